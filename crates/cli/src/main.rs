@@ -1,0 +1,3 @@
+//! The `plimsoll` command: parses, calls, prints.
+
+fn main() {}

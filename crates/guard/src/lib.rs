@@ -1,0 +1,1 @@
+//! The kernel data path: early demultiplexing and early discard in XDP.

@@ -1,0 +1,1 @@
+//! Honest overload on one machine.
