@@ -11,4 +11,5 @@
 
 extern crate alloc;
 
+pub mod config;
 pub mod time;

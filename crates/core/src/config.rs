@@ -1,0 +1,109 @@
+//! What the configs of all modules share: the error that names field, value and
+//! allowed range, and [`Fraction`].
+
+use core::fmt;
+
+/// A config value that its module cannot work with.
+///
+/// Durations are given in nanoseconds, fractions in parts per million.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ConfigError {
+    /// The config's field, as it is written in the struct.
+    pub field: &'static str,
+    /// The value that was given.
+    pub given: u64,
+    /// What would be accepted, as the end of the sentence "must be …".
+    pub allowed: &'static str,
+}
+
+impl fmt::Display for ConfigError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{} = {}: must be {}",
+            self.field, self.given, self.allowed
+        )
+    }
+}
+
+impl core::error::Error for ConfigError {}
+
+/// A part of a whole, from nothing to all of it, in parts per million.
+///
+/// An integer, so that shares add up exactly and the crate needs no floating
+/// point in a hot path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Fraction(u32);
+
+impl Fraction {
+    /// Nothing.
+    pub const NONE: Self = Self(0);
+    /// The whole.
+    pub const WHOLE: Self = Self(1_000_000);
+
+    /// `parts` of a million; more than a million is the whole.
+    #[must_use]
+    pub const fn from_ppm(parts: u32) -> Self {
+        Self(if parts > Self::WHOLE.0 {
+            Self::WHOLE.0
+        } else {
+            parts
+        })
+    }
+
+    /// `percent` of a hundred; more than a hundred is the whole.
+    #[must_use]
+    pub const fn from_percent(percent: u32) -> Self {
+        Self::from_ppm(percent.saturating_mul(10_000))
+    }
+
+    /// Parts per million.
+    #[must_use]
+    pub const fn as_ppm(self) -> u32 {
+        self.0
+    }
+
+    /// What is left of the whole.
+    #[must_use]
+    pub const fn complement(self) -> Self {
+        Self(Self::WHOLE.0 - self.0)
+    }
+
+    /// This fraction of `amount`, rounded down.
+    #[must_use]
+    pub const fn of(self, amount: u64) -> u64 {
+        // Split so that no product overflows.
+        let whole = Self::WHOLE.0 as u64;
+        (amount / whole) * self.0 as u64 + (amount % whole) * self.0 as u64 / whole
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    extern crate std;
+    use std::string::ToString;
+
+    use super::*;
+
+    #[test]
+    fn a_fraction_of_anything_never_overflows() {
+        assert_eq!(Fraction::WHOLE.of(u64::MAX), u64::MAX);
+        assert_eq!(Fraction::from_percent(75).of(32), 24);
+        assert_eq!(Fraction::from_percent(250), Fraction::WHOLE);
+        assert_eq!(Fraction::from_ppm(1).of(999_999), 0);
+        assert_eq!(
+            Fraction::from_percent(30).complement(),
+            Fraction::from_percent(70)
+        );
+    }
+
+    #[test]
+    fn an_error_reads_as_a_sentence() {
+        let error = ConfigError {
+            field: "quota",
+            given: 0,
+            allowed: "at least 1",
+        };
+        assert_eq!(error.to_string(), "quota = 0: must be at least 1");
+    }
+}
