@@ -10,7 +10,7 @@ use plimsoll_core::config::ConfigError;
 #[non_exhaustive]
 pub enum Error {
     /// A setting is out of range.
-    #[error("bad setting: {0}")]
+    #[error(transparent)]
     Config(#[from] ConfigError),
     /// The process may not load BPF programs or attach them.
     #[error("{capability} is missing: run as root, e.g. with sudo")]
@@ -55,7 +55,7 @@ pub enum Error {
     },
     /// The driver refuses the program in the interface's present configuration.
     #[error(
-        "`{interface}` refuses an XDP program in its present configuration ({source}); often its MTU is too large or it has too few queues: see `dmesg`"
+        "`{interface}` refuses an XDP program in its present configuration; often its MTU is too large or it has too few queues: see `dmesg`"
     )]
     Refused {
         /// As given.
@@ -74,7 +74,7 @@ pub enum Error {
         path: PathBuf,
     },
     /// Loading or talking to the BPF program failed.
-    #[error("cannot {action}: {source}")]
+    #[error("cannot {action}")]
     Bpf {
         /// What was being done.
         action: &'static str,
@@ -82,7 +82,7 @@ pub enum Error {
         source: libbpf_rs::Error,
     },
     /// A system call failed.
-    #[error("cannot {action}: {source}")]
+    #[error("cannot {action}")]
     Os {
         /// What was being done.
         action: &'static str,

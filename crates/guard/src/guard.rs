@@ -16,7 +16,7 @@ use crate::xdp_link::XdpLink;
 /// Watermarks in the program are in 1/1024.
 const WATERMARK_WHOLE: u64 = 1024;
 /// Channels above which idle ones are forgotten: half of the map's limit.
-const CHANNELS_CROWDED: usize = 32_768;
+const CHANNELS_CROWDED: usize = 8192;
 /// A channel without a packet for this many seconds is idle.
 const CHANNEL_IDLE_EPOCHS: u32 = 60;
 
@@ -155,7 +155,7 @@ impl<'obj> Guard<'obj> {
         let idle_before = self.epoch().saturating_sub(CHANNEL_IDLE_EPOCHS);
         let (channels, idle) = self.program.channels(idle_before)?;
         if channels.len() > CHANNELS_CROWDED {
-            self.program.forget_channels(&idle);
+            self.program.forget(&idle)?;
         }
         // After the channels, so that no channel holds more than its total.
         let totals = self.program.totals()?;

@@ -23,7 +23,8 @@ mod program;
 mod threaded;
 mod xdp_link;
 
-pub use counters::{Channel, Counters, Kind, Outcome, Packets};
+pub use counters::{Channel, Counters, Outcome, Packets};
 pub use error::Error;
 pub use guard::{Config, Guard, Storage};
+pub use plimsoll_core::demux::Kind;
 pub use threaded::ThreadedPolling;

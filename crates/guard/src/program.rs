@@ -14,9 +14,10 @@ use std::time::Duration;
 
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use libbpf_rs::{MapCore, MapFlags, OpenObject, ProgramInput};
+use plimsoll_core::demux::Kind;
 
 use crate::address::Class;
-use crate::counters::{Channel, Kind, Packets, from_mapped, to_mapped};
+use crate::counters::{Channel, Packets, from_mapped, to_mapped};
 use crate::error::Error;
 
 #[allow(
@@ -35,6 +36,9 @@ mod skeleton {
 }
 
 use skeleton::{GuardSkel, GuardSkelBuilder, types};
+
+/// Fills unused places for frequent addresses: multicast, so never looked for there.
+const UNUSED: [u32; 4] = [u32::MAX; 4];
 
 /// Room for the BPF object, which must outlive the [`crate::Guard`] in it.
 #[derive(Debug)]
@@ -67,6 +71,9 @@ impl<'obj> Program<'obj> {
             bss.settings.numa_nodes = numa_nodes;
         }
         let skeleton = open.load().map_err(bpf("load the BPF program"))?;
+        for slot in 1..skeleton.maps.channels.max_entries() {
+            release_slot(&skeleton.maps.free_slots, slot)?;
+        }
         Ok(Self { skeleton })
     }
 
@@ -93,7 +100,8 @@ impl<'obj> Program<'obj> {
             .settings
     }
 
-    /// Makes `addresses` the whole of what the program takes for local.
+    /// Makes `addresses` the whole of what the program takes for local; the
+    /// first unicast ones are found without a look-up.
     pub(crate) fn set_local_addresses(
         &mut self,
         addresses: &BTreeMap<IpAddr, Class>,
@@ -103,6 +111,11 @@ impl<'obj> Program<'obj> {
             map.update(&to_mapped(*address), &[*class as u8], MapFlags::ANY)
                 .map_err(bpf("store a local address"))?;
         }
+        let frequent = addresses
+            .iter()
+            .filter(|(address, class)| **class == Class::Local && !address.is_loopback())
+            .map(|(address, _)| words(to_mapped(*address)))
+            .chain(std::iter::repeat(UNUSED));
         let gone: Vec<_> = map
             .keys()
             .filter(|key| {
@@ -112,6 +125,9 @@ impl<'obj> Program<'obj> {
             .collect();
         for key in gone {
             map.delete(&key).map_err(bpf("remove a local address"))?;
+        }
+        for (place, words) in self.settings().frequent.iter_mut().zip(frequent) {
+            place.words = words;
         }
         Ok(())
     }
@@ -135,18 +151,27 @@ impl<'obj> Program<'obj> {
         Ok(totals)
     }
 
-    /// The live channels, and the keys of those idle since before `epoch`.
-    pub(crate) fn channels(&self, idle_before: u32) -> Result<(Vec<Channel>, Vec<u64>), Error> {
-        let map = &self.skeleton.maps.channels;
+    /// The live channels, and the sockets idle since before `epoch`.
+    pub(crate) fn channels(&self, idle_before: u32) -> Result<(Vec<Channel>, Vec<Idle>), Error> {
         let mut channels: BTreeMap<(Kind, u16, IpAddr), Channel> = BTreeMap::new();
         let mut idle = Vec::new();
-        for key in map.keys() {
-            let Some(per_cpu) = map
-                .lookup_percpu(&key, MapFlags::ANY)
-                .map_err(bpf("read a channel"))?
+        for key in self.skeleton.maps.slots.keys() {
+            let Some(slot) = self
+                .skeleton
+                .maps
+                .slots
+                .lookup(&key, MapFlags::ANY)
+                .map_err(bpf("read a slot"))?
             else {
                 continue;
             };
+            let per_cpu = self
+                .skeleton
+                .maps
+                .channels
+                .lookup_percpu(&slot, MapFlags::ANY)
+                .map_err(bpf("read a channel"))?
+                .unwrap_or_default();
             let mut last_epoch = 0;
             for value in &per_cpu {
                 let seen: types::channel = read_struct(value);
@@ -154,18 +179,30 @@ impl<'obj> Program<'obj> {
                 merge(&mut channels, &seen);
             }
             if last_epoch < idle_before {
-                idle.push(read_struct(&key));
+                idle.push(Idle {
+                    socket: read_struct(&key),
+                    slot: read_struct(&slot),
+                });
             }
         }
         Ok((channels.into_values().collect(), idle))
     }
 
-    /// Forgets channels; their packets stay in the totals.
-    pub(crate) fn forget_channels(&mut self, keys: &[u64]) {
-        for key in keys {
-            // A socket that closed meanwhile is no error.
-            let _ = self.skeleton.maps.channels.delete(&key.to_ne_bytes());
+    /// Forgets idle sockets; their packets stay in the totals.
+    pub(crate) fn forget(&mut self, idle: &[Idle]) -> Result<(), Error> {
+        let maps = &self.skeleton.maps;
+        let cpus = libbpf_rs::num_possible_cpus().map_err(bpf("count CPUs"))?;
+        let zero = vec![vec![0; size_of::<types::channel>()]; cpus];
+        for Idle { socket, slot } in idle {
+            maps.slots
+                .delete(&socket.to_ne_bytes())
+                .map_err(bpf("forget a socket"))?;
+            maps.channels
+                .update_percpu(&slot.to_ne_bytes(), &zero, MapFlags::ANY)
+                .map_err(bpf("clear a channel"))?;
+            release_slot(&maps.free_slots, *slot)?;
         }
+        Ok(())
     }
 
     /// Runs the program `repeat` times on one frame by the kernel's test-run
@@ -190,12 +227,34 @@ impl<'obj> Program<'obj> {
     }
 }
 
+/// A socket without packets for a while.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Idle {
+    socket: u64,
+    slot: u32,
+}
+
+fn release_slot(free_slots: &impl MapCore, slot: u32) -> Result<(), Error> {
+    free_slots
+        .update(&[], &slot.to_ne_bytes(), MapFlags::ANY)
+        .map_err(bpf("release a channel's slot"))
+}
+
+/// An address as four words in memory order, as the program holds it.
+fn words(octets: [u8; 16]) -> [u32; 4] {
+    let mut words = [0; 4];
+    for (word, bytes) in words.iter_mut().zip(octets.chunks_exact(4)) {
+        *word = u32::from_ne_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
+    }
+    words
+}
+
 /// Adds what one CPU saw of one socket. A CPU that never saw it has no port.
 fn merge(channels: &mut BTreeMap<(Kind, u16, IpAddr), Channel>, seen: &types::channel) {
     if seen.port == 0 {
         return;
     }
-    let Some(kind) = Kind::from_program(seen.kind) else {
+    let Some(kind) = Kind::ALL.get(usize::from(seen.kind)).copied() else {
         return;
     };
     let mut octets = [0; 16];
@@ -232,6 +291,8 @@ unsafe trait Plain: Copy {}
 unsafe impl Plain for types::totals {}
 // SAFETY: as above.
 unsafe impl Plain for types::channel {}
+// SAFETY: an integer.
+unsafe impl Plain for u32 {}
 // SAFETY: an integer.
 unsafe impl Plain for u64 {}
 

@@ -48,13 +48,33 @@ struct {
 } totals SEC(".maps");
 
 struct {
-	__uint(type, BPF_MAP_TYPE_PERCPU_HASH);
-	/* Memory grows with the sockets in use, not with the limit times the CPUs. */
-	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
 	__uint(max_entries, CHANNELS_MAX);
-	__type(key, __u64);
+	__type(key, __u32);
 	__type(value, struct channel);
 } channels SEC(".maps");
+
+/* Address of a struct sock → its slot in `channels`. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, CHANNELS_MAX);
+	__type(key, __u64);
+	__type(value, __u32);
+} slots SEC(".maps");
+
+/* Slots nobody has, filled by the loader. */
+struct {
+	__uint(type, BPF_MAP_TYPE_STACK);
+	__uint(max_entries, CHANNELS_MAX);
+	__type(value, __u32);
+} free_slots SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct known_full_table);
+} known_full SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
@@ -73,7 +93,7 @@ struct {
 /* What is known of a packet when its verdict falls. */
 struct verdict {
 	struct channel *channel; /* NULL: counted in `totals` only */
-	__u64 channel_key;
+	__u32 slot; /* of the channel; 0: none */
 	enum channel_kind kind;
 	enum outcome outcome;
 };
@@ -102,36 +122,55 @@ static __always_inline bool same_address(const struct address *a, const struct a
 	       a->words[1] == b->words[1] && a->words[0] == b->words[0];
 }
 
-/*
- * The channel of a socket, made at its first packet. NULL when the map is
- * full: then the socket is judged without hysteresis and counted in `totals`.
- */
-static __always_inline struct channel *channel_of(const struct sock_common *sk, __u64 key,
-						  enum channel_kind kind)
+/* The slot of a socket, taken at its first packet; 0: none is left. */
+static __always_inline __u32 slot_of(__u64 sk)
 {
-	struct channel *channel = bpf_map_lookup_elem(&channels, &key);
-	struct address local;
+	__u32 *known = bpf_map_lookup_elem(&slots, &sk);
+	__u32 slot = 0;
+
+	if (known)
+		return *known;
+	if (bpf_map_pop_elem(&free_slots, &slot))
+		return 0;
+	if (!bpf_map_update_elem(&slots, &sk, &slot, BPF_NOEXIST))
+		return slot;
+	/* Another CPU was faster. */
+	bpf_map_push_elem(&free_slots, &slot, 0);
+	known = bpf_map_lookup_elem(&slots, &sk);
+	return known ? *known : 0;
+}
+
+/* The part of a bound address that tells most sockets apart, in one read. */
+static __always_inline __u32 last_word(const struct sock_common *sk)
+{
+	return sk->skc_family == AF_INET6 ? sk->skc_v6_rcv_saddr.in6_u.u6_addr32[3] :
+					    sk->skc_rcv_saddr;
+}
+
+/*
+ * Finds the channel of a socket. Without one (no slot is left) the socket is
+ * judged without hysteresis and counted in `totals`.
+ */
+static __always_inline void find_channel(const struct sock_common *sk, struct verdict *verdict)
+{
+	struct channel *channel;
 	__u16 port = sk->skc_num;
 
-	bound_address(sk, &local);
-	if (!channel) {
-		static const struct channel fresh = {};
-
-		bpf_map_update_elem(&channels, &key, &fresh, BPF_NOEXIST);
-		channel = bpf_map_lookup_elem(&channels, &key);
-		if (!channel)
-			return NULL;
-	}
-	if (channel->port != port || channel->kind != kind ||
-	    !same_address(&channel->local, &local)) {
-		/* This CPU's first packet of the socket that now lives here. */
-		__builtin_memset(channel, 0, sizeof(*channel));
-		channel->local = local;
-		channel->port = port;
-		channel->kind = kind;
-	}
+	verdict->slot = slot_of((__u64)(long)sk);
+	channel = verdict->slot ? bpf_map_lookup_elem(&channels, &verdict->slot) : NULL;
+	verdict->channel = channel;
+	if (!channel)
+		return;
 	channel->epoch = settings.epoch;
-	return channel;
+	if (channel->port == port && channel->kind == verdict->kind &&
+	    channel->local.words[3] == last_word(sk))
+		return;
+	/* This CPU's first packet of the socket that now lives here. */
+	__builtin_memset(channel, 0, sizeof(*channel));
+	bound_address(sk, &channel->local);
+	channel->port = port;
+	channel->kind = verdict->kind;
+	channel->epoch = settings.epoch;
 }
 
 /*
@@ -202,26 +241,82 @@ static __always_inline __u32 socket_tuple(const struct packet *packet, __be16 so
 	return sizeof(tuple->ipv4);
 }
 
+static __always_inline struct known_full *known_full_entry(const struct packet *packet,
+							   __be16 port)
+{
+	__u32 key = 0;
+	struct known_full_table *table = bpf_map_lookup_elem(&known_full, &key);
+	__u32 index = packet->destination.words[3] ^ port ^ (port >> 8);
+
+	index ^= index >> 24;
+	return table ? &table->entries[index & (KNOWN_FULL_ENTRIES - 1)] : NULL;
+}
+
+/* Fast path: the destination was found full a moment ago. */
+static __always_inline bool is_known_full(const struct packet *packet, __be16 port,
+					  struct verdict *verdict)
+{
+	struct known_full *entry = known_full_entry(packet, port);
+
+	if (!entry || !entry->packets_left || entry->port != port ||
+	    entry->tick != bpf_jiffies64() ||
+	    !same_address(&entry->destination, &packet->destination))
+		return false;
+	entry->packets_left--;
+	verdict->slot = entry->slot;
+	verdict->channel = bpf_map_lookup_elem(&channels, &entry->slot);
+	verdict->outcome = OUTCOME_SOCKET_QUEUE;
+	return true;
+}
+
+/*
+ * Remembers a full destination, if it alone tells the socket: one that shares
+ * its port (SO_REUSEADDR, SO_REUSEPORT, bound to a device) may not be the one
+ * that the next packet is for.
+ */
+static __always_inline void remember_full(const struct packet *packet, __be16 port,
+					  const struct sock_common *sk,
+					  const struct verdict *verdict)
+{
+	struct known_full *entry;
+
+	if (BPF_CORE_READ_BITFIELD(sk, skc_reuse) || BPF_CORE_READ_BITFIELD(sk, skc_reuseport) ||
+	    sk->skc_bound_dev_if || !verdict->slot)
+		return;
+	entry = known_full_entry(packet, port);
+	if (!entry)
+		return;
+	entry->destination = packet->destination;
+	entry->tick = bpf_jiffies64();
+	entry->slot = verdict->slot;
+	entry->port = port;
+	entry->packets_left = KNOWN_FULL_PACKETS;
+}
+
 static __always_inline void judge_udp_socket(struct packet *packet, const struct udphdr *udp,
 					     struct verdict *verdict)
 {
 	struct bpf_sock_tuple tuple;
 	struct bpf_sock *found;
 	const struct sock *sk;
-	__u32 size = socket_tuple(packet, udp->source, udp->dest, &tuple);
+	__be16 port = udp->dest;
+	__u32 size = socket_tuple(packet, udp->source, port, &tuple);
 	struct queue queue;
 
+	verdict->kind = KIND_UDP_SOCKET;
+	if (is_known_full(packet, port, verdict))
+		return;
 	found = bpf_sk_lookup_udp(packet->ctx, &tuple, size, BPF_F_CURRENT_NETNS, 0);
 	if (!found) {
 		verdict->kind = KIND_CLOSED_PORT;
 		return;
 	}
-	verdict->kind = KIND_UDP_SOCKET;
-	verdict->channel_key = (__u64)(long)found;
 	sk = bpf_rdonly_cast(found, bpf_core_type_id_kernel(struct sock));
-	verdict->channel = channel_of(&sk->__sk_common, verdict->channel_key, KIND_UDP_SOCKET);
+	find_channel(&sk->__sk_common, verdict);
 	queue = udp_queue(sk, bpf_rdonly_cast(found, bpf_core_type_id_kernel(struct udp_sock)));
 	verdict->outcome = judge_queue(verdict->channel, &queue);
+	if (verdict->outcome != OUTCOME_ADMITTED)
+		remember_full(packet, port, &sk->__sk_common, verdict);
 	bpf_sk_release(found);
 }
 
@@ -289,8 +384,7 @@ static __always_inline void judge_tcp_socket(struct packet *packet, const struct
 		verdict->kind = KIND_TCP_CONNECTION;
 	} else {
 		verdict->kind = KIND_TCP_LISTENER;
-		verdict->channel_key = (__u64)(long)found;
-		verdict->channel = channel_of(sk, verdict->channel_key, KIND_TCP_LISTENER);
+		find_channel(sk, verdict);
 		if (tcp->syn && !tcp->ack && !tcp->rst && !tcp->fin)
 			judge_syn(found, verdict);
 	}
@@ -357,7 +451,7 @@ static __always_inline void remember_first_fragment(const struct packet *packet,
 {
 	struct fragment_key key;
 	struct fragment fragment = {
-		.channel = verdict->channel_key,
+		.slot = verdict->slot,
 		.epoch = settings.epoch,
 		.port = verdict->channel ? verdict->channel->port : 0,
 		.kind = verdict->kind,
@@ -384,7 +478,7 @@ static __always_inline void judge_later_fragment(const struct packet *packet,
 		return;
 	verdict->kind = first->kind;
 	verdict->outcome = first->outcome;
-	channel = bpf_map_lookup_elem(&channels, &first->channel);
+	channel = first->slot ? bpf_map_lookup_elem(&channels, &first->slot) : NULL;
 	if (channel && channel->kind == first->kind && channel->port == first->port)
 		verdict->channel = channel;
 }
@@ -431,6 +525,10 @@ static __always_inline enum destination destination_class(const struct packet *p
 		return DESTINATION_MULTICAST;
 	if (!packet->ipv6 && last == 0xffffffff)
 		return DESTINATION_BROADCAST;
+#pragma unroll
+	for (int i = 0; i < FREQUENT_ADDRESSES; i++)
+		if (same_address(&settings.frequent[i], &packet->destination))
+			return DESTINATION_LOCAL;
 	class = bpf_map_lookup_elem(&local_addresses, &packet->destination);
 	return class ? *class : DESTINATION_FORWARD;
 }
@@ -441,7 +539,7 @@ static __always_inline void judge(struct xdp_md *ctx, struct verdict *verdict)
 	bool well_formed;
 
 	switch (parse_ethernet(&packet)) {
-	case 0:
+	case MALFORMED:
 		verdict->kind = KIND_MALFORMED;
 		return;
 	case ETH_P_ARP:

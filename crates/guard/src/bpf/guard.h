@@ -40,6 +40,17 @@ enum destination {
 	DESTINATION_MULTICAST, /* recognised by its prefix, never in the map */
 };
 
+/* Sockets counted one by one; slot 0 stands for none. */
+#define CHANNELS_MAX 16384
+#define LOCAL_ADDRESSES_MAX 4096
+#define FREQUENT_ADDRESSES 4
+#define FRAGMENTS_MAX 4096
+/* Seconds: Linux's default time to reassemble (ipfrag_time). */
+#define FRAGMENT_EPOCHS 30
+#define KNOWN_FULL_ENTRIES 64 /* a power of two */
+/* Few against a watermark's distance, many against one look-up. */
+#define KNOWN_FULL_PACKETS 32
+
 /* An IPv6 address, or an IPv4 one as ::ffff:a.b.c.d, in network byte order. */
 struct address {
 	__u32 words[4];
@@ -51,15 +62,16 @@ struct totals {
 };
 
 /*
- * One UDP socket or TCP listener as one CPU sees it, keyed by the address of
- * the kernel's struct sock. A socket that closes and whose memory another one
- * takes is told apart by (kind, port, local), and its counters start anew;
- * what they held remains in `totals`.
+ * One UDP socket or TCP listener as one CPU sees it. Its slot in the array
+ * `channels` is found by the address of the kernel's struct sock in `slots`.
+ * A socket that closes and whose memory another one takes is told apart by
+ * (kind, port, local), and its counters start anew; what they held remains in
+ * `totals`.
  */
 struct channel {
 	__u64 packets[OUTCOME_COUNT];
 	struct address local; /* bound address; unspecified: any */
-	__u16 port; /* host byte order */
+	__u16 port; /* host byte order; 0: this CPU has not seen it */
 	__u8 kind; /* enum channel_kind */
 	__u8 discarding; /* over the high watermark and not yet below the low one */
 	__u32 epoch; /* settings.epoch at the last packet */
@@ -77,6 +89,8 @@ struct settings {
 	__u32 low_watermark;
 	__u32 epoch; /* seconds; tells idle channels, expires fragments */
 	__u32 numa_nodes; /* of the host, at least 1 */
+	/* Unicast addresses most packets are for, tried before the map. */
+	struct address frequent[FREQUENT_ADDRESSES];
 };
 
 /* A datagram whose first fragment was seen (RFC 791, RFC 8200). */
@@ -88,17 +102,28 @@ struct fragment_key {
 };
 
 struct fragment {
-	__u64 channel; /* key in `channels`; 0: none */
+	__u32 slot; /* of the channel; 0: none */
 	__u32 epoch;
-	__u16 port; /* of the channel, to tell a reused key */
+	__u16 port; /* of the channel, to tell a slot in new hands */
 	__u8 kind;
 	__u8 outcome;
 };
 
-#define CHANNELS_MAX 65536
-#define LOCAL_ADDRESSES_MAX 4096
-#define FRAGMENTS_MAX 4096
-/* Seconds: Linux's default time to reassemble (ipfrag_time). */
-#define FRAGMENT_EPOCHS 30
+/*
+ * A destination whose socket was found full: no look-up for the next packets.
+ * What it says may be stale by KNOWN_FULL_PACKETS and by one tick of the
+ * kernel's clock, whichever ends first.
+ */
+struct known_full {
+	struct address destination;
+	__u64 tick;
+	__u32 slot;
+	__be16 port;
+	__u16 packets_left;
+};
+
+struct known_full_table {
+	struct known_full entries[KNOWN_FULL_ENTRIES];
+};
 
 #endif

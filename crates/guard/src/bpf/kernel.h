@@ -26,6 +26,9 @@ struct sock_common {
 	__u16 skc_num;
 	unsigned short skc_family;
 	volatile unsigned char skc_state;
+	unsigned char skc_reuse : 4;
+	unsigned char skc_reuseport : 1;
+	int skc_bound_dev_if;
 	struct in6_addr___core skc_v6_rcv_saddr;
 };
 

@@ -18,6 +18,7 @@
 #define ETH_P_8021Q_TAG 0x8100
 #define ETH_P_8021AD_TAG 0x88a8
 #define VLAN_TAGS_MAX 2
+#define MALFORMED -1 /* no ethertype */
 #define ARP_BYTES 28
 #define ICMP_BYTES 8
 #define ICMPV6_BYTES 4
@@ -26,6 +27,7 @@
 #define IPV6_FRAGMENT_OFFSET 0xfff8
 #define IPV6_MORE_FRAGMENTS 0x0001
 #define IPV6_HEADERS_MAX 8
+#define AUTHENTICATION_BYTES_MIN 12 /* RFC 4302 */
 /* Router solicitation to redirect (RFC 4861). */
 #define NEIGHBOUR_TYPE_FIRST 133
 #define NEIGHBOUR_TYPE_LAST 137
@@ -72,16 +74,16 @@ static __always_inline __u32 frame_bytes(struct packet *packet, void *from)
 
 /*
  * Ethernet and up to two VLAN tags. Returns the ethertype in host byte order,
- * 0 for a malformed frame; the cursor is at the network header.
+ * MALFORMED for a truncated one; the cursor is at the network header.
  */
-static __always_inline __u16 parse_ethernet(struct packet *packet)
+static __always_inline __s32 parse_ethernet(struct packet *packet)
 {
 	struct ethhdr *ethernet = (void *)(long)packet->ctx->data;
 	__u16 ethertype;
 
 	packet->data_end = (void *)(long)packet->ctx->data_end;
 	if ((void *)(ethernet + 1) > packet->data_end)
-		return 0;
+		return MALFORMED;
 	packet->cursor = ethernet + 1;
 	ethertype = bpf_ntohs(ethernet->h_proto);
 #pragma unroll
@@ -91,7 +93,7 @@ static __always_inline __u16 parse_ethernet(struct packet *packet)
 		if (ethertype != ETH_P_8021Q_TAG && ethertype != ETH_P_8021AD_TAG)
 			break;
 		if ((void *)(tag + 1) > packet->data_end)
-			return 0;
+			return MALFORMED;
 		packet->cursor = tag + 1;
 		ethertype = bpf_ntohs(tag->encapsulated_protocol);
 	}
@@ -159,7 +161,7 @@ static __always_inline bool parse_ipv6(struct packet *packet)
 enum extension_result {
 	EXTENSIONS_DONE, /* the cursor is at the transport header */
 	EXTENSIONS_MALFORMED,
-	EXTENSIONS_OTHER, /* encrypted, none, or too many */
+	EXTENSIONS_OTHER, /* encrypted, none, too many, or fragmented twice */
 };
 
 /*
@@ -168,6 +170,8 @@ enum extension_result {
  */
 static __always_inline enum extension_result parse_ipv6_extensions(struct packet *packet)
 {
+	bool fragmented = false;
+
 #pragma unroll
 	for (int i = 0; i <= IPV6_HEADERS_MAX; i++) {
 		__u8 *header = packet->cursor;
@@ -195,12 +199,16 @@ static __always_inline enum extension_result parse_ipv6_extensions(struct packet
 			bytes = (header[1] + 2) * 4;
 		else if (packet->protocol != IPPROTO_FRAGMENT)
 			bytes = (header[1] + 1) * 8;
-		if (bytes > packet->left)
+		if (bytes > packet->left ||
+		    (packet->protocol == IPPROTO_AH && bytes < AUTHENTICATION_BYTES_MIN))
 			return EXTENSIONS_MALFORMED;
 		if (packet->protocol == IPPROTO_FRAGMENT) {
 			struct fragment_header *fragment = packet->cursor;
 			__u16 offset = bpf_ntohs(fragment->offset_and_flags);
 
+			if (fragmented)
+				return EXTENSIONS_OTHER;
+			fragmented = true;
 			packet->fragment_id = bpf_ntohl(fragment->identification);
 			if (offset & IPV6_FRAGMENT_OFFSET)
 				packet->fragment_part = LATER_FRAGMENT;
