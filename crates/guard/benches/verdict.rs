@@ -32,7 +32,15 @@ fn main() {
             "{:<44}{:>8}{:>8}{:>8}  ns per packet, {RUNS} runs of {REPEAT}",
             "", "median", "min", "max"
         );
-        for (name, frame) in frames(port) {
+        // `cargo bench` passes --bench; anything else chooses by name.
+        let wanted = std::env::args()
+            .skip(1)
+            .find(|arg| !arg.starts_with("--"))
+            .unwrap_or_default();
+        for (name, frame) in frames(port)
+            .into_iter()
+            .filter(|(name, _)| name.contains(&wanted))
+        {
             let mut runs: Vec<u128> = (0..RUNS)
                 .map(|_| {
                     guard

@@ -20,7 +20,8 @@ const SEED: u64 = 1994;
 /// What the test-run facility, like every driver, asks of a frame.
 const FRAME_BYTES_MIN: usize = 14;
 
-fn open(transport: Transport, at: SocketAddr, dual_stack: bool) -> OwnedFd {
+/// `shared`: others will be bound to the same port.
+fn open(transport: Transport, at: SocketAddr, dual_stack: bool, shared: bool) -> OwnedFd {
     let family = if at.is_ipv4() {
         AddressFamily::Inet
     } else {
@@ -31,7 +32,7 @@ fn open(transport: Transport, at: SocketAddr, dual_stack: bool) -> OwnedFd {
         Transport::Tcp => SockType::Stream,
     };
     let fd = socket(family, kind, SockFlag::SOCK_CLOEXEC, None).unwrap();
-    setsockopt(&fd, sockopt::ReuseAddr, &true).unwrap();
+    setsockopt(&fd, sockopt::ReuseAddr, &shared).unwrap();
     if at.is_ipv6() {
         setsockopt(&fd, sockopt::Ipv6V6Only, &!dual_stack).unwrap();
     }
@@ -51,7 +52,7 @@ fn open_endpoints(host: &Host) -> Vec<OwnedFd> {
             dual_stack,
         } = endpoint
         {
-            let fd = open(transport, at, dual_stack);
+            let fd = open(transport, at, dual_stack, at.port() == host.connected);
             if transport == Transport::Tcp {
                 listen(&fd, Backlog::new(64).unwrap()).unwrap();
             }
@@ -70,13 +71,13 @@ fn open_endpoints(host: &Host) -> Vec<OwnedFd> {
         };
         match transport {
             Transport::Udp => {
-                let fd = open(transport, local, false);
+                let fd = open(transport, local, false, true);
                 connect(fd.as_raw_fd(), &SockaddrStorage::from(remote)).unwrap();
                 sockets.push(fd);
             }
             Transport::Tcp => {
                 // The peer's end is here too; the listener behind it accepts.
-                let client = open(transport, remote, false);
+                let client = open(transport, remote, false, true);
                 connect(client.as_raw_fd(), &SockaddrStorage::from(local)).unwrap();
                 sockets.push(client);
             }

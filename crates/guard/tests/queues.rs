@@ -358,3 +358,39 @@ fn a_later_fragment_follows_the_first() {
         );
     });
 }
+
+#[test]
+fn what_is_known_of_a_socket_is_stale_for_at_most_32_packets() {
+    in_namespace(|| {
+        let mut storage = Storage::default();
+        let mut guard = Guard::load(&mut storage, &Config::default()).unwrap();
+        let server = udp_socket((HOST_V4, PORT), 64 << 10);
+        let frame = to_host(HOST_V4).udp(PEER_PORT, PORT, &[]);
+        fill(&UdpSocket::bind((HOST_V4, 0)).unwrap(), (HOST_V4, PORT));
+        assert!(!admits(&mut guard, &frame));
+        while server.recv(&mut [0; 64]).is_ok() {}
+        let stale = (0..100).take_while(|_| !admits(&mut guard, &frame)).count();
+        assert!(
+            stale <= 32,
+            "{stale} packets were discarded for an empty socket"
+        );
+    });
+}
+
+#[test]
+fn a_connected_socket_is_not_known_by_its_port_alone() {
+    in_namespace(|| {
+        let mut storage = Storage::default();
+        let mut guard = Guard::load(&mut storage, &Config::default()).unwrap();
+        let resolver = udp_socket((HOST_V4, PORT), 64 << 10);
+        resolver.connect((common::PEER_V4, 53)).unwrap();
+        for source_port in [53, 54, 53, 55] {
+            guard
+                .test_run(&to_host(HOST_V4).udp(source_port, PORT, &[]), 1)
+                .unwrap();
+        }
+        let counters = guard.counters().unwrap();
+        assert_eq!(counters.of(Kind::UdpSocket).offered(), 2, "from the peer");
+        assert_eq!(counters.of(Kind::ClosedPort).offered(), 2, "from strangers");
+    });
+}

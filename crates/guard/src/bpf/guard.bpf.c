@@ -73,8 +73,8 @@ struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
 	__uint(max_entries, 1);
 	__type(key, __u32);
-	__type(value, struct known_full_table);
-} known_full SEC(".maps");
+	__type(value, struct known_sockets);
+} known_sockets SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
@@ -241,56 +241,78 @@ static __always_inline __u32 socket_tuple(const struct packet *packet, __be16 so
 	return sizeof(tuple->ipv4);
 }
 
-static __always_inline struct known_full *known_full_entry(const struct packet *packet,
-							   __be16 port)
+static __always_inline void judge_udp_queue(const void *socket, struct verdict *verdict)
+{
+	const struct sock *sk = bpf_rdonly_cast(socket, bpf_core_type_id_kernel(struct sock));
+	const struct udp_sock *udp =
+		bpf_rdonly_cast(socket, bpf_core_type_id_kernel(struct udp_sock));
+	struct queue queue = udp_queue(sk, udp);
+
+	verdict->outcome = judge_queue(verdict->channel, &queue);
+}
+
+static __always_inline struct known_socket *known_socket_entry(const struct packet *packet,
+							       __be16 port)
 {
 	__u32 key = 0;
-	struct known_full_table *table = bpf_map_lookup_elem(&known_full, &key);
+	struct known_sockets *table = bpf_map_lookup_elem(&known_sockets, &key);
 	__u32 index = packet->destination.words[3] ^ port ^ (port >> 8);
 
 	index ^= index >> 24;
-	return table ? &table->entries[index & (KNOWN_FULL_ENTRIES - 1)] : NULL;
+	return table ? &table->entries[index & (KNOWN_SOCKETS - 1)] : NULL;
 }
 
-/* Fast path: the destination was found full a moment ago. */
-static __always_inline bool is_known_full(const struct packet *packet, __be16 port,
-					  struct verdict *verdict)
+/*
+ * Fast path: judges by the socket that the destination had a moment ago.
+ * Reads through the address are fault-safe. Should the socket have closed
+ * since, at most KNOWN_PACKETS packets of one tick are judged by what its
+ * memory holds now.
+ */
+static __always_inline bool judge_known_socket(const struct packet *packet, __be16 port,
+					       struct verdict *verdict)
 {
-	struct known_full *entry = known_full_entry(packet, port);
+	struct known_socket *known = known_socket_entry(packet, port);
 
-	if (!entry || !entry->packets_left || entry->port != port ||
-	    entry->tick != bpf_jiffies64() ||
-	    !same_address(&entry->destination, &packet->destination))
+	if (!known || !known->packets_left || known->port != port ||
+	    known->tick != bpf_jiffies64() ||
+	    !same_address(&known->destination, &packet->destination))
 		return false;
-	entry->packets_left--;
-	verdict->slot = entry->slot;
-	verdict->channel = bpf_map_lookup_elem(&channels, &entry->slot);
-	verdict->outcome = OUTCOME_SOCKET_QUEUE;
+	known->packets_left--;
+	verdict->slot = known->slot;
+	verdict->channel = bpf_map_lookup_elem(&channels, &verdict->slot);
+	if (known->full) {
+		verdict->outcome = OUTCOME_SOCKET_QUEUE;
+		return true;
+	}
+	judge_udp_queue((void *)known->socket, verdict);
+	known->full = verdict->outcome != OUTCOME_ADMITTED;
 	return true;
 }
 
 /*
- * Remembers a full destination, if it alone tells the socket: one that shares
- * its port (SO_REUSEADDR, SO_REUSEPORT, bound to a device) may not be the one
- * that the next packet is for.
+ * Remembers a destination's socket, if the destination alone tells it: one
+ * that is connected, or may share its port (SO_REUSEADDR, SO_REUSEPORT, bound
+ * to a device), need not be the one that the next packet is for.
  */
-static __always_inline void remember_full(const struct packet *packet, __be16 port,
-					  const struct sock_common *sk,
-					  const struct verdict *verdict)
+static __always_inline void remember_socket(const struct packet *packet, __be16 port,
+					    const struct sock_common *sk,
+					    const struct verdict *verdict)
 {
-	struct known_full *entry;
+	struct known_socket *known;
 
-	if (BPF_CORE_READ_BITFIELD(sk, skc_reuse) || BPF_CORE_READ_BITFIELD(sk, skc_reuseport) ||
-	    sk->skc_bound_dev_if || !verdict->slot)
+	if (sk->skc_state != TCP_CLOSE || BPF_CORE_READ_BITFIELD(sk, skc_reuse) ||
+	    BPF_CORE_READ_BITFIELD(sk, skc_reuseport) || sk->skc_bound_dev_if || !verdict->slot)
 		return;
-	entry = known_full_entry(packet, port);
-	if (!entry)
+	known = known_socket_entry(packet, port);
+	if (!known)
 		return;
-	entry->destination = packet->destination;
-	entry->tick = bpf_jiffies64();
-	entry->slot = verdict->slot;
-	entry->port = port;
-	entry->packets_left = KNOWN_FULL_PACKETS;
+	known->destination = packet->destination;
+	known->tick = bpf_jiffies64();
+	known->socket = (__u64)(long)sk;
+	known->slot = verdict->slot;
+	known->port = port;
+	known->packets_left = KNOWN_PACKETS;
+	known->full = verdict->outcome != OUTCOME_ADMITTED;
 }
 
 static __always_inline void judge_udp_socket(struct packet *packet, const struct udphdr *udp,
@@ -298,25 +320,23 @@ static __always_inline void judge_udp_socket(struct packet *packet, const struct
 {
 	struct bpf_sock_tuple tuple;
 	struct bpf_sock *found;
-	const struct sock *sk;
+	const struct sock_common *sk;
 	__be16 port = udp->dest;
-	__u32 size = socket_tuple(packet, udp->source, port, &tuple);
-	struct queue queue;
+	__u32 size;
 
 	verdict->kind = KIND_UDP_SOCKET;
-	if (is_known_full(packet, port, verdict))
+	if (judge_known_socket(packet, port, verdict))
 		return;
+	size = socket_tuple(packet, udp->source, port, &tuple);
 	found = bpf_sk_lookup_udp(packet->ctx, &tuple, size, BPF_F_CURRENT_NETNS, 0);
 	if (!found) {
 		verdict->kind = KIND_CLOSED_PORT;
 		return;
 	}
-	sk = bpf_rdonly_cast(found, bpf_core_type_id_kernel(struct sock));
-	find_channel(&sk->__sk_common, verdict);
-	queue = udp_queue(sk, bpf_rdonly_cast(found, bpf_core_type_id_kernel(struct udp_sock)));
-	verdict->outcome = judge_queue(verdict->channel, &queue);
-	if (verdict->outcome != OUTCOME_ADMITTED)
-		remember_full(packet, port, &sk->__sk_common, verdict);
+	sk = bpf_rdonly_cast(found, bpf_core_type_id_kernel(struct sock_common));
+	find_channel(sk, verdict);
+	judge_udp_queue(found, verdict);
+	remember_socket(packet, port, sk, verdict);
 	bpf_sk_release(found);
 }
 

@@ -47,9 +47,9 @@ enum destination {
 #define FRAGMENTS_MAX 4096
 /* Seconds: Linux's default time to reassemble (ipfrag_time). */
 #define FRAGMENT_EPOCHS 30
-#define KNOWN_FULL_ENTRIES 64 /* a power of two */
+#define KNOWN_SOCKETS 64 /* a power of two */
 /* Few against a watermark's distance, many against one look-up. */
-#define KNOWN_FULL_PACKETS 32
+#define KNOWN_PACKETS 32
 
 /* An IPv6 address, or an IPv4 one as ::ffff:a.b.c.d, in network byte order. */
 struct address {
@@ -110,20 +110,22 @@ struct fragment {
 };
 
 /*
- * A destination whose socket was found full: no look-up for the next packets.
- * What it says may be stale by KNOWN_FULL_PACKETS and by one tick of the
- * kernel's clock, whichever ends first.
+ * A destination whose socket was looked up a moment ago: no look-up for the
+ * next packets. What it says may be stale by KNOWN_PACKETS and by one tick of
+ * the kernel's clock, whichever ends first.
  */
-struct known_full {
+struct known_socket {
 	struct address destination;
 	__u64 tick;
+	__u64 socket; /* address of the struct sock; it may be gone */
 	__u32 slot;
 	__be16 port;
-	__u16 packets_left;
+	__u8 packets_left;
+	__u8 full; /* then its queue is not even read */
 };
 
-struct known_full_table {
-	struct known_full entries[KNOWN_FULL_ENTRIES];
+struct known_sockets {
+	struct known_socket entries[KNOWN_SOCKETS];
 };
 
 #endif

@@ -62,7 +62,8 @@ struct udp_sock {
 
 #pragma clang attribute pop
 
-/* include/net/tcp_states.h */
+/* include/net/tcp_states.h; an unconnected UDP socket is in the state TCP_CLOSE. */
+#define TCP_CLOSE 7
 #define TCP_LISTEN 10
 
 #define AF_INET 2
