@@ -1,0 +1,32 @@
+//! Processes that the tests start, to be signalled and killed.
+
+use std::io::Write;
+use std::time::Duration;
+
+use clap::Parser;
+use plimsoll_testbed::{Config, Error, Testbed, interrupt};
+
+#[derive(Parser)]
+enum Helper {
+    /// Makes a testbed with a process in it, says so, and waits for a signal.
+    Hold,
+}
+
+fn main() -> Result<(), Error> {
+    match Helper::parse() {
+        Helper::Hold => hold(),
+    }
+}
+
+fn hold() -> Result<(), Error> {
+    let testbed = Testbed::create(Config::default())?;
+    let sleeper = testbed.test().command("sleep").arg("1000").spawn()?;
+    println!(
+        "{} {} {}",
+        testbed.load().name(),
+        testbed.test().name(),
+        sleeper.pid()
+    );
+    std::io::stdout().flush().expect("the test reads it");
+    interrupt::sleep(Duration::from_secs(600))
+}
