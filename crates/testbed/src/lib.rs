@@ -7,7 +7,7 @@
 //! pair ([`Testbed`], [`link`]). Measured facts shape the rest:
 //!
 //! - veth delivers a frame on the CPU that *sent* it. A naive test therefore
-//!   floods the generator. `placement` moves the test host's receive work to
+//!   floods the generator. [`placement`] moves the test host's receive work to
 //!   the test host's CPU, either as interrupts do it (softirq, above every
 //!   process) or as a polling thread, and proves it with packets. The same
 //!   module makes the load CPU pay for receiving the answers.
@@ -43,6 +43,7 @@ pub mod error;
 pub mod interrupt;
 pub mod link;
 pub mod namespace;
+pub mod placement;
 pub mod process;
 mod registry;
 mod sys;
@@ -50,5 +51,6 @@ mod testbed;
 
 pub use error::Error;
 pub use namespace::Host;
+pub use placement::Placement;
 pub use process::{Command, Process};
 pub use testbed::{Config, Testbed};

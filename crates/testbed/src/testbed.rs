@@ -64,7 +64,7 @@ impl Testbed {
     /// (see [`interrupt`]).
     ///
     /// The link is up and answers, but its receive work happens wherever veth
-    /// puts it: see `placement`.
+    /// puts it: see [`crate::placement`].
     ///
     /// # Errors
     ///
