@@ -15,7 +15,7 @@
 //!   at the sender's cost. It behaves as an adapter's ring does, so the
 //!   `ledger` books it as `receive_ring`.
 //! - Softirq time is invisible in `/proc/stat` and in process times on kernels
-//!   that sample it by ticks, so `cpu_meter` accounts every nanosecond of
+//!   that sample it by ticks, so [`cpu_meter`] accounts every nanosecond of
 //!   the test host's CPU from scheduler and softirq tracepoints.
 //! - The prober shares the load's CPU. Its schedule is open loop and its
 //!   latency counts from the intended time (`probe`), so that a slow sender
@@ -39,6 +39,7 @@
 //! `netlink-bindings` speaks the `netdev` family, which is the only reliable
 //! source of the process id of a device's polling thread.
 
+pub mod cpu_meter;
 pub mod error;
 pub mod interrupt;
 pub mod link;
