@@ -4,17 +4,20 @@ use std::io::Write;
 use std::time::Duration;
 
 use clap::Parser;
-use plimsoll_testbed::{Config, Error, Testbed, interrupt};
+use plimsoll_testbed::{Config, Error, Testbed, interrupt, server};
 
 #[derive(Parser)]
 enum Helper {
     /// Makes a testbed with a process in it, says so, and waits for a signal.
     Hold,
+    /// As `plimsoll serve`.
+    Serve(server::Config),
 }
 
 fn main() -> Result<(), Error> {
     match Helper::parse() {
         Helper::Hold => hold(),
+        Helper::Serve(config) => server::serve(&config).map(drop),
     }
 }
 

@@ -31,7 +31,7 @@ use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use libbpf_rs::{ErrorKind, Link};
 use nix::time::{ClockId, clock_gettime};
 
-use crate::{Error, interrupt, namespace};
+use crate::{Error, interrupt, namespace, testbed};
 
 #[allow(clippy::all, clippy::pedantic, missing_debug_implementations)]
 #[allow(unreachable_pub, unused_qualifications, unsafe_code)]
@@ -75,10 +75,11 @@ impl CpuMeter {
     ///
     /// # Errors
     ///
-    /// [`Error::MissingKernelFeature`] if the kernel refuses the program,
-    /// which needs BTF and BPF tracing; [`Error::Timeout`] if the CPU does not
+    /// [`Error::MissingCpu`]; [`Error::MissingKernelFeature`] if the kernel
+    /// refuses the program, which needs BTF and BPF tracing; [`Error::Timeout`] if the CPU does not
     /// schedule anything for seconds, because a real-time task holds it.
     pub fn start(cpu: usize) -> Result<Self, Error> {
+        testbed::require_cpu(cpu)?;
         let (skeleton, links) = load(cpu).map_err(|error| Error::MissingKernelFeature {
             feature: "BTF and BPF tracing (CONFIG_DEBUG_INFO_BTF, CONFIG_BPF_EVENTS)",
             detail: format!("cpu_meter: {error}"),
@@ -167,15 +168,11 @@ impl CpuMeter {
         let nap = thread::spawn(nap);
         let what = format!("a task switch on CPU {cpu}");
         interrupt::wait_for(&what, Duration::from_secs(5), || {
-            if nap.is_finished() && self.read().0.since_ns == 0 {
-                // Could not be pinned: the CPU does not exist.
-                return Err(Error::MissingCpu {
-                    cpu,
-                    online: Vec::new(),
-                });
-            }
             Ok((self.read().0.since_ns != 0).then_some(()))
-        })
+        })?;
+        nap.join()
+            .unwrap_or_else(|payload| std::panic::resume_unwind(payload))
+            .map_err(Error::io(format!("run on CPU {cpu}")))
     }
 
     fn variables(&self) -> &skeleton::types::bss {

@@ -13,12 +13,12 @@
 //!   module makes the load CPU pay for receiving the answers.
 //! - The veth receive ring holds 256 frames and what does not fit is dropped
 //!   at the sender's cost. It behaves as an adapter's ring does, so the
-//!   `ledger` books it as `receive_ring`.
+//!   [`ledger`] books it as `receive_ring`.
 //! - Softirq time is invisible in `/proc/stat` and in process times on kernels
 //!   that sample it by ticks, so [`cpu_meter`] accounts every nanosecond of
 //!   the test host's CPU from scheduler and softirq tracepoints.
 //! - The prober shares the load's CPU. Its schedule is open loop and its
-//!   latency counts from the intended time (`probe`), so that a slow sender
+//!   latency counts from the intended time ([`probe`]), so that a slow sender
 //!   makes the figures worse, never better.
 //!
 //! Everything made here is taken down on every way out: `Drop`, panic, SIGINT,
@@ -41,12 +41,17 @@
 
 pub mod cpu_meter;
 pub mod error;
+pub mod http;
 pub mod interrupt;
+pub mod ledger;
 pub mod link;
 pub mod namespace;
 pub mod placement;
+pub mod probe;
 pub mod process;
 mod registry;
+pub mod server;
+mod spin;
 mod sys;
 mod testbed;
 

@@ -27,7 +27,6 @@ pub(crate) fn nice(tid: u32) -> io::Result<i8> {
 }
 
 /// Makes the calling thread a real-time one (`SCHED_FIFO`) of `priority` (1..=99).
-#[allow(dead_code)]
 pub(crate) fn set_fifo(priority: i32) -> io::Result<()> {
     let parameters = libc::sched_param {
         sched_priority: priority,

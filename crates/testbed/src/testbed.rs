@@ -35,15 +35,8 @@ impl Config {
                 allowed: "another CPU than load_cpu",
             });
         }
-        let path = "/sys/devices/system/cpu/online";
-        let text = fs::read_to_string(path).map_err(Error::io(format!("read {path}")))?;
-        let online = parse_cpu_list(&text)?;
-        for cpu in [self.load_cpu, self.test_cpu] {
-            if !online.contains(&cpu) {
-                return Err(Error::MissingCpu { cpu, online });
-            }
-        }
-        Ok(())
+        require_cpu(self.load_cpu)?;
+        require_cpu(self.test_cpu)
     }
 }
 
@@ -106,6 +99,18 @@ impl Drop for Testbed {
         // may linger.
         let _ = link::remove(&self.load);
         self.load.registration.tear_down();
+    }
+}
+
+/// Fails unless `cpu` is online.
+pub(crate) fn require_cpu(cpu: usize) -> Result<(), Error> {
+    let path = "/sys/devices/system/cpu/online";
+    let text = fs::read_to_string(path).map_err(Error::io(format!("read {path}")))?;
+    let online = parse_cpu_list(&text)?;
+    if online.contains(&cpu) {
+        Ok(())
+    } else {
+        Err(Error::MissingCpu { cpu, online })
     }
 }
 

@@ -1,16 +1,15 @@
 //! The accounts of a CPU sum to the time passed, and hold what they should.
 
+mod common;
+
 use std::fs;
 use std::net::UdpSocket;
 use std::time::{Duration, Instant};
 
+use common::create;
+use plimsoll_testbed::Testbed;
 use plimsoll_testbed::cpu_meter::{CpuMeter, CpuTime};
 use plimsoll_testbed::placement::{Placement, polling_thread};
-use plimsoll_testbed::{Config, Testbed};
-
-fn create() -> Testbed {
-    Testbed::create(Config::default()).unwrap_or_else(|error| panic!("{error}"))
-}
 
 fn start(testbed: &Testbed) -> CpuMeter {
     CpuMeter::start(testbed.test().cpu()).unwrap_or_else(|error| panic!("{error}"))

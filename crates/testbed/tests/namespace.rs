@@ -2,34 +2,22 @@
 //!
 //! Needs root, as everything here does: namespaces and links are real.
 
+mod common;
+
 use std::fs;
 use std::io::{BufRead, BufReader};
-use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::net::IpAddr;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use common::{bound, create, plimsoll};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use plimsoll_testbed::{Config, Host, Testbed};
-
-fn create() -> Testbed {
-    Testbed::create(Config::default()).unwrap_or_else(|error| panic!("{error}"))
-}
+use plimsoll_testbed::{Host, Testbed};
 
 fn namespace_exists(name: &str) -> bool {
     Path::new("/run/netns").join(name).exists()
-}
-
-fn bound(host: &Host, address: IpAddr) -> UdpSocket {
-    let socket = host
-        .run(|| UdpSocket::bind(SocketAddr::new(address, 0)))
-        .unwrap()
-        .unwrap();
-    socket
-        .set_read_timeout(Some(Duration::from_secs(5)))
-        .unwrap();
-    socket
 }
 
 #[test]
@@ -63,7 +51,7 @@ fn datagrams_pass_both_ways_over_ipv4_and_ipv6() {
 #[test]
 fn answers_to_invented_sources_end_at_the_load_host() {
     let testbed = create();
-    let server = bound(testbed.test(), testbed.test().ipv4().into());
+    let server = bound(testbed.test(), testbed.test().ipv4());
     let before = received_frames(testbed.load());
     server.send_to(b"answer", "198.19.7.7:9").unwrap();
     let deadline = Instant::now() + Duration::from_secs(5);
@@ -162,8 +150,8 @@ fn several_testbeds_live_side_by_side() {
 }
 
 fn datagram_reaches(testbed: &Testbed) {
-    let client = bound(testbed.load(), testbed.load().ipv4().into());
-    let server = bound(testbed.test(), testbed.test().ipv4().into());
+    let client = bound(testbed.load(), testbed.load().ipv4());
+    let server = bound(testbed.test(), testbed.test().ipv4());
     client.send_to(b"x", server.local_addr().unwrap()).unwrap();
     server.recv_from(&mut [0; 8]).unwrap();
 }
@@ -194,7 +182,7 @@ struct Holder {
 
 impl Holder {
     fn start() -> Self {
-        let mut child = Command::new(env!("CARGO_BIN_EXE_testbed-helper"))
+        let mut child = Command::new(plimsoll())
             .arg("hold")
             .stdout(Stdio::piped())
             .spawn()

@@ -1,13 +1,12 @@
 //! Receive work happens on the test host's CPU, and the proof of it can fail.
 
+mod common;
+
 use std::time::Duration;
 
+use common::create;
+use plimsoll_testbed::Error;
 use plimsoll_testbed::placement::{Placement, polling_thread};
-use plimsoll_testbed::{Config, Error, Testbed};
-
-fn create() -> Testbed {
-    Testbed::create(Config::default()).unwrap_or_else(|error| panic!("{error}"))
-}
 
 const SOFTIRQ: Placement = Placement::Softirq {
     holdoff: Duration::from_micros(50),
