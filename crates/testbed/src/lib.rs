@@ -1,1 +1,62 @@
-//! Honest overload on one machine.
+//! Honest overload on one machine: two hosts made of network namespaces, the
+//! link between them, and what is needed to load and to measure one of them.
+//!
+//! # How the overload is made, and why like this
+//!
+//! A *load host* and a *test host* are network namespaces joined by a veth
+//! pair ([`Testbed`], [`link`]). Measured facts shape the rest:
+//!
+//! - veth delivers a frame on the CPU that *sent* it. A naive test therefore
+//!   floods the generator. [`placement`] moves the test host's receive work to
+//!   the test host's CPU, either as interrupts do it (softirq, above every
+//!   process) or as a polling thread, and proves it with packets. The same
+//!   module makes the load CPU pay for receiving the answers.
+//! - The veth receive ring holds 256 frames and what does not fit is dropped
+//!   at the sender's cost. It behaves as an adapter's ring does, so the
+//!   [`ledger`] books it as `receive_ring`.
+//! - Softirq time is invisible in `/proc/stat` and in process times on kernels
+//!   that sample it by ticks, so [`cpu_meter`] accounts every nanosecond of
+//!   the test host's CPU from scheduler and softirq tracepoints.
+//! - The prober shares the load's CPU. Its schedule is open loop and its
+//!   latency counts from the intended time ([`probe`]), so that a slow sender
+//!   makes the figures worse, never better.
+//!
+//! Everything made here is taken down on every way out: `Drop`, panic, SIGINT,
+//! SIGTERM ([`interrupt`]), and the next start after a SIGKILL sweeps what was
+//! left ([`Testbed::create`]).
+//!
+//! # Limits
+//!
+//! A veth pair is not an adapter: figures from here compare protections on the
+//! same link, they do not predict a 100 Gb/s port. Root is needed.
+//!
+//! # Dependencies worth a reason
+//!
+//! `rtnetlink` makes links, addresses, neighbours and routes: it is the
+//! maintained crate that knows veth peers, and it can put the peer into its
+//! namespace in the same request. It is asynchronous, so each use runs on a
+//! runtime of its own inside the thread that entered the namespace.
+//! `netlink-bindings` speaks the `netdev` family, which is the only reliable
+//! source of the process id of a device's polling thread.
+
+pub mod cpu_meter;
+pub mod error;
+pub mod http;
+pub mod interrupt;
+pub mod ledger;
+pub mod link;
+pub mod namespace;
+pub mod placement;
+pub mod probe;
+pub mod process;
+mod registry;
+pub mod server;
+mod spin;
+mod sys;
+mod testbed;
+
+pub use error::Error;
+pub use namespace::Host;
+pub use placement::Placement;
+pub use process::{Command, Process};
+pub use testbed::{Config, Testbed};

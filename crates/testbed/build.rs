@@ -1,0 +1,5 @@
+//! Compiles the crate's BPF programs.
+
+fn main() {
+    plimsoll_bpf_build::compile("cpu_meter");
+}

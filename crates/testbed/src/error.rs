@@ -1,0 +1,113 @@
+//! What can go wrong, and whose fault it is.
+
+use std::io;
+use std::time::Duration;
+
+/// Why the testbed could not do what was asked.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The process is not root.
+    #[error("the testbed makes network namespaces and BPF programs: run it as root (sudo)")]
+    NotRoot,
+    /// A program that is run is not installed.
+    #[error("{program} is not installed: install the package {package}")]
+    MissingProgram {
+        /// The program, as it is called.
+        program: String,
+        /// The Debian package that brings it.
+        package: &'static str,
+    },
+    /// There is no CPU left for one of the hosts.
+    #[error(
+        "CPU {cpu} is not online (online: {online:?}): load host and test host need one CPU each"
+    )]
+    MissingCpu {
+        /// The CPU that was asked for.
+        cpu: usize,
+        /// The CPUs this machine has running.
+        online: Vec<usize>,
+    },
+    /// The kernel lacks a feature.
+    #[error("this kernel lacks {feature}: {detail}")]
+    MissingKernelFeature {
+        /// The feature, as the kernel's configuration or documentation calls it.
+        feature: &'static str,
+        /// What was tried and what came back.
+        detail: String,
+    },
+    /// The caller's configuration cannot be worked with.
+    #[error("{field} = {given}: must be {allowed}")]
+    Config {
+        /// The config's field.
+        field: &'static str,
+        /// The value that was given.
+        given: String,
+        /// What would be accepted.
+        allowed: &'static str,
+    },
+    /// SIGINT or SIGTERM arrived: unwind, so that everything is taken down.
+    #[error("interrupted")]
+    Interrupted,
+    /// Something did not happen in time.
+    #[error("{what} did not happen within {after:?}")]
+    Timeout {
+        /// What was waited for.
+        what: String,
+        /// How long.
+        after: Duration,
+    },
+    /// Receive work does not happen where the placement should have put it.
+    #[error("placement failed: {0}")]
+    Placement(String),
+    /// A program of ours ended with a failure.
+    #[error("{program} failed ({status}): {output}")]
+    Failed {
+        /// The program.
+        program: String,
+        /// Its exit status.
+        status: String,
+        /// The end of what it said.
+        output: String,
+    },
+    /// The text of a kernel file or a tool was not as documented.
+    #[error("cannot understand {what}: {detail}")]
+    Parse {
+        /// Which text.
+        what: &'static str,
+        /// Where it departs.
+        detail: String,
+    },
+    /// A system call failed.
+    #[error("cannot {action}: {source}")]
+    Io {
+        /// What was tried, as the end of the sentence "cannot …".
+        action: String,
+        /// The kernel's answer.
+        source: io::Error,
+    },
+}
+
+impl Error {
+    /// Whether this machine lacks something the testbed needs (privilege, a
+    /// program, a CPU, a kernel feature), as opposed to something having gone
+    /// wrong.
+    #[must_use]
+    pub fn is_missing(&self) -> bool {
+        matches!(
+            self,
+            Self::NotRoot
+                | Self::MissingProgram { .. }
+                | Self::MissingCpu { .. }
+                | Self::MissingKernelFeature { .. }
+        )
+    }
+
+    /// An [`Error::Io`] maker for `map_err`.
+    pub(crate) fn io<E: Into<io::Error>>(action: impl Into<String>) -> impl FnOnce(E) -> Self {
+        let action = action.into();
+        move |source| Self::Io {
+            action,
+            source: source.into(),
+        }
+    }
+}

@@ -1,0 +1,250 @@
+//! What each testbed owns, written down where a later run finds it.
+//!
+//! `/run/plimsoll/ID.testbed` names the namespaces of one testbed and the
+//! processes it started, one per line, appended before the thing is made. The
+//! file is locked (`flock`) for as long as its testbed lives: the kernel drops
+//! the lock with the process, however that ends. A file without a lock holder
+//! is therefore the remains of a killed run, and [`sweep`] removes what it
+//! names and nothing else.
+
+use std::fs::{self, File, OpenOptions, TryLockError};
+use std::io::{Read, Write};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::process;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use nix::errno::Errno;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+use crate::{Error, namespace};
+
+/// Where the files are, and the mount point that namespaces stage sysfs on.
+pub(crate) const RUN_DIR: &str = "/run/plimsoll";
+
+/// One testbed's entry. Tearing it down, at the latest by dropping it, ends the processes and removes the
+/// namespaces it names.
+#[derive(Debug)]
+pub(crate) struct Registration {
+    id: String,
+    path: PathBuf,
+    file: Mutex<File>,
+    torn_down: AtomicBool,
+}
+
+impl Registration {
+    /// Opens and locks the entry of a new testbed.
+    pub(crate) fn create() -> Result<Self, Error> {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        fs::create_dir_all(RUN_DIR).map_err(Error::io(format!("make {RUN_DIR}")))?;
+        loop {
+            let id = format!("{}-{}", process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+            let path = Path::new(RUN_DIR).join(format!("{id}.testbed"));
+            let file = match OpenOptions::new().append(true).create_new(true).open(&path) {
+                Ok(file) => file,
+                // The remains of an earlier process with our id, not yet swept.
+                Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => continue,
+                Err(error) => return Err(Error::io(format!("create {}", path.display()))(error)),
+            };
+            file.lock()
+                .map_err(Error::io(format!("lock {}", path.display())))?;
+            // A sweep may have come between creating and locking.
+            if is_current(&file, &path) {
+                return Ok(Self {
+                    id,
+                    path,
+                    file: Mutex::new(file),
+                    torn_down: AtomicBool::new(false),
+                });
+            }
+        }
+    }
+
+    /// What makes this testbed's names unique on this machine.
+    pub(crate) fn id(&self) -> &str {
+        &self.id
+    }
+
+    /// Writes down a namespace that is about to be made.
+    pub(crate) fn add_namespace(&self, name: &str) -> Result<(), Error> {
+        self.append(&Entry::Namespace(name.to_owned()))
+    }
+
+    /// Writes down a process that was started.
+    pub(crate) fn add_process(&self, pid: u32) -> Result<(), Error> {
+        match start_time(pid) {
+            Some(start) => self.append(&Entry::Process { pid, start }),
+            // It has ended already; its parent reaps it.
+            None => Ok(()),
+        }
+    }
+
+    /// Ends the processes and removes the namespaces, once. A failure leaves
+    /// the entry for the next sweep.
+    pub(crate) fn tear_down(&self) {
+        if self.torn_down.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        if let Err(error) = remove(&self.path, &self.id) {
+            eprintln!("plimsoll: left behind: {error}");
+        }
+    }
+
+    fn append(&self, entry: &Entry) -> Result<(), Error> {
+        let mut file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
+        file.write_all(entry.to_line().as_bytes())
+            .map_err(Error::io(format!("write {}", self.path.display())))
+    }
+}
+
+impl Drop for Registration {
+    fn drop(&mut self) {
+        self.tear_down();
+    }
+}
+
+/// Removes what killed runs left behind: the namespaces and processes of every
+/// entry that nobody holds the lock of.
+pub(crate) fn sweep() -> Result<(), Error> {
+    let entries = match fs::read_dir(RUN_DIR) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(Error::io(format!("list {RUN_DIR}"))(error)),
+    };
+    for path in entries.flatten().map(|entry| entry.path()) {
+        let Some(id) = path
+            .file_name()
+            .and_then(|name| name.to_str()?.strip_suffix(".testbed"))
+        else {
+            continue;
+        };
+        let Ok(file) = File::open(&path) else {
+            continue; // Somebody else swept it.
+        };
+        match file.try_lock() {
+            Ok(()) if is_current(&file, &path) => remove(&path, id)?,
+            Ok(()) | Err(TryLockError::WouldBlock) => {}
+            Err(TryLockError::Error(error)) => {
+                return Err(Error::io(format!("lock {}", path.display()))(error));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Ends and removes everything the entry at `path` names, then the entry. The
+/// caller holds its lock.
+fn remove(path: &Path, id: &str) -> Result<(), Error> {
+    let mut text = String::new();
+    File::open(path)
+        .and_then(|mut file| file.read_to_string(&mut text))
+        .map_err(Error::io(format!("read {}", path.display())))?;
+    let entries: Vec<Entry> = text.lines().filter_map(Entry::from_line).collect();
+    for entry in &entries {
+        if let Entry::Process { pid, start } = *entry {
+            end(pid, start);
+        }
+    }
+    for entry in &entries {
+        match entry {
+            // The prefix guards against a file that is not ours.
+            Entry::Namespace(name) if name.starts_with(&namespace::prefix(id)) => {
+                namespace::delete(name)?;
+            }
+            _ => {}
+        }
+    }
+    fs::remove_file(path).map_err(Error::io(format!("remove {}", path.display())))
+}
+
+/// Kills the process and waits until it is gone, unless the id has passed on
+/// to another process. A zombie counts as gone: its parent has to reap it.
+fn end(pid: u32, start: u64) {
+    let patience = Instant::now() + Duration::from_secs(2);
+    let id = Pid::from_raw(i32::try_from(pid).unwrap_or(i32::MAX));
+    while start_time(pid) == Some(start) && Instant::now() < patience {
+        if kill(id, Signal::SIGKILL) == Err(Errno::ESRCH) {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+fn is_current(file: &File, path: &Path) -> bool {
+    match (file.metadata(), fs::metadata(path)) {
+        (Ok(open), Ok(named)) => (open.dev(), open.ino()) == (named.dev(), named.ino()),
+        _ => false,
+    }
+}
+
+/// When the process started, in clock ticks since boot (proc(5), `stat` field
+/// 22); `None` if there is none or only its zombie is left.
+fn start_time(pid: u32) -> Option<u64> {
+    parse_stat(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
+}
+
+fn parse_stat(stat: &str) -> Option<u64> {
+    // The command's name may itself hold blanks and parentheses.
+    let (_, after_name) = stat.rsplit_once(')')?;
+    let mut fields = after_name.split_whitespace();
+    if matches!(fields.next()?, "Z" | "X") {
+        return None;
+    }
+    fields.nth(18)?.parse().ok()
+}
+
+#[derive(Debug, PartialEq)]
+enum Entry {
+    Namespace(String),
+    Process { pid: u32, start: u64 },
+}
+
+impl Entry {
+    fn to_line(&self) -> String {
+        match self {
+            Self::Namespace(name) => format!("namespace {name}\n"),
+            Self::Process { pid, start } => format!("process {pid} {start}\n"),
+        }
+    }
+
+    /// `None` for a line that was cut short.
+    fn from_line(line: &str) -> Option<Self> {
+        let mut words = line.split_whitespace();
+        match words.next()? {
+            "namespace" => Some(Self::Namespace(words.next()?.to_owned())),
+            "process" => Some(Self::Process {
+                pid: words.next()?.parse().ok()?,
+                start: words.next()?.parse().ok()?,
+            }),
+            _ => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn entries_survive_writing_and_reading() {
+        for entry in [
+            Entry::Namespace("plimsoll-12-0-test".to_owned()),
+            Entry::Process { pid: 7, start: 99 },
+        ] {
+            assert_eq!(Entry::from_line(&entry.to_line()), Some(entry));
+        }
+        assert_eq!(Entry::from_line("process 12"), None);
+        assert_eq!(Entry::from_line(""), None);
+    }
+
+    #[test]
+    fn the_start_time_is_found_behind_any_name() {
+        let stat = "7 (a) b) (c) S 1 7 7 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 1 0 4242 9 9";
+        assert_eq!(parse_stat(stat), Some(4242));
+        assert_eq!(parse_stat(&stat.replace(") S", ") Z")), None);
+        assert!(start_time(process::id()).is_some());
+    }
+}

@@ -1,0 +1,83 @@
+//! Work of a known amount: a loop calibrated against the monotonic clock.
+//!
+//! A server that waited for the clock to pass would get its work done while an
+//! interrupt handler runs on its CPU. The loop takes CPU time of its own, so a
+//! server that is interrupted finishes later, as a real one does.
+
+use std::hint::black_box;
+use std::time::{Duration, Instant};
+
+/// A piece of work that takes a given time on an undisturbed CPU.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Work {
+    rounds: u64,
+}
+
+impl Work {
+    /// Calibrates work of `span`. Takes some milliseconds, unless `span` is zero.
+    pub(crate) fn calibrate(span: Duration) -> Self {
+        if span.is_zero() {
+            return Self { rounds: 0 };
+        }
+        let rounds = ROUNDS_PER_WINDOW as f64 * span.as_secs_f64() / fastest_window().as_secs_f64();
+        Self {
+            rounds: rounds as u64,
+        }
+    }
+
+    /// Does the work.
+    pub(crate) fn run(self) {
+        spin(self.rounds);
+    }
+}
+
+const ROUNDS_PER_WINDOW: u64 = 20_000;
+const WINDOWS: usize = 100;
+
+/// The fastest of many windows is the one that nothing interrupted.
+fn fastest_window() -> Duration {
+    let windows = (0..WINDOWS).map(|_| {
+        let begun = Instant::now();
+        spin(ROUNDS_PER_WINDOW);
+        begun.elapsed()
+    });
+    windows
+        .min()
+        .unwrap_or_default()
+        .max(Duration::from_nanos(1))
+}
+
+/// A chain of dependent multiplications, which the compiler cannot shorten.
+fn spin(rounds: u64) {
+    let mut value = 1u64;
+    for _ in 0..rounds {
+        value = black_box(
+            value
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1),
+        );
+    }
+    black_box(value);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn work_takes_the_time_asked_for() {
+        let span = Duration::from_micros(50);
+        let work = Work::calibrate(span);
+        let fastest = (0..200).map(|_| {
+            let begun = Instant::now();
+            work.run();
+            begun.elapsed()
+        });
+        let fastest = fastest.min().unwrap();
+        assert!(
+            fastest > span.mul_f64(0.8) && fastest < span.mul_f64(1.5),
+            "{fastest:?} instead of {span:?}"
+        );
+        assert_eq!(Work::calibrate(Duration::ZERO).rounds, 0);
+    }
+}

@@ -1,0 +1,266 @@
+//! The testbed appears, works, and is gone afterwards, however its owner ended.
+//!
+//! Needs root, as everything here does: namespaces and links are real.
+
+mod common;
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::net::IpAddr;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use common::{bound, create, plimsoll};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use plimsoll_testbed::{Host, Testbed};
+
+fn namespace_exists(name: &str) -> bool {
+    Path::new("/run/netns").join(name).exists()
+}
+
+#[test]
+fn datagrams_pass_both_ways_over_ipv4_and_ipv6() {
+    let testbed = create();
+    for (load, test) in [
+        (
+            IpAddr::from(testbed.load().ipv4()),
+            IpAddr::from(testbed.test().ipv4()),
+        ),
+        (
+            IpAddr::from(testbed.load().ipv6()),
+            IpAddr::from(testbed.test().ipv6()),
+        ),
+    ] {
+        let client = bound(testbed.load(), load);
+        let server = bound(testbed.test(), test);
+        client
+            .send_to(b"question", server.local_addr().unwrap())
+            .unwrap();
+        let mut buffer = [0; 64];
+        let (length, from) = server.recv_from(&mut buffer).unwrap();
+        assert_eq!(&buffer[..length], b"question");
+        assert_eq!(from, client.local_addr().unwrap());
+        server.send_to(b"answer", from).unwrap();
+        let (length, _) = client.recv_from(&mut buffer).unwrap();
+        assert_eq!(&buffer[..length], b"answer");
+    }
+}
+
+#[test]
+fn answers_to_invented_sources_end_at_the_load_host() {
+    let testbed = create();
+    let server = bound(testbed.test(), testbed.test().ipv4());
+    let before = received_frames(testbed.load());
+    server.send_to(b"answer", "198.19.7.7:9").unwrap();
+    let deadline = Instant::now() + Duration::from_secs(5);
+    while received_frames(testbed.load()) == before {
+        assert!(Instant::now() < deadline, "the answer never left");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+fn received_frames(host: &Host) -> u64 {
+    let path = format!("/sys/class/net/{}/statistics/rx_packets", host.device());
+    let text = host.run(|| fs::read_to_string(path)).unwrap().unwrap();
+    text.trim().parse().unwrap()
+}
+
+#[test]
+fn each_host_sees_its_own_devices_and_settings() {
+    let testbed = create();
+    for host in [testbed.load(), testbed.test()] {
+        let path = format!("/sys/class/net/{}/ifindex", host.device());
+        let index = host.run(|| fs::read_to_string(&path)).unwrap().unwrap();
+        assert_eq!(index.trim(), host.ifindex().to_string());
+        assert!(!Path::new(&path).exists(), "the caller sees {path}");
+
+        let listing = host
+            .command("ls")
+            .arg("/sys/class/net")
+            .output(Duration::from_secs(10))
+            .unwrap();
+        let listing = String::from_utf8(listing.stdout).unwrap();
+        assert!(listing.lines().any(|name| name == host.device()));
+    }
+    testbed
+        .test()
+        .sysctl("net.ipv4.ip_default_ttl", "33")
+        .unwrap();
+    let ttl = fs::read_to_string("/proc/sys/net/ipv4/ip_default_ttl").unwrap();
+    assert_ne!(ttl.trim(), "33", "the setting leaked out");
+}
+
+#[test]
+fn commands_run_on_the_hosts_cpu_at_the_nice_level_asked_for() {
+    let testbed = create();
+    let output = testbed
+        .test()
+        .command("sh")
+        .args(["-c", "grep Cpus_allowed_list /proc/self/status; nice"])
+        .nice(7)
+        .output(Duration::from_secs(10))
+        .unwrap();
+    let said = String::from_utf8(output.stdout).unwrap();
+    let words: Vec<&str> = said.split_whitespace().collect();
+    assert_eq!(words, ["Cpus_allowed_list:", "1", "7"]);
+}
+
+#[test]
+fn a_missing_program_is_told_from_a_failing_one() {
+    let testbed = create();
+    let limit = Duration::from_secs(10);
+    let missing = testbed
+        .load()
+        .command("plimsoll-no-such-program")
+        .package("nothing")
+        .output(limit)
+        .unwrap_err();
+    assert!(missing.is_missing(), "{missing}");
+    let failing = testbed
+        .load()
+        .command("sh")
+        .args(["-c", "echo no luck >&2; exit 3"])
+        .output(limit)
+        .unwrap_err();
+    assert!(!failing.is_missing());
+    assert!(failing.to_string().contains("no luck"), "{failing}");
+}
+
+#[test]
+fn dropping_removes_namespaces_and_ends_processes() {
+    let testbed = create();
+    let names = [testbed.load().name(), testbed.test().name()].map(str::to_owned);
+    assert!(names.iter().all(|name| namespace_exists(name)));
+    let mut process = testbed.test().command("sleep").arg("1000").spawn().unwrap();
+    assert!(process.try_wait().unwrap().is_none());
+    drop(testbed);
+    assert!(!names.iter().any(|name| namespace_exists(name)));
+    assert!(process.try_wait().unwrap().is_some());
+}
+
+#[test]
+fn several_testbeds_live_side_by_side() {
+    let first = create();
+    let second = create();
+    drop(first);
+    assert!(namespace_exists(second.test().name()));
+    datagram_reaches(&second);
+}
+
+fn datagram_reaches(testbed: &Testbed) {
+    let client = bound(testbed.load(), testbed.load().ipv4());
+    let server = bound(testbed.test(), testbed.test().ipv4());
+    client.send_to(b"x", server.local_addr().unwrap()).unwrap();
+    server.recv_from(&mut [0; 8]).unwrap();
+}
+
+#[test]
+fn a_panic_cleans_up() {
+    let (names, outcome) = {
+        let names = std::sync::Mutex::new(Vec::new());
+        let outcome = std::panic::catch_unwind(|| {
+            let testbed = create();
+            names.lock().unwrap().push(testbed.test().name().to_owned());
+            let inner = testbed.test().run(|| panic!("inside the host"));
+            inner.unwrap();
+        });
+        (names.into_inner().unwrap(), outcome)
+    };
+    assert!(outcome.is_err());
+    assert_eq!(names.len(), 1);
+    assert!(!namespace_exists(&names[0]));
+}
+
+/// Another process that holds a testbed with a `sleep` in it.
+struct Holder {
+    child: Child,
+    namespaces: Vec<String>,
+    sleeper: i32,
+}
+
+impl Holder {
+    fn start() -> Self {
+        let mut child = Command::new(plimsoll())
+            .arg("hold")
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().unwrap())
+            .read_line(&mut line)
+            .unwrap();
+        let words: Vec<&str> = line.split_whitespace().collect();
+        assert_eq!(words.len(), 3, "the helper said {line:?}");
+        Self {
+            namespaces: vec![words[0].to_owned(), words[1].to_owned()],
+            sleeper: words[2].parse().unwrap(),
+            child,
+        }
+    }
+
+    fn end_by(&mut self, signal: Signal) {
+        let pid = Pid::from_raw(i32::try_from(self.child.id()).unwrap());
+        kill(pid, signal).unwrap();
+        self.child.wait().unwrap();
+    }
+
+    fn namespaces_left(&self) -> usize {
+        let exists = |name: &&String| namespace_exists(name);
+        self.namespaces.iter().filter(exists).count()
+    }
+
+    fn sleeper_ended(&self) -> bool {
+        let deadline = Instant::now() + Duration::from_secs(5);
+        while Instant::now() < deadline {
+            if kill(Pid::from_raw(self.sleeper), None).is_err() {
+                return true;
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        false
+    }
+}
+
+impl Drop for Holder {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[test]
+fn sigterm_and_sigint_clean_up() {
+    for signal in [Signal::SIGTERM, Signal::SIGINT] {
+        let mut holder = Holder::start();
+        assert_eq!(holder.namespaces_left(), 2);
+        holder.end_by(signal);
+        assert_eq!(holder.namespaces_left(), 0, "after {signal}");
+        assert!(holder.sleeper_ended());
+    }
+}
+
+#[test]
+fn the_next_start_sweeps_after_sigkill_and_touches_nothing_else() {
+    let alive = create();
+    let foreign = format!("other-{}", std::process::id());
+    let ip = |action: &str| {
+        let status = Command::new("ip")
+            .args(["netns", action, &foreign])
+            .status();
+        assert!(status.unwrap().success(), "ip netns {action} {foreign}");
+    };
+    ip("add");
+    let mut holder = Holder::start();
+    holder.end_by(Signal::SIGKILL);
+    assert!(holder.sleeper_ended());
+
+    let _next = create();
+    let foreign_kept = namespace_exists(&foreign);
+    ip("del");
+    assert_eq!(holder.namespaces_left(), 0);
+    assert!(foreign_kept, "swept a namespace of somebody else");
+    assert!(namespace_exists(alive.test().name()));
+    datagram_reaches(&alive);
+}

@@ -1,0 +1,99 @@
+//! The servers count exactly what they were sent, over IPv4 and IPv6.
+
+mod common;
+
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+
+use common::{bound, create, drain, plimsoll};
+use nix::sys::socket::{setsockopt, sockopt};
+use plimsoll_testbed::server::{Config, Kind, Server};
+use plimsoll_testbed::{Placement, Testbed};
+
+/// Sends `count` datagrams slowly enough that all of them arrive.
+fn send(testbed: &Testbed, to: IpAddr, port: u16, count: u64) -> std::net::UdpSocket {
+    let load = testbed.load();
+    let from: IpAddr = if to.is_ipv4() {
+        load.ipv4().into()
+    } else {
+        load.ipv6().into()
+    };
+    let client = bound(load, from);
+    setsockopt(&client, sockopt::RcvBufForce, &(4 << 20)).unwrap();
+    for sent in 1..=count {
+        client
+            .send_to(&[7; 100], SocketAddr::new(to, port))
+            .unwrap();
+        if sent % 50 == 0 {
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+    client
+}
+
+fn config(kind: Kind, port: u16) -> Config {
+    Config {
+        work: Duration::from_micros(2),
+        rcvbuf_bytes: Some(4 << 20),
+        ..Config::new(kind, port)
+    }
+}
+
+#[test]
+fn a_sink_counts_what_was_sent() {
+    let testbed = create();
+    Placement::Threaded { nice: 0 }.apply(&testbed).unwrap();
+    let server = Server::start(testbed.test(), plimsoll(), &config(Kind::Sink, 9000)).unwrap();
+    assert_eq!(server.counts().received, 0);
+    send(&testbed, testbed.test().ipv4().into(), 9000, 1000);
+    send(&testbed, testbed.test().ipv6().into(), 9000, 500);
+    let second = Duration::from_secs(1);
+    let counts = server.wait_until_quiet(second / 4, 10 * second).unwrap();
+    assert_eq!(counts.received, 1500);
+    assert_eq!(counts.received_bytes, 150_000);
+    assert_eq!(counts.sent, 0);
+    assert_eq!(server.stop().unwrap(), counts);
+}
+
+#[test]
+fn an_echo_answers_everything_from_where_it_was_asked() {
+    let testbed = create();
+    let holdoff = Duration::from_micros(50);
+    Placement::Softirq { holdoff }.apply(&testbed).unwrap();
+    let server = Server::start(testbed.test(), plimsoll(), &config(Kind::Echo, 9000)).unwrap();
+    for to in [
+        IpAddr::from(testbed.test().ipv4()),
+        testbed.test().ipv6().into(),
+    ] {
+        let client = send(&testbed, to, 9000, 300);
+        assert_eq!(drain(&client), 300);
+    }
+    let counts = server.stop().unwrap();
+    assert_eq!(
+        (counts.received, counts.sent, counts.send_errors),
+        (600, 600, 0)
+    );
+}
+
+#[test]
+fn a_taken_port_is_told() {
+    let testbed = create();
+    let config = Config::new(Kind::Sink, 9000);
+    let _first = Server::start(testbed.test(), plimsoll(), &config).unwrap();
+    let error = Server::start(testbed.test(), plimsoll(), &config).unwrap_err();
+    assert!(error.to_string().contains("port 9000"), "{error}");
+}
+
+#[test]
+fn a_starved_server_can_still_be_read_and_is_killed_in_the_end() {
+    let testbed = create();
+    let server = Server::start(testbed.test(), plimsoll(), &config(Kind::Sink, 9000)).unwrap();
+    send(&testbed, testbed.test().ipv4().into(), 9000, 10);
+    std::thread::sleep(Duration::from_millis(200));
+    // Stopped, it reacts to nothing, like a livelocked one.
+    let pid = nix::unistd::Pid::from_raw(i32::try_from(server.pid()).unwrap());
+    nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGSTOP).unwrap();
+    send(&testbed, testbed.test().ipv4().into(), 9000, 10);
+    assert_eq!(server.counts().received, 10);
+    assert_eq!(server.stop().unwrap().received, 10);
+}
