@@ -1,1 +1,30 @@
-//! The kernel data path: early demultiplexing and early discard in XDP.
+//! The kernel data path: early demultiplexing and early discard in XDP, beside
+//! unmodified servers on the Linux stack.
+//!
+//! A packet for a socket that cannot take it should cost next to nothing. The
+//! BPF program (`bpf/guard.bpf.c`) runs in the driver before anything is
+//! allocated, looks the destination socket up, reads how full its queue is,
+//! and lets only pass what fits (lazy receiver processing, Druschel & Banga
+//! 1996). [`Guard`] loads it, attaches it by a link that vanishes with the
+//! process, keeps its map of the host's addresses fresh, and reads its
+//! counters. [`ThreadedPolling`] optionally moves the interface's receive work
+//! into a thread with a chosen nice level.
+//!
+//! Needs root (or `CAP_BPF`, `CAP_PERFMON` and `CAP_NET_ADMIN`), Linux 6.2 or
+//! newer with BTF, and a driver with native XDP; each is checked and named
+//! when missing ([`Error::is_missing`]).
+
+mod address;
+mod counters;
+mod error;
+mod guard;
+mod host;
+mod program;
+mod threaded;
+mod xdp_link;
+
+pub use counters::{Channel, Counters, Outcome, Packets};
+pub use error::Error;
+pub use guard::{Config, Guard, Storage};
+pub use plimsoll_core::demux::Kind;
+pub use threaded::ThreadedPolling;

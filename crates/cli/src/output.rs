@@ -1,0 +1,24 @@
+//! How results reach a person or a program.
+
+use std::fs::File;
+use std::io::{self, IsTerminal, Write};
+use std::path::Path;
+
+use anyhow::Context;
+
+/// Opens a `--json FILE|-` argument: `-` is standard output.
+pub(crate) fn json_writer(target: &Path) -> anyhow::Result<Box<dyn Write>> {
+    if target == Path::new("-") {
+        return Ok(Box::new(io::stdout().lock()));
+    }
+    let file =
+        File::create(target).with_context(|| format!("cannot write {}", target.display()))?;
+    Ok(Box::new(file))
+}
+
+/// Moves the cursor home and clears what was there, on a terminal only.
+pub(crate) fn clear_screen() {
+    if io::stdout().is_terminal() {
+        print!("\x1b[H\x1b[J");
+    }
+}

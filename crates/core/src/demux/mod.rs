@@ -1,0 +1,5 @@
+//! Packet to channel: early demultiplexing.
+
+mod kind;
+
+pub use kind::Kind;

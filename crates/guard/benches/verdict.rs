@@ -1,0 +1,108 @@
+//! What the verdict costs per packet, by the kernel's test-run facility: the
+//! program alone, on one hot frame, without driver and memory. Needs root.
+//!
+//! Prints the median of several runs and their spread in nanoseconds.
+
+#[path = "../tests/common/mod.rs"]
+mod common;
+
+use std::net::{TcpListener, TcpStream, UdpSocket};
+
+use common::{HOST_V4, HOST_V6, fill, in_namespace, to_host, udp_socket};
+use nix::sys::socket::{setsockopt, sockopt};
+use plimsoll_guard::{Config, Guard, Storage};
+use plimsoll_packets::frame::{Packet, TcpFlags};
+
+const REPEAT: u32 = 1_000_000;
+const RUNS: usize = 15;
+
+fn main() {
+    in_namespace(|| {
+        let mut storage = Storage::default();
+        let mut guard = Guard::load(&mut storage, &Config::default()).expect("the guard loads");
+        let _empty = udp_socket((HOST_V4, 5000), 256 << 10);
+        let _full = full_socket(5001, false);
+        let _full_shared = full_socket(5002, true);
+        let _six = udp_socket((HOST_V6, 5000), 256 << 10);
+        let _listener = TcpListener::bind((HOST_V4, 80)).expect("a port");
+        let connection = TcpStream::connect((HOST_V4, 80)).expect("loopback");
+        let port = connection.local_addr().expect("connected").port();
+
+        println!(
+            "{:<44}{:>8}{:>8}{:>8}  ns per packet, {RUNS} runs of {REPEAT}",
+            "", "median", "min", "max"
+        );
+        for (name, frame) in frames(port) {
+            let mut runs: Vec<u128> = (0..RUNS)
+                .map(|_| {
+                    guard
+                        .test_run(&frame, REPEAT)
+                        .expect("test-run")
+                        .1
+                        .as_nanos()
+                })
+                .collect();
+            runs.sort_unstable();
+            println!(
+                "{name:<44}{:>8}{:>8}{:>8}",
+                runs[RUNS / 2],
+                runs[0],
+                runs[RUNS - 1]
+            );
+        }
+    });
+}
+
+/// A socket that takes no more; `shared`: with `SO_REUSEADDR`, so that its
+/// destination alone does not tell it.
+fn full_socket(port: u16, shared: bool) -> UdpSocket {
+    let server = udp_socket((HOST_V4, port), 64 << 10);
+    setsockopt(&server, sockopt::ReuseAddr, &shared).expect("a socket");
+    fill(
+        &UdpSocket::bind((HOST_V4, 0)).expect("a port"),
+        (HOST_V4, port),
+    );
+    server
+}
+
+fn frames(connected_port: u16) -> Vec<(&'static str, Vec<u8>)> {
+    let own = Packet::new(HOST_V4.into(), HOST_V4.into());
+    let forwarded = Packet::new(HOST_V4.into(), [203, 0, 113, 1].into());
+    vec![
+        ("not IP (what the facility itself costs)", vec![0; 64]),
+        ("forwarded", forwarded.udp(1, 2, &[])),
+        ("UDP, no socket", to_host(HOST_V4).udp(4000, 5999, &[])),
+        (
+            "UDP, socket with room",
+            to_host(HOST_V4).udp(4000, 5000, &[]),
+        ),
+        (
+            "UDP, full socket: discarded",
+            to_host(HOST_V4).udp(4000, 5001, &[]),
+        ),
+        (
+            "UDP, full socket that shares its port",
+            to_host(HOST_V4).udp(4000, 5002, &[]),
+        ),
+        (
+            "UDP over IPv6, no socket",
+            to_host(HOST_V6).udp(4000, 5999, &[]),
+        ),
+        (
+            "UDP over IPv6, socket with room",
+            to_host(HOST_V6).udp(4000, 5000, &[]),
+        ),
+        (
+            "TCP, no socket",
+            to_host(HOST_V4).tcp(4000, 81, TcpFlags::SYN, &[]),
+        ),
+        (
+            "TCP SYN, listener with room",
+            to_host(HOST_V4).tcp(4000, 80, TcpFlags::SYN, &[]),
+        ),
+        (
+            "TCP, established connection",
+            own.tcp(connected_port, 80, TcpFlags::ACK, &[]),
+        ),
+    ]
+}

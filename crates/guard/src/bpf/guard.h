@@ -1,0 +1,129 @@
+/* SPDX-License-Identifier: GPL-2.0 OR Apache-2.0 OR MIT */
+/*
+ * What guard.bpf.c and its loader share: kinds of channel, outcomes, and the
+ * layout of maps. The Rust side (`counters.rs`) names each constant once more
+ * and a test compares them.
+ */
+#ifndef PLIMSOLL_GUARD_H
+#define PLIMSOLL_GUARD_H
+
+/* Where a packet belongs; every packet has exactly one kind. */
+enum channel_kind {
+	KIND_UDP_SOCKET,
+	KIND_TCP_LISTENER,
+	KIND_TCP_CONNECTION,
+	KIND_MULTICAST,
+	KIND_FRAGMENT,
+	KIND_ICMP,
+	KIND_NEIGHBOUR, /* ARP, IPv6 neighbour discovery */
+	KIND_FORWARD, /* not for an address of this host */
+	KIND_CLOSED_PORT, /* nobody listens */
+	KIND_OTHER,
+	KIND_MALFORMED,
+	KIND_COUNT,
+};
+
+/* What became of a packet; every packet has exactly one outcome. */
+enum outcome {
+	OUTCOME_ADMITTED,
+	OUTCOME_SOCKET_QUEUE, /* discarded early: the socket's queue is full */
+	OUTCOME_ACCEPT_QUEUE, /* SYN discarded early: the accept queue is full */
+	OUTCOME_SYN_QUEUE, /* SYN discarded early: the SYN queue is full */
+	OUTCOME_COUNT,
+};
+
+/* Class of a destination address, as found in the map `local_addresses`. */
+enum destination {
+	DESTINATION_FORWARD, /* not in the map */
+	DESTINATION_LOCAL,
+	DESTINATION_BROADCAST,
+	DESTINATION_MULTICAST, /* recognised by its prefix, never in the map */
+};
+
+/* Sockets counted one by one; slot 0 stands for none. */
+#define CHANNELS_MAX 16384
+#define LOCAL_ADDRESSES_MAX 4096
+#define FREQUENT_ADDRESSES 4
+#define FRAGMENTS_MAX 4096
+/* Seconds: Linux's default time to reassemble (ipfrag_time). */
+#define FRAGMENT_EPOCHS 30
+#define KNOWN_FULL_ENTRIES 64 /* a power of two */
+/* Few against a watermark's distance, many against one look-up. */
+#define KNOWN_FULL_PACKETS 32
+
+/* An IPv6 address, or an IPv4 one as ::ffff:a.b.c.d, in network byte order. */
+struct address {
+	__u32 words[4];
+};
+
+/* Exact count of all packets, per CPU. The sum is the number of packets seen. */
+struct totals {
+	__u64 packets[KIND_COUNT][OUTCOME_COUNT];
+};
+
+/*
+ * One UDP socket or TCP listener as one CPU sees it. Its slot in the array
+ * `channels` is found by the address of the kernel's struct sock in `slots`.
+ * A socket that closes and whose memory another one takes is told apart by
+ * (kind, port, local), and its counters start anew; what they held remains in
+ * `totals`.
+ */
+struct channel {
+	__u64 packets[OUTCOME_COUNT];
+	struct address local; /* bound address; unspecified: any */
+	__u16 port; /* host byte order; 0: this CPU has not seen it */
+	__u8 kind; /* enum channel_kind */
+	__u8 discarding; /* over the high watermark and not yet below the low one */
+	__u32 epoch; /* settings.epoch at the last packet */
+	__u32 occupancy; /* bytes or connections when last looked at */
+	__u32 capacity; /* the same unit */
+};
+
+/* Set by the loader, may change while the program runs. */
+struct settings {
+	/*
+	 * Watermarks of a UDP socket's queue in 1/1024 of its receive buffer:
+	 * discard from high on, until the occupancy has fallen below low.
+	 */
+	__u32 high_watermark;
+	__u32 low_watermark;
+	__u32 epoch; /* seconds; tells idle channels, expires fragments */
+	__u32 numa_nodes; /* of the host, at least 1 */
+	/* Unicast addresses most packets are for, tried before the map. */
+	struct address frequent[FREQUENT_ADDRESSES];
+};
+
+/* A datagram whose first fragment was seen (RFC 791, RFC 8200). */
+struct fragment_key {
+	struct address source;
+	struct address destination;
+	__u32 id;
+	__u32 protocol;
+};
+
+struct fragment {
+	__u32 slot; /* of the channel; 0: none */
+	__u32 epoch;
+	__u16 port; /* of the channel, to tell a slot in new hands */
+	__u8 kind;
+	__u8 outcome;
+};
+
+/*
+ * A destination whose socket was found full: no look-up for the next packets.
+ * What it says may be stale by KNOWN_FULL_PACKETS and by one tick of the
+ * kernel's clock, whichever ends first.
+ */
+struct known_full {
+	struct address destination;
+	__u64 tick;
+	__u32 slot;
+	__be16 port;
+	__u16 packets_left;
+};
+
+struct known_full_table {
+	struct known_full entries[KNOWN_FULL_ENTRIES];
+};
+
+#endif

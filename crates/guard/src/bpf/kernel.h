@@ -1,0 +1,71 @@
+/* SPDX-License-Identifier: GPL-2.0 OR Apache-2.0 OR MIT */
+/*
+ * The few kernel types that guard.bpf.c reads, each with only the fields it
+ * needs. CO-RE finds their real offsets in the running kernel's BTF by name,
+ * so no generated vmlinux.h is needed.
+ */
+#ifndef PLIMSOLL_KERNEL_H
+#define PLIMSOLL_KERNEL_H
+
+#pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
+
+typedef struct {
+	int counter;
+} atomic_t;
+
+
+/* "___core" is cut off by CO-RE; linux/in6.h has the plain name. */
+struct in6_addr___core {
+	union {
+		__be32 u6_addr32[4];
+	} in6_u;
+};
+
+struct sock_common {
+	__be32 skc_rcv_saddr;
+	__u16 skc_num;
+	unsigned short skc_family;
+	volatile unsigned char skc_state;
+	unsigned char skc_reuse : 4;
+	unsigned char skc_reuseport : 1;
+	int skc_bound_dev_if;
+	struct in6_addr___core skc_v6_rcv_saddr;
+};
+
+struct sock {
+	struct sock_common __sk_common;
+	struct {
+		atomic_t rmem_alloc;
+	} sk_backlog;
+	int sk_rcvbuf;
+	__u32 sk_ack_backlog;
+	__u32 sk_max_ack_backlog;
+};
+
+struct request_sock_queue {
+	atomic_t qlen;
+};
+
+struct inet_connection_sock {
+	struct request_sock_queue icsk_accept_queue;
+};
+
+/* Since Linux 6.18: datagrams that producers have left for the consumer. */
+struct udp_prod_queue {
+	atomic_t rmem_alloc;
+};
+
+struct udp_sock {
+	struct udp_prod_queue *udp_prod_queue; /* one per NUMA node */
+	int forward_deficit;
+};
+
+#pragma clang attribute pop
+
+/* include/net/tcp_states.h */
+#define TCP_LISTEN 10
+
+#define AF_INET 2
+#define AF_INET6 10
+
+#endif

@@ -1,0 +1,239 @@
+//! What the program counted: every packet in exactly one kind and one outcome.
+//!
+//! The per-kind totals are exact. Channels are the live sockets among them;
+//! what a kind's total holds beyond its channels belongs to sockets that are
+//! gone ([`Counters::retired`]), so the sums always agree.
+
+use std::net::{IpAddr, Ipv6Addr};
+
+use plimsoll_core::demux::Kind;
+use serde::Serialize;
+use serde::ser::SerializeMap;
+
+/// What became of a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[repr(u8)]
+pub enum Outcome {
+    /// Handed to the Linux stack.
+    Admitted,
+    /// Discarded early: the socket's receive queue is full.
+    SocketQueue,
+    /// A SYN discarded early: the listener's accept queue is full.
+    AcceptQueue,
+    /// A SYN discarded early: the listener's SYN queue is full.
+    SynQueue,
+}
+
+impl Outcome {
+    /// All outcomes, in the program's order.
+    pub const ALL: [Self; 4] = [
+        Self::Admitted,
+        Self::SocketQueue,
+        Self::AcceptQueue,
+        Self::SynQueue,
+    ];
+
+    /// The name used in reports.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Admitted => "admitted",
+            Self::SocketQueue => "socket_queue",
+            Self::AcceptQueue => "accept_queue",
+            Self::SynQueue => "syn_queue",
+        }
+    }
+}
+
+/// Packets by outcome.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Packets([u64; Outcome::ALL.len()]);
+
+impl Packets {
+    /// Packets with this outcome.
+    #[must_use]
+    pub const fn count(&self, outcome: Outcome) -> u64 {
+        self.0[outcome as usize]
+    }
+
+    /// Packets with any outcome: what was offered.
+    #[must_use]
+    pub fn offered(&self) -> u64 {
+        self.0.iter().sum()
+    }
+
+    /// Packets that went no further, whatever the cause.
+    #[must_use]
+    pub fn discarded(&self) -> u64 {
+        self.offered() - self.count(Outcome::Admitted)
+    }
+
+    pub(crate) fn add(&mut self, counts: &[u64; Outcome::ALL.len()]) {
+        for (sum, count) in self.0.iter_mut().zip(counts) {
+            *sum += count;
+        }
+    }
+
+    fn saturating_sub(&self, other: &Self) -> Self {
+        Self(std::array::from_fn(|i| {
+            self.0[i].saturating_sub(other.0[i])
+        }))
+    }
+}
+
+impl Serialize for Packets {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut map = serializer.serialize_map(Some(Outcome::ALL.len()))?;
+        for outcome in Outcome::ALL {
+            map.serialize_entry(outcome.name(), &self.count(outcome))?;
+        }
+        map.end()
+    }
+}
+
+/// One UDP socket or TCP listener; the members of a reuseport group that are
+/// bound to the same address are one channel.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Channel {
+    /// [`Kind::UdpSocket`] or [`Kind::TcpListener`].
+    #[serde(serialize_with = "serialize_kind")]
+    pub kind: Kind,
+    /// The address the socket is bound to; unspecified means any.
+    pub address: IpAddr,
+    /// The port the socket is bound to.
+    pub port: u16,
+    /// Packets by outcome.
+    pub packets: Packets,
+    /// Over its high watermark (or backlog) at the last packet.
+    pub discarding: bool,
+    /// Bytes (UDP) or connections (TCP) in the fullest member's queue when it
+    /// was last looked at.
+    pub occupancy: u32,
+    /// That queue's limit, in the same unit.
+    pub capacity: u32,
+}
+
+/// A reading of all counters.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Counters {
+    /// Exact sums by kind, in the order of [`Kind::ALL`].
+    #[serde(serialize_with = "serialize_totals")]
+    pub totals: [Packets; Kind::ALL.len()],
+    /// The live channels, ordered by kind, port and address.
+    pub channels: Vec<Channel>,
+}
+
+impl Counters {
+    /// Exact sum over all packets of a kind.
+    #[must_use]
+    pub const fn of(&self, kind: Kind) -> &Packets {
+        &self.totals[kind as usize]
+    }
+
+    /// Exact sum over all packets.
+    #[must_use]
+    pub fn all(&self) -> Packets {
+        sum(self.totals.iter())
+    }
+
+    /// Packets of a kind that no live channel holds: of sockets that are gone,
+    /// or beyond the limit of channels.
+    #[must_use]
+    pub fn retired(&self, kind: Kind) -> Packets {
+        let live = sum(self
+            .channels
+            .iter()
+            .filter(|c| c.kind == kind)
+            .map(|c| &c.packets));
+        self.of(kind).saturating_sub(&live)
+    }
+}
+
+fn sum<'a>(packets: impl Iterator<Item = &'a Packets>) -> Packets {
+    let mut all = Packets::default();
+    packets.for_each(|p| all.add(&p.0));
+    all
+}
+
+fn serialize_kind<S: serde::Serializer>(kind: &Kind, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(kind.name())
+}
+
+fn serialize_totals<S: serde::Serializer>(
+    totals: &[Packets; Kind::ALL.len()],
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
+    let mut map = serializer.serialize_map(Some(totals.len()))?;
+    for (kind, packets) in Kind::ALL.iter().zip(totals) {
+        map.serialize_entry(kind.name(), packets)?;
+    }
+    map.end()
+}
+
+/// An address as the program stores it: IPv6, or IPv4 as `::ffff:a.b.c.d`.
+pub(crate) fn from_mapped(octets: [u8; 16]) -> IpAddr {
+    let address = Ipv6Addr::from(octets);
+    address
+        .to_ipv4_mapped()
+        .map_or(IpAddr::V6(address), IpAddr::V4)
+}
+
+/// The inverse of [`from_mapped`].
+pub(crate) fn to_mapped(address: IpAddr) -> [u8; 16] {
+    match address {
+        IpAddr::V4(v4) => v4.to_ipv6_mapped().octets(),
+        IpAddr::V6(v6) => v6.octets(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The constants of one C enum in guard.h, in order, without its prefix.
+    fn c_enum(prefix: &str) -> Vec<String> {
+        include_str!("bpf/guard.h")
+            .lines()
+            .filter_map(|line| line.trim().strip_prefix(prefix))
+            .filter_map(|rest| rest.split(',').next())
+            .map(str::to_lowercase)
+            .take_while(|name| name != "count")
+            .collect()
+    }
+
+    #[test]
+    fn both_sides_name_the_same_kinds_and_outcomes_in_the_same_order() {
+        assert_eq!(c_enum("KIND_"), Kind::ALL.map(Kind::name));
+        assert_eq!(c_enum("OUTCOME_"), Outcome::ALL.map(Outcome::name));
+    }
+
+    #[test]
+    fn retired_is_what_live_channels_do_not_hold() {
+        let mut totals = [Packets::default(); Kind::ALL.len()];
+        totals[Kind::UdpSocket as usize] = Packets([10, 5, 0, 0]);
+        let channel = Channel {
+            kind: Kind::UdpSocket,
+            address: "0.0.0.0".parse().unwrap(),
+            port: 53,
+            packets: Packets([7, 5, 0, 0]),
+            discarding: false,
+            occupancy: 0,
+            capacity: 0,
+        };
+        let counters = Counters {
+            totals,
+            channels: vec![channel],
+        };
+        assert_eq!(counters.retired(Kind::UdpSocket), Packets([3, 0, 0, 0]));
+        assert_eq!(counters.all().offered(), 15);
+        assert_eq!(counters.all().discarded(), 5);
+    }
+
+    #[test]
+    fn addresses_survive_the_mapped_form() {
+        for text in ["0.0.0.0", "198.18.0.2", "::", "2001:db8::1"] {
+            let address: IpAddr = text.parse().unwrap();
+            assert_eq!(from_mapped(to_mapped(address)), address);
+        }
+    }
+}

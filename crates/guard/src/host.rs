@@ -1,0 +1,92 @@
+//! Checks that this host can run the guard, each with its own error.
+
+use std::path::Path;
+
+use caps::{CapSet, Capability};
+use nix::sys::utsname::uname;
+
+use crate::error::Error;
+
+/// First release with `bpf_rdonly_cast`.
+const KERNEL_MIN: (u32, u32) = (6, 2);
+
+/// Fails with the first thing this host lacks.
+pub(crate) fn check() -> Result<(), Error> {
+    check_capabilities()?;
+    let release = uname()
+        .map_err(os("read the kernel's release"))?
+        .release()
+        .to_string_lossy()
+        .into_owned();
+    if parse_release(&release).is_none_or(|version| version < KERNEL_MIN) {
+        return Err(Error::KernelTooOld { release });
+    }
+    if !Path::new("/sys/kernel/btf/vmlinux").exists() {
+        return Err(Error::NoBtf);
+    }
+    Ok(())
+}
+
+fn check_capabilities() -> Result<(), Error> {
+    let effective = caps::read(None, CapSet::Effective).map_err(|error| Error::Os {
+        action: "read this process's capabilities",
+        source: std::io::Error::other(error),
+    })?;
+    let has = |capability| effective.contains(&capability);
+    if !has(Capability::CAP_NET_ADMIN) {
+        return Err(Error::Privilege {
+            capability: "CAP_NET_ADMIN",
+        });
+    }
+    // CAP_SYS_ADMIN includes the other two.
+    if has(Capability::CAP_SYS_ADMIN) {
+        return Ok(());
+    }
+    if !has(Capability::CAP_BPF) {
+        return Err(Error::Privilege {
+            capability: "CAP_BPF",
+        });
+    }
+    if !has(Capability::CAP_PERFMON) {
+        return Err(Error::Privilege {
+            capability: "CAP_PERFMON",
+        });
+    }
+    Ok(())
+}
+
+fn parse_release(release: &str) -> Option<(u32, u32)> {
+    let mut numbers = release.split(|c: char| !c.is_ascii_digit());
+    Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
+}
+
+/// Number of NUMA nodes a packet may be received on.
+pub(crate) fn numa_nodes() -> u32 {
+    // "0-1,4" → 5: the kernel indexes by node id.
+    std::fs::read_to_string("/sys/devices/system/node/possible")
+        .ok()
+        .and_then(|list| list.trim().rsplit([',', '-']).next()?.parse::<u32>().ok())
+        .map_or(1, |last| last + 1)
+}
+
+/// Turns an errno into [`Error::Os`].
+pub(crate) fn os(action: &'static str) -> impl Fn(nix::errno::Errno) -> Error {
+    move |errno| Error::Os {
+        action,
+        source: errno.into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn releases_compare_by_number() {
+        assert_eq!(parse_release("6.18.44-fc-v657"), Some((6, 18)));
+        assert_eq!(parse_release("6.1.0-13-amd64"), Some((6, 1)));
+        assert!(parse_release("6.1.0").unwrap() < KERNEL_MIN);
+        assert!(parse_release("10.0.1").unwrap() > KERNEL_MIN);
+        assert_eq!(parse_release("unknown"), None);
+    }
+}

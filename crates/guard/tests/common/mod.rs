@@ -1,0 +1,189 @@
+//! A host for one test: a network namespace with a veth pair. `v0` is the
+//! host's interface; frames sent on `v1` arrive there. Everything vanishes
+//! with the thread, however the test ends.
+
+#![allow(dead_code, reason = "each test binary uses its part")]
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::process::Command;
+use std::thread;
+use std::time::Duration;
+
+use nix::sched::{CloneFlags, CpuSet, sched_getcpu, sched_setaffinity, unshare};
+use nix::unistd::{Pid, Uid};
+use plimsoll_packets::frame::Packet;
+
+pub(crate) const HOST_V4: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 2);
+pub(crate) const PEER_V4: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 1);
+pub(crate) const BROADCAST_V4: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 255);
+pub(crate) const HOST_V6: Ipv6Addr = Ipv6Addr::new(0x2001, 2, 0, 1, 0, 0, 0, 2);
+pub(crate) const PEER_V6: Ipv6Addr = Ipv6Addr::new(0x2001, 2, 0, 1, 0, 0, 0, 1);
+pub(crate) const HOST_MAC: [u8; 6] = [2, 0, 0, 0, 0, 2];
+pub(crate) const PEER_MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];
+
+/// Runs `test` in a namespace of its own.
+pub(crate) fn in_namespace<T: Send>(test: impl FnOnce() -> T + Send) -> T {
+    assert!(
+        Uid::effective().is_root(),
+        "this test makes network namespaces and needs root: run `sudo make test`"
+    );
+    thread::scope(|scope| {
+        let result = scope
+            .spawn(|| {
+                pin();
+                unshare(CloneFlags::CLONE_NEWNET).expect("a network namespace");
+                set_up();
+                test()
+            })
+            .join();
+        result.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    })
+}
+
+/// Loopback delivers in order on one CPU.
+fn pin() {
+    let mut cpus = CpuSet::new();
+    cpus.set(sched_getcpu().expect("a CPU"))
+        .expect("a CPU number");
+    sched_setaffinity(Pid::from_raw(0), &cpus).expect("a thread may pin itself");
+}
+
+fn set_up() {
+    ip("link set lo up");
+    ip("link add v0 address 02:00:00:00:00:02 type veth peer name v1 address 02:00:00:00:00:01");
+    ip(&format!(
+        "address add {HOST_V4}/24 broadcast {BROADCAST_V4} dev v0"
+    ));
+    ip(&format!("address add {HOST_V6}/64 dev v0 nodad"));
+    ip("link set v0 up");
+    ip("link set v1 up");
+    // Answers to made-up peers go out on v0 and are nobody's at v1.
+    for last in [1, 77, 78, 79] {
+        ip(&format!(
+            "neighbour add 198.18.0.{last} lladdr 02:00:00:00:00:99 dev v0"
+        ));
+    }
+}
+
+/// Runs `ip` with these words.
+pub(crate) fn ip(words: &str) {
+    let output = Command::new("ip")
+        .args(words.split(' '))
+        .output()
+        .expect("iproute2 is installed");
+    assert!(
+        output.status.success(),
+        "ip {words}: {}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+}
+
+/// A packet from the peer to the host, in the family of `host`.
+pub(crate) fn to_host(host: impl Into<IpAddr>) -> Packet {
+    let host = host.into();
+    let peer = if host.is_ipv4() {
+        IpAddr::V4(PEER_V4)
+    } else {
+        IpAddr::V6(PEER_V6)
+    };
+    Packet::new(peer, host).macs(PEER_MAC, HOST_MAC)
+}
+
+/// Sends frames on `v1`; they arrive at `v0`.
+#[derive(Debug)]
+pub(crate) struct Wire {
+    socket: std::os::fd::OwnedFd,
+}
+
+impl Wire {
+    pub(crate) fn open() -> Self {
+        use nix::sys::socket::{AddressFamily, SockFlag, SockType, socket};
+        let socket = socket(
+            AddressFamily::Packet,
+            SockType::Raw,
+            SockFlag::SOCK_CLOEXEC,
+            None,
+        )
+        .expect("AF_PACKET");
+        Self { socket }
+    }
+
+    #[allow(
+        unsafe_code,
+        reason = "neither nix nor the standard library builds a sockaddr_ll"
+    )]
+    pub(crate) fn send(&self, frame: &[u8]) {
+        use std::os::fd::AsRawFd;
+        let ifindex = nix::net::if_::if_nametoindex("v1").expect("v1 exists");
+        // SAFETY: all-zero bytes are a valid sockaddr_ll.
+        let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
+        address.sll_family = u16::try_from(libc::AF_PACKET).expect("fits");
+        address.sll_ifindex = ifindex.cast_signed();
+        // SAFETY: frame and address are valid for the lengths given.
+        let sent = unsafe {
+            libc::sendto(
+                self.socket.as_raw_fd(),
+                frame.as_ptr().cast(),
+                frame.len(),
+                0,
+                (&raw const address).cast(),
+                u32::try_from(size_of_val(&address)).expect("small"),
+            )
+        };
+        assert_eq!(
+            sent,
+            frame.len().cast_signed(),
+            "{}",
+            io::Error::last_os_error()
+        );
+    }
+}
+
+/// A UDP socket with a receive buffer of at most `bytes` (the kernel doubles
+/// what it is asked for).
+pub(crate) fn udp_socket(address: impl Into<SocketAddr>, bytes: usize) -> UdpSocket {
+    use nix::sys::socket::{setsockopt, sockopt};
+    let socket = UdpSocket::bind(address.into()).expect("the port is free");
+    setsockopt(&socket, sockopt::RcvBuf, &(bytes / 2)).expect("a receive buffer");
+    socket.set_nonblocking(true).expect("a socket");
+    socket
+}
+
+/// Bytes queued at the UDP socket bound to `port`, as the kernel reports them.
+pub(crate) fn udp_occupancy(port: u16) -> u64 {
+    let table = std::fs::read_to_string("/proc/thread-self/net/udp").expect("/proc");
+    let port = format!(":{port:04X}");
+    let line = table
+        .lines()
+        .find(|line| {
+            line.split_whitespace()
+                .nth(1)
+                .is_some_and(|local| local.ends_with(&port))
+        })
+        .expect("the socket is listed");
+    let queues = line.split_whitespace().nth(4).expect("tx_queue:rx_queue");
+    u64::from_str_radix(queues.split(':').nth(1).expect("rx_queue"), 16).expect("hexadecimal")
+}
+
+/// Fills the socket at `address` beyond any watermark, and returns when all
+/// that was sent has arrived or was dropped.
+pub(crate) fn fill(source: &UdpSocket, address: impl Into<SocketAddr>) {
+    let address = address.into();
+    for _ in 0..2000 {
+        source.send_to(&[0; 64], address).expect("loopback");
+    }
+    let marker = UdpSocket::bind((address.ip(), 0)).expect("a port");
+    marker
+        .set_read_timeout(Some(Duration::from_secs(5)))
+        .expect("a timeout");
+    source
+        .send_to(&[0; 8], marker.local_addr().expect("bound"))
+        .expect("loopback");
+    marker.recv(&mut [0; 8]).expect("the marker comes last");
+}
+
+/// What the program knows of a full destination may be one tick old.
+pub(crate) fn let_a_tick_pass() {
+    thread::sleep(Duration::from_millis(20));
+}

@@ -1,0 +1,191 @@
+//! Every frame of the shared corpus through the BPF program: the verdict is to
+//! admit, the kind and the channel are the expected ones, and every frame is
+//! counted exactly once.
+
+mod common;
+
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::{AsRawFd, OwnedFd};
+
+use common::{in_namespace, ip};
+use nix::sys::socket::{
+    AddressFamily, Backlog, SockFlag, SockType, SockaddrStorage, bind, connect, listen, setsockopt,
+    socket, sockopt,
+};
+use plimsoll_guard::{Config, Counters, Guard, Kind, Outcome, Storage};
+use plimsoll_packets::corpus::{Expected, Step, corpus};
+use plimsoll_packets::host::{Endpoint, Host, Transport};
+
+const SEED: u64 = 1994;
+/// What the test-run facility, like every driver, asks of a frame.
+const FRAME_BYTES_MIN: usize = 14;
+
+fn open(transport: Transport, at: SocketAddr, dual_stack: bool) -> OwnedFd {
+    let family = if at.is_ipv4() {
+        AddressFamily::Inet
+    } else {
+        AddressFamily::Inet6
+    };
+    let kind = match transport {
+        Transport::Udp => SockType::Datagram,
+        Transport::Tcp => SockType::Stream,
+    };
+    let fd = socket(family, kind, SockFlag::SOCK_CLOEXEC, None).unwrap();
+    setsockopt(&fd, sockopt::ReuseAddr, &true).unwrap();
+    if at.is_ipv6() {
+        setsockopt(&fd, sockopt::Ipv6V6Only, &!dual_stack).unwrap();
+    }
+    bind(fd.as_raw_fd(), &SockaddrStorage::from(at))
+        .unwrap_or_else(|error| panic!("bind {at}: {error}"));
+    fd
+}
+
+/// Opens what the corpus expects to be open. Sockets stay open while the
+/// result lives.
+fn open_endpoints(host: &Host) -> Vec<OwnedFd> {
+    let mut sockets = Vec::new();
+    let mut listener_of = |endpoint| {
+        if let Endpoint::Bound {
+            transport,
+            at,
+            dual_stack,
+        } = endpoint
+        {
+            let fd = open(transport, at, dual_stack);
+            if transport == Transport::Tcp {
+                listen(&fd, Backlog::new(64).unwrap()).unwrap();
+            }
+            sockets.push(fd);
+        }
+    };
+    host.endpoints().into_iter().for_each(&mut listener_of);
+    for endpoint in host.endpoints() {
+        let Endpoint::Connected {
+            transport,
+            local,
+            remote,
+        } = endpoint
+        else {
+            continue;
+        };
+        match transport {
+            Transport::Udp => {
+                let fd = open(transport, local, false);
+                connect(fd.as_raw_fd(), &SockaddrStorage::from(remote)).unwrap();
+                sockets.push(fd);
+            }
+            Transport::Tcp => {
+                // The peer's end is here too; the listener behind it accepts.
+                let client = open(transport, remote, false);
+                connect(client.as_raw_fd(), &SockaddrStorage::from(local)).unwrap();
+                sockets.push(client);
+            }
+        }
+    }
+    sockets
+}
+
+fn set_up_addresses(host: &Host) {
+    ip(&format!(
+        "address add {}/24 broadcast {} dev v0",
+        host.v4, host.v4_broadcast
+    ));
+    ip(&format!("address add {}/64 dev v0 nodad", host.v6));
+    // Local too, so that TCP can connect from them; never a destination.
+    ip(&format!("address add {}/32 dev lo", host.v4_peer));
+    ip(&format!("address add {}/128 dev lo nodad", host.v6_peer));
+}
+
+/// The one kind that counted a packet between two readings.
+fn counted(before: &Counters, after: &Counters) -> Kind {
+    let mut kinds = Kind::ALL
+        .into_iter()
+        .filter(|kind| after.of(*kind).offered() != before.of(*kind).offered());
+    let kind = kinds.next().expect("some kind counted the frame");
+    assert_eq!(kinds.next(), None, "only one kind counted it");
+    assert_eq!(
+        after.all().offered(),
+        before.all().offered() + 1,
+        "and only once"
+    );
+    kind
+}
+
+/// The one channel that counted a packet, if any did.
+fn channel(before: &Counters, after: &Counters) -> Option<(IpAddr, u16)> {
+    let offered = |counters: &Counters, key| {
+        counters
+            .channels
+            .iter()
+            .filter(|c| (c.kind, c.address, c.port) == key)
+            .map(|c| c.packets.offered())
+            .sum::<u64>()
+    };
+    let keys = after.channels.iter().map(|c| (c.kind, c.address, c.port));
+    let mut changed = keys.filter(|key| offered(before, *key) != offered(after, *key));
+    let channel = changed.next();
+    assert_eq!(changed.next(), None, "at most one channel counts a frame");
+    channel.map(|(_, address, port)| (address, port))
+}
+
+/// How the guard reports the socket that the corpus expects.
+fn reported(expected: &Expected) -> Option<(IpAddr, u16)> {
+    match (expected.kind, expected.endpoint?) {
+        (Kind::TcpConnection | Kind::Multicast, _) => None,
+        (_, Endpoint::Bound { at, .. } | Endpoint::Group { at }) => Some((at.ip(), at.port())),
+        (_, Endpoint::Connected { local, .. }) => Some((local.ip(), local.port())),
+    }
+}
+
+/// Runs one frame and returns the counters after it.
+fn run(guard: &mut Guard<'_>, name: &str, step: &Step, before: &Counters) -> Counters {
+    let (admitted, _) = guard
+        .test_run(&step.frame, 1)
+        .unwrap_or_else(|error| panic!("{name}: {error}"));
+    let after = guard.counters().unwrap();
+    assert!(admitted, "{name}: nothing is full here");
+    let kind = counted(before, &after);
+    let socket = channel(before, &after);
+    if let Some(expected) = &step.expected {
+        assert_eq!(kind, expected.kind, "{name}");
+        assert_eq!(socket, reported(expected), "{name}");
+    }
+    assert_eq!(
+        socket.is_some(),
+        matches!(kind, Kind::UdpSocket | Kind::TcpListener),
+        "{name}: {kind}"
+    );
+    after
+}
+
+#[test]
+fn every_frame_of_the_corpus_has_its_kind_and_channel() {
+    let host = Host { ..Host::default() };
+    in_namespace(|| {
+        set_up_addresses(&host);
+        let _sockets = open_endpoints(&host);
+        let mut storage = Storage::default();
+        let mut guard = Guard::load(&mut storage, &Config::default()).unwrap();
+        let mut counters = guard.counters().unwrap();
+        let mut frames = 0;
+        for sequence in corpus(&host, SEED) {
+            for step in sequence
+                .steps
+                .iter()
+                .filter(|step| step.frame.len() >= FRAME_BYTES_MIN)
+            {
+                counters = run(&mut guard, &sequence.name, step, &counters);
+                frames += 1;
+            }
+        }
+        assert!(frames > 1000, "the corpus is large");
+        assert_eq!(counters.all().count(Outcome::Admitted), frames);
+        for kind in [Kind::UdpSocket, Kind::TcpListener] {
+            assert_eq!(
+                counters.retired(kind).offered(),
+                0,
+                "every socket has a channel"
+            );
+        }
+    });
+}

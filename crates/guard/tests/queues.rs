@@ -1,0 +1,360 @@
+//! Real sockets, really filled and drained: discard begins at the high
+//! watermark, ends at the low one, and hits only the socket that is full.
+
+mod common;
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
+
+use common::{
+    HOST_V4, HOST_V6, Wire, fill, in_namespace, let_a_tick_pass, to_host, udp_occupancy, udp_socket,
+};
+use nix::sys::socket::{Backlog, getsockopt, listen, setsockopt, sockopt};
+use plimsoll_guard::{Channel, Config, Counters, Guard, Kind, Outcome, Storage};
+use plimsoll_packets::frame::{Packet, TcpFlags};
+
+const PORT: u16 = 5000;
+const PEER_PORT: u16 = 4000;
+
+/// What the program says to one frame.
+fn admits(guard: &mut Guard<'_>, frame: &[u8]) -> bool {
+    guard.test_run(frame, 1).expect("test-run").0
+}
+
+fn channel(counters: &Counters, kind: Kind, port: u16) -> Channel {
+    let mut found = counters
+        .channels
+        .iter()
+        .filter(|c| c.kind == kind && c.port == port);
+    let channel = found.next().expect("the channel exists").clone();
+    assert_eq!(found.next(), None, "one channel");
+    channel
+}
+
+#[test]
+fn discard_begins_at_the_high_watermark_and_ends_at_the_low_one() {
+    in_namespace(|| {
+        let mut storage = Storage::default();
+        let mut guard = Guard::load(&mut storage, &Config::default()).unwrap();
+        let server = udp_socket((HOST_V4, PORT), 256 << 10);
+        let capacity = getsockopt(&server, sockopt::RcvBuf).unwrap() as u64;
+        let client = UdpSocket::bind((HOST_V4, 0)).unwrap();
+        let frame = to_host(HOST_V4).udp(PEER_PORT, PORT, b"probe");
+
+        let mut sent = 0;
+        while udp_occupancy(PORT) < capacity * 70 / 100 {
+            assert!(
+                admits(&mut guard, &frame),
+                "below the high watermark, after {sent} datagrams"
+            );
+            client.send_to(&[0; 64], (HOST_V4, PORT)).unwrap();
+            sent += 1;
+        }
+        assert!(sent > 50, "the buffer holds many datagrams");
+        assert!(!admits(&mut guard, &frame), "at the high watermark");
+
+        let mut buffer = [0; 64];
+        while udp_occupancy(PORT) >= capacity * 50 / 100 {
+            assert!(
+                !admits(&mut guard, &frame),
+                "not yet below the low watermark"
+            );
+            server.recv(&mut buffer).unwrap();
+        }
+        let_a_tick_pass();
+        assert!(admits(&mut guard, &frame), "below the low watermark");
+
+        let counters = guard.counters().unwrap();
+        let seen = channel(&counters, Kind::UdpSocket, PORT);
+        assert_eq!(u64::from(seen.capacity), capacity);
+        assert_eq!(seen.packets.count(Outcome::Admitted), sent + 1);
+        assert!(seen.packets.count(Outcome::SocketQueue) > 10);
+        assert_eq!(
+            counters.of(Kind::UdpSocket),
+            &seen.packets,
+            "the total is the channel's"
+        );
+        assert_eq!(counters.all(), seen.packets, "and nothing else was counted");
+    });
+}
+
+#[test]
+fn a_full_socket_does_not_harm_its_neighbours() {
+    in_namespace(|| {
+        let mut storage = Storage::default();
+        let mut guard = Guard::load(&mut storage, &Config::default()).unwrap();
+        let _full = udp_socket((HOST_V4, PORT), 64 << 10);
+        let _empty = udp_socket((HOST_V4, PORT + 1), 64 << 10);
+        fill(&UdpSocket::bind((HOST_V4, 0)).unwrap(), (HOST_V4, PORT));
+
+        assert!(!admits(
+            &mut guard,
+            &to_host(HOST_V4).udp(PEER_PORT, PORT, &[])
+        ));
+        assert!(admits(
+            &mut guard,
+            &to_host(HOST_V4).udp(PEER_PORT, PORT + 1, &[])
+        ));
+        assert!(
+            admits(&mut guard, &to_host(HOST_V4).udp(PEER_PORT, PORT + 2, &[])),
+            "a closed port"
+        );
+    });
+}
+
+#[test]
+fn an_ipv6_socket_is_judged_like_an_ipv4_one() {
+    in_namespace(|| {
+        let mut storage = Storage::default();
+        let mut guard = Guard::load(&mut storage, &Config::default()).unwrap();
+        let _dual_stack = udp_socket("[::]:5000".parse::<SocketAddr>().unwrap(), 64 << 10);
+        assert!(admits(
+            &mut guard,
+            &to_host(HOST_V6).udp(PEER_PORT, PORT, &[])
+        ));
+        assert!(admits(
+            &mut guard,
+            &to_host(HOST_V4).udp(PEER_PORT, PORT, &[])
+        ));
+
+        fill(&UdpSocket::bind((HOST_V6, 0)).unwrap(), (HOST_V6, PORT));
+        assert!(!admits(
+            &mut guard,
+            &to_host(HOST_V6).udp(PEER_PORT, PORT, &[])
+        ));
+        assert!(
+            !admits(&mut guard, &to_host(HOST_V4).udp(PEER_PORT, PORT, &[])),
+            "the same socket"
+        );
+
+        let counters = guard.counters().unwrap();
+        let seen = channel(&counters, Kind::UdpSocket, PORT);
+        assert_eq!(seen.address, "::".parse::<IpAddr>().unwrap());
+        assert_eq!(
+            (
+                seen.packets.count(Outcome::Admitted),
+                seen.packets.discarded()
+            ),
+            (2, 2)
+        );
+    });
+}
+
+#[test]
+fn a_connected_socket_comes_before_the_wildcard() {
+    in_namespace(|| {
+        let mut storage = Storage::default();
+        let mut guard = Guard::load(&mut storage, &Config::default()).unwrap();
+        let bind = |address: SocketAddr| {
+            let socket = reuseport_socket();
+            nix::sys::socket::bind(
+                std::os::fd::AsRawFd::as_raw_fd(&socket),
+                &nix::sys::socket::SockaddrStorage::from(address),
+            )
+            .unwrap();
+            UdpSocket::from(socket)
+        };
+        let _wildcard = bind((Ipv4Addr::UNSPECIFIED, PORT).into());
+        let client = UdpSocket::bind((HOST_V4, PEER_PORT)).unwrap();
+        let connected = bind((HOST_V4, PORT).into());
+        connected.connect((HOST_V4, PEER_PORT)).unwrap();
+        fill(&client, (HOST_V4, PORT));
+
+        let from = |port| Packet::new(HOST_V4.into(), HOST_V4.into()).udp(port, PORT, &[]);
+        assert!(
+            !admits(&mut guard, &from(PEER_PORT)),
+            "for the connected socket, which is full"
+        );
+        drop(connected);
+        assert!(
+            admits(&mut guard, &from(PEER_PORT)),
+            "now for the wildcard, which is empty"
+        );
+    });
+}
+
+fn reuseport_socket() -> std::os::fd::OwnedFd {
+    use nix::sys::socket::{AddressFamily, SockFlag, SockType, socket};
+    let socket = socket(
+        AddressFamily::Inet,
+        SockType::Datagram,
+        SockFlag::SOCK_NONBLOCK,
+        None,
+    )
+    .unwrap();
+    setsockopt(&socket, sockopt::ReusePort, &true).unwrap();
+    setsockopt(&socket, sockopt::RcvBuf, &(32 << 10)).unwrap();
+    socket
+}
+
+#[test]
+fn the_members_of_a_reuseport_group_fill_one_by_one_and_count_as_one_channel() {
+    in_namespace(|| {
+        let mut storage = Storage::default();
+        let mut guard = Guard::load(&mut storage, &Config::default()).unwrap();
+        let members: Vec<UdpSocket> = (0..2)
+            .map(|_| {
+                let socket = reuseport_socket();
+                let address = nix::sys::socket::SockaddrIn::new(198, 18, 0, 2, PORT);
+                nix::sys::socket::bind(std::os::fd::AsRawFd::as_raw_fd(&socket), &address).unwrap();
+                UdpSocket::from(socket)
+            })
+            .collect();
+        // The kernel chooses the member by a hash of the four-tuple: learn it.
+        let member_of = |client: &UdpSocket| {
+            client.send_to(&[0; 8], (HOST_V4, PORT)).unwrap();
+            let mut buffer = [0; 8];
+            members
+                .iter()
+                .position(|member| member.recv(&mut buffer).is_ok())
+                .expect("one received it")
+        };
+        let clients: Vec<(UdpSocket, usize)> = (0..32)
+            .map(|_| UdpSocket::bind((HOST_V4, 0)).unwrap())
+            .map(|client| {
+                let member = member_of(&client);
+                (client, member)
+            })
+            .collect();
+        let (filler, full) = &clients[0];
+        fill(filler, (HOST_V4, PORT));
+
+        assert!(
+            clients.iter().any(|(_, member)| member != full),
+            "both members are used"
+        );
+        for (client, member) in &clients {
+            let port = client.local_addr().unwrap().port();
+            let frame = Packet::new(HOST_V4.into(), HOST_V4.into()).udp(port, PORT, &[]);
+            assert_eq!(
+                admits(&mut guard, &frame),
+                member != full,
+                "source port {port}, member {member}"
+            );
+        }
+        let counters = guard.counters().unwrap();
+        let seen = channel(&counters, Kind::UdpSocket, PORT);
+        assert_eq!(seen.packets.offered(), 32);
+        let to_full = clients.iter().filter(|(_, member)| member == full).count() as u64;
+        assert_eq!(seen.packets.count(Outcome::SocketQueue), to_full);
+    });
+}
+
+/// A listener with this backlog.
+fn listener(port: u16, backlog: i32) -> TcpListener {
+    let listener = TcpListener::bind((HOST_V4, port)).unwrap();
+    listen(&listener, Backlog::new(backlog).unwrap()).unwrap();
+    listener
+}
+
+fn syn(port: u16) -> Vec<u8> {
+    to_host(HOST_V4).tcp(PEER_PORT, port, TcpFlags::SYN, &[])
+}
+
+#[test]
+fn a_full_accept_queue_discards_new_requests_only() {
+    in_namespace(|| {
+        let mut storage = Storage::default();
+        let mut guard = Guard::load(&mut storage, &Config::default()).unwrap();
+        let server = listener(80, 4);
+        assert!(admits(&mut guard, &syn(80)));
+
+        // The kernel queues one more than the backlog.
+        let clients: Vec<TcpStream> = (0..5)
+            .map(|_| TcpStream::connect((HOST_V4, 80)).unwrap())
+            .collect();
+        assert!(!admits(&mut guard, &syn(80)));
+        let ack = to_host(HOST_V4).tcp(PEER_PORT, 80, TcpFlags::ACK, &[]);
+        assert!(admits(&mut guard, &ack), "an ACK may complete a handshake");
+        let established = Packet::new(HOST_V4.into(), HOST_V4.into()).tcp(
+            clients[0].local_addr().unwrap().port(),
+            80,
+            TcpFlags::ACK,
+            &[],
+        );
+        assert!(admits(&mut guard, &established));
+
+        server.accept().unwrap();
+        assert!(admits(&mut guard, &syn(80)), "there is room again");
+
+        let counters = guard.counters().unwrap();
+        let seen = channel(&counters, Kind::TcpListener, 80);
+        assert_eq!(seen.packets.count(Outcome::AcceptQueue), 1);
+        assert_eq!(seen.packets.count(Outcome::Admitted), 3);
+        assert_eq!(counters.of(Kind::TcpConnection).count(Outcome::Admitted), 1);
+    });
+}
+
+#[test]
+fn a_full_syn_queue_discards_new_requests_and_spares_the_other_listener() {
+    in_namespace(|| {
+        let mut storage = Storage::default();
+        let mut guard = Guard::load(&mut storage, &Config::default()).unwrap();
+        let _flooded = listener(80, 8);
+        let _other = listener(81, 8);
+        let wire = Wire::open();
+        for port in 0..8 {
+            // Real SYNs whose SYN-ACKs nobody answers.
+            wire.send(&to_host(HOST_V4).tcp(10_000 + port, 80, TcpFlags::SYN, &[]));
+        }
+        let frame = syn(80);
+        let full = (0..100).any(|_| {
+            std::thread::sleep(std::time::Duration::from_millis(10));
+            !admits(&mut guard, &frame)
+        });
+        assert!(full, "eight half-open connections fill a backlog of eight");
+        assert!(admits(&mut guard, &syn(81)));
+        let counters = guard.counters().unwrap();
+        assert_eq!(
+            channel(&counters, Kind::TcpListener, 80)
+                .packets
+                .count(Outcome::SynQueue),
+            1
+        );
+        assert_eq!(
+            channel(&counters, Kind::TcpListener, 81)
+                .packets
+                .discarded(),
+            0
+        );
+    });
+}
+
+#[test]
+fn a_later_fragment_follows_the_first() {
+    use plimsoll_packets::frame::Fragment;
+    in_namespace(|| {
+        let mut storage = Storage::default();
+        let mut guard = Guard::load(&mut storage, &Config::default()).unwrap();
+        let _server = udp_socket((HOST_V4, PORT), 64 << 10);
+        let piece = |id, offset, more| to_host(HOST_V4).fragment(Fragment { id, offset, more });
+        let first = |id| piece(id, 0, true).udp(PEER_PORT, PORT, &[0; 24]);
+        let later = |id| piece(id, 32, false).udp(PEER_PORT, PORT, &[0; 24]);
+
+        assert!(
+            admits(&mut guard, &later(1)),
+            "unknown: to the fragment channel"
+        );
+        assert!(admits(&mut guard, &first(2)));
+        fill(&UdpSocket::bind((HOST_V4, 0)).unwrap(), (HOST_V4, PORT));
+        assert!(!admits(&mut guard, &first(3)));
+        assert!(
+            !admits(&mut guard, &later(3)),
+            "its datagram is lost already"
+        );
+        assert!(
+            admits(&mut guard, &later(2)),
+            "its datagram was admitted before the queue was full"
+        );
+
+        let counters = guard.counters().unwrap();
+        assert_eq!(counters.of(Kind::Fragment).offered(), 1);
+        let seen = channel(&counters, Kind::UdpSocket, PORT);
+        assert_eq!(
+            (
+                seen.packets.count(Outcome::Admitted),
+                seen.packets.discarded()
+            ),
+            (2, 2)
+        );
+    });
+}

@@ -1,0 +1,17 @@
+//! The packets that Plimsoll's demultiplexers are tried on, and a third opinion.
+//!
+//! Demultiplexing exists twice: `plimsoll_core::demux` in Rust and the guard's
+//! BPF program in C, and both must say the same of every frame. This crate
+//! holds what decides whether they do:
+//!
+//! - [`frame`] builds frames, valid in every checksum unless asked otherwise;
+//! - [`host`] describes the host they are sent to: addresses and open sockets;
+//! - [`corpus`] is the list of frames, each hand-built one with the kind that
+//!   it should have, written down by hand.
+//!
+//! It is used by tests, benches and fuzzing only, so it allocates as it likes,
+//! and panics where a builder is asked for something that cannot be encoded.
+
+pub mod corpus;
+pub mod frame;
+pub mod host;
