@@ -6,6 +6,8 @@
 
 mod guard;
 mod output;
+mod probe;
+mod serve;
 
 use std::process::ExitCode;
 
@@ -25,11 +27,15 @@ const EXIT_CODES: &str =
 #[derive(Subcommand, Debug)]
 enum Command {
     Guard(guard::Args),
+    Probe(probe::Args),
+    Serve(serve::Args),
 }
 
 fn main() -> ExitCode {
     let result = match Cli::parse().command {
         Command::Guard(args) => guard::run(&args),
+        Command::Probe(args) => probe::run(&args),
+        Command::Serve(args) => serve::run(&args),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
@@ -43,9 +49,15 @@ fn main() -> ExitCode {
 /// 2 for bad settings (clap itself exits with 2), 3 if this host lacks
 /// something, else 1.
 fn exit_code(error: &anyhow::Error) -> ExitCode {
+    use plimsoll_testbed::Error as Testbed;
     ExitCode::from(match error.downcast_ref::<plimsoll_guard::Error>() {
         Some(plimsoll_guard::Error::Config(_)) => 2,
         Some(error) if error.is_missing() => 3,
-        _ => 1,
+        Some(_) => 1,
+        None => match error.downcast_ref::<Testbed>() {
+            Some(Testbed::Config { .. }) => 2,
+            Some(error) if error.is_missing() => 3,
+            _ => 1,
+        },
     })
 }

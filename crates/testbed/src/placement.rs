@@ -32,7 +32,6 @@
 use std::fs;
 use std::io;
 use std::net::{SocketAddr, UdpSocket};
-use std::os::fd::AsFd;
 use std::thread;
 use std::time::Duration;
 
@@ -40,8 +39,10 @@ use netlink_bindings::netdev;
 use netlink_socket2::NetlinkSocket;
 use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
 use nix::unistd::Pid;
+use rustix::net::sockopt::socket_incoming_cpu;
+use rustix::process::{self, getpriority_process, setpriority_process};
 
-use crate::{Error, Host, Testbed, interrupt, sys};
+use crate::{Error, Host, Testbed, interrupt};
 
 /// How the test host receives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -152,9 +153,9 @@ impl Placement {
                         test.device()
                     )));
                 };
-                let actual =
-                    sys::nice(thread).map_err(Error::io(format!("read nice of {thread}")))?;
-                if actual != nice || !is_bound(thread, test.cpu())? {
+                let actual = getpriority_process(process(thread))
+                    .map_err(Error::io(format!("read nice of thread {thread}")))?;
+                if actual != i32::from(nice) || !is_bound(thread, test.cpu())? {
                     return Err(Error::Placement(format!(
                         "polling thread {thread} of {} has nice level {actual} instead of {nice}, or may leave CPU {}",
                         test.device(),
@@ -282,7 +283,8 @@ fn bind_thread(thread: u32, cpu: usize, nice: i8) -> Result<(), Error> {
     set.set(cpu)
         .and_then(|()| sched_setaffinity(task(thread), &set))
         .map_err(Error::io(format!("bind thread {thread} to CPU {cpu}")))?;
-    sys::set_nice(thread, nice).map_err(Error::io(format!("set nice of thread {thread}")))
+    setpriority_process(process(thread), nice.into())
+        .map_err(Error::io(format!("set nice of thread {thread}")))
 }
 
 fn is_bound(thread: u32, cpu: usize) -> Result<bool, Error> {
@@ -290,6 +292,10 @@ fn is_bound(thread: u32, cpu: usize) -> Result<bool, Error> {
         .map_err(Error::io(format!("read affinity of thread {thread}")))?;
     let bound = |other| set.is_set(other).unwrap_or(false) == (other == cpu);
     Ok((0..CpuSet::count()).all(bound))
+}
+
+fn process(thread: u32) -> Option<process::Pid> {
+    process::Pid::from_raw(i32::try_from(thread).unwrap_or(i32::MAX))
 }
 
 fn task(thread: u32) -> Pid {
@@ -326,7 +332,7 @@ fn verify_receiving_cpus(testbed: &Testbed) -> Result<(), Error> {
         let mut elsewhere = 0;
         for _ in 0..TRAIN_FRAMES {
             server.recv(&mut [0; 8])?;
-            elsewhere += u32::from(sys::incoming_cpu(server.as_fd())? != test);
+            elsewhere += u32::from(!arrived_on(&server, test)?);
             server.send(b"answer")?;
         }
         Ok(elsewhere)
@@ -337,7 +343,7 @@ fn verify_receiving_cpus(testbed: &Testbed) -> Result<(), Error> {
         for _ in 0..TRAIN_FRAMES {
             client.send(b"frame")?;
             client.recv(&mut [0; 8])?;
-            elsewhere += u32::from(sys::incoming_cpu(client.as_fd())? != load);
+            elsewhere += u32::from(!arrived_on(&client, load)?);
         }
         Ok(elsewhere)
     };
@@ -357,6 +363,12 @@ fn verify_receiving_cpus(testbed: &Testbed) -> Result<(), Error> {
         load,
         answers.unwrap_or_else(resume),
     )
+}
+
+/// Whether the socket's last packet was processed on `cpu`.
+fn arrived_on(socket: &UdpSocket, cpu: usize) -> io::Result<bool> {
+    let actual = socket_incoming_cpu(socket)?;
+    Ok(usize::try_from(actual).is_ok_and(|actual| actual == cpu))
 }
 
 fn judge(what: &str, cpu: usize, elsewhere: io::Result<u32>) -> Result<(), Error> {

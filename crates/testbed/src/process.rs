@@ -18,9 +18,10 @@ use nix::errno::Errno;
 use nix::sys::prctl::set_pdeathsig;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::{Pid, getpid, getppid};
+use rustix::process::setpriority_process;
 
 use crate::registry::Registration;
-use crate::{Error, Host, interrupt, namespace, sys};
+use crate::{Error, Host, interrupt, namespace};
 
 /// A program to be started inside a [`Host`].
 ///
@@ -173,7 +174,7 @@ impl<'a> Command<'a> {
             if let Some(cpu) = cpu {
                 namespace::pin(cpu)?;
             }
-            sys::set_nice(0, nice)
+            Ok(setpriority_process(None, nice.into())?)
         };
         // SAFETY: `prepare` only makes system calls: it takes no lock and
         // allocates nothing, so it may run between fork and exec of a

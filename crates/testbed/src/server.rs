@@ -41,23 +41,23 @@ pub enum Kind {
 /// A server's settings, also the arguments of `plimsoll serve`.
 #[derive(Clone, Debug, PartialEq, clap::Args)]
 pub struct Config {
-    /// What to do with a packet.
+    /// What to do with a packet
     #[arg(value_enum)]
     pub kind: Kind,
-    /// UDP port to listen on, on every IPv4 and IPv6 address.
+    /// UDP port to listen on, on every IPv4 and IPv6 address
     #[arg(long)]
     pub port: u16,
-    /// CPU time spent on each packet, in microseconds.
+    /// CPU time spent on each packet, in microseconds
     #[arg(long = "work-us", value_name = "US", value_parser = parse_micros, default_value = "0")]
     pub work: Duration,
-    /// Receive buffer in bytes, beyond net.core.rmem_max if root (the kernel
-    /// doubles it for its own overhead). Default: net.core.rmem_default.
+    /// Receive buffer in bytes, beyond `net.core.rmem_max` if root (the kernel
+    /// doubles it for its own overhead). Default: `net.core.rmem_default`.
     ///
     /// A frame that an XDP program redirected is accounted at the size of a
     /// page: the usual default of 208 KiB holds about 50 of them.
     #[arg(long, value_name = "BYTES")]
     pub rcvbuf_bytes: Option<usize>,
-    /// File to keep the counters in, for a parent process to map.
+    /// File to keep the counters in, for a parent process to map
     #[arg(long, value_name = "FILE", hide = true)]
     pub counters: Option<PathBuf>,
 }

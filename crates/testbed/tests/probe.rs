@@ -75,7 +75,10 @@ fn losses_are_counted_exactly() {
     assert_eq!(report.lost, 143);
     assert_eq!(report.answered + report.late, 857);
     assert_eq!((report.duplicates, report.send_errors), (0, 0));
-    assert!(report.latency.p50_ns > 0 && report.latency.p50_ns <= report.latency.p99_ns);
+    // Two crossings of a real link and two wake-ups take more than 2 µs.
+    assert!(report.latency.p50_ns > 2_000, "{report:?}");
+    assert!(report.latency.p50_ns <= report.latency.p99_ns);
+    assert!(report.latency.p99_ns <= report.latency.max_ns);
 }
 
 #[test]
@@ -129,7 +132,11 @@ fn slow_answers_are_late_not_lost() {
     assert_eq!((report.sent, report.lost), (1000, 0));
     // Those due in the first half of the pause: 100 of them.
     assert!(report.late >= 90, "{report:?}");
-    assert!(report.latency.max_ns <= 51_000_000);
+    // The later ones are in time but not fast.
+    assert!(
+        (20_000_000..=51_000_000).contains(&report.latency.max_ns),
+        "{report:?}"
+    );
 }
 
 #[test]

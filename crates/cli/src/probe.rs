@@ -1,0 +1,113 @@
+//! `plimsoll probe`: what a bystander sees of a UDP server.
+
+use std::io::Write;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::Context;
+use plimsoll_report::{Machine, SCHEMA};
+use plimsoll_testbed::interrupt;
+use plimsoll_testbed::probe::{self, Config, Percentiles, Report};
+
+use crate::output;
+
+/// Probe a UDP echo server: answers, losses and latency.
+///
+/// Sends numbered datagrams on a schedule that was fixed in advance.
+/// Latency counts from the time a probe was due, so a late sender or a stalled
+/// server is never hidden.
+#[derive(clap::Args, Debug)]
+pub(crate) struct Args {
+    /// The echo server, as ADDRESS:PORT ([ADDRESS]:PORT for IPv6)
+    #[arg(value_name = "TARGET")]
+    target: SocketAddr,
+    /// Probes per second, 100 to 50000
+    #[arg(long, value_name = "PER_SECOND", default_value_t = 1000)]
+    rate: u32,
+    /// How long to send, in seconds
+    #[arg(long, value_name = "SECONDS", default_value_t = 2.0)]
+    duration: f64,
+    /// How long an answer may take, in milliseconds
+    #[arg(long, value_name = "MS", default_value_t = 1000)]
+    timeout_ms: u64,
+    /// UDP payload in bytes, 16 to 1400
+    #[arg(long, value_name = "BYTES", default_value_t = 64)]
+    payload: usize,
+    /// Run with real-time priority, to measure the server and not the wait for a shared CPU
+    #[arg(long)]
+    realtime: bool,
+    /// Write one JSON document to FILE (`-`: standard output) instead of the table
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+}
+
+pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
+    interrupt::install()?;
+    let config = Config {
+        target: args.target,
+        rate_pps: args.rate,
+        duration: Duration::try_from_secs_f64(args.duration).context("--duration")?,
+        timeout: Duration::from_millis(args.timeout_ms),
+        payload_bytes: args.payload,
+        realtime: args.realtime,
+    };
+    let report = probe::run(&config)?;
+    match &args.json {
+        None => print_table(&report),
+        Some(target) => {
+            let mut writer = output::json_writer(target)?;
+            serde_json::to_writer_pretty(&mut writer, &document(&config, &report))?;
+            writeln!(writer)?;
+        }
+    }
+    Ok(())
+}
+
+fn document(config: &Config, report: &Report) -> serde_json::Value {
+    serde_json::json!({
+        "schema": SCHEMA,
+        "machine": Machine::read(None),
+        "probe": {
+            "target": config.target,
+            "rate_pps": config.rate_pps,
+            "duration_s": config.duration.as_secs_f64(),
+            "timeout_s": config.timeout.as_secs_f64(),
+            "payload_bytes": config.payload_bytes,
+        },
+        "results": report,
+        "goals": [],
+    })
+}
+
+fn print_table(report: &Report) {
+    for (name, count) in [
+        ("sent", report.sent),
+        ("answered", report.answered),
+        ("late", report.late),
+        ("lost", report.lost),
+        ("duplicates", report.duplicates),
+        ("send errors", report.send_errors),
+    ] {
+        println!("{name:<12}{count:>12}");
+    }
+    println!();
+    println!(
+        "{:<12}{:>12}{:>12}{:>12}{:>12}{:>12}",
+        "us", "p50", "p90", "p99", "p99.9", "max"
+    );
+    print_percentiles("latency", &report.latency);
+    print_percentiles("slip", &report.slip);
+}
+
+fn print_percentiles(name: &str, percentiles: &Percentiles) {
+    let columns = [
+        percentiles.p50_ns,
+        percentiles.p90_ns,
+        percentiles.p99_ns,
+        percentiles.p999_ns,
+        percentiles.max_ns,
+    ];
+    let columns = columns.map(|nanos| format!("{:>12.1}", nanos as f64 / 1e3));
+    println!("{name:<12}{}", columns.concat());
+}
