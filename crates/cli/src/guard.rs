@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use plimsoll_core::config::Fraction;
 use plimsoll_guard::{
-    Channel, Config, Counters, Guard, Kind, Outcome, Packets, Storage, ThreadedPolling,
+    Channel, Config, Counters, Guard, Kind, Outcome, Packets, Priority, Storage, ThreadedPolling,
 };
 use serde::Serialize;
 use signal_hook::consts::{SIGINT, SIGTERM};
@@ -41,9 +41,10 @@ pub(crate) struct Args {
     /// … until it is less full than this, in percent
     #[arg(long, value_name = "PERCENT", default_value_t = 50, value_parser = clap::value_parser!(u32).range(0..=99))]
     low_watermark: u32,
-    /// Switch the interface to threaded polling at this nice level (-20 to 19); back on exit
-    #[arg(long, value_name = "NICE", allow_negative_numbers = true, value_parser = clap::value_parser!(i8).range(-20..=19))]
-    threaded: Option<i8>,
+    /// Switch the interface to threaded polling at this nice level (-20 to 19), or `rt` for
+    /// real-time; back on exit
+    #[arg(long, value_name = "NICE|rt", allow_negative_numbers = true, value_parser = parse_priority)]
+    threaded: Option<Priority>,
     /// The only CPU the polling thread may run on
     #[arg(long, value_name = "CPU", requires = "threaded")]
     poll_cpu: Option<usize>,
@@ -69,7 +70,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let mut guard = Guard::attach(&mut storage, &config, &args.interface)?;
     let _threaded = args
         .threaded
-        .map(|nice| ThreadedPolling::enable(&args.interface, nice, args.poll_cpu))
+        .map(|priority| ThreadedPolling::enable(&args.interface, priority, args.poll_cpu))
         .transpose()?;
 
     let started = Instant::now();
@@ -87,6 +88,16 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         if stopped || left.is_some_and(|left| left <= INTERVAL) {
             return Ok(());
         }
+    }
+}
+
+fn parse_priority(text: &str) -> Result<Priority, String> {
+    if text == "rt" {
+        return Ok(Priority::RealTime);
+    }
+    match text.parse() {
+        Ok(nice @ -20..=19) => Ok(Priority::Nice(nice)),
+        _ => Err("must be a nice level from -20 to 19, or rt".to_owned()),
     }
 }
 

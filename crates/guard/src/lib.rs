@@ -27,4 +27,4 @@ pub use counters::{Channel, Counters, Outcome, Packets};
 pub use error::Error;
 pub use guard::{Config, Guard, Storage};
 pub use plimsoll_core::demux::Kind;
-pub use threaded::ThreadedPolling;
+pub use threaded::{Priority, ThreadedPolling};

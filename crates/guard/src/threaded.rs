@@ -1,6 +1,6 @@
 //! Threaded polling: the interface's receive work as a thread the scheduler
 //! sees, with a nice level (Mogul & Ramakrishnan's polling thread at level 0,
-//! section 5.3, option B).
+//! section 5.3, option B), or with real-time priority.
 //!
 //! Softirq work outranks every process. As a thread it competes with them, so
 //! a flood leaves CPU to the server it is meant for. The nice level is the
@@ -30,6 +30,55 @@ use crate::host::os;
 const THREAD_WAIT: Duration = Duration::from_millis(10);
 const THREAD_TRIES: u32 = 50;
 
+/// How polling threads compete with processes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Priority {
+    /// A share like a process of this nice level (-20..=19). The scheduler may
+    /// let a process finish its slice first: at high rates the ring overflows
+    /// meanwhile.
+    Nice(i8),
+    /// Real-time (`SCHED_FIFO`, lowest priority): before every process, at
+    /// once. Beyond the discard capacity processes keep only what the kernel
+    /// reserves for them (`sched_rt_runtime_us`, 5 % by default).
+    RealTime,
+}
+
+impl Priority {
+    fn give_to(self, thread: i32) -> Result<(), Error> {
+        match self {
+            Self::Nice(nice) => {
+                let thread = rustix::process::Pid::from_raw(thread);
+                rustix::process::setpriority_process(thread, i32::from(nice)).map_err(|errno| {
+                    Error::Os {
+                        action: "set the polling thread's nice level",
+                        source: errno.into(),
+                    }
+                })
+            }
+            Self::RealTime => set_fifo(thread).map_err(|source| Error::Os {
+                action: "make the polling thread real-time",
+                source,
+            }),
+        }
+    }
+}
+
+#[allow(
+    unsafe_code,
+    reason = "neither nix nor rustix sets another thread's scheduling class"
+)]
+fn set_fifo(thread: i32) -> io::Result<()> {
+    let parameters = libc::sched_param { sched_priority: 1 };
+    // SAFETY: `parameters` is initialised and outlives the call.
+    let result =
+        unsafe { libc::sched_setscheduler(thread, libc::SCHED_FIFO, &raw const parameters) };
+    if result == 0 {
+        Ok(())
+    } else {
+        Err(io::Error::last_os_error())
+    }
+}
+
 /// Threaded polling, switched on; dropping it restores what was.
 #[derive(Debug)]
 pub struct ThreadedPolling {
@@ -38,14 +87,14 @@ pub struct ThreadedPolling {
 }
 
 impl ThreadedPolling {
-    /// Switches `interface` to threaded polling and sets its threads' nice
-    /// level (-20..=19) and, if given, the only CPU they may run on.
+    /// Switches `interface` to threaded polling and sets its threads' priority
+    /// and, if given, the only CPU they may run on.
     ///
     /// # Errors
     ///
     /// The interface has no such switch, or the kernel refuses a change; what
     /// was changed by then is restored.
-    pub fn enable(interface: &str, nice: i8, cpu: Option<usize>) -> Result<Self, Error> {
+    pub fn enable(interface: &str, priority: Priority, cpu: Option<usize>) -> Result<Self, Error> {
         let switch = PathBuf::from(format!("/sys/class/net/{interface}/threaded"));
         let Ok(before) = fs::read_to_string(&switch) else {
             return Err(Error::NoThreadedPolling {
@@ -62,14 +111,7 @@ impl ThreadedPolling {
             source,
         })?;
         for thread in wait_for_threads(interface)? {
-            rustix::process::setpriority_process(
-                rustix::process::Pid::from_raw(thread),
-                i32::from(nice),
-            )
-            .map_err(|errno| Error::Os {
-                action: "set the polling thread's nice level",
-                source: errno.into(),
-            })?;
+            priority.give_to(thread)?;
             if let Some(cpu) = cpu {
                 let mut cpus = CpuSet::new();
                 cpus.set(cpu).map_err(os("name the polling thread's CPU"))?;

@@ -12,7 +12,7 @@ use common::{HOST_V4, Wire, in_namespace, ip, to_host, udp_socket};
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
 use plimsoll_core::config::Fraction;
-use plimsoll_guard::{Config, Error, Guard, Kind, Outcome, Storage, ThreadedPolling};
+use plimsoll_guard::{Config, Error, Guard, Kind, Outcome, Priority, Storage, ThreadedPolling};
 
 const PORT: u16 = 5000;
 const FRAMES: u64 = 500;
@@ -169,7 +169,7 @@ fn threaded_polling_is_switched_on_at_its_nice_level_and_back() {
         // XDP switches veth to NAPI, which is what can be threaded.
         let _guard = Guard::attach(&mut storage, &Config::default(), "v0").unwrap();
         assert_eq!(switch(), "0");
-        let polling = ThreadedPolling::enable("v0", 7, Some(0)).unwrap();
+        let polling = ThreadedPolling::enable("v0", Priority::Nice(7), Some(0)).unwrap();
         assert_eq!(switch(), "1");
         let threads = polling_threads();
         assert!(
