@@ -12,4 +12,5 @@
 extern crate alloc;
 
 pub mod config;
+pub mod soft_timer;
 pub mod time;
