@@ -12,5 +12,6 @@
 extern crate alloc;
 
 pub mod config;
+pub mod pacing;
 pub mod soft_timer;
 pub mod time;

@@ -26,6 +26,7 @@
 use alloc::boxed::Box;
 use alloc::vec;
 use alloc::vec::Vec;
+use core::num::NonZeroU32;
 
 const DIGIT_BITS: u32 = 6;
 const SLOTS_PER_LEVEL: usize = 1 << DIGIT_BITS;
@@ -47,8 +48,9 @@ struct Entry<T> {
     next: u32,
     prev: u32,
     /// Counts the events that left this place, so that a handle of one of them
-    /// does not match its successors.
-    generation: u32,
+    /// does not match its successors. Never 0, so that an optional handle is no
+    /// larger than a handle.
+    generation: NonZeroU32,
 }
 
 impl<T> Entry<T> {
@@ -85,7 +87,7 @@ impl Slot {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Key {
     index: u32,
-    generation: u32,
+    generation: NonZeroU32,
 }
 
 /// An event that left the wheel.
@@ -327,7 +329,7 @@ impl<T: Copy> Wheel<T> {
             slack,
             next: NIL,
             prev: NIL,
-            generation: 0,
+            generation: NonZeroU32::MIN,
         };
         if self.free != NIL {
             let index = self.free;
@@ -347,7 +349,7 @@ impl<T: Copy> Wheel<T> {
 
     fn vacate(&mut self, index: u32) {
         let place = &mut self.entries[index as usize];
-        place.generation = place.generation.wrapping_add(1);
+        place.generation = place.generation.checked_add(1).unwrap_or(NonZeroU32::MIN);
         place.next = self.free;
         self.free = index;
         self.pending -= 1;
