@@ -12,6 +12,10 @@ use std::time::Duration;
 use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
 use hierarchical_hash_wheel_timer::wheels::Skip;
 use hierarchical_hash_wheel_timer::wheels::quad_wheel::{QuadWheelWithOverflow, no_prune};
+use plimsoll_core::aggregation::{Aggregation, AggregationConfig, NextPoll};
+use plimsoll_core::pacing::{
+    AckSpacer, AckSpacingConfig, CapacityEstimator, FlowRates, Pacer, PacerConfig, Rate,
+};
 use plimsoll_core::soft_timer::{SoftTimerConfig, SoftTimers};
 use plimsoll_core::time::Instant;
 use tokio::runtime::{Builder, Runtime};
@@ -203,9 +207,116 @@ fn delay_queue_events(
     spent
 }
 
+/// The facility's other decisions, at 100,000 pending events.
+fn other_soft_timer_decisions(c: &mut Criterion) {
+    let mut group = c.benchmark_group("soft_timer");
+    let mut random = Random::new();
+    let mut timers = soft_timers();
+    for payload in 0..PENDING {
+        // The deadlines of the paper's experiment, mixed.
+        let slack = [10, 20, 50, 100, 1000][payload as usize % 5];
+        timers
+            .schedule_with_deadline(micros(0), random.horizon(), slack, payload.into())
+            .expect("there is room");
+    }
+    group.bench_function("schedule_and_cancel", |b| {
+        b.iter(|| {
+            let event = timers
+                .schedule_soft_event(micros(0), random.horizon(), 0)
+                .expect("there is room");
+            timers.cancel(event)
+        });
+    });
+    group.bench_function("hardware_deadline", |b| {
+        b.iter(|| {
+            // So that each answer has to be found anew.
+            timers.on_hardware_expiry();
+            black_box(&mut timers).poll_hardware_timer()
+        });
+    });
+    group.bench_function("idle", |b| {
+        b.iter(|| black_box(&timers).idle_action(black_box(micros(1000)), false));
+    });
+    group.finish();
+}
+
+/// One of 10,000 flows sends a packet and its next departure is scheduled;
+/// their rates differ by up to a hundredfold.
+fn pacing(c: &mut Criterion) {
+    const FLOWS: u32 = 10_000;
+    let mut group = c.benchmark_group("pacing");
+    group.bench_function("departure", |b| {
+        let mut pacer = Pacer::new(PacerConfig {
+            flows: FLOWS,
+            ..PacerConfig::default()
+        })
+        .expect("the config is valid");
+        let mut random = Random::new();
+        for _ in 0..FLOWS {
+            let target = Rate::clamped(1_000_000 * (1 + random.next() % 100));
+            let burst = Rate::clamped(10 * target.bits_per_second());
+            let flow = pacer
+                .add_flow(FlowRates { target, burst })
+                .expect("there is room");
+            let start = micros(random.next() % 10_000);
+            pacer.on_backlog(start, flow).expect("the flow exists");
+        }
+        let mut now = micros(0);
+        b.iter(|| {
+            let flow = loop {
+                if let Some(flow) = pacer.poll_departure(now) {
+                    break flow;
+                }
+                now = pacer.next_departure().expect("all flows send");
+            };
+            pacer
+                .on_sent(now, flow, 1500, true)
+                .expect("the flow exists");
+        });
+    });
+    group.bench_function("ack", |b| {
+        let mut spacer = AckSpacer::new(AckSpacingConfig::default()).expect("the config is valid");
+        let mut random = Random::new();
+        let mut now = micros(0);
+        b.iter(|| {
+            now += Duration::from_nanos(random.next() % 4_000_000);
+            spacer.on_ack(now, 2)
+        });
+    });
+    group.bench_function("capacity_arrival", |b| {
+        let mut estimator = CapacityEstimator::new();
+        let mut arrivals = 0_u64;
+        b.iter(|| {
+            if arrivals.is_multiple_of(5) {
+                estimator.on_bunch_start();
+            }
+            arrivals += 1;
+            black_box(&mut estimator).on_arrival(micros(arrivals), 1500);
+        });
+    });
+    group.finish();
+}
+
+fn aggregation(c: &mut Criterion) {
+    let mut group = c.benchmark_group("aggregation");
+    group.bench_function("poll", |b| {
+        let mut aggregation =
+            Aggregation::new(AggregationConfig::default()).expect("the config is valid");
+        let mut random = Random::new();
+        let mut next = aggregation.on_idle_cpus(micros(0), 0);
+        b.iter(|| {
+            let NextPoll::At(now) = next else {
+                unreachable!("no CPU is idle")
+            };
+            next = aggregation.on_poll(now, (random.next() % 10) as u32);
+        });
+    });
+    group.finish();
+}
+
 criterion_group! {
     name = benches;
     config = common::criterion();
-    targets = check_nothing_due, schedule_and_fire
+    targets = check_nothing_due, schedule_and_fire, other_soft_timer_decisions, pacing, aggregation
 }
 criterion_main!(benches);

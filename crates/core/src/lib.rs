@@ -11,6 +11,7 @@
 
 extern crate alloc;
 
+pub mod aggregation;
 pub mod config;
 pub mod pacing;
 pub mod soft_timer;

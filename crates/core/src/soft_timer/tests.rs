@@ -343,11 +343,11 @@ fn run(
     timers: &mut SoftTimers<u32>,
     model: &mut Model,
     now: &mut Instant,
-    step: Step,
+    step: &Step,
     payload: u32,
 ) {
     let tick = timers.measure_time(*now);
-    match step {
+    match *step {
         Step::Relative { ticks, slack_ticks } => {
             let due = tick + ticks + 1;
             let id = timers.schedule_with_deadline(*now, ticks, slack_ticks, payload);
@@ -392,7 +392,7 @@ proptest! {
         let mut model = Model::default();
         let mut now = Instant::from_nanos(start);
         for (payload, step) in (0..).zip(steps) {
-            run(&mut timers, &mut model, &mut now, step, payload);
+            run(&mut timers, &mut model, &mut now, &step, payload);
             prop_assert_eq!(timers.pending() as usize, model.pending.len());
             let (due, deadline) = (model.earliest(|e| e.0), model.earliest(|e| e.1));
             if model.cancelled {

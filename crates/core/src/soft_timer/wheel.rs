@@ -107,6 +107,8 @@ pub(super) struct Wheel<T> {
     /// First vacant place below `entries.len()`.
     free: u32,
     pending: u32,
+    /// No pending event's slack is less.
+    slack_min: u32,
     /// Not after any pending event's due tick.
     position: u64,
     slots: Box<[Slot]>,
@@ -123,6 +125,7 @@ impl<T: Copy> Wheel<T> {
             capacity,
             free: NIL,
             pending: 0,
+            slack_min: u32::MAX,
             position: 0,
             slots: vec![Slot::EMPTY; LEVELS * SLOTS_PER_LEVEL].into_boxed_slice(),
             occupied: [0; LEVELS],
@@ -152,8 +155,9 @@ impl<T: Copy> Wheel<T> {
     pub(super) fn earliest_deadline(&self) -> u64 {
         let mut earliest = u64::MAX;
         for slot in self.occupied_slots().map(|slot| &self.slots[slot]) {
-            // Slots come in order of time and no deadline precedes its event.
-            if slot.earliest_due >= earliest {
+            // Slots come in order of time, and no deadline is closer to its event
+            // than the least slack: with equal slacks the first slot decides.
+            if slot.earliest_due.saturating_add(self.slack_min.into()) >= earliest {
                 break;
             }
             earliest = earliest.min(slot.earliest_deadline);
@@ -167,6 +171,12 @@ impl<T: Copy> Wheel<T> {
         let due = due.max(self.position);
         let index = self.occupy(due, slack, payload)?;
         self.append(self.slot_of(due), index);
+        let others = if self.pending == 0 {
+            u32::MAX
+        } else {
+            self.slack_min
+        };
+        self.slack_min = slack.min(others);
         self.pending += 1;
         let generation = self.entries[index as usize].generation;
         Some(Key { index, generation })
