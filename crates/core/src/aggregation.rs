@@ -449,6 +449,19 @@ mod tests {
     }
 
     #[test]
+    fn time_spent_idle_is_not_time_without_packets() {
+        let mut host = Host::new(aggregation(5));
+        host.average(50_000, 500);
+        let learned = host.aggregation.interval();
+        host.aggregation.on_idle_cpus(host.now, 1);
+        host.now += Duration::from_secs(10);
+        host.next = host.aggregation.on_idle_cpus(host.now, 0);
+        host.poll(50_000);
+        let off = host.aggregation.interval().abs_diff(learned);
+        assert!(off * 100 < learned, "{off:?} of {learned:?}");
+    }
+
+    #[test]
     fn a_fixed_interval_is_pure_polling() {
         let mut host = Host::new(
             Aggregation::new(AggregationConfig {

@@ -227,6 +227,29 @@ fn a_paced_transfer_takes_one_packet_time_per_packet() {
 }
 
 #[test]
+fn parts_of_a_nanosecond_add_up_over_a_long_train() {
+    let mut pacer = Pacer::new(PacerConfig {
+        timers: SoftTimerConfig {
+            measure_resolution_hz: 1_000_000_000,
+            ..SoftTimerConfig::default()
+        },
+        ..PacerConfig::default()
+    })
+    .unwrap();
+    // 100 bytes at 3 Gbit/s take 266 2/3 ns.
+    let target = Rate::from_bits_per_second(3_000_000_000).unwrap();
+    let burst = Rate::from_bits_per_second(10_000_000_000).unwrap();
+    let flow = pacer.add_flow(FlowRates { target, burst }).unwrap();
+    pacer.on_backlog(Instant::ZERO, flow).unwrap();
+    for _ in 0..30_000 {
+        let now = pacer.next_departure().unwrap();
+        assert_eq!(pacer.poll_departure(now), Some(flow));
+        pacer.on_sent(now, flow, 100, true).unwrap();
+    }
+    assert_eq!(pacer.next_departure(), Some(Instant::from_nanos(8_000_000)));
+}
+
+#[test]
 fn a_removed_flow_sends_no_more_and_its_id_names_no_other() {
     let mut pacer = pacer();
     let removed = pacer.add_flow(rates(40, 12)).unwrap();

@@ -141,6 +141,21 @@ fn a_cancelled_event_never_fires_and_its_name_matches_no_other() {
 }
 
 #[test]
+fn events_of_one_tick_can_be_cancelled_between_two_of_them() {
+    let mut timers = timers();
+    let mut schedule = |payload| timers.schedule_soft_event(at(0), 9, payload).unwrap();
+    schedule(1);
+    let second = schedule(2);
+    schedule(3);
+    let last = schedule(4);
+    assert_eq!(timers.poll_event(at(10)).unwrap().payload, 1);
+    // What handler 1 takes back does not fire any more.
+    assert_eq!(timers.cancel(second), Some(2));
+    assert_eq!(timers.cancel(last), Some(4));
+    assert_eq!(fired(&mut timers, at(10)), [3]);
+}
+
+#[test]
 fn the_hardware_timer_covers_the_earliest_deadline_of_all_events() {
     let mut timers = timers();
     assert_eq!(timers.poll_hardware_timer(), None);
@@ -188,6 +203,16 @@ fn an_expired_hardware_timer_fires_the_overdue_events_and_is_armed_again() {
         timers.poll_hardware_timer(),
         Some(HardwareTimer::Arm(at(110)))
     );
+}
+
+#[test]
+fn a_hardware_timer_that_expired_too_early_is_armed_again() {
+    let mut timers = timers();
+    timers.schedule_with_deadline(at(0), 9, 50, 1).unwrap();
+    let armed = timers.poll_hardware_timer();
+    timers.on_hardware_expiry();
+    assert_eq!(timers.poll_event(at(5)), None);
+    assert_eq!(timers.poll_hardware_timer(), armed);
 }
 
 #[test]
@@ -242,18 +267,21 @@ fn the_wheel_wraps_around_at_every_level() {
 
 #[test]
 fn what_lies_beyond_the_clocks_end_fires_at_its_end() {
-    let config = SoftTimerConfig {
-        measure_resolution_hz: NANOS_PER_SECOND,
-        ..SoftTimerConfig::default()
-    };
-    let mut timers = SoftTimers::new(config).unwrap();
-    timers
-        .schedule_soft_event(Instant::from_nanos(u64::MAX - 10), u64::MAX, 'x')
-        .unwrap();
-    let almost = Instant::from_nanos(u64::MAX - 1);
-    assert_eq!(timers.poll_event(almost), None);
-    assert_eq!(fired(&mut timers, Instant::MAX), ['x']);
-    assert_eq!(timers.poll_event(Instant::MAX), None);
+    for measure_resolution_hz in [NANOS_PER_SECOND, 1_000_000] {
+        let config = SoftTimerConfig {
+            measure_resolution_hz,
+            ..SoftTimerConfig::default()
+        };
+        let mut timers = SoftTimers::new(config).unwrap();
+        let start = Instant::from_nanos(u64::MAX - 5000);
+        timers.schedule_soft_event(start, u64::MAX, 'x').unwrap();
+        assert_eq!(
+            timers.poll_event(Instant::from_nanos(u64::MAX - 1000)),
+            None
+        );
+        assert_eq!(fired(&mut timers, Instant::MAX), ['x']);
+        assert_eq!(timers.poll_event(Instant::MAX), None);
+    }
 }
 
 #[test]
