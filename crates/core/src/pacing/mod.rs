@@ -382,7 +382,8 @@ impl Pacer {
 
     /// A packet of `bytes` left at `now`. With `backlogged` the next one is
     /// scheduled; without, the train ends here and [`Self::on_backlog`] starts
-    /// the next.
+    /// the next. A packet sent out of turn (a retransmission) counts as well, and
+    /// puts an outstanding departure off.
     ///
     /// # Errors
     ///
@@ -397,7 +398,10 @@ impl Pacer {
         let (catch_up, deficit_max) = (self.catch_up, self.deficit_max);
         let flow = self.flow_mut(id)?;
         let departure = flow.on_sent(now, bytes, catch_up, deficit_max);
-        if backlogged && flow.event.is_none() {
+        if let Some(event) = flow.event.take() {
+            self.timers.cancel(event);
+        }
+        if backlogged {
             self.schedule(now, id.index, departure);
         }
         Ok(())

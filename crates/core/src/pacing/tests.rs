@@ -171,6 +171,22 @@ fn a_flow_that_pauses_gains_nothing() {
 }
 
 #[test]
+fn a_packet_out_of_turn_puts_the_next_departure_off() {
+    let mut pacer = pacer();
+    let flow = pacer.add_flow(rates(40, 12)).unwrap();
+    pacer.on_backlog(at(0), flow).unwrap();
+    assert_eq!(times(&departures(&mut pacer, 0..=10)), [1]);
+    // A retransmission at 35; the packet due at 40 would follow after 5 µs.
+    pacer.on_sent(at(35), flow, PACKET, true).unwrap();
+    assert_eq!(times(&departures(&mut pacer, 36..=130)), [80, 120]);
+    // New data between a departure and its report does not schedule it twice.
+    assert_eq!(pacer.poll_departure(at(160)), Some(flow));
+    pacer.on_backlog(at(160), flow).unwrap();
+    pacer.on_sent(at(160), flow, PACKET, true).unwrap();
+    assert_eq!(times(&departures(&mut pacer, 161..=210)), [200]);
+}
+
+#[test]
 fn a_train_ends_when_its_flow_has_nothing_to_send() {
     let mut pacer = pacer();
     let flow = pacer.add_flow(rates(40, 12)).unwrap();

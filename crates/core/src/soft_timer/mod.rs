@@ -36,7 +36,9 @@
 //! the mean interval between trigger states turn into interrupts (a quarter of
 //! the events, in the paper's tightest case): keep them loose. Events no finer
 //! than the backup interrupt gain nothing here; [`Facility::for_event`] says
-//! which facility suits.
+//! which facility suits. Most checks that fire take a constant time, but one
+//! that enters a new block of ticks first moves all events of that block: with
+//! 100,000 events in one block some hundreds of microseconds, once.
 //!
 //! **Departures.** Events carry a payload and are handed out by `poll_event`
 //! instead of calling a handler, so that handlers may schedule and cancel. An
@@ -48,8 +50,9 @@
 //! **Why not an existing wheel.** `tokio-util`'s `DelayQueue` and
 //! `hierarchical_hash_wheel_timer` (both measured beside this one in
 //! `benches/timers.rs`) allocate while they run, need the standard library, and
-//! know one time per event, no deadline; the latter also advances one tick at a
-//! time or by explicit skips, and knows no earliest event.
+//! know one time per event, no deadline. The former reads the clock itself; the
+//! latter is moved tick by tick or by explicit skips and does not say when its
+//! earliest event is due.
 
 mod trigger;
 mod wheel;
