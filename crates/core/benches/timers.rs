@@ -9,7 +9,7 @@ use std::hint::black_box;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
+use criterion::{BatchSize, BenchmarkId, Criterion, criterion_group, criterion_main};
 use hierarchical_hash_wheel_timer::wheels::Skip;
 use hierarchical_hash_wheel_timer::wheels::quad_wheel::{QuadWheelWithOverflow, no_prune};
 use plimsoll_core::aggregation::{Aggregation, AggregationConfig, NextPoll};
@@ -240,6 +240,27 @@ fn other_soft_timer_decisions(c: &mut Criterion) {
     group.finish();
 }
 
+/// The costliest check there is: 100,000 events wait in one block of ticks, and
+/// the first of them becomes due. No goal: it is the price of the others.
+fn enter_a_full_block(c: &mut Criterion) {
+    let mut group = c.benchmark_group("soft_timer");
+    let mut random = Random::new();
+    let mut timers = soft_timers();
+    for payload in 0..PENDING {
+        let ticks = (1 << 24) + random.next() % (1 << 24);
+        schedule(&mut timers, micros(0), ticks, payload);
+    }
+    let first = timers.next_event().expect("events are pending");
+    group.bench_function("enter_a_full_block", |b| {
+        b.iter_batched(
+            || timers.clone(),
+            |mut timers| (timers.poll_event(first), timers),
+            BatchSize::LargeInput,
+        );
+    });
+    group.finish();
+}
+
 /// One of 10,000 flows sends a packet and its next departure is scheduled;
 /// their rates differ by up to a hundredfold.
 fn pacing(c: &mut Criterion) {
@@ -317,6 +338,7 @@ fn aggregation(c: &mut Criterion) {
 criterion_group! {
     name = benches;
     config = common::criterion();
-    targets = check_nothing_due, schedule_and_fire, other_soft_timer_decisions, pacing, aggregation
+    targets = check_nothing_due, schedule_and_fire, other_soft_timer_decisions,
+        enter_a_full_block, pacing, aggregation
 }
 criterion_main!(benches);

@@ -38,7 +38,8 @@
 //! than the backup interrupt gain nothing here; [`Facility::for_event`] says
 //! which facility suits. Most checks that fire take a constant time, but one
 //! that enters a new block of ticks first moves all events of that block: with
-//! 100,000 events in one block some hundreds of microseconds, once.
+//! 100,000 events in one block some hundreds of microseconds, once
+//! (`enter_a_full_block` in `benches/timers.rs`).
 //!
 //! **Departures.** Events carry a payload and are handed out by `poll_event`
 //! instead of calling a handler, so that handlers may schedule and cancel. An
