@@ -11,6 +11,9 @@
 
 extern crate alloc;
 
+pub mod aggregation;
 pub mod config;
 pub mod demux;
+pub mod pacing;
+pub mod soft_timer;
 pub mod time;
