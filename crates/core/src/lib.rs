@@ -12,5 +12,7 @@
 extern crate alloc;
 
 pub mod config;
+pub mod poll;
+pub mod quota;
 pub mod soft_timer;
 pub mod time;
