@@ -12,6 +12,8 @@
 extern crate alloc;
 
 pub mod config;
+pub mod cpu_limit;
+pub mod feedback;
 pub mod poll;
 pub mod quota;
 pub mod soft_timer;
