@@ -18,7 +18,7 @@
 //!   no longer than a timeout.
 //! - With several queues on one source, [`Policy`] says whether one of them is
 //!   enough to stop it or whether all must agree.
-//! - With [`Config::stall`], a queue also inhibits when its consumer has taken
+//! - With [`FeedbackConfig::stall`], a queue also inhibits when its consumer has taken
 //!   nothing for that long although packets wait.
 //!
 //! **A hung consumer.** The paper's timeout lets input go on after a tick, but
@@ -27,7 +27,7 @@
 //! doubles a reprieve during which the queue may not inhibit (none after the
 //! first, as in the paper, then 1, 3, 7, … timeouts long), so that the others
 //! lose at most every 2ⁿ-th tick to it. One packet taken from the queue ends the
-//! reprieve. It is bounded ([`Config::reprieve_doublings`]) because a consumer
+//! reprieve. It is bounded ([`FeedbackConfig::reprieve_doublings`]) because a consumer
 //! that only looks hung, being starved by the input, must get its ticks.
 //!
 //! **Limits.** Room above the high watermark has to hold a turn's quota, or a
@@ -119,7 +119,7 @@ pub enum Policy {
 
 /// Settings of a [`Feedback`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Config {
+pub struct FeedbackConfig {
     /// Longest time one queue inhibits without a break; above zero. Default one
     /// tick of 1/1024 s (section 6.6.1).
     pub timeout: Duration,
@@ -133,7 +133,7 @@ pub struct Config {
     pub policy: Policy,
 }
 
-impl Default for Config {
+impl Default for FeedbackConfig {
     fn default() -> Self {
         Self {
             timeout: Duration::from_nanos(1_000_000_000 / 1024),
@@ -144,7 +144,7 @@ impl Default for Config {
     }
 }
 
-impl Config {
+impl FeedbackConfig {
     /// Checks every field.
     ///
     /// # Errors
@@ -196,7 +196,7 @@ impl Change {
 /// Watches the queues filled from the sources of one poller.
 #[derive(Clone, Debug)]
 pub struct Feedback {
-    config: Config,
+    config: FeedbackConfig,
     queues: Box<[Queue]>,
     counts: [Count; SourceId::COUNT_MAX],
     /// No timeout expires before this.
@@ -244,7 +244,7 @@ impl Feedback {
     /// # Errors
     ///
     /// The config is out of range.
-    pub fn new(config: Config, queues_max: usize) -> Result<Self, ConfigError> {
+    pub fn new(config: FeedbackConfig, queues_max: usize) -> Result<Self, ConfigError> {
         config.validate()?;
         let unused = Queue {
             watermarks: Watermarks::of_queue(1),
@@ -424,7 +424,7 @@ mod tests {
 
     /// Time in ticks of the default timeout.
     fn tick(ticks: u32) -> Instant {
-        Instant::ZERO + Config::default().timeout * ticks
+        Instant::ZERO + FeedbackConfig::default().timeout * ticks
     }
 
     fn sources(indices: &[usize]) -> SourceSet {
@@ -448,7 +448,10 @@ mod tests {
         }
     }
 
-    fn feedback(config: Config, queues: &[(Watermarks, &[usize])]) -> (Feedback, Vec<QueueId>) {
+    fn feedback(
+        config: FeedbackConfig,
+        queues: &[(Watermarks, &[usize])],
+    ) -> (Feedback, Vec<QueueId>) {
         let mut feedback = Feedback::new(config, queues.len()).unwrap();
         let ids = queues.iter().map(|(watermarks, from)| {
             let (id, change) = feedback.register(*watermarks, sources(from)).unwrap();
@@ -478,24 +481,24 @@ mod tests {
 
     #[test]
     fn configs_name_the_field_that_is_wrong() {
-        let field = |config: Config| config.validate().unwrap_err().field;
-        let default = Config::default();
+        let field = |config: FeedbackConfig| config.validate().unwrap_err().field;
+        let default = FeedbackConfig::default();
         assert_eq!(
-            field(Config {
+            field(FeedbackConfig {
                 timeout: Duration::ZERO,
                 ..default
             }),
             "timeout"
         );
         assert_eq!(
-            field(Config {
+            field(FeedbackConfig {
                 reprieve_doublings: 17,
                 ..default
             }),
             "reprieve_doublings"
         );
         assert_eq!(
-            field(Config {
+            field(FeedbackConfig {
                 stall: Some(Duration::ZERO),
                 ..default
             }),
@@ -521,7 +524,7 @@ mod tests {
 
     #[test]
     fn input_stops_at_the_high_watermark_and_resumes_at_the_low_one() {
-        let (mut feedback, queues) = feedback(Config::default(), &[(of_32(), &[3, 5])]);
+        let (mut feedback, queues) = feedback(FeedbackConfig::default(), &[(of_32(), &[3, 5])]);
         let now = Instant::ZERO;
         for occupancy in 1..24 {
             assert_eq!(feedback.on_enqueue(queues[0], occupancy, now), Change::NONE);
@@ -546,8 +549,10 @@ mod tests {
             allow_at: Some(24),
             ..by_timeout
         };
-        let (mut feedback, queues) =
-            feedback(Config::default(), &[(by_timeout, &[0]), (direct, &[1])]);
+        let (mut feedback, queues) = feedback(
+            FeedbackConfig::default(),
+            &[(by_timeout, &[0]), (direct, &[1])],
+        );
         let now = Instant::ZERO;
         for (index, &queue) in queues.iter().enumerate() {
             assert_eq!(feedback.on_enqueue(queue, 24, now), Change::NONE);
@@ -566,7 +571,7 @@ mod tests {
 
     #[test]
     fn a_slow_consumer_inhibits_again_with_the_next_packet_after_the_timeout() {
-        let (mut feedback, queues) = feedback(Config::default(), &[(of_32(), &[0])]);
+        let (mut feedback, queues) = feedback(FeedbackConfig::default(), &[(of_32(), &[0])]);
         for round in 0..10 {
             assert_eq!(
                 feedback.on_enqueue(queues[0], 25, tick(round)),
@@ -583,9 +588,9 @@ mod tests {
     /// Ticks of `ticks` in which the others on its source can receive, while the
     /// consumer of one full queue takes nothing and packets for it keep coming.
     fn ticks_left_to_others(reprieve_doublings: u32, ticks: u32) -> u32 {
-        let config = Config {
+        let config = FeedbackConfig {
             reprieve_doublings,
-            ..Config::default()
+            ..FeedbackConfig::default()
         };
         let (mut feedback, queues) = feedback(config, &[(of_32(), &[0]), (of_32(), &[0])]);
         let (mut inhibited, mut left) = (false, 0);
@@ -616,7 +621,7 @@ mod tests {
 
     #[test]
     fn one_packet_taken_ends_the_reprieve() {
-        let (mut feedback, queues) = feedback(Config::default(), &[(of_32(), &[0])]);
+        let (mut feedback, queues) = feedback(FeedbackConfig::default(), &[(of_32(), &[0])]);
         assert_eq!(feedback.on_enqueue(queues[0], 32, tick(0)), inhibit(&[0]));
         assert_eq!(feedback.poll_timeout(tick(1)), allow(&[0]));
         assert_eq!(feedback.on_enqueue(queues[0], 32, tick(1)), inhibit(&[0]));
@@ -632,10 +637,10 @@ mod tests {
 
     #[test]
     fn no_progress_inhibits_a_queue_that_is_not_full() {
-        let stall = Some(Config::default().timeout * 4);
-        let config = Config {
+        let stall = Some(FeedbackConfig::default().timeout * 4);
+        let config = FeedbackConfig {
             stall,
-            ..Config::default()
+            ..FeedbackConfig::default()
         };
         let (mut feedback, queues) = feedback(config, &[(of_32(), &[0])]);
         assert_eq!(feedback.on_enqueue(queues[0], 1, tick(100)), Change::NONE);
@@ -650,7 +655,7 @@ mod tests {
     fn any_full_queue_stops_a_source_or_all_must_agree() {
         let queues: [(Watermarks, &[usize]); 2] = [(of_32(), &[0, 1]), (of_32(), &[1])];
         let now = Instant::ZERO;
-        let (mut any, ids) = feedback(Config::default(), &queues);
+        let (mut any, ids) = feedback(FeedbackConfig::default(), &queues);
         assert_eq!(any.on_enqueue(ids[0], 24, now), inhibit(&[0, 1]));
         assert_eq!(any.on_enqueue(ids[1], 24, now), Change::NONE);
         assert_eq!(any.on_dequeue(ids[0], 8, now), allow(&[0]));
@@ -658,9 +663,9 @@ mod tests {
 
         let policy = Policy::All;
         let (mut all, ids) = feedback(
-            Config {
+            FeedbackConfig {
                 policy,
-                ..Config::default()
+                ..FeedbackConfig::default()
             },
             &queues,
         );
@@ -678,7 +683,7 @@ mod tests {
 
     #[test]
     fn a_queue_takes_its_inhibition_with_it() {
-        let (mut feedback, queues) = feedback(Config::default(), &[(of_32(), &[0])]);
+        let (mut feedback, queues) = feedback(FeedbackConfig::default(), &[(of_32(), &[0])]);
         assert_eq!(feedback.on_enqueue(queues[0], 24, tick(0)), inhibit(&[0]));
         assert_eq!(feedback.unregister(queues[0]), allow(&[0]));
         assert_eq!(feedback.unregister(queues[0]), Change::NONE);
@@ -696,10 +701,10 @@ mod tests {
     /// checks at every step what follows from the rules alone.
     fn play(policy: Policy, ops: Vec<Op>) {
         let fills: [&[usize]; 3] = [&[0], &[0, 1], &[1]];
-        let config = Config {
+        let config = FeedbackConfig {
             policy,
             reprieve_doublings: 0,
-            ..Config::default()
+            ..FeedbackConfig::default()
         };
         let (mut feedback, ids) = feedback(config, &fills.map(|from| (of_32(), from)));
         let mut length = [0u32; 3];

@@ -11,6 +11,7 @@
 
 extern crate alloc;
 
+pub mod charge;
 pub mod config;
 pub mod cpu_limit;
 pub mod feedback;

@@ -32,7 +32,7 @@ use crate::config::{ConfigError, Fraction};
 
 /// Settings of a [`Quota`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Config {
+pub struct QuotaConfig {
     /// Where to begin. Err on the low side: a quota that is too small costs some
     /// percent, one that is too large costs everything. Default 8.
     pub initial: u32,
@@ -51,7 +51,7 @@ pub struct Config {
     pub rest: u32,
 }
 
-impl Default for Config {
+impl Default for QuotaConfig {
     fn default() -> Self {
         Self {
             initial: 8,
@@ -64,7 +64,7 @@ impl Default for Config {
     }
 }
 
-impl Config {
+impl QuotaConfig {
     /// A quota of `packets` that is never changed.
     #[must_use]
     pub const fn fixed(packets: u32) -> Self {
@@ -120,7 +120,7 @@ impl Config {
 /// The quota in force, and the search for a better one.
 #[derive(Clone, Debug)]
 pub struct Quota {
-    config: Config,
+    config: QuotaConfig,
     base: u32,
     /// What is known about the quotas below and above the base.
     sides: [Side; 2],
@@ -160,7 +160,7 @@ impl Quota {
     /// # Errors
     ///
     /// The config is out of range.
-    pub fn new(config: Config) -> Result<Self, ConfigError> {
+    pub fn new(config: QuotaConfig) -> Result<Self, ConfigError> {
         config.validate()?;
         let mut quota = Self {
             config,
@@ -374,38 +374,38 @@ mod tests {
 
     #[test]
     fn configs_name_the_field_that_is_wrong() {
-        let field = |config: Config| config.validate().unwrap_err().field;
-        let default = Config::default();
-        assert_eq!(field(Config { min: 0, ..default }), "min");
-        assert_eq!(field(Config { max: 0, ..default }), "max");
+        let field = |config: QuotaConfig| config.validate().unwrap_err().field;
+        let default = QuotaConfig::default();
+        assert_eq!(field(QuotaConfig { min: 0, ..default }), "min");
+        assert_eq!(field(QuotaConfig { max: 0, ..default }), "max");
         assert_eq!(
-            field(Config {
+            field(QuotaConfig {
                 initial: 257,
                 ..default
             }),
             "initial"
         );
         assert_eq!(
-            field(Config {
+            field(QuotaConfig {
                 pairs: 1,
                 ..default
             }),
             "pairs"
         );
         assert_eq!(
-            field(Config {
+            field(QuotaConfig {
                 hysteresis: Fraction::WHOLE,
                 ..default
             }),
             "hysteresis"
         );
-        assert_eq!(field(Config { rest: 0, ..default }), "rest");
+        assert_eq!(field(QuotaConfig { rest: 0, ..default }), "rest");
         assert_eq!(default.validate(), Ok(()));
     }
 
     #[test]
     fn a_fixed_quota_stays() {
-        let mut quota = Quota::new(Config::fixed(10)).unwrap();
+        let mut quota = Quota::new(QuotaConfig::fixed(10)).unwrap();
         for delivered in 0..1000 {
             assert_eq!(quota.packets(), 10);
             quota.on_interval(delivered, true);
@@ -414,7 +414,7 @@ mod tests {
 
     #[test]
     fn it_settles_at_the_peak_and_follows_it() {
-        let mut quota = Quota::new(Config::default()).unwrap();
+        let mut quota = Quota::new(QuotaConfig::default()).unwrap();
         for peak in [8, 40, 100, 12] {
             run(&mut quota, 2000, peak, &mut silent());
             let (found, best) = (goodput(quota.settled(), peak), goodput(peak, peak));
@@ -424,9 +424,9 @@ mod tests {
 
     #[test]
     fn it_climbs_out_of_livelock_where_every_neighbour_delivers_nothing() {
-        let config = Config {
+        let config = QuotaConfig {
             initial: 250,
-            ..Config::default()
+            ..QuotaConfig::default()
         };
         let mut quota = Quota::new(config).unwrap();
         assert_eq!(goodput(200, 8), 0);
@@ -436,7 +436,7 @@ mod tests {
 
     #[test]
     fn light_load_teaches_nothing_and_ends_a_trial() {
-        let mut quota = Quota::new(Config::default()).unwrap();
+        let mut quota = Quota::new(QuotaConfig::default()).unwrap();
         quota.on_interval(1000, true);
         assert_eq!(quota.packets(), 7, "a trial");
         quota.on_interval(10, false);
@@ -448,7 +448,7 @@ mod tests {
 
     #[test]
     fn differences_below_the_hysteresis_move_nothing() {
-        let mut quota = Quota::new(Config::default()).unwrap();
+        let mut quota = Quota::new(QuotaConfig::default()).unwrap();
         for _ in 0..5000 {
             let delivered = 1_000_000 + u64::from(quota.packets());
             quota.on_interval(delivered, true);
@@ -458,7 +458,7 @@ mod tests {
 
     #[test]
     fn noise_is_not_taken_for_a_lead() {
-        let mut quota = Quota::new(Config::default()).unwrap();
+        let mut quota = Quota::new(QuotaConfig::default()).unwrap();
         let mut noise = Noise {
             state: 7,
             ppm: 200_000,
@@ -480,7 +480,7 @@ mod tests {
             ppm in 0..20_000u64,
             state in any::<u64>(),
         ) {
-            let mut quota = Quota::new(Config { initial, ..Config::default() }).unwrap();
+            let mut quota = Quota::new(QuotaConfig { initial, ..QuotaConfig::default() }).unwrap();
             let mut noise = Noise { state, ppm };
             for peak in peaks {
                 run(&mut quota, 4000, peak, &mut noise);
@@ -495,7 +495,7 @@ mod tests {
                 .prop_map(|(min, more, most)| (min, min + more, min + more + most)),
             told in prop::collection::vec(any::<(u64, bool)>(), 0..500),
         ) {
-            let config = Config { initial, min, max, pairs: 2, ..Config::default() };
+            let config = QuotaConfig { initial, min, max, pairs: 2, ..QuotaConfig::default() };
             let mut quota = Quota::new(config).unwrap();
             for (delivered, saturated) in told {
                 prop_assert!((min..=max).contains(&quota.packets()));

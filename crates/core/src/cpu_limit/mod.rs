@@ -26,7 +26,7 @@
 //!
 //! **Limits.** Time that is not bracketed (the entry to an interrupt handler,
 //! cache misses caused elsewhere) is not limited. Debt is bounded
-//! ([`Config::debt_periods`]), so that a stopped clock or a suspended machine
+//! ([`CpuLimitConfig::debt_periods`]), so that a stopped clock or a suspended machine
 //! cannot inhibit input for long; a turn longer than that is partly forgiven. The
 //! first packet of a burst that begins while input is inhibited waits up to the
 //! rest of the period.
@@ -41,7 +41,7 @@ mod sampled;
 use alloc::boxed::Box;
 use core::time::Duration;
 
-pub use sampled::{SampledConfig, SampledLimit};
+pub use sampled::{SampledLimit, SampledLimitConfig};
 
 use crate::config::{ConfigError, Fraction};
 use crate::time::Instant;
@@ -60,7 +60,7 @@ pub enum Change {
 
 /// Settings of a [`CpuLimit`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Config {
+pub struct CpuLimitConfig {
     /// The part of the CPU time that packets may use, above zero. The whole means
     /// no limit. Default 75 %.
     pub limit: Fraction,
@@ -75,7 +75,7 @@ pub struct Config {
     pub debt_periods: u32,
 }
 
-impl Default for Config {
+impl Default for CpuLimitConfig {
     fn default() -> Self {
         Self {
             limit: Fraction::from_percent(75),
@@ -91,7 +91,7 @@ const PERIOD_MAX_NS: u64 = 3_600_000_000_000;
 /// The most CPUs that may share a limit.
 const CPUS_MAX: usize = 4096;
 
-impl Config {
+impl CpuLimitConfig {
     /// Checks every field.
     ///
     /// # Errors
@@ -169,7 +169,7 @@ impl CpuLimit {
     /// # Errors
     ///
     /// The config is out of range.
-    pub fn new(config: Config, now: Instant) -> Result<Self, ConfigError> {
+    pub fn new(config: CpuLimitConfig, now: Instant) -> Result<Self, ConfigError> {
         config.validate()?;
         let period_ns = config.period_ns();
         let allowance_ns = config.limit.of(period_ns * config.cpus as u64);

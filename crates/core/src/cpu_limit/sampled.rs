@@ -11,7 +11,7 @@ use crate::config::ConfigError;
 
 /// Settings of a [`SampledLimit`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SampledConfig {
+pub struct SampledLimitConfig {
     /// Consecutive samples within packet processing that stop input, at least 1.
     /// Default 3.
     pub run: u32,
@@ -19,13 +19,13 @@ pub struct SampledConfig {
     pub pause: u32,
 }
 
-impl Default for SampledConfig {
+impl Default for SampledLimitConfig {
     fn default() -> Self {
         Self { run: 3, pause: 2 }
     }
 }
 
-impl SampledConfig {
+impl SampledLimitConfig {
     /// Checks every field.
     ///
     /// # Errors
@@ -50,7 +50,7 @@ impl SampledConfig {
 /// Inhibits input after a run of clock ticks that all hit packet processing.
 #[derive(Clone, Debug)]
 pub struct SampledLimit {
-    config: SampledConfig,
+    config: SampledLimitConfig,
     state: State,
 }
 
@@ -71,7 +71,7 @@ impl SampledLimit {
     /// # Errors
     ///
     /// The config is out of range.
-    pub fn new(config: SampledConfig) -> Result<Self, ConfigError> {
+    pub fn new(config: SampledLimitConfig) -> Result<Self, ConfigError> {
         config.validate()?;
         let state = State::Allowed { hits: 0 };
         Ok(Self { config, state })
@@ -102,7 +102,7 @@ mod tests {
 
     #[test]
     fn a_run_of_hits_stops_input_for_the_pause() {
-        let mut limit = SampledLimit::new(SampledConfig::default()).unwrap();
+        let mut limit = SampledLimit::new(SampledLimitConfig::default()).unwrap();
         for hit in [true, true, false, true, true] {
             assert_eq!(limit.on_tick(hit), Change::None, "no three in a row");
         }
@@ -117,9 +117,14 @@ mod tests {
 
     #[test]
     fn configs_name_the_field_that_is_wrong() {
-        let field = |run, pause| SampledConfig { run, pause }.validate().unwrap_err().field;
+        let field = |run, pause| {
+            SampledLimitConfig { run, pause }
+                .validate()
+                .unwrap_err()
+                .field
+        };
         assert_eq!((field(0, 1), field(1, 0)), ("run", "pause"));
-        let mut shortest = SampledLimit::new(SampledConfig { run: 1, pause: 1 }).unwrap();
+        let mut shortest = SampledLimit::new(SampledLimitConfig { run: 1, pause: 1 }).unwrap();
         assert_eq!(shortest.on_tick(true), Change::Inhibit);
         assert_eq!(shortest.on_tick(true), Change::Allow);
     }

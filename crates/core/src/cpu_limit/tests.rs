@@ -16,9 +16,9 @@ fn us(micros: u64) -> Instant {
 fn limit(percent: u32) -> CpuLimit {
     let limit = Fraction::from_percent(percent);
     CpuLimit::new(
-        Config {
+        CpuLimitConfig {
             limit,
-            ..Config::default()
+            ..CpuLimitConfig::default()
         },
         Instant::ZERO,
     )
@@ -33,32 +33,32 @@ fn turn(limit: &mut CpuLimit, from: u64, to: u64) -> Change {
 
 #[test]
 fn configs_name_the_field_that_is_wrong() {
-    let field = |config: Config| config.validate().unwrap_err().field;
-    let default = Config::default();
+    let field = |config: CpuLimitConfig| config.validate().unwrap_err().field;
+    let default = CpuLimitConfig::default();
     assert_eq!(
-        field(Config {
+        field(CpuLimitConfig {
             limit: Fraction::NONE,
             ..default
         }),
         "limit"
     );
     assert_eq!(
-        field(Config {
+        field(CpuLimitConfig {
             period: Duration::from_nanos(1),
             ..default
         }),
         "period"
     );
     assert_eq!(
-        field(Config {
+        field(CpuLimitConfig {
             period: Duration::from_secs(3601),
             ..default
         }),
         "period"
     );
-    assert_eq!(field(Config { cpus: 0, ..default }), "cpus");
+    assert_eq!(field(CpuLimitConfig { cpus: 0, ..default }), "cpus");
     assert_eq!(
-        field(Config {
+        field(CpuLimitConfig {
             debt_periods: 0,
             ..default
         }),
@@ -149,10 +149,10 @@ fn the_whole_is_no_limit() {
 
 #[test]
 fn one_limit_for_the_host_leaves_the_division_to_the_cpus() {
-    let config = Config {
+    let config = CpuLimitConfig {
         limit: Fraction::from_percent(25),
         cpus: 4,
-        ..Config::default()
+        ..CpuLimitConfig::default()
     };
     let mut limit = CpuLimit::new(config, Instant::ZERO).unwrap();
     limit.on_enter(1, us(0));
@@ -249,7 +249,7 @@ proptest! {
         debt_periods in 1..4u32,
     ) {
         let (period, fraction) = (100, Fraction::from_percent(percent));
-        let config = Config {
+        let config = CpuLimitConfig {
             limit: fraction,
             period: Duration::from_nanos(period),
             cpus: CPUS,
@@ -294,7 +294,7 @@ proptest! {
         periods in 1..200u64,
     ) {
         let period = 100_000;
-        let config = Config {
+        let config = CpuLimitConfig {
             limit: Fraction::from_percent(percent),
             period: Duration::from_nanos(period),
             cpus: 1,

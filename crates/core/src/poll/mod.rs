@@ -34,7 +34,7 @@
 //! **Departures.** The paper's devices have an interrupt per direction; many
 //! have one for both ([`Interrupts::Shared`]), and then the quiet direction has
 //! to be looked at in every round, since it cannot interrupt. A gap after each
-//! round of receive turns ([`Config::receive_gap`]) is added for transmit work
+//! round of receive turns ([`PollerConfig::receive_gap`]) is added for transmit work
 //! that runs outside of the poller.
 
 mod source;
@@ -57,7 +57,7 @@ pub const fn pollers_for(cpus: usize) -> usize {
 
 /// Settings of a [`Poller`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Config {
+pub struct PollerConfig {
     /// Packets a receive turn may take, at least 1. Larger amortises the cost of
     /// a turn better, smaller keeps everybody else's wait short. Default 8, the
     /// optimum of section 6.6.2 on its hardware; [`quota`](crate::quota) finds
@@ -75,7 +75,7 @@ pub struct Config {
     pub initiation: Initiation,
 }
 
-impl Default for Config {
+impl Default for PollerConfig {
     fn default() -> Self {
         Self {
             receive_quota: 8,
@@ -113,7 +113,7 @@ pub enum Initiation {
     },
 }
 
-impl Config {
+impl PollerConfig {
     /// Checks every field.
     ///
     /// # Errors
@@ -209,10 +209,10 @@ pub struct Turn {
 /// Round robin over the receive and transmit work of up to 64 sources.
 ///
 /// ```
-/// use plimsoll_core::poll::{Config, Directions, Driver, Interrupts, Poller, Response};
+/// use plimsoll_core::poll::{PollerConfig, Directions, Driver, Interrupts, Poller, Response};
 /// use plimsoll_core::time::Instant;
 ///
-/// let mut poller = Poller::new(Config::default(), Instant::ZERO)?;
+/// let mut poller = Poller::new(PollerConfig::default(), Instant::ZERO)?;
 /// let source = poller.register(Driver::Polled(Interrupts::Separate))?;
 /// assert_eq!(poller.on_interrupt(source, Directions::RECEIVE), Response::Wake);
 /// while let Some(turn) = poller.poll_next(Instant::ZERO) {
@@ -224,7 +224,7 @@ pub struct Turn {
 /// ```
 #[derive(Clone, Debug)]
 pub struct Poller {
-    config: Config,
+    config: PollerConfig,
     registered: usize,
     /// Both directions of the sources served here.
     polled: Slots,
@@ -262,7 +262,7 @@ impl Poller {
     /// # Errors
     ///
     /// The config is out of range.
-    pub fn new(config: Config, now: Instant) -> Result<Self, ConfigError> {
+    pub fn new(config: PollerConfig, now: Instant) -> Result<Self, ConfigError> {
         config.validate()?;
         Ok(Self {
             config,

@@ -15,7 +15,7 @@ fn at(millis: u64) -> Instant {
     Instant::from_nanos(millis * 1_000_000)
 }
 
-fn poller_with(config: Config, drivers: &[Driver]) -> (Poller, Vec<SourceId>) {
+fn poller_with(config: PollerConfig, drivers: &[Driver]) -> (Poller, Vec<SourceId>) {
     let mut poller = Poller::new(config, Instant::ZERO).unwrap();
     let sources = drivers.iter().map(|&d| poller.register(d).unwrap());
     let sources = sources.collect();
@@ -23,7 +23,7 @@ fn poller_with(config: Config, drivers: &[Driver]) -> (Poller, Vec<SourceId>) {
 }
 
 fn poller(drivers: &[Driver]) -> (Poller, Vec<SourceId>) {
-    poller_with(Config::default(), drivers)
+    poller_with(PollerConfig::default(), drivers)
 }
 
 /// Whom the next turn serves, by index.
@@ -42,8 +42,8 @@ fn turn(source: SourceId, direction: Direction) -> Turn {
 
 #[test]
 fn configs_name_the_field_that_is_wrong() {
-    let field = |config: Config| config.validate().unwrap_err().field;
-    let default = Config::default();
+    let field = |config: PollerConfig| config.validate().unwrap_err().field;
+    let default = PollerConfig::default();
     let clock = |period| Initiation::Clock { period };
     let rate = |window, packets| Initiation::ClockAboveRate {
         period: MS,
@@ -51,14 +51,14 @@ fn configs_name_the_field_that_is_wrong() {
         packets,
     };
     assert_eq!(
-        field(Config {
+        field(PollerConfig {
             receive_quota: 0,
             ..default
         }),
         "receive_quota"
     );
     assert_eq!(
-        field(Config {
+        field(PollerConfig {
             transmit_quota: 0,
             ..default
         }),
@@ -70,7 +70,7 @@ fn configs_name_the_field_that_is_wrong() {
         (rate(MS, 0), "packets"),
     ] {
         assert_eq!(
-            field(Config {
+            field(PollerConfig {
                 initiation,
                 ..default
             }),
@@ -138,10 +138,10 @@ fn an_event_during_the_turn_is_not_lost() {
 /// only transmit turns give descriptors back. Returns what was forwarded while
 /// `arrivals` packets were taken from the interface, which always has more.
 fn forwarded(receive_quota: u32, arrivals: u32) -> u32 {
-    let config = Config {
+    let config = PollerConfig {
         receive_quota,
         transmit_quota: 16,
-        ..Config::default()
+        ..PollerConfig::default()
     };
     let (mut poller, sources) = poller_with(config, &[SEPARATE]);
     let _ = poller.on_interrupt(sources[0], Directions::BOTH);
@@ -312,9 +312,9 @@ fn unmodified_sources_live_beside_polled_ones() {
 
 #[test]
 fn the_switch_makes_every_source_behave_as_unmodified() {
-    let config = Config {
+    let config = PollerConfig {
         initiation: Initiation::Unmodified,
-        ..Config::default()
+        ..PollerConfig::default()
     };
     let (mut poller, sources) = poller_with(config, &[SEPARATE]);
     for _ in 0..10 {
@@ -329,9 +329,9 @@ fn the_switch_makes_every_source_behave_as_unmodified() {
 
 #[test]
 fn the_gap_holds_back_receiving_but_not_transmission() {
-    let config = Config {
+    let config = PollerConfig {
         receive_gap: MS,
-        ..Config::default()
+        ..PollerConfig::default()
     };
     let (mut poller, sources) = poller_with(config, &[SEPARATE, SEPARATE]);
     let _ = poller.on_interrupt(sources[0], Directions::RECEIVE);
@@ -357,9 +357,9 @@ fn the_gap_holds_back_receiving_but_not_transmission() {
 #[test]
 fn a_clock_looks_once_per_period_and_uses_no_interrupts() {
     let initiation = Initiation::Clock { period: MS };
-    let config = Config {
+    let config = PollerConfig {
         initiation,
-        ..Config::default()
+        ..PollerConfig::default()
     };
     let (mut poller, sources) = poller_with(config, &[SEPARATE]);
     assert_eq!(poller.interrupts(sources[0]), Directions::NONE);
@@ -380,9 +380,9 @@ fn the_clock_takes_over_at_a_high_rate_and_hands_back_at_a_low_one() {
         window: 10 * MS,
         packets: 50,
     };
-    let config = Config {
+    let config = PollerConfig {
         initiation,
-        ..Config::default()
+        ..PollerConfig::default()
     };
     let (mut poller, sources) = poller_with(config, &[SEPARATE]);
     let _ = poller.on_interrupt(sources[0], Directions::RECEIVE);
