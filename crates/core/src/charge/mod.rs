@@ -35,10 +35,10 @@
 //! construction; a consumer's number is its place in that table.
 
 mod frames;
-mod heap;
 mod participants;
 mod share;
 mod shed;
+mod tournament;
 mod waiting;
 
 pub use frames::{Frames, FramesConfig, GroupId};

@@ -6,19 +6,17 @@
 //! **When it loses.** A consumer that gets few packets waits as long as others
 //! keep getting more. Where that matters, wake by [`Shares`](super::Shares).
 
-use core::cmp::Reverse;
-
 use alloc::vec::Vec;
 
 use super::ConsumerId;
-use super::heap::Heap;
+use super::tournament::Tournament;
 
 /// Packets waiting for each consumer, and the order in which to wake them.
 #[derive(Clone, Debug)]
 pub struct Waiting {
     packets: Vec<u32>,
     /// Consumers that sleep although packets wait.
-    sleepers: Heap<(Reverse<u32>, u32)>,
+    sleepers: Tournament,
     asleep: Vec<bool>,
 }
 
@@ -28,7 +26,7 @@ impl Waiting {
     pub fn new(consumers_max: usize) -> Self {
         Self {
             packets: alloc::vec![0; consumers_max],
-            sleepers: Heap::new(consumers_max),
+            sleepers: Tournament::new(consumers_max),
             asleep: alloc::vec![false; consumers_max],
         }
     }
@@ -63,9 +61,7 @@ impl Waiting {
     /// equals. It stays the answer until [`on_wake`](Self::on_wake).
     #[must_use]
     pub fn most(&self) -> Option<ConsumerId> {
-        self.sleepers
-            .top()
-            .map(|(_, consumer)| ConsumerId(consumer))
+        self.sleepers.winner().map(ConsumerId)
     }
 
     /// Packets that wait for `consumer`.
@@ -77,8 +73,7 @@ impl Waiting {
     fn place(&mut self, consumer: ConsumerId) {
         let packets = self.packets[consumer.index()];
         if self.asleep[consumer.index()] && packets > 0 {
-            self.sleepers
-                .set(consumer.0, (Reverse(packets), consumer.0));
+            self.sleepers.set(consumer.0, (u32::MAX - packets).into());
         } else {
             self.sleepers.remove(consumer.0);
         }
