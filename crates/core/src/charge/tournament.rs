@@ -41,9 +41,10 @@ impl Tournament {
         self.nodes[self.leaf(item)] != OUT
     }
 
-    /// Puts `item` in, or gives it another key.
-    pub(super) fn set(&mut self, item: u32, key: u64) {
-        self.play(item, u128::from(key) << 32 | u128::from(item));
+    /// Puts `item` in, or gives it another key, of up to 96 bits.
+    pub(super) fn set(&mut self, item: u32, key: u128) {
+        debug_assert!(key >> 96 == 0, "the key leaves no room for the item");
+        self.play(item, key << 32 | u128::from(item));
     }
 
     /// Takes `item` out, if it is in.
@@ -80,7 +81,7 @@ mod tests {
         #[test]
         fn the_winner_is_the_least_of_a_plain_map(
             items in 1..20u32,
-            ops in prop::collection::vec((0..20u32, prop::option::of(0..50u64)), 0..300),
+            ops in prop::collection::vec((0..20u32, prop::option::of(0..50u128)), 0..300),
         ) {
             let mut tournament = Tournament::new(items as usize);
             let mut map = BTreeMap::new();

@@ -407,6 +407,23 @@ fn one_cpu_is_left_to_the_consumers() {
     assert_eq!([0, 1, 2, 3, 8].map(pollers_for), [1, 1, 1, 2, 7]);
 }
 
+#[test]
+fn each_cpu_has_a_poller_of_its_own() {
+    let serve = |mut poller: Poller, source: SourceId| {
+        let _ = poller.on_interrupt(source, Directions::RECEIVE);
+        (0..1000)
+            .filter_map(|_| poller.poll_next(Instant::ZERO))
+            .filter(|turn| turn.source == source)
+            .count()
+    };
+    let (first, sources) = poller(&[SEPARATE]);
+    let second = first.clone();
+    let source = sources[0];
+    let other = std::thread::spawn(move || serve(second, source));
+    assert_eq!(serve(first, source), 1000);
+    assert_eq!(other.join().unwrap(), 1000);
+}
+
 /// The naive round robin: a flag per direction, searched one by one.
 struct Model {
     work: Vec<u32>,
