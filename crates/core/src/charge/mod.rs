@@ -15,8 +15,8 @@
 //!
 //! | part | decides | ids |
 //! | --- | --- | --- |
-//! | [`Shares`] | whose packet is processed next, by CPU time charged | MR-90, MR-92 (per consumer), LRP-08, LRP-13, LRP-17, LRP-36, LRP-38, LRP-45, LRP-59 |
-//! | [`Shedder`] | which arriving packets are admitted when not all fit | MR-80, MR-84 (class on reception), MR-91, MR-94, MR-95 |
+//! | [`Shares`] | whose packet is processed next, by CPU time charged | MR-81 (weights), MR-90, MR-92 (per consumer), LRP-08, LRP-13, LRP-17, LRP-36, LRP-38, LRP-45, LRP-59 |
+//! | [`Shedder`] | which arriving packets are admitted when not all fit | MR-79, MR-84 (class on reception), MR-91, MR-94, MR-95 |
 //! | [`Frames`] | which packets are worthless without those already lost | MR-87 to MR-89 |
 //! | [`Waiting`] | which blocked consumer to wake | MR-91, MR-93 |
 //! | [`Participants`] | who pays for, and sets the priority of, a shared channel | LRP-14, LRP-16, LRP-37 |

@@ -4,7 +4,7 @@ use core::time::Duration;
 
 use crate::config::ConfigError;
 
-/// Settings of a [`Poller`].
+/// Settings of a [`Poller`](super::Poller).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PollerConfig {
     /// Packets a receive turn may take, at least 1. Larger amortises the cost of

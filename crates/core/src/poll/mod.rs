@@ -17,7 +17,7 @@
 //! MR-37 (quota), MR-19 and MR-44 (input of one source inhibited, by
 //! [`inhibit_input`](Poller::inhibit_input)), MR-21, MR-26, MR-27, MR-28, MR-30,
 //! MR-31, MR-33 to MR-36, MR-38, MR-39, MR-41, MR-42, MR-54 to MR-56 (input of
-//! all sources), MR-63, MR-65, MR-70, MR-82, MR-86.
+//! all sources), MR-63, MR-65, MR-68 (its remedies), MR-70, MR-82, MR-86.
 //!
 //! **Limits.** At most 64 sources per poller. Nothing is shared between pollers:
 //! one per CPU, each with sources of its own, so a source is never served by two
