@@ -388,7 +388,7 @@ impl Feedback {
     fn reprieve(&mut self, index: usize, now: Instant) -> Change {
         let queue = &mut self.queues[index];
         let timeouts = (1 << queue.timeouts.min(self.config.reprieve_doublings)) - 1;
-        queue.timeouts += 1;
+        queue.timeouts = queue.timeouts.saturating_add(1);
         let until = now + self.config.timeout.saturating_mul(timeouts);
         queue.state = State::Reprieved { until };
         let sources = queue.sources;

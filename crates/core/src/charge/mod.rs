@@ -41,6 +41,8 @@ mod shed;
 mod tournament;
 mod waiting;
 
+use core::time::Duration;
+
 pub use frames::{Frames, FramesConfig, GroupId};
 pub use participants::{Participants, Priority, interrupts};
 pub use share::{Shares, SharesConfig};
@@ -131,6 +133,14 @@ pub type Weight = u32;
 
 /// The greatest [`Weight`].
 pub const WEIGHT_MAX: Weight = 1 << 20;
+
+/// The longest span that is counted at once, 18 minutes: longer ones are cut, so
+/// that a wrong reading cannot make sums run over.
+const SPAN_MAX_NS: u64 = 1 << 40;
+
+fn nanos(span: Duration) -> u64 {
+    span.as_nanos().min(SPAN_MAX_NS.into()) as u64
+}
 
 fn check_weight(weight: Weight) -> Result<(), ConfigError> {
     if (1..=WEIGHT_MAX).contains(&weight) {

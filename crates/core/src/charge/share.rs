@@ -21,7 +21,7 @@ use alloc::vec::Vec;
 use core::time::Duration;
 
 use super::tournament::Tournament;
-use super::{Class, ConsumerId, Guarantees, Weight, check_consumer, check_weight};
+use super::{Class, ConsumerId, Guarantees, Weight, check_consumer, check_weight, nanos};
 use crate::config::ConfigError;
 
 /// Settings of [`Shares`].
@@ -49,7 +49,8 @@ impl SharesConfig {
     }
 }
 
-/// A pass: nanoseconds times [`stride`]. 128 bits never run over.
+/// A pass: nanoseconds times [`stride`]. A charge is below 2⁸⁸, so 128 bits do not
+/// run over.
 type Pass = u128;
 
 /// A pass as far as it decides the order, in 2⁻³² nanoseconds at weight 1: leaves
@@ -65,10 +66,6 @@ fn stride(weight: u64) -> u64 {
 
 fn advance(nanos: u64, stride: u64) -> Pass {
     Pass::from(nanos) * Pass::from(stride)
-}
-
-fn nanos(span: Duration) -> u64 {
-    u64::try_from(span.as_nanos()).unwrap_or(u64::MAX)
 }
 
 /// CPU time charged, and the order of service that follows from it.
@@ -336,6 +333,13 @@ mod tests {
         assert_eq!(serve(&mut shares, 300), [100, 100, 100]);
         shares.reset(A);
         assert_eq!(shares.charged(A), Duration::ZERO);
+    }
+
+    #[test]
+    fn absurd_charges_overflow_nothing() {
+        let mut shares = backlogged([1, 1, 1]);
+        (0..100).for_each(|_| shares.charge(A, Duration::MAX));
+        assert_ne!(shares.poll_next(), Some(A));
     }
 
     #[test]

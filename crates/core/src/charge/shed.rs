@@ -33,7 +33,9 @@
 use alloc::vec::Vec;
 use core::time::Duration;
 
-use super::{Class, ConsumerId, Guarantees, Weight, check_consumer, check_weight};
+use super::{
+    Class, ConsumerId, Guarantees, SPAN_MAX_NS, Weight, check_consumer, check_weight, nanos,
+};
 use crate::config::ConfigError;
 
 /// Whether running processes are preferred while something must be shed.
@@ -77,7 +79,8 @@ impl ShedderConfig {
 pub struct Shedder {
     config: ShedderConfig,
     consumers: Vec<Consumer>,
-    /// The budget of this interval in nanoseconds; `None`: admit everything.
+    /// The budget of this interval in nanoseconds, less what the last one owed;
+    /// `None`: admit everything.
     budget_ns: Option<u64>,
     /// What nobody was expected to ask for.
     pool_ns: u64,
@@ -158,16 +161,16 @@ impl Shedder {
     pub fn admits(&mut self, consumer: ConsumerId, cost: Duration) -> bool {
         let cost_ns = nanos(cost);
         let state = &mut self.consumers[consumer.index()];
-        state.demand_ns = state.demand_ns.saturating_add(cost_ns);
+        state.demand_ns = (state.demand_ns + cost_ns).min(SPAN_MAX_NS);
         let shedding = self.budget_ns.is_some();
         let admitted = match self.config.preference {
             Preference::Only if shedding => state.running,
             _ => !shedding || state.admitted_ns < state.allowance_ns,
         };
         if admitted {
-            state.admitted_ns = state.admitted_ns.saturating_add(cost_ns);
+            state.admitted_ns = (state.admitted_ns + cost_ns).min(SPAN_MAX_NS);
         } else if self.pool_used_ns < self.pool_ns {
-            self.pool_used_ns = self.pool_used_ns.saturating_add(cost_ns);
+            self.pool_used_ns += cost_ns;
             return true;
         }
         admitted
@@ -177,7 +180,7 @@ impl Shedder {
     /// rest of a frame that was begun: it is deducted from what comes.
     pub fn force(&mut self, consumer: ConsumerId, cost: Duration) {
         let state = &mut self.consumers[consumer.index()];
-        state.admitted_ns = state.admitted_ns.saturating_add(nanos(cost));
+        state.admitted_ns = (state.admitted_ns + nanos(cost)).min(SPAN_MAX_NS);
     }
 
     /// An interval begins that may spend `budget` on packets, or any amount. Of
@@ -192,12 +195,13 @@ impl Shedder {
             };
             consumer.admitted_ns = kept;
         }
-        self.budget_ns = budget.map(nanos);
+        // What a whole budget cannot pay back is forgiven.
+        self.budget_ns = budget.map(|budget| nanos(budget).saturating_sub(owed_ns));
         (self.pool_ns, self.pool_used_ns) = (0, 0);
         if let Some(budget_ns) = self.budget_ns
             && self.config.preference != Preference::Only
         {
-            self.divide(budget_ns.saturating_sub(owed_ns));
+            self.divide(budget_ns);
         }
         for consumer in &mut self.consumers {
             consumer.demand_ns = 0;
@@ -212,7 +216,7 @@ impl Shedder {
         };
         let within = |consumer: &Consumer| consumer.admitted_ns.min(consumer.allowance_ns);
         let spent = self.consumers.iter().map(within).sum::<u64>() + self.pool_used_ns;
-        spent.saturating_sub(budget_ns).min(budget_ns)
+        spent.saturating_sub(budget_ns)
     }
 
     fn divide(&mut self, budget_ns: u64) {
@@ -265,10 +269,6 @@ impl Consumer {
             demand: if self.weight == 0 { 0 } else { self.demand_ns },
         }
     }
-}
-
-fn nanos(span: Duration) -> u64 {
-    u64::try_from(span.as_nanos()).unwrap_or(u64::MAX)
 }
 
 /// What somebody asks for, in nanoseconds, and the weight of that.
@@ -494,6 +494,38 @@ mod tests {
             refused(shedder.configure(ConsumerId(0), Class(1), 1)),
             "class"
         );
+    }
+
+    #[test]
+    fn what_is_admitted_beyond_a_reduced_budget_is_paid_back_too() {
+        let mut shedder = shedder(&[1, 1, 1, 1]);
+        interval(&mut shedder, &[3000, 0, 0, 0]);
+        let admitted = interval(&mut shedder, &[3000, 3000, 0, 0]);
+        assert_eq!(admitted, [1000, 250, 0, 0]);
+        let admitted = interval(&mut shedder, &[3000, 3000, 3000, 0]);
+        assert_eq!(
+            admitted,
+            [375, 375, 188, 0],
+            "750, and a quarter of that for who wakes"
+        );
+        let admitted = interval(&mut shedder, &[3000, 3000, 3000, 0]);
+        assert_eq!(
+            admitted[..2],
+            [271, 271],
+            "1000 less that quarter, in three parts"
+        );
+    }
+
+    #[test]
+    fn absurd_costs_overflow_nothing() {
+        let mut shedder = shedder(&[1, 1]);
+        for _ in 0..3 {
+            shedder.on_interval(Some(Duration::MAX));
+            for id in [0, 1].map(ConsumerId) {
+                let _ = shedder.admits(id, Duration::MAX);
+                shedder.force(id, Duration::MAX);
+            }
+        }
     }
 
     #[test]

@@ -262,7 +262,8 @@ impl CpuLimit {
     fn count_open(&mut self, now: Instant) {
         let mut spent = 0u64;
         for cpu in self.cpus.iter_mut().filter(|cpu| cpu.depth > 0) {
-            spent += now.as_nanos().saturating_sub(cpu.since.as_nanos());
+            let span = now.as_nanos().saturating_sub(cpu.since.as_nanos());
+            spent = spent.saturating_add(span);
             cpu.since = cpu.since.max(now);
         }
         self.use_up(spent);
