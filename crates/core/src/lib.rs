@@ -12,8 +12,13 @@
 extern crate alloc;
 
 pub mod aggregation;
+pub mod charge;
 pub mod config;
+pub mod cpu_limit;
 pub mod demux;
+pub mod feedback;
 pub mod pacing;
+pub mod poll;
+pub mod quota;
 pub mod soft_timer;
 pub mod time;

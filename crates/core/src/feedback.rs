@@ -1,0 +1,767 @@
+//! Inhibits or allows a source's input from the state of the queues it fills.
+//!
+//! **Intuition.** A packet that is received and then thrown away at the queue of
+//! a consumer which gets no CPU was received at the consumer's expense. So when a
+//! queue is nearly full its sources stop receiving; arriving packets wait, and
+//! are dropped, in the interface, where that costs nothing, and the consumer gets
+//! the CPU. When it has made room, input goes on.
+//!
+//! **Source.** Mogul & Ramakrishnan, sections 5.1, 6.6.1, 7.1, 9 and 12. Covered:
+//! MR-17, MR-19 (only the sources concerned), MR-20 (two of its three signals,
+//! queue overflow and no progress; the third is [`cpu_limit`](crate::cpu_limit)),
+//! MR-22, MR-44 to MR-47, MR-51, MR-61, MR-72 to MR-75 and MR-83; and LRP-18 for
+//! queues whose source can be stopped.
+//!
+//! **Rules.**
+//! - A queue *inhibits* its sources from the moment a packet fills it to the high
+//!   watermark until it has been drained to the low one ([`Watermarks`]), but for
+//!   no longer than a timeout.
+//! - With several queues on one source, [`Policy`] says whether one of them is
+//!   enough to stop it or whether all must agree.
+//! - With [`FeedbackConfig::stall`], a queue also inhibits when its consumer has taken
+//!   nothing for that long although packets wait.
+//!
+//! **A hung consumer.** The paper's timeout lets input go on after a tick, but
+//! the next packet for the full queue stops it again: a hung consumer leaves the
+//! others one burst per tick. Here every timeout without any progress in between
+//! doubles a reprieve during which the queue may not inhibit (none after the
+//! first, as in the paper, then 1, 3, 7, … timeouts long), so that the others
+//! lose at most every 2ⁿ-th tick to it. One packet taken from the queue ends the
+//! reprieve. It is bounded ([`FeedbackConfig::reprieve_doublings`]) because a consumer
+//! that only looks hung, being starved by the input, must get its ticks.
+//!
+//! **Limits.** Room above the high watermark has to hold a turn's quota, or a
+//! burst overflows it. At most 64 sources (those of one poller). Expired timeouts
+//! are found by a scan of all queues, at most once per timeout span.
+//!
+//! **When it loses.** Stopping a source stops the packets of all its consumers:
+//! with [`Policy::Any`], a slow one slows the fast ones down. A high watermark
+//! leaves less idle capacity, a low one wastes queue. And where the CPU is not
+//! what the consumer waits for (a slow link, a disk), stopping input only moves
+//! the loss.
+
+use alloc::boxed::Box;
+use core::time::Duration;
+
+use crate::config::{ConfigError, Fraction};
+use crate::poll::{SourceId, SourceSet};
+use crate::time::Instant;
+
+/// When a queue inhibits its sources and when it lets them go on, in packets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Watermarks {
+    /// High watermark: inhibit when a packet makes the queue this long; at least 1.
+    pub inhibit_at: u32,
+    /// Low watermark: allow when the queue is this short, below `inhibit_at`.
+    /// `None`: only the timeout allows (the monitor of section 9).
+    pub allow_at: Option<u32>,
+}
+
+impl Watermarks {
+    /// 75 and 25 percent of a queue of `capacity` packets (section 6.6.1).
+    #[must_use]
+    pub fn of_queue(capacity: u32) -> Self {
+        Self::at(
+            capacity,
+            Fraction::from_percent(75),
+            Fraction::from_percent(25),
+        )
+    }
+
+    /// Watermarks at parts of a queue of `capacity` packets, rounded down.
+    #[must_use]
+    pub fn at(capacity: u32, high: Fraction, low: Fraction) -> Self {
+        let part = |fraction: Fraction| fraction.of(capacity.into()) as u32;
+        let inhibit_at = part(high).max(1);
+        Self {
+            inhibit_at,
+            allow_at: Some(part(low).min(inhibit_at - 1)),
+        }
+    }
+
+    /// Inhibits when a queue of `capacity` packets has room for fewer than
+    /// `packets` more, and lets only the timeout allow input again: with eight,
+    /// the packet filter of section 9. Setting [`allow_at`](Self::allow_at) adds
+    /// the direct resumption which the paper misses there.
+    #[must_use]
+    pub fn room_for(capacity: u32, packets: u32) -> Self {
+        Self {
+            inhibit_at: (capacity + 1).saturating_sub(packets).max(1),
+            allow_at: None,
+        }
+    }
+
+    fn validate(self) -> Result<(), ConfigError> {
+        let low = self.allow_at.unwrap_or(0);
+        let error = |field, given: u32, allowed| ConfigError {
+            field,
+            given: given.into(),
+            allowed,
+        };
+        match () {
+            () if self.inhibit_at == 0 => Err(error("inhibit_at", 0, "at least 1")),
+            () if low >= self.inhibit_at => Err(error("allow_at", low, "below `inhibit_at`")),
+            () => Ok(()),
+        }
+    }
+}
+
+/// When a source is inhibited that several queues are filled from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Policy {
+    /// While at least one of them inhibits. Nothing is received that would then
+    /// be discarded (section 12); the fast consumers wait for the slow one.
+    Any,
+    /// While all of them inhibit. The fast consumers go on; packets for full
+    /// queues have to be discarded early.
+    All,
+}
+
+/// Settings of a [`Feedback`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FeedbackConfig {
+    /// Longest time one queue inhibits without a break; above zero. Default one
+    /// tick of 1/1024 s (section 6.6.1).
+    pub timeout: Duration,
+    /// Bound on the reprieve of a hung consumer's queue: 2ⁿ − 1 timeouts, n at
+    /// most 16. 0 is the paper's rule. Default 6.
+    pub reprieve_doublings: u32,
+    /// Time without progress of a consumer with waiting packets after which its
+    /// queue inhibits whatever its length. Default none.
+    pub stall: Option<Duration>,
+    /// See [`Policy`]. Default [`Policy::Any`].
+    pub policy: Policy,
+}
+
+impl Default for FeedbackConfig {
+    fn default() -> Self {
+        Self {
+            timeout: Duration::from_nanos(1_000_000_000 / 1024),
+            reprieve_doublings: 6,
+            stall: None,
+            policy: Policy::Any,
+        }
+    }
+}
+
+impl FeedbackConfig {
+    /// Checks every field.
+    ///
+    /// # Errors
+    ///
+    /// Names the first field that is out of range.
+    pub fn validate(&self) -> Result<(), ConfigError> {
+        let error = |field, given: u32, allowed| ConfigError {
+            field,
+            given: given.into(),
+            allowed,
+        };
+        match () {
+            () if self.timeout.is_zero() => Err(error("timeout", 0, "above zero")),
+            () if self.reprieve_doublings > 16 => {
+                let given = self.reprieve_doublings;
+                Err(error("reprieve_doublings", given, "at most 16"))
+            }
+            () if self.stall.is_some_and(|stall| stall.is_zero()) => {
+                Err(error("stall", 0, "above zero, or none"))
+            }
+            () => Ok(()),
+        }
+    }
+}
+
+/// A queue between the sources and a consumer, as numbered by
+/// [`register`](Feedback::register).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct QueueId(u32);
+
+/// The sources whose input is to be inhibited or allowed now.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[must_use]
+pub struct Change {
+    /// Stop receiving from these.
+    pub inhibit: SourceSet,
+    /// Receive from these again.
+    pub allow: SourceSet,
+}
+
+impl Change {
+    /// Nothing changes.
+    pub const NONE: Self = Self {
+        inhibit: SourceSet::EMPTY,
+        allow: SourceSet::EMPTY,
+    };
+}
+
+/// Watches the queues filled from the sources of one poller.
+#[derive(Clone, Debug)]
+pub struct Feedback {
+    config: FeedbackConfig,
+    queues: Box<[Queue]>,
+    counts: [Count; SourceId::COUNT_MAX],
+    /// No timeout expires before this.
+    next_timeout: Instant,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Queue {
+    watermarks: Watermarks,
+    sources: SourceSet,
+    state: State,
+    /// Timeouts since the consumer last took a packet.
+    timeouts: u32,
+    /// When it last took one, or when the queue last became non-empty.
+    progress_at: Instant,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Unused,
+    Flowing,
+    Inhibiting { until: Instant },
+    Reprieved { until: Instant },
+}
+
+/// Queues filled from one source.
+#[derive(Clone, Copy, Debug, Default)]
+struct Count {
+    queues: u32,
+    inhibiting: u32,
+}
+
+impl Count {
+    fn inhibited(self, policy: Policy) -> bool {
+        match policy {
+            Policy::Any => self.inhibiting > 0,
+            Policy::All => self.inhibiting > 0 && self.inhibiting == self.queues,
+        }
+    }
+}
+
+impl Feedback {
+    /// Room for `queues_max` queues.
+    ///
+    /// # Errors
+    ///
+    /// The config is out of range.
+    pub fn new(config: FeedbackConfig, queues_max: usize) -> Result<Self, ConfigError> {
+        config.validate()?;
+        let unused = Queue {
+            watermarks: Watermarks::of_queue(1),
+            sources: SourceSet::EMPTY,
+            state: State::Unused,
+            timeouts: 0,
+            progress_at: Instant::ZERO,
+        };
+        Ok(Self {
+            config,
+            queues: alloc::vec![unused; queues_max].into_boxed_slice(),
+            counts: [Count::default(); SourceId::COUNT_MAX],
+            next_timeout: Instant::MAX,
+        })
+    }
+
+    /// Adds an empty queue that is filled from `sources`.
+    ///
+    /// With [`Policy::All`] its having room may allow input again.
+    ///
+    /// # Errors
+    ///
+    /// The watermarks contradict each other, or all queues are in use.
+    pub fn register(
+        &mut self,
+        watermarks: Watermarks,
+        sources: SourceSet,
+    ) -> Result<(QueueId, Change), ConfigError> {
+        watermarks.validate()?;
+        let free = |queue: &Queue| queue.state == State::Unused;
+        let Some(index) = self.queues.iter().position(free) else {
+            return Err(ConfigError {
+                field: "queues",
+                given: self.queues.len() as u64 + 1,
+                allowed: "at most `queues_max`",
+            });
+        };
+        self.queues[index] = Queue {
+            watermarks,
+            sources,
+            state: State::Flowing,
+            timeouts: 0,
+            progress_at: Instant::ZERO,
+        };
+        let change = self.recount(sources, |count| count.queues += 1);
+        Ok((QueueId(index as u32), change))
+    }
+
+    /// Removes a queue, and its inhibition.
+    pub fn unregister(&mut self, queue: QueueId) -> Change {
+        let index = queue.0 as usize;
+        let state = core::mem::replace(&mut self.queues[index].state, State::Unused);
+        let inhibiting = u32::from(matches!(state, State::Inhibiting { .. }));
+        let member = u32::from(state != State::Unused);
+        self.recount(self.queues[index].sources, |count| {
+            count.inhibiting -= inhibiting;
+            count.queues -= member;
+        })
+    }
+
+    /// A packet was put on `queue`, which holds `occupancy` now. Of a packet that
+    /// found it full, report the capacity.
+    pub fn on_enqueue(&mut self, queue: QueueId, occupancy: u32, now: Instant) -> Change {
+        let stall = self.config.stall;
+        let state = &mut self.queues[queue.0 as usize];
+        if occupancy <= 1 {
+            state.progress_at = now;
+        }
+        let stalled = stall.is_some_and(|stall| now.saturating_since(state.progress_at) >= stall);
+        if occupancy < state.watermarks.inhibit_at && !stalled {
+            return Change::NONE;
+        }
+        match state.state {
+            State::Flowing => self.inhibit(queue, now),
+            State::Reprieved { until } if now >= until => self.inhibit(queue, now),
+            _ => Change::NONE,
+        }
+    }
+
+    /// The consumer took a packet from `queue`, which holds `occupancy` now.
+    pub fn on_dequeue(&mut self, queue: QueueId, occupancy: u32, now: Instant) -> Change {
+        let state = &mut self.queues[queue.0 as usize];
+        state.progress_at = now;
+        state.timeouts = 0;
+        match state.state {
+            State::Reprieved { .. } => {
+                state.state = State::Flowing;
+                Change::NONE
+            }
+            State::Inhibiting { .. }
+                if state
+                    .watermarks
+                    .allow_at
+                    .is_some_and(|low| occupancy <= low) =>
+            {
+                state.state = State::Flowing;
+                let sources = state.sources;
+                self.recount(sources, |count| count.inhibiting -= 1)
+            }
+            _ => Change::NONE,
+        }
+    }
+
+    /// When [`poll_timeout`](Self::poll_timeout) has to be called, if at all. May
+    /// be too early, never too late.
+    #[must_use]
+    pub fn next_timeout(&self) -> Option<Instant> {
+        (self.next_timeout != Instant::MAX).then_some(self.next_timeout)
+    }
+
+    /// Ends the inhibitions whose timeout has expired at `now`.
+    pub fn poll_timeout(&mut self, now: Instant) -> Change {
+        let mut change = Change::NONE;
+        if now < self.next_timeout {
+            return change;
+        }
+        self.next_timeout = Instant::MAX;
+        for index in 0..self.queues.len() {
+            let State::Inhibiting { until } = self.queues[index].state else {
+                continue;
+            };
+            if until > now {
+                self.next_timeout = self.next_timeout.min(until);
+                continue;
+            }
+            let allowed = self.reprieve(index, now).allow;
+            change.allow = allowed.iter().fold(change.allow, SourceSet::with);
+        }
+        change
+    }
+
+    fn inhibit(&mut self, queue: QueueId, now: Instant) -> Change {
+        let until = now + self.config.timeout;
+        let state = &mut self.queues[queue.0 as usize];
+        state.state = State::Inhibiting { until };
+        let sources = state.sources;
+        self.next_timeout = self.next_timeout.min(until);
+        self.recount(sources, |count| count.inhibiting += 1)
+    }
+
+    fn reprieve(&mut self, index: usize, now: Instant) -> Change {
+        let queue = &mut self.queues[index];
+        let timeouts = (1 << queue.timeouts.min(self.config.reprieve_doublings)) - 1;
+        queue.timeouts = queue.timeouts.saturating_add(1);
+        let until = now + self.config.timeout.saturating_mul(timeouts);
+        queue.state = State::Reprieved { until };
+        let sources = queue.sources;
+        self.recount(sources, |count| count.inhibiting -= 1)
+    }
+
+    /// Applies `edit` to the counts of `sources` and says what that changes.
+    fn recount(&mut self, sources: SourceSet, edit: impl Fn(&mut Count)) -> Change {
+        let policy = self.config.policy;
+        let mut change = Change::NONE;
+        for source in sources.iter() {
+            let count = &mut self.counts[source.index()];
+            let before = count.inhibited(policy);
+            edit(count);
+            match (before, count.inhibited(policy)) {
+                (false, true) => change.inhibit = change.inhibit.with(source),
+                (true, false) => change.allow = change.allow.with(source),
+                _ => {}
+            }
+        }
+        change
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    extern crate std;
+    use std::vec::Vec;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// Time in ticks of the default timeout.
+    fn tick(ticks: u32) -> Instant {
+        Instant::ZERO + FeedbackConfig::default().timeout * ticks
+    }
+
+    fn sources(indices: &[usize]) -> SourceSet {
+        let ids = indices.iter().map(|&i| SourceId::from_index(i).unwrap());
+        ids.fold(SourceSet::EMPTY, SourceSet::with)
+    }
+
+    fn inhibit(indices: &[usize]) -> Change {
+        let inhibit = sources(indices);
+        Change {
+            inhibit,
+            ..Change::NONE
+        }
+    }
+
+    fn allow(indices: &[usize]) -> Change {
+        let allow = sources(indices);
+        Change {
+            allow,
+            ..Change::NONE
+        }
+    }
+
+    fn feedback(
+        config: FeedbackConfig,
+        queues: &[(Watermarks, &[usize])],
+    ) -> (Feedback, Vec<QueueId>) {
+        let mut feedback = Feedback::new(config, queues.len()).unwrap();
+        let ids = queues.iter().map(|(watermarks, from)| {
+            let (id, change) = feedback.register(*watermarks, sources(from)).unwrap();
+            assert_eq!(change, Change::NONE);
+            id
+        });
+        let ids = ids.collect();
+        (feedback, ids)
+    }
+
+    fn of_32() -> Watermarks {
+        Watermarks::of_queue(32)
+    }
+
+    #[test]
+    fn watermarks_are_those_of_the_paper() {
+        let marks = |inhibit_at, allow_at| Watermarks {
+            inhibit_at,
+            allow_at,
+        };
+        assert_eq!(of_32(), marks(24, Some(8)));
+        assert_eq!(Watermarks::of_queue(1), marks(1, Some(0)));
+        // Room for seven more is too little, for eight enough.
+        assert_eq!(Watermarks::room_for(32, 8), marks(25, None));
+        assert_eq!(Watermarks::room_for(4, 8), marks(1, None));
+    }
+
+    #[test]
+    fn configs_name_the_field_that_is_wrong() {
+        let field = |config: FeedbackConfig| config.validate().unwrap_err().field;
+        let default = FeedbackConfig::default();
+        assert_eq!(
+            field(FeedbackConfig {
+                timeout: Duration::ZERO,
+                ..default
+            }),
+            "timeout"
+        );
+        assert_eq!(
+            field(FeedbackConfig {
+                reprieve_doublings: 17,
+                ..default
+            }),
+            "reprieve_doublings"
+        );
+        assert_eq!(
+            field(FeedbackConfig {
+                stall: Some(Duration::ZERO),
+                ..default
+            }),
+            "stall"
+        );
+        let mut feedback = Feedback::new(default, 1).unwrap();
+        let mut refused = |inhibit_at, allow_at| {
+            let marks = Watermarks {
+                inhibit_at,
+                allow_at,
+            };
+            feedback
+                .register(marks, SourceSet::EMPTY)
+                .unwrap_err()
+                .field
+        };
+        assert_eq!(refused(0, None), "inhibit_at");
+        assert_eq!(refused(8, Some(8)), "allow_at");
+        let _ = feedback.register(of_32(), SourceSet::EMPTY).unwrap();
+        let full = feedback.register(of_32(), SourceSet::EMPTY).unwrap_err();
+        assert_eq!((full.field, full.given), ("queues", 2));
+    }
+
+    #[test]
+    fn input_stops_at_the_high_watermark_and_resumes_at_the_low_one() {
+        let (mut feedback, queues) = feedback(FeedbackConfig::default(), &[(of_32(), &[3, 5])]);
+        let now = Instant::ZERO;
+        for occupancy in 1..24 {
+            assert_eq!(feedback.on_enqueue(queues[0], occupancy, now), Change::NONE);
+        }
+        assert_eq!(feedback.on_enqueue(queues[0], 24, now), inhibit(&[3, 5]));
+        assert_eq!(
+            feedback.on_enqueue(queues[0], 25, now),
+            Change::NONE,
+            "once"
+        );
+        for occupancy in (9..25).rev() {
+            assert_eq!(feedback.on_dequeue(queues[0], occupancy, now), Change::NONE);
+        }
+        assert_eq!(feedback.on_dequeue(queues[0], 8, now), allow(&[3, 5]));
+        assert_eq!(feedback.on_dequeue(queues[0], 7, now), Change::NONE);
+    }
+
+    #[test]
+    fn the_monitor_resumes_by_timeout_only_unless_told_otherwise() {
+        let by_timeout = Watermarks::room_for(32, 8);
+        let direct = Watermarks {
+            allow_at: Some(24),
+            ..by_timeout
+        };
+        let (mut feedback, queues) = feedback(
+            FeedbackConfig::default(),
+            &[(by_timeout, &[0]), (direct, &[1])],
+        );
+        let now = Instant::ZERO;
+        for (index, &queue) in queues.iter().enumerate() {
+            assert_eq!(feedback.on_enqueue(queue, 24, now), Change::NONE);
+            assert_eq!(feedback.on_enqueue(queue, 25, now), inhibit(&[index]));
+        }
+        assert_eq!(feedback.on_dequeue(queues[0], 0, now), Change::NONE);
+        assert_eq!(feedback.on_dequeue(queues[1], 24, now), allow(&[1]));
+        assert_eq!(feedback.next_timeout(), Some(tick(1)));
+        assert_eq!(
+            feedback.poll_timeout(tick(1) - Duration::from_nanos(1)),
+            Change::NONE
+        );
+        assert_eq!(feedback.poll_timeout(tick(1)), allow(&[0]));
+        assert_eq!(feedback.next_timeout(), None);
+    }
+
+    #[test]
+    fn a_slow_consumer_inhibits_again_with_the_next_packet_after_the_timeout() {
+        let (mut feedback, queues) = feedback(FeedbackConfig::default(), &[(of_32(), &[0])]);
+        for round in 0..10 {
+            assert_eq!(
+                feedback.on_enqueue(queues[0], 25, tick(round)),
+                inhibit(&[0])
+            );
+            assert_eq!(
+                feedback.on_dequeue(queues[0], 24, tick(round)),
+                Change::NONE
+            );
+            assert_eq!(feedback.poll_timeout(tick(round + 1)), allow(&[0]));
+        }
+    }
+
+    /// Ticks of `ticks` in which the others on its source can receive, while the
+    /// consumer of one full queue takes nothing and packets for it keep coming.
+    fn ticks_left_to_others(reprieve_doublings: u32, ticks: u32) -> u32 {
+        let config = FeedbackConfig {
+            reprieve_doublings,
+            ..FeedbackConfig::default()
+        };
+        let (mut feedback, queues) = feedback(config, &[(of_32(), &[0]), (of_32(), &[0])]);
+        let (mut inhibited, mut left) = (false, 0);
+        for now in 0..ticks {
+            inhibited &= feedback.poll_timeout(tick(now)).allow.is_empty();
+            inhibited |= !feedback
+                .on_enqueue(queues[0], 32, tick(now))
+                .inhibit
+                .is_empty();
+            left += u32::from(!inhibited);
+        }
+        left
+    }
+
+    #[test]
+    fn a_hung_consumer_does_not_block_the_others() {
+        assert_eq!(
+            ticks_left_to_others(0, 6400),
+            0,
+            "the paper's rule: bursts only"
+        );
+        assert!(ticks_left_to_others(6, 6400) > 6400 * 97 / 100);
+        assert!(
+            ticks_left_to_others(6, 6400) < 6400,
+            "it may only look hung"
+        );
+    }
+
+    #[test]
+    fn one_packet_taken_ends_the_reprieve() {
+        let (mut feedback, queues) = feedback(FeedbackConfig::default(), &[(of_32(), &[0])]);
+        assert_eq!(feedback.on_enqueue(queues[0], 32, tick(0)), inhibit(&[0]));
+        assert_eq!(feedback.poll_timeout(tick(1)), allow(&[0]));
+        assert_eq!(feedback.on_enqueue(queues[0], 32, tick(1)), inhibit(&[0]));
+        assert_eq!(feedback.poll_timeout(tick(2)), allow(&[0]));
+        assert_eq!(
+            feedback.on_enqueue(queues[0], 32, tick(2)),
+            Change::NONE,
+            "reprieved"
+        );
+        assert_eq!(feedback.on_dequeue(queues[0], 31, tick(2)), Change::NONE);
+        assert_eq!(feedback.on_enqueue(queues[0], 32, tick(2)), inhibit(&[0]));
+    }
+
+    #[test]
+    fn no_progress_inhibits_a_queue_that_is_not_full() {
+        let stall = Some(FeedbackConfig::default().timeout * 4);
+        let config = FeedbackConfig {
+            stall,
+            ..FeedbackConfig::default()
+        };
+        let (mut feedback, queues) = feedback(config, &[(of_32(), &[0])]);
+        assert_eq!(feedback.on_enqueue(queues[0], 1, tick(100)), Change::NONE);
+        assert_eq!(feedback.on_enqueue(queues[0], 2, tick(103)), Change::NONE);
+        assert_eq!(feedback.on_dequeue(queues[0], 1, tick(103)), Change::NONE);
+        assert_eq!(feedback.on_enqueue(queues[0], 2, tick(106)), Change::NONE);
+        assert_eq!(feedback.on_enqueue(queues[0], 3, tick(107)), inhibit(&[0]));
+        assert_eq!(feedback.on_dequeue(queues[0], 2, tick(107)), allow(&[0]));
+    }
+
+    #[test]
+    fn any_full_queue_stops_a_source_or_all_must_agree() {
+        let queues: [(Watermarks, &[usize]); 2] = [(of_32(), &[0, 1]), (of_32(), &[1])];
+        let now = Instant::ZERO;
+        let (mut any, ids) = feedback(FeedbackConfig::default(), &queues);
+        assert_eq!(any.on_enqueue(ids[0], 24, now), inhibit(&[0, 1]));
+        assert_eq!(any.on_enqueue(ids[1], 24, now), Change::NONE);
+        assert_eq!(any.on_dequeue(ids[0], 8, now), allow(&[0]));
+        assert_eq!(any.on_dequeue(ids[1], 8, now), allow(&[1]));
+
+        let policy = Policy::All;
+        let (mut all, ids) = feedback(
+            FeedbackConfig {
+                policy,
+                ..FeedbackConfig::default()
+            },
+            &queues,
+        );
+        assert_eq!(all.on_enqueue(ids[0], 24, now), inhibit(&[0]));
+        assert_eq!(all.on_enqueue(ids[1], 24, now), inhibit(&[1]));
+        assert_eq!(all.on_dequeue(ids[1], 8, now), allow(&[1]));
+        assert_eq!(
+            all.unregister(ids[1]),
+            inhibit(&[1]),
+            "only the full one is left"
+        );
+        let (_, change) = all.register(of_32(), sources(&[1])).unwrap();
+        assert_eq!(change, allow(&[1]));
+    }
+
+    #[test]
+    fn a_queue_takes_its_inhibition_with_it() {
+        let (mut feedback, queues) = feedback(FeedbackConfig::default(), &[(of_32(), &[0])]);
+        assert_eq!(feedback.on_enqueue(queues[0], 24, tick(0)), inhibit(&[0]));
+        assert_eq!(feedback.unregister(queues[0]), allow(&[0]));
+        assert_eq!(feedback.unregister(queues[0]), Change::NONE);
+        assert_eq!(feedback.poll_timeout(tick(9)), Change::NONE);
+    }
+
+    #[derive(Clone, Debug)]
+    enum Op {
+        Enqueue(usize),
+        Dequeue(usize),
+        Tick(u32),
+    }
+
+    /// Plays `ops` on queues 0 to 2, filled from sources {0}, {0, 1} and {1}, and
+    /// checks at every step what follows from the rules alone.
+    fn play(policy: Policy, ops: Vec<Op>) {
+        let fills: [&[usize]; 3] = [&[0], &[0, 1], &[1]];
+        let config = FeedbackConfig {
+            policy,
+            reprieve_doublings: 0,
+            ..FeedbackConfig::default()
+        };
+        let (mut feedback, ids) = feedback(config, &fills.map(|from| (of_32(), from)));
+        let mut length = [0u32; 3];
+        let mut since: [Option<u32>; 3] = [None; 3];
+        let (mut now, mut inhibited) = (0, SourceSet::EMPTY);
+        for op in ops {
+            let change = match op {
+                Op::Enqueue(queue) => {
+                    length[queue] = (length[queue] + 1).min(32);
+                    if length[queue] >= 24 && since[queue].is_none() {
+                        since[queue] = Some(now);
+                    }
+                    feedback.on_enqueue(ids[queue], length[queue], tick(now))
+                }
+                Op::Dequeue(queue) if length[queue] > 0 => {
+                    length[queue] -= 1;
+                    since[queue] = since[queue].filter(|_| length[queue] > 8);
+                    feedback.on_dequeue(ids[queue], length[queue], tick(now))
+                }
+                Op::Dequeue(_) => Change::NONE,
+                Op::Tick(ticks) => {
+                    now += ticks;
+                    since
+                        .iter_mut()
+                        .for_each(|since| *since = since.filter(|at| *at == now));
+                    feedback.poll_timeout(tick(now))
+                }
+            };
+            let expected = (0..2).filter(|source| {
+                let mut filled = (0..3).filter(|&queue| fills[queue].contains(source));
+                match policy {
+                    Policy::Any => filled.any(|queue| since[queue].is_some()),
+                    Policy::All => filled.all(|queue| since[queue].is_some()),
+                }
+            });
+            let expected = sources(&expected.collect::<Vec<_>>());
+            let kept = inhibited
+                .iter()
+                .filter(|&source| !change.allow.contains(source));
+            inhibited = kept
+                .chain(change.inhibit.iter())
+                .fold(SourceSet::EMPTY, SourceSet::with);
+            assert_eq!(inhibited, expected);
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn sources_are_inhibited_exactly_while_their_queues_say_so(
+            all in any::<bool>(),
+            ops in prop::collection::vec(prop_oneof![
+                8 => (0..3usize).prop_map(Op::Enqueue),
+                5 => (0..3usize).prop_map(Op::Dequeue),
+                1 => (0..2u32).prop_map(Op::Tick),
+            ], 0..600),
+        ) {
+            play(if all { Policy::All } else { Policy::Any }, ops);
+        }
+    }
+}

@@ -1,0 +1,125 @@
+//! After construction no decision of `poll`, `quota`, `feedback`, `cpu_limit` and
+//! `charge` allocates: each runs here with tables full and empty, and every
+//! allocation of the thread is counted.
+
+use std::time::Duration;
+
+use plimsoll_core::charge::{
+    Class, ConsumerId, Frames, FramesConfig, GroupId, Participants, Priority, Shares, SharesConfig,
+    Shedder, ShedderConfig, Waiting,
+};
+use plimsoll_core::cpu_limit::{CpuLimit, CpuLimitConfig, SampledLimit, SampledLimitConfig};
+use plimsoll_core::feedback::{Feedback, FeedbackConfig, Watermarks};
+use plimsoll_core::poll::{Directions, Driver, Interrupts, Poller, PollerConfig, SourceSet};
+use plimsoll_core::quota::{Quota, QuotaConfig};
+use plimsoll_core::time::Instant;
+
+const COUNT: u32 = 64;
+const US: Duration = Duration::from_micros(1);
+
+/// Allocations made by `work`.
+fn allocations(work: impl FnOnce()) -> u64 {
+    allocation_counter::measure(work).count_total
+}
+
+fn at(micros: u64) -> Instant {
+    Instant::from_nanos(micros * 1000)
+}
+
+#[test]
+fn the_counter_counts() {
+    let allocated = allocations(|| drop(std::hint::black_box(Box::new(1))));
+    assert_eq!(allocated, 1);
+}
+
+#[test]
+fn polling_allocates_nothing() {
+    let mut poller = Poller::new(PollerConfig::default(), Instant::ZERO).unwrap();
+    let mut quota = Quota::new(QuotaConfig::default()).unwrap();
+    let allocated = allocations(|| {
+        for _ in 0..COUNT {
+            let driver = Driver::Polled(Interrupts::Shared);
+            let source = poller.register(driver).unwrap();
+            let _ = poller.on_interrupt(source, Directions::BOTH);
+            let _ = poller.inhibit_input(source);
+            poller.allow_input(source);
+        }
+        poller.register(Driver::Unmodified).unwrap_err();
+        for step in 0..10_000 {
+            if let Some(turn) = poller.poll_next(at(step)) {
+                let _ = poller.on_turn_done(turn, 8, step < 5000);
+            }
+            let _ = poller.inhibit_all_input();
+            poller.allow_all_input();
+            quota.on_interval(step * 1000 % 777, step % 100 != 0);
+        }
+    });
+    assert_eq!(allocated, 0);
+}
+
+#[test]
+fn stopping_input_allocates_nothing() {
+    let mut feedback = Feedback::new(FeedbackConfig::default(), COUNT as usize).unwrap();
+    let mut limit = CpuLimit::new(CpuLimitConfig::default(), Instant::ZERO).unwrap();
+    let mut sampled = SampledLimit::new(SampledLimitConfig::default()).unwrap();
+    let sources = SourceSet::EMPTY;
+    let allocated = allocations(|| {
+        for round in 0..4 {
+            let mut queues = [None; COUNT as usize];
+            for queue in &mut queues {
+                let (id, _) = feedback
+                    .register(Watermarks::of_queue(32), sources)
+                    .unwrap();
+                let _ = feedback.on_enqueue(id, 32, at(round * 2000));
+                *queue = Some(id);
+            }
+            let _ = feedback.poll_timeout(at(round * 2000 + 1000));
+            for queue in queues.into_iter().flatten() {
+                let _ = feedback.on_dequeue(queue, 0, at(round * 2000 + 1000));
+                let _ = feedback.unregister(queue);
+            }
+        }
+        for step in 0..10_000 {
+            limit.on_enter(0, at(step * 100));
+            let _ = limit.on_exit(0, at(step * 100 + 90));
+            let _ = limit.on_idle(at(step * 100 + 95));
+            let _ = sampled.on_tick(step % 7 != 0);
+        }
+    });
+    assert_eq!(allocated, 0);
+}
+
+#[test]
+fn charging_and_shedding_allocate_nothing() {
+    let mut shares = Shares::new(SharesConfig::new(COUNT as usize));
+    let mut shedder = Shedder::new(ShedderConfig::new(COUNT as usize));
+    let mut waiting = Waiting::new(COUNT as usize);
+    let mut frames = Frames::new(FramesConfig::new(COUNT as usize));
+    let mut group = Participants::new(COUNT as usize);
+    let allocated = allocations(|| {
+        for id in (0..COUNT).map(ConsumerId) {
+            shares.configure(id, Class::BEST_EFFORT, 1 + id.0).unwrap();
+            shedder.configure(id, Class::BEST_EFFORT, 1 + id.0).unwrap();
+            group.set(id, Priority(id.0)).unwrap();
+            shares.on_backlog(id);
+            waiting.on_block(id);
+        }
+        group.set(ConsumerId(COUNT), Priority(1)).unwrap_err();
+        for step in 0..10_000 {
+            let id = ConsumerId(step % COUNT);
+            if let Some(next) = shares.poll_next() {
+                shares.on_served(next, US, step % 3 != 0);
+            }
+            shares.on_backlog(id);
+            let _ = shedder.admits(id, US);
+            if step % 100 == 0 {
+                shedder.on_interval(Some(US * 10));
+            }
+            waiting.on_enqueue(id);
+            waiting.on_dequeue(id);
+            let _ = frames.keeps(GroupId(id.0), u64::from(step / 50), step % 11 == 0);
+            group.set(id, Priority(step)).unwrap();
+        }
+    });
+    assert_eq!(allocated, 0);
+}
