@@ -22,5 +22,19 @@ lint:
 unit:
 	$(CARGO) test --workspace --locked
 
+# Every bench, each with its JSON document under target/bench.
+bench: bench-core
+
+# What a decision costs, in ns, beside its best peers (a few minutes). The old
+# measurements go first: a bench that fails must not be reported from before.
+CORE_BENCHES = timers
+CRITERION_DIR = $(CURDIR)/target/bench/criterion
+
+bench-core:
+	$(CARGO) bench --locked -p plimsoll-core --no-run
+	rm -rf $(CRITERION_DIR)
+	CRITERION_HOME=$(CRITERION_DIR) $(CARGO) bench --locked -p plimsoll-core $(CORE_BENCHES:%=--bench %)
+	$(CARGO) bench --locked -p plimsoll-core --bench report -- $(CRITERION_DIR) $(CURDIR)/target/bench/core.json
+
 clean:
 	$(CARGO) clean

@@ -13,4 +13,5 @@ extern crate alloc;
 
 pub mod config;
 pub mod demux;
+pub mod soft_timer;
 pub mod time;

@@ -1,0 +1,240 @@
+//! Turns criterion's measurements of this crate into the figures it promises.
+//!
+//! Runs after the benches: reads what criterion stored, compares the medians
+//! with `goals.toml`, prints a table with the peers beside ours and writes one
+//! JSON document (`schema`, `machine`, `results`, `goals`). It exits with 0
+//! also when goals are missed; a goal whose bench did not run is `met: null`.
+//!
+//! `cargo bench --bench report -- CRITERION_DIR OUTPUT_JSON`. Under
+//! `cargo test` it only checks that `goals.toml` is sound.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::{env, error, fs, thread};
+
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+type Outcome<T> = Result<T, Box<dyn error::Error>>;
+
+const SCHEMA: &str = "plimsoll/bench-core/1";
+const GOALS: &str = include_str!("goals.toml");
+
+fn main() -> Outcome<()> {
+    let goals = parse_goals(GOALS)?;
+    if !env::args().any(|arg| arg == "--bench") {
+        println!("{} goals are sound", goals.len());
+        return Ok(());
+    }
+    let paths: Vec<PathBuf> = env::args()
+        .skip(1)
+        .filter(|arg| !arg.starts_with("--"))
+        .map(PathBuf::from)
+        .collect();
+    let [criterion, output] = paths.as_slice() else {
+        return Err("usage: report CRITERION_DIR OUTPUT_JSON".into());
+    };
+    let mut results = BTreeMap::new();
+    collect_results(criterion, &mut results)?;
+    if let Some(folder) = output.parent() {
+        fs::create_dir_all(folder)?;
+    }
+    let document = document(&goals, &results)?;
+    fs::write(output, serde_json::to_string_pretty(&document)? + "\n")?;
+    print_table(&goals, &results);
+    println!("\nwritten to {}", output.display());
+    Ok(())
+}
+
+/// One line of `goals.toml`.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Goal {
+    /// Criterion's id of the decision: `module/decision`.
+    id: String,
+    /// The decision in words.
+    what: String,
+    /// Allowed median of one operation in ns.
+    at_most_ns: f64,
+    /// Whether every peer measured beside it must be slower.
+    #[serde(default)]
+    beats_peers: bool,
+}
+
+fn parse_goals(text: &str) -> Outcome<Vec<Goal>> {
+    #[derive(Deserialize)]
+    struct File {
+        goal: Vec<Goal>,
+    }
+    let goals = toml::from_str::<File>(text)?.goal;
+    let mut seen = BTreeSet::new();
+    for goal in &goals {
+        if goal.id.split('/').count() != 2 {
+            return Err(format!("goals.toml: {}: an id is module/decision", goal.id).into());
+        }
+        if !seen.insert(&goal.id) {
+            return Err(format!("goals.toml: {} appears twice", goal.id).into());
+        }
+        if !goal.at_most_ns.is_finite() || goal.at_most_ns <= 0.0 {
+            return Err(format!("goals.toml: {}: at_most_ns must be above 0", goal.id).into());
+        }
+    }
+    Ok(goals)
+}
+
+/// What criterion measured for one id, in ns per operation.
+struct Measurement {
+    median: f64,
+    runs: Vec<f64>,
+}
+
+/// Walks criterion's folder: each measurement is a folder `new` with the files
+/// `benchmark.json` (who), `estimates.json` (median) and `sample.json` (runs).
+fn collect_results(folder: &Path, into: &mut BTreeMap<String, Measurement>) -> Outcome<()> {
+    let entries = fs::read_dir(folder).map_err(|e| format!("{}: {e}", folder.display()))?;
+    for entry in entries {
+        let path = entry?.path();
+        if !path.is_dir() {
+            continue;
+        }
+        if path.ends_with("new") && path.join("benchmark.json").exists() {
+            let (id, measurement) = read_measurement(&path)?;
+            into.insert(id, measurement);
+        } else {
+            collect_results(&path, into)?;
+        }
+    }
+    Ok(())
+}
+
+fn read_measurement(folder: &Path) -> Outcome<(String, Measurement)> {
+    let benchmark = read_json(&folder.join("benchmark.json"))?;
+    let estimates = read_json(&folder.join("estimates.json"))?;
+    let sample = read_json(&folder.join("sample.json"))?;
+    let malformed = || format!("{}: not what criterion writes", folder.display());
+    let id = benchmark["full_id"].as_str().ok_or_else(malformed)?;
+    // Criterion counts iterations; an iteration of several operations says so.
+    let operations = benchmark["throughput"]["Elements"].as_f64().unwrap_or(1.0);
+    let median = estimates["median"]["point_estimate"]
+        .as_f64()
+        .ok_or_else(malformed)?;
+    let numbers = |key: &str| -> Option<Vec<f64>> {
+        sample[key].as_array()?.iter().map(Value::as_f64).collect()
+    };
+    let iterations = numbers("iters").ok_or_else(malformed)?;
+    let times = numbers("times").ok_or_else(malformed)?;
+    let measurement = Measurement {
+        median: median / operations,
+        runs: times
+            .iter()
+            .zip(&iterations)
+            .map(|(time, iterations)| time / iterations / operations)
+            .collect(),
+    };
+    Ok((id.to_owned(), measurement))
+}
+
+fn read_json(path: &Path) -> Outcome<Value> {
+    let text = fs::read_to_string(path).map_err(|e| format!("{}: {e}", path.display()))?;
+    Ok(serde_json::from_str(&text).map_err(|e| format!("{}: {e}", path.display()))?)
+}
+
+/// The peers measured beside `id`: their names and measurements.
+fn peers<'a>(
+    id: &'a str,
+    results: &'a BTreeMap<String, Measurement>,
+) -> impl Iterator<Item = (&'a str, &'a Measurement)> {
+    results.iter().filter_map(move |(other, measurement)| {
+        let peer = other.strip_prefix(id)?.strip_prefix('/')?;
+        Some((peer, measurement))
+    })
+}
+
+fn document(goals: &[Goal], results: &BTreeMap<String, Measurement>) -> Outcome<Value> {
+    let mut checked = Vec::new();
+    for goal in goals {
+        let measured = results.get(&goal.id);
+        checked.push(check(&goal.id, &goal.what, goal.at_most_ns, measured));
+        for (peer, theirs) in peers(&goal.id, results).filter(|_| goal.beats_peers) {
+            let id = format!("{}/beats/{peer}", goal.id);
+            let what = format!("{}: faster than {peer}", goal.what);
+            checked.push(check(&id, &what, theirs.median, measured));
+        }
+    }
+    let results: Vec<Value> = results
+        .iter()
+        .map(|(id, m)| json!({"id": id, "median": m.median, "unit": "ns", "runs": m.runs}))
+        .collect();
+    Ok(json!({
+        "schema": SCHEMA,
+        "machine": machine()?,
+        "results": results,
+        "goals": checked,
+    }))
+}
+
+/// One entry of `goals`: `measured` at most `limit` ns per operation.
+fn check(id: &str, what: &str, limit: f64, measured: Option<&Measurement>) -> Value {
+    let mut goal = json!({"id": id, "what": what, "goal": limit, "unit": "ns"});
+    match measured {
+        Some(measurement) => {
+            goal["measured"] = json!(measurement.median);
+            goal["met"] = json!(measurement.median <= limit);
+            goal["runs"] = json!(measurement.runs);
+        }
+        None => {
+            goal["measured"] = Value::Null;
+            goal["met"] = Value::Null;
+            goal["why"] = json!("its bench did not run");
+        }
+    }
+    goal
+}
+
+fn machine() -> Outcome<Value> {
+    let kernel = fs::read_to_string("/proc/sys/kernel/osrelease")?;
+    let cpuinfo = fs::read_to_string("/proc/cpuinfo")?;
+    let model = cpuinfo
+        .lines()
+        .find_map(|line| line.strip_prefix("model name")?.split_once(": "))
+        .map(|(_, model)| model);
+    Ok(json!({
+        "kernel": kernel.trim(),
+        "cpus": thread::available_parallelism()?.get(),
+        "cpu_model": model,
+        "link_kind": null,
+    }))
+}
+
+fn print_table(goals: &[Goal], results: &BTreeMap<String, Measurement>) {
+    println!(
+        "{:<58} {:>10} {:>10}  met",
+        "decision", "median ns", "goal ns"
+    );
+    for goal in goals {
+        let Some(ours) = results.get(&goal.id) else {
+            println!(
+                "{:<58} {:>10} {:>10.1}  not measured",
+                goal.id, "-", goal.at_most_ns
+            );
+            continue;
+        };
+        let verdict = |met| if met { "yes" } else { "NO" };
+        let met = verdict(ours.median <= goal.at_most_ns);
+        println!(
+            "{:<58} {:>10.2} {:>10.1}  {met}",
+            goal.id, ours.median, goal.at_most_ns
+        );
+        for (peer, theirs) in peers(&goal.id, results) {
+            let slower = theirs.median / ours.median;
+            println!(
+                "    {peer:<54} {:>10.2}  {slower:>8.1} x ours",
+                theirs.median
+            );
+        }
+    }
+    let has_goal = |id: &str| goals.iter().any(|goal| id.starts_with(&goal.id));
+    for (id, measurement) in results.iter().filter(|(id, _)| !has_goal(id)) {
+        println!("{id:<58} {:>10.2} {:>10}", measurement.median, "-");
+    }
+}
