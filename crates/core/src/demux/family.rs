@@ -49,28 +49,32 @@ pub(super) struct DatagramKey<A> {
 }
 
 impl<A: Address> Key for Place<A> {
+    #[inline]
     fn feed(&self, hasher: &mut SipHasher13) {
         self.address.feed_one(self.port.bits(), hasher);
     }
 }
 
 impl Key for Port {
+    #[inline]
     fn feed(&self, hasher: &mut SipHasher13) {
-        hasher.write_u64(u64::from(self.bits()));
+        hasher.write_u32(self.bits());
     }
 }
 
 impl<A: Address> Key for Flow<A> {
+    #[inline]
     fn feed(&self, hasher: &mut SipHasher13) {
-        let ports = u64::from(self.local_port) << 16 | u64::from(self.remote_port);
+        let ports = u32::from(self.local_port) << 16 | u32::from(self.remote_port);
         self.local.feed_two(self.remote, ports, hasher);
     }
 }
 
 impl<A: Address> Key for DatagramKey<A> {
+    #[inline]
     fn feed(&self, hasher: &mut SipHasher13) {
-        let rest = u64::from(self.protocol) << 32 | u64::from(self.id);
-        self.source.feed_two(self.destination, rest, hasher);
+        self.source.feed_two(self.destination, self.id, hasher);
+        hasher.write_u8(self.protocol);
     }
 }
 

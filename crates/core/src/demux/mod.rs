@@ -371,11 +371,11 @@ impl Demux {
     }
 
     fn classify_ipv6(&mut self, packet: &[u8], now: Instant) -> Result<Classified, Kind> {
-        let datagram = parse::ipv6(packet)?;
+        let mut datagram = parse::ipv6(packet)?;
         let Some(reach) = self.v6.reach(datagram.destination) else {
             return Ok(self.shared.forward(datagram.dscp));
         };
-        let datagram = parse::extensions(datagram)?;
+        parse::extensions(&mut datagram)?;
         self.v6.classify(&self.shared, reach, &datagram, now)
     }
 

@@ -67,6 +67,7 @@ pub(super) struct Ports {
 }
 
 /// Strips the Ethernet header and up to two VLAN tags.
+#[inline]
 pub(super) fn link(frame: &[u8]) -> Result<Link<'_>, Kind> {
     let ethernet = EthernetFrame::new_checked(frame).map_err(|_| Kind::Malformed)?;
     let mut ethertype = ethernet.ethertype();
@@ -92,6 +93,7 @@ pub(super) fn link(frame: &[u8]) -> Result<Link<'_>, Kind> {
 
 /// The IPv4 header. The payload ends where the total length says, so Ethernet
 /// padding is cut off.
+#[inline]
 pub(super) fn ipv4(packet: &[u8]) -> Result<Datagram<'_, Ipv4Addr>, Kind> {
     let packet = Ipv4Packet::new_checked(packet).map_err(|_| Kind::Malformed)?;
     if packet.version() != 4 {
@@ -114,6 +116,7 @@ pub(super) fn ipv4(packet: &[u8]) -> Result<Datagram<'_, Ipv4Addr>, Kind> {
 }
 
 /// The fixed IPv6 header; the payload still begins with extension headers.
+#[inline]
 pub(super) fn ipv6(packet: &[u8]) -> Result<Datagram<'_, Ipv6Addr>, Kind> {
     let packet = Ipv6Packet::new_checked(packet).map_err(|_| Kind::Malformed)?;
     if packet.version() != 6 {
@@ -131,9 +134,7 @@ pub(super) fn ipv6(packet: &[u8]) -> Result<Datagram<'_, Ipv6Addr>, Kind> {
 
 /// Walks IPv6 extension headers up to the transport header, or up to the
 /// fragment header of a later fragment, behind which there are none.
-pub(super) fn extensions<'a>(
-    mut datagram: Datagram<'a, Ipv6Addr>,
-) -> Result<Datagram<'a, Ipv6Addr>, Kind> {
+pub(super) fn extensions(datagram: &mut Datagram<'_, Ipv6Addr>) -> Result<(), Kind> {
     if datagram.payload.is_empty() {
         // A jumbogram (RFC 2675), or nothing at all.
         return Err(Kind::Other);
@@ -169,7 +170,7 @@ pub(super) fn extensions<'a>(
             break;
         }
     }
-    Ok(datagram)
+    Ok(())
 }
 
 /// Length of a header of options or of routing; all of it is there.
@@ -195,6 +196,7 @@ fn fragment(bytes: &[u8]) -> Result<Part, Kind> {
 }
 
 /// A whole UDP datagram.
+#[inline]
 pub(super) fn udp(payload: &[u8]) -> Result<Ports, Kind> {
     let udp = UdpPacket::new_checked(payload).map_err(|_| Kind::Malformed)?;
     udp_ports(&udp)
@@ -225,6 +227,7 @@ fn udp_ports(udp: &UdpPacket<&[u8]>) -> Result<Ports, Kind> {
 
 /// Ports of a TCP segment, and whether it asks for a new connection: SYN
 /// without ACK, RST and FIN.
+#[inline]
 pub(super) fn tcp(payload: &[u8]) -> Result<(Ports, bool), Kind> {
     let tcp = TcpPacket::new_checked(payload).map_err(|_| Kind::Malformed)?;
     let ports = Ports {

@@ -31,6 +31,7 @@ impl core::fmt::Debug for Seed {
 }
 
 impl Seed {
+    #[inline]
     pub(super) fn hash<K: Key>(self, key: &K) -> u64 {
         let mut hasher = SipHasher13::new_with_keys(self.0[0], self.0[1]);
         key.feed(&mut hasher);
@@ -40,40 +41,45 @@ impl Seed {
 
 /// What can be looked up.
 pub(super) trait Key: Copy + Eq {
-    /// Gives all of the key to the hash, in words of 64 bits.
+    /// Gives all of the key to the hash: words of 64 bits first, at most 7
+    /// bytes last, which then cost nothing more.
     fn feed(&self, hasher: &mut SipHasher13);
 }
 
 /// IPv4 or IPv6 addresses, packed tightly for the hash.
 pub(super) trait Address: Copy + Ord {
     fn feed_one(self, rest: u32, hasher: &mut SipHasher13);
-    fn feed_two(self, other: Self, rest: u64, hasher: &mut SipHasher13);
+    fn feed_two(self, other: Self, rest: u32, hasher: &mut SipHasher13);
 }
 
 impl Address for Ipv4Addr {
+    #[inline]
     fn feed_one(self, rest: u32, hasher: &mut SipHasher13) {
         hasher.write_u64(u64::from(self.to_bits()) << 32 | u64::from(rest));
     }
 
-    fn feed_two(self, other: Self, rest: u64, hasher: &mut SipHasher13) {
+    #[inline]
+    fn feed_two(self, other: Self, rest: u32, hasher: &mut SipHasher13) {
         hasher.write_u64(u64::from(self.to_bits()) << 32 | u64::from(other.to_bits()));
-        hasher.write_u64(rest);
+        hasher.write_u32(rest);
     }
 }
 
 impl Address for Ipv6Addr {
+    #[inline]
     fn feed_one(self, rest: u32, hasher: &mut SipHasher13) {
         hasher.write_u64((self.to_bits() >> 64) as u64);
         hasher.write_u64(self.to_bits() as u64);
-        hasher.write_u64(u64::from(rest));
+        hasher.write_u32(rest);
     }
 
-    fn feed_two(self, other: Self, rest: u64, hasher: &mut SipHasher13) {
+    #[inline]
+    fn feed_two(self, other: Self, rest: u32, hasher: &mut SipHasher13) {
         hasher.write_u64((self.to_bits() >> 64) as u64);
         hasher.write_u64(self.to_bits() as u64);
         hasher.write_u64((other.to_bits() >> 64) as u64);
         hasher.write_u64(other.to_bits() as u64);
-        hasher.write_u64(rest);
+        hasher.write_u32(rest);
     }
 }
 
@@ -98,6 +104,7 @@ impl<K: Key, V> Table<K, V> {
         }
     }
 
+    #[inline]
     pub(super) fn get(&self, key: &K) -> Option<&V> {
         if self.slots.is_empty() {
             return None;
