@@ -623,11 +623,14 @@ fn extensions(mut packet: Packet<'_>) -> Result<Packet<'_>, Kind> {
             0 | 43 | 44 | 51 | 60 => {}
             _ => return Ok(packet),
         }
-        if walked.len() == 8 || packet.protocol.0 == 44 && walked.contains(&44) {
+        if walked.len() == 8 {
+            return Err(Kind::Other);
+        }
+        let (next, bytes) = extension(&mut packet)?;
+        if packet.protocol.0 == 44 && walked.contains(&44) {
             return Err(Kind::Other);
         }
         walked.push(packet.protocol.0);
-        let (next, bytes) = extension(&mut packet)?;
         packet.protocol = next;
         packet.payload = &packet.payload[bytes..];
         if let Part::Later(_) = packet.part {

@@ -11,6 +11,7 @@ use plimsoll_packets::agreement::{
 use plimsoll_packets::corpus::{Expected, corpus};
 use plimsoll_packets::host::Host;
 use proptest::prelude::*;
+use proptest::test_runner::RngSeed;
 
 /// Nothing in the corpus makes a memory of this size forget.
 fn roomy() -> DemuxConfig {
@@ -64,7 +65,13 @@ fn demux_and_model_agree_on_the_whole_corpus_and_with_its_answers() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(2000))]
+    // Fixed seeds: a failure here is this commit's; fuzzing looks further.
+    #![proptest_config(ProptestConfig {
+        cases: 2000,
+        rng_seed: RngSeed::Fixed(1996),
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    })]
 
     #[test]
     fn they_agree_on_random_frames(bytes in prop::collection::vec(any::<u8>(), 0..2048)) {

@@ -185,6 +185,15 @@ mod tests {
     }
 
     #[test]
+    fn a_key_expires_though_others_live() {
+        let mut memory = memory(8);
+        memory.insert(1, 'a', Instant::ZERO);
+        memory.insert(2, 'b', Instant::ZERO + LIFETIME);
+        assert_eq!(memory.get(&1, Instant::ZERO + LIFETIME), None);
+        assert_eq!(memory.get(&2, Instant::ZERO + LIFETIME), Some('b'));
+    }
+
+    #[test]
     fn a_newcomer_displaces_the_oldest_of_its_set() {
         let mut memory = memory(WAYS);
         for key in 0..20 {

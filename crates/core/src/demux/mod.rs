@@ -39,9 +39,9 @@
 //!    (60), authentication (51) and fragment (44) headers are walked, in any
 //!    order. Then, for the header that is next: 50 (encrypted) and 59 (nothing
 //!    follows) are other; any of those five is other if eight have been walked
-//!    already; a second fragment header is other; a header that is longer than
-//!    what is left is malformed, and so is an authentication header whose
-//!    length field is 0, which is less than its fixed part. Behind the fragment
+//!    already; a header that is longer than what is left is malformed, and so
+//!    is an authentication header whose length field is 0, which is less than
+//!    its fixed part; a second fragment header is other. Behind the fragment
 //!    header of a later fragment (offset not 0) nothing is walked.
 //! 7. **Fragments.** IPv4: "more fragments" or an offset. IPv6: a fragment
 //!    header with either; one with neither (an atomic fragment, RFC 6946)

@@ -156,10 +156,12 @@ pub(super) fn extensions(datagram: &mut Datagram<'_, Ipv6Addr>) -> Result<(), Ki
                 options_bytes(datagram.payload)?
             }
             IpProtocol::IpSecAh => authentication_bytes(datagram.payload)?,
-            IpProtocol::Ipv6Frag if fragment_seen => return Err(Kind::Other),
             IpProtocol::Ipv6Frag => {
-                fragment_seen = true;
                 datagram.part = fragment(datagram.payload)?;
+                if fragment_seen {
+                    return Err(Kind::Other);
+                }
+                fragment_seen = true;
                 EXTENSION_BYTES
             }
             _ => break,
