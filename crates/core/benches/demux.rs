@@ -123,9 +123,9 @@ fn connections(c: &mut Criterion) {
     tcp_connections(c, "tcp_connection_ipv6", SocketAddr::new(V6.into(), 80));
 }
 
-/// UDP sockets at 10,000 ports, each found by one look-up more than the one
-/// before: own address, wildcard, wildcard of the other family. Connected
-/// sockets are in the way, and so is a socket at a specific address.
+/// UDP sockets at 10,000 ports: at the destination's own address, at its
+/// wildcard, at the other family's. Connected sockets are looked through
+/// before, and for the wildcards also a socket at a specific address.
 fn sockets(c: &mut Criterion) {
     let cases = [
         ("udp_bound", IpAddr::from(V4), false),
