@@ -8,7 +8,7 @@ use siphasher::sip::SipHasher13;
 use smoltcp::wire::IpProtocol;
 
 use super::endpoints::{Group, Port, Protocol, Socket};
-use super::memory::Memory;
+use super::memory::{Memory, Slot};
 use super::parse::{self, Datagram, Part, Ports};
 use super::table::{Address, Key, Seed, Table};
 use super::{ChannelId, Classified, Demand, DemuxConfig, Kind, Shared};
@@ -77,6 +77,16 @@ impl<A: Address> Key for DatagramKey<A> {
         hasher.write_u8(self.protocol);
     }
 }
+
+// As `Demux::memory_bytes` documents them.
+const _: () = {
+    assert!(size_of::<Slot<DatagramKey<Ipv4Addr>, (Kind, ChannelId)>>() == 40);
+    assert!(size_of::<Slot<DatagramKey<Ipv4Addr>, ()>>() == 40);
+    assert!(size_of::<Slot<DatagramKey<Ipv6Addr>, (Kind, ChannelId)>>() == 64);
+    assert!(size_of::<Slot<DatagramKey<Ipv6Addr>, ()>>() == 64);
+    assert!(size_of::<Slot<Flow<Ipv4Addr>, ()>>() == 32);
+    assert!(size_of::<Slot<Flow<Ipv6Addr>, ()>>() == 56);
+};
 
 /// Addresses, endpoints and memories of one family.
 #[derive(Debug)]

@@ -22,7 +22,7 @@ use crate::time::Instant;
 pub(super) const WAYS: usize = 8;
 
 #[derive(Clone, Debug)]
-struct Slot<K, V> {
+pub(super) struct Slot<K, V> {
     entry: Option<(K, V)>,
     expires: Instant,
     /// Number of the insertion, from 1; 0: never used or forgotten.

@@ -397,8 +397,9 @@ impl Demux {
     ///
     /// A table has between 2.3 and 4.6 slots per key it may hold. A slot takes
     /// 17 bytes for an IPv4 connection (so 39 to 78 bytes per connection), 41
-    /// for an IPv6 one, 21 or 33 for a bound socket. A remembered datagram
-    /// takes 72 (IPv4) or 112 bytes, a connection in TIME_WAIT 32 or 56.
+    /// for an IPv6 one, 17 or 29 for a socket bound to an address, 21 for a
+    /// port bound at a wildcard. A remembered datagram takes 80 (IPv4) or 128
+    /// bytes, a connection in TIME_WAIT 32 or 56.
     #[must_use]
     pub fn memory_bytes(&self) -> usize {
         self.v4.memory_bytes() + self.v6.memory_bytes() + self.shared.wildcards.memory_bytes()
