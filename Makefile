@@ -27,7 +27,7 @@ bench: bench-core
 
 # What a decision costs, in ns, beside its best peers (a few minutes). The old
 # measurements go first: a bench that fails must not be reported from before.
-CORE_BENCHES = control timers
+CORE_BENCHES = control demux timers
 CRITERION_DIR = $(CURDIR)/target/bench/criterion
 
 bench-core:

@@ -7,11 +7,17 @@
 //! - [`frame`] builds frames, valid in every checksum unless asked otherwise;
 //! - [`host`] describes the host they are sent to: addresses and open sockets;
 //! - [`corpus`] is the list of frames, each hand-built one with the kind that
-//!   it should have, written down by hand.
+//!   it should have, written down by hand;
+//! - [`model`] does what `plimsoll_core::demux` does as plainly as can be:
+//!   etherparse reads the headers, endpoints stand in lists;
+//! - [`agreement`] turns arbitrary bytes into frames and changes of endpoints,
+//!   and checks that all opinions agree. Fuzzing and tests call it alike.
 //!
 //! It is used by tests, benches and fuzzing only, so it allocates as it likes,
 //! and panics where a builder is asked for something that cannot be encoded.
 
+pub mod agreement;
 pub mod corpus;
 pub mod frame;
 pub mod host;
+pub mod model;

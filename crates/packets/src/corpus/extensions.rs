@@ -167,6 +167,8 @@ fn atomic_fragments(book: &mut Book) {
         let frame = twice.clone().fragment(second).udp(9, host.bound, b"x");
         book.one(format!("ipv6/atomic, then {second:?}"), frame, other);
     }
+    let cut = twice.protocol(44, &[UDP, 0, 0, 0]);
+    book.one("ipv6/atomic, then cut off", cut, malformed);
     let nested = family
         .to_local()
         .fragment(super::first(book.fragment_id()))

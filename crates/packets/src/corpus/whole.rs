@@ -114,11 +114,12 @@ fn tcp_flags(book: &mut Book, family: Family) {
             frame,
             expected,
         );
+        let known = family
+            .to_local()
+            .tcp(host.remote, host.connected, flags, b"");
+        let name = format!("{}/connection/flags {bits:04b}", family.name);
+        book.one(name, known, connection);
     }
-    let again = family
-        .to_local()
-        .tcp(host.remote, host.connected, TcpFlags::SYN, b"");
-    book.one(format!("{}/connection/syn", family.name), again, connection);
     let closed = family.to_local().tcp(9, host.closed, TcpFlags::SYN, b"");
     let name = format!("{}/closed/syn", family.name);
     book.one(name, closed, Expected::kind(Kind::ClosedPort));

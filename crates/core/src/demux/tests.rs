@@ -1,0 +1,572 @@
+extern crate std;
+
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use core::time::Duration;
+use std::string::ToString;
+use std::vec;
+use std::vec::Vec;
+
+use plimsoll_packets::frame::{self, Fragment, Packet, TcpFlags};
+
+use super::*;
+
+const V4: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1));
+const V4_PEER: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 9));
+const V6: IpAddr = IpAddr::V6(Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1));
+const V6_PEER: IpAddr = IpAddr::V6(Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 9));
+const V4_ANY: IpAddr = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
+const V6_ANY: IpAddr = IpAddr::V6(Ipv6Addr::UNSPECIFIED);
+const GROUP: IpAddr = IpAddr::V4(Ipv4Addr::new(233, 252, 0, 1));
+const NOW: Instant = Instant::from_nanos(1_000_000_000);
+
+const CHANNELS: Channels = Channels {
+    fragment: ChannelId(100),
+    multicast: ChannelId(101),
+    time_wait: ChannelId(102),
+    icmp: ChannelId(103),
+    neighbour: ChannelId(104),
+    forward: ChannelId(105),
+    closed_port: ChannelId(106),
+    other: ChannelId(107),
+    malformed: ChannelId(108),
+};
+
+/// A host with one address of each family and a broadcast address.
+fn host(config: &DemuxConfig) -> Demux {
+    let mut demux = Demux::new(config, Seed([7, 8])).expect("a valid config");
+    for address in [V4, V6] {
+        demux.add_local_address(address).expect("room");
+    }
+    let broadcast = Ipv4Addr::new(192, 0, 2, 255);
+    demux.add_broadcast_address(broadcast).expect("room");
+    demux
+}
+
+fn demux() -> Demux {
+    host(&DemuxConfig::new(CHANNELS))
+}
+
+fn at(address: IpAddr, port: u16) -> SocketAddr {
+    SocketAddr::new(address, port)
+}
+
+fn peer_of(address: IpAddr) -> IpAddr {
+    if address.is_ipv4() { V4_PEER } else { V6_PEER }
+}
+
+/// Kind and channel of a UDP datagram from the peer's port 9.
+fn udp(demux: &mut Demux, to: SocketAddr) -> (Kind, u32) {
+    let frame = frame::udp(at(peer_of(to.ip()), 9), to, b"payload");
+    let said = demux.classify(&frame, NOW);
+    (said.kind, said.channel.0)
+}
+
+/// What a TCP segment from the peer's port 9 is.
+fn tcp(demux: &mut Demux, to: SocketAddr, flags: TcpFlags, now: Instant) -> Classified {
+    let frame = frame::tcp(at(peer_of(to.ip()), 9), to, flags, b"");
+    demux.classify(&frame, now)
+}
+
+/// One of the four fragments of a datagram from the peer's port 9, 8 bytes each.
+fn fragment(to: SocketAddr, id: u32, number: u16) -> Vec<u8> {
+    let packet = Packet::new(peer_of(to.ip()), to.ip());
+    let datagram = packet.udp_datagram(9, to.port(), &[0; 24]);
+    let place = Fragment {
+        id,
+        offset: number * 8,
+        more: number < 3,
+    };
+    let bytes = &datagram[usize::from(place.offset)..][..8];
+    packet.fragment(place).protocol(frame::UDP, bytes)
+}
+
+#[test]
+fn the_most_specific_socket_gets_the_packet() {
+    let mut demux = demux();
+    let here = at(V4, 53);
+    assert_eq!(udp(&mut demux, here), (Kind::ClosedPort, 106));
+    let udp_at = |demux: &mut Demux, address, dual_stack, channel| {
+        demux.bind(
+            Protocol::Udp,
+            at(address, 53),
+            dual_stack,
+            ChannelId(channel),
+        )
+    };
+    assert_eq!(udp_at(&mut demux, V6_ANY, true, 1), Ok(()));
+    assert_eq!(udp(&mut demux, here), (Kind::UdpSocket, 1));
+    assert_eq!(udp_at(&mut demux, V4_ANY, false, 2), Ok(()));
+    assert_eq!(udp(&mut demux, here), (Kind::UdpSocket, 2));
+    assert_eq!(udp_at(&mut demux, V4, false, 3), Ok(()));
+    assert_eq!(udp(&mut demux, here), (Kind::UdpSocket, 3));
+    let peer = at(V4_PEER, 9);
+    let connected = demux.connect(Protocol::Udp, here, peer, ChannelId(4));
+    assert_eq!(connected, Ok(()));
+    assert_eq!(udp(&mut demux, here), (Kind::UdpSocket, 4));
+    // The other family never left the dual-stack socket.
+    assert_eq!(udp(&mut demux, at(V6, 53)), (Kind::UdpSocket, 1));
+
+    // And back again.
+    let gone = demux.disconnect(Protocol::Udp, here, peer);
+    assert_eq!(gone, Some(ChannelId(4)));
+    assert_eq!(udp(&mut demux, here), (Kind::UdpSocket, 3));
+    for (address, left) in [(V4, 2), (V4_ANY, 1)] {
+        assert!(demux.unbind(Protocol::Udp, at(address, 53)).is_some());
+        assert_eq!(udp(&mut demux, here), (Kind::UdpSocket, left));
+    }
+    let last = demux.unbind(Protocol::Udp, at(V6_ANY, 53));
+    assert_eq!(last, Some(ChannelId(1)));
+    assert_eq!(udp(&mut demux, here), (Kind::ClosedPort, 106));
+}
+
+#[test]
+fn udp_and_tcp_ports_are_apart_and_an_ipv6_only_wildcard_takes_no_ipv4() {
+    let mut demux = demux();
+    let bound = demux.bind(Protocol::Udp, at(V6_ANY, 53), false, ChannelId(1));
+    assert_eq!(bound, Ok(()));
+    assert_eq!(udp(&mut demux, at(V4, 53)), (Kind::ClosedPort, 106));
+    assert_eq!(udp(&mut demux, at(V6, 53)), (Kind::UdpSocket, 1));
+    let segment = tcp(&mut demux, at(V6, 53), TcpFlags::SYN, NOW);
+    assert_eq!(segment.kind, Kind::ClosedPort);
+}
+
+#[test]
+fn all_members_of_a_group_share_the_channel_of_the_first() {
+    let mut demux = demux();
+    let group = at(GROUP, 5353);
+    assert_eq!(udp(&mut demux, group), (Kind::Multicast, 101));
+    assert_eq!(demux.join(group, ChannelId(1)), Ok(ChannelId(1)));
+    assert_eq!(demux.join(group, ChannelId(2)), Ok(ChannelId(1)));
+    assert_eq!(udp(&mut demux, group), (Kind::Multicast, 1));
+    assert_eq!(udp(&mut demux, at(GROUP, 5354)), (Kind::Multicast, 101));
+    assert_eq!(demux.leave(group), None, "one member is left");
+    assert_eq!(udp(&mut demux, group), (Kind::Multicast, 1));
+    assert_eq!(demux.leave(group), Some(ChannelId(1)));
+    assert_eq!(demux.leave(group), None);
+    assert_eq!(udp(&mut demux, group), (Kind::Multicast, 101));
+}
+
+#[test]
+fn broadcast_addresses_are_groups_and_unicast_ones_are_not() {
+    let mut demux = demux();
+    for address in [[192, 0, 2, 255], [255; 4]] {
+        let group = at(address.into(), 67);
+        assert_eq!(udp(&mut demux, group), (Kind::Multicast, 101));
+        assert_eq!(demux.join(group, ChannelId(3)), Ok(ChannelId(3)));
+        assert_eq!(udp(&mut demux, group), (Kind::Multicast, 3));
+    }
+    let unicast = demux.join(at(V4, 67), ChannelId(3));
+    assert!(matches!(unicast, Err(EndpointError::Unsuitable(_))));
+}
+
+#[test]
+fn later_fragments_follow_the_first() {
+    let mut demux = demux();
+    for (address, id) in [(V4, 5), (V6, 70_000)] {
+        let to = at(address, 53);
+        let bound = demux.bind(Protocol::Udp, to, false, ChannelId(1));
+        assert_eq!(bound, Ok(()));
+        for number in [0, 2, 1, 3, 3] {
+            let said = demux.classify(&fragment(to, id, number), NOW);
+            let wanted = Classified::new(Kind::UdpSocket, ChannelId(1));
+            assert_eq!(said, wanted, "{address}, fragment {number}");
+        }
+    }
+}
+
+#[test]
+fn fragments_before_the_first_wait_on_their_channel_and_reassembly_hears_of_it() {
+    let mut demux = demux();
+    let to = at(V4, 53);
+    let bound = demux.bind(Protocol::Udp, to, false, ChannelId(1));
+    assert_eq!(bound, Ok(()));
+    let early = demux.classify(&fragment(to, 5, 2), NOW);
+    assert_eq!(early, Classified::new(Kind::Fragment, ChannelId(100)));
+    let first = demux.classify(&fragment(to, 5, 0), NOW);
+    assert_eq!((first.kind, first.channel), (Kind::UdpSocket, ChannelId(1)));
+    assert!(first.earlier_fragments);
+    // A repeated first has nothing new to say.
+    assert!(!demux.classify(&fragment(to, 5, 0), NOW).earlier_fragments);
+    // Nor has one whose early fragments are long gone.
+    let _ = demux.classify(&fragment(to, 6, 2), NOW);
+    let late = demux.classify(&fragment(to, 6, 0), NOW + Duration::from_secs(30));
+    assert!(!late.earlier_fragments);
+}
+
+#[test]
+fn a_first_fragment_is_forgotten_when_its_lifetime_is_over() {
+    let mut demux = demux();
+    let to = at(V4, 53);
+    let bound = demux.bind(Protocol::Udp, to, false, ChannelId(1));
+    assert_eq!(bound, Ok(()));
+    let _ = demux.classify(&fragment(to, 5, 0), NOW);
+    let end = NOW + Duration::from_secs(30);
+    let last = end - Duration::from_nanos(1);
+    let kind = |demux: &mut Demux, now| demux.classify(&fragment(to, 5, 1), now).kind;
+    assert_eq!(kind(&mut demux, last), Kind::UdpSocket);
+    assert_eq!(kind(&mut demux, end), Kind::Fragment);
+}
+
+#[test]
+fn a_flood_of_first_fragments_displaces_the_oldest_and_is_counted() {
+    let config = DemuxConfig {
+        fragments_max: 64,
+        ..DemuxConfig::new(CHANNELS)
+    };
+    let mut demux = host(&config);
+    let to = at(V4, 53);
+    let bytes = demux.memory_bytes();
+    for id in 0..10_000 {
+        let _ = demux.classify(&fragment(to, id, 0), NOW);
+    }
+    assert_eq!(demux.memory_bytes(), bytes);
+    let known = (0..10_000).filter(|id| {
+        let said = demux.classify(&fragment(to, *id, 1), NOW);
+        said.kind == Kind::ClosedPort
+    });
+    assert_eq!(known.count(), 64);
+    assert_eq!(demux.fragments_forgotten(), 10_000 - 64);
+}
+
+#[test]
+fn no_fragment_follows_to_a_channel_that_was_given_back() {
+    let mut demux = demux();
+    let to = at(V6, 53);
+    let group = at(GROUP, 53);
+    let peer = at(V6_PEER, 9);
+    let connected = at(V6, 54);
+    assert_eq!(demux.bind(Protocol::Udp, to, false, ChannelId(1)), Ok(()));
+    assert_eq!(demux.join(group, ChannelId(2)), Ok(ChannelId(2)));
+    let done = demux.connect(Protocol::Udp, connected, peer, ChannelId(3));
+    assert_eq!(done, Ok(()));
+    for to in [to, group, connected] {
+        let _ = demux.classify(&fragment(to, 5, 0), NOW);
+    }
+    assert_eq!(demux.unbind(Protocol::Udp, to), Some(ChannelId(1)));
+    assert_eq!(demux.leave(group), Some(ChannelId(2)));
+    let gone = demux.disconnect(Protocol::Udp, connected, peer);
+    assert_eq!(gone, Some(ChannelId(3)));
+    for to in [to, group, connected] {
+        let said = demux.classify(&fragment(to, 5, 1), NOW);
+        assert_eq!(said.channel, CHANNELS.fragment, "{to}");
+    }
+}
+
+#[test]
+fn a_listener_beyond_its_backlog_loses_new_syns_and_nothing_else() {
+    let mut demux = demux();
+    let listener = at(V6_ANY, 80);
+    let bound = demux.bind(Protocol::Tcp, listener, true, ChannelId(1));
+    assert_eq!(bound, Ok(()));
+    let flags = [
+        TcpFlags::SYN,
+        TcpFlags::ACK,
+        TcpFlags::SYN_ACK,
+        TcpFlags::RST,
+        TcpFlags::FIN_ACK,
+    ];
+    for (beyond, demand) in [
+        (false, Demand::New),
+        (true, Demand::Excess),
+        (false, Demand::New),
+    ] {
+        assert!(demux.set_beyond_backlog(listener, beyond));
+        for (address, flags) in [V4, V6].into_iter().zip([flags; 2]) {
+            for flags in flags {
+                let said = tcp(&mut demux, at(address, 80), flags, NOW);
+                let demand = if flags == TcpFlags::SYN {
+                    demand
+                } else {
+                    Demand::Known
+                };
+                let wanted = Classified {
+                    demand,
+                    ..Classified::new(Kind::TcpListener, ChannelId(1))
+                };
+                assert_eq!(said, wanted, "{address} {flags:?}");
+            }
+        }
+    }
+    assert!(
+        !demux.set_beyond_backlog(at(V4, 80), true),
+        "not bound there"
+    );
+}
+
+#[test]
+fn a_connection_gives_its_channel_back_when_it_enters_time_wait() {
+    let mut demux = demux();
+    let (here, peer) = (at(V4, 80), at(V4_PEER, 9));
+    let bound = demux.bind(Protocol::Tcp, here, false, ChannelId(1));
+    assert_eq!(bound, Ok(()));
+    let connected = demux.connect(Protocol::Tcp, here, peer, ChannelId(2));
+    assert_eq!(connected, Ok(()));
+    let at_time = |demux: &mut Demux, now| {
+        let said = tcp(demux, here, TcpFlags::FIN_ACK, now);
+        (said.kind, said.channel.0)
+    };
+    assert_eq!(at_time(&mut demux, NOW), (Kind::TcpConnection, 2));
+    let released = demux.enter_time_wait(here, peer, NOW);
+    assert_eq!(released, Some(ChannelId(2)));
+    assert_eq!(demux.enter_time_wait(here, peer, NOW), None);
+    assert_eq!(at_time(&mut demux, NOW), (Kind::TcpConnection, 102));
+    let end = NOW + Duration::from_secs(60);
+    let last = end - Duration::from_nanos(1);
+    assert_eq!(at_time(&mut demux, last), (Kind::TcpConnection, 102));
+    assert_eq!(at_time(&mut demux, end), (Kind::TcpListener, 1));
+}
+
+#[test]
+fn a_connection_that_comes_back_ends_time_wait_for_good() {
+    let mut demux = demux();
+    let (here, peer) = (at(V6, 80), at(V6_PEER, 9));
+    let connect = |demux: &mut Demux| demux.connect(Protocol::Tcp, here, peer, ChannelId(2));
+    assert_eq!(connect(&mut demux), Ok(()));
+    assert!(demux.enter_time_wait(here, peer, NOW).is_some());
+    assert_eq!(connect(&mut demux), Ok(()));
+    let kind = |demux: &mut Demux| tcp(demux, here, TcpFlags::ACK, NOW);
+    assert_eq!(kind(&mut demux).channel, ChannelId(2));
+    assert!(demux.disconnect(Protocol::Tcp, here, peer).is_some());
+    assert_eq!(kind(&mut demux).kind, Kind::ClosedPort);
+}
+
+#[test]
+fn time_wait_is_bounded_and_leaves_room_for_connections() {
+    let config = DemuxConfig {
+        tcp_connections_max: 4,
+        time_wait_max: 8,
+        ..DemuxConfig::new(CHANNELS)
+    };
+    let mut demux = host(&config);
+    let here = at(V4, 80);
+    for port in 1..=20 {
+        let peer = at(V4_PEER, port);
+        let connected = demux.connect(Protocol::Tcp, here, peer, ChannelId(0));
+        assert_eq!(connected, Ok(()), "connection {port}");
+        assert!(demux.enter_time_wait(here, peer, NOW).is_some());
+    }
+    assert_eq!(demux.time_wait_forgotten(), 12);
+    let kind = |demux: &mut Demux, port| {
+        let frame = frame::tcp(at(V4_PEER, port), here, TcpFlags::ACK, b"");
+        demux.classify(&frame, NOW).kind
+    };
+    assert_eq!(kind(&mut demux, 12), Kind::ClosedPort);
+    assert_eq!(kind(&mut demux, 13), Kind::TcpConnection);
+}
+
+#[test]
+fn connections_are_limited() {
+    let config = DemuxConfig {
+        tcp_connections_max: 4,
+        ..DemuxConfig::new(CHANNELS)
+    };
+    let mut demux = host(&config);
+    let connect = |demux: &mut Demux, port| {
+        let peer = at(V4_PEER, port);
+        demux.connect(Protocol::Tcp, at(V4, 80), peer, ChannelId(0))
+    };
+    for port in 1..=4 {
+        assert_eq!(connect(&mut demux, port), Ok(()));
+    }
+    assert_eq!(connect(&mut demux, 5), Err(EndpointError::Full));
+    assert_eq!(connect(&mut demux, 4), Err(EndpointError::Taken));
+}
+
+#[test]
+fn each_proxy_has_its_channel() {
+    let mut demux = demux();
+    let (V4, IpAddr::V4(here), IpAddr::V4(peer)) = (V4, V4, V4_PEER) else {
+        unreachable!("they are IPv4")
+    };
+    let to_v6 = Packet::new(V6_PEER, V6);
+    let elsewhere = at(IpAddr::from([198, 51, 100, 1]), 53);
+    let cases = [
+        (frame::arp(peer, here, 0), Kind::Neighbour, 104),
+        (to_v6.icmp(135, &[0; 16]), Kind::Neighbour, 104),
+        (to_v6.icmp(128, b"ping"), Kind::Icmp, 103),
+        (Packet::new(V4_PEER, V4).icmp(8, b"ping"), Kind::Icmp, 103),
+        (
+            frame::udp(at(V4_PEER, 9), elsewhere, b""),
+            Kind::Forward,
+            105,
+        ),
+        (
+            frame::udp(at(V4_PEER, 9), at(V4, 7), b""),
+            Kind::ClosedPort,
+            106,
+        ),
+        (fragment(at(V4, 7), 5, 3), Kind::Fragment, 100),
+        (to_v6.protocol(89, &[0; 24]), Kind::Other, 107),
+        (to_v6.udp(9, 0, b""), Kind::Malformed, 108),
+        (vec![], Kind::Malformed, 108),
+    ];
+    for (frame, kind, channel) in cases {
+        let said = demux.classify(&frame, NOW);
+        assert_eq!(said, Classified::new(kind, ChannelId(channel)));
+    }
+}
+
+#[test]
+fn forwarded_packets_can_be_told_apart_by_class() {
+    let mut demux = demux();
+    demux.set_forward_channel(46, ChannelId(7));
+    for (elsewhere, peer) in [("198.51.100.1", V4_PEER), ("2001:db8:1::1", V6_PEER)] {
+        let elsewhere: IpAddr = elsewhere.parse().expect("an address");
+        for (class, channel) in [(46 << 2 | 1, 7), (45 << 2, 105), (0, 105)] {
+            let packet = Packet::new(peer, elsewhere).traffic_class(class);
+            let said = demux.classify(&packet.udp(9, 9, b""), NOW);
+            assert_eq!(said, Classified::new(Kind::Forward, ChannelId(channel)));
+        }
+    }
+}
+
+#[test]
+fn a_mapped_address_is_the_ipv4_address() {
+    let mut demux = demux();
+    let mapped = |address: IpAddr, port| {
+        let IpAddr::V4(address) = address else {
+            unreachable!("IPv4 is mapped")
+        };
+        at(address.to_ipv6_mapped().into(), port)
+    };
+    let bound = demux.bind(Protocol::Udp, mapped(V4, 53), false, ChannelId(1));
+    assert_eq!(bound, Ok(()));
+    assert_eq!(udp(&mut demux, at(V4, 53)), (Kind::UdpSocket, 1));
+    let twice = demux.bind(Protocol::Udp, at(V4, 53), false, ChannelId(2));
+    assert_eq!(twice, Err(EndpointError::Taken));
+    let (here, peer) = (mapped(V4, 54), mapped(V4_PEER, 9));
+    let connected = demux.connect(Protocol::Udp, here, peer, ChannelId(3));
+    assert_eq!(connected, Ok(()));
+    assert_eq!(udp(&mut demux, at(V4, 54)), (Kind::UdpSocket, 3));
+}
+
+#[test]
+fn an_address_that_the_host_lost_is_forwarded_to() {
+    let mut demux = demux();
+    let to = at(V6, 53);
+    assert_eq!(demux.bind(Protocol::Udp, to, false, ChannelId(1)), Ok(()));
+    assert!(demux.remove_address(V6));
+    assert!(!demux.remove_address(V6));
+    assert_eq!(udp(&mut demux, to), (Kind::Forward, 105));
+    assert_eq!(demux.add_local_address(V6), Ok(()));
+    assert_eq!(udp(&mut demux, to), (Kind::UdpSocket, 1));
+}
+
+#[test]
+fn what_no_packet_can_be_for_is_refused() {
+    let mut demux = demux();
+    let unsuitable = |refused: Result<(), EndpointError>| {
+        assert!(matches!(refused, Err(EndpointError::Unsuitable(_))));
+    };
+    let channel = ChannelId(1);
+    unsuitable(demux.add_local_address(GROUP));
+    unsuitable(demux.add_local_address(V6_ANY));
+    unsuitable(demux.add_broadcast_address(Ipv4Addr::BROADCAST));
+    unsuitable(demux.bind(Protocol::Udp, at(V4, 0), false, channel));
+    unsuitable(demux.bind(Protocol::Udp, at(GROUP, 1), false, channel));
+    unsuitable(demux.bind(Protocol::Udp, at(V4_ANY, 1), true, channel));
+    unsuitable(demux.bind(Protocol::Udp, at(V6, 1), true, channel));
+    unsuitable(demux.connect(Protocol::Tcp, at(V4, 1), at(V6_PEER, 1), channel));
+    unsuitable(demux.connect(Protocol::Tcp, at(V4_ANY, 1), at(V4_PEER, 1), channel));
+    unsuitable(demux.connect(Protocol::Tcp, at(V4, 1), at(V4_PEER, 0), channel));
+    unsuitable(demux.join(at(GROUP, 0), channel).map(|_| ()));
+    let message = EndpointError::Unsuitable("the port must not be 0").to_string();
+    assert_eq!(message, "not an endpoint: the port must not be 0");
+}
+
+#[test]
+fn a_config_that_cannot_work_names_the_field() {
+    let fault = |change: fn(&mut DemuxConfig)| {
+        let mut config = DemuxConfig::new(CHANNELS);
+        change(&mut config);
+        let demux = Demux::new(&config, Seed([0, 0]));
+        demux.expect_err("a fault").to_string()
+    };
+    assert_eq!(
+        fault(|config| config.sockets_max = 0),
+        "sockets_max = 0: must be from 1 to 16,777,216"
+    );
+    assert_eq!(
+        fault(|config| config.fragments_max = 1 << 24 | 1),
+        "fragments_max = 16777217: must be from 1 to 16,777,216"
+    );
+    assert_eq!(
+        fault(|config| config.time_wait_lifetime = Duration::ZERO),
+        "time_wait_lifetime = 0: must be longer than nothing"
+    );
+}
+
+#[test]
+fn an_endpoint_costs_what_is_documented() {
+    let bytes = |connections| {
+        let config = DemuxConfig {
+            tcp_connections_max: connections,
+            ..DemuxConfig::new(CHANNELS)
+        };
+        host(&config).memory_bytes()
+    };
+    let least = bytes(1);
+    // One more of each family: 17 and 41 bytes a slot, 2.3 to 4.6 slots.
+    for connections in [1000, 10_000, 14_336, 14_337, 100_000] {
+        let each = (bytes(connections) - least) as f64 / connections as f64;
+        assert!((2.2 * 58.0..4.6 * 58.0).contains(&each), "{each} bytes");
+    }
+}
+
+/// Every public operation, over and over, on tables that are full. A table for
+/// 28 keys has 32 slots if it gets no more than it asks for, so that it would
+/// have to move to other memory when deletions have used them up.
+#[test]
+fn nothing_allocates_after_construction() {
+    let config = DemuxConfig {
+        addresses_max: 2,
+        sockets_max: 28,
+        udp_connections_max: 28,
+        tcp_connections_max: 28,
+        groups_max: 28,
+        fragments_max: 8,
+        time_wait_max: 8,
+        ..DemuxConfig::new(CHANNELS)
+    };
+    let mut demux = host(&config);
+    let fragments = [0, 1, 2].map(|number| {
+        let to = |id| at(if id % 2 == 0 { V4 } else { V6 }, 53);
+        let all = (0..50).map(|id| fragment(to(id), id, number));
+        all.collect::<Vec<_>>()
+    });
+    let segment = frame::tcp(at(V4_PEER, 9), at(V4, 80), TcpFlags::SYN, b"");
+    let allocated = allocation_counter::measure(|| {
+        for round in 0..2000u16 {
+            endpoints_come_and_go(&mut demux, 1 + round % 400);
+            let now = NOW + Duration::from_secs(u64::from(round));
+            for number in [1, 0, 2] {
+                let frames: &Vec<Vec<u8>> = &fragments[number];
+                let _ = demux.classify(&frames[usize::from(round % 50)], now);
+            }
+            let _ = demux.classify(&segment, now);
+        }
+    });
+    assert_eq!(allocated.count_total, 0);
+}
+
+/// Registers endpoints at `port`, and removes those of 28 ports before.
+fn endpoints_come_and_go(demux: &mut Demux, port: u16) {
+    let old = port.saturating_sub(28).max(1);
+    let channel = ChannelId(u32::from(port));
+    for (here, peer, any) in [(V4, V4_PEER, V4_ANY), (V6, V6_PEER, V6_ANY)] {
+        let _ = demux.add_local_address(here);
+        for protocol in [Protocol::Udp, Protocol::Tcp] {
+            for address in [here, any] {
+                demux.unbind(protocol, at(address, old));
+                let _ = demux.bind(protocol, at(address, port), false, channel);
+            }
+            demux.disconnect(protocol, at(here, 80), at(peer, old));
+            let _ = demux.connect(protocol, at(here, 80), at(peer, port), channel);
+        }
+        demux.enter_time_wait(at(here, 80), at(peer, port), NOW);
+    }
+    demux.set_beyond_backlog(at(V4, port), true);
+    demux.leave(at(GROUP, old));
+    let _ = demux.join(at(GROUP, port), channel);
+    demux.remove_address(V4_PEER);
+}
