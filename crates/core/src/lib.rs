@@ -11,6 +11,8 @@
 
 extern crate alloc;
 
+pub mod channel;
 pub mod config;
 pub mod soft_timer;
+mod sync;
 pub mod time;
