@@ -13,8 +13,8 @@
 //!   are discarded until the consumer has brought the queue down to the low
 //!   watermark. The paper's plain rule, discard when full, is
 //!   [`ChannelConfig::drop_tail`].
-//! * **Interrupt wanted** (LRP-31, LRP-32): a push asks for an interrupt only if
-//!   the queue was empty and the receiver asked for one.
+//! * **Interrupt wanted** (LRP-31, LRP-32): a burst of pushes asks for an
+//!   interrupt only if the queue was empty and the receiver asked for one.
 //! * **Free buffers** (LRP-20): optionally a channel may hold only so many
 //!   buffers, counting those which the receiver took and has not returned. So
 //!   a receiver that hoards buffers cannot empty the pool for its neighbours.
@@ -34,11 +34,14 @@
 //! which channel (LRP-11, LRP-21 to LRP-23) is the demultiplexer's decision;
 //! idle-time processing (LRP-34) is the scheduler's.
 //!
-//! When it loses: a channel costs one read-modify-write per push for the wake-up
-//! handshake, which a receiver that polls anyway does not need; and a flood of
-//! packets that all fit costs as much as without it.
+//! When it loses: the wake-up handshake costs a read-modify-write that waits for
+//! the pushed item to become visible, tens of ns if the receiver is on another
+//! CPU; a receiver that polls anyway does not need it, and a demultiplexer that
+//! is called for single packets pays it for each. Against packets that all fit a
+//! channel does nothing.
 //!
-//! Departures: two watermarks instead of "full", because a queue that hovers at
+//! Departures: the interrupt is decided once per burst instead of per packet,
+//! for the reason just given; two watermarks instead of "full", because a queue that hovers at
 //! full admits single packets of every burst and so favours nobody; the delay
 //! target and the buffer count, for the reasons above.
 

@@ -297,10 +297,7 @@ mod tests {
         // The next connection finds nothing of the former one.
         let (mut producer, mut consumer) = pool.create().unwrap();
         assert_eq!(consumer.pop(NOW), None);
-        assert_eq!(
-            producer.push(7, NOW),
-            Admission::Queued { interrupt: false }
-        );
+        assert_eq!(producer.push(7, NOW), Admission::Queued);
         assert_eq!(consumer.monitor().counts().offered(), 1);
         // But what became of the former one's packets is still known.
         let counts = pool.counts();

@@ -73,13 +73,10 @@ impl ChannelConfig {
 
 /// What became of a push.
 #[derive(Debug, PartialEq, Eq)]
-#[must_use = "the receiver may have to be woken, and a discarded item's buffer can be used again"]
+#[must_use = "a discarded item's buffer can be used again"]
 pub enum Admission<T> {
     /// The item is queued.
-    Queued {
-        /// The queue was empty and the receiver asked to be interrupted.
-        interrupt: bool,
-    },
+    Queued,
     /// Discarded early. The item comes back, so that its buffer can be used again.
     Discarded {
         /// What was pushed.
@@ -102,10 +99,10 @@ pub struct Arrival<T> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use = "sleeping is right only after Pending"]
 pub enum InterruptRequest {
-    /// The queue is empty; the next push will ask for an interrupt. Sleep.
+    /// The queue is empty; the next burst will ask for an interrupt. Sleep.
     Pending,
-    /// Something arrived meanwhile: do not sleep, pop. An interrupt may have been
-    /// asked for nevertheless, if the push came between request and check.
+    /// Something arrived meanwhile: do not sleep, pop. An interrupt may come
+    /// nevertheless, if the producer saw the request before it was withdrawn.
     Ready,
     /// The queue is empty and the producer is gone: nothing will ever come.
     Closed,
@@ -126,9 +123,9 @@ pub fn channel<T>(config: &ChannelConfig) -> Result<(Producer<T>, Consumer<T>), 
         high: config.high_watermark as usize,
         low: config.low_watermark as usize,
         discarding: false,
+        room: 0,
         buffers: config.buffers.map(u64::from),
         pushed: 0,
-        returned: 0,
     };
     let consumer = Consumer {
         ring: ring_out,
@@ -152,14 +149,17 @@ pub struct Producer<T> {
     low: usize,
     /// Between the watermarks, on the way down.
     discarding: bool,
+    /// Pushes that fit for certain: the consumer can only make more room, so
+    /// the shared cache lines are looked at only when this is used up.
+    room: usize,
     buffers: Option<u64>,
-    /// Items ever queued, and buffers known to be free again.
+    /// Items ever queued.
     pushed: u64,
-    returned: u64,
 }
 
 impl<T> Producer<T> {
-    /// Offers an item that arrived at `now`.
+    /// Offers an item that arrived at `now`. After the last push of a burst ask
+    /// [`interrupt_due`](Self::interrupt_due), or the receiver may sleep on.
     pub fn push(&mut self, item: T, now: Instant) -> Admission<T> {
         self.shared.by_producer.0.offered.add(1);
         if let Some(cause) = self.reason_to_discard() {
@@ -174,43 +174,56 @@ impl<T> Producer<T> {
             );
         }
         self.pushed += 1;
-        Admission::Queued {
-            interrupt: self.shared.take_request(),
-        }
+        Admission::Queued
     }
 
+    /// Whether the receiver must be interrupted now: the queue was empty, it
+    /// asked, and something was pushed since. To be asked after every burst of
+    /// pushes (a single one is a burst, too), and true at most once per request.
+    ///
+    /// Separate from [`push`](Self::push) because it has to wait until the push
+    /// is visible to the other CPU, which costs more than the push itself.
+    #[must_use = "a sleeping receiver has to be woken"]
+    pub fn interrupt_due(&mut self) -> bool {
+        self.shared.take_request()
+    }
+
+    /// `None` admits, and uses up one of the pushes known to fit.
     fn reason_to_discard(&mut self) -> Option<Discard> {
         if self.shared.is_closed() {
-            Some(Discard::Closed)
-        } else if self.is_above_watermark() {
-            Some(Discard::Full)
-        } else if self.is_out_of_buffers() {
-            Some(Discard::NoBuffer)
-        } else {
-            None
+            return Some(Discard::Closed);
         }
+        if self.room == 0
+            && let Err(cause) = self.make_room()
+        {
+            return Some(cause);
+        }
+        self.room -= 1;
+        None
     }
 
-    fn is_above_watermark(&mut self) -> bool {
+    /// Looks at what the consumer has done since: how many pushes fit now?
+    fn make_room(&mut self) -> Result<(), Discard> {
+        let occupancy = self.occupancy();
         let limit = if self.discarding {
             self.low + 1
         } else {
             self.high
         };
-        // The cached occupancy is never too low, and costs no shared cache line.
-        let at_most = self.capacity - self.ring.cached_slots();
-        self.discarding = at_most >= limit && self.occupancy() >= limit;
-        self.discarding
-    }
-
-    fn is_out_of_buffers(&mut self) -> bool {
-        let Some(buffers) = self.buffers else {
-            return false;
-        };
-        if self.pushed - self.returned >= buffers {
-            self.returned = self.shared.by_consumer.0.returned.get();
+        self.discarding = occupancy >= limit;
+        if self.discarding {
+            return Err(Discard::Full);
         }
-        self.pushed - self.returned >= buffers
+        self.room = self.high - occupancy;
+        if let Some(buffers) = self.buffers {
+            let in_use = self.pushed - self.shared.by_consumer.0.returned.get();
+            let free = buffers - in_use;
+            self.room = self.room.min(usize::try_from(free).unwrap_or(usize::MAX));
+        }
+        if self.room == 0 {
+            return Err(Discard::NoBuffer);
+        }
+        Ok(())
     }
 
     /// Items queued now; it may be fewer by the time you read it.
@@ -250,8 +263,8 @@ impl<T> Producer<T> {
 
     pub(super) fn reset(&mut self) {
         self.discarding = false;
+        self.room = 0;
         self.pushed = 0;
-        self.returned = 0;
     }
 }
 
@@ -391,7 +404,6 @@ mod tests {
     use super::*;
 
     const NOW: Instant = Instant::ZERO;
-    const QUEUED: Admission<u32> = Admission::Queued { interrupt: false };
 
     fn discarded<T>(item: T, cause: Discard) -> Admission<T> {
         Admission::Discarded { item, cause }
@@ -400,11 +412,11 @@ mod tests {
     #[test]
     fn a_full_channel_discards_until_something_is_consumed() {
         let (mut producer, mut consumer) = channel(&ChannelConfig::drop_tail(2)).unwrap();
-        assert_eq!(producer.push(1, NOW), QUEUED);
-        assert_eq!(producer.push(2, NOW), QUEUED);
+        assert_eq!(producer.push(1, NOW), Admission::Queued);
+        assert_eq!(producer.push(2, NOW), Admission::Queued);
         assert_eq!(producer.push(3, NOW), discarded(3, Discard::Full));
         assert_eq!(consumer.pop(NOW).map(|a| a.item), Some(1));
-        assert_eq!(producer.push(4, NOW), QUEUED);
+        assert_eq!(producer.push(4, NOW), Admission::Queued);
         let counts = producer.monitor().counts();
         assert_eq!((counts.offered(), counts.queued), (4, 2));
         assert_eq!(counts[Outcome::Full], 1);
@@ -419,7 +431,7 @@ mod tests {
         };
         let (mut producer, mut consumer) = channel(&config).unwrap();
         for k in 0..6 {
-            assert_eq!(producer.push(k, NOW), QUEUED);
+            assert_eq!(producer.push(k, NOW), Admission::Queued);
         }
         for _ in 0..3 {
             assert_eq!(producer.push(9, NOW), discarded(9, Discard::Full));
@@ -429,26 +441,26 @@ mod tests {
         // Three left, one more than the low watermark.
         assert_eq!(producer.push(9, NOW), discarded(9, Discard::Full));
         consumer.pop(NOW).unwrap();
-        assert_eq!(producer.push(6, NOW), QUEUED);
+        assert_eq!(producer.push(6, NOW), Admission::Queued);
         assert!(!producer.is_discarding());
     }
 
     #[test]
     fn interrupts_only_if_empty_and_asked() {
         let (mut producer, mut consumer) = channel(&ChannelConfig::drop_tail(4)).unwrap();
-        assert_eq!(producer.push(1, NOW), QUEUED, "nobody asked");
+        let mut push = |item| {
+            assert_eq!(producer.push(item, NOW), Admission::Queued);
+            producer.interrupt_due()
+        };
+        assert!(!push(1), "nobody asked");
         assert_eq!(consumer.request_interrupt(), InterruptRequest::Ready);
-        assert_eq!(
-            producer.push(2, NOW),
-            QUEUED,
-            "not empty, request withdrawn"
-        );
+        assert!(!push(2), "not empty, so the request was withdrawn");
         consumer.pop(NOW).unwrap();
         consumer.pop(NOW).unwrap();
         assert_eq!(consumer.pop(NOW), None);
         assert_eq!(consumer.request_interrupt(), InterruptRequest::Pending);
-        assert_eq!(producer.push(3, NOW), Admission::Queued { interrupt: true });
-        assert_eq!(producer.push(4, NOW), QUEUED, "once is enough");
+        assert!(push(3));
+        assert!(!push(4), "once is enough");
     }
 
     #[test]
@@ -459,16 +471,16 @@ mod tests {
         };
         let (mut producer, mut consumer) = channel(&config).unwrap();
         for k in 0..3 {
-            assert_eq!(producer.push(k, NOW), QUEUED);
+            assert_eq!(producer.push(k, NOW), Admission::Queued);
             consumer.pop(NOW).unwrap();
         }
         assert_eq!(producer.push(3, NOW), discarded(3, Discard::NoBuffer));
         consumer.return_buffers(1);
-        assert_eq!(producer.push(4, NOW), QUEUED);
+        assert_eq!(producer.push(4, NOW), Admission::Queued);
         assert_eq!(producer.push(5, NOW), discarded(5, Discard::NoBuffer));
         consumer.return_buffers(u64::MAX);
-        assert_eq!(producer.push(6, NOW), QUEUED);
-        assert_eq!(producer.push(7, NOW), QUEUED);
+        assert_eq!(producer.push(6, NOW), Admission::Queued);
+        assert_eq!(producer.push(7, NOW), Admission::Queued);
         assert_eq!(producer.push(8, NOW), discarded(8, Discard::NoBuffer));
     }
 
@@ -480,7 +492,7 @@ mod tests {
         };
         let (mut producer, mut consumer) = channel(&config).unwrap();
         for k in 0..600_u32 {
-            assert_eq!(producer.push(k, NOW), QUEUED);
+            assert_eq!(producer.push(k, NOW), Admission::Queued);
         }
         for ms in 0..500 {
             consumer.pop(NOW + Duration::from_millis(100 + ms)).unwrap();
@@ -495,7 +507,7 @@ mod tests {
     #[test]
     fn a_producer_that_leaves_lets_the_rest_be_taken() {
         let (mut producer, mut consumer) = channel(&ChannelConfig::drop_tail(4)).unwrap();
-        assert_eq!(producer.push(1, NOW), QUEUED);
+        assert_eq!(producer.push(1, NOW), Admission::Queued);
         assert!(!producer.close(), "nobody sleeps");
         assert_eq!(producer.push(2, NOW), discarded(2, Discard::Closed));
         drop(producer);
@@ -568,6 +580,7 @@ mod tests {
         Pop,
         Return(u64),
         Request,
+        Interrupt,
     }
 
     fn ops() -> impl Strategy<Value = Vec<Op>> {
@@ -577,6 +590,7 @@ mod tests {
                 3 => Just(Op::Pop),
                 1 => (0_u64..4).prop_map(Op::Return),
                 1 => Just(Op::Request),
+                1 => Just(Op::Interrupt),
             ],
             1..300,
         )
@@ -606,8 +620,7 @@ mod tests {
                 discarded(item, Discard::NoBuffer)
             } else {
                 self.queue.push_back(item);
-                let interrupt = core::mem::take(&mut self.wanted);
-                Admission::Queued { interrupt }
+                Admission::Queued
             }
         }
 
@@ -650,6 +663,10 @@ mod tests {
                         model.held = model.held.saturating_sub(count);
                     }
                     Op::Request => prop_assert_eq!(consumer.request_interrupt(), model.request()),
+                    Op::Interrupt => {
+                        let wanted = core::mem::take(&mut model.wanted);
+                        prop_assert_eq!(producer.interrupt_due(), wanted);
+                    }
                 }
                 let counts = consumer.monitor().counts();
                 prop_assert_eq!(counts.queued, model.queue.len() as u64);
@@ -698,10 +715,12 @@ mod tests {
             });
             let mut discarded = 0;
             for item in 0..ITEMS {
-                match producer.push(item, NOW) {
-                    Admission::Queued { interrupt: true } => receiver.thread().unpark(),
-                    Admission::Queued { interrupt: false } => {}
-                    Admission::Discarded { .. } => discarded += 1,
+                if producer.push(item, NOW) != Admission::Queued {
+                    discarded += 1;
+                }
+                // Bursts of every length from 1 to 10.
+                if item * item % 11 < 5 && producer.interrupt_due() {
+                    receiver.thread().unpark();
                 }
             }
             if producer.close() {
@@ -732,9 +751,8 @@ mod loom_tests {
         loom::model(|| {
             let (mut producer, mut consumer) = channel(&ChannelConfig::drop_tail(2)).unwrap();
             let pushing = thread::spawn(move || {
-                let first = producer.push(1, Instant::ZERO);
-                let last_word = producer.close();
-                first == Admission::Queued { interrupt: true } || last_word
+                assert_eq!(producer.push(1, Instant::ZERO), Admission::Queued);
+                producer.interrupt_due()
             });
             let asleep = consumer.request_interrupt() == InterruptRequest::Pending;
             let woken = pushing.join().unwrap();
