@@ -13,6 +13,7 @@ extern crate alloc;
 
 pub mod channel;
 pub mod config;
+pub mod driver;
 pub mod holdoff;
 pub mod soft_timer;
 mod sync;

@@ -218,12 +218,7 @@ mod loom_tests {
             ring.shared.request();
             let producer = {
                 let ring = ring.clone();
-                thread::spawn(move || {
-                    (1..=2)
-                        .map(|tail| ring.publish(tail))
-                        .filter(|w| *w)
-                        .count()
-                })
+                thread::spawn(move || ring.publish_bursts())
             };
             ring.shared.withdraw_request();
             assert!(producer.join().unwrap() <= 1);
