@@ -160,6 +160,7 @@ pub struct Producer<T> {
 impl<T> Producer<T> {
     /// Offers an item that arrived at `now`. After the last push of a burst ask
     /// [`interrupt_due`](Self::interrupt_due), or the receiver may sleep on.
+    #[inline]
     pub fn push(&mut self, item: T, now: Instant) -> Admission<T> {
         self.shared.by_producer.0.offered.add(1);
         if let Some(cause) = self.reason_to_discard() {
@@ -189,6 +190,7 @@ impl<T> Producer<T> {
     }
 
     /// `None` admits, and uses up one of the pushes known to fit.
+    #[inline]
     fn reason_to_discard(&mut self) -> Option<Discard> {
         if self.shared.is_closed() {
             return Some(Discard::Closed);
@@ -203,6 +205,7 @@ impl<T> Producer<T> {
     }
 
     /// Looks at what the consumer has done since: how many pushes fit now?
+    #[cold]
     fn make_room(&mut self) -> Result<(), Discard> {
         let occupancy = self.occupancy();
         let limit = if self.discarding {
@@ -288,6 +291,7 @@ pub struct Consumer<T> {
 impl<T> Consumer<T> {
     /// Takes the next item, if there is one. Items that have queued too long for
     /// the delay target are discarded on the way.
+    #[inline]
     pub fn pop(&mut self, now: Instant) -> Option<Arrival<T>> {
         while let Ok(arrival) = self.ring.pop() {
             if self.is_late(&arrival, now) {
@@ -306,6 +310,7 @@ impl<T> Consumer<T> {
         None
     }
 
+    #[inline]
     fn is_late(&mut self, arrival: &Arrival<T>, now: Instant) -> bool {
         let Some(codel) = &mut self.codel else {
             return false;
