@@ -5,8 +5,8 @@
 //! taken beforehand (LRP-43, LRP-44: Druschel & Banga section 4.2). Most
 //! connections of a busy server are in `TIME_WAIT` and need none; dropping both
 //! halves releases a channel for the next connection (LRP-42), from whichever
-//! threads the halves are in. The last counts of a finished life are kept, so
-//! that no outcome is lost.
+//! threads the halves are in. Counters go on from life to life, so that no outcome
+//! is lost.
 //!
 //! Limits: all channels of a pool have the same config. A channel is free again
 //! only when *both* halves are dropped; a producer learns by
@@ -45,7 +45,6 @@ pub struct ChannelPool<T> {
     /// Slots with both halves at home.
     free: Vec<usize>,
     home: Home<T>,
-    finished: Counts,
     refused: u64,
 }
 
@@ -86,7 +85,6 @@ impl<T> ChannelPool<T> {
             free: (0..slots.len()).rev().collect(),
             home: Arc::new(ArrayQueue::new(2 * slots.len())),
             slots,
-            finished: Counts::default(),
             refused: 0,
         })
     }
@@ -121,8 +119,8 @@ impl<T> ChannelPool<T> {
     /// The items of all channels, in their present and former lives.
     #[must_use]
     pub fn counts(&self) -> Counts {
-        let live = self.slots.iter().map(|slot| slot.monitor.counts());
-        live.fold(self.finished, |sum, counts| sum + counts)
+        let all = self.slots.iter().map(|slot| slot.monitor.counts());
+        all.fold(Counts::default(), |sum, counts| sum + counts)
     }
 
     /// Takes in what came home.
@@ -139,7 +137,6 @@ impl<T> ChannelPool<T> {
             };
             // A push in flight may have left an item behind the first draining.
             consumer.retire();
-            self.finished = self.finished + halves.monitor.counts();
             producer.reset();
             consumer.reset();
             self.free.push(slot);
@@ -298,13 +295,28 @@ mod tests {
         let (mut producer, mut consumer) = pool.create().unwrap();
         assert_eq!(consumer.pop(NOW), None);
         assert_eq!(producer.push(7, NOW), Admission::Queued);
-        assert_eq!(consumer.monitor().counts().offered(), 1);
         // But what became of the former one's packets is still known.
         let counts = pool.counts();
         assert_eq!((counts.offered(), counts.queued), (8, 1));
         assert_eq!(counts[Outcome::Delivered], 1);
         assert_eq!(counts[Outcome::Full], 2);
         assert_eq!(counts[Outcome::Closed], 4);
+    }
+
+    #[test]
+    fn buffers_held_by_a_vanished_receiver_are_free_in_the_next_life() {
+        let config = ChannelConfig {
+            buffers: Some(2),
+            ..ChannelConfig::drop_tail(4)
+        };
+        let mut pool = ChannelPool::new(&config, 1).unwrap();
+        for _ in 0..3 {
+            let (mut producer, mut consumer) = pool.create().unwrap();
+            assert_eq!(producer.push(1, NOW), Admission::Queued);
+            assert_eq!(producer.push(2, NOW), Admission::Queued);
+            consumer.pop(NOW).unwrap();
+            assert_ne!(producer.push(3, NOW), Admission::Queued);
+        }
     }
 
     #[test]

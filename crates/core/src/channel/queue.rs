@@ -267,7 +267,6 @@ impl<T> Producer<T> {
     pub(super) fn reset(&mut self) {
         self.discarding = false;
         self.room = 0;
-        self.pushed = 0;
     }
 }
 
@@ -365,11 +364,11 @@ impl<T> Consumer<T> {
 
     /// Begins a new life; the producer is in the caller's hands too.
     pub(super) fn reset(&mut self) {
-        self.held = 0;
+        self.return_buffers(self.held);
         if let Some(codel) = &mut self.codel {
             codel.reset();
         }
-        self.shared.reset();
+        self.shared.reopen();
     }
 }
 

@@ -34,10 +34,6 @@ impl Tally {
     pub(super) fn get(&self) -> u64 {
         self.0.load(Ordering::Acquire)
     }
-
-    fn reset(&self) {
-        self.0.store(0, Ordering::Release);
-    }
 }
 
 /// Written by the producer only.
@@ -142,22 +138,10 @@ impl Shared {
         Counts::new(queued, [delivered, full, no_buffer, late, closed])
     }
 
-    /// Begins a new life. Both halves are in the caller's hands.
-    pub(super) fn reset(&self) {
+    /// Begins a new life; both halves are in the caller's hands. The counters go
+    /// on, or a monitor might see half of them reset.
+    pub(super) fn reopen(&self) {
         self.flags.0.store(0, Ordering::Release);
-        let (produced, consumed) = (&self.by_producer.0, &self.by_consumer.0);
-        for tally in [
-            &produced.offered,
-            &produced.full,
-            &produced.no_buffer,
-            &produced.closed,
-            &consumed.delivered,
-            &consumed.late,
-            &consumed.drained,
-            &consumed.returned,
-        ] {
-            tally.reset();
-        }
     }
 }
 
