@@ -1,6 +1,6 @@
 # What a newcomer types: `make demo` and `make test`. Both set up first.
 
-.PHONY: demo test setup build lint unit bench bench-core clean
+.PHONY: demo test setup build lint unit loom no-std bench bench-core clean
 
 CARGO ?= cargo
 
@@ -10,7 +10,7 @@ demo: setup
 	target/release/plimsoll demo
 
 # Lints, then every test. As root: namespaces and BPF programs are real.
-test: setup lint unit
+test: setup lint unit loom no-std
 
 setup:
 	@scripts/setup
@@ -22,12 +22,20 @@ lint:
 unit:
 	$(CARGO) test --workspace --locked
 
+# Model-checks what two threads share: every interleaving, every stale load.
+loom:
+	RUSTFLAGS="--cfg loom" $(CARGO) test -p plimsoll-core --lib --release --locked --target-dir target/loom loom_tests
+
+# Builds and runs a program that has no std, to show that core needs none.
+no-std:
+	$(CARGO) run --quiet --manifest-path crates/core/no-std/Cargo.toml --locked --target-dir target/no-std
+
 # Every bench, each with its JSON document under target/bench.
 bench: bench-core
 
 # What a decision costs, in ns, beside its best peers (a few minutes). The old
 # measurements go first: a bench that fails must not be reported from before.
-CORE_BENCHES = control demux timers
+CORE_BENCHES = control demux queues timers
 CRITERION_DIR = $(CURDIR)/target/bench/criterion
 
 bench-core:

@@ -12,13 +12,17 @@
 extern crate alloc;
 
 pub mod aggregation;
+pub mod channel;
 pub mod charge;
 pub mod config;
 pub mod cpu_limit;
 pub mod demux;
+pub mod driver;
 pub mod feedback;
+pub mod holdoff;
 pub mod pacing;
 pub mod poll;
 pub mod quota;
 pub mod soft_timer;
+mod sync;
 pub mod time;
