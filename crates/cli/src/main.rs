@@ -4,6 +4,7 @@
 //! calls the library. This file turns their errors into messages and exit
 //! codes: 0 done, 1 failed, 2 used wrongly, 3 this host lacks something.
 
+mod blast;
 mod guard;
 mod output;
 mod probe;
@@ -26,6 +27,7 @@ const EXIT_CODES: &str =
 
 #[derive(Subcommand, Debug)]
 enum Command {
+    Blast(blast::Args),
     Guard(guard::Args),
     Probe(probe::Args),
     Serve(serve::Args),
@@ -33,6 +35,7 @@ enum Command {
 
 fn main() -> ExitCode {
     let result = match Cli::parse().command {
+        Command::Blast(args) => blast::run(&args),
         Command::Guard(args) => guard::run(&args),
         Command::Probe(args) => probe::run(&args),
         Command::Serve(args) => serve::run(&args),
