@@ -7,7 +7,7 @@ use std::time::Duration;
 use ipnet::{IpNet, Ipv4Net};
 use plimsoll_report::median;
 use plimsoll_testbed::blast::{
-    Blast, Bound, Flow, Report as BlastReport, Schedule, Spec, Stop, Transport,
+    Blast, Bound, Flow, Priority, Report as BlastReport, Schedule, Spec, Stop, Transport,
 };
 use plimsoll_testbed::http::{self, HttpLoad, HttpResult, Nginx};
 use plimsoll_testbed::interrupt;
@@ -152,6 +152,8 @@ fn syn_flood(stage: &Stage<'_>, rate_pps: u64, time: Duration) -> Result<BlastRe
         ..Bound::default()
     };
     spec.cpu = Some(load.cpu());
+    // The client shares this CPU and must not be what limits nginx.
+    spec.priority = Priority::Idle;
     let blast = || Blast::load(&spec)?.run(&Stop::new());
     Ok(load.run_on_cpu(blast)??)
 }

@@ -31,6 +31,7 @@ const PROBE_TIMEOUT: Duration = Duration::from_millis(200);
 /// The flood goes on this long before and after the measured window.
 const RAMP_UP: Duration = Duration::from_millis(300);
 const PAYLOAD_BYTES: usize = 18;
+const CATCH_UP_FRAMES: u32 = 16;
 
 const MLFRR_LOWEST_PPS: u64 = 20_000;
 const MLFRR_HIGHEST_PPS: u64 = 1_000_000;
@@ -325,6 +326,9 @@ fn load(stage: &Stage<'_>, rate_pps: u64, time: Duration) -> Result<Blast, Error
         ..Bound::default()
     };
     spec.cpu = Some(load.cpu());
+    // The prober takes the CPU now and then. What is made up for at once
+    // afterwards must not fill the receive ring.
+    spec.catch_up.burst_frames = CATCH_UP_FRAMES;
     on_load_host(stage, || Blast::load(&spec))
 }
 
