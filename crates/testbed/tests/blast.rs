@@ -298,6 +298,24 @@ fn the_frame_bound_is_exact_and_a_run_can_be_repeated() {
     }
 }
 
+/// The kernel sends 16 frames on when it is given the seventeenth; if that was a
+/// batch's last, it was once in no account.
+#[test]
+fn every_size_of_group_is_accounted_for() {
+    let testbed = testbed();
+    for burst_frames in [1, 15, 16, 17, 18, 33, 64] {
+        let mut spec = spec(&testbed, false, udp(), 10 * u64::from(burst_frames));
+        spec.schedule = Schedule::Bursts {
+            rate_pps: 10_000,
+            burst_frames,
+        };
+        spec.batch_runs = Some(64);
+        let report = run(&testbed, &spec, &Stop::new());
+        assert_eq!(report.sent, spec.bound.frames, "{report}");
+        assert_eq!(report.failed, 0, "{report}");
+    }
+}
+
 #[test]
 fn nothing_departs_early() {
     let testbed = testbed();

@@ -433,31 +433,44 @@ static __always_inline void note_error(__u64 error_ns)
 		departure_errors[bucket]++;
 }
 
+/* Out of line: one walk of the verifier instead of one per frame. */
+static long note_frame_error(__u32 index, __u64 *now_ns)
+{
+	if (index >= GROUP_MAX_FRAMES)
+		return 1;
+	note_error(*now_ns - group.due_ns[index]);
+	return 0;
+}
+
+static __always_inline void note_errors(__u32 frames)
+{
+	__u64 now_ns = elapsed_ns();
+
+	bpf_loop(frames, note_frame_error, &now_ns, 0);
+}
+
 /*
  * Runs after a group of frames was handed to a link. Soft interrupts are off on
  * this CPU from the redirect to here, so a transmission on the CPU where our
- * group is pending is our group's.
+ * group is pending is our group's. The frame whose redirect set the transmission
+ * off begins the next group.
  */
 SEC("tp_btf/xdp_devmap_xmit")
 int BPF_PROG(on_transmit, const void *from, const void *to, int sent, int drops, int error)
 {
-	__u64 now_ns;
+	__u32 frames = sent + drops, pending = group.frames;
 
-	if (!group.frames || group.cpu != bpf_get_smp_processor_id())
+	if (!pending || group.cpu != bpf_get_smp_processor_id())
 		return 0;
 	progress.accepted += sent;
 	if (error)
 		progress.failed += drops;
 	else
 		progress.ring_full += drops;
-	if (schedule.kind != SCHEDULE_UNLIMITED) {
-		now_ns = elapsed_ns();
-		for (__u32 i = 0; i < GROUP_MAX_FRAMES; i++) {
-			if (i >= group.frames)
-				break;
-			note_error(now_ns - group.due_ns[i]);
-		}
-	}
-	group.frames = 0;
+	if (schedule.kind != SCHEDULE_UNLIMITED)
+		note_errors(frames);
+	if (frames < GROUP_MAX_FRAMES)
+		group.due_ns[0] = group.due_ns[frames];
+	group.frames = frames < pending ? pending - frames : 0;
 	return 0;
 }

@@ -21,9 +21,10 @@ enum blast_constants {
 	/* The longest header: Ethernet 14, IPv6 40, TCP 20 with 20 of options;
 	 * rounded up to whole 8-byte words. */
 	HEADER_MAX_BYTES = 96,
-	/* The kernel sends redirected frames on in groups of this many
-	 * (DEV_MAP_BULK_SIZE), or fewer at the end of a batch. */
-	GROUP_MAX_FRAMES = 16,
+	/* The kernel sends redirected frames on in groups of 16
+	 * (DEV_MAP_BULK_SIZE), or fewer at the end of a batch. It does so when
+	 * it is given the frame after them, so 17 can be pending. */
+	GROUP_MAX_FRAMES = 17,
 	/* ln(1 + i / LOG_STEPS), in 2^-16, for i = 0 ..= LOG_STEPS. */
 	LOG_STEPS = 256,
 	/* Log-linear histogram: below 16 ns exact, then 16 buckets per octave. */
