@@ -9,31 +9,58 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Checks that there is a test `crate::module::name` (a unit test) or
-/// `crate::file::name` (one of the crate's `tests` folder) in the workspace
-/// whose crates are in the folder `crates`. The error says what is not there.
-pub(crate) fn find(crates: &Path, test: &str) -> Result<(), String> {
-    let mut names = test.split("::");
-    let package = crates.join(names.next().unwrap_or_default());
-    let mut modules: Vec<&str> = names.collect();
-    let name = modules.pop().unwrap_or_default();
-    if modules.is_empty() {
-        return Err(format!("{test}: not of the form crate::module::name"));
-    }
+/// A test's name taken apart.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct TestName<'a> {
+    /// The folder of its crate.
+    pub(crate) folder: &'a str,
+    /// The file in the crate's `tests` that it is of; none for a unit test.
+    pub(crate) file: Option<&'a str>,
+    /// Its name within that file, or within the crate.
+    pub(crate) path: &'a str,
+}
 
-    let target = package.join("tests").join(format!("{}.rs", modules[0]));
-    let (file, inner) = if modules.len() == 1 && target.is_file() {
-        (target, None)
-    } else {
-        unit_test_file(&package.join("src"), &modules).map_err(|why| format!("{test}: {why}"))?
+impl<'a> TestName<'a> {
+    /// Takes `crate::module::name` (a unit test) or `crate::file::name` (one of
+    /// the crate's `tests`) apart. `crates` is the folder of all crates.
+    pub(crate) fn parse(crates: &Path, test: &'a str) -> Result<Self, String> {
+        let parts = test.split_once("::").and_then(|(folder, path)| {
+            let (module, rest) = path.split_once("::")?;
+            Some((folder, path, module, rest))
+        });
+        let Some((folder, path, module, rest)) = parts else {
+            return Err(format!("{test}: not of the form crate::module::name"));
+        };
+        let own_file = !rest.contains("::") && integration_file(crates, folder, module).is_file();
+        Ok(Self {
+            folder,
+            file: own_file.then_some(module),
+            path: if own_file { rest } else { path },
+        })
+    }
+}
+
+/// Checks that there is such a test. The error says what is not there.
+pub(crate) fn find(crates: &Path, test: &str) -> Result<(), String> {
+    let name = TestName::parse(crates, test)?;
+    let mut modules: Vec<&str> = name.path.split("::").collect();
+    let function = modules.pop().unwrap_or_default();
+    let (file, inner) = match name.file {
+        Some(file) => (integration_file(crates, name.folder, file), None),
+        None => unit_test_file(&crates.join(name.folder).join("src"), &modules)
+            .map_err(|why| format!("{test}: {why}"))?,
     };
-    let source =
-        fs::read_to_string(&file).map_err(|e| format!("{test}: {}: {e}", file.display()))?;
-    if has_test(&source, inner, name) {
+    let source = fs::read_to_string(&file);
+    let source = source.map_err(|why| format!("{test}: {}: {why}", file.display()))?;
+    if has_test(&source, inner, function) {
         Ok(())
     } else {
         Err(format!("{test}: no such test in {}", file.display()))
     }
+}
+
+fn integration_file(crates: &Path, folder: &str, file: &str) -> PathBuf {
+    crates.join(folder).join("tests").join(format!("{file}.rs"))
 }
 
 /// The file of a module, and the module's name if it is a part of the file.
@@ -62,13 +89,13 @@ fn unit_test_file<'a>(
 
 /// Whether the module `inner` of the file has this test, or the file itself has
 /// it before the first module within.
-fn has_test(source: &str, inner: Option<&str>, name: &str) -> bool {
+fn has_test(source: &str, inner: Option<&str>, function: &str) -> bool {
     let mut lines = source.lines().map(str::trim);
     if let Some(module) = inner {
         let head = format!("mod {module} {{");
         lines.by_ref().find(|line| *line == head);
     }
-    let signature = format!("fn {name}(");
+    let signature = format!("fn {function}(");
     let mut is_test = false;
     for line in lines.take_while(|line| !(line.starts_with("mod ") && line.ends_with('{'))) {
         if line.starts_with(&signature) {
