@@ -1,6 +1,6 @@
 # What a newcomer types: `make demo` and `make test`. Both set up first.
 
-.PHONY: demo test setup build lint unit loom no-std bench bench-core clean
+.PHONY: demo test setup build lint unit loom no-std mutants bench bench-core clean
 
 CARGO ?= cargo
 
@@ -29,6 +29,11 @@ loom:
 # Builds and runs a program that has no std, to show that core needs none.
 no-std:
 	$(CARGO) run --quiet --manifest-path crates/core/no-std/Cargo.toml --locked --target-dir target/no-std
+
+# Breaks core in each of the ways kept in crates/core/mutations.toml and requires
+# that a test notices (several minutes; MODULES="poll quota" for some of it).
+mutants:
+	$(CARGO) run --quiet --locked -p plimsoll-core --example mutants -- $(MODULES)
 
 # Every bench, each with its JSON document under target/bench.
 bench: bench-core
