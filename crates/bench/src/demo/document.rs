@@ -138,81 +138,82 @@ pub struct SynCase {
 
 /// The promised figures of both floods.
 pub(super) fn goals(udp: &udp::Outcome, syn: &syn::Outcome) -> Vec<Goal> {
-    let mut goals = udp_goals(udp);
+    let mut goals = udp_goodput_goals(udp);
+    goals.extend(udp_bystander_goals(udp));
+    goals.extend(udp_light_goals(udp));
     goals.extend(syn_goals(syn));
     goals
 }
 
-fn udp_goals(udp: &udp::Outcome) -> Vec<Goal> {
+fn udp_goodput_goals(udp: &udp::Outcome) -> Vec<Goal> {
     let percent_of_mlfrr = |protection, multiple| {
         udp.values(protection, multiple, |run| {
             run.goodput_pps / udp.mlfrr_pps * 100.0
         })
     };
     let highest = udp.multiples().last().copied().unwrap_or(0.0);
-    let mut goals = vec![
-        Goal::new(
-            "udp/collapse",
-            "stock goodput at the highest flood, of MLFRR",
-            Side::AtMost,
-            5.0,
-            "%",
-            percent_of_mlfrr(Protection::Stock, highest),
-        ),
-        Goal::new(
-            "udp/goodput/5",
-            "guarded goodput at 5 × MLFRR, of MLFRR",
-            Side::AtLeast,
-            60.0,
-            "%",
-            percent_of_mlfrr(Protection::Guard, 5.0),
-        ),
-        Goal::new(
-            "udp/goodput/15",
-            "guarded goodput at 15 × MLFRR, of MLFRR",
-            Side::AtLeast,
-            30.0,
-            "%",
-            percent_of_mlfrr(Protection::Guard, 15.0),
-        ),
-    ];
-    for multiple in [5.0, 15.0] {
+    let mut goals = vec![Goal::new(
+        "udp/collapse",
+        "stock goodput at the highest flood, of MLFRR",
+        Side::AtMost,
+        5.0,
+        "%",
+        percent_of_mlfrr(Protection::Stock, highest),
+    )];
+    for (multiple, percent) in [(5.0, 60.0), (15.0, 30.0)] {
         goals.push(Goal::new(
+            format!("udp/goodput/{multiple}"),
+            format!("guarded goodput at {multiple} × MLFRR, of MLFRR"),
+            Side::AtLeast,
+            percent,
+            "%",
+            percent_of_mlfrr(Protection::Guard, multiple),
+        ));
+    }
+    goals
+}
+
+fn udp_bystander_goals(udp: &udp::Outcome) -> Vec<Goal> {
+    let loss =
+        |run: &udp::Run| 100.0 * run.bystander.lost as f64 / run.bystander.sent.max(1) as f64;
+    let goal = |multiple: f64| {
+        Goal::new(
             format!("udp/bystander/{multiple}"),
             format!("guarded bystander's loss at {multiple} × MLFRR"),
             Side::AtMost,
             0.1,
             "%",
-            udp.values(Protection::Guard, multiple, |run| {
-                100.0 * run.bystander.lost as f64 / run.bystander.sent.max(1) as f64
-            }),
-        ));
-    }
-    goals.push(Goal::new(
-        "udp/light/throughput",
-        "guarded goodput at 1 × MLFRR, of stock",
-        Side::AtLeast,
-        97.0,
-        "%",
-        ratios(
-            &udp.values(Protection::Guard, 1.0, |run| run.goodput_pps),
-            &udp.values(Protection::Stock, 1.0, |run| run.goodput_pps),
+            udp.values(Protection::Guard, multiple, loss),
+        )
+    };
+    vec![goal(5.0), goal(15.0)]
+}
+
+fn udp_light_goals(udp: &udp::Outcome) -> Vec<Goal> {
+    let goodput = |protection| udp.values(protection, 1.0, |run| run.goodput_pps);
+    let latency = |protection| udp.values(protection, 0.0, |run| run.bystander.p50_us);
+    let stock = median(&latency(Protection::Stock)).unwrap_or(0.0);
+    vec![
+        Goal::new(
+            "udp/light/throughput",
+            "guarded goodput at 1 × MLFRR, of stock",
+            Side::AtLeast,
+            97.0,
+            "%",
+            ratios(&goodput(Protection::Guard), &goodput(Protection::Stock)),
         ),
-    ));
-    let p50 = |protection| udp.values(protection, 0.0, |run| run.bystander.p50_us);
-    let stock = median(&p50(Protection::Stock)).unwrap_or(0.0);
-    goals.push(Goal::new(
-        "udp/light/latency",
-        "median latency that the guard adds without a flood",
-        Side::AtMost,
-        2.0,
-        "µs",
-        p50(Protection::Guard)
-            .into_iter()
-            .map(|guarded| guarded - stock)
-            .collect(),
-    ));
-    goals
+        Goal::new(
+            "udp/light/latency",
+            "median latency that the guard adds without a flood",
+            Side::AtMost,
+            2.0,
+            "µs",
+            latency(Protection::Guard)
+                .into_iter()
+                .map(|guarded| guarded - stock)
+                .collect(),
+        ),
+    ]
 }
 
 fn syn_goals(syn: &syn::Outcome) -> Vec<Goal> {
