@@ -33,7 +33,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "RATES", value_delimiter = ',', default_values_t = [0, 50_000, 150_000])]
     syns: Vec<u64>,
     /// Interrupt holdoff of the flooded interface, in microseconds
-    #[arg(long, value_name = "US", default_value_t = 50, value_parser = clap::value_parser!(u64).range(1..=10_000))]
+    #[arg(long, value_name = "US", default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..=10_000))]
     holdoff_us: u64,
     /// Arguments for `plimsoll guard`, for example "--threaded 5 --poll-cpu 1"
     #[arg(long, value_name = "ARGUMENTS", allow_hyphen_values = true)]

@@ -60,7 +60,7 @@ impl Plan {
             runs: 3,
             window: Duration::from_millis(1200),
             http_seconds: 2,
-            holdoff: Duration::from_micros(50),
+            holdoff: Duration::from_micros(30),
             flood_multiples: vec![0.0, 1.0, 5.0, 15.0],
             syn_rates_pps: vec![0, 50_000, 150_000],
             guard_arguments: Vec::new(),
