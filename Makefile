@@ -1,6 +1,6 @@
 # What a newcomer types: `make demo` and `make test`. Both set up first.
 
-.PHONY: demo test setup build lint unit loom no-std mutants bench bench-core clean
+.PHONY: demo test setup build lint unit loom no-std mutants bench bench-core bench-guard clean
 
 CARGO ?= cargo
 
@@ -36,7 +36,7 @@ mutants:
 	$(CARGO) run --quiet --locked -p plimsoll-core --example mutants -- $(MODULES)
 
 # Every bench, each with its JSON document under target/bench.
-bench: bench-core
+bench: bench-core bench-guard
 
 # What a decision costs, in ns, beside its best peers (a few minutes). The old
 # measurements go first: a bench that fails must not be reported from before.
@@ -48,6 +48,10 @@ bench-core:
 	rm -rf $(CRITERION_DIR)
 	CRITERION_HOME=$(CRITERION_DIR) $(CARGO) bench --locked -p plimsoll-core $(CORE_BENCHES:%=--bench %)
 	$(CARGO) bench --locked -p plimsoll-core --bench report -- $(CRITERION_DIR) $(CURDIR)/target/bench/core.json
+
+# What the guard's verdict costs per packet, by the kernel's test-run facility. Needs root.
+bench-guard:
+	$(CARGO) bench --locked -p plimsoll-guard --bench verdict
 
 clean:
 	$(CARGO) clean

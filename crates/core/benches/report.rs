@@ -10,14 +10,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
-use std::{env, error, fs, thread};
+use std::{env, error, fs};
 
+use plimsoll_report::{self as report, SCHEMA, Side};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
 type Outcome<T> = Result<T, Box<dyn error::Error>>;
 
-const SCHEMA: &str = "plimsoll/bench-core/1";
 const GOALS: &str = include_str!("goals.toml");
 
 fn main() -> Outcome<()> {
@@ -167,43 +167,21 @@ fn document(goals: &[Goal], results: &BTreeMap<String, Measurement>) -> Outcome<
         .collect();
     Ok(json!({
         "schema": SCHEMA,
-        "machine": machine()?,
+        "machine": report::Machine::read(None),
         "results": results,
         "goals": checked,
     }))
 }
 
-/// One entry of `goals`: `measured` at most `limit` ns per operation.
-fn check(id: &str, what: &str, limit: f64, measured: Option<&Measurement>) -> Value {
-    let mut goal = json!({"id": id, "what": what, "goal": limit, "unit": "ns"});
-    match measured {
-        Some(measurement) => {
-            goal["measured"] = json!(measurement.median);
-            goal["met"] = json!(measurement.median <= limit);
-            goal["runs"] = json!(measurement.runs);
-        }
-        None => {
-            goal["measured"] = Value::Null;
-            goal["met"] = Value::Null;
-            goal["why"] = json!("its bench did not run");
-        }
+/// One entry of `goals`: at most `limit` ns per operation.
+fn check(id: &str, what: &str, limit: f64, measured: Option<&Measurement>) -> report::Goal {
+    let runs = measured.map_or_else(Vec::new, |measurement| measurement.runs.clone());
+    let goal = report::Goal::new(id, what, Side::AtMost, limit, "ns", runs);
+    if measured.is_some() {
+        goal
+    } else {
+        goal.because("its bench did not run")
     }
-    goal
-}
-
-fn machine() -> Outcome<Value> {
-    let kernel = fs::read_to_string("/proc/sys/kernel/osrelease")?;
-    let cpuinfo = fs::read_to_string("/proc/cpuinfo")?;
-    let model = cpuinfo
-        .lines()
-        .find_map(|line| line.strip_prefix("model name")?.split_once(": "))
-        .map(|(_, model)| model);
-    Ok(json!({
-        "kernel": kernel.trim(),
-        "cpus": thread::available_parallelism()?.get(),
-        "cpu_model": model,
-        "link_kind": null,
-    }))
 }
 
 fn print_table(goals: &[Goal], results: &BTreeMap<String, Measurement>) {
