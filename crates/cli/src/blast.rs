@@ -48,6 +48,10 @@ pub(crate) struct Args {
     /// Nice level, -20 to 19, for a CPU that is shared with a prober or client
     #[arg(long, default_value_t = 0, allow_negative_numbers = true, value_parser = clap::value_parser!(i8).range(-20..=19))]
     nice: i8,
+    /// Run only while nobody else wants the CPU, and make up for it later: for a client or
+    /// prober on the same CPU that should keep its own rate
+    #[arg(long, conflicts_with = "nice")]
+    idle: bool,
     /// Write one JSON document to FILE (`-`: standard output) instead of the text
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
@@ -224,7 +228,11 @@ fn spec(
     };
     spec.seed = args.seed;
     spec.cpu = args.cpu;
-    spec.priority = Priority::Nice(args.nice);
+    spec.priority = if args.idle {
+        Priority::Idle
+    } else {
+        Priority::Nice(args.nice)
+    };
     Ok(spec)
 }
 

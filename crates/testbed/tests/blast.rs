@@ -111,8 +111,8 @@ impl Capture {
                 Err(errno) => panic!("{errno}"),
             }
         }
-        // Answers leave by the same device.
-        frames.retain(|frame| frame[..6] == testbed.test().mac());
+        // The test host's answers leave by the same device.
+        frames.retain(|frame| frame[6..12] == testbed.load().mac());
         frames
     }
 }
