@@ -1,5 +1,6 @@
 //! Compiles the crate's BPF programs.
 
 fn main() {
+    plimsoll_bpf_build::compile("blast");
     plimsoll_bpf_build::compile("cpu_meter");
 }

@@ -4,6 +4,8 @@
 //! calls the library. This file turns their errors into messages and exit
 //! codes: 0 done, 1 failed, 2 used wrongly, 3 this host lacks something.
 
+mod blast;
+mod demo;
 mod guard;
 mod output;
 mod probe;
@@ -26,6 +28,8 @@ const EXIT_CODES: &str =
 
 #[derive(Subcommand, Debug)]
 enum Command {
+    Blast(blast::Args),
+    Demo(demo::Args),
     Guard(guard::Args),
     Probe(probe::Args),
     Serve(serve::Args),
@@ -33,6 +37,8 @@ enum Command {
 
 fn main() -> ExitCode {
     let result = match Cli::parse().command {
+        Command::Blast(args) => blast::run(&args),
+        Command::Demo(args) => demo::run(&args),
         Command::Guard(args) => guard::run(&args),
         Command::Probe(args) => probe::run(&args),
         Command::Serve(args) => serve::run(&args),
@@ -57,7 +63,11 @@ fn exit_code(error: &anyhow::Error) -> ExitCode {
         None => match error.downcast_ref::<Testbed>() {
             Some(Testbed::Config { .. }) => 2,
             Some(error) if error.is_missing() => 3,
-            _ => 1,
+            Some(_) => 1,
+            None => match error.downcast_ref::<plimsoll_bench::Error>() {
+                Some(error) if error.is_missing() => 3,
+                _ => 1,
+            },
         },
     })
 }

@@ -22,3 +22,18 @@ pub(crate) fn clear_screen() {
         print!("\x1b[H\x1b[J");
     }
 }
+
+/// Shows what is being done, on one line that the next call overwrites; only
+/// where standard error is a terminal.
+pub(crate) fn progress(text: &str) {
+    if io::stderr().is_terminal() {
+        eprint!("\r\x1b[K{text} …");
+    }
+}
+
+/// Removes the line of [`progress`].
+pub(crate) fn clear_progress() {
+    if io::stderr().is_terminal() {
+        eprint!("\r\x1b[K");
+    }
+}

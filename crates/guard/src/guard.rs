@@ -28,9 +28,9 @@ pub struct Config {
     /// take the batch of packets that is on its way (up to 64) or these are
     /// dropped late, at the socket. Default: 70 %.
     pub high_watermark: Fraction,
-    /// … until no more than this part is left. Lower means fewer, longer
-    /// pauses; too low lets the consumer run dry before the next poll.
-    /// Default: 50 %.
+    /// … until less than this part is left, or 64 KiB less than at the high
+    /// watermark. Lower means fewer, longer pauses; too low lets the consumer
+    /// run dry before the next poll. Default: 50 %.
     pub low_watermark: Fraction,
 }
 

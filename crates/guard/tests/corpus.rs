@@ -1,6 +1,7 @@
 //! Every frame of the shared corpus through the BPF program: the verdict is to
-//! admit, the kind and the channel are the expected ones, and every frame is
-//! counted exactly once.
+//! admit, the kind is the one that `plimsoll_core::demux` finds, kind and
+//! channel are the ones written down by hand, and every frame is counted
+//! exactly once.
 
 mod common;
 
@@ -12,7 +13,10 @@ use nix::sys::socket::{
     AddressFamily, Backlog, SockFlag, SockType, SockaddrStorage, bind, connect, listen, setsockopt,
     socket, sockopt,
 };
+use plimsoll_core::demux::DemuxConfig;
+use plimsoll_core::time::Instant;
 use plimsoll_guard::{Config, Counters, Guard, Kind, Outcome, Storage};
+use plimsoll_packets::agreement::{CHANNELS, Pair};
 use plimsoll_packets::corpus::{Expected, Step, corpus};
 use plimsoll_packets::host::{Endpoint, Host, Transport};
 
@@ -138,36 +142,56 @@ fn reported(expected: &Expected) -> Option<(IpAddr, u16)> {
     }
 }
 
-/// Runs one frame and returns the counters after it.
-fn run(guard: &mut Guard<'_>, name: &str, step: &Step, before: &Counters) -> Counters {
-    let (admitted, _) = guard
-        .test_run(&step.frame, 1)
-        .unwrap_or_else(|error| panic!("{name}: {error}"));
-    let after = guard.counters().unwrap();
-    assert!(admitted, "{name}: nothing is full here");
-    let kind = counted(before, &after);
-    let socket = channel(before, &after);
-    if let Some(expected) = &step.expected {
-        assert_eq!(kind, expected.kind, "{name}");
-        assert_eq!(socket, reported(expected), "{name}");
+/// Both demultiplexers, and what the program had counted before the next frame.
+struct Opinions<'obj> {
+    guard: Guard<'obj>,
+    core: Pair,
+    counters: Counters,
+}
+
+impl Opinions<'_> {
+    /// Runs one frame through both.
+    fn check(&mut self, name: &str, step: &Step) {
+        let (admitted, _) = self
+            .guard
+            .test_run(&step.frame, 1)
+            .unwrap_or_else(|error| panic!("{name}: {error}"));
+        let before = std::mem::replace(&mut self.counters, self.guard.counters().unwrap());
+        assert!(admitted, "{name}: nothing is full here");
+        let kind = counted(&before, &self.counters);
+        let socket = channel(&before, &self.counters);
+        assert_eq!(
+            kind,
+            self.core.classify(&step.frame, Instant::ZERO).kind,
+            "{name}: what core says"
+        );
+        if let Some(expected) = &step.expected {
+            assert_eq!(kind, expected.kind, "{name}");
+            assert_eq!(socket, reported(expected), "{name}");
+        }
+        let has_channel = matches!(kind, Kind::UdpSocket | Kind::TcpListener);
+        assert_eq!(socket.is_some(), has_channel, "{name}: {kind}");
     }
-    assert_eq!(
-        socket.is_some(),
-        matches!(kind, Kind::UdpSocket | Kind::TcpListener),
-        "{name}: {kind}"
-    );
-    after
 }
 
 #[test]
 fn every_frame_of_the_corpus_has_its_kind_and_channel() {
-    let host = Host { ..Host::default() };
+    let host = Host::default();
     in_namespace(|| {
         set_up_addresses(&host);
         let _sockets = open_endpoints(&host);
         let mut storage = Storage::default();
         let mut guard = Guard::load(&mut storage, &Config::default()).unwrap();
-        let mut counters = guard.counters().unwrap();
+        let counters = guard.counters().unwrap();
+        let config = DemuxConfig {
+            fragments_max: 1 << 16,
+            ..DemuxConfig::new(CHANNELS)
+        };
+        let mut opinions = Opinions {
+            guard,
+            core: Pair::of_host(&config, &host),
+            counters,
+        };
         let mut frames = 0;
         for sequence in corpus(&host, SEED) {
             for step in sequence
@@ -175,15 +199,15 @@ fn every_frame_of_the_corpus_has_its_kind_and_channel() {
                 .iter()
                 .filter(|step| step.frame.len() >= FRAME_BYTES_MIN)
             {
-                counters = run(&mut guard, &sequence.name, step, &counters);
+                opinions.check(&sequence.name, step);
                 frames += 1;
             }
         }
         assert!(frames > 1000, "the corpus is large");
-        assert_eq!(counters.all().count(Outcome::Admitted), frames);
+        assert_eq!(opinions.counters.all().count(Outcome::Admitted), frames);
         for kind in [Kind::UdpSocket, Kind::TcpListener] {
             assert_eq!(
-                counters.retired(kind).offered(),
+                opinions.counters.retired(kind).offered(),
                 0,
                 "every socket has a channel"
             );

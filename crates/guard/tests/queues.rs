@@ -78,6 +78,35 @@ fn discard_begins_at_the_high_watermark_and_ends_at_the_low_one() {
 }
 
 #[test]
+fn a_large_queue_is_filled_again_before_its_low_watermark() {
+    in_namespace(|| {
+        let mut storage = Storage::default();
+        let mut guard = Guard::load(&mut storage, &Config::default()).unwrap();
+        let server = udp_socket((HOST_V4, PORT), 0);
+        setsockopt(&server, sockopt::RcvBufForce, &(2 << 20)).unwrap();
+        let client = UdpSocket::bind((HOST_V4, 0)).unwrap();
+        let high = getsockopt(&server, sockopt::RcvBuf).unwrap() as u64 * 70 / 100;
+        while udp_occupancy(PORT) < high {
+            client.send_to(&[0; 64], (HOST_V4, PORT)).unwrap();
+        }
+        let frame = to_host(HOST_V4).udp(PEER_PORT, PORT, b"probe");
+        // The program's watermarks are in 1/1024: 4 KiB of this buffer.
+        while udp_occupancy(PORT) >= high - (58 << 10) {
+            assert!(!admits(&mut guard, &frame), "drained by less than 64 KiB");
+            server.recv(&mut [0; 64]).unwrap();
+        }
+        while udp_occupancy(PORT) >= high - (70 << 10) {
+            server.recv(&mut [0; 64]).unwrap();
+        }
+        let_a_tick_pass();
+        assert!(
+            admits(&mut guard, &frame),
+            "drained by 64 KiB of more than a MiB"
+        );
+    });
+}
+
+#[test]
 fn a_full_socket_does_not_harm_its_neighbours() {
     in_namespace(|| {
         let mut storage = Storage::default();

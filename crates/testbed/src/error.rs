@@ -45,6 +45,14 @@ pub enum Error {
         /// What would be accepted.
         allowed: &'static str,
     },
+    /// The load generator may not or cannot send on an interface.
+    #[error("cannot send on {interface}: {why}")]
+    UnfitInterface {
+        /// The interface's name.
+        interface: String,
+        /// What is wrong with it.
+        why: &'static str,
+    },
     /// SIGINT or SIGTERM arrived: unwind, so that everything is taken down.
     #[error("interrupted")]
     Interrupted,

@@ -19,6 +19,11 @@
 //! A packet discarded by an XDP program or a packet filter appears in none of
 //! them: its discarder's own count is the caller's to give, as `early_discard`.
 //!
+//! Checked with twelve floods by XDP redirect (0.3, 1 and 5 million packets/s
+//! asked for, four placements, UDP over IPv4, probes beside them): `unaccounted`
+//! was 0 in each. IPv6, `interface`, `backlog` and `listen_queue` have not been
+//! provoked by such floods.
+//!
 //! # Limits
 //!
 //! Counters are read one after the other. Take both snapshots while nothing is

@@ -39,6 +39,7 @@
 //! `netlink-bindings` speaks the `netdev` family, which is the only reliable
 //! source of the process id of a device's polling thread.
 
+pub mod blast;
 pub mod cpu_meter;
 pub mod error;
 pub mod http;

@@ -21,11 +21,15 @@ use crate::registry::{RUN_DIR, Registration};
 use crate::{Error, link};
 
 /// Where named namespaces live (ip-netns(8)).
-const NETNS_DIR: &str = "/run/netns";
+pub(crate) const NETNS_DIR: &str = "/run/netns";
+
+/// Names of all testbeds' namespaces start with this. The load generator sends
+/// inside such a namespace without asking.
+pub(crate) const PREFIX: &str = "plimsoll-";
 
 /// Names of one testbed's namespaces start with this.
 pub(crate) fn prefix(id: &str) -> String {
-    format!("plimsoll-{id}-")
+    format!("{PREFIX}{id}-")
 }
 
 /// One of the two hosts of a testbed.

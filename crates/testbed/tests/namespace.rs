@@ -67,6 +67,19 @@ fn received_frames(host: &Host) -> u64 {
     text.trim().parse().unwrap()
 }
 
+/// Multicast listener reports of the hosts themselves used to get into the
+/// ledger of a flood, when a full ring dropped one.
+#[test]
+fn nothing_crosses_the_link_that_nobody_sent() {
+    let testbed = create();
+    // Reports are repeated within a second or two of an address's arrival.
+    std::thread::sleep(Duration::from_millis(2500));
+    assert_eq!(received_frames(testbed.load()), 0);
+    assert_eq!(received_frames(testbed.test()), 0);
+    datagram_reaches(&testbed);
+    assert_eq!(received_frames(testbed.test()), 1);
+}
+
 #[test]
 fn each_host_sees_its_own_devices_and_settings() {
     let testbed = create();

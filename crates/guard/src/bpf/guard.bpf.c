@@ -197,11 +197,20 @@ static __always_inline struct queue udp_queue(const struct sock *sk, const struc
 	return queue;
 }
 
-static __always_inline bool over(const struct queue *queue, __u32 watermark)
+static __always_inline __u64 watermark_bytes(const struct queue *queue, __u32 watermark)
 {
-	__u64 limit = ((__u64)queue->capacity * watermark) >> WATERMARK_WHOLE_SHIFT;
+	return ((__u64)queue->capacity * watermark) >> WATERMARK_WHOLE_SHIFT;
+}
 
-	return queue->occupancy >= limit;
+/* The occupancy from which on the socket gets no more packets. */
+static __always_inline __u64 limit_bytes(const struct queue *queue, bool discarding)
+{
+	__u64 high = watermark_bytes(queue, settings.high_watermark);
+	__u64 low = watermark_bytes(queue, settings.low_watermark);
+
+	if (!discarding)
+		return high;
+	return low + DRAINED_BYTES_MAX < high ? high - DRAINED_BYTES_MAX : low;
 }
 
 /* Feedback from the consumer's queue with hysteresis (Mogul & Ramakrishnan 6.6.1). */
@@ -210,9 +219,9 @@ static __always_inline enum outcome judge_queue(struct channel *channel, const s
 	bool discard;
 
 	if (!channel)
-		return over(queue, settings.high_watermark) ? OUTCOME_SOCKET_QUEUE : OUTCOME_ADMITTED;
-	discard = over(queue, channel->discarding ? settings.low_watermark :
-						    settings.high_watermark);
+		return queue->occupancy >= limit_bytes(queue, false) ? OUTCOME_SOCKET_QUEUE :
+								       OUTCOME_ADMITTED;
+	discard = queue->occupancy >= limit_bytes(queue, channel->discarding);
 	channel->discarding = discard;
 	channel->occupancy = queue->occupancy;
 	channel->capacity = queue->capacity;

@@ -51,6 +51,14 @@ enum destination {
 /* Few against a watermark's distance, many against one look-up. */
 #define KNOWN_PACKETS 32
 
+/*
+ * Bytes: how far a queue above its low watermark may drain before it is filled
+ * again, whatever the watermarks say. What is admitted at once afterwards has
+ * to be taken by the stack in one go, and the receive ring waits meanwhile: a
+ * fifth of a large buffer let it overflow, and bystanders lost packets.
+ */
+#define DRAINED_BYTES_MAX 65536
+
 /* An IPv6 address, or an IPv4 one as ::ffff:a.b.c.d, in network byte order. */
 struct address {
 	__u32 words[4];
@@ -83,7 +91,8 @@ struct channel {
 struct settings {
 	/*
 	 * Watermarks of a UDP socket's queue in 1/1024 of its receive buffer:
-	 * discard from high on, until the occupancy has fallen below low.
+	 * discard from high on, until the occupancy has fallen below low or by
+	 * DRAINED_BYTES_MAX.
 	 */
 	__u32 high_watermark;
 	__u32 low_watermark;

@@ -1,0 +1,371 @@
+//! The demo's document, its goals, and its table for a person.
+
+use std::fmt::Write as _;
+
+use plimsoll_report::{Goal, Machine, Side, goals_table, median};
+use serde::Serialize;
+
+use super::{syn, udp};
+
+/// What stands between the flood and the server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Protection {
+    /// Nothing but the kernel as it is.
+    Stock,
+    /// `plimsoll guard`.
+    Guard,
+}
+
+impl Protection {
+    /// Both, in the order in which they take turns.
+    pub const ALL: [Self; 2] = [Self::Stock, Self::Guard];
+
+    pub(super) const fn name(self) -> &'static str {
+        match self {
+            Self::Stock => "stock",
+            Self::Guard => "guard",
+        }
+    }
+}
+
+/// Everything the demo measured.
+#[derive(Clone, Debug, Serialize)]
+pub struct Document {
+    /// Version of this form.
+    pub schema: u32,
+    /// Where it was measured.
+    pub machine: Machine,
+    /// The UDP flood.
+    pub udp: Udp,
+    /// The SYN flood.
+    pub syn: Syn,
+    /// The promised figures.
+    pub goals: Vec<Goal>,
+}
+
+/// The UDP flood.
+#[derive(Clone, Debug, Serialize)]
+pub struct Udp {
+    /// Maximum loss-free receive rate of the stock sink, packets/s.
+    pub mlfrr_pps: f64,
+    /// By flood, stock before guard.
+    pub cases: Vec<UdpCase>,
+}
+
+/// One flood on the sink: medians over the runs; counts are their sums.
+#[derive(Clone, Debug, Serialize)]
+pub struct UdpCase {
+    /// What stood in between.
+    pub protection: Protection,
+    /// Flood, packets/s.
+    pub offered_pps: f64,
+    /// Delivered to the sink, packets/s.
+    pub goodput_pps: f64,
+    /// Parts of the host's CPU.
+    pub host_cpu: HostCpu,
+    /// What another server's client saw.
+    pub bystander: Bystander,
+    /// Where the packets of all runs went.
+    pub losses: Losses,
+}
+
+/// Parts of the host's CPU time, from 0 to 1.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+pub struct HostCpu {
+    /// Processes.
+    pub app: f64,
+    /// Network softirqs and polling threads.
+    pub network: f64,
+    /// Nothing to do.
+    pub idle: f64,
+}
+
+/// What a prober of the echo server saw.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+pub struct Bystander {
+    /// Probes sent in all runs.
+    pub sent: u64,
+    /// Probes without an answer in time.
+    pub lost: u64,
+    /// Median latency in microseconds.
+    pub p50_us: f64,
+    /// 99th percentile of the latency in microseconds.
+    pub p99_us: f64,
+}
+
+/// Where the packets went, flood and probes together.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+pub struct Losses {
+    /// Handed to the link.
+    pub offered: u64,
+    /// Got by sink and echo.
+    pub delivered: u64,
+    /// Discarded by the guard.
+    pub early_discard: u64,
+    /// Dropped at a full socket.
+    pub socket_queue: u64,
+    /// Dropped at the full receive ring.
+    pub receive_ring: u64,
+    /// Dropped elsewhere, at places that are named when they occur.
+    pub other: u64,
+    /// What nobody counted.
+    pub unaccounted: i64,
+}
+
+/// The SYN flood.
+#[derive(Clone, Debug, Serialize)]
+pub struct Syn {
+    /// The TCP server.
+    pub server: String,
+    /// By flood, stock before guard.
+    pub cases: Vec<SynCase>,
+}
+
+/// One flood on the other listener: medians over the runs.
+#[derive(Clone, Debug, Serialize)]
+pub struct SynCase {
+    /// What stood in between.
+    pub protection: Protection,
+    /// SYN/s that the generator achieved.
+    pub offered_pps: f64,
+    /// Requests that nginx answered, per second.
+    pub requests_per_s: f64,
+    /// 99th percentile of their latency in microseconds, as the closed-loop
+    /// client sees it.
+    pub p99_us: f64,
+}
+
+/// The promised figures of both floods.
+pub(super) fn goals(udp: &udp::Outcome, syn: &syn::Outcome) -> Vec<Goal> {
+    let mut goals = udp_goodput_goals(udp);
+    goals.extend(udp_bystander_goals(udp));
+    goals.extend(udp_light_goals(udp));
+    goals.extend(syn_goals(syn));
+    goals
+}
+
+fn udp_goodput_goals(udp: &udp::Outcome) -> Vec<Goal> {
+    let percent_of_mlfrr = |protection, multiple| {
+        udp.values(protection, multiple, |run| {
+            run.goodput_pps / udp.mlfrr_pps * 100.0
+        })
+    };
+    let highest = udp.multiples().last().copied().unwrap_or(0.0);
+    let mut goals = vec![Goal::new(
+        "udp/collapse",
+        "stock goodput at the highest flood, of MLFRR",
+        Side::AtMost,
+        5.0,
+        "%",
+        percent_of_mlfrr(Protection::Stock, highest),
+    )];
+    for (multiple, percent) in [(5.0, 60.0), (15.0, 30.0)] {
+        goals.push(Goal::new(
+            format!("udp/goodput/{multiple}"),
+            format!("guarded goodput at {multiple} × MLFRR, of MLFRR"),
+            Side::AtLeast,
+            percent,
+            "%",
+            percent_of_mlfrr(Protection::Guard, multiple),
+        ));
+    }
+    goals
+}
+
+fn udp_bystander_goals(udp: &udp::Outcome) -> Vec<Goal> {
+    let loss =
+        |run: &udp::Run| 100.0 * run.bystander.lost as f64 / run.bystander.sent.max(1) as f64;
+    let goal = |multiple: f64| {
+        Goal::new(
+            format!("udp/bystander/{multiple}"),
+            format!("guarded bystander's loss at {multiple} × MLFRR"),
+            Side::AtMost,
+            0.1,
+            "%",
+            udp.values(Protection::Guard, multiple, loss),
+        )
+    };
+    vec![goal(5.0), goal(15.0)]
+}
+
+fn udp_light_goals(udp: &udp::Outcome) -> Vec<Goal> {
+    let goodput = |protection| udp.values(protection, 1.0, |run| run.goodput_pps);
+    let latency = |protection| udp.values(protection, 0.0, |run| run.bystander.p50_us);
+    let stock = median(&latency(Protection::Stock)).unwrap_or(0.0);
+    vec![
+        Goal::new(
+            "udp/light/throughput",
+            "guarded goodput at 1 × MLFRR, of stock",
+            Side::AtLeast,
+            97.0,
+            "%",
+            ratios(&goodput(Protection::Guard), &goodput(Protection::Stock)),
+        ),
+        Goal::new(
+            "udp/light/latency",
+            "median latency that the guard adds without a flood",
+            Side::AtMost,
+            2.0,
+            "µs",
+            latency(Protection::Guard)
+                .into_iter()
+                .map(|guarded| guarded - stock)
+                .collect(),
+        ),
+    ]
+}
+
+fn syn_goals(syn: &syn::Outcome) -> Vec<Goal> {
+    let requests = |protection, rate| syn.values(protection, rate, |run| run.requests_per_s);
+    let highest = syn.rates().last().copied().unwrap_or(0);
+    vec![
+        Goal::new(
+            "syn/guarded",
+            format!("guarded nginx at {highest} SYN/s, of unflooded"),
+            Side::AtLeast,
+            85.0,
+            "%",
+            ratios(
+                &requests(Protection::Guard, highest),
+                &requests(Protection::Guard, 0),
+            ),
+        ),
+        Goal::new(
+            "syn/light/throughput",
+            "guarded nginx without a flood, of stock",
+            Side::AtLeast,
+            97.0,
+            "%",
+            ratios(
+                &requests(Protection::Guard, 0),
+                &requests(Protection::Stock, 0),
+            ),
+        ),
+    ]
+}
+
+/// Each value as percentage of the others' median.
+fn ratios(values: &[f64], others: &[f64]) -> Vec<f64> {
+    let base = median(others).filter(|base| *base > 0.0);
+    base.map_or_else(Vec::new, |base| {
+        values.iter().map(|value| value / base * 100.0).collect()
+    })
+}
+
+impl Document {
+    /// The document as a table.
+    #[must_use]
+    pub fn table(&self) -> String {
+        let mut text = self.udp_table();
+        text += &self.syn_table();
+        let _ = write!(
+            text,
+            "\nLinux {}, {} CPUs, {}; goals:\n{}",
+            self.machine.kernel,
+            self.machine.cpus,
+            self.machine.link.unwrap_or("no link"),
+            goals_table(&self.goals)
+        );
+        text
+    }
+
+    fn udp_table(&self) -> String {
+        let mut text = format!(
+            "UDP flood of one socket, MLFRR {} packets/s; a bystander echo on another port is probed\n\
+             {:>10} {:>6}{:>11}{:>8}{:>5}{:>5}{:>5}  {:>9}{:>9}{:>9}{:>9}\n",
+            grouped(self.udp.mlfrr_pps),
+            "offered/s",
+            "",
+            "goodput/s",
+            "of MLF.",
+            "app%",
+            "net%",
+            "idle",
+            "lost",
+            "of",
+            "p50 µs",
+            "p99 µs",
+        );
+        for case in &self.udp.cases {
+            let percent = |part: f64| part * 100.0;
+            let _ = writeln!(
+                text,
+                "{:>10} {:>6}{:>11}{:>7.0}%{:>5.0}{:>5.0}{:>5.0}  {:>9}{:>9}{:>9.0}{:>9.0}",
+                grouped(case.offered_pps),
+                case.protection.name(),
+                grouped(case.goodput_pps),
+                percent(case.goodput_pps / self.udp.mlfrr_pps),
+                percent(case.host_cpu.app),
+                percent(case.host_cpu.network),
+                percent(case.host_cpu.idle),
+                case.bystander.lost,
+                case.bystander.sent,
+                case.bystander.p50_us,
+                case.bystander.p99_us,
+            );
+        }
+        text += "where the packets went\n";
+        for case in &self.udp.cases {
+            let losses = &case.losses;
+            let _ = writeln!(
+                text,
+                "{:>10} {:>6} offered {} = delivered {} + early discard {} + receive ring {} + socket queue {} + other {} + unaccounted {}",
+                grouped(case.offered_pps),
+                case.protection.name(),
+                losses.offered,
+                losses.delivered,
+                losses.early_discard,
+                losses.receive_ring,
+                losses.socket_queue,
+                losses.other,
+                losses.unaccounted,
+            );
+        }
+        text
+    }
+
+    fn syn_table(&self) -> String {
+        let mut text = format!(
+            "\nSYN flood of another listener while {} serves\n{:>10} {:>6}{:>12}{:>10}\n",
+            self.syn.server, "SYN/s", "", "requests/s", "p99 µs"
+        );
+        for case in &self.syn.cases {
+            let _ = writeln!(
+                text,
+                "{:>10} {:>6}{:>12}{:>10.0}",
+                grouped(case.offered_pps),
+                case.protection.name(),
+                grouped(case.requests_per_s),
+                case.p99_us,
+            );
+        }
+        text
+    }
+}
+
+/// A whole number in groups of three digits.
+fn grouped(value: f64) -> String {
+    let digits = format!("{value:.0}");
+    let mut text = String::new();
+    for (index, digit) in digits.chars().enumerate() {
+        if index > 0 && (digits.len() - index).is_multiple_of(3) && text != "-" {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_grouped_in_thousands() {
+        assert_eq!(grouped(0.0), "0");
+        assert_eq!(grouped(999.4), "999");
+        assert_eq!(grouped(1_234_567.0), "1,234,567");
+        assert_eq!(grouped(-123_456.0), "-123,456");
+    }
+}

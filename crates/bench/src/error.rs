@@ -1,0 +1,30 @@
+//! What can go wrong in a comparison.
+
+/// Why a comparison could not be made. Missing a goal is no error.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The testbed, a server or a tool failed.
+    #[error(transparent)]
+    Testbed(#[from] plimsoll_testbed::Error),
+    /// `plimsoll guard` did not start or did not say what it should.
+    #[error("plimsoll guard {problem}")]
+    Guard {
+        /// What it did instead.
+        problem: String,
+    },
+    /// The server drops packets at any rate, so that nothing can be compared.
+    #[error("the UDP sink loses packets at {rate_pps} packets/s already: is the machine busy?")]
+    NoLossFreeRate {
+        /// The lowest rate tried.
+        rate_pps: u64,
+    },
+}
+
+impl Error {
+    /// True if this host lacks something that the comparison needs.
+    #[must_use]
+    pub fn is_missing(&self) -> bool {
+        matches!(self, Self::Testbed(error) if error.is_missing())
+    }
+}

@@ -1,0 +1,106 @@
+//! The interface that a blast leaves by, and whether it may.
+//!
+//! A generator of six million frames per second must never face a real network
+//! by mistake. So the rule is about where the calling thread is, not about what
+//! it says: everything inside a network namespace that a testbed made leads to
+//! that testbed's hosts and nowhere else.
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::MetadataExt;
+
+use netlink_bindings::netdev;
+use netlink_socket2::NetlinkSocket;
+use nix::ifaddrs::getifaddrs;
+use nix::net::if_::{InterfaceFlags, if_nametoindex};
+
+use super::spec::Spec;
+use crate::{Error, namespace};
+
+/// Bit of the netdev family's `xdp-features`: the driver accepts redirected
+/// frames. A veth end has it while its peer receives by NAPI.
+const NETDEV_XDP_ACT_NDO_XMIT: u64 = 4;
+
+/// What a blast needs to know of its interface.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Interface {
+    pub(super) index: u32,
+    pub(super) mac: [u8; 6],
+}
+
+impl Interface {
+    /// Looks up the interface `spec` names and makes sure that it may be sent
+    /// on, is up, and takes redirected frames.
+    pub(super) fn find(spec: &Spec) -> Result<Self, Error> {
+        let name = &spec.interface;
+        let unfit = |why| Error::UnfitInterface {
+            interface: name.clone(),
+            why,
+        };
+        if !spec.foreign_interface && !in_testbed()? {
+            return Err(unfit(
+                "no testbed made it; frames go into links of a testbed only, \
+                 unless interface and destination are both named and foreign interfaces allowed",
+            ));
+        }
+        let index =
+            if_nametoindex(name.as_str()).map_err(Error::io(format!("find interface {name}")))?;
+        let (flags, mac) = look_up(name)?;
+        if !flags.contains(InterfaceFlags::IFF_UP | InterfaceFlags::IFF_RUNNING) {
+            return Err(unfit("it is down, or has no carrier"));
+        }
+        if !takes_redirected_frames(index) {
+            return Err(unfit(
+                "it takes no redirected frames; for a veth pair, turn GRO on at the other end",
+            ));
+        }
+        Ok(Self {
+            index,
+            mac: mac.ok_or_else(|| unfit("it has no Ethernet address"))?,
+        })
+    }
+}
+
+/// Flags and Ethernet address of an interface.
+fn look_up(name: &str) -> Result<(InterfaceFlags, Option<[u8; 6]>), Error> {
+    let action = format!("find interface {name}");
+    getifaddrs()
+        .map_err(Error::io(&action))?
+        .filter(|entry| entry.interface_name == name)
+        .find_map(|entry| {
+            let address = entry.address?;
+            Some((entry.flags, address.as_link_addr()?.addr()))
+        })
+        .ok_or_else(|| Error::io(action)(io::Error::from(io::ErrorKind::NotFound)))
+}
+
+/// Whether the calling thread is in a network namespace that a testbed made.
+fn in_testbed() -> Result<bool, Error> {
+    let identity = |file: fs::Metadata| (file.dev(), file.ino());
+    let own = fs::metadata("/proc/thread-self/ns/net")
+        .map(identity)
+        .map_err(Error::io("look at the network namespace"))?;
+    let Ok(named) = fs::read_dir(namespace::NETNS_DIR) else {
+        return Ok(false);
+    };
+    Ok(named
+        .flatten()
+        .filter(|entry| {
+            let name = entry.file_name();
+            name.to_string_lossy().starts_with(namespace::PREFIX)
+        })
+        .filter_map(|entry| fs::metadata(entry.path()).ok())
+        .any(|metadata| identity(metadata) == own))
+}
+
+/// A kernel before 6.3 cannot say; then the frames that fail are counted.
+fn takes_redirected_frames(index: u32) -> bool {
+    let mut request = netdev::Request::new().op_dev_get_do();
+    request.encode().push_ifindex(index);
+    let mut socket = NetlinkSocket::new();
+    let features = socket.request(&request).ok().and_then(|mut replies| {
+        let reply = replies.recv_one().ok()?;
+        reply.get_xdp_features().ok()
+    });
+    features.is_none_or(|bits| bits & NETDEV_XDP_ACT_NDO_XMIT != 0)
+}

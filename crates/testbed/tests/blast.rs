@@ -1,0 +1,439 @@
+//! The load generator against real links: every frame is captured at the other
+//! end and read by smoltcp, which wrote none of it. Needs root.
+
+mod common;
+
+use std::collections::HashSet;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use nix::errno::Errno;
+use nix::sched::{CpuSet, sched_setaffinity};
+use nix::sys::socket::{
+    AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, recv, setsockopt, socket, sockopt,
+};
+use nix::sys::time::{TimeVal, TimeValLike};
+use nix::unistd::Pid;
+use plimsoll_testbed::blast::{
+    Blast, Bound, End, Flow, Priority, Report, Schedule, Spec, Stop, Transport,
+};
+use plimsoll_testbed::placement::Placement;
+use plimsoll_testbed::{Error, Testbed};
+use smoltcp::wire::{EthernetFrame, IpAddress, Ipv4Packet, Ipv6Packet, TcpPacket, UdpPacket};
+
+const FIXED: Schedule = Schedule::Fixed { rate_pps: 20_000 };
+
+fn testbed() -> Testbed {
+    let testbed = common::create();
+    let holdoff = Duration::from_micros(50);
+    Placement::Softirq { holdoff }.apply(&testbed).unwrap();
+    testbed
+}
+
+/// A blast of `frames` from 14 IPv4 or 15 IPv6 sources and 4 ports to 3 ports.
+fn spec(testbed: &Testbed, ipv6: bool, transport: Transport, frames: u64) -> Spec {
+    let (source, destination) = if ipv6 {
+        ("2001:2::1:0/124", IpAddr::from(testbed.test().ipv6()))
+    } else {
+        ("198.18.7.16/28", IpAddr::from(testbed.test().ipv4()))
+    };
+    let flow = Flow {
+        source: source.parse().unwrap(),
+        source_ports: 2000..=2003,
+        destination,
+        destination_ports: 7..=9,
+        transport,
+    };
+    let mut spec = Spec::new(testbed.load().device(), testbed.test().mac(), flow, FIXED);
+    spec.bound = Bound {
+        time: Duration::from_secs(20),
+        frames,
+    };
+    spec.cpu = Some(testbed.load().cpu());
+    spec
+}
+
+fn udp() -> Transport {
+    Transport::Udp {
+        payload: b"plimsoll".to_vec(),
+    }
+}
+
+fn run(testbed: &Testbed, spec: &Spec, stop: &Stop) -> Report {
+    let report = testbed
+        .load()
+        .run(|| Blast::load(spec)?.run(stop))
+        .unwrap()
+        .unwrap();
+    // Each departure in exactly one account.
+    assert_eq!(
+        report.offered,
+        report.sent + report.ring_full + report.failed
+    );
+    report
+}
+
+/// A packet socket in the test host, from before it is looked at.
+struct Capture(OwnedFd);
+
+impl Capture {
+    fn start(testbed: &Testbed) -> Self {
+        let open = || {
+            socket(
+                AddressFamily::Packet,
+                SockType::Raw,
+                SockFlag::SOCK_CLOEXEC,
+                SockProtocol::EthAll,
+            )
+        };
+        let socket = testbed.test().run(open).unwrap().unwrap();
+        // A page or more per frame.
+        setsockopt(&socket, sockopt::RcvBufForce, &(64 << 20)).unwrap();
+        setsockopt(
+            &socket,
+            sockopt::ReceiveTimeout,
+            &TimeVal::milliseconds(300),
+        )
+        .unwrap();
+        Self(socket)
+    }
+
+    /// All frames of the blast so far.
+    fn frames(&self, testbed: &Testbed) -> Vec<Vec<u8>> {
+        let mut frames = Vec::new();
+        let mut buffer = [0; 2048];
+        loop {
+            match recv(self.0.as_raw_fd(), &mut buffer, MsgFlags::empty()) {
+                Ok(bytes) => frames.push(buffer[..bytes].to_vec()),
+                Err(Errno::EAGAIN) => break,
+                Err(errno) => panic!("{errno}"),
+            }
+        }
+        // Answers leave by the same device.
+        frames.retain(|frame| frame[..6] == testbed.test().mac());
+        frames
+    }
+}
+
+/// The drawn fields of a frame, after everything in it has been checked.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Drawn {
+    source: IpAddr,
+    ports: (u16, u16),
+    sequence: Option<i32>,
+}
+
+fn check(testbed: &Testbed, bytes: &[u8]) -> Drawn {
+    let frame = EthernetFrame::new_checked(bytes).unwrap();
+    assert_eq!(frame.src_addr().0, testbed.load().mac());
+    assert_eq!(frame.dst_addr().0, testbed.test().mac());
+    let payload = frame.payload();
+    let (source, destination, is_tcp, transport) = if payload[0] >> 4 == 4 {
+        let ip = Ipv4Packet::new_checked(payload).unwrap();
+        assert!(ip.verify_checksum());
+        assert_eq!(ip.dst_addr(), testbed.test().ipv4());
+        let is_tcp = u8::from(ip.next_header()) == 6;
+        (
+            IpAddress::from(ip.src_addr()),
+            IpAddress::from(ip.dst_addr()),
+            is_tcp,
+            ip.payload(),
+        )
+    } else {
+        let ip = Ipv6Packet::new_checked(payload).unwrap();
+        assert_eq!(ip.dst_addr(), testbed.test().ipv6());
+        let is_tcp = u8::from(ip.next_header()) == 6;
+        (
+            IpAddress::from(ip.src_addr()),
+            IpAddress::from(ip.dst_addr()),
+            is_tcp,
+            ip.payload(),
+        )
+    };
+    let (ports, sequence) = if is_tcp {
+        let tcp = TcpPacket::new_checked(transport).unwrap();
+        assert!(tcp.verify_checksum(&source, &destination));
+        assert!(tcp.syn() && !tcp.ack() && !tcp.rst());
+        ((tcp.src_port(), tcp.dst_port()), Some(tcp.seq_number().0))
+    } else {
+        let udp = UdpPacket::new_checked(transport).unwrap();
+        assert!(udp.checksum() != 0 && udp.verify_checksum(&source, &destination));
+        assert_eq!(udp.payload(), b"plimsoll");
+        ((udp.src_port(), udp.dst_port()), None)
+    };
+    Drawn {
+        source: source.into(),
+        ports,
+        sequence,
+    }
+}
+
+/// Sends and captures, and returns what was drawn, in order.
+fn captured(testbed: &Testbed, spec: &Spec) -> Vec<Drawn> {
+    let capture = Capture::start(testbed);
+    let report = run(testbed, spec, &Stop::new());
+    assert_eq!(report.sent, spec.bound.frames, "{report}");
+    let frames = capture.frames(testbed);
+    assert!(frames.iter().all(|frame| frame.len() == report.frame_bytes));
+    frames.iter().map(|frame| check(testbed, frame)).collect()
+}
+
+#[test]
+fn frames_are_valid_exactly_counted_and_cover_their_ranges() {
+    let testbed = testbed();
+    for ipv6 in [false, true] {
+        for transport in [udp(), Transport::TcpSyn] {
+            let spec = spec(&testbed, ipv6, transport, 1000);
+            let drawn = captured(&testbed, &spec);
+            assert_eq!(drawn.len(), 1000);
+            let all = |values: HashSet<u16>| {
+                let mut values: Vec<_> = values.into_iter().collect();
+                values.sort_unstable();
+                values
+            };
+            let sources: HashSet<_> = drawn.iter().map(|drawn| drawn.source).collect();
+            let expected: HashSet<IpAddr> = if ipv6 {
+                let address = |host| Ipv6Addr::new(0x2001, 2, 0, 0, 0, 0, 1, host).into();
+                (0..16).map(address).collect()
+            } else {
+                let address = |host| Ipv4Addr::new(198, 18, 7, host).into();
+                (17..31).map(address).collect()
+            };
+            assert_eq!(sources, expected);
+            assert_eq!(
+                all(drawn.iter().map(|drawn| drawn.ports.0).collect()),
+                [2000, 2001, 2002, 2003]
+            );
+            assert_eq!(
+                all(drawn.iter().map(|drawn| drawn.ports.1).collect()),
+                [7, 8, 9]
+            );
+            let sequences: HashSet<_> = drawn.iter().filter_map(|drawn| drawn.sequence).collect();
+            let is_tcp = matches!(spec.flow.transport, Transport::TcpSyn);
+            assert_eq!(sequences.len(), if is_tcp { 1000 } else { 0 });
+        }
+    }
+}
+
+#[test]
+fn fixed_fields_stay_fixed() {
+    let testbed = testbed();
+    for (ipv6, source) in [(false, "198.18.3.4/32"), (true, "2001:2::3:4/128")] {
+        let mut spec = spec(&testbed, ipv6, udp(), 50);
+        spec.flow.source = source.parse().unwrap();
+        spec.flow.source_ports = 65535..=65535;
+        spec.flow.destination_ports = 9..=9;
+        let drawn = captured(&testbed, &spec);
+        let only = Drawn {
+            source: spec.flow.source.addr(),
+            ports: (65535, 9),
+            sequence: None,
+        };
+        assert_eq!(drawn, vec![only; 50]);
+    }
+}
+
+#[test]
+fn sockets_of_the_kernel_accept_what_is_sent() {
+    let testbed = testbed();
+    for ipv6 in [false, true] {
+        let address = if ipv6 {
+            IpAddr::from(testbed.test().ipv6())
+        } else {
+            IpAddr::from(testbed.test().ipv4())
+        };
+        let socket = common::bound(testbed.test(), address);
+        setsockopt(&socket, sockopt::RcvBufForce, &(64 << 20)).unwrap();
+        let mut spec = spec(&testbed, ipv6, udp(), 500);
+        let port = socket.local_addr().unwrap().port();
+        spec.flow.destination_ports = port..=port;
+        let report = run(&testbed, &spec, &Stop::new());
+        assert_eq!(report.sent, 500);
+        assert_eq!(common::drain(&socket), 500);
+    }
+}
+
+#[test]
+fn a_seed_is_a_sequence_whatever_the_schedule() {
+    let testbed = testbed();
+    let mut spec = spec(&testbed, false, Transport::TcpSyn, 300);
+    let first = captured(&testbed, &spec);
+    assert_eq!(first, captured(&testbed, &spec));
+    spec.schedule = Schedule::Poisson { rate_pps: 20_000 };
+    assert_eq!(first, captured(&testbed, &spec));
+    spec.batch_runs = Some(64);
+    assert_eq!(first, captured(&testbed, &spec));
+    spec.seed = 2;
+    assert_ne!(first, captured(&testbed, &spec));
+}
+
+#[test]
+fn the_frame_bound_is_exact_and_a_run_can_be_repeated() {
+    let testbed = testbed();
+    let mut spec = spec(&testbed, false, udp(), 777);
+    for schedule in [
+        FIXED,
+        Schedule::Poisson { rate_pps: 20_000 },
+        Schedule::Bursts {
+            rate_pps: 20_000,
+            burst_frames: 100,
+        },
+        Schedule::Ramp {
+            from_pps: 30_000,
+            to_pps: 1000,
+        },
+        Schedule::Unlimited,
+    ] {
+        spec.schedule = schedule;
+        let run_twice = || {
+            let mut blast = Blast::load(&spec)?;
+            Ok::<_, Error>([blast.run(&Stop::new())?, blast.run(&Stop::new())?])
+        };
+        for report in testbed.load().run(run_twice).unwrap().unwrap() {
+            assert_eq!(report.offered, 777, "{report}");
+            assert_eq!(report.end, End::Frames);
+        }
+    }
+}
+
+/// The kernel sends 16 frames on when it is given the seventeenth; if that was a
+/// batch's last, it was once in no account.
+#[test]
+fn every_size_of_group_is_accounted_for() {
+    let testbed = testbed();
+    for burst_frames in [1, 15, 16, 17, 18, 33, 64] {
+        let mut spec = spec(&testbed, false, udp(), 10 * u64::from(burst_frames));
+        spec.schedule = Schedule::Bursts {
+            rate_pps: 10_000,
+            burst_frames,
+        };
+        spec.batch_runs = Some(64);
+        let report = run(&testbed, &spec, &Stop::new());
+        assert_eq!(report.sent, spec.bound.frames, "{report}");
+        assert_eq!(report.failed, 0, "{report}");
+    }
+}
+
+#[test]
+fn nothing_departs_early() {
+    let testbed = testbed();
+    let mut spec = spec(&testbed, false, udp(), 2000);
+    // The least time that the schedule takes, in seconds; for a Poisson process
+    // of 2000 frames less than ten standard deviations below the mean.
+    for (schedule, at_least) in [
+        (FIXED, 0.1),
+        (
+            Schedule::Bursts {
+                rate_pps: 20_000,
+                burst_frames: 500,
+            },
+            0.1,
+        ),
+        (Schedule::Poisson { rate_pps: 20_000 }, 0.08),
+    ] {
+        spec.schedule = schedule;
+        let report = run(&testbed, &spec, &Stop::new());
+        assert!(
+            report.elapsed_s >= at_least - 1e-6,
+            "{schedule:?}: {report}"
+        );
+    }
+    spec.schedule = Schedule::Ramp {
+        from_pps: 1000,
+        to_pps: 9000,
+    };
+    spec.bound.time = Duration::from_millis(200);
+    let report = run(&testbed, &spec, &Stop::new());
+    assert_eq!(report.end, End::Time);
+    assert!(report.offered <= 1002, "{report}");
+}
+
+#[test]
+fn the_time_bound_holds() {
+    let testbed = testbed();
+    let mut spec = spec(&testbed, false, udp(), u64::from(u32::MAX));
+    spec.bound.frames = 1_000_000;
+    spec.bound.time = Duration::from_millis(300);
+    spec.schedule = Schedule::Fixed { rate_pps: 10_000 };
+    let began = Instant::now();
+    let report = run(&testbed, &spec, &Stop::new());
+    assert!(began.elapsed() < Duration::from_secs(10));
+    assert_eq!(report.end, End::Time);
+    assert!((report.elapsed_s - 0.3).abs() < 1e-9);
+    assert!((1..=3000).contains(&report.offered), "{report}");
+}
+
+#[test]
+fn a_blast_can_be_stopped() {
+    let testbed = testbed();
+    let mut spec = spec(&testbed, false, udp(), 1);
+    spec.bound = Bound {
+        time: Duration::from_secs(300),
+        ..Bound::default()
+    };
+    let stop = Stop::new();
+    let began = Instant::now();
+    let report = thread::scope(|scope| {
+        scope.spawn(|| {
+            thread::sleep(Duration::from_millis(200));
+            stop.stop();
+        });
+        run(&testbed, &spec, &stop)
+    });
+    assert!(began.elapsed() < Duration::from_secs(20));
+    assert_eq!(report.end, End::Stopped);
+    assert!(report.offered > 0, "{report}");
+    // Stopped stays stopped.
+    assert_eq!(run(&testbed, &spec, &stop).end, End::Stopped);
+}
+
+#[test]
+fn time_off_the_cpu_is_reported_and_old_departures_are_given_up() {
+    let testbed = testbed();
+    let mut spec = spec(&testbed, false, udp(), 1_000_000);
+    spec.bound.time = Duration::from_millis(500);
+    spec.priority = Priority::Idle;
+    spec.catch_up.lag_max = Duration::from_millis(1);
+    let report = thread::scope(|scope| {
+        // Wants the generator's CPU for most of the blast, and goes first. It
+        // ends by itself: the blast may fail while it runs.
+        scope.spawn(|| {
+            let mut cpu = CpuSet::new();
+            cpu.set(testbed.load().cpu()).unwrap();
+            sched_setaffinity(Pid::from_raw(0), &cpu).unwrap();
+            let end = Instant::now() + Duration::from_millis(300);
+            while Instant::now() < end {
+                std::hint::spin_loop();
+            }
+        });
+        run(&testbed, &spec, &Stop::new())
+    });
+    assert!(report.lag.absences > 0, "{report}");
+    assert!(report.lag.given_up_s > 0.0, "{report}");
+    assert!(report.offered < 450_000, "of 500,000: {report}");
+}
+
+#[test]
+fn only_links_of_a_testbed_are_sent_on() {
+    let testbed = common::create();
+    let mut spec = spec(&testbed, false, udp(), 1);
+    // Placement turns GRO on; without it the link takes no such frames.
+    let refused = |error| match error {
+        Error::UnfitInterface { why, .. } => why,
+        other => panic!("{other}"),
+    };
+    let why = refused(
+        testbed
+            .load()
+            .run(|| Blast::load(&spec))
+            .unwrap()
+            .unwrap_err(),
+    );
+    assert!(why.starts_with("it takes no redirected frames"), "{why}");
+    // This thread is in the machine's own namespace.
+    spec.interface = "lo".to_owned();
+    let why = refused(Blast::load(&spec).unwrap_err());
+    assert!(why.starts_with("no testbed made it"), "{why}");
+}
