@@ -31,7 +31,7 @@ no-std:
 	$(CARGO) run --quiet --manifest-path crates/core/no-std/Cargo.toml --locked --target-dir target/no-std
 
 # Breaks core in each of the ways kept in crates/core/mutations.toml and requires
-# that a test notices (several minutes; MODULES="poll quota" for some of it).
+# that a test notices (a few minutes; MODULES="poll quota" for some of it).
 mutants:
 	$(CARGO) run --quiet --locked -p plimsoll-core --example mutants -- $(MODULES)
 
