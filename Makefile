@@ -10,7 +10,7 @@ demo: setup
 	target/release/plimsoll demo
 
 # Lints, then every test. As root: namespaces and BPF programs are real.
-test: setup lint unit loom no-std
+test: setup lint no-std loom unit
 
 setup:
 	@scripts/setup

@@ -1,0 +1,91 @@
+//! `plimsoll guard` as an operator meets it: what it says when it cannot work,
+//! and that an interface is free again however it ends. Needs root.
+
+use std::io::{BufRead, BufReader};
+use std::process::Stdio;
+use std::time::Duration;
+
+use nix::sys::signal::Signal;
+use plimsoll_testbed::{Config, Host, Process, Testbed};
+
+const PROGRAM: &str = env!("CARGO_BIN_EXE_plimsoll");
+const LIMIT: Duration = Duration::from_secs(20);
+
+/// Runs `plimsoll guard` to its end; returns what it wrote to standard error.
+fn refused(host: &Host, arguments: &[&str]) -> String {
+    let error = host
+        .command(PROGRAM)
+        .arg("guard")
+        .args(arguments)
+        .output(LIMIT)
+        .unwrap_err();
+    error.to_string()
+}
+
+/// Starts the guard and waits for its first line: from then on it protects.
+/// Its output is read as long as the reader lives.
+fn start(host: &Host) -> (Process, impl BufRead) {
+    let mut command = host.command(PROGRAM);
+    command
+        .args(["guard", host.device(), "--json", "-"])
+        .stdout(Stdio::piped());
+    let mut process = command.spawn().unwrap();
+    let mut line = String::new();
+    let mut output = BufReader::new(process.take_stdout().unwrap());
+    output.read_line(&mut line).unwrap();
+    let first: serde_json::Value = serde_json::from_str(&line).unwrap();
+    assert_eq!(first["schema"], 1);
+    assert_eq!(first["interface"], host.device());
+    assert!(first["totals"]["udp_socket"]["admitted"].is_u64(), "{line}");
+    (process, output)
+}
+
+#[test]
+fn an_interface_is_free_again_however_the_guard_ends() {
+    let testbed = Testbed::create(Config::default()).unwrap();
+    let host = testbed.test();
+    for signal in [Signal::SIGTERM, Signal::SIGINT, Signal::SIGKILL] {
+        let (mut guard, _output) = start(host);
+        let busy = refused(host, &[host.device()]);
+        assert!(busy.contains("already runs an XDP program"), "{busy}");
+        guard.signal(signal).unwrap();
+        let status = guard
+            .wait(LIMIT)
+            .unwrap_or_else(|error| panic!("{signal}: {error}"));
+        assert_eq!(
+            status.success(),
+            signal != Signal::SIGKILL,
+            "{signal}: {status}"
+        );
+    }
+    // It attaches once more, so nothing was left.
+    drop(start(host));
+}
+
+#[test]
+fn what_cannot_work_is_refused_with_reason_and_exit_code() {
+    let testbed = Testbed::create(Config::default()).unwrap();
+    let host = testbed.test();
+    for (arguments, code, reason) in [
+        (&["nosuch0"][..], "1", "no interface `nosuch0`"),
+        (&["lo"], "3", "has no native XDP"),
+        (
+            &[host.device(), "--low-watermark", "90"],
+            "2",
+            "low_watermark = 900000: must be below",
+        ),
+        (
+            &[host.device(), "--threaded", "20"],
+            "2",
+            "must be a nice level from -20 to 19, or rt",
+        ),
+        (&[], "2", "<IFACE>"),
+    ] {
+        let said = refused(host, arguments);
+        assert!(said.contains(reason), "{arguments:?}: {said}");
+        assert!(
+            said.contains(&format!("exit status: {code}")),
+            "{arguments:?}: {said}"
+        );
+    }
+}
