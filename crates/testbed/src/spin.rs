@@ -3,6 +3,14 @@
 //! A server that waited for the clock to pass would get its work done while an
 //! interrupt handler runs on its CPU. The loop takes CPU time of its own, so a
 //! server that is interrupted finishes later, as a real one does.
+//!
+//! # Limits
+//!
+//! The amount is as true as the CPU's speed is steady. On a shared virtual
+//! machine a calibration that fell into a slow spell came out a third too
+//! small. Many short windows over some tens of milliseconds make that rarer,
+//! not impossible: compare servers of one process where the amount matters, or
+//! repeat with servers started anew and report the median.
 
 use std::hint::black_box;
 use std::time::{Duration, Instant};
@@ -14,7 +22,7 @@ pub(crate) struct Work {
 }
 
 impl Work {
-    /// Calibrates work of `span`. Takes some milliseconds, unless `span` is zero.
+    /// Calibrates work of `span`. Takes some tens of milliseconds, unless `span` is zero.
     pub(crate) fn calibrate(span: Duration) -> Self {
         if span.is_zero() {
             return Self { rounds: 0 };
@@ -32,7 +40,7 @@ impl Work {
 }
 
 const ROUNDS_PER_WINDOW: u64 = 20_000;
-const WINDOWS: usize = 100;
+const WINDOWS: usize = 1000;
 
 /// The fastest of many windows is the one that nothing interrupted.
 fn fastest_window() -> Duration {
@@ -64,19 +72,25 @@ fn spin(rounds: u64) {
 mod tests {
     use super::*;
 
-    #[test]
-    fn work_takes_the_time_asked_for() {
-        let span = Duration::from_micros(50);
-        let work = Work::calibrate(span);
-        let fastest = (0..200).map(|_| {
+    fn fastest(work: Work) -> Duration {
+        let taken = (0..200).map(|_| {
             let begun = Instant::now();
             work.run();
             begun.elapsed()
         });
-        let fastest = fastest.min().unwrap();
+        taken.min().unwrap_or_default()
+    }
+
+    #[test]
+    fn work_takes_the_time_asked_for() {
+        let span = Duration::from_micros(50);
+        // The promise is for an undisturbed CPU, and this one has neighbours:
+        // one calibration of several must meet a steady spell.
+        let measured: Vec<Duration> = (0..8).map(|_| fastest(Work::calibrate(span))).collect();
+        let right = |taken: &Duration| *taken > span.mul_f64(0.8) && *taken < span.mul_f64(1.25);
         assert!(
-            fastest > span.mul_f64(0.8) && fastest < span.mul_f64(1.5),
-            "{fastest:?} instead of {span:?}"
+            measured.iter().any(right),
+            "{measured:?} instead of {span:?}"
         );
         assert_eq!(Work::calibrate(Duration::ZERO).rounds, 0);
     }
