@@ -17,7 +17,7 @@ use clap::{Parser, Subcommand};
 
 /// Keeps a Linux host at its full useful throughput under network overload.
 #[derive(Parser, Debug)]
-#[command(name = "plimsoll", version, about, after_help = EXIT_CODES)]
+#[command(name = "plimsoll", version, after_help = EXIT_CODES)]
 struct Cli {
     #[command(subcommand)]
     command: Command,

@@ -16,7 +16,7 @@ use nix::sys::socket::{
 use plimsoll_core::demux::DemuxConfig;
 use plimsoll_core::time::Instant;
 use plimsoll_guard::{Config, Counters, Guard, Kind, Outcome, Storage};
-use plimsoll_packets::agreement::{CHANNELS, Pair};
+use plimsoll_packets::agreement::{CHANNELS, FrameStep, Pair, check_frames, steps};
 use plimsoll_packets::corpus::{Expected, Step, corpus};
 use plimsoll_packets::host::{Endpoint, Host, Transport};
 
@@ -212,5 +212,42 @@ fn every_frame_of_the_corpus_has_its_kind_and_channel() {
                 "every socket has a channel"
             );
         }
+    });
+}
+
+/// Fresh programs for each: what either side remembers of fragments never
+/// comes from another case, nor is so much that it forgets.
+const CASES: usize = 60;
+const STEPS_MAX: usize = 8;
+
+#[test]
+fn random_frames_have_the_kind_that_core_finds() {
+    let host = Host::default();
+    in_namespace(|| {
+        set_up_addresses(&host);
+        let _sockets = open_endpoints(&host);
+        let mut random = fastrand::Rng::with_seed(SEED);
+        let mut judged = 0;
+        for _ in 0..CASES {
+            let bytes: Vec<u8> = std::iter::repeat_with(|| random.u8(..))
+                .take(4096)
+                .collect();
+            let mut frames = steps::<FrameStep>(&bytes);
+            // The program has the kernel's clock.
+            frames.retain(|step| !matches!(step, FrameStep::Wait(_)));
+            frames.truncate(STEPS_MAX);
+            let mut storage = Storage::default();
+            let mut guard = Guard::load(&mut storage, &Config::default()).unwrap();
+            check_frames(&frames, &mut |frame, _| {
+                if frame.len() < FRAME_BYTES_MIN {
+                    return None;
+                }
+                let before = guard.counters().unwrap();
+                guard.test_run(frame, 1).unwrap();
+                judged += 1;
+                Some(counted(&before, &guard.counters().unwrap()))
+            });
+        }
+        assert!(judged > CASES, "{judged} frames are too few to tell");
     });
 }

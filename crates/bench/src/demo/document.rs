@@ -147,11 +147,11 @@ pub(super) fn goals(udp: &udp::Outcome, syn: &syn::Outcome) -> Vec<Goal> {
 
 fn udp_goodput_goals(udp: &udp::Outcome) -> Vec<Goal> {
     let percent_of_mlfrr = |protection, multiple| {
-        udp.values(protection, multiple, |run| {
+        udp.cases.values(protection, multiple, |run| {
             run.goodput_pps / udp.mlfrr_pps * 100.0
         })
     };
-    let highest = udp.multiples().last().copied().unwrap_or(0.0);
+    let highest = udp.cases.heaviest().unwrap_or(0.0);
     let mut goals = vec![Goal::new(
         "udp/collapse",
         "stock goodput at the highest flood, of MLFRR",
@@ -183,15 +183,18 @@ fn udp_bystander_goals(udp: &udp::Outcome) -> Vec<Goal> {
             Side::AtMost,
             0.1,
             "%",
-            udp.values(Protection::Guard, multiple, loss),
+            udp.cases.values(Protection::Guard, multiple, loss),
         )
     };
     vec![goal(5.0), goal(15.0)]
 }
 
 fn udp_light_goals(udp: &udp::Outcome) -> Vec<Goal> {
-    let goodput = |protection| udp.values(protection, 1.0, |run| run.goodput_pps);
-    let latency = |protection| udp.values(protection, 0.0, |run| run.bystander.p50_us);
+    let goodput = |protection| udp.cases.values(protection, 1.0, |run| run.goodput_pps);
+    let latency = |protection| {
+        udp.cases
+            .values(protection, 0.0, |run| run.bystander.p50_us)
+    };
     let stock = median(&latency(Protection::Stock)).unwrap_or(0.0);
     vec![
         Goal::new(
@@ -217,8 +220,8 @@ fn udp_light_goals(udp: &udp::Outcome) -> Vec<Goal> {
 }
 
 fn syn_goals(syn: &syn::Outcome) -> Vec<Goal> {
-    let requests = |protection, rate| syn.values(protection, rate, |run| run.requests_per_s);
-    let highest = syn.rates().last().copied().unwrap_or(0);
+    let requests = |protection, rate| syn.cases.values(protection, rate, |run| run.requests_per_s);
+    let highest = syn.cases.heaviest().unwrap_or(0);
     vec![
         Goal::new(
             "syn/guarded",

@@ -5,7 +5,6 @@ use std::thread;
 use std::time::Duration;
 
 use ipnet::{IpNet, Ipv4Net};
-use plimsoll_report::median;
 use plimsoll_testbed::blast::{
     Blast, Bound, Flow, Priority, Report as BlastReport, Schedule, Spec, Stop, Transport,
 };
@@ -13,6 +12,7 @@ use plimsoll_testbed::http::{self, HttpLoad, HttpResult, Nginx};
 use plimsoll_testbed::interrupt;
 
 use super::Stage;
+use super::cases::{Case, Cases};
 use super::document::{Protection, Syn, SynCase};
 use crate::Error;
 
@@ -34,47 +34,33 @@ pub(super) struct Run {
     p99_us: f64,
 }
 
-#[derive(Debug)]
-struct Case {
-    protection: Protection,
-    rate_pps: u64,
-    runs: Vec<Run>,
-}
-
-/// Everything the SYN part measured.
+/// Everything the SYN part measured; loads are SYN/s.
 #[derive(Debug)]
 pub(super) struct Outcome {
     server: String,
-    cases: Vec<Case>,
+    pub(super) cases: Cases<u64, Run>,
 }
 
 pub(super) fn run(stage: &Stage<'_>, progress: &mut impl FnMut(&str)) -> Result<Outcome, Error> {
     let nginx = Nginx::start(stage.testbed.test(), NGINX_PORT)?;
     let _other = Nginx::start(stage.testbed.test(), OTHER_PORT)?;
-    let mut outcome = Outcome {
-        server: version(stage)?,
-        cases: Vec::new(),
-    };
-    for &rate_pps in &stage.plan.syn_rates_pps {
-        outcome.cases.extend(Protection::ALL.map(|protection| Case {
-            protection,
-            rate_pps,
-            runs: Vec::new(),
-        }));
-    }
+    let mut cases = Cases::new(&stage.plan.syn_rates_pps);
     for round in 1..=stage.plan.runs {
-        for case in &mut outcome.cases {
+        for case in &mut cases.0 {
             progress(&format!(
                 "SYN, round {round} of {}: {} SYN/s, {}",
                 stage.plan.runs,
-                case.rate_pps,
+                case.load,
                 case.protection.name()
             ));
             case.runs
-                .push(flood(stage, &nginx, case.protection, case.rate_pps)?);
+                .push(flood(stage, &nginx, case.protection, case.load)?);
         }
     }
-    Ok(outcome)
+    Ok(Outcome {
+        server: version(stage)?,
+        cases,
+    })
 }
 
 /// The server's name for itself, such as `nginx/1.22.1`.
@@ -159,42 +145,19 @@ fn syn_flood(stage: &Stage<'_>, rate_pps: u64, time: Duration) -> Result<BlastRe
 }
 
 impl Outcome {
-    /// One value of each run of a case.
-    pub(super) fn values(
-        &self,
-        protection: Protection,
-        rate_pps: u64,
-        value: impl Fn(&Run) -> f64,
-    ) -> Vec<f64> {
-        let case = self
-            .cases
-            .iter()
-            .find(|case| case.protection == protection && case.rate_pps == rate_pps);
-        case.map_or_else(Vec::new, |case| case.runs.iter().map(value).collect())
-    }
-
-    pub(super) fn rates(&self) -> Vec<u64> {
-        self.cases.iter().map(|case| case.rate_pps).collect()
-    }
-
     pub(super) fn summary(&self) -> Syn {
         Syn {
             server: self.server.clone(),
-            cases: self.cases.iter().map(Case::summary).collect(),
+            cases: self.cases.0.iter().map(summary).collect(),
         }
     }
 }
 
-impl Case {
-    fn summary(&self) -> SynCase {
-        let middle = |value: fn(&Run) -> f64| {
-            median(&self.runs.iter().map(value).collect::<Vec<_>>()).unwrap_or(f64::NAN)
-        };
-        SynCase {
-            protection: self.protection,
-            offered_pps: middle(|run| run.offered_pps),
-            requests_per_s: middle(|run| run.requests_per_s),
-            p99_us: middle(|run| run.p99_us),
-        }
+fn summary(case: &Case<u64, Run>) -> SynCase {
+    SynCase {
+        protection: case.protection,
+        offered_pps: case.middle(|run| run.offered_pps),
+        requests_per_s: case.middle(|run| run.requests_per_s),
+        p99_us: case.middle(|run| run.p99_us),
     }
 }

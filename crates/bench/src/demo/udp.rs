@@ -4,7 +4,6 @@ use std::net::{IpAddr, SocketAddr};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use plimsoll_report::median;
 use plimsoll_testbed::blast::{
     Blast, Bound, Flow, Report as BlastReport, Schedule, Spec, Stop, Transport,
 };
@@ -14,6 +13,7 @@ use plimsoll_testbed::server::{Config as ServerConfig, Kind, Server};
 use plimsoll_testbed::{interrupt, probe};
 
 use super::Stage;
+use super::cases::{Case, Cases};
 use super::document::{Bystander, HostCpu, Losses, Protection, Udp, UdpCase};
 use crate::Error;
 
@@ -51,39 +51,21 @@ pub(super) struct Run {
     losses: Losses,
 }
 
-/// All runs of one case.
-#[derive(Debug)]
-struct Case {
-    protection: Protection,
-    multiple: f64,
-    runs: Vec<Run>,
-}
-
-/// Everything the UDP part measured.
+/// Everything the UDP part measured; loads are multiples of the MLFRR.
 #[derive(Debug)]
 pub(super) struct Outcome {
     pub(super) mlfrr_pps: f64,
-    cases: Vec<Case>,
+    pub(super) cases: Cases<f64, Run>,
 }
 
 pub(super) fn run(stage: &Stage<'_>, progress: &mut impl FnMut(&str)) -> Result<Outcome, Error> {
     let servers = Servers::start(stage)?;
     progress("UDP: looking for the maximum loss-free receive rate (MLFRR)");
     let mlfrr_pps = servers.mlfrr(stage)?;
-    let mut outcome = Outcome {
-        mlfrr_pps,
-        cases: Vec::new(),
-    };
-    for &multiple in &stage.plan.flood_multiples {
-        outcome.cases.extend(Protection::ALL.map(|protection| Case {
-            protection,
-            multiple,
-            runs: Vec::new(),
-        }));
-    }
+    let mut cases = Cases::new(&stage.plan.flood_multiples);
     for round in 1..=stage.plan.runs {
-        for case in &mut outcome.cases {
-            let rate_pps = (mlfrr_pps * case.multiple) as u64;
+        for case in &mut cases.0 {
+            let rate_pps = (mlfrr_pps * case.load) as u64;
             progress(&format!(
                 "UDP, round {round} of {}: {} packets/s, {}",
                 stage.plan.runs,
@@ -94,7 +76,7 @@ pub(super) fn run(stage: &Stage<'_>, progress: &mut impl FnMut(&str)) -> Result<
                 .push(servers.flood(stage, case.protection, rate_pps)?);
         }
     }
-    Ok(outcome)
+    Ok(Outcome { mlfrr_pps, cases })
 }
 
 /// The flooded sink and the bystander.
@@ -345,62 +327,38 @@ fn on_load_host<T: Send>(
 }
 
 impl Outcome {
-    /// One value of each run of a case.
-    pub(super) fn values(
-        &self,
-        protection: Protection,
-        multiple: f64,
-        value: impl Fn(&Run) -> f64,
-    ) -> Vec<f64> {
-        let case = self
-            .cases
-            .iter()
-            .find(|case| case.protection == protection && case.multiple == multiple);
-        case.map_or_else(Vec::new, |case| case.runs.iter().map(value).collect())
-    }
-
-    pub(super) fn multiples(&self) -> Vec<f64> {
-        self.cases.iter().map(|case| case.multiple).collect()
-    }
-
     pub(super) fn summary(&self) -> Udp {
         Udp {
             mlfrr_pps: self.mlfrr_pps,
-            cases: self.cases.iter().map(Case::summary).collect(),
+            cases: self.cases.0.iter().map(summary).collect(),
         }
     }
 }
 
-impl Case {
-    fn summary(&self) -> UdpCase {
-        let middle = |value: fn(&Run) -> f64| {
-            median(&self.runs.iter().map(value).collect::<Vec<_>>()).unwrap_or(f64::NAN)
-        };
-        let total = |value: fn(&Run) -> u64| self.runs.iter().map(value).sum();
-        UdpCase {
-            protection: self.protection,
-            offered_pps: middle(|run| run.offered_pps),
-            goodput_pps: middle(|run| run.goodput_pps),
-            host_cpu: HostCpu {
-                app: middle(|run| run.host_cpu.app),
-                network: middle(|run| run.host_cpu.network),
-                idle: middle(|run| run.host_cpu.idle),
-            },
-            bystander: Bystander {
-                sent: total(|run| run.bystander.sent),
-                lost: total(|run| run.bystander.lost),
-                p50_us: middle(|run| run.bystander.p50_us),
-                p99_us: middle(|run| run.bystander.p99_us),
-            },
-            losses: Losses {
-                offered: total(|run| run.losses.offered),
-                delivered: total(|run| run.losses.delivered),
-                early_discard: total(|run| run.losses.early_discard),
-                socket_queue: total(|run| run.losses.socket_queue),
-                receive_ring: total(|run| run.losses.receive_ring),
-                other: total(|run| run.losses.other),
-                unaccounted: self.runs.iter().map(|run| run.losses.unaccounted).sum(),
-            },
-        }
+fn summary(case: &Case<f64, Run>) -> UdpCase {
+    UdpCase {
+        protection: case.protection,
+        offered_pps: case.middle(|run| run.offered_pps),
+        goodput_pps: case.middle(|run| run.goodput_pps),
+        host_cpu: HostCpu {
+            app: case.middle(|run| run.host_cpu.app),
+            network: case.middle(|run| run.host_cpu.network),
+            idle: case.middle(|run| run.host_cpu.idle),
+        },
+        bystander: Bystander {
+            sent: case.total(|run| run.bystander.sent),
+            lost: case.total(|run| run.bystander.lost),
+            p50_us: case.middle(|run| run.bystander.p50_us),
+            p99_us: case.middle(|run| run.bystander.p99_us),
+        },
+        losses: Losses {
+            offered: case.total(|run| run.losses.offered),
+            delivered: case.total(|run| run.losses.delivered),
+            early_discard: case.total(|run| run.losses.early_discard),
+            socket_queue: case.total(|run| run.losses.socket_queue),
+            receive_ring: case.total(|run| run.losses.receive_ring),
+            other: case.total(|run| run.losses.other),
+            unaccounted: case.runs.iter().map(|run| run.losses.unaccounted).sum(),
+        },
     }
 }

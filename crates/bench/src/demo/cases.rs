@@ -1,0 +1,85 @@
+//! The cases of a comparison: every load with every protection, and the runs
+//! of each.
+
+use plimsoll_report::median;
+
+use super::document::Protection;
+
+/// One load with one protection, and what each of its runs measured.
+#[derive(Debug)]
+pub(super) struct Case<L, R> {
+    pub(super) protection: Protection,
+    pub(super) load: L,
+    pub(super) runs: Vec<R>,
+}
+
+impl<L, R> Case<L, R> {
+    /// Median of one value over the runs.
+    pub(super) fn middle(&self, value: impl Fn(&R) -> f64) -> f64 {
+        let values: Vec<f64> = self.runs.iter().map(value).collect();
+        median(&values).unwrap_or(f64::NAN)
+    }
+
+    /// Sum of one count over the runs.
+    pub(super) fn total(&self, value: impl Fn(&R) -> u64) -> u64 {
+        self.runs.iter().map(value).sum()
+    }
+}
+
+/// All cases, in the order in which they take turns.
+#[derive(Debug)]
+pub(super) struct Cases<L, R>(pub(super) Vec<Case<L, R>>);
+
+impl<L: Copy + PartialEq, R> Cases<L, R> {
+    /// No runs yet.
+    pub(super) fn new(loads: &[L]) -> Self {
+        let both = |load: &L| {
+            let load = *load;
+            Protection::ALL.map(|protection| Case {
+                protection,
+                load,
+                runs: Vec::new(),
+            })
+        };
+        Self(loads.iter().flat_map(both).collect())
+    }
+
+    /// One value of each run of a case; nothing if there is no such case.
+    pub(super) fn values(
+        &self,
+        protection: Protection,
+        load: L,
+        value: impl Fn(&R) -> f64,
+    ) -> Vec<f64> {
+        let is_meant = |case: &&Case<L, R>| case.protection == protection && case.load == load;
+        let case = self.0.iter().find(is_meant);
+        case.map_or_else(Vec::new, |case| case.runs.iter().map(value).collect())
+    }
+
+    /// The last load: floods are listed from light to heavy.
+    pub(super) fn heaviest(&self) -> Option<L> {
+        self.0.last().map(|case| case.load)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_load_meets_every_protection_and_keeps_its_own_runs() {
+        let mut cases = Cases::new(&[0, 5]);
+        for (number, case) in cases.0.iter_mut().enumerate() {
+            case.runs = vec![number as f64, 10.0, 11.0];
+        }
+        assert_eq!(cases.0.len(), 4);
+        assert_eq!(
+            cases.values(Protection::Guard, 5, |run| *run),
+            [3.0, 10.0, 11.0]
+        );
+        assert!(cases.values(Protection::Stock, 7, |run| *run).is_empty());
+        assert_eq!(cases.heaviest(), Some(5));
+        assert_eq!(cases.0[0].middle(|run| *run), 10.0);
+        assert_eq!(cases.0[0].total(|run| *run as u64), 21);
+    }
+}
