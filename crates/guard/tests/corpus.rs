@@ -5,116 +5,20 @@
 
 mod common;
 
-use std::net::{IpAddr, SocketAddr};
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::net::IpAddr;
 
-use common::{in_namespace, ip};
-use nix::sys::socket::{
-    AddressFamily, Backlog, SockFlag, SockType, SockaddrStorage, bind, connect, listen, setsockopt,
-    socket, sockopt,
-};
+use common::in_namespace;
+use common::packets_host::{counted, open_endpoints, set_up_addresses};
 use plimsoll_core::demux::DemuxConfig;
 use plimsoll_core::time::Instant;
 use plimsoll_guard::{Config, Counters, Guard, Kind, Outcome, Storage};
 use plimsoll_packets::agreement::{CHANNELS, FrameStep, Pair, check_frames, steps};
 use plimsoll_packets::corpus::{Expected, Step, corpus};
-use plimsoll_packets::host::{Endpoint, Host, Transport};
+use plimsoll_packets::host::{Endpoint, Host};
 
 const SEED: u64 = 1994;
 /// What the test-run facility, like every driver, asks of a frame.
 const FRAME_BYTES_MIN: usize = 14;
-
-/// `shared`: others will be bound to the same port.
-fn open(transport: Transport, at: SocketAddr, dual_stack: bool, shared: bool) -> OwnedFd {
-    let family = if at.is_ipv4() {
-        AddressFamily::Inet
-    } else {
-        AddressFamily::Inet6
-    };
-    let kind = match transport {
-        Transport::Udp => SockType::Datagram,
-        Transport::Tcp => SockType::Stream,
-    };
-    let fd = socket(family, kind, SockFlag::SOCK_CLOEXEC, None).unwrap();
-    setsockopt(&fd, sockopt::ReuseAddr, &shared).unwrap();
-    if at.is_ipv6() {
-        setsockopt(&fd, sockopt::Ipv6V6Only, &!dual_stack).unwrap();
-    }
-    bind(fd.as_raw_fd(), &SockaddrStorage::from(at))
-        .unwrap_or_else(|error| panic!("bind {at}: {error}"));
-    fd
-}
-
-/// Opens what the corpus expects to be open. Sockets stay open while the
-/// result lives.
-fn open_endpoints(host: &Host) -> Vec<OwnedFd> {
-    let mut sockets = Vec::new();
-    let mut listener_of = |endpoint| {
-        if let Endpoint::Bound {
-            transport,
-            at,
-            dual_stack,
-        } = endpoint
-        {
-            let fd = open(transport, at, dual_stack, at.port() == host.connected);
-            if transport == Transport::Tcp {
-                listen(&fd, Backlog::new(64).unwrap()).unwrap();
-            }
-            sockets.push(fd);
-        }
-    };
-    host.endpoints().into_iter().for_each(&mut listener_of);
-    for endpoint in host.endpoints() {
-        let Endpoint::Connected {
-            transport,
-            local,
-            remote,
-        } = endpoint
-        else {
-            continue;
-        };
-        match transport {
-            Transport::Udp => {
-                let fd = open(transport, local, false, true);
-                connect(fd.as_raw_fd(), &SockaddrStorage::from(remote)).unwrap();
-                sockets.push(fd);
-            }
-            Transport::Tcp => {
-                // The peer's end is here too; the listener behind it accepts.
-                let client = open(transport, remote, false, true);
-                connect(client.as_raw_fd(), &SockaddrStorage::from(local)).unwrap();
-                sockets.push(client);
-            }
-        }
-    }
-    sockets
-}
-
-fn set_up_addresses(host: &Host) {
-    ip(&format!(
-        "address add {}/24 broadcast {} dev v0",
-        host.v4, host.v4_broadcast
-    ));
-    ip(&format!("address add {}/64 dev v0 nodad", host.v6));
-    // Local too, so that TCP can connect from them; never a destination.
-    ip(&format!("address add {}/32 dev lo", host.v4_peer));
-    ip(&format!("address add {}/128 dev lo nodad", host.v6_peer));
-}
-
-/// The one kind that counted a packet between two readings.
-fn counted(before: &Counters, after: &Counters) -> Kind {
-    let mut kinds = Kind::ALL
-        .into_iter()
-        .filter(|kind| after.of(*kind).offered() != before.of(*kind).offered());
-    let kind = kinds.next().expect("some kind counted the frame");
-    assert_eq!(kinds.next(), None, "only one kind counted it");
-    assert_eq!(
-        after.all().offered(),
-        before.all().offered() + 1,
-        "and only once"
-    );
-    kind
-}
 
 /// The one channel that counted a packet, if any did.
 fn channel(before: &Counters, after: &Counters) -> Option<(IpAddr, u16)> {

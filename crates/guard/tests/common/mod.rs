@@ -4,6 +4,8 @@
 
 #![allow(dead_code, reason = "each test binary uses its part")]
 
+pub(crate) mod packets_host;
+
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::process::Command;
@@ -49,7 +51,7 @@ fn pin() {
     sched_setaffinity(Pid::from_raw(0), &cpus).expect("a thread may pin itself");
 }
 
-fn set_up() {
+pub(crate) fn set_up() {
     ip("link set lo up");
     ip("link add v0 address 02:00:00:00:00:02 type veth peer name v1 address 02:00:00:00:00:01");
     ip(&format!(
