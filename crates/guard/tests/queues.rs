@@ -194,10 +194,13 @@ fn a_connected_socket_comes_before_the_wildcard() {
             "for the connected socket, which is full"
         );
         drop(connected);
-        assert!(
-            admits(&mut guard, &from(PEER_PORT)),
-            "now for the wildcard, which is empty"
-        );
+        // A process that another test starts at this moment holds a copy of
+        // the socket until it becomes its program.
+        let admitted = (0..100).any(|_| {
+            let_a_tick_pass();
+            admits(&mut guard, &from(PEER_PORT))
+        });
+        assert!(admitted, "now for the wildcard, which is empty");
     });
 }
 
