@@ -54,7 +54,7 @@ impl Nginx {
             .arg(path.join("error.log"))
             .arg("-c")
             .arg(path.join("nginx.conf"))
-            .package("nginx-light")
+            .package("nginx")
             .stdout(Stdio::null())
             .stderr(Stdio::null())
             .spawn()?;

@@ -68,7 +68,7 @@ fn version(stage: &Stage<'_>) -> Result<String, Error> {
     let mut command = stage.testbed.test().command("nginx");
     let output = command
         .arg("-v")
-        .package("nginx-light")
+        .package("nginx")
         .output(Duration::from_secs(5))?;
     let said = String::from_utf8_lossy(&output.stderr);
     Ok(said.trim().rsplit(' ').next().unwrap_or("nginx").to_owned())
