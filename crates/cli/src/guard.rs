@@ -9,7 +9,8 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use plimsoll_core::config::Fraction;
 use plimsoll_guard::{
-    Channel, Config, Counters, Guard, Kind, Outcome, Packets, Priority, Storage, ThreadedPolling,
+    Channel, Config, Counters, Guard, Kind, Knobs, Outcome, Packets, Priority, Storage,
+    poll_in_threads,
 };
 use serde::Serialize;
 use signal_hook::consts::{SIGINT, SIGTERM};
@@ -66,12 +67,13 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         Some(target) => Report::Json(output::json_writer(target)?),
         None => Report::Table,
     };
+    // First of all: it restores what a killed guard left, and refuses a second one.
+    let mut knobs = Knobs::open(&args.interface)?;
     let mut storage = Storage::default();
     let mut guard = Guard::attach(&mut storage, &config, &args.interface)?;
-    let _threaded = args
-        .threaded
-        .map(|priority| ThreadedPolling::enable(&args.interface, priority, args.poll_cpu))
-        .transpose()?;
+    if let Some(priority) = args.threaded {
+        poll_in_threads(&mut knobs, priority, args.poll_cpu)?;
+    }
 
     let started = Instant::now();
     let mut before = guard.counters()?;

@@ -47,7 +47,7 @@ fn an_interface_is_free_again_however_the_guard_ends() {
     for signal in [Signal::SIGTERM, Signal::SIGINT, Signal::SIGKILL] {
         let (mut guard, _output) = start(host);
         let busy = refused(host, &[host.device()]);
-        assert!(busy.contains("already runs an XDP program"), "{busy}");
+        assert!(busy.contains("is guarded by process"), "{busy}");
         guard.signal(signal).unwrap();
         let status = guard
             .wait(LIMIT)
