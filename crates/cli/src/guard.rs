@@ -68,9 +68,14 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         None => Report::Table,
     };
     // First of all: it restores what a killed guard left, and refuses a second one.
-    let mut knobs = Knobs::open(&args.interface)?;
+    let knobs = Knobs::open(&args.interface)?;
     let mut storage = Storage::default();
     let mut guard = Guard::attach(&mut storage, &config, &args.interface)?;
+    // Declared after the guard, so restored before it detaches.
+    let mut knobs = knobs;
+    if !knobs.is_untouched() {
+        knobs.restore()?;
+    }
     if let Some(priority) = args.threaded {
         poll_in_threads(&mut knobs, priority, args.poll_cpu)?;
     }

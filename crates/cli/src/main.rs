@@ -7,6 +7,7 @@
 mod blast;
 mod demo;
 mod guard;
+mod guard_commands;
 mod output;
 mod probe;
 mod serve;
@@ -30,7 +31,7 @@ const EXIT_CODES: &str =
 enum Command {
     Blast(blast::Args),
     Demo(demo::Args),
-    Guard(guard::Args),
+    Guard(guard_commands::Commands),
     Probe(probe::Args),
     Serve(serve::Args),
 }
@@ -39,7 +40,7 @@ fn main() -> ExitCode {
     let result = match Cli::parse().command {
         Command::Blast(args) => blast::run(&args),
         Command::Demo(args) => demo::run(&args),
-        Command::Guard(args) => guard::run(&args),
+        Command::Guard(args) => guard_commands::run(&args),
         Command::Probe(args) => probe::run(&args),
         Command::Serve(args) => serve::run(&args),
     };
@@ -52,10 +53,26 @@ fn main() -> ExitCode {
     }
 }
 
+/// A command line that makes no sense beyond what clap tells.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+struct Usage(&'static str);
+
+/// This host lacks something, and what that is has been said.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+struct Lacks(String);
+
 /// 2 for bad settings (clap itself exits with 2), 3 if this host lacks
 /// something, else 1.
 fn exit_code(error: &anyhow::Error) -> ExitCode {
     use plimsoll_testbed::Error as Testbed;
+    if error.is::<Usage>() {
+        return ExitCode::from(2);
+    }
+    if error.is::<Lacks>() {
+        return ExitCode::from(3);
+    }
     ExitCode::from(match error.downcast_ref::<plimsoll_guard::Error>() {
         Some(plimsoll_guard::Error::Config(_)) => 2,
         Some(error) if error.is_missing() => 3,

@@ -24,10 +24,16 @@ fn refused(host: &Host, arguments: &[&str]) -> String {
 
 /// Starts the guard and waits for its first line: from then on it protects.
 /// Its output is read as long as the reader lives.
-fn start(host: &Host) -> (Process, impl BufRead) {
+fn start(host: &Host) -> (Process, impl BufRead + use<>) {
+    start_with(host, &[])
+}
+
+/// As [`start`], with more arguments.
+fn start_with(host: &Host, arguments: &[&str]) -> (Process, impl BufRead + use<>) {
     let mut command = host.command(PROGRAM);
     command
         .args(["guard", host.device(), "--json", "-"])
+        .args(arguments)
         .stdout(Stdio::piped());
     let mut process = command.spawn().unwrap();
     let mut line = String::new();
@@ -60,6 +66,84 @@ fn an_interface_is_free_again_however_the_guard_ends() {
     }
     // It attaches once more, so nothing was left.
     drop(start(host));
+}
+
+#[test]
+fn what_a_killed_guard_left_turned_is_restored_by_command_and_by_the_next_start() {
+    let testbed = Testbed::create(Config::default()).unwrap();
+    let host = testbed.test();
+    assert_eq!(threaded(host), "0\n");
+    let kill = || {
+        let (mut guard, _output) = start_with(host, &["--threaded", "3"]);
+        assert_eq!(threaded(host), "1\n");
+        guard.signal(Signal::SIGKILL).unwrap();
+        guard.wait(LIMIT).unwrap();
+        assert_eq!(threaded(host), "1\n");
+    };
+    kill();
+    // Without XDP or GRO, veth has nothing that could be polled by a thread.
+    let said = refused(host, &["restore", host.device()]);
+    assert!(said.contains("the setting stays recorded"), "{said}");
+    host.command("ethtool")
+        .args(["-K", host.device(), "gro", "on"])
+        .output(LIMIT)
+        .unwrap();
+    let said = output(host, &["restore", host.device()]);
+    assert_eq!(said, format!("{}: restored\n", host.device()));
+    assert_eq!(threaded(host), "0\n");
+    assert_eq!(output(host, &["restore"]), "nothing to restore\n");
+    host.command("ethtool")
+        .args(["-K", host.device(), "gro", "off"])
+        .output(LIMIT)
+        .unwrap();
+    kill();
+    let (_guard, _output) = start(host);
+    assert_eq!(threaded(host), "0\n");
+}
+
+#[test]
+fn a_guard_that_ends_leaves_threaded_polling_as_it_was() {
+    let testbed = Testbed::create(Config::default()).unwrap();
+    let host = testbed.test();
+    let (guard, _output) = start_with(host, &["--threaded", "3"]);
+    assert_eq!(threaded(host), "1\n");
+    assert!(guard.stop(LIMIT).unwrap().success());
+    assert_eq!(threaded(host), "0\n");
+}
+
+/// The interface's switch for threaded polling.
+fn threaded(host: &Host) -> String {
+    let path = format!("/sys/class/net/{}/threaded", host.device());
+    host.run(|| std::fs::read_to_string(path)).unwrap().unwrap()
+}
+
+#[test]
+fn check_tells_whether_the_guard_can_run() {
+    let testbed = Testbed::create(Config::default()).unwrap();
+    let host = testbed.test();
+    let said = output(host, &["check", host.device()]);
+    assert!(said.contains("The guard can run here"), "{said}");
+    let json = output(host, &["check", host.device(), "--json"]);
+    let document: serde_json::Value = serde_json::from_str(&json).unwrap();
+    assert_eq!(document["schema"], 1);
+    assert_eq!(document["can_run"], true);
+    assert_eq!(document["findings"][0]["id"], "owner");
+
+    let (_guard, _output) = start(host);
+    let said = refused(host, &["check", host.device()]);
+    assert!(said.contains("cannot run on"), "{said}");
+    assert!(said.contains("exit status: 3"), "{said}");
+}
+
+/// What a command that succeeds writes to standard output.
+fn output(host: &Host, arguments: &[&str]) -> String {
+    let output = host
+        .command(PROGRAM)
+        .arg("guard")
+        .args(arguments)
+        .output(LIMIT)
+        .unwrap();
+    String::from_utf8(output.stdout).unwrap()
 }
 
 #[test]

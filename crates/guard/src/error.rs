@@ -119,6 +119,14 @@ pub enum Error {
         /// The kernel's answer.
         source: io::Error,
     },
+    /// A setting cannot be put back for now.
+    #[error(
+        "`{interface}` takes the switch of threaded polling only while it has NAPI instances, and it has none now: the setting stays recorded, and the next guard puts it back"
+    )]
+    RestoreDeferred {
+        /// As given.
+        interface: String,
+    },
     /// `/sys` shows the devices of another network namespace.
     #[error(
         "/sys/class/net shows another `{interface}` than this network namespace has: enter it with `ip netns exec`, or with nsenter's --net and --mount"

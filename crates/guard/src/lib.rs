@@ -16,11 +16,13 @@
 //! when missing ([`Error::is_missing`]).
 
 mod address;
+pub mod check;
 mod counters;
 mod error;
 mod guard;
 mod host;
 pub mod knobs;
+mod link;
 mod program;
 mod threaded;
 mod xdp_link;

@@ -11,8 +11,10 @@
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::path::Path;
 
-use nix::fcntl::{OFlag, open, openat};
+use nix::dir::Dir;
+use nix::fcntl::{OFlag, open, openat, readlinkat};
 use nix::net::if_::if_nametoindex;
 use nix::sys::stat::Mode;
 use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsmount, fsopen};
@@ -157,7 +159,27 @@ impl Device {
         absent_is_none(write())
     }
 
-    pub(crate) fn read(&self, name: &str) -> io::Result<String> {
+    /// Name of the driver of a physical device.
+    pub(crate) fn driver(&self) -> Option<String> {
+        let driver = readlinkat(&self.directory, "device/driver").ok()?;
+        Some(
+            Path::new(&driver)
+                .file_name()?
+                .to_string_lossy()
+                .into_owned(),
+        )
+    }
+
+    /// Number of receive queues the device has now.
+    pub(crate) fn receive_queues(&self) -> io::Result<usize> {
+        let queues = Dir::openat(&self.directory, "queues", OFlag::O_DIRECTORY, Mode::empty())?;
+        let names = queues.into_iter().flatten();
+        Ok(names
+            .filter(|entry| entry.file_name().to_bytes().starts_with(b"rx-"))
+            .count())
+    }
+
+    fn read(&self, name: &str) -> io::Result<String> {
         let mut text = String::new();
         self.file(name, OFlag::O_RDONLY)?
             .read_to_string(&mut text)?;

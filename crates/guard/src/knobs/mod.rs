@@ -11,9 +11,9 @@
 //! before the guard nevertheless. Instances that the driver makes anew come
 //! with its defaults, which needs no restoring and is not noticed.
 
-mod device;
+pub(crate) mod device;
 mod lock;
-mod napi;
+pub(crate) mod napi;
 mod process;
 mod record;
 mod scheduling;
@@ -117,7 +117,10 @@ impl Knobs {
     fn take_over(&mut self, left: &Record) -> Result<(), Error> {
         if left.identity == self.record.identity {
             self.record.set_settings(left.to_restore());
-            self.restore()
+            match self.restore() {
+                Err(Error::RestoreDeferred { .. }) => Ok(()),
+                restored => restored,
+            }
         } else {
             self.file.remove()
         }
@@ -284,21 +287,23 @@ impl Knobs {
         self.record.is_empty()
     }
 
-    /// Puts every setting back. What cannot be put back stays recorded.
+    /// Puts every setting back. What cannot be put back stays recorded: call
+    /// it before the XDP program is detached, since a virtual device may lose
+    /// its NAPI instances with it, and the switch of threaded polling takes
+    /// nothing without them; and after attaching, if not
+    /// [`Knobs::is_untouched`].
     ///
     /// # Errors
     ///
-    /// The first refusal, after trying all.
+    /// The first refusal, after trying all; [`Error::RestoreDeferred`] if the
+    /// device has no NAPI instance now.
     pub fn restore(&mut self) -> Result<(), Error> {
         let mut first = Ok(());
         let mut left = Vec::new();
         for setting in self.record.to_restore() {
             if let Err(source) = self.put_back(&setting) {
                 left.push(setting);
-                first = first.and(Err(Error::NotRestored {
-                    interface: self.interface.clone(),
-                    source,
-                }));
+                first = first.and(Err(self.not_restored(source)));
             }
         }
         self.record.set_settings(left);
@@ -308,6 +313,16 @@ impl Knobs {
             self.file.write(&self.record)
         };
         first.and(written)
+    }
+
+    fn not_restored(&mut self, source: io::Error) -> Error {
+        let interface = self.interface.clone();
+        let unsupported = source.raw_os_error() == Some(libc::EOPNOTSUPP);
+        if unsupported && self.instances().is_ok_and(|instances| instances.is_empty()) {
+            Error::RestoreDeferred { interface }
+        } else {
+            Error::NotRestored { interface, source }
+        }
     }
 
     /// What is gone meanwhile (interface, instance, thread) took its setting
@@ -433,7 +448,7 @@ pub fn restore_in(directory: &Path, interface: Option<&str>) -> Result<Vec<Strin
         let here =
             Identity::of(&record.interface).is_ok_and(|identity| identity == record.identity);
         if here {
-            Knobs::open_in(directory, &record.interface)?;
+            Knobs::open_in(directory, &record.interface)?.restore()?;
             restored.push(record.interface);
         } else if record.identity.boot_id != boot_id || !record.owner.is_alive() {
             // Its interface is gone, and the settings with it.
@@ -452,6 +467,19 @@ pub fn owner(interface: &str) -> Result<Option<u32>, Error> {
     let identity = Identity::of(interface)?;
     let path = lock_path(Path::new(DIRECTORY), interface, &identity);
     Ok(Lock::owner(&path))
+}
+
+/// The settings that a killed guard left turned on `interface`, as many as
+/// there are.
+///
+/// # Errors
+///
+/// No such interface, or what is left on disk cannot be read.
+pub(crate) fn left_turned(interface: &str) -> Result<usize, Error> {
+    let identity = Identity::of(interface)?;
+    let file = RecordFile::new(Path::new(DIRECTORY), interface, &identity);
+    let left = file.read()?.filter(|record| record.identity == identity);
+    Ok(left.map_or(0, |record| record.to_restore().len()))
 }
 
 /// Record files of one network namespace.

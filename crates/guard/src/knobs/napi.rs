@@ -12,9 +12,10 @@ use std::io;
 
 use netlink_bindings::netdev;
 use netlink_socket2::NetlinkSocket;
+use serde::Serialize;
 
 /// One instance as the kernel describes it. `None`: it does not tell.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Napi {
     /// The kernel's number of it; an instance made anew may have another.
     pub id: u32,
