@@ -307,6 +307,6 @@ fn read_struct<T: Plain>(bytes: &[u8]) -> T {
 }
 
 /// Turns a libbpf error into [`Error::Bpf`].
-fn bpf(action: &'static str) -> impl Fn(libbpf_rs::Error) -> Error {
+pub(crate) fn bpf(action: &'static str) -> impl Fn(libbpf_rs::Error) -> Error {
     move |source| Error::Bpf { action, source }
 }
