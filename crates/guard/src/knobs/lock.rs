@@ -12,8 +12,8 @@ use std::path::{Path, PathBuf};
 use std::thread::sleep;
 use std::time::Duration;
 
-use super::process::Process;
 use crate::error::Error;
+use crate::process::Process;
 
 /// A process that is about to start another program holds copies of the
 /// descriptors of its parent for a moment, a dead owner's among them.

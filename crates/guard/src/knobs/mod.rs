@@ -14,7 +14,6 @@
 pub(crate) mod device;
 mod lock;
 pub(crate) mod napi;
-mod process;
 mod record;
 mod scheduling;
 
@@ -24,11 +23,11 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use crate::process::Process;
 use device::{Attribute, Device, Identity};
 use lock::Lock;
 pub use napi::Napi;
 use napi::{Change, Netdev};
-use process::Process;
 use record::{Record, RecordFile, Setting};
 pub use scheduling::Priority;
 use scheduling::Scheduling;

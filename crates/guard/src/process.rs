@@ -17,11 +17,15 @@ pub(crate) struct Process {
 
 impl Process {
     pub(crate) fn current() -> Result<Self, Error> {
-        let pid = std::process::id();
-        let start_ticks = start_ticks(pid).map_err(|source| Error::Os {
+        Self::of(std::process::id()).map_err(|source| Error::Os {
             action: "read this process's start",
             source,
-        })?;
+        })
+    }
+
+    /// The process that has this id now.
+    pub(crate) fn of(pid: u32) -> io::Result<Self> {
+        let start_ticks = start_ticks(pid)?;
         Ok(Self { pid, start_ticks })
     }
 
