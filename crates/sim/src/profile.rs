@@ -313,7 +313,14 @@ macro_rules! built_in {
     };
 }
 
-const BUILT_IN: &[(&str, &str)] = built_in!["decstation-3000-300", "sparcstation-20",];
+const BUILT_IN: &[(&str, &str)] = built_in![
+    "decstation-3000-300",
+    "decstation-3100",
+    "modern-veth",
+    "pentium3-550",
+    "sparcstation-20",
+    "xeon-2660",
+];
 
 impl Profile {
     /// The names of the profiles that are built in.
