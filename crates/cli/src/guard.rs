@@ -60,6 +60,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let config = Config {
         high_watermark: Fraction::from_percent(args.high_watermark),
         low_watermark: Fraction::from_percent(args.low_watermark),
+        ..Config::default()
     };
     let stop = stop_on_signals()?;
     let mut report = match &args.json {
@@ -166,15 +167,14 @@ impl Report {
 fn table(interface: &str, uptime: Duration, before: &Counters, now: &Counters) -> String {
     let all = now.all();
     let mut text = format!(
-        "plimsoll guard {interface}  up {} s  offered {}  discarded early {}\n\n{:<16}{:>14}{:>14}{:>14}{:>14}{:>12}\n",
+        "plimsoll guard {interface}  up {} s  offered {}  discarded early {}\n\n{:<16}{}{:>12}\n",
         uptime.as_secs(),
         all.offered(),
         all.discarded(),
         "kind",
-        "admitted",
-        "socket queue",
-        "accept queue",
-        "SYN queue",
+        Outcome::ALL
+            .map(|outcome| format!("{:>13}", outcome.name()))
+            .concat(),
         "offered/s",
     );
     for kind in Kind::ALL {
@@ -194,7 +194,7 @@ fn table(interface: &str, uptime: Duration, before: &Counters, now: &Counters) -
 fn columns(packets: &Packets) -> String {
     Outcome::ALL
         .iter()
-        .map(|outcome| format!("{:>14}", packets.count(*outcome)))
+        .map(|outcome| format!("{:>13}", packets.count(*outcome)))
         .collect()
 }
 

@@ -19,6 +19,7 @@ mod counters;
 mod error;
 mod guard;
 mod host;
+mod mapped;
 mod meter;
 mod program;
 mod threaded;
