@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use plimsoll_core::config::Fraction;
 use plimsoll_guard::{
-    Channel, Config, Counters, Guard, Kind, Knobs, Outcome, Packets, Priority, Storage,
-    poll_in_threads,
+    Channel, Config, Counters, Guard, Kind, Knobs, Need, Outcome, Packets, Priority, Storage,
+    drop_capabilities, poll_in_threads,
 };
 use serde::Serialize;
 use signal_hook::consts::{SIGINT, SIGTERM};
@@ -62,7 +62,9 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         high_watermark: Fraction::from_percent(args.high_watermark),
         low_watermark: Fraction::from_percent(args.low_watermark),
     };
-    let stop = stop_on_signals()?;
+    // Caught from here on; the thread that waits for them comes later, without
+    // the capabilities that are dropped before.
+    let signals = Signals::new([SIGINT, SIGTERM]).context("cannot handle signals")?;
     let mut report = match &args.json {
         Some(target) => Report::Json(output::json_writer(target)?),
         None => Report::Table,
@@ -79,6 +81,9 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     if let Some(priority) = args.threaded {
         poll_in_threads(&mut knobs, priority, args.poll_cpu)?;
     }
+
+    drop_capabilities(&[Need::Settings, Need::Scheduling])?;
+    let stop = stop_on(signals);
 
     let started = Instant::now();
     let mut before = guard.counters()?;
@@ -109,8 +114,7 @@ fn parse_priority(text: &str) -> Result<Priority, String> {
 }
 
 /// A channel that says something when the process is asked to end.
-fn stop_on_signals() -> anyhow::Result<Receiver<()>> {
-    let mut signals = Signals::new([SIGINT, SIGTERM]).context("cannot handle signals")?;
+fn stop_on(mut signals: Signals) -> Receiver<()> {
     let (sender, receiver) = channel();
     thread::spawn(move || {
         for _ in &mut signals {
@@ -118,7 +122,7 @@ fn stop_on_signals() -> anyhow::Result<Receiver<()>> {
             let _ = sender.send(());
         }
     });
-    Ok(receiver)
+    receiver
 }
 
 /// Waits for `time`; true if asked to stop before.

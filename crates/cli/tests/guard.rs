@@ -111,6 +111,36 @@ fn a_guard_that_ends_leaves_threaded_polling_as_it_was() {
     assert_eq!(threaded(host), "0\n");
 }
 
+#[test]
+fn after_the_start_only_the_capabilities_it_needs_are_left() {
+    let testbed = Testbed::create(Config::default()).unwrap();
+    let host = testbed.test();
+    let (guard, mut output) = start_with(host, &["--threaded", "3"]);
+    // CAP_NET_ADMIN is bit 12, CAP_SYS_NICE bit 23 (linux/capability.h).
+    let kept = format!("{:016x}", 1u64 << 12 | 1 << 23);
+    let none = format!("{:016x}", 0);
+    for thread in std::fs::read_dir(format!("/proc/{}/task", guard.pid())).unwrap() {
+        let status = std::fs::read_to_string(thread.unwrap().path().join("status")).unwrap();
+        for (set, value) in [
+            ("CapInh", &none),
+            ("CapPrm", &kept),
+            ("CapEff", &kept),
+            ("CapBnd", &kept),
+            ("CapAmb", &none),
+            ("NoNewPrivs", &"1".to_owned()),
+        ] {
+            let line = format!("{set}:\t{value}");
+            assert!(status.lines().any(|l| l == line), "{line}, but:\n{status}");
+        }
+    }
+    // It goes on counting, and can undo what it did.
+    let mut line = String::new();
+    output.read_line(&mut line).unwrap();
+    assert!(line.contains("uptime_s"), "{line}");
+    assert!(guard.stop(LIMIT).unwrap().success());
+    assert_eq!(threaded(host), "0\n");
+}
+
 /// The interface's switch for threaded polling.
 fn threaded(host: &Host) -> String {
     let path = format!("/sys/class/net/{}/threaded", host.device());
