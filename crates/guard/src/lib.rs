@@ -28,6 +28,7 @@ mod owner;
 mod privileges;
 mod process;
 mod program;
+pub mod status;
 mod threaded;
 mod xdp_link;
 
