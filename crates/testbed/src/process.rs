@@ -67,6 +67,12 @@ impl<'a> Command<'a> {
         self
     }
 
+    /// Sets where standard input comes from.
+    pub fn stdin(&mut self, from: impl Into<Stdio>) -> &mut Self {
+        self.inner.stdin(from);
+        self
+    }
+
     /// Sets where standard output goes.
     pub fn stdout(&mut self, to: impl Into<Stdio>) -> &mut Self {
         self.inner.stdout(to);

@@ -4,6 +4,7 @@ mod check;
 mod config_file;
 mod restore;
 mod status;
+mod top;
 
 use std::ffi::OsString;
 
@@ -27,6 +28,7 @@ enum Command {
     Check(check::Args),
     Restore(restore::Args),
     Status(status::Args),
+    Top(top::Args),
 }
 
 /// The process's arguments with the settings of the file that `--config`
@@ -40,6 +42,7 @@ pub(crate) fn run(args: &Commands) -> anyhow::Result<()> {
         (Some(Command::Check(args)), _) => check::run(args),
         (Some(Command::Restore(args)), _) => restore::run(args),
         (Some(Command::Status(args)), _) => status::run(args),
+        (Some(Command::Top(args)), _) => top::run(args),
         (None, Some(args)) => guard::run(args, reload).map_err(name_place),
         (None, None) => Err(crate::Usage("name an interface, as in `plimsoll guard eth0`").into()),
     }

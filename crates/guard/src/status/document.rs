@@ -78,6 +78,8 @@ pub struct ChannelStatus {
     pub offered_pps: f64,
     /// Packets discarded early per second.
     pub discarded_pps: f64,
+    /// Packets per second by outcome.
+    pub outcome_pps: BTreeMap<String, f64>,
     /// Over its high watermark (or backlog) at the last packet.
     pub discarding: bool,
     /// Bytes or connections in its queue when last looked at.

@@ -69,6 +69,10 @@ impl Reader {
             packets: by_outcome(&channel.packets),
             offered_pps: rate(new.offered()),
             discarded_pps: rate(new.discarded()),
+            outcome_pps: Outcome::ALL
+                .iter()
+                .map(|outcome| (outcome.name().to_owned(), rate(new.count(*outcome))))
+                .collect(),
             discarding: channel.discarding,
             occupancy: channel.occupancy,
             capacity: channel.capacity,
@@ -199,6 +203,7 @@ mod tests {
         assert_eq!(later.interval_s, 1.0);
         assert_eq!(later.channels[0].offered_pps, 600.0);
         assert_eq!(later.channels[0].discarded_pps, 500.0);
+        assert_eq!(later.channels[0].outcome_pps["socket_queue"], 500.0);
         assert_eq!(later.kinds[0].discarded_pps, 500.0);
         assert_eq!(later.kinds[0].packets["admitted"], 1100);
     }
