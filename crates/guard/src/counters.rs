@@ -88,7 +88,7 @@ impl Packets {
         }
     }
 
-    fn saturating_sub(&self, other: &Self) -> Self {
+    pub(crate) fn saturating_sub(&self, other: &Self) -> Self {
         Self(std::array::from_fn(|i| {
             self.0[i].saturating_sub(other.0[i])
         }))
@@ -127,6 +127,26 @@ pub struct Channel {
     pub capacity: u32,
     /// Datagrams in that queue; 0 for listeners.
     pub queued: u32,
+}
+
+#[cfg(test)]
+impl Channel {
+    /// A UDP socket's channel with so many packets.
+    pub(crate) fn sample(port: u16, admitted: u64, discarded: u64) -> Self {
+        let mut counts = [0; Outcome::ALL.len()];
+        counts[Outcome::Admitted as usize] = admitted;
+        counts[Outcome::SocketQueue as usize] = discarded;
+        Self {
+            kind: Kind::UdpSocket,
+            address: "198.18.0.2".parse().expect("an address"),
+            port,
+            packets: Packets(counts),
+            discarding: discarded > 0,
+            occupancy: u32::from(port),
+            capacity: 100,
+            queued: 0,
+        }
+    }
 }
 
 /// A reading of all counters.
