@@ -1,24 +1,23 @@
-//! The UDP flood: MLFRR first, then floods, stock and guarded in turns.
+//! The flooded sink and its bystander: the maximum loss-free receive rate
+//! (MLFRR), and one flood at a time with everything that is measured meanwhile.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use plimsoll_testbed::blast::{
-    Blast, Bound, Flow, Report as BlastReport, Schedule, Spec, Stop, Transport,
-};
+use plimsoll_testbed::blast::{Report as BlastReport, Schedule};
 use plimsoll_testbed::cpu_meter::{CpuMeter, Snapshot};
 use plimsoll_testbed::ledger::{Counters, Ledger, Traffic};
 use plimsoll_testbed::server::{Config as ServerConfig, Kind, Server};
 use plimsoll_testbed::{interrupt, probe};
 
-use super::Stage;
-use super::cases::{Case, Cases};
-use super::document::{Bystander, HostCpu, Losses, Protection, Udp, UdpCase};
 use crate::Error;
+use crate::figures::{Bystander, HostCpu, Losses};
+use crate::protection::{Protector, Stage};
+use crate::traffic::{during, join, on_load_host, send, udp_flood};
 
-const SINK_PORT: u16 = 9;
-const ECHO_PORT: u16 = 7;
+pub(crate) const SINK_PORT: u16 = 9;
+pub(crate) const ECHO_PORT: u16 = 7;
 /// The sink's work per packet: what a small real server does.
 const SINK_WORK: Duration = Duration::from_micros(2);
 /// What an operator of a busy UDP server sets; the kernel's default holds only
@@ -28,10 +27,8 @@ const ECHO_RCVBUF_BYTES: usize = 1 << 20;
 const PROBE_RATE_PPS: u32 = 2000;
 /// An answer later than this is as good as lost to an interactive client.
 const PROBE_TIMEOUT: Duration = Duration::from_millis(200);
-/// The flood goes on this long before and after the measured window.
-const RAMP_UP: Duration = Duration::from_millis(300);
-const PAYLOAD_BYTES: usize = 18;
-const CATCH_UP_FRAMES: u32 = 16;
+/// Goodput is also read this often, to see whether it is steady.
+const SAMPLE: Duration = Duration::from_millis(100);
 
 const MLFRR_LOWEST_PPS: u64 = 20_000;
 const MLFRR_HIGHEST_PPS: u64 = 1_000_000;
@@ -43,67 +40,42 @@ const MLFRR_LOSS: f64 = 0.001;
 
 /// What one run measured.
 #[derive(Clone, Debug)]
-pub(super) struct Run {
-    pub(super) offered_pps: f64,
-    pub(super) goodput_pps: f64,
-    pub(super) host_cpu: HostCpu,
-    pub(super) bystander: Bystander,
-    losses: Losses,
-}
-
-/// Everything the UDP part measured; loads are multiples of the MLFRR.
-#[derive(Debug)]
-pub(super) struct Outcome {
-    pub(super) mlfrr_pps: f64,
-    pub(super) cases: Cases<f64, Run>,
-}
-
-pub(super) fn run(stage: &Stage<'_>, progress: &mut impl FnMut(&str)) -> Result<Outcome, Error> {
-    let servers = Servers::start(stage)?;
-    progress("UDP: looking for the maximum loss-free receive rate (MLFRR)");
-    let mlfrr_pps = servers.mlfrr(stage)?;
-    let mut cases = Cases::new(&stage.plan.flood_multiples);
-    for round in 1..=stage.plan.runs {
-        for case in &mut cases.0 {
-            let rate_pps = (mlfrr_pps * case.load) as u64;
-            progress(&format!(
-                "UDP, round {round} of {}: {} packets/s, {}",
-                stage.plan.runs,
-                rate_pps,
-                case.protection.name()
-            ));
-            case.runs
-                .push(servers.flood(stage, case.protection, rate_pps)?);
-        }
-    }
-    Ok(Outcome { mlfrr_pps, cases })
+pub(crate) struct Run {
+    pub(crate) offered_pps: f64,
+    pub(crate) goodput_pps: f64,
+    /// Coefficient of variation of the goodput per 100 ms.
+    pub(crate) goodput_variation: f64,
+    pub(crate) host_cpu: HostCpu,
+    pub(crate) bystander: Bystander,
+    pub(crate) losses: Losses,
 }
 
 /// The flooded sink and the bystander.
-struct Servers {
+pub(crate) struct Servers {
     sink: Server,
     echo: Server,
     meter: CpuMeter,
 }
 
 impl Servers {
-    fn start(stage: &Stage<'_>) -> Result<Self, Error> {
-        let host = stage.testbed.test();
+    pub(crate) fn start(stage: &Stage<'_>) -> Result<Self, Error> {
+        let host = stage.host();
         let mut sink = ServerConfig::new(Kind::Sink, SINK_PORT);
         sink.work = SINK_WORK;
         sink.rcvbuf_bytes = Some(SINK_RCVBUF_BYTES);
         let mut echo = ServerConfig::new(Kind::Echo, ECHO_PORT);
         echo.rcvbuf_bytes = Some(ECHO_RCVBUF_BYTES);
         Ok(Self {
-            sink: Server::start(host, &stage.plan.program, &sink)?,
-            echo: Server::start(host, &stage.plan.program, &echo)?,
+            sink: Server::start(host, stage.program, &sink)?,
+            echo: Server::start(host, stage.program, &echo)?,
             meter: CpuMeter::start(host.cpu())?,
         })
     }
 
-    /// The highest rate without loss, by bisection on a logarithmic scale.
-    fn mlfrr(&self, stage: &Stage<'_>) -> Result<f64, Error> {
-        stage.protect(Protection::Stock)?;
+    /// The highest rate without loss on the stock host, by bisection on a
+    /// logarithmic scale.
+    pub(crate) fn mlfrr(&self, stage: &Stage<'_>) -> Result<f64, Error> {
+        stage.stock()?;
         let mut low = MLFRR_LOWEST_PPS as f64;
         let mut high = MLFRR_HIGHEST_PPS as f64;
         if !self.is_loss_free(stage, low as u64)? {
@@ -135,8 +107,9 @@ impl Servers {
 
     fn loses_nothing(&self, stage: &Stage<'_>, rate_pps: u64) -> Result<bool, Error> {
         let before = self.sink.counts().received;
-        let blast = load(stage, rate_pps, MLFRR_TRIAL)?;
-        let report = on_load_host(stage, || blast_away(blast))?;
+        let mut spec = udp_flood(stage, SINK_PORT, Schedule::Fixed { rate_pps });
+        spec.bound.time = MLFRR_TRIAL;
+        let report = send(stage, &spec)?;
         let received = self.wait_until_quiet()? - before;
         Ok(report.offered.saturating_sub(received) as f64 <= report.offered as f64 * MLFRR_LOSS)
     }
@@ -149,44 +122,28 @@ impl Servers {
         Ok(counts.received)
     }
 
-    fn flood(
+    /// Floods the sink (or does not) for `window` while the bystander is
+    /// probed, and accounts for every packet. Ends the protection.
+    pub(crate) fn flood(
         &self,
         stage: &Stage<'_>,
-        protection: Protection,
-        rate_pps: u64,
+        protector: Protector<'_>,
+        schedule: Option<Schedule>,
+        window: Duration,
     ) -> Result<Run, Error> {
-        let guard = stage.protect(protection)?;
         self.wait_until_quiet()?;
         let before = (Counters::read(stage.testbed)?, self.received());
-        let time = RAMP_UP + stage.plan.window + PROBE_TIMEOUT + RAMP_UP;
-        let blast = (rate_pps > 0)
-            .then(|| load(stage, rate_pps, time))
-            .transpose()?;
-        let (flood, window) = thread::scope(|scope| {
-            let flood = scope.spawn(|| {
-                blast
-                    .map(|blast| on_load_host(stage, || blast_away(blast)))
-                    .transpose()
-            });
-            let window = self.measure(stage);
-            (flood.join(), window)
-        });
-        let flood = flood.unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
-        let window = window?;
+        let spec = schedule.map(|schedule| udp_flood(stage, SINK_PORT, schedule));
+        let (flood, window) = during(stage, spec.as_ref(), || self.measure(stage, window))?;
         self.wait_until_quiet()?;
         let after = (Counters::read(stage.testbed)?, self.received());
         let traffic = Traffic {
             offered: flood.as_ref().map_or(0, |report| report.offered) + window.bystander.sent,
             delivered: after.1 - before.1,
-            early_discard: guard.map_or(Ok(0), super::GuardProcess::stop)?,
+            early_discard: protector.stop()?,
         };
-        Ok(Run {
-            offered_pps: flood.map_or(0.0, |report| report.offered_pps),
-            goodput_pps: window.goodput_pps,
-            host_cpu: window.host_cpu,
-            bystander: window.bystander,
-            losses: losses(&Ledger::between(&before.0, &after.0, traffic)),
-        })
+        let losses = Losses::of(&Ledger::between(&before.0, &after.0, traffic));
+        Ok(window.into_run(flood.as_ref(), losses))
     }
 
     fn received(&self) -> u64 {
@@ -194,19 +151,24 @@ impl Servers {
     }
 
     /// The measured window: probes go out, goodput and CPU time are read at
-    /// both ends.
-    fn measure(&self, stage: &Stage<'_>) -> Result<Window, Error> {
-        interrupt::sleep(RAMP_UP)?;
+    /// both ends and in between.
+    fn measure(&self, stage: &Stage<'_>, window: Duration) -> Result<Window, Error> {
         thread::scope(|scope| {
-            let prober = scope.spawn(|| on_load_host(stage, || probe::run(&probe_config(stage))));
-            let start = self.reading();
-            let slept = interrupt::sleep(stage.plan.window);
-            let end = self.reading();
-            let probed = prober
-                .join()
-                .unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
+            let config = probe_config(stage, window);
+            let prober = scope.spawn(move || on_load_host(stage, || probe::run(&config)));
+            let mut readings = vec![self.reading()];
+            let end = readings[0].at + window;
+            let slept = loop {
+                let left = end.saturating_duration_since(Instant::now());
+                let slept = interrupt::sleep(left.min(SAMPLE));
+                readings.push(self.reading());
+                if slept.is_err() || left <= SAMPLE {
+                    break slept;
+                }
+            };
+            let probed = join(prober)?;
             slept?;
-            Ok(Window::between(&start, &end, &probed))
+            Ok(Window::of(&readings, &probed))
         })
     }
 
@@ -219,146 +181,89 @@ impl Servers {
     }
 }
 
-/// What is read at both ends of the window.
+/// What is read at both ends of the window, and now and then inside.
 struct Reading {
     at: Instant,
     received: u64,
     cpu: Snapshot,
 }
 
+impl Reading {
+    fn rate_since(&self, earlier: &Self) -> f64 {
+        (self.received - earlier.received) as f64 / (self.at - earlier.at).as_secs_f64()
+    }
+}
+
 struct Window {
     goodput_pps: f64,
+    goodput_variation: f64,
     host_cpu: HostCpu,
     bystander: Bystander,
 }
 
 impl Window {
-    fn between(start: &Reading, end: &Reading, probed: &probe::Report) -> Self {
-        let seconds = (end.at - start.at).as_secs_f64();
-        let cpu = end.cpu.since(&start.cpu);
-        let micros = |nanos: u64| nanos as f64 / 1e3;
+    fn of(readings: &[Reading], probed: &probe::Report) -> Self {
+        let [start, .., end] = readings else {
+            unreachable!("read at both ends")
+        };
+        let rates: Vec<f64> = readings
+            .windows(2)
+            .map(|pair| pair[1].rate_since(&pair[0]))
+            .collect();
         Self {
-            goodput_pps: (end.received - start.received) as f64 / seconds,
-            host_cpu: HostCpu {
-                // The kernel's other threads are nobody's network work.
-                app: cpu.share(cpu.app + cpu.other),
-                network: cpu.share(cpu.network),
-                idle: cpu.share(cpu.idle),
-            },
-            bystander: Bystander {
-                sent: probed.sent,
-                lost: probed.lost + probed.late,
-                p50_us: micros(probed.latency.p50_ns),
-                p99_us: micros(probed.latency.p99_ns),
-            },
+            goodput_pps: end.rate_since(start),
+            goodput_variation: variation(&rates),
+            host_cpu: HostCpu::of(&end.cpu.since(&start.cpu)),
+            bystander: Bystander::of(probed),
+        }
+    }
+
+    fn into_run(self, flood: Option<&BlastReport>, losses: Losses) -> Run {
+        Run {
+            offered_pps: flood.map_or(0.0, |report| report.offered_pps),
+            goodput_pps: self.goodput_pps,
+            goodput_variation: self.goodput_variation,
+            host_cpu: self.host_cpu,
+            bystander: self.bystander,
+            losses,
         }
     }
 }
 
-fn losses(ledger: &Ledger) -> Losses {
-    Losses {
-        offered: ledger.offered,
-        delivered: ledger.delivered,
-        early_discard: ledger.early_discard,
-        socket_queue: ledger.socket_queue,
-        receive_ring: ledger.receive_ring,
-        other: ledger.interface
-            + ledger.backlog
-            + ledger.ip
-            + ledger.no_port
-            + ledger.udp
-            + ledger.listen_queue,
-        unaccounted: ledger.unaccounted,
+/// Standard deviation over mean; 0 of nothing.
+fn variation(values: &[f64]) -> f64 {
+    let count = values.len() as f64;
+    let mean = values.iter().sum::<f64>() / count;
+    if values.is_empty() || mean <= 0.0 {
+        return 0.0;
     }
+    let variance = values
+        .iter()
+        .map(|value| (value - mean).powi(2))
+        .sum::<f64>()
+        / count;
+    variance.sqrt() / mean
 }
 
-fn probe_config(stage: &Stage<'_>) -> probe::Config {
+fn probe_config(stage: &Stage<'_>, window: Duration) -> probe::Config {
     probe::Config {
         rate_pps: PROBE_RATE_PPS,
-        duration: stage.plan.window,
+        duration: window,
         timeout: PROBE_TIMEOUT,
         realtime: true,
-        ..probe::Config::new(SocketAddr::new(
-            stage.testbed.test().ipv4().into(),
-            ECHO_PORT,
-        ))
+        ..probe::Config::new(SocketAddr::new(stage.host().ipv4().into(), ECHO_PORT))
     }
 }
 
-/// Loads a flood of the sink's socket.
-fn load(stage: &Stage<'_>, rate_pps: u64, time: Duration) -> Result<Blast, Error> {
-    let (load, test) = (stage.testbed.load(), stage.testbed.test());
-    let flow = Flow {
-        source: IpAddr::from(load.ipv4()).into(),
-        source_ports: 1024..=65535,
-        destination: test.ipv4().into(),
-        destination_ports: SINK_PORT..=SINK_PORT,
-        transport: Transport::Udp {
-            payload: vec![0; PAYLOAD_BYTES],
-        },
-    };
-    let mut spec = Spec::new(
-        load.device(),
-        test.mac(),
-        flow,
-        Schedule::Fixed { rate_pps },
-    );
-    spec.bound = Bound {
-        time,
-        ..Bound::default()
-    };
-    spec.cpu = Some(load.cpu());
-    // The prober takes the CPU now and then. What is made up for at once
-    // afterwards must not fill the receive ring.
-    spec.catch_up.burst_frames = CATCH_UP_FRAMES;
-    on_load_host(stage, || Blast::load(&spec))
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-fn blast_away(mut blast: Blast) -> Result<BlastReport, plimsoll_testbed::Error> {
-    blast.run(&Stop::new())
-}
-
-/// Does something inside the load host, on its CPU.
-fn on_load_host<T: Send>(
-    stage: &Stage<'_>,
-    work: impl FnOnce() -> Result<T, plimsoll_testbed::Error> + Send,
-) -> Result<T, Error> {
-    Ok(stage.testbed.load().run_on_cpu(work)??)
-}
-
-impl Outcome {
-    pub(super) fn summary(&self) -> Udp {
-        Udp {
-            mlfrr_pps: self.mlfrr_pps,
-            cases: self.cases.0.iter().map(summary).collect(),
-        }
-    }
-}
-
-fn summary(case: &Case<f64, Run>) -> UdpCase {
-    UdpCase {
-        protection: case.protection,
-        offered_pps: case.middle(|run| run.offered_pps),
-        goodput_pps: case.middle(|run| run.goodput_pps),
-        host_cpu: HostCpu {
-            app: case.middle(|run| run.host_cpu.app),
-            network: case.middle(|run| run.host_cpu.network),
-            idle: case.middle(|run| run.host_cpu.idle),
-        },
-        bystander: Bystander {
-            sent: case.total(|run| run.bystander.sent),
-            lost: case.total(|run| run.bystander.lost),
-            p50_us: case.middle(|run| run.bystander.p50_us),
-            p99_us: case.middle(|run| run.bystander.p99_us),
-        },
-        losses: Losses {
-            offered: case.total(|run| run.losses.offered),
-            delivered: case.total(|run| run.losses.delivered),
-            early_discard: case.total(|run| run.losses.early_discard),
-            socket_queue: case.total(|run| run.losses.socket_queue),
-            receive_ring: case.total(|run| run.losses.receive_ring),
-            other: case.total(|run| run.losses.other),
-            unaccounted: case.runs.iter().map(|run| run.losses.unaccounted).sum(),
-        },
+    #[test]
+    fn variation_is_relative_to_the_mean() {
+        assert_eq!(variation(&[5.0, 5.0, 5.0]), 0.0);
+        assert_eq!(variation(&[0.0, 20.0]), 1.0);
+        assert_eq!(variation(&[]), 0.0);
+        assert_eq!(variation(&[0.0, 0.0]), 0.0);
     }
 }

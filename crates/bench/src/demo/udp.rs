@@ -1,0 +1,65 @@
+//! The UDP flood: MLFRR first, then floods, stock and guarded in turns.
+
+use plimsoll_testbed::blast::Schedule;
+
+use super::document::{Udp, UdpCase};
+use super::{PROTECTIONS, Plan};
+use crate::Error;
+use crate::cases::{Case, Cases};
+use crate::figures::{Bystander, HostCpu, Losses};
+use crate::protection::Stage;
+use crate::udp::{Run, Servers};
+
+/// Everything the UDP part measured; loads are multiples of the MLFRR.
+#[derive(Debug)]
+pub(super) struct Outcome {
+    pub(super) mlfrr_pps: f64,
+    pub(super) cases: Cases<f64, Run>,
+}
+
+pub(super) fn run(
+    plan: &Plan,
+    stage: &Stage<'_>,
+    progress: &mut impl FnMut(&str),
+) -> Result<Outcome, Error> {
+    let servers = Servers::start(stage)?;
+    progress("UDP: looking for the maximum loss-free receive rate (MLFRR)");
+    let mlfrr_pps = servers.mlfrr(stage)?;
+    let mut cases = Cases::new(&PROTECTIONS, &plan.flood_multiples);
+    for round in 1..=plan.runs {
+        for case in &mut cases.0 {
+            let rate_pps = (mlfrr_pps * case.load) as u64;
+            progress(&format!(
+                "UDP, round {round} of {}: {} packets/s, {}",
+                plan.runs,
+                rate_pps,
+                case.protection.name()
+            ));
+            let schedule = (rate_pps > 0).then_some(Schedule::Fixed { rate_pps });
+            let protector = stage.protect(case.protection, None)?;
+            case.runs
+                .push(servers.flood(stage, protector, schedule, plan.window)?);
+        }
+    }
+    Ok(Outcome { mlfrr_pps, cases })
+}
+
+impl Outcome {
+    pub(super) fn summary(&self) -> Udp {
+        Udp {
+            mlfrr_pps: self.mlfrr_pps,
+            cases: self.cases.0.iter().map(summary).collect(),
+        }
+    }
+}
+
+fn summary(case: &Case<f64, Run>) -> UdpCase {
+    UdpCase {
+        protection: case.protection,
+        offered_pps: case.middle(|run| run.offered_pps),
+        goodput_pps: case.middle(|run| run.goodput_pps),
+        host_cpu: HostCpu::middle(case, |run| run.host_cpu),
+        bystander: Bystander::over(case, |run| run.bystander),
+        losses: Losses::over(case, |run| run.losses),
+    }
+}
