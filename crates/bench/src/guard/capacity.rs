@@ -74,7 +74,7 @@ pub struct Point {
     pub offered_pps: f64,
     /// Taken by the receive ring and discarded, packets/s.
     pub discarded_pps: f64,
-    /// Part of the host's CPU that was not idle, from 0 to 1.
+    /// Part of the host's CPU that network and guard took, from 0 to 1.
     pub busy: f64,
 }
 
@@ -132,10 +132,11 @@ fn mlfrr(bench: &mut Bench<'_>) -> Result<f64, Error> {
 fn capacities(bench: &mut Bench<'_>, runs: usize) -> Result<Vec<Run>, Error> {
     let stage = bench.stage;
     let _mute = mute_socket(&stage)?;
-    let meter = CpuMeter::start(stage.host().cpu())?;
     let mut all = Vec::new();
     for round in 1..=runs {
         let guard = stage.guard(&[])?;
+        let mut meter = CpuMeter::start(stage.host().cpu())?;
+        meter.watch(guard.pid())?;
         let mut points = Vec::new();
         for schedule in SCHEDULES {
             bench.say(Part::Capacity, round, &rate_name(schedule));
@@ -184,10 +185,11 @@ fn point(
     let Some(flood) = flood else {
         return Ok(Point::default());
     };
+    let guard = cpu.processes.iter().map(|process| process.cpu);
     Ok(Point {
         offered_pps: flood.offered_pps,
         discarded_pps: flood.sent as f64 / flood.elapsed_s,
-        busy: 1.0 - cpu.share(cpu.idle),
+        busy: cpu.share(cpu.network + guard.sum()),
     })
 }
 
