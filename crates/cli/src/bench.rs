@@ -63,7 +63,7 @@ struct GuardArgs {
     /// Seed of what comes when in the part `chaos`
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Document of `make bench-guard`, for the part `verdict`
+    /// Document of `make bench-verdict`, for the part `verdict`
     #[arg(long, value_name = "FILE", default_value = "target/bench/verdict.json")]
     verdict: PathBuf,
     /// Maximum loss-free receive rate in packets/s, instead of measuring it

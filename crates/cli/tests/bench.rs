@@ -202,7 +202,7 @@ fn dns_and_chaos_count_what_they_send() {
     }
     assert_eq!(
         protections(&document["dns"]["cases"]),
-        ["stock", "guard"].repeat(3)
+        ["stock", "guard"].repeat(4)
     );
     let chaos = [
         "accounting",
@@ -213,7 +213,7 @@ fn dns_and_chaos_count_what_they_send() {
         "return",
     ];
     let mut ids = chaos.map(|goal| format!("chaos/{goal}")).to_vec();
-    let dns = ["other-port/loss", "other-port/queries", "own-port/answers"];
+    let dns = ["other-server/loss", "closed-port/loss", "own-port/answers"];
     ids.extend(dns.map(|goal| format!("dns/{goal}")));
     assert_goals(
         &document,
@@ -233,7 +233,7 @@ fn a_part_that_fails_says_why_and_others_go_on() {
         assert!(goal["met"].is_null(), "{goal}");
         let why = goal["why"].as_str().unwrap();
         assert!(
-            why.contains(verdict) && why.contains("make bench-guard"),
+            why.contains(verdict) && why.contains("make bench-verdict"),
             "{why}"
         );
     }

@@ -131,7 +131,7 @@ pub struct Plan {
     pub chaos: Duration,
     /// Seed of what comes when in [`Part::Chaos`].
     pub seed: u64,
-    /// The document that `make bench-guard` wrote, for [`Part::Verdict`].
+    /// The document that `make bench-verdict` wrote, for [`Part::Verdict`].
     pub verdict: PathBuf,
     /// MLFRR in packets/s, instead of measuring it.
     pub mlfrr_pps: Option<f64>,
