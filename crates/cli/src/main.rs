@@ -4,6 +4,7 @@
 //! calls the library. This file turns their errors into messages and exit
 //! codes: 0 done, 1 failed, 2 used wrongly, 3 this host lacks something.
 
+mod bench;
 mod blast;
 mod demo;
 mod guard;
@@ -29,6 +30,7 @@ const EXIT_CODES: &str =
 
 #[derive(Subcommand, Debug)]
 enum Command {
+    Bench(bench::Args),
     Blast(blast::Args),
     Demo(demo::Args),
     Guard(guard_commands::Commands),
@@ -49,6 +51,7 @@ fn main() -> ExitCode {
 fn run() -> anyhow::Result<()> {
     match Cli::parse_from(guard_commands::arguments()?).command {
         None => output::print(FIRST_CONTACT),
+        Some(Command::Bench(args)) => bench::run(&args),
         Some(Command::Blast(args)) => blast::run(&args),
         Some(Command::Demo(args)) => demo::run(&args),
         Some(Command::Guard(args)) => guard_commands::run(&args),
