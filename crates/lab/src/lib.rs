@@ -1,0 +1,32 @@
+//! Experiments as data: the published overload figures, and ours, run on a
+//! modelled host or on real packets, with their claims checked.
+//!
+//! A [`Catalogue`] holds [`Experiment`]s, [`run`] puts each of their points on a
+//! [`Host`], and a [`Run`] holds the curves and one [`Verdict`] per claim. The
+//! rest writes that down: [`Document`] as JSON, [`csv`], [`table`], [`html`].
+
+mod cache;
+mod catalogue;
+mod claim;
+mod document;
+mod error;
+mod experiment;
+mod host;
+mod html;
+mod plot;
+mod runner;
+mod series;
+
+pub use cache::Cache;
+pub use catalogue::Catalogue;
+pub use claim::Verdict;
+pub use document::{CurveEntry, Document, Entry, PointEntry, csv, table, verdict_line};
+pub use error::Error;
+pub use experiment::{
+    Claim, Curve, Experiment, Explain, HostKind, Measure, Number, Published, Scale, Sweep,
+    TestbedPath,
+};
+pub use host::{Figures, Host, Point};
+pub use html::html;
+pub use runner::{Measured, Options, Run, Tally, run};
+pub use series::Series;
