@@ -7,6 +7,7 @@
 mod blast;
 mod demo;
 mod guard;
+mod lab;
 mod output;
 mod probe;
 mod serve;
@@ -31,6 +32,7 @@ enum Command {
     Blast(blast::Args),
     Demo(demo::Args),
     Guard(guard::Args),
+    Lab(lab::Args),
     Probe(probe::Args),
     Serve(serve::Args),
 }
@@ -40,6 +42,7 @@ fn main() -> ExitCode {
         Command::Blast(args) => blast::run(&args),
         Command::Demo(args) => demo::run(&args),
         Command::Guard(args) => guard::run(&args),
+        Command::Lab(args) => lab::run(&args),
         Command::Probe(args) => probe::run(&args),
         Command::Serve(args) => serve::run(&args),
     };
@@ -66,7 +69,11 @@ fn exit_code(error: &anyhow::Error) -> ExitCode {
             Some(_) => 1,
             None => match error.downcast_ref::<plimsoll_bench::Error>() {
                 Some(error) if error.is_missing() => 3,
-                _ => 1,
+                Some(_) => 1,
+                None => match error.downcast_ref::<plimsoll_lab::Error>() {
+                    Some(error) if error.is_usage() => 2,
+                    _ => 1,
+                },
             },
         },
     })

@@ -177,11 +177,7 @@ impl<'a> Judge<'a> {
             .engine
             .eval_expression_with_scope::<Dynamic>(&mut scope, expression);
         let value = value.map_err(|error| innermost(&error))?;
-        let value = float(&value).ok_or("it gives no number, but a curve or something else")?;
-        if value.is_nan() {
-            return Err("the result is not a number".to_owned());
-        }
-        Ok(value)
+        float(&value).ok_or_else(|| "it gives no number, but a curve or something else".to_owned())
     }
 
     fn bound(&self, number: Option<&Number>) -> Result<Option<f64>, String> {
@@ -221,7 +217,11 @@ impl<'a> Judge<'a> {
                 most: self.bound(claim.at_most.as_ref())?,
             },
         };
-        Ok((self.number(&claim.measure)?, bound))
+        let measured = self.number(&claim.measure)?;
+        if measured.is_nan() {
+            return Err("the result is not a number".to_owned());
+        }
+        Ok((measured, bound))
     }
 }
 

@@ -349,7 +349,7 @@ impl Curve {
 }
 
 impl Sweep {
-    fn check(&self, file: &str) -> Result<(), Error> {
+    pub(crate) fn check(&self, file: &str) -> Result<(), Error> {
         let increasing = self.values.windows(2).all(|pair| pair[0] < pair[1]);
         if self.values.is_empty() || !increasing || self.values.iter().any(|x| !x.is_finite()) {
             let remedy = "list at least one finite number, each greater than the one before";

@@ -11,11 +11,15 @@ mod claim;
 mod document;
 mod error;
 mod experiment;
+mod explain;
 mod host;
 mod html;
+mod modelled;
 mod plot;
 mod runner;
 mod series;
+mod sweep;
+pub mod trace;
 
 pub use cache::Cache;
 pub use catalogue::Catalogue;
@@ -26,7 +30,11 @@ pub use experiment::{
     Claim, Curve, Experiment, Explain, HostKind, Measure, Number, Published, Scale, Sweep,
     TestbedPath,
 };
+pub use explain::explain;
 pub use host::{Figures, Host, Point};
 pub use html::html;
+pub use modelled::Modelled;
 pub use runner::{Measured, Options, Run, Tally, run};
 pub use series::Series;
+pub use sweep::{SweepPlan, range};
+pub use trace::TracePlan;

@@ -1,6 +1,7 @@
 //! The modelled host: virtual time, the same result everywhere.
 
-use plimsoll_sim::{Outcome, Profile, Scenario, Trace, TraceConfig};
+use plimsoll_sim::scenario::TraceConfig;
+use plimsoll_sim::{Outcome, Profile, Scenario, Trace};
 use toml::{Table, Value};
 
 use crate::document::MODELLED;
@@ -42,8 +43,8 @@ impl Modelled {
 fn simulate(point: &Point<'_>, trace: Option<TraceConfig>) -> Result<Outcome, Error> {
     let mut settings = point.settings.clone();
     let profile = profile(point, settings.remove("profile"))?;
-    let mut scenario: Scenario = serde_path_to_error::deserialize(Value::Table(settings))
-        .map_err(|error| {
+    let mut scenario: Scenario =
+        serde_path_to_error::deserialize(Value::Table(settings)).map_err(|error| {
             let problem = format!("scenario: {}: {}", error.path(), error.inner().message());
             point.error(problem, "correct [scenario] or the curve's `set`")
         })?;
@@ -65,5 +66,6 @@ fn profile(point: &Point<'_>, changes: Option<Value>) -> Result<Profile, Error> 
     let wrong = |problem: String| point.error(problem, remedy);
     let mut table = Table::try_from(&profile).map_err(|error| wrong(error.to_string()))?;
     overlay(&mut table, &changes).map_err(wrong)?;
-    Profile::from_toml(point.profile(), &table.to_string()).map_err(|error| wrong(error.to_string()))
+    Profile::from_toml(point.profile(), &table.to_string())
+        .map_err(|error| wrong(error.to_string()))
 }

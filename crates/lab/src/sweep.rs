@@ -47,11 +47,17 @@ impl Experiment {
         experiment.sweep.check("sweep")?;
         for id in &plan.curves {
             if self.curve(id).is_none() {
-                return Err(unknown("curve", id, format!("use one of {}", self.curve_ids())));
+                return Err(unknown(
+                    "curve",
+                    id,
+                    format!("use one of {}", self.curve_ids()),
+                ));
             }
         }
         if !plan.curves.is_empty() {
-            experiment.curves.retain(|curve| plan.curves.contains(&curve.id));
+            experiment
+                .curves
+                .retain(|curve| plan.curves.contains(&curve.id));
         }
         for setting in &plan.settings {
             let (key, value) = parse(setting)?;
@@ -73,7 +79,13 @@ impl Experiment {
 }
 
 fn parse(setting: &str) -> Result<(String, Value), Error> {
-    let wrong = || unknown("setting", setting, "write KEY=VALUE, VALUE as in TOML".to_owned());
+    let wrong = || {
+        unknown(
+            "setting",
+            setting,
+            "write KEY=VALUE, VALUE as in TOML".to_owned(),
+        )
+    };
     let (key, value) = setting.split_once('=').ok_or_else(wrong)?;
     let table: toml::Table = toml::from_str(&format!("value = {value}")).map_err(|_| wrong())?;
     let value = table.get("value").cloned().ok_or_else(wrong)?;
@@ -121,7 +133,9 @@ mod tests {
     fn a_sweep_replaces_the_experiments_own_and_its_claims() {
         let catalogue = Catalogue::built_in().unwrap();
         let base = &catalogue.all()[0];
-        let swept = base.with_sweep(&plan(&["cpus=2", "path={ kind = 'x' }"])).unwrap();
+        let swept = base
+            .with_sweep(&plan(&["cpus=2", "path={ kind = 'x' }"]))
+            .unwrap();
         assert_eq!(swept.sweep.values, [2.0, 8.0]);
         assert!(swept.claims.is_empty());
         let settings = swept.settings(&swept.curves[0], 8.0).unwrap();

@@ -8,8 +8,96 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
+use plimsoll_sim::scenario::TraceConfig;
 use plimsoll_sim::trace::{Event, Trace, What};
 use serde_json::{Value, json};
+
+use crate::error::Error;
+use crate::experiment::Experiment;
+use crate::host::Point;
+use crate::modelled::Modelled;
+
+/// What is recorded.
+#[derive(Clone, Debug)]
+pub struct TracePlan {
+    /// The curve; the first without this.
+    pub curve: Option<String>,
+    /// Value of the swept parameter; the middle one without this.
+    pub x: Option<f64>,
+    /// Recording begins this long after the start of the run.
+    pub start_ms: f64,
+    /// How long it lasts.
+    pub duration_ms: f64,
+    /// From the next packet's arrival to that packet's end instead.
+    pub one_packet: bool,
+    /// Repeats the run.
+    pub seed: u64,
+}
+
+/// The most events of a recording.
+const EVENTS_MAX: u32 = 1_000_000;
+/// How long a recording waits for the one packet and its end.
+const PACKET_MS: f64 = 1000.0;
+
+/// Runs one point of `experiment` on the modelled host and records it.
+///
+/// # Errors
+///
+/// There is no such curve, or the settings make no sense.
+pub fn record(experiment: &Experiment, plan: &TracePlan) -> Result<Trace, Error> {
+    let curve = match &plan.curve {
+        None => experiment.curves.first(),
+        Some(id) => experiment.curve(id),
+    };
+    let curve = curve.ok_or_else(|| Error::Unknown {
+        what: "curve",
+        given: plan.curve.clone().unwrap_or_default(),
+        remedy: format!("use one of {}", experiment.curve_ids()),
+    })?;
+    let values = &experiment.sweep.values;
+    let x = plan.x.unwrap_or(values[values.len() / 2]);
+    let point = Point {
+        experiment,
+        curve,
+        x,
+        settings: experiment.settings(curve, x)?,
+        seed: plan.seed,
+    };
+    let config = TraceConfig {
+        start_ms: plan.start_ms,
+        duration_ms: if plan.one_packet {
+            PACKET_MS
+        } else {
+            plan.duration_ms
+        },
+        events_max: EVENTS_MAX,
+    };
+    let trace = Modelled.trace(&point, config)?;
+    Ok(if plan.one_packet {
+        one_packet(trace)
+    } else {
+        trace
+    })
+}
+
+/// The part from the first arrival to the end of that packet.
+fn one_packet(mut trace: Trace) -> Trace {
+    let mut events = trace.events.iter();
+    let Some(first) = events.position(|event| event.what == What::Arrived) else {
+        return trace;
+    };
+    let packet = packet_id(&trace.events[first]);
+    let is_end = |event: &Event| {
+        matches!(event.what, What::Lost(_) | What::Delivered | What::Left)
+            && packet_id(event) == packet
+    };
+    let end = trace.events[first..].iter().position(is_end);
+    let end = end.map_or(trace.events.len(), |length| first + length + 1);
+    trace.events.truncate(end);
+    trace.events.drain(..first);
+    trace.missed = 0;
+    trace
+}
 
 /// The trace-event document of a trace. Times are µs of virtual time.
 #[must_use]
