@@ -91,6 +91,9 @@ pub struct Sweep {
     /// Dotted key inside the scenario, for example `source.flood.traffic.rate_pps`;
     /// list elements by their `name`, or by number.
     pub parameter: String,
+    /// Further keys that get the same value.
+    #[serde(default)]
+    pub also: Vec<String>,
     /// What the parameter is, for the plot's axis.
     pub label: String,
     /// Unit of the values; empty for a pure number.
@@ -262,8 +265,11 @@ impl Experiment {
                 PARAMETER_REMEDY,
             )
         })?;
-        set(&mut settings, &self.sweep.parameter, number(x))
-            .map_err(|problem| Error::file(file, "sweep.parameter", problem, PARAMETER_REMEDY))?;
+        for key in std::iter::once(&self.sweep.parameter).chain(&self.sweep.also) {
+            set(&mut settings, key, number(x)).map_err(|problem| {
+                Error::file(file, "sweep.parameter", problem, PARAMETER_REMEDY)
+            })?;
+        }
         Ok(settings)
     }
 

@@ -38,6 +38,7 @@ impl Experiment {
         values.dedup();
         experiment.sweep = Sweep {
             parameter: plan.parameter.clone(),
+            also: Vec::new(),
             label: plan.parameter.clone(),
             unit: String::new(),
             values,
