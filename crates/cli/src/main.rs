@@ -4,6 +4,7 @@
 //! calls the library. This file turns their errors into messages and exit
 //! codes: 0 done, 1 failed, 2 used wrongly, 3 this host lacks something.
 
+mod bench;
 mod blast;
 mod demo;
 mod guard;
@@ -29,6 +30,7 @@ const EXIT_CODES: &str =
 
 #[derive(Subcommand, Debug)]
 enum Command {
+    Bench(bench::Args),
     Blast(blast::Args),
     Demo(demo::Args),
     Guard(guard::Args),
@@ -39,6 +41,7 @@ enum Command {
 
 fn main() -> ExitCode {
     let result = match Cli::parse().command {
+        Command::Bench(args) => bench::run(&args),
         Command::Blast(args) => blast::run(&args),
         Command::Demo(args) => demo::run(&args),
         Command::Guard(args) => guard::run(&args),
