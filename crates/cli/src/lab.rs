@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use plimsoll_lab::{
-    Cache, Catalogue, Document, Experiment, Modelled, Options, Run, SweepPlan, TracePlan, csv,
-    html, range, table, trace,
+    Cache, Catalogue, Document, Experiment, HostKind, Modelled, Options, RealPackets, Run,
+    SweepPlan, TracePlan, csv, html, range, table, trace, values,
 };
 
 use crate::output;
@@ -80,6 +80,12 @@ struct RunArgs {
     /// Experiments, or `all`
     #[arg(required = true, value_name = "ID")]
     ids: Vec<String>,
+    /// Also run on real packets what can be: the same as `host = "testbed"` in the files
+    #[arg(long)]
+    testbed: bool,
+    /// Show every measured value as well
+    #[arg(long)]
+    values: bool,
     #[command(flatten)]
     how: How,
     #[command(flatten)]
@@ -198,15 +204,43 @@ impl Source {
 impl How {
     fn run(&self, experiments: &[Experiment]) -> anyhow::Result<Vec<Run>> {
         let cache = self.resume.as_deref().map(Cache::open).transpose()?;
+        let (real, why_no_testbed) = real_packets(experiments)?;
         let options = Options {
             seed: self.seed,
+            testbed: real.as_ref().map(|real| real as _),
+            why_no_testbed,
             cache: cache.as_ref(),
-            ..Options::default()
         };
-        let progress = |done, of| output::progress(&format!("{done} of {of} points"));
-        let runs = plimsoll_lab::run(experiments, &Modelled, &options, &progress);
-        output::clear_progress();
-        Ok(runs?)
+        run_modelled(experiments, &options)
+    }
+}
+
+/// Runs experiments with progress on the terminal.
+pub(crate) fn run_modelled(
+    experiments: &[Experiment],
+    options: &Options<'_>,
+) -> anyhow::Result<Vec<Run>> {
+    let progress = |done, of| output::progress(&format!("{done} of {of} points"));
+    let runs = plimsoll_lab::run(experiments, &Modelled, options, &progress);
+    output::clear_progress();
+    Ok(runs?)
+}
+
+/// The testbed if an experiment wants it, or why there is none.
+fn real_packets(
+    experiments: &[Experiment],
+) -> anyhow::Result<(Option<RealPackets>, Option<String>)> {
+    if !experiments
+        .iter()
+        .any(|experiment| experiment.host == HostKind::Testbed)
+    {
+        return Ok((None, None));
+    }
+    let program = std::env::current_exe().context("cannot find this program")?;
+    match RealPackets::start(program) {
+        Ok(real) => Ok((Some(real), None)),
+        Err(error) if error.is_missing() => Ok((None, Some(error.to_string()))),
+        Err(error) => Err(error.into()),
     }
 }
 
@@ -251,9 +285,17 @@ fn list(source: &Source) -> anyhow::Result<()> {
 }
 
 fn run_experiments(args: &RunArgs) -> anyhow::Result<()> {
-    let experiments = args.how.source.catalogue()?.select(&args.ids)?;
+    let mut experiments = args.how.source.catalogue()?.select(&args.ids)?;
+    if args.testbed {
+        for experiment in &mut experiments {
+            experiment.host = HostKind::Testbed;
+        }
+    }
     let runs = args.how.run(&experiments)?;
     if !args.outputs.write(&runs)? {
+        if args.values {
+            print!("{}", values(&runs));
+        }
         print!("{}", table(&runs));
     }
     Ok(())

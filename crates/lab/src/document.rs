@@ -208,6 +208,45 @@ pub fn table(runs: &[Run]) -> String {
     text
 }
 
+/// Every measured value, for a person: a table per measure.
+#[must_use]
+pub fn values(runs: &[Run]) -> String {
+    let mut text = String::new();
+    for run in runs {
+        for measure in &run.experiment.measures {
+            let _ = writeln!(
+                text,
+                "{}: {} ({})",
+                run.experiment.title, measure.label, measure.unit
+            );
+            values_table(&mut text, run, &measure.of);
+            text.push('\n');
+        }
+    }
+    text
+}
+
+fn values_table(text: &mut String, run: &Run, figure_name: &str) {
+    let sweep = &run.experiment.sweep;
+    let measured = run.curves.iter().filter(|curve| !curve.points.is_empty());
+    let curves: Vec<&Measured> = measured.collect();
+    let _ = write!(text, "{:>12}", "");
+    for curve in &curves {
+        let _ = write!(text, "{:>18}", curve.id);
+    }
+    text.push('\n');
+    for (index, x) in sweep.values.iter().enumerate() {
+        let _ = write!(text, "{:>12}", sweep.name(*x));
+        for curve in &curves {
+            let figures = curve.points.get(index).map(|point| &point.1);
+            let value = figures.and_then(|figures| figures.get(figure_name));
+            let value = value.map_or_else(|| "-".to_owned(), |value| figure(*value));
+            let _ = write!(text, "{value:>18}");
+        }
+        text.push('\n');
+    }
+}
+
 /// ✓, ✗ or ?, the claim, its number and its bound.
 #[must_use]
 pub fn verdict_line(verdict: &Verdict) -> String {

@@ -38,6 +38,14 @@ pub enum Error {
         /// What the operating system says.
         problem: String,
     },
+    /// A point could not be measured with real packets.
+    #[error("{what} on the testbed: {problem}")]
+    Testbed {
+        /// Curve and value.
+        what: String,
+        /// What went wrong.
+        problem: String,
+    },
     /// A plot could not be drawn: our own mistake.
     #[error("cannot draw the plot of {what}: {problem}")]
     Plot {

@@ -44,7 +44,7 @@ impl Point<'_> {
 pub type Figures = BTreeMap<String, f64>;
 
 /// Something that can run points.
-pub trait Host: Sync {
+pub trait Host {
     /// What it is, for the report and the cache's keys.
     fn name(&self) -> &'static str;
 

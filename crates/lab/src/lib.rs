@@ -19,12 +19,13 @@ mod plot;
 mod runner;
 mod series;
 mod sweep;
+mod testbed;
 pub mod trace;
 
 pub use cache::Cache;
 pub use catalogue::Catalogue;
 pub use claim::Verdict;
-pub use document::{CurveEntry, Document, Entry, PointEntry, csv, table, verdict_line};
+pub use document::{CurveEntry, Document, Entry, PointEntry, csv, table, values, verdict_line};
 pub use error::Error;
 pub use experiment::{
     Claim, Curve, Experiment, Explain, HostKind, Measure, Number, Published, Scale, Sweep,
@@ -37,4 +38,5 @@ pub use modelled::Modelled;
 pub use runner::{Measured, Options, Run, Tally, run};
 pub use series::Series;
 pub use sweep::{SweepPlan, range};
+pub use testbed::RealPackets;
 pub use trace::TracePlan;

@@ -64,7 +64,7 @@ pub struct Measured {
 /// Of several errors the first in the order of the experiments is reported.
 pub fn run(
     experiments: &[Experiment],
-    modelled: &dyn Host,
+    modelled: &(dyn Host + Sync),
     options: &Options<'_>,
     progress: &(dyn Fn(usize, usize) + Sync),
 ) -> Result<Vec<Run>, Error> {
@@ -76,8 +76,9 @@ pub fn run(
     }
     let twins = testbed_points(experiments, options)?;
     let (total, done) = (points.len() + twins.len(), AtomicUsize::new(0));
+    let cache = options.cache;
     let one = |host: &dyn Host, point: &Point<'_>| {
-        let figures = cached(host, point, options.cache);
+        let figures = cached(host, point, cache);
         progress(done.fetch_add(1, Ordering::Relaxed) + 1, total);
         figures
     };
