@@ -272,7 +272,9 @@ impl Outcome {
             list.push((format!("{name}.delivered_pps"), rate));
             list.push((format!("{name}.frames_hz"), self.rate(consumer.frames)));
             list.push((format!("{name}.cpu_pct"), self.share(consumer.cpu_ns)));
-            consumer.latency.measures(&format!("{name}.latency"), &mut list);
+            consumer
+                .latency
+                .measures(&format!("{name}.latency"), &mut list);
         }
         for source in &self.sources {
             let name = format!("source.{}", source.name);

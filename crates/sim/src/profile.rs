@@ -20,67 +20,200 @@ pub const CALIBRATIONS_MAX: usize = 3;
 
 /// Every cost a profile may give, with what it pays for.
 pub const COSTS: &[(&str, &str)] = &[
-    ("interrupt_enter", "from the assertion of a device's interrupt to its handler's first instruction, with saved state and cold caches"),
-    ("interrupt_exit", "from a handler's last instruction back to what it interrupted"),
-    ("driver_receive", "device-level and link-layer work on one received packet, into kernel memory"),
-    ("driver_release", "handing one receive buffer back to the adapter, where that is not part of driver_receive"),
-    ("queue_packet", "appending a packet to the queue between device level and protocol level and taking it off there"),
-    ("soft_dispatch", "one dispatch of the software interrupt, or of the kernel thread in its place"),
-    ("protocol_input", "IP and transport input of one packet in the context of its receiver, up to the socket queue"),
-    ("protocol_lookup", "the part of protocol_input that looks the socket up"),
-    ("protocol_control", "IP input of a packet that has no socket: control messages, corrupted packets"),
-    ("eager_penalty", "what a delivered packet costs in addition when its protocol work was not done by its receiver: cold caches at both ends"),
-    ("forward", "IP input and forwarding of one packet up to the output queue"),
-    ("forward_filter", "IP input of one packet up to the screening queue, with the wake-up of the screening process"),
-    ("forward_output", "what is left to do for a screened packet: IP output up to the output queue"),
+    (
+        "interrupt_enter",
+        "from the assertion of a device's interrupt to its handler's first instruction, with saved state and cold caches",
+    ),
+    (
+        "interrupt_exit",
+        "from a handler's last instruction back to what it interrupted",
+    ),
+    (
+        "driver_receive",
+        "device-level and link-layer work on one received packet, into kernel memory",
+    ),
+    (
+        "driver_release",
+        "handing one receive buffer back to the adapter, where that is not part of driver_receive",
+    ),
+    (
+        "queue_packet",
+        "appending a packet to the queue between device level and protocol level and taking it off there",
+    ),
+    (
+        "soft_dispatch",
+        "one dispatch of the software interrupt, or of the kernel thread in its place",
+    ),
+    (
+        "protocol_input",
+        "IP and transport input of one packet in the context of its receiver, up to the socket queue",
+    ),
+    (
+        "protocol_lookup",
+        "the part of protocol_input that looks the socket up",
+    ),
+    (
+        "protocol_control",
+        "IP input of a packet that has no socket: control messages, corrupted packets",
+    ),
+    (
+        "eager_penalty",
+        "what a delivered packet costs in addition when its protocol work was not done by its receiver: cold caches at both ends",
+    ),
+    (
+        "forward",
+        "IP input and forwarding of one packet up to the output queue",
+    ),
+    (
+        "forward_filter",
+        "IP input of one packet up to the screening queue, with the wake-up of the screening process",
+    ),
+    (
+        "forward_output",
+        "what is left to do for a screened packet: IP output up to the output queue",
+    ),
     ("driver_transmit", "handing one packet to the adapter"),
-    ("transmit_complete", "releasing one transmitted packet's buffer and descriptor"),
-    ("context_switch", "changing from one thread to another"),
+    (
+        "transmit_complete",
+        "releasing one transmitted packet's buffer and descriptor",
+    ),
+    (
+        "context_switch",
+        "changing to a process with cold caches: it slept, or something else ran for at least half as long as this takes",
+    ),
+    (
+        "thread_switch",
+        "changing to a kernel thread, or back to a process that is not cold yet; default context_switch",
+    ),
     ("wakeup", "making a sleeping thread runnable"),
     ("receive_call", "one receive system call with its copy"),
-    ("send_call", "one send system call through protocol output, without driver_transmit"),
-    ("clock_tick", "one clock interrupt with all periodic work of the system"),
+    (
+        "send_call",
+        "one send system call through protocol output, without driver_transmit",
+    ),
+    (
+        "clock_tick",
+        "one clock interrupt with all periodic work of the system",
+    ),
     ("poll_pass", "one visit of a polling loop to one interface"),
     ("poll_start", "starting a polling loop that has been asleep"),
     ("demux", "early demultiplexing of one packet by the host"),
-    ("discard", "discarding one packet that was demultiplexed, or that found a full queue"),
-    ("adapter_demux", "early demultiplexing of one packet by the adapter's own processor"),
-    ("screen_call", "one screening decision: the screening process's system call and its own work"),
+    (
+        "discard",
+        "discarding one packet that was demultiplexed, or that found a full queue",
+    ),
+    (
+        "adapter_demux",
+        "early demultiplexing of one packet by the adapter's own processor",
+    ),
+    (
+        "screen_call",
+        "one screening decision: the screening process's system call and its own work",
+    ),
     ("capture_filter", "the packet filter on one packet"),
     ("capture_read", "reading and printing one captured packet"),
     ("capture_disk", "writing one captured packet to a disk file"),
-    ("tcp_syn", "protocol input of a connection request, with its answer"),
-    ("tcp_ack", "protocol input of an acknowledgement without data"),
+    (
+        "tcp_syn",
+        "protocol input of a connection request, with its answer",
+    ),
+    (
+        "tcp_ack",
+        "protocol input of an acknowledgement without data",
+    ),
     ("tcp_data", "protocol input of a segment with data"),
-    ("tcp_output", "protocol output of one segment, without driver_transmit"),
-    ("web_accept", "accepting and closing one connection in the web server, system calls included"),
-    ("web_request", "what the web server spends on one request, system calls included and protocol work excluded"),
-    ("trap", "an exception handler: page fault, TLB miss in software"),
-    ("timer_off_chip", "one interrupt of an off-chip timer with an empty handler"),
-    ("timer_on_chip", "one interrupt of an on-chip timer with an empty handler"),
+    (
+        "tcp_output",
+        "protocol output of one segment, without driver_transmit",
+    ),
+    (
+        "web_accept",
+        "accepting and closing one connection in the web server, system calls included",
+    ),
+    (
+        "web_request",
+        "what the web server spends on one request, system calls included and protocol work excluded",
+    ),
+    (
+        "trap",
+        "an exception handler: page fault, TLB miss in software",
+    ),
+    (
+        "timer_off_chip",
+        "one interrupt of an off-chip timer with an empty handler",
+    ),
+    (
+        "timer_on_chip",
+        "one interrupt of an on-chip timer with an empty handler",
+    ),
     ("timer_arm", "arming or cancelling the on-chip timer"),
-    ("timer_check", "the check for due soft events in a trigger state"),
+    (
+        "timer_check",
+        "the check for due soft events in a trigger state",
+    ),
     ("timer_event", "calling the handler of one soft event"),
-    ("handler_pollution", "what an interrupt's handler costs the interrupted program in cache and TLB misses, per timer event that is not a soft one"),
-    ("pacing_send", "transmitting one packet from a rate-based clocking handler"),
-    ("level_change", "raising or lowering the interrupt level once"),
+    (
+        "handler_pollution",
+        "what an interrupt's handler costs the interrupted program in cache and TLB misses, per timer event that is not a soft one",
+    ),
+    (
+        "pacing_send",
+        "transmitting one packet from a rate-based clocking handler",
+    ),
+    (
+        "level_change",
+        "raising or lowering the interrupt level once",
+    ),
     ("flag_change", "one test-and-set of a protection flag"),
     ("watchdog_set", "starting or stopping the transmit watchdog"),
-    ("watchdog_check", "deciding whether the watchdog must be started or stopped"),
-    ("segment_attach", "attaching the adapter's memory to the address space and detaching it, once"),
+    (
+        "watchdog_check",
+        "deciding whether the watchdog must be started or stopped",
+    ),
+    (
+        "segment_attach",
+        "attaching the adapter's memory to the address space and detaching it, once",
+    ),
 ];
 
 /// Every queue a profile may give the length of.
 pub const QUEUES: &[(&str, &str)] = &[
-    ("receive_ring", "packets an adapter holds that the host has not taken"),
-    ("transmit_ring", "packets an adapter holds that are to be transmitted or whose buffers are to be released"),
-    ("ip_queue", "packets between device level and protocol level"),
-    ("socket_queue", "packets between the protocol and a consumer"),
-    ("channel", "packets between early demultiplexing and a consumer"),
-    ("output_queue", "packets between forwarding and an adapter's transmit ring"),
-    ("screening_queue", "packets waiting for the screening process"),
-    ("filter_queue", "packets between the packet filter and the monitoring process"),
-    ("backlog", "connection requests a listening socket holds that are not accepted"),
+    (
+        "receive_ring",
+        "packets an adapter holds that the host has not taken",
+    ),
+    (
+        "transmit_ring",
+        "packets an adapter holds that are to be transmitted or whose buffers are to be released",
+    ),
+    (
+        "ip_queue",
+        "packets between device level and protocol level",
+    ),
+    (
+        "socket_queue",
+        "packets between the protocol and a consumer",
+    ),
+    (
+        "channel",
+        "packets between early demultiplexing and a consumer",
+    ),
+    (
+        "output_queue",
+        "packets between forwarding and an adapter's transmit ring",
+    ),
+    (
+        "screening_queue",
+        "packets waiting for the screening process",
+    ),
+    (
+        "filter_queue",
+        "packets between the packet filter and the monitoring process",
+    ),
+    (
+        "backlog",
+        "connection requests a listening socket holds that are not accepted",
+    ),
 ];
 
 /// One cost.
@@ -174,9 +307,13 @@ pub struct Workload {
     pub source: String,
 }
 
-const BUILT_IN: &[(&str, &str)] = &[
-    ("sparcstation-20", include_str!("../profiles/sparcstation-20.toml")),
-];
+macro_rules! built_in {
+    ($($name:literal),* $(,)?) => {
+        &[$(($name, include_str!(concat!("../profiles/", $name, ".toml")))),*]
+    };
+}
+
+const BUILT_IN: &[(&str, &str)] = built_in!["decstation-3000-300", "sparcstation-20",];
 
 impl Profile {
     /// The names of the profiles that are built in.
@@ -232,9 +369,8 @@ impl Profile {
     }
 
     fn validate(&self) -> Result<(), Error> {
-        let unknown = |given: &String, known: &[(&str, &str)]| {
-            !known.iter().any(|(name, _)| name == given)
-        };
+        let unknown =
+            |given: &String, known: &[(&str, &str)]| !known.iter().any(|(name, _)| name == given);
         if let Some(cost) = self.costs.keys().find(|cost| unknown(cost, COSTS)) {
             return Err(self.problem(format!("no such cost as `{cost}`")));
         }
@@ -255,11 +391,16 @@ impl Profile {
             )));
         }
         let chosen = self.calibration.iter().flat_map(|point| &point.costs);
-        if let Some(cost) = chosen.into_iter().find(|cost| !self.costs.contains_key(*cost)) {
+        if let Some(cost) = chosen
+            .into_iter()
+            .find(|cost| !self.costs.contains_key(*cost))
+        {
             return Err(self.problem(format!("calibrates `{cost}`, which it does not give")));
         }
         if self.clock_hz == 0 || !(self.quantum_ms > 0.0 && self.quantum_ms <= 10_000.0) {
-            return Err(self.problem("clock_hz must be at least 1 and quantum_ms in (0, 10000]".into()));
+            return Err(
+                self.problem("clock_hz must be at least 1 and quantum_ms in (0, 10000]".into())
+            );
         }
         Ok(())
     }

@@ -49,7 +49,14 @@ pub fn run(profile: &Profile, scenario: &Scenario, seed: u64) -> Result<Outcome,
     }
     check_balance(&sim, seed)?;
     let after = Snapshot::take(&mut sim);
-    Ok(outcome(profile, scenario, seed, sim, (&before, &after), end - warmup))
+    Ok(outcome(
+        profile,
+        scenario,
+        seed,
+        sim,
+        (&before, &after),
+        end - warmup,
+    ))
 }
 
 fn sizes(scenario: &Scenario) -> Sizes {
@@ -158,7 +165,10 @@ fn add_consumer(
         EndpointRole::Tcp => profile.queue("backlog")? as usize,
         _ => 0,
     };
-    let source = scenario.sources.iter().find(|source| source.to == consumer.name);
+    let source = scenario
+        .sources
+        .iter()
+        .find(|source| source.to == consumer.name);
     let by = source.and_then(|source| source.adapter.as_deref());
     host.endpoints.push(Endpoint {
         role,
@@ -267,7 +277,11 @@ impl Snapshot {
             sources: host.ledger.sources.clone(),
             accounts: host.cpus.iter().map(|cpu| cpu.accounts).collect(),
             threads: host.threads.iter().map(|thread| thread.used_ns).collect(),
-            endpoints: host.endpoints.iter().map(|e| (e.delivered, e.frames)).collect(),
+            endpoints: host
+                .endpoints
+                .iter()
+                .map(|e| (e.delivered, e.frames))
+                .collect(),
         }
     }
 }
@@ -334,11 +348,14 @@ fn outcome(
 
 fn losses(before: &Snapshot, after: &Snapshot) -> Vec<Loss> {
     let (before, after) = (&before.counts, &after.counts);
-    let all = Place::ALL.into_iter().enumerate().map(|(index, place)| Loss {
-        place,
-        packets: after.lost[index] - before.lost[index],
-        work_ns: after.lost_work_ns[index] - before.lost_work_ns[index],
-    });
+    let all = Place::ALL
+        .into_iter()
+        .enumerate()
+        .map(|(index, place)| Loss {
+            place,
+            packets: after.lost[index] - before.lost[index],
+            work_ns: after.lost_work_ns[index] - before.lost_work_ns[index],
+        });
     all.filter(|loss| loss.packets > 0).collect()
 }
 
@@ -347,7 +364,8 @@ fn cpu_time(host: &Host, before: &Snapshot, after: &Snapshot, measured_ns: u64) 
         let of = |accounts: &[Accounts]| accounts.iter().map(account).sum::<u64>();
         of(&after.accounts) - of(&before.accounts)
     };
-    let used = |index: usize| after.threads[index] - before.threads.get(index).copied().unwrap_or(0);
+    let used =
+        |index: usize| after.threads[index] - before.threads.get(index).copied().unwrap_or(0);
     let threads = host.threads.iter().enumerate();
     CpuTime {
         interrupt_ns: sum(|accounts| accounts.interrupt),
@@ -356,7 +374,9 @@ fn cpu_time(host: &Host, before: &Snapshot, after: &Snapshot, measured_ns: u64) 
         timer_ns: sum(|accounts| accounts.timer),
         switch_ns: sum(|accounts| accounts.switch),
         idle_ns: sum(|accounts| accounts.idle),
-        threads: threads.map(|(i, thread)| (thread.name.clone(), used(i))).collect(),
+        threads: threads
+            .map(|(i, thread)| (thread.name.clone(), used(i)))
+            .collect(),
         total_ns: measured_ns * host.cpus.len() as u64,
     }
 }
@@ -406,4 +426,3 @@ fn source_outcomes(
     });
     made.collect()
 }
-

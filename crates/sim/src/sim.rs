@@ -5,10 +5,10 @@
 //! A CPU runs one *step* at a time. When it ends, whoever runs is asked for the
 //! next; when something of a higher level comes, what is left of the step waits.
 
-use crate::host::cpu::Suspended;
-use crate::host::{Body, Cx, Host, LineKind, Mode, Running, Slot, Step, ThreadState};
 use crate::agenda::NEVER;
 use crate::consumer::Process;
+use crate::host::cpu::Suspended;
+use crate::host::{Body, Cx, Host, LineKind, Mode, Running, Slot, Step, ThreadState};
 use crate::path::Path;
 use crate::source::Source;
 use crate::trace::What;
@@ -278,6 +278,9 @@ impl Host {
         state.thread = None;
         state.running = Running::Idle;
         state.reschedule = true;
+        if state.last_process == Some(thread) {
+            state.last_process = None;
+        }
     }
 
     /// Chooses the thread to run on `cpu`, at thread level.
@@ -310,6 +313,9 @@ impl Host {
         let state = &mut self.cpus[cpu];
         let rest = state.until.take().map_or(0, |until| until - now);
         let switching = matches!(state.running, Running::Switch(_));
+        if state.last_process == Some(thread) {
+            state.left_process = now;
+        }
         let thread = &mut self.threads[thread];
         thread.state = ThreadState::Ready;
         if !switching {
@@ -330,10 +336,21 @@ impl Host {
         state.turn_began = now;
         let changes = state.last_thread != Some(thread);
         state.last_thread = Some(thread);
+        // A process is cold after half the time that a change to it takes.
+        let warm =
+            state.last_process == Some(thread) && (now - state.left_process) * 2 < self.switch_cost;
+        let light = self.threads[thread].kernel || warm;
+        let cost = if light {
+            self.thread_switch_cost
+        } else {
+            self.switch_cost
+        };
+        if !self.threads[thread].kernel {
+            state.last_process = Some(thread);
+        }
         self.agenda.set(cpu, NEVER);
-        if changes && self.switch_cost > 0 {
+        if changes && cost > 0 {
             self.ledger.counts.switches += 1;
-            let cost = self.switch_cost;
             self.cpus[cpu].running = Running::Switch(thread);
             self.note_begin(cpu);
             self.begin_step(cpu, cost, Mode::Kernel);

@@ -136,7 +136,11 @@ impl Process {
             ComputeDemand::Periodic { .. } => {
                 let step = self.busy_left.min(COMPUTE_STEP_NS);
                 self.busy_left -= step;
-                if step == 0 { Step::Done } else { Step::User(step) }
+                if step == 0 {
+                    Step::Done
+                } else {
+                    Step::User(step)
+                }
             }
         }
     }
@@ -145,7 +149,13 @@ impl Process {
     fn receive_cost(&self, host: &mut Host, thread: usize, call: u64) -> u64 {
         let costs = host.protocol;
         match self.role {
-            Role::Screen { .. } => costs.screen_call + costs.forward_output + costs.transmit,
+            Role::Screen { .. } => {
+                let start = match host.endpoints[self.endpoint].role {
+                    EndpointRole::Screen { out } => host.start_cost(out),
+                    _ => 0,
+                };
+                costs.screen_call + costs.forward_output + start
+            }
             Role::Capture { disk: false } => costs.capture_read,
             Role::Capture { disk: true } => costs.capture_read + costs.capture_disk,
             Role::Web { .. } => {
@@ -214,7 +224,11 @@ impl Process {
         let reply = Packet {
             kind,
             work: 0,
-            bytes: if kind == Kind::Reply { request.bytes } else { 1500 },
+            bytes: if kind == Kind::Reply {
+                request.bytes
+            } else {
+                1500
+            },
             ..request
         };
         host.send_reply(by, reply);

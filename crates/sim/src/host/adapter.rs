@@ -174,13 +174,18 @@ impl Host {
         }
     }
 
+    /// A packet sent now goes to the transmitter at once.
+    pub(crate) fn starts_at_once(&self, adapter: usize) -> bool {
+        let device = &self.adapters[adapter];
+        let blocked = device.wait_while_active && device.active;
+        !blocked && device.output.is_empty() && device.has_descriptor()
+    }
+
     /// Hands a packet to the transmitter, or to the queue in front of it.
     pub(crate) fn send(&mut self, adapter: usize, packet: Packet) {
-        let device = &mut self.adapters[adapter];
-        let blocked = device.wait_while_active && device.active;
-        if !blocked && device.output.is_empty() && device.has_descriptor() {
+        if self.starts_at_once(adapter) {
             self.start_transmit(adapter, packet);
-        } else if !device.output.push(packet) {
+        } else if !self.adapters[adapter].output.push(packet) {
             self.lose(packet, Place::OutputQueue);
         }
     }
@@ -192,9 +197,11 @@ impl Host {
     }
 
     /// Takes a packet from the output queue, if the transmitter has room for it.
-    pub(crate) fn next_output(&mut self, adapter: usize) -> Option<Packet> {
+    /// `refilling`: an active transmitter gets more, as one start fills the ring.
+    pub(crate) fn next_output(&mut self, adapter: usize, refilling: bool) -> Option<Packet> {
         let device = &mut self.adapters[adapter];
-        if !device.has_descriptor() || (device.wait_while_active && device.active) {
+        let waits = device.wait_while_active && device.active && !refilling;
+        if waits || !device.has_descriptor() {
             return None;
         }
         device.output.pop()

@@ -64,6 +64,11 @@ pub(crate) struct Cpu {
     pub(crate) thread: Option<usize>,
     /// The last thread that ran: changing to it costs nothing.
     pub(crate) last_thread: Option<usize>,
+    /// The last process that ran, if it has not slept since: it is still there
+    /// when kernel threads are done.
+    pub(crate) last_process: Option<usize>,
+    /// When it was put aside.
+    pub(crate) left_process: u64,
     /// Another thread may have to run.
     pub(crate) reschedule: bool,
     /// Among equals, another one is to run.
@@ -97,6 +102,8 @@ impl Default for Cpu {
             suspended: Vec::with_capacity(LEVELS),
             thread: None,
             last_thread: None,
+            last_process: None,
+            left_process: 0,
             reschedule: false,
             rotate: false,
             turn_began: 0,
@@ -130,7 +137,8 @@ impl Cpu {
     /// The highest level with a waiting line; 0 if there is none.
     #[inline]
     pub(crate) fn waiting_level(&self) -> usize {
-        (31u32.saturating_sub(self.waiting.leading_zeros())) as usize * usize::from(self.waiting > 0)
+        (31u32.saturating_sub(self.waiting.leading_zeros())) as usize
+            * usize::from(self.waiting > 0)
     }
 
     /// Takes the next waiting line of `level`, in turn.

@@ -136,6 +136,8 @@ pub(crate) struct Host {
     pub(crate) tick_ns: u64,
     pub(crate) clock_cost: u64,
     pub(crate) switch_cost: u64,
+    /// To a kernel thread, or back to the process it interrupted.
+    pub(crate) thread_switch_cost: u64,
     /// Time of interrupts counts as used by the interrupted thread (LRP-04).
     pub(crate) charges_interrupted: bool,
     pub(crate) quantum_ns: u64,
@@ -174,7 +176,10 @@ impl Host {
         seed: u64,
     ) -> Result<Self, crate::Error> {
         let (slots, bases) = slots(sizes);
-        let ip_queue = profile.queues.get("ip_queue").map_or(50, |queue| queue.packets) as usize;
+        let ip_queue = profile
+            .queues
+            .get("ip_queue")
+            .map_or(50, |queue| queue.packets) as usize;
         let tick_ns = 1_000_000_000 / u64::from(profile.clock_hz);
         let mut host = Self {
             now: 0,
@@ -196,6 +201,9 @@ impl Host {
             tick_ns,
             clock_cost: profile.cost("clock_tick", "the clock")?,
             switch_cost: profile.cost("context_switch", "the scheduler")?,
+            thread_switch_cost: profile
+                .cost("thread_switch", "the scheduler")
+                .or_else(|_| profile.cost("context_switch", "the scheduler"))?,
             charges_interrupted: true,
             quantum_ns: (profile.quantum_ms * 1e6) as u64,
             turns: 0,
@@ -267,6 +275,11 @@ impl Host {
 
     pub(crate) fn set_consumer_timer(&mut self, consumer: usize, at: u64) {
         self.agenda.set(self.bases.consumer + consumer, at);
+    }
+
+    /// When an adapter's own processor is done with a packet.
+    pub(crate) fn set_demultiplexed(&mut self, adapter: usize, at: u64) {
+        self.set_slot(|bases| bases.demultiplexed, adapter, at);
     }
 
     fn set_slot(&mut self, base: impl Fn(&Bases) -> usize, index: usize, at: u64) {

@@ -1,7 +1,7 @@
 //! Protocol work: what a packet costs above device level, and where it goes.
 
-use super::ledger::Times;
 use super::adapter::FLOW_MASK;
+use super::ledger::Times;
 use super::{Host, ThreadState};
 use crate::Error;
 use crate::outcome::Place;
@@ -125,7 +125,11 @@ impl ProtocolCosts {
             receive_call: get(needs.sockets, "receive_call", sockets)?,
             wakeup: get(process, "wakeup", "a process")?,
             send_call: get(needs.sends, "send_call", "a consumer that answers")?,
-            control: get(needs.corrupt, "protocol_control", "a source of corrupt packets")?,
+            control: get(
+                needs.corrupt,
+                "protocol_control",
+                "a source of corrupt packets",
+            )?,
             forward: get(needs.forwards, "forward", "forwarding")?,
             forward_filter: get(needs.screens, "forward_filter", screen)?,
             forward_output: get(needs.screens, "forward_output", screen)?,
@@ -167,10 +171,20 @@ impl Host {
             (Kind::Ack | Kind::Fin, _) => costs.tcp_ack,
             (Kind::Request, _) => costs.tcp_data + self.wakeup_cost(endpoint),
             (_, EndpointRole::Datagram) => costs.input + self.wakeup_cost(endpoint),
-            (_, EndpointRole::Forward { .. }) => costs.forward + costs.transmit,
-            (_, EndpointRole::Screen { .. }) => costs.forward_filter,
+            (_, EndpointRole::Forward { out }) => costs.forward + self.start_cost(out),
+            (_, EndpointRole::Screen { .. }) => costs.forward_filter + self.wakeup_cost(endpoint),
             (_, EndpointRole::Capture) => costs.capture_filter + self.wakeup_cost(endpoint),
             (_, EndpointRole::Tcp) => costs.control,
+        }
+    }
+
+    /// What handing a packet to `adapter` costs now; one that is queued pays when
+    /// it is taken from the queue.
+    pub(crate) fn start_cost(&self, adapter: usize) -> u64 {
+        if self.starts_at_once(adapter) {
+            self.protocol.transmit
+        } else {
+            0
         }
     }
 

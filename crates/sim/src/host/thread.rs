@@ -144,7 +144,9 @@ impl Host {
         woken.state = ThreadState::Ready;
         woken.boosted = true;
         woken.turn = self.turns;
-        woken.virtual_ns = woken.virtual_ns.max(fair_floor.saturating_sub(FAIR_SLICE_NS));
+        woken.virtual_ns = woken
+            .virtual_ns
+            .max(fair_floor.saturating_sub(FAIR_SLICE_NS));
         let pinned = woken.cpu;
         let cpu = pinned.or_else(|| self.cpu_for(thread));
         if let Some(cpu) = cpu {
@@ -171,7 +173,10 @@ impl Host {
         if self.scheduler != Scheduler::FairShare {
             return 0;
         }
-        let wanting = self.threads.iter().filter(|t| t.state != ThreadState::Blocked);
+        let wanting = self
+            .threads
+            .iter()
+            .filter(|t| t.state != ThreadState::Blocked);
         wanting.map(|t| t.virtual_ns).min().unwrap_or_else(|| {
             // Nobody: the newcomer starts where the last left off.
             self.threads.iter().map(|t| t.virtual_ns).max().unwrap_or(0)
@@ -251,7 +256,10 @@ impl Host {
     /// Once a second: old use is forgotten, the slower the more threads want to
     /// run.
     fn forget_usage(&mut self) {
-        let wanting = self.threads.iter().filter(|t| t.state != ThreadState::Blocked);
+        let wanting = self
+            .threads
+            .iter()
+            .filter(|t| t.state != ThreadState::Blocked);
         let load = wanting.count() as u64;
         for thread in &mut self.threads {
             let nice = u64::try_from(thread.nice).unwrap_or(0) * 10_000_000;

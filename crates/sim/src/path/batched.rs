@@ -1,136 +1,128 @@
 //! Interrupt-driven receiving, one packet per interrupt or as many as there are
-//! (BL-01, 02, 03, 05, 07).
+//! (BL-01, 02, 03, 05, 07, 27).
 //!
 //! **Rules.** The handler runs at device level, does link-level work, appends to
 //! the shared IP queue and posts a software interrupt, which outranks every
 //! process and takes packets up to the socket queues. With batching the handler
 //! goes on until the adapter has none left, packets that arrive meanwhile
-//! included (MR-04).
+//! included (MR-04). In Digital UNIX a kernel thread takes the place of the
+//! software interrupt (MR-05).
 //!
 //! **Where excess is dropped.** On the IP queue while device level takes all of
 //! the CPU, on the socket queue while the protocol takes the rest: in both cases
 //! after work was spent.
 
 use super::Path;
-use super::stages::{Costs, SoftInterrupt, TransmitService, to_ip_queue};
+use super::stages::{
+    Costs, ProtocolThread, ReceiveHandler, SoftInterrupt, TransmitHandler, to_ip_queue,
+};
 use crate::host::{Cx, Host, LineKind, Step};
 
-/// How much one interrupt does.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Batch {
-    /// One packet.
-    One,
-    /// All there are, transmit completions included.
-    All,
-    /// All packets; completions only when none is left (MR-14).
-    ReceiveFirst,
-}
-
-/// Where a handler is.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Phase {
-    #[default]
-    Entry,
-    Work,
-    Exit,
+/// How interrupts are handled.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Options {
+    /// Packets per interrupt.
+    pub(super) batch: u32,
+    /// No transmit interrupt is handled while packets wait (MR-14).
+    pub(super) receive_first: bool,
+    /// A kernel thread does the protocol work.
+    pub(super) protocol_thread: bool,
+    /// Work that each interrupt spends on finding out that it is not polled, in
+    /// ns (BL-27).
+    pub(super) detour: u64,
 }
 
 /// The path.
 #[derive(Debug)]
 pub(super) struct Batched {
     costs: Costs,
-    batch: Batch,
-    /// By line.
-    handlers: Vec<Phase>,
-    transmit: Vec<TransmitService>,
+    options: Options,
+    receive: ReceiveHandler,
+    transmit: TransmitHandler,
     soft: Vec<SoftInterrupt>,
+    thread: ProtocolThread,
 }
 
 impl Batched {
-    pub(super) fn new(costs: Costs, batch: Batch) -> Self {
+    pub(super) fn new(costs: Costs, options: Options) -> Self {
+        let costs = Costs {
+            enter: costs.enter + options.detour,
+            ..costs
+        };
         Self {
             costs,
-            batch,
-            handlers: Vec::new(),
-            transmit: Vec::new(),
+            options,
+            receive: ReceiveHandler::new(costs),
+            transmit: TransmitHandler::new(costs),
             soft: Vec::new(),
+            thread: ProtocolThread::default(),
         }
     }
 
     fn receive(&mut self, host: &mut Host, cx: Cx, adapter: usize, queue: usize) -> Step {
-        match self.handlers[cx.line] {
-            Phase::Entry => {
-                host.ledger.counts.interrupts += 1;
-                self.handlers[cx.line] = Phase::Work;
-                Step::Kernel(self.costs.enter)
-            }
-            Phase::Work => {
-                let first = match host.lines[cx.line].hand.take() {
-                    Some(packet) => {
-                        to_ip_queue(host, cx.cpu, packet);
-                        false
-                    }
-                    None => true,
-                };
-                if first || self.batch != Batch::One {
-                    let ring = &mut host.adapters[adapter].rings[queue];
-                    if let Some(packet) = ring.packets.pop() {
-                        host.lines[cx.line].hand = Some(packet);
-                        return Step::Kernel(self.costs.receive + self.costs.queue);
-                    }
-                }
-                self.handlers[cx.line] = Phase::Exit;
-                Step::Kernel(self.costs.exit)
-            }
-            Phase::Exit => {
-                self.handlers[cx.line] = Phase::Entry;
-                // Level-triggered: what is left, or came during the exit,
-                // interrupts again.
-                host.enable_receive(adapter, queue);
-                Step::Done
-            }
+        let (batch, cost) = (self.options.batch, self.costs.queue);
+        let thread = &self.thread;
+        let step = self.receive.step(
+            host,
+            cx,
+            (adapter, queue),
+            batch,
+            |_, packet| (Some(packet), cost),
+            |host, packet| match thread.on(cx.cpu) {
+                Some(thread) => ProtocolThread::queue(host, cx.cpu, thread, packet),
+                None => to_ip_queue(host, cx.cpu, packet),
+            },
+        );
+        if step == Step::Done {
+            // Level-triggered: what is left, or came meanwhile, interrupts again.
+            host.enable_receive(adapter, queue);
         }
+        step
     }
 
-    fn transmit(&mut self, host: &mut Host, cx: Cx, adapter: usize) -> Step {
-        match self.handlers[cx.line] {
-            Phase::Entry => {
-                host.ledger.counts.interrupts += 1;
-                self.handlers[cx.line] = Phase::Work;
-                Step::Kernel(self.costs.enter)
-            }
-            Phase::Work => match self.transmit[adapter].step(host, adapter, cx.line) {
-                Step::Done => {
-                    self.handlers[cx.line] = Phase::Exit;
-                    Step::Kernel(self.costs.exit)
-                }
-                step => step,
-            },
-            Phase::Exit => {
-                self.handlers[cx.line] = Phase::Entry;
-                host.enable_transmit(adapter);
-                Step::Done
-            }
-        }
+    /// Some adapter has packets that were not taken.
+    fn packets_wait(host: &Host) -> bool {
+        let mut rings = host.adapters.iter().flat_map(|adapter| &adapter.rings);
+        rings.any(|ring| !ring.packets.is_empty())
     }
 }
 
 impl Path for Batched {
     fn start(&mut self, host: &mut Host) {
-        self.handlers = vec![Phase::Entry; host.lines.len()];
-        self.transmit = vec![TransmitService::default(); host.adapters.len()];
+        self.receive.start(host);
+        self.transmit.start(host);
         self.soft = vec![SoftInterrupt::default(); host.cpus.len()];
+        if self.options.protocol_thread {
+            self.thread.start(host);
+        }
+    }
+
+    fn on_transmitted(&mut self, host: &mut Host, adapter: usize) {
+        if !self.options.receive_first || !Self::packets_wait(host) {
+            host.interrupt_transmit(adapter);
+        }
     }
 
     fn line(&mut self, host: &mut Host, cx: Cx, kind: LineKind) -> Step {
         match kind {
-            LineKind::Receive { adapter, queue } => self.receive(host, cx, adapter, queue),
-            LineKind::Transmit { adapter } => self.transmit(host, cx, adapter),
+            LineKind::Receive { adapter, queue } => {
+                let step = self.receive(host, cx, adapter, queue);
+                if self.options.receive_first && step == Step::Done && !Self::packets_wait(host) {
+                    (0..host.adapters.len()).for_each(|adapter| host.enable_transmit(adapter));
+                }
+                step
+            }
+            LineKind::Transmit { adapter } => self.transmit.step(host, cx, adapter),
             LineKind::Soft => {
                 let dispatch = self.costs.soft_dispatch;
                 self.soft[cx.cpu].step(host, cx, dispatch).0
             }
             LineKind::Trigger | LineKind::Timer | LineKind::Clock => Step::Done,
         }
+    }
+
+    fn thread(&mut self, host: &mut Host, index: usize, thread: usize) -> Step {
+        self.thread
+            .step(host, index, thread, self.costs.soft_dispatch)
     }
 }

@@ -6,6 +6,12 @@
 //! an interrupt off) are made by `plimsoll-core` here as everywhere.
 
 mod batched;
+mod channels;
+mod early_demux;
+mod lazy;
+mod ni_lrp;
+mod polling_thread;
+mod soft_lrp;
 mod stages;
 
 use plimsoll_core::soft_timer::TriggerSource;
@@ -87,22 +93,60 @@ pub(crate) trait Path {
 pub(crate) fn build(
     profile: &Profile,
     scenario: &Scenario,
-    _host: &Host,
+    host: &Host,
 ) -> Result<Box<dyn Path>, Error> {
     let user = scenario.path.name();
-    let stages = stages::Costs::load(profile, user)?;
-    match &scenario.path {
-        PathConfig::InterruptPerPacket {} => {
-            Ok(Box::new(batched::Batched::new(stages, batched::Batch::One)))
+    let costs = stages::Costs::load(profile, user)?;
+    let cost = |name| profile.cost(name, user);
+    let options = batched::Options {
+        batch: u32::MAX,
+        receive_first: false,
+        protocol_thread: false,
+        detour: 0,
+    };
+    Ok(match &scenario.path {
+        PathConfig::InterruptPerPacket {} => Box::new(batched::Batched::new(
+            costs,
+            batched::Options {
+                batch: 1,
+                ..options
+            },
+        )),
+        PathConfig::BatchedInterrupts {
+            receive_first,
+            protocol_thread,
+        } => Box::new(batched::Batched::new(
+            costs,
+            batched::Options {
+                receive_first: *receive_first,
+                protocol_thread: *protocol_thread,
+                ..options
+            },
+        )),
+        PathConfig::PollingThread { disabled: true, .. } => Box::new(batched::Batched::new(
+            costs,
+            batched::Options {
+                protocol_thread: true,
+                detour: cost("poll_pass")?,
+                ..options
+            },
+        )),
+        PathConfig::PollingThread { .. } => Box::new(polling_thread::PollingThread::new(
+            profile,
+            &scenario.path,
+            costs,
+            host,
+        )?),
+        PathConfig::EarlyDemux {} => Box::new(early_demux::EarlyDemux::new(
+            costs,
+            cost("demux")?,
+            cost("protocol_lookup")?,
+        )),
+        PathConfig::SoftLrp {} => Box::new(soft_lrp::SoftLrp::new(costs, cost("demux")?, host)?),
+        PathConfig::NiLrp {} => Box::new(ni_lrp::NiLrp::new(costs, cost("adapter_demux")?, host)?),
+        other => {
+            let allowed = "a path that is built in";
+            return Err(Error::scenario("path.kind", other.name(), allowed));
         }
-        PathConfig::BatchedInterrupts { receive_first, .. } => {
-            let batch = if *receive_first {
-                batched::Batch::ReceiveFirst
-            } else {
-                batched::Batch::All
-            };
-            Ok(Box::new(batched::Batched::new(stages, batch)))
-        }
-        other => Err(Error::scenario("path.kind", other.name(), "a path that is built in")),
-    }
+    })
 }

@@ -293,9 +293,8 @@ impl PathConfig {
     pub(super) fn validate(&self) -> Result<(), Error> {
         let percent = |field: &str, given| within(format!("path.{field}"), given, 0.001, 100.0);
         let micros = |field: &str, given| within(format!("path.{field}"), given, 0.001, 1e7);
-        let count = |field: &str, given: u32| {
-            within(format!("path.{field}"), f64::from(given), 1.0, 1e9)
-        };
+        let count =
+            |field: &str, given: u32| within(format!("path.{field}"), f64::from(given), 1.0, 1e9);
         match self {
             Self::InterruptPerPacket {}
             | Self::BatchedInterrupts { .. }
@@ -313,9 +312,7 @@ impl PathConfig {
                 micros("period_ms", *period_ms)?;
                 count("samples", samples.unwrap_or(1))
             }
-            Self::FixedHoldoff { holdoff_us } => {
-                within("path.holdoff_us", *holdoff_us, 0.0, 1e7)
-            }
+            Self::FixedHoldoff { holdoff_us } => within("path.holdoff_us", *holdoff_us, 0.0, 1e7),
             Self::AdaptiveHoldoff {
                 load_pct,
                 granularity_us,

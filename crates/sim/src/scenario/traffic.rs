@@ -172,7 +172,12 @@ impl Traffic {
                 within(field("clients"), f64::from(*clients), 1.0, 4096.0)?;
                 let requests = f64::from(*requests_per_connection);
                 within(field("requests_per_connection"), requests, 1.0, 1e6)?;
-                within(field("response_bytes"), f64::from(*response_bytes), 1.0, 1e6)?;
+                within(
+                    field("response_bytes"),
+                    f64::from(*response_bytes),
+                    1.0,
+                    1e6,
+                )?;
                 within(field("timeout_ms"), *timeout_ms, 0.001, 1e6)
             }
         }

@@ -140,7 +140,8 @@ impl Http {
         client.number = client.number.wrapping_add(1) & NUMBER_MASK;
         let tag = client.number << CLIENT_BITS | index as u32;
         let timeout = self.timeout << client.backoff;
-        self.timers.set(index, host.now.saturating_add(timeout).min(NEVER - 1));
+        self.timers
+            .set(index, host.now.saturating_add(timeout).min(NEVER - 1));
         origin.send(host, Kind::Syn, tag, host.now);
     }
 
@@ -153,7 +154,8 @@ impl Http {
         let mark = if first { FIRST_REQUEST } else { 0 };
         let tag = client.number << CLIENT_BITS | index as u32 | mark;
         let timeout = self.timeout << client.backoff;
-        self.timers.set(index, host.now.saturating_add(timeout).min(NEVER - 1));
+        self.timers
+            .set(index, host.now.saturating_add(timeout).min(NEVER - 1));
         origin.send(host, Kind::Request, tag, host.now);
     }
 

@@ -61,10 +61,7 @@ impl Source {
                 outstanding,
                 think_us,
                 timeout_ms,
-            } => Self::PingPong(
-                origin,
-                PingPong::new(*outstanding, *think_us, *timeout_ms),
-            ),
+            } => Self::PingPong(origin, PingPong::new(*outstanding, *think_us, *timeout_ms)),
             Traffic::Http { .. } => Self::Http(origin, Http::new(&config.traffic)),
             open => Self::Open(origin, Open::new(open)),
         }

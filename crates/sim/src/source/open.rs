@@ -162,7 +162,11 @@ impl Open {
         let silent = matches!(&self.pattern, Pattern::Steps { steps, current, .. }
             if steps[*current].rate_pps <= 0.0);
         if !silent {
-            let spoofed = if self.kind == Kind::Syn { FIRST_REQUEST } else { 0 };
+            let spoofed = if self.kind == Kind::Syn {
+                FIRST_REQUEST
+            } else {
+                0
+            };
             origin.send(host, self.kind, self.sent as u32 | spoofed, host.now);
             self.sent += 1;
         }
@@ -213,7 +217,11 @@ impl Open {
 /// The next time within a load that changes: the next packet's, or the next
 /// change's if that comes first.
 fn step(steps: &[RateStep], current: &mut usize, gap: &mut Gap, now: u64) -> u64 {
-    let change = |index: usize| steps.get(index).map_or(NEVER, |step| nanos(step.at_ms * 1e3));
+    let change = |index: usize| {
+        steps
+            .get(index)
+            .map_or(NEVER, |step| nanos(step.at_ms * 1e3))
+    };
     while change(*current + 1) <= now {
         *current += 1;
         if let Some(new) = Gap::of_rate(steps[*current].rate_pps) {
