@@ -1,6 +1,6 @@
 # What a newcomer types: `make demo` and `make test`. Both set up first.
 
-.PHONY: demo test setup build lint unit loom no-std mutants bench bench-core bench-guard clean
+.PHONY: demo test setup build lint unit loom no-std mutants bench bench-core bench-guard lab-snapshot clean
 
 CARGO ?= cargo
 
@@ -52,6 +52,10 @@ bench-core:
 # What the guard's verdict costs per packet, by the kernel's test-run facility. Needs root.
 bench-guard:
 	$(CARGO) bench --locked -p plimsoll-guard --bench verdict
+
+# Writes the table of all claims that the tests compare with: review the difference.
+lab-snapshot:
+	PLIMSOLL_RENEW_CLAIMS=1 $(CARGO) test --locked -p plimsoll-lab --test claims reviewed_table
 
 clean:
 	$(CARGO) clean

@@ -251,7 +251,7 @@ impl Bound {
     }
 
     fn text(&self) -> String {
-        let figure = plimsoll_report::figure;
+        let figure = crate::document::figure;
         match self {
             Self::Near { value, percent } => format!("{} ± {percent} %", figure(*value)),
             Self::Sides {

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-use plimsoll_report::{Goal, Machine, SCHEMA, Side, figure};
+use plimsoll_report::{Goal, Machine, SCHEMA, Side};
 use serde::Serialize;
 
 use crate::claim::Verdict;
@@ -263,6 +263,21 @@ pub fn verdict_line(verdict: &Verdict) -> String {
     line
 }
 
+/// A number with the digits that a comparison with a bound needs.
+pub(crate) fn figure(value: f64) -> String {
+    let decimals = match value.abs() {
+        large if large >= 1000.0 => 0,
+        large if large >= 100.0 => 1,
+        middle if middle >= 10.0 => 2,
+        _ => 3,
+    };
+    let text = format!("{value:.decimals$}");
+    if !text.contains('.') {
+        return text;
+    }
+    text.trim_end_matches('0').trim_end_matches('.').to_owned()
+}
+
 pub(crate) fn mark(holds: Option<bool>) -> char {
     match holds {
         Some(true) => '✓',
@@ -279,5 +294,26 @@ pub(crate) fn value(verdict: &Verdict) -> String {
             .to_owned(),
         (None, Some(why)) => why.clone(),
         (None, None) => "not measured".to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_keep_four_digits_and_no_idle_zeros() {
+        for (value, text) in [
+            (0.0, "0"),
+            (0.999, "0.999"),
+            (1.0, "1"),
+            (13.7, "13.7"),
+            (99.96, "99.96"),
+            (370.04, "370"),
+            (4700.4, "4700"),
+            (100.0, "100"),
+        ] {
+            assert_eq!(figure(value), text);
+        }
     }
 }

@@ -6,10 +6,9 @@
 //! the other.
 
 use maud::{DOCTYPE, Markup, PreEscaped, html};
-use plimsoll_report::figure;
 
 use crate::claim::Verdict;
-use crate::document::{mark, value};
+use crate::document::{figure, mark, value};
 use crate::error::Error;
 use crate::experiment::{Experiment, Measure};
 use crate::plot;
