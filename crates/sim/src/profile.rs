@@ -79,7 +79,7 @@ pub const COSTS: &[(&str, &str)] = &[
     ),
     (
         "context_switch",
-        "changing to a process with cold caches: it slept, or something else ran for at least half as long as this takes",
+        "changing to a process with cold caches: it slept, or something else ran for at least three quarters of the time this takes",
     ),
     (
         "thread_switch",

@@ -190,14 +190,18 @@ fn add_consumer(
     for process in 0..count {
         add_process(host, index, process, consumer);
     }
-    match consumer.role {
+    // Every process begins by running: with its first receive call.
+    for thread in host.endpoints[index].threads.clone() {
+        host.wake(thread);
+    }
+    let periodic = matches!(
+        consumer.role,
         Role::Compute {
-            demand: ComputeDemand::Endless,
-        } => host.wake_one(index),
-        Role::Compute {
-            demand: ComputeDemand::Periodic { .. },
-        } => host.set_consumer_timer(index, 0),
-        _ => {}
+            demand: ComputeDemand::Periodic { .. }
+        }
+    );
+    if periodic {
+        host.set_consumer_timer(index, 0);
     }
     let segments = scenario.sources.iter().map(|source| match source.traffic {
         Traffic::Http { response_bytes, .. } => response_bytes.div_ceil(SEGMENT_BYTES),

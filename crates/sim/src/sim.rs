@@ -336,9 +336,10 @@ impl Host {
         state.turn_began = now;
         let changes = state.last_thread != Some(thread);
         state.last_thread = Some(thread);
-        // A process is cold after half the time that a change to it takes.
-        let warm =
-            state.last_process == Some(thread) && (now - state.left_process) * 2 < self.switch_cost;
+        // Who was away for three quarters of the time that a full change takes has
+        // lost his caches.
+        let warm = state.last_process == Some(thread)
+            && (now - state.left_process) * 4 < self.switch_cost * 3;
         let light = self.threads[thread].kernel || warm;
         let cost = if light {
             self.thread_switch_cost
