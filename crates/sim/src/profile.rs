@@ -324,10 +324,14 @@ macro_rules! built_in {
 
 const BUILT_IN: &[(&str, &str)] = built_in![
     "decstation-3000-300",
+    "decstation-3100",
+    "modern-veth",
     "pentium2-300",
     "pentium3-500",
+    "pentium3-550",
     "rs6000-530",
     "sparcstation-20",
+    "xeon-2660",
 ];
 
 impl Profile {
