@@ -84,7 +84,7 @@ pub(crate) struct Args {
     delay_target_ms: u64,
     /// What is done about overload beside discarding: nothing, polling threads before every
     /// process, or an adaptive interrupt holdoff; back at light load and on exit
-    #[arg(long, value_enum, default_value_t = Strategy::Holdoff)]
+    #[arg(long, value_enum, default_value_t = Strategy::Thread)]
     strategy: Strategy,
     /// Frames that a receive ring holds, where the driver does not tell
     #[arg(long, value_name = "FRAMES", value_parser = clap::value_parser!(u32).range(16..))]
