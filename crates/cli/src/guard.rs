@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use plimsoll_core::config::Fraction;
-use plimsoll_guard::status::{Answers, MetricsServer, StatusServer};
+use plimsoll_guard::status::{Answers, MetricsServer, Snapshot, StatusServer};
 use plimsoll_guard::{
     Channel, Config, Counters, Guard, Kind, Knobs, Need, Outcome, Packets, Priority, Storage,
     drop_capabilities, poll_in_threads,
@@ -100,17 +100,16 @@ impl Args {
         Duration::from_millis(self.interval_ms)
     }
 
-    /// True if changing to `new` takes a new start.
-    fn is_fixed_against(&self, new: &Self) -> bool {
-        let changed = Self {
+    /// These settings with all of `new` that can change while the guard runs.
+    fn with_changes_of(&self, new: &Self) -> Self {
+        Self {
             high_watermark: new.high_watermark,
             low_watermark: new.low_watermark,
             syn_cookies: new.syn_cookies,
             observe: new.observe,
             interval_ms: new.interval_ms,
             ..self.clone()
-        };
-        changed != *new
+        }
     }
 }
 
@@ -141,7 +140,7 @@ pub(crate) fn run(args: &Args, reload: impl Fn() -> anyhow::Result<Args>) -> any
     let (sender, events) = channel();
     forward(signals, sender.clone());
     let started = Instant::now();
-    let answers = Answers::new(&args.interface, started, counters_from(sender));
+    let answers = Answers::new(&args.interface, started, snapshots_from(sender));
     let _status = StatusServer::start(&args.interface, answers.clone())?;
     if let Some(metrics) = metrics {
         metrics.start(&args.interface, args.metrics_channels, started, answers)?;
@@ -154,8 +153,8 @@ enum Event {
     Stop,
     /// Read the settings again.
     Reload,
-    /// Read the counters.
-    Read(Sender<Counters>),
+    /// Tell of itself.
+    Read(Sender<Snapshot>),
 }
 
 fn guard_until_stopped(
@@ -169,7 +168,7 @@ fn guard_until_stopped(
     let mut args = args.clone();
     let end = args.duration.map(|s| started + Duration::from_secs(s));
     let mut before = guard.counters()?;
-    report.show(&args.interface, started.elapsed(), &before, &before)?;
+    report.show(&args, started.elapsed(), &before, &before)?;
     let mut due = Instant::now() + args.interval();
     loop {
         let tick = Instant::now() + REFRESH;
@@ -178,7 +177,10 @@ fn guard_until_stopped(
         match event {
             Ok(Event::Read(reply)) => {
                 // Whoever asked may have given up.
-                let _ = reply.send(guard.counters()?);
+                let _ = reply.send(Snapshot {
+                    counters: guard.counters()?,
+                    observing: args.observe,
+                });
                 continue;
             }
             Ok(Event::Reload) => {
@@ -192,7 +194,7 @@ fn guard_until_stopped(
         let over = stopped || end.is_some_and(|end| end <= now);
         if over || due <= now {
             let counters = guard.counters()?;
-            report.show(&args.interface, started.elapsed(), &before, &counters)?;
+            report.show(&args, started.elapsed(), &before, &counters)?;
             before = counters;
             due = now + args.interval();
         }
@@ -212,25 +214,21 @@ fn adopt(args: &mut Args, guard: &mut Guard<'_>, new: anyhow::Result<Args>) {
     match adopted {
         Ok(new) => {
             eprintln!("plimsoll: settings read again");
-            if args.is_fixed_against(&new) {
-                eprintln!(
-                    "plimsoll: other settings than watermarks and interval changed: they take a new start"
-                );
+            *args = args.with_changes_of(&new);
+            if *args != new {
+                eprintln!("plimsoll: some of what changed takes a new start");
             }
-            args.high_watermark = new.high_watermark;
-            args.low_watermark = new.low_watermark;
-            args.interval_ms = new.interval_ms;
         }
         Err(error) => eprintln!("plimsoll: the settings stay as they were: {error:#}"),
     }
 }
 
-/// Reads the counters through the guard's own thread.
-fn counters_from(guard: Sender<Event>) -> impl Fn() -> Option<Counters> + Send + 'static {
+/// Asks the guard's own thread.
+fn snapshots_from(guard: Sender<Event>) -> impl Fn() -> Option<Snapshot> + Send + 'static {
     move || {
-        let (reply, counters) = channel();
+        let (reply, snapshot) = channel();
         guard.send(Event::Read(reply)).ok()?;
-        counters.recv_timeout(PATIENCE).ok()
+        snapshot.recv_timeout(PATIENCE).ok()
     }
 }
 
@@ -269,6 +267,7 @@ enum Report {
 struct Line<'a> {
     schema: u32,
     interface: &'a str,
+    observing: bool,
     uptime_s: f64,
     #[serde(flatten)]
     counters: &'a Counters,
@@ -277,7 +276,7 @@ struct Line<'a> {
 impl Report {
     fn show(
         &mut self,
-        interface: &str,
+        args: &Args,
         uptime: Duration,
         before: &Counters,
         now: &Counters,
@@ -286,7 +285,8 @@ impl Report {
             Self::Json(writer) => {
                 let line = Line {
                     schema: 1,
-                    interface,
+                    interface: &args.interface,
+                    observing: args.observe,
                     uptime_s: uptime.as_secs_f64(),
                     counters: now,
                 };
@@ -296,19 +296,21 @@ impl Report {
             }
             Self::Table => {
                 output::clear_screen();
-                print!("{}", table(interface, uptime, before, now));
+                print!("{}", table(args, uptime, before, now));
             }
         }
         Ok(())
     }
 }
 
-fn table(interface: &str, uptime: Duration, before: &Counters, now: &Counters) -> String {
+fn table(args: &Args, uptime: Duration, before: &Counters, now: &Counters) -> String {
     let all = now.all();
     let mut text = format!(
-        "plimsoll guard {interface}  up {} s  offered {}  discarded early {}\n\n{:<16}{}{:>12}\n",
+        "plimsoll guard {}  up {} s  offered {}  {}discarded early {}\n\n{:<16}{}{:>12}\n",
+        args.interface,
         uptime.as_secs(),
         all.offered(),
+        if args.observe { "would have " } else { "" },
         all.discarded(),
         "kind",
         Outcome::ALL

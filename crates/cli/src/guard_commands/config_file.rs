@@ -147,7 +147,7 @@ impl ConfigFile<'_> {
         let mut arguments = Vec::new();
         for value in values(value) {
             let Some(text) = scalar(value.get_ref()) else {
-                let problem = format!("{name} is a number or a text in quotes");
+                let problem = format!("{name} is a number, true or false, or a text in quotes");
                 return Err(self.error(&value.span(), problem));
             };
             if !arguments.is_empty() && !several {
@@ -214,6 +214,7 @@ fn scalar(value: &DeValue<'_>) -> Option<String> {
         DeValue::String(text) => Some(text.to_string()),
         DeValue::Integer(number) => Some(number.to_string()),
         DeValue::Float(number) => Some(number.to_string()),
+        DeValue::Boolean(value) => Some(value.to_string()),
         _ => None,
     }
 }
@@ -268,6 +269,7 @@ mod tests {
             "--threaded=rt",
         ];
         assert_eq!(arguments(text).unwrap(), expected);
+        assert_eq!(arguments("poll = true").unwrap(), ["--poll=true"]);
         assert_eq!(arguments("observe = false\n").unwrap(), [""; 0]);
         assert_eq!(arguments("").unwrap(), [""; 0]);
     }
@@ -287,7 +289,7 @@ mod tests {
             ),
             (
                 "high-watermark = {}",
-                "high-watermark is a number or a text in quotes",
+                "high-watermark is a number, true or false, or a text in quotes",
             ),
             (
                 "\n\nhigh-watermarks = 7",
@@ -300,7 +302,7 @@ mod tests {
             ("observe = 1", "observe is true or false"),
             (
                 "[protect]\nport = 22",
-                "guard.toml:1: protect is a number or a text",
+                "guard.toml:1: protect is a number, true or false",
             ),
             (
                 "observe = true\nobserve = true",

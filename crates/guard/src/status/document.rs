@@ -40,6 +40,8 @@ pub struct Status {
     pub pid: u32,
     /// Seconds since it attached.
     pub uptime_s: f64,
+    /// Outcomes are counted only: everything passes.
+    pub observing: bool,
     /// Seconds that the rates are of.
     pub interval_s: f64,
     /// All packets by kind; kinds without a packet are left out.

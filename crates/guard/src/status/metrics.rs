@@ -19,8 +19,9 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::{Registry, Unit};
 use tiny_http::{Header, Method, Response, Server};
 
+use super::reader::Snapshot;
 use super::server::Answers;
-use crate::counters::{Channel, Counters, Outcome, Packets};
+use crate::counters::{Channel, Outcome, Packets};
 use crate::error::Error;
 
 const FORMAT: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -85,7 +86,7 @@ impl MetricsServer {
                 let text = if request.method() != &Method::Get || path != Some("/metrics") {
                     None
                 } else {
-                    answers.with_counters(|_, at, counters| exporter.text(counters, at))
+                    answers.with_snapshot(|_, at, snapshot| exporter.text(snapshot, at))
                 };
                 // A client that goes away is nobody's error.
                 let _ = match text {
@@ -118,11 +119,13 @@ struct Exporter {
 }
 
 impl Exporter {
-    fn text(&mut self, counters: &Counters, at: Instant) -> String {
+    fn text(&mut self, snapshot: &Snapshot, at: Instant) -> String {
+        let counters = &snapshot.counters;
         let mut registry = Registry::with_prefix("plimsoll_guard");
         registry.register_collector(Box::new(Sample {
             interface: self.interface.clone(),
             uptime_s: at.duration_since(self.started).as_secs_f64(),
+            observing: snapshot.observing,
             totals: counters.totals,
             channels_total: counters.channels.len(),
             channels: self.choose(&counters.channels),
@@ -155,6 +158,7 @@ fn key(channel: &Channel) -> Key {
 struct Sample {
     interface: String,
     uptime_s: f64,
+    observing: bool,
     totals: [Packets; Kind::ALL.len()],
     channels_total: usize,
     channels: Vec<Channel>,
@@ -235,6 +239,9 @@ impl Collector for Sample {
         let help = "Channels with series of their own";
         let exported = self.channels.len() as f64;
         self.encode_one(encoder, "channels_exported", help, None, exported)?;
+        let help = "1 if outcomes are counted only and everything passes, else 0";
+        let observing = f64::from(u8::from(self.observing));
+        self.encode_one(encoder, "observing", help, None, observing)?;
         let help = "Time since the guard attached";
         self.encode_one(encoder, "uptime", help, Some(&Unit::Seconds), self.uptime_s)
     }
@@ -253,12 +260,16 @@ fn gauge(family: &mut MetricEncoder<'_>, labels: &Labels<'_>, value: f64) -> fmt
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::counters::Counters;
 
-    fn counters(ports: impl IntoIterator<Item = u16>) -> Counters {
+    fn counters(ports: impl IntoIterator<Item = u16>) -> Snapshot {
         let channel = |port: u16| Channel::sample(port, u64::from(port), 1);
-        Counters {
-            totals: [Packets::default(); Kind::ALL.len()],
-            channels: ports.into_iter().map(channel).collect(),
+        Snapshot {
+            counters: Counters {
+                totals: [Packets::default(); Kind::ALL.len()],
+                channels: ports.into_iter().map(channel).collect(),
+            },
+            observing: true,
         }
     }
 
@@ -279,6 +290,7 @@ mod tests {
             "plimsoll_guard_packets_total{interface=\"eth0\",kind=\"udp_socket\",outcome=\"admitted\"} 0",
             "plimsoll_guard_channel_packets_total{interface=\"eth0\",kind=\"udp_socket\",address=\"198.18.0.2\",port=\"53\",outcome=\"admitted\"} 53",
             "plimsoll_guard_channel_occupancy_ratio{interface=\"eth0\",kind=\"udp_socket\",address=\"198.18.0.2\",port=\"53\"} 0.53",
+            "plimsoll_guard_observing{interface=\"eth0\"} 1.0",
             "plimsoll_guard_channels{interface=\"eth0\"} 1.0",
             "# UNIT plimsoll_guard_uptime_seconds seconds",
         ] {
@@ -294,11 +306,11 @@ mod tests {
         let ports = |channels: Vec<Channel>| -> BTreeSet<u16> {
             channels.iter().map(|channel| channel.port).collect()
         };
-        let first = exporter.choose(&counters([1, 2, 3]).channels);
+        let first = exporter.choose(&counters([1, 2, 3]).counters.channels);
         assert_eq!(ports(first), BTreeSet::from([2, 3]), "the busiest");
-        let busier = exporter.choose(&counters([1, 2, 3, 9]).channels);
+        let busier = exporter.choose(&counters([1, 2, 3, 9]).counters.channels);
         assert_eq!(ports(busier), BTreeSet::from([2, 3]), "they stay");
-        let gone = exporter.choose(&counters([1, 3, 9]).channels);
+        let gone = exporter.choose(&counters([1, 3, 9]).counters.channels);
         assert_eq!(ports(gone), BTreeSet::from([3, 9]), "room for the next");
     }
 }

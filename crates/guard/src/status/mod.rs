@@ -19,6 +19,7 @@ use plimsoll_core::demux::Kind;
 
 pub use document::{ChannelStatus, KindStatus, Request, Sort, Status};
 pub use metrics::MetricsServer;
+pub use reader::Snapshot;
 pub use server::{Answers, StatusServer};
 
 use crate::error::Error;

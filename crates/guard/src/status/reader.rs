@@ -26,6 +26,15 @@ struct Reading {
     channels: HashMap<Key, Packets>,
 }
 
+/// What a guard tells of itself at one time.
+#[derive(Clone, Debug)]
+pub struct Snapshot {
+    /// All counters.
+    pub counters: Counters,
+    /// Outcomes are counted only: everything passes.
+    pub observing: bool,
+}
+
 /// What is remembered between two answers.
 #[derive(Debug)]
 pub(crate) struct Reader {
@@ -52,7 +61,8 @@ impl Reader {
     }
 
     /// Answers from counters read at `now`.
-    pub(crate) fn status(&mut self, counters: &Counters, now: Instant, request: Request) -> Status {
+    pub(crate) fn status(&mut self, snapshot: &Snapshot, now: Instant, request: Request) -> Status {
+        let counters = &snapshot.counters;
         self.move_on(counters, now);
         let interval = now.duration_since(self.earlier.at);
         let rate = |count: u64| count as f64 / interval.as_secs_f64().max(1e-3);
@@ -96,6 +106,7 @@ impl Reader {
             schema: SCHEMA,
             interface: self.interface.clone(),
             pid: std::process::id(),
+            observing: snapshot.observing,
             uptime_s: now.duration_since(self.started).as_secs_f64(),
             interval_s: interval.as_secs_f64(),
             kinds: kinds.collect(),
@@ -169,15 +180,16 @@ pub(crate) fn by_outcome(packets: &Packets) -> BTreeMap<String, u64> {
 mod tests {
     use super::*;
 
-    fn counters(channels: &[Channel]) -> Counters {
+    fn counters(channels: &[Channel]) -> Snapshot {
         let mut totals = [Packets::default(); Kind::ALL.len()];
         for channel in channels {
             let counts = Outcome::ALL.map(|outcome| channel.packets.count(outcome));
             totals[Kind::UdpSocket as usize].add(&counts);
         }
-        Counters {
-            totals,
-            channels: channels.to_vec(),
+        let channels = channels.to_vec();
+        Snapshot {
+            counters: Counters { totals, channels },
+            observing: false,
         }
     }
 

@@ -50,6 +50,9 @@ fn header(state: &State, interface: &str) -> Paragraph<'static> {
             status.channels_total
         )));
     }
+    if state.status().is_some_and(|status| status.observing) {
+        spans.push(Span::styled("  OBSERVING, nothing is discarded", strong()));
+    }
     if state.is_paused() {
         spans.push(Span::styled("  PAUSED", strong()));
     }
@@ -92,7 +95,7 @@ fn draw_channels(frame: &mut Frame<'_>, state: &State, area: Rect) {
         mark(Sort::Occupancy, "full"),
         mark(Sort::Offered, "offered/s"),
         mark(Sort::Discarded, "discarded/s"),
-        Cell::from("cause"),
+        Cell::from("outcome"),
         Cell::from("owner"),
     ];
     let widths = [
@@ -125,7 +128,7 @@ fn channel_row(channel: &ChannelStatus) -> Row<'static> {
         right(&format!("{:.0}%", full * 100.0)),
         right(&count(channel.offered_pps)),
         right(&count(channel.discarded_pps)),
-        Cell::from(cause(channel)),
+        Cell::from(main_outcome(channel)),
         Cell::from(owner(channel)),
     ])
     .style(style)
@@ -160,11 +163,11 @@ fn name(channel: &ChannelStatus) -> String {
     format!("{} {address}", channel.kind)
 }
 
-/// What most discards are for.
-fn cause(channel: &ChannelStatus) -> String {
-    let discards = channel.outcome_pps.iter();
-    let discards = discards.filter(|(outcome, rate)| *outcome != "admitted" && **rate > 0.0);
-    let most = discards.max_by(|a, b| a.1.total_cmp(b.1));
+/// What becomes of most packets that are not simply admitted.
+fn main_outcome(channel: &ChannelStatus) -> String {
+    let others = channel.outcome_pps.iter();
+    let others = others.filter(|(outcome, rate)| *outcome != "admitted" && **rate > 0.0);
+    let most = others.max_by(|a, b| a.1.total_cmp(b.1));
     most.map_or_else(String::new, |(outcome, _)| outcome.clone())
 }
 
@@ -174,7 +177,7 @@ fn fullness(channel: &ChannelStatus) -> f64 {
 
 fn bar(full: f64) -> String {
     let cells = (full * BAR_CELLS as f64).round() as usize;
-    "█".repeat(cells) + &"░".repeat(BAR_CELLS - cells)
+    format!("{}{}", "█".repeat(cells), "░".repeat(BAR_CELLS - cells))
 }
 
 /// A rate in few places: 950, 12.3k, 4.56M.
@@ -239,6 +242,7 @@ pub(super) fn sample(channels: u16) -> plimsoll_guard::status::Status {
     };
     let status = serde_json::json!({
         "schema": 1, "interface": "eth0", "pid": 1, "uptime_s": 3725.0, "interval_s": 0.5,
+        "observing": false,
         "kinds": [{"kind": "udp_socket", "packets": {"admitted": 10, "socket_queue": 5},
                    "offered_pps": 2_345_678.0, "discarded_pps": 950.0}],
         "channels_total": channels,
@@ -275,7 +279,7 @@ mod tests {
             "kind               offered/s discarded/s",
             "udp_socket             2.35M         950",
             "",
-            "channel                    queue      full     offered/s  discarded/s▼ cause         owner",
+            "channel                    queue      full     offered/s  discarded/s▼ outcome       owner",
             "udp_socket 198.18.0.2:5000 ███████░░░ 70%          12.3k            0                nsd (7) /system.slice",
             "udp_socket 198.18.0.2:5001 ███████░░░ 70%          12.3k         1000  socket_queue  nsd (7) /system.slice",
             "udp_socket 198.18.0.2:5000  70 of 100  2 sockets  admitted 12.3k/s",
