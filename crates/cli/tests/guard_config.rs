@@ -127,7 +127,7 @@ fn settings_are_read_again_without_losing_a_packet_or_a_counter() {
         let said = guard.said();
         assert!(said.contains(answer), "{text}: {said}");
     }
-    assert!(guard.said().contains("take a new start"), "threaded");
+    assert!(guard.said().contains("takes a new start"), "threaded");
 
     let Guard {
         process, reports, ..
