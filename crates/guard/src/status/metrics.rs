@@ -265,10 +265,7 @@ mod tests {
     fn counters(ports: impl IntoIterator<Item = u16>) -> Snapshot {
         let channel = |port: u16| Channel::sample(port, u64::from(port), 1);
         Snapshot {
-            counters: Counters {
-                totals: [Packets::default(); Kind::ALL.len()],
-                channels: ports.into_iter().map(channel).collect(),
-            },
+            counters: Counters::sample(ports.into_iter().map(channel).collect()),
             observing: true,
         }
     }

@@ -181,14 +181,8 @@ mod tests {
     use super::*;
 
     fn counters(channels: &[Channel]) -> Snapshot {
-        let mut totals = [Packets::default(); Kind::ALL.len()];
-        for channel in channels {
-            let counts = Outcome::ALL.map(|outcome| channel.packets.count(outcome));
-            totals[Kind::UdpSocket as usize].add(&counts);
-        }
-        let channels = channels.to_vec();
         Snapshot {
-            counters: Counters { totals, channels },
+            counters: Counters::sample(channels.to_vec()),
             observing: false,
         }
     }
