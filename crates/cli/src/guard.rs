@@ -93,6 +93,7 @@ impl Args {
             low_watermark: Fraction::from_percent(self.low_watermark),
             syn_cookies: self.syn_cookies,
             observe: self.observe,
+            ..Config::default()
         }
     }
 

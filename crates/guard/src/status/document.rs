@@ -25,6 +25,8 @@ pub enum Sort {
     Offered,
     /// By packets discarded per second, then since the start.
     Discarded,
+    /// By the CPU time charged for their packets.
+    Charged,
     /// By how full the queue is.
     Occupancy,
 }
@@ -63,6 +65,8 @@ pub struct KindStatus {
     pub offered_pps: f64,
     /// Packets discarded early per second.
     pub discarded_pps: f64,
+    /// CPU time charged for them: 1 is one whole CPU.
+    pub charged_cpus: f64,
 }
 
 /// One channel.
@@ -82,6 +86,8 @@ pub struct ChannelStatus {
     pub discarded_pps: f64,
     /// Packets per second by outcome.
     pub outcome_pps: BTreeMap<String, f64>,
+    /// CPU time charged for its packets: 1 is one whole CPU.
+    pub charged_cpus: f64,
     /// Over its high watermark (or backlog) at the last packet.
     pub discarding: bool,
     /// Bytes or connections in its queue when last looked at.

@@ -127,6 +127,7 @@ impl Exporter {
             uptime_s: at.duration_since(self.started).as_secs_f64(),
             observing: snapshot.observing,
             totals: counters.totals,
+            charged_ns: counters.charged_ns,
             channels_total: counters.channels.len(),
             channels: self.choose(&counters.channels),
         }));
@@ -160,6 +161,7 @@ struct Sample {
     uptime_s: f64,
     observing: bool,
     totals: [Packets; Kind::ALL.len()],
+    charged_ns: [u64; Kind::ALL.len()],
     channels_total: usize,
     channels: Vec<Channel>,
 }
@@ -191,6 +193,16 @@ impl Sample {
                 let labels = self.labels(&[("kind", kind.name()), ("outcome", outcome.name())]);
                 counter(&mut family, &labels, packets.count(outcome))?;
             }
+        }
+        let help = "CPU time of receiving, charged to the kind whose packets caused it";
+        let (unit, counts) = (Some(&Unit::Seconds), MetricType::Counter);
+        let mut family = encoder.encode_descriptor("charged_cpu", help, unit, counts)?;
+        for (kind, ns) in Kind::ALL.iter().zip(&self.charged_ns) {
+            let seconds = *ns as f64 / 1e9;
+            let labels = self.labels(&[("kind", kind.name())]);
+            family
+                .encode_family(&labels)?
+                .encode_counter::<NoLabelSet, f64, u64>(&seconds, None)?;
         }
         Ok(())
     }
@@ -284,9 +296,10 @@ mod tests {
         let text = exporter(9).text(&counters([53]), Instant::now());
         for line in [
             "# TYPE plimsoll_guard_packets counter",
-            "plimsoll_guard_packets_total{interface=\"eth0\",kind=\"udp_socket\",outcome=\"admitted\"} 0",
+            "plimsoll_guard_packets_total{interface=\"eth0\",kind=\"udp_socket\",outcome=\"admitted\"} 53",
             "plimsoll_guard_channel_packets_total{interface=\"eth0\",kind=\"udp_socket\",address=\"198.18.0.2\",port=\"53\",outcome=\"admitted\"} 53",
             "plimsoll_guard_channel_occupancy_ratio{interface=\"eth0\",kind=\"udp_socket\",address=\"198.18.0.2\",port=\"53\"} 0.53",
+            "plimsoll_guard_charged_cpu_seconds_total{interface=\"eth0\",kind=\"icmp\"} 0.0",
             "plimsoll_guard_observing{interface=\"eth0\"} 1.0",
             "plimsoll_guard_channels{interface=\"eth0\"} 1.0",
             "# UNIT plimsoll_guard_uptime_seconds seconds",

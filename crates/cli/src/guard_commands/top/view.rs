@@ -13,7 +13,7 @@ use super::state::State;
 use crate::guard_commands::status::owner;
 
 const BAR_CELLS: usize = 10;
-const KEYS: &str = "d o f: sort by discarded, offered, fullness   space: pause   q: quit";
+const KEYS: &str = "d o u f: sort by discarded, offered, CPU, fullness   space: pause   q: quit";
 
 pub(super) fn draw(frame: &mut Frame<'_>, state: &State, interface: &str) {
     let kinds = state.status().map_or(0, |status| status.kinds.len());
@@ -73,11 +73,17 @@ fn kinds_table(kinds: &[KindStatus]) -> Table<'static> {
             Cell::from(kind.kind.clone()),
             right(&count(kind.offered_pps)),
             right(&count(kind.discarded_pps)),
+            right(&cpus(kind.charged_cpus)),
         ])
         .style(style)
     });
-    let widths = [16, 11, 11].map(Constraint::Length);
-    let head = [Cell::from("kind"), right("offered/s"), right("discarded/s")];
+    let widths = [16, 11, 11, 6].map(Constraint::Length);
+    let head = [
+        Cell::from("kind"),
+        right("offered/s"),
+        right("discarded/s"),
+        right("CPU"),
+    ];
     Table::new(rows, widths).header(Row::new(head).style(faint()))
 }
 
@@ -95,6 +101,7 @@ fn draw_channels(frame: &mut Frame<'_>, state: &State, area: Rect) {
         mark(Sort::Occupancy, "full"),
         mark(Sort::Offered, "offered/s"),
         mark(Sort::Discarded, "discarded/s"),
+        mark(Sort::Charged, "CPU"),
         Cell::from("outcome"),
         Cell::from("owner"),
     ];
@@ -104,6 +111,7 @@ fn draw_channels(frame: &mut Frame<'_>, state: &State, area: Rect) {
         Constraint::Length(6),
         Constraint::Length(11),
         Constraint::Length(12),
+        Constraint::Length(6),
         Constraint::Length(13),
         Constraint::Min(10),
     ];
@@ -128,6 +136,7 @@ fn channel_row(channel: &ChannelStatus) -> Row<'static> {
         right(&format!("{:.0}%", full * 100.0)),
         right(&count(channel.offered_pps)),
         right(&count(channel.discarded_pps)),
+        right(&cpus(channel.charged_cpus)),
         Cell::from(main_outcome(channel)),
         Cell::from(owner(channel)),
     ])
@@ -189,6 +198,11 @@ fn count(rate: f64) -> String {
     }
 }
 
+/// CPU time as a percentage of one CPU.
+fn cpus(cpus: f64) -> String {
+    format!("{:.1}%", cpus * 100.0)
+}
+
 fn duration(seconds: f64) -> String {
     let seconds = seconds as u64;
     let (hours, minutes) = (seconds / 3600, seconds / 60 % 60);
@@ -233,7 +247,7 @@ pub(super) fn sample(channels: u16) -> plimsoll_guard::status::Status {
         serde_json::json!({
             "kind": "udp_socket", "address": "198.18.0.2", "port": 5000 + i,
             "packets": {"admitted": 10, "socket_queue": 5},
-            "offered_pps": 12_345.0, "discarded_pps": discarded,
+            "offered_pps": 12_345.0, "discarded_pps": discarded, "charged_cpus": 0.25,
             "outcome_pps": {"admitted": 12_345.0 - discarded, "socket_queue": discarded},
             "discarding": i > 0, "occupancy": 70, "capacity": 100,
             "owner": {"process": {"pid": 7, "name": "nsd"}, "control_group": "/system.slice",
@@ -244,7 +258,7 @@ pub(super) fn sample(channels: u16) -> plimsoll_guard::status::Status {
         "schema": 1, "interface": "eth0", "pid": 1, "uptime_s": 3725.0, "interval_s": 0.5,
         "observing": false,
         "kinds": [{"kind": "udp_socket", "packets": {"admitted": 10, "socket_queue": 5},
-                   "offered_pps": 2_345_678.0, "discarded_pps": 950.0}],
+                   "offered_pps": 2_345_678.0, "discarded_pps": 950.0, "charged_cpus": 0.5}],
         "channels_total": channels,
         "channels": (0..channels).map(channel).collect::<Vec<_>>(),
     });
@@ -276,12 +290,12 @@ mod tests {
         state.on_answer(Ok(sample(2)));
         let expected = [
             "plimsoll guard eth0  up 1:02:05  offered 2.35M/s  discarded 950/s  channels 2",
-            "kind               offered/s discarded/s",
-            "udp_socket             2.35M         950",
+            "kind               offered/s discarded/s CPU",
+            "udp_socket             2.35M         950 50.0%",
             "",
-            "channel                    queue      full     offered/s  discarded/s▼ outcome       owner",
-            "udp_socket 198.18.0.2:5000 ███████░░░ 70%          12.3k            0                nsd (7) /system.slice",
-            "udp_socket 198.18.0.2:5001 ███████░░░ 70%          12.3k         1000  socket_queue  nsd (7) /system.slice",
+            "channel                    queue      full     offered/s  discarded/s▼ CPU outcome       owner",
+            "udp_socket 198.18.0.2:5000 ███████░░░ 70%          12.3k            0  25.0%              nsd (7) /system.slice",
+            "udp_socket 198.18.0.2:5001 ███████░░░ 70%          12.3k         1000  25.0% socket_queue  nsd (7) /system.slice",
             "udp_socket 198.18.0.2:5000  70 of 100  2 sockets  admitted 12.3k/s",
             KEYS,
         ];
