@@ -78,6 +78,9 @@ pub(crate) struct Args {
     /// command without its dashes, as in `high-watermark = 80`; the command line outweighs the file
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
+    /// Show no table; `plimsoll guard status` tells instead. For services
+    #[arg(long, conflicts_with = "json")]
+    quiet: bool,
     /// Stop after this many seconds
     #[arg(long, value_name = "SECONDS")]
     duration: Option<u64>,
@@ -121,6 +124,7 @@ pub(crate) fn run(args: &Args, reload: impl Fn() -> anyhow::Result<Args>) -> any
     let signals = Signals::new([SIGINT, SIGTERM, SIGHUP]).context("cannot handle signals")?;
     let mut report = match &args.json {
         Some(target) => Report::Json(output::json_writer(target)?),
+        None if args.quiet => Report::Nothing,
         None => Report::Table,
     };
     let metrics = args.metrics.map(MetricsServer::bind).transpose()?;
@@ -259,6 +263,7 @@ fn forward(mut signals: Signals, guard: Sender<Event>) {
 }
 
 enum Report {
+    Nothing,
     Json(Box<dyn Write>),
     Table,
 }
@@ -283,6 +288,7 @@ impl Report {
         now: &Counters,
     ) -> anyhow::Result<()> {
         match self {
+            Self::Nothing => {}
             Self::Json(writer) => {
                 let line = Line {
                     schema: 1,
