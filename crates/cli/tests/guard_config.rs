@@ -127,7 +127,7 @@ fn settings_are_read_again_without_losing_a_packet_or_a_counter() {
         let said = guard.said();
         assert!(said.contains(answer), "{text}: {said}");
     }
-    assert!(guard.said().contains("takes a new start"), "threaded");
+    assert!(guard.said().contains("take a new start"), "threaded");
 
     let Guard {
         process, reports, ..
@@ -135,7 +135,7 @@ fn settings_are_read_again_without_losing_a_packet_or_a_counter() {
     assert!(process.stop(LIMIT).unwrap().success());
     let last = reports.iter().last().unwrap();
     assert_eq!(count(&last, "udp_socket", "admitted"), sent);
-    assert_eq!(last["observing"], true);
+    assert_eq!(last["observe"], true);
     let from_any_kind: u64 = ["udp_socket", "closed_port"]
         .iter()
         .map(|kind| count(&last, kind, "socket_queue"))

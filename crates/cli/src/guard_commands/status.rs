@@ -75,11 +75,20 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
 
 fn table(status: &Status) -> String {
     let mut text = format!(
-        "{}  process {}  up {:.0} s  rates over {:.1} s\n\n{:<16}{:>12}{:>14}{:>8}{:>16}{:>16}\n",
+        "{}  process {}  up {:.0} s  rates over {:.1} s{}\n{} ({}), network {:.0}% of the busiest CPU{}\n\n{:<16}{:>12}{:>14}{:>8}{:>16}{:>16}\n",
         status.interface,
         status.pid,
         status.uptime_s,
         status.interval_s,
+        if status.observe {
+            "  OBSERVING, nothing is discarded"
+        } else {
+            ""
+        },
+        status.governor.mode,
+        status.governor.reason,
+        status.governor.network_share * 100.0,
+        if status.shedding { ", shedding" } else { "" },
         "kind",
         "offered/s",
         "discarded/s",

@@ -5,6 +5,7 @@ use std::net::IpAddr;
 
 use serde::{Deserialize, Serialize};
 
+use crate::governor;
 use crate::owner::Owner;
 
 /// What to tell.
@@ -43,7 +44,11 @@ pub struct Status {
     /// Seconds since it attached.
     pub uptime_s: f64,
     /// Outcomes are counted only: everything passes.
-    pub observing: bool,
+    pub observe: bool,
+    /// Input is being shed by shares.
+    pub shedding: bool,
+    /// What the governor does.
+    pub governor: GovernorStatus,
     /// Seconds that the rates are of.
     pub interval_s: f64,
     /// All packets by kind; kinds without a packet are left out.
@@ -52,6 +57,33 @@ pub struct Status {
     pub channels_total: usize,
     /// The channels asked for.
     pub channels: Vec<ChannelStatus>,
+}
+
+/// What the governor does.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct GovernorStatus {
+    /// `interrupts` or `overload`.
+    pub mode: String,
+    /// Why.
+    pub reason: String,
+    /// The holdoff in overload, in microseconds; 0: the host's own.
+    pub holdoff_us: f64,
+    /// Part of the busiest CPU's time that receiving took, from 0 to 1.
+    pub network_share: f64,
+    /// Changes of the mode since the start.
+    pub switches: u64,
+}
+
+impl From<&governor::Status> for GovernorStatus {
+    fn from(status: &governor::Status) -> Self {
+        Self {
+            mode: status.mode.to_owned(),
+            reason: status.reason.to_owned(),
+            holdoff_us: status.holdoff_us,
+            network_share: status.network_share,
+            switches: status.switches,
+        }
+    }
 }
 
 /// All packets of a kind.

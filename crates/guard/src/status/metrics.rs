@@ -23,6 +23,7 @@ use super::reader::Snapshot;
 use super::server::Answers;
 use crate::counters::{Channel, Outcome, Packets};
 use crate::error::Error;
+use crate::governor;
 
 const FORMAT: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
@@ -125,7 +126,9 @@ impl Exporter {
         registry.register_collector(Box::new(Sample {
             interface: self.interface.clone(),
             uptime_s: at.duration_since(self.started).as_secs_f64(),
-            observing: snapshot.observing,
+            observe: snapshot.observe,
+            shedding: snapshot.shedding,
+            governor: snapshot.governor,
             totals: counters.totals,
             charged_ns: counters.charged_ns,
             channels_total: counters.channels.len(),
@@ -159,7 +162,9 @@ fn key(channel: &Channel) -> Key {
 struct Sample {
     interface: String,
     uptime_s: f64,
-    observing: bool,
+    observe: bool,
+    shedding: bool,
+    governor: governor::Status,
     totals: [Packets; Kind::ALL.len()],
     charged_ns: [u64; Kind::ALL.len()],
     channels_total: usize,
@@ -228,6 +233,25 @@ impl Sample {
         Ok(())
     }
 
+    fn encode_governor(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let flag = |condition| f64::from(u8::from(condition));
+        let help = "1 while the governor holds the host in overload, else 0";
+        let overload = flag(self.governor.mode != "interrupts");
+        self.encode_one(encoder, "overload", help, None, overload)?;
+        let help = "1 while input is shed by shares, else 0";
+        self.encode_one(encoder, "shedding", help, None, flag(self.shedding))?;
+        let help = "Part of the busiest CPU's time that receiving took";
+        let share = self.governor.network_share;
+        self.encode_one(encoder, "network_share_ratio", help, None, share)?;
+        let help = "Interrupt holdoff in overload, 0 for the host's own";
+        let holdoff_s = self.governor.holdoff_us / 1e6;
+        self.encode_one(encoder, "holdoff", help, Some(&Unit::Seconds), holdoff_s)?;
+        let help = "Changes of the governor's mode";
+        let counts = MetricType::Counter;
+        let mut family = encoder.encode_descriptor("mode_changes", help, None, counts)?;
+        counter(&mut family, &self.labels(&[]), self.governor.switches)
+    }
+
     fn encode_one(
         &self,
         encoder: &mut DescriptorEncoder<'_>,
@@ -251,8 +275,9 @@ impl Collector for Sample {
         let help = "Channels with series of their own";
         let exported = self.channels.len() as f64;
         self.encode_one(encoder, "channels_exported", help, None, exported)?;
+        self.encode_governor(encoder)?;
         let help = "1 if outcomes are counted only and everything passes, else 0";
-        let observing = f64::from(u8::from(self.observing));
+        let observing = f64::from(u8::from(self.observe));
         self.encode_one(encoder, "observing", help, None, observing)?;
         let help = "Time since the guard attached";
         self.encode_one(encoder, "uptime", help, Some(&Unit::Seconds), self.uptime_s)
@@ -272,14 +297,10 @@ fn gauge(family: &mut MetricEncoder<'_>, labels: &Labels<'_>, value: f64) -> fmt
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::counters::Counters;
 
     fn counters(ports: impl IntoIterator<Item = u16>) -> Snapshot {
         let channel = |port: u16| Channel::sample(port, u64::from(port), 1);
-        Snapshot {
-            counters: Counters::sample(ports.into_iter().map(channel).collect()),
-            observing: true,
-        }
+        Snapshot::sample(ports.into_iter().map(channel).collect())
     }
 
     fn exporter(channels_max: usize) -> Exporter {
@@ -300,6 +321,9 @@ mod tests {
             "plimsoll_guard_channel_packets_total{interface=\"eth0\",kind=\"udp_socket\",address=\"198.18.0.2\",port=\"53\",outcome=\"admitted\"} 53",
             "plimsoll_guard_channel_occupancy_ratio{interface=\"eth0\",kind=\"udp_socket\",address=\"198.18.0.2\",port=\"53\"} 0.53",
             "plimsoll_guard_charged_cpu_seconds_total{interface=\"eth0\",kind=\"icmp\"} 0.0",
+            "plimsoll_guard_overload{interface=\"eth0\"} 0.0",
+            "plimsoll_guard_network_share_ratio{interface=\"eth0\"} 0.25",
+            "plimsoll_guard_mode_changes_total{interface=\"eth0\"} 2",
             "plimsoll_guard_observing{interface=\"eth0\"} 1.0",
             "plimsoll_guard_channels{interface=\"eth0\"} 1.0",
             "# UNIT plimsoll_guard_uptime_seconds seconds",

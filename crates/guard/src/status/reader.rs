@@ -10,6 +10,7 @@ use plimsoll_core::demux::Kind;
 
 use super::document::{ChannelStatus, KindStatus, Request, Sort, Status};
 use crate::counters::{Channel, Counters, Outcome, Packets};
+use crate::governor;
 
 /// Version of the answer's form.
 const SCHEMA: u32 = 1;
@@ -62,7 +63,30 @@ pub struct Snapshot {
     /// All counters.
     pub counters: Counters,
     /// Outcomes are counted only: everything passes.
-    pub observing: bool,
+    pub observe: bool,
+    /// Input is being shed by shares.
+    pub shedding: bool,
+    /// What the governor does.
+    pub governor: governor::Status,
+}
+
+#[cfg(test)]
+impl Snapshot {
+    /// A calm guard with these channels and nothing else.
+    pub(crate) fn sample(channels: Vec<Channel>) -> Self {
+        Self {
+            counters: Counters::sample(channels),
+            observe: true,
+            shedding: false,
+            governor: governor::Status {
+                mode: "interrupts",
+                reason: "calm",
+                holdoff_us: 0.0,
+                network_share: 0.25,
+                switches: 2,
+            },
+        }
+    }
 }
 
 /// What is remembered between two answers.
@@ -138,7 +162,9 @@ impl Reader {
             schema: SCHEMA,
             interface: self.interface.clone(),
             pid: std::process::id(),
-            observing: snapshot.observing,
+            observe: snapshot.observe,
+            shedding: snapshot.shedding,
+            governor: (&snapshot.governor).into(),
             uptime_s: now.duration_since(self.started).as_secs_f64(),
             interval_s: interval.as_secs_f64(),
             kinds: kinds.collect(),
@@ -215,10 +241,7 @@ mod tests {
     use super::*;
 
     fn counters(channels: &[Channel]) -> Snapshot {
-        Snapshot {
-            counters: Counters::sample(channels.to_vec()),
-            observing: false,
-        }
+        Snapshot::sample(channels.to_vec())
     }
 
     fn ports(status: &Status) -> Vec<u16> {

@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use plimsoll_guard::status::{ChannelStatus, KindStatus, Sort};
+use plimsoll_guard::status::{ChannelStatus, KindStatus, Sort, Status};
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Color, Modifier, Style};
@@ -49,8 +49,9 @@ fn header(state: &State, interface: &str) -> Paragraph<'static> {
             count(discarded),
             status.channels_total
         )));
+        spans.push(mode(status));
     }
-    if state.status().is_some_and(|status| status.observing) {
+    if state.status().is_some_and(|status| status.observe) {
         spans.push(Span::styled("  OBSERVING, nothing is discarded", strong()));
     }
     if state.is_paused() {
@@ -60,6 +61,24 @@ fn header(state: &State, interface: &str) -> Paragraph<'static> {
         spans.push(Span::styled(format!("  {problem}"), alarm()));
     }
     Paragraph::new(Line::from(spans))
+}
+
+/// What the governor does, and why.
+fn mode(status: &Status) -> Span<'static> {
+    let governor = &status.governor;
+    let shedding = if status.shedding { ", shedding" } else { "" };
+    let text = format!(
+        "  {} ({}{shedding}, network {:.0}% of a CPU)",
+        governor.mode,
+        governor.reason,
+        governor.network_share * 100.0
+    );
+    let style = if governor.mode == "interrupts" {
+        Style::new()
+    } else {
+        warning()
+    };
+    Span::styled(text, style)
 }
 
 fn kinds_table(kinds: &[KindStatus]) -> Table<'static> {
@@ -241,7 +260,7 @@ fn coloured(colour: Color) -> Style {
 
 /// An answer with so many channels, for tests.
 #[cfg(test)]
-pub(super) fn sample(channels: u16) -> plimsoll_guard::status::Status {
+pub(super) fn sample(channels: u16) -> Status {
     let channel = |i: u16| {
         let discarded = f64::from(i) * 1000.0;
         serde_json::json!({
@@ -256,7 +275,9 @@ pub(super) fn sample(channels: u16) -> plimsoll_guard::status::Status {
     };
     let status = serde_json::json!({
         "schema": 1, "interface": "eth0", "pid": 1, "uptime_s": 3725.0, "interval_s": 0.5,
-        "observing": false,
+        "observe": false, "shedding": true,
+        "governor": {"mode": "overload", "reason": "ring", "holdoff_us": 30.0,
+                     "network_share": 0.8, "switches": 1},
         "kinds": [{"kind": "udp_socket", "packets": {"admitted": 10, "socket_queue": 5},
                    "offered_pps": 2_345_678.0, "discarded_pps": 950.0, "charged_cpus": 0.5}],
         "channels_total": channels,
@@ -289,7 +310,7 @@ mod tests {
         let mut state = State::default();
         state.on_answer(Ok(sample(2)));
         let expected = [
-            "plimsoll guard eth0  up 1:02:05  offered 2.35M/s  discarded 950/s  channels 2",
+            "plimsoll guard eth0  up 1:02:05  offered 2.35M/s  discarded 950/s  channels 2  overload (ring, shedding, network 80% of a CPU)",
             "kind               offered/s discarded/s CPU",
             "udp_socket             2.35M         950 50.0%",
             "",
@@ -299,7 +320,7 @@ mod tests {
             "udp_socket 198.18.0.2:5000  70 of 100  2 sockets  admitted 12.3k/s",
             KEYS,
         ];
-        let lines = screen(&state, 130, 9);
+        let lines = screen(&state, 140, 9);
         for (line, expected) in lines.iter().zip(expected) {
             let squeeze = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
             assert_eq!(squeeze(line), squeeze(expected), "{lines:#?}");
