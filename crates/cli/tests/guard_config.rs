@@ -175,7 +175,7 @@ fn a_mistake_in_the_file_is_refused_with_its_line_and_code_2() {
             "high-watermark = 40\nlow-watermark = 60\n",
             "guard.toml:2: low_watermark = 600000: must be below",
         ),
-        ("poll-cpu = 0\n", "--threaded"),
+        ("metrics-channels = 5\n", "--metrics"),
     ] {
         fs::write(&file, text).unwrap();
         let said = refused(host, &[host.device(), "--config", file.to_str().unwrap()]);

@@ -120,7 +120,10 @@ fn metrics_are_served_bounded_and_soon() {
         4 * PACKETS
     );
     assert!(body.lines().any(|line| line == total), "{total} in\n{body}");
-    let series = body.lines().filter(|line| line.contains("_ratio{")).count();
+    let series = body
+        .lines()
+        .filter(|line| line.contains("occupancy_ratio{"))
+        .count();
     assert_eq!(series, 2, "{body}");
     assert!(took < Duration::from_secs(1), "{took:?}");
 
