@@ -14,8 +14,9 @@ use plimsoll_core::config::Fraction;
 use plimsoll_guard::governor::{self, Governor};
 use plimsoll_guard::status::{Answers, MetricsServer, Snapshot, StatusServer};
 use plimsoll_guard::{
-    Channel, Config, Counters, Guard, Kind, Knobs, Need, Outcome, Owners, Packets, Priority,
-    Protection, Storage, drop_capabilities, outlive_overload, parse_port, poll_in_threads,
+    Channel, Config, Counters, Events, Guard, Kind, Knobs, Need, Outcome, Owners, Packets,
+    Priority, Protection, Storage, drop_capabilities, outlive_overload, parse_port,
+    poll_in_threads,
 };
 use serde::Serialize;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -265,6 +266,7 @@ pub(crate) fn run(args: &Args, reload: impl Fn() -> anyhow::Result<Args>) -> any
         governor,
         knobs,
         owners: Owners::new(),
+        events: Events::default(),
         started,
         report,
     };
@@ -288,6 +290,7 @@ struct Session<'obj> {
     guard: Guard<'obj>,
     governor: Governor,
     owners: Owners,
+    events: Events,
     started: Instant,
     report: Report,
 }
@@ -317,12 +320,7 @@ impl Session<'_> {
             match &event {
                 Ok(Event::Read(reply)) => {
                     // Whoever asked may have given up.
-                    let _ = reply.send(Snapshot {
-                        counters: self.guard.counters()?,
-                        observe: self.args.observe,
-                        shedding: self.guard.is_shedding(),
-                        governor: self.governor.status(),
-                    });
+                    let _ = reply.send(self.snapshot()?);
                 }
                 Ok(Event::Reload) => self.adopt(reload()),
                 Ok(Event::Stop) | Err(_) => {}
@@ -339,15 +337,27 @@ impl Session<'_> {
                 refresh_at = now + REFRESH;
             }
             if over || show_at <= now {
-                let counters = self.guard.counters()?;
-                self.show(&before, &counters)?;
-                before = counters;
+                let snapshot = self.snapshot()?;
+                for event in self.events.on_reading(&snapshot, now) {
+                    eprintln!("plimsoll: interface={} {event}", self.args.interface);
+                }
+                self.show(&before, &snapshot.counters)?;
+                before = snapshot.counters;
                 show_at = now + self.args.interval();
             }
             if over {
                 return Ok(());
             }
         }
+    }
+
+    fn snapshot(&mut self) -> anyhow::Result<Snapshot> {
+        Ok(Snapshot {
+            counters: self.guard.counters()?,
+            observe: self.args.observe,
+            shedding: self.guard.is_shedding(),
+            governor: self.governor.status(),
+        })
     }
 
     /// Regulates and governs. A setting that the kernel refuses is no reason to

@@ -107,12 +107,9 @@ fn metrics_are_served_bounded_and_soon() {
     assert!(head.starts_with("HTTP/1.1 200"), "{head}");
     assert!(head.contains("application/openmetrics-text"), "{head}");
     lint(&body);
-    for name in dashboard_metrics() {
+    for name in dashboard_metrics().into_iter().chain(guide_metrics()) {
         let sample = format!("{name}{{");
-        assert!(
-            body.contains(&sample),
-            "the dashboard shows {name}, in\n{body}"
-        );
+        assert!(body.contains(&sample), "{name} is documented, in\n{body}");
     }
     let total = format!(
         "plimsoll_guard_packets_total{{interface=\"{}\",kind=\"udp_socket\",outcome=\"admitted\"}} {}",
@@ -151,6 +148,18 @@ fn dashboard_metrics() -> Vec<String> {
         .map(str::to_owned)
         .collect();
     assert!(names.len() >= 8);
+    names
+}
+
+/// Names of metrics that the guide's alerts ask for.
+fn guide_metrics() -> Vec<String> {
+    let guide = include_str!("../../../docs/guard.md");
+    let words = guide.split(|c: char| !c.is_alphanumeric() && c != '_');
+    let names: Vec<_> = words
+        .filter(|word| word.starts_with("plimsoll_guard_"))
+        .map(str::to_owned)
+        .collect();
+    assert!(names.len() >= 3);
     names
 }
 

@@ -390,6 +390,43 @@ mod tests {
     }
 
     #[test]
+    fn every_command_and_option_in_the_guide_exists() {
+        let guide = include_str!("../../../../docs/guard.md");
+        let mut commands = 0;
+        for line in guide.lines() {
+            let words = line
+                .trim_start_matches("sudo ")
+                .split(' ')
+                .collect::<Vec<_>>();
+            if words[0] == "plimsoll" {
+                <crate::Cli as clap::Parser>::try_parse_from(&words).unwrap();
+                commands += 1;
+            }
+        }
+        assert!(commands >= 4);
+        let cli = <crate::Cli as clap::CommandFactory>::command();
+        let guard = cli.find_subcommand("guard").unwrap();
+        let options: Vec<_> = guard
+            .get_arguments()
+            .filter_map(clap::Arg::get_long)
+            .collect();
+        for word in guide.split(|c: char| !c.is_ascii_alphanumeric() && c != '-') {
+            if let Some(name) = word
+                .strip_prefix("--")
+                .filter(|name| name.starts_with(|c: char| c.is_ascii_alphabetic()))
+            {
+                // `--now` is systemctl's; `--protect-*` stands for several.
+                assert!(
+                    name == "now"
+                        || name == "release"
+                        || options.iter().any(|option| option.starts_with(name)),
+                    "--{name}"
+                );
+            }
+        }
+    }
+
+    #[test]
     fn the_file_is_found_among_the_arguments() {
         let find = |words: &str| {
             let arguments: Vec<_> = words.split(' ').map(OsString::from).collect();
