@@ -1,24 +1,29 @@
 //! `plimsoll guard`: early discard beside unmodified servers.
 
 use std::io::Write;
+use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use plimsoll_core::config::Fraction;
+use plimsoll_guard::status::{Answers, MetricsServer, StatusServer};
 use plimsoll_guard::{
-    Channel, Config, Counters, Guard, Kind, Outcome, Packets, Priority, Storage, ThreadedPolling,
+    Channel, Config, Counters, Guard, Kind, Knobs, Need, Outcome, Packets, Priority, Storage,
+    drop_capabilities, poll_in_threads,
 };
 use serde::Serialize;
-use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use crate::output;
 
-/// How often counters are read and shown.
-const INTERVAL: Duration = Duration::from_secs(1);
+/// How often the program learns the time and the host's addresses, at least.
+const REFRESH: Duration = Duration::from_secs(1);
+/// How long somebody who asks for counters waits for a busy guard.
+const PATIENCE: Duration = Duration::from_secs(2);
 /// Channels shown on a terminal: those with most discards first.
 const CHANNELS_SHOWN: usize = 20;
 
@@ -26,8 +31,9 @@ const CHANNELS_SHOWN: usize = 20;
 ///
 /// Attaches to IFACE until Ctrl-C and shows its counters once a second. The
 /// attachment ends with the process, however it ends.
-#[derive(clap::Args, Debug)]
+#[derive(clap::Args, Clone, Debug, PartialEq, Eq)]
 #[command(
+    args_override_self = true,
     after_help = "Needs root, Linux 6.2 or newer with BTF, and a driver with native XDP.\n\
                         Example: sudo plimsoll guard eth0"
 )]
@@ -41,6 +47,12 @@ pub(crate) struct Args {
     /// … until it is less full than this, in percent
     #[arg(long, value_name = "PERCENT", default_value_t = 50, value_parser = clap::value_parser!(u32).range(0..=99))]
     low_watermark: u32,
+    /// Only count what would be discarded or answered: everything passes
+    #[arg(long)]
+    observe: bool,
+    /// Answer SYNs past a listener's SYN queue with SYN cookies; without, they are discarded
+    #[arg(long, value_name = "BOOL", default_value_t = true, action = clap::ArgAction::Set)]
+    syn_cookies: bool,
     /// Switch the interface to threaded polling at this nice level (-20 to 19), or `rt` for
     /// real-time; back on exit
     #[arg(long, value_name = "NICE|rt", allow_negative_numbers = true, value_parser = parse_priority)]
@@ -48,6 +60,24 @@ pub(crate) struct Args {
     /// The only CPU the polling thread may run on
     #[arg(long, value_name = "CPU", requires = "threaded")]
     poll_cpu: Option<usize>,
+    /// Serve Prometheus metrics at this address, as in 127.0.0.1:9464
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    metrics: Option<SocketAddr>,
+    /// Channels that get metrics of their own; each costs some ten series
+    #[arg(
+        long,
+        value_name = "CHANNELS",
+        default_value_t = 100,
+        requires = "metrics"
+    )]
+    metrics_channels: usize,
+    /// Milliseconds between two reports
+    #[arg(long, value_name = "MS", default_value_t = 1000, value_parser = clap::value_parser!(u64).range(100..=60_000))]
+    interval_ms: u64,
+    /// Read settings from this TOML file; SIGHUP reads it again. A setting is an option of this
+    /// command without its dashes, as in `high-watermark = 80`; the command line outweighs the file
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
     /// Stop after this many seconds
     #[arg(long, value_name = "SECONDS")]
     duration: Option<u64>,
@@ -56,38 +86,151 @@ pub(crate) struct Args {
     json: Option<PathBuf>,
 }
 
-pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
-    let config = Config {
-        high_watermark: Fraction::from_percent(args.high_watermark),
-        low_watermark: Fraction::from_percent(args.low_watermark),
-    };
-    let stop = stop_on_signals()?;
+impl Args {
+    fn config(&self) -> Config {
+        Config {
+            high_watermark: Fraction::from_percent(self.high_watermark),
+            low_watermark: Fraction::from_percent(self.low_watermark),
+            syn_cookies: self.syn_cookies,
+            observe: self.observe,
+        }
+    }
+
+    const fn interval(&self) -> Duration {
+        Duration::from_millis(self.interval_ms)
+    }
+
+    /// True if changing to `new` takes a new start.
+    fn is_fixed_against(&self, new: &Self) -> bool {
+        let changed = Self {
+            high_watermark: new.high_watermark,
+            low_watermark: new.low_watermark,
+            syn_cookies: new.syn_cookies,
+            observe: new.observe,
+            interval_ms: new.interval_ms,
+            ..self.clone()
+        };
+        changed != *new
+    }
+}
+
+/// Guards until asked to stop. `reload` reads the settings again.
+pub(crate) fn run(args: &Args, reload: impl Fn() -> anyhow::Result<Args>) -> anyhow::Result<()> {
+    // Caught from here on; the thread that waits for them comes later, without
+    // the capabilities that are dropped before.
+    let signals = Signals::new([SIGINT, SIGTERM, SIGHUP]).context("cannot handle signals")?;
     let mut report = match &args.json {
         Some(target) => Report::Json(output::json_writer(target)?),
         None => Report::Table,
     };
+    let metrics = args.metrics.map(MetricsServer::bind).transpose()?;
+    // First of all: it restores what a killed guard left, and refuses a second one.
+    let knobs = Knobs::open(&args.interface)?;
     let mut storage = Storage::default();
-    let mut guard = Guard::attach(&mut storage, &config, &args.interface)?;
-    let _threaded = args
-        .threaded
-        .map(|priority| ThreadedPolling::enable(&args.interface, priority, args.poll_cpu))
-        .transpose()?;
+    let mut guard = Guard::attach(&mut storage, &args.config(), &args.interface)?;
+    // Declared after the guard, so restored before it detaches.
+    let mut knobs = knobs;
+    if !knobs.is_untouched() {
+        knobs.restore()?;
+    }
+    if let Some(priority) = args.threaded {
+        poll_in_threads(&mut knobs, priority, args.poll_cpu)?;
+    }
 
+    drop_capabilities(&[Need::Settings, Need::Scheduling])?;
+    let (sender, events) = channel();
+    forward(signals, sender.clone());
     let started = Instant::now();
+    let answers = Answers::new(&args.interface, started, counters_from(sender));
+    let _status = StatusServer::start(&args.interface, answers.clone())?;
+    if let Some(metrics) = metrics {
+        metrics.start(&args.interface, args.metrics_channels, started, answers)?;
+    }
+    guard_until_stopped(args, &mut guard, &events, started, &mut report, reload)
+}
+
+/// What the guard's thread is asked to do.
+enum Event {
+    Stop,
+    /// Read the settings again.
+    Reload,
+    /// Read the counters.
+    Read(Sender<Counters>),
+}
+
+fn guard_until_stopped(
+    args: &Args,
+    guard: &mut Guard<'_>,
+    events: &Receiver<Event>,
+    started: Instant,
+    report: &mut Report,
+    reload: impl Fn() -> anyhow::Result<Args>,
+) -> anyhow::Result<()> {
+    let mut args = args.clone();
+    let end = args.duration.map(|s| started + Duration::from_secs(s));
     let mut before = guard.counters()?;
     report.show(&args.interface, started.elapsed(), &before, &before)?;
+    let mut due = Instant::now() + args.interval();
     loop {
-        let left = args
-            .duration
-            .map(|s| Duration::from_secs(s).saturating_sub(started.elapsed()));
-        let stopped = wait(&stop, left.map_or(INTERVAL, |left| left.min(INTERVAL)));
-        guard.refresh()?;
-        let now = guard.counters()?;
-        report.show(&args.interface, started.elapsed(), &before, &now)?;
-        before = now;
-        if stopped || left.is_some_and(|left| left <= INTERVAL) {
+        let tick = Instant::now() + REFRESH;
+        let next = end.unwrap_or(due).min(due).min(tick);
+        let event = events.recv_timeout(next.saturating_duration_since(Instant::now()));
+        match event {
+            Ok(Event::Read(reply)) => {
+                // Whoever asked may have given up.
+                let _ = reply.send(guard.counters()?);
+                continue;
+            }
+            Ok(Event::Reload) => {
+                adopt(&mut args, guard, reload());
+                continue;
+            }
+            Ok(Event::Stop) | Err(_) => guard.refresh()?,
+        }
+        let now = Instant::now();
+        let stopped = !matches!(event, Err(RecvTimeoutError::Timeout));
+        let over = stopped || end.is_some_and(|end| end <= now);
+        if over || due <= now {
+            let counters = guard.counters()?;
+            report.show(&args.interface, started.elapsed(), &before, &counters)?;
+            before = counters;
+            due = now + args.interval();
+        }
+        if over {
             return Ok(());
         }
+    }
+}
+
+/// Takes over the settings that can change while the guard runs. A mistake
+/// leaves all as they are.
+fn adopt(args: &mut Args, guard: &mut Guard<'_>, new: anyhow::Result<Args>) {
+    let adopted = new.and_then(|new| {
+        guard.configure(&new.config())?;
+        Ok(new)
+    });
+    match adopted {
+        Ok(new) => {
+            eprintln!("plimsoll: settings read again");
+            if args.is_fixed_against(&new) {
+                eprintln!(
+                    "plimsoll: other settings than watermarks and interval changed: they take a new start"
+                );
+            }
+            args.high_watermark = new.high_watermark;
+            args.low_watermark = new.low_watermark;
+            args.interval_ms = new.interval_ms;
+        }
+        Err(error) => eprintln!("plimsoll: the settings stay as they were: {error:#}"),
+    }
+}
+
+/// Reads the counters through the guard's own thread.
+fn counters_from(guard: Sender<Event>) -> impl Fn() -> Option<Counters> + Send + 'static {
+    move || {
+        let (reply, counters) = channel();
+        guard.send(Event::Read(reply)).ok()?;
+        counters.recv_timeout(PATIENCE).ok()
     }
 }
 
@@ -101,22 +244,19 @@ fn parse_priority(text: &str) -> Result<Priority, String> {
     }
 }
 
-/// A channel that says something when the process is asked to end.
-fn stop_on_signals() -> anyhow::Result<Receiver<()>> {
-    let mut signals = Signals::new([SIGINT, SIGTERM]).context("cannot handle signals")?;
-    let (sender, receiver) = channel();
+/// Turns signals into events from now on.
+fn forward(mut signals: Signals, guard: Sender<Event>) {
     thread::spawn(move || {
-        for _ in &mut signals {
+        for signal in &mut signals {
+            let event = if signal == SIGHUP {
+                Event::Reload
+            } else {
+                Event::Stop
+            };
             // Nobody listens any more: the process is ending already.
-            let _ = sender.send(());
+            let _ = guard.send(event);
         }
     });
-    Ok(receiver)
-}
-
-/// Waits for `time`; true if asked to stop before.
-fn wait(stop: &Receiver<()>, time: Duration) -> bool {
-    !matches!(stop.recv_timeout(time), Err(RecvTimeoutError::Timeout))
 }
 
 enum Report {
@@ -166,15 +306,14 @@ impl Report {
 fn table(interface: &str, uptime: Duration, before: &Counters, now: &Counters) -> String {
     let all = now.all();
     let mut text = format!(
-        "plimsoll guard {interface}  up {} s  offered {}  discarded early {}\n\n{:<16}{:>14}{:>14}{:>14}{:>14}{:>12}\n",
+        "plimsoll guard {interface}  up {} s  offered {}  discarded early {}\n\n{:<16}{}{:>12}\n",
         uptime.as_secs(),
         all.offered(),
         all.discarded(),
         "kind",
-        "admitted",
-        "socket queue",
-        "accept queue",
-        "SYN queue",
+        Outcome::ALL
+            .map(|outcome| format!("{:>13}", outcome.name()))
+            .concat(),
         "offered/s",
     );
     for kind in Kind::ALL {
@@ -194,7 +333,7 @@ fn table(interface: &str, uptime: Duration, before: &Counters, now: &Counters) -
 fn columns(packets: &Packets) -> String {
     Outcome::ALL
         .iter()
-        .map(|outcome| format!("{:>14}", packets.count(*outcome)))
+        .map(|outcome| format!("{:>13}", packets.count(*outcome)))
         .collect()
 }
 
@@ -211,7 +350,7 @@ fn channel_table(channels: &[Channel]) -> String {
         let name = format!(
             "{} {}",
             channel.kind.name(),
-            std::net::SocketAddr::new(channel.address, channel.port)
+            SocketAddr::new(channel.address, channel.port)
         );
         let percent = u64::from(channel.occupancy) * 100 / u64::from(channel.capacity.max(1));
         text += &format!(

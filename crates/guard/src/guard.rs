@@ -32,6 +32,13 @@ pub struct Config {
     /// watermark. Lower means fewer, longer pauses; too low lets the consumer
     /// run dry before the next poll. Default: 50 %.
     pub low_watermark: Fraction,
+    /// Answer SYNs past a listener's SYN queue with SYN cookies, so that real
+    /// clients still connect. Without, or where `net.ipv4.tcp_syncookies` is 0,
+    /// such SYNs are discarded. Default: yes.
+    pub syn_cookies: bool,
+    /// Count what would be discarded or answered, and let everything pass.
+    /// Default: no.
+    pub observe: bool,
 }
 
 impl Default for Config {
@@ -39,6 +46,8 @@ impl Default for Config {
         Self {
             high_watermark: Fraction::from_percent(70),
             low_watermark: Fraction::from_percent(50),
+            syn_cookies: true,
+            observe: false,
         }
     }
 }
@@ -75,6 +84,7 @@ pub struct Guard<'obj> {
     link: Option<XdpLink>,
     program: Program<'obj>,
     started: Instant,
+    wants_cookies: bool,
 }
 
 impl<'obj> Guard<'obj> {
@@ -93,6 +103,7 @@ impl<'obj> Guard<'obj> {
             link: None,
             program,
             started: Instant::now(),
+            wants_cookies: false,
         };
         guard.configure(config)?;
         guard.refresh()?;
@@ -132,17 +143,26 @@ impl<'obj> Guard<'obj> {
             watermark(config.high_watermark).max(1),
             watermark(config.low_watermark),
         );
+        self.wants_cookies = config.syn_cookies;
+        self.program.set_observing(config.observe);
+        self.refresh_cookies();
         Ok(())
     }
 
+    fn refresh_cookies(&mut self) {
+        let cookies = self.wants_cookies && host::takes_syn_cookies();
+        self.program.set_cookies(cookies);
+    }
+
     /// Call once a second: lets the program's clock tick and takes over
-    /// changes of the host's addresses.
+    /// changes of the host's addresses and of its SYN cookie setting.
     ///
     /// # Errors
     ///
     /// The addresses cannot be read or stored.
     pub fn refresh(&mut self) -> Result<(), Error> {
         self.program.set_epoch(self.epoch());
+        self.refresh_cookies();
         self.program.set_local_addresses(&local_addresses()?)
     }
 
@@ -153,7 +173,7 @@ impl<'obj> Guard<'obj> {
     /// The maps cannot be read.
     pub fn counters(&mut self) -> Result<Counters, Error> {
         let idle_before = self.epoch().saturating_sub(CHANNEL_IDLE_EPOCHS);
-        let (channels, idle) = self.program.channels(idle_before)?;
+        let (channels, idle) = self.program.channels(idle_before);
         if channels.len() > CHANNELS_CROWDED {
             self.program.forget(&idle)?;
         }

@@ -19,6 +19,7 @@ use plimsoll_core::demux::Kind;
 use crate::address::Class;
 use crate::counters::{Channel, Packets, from_mapped, to_mapped};
 use crate::error::Error;
+use crate::mapped::{Mapped, Plain, read_struct};
 
 #[allow(
     missing_docs,
@@ -37,6 +38,8 @@ mod skeleton {
 
 use skeleton::{GuardSkel, GuardSkelBuilder, types};
 
+/// The first slot of a socket (guard.h).
+const SLOT_SOCKETS: u32 = Kind::ALL.len() as u32 + 2;
 /// Fills unused places for frequent addresses: multicast, so never looked for there.
 const UNUSED: [u32; 4] = [u32::MAX; 4];
 
@@ -53,6 +56,9 @@ impl Default for Storage {
 /// The program in the kernel.
 pub(crate) struct Program<'obj> {
     skeleton: GuardSkel<'obj>,
+    /// Slot `s` of CPU `c` is element `c * slots + s`.
+    channels: Mapped<types::channel>,
+    allowances: Mapped<types::allowance>,
 }
 
 impl fmt::Debug for Program<'_> {
@@ -70,11 +76,23 @@ impl<'obj> Program<'obj> {
         if let Some(bss) = open.maps.bss_data.as_deref_mut() {
             bss.settings.numa_nodes = numa_nodes;
         }
+        let cpus = libbpf_rs::num_possible_cpus().map_err(bpf("count CPUs"))?;
+        let cpus = u32::try_from(cpus).unwrap_or(u32::MAX);
+        let slots = open.maps.allowances.max_entries();
+        open.maps
+            .channels
+            .set_max_entries(slots.saturating_mul(cpus))
+            .map_err(bpf("size the channels"))?;
         let skeleton = open.load().map_err(bpf("load the BPF program"))?;
-        for slot in 1..skeleton.maps.channels.max_entries() {
+        // The last one released is the first one taken: small numbers first.
+        for slot in (SLOT_SOCKETS..slots).rev() {
             release_slot(&skeleton.maps.free_slots, slot)?;
         }
-        Ok(Self { skeleton })
+        Ok(Self {
+            channels: Mapped::of(&skeleton.maps.channels)?,
+            allowances: Mapped::of(&skeleton.maps.allowances)?,
+            skeleton,
+        })
     }
 
     pub(crate) fn fd(&self) -> BorrowedFd<'_> {
@@ -86,6 +104,16 @@ impl<'obj> Program<'obj> {
         let settings = self.settings();
         settings.high_watermark = high;
         settings.low_watermark = low;
+    }
+
+    /// Sets whether SYNs past a backlog are answered with cookies.
+    pub(crate) fn set_cookies(&mut self, cookies: bool) {
+        self.settings().cookies = cookies.into();
+    }
+
+    /// Sets whether verdicts are only counted.
+    pub(crate) fn set_observing(&mut self, observing: bool) {
+        self.settings().observing = observing.into();
     }
 
     /// Sets the time that marks packets from now on, in seconds.
@@ -152,55 +180,54 @@ impl<'obj> Program<'obj> {
     }
 
     /// The live channels, and the sockets idle since before `epoch`.
-    pub(crate) fn channels(&self, idle_before: u32) -> Result<(Vec<Channel>, Vec<Idle>), Error> {
+    pub(crate) fn channels(&self, idle_before: u32) -> (Vec<Channel>, Vec<Idle>) {
         let mut channels: BTreeMap<(Kind, u16, IpAddr), Channel> = BTreeMap::new();
         let mut idle = Vec::new();
-        for key in self.skeleton.maps.slots.keys() {
-            let Some(slot) = self
-                .skeleton
-                .maps
-                .slots
-                .lookup(&key, MapFlags::ANY)
-                .map_err(bpf("read a slot"))?
-            else {
-                continue;
-            };
-            let per_cpu = self
-                .skeleton
-                .maps
-                .channels
-                .lookup_percpu(&slot, MapFlags::ANY)
-                .map_err(bpf("read a channel"))?
-                .unwrap_or_default();
+        for slot in SLOT_SOCKETS..self.slots_end() {
             let mut last_epoch = 0;
-            for value in &per_cpu {
-                let seen: types::channel = read_struct(value);
+            let mut socket = 0;
+            for seen in self.seen(slot).filter(|seen| seen.socket != 0) {
+                socket = seen.socket;
                 last_epoch = last_epoch.max(seen.epoch);
                 merge(&mut channels, &seen);
             }
-            if last_epoch < idle_before {
-                idle.push(Idle {
-                    socket: read_struct(&key),
-                    slot: read_struct(&slot),
-                });
+            if socket != 0 && last_epoch < idle_before {
+                idle.push(Idle { socket, slot });
             }
         }
-        Ok((channels.into_values().collect(), idle))
+        (channels.into_values().collect(), idle)
+    }
+
+    /// What each CPU saw of a slot.
+    fn seen(&self, slot: u32) -> impl Iterator<Item = types::channel> + '_ {
+        let slots = self.allowances.len();
+        (slot as usize..self.channels.len())
+            .step_by(slots)
+            .map(|index| self.channels.get(index))
+    }
+
+    /// Past the highest slot that ever was taken. Two CPUs that take slots at
+    /// once may leave the mark one too low until the next one is taken.
+    fn slots_end(&self) -> u32 {
+        let bss = self.skeleton.maps.bss_data.as_deref();
+        let last = bss.map_or(0, |bss| bss.last_slot);
+        let slots = u32::try_from(self.allowances.len()).unwrap_or(u32::MAX);
+        last.saturating_add(2).min(slots)
     }
 
     /// Forgets idle sockets; their packets stay in the totals.
     pub(crate) fn forget(&mut self, idle: &[Idle]) -> Result<(), Error> {
-        let maps = &self.skeleton.maps;
-        let cpus = libbpf_rs::num_possible_cpus().map_err(bpf("count CPUs"))?;
-        let zero = vec![vec![0; size_of::<types::channel>()]; cpus];
         for Idle { socket, slot } in idle {
-            maps.slots
+            self.skeleton
+                .maps
+                .slots
                 .delete(&socket.to_ne_bytes())
                 .map_err(bpf("forget a socket"))?;
-            maps.channels
-                .update_percpu(&slot.to_ne_bytes(), &zero, MapFlags::ANY)
-                .map_err(bpf("clear a channel"))?;
-            release_slot(&maps.free_slots, *slot)?;
+            self.allowances.clear(*slot as usize);
+            for index in (*slot as usize..self.channels.len()).step_by(self.allowances.len()) {
+                self.channels.clear(index);
+            }
+            release_slot(&self.skeleton.maps.free_slots, *slot)?;
         }
         Ok(())
     }
@@ -272,41 +299,25 @@ fn merge(channels: &mut BTreeMap<(Kind, u16, IpAddr), Channel>, seen: &types::ch
             discarding: false,
             occupancy: 0,
             capacity: 0,
+            queued: 0,
         });
     channel.packets.add(&seen.packets);
     channel.discarding |= seen.discarding != 0;
     if seen.occupancy >= channel.occupancy {
         channel.occupancy = seen.occupancy;
         channel.capacity = seen.capacity;
+        channel.queued = seen.queued;
     }
 }
 
-/// A type that any bytes of its size are a value of.
-///
-/// # Safety
-///
-/// `repr(C)`, made of integers only.
-unsafe trait Plain: Copy {}
 // SAFETY: generated from structs of guard.h that hold integers only.
 unsafe impl Plain for types::totals {}
 // SAFETY: as above.
 unsafe impl Plain for types::channel {}
-// SAFETY: an integer.
-unsafe impl Plain for u32 {}
-// SAFETY: an integer.
-unsafe impl Plain for u64 {}
-
-fn read_struct<T: Plain>(bytes: &[u8]) -> T {
-    assert!(
-        bytes.len() >= size_of::<T>(),
-        "the kernel returns values of the map's own size"
-    );
-    // SAFETY: the length is checked, the read needs no alignment, and any
-    // bytes are a T.
-    unsafe { bytes.as_ptr().cast::<T>().read_unaligned() }
-}
+// SAFETY: as above.
+unsafe impl Plain for types::allowance {}
 
 /// Turns a libbpf error into [`Error::Bpf`].
-fn bpf(action: &'static str) -> impl Fn(libbpf_rs::Error) -> Error {
+pub(crate) fn bpf(action: &'static str) -> impl Fn(libbpf_rs::Error) -> Error {
     move |source| Error::Bpf { action, source }
 }
