@@ -112,10 +112,8 @@ pub(crate) fn on_load_host<T: Send>(
     Ok(stage.testbed.load().run_on_cpu(work)??)
 }
 
-/// A process of the test host that wants all the CPU it can get, at this nice
-/// level.
-pub(crate) fn compute_bound(stage: &Stage<'_>, nice: i8) -> Result<Process, Error> {
+/// A process of the test host that wants all the CPU it can get.
+pub(crate) fn compute_bound(stage: &Stage<'_>) -> Result<Process, Error> {
     let mut shell = stage.host().command("sh");
-    shell.args(["-c", "while :; do :; done"]).nice(nice);
-    Ok(shell.spawn()?)
+    Ok(shell.args(["-c", "while :; do :; done"]).spawn()?)
 }

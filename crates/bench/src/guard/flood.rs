@@ -149,7 +149,7 @@ fn beside_computation(
     window: std::time::Duration,
 ) -> Result<Bystander, Error> {
     let protector = stage.stock()?;
-    let _computing = compute_bound(stage, 0)?;
+    let _computing = compute_bound(stage)?;
     Ok(servers.flood(stage, protector, None, window)?.bystander)
 }
 

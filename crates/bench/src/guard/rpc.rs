@@ -92,7 +92,7 @@ fn mix(stage: &Stage<'_>, work_us: u64, window: Duration) -> Result<Run, Error> 
     };
     let _servers = [serve(PORTS[0])?, serve(PORTS[1])?];
     let mut meter = CpuMeter::start(stage.host().cpu())?;
-    let worker = compute_bound(stage, 0)?;
+    let worker = compute_bound(stage)?;
     meter.watch(worker.pid())?;
     thread::scope(|scope| {
         let clients = PORTS.map(|port| {
