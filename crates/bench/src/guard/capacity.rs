@@ -338,7 +338,9 @@ mod tests {
     #[test]
     fn the_capacity_is_not_below_what_was_discarded() {
         let mut points = points();
-        points[0].busy = 1.0;
+        for (point, busy) in points.iter_mut().zip([1.0, 0.9, 0.8]) {
+            point.busy = busy;
+        }
         assert_eq!(judge(&points), (5e6, Method::Extrapolated));
     }
 }
