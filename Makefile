@@ -1,6 +1,6 @@
 # What a newcomer types: `make demo` and `make test`. Both set up first.
 
-.PHONY: demo test setup build lint unit loom no-std mutants bench bench-core bench-guard bench-verdict clean
+.PHONY: demo test setup build lint unit loom no-std mutants bench bench-core bench-guard bench-verdict lab-snapshot clean
 
 CARGO ?= cargo
 
@@ -59,6 +59,10 @@ bench-verdict:
 bench-guard: setup bench-verdict
 	$(CARGO) build --release --locked
 	target/release/plimsoll bench guard --json target/bench/guard.json
+
+# Writes the table of all claims that the tests compare with: review the difference.
+lab-snapshot:
+	PLIMSOLL_RENEW_CLAIMS=1 $(CARGO) test --locked -p plimsoll-lab --test claims reviewed_table
 
 clean:
 	$(CARGO) clean

@@ -7,7 +7,7 @@
 //! running beside the servers in the test host.
 //!
 //! [`demo`] shows what Plimsoll is for; [`guard`] measures every figure that is
-//! promised of the guard. Both stand on the same parts: what protects
+//! promised of the guard; [`Flooded`] runs one case at a time. All stand on the same parts: what protects
 //! (`protection`, `nftables`, `guard_process`), what loads (`traffic`), what is
 //! measured meanwhile (`udp`, `figures`) and in which turns (`cases`).
 
@@ -15,6 +15,7 @@ mod cases;
 pub mod demo;
 mod error;
 mod figures;
+mod flooded;
 pub mod guard;
 mod guard_process;
 mod nftables;
@@ -25,4 +26,5 @@ mod web;
 
 pub use error::Error;
 pub use figures::{Bystander, HostCpu, Losses};
+pub use flooded::{FloodFigures, Flooded};
 pub use protection::Protection;

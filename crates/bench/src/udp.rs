@@ -19,7 +19,7 @@ use crate::traffic::{during, join, on_load_host, send, udp_flood};
 pub(crate) const SINK_PORT: u16 = 9;
 pub(crate) const ECHO_PORT: u16 = 7;
 /// The sink's work per packet: what a small real server does.
-const SINK_WORK: Duration = Duration::from_micros(2);
+pub(crate) const SINK_WORK: Duration = Duration::from_micros(2);
 /// What an operator of a busy UDP server sets; the kernel's default holds only
 /// about 50 frames of this link (see `plimsoll serve --help`).
 const SINK_RCVBUF_BYTES: usize = 4 << 20;

@@ -327,7 +327,8 @@ fn table(interface: &str, uptime: Duration, before: &Counters, now: &Counters) -
             );
         }
     }
-    text + &channel_table(&now.channels)
+    text.push_str(&channel_table(&now.channels));
+    text
 }
 
 fn columns(packets: &Packets) -> String {

@@ -9,6 +9,7 @@ mod blast;
 mod demo;
 mod guard;
 mod guard_commands;
+mod lab;
 mod output;
 mod probe;
 mod serve;
@@ -34,6 +35,7 @@ enum Command {
     Blast(blast::Args),
     Demo(demo::Args),
     Guard(guard_commands::Commands),
+    Lab(lab::Args),
     Probe(probe::Args),
     Serve(serve::Args),
 }
@@ -55,6 +57,7 @@ fn run() -> anyhow::Result<()> {
         Some(Command::Blast(args)) => blast::run(&args),
         Some(Command::Demo(args)) => demo::run(&args),
         Some(Command::Guard(args)) => guard_commands::run(&args),
+        Some(Command::Lab(args)) => lab::run(&args),
         Some(Command::Probe(args)) => probe::run(&args),
         Some(Command::Serve(args)) => serve::run(&args),
     }
@@ -104,7 +107,11 @@ fn exit_code(error: &anyhow::Error) -> ExitCode {
             Some(_) => 1,
             None => match error.downcast_ref::<plimsoll_bench::Error>() {
                 Some(error) if error.is_missing() => 3,
-                _ => 1,
+                Some(_) => 1,
+                None => match error.downcast_ref::<plimsoll_lab::Error>() {
+                    Some(error) if error.is_usage() => 2,
+                    _ => 1,
+                },
             },
         },
     })

@@ -88,6 +88,10 @@ impl Packets {
         }
     }
 
+    pub(crate) fn add_all(&mut self, other: &Self) {
+        self.add(&other.0);
+    }
+
     pub(crate) fn saturating_sub(&self, other: &Self) -> Self {
         Self(std::array::from_fn(|i| {
             self.0[i].saturating_sub(other.0[i])
@@ -127,6 +131,9 @@ pub struct Channel {
     pub capacity: u32,
     /// Datagrams in that queue; 0 for listeners.
     pub queued: u32,
+    /// CPU time that its packets cost the receiving CPUs so far, in nanoseconds:
+    /// its part, by packets, of what the meter measured.
+    pub charged_ns: u64,
 }
 
 #[cfg(test)]
@@ -145,6 +152,7 @@ impl Channel {
             occupancy: u32::from(port),
             capacity: 100,
             queued: 0,
+            charged_ns: 0,
         }
     }
 }
@@ -157,6 +165,10 @@ pub struct Counters {
     pub totals: [Packets; Kind::ALL.len()],
     /// The live channels, ordered by kind, port and address.
     pub channels: Vec<Channel>,
+    /// CPU time that each kind's packets cost so far, in nanoseconds, in the
+    /// order of [`Kind::ALL`]. All together are the network time measured.
+    #[serde(serialize_with = "serialize_charges")]
+    pub charged_ns: [u64; Kind::ALL.len()],
 }
 
 impl Counters {
@@ -202,6 +214,17 @@ fn serialize_totals<S: serde::Serializer>(
     let mut map = serializer.serialize_map(Some(totals.len()))?;
     for (kind, packets) in Kind::ALL.iter().zip(totals) {
         map.serialize_entry(kind.name(), packets)?;
+    }
+    map.end()
+}
+
+fn serialize_charges<S: serde::Serializer>(
+    charged_ns: &[u64; Kind::ALL.len()],
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
+    let mut map = serializer.serialize_map(Some(charged_ns.len()))?;
+    for (kind, ns) in Kind::ALL.iter().zip(charged_ns) {
+        map.serialize_entry(kind.name(), ns)?;
     }
     map.end()
 }
@@ -256,10 +279,12 @@ mod tests {
             occupancy: 0,
             capacity: 0,
             queued: 0,
+            charged_ns: 0,
         };
         let counters = Counters {
             totals,
             channels: vec![channel],
+            charged_ns: [0; Kind::ALL.len()],
         };
         assert_eq!(
             counters.retired(Kind::UdpSocket),

@@ -1,16 +1,24 @@
 //! The guard of one interface, from attachment to detachment.
 
+use std::collections::HashMap;
+use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 use nix::net::if_::if_nametoindex;
 use plimsoll_core::config::{ConfigError, Fraction};
+use plimsoll_core::demux::Kind;
 
 use crate::address::local_addresses;
+use crate::charges::Charges;
 use crate::counters::Counters;
 use crate::error::Error;
 use crate::host;
+use crate::meter::CpuReading;
 use crate::program::Program;
 pub use crate::program::Storage;
+use crate::protection::Protection;
+use crate::regulator::Regulator;
+use crate::shedding::SheddingConfig;
 use crate::xdp_link::XdpLink;
 
 /// Watermarks in the program are in 1/1024.
@@ -39,6 +47,15 @@ pub struct Config {
     /// Count what would be discarded or answered, and let everything pass.
     /// Default: no.
     pub observe: bool,
+    /// The part of each CPU's time that receiving may take before input is shed
+    /// by shares. Default: 85 %.
+    pub cpu_limit: Fraction,
+    /// The part of what is admitted then that protected traffic gets first.
+    /// Default: 30 %.
+    pub protected_share: Fraction,
+    /// A UDP socket gets no more packets while its last one would wait longer
+    /// than this for its consumer. Default: none, only the watermarks.
+    pub delay_target: Option<Duration>,
 }
 
 impl Default for Config {
@@ -48,6 +65,9 @@ impl Default for Config {
             low_watermark: Fraction::from_percent(50),
             syn_cookies: true,
             observe: false,
+            cpu_limit: Fraction::from_percent(85),
+            protected_share: Fraction::from_percent(30),
+            delay_target: None,
         }
     }
 }
@@ -73,6 +93,20 @@ impl Config {
                 allowed: "below high_watermark",
             });
         }
+        if self.cpu_limit == Fraction::NONE {
+            return Err(ConfigError {
+                field: "cpu_limit",
+                given: 0,
+                allowed: "more than nothing",
+            });
+        }
+        if self.delay_target.is_some_and(|target| target.is_zero()) {
+            return Err(ConfigError {
+                field: "delay_target",
+                given: 0,
+                allowed: "more than nothing",
+            });
+        }
         Ok(())
     }
 }
@@ -82,9 +116,12 @@ impl Config {
 pub struct Guard<'obj> {
     // Detached first, before the program's maps go.
     link: Option<XdpLink>,
-    program: Program<'obj>,
+    pub(crate) program: Program<'obj>,
+    /// Only while attached: without traffic there is nothing to regulate.
+    regulator: Option<Regulator>,
+    charges: Charges,
+    config: Config,
     started: Instant,
-    wants_cookies: bool,
 }
 
 impl<'obj> Guard<'obj> {
@@ -102,9 +139,12 @@ impl<'obj> Guard<'obj> {
         let mut guard = Self {
             link: None,
             program,
+            regulator: None,
+            charges: Charges::default(),
+            config: *config,
             started: Instant::now(),
-            wants_cookies: false,
         };
+        guard.protect(&Protection::default())?;
         guard.configure(config)?;
         guard.refresh()?;
         Ok(guard)
@@ -126,6 +166,8 @@ impl<'obj> Guard<'obj> {
             interface: interface.to_owned(),
         })?;
         let mut guard = Self::load(storage, config)?;
+        guard.regulator = Some(Regulator::start(interface)?);
+        guard.configure(config)?;
         guard.link = Some(XdpLink::attach(guard.program.fd(), interface, ifindex)?);
         Ok(guard)
     }
@@ -143,14 +185,24 @@ impl<'obj> Guard<'obj> {
             watermark(config.high_watermark).max(1),
             watermark(config.low_watermark),
         );
-        self.wants_cookies = config.syn_cookies;
+        self.config = *config;
         self.program.set_observing(config.observe);
+        self.program
+            .set_delay_targets(config.delay_target.is_some());
+        if let Some(regulator) = &mut self.regulator {
+            let shedding = SheddingConfig {
+                limit: config.cpu_limit,
+                guarantee: config.protected_share,
+            };
+            regulator.configure(shedding, config.delay_target);
+            self.program.set_shares(None);
+        }
         self.refresh_cookies();
         Ok(())
     }
 
     fn refresh_cookies(&mut self) {
-        let cookies = self.wants_cookies && host::takes_syn_cookies();
+        let cookies = self.config.syn_cookies && host::takes_syn_cookies();
         self.program.set_cookies(cookies);
     }
 
@@ -166,6 +218,51 @@ impl<'obj> Guard<'obj> {
         self.program.set_local_addresses(&local_addresses()?)
     }
 
+    /// Call every 10 to 50 ms: sheds input by shares while receiving takes more
+    /// of a CPU than it may, and keeps queues to the delay target. Returns what
+    /// the CPUs did, for a governor; nothing unless attached.
+    ///
+    /// # Errors
+    ///
+    /// The meter or the program's maps cannot be read.
+    pub fn regulate(&mut self) -> Result<Vec<CpuReading>, Error> {
+        match &mut self.regulator {
+            Some(regulator) => regulator.on_interval(&mut self.program),
+            None => Ok(Vec::new()),
+        }
+    }
+
+    /// Whether input is being shed by shares.
+    #[must_use]
+    pub fn is_shedding(&self) -> bool {
+        self.regulator.as_ref().is_some_and(Regulator::is_shedding)
+    }
+
+    /// Makes `protection` what is protected, instead of what was.
+    ///
+    /// # Errors
+    ///
+    /// There are more prefixes than fit.
+    pub fn protect(&mut self, protection: &Protection) -> Result<(), Error> {
+        self.program.set_protection(protection)
+    }
+
+    /// Tells sockets' owners apart, which changes as sockets come and go: call
+    /// it again after a while. What `owner` says of a kind, bound address and
+    /// port is the group whose share they have (`None`: one of their own), and
+    /// whether they are protected.
+    pub fn assign(&mut self, owner: impl Fn(Kind, IpAddr, u16) -> (Option<u64>, bool)) {
+        let mut groups = HashMap::new();
+        for (slot, kind, address, port) in self.program.sockets() {
+            let (group, protected) = owner(kind, address, port);
+            self.program.set_protected(slot, protected);
+            groups.extend(group.map(|group| (slot, group)));
+        }
+        if let Some(regulator) = &mut self.regulator {
+            regulator.set_groups(groups);
+        }
+    }
+
     /// Reads all counters. Forgets idle channels when there are too many.
     ///
     /// # Errors
@@ -179,7 +276,16 @@ impl<'obj> Guard<'obj> {
         }
         // After the channels, so that no channel holds more than its total.
         let totals = self.program.totals()?;
-        Ok(Counters { totals, channels })
+        let mut counters = Counters {
+            totals,
+            channels,
+            charged_ns: [0; Kind::ALL.len()],
+        };
+        if let Some(regulator) = &self.regulator {
+            let (network_ns, costs) = regulator.network_time()?;
+            self.charges.on_reading(&mut counters, network_ns, costs);
+        }
+        Ok(counters)
     }
 
     /// Runs the program on one frame `repeat` times (the kernel's test-run

@@ -16,8 +16,10 @@
 //! when missing ([`Error::is_missing`]).
 
 mod address;
+mod charges;
 pub mod check;
 mod counters;
+mod delay;
 mod error;
 mod guard;
 mod host;
@@ -29,6 +31,9 @@ mod owner;
 mod privileges;
 mod process;
 mod program;
+mod protection;
+mod regulator;
+mod shedding;
 pub mod status;
 mod threaded;
 mod xdp_link;
@@ -41,4 +46,6 @@ pub use meter::{CpuMeter, CpuReading};
 pub use owner::{Owner, OwnerProcess, Owners};
 pub use plimsoll_core::demux::Kind;
 pub use privileges::{Need, drop_capabilities};
+pub use protection::{Protection, Transport, parse_port};
+pub use shedding::SheddingConfig;
 pub use threaded::poll_in_threads;

@@ -120,15 +120,24 @@ impl CpuMeter {
     ///
     /// The map cannot be read.
     pub fn read(&mut self) -> Result<Vec<CpuReading>, Error> {
-        let (cpus, now_ns) = self.consistent()?;
-        let readings = (0..)
-            .zip(&cpus)
-            .filter(|(_, cpu)| cpu.since_ns != 0)
-            .map(|(number, cpu)| self.reading(number, cpu, now_ns))
-            .collect();
+        let readings = self.peek()?;
         let settings = &mut self.variables_mut().meter_settings;
         settings.generation = settings.generation.wrapping_add(1);
         Ok(readings)
+    }
+
+    /// As [`CpuMeter::read`], without a new beginning for `backlog_max`.
+    ///
+    /// # Errors
+    ///
+    /// The map cannot be read.
+    pub fn peek(&self) -> Result<Vec<CpuReading>, Error> {
+        let (cpus, now_ns) = self.consistent()?;
+        Ok((0..)
+            .zip(&cpus)
+            .filter(|(_, cpu)| cpu.since_ns != 0)
+            .map(|(number, cpu)| self.reading(number, cpu, now_ns))
+            .collect())
     }
 
     fn reading(&self, number: u32, cpu: &types::cpu, now_ns: u64) -> CpuReading {

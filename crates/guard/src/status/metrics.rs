@@ -259,6 +259,7 @@ mod tests {
         Counters {
             totals: [Packets::default(); Kind::ALL.len()],
             channels: ports.into_iter().map(channel).collect(),
+            charged_ns: [0; Kind::ALL.len()],
         }
     }
 

@@ -178,6 +178,7 @@ mod tests {
         Counters {
             totals,
             channels: channels.to_vec(),
+            charged_ns: [0; Kind::ALL.len()],
         }
     }
 

@@ -12,14 +12,17 @@ use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
+use ipnet::IpNet;
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use libbpf_rs::{MapCore, MapFlags, OpenObject, ProgramInput};
 use plimsoll_core::demux::Kind;
 
 use crate::address::Class;
-use crate::counters::{Channel, Packets, from_mapped, to_mapped};
+use crate::counters::{Channel, Outcome, Packets, from_mapped, to_mapped};
+use crate::delay::Queue;
 use crate::error::Error;
 use crate::mapped::{Mapped, Plain, read_struct};
+use crate::protection::{Protection, Transport};
 
 #[allow(
     missing_docs,
@@ -36,8 +39,16 @@ mod skeleton {
     include!(concat!(env!("OUT_DIR"), "/guard.skel.rs"));
 }
 
+#[cfg(test)]
+mod share_tests;
+
 use skeleton::{GuardSkel, GuardSkelBuilder, types};
 
+/// Bits of a protected port (guard.h).
+const PROTECTED_TCP: u8 = 1;
+const PROTECTED_UDP: u8 = 2;
+/// The slot of all protected traffic (guard.h).
+pub(crate) const SLOT_PROTECTED: u32 = Kind::ALL.len() as u32 + 1;
 /// The first slot of a socket (guard.h).
 const SLOT_SOCKETS: u32 = Kind::ALL.len() as u32 + 2;
 /// Fills unused places for frequent addresses: multicast, so never looked for there.
@@ -59,6 +70,7 @@ pub(crate) struct Program<'obj> {
     /// Slot `s` of CPU `c` is element `c * slots + s`.
     channels: Mapped<types::channel>,
     allowances: Mapped<types::allowance>,
+    protected_ports: Vec<u16>,
 }
 
 impl fmt::Debug for Program<'_> {
@@ -91,6 +103,7 @@ impl<'obj> Program<'obj> {
         Ok(Self {
             channels: Mapped::of(&skeleton.maps.channels)?,
             allowances: Mapped::of(&skeleton.maps.allowances)?,
+            protected_ports: Vec::new(),
             skeleton,
         })
     }
@@ -163,20 +176,147 @@ impl<'obj> Program<'obj> {
     /// Exact sums by kind.
     pub(crate) fn totals(&self) -> Result<[Packets; Kind::ALL.len()], Error> {
         let mut totals = [Packets::default(); Kind::ALL.len()];
-        let per_cpu = self
+        for counts in self.totals_by_cpu()? {
+            for (sum, packets) in totals.iter_mut().zip(&counts) {
+                sum.add_all(packets);
+            }
+        }
+        Ok(totals)
+    }
+
+    /// Sums by kind, for each CPU.
+    pub(crate) fn totals_by_cpu(&self) -> Result<Vec<[Packets; Kind::ALL.len()]>, Error> {
+        let by_cpu = self
             .skeleton
             .maps
             .totals
             .lookup_percpu(&0u32.to_ne_bytes(), MapFlags::ANY)
             .map_err(bpf("read the totals"))?
             .unwrap_or_default();
-        for value in &per_cpu {
+        let packets = |value: &Vec<u8>| {
             let counts: types::totals = read_struct(value);
-            for (sum, kind) in totals.iter_mut().zip(&counts.packets) {
+            let mut packets = [Packets::default(); Kind::ALL.len()];
+            for (sum, kind) in packets.iter_mut().zip(&counts.packets) {
                 sum.add(kind);
             }
+            packets
+        };
+        Ok(by_cpu.iter().map(packets).collect())
+    }
+
+    /// Packets that asked for a share so far, by slot, on one CPU.
+    pub(crate) fn demands(&self, cpu: u32) -> impl Iterator<Item = (u32, u64)> + '_ {
+        let first = cpu as usize * self.allowances.len();
+        (1..self.slots_end())
+            .map(move |slot| (slot, self.channels.get(first + slot as usize).demand))
+    }
+
+    /// The sockets that have slots: slot, kind, bound address and port.
+    pub(crate) fn sockets(&self) -> Vec<(u32, Kind, IpAddr, u16)> {
+        let socket = |slot| {
+            let seen = self.seen(slot).find(|seen| seen.socket != 0)?;
+            let kind = *Kind::ALL.get(usize::from(seen.kind))?;
+            Some((slot, kind, bound_address(&seen), seen.port))
+        };
+        (SLOT_SOCKETS..self.slots_end())
+            .filter_map(socket)
+            .collect()
+    }
+
+    /// Sheds by these packets per tick and CPU: for each slot named, and for
+    /// every other; or no longer.
+    pub(crate) fn set_shares(&mut self, shares: Option<(u32, &BTreeMap<u32, u32>)>) {
+        let none = BTreeMap::new();
+        let slots = shares.map_or(&none, |(_, slots)| slots);
+        for slot in 1..self.slots_end() {
+            let mut allowance = self.allowances.get(slot as usize);
+            let packets = slots.get(&slot).copied().unwrap_or(0);
+            if allowance.share_packets != packets {
+                allowance.share_packets = packets;
+                self.allowances.set(slot as usize, allowance);
+            }
         }
-        Ok(totals)
+        let settings = self.settings();
+        settings.share_packets = shares.map_or(0, |(others, _)| others);
+        settings.shedding = shares.is_some().into();
+    }
+
+    /// Marks a socket's packets as protected traffic.
+    pub(crate) fn set_protected(&mut self, slot: u32, protected: bool) {
+        let mut allowance = self.allowances.get(slot as usize);
+        if (allowance.protected != 0) != protected {
+            allowance.protected = protected.into();
+            self.allowances.set(slot as usize, allowance);
+        }
+    }
+
+    /// The queues of UDP sockets, by slot; their admissions on all CPUs.
+    pub(crate) fn queues(&self) -> impl Iterator<Item = (u32, Queue)> + '_ {
+        (SLOT_SOCKETS..self.slots_end()).filter_map(|slot| {
+            let mut queue = Queue::default();
+            let mut last_epoch = 0;
+            for seen in self.seen(slot).filter(|seen| seen.socket != 0) {
+                if Kind::ALL.get(usize::from(seen.kind)) != Some(&Kind::UdpSocket) {
+                    return None;
+                }
+                queue.admitted += seen.packets[Outcome::Admitted as usize];
+                if seen.epoch >= last_epoch {
+                    last_epoch = seen.epoch;
+                    queue.queued = seen.queued;
+                    queue.occupancy = seen.occupancy;
+                }
+            }
+            (last_epoch > 0).then_some((slot, queue))
+        })
+    }
+
+    /// Sets whether any socket has a limit.
+    pub(crate) fn set_delay_targets(&mut self, targets: bool) {
+        self.settings().delay_targets = targets.into();
+    }
+
+    /// Sets from which occupancy in bytes on a socket gets no more packets,
+    /// beside its watermark; 0: none.
+    pub(crate) fn set_limit(&mut self, slot: u32, bytes: u32) {
+        let mut allowance = self.allowances.get(slot as usize);
+        if allowance.limit_bytes != bytes {
+            allowance.limit_bytes = bytes;
+            self.allowances.set(slot as usize, allowance);
+        }
+    }
+
+    /// Makes `protection` what is protected, instead of what was.
+    pub(crate) fn set_protection(&mut self, protection: &Protection) -> Result<(), Error> {
+        let maps = &self.skeleton.maps;
+        let mut ports: BTreeMap<u16, u8> = BTreeMap::new();
+        for (transport, port) in &protection.ports {
+            *ports.entry(*port).or_default() |= match transport {
+                Transport::Tcp => PROTECTED_TCP,
+                Transport::Udp => PROTECTED_UDP,
+            };
+        }
+        let gone = self.protected_ports.iter().map(|port| (*port, 0));
+        for (port, protocols) in gone.chain(ports.iter().map(|(port, bits)| (*port, *bits))) {
+            maps.protected_ports
+                .update(&u32::from(port).to_ne_bytes(), &[protocols], MapFlags::ANY)
+                .map_err(bpf("protect a port"))?;
+        }
+        self.protected_ports = ports.into_keys().collect();
+        let old: Vec<_> = maps.protected_prefixes.keys().collect();
+        for key in old {
+            maps.protected_prefixes
+                .delete(&key)
+                .map_err(bpf("forget a protected prefix"))?;
+        }
+        for source in &protection.sources {
+            maps.protected_prefixes
+                .update(&prefix_key(source), &[1], MapFlags::ANY)
+                .map_err(bpf("protect a prefix"))?;
+        }
+        let settings = self.settings();
+        settings.protect_connections = protection.connections.into();
+        settings.protect_prefixes = (!protection.sources.is_empty()).into();
+        Ok(())
     }
 
     /// The live channels, and the sockets idle since before `epoch`.
@@ -212,7 +352,7 @@ impl<'obj> Program<'obj> {
         let bss = self.skeleton.maps.bss_data.as_deref();
         let last = bss.map_or(0, |bss| bss.last_slot);
         let slots = u32::try_from(self.allowances.len()).unwrap_or(u32::MAX);
-        last.saturating_add(2).min(slots)
+        last.max(SLOT_SOCKETS).saturating_add(2).min(slots)
     }
 
     /// Forgets idle sockets; their packets stay in the totals.
@@ -276,6 +416,23 @@ fn words(octets: [u8; 16]) -> [u32; 4] {
     words
 }
 
+fn bound_address(seen: &types::channel) -> IpAddr {
+    let mut octets = [0; 16];
+    for (bytes, word) in octets.chunks_exact_mut(4).zip(seen.local.words) {
+        bytes.copy_from_slice(&word.to_ne_bytes());
+    }
+    from_mapped(octets)
+}
+
+/// A prefix as the program's trie wants it: `struct prefix`.
+fn prefix_key(prefix: &IpNet) -> Vec<u8> {
+    let bits = match prefix {
+        IpNet::V4(v4) => 96 + u32::from(v4.prefix_len()),
+        IpNet::V6(v6) => v6.prefix_len().into(),
+    };
+    [&bits.to_ne_bytes()[..], &to_mapped(prefix.network())[..]].concat()
+}
+
 /// Adds what one CPU saw of one socket. A CPU that never saw it has no port.
 fn merge(channels: &mut BTreeMap<(Kind, u16, IpAddr), Channel>, seen: &types::channel) {
     if seen.port == 0 {
@@ -284,11 +441,7 @@ fn merge(channels: &mut BTreeMap<(Kind, u16, IpAddr), Channel>, seen: &types::ch
     let Some(kind) = Kind::ALL.get(usize::from(seen.kind)).copied() else {
         return;
     };
-    let mut octets = [0; 16];
-    for (bytes, word) in octets.chunks_exact_mut(4).zip(seen.local.words) {
-        bytes.copy_from_slice(&word.to_ne_bytes());
-    }
-    let address = from_mapped(octets);
+    let address = bound_address(seen);
     let channel = channels
         .entry((kind, seen.port, address))
         .or_insert(Channel {
@@ -300,6 +453,7 @@ fn merge(channels: &mut BTreeMap<(Kind, u16, IpAddr), Channel>, seen: &types::ch
             occupancy: 0,
             capacity: 0,
             queued: 0,
+            charged_ns: 0,
         });
     channel.packets.add(&seen.packets);
     channel.discarding |= seen.discarding != 0;
