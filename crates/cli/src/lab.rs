@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use anyhow::Context;
 use plimsoll_lab::{
     Cache, Catalogue, Document, Experiment, HostKind, Modelled, Options, RealPackets, Run,
-    SweepPlan, TracePlan, csv, html, range, table, trace, values,
+    SweepPlan, TracePlan, csv, html, profiles, range, table, trace, values,
 };
 
 use crate::output;
@@ -281,6 +281,7 @@ fn list(source: &Source) -> anyhow::Result<()> {
             experiment.profile
         );
     }
+    println!("Machine profiles: {}", profiles().join(", "));
     Ok(())
 }
 

@@ -34,7 +34,7 @@ pub use experiment::{
 pub use explain::explain;
 pub use host::{Figures, Host, Point};
 pub use html::html;
-pub use modelled::Modelled;
+pub use modelled::{Modelled, profiles};
 pub use runner::{Measured, Options, Run, Tally, run};
 pub use series::Series;
 pub use sweep::{SweepPlan, range};

@@ -8,6 +8,10 @@
 //! Every packet ends in exactly one counted outcome and every nanosecond of every
 //! CPU in exactly one account; both sums are checked in every run. The same seed
 //! gives the same outcome on every machine.
+//!
+//! Three parts of the papers are no matter of receiving and have models of their
+//! own: [`timers`] beside a workload, a [`transfer`] over a wide-area path, and the
+//! [`round_trip`] of a driver's variants.
 
 #![forbid(unsafe_code)]
 
@@ -15,15 +19,19 @@ mod agenda;
 mod consumer;
 mod error;
 mod host;
+mod intervals;
 pub mod outcome;
 mod packet;
 mod path;
 pub mod profile;
+pub mod round_trip;
 mod run;
 pub mod scenario;
 mod sim;
 mod source;
+pub mod timers;
 pub mod trace;
+pub mod transfer;
 
 pub use error::Error;
 pub use outcome::Outcome;

@@ -157,6 +157,9 @@ pub struct SourceOutcome {
     pub timeouts: u64,
     /// From the first packet of an exchange to its last.
     pub round_trip: Latency,
+    /// Of the first packets of its bursts: from reaching the adapter to the
+    /// consumer.
+    pub first_latency: Latency,
 }
 
 /// What a run measured.
@@ -244,8 +247,9 @@ impl Outcome {
     /// - `consumer.<name>.delivered_pps`, `.cpu_pct`, `.frames_hz`,
     ///   `.latency_<mean|stddev|min|p50|p90|p99|max>_us`;
     /// - `source.<name>.sent_pps`, `.lost_pps`, `.completed_hz`, `.timeouts_hz`,
-    ///   `.round_trip_<…>_us`;
-    /// - and those the path adds: `path.<name>`.
+    ///   `.round_trip_<…>_us`, `.first_latency_<…>_us` (of bursts);
+    /// - `path.taken_pps` (from receive rings), and those the path adds:
+    ///   `path.<name>`.
     #[must_use]
     pub fn measures(&self) -> Vec<(String, f64)> {
         let mut list = vec![
@@ -284,6 +288,8 @@ impl Outcome {
             list.push((format!("{name}.timeouts_hz"), self.rate(source.timeouts)));
             let round_trip = &source.round_trip;
             round_trip.measures(&format!("{name}.round_trip"), &mut list);
+            let first = &source.first_latency;
+            first.measures(&format!("{name}.first_latency"), &mut list);
         }
         let extra = self.extra.iter();
         list.extend(extra.map(|(name, value)| (format!("path.{name}"), *value)));

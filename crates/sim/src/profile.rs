@@ -171,6 +171,10 @@ pub const COSTS: &[(&str, &str)] = &[
         "deciding whether the watchdog must be started or stopped",
     ),
     (
+        "round_trip_rest",
+        "everything in a round trip between two hosts that no variant of the driver changes",
+    ),
+    (
         "segment_attach",
         "attaching the adapter's memory to the address space and detaching it, once",
     ),
@@ -301,7 +305,12 @@ pub struct Workload {
     pub median_us: f64,
     /// No time is longer.
     pub max_us: f64,
+    /// The part of the times above 100 µs.
+    pub above_100us_pct: f64,
+    /// The part of the times above 150 µs.
+    pub above_150us_pct: f64,
     /// Part of the trigger states by source: name and percent.
+    #[serde(default)]
     pub sources: BTreeMap<String, f64>,
     /// Where the numbers are from.
     pub source: String,
@@ -313,7 +322,17 @@ macro_rules! built_in {
     };
 }
 
-const BUILT_IN: &[(&str, &str)] = built_in!["decstation-3000-300", "sparcstation-20",];
+const BUILT_IN: &[(&str, &str)] = built_in![
+    "decstation-3000-300",
+    "decstation-3100",
+    "modern-veth",
+    "pentium2-300",
+    "pentium3-500",
+    "pentium3-550",
+    "rs6000-530",
+    "sparcstation-20",
+    "xeon-2660",
+];
 
 impl Profile {
     /// The names of the profiles that are built in.

@@ -88,6 +88,11 @@ fn build(profile: &Profile, scenario: &Scenario, seed: u64) -> Result<Sim, Error
         processes.push(add_consumer(profile, scenario, &mut host, index, consumer)?);
     }
     let sources = sources(scenario)?;
+    for (index, source) in scenario.sources.iter().enumerate() {
+        if let Traffic::Bursts { burst, .. } = source.traffic {
+            host.ledger.bursts[index] = burst;
+        }
+    }
     let mut path = path::build(profile, scenario, &host)?;
     path.start(&mut host);
     host.recorder = scenario.trace.map(|config| {
@@ -325,7 +330,8 @@ fn outcome(
     measured_ns: u64,
 ) -> Outcome {
     let grown = |count: fn(&Counts) -> u64| count(&after.counts) - count(&before.counts);
-    let mut extra = Vec::new();
+    let taken = grown(|counts| counts.taken) as f64 * 1e9 / measured_ns as f64;
+    let mut extra = vec![("taken_pps".to_owned(), taken)];
     sim.path.figures(&sim.host, &mut extra);
     let trace = sim.host.recorder.take().map(|recorder| recorder.trace);
     Outcome {
@@ -426,6 +432,7 @@ fn source_outcomes(
             completed: is.completed - was.completed,
             timeouts: is.timeouts - was.timeouts,
             round_trip: host.ledger.round_trips[index].latency(),
+            first_latency: host.ledger.first_latencies[index].latency(),
         }
     });
     made.collect()

@@ -141,6 +141,24 @@ impl Host {
         None
     }
 
+    /// Takes the next packet from a receive ring.
+    #[inline]
+    pub(crate) fn take(&mut self, adapter: usize, queue: usize) -> Option<Packet> {
+        let packet = self.adapters[adapter].rings[queue].packets.pop()?;
+        self.ledger.counts.taken += 1;
+        Some(packet)
+    }
+
+    /// Switches all interrupts of all adapters off.
+    pub(crate) fn disable_interrupts(&mut self) {
+        for adapter in &mut self.adapters {
+            adapter.transmit_enabled = false;
+            for ring in &mut adapter.rings {
+                ring.enabled = false;
+            }
+        }
+    }
+
     /// Raises the receive interrupt of a queue, if it is enabled.
     #[inline]
     pub(crate) fn interrupt_receive(&mut self, adapter: usize, queue: usize) {
@@ -254,14 +272,8 @@ impl Host {
         self.begin_transmission(adapter);
         if matches!(packet.kind, Kind::Datagram | Kind::Corrupt) {
             // Forwarded: it has reached whom it was for.
-            self.ledger.deliver();
-            let endpoint = &mut self.endpoints[usize::from(packet.to)];
-            endpoint.delivered += 1;
-            let latency = self.now - packet.arrived;
-            if self.ledger.measuring {
-                endpoint.latency.add(latency);
-            }
             self.record(What::Left, packet.tag, packet.source);
+            self.deliver(&packet);
             return;
         }
         let first = self.adapters[adapter].outbound.fly(packet, self.now);

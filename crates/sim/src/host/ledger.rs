@@ -13,6 +13,8 @@ pub(crate) struct Counts {
     /// Packets that came to an end, however.
     pub(crate) ended: u64,
     pub(crate) offered: u64,
+    /// Packets the host took from receive rings.
+    pub(crate) taken: u64,
     pub(crate) delivered: u64,
     pub(crate) transmitted: u64,
     pub(crate) interrupts: u64,
@@ -38,6 +40,10 @@ pub(crate) struct Ledger {
     pub(crate) counts: Counts,
     pub(crate) sources: Vec<SourceCounts>,
     pub(crate) round_trips: Vec<Times>,
+    /// Packets per burst, by source; 0 for those that send none.
+    pub(crate) bursts: Vec<u32>,
+    /// Of the first packets of bursts.
+    pub(crate) first_latencies: Vec<Times>,
     /// True once the warm-up is over.
     pub(crate) measuring: bool,
 }
@@ -48,6 +54,8 @@ impl Ledger {
             counts: Counts::default(),
             sources: vec![SourceCounts::default(); sources],
             round_trips: (0..sources).map(|_| Times::default()).collect(),
+            bursts: vec![0; sources],
+            first_latencies: (0..sources).map(|_| Times::default()).collect(),
             measuring: false,
         }
     }
@@ -61,11 +69,16 @@ impl Ledger {
         self.sources[usize::from(packet.source)].lost += 1;
     }
 
-    /// A packet served its purpose.
+    /// A packet served its purpose after `latency` ns on the host.
     #[inline]
-    pub(crate) fn deliver(&mut self) {
+    pub(crate) fn deliver(&mut self, packet: &Packet, latency: u64) {
         self.counts.ended += 1;
         self.counts.delivered += 1;
+        let source = usize::from(packet.source);
+        let burst = self.bursts[source];
+        if self.measuring && burst > 0 && packet.tag.is_multiple_of(burst) {
+            self.first_latencies[source].add(latency);
+        }
     }
 
     /// A packet came to an end that is neither goodput nor loss.

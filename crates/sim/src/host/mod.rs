@@ -110,7 +110,7 @@ pub(crate) enum Slot {
 }
 
 /// Timers a receive path may use.
-pub(crate) const PATH_TIMERS: usize = 40;
+pub(crate) const PATH_TIMERS: usize = 72;
 
 /// The machine.
 #[derive(Debug)]

@@ -277,8 +277,8 @@ impl Host {
     /// A consumer has finished with `packet`.
     #[inline]
     pub(crate) fn deliver(&mut self, packet: &Packet) {
-        self.ledger.deliver();
         let latency = self.now - packet.arrived;
+        self.ledger.deliver(packet, latency);
         let endpoint = &mut self.endpoints[usize::from(packet.to)];
         endpoint.delivered += 1;
         if self.ledger.measuring {

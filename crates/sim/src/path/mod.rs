@@ -5,14 +5,25 @@
 //! that Plimsoll makes (what to poll next, when to stop input, how long to hold
 //! an interrupt off) are made by `plimsoll-core` here as everywhere.
 
+mod adaptive_holdoff;
 mod batched;
+mod busy_polling;
 mod channels;
 mod early_demux;
+mod fixed_holdoff;
+mod governed_guard;
+mod high_level;
+mod hip;
 mod lazy;
 mod ni_lrp;
+mod overload_disable;
+mod point_polling;
 mod polling_thread;
+mod polling_watchdog;
 mod soft_lrp;
+mod soft_timer_polling;
 mod stages;
+mod timed_polling;
 
 use plimsoll_core::soft_timer::TriggerSource;
 
@@ -95,48 +106,82 @@ pub(crate) fn build(
     scenario: &Scenario,
     host: &Host,
 ) -> Result<Box<dyn Path>, Error> {
-    let user = scenario.path.name();
+    let config = &scenario.path;
+    let user = config.name();
     let costs = stages::Costs::load(profile, user)?;
     let cost = |name| profile.cost(name, user);
-    let options = batched::Options {
-        batch: u32::MAX,
-        receive_first: false,
-        protocol_thread: false,
-        detour: 0,
-    };
-    Ok(match &scenario.path {
-        PathConfig::InterruptPerPacket {} => Box::new(batched::Batched::new(
+    let nanos = crate::source::nanos;
+    Ok(match config {
+        PathConfig::InterruptPerPacket {}
+        | PathConfig::BatchedInterrupts { .. }
+        | PathConfig::PollingThread { disabled: true, .. } => {
+            let options = batched_options(profile, config)?;
+            Box::new(batched::Batched::new(costs, options))
+        }
+        PathConfig::PollingThread { .. } | PathConfig::RateSwitched { .. } => Box::new(
+            polling_thread::PollingThread::new(profile, config, costs, host)?,
+        ),
+        PathConfig::OverloadDisable {
+            share_pct,
+            period_ms,
+            samples,
+        } => Box::new(overload_disable::OverloadDisable::new(
             costs,
-            batched::Options {
-                batch: 1,
-                ..options
-            },
-        )),
-        PathConfig::BatchedInterrupts {
-            receive_first,
-            protocol_thread,
-        } => Box::new(batched::Batched::new(
-            costs,
-            batched::Options {
-                receive_first: *receive_first,
-                protocol_thread: *protocol_thread,
-                ..options
-            },
-        )),
-        PathConfig::PollingThread { disabled: true, .. } => Box::new(batched::Batched::new(
-            costs,
-            batched::Options {
-                protocol_thread: true,
-                detour: cost("poll_pass")?,
-                ..options
-            },
-        )),
-        PathConfig::PollingThread { .. } => Box::new(polling_thread::PollingThread::new(
-            profile,
-            &scenario.path,
-            costs,
-            host,
+            (*share_pct, *period_ms),
+            *samples,
+            host.cpus.len(),
         )?),
+        PathConfig::FixedHoldoff { holdoff_us } => {
+            Box::new(fixed_holdoff::FixedHoldoff::new(costs, nanos(*holdoff_us)))
+        }
+        PathConfig::AdaptiveHoldoff { .. } => {
+            Box::new(adaptive_holdoff::AdaptiveHoldoff::new(costs, config)?)
+        }
+        PathConfig::BusyPolling {} => {
+            Box::new(busy_polling::BusyPolling::new(costs, cost("poll_pass")?))
+        }
+        PathConfig::PeriodicPolling { .. } | PathConfig::ClockedInterrupts { .. } => {
+            let options = timed_options(profile, config)?;
+            Box::new(timed_polling::TimedPolling::new(costs, options))
+        }
+        PathConfig::CodePointPolling { .. } | PathConfig::FreebsdPolling { .. } => {
+            let options = point_options(profile, config)?;
+            Box::new(point_polling::PointPolling::new(costs, options))
+        }
+        PathConfig::PollingWatchdog {
+            interval_us,
+            poll_us,
+        } => Box::new(polling_watchdog::PollingWatchdog::new(
+            costs,
+            nanos(*interval_us),
+            nanos(*poll_us),
+            cost("poll_pass")?,
+        )),
+        PathConfig::Hip {
+            threshold_pps,
+            interval_min_us,
+            buffers,
+        } => Box::new(hip::Hip::new(
+            costs,
+            (*threshold_pps, nanos(*interval_min_us)),
+            *buffers,
+            cost("poll_pass")?,
+        )),
+        PathConfig::SoftTimerPolling { quota } => {
+            let timer_costs = soft_timer_polling::TimerCosts {
+                check: cost("timer_check")?,
+                event: cost("timer_event")?,
+                poll_pass: cost("poll_pass")?,
+            };
+            let hz = u64::from(profile.clock_hz);
+            Box::new(soft_timer_polling::SoftTimerPolling::new(
+                costs,
+                timer_costs,
+                *quota,
+                hz,
+            )?)
+        }
+        PathConfig::HighLevel {} => Box::new(high_level::HighLevel::new(costs)),
         PathConfig::EarlyDemux {} => Box::new(early_demux::EarlyDemux::new(
             costs,
             cost("demux")?,
@@ -144,9 +189,66 @@ pub(crate) fn build(
         )),
         PathConfig::SoftLrp {} => Box::new(soft_lrp::SoftLrp::new(costs, cost("demux")?, host)?),
         PathConfig::NiLrp {} => Box::new(ni_lrp::NiLrp::new(costs, cost("adapter_demux")?, host)?),
-        other => {
-            let allowed = "a path that is built in";
-            return Err(Error::scenario("path.kind", other.name(), allowed));
+        PathConfig::GovernedGuard { .. } => Box::new(governed_guard::GovernedGuard::new(
+            profile, config, costs, host,
+        )?),
+    })
+}
+
+fn batched_options(profile: &Profile, config: &PathConfig) -> Result<batched::Options, Error> {
+    let options = batched::Options {
+        batch: u32::MAX,
+        receive_first: false,
+        protocol_thread: false,
+        detour: 0,
+    };
+    Ok(match *config {
+        PathConfig::BatchedInterrupts {
+            receive_first,
+            protocol_thread,
+        } => batched::Options {
+            receive_first,
+            protocol_thread,
+            ..options
+        },
+        PathConfig::PollingThread { .. } => batched::Options {
+            protocol_thread: true,
+            detour: profile.cost("poll_pass", config.name())?,
+            ..options
+        },
+        _ => batched::Options {
+            batch: 1,
+            ..options
+        },
+    })
+}
+
+fn timed_options(profile: &Profile, config: &PathConfig) -> Result<timed_polling::Options, Error> {
+    let (interval_us, quota, interrupts) = match *config {
+        PathConfig::PeriodicPolling { interval_us, quota } => {
+            (interval_us, quota.unwrap_or(u32::MAX), false)
         }
+        PathConfig::ClockedInterrupts { rate_hz } => (1e6 / rate_hz, u32::MAX, true),
+        _ => unreachable!("asked for these two only"),
+    };
+    Ok(timed_polling::Options {
+        interval: crate::source::nanos(interval_us).max(1),
+        quota,
+        interrupts,
+        poll_pass: profile.cost("poll_pass", config.name())?,
+    })
+}
+
+fn point_options(profile: &Profile, config: &PathConfig) -> Result<point_polling::Options, Error> {
+    let (interval_us, burst, ticks) = match *config {
+        PathConfig::CodePointPolling { interval_us } => (interval_us, u32::MAX, false),
+        PathConfig::FreebsdPolling { burst } => (0.0, burst, true),
+        _ => unreachable!("asked for these two only"),
+    };
+    Ok(point_polling::Options {
+        interval: crate::source::nanos(interval_us),
+        ticks,
+        burst,
+        poll_pass: profile.cost("poll_pass", config.name())?,
     })
 }

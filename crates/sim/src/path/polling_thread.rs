@@ -1,5 +1,6 @@
 //! Mogul & Ramakrishnan's polling thread (BL-22 to 26, 29, 30): interrupts only
-//! start polling, and each ingredient can be left out.
+//! start polling, and each ingredient can be left out. With a clock in place of
+//! interrupts at high rates it is the 4.3BSD terminal driver (BL-19).
 //!
 //! **Rules.** The handler notes that its device wants service, wakes the polling
 //! thread of its CPU, and returns with the interrupt off. The thread goes round
@@ -18,14 +19,15 @@ use plimsoll_core::config::Fraction;
 use plimsoll_core::cpu_limit::{Change as LimitChange, CpuLimit, CpuLimitConfig};
 use plimsoll_core::feedback::{Change, Feedback, FeedbackConfig, QueueId, Watermarks};
 use plimsoll_core::poll::{
-    Direction, Directions, Driver, Interrupts, Poller, PollerConfig, Response, SourceId, SourceSet,
-    Turn,
+    Direction, Directions, Driver, Initiation, Interrupts, Poller, PollerConfig, Response,
+    SourceId, SourceSet, Turn,
 };
 use plimsoll_core::quota::{Quota, QuotaConfig};
 
 use super::stages::{Costs, TransmitService, receive_from_socket};
 use super::{Path, Received};
 use crate::Error;
+use crate::agenda::NEVER;
 use crate::host::{Body, Cx, EndpointRole, Host, LineKind, Queued, Step, Thread, or_never};
 use crate::profile::Profile;
 use crate::scenario::{CycleLimit, Feedback as FeedbackSettings, PathConfig, Watermark};
@@ -68,6 +70,7 @@ pub(super) struct PollingThread {
     costs: Costs,
     poll_pass: u64,
     quota: Option<u32>,
+    initiation: Initiation,
     wait_while_active: bool,
     cpus: Vec<PerCpu>,
     /// By line: steps of the handler done.
@@ -94,6 +97,9 @@ struct Tuner {
 const TIMER_FEEDBACK: usize = 0;
 const TIMER_TUNE: usize = 1;
 const TIMER_LIMIT: usize = 2;
+const TIMER_WAKE: usize = TIMER_LIMIT + 32;
+/// The rate is judged over this span.
+const RATE_WINDOW: Duration = Duration::from_millis(10);
 /// The tuner compares intervals of this length.
 const TUNE_INTERVAL_NS: u64 = 20_000_000;
 
@@ -104,21 +110,33 @@ impl PollingThread {
         costs: Costs,
         host: &Host,
     ) -> Result<Self, Error> {
-        let PathConfig::PollingThread {
-            quota,
-            feedback,
-            cycle_limit,
-            tune_quota,
-            queue_while_active,
-            ..
-        } = *config
-        else {
-            unreachable!("made for this path only");
+        let (quota, feedback, cycle_limit, tune_quota, queue_while_active) = match *config {
+            PathConfig::PollingThread {
+                quota,
+                feedback,
+                cycle_limit,
+                tune_quota,
+                queue_while_active,
+                ..
+            } => (quota, feedback, cycle_limit, tune_quota, queue_while_active),
+            _ => (None, None, None, false, true),
+        };
+        let initiation = match *config {
+            PathConfig::RateSwitched {
+                threshold_pps,
+                interval_us,
+            } => Initiation::ClockAboveRate {
+                period: Duration::from_nanos((interval_us * 1e3) as u64),
+                window: RATE_WINDOW,
+                packets: ((threshold_pps * RATE_WINDOW.as_secs_f64()) as u32).max(1),
+            },
+            _ => Initiation::Interrupt,
         };
         let mut made = Self {
             costs,
             poll_pass: profile.cost("poll_pass", config.name())?,
             quota,
+            initiation,
             wait_while_active: !queue_while_active,
             cpus: Vec::new(),
             handlers: Vec::new(),
@@ -195,6 +213,7 @@ impl PollingThread {
         let config = PollerConfig {
             receive_quota: self.quota.unwrap_or(u32::MAX),
             transmit_quota: self.quota.unwrap_or(u32::MAX),
+            initiation: self.initiation,
             ..PollerConfig::default()
         };
         let poller = Poller::new(config, host.instant()).map_err(Error::core("the poller"))?;
@@ -392,8 +411,7 @@ impl PollingThread {
         if handled >= turn.quota || self.cpus[cpu].inhibited {
             return None;
         }
-        let ring = &mut host.adapters[source.adapter].rings[source.queue];
-        let packet = ring.packets.pop()?;
+        let packet = host.take(source.adapter, source.queue)?;
         let cost = self.costs.receive + host.protocol_cost(&packet);
         host.threads[thread].hand = Some(packet);
         let handled = handled + 1;
@@ -479,6 +497,10 @@ impl Path for PollingThread {
             match self.cpus[cpu].phase {
                 Phase::Ask => {
                     let Some(turn) = self.cpus[cpu].poller.poll_next(host.instant()) else {
+                        let wakeup = or_never(self.cpus[cpu].poller.next_wakeup());
+                        if wakeup != NEVER {
+                            host.set_path_timer(TIMER_WAKE + cpu, wakeup.max(host.now + 1));
+                        }
                         return Step::Done;
                     };
                     self.enter(host, cpu);
@@ -537,6 +559,7 @@ impl Path for PollingThread {
                 }
             }
             TIMER_TUNE => self.tune(host),
+            TIMER_WAKE.. => host.wake(self.cpus[timer - TIMER_WAKE].thread),
             _ => {
                 let cpu = timer - TIMER_LIMIT;
                 if let Some(limit) = &mut self.host_limit {
@@ -577,8 +600,9 @@ fn cpu_limit(settings: CycleLimit, cpus: usize) -> Result<CpuLimit, Error> {
         limit: Fraction::from_ppm((settings.share_pct * 1e4) as u32),
         period: Duration::from_nanos((settings.period_ms * 1e6) as u64),
         cpus,
-        // The paper forgets what a turn used beyond the limit.
-        debt_periods: if settings.count_interrupts { 4 } else { 0 },
+        // The paper forgets what a turn used beyond the limit; the least the core
+        // remembers is one limit.
+        debt_periods: if settings.count_interrupts { 10 } else { 1 },
     };
     let start = plimsoll_core::time::Instant::ZERO;
     CpuLimit::new(config, start).map_err(Error::core("the cycle limit"))

@@ -3,7 +3,7 @@
 
 use super::Received;
 use crate::Error;
-use crate::host::{Body, Cx, Host, Queued, Step, Thread};
+use crate::host::{Body, Cx, Host, LineKind, Queued, Step, Thread};
 use crate::outcome::Place;
 use crate::packet::Packet;
 use crate::profile::Profile;
@@ -188,7 +188,7 @@ impl ReceiveHandler {
                     finish(host, packet);
                 }
                 if *taken < batch
-                    && let Some(packet) = host.adapters[adapter].rings[queue].packets.pop()
+                    && let Some(packet) = host.take(adapter, queue)
                 {
                     *taken += 1;
                     let (kept, cost) = take(host, packet);
@@ -210,6 +210,8 @@ impl ReceiveHandler {
 #[derive(Clone, Debug)]
 pub(super) struct TransmitHandler {
     costs: Costs,
+    /// The receive interrupt serves this direction as well.
+    shared: bool,
     /// By adapter.
     phases: Vec<TransmitPhase>,
 }
@@ -226,6 +228,7 @@ impl TransmitHandler {
     pub(super) fn new(costs: Costs) -> Self {
         Self {
             costs,
+            shared: false,
             phases: Vec::new(),
         }
     }
@@ -239,9 +242,9 @@ impl TransmitHandler {
         let phase = &mut self.phases[adapter];
         match phase {
             TransmitPhase::Entry => {
-                host.ledger.counts.interrupts += 1;
+                host.ledger.counts.interrupts += u64::from(!self.shared);
                 *phase = TransmitPhase::Work(TransmitService::default());
-                Step::Kernel(self.costs.enter)
+                Step::Kernel(if self.shared { 0 } else { self.costs.enter })
             }
             TransmitPhase::Work(service) => {
                 let mut hand = host.lines[cx.line].hand.take();
@@ -251,11 +254,13 @@ impl TransmitHandler {
                     return step;
                 }
                 *phase = TransmitPhase::Exit;
-                Step::Kernel(self.costs.exit)
+                Step::Kernel(if self.shared { 0 } else { self.costs.exit })
             }
             TransmitPhase::Exit => {
                 *phase = TransmitPhase::Entry;
-                host.enable_transmit(adapter);
+                if !self.shared {
+                    host.enable_transmit(adapter);
+                }
                 Step::Done
             }
         }
@@ -316,5 +321,160 @@ impl ProtocolThread {
         let cost = host.protocol_cost(&packet);
         host.threads[thread].hand = Some(packet);
         Step::Kernel(cost)
+    }
+}
+
+/// A visit to all adapters by a handler that was not called for by their
+/// interrupts: takes packets to the IP queue and does transmit work.
+#[derive(Clone, Debug, Default)]
+pub(super) struct PollVisit {
+    stage: VisitStage,
+    transmit: TransmitService,
+    /// Packets found in this visit.
+    pub(super) found: u32,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+enum VisitStage {
+    #[default]
+    Begin,
+    /// At a queue of an adapter, after so many packets of it.
+    Ring {
+        adapter: usize,
+        queue: usize,
+        taken: u32,
+    },
+    Transmit {
+        adapter: usize,
+    },
+}
+
+impl PollVisit {
+    /// Its next step. Takes at most `quota` packets per queue of the CPU of `cx`.
+    /// [`Step::Done`]: the visit is over, and the next call begins another.
+    pub(super) fn step(
+        &mut self,
+        host: &mut Host,
+        cx: Cx,
+        costs: &Costs,
+        quota: u32,
+        poll_pass: u64,
+    ) -> Step {
+        loop {
+            match self.stage {
+                VisitStage::Begin => {
+                    host.ledger.counts.polls += 1;
+                    self.found = 0;
+                    self.stage = VisitStage::Ring {
+                        adapter: 0,
+                        queue: 0,
+                        taken: 0,
+                    };
+                    return Step::Kernel(poll_pass);
+                }
+                VisitStage::Ring {
+                    adapter,
+                    queue,
+                    taken,
+                } => {
+                    if let Some(packet) = host.lines[cx.line].hand.take() {
+                        to_ip_queue(host, cx.cpu, packet);
+                    }
+                    let ring = &host.adapters[adapter].rings[queue];
+                    if taken < quota
+                        && ring.cpu == cx.cpu
+                        && let Some(packet) = host.take(adapter, queue)
+                    {
+                        host.lines[cx.line].hand = Some(packet);
+                        self.found += 1;
+                        self.stage = VisitStage::Ring {
+                            adapter,
+                            queue,
+                            taken: taken + 1,
+                        };
+                        return Step::Kernel(costs.receive + costs.queue);
+                    }
+                    self.stage = after(host, adapter, queue);
+                }
+                VisitStage::Transmit { adapter } => {
+                    if adapter >= host.adapters.len() || cx.cpu != 0 {
+                        self.stage = VisitStage::Begin;
+                        return Step::Done;
+                    }
+                    let mut hand = host.lines[cx.line].hand.take();
+                    let step = self.transmit.step(host, adapter, &mut hand, u32::MAX);
+                    host.lines[cx.line].hand = hand;
+                    if step != Step::Done {
+                        return step;
+                    }
+                    self.transmit.reset();
+                    self.stage = VisitStage::Transmit {
+                        adapter: adapter + 1,
+                    };
+                }
+            }
+        }
+    }
+}
+
+/// What is visited after a queue.
+fn after(host: &Host, adapter: usize, queue: usize) -> VisitStage {
+    if queue + 1 < host.adapters[adapter].rings.len() {
+        VisitStage::Ring {
+            adapter,
+            queue: queue + 1,
+            taken: 0,
+        }
+    } else if adapter + 1 < host.adapters.len() {
+        VisitStage::Ring {
+            adapter: adapter + 1,
+            queue: 0,
+            taken: 0,
+        }
+    } else {
+        VisitStage::Transmit { adapter: 0 }
+    }
+}
+
+/// What interrupt-driven hosts share behind the receive handler: software
+/// interrupts and transmit interrupts.
+#[derive(Clone, Debug)]
+pub(super) struct Behind {
+    pub(super) costs: Costs,
+    transmit: TransmitHandler,
+    soft: Vec<SoftInterrupt>,
+}
+
+impl Behind {
+    pub(super) fn new(costs: Costs) -> Self {
+        Self {
+            costs,
+            transmit: TransmitHandler::new(costs),
+            soft: Vec::new(),
+        }
+    }
+
+    pub(super) fn start(&mut self, host: &Host) {
+        self.transmit.start(host);
+        self.soft = vec![SoftInterrupt::default(); host.cpus.len()];
+    }
+
+    /// One interrupt serves both directions: that of transmission costs nothing
+    /// of its own.
+    pub(super) fn shared(mut self) -> Self {
+        self.transmit.shared = true;
+        self
+    }
+
+    /// The next step of a transmit or software interrupt's handler.
+    pub(super) fn line(&mut self, host: &mut Host, cx: Cx, kind: LineKind) -> Step {
+        match kind {
+            LineKind::Transmit { adapter } => self.transmit.step(host, cx, adapter),
+            LineKind::Soft => {
+                let dispatch = self.costs.soft_dispatch;
+                self.soft[cx.cpu].step(host, cx, dispatch).0
+            }
+            _ => Step::Done,
+        }
     }
 }
