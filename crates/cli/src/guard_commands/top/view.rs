@@ -174,7 +174,7 @@ fn fullness(channel: &ChannelStatus) -> f64 {
 
 fn bar(full: f64) -> String {
     let cells = (full * BAR_CELLS as f64).round() as usize;
-    "█".repeat(cells) + &"░".repeat(BAR_CELLS - cells)
+    ["█".repeat(cells), "░".repeat(BAR_CELLS - cells)].concat()
 }
 
 /// A rate in few places: 950, 12.3k, 4.56M.
