@@ -29,6 +29,8 @@ use crate::udp::{SINK_PORT, start_sink};
 const OPTION: &str = "--cpu-limit";
 /// Percent of the CPU.
 const LIMITS: [u32; 3] = [30, 50, 70];
+/// The limit that is none.
+const NO_LIMIT: u32 = 100;
 const FLOODS: [(LimitTarget, u64); 5] = [
     (LimitTarget::ClosedPort, 300_000),
     (LimitTarget::ClosedPort, 1_000_000),
@@ -75,8 +77,8 @@ pub struct CpuLimit {
 /// One load under one limit: medians over the runs.
 #[derive(Clone, Debug, Serialize)]
 pub struct CpuLimitCase {
-    /// Percent of the CPU; none: the guard without a limit.
-    pub limit_percent: Option<u32>,
+    /// Percent of the CPU; 100: no limit.
+    pub limit_percent: u32,
     /// Where the flood went.
     pub target: LimitTarget,
     /// Flood, packets/s.
@@ -89,8 +91,8 @@ pub struct CpuLimitCase {
     pub app_percent: f64,
 }
 
-/// A limit in percent, if any, and a flood with its rate in packets/s.
-type Load = (Option<u32>, LimitTarget, u64);
+/// A limit in percent, and a flood with its rate in packets/s.
+type Load = (u32, LimitTarget, u64);
 
 #[derive(Clone, Copy, Debug)]
 struct Run {
@@ -121,7 +123,7 @@ pub(super) fn run(bench: &mut Bench<'_>) -> Result<Outcome, Error> {
     if !GuardProcess::has_option(stage.host(), stage.program, OPTION)? {
         return Err(Error::MissingOption { option: OPTION });
     }
-    let limits = [None].into_iter().chain(LIMITS.map(Some));
+    let limits = [NO_LIMIT].into_iter().chain(LIMITS);
     let loads: Vec<Load> = limits
         .flat_map(|limit| FLOODS.map(|(target, rate)| (limit, target, rate)))
         .collect();
@@ -133,8 +135,7 @@ pub(super) fn run(bench: &mut Bench<'_>) -> Result<Outcome, Error> {
     for round in 1..=plan.runs {
         for case in &mut cases.0 {
             let (limit, target, rate_pps) = case.load;
-            let limit_name = limit.map_or("no limit".to_owned(), |limit| format!("{limit} %"));
-            let what = format!("{limit_name}, {rate_pps} packets/s, {}", target.name());
+            let what = format!("limit {limit} %, {rate_pps} packets/s, {}", target.name());
             bench.say(Part::CpuLimit, round, &what);
             case.runs
                 .push(flood(&stage, &meter, case.load, plan.window)?);
@@ -149,8 +150,7 @@ fn flood(
     (limit, target, rate_pps): Load,
     window: Duration,
 ) -> Result<Run, Error> {
-    let arguments = limit.map(|limit| [OPTION.to_owned(), limit.to_string()]);
-    let guard = stage.guard(arguments.as_slice().as_flattened())?;
+    let guard = stage.guard(&[OPTION.to_owned(), limit.to_string()])?;
     let spec = udp_flood(stage, target.port(), Schedule::Fixed { rate_pps });
     let (flood, cpu) = during(stage, Some(&spec), || {
         let before = meter.snapshot();
@@ -174,7 +174,7 @@ impl Outcome {
     /// Floods whose network work would take more than the limit if it might.
     fn exceeding(&self, limit: u32) -> impl Iterator<Item = (LimitTarget, u64)> {
         FLOODS.into_iter().filter(move |&(target, rate)| {
-            let load = (None, target, rate);
+            let load = (NO_LIMIT, target, rate);
             let unlimited = self
                 .cases
                 .values(Protection::Guard, load, |run| run.network_percent);
@@ -186,7 +186,7 @@ impl Outcome {
     /// limit.
     fn worst(&self, limit: u32, figure: &dyn Fn(LimitTarget, &Run) -> f64) -> Vec<f64> {
         let floods = self.exceeding(limit).map(|(target, rate)| {
-            let load = (Some(limit), target, rate);
+            let load = (limit, target, rate);
             self.cases
                 .values(Protection::Guard, load, |run| figure(target, run))
         });
@@ -259,11 +259,10 @@ impl CpuLimit {
             "limit", "flood", "offered/s", "network", "compute", "all apps"
         );
         for case in &self.cases {
-            let limit = case.limit_percent;
             let _ = writeln!(
                 text,
                 "{:>10}{:>8}{:>12}{:>10.1}%{:>10.1}%{:>10.1}%",
-                limit.map_or("none".to_owned(), |limit| format!("{limit}%")),
+                format!("{}%", case.limit_percent),
                 case.target.name(),
                 grouped(case.offered_pps),
                 case.network_percent,
@@ -293,10 +292,10 @@ mod tests {
         };
         let outcome = Outcome {
             cases: Cases(vec![
-                case(None, 300_000, 20.0, 0.0),
-                case(None, 1_000_000, 60.0, 0.0),
-                case(Some(30), 300_000, 10.0, 50.0),
-                case(Some(30), 1_000_000, 31.0, 68.0),
+                case(NO_LIMIT, 300_000, 20.0, 0.0),
+                case(NO_LIMIT, 1_000_000, 60.0, 0.0),
+                case(30, 300_000, 10.0, 50.0),
+                case(30, 1_000_000, 31.0, 68.0),
             ]),
         };
         let goals = outcome.goals();
