@@ -1,6 +1,6 @@
 # What a newcomer types: `make demo` and `make test`. Both set up first.
 
-.PHONY: demo test setup build lint unit loom no-std mutants bench bench-core bench-guard lab-snapshot clean
+.PHONY: demo test setup build lint unit loom no-std mutants bench bench-core bench-guard bench-verdict lab-snapshot clean
 
 CARGO ?= cargo
 
@@ -50,8 +50,15 @@ bench-core:
 	$(CARGO) bench --locked -p plimsoll-core --bench report -- $(CRITERION_DIR) $(CURDIR)/target/bench/core.json
 
 # What the guard's verdict costs per packet, by the kernel's test-run facility. Needs root.
-bench-guard:
-	$(CARGO) bench --locked -p plimsoll-guard --bench verdict
+bench-verdict:
+	mkdir -p target/bench
+	$(CARGO) bench --locked -p plimsoll-guard --bench verdict -- --json $(CURDIR)/target/bench/verdict.json
+
+# Every promised figure of the guard on real packets, beside stock, nftables and
+# threaded polling (about fifteen minutes). Needs root.
+bench-guard: setup bench-verdict
+	$(CARGO) build --release --locked
+	target/release/plimsoll bench guard --json target/bench/guard.json
 
 # Writes the table of all claims that the tests compare with: review the difference.
 lab-snapshot:

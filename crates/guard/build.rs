@@ -1,5 +1,6 @@
-//! Compiles the BPF program.
+//! Compiles the BPF programs.
 
 fn main() {
     plimsoll_bpf_build::compile("guard");
+    plimsoll_bpf_build::compile("meter");
 }

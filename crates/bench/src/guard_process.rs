@@ -120,6 +120,11 @@ impl GuardProcess {
         Ok(guard)
     }
 
+    /// Its process id.
+    pub(crate) fn pid(&self) -> u32 {
+        self.process.pid()
+    }
+
     /// Waits for its next line.
     pub(crate) fn next_line(&self) -> Result<Line, Error> {
         let line = self.lines.recv_timeout(LINE_LIMIT);

@@ -31,7 +31,9 @@ impl Protection {
     /// All, in the order in which they take turns.
     pub const ALL: [Self; 4] = [Self::Stock, Self::Nftables, Self::Threaded, Self::Guard];
 
-    pub(crate) const fn name(self) -> &'static str {
+    /// Its name on the command line and in tables.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
         match self {
             Self::Stock => "stock",
             Self::Nftables => "nftables",

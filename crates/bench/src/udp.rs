@@ -50,6 +50,14 @@ pub(crate) struct Run {
     pub(crate) losses: Losses,
 }
 
+/// The server that is flooded.
+pub(crate) fn start_sink(stage: &Stage<'_>) -> Result<Server, Error> {
+    let mut sink = ServerConfig::new(Kind::Sink, SINK_PORT);
+    sink.work = SINK_WORK;
+    sink.rcvbuf_bytes = Some(SINK_RCVBUF_BYTES);
+    Ok(Server::start(stage.host(), stage.program, &sink)?)
+}
+
 /// The flooded sink and the bystander.
 pub(crate) struct Servers {
     sink: Server,
@@ -60,13 +68,10 @@ pub(crate) struct Servers {
 impl Servers {
     pub(crate) fn start(stage: &Stage<'_>) -> Result<Self, Error> {
         let host = stage.host();
-        let mut sink = ServerConfig::new(Kind::Sink, SINK_PORT);
-        sink.work = SINK_WORK;
-        sink.rcvbuf_bytes = Some(SINK_RCVBUF_BYTES);
         let mut echo = ServerConfig::new(Kind::Echo, ECHO_PORT);
         echo.rcvbuf_bytes = Some(ECHO_RCVBUF_BYTES);
         Ok(Self {
-            sink: Server::start(host, stage.program, &sink)?,
+            sink: start_sink(stage)?,
             echo: Server::start(host, stage.program, &echo)?,
             meter: CpuMeter::start(host.cpu())?,
         })

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use plimsoll_testbed::http::{self, HttpLoad, Nginx};
+use plimsoll_testbed::Error as TestbedError;
+use plimsoll_testbed::http::{self, HttpLoad, HttpResult, Nginx};
 
 use crate::Error;
 use crate::protection::{Protector, Stage};
@@ -12,6 +13,8 @@ pub(crate) const NGINX_PORT: u16 = 80;
 /// Where a flood of "another port" goes: a server of its own that nobody uses.
 pub(crate) const OTHER_PORT: u16 = 8080;
 const CONNECTIONS: u32 = 32;
+/// Two repetitions of a lost SYN, or wrk's own timeout of its last requests.
+const PATIENCE: Duration = Duration::from_secs(4);
 
 /// What one run measured.
 #[derive(Clone, Copy, Debug)]
@@ -61,17 +64,30 @@ impl Web {
             connections: CONNECTIONS,
             seconds,
             keep_alive: true,
+            patience: PATIENCE,
         };
         let spec = (rate_pps > 0).then(|| syn_flood(stage, port, rate_pps));
         let (flood, served) = during(stage, spec.as_ref(), || {
             let address = self.nginx.address();
-            Ok(http::run_wrk(stage.testbed.load(), address, load)?)
+            served(http::run_wrk(stage.testbed.load(), address, load))
         })?;
         protector.stop()?;
         Ok(Run {
             offered_pps: flood.map_or(0.0, |report| report.offered_pps),
-            requests_per_s: served.requests_per_second,
-            p99_us: served.latency_p99_us,
+            requests_per_s: served.map_or(0.0, |served| served.requests_per_second),
+            p99_us: served.map_or(f64::NAN, |served| served.latency_p99_us),
         })
+    }
+}
+
+/// What wrk measured; nothing if not even its first connection came about,
+/// which is a result, too.
+fn served(result: Result<HttpResult, TestbedError>) -> Result<Option<HttpResult>, Error> {
+    match result {
+        Err(TestbedError::Failed { output, .. }) if output.contains("unable to connect") => {
+            Ok(None)
+        }
+        Err(TestbedError::Timeout { .. }) => Ok(None),
+        result => Ok(Some(result?)),
     }
 }

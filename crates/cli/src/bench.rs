@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::Context;
+use plimsoll_bench::Protection;
 use plimsoll_bench::guard::{self, Part, Plan};
 
 use crate::output;
@@ -35,6 +36,9 @@ struct GuardArgs {
     /// Measure only these parts
     #[arg(long, value_name = "PART", value_delimiter = ',', value_parser = parse_part)]
     only: Vec<Part>,
+    /// Compare only these in the parts `flood` and `syn`
+    #[arg(long, value_name = "PROTECTION", value_delimiter = ',', value_parser = parse_protection)]
+    protections: Vec<Protection>,
     /// Write the figures as one JSON document to FILE (`-`: standard output instead of the tables)
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
@@ -47,6 +51,9 @@ struct GuardArgs {
     /// Measured part of each run, in milliseconds
     #[arg(long, value_name = "MS", default_value_t = 1200, value_parser = clap::value_parser!(u64).range(30..=60_000))]
     window_ms: u64,
+    /// Measured part of each run with a client that counts in seconds
+    #[arg(long, value_name = "SECONDS", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=60))]
+    seconds: u32,
     /// Pairs of runs at light load
     #[arg(long, value_name = "N", default_value_t = 9, value_parser = clap::value_parser!(u8).range(1..=99))]
     light_pairs: u8,
@@ -56,7 +63,7 @@ struct GuardArgs {
     /// Seed of what comes when in the part `chaos`
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Document of `make bench-guard`, for the part `verdict`
+    /// Document of `make bench-verdict`, for the part `verdict`
     #[arg(long, value_name = "FILE", default_value = "target/bench/verdict.json")]
     verdict: PathBuf,
     /// Maximum loss-free receive rate in packets/s, instead of measuring it
@@ -91,14 +98,12 @@ fn plan(args: &GuardArgs) -> anyhow::Result<Plan> {
     let program = std::env::current_exe().context("cannot find this program")?;
     let defaults = Plan::new(program);
     Ok(Plan {
-        parts: if args.only.is_empty() {
-            defaults.parts
-        } else {
-            args.only.clone()
-        },
+        parts: given_or(&args.only, defaults.parts),
+        protections: given_or(&args.protections, defaults.protections),
         runs: args.runs.into(),
         light_pairs: args.light_pairs.into(),
         window: Duration::from_millis(args.window_ms),
+        seconds: args.seconds,
         holdoff: Duration::from_micros(args.holdoff_us),
         guard_arguments: args.guard.clone(),
         chaos: Duration::from_secs(args.chaos),
@@ -110,11 +115,27 @@ fn plan(args: &GuardArgs) -> anyhow::Result<Plan> {
     })
 }
 
+fn given_or<T: Clone>(given: &[T], default: Vec<T>) -> Vec<T> {
+    if given.is_empty() {
+        default
+    } else {
+        given.to_vec()
+    }
+}
+
 fn parse_part(text: &str) -> Result<Part, String> {
-    let found = Part::ALL.into_iter().find(|part| part.name() == text);
+    find(text, &Part::ALL, Part::name)
+}
+
+fn parse_protection(text: &str) -> Result<Protection, String> {
+    find(text, &Protection::ALL, Protection::name)
+}
+
+fn find<T: Copy>(text: &str, all: &[T], name: fn(T) -> &'static str) -> Result<T, String> {
+    let found = all.iter().copied().find(|&one| name(one) == text);
     found.ok_or_else(|| {
-        let names = Part::ALL.map(Part::name).join(", ");
-        format!("must be one of {names}")
+        let names: Vec<&str> = all.iter().copied().map(name).collect();
+        format!("must be one of {}", names.join(", "))
     })
 }
 

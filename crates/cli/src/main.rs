@@ -8,6 +8,7 @@ mod bench;
 mod blast;
 mod demo;
 mod guard;
+mod guard_commands;
 mod lab;
 mod output;
 mod probe;
@@ -22,7 +23,7 @@ use clap::{Parser, Subcommand};
 #[command(name = "plimsoll", version, after_help = EXIT_CODES)]
 struct Cli {
     #[command(subcommand)]
-    command: Command,
+    command: Option<Command>,
 }
 
 const EXIT_CODES: &str =
@@ -33,23 +34,14 @@ enum Command {
     Bench(bench::Args),
     Blast(blast::Args),
     Demo(demo::Args),
-    Guard(guard::Args),
+    Guard(guard_commands::Commands),
     Lab(lab::Args),
     Probe(probe::Args),
     Serve(serve::Args),
 }
 
 fn main() -> ExitCode {
-    let result = match Cli::parse().command {
-        Command::Bench(args) => bench::run(&args),
-        Command::Blast(args) => blast::run(&args),
-        Command::Demo(args) => demo::run(&args),
-        Command::Guard(args) => guard::run(&args),
-        Command::Lab(args) => lab::run(&args),
-        Command::Probe(args) => probe::run(&args),
-        Command::Serve(args) => serve::run(&args),
-    };
-    match result {
+    match run() {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("plimsoll: {error:#}");
@@ -58,10 +50,53 @@ fn main() -> ExitCode {
     }
 }
 
+fn run() -> anyhow::Result<()> {
+    match Cli::parse_from(guard_commands::arguments()?).command {
+        None => output::print(FIRST_CONTACT),
+        Some(Command::Bench(args)) => bench::run(&args),
+        Some(Command::Blast(args)) => blast::run(&args),
+        Some(Command::Demo(args)) => demo::run(&args),
+        Some(Command::Guard(args)) => guard_commands::run(&args),
+        Some(Command::Lab(args)) => lab::run(&args),
+        Some(Command::Probe(args)) => probe::run(&args),
+        Some(Command::Serve(args)) => serve::run(&args),
+    }
+}
+
+/// What `plimsoll` alone says.
+const FIRST_CONTACT: &str = "\
+Plimsoll keeps a Linux host at its full useful throughput when the network
+offers more than it can take: no receive livelock, no starved bystanders.
+An XDP program discards early what a full socket could not take; servers
+need no change, and it vanishes with its process.
+
+  plimsoll guard check eth0   what this host can do, and what guard would do
+  sudo plimsoll guard eth0    guard an interface until Ctrl-C
+  sudo plimsoll demo          see a flood with and without it, in namespaces
+
+`plimsoll --help` lists all commands, `plimsoll guard --help` all settings.
+";
+
+/// A command line that makes no sense beyond what clap tells.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+struct Usage(&'static str);
+
+/// This host lacks something, and what that is has been said.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+struct Lacks(String);
+
 /// 2 for bad settings (clap itself exits with 2), 3 if this host lacks
 /// something, else 1.
 fn exit_code(error: &anyhow::Error) -> ExitCode {
     use plimsoll_testbed::Error as Testbed;
+    if error.is::<Usage>() || error.is::<guard_commands::ConfigFileError>() {
+        return ExitCode::from(2);
+    }
+    if error.is::<Lacks>() {
+        return ExitCode::from(3);
+    }
     ExitCode::from(match error.downcast_ref::<plimsoll_guard::Error>() {
         Some(plimsoll_guard::Error::Config(_)) => 2,
         Some(error) if error.is_missing() => 3,

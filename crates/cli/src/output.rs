@@ -37,3 +37,17 @@ pub(crate) fn clear_progress() {
         eprint!("\r\x1b[K");
     }
 }
+
+/// Writes one JSON document to a `--json` target.
+pub(crate) fn write_json(target: &Path, document: &impl serde::Serialize) -> anyhow::Result<()> {
+    let mut writer = json_writer(target)?;
+    serde_json::to_writer_pretty(&mut writer, document)?;
+    writer.write_all(b"\n")?;
+    Ok(writer.flush()?)
+}
+
+/// Writes text to standard output. Unlike `print!`, it does not panic when the
+/// reader is gone.
+pub(crate) fn print(text: &str) -> anyhow::Result<()> {
+    Ok(io::stdout().lock().write_all(text.as_bytes())?)
+}

@@ -1,44 +1,13 @@
 //! `plimsoll guard` as an operator meets it: what it says when it cannot work,
 //! and that an interface is free again however it ends. Needs root.
 
-use std::io::{BufRead, BufReader};
-use std::process::Stdio;
-use std::time::Duration;
+mod common;
 
+use std::io::BufRead;
+
+use common::{LIMIT, output, refused, start, start_with};
 use nix::sys::signal::Signal;
-use plimsoll_testbed::{Config, Host, Process, Testbed};
-
-const PROGRAM: &str = env!("CARGO_BIN_EXE_plimsoll");
-const LIMIT: Duration = Duration::from_secs(20);
-
-/// Runs `plimsoll guard` to its end; returns what it wrote to standard error.
-fn refused(host: &Host, arguments: &[&str]) -> String {
-    let error = host
-        .command(PROGRAM)
-        .arg("guard")
-        .args(arguments)
-        .output(LIMIT)
-        .unwrap_err();
-    error.to_string()
-}
-
-/// Starts the guard and waits for its first line: from then on it protects.
-/// Its output is read as long as the reader lives.
-fn start(host: &Host) -> (Process, impl BufRead) {
-    let mut command = host.command(PROGRAM);
-    command
-        .args(["guard", host.device(), "--json", "-"])
-        .stdout(Stdio::piped());
-    let mut process = command.spawn().unwrap();
-    let mut line = String::new();
-    let mut output = BufReader::new(process.take_stdout().unwrap());
-    output.read_line(&mut line).unwrap();
-    let first: serde_json::Value = serde_json::from_str(&line).unwrap();
-    assert_eq!(first["schema"], 1);
-    assert_eq!(first["interface"], host.device());
-    assert!(first["totals"]["udp_socket"]["admitted"].is_u64(), "{line}");
-    (process, output)
-}
+use plimsoll_testbed::{Config, Host, Testbed};
 
 #[test]
 fn an_interface_is_free_again_however_the_guard_ends() {
@@ -47,7 +16,7 @@ fn an_interface_is_free_again_however_the_guard_ends() {
     for signal in [Signal::SIGTERM, Signal::SIGINT, Signal::SIGKILL] {
         let (mut guard, _output) = start(host);
         let busy = refused(host, &[host.device()]);
-        assert!(busy.contains("already runs an XDP program"), "{busy}");
+        assert!(busy.contains("is guarded by process"), "{busy}");
         guard.signal(signal).unwrap();
         let status = guard
             .wait(LIMIT)
@@ -60,6 +29,103 @@ fn an_interface_is_free_again_however_the_guard_ends() {
     }
     // It attaches once more, so nothing was left.
     drop(start(host));
+}
+
+#[test]
+fn what_a_killed_guard_left_turned_is_restored_by_command_and_by_the_next_start() {
+    let testbed = Testbed::create(Config::default()).unwrap();
+    let host = testbed.test();
+    assert_eq!(threaded(host), "0\n");
+    let kill = || {
+        let (mut guard, _output) = start_with(host, &["--threaded", "3"]);
+        assert_eq!(threaded(host), "1\n");
+        guard.signal(Signal::SIGKILL).unwrap();
+        guard.wait(LIMIT).unwrap();
+        assert_eq!(threaded(host), "1\n");
+    };
+    kill();
+    // Without XDP or GRO, veth has nothing that could be polled by a thread.
+    let said = refused(host, &["restore", host.device()]);
+    assert!(said.contains("the setting stays recorded"), "{said}");
+    host.command("ethtool")
+        .args(["-K", host.device(), "gro", "on"])
+        .output(LIMIT)
+        .unwrap();
+    let said = output(host, &["restore", host.device()]);
+    assert_eq!(said, format!("{}: restored\n", host.device()));
+    assert_eq!(threaded(host), "0\n");
+    assert_eq!(output(host, &["restore"]), "nothing to restore\n");
+    host.command("ethtool")
+        .args(["-K", host.device(), "gro", "off"])
+        .output(LIMIT)
+        .unwrap();
+    kill();
+    let (_guard, _output) = start(host);
+    assert_eq!(threaded(host), "0\n");
+}
+
+#[test]
+fn a_guard_that_ends_leaves_threaded_polling_as_it_was() {
+    let testbed = Testbed::create(Config::default()).unwrap();
+    let host = testbed.test();
+    let (guard, _output) = start_with(host, &["--threaded", "3"]);
+    assert_eq!(threaded(host), "1\n");
+    assert!(guard.stop(LIMIT).unwrap().success());
+    assert_eq!(threaded(host), "0\n");
+}
+
+#[test]
+fn after_the_start_only_the_capabilities_it_needs_are_left() {
+    let testbed = Testbed::create(Config::default()).unwrap();
+    let host = testbed.test();
+    let (guard, mut output) = start_with(host, &["--threaded", "3"]);
+    // CAP_NET_ADMIN is bit 12, CAP_SYS_NICE bit 23 (linux/capability.h).
+    let kept = format!("{:016x}", 1u64 << 12 | 1 << 23);
+    let none = format!("{:016x}", 0);
+    for thread in std::fs::read_dir(format!("/proc/{}/task", guard.pid())).unwrap() {
+        let status = std::fs::read_to_string(thread.unwrap().path().join("status")).unwrap();
+        for (set, value) in [
+            ("CapInh", &none),
+            ("CapPrm", &kept),
+            ("CapEff", &kept),
+            ("CapBnd", &kept),
+            ("CapAmb", &none),
+            ("NoNewPrivs", &"1".to_owned()),
+        ] {
+            let line = format!("{set}:\t{value}");
+            assert!(status.lines().any(|l| l == line), "{line}, but:\n{status}");
+        }
+    }
+    // It goes on counting, and can undo what it did.
+    let mut line = String::new();
+    output.read_line(&mut line).unwrap();
+    assert!(line.contains("uptime_s"), "{line}");
+    assert!(guard.stop(LIMIT).unwrap().success());
+    assert_eq!(threaded(host), "0\n");
+}
+
+/// The interface's switch for threaded polling.
+fn threaded(host: &Host) -> String {
+    let path = format!("/sys/class/net/{}/threaded", host.device());
+    host.run(|| std::fs::read_to_string(path)).unwrap().unwrap()
+}
+
+#[test]
+fn check_tells_whether_the_guard_can_run() {
+    let testbed = Testbed::create(Config::default()).unwrap();
+    let host = testbed.test();
+    let said = output(host, &["check", host.device()]);
+    assert!(said.contains("The guard can run here"), "{said}");
+    let json = output(host, &["check", host.device(), "--json"]);
+    let document: serde_json::Value = serde_json::from_str(&json).unwrap();
+    assert_eq!(document["schema"], 1);
+    assert_eq!(document["can_run"], true);
+    assert_eq!(document["findings"][0]["id"], "owner");
+
+    let (_guard, _output) = start(host);
+    let said = refused(host, &["check", host.device()]);
+    assert!(said.contains("cannot run on"), "{said}");
+    assert!(said.contains("exit status: 3"), "{said}");
 }
 
 #[test]

@@ -19,6 +19,7 @@ pub mod cpu_limit;
 pub mod demux;
 pub mod driver;
 pub mod feedback;
+pub mod governor;
 pub mod holdoff;
 pub mod pacing;
 pub mod poll;

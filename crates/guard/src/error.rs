@@ -73,6 +73,84 @@ pub enum Error {
         /// The kernel's switch.
         path: PathBuf,
     },
+    /// The interface has no such receive queue, or none that can be set alone.
+    #[error(
+        "`{interface}` shows no receive queue {queue} whose settings can be changed alone: that takes Linux 6.13 or newer and a driver that names its queues (`plimsoll guard check {interface}` lists them)"
+    )]
+    NoSuchQueue {
+        /// As given.
+        interface: String,
+        /// The first queue that is missing.
+        queue: u32,
+    },
+    /// Another process guards the interface.
+    #[error("`{interface}` is guarded by process {pid} already: end that one first")]
+    InUse {
+        /// As given.
+        interface: String,
+        /// The other process.
+        pid: u32,
+    },
+    /// Nobody guards the interface.
+    #[error(
+        "no guard runs on `{interface}` in this network namespace: `plimsoll guard {interface}` starts one"
+    )]
+    NotRunning {
+        /// As given.
+        interface: String,
+    },
+    /// Metrics cannot be served at the address asked for.
+    #[error("cannot listen at {address}: choose an address of this host and a port that is free")]
+    Listen {
+        /// As given.
+        address: std::net::SocketAddr,
+        /// The kernel's answer.
+        source: io::Error,
+    },
+    /// The record of turned settings makes no sense.
+    #[error(
+        "{path} is no record of turned settings: compare the interface's settings with what they should be (`plimsoll guard check` shows them), then remove the file"
+    )]
+    RecordUnusable {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        source: io::Error,
+    },
+    /// The record of turned settings cannot be written, so nothing is turned.
+    #[error("cannot write {path}, and without it no setting of the host is changed")]
+    RecordNotWritten {
+        /// The file.
+        path: PathBuf,
+        /// The kernel's answer.
+        source: io::Error,
+    },
+    /// A setting could not be put back.
+    #[error(
+        "a setting of `{interface}` cannot be put back; `plimsoll guard restore {interface}` tries again"
+    )]
+    NotRestored {
+        /// As given.
+        interface: String,
+        /// The kernel's answer.
+        source: io::Error,
+    },
+    /// A setting cannot be put back for now.
+    #[error(
+        "`{interface}` takes the switch of threaded polling only while it has NAPI instances, and it has none now: the setting stays recorded, and the next guard puts it back"
+    )]
+    RestoreDeferred {
+        /// As given.
+        interface: String,
+    },
+    /// `/sys` shows the devices of another network namespace.
+    #[error(
+        "/sys/class/net shows another `{interface}` than this network namespace has: enter it with `ip netns exec`, or with nsenter's --net and --mount"
+    )]
+    ForeignSysfs {
+        /// As given.
+        interface: String,
+    },
     /// Loading or talking to the BPF program failed.
     #[error("cannot {action}")]
     Bpf {

@@ -13,21 +13,31 @@ const KERNEL_MIN: (u32, u32) = (6, 2);
 /// Fails with the first thing this host lacks.
 pub(crate) fn check() -> Result<(), Error> {
     check_capabilities()?;
+    check_release()?;
+    check_btf()
+}
+
+pub(crate) fn check_release() -> Result<(), Error> {
     let release = uname()
         .map_err(os("read the kernel's release"))?
         .release()
         .to_string_lossy()
         .into_owned();
-    if parse_release(&release).is_none_or(|version| version < KERNEL_MIN) {
-        return Err(Error::KernelTooOld { release });
+    match parse_release(&release) {
+        Some(version) if version >= KERNEL_MIN => Ok(()),
+        _ => Err(Error::KernelTooOld { release }),
     }
-    if !Path::new("/sys/kernel/btf/vmlinux").exists() {
-        return Err(Error::NoBtf);
-    }
-    Ok(())
 }
 
-fn check_capabilities() -> Result<(), Error> {
+pub(crate) fn check_btf() -> Result<(), Error> {
+    if Path::new("/sys/kernel/btf/vmlinux").exists() {
+        Ok(())
+    } else {
+        Err(Error::NoBtf)
+    }
+}
+
+pub(crate) fn check_capabilities() -> Result<(), Error> {
     let effective = caps::read(None, CapSet::Effective).map_err(|error| Error::Os {
         action: "read this process's capabilities",
         source: std::io::Error::other(error),
@@ -67,6 +77,13 @@ pub(crate) fn numa_nodes() -> u32 {
         .ok()
         .and_then(|list| list.trim().rsplit([',', '-']).next()?.parse::<u32>().ok())
         .map_or(1, |last| last + 1)
+}
+
+/// Whether the stack takes SYN cookies: `net.ipv4.tcp_syncookies` of this network
+/// namespace, for both families.
+pub(crate) fn takes_syn_cookies() -> bool {
+    std::fs::read_to_string("/proc/sys/net/ipv4/tcp_syncookies")
+        .is_ok_and(|setting| setting.trim() != "0")
 }
 
 /// Turns an errno into [`Error::Os`].

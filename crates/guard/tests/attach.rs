@@ -4,15 +4,12 @@
 
 mod common;
 
-use std::fs;
 use std::net::UdpSocket;
 use std::time::Duration;
 
 use common::{HOST_V4, Wire, in_namespace, ip, to_host, udp_socket};
-use nix::mount::{MsFlags, mount};
-use nix::sched::{CloneFlags, unshare};
 use plimsoll_core::config::Fraction;
-use plimsoll_guard::{Config, Error, Guard, Kind, Outcome, Priority, Storage, ThreadedPolling};
+use plimsoll_guard::{Config, Error, Guard, Kind, Outcome, Storage};
 
 const PORT: u16 = 5000;
 const FRAMES: u64 = 500;
@@ -154,61 +151,4 @@ fn sockets_that_are_gone_keep_their_count_in_the_total() {
             u64::from(SOCKETS)
         );
     });
-}
-
-#[test]
-fn threaded_polling_is_switched_on_at_its_nice_level_and_back() {
-    in_namespace(|| {
-        // The interface's switch is seen only through this namespace's sysfs.
-        unshare(CloneFlags::CLONE_NEWNS).unwrap();
-        let none: Option<&str> = None;
-        mount(none, "/", none, MsFlags::MS_REC | MsFlags::MS_PRIVATE, none).unwrap();
-        mount(Some("sysfs"), "/sys", Some("sysfs"), MsFlags::empty(), none).unwrap();
-        let switch = || {
-            fs::read_to_string("/sys/class/net/v0/threaded")
-                .unwrap()
-                .trim()
-                .to_owned()
-        };
-
-        let mut storage = Storage::default();
-        // XDP switches veth to NAPI, which is what can be threaded.
-        let _guard = Guard::attach(&mut storage, &Config::default(), "v0").unwrap();
-        assert_eq!(switch(), "0");
-        let polling = ThreadedPolling::enable("v0", Priority::Nice(7), Some(0)).unwrap();
-        assert_eq!(switch(), "1");
-        let threads = polling_threads();
-        assert!(
-            threads
-                .iter()
-                .any(|(nice, cpus)| (*nice, cpus.as_str()) == (7, "0")),
-            "{threads:?}"
-        );
-        drop(polling);
-        assert_eq!(switch(), "0");
-    });
-}
-
-/// Nice level and allowed CPUs of all kernel threads that poll some `v0`.
-fn polling_threads() -> Vec<(i32, String)> {
-    let mut threads = Vec::new();
-    for entry in fs::read_dir("/proc").unwrap().flatten() {
-        let comm = fs::read_to_string(entry.path().join("comm")).unwrap_or_default();
-        if !comm.starts_with("napi/v0-") {
-            continue;
-        }
-        let Ok(stat) = fs::read_to_string(entry.path().join("stat")) else {
-            continue;
-        };
-        let Ok(status) = fs::read_to_string(entry.path().join("status")) else {
-            continue;
-        };
-        let nice = stat.split(' ').nth(18).unwrap().parse().unwrap();
-        let cpus = status
-            .lines()
-            .find_map(|line| line.strip_prefix("Cpus_allowed_list:\t"))
-            .unwrap();
-        threads.push((nice, cpus.to_owned()));
-    }
-    threads
 }

@@ -1,4 +1,5 @@
-//! A real DNS server during UDP floods of another port and of its own.
+//! A real DNS server during UDP floods: of another server, of a port that nobody
+//! listens on, and of its own port.
 //!
 //! NSD answers dnsperf. A flood of its own port consists of valid queries from
 //! random addresses: on one socket nobody can tell them from dnsperf's, so what
@@ -9,7 +10,7 @@ use std::fmt::Write as _;
 use std::fs;
 use std::time::{Duration, Instant};
 
-use plimsoll_report::{Goal, Side, median};
+use plimsoll_report::{Goal, Side};
 use plimsoll_testbed::blast::{Priority, Schedule, Spec, Transport};
 use plimsoll_testbed::dns::{DnsLoad, DnsResult, Nsd, query, run_dnsperf};
 use plimsoll_testbed::{Error as TestbedError, Host};
@@ -21,11 +22,12 @@ use crate::cases::{Case, Cases};
 use crate::figures::grouped;
 use crate::protection::{Protection, Protector, Stage};
 use crate::traffic::{during, flood};
+use crate::udp::{SINK_PORT, start_sink};
 
 const SIDES: [Protection; 2] = [Protection::Stock, Protection::Guard];
 const DNS_PORT: u16 = 53;
 /// Nobody listens here.
-const OTHER_PORT: u16 = 5353;
+const CLOSED_PORT: u16 = 5353;
 const RATE_PPS: u64 = 1_000_000;
 const QUERIES_PER_S: u32 = 5_000;
 const QUERY_TIMEOUT: Duration = Duration::from_millis(500);
@@ -38,19 +40,27 @@ const CAPACITY_RATES_PPS: [u64; 4] = [60_000, 120_000, 180_000, 240_000];
 pub enum DnsTarget {
     /// There is none.
     Nowhere,
+    /// Another server, a sink.
+    OtherServer,
     /// A port that nobody listens on.
-    OtherPort,
+    ClosedPort,
     /// The server that is measured.
     OwnPort,
 }
 
 impl DnsTarget {
-    const ALL: [Self; 3] = [Self::Nowhere, Self::OtherPort, Self::OwnPort];
+    const ALL: [Self; 4] = [
+        Self::Nowhere,
+        Self::OtherServer,
+        Self::ClosedPort,
+        Self::OwnPort,
+    ];
 
     const fn name(self) -> &'static str {
         match self {
             Self::Nowhere => "nowhere",
-            Self::OtherPort => "other port",
+            Self::OtherServer => "another",
+            Self::ClosedPort => "closed",
             Self::OwnPort => "own port",
         }
     }
@@ -113,6 +123,7 @@ pub(super) struct Outcome {
 pub(super) fn run(bench: &mut Bench<'_>) -> Result<Outcome, Error> {
     let base = bench.base()?;
     let (stage, plan) = (bench.stage, bench.plan);
+    let _sink = start_sink(&stage)?;
     let nsd = Nsd::start(stage.host(), DNS_PORT)?;
     bench.say(Part::Dns, 1, "looking for NSD's highest answer rate");
     let mut answers_max_per_s: f64 = 0.0;
@@ -195,7 +206,8 @@ fn serve(
 ) -> Result<Run, Error> {
     let spec = match target {
         DnsTarget::Nowhere => None,
-        DnsTarget::OtherPort => Some(queries(stage, OTHER_PORT, RATE_PPS)),
+        DnsTarget::OtherServer => Some(queries(stage, SINK_PORT, RATE_PPS)),
+        DnsTarget::ClosedPort => Some(queries(stage, CLOSED_PORT, RATE_PPS)),
         DnsTarget::OwnPort => Some(queries(stage, DNS_PORT, RATE_PPS)),
     };
     let load = DnsLoad {
@@ -231,34 +243,21 @@ impl Measured for Outcome {
         let guarded = |target, value: &dyn Fn(&Run) -> f64| {
             self.cases.values(Protection::Guard, target, value)
         };
-        let stock = self
-            .cases
-            .values(Protection::Stock, DnsTarget::Nowhere, |run| {
-                run.result.queries_per_s
-            });
-        let unflooded = median(&stock).unwrap_or(f64::NAN);
+        let lost = |run: &Run| 100.0 * run.lost() as f64 / run.result.sent.max(1) as f64;
         let limit = self.answers_max_per_s * self.left;
-        vec![
+        let loss = |id: &str, target: DnsTarget, what: &str| {
             Goal::new(
-                "dns/other-port/loss",
-                format!("queries that guarded NSD loses at {RATE_PPS} packets/s to another port"),
+                format!("dns/{id}/loss"),
+                format!("queries that guarded NSD loses at {RATE_PPS} packets/s to {what}"),
                 Side::AtMost,
                 0.1,
                 "%",
-                guarded(DnsTarget::OtherPort, &|run| {
-                    100.0 * run.lost() as f64 / run.result.sent.max(1) as f64
-                }),
-            ),
-            Goal::new(
-                "dns/other-port/queries",
-                "queries that guarded NSD answers then, of stock unflooded",
-                Side::AtLeast,
-                99.0,
-                "%",
-                guarded(DnsTarget::OtherPort, &|run| {
-                    100.0 * run.result.queries_per_s / unflooded
-                }),
-            ),
+                guarded(target, &lost),
+            )
+        };
+        vec![
+            loss("other-server", DnsTarget::OtherServer, "another server"),
+            loss("closed-port", DnsTarget::ClosedPort, "a closed port"),
             Goal::new(
                 "dns/own-port/answers",
                 format!(

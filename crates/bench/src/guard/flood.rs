@@ -81,12 +81,14 @@ pub(super) fn run(bench: &mut Bench<'_>) -> Result<Outcome, Error> {
         rate_pps: (base.capacity_pps * f64::from(percent) / 100.0) as u64,
     };
     let mut limits = Vec::new();
-    for percent in LOADS {
-        bench.say(Part::Flood, 1, "tuning the packet filter");
-        limits.push(best_limit(bench, &servers, base, schedule(percent))?);
+    if plan.protections.contains(&Protection::Nftables) {
+        for percent in LOADS {
+            bench.say(Part::Flood, 1, "tuning the packet filter");
+            limits.push(best_limit(bench, &servers, base, schedule(percent))?);
+        }
     }
     let mut reference = Vec::new();
-    let mut cases = Cases::new(&Protection::ALL, &LOADS);
+    let mut cases = Cases::new(&plan.protections, &LOADS);
     for round in 1..=plan.runs {
         bench.say(Part::Flood, round, "a compute-bound process instead");
         reference.push(beside_computation(&stage, &servers, plan.window)?);

@@ -45,7 +45,7 @@ pub use syn::{SynTarget, Syns, SynsCase};
 pub use verdict::{Verdict, VerdictFrame};
 
 use crate::Error;
-use crate::protection::Stage;
+use crate::protection::{Protection, Stage};
 
 /// A part of the bench.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -112,6 +112,8 @@ pub struct Plan {
     pub program: PathBuf,
     /// What to measure.
     pub parts: Vec<Part>,
+    /// What is compared in [`Part::Flood`] and [`Part::Syn`].
+    pub protections: Vec<Protection>,
     /// How often each case runs; odd, so that a median is a run's own value.
     pub runs: usize,
     /// Pairs of runs, stock and guarded, at light load: more than elsewhere,
@@ -129,7 +131,7 @@ pub struct Plan {
     pub chaos: Duration,
     /// Seed of what comes when in [`Part::Chaos`].
     pub seed: u64,
-    /// The document that `make bench-guard` wrote, for [`Part::Verdict`].
+    /// The document that `make bench-verdict` wrote, for [`Part::Verdict`].
     pub verdict: PathBuf,
     /// MLFRR in packets/s, instead of measuring it.
     pub mlfrr_pps: Option<f64>,
@@ -145,6 +147,7 @@ impl Plan {
         Self {
             program,
             parts: Part::ALL.to_vec(),
+            protections: Protection::ALL.to_vec(),
             runs: 3,
             light_pairs: 9,
             window: Duration::from_millis(1200),

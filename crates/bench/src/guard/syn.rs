@@ -131,11 +131,13 @@ pub(super) fn run(bench: &mut Bench<'_>) -> Result<Outcome, Error> {
     let (stage, plan) = (bench.stage, bench.plan);
     let web = Web::start(&stage)?;
     let mut limits = Vec::new();
-    for target in [SynTarget::OtherPort, SynTarget::OwnPort] {
-        bench.say(Part::Syn, 1, "tuning the packet filter");
-        limits.push((target, best_limit(&stage, &web, target)?));
+    if plan.protections.contains(&Protection::Nftables) {
+        for target in [SynTarget::OtherPort, SynTarget::OwnPort] {
+            bench.say(Part::Syn, 1, "tuning the packet filter");
+            limits.push((target, best_limit(&stage, &web, target)?));
+        }
     }
-    let mut cases = Cases::new(&Protection::ALL, &SynTarget::ALL);
+    let mut cases = Cases::new(&plan.protections, &SynTarget::ALL);
     for round in 1..=plan.runs {
         for case in &mut cases.0 {
             let what = format!("flood of {}, {}", case.load.name(), case.protection.name());

@@ -1,6 +1,6 @@
 //! What a verdict costs, by the kernel's test-run facility.
 //!
-//! Measured by `make bench-guard`, which loads the program into this process
+//! Measured by `make bench-verdict`, which loads the program into this process
 //! instead of running the command; here its document is read.
 
 use std::fmt::Write as _;
@@ -49,7 +49,7 @@ pub(super) fn run(bench: &mut Bench<'_>) -> Result<Outcome, Error> {
         problem,
     };
     let text = fs::read_to_string(file)
-        .map_err(|error| problem(format!("{error}: `make bench-guard` writes it")))?;
+        .map_err(|error| problem(format!("{error}: `make bench-verdict` writes it")))?;
     let document: Document =
         serde_json::from_str(&text).map_err(|error| problem(error.to_string()))?;
     Ok(Outcome(document.results))

@@ -233,6 +233,19 @@ impl CpuLimit {
             .then(|| self.period_end + Duration::from_nanos(wait))
     }
 
+    /// What may be used yet before input stops, of the period that the last event
+    /// fell in.
+    #[must_use]
+    pub fn left(&self) -> Duration {
+        Duration::from_nanos(self.allowance_ns.saturating_sub(self.used_ns))
+    }
+
+    /// When that period ends.
+    #[must_use]
+    pub fn period_end(&self) -> Instant {
+        self.period_end
+    }
+
     /// Begins a new period, if one is due at `now`.
     pub fn poll_timeout(&mut self, now: Instant) -> Change {
         self.begin_periods(now);

@@ -25,6 +25,21 @@ fn limit(percent: u32) -> CpuLimit {
     .unwrap()
 }
 
+#[test]
+fn what_is_left_of_a_period_is_told() {
+    let mut limit = limit(30);
+    let told = |limit: &CpuLimit| (limit.left(), limit.period_end());
+    assert_eq!(told(&limit), (Duration::from_millis(3), us(10_000)));
+    let _ = turn(&mut limit, 1000, 3000);
+    assert_eq!(told(&limit), (Duration::from_millis(1), us(10_000)));
+    let _ = turn(&mut limit, 3000, 7000);
+    assert_eq!(told(&limit), (Duration::ZERO, us(10_000)));
+    let _ = limit.poll_timeout(us(10_000));
+    assert_eq!(told(&limit), (Duration::ZERO, us(20_000)));
+    let _ = limit.poll_timeout(us(20_000));
+    assert_eq!(told(&limit), (Duration::from_millis(3), us(30_000)));
+}
+
 /// One turn on CPU 0, in microseconds.
 fn turn(limit: &mut CpuLimit, from: u64, to: u64) -> Change {
     limit.on_enter(0, us(from));

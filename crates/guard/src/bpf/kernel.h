@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0 OR Apache-2.0 OR MIT */
 /*
- * The few kernel types that guard.bpf.c reads, each with only the fields it
+ * The few kernel types that the programs read, each with only the fields it
  * needs. CO-RE finds their real offsets in the running kernel's BTF by name,
  * so no generated vmlinux.h is needed.
  */
@@ -12,7 +12,6 @@
 typedef struct {
 	int counter;
 } atomic_t;
-
 
 /* "___core" is cut off by CO-RE; linux/in6.h has the plain name. */
 struct in6_addr___core {
@@ -32,8 +31,13 @@ struct sock_common {
 	struct in6_addr___core skc_v6_rcv_saddr;
 };
 
+struct sk_buff_head {
+	__u32 qlen;
+};
+
 struct sock {
 	struct sock_common __sk_common;
+	struct sk_buff_head sk_receive_queue;
 	struct {
 		atomic_t rmem_alloc;
 	} sk_backlog;
@@ -57,7 +61,33 @@ struct udp_prod_queue {
 
 struct udp_sock {
 	struct udp_prod_queue *udp_prod_queue; /* one per NUMA node */
+	struct sk_buff_head reader_queue;
 	int forward_deficit;
+};
+
+struct task_struct {
+	unsigned int flags;
+	int pid;
+	char comm[16];
+};
+
+struct ns_common {
+	unsigned int inum;
+};
+
+struct net {
+	struct ns_common ns;
+};
+
+struct net_device {
+	int ifindex;
+	struct {
+		struct net *net;
+	} nd_net;
+};
+
+struct napi_struct {
+	struct net_device *dev;
 };
 
 #pragma clang attribute pop

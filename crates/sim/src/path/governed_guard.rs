@@ -66,8 +66,6 @@ struct Pass {
     /// Of this CPU's queues.
     queue: usize,
     taken: u32,
-    /// Packets found in the whole visit.
-    found: u32,
     running: bool,
 }
 
@@ -81,9 +79,8 @@ struct PerCpu {
     limit: CpuLimit,
     holdoff: LoadTarget,
     entered: u64,
-    /// Packets per ns, of the last visits.
-    rate: f64,
-    visited: u64,
+    /// The longest sleep that has lately left room on the rings, in ns.
+    gap_max: u64,
     /// CPU time on packets, and idle time, in this interval.
     worked: u64,
     idle_before: u64,
@@ -115,6 +112,8 @@ pub(super) struct GovernedGuard {
 const DWELL: u32 = 5;
 /// The shortest sleep of the polling thread: a timer's resolution.
 const GAP_MIN_NS: u64 = 5_000;
+/// The longest.
+const GAP_MAX_NS: u64 = 500_000;
 /// First of the timers that govern, one per CPU; those below wake the threads.
 const TIMER_GOVERN: usize = 32;
 /// Feedback knows this many consumers; further ones are discarded when full.
@@ -194,7 +193,7 @@ impl GovernedGuard {
             overhead: Duration::from_nanos(self.costs.enter + host.thread_switch_cost),
             range: HoldoffRange {
                 min: Duration::ZERO,
-                max: Duration::from_micros(500),
+                max: Duration::from_nanos(GAP_MAX_NS),
                 step: Duration::from_micros(1),
             },
         };
@@ -209,8 +208,7 @@ impl GovernedGuard {
             limit: CpuLimit::new(limit, Instant::ZERO).map_err(Error::core("the CPU limit"))?,
             holdoff: LoadTarget::new(&holdoff).map_err(Error::core("the holdoff"))?,
             entered: 0,
-            rate: 0.0,
-            visited: 0,
+            gap_max: GAP_MAX_NS,
             worked: 0,
             idle_before: 0,
             calm: 0,
@@ -302,7 +300,6 @@ impl GovernedGuard {
                 && let Some(packet) = host.take(adapter, queue)
             {
                 per.pass.taken += 1;
-                per.pass.found += 1;
                 return Some(self.judge(host, packet, hand));
             }
             per.pass.taken = 0;
@@ -352,22 +349,28 @@ impl GovernedGuard {
             returned: host.instant(),
         };
         let _ = per.holdoff.on_turn(turn);
-        let elapsed = (host.now - per.visited).max(1);
-        per.visited = host.now;
-        per.rate = 0.75 * per.rate + 0.25 * f64::from(per.pass.found) / elapsed as f64;
+    }
+
+    /// A visit begins: how full the rings became during the last sleep says how
+    /// long the next may be.
+    fn note_fill(&mut self, host: &Host, cpu: usize) {
+        let per = &mut self.cpus[cpu];
+        let quarters = per.queues.iter().map(|&(adapter, queue)| {
+            let ring = &host.adapters[adapter].rings[queue].packets;
+            4 * ring.len() / ring.limit()
+        });
+        per.gap_max = match quarters.max().unwrap_or(0) {
+            0 => (per.gap_max + per.gap_max / 4).min(GAP_MAX_NS),
+            1 => per.gap_max,
+            _ => (per.gap_max / 2).max(GAP_MIN_NS),
+        };
     }
 
     /// How long the thread sleeps before its next visit.
-    fn gap(&self, host: &Host, cpu: usize) -> u64 {
+    fn gap(&self, cpu: usize) -> u64 {
         let per = &self.cpus[cpu];
         let wanted = per.holdoff.holdoff().as_nanos() as u64;
-        let rings = per
-            .queues
-            .iter()
-            .map(|&(adapter, queue)| host.adapters[adapter].rings[queue].packets.limit());
-        let room = rings.min().unwrap_or(1) as f64 / 2.0;
-        let fits = if per.rate > 0.0 { room / per.rate } else { 1e9 };
-        wanted.min(fits as u64).max(GAP_MIN_NS)
+        wanted.min(per.gap_max).max(GAP_MIN_NS)
     }
 
     fn set_interrupts(&self, host: &mut Host, cpu: usize, on: bool) {
@@ -511,6 +514,7 @@ impl Path for GovernedGuard {
             return Step::Done;
         }
         if !self.cpus[cpu].pass.running {
+            self.note_fill(host, cpu);
             self.enter(host, cpu);
         } else if between && self.cpus[cpu].pass.taken == 0 {
             // Between two queues or rounds the limit is looked at.
@@ -530,7 +534,7 @@ impl Path for GovernedGuard {
             return step;
         }
         self.exit(host, cpu);
-        let gap = self.gap(host, cpu);
+        let gap = self.gap(cpu);
         host.set_path_timer(cpu, host.now + gap);
         Step::Done
     }

@@ -45,7 +45,8 @@ pub enum PathConfig {
     },
     /// BL-11: holdoff from the load, receive buffers from drops.
     AdaptiveHoldoff {
-        /// The handler's share of the CPU. Default 50.
+        /// The handler's share of the CPU. Default 25, as the core's; the paper's is
+        /// not published.
         #[serde(default = "load_pct")]
         load_pct: f64,
         /// Drop-free interrupts until a buffer is given back. Default 8.
@@ -239,7 +240,7 @@ fn period_ms() -> f64 {
 }
 
 fn load_pct() -> f64 {
-    50.0
+    25.0
 }
 
 fn backoff() -> u32 {

@@ -1,0 +1,79 @@
+//! `plimsoll guard check`: what would happen, before anything does.
+
+use std::path::PathBuf;
+
+use plimsoll_guard::check::{Check, Verdict, check};
+use serde::Serialize;
+
+use crate::output;
+
+/// Say what this host and driver can do for the guard, and what it would do
+///
+/// Looks and changes nothing. Exits with 3 if the guard could not run.
+#[derive(clap::Args, Debug)]
+pub(crate) struct Args {
+    /// Interface to look at, in this network namespace
+    #[arg(value_name = "IFACE")]
+    interface: String,
+    /// Write one JSON document to FILE (`-`: standard output) instead of the table
+    #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = "-")]
+    json: Option<PathBuf>,
+}
+
+/// The document of `--json`.
+#[derive(Serialize)]
+struct Document<'a> {
+    schema: u32,
+    can_run: bool,
+    #[serde(flatten)]
+    check: &'a Check,
+}
+
+pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
+    let check = check(&args.interface)?;
+    if let Some(target) = &args.json {
+        let document = Document {
+            schema: 1,
+            can_run: check.can_run(),
+            check: &check,
+        };
+        output::write_json(target, &document)?;
+    } else {
+        output::print(&table(&check))?;
+    }
+    if check.can_run() {
+        Ok(())
+    } else {
+        Err(crate::Lacks(format!(
+            "the guard cannot run on `{}` as it is",
+            args.interface
+        ))
+        .into())
+    }
+}
+
+fn table(check: &Check) -> String {
+    let mut text = String::new();
+    for finding in &check.findings {
+        let mark = match finding.verdict {
+            Verdict::Ok => "ok",
+            Verdict::Limited => "limited",
+            Verdict::Missing => "MISSING",
+        };
+        text += &format!("{mark:<9}{:<13}{}\n", finding.id, finding.found);
+        if finding.verdict != Verdict::Ok {
+            text += &format!("{:<22}the guard {}\n", "", finding.guard);
+        }
+    }
+    let more = check
+        .findings
+        .iter()
+        .filter(|f| f.verdict == Verdict::Limited)
+        .count();
+    let judgement = match (check.can_run(), more) {
+        (false, _) => "The guard cannot run here until what is missing is there.".to_owned(),
+        (true, 0) => "The guard can do all it knows here.".to_owned(),
+        (true, _) => "The guard can run here, within the limits above.".to_owned(),
+    };
+    format!("{text}\n{judgement}\n")
+}

@@ -1,0 +1,28 @@
+//! `plimsoll guard restore`: puts back what a killed guard left turned.
+
+use plimsoll_guard::knobs;
+
+use crate::output;
+
+/// Put the settings back that a killed guard left turned
+///
+/// A guard that ends by itself restores them; the next start does, too.
+#[derive(clap::Args, Debug)]
+pub(crate) struct Args {
+    /// Interface, in this network namespace; all of them if none is named
+    #[arg(value_name = "IFACE")]
+    interface: Option<String>,
+}
+
+pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
+    let restored = knobs::restore(args.interface.as_deref())?;
+    let text = if restored.is_empty() {
+        "nothing to restore\n".to_owned()
+    } else {
+        restored
+            .iter()
+            .map(|interface| format!("{interface}: restored\n"))
+            .collect()
+    };
+    output::print(&text)
+}

@@ -1,0 +1,500 @@
+//! When the host leaves its own interrupt settings for overload's, how long it
+//! then holds off, and when it goes back.
+//!
+//! **Intuition.** Interrupts are best while there is little to do and worst when
+//! there is too much: then receiving takes the CPU that the consumers need. So
+//! the host's settings are left alone until a CPU has no time to spare *and*
+//! receiving is seen to be the reason; then its input is polled after a holdoff
+//! that grows as the load falls, since each polling run has a price of its own
+//! and may find the ring nearly as full as it can safely be. When the load is
+//! gone, the host gets its settings back.
+//!
+//! **Source.** Mogul & Ramakrishnan 1997, sections 5.2 and 6.4 (interrupts only
+//! at light load, polling otherwise: MR-27 on the scale of a host); Macpherson &
+//! Heiser 2004, sections 6.1 to 6.3 (holdoff from the load, buffers from drops:
+//! MH-07, MH-08, MH-14, MH-16 to MH-18). Uses [`BufferCredit`] and [`LoadTarget`].
+//!
+//! **Holdoff.** A polling run that starts with `n` frames waiting lasts
+//! `n·c / (1 − λ·c)` at rate `λ` and cost `c`. With `o` for what a run costs
+//! beyond its frames, the consumers get `(1 − λ·c)·(1 − o/holdoff)` of the CPU:
+//! long holdoffs are good, and the ring is their limit. Hence
+//! `holdoff = credit / λ`, where the credit, in frames, starts at a part of the
+//! ring, falls when the ring overflows and recovers slowly.
+//!
+//! **Never to and fro.** Overload must last ([`GovernorConfig::enter_dwell`])
+//! before anything is turned. Calm must last [`GovernorConfig::leave_dwell`] if
+//! the load is below half of what it was when overload began. At more than that,
+//! polling may be what makes it look calm: leaving is then a probe, made after a
+//! longer time that doubles with each probe that had to be taken back soon.
+//!
+//! **Several CPUs.** The worst decides for all: overload on one is overload, calm
+//! must be everywhere, and the shortest holdoff is everybody's.
+//!
+//! **When it loses.** A load that changes within an interval is held off for its
+//! mean; only overflows of the ring tell. A CPU limit shorter than the load makes
+//! the ring overflow on purpose, which is not taken for a holdoff that is too
+//! long. Where a computing process leaves no CPU idle, load between the two
+//! thresholds of network share keeps the mode it has.
+
+use core::time::Duration;
+
+use crate::config::{ConfigError, Fraction};
+use crate::holdoff::{BufferCredit, CreditConfig, HoldoffConfig, HoldoffRange, LoadTarget};
+use crate::holdoff::{Turn, TurnDrops};
+use crate::time::Instant;
+
+mod dwell;
+#[cfg(test)]
+mod tests;
+
+use dwell::Dwell;
+
+/// What is done about overload.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Strategy {
+    /// Nothing: the host's settings are never touched.
+    Off,
+    /// Poll in threads of a class above every process, with an adaptive holdoff.
+    /// The CPU limit demotes the threads.
+    Thread,
+    /// Poll in interrupt context with an adaptive holdoff, which also keeps the
+    /// CPU limit.
+    Holdoff,
+}
+
+/// How the host receives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// By the host's own settings.
+    Interrupts,
+    /// By the strategy's.
+    Overload,
+}
+
+/// Why the mode is as it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reason {
+    /// No overload, or none that lasted.
+    Calm,
+    /// Packets were discarded early while a CPU had no time to spare.
+    Discards,
+    /// Receiving took a large part of a CPU without time to spare.
+    NetworkShare,
+    /// A receive ring was nearly full or overflowed.
+    Ring,
+}
+
+/// Settings of a [`Governor`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GovernorConfig {
+    /// What is done about overload. Default: [`Strategy::Thread`].
+    pub strategy: Strategy,
+    /// Frames that a receive ring holds; at least 16. Default: 256, as veth's.
+    pub ring_frames: u32,
+    /// Part of the ring that frames may fill during a holdoff; the rest is for
+    /// those that come while the first are worked on, and for delays. More makes
+    /// polling cheaper, less makes overflows rarer. Default: 40 %.
+    pub fill: Fraction,
+    /// The holdoffs that can be set. Default: 10 µs to 200 µs; below, polling
+    /// costs more than it saves, above, nothing more is saved.
+    pub holdoff: HoldoffRange,
+    /// Part of each CPU's time that receiving may take, or `None`. Only
+    /// [`Strategy::Holdoff`] keeps it here, by longer holdoffs; a polling thread
+    /// is kept to it by [`CpuLimit`](crate::cpu_limit::CpuLimit). Default: none.
+    pub cpu_limit: Option<Fraction>,
+    /// A CPU with less idle time than this has none to spare. Default: 5 %.
+    pub idle_low: Fraction,
+    /// Receiving that takes this part of a CPU without time to spare is overload
+    /// even if nothing was discarded. Above [`calm_share`](Self::calm_share).
+    /// Default: 50 %.
+    pub overload_share: Fraction,
+    /// Receiving that takes more of a CPU without time to spare is not calm.
+    /// Default: 15 %.
+    pub calm_share: Fraction,
+    /// Time between observations while nothing happens, at most 1 s. Default: 40 ms.
+    pub rest_interval: Duration,
+    /// Time between observations while overload begins or lasts, at least 1 ms
+    /// and at most `rest_interval`. Default: 10 ms.
+    pub busy_interval: Duration,
+    /// Overload must last this long. Longer ignores longer bursts. Default: 20 ms.
+    pub enter_dwell: Duration,
+    /// Calm must last this long. Default: 1 s.
+    pub leave_dwell: Duration,
+}
+
+impl Default for GovernorConfig {
+    fn default() -> Self {
+        Self {
+            strategy: Strategy::Thread,
+            ring_frames: 256,
+            fill: Fraction::from_percent(40),
+            holdoff: HoldoffRange {
+                min: Duration::from_micros(10),
+                max: Duration::from_micros(200),
+                step: Duration::from_micros(1),
+            },
+            cpu_limit: None,
+            idle_low: Fraction::from_percent(5),
+            overload_share: Fraction::from_percent(50),
+            calm_share: Fraction::from_percent(15),
+            rest_interval: Duration::from_millis(40),
+            busy_interval: Duration::from_millis(10),
+            enter_dwell: Duration::from_millis(20),
+            leave_dwell: Duration::from_secs(1),
+        }
+    }
+}
+
+/// Dwells are at most this long.
+const DWELL_MAX: Duration = Duration::from_secs(60);
+/// The longest interval between observations.
+const INTERVAL_MAX: Duration = Duration::from_secs(1);
+/// The smallest ring that can be shared between waiting and arriving frames.
+const RING_FRAMES_MIN: u32 = 16;
+
+impl GovernorConfig {
+    /// Checks every field.
+    ///
+    /// # Errors
+    ///
+    /// Names the first field that is out of range.
+    pub fn validate(&self) -> Result<(), ConfigError> {
+        self.holdoff.validate()?;
+        let check = |good, field, given, allowed| {
+            let error = ConfigError {
+                field,
+                given,
+                allowed,
+            };
+            if good { Ok(()) } else { Err(error) }
+        };
+        let ppm = |fraction: Fraction| u64::from(fraction.as_ppm());
+        check(
+            self.ring_frames >= RING_FRAMES_MIN,
+            "ring_frames",
+            self.ring_frames.into(),
+            "at least 16",
+        )?;
+        check(
+            (10_000..=900_000).contains(&self.fill.as_ppm()),
+            "fill",
+            ppm(self.fill),
+            "from 10000 to 900000 ppm",
+        )?;
+        check(
+            !self.holdoff.min.is_zero(),
+            "holdoff.min",
+            0,
+            "at least one step",
+        )?;
+        if let Some(limit) = self.cpu_limit {
+            check(
+                limit != Fraction::NONE && limit != Fraction::WHOLE,
+                "cpu_limit",
+                ppm(limit),
+                "from 1 to 999999 ppm",
+            )?;
+        }
+        check(
+            self.overload_share > self.calm_share,
+            "overload_share",
+            ppm(self.overload_share),
+            "above calm_share",
+        )?;
+        self.validate_times()
+    }
+
+    fn validate_times(&self) -> Result<(), ConfigError> {
+        let range = |field, given: Duration, min: Duration, max: Duration, allowed| {
+            if (min..=max).contains(&given) {
+                return Ok(());
+            }
+            Err(ConfigError {
+                field,
+                given: u64::try_from(given.as_nanos()).unwrap_or(u64::MAX),
+                allowed,
+            })
+        };
+        let millisecond = Duration::from_millis(1);
+        range(
+            "rest_interval",
+            self.rest_interval,
+            millisecond,
+            INTERVAL_MAX,
+            "from 1 ms to 1 s",
+        )?;
+        range(
+            "busy_interval",
+            self.busy_interval,
+            millisecond,
+            self.rest_interval,
+            "from 1 ms to rest_interval",
+        )?;
+        let dwell = "from busy_interval to a minute";
+        range(
+            "enter_dwell",
+            self.enter_dwell,
+            self.busy_interval,
+            DWELL_MAX,
+            dwell,
+        )?;
+        range(
+            "leave_dwell",
+            self.leave_dwell,
+            self.busy_interval,
+            DWELL_MAX,
+            dwell,
+        )
+    }
+}
+
+/// What one CPU did since the observation before.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CpuObservation {
+    /// The time observed.
+    pub elapsed: Duration,
+    /// Time spent on receiving, interrupts and polling threads included.
+    pub network: Duration,
+    /// Time without anything to run.
+    pub idle: Duration,
+    /// Frames polled from the governed interface.
+    pub frames: u64,
+    /// Polling runs, each until the ring was empty.
+    pub runs: u64,
+    /// Most frames in one run.
+    pub run_frames_max: u32,
+}
+
+/// What the interface lost since the observation before.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Losses {
+    /// Packets discarded early.
+    pub discarded: u64,
+    /// Frames that the receive rings did not hold.
+    pub ring: u64,
+    /// Receiving was inhibited for some of the time: what the ring then lost
+    /// was meant to be lost.
+    pub inhibited: bool,
+}
+
+/// What the host is to be set to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Setting {
+    /// How to receive.
+    pub mode: Mode,
+    /// The holdoff in [`Mode::Overload`].
+    pub holdoff: Duration,
+    /// Why.
+    pub reason: Reason,
+}
+
+/// The decision; see the module's documentation.
+#[derive(Debug)]
+pub struct Governor {
+    config: GovernorConfig,
+    setting: Setting,
+    dwell: Dwell,
+    credit: BufferCredit,
+    /// Highest recent rate of a CPU, frames per second.
+    rate_pps: u64,
+    limiter: Option<LoadTarget>,
+    /// When the turns reported to `limiter` have got to.
+    limiter_time: Instant,
+    switches: u64,
+}
+
+impl Governor {
+    /// Starts with the host's own settings.
+    ///
+    /// # Errors
+    ///
+    /// The config is out of range.
+    pub fn new(config: GovernorConfig) -> Result<Self, ConfigError> {
+        config.validate()?;
+        let ring = u64::from(config.ring_frames);
+        let fill = u32::try_from(config.fill.of(ring))
+            .unwrap_or(u32::MAX)
+            .max(1);
+        let credit = BufferCredit::new(&CreditConfig {
+            min: (fill / 4).max(1),
+            max: fill,
+            decrease: Fraction::from_ppm(125_000),
+            increase: (fill / 32).max(1),
+            backoff: 9,
+            tolerated_loss: Fraction::NONE,
+            tolerance_window: 1,
+        })?;
+        let limiter = match (config.strategy, config.cpu_limit) {
+            (Strategy::Holdoff, Some(load)) => Some(LoadTarget::new(&HoldoffConfig {
+                load,
+                overhead: Duration::ZERO,
+                range: HoldoffRange {
+                    max: LIMIT_HOLDOFF_MAX,
+                    step: Duration::from_nanos(1),
+                    ..config.holdoff
+                },
+            })?),
+            _ => None,
+        };
+        Ok(Self {
+            config,
+            setting: Setting {
+                mode: Mode::Interrupts,
+                holdoff: config.holdoff.min,
+                reason: Reason::Calm,
+            },
+            dwell: Dwell::new(&config),
+            credit,
+            rate_pps: 0,
+            limiter,
+            limiter_time: Instant::ZERO,
+            switches: 0,
+        })
+    }
+
+    /// What the host is to be set to now.
+    #[must_use]
+    pub fn setting(&self) -> Setting {
+        self.setting
+    }
+
+    /// How often the mode has changed.
+    #[must_use]
+    pub fn switches(&self) -> u64 {
+        self.switches
+    }
+
+    /// Time until the next observation.
+    #[must_use]
+    pub fn interval(&self) -> Duration {
+        if self.setting.mode == Mode::Overload || self.dwell.is_pending() {
+            self.config.busy_interval
+        } else {
+            self.config.rest_interval
+        }
+    }
+
+    /// Takes an observation of all CPUs that receive, and says what the host is
+    /// to be set to.
+    pub fn on_interval(
+        &mut self,
+        cpus: &[CpuObservation],
+        losses: Losses,
+        now: Instant,
+    ) -> Setting {
+        if self.config.strategy == Strategy::Off {
+            return self.setting;
+        }
+        let rate_pps = cpus.iter().map(|cpu| rate(cpu, losses.ring)).max();
+        let rate_pps = rate_pps.unwrap_or(0);
+        // Up at once, down by a quarter: a pause must not make the ring overflow.
+        self.rate_pps = rate_pps.max(self.rate_pps / 4 * 3);
+        let reason = self.overload(cpus, losses);
+        let before = self.setting.mode;
+        self.setting.mode = match before {
+            Mode::Interrupts if self.dwell.enters(reason != Reason::Calm, rate_pps, now) => {
+                Mode::Overload
+            }
+            Mode::Overload if self.dwell.leaves(self.is_calm(cpus, losses), rate_pps, now) => {
+                Mode::Interrupts
+            }
+            mode => mode,
+        };
+        if before != self.setting.mode {
+            self.switches += 1;
+            self.setting.reason = reason;
+        } else if reason != Reason::Calm && before == Mode::Overload {
+            self.setting.reason = reason;
+        }
+        self.set_holdoff(cpus, losses, before);
+        self.setting
+    }
+
+    /// The sign of overload, or [`Reason::Calm`].
+    fn overload(&self, cpus: &[CpuObservation], losses: Losses) -> Reason {
+        let ring = self.config.ring_frames;
+        let nearly_full = |cpu: &CpuObservation| cpu.run_frames_max >= ring - ring / 4;
+        if losses.ring > 0 || cpus.iter().any(nearly_full) {
+            return Reason::Ring;
+        }
+        let mut busy = cpus.iter().filter(|cpu| self.is_busy(cpu)).peekable();
+        if busy.peek().is_none() {
+            return Reason::Calm;
+        }
+        if busy.any(|cpu| cpu.network > part(self.config.overload_share, cpu.elapsed)) {
+            return Reason::NetworkShare;
+        }
+        if losses.discarded > 0 {
+            return Reason::Discards;
+        }
+        Reason::Calm
+    }
+
+    /// Nothing is lost, and no CPU lacks time because of receiving.
+    fn is_calm(&self, cpus: &[CpuObservation], losses: Losses) -> bool {
+        let strained = |cpu: &CpuObservation| {
+            self.is_busy(cpu) && cpu.network > part(self.config.calm_share, cpu.elapsed)
+        };
+        losses.ring == 0 && losses.discarded == 0 && !cpus.iter().any(strained)
+    }
+
+    /// The CPU has no time to spare.
+    fn is_busy(&self, cpu: &CpuObservation) -> bool {
+        !cpu.elapsed.is_zero() && cpu.idle < part(self.config.idle_low, cpu.elapsed)
+    }
+
+    fn set_holdoff(&mut self, cpus: &[CpuObservation], losses: Losses, before: Mode) {
+        if self.setting.mode == Mode::Interrupts {
+            return;
+        }
+        // What the ring lost before was not this holdoff's doing.
+        if before == Mode::Overload {
+            self.credit.on_turn(TurnDrops {
+                packets: 0,
+                dropped: if losses.inhibited { 0 } else { losses.ring },
+                cpu_was_idle: false,
+            });
+        }
+        let range = self.config.holdoff;
+        let fitting = u64::from(self.credit.credit()) * NANOS_PER_SECOND / self.rate_pps.max(1);
+        let fitting = Duration::from_nanos(fitting).clamp(range.min, range.max);
+        self.setting.holdoff = match self.limited(cpus) {
+            Some(limited) => fitting.max(limited),
+            None => fitting,
+        };
+    }
+
+    /// The holdoff that keeps the CPU limit: the paper's rule on the mean turn of
+    /// the CPU that spent most.
+    fn limited(&mut self, cpus: &[CpuObservation]) -> Option<Duration> {
+        let limiter = self.limiter.as_mut()?;
+        let cpu = cpus.iter().max_by_key(|cpu| cpu.network)?;
+        // A run that did not end is one turn as well.
+        let turns = u32::try_from(cpu.runs.max(1)).unwrap_or(u32::MAX);
+        let returned = self.limiter_time + cpu.elapsed / turns;
+        self.limiter_time = returned;
+        Some(limiter.on_turn(Turn {
+            entered: returned - cpu.network / turns,
+            returned,
+        }))
+    }
+}
+
+/// A holdoff that keeps the CPU limit is never longer: the longest that a
+/// bystander waits.
+const LIMIT_HOLDOFF_MAX: Duration = Duration::from_millis(10);
+const NANOS_PER_SECOND: u64 = 1_000_000_000;
+
+/// Frames per second that arrived for a CPU; those that the rings lost might
+/// all have been its.
+fn rate(cpu: &CpuObservation, lost: u64) -> u64 {
+    let nanos = cpu.elapsed.as_nanos().max(1);
+    let lost = if cpu.frames > 0 { lost } else { 0 };
+    let frames = u128::from(cpu.frames.saturating_add(lost));
+    u64::try_from(frames * u128::from(NANOS_PER_SECOND) / nanos).unwrap_or(u64::MAX)
+}
+
+fn part(fraction: Fraction, span: Duration) -> Duration {
+    let nanos = u64::try_from(span.as_nanos()).unwrap_or(u64::MAX);
+    Duration::from_nanos(fraction.of(nanos))
+}

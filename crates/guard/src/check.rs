@@ -1,0 +1,437 @@
+//! What this host, this interface and its driver can do for the guard, before
+//! the guard touches anything.
+//!
+//! Each [`Finding`] says what is, and what the guard does about it. The BPF
+//! program is loaded for it (and not attached): that alone proves that the
+//! kernel has every function it calls.
+
+#![allow(unsafe_code, reason = "libbpf-rs does not probe for helpers")]
+
+use std::fs;
+use std::io;
+
+use nix::net::if_::if_nametoindex;
+use serde::Serialize;
+
+use crate::error::Error;
+use crate::guard::{Config, Guard, Storage};
+use crate::host;
+use crate::knobs::device::{Attribute, Device};
+use crate::knobs::napi::Netdev;
+use crate::knobs::{self, Napi};
+use crate::link::{self, Link};
+
+/// How far something is as the guard needs it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Verdict {
+    /// As it should be.
+    Ok,
+    /// The guard runs, and does or sees less.
+    Limited,
+    /// The guard cannot run.
+    Missing,
+}
+
+/// One thing that was looked at.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Finding {
+    /// Short name, the same in every run.
+    pub id: &'static str,
+    /// How far it is as it should be.
+    pub verdict: Verdict,
+    /// What was found.
+    pub found: String,
+    /// What the guard does about it.
+    pub guard: String,
+}
+
+/// All that was found on one interface.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Check {
+    /// As given.
+    pub interface: String,
+    /// In the order of a start.
+    pub findings: Vec<Finding>,
+    /// NAPI instances with their settings.
+    pub napi: Vec<Napi>,
+}
+
+impl Check {
+    /// False if the guard would refuse to start.
+    #[must_use]
+    pub fn can_run(&self) -> bool {
+        let missing = |finding: &Finding| finding.verdict == Verdict::Missing;
+        !self.findings.iter().any(missing)
+    }
+}
+
+/// Looks at `interface` of the current network namespace and changes nothing.
+///
+/// # Errors
+///
+/// No such interface, or the kernel does not answer.
+pub fn check(interface: &str) -> Result<Check, Error> {
+    let ifindex = if_nametoindex(interface).map_err(|_| Error::NoSuchInterface {
+        interface: interface.to_owned(),
+    })?;
+    let link = link::link(ifindex).map_err(io_error("ask for the interface's state"))?;
+    let napi = Netdev::new().instances(ifindex);
+    let napi = napi.map_err(io_error("ask for the interface's NAPI instances"))?;
+    let device = Device::open(interface, ifindex);
+    let findings = vec![
+        owner(interface)?,
+        host_finding(host::check_capabilities(), "privileges", PRIVILEGES),
+        host_finding(host::check_release(), "kernel", "Linux is new enough"),
+        host_finding(host::check_btf(), "btf", "the kernel describes its types"),
+        program(),
+        driver(&link, device.as_ref().ok()),
+        native_xdp(interface, ifindex, &link)?,
+        attached(interface, &link),
+        mtu(&link),
+        queues(&link, device.as_ref().ok(), &napi),
+        holdoff(device.as_ref().ok(), &napi),
+        threads(device.as_ref().ok(), &napi),
+        ring(ifindex)?,
+        namespace(&link),
+        syn_cookies(),
+        left_turned(interface),
+    ];
+    Ok(Check {
+        interface: interface.to_owned(),
+        findings,
+        napi,
+    })
+}
+
+const PRIVILEGES: &str = "CAP_NET_ADMIN, CAP_BPF and CAP_PERFMON are there";
+
+fn finding(
+    id: &'static str,
+    verdict: Verdict,
+    found: impl Into<String>,
+    guard: impl Into<String>,
+) -> Finding {
+    Finding {
+        id,
+        verdict,
+        found: found.into(),
+        guard: guard.into(),
+    }
+}
+
+fn host_finding(result: Result<(), Error>, id: &'static str, good: &str) -> Finding {
+    match result {
+        Ok(()) => finding(id, Verdict::Ok, good, "needs no more"),
+        Err(error) => finding(id, Verdict::Missing, error.to_string(), "does not start"),
+    }
+}
+
+fn owner(interface: &str) -> Result<Finding, Error> {
+    Ok(match knobs::owner(interface)? {
+        None => finding("owner", Verdict::Ok, "no guard is running here", "starts"),
+        Some(pid) => finding(
+            "owner",
+            Verdict::Missing,
+            format!("process {pid} guards this interface"),
+            "refuses to be the second",
+        ),
+    })
+}
+
+fn program() -> Finding {
+    let mut storage = Storage::default();
+    match Guard::load(&mut storage, &Config::default()) {
+        Ok(_) => finding(
+            "program",
+            Verdict::Ok,
+            "the verifier accepts the BPF program",
+            "judges every packet before the stack allocates for it",
+        ),
+        Err(error) => {
+            let cause = std::error::Error::source(&error).map(|cause| format!(": {cause}"));
+            let found = format!("{error}{}", cause.unwrap_or_default());
+            finding("program", Verdict::Missing, found, "does not start")
+        }
+    }
+}
+
+fn driver(link: &Link, device: Option<&Device>) -> Finding {
+    let name = device.and_then(Device::driver);
+    let name = name.or_else(|| link.kind.clone());
+    let name = name.unwrap_or_else(|| "a virtual device".to_owned());
+    if link.up {
+        finding("driver", Verdict::Ok, name, "attaches to it")
+    } else {
+        let found = format!("{name}, and the interface is down");
+        let guard = "attaches; polling threads are found once it is up";
+        finding("driver", Verdict::Limited, found, guard)
+    }
+}
+
+fn native_xdp(interface: &str, ifindex: u32, link: &Link) -> Result<Finding, Error> {
+    let native =
+        link::native_xdp(ifindex).map_err(io_error("ask for the driver's XDP features"))?;
+    // A driver whose XDP runs now has it, whatever it declares.
+    let runs = link.xdp.as_ref().is_some_and(|xdp| xdp.mode == "native");
+    Ok(match native {
+        Some(true) => finding("xdp", Verdict::Ok, "native XDP", "runs in the driver"),
+        _ if runs => finding("xdp", Verdict::Ok, "native XDP runs", "runs in the driver"),
+        Some(false) => {
+            let error = Error::NoNativeXdp {
+                interface: interface.to_owned(),
+            };
+            finding("xdp", Verdict::Missing, error.to_string(), "does not start")
+        }
+        None => finding(
+            "xdp",
+            Verdict::Limited,
+            "the kernel does not tell whether the driver has native XDP (Linux 6.3 does)",
+            "tries, and refuses if it has not",
+        ),
+    })
+}
+
+fn attached(interface: &str, link: &Link) -> Finding {
+    let Some(xdp) = &link.xdp else {
+        let found = "no XDP program is attached";
+        return finding("attached", Verdict::Ok, found, "attaches its own");
+    };
+    let name = if xdp.name.is_empty() {
+        "unnamed"
+    } else {
+        &xdp.name
+    };
+    let remedy = if xdp.name == "xdp_dispatcher" {
+        "libxdp's dispatcher: `xdp-loader unload` ends it".to_owned()
+    } else {
+        format!(
+            "`bpftool link show` finds its owner, `ip link set {interface} xdp off` detaches it if it has none"
+        )
+    };
+    finding(
+        "attached",
+        Verdict::Missing,
+        format!("XDP program `{name}`, id {}, in {} mode", xdp.id, xdp.mode),
+        format!("refuses to replace it ({remedy})"),
+    )
+}
+
+/// Without multi-buffer support a frame must fit a page beside the driver's
+/// own needs; drivers differ in these.
+fn mtu(link: &Link) -> Finding {
+    const SAFE: u32 = 3000;
+    match link.mtu {
+        Some(mtu) if mtu > SAFE => finding(
+            "mtu",
+            Verdict::Limited,
+            format!("{mtu} bytes, more than most drivers take for XDP"),
+            "tries, and says if the driver refuses",
+        ),
+        Some(mtu) => finding("mtu", Verdict::Ok, format!("{mtu} bytes"), "needs no more"),
+        None => finding("mtu", Verdict::Ok, "unknown", "tries"),
+    }
+}
+
+fn queues(link: &Link, device: Option<&Device>, napi: &[Napi]) -> Finding {
+    let count = device.and_then(|device| device.receive_queues().ok());
+    let count = count.or_else(|| link.rx_queues.and_then(|n| usize::try_from(n).ok()));
+    let named = napi.iter().filter(|napi| napi.queue.is_some()).count();
+    finding(
+        "queues",
+        Verdict::Ok,
+        format!(
+            "receive queues: {}; NAPI instances: {}, known by queue: {named}",
+            count.map_or_else(|| "unknown".to_owned(), |count| count.to_string()),
+            napi.len()
+        ),
+        "guards all of them",
+    )
+}
+
+fn holdoff(device: Option<&Device>, napi: &[Napi]) -> Finding {
+    let mut settings: Vec<_> = napi
+        .iter()
+        .filter_map(|napi| Some((napi.defer_hard_irqs?, napi.gro_flush_timeout?)))
+        .collect();
+    let per_queue = !settings.is_empty();
+    settings.sort_unstable();
+    settings.dedup();
+    let texts: Vec<_> = settings
+        .iter()
+        .map(|(defer, timeout)| format!("defer {defer}, timeout {timeout} ns"))
+        .collect();
+    if per_queue {
+        let found = format!("set per queue; now {}", texts.join("; "));
+        return finding(
+            "holdoff",
+            Verdict::Ok,
+            found,
+            "sets it queue by queue under overload",
+        );
+    }
+    let attribute = |attribute| device.and_then(|d| d.attribute(attribute).ok().flatten());
+    let defer = attribute(Attribute::NapiDeferHardIrqs);
+    match defer.zip(attribute(Attribute::GroFlushTimeout)) {
+        Some((defer, timeout)) => finding(
+            "holdoff",
+            Verdict::Ok,
+            format!("set for the whole device; now defer {defer}, timeout {timeout} ns"),
+            "sets the device's under overload",
+        ),
+        None => finding(
+            "holdoff",
+            Verdict::Limited,
+            "the kernel has no holdoff settings for this device",
+            "leaves interrupts as they are",
+        ),
+    }
+}
+
+fn threads(device: Option<&Device>, napi: &[Napi]) -> Finding {
+    let switch = device.and_then(|d| d.attribute(Attribute::Threaded).ok().flatten());
+    let threads = napi.iter().filter(|napi| napi.thread.is_some()).count();
+    match switch {
+        Some(0) => finding(
+            "threads",
+            Verdict::Ok,
+            "threaded polling is possible and off",
+            "switches it on where asked, and back",
+        ),
+        Some(_) => finding(
+            "threads",
+            Verdict::Ok,
+            format!("threaded polling is on already: {threads} threads"),
+            "gives the threads their old scheduling back at exit",
+        ),
+        None => finding(
+            "threads",
+            Verdict::Limited,
+            "no switch for threaded polling",
+            "cannot bound the CPU share of receive work by a thread",
+        ),
+    }
+}
+
+fn ring(ifindex: u32) -> Result<Finding, Error> {
+    let ring = link::receive_ring(ifindex).map_err(io_error("ask for the receive ring's size"))?;
+    Ok(match ring {
+        Some((size, max)) => finding(
+            "ring",
+            Verdict::Ok,
+            format!("{size} receive descriptors of at most {max}"),
+            "leaves it",
+        ),
+        None => finding(
+            "ring",
+            Verdict::Limited,
+            "the driver does not tell its ring's size",
+            "leaves it",
+        ),
+    })
+}
+
+fn namespace(link: &Link) -> Finding {
+    // Process 1 may be hidden from us; the first kernel thread rarely is.
+    let first = ["/proc/1/ns/net", "/proc/2/ns/net"];
+    let first = first.iter().find_map(|path| fs::read_link(path).ok());
+    let ours = fs::read_link("/proc/thread-self/ns/net").ok();
+    if ours.is_some() && first.is_some() && first != ours {
+        return finding(
+            "namespace",
+            Verdict::Limited,
+            "this is another network namespace than process 1's (a container's, perhaps)",
+            "sees the sockets of this namespace only, and admits what is for others",
+        );
+    }
+    if link.peer_elsewhere {
+        return finding(
+            "namespace",
+            Verdict::Limited,
+            "its other end is in another network namespace: a container's, or the host's if this is a container",
+            "protects the sockets on this side only; run it over there for those",
+        );
+    }
+    if link.master.is_some() {
+        return finding(
+            "namespace",
+            Verdict::Limited,
+            "the interface belongs to a bridge or bond",
+            "judges packets for this host's addresses and admits the rest",
+        );
+    }
+    finding(
+        "namespace",
+        Verdict::Ok,
+        "the interface and its sockets are in this network namespace",
+        "sees every socket",
+    )
+}
+
+fn syn_cookies() -> Finding {
+    let setting = fs::read_to_string("/proc/sys/net/ipv4/tcp_syncookies");
+    let setting = setting
+        .ok()
+        .and_then(|text| text.trim().parse::<u32>().ok());
+    // Without privileges the probe takes the refusal for a yes.
+    let helpers = host::check_capabilities().is_ok()
+        && has_helper(libbpf_sys::BPF_FUNC_tcp_raw_gen_syncookie_ipv4)
+        && has_helper(libbpf_sys::BPF_FUNC_tcp_raw_check_syncookie_ipv4);
+    let discards = "discards SYNs early when a listener's backlog is full";
+    match (helpers, setting) {
+        (true, Some(1 | 2)) => finding(
+            "syn_cookies",
+            Verdict::Ok,
+            "the kernel makes SYN cookies for XDP programs, and net.ipv4.tcp_syncookies is on",
+            "needs no more to answer SYNs by cookies",
+        ),
+        (true, _) => finding(
+            "syn_cookies",
+            Verdict::Limited,
+            "net.ipv4.tcp_syncookies is off",
+            discards,
+        ),
+        (false, _) => finding(
+            "syn_cookies",
+            Verdict::Limited,
+            "the kernel makes no SYN cookies for XDP programs (Linux 6.0 with CONFIG_SYN_COOKIES does), or may not be asked",
+            discards,
+        ),
+    }
+}
+
+fn has_helper(helper: libbpf_sys::bpf_func_id) -> bool {
+    libbpf_rs::set_print(None);
+    // SAFETY: takes two numbers; the options may be null.
+    let answer = unsafe {
+        libbpf_sys::libbpf_probe_bpf_helper(libbpf_sys::BPF_PROG_TYPE_XDP, helper, std::ptr::null())
+    };
+    answer == 1
+}
+
+fn left_turned(interface: &str) -> Finding {
+    match knobs::left_turned(interface) {
+        Ok(0) => finding(
+            "settings",
+            Verdict::Ok,
+            "nothing is left turned",
+            "needs no restoring",
+        ),
+        Ok(count) => finding(
+            "settings",
+            Verdict::Ok,
+            format!("{count} settings are recorded as turned"),
+            "restores them at exit, at the next start, or by `plimsoll guard restore`",
+        ),
+        Err(error) => finding(
+            "settings",
+            Verdict::Missing,
+            error.to_string(),
+            "does not start",
+        ),
+    }
+}
+
+fn io_error(action: &'static str) -> impl Fn(io::Error) -> Error {
+    move |source| Error::Os { action, source }
+}

@@ -1,0 +1,227 @@
+//! One interface of one network namespace: who it is, and its device-wide
+//! settings.
+//!
+//! `/sys/class/net` shows the devices of the namespace it was *mounted* in,
+//! which after `nsenter -n` is another than the process is in, and the same
+//! name may be another interface there. So the current namespace's own sysfs
+//! is opened as a mount that is attached nowhere; where that is not allowed
+//! (it takes `CAP_SYS_ADMIN`), `/sys` is used if it shows an interface of the
+//! same index.
+
+use std::fs::{self, File};
+use std::io::{self, Read, Write};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::path::Path;
+
+use nix::dir::Dir;
+use nix::fcntl::{OFlag, open, openat, readlinkat};
+use nix::net::if_::if_nametoindex;
+use nix::sys::stat::Mode;
+use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsmount, fsopen};
+use serde::{Deserialize, Serialize};
+
+use crate::error::Error;
+use crate::host::os;
+
+/// What tells an interface from all others of all namespaces and boots.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Identity {
+    /// `/proc/sys/kernel/random/boot_id`.
+    pub(crate) boot_id: String,
+    /// The namespace's cookie: never given twice in a boot, unlike the inode.
+    pub(crate) netns_cookie: u64,
+    /// The namespace's inode, as lsns(8) shows it: for the reader.
+    pub(crate) netns_inode: u64,
+    /// The interface's index in that namespace.
+    pub(crate) ifindex: u32,
+}
+
+impl Identity {
+    /// Of `interface` in the current network namespace.
+    pub(crate) fn of(interface: &str) -> Result<Self, Error> {
+        let ifindex = if_nametoindex(interface).map_err(|_| Error::NoSuchInterface {
+            interface: interface.to_owned(),
+        })?;
+        let netns_inode = nix::sys::stat::stat("/proc/thread-self/ns/net")
+            .map_err(os("look at the network namespace"))?
+            .st_ino;
+        Ok(Self {
+            boot_id: boot_id()?,
+            netns_cookie: netns_cookie().map_err(|source| Error::Os {
+                action: "ask for the network namespace's cookie",
+                source,
+            })?,
+            netns_inode,
+            ifindex,
+        })
+    }
+}
+
+pub(crate) fn boot_id() -> Result<String, Error> {
+    let id = fs::read_to_string("/proc/sys/kernel/random/boot_id");
+    let id = id.map_err(|source| Error::Os {
+        action: "read the boot's id",
+        source,
+    })?;
+    Ok(id.trim().to_owned())
+}
+
+/// The current network namespace's cookie (`SO_NETNS_COOKIE`, Linux 5.14).
+#[allow(
+    unsafe_code,
+    reason = "neither nix nor rustix knows this socket option"
+)]
+pub(crate) fn netns_cookie() -> io::Result<u64> {
+    let socket = std::net::UdpSocket::bind(("127.0.0.1", 0)).or_else(|_| {
+        // A namespace whose loopback is down, or without IPv4.
+        std::os::unix::net::UnixDatagram::unbound().map(|unix| OwnedFd::from(unix).into())
+    })?;
+    let mut cookie = 0u64;
+    let mut length = libc::socklen_t::try_from(size_of_val(&cookie)).expect("eight");
+    // SAFETY: the descriptor is open, and both pointers are to initialised
+    // values of the sizes stated.
+    let result = unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_NETNS_COOKIE,
+            (&raw mut cookie).cast(),
+            &raw mut length,
+        )
+    };
+    if result == 0 {
+        Ok(cookie)
+    } else {
+        Err(io::Error::last_os_error())
+    }
+}
+
+/// A device-wide setting, by its name in sysfs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Attribute {
+    Threaded,
+    NapiDeferHardIrqs,
+    GroFlushTimeout,
+}
+
+impl Attribute {
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Threaded => "threaded",
+            Self::NapiDeferHardIrqs => "napi_defer_hard_irqs",
+            Self::GroFlushTimeout => "gro_flush_timeout",
+        }
+    }
+}
+
+/// The interface's directory in sysfs. It is the same device's as long as it
+/// is held, also if the device is renamed or another takes its name.
+#[derive(Debug)]
+pub(crate) struct Device {
+    directory: OwnedFd,
+}
+
+impl Device {
+    pub(crate) fn open(interface: &str, ifindex: u32) -> Result<Self, Error> {
+        let path = format!("class/net/{interface}");
+        let found = match own_sysfs() {
+            Ok(sysfs) => openat(sysfs, path.as_str(), DIRECTORY, Mode::empty()),
+            Err(_) => open(format!("/sys/{path}").as_str(), DIRECTORY, Mode::empty()),
+        };
+        let directory = found.map_err(os("open the interface's directory in sysfs"))?;
+        let device = Self { directory };
+        let shown = device.read_number("ifindex").map_err(|source| Error::Os {
+            action: "read the interface's index in sysfs",
+            source,
+        })?;
+        if shown == u64::from(ifindex) {
+            Ok(device)
+        } else {
+            Err(Error::ForeignSysfs {
+                interface: interface.to_owned(),
+            })
+        }
+    }
+
+    /// The setting's value; `None` if this kernel or device has no such
+    /// setting, or the device is gone.
+    pub(crate) fn attribute(&self, attribute: Attribute) -> io::Result<Option<u64>> {
+        absent_is_none(self.read_number(attribute.name()))
+    }
+
+    /// Sets it; `None` as in [`Self::attribute`].
+    pub(crate) fn set_attribute(&self, attribute: Attribute, value: u64) -> io::Result<Option<()>> {
+        let write = || {
+            self.file(attribute.name(), OFlag::O_WRONLY)?
+                .write_all(value.to_string().as_bytes())
+        };
+        absent_is_none(write())
+    }
+
+    /// Name of the driver of a physical device.
+    pub(crate) fn driver(&self) -> Option<String> {
+        let driver = readlinkat(&self.directory, "device/driver").ok()?;
+        Some(
+            Path::new(&driver)
+                .file_name()?
+                .to_string_lossy()
+                .into_owned(),
+        )
+    }
+
+    /// Number of receive queues the device has now.
+    pub(crate) fn receive_queues(&self) -> io::Result<usize> {
+        let queues = Dir::openat(&self.directory, "queues", OFlag::O_DIRECTORY, Mode::empty())?;
+        let names = queues.into_iter().flatten();
+        Ok(names
+            .filter(|entry| entry.file_name().to_bytes().starts_with(b"rx-"))
+            .count())
+    }
+
+    fn read(&self, name: &str) -> io::Result<String> {
+        let mut text = String::new();
+        self.file(name, OFlag::O_RDONLY)?
+            .read_to_string(&mut text)?;
+        Ok(text.trim().to_owned())
+    }
+
+    fn read_number(&self, name: &str) -> io::Result<u64> {
+        let text = self.read(name)?;
+        text.parse()
+            .map_err(|_| io::Error::other(format!("`{name}` holds `{text}`")))
+    }
+
+    fn file(&self, name: &str, mode: OFlag) -> io::Result<File> {
+        let file = openat(
+            self.directory.as_fd(),
+            name,
+            mode | OFlag::O_CLOEXEC,
+            Mode::empty(),
+        )?;
+        Ok(file.into())
+    }
+}
+
+const DIRECTORY: OFlag = OFlag::O_PATH
+    .union(OFlag::O_DIRECTORY)
+    .union(OFlag::O_CLOEXEC);
+
+fn own_sysfs() -> rustix::io::Result<OwnedFd> {
+    let context = fsopen("sysfs", FsOpenFlags::FSOPEN_CLOEXEC)?;
+    fsconfig_create(&context)?;
+    fsmount(
+        &context,
+        FsMountFlags::FSMOUNT_CLOEXEC,
+        MountAttrFlags::empty(),
+    )
+}
+
+fn absent_is_none<T>(result: io::Result<T>) -> io::Result<Option<T>> {
+    match result {
+        Ok(value) => Ok(Some(value)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) if error.raw_os_error() == Some(libc::ENODEV) => Ok(None),
+        Err(error) => Err(error),
+    }
+}

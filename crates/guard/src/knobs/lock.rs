@@ -1,0 +1,141 @@
+//! One owner per interface: a file lock that the kernel gives up for a process
+//! that ends, however it ends.
+//!
+//! The file names its owner for the message to the second one. It is removed
+//! while still locked; whoever opened it before finds, once it has the lock,
+//! that the name leads elsewhere, and starts over.
+
+use std::fs::{self, File, OpenOptions, TryLockError};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::thread::sleep;
+use std::time::Duration;
+
+use crate::error::Error;
+use crate::process::Process;
+
+/// A process that is about to start another program holds copies of the
+/// descriptors of its parent for a moment, a dead owner's among them.
+const TRIES: u32 = 50;
+const TRY_AGAIN: Duration = Duration::from_millis(10);
+
+/// The lock, held.
+#[derive(Debug)]
+pub(crate) struct Lock {
+    path: PathBuf,
+    _file: File,
+}
+
+impl Lock {
+    /// Takes the lock of `interface`.
+    pub(crate) fn take(path: PathBuf, interface: &str, owner: Process) -> Result<Self, Error> {
+        for _ in 0..TRIES {
+            match try_lock(&path) {
+                Ok(Some(file)) => {
+                    write!(&file, "{owner}").map_err(|source| not_locked(&path, source))?;
+                    return Ok(Self { path, _file: file });
+                }
+                Ok(None) => {}
+                Err(source) => return Err(not_locked(&path, source)),
+            }
+            if let Some(other) = owner_of(&path).filter(|other| other.is_alive()) {
+                return Err(Error::InUse {
+                    interface: interface.to_owned(),
+                    pid: other.pid,
+                });
+            }
+            sleep(TRY_AGAIN);
+        }
+        let kept = io::Error::other("it stays locked, though its owner has ended");
+        Err(not_locked(&path, kept))
+    }
+
+    /// The living owner of a lock, if there is one.
+    pub(crate) fn owner(path: &Path) -> Option<u32> {
+        let locked = File::open(path)
+            .is_ok_and(|file| matches!(file.try_lock_shared(), Err(TryLockError::WouldBlock)));
+        let owner = owner_of(path).filter(|owner| owner.is_alive())?;
+        locked.then_some(owner.pid)
+    }
+}
+
+impl Drop for Lock {
+    fn drop(&mut self) {
+        // If it stays it is no harm: it is not locked.
+        let _ = fs::remove_file(&self.path);
+    }
+}
+
+/// `None` if another has it.
+fn try_lock(path: &Path) -> io::Result<Option<File>> {
+    let mut options = OpenOptions::new();
+    let file = options
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .open(path)?;
+    match file.try_lock() {
+        Ok(()) => {}
+        Err(TryLockError::WouldBlock) => return Ok(None),
+        Err(TryLockError::Error(error)) => return Err(error),
+    }
+    let is_named = fs::metadata(path).is_ok_and(|named| {
+        file.metadata()
+            .is_ok_and(|held| (held.dev(), held.ino()) == (named.dev(), named.ino()))
+    });
+    if is_named {
+        file.set_len(0)?;
+        Ok(Some(file))
+    } else {
+        Ok(None)
+    }
+}
+
+fn owner_of(path: &Path) -> Option<Process> {
+    let mut text = String::new();
+    File::open(path).ok()?.read_to_string(&mut text).ok()?;
+    Process::parse(&text)
+}
+
+fn not_locked(path: &Path, source: io::Error) -> Error {
+    Error::RecordNotWritten {
+        path: path.to_owned(),
+        source,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_second_is_refused_by_name_until_the_first_is_gone() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("eth0.lock");
+        let owner = Process::current().unwrap();
+        let take = || Lock::take(path.clone(), "eth0", owner);
+        let first = take().unwrap();
+        assert_eq!(Lock::owner(&path), Some(owner.pid));
+        let refused = take().unwrap_err();
+        assert!(
+            refused
+                .to_string()
+                .contains(&format!("process {}", owner.pid)),
+            "{refused}"
+        );
+        drop(first);
+        assert!(!path.exists());
+        assert_eq!(Lock::owner(&path), None);
+        take().unwrap();
+    }
+
+    #[test]
+    fn what_a_dead_owner_left_is_taken_over() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("eth0.lock");
+        fs::write(&path, "1 1").unwrap();
+        assert_eq!(Lock::owner(&path), None);
+        Lock::take(path, "eth0", Process::current().unwrap()).unwrap();
+    }
+}

@@ -1,0 +1,139 @@
+//! NAPI instances of an interface, asked of and set through the kernel's
+//! netdev netlink family.
+//!
+//! An instance polls one receive queue, sometimes several. Settings per
+//! instance exist since Linux 6.13 (threads since 6.17); before, only the
+//! device as a whole can be set. Names in /proc would not tell polling threads
+//! of different network namespaces apart; this family does (Linux 6.8).
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::io;
+
+use netlink_bindings::netdev;
+use netlink_socket2::NetlinkSocket;
+use serde::Serialize;
+
+/// One instance as the kernel describes it. `None`: it does not tell.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Napi {
+    /// The kernel's number of it; an instance made anew may have another.
+    pub id: u32,
+    /// The first receive queue it polls, if the driver says so.
+    pub queue: Option<u32>,
+    /// Its interrupt's number.
+    pub irq: Option<u32>,
+    /// Its polling thread, if it is polled by one.
+    pub thread: Option<i32>,
+    /// Empty polls until interrupts come back on.
+    pub defer_hard_irqs: Option<u32>,
+    /// Holdoff, ns: time until the timer polls again.
+    pub gro_flush_timeout: Option<u32>,
+    /// How it is polled: 0 softirq, 1 thread, 2 busy-polling thread.
+    pub threaded: Option<u32>,
+}
+
+/// A setting of one instance to change; `None` leaves it.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Change {
+    pub(crate) defer_hard_irqs: Option<u32>,
+    pub(crate) gro_flush_timeout: Option<u32>,
+    pub(crate) threaded: Option<u32>,
+}
+
+/// A socket of the namespace it was first used in.
+pub(crate) struct Netdev {
+    socket: NetlinkSocket,
+}
+
+impl fmt::Debug for Netdev {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Netdev").finish_non_exhaustive()
+    }
+}
+
+impl Netdev {
+    pub(crate) fn new() -> Self {
+        Self {
+            socket: NetlinkSocket::new(),
+        }
+    }
+
+    /// The interface's instances by id. Empty if it has none (it is down, or
+    /// does not use NAPI) or the kernel does not tell (before 6.8).
+    pub(crate) fn instances(&mut self, ifindex: u32) -> io::Result<Vec<Napi>> {
+        let queues = match self.queues(ifindex) {
+            Ok(queues) => queues,
+            Err(error) if is_unsupported(&error) => return Ok(Vec::new()),
+            Err(error) => return Err(error),
+        };
+        let mut request = netdev::Request::new().op_napi_get_dump();
+        request.encode().push_ifindex(ifindex);
+        let mut replies = self.socket.request(&request)?;
+        let mut instances = Vec::new();
+        while let Some(reply) = replies.recv() {
+            let reply = reply?;
+            let id = reply.get_id().map_err(io::Error::other)?;
+            instances.push(Napi {
+                id,
+                queue: queues.get(&id).copied(),
+                irq: reply.get_irq().ok(),
+                thread: reply.get_pid().ok().and_then(|pid| i32::try_from(pid).ok()),
+                defer_hard_irqs: reply.get_defer_hard_irqs().ok(),
+                gro_flush_timeout: reply.get_gro_flush_timeout().ok(),
+                threaded: reply.get_threaded().ok(),
+            });
+        }
+        instances.sort_by_key(|napi| (napi.queue, napi.id));
+        Ok(instances)
+    }
+
+    /// The first receive queue of each instance that polls one.
+    fn queues(&mut self, ifindex: u32) -> io::Result<BTreeMap<u32, u32>> {
+        let mut request = netdev::Request::new().op_queue_get_dump();
+        request.encode().push_ifindex(ifindex);
+        let mut replies = self.socket.request(&request)?;
+        let mut queues = BTreeMap::new();
+        while let Some(reply) = replies.recv() {
+            let reply = reply?;
+            let receives = reply.get_type().ok() == Some(netdev::QueueType::Rx as u32);
+            if let (true, Ok(napi), Ok(queue)) = (receives, reply.get_napi_id(), reply.get_id()) {
+                let first = queues.entry(napi).or_insert(queue);
+                *first = queue.min(*first);
+            }
+        }
+        Ok(queues)
+    }
+
+    /// Changes one instance. `None` if it is gone.
+    pub(crate) fn set(&mut self, id: u32, change: Change) -> io::Result<Option<()>> {
+        let mut request = netdev::Request::new().op_napi_set_do();
+        {
+            let mut attributes = request.encode().push_id(id);
+            if let Some(count) = change.defer_hard_irqs {
+                attributes = attributes.push_defer_hard_irqs(count);
+            }
+            if let Some(time) = change.gro_flush_timeout {
+                attributes = attributes.push_gro_flush_timeout(time);
+            }
+            if let Some(threaded) = change.threaded {
+                attributes.push_threaded(threaded);
+            }
+        }
+        let mut replies = self.socket.request(&request)?;
+        while let Some(reply) = replies.recv() {
+            match reply.map(drop).map_err(io::Error::from) {
+                Ok(()) => {}
+                Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(Some(()))
+    }
+}
+
+fn is_unsupported(error: &io::Error) -> bool {
+    // No such family (ENOENT), or no such operation in it.
+    error.kind() == io::ErrorKind::NotFound
+        || matches!(error.raw_os_error(), Some(libc::EOPNOTSUPP | libc::EINVAL))
+}

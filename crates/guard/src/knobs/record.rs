@@ -1,0 +1,256 @@
+//! What was turned, on disk: the old values of one interface's settings, with
+//! all that is needed to know whether they still are anybody's.
+//!
+//! One JSON file per interface, replaced as a whole (written beside it,
+//! synced, renamed, the directory synced), so that a reader finds either the
+//! old or the new one, whatever happens in between.
+
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use super::device::{Attribute, Identity};
+use super::scheduling::Scheduling;
+use crate::error::Error;
+use crate::process::Process;
+
+/// Version of the file's form.
+const SCHEMA: u32 = 1;
+
+/// One setting and the value it had.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "setting", rename_all = "snake_case")]
+pub(crate) enum Setting {
+    /// A setting of the whole device.
+    Device { attribute: Attribute, value: u64 },
+    /// The holdoff of one NAPI instance.
+    Holdoff {
+        napi: u32,
+        defer_hard_irqs: u32,
+        gro_flush_timeout: u32,
+    },
+    /// Whether one NAPI instance is polled by a thread.
+    Threaded { napi: u32, value: u32 },
+    /// The scheduling of the thread that polls a NAPI instance.
+    Thread { napi: u32, scheduling: Scheduling },
+}
+
+impl Setting {
+    /// True if both are values of the same setting.
+    fn is_same(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Device { attribute: a, .. }, Self::Device { attribute: b, .. }) => a == b,
+            (Self::Holdoff { napi: a, .. }, Self::Holdoff { napi: b, .. })
+            | (Self::Threaded { napi: a, .. }, Self::Threaded { napi: b, .. })
+            | (Self::Thread { napi: a, .. }, Self::Thread { napi: b, .. }) => a == b,
+            _ => false,
+        }
+    }
+
+    /// Device-wide settings overwrite those of instances, so they come back
+    /// first; threads exist only once instances have them.
+    fn rank(&self) -> u8 {
+        match self {
+            Self::Device { .. } => 0,
+            Self::Holdoff { .. } | Self::Threaded { .. } => 1,
+            Self::Thread { .. } => 2,
+        }
+    }
+}
+
+/// The file's content.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Record {
+    schema: u32,
+    pub(crate) interface: String,
+    #[serde(flatten)]
+    pub(crate) identity: Identity,
+    pub(crate) owner: Process,
+    settings: Vec<Setting>,
+}
+
+impl Record {
+    pub(crate) fn new(interface: &str, identity: Identity, owner: Process) -> Self {
+        Self {
+            schema: SCHEMA,
+            interface: interface.to_owned(),
+            identity,
+            owner,
+            settings: Vec::new(),
+        }
+    }
+
+    /// Adds an old value. False if one is there: the first is the host's own.
+    pub(crate) fn add(&mut self, setting: Setting) -> bool {
+        let new = !self.settings.iter().any(|known| known.is_same(&setting));
+        if new {
+            self.settings.push(setting);
+        }
+        new
+    }
+
+    /// The settings in the order they must be restored in.
+    pub(crate) fn to_restore(&self) -> Vec<Setting> {
+        let mut settings = self.settings.clone();
+        settings.sort_by_key(Setting::rank);
+        settings
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.settings.is_empty()
+    }
+
+    /// Keeps only these settings.
+    pub(crate) fn set_settings(&mut self, settings: Vec<Setting>) {
+        self.settings = settings;
+    }
+}
+
+/// Where an interface's record is.
+#[derive(Clone, Debug)]
+pub(crate) struct RecordFile {
+    path: PathBuf,
+}
+
+impl RecordFile {
+    pub(crate) fn new(directory: &Path, interface: &str, identity: &Identity) -> Self {
+        let name = format!("{interface}.{}.json", identity.netns_cookie);
+        Self {
+            path: directory.join(name),
+        }
+    }
+
+    pub(crate) fn at(path: PathBuf) -> Self {
+        Self { path }
+    }
+
+    /// What is recorded, if anything is.
+    pub(crate) fn read(&self) -> Result<Option<Record>, Error> {
+        let text = match fs::read(&self.path) {
+            Ok(text) => text,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(source) => return Err(self.unusable(source)),
+        };
+        let record: Record = serde_json::from_slice(&text).map_err(|e| self.unusable(e.into()))?;
+        if record.schema == SCHEMA {
+            Ok(Some(record))
+        } else {
+            let problem = format!("its schema is {}, not {SCHEMA}", record.schema);
+            Err(self.unusable(io::Error::other(problem)))
+        }
+    }
+
+    /// Replaces it; on disk when this returns.
+    pub(crate) fn write(&self, record: &Record) -> Result<(), Error> {
+        self.replace(record)
+            .map_err(|source| Error::RecordNotWritten {
+                path: self.path.clone(),
+                source,
+            })
+    }
+
+    fn replace(&self, record: &Record) -> io::Result<()> {
+        let beside = self.path.with_extension("json.new");
+        let mut file = File::create(&beside)?;
+        serde_json::to_writer_pretty(&mut file, record)?;
+        file.write_all(b"\n")?;
+        file.sync_all()?;
+        fs::rename(&beside, &self.path)?;
+        self.sync_directory()
+    }
+
+    /// Removes it, if it is there.
+    pub(crate) fn remove(&self) -> Result<(), Error> {
+        let remove = || match fs::remove_file(&self.path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+            _ => self.sync_directory(),
+        };
+        remove().map_err(|source| Error::RecordNotWritten {
+            path: self.path.clone(),
+            source,
+        })
+    }
+
+    fn sync_directory(&self) -> io::Result<()> {
+        match self.path.parent() {
+            Some(directory) => File::open(directory)?.sync_all(),
+            None => Ok(()),
+        }
+    }
+
+    fn unusable(&self, source: io::Error) -> Error {
+        Error::RecordUnusable {
+            path: self.path.clone(),
+            source,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const DEVICE: Setting = Setting::Device {
+        attribute: Attribute::Threaded,
+        value: 0,
+    };
+    const INSTANCE: Setting = Setting::Holdoff {
+        napi: 8193,
+        defer_hard_irqs: 0,
+        gro_flush_timeout: 0,
+    };
+
+    fn record() -> Record {
+        let identity = Identity {
+            boot_id: "here and now".to_owned(),
+            netns_cookie: 5,
+            netns_inode: 4_026_531_840,
+            ifindex: 2,
+        };
+        Record::new("eth0", identity, Process::current().unwrap())
+    }
+
+    #[test]
+    fn the_first_value_is_kept_and_device_wide_ones_come_back_first() {
+        let mut record = record();
+        assert!(record.add(INSTANCE));
+        assert!(record.add(DEVICE));
+        assert!(!record.add(Setting::Device {
+            attribute: Attribute::Threaded,
+            value: 1
+        }));
+        assert_eq!(record.to_restore(), [DEVICE, INSTANCE]);
+    }
+
+    #[test]
+    fn a_record_is_read_as_it_was_written() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut record = record();
+        record.add(INSTANCE);
+        let file = RecordFile::new(directory.path(), "eth0", &record.identity);
+        assert_eq!(file.read().unwrap(), None);
+        file.write(&record).unwrap();
+        assert_eq!(file.read().unwrap(), Some(record));
+        file.remove().unwrap();
+        file.remove().unwrap();
+        assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn a_file_that_is_no_record_is_named_with_what_to_do() {
+        let directory = tempfile::tempdir().unwrap();
+        let record = record();
+        let file = RecordFile::new(directory.path(), "eth0", &record.identity);
+        let other_schema = serde_json::to_string(&record)
+            .unwrap()
+            .replace("\"schema\":1", "\"schema\":9");
+        for text in ["", "{", "{\"schema\":1}", &other_schema] {
+            fs::write(&file.path, text).unwrap();
+            let error = file.read().unwrap_err().to_string();
+            assert!(error.contains("eth0.5.json"), "{error}");
+            assert!(error.contains("remove the file"), "{error}");
+        }
+    }
+}

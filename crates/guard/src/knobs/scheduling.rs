@@ -1,0 +1,239 @@
+//! How a polling thread competes with processes: its class, nice level and
+//! CPUs.
+
+use std::io;
+
+use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
+use nix::unistd::Pid;
+use serde::{Deserialize, Serialize};
+
+/// How polling threads compete with processes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Priority {
+    /// A share like a process of this nice level (-20..=19). The scheduler may
+    /// let a process finish its slice first: at high rates the ring overflows
+    /// meanwhile.
+    Nice(i8),
+    /// Real-time (`SCHED_FIFO`, lowest priority): before every process, at
+    /// once. Beyond the discard capacity processes keep only what the kernel
+    /// reserves for them (`sched_rt_runtime_us`, 5 % by default).
+    RealTime,
+}
+
+/// Everything that decides when and where a thread runs (sched(7)).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Scheduling {
+    policy: u32,
+    flags: u64,
+    nice: i32,
+    priority: u32,
+    runtime_ns: u64,
+    deadline_ns: u64,
+    period_ns: u64,
+    cpus: Vec<usize>,
+}
+
+impl Scheduling {
+    /// A thread's present scheduling.
+    pub(crate) fn of(thread: i32) -> io::Result<Self> {
+        let attributes = sched_getattr(thread)?;
+        let allowed = sched_getaffinity(Pid::from_raw(thread))?;
+        Ok(Self {
+            policy: attributes.sched_policy,
+            flags: attributes.sched_flags,
+            nice: attributes.sched_nice,
+            priority: attributes.sched_priority,
+            runtime_ns: attributes.sched_runtime,
+            deadline_ns: attributes.sched_deadline,
+            period_ns: attributes.sched_period,
+            cpus: (0..CpuSet::count())
+                .filter(|cpu| allowed.is_set(*cpu).unwrap_or(false))
+                .collect(),
+        })
+    }
+
+    /// The same with another priority, in the usual class for it.
+    pub(crate) fn with_priority(&self, priority: Priority) -> Self {
+        let (policy, nice, priority) = match priority {
+            Priority::Nice(nice) => (libc::SCHED_OTHER, i32::from(nice), 0),
+            Priority::RealTime => (libc::SCHED_FIFO, 0, 1),
+        };
+        Self {
+            policy: policy.cast_unsigned(),
+            nice,
+            priority,
+            // For `SCHED_OTHER` the runtime is the slice, and stays.
+            deadline_ns: 0,
+            period_ns: 0,
+            ..self.clone()
+        }
+    }
+
+    /// The same on other CPUs.
+    pub(crate) fn with_cpus(&self, cpus: &[usize]) -> Self {
+        Self {
+            cpus: cpus.to_vec(),
+            ..self.clone()
+        }
+    }
+
+    /// Gives it to a thread. `None` if the thread is gone.
+    pub(crate) fn give_to(&self, thread: i32) -> io::Result<Option<()>> {
+        let mut allowed = CpuSet::new();
+        for cpu in &self.cpus {
+            allowed.set(*cpu)?;
+        }
+        let give = || -> io::Result<()> {
+            sched_setattr(thread, self)?;
+            Ok(sched_setaffinity(Pid::from_raw(thread), &allowed)?)
+        };
+        match give() {
+            Ok(()) => Ok(Some(())),
+            Err(error) if error.raw_os_error() == Some(libc::ESRCH) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+/// Classes that threads change between while overload lasts. What a polling
+/// thread had before is on record by then.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Class {
+    /// Before every process: [`Priority::RealTime`].
+    Polling,
+    /// Only where nobody else wants the CPU.
+    Idle,
+    /// Above polling threads: whoever watches them.
+    Watcher,
+}
+
+/// Puts a thread (0: this one) into a class.
+#[allow(
+    unsafe_code,
+    reason = "neither nix nor rustix sets a thread's scheduling class"
+)]
+pub(crate) fn set_class(thread: i32, class: Class) -> io::Result<()> {
+    let (policy, sched_priority) = match class {
+        Class::Polling => (libc::SCHED_FIFO, 1),
+        Class::Idle => (libc::SCHED_IDLE, 0),
+        Class::Watcher => (libc::SCHED_FIFO, 10),
+    };
+    let parameters = libc::sched_param { sched_priority };
+    // SAFETY: `parameters` is initialised and outlives the call.
+    let result = unsafe { libc::sched_setscheduler(thread, policy, &raw const parameters) };
+    if result == 0 {
+        Ok(())
+    } else {
+        Err(io::Error::last_os_error())
+    }
+}
+
+/// CPU time of a kernel thread since its start, to the nanosecond.
+#[allow(unsafe_code, reason = "nix knows no clock of another process")]
+pub(crate) fn thread_time(thread: i32) -> io::Result<std::time::Duration> {
+    // The clock of a process's CPU time: include/linux/posix-timers.h.
+    const SCHED_CLOCK: i32 = 2;
+    let clock = (!thread << 3) | SCHED_CLOCK;
+    let mut time = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY: `time` is writable and outlives the call.
+    let result = unsafe { libc::clock_gettime(clock, &raw mut time) };
+    if result != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
+    let nanos = u32::try_from(time.tv_nsec).unwrap_or(0);
+    Ok(std::time::Duration::new(seconds, nanos))
+}
+
+#[allow(unsafe_code, reason = "neither nix nor rustix has sched_getattr")]
+fn sched_getattr(thread: i32) -> io::Result<libc::sched_attr> {
+    let mut attributes = libc::sched_attr {
+        size: SIZE,
+        sched_policy: 0,
+        sched_flags: 0,
+        sched_nice: 0,
+        sched_priority: 0,
+        sched_runtime: 0,
+        sched_deadline: 0,
+        sched_period: 0,
+    };
+    // SAFETY: the kernel writes at most `SIZE` bytes, the structure's own.
+    let result = unsafe {
+        libc::syscall(
+            libc::SYS_sched_getattr,
+            thread,
+            &raw mut attributes,
+            SIZE,
+            0u32,
+        )
+    };
+    if result == 0 {
+        Ok(attributes)
+    } else {
+        Err(io::Error::last_os_error())
+    }
+}
+
+#[allow(unsafe_code, reason = "neither nix nor rustix has sched_setattr")]
+fn sched_setattr(thread: i32, scheduling: &Scheduling) -> io::Result<()> {
+    let attributes = libc::sched_attr {
+        size: SIZE,
+        sched_policy: scheduling.policy,
+        // The bits for utilisation clamps would ask for values that this
+        // version of the structure has no place for.
+        sched_flags: scheduling.flags & KNOWN_FLAGS,
+        sched_nice: scheduling.nice,
+        sched_priority: scheduling.priority,
+        sched_runtime: scheduling.runtime_ns,
+        sched_deadline: scheduling.deadline_ns,
+        sched_period: scheduling.period_ns,
+    };
+    // SAFETY: `attributes` is initialised, states its size, and outlives the
+    // call, which only reads it.
+    let result =
+        unsafe { libc::syscall(libc::SYS_sched_setattr, thread, &raw const attributes, 0u32) };
+    if result == 0 {
+        Ok(())
+    } else {
+        Err(io::Error::last_os_error())
+    }
+}
+
+/// The first published size of the structure, which every kernel takes.
+const SIZE: u32 = size_of::<libc::sched_attr>() as u32;
+/// Reset on fork, reclaim, overrun: `SCHED_FLAG_*` of `sched_setattr(2)`.
+const KNOWN_FLAGS: u64 = 0x7;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_thread_gets_its_old_scheduling_back() {
+        std::thread::spawn(|| {
+            let thread = nix::unistd::gettid().as_raw();
+            let before = Scheduling::of(thread).unwrap();
+            let changed = before.with_priority(Priority::Nice(7)).with_cpus(&[0]);
+            changed.give_to(thread).unwrap();
+            assert_eq!(Scheduling::of(thread).unwrap(), changed);
+            before
+                .with_priority(Priority::RealTime)
+                .give_to(thread)
+                .unwrap();
+            assert_eq!(Scheduling::of(thread).unwrap().policy, 1, "SCHED_FIFO");
+            before.give_to(thread).unwrap();
+            assert_eq!(Scheduling::of(thread).unwrap(), before);
+        })
+        .join()
+        .unwrap();
+    }
+
+    #[test]
+    fn a_thread_that_is_gone_is_no_error() {
+        let scheduling = Scheduling::of(0).unwrap();
+        assert!(scheduling.give_to(i32::MAX).unwrap().is_none());
+    }
+}

@@ -1,0 +1,152 @@
+//! What the kernel says of an interface: link state, attached XDP program,
+//! XDP features of its driver, rings.
+
+use std::io;
+
+use libbpf_rs::query::ProgInfoIter;
+use netlink_bindings::traits::{NetlinkRequest, Protocol};
+use netlink_bindings::{ethtool, netdev, rt_link};
+use netlink_socket2::{NetlinkSocket, ReplyError};
+
+/// An interface as rtnetlink(7) describes it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Link {
+    pub(crate) up: bool,
+    /// Kind of a virtual device, as `veth`.
+    pub(crate) kind: Option<String>,
+    pub(crate) mtu: Option<u32>,
+    pub(crate) rx_queues: Option<u32>,
+    /// Index of the bridge or bond it belongs to.
+    pub(crate) master: Option<u32>,
+    /// Its other end is in another network namespace.
+    pub(crate) peer_elsewhere: bool,
+    pub(crate) xdp: Option<AttachedProgram>,
+}
+
+/// An XDP program on an interface.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct AttachedProgram {
+    pub(crate) id: u32,
+    /// Empty if the kernel does not tell (it takes privileges).
+    pub(crate) name: String,
+    pub(crate) mode: &'static str,
+}
+
+pub(crate) fn link(ifindex: u32) -> io::Result<Link> {
+    let header = rt_link::Ifinfomsg {
+        ifi_index: ifindex.cast_signed(),
+        ..Default::default()
+    };
+    let request = rt_link::Request::new().op_getlink_do(&header);
+    let mut socket = NetlinkSocket::new();
+    let mut replies = socket.request(&request)?;
+    let (header, attributes) = replies.recv_one()?;
+    let kind = attributes
+        .get_linkinfo()
+        .and_then(|information| information.get_kind())
+        .ok();
+    Ok(Link {
+        up: header.ifi_flags & libc::IFF_UP.cast_unsigned() != 0,
+        kind: kind.map(|kind| kind.to_string_lossy().into_owned()),
+        mtu: attributes.get_mtu().ok(),
+        rx_queues: attributes.get_num_rx_queues().ok(),
+        master: attributes.get_master().ok(),
+        peer_elsewhere: attributes.get_link_netnsid().is_ok(),
+        xdp: attributes.get_xdp().ok().and_then(|xdp| attached(&xdp)),
+    })
+}
+
+fn attached(xdp: &rt_link::IterableXdpAttrs<'_>) -> Option<AttachedProgram> {
+    // XDP_ATTACHED_* of linux/if_link.h.
+    let mode = match xdp.get_attached().ok()? {
+        1 => "native",
+        2 => "generic",
+        3 => "offloaded",
+        4 => "several modes",
+        _ => return None,
+    };
+    let id = xdp.get_prog_id().or_else(|_| xdp.get_drv_prog_id()).ok()?;
+    let program = ProgInfoIter::default().find(|program| program.id == id);
+    Some(AttachedProgram {
+        id,
+        name: program.map_or_else(String::new, |program| {
+            program.name.to_string_lossy().into_owned()
+        }),
+        mode,
+    })
+}
+
+/// Whether the driver says it has native XDP; `None` if the kernel does not
+/// tell (before 6.3).
+pub(crate) fn native_xdp(ifindex: u32) -> io::Result<Option<bool>> {
+    let mut request = netdev::Request::new().op_dev_get_do();
+    request.encode().push_ifindex(ifindex);
+    let mut socket = NetlinkSocket::new();
+    let mut replies = match socket.request(&request) {
+        Ok(replies) => replies,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(error),
+    };
+    let features = replies
+        .recv_one()?
+        .get_xdp_features()
+        .map_err(io::Error::other)?;
+    Ok(Some(features & netdev::XdpAct::Basic as u64 != 0))
+}
+
+/// Size of the receive ring and its largest size, in descriptors; `None` if
+/// the driver does not tell.
+pub(crate) fn receive_ring(ifindex: u32) -> io::Result<Option<(u32, u32)>> {
+    let request = RingsGet::new(ifindex);
+    let mut socket = NetlinkSocket::new();
+    let mut replies = match socket.request(&request) {
+        Ok(replies) => replies,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(error),
+    };
+    let reply: Result<_, ReplyError> = replies.recv_one();
+    match reply {
+        Ok(rings) => Ok(rings.get_rx().ok().zip(rings.get_rx_max().ok())),
+        Err(error) if error.as_io_error().raw_os_error() == Some(libc::EOPNOTSUPP) => Ok(None),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// `ETHTOOL_MSG_RINGS_GET`: the crate's own request carries the number of
+/// another command (21 instead of 15 in netlink-bindings 0.3.5).
+struct RingsGet {
+    payload: Vec<u8>,
+}
+
+impl RingsGet {
+    const COMMAND: u8 = 15;
+
+    fn new(ifindex: u32) -> Self {
+        let mut request = ethtool::Request::new().op_rings_get_do();
+        request.encode().nested_header().push_dev_index(ifindex);
+        let mut payload = request.payload().to_vec();
+        // The command is the first byte of the generic header.
+        payload[0] = Self::COMMAND;
+        Self { payload }
+    }
+}
+
+impl NetlinkRequest for RingsGet {
+    type ReplyType<'buf> = ethtool::IterableRings<'buf>;
+
+    fn protocol(&self) -> Protocol {
+        Protocol::Generic(ethtool::PROTONAME.as_bytes())
+    }
+
+    fn flags(&self) -> u16 {
+        0
+    }
+
+    fn payload(&self) -> &[u8] {
+        &self.payload
+    }
+
+    fn decode_reply(buf: &[u8]) -> Self::ReplyType<'_> {
+        <ethtool::OpRingsGetDo<'_> as NetlinkRequest>::decode_reply(buf)
+    }
+}

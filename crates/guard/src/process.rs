@@ -1,0 +1,96 @@
+//! A process that is not mistaken for a later one of the same id.
+
+use std::fs;
+use std::io;
+
+use serde::{Deserialize, Serialize};
+
+use crate::error::Error;
+
+/// A process by id and start.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Process {
+    pub(crate) pid: u32,
+    /// Clock ticks after boot (`proc_pid_stat(5)`, field 22).
+    start_ticks: u64,
+}
+
+impl Process {
+    pub(crate) fn current() -> Result<Self, Error> {
+        Self::of(std::process::id()).map_err(|source| Error::Os {
+            action: "read this process's start",
+            source,
+        })
+    }
+
+    /// The process that has this id now.
+    pub(crate) fn of(pid: u32) -> io::Result<Self> {
+        let start_ticks = start_ticks(pid)?;
+        Ok(Self { pid, start_ticks })
+    }
+
+    /// False once it has ended, also if another has its id.
+    pub(crate) fn is_alive(self) -> bool {
+        start_ticks(self.pid).is_ok_and(|start| start == self.start_ticks)
+    }
+
+    /// The inverse of `Display`.
+    pub(crate) fn parse(text: &str) -> Option<Self> {
+        let (pid, start_ticks) = text.trim().split_once(' ')?;
+        Some(Self {
+            pid: pid.parse().ok()?,
+            start_ticks: start_ticks.parse().ok()?,
+        })
+    }
+}
+
+impl std::fmt::Display for Process {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} {}", self.pid, self.start_ticks)
+    }
+}
+
+fn start_ticks(pid: u32) -> io::Result<u64> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat"))?;
+    // The name is in brackets and may hold anything, brackets included; the
+    // state follows it as field 3.
+    let fields = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
+    let dead = fields.trim_start().starts_with(['Z', 'X']);
+    fields
+        .split_whitespace()
+        .nth(19)
+        .filter(|_| !dead)
+        .and_then(|ticks| ticks.parse().ok())
+        .ok_or_else(|| io::ErrorKind::NotFound.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_lives_until_it_ends_and_is_no_other() {
+        let current = Process::current().unwrap();
+        assert!(current.is_alive());
+        assert_eq!(Process::parse(&current.to_string()), Some(current));
+        let other = Process {
+            start_ticks: current.start_ticks + 1,
+            ..current
+        };
+        assert!(!other.is_alive());
+
+        let mut child = std::process::Command::new("sleep")
+            .arg("60")
+            .spawn()
+            .unwrap();
+        let pid = child.id();
+        let child_process = Process {
+            pid,
+            start_ticks: start_ticks(pid).unwrap(),
+        };
+        assert!(child_process.is_alive());
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(!child_process.is_alive());
+    }
+}

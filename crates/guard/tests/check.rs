@@ -1,0 +1,80 @@
+//! What `check` says of hosts and interfaces that have or lack something.
+
+mod common;
+
+use caps::{CapSet, Capability};
+use common::{in_namespace, ip};
+use plimsoll_guard::check::{Check, Finding, Verdict, check};
+use plimsoll_guard::{Config, Guard, Storage};
+
+fn finding<'a>(check: &'a Check, id: &str) -> &'a Finding {
+    let found = check.findings.iter().find(|finding| finding.id == id);
+    found.unwrap_or_else(|| panic!("no finding {id}"))
+}
+
+/// Asserts a verdict and what the finding mentions.
+fn assert_finding(check: &Check, id: &str, verdict: Verdict, mentions: &str) {
+    let finding = finding(check, id);
+    assert_eq!(finding.verdict, verdict, "{finding:?}");
+    assert!(finding.found.contains(mentions), "{finding:?}");
+}
+
+#[test]
+fn an_interface_that_can_be_guarded_is_described() {
+    in_namespace(|| {
+        let check = check("v0").unwrap();
+        assert!(check.can_run(), "{check:?}");
+        assert_finding(&check, "program", Verdict::Ok, "verifier accepts");
+        assert_finding(&check, "driver", Verdict::Ok, "veth");
+        assert_finding(&check, "xdp", Verdict::Ok, "native XDP");
+        assert_finding(&check, "attached", Verdict::Ok, "no XDP program");
+        assert_finding(&check, "holdoff", Verdict::Ok, "whole device");
+        assert_finding(&check, "threads", Verdict::Ok, "off");
+        assert_finding(
+            &check,
+            "namespace",
+            Verdict::Limited,
+            "another network namespace",
+        );
+        assert_eq!(check.findings.len(), 16);
+    });
+}
+
+#[test]
+fn each_obstacle_is_named_and_says_no() {
+    in_namespace(|| {
+        let lo = check("lo").unwrap();
+        assert!(!lo.can_run());
+        assert_finding(&lo, "xdp", Verdict::Missing, "no native XDP");
+        assert_finding(&lo, "mtu", Verdict::Limited, "65536");
+
+        let mut storage = Storage::default();
+        let guard = Guard::attach(&mut storage, &Config::default(), "v0").unwrap();
+        let busy = check("v0").unwrap();
+        assert!(!busy.can_run());
+        assert_finding(&busy, "attached", Verdict::Missing, "`plimsoll_guard`, id ");
+        assert_finding(&busy, "holdoff", Verdict::Ok, "per queue; now defer 0");
+        assert_eq!(busy.napi.len(), 1);
+        drop(guard);
+
+        ip("link set v0 down");
+        assert_finding(&check("v0").unwrap(), "driver", Verdict::Limited, "down");
+        assert!(check("nosuch").is_err());
+    });
+}
+
+#[test]
+fn without_privileges_it_still_says_what_it_can() {
+    in_namespace(|| {
+        // Of this thread only, which ends with the test.
+        for capability in [Capability::CAP_BPF, Capability::CAP_SYS_ADMIN] {
+            caps::drop(None, CapSet::Effective, capability).unwrap();
+        }
+        let check = check("v0").unwrap();
+        assert!(!check.can_run());
+        assert_finding(&check, "privileges", Verdict::Missing, "CAP_BPF is missing");
+        assert_finding(&check, "program", Verdict::Missing, "CAP_BPF is missing");
+        assert_finding(&check, "xdp", Verdict::Ok, "native XDP");
+        assert_finding(&check, "syn_cookies", Verdict::Limited, "may not be asked");
+    });
+}

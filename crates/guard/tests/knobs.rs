@@ -1,0 +1,423 @@
+//! Turned settings come back: by drop, after SIGKILL at any step, and never to
+//! an interface they are not of.
+
+mod common;
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use common::{in_namespace, ip};
+use plimsoll_guard::knobs::{Napi, restore_in};
+use plimsoll_guard::{
+    Config, Error, Guard, Knobs, PollingThread, Priority, Queues, Storage, poll_in_threads,
+};
+use tempfile::TempDir;
+
+/// Turns the first `$PLIMSOLL_STEPS` settings of `v0`, says so, and waits to be
+/// killed: a guard in miniature. As a test of its own it does nothing.
+const CHILD: &str = "turns_settings_until_killed";
+const STEPS: usize = 5;
+const NONE: [PathBuf; 0] = [];
+const DEFER: u32 = 1000;
+const HOLDOFF: Duration = Duration::from_micros(50);
+
+fn turn(knobs: &mut Knobs, step: usize) {
+    let thread = |knobs: &mut Knobs| knobs.polling_threads().unwrap()[0].tid;
+    match step {
+        0 => knobs.set_holdoff(Queues::All, DEFER, HOLDOFF).unwrap(),
+        1 => poll_in_threads(knobs, Priority::Nice(5), None).unwrap(),
+        2 => {
+            let tid = thread(knobs);
+            knobs.set_thread_priority(tid, Priority::RealTime).unwrap();
+        }
+        3 => {
+            let tid = thread(knobs);
+            knobs.set_thread_cpus(tid, &[0]).unwrap();
+        }
+        _ => knobs.set_threaded(false).unwrap(),
+    }
+}
+
+#[test]
+fn turns_settings_until_killed() {
+    let (Ok(directory), Ok(steps)) = (
+        std::env::var("PLIMSOLL_RECORDS"),
+        std::env::var("PLIMSOLL_STEPS"),
+    ) else {
+        return;
+    };
+    let mut knobs = Knobs::open_in(Path::new(&directory), "v0").unwrap();
+    for step in 0..steps.parse().unwrap() {
+        turn(&mut knobs, step);
+    }
+    println!("\nturned");
+    std::thread::sleep(Duration::from_secs(60));
+}
+
+/// The interface's settings, as far as they do not change by themselves.
+fn settings() -> (Vec<Napi>, Vec<String>) {
+    let directory = tempfile::tempdir().unwrap();
+    let mut knobs = Knobs::open_in(directory.path(), "v0").unwrap();
+    let mut instances = knobs.instances().unwrap();
+    let threads: Vec<_> = instances.iter().filter_map(|napi| napi.thread).collect();
+    for napi in &mut instances {
+        napi.thread = napi.thread.map(|_| 0);
+    }
+    let scheduling = threads.iter().map(|thread| {
+        let stat = fs::read_to_string(format!("/proc/{thread}/stat")).unwrap();
+        let nice = stat.split(' ').nth(18).unwrap().to_owned();
+        let policy = stat.split(' ').nth(40).unwrap().to_owned();
+        let status = fs::read_to_string(format!("/proc/{thread}/status")).unwrap();
+        let cpus = status
+            .lines()
+            .find(|line| line.starts_with("Cpus_allowed_list"));
+        format!("nice {nice} policy {policy} {}", cpus.unwrap())
+    });
+    let scheduling = scheduling.collect();
+    (instances, scheduling)
+}
+
+/// `v0` with NAPI instances, as an adapter has them.
+fn with_napi<T: Send>(test: impl FnOnce(&TempDir) -> T + Send) -> T {
+    in_namespace(|| {
+        let ethtool = Command::new("ethtool")
+            .args(["-K", "v0", "gro", "on"])
+            .status();
+        assert!(ethtool.expect("ethtool is installed").success());
+        test(&tempfile::tempdir().unwrap())
+    })
+}
+
+fn killed_after(steps: usize, directory: &TempDir) {
+    let mut child = start_child(steps, directory);
+    child.kill().unwrap();
+    child.wait().unwrap();
+}
+
+/// Returns when the child has turned `steps` settings.
+fn start_child(steps: usize, directory: &TempDir) -> Child {
+    let mut child = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", CHILD, "--nocapture"])
+        .env("PLIMSOLL_RECORDS", directory.path())
+        .env("PLIMSOLL_STEPS", steps.to_string())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let output = BufReader::new(child.stdout.take().unwrap());
+    let said = output.lines().any(|line| line.unwrap() == "turned");
+    assert!(said, "the child fails at one of {steps} steps");
+    child
+}
+
+fn files(directory: &TempDir) -> Vec<PathBuf> {
+    let entries = fs::read_dir(directory.path()).unwrap();
+    entries.map(|entry| entry.unwrap().path()).collect()
+}
+
+#[test]
+fn every_setting_is_turned_and_back_after_a_drop() {
+    with_napi(|directory| {
+        let before = settings();
+        assert_eq!(before.1, [""; 0], "no polling thread yet");
+        let mut knobs = Knobs::open_in(directory.path(), "v0").unwrap();
+        assert!(knobs.is_untouched());
+
+        turn(&mut knobs, 0);
+        let napi = knobs.instances().unwrap()[0];
+        assert_eq!(napi.defer_hard_irqs, Some(DEFER));
+        assert_eq!(napi.gro_flush_timeout, Some(50_000));
+        turn(&mut knobs, 1);
+        let threads = knobs.polling_threads().unwrap();
+        let PollingThread { napi: id, .. } = threads[0];
+        assert_eq!(id, napi.id);
+        turn(&mut knobs, 2);
+        turn(&mut knobs, 3);
+        let turned = settings().1;
+        assert!(
+            turned[0].contains("policy 1 ") && turned[0].ends_with("\t0"),
+            "{turned:?}"
+        );
+        assert!(!knobs.is_untouched());
+
+        drop(knobs);
+        assert_eq!(settings(), before);
+        assert_eq!(files(directory), NONE, "nothing is left");
+    });
+}
+
+#[test]
+fn an_operators_own_threads_get_their_scheduling_back() {
+    with_napi(|directory| {
+        let mut operator = Knobs::open_in(&directory.path().join("operator"), "v0").unwrap();
+        poll_in_threads(&mut operator, Priority::Nice(-3), Some(0)).unwrap();
+        let before = settings();
+        assert!(before.1[0].starts_with("nice -3 policy 0"), "{before:?}");
+        for steps in [3, 4, 5] {
+            killed_after(steps, directory);
+            assert_eq!(restore_in(directory.path(), Some("v0")).unwrap(), ["v0"]);
+            assert_eq!(settings(), before, "after {steps} steps");
+        }
+    });
+}
+
+#[test]
+fn a_guard_killed_at_any_step_is_undone_by_the_next_start_and_by_restore() {
+    with_napi(|directory| {
+        let before = settings();
+        for steps in 0..=STEPS {
+            killed_after(steps, directory);
+            drop(Knobs::open_in(directory.path(), "v0").unwrap());
+            assert_eq!(settings(), before, "next start after {steps} steps");
+            assert_eq!(files(directory), NONE);
+
+            killed_after(steps, directory);
+            let expected: &[&str] = if steps == 0 { &[] } else { &["v0"] };
+            assert_eq!(restore_in(directory.path(), None).unwrap(), expected);
+            assert_eq!(settings(), before, "restore after {steps} steps");
+        }
+    });
+}
+
+#[test]
+fn settings_survive_an_attachment_that_renews_all_instances() {
+    with_napi(|directory| {
+        let before = settings();
+        let mut knobs = Knobs::open_in(directory.path(), "v0").unwrap();
+        turn(&mut knobs, 1);
+        let mut storage = Storage::default();
+        let guard = Guard::attach(&mut storage, &Config::default(), "v0").unwrap();
+        turn(&mut knobs, 0);
+        turn(&mut knobs, 2);
+        drop(guard);
+        drop(knobs);
+        let mut after = settings();
+        for (after, before) in after.0.iter_mut().zip(&before.0) {
+            after.id = before.id;
+        }
+        assert_eq!(after, before);
+    });
+}
+
+#[test]
+fn what_takes_no_setting_now_gets_it_back_once_it_does() {
+    in_namespace(|| {
+        let directory = tempfile::tempdir().unwrap();
+        let mut storage = Storage::default();
+        let guard = Guard::attach(&mut storage, &Config::default(), "v0").unwrap();
+        let mut knobs = Knobs::open_in(directory.path(), "v0").unwrap();
+        turn(&mut knobs, 1);
+        // Without XDP, veth has no instances and refuses the switch.
+        drop(guard);
+        let deferred = knobs.restore().unwrap_err();
+        assert!(
+            matches!(deferred, Error::RestoreDeferred { .. }),
+            "{deferred}"
+        );
+        drop(knobs);
+
+        let mut knobs = Knobs::open_in(directory.path(), "v0").unwrap();
+        assert!(!knobs.is_untouched(), "it is still known");
+        let mut storage = Storage::default();
+        let _guard = Guard::attach(&mut storage, &Config::default(), "v0").unwrap();
+        assert_eq!(knobs.polling_threads().unwrap().len(), 1);
+        knobs.restore().unwrap();
+        assert_eq!(knobs.polling_threads().unwrap(), []);
+        drop(knobs);
+        assert_eq!(files(&directory), NONE);
+    });
+}
+
+#[test]
+fn a_living_owner_is_named_and_keeps_its_settings() {
+    with_napi(|directory| {
+        let mut owner = start_child(1, directory);
+        let second = Knobs::open_in(directory.path(), "v0").unwrap_err();
+        assert!(
+            matches!(second, Error::InUse { pid, .. } if pid == owner.id()),
+            "{second}"
+        );
+        let restore = restore_in(directory.path(), Some("v0")).unwrap_err();
+        assert!(matches!(restore, Error::InUse { .. }), "{restore}");
+        assert_eq!(settings().0[0].defer_hard_irqs, Some(DEFER));
+        owner.kill().unwrap();
+        owner.wait().unwrap();
+    });
+}
+
+/// Changes the record's text, and returns whether the next start restored.
+fn restored_with(directory: &TempDir, change: impl FnOnce(&str) -> String) -> bool {
+    killed_after(1, directory);
+    let record = files(directory)
+        .into_iter()
+        .find(|path| path.extension().is_some_and(|e| e == "json"))
+        .unwrap();
+    let text = fs::read_to_string(&record).unwrap();
+    let changed = change(&text);
+    assert!(!changed.is_empty());
+    fs::write(&record, changed).unwrap();
+    drop(Knobs::open_in(directory.path(), "v0").unwrap());
+    assert_eq!(files(directory), NONE);
+    let turned = settings().0[0].defer_hard_irqs == Some(DEFER);
+    // As it was, for the next one.
+    let mut knobs = Knobs::open_in(directory.path(), "v0").unwrap();
+    let undo = knobs.set_holdoff(Queues::All, 0, Duration::ZERO);
+    undo.unwrap();
+    std::mem::forget(knobs);
+    for file in files(directory) {
+        fs::remove_file(file).unwrap();
+    }
+    !turned
+}
+
+/// The record with another value for one field.
+fn with(text: &str, field: &str, value: serde_json::Value) -> String {
+    let mut record: serde_json::Value = serde_json::from_str(text).unwrap();
+    assert_ne!(record[field], value);
+    record[field] = value;
+    record.to_string()
+}
+
+#[test]
+fn what_another_boot_namespace_or_interface_left_is_not_applied() {
+    with_napi(|directory| {
+        assert!(restored_with(directory, str::to_owned));
+        assert!(!restored_with(directory, |t| with(
+            t,
+            "boot_id",
+            "x".into()
+        )));
+        assert!(!restored_with(directory, |t| with(
+            t,
+            "netns_inode",
+            1.into()
+        )));
+        assert!(!restored_with(directory, |t| with(
+            t,
+            "netns_cookie",
+            1.into()
+        )));
+        assert!(!restored_with(directory, |t| with(t, "ifindex", 99.into())));
+    });
+}
+
+#[test]
+fn a_record_that_makes_no_sense_stops_the_start_with_its_name() {
+    with_napi(|directory| {
+        killed_after(1, directory);
+        for file in files(directory) {
+            fs::write(file, "{").unwrap();
+        }
+        for error in [
+            Knobs::open_in(directory.path(), "v0").unwrap_err(),
+            restore_in(directory.path(), None).unwrap_err(),
+        ] {
+            assert!(matches!(error, Error::RecordUnusable { .. }), "{error}");
+            assert!(error.to_string().contains("v0."), "{error}");
+        }
+        assert_eq!(settings().0[0].defer_hard_irqs, Some(DEFER), "untouched");
+    });
+}
+
+#[test]
+fn without_a_place_for_the_record_nothing_is_turned() {
+    with_napi(|directory| {
+        let before = settings();
+        let mut knobs = Knobs::open_in(&directory.path().join("records"), "v0").unwrap();
+        fs::remove_dir_all(directory.path().join("records")).unwrap();
+        let refused = knobs.set_holdoff(Queues::All, DEFER, HOLDOFF).unwrap_err();
+        assert!(
+            matches!(refused, Error::RecordNotWritten { .. }),
+            "{refused}"
+        );
+        let refused = knobs.set_threaded(true).unwrap_err();
+        assert!(
+            matches!(refused, Error::RecordNotWritten { .. }),
+            "{refused}"
+        );
+        assert_eq!(settings(), before);
+    });
+}
+
+#[test]
+fn a_device_without_instances_is_set_as_a_whole() {
+    in_namespace(|| {
+        let directory = tempfile::tempdir().unwrap();
+        // Without GRO and XDP, veth does not use NAPI.
+        let mut knobs = Knobs::open_in(directory.path(), "v0").unwrap();
+        assert_eq!(knobs.instances().unwrap(), []);
+        knobs.set_holdoff(Queues::All, DEFER, HOLDOFF).unwrap();
+        // An instance made now takes the device's values over.
+        let mut storage = Storage::default();
+        let guard = Guard::attach(&mut storage, &Config::default(), "v0").unwrap();
+        assert_eq!(knobs.instances().unwrap()[0].defer_hard_irqs, Some(DEFER));
+        knobs.restore().unwrap();
+        assert_eq!(knobs.instances().unwrap()[0].defer_hard_irqs, Some(0));
+        drop(guard);
+    });
+}
+
+#[test]
+fn every_queue_of_an_interface_is_set_and_a_missing_one_is_named() {
+    in_namespace(|| {
+        let directory = tempfile::tempdir().unwrap();
+        ip(
+            "link add m0 numrxqueues 4 numtxqueues 4 type veth peer name m1 numrxqueues 4 numtxqueues 4",
+        );
+        ip("link set m0 up");
+        let mut storage = Storage::default();
+        let _guard = Guard::attach(&mut storage, &Config::default(), "m0").unwrap();
+        let mut knobs = Knobs::open_in(directory.path(), "m0").unwrap();
+        let before = knobs.instances().unwrap();
+        assert_eq!(before.len(), 4);
+        knobs.set_holdoff(Queues::All, DEFER, HOLDOFF).unwrap();
+        let turned = knobs.instances().unwrap();
+        assert!(
+            turned
+                .iter()
+                .all(|napi| napi.defer_hard_irqs == Some(DEFER))
+        );
+        let error = knobs
+            .set_holdoff(Queues::Only(&[99]), 0, Duration::ZERO)
+            .unwrap_err();
+        assert!(
+            matches!(error, Error::NoSuchQueue { queue: 99, .. }),
+            "{error}"
+        );
+        poll_in_threads(&mut knobs, Priority::Nice(1), None).unwrap();
+        assert_eq!(knobs.polling_threads().unwrap().len(), 4);
+        knobs.restore().unwrap();
+        assert_eq!(knobs.instances().unwrap(), before);
+    });
+}
+
+#[test]
+fn values_out_of_range_are_refused_before_anything_is_turned() {
+    with_napi(|directory| {
+        let mut knobs = Knobs::open_in(directory.path(), "v0").unwrap();
+        let long = knobs.set_holdoff(Queues::All, 1, Duration::from_secs(5));
+        assert!(long.unwrap_err().to_string().contains("4.29 s"));
+        let often = knobs.set_holdoff(Queues::All, u32::MAX, HOLDOFF);
+        assert!(often.unwrap_err().to_string().contains("2^31-1"));
+        let strange = knobs.set_thread_priority(1, Priority::Nice(0)).unwrap_err();
+        let cause = std::error::Error::source(&strange).unwrap().to_string();
+        assert!(cause.contains("thread 1 does not poll"), "{cause}");
+        assert!(knobs.is_untouched());
+    });
+}
+
+#[test]
+fn a_removed_interface_takes_its_settings_along() {
+    with_napi(|directory| {
+        killed_after(2, directory);
+        let mut knobs = Knobs::open_in(directory.path(), "v0").unwrap();
+        turn(&mut knobs, 0);
+        ip("link del v0");
+        knobs.restore().unwrap();
+        drop(knobs);
+        assert_eq!(restore_in(directory.path(), None).unwrap(), [""; 0]);
+        assert_eq!(files(directory), NONE);
+    });
+}
