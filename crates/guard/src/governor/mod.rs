@@ -46,7 +46,7 @@ const RING_LOSSES: [&str; 3] = ["rx_missed_errors", "rx_fifo_errors", "rx_over_e
 /// Settings of the governor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// What is done about overload. Default: an adaptive holdoff.
+    /// What is done about overload. Default: polling threads.
     pub strategy: Strategy,
     /// The part of each CPU's time that receiving may take, if any.
     pub cpu_limit: Option<Fraction>,
@@ -60,7 +60,7 @@ pub struct Config {
 impl Default for Config {
     fn default() -> Self {
         Self {
-            strategy: Strategy::Holdoff,
+            strategy: Strategy::Thread,
             cpu_limit: None,
             ring_frames: None,
             poll_cpu: None,

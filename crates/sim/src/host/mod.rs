@@ -204,7 +204,7 @@ impl Host {
             thread_switch_cost: profile
                 .cost("thread_switch", "the scheduler")
                 .or_else(|_| profile.cost("context_switch", "the scheduler"))?,
-            charges_interrupted: true,
+            charges_interrupted: scheduler == Scheduler::DecayUsage,
             quantum_ns: (profile.quantum_ms * 1e6) as u64,
             turns: 0,
             ticks: 0,

@@ -6,6 +6,11 @@
 //! returns. Time of interrupts counts as used by the thread they interrupted,
 //! whoever caused them (LRP-04).
 //!
+//! **Fair share** (Linux): the thread with the least weighted run time runs; one
+//! that was asleep is not far behind the others when it wakes. Interrupts count
+//! for nobody. Kernel threads stand for a real-time class: they run ahead of all
+//! processes under every scheduler.
+//!
 //! **Departures.** Use is counted in nanoseconds instead of by samples, and the
 //! load is the number of runnable threads at the moment instead of its average.
 
@@ -103,7 +108,8 @@ impl Thread {
 
     fn key(&self, scheduler: Scheduler) -> (u64, u64) {
         let first = match scheduler {
-            Scheduler::FairShare => return (self.virtual_ns, self.turn),
+            Scheduler::FairShare if self.kernel => 0,
+            Scheduler::FairShare => self.virtual_ns + 1,
             _ if self.kernel => PRIORITY_KERNEL,
             Scheduler::FixedPriority => u64::from(u32::MAX - self.priority),
             Scheduler::DecayUsage if self.boosted => PRIORITY_WOKEN,
@@ -173,13 +179,11 @@ impl Host {
         if self.scheduler != Scheduler::FairShare {
             return 0;
         }
-        let wanting = self
-            .threads
-            .iter()
-            .filter(|t| t.state != ThreadState::Blocked);
+        let processes = || self.threads.iter().filter(|t| !t.kernel);
+        let wanting = processes().filter(|t| t.state != ThreadState::Blocked);
         wanting.map(|t| t.virtual_ns).min().unwrap_or_else(|| {
             // Nobody: the newcomer starts where the last left off.
-            self.threads.iter().map(|t| t.virtual_ns).max().unwrap_or(0)
+            processes().map(|t| t.virtual_ns).max().unwrap_or(0)
         })
     }
 
@@ -188,6 +192,7 @@ impl Host {
         let (other, current) = (&self.threads[other], &self.threads[current]);
         let (a, b) = (other.key(self.scheduler), current.key(self.scheduler));
         match self.scheduler {
+            Scheduler::FairShare if other.kernel => !current.kernel,
             Scheduler::FairShare => a.0 + FAIR_WAKEUP_NS < b.0,
             _ => a.0 < b.0,
         }
@@ -238,8 +243,10 @@ impl Host {
         let over = self.now.saturating_sub(self.cpus[cpu].turn_began) >= self.quantum_ns;
         let rotate = match self.scheduler {
             Scheduler::FairShare => {
+                let current = &self.threads[thread];
                 let others = self.best_ready(cpu).map(|t| self.threads[t].virtual_ns);
-                others.is_some_and(|v| v + FAIR_SLICE_NS < self.threads[thread].virtual_ns)
+                let late = others.is_some_and(|v| v + FAIR_SLICE_NS < current.virtual_ns);
+                late && !current.kernel
             }
             _ => over,
         };

@@ -7,17 +7,14 @@
 //! - At light load interrupts start that work, at software interrupt level: no
 //!   latency is added.
 //! - Under overload a thread per CPU polls. It runs ahead of all processes, so
-//!   that it sees every packet, but sleeps between visits as long as its share
-//!   of the CPU demands ([`LoadTarget`]), never so long that the ring overflows
-//!   with packets there would have been time for, and not at all once it has used
-//!   up its share of a period ([`CpuLimit`]).
-//! - What cannot be had for the share is shed in proportion, so that nobody's
-//!   flood takes what others need ([`Shedder`]).
+//!   that it sees every packet, but sleeps for a holdoff between visits, and does
+//!   not run at all once it has used up its share of a period ([`CpuLimit`]).
+//! - While the share does not suffice, it is divided between the consumers that
+//!   packets are for, so that nobody's flood takes what others need
+//!   ([`Shedder`]).
 //!
-//! **Governor.** Once per interval it looks at the CPU time that packets took. A
-//! saturated CPU with packets taking more than half of the allowed share means
-//! polling; an idle CPU, or a quarter of the share, for [`DWELL`] intervals means
-//! interrupts again.
+//! The core's [`Governor`] says when to change between the two and how long the
+//! holdoff is; the path reports what a guard can see of a host.
 //!
 //! **Where excess is dropped.** By early discard, for the price of receiving and
 //! demultiplexing; beyond the discard capacity on the ring.
@@ -28,14 +25,14 @@ use plimsoll_core::charge::{Class, ConsumerId, Shedder, ShedderConfig};
 use plimsoll_core::config::Fraction;
 use plimsoll_core::cpu_limit::{CpuLimit, CpuLimitConfig};
 use plimsoll_core::feedback::{Change, Feedback, FeedbackConfig, QueueId, Watermarks};
-use plimsoll_core::holdoff::{HoldoffConfig, HoldoffRange, LoadTarget, Turn};
+use plimsoll_core::governor::{CpuObservation, Governor, GovernorConfig, Losses, Mode, Strategy};
 use plimsoll_core::poll::{SourceId, SourceSet};
 use plimsoll_core::time::Instant;
 
 use super::stages::{Behind, Costs, receive_from_socket};
 use super::{Path, Received};
 use crate::Error;
-use crate::host::{Body, Cx, Host, LineKind, Queued, Step, Thread, or_never};
+use crate::host::{Body, Cx, Host, LineKind, Queued, Running, Step, Thread, or_never};
 use crate::outcome::Place;
 use crate::packet::{Kind, Packet};
 use crate::profile::Profile;
@@ -53,13 +50,6 @@ struct GuardCosts {
     soft_dispatch: u64,
 }
 
-/// Who works on packets.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Mode {
-    Interrupts,
-    Polling,
-}
-
 /// A pass over the receive queues of a CPU.
 #[derive(Clone, Copy, Debug, Default)]
 struct Pass {
@@ -72,20 +62,24 @@ struct Pass {
 /// One CPU's part.
 #[derive(Debug)]
 struct PerCpu {
-    mode: Mode,
     queues: Vec<(usize, usize)>,
     pass: Pass,
     thread: usize,
     limit: CpuLimit,
-    holdoff: LoadTarget,
+    /// When the visit under way began.
     entered: u64,
-    /// The longest sleep that has lately left room on the rings, in ns.
-    gap_max: u64,
-    /// CPU time on packets, and idle time, in this interval.
-    worked: u64,
+    /// For the governor, since it was last asked.
+    seen: CpuObservation,
     idle_before: u64,
-    calm: u32,
-    changes: u64,
+    /// Frames of the visit under way, or the last one.
+    frames: u32,
+}
+
+/// What had been lost when the governor was last asked.
+#[derive(Clone, Copy, Debug, Default)]
+struct LostBefore {
+    discarded: u64,
+    ring: u64,
 }
 
 /// The path.
@@ -94,28 +88,29 @@ pub(super) struct GovernedGuard {
     costs: GuardCosts,
     quota: u32,
     share: f64,
-    interval: u64,
     behind: Behind,
     handlers: Vec<u8>,
     cpus: Vec<PerCpu>,
+    governor: Governor,
+    mode: Mode,
+    asked: u64,
+    lost: LostBefore,
+    inhibited: bool,
     feedback: Feedback,
     /// By consumer.
     queues: Vec<Option<QueueId>>,
     discarding: SourceSet,
     shedder: Shedder,
+    changes_before: u64,
     polled_ns: u64,
     mode_since: u64,
     measured_from: u64,
 }
 
-/// Intervals of calm before interrupts come back.
-const DWELL: u32 = 5;
-/// The shortest sleep of the polling thread: a timer's resolution.
-const GAP_MIN_NS: u64 = 5_000;
-/// The longest.
-const GAP_MAX_NS: u64 = 500_000;
-/// First of the timers that govern, one per CPU; those below wake the threads.
+/// The timer that asks the governor; those below wake the threads.
 const TIMER_GOVERN: usize = 32;
+/// A period of the CPU limit.
+const LIMIT_PERIOD: Duration = Duration::from_millis(1);
 /// Feedback knows this many consumers; further ones are discarded when full.
 const CONSUMERS_MAX: usize = SourceId::COUNT_MAX;
 
@@ -136,18 +131,6 @@ impl GovernedGuard {
         };
         let cost = |name| profile.cost(name, config.name());
         let consumers = host.endpoints.len();
-        let feedback_config = FeedbackConfig {
-            // A consumer that takes nothing is no reason to receive for it.
-            timeout: Duration::from_secs(3600),
-            ..FeedbackConfig::default()
-        };
-        let feedback = Feedback::new(feedback_config, consumers);
-        let mut shedder = Shedder::new(ShedderConfig::new(consumers));
-        for consumer in 0..consumers {
-            shedder
-                .configure(ConsumerId(consumer as u32), Class::BEST_EFFORT, 1)
-                .map_err(Error::core("the shedder"))?;
-        }
         let mut made = Self {
             costs: GuardCosts {
                 receive: costs.receive,
@@ -160,14 +143,19 @@ impl GovernedGuard {
             },
             quota,
             share: share_pct / 100.0,
-            interval: (interval_ms * 1e6) as u64,
             behind: Behind::new(costs),
             handlers: Vec::new(),
             cpus: Vec::new(),
-            feedback: feedback.map_err(Error::core("the feedback"))?,
+            governor: governor(host, interval_ms)?,
+            mode: Mode::Interrupts,
+            asked: 0,
+            lost: LostBefore::default(),
+            inhibited: false,
+            feedback: feedback(consumers)?,
             queues: vec![None; consumers],
             discarding: SourceSet::EMPTY,
-            shedder,
+            shedder: shedder(consumers)?,
+            changes_before: 0,
             polled_ns: 0,
             mode_since: 0,
             measured_from: 0,
@@ -180,39 +168,24 @@ impl GovernedGuard {
     }
 
     fn per_cpu(&self, host: &Host, cpu: usize) -> Result<PerCpu, Error> {
-        let share = Fraction::from_ppm((self.share * 1e6) as u32);
         let limit = CpuLimitConfig {
-            limit: share,
-            period: Duration::from_millis(1),
+            limit: Fraction::from_ppm((self.share * 1e6) as u32),
+            period: LIMIT_PERIOD,
             cpus: 1,
             debt_periods: 10,
-        };
-        // Half of its share is what the thread aims for; the limit is the limit.
-        let holdoff = HoldoffConfig {
-            load: Fraction::from_ppm((self.share * 0.5e6) as u32),
-            overhead: Duration::from_nanos(self.costs.enter + host.thread_switch_cost),
-            range: HoldoffRange {
-                min: Duration::ZERO,
-                max: Duration::from_nanos(GAP_MAX_NS),
-                step: Duration::from_micros(1),
-            },
         };
         let all = super::fixed_holdoff::receive_queues(host);
         let mine =
             |&(adapter, queue): &(usize, usize)| host.adapters[adapter].rings[queue].cpu == cpu;
         Ok(PerCpu {
-            mode: Mode::Interrupts,
             queues: all.into_iter().filter(mine).collect(),
             pass: Pass::default(),
             thread: 0,
             limit: CpuLimit::new(limit, Instant::ZERO).map_err(Error::core("the CPU limit"))?,
-            holdoff: LoadTarget::new(&holdoff).map_err(Error::core("the holdoff"))?,
             entered: 0,
-            gap_max: GAP_MAX_NS,
-            worked: 0,
+            seen: CpuObservation::default(),
             idle_before: 0,
-            calm: 0,
-            changes: 0,
+            frames: 0,
         })
     }
 
@@ -300,6 +273,8 @@ impl GovernedGuard {
                 && let Some(packet) = host.take(adapter, queue)
             {
                 per.pass.taken += 1;
+                per.frames += 1;
+                per.seen.frames += 1;
                 return Some(self.judge(host, packet, hand));
             }
             per.pass.taken = 0;
@@ -333,44 +308,23 @@ impl GovernedGuard {
         Step::Kernel(seen + work)
     }
 
+    /// A CPU begins a visit, or goes on with one.
     fn enter(&mut self, host: &Host, cpu: usize) {
         let per = &mut self.cpus[cpu];
+        if !per.pass.running {
+            per.frames = 0;
+            per.seen.runs += 1;
+        }
         per.entered = host.now;
         per.limit.on_enter(0, host.instant());
     }
 
-    /// A visit is over.
+    /// It ends one, or looks at its limit on the way.
     fn exit(&mut self, host: &Host, cpu: usize) {
         let per = &mut self.cpus[cpu];
         let _ = per.limit.on_exit(0, host.instant());
-        per.worked += host.now - per.entered;
-        let turn = Turn {
-            entered: Instant::from_nanos(per.entered),
-            returned: host.instant(),
-        };
-        let _ = per.holdoff.on_turn(turn);
-    }
-
-    /// A visit begins: how full the rings became during the last sleep says how
-    /// long the next may be.
-    fn note_fill(&mut self, host: &Host, cpu: usize) {
-        let per = &mut self.cpus[cpu];
-        let quarters = per.queues.iter().map(|&(adapter, queue)| {
-            let ring = &host.adapters[adapter].rings[queue].packets;
-            4 * ring.len() / ring.limit()
-        });
-        per.gap_max = match quarters.max().unwrap_or(0) {
-            0 => (per.gap_max + per.gap_max / 4).min(GAP_MAX_NS),
-            1 => per.gap_max,
-            _ => (per.gap_max / 2).max(GAP_MIN_NS),
-        };
-    }
-
-    /// How long the thread sleeps before its next visit.
-    fn gap(&self, cpu: usize) -> u64 {
-        let per = &self.cpus[cpu];
-        let wanted = per.holdoff.holdoff().as_nanos() as u64;
-        wanted.min(per.gap_max).max(GAP_MIN_NS)
+        per.seen.network += Duration::from_nanos(host.now - per.entered);
+        per.seen.run_frames_max = per.seen.run_frames_max.max(per.frames);
     }
 
     fn set_interrupts(&self, host: &mut Host, cpu: usize, on: bool) {
@@ -382,50 +336,78 @@ impl GovernedGuard {
         }
     }
 
-    fn set_mode(&mut self, host: &mut Host, cpu: usize, mode: Mode) {
-        let per = &mut self.cpus[cpu];
-        if per.mode == mode {
-            return;
-        }
-        per.mode = mode;
-        per.calm = 0;
-        per.changes += 1;
-        match mode {
-            Mode::Polling => {
-                let thread = per.thread;
-                self.mode_since = host.now;
-                self.set_interrupts(host, cpu, false);
-                host.wake(thread);
-            }
-            Mode::Interrupts => {
-                self.polled_ns += host.now - self.mode_since.max(self.measured_from);
-                self.set_interrupts(host, cpu, true);
+    /// Asks the governor.
+    fn govern(&mut self, host: &mut Host) {
+        let elapsed = host.now - self.asked;
+        self.asked = host.now;
+        let span = Duration::from_nanos(elapsed);
+        for cpu in 0..self.cpus.len() {
+            if self.cpus[cpu].pass.running {
+                // A visit that does not end is seen as well.
+                self.exit(host, cpu);
+                self.enter(host, cpu);
             }
         }
+        let mut seen = Vec::with_capacity(self.cpus.len());
+        for (cpu, per) in self.cpus.iter_mut().enumerate() {
+            let mut idle = host.cpus[cpu].accounts.idle;
+            if host.cpus[cpu].running == Running::Idle {
+                idle += host.now - host.cpus[cpu].since;
+            }
+            let observed = CpuObservation {
+                elapsed: span,
+                idle: Duration::from_nanos(idle - per.idle_before),
+                ..std::mem::take(&mut per.seen)
+            };
+            per.idle_before = idle;
+            seen.push(observed);
+        }
+        let lost = &host.ledger.counts.lost;
+        let now = LostBefore {
+            discarded: lost[Place::EarlyDiscard as usize],
+            ring: lost[Place::Interface as usize],
+        };
+        let losses = Losses {
+            discarded: now.discarded - self.lost.discarded,
+            ring: now.ring - self.lost.ring,
+            inhibited: std::mem::take(&mut self.inhibited),
+        };
+        self.lost = now;
+        let setting = self.governor.on_interval(&seen, losses, host.instant());
+        self.set_mode(host, setting.mode);
+        let most = seen.iter().map(|cpu| cpu.network).max().unwrap_or_default();
+        self.shed(span, most);
+        let interval = self.governor.interval().as_nanos() as u64;
+        host.set_path_timer(TIMER_GOVERN, host.now + interval);
     }
 
-    /// An interval is over on `cpu`.
-    fn govern(&mut self, host: &mut Host, cpu: usize) {
-        let per = &mut self.cpus[cpu];
-        let idle = host.cpus[cpu].accounts.idle;
-        let was_idle = (idle - per.idle_before) as f64 / self.interval as f64;
-        per.idle_before = idle;
-        let used = std::mem::take(&mut per.worked) as f64 / self.interval as f64;
-        let overloaded = was_idle < 0.05 && used > self.share / 2.0;
-        let calm = was_idle > 0.2 || used < self.share / 4.0;
-        per.calm = if calm { per.calm + 1 } else { 0 };
-        let mode = match per.mode {
-            Mode::Interrupts if overloaded => Mode::Polling,
-            Mode::Polling if per.calm >= DWELL => Mode::Interrupts,
-            same => same,
-        };
-        // Shedding is for when the share does not suffice for what is admitted.
-        let short = used > self.share * 0.95;
-        let budget = (self.interval as f64 * self.share / 2.0) as u64;
-        self.shedder
-            .on_interval(short.then(|| Duration::from_nanos(budget)));
-        self.set_mode(host, cpu, mode);
-        host.set_path_timer(TIMER_GOVERN + cpu, host.now + self.interval);
+    /// Shares are needed when receiving takes nearly all it may: half of it then
+    /// goes to work on what is admitted.
+    fn shed(&mut self, span: Duration, network: Duration) {
+        let short = network > span.mul_f64(self.share * 0.95);
+        let budget = self.governor.interval().mul_f64(self.share / 2.0);
+        self.shedder.on_interval(short.then_some(budget));
+    }
+
+    fn set_mode(&mut self, host: &mut Host, mode: Mode) {
+        if self.mode == mode {
+            return;
+        }
+        self.mode = mode;
+        for cpu in 0..self.cpus.len() {
+            match mode {
+                Mode::Overload => {
+                    self.set_interrupts(host, cpu, false);
+                    host.wake(self.cpus[cpu].thread);
+                }
+                Mode::Interrupts => self.set_interrupts(host, cpu, true),
+            }
+        }
+        if mode == Mode::Overload {
+            self.mode_since = host.now;
+        } else {
+            self.polled_ns += host.now - self.mode_since.max(self.measured_from);
+        }
     }
 
     fn interrupt(&mut self, host: &mut Host, cx: Cx, adapter: usize, queue: usize) -> Step {
@@ -438,7 +420,7 @@ impl GovernedGuard {
                 Step::Kernel(self.costs.enter)
             }
             1 => {
-                if self.cpus[cx.cpu].mode == Mode::Interrupts {
+                if self.mode == Mode::Interrupts {
                     host.raise_soft(cx.cpu);
                 }
                 Step::Kernel(self.costs.exit)
@@ -449,28 +431,31 @@ impl GovernedGuard {
 
     /// Work on packets at software interrupt level.
     fn soft(&mut self, host: &mut Host, cx: Cx) -> Step {
-        if !self.cpus[cx.cpu].pass.running {
+        let fresh = !self.cpus[cx.cpu].pass.running;
+        let mut hand = host.lines[cx.line].hand.take();
+        if self.mode == Mode::Overload && hand.is_none() {
+            // The governor took over: its thread goes on where this leaves off.
+            if !fresh {
+                self.cpus[cx.cpu].pass.running = false;
+                self.exit(host, cx.cpu);
+            }
+            let thread = self.cpus[cx.cpu].thread;
+            host.wake(thread);
+            return Step::Done;
+        }
+        if fresh {
             host.ledger.counts.soft_interrupts += 1;
             self.enter(host, cx.cpu);
         }
         let dispatch = self.costs.soft_dispatch;
-        let fresh = !self.cpus[cx.cpu].pass.running;
-        let mut hand = host.lines[cx.line].hand.take();
         let step = self.visit(host, cx.cpu, &mut hand);
         host.lines[cx.line].hand = hand;
-        // The governor took over meanwhile, or the limit is reached: the thread
-        // goes on where this left off, once the packet in hand is finished.
-        let between = host.lines[cx.line].hand.is_none();
-        let taken_over = self.cpus[cx.cpu].mode == Mode::Polling && between;
         match step {
-            Some(step) if !taken_over => match step {
-                Step::Kernel(ns) if fresh => Step::Kernel(ns + dispatch),
-                step => step,
-            },
-            _ => {
-                self.cpus[cx.cpu].pass.running = false;
+            Some(Step::Kernel(ns)) if fresh => Step::Kernel(ns + dispatch),
+            Some(step) => step,
+            None => {
                 self.exit(host, cx.cpu);
-                if self.cpus[cx.cpu].mode == Mode::Interrupts {
+                if self.mode == Mode::Interrupts {
                     self.set_interrupts(host, cx.cpu, true);
                 } else {
                     let thread = self.cpus[cx.cpu].thread;
@@ -491,8 +476,9 @@ impl Path for GovernedGuard {
             thread.kernel = true;
             thread.cpu = Some(cpu);
             self.cpus[cpu].thread = host.add_thread(thread);
-            host.set_path_timer(TIMER_GOVERN + cpu, self.interval);
         }
+        let interval = self.governor.interval().as_nanos() as u64;
+        host.set_path_timer(TIMER_GOVERN, interval);
     }
 
     fn line(&mut self, host: &mut Host, cx: Cx, kind: LineKind) -> Step {
@@ -505,7 +491,7 @@ impl Path for GovernedGuard {
 
     fn thread(&mut self, host: &mut Host, cpu: usize, thread: usize) -> Step {
         let between = host.threads[thread].hand.is_none();
-        if self.cpus[cpu].mode == Mode::Interrupts && between {
+        if self.mode == Mode::Interrupts && between {
             if self.cpus[cpu].pass.running {
                 self.cpus[cpu].pass.running = false;
                 self.exit(host, cpu);
@@ -514,15 +500,15 @@ impl Path for GovernedGuard {
             return Step::Done;
         }
         if !self.cpus[cpu].pass.running {
-            self.note_fill(host, cpu);
             self.enter(host, cpu);
         } else if between && self.cpus[cpu].pass.taken == 0 {
             // Between two queues or rounds the limit is looked at.
             self.exit(host, cpu);
             if self.cpus[cpu].limit.inhibited() {
+                self.inhibited = true;
                 self.cpus[cpu].pass.running = false;
                 let at = or_never(self.cpus[cpu].limit.next_timeout());
-                host.set_path_timer(cpu, at.max(host.now + GAP_MIN_NS));
+                host.set_path_timer(cpu, at.max(host.now + 1));
                 return Step::Done;
             }
             self.enter(host, cpu);
@@ -534,8 +520,8 @@ impl Path for GovernedGuard {
             return step;
         }
         self.exit(host, cpu);
-        let gap = self.gap(cpu);
-        host.set_path_timer(cpu, host.now + gap);
+        let holdoff = self.governor.setting().holdoff.as_nanos() as u64;
+        host.set_path_timer(cpu, host.now + holdoff);
         Step::Done
     }
 
@@ -554,8 +540,8 @@ impl Path for GovernedGuard {
     }
 
     fn on_timer(&mut self, host: &mut Host, timer: usize) {
-        if timer >= TIMER_GOVERN {
-            self.govern(host, timer - TIMER_GOVERN);
+        if timer == TIMER_GOVERN {
+            self.govern(host);
             return;
         }
         let _ = self.cpus[timer].limit.poll_timeout(host.instant());
@@ -570,19 +556,57 @@ impl Path for GovernedGuard {
     fn on_measure(&mut self, host: &Host) {
         self.polled_ns = 0;
         self.measured_from = host.now;
-        for per in &mut self.cpus {
-            per.changes = 0;
-        }
+        self.changes_before = self.governor.switches();
     }
 
     fn figures(&self, host: &Host, list: &mut Vec<(String, f64)>) {
-        let changes: u64 = self.cpus.iter().map(|per| per.changes).sum();
+        let changes = self.governor.switches() - self.changes_before;
         list.push(("mode_changes".into(), changes as f64));
-        let polling = self.cpus.iter().any(|per| per.mode == Mode::Polling);
+        let polling = self.mode == Mode::Overload;
+        let holdoff = self.governor.setting().holdoff.as_nanos() as f64;
+        list.push(("holdoff_us".into(), holdoff / 1e3));
         let since = self.mode_since.max(self.measured_from);
         let now = if polling { host.now - since } else { 0 };
         let span = (host.now - self.measured_from).max(1);
         let share = (self.polled_ns + now) as f64 * 100.0 / span as f64;
         list.push(("polling_pct".into(), share));
     }
+}
+
+/// The governor as the guard uses it, for the smallest ring.
+fn governor(host: &Host, interval_ms: f64) -> Result<Governor, Error> {
+    let rings = host.adapters.iter().flat_map(|device| &device.rings);
+    let ring = rings.map(|ring| ring.packets.limit()).min().unwrap_or(0);
+    let busy_interval = Duration::from_nanos((interval_ms * 1e6) as u64);
+    let default = GovernorConfig::default();
+    let config = GovernorConfig {
+        strategy: Strategy::Thread,
+        ring_frames: ring as u32,
+        busy_interval,
+        rest_interval: default.rest_interval.max(busy_interval),
+        enter_dwell: default.enter_dwell.max(busy_interval),
+        ..default
+    };
+    Governor::new(config).map_err(Error::core("the governor"))
+}
+
+/// Early discard: as long as a queue is nearly full.
+fn feedback(consumers: usize) -> Result<Feedback, Error> {
+    let config = FeedbackConfig {
+        // A consumer that takes nothing is no reason to receive for it.
+        timeout: Duration::from_secs(3600),
+        ..FeedbackConfig::default()
+    };
+    Feedback::new(config, consumers).map_err(Error::core("the feedback"))
+}
+
+/// Equal shares.
+fn shedder(consumers: usize) -> Result<Shedder, Error> {
+    let mut shedder = Shedder::new(ShedderConfig::new(consumers));
+    for consumer in 0..consumers {
+        shedder
+            .configure(ConsumerId(consumer as u32), Class::BEST_EFFORT, 1)
+            .map_err(Error::core("the shedder"))?;
+    }
+    Ok(shedder)
 }

@@ -163,13 +163,15 @@ pub enum PathConfig {
     /// Plimsoll: early discard where packets are received, and a governor that
     /// chooses between interrupts and a bounded polling thread.
     GovernedGuard {
-        /// The most of the CPU that receiving may take under overload. Default 60.
+        /// The most of the CPU that receiving may take under overload. Default 85,
+        /// as the guard's.
         #[serde(default = "guard_share_pct")]
         share_pct: f64,
         /// Packets per turn. Default 64.
         #[serde(default = "guard_quota")]
         quota: u32,
-        /// The governor decides this often. Default 10 ms.
+        /// The governor looks this often while overload begins or lasts. Default
+        /// 10 ms.
         #[serde(default = "period_ms")]
         interval_ms: f64,
     },
@@ -256,7 +258,7 @@ fn freebsd_burst() -> u32 {
 }
 
 fn guard_share_pct() -> f64 {
-    60.0
+    85.0
 }
 
 fn guard_quota() -> u32 {
