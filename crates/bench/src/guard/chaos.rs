@@ -28,9 +28,11 @@ use crate::traffic::{flood, send};
 use crate::udp::{ECHO_PORT, SINK_PORT, Servers};
 use crate::web::NGINX_PORT;
 
-/// Each kind comes once for so long before holdings are first read, because
-/// the first packets of a kind make a process touch memory.
+/// Each kind comes once for so long before holdings are first read, and then
+/// one overload: what is done for the first time may take memory or open a file
+/// for good.
 const WARM_UP: Duration = Duration::from_millis(50);
+const OVERLOAD_PPS: u64 = 2_000_000;
 /// How often the guard reports, and so how exactly its return is seen.
 const LINES: [&str; 2] = ["--interval-ms", "200"];
 /// Rates are drawn evenly on a logarithmic scale.
@@ -146,7 +148,9 @@ pub(super) fn run(bench: &mut Bench<'_>) -> Result<Outcome, Error> {
     for kind in Kind::ALL {
         watch.flood(&stage, &guard, &kind.spec(&stage, 10_000, WARM_UP, 1))?;
     }
-    watch.check(&guard.next_line()?);
+    let overload = Kind::Sink.spec(&stage, OVERLOAD_PPS, LONGEST, 1);
+    watch.flood(&stage, &guard, &overload)?;
+    watch.return_time(&guard)?;
     let held = guard.holdings()?;
     let mut random = Rng::with_seed(plan.seed);
     let begun = Instant::now();
