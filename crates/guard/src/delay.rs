@@ -3,7 +3,7 @@
 //! Discarding when full bounds loss, not delay: a large buffer may hold seconds.
 //! From how fast a consumer empties its queue follows how many datagrams it may
 //! hold so that the last one waits no longer than the target (Little's law; the
-//! purpose is CoDel's, RFC 8289, the means are not, since XDP cannot see how long
+//! purpose is `CoDel`'s, RFC 8289, the means are not, since XDP cannot see how long
 //! a queued datagram has waited).
 //!
 //! Limits: sockets that were not read from for a whole interval keep the limit

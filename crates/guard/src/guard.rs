@@ -111,6 +111,15 @@ impl Config {
     }
 }
 
+/// What was seen while regulating. All counts are since the start.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Regulated {
+    /// What the CPUs did.
+    pub readings: Vec<CpuReading>,
+    /// Packets discarded early.
+    pub discarded: u64,
+}
+
 /// A loaded program; attached or, for tests and dry runs, not.
 #[derive(Debug)]
 pub struct Guard<'obj> {
@@ -220,15 +229,16 @@ impl<'obj> Guard<'obj> {
 
     /// Call every 10 to 50 ms: sheds input by shares while receiving takes more
     /// of a CPU than it may, and keeps queues to the delay target. Returns what
-    /// the CPUs did, for a governor; nothing unless attached.
+    /// a [`Governor`](crate::governor::Governor) wants to know; nothing unless
+    /// attached.
     ///
     /// # Errors
     ///
     /// The meter or the program's maps cannot be read.
-    pub fn regulate(&mut self) -> Result<Vec<CpuReading>, Error> {
+    pub fn regulate(&mut self) -> Result<Regulated, Error> {
         match &mut self.regulator {
             Some(regulator) => regulator.on_interval(&mut self.program),
-            None => Ok(Vec::new()),
+            None => Ok(Regulated::default()),
         }
     }
 

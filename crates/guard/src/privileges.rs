@@ -7,11 +7,13 @@
 use std::collections::HashSet;
 
 use caps::{CapSet, Capability};
+use nix::sys::mman::{MlockAllFlags, mlockall};
 use nix::sys::prctl::set_no_new_privs;
 use nix::unistd::{Pid, gettid};
 
 use crate::error::Error;
 use crate::host::os;
+use crate::knobs::{Class, set_class};
 
 /// What the guard goes on to do, and which capabilities that takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,6 +24,10 @@ pub enum Need {
     Scheduling,
     /// Allocate while its memory is locked: `CAP_IPC_LOCK`.
     LockedMemory,
+    /// Name the processes of all users that own sockets: `CAP_SYS_PTRACE` and
+    /// `CAP_DAC_READ_SEARCH`. The widest of all: who has these can read any
+    /// file.
+    Owners,
 }
 
 impl Need {
@@ -30,6 +36,7 @@ impl Need {
             Self::Settings => &[Capability::CAP_NET_ADMIN],
             Self::Scheduling => &[Capability::CAP_SYS_NICE],
             Self::LockedMemory => &[Capability::CAP_IPC_LOCK],
+            Self::Owners => &[Capability::CAP_SYS_PTRACE, Capability::CAP_DAC_READ_SEARCH],
         }
     }
 }
@@ -77,4 +84,19 @@ fn refused(why: String) -> Error {
         action: "give up capabilities",
         source: std::io::Error::other(why),
     }
+}
+
+/// Keeps this process running whatever the network does: this thread before
+/// every process and polling thread, its memory in place. Threads started later
+/// are like it; call this last.
+///
+/// # Errors
+///
+/// The kernel refuses one or the other.
+pub fn outlive_overload() -> Result<(), Error> {
+    mlockall(MlockAllFlags::MCL_CURRENT).map_err(os("lock this process's memory"))?;
+    set_class(0, Class::Watcher).map_err(|source| Error::Os {
+        action: "make this thread real-time",
+        source,
+    })
 }

@@ -10,6 +10,7 @@ use plimsoll_core::demux::Kind;
 use crate::counters::{Outcome, Packets};
 use crate::delay::{self, Queue};
 use crate::error::Error;
+use crate::guard::Regulated;
 use crate::meter::{CpuMeter, CpuReading};
 use crate::program::{Program, SLOT_PROTECTED};
 use crate::shedding::{Demand, Load, Order, Shedding, SheddingConfig};
@@ -78,11 +79,8 @@ impl Regulator {
         Ok((network_ns, self.shedding.costs()))
     }
 
-    /// Looks and acts; returns the meter's readings.
-    pub(crate) fn on_interval(
-        &mut self,
-        program: &mut Program<'_>,
-    ) -> Result<Vec<CpuReading>, Error> {
+    /// Looks and acts.
+    pub(crate) fn on_interval(&mut self, program: &mut Program<'_>) -> Result<Regulated, Error> {
         let now = Instant::now();
         let readings = self.meter.read()?;
         if self.delay_target.is_some() && now - self.queues_read >= DELAY_INTERVAL {
@@ -92,10 +90,15 @@ impl Regulator {
             .before
             .as_ref()
             .is_none_or(|before| now - before.at >= SHEDDING_INTERVAL);
+        let totals = program.totals_by_cpu()?;
+        let discarded = totals.iter().flatten().map(Packets::discarded).sum();
         if is_due {
-            self.shed(program, now, &readings)?;
+            self.shed(program, now, &readings, totals);
         }
-        Ok(readings)
+        Ok(Regulated {
+            readings,
+            discarded,
+        })
     }
 
     fn shed(
@@ -103,8 +106,8 @@ impl Regulator {
         program: &mut Program<'_>,
         now: Instant,
         readings: &[CpuReading],
-    ) -> Result<(), Error> {
-        let totals = program.totals_by_cpu()?;
+        totals: Vec<Totals>,
+    ) {
         let cpu = self.busiest(readings);
         let demands: HashMap<u32, u64> = if self.shedding.is_active() {
             program.demands(cpu).collect()
@@ -133,7 +136,6 @@ impl Regulator {
             demands,
             cpu,
         });
-        Ok(())
     }
 
     /// The CPU on which receiving took most since the reading before.

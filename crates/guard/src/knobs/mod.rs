@@ -31,6 +31,7 @@ use napi::{Change, Netdev};
 use record::{Record, RecordFile, Setting};
 pub use scheduling::Priority;
 use scheduling::Scheduling;
+pub(crate) use scheduling::{Class, set_class, thread_time};
 
 use crate::error::Error;
 
