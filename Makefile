@@ -1,6 +1,6 @@
 # What a newcomer types: `make demo` and `make test`. Both set up first.
 
-.PHONY: demo test setup build lint unit loom no-std mutants bench bench-core bench-guard bench-verdict lab-snapshot deb clean
+.PHONY: demo test setup build lint unit loom no-std mutants bench bench-core bench-sim bench-guard bench-verdict lab-snapshot deb clean
 
 CARGO ?= cargo
 
@@ -36,7 +36,7 @@ mutants:
 	$(CARGO) run --quiet --locked -p plimsoll-core --example mutants -- $(MODULES)
 
 # Every bench, each with its JSON document under target/bench.
-bench: bench-core bench-guard
+bench: bench-core bench-sim bench-guard
 
 # What a decision costs, in ns, beside its best peers (a few minutes). The old
 # measurements go first: a bench that fails must not be reported from before.
@@ -48,6 +48,11 @@ bench-core:
 	rm -rf $(CRITERION_DIR)
 	CRITERION_HOME=$(CRITERION_DIR) $(CARGO) bench --locked -p plimsoll-core $(CORE_BENCHES:%=--bench %)
 	$(CARGO) bench --locked -p plimsoll-core --bench report -- $(CRITERION_DIR) $(CURDIR)/target/bench/core.json
+
+# Simulated packets per second, beside a naive event queue (a minute).
+bench-sim:
+	@mkdir -p target/bench
+	$(CARGO) bench --locked -p plimsoll-sim --bench packets -- --json $(CURDIR)/target/bench/sim.json
 
 # What the guard's verdict costs per packet, by the kernel's test-run facility. Needs root.
 bench-verdict:
