@@ -1,6 +1,6 @@
 # What a newcomer types: `make demo` and `make test`. Both set up first.
 
-.PHONY: demo test setup build lint unit loom no-std mutants bench bench-core bench-guard bench-verdict lab-snapshot clean
+.PHONY: demo test setup build lint unit loom no-std mutants bench bench-core bench-guard bench-verdict lab-snapshot deb clean
 
 CARGO ?= cargo
 
@@ -63,6 +63,12 @@ bench-guard: setup bench-verdict
 # Writes the table of all claims that the tests compare with: review the difference.
 lab-snapshot:
 	PLIMSOLL_RENEW_CLAIMS=1 $(CARGO) test --locked -p plimsoll-lab --test claims reviewed_table
+
+# A Debian package under target/debian. Needs `cargo install cargo-deb`.
+deb:
+	$(CARGO) build --release --locked
+	target/release/plimsoll generate target/package
+	$(CARGO) deb --package plimsoll-cli --no-build --locked
 
 clean:
 	$(CARGO) clean

@@ -18,7 +18,9 @@ use crate::Error;
 
 const START_LIMIT: Duration = Duration::from_secs(10);
 const STOP_LIMIT: Duration = Duration::from_secs(5);
-/// It speaks once a second.
+const LOOKS: u32 = 10;
+const LOOK_GAP: Duration = Duration::from_millis(7);
+/// It speaks once a second or more often.
 const LINE_LIMIT: Duration = Duration::from_secs(5);
 
 /// Packets by outcome.
@@ -30,9 +32,18 @@ pub(crate) struct Line {
     pub(crate) totals: BTreeMap<String, Packets>,
     #[serde(default)]
     pub(crate) channels: Vec<ChannelLine>,
-    /// The governor's mode, if this guard has one.
+    /// What the governor does.
     #[serde(default)]
-    pub(crate) mode: Option<String>,
+    pub(crate) governor: GovernorLine,
+}
+
+/// The governor's part of a line.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq)]
+pub(crate) struct GovernorLine {
+    /// Its mode; empty if it has none.
+    pub(crate) mode: String,
+    /// Changes of the mode since the start.
+    pub(crate) switches: u64,
 }
 
 /// One channel of a line.
@@ -136,8 +147,23 @@ impl GuardProcess {
         self.lines.try_iter().map(|line| parse(&line)).collect()
     }
 
-    /// What it holds now.
+    /// What it holds all the time: the least of some looks, because a file it
+    /// reads is open for a moment.
     pub(crate) fn holdings(&self) -> Result<Holdings, Error> {
+        let mut least = self.look()?;
+        for _ in 1..LOOKS {
+            thread::sleep(LOOK_GAP);
+            let now = self.look()?;
+            least = Holdings {
+                memory_kib: least.memory_kib.min(now.memory_kib),
+                descriptors: least.descriptors.min(now.descriptors),
+                maps: least.maps.min(now.maps),
+            };
+        }
+        Ok(least)
+    }
+
+    fn look(&self) -> Result<Holdings, Error> {
         let directory = format!("/proc/{}", self.process.pid());
         let read = || -> std::io::Result<Holdings> {
             let status = fs::read_to_string(format!("{directory}/status"))?;
@@ -201,7 +227,7 @@ mod tests {
         let line = parse(line).unwrap();
         assert_eq!(line.discarded(), 23);
         assert_eq!(line.offered(), 36);
-        assert_eq!(line.mode, None);
+        assert_eq!(line.governor.mode, "");
     }
 
     #[test]

@@ -27,6 +27,8 @@ const ECHO_RCVBUF_BYTES: usize = 1 << 20;
 const PROBE_RATE_PPS: u32 = 2000;
 /// An answer later than this is as good as lost to an interactive client.
 const PROBE_TIMEOUT: Duration = Duration::from_millis(200);
+/// Frames may wait this long in the ring of a polling thread that gets no CPU.
+const SETTLING: Duration = Duration::from_secs(2);
 /// Goodput is also read this often, to see whether it is steady.
 const SAMPLE: Duration = Duration::from_millis(100);
 
@@ -141,14 +143,22 @@ impl Servers {
         let spec = schedule.map(|schedule| udp_flood(stage, SINK_PORT, schedule));
         let (flood, window) = during(stage, spec.as_ref(), || self.measure(stage, window))?;
         self.wait_until_quiet()?;
-        let after = (Counters::read(stage.testbed)?, self.received());
-        let traffic = Traffic {
-            offered: flood.as_ref().map_or(0, |report| report.offered) + window.bystander.sent,
-            delivered: after.1 - before.1,
-            early_discard: protector.stop()?,
+        let offered = flood.as_ref().map_or(0, |report| report.offered) + window.bystander.sent;
+        let early_discard = protector.stop()?;
+        let end = Instant::now() + SETTLING;
+        let ledger = loop {
+            let traffic = Traffic {
+                offered,
+                delivered: self.received() - before.1,
+                early_discard,
+            };
+            let ledger = Ledger::between(&before.0, &Counters::read(stage.testbed)?, traffic);
+            if ledger.unaccounted == 0 || Instant::now() >= end {
+                break ledger;
+            }
+            interrupt::sleep(SAMPLE)?;
         };
-        let losses = Losses::of(&Ledger::between(&before.0, &after.0, traffic));
-        Ok(window.into_run(flood.as_ref(), losses))
+        Ok(window.into_run(flood.as_ref(), Losses::of(&ledger)))
     }
 
     fn received(&self) -> u64 {

@@ -12,10 +12,11 @@ use anyhow::Context;
 use ipnet::IpNet;
 use plimsoll_core::config::Fraction;
 use plimsoll_guard::governor::{self, Governor};
-use plimsoll_guard::status::{Answers, MetricsServer, StatusServer};
+use plimsoll_guard::status::{Answers, MetricsServer, Snapshot, StatusServer};
 use plimsoll_guard::{
-    Channel, Config, Counters, Guard, Kind, Knobs, Need, Outcome, Owners, Packets, Priority,
-    Protection, Storage, drop_capabilities, outlive_overload, parse_port, poll_in_threads,
+    Channel, Config, Counters, Events, Guard, Kind, Knobs, Need, Outcome, Owners, Packets,
+    Priority, Protection, Storage, drop_capabilities, outlive_overload, parse_port,
+    poll_in_threads,
 };
 use serde::Serialize;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -84,7 +85,7 @@ pub(crate) struct Args {
     delay_target_ms: u64,
     /// What is done about overload beside discarding: nothing, polling threads before every
     /// process, or an adaptive interrupt holdoff; back at light load and on exit
-    #[arg(long, value_enum, default_value_t = Strategy::Holdoff)]
+    #[arg(long, value_enum, default_value_t = Strategy::Thread)]
     strategy: Strategy,
     /// Frames that a receive ring holds, where the driver does not tell
     #[arg(long, value_name = "FRAMES", value_parser = clap::value_parser!(u32).range(16..))]
@@ -114,6 +115,9 @@ pub(crate) struct Args {
     /// command without its dashes, as in `high-watermark = 80`; the command line outweighs the file
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
+    /// Show no table; `plimsoll guard status` tells instead. For services
+    #[arg(long, conflicts_with = "json")]
+    quiet: bool,
     /// Stop after this many seconds
     #[arg(long, value_name = "SECONDS")]
     duration: Option<u64>,
@@ -163,13 +167,21 @@ impl Args {
         }
     }
 
+    fn needs(&self) -> Vec<Need> {
+        let mut needs = vec![Need::Settings, Need::Scheduling, Need::LockedMemory];
+        if self.shares == Shares::Process || !self.protect_processes.is_empty() {
+            needs.push(Need::Owners);
+        }
+        needs
+    }
+
     const fn interval(&self) -> Duration {
         Duration::from_millis(self.interval_ms)
     }
 
-    /// True if changing to `new` takes a new start.
-    fn is_fixed_against(&self, new: &Self) -> bool {
-        let changed = Self {
+    /// These settings with all of `new` that can change while the guard runs.
+    fn with_changes_of(&self, new: &Self) -> Self {
+        Self {
             high_watermark: new.high_watermark,
             low_watermark: new.low_watermark,
             syn_cookies: new.syn_cookies,
@@ -184,8 +196,7 @@ impl Args {
             delay_target_ms: new.delay_target_ms,
             interval_ms: new.interval_ms,
             ..self.clone()
-        };
-        changed != *new
+        }
     }
 }
 
@@ -218,6 +229,7 @@ pub(crate) fn run(args: &Args, reload: impl Fn() -> anyhow::Result<Args>) -> any
     let signals = Signals::new([SIGINT, SIGTERM, SIGHUP]).context("cannot handle signals")?;
     let report = match &args.json {
         Some(target) => Report::Json(output::json_writer(target)?),
+        None if args.quiet => Report::Nothing,
         None => Report::Table,
     };
     let metrics = args.metrics.map(MetricsServer::bind).transpose()?;
@@ -237,11 +249,11 @@ pub(crate) fn run(args: &Args, reload: impl Fn() -> anyhow::Result<Args>) -> any
     guard.protect(&args.protection()?)?;
     let governor = Governor::new(&args.interface, args.governor())?;
 
-    drop_capabilities(&[Need::Settings, Need::Scheduling, Need::LockedMemory])?;
+    drop_capabilities(&args.needs())?;
     let (sender, events) = channel();
     forward(signals, sender.clone());
     let started = Instant::now();
-    let answers = Answers::new(&args.interface, started, counters_from(sender));
+    let answers = Answers::new(&args.interface, started, snapshots_from(sender));
     let _status = StatusServer::start(&args.interface, answers.clone())?;
     if let Some(metrics) = metrics {
         metrics.start(&args.interface, args.metrics_channels, started, answers)?;
@@ -254,6 +266,7 @@ pub(crate) fn run(args: &Args, reload: impl Fn() -> anyhow::Result<Args>) -> any
         governor,
         knobs,
         owners: Owners::new(),
+        events: Events::default(),
         started,
         report,
     };
@@ -265,8 +278,8 @@ enum Event {
     Stop,
     /// Read the settings again.
     Reload,
-    /// Read the counters.
-    Read(Sender<Counters>),
+    /// Tell of itself.
+    Read(Sender<Snapshot>),
 }
 
 /// A running guard with all that it does now and then.
@@ -277,6 +290,7 @@ struct Session<'obj> {
     guard: Guard<'obj>,
     governor: Governor,
     owners: Owners,
+    events: Events,
     started: Instant,
     report: Report,
 }
@@ -306,7 +320,7 @@ impl Session<'_> {
             match &event {
                 Ok(Event::Read(reply)) => {
                     // Whoever asked may have given up.
-                    let _ = reply.send(self.guard.counters()?);
+                    let _ = reply.send(self.snapshot()?);
                 }
                 Ok(Event::Reload) => self.adopt(reload()),
                 Ok(Event::Stop) | Err(_) => {}
@@ -323,15 +337,27 @@ impl Session<'_> {
                 refresh_at = now + REFRESH;
             }
             if over || show_at <= now {
-                let counters = self.guard.counters()?;
-                self.show(&before, &counters)?;
-                before = counters;
+                let snapshot = self.snapshot()?;
+                for event in self.events.on_reading(&snapshot, now) {
+                    eprintln!("plimsoll: interface={} {event}", self.args.interface);
+                }
+                self.show(&before, &snapshot.counters)?;
+                before = snapshot.counters;
                 show_at = now + self.args.interval();
             }
             if over {
                 return Ok(());
             }
         }
+    }
+
+    fn snapshot(&mut self) -> anyhow::Result<Snapshot> {
+        Ok(Snapshot {
+            counters: self.guard.counters()?,
+            observe: self.args.observe,
+            shedding: self.guard.is_shedding(),
+            governor: self.governor.status(),
+        })
     }
 
     /// Regulates and governs. A setting that the kernel refuses is no reason to
@@ -406,23 +432,12 @@ impl Session<'_> {
         match adopted {
             Ok(new) => {
                 eprintln!("plimsoll: settings read again");
-                if self.args.is_fixed_against(&new) {
+                self.args = self.args.with_changes_of(&new);
+                if self.args != new {
                     eprintln!(
                         "plimsoll: interface, strategy, polling, metrics or output changed: they take a new start"
                     );
                 }
-                self.args = Args {
-                    interface: self.args.interface.clone(),
-                    strategy: self.args.strategy,
-                    ring_frames: self.args.ring_frames,
-                    threaded: self.args.threaded,
-                    poll_cpu: self.args.poll_cpu,
-                    metrics: self.args.metrics,
-                    metrics_channels: self.args.metrics_channels,
-                    duration: self.args.duration,
-                    json: self.args.json.clone(),
-                    ..new
-                };
             }
             Err(error) => eprintln!("plimsoll: the settings stay as they were: {error:#}"),
         }
@@ -436,12 +451,12 @@ fn fingerprint(path: &str) -> u64 {
     hasher.finish()
 }
 
-/// Reads the counters through the guard's own thread.
-fn counters_from(guard: Sender<Event>) -> impl Fn() -> Option<Counters> + Send + 'static {
+/// Asks the guard's own thread.
+fn snapshots_from(guard: Sender<Event>) -> impl Fn() -> Option<Snapshot> + Send + 'static {
     move || {
-        let (reply, counters) = channel();
+        let (reply, snapshot) = channel();
         guard.send(Event::Read(reply)).ok()?;
-        counters.recv_timeout(PATIENCE).ok()
+        snapshot.recv_timeout(PATIENCE).ok()
     }
 }
 
@@ -471,6 +486,7 @@ fn forward(mut signals: Signals, guard: Sender<Event>) {
 }
 
 enum Report {
+    Nothing,
     Json(Box<dyn Write>),
     Table,
 }
@@ -491,6 +507,7 @@ struct Line<'a> {
 impl Report {
     fn show(&mut self, line: &Line<'_>, before: &Counters) -> anyhow::Result<()> {
         match self {
+            Self::Nothing => {}
             Self::Json(writer) => {
                 serde_json::to_writer(&mut *writer, line)?;
                 writer.write_all(b"\n")?;

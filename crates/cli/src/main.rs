@@ -7,6 +7,7 @@
 mod bench;
 mod blast;
 mod demo;
+mod generate;
 mod guard;
 mod guard_commands;
 mod lab;
@@ -34,6 +35,7 @@ enum Command {
     Bench(bench::Args),
     Blast(blast::Args),
     Demo(demo::Args),
+    Generate(generate::Args),
     Guard(guard_commands::Commands),
     Lab(lab::Args),
     Probe(probe::Args),
@@ -56,6 +58,7 @@ fn run() -> anyhow::Result<()> {
         Some(Command::Bench(args)) => bench::run(&args),
         Some(Command::Blast(args)) => blast::run(&args),
         Some(Command::Demo(args)) => demo::run(&args),
+        Some(Command::Generate(args)) => generate::run(&args),
         Some(Command::Guard(args)) => guard_commands::run(&args),
         Some(Command::Lab(args)) => lab::run(&args),
         Some(Command::Probe(args)) => probe::run(&args),

@@ -2,8 +2,8 @@
 //! is measured badly, but every packet is accounted for, and the document has
 //! its form. Needs root.
 //!
-//! The parts have a test each: those that share a test share a testbed, and the
-//! whole must stay far below a minute.
+//! Parts that share a test share a testbed: making one takes longer than some
+//! parts do.
 
 use std::process::Command;
 
@@ -94,10 +94,13 @@ fn capacity_is_measured_or_extrapolated_from_points() {
 
 #[test]
 fn floods_and_light_load_account_for_every_packet() {
-    let document = bench(&[&["--only", "flood,light"][..], &GIVEN].concat());
+    let two = ["--protections", "nftables,guard"];
+    let document = bench(&[&["--only", "flood,light"][..], &two, &GIVEN].concat());
     let flood = &document["flood"];
-    let four = ["stock", "nftables", "threaded", "guard"];
-    assert_eq!(protections(&flood["cases"]), four.repeat(3));
+    assert_eq!(
+        protections(&flood["cases"]),
+        ["nftables", "guard"].repeat(3)
+    );
     assert_accounted(&flood["cases"]);
     for case in flood["cases"].as_array().unwrap() {
         let filter = case.get("filter_pps");
@@ -189,8 +192,8 @@ fn dns_and_chaos_count_what_they_send() {
     let document = bench(&[&arguments[..], &GIVEN].concat());
     let chaos = &document["chaos"];
     assert_eq!(chaos["seed"], 3);
-    // The eleven kinds once each, and at least one drawn flood.
-    assert!(chaos["floods"].as_u64().unwrap() > 11, "{chaos}");
+    // The eleven kinds once each, an overload, and at least one drawn flood.
+    assert!(chaos["floods"].as_u64().unwrap() > 12, "{chaos}");
     assert_eq!(chaos["sent"], chaos["counted"], "{chaos}");
     assert_eq!(chaos["wrong_lines"], 0, "{chaos}");
     for case in document["dns"]["cases"].as_array().unwrap() {

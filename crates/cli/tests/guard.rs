@@ -79,8 +79,8 @@ fn after_the_start_only_the_capabilities_it_needs_are_left() {
     let testbed = Testbed::create(Config::default()).unwrap();
     let host = testbed.test();
     let (guard, mut output) = start_with(host, &["--threaded", "3"]);
-    // CAP_NET_ADMIN is bit 12, CAP_SYS_NICE bit 23 (linux/capability.h).
-    let kept = format!("{:016x}", 1u64 << 12 | 1 << 23);
+    // CAP_NET_ADMIN, CAP_IPC_LOCK and CAP_SYS_NICE by their bits (linux/capability.h).
+    let kept = format!("{:016x}", (1u64 << 12) | (1 << 14) | (1 << 23));
     let none = format!("{:016x}", 0);
     for thread in std::fs::read_dir(format!("/proc/{}/task", guard.pid())).unwrap() {
         let status = std::fs::read_to_string(thread.unwrap().path().join("status")).unwrap();

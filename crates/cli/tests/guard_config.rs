@@ -119,7 +119,7 @@ fn settings_are_read_again_without_losing_a_packet_or_a_counter() {
             "must be below high_watermark",
         ),
         ("nonsense", "guard.toml:1: not TOML"),
-        ("threaded = \"rt\"", "settings read again"),
+        ("observe = true\nthreaded = \"rt\"", "settings read again"),
     ] {
         fs::write(&file, text).unwrap();
         guard.process.signal(Signal::SIGHUP).unwrap();
@@ -135,6 +135,7 @@ fn settings_are_read_again_without_losing_a_packet_or_a_counter() {
     assert!(process.stop(LIMIT).unwrap().success());
     let last = reports.iter().last().unwrap();
     assert_eq!(count(&last, "udp_socket", "admitted"), sent);
+    assert_eq!(last["observe"], true);
     let from_any_kind: u64 = ["udp_socket", "closed_port"]
         .iter()
         .map(|kind| count(&last, kind, "socket_queue"))
@@ -174,7 +175,7 @@ fn a_mistake_in_the_file_is_refused_with_its_line_and_code_2() {
             "high-watermark = 40\nlow-watermark = 60\n",
             "guard.toml:2: low_watermark = 600000: must be below",
         ),
-        ("poll-cpu = 0\n", "--threaded"),
+        ("metrics-channels = 5\n", "--metrics"),
     ] {
         fs::write(&file, text).unwrap();
         let said = refused(host, &[host.device(), "--config", file.to_str().unwrap()]);

@@ -107,13 +107,20 @@ fn metrics_are_served_bounded_and_soon() {
     assert!(head.starts_with("HTTP/1.1 200"), "{head}");
     assert!(head.contains("application/openmetrics-text"), "{head}");
     lint(&body);
+    for name in dashboard_metrics().into_iter().chain(guide_metrics()) {
+        let sample = format!("{name}{{");
+        assert!(body.contains(&sample), "{name} is documented, in\n{body}");
+    }
     let total = format!(
         "plimsoll_guard_packets_total{{interface=\"{}\",kind=\"udp_socket\",outcome=\"admitted\"}} {}",
         host.device(),
         4 * PACKETS
     );
     assert!(body.lines().any(|line| line == total), "{total} in\n{body}");
-    let series = body.lines().filter(|line| line.contains("_ratio{")).count();
+    let series = body
+        .lines()
+        .filter(|line| line.contains("occupancy_ratio{"))
+        .count();
     assert_eq!(series, 2, "{body}");
     assert!(took < Duration::from_secs(1), "{took:?}");
 
@@ -124,6 +131,36 @@ fn metrics_are_served_bounded_and_soon() {
         second.contains("cannot listen at 127.0.0.1:9464"),
         "{second}"
     );
+}
+
+/// Names of metrics that the dashboard asks for.
+fn dashboard_metrics() -> Vec<String> {
+    let text = include_str!("../../../dashboards/guard.json");
+    let dashboard: Value = serde_json::from_str(text).unwrap();
+    let panels = dashboard["panels"].as_array().unwrap();
+    let targets = panels
+        .iter()
+        .flat_map(|panel| panel["targets"].as_array().unwrap());
+    let queries = targets.map(|target| target["expr"].as_str().unwrap());
+    let words = queries.flat_map(|query| query.split(|c: char| !c.is_alphanumeric() && c != '_'));
+    let names: Vec<_> = words
+        .filter(|word| word.starts_with("plimsoll_"))
+        .map(str::to_owned)
+        .collect();
+    assert!(names.len() >= 8);
+    names
+}
+
+/// Names of metrics that the guide's alerts ask for.
+fn guide_metrics() -> Vec<String> {
+    let guide = include_str!("../../../docs/guard.md");
+    let words = guide.split(|c: char| !c.is_alphanumeric() && c != '_');
+    let names: Vec<_> = words
+        .filter(|word| word.starts_with("plimsoll_guard_"))
+        .map(str::to_owned)
+        .collect();
+    assert!(names.len() >= 3);
+    names
 }
 
 /// The rules that promtool checks: every metric has a help text and a type, a

@@ -20,6 +20,8 @@ const REPEAT: u32 = 1_000_000;
 const RUNS: usize = 15;
 
 fn main() {
+    // Before this thread is bound to one CPU.
+    let machine = Machine::read(None);
     in_namespace(|| {
         let mut storage = Storage::default();
         let mut guard = Guard::load(&mut storage, &Config::default()).expect("the guard loads");
@@ -61,7 +63,7 @@ fn main() {
         }
         if let Some(file) = json {
             let document = serde_json::json!({
-                "schema": SCHEMA, "machine": Machine::read(None),
+                "schema": SCHEMA, "machine": machine,
                 "results": { "frames": results }, "goals": [],
             });
             std::fs::write(&file, format!("{document:#}\n")).expect("the file can be written");

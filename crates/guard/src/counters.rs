@@ -157,6 +157,22 @@ impl Channel {
     }
 }
 
+#[cfg(test)]
+impl Counters {
+    /// Counters that hold these channels and nothing else.
+    pub(crate) fn sample(channels: Vec<Channel>) -> Self {
+        let mut totals = [Packets::default(); Kind::ALL.len()];
+        for channel in &channels {
+            totals[channel.kind as usize].add(&channel.packets.0);
+        }
+        Self {
+            totals,
+            channels,
+            charged_ns: [0; Kind::ALL.len()],
+        }
+    }
+}
+
 /// A reading of all counters.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Counters {

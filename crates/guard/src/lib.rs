@@ -21,6 +21,7 @@ pub mod check;
 mod counters;
 mod delay;
 mod error;
+mod events;
 pub mod governor;
 mod guard;
 mod host;
@@ -41,6 +42,7 @@ mod xdp_link;
 
 pub use counters::{Channel, Counters, Outcome, Packets};
 pub use error::Error;
+pub use events::{Event, Events};
 pub use guard::{Config, Guard, Regulated, Storage};
 pub use knobs::{Knobs, PollingThread, Priority, Queues};
 pub use meter::{CpuMeter, CpuReading};

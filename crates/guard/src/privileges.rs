@@ -24,6 +24,10 @@ pub enum Need {
     Scheduling,
     /// Allocate while its memory is locked: `CAP_IPC_LOCK`.
     LockedMemory,
+    /// Name the processes of all users that own sockets: `CAP_SYS_PTRACE` and
+    /// `CAP_DAC_READ_SEARCH`. The widest of all: who has these can read any
+    /// file.
+    Owners,
 }
 
 impl Need {
@@ -32,6 +36,7 @@ impl Need {
             Self::Settings => &[Capability::CAP_NET_ADMIN],
             Self::Scheduling => &[Capability::CAP_SYS_NICE],
             Self::LockedMemory => &[Capability::CAP_IPC_LOCK],
+            Self::Owners => &[Capability::CAP_SYS_PTRACE, Capability::CAP_DAC_READ_SEARCH],
         }
     }
 }

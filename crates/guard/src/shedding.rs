@@ -23,7 +23,7 @@ use plimsoll_core::config::Fraction;
 /// veth at 1 to 5 million packets/s. Adapters differ by less than it matters.
 const DISCARDED_NS: f64 = 160.0;
 /// What an admitted packet may be found to cost; outside, something else is measured.
-const ADMITTED_NS: (f64, f64) = (300.0, 20_000.0);
+const ADMITTED_NS: (f64, f64) = (300.0, 3000.0);
 const ADMITTED_FIRST_NS: f64 = 1500.0;
 /// Part of the newest cost in the mean.
 const NEWEST: f64 = 0.25;
@@ -128,7 +128,7 @@ impl Shedding {
         }
         self.learn(load);
         let share = load.network_ns as f64 / load.elapsed_ns as f64;
-        let is_admission = load.admitted as f64 * self.admitted_ns > load.network_ns as f64 / 4.0;
+        let is_admission = load.admitted as f64 * self.admitted_ns > load.network_ns as f64 / 2.0;
         if !self.active {
             let above = share > part(self.config.limit) && is_admission;
             self.intervals_above = if above { self.intervals_above + 1 } else { 0 };
@@ -153,8 +153,12 @@ impl Shedding {
         self.divide(budget as u64, demands, load.elapsed_ns)
     }
 
+    /// Only where admitted packets are much of the work: else polling itself,
+    /// which costs the same for few packets, would be charged to them, fewer
+    /// would be admitted, and each would seem to cost more still.
     fn learn(&mut self, load: &Load) {
-        if load.admitted < 20 {
+        let is_much = load.admitted as f64 * ADMITTED_FIRST_NS > load.network_ns as f64 / 4.0;
+        if load.admitted < 20 || !is_much {
             return;
         }
         let discarding = load.discarded as f64 * DISCARDED_NS;
@@ -364,6 +368,22 @@ mod tests {
             })
             .count();
         assert!((24..30).contains(&intervals), "half a second: {intervals}");
+    }
+
+    #[test]
+    fn what_polling_costs_is_not_charged_to_few_packets() {
+        let mut shedding = Shedding::new(SheddingConfig::default());
+        for _ in 0..100 {
+            // 9 of 10 ms on polling and discarding, with a full queue behind it.
+            let load = Load {
+                elapsed_ns: 10_000_000,
+                network_ns: 9_000_000,
+                admitted: 500,
+                discarded: 30_000,
+            };
+            assert_eq!(shedding.on_interval(&load, &[]), Order::Keep);
+        }
+        assert_eq!(shedding.costs().0, ADMITTED_FIRST_NS);
     }
 
     #[test]

@@ -217,7 +217,16 @@ fn judge(points: &[Point]) -> (f64, Method) {
         return (most.discarded_pps, Method::Measured);
     }
     let (base, slope) = line(points);
-    ((1.0 - base) / slope, Method::Extrapolated)
+    // What was discarded can be; on a noisy machine the line may say less.
+    let seen = points.iter().map(|point| point.discarded_pps);
+    let seen = seen.fold(0.0, f64::max);
+    let capacity = (1.0 - base) / slope;
+    let capacity = if slope > 0.0 {
+        capacity.max(seen)
+    } else {
+        seen
+    };
+    (capacity, Method::Extrapolated)
 }
 
 /// The straight line of the busy share over the rate (least squares): its value
@@ -324,5 +333,14 @@ mod tests {
         let (capacity, method) = judge(&points());
         assert_eq!(method, Method::Extrapolated);
         assert!((capacity - 6e6).abs() < 1.0, "{capacity}");
+    }
+
+    #[test]
+    fn the_capacity_is_not_below_what_was_discarded() {
+        let mut points = points();
+        for (point, busy) in points.iter_mut().zip([1.0, 0.9, 0.8]) {
+            point.busy = busy;
+        }
+        assert_eq!(judge(&points), (5e6, Method::Extrapolated));
     }
 }

@@ -26,6 +26,10 @@ const LOADS: [u32; 3] = [25, 50, 75];
 /// Limits that are tried for the packet filter, in percent of MLFRR.
 const FILTER_PERCENT: [u32; 5] = [120, 100, 80, 60, 40];
 
+/// A generator below this part of the rate it was asked for was held up.
+const HELD_UP: f64 = 0.9;
+const TRIES: usize = 3;
+
 /// UDP floods of one socket.
 #[derive(Clone, Debug, Serialize)]
 pub struct Flood {
@@ -100,10 +104,10 @@ pub(super) fn run(bench: &mut Bench<'_>) -> Result<Outcome, Error> {
             );
             bench.say(Part::Flood, round, &what);
             let limit = limit_for(&limits, case.load);
-            let protector = stage.protect(case.protection, limit)?;
-            let flood = Some(schedule(case.load));
-            case.runs
-                .push(servers.flood(&stage, protector, flood, plan.window)?);
+            case.runs.push(as_asked(schedule(case.load), |schedule| {
+                let protector = stage.protect(case.protection, limit)?;
+                servers.flood(&stage, protector, Some(schedule), plan.window)
+            })?);
         }
     }
     Ok(Outcome {
@@ -112,6 +116,25 @@ pub(super) fn run(bench: &mut Bench<'_>) -> Result<Outcome, Error> {
         reference,
         cases,
     })
+}
+
+/// Repeats a run in which the generator was held up by something else on the
+/// machine, at most [`TRIES`] in all.
+fn as_asked(
+    schedule: Schedule,
+    mut run: impl FnMut(Schedule) -> Result<Run, Error>,
+) -> Result<Run, Error> {
+    let least = schedule
+        .peak_pps()
+        .map_or(0.0, |rate| rate as f64 * HELD_UP);
+    let mut measured = run(schedule)?;
+    for _ in 1..TRIES {
+        if measured.offered_pps >= least {
+            break;
+        }
+        measured = run(schedule)?;
+    }
+    Ok(measured)
 }
 
 fn limit_for(limits: &[Limit], load: u32) -> Option<&Limit> {

@@ -35,7 +35,7 @@ use plimsoll_testbed::{Config as TestbedConfig, Testbed};
 pub use beyond::{Beyond, BeyondCase};
 pub use capacity::{Capacity, Method, Point};
 pub use chaos::Chaos;
-pub use cpu_limit::{CpuLimit, CpuLimitCase};
+pub use cpu_limit::{CpuLimit, CpuLimitCase, LimitTarget};
 pub use dns::{Dns, DnsCase, DnsTarget};
 pub use document::Document;
 pub use flood::{Flood, FloodCase};

@@ -64,6 +64,56 @@ pub(crate) fn expand(
     Ok(expanded)
 }
 
+/// A configuration file that sets nothing and documents every setting with its
+/// default.
+pub(crate) fn commented_settings(cli: &mut Command) -> String {
+    cli.build();
+    let guard = cli.find_subcommand("guard").expect("the guard's command");
+    let mut text =
+        "# Settings of `plimsoll guard IFACE --config FILE`; `systemctl reload` or SIGHUP\n\
+        # reads them again. What is commented out has the default shown.\n"
+            .to_owned();
+    let options = guard
+        .get_arguments()
+        .filter(|argument| argument.get_long().is_some() && !argument.is_hide_set())
+        .filter(|argument| !NOT_IN_FILE.contains(&argument.get_id().as_str()));
+    for option in options {
+        text.push('\n');
+        let help = option.get_long_help().or_else(|| option.get_help());
+        for line in help.map(ToString::to_string).unwrap_or_default().lines() {
+            text += &format!("# {line}");
+            text.truncate(text.trim_end().len());
+            text.push('\n');
+        }
+        text += &format!(
+            "#{} = {}\n",
+            option.get_long().unwrap_or_default(),
+            example(option)
+        );
+    }
+    text
+}
+
+/// An option's default, or one of its values.
+fn example(option: &clap::Arg) -> String {
+    if matches!(option.get_action(), ArgAction::SetTrue) {
+        return "false".to_owned();
+    }
+    let quoted = |text: &str| match text.parse::<f64>() {
+        Ok(_) => text.to_owned(),
+        Err(_) if ["true", "false"].contains(&text) => text.to_owned(),
+        Err(_) => format!("\"{text}\""),
+    };
+    let default = option.get_default_values().first();
+    match default.and_then(|value| value.to_str()) {
+        Some(default) => quoted(default),
+        None => {
+            let name = option.get_value_names().and_then(|names| names.first());
+            format!("\"{}\"   # not set", name.map_or("", |name| name.as_str()))
+        }
+    }
+}
+
 /// The file's place of a setting that turned out wrong in company of others.
 pub(crate) fn place(setting: &str) -> Option<String> {
     let path = named_file(&std::env::args_os().collect::<Vec<_>>())?;
@@ -147,7 +197,7 @@ impl ConfigFile<'_> {
         let mut arguments = Vec::new();
         for value in values(value) {
             let Some(text) = scalar(value.get_ref()) else {
-                let problem = format!("{name} is a number or a text in quotes");
+                let problem = format!("{name} is a number, true or false, or a text in quotes");
                 return Err(self.error(&value.span(), problem));
             };
             if !arguments.is_empty() && !several {
@@ -214,6 +264,7 @@ fn scalar(value: &DeValue<'_>) -> Option<String> {
         DeValue::String(text) => Some(text.to_string()),
         DeValue::Integer(number) => Some(number.to_string()),
         DeValue::Float(number) => Some(number.to_string()),
+        DeValue::Boolean(value) => Some(value.to_string()),
         _ => None,
     }
 }
@@ -268,6 +319,7 @@ mod tests {
             "--threaded=rt",
         ];
         assert_eq!(arguments(text).unwrap(), expected);
+        assert_eq!(arguments("poll = true").unwrap(), ["--poll=true"]);
         assert_eq!(arguments("observe = false\n").unwrap(), [""; 0]);
         assert_eq!(arguments("").unwrap(), [""; 0]);
     }
@@ -287,7 +339,7 @@ mod tests {
             ),
             (
                 "high-watermark = {}",
-                "high-watermark is a number or a text in quotes",
+                "high-watermark is a number, true or false, or a text in quotes",
             ),
             (
                 "\n\nhigh-watermarks = 7",
@@ -300,7 +352,7 @@ mod tests {
             ("observe = 1", "observe is true or false"),
             (
                 "[protect]\nport = 22",
-                "guard.toml:1: protect is a number or a text",
+                "guard.toml:1: protect is a number, true or false",
             ),
             (
                 "observe = true\nobserve = true",
@@ -309,6 +361,68 @@ mod tests {
         ] {
             let error = arguments(text).unwrap_err();
             assert!(error.contains(said), "{text:?}: {error}");
+        }
+    }
+
+    #[test]
+    fn the_commented_file_holds_every_setting_and_the_defaults_are_valid() {
+        let mut cli = <crate::Cli as clap::CommandFactory>::command();
+        let text = commented_settings(&mut cli);
+        let guard = cli.find_subcommand("guard").unwrap();
+        let settings = text
+            .lines()
+            .filter_map(|line| line.strip_prefix('#'))
+            .filter(|line| !line.starts_with(' '));
+        let (unset, set): (Vec<_>, Vec<_>) = settings.partition(|line| line.ends_with("# not set"));
+        let file = ConfigFile {
+            path: Path::new("guard.toml"),
+            text: &set.join("\n"),
+            command: guard.clone(),
+        };
+        file.arguments().unwrap();
+        let options = guard.get_arguments().filter(|a| a.get_long().is_some());
+        let options = options.filter(|a| !NOT_IN_FILE.contains(&a.get_id().as_str()));
+        assert_eq!(set.len() + unset.len(), options.count(), "{text}");
+        assert!(
+            text.lines()
+                .all(|line| line.is_empty() || line.starts_with('#'))
+        );
+    }
+
+    #[test]
+    fn every_command_and_option_in_the_guide_exists() {
+        let guide = include_str!("../../../../docs/guard.md");
+        let mut commands = 0;
+        for line in guide.lines() {
+            let words = line
+                .trim_start_matches("sudo ")
+                .split(' ')
+                .collect::<Vec<_>>();
+            if words[0] == "plimsoll" {
+                <crate::Cli as clap::Parser>::try_parse_from(&words).unwrap();
+                commands += 1;
+            }
+        }
+        assert!(commands >= 4);
+        let cli = <crate::Cli as clap::CommandFactory>::command();
+        let guard = cli.find_subcommand("guard").unwrap();
+        let options: Vec<_> = guard
+            .get_arguments()
+            .filter_map(clap::Arg::get_long)
+            .collect();
+        for word in guide.split(|c: char| !c.is_ascii_alphanumeric() && c != '-') {
+            if let Some(name) = word
+                .strip_prefix("--")
+                .filter(|name| name.starts_with(|c: char| c.is_ascii_alphabetic()))
+            {
+                // `--now` is systemctl's; `--protect-*` stands for several.
+                assert!(
+                    name == "now"
+                        || name == "release"
+                        || options.iter().any(|option| option.starts_with(name)),
+                    "--{name}"
+                );
+            }
         }
     }
 

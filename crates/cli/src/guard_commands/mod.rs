@@ -10,7 +10,7 @@ use std::ffi::OsString;
 
 use clap::{CommandFactory, Parser};
 
-pub(crate) use config_file::ConfigFileError;
+pub(crate) use config_file::{ConfigFileError, commented_settings};
 
 use crate::guard;
 

@@ -30,6 +30,8 @@ pub(crate) enum Order {
     Offered,
     /// Packets discarded early per second
     Discarded,
+    /// CPU time charged for their packets
+    Charged,
     /// How full the queue is
     Occupancy,
 }
@@ -39,6 +41,7 @@ impl From<Order> for Sort {
         match order {
             Order::Offered => Self::Offered,
             Order::Discarded => Self::Discarded,
+            Order::Charged => Self::Charged,
             Order::Occupancy => Self::Occupancy,
         }
     }
@@ -72,14 +75,24 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
 
 fn table(status: &Status) -> String {
     let mut text = format!(
-        "{}  process {}  up {:.0} s  rates over {:.1} s\n\n{:<16}{:>12}{:>14}{:>16}{:>16}\n",
+        "{}  process {}  up {:.0} s  rates over {:.1} s{}\n{} ({}), network {:.0}% of the busiest CPU{}\n\n{:<16}{:>12}{:>14}{:>8}{:>16}{:>16}\n",
         status.interface,
         status.pid,
         status.uptime_s,
         status.interval_s,
+        if status.observe {
+            "  OBSERVING, nothing is discarded"
+        } else {
+            ""
+        },
+        status.governor.mode,
+        status.governor.reason,
+        status.governor.network_share * 100.0,
+        if status.shedding { ", shedding" } else { "" },
         "kind",
         "offered/s",
         "discarded/s",
+        "CPU",
         "offered",
         "discarded"
     );
@@ -87,16 +100,17 @@ fn table(status: &Status) -> String {
         let offered: u64 = kind.packets.values().sum();
         let admitted = kind.packets.get("admitted").copied().unwrap_or_default();
         text += &format!(
-            "{:<16}{:>12.0}{:>14.0}{offered:>16}{:>16}\n",
+            "{:<16}{:>12.0}{:>14.0}{:>7.1}%{offered:>16}{:>16}\n",
             kind.kind,
             kind.offered_pps,
             kind.discarded_pps,
+            kind.charged_cpus * 100.0,
             offered - admitted
         );
     }
     text += &format!(
-        "\n{:<40}{:>6}{:>12}{:>14}  {}\n",
-        "channel", "full", "offered/s", "discarded/s", "owner"
+        "\n{:<40}{:>6}{:>12}{:>14}{:>8}  {}\n",
+        "channel", "full", "offered/s", "discarded/s", "CPU", "owner"
     );
     for channel in &status.channels {
         text += &row(channel);
@@ -112,10 +126,11 @@ fn row(channel: &ChannelStatus) -> String {
     let address = std::net::SocketAddr::new(channel.address, channel.port);
     let percent = u64::from(channel.occupancy) * 100 / u64::from(channel.capacity.max(1));
     format!(
-        "{:<40}{percent:>5}%{:>12.0}{:>14.0}  {}\n",
+        "{:<40}{percent:>5}%{:>12.0}{:>14.0}{:>7.1}%  {}\n",
         format!("{} {address}", channel.kind),
         channel.offered_pps,
         channel.discarded_pps,
+        channel.charged_cpus * 100.0,
         owner(channel)
     )
 }

@@ -5,6 +5,7 @@ use std::net::IpAddr;
 
 use serde::{Deserialize, Serialize};
 
+use crate::governor;
 use crate::owner::Owner;
 
 /// What to tell.
@@ -25,6 +26,8 @@ pub enum Sort {
     Offered,
     /// By packets discarded per second, then since the start.
     Discarded,
+    /// By the CPU time charged for their packets.
+    Charged,
     /// By how full the queue is.
     Occupancy,
 }
@@ -40,6 +43,12 @@ pub struct Status {
     pub pid: u32,
     /// Seconds since it attached.
     pub uptime_s: f64,
+    /// Outcomes are counted only: everything passes.
+    pub observe: bool,
+    /// Input is being shed by shares.
+    pub shedding: bool,
+    /// What the governor does.
+    pub governor: GovernorStatus,
     /// Seconds that the rates are of.
     pub interval_s: f64,
     /// All packets by kind; kinds without a packet are left out.
@@ -48,6 +57,33 @@ pub struct Status {
     pub channels_total: usize,
     /// The channels asked for.
     pub channels: Vec<ChannelStatus>,
+}
+
+/// What the governor does.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct GovernorStatus {
+    /// `interrupts` or `overload`.
+    pub mode: String,
+    /// Why.
+    pub reason: String,
+    /// The holdoff in overload, in microseconds; 0: the host's own.
+    pub holdoff_us: f64,
+    /// Part of the busiest CPU's time that receiving took, from 0 to 1.
+    pub network_share: f64,
+    /// Changes of the mode since the start.
+    pub switches: u64,
+}
+
+impl From<&governor::Status> for GovernorStatus {
+    fn from(status: &governor::Status) -> Self {
+        Self {
+            mode: status.mode.to_owned(),
+            reason: status.reason.to_owned(),
+            holdoff_us: status.holdoff_us,
+            network_share: status.network_share,
+            switches: status.switches,
+        }
+    }
 }
 
 /// All packets of a kind.
@@ -61,6 +97,8 @@ pub struct KindStatus {
     pub offered_pps: f64,
     /// Packets discarded early per second.
     pub discarded_pps: f64,
+    /// CPU time charged for them: 1 is one whole CPU.
+    pub charged_cpus: f64,
 }
 
 /// One channel.
@@ -80,6 +118,8 @@ pub struct ChannelStatus {
     pub discarded_pps: f64,
     /// Packets per second by outcome.
     pub outcome_pps: BTreeMap<String, f64>,
+    /// CPU time charged for its packets: 1 is one whole CPU.
+    pub charged_cpus: f64,
     /// Over its high watermark (or backlog) at the last packet.
     pub discarding: bool,
     /// Bytes or connections in its queue when last looked at.

@@ -19,9 +19,11 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::{Registry, Unit};
 use tiny_http::{Header, Method, Response, Server};
 
+use super::reader::Snapshot;
 use super::server::Answers;
-use crate::counters::{Channel, Counters, Outcome, Packets};
+use crate::counters::{Channel, Outcome, Packets};
 use crate::error::Error;
+use crate::governor;
 
 const FORMAT: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
@@ -85,7 +87,7 @@ impl MetricsServer {
                 let text = if request.method() != &Method::Get || path != Some("/metrics") {
                     None
                 } else {
-                    answers.with_counters(|_, at, counters| exporter.text(counters, at))
+                    answers.with_snapshot(|_, at, snapshot| exporter.text(snapshot, at))
                 };
                 // A client that goes away is nobody's error.
                 let _ = match text {
@@ -118,12 +120,17 @@ struct Exporter {
 }
 
 impl Exporter {
-    fn text(&mut self, counters: &Counters, at: Instant) -> String {
+    fn text(&mut self, snapshot: &Snapshot, at: Instant) -> String {
+        let counters = &snapshot.counters;
         let mut registry = Registry::with_prefix("plimsoll_guard");
         registry.register_collector(Box::new(Sample {
             interface: self.interface.clone(),
             uptime_s: at.duration_since(self.started).as_secs_f64(),
+            observe: snapshot.observe,
+            shedding: snapshot.shedding,
+            governor: snapshot.governor,
             totals: counters.totals,
+            charged_ns: counters.charged_ns,
             channels_total: counters.channels.len(),
             channels: self.choose(&counters.channels),
         }));
@@ -155,7 +162,11 @@ fn key(channel: &Channel) -> Key {
 struct Sample {
     interface: String,
     uptime_s: f64,
+    observe: bool,
+    shedding: bool,
+    governor: governor::Status,
     totals: [Packets; Kind::ALL.len()],
+    charged_ns: [u64; Kind::ALL.len()],
     channels_total: usize,
     channels: Vec<Channel>,
 }
@@ -188,6 +199,16 @@ impl Sample {
                 counter(&mut family, &labels, packets.count(outcome))?;
             }
         }
+        let help = "CPU time of receiving, charged to the kind whose packets caused it";
+        let (unit, counts) = (Some(&Unit::Seconds), MetricType::Counter);
+        let mut family = encoder.encode_descriptor("charged_cpu", help, unit, counts)?;
+        for (kind, ns) in Kind::ALL.iter().zip(&self.charged_ns) {
+            let seconds = *ns as f64 / 1e9;
+            let labels = self.labels(&[("kind", kind.name())]);
+            family
+                .encode_family(&labels)?
+                .encode_counter::<NoLabelSet, f64, u64>(&seconds, None)?;
+        }
         Ok(())
     }
 
@@ -210,6 +231,25 @@ impl Sample {
             gauge(&mut family, &self.channel_labels(channel), ratio)?;
         }
         Ok(())
+    }
+
+    fn encode_governor(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let flag = |condition| f64::from(u8::from(condition));
+        let help = "1 while the governor holds the host in overload, else 0";
+        let overload = flag(self.governor.mode != "interrupts");
+        self.encode_one(encoder, "overload", help, None, overload)?;
+        let help = "1 while input is shed by shares, else 0";
+        self.encode_one(encoder, "shedding", help, None, flag(self.shedding))?;
+        let help = "Part of the busiest CPU's time that receiving took";
+        let share = self.governor.network_share;
+        self.encode_one(encoder, "network_share_ratio", help, None, share)?;
+        let help = "Interrupt holdoff in overload, 0 for the host's own";
+        let holdoff_s = self.governor.holdoff_us / 1e6;
+        self.encode_one(encoder, "holdoff", help, Some(&Unit::Seconds), holdoff_s)?;
+        let help = "Changes of the governor's mode";
+        let counts = MetricType::Counter;
+        let mut family = encoder.encode_descriptor("mode_changes", help, None, counts)?;
+        counter(&mut family, &self.labels(&[]), self.governor.switches)
     }
 
     fn encode_one(
@@ -235,6 +275,10 @@ impl Collector for Sample {
         let help = "Channels with series of their own";
         let exported = self.channels.len() as f64;
         self.encode_one(encoder, "channels_exported", help, None, exported)?;
+        self.encode_governor(encoder)?;
+        let help = "1 if outcomes are counted only and everything passes, else 0";
+        let observing = f64::from(u8::from(self.observe));
+        self.encode_one(encoder, "observing", help, None, observing)?;
         let help = "Time since the guard attached";
         self.encode_one(encoder, "uptime", help, Some(&Unit::Seconds), self.uptime_s)
     }
@@ -254,13 +298,9 @@ fn gauge(family: &mut MetricEncoder<'_>, labels: &Labels<'_>, value: f64) -> fmt
 mod tests {
     use super::*;
 
-    fn counters(ports: impl IntoIterator<Item = u16>) -> Counters {
+    fn counters(ports: impl IntoIterator<Item = u16>) -> Snapshot {
         let channel = |port: u16| Channel::sample(port, u64::from(port), 1);
-        Counters {
-            totals: [Packets::default(); Kind::ALL.len()],
-            channels: ports.into_iter().map(channel).collect(),
-            charged_ns: [0; Kind::ALL.len()],
-        }
+        Snapshot::sample(ports.into_iter().map(channel).collect())
     }
 
     fn exporter(channels_max: usize) -> Exporter {
@@ -277,9 +317,14 @@ mod tests {
         let text = exporter(9).text(&counters([53]), Instant::now());
         for line in [
             "# TYPE plimsoll_guard_packets counter",
-            "plimsoll_guard_packets_total{interface=\"eth0\",kind=\"udp_socket\",outcome=\"admitted\"} 0",
+            "plimsoll_guard_packets_total{interface=\"eth0\",kind=\"udp_socket\",outcome=\"admitted\"} 53",
             "plimsoll_guard_channel_packets_total{interface=\"eth0\",kind=\"udp_socket\",address=\"198.18.0.2\",port=\"53\",outcome=\"admitted\"} 53",
             "plimsoll_guard_channel_occupancy_ratio{interface=\"eth0\",kind=\"udp_socket\",address=\"198.18.0.2\",port=\"53\"} 0.53",
+            "plimsoll_guard_charged_cpu_seconds_total{interface=\"eth0\",kind=\"icmp\"} 0.0",
+            "plimsoll_guard_overload{interface=\"eth0\"} 0.0",
+            "plimsoll_guard_network_share_ratio{interface=\"eth0\"} 0.25",
+            "plimsoll_guard_mode_changes_total{interface=\"eth0\"} 2",
+            "plimsoll_guard_observing{interface=\"eth0\"} 1.0",
             "plimsoll_guard_channels{interface=\"eth0\"} 1.0",
             "# UNIT plimsoll_guard_uptime_seconds seconds",
         ] {
@@ -295,11 +340,11 @@ mod tests {
         let ports = |channels: Vec<Channel>| -> BTreeSet<u16> {
             channels.iter().map(|channel| channel.port).collect()
         };
-        let first = exporter.choose(&counters([1, 2, 3]).channels);
+        let first = exporter.choose(&counters([1, 2, 3]).counters.channels);
         assert_eq!(ports(first), BTreeSet::from([2, 3]), "the busiest");
-        let busier = exporter.choose(&counters([1, 2, 3, 9]).channels);
+        let busier = exporter.choose(&counters([1, 2, 3, 9]).counters.channels);
         assert_eq!(ports(busier), BTreeSet::from([2, 3]), "they stay");
-        let gone = exporter.choose(&counters([1, 3, 9]).channels);
+        let gone = exporter.choose(&counters([1, 3, 9]).counters.channels);
         assert_eq!(ports(gone), BTreeSet::from([3, 9]), "room for the next");
     }
 }

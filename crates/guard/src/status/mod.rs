@@ -17,8 +17,9 @@ use std::time::{Duration, Instant};
 
 use plimsoll_core::demux::Kind;
 
-pub use document::{ChannelStatus, KindStatus, Request, Sort, Status};
+pub use document::{ChannelStatus, GovernorStatus, KindStatus, Request, Sort, Status};
 pub use metrics::MetricsServer;
+pub use reader::Snapshot;
 pub use server::{Answers, StatusServer};
 
 use crate::error::Error;

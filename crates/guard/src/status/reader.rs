@@ -10,6 +10,7 @@ use plimsoll_core::demux::Kind;
 
 use super::document::{ChannelStatus, KindStatus, Request, Sort, Status};
 use crate::counters::{Channel, Counters, Outcome, Packets};
+use crate::governor;
 
 /// Version of the answer's form.
 const SCHEMA: u32 = 1;
@@ -18,12 +19,74 @@ const INTERVAL_MIN: Duration = Duration::from_millis(400);
 
 type Key = (Kind, IpAddr, u16);
 
+/// Packets and the CPU time charged for them.
+#[derive(Clone, Copy, Debug, Default)]
+struct Count {
+    packets: Packets,
+    charged_ns: u64,
+}
+
+impl Count {
+    fn of(channel: &Channel) -> Self {
+        Self {
+            packets: channel.packets,
+            charged_ns: channel.charged_ns,
+        }
+    }
+
+    fn of_kinds(counters: &Counters) -> [Self; Kind::ALL.len()] {
+        std::array::from_fn(|i| Self {
+            packets: counters.totals[i],
+            charged_ns: counters.charged_ns[i],
+        })
+    }
+
+    fn since(&self, earlier: &Self) -> Self {
+        Self {
+            packets: self.packets.saturating_sub(&earlier.packets),
+            charged_ns: self.charged_ns.saturating_sub(earlier.charged_ns),
+        }
+    }
+}
+
 /// Counts at one time, as far as rates need them.
 #[derive(Debug)]
 struct Reading {
     at: Instant,
-    totals: [Packets; Kind::ALL.len()],
-    channels: HashMap<Key, Packets>,
+    kinds: [Count; Kind::ALL.len()],
+    channels: HashMap<Key, Count>,
+}
+
+/// What a guard tells of itself at one time.
+#[derive(Clone, Debug)]
+pub struct Snapshot {
+    /// All counters.
+    pub counters: Counters,
+    /// Outcomes are counted only: everything passes.
+    pub observe: bool,
+    /// Input is being shed by shares.
+    pub shedding: bool,
+    /// What the governor does.
+    pub governor: governor::Status,
+}
+
+#[cfg(test)]
+impl Snapshot {
+    /// A calm guard with these channels and nothing else.
+    pub(crate) fn sample(channels: Vec<Channel>) -> Self {
+        Self {
+            counters: Counters::sample(channels),
+            observe: true,
+            shedding: false,
+            governor: governor::Status {
+                mode: "interrupts",
+                reason: "calm",
+                holdoff_us: 0.0,
+                network_share: 0.25,
+                switches: 2,
+            },
+        }
+    }
 }
 
 /// What is remembered between two answers.
@@ -44,7 +107,7 @@ impl Reader {
             started,
             earlier: Reading {
                 at: started,
-                totals: [Packets::default(); Kind::ALL.len()],
+                kinds: [Count::default(); Kind::ALL.len()],
                 channels: HashMap::new(),
             },
             later: None,
@@ -52,11 +115,12 @@ impl Reader {
     }
 
     /// Answers from counters read at `now`.
-    pub(crate) fn status(&mut self, counters: &Counters, now: Instant, request: Request) -> Status {
+    pub(crate) fn status(&mut self, snapshot: &Snapshot, now: Instant, request: Request) -> Status {
+        let counters = &snapshot.counters;
         self.move_on(counters, now);
         let interval = now.duration_since(self.earlier.at);
         let rate = |count: u64| count as f64 / interval.as_secs_f64().max(1e-3);
-        let mut rows: Vec<(&Channel, Packets)> = counters
+        let mut rows: Vec<(&Channel, Count)> = counters
             .channels
             .iter()
             .map(|channel| (channel, self.since_earlier(channel)))
@@ -67,11 +131,12 @@ impl Reader {
             address: channel.address,
             port: channel.port,
             packets: by_outcome(&channel.packets),
-            offered_pps: rate(new.offered()),
-            discarded_pps: rate(new.discarded()),
+            offered_pps: rate(new.packets.offered()),
+            discarded_pps: rate(new.packets.discarded()),
+            charged_cpus: rate(new.charged_ns) / 1e9,
             outcome_pps: Outcome::ALL
                 .iter()
-                .map(|outcome| (outcome.name().to_owned(), rate(new.count(*outcome))))
+                .map(|outcome| (outcome.name().to_owned(), rate(new.packets.count(*outcome))))
                 .collect(),
             discarding: channel.discarding,
             occupancy: channel.occupancy,
@@ -80,22 +145,26 @@ impl Reader {
         });
         let kinds = Kind::ALL
             .iter()
-            .zip(&counters.totals)
-            .zip(&self.earlier.totals);
-        let kinds = kinds.filter(|((_, packets), _)| packets.offered() > 0);
-        let kinds = kinds.map(|((kind, packets), before)| {
-            let new = packets.saturating_sub(before);
+            .zip(Count::of_kinds(counters))
+            .zip(&self.earlier.kinds);
+        let kinds = kinds.filter(|((_, count), _)| count.packets.offered() > 0);
+        let kinds = kinds.map(|((kind, count), before)| {
+            let new = count.since(before);
             KindStatus {
                 kind: kind.name().to_owned(),
-                packets: by_outcome(packets),
-                offered_pps: rate(new.offered()),
-                discarded_pps: rate(new.discarded()),
+                packets: by_outcome(&count.packets),
+                offered_pps: rate(new.packets.offered()),
+                discarded_pps: rate(new.packets.discarded()),
+                charged_cpus: rate(new.charged_ns) / 1e9,
             }
         });
         Status {
             schema: SCHEMA,
             interface: self.interface.clone(),
             pid: std::process::id(),
+            observe: snapshot.observe,
+            shedding: snapshot.shedding,
+            governor: (&snapshot.governor).into(),
             uptime_s: now.duration_since(self.started).as_secs_f64(),
             interval_s: interval.as_secs_f64(),
             kinds: kinds.collect(),
@@ -115,23 +184,24 @@ impl Reader {
         }
         self.later.get_or_insert_with(|| Reading {
             at: now,
-            totals: counters.totals,
+            kinds: Count::of_kinds(counters),
             channels: counters
                 .channels
                 .iter()
-                .map(|c| (key(c), c.packets))
+                .map(|channel| (key(channel), Count::of(channel)))
                 .collect(),
         });
     }
 
     /// A channel not known before, or one whose place another socket took,
     /// has all its packets new.
-    fn since_earlier(&self, channel: &Channel) -> Packets {
+    fn since_earlier(&self, channel: &Channel) -> Count {
+        let count = Count::of(channel);
         match self.earlier.channels.get(&key(channel)) {
-            Some(before) if before.offered() <= channel.packets.offered() => {
-                channel.packets.saturating_sub(before)
+            Some(before) if before.packets.offered() <= count.packets.offered() => {
+                count.since(before)
             }
-            _ => channel.packets,
+            _ => count,
         }
     }
 }
@@ -141,16 +211,17 @@ fn key(channel: &Channel) -> Key {
 }
 
 /// Puts the rows asked for first, in order, and drops the others.
-fn sort(rows: &mut Vec<(&Channel, Packets)>, request: Request) {
-    let weight = |(channel, new): &(&Channel, Packets)| match request.sort {
-        Sort::Offered => (new.offered(), channel.packets.offered()),
-        Sort::Discarded => (new.discarded(), channel.packets.discarded()),
+fn sort(rows: &mut Vec<(&Channel, Count)>, request: Request) {
+    let weight = |(channel, new): &(&Channel, Count)| match request.sort {
+        Sort::Offered => (new.packets.offered(), channel.packets.offered()),
+        Sort::Discarded => (new.packets.discarded(), channel.packets.discarded()),
+        Sort::Charged => (new.charged_ns, channel.charged_ns),
         Sort::Occupancy => (
             u64::from(channel.occupancy) * 1_000_000 / u64::from(channel.capacity.max(1)),
             channel.packets.offered(),
         ),
     };
-    let order = |row: &(&Channel, Packets)| Reverse((weight(row), Reverse(key(row.0))));
+    let order = |row: &(&Channel, Count)| Reverse((weight(row), Reverse(key(row.0))));
     if request.limit < rows.len() {
         rows.select_nth_unstable_by_key(request.limit, order);
         rows.truncate(request.limit);
@@ -169,17 +240,8 @@ pub(crate) fn by_outcome(packets: &Packets) -> BTreeMap<String, u64> {
 mod tests {
     use super::*;
 
-    fn counters(channels: &[Channel]) -> Counters {
-        let mut totals = [Packets::default(); Kind::ALL.len()];
-        for channel in channels {
-            let counts = Outcome::ALL.map(|outcome| channel.packets.count(outcome));
-            totals[Kind::UdpSocket as usize].add(&counts);
-        }
-        Counters {
-            totals,
-            channels: channels.to_vec(),
-            charged_ns: [0; Kind::ALL.len()],
-        }
+    fn counters(channels: &[Channel]) -> Snapshot {
+        Snapshot::sample(channels.to_vec())
     }
 
     fn ports(status: &Status) -> Vec<u16> {

@@ -12,23 +12,22 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::document::{Request, Status};
-use super::reader::Reader;
-use crate::counters::Counters;
+use super::reader::{Reader, Snapshot};
 use crate::error::Error;
 
 /// One client is served at a time; one that dawdles holds up others so long.
 const CLIENT_PATIENCE: Duration = Duration::from_secs(1);
 /// Longest question, bytes.
 const QUESTION_MAX: u64 = 4096;
-/// Counters are read again for a question this long after the last one.
+/// Another snapshot is taken for a question this long after the last one.
 const FRESH: Duration = Duration::from_millis(100);
 
-type ReadCounters = Box<dyn Fn() -> Option<Counters> + Send>;
+type ReadSnapshot = Box<dyn Fn() -> Option<Snapshot> + Send>;
 
 struct Shared {
     reader: Reader,
-    read: ReadCounters,
-    latest: Option<(Instant, Counters)>,
+    read: ReadSnapshot,
+    latest: Option<(Instant, Snapshot)>,
 }
 
 /// Answers to whoever asks, from one place.
@@ -49,7 +48,7 @@ impl Answers {
     pub fn new(
         interface: &str,
         started: Instant,
-        read: impl Fn() -> Option<Counters> + Send + 'static,
+        read: impl Fn() -> Option<Snapshot> + Send + 'static,
     ) -> Self {
         let shared = Shared {
             reader: Reader::new(interface, started),
@@ -63,24 +62,24 @@ impl Answers {
 
     /// Answers one question; `None` when the guard ends.
     pub(crate) fn status(&self, request: Request) -> Option<Status> {
-        self.with_counters(|reader, at, counters| reader.status(counters, at, request))
+        self.with_snapshot(|reader, at, snapshot| reader.status(snapshot, at, request))
     }
 
-    /// Calls `f` with counters of now or a moment ago.
-    pub(crate) fn with_counters<T>(
+    /// Calls `f` with a snapshot of now or a moment ago.
+    pub(crate) fn with_snapshot<T>(
         &self,
-        f: impl FnOnce(&mut Reader, Instant, &Counters) -> T,
+        f: impl FnOnce(&mut Reader, Instant, &Snapshot) -> T,
     ) -> Option<T> {
         // A panic of another thread leaves nothing half done here.
         let mut shared = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
         let shared = &mut *shared;
         let now = Instant::now();
-        let fresh = |(at, _): &(Instant, Counters)| now.duration_since(*at) < FRESH;
+        let fresh = |(at, _): &(Instant, Snapshot)| now.duration_since(*at) < FRESH;
         if !shared.latest.as_ref().is_some_and(fresh) {
             shared.latest = Some((now, (shared.read)()?));
         }
-        let (at, counters) = shared.latest.as_ref()?;
-        Some(f(&mut shared.reader, *at, counters))
+        let (at, snapshot) = shared.latest.as_ref()?;
+        Some(f(&mut shared.reader, *at, snapshot))
     }
 }
 

@@ -17,7 +17,7 @@ use state::State;
 
 /// Watch live who is offered what, who is full, and what is discarded
 ///
-/// Keys: d, o, f sort by discarded, offered, fullness; up and down choose a
+/// Keys: d, o, u, f sort by discarded, offered, CPU, fullness; up and down choose a
 /// channel; space pauses; q quits.
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {

@@ -59,6 +59,7 @@ impl State {
             KeyCode::Char('q') | KeyCode::Esc => self.over = true,
             KeyCode::Char('d') => self.sort_by(Sort::Discarded),
             KeyCode::Char('o') => self.sort_by(Sort::Offered),
+            KeyCode::Char('u') => self.sort_by(Sort::Charged),
             KeyCode::Char('f') => self.sort_by(Sort::Occupancy),
             KeyCode::Char(' ') => {
                 self.paused = !self.paused;
@@ -131,6 +132,7 @@ mod tests {
         state.on_answer(Ok(sample(3)));
         for (key, sort) in [
             ('o', Sort::Offered),
+            ('u', Sort::Charged),
             ('f', Sort::Occupancy),
             ('d', Sort::Discarded),
         ] {

@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use plimsoll_guard::status::{ChannelStatus, KindStatus, Sort};
+use plimsoll_guard::status::{ChannelStatus, KindStatus, Sort, Status};
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Color, Modifier, Style};
@@ -13,7 +13,7 @@ use super::state::State;
 use crate::guard_commands::status::owner;
 
 const BAR_CELLS: usize = 10;
-const KEYS: &str = "d o f: sort by discarded, offered, fullness   space: pause   q: quit";
+const KEYS: &str = "d o u f: sort by discarded, offered, CPU, fullness   space: pause   q: quit";
 
 pub(super) fn draw(frame: &mut Frame<'_>, state: &State, interface: &str) {
     let kinds = state.status().map_or(0, |status| status.kinds.len());
@@ -49,6 +49,10 @@ fn header(state: &State, interface: &str) -> Paragraph<'static> {
             count(discarded),
             status.channels_total
         )));
+        spans.push(mode(status));
+    }
+    if state.status().is_some_and(|status| status.observe) {
+        spans.push(Span::styled("  OBSERVING, nothing is discarded", strong()));
     }
     if state.is_paused() {
         spans.push(Span::styled("  PAUSED", strong()));
@@ -57,6 +61,24 @@ fn header(state: &State, interface: &str) -> Paragraph<'static> {
         spans.push(Span::styled(format!("  {problem}"), alarm()));
     }
     Paragraph::new(Line::from(spans))
+}
+
+/// What the governor does, and why.
+fn mode(status: &Status) -> Span<'static> {
+    let governor = &status.governor;
+    let shedding = if status.shedding { ", shedding" } else { "" };
+    let text = format!(
+        "  {} ({}{shedding}, network {:.0}% of a CPU)",
+        governor.mode,
+        governor.reason,
+        governor.network_share * 100.0
+    );
+    let style = if governor.mode == "interrupts" {
+        Style::new()
+    } else {
+        warning()
+    };
+    Span::styled(text, style)
 }
 
 fn kinds_table(kinds: &[KindStatus]) -> Table<'static> {
@@ -70,11 +92,17 @@ fn kinds_table(kinds: &[KindStatus]) -> Table<'static> {
             Cell::from(kind.kind.clone()),
             right(&count(kind.offered_pps)),
             right(&count(kind.discarded_pps)),
+            right(&cpus(kind.charged_cpus)),
         ])
         .style(style)
     });
-    let widths = [16, 11, 11].map(Constraint::Length);
-    let head = [Cell::from("kind"), right("offered/s"), right("discarded/s")];
+    let widths = [16, 11, 11, 6].map(Constraint::Length);
+    let head = [
+        Cell::from("kind"),
+        right("offered/s"),
+        right("discarded/s"),
+        right("CPU"),
+    ];
     Table::new(rows, widths).header(Row::new(head).style(faint()))
 }
 
@@ -92,7 +120,8 @@ fn draw_channels(frame: &mut Frame<'_>, state: &State, area: Rect) {
         mark(Sort::Occupancy, "full"),
         mark(Sort::Offered, "offered/s"),
         mark(Sort::Discarded, "discarded/s"),
-        Cell::from("cause"),
+        mark(Sort::Charged, "CPU"),
+        Cell::from("outcome"),
         Cell::from("owner"),
     ];
     let widths = [
@@ -101,6 +130,7 @@ fn draw_channels(frame: &mut Frame<'_>, state: &State, area: Rect) {
         Constraint::Length(6),
         Constraint::Length(11),
         Constraint::Length(12),
+        Constraint::Length(6),
         Constraint::Length(13),
         Constraint::Min(10),
     ];
@@ -125,7 +155,8 @@ fn channel_row(channel: &ChannelStatus) -> Row<'static> {
         right(&format!("{:.0}%", full * 100.0)),
         right(&count(channel.offered_pps)),
         right(&count(channel.discarded_pps)),
-        Cell::from(cause(channel)),
+        right(&cpus(channel.charged_cpus)),
+        Cell::from(main_outcome(channel)),
         Cell::from(owner(channel)),
     ])
     .style(style)
@@ -160,11 +191,11 @@ fn name(channel: &ChannelStatus) -> String {
     format!("{} {address}", channel.kind)
 }
 
-/// What most discards are for.
-fn cause(channel: &ChannelStatus) -> String {
-    let discards = channel.outcome_pps.iter();
-    let discards = discards.filter(|(outcome, rate)| *outcome != "admitted" && **rate > 0.0);
-    let most = discards.max_by(|a, b| a.1.total_cmp(b.1));
+/// What becomes of most packets that are not simply admitted.
+fn main_outcome(channel: &ChannelStatus) -> String {
+    let others = channel.outcome_pps.iter();
+    let others = others.filter(|(outcome, rate)| *outcome != "admitted" && **rate > 0.0);
+    let most = others.max_by(|a, b| a.1.total_cmp(b.1));
     most.map_or_else(String::new, |(outcome, _)| outcome.clone())
 }
 
@@ -174,7 +205,7 @@ fn fullness(channel: &ChannelStatus) -> f64 {
 
 fn bar(full: f64) -> String {
     let cells = (full * BAR_CELLS as f64).round() as usize;
-    ["█".repeat(cells), "░".repeat(BAR_CELLS - cells)].concat()
+    format!("{}{}", "█".repeat(cells), "░".repeat(BAR_CELLS - cells))
 }
 
 /// A rate in few places: 950, 12.3k, 4.56M.
@@ -184,6 +215,11 @@ fn count(rate: f64) -> String {
         rate if rate >= 1e4 => format!("{:.1}k", rate / 1e3),
         rate => format!("{rate:.0}"),
     }
+}
+
+/// CPU time as a percentage of one CPU.
+fn cpus(cpus: f64) -> String {
+    format!("{:.1}%", cpus * 100.0)
 }
 
 fn duration(seconds: f64) -> String {
@@ -224,13 +260,13 @@ fn coloured(colour: Color) -> Style {
 
 /// An answer with so many channels, for tests.
 #[cfg(test)]
-pub(super) fn sample(channels: u16) -> plimsoll_guard::status::Status {
+pub(super) fn sample(channels: u16) -> Status {
     let channel = |i: u16| {
         let discarded = f64::from(i) * 1000.0;
         serde_json::json!({
             "kind": "udp_socket", "address": "198.18.0.2", "port": 5000 + i,
             "packets": {"admitted": 10, "socket_queue": 5},
-            "offered_pps": 12_345.0, "discarded_pps": discarded,
+            "offered_pps": 12_345.0, "discarded_pps": discarded, "charged_cpus": 0.25,
             "outcome_pps": {"admitted": 12_345.0 - discarded, "socket_queue": discarded},
             "discarding": i > 0, "occupancy": 70, "capacity": 100,
             "owner": {"process": {"pid": 7, "name": "nsd"}, "control_group": "/system.slice",
@@ -239,8 +275,11 @@ pub(super) fn sample(channels: u16) -> plimsoll_guard::status::Status {
     };
     let status = serde_json::json!({
         "schema": 1, "interface": "eth0", "pid": 1, "uptime_s": 3725.0, "interval_s": 0.5,
+        "observe": false, "shedding": true,
+        "governor": {"mode": "overload", "reason": "ring", "holdoff_us": 30.0,
+                     "network_share": 0.8, "switches": 1},
         "kinds": [{"kind": "udp_socket", "packets": {"admitted": 10, "socket_queue": 5},
-                   "offered_pps": 2_345_678.0, "discarded_pps": 950.0}],
+                   "offered_pps": 2_345_678.0, "discarded_pps": 950.0, "charged_cpus": 0.5}],
         "channels_total": channels,
         "channels": (0..channels).map(channel).collect::<Vec<_>>(),
     });
@@ -271,17 +310,17 @@ mod tests {
         let mut state = State::default();
         state.on_answer(Ok(sample(2)));
         let expected = [
-            "plimsoll guard eth0  up 1:02:05  offered 2.35M/s  discarded 950/s  channels 2",
-            "kind               offered/s discarded/s",
-            "udp_socket             2.35M         950",
+            "plimsoll guard eth0  up 1:02:05  offered 2.35M/s  discarded 950/s  channels 2  overload (ring, shedding, network 80% of a CPU)",
+            "kind               offered/s discarded/s CPU",
+            "udp_socket             2.35M         950 50.0%",
             "",
-            "channel                    queue      full     offered/s  discarded/s▼ cause         owner",
-            "udp_socket 198.18.0.2:5000 ███████░░░ 70%          12.3k            0                nsd (7) /system.slice",
-            "udp_socket 198.18.0.2:5001 ███████░░░ 70%          12.3k         1000  socket_queue  nsd (7) /system.slice",
+            "channel                    queue      full     offered/s  discarded/s▼ CPU outcome       owner",
+            "udp_socket 198.18.0.2:5000 ███████░░░ 70%          12.3k            0  25.0%              nsd (7) /system.slice",
+            "udp_socket 198.18.0.2:5001 ███████░░░ 70%          12.3k         1000  25.0% socket_queue  nsd (7) /system.slice",
             "udp_socket 198.18.0.2:5000  70 of 100  2 sockets  admitted 12.3k/s",
             KEYS,
         ];
-        let lines = screen(&state, 130, 9);
+        let lines = screen(&state, 140, 9);
         for (line, expected) in lines.iter().zip(expected) {
             let squeeze = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
             assert_eq!(squeeze(line), squeeze(expected), "{lines:#?}");
