@@ -46,6 +46,14 @@ pub enum Error {
         /// What went wrong.
         problem: String,
     },
+    /// The model contradicts itself: our own mistake.
+    #[error("{what}: {problem}; please report this")]
+    Model {
+        /// Experiment, curve and value.
+        what: String,
+        /// What does not add up.
+        problem: String,
+    },
     /// A plot could not be drawn: our own mistake.
     #[error("cannot draw the plot of {what}: {problem}")]
     Plot {

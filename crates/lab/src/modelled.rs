@@ -64,8 +64,16 @@ fn simulate(
     if trace.is_some() {
         scenario.trace = trace;
     }
-    plimsoll_sim::run(&profile, &scenario, point.seed)
-        .map_err(|error| point.error(error.to_string(), REMEDY))
+    plimsoll_sim::run(&profile, &scenario, point.seed).map_err(|error| match error {
+        plimsoll_sim::Error::Imbalance { .. } => Error::Model {
+            what: format!(
+                "{}, curve {} at {}",
+                point.experiment.id, point.curve.id, point.x
+            ),
+            problem: error.to_string(),
+        },
+        _ => point.error(error.to_string(), REMEDY),
+    })
 }
 
 /// The models that are no host receiving packets.

@@ -93,6 +93,10 @@ fn figures(flood: &FloodFigures) -> Figures {
         ("offered_pps".to_owned(), flood.offered_pps),
         ("consumer.sink.delivered_pps".to_owned(), flood.goodput_pps),
         ("consumer.echo.delivered_pps".to_owned(), answered),
+        (
+            "source.probe.lost_pps".to_owned(),
+            bystander.lost as f64 / seconds,
+        ),
         ("consumer.echo.latency_p50_us".to_owned(), bystander.p50_us),
         ("consumer.echo.latency_p99_us".to_owned(), bystander.p99_us),
         ("cpu.idle_pct".to_owned(), 100.0 * flood.host_cpu.idle),

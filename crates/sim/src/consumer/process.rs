@@ -104,6 +104,8 @@ impl Process {
                     return Step::User(self.work);
                 }
                 Phase::Worked => {
+                    // The call has returned to user mode, if for no time at all.
+                    host.threads[thread].boosted = false;
                     if let Some(step) = self.finish(host, path, process, thread) {
                         return step;
                     }

@@ -12,7 +12,9 @@
 use std::time::Duration;
 
 use plimsoll_core::aggregation::{Aggregation, AggregationConfig, NextPoll};
-use plimsoll_core::soft_timer::{SoftTimerConfig, SoftTimers, TriggerCounts, TriggerSource};
+use plimsoll_core::soft_timer::{
+    EventId, SoftTimerConfig, SoftTimers, TriggerCounts, TriggerSource,
+};
 
 use super::Path;
 use super::stages::{Behind, Costs, PollVisit, ReceiveHandler, to_ip_queue};
@@ -39,6 +41,8 @@ pub(super) struct SoftTimerPolling {
     counts: TriggerCounts,
     /// Interrupts are off.
     polling: bool,
+    /// The next poll.
+    planned: Option<EventId>,
     /// The handler of a trigger state: an event is being run.
     event: bool,
     polls: u64,
@@ -71,6 +75,7 @@ impl SoftTimerPolling {
             aggregation: Aggregation::new(aggregation).map_err(Error::core("the aggregation"))?,
             counts: TriggerCounts::default(),
             polling: false,
+            planned: None,
             event: false,
             polls: 0,
             found: 0,
@@ -84,6 +89,10 @@ impl SoftTimerPolling {
 
     /// Sets interrupts and the next poll as the core wants them.
     fn apply(&mut self, host: &mut Host, next: NextPoll) {
+        // Whatever was planned before is replaced, so that one event is pending.
+        if let Some(planned) = self.planned.take() {
+            self.timers.cancel(planned);
+        }
         match next {
             NextPoll::ByInterrupt => {
                 if std::mem::take(&mut self.polling) {
@@ -99,11 +108,11 @@ impl SoftTimerPolling {
                 if !std::mem::replace(&mut self.polling, true) {
                     host.disable_interrupts();
                 }
-                // One event is pending at a time, and there is room for it.
                 let wait = at.saturating_since(host.instant());
                 let ticks = self.timers.ticks(wait);
-                let scheduled = self.timers.schedule_soft_event(host.instant(), ticks, ());
-                debug_assert!(scheduled.is_ok());
+                let planned = self.timers.schedule_soft_event(host.instant(), ticks, ());
+                debug_assert!(planned.is_ok(), "there is room for one event");
+                self.planned = planned.ok();
             }
         }
     }
