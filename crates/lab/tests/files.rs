@@ -57,8 +57,9 @@ fn a_right_file_runs_and_its_claim_holds() {
     assert_eq!(runs[0].verdicts[0].holds, Some(true));
 }
 
-/// What is replaced, by what, and the key and remedy that the answer names.
-const MISTAKES: &[(&str, &str, &str, &str)] = &[
+/// What is replaced in the right file, by what, the key that is blamed, and a part
+/// of the remedy.
+const WRONG: &[(&str, &str, &str, &str)] = &[
     ("title =", "titel =", "titel", "docs/lab.md"),
     ("[sweep]", "[sweep", "line 7", "correct the TOML"),
     ("id = \"right\"", "id = \"left\"", "id", "left.toml"),
@@ -131,7 +132,7 @@ const MISTAKES: &[(&str, &str, &str, &str)] = &[
 
 #[test]
 fn a_wrong_file_is_answered_with_file_key_and_remedy() {
-    for (right, wrong, key, remedy) in MISTAKES {
+    for (right, wrong, key, remedy) in WRONG {
         assert!(RIGHT.contains(right), "{right}");
         let answer = answer(&RIGHT.replacen(right, wrong, 1)).expect(wrong);
         assert!(
