@@ -14,10 +14,7 @@ use crate::experiment::Experiment;
 ///
 /// There is no such machine profile.
 pub fn explain(experiment: &Experiment) -> Result<String, Error> {
-    let profile = Profile::named(&experiment.profile).map_err(|error| {
-        let remedy = "name one of the built-in profiles";
-        Error::file(&experiment.file, "profile", error.to_string(), remedy)
-    })?;
+    let machine = machine(experiment)?;
     let mut text = format!("{} ({})\n", experiment.title, experiment.id);
     if !experiment.paper.is_empty() {
         let _ = writeln!(text, "Reproduces {}", experiment.paper.join(", "));
@@ -30,12 +27,7 @@ pub fn explain(experiment: &Experiment) -> Result<String, Error> {
     ] {
         let _ = writeln!(text, "\n{title}\n{}", indented(prose));
     }
-    let _ = writeln!(
-        text,
-        "\nMachine profile {}: {}",
-        profile.name, profile.title
-    );
-    let _ = writeln!(text, "{}", calibrations(&profile));
+    let _ = writeln!(text, "\nMachine profile\n{}", indented_lines(&machine));
     let _ = writeln!(text, "\nClaims");
     for claim in &experiment.claims {
         let from = claim.from.as_deref().unwrap_or("ours");
@@ -44,20 +36,31 @@ pub fn explain(experiment: &Experiment) -> Result<String, Error> {
     Ok(text)
 }
 
-/// The published points a profile's costs were chosen to meet.
-pub(crate) fn calibrations(profile: &Profile) -> String {
+/// The machine profile and the published points its costs were chosen to meet, a
+/// line each.
+pub(crate) fn machine(experiment: &Experiment) -> Result<String, Error> {
+    let profile = Profile::named(&experiment.profile).map_err(|error| {
+        let remedy = "name one of the built-in profiles";
+        Error::file(&experiment.file, "profile", error.to_string(), remedy)
+    })?;
+    let mut text = format!("{}: {}", profile.name, profile.title);
     if profile.calibration.is_empty() {
-        return "  Calibrated on no published point.".to_owned();
+        text.push_str("\nCalibrated on no published point.");
     }
-    let points = profile.calibration.iter().map(|calibration| {
-        format!(
-            "  Calibrated on {}, {}: {}",
-            calibration.entry,
-            calibration.point,
-            calibration.costs.join(", ")
-        )
-    });
-    points.collect::<Vec<_>>().join("\n")
+    for point in &profile.calibration {
+        let _ = write!(
+            text,
+            "\nCalibrated on {}, {}: {}",
+            point.entry,
+            point.point,
+            point.costs.join(", ")
+        );
+    }
+    Ok(text)
+}
+
+fn indented_lines(text: &str) -> String {
+    text.lines().map(indented).collect::<Vec<_>>().join("\n")
 }
 
 fn indented(prose: &str) -> String {

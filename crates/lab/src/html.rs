@@ -11,6 +11,7 @@ use crate::claim::Verdict;
 use crate::document::{figure, mark, value};
 use crate::error::Error;
 use crate::experiment::{Experiment, Measure};
+use crate::explain;
 use crate::plot;
 use crate::runner::{Measured, Run, Tally};
 
@@ -85,6 +86,7 @@ fn section(run: &Run) -> Result<Markup, Error> {
         .iter()
         .map(|measure| figure_of(run, measure));
     let figures = figures.collect::<Result<Vec<_>, _>>()?;
+    let machine = explain::machine(experiment)?;
     Ok(html! {
         section id=(experiment.id) {
             h2 { (experiment.title) }
@@ -94,7 +96,7 @@ fn section(run: &Run) -> Result<Markup, Error> {
             @for curve in run.curves.iter().filter(|curve| curve.points.is_empty()) {
                 p.note { (curve.label) " was not measured: " (curve.why.as_deref().unwrap_or_default()) }
             }
-            (explanation(experiment))
+            (explanation(experiment, &machine))
         }
     })
 }
@@ -233,11 +235,12 @@ fn claims(verdicts: &[Verdict]) -> Markup {
     }
 }
 
-fn explanation(experiment: &Experiment) -> Markup {
+fn explanation(experiment: &Experiment, machine: &str) -> Markup {
     let parts = [
-        ("What was done", &experiment.explain.setup),
+        ("What was done", experiment.explain.setup.as_str()),
         ("What the model does", &experiment.explain.model),
         ("Limits", &experiment.explain.limits),
+        ("Machine profile", machine),
     ];
     html! {
         details.explain {

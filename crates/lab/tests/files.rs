@@ -57,78 +57,81 @@ fn a_right_file_runs_and_its_claim_holds() {
     assert_eq!(runs[0].verdicts[0].holds, Some(true));
 }
 
+/// What is replaced, by what, and the key and remedy that the answer names.
+const MISTAKES: &[(&str, &str, &str, &str)] = &[
+    ("title =", "titel =", "titel", "docs/lab.md"),
+    ("[sweep]", "[sweep", "line 7", "correct the TOML"),
+    ("id = \"right\"", "id = \"left\"", "id", "left.toml"),
+    ("[1000, 5000]", "[5000, 1000]", "sweep.values", "greater"),
+    ("[1000, 5000]", "[]", "sweep.values", "at least one"),
+    (
+        "[1000, 5000]",
+        "[0, 1]\nscale = \"log\"",
+        "sweep.scale",
+        "linear",
+    ),
+    (
+        "[1000, 5000]",
+        "[1, 2]\nnames = [\"a\"]",
+        "sweep.names",
+        "one name per value",
+    ),
+    (
+        "source.flood.",
+        "source.flod.",
+        "sweep.parameter",
+        "by name or number",
+    ),
+    (
+        "id = \"bsd\"",
+        "id = \"4bsd\"",
+        "curve.4bsd.id",
+        "lower-case letters",
+    ),
+    ("id = \"bsd\"", "id = \"new\"", "curve.new.id", "no word of"),
+    ("first(", "frist(", "claim.all", "the curves bsd"),
+    ("near = 1000", "at_most = 1000", "claim.all", "at_least"),
+    (
+        "\"sparcstation-20\"",
+        "\"vax\"",
+        "curve.bsd at",
+        "sparcstation-20",
+    ),
+    (
+        "duration_ms = 50",
+        "duration = 50",
+        "curve.bsd at",
+        "correct [scenario]",
+    ),
+    (
+        "duration_ms = 50",
+        "duration_ms = -5",
+        "curve.bsd at",
+        "correct [scenario]",
+    ),
+    (
+        "batched-interrupts",
+        "batched",
+        "curve.bsd at",
+        "correct [scenario]",
+    ),
+    (
+        "[scenario]",
+        "[scenario]\nmodel = \"abacus\"",
+        "curve.bsd at",
+        "round-trip",
+    ),
+    (
+        "[scenario]",
+        "[scenario]\nprofile.costs.demox.ns = 5",
+        "curve.bsd at",
+        "machine profile",
+    ),
+];
+
 #[test]
 fn a_wrong_file_is_answered_with_file_key_and_remedy() {
-    for (right, wrong, key, remedy) in [
-        ("title =", "titel =", "titel", "docs/lab.md"),
-        ("[sweep]", "[sweep", "line 7", "correct the TOML"),
-        ("id = \"right\"", "id = \"left\"", "id", "left.toml"),
-        ("[1000, 5000]", "[5000, 1000]", "sweep.values", "greater"),
-        ("[1000, 5000]", "[]", "sweep.values", "at least one"),
-        (
-            "[1000, 5000]",
-            "[0, 1]\nscale = \"log\"",
-            "sweep.scale",
-            "linear",
-        ),
-        (
-            "[1000, 5000]",
-            "[1, 2]\nnames = [\"a\"]",
-            "sweep.names",
-            "one name per value",
-        ),
-        (
-            "source.flood.",
-            "source.flod.",
-            "sweep.parameter",
-            "by name or number",
-        ),
-        (
-            "id = \"bsd\"",
-            "id = \"4bsd\"",
-            "curve.4bsd.id",
-            "lower-case letters",
-        ),
-        ("id = \"bsd\"", "id = \"new\"", "curve.new.id", "no word of"),
-        ("first(", "frist(", "claim.all", "the curves bsd"),
-        ("near = 1000", "at_most = 1000", "claim.all", "at_least"),
-        (
-            "\"sparcstation-20\"",
-            "\"vax\"",
-            "curve.bsd at",
-            "sparcstation-20",
-        ),
-        (
-            "duration_ms = 50",
-            "duration = 50",
-            "curve.bsd at",
-            "correct [scenario]",
-        ),
-        (
-            "duration_ms = 50",
-            "duration_ms = -5",
-            "curve.bsd at",
-            "correct [scenario]",
-        ),
-        (
-            "batched-interrupts",
-            "batched",
-            "curve.bsd at",
-            "correct [scenario]",
-        ),
-        (
-            "[scenario]",
-            "[scenario]\nmodel = \"abacus\"",
-            "curve.bsd at",
-            "round-trip",
-        ),
-        (
-            "[scenario]",
-            "[scenario]\nprofile.costs.demox.ns = 5",
-            "curve.bsd at",
-            "machine profile",
-        ),
-    ] {
+    for (right, wrong, key, remedy) in MISTAKES {
         assert!(RIGHT.contains(right), "{right}");
         let answer = answer(&RIGHT.replacen(right, wrong, 1)).expect(wrong);
         assert!(

@@ -78,7 +78,7 @@ impl Error {
     /// A scenario's field out of range.
     pub(crate) fn scenario(
         field: impl Into<String>,
-        given: impl ToString,
+        given: impl std::fmt::Display,
         allowed: impl Into<String>,
     ) -> Self {
         Self::Scenario {

@@ -248,8 +248,8 @@ impl Outcome {
     ///   `.latency_<mean|stddev|min|p50|p90|p99|max>_us`;
     /// - `source.<name>.sent_pps`, `.lost_pps`, `.completed_hz`, `.timeouts_hz`,
     ///   `.round_trip_<…>_us`, `.first_latency_<…>_us` (of bursts);
-    /// - `path.taken_pps` (from receive rings), and those the path adds:
-    ///   `path.<name>`.
+    /// - `path.taken_pps` and `path.ring_wait_mean_us` (from receive rings), and
+    ///   those the path adds: `path.<name>`.
     #[must_use]
     pub fn measures(&self) -> Vec<(String, f64)> {
         let mut list = vec![

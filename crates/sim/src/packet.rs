@@ -25,17 +25,9 @@ pub(crate) enum Kind {
     Reply,
 }
 
-impl Kind {
-    pub(crate) fn is_tcp(self) -> bool {
-        matches!(self, Self::Syn | Self::Ack | Self::Request | Self::Fin)
-    }
-}
-
-/// A packet: half a cache line, copied from queue to queue.
+/// A packet: less than half a cache line, copied from queue to queue.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Packet {
-    /// When its source sent it, in ns; a reply carries its request's time.
-    pub(crate) born: u64,
     /// When it reached the adapter, in ns.
     pub(crate) arrived: u64,
     /// Host CPU time spent on it so far, in ns.
@@ -65,7 +57,6 @@ impl Fifo {
     /// An empty queue for at most `limit` packets.
     pub(crate) fn new(limit: usize) -> Self {
         let empty = Packet {
-            born: 0,
             arrived: 0,
             work: 0,
             tag: 0,
@@ -142,7 +133,6 @@ mod tests {
     fn keeps_order_and_limit_over_the_wrap() {
         let mut queue = Fifo::new(3);
         let mut packet = Packet {
-            born: 0,
             arrived: 0,
             work: 0,
             tag: 0,

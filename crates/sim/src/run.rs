@@ -146,21 +146,7 @@ fn add_consumer(
     index: usize,
     consumer: &Consumer,
 ) -> Result<Process, Error> {
-    let field = format!("consumer.{}.role.out", consumer.name);
-    let (role, queue) = match &consumer.role {
-        Role::Forward { out } => {
-            let out = scenario.adapter(&field, out)?;
-            (EndpointRole::Forward { out }, None)
-        }
-        Role::Screen { out } => {
-            let out = scenario.adapter(&field, out)?;
-            (EndpointRole::Screen { out }, Some("screening_queue"))
-        }
-        Role::Capture { .. } => (EndpointRole::Capture, Some("filter_queue")),
-        Role::Web { .. } | Role::Listener {} => (EndpointRole::Tcp, Some("socket_queue")),
-        Role::Compute { .. } => (EndpointRole::Datagram, None),
-        _ => (EndpointRole::Datagram, Some("socket_queue")),
-    };
+    let (role, queue) = endpoint_role(scenario, consumer)?;
     let length = match (consumer.queue, queue) {
         (Some(length), _) => length,
         (None, Some(name)) => profile.queue(name)?,
@@ -214,6 +200,28 @@ fn add_consumer(
     });
     let segments = segments.collect();
     Ok(Process::new(index, consumer.role.clone(), count, segments))
+}
+
+/// What the kernel does with a consumer's packets, and which queue they wait in.
+fn endpoint_role(
+    scenario: &Scenario,
+    consumer: &Consumer,
+) -> Result<(EndpointRole, Option<&'static str>), Error> {
+    let field = format!("consumer.{}.role.out", consumer.name);
+    Ok(match &consumer.role {
+        Role::Forward { out } => {
+            let out = scenario.adapter(&field, out)?;
+            (EndpointRole::Forward { out }, None)
+        }
+        Role::Screen { out } => {
+            let out = scenario.adapter(&field, out)?;
+            (EndpointRole::Screen { out }, Some("screening_queue"))
+        }
+        Role::Capture { .. } => (EndpointRole::Capture, Some("filter_queue")),
+        Role::Web { .. } | Role::Listener {} => (EndpointRole::Tcp, Some("socket_queue")),
+        Role::Compute { .. } => (EndpointRole::Datagram, None),
+        _ => (EndpointRole::Datagram, Some("socket_queue")),
+    })
 }
 
 /// Payload of a full TCP segment on Ethernet.
@@ -331,7 +339,12 @@ fn outcome(
 ) -> Outcome {
     let grown = |count: fn(&Counts) -> u64| count(&after.counts) - count(&before.counts);
     let taken = grown(|counts| counts.taken) as f64 * 1e9 / measured_ns as f64;
-    let mut extra = vec![("taken_pps".to_owned(), taken)];
+    let waited = grown(|counts| counts.ring_wait_ns) as f64 / 1e3;
+    let wait = waited / (grown(|counts| counts.taken) as f64).max(1.0);
+    let mut extra = vec![
+        ("taken_pps".to_owned(), taken),
+        ("ring_wait_mean_us".to_owned(), wait),
+    ];
     sim.path.figures(&sim.host, &mut extra);
     let trace = sim.host.recorder.take().map(|recorder| recorder.trace);
     Outcome {

@@ -168,10 +168,7 @@ impl Sim {
                 host.block(cpu, thread);
                 false
             }
-            Running::Switch(_) | Running::Idle => {
-                host.cpus[cpu].since = host.now.max(host.cpus[cpu].since);
-                true
-            }
+            Running::Switch(_) | Running::Idle => true,
         }
     }
 }
@@ -298,7 +295,8 @@ impl Host {
             return;
         };
         if let Some(current) = self.cpus[cpu].thread {
-            if !self.preempts(best, current) && !(rotate && !self.preempts(current, best)) {
+            let in_turn = rotate && !self.preempts(current, best);
+            if !in_turn && !self.preempts(best, current) {
                 return;
             }
             self.put_aside(cpu, current);

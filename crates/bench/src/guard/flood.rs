@@ -24,7 +24,7 @@ use crate::udp::{Run, SINK_PORT, Servers};
 /// Parts of the discard capacity, in percent.
 const LOADS: [u32; 3] = [25, 50, 75];
 /// Limits that are tried for the packet filter, in percent of MLFRR.
-const FILTER_PERCENT: [u32; 5] = [120, 100, 80, 60, 40];
+const FILTER_PERCENT: [u32; 4] = [120, 90, 60, 30];
 
 /// A generator below this part of the rate it was asked for was held up.
 const HELD_UP: f64 = 0.9;

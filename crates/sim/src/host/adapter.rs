@@ -146,6 +146,7 @@ impl Host {
     pub(crate) fn take(&mut self, adapter: usize, queue: usize) -> Option<Packet> {
         let packet = self.adapters[adapter].rings[queue].packets.pop()?;
         self.ledger.counts.taken += 1;
+        self.ledger.counts.ring_wait_ns += self.now - packet.arrived;
         Some(packet)
     }
 

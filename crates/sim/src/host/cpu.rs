@@ -154,11 +154,6 @@ impl Cpu {
         self.lines[level][place as usize]
     }
 
-    /// True while a handler of any level runs or is suspended.
-    pub(crate) fn in_interrupt(&self) -> bool {
-        matches!(self.running, Running::Line(_))
-    }
-
     /// The account that `kind`'s handlers use.
     pub(crate) fn account(&mut self, kind: LineKind) -> &mut u64 {
         match kind {

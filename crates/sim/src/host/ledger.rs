@@ -15,6 +15,8 @@ pub(crate) struct Counts {
     pub(crate) offered: u64,
     /// Packets the host took from receive rings.
     pub(crate) taken: u64,
+    /// How long these had been there, in ns.
+    pub(crate) ring_wait_ns: u64,
     pub(crate) delivered: u64,
     pub(crate) transmitted: u64,
     pub(crate) interrupts: u64,

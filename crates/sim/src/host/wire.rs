@@ -32,18 +32,9 @@ impl Wire {
         }
     }
 
-    /// Packets on it arrive when they are sent.
-    pub(crate) fn is_instant(&self) -> bool {
-        self.fine_per_byte == 0 && self.delay_ns == 0
-    }
-
     /// Time to transmit `bytes`, in ns.
     pub(crate) fn transmission_ns(&self, bytes: u16) -> u64 {
-        (u64::from(bytes) + self.overhead_bytes) * self.fine_per_byte >> 16
-    }
-
-    pub(crate) fn delay_ns(&self) -> u64 {
-        self.delay_ns
+        ((u64::from(bytes) + self.overhead_bytes) * self.fine_per_byte) >> 16
     }
 
     /// Sends `packet` at `now`. `None`: the queue was full. Otherwise the time

@@ -16,6 +16,8 @@ use crate::host::{Cx, Host, LineKind, Step};
 #[derive(Debug)]
 pub(super) struct FixedHoldoff {
     holdoff: u64,
+    /// Buffers go back when the handler returns.
+    free_late: bool,
     handler: ReceiveHandler,
     behind: Behind,
     /// Receive queues: adapter and queue.
@@ -23,9 +25,10 @@ pub(super) struct FixedHoldoff {
 }
 
 impl FixedHoldoff {
-    pub(super) fn new(costs: Costs, holdoff: u64) -> Self {
+    pub(super) fn new(costs: Costs, holdoff: u64, free_late: bool) -> Self {
         Self {
             holdoff,
+            free_late,
             handler: ReceiveHandler::new(costs),
             behind: Behind::new(costs).shared(),
             queues: Vec::new(),
@@ -101,17 +104,22 @@ impl Path for FixedHoldoff {
             return self.behind.line(host, cx, kind);
         };
         host.adapters[adapter].rings[queue].enabled = false;
-        let cost = self.behind.costs.queue;
+        let (cost, late) = (self.behind.costs.queue, self.free_late);
         let step = self.handler.step(
             host,
             cx,
             (adapter, queue),
             u32::MAX,
-            |_, packet| (Some(packet), cost),
+            |host, packet| {
+                host.adapters[adapter].rings[queue].lent += usize::from(late);
+                (Some(packet), cost)
+            },
             |host, packet| to_ip_queue(host, cx.cpu, packet),
         );
         if step == Step::Done {
-            host.adapters[adapter].rings[queue].enabled = true;
+            let ring = &mut host.adapters[adapter].rings[queue];
+            ring.enabled = true;
+            ring.lent = 0;
             let index = index_of(&self.queues, adapter, queue);
             self.hold_off(host, index);
         }

@@ -110,7 +110,6 @@ pub(crate) fn build(
     let user = config.name();
     let costs = stages::Costs::load(profile, user)?;
     let cost = |name| profile.cost(name, user);
-    let nanos = crate::source::nanos;
     Ok(match config {
         PathConfig::InterruptPerPacket {}
         | PathConfig::BatchedInterrupts { .. }
@@ -118,27 +117,54 @@ pub(crate) fn build(
             let options = batched_options(profile, config)?;
             Box::new(batched::Batched::new(costs, options))
         }
-        PathConfig::PollingThread { .. } | PathConfig::RateSwitched { .. } => Box::new(
-            polling_thread::PollingThread::new(profile, config, costs, host)?,
-        ),
+        PathConfig::PollingThread { .. } | PathConfig::RateSwitched { .. } => {
+            let made = polling_thread::PollingThread::new(profile, config, costs, host)?;
+            Box::new(made)
+        }
+        PathConfig::HighLevel {} => Box::new(high_level::HighLevel::new(costs)),
+        PathConfig::EarlyDemux {} => Box::new(early_demux::EarlyDemux::new(
+            costs,
+            cost("demux")?,
+            cost("protocol_lookup")?,
+        )),
+        PathConfig::SoftLrp {} => Box::new(soft_lrp::SoftLrp::new(costs, cost("demux")?, host)?),
+        PathConfig::NiLrp {} => Box::new(ni_lrp::NiLrp::new(costs, cost("adapter_demux")?, host)?),
+        PathConfig::GovernedGuard { .. } => {
+            let made = governed_guard::GovernedGuard::new(profile, config, costs, host)?;
+            Box::new(made)
+        }
+        limiting => limiting_interrupts(profile, limiting, costs, host.cpus.len())?,
+    })
+}
+
+/// The paths that have fewer interrupts, or none.
+fn limiting_interrupts(
+    profile: &Profile,
+    config: &PathConfig,
+    costs: stages::Costs,
+    cpus: usize,
+) -> Result<Box<dyn Path>, Error> {
+    let nanos = crate::source::nanos;
+    let cost = |name| profile.cost(name, config.name());
+    Ok(match *config {
         PathConfig::OverloadDisable {
             share_pct,
             period_ms,
             samples,
-        } => Box::new(overload_disable::OverloadDisable::new(
-            costs,
-            (*share_pct, *period_ms),
-            *samples,
-            host.cpus.len(),
-        )?),
-        PathConfig::FixedHoldoff { holdoff_us } => {
-            Box::new(fixed_holdoff::FixedHoldoff::new(costs, nanos(*holdoff_us)))
+        } => {
+            let share = (share_pct, period_ms);
+            let made = overload_disable::OverloadDisable::new(costs, share, samples, cpus)?;
+            Box::new(made)
+        }
+        PathConfig::FixedHoldoff {
+            holdoff_us,
+            free_late,
+        } => {
+            let holdoff = nanos(holdoff_us);
+            Box::new(fixed_holdoff::FixedHoldoff::new(costs, holdoff, free_late))
         }
         PathConfig::AdaptiveHoldoff { .. } => {
             Box::new(adaptive_holdoff::AdaptiveHoldoff::new(costs, config)?)
-        }
-        PathConfig::BusyPolling {} => {
-            Box::new(busy_polling::BusyPolling::new(costs, cost("poll_pass")?))
         }
         PathConfig::PeriodicPolling { .. } | PathConfig::ClockedInterrupts { .. } => {
             let options = timed_options(profile, config)?;
@@ -151,22 +177,21 @@ pub(crate) fn build(
         PathConfig::PollingWatchdog {
             interval_us,
             poll_us,
-        } => Box::new(polling_watchdog::PollingWatchdog::new(
-            costs,
-            nanos(*interval_us),
-            nanos(*poll_us),
-            cost("poll_pass")?,
-        )),
+        } => {
+            let (interval, poll) = (nanos(interval_us), nanos(poll_us));
+            let pass = cost("poll_pass")?;
+            Box::new(polling_watchdog::PollingWatchdog::new(
+                costs, interval, poll, pass,
+            ))
+        }
         PathConfig::Hip {
             threshold_pps,
             interval_min_us,
             buffers,
-        } => Box::new(hip::Hip::new(
-            costs,
-            (*threshold_pps, nanos(*interval_min_us)),
-            *buffers,
-            cost("poll_pass")?,
-        )),
+        } => {
+            let when = (threshold_pps, nanos(interval_min_us));
+            Box::new(hip::Hip::new(costs, when, buffers, cost("poll_pass")?))
+        }
         PathConfig::SoftTimerPolling { quota } => {
             let timer_costs = soft_timer_polling::TimerCosts {
                 check: cost("timer_check")?,
@@ -174,24 +199,10 @@ pub(crate) fn build(
                 poll_pass: cost("poll_pass")?,
             };
             let hz = u64::from(profile.clock_hz);
-            Box::new(soft_timer_polling::SoftTimerPolling::new(
-                costs,
-                timer_costs,
-                *quota,
-                hz,
-            )?)
+            let made = soft_timer_polling::SoftTimerPolling::new(costs, timer_costs, quota, hz)?;
+            Box::new(made)
         }
-        PathConfig::HighLevel {} => Box::new(high_level::HighLevel::new(costs)),
-        PathConfig::EarlyDemux {} => Box::new(early_demux::EarlyDemux::new(
-            costs,
-            cost("demux")?,
-            cost("protocol_lookup")?,
-        )),
-        PathConfig::SoftLrp {} => Box::new(soft_lrp::SoftLrp::new(costs, cost("demux")?, host)?),
-        PathConfig::NiLrp {} => Box::new(ni_lrp::NiLrp::new(costs, cost("adapter_demux")?, host)?),
-        PathConfig::GovernedGuard { .. } => Box::new(governed_guard::GovernedGuard::new(
-            profile, config, costs, host,
-        )?),
+        _ => Box::new(busy_polling::BusyPolling::new(costs, cost("poll_pass")?)),
     })
 }
 

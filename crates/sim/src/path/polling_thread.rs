@@ -76,7 +76,6 @@ pub(super) struct PollingThread {
     /// By line: steps of the handler done.
     handlers: Vec<u8>,
     feedback: Option<Feedback>,
-    feedback_settings: Option<FeedbackSettings>,
     /// By consumer.
     queues: Vec<Option<QueueId>>,
     limit: Option<CycleLimit>,
@@ -141,7 +140,6 @@ impl PollingThread {
             cpus: Vec::new(),
             handlers: Vec::new(),
             feedback: None,
-            feedback_settings: feedback,
             queues: vec![None; host.endpoints.len()],
             limit: cycle_limit,
             host_limit: None,

@@ -42,6 +42,11 @@ pub enum PathConfig {
     FixedHoldoff {
         /// That time.
         holdoff_us: f64,
+        /// Buffers go back to the device only when the handler returns, so that it
+        /// takes no more packets than the device had buffers (MH-22). Default
+        /// false: each as its packet is taken.
+        #[serde(default)]
+        free_late: bool,
     },
     /// BL-11: holdoff from the load, receive buffers from drops.
     AdaptiveHoldoff {
@@ -294,10 +299,8 @@ impl PathConfig {
     }
 
     pub(super) fn validate(&self) -> Result<(), Error> {
-        let percent = |field: &str, given| within(format!("path.{field}"), given, 0.001, 100.0);
-        let micros = |field: &str, given| within(format!("path.{field}"), given, 0.001, 1e7);
-        let count =
-            |field: &str, given: u32| within(format!("path.{field}"), f64::from(given), 1.0, 1e9);
+        self.validate_threads()?;
+        self.validate_holdoff()?;
         match self {
             Self::InterruptPerPacket {}
             | Self::BatchedInterrupts { .. }
@@ -305,7 +308,9 @@ impl PathConfig {
             | Self::HighLevel {}
             | Self::EarlyDemux {}
             | Self::SoftLrp {}
-            | Self::NiLrp {} => Ok(()),
+            | Self::NiLrp {}
+            | Self::FixedHoldoff { .. }
+            | Self::AdaptiveHoldoff { .. } => Ok(()),
             Self::OverloadDisable {
                 share_pct,
                 period_ms,
@@ -314,17 +319,6 @@ impl PathConfig {
                 percent("share_pct", *share_pct)?;
                 micros("period_ms", *period_ms)?;
                 count("samples", samples.unwrap_or(1))
-            }
-            Self::FixedHoldoff { holdoff_us } => within("path.holdoff_us", *holdoff_us, 0.0, 1e7),
-            Self::AdaptiveHoldoff {
-                load_pct,
-                granularity_us,
-                tolerated_loss_pct,
-                ..
-            } => {
-                percent("load_pct", *load_pct)?;
-                within("path.tolerated_loss_pct", *tolerated_loss_pct, 0.0, 100.0)?;
-                micros("granularity_us", *granularity_us)
             }
             Self::PeriodicPolling { interval_us, quota } => {
                 micros("interval_us", *interval_us)?;
@@ -357,6 +351,12 @@ impl PathConfig {
                 micros("interval_us", *interval_us)
             }
             Self::SoftTimerPolling { quota } => count("quota", *quota),
+            Self::PollingThread { .. } | Self::GovernedGuard { .. } => Ok(()),
+        }
+    }
+
+    fn validate_threads(&self) -> Result<(), Error> {
+        match self {
             Self::PollingThread {
                 quota,
                 feedback,
@@ -374,10 +374,42 @@ impl PathConfig {
             } => {
                 percent("share_pct", *share_pct)?;
                 count("quota", *quota)?;
-                micros("interval_ms", *interval_ms)
+                within("path.interval_ms", *interval_ms, 1.0, 1000.0)
             }
+            _ => Ok(()),
         }
     }
+
+    fn validate_holdoff(&self) -> Result<(), Error> {
+        match self {
+            Self::FixedHoldoff { holdoff_us, .. } => {
+                within("path.holdoff_us", *holdoff_us, 0.0, 1e7)
+            }
+            Self::AdaptiveHoldoff {
+                load_pct,
+                granularity_us,
+                tolerated_loss_pct,
+                ..
+            } => {
+                percent("load_pct", *load_pct)?;
+                within("path.tolerated_loss_pct", *tolerated_loss_pct, 0.0, 100.0)?;
+                within("path.granularity_us", *granularity_us, 0.001, 1e6)
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+fn percent(field: &str, given: f64) -> Result<(), Error> {
+    within(format!("path.{field}"), given, 0.001, 100.0)
+}
+
+fn micros(field: &str, given: f64) -> Result<(), Error> {
+    within(format!("path.{field}"), given, 0.001, 1e7)
+}
+
+fn count(field: &str, given: u32) -> Result<(), Error> {
+    within(format!("path.{field}"), f64::from(given), 1.0, 1e9)
 }
 
 impl Feedback {

@@ -135,25 +135,7 @@ impl Traffic {
                 let length = spacing_us * f64::from(burst - 1);
                 within(field("period_us"), *period_us, length.max(0.001), 1e10)
             }
-            Self::Steps { steps } => {
-                let sorted = steps.is_sorted_by(|a, b| a.at_ms <= b.at_ms);
-                if !sorted || steps.is_empty() {
-                    let allowed = "a list of at least one step in ascending order of at_ms";
-                    return Err(Error::scenario(field("steps"), steps.len(), allowed));
-                }
-                steps.iter().try_for_each(|step| {
-                    within(field("steps.at_ms"), step.at_ms, 0.0, 1e7)?;
-                    rate(step.rate_pps)
-                })
-            }
-            Self::Replay { times_us } => {
-                let sane = times_us.iter().all(|time| (0.0..1e10).contains(time));
-                if times_us.is_sorted() && sane {
-                    return Ok(());
-                }
-                let allowed = "a list of ascending times from 0 to 1e10";
-                Err(Error::scenario(field("times_us"), times_us.len(), allowed))
-            }
+            Self::Steps { .. } | Self::Replay { .. } => self.validate_times(name),
             Self::PingPong {
                 outstanding,
                 think_us,
@@ -180,6 +162,33 @@ impl Traffic {
                 )?;
                 within(field("timeout_ms"), *timeout_ms, 0.001, 1e6)
             }
+        }
+    }
+
+    fn validate_times(&self, name: &str) -> Result<(), Error> {
+        let field = |part: &str| format!("source.{name}.traffic.{part}");
+        let rate = |given: f64| within(field("rate_pps"), given, 0.0, RATE_MAX_PPS);
+        match self {
+            Self::Steps { steps } => {
+                let sorted = steps.is_sorted_by(|a, b| a.at_ms <= b.at_ms);
+                if !sorted || steps.is_empty() {
+                    let allowed = "a list of at least one step in ascending order of at_ms";
+                    return Err(Error::scenario(field("steps"), steps.len(), allowed));
+                }
+                steps.iter().try_for_each(|step| {
+                    within(field("steps.at_ms"), step.at_ms, 0.0, 1e7)?;
+                    rate(step.rate_pps)
+                })
+            }
+            Self::Replay { times_us } => {
+                let sane = times_us.iter().all(|time| (0.0..1e10).contains(time));
+                if times_us.is_sorted() && sane {
+                    return Ok(());
+                }
+                let allowed = "a list of ascending times from 0 to 1e10";
+                Err(Error::scenario(field("times_us"), times_us.len(), allowed))
+            }
+            _ => Ok(()),
         }
     }
 }

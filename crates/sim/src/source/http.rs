@@ -119,13 +119,13 @@ impl Http {
                 client.left = self.requests_per_connection;
                 client.backoff = 0;
                 let tag = packet.tag;
-                origin.send(host, Kind::Ack, tag, host.now);
+                origin.send(host, Kind::Ack, tag);
                 self.request(host, origin, index);
             }
             (State::Requested, Kind::Segment) => {
                 client.segments += 1;
                 if client.segments.is_multiple_of(2) {
-                    origin.send(host, Kind::Ack, packet.tag, host.now);
+                    origin.send(host, Kind::Ack, packet.tag);
                 }
             }
             (State::Requested, Kind::LastSegment) => self.finish(host, origin, index),
@@ -142,7 +142,7 @@ impl Http {
         let timeout = self.timeout << client.backoff;
         self.timers
             .set(index, host.now.saturating_add(timeout).min(NEVER - 1));
-        origin.send(host, Kind::Syn, tag, host.now);
+        origin.send(host, Kind::Syn, tag);
     }
 
     fn request(&mut self, host: &mut Host, origin: &Origin, index: usize) {
@@ -156,7 +156,7 @@ impl Http {
         let timeout = self.timeout << client.backoff;
         self.timers
             .set(index, host.now.saturating_add(timeout).min(NEVER - 1));
-        origin.send(host, Kind::Request, tag, host.now);
+        origin.send(host, Kind::Request, tag);
     }
 
     fn finish(&mut self, host: &mut Host, origin: &Origin, index: usize) {
@@ -177,7 +177,7 @@ impl Http {
         client.state = State::Closed;
         let tag = client.number << CLIENT_BITS | index as u32;
         self.timers.set(index, host.now);
-        origin.send(host, Kind::Fin, tag, host.now);
+        origin.send(host, Kind::Fin, tag);
     }
 }
 

@@ -30,10 +30,9 @@ pub(crate) struct Origin {
 impl Origin {
     /// Sends a packet to the host.
     #[inline]
-    pub(crate) fn send(&self, host: &mut Host, kind: Kind, tag: u32, born: u64) {
+    pub(crate) fn send(&self, host: &mut Host, kind: Kind, tag: u32) {
         let kind = if self.corrupt { Kind::Corrupt } else { kind };
         let packet = Packet {
-            born,
             arrived: host.now,
             work: 0,
             tag,

@@ -74,6 +74,41 @@ impl Gap {
     }
 }
 
+impl Pattern {
+    /// The patterns that are given by times instead of a rate.
+    fn in_time(traffic: &Traffic) -> Option<Self> {
+        match traffic {
+            Traffic::Bursts {
+                burst,
+                spacing_us,
+                period_us,
+            } => {
+                let (spacing, burst) = (nanos(*spacing_us), u64::from(*burst));
+                let rest = nanos(*period_us).saturating_sub(spacing * (burst - 1));
+                Some(Self::Bursts {
+                    burst,
+                    spacing,
+                    rest,
+                })
+            }
+            Traffic::Steps { steps } => {
+                let first = steps.first()?;
+                let gap = Gap::of_rate(first.rate_pps).or_else(|| Gap::of_rate(1.0))?;
+                Some(Self::Steps {
+                    steps: steps.clone(),
+                    current: 0,
+                    gap,
+                })
+            }
+            Traffic::Replay { times_us } => {
+                let times = times_us.iter().map(|us| nanos(*us)).collect();
+                Some(Self::Replay { times })
+            }
+            _ => None,
+        }
+    }
+}
+
 impl Open {
     pub(super) fn new(traffic: &Traffic) -> Self {
         let never = Pattern::Replay { times: Vec::new() };
@@ -106,36 +141,7 @@ impl Open {
                 });
                 (pattern, u64::MAX)
             }
-            Traffic::Bursts {
-                burst,
-                spacing_us,
-                period_us,
-            } => {
-                let (spacing, burst) = (nanos(*spacing_us), u64::from(*burst));
-                let rest = nanos(*period_us).saturating_sub(spacing * (burst - 1));
-                let pattern = Pattern::Bursts {
-                    burst,
-                    spacing,
-                    rest,
-                };
-                (pattern, u64::MAX)
-            }
-            Traffic::Steps { steps } => {
-                let none = Gap::of_rate(1.0).expect("one packet per second has a gap");
-                let pattern = Pattern::Steps {
-                    steps: steps.clone(),
-                    current: 0,
-                    gap: Gap::of_rate(steps[0].rate_pps).unwrap_or(none),
-                };
-                (pattern, u64::MAX)
-            }
-            Traffic::Replay { times_us } => {
-                let times = times_us.iter().map(|us| nanos(*us)).collect();
-                (Pattern::Replay { times }, u64::MAX)
-            }
-            Traffic::Poisson { .. } | Traffic::PingPong { .. } | Traffic::Http { .. } => {
-                (never, u64::MAX)
-            }
+            other => (Pattern::in_time(other).unwrap_or(never), u64::MAX),
         };
         let syn = matches!(traffic, Traffic::SynFlood { .. });
         Self {
@@ -167,7 +173,7 @@ impl Open {
             } else {
                 0
             };
-            origin.send(host, self.kind, self.sent as u32 | spoofed, host.now);
+            origin.send(host, self.kind, self.sent as u32 | spoofed);
             self.sent += 1;
         }
     }

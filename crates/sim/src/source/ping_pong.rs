@@ -55,7 +55,7 @@ impl PingPong {
         exchange.waiting = true;
         let tag = exchange.number << EXCHANGE_BITS | index as u32;
         self.timers.set(index, host.now + self.timeout);
-        origin.send(host, Kind::Datagram, tag, host.now);
+        origin.send(host, Kind::Datagram, tag);
         host.set_source_timer(origin.index, self.timers.first().0);
     }
 
