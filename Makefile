@@ -1,6 +1,6 @@
 # What a newcomer types: `make demo` and `make test`. Both set up first.
 
-.PHONY: demo test setup build lint unit loom no-std mutants bench bench-core bench-guard clean
+.PHONY: demo test setup build lint unit loom no-std mutants bench bench-core bench-sim bench-guard bench-verdict lab-snapshot deb clean
 
 CARGO ?= cargo
 
@@ -36,7 +36,7 @@ mutants:
 	$(CARGO) run --quiet --locked -p plimsoll-core --example mutants -- $(MODULES)
 
 # Every bench, each with its JSON document under target/bench.
-bench: bench-core bench-guard
+bench: bench-core bench-sim bench-guard
 
 # What a decision costs, in ns, beside its best peers (a few minutes). The old
 # measurements go first: a bench that fails must not be reported from before.
@@ -49,9 +49,31 @@ bench-core:
 	CRITERION_HOME=$(CRITERION_DIR) $(CARGO) bench --locked -p plimsoll-core $(CORE_BENCHES:%=--bench %)
 	$(CARGO) bench --locked -p plimsoll-core --bench report -- $(CRITERION_DIR) $(CURDIR)/target/bench/core.json
 
+# Simulated packets per second, beside a naive event queue (a minute).
+bench-sim:
+	@mkdir -p target/bench
+	$(CARGO) bench --locked -p plimsoll-sim --bench packets -- --json $(CURDIR)/target/bench/sim.json
+
 # What the guard's verdict costs per packet, by the kernel's test-run facility. Needs root.
-bench-guard:
-	$(CARGO) bench --locked -p plimsoll-guard --bench verdict
+bench-verdict:
+	mkdir -p target/bench
+	$(CARGO) bench --locked -p plimsoll-guard --bench verdict -- --json $(CURDIR)/target/bench/verdict.json
+
+# Every promised figure of the guard on real packets, beside stock, nftables and
+# threaded polling (about fifteen minutes). Needs root.
+bench-guard: setup bench-verdict
+	$(CARGO) build --release --locked
+	target/release/plimsoll bench guard --json target/bench/guard.json
+
+# Writes the table of all claims that the tests compare with: review the difference.
+lab-snapshot:
+	PLIMSOLL_RENEW_CLAIMS=1 $(CARGO) test --locked -p plimsoll-lab --test claims reviewed_table
+
+# A Debian package under target/debian. Needs `cargo install cargo-deb`.
+deb:
+	$(CARGO) build --release --locked
+	target/release/plimsoll generate target/package
+	$(CARGO) deb --package plimsoll-cli --no-build --locked
 
 clean:
 	$(CARGO) clean

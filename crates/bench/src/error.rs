@@ -13,6 +13,20 @@ pub enum Error {
         /// What it did instead.
         problem: String,
     },
+    /// This guard cannot do what is to be measured.
+    #[error("this guard has no option {option}")]
+    MissingOption {
+        /// The option that it would need.
+        option: &'static str,
+    },
+    /// A document of another bench, which is read and not measured here.
+    #[error("{file}: {problem}")]
+    Document {
+        /// The file.
+        file: String,
+        /// What is wrong with it.
+        problem: String,
+    },
     /// The server drops packets at any rate, so that nothing can be compared.
     #[error("the UDP sink loses packets at {rate_pps} packets/s already: is the machine busy?")]
     NoLossFreeRate {
@@ -22,6 +36,17 @@ pub enum Error {
 }
 
 impl Error {
+    /// True if nothing else can be measured either: this host lacks something,
+    /// the plan is wrong, or somebody ended the run.
+    pub(crate) fn is_fatal(&self) -> bool {
+        use plimsoll_testbed::Error as Testbed;
+        self.is_missing()
+            || matches!(
+                self,
+                Self::Testbed(Testbed::Interrupted | Testbed::Config { .. })
+            )
+    }
+
     /// True if this host lacks something that the comparison needs.
     #[must_use]
     pub fn is_missing(&self) -> bool {

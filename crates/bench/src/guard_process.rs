@@ -1,6 +1,8 @@
 //! `plimsoll guard` as an operator runs it: a process in the test host, on its
 //! CPU, read through its `--json` lines.
 
+use std::collections::BTreeMap;
+use std::fs;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::Stdio;
@@ -16,21 +18,66 @@ use crate::Error;
 
 const START_LIMIT: Duration = Duration::from_secs(10);
 const STOP_LIMIT: Duration = Duration::from_secs(5);
+const LOOKS: u32 = 10;
+const LOOK_GAP: Duration = Duration::from_millis(7);
+/// It speaks once a second or more often.
+const LINE_LIMIT: Duration = Duration::from_secs(5);
+
+/// Packets by outcome.
+pub(crate) type Packets = BTreeMap<String, u64>;
 
 /// The part of a `--json` line that comparisons use.
-#[derive(Debug, Deserialize)]
-struct Line {
-    totals: std::collections::BTreeMap<String, std::collections::BTreeMap<String, u64>>,
+#[derive(Clone, Debug, Deserialize)]
+pub(crate) struct Line {
+    pub(crate) totals: BTreeMap<String, Packets>,
+    #[serde(default)]
+    pub(crate) channels: Vec<ChannelLine>,
+    /// What the governor does.
+    #[serde(default)]
+    pub(crate) governor: GovernorLine,
+}
+
+/// The governor's part of a line.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq)]
+pub(crate) struct GovernorLine {
+    /// Its mode; empty if it has none.
+    pub(crate) mode: String,
+    /// Changes of the mode since the start.
+    pub(crate) switches: u64,
+}
+
+/// One channel of a line.
+#[derive(Clone, Debug, Deserialize)]
+pub(crate) struct ChannelLine {
+    pub(crate) kind: String,
+    pub(crate) packets: Packets,
 }
 
 impl Line {
-    fn discarded(&self) -> u64 {
+    /// Packets that went no further.
+    pub(crate) fn discarded(&self) -> u64 {
         let outcomes = self.totals.values().flatten();
         outcomes
             .filter(|(outcome, _)| *outcome != "admitted")
             .map(|(_, packets)| packets)
             .sum()
     }
+
+    /// All packets.
+    pub(crate) fn offered(&self) -> u64 {
+        self.totals.values().flat_map(BTreeMap::values).sum()
+    }
+}
+
+/// What a process holds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Holdings {
+    /// Resident memory in KiB.
+    pub(crate) memory_kib: u64,
+    /// Open descriptors, maps included.
+    pub(crate) descriptors: u64,
+    /// BPF maps among them.
+    pub(crate) maps: u64,
 }
 
 /// A running guard. Dropping it kills it, which detaches it.
@@ -41,6 +88,15 @@ pub(crate) struct GuardProcess {
 }
 
 impl GuardProcess {
+    /// Whether `program guard` has the option, by its own help.
+    pub(crate) fn has_option(host: &Host, program: &Path, option: &str) -> Result<bool, Error> {
+        let mut command = host.command(program);
+        let help = command.args(["guard", "--help"]).output(START_LIMIT)?;
+        Ok(String::from_utf8_lossy(&help.stdout)
+            .split(|c: char| c.is_whitespace() || c == '=')
+            .any(|word| word == option))
+    }
+
     /// Starts `program guard DEVICE` with `arguments` in `host` and waits until
     /// it protects.
     pub(crate) fn start(host: &Host, program: &Path, arguments: &[String]) -> Result<Self, Error> {
@@ -75,8 +131,59 @@ impl GuardProcess {
         Ok(guard)
     }
 
-    /// Ends it and returns how many packets it discarded early.
-    pub(crate) fn stop(self) -> Result<u64, Error> {
+    /// Its process id.
+    pub(crate) fn pid(&self) -> u32 {
+        self.process.pid()
+    }
+
+    /// Waits for its next line.
+    pub(crate) fn next_line(&self) -> Result<Line, Error> {
+        let line = self.lines.recv_timeout(LINE_LIMIT);
+        parse(&line.map_err(|_| problem("fell silent"))?)
+    }
+
+    /// Lines that came since the last look.
+    pub(crate) fn new_lines(&self) -> Result<Vec<Line>, Error> {
+        self.lines.try_iter().map(|line| parse(&line)).collect()
+    }
+
+    /// What it holds all the time: the least of some looks, because a file it
+    /// reads is open for a moment.
+    pub(crate) fn holdings(&self) -> Result<Holdings, Error> {
+        let mut least = self.look()?;
+        for _ in 1..LOOKS {
+            thread::sleep(LOOK_GAP);
+            let now = self.look()?;
+            least = Holdings {
+                memory_kib: least.memory_kib.min(now.memory_kib),
+                descriptors: least.descriptors.min(now.descriptors),
+                maps: least.maps.min(now.maps),
+            };
+        }
+        Ok(least)
+    }
+
+    fn look(&self) -> Result<Holdings, Error> {
+        let directory = format!("/proc/{}", self.process.pid());
+        let read = || -> std::io::Result<Holdings> {
+            let status = fs::read_to_string(format!("{directory}/status"))?;
+            let mut holdings = Holdings {
+                memory_kib: resident_kib(&status).unwrap_or(0),
+                ..Holdings::default()
+            };
+            for descriptor in fs::read_dir(format!("{directory}/fd"))? {
+                holdings.descriptors += 1;
+                let target = fs::read_link(descriptor?.path());
+                let is_map = target.is_ok_and(|path| path == Path::new("anon_inode:bpf-map"));
+                holdings.maps += u64::from(is_map);
+            }
+            Ok(holdings)
+        };
+        read().map_err(|error| problem(&format!("cannot be looked at: {error}")))
+    }
+
+    /// Ends it and returns its last line.
+    pub(crate) fn stop(self) -> Result<Line, Error> {
         let Self { mut process, lines } = self;
         process.signal(Signal::SIGTERM)?;
         let status = process.wait(STOP_LIMIT)?;
@@ -87,10 +194,20 @@ impl GuardProcess {
             .iter()
             .last()
             .ok_or_else(|| problem("ended without a last line"))?;
-        let line: Line = serde_json::from_str(&last)
-            .map_err(|error| problem(&format!("said {last:?}: {error}")))?;
-        Ok(line.discarded())
+        parse(&last)
     }
+}
+
+fn parse(line: &str) -> Result<Line, Error> {
+    serde_json::from_str(line).map_err(|error| problem(&format!("said {line:?}: {error}")))
+}
+
+/// `VmRSS` of `/proc/PID/status` (proc(5)).
+fn resident_kib(status: &str) -> Option<u64> {
+    let line = status
+        .lines()
+        .find_map(|line| line.strip_prefix("VmRSS:"))?;
+    line.split_whitespace().next()?.parse().ok()
 }
 
 fn problem(text: &str) -> Error {
@@ -107,6 +224,16 @@ mod tests {
     fn everything_but_admitted_is_discarded() {
         let line = r#"{"schema":1,"totals":{"icmp":{"admitted":5,"socket_queue":0},
             "udp_socket":{"admitted":7,"socket_queue":20},"tcp_listener":{"admitted":1,"syn_queue":3}}}"#;
-        assert_eq!(serde_json::from_str::<Line>(line).unwrap().discarded(), 23);
+        let line = parse(line).unwrap();
+        assert_eq!(line.discarded(), 23);
+        assert_eq!(line.offered(), 36);
+        assert_eq!(line.governor.mode, "");
+    }
+
+    #[test]
+    fn resident_memory_is_read_by_name() {
+        let status = "Name:\tplimsoll\nVmSize:\t  9 kB\nVmRSS:\t    1234 kB\n";
+        assert_eq!(resident_kib(status), Some(1234));
+        assert_eq!(resident_kib(""), None);
     }
 }

@@ -1,13 +1,30 @@
 //! Comparisons of protections on the testbed: the same overload, with and
 //! without the guard, in one run and alternating, so that a noisy machine
-//! treats both alike.
+//! treats all alike.
 //!
 //! This is the one room that knows both the testbed and the guard, and it
 //! knows the guard only as an operator does: as the command `plimsoll guard`
 //! running beside the servers in the test host.
+//!
+//! [`demo`] shows what Plimsoll is for; [`guard`] measures every figure that is
+//! promised of the guard; [`Flooded`] runs one case at a time. All stand on the same parts: what protects
+//! (`protection`, `nftables`, `guard_process`), what loads (`traffic`), what is
+//! measured meanwhile (`udp`, `figures`) and in which turns (`cases`).
 
+mod cases;
 pub mod demo;
 mod error;
+mod figures;
+mod flooded;
+pub mod guard;
 mod guard_process;
+mod nftables;
+mod protection;
+mod traffic;
+mod udp;
+mod web;
 
 pub use error::Error;
+pub use figures::{Bystander, HostCpu, Losses};
+pub use flooded::{FloodFigures, Flooded};
+pub use protection::Protection;

@@ -7,7 +7,9 @@ use std::time::Duration;
 use anyhow::Context;
 use plimsoll_bench::demo::{self, Plan};
 
-use crate::output;
+use plimsoll_lab::{Catalogue, Document, Options, table, values};
+
+use crate::{lab, output};
 
 /// Flood a stock server and a guarded one, and show both (two minutes).
 ///
@@ -17,7 +19,8 @@ use crate::output;
 #[derive(clap::Args, Debug)]
 #[command(
     after_help = "Needs root, two CPUs, Linux 6.8 or newer with BTF, and nginx, wrk and ethtool \
-                        (scripts/setup installs them)."
+                        (scripts/setup installs them). Where root or a suitable kernel is missing, the same \
+                        cases run on a modelled host, and the output says so."
 )]
 pub(crate) struct Args {
     /// Also write the figures as one JSON document to FILE (`-`: standard output)
@@ -35,6 +38,9 @@ pub(crate) struct Args {
     /// Interrupt holdoff of the flooded interface, in microseconds
     #[arg(long, value_name = "US", default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..=10_000))]
     holdoff_us: u64,
+    /// Use the modelled host even if this one could do it with real packets
+    #[arg(long)]
+    modelled: bool,
     /// Arguments for `plimsoll guard`, for example "--threaded 5 --poll-cpu 1"
     #[arg(long, value_name = "ARGUMENTS", allow_hyphen_values = true)]
     guard: Option<String>,
@@ -56,7 +62,13 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
             .collect(),
         ..Plan::new(program)
     };
-    let document = demo::run(&plan, output::progress)?;
+    if args.modelled {
+        return modelled(args, json, "as asked for");
+    }
+    let document = match demo::run(&plan, output::progress) {
+        Err(error) if error.is_missing() => return modelled(args, json, &error.to_string()),
+        document => document?,
+    };
     output::clear_progress();
     if let Some(writer) = &mut json {
         serde_json::to_writer_pretty(&mut *writer, &document)?;
@@ -64,6 +76,26 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     }
     if args.json.as_deref() != Some(std::path::Path::new("-")) {
         print!("{}", document.table());
+    }
+    Ok(())
+}
+
+/// The experiments that model the demo's two floods.
+const MODELLED: [&str; 2] = ["demo-udp", "demo-syn"];
+
+/// The same cases on the modelled host, for whoever cannot send real packets.
+fn modelled(args: &Args, json: Option<Box<dyn Write>>, why: &str) -> anyhow::Result<()> {
+    output::clear_progress();
+    eprintln!("No real packets ({why}): the demo runs on a modelled host instead.");
+    let experiments = Catalogue::built_in()?.select(&MODELLED.map(str::to_owned))?;
+    let runs = lab::run_modelled(&experiments, &Options::default())?;
+    if let Some(mut writer) = json {
+        serde_json::to_writer_pretty(&mut *writer, &Document::new(&runs))?;
+        writeln!(writer)?;
+    }
+    if args.json.as_deref() != Some(std::path::Path::new("-")) {
+        println!("Modelled host, virtual time: these are not measurements of this machine.\n");
+        print!("{}{}", values(&runs), table(&runs));
     }
     Ok(())
 }

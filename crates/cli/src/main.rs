@@ -4,10 +4,13 @@
 //! calls the library. This file turns their errors into messages and exit
 //! codes: 0 done, 1 failed, 2 used wrongly, 3 this host lacks something.
 
+mod bench;
 mod blast;
 mod demo;
+mod generate;
 mod guard;
 mod guard_commands;
+mod lab;
 mod output;
 mod probe;
 mod serve;
@@ -21,7 +24,7 @@ use clap::{Parser, Subcommand};
 #[command(name = "plimsoll", version, after_help = EXIT_CODES)]
 struct Cli {
     #[command(subcommand)]
-    command: Command,
+    command: Option<Command>,
 }
 
 const EXIT_CODES: &str =
@@ -29,22 +32,18 @@ const EXIT_CODES: &str =
 
 #[derive(Subcommand, Debug)]
 enum Command {
+    Bench(bench::Args),
     Blast(blast::Args),
     Demo(demo::Args),
+    Generate(generate::Args),
     Guard(guard_commands::Commands),
+    Lab(lab::Args),
     Probe(probe::Args),
     Serve(serve::Args),
 }
 
 fn main() -> ExitCode {
-    let result = match Cli::parse().command {
-        Command::Blast(args) => blast::run(&args),
-        Command::Demo(args) => demo::run(&args),
-        Command::Guard(args) => guard_commands::run(&args),
-        Command::Probe(args) => probe::run(&args),
-        Command::Serve(args) => serve::run(&args),
-    };
-    match result {
+    match run() {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("plimsoll: {error:#}");
@@ -52,6 +51,34 @@ fn main() -> ExitCode {
         }
     }
 }
+
+fn run() -> anyhow::Result<()> {
+    match Cli::parse_from(guard_commands::arguments()?).command {
+        None => output::print(FIRST_CONTACT),
+        Some(Command::Bench(args)) => bench::run(&args),
+        Some(Command::Blast(args)) => blast::run(&args),
+        Some(Command::Demo(args)) => demo::run(&args),
+        Some(Command::Generate(args)) => generate::run(&args),
+        Some(Command::Guard(args)) => guard_commands::run(&args),
+        Some(Command::Lab(args)) => lab::run(&args),
+        Some(Command::Probe(args)) => probe::run(&args),
+        Some(Command::Serve(args)) => serve::run(&args),
+    }
+}
+
+/// What `plimsoll` alone says.
+const FIRST_CONTACT: &str = "\
+Plimsoll keeps a Linux host at its full useful throughput when the network
+offers more than it can take: no receive livelock, no starved bystanders.
+An XDP program discards early what a full socket could not take; servers
+need no change, and it vanishes with its process.
+
+  plimsoll guard check eth0   what this host can do, and what guard would do
+  sudo plimsoll guard eth0    guard an interface until Ctrl-C
+  sudo plimsoll demo          see a flood with and without it, in namespaces
+
+`plimsoll --help` lists all commands, `plimsoll guard --help` all settings.
+";
 
 /// A command line that makes no sense beyond what clap tells.
 #[derive(Debug, thiserror::Error)]
@@ -67,7 +94,7 @@ struct Lacks(String);
 /// something, else 1.
 fn exit_code(error: &anyhow::Error) -> ExitCode {
     use plimsoll_testbed::Error as Testbed;
-    if error.is::<Usage>() {
+    if error.is::<Usage>() || error.is::<guard_commands::ConfigFileError>() {
         return ExitCode::from(2);
     }
     if error.is::<Lacks>() {
@@ -83,7 +110,11 @@ fn exit_code(error: &anyhow::Error) -> ExitCode {
             Some(_) => 1,
             None => match error.downcast_ref::<plimsoll_bench::Error>() {
                 Some(error) if error.is_missing() => 3,
-                _ => 1,
+                Some(_) => 1,
+                None => match error.downcast_ref::<plimsoll_lab::Error>() {
+                    Some(error) if error.is_usage() => 2,
+                    _ => 1,
+                },
             },
         },
     })

@@ -1,50 +1,13 @@
 //! `plimsoll guard` as an operator meets it: what it says when it cannot work,
 //! and that an interface is free again however it ends. Needs root.
 
-use std::io::{BufRead, BufReader};
-use std::process::Stdio;
-use std::time::Duration;
+mod common;
 
+use std::io::BufRead;
+
+use common::{LIMIT, output, refused, start, start_with};
 use nix::sys::signal::Signal;
-use plimsoll_testbed::{Config, Host, Process, Testbed};
-
-const PROGRAM: &str = env!("CARGO_BIN_EXE_plimsoll");
-const LIMIT: Duration = Duration::from_secs(20);
-
-/// Runs `plimsoll guard` to its end; returns what it wrote to standard error.
-fn refused(host: &Host, arguments: &[&str]) -> String {
-    let error = host
-        .command(PROGRAM)
-        .arg("guard")
-        .args(arguments)
-        .output(LIMIT)
-        .unwrap_err();
-    error.to_string()
-}
-
-/// Starts the guard and waits for its first line: from then on it protects.
-/// Its output is read as long as the reader lives.
-fn start(host: &Host) -> (Process, impl BufRead + use<>) {
-    start_with(host, &[])
-}
-
-/// As [`start`], with more arguments.
-fn start_with(host: &Host, arguments: &[&str]) -> (Process, impl BufRead + use<>) {
-    let mut command = host.command(PROGRAM);
-    command
-        .args(["guard", host.device(), "--json", "-"])
-        .args(arguments)
-        .stdout(Stdio::piped());
-    let mut process = command.spawn().unwrap();
-    let mut line = String::new();
-    let mut output = BufReader::new(process.take_stdout().unwrap());
-    output.read_line(&mut line).unwrap();
-    let first: serde_json::Value = serde_json::from_str(&line).unwrap();
-    assert_eq!(first["schema"], 1);
-    assert_eq!(first["interface"], host.device());
-    assert!(first["totals"]["udp_socket"]["admitted"].is_u64(), "{line}");
-    (process, output)
-}
+use plimsoll_testbed::{Config, Host, Testbed};
 
 #[test]
 fn an_interface_is_free_again_however_the_guard_ends() {
@@ -111,6 +74,36 @@ fn a_guard_that_ends_leaves_threaded_polling_as_it_was() {
     assert_eq!(threaded(host), "0\n");
 }
 
+#[test]
+fn after_the_start_only_the_capabilities_it_needs_are_left() {
+    let testbed = Testbed::create(Config::default()).unwrap();
+    let host = testbed.test();
+    let (guard, mut output) = start_with(host, &["--threaded", "3"]);
+    // CAP_NET_ADMIN, CAP_IPC_LOCK and CAP_SYS_NICE by their bits (linux/capability.h).
+    let kept = format!("{:016x}", (1u64 << 12) | (1 << 14) | (1 << 23));
+    let none = format!("{:016x}", 0);
+    for thread in std::fs::read_dir(format!("/proc/{}/task", guard.pid())).unwrap() {
+        let status = std::fs::read_to_string(thread.unwrap().path().join("status")).unwrap();
+        for (set, value) in [
+            ("CapInh", &none),
+            ("CapPrm", &kept),
+            ("CapEff", &kept),
+            ("CapBnd", &kept),
+            ("CapAmb", &none),
+            ("NoNewPrivs", &"1".to_owned()),
+        ] {
+            let line = format!("{set}:\t{value}");
+            assert!(status.lines().any(|l| l == line), "{line}, but:\n{status}");
+        }
+    }
+    // It goes on counting, and can undo what it did.
+    let mut line = String::new();
+    output.read_line(&mut line).unwrap();
+    assert!(line.contains("uptime_s"), "{line}");
+    assert!(guard.stop(LIMIT).unwrap().success());
+    assert_eq!(threaded(host), "0\n");
+}
+
 /// The interface's switch for threaded polling.
 fn threaded(host: &Host) -> String {
     let path = format!("/sys/class/net/{}/threaded", host.device());
@@ -133,17 +126,6 @@ fn check_tells_whether_the_guard_can_run() {
     let said = refused(host, &["check", host.device()]);
     assert!(said.contains("cannot run on"), "{said}");
     assert!(said.contains("exit status: 3"), "{said}");
-}
-
-/// What a command that succeeds writes to standard output.
-fn output(host: &Host, arguments: &[&str]) -> String {
-    let output = host
-        .command(PROGRAM)
-        .arg("guard")
-        .args(arguments)
-        .output(LIMIT)
-        .unwrap();
-    String::from_utf8(output.stdout).unwrap()
 }
 
 #[test]

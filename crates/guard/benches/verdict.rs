@@ -1,7 +1,9 @@
 //! What the verdict costs per packet, by the kernel's test-run facility: the
 //! program alone, on one hot frame, without driver and memory. Needs root.
 //!
-//! Prints the median of several runs and their spread in nanoseconds.
+//! Prints the median of several runs and their spread in nanoseconds. An argument
+//! chooses frames by name; `--json FILE` writes all runs as one document, for
+//! `plimsoll bench guard`.
 
 #[path = "../tests/common/mod.rs"]
 mod common;
@@ -12,11 +14,14 @@ use common::{HOST_V4, HOST_V6, fill, in_namespace, to_host, udp_socket};
 use nix::sys::socket::{setsockopt, sockopt};
 use plimsoll_guard::{Config, Guard, Storage};
 use plimsoll_packets::frame::{Packet, TcpFlags};
+use plimsoll_report::{Machine, SCHEMA};
 
 const REPEAT: u32 = 1_000_000;
 const RUNS: usize = 15;
 
 fn main() {
+    // Before this thread is bound to one CPU.
+    let machine = Machine::read(None);
     in_namespace(|| {
         let mut storage = Storage::default();
         let mut guard = Guard::load(&mut storage, &Config::default()).expect("the guard loads");
@@ -32,11 +37,8 @@ fn main() {
             "{:<44}{:>8}{:>8}{:>8}  ns per packet, {RUNS} runs of {REPEAT}",
             "", "median", "min", "max"
         );
-        // `cargo bench` passes --bench; anything else chooses by name.
-        let wanted = std::env::args()
-            .skip(1)
-            .find(|arg| !arg.starts_with("--"))
-            .unwrap_or_default();
+        let Arguments { wanted, json } = Arguments::parse();
+        let mut results = Vec::new();
         for (name, frame) in frames(port)
             .into_iter()
             .filter(|(name, _)| name.contains(&wanted))
@@ -57,8 +59,40 @@ fn main() {
                 runs[0],
                 runs[RUNS - 1]
             );
+            results.push(serde_json::json!({ "frame": name, "ns": runs }));
+        }
+        if let Some(file) = json {
+            let document = serde_json::json!({
+                "schema": SCHEMA, "machine": machine,
+                "results": { "frames": results }, "goals": [],
+            });
+            std::fs::write(&file, format!("{document:#}\n")).expect("the file can be written");
         }
     });
+}
+
+struct Arguments {
+    wanted: String,
+    json: Option<String>,
+}
+
+impl Arguments {
+    /// `cargo bench` passes `--bench` as well.
+    fn parse() -> Self {
+        let mut parsed = Self {
+            wanted: String::new(),
+            json: None,
+        };
+        let mut arguments = std::env::args().skip(1);
+        while let Some(argument) = arguments.next() {
+            match argument.as_str() {
+                "--bench" => {}
+                "--json" => parsed.json = arguments.next(),
+                _ => parsed.wanted = argument,
+            }
+        }
+        parsed
+    }
 }
 
 /// A socket that takes no more; `shared`: with `SO_REUSEADDR`, so that its

@@ -16,21 +16,32 @@ use serde::ser::SerializeMap;
 pub enum Outcome {
     /// Handed to the Linux stack.
     Admitted,
+    /// A SYN past its listener's backlog, answered with a SYN cookie.
+    SynCookie,
     /// Discarded early: the socket's receive queue is full.
     SocketQueue,
     /// A SYN discarded early: the listener's accept queue is full.
     AcceptQueue,
-    /// A SYN discarded early: the listener's SYN queue is full.
+    /// A SYN discarded early: the listener's SYN queue is full, and a cookie
+    /// is not possible.
     SynQueue,
+    /// An ACK discarded early: its listener is past its backlog, and it
+    /// carries no valid cookie.
+    NoCookie,
+    /// Discarded early: beyond its channel's share while input is shed.
+    Share,
 }
 
 impl Outcome {
     /// All outcomes, in the program's order.
-    pub const ALL: [Self; 4] = [
+    pub const ALL: [Self; 7] = [
         Self::Admitted,
+        Self::SynCookie,
         Self::SocketQueue,
         Self::AcceptQueue,
         Self::SynQueue,
+        Self::NoCookie,
+        Self::Share,
     ];
 
     /// The name used in reports.
@@ -38,9 +49,12 @@ impl Outcome {
     pub const fn name(self) -> &'static str {
         match self {
             Self::Admitted => "admitted",
+            Self::SynCookie => "syn_cookie",
             Self::SocketQueue => "socket_queue",
             Self::AcceptQueue => "accept_queue",
             Self::SynQueue => "syn_queue",
+            Self::NoCookie => "no_cookie",
+            Self::Share => "share",
         }
     }
 }
@@ -62,10 +76,10 @@ impl Packets {
         self.0.iter().sum()
     }
 
-    /// Packets that went no further, whatever the cause.
+    /// Packets that went no further and got no answer, whatever the cause.
     #[must_use]
     pub fn discarded(&self) -> u64 {
-        self.offered() - self.count(Outcome::Admitted)
+        self.offered() - self.count(Outcome::Admitted) - self.count(Outcome::SynCookie)
     }
 
     pub(crate) fn add(&mut self, counts: &[u64; Outcome::ALL.len()]) {
@@ -74,7 +88,11 @@ impl Packets {
         }
     }
 
-    fn saturating_sub(&self, other: &Self) -> Self {
+    pub(crate) fn add_all(&mut self, other: &Self) {
+        self.add(&other.0);
+    }
+
+    pub(crate) fn saturating_sub(&self, other: &Self) -> Self {
         Self(std::array::from_fn(|i| {
             self.0[i].saturating_sub(other.0[i])
         }))
@@ -111,6 +129,48 @@ pub struct Channel {
     pub occupancy: u32,
     /// That queue's limit, in the same unit.
     pub capacity: u32,
+    /// Datagrams in that queue; 0 for listeners.
+    pub queued: u32,
+    /// CPU time that its packets cost the receiving CPUs so far, in nanoseconds:
+    /// its part, by packets, of what the meter measured.
+    pub charged_ns: u64,
+}
+
+#[cfg(test)]
+impl Channel {
+    /// A UDP socket's channel with so many packets.
+    pub(crate) fn sample(port: u16, admitted: u64, discarded: u64) -> Self {
+        let mut counts = [0; Outcome::ALL.len()];
+        counts[Outcome::Admitted as usize] = admitted;
+        counts[Outcome::SocketQueue as usize] = discarded;
+        Self {
+            kind: Kind::UdpSocket,
+            address: "198.18.0.2".parse().expect("an address"),
+            port,
+            packets: Packets(counts),
+            discarding: discarded > 0,
+            occupancy: u32::from(port),
+            capacity: 100,
+            queued: 0,
+            charged_ns: 0,
+        }
+    }
+}
+
+#[cfg(test)]
+impl Counters {
+    /// Counters that hold these channels and nothing else.
+    pub(crate) fn sample(channels: Vec<Channel>) -> Self {
+        let mut totals = [Packets::default(); Kind::ALL.len()];
+        for channel in &channels {
+            totals[channel.kind as usize].add(&channel.packets.0);
+        }
+        Self {
+            totals,
+            channels,
+            charged_ns: [0; Kind::ALL.len()],
+        }
+    }
 }
 
 /// A reading of all counters.
@@ -121,6 +181,10 @@ pub struct Counters {
     pub totals: [Packets; Kind::ALL.len()],
     /// The live channels, ordered by kind, port and address.
     pub channels: Vec<Channel>,
+    /// CPU time that each kind's packets cost so far, in nanoseconds, in the
+    /// order of [`Kind::ALL`]. All together are the network time measured.
+    #[serde(serialize_with = "serialize_charges")]
+    pub charged_ns: [u64; Kind::ALL.len()],
 }
 
 impl Counters {
@@ -170,6 +234,17 @@ fn serialize_totals<S: serde::Serializer>(
     map.end()
 }
 
+fn serialize_charges<S: serde::Serializer>(
+    charged_ns: &[u64; Kind::ALL.len()],
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
+    let mut map = serializer.serialize_map(Some(charged_ns.len()))?;
+    for (kind, ns) in Kind::ALL.iter().zip(charged_ns) {
+        map.serialize_entry(kind.name(), ns)?;
+    }
+    map.end()
+}
+
 /// An address as the program stores it: IPv6, or IPv4 as `::ffff:a.b.c.d`.
 pub(crate) fn from_mapped(octets: [u8; 16]) -> IpAddr {
     let address = Ipv6Addr::from(octets);
@@ -210,21 +285,27 @@ mod tests {
     #[test]
     fn retired_is_what_live_channels_do_not_hold() {
         let mut totals = [Packets::default(); Kind::ALL.len()];
-        totals[Kind::UdpSocket as usize] = Packets([10, 5, 0, 0]);
+        totals[Kind::UdpSocket as usize] = Packets([10, 0, 5, 0, 0, 0, 0]);
         let channel = Channel {
             kind: Kind::UdpSocket,
             address: "0.0.0.0".parse().unwrap(),
             port: 53,
-            packets: Packets([7, 5, 0, 0]),
+            packets: Packets([7, 0, 5, 0, 0, 0, 0]),
             discarding: false,
             occupancy: 0,
             capacity: 0,
+            queued: 0,
+            charged_ns: 0,
         };
         let counters = Counters {
             totals,
             channels: vec![channel],
+            charged_ns: [0; Kind::ALL.len()],
         };
-        assert_eq!(counters.retired(Kind::UdpSocket), Packets([3, 0, 0, 0]));
+        assert_eq!(
+            counters.retired(Kind::UdpSocket),
+            Packets([3, 0, 0, 0, 0, 0, 0])
+        );
         assert_eq!(counters.all().offered(), 15);
         assert_eq!(counters.all().discarded(), 5);
     }

@@ -91,6 +91,22 @@ pub enum Error {
         /// The other process.
         pid: u32,
     },
+    /// Nobody guards the interface.
+    #[error(
+        "no guard runs on `{interface}` in this network namespace: `plimsoll guard {interface}` starts one"
+    )]
+    NotRunning {
+        /// As given.
+        interface: String,
+    },
+    /// Metrics cannot be served at the address asked for.
+    #[error("cannot listen at {address}: choose an address of this host and a port that is free")]
+    Listen {
+        /// As given.
+        address: std::net::SocketAddr,
+        /// The kernel's answer.
+        source: io::Error,
+    },
     /// The record of turned settings makes no sense.
     #[error(
         "{path} is no record of turned settings: compare the interface's settings with what they should be (`plimsoll guard check` shows them), then remove the file"

@@ -1,16 +1,24 @@
 //! The guard of one interface, from attachment to detachment.
 
+use std::collections::HashMap;
+use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 use nix::net::if_::if_nametoindex;
 use plimsoll_core::config::{ConfigError, Fraction};
+use plimsoll_core::demux::Kind;
 
 use crate::address::local_addresses;
+use crate::charges::Charges;
 use crate::counters::Counters;
 use crate::error::Error;
 use crate::host;
+use crate::meter::CpuReading;
 use crate::program::Program;
 pub use crate::program::Storage;
+use crate::protection::Protection;
+use crate::regulator::Regulator;
+use crate::shedding::SheddingConfig;
 use crate::xdp_link::XdpLink;
 
 /// Watermarks in the program are in 1/1024.
@@ -32,6 +40,22 @@ pub struct Config {
     /// watermark. Lower means fewer, longer pauses; too low lets the consumer
     /// run dry before the next poll. Default: 50 %.
     pub low_watermark: Fraction,
+    /// Answer SYNs past a listener's SYN queue with SYN cookies, so that real
+    /// clients still connect. Without, or where `net.ipv4.tcp_syncookies` is 0,
+    /// such SYNs are discarded. Default: yes.
+    pub syn_cookies: bool,
+    /// Count what would be discarded or answered, and let everything pass.
+    /// Default: no.
+    pub observe: bool,
+    /// The part of each CPU's time that receiving may take before input is shed
+    /// by shares. Default: 85 %.
+    pub cpu_limit: Fraction,
+    /// The part of what is admitted then that protected traffic gets first.
+    /// Default: 30 %.
+    pub protected_share: Fraction,
+    /// A UDP socket gets no more packets while its last one would wait longer
+    /// than this for its consumer. Default: none, only the watermarks.
+    pub delay_target: Option<Duration>,
 }
 
 impl Default for Config {
@@ -39,6 +63,11 @@ impl Default for Config {
         Self {
             high_watermark: Fraction::from_percent(70),
             low_watermark: Fraction::from_percent(50),
+            syn_cookies: true,
+            observe: false,
+            cpu_limit: Fraction::from_percent(85),
+            protected_share: Fraction::from_percent(30),
+            delay_target: None,
         }
     }
 }
@@ -64,8 +93,31 @@ impl Config {
                 allowed: "below high_watermark",
             });
         }
+        if self.cpu_limit == Fraction::NONE {
+            return Err(ConfigError {
+                field: "cpu_limit",
+                given: 0,
+                allowed: "more than nothing",
+            });
+        }
+        if self.delay_target.is_some_and(|target| target.is_zero()) {
+            return Err(ConfigError {
+                field: "delay_target",
+                given: 0,
+                allowed: "more than nothing",
+            });
+        }
         Ok(())
     }
+}
+
+/// What was seen while regulating. All counts are since the start.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Regulated {
+    /// What the CPUs did.
+    pub readings: Vec<CpuReading>,
+    /// Packets discarded early.
+    pub discarded: u64,
 }
 
 /// A loaded program; attached or, for tests and dry runs, not.
@@ -73,7 +125,11 @@ impl Config {
 pub struct Guard<'obj> {
     // Detached first, before the program's maps go.
     link: Option<XdpLink>,
-    program: Program<'obj>,
+    pub(crate) program: Program<'obj>,
+    /// Only while attached: without traffic there is nothing to regulate.
+    regulator: Option<Regulator>,
+    charges: Charges,
+    config: Config,
     started: Instant,
 }
 
@@ -92,8 +148,12 @@ impl<'obj> Guard<'obj> {
         let mut guard = Self {
             link: None,
             program,
+            regulator: None,
+            charges: Charges::default(),
+            config: *config,
             started: Instant::now(),
         };
+        guard.protect(&Protection::default())?;
         guard.configure(config)?;
         guard.refresh()?;
         Ok(guard)
@@ -115,6 +175,8 @@ impl<'obj> Guard<'obj> {
             interface: interface.to_owned(),
         })?;
         let mut guard = Self::load(storage, config)?;
+        guard.regulator = Some(Regulator::start(interface)?);
+        guard.configure(config)?;
         guard.link = Some(XdpLink::attach(guard.program.fd(), interface, ifindex)?);
         Ok(guard)
     }
@@ -132,18 +194,83 @@ impl<'obj> Guard<'obj> {
             watermark(config.high_watermark).max(1),
             watermark(config.low_watermark),
         );
+        self.config = *config;
+        self.program.set_observing(config.observe);
+        self.program
+            .set_delay_targets(config.delay_target.is_some());
+        if let Some(regulator) = &mut self.regulator {
+            let shedding = SheddingConfig {
+                limit: config.cpu_limit,
+                guarantee: config.protected_share,
+            };
+            regulator.configure(shedding, config.delay_target);
+            self.program.set_shares(None);
+        }
+        self.refresh_cookies();
         Ok(())
     }
 
+    fn refresh_cookies(&mut self) {
+        let cookies = self.config.syn_cookies && host::takes_syn_cookies();
+        self.program.set_cookies(cookies);
+    }
+
     /// Call once a second: lets the program's clock tick and takes over
-    /// changes of the host's addresses.
+    /// changes of the host's addresses and of its SYN cookie setting.
     ///
     /// # Errors
     ///
     /// The addresses cannot be read or stored.
     pub fn refresh(&mut self) -> Result<(), Error> {
         self.program.set_epoch(self.epoch());
+        self.refresh_cookies();
         self.program.set_local_addresses(&local_addresses()?)
+    }
+
+    /// Call every 10 to 50 ms: sheds input by shares while receiving takes more
+    /// of a CPU than it may, and keeps queues to the delay target. Returns what
+    /// a [`Governor`](crate::governor::Governor) wants to know; nothing unless
+    /// attached.
+    ///
+    /// # Errors
+    ///
+    /// The meter or the program's maps cannot be read.
+    pub fn regulate(&mut self) -> Result<Regulated, Error> {
+        match &mut self.regulator {
+            Some(regulator) => regulator.on_interval(&mut self.program),
+            None => Ok(Regulated::default()),
+        }
+    }
+
+    /// Whether input is being shed by shares.
+    #[must_use]
+    pub fn is_shedding(&self) -> bool {
+        self.regulator.as_ref().is_some_and(Regulator::is_shedding)
+    }
+
+    /// Makes `protection` what is protected, instead of what was.
+    ///
+    /// # Errors
+    ///
+    /// There are more prefixes than fit.
+    pub fn protect(&mut self, protection: &Protection) -> Result<(), Error> {
+        self.program.set_protection(protection)
+    }
+
+    /// Tells sockets' owners apart, which changes as sockets come and go: call
+    /// it again after a while. What `owner` says of a kind, bound address and
+    /// port is the group whose share they have (`None`: one of their own), and
+    /// whether they are protected.
+    pub fn assign(&mut self, owner: impl Fn(Kind, IpAddr, u16) -> (Option<u64>, bool)) {
+        let mut groups = HashMap::new();
+        for (slot, kind, address, port) in self.program.sockets() {
+            let (group, protected) = owner(kind, address, port);
+            self.program.set_protected(slot, protected);
+            groups.extend(group.map(|group| (slot, group)));
+        }
+        if let Some(regulator) = &mut self.regulator {
+            regulator.set_groups(groups);
+        }
     }
 
     /// Reads all counters. Forgets idle channels when there are too many.
@@ -153,13 +280,22 @@ impl<'obj> Guard<'obj> {
     /// The maps cannot be read.
     pub fn counters(&mut self) -> Result<Counters, Error> {
         let idle_before = self.epoch().saturating_sub(CHANNEL_IDLE_EPOCHS);
-        let (channels, idle) = self.program.channels(idle_before)?;
+        let (channels, idle) = self.program.channels(idle_before);
         if channels.len() > CHANNELS_CROWDED {
             self.program.forget(&idle)?;
         }
         // After the channels, so that no channel holds more than its total.
         let totals = self.program.totals()?;
-        Ok(Counters { totals, channels })
+        let mut counters = Counters {
+            totals,
+            channels,
+            charged_ns: [0; Kind::ALL.len()],
+        };
+        if let Some(regulator) = &self.regulator {
+            let (network_ns, costs) = regulator.network_time()?;
+            self.charges.on_reading(&mut counters, network_ns, costs);
+        }
+        Ok(counters)
     }
 
     /// Runs the program on one frame `repeat` times (the kernel's test-run

@@ -79,6 +79,13 @@ pub(crate) fn numa_nodes() -> u32 {
         .map_or(1, |last| last + 1)
 }
 
+/// Whether the stack takes SYN cookies: `net.ipv4.tcp_syncookies` of this network
+/// namespace, for both families.
+pub(crate) fn takes_syn_cookies() -> bool {
+    std::fs::read_to_string("/proc/sys/net/ipv4/tcp_syncookies")
+        .is_ok_and(|setting| setting.trim() != "0")
+}
+
 /// Turns an errno into [`Error::Os`].
 pub(crate) fn os(action: &'static str) -> impl Fn(nix::errno::Errno) -> Error {
     move |errno| Error::Os {

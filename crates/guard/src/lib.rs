@@ -16,25 +16,39 @@
 //! when missing ([`Error::is_missing`]).
 
 mod address;
+mod charges;
 pub mod check;
 mod counters;
+mod delay;
 mod error;
+mod events;
+pub mod governor;
 mod guard;
 mod host;
 pub mod knobs;
 mod link;
+mod mapped;
 mod meter;
 mod owner;
+mod privileges;
 mod process;
 mod program;
+mod protection;
+mod regulator;
+mod shedding;
+pub mod status;
 mod threaded;
 mod xdp_link;
 
 pub use counters::{Channel, Counters, Outcome, Packets};
 pub use error::Error;
-pub use guard::{Config, Guard, Storage};
+pub use events::{Event, Events};
+pub use guard::{Config, Guard, Regulated, Storage};
 pub use knobs::{Knobs, PollingThread, Priority, Queues};
 pub use meter::{CpuMeter, CpuReading};
 pub use owner::{Owner, OwnerProcess, Owners};
 pub use plimsoll_core::demux::Kind;
+pub use privileges::{Need, drop_capabilities, outlive_overload};
+pub use protection::{Protection, Transport, parse_port};
+pub use shedding::SheddingConfig;
 pub use threaded::poll_in_threads;

@@ -25,6 +25,7 @@ use nix::net::if_::if_nametoindex;
 use nix::time::{ClockId, clock_gettime};
 
 use crate::error::Error;
+use crate::mapped::{Plain, read_struct};
 use crate::program::bpf;
 
 #[allow(
@@ -43,6 +44,9 @@ mod skeleton {
 }
 
 use skeleton::types;
+
+// SAFETY: generated from a struct of meter.h that holds integers only.
+unsafe impl Plain for types::cpu {}
 
 /// Reads in a row that may meet a change before one is taken as it is.
 const TRIES: u32 = 100;
@@ -116,15 +120,24 @@ impl CpuMeter {
     ///
     /// The map cannot be read.
     pub fn read(&mut self) -> Result<Vec<CpuReading>, Error> {
-        let (cpus, now_ns) = self.consistent()?;
-        let readings = (0..)
-            .zip(&cpus)
-            .filter(|(_, cpu)| cpu.since_ns != 0)
-            .map(|(number, cpu)| self.reading(number, cpu, now_ns))
-            .collect();
+        let readings = self.peek()?;
         let settings = &mut self.variables_mut().meter_settings;
         settings.generation = settings.generation.wrapping_add(1);
         Ok(readings)
+    }
+
+    /// As [`CpuMeter::read`], without a new beginning for `backlog_max`.
+    ///
+    /// # Errors
+    ///
+    /// The map cannot be read.
+    pub fn peek(&self) -> Result<Vec<CpuReading>, Error> {
+        let (cpus, now_ns) = self.consistent()?;
+        Ok((0..)
+            .zip(&cpus)
+            .filter(|(_, cpu)| cpu.since_ns != 0)
+            .map(|(number, cpu)| self.reading(number, cpu, now_ns))
+            .collect())
     }
 
     fn reading(&self, number: u32, cpu: &types::cpu, now_ns: u64) -> CpuReading {
@@ -171,7 +184,7 @@ impl CpuMeter {
             .lookup_percpu(&0u32.to_ne_bytes(), MapFlags::ANY)
             .map_err(bpf("read the CPU meter"))?
             .unwrap_or_default();
-        Ok(values.iter().map(|value| read_books(value)).collect())
+        Ok(values.iter().map(|value| read_struct(value)).collect())
     }
 
     fn variables(&self) -> &types::bss {
@@ -234,14 +247,4 @@ fn monotonic_ns() -> u64 {
     clock_gettime(ClockId::CLOCK_MONOTONIC).map_or(0, |now| {
         u64::try_from(std::time::Duration::from(now).as_nanos()).unwrap_or(u64::MAX)
     })
-}
-
-fn read_books(bytes: &[u8]) -> types::cpu {
-    assert!(
-        bytes.len() >= size_of::<types::cpu>(),
-        "the kernel returns values of the map's own size"
-    );
-    // SAFETY: the length is checked, the read needs no alignment, and the
-    // struct is made of integers only.
-    unsafe { bytes.as_ptr().cast::<types::cpu>().read_unaligned() }
 }

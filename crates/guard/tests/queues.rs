@@ -319,6 +319,7 @@ fn a_full_accept_queue_discards_new_requests_only() {
 #[test]
 fn a_full_syn_queue_discards_new_requests_and_spares_the_other_listener() {
     in_namespace(|| {
+        std::fs::write("/proc/sys/net/ipv4/tcp_syncookies", "0").unwrap();
         let mut storage = Storage::default();
         let mut guard = Guard::load(&mut storage, &Config::default()).unwrap();
         let _flooded = listener(80, 8);

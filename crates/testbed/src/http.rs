@@ -140,6 +140,8 @@ pub struct HttpLoad {
     pub seconds: u32,
     /// Whether a connection serves many requests, or one.
     pub keep_alive: bool,
+    /// How much longer wrk may take to connect at first and to end at last.
+    pub patience: Duration,
 }
 
 /// What wrk measured.
@@ -166,7 +168,9 @@ pub struct HttpResult {
 /// # Errors
 ///
 /// [`Error::Config`] without connections or seconds, [`Error::MissingProgram`],
-/// [`Error::Failed`] with what wrk said, [`Error::Parse`], [`Error::Interrupted`].
+/// [`Error::Failed`] with what wrk said, [`Error::Timeout`] (wrk first waits for
+/// a connection as long as the kernel does), [`Error::Parse`],
+/// [`Error::Interrupted`].
 pub fn run_wrk(host: &Host, server: SocketAddr, load: HttpLoad) -> Result<HttpResult, Error> {
     for (field, given) in [("connections", load.connections), ("seconds", load.seconds)] {
         if given == 0 {
@@ -195,8 +199,7 @@ pub fn run_wrk(host: &Host, server: SocketAddr, load: HttpLoad) -> Result<HttpRe
         command.args(["--header", "Connection: close"]);
     }
     command.arg(format!("http://{server}/index.html"));
-    // Its last requests may wait for their own timeout.
-    let limit = Duration::from_secs(u64::from(load.seconds) + 15);
+    let limit = Duration::from_secs(load.seconds.into()) + load.patience;
     parse_wrk(&String::from_utf8_lossy(&command.output(limit)?.stdout))
 }
 

@@ -40,7 +40,9 @@
 //! source of the process id of a device's polling thread.
 
 pub mod blast;
+pub mod connect;
 pub mod cpu_meter;
+pub mod dns;
 pub mod error;
 pub mod http;
 pub mod interrupt;
@@ -51,6 +53,7 @@ pub mod placement;
 pub mod probe;
 pub mod process;
 mod registry;
+pub mod rpc;
 pub mod server;
 mod spin;
 mod sys;

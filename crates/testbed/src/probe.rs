@@ -107,8 +107,28 @@ impl Config {
     }
 }
 
-/// The longest time a run can take, ten minutes and a timeout. Histograms have
-/// their memory from the start, so that recording never allocates.
+/// Recorded latencies. The memory is there from the start, so that recording
+/// never allocates.
+#[derive(Debug)]
+pub(crate) struct Latencies(Histogram<u64>);
+
+impl Latencies {
+    pub(crate) fn new() -> Self {
+        Self(Histogram::new_with_bounds(1, LONGEST_NS, 3).expect("three digits are allowed"))
+    }
+
+    pub(crate) fn record(&mut self, span: Duration) {
+        // Beyond the longest run nothing can come.
+        self.0
+            .saturating_record(u64::try_from(span.as_nanos()).unwrap_or(u64::MAX));
+    }
+
+    pub(crate) fn percentiles(&self) -> Percentiles {
+        Percentiles::of(&self.0)
+    }
+}
+
+/// The longest time a run can take, ten minutes and a timeout.
 const LONGEST_NS: u64 = 610_000_000_000;
 
 /// Nonce and number of a probe, eight bytes each.
@@ -187,7 +207,7 @@ pub fn run(config: &Config) -> Result<Report, Error> {
 /// A priority above other real-time users' defaults, below the kernel's own.
 const FIFO_PRIORITY: i32 = 60;
 
-fn become_realtime() -> bool {
+pub(crate) fn become_realtime() -> bool {
     let outcome = sys::set_fifo(FIFO_PRIORITY);
     if let Err(error) = &outcome {
         eprintln!("plimsoll: probing without real-time scheduling: {error}");
@@ -222,15 +242,13 @@ struct State {
     late: u64,
     duplicates: u64,
     send_errors: u64,
-    latency: Histogram<u64>,
-    slip: Histogram<u64>,
+    latency: Latencies,
+    slip: Latencies,
 }
 
 impl State {
     fn new(config: &Config) -> Self {
         let probes = usize::try_from(config.probes()).expect("at most 30 million");
-        let histogram =
-            || Histogram::new_with_bounds(1, LONGEST_NS, 3).expect("three digits are allowed");
         Self {
             interval: Duration::from_secs(1) / config.rate_pps,
             timeout: config.timeout,
@@ -239,8 +257,8 @@ impl State {
             late: 0,
             duplicates: 0,
             send_errors: 0,
-            latency: histogram(),
-            slip: histogram(),
+            latency: Latencies::new(),
+            slip: Latencies::new(),
         }
     }
 
@@ -253,7 +271,7 @@ impl State {
     fn on_sent(&mut self, number: usize, now: Duration) {
         self.sent[number] = true;
         let slip = now.saturating_sub(self.due(number));
-        record(&mut self.slip, slip);
+        self.slip.record(slip);
     }
 
     fn on_answer(&mut self, number: u64, now: Duration) {
@@ -275,7 +293,7 @@ impl State {
         if latency > self.timeout {
             self.late += 1;
         } else {
-            record(&mut self.latency, latency);
+            self.latency.record(latency);
         }
     }
 
@@ -289,16 +307,11 @@ impl State {
             lost: sent - seen,
             duplicates: self.duplicates,
             send_errors: self.send_errors,
-            latency: Percentiles::of(&self.latency),
-            slip: Percentiles::of(&self.slip),
+            latency: self.latency.percentiles(),
+            slip: self.slip.percentiles(),
             realtime,
         }
     }
-}
-
-fn record(histogram: &mut Histogram<u64>, span: Duration) {
-    // Beyond the longest run nothing can come.
-    histogram.saturating_record(u64::try_from(span.as_nanos()).unwrap_or(u64::MAX));
 }
 
 /// A run: the books, the socket, and the clock.

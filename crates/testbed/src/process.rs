@@ -9,7 +9,7 @@
 use std::ffi::OsStr;
 use std::io::{self, Read};
 use std::os::unix::process::CommandExt;
-use std::process::{Child, ChildStdout, ExitStatus, Output, Stdio};
+use std::process::{Child, ChildStderr, ChildStdout, ExitStatus, Output, Stdio};
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
@@ -64,6 +64,12 @@ impl<'a> Command<'a> {
     /// Sets an environment variable.
     pub fn env(&mut self, name: impl AsRef<OsStr>, value: impl AsRef<OsStr>) -> &mut Self {
         self.inner.env(name, value);
+        self
+    }
+
+    /// Sets where standard input comes from.
+    pub fn stdin(&mut self, from: impl Into<Stdio>) -> &mut Self {
+        self.inner.stdin(from);
         self
     }
 
@@ -201,6 +207,11 @@ impl Process {
     /// Its standard output, if that was piped and not taken yet.
     pub fn take_stdout(&mut self) -> Option<ChildStdout> {
         self.child.stdout.take()
+    }
+
+    /// Its standard error, if that was piped and not taken yet.
+    pub fn take_stderr(&mut self) -> Option<ChildStderr> {
+        self.child.stderr.take()
     }
 
     /// How it ended, or `None` while it runs.

@@ -9,6 +9,8 @@ use common::create;
 use plimsoll_testbed::Placement;
 use plimsoll_testbed::http::{HttpLoad, Nginx, run_wrk};
 
+const PATIENCE: Duration = Duration::from_secs(15);
+
 #[test]
 fn wrk_gets_pages_from_nginx() {
     let testbed = create();
@@ -20,6 +22,7 @@ fn wrk_gets_pages_from_nginx() {
             connections: 8,
             seconds: 1,
             keep_alive,
+            patience: PATIENCE,
         };
         let result = run_wrk(testbed.load(), nginx.address(), load).unwrap();
         assert!(result.requests > 100, "{result:?}");
@@ -37,6 +40,7 @@ fn a_server_that_is_not_there_is_an_error_or_counts_errors() {
         connections: 1,
         seconds: 1,
         keep_alive: true,
+        patience: PATIENCE,
     };
     match run_wrk(testbed.load(), address, load) {
         Ok(result) => assert_eq!(result.requests, 0, "{result:?}"),

@@ -6,28 +6,9 @@ use plimsoll_report::{Goal, Machine, Side, goals_table, median};
 use serde::Serialize;
 
 use super::{syn, udp};
-
-/// What stands between the flood and the server.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Protection {
-    /// Nothing but the kernel as it is.
-    Stock,
-    /// `plimsoll guard`.
-    Guard,
-}
-
-impl Protection {
-    /// Both, in the order in which they take turns.
-    pub const ALL: [Self; 2] = [Self::Stock, Self::Guard];
-
-    pub(super) const fn name(self) -> &'static str {
-        match self {
-            Self::Stock => "stock",
-            Self::Guard => "guard",
-        }
-    }
-}
+use crate::figures::{Bystander, HostCpu, Losses, grouped, percents_of};
+use crate::protection::Protection;
+use crate::udp::Run;
 
 /// Everything the demo measured.
 #[derive(Clone, Debug, Serialize)]
@@ -68,49 +49,6 @@ pub struct UdpCase {
     pub bystander: Bystander,
     /// Where the packets of all runs went.
     pub losses: Losses,
-}
-
-/// Parts of the host's CPU time, from 0 to 1.
-#[derive(Clone, Copy, Debug, Default, Serialize)]
-pub struct HostCpu {
-    /// Processes.
-    pub app: f64,
-    /// Network softirqs and polling threads.
-    pub network: f64,
-    /// Nothing to do.
-    pub idle: f64,
-}
-
-/// What a prober of the echo server saw.
-#[derive(Clone, Copy, Debug, Default, Serialize)]
-pub struct Bystander {
-    /// Probes sent in all runs.
-    pub sent: u64,
-    /// Probes without an answer in time.
-    pub lost: u64,
-    /// Median latency in microseconds.
-    pub p50_us: f64,
-    /// 99th percentile of the latency in microseconds.
-    pub p99_us: f64,
-}
-
-/// Where the packets went, flood and probes together.
-#[derive(Clone, Copy, Debug, Default, Serialize)]
-pub struct Losses {
-    /// Handed to the link.
-    pub offered: u64,
-    /// Got by sink and echo.
-    pub delivered: u64,
-    /// Discarded by the guard.
-    pub early_discard: u64,
-    /// Dropped at a full socket.
-    pub socket_queue: u64,
-    /// Dropped at the full receive ring.
-    pub receive_ring: u64,
-    /// Dropped elsewhere, at places that are named when they occur.
-    pub other: u64,
-    /// What nobody counted.
-    pub unaccounted: i64,
 }
 
 /// The SYN flood.
@@ -174,8 +112,7 @@ fn udp_goodput_goals(udp: &udp::Outcome) -> Vec<Goal> {
 }
 
 fn udp_bystander_goals(udp: &udp::Outcome) -> Vec<Goal> {
-    let loss =
-        |run: &udp::Run| 100.0 * run.bystander.lost as f64 / run.bystander.sent.max(1) as f64;
+    let loss = |run: &Run| 100.0 * run.bystander.loss();
     let goal = |multiple: f64| {
         Goal::new(
             format!("udp/bystander/{multiple}"),
@@ -203,7 +140,7 @@ fn udp_light_goals(udp: &udp::Outcome) -> Vec<Goal> {
             Side::AtLeast,
             97.0,
             "%",
-            ratios(&goodput(Protection::Guard), &goodput(Protection::Stock)),
+            percents_of(&goodput(Protection::Guard), &goodput(Protection::Stock)),
         ),
         Goal::new(
             "udp/light/latency",
@@ -229,7 +166,7 @@ fn syn_goals(syn: &syn::Outcome) -> Vec<Goal> {
             Side::AtLeast,
             85.0,
             "%",
-            ratios(
+            percents_of(
                 &requests(Protection::Guard, highest),
                 &requests(Protection::Guard, 0),
             ),
@@ -240,20 +177,12 @@ fn syn_goals(syn: &syn::Outcome) -> Vec<Goal> {
             Side::AtLeast,
             97.0,
             "%",
-            ratios(
+            percents_of(
                 &requests(Protection::Guard, 0),
                 &requests(Protection::Stock, 0),
             ),
         ),
     ]
-}
-
-/// Each value as percentage of the others' median.
-fn ratios(values: &[f64], others: &[f64]) -> Vec<f64> {
-    let base = median(others).filter(|base| *base > 0.0);
-    base.map_or_else(Vec::new, |base| {
-        values.iter().map(|value| value / base * 100.0).collect()
-    })
 }
 
 impl Document {
@@ -344,31 +273,5 @@ impl Document {
             );
         }
         text
-    }
-}
-
-/// A whole number in groups of three digits.
-fn grouped(value: f64) -> String {
-    let digits = format!("{value:.0}");
-    let mut text = String::new();
-    for (index, digit) in digits.chars().enumerate() {
-        if index > 0 && (digits.len() - index).is_multiple_of(3) && text != "-" {
-            text.push(',');
-        }
-        text.push(digit);
-    }
-    text
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn numbers_are_grouped_in_thousands() {
-        assert_eq!(grouped(0.0), "0");
-        assert_eq!(grouped(999.4), "999");
-        assert_eq!(grouped(1_234_567.0), "1,234,567");
-        assert_eq!(grouped(-123_456.0), "-123,456");
     }
 }

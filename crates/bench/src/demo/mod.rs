@@ -15,7 +15,6 @@
 //! Limits: two cores, so prober and HTTP client share the load's CPU, and a
 //! veth link, whose figures compare protections but predict no adapter.
 
-mod cases;
 mod document;
 mod syn;
 mod udp;
@@ -24,12 +23,15 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use plimsoll_report::{Machine, SCHEMA};
-use plimsoll_testbed::{Config as TestbedConfig, Placement, Testbed};
+use plimsoll_testbed::{Config as TestbedConfig, Testbed};
 
-pub use document::{Bystander, Document, HostCpu, Losses, Protection, Syn, SynCase, Udp, UdpCase};
+pub use document::{Document, Syn, SynCase, Udp, UdpCase};
 
 use crate::Error;
-use crate::guard_process::GuardProcess;
+use crate::protection::{Protection, Stage};
+
+/// In the order in which they take turns.
+const PROTECTIONS: [Protection; 2] = [Protection::Stock, Protection::Guard];
 
 /// What the demo does, and how long.
 #[derive(Clone, Debug)]
@@ -78,11 +80,13 @@ impl Plan {
 pub fn run(plan: &Plan, mut progress: impl FnMut(&str)) -> Result<Document, Error> {
     let testbed = Testbed::create(TestbedConfig::default())?;
     let stage = Stage {
-        plan,
         testbed: &testbed,
+        program: &plan.program,
+        holdoff: plan.holdoff,
+        guard_arguments: &plan.guard_arguments,
     };
-    let udp = udp::run(&stage, &mut progress)?;
-    let syn = syn::run(&stage, &mut progress)?;
+    let udp = udp::run(plan, &stage, &mut progress)?;
+    let syn = syn::run(plan, &stage, &mut progress)?;
     let goals = document::goals(&udp, &syn);
     Ok(Document {
         schema: SCHEMA,
@@ -91,29 +95,4 @@ pub fn run(plan: &Plan, mut progress: impl FnMut(&str)) -> Result<Document, Erro
         syn: syn.summary(),
         goals,
     })
-}
-
-/// What all cases share.
-struct Stage<'a> {
-    plan: &'a Plan,
-    testbed: &'a Testbed,
-}
-
-impl Stage<'_> {
-    /// Puts the receive work in its place and starts the protection.
-    fn protect(&self, protection: Protection) -> Result<Option<GuardProcess>, Error> {
-        let placement = Placement::Softirq {
-            holdoff: self.plan.holdoff,
-        };
-        placement.apply(self.testbed)?;
-        match protection {
-            Protection::Stock => Ok(None),
-            Protection::Guard => GuardProcess::start(
-                self.testbed.test(),
-                &self.plan.program,
-                &self.plan.guard_arguments,
-            )
-            .map(Some),
-        }
-    }
 }

@@ -75,5 +75,5 @@ fn table(check: &Check) -> String {
         (true, 0) => "The guard can do all it knows here.".to_owned(),
         (true, _) => "The guard can run here, within the limits above.".to_owned(),
     };
-    text + "\n" + &judgement + "\n"
+    format!("{text}\n{judgement}\n")
 }

@@ -10,8 +10,9 @@
  *
  * Rules: the default is to admit. A UDP socket discards from its high
  * watermark until it has fallen below the low one; a listener discards new
- * SYNs while its accept queue or its SYN queue is at its backlog. Every packet
- * ends in exactly one (kind, outcome) of `totals`.
+ * SYNs while its accept queue is at its backlog, and answers them with cookies
+ * while its SYN queue is. While input is shed, every channel has its share.
+ * Every packet ends in exactly one (kind, outcome) of `totals`.
  *
  * Limits: occupancy is read before the packets of the current batch have
  * landed, so watermarks leave room for a batch. Sockets that the look-up
@@ -29,6 +30,7 @@
 #include "guard.h"
 #include "kernel.h"
 #include "parse.h"
+#include "cookie.h"
 
 #define WATERMARK_WHOLE_SHIFT 10 /* watermarks are in 1/1024 */
 #define NUMA_NODES_MAX 8
@@ -36,6 +38,9 @@
 char LICENSE[] SEC("license") = "Dual MIT/GPL";
 
 struct settings settings = {};
+
+/* The highest slot that ever was taken; 0: none. */
+__u32 last_slot = 0;
 
 /* Since Linux 6.2: reads of a kernel object by its BTF type, fault-safe. */
 extern void *bpf_rdonly_cast(const void *object, __u32 btf_id) __ksym;
@@ -47,12 +52,38 @@ struct {
 	__type(value, struct totals);
 } totals SEC(".maps");
 
+/* CHANNELS_MAX for each CPU: the loader knows how many there are, and reads it mapped. */
 struct {
-	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
 	__uint(max_entries, CHANNELS_MAX);
 	__type(key, __u32);
 	__type(value, struct channel);
 } channels SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, CHANNELS_MAX);
+	__type(key, __u32);
+	__type(value, struct allowance);
+} allowances SEC(".maps");
+
+/* By port: PROTECTED_TCP, PROTECTED_UDP. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 65536);
+	__type(key, __u32);
+	__type(value, __u8);
+} protected_ports SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_LPM_TRIE);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, PROTECTED_PREFIXES_MAX);
+	__type(key, struct prefix);
+	__type(value, __u8);
+} protected_prefixes SEC(".maps");
 
 /* Address of a struct sock → its slot in `channels`. */
 struct {
@@ -92,8 +123,11 @@ struct {
 
 /* What is known of a packet when its verdict falls. */
 struct verdict {
-	struct channel *channel; /* NULL: counted in `totals` only */
+	struct channel *channel; /* of a socket; NULL: counted in `totals` only */
 	__u32 slot; /* of the channel; 0: none */
+	__be16 port; /* destination, of UDP and TCP */
+	bool at_backlog; /* a SYN for which some kernels still have room */
+	bool ends_handshake; /* an ACK that no connection and no request knows */
 	enum channel_kind kind;
 	enum outcome outcome;
 };
@@ -102,7 +136,15 @@ struct verdict {
 struct queue {
 	__u32 occupancy;
 	__u32 capacity;
+	__u32 datagrams;
 };
+
+static __always_inline struct channel *channel_at(__u32 slot)
+{
+	__u32 index = bpf_get_smp_processor_id() * CHANNELS_MAX + slot;
+
+	return bpf_map_lookup_elem(&channels, &index);
+}
 
 static __always_inline void bound_address(const struct sock_common *sk, struct address *address)
 {
@@ -132,6 +174,8 @@ static __always_inline __u32 slot_of(__u64 sk)
 		return *known;
 	if (bpf_map_pop_elem(&free_slots, &slot))
 		return 0;
+	if (slot > last_slot)
+		last_slot = slot;
 	if (!bpf_map_update_elem(&slots, &sk, &slot, BPF_NOEXIST))
 		return slot;
 	/* Another CPU was faster. */
@@ -157,7 +201,7 @@ static __always_inline void find_channel(const struct sock_common *sk, struct ve
 	__u16 port = sk->skc_num;
 
 	verdict->slot = slot_of((__u64)(long)sk);
-	channel = verdict->slot ? bpf_map_lookup_elem(&channels, &verdict->slot) : NULL;
+	channel = verdict->slot ? channel_at(verdict->slot) : NULL;
 	verdict->channel = channel;
 	if (!channel)
 		return;
@@ -167,6 +211,7 @@ static __always_inline void find_channel(const struct sock_common *sk, struct ve
 		return;
 	/* This CPU's first packet of the socket that now lives here. */
 	__builtin_memset(channel, 0, sizeof(*channel));
+	channel->socket = (__u64)(long)sk;
 	bound_address(sk, &channel->local);
 	channel->port = port;
 	channel->kind = verdict->kind;
@@ -194,6 +239,7 @@ static __always_inline struct queue udp_queue(const struct sock *sk, const struc
 		}
 	}
 	queue.occupancy = bytes > 0 ? bytes : 0;
+	queue.datagrams = sk->sk_receive_queue.qlen + udp->reader_queue.qlen;
 	return queue;
 }
 
@@ -203,28 +249,39 @@ static __always_inline __u64 watermark_bytes(const struct queue *queue, __u32 wa
 }
 
 /* The occupancy from which on the socket gets no more packets. */
-static __always_inline __u64 limit_bytes(const struct queue *queue, bool discarding)
+static __always_inline __u64 limit_bytes(const struct queue *queue, __u32 slot, bool discarding)
 {
 	__u64 high = watermark_bytes(queue, settings.high_watermark);
 	__u64 low = watermark_bytes(queue, settings.low_watermark);
 
+	if (settings.delay_targets) {
+		struct allowance *allowance = bpf_map_lookup_elem(&allowances, &slot);
+
+		if (allowance && allowance->limit_bytes && allowance->limit_bytes < high) {
+			low = low * allowance->limit_bytes / (high | 1);
+			high = allowance->limit_bytes;
+		}
+	}
 	if (!discarding)
 		return high;
 	return low + DRAINED_BYTES_MAX < high ? high - DRAINED_BYTES_MAX : low;
 }
 
 /* Feedback from the consumer's queue with hysteresis (Mogul & Ramakrishnan 6.6.1). */
-static __always_inline enum outcome judge_queue(struct channel *channel, const struct queue *queue)
+static __always_inline enum outcome judge_queue(const struct verdict *verdict,
+						const struct queue *queue)
 {
+	struct channel *channel = verdict->channel;
 	bool discard;
 
 	if (!channel)
-		return queue->occupancy >= limit_bytes(queue, false) ? OUTCOME_SOCKET_QUEUE :
-								       OUTCOME_ADMITTED;
-	discard = queue->occupancy >= limit_bytes(queue, channel->discarding);
+		return queue->occupancy >= limit_bytes(queue, 0, false) ? OUTCOME_SOCKET_QUEUE :
+									  OUTCOME_ADMITTED;
+	discard = queue->occupancy >= limit_bytes(queue, verdict->slot, channel->discarding);
 	channel->discarding = discard;
 	channel->occupancy = queue->occupancy;
 	channel->capacity = queue->capacity;
+	channel->queued = queue->datagrams;
 	return discard ? OUTCOME_SOCKET_QUEUE : OUTCOME_ADMITTED;
 }
 
@@ -257,7 +314,7 @@ static __always_inline void judge_udp_queue(const void *socket, struct verdict *
 		bpf_rdonly_cast(socket, bpf_core_type_id_kernel(struct udp_sock));
 	struct queue queue = udp_queue(sk, udp);
 
-	verdict->outcome = judge_queue(verdict->channel, &queue);
+	verdict->outcome = judge_queue(verdict, &queue);
 }
 
 static __always_inline struct known_socket *known_socket_entry(const struct packet *packet,
@@ -288,7 +345,7 @@ static __always_inline bool judge_known_socket(const struct packet *packet, __be
 		return false;
 	known->packets_left--;
 	verdict->slot = known->slot;
-	verdict->channel = bpf_map_lookup_elem(&channels, &verdict->slot);
+	verdict->channel = channel_at(verdict->slot);
 	if (known->full) {
 		verdict->outcome = OUTCOME_SOCKET_QUEUE;
 		return true;
@@ -324,8 +381,8 @@ static __always_inline void remember_socket(const struct packet *packet, __be16 
 	known->full = verdict->outcome != OUTCOME_ADMITTED;
 }
 
-static __always_inline void judge_udp_socket(struct packet *packet, const struct udphdr *udp,
-					     struct verdict *verdict)
+static __always_inline void judge_udp_socket(struct xdp_md *ctx, const struct packet *packet,
+					     const struct udphdr *udp, struct verdict *verdict)
 {
 	struct bpf_sock_tuple tuple;
 	struct bpf_sock *found;
@@ -334,10 +391,11 @@ static __always_inline void judge_udp_socket(struct packet *packet, const struct
 	__u32 size;
 
 	verdict->kind = KIND_UDP_SOCKET;
+	verdict->port = port;
 	if (judge_known_socket(packet, port, verdict))
 		return;
 	size = socket_tuple(packet, udp->source, port, &tuple);
-	found = bpf_sk_lookup_udp(packet->ctx, &tuple, size, BPF_F_CURRENT_NETNS, 0);
+	found = bpf_sk_lookup_udp(ctx, &tuple, size, BPF_F_CURRENT_NETNS, 0);
 	if (!found) {
 		verdict->kind = KIND_CLOSED_PORT;
 		return;
@@ -349,13 +407,13 @@ static __always_inline void judge_udp_socket(struct packet *packet, const struct
 	bpf_sk_release(found);
 }
 
-static __always_inline void judge_udp(struct packet *packet, enum destination destination,
-				      struct verdict *verdict)
+static __always_inline void judge_udp(struct xdp_md *ctx, const struct packet *packet,
+				      enum destination destination, struct verdict *verdict)
 {
-	struct udphdr *udp = packet->cursor;
+	struct udphdr *udp = header_at(ctx, packet->transport_offset, sizeof(*udp));
 	__u32 length;
 
-	if (packet->left < sizeof(*udp) || (void *)(udp + 1) > packet->data_end) {
+	if (packet->left < sizeof(*udp) || !udp) {
 		verdict->kind = packet->fragment_part == WHOLE ? KIND_MALFORMED : KIND_FRAGMENT;
 		return;
 	}
@@ -368,7 +426,7 @@ static __always_inline void judge_udp(struct packet *packet, enum destination de
 	if (destination != DESTINATION_LOCAL)
 		verdict->kind = KIND_MULTICAST;
 	else
-		judge_udp_socket(packet, udp, verdict);
+		judge_udp_socket(ctx, packet, udp, verdict);
 }
 
 /* A new connection request: refused while a queue it needs is at its backlog. */
@@ -381,28 +439,36 @@ static __always_inline void judge_syn(const void *listener, struct verdict *verd
 	__u32 accept_queue = sk->sk_ack_backlog;
 	__u32 syn_queue = connection->icsk_accept_queue.qlen.counter;
 
-	/* The kernel's own conditions: sk_acceptq_is_full, reqsk_queue_is_full. */
+	/*
+	 * The kernel's own conditions: sk_acceptq_is_full, reqsk_queue_is_full.
+	 * The latter begins at the backlog or one above, as the release has it.
+	 */
+	verdict->at_backlog = syn_queue == backlog;
 	if (accept_queue > backlog)
 		verdict->outcome = OUTCOME_ACCEPT_QUEUE;
 	else if (syn_queue >= backlog)
 		verdict->outcome = OUTCOME_SYN_QUEUE;
 	if (verdict->channel) {
-		verdict->channel->discarding = verdict->outcome != OUTCOME_ADMITTED;
+		verdict->channel->discarding =
+			verdict->outcome == OUTCOME_ADMITTED  ? DISCARDING_NOTHING :
+			verdict->outcome == OUTCOME_SYN_QUEUE ? DISCARDING_SYNS :
+								DISCARDING_FULL;
 		verdict->channel->occupancy =
 			accept_queue > syn_queue ? accept_queue : syn_queue;
 		verdict->channel->capacity = backlog;
 	}
 }
 
-static __always_inline void judge_tcp_socket(struct packet *packet, const struct tcphdr *tcp,
-					     struct verdict *verdict)
+static __always_inline void judge_tcp_socket(struct xdp_md *ctx, const struct packet *packet,
+					     const struct tcphdr *tcp, struct verdict *verdict)
 {
 	struct bpf_sock_tuple tuple;
 	struct bpf_sock *found;
 	const struct sock_common *sk;
 	__u32 size = socket_tuple(packet, tcp->source, tcp->dest, &tuple);
 
-	found = bpf_skc_lookup_tcp(packet->ctx, &tuple, size, BPF_F_CURRENT_NETNS, 0);
+	verdict->port = tcp->dest;
+	found = bpf_skc_lookup_tcp(ctx, &tuple, size, BPF_F_CURRENT_NETNS, 0);
 	if (!found) {
 		verdict->kind = KIND_CLOSED_PORT;
 		return;
@@ -416,51 +482,54 @@ static __always_inline void judge_tcp_socket(struct packet *packet, const struct
 		find_channel(sk, verdict);
 		if (tcp->syn && !tcp->ack && !tcp->rst && !tcp->fin)
 			judge_syn(found, verdict);
+		else if (tcp->ack && !tcp->syn && !tcp->rst)
+			verdict->ends_handshake = true;
 	}
 	bpf_sk_release(found);
 }
 
-static __always_inline void judge_tcp(struct packet *packet, enum destination destination,
-				      struct verdict *verdict)
+static __always_inline void judge_tcp(struct xdp_md *ctx, const struct packet *packet,
+				      enum destination destination, struct verdict *verdict)
 {
-	struct tcphdr *tcp = packet->cursor;
+	struct tcphdr *tcp = header_at(ctx, packet->transport_offset, sizeof(*tcp));
 
-	if (packet->left < sizeof(*tcp) || (void *)(tcp + 1) > packet->data_end ||
-	    tcp->doff < 5 || tcp->doff * 4 > packet->left) {
+	if (packet->left < sizeof(*tcp) || !tcp || tcp->doff < 5 ||
+	    tcp->doff * 4 > packet->left) {
 		verdict->kind = KIND_MALFORMED;
 		return;
 	}
 	if (destination != DESTINATION_LOCAL)
 		verdict->kind = KIND_OTHER;
 	else
-		judge_tcp_socket(packet, tcp, verdict);
+		judge_tcp_socket(ctx, packet, tcp, verdict);
 }
 
-static __always_inline enum channel_kind icmp_kind(struct packet *packet)
+static __always_inline enum channel_kind icmp_kind(struct xdp_md *ctx,
+						    const struct packet *packet)
 {
-	__u8 *type = packet->cursor;
+	__u8 *type = header_at(ctx, packet->transport_offset, ICMPV6_BYTES);
 	__u32 header = packet->ipv6 ? ICMPV6_BYTES : ICMP_BYTES;
 
-	if (packet->left < header || (void *)(type + ICMPV6_BYTES) > packet->data_end)
+	if (packet->left < header || !type)
 		return KIND_MALFORMED;
 	if (packet->ipv6 && *type >= NEIGHBOUR_TYPE_FIRST && *type <= NEIGHBOUR_TYPE_LAST)
 		return KIND_NEIGHBOUR;
 	return KIND_ICMP;
 }
 
-static __always_inline void judge_transport(struct packet *packet, enum destination destination,
-					    struct verdict *verdict)
+static __always_inline void judge_transport(struct xdp_md *ctx, const struct packet *packet,
+					    enum destination destination, struct verdict *verdict)
 {
 	__u8 icmp = packet->ipv6 ? IPPROTO_ICMPV6 : IPPROTO_ICMP;
 
 	if (packet->protocol == IPPROTO_UDP)
-		judge_udp(packet, destination, verdict);
+		judge_udp(ctx, packet, destination, verdict);
 	else if (packet->fragment_part != WHOLE)
 		verdict->kind = KIND_FRAGMENT;
 	else if (packet->protocol == IPPROTO_TCP)
-		judge_tcp(packet, destination, verdict);
+		judge_tcp(ctx, packet, destination, verdict);
 	else if (packet->protocol == icmp)
-		verdict->kind = icmp_kind(packet);
+		verdict->kind = icmp_kind(ctx, packet);
 	else
 		verdict->kind = KIND_OTHER;
 }
@@ -507,13 +576,15 @@ static __always_inline void judge_later_fragment(const struct packet *packet,
 		return;
 	verdict->kind = first->kind;
 	verdict->outcome = first->outcome;
-	channel = first->slot ? bpf_map_lookup_elem(&channels, &first->slot) : NULL;
-	if (channel && channel->kind == first->kind && channel->port == first->port)
+	channel = first->slot ? channel_at(first->slot) : NULL;
+	if (channel && channel->kind == first->kind && channel->port == first->port) {
 		verdict->channel = channel;
+		verdict->slot = first->slot;
+	}
 }
 
-static __always_inline void judge_ip(struct packet *packet, enum destination destination,
-				     struct verdict *verdict)
+static __always_inline void judge_ip(struct xdp_md *ctx, struct packet *packet,
+				     enum destination destination, struct verdict *verdict)
 {
 	if (destination == DESTINATION_FORWARD) {
 		verdict->kind = KIND_FORWARD;
@@ -524,7 +595,7 @@ static __always_inline void judge_ip(struct packet *packet, enum destination des
 			verdict->kind = KIND_OTHER; /* a jumbogram (RFC 2675) */
 			return;
 		}
-		switch (parse_ipv6_extensions(packet)) {
+		switch (parse_ipv6_extensions(ctx, packet)) {
 		case EXTENSIONS_MALFORMED:
 			verdict->kind = KIND_MALFORMED;
 			return;
@@ -539,7 +610,7 @@ static __always_inline void judge_ip(struct packet *packet, enum destination des
 		judge_later_fragment(packet, verdict);
 		return;
 	}
-	judge_transport(packet, destination, verdict);
+	judge_transport(ctx, packet, destination, verdict);
 	if (packet->fragment_part == FIRST_FRAGMENT)
 		remember_first_fragment(packet, verdict);
 }
@@ -562,33 +633,97 @@ static __always_inline enum destination destination_class(const struct packet *p
 	return class ? *class : DESTINATION_FORWARD;
 }
 
-static __always_inline void judge(struct xdp_md *ctx, struct verdict *verdict)
+/*
+ * A listener past its SYN queue: its SYNs are answered with cookies, and the
+ * ends of handshakes must carry one. Without it the stack could only refuse.
+ */
+static __always_inline void judge_handshake(struct xdp_md *ctx, const struct packet *packet,
+					    struct verdict *verdict)
 {
-	struct packet packet = { .ctx = ctx };
-	bool well_formed;
+	if (verdict->outcome == OUTCOME_SYN_QUEUE) {
+		if (answer_with_cookie(ctx, packet->network_offset,
+				       packet->transport_offset, packet->ipv6, settings.observing))
+			verdict->outcome = OUTCOME_SYN_COOKIE;
+		else if (verdict->at_backlog)
+			verdict->outcome = OUTCOME_ADMITTED;
+	} else if (verdict->ends_handshake && verdict->channel &&
+		   verdict->channel->discarding == DISCARDING_SYNS) {
+		if (!has_cookie(ctx, packet->network_offset, packet->transport_offset,
+				packet->ipv6))
+			verdict->outcome = OUTCOME_NO_COOKIE;
+	}
+}
 
-	switch (parse_ethernet(&packet)) {
-	case MALFORMED:
+static __always_inline bool is_protected(const struct packet *packet,
+					 const struct verdict *verdict,
+					 const struct allowance *allowance)
+{
+	__u32 port = bpf_ntohs(verdict->port);
+	__u8 protocol = packet->protocol == IPPROTO_TCP ? PROTECTED_TCP : PROTECTED_UDP;
+	__u8 *protocols;
+
+	if (verdict->kind == KIND_NEIGHBOUR || allowance->protected ||
+	    (verdict->kind == KIND_TCP_CONNECTION && settings.protect_connections))
+		return true;
+	protocols = port ? bpf_map_lookup_elem(&protected_ports, &port) : NULL;
+	if (protocols && *protocols & protocol)
+		return true;
+	if (settings.protect_prefixes) {
+		struct prefix source = { .bits = 128, .address = packet->source };
+
+		return bpf_map_lookup_elem(&protected_prefixes, &source);
+	}
+	return false;
+}
+
+/*
+ * Proportional shares when input must be shed (Mogul & Ramakrishnan, section
+ * 7; Druschel & Banga's accounting): each channel gets what the loader found
+ * fair, per tick; all protected traffic is one channel with a guarantee.
+ */
+static __always_inline void judge_share(const struct packet *packet, struct verdict *verdict)
+{
+	__u32 slot = verdict->slot ? verdict->slot : SLOT_OF_KIND(verdict->kind);
+	__u64 tick = bpf_ktime_get_ns() >> SHARE_TICK_SHIFT;
+	struct allowance *allowance = bpf_map_lookup_elem(&allowances, &slot);
+	struct channel *channel;
+	__u32 packets;
+
+	if (allowance && is_protected(packet, verdict, allowance)) {
+		slot = SLOT_PROTECTED;
+		allowance = bpf_map_lookup_elem(&allowances, &slot);
+	}
+	channel = channel_at(slot);
+	if (!allowance || !channel)
+		return;
+	channel->demand++;
+	if (channel->share_tick != tick) {
+		channel->share_tick = tick;
+		channel->share_packets = 0;
+	}
+	packets = allowance->share_packets ? allowance->share_packets : settings.share_packets;
+	if (channel->share_packets >= packets)
+		verdict->outcome = OUTCOME_SHARE;
+	else
+		channel->share_packets++;
+}
+
+static __always_inline void judge_frame(struct xdp_md *ctx, struct packet *packet,
+					struct verdict *verdict)
+{
+	switch (parse_frame(ctx, packet)) {
+	case FRAME_MALFORMED:
 		verdict->kind = KIND_MALFORMED;
-		return;
-	case ETH_P_ARP:
-		verdict->kind = packet.cursor + ARP_BYTES > packet.data_end ? KIND_MALFORMED :
-									    KIND_NEIGHBOUR;
-		return;
-	case ETH_P_IP:
-		well_formed = parse_ipv4(&packet);
 		break;
-	case ETH_P_IPV6:
-		well_formed = parse_ipv6(&packet);
+	case FRAME_NEIGHBOUR:
+		verdict->kind = KIND_NEIGHBOUR;
+		break;
+	case FRAME_IP:
+		judge_ip(ctx, packet, destination_class(packet), verdict);
 		break;
 	default:
 		verdict->kind = KIND_OTHER;
-		return;
 	}
-	if (well_formed)
-		judge_ip(&packet, destination_class(&packet), verdict);
-	else
-		verdict->kind = KIND_MALFORMED;
 }
 
 static __always_inline void count(const struct verdict *verdict)
@@ -607,12 +742,24 @@ static __always_inline void count(const struct verdict *verdict)
 		verdict->channel->packets[outcome]++;
 }
 
+static __always_inline int action(enum outcome outcome)
+{
+	if (outcome == OUTCOME_ADMITTED || settings.observing)
+		return XDP_PASS;
+	return outcome == OUTCOME_SYN_COOKIE ? XDP_TX : XDP_DROP;
+}
+
 SEC("xdp.frags")
 int plimsoll_guard(struct xdp_md *ctx)
 {
+	struct packet packet = {};
 	struct verdict verdict = { .kind = KIND_OTHER, .outcome = OUTCOME_ADMITTED };
 
-	judge(ctx, &verdict);
+	judge_frame(ctx, &packet, &verdict);
+	if (settings.cookies && verdict.kind == KIND_TCP_LISTENER)
+		judge_handshake(ctx, &packet, &verdict);
+	if (settings.shedding && verdict.outcome == OUTCOME_ADMITTED)
+		judge_share(&packet, &verdict);
 	count(&verdict);
-	return verdict.outcome == OUTCOME_ADMITTED ? XDP_PASS : XDP_DROP;
+	return action(verdict.outcome);
 }

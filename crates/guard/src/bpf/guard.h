@@ -26,9 +26,12 @@ enum channel_kind {
 /* What became of a packet; every packet has exactly one outcome. */
 enum outcome {
 	OUTCOME_ADMITTED,
+	OUTCOME_SYN_COOKIE, /* a SYN past the listener's backlog, answered from here */
 	OUTCOME_SOCKET_QUEUE, /* discarded early: the socket's queue is full */
 	OUTCOME_ACCEPT_QUEUE, /* SYN discarded early: the accept queue is full */
-	OUTCOME_SYN_QUEUE, /* SYN discarded early: the SYN queue is full */
+	OUTCOME_SYN_QUEUE, /* SYN discarded early: the SYN queue is full, no cookie possible */
+	OUTCOME_NO_COOKIE, /* ACK discarded early: the SYN queue is full and it has no cookie */
+	OUTCOME_SHARE, /* discarded early: beyond its share while input is shed */
 	OUTCOME_COUNT,
 };
 
@@ -40,8 +43,22 @@ enum destination {
 	DESTINATION_MULTICAST, /* recognised by its prefix, never in the map */
 };
 
-/* Sockets counted one by one; slot 0 stands for none. */
+/*
+ * Slots of channels. 0 stands for none, then comes one for each kind (what has
+ * no socket of its own here), one for all protected traffic, and the sockets.
+ */
 #define CHANNELS_MAX 16384
+#define SLOT_OF_KIND(kind) ((kind) + 1)
+#define SLOT_PROTECTED (KIND_COUNT + 1)
+#define SLOT_SOCKETS (KIND_COUNT + 2)
+
+/* Shares are counted in ticks of 2^22 ns, about 4.2 ms. */
+#define SHARE_TICK_SHIFT 22
+
+/* Bits of a port in `protected_ports`. */
+#define PROTECTED_TCP 1
+#define PROTECTED_UDP 2
+#define PROTECTED_PREFIXES_MAX 1024
 #define LOCAL_ADDRESSES_MAX 4096
 #define FREQUENT_ADDRESSES 4
 #define FRAGMENTS_MAX 4096
@@ -69,22 +86,42 @@ struct totals {
 	__u64 packets[KIND_COUNT][OUTCOME_COUNT];
 };
 
+/* Why a channel took no more packets when last looked at. */
+enum discarding {
+	DISCARDING_NOTHING,
+	DISCARDING_FULL, /* over the high watermark and not yet below the low one */
+	DISCARDING_SYNS, /* a listener past its SYN queue: new ones need cookies */
+};
+
 /*
- * One UDP socket or TCP listener as one CPU sees it. Its slot in the array
- * `channels` is found by the address of the kernel's struct sock in `slots`.
- * A socket that closes and whose memory another one takes is told apart by
- * (kind, port, local), and its counters start anew; what they held remains in
- * `totals`.
+ * One channel as one CPU sees it: slot `s` of CPU `c` is element
+ * `c * CHANNELS_MAX + s` of the array `channels`. A socket's slot is found by
+ * the address of the kernel's struct sock in `slots`. A socket that closes and
+ * whose memory another one takes is told apart by (kind, port, local), and its
+ * counters start anew; what they held remains in `totals`.
  */
 struct channel {
-	__u64 packets[OUTCOME_COUNT];
+	__u64 packets[OUTCOME_COUNT]; /* of sockets only; kinds have `totals` */
+	__u64 socket; /* address of the struct sock; 0: not a socket */
+	__u64 demand; /* packets that asked for a share */
+	__u64 share_tick; /* of `share_packets` */
 	struct address local; /* bound address; unspecified: any */
-	__u16 port; /* host byte order; 0: this CPU has not seen it */
-	__u8 kind; /* enum channel_kind */
-	__u8 discarding; /* over the high watermark and not yet below the low one */
+	__u32 share_packets; /* admitted in this tick */
 	__u32 epoch; /* settings.epoch at the last packet */
 	__u32 occupancy; /* bytes or connections when last looked at */
 	__u32 capacity; /* the same unit */
+	__u32 queued; /* datagrams when last looked at; 0 for listeners */
+	__u16 port; /* host byte order; 0: this CPU has not seen it */
+	__u8 kind; /* enum channel_kind */
+	__u8 discarding; /* enum discarding */
+} __attribute__((aligned(64)));
+
+/* What the loader allows a channel, by slot; the same on every CPU. */
+struct allowance {
+	__u32 share_packets; /* per tick and CPU while input is shed; 0: settings.share_packets */
+	__u32 limit_bytes; /* delay target: discard from this occupancy on; 0: none */
+	__u32 protected; /* its packets go by the share of protected traffic */
+	__u32 reserved;
 };
 
 /* Set by the loader, may change while the program runs. */
@@ -98,8 +135,21 @@ struct settings {
 	__u32 low_watermark;
 	__u32 epoch; /* seconds; tells idle channels, expires fragments */
 	__u32 numa_nodes; /* of the host, at least 1 */
+	__u32 share_packets; /* of a channel without an allowance of its own */
+	__u8 shedding; /* input is shed by shares */
+	__u8 observing; /* count what would be done, and do nothing */
+	__u8 cookies; /* answer SYNs past a backlog with cookies */
+	__u8 protect_connections; /* established TCP connections are protected */
+	__u8 protect_prefixes; /* there are prefixes in `protected_prefixes` */
+	__u8 delay_targets; /* some channel has limit_bytes */
 	/* Unicast addresses most packets are for, tried before the map. */
 	struct address frequent[FREQUENT_ADDRESSES];
+};
+
+/* Key of `protected_prefixes`: IPv4 as ::ffff:a.b.c.d/96+n. */
+struct prefix {
+	__u32 bits;
+	struct address address;
 };
 
 /* A datagram whose first fragment was seen (RFC 791, RFC 8200). */

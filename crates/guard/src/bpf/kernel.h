@@ -31,8 +31,13 @@ struct sock_common {
 	struct in6_addr___core skc_v6_rcv_saddr;
 };
 
+struct sk_buff_head {
+	__u32 qlen;
+};
+
 struct sock {
 	struct sock_common __sk_common;
+	struct sk_buff_head sk_receive_queue;
 	struct {
 		atomic_t rmem_alloc;
 	} sk_backlog;
@@ -56,6 +61,7 @@ struct udp_prod_queue {
 
 struct udp_sock {
 	struct udp_prod_queue *udp_prod_queue; /* one per NUMA node */
+	struct sk_buff_head reader_queue;
 	int forward_deficit;
 };
 

@@ -4,6 +4,10 @@
  * about a frame is in struct packet; nothing is read beyond what the frame and
  * its own length fields both allow. The rules are those of plimsoll-core's
  * `demux`, and a test runs one corpus through both.
+ *
+ * The walk over extension headers is a global function, which the verifier
+ * checks once: otherwise it would combine every way through it with all that
+ * follows. The rest is inlined, since a call and its memory cost 10 ns.
  */
 #ifndef PLIMSOLL_PARSE_H
 #define PLIMSOLL_PARSE_H
@@ -52,51 +56,75 @@ enum fragment_part {
 };
 
 struct packet {
-	struct xdp_md *ctx;
-	void *cursor; /* next byte to parse */
-	void *data_end; /* end of the frame's linear part */
-	__u32 left; /* bytes from cursor to the end of the IP packet */
 	struct address source;
 	struct address destination;
+	__u32 network_offset; /* of the IP header in the frame */
+	__u32 transport_offset; /* of what follows it; valid as far as parsed */
+	__u32 left; /* bytes from there to the end of the IP packet */
 	__u32 fragment_id;
 	__u8 fragment_part; /* enum fragment_part */
-	__u8 protocol; /* of the transport header at the cursor */
+	__u8 protocol; /* of the transport header */
 	__u8 ipv6;
+	__u8 reserved;
 };
 
-static __always_inline __u32 frame_bytes(struct packet *packet, void *from)
-{
-	/* data_end bounds only the first buffer of a multi-buffer frame. */
-	void *data = (void *)(long)packet->ctx->data;
+/* What a frame carries. */
+enum frame {
+	FRAME_MALFORMED,
+	FRAME_NEIGHBOUR, /* ARP */
+	FRAME_OTHER,
+	FRAME_IP,
+};
 
-	return bpf_xdp_get_buff_len(packet->ctx) - (__u32)(from - data);
+/* Beyond what eight extension headers may take. */
+#define HEADERS_BYTES_MAX 0x7fff
+
+/* A header in the frame's linear part; NULL if it is not all there. */
+static __always_inline void *header_at(struct xdp_md *ctx, __u32 offset, __u32 bytes)
+{
+	void *data = (void *)(long)ctx->data, *data_end = (void *)(long)ctx->data_end;
+	void *header;
+
+	if (offset > HEADERS_BYTES_MAX)
+		return NULL;
+	header = data + offset;
+	return header + bytes > data_end ? NULL : header;
+}
+
+/* Whether the frame has `bytes` from `offset` on, further buffers included. */
+static __always_inline bool reaches(struct xdp_md *ctx, __u32 offset, __u32 bytes)
+{
+	/* Without a call for nearly every frame. */
+	return offset + bytes <= ctx->data_end - ctx->data ||
+	       offset + bytes <= bpf_xdp_get_buff_len(ctx);
 }
 
 /*
  * Ethernet and up to two VLAN tags. Returns the ethertype in host byte order,
- * MALFORMED for a truncated one; the cursor is at the network header.
+ * MALFORMED for a truncated one.
  */
-static __always_inline __s32 parse_ethernet(struct packet *packet)
+static __always_inline __s32 parse_ethernet(struct xdp_md *ctx, __u32 *network_offset)
 {
-	struct ethhdr *ethernet = (void *)(long)packet->ctx->data;
+	struct ethhdr *ethernet = header_at(ctx, 0, sizeof(*ethernet));
+	__u32 offset = sizeof(*ethernet);
 	__u16 ethertype;
 
-	packet->data_end = (void *)(long)packet->ctx->data_end;
-	if ((void *)(ethernet + 1) > packet->data_end)
+	if (!ethernet)
 		return MALFORMED;
-	packet->cursor = ethernet + 1;
 	ethertype = bpf_ntohs(ethernet->h_proto);
 #pragma unroll
 	for (int i = 0; i < VLAN_TAGS_MAX; i++) {
-		struct vlan_tag *tag = packet->cursor;
+		struct vlan_tag *tag;
 
 		if (ethertype != ETH_P_8021Q_TAG && ethertype != ETH_P_8021AD_TAG)
 			break;
-		if ((void *)(tag + 1) > packet->data_end)
+		tag = header_at(ctx, offset, sizeof(*tag));
+		if (!tag)
 			return MALFORMED;
-		packet->cursor = tag + 1;
+		offset += sizeof(*tag);
 		ethertype = bpf_ntohs(tag->encapsulated_protocol);
 	}
+	*network_offset = offset;
 	return ethertype;
 }
 
@@ -109,20 +137,18 @@ static __always_inline void map_ipv4(struct address *address, __be32 ipv4)
 }
 
 /* The IPv4 header up to its options; false: malformed. */
-static __always_inline bool parse_ipv4(struct packet *packet)
+static __always_inline bool parse_ipv4(struct xdp_md *ctx, struct packet *packet)
 {
-	struct iphdr *ip = packet->cursor;
-	__u32 available, header, total;
+	struct iphdr *ip = header_at(ctx, packet->network_offset, sizeof(*ip));
+	__u32 header, total;
 	__u16 offset;
 
-	if ((void *)(ip + 1) > packet->data_end || ip->version != 4)
+	if (!ip || ip->version != 4)
 		return false;
-	available = packet->data_end - packet->cursor;
 	header = ip->ihl * 4;
 	total = bpf_ntohs(ip->tot_len);
-	if (header < sizeof(*ip) || total < header)
-		return false;
-	if (total > available && total > frame_bytes(packet, packet->cursor))
+	if (header < sizeof(*ip) || total < header ||
+	    !reaches(ctx, packet->network_offset, total))
 		return false;
 	map_ipv4(&packet->source, ip->saddr);
 	map_ipv4(&packet->destination, ip->daddr);
@@ -134,90 +160,116 @@ static __always_inline bool parse_ipv4(struct packet *packet)
 		packet->fragment_part = LATER_FRAGMENT;
 	else if (offset & IPV4_MORE_FRAGMENTS)
 		packet->fragment_part = FIRST_FRAGMENT;
-	packet->cursor += header;
+	packet->transport_offset = packet->network_offset + header;
 	return true;
 }
 
 /* The fixed IPv6 header; false: malformed. */
-static __always_inline bool parse_ipv6(struct packet *packet)
+static __always_inline bool parse_ipv6(struct xdp_md *ctx, struct packet *packet)
 {
-	struct ipv6hdr *ip = packet->cursor;
-	__u32 available;
+	struct ipv6hdr *ip = header_at(ctx, packet->network_offset, sizeof(*ip));
 
-	if ((void *)(ip + 1) > packet->data_end || ip->version != 6)
+	if (!ip || ip->version != 6)
 		return false;
-	available = packet->data_end - (void *)(ip + 1);
+	packet->transport_offset = packet->network_offset + sizeof(*ip);
 	packet->left = bpf_ntohs(ip->payload_len);
-	if (packet->left > available && packet->left > frame_bytes(packet, ip + 1))
+	if (!reaches(ctx, packet->transport_offset, packet->left))
 		return false;
 	__builtin_memcpy(&packet->source, &ip->saddr, sizeof(packet->source));
 	__builtin_memcpy(&packet->destination, &ip->daddr, sizeof(packet->destination));
 	packet->protocol = ip->nexthdr;
 	packet->ipv6 = 1;
-	packet->cursor = ip + 1;
 	return true;
 }
 
+/* Link and network header. */
+static __always_inline enum frame parse_frame(struct xdp_md *ctx, struct packet *packet)
+{
+	__u32 network_offset = 0;
+	__s32 ethertype = parse_ethernet(ctx, &network_offset);
+
+	if (ethertype == MALFORMED)
+		return FRAME_MALFORMED;
+	packet->network_offset = network_offset;
+	if (ethertype == ETH_P_ARP)
+		return header_at(ctx, network_offset, ARP_BYTES) ? FRAME_NEIGHBOUR :
+								   FRAME_MALFORMED;
+	if (ethertype == ETH_P_IP)
+		return parse_ipv4(ctx, packet) ? FRAME_IP : FRAME_MALFORMED;
+	if (ethertype == ETH_P_IPV6)
+		return parse_ipv6(ctx, packet) ? FRAME_IP : FRAME_MALFORMED;
+	return FRAME_OTHER;
+}
+
 enum extension_result {
-	EXTENSIONS_DONE, /* the cursor is at the transport header */
+	EXTENSIONS_DONE, /* the transport header follows */
 	EXTENSIONS_MALFORMED,
 	EXTENSIONS_OTHER, /* encrypted, none, too many, or fragmented twice */
 };
 
+static __always_inline bool is_extension(__u8 protocol)
+{
+	return protocol == IPPROTO_HOPOPTS || protocol == IPPROTO_ROUTING ||
+	       protocol == IPPROTO_DSTOPTS || protocol == IPPROTO_AH ||
+	       protocol == IPPROTO_FRAGMENT;
+}
+
+static __always_inline __u32 extension_bytes(__u8 protocol, const __u8 *header)
+{
+	if (protocol == IPPROTO_FRAGMENT)
+		return sizeof(struct fragment_header);
+	return protocol == IPPROTO_AH ? (header[1] + 2) * 4 : (header[1] + 1) * 8;
+}
+
+static __always_inline void note_fragment(struct packet *packet, const void *header)
+{
+	const struct fragment_header *fragment = header;
+	__u16 offset = bpf_ntohs(fragment->offset_and_flags);
+
+	packet->fragment_id = bpf_ntohl(fragment->identification);
+	if (offset & IPV6_FRAGMENT_OFFSET)
+		packet->fragment_part = LATER_FRAGMENT;
+	else if (offset & IPV6_MORE_FRAGMENTS)
+		packet->fragment_part = FIRST_FRAGMENT;
+}
+
 /*
- * Walks IPv6 extension headers. A fragment's later part has no further headers
- * to walk, so parsing ends there with `protocol` as the fragment header says.
+ * Walks IPv6 extension headers; returns enum extension_result. A fragment's
+ * later part has no further headers to walk, so parsing ends there with
+ * `protocol` as the fragment header says.
  */
-static __always_inline enum extension_result parse_ipv6_extensions(struct packet *packet)
+__noinline int parse_ipv6_extensions(struct xdp_md *ctx, struct packet *packet)
 {
 	bool fragmented = false;
 
-#pragma unroll
+	if (!packet)
+		return EXTENSIONS_MALFORMED;
 	for (int i = 0; i <= IPV6_HEADERS_MAX; i++) {
-		__u8 *header = packet->cursor;
+		__u8 *header, protocol = packet->protocol;
 		__u32 bytes;
 
-		switch (packet->protocol) {
-		case IPPROTO_HOPOPTS:
-		case IPPROTO_ROUTING:
-		case IPPROTO_DSTOPTS:
-		case IPPROTO_AH:
-		case IPPROTO_FRAGMENT:
-			break;
-		case IPPROTO_NONE:
-		case IPPROTO_ESP:
+		if (protocol == IPPROTO_NONE || protocol == IPPROTO_ESP)
 			return EXTENSIONS_OTHER;
-		default:
+		if (!is_extension(protocol))
 			return EXTENSIONS_DONE;
-		}
 		if (i == IPV6_HEADERS_MAX)
 			return EXTENSIONS_OTHER;
-		if ((void *)(header + 8) > packet->data_end)
+		header = header_at(ctx, packet->transport_offset, sizeof(struct fragment_header));
+		if (!header)
 			return EXTENSIONS_MALFORMED;
-		bytes = 8;
-		if (packet->protocol == IPPROTO_AH)
-			bytes = (header[1] + 2) * 4;
-		else if (packet->protocol != IPPROTO_FRAGMENT)
-			bytes = (header[1] + 1) * 8;
+		bytes = extension_bytes(protocol, header);
 		if (bytes > packet->left ||
-		    (packet->protocol == IPPROTO_AH && bytes < AUTHENTICATION_BYTES_MIN))
+		    (protocol == IPPROTO_AH && bytes < AUTHENTICATION_BYTES_MIN))
 			return EXTENSIONS_MALFORMED;
-		if (packet->protocol == IPPROTO_FRAGMENT) {
-			struct fragment_header *fragment = packet->cursor;
-			__u16 offset = bpf_ntohs(fragment->offset_and_flags);
-
+		if (protocol == IPPROTO_FRAGMENT) {
 			if (fragmented)
 				return EXTENSIONS_OTHER;
 			fragmented = true;
-			packet->fragment_id = bpf_ntohl(fragment->identification);
-			if (offset & IPV6_FRAGMENT_OFFSET)
-				packet->fragment_part = LATER_FRAGMENT;
-			else if (offset & IPV6_MORE_FRAGMENTS)
-				packet->fragment_part = FIRST_FRAGMENT;
+			note_fragment(packet, header);
 		}
 		packet->protocol = header[0];
 		packet->left -= bytes;
-		packet->cursor += bytes;
+		packet->transport_offset += bytes;
 		if (packet->fragment_part == LATER_FRAGMENT)
 			return EXTENSIONS_DONE;
 	}

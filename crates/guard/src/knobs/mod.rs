@@ -31,6 +31,7 @@ use napi::{Change, Netdev};
 use record::{Record, RecordFile, Setting};
 pub use scheduling::Priority;
 use scheduling::Scheduling;
+pub(crate) use scheduling::{Class, set_class, thread_time};
 
 use crate::error::Error;
 
@@ -463,9 +464,15 @@ pub fn restore_in(directory: &Path, interface: Option<&str>) -> Result<Vec<Strin
 ///
 /// No such interface.
 pub fn owner(interface: &str) -> Result<Option<u32>, Error> {
+    Ok(Lock::owner(&path_of(interface, "lock")?))
+}
+
+/// The file of a running guard of `interface` in the current network
+/// namespace.
+pub(crate) fn path_of(interface: &str, extension: &str) -> Result<PathBuf, Error> {
     let identity = Identity::of(interface)?;
-    let path = lock_path(Path::new(DIRECTORY), interface, &identity);
-    Ok(Lock::owner(&path))
+    let name = format!("{interface}.{}.{extension}", identity.netns_cookie);
+    Ok(Path::new(DIRECTORY).join(name))
 }
 
 /// The settings that a killed guard left turned on `interface`, as many as

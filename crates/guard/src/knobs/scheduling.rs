@@ -95,6 +95,59 @@ impl Scheduling {
     }
 }
 
+/// Classes that threads change between while overload lasts. What a polling
+/// thread had before is on record by then.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Class {
+    /// Before every process: [`Priority::RealTime`].
+    Polling,
+    /// Only where nobody else wants the CPU.
+    Idle,
+    /// Above polling threads: whoever watches them.
+    Watcher,
+}
+
+/// Puts a thread (0: this one) into a class.
+#[allow(
+    unsafe_code,
+    reason = "neither nix nor rustix sets a thread's scheduling class"
+)]
+pub(crate) fn set_class(thread: i32, class: Class) -> io::Result<()> {
+    let (policy, sched_priority) = match class {
+        Class::Polling => (libc::SCHED_FIFO, 1),
+        Class::Idle => (libc::SCHED_IDLE, 0),
+        Class::Watcher => (libc::SCHED_FIFO, 10),
+    };
+    let parameters = libc::sched_param { sched_priority };
+    // SAFETY: `parameters` is initialised and outlives the call.
+    let result = unsafe { libc::sched_setscheduler(thread, policy, &raw const parameters) };
+    if result == 0 {
+        Ok(())
+    } else {
+        Err(io::Error::last_os_error())
+    }
+}
+
+/// CPU time of a kernel thread since its start, to the nanosecond.
+#[allow(unsafe_code, reason = "nix knows no clock of another process")]
+pub(crate) fn thread_time(thread: i32) -> io::Result<std::time::Duration> {
+    // The clock of a process's CPU time: include/linux/posix-timers.h.
+    const SCHED_CLOCK: i32 = 2;
+    let clock = (!thread << 3) | SCHED_CLOCK;
+    let mut time = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY: `time` is writable and outlives the call.
+    let result = unsafe { libc::clock_gettime(clock, &raw mut time) };
+    if result != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
+    let nanos = u32::try_from(time.tv_nsec).unwrap_or(0);
+    Ok(std::time::Duration::new(seconds, nanos))
+}
+
 #[allow(unsafe_code, reason = "neither nix nor rustix has sched_getattr")]
 fn sched_getattr(thread: i32) -> io::Result<libc::sched_attr> {
     let mut attributes = libc::sched_attr {

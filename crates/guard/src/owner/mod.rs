@@ -19,7 +19,7 @@ use std::collections::{HashMap, HashSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use plimsoll_core::demux::Kind;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::error::Error;
 use control_group::ControlGroups;
@@ -30,7 +30,7 @@ use holder::Holders;
 const SOCKETS_MAX: usize = 20_000;
 
 /// Who has a socket.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Owner {
     /// The process, if one is found.
     pub process: Option<OwnerProcess>,
@@ -44,7 +44,7 @@ pub struct Owner {
 }
 
 /// A process by id and name.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OwnerProcess {
     /// Process id.
     pub pid: u32,

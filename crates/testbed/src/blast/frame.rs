@@ -7,7 +7,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use etherparse::{PacketBuilder, TcpOptionElement};
+use etherparse::{Ipv4HeaderSlice, PacketBuilder, TcpOptionElement};
 
 use super::spec::{Flow, Transport};
 
@@ -17,6 +17,17 @@ const IPV6_BYTES: usize = 40;
 const UDP_BYTES: usize = 8;
 /// With 20 bytes of options.
 const TCP_BYTES: usize = 40;
+/// Where fields are in their headers.
+const ETHER_TYPE_AT: usize = 12;
+const IPV4_FRAGMENT_AT: usize = 6;
+const IPV4_PROTOCOL_AT: usize = 9;
+const IPV6_NEXT_HEADER_AT: usize = 6;
+/// "More fragments" in the first byte of flags and offset (RFC 791).
+const MORE_FRAGMENTS: u8 = 0x20;
+/// 1480 bytes, in units of 8: what follows a full first fragment.
+const LATER_OFFSET: u8 = 185;
+const UNKNOWN_PROTOCOL: u8 = 253;
+const UNKNOWN_ETHER_TYPE: [u8; 2] = [0x88, 0xb5];
 /// Where the checksum is in each header.
 const IPV4_CHECKSUM_AT: usize = 10;
 const UDP_CHECKSUM_AT: usize = 6;
@@ -56,8 +67,8 @@ impl Template {
         template.transport_sum = template.sum_at(
             transport_at
                 + match flow.transport {
-                    Transport::Udp { .. } => UDP_CHECKSUM_AT,
                     Transport::TcpSyn => TCP_CHECKSUM_AT,
+                    _ => UDP_CHECKSUM_AT,
                 },
         );
         template
@@ -72,8 +83,8 @@ impl Template {
 /// Length of the headers of `flow`'s frames, in bytes.
 pub(super) fn header_bytes(flow: &Flow) -> usize {
     let transport = match flow.transport {
-        Transport::Udp { .. } => UDP_BYTES,
         Transport::TcpSyn => TCP_BYTES,
+        _ => UDP_BYTES,
     };
     ETHERNET_BYTES + ip_bytes(flow) + transport
 }
@@ -98,16 +109,40 @@ fn emit(flow: &Flow, source_mac: [u8; 6], destination_mac: [u8; 6]) -> Vec<u8> {
     };
     let mut bytes = Vec::with_capacity(flow.frame_bytes());
     match &flow.transport {
-        Transport::Udp { payload } => ip.udp(0, 0).write(&mut bytes, payload),
         Transport::TcpSyn => ip
             .tcp(0, 0, 0, SYN_WINDOW)
             .syn()
             .options(&syn_options(flow))
             .expect("five options fit 20 bytes")
             .write(&mut bytes, &[]),
+        _ => ip.udp(0, 0).write(&mut bytes, flow.payload()),
     }
     .expect("writing to memory cannot fail, and a valid payload fits an IP packet");
+    deviate(&mut bytes, &flow.transport);
     bytes
+}
+
+/// Turns a UDP frame into one that is none.
+fn deviate(frame: &mut [u8], transport: &Transport) {
+    let ip = &mut frame[ETHERNET_BYTES..];
+    match transport {
+        Transport::Udp { .. } | Transport::TcpSyn => return,
+        Transport::FirstFragment { .. } => ip[IPV4_FRAGMENT_AT] |= MORE_FRAGMENTS,
+        Transport::LaterFragment { .. } => ip[IPV4_FRAGMENT_AT + 1] = LATER_OFFSET,
+        Transport::UnknownProtocol { .. } if ip[0] >> 4 == 6 => {
+            ip[IPV6_NEXT_HEADER_AT] = UNKNOWN_PROTOCOL;
+        }
+        Transport::UnknownProtocol { .. } => ip[IPV4_PROTOCOL_AT] = UNKNOWN_PROTOCOL,
+        Transport::UnknownEtherType { .. } => {
+            frame[ETHER_TYPE_AT..ETHERNET_BYTES].copy_from_slice(&UNKNOWN_ETHER_TYPE);
+            return;
+        }
+    }
+    if let Ok(header) = Ipv4HeaderSlice::from_slice(&frame[ETHERNET_BYTES..]) {
+        let checksum = header.to_header().calc_header_checksum().to_be_bytes();
+        let at = ETHERNET_BYTES + IPV4_CHECKSUM_AT;
+        frame[at..at + 2].copy_from_slice(&checksum);
+    }
 }
 
 /// In the order Linux sends them.
@@ -190,6 +225,35 @@ mod tests {
             assert_eq!(template.bytes.len(), flow.frame_bytes());
             assert_eq!(template.bytes.len(), header_bytes(&flow) + 19);
         }
+    }
+
+    #[test]
+    fn fragments_and_unknown_kinds_differ_in_one_field() {
+        let payload = || vec![0xa5; 19];
+        let template = |transport| {
+            let flow = flow("198.18.0.0/24", "198.18.0.2", transport);
+            Template::new(&flow, FROM_MAC, TO_MAC)
+        };
+        let ip = |template: &Template| {
+            let ip = Ipv4Packet::new_checked(template.bytes[ETHERNET_BYTES..].to_vec()).unwrap();
+            assert!(ip.verify_checksum());
+            (
+                ip.more_frags(),
+                ip.frag_offset(),
+                u8::from(ip.next_header()),
+            )
+        };
+        let first = template(Transport::FirstFragment { payload: payload() });
+        assert_eq!(ip(&first), (true, 0, 17));
+        let later = template(Transport::LaterFragment { payload: payload() });
+        assert_eq!(ip(&later), (false, 1480, 17));
+        let unknown = template(Transport::UnknownProtocol { payload: payload() });
+        assert_eq!(ip(&unknown), (false, 0, 253));
+        let foreign = template(Transport::UnknownEtherType { payload: payload() });
+        assert_eq!(&foreign.bytes[12..14], &[0x88, 0xb5]);
+        let plain = template(Transport::Udp { payload: payload() });
+        assert_eq!(foreign.bytes[14..], plain.bytes[14..]);
+        assert_eq!(foreign.bytes.len(), plain.bytes.len());
     }
 
     #[test]

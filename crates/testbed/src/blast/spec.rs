@@ -155,6 +155,12 @@ impl Flow {
             )?;
         }
         check(
+            self.destination.is_ipv4() || !self.transport.is_fragment(),
+            "flow.transport",
+            &"a fragment",
+            "sent to an IPv4 address",
+        )?;
+        check(
             self.frame_bytes() <= FRAME_MAX_BYTES,
             "flow.transport.payload",
             &format_args!("{} bytes", self.payload().len()),
@@ -171,7 +177,11 @@ impl Flow {
 
     pub(super) fn payload(&self) -> &[u8] {
         match &self.transport {
-            Transport::Udp { payload } => payload,
+            Transport::Udp { payload }
+            | Transport::FirstFragment { payload }
+            | Transport::LaterFragment { payload }
+            | Transport::UnknownProtocol { payload }
+            | Transport::UnknownEtherType { payload } => payload,
             Transport::TcpSyn => &[],
         }
     }
@@ -188,6 +198,37 @@ pub enum Transport {
     /// A connection request as Linux sends it: MSS 1460 (IPv6: 1440), SACK,
     /// timestamps, window scale 7, window 64240; the sequence number is drawn.
     TcpSyn,
+    /// As [`Transport::Udp`], but the first part of a longer IPv4 datagram whose
+    /// rest never comes.
+    FirstFragment {
+        /// As for UDP.
+        payload: Vec<u8>,
+    },
+    /// A later part of an IPv4 datagram whose beginning never came.
+    LaterFragment {
+        /// As for UDP; eight drawn bytes come before it.
+        payload: Vec<u8>,
+    },
+    /// An IP packet of protocol 253, which is nobody's (RFC 3692).
+    UnknownProtocol {
+        /// As for UDP; eight drawn bytes come before it.
+        payload: Vec<u8>,
+    },
+    /// A frame of `EtherType` 0x88b5, which is nobody's (IEEE 802); otherwise a
+    /// UDP packet.
+    UnknownEtherType {
+        /// As for UDP.
+        payload: Vec<u8>,
+    },
+}
+
+impl Transport {
+    fn is_fragment(&self) -> bool {
+        matches!(
+            self,
+            Self::FirstFragment { .. } | Self::LaterFragment { .. }
+        )
+    }
 }
 
 /// When frames depart. All rates are frames per second, 1..=[`RATE_MAX_PPS`].
@@ -491,6 +532,11 @@ mod tests {
                 spec.flow.source = "2001:2::/48".parse().unwrap();
                 spec.flow.destination = "2001:2::2".parse().unwrap();
             }),
+            refusal(|spec| {
+                spec.flow.source = "2001:2::/64".parse().unwrap();
+                spec.flow.destination = "2001:2::2".parse().unwrap();
+                spec.flow.transport = Transport::LaterFragment { payload: vec![] };
+            }),
         ];
         assert_eq!(
             refusals,
@@ -509,6 +555,7 @@ mod tests {
                 "flow.source_ports = 0..=9: must be first port 1 or more, and not above the last",
                 "flow.transport.payload = 1473 bytes: must be at most 1472 bytes with IPv4 and 1452 with IPv6",
                 "flow.source = 2001:2::/48: must be an IPv6 prefix of /64 or longer",
+                "flow.transport = a fragment: must be sent to an IPv4 address",
             ]
         );
     }

@@ -3,49 +3,54 @@
 
 use plimsoll_report::median;
 
-use super::document::Protection;
+use crate::protection::Protection;
 
 /// One load with one protection, and what each of its runs measured.
 #[derive(Debug)]
-pub(super) struct Case<L, R> {
-    pub(super) protection: Protection,
-    pub(super) load: L,
-    pub(super) runs: Vec<R>,
+pub(crate) struct Case<L, R> {
+    pub(crate) protection: Protection,
+    pub(crate) load: L,
+    pub(crate) runs: Vec<R>,
 }
 
 impl<L, R> Case<L, R> {
     /// Median of one value over the runs.
-    pub(super) fn middle(&self, value: impl Fn(&R) -> f64) -> f64 {
+    pub(crate) fn middle(&self, value: impl Fn(&R) -> f64) -> f64 {
         let values: Vec<f64> = self.runs.iter().map(value).collect();
         median(&values).unwrap_or(f64::NAN)
     }
 
     /// Sum of one count over the runs.
-    pub(super) fn total(&self, value: impl Fn(&R) -> u64) -> u64 {
+    pub(crate) fn total(&self, value: impl Fn(&R) -> u64) -> u64 {
         self.runs.iter().map(value).sum()
     }
 }
 
 /// All cases, in the order in which they take turns.
 #[derive(Debug)]
-pub(super) struct Cases<L, R>(pub(super) Vec<Case<L, R>>);
+pub(crate) struct Cases<L, R>(pub(crate) Vec<Case<L, R>>);
+
+impl<L, R> Default for Cases<L, R> {
+    fn default() -> Self {
+        Self(Vec::new())
+    }
+}
 
 impl<L: Copy + PartialEq, R> Cases<L, R> {
     /// No runs yet.
-    pub(super) fn new(loads: &[L]) -> Self {
-        let both = |load: &L| {
-            let load = *load;
-            Protection::ALL.map(|protection| Case {
+    pub(crate) fn new(protections: &[Protection], loads: &[L]) -> Self {
+        let all = |&load: &L| {
+            protections.iter().map(move |&protection| Case {
                 protection,
                 load,
                 runs: Vec::new(),
             })
         };
-        Self(loads.iter().flat_map(both).collect())
+        Self(loads.iter().flat_map(all).collect())
     }
 
     /// One value of each run of a case; nothing if there is no such case.
-    pub(super) fn values(
+    pub(crate) fn values(
         &self,
         protection: Protection,
         load: L,
@@ -57,7 +62,7 @@ impl<L: Copy + PartialEq, R> Cases<L, R> {
     }
 
     /// The last load: floods are listed from light to heavy.
-    pub(super) fn heaviest(&self) -> Option<L> {
+    pub(crate) fn heaviest(&self) -> Option<L> {
         self.0.last().map(|case| case.load)
     }
 }
@@ -68,7 +73,7 @@ mod tests {
 
     #[test]
     fn every_load_meets_every_protection_and_keeps_its_own_runs() {
-        let mut cases = Cases::new(&[0, 5]);
+        let mut cases = Cases::new(&[Protection::Stock, Protection::Guard], &[0, 5]);
         for (number, case) in cases.0.iter_mut().enumerate() {
             case.runs = vec![number as f64, 10.0, 11.0];
         }

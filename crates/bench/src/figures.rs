@@ -1,0 +1,164 @@
+//! Figures that several comparisons report, and how they are printed.
+
+use plimsoll_report::median;
+use plimsoll_testbed::cpu_meter::CpuTime;
+use plimsoll_testbed::ledger::Ledger;
+use plimsoll_testbed::probe;
+use serde::Serialize;
+
+use crate::cases::Case;
+
+/// Parts of the host's CPU time, from 0 to 1.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+pub struct HostCpu {
+    /// Processes.
+    pub app: f64,
+    /// Network softirqs and polling threads.
+    pub network: f64,
+    /// Nothing to do.
+    pub idle: f64,
+}
+
+impl HostCpu {
+    pub(crate) fn of(cpu: &CpuTime) -> Self {
+        Self {
+            // The kernel's other threads are nobody's network work.
+            app: cpu.share(cpu.app + cpu.other),
+            network: cpu.share(cpu.network),
+            idle: cpu.share(cpu.idle),
+        }
+    }
+
+    /// Medians over the runs of a case.
+    pub(crate) fn middle<L, R>(case: &Case<L, R>, of: impl Fn(&R) -> Self) -> Self {
+        Self {
+            app: case.middle(|run| of(run).app),
+            network: case.middle(|run| of(run).network),
+            idle: case.middle(|run| of(run).idle),
+        }
+    }
+}
+
+/// What a prober of the echo server saw.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+pub struct Bystander {
+    /// Probes sent in all runs.
+    pub sent: u64,
+    /// Probes without an answer in time.
+    pub lost: u64,
+    /// Median latency in microseconds.
+    pub p50_us: f64,
+    /// 99th percentile of the latency in microseconds.
+    pub p99_us: f64,
+}
+
+impl Bystander {
+    pub(crate) fn of(probed: &probe::Report) -> Self {
+        Self {
+            sent: probed.sent,
+            lost: probed.lost + probed.late,
+            p50_us: probed.latency.p50_ns as f64 / 1e3,
+            p99_us: probed.latency.p99_ns as f64 / 1e3,
+        }
+    }
+
+    /// Sums of the counts and medians of the latencies over the runs of a case.
+    pub(crate) fn over<L, R>(case: &Case<L, R>, of: impl Fn(&R) -> Self) -> Self {
+        Self {
+            sent: case.total(|run| of(run).sent),
+            lost: case.total(|run| of(run).lost),
+            p50_us: case.middle(|run| of(run).p50_us),
+            p99_us: case.middle(|run| of(run).p99_us),
+        }
+    }
+
+    /// Lost probes of those sent, from 0 to 1.
+    pub(crate) fn loss(&self) -> f64 {
+        self.lost as f64 / self.sent.max(1) as f64
+    }
+}
+
+/// Where the packets went, flood and probes together.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+pub struct Losses {
+    /// Handed to the link.
+    pub offered: u64,
+    /// Got by sink and echo.
+    pub delivered: u64,
+    /// Discarded by the guard or the packet filter.
+    pub early_discard: u64,
+    /// Dropped at a full socket.
+    pub socket_queue: u64,
+    /// Dropped at the full receive ring.
+    pub receive_ring: u64,
+    /// Dropped elsewhere, at places that are named when they occur.
+    pub other: u64,
+    /// What nobody counted.
+    pub unaccounted: i64,
+}
+
+impl Losses {
+    pub(crate) fn of(ledger: &Ledger) -> Self {
+        Self {
+            offered: ledger.offered,
+            delivered: ledger.delivered,
+            early_discard: ledger.early_discard,
+            socket_queue: ledger.socket_queue,
+            receive_ring: ledger.receive_ring,
+            other: ledger.interface
+                + ledger.backlog
+                + ledger.ip
+                + ledger.no_port
+                + ledger.udp
+                + ledger.listen_queue,
+            unaccounted: ledger.unaccounted,
+        }
+    }
+
+    /// Sums over the runs of a case.
+    pub(crate) fn over<L, R>(case: &Case<L, R>, of: impl Fn(&R) -> Self) -> Self {
+        Self {
+            offered: case.total(|run| of(run).offered),
+            delivered: case.total(|run| of(run).delivered),
+            early_discard: case.total(|run| of(run).early_discard),
+            socket_queue: case.total(|run| of(run).socket_queue),
+            receive_ring: case.total(|run| of(run).receive_ring),
+            other: case.total(|run| of(run).other),
+            unaccounted: case.runs.iter().map(|run| of(run).unaccounted).sum(),
+        }
+    }
+}
+
+/// Each value as percentage of the others' median.
+pub(crate) fn percents_of(values: &[f64], others: &[f64]) -> Vec<f64> {
+    let base = median(others).filter(|base| *base > 0.0);
+    base.map_or_else(Vec::new, |base| {
+        values.iter().map(|value| value / base * 100.0).collect()
+    })
+}
+
+/// A whole number in groups of three digits.
+pub(crate) fn grouped(value: f64) -> String {
+    let digits = format!("{value:.0}");
+    let mut text = String::new();
+    for (index, digit) in digits.chars().enumerate() {
+        if index > 0 && (digits.len() - index).is_multiple_of(3) && text != "-" {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_grouped_in_thousands() {
+        assert_eq!(grouped(0.0), "0");
+        assert_eq!(grouped(999.4), "999");
+        assert_eq!(grouped(1_234_567.0), "1,234,567");
+        assert_eq!(grouped(-123_456.0), "-123,456");
+    }
+}

@@ -1,0 +1,85 @@
+//! The document of a run, and its tables for a person.
+
+use std::fmt::Write as _;
+
+use plimsoll_report::{Goal, Machine, goals_table};
+use serde::Serialize;
+
+use super::{Beyond, Capacity, Chaos, CpuLimit, Dns, Flood, Light, Rpc, Syns, Verdict};
+
+/// Everything a run measured; what it did not is absent.
+#[derive(Clone, Debug, Serialize)]
+pub struct Document {
+    /// Version of this form.
+    pub schema: u32,
+    /// Where it was measured.
+    pub machine: Machine,
+    /// Further arguments that the guard was given.
+    pub guard_arguments: Vec<String>,
+    /// Interrupt holdoff of the host's interface, in microseconds.
+    pub holdoff_us: f64,
+    /// How often each case ran.
+    pub runs: usize,
+    /// MLFRR and discard capacity.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub capacity: Option<Capacity>,
+    /// UDP floods below the discard capacity.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub flood: Option<Flood>,
+    /// The generator's maximum.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub beyond: Option<Beyond>,
+    /// Network CPU time held at a limit.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cpu_limit: Option<CpuLimit>,
+    /// SYN floods.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub syn: Option<Syns>,
+    /// Light load.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub light: Option<Light>,
+    /// What a verdict costs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub verdict: Option<Verdict>,
+    /// The RPC mix.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rpc: Option<Rpc>,
+    /// Floods that come and go.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub chaos: Option<Chaos>,
+    /// A DNS server during floods.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub dns: Option<Dns>,
+    /// The promised figures.
+    pub goals: Vec<Goal>,
+}
+
+impl Document {
+    /// The document as tables.
+    #[must_use]
+    pub fn table(&self) -> String {
+        let parts = [
+            self.capacity.as_ref().map(Capacity::table),
+            self.flood.as_ref().map(Flood::table),
+            self.beyond.as_ref().map(Beyond::table),
+            self.cpu_limit.as_ref().map(CpuLimit::table),
+            self.syn.as_ref().map(Syns::table),
+            self.light.as_ref().map(Light::table),
+            self.verdict.as_ref().map(Verdict::table),
+            self.rpc.as_ref().map(Rpc::table),
+            self.chaos.as_ref().map(Chaos::table),
+            self.dns.as_ref().map(Dns::table),
+        ];
+        let parts: Vec<String> = parts.into_iter().flatten().collect();
+        let mut text = parts.join("\n");
+        let _ = write!(
+            text,
+            "\nLinux {}, {} CPUs, {}; goals:\n{}",
+            self.machine.kernel,
+            self.machine.cpus,
+            self.machine.link.unwrap_or("no link"),
+            goals_table(&self.goals)
+        );
+        text
+    }
+}

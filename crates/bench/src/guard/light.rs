@@ -1,0 +1,209 @@
+//! Light load, a tenth of the MLFRR: what the guard costs when nothing is wrong.
+//!
+//! Stock and guarded runs take turns, and what counts is the difference within
+//! each pair: the machine's own drift is slower than a pair.
+
+use std::fmt::Write as _;
+
+use plimsoll_report::{Goal, Side, median};
+use plimsoll_testbed::blast::Schedule;
+use serde::Serialize;
+
+use super::{Bench, Measured};
+use crate::Error;
+use crate::cases::{Case, Cases};
+use crate::figures::{Bystander, HostCpu, Losses, grouped};
+use crate::protection::Protection;
+use crate::udp::{Run, Servers};
+
+/// Of the MLFRR.
+const LOAD: f64 = 0.1;
+const SIDES: [Protection; 2] = [Protection::Stock, Protection::Guard];
+
+/// Light load, with and without the guard.
+#[derive(Clone, Debug, Serialize)]
+pub struct Light {
+    /// Runs of each side.
+    pub pairs: usize,
+    /// Stock, then guard.
+    pub sides: Vec<LightSide>,
+}
+
+/// One side: medians over the runs; counts are their sums.
+#[derive(Clone, Debug, Serialize)]
+pub struct LightSide {
+    /// What stood in between.
+    pub protection: Protection,
+    /// Load of the sink, packets/s.
+    pub offered_pps: f64,
+    /// Delivered to the sink, packets/s.
+    pub goodput_pps: f64,
+    /// Parts of the host's CPU.
+    pub host_cpu: HostCpu,
+    /// What the echo's client saw.
+    pub bystander: Bystander,
+    /// Where the packets of all runs went.
+    pub losses: Losses,
+}
+
+/// Everything this part measured.
+#[derive(Debug, Default)]
+pub(super) struct Outcome {
+    cases: Cases<(), Run>,
+}
+
+pub(super) fn run(bench: &mut Bench<'_>) -> Result<Outcome, Error> {
+    let base = bench.base()?;
+    let (stage, plan) = (bench.stage, bench.plan);
+    let servers = Servers::start(&stage)?;
+    let rate_pps = (base.mlfrr_pps * LOAD) as u64;
+    let mut cases = Cases::new(&SIDES, &[()]);
+    for pair in 1..=plan.light_pairs {
+        for case in &mut cases.0 {
+            let name = case.protection.name();
+            (bench.progress)(&format!(
+                "light, pair {pair} of {}: {name}",
+                plan.light_pairs
+            ));
+            let protector = stage.protect(case.protection, None)?;
+            let flood = Some(Schedule::Fixed { rate_pps });
+            case.runs
+                .push(servers.flood(&stage, protector, flood, plan.window)?);
+        }
+    }
+    Ok(Outcome { cases })
+}
+
+impl Outcome {
+    fn values(&self, protection: Protection, value: &dyn Fn(&Run) -> f64) -> Vec<f64> {
+        self.cases.values(protection, (), value)
+    }
+
+    /// The guarded run's value against the stock run's of each pair.
+    fn pairs(&self, value: &dyn Fn(&Run) -> f64, against: impl Fn(f64, f64) -> f64) -> Vec<f64> {
+        let stock = self.values(Protection::Stock, value);
+        let guarded = self.values(Protection::Guard, value);
+        let pairs = guarded.into_iter().zip(stock);
+        pairs
+            .map(|(guarded, stock)| against(guarded, stock))
+            .collect()
+    }
+}
+
+impl Measured for Outcome {
+    type Section = Light;
+
+    fn section(&self) -> Light {
+        Light {
+            pairs: self.cases.0.first().map_or(0, |case| case.runs.len()),
+            sides: self.cases.0.iter().map(summary).collect(),
+        }
+    }
+
+    fn goals(&self) -> Vec<Goal> {
+        let busy = |run: &Run| 100.0 * (1.0 - run.host_cpu.idle);
+        let stock_p99 = self.values(Protection::Stock, &|run| run.bystander.p99_us);
+        vec![
+            Goal::new(
+                "light/throughput",
+                "guarded goodput at 10 % of MLFRR, of the stock run beside it",
+                Side::AtLeast,
+                99.0,
+                "%",
+                self.pairs(&|run| run.goodput_pps, |guarded, stock| {
+                    100.0 * guarded / stock
+                }),
+            ),
+            Goal::new(
+                "light/latency",
+                "median latency that the guard adds",
+                Side::AtMost,
+                1.0,
+                "µs",
+                self.pairs(&|run| run.bystander.p50_us, |guarded, stock| {
+                    guarded - stock
+                }),
+            ),
+            Goal::new(
+                "light/p99",
+                "guarded p99; the goal is the upper quartile of the stock runs'",
+                Side::AtMost,
+                upper_quartile(&stock_p99),
+                "µs",
+                self.values(Protection::Guard, &|run| run.bystander.p99_us),
+            ),
+            Goal::new(
+                "light/cpu",
+                "CPU of the host that the guard adds, in points",
+                Side::AtMost,
+                1.0,
+                "points",
+                self.pairs(&busy, |guarded, stock| guarded - stock),
+            ),
+        ]
+    }
+}
+
+/// The median of the upper half; 0 of nothing.
+fn upper_quartile(values: &[f64]) -> f64 {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    median(&sorted[sorted.len() / 2..]).unwrap_or(0.0)
+}
+
+fn summary(case: &Case<(), Run>) -> LightSide {
+    LightSide {
+        protection: case.protection,
+        offered_pps: case.middle(|run| run.offered_pps),
+        goodput_pps: case.middle(|run| run.goodput_pps),
+        host_cpu: HostCpu::middle(case, |run| run.host_cpu),
+        bystander: Bystander::over(case, |run| run.bystander),
+        losses: Losses::over(case, |run| run.losses),
+    }
+}
+
+impl Light {
+    pub(super) fn table(&self) -> String {
+        let mut text = format!(
+            "light load, {} pairs of runs\n{:>10} {:>6}{:>11}{:>7}{:>7}{:>7}{:>9}{:>9}{:>9}\n",
+            self.pairs,
+            "offered/s",
+            "",
+            "goodput/s",
+            "app%",
+            "net%",
+            "idle%",
+            "lost",
+            "p50 µs",
+            "p99 µs"
+        );
+        for side in &self.sides {
+            let _ = writeln!(
+                text,
+                "{:>10} {:>6}{:>11}{:>7.1}{:>7.1}{:>7.1}{:>9}{:>9.1}{:>9.1}",
+                grouped(side.offered_pps),
+                side.protection.name(),
+                grouped(side.goodput_pps),
+                side.host_cpu.app * 100.0,
+                side.host_cpu.network * 100.0,
+                side.host_cpu.idle * 100.0,
+                side.bystander.lost,
+                side.bystander.p50_us,
+                side.bystander.p99_us,
+            );
+        }
+        text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_upper_quartile_is_the_median_of_the_upper_half() {
+        assert_eq!(upper_quartile(&[4.0, 1.0, 3.0, 2.0]), 3.5);
+        assert_eq!(upper_quartile(&[5.0]), 5.0);
+        assert_eq!(upper_quartile(&[]), 0.0);
+    }
+}

@@ -1,0 +1,187 @@
+//! Two RPC servers and a worker that share the CPU (Druschel & Banga 1996,
+//! section 4.2, table 2): does work for the network take the worker's share?
+//!
+//! Both servers always have requests outstanding and are never overloaded, so
+//! nothing is lost and nothing is discarded: what is compared is the worker's
+//! part of the CPU with the third that is fair. As in the paper there are three
+//! amounts of work per request; "fast" is the one with most packets.
+
+use std::fmt::Write as _;
+use std::net::SocketAddr;
+use std::thread;
+use std::time::Duration;
+
+use plimsoll_report::{Goal, Side};
+use plimsoll_testbed::cpu_meter::CpuMeter;
+use plimsoll_testbed::interrupt;
+use plimsoll_testbed::rpc::{self, Config, Report};
+use plimsoll_testbed::server::{Config as ServerConfig, Kind, Server};
+use serde::Serialize;
+
+use super::{Bench, Measured, Part};
+use crate::Error;
+use crate::cases::{Case, Cases};
+use crate::figures::grouped;
+use crate::protection::{Protection, Stage};
+use crate::traffic::{RAMP_UP, compute_bound, join, on_load_host};
+
+const SIDES: [Protection; 2] = [Protection::Stock, Protection::Guard];
+const PORTS: [u16; 2] = [5001, 5002];
+const OUTSTANDING: usize = 16;
+/// Much longer than the scheduler keeps a server waiting for its turn.
+const CALL_TIMEOUT: Duration = Duration::from_millis(500);
+/// About what the paper's three cases have: 0.6, 0.9 and 1.5 times the cost of
+/// the request's own network processing.
+const WORKS: [(&str, u64); 3] = [("fast", 2), ("medium", 4), ("slow", 8)];
+
+/// The RPC mix.
+#[derive(Clone, Debug, Serialize)]
+pub struct Rpc {
+    /// By work per request and protection.
+    pub cases: Vec<RpcCase>,
+}
+
+/// One mix: medians over the runs.
+#[derive(Clone, Debug, Serialize)]
+pub struct RpcCase {
+    /// What stood in between.
+    pub protection: Protection,
+    /// CPU time of the servers per request, in microseconds.
+    pub work_us: u64,
+    /// The worker's part of the CPU, in percent.
+    pub worker_percent: f64,
+    /// Network's part of the CPU, in percent.
+    pub network_percent: f64,
+    /// Requests answered by both servers, per second.
+    pub calls_per_s: f64,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Run {
+    worker_percent: f64,
+    network_percent: f64,
+    calls_per_s: f64,
+}
+
+/// Everything this part measured; loads are work per request in microseconds.
+#[derive(Debug, Default)]
+pub(super) struct Outcome {
+    cases: Cases<u64, Run>,
+}
+
+pub(super) fn run(bench: &mut Bench<'_>) -> Result<Outcome, Error> {
+    let (stage, plan) = (bench.stage, bench.plan);
+    let mut cases = Cases::new(&SIDES, &WORKS.map(|(_, micros)| micros));
+    for round in 1..=plan.runs {
+        for case in &mut cases.0 {
+            let what = format!("{} µs per request, {}", case.load, case.protection.name());
+            bench.say(Part::Rpc, round, &what);
+            let protector = stage.protect(case.protection, None)?;
+            case.runs.push(mix(&stage, case.load, plan.window)?);
+            protector.stop()?;
+        }
+    }
+    Ok(Outcome { cases })
+}
+
+fn mix(stage: &Stage<'_>, work_us: u64, window: Duration) -> Result<Run, Error> {
+    let serve = |port: u16| {
+        let mut config = ServerConfig::new(Kind::Echo, port);
+        config.work = Duration::from_micros(work_us);
+        Server::start(stage.host(), stage.program, &config)
+    };
+    let _servers = [serve(PORTS[0])?, serve(PORTS[1])?];
+    let mut meter = CpuMeter::start(stage.host().cpu())?;
+    let worker = compute_bound(stage)?;
+    meter.watch(worker.pid())?;
+    thread::scope(|scope| {
+        let clients = PORTS.map(|port| {
+            let config = call(stage, port, window);
+            scope.spawn(move || on_load_host(stage, || rpc::run(&config)))
+        });
+        let slept = interrupt::sleep(RAMP_UP);
+        let before = meter.snapshot();
+        let slept = slept.and_then(|()| interrupt::sleep(window));
+        let cpu = meter.snapshot().since(&before);
+        let reports: Result<Vec<Report>, Error> = clients.map(join).into_iter().collect();
+        slept?;
+        let worked = cpu
+            .processes
+            .first()
+            .map_or(Duration::ZERO, |process| process.cpu);
+        Ok(Run {
+            worker_percent: 100.0 * cpu.share(worked),
+            network_percent: 100.0 * cpu.share(cpu.network),
+            calls_per_s: reports?.iter().map(|report| report.rate_per_s).sum(),
+        })
+    })
+}
+
+fn call(stage: &Stage<'_>, port: u16, window: Duration) -> Config {
+    Config {
+        target: SocketAddr::new(stage.host().ipv4().into(), port),
+        outstanding: OUTSTANDING,
+        // Before and after what is measured.
+        duration: window + 2 * RAMP_UP,
+        timeout: CALL_TIMEOUT,
+    }
+}
+
+impl Measured for Outcome {
+    type Section = Rpc;
+
+    fn section(&self) -> Rpc {
+        Rpc {
+            cases: self.cases.0.iter().map(summary).collect(),
+        }
+    }
+
+    fn goals(&self) -> Vec<Goal> {
+        let goal = |(name, micros): (&str, u64)| {
+            Goal::new(
+                format!("rpc/worker/{name}"),
+                format!(
+                    "guarded worker's part of the CPU beside two RPC servers, {micros} µs per request"
+                ),
+                Side::AtLeast,
+                30.0,
+                "%",
+                self.cases
+                    .values(Protection::Guard, micros, |run| run.worker_percent),
+            )
+        };
+        WORKS.map(goal).to_vec()
+    }
+}
+
+fn summary(case: &Case<u64, Run>) -> RpcCase {
+    RpcCase {
+        protection: case.protection,
+        work_us: case.load,
+        worker_percent: case.middle(|run| run.worker_percent),
+        network_percent: case.middle(|run| run.network_percent),
+        calls_per_s: case.middle(|run| run.calls_per_s),
+    }
+}
+
+impl Rpc {
+    pub(super) fn table(&self) -> String {
+        let mut text = format!(
+            "two RPC servers and a worker share the CPU; a third is fair\n\
+             {:>14} {:>6}{:>11}{:>11}{:>11}\n",
+            "work/request", "", "worker", "network", "calls/s"
+        );
+        for case in &self.cases {
+            let _ = writeln!(
+                text,
+                "{:>11} µs {:>6}{:>10.1}%{:>10.1}%{:>11}",
+                case.work_us,
+                case.protection.name(),
+                case.worker_percent,
+                case.network_percent,
+                grouped(case.calls_per_s),
+            );
+        }
+        text
+    }
+}

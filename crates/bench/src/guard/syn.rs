@@ -1,0 +1,306 @@
+//! SYN floods of another port and of the server's own, while nginx serves.
+//!
+//! Two clients, one after the other: wrk keeps its connections busy, which
+//! tells the request rate; and real clients keep opening connections on a
+//! schedule of their own ([`connect`]), which tells whether anybody still gets
+//! in. The flood's sources are random and answer nothing.
+
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use plimsoll_report::{Goal, Side};
+use plimsoll_testbed::connect;
+use serde::Serialize;
+
+use super::{Bench, Measured, Part};
+use crate::Error;
+use crate::cases::{Case, Cases};
+use crate::figures::{grouped, percents_of};
+use crate::nftables::{Limit, tune};
+use crate::protection::{Protection, Protector, Stage};
+use crate::traffic::{during, on_load_host, syn_flood};
+use crate::web::{NGINX_PORT, OTHER_PORT, Run, Web};
+
+const RATE_PPS: u64 = 150_000;
+/// Limits that are tried for the packet filter, in SYN/s.
+const FILTER_PPS: [u64; 3] = [2_000, 10_000, 50_000];
+/// Attempts to connect, per second.
+const ATTEMPTS_PPS: u32 = 500;
+/// Long enough for one repetition of a lost SYN.
+const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// Where the flood goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum SynTarget {
+    /// There is none.
+    Nowhere,
+    /// A server that nobody uses.
+    OtherPort,
+    /// The server that is measured.
+    OwnPort,
+}
+
+impl SynTarget {
+    const ALL: [Self; 3] = [Self::Nowhere, Self::OtherPort, Self::OwnPort];
+
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Nowhere => "nowhere",
+            Self::OtherPort => "other port",
+            Self::OwnPort => "own port",
+        }
+    }
+
+    const fn port(self) -> u16 {
+        match self {
+            Self::Nowhere | Self::OtherPort => OTHER_PORT,
+            Self::OwnPort => NGINX_PORT,
+        }
+    }
+
+    const fn rate_pps(self) -> u64 {
+        match self {
+            Self::Nowhere => 0,
+            Self::OtherPort | Self::OwnPort => RATE_PPS,
+        }
+    }
+
+    /// What the packet filter limits to this rate.
+    fn limit(self, rate_pps: u64) -> Limit {
+        Limit {
+            traffic: format!("tcp dport {} tcp flags & (syn|ack) == syn", self.port()),
+            rate_pps,
+        }
+    }
+}
+
+/// SYN floods.
+#[derive(Clone, Debug, Serialize)]
+pub struct Syns {
+    /// The TCP server.
+    pub server: String,
+    /// Flood, SYN/s asked for.
+    pub rate_pps: u64,
+    /// By target and protection.
+    pub cases: Vec<SynsCase>,
+}
+
+/// One flood with one protection: medians over the runs; counts are their sums.
+#[derive(Clone, Debug, Serialize)]
+pub struct SynsCase {
+    /// What stood in between.
+    pub protection: Protection,
+    /// Where the flood went.
+    pub target: SynTarget,
+    /// The packet filter's limit, SYN/s, as tuned.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub filter_pps: Option<u64>,
+    /// SYN/s that the generator achieved.
+    pub offered_pps: f64,
+    /// Requests answered on kept connections, per second.
+    pub requests_per_s: f64,
+    /// 99th percentile of their latency in microseconds, closed loop.
+    pub p99_us: f64,
+    /// Attempts to connect and get an answer.
+    pub attempts: u64,
+    /// Those that succeeded within two seconds.
+    pub succeeded: u64,
+    /// Median time of those, in microseconds.
+    pub connect_p50_us: f64,
+    /// 99th percentile of the same.
+    pub connect_p99_us: f64,
+}
+
+#[derive(Debug)]
+struct Runs {
+    web: Run,
+    clients: connect::Report,
+}
+
+/// Everything this part measured.
+#[derive(Debug, Default)]
+pub(super) struct Outcome {
+    server: String,
+    /// The packet filter's, by target.
+    limits: Vec<(SynTarget, Limit)>,
+    cases: Cases<SynTarget, Runs>,
+}
+
+pub(super) fn run(bench: &mut Bench<'_>) -> Result<Outcome, Error> {
+    let (stage, plan) = (bench.stage, bench.plan);
+    let web = Web::start(&stage)?;
+    let mut limits = Vec::new();
+    if plan.protections.contains(&Protection::Nftables) {
+        for target in [SynTarget::OtherPort, SynTarget::OwnPort] {
+            bench.say(Part::Syn, 1, "tuning the packet filter");
+            limits.push((target, best_limit(&stage, &web, target)?));
+        }
+    }
+    let mut cases = Cases::new(&plan.protections, &SynTarget::ALL);
+    for round in 1..=plan.runs {
+        for case in &mut cases.0 {
+            let what = format!("flood of {}, {}", case.load.name(), case.protection.name());
+            bench.say(Part::Syn, round, &what);
+            let limit = limit_for(&limits, case.load);
+            let (port, rate_pps) = (case.load.port(), case.load.rate_pps());
+            let protector = || stage.protect(case.protection, limit);
+            case.runs.push(Runs {
+                web: web.serve(&stage, protector()?, port, rate_pps, plan.seconds)?,
+                clients: connections(&stage, &web, protector()?, case.load, plan.window)?,
+            });
+        }
+    }
+    Ok(Outcome {
+        server: Web::version(&stage)?,
+        limits,
+        cases,
+    })
+}
+
+fn limit_for(limits: &[(SynTarget, Limit)], target: SynTarget) -> Option<&Limit> {
+    let found = limits.iter().find(|(listed, _)| *listed == target);
+    found.map(|(_, limit)| limit)
+}
+
+/// The limit an operator would end up with who tried some under this flood.
+fn best_limit(stage: &Stage<'_>, web: &Web, target: SynTarget) -> Result<Limit, Error> {
+    let traffic = target.limit(0).traffic;
+    tune(&traffic, &FILTER_PPS, |limit| {
+        let protector = stage.protect(Protection::Nftables, Some(limit))?;
+        let run = web.serve(stage, protector, target.port(), target.rate_pps(), 1)?;
+        Ok(run.requests_per_s)
+    })
+}
+
+/// Real clients connect while the flood runs. Ends the protection.
+fn connections(
+    stage: &Stage<'_>,
+    web: &Web,
+    protector: Protector<'_>,
+    target: SynTarget,
+    window: Duration,
+) -> Result<connect::Report, Error> {
+    let config = connect::Config {
+        target: web.nginx.address(),
+        rate_pps: ATTEMPTS_PPS,
+        duration: window,
+        timeout: ATTEMPT_TIMEOUT,
+        realtime: true,
+    };
+    let rate_pps = target.rate_pps();
+    let spec = (rate_pps > 0).then(|| syn_flood(stage, target.port(), rate_pps));
+    let client = || on_load_host(stage, || connect::run(&config));
+    let (_, report) = during(stage, spec.as_ref(), client)?;
+    protector.stop()?;
+    Ok(report)
+}
+
+impl Measured for Outcome {
+    type Section = Syns;
+
+    fn section(&self) -> Syns {
+        Syns {
+            server: self.server.clone(),
+            rate_pps: RATE_PPS,
+            cases: self.cases.0.iter().map(|case| self.summary(case)).collect(),
+        }
+    }
+
+    fn goals(&self) -> Vec<Goal> {
+        let requests = |protection, target| {
+            self.cases
+                .values(protection, target, |runs| runs.web.requests_per_s)
+        };
+        let of_unflooded = |target| {
+            let unflooded = requests(Protection::Stock, SynTarget::Nowhere);
+            percents_of(&requests(Protection::Guard, target), &unflooded)
+        };
+        let succeeded =
+            |runs: &Runs| 100.0 * runs.clients.succeeded as f64 / runs.clients.attempts as f64;
+        vec![
+            Goal::new(
+                "syn/other-port/requests",
+                format!("guarded nginx at {RATE_PPS} SYN/s to another port, of stock unflooded"),
+                Side::AtLeast,
+                95.0,
+                "%",
+                of_unflooded(SynTarget::OtherPort),
+            ),
+            Goal::new(
+                "syn/own-port/connections",
+                format!(
+                    "connections to guarded nginx that succeed at {RATE_PPS} SYN/s to its port"
+                ),
+                Side::AtLeast,
+                95.0,
+                "%",
+                self.cases
+                    .values(Protection::Guard, SynTarget::OwnPort, succeeded),
+            ),
+            Goal::new(
+                "syn/own-port/requests",
+                format!("guarded nginx at {RATE_PPS} SYN/s to its own port, of stock unflooded"),
+                Side::AtLeast,
+                75.0,
+                "%",
+                of_unflooded(SynTarget::OwnPort),
+            ),
+        ]
+    }
+}
+
+impl Outcome {
+    fn summary(&self, case: &Case<SynTarget, Runs>) -> SynsCase {
+        let limit = limit_for(&self.limits, case.load);
+        SynsCase {
+            protection: case.protection,
+            target: case.load,
+            filter_pps: limit
+                .filter(|_| case.protection == Protection::Nftables)
+                .map(|limit| limit.rate_pps),
+            offered_pps: case.middle(|runs| runs.web.offered_pps),
+            requests_per_s: case.middle(|runs| runs.web.requests_per_s),
+            p99_us: case.middle(|runs| runs.web.p99_us),
+            attempts: case.total(|runs| runs.clients.attempts),
+            succeeded: case.total(|runs| runs.clients.succeeded),
+            connect_p50_us: case.middle(|runs| runs.clients.latency.p50_ns as f64 / 1e3),
+            connect_p99_us: case.middle(|runs| runs.clients.latency.p99_ns as f64 / 1e3),
+        }
+    }
+}
+
+impl Syns {
+    pub(super) fn table(&self) -> String {
+        let mut text = format!(
+            "SYN flood while {} serves kept connections, then new ones\n\
+             {:>10} {:>10} {:>8}{:>12}{:>9}{:>11}{:>7}{:>9}{:>10}\n",
+            self.server,
+            "flood of",
+            "SYN/s",
+            "",
+            "requests/s",
+            "p99 µs",
+            "connected",
+            "of",
+            "p50 µs",
+            "p99 µs"
+        );
+        for case in &self.cases {
+            let _ = writeln!(
+                text,
+                "{:>10} {:>10} {:>8}{:>12}{:>9.0}{:>11}{:>7}{:>9.0}{:>10.0}",
+                case.target.name(),
+                grouped(case.offered_pps),
+                case.protection.name(),
+                grouped(case.requests_per_s),
+                case.p99_us,
+                case.succeeded,
+                case.attempts,
+                case.connect_p50_us,
+                case.connect_p99_us,
+            );
+        }
+        text
+    }
+}

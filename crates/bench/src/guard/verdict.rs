@@ -1,0 +1,97 @@
+//! What a verdict costs, by the kernel's test-run facility.
+//!
+//! Measured by `make bench-verdict`, which loads the program into this process
+//! instead of running the command; here its document is read.
+
+use std::fmt::Write as _;
+use std::fs;
+
+use plimsoll_report::{Goal, Side, median};
+use serde::{Deserialize, Serialize};
+
+use super::{Bench, Measured};
+use crate::Error;
+
+/// What the bench calls the frames that promises are made for.
+const LOOKED_UP: &str = "UDP, full socket that shares its port";
+const KNOWN_FULL: &str = "UDP, full socket: discarded";
+
+/// What a verdict costs.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct Verdict {
+    /// By kind of frame.
+    pub frames: Vec<VerdictFrame>,
+}
+
+/// One kind of frame.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct VerdictFrame {
+    /// What it is.
+    pub frame: String,
+    /// Nanoseconds per packet of each run, the facility's own cost included.
+    pub ns: Vec<f64>,
+}
+
+/// As it was read.
+#[derive(Debug, Default)]
+pub(super) struct Outcome(Verdict);
+
+/// The part of the other bench's document that is read.
+#[derive(Deserialize)]
+struct Document {
+    results: Verdict,
+}
+
+pub(super) fn run(bench: &mut Bench<'_>) -> Result<Outcome, Error> {
+    let file = &bench.plan.verdict;
+    let problem = |problem: String| Error::Document {
+        file: file.display().to_string(),
+        problem,
+    };
+    let text = fs::read_to_string(file)
+        .map_err(|error| problem(format!("{error}: `make bench-verdict` writes it")))?;
+    let document: Document =
+        serde_json::from_str(&text).map_err(|error| problem(error.to_string()))?;
+    Ok(Outcome(document.results))
+}
+
+impl Measured for Outcome {
+    type Section = Verdict;
+
+    fn section(&self) -> Verdict {
+        self.0.clone()
+    }
+
+    fn goals(&self) -> Vec<Goal> {
+        let goal = |id: &str, what: &str, frame: &str, nanos: f64| {
+            let frames = &self.0.frames;
+            let found = frames.iter().find(|measured| measured.frame == frame);
+            let runs = found.map_or_else(Vec::new, |measured| measured.ns.clone());
+            Goal::new(id, what, Side::AtMost, nanos, "ns", runs)
+        };
+        vec![
+            goal(
+                "verdict/lookup",
+                "a verdict with socket look-up",
+                LOOKED_UP,
+                60.0,
+            ),
+            goal(
+                "verdict/known-full",
+                "a verdict for a channel known to be full",
+                KNOWN_FULL,
+                25.0,
+            ),
+        ]
+    }
+}
+
+impl Verdict {
+    pub(super) fn table(&self) -> String {
+        let mut text = "ns per verdict, by the kernel's test-run facility\n".to_owned();
+        for VerdictFrame { frame, ns } in &self.frames {
+            let _ = writeln!(text, "{frame:<44}{:>6.0}", median(ns).unwrap_or(f64::NAN));
+        }
+        text
+    }
+}

@@ -1,0 +1,122 @@
+//! What may stand between a flood and a server, and how each is put in place.
+//!
+//! Every protection starts from the same host: receive work on its own CPU in
+//! softirq context, as an adapter's interrupts would put it, with one holdoff.
+
+use std::path::Path;
+use std::time::Duration;
+
+use plimsoll_testbed::{Host, Placement, Testbed};
+use serde::Serialize;
+
+use crate::Error;
+use crate::guard_process::GuardProcess;
+use crate::nftables::{Limit, PacketFilter};
+
+/// What stands between the flood and the server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Protection {
+    /// Nothing but the kernel as it is.
+    Stock,
+    /// A rate limit at the interface by the kernel's packet filter.
+    Nftables,
+    /// The kernel's threaded polling, its thread at nice 19.
+    Threaded,
+    /// `plimsoll guard`.
+    Guard,
+}
+
+impl Protection {
+    /// All, in the order in which they take turns.
+    pub const ALL: [Self; 4] = [Self::Stock, Self::Nftables, Self::Threaded, Self::Guard];
+
+    /// Its name on the command line and in tables.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Stock => "stock",
+            Self::Nftables => "nftables",
+            Self::Threaded => "threaded",
+            Self::Guard => "guard",
+        }
+    }
+}
+
+/// The nice level of [`Protection::Threaded`]: what keeps most goodput.
+const THREADED_NICE: i8 = 19;
+
+/// What all cases of a comparison share.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Stage<'a> {
+    pub(crate) testbed: &'a Testbed,
+    /// The `plimsoll` command.
+    pub(crate) program: &'a Path,
+    /// Interrupt holdoff of the test host's interface.
+    pub(crate) holdoff: Duration,
+    /// Further arguments for `plimsoll guard`.
+    pub(crate) guard_arguments: &'a [String],
+}
+
+impl<'a> Stage<'a> {
+    /// The host under test.
+    pub(crate) fn host(&self) -> &'a Host {
+        self.testbed.test()
+    }
+
+    /// Puts the receive work in its place and starts the protection. Only the
+    /// packet filter has a limit to enforce.
+    pub(crate) fn protect(
+        &self,
+        protection: Protection,
+        limit: Option<&Limit>,
+    ) -> Result<Protector<'a>, Error> {
+        match (protection, limit) {
+            (Protection::Nftables, Some(limit)) => {
+                self.stock()?;
+                PacketFilter::start(self.host(), limit).map(Protector::Filter)
+            }
+            (Protection::Stock | Protection::Nftables, _) => self.stock(),
+            (Protection::Threaded, _) => {
+                let nice = THREADED_NICE;
+                Placement::Threaded { nice }.apply(self.testbed)?;
+                Ok(Protector::Kernel)
+            }
+            (Protection::Guard, _) => self.guard(&[]).map(Protector::Guard),
+        }
+    }
+
+    /// Puts the receive work in its place.
+    pub(crate) fn stock(&self) -> Result<Protector<'a>, Error> {
+        let holdoff = self.holdoff;
+        Placement::Softirq { holdoff }.apply(self.testbed)?;
+        Ok(Protector::Kernel)
+    }
+
+    /// The same, and a guard with these arguments besides the stage's own.
+    pub(crate) fn guard(&self, arguments: &[String]) -> Result<GuardProcess, Error> {
+        self.stock()?;
+        let arguments = [self.guard_arguments, arguments].concat();
+        GuardProcess::start(self.host(), self.program, &arguments)
+    }
+}
+
+/// A protection in place. Dropping it removes it.
+#[derive(Debug)]
+pub(crate) enum Protector<'a> {
+    /// The kernel alone, in either placement.
+    Kernel,
+    Filter(PacketFilter<'a>),
+    Guard(GuardProcess),
+}
+
+impl Protector<'_> {
+    /// Ends it and returns how many packets it discarded before the stack.
+    pub(crate) fn stop(self) -> Result<u64, Error> {
+        match self {
+            Self::Kernel => Ok(0),
+            Self::Filter(filter) => filter.stop(),
+            Self::Guard(guard) => guard.stop().map(|line| line.discarded()),
+        }
+    }
+}

@@ -1,0 +1,119 @@
+//! The loads: what is sent at the test host, and work done meanwhile.
+
+use std::net::{IpAddr, Ipv4Addr};
+use std::thread;
+use std::time::Duration;
+
+use ipnet::{IpNet, Ipv4Net};
+use plimsoll_testbed::blast::{
+    Blast, Bound, Flow, Priority, Report, Schedule, Spec, Stop, Transport,
+};
+use plimsoll_testbed::{Process, interrupt};
+
+use crate::Error;
+use crate::protection::Stage;
+
+/// Routed back to the load host, which discards what comes for these addresses.
+pub(crate) const SPOOFED_SOURCES: IpNet =
+    IpNet::V4(Ipv4Net::new_assert(Ipv4Addr::new(198, 19, 0, 0), 16));
+/// A flood runs this long before anything is measured.
+pub(crate) const RAMP_UP: Duration = Duration::from_millis(300);
+
+const PAYLOAD_BYTES: usize = 18;
+/// The prober takes the load's CPU now and then. What is made up for at once
+/// afterwards must not fill the receive ring.
+const CATCH_UP_FRAMES: u32 = 16;
+/// A flood is stopped when the measurement is over; should that fail, by this.
+const TIME_BOUND: Duration = Duration::from_secs(60);
+
+/// A flood of the test host's UDP port from one address.
+pub(crate) fn udp_flood(stage: &Stage<'_>, port: u16, schedule: Schedule) -> Spec {
+    let payload = vec![0; PAYLOAD_BYTES];
+    let mut spec = flood(stage, port, Transport::Udp { payload }, schedule);
+    spec.flow.source = IpAddr::from(stage.testbed.load().ipv4()).into();
+    spec
+}
+
+/// SYNs to the test host's port from random addresses, whose answers lead
+/// nowhere.
+pub(crate) fn syn_flood(stage: &Stage<'_>, port: u16, rate_pps: u64) -> Spec {
+    let mut spec = flood(stage, port, Transport::TcpSyn, Schedule::Fixed { rate_pps });
+    // The client shares this CPU and must not be what limits the server.
+    spec.priority = Priority::Idle;
+    spec
+}
+
+/// A flood of one port from random addresses.
+pub(crate) fn flood(
+    stage: &Stage<'_>,
+    port: u16,
+    transport: Transport,
+    schedule: Schedule,
+) -> Spec {
+    let (load, test) = (stage.testbed.load(), stage.testbed.test());
+    let flow = Flow {
+        source: SPOOFED_SOURCES,
+        source_ports: 1024..=65535,
+        destination: test.ipv4().into(),
+        destination_ports: port..=port,
+        transport,
+    };
+    let mut spec = Spec::new(load.device(), test.mac(), flow, schedule);
+    spec.bound = Bound {
+        time: TIME_BOUND,
+        ..Bound::default()
+    };
+    spec.cpu = Some(load.cpu());
+    spec.catch_up.burst_frames = CATCH_UP_FRAMES;
+    spec
+}
+
+/// Sends until the bound of `spec`.
+pub(crate) fn send(stage: &Stage<'_>, spec: &Spec) -> Result<Report, Error> {
+    on_load_host(stage, || Blast::load(spec)?.run(&Stop::new()))
+}
+
+/// Does `work` while the flood runs, which begins [`RAMP_UP`] before and ends
+/// after it. Without a flood it is the same, but for the packets.
+pub(crate) fn during<T: Send>(
+    stage: &Stage<'_>,
+    spec: Option<&Spec>,
+    work: impl FnOnce() -> Result<T, Error>,
+) -> Result<(Option<Report>, T), Error> {
+    let stop = Stop::new();
+    let blast = spec.map(|spec| on_load_host(stage, || Blast::load(spec)));
+    let mut blast = blast.transpose()?;
+    let (flood, worked) = thread::scope(|scope| {
+        let flood = blast.as_mut().map(|blast| {
+            let stop = &stop;
+            scope.spawn(move || on_load_host(stage, || blast.run(stop)))
+        });
+        let worked = interrupt::sleep(RAMP_UP)
+            .map_err(Error::from)
+            .and_then(|()| work());
+        stop.stop();
+        (flood.map(join), worked)
+    });
+    Ok((flood.transpose()?, worked?))
+}
+
+/// What a scoped thread returned; its panic is ours.
+pub(crate) fn join<T>(thread: thread::ScopedJoinHandle<'_, T>) -> T {
+    thread
+        .join()
+        .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+}
+
+/// Does something inside the load host, on its CPU.
+pub(crate) fn on_load_host<T: Send>(
+    stage: &Stage<'_>,
+    work: impl FnOnce() -> Result<T, plimsoll_testbed::Error> + Send,
+) -> Result<T, Error> {
+    Ok(stage.testbed.load().run_on_cpu(work)??)
+}
+
+/// A process of the test host that wants all the CPU it can get.
+pub(crate) fn compute_bound(stage: &Stage<'_>) -> Result<Process, Error> {
+    let mut shell = stage.host().command("sh");
+    Ok(shell.args(["-c", "while :; do :; done"]).spawn()?)
+}

@@ -1,0 +1,284 @@
+//! The flooded sink and its bystander: the maximum loss-free receive rate
+//! (MLFRR), and one flood at a time with everything that is measured meanwhile.
+
+use std::net::SocketAddr;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use plimsoll_testbed::blast::{Report as BlastReport, Schedule};
+use plimsoll_testbed::cpu_meter::{CpuMeter, Snapshot};
+use plimsoll_testbed::ledger::{Counters, Ledger, Traffic};
+use plimsoll_testbed::server::{Config as ServerConfig, Kind, Server};
+use plimsoll_testbed::{interrupt, probe};
+
+use crate::Error;
+use crate::figures::{Bystander, HostCpu, Losses};
+use crate::protection::{Protector, Stage};
+use crate::traffic::{during, join, on_load_host, send, udp_flood};
+
+pub(crate) const SINK_PORT: u16 = 9;
+pub(crate) const ECHO_PORT: u16 = 7;
+/// The sink's work per packet: what a small real server does.
+pub(crate) const SINK_WORK: Duration = Duration::from_micros(2);
+/// What an operator of a busy UDP server sets; the kernel's default holds only
+/// about 50 frames of this link (see `plimsoll serve --help`).
+const SINK_RCVBUF_BYTES: usize = 4 << 20;
+const ECHO_RCVBUF_BYTES: usize = 1 << 20;
+const PROBE_RATE_PPS: u32 = 2000;
+/// An answer later than this is as good as lost to an interactive client.
+const PROBE_TIMEOUT: Duration = Duration::from_millis(200);
+/// Frames may wait this long in the ring of a polling thread that gets no CPU.
+const SETTLING: Duration = Duration::from_secs(2);
+/// Goodput is also read this often, to see whether it is steady.
+const SAMPLE: Duration = Duration::from_millis(100);
+
+const MLFRR_LOWEST_PPS: u64 = 20_000;
+const MLFRR_HIGHEST_PPS: u64 = 1_000_000;
+const MLFRR_STEPS: usize = 8;
+const MLFRR_TRIES: usize = 3;
+const MLFRR_TRIAL: Duration = Duration::from_millis(500);
+/// Loss below this is the machine's noise, not overload.
+const MLFRR_LOSS: f64 = 0.001;
+
+/// What one run measured.
+#[derive(Clone, Debug)]
+pub(crate) struct Run {
+    pub(crate) offered_pps: f64,
+    pub(crate) goodput_pps: f64,
+    /// Coefficient of variation of the goodput per 100 ms.
+    pub(crate) goodput_variation: f64,
+    pub(crate) host_cpu: HostCpu,
+    pub(crate) bystander: Bystander,
+    pub(crate) losses: Losses,
+}
+
+/// The server that is flooded.
+pub(crate) fn start_sink(stage: &Stage<'_>) -> Result<Server, Error> {
+    let mut sink = ServerConfig::new(Kind::Sink, SINK_PORT);
+    sink.work = SINK_WORK;
+    sink.rcvbuf_bytes = Some(SINK_RCVBUF_BYTES);
+    Ok(Server::start(stage.host(), stage.program, &sink)?)
+}
+
+/// The flooded sink and the bystander.
+pub(crate) struct Servers {
+    sink: Server,
+    echo: Server,
+    meter: CpuMeter,
+}
+
+impl Servers {
+    pub(crate) fn start(stage: &Stage<'_>) -> Result<Self, Error> {
+        let host = stage.host();
+        let mut echo = ServerConfig::new(Kind::Echo, ECHO_PORT);
+        echo.rcvbuf_bytes = Some(ECHO_RCVBUF_BYTES);
+        Ok(Self {
+            sink: start_sink(stage)?,
+            echo: Server::start(host, stage.program, &echo)?,
+            meter: CpuMeter::start(host.cpu())?,
+        })
+    }
+
+    /// The highest rate without loss on the stock host, by bisection on a
+    /// logarithmic scale.
+    pub(crate) fn mlfrr(&self, stage: &Stage<'_>) -> Result<f64, Error> {
+        stage.stock()?;
+        let mut low = MLFRR_LOWEST_PPS as f64;
+        let mut high = MLFRR_HIGHEST_PPS as f64;
+        if !self.is_loss_free(stage, low as u64)? {
+            return Err(Error::NoLossFreeRate {
+                rate_pps: MLFRR_LOWEST_PPS,
+            });
+        }
+        for _ in 0..MLFRR_STEPS {
+            let middle = (low * high).sqrt();
+            if self.is_loss_free(stage, middle as u64)? {
+                low = middle;
+            } else {
+                high = middle;
+            }
+        }
+        Ok(low)
+    }
+
+    /// Whether the sink keeps up, at the best of some tries: a machine that was
+    /// busy with something else for a moment loses packets at any rate.
+    fn is_loss_free(&self, stage: &Stage<'_>, rate_pps: u64) -> Result<bool, Error> {
+        for _ in 0..MLFRR_TRIES {
+            if self.loses_nothing(stage, rate_pps)? {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    fn loses_nothing(&self, stage: &Stage<'_>, rate_pps: u64) -> Result<bool, Error> {
+        let before = self.sink.counts().received;
+        let mut spec = udp_flood(stage, SINK_PORT, Schedule::Fixed { rate_pps });
+        spec.bound.time = MLFRR_TRIAL;
+        let report = send(stage, &spec)?;
+        let received = self.wait_until_quiet()? - before;
+        Ok(report.offered.saturating_sub(received) as f64 <= report.offered as f64 * MLFRR_LOSS)
+    }
+
+    /// All queued packets are worked off; returns what the sink received.
+    fn wait_until_quiet(&self) -> Result<u64, Error> {
+        let counts = self
+            .sink
+            .wait_until_quiet(Duration::from_millis(100), Duration::from_secs(20))?;
+        Ok(counts.received)
+    }
+
+    /// Floods the sink (or does not) for `window` while the bystander is
+    /// probed, and accounts for every packet. Ends the protection.
+    pub(crate) fn flood(
+        &self,
+        stage: &Stage<'_>,
+        protector: Protector<'_>,
+        schedule: Option<Schedule>,
+        window: Duration,
+    ) -> Result<Run, Error> {
+        self.wait_until_quiet()?;
+        let before = (Counters::read(stage.testbed)?, self.received());
+        let spec = schedule.map(|schedule| udp_flood(stage, SINK_PORT, schedule));
+        let (flood, window) = during(stage, spec.as_ref(), || self.measure(stage, window))?;
+        self.wait_until_quiet()?;
+        let offered = flood.as_ref().map_or(0, |report| report.offered) + window.bystander.sent;
+        let early_discard = protector.stop()?;
+        let end = Instant::now() + SETTLING;
+        let ledger = loop {
+            let traffic = Traffic {
+                offered,
+                delivered: self.received() - before.1,
+                early_discard,
+            };
+            let ledger = Ledger::between(&before.0, &Counters::read(stage.testbed)?, traffic);
+            if ledger.unaccounted == 0 || Instant::now() >= end {
+                break ledger;
+            }
+            interrupt::sleep(SAMPLE)?;
+        };
+        Ok(window.into_run(flood.as_ref(), Losses::of(&ledger)))
+    }
+
+    fn received(&self) -> u64 {
+        self.sink.counts().received + self.echo.counts().received
+    }
+
+    /// The measured window: probes go out, goodput and CPU time are read at
+    /// both ends and in between.
+    fn measure(&self, stage: &Stage<'_>, window: Duration) -> Result<Window, Error> {
+        thread::scope(|scope| {
+            let config = probe_config(stage, window);
+            let prober = scope.spawn(move || on_load_host(stage, || probe::run(&config)));
+            let mut readings = vec![self.reading()];
+            let end = readings[0].at + window;
+            let slept = loop {
+                let left = end.saturating_duration_since(Instant::now());
+                let slept = interrupt::sleep(left.min(SAMPLE));
+                readings.push(self.reading());
+                if slept.is_err() || left <= SAMPLE {
+                    break slept;
+                }
+            };
+            let probed = join(prober)?;
+            slept?;
+            Ok(Window::of(&readings, &probed))
+        })
+    }
+
+    fn reading(&self) -> Reading {
+        Reading {
+            at: Instant::now(),
+            received: self.sink.counts().received,
+            cpu: self.meter.snapshot(),
+        }
+    }
+}
+
+/// What is read at both ends of the window, and now and then inside.
+struct Reading {
+    at: Instant,
+    received: u64,
+    cpu: Snapshot,
+}
+
+impl Reading {
+    fn rate_since(&self, earlier: &Self) -> f64 {
+        (self.received - earlier.received) as f64 / (self.at - earlier.at).as_secs_f64()
+    }
+}
+
+struct Window {
+    goodput_pps: f64,
+    goodput_variation: f64,
+    host_cpu: HostCpu,
+    bystander: Bystander,
+}
+
+impl Window {
+    fn of(readings: &[Reading], probed: &probe::Report) -> Self {
+        let [start, .., end] = readings else {
+            unreachable!("read at both ends")
+        };
+        let rates: Vec<f64> = readings
+            .windows(2)
+            .map(|pair| pair[1].rate_since(&pair[0]))
+            .collect();
+        Self {
+            goodput_pps: end.rate_since(start),
+            goodput_variation: variation(&rates),
+            host_cpu: HostCpu::of(&end.cpu.since(&start.cpu)),
+            bystander: Bystander::of(probed),
+        }
+    }
+
+    fn into_run(self, flood: Option<&BlastReport>, losses: Losses) -> Run {
+        Run {
+            offered_pps: flood.map_or(0.0, |report| report.offered_pps),
+            goodput_pps: self.goodput_pps,
+            goodput_variation: self.goodput_variation,
+            host_cpu: self.host_cpu,
+            bystander: self.bystander,
+            losses,
+        }
+    }
+}
+
+/// Standard deviation over mean; 0 of nothing.
+fn variation(values: &[f64]) -> f64 {
+    let count = values.len() as f64;
+    let mean = values.iter().sum::<f64>() / count;
+    if values.is_empty() || mean <= 0.0 {
+        return 0.0;
+    }
+    let variance = values
+        .iter()
+        .map(|value| (value - mean).powi(2))
+        .sum::<f64>()
+        / count;
+    variance.sqrt() / mean
+}
+
+fn probe_config(stage: &Stage<'_>, window: Duration) -> probe::Config {
+    probe::Config {
+        rate_pps: PROBE_RATE_PPS,
+        duration: window,
+        timeout: PROBE_TIMEOUT,
+        realtime: true,
+        ..probe::Config::new(SocketAddr::new(stage.host().ipv4().into(), ECHO_PORT))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn variation_is_relative_to_the_mean() {
+        assert_eq!(variation(&[5.0, 5.0, 5.0]), 0.0);
+        assert_eq!(variation(&[0.0, 20.0]), 1.0);
+        assert_eq!(variation(&[]), 0.0);
+        assert_eq!(variation(&[0.0, 0.0]), 0.0);
+    }
+}

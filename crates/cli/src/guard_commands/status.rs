@@ -1,0 +1,150 @@
+//! `plimsoll guard status`: what a running guard does, asked from outside.
+
+use std::path::PathBuf;
+
+use plimsoll_guard::status::{ChannelStatus, Client, Request, Sort, Status, guarded_interfaces};
+
+use crate::output;
+
+/// Show what the running guard does, and to whom
+#[derive(clap::Args, Debug)]
+pub(crate) struct Args {
+    /// Guarded interface, in this network namespace; all of them if none is named
+    #[arg(value_name = "IFACE")]
+    interface: Option<String>,
+    /// Order of channels
+    #[arg(long, value_enum, default_value_t = Order::Discarded)]
+    sort: Order,
+    /// Channels shown at most
+    #[arg(long, value_name = "CHANNELS", default_value_t = 20)]
+    limit: usize,
+    /// Write one JSON document per line and interface to FILE (`-`: standard output) instead of the
+    /// table
+    #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = "-")]
+    json: Option<PathBuf>,
+}
+
+#[derive(clap::ValueEnum, Clone, Copy, Debug)]
+pub(crate) enum Order {
+    /// Packets offered per second
+    Offered,
+    /// Packets discarded early per second
+    Discarded,
+    /// CPU time charged for their packets
+    Charged,
+    /// How full the queue is
+    Occupancy,
+}
+
+impl From<Order> for Sort {
+    fn from(order: Order) -> Self {
+        match order {
+            Order::Offered => Self::Offered,
+            Order::Discarded => Self::Discarded,
+            Order::Charged => Self::Charged,
+            Order::Occupancy => Self::Occupancy,
+        }
+    }
+}
+
+pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
+    let request = Request {
+        sort: args.sort.into(),
+        limit: args.limit,
+    };
+    let interfaces = match &args.interface {
+        Some(interface) => vec![interface.clone()],
+        None => guarded_interfaces()?,
+    };
+    if interfaces.is_empty() {
+        anyhow::bail!("no guard runs in this network namespace: `plimsoll guard IFACE` starts one");
+    }
+    let mut writer = args.json.as_deref().map(output::json_writer).transpose()?;
+    for interface in interfaces {
+        let status = Client::new(&interface).status(&request)?;
+        match &mut writer {
+            Some(writer) => {
+                serde_json::to_writer(&mut *writer, &status)?;
+                writer.write_all(b"\n")?;
+            }
+            None => output::print(&table(&status))?,
+        }
+    }
+    Ok(())
+}
+
+fn table(status: &Status) -> String {
+    let mut text = format!(
+        "{}  process {}  up {:.0} s  rates over {:.1} s{}\n{} ({}), network {:.0}% of the busiest CPU{}\n\n{:<16}{:>12}{:>14}{:>8}{:>16}{:>16}\n",
+        status.interface,
+        status.pid,
+        status.uptime_s,
+        status.interval_s,
+        if status.observe {
+            "  OBSERVING, nothing is discarded"
+        } else {
+            ""
+        },
+        status.governor.mode,
+        status.governor.reason,
+        status.governor.network_share * 100.0,
+        if status.shedding { ", shedding" } else { "" },
+        "kind",
+        "offered/s",
+        "discarded/s",
+        "CPU",
+        "offered",
+        "discarded"
+    );
+    for kind in &status.kinds {
+        let offered: u64 = kind.packets.values().sum();
+        let admitted = kind.packets.get("admitted").copied().unwrap_or_default();
+        text += &format!(
+            "{:<16}{:>12.0}{:>14.0}{:>7.1}%{offered:>16}{:>16}\n",
+            kind.kind,
+            kind.offered_pps,
+            kind.discarded_pps,
+            kind.charged_cpus * 100.0,
+            offered - admitted
+        );
+    }
+    text += &format!(
+        "\n{:<40}{:>6}{:>12}{:>14}{:>8}  {}\n",
+        "channel", "full", "offered/s", "discarded/s", "CPU", "owner"
+    );
+    for channel in &status.channels {
+        text += &row(channel);
+    }
+    let more = status.channels_total - status.channels.len();
+    if more > 0 {
+        text += &format!("… and {more} more\n");
+    }
+    text
+}
+
+fn row(channel: &ChannelStatus) -> String {
+    let address = std::net::SocketAddr::new(channel.address, channel.port);
+    let percent = u64::from(channel.occupancy) * 100 / u64::from(channel.capacity.max(1));
+    format!(
+        "{:<40}{percent:>5}%{:>12.0}{:>14.0}{:>7.1}%  {}\n",
+        format!("{} {address}", channel.kind),
+        channel.offered_pps,
+        channel.discarded_pps,
+        channel.charged_cpus * 100.0,
+        owner(channel)
+    )
+}
+
+/// The process and control group of a channel, as far as they are known.
+pub(crate) fn owner(channel: &ChannelStatus) -> String {
+    let Some(owner) = &channel.owner else {
+        return String::new();
+    };
+    let process = owner.process.as_ref();
+    let process = process.map(|process| format!("{} ({})", process.name, process.pid));
+    [process, owner.control_group.clone()]
+        .into_iter()
+        .flatten()
+        .collect::<Vec<_>>()
+        .join(" ")
+}

@@ -1,0 +1,365 @@
+//! `plimsoll lab`: the papers' experiments, and ours, on a modelled host.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use anyhow::Context;
+use plimsoll_lab::{
+    Cache, Catalogue, Document, Experiment, HostKind, Modelled, Options, RealPackets, Run,
+    SweepPlan, TracePlan, csv, html, profiles, range, table, trace, values,
+};
+
+use crate::output;
+
+/// Run the papers' experiments on a modelled host and check their claims.
+///
+/// Every published overload figure, and some that no paper has, as data: what is
+/// swept, what is measured, and what must come out. Needs no root and no network.
+#[derive(clap::Args, Debug)]
+#[command(after_help = "Examples:\n  \
+    plimsoll lab run all               every claim, with its measured value\n  \
+    plimsoll lab report                the same as one HTML file with all curves\n  \
+    plimsoll lab explain lrp-fig3      what was done, and where the model departs\n  \
+    plimsoll lab sweep mr-fig7 --parameter path.quota --from 2 --to 40 --steps 20 \\\n      \
+    --set source.flood.traffic.rate_pps=14000 --curve quota5 --html quota.html")]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(clap::Subcommand, Debug)]
+enum Command {
+    /// List the experiments
+    List(Source),
+    /// Run experiments and check their claims
+    Run(RunArgs),
+    /// Say what an experiment is about, what the model does, and where it departs
+    Explain(ExplainArgs),
+    /// Sweep any parameter over any range with the curves of an experiment
+    Sweep(SweepArgs),
+    /// Show one point's life: interrupts, threads and packets in order of time
+    Trace(TraceArgs),
+    /// Write all curves and claims as one HTML file
+    Report(ReportArgs),
+}
+
+#[derive(clap::Args, Debug)]
+struct Source {
+    /// Directory of experiment files to use instead of the built-in ones
+    #[arg(long, value_name = "DIR")]
+    experiments: Option<PathBuf>,
+}
+
+#[derive(clap::Args, Debug)]
+struct Outputs {
+    /// Also write the results as one JSON document to FILE (`-`: standard output)
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Also write every measured value as CSV to FILE (`-`: standard output)
+    #[arg(long, value_name = "FILE")]
+    csv: Option<PathBuf>,
+    /// Also write the report to FILE
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
+}
+
+#[derive(clap::Args, Debug)]
+struct How {
+    #[command(flatten)]
+    source: Source,
+    /// The same seed gives the same results
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    seed: u64,
+    /// Keep results in FILE, and take from it what an interrupted run has done
+    #[arg(long, value_name = "FILE")]
+    resume: Option<PathBuf>,
+}
+
+#[derive(clap::Args, Debug)]
+struct RunArgs {
+    /// Experiments, or `all`
+    #[arg(required = true, value_name = "ID")]
+    ids: Vec<String>,
+    /// Also run on real packets what can be: the same as `host = "testbed"` in the files
+    #[arg(long)]
+    testbed: bool,
+    /// Show every measured value as well
+    #[arg(long)]
+    values: bool,
+    #[command(flatten)]
+    how: How,
+    #[command(flatten)]
+    outputs: Outputs,
+}
+
+#[derive(clap::Args, Debug)]
+struct ExplainArgs {
+    /// The experiment
+    #[arg(value_name = "ID")]
+    id: String,
+    #[command(flatten)]
+    source: Source,
+}
+
+#[derive(clap::Args, Debug)]
+struct SweepArgs {
+    /// The experiment whose scenario and curves are used
+    #[arg(value_name = "ID")]
+    id: String,
+    /// What is swept: a dotted key of the scenario, or `profile.costs.NAME.ns`
+    #[arg(long, value_name = "KEY")]
+    parameter: String,
+    /// Its values
+    #[arg(long, value_delimiter = ',', value_name = "VALUES", conflicts_with_all = ["from", "to", "steps"])]
+    values: Vec<f64>,
+    /// First value
+    #[arg(long, value_name = "VALUE", requires = "to")]
+    from: Option<f64>,
+    /// Last value
+    #[arg(long, value_name = "VALUE", requires = "from")]
+    to: Option<f64>,
+    /// How many values from first to last
+    #[arg(long, value_name = "N", default_value_t = 11)]
+    steps: u32,
+    /// Values at equal ratios instead of equal distances
+    #[arg(long)]
+    log: bool,
+    /// Another setting for all curves; may be repeated
+    #[arg(long = "set", value_name = "KEY=VALUE")]
+    settings: Vec<String>,
+    /// Only this curve; may be repeated
+    #[arg(long = "curve", value_name = "CURVE")]
+    curves: Vec<String>,
+    /// Measure this figure as well, for example `cpu.busy_pct`; may be repeated
+    #[arg(long = "figure", value_name = "FIGURE")]
+    figures: Vec<String>,
+    #[command(flatten)]
+    how: How,
+    #[command(flatten)]
+    outputs: Outputs,
+}
+
+#[derive(clap::Args, Debug)]
+struct TraceArgs {
+    /// The experiment
+    #[arg(value_name = "ID")]
+    id: String,
+    /// Its curve; the first without this
+    #[arg(long, value_name = "CURVE")]
+    curve: Option<String>,
+    /// Value of the swept parameter; the middle one without this
+    #[arg(long, value_name = "VALUE")]
+    at: Option<f64>,
+    /// Recording begins this long after the start of the run, in ms
+    #[arg(long, value_name = "MS", default_value_t = 200.0)]
+    start_ms: f64,
+    /// Length of the recording, in ms
+    #[arg(long, value_name = "MS", default_value_t = 1.0)]
+    ms: f64,
+    /// Recording begins when the next packet arrives, and ends with that packet
+    #[arg(long, conflicts_with = "ms")]
+    packet: bool,
+    /// Write the trace for ui.perfetto.dev to FILE (`-`: standard output)
+    #[arg(long, value_name = "FILE")]
+    perfetto: Option<PathBuf>,
+    /// The same seed gives the same trace
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    seed: u64,
+    #[command(flatten)]
+    source: Source,
+}
+
+#[derive(clap::Args, Debug)]
+struct ReportArgs {
+    /// Experiments; all without any
+    #[arg(value_name = "ID")]
+    ids: Vec<String>,
+    /// Where to write it
+    #[arg(short, long, value_name = "FILE", default_value = "plimsoll-lab.html")]
+    output: PathBuf,
+    #[command(flatten)]
+    how: How,
+}
+
+pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
+    match &args.command {
+        Command::List(source) => list(source),
+        Command::Run(args) => run_experiments(args),
+        Command::Explain(args) => explain(args),
+        Command::Sweep(args) => sweep(args),
+        Command::Trace(args) => show_trace(args),
+        Command::Report(args) => report(args),
+    }
+}
+
+impl Source {
+    fn catalogue(&self) -> anyhow::Result<Catalogue> {
+        Ok(match &self.experiments {
+            Some(directory) => Catalogue::read(directory)?,
+            None => Catalogue::built_in()?,
+        })
+    }
+}
+
+impl How {
+    fn run(&self, experiments: &[Experiment]) -> anyhow::Result<Vec<Run>> {
+        let cache = self.resume.as_deref().map(Cache::open).transpose()?;
+        let (real, why_no_testbed) = real_packets(experiments)?;
+        let options = Options {
+            seed: self.seed,
+            testbed: real.as_ref().map(|real| real as _),
+            why_no_testbed,
+            cache: cache.as_ref(),
+        };
+        run_modelled(experiments, &options)
+    }
+}
+
+/// Runs experiments with progress on the terminal.
+pub(crate) fn run_modelled(
+    experiments: &[Experiment],
+    options: &Options<'_>,
+) -> anyhow::Result<Vec<Run>> {
+    let progress = |done, of| output::progress(&format!("{done} of {of} points"));
+    let runs = plimsoll_lab::run(experiments, &Modelled, options, &progress);
+    output::clear_progress();
+    Ok(runs?)
+}
+
+/// The testbed if an experiment wants it, or why there is none.
+fn real_packets(
+    experiments: &[Experiment],
+) -> anyhow::Result<(Option<RealPackets>, Option<String>)> {
+    if !experiments
+        .iter()
+        .any(|experiment| experiment.host == HostKind::Testbed)
+    {
+        return Ok((None, None));
+    }
+    let program = std::env::current_exe().context("cannot find this program")?;
+    match RealPackets::start(program) {
+        Ok(real) => Ok((Some(real), None)),
+        Err(error) if error.is_missing() => Ok((None, Some(error.to_string()))),
+        Err(error) => Err(error.into()),
+    }
+}
+
+impl Outputs {
+    /// Writes what was asked for; true if standard output is taken.
+    fn write(&self, runs: &[Run]) -> anyhow::Result<bool> {
+        if let Some(target) = &self.json {
+            let mut writer = output::json_writer(target)?;
+            serde_json::to_writer_pretty(&mut *writer, &Document::new(runs))?;
+            writeln!(writer)?;
+        }
+        if let Some(target) = &self.csv {
+            output::json_writer(target)?.write_all(csv(runs).as_bytes())?;
+        }
+        if let Some(target) = &self.html {
+            write_html(target, runs)?;
+        }
+        let taken = [&self.json, &self.csv];
+        Ok(taken
+            .iter()
+            .any(|target| target.as_deref() == Some(Path::new("-"))))
+    }
+}
+
+fn write_html(target: &Path, runs: &[Run]) -> anyhow::Result<()> {
+    std::fs::write(target, html(runs)?)
+        .with_context(|| format!("cannot write {}", target.display()))
+}
+
+fn list(source: &Source) -> anyhow::Result<()> {
+    for experiment in source.catalogue()?.all() {
+        println!(
+            "{:<24} {} ({} curves, {} claims, profile {})",
+            experiment.id,
+            experiment.title,
+            experiment.curves.len(),
+            experiment.claims.len(),
+            experiment.profile
+        );
+    }
+    println!("Machine profiles: {}", profiles().join(", "));
+    Ok(())
+}
+
+fn run_experiments(args: &RunArgs) -> anyhow::Result<()> {
+    let mut experiments = args.how.source.catalogue()?.select(&args.ids)?;
+    if args.testbed {
+        for experiment in &mut experiments {
+            experiment.host = HostKind::Testbed;
+        }
+    }
+    let runs = args.how.run(&experiments)?;
+    if !args.outputs.write(&runs)? {
+        if args.values {
+            print!("{}", values(&runs));
+        }
+        print!("{}", table(&runs));
+    }
+    Ok(())
+}
+
+fn explain(args: &ExplainArgs) -> anyhow::Result<()> {
+    let catalogue = args.source.catalogue()?;
+    print!("{}", plimsoll_lab::explain(catalogue.get(&args.id)?)?);
+    Ok(())
+}
+
+fn sweep(args: &SweepArgs) -> anyhow::Result<()> {
+    let catalogue = args.how.source.catalogue()?;
+    let values = match (args.from, args.to) {
+        (Some(from), Some(to)) => range(from, to, args.steps, args.log),
+        _ => args.values.clone(),
+    };
+    let experiment = catalogue.get(&args.id)?.with_sweep(&SweepPlan {
+        parameter: args.parameter.clone(),
+        values,
+        log: args.log,
+        settings: args.settings.clone(),
+        curves: args.curves.clone(),
+        figures: args.figures.clone(),
+    })?;
+    let runs = args.how.run(&[experiment])?;
+    if !args.outputs.write(&runs)? {
+        print!("{}", csv(&runs));
+    }
+    Ok(())
+}
+
+fn show_trace(args: &TraceArgs) -> anyhow::Result<()> {
+    let catalogue = args.source.catalogue()?;
+    let recorded = trace::record(
+        catalogue.get(&args.id)?,
+        &TracePlan {
+            curve: args.curve.clone(),
+            x: args.at,
+            start_ms: args.start_ms,
+            duration_ms: args.ms,
+            one_packet: args.packet,
+            seed: args.seed,
+        },
+    )?;
+    let Some(target) = &args.perfetto else {
+        print!("{}", trace::text(&recorded));
+        return Ok(());
+    };
+    let mut writer = output::json_writer(target)?;
+    serde_json::to_writer(&mut *writer, &trace::perfetto(&recorded))?;
+    writeln!(writer)?;
+    Ok(())
+}
+
+fn report(args: &ReportArgs) -> anyhow::Result<()> {
+    let catalogue = args.how.source.catalogue()?;
+    let experiments = match args.ids.as_slice() {
+        [] => catalogue.all().to_vec(),
+        ids => catalogue.select(ids)?,
+    };
+    let runs = args.how.run(&experiments)?;
+    write_html(&args.output, &runs)?;
+    println!("wrote {}", args.output.display());
+    Ok(())
+}

@@ -1,0 +1,251 @@
+//! `plimsoll bench guard` from end to end with tiny durations: what is measured
+//! is measured badly, but every packet is accounted for, and the document has
+//! its form. Needs root.
+//!
+//! Parts that share a test share a testbed: making one takes longer than some
+//! parts do.
+
+use std::process::Command;
+
+use nix::unistd::geteuid;
+use serde_json::Value;
+
+/// Stands in for what takes long to measure.
+const GIVEN: [&str; 4] = ["--mlfrr", "100000", "--discard-capacity", "2000000"];
+const TINY: [&str; 6] = ["--runs", "1", "--window-ms", "100", "--light-pairs", "1"];
+
+fn bench(arguments: &[&str]) -> Value {
+    assert!(
+        geteuid().is_root(),
+        "this test makes network namespaces and BPF programs: run it as root"
+    );
+    let output = Command::new(env!("CARGO_BIN_EXE_plimsoll"))
+        .args(["bench", "guard", "--json", "-"])
+        .args(TINY)
+        .args(arguments)
+        .output()
+        .unwrap();
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(0), "{stderr}");
+    serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {stderr}"))
+}
+
+/// Every goal has its form: a verdict exactly if there is a measurement, or a
+/// reason why there is none.
+fn assert_goals(document: &Value, ids: &[&str]) {
+    let goals = document["goals"].as_array().unwrap();
+    let found: Vec<&str> = goals
+        .iter()
+        .map(|goal| goal["id"].as_str().unwrap())
+        .collect();
+    assert_eq!(found, ids);
+    for goal in goals {
+        assert!(
+            goal["what"].is_string() && goal["unit"].is_string(),
+            "{goal}"
+        );
+        let measured = goal["measured"].is_number();
+        assert_eq!(
+            measured,
+            !goal["runs"].as_array().unwrap().is_empty(),
+            "{goal}"
+        );
+        assert!(
+            goal["why"].is_string() || (goal["met"].is_boolean() && measured),
+            "{goal}"
+        );
+    }
+}
+
+/// The ledger of every case came out: what was offered went somewhere.
+fn assert_accounted(cases: &Value) {
+    for case in cases.as_array().unwrap() {
+        let losses = &case["losses"];
+        assert!(losses["offered"].as_u64().unwrap() > 0, "{case}");
+        assert_eq!(losses["unaccounted"], 0, "{case}");
+    }
+}
+
+fn protections(cases: &Value) -> Vec<&str> {
+    let cases = cases.as_array().unwrap().iter();
+    cases
+        .map(|case| case["protection"].as_str().unwrap())
+        .collect()
+}
+
+#[test]
+fn capacity_is_measured_or_extrapolated_from_points() {
+    let document = bench(&["--only", "capacity", "--mlfrr", "100000"]);
+    assert_goals(&document, &[]);
+    let capacity = &document["capacity"];
+    assert_eq!(capacity["mlfrr_pps"], 100_000.0);
+    assert!(capacity["discard_capacity_pps"].as_f64().unwrap() > 0.0);
+    let points = capacity["points"].as_array().unwrap();
+    assert_eq!(points.len(), 4);
+    for point in points {
+        let rate = |name: &str| point[name].as_f64().unwrap();
+        assert!(rate("discarded_pps") <= rate("offered_pps"), "{point}");
+        assert!((0.0..=1.0).contains(&rate("busy")), "{point}");
+    }
+    assert_eq!(document["schema"], 1);
+    assert_eq!(document["machine"]["link"], "veth");
+    assert!(document.get("flood").is_none(), "only what was asked for");
+}
+
+#[test]
+fn floods_and_light_load_account_for_every_packet() {
+    let two = ["--protections", "nftables,guard"];
+    let document = bench(&[&["--only", "flood,light"][..], &two, &GIVEN].concat());
+    let flood = &document["flood"];
+    assert_eq!(
+        protections(&flood["cases"]),
+        ["nftables", "guard"].repeat(3)
+    );
+    assert_accounted(&flood["cases"]);
+    for case in flood["cases"].as_array().unwrap() {
+        let filter = case.get("filter_pps");
+        assert_eq!(filter.is_some(), case["protection"] == "nftables", "{case}");
+    }
+    assert!(flood["reference"]["sent"].as_u64().unwrap() > 0);
+    assert_eq!(protections(&document["light"]["sides"]), ["stock", "guard"]);
+    assert_accounted(&document["light"]["sides"]);
+    let mut ids = Vec::new();
+    for load in [25, 50, 75] {
+        for goal in [
+            "goodput/{}",
+            "bystander/{}/loss",
+            "bystander/{}/p99",
+            "better/{}",
+        ] {
+            ids.push("flood/".to_owned() + &goal.replace("{}", &load.to_string()));
+        }
+    }
+    ids.extend(["throughput", "latency", "p99", "cpu"].map(|goal| format!("light/{goal}")));
+    assert_goals(
+        &document,
+        &ids.iter().map(String::as_str).collect::<Vec<_>>(),
+    );
+}
+
+#[test]
+fn beyond_the_capacity_clients_of_the_ssh_port_are_counted() {
+    let document = bench(&[&["--only", "beyond"][..], &GIVEN].concat());
+    assert_goals(
+        &document,
+        &["beyond/protected", "beyond/goodput", "beyond/steady"],
+    );
+    for case in document["beyond"]["cases"].as_array().unwrap() {
+        let count = |name: &str| case[name].as_u64().unwrap();
+        assert!(count("protected_attempts") > 0, "{case}");
+        assert!(count("protected_succeeded") <= count("protected_attempts"));
+    }
+}
+
+#[test]
+fn syn_floods_and_the_rpc_mix_have_every_case() {
+    let one = ["--protections", "guard", "--seconds", "1"];
+    let document = bench(&[&["--only", "syn,rpc"][..], &one].concat());
+    let cases = &document["syn"]["cases"];
+    assert_eq!(protections(cases), ["guard"; 3], "{document}");
+    let unflooded = &cases[0];
+    assert_eq!(unflooded["target"], "nowhere");
+    assert_eq!(unflooded["offered_pps"], 0.0);
+    assert!(unflooded["requests_per_s"].as_f64().unwrap() > 0.0);
+    assert_eq!(unflooded["attempts"], 50);
+    assert_eq!(
+        protections(&document["rpc"]["cases"]),
+        ["stock", "guard"].repeat(3)
+    );
+    for case in document["rpc"]["cases"].as_array().unwrap() {
+        assert!(case["calls_per_s"].as_f64().unwrap() > 0.0, "{case}");
+        assert!(case["worker_percent"].as_f64().unwrap() > 0.0, "{case}");
+    }
+    assert_goals(
+        &document,
+        &[
+            "syn/other-port/requests",
+            "syn/own-port/connections",
+            "syn/own-port/requests",
+            "rpc/worker/fast",
+            "rpc/worker/medium",
+            "rpc/worker/slow",
+        ],
+    );
+}
+
+#[test]
+fn dns_and_chaos_count_what_they_send() {
+    let arguments = [
+        "--only",
+        "dns,chaos",
+        "--chaos",
+        "1",
+        "--seed",
+        "3",
+        "--seconds",
+        "1",
+    ];
+    let document = bench(&[&arguments[..], &GIVEN].concat());
+    let chaos = &document["chaos"];
+    assert_eq!(chaos["seed"], 3);
+    // The eleven kinds once each, an overload, and at least one drawn flood.
+    assert!(chaos["floods"].as_u64().unwrap() > 12, "{chaos}");
+    assert_eq!(chaos["sent"], chaos["counted"], "{chaos}");
+    assert_eq!(chaos["wrong_lines"], 0, "{chaos}");
+    for case in document["dns"]["cases"].as_array().unwrap() {
+        let count = |name: &str| case[name].as_u64().unwrap();
+        assert!(
+            count("sent") > 0 && count("lost") <= count("sent"),
+            "{case}"
+        );
+    }
+    assert_eq!(
+        protections(&document["dns"]["cases"]),
+        ["stock", "guard"].repeat(4)
+    );
+    let chaos = [
+        "accounting",
+        "lines",
+        "memory",
+        "descriptors",
+        "maps",
+        "return",
+    ];
+    let mut ids = chaos.map(|goal| format!("chaos/{goal}")).to_vec();
+    let dns = ["other-server/loss", "closed-port/loss", "own-port/answers"];
+    ids.extend(dns.map(|goal| format!("dns/{goal}")));
+    assert_goals(
+        &document,
+        &ids.iter().map(String::as_str).collect::<Vec<_>>(),
+    );
+}
+
+#[test]
+fn a_part_that_fails_says_why_and_others_go_on() {
+    let verdict = "/nonexistent/verdict.json";
+    let document = bench(&["--only", "verdict,cpu-limit", "--verdict", verdict]);
+    let goals = document["goals"].as_array().unwrap();
+    let verdicts = goals
+        .iter()
+        .filter(|goal| goal["id"].as_str().unwrap().starts_with("verdict/"));
+    for goal in verdicts {
+        assert!(goal["met"].is_null(), "{goal}");
+        let why = goal["why"].as_str().unwrap();
+        assert!(
+            why.contains(verdict) && why.contains("make bench-verdict"),
+            "{why}"
+        );
+    }
+    assert_eq!(goals.len(), 8, "two of the verdict and six of the limit");
+}
+
+#[test]
+fn an_unknown_part_is_refused_with_the_list() {
+    let output = Command::new(env!("CARGO_BIN_EXE_plimsoll"))
+        .args(["bench", "guard", "--only", "cpu"])
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(stderr.contains("capacity, flood, beyond"), "{stderr}");
+}

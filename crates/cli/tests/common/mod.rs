@@ -1,0 +1,58 @@
+//! What the tests of `plimsoll guard` share.
+
+#![allow(dead_code, reason = "each test binary uses its part")]
+
+use std::io::{BufRead, BufReader};
+use std::process::Stdio;
+use std::time::Duration;
+
+use plimsoll_testbed::{Host, Process};
+
+pub(crate) const PROGRAM: &str = env!("CARGO_BIN_EXE_plimsoll");
+pub(crate) const LIMIT: Duration = Duration::from_secs(20);
+
+/// Runs `plimsoll guard` to its end; returns what it wrote to standard error.
+pub(crate) fn refused(host: &Host, arguments: &[&str]) -> String {
+    let error = host
+        .command(PROGRAM)
+        .arg("guard")
+        .args(arguments)
+        .output(LIMIT)
+        .unwrap_err();
+    error.to_string()
+}
+
+/// Starts the guard and waits for its first line: from then on it protects.
+/// Its output is read as long as the reader lives.
+pub(crate) fn start(host: &Host) -> (Process, impl BufRead + use<>) {
+    start_with(host, &[])
+}
+
+/// As [`start`], with more arguments.
+pub(crate) fn start_with(host: &Host, arguments: &[&str]) -> (Process, impl BufRead + use<>) {
+    let mut command = host.command(PROGRAM);
+    command
+        .args(["guard", host.device(), "--json", "-"])
+        .args(arguments)
+        .stdout(Stdio::piped());
+    let mut process = command.spawn().unwrap();
+    let mut line = String::new();
+    let mut output = BufReader::new(process.take_stdout().unwrap());
+    output.read_line(&mut line).unwrap();
+    let first: serde_json::Value = serde_json::from_str(&line).unwrap();
+    assert_eq!(first["schema"], 1);
+    assert_eq!(first["interface"], host.device());
+    assert!(first["totals"]["udp_socket"]["admitted"].is_u64(), "{line}");
+    (process, output)
+}
+
+/// What a command that succeeds writes to standard output.
+pub(crate) fn output(host: &Host, arguments: &[&str]) -> String {
+    let output = host
+        .command(PROGRAM)
+        .arg("guard")
+        .args(arguments)
+        .output(LIMIT)
+        .unwrap();
+    String::from_utf8(output.stdout).unwrap()
+}

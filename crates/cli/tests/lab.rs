@@ -1,0 +1,103 @@
+//! `plimsoll lab` and the demo without real packets, as a user runs them.
+
+use std::process::{Command, Output};
+
+fn plimsoll(arguments: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_plimsoll"));
+    command.args(arguments).output().unwrap()
+}
+
+fn text(output: &Output) -> String {
+    String::from_utf8(output.stdout.clone()).unwrap()
+}
+
+#[test]
+fn an_experiment_is_explained_run_and_written() {
+    assert!(text(&plimsoll(&["lab", "list"])).contains("lrp-fig3"));
+    let explained = text(&plimsoll(&["lab", "explain", "lrp-fig3"]));
+    for part in ["What was done", "Limits", "Calibrated on", "LRP-E03"] {
+        assert!(explained.contains(part), "{explained}");
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("report.html");
+    let html = path.to_str().unwrap();
+    let output = plimsoll(&["lab", "run", "mr-fig7", "--json", "-", "--html", html]);
+    assert!(output.status.success(), "{output:?}");
+    let document: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let experiment = &document["experiments"][0];
+    assert_eq!(experiment["id"], "mr-fig7");
+    for key in ["profile", "seed", "curves"] {
+        assert!(!experiment[key].is_null(), "{key}");
+    }
+    for claim in experiment["claims"].as_array().unwrap() {
+        assert!(
+            claim["holds"].is_boolean() && claim["measured"].is_number(),
+            "{claim}"
+        );
+    }
+    assert!(std::fs::read_to_string(path).unwrap().contains("<svg"));
+}
+
+#[test]
+fn any_parameter_is_swept() {
+    let output = plimsoll(&[
+        "lab",
+        "sweep",
+        "mr-fig7",
+        "--curve",
+        "quota5",
+        "--parameter",
+        "path.quota",
+        "--values",
+        "2,8,20",
+        "--set",
+        "source.flood.traffic.rate_pps=14000",
+        "--figure",
+        "cpu.busy_pct",
+    ]);
+    let csv = text(&output);
+    assert_eq!(csv.lines().count(), 1 + 3 * 2, "{csv}");
+    assert!(
+        csv.contains("mr-fig7,quota5,modelled,path.quota,8,forwarded,"),
+        "{csv}"
+    );
+}
+
+#[test]
+fn what_does_not_exist_is_used_wrongly() {
+    for arguments in [
+        &["lab", "run", "nonsense"][..],
+        &["lab", "trace", "mr-fig7", "--curve", "nonsense"],
+        &[
+            "lab",
+            "sweep",
+            "mr-fig7",
+            "--parameter",
+            "path.quota",
+            "--values",
+            "1",
+            "--set",
+            "x",
+        ],
+    ] {
+        let output = plimsoll(arguments);
+        assert_eq!(output.status.code(), Some(2), "{output:?}");
+        assert!(output.stdout.is_empty());
+    }
+}
+
+#[test]
+fn the_demo_without_real_packets_says_so() {
+    let output = plimsoll(&["demo", "--modelled"]);
+    assert!(output.status.success(), "{output:?}");
+    assert!(String::from_utf8_lossy(&output.stderr).contains("modelled host"));
+    let shown = text(&output);
+    assert!(
+        shown.contains("not measurements of this machine"),
+        "{shown}"
+    );
+    assert!(
+        shown.contains("demo-udp") && shown.contains("demo-syn"),
+        "{shown}"
+    );
+}

@@ -1,0 +1,262 @@
+/* SPDX-License-Identifier: GPL-2.0 OR Apache-2.0 OR MIT */
+/*
+ * SYN cookies (RFC 4987, section 3.6) from XDP: a listener past its backlog is
+ * answered for, and no memory is spent until the client has shown that its
+ * address is its own. The cookie is the kernel's own, so the stack accepts the
+ * handshake's end as if it had sent the cookie itself.
+ *
+ * Limits: the answer carries only the MSS option. Window scale, SACK and
+ * timestamps would have to be hidden in a timestamp whose offset only the
+ * stack knows; a client that connects during a flood does without them.
+ *
+ * bpf_tcp_gen_syncookie (Linux 5.3) rather than the raw helpers (6.0): it marks
+ * the listener as overflowed, without which the stack takes no cookie unless
+ * net.ipv4.tcp_syncookies is 2. It refuses when cookies are switched off (0).
+ */
+#ifndef PLIMSOLL_COOKIE_H
+#define PLIMSOLL_COOKIE_H
+
+#define TCP_BYTES_MAX 60
+#define TCP_OPTION_MSS 2
+#define SYN_COOKIE_TTL 64
+#define COOKIE_MSS_SHIFT 32 /* the helper returns MSS and cookie in one */
+
+struct syn_ack {
+	struct tcphdr tcp;
+	__u8 mss_kind;
+	__u8 mss_bytes;
+	__be16 mss;
+};
+
+/* The headers of a packet to a listener, copied out of the frame. */
+struct handshake {
+	struct xdp_md *ctx;
+	__u32 network; /* offset of the IP header */
+	__u32 ipv6;
+	union {
+		struct iphdr ipv4_header;
+		struct ipv6hdr ipv6_header;
+	};
+	union {
+		struct tcphdr tcp;
+		__u8 options[TCP_BYTES_MAX];
+	};
+	__u32 tcp_bytes;
+};
+
+static __always_inline bool load_handshake(struct xdp_md *ctx, __u32 network, __u32 transport,
+					   __u32 ipv6, struct handshake *handshake)
+{
+	__u64 bytes;
+
+	handshake->ctx = ctx;
+	handshake->network = network;
+	handshake->ipv6 = ipv6;
+	if (ipv6) {
+		if (bpf_xdp_load_bytes(ctx, network, &handshake->ipv6_header,
+				       sizeof(handshake->ipv6_header)))
+			return false;
+	} else if (bpf_xdp_load_bytes(ctx, network, &handshake->ipv4_header,
+				      sizeof(handshake->ipv4_header))) {
+		return false;
+	}
+	if (bpf_xdp_load_bytes(ctx, transport, &handshake->tcp, sizeof(handshake->tcp)))
+		return false;
+	bytes = handshake->tcp.doff * 4;
+	if (bytes < sizeof(handshake->tcp) || bytes > TCP_BYTES_MAX)
+		return false;
+	handshake->tcp_bytes = bytes;
+	return !bpf_xdp_load_bytes(ctx, transport, handshake->options, bytes);
+}
+
+/* The listener the packet is for; NULL, or a reference to be released. */
+static __always_inline struct bpf_sock *find_listener(const struct handshake *handshake)
+{
+	struct bpf_sock_tuple tuple;
+	struct bpf_sock *found;
+	const struct sock_common *sk;
+	__u32 size = sizeof(tuple.ipv4);
+
+	if (handshake->ipv6) {
+		__builtin_memcpy(tuple.ipv6.saddr, &handshake->ipv6_header.saddr, 16);
+		__builtin_memcpy(tuple.ipv6.daddr, &handshake->ipv6_header.daddr, 16);
+		tuple.ipv6.sport = handshake->tcp.source;
+		tuple.ipv6.dport = handshake->tcp.dest;
+		size = sizeof(tuple.ipv6);
+	} else {
+		tuple.ipv4.saddr = handshake->ipv4_header.saddr;
+		tuple.ipv4.daddr = handshake->ipv4_header.daddr;
+		tuple.ipv4.sport = handshake->tcp.source;
+		tuple.ipv4.dport = handshake->tcp.dest;
+	}
+	found = bpf_skc_lookup_tcp(handshake->ctx, &tuple, size, BPF_F_CURRENT_NETNS, 0);
+	if (!found)
+		return NULL;
+	sk = bpf_rdonly_cast(found, bpf_core_type_id_kernel(struct sock_common));
+	if (sk->skc_state == TCP_LISTEN)
+		return found;
+	bpf_sk_release(found);
+	return NULL;
+}
+
+static __always_inline __u16 fold(__s64 sum)
+{
+	__u32 folded = (__u32)sum;
+
+	folded = (folded & 0xffff) + (folded >> 16);
+	folded = (folded & 0xffff) + (folded >> 16);
+	return ~folded;
+}
+
+static __always_inline void build_syn_ack(const struct handshake *syn, __u64 cookie, __u32 window,
+					  struct syn_ack *answer)
+{
+	answer->tcp.source = syn->tcp.dest;
+	answer->tcp.dest = syn->tcp.source;
+	answer->tcp.seq = bpf_htonl((__u32)cookie);
+	answer->tcp.ack_seq = bpf_htonl(bpf_ntohl(syn->tcp.seq) + 1);
+	answer->tcp.doff = sizeof(*answer) / 4;
+	answer->tcp.syn = 1;
+	answer->tcp.ack = 1;
+	answer->tcp.window = bpf_htons(window > 0xffff ? 0xffff : window);
+	answer->mss_kind = TCP_OPTION_MSS;
+	answer->mss_bytes = 4;
+	answer->mss = bpf_htons((__u16)(cookie >> COOKIE_MSS_SHIFT));
+}
+
+/* Swaps the Ethernet addresses; tags and ethertype stay. */
+static __always_inline bool store_ethernet(struct xdp_md *ctx)
+{
+	__u8 addresses[2 * ETH_ALEN], swapped[2 * ETH_ALEN];
+
+	if (bpf_xdp_load_bytes(ctx, 0, addresses, sizeof(addresses)))
+		return false;
+	__builtin_memcpy(swapped, addresses + ETH_ALEN, ETH_ALEN);
+	__builtin_memcpy(swapped + ETH_ALEN, addresses, ETH_ALEN);
+	return !bpf_xdp_store_bytes(ctx, 0, swapped, sizeof(swapped));
+}
+
+static __always_inline bool store_ipv4(const struct handshake *syn, struct syn_ack *answer)
+{
+	struct iphdr ip = {
+		.version = 4,
+		.ihl = 5,
+		.tot_len = bpf_htons(sizeof(ip) + sizeof(*answer)),
+		.frag_off = bpf_htons(0x4000), /* don't fragment */
+		.ttl = SYN_COOKIE_TTL,
+		.protocol = IPPROTO_TCP,
+		.saddr = syn->ipv4_header.daddr,
+		.daddr = syn->ipv4_header.saddr,
+	};
+	struct {
+		__be32 source, destination;
+		__be16 protocol, bytes;
+	} pseudo = { ip.saddr, ip.daddr, bpf_htons(IPPROTO_TCP), bpf_htons(sizeof(*answer)) };
+	__s64 sum = bpf_csum_diff(0, 0, (__be32 *)&pseudo, sizeof(pseudo), 0);
+
+	ip.check = fold(bpf_csum_diff(0, 0, (__be32 *)&ip, sizeof(ip), 0));
+	answer->tcp.check = fold(bpf_csum_diff(0, 0, (__be32 *)answer, sizeof(*answer), sum));
+	return !bpf_xdp_store_bytes(syn->ctx, syn->network, &ip, sizeof(ip)) &&
+	       !bpf_xdp_store_bytes(syn->ctx, syn->network + sizeof(ip), answer,
+				    sizeof(*answer));
+}
+
+static __always_inline bool store_ipv6(const struct handshake *syn, struct syn_ack *answer)
+{
+	struct ipv6hdr ip = {
+		.version = 6,
+		.payload_len = bpf_htons(sizeof(*answer)),
+		.nexthdr = IPPROTO_TCP,
+		.hop_limit = SYN_COOKIE_TTL,
+		.saddr = syn->ipv6_header.daddr,
+		.daddr = syn->ipv6_header.saddr,
+	};
+	struct {
+		struct in6_addr source, destination;
+		__be32 bytes, protocol;
+	} pseudo = { ip.saddr, ip.daddr, bpf_htonl(sizeof(*answer)), bpf_htonl(IPPROTO_TCP) };
+	__s64 sum = bpf_csum_diff(0, 0, (__be32 *)&pseudo, sizeof(pseudo), 0);
+
+	answer->tcp.check = fold(bpf_csum_diff(0, 0, (__be32 *)answer, sizeof(*answer), sum));
+	return !bpf_xdp_store_bytes(syn->ctx, syn->network, &ip, sizeof(ip)) &&
+	       !bpf_xdp_store_bytes(syn->ctx, syn->network + sizeof(ip), answer,
+				    sizeof(*answer));
+}
+
+static __always_inline __s64 cookie_for(struct bpf_sock *listener, struct handshake *syn)
+{
+	__u64 tcp_bytes = syn->tcp_bytes;
+
+	/* Once more, and in two calls: the verifier wants to know each size. */
+	barrier_var(tcp_bytes);
+	if (tcp_bytes < sizeof(syn->tcp) || tcp_bytes > TCP_BYTES_MAX)
+		return -1;
+	if (syn->ipv6)
+		return bpf_tcp_gen_syncookie(listener, &syn->ipv6_header, sizeof(syn->ipv6_header),
+					     &syn->tcp, tcp_bytes);
+	return bpf_tcp_gen_syncookie(listener, &syn->ipv4_header, sizeof(syn->ipv4_header),
+				     &syn->tcp, tcp_bytes);
+}
+
+/*
+ * Turns the SYN into its answer, to be sent back where it came from; with
+ * `dry`, only finds out whether that is possible. Returns whether it is.
+ *
+ * A function of its own for the verifier, which checks it once and not for
+ * every way that leads here.
+ */
+__noinline int answer_with_cookie(struct xdp_md *ctx, __u32 network, __u32 transport, __u32 ipv6,
+				  __u32 dry)
+{
+	struct handshake syn = {};
+	struct syn_ack answer = {};
+	struct bpf_sock *listener;
+	const struct sock *sk;
+	__s64 cookie;
+	__u32 window, bytes;
+
+	if (!load_handshake(ctx, network, transport, ipv6, &syn))
+		return false;
+	listener = find_listener(&syn);
+	if (!listener)
+		return false;
+	cookie = cookie_for(listener, &syn);
+	sk = bpf_rdonly_cast(listener, bpf_core_type_id_kernel(struct sock));
+	window = (__u32)sk->sk_rcvbuf >> 1; /* half the buffer, as in the stack */
+	bpf_sk_release(listener);
+	if (cookie < 0 || dry)
+		return cookie >= 0;
+	build_syn_ack(&syn, cookie, window, &answer);
+	bytes = network + sizeof(answer);
+	bytes += ipv6 ? sizeof(syn.ipv6_header) : sizeof(syn.ipv4_header);
+	if (bpf_xdp_adjust_tail(ctx, (int)(bytes - bpf_xdp_get_buff_len(ctx))))
+		return false;
+	/* From here on the SYN is no more: a failure only discards it. */
+	if (ipv6 ? !store_ipv6(&syn, &answer) : !store_ipv4(&syn, &answer))
+		return false;
+	return store_ethernet(ctx);
+}
+
+/* Whether the end of a handshake carries a cookie that the stack will take. */
+__noinline int has_cookie(struct xdp_md *ctx, __u32 network, __u32 transport, __u32 ipv6)
+{
+	struct handshake ack = {};
+	struct bpf_sock *listener;
+	long answer;
+
+	if (!load_handshake(ctx, network, transport, ipv6, &ack))
+		return false;
+	listener = find_listener(&ack);
+	if (!listener)
+		return false;
+	if (ipv6)
+		answer = bpf_tcp_check_syncookie(listener, &ack.ipv6_header,
+						 sizeof(ack.ipv6_header), &ack.tcp, sizeof(ack.tcp));
+	else
+		answer = bpf_tcp_check_syncookie(listener, &ack.ipv4_header,
+						 sizeof(ack.ipv4_header), &ack.tcp, sizeof(ack.tcp));
+	bpf_sk_release(listener);
+	return answer == 0;
+}
+
+#endif

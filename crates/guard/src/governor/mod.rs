@@ -1,0 +1,267 @@
+//! The governor's hands: turns what [`plimsoll_core::governor`] decides into the
+//! host's settings, and back.
+//!
+//! Light load: nothing is touched. Overload, by strategy: polling threads before
+//! every process with an adaptive holdoff (`thread`), or an adaptive holdoff in
+//! interrupt context (`holdoff`). Every setting goes through [`Knobs`], so it is on
+//! disk before it is turned. Holdoffs are those of all queues: the worst CPU's
+//! decides, as in the core.
+//!
+//! Limits: ring losses are known only of adapters that count them
+//! (`rx_missed_errors` and its kin; veth does not): elsewhere the frames of a
+//! polling run tell how full the ring got. A single polling thread is pinned to the
+//! CPU that received most; several are left where the scheduler has them.
+
+mod limiter;
+
+pub use plimsoll_core::governor::Strategy;
+
+use std::fs;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use nix::net::if_::if_nametoindex;
+use plimsoll_core::config::Fraction;
+use plimsoll_core::governor::{
+    CpuObservation, Governor as Decision, GovernorConfig, Losses, Mode, Reason, Setting,
+};
+use serde::Serialize;
+
+use crate::error::Error;
+use crate::guard::Regulated;
+use crate::knobs::{Knobs, Priority, Queues};
+use crate::link;
+use crate::meter::CpuReading;
+use crate::threaded::poll_in_threads;
+use limiter::Limiter;
+
+/// Polls in a row without a packet until interrupts come back on: never, while
+/// overload lasts.
+const DEFER: u32 = i32::MAX.cast_unsigned();
+/// A holdoff is set anew only when it changes by more than one part of this.
+const NOTICEABLE: u32 = 8;
+/// Part of the ring that a holdoff may fill. Less than the core's default: a
+/// virtual machine is held up for tens of microseconds now and then, and what
+/// arrives meanwhile must still fit.
+const FILL_PERCENT: u32 = 25;
+/// What adapters count as lost for want of a free descriptor.
+const RING_LOSSES: [&str; 3] = ["rx_missed_errors", "rx_fifo_errors", "rx_over_errors"];
+
+/// Settings of the governor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// What is done about overload. Default: polling threads.
+    pub strategy: Strategy,
+    /// The part of each CPU's time that receiving may take, if any.
+    pub cpu_limit: Option<Fraction>,
+    /// Frames that the receive ring holds; asked of the driver if not given, and
+    /// 256 where it does not tell.
+    pub ring_frames: Option<u32>,
+    /// The only CPU that polling threads may run on. Default: see the module.
+    pub poll_cpu: Option<usize>,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            strategy: Strategy::Thread,
+            cpu_limit: None,
+            ring_frames: None,
+            poll_cpu: None,
+        }
+    }
+}
+
+/// What the governor does now, for reports.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Status {
+    /// `interrupts` or `overload`.
+    pub mode: &'static str,
+    /// Why: `calm`, `discards`, `network_share` or `ring`.
+    pub reason: &'static str,
+    /// The holdoff in overload, in microseconds; 0: the host's own.
+    pub holdoff_us: f64,
+    /// Part of the busiest CPU's time that receiving took, from 0 to 1.
+    pub network_share: f64,
+    /// Changes of the mode since the start.
+    pub switches: u64,
+}
+
+/// The governor of one interface.
+#[derive(Debug)]
+pub struct Governor {
+    config: Config,
+    decision: Decision,
+    started: Instant,
+    before: Option<(Vec<CpuReading>, u64, u64)>,
+    statistics: PathBuf,
+    applied: Option<Setting>,
+    limiter: Option<Limiter>,
+    network_share: f64,
+}
+
+impl Governor {
+    /// A governor that has touched nothing yet.
+    ///
+    /// # Errors
+    ///
+    /// No such interface, or a setting is out of range.
+    pub fn new(interface: &str, config: Config) -> Result<Self, Error> {
+        let ifindex = if_nametoindex(interface).map_err(|_| Error::NoSuchInterface {
+            interface: interface.to_owned(),
+        })?;
+        let mut core = GovernorConfig {
+            strategy: config.strategy,
+            cpu_limit: config.cpu_limit.filter(|limit| *limit != Fraction::WHOLE),
+            fill: Fraction::from_percent(FILL_PERCENT),
+            ..GovernorConfig::default()
+        };
+        let told = link::receive_ring(ifindex).ok().flatten();
+        if let Some(frames) = config.ring_frames.or(told.map(|(frames, _)| frames)) {
+            core.ring_frames = frames;
+        }
+        Ok(Self {
+            config,
+            decision: Decision::new(core)?,
+            started: Instant::now(),
+            before: None,
+            statistics: PathBuf::from(format!("/sys/class/net/{interface}/statistics")),
+            applied: None,
+            limiter: None,
+            network_share: 0.0,
+        })
+    }
+
+    /// Time until [`Governor::on_interval`] is due again.
+    #[must_use]
+    pub fn interval(&self) -> Duration {
+        self.decision.interval()
+    }
+
+    /// What it does now.
+    #[must_use]
+    pub fn status(&self) -> Status {
+        let setting = self.decision.setting();
+        let overload = setting.mode == Mode::Overload;
+        Status {
+            mode: if overload { "overload" } else { "interrupts" },
+            reason: match setting.reason {
+                Reason::Calm => "calm",
+                Reason::Discards => "discards",
+                Reason::NetworkShare => "network_share",
+                Reason::Ring => "ring",
+            },
+            holdoff_us: if overload {
+                setting.holdoff.as_secs_f64() * 1e6
+            } else {
+                0.0
+            },
+            network_share: self.network_share,
+            switches: self.decision.switches(),
+        }
+    }
+
+    /// Takes what was regulated, decides, and turns the settings.
+    ///
+    /// # Errors
+    ///
+    /// The kernel refuses a setting; what was turned is restored with `knobs`.
+    pub fn on_interval(&mut self, regulated: &Regulated, knobs: &mut Knobs) -> Result<(), Error> {
+        let lost = self.ring_losses();
+        let now = (regulated.readings.clone(), regulated.discarded, lost);
+        let Some(before) = self.before.replace(now) else {
+            return Ok(());
+        };
+        let cpus = observations(&before.0, &regulated.readings);
+        self.network_share = cpus.iter().map(share).fold(0.0, f64::max);
+        let losses = Losses {
+            discarded: regulated.discarded.saturating_sub(before.1),
+            ring: lost.saturating_sub(before.2),
+            inhibited: self.limiter.as_mut().is_some_and(Limiter::inhibited),
+        };
+        let elapsed = u64::try_from(self.started.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        let time = plimsoll_core::time::Instant::from_nanos(elapsed);
+        let setting = self.decision.on_interval(&cpus, losses, time);
+        self.apply(setting, &regulated.readings, knobs)?;
+        if let (Some(limiter), Some(cpu)) = (&self.limiter, cpus.iter().max_by_key(|c| c.network)) {
+            limiter.on_observation(cpu.network, cpu.elapsed);
+        }
+        Ok(())
+    }
+
+    fn apply(
+        &mut self,
+        setting: Setting,
+        readings: &[CpuReading],
+        knobs: &mut Knobs,
+    ) -> Result<(), Error> {
+        if setting.mode == Mode::Interrupts {
+            if self.applied.take().is_some() {
+                // Ends first: it must not demote a thread that is the host's own again.
+                self.limiter = None;
+                knobs.restore()?;
+            }
+            return Ok(());
+        }
+        let is_new = self.applied.is_none();
+        let differs =
+            |old: Setting| old.holdoff.abs_diff(setting.holdoff) > setting.holdoff / NOTICEABLE;
+        if self.applied.is_none_or(differs) {
+            knobs.set_holdoff(Queues::All, DEFER, setting.holdoff)?;
+            self.applied = Some(setting);
+        }
+        if is_new && self.config.strategy == Strategy::Thread {
+            self.poll_in_threads(readings, knobs)?;
+        }
+        Ok(())
+    }
+
+    fn poll_in_threads(&mut self, readings: &[CpuReading], knobs: &mut Knobs) -> Result<(), Error> {
+        let receiving = readings.iter().max_by_key(|reading| reading.frames);
+        let queues = knobs.instances()?.len();
+        let cpu = self.config.poll_cpu.or_else(|| {
+            receiving
+                .filter(|_| queues <= 1)
+                .map(|reading| reading.cpu as usize)
+        });
+        poll_in_threads(knobs, Priority::RealTime, cpu)?;
+        if let Some(limit) = self.config.cpu_limit {
+            let threads = knobs.polling_threads()?;
+            let threads = threads.iter().map(|thread| thread.tid).collect();
+            self.limiter = Some(Limiter::start(limit, threads)?);
+        }
+        Ok(())
+    }
+
+    fn ring_losses(&self) -> u64 {
+        let count = |name| {
+            let text = fs::read_to_string(self.statistics.join(name)).ok()?;
+            text.trim().parse::<u64>().ok()
+        };
+        RING_LOSSES.iter().filter_map(count).sum()
+    }
+}
+
+/// What the CPUs that receive did between two readings.
+fn observations(before: &[CpuReading], now: &[CpuReading]) -> Vec<CpuObservation> {
+    let observe = |later: &CpuReading| {
+        let earlier = before.iter().find(|earlier| earlier.cpu == later.cpu)?;
+        let network = Duration::from_nanos(later.network_ns.saturating_sub(earlier.network_ns));
+        let idle = Duration::from_nanos(later.idle_ns.saturating_sub(earlier.idle_ns));
+        let other = Duration::from_nanos(later.other_ns.saturating_sub(earlier.other_ns));
+        let frames = later.frames.saturating_sub(earlier.frames);
+        (frames > 0 || !network.is_zero()).then_some(CpuObservation {
+            elapsed: network + idle + other,
+            network,
+            idle,
+            frames,
+            runs: later.runs.saturating_sub(earlier.runs),
+            run_frames_max: later.backlog_max,
+        })
+    };
+    now.iter().filter_map(observe).collect()
+}
+
+fn share(cpu: &CpuObservation) -> f64 {
+    cpu.network.as_secs_f64() / cpu.elapsed.as_secs_f64().max(f64::MIN_POSITIVE)
+}

@@ -1,0 +1,97 @@
+//! A BPF array mapped into this process: read and written without system
+//! calls, while the program writes to it on other CPUs.
+
+#![allow(unsafe_code, reason = "memory that the kernel shares")]
+
+use std::marker::PhantomData;
+use std::mem::MaybeUninit;
+use std::os::fd::AsRawFd;
+
+use libbpf_rs::MapCore;
+use memmap2::{MmapOptions, MmapRaw};
+
+use crate::error::Error;
+
+/// A type that any bytes of its size are a value of.
+///
+/// # Safety
+///
+/// `repr(C)`, made of integers only.
+pub(crate) unsafe trait Plain: Copy {}
+// SAFETY: an integer.
+unsafe impl Plain for u32 {}
+// SAFETY: an integer.
+unsafe impl Plain for u64 {}
+
+/// Reads a value from bytes that the kernel returned for it.
+pub(crate) fn read_struct<T: Plain>(bytes: &[u8]) -> T {
+    assert!(
+        bytes.len() >= size_of::<T>(),
+        "the kernel returns values of the map's own size"
+    );
+    // SAFETY: the length is checked, the read needs no alignment, and any
+    // bytes are a T.
+    unsafe { bytes.as_ptr().cast::<T>().read_unaligned() }
+}
+
+/// A mapped array of `T`.
+#[derive(Debug)]
+pub(crate) struct Mapped<T> {
+    memory: MmapRaw,
+    len: usize,
+    _element: PhantomData<T>,
+}
+
+impl<T: Plain> Mapped<T> {
+    /// Maps a `BPF_MAP_TYPE_ARRAY` made with `BPF_F_MMAPABLE`.
+    pub(crate) fn of(map: &impl MapCore) -> Result<Self, Error> {
+        // The kernel places elements at multiples of eight bytes.
+        assert!(
+            map.value_size() as usize == size_of::<T>() && size_of::<T>().is_multiple_of(8),
+            "elements are as the program's C says"
+        );
+        let len = map.max_entries() as usize;
+        let memory = MmapOptions::new()
+            .len(len * size_of::<T>())
+            .map_raw(map.as_fd().as_raw_fd())
+            .map_err(|source| Error::Os {
+                action: "map the program's counters",
+                source,
+            })?;
+        Ok(Self {
+            memory,
+            len,
+            _element: PhantomData,
+        })
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// A copy of one element. The program may write to it meanwhile: each of
+    /// its integers is one that was there.
+    pub(crate) fn get(&self, index: usize) -> T {
+        // SAFETY: `at` is in the mapping, which is page-aligned and lives as
+        // long as `self`; any bytes are a T.
+        unsafe { self.at(index).read_volatile() }
+    }
+
+    /// Replaces one element.
+    pub(crate) fn set(&mut self, index: usize, value: T) {
+        // SAFETY: as in `get`; the mapping is writable.
+        unsafe { self.at(index).write_volatile(value) }
+    }
+
+    /// Makes every byte of one element zero.
+    pub(crate) fn clear(&mut self, index: usize) {
+        // SAFETY: any bytes, so also zeros, are a T.
+        let zero = unsafe { MaybeUninit::<T>::zeroed().assume_init() };
+        self.set(index, zero);
+    }
+
+    fn at(&self, index: usize) -> *mut T {
+        assert!(index < self.len, "an element of the array");
+        self.memory.as_mut_ptr().cast::<T>().wrapping_add(index)
+    }
+}

@@ -1,0 +1,102 @@
+//! Gives up, once the guard is attached, what only the start needed.
+//!
+//! The descriptors of maps, links and sysfs stay usable without capabilities
+//! (since Linux 5.19 reading a map takes none). What is kept is what turning
+//! settings back takes, and what was asked for.
+
+use std::collections::HashSet;
+
+use caps::{CapSet, Capability};
+use nix::sys::mman::{MlockAllFlags, mlockall};
+use nix::sys::prctl::set_no_new_privs;
+use nix::unistd::{Pid, gettid};
+
+use crate::error::Error;
+use crate::host::os;
+use crate::knobs::{Class, set_class};
+
+/// What the guard goes on to do, and which capabilities that takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Need {
+    /// Turn settings of the interface and restore them: `CAP_NET_ADMIN`.
+    Settings,
+    /// Schedule polling threads and itself: `CAP_SYS_NICE`.
+    Scheduling,
+    /// Allocate while its memory is locked: `CAP_IPC_LOCK`.
+    LockedMemory,
+    /// Name the processes of all users that own sockets: `CAP_SYS_PTRACE` and
+    /// `CAP_DAC_READ_SEARCH`. The widest of all: who has these can read any
+    /// file.
+    Owners,
+}
+
+impl Need {
+    const fn capabilities(self) -> &'static [Capability] {
+        match self {
+            Self::Settings => &[Capability::CAP_NET_ADMIN],
+            Self::Scheduling => &[Capability::CAP_SYS_NICE],
+            Self::LockedMemory => &[Capability::CAP_IPC_LOCK],
+            Self::Owners => &[Capability::CAP_SYS_PTRACE, Capability::CAP_DAC_READ_SEARCH],
+        }
+    }
+}
+
+/// Drops all capabilities but those for `needs`, from every set, for good: no
+/// program started later can regain them. Capabilities belong to a thread, so
+/// call this before starting others.
+///
+/// # Errors
+///
+/// The kernel refuses, or this process has other threads already.
+pub fn drop_capabilities(needs: &[Need]) -> Result<(), Error> {
+    if gettid() != Pid::this() || threads() != 1 {
+        return Err(refused("other threads would keep theirs".to_owned()));
+    }
+    let wanted: HashSet<Capability> = needs
+        .iter()
+        .flat_map(|need| need.capabilities())
+        .copied()
+        .collect();
+    let drop_from_sets = || -> Result<(), caps::errors::CapsError> {
+        let permitted = caps::read(None, CapSet::Permitted)?;
+        let kept: HashSet<Capability> = permitted.intersection(&wanted).copied().collect();
+        // The bounding set first: changing it takes CAP_SETPCAP.
+        if permitted.contains(&Capability::CAP_SETPCAP) {
+            for capability in caps::read(None, CapSet::Bounding)?.difference(&kept) {
+                caps::drop(None, CapSet::Bounding, *capability)?;
+            }
+        }
+        caps::clear(None, CapSet::Ambient)?;
+        caps::clear(None, CapSet::Inheritable)?;
+        caps::set(None, CapSet::Effective, &kept)?;
+        caps::set(None, CapSet::Permitted, &kept)
+    };
+    drop_from_sets().map_err(|error| refused(error.to_string()))?;
+    set_no_new_privs().map_err(os("give up new privileges"))
+}
+
+fn threads() -> usize {
+    std::fs::read_dir("/proc/self/task").map_or(0, Iterator::count)
+}
+
+fn refused(why: String) -> Error {
+    Error::Os {
+        action: "give up capabilities",
+        source: std::io::Error::other(why),
+    }
+}
+
+/// Keeps this process running whatever the network does: this thread before
+/// every process and polling thread, its memory in place. Threads started later
+/// are like it; call this last.
+///
+/// # Errors
+///
+/// The kernel refuses one or the other.
+pub fn outlive_overload() -> Result<(), Error> {
+    mlockall(MlockAllFlags::MCL_CURRENT).map_err(os("lock this process's memory"))?;
+    set_class(0, Class::Watcher).map_err(|source| Error::Os {
+        action: "make this thread real-time",
+        source,
+    })
+}

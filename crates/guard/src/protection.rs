@@ -1,0 +1,70 @@
+//! Protected traffic: what must survive when input is shed, and so has a
+//! guaranteed share.
+
+use ipnet::IpNet;
+use serde::{Deserialize, Serialize};
+
+/// A transport protocol with ports.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Transport {
+    /// TCP.
+    Tcp,
+    /// UDP.
+    Udp,
+}
+
+/// What is protected. ARP and neighbour discovery always are: without them
+/// nothing else arrives either.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Protection {
+    /// Local ports. Default: 22/tcp (ssh) and 179/tcp (BGP).
+    pub ports: Vec<(Transport, u16)>,
+    /// Where packets come from. Default: nowhere. At most 1024.
+    pub sources: Vec<IpNet>,
+    /// Established TCP connections. Default: yes; somebody waits for each.
+    pub connections: bool,
+}
+
+impl Default for Protection {
+    fn default() -> Self {
+        Self {
+            ports: vec![(Transport::Tcp, 22), (Transport::Tcp, 179)],
+            sources: Vec::new(),
+            connections: true,
+        }
+    }
+}
+
+/// Reads a protected port as `22/tcp`.
+///
+/// # Errors
+///
+/// What the text should be.
+pub fn parse_port(text: &str) -> Result<(Transport, u16), String> {
+    let wrong = || format!("{text:?} is no port such as 22/tcp or 53/udp");
+    let (port, transport) = text.split_once('/').ok_or_else(wrong)?;
+    let transport = match transport {
+        "tcp" => Transport::Tcp,
+        "udp" => Transport::Udp,
+        _ => return Err(wrong()),
+    };
+    match port.parse() {
+        Ok(port @ 1..) => Ok((transport, port)),
+        _ => Err(wrong()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ports_are_read_and_others_refused() {
+        assert_eq!(parse_port("22/tcp"), Ok((Transport::Tcp, 22)));
+        assert_eq!(parse_port("53/udp"), Ok((Transport::Udp, 53)));
+        for wrong in ["22", "0/tcp", "70000/tcp", "22/sctp", "/tcp", ""] {
+            assert!(parse_port(wrong).is_err(), "{wrong:?}");
+        }
+    }
+}

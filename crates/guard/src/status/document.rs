@@ -1,0 +1,132 @@
+//! The form of questions and answers.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+use serde::{Deserialize, Serialize};
+
+use crate::governor;
+use crate::owner::Owner;
+
+/// What to tell.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Request {
+    /// Channels with most of this come first.
+    pub sort: Sort,
+    /// Channels told at most.
+    pub limit: usize,
+}
+
+/// An order of channels.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Sort {
+    /// By packets offered per second.
+    Offered,
+    /// By packets discarded per second, then since the start.
+    Discarded,
+    /// By the CPU time charged for their packets.
+    Charged,
+    /// By how full the queue is.
+    Occupancy,
+}
+
+/// The state of a running guard.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Status {
+    /// Version of this form.
+    pub schema: u32,
+    /// The guarded interface.
+    pub interface: String,
+    /// The guard's process.
+    pub pid: u32,
+    /// Seconds since it attached.
+    pub uptime_s: f64,
+    /// Outcomes are counted only: everything passes.
+    pub observe: bool,
+    /// Input is being shed by shares.
+    pub shedding: bool,
+    /// What the governor does.
+    pub governor: GovernorStatus,
+    /// Seconds that the rates are of.
+    pub interval_s: f64,
+    /// All packets by kind; kinds without a packet are left out.
+    pub kinds: Vec<KindStatus>,
+    /// Live channels, told or not.
+    pub channels_total: usize,
+    /// The channels asked for.
+    pub channels: Vec<ChannelStatus>,
+}
+
+/// What the governor does.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct GovernorStatus {
+    /// `interrupts` or `overload`.
+    pub mode: String,
+    /// Why.
+    pub reason: String,
+    /// The holdoff in overload, in microseconds; 0: the host's own.
+    pub holdoff_us: f64,
+    /// Part of the busiest CPU's time that receiving took, from 0 to 1.
+    pub network_share: f64,
+    /// Changes of the mode since the start.
+    pub switches: u64,
+}
+
+impl From<&governor::Status> for GovernorStatus {
+    fn from(status: &governor::Status) -> Self {
+        Self {
+            mode: status.mode.to_owned(),
+            reason: status.reason.to_owned(),
+            holdoff_us: status.holdoff_us,
+            network_share: status.network_share,
+            switches: status.switches,
+        }
+    }
+}
+
+/// All packets of a kind.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct KindStatus {
+    /// The kind's name.
+    pub kind: String,
+    /// Since the start, by outcome.
+    pub packets: BTreeMap<String, u64>,
+    /// Packets offered per second.
+    pub offered_pps: f64,
+    /// Packets discarded early per second.
+    pub discarded_pps: f64,
+    /// CPU time charged for them: 1 is one whole CPU.
+    pub charged_cpus: f64,
+}
+
+/// One channel.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ChannelStatus {
+    /// The kind's name.
+    pub kind: String,
+    /// Where the socket is bound; unspecified means any.
+    pub address: IpAddr,
+    /// The port it is bound to.
+    pub port: u16,
+    /// Since the start, by outcome.
+    pub packets: BTreeMap<String, u64>,
+    /// Packets offered per second.
+    pub offered_pps: f64,
+    /// Packets discarded early per second.
+    pub discarded_pps: f64,
+    /// Packets per second by outcome.
+    pub outcome_pps: BTreeMap<String, f64>,
+    /// CPU time charged for its packets: 1 is one whole CPU.
+    pub charged_cpus: f64,
+    /// Over its high watermark (or backlog) at the last packet.
+    pub discarding: bool,
+    /// Bytes or connections in its queue when last looked at.
+    pub occupancy: u32,
+    /// The queue's limit, in the same unit.
+    pub capacity: u32,
+    /// Who has the socket, if that is known. Left to the one who asks, so that
+    /// the guard needs no right to look into other processes.
+    pub owner: Option<Owner>,
+}

@@ -1,0 +1,350 @@
+//! Prometheus metrics over HTTP (`GET /metrics`), in the `OpenMetrics` text
+//! format.
+//!
+//! Totals by kind and outcome are always exported. Channels are many on a
+//! resolver, so only so many are: those with most packets when there was room,
+//! and then as long as they live, so that no series jumps. The rest is counted
+//! in the totals.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::net::{IpAddr, SocketAddr, TcpListener};
+use std::thread;
+use std::time::Instant;
+
+use plimsoll_core::demux::Kind;
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, MetricEncoder, NoLabelSet, text};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::registry::{Registry, Unit};
+use tiny_http::{Header, Method, Response, Server};
+
+use super::reader::Snapshot;
+use super::server::Answers;
+use crate::counters::{Channel, Outcome, Packets};
+use crate::error::Error;
+use crate::governor;
+
+const FORMAT: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+/// The address metrics are served at, not yet served.
+#[derive(Debug)]
+pub struct MetricsServer {
+    listener: TcpListener,
+}
+
+impl MetricsServer {
+    /// Takes the address. Where that needs privileges (a port below 1024), call
+    /// it before they are dropped.
+    ///
+    /// # Errors
+    ///
+    /// The address is taken, or not this host's.
+    pub fn bind(address: SocketAddr) -> Result<Self, Error> {
+        let listener = TcpListener::bind(address);
+        let listener = listener.map_err(|source| Error::Listen { address, source })?;
+        Ok(Self { listener })
+    }
+
+    /// The address it has, with the port that a port of 0 became.
+    ///
+    /// # Errors
+    ///
+    /// The kernel does not tell.
+    pub fn address(&self) -> Result<SocketAddr, Error> {
+        self.listener.local_addr().map_err(|source| Error::Os {
+            action: "read the address metrics are served at",
+            source,
+        })
+    }
+
+    /// Serves metrics of `interface` until the process ends, with series for at
+    /// most `channels_max` channels.
+    ///
+    /// # Errors
+    ///
+    /// The server does not start.
+    pub fn start(
+        self,
+        interface: &str,
+        channels_max: usize,
+        started: Instant,
+        answers: Answers,
+    ) -> Result<(), Error> {
+        let server = Server::from_listener(self.listener, None).map_err(|source| Error::Os {
+            action: "serve metrics",
+            source: std::io::Error::other(source),
+        })?;
+        let mut exporter = Exporter {
+            interface: interface.to_owned(),
+            started,
+            channels_max,
+            exported: BTreeSet::new(),
+        };
+        thread::spawn(move || {
+            for request in server.incoming_requests() {
+                let path = request.url().split('?').next();
+                let text = if request.method() != &Method::Get || path != Some("/metrics") {
+                    None
+                } else {
+                    answers.with_snapshot(|_, at, snapshot| exporter.text(snapshot, at))
+                };
+                // A client that goes away is nobody's error.
+                let _ = match text {
+                    Some(text) => {
+                        request.respond(Response::from_string(text).with_header(format()))
+                    }
+                    None => request.respond(
+                        Response::from_string("metrics are at /metrics\n").with_status_code(404),
+                    ),
+                };
+            }
+        });
+        Ok(())
+    }
+}
+
+fn format() -> Header {
+    Header::from_bytes("Content-Type", FORMAT).expect("plain ASCII")
+}
+
+type Key = (Kind, IpAddr, u16);
+
+/// What is exported, from one scrape to the next.
+#[derive(Debug)]
+struct Exporter {
+    interface: String,
+    started: Instant,
+    channels_max: usize,
+    exported: BTreeSet<Key>,
+}
+
+impl Exporter {
+    fn text(&mut self, snapshot: &Snapshot, at: Instant) -> String {
+        let counters = &snapshot.counters;
+        let mut registry = Registry::with_prefix("plimsoll_guard");
+        registry.register_collector(Box::new(Sample {
+            interface: self.interface.clone(),
+            uptime_s: at.duration_since(self.started).as_secs_f64(),
+            observe: snapshot.observe,
+            shedding: snapshot.shedding,
+            governor: snapshot.governor,
+            totals: counters.totals,
+            charged_ns: counters.charged_ns,
+            channels_total: counters.channels.len(),
+            channels: self.choose(&counters.channels),
+        }));
+        let mut text = String::new();
+        text::encode(&mut text, &registry).expect("writing to a string cannot fail");
+        text
+    }
+
+    /// The channels exported before that still live, and the busiest of the
+    /// others where there is room.
+    fn choose(&mut self, channels: &[Channel]) -> Vec<Channel> {
+        let (mut chosen, mut others): (Vec<_>, Vec<_>) = channels
+            .iter()
+            .partition(|channel| self.exported.contains(&key(channel)));
+        let room = self.channels_max.saturating_sub(chosen.len());
+        others.sort_by_key(|channel| std::cmp::Reverse(channel.packets.offered()));
+        chosen.extend(others.into_iter().take(room));
+        self.exported = chosen.iter().copied().map(key).collect();
+        chosen.into_iter().cloned().collect()
+    }
+}
+
+fn key(channel: &Channel) -> Key {
+    (channel.kind, channel.address, channel.port)
+}
+
+/// The values of one scrape.
+#[derive(Debug)]
+struct Sample {
+    interface: String,
+    uptime_s: f64,
+    observe: bool,
+    shedding: bool,
+    governor: governor::Status,
+    totals: [Packets; Kind::ALL.len()],
+    charged_ns: [u64; Kind::ALL.len()],
+    channels_total: usize,
+    channels: Vec<Channel>,
+}
+
+type Labels<'a> = Vec<(&'a str, String)>;
+
+impl Sample {
+    fn labels<'a>(&self, more: &[(&'a str, &str)]) -> Labels<'a> {
+        let mut labels = vec![("interface", self.interface.clone())];
+        labels.extend(
+            more.iter()
+                .map(|(name, value)| (*name, (*value).to_owned())),
+        );
+        labels
+    }
+
+    fn channel_labels<'a>(&self, channel: &Channel) -> Labels<'a> {
+        let mut labels = self.labels(&[("kind", channel.kind.name())]);
+        labels.push(("address", channel.address.to_string()));
+        labels.push(("port", channel.port.to_string()));
+        labels
+    }
+
+    fn encode_totals(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let help = "Packets seen, each in exactly one kind and one outcome";
+        let mut family = encoder.encode_descriptor("packets", help, None, MetricType::Counter)?;
+        for (kind, packets) in Kind::ALL.iter().zip(&self.totals) {
+            for outcome in Outcome::ALL {
+                let labels = self.labels(&[("kind", kind.name()), ("outcome", outcome.name())]);
+                counter(&mut family, &labels, packets.count(outcome))?;
+            }
+        }
+        let help = "CPU time of receiving, charged to the kind whose packets caused it";
+        let (unit, counts) = (Some(&Unit::Seconds), MetricType::Counter);
+        let mut family = encoder.encode_descriptor("charged_cpu", help, unit, counts)?;
+        for (kind, ns) in Kind::ALL.iter().zip(&self.charged_ns) {
+            let seconds = *ns as f64 / 1e9;
+            let labels = self.labels(&[("kind", kind.name())]);
+            family
+                .encode_family(&labels)?
+                .encode_counter::<NoLabelSet, f64, u64>(&seconds, None)?;
+        }
+        Ok(())
+    }
+
+    fn encode_channels(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let help = "Packets for the socket of a channel, by outcome";
+        let kind = MetricType::Counter;
+        let mut family = encoder.encode_descriptor("channel_packets", help, None, kind)?;
+        for channel in &self.channels {
+            for outcome in Outcome::ALL {
+                let mut labels = self.channel_labels(channel);
+                labels.push(("outcome", outcome.name().to_owned()));
+                counter(&mut family, &labels, channel.packets.count(outcome))?;
+            }
+        }
+        let help = "Part of a channel's queue that was occupied when last looked at";
+        let kind = MetricType::Gauge;
+        let mut family = encoder.encode_descriptor("channel_occupancy_ratio", help, None, kind)?;
+        for channel in &self.channels {
+            let ratio = f64::from(channel.occupancy) / f64::from(channel.capacity.max(1));
+            gauge(&mut family, &self.channel_labels(channel), ratio)?;
+        }
+        Ok(())
+    }
+
+    fn encode_governor(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let flag = |condition| f64::from(u8::from(condition));
+        let help = "1 while the governor holds the host in overload, else 0";
+        let overload = flag(self.governor.mode != "interrupts");
+        self.encode_one(encoder, "overload", help, None, overload)?;
+        let help = "1 while input is shed by shares, else 0";
+        self.encode_one(encoder, "shedding", help, None, flag(self.shedding))?;
+        let help = "Part of the busiest CPU's time that receiving took";
+        let share = self.governor.network_share;
+        self.encode_one(encoder, "network_share_ratio", help, None, share)?;
+        let help = "Interrupt holdoff in overload, 0 for the host's own";
+        let holdoff_s = self.governor.holdoff_us / 1e6;
+        self.encode_one(encoder, "holdoff", help, Some(&Unit::Seconds), holdoff_s)?;
+        let help = "Changes of the governor's mode";
+        let counts = MetricType::Counter;
+        let mut family = encoder.encode_descriptor("mode_changes", help, None, counts)?;
+        counter(&mut family, &self.labels(&[]), self.governor.switches)
+    }
+
+    fn encode_one(
+        &self,
+        encoder: &mut DescriptorEncoder<'_>,
+        name: &str,
+        help: &str,
+        unit: Option<&Unit>,
+        value: f64,
+    ) -> fmt::Result {
+        let mut family = encoder.encode_descriptor(name, help, unit, MetricType::Gauge)?;
+        gauge(&mut family, &self.labels(&[]), value)
+    }
+}
+
+impl Collector for Sample {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let encoder = &mut encoder;
+        self.encode_totals(encoder)?;
+        self.encode_channels(encoder)?;
+        let help = "Live channels, exported one by one or not";
+        self.encode_one(encoder, "channels", help, None, self.channels_total as f64)?;
+        let help = "Channels with series of their own";
+        let exported = self.channels.len() as f64;
+        self.encode_one(encoder, "channels_exported", help, None, exported)?;
+        self.encode_governor(encoder)?;
+        let help = "1 if outcomes are counted only and everything passes, else 0";
+        let observing = f64::from(u8::from(self.observe));
+        self.encode_one(encoder, "observing", help, None, observing)?;
+        let help = "Time since the guard attached";
+        self.encode_one(encoder, "uptime", help, Some(&Unit::Seconds), self.uptime_s)
+    }
+}
+
+fn counter(family: &mut MetricEncoder<'_>, labels: &Labels<'_>, value: u64) -> fmt::Result {
+    family
+        .encode_family(labels)?
+        .encode_counter::<NoLabelSet, u64, u64>(&value, None)
+}
+
+fn gauge(family: &mut MetricEncoder<'_>, labels: &Labels<'_>, value: f64) -> fmt::Result {
+    family.encode_family(labels)?.encode_gauge(&value)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn counters(ports: impl IntoIterator<Item = u16>) -> Snapshot {
+        let channel = |port: u16| Channel::sample(port, u64::from(port), 1);
+        Snapshot::sample(ports.into_iter().map(channel).collect())
+    }
+
+    fn exporter(channels_max: usize) -> Exporter {
+        Exporter {
+            interface: "eth0".to_owned(),
+            started: Instant::now(),
+            channels_max,
+            exported: BTreeSet::new(),
+        }
+    }
+
+    #[test]
+    fn names_and_labels_follow_the_conventions() {
+        let text = exporter(9).text(&counters([53]), Instant::now());
+        for line in [
+            "# TYPE plimsoll_guard_packets counter",
+            "plimsoll_guard_packets_total{interface=\"eth0\",kind=\"udp_socket\",outcome=\"admitted\"} 53",
+            "plimsoll_guard_channel_packets_total{interface=\"eth0\",kind=\"udp_socket\",address=\"198.18.0.2\",port=\"53\",outcome=\"admitted\"} 53",
+            "plimsoll_guard_channel_occupancy_ratio{interface=\"eth0\",kind=\"udp_socket\",address=\"198.18.0.2\",port=\"53\"} 0.53",
+            "plimsoll_guard_charged_cpu_seconds_total{interface=\"eth0\",kind=\"icmp\"} 0.0",
+            "plimsoll_guard_overload{interface=\"eth0\"} 0.0",
+            "plimsoll_guard_network_share_ratio{interface=\"eth0\"} 0.25",
+            "plimsoll_guard_mode_changes_total{interface=\"eth0\"} 2",
+            "plimsoll_guard_observing{interface=\"eth0\"} 1.0",
+            "plimsoll_guard_channels{interface=\"eth0\"} 1.0",
+            "# UNIT plimsoll_guard_uptime_seconds seconds",
+        ] {
+            assert!(text.lines().any(|l| l == line), "{line} in:\n{text}");
+        }
+        assert!(text.ends_with("# EOF\n"));
+        assert!(text.is_ascii());
+    }
+
+    #[test]
+    fn series_are_bounded_and_stay_as_long_as_their_channel() {
+        let mut exporter = exporter(2);
+        let ports = |channels: Vec<Channel>| -> BTreeSet<u16> {
+            channels.iter().map(|channel| channel.port).collect()
+        };
+        let first = exporter.choose(&counters([1, 2, 3]).counters.channels);
+        assert_eq!(ports(first), BTreeSet::from([2, 3]), "the busiest");
+        let busier = exporter.choose(&counters([1, 2, 3, 9]).counters.channels);
+        assert_eq!(ports(busier), BTreeSet::from([2, 3]), "they stay");
+        let gone = exporter.choose(&counters([1, 3, 9]).counters.channels);
+        assert_eq!(ports(gone), BTreeSet::from([3, 9]), "room for the next");
+    }
+}

@@ -1,0 +1,141 @@
+//! Answers over a Unix socket: one question, one answer, both JSON, per
+//! connection.
+
+use std::fmt;
+use std::fs::{self, Permissions};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use super::document::{Request, Status};
+use super::reader::{Reader, Snapshot};
+use crate::error::Error;
+
+/// One client is served at a time; one that dawdles holds up others so long.
+const CLIENT_PATIENCE: Duration = Duration::from_secs(1);
+/// Longest question, bytes.
+const QUESTION_MAX: u64 = 4096;
+/// Another snapshot is taken for a question this long after the last one.
+const FRESH: Duration = Duration::from_millis(100);
+
+type ReadSnapshot = Box<dyn Fn() -> Option<Snapshot> + Send>;
+
+struct Shared {
+    reader: Reader,
+    read: ReadSnapshot,
+    latest: Option<(Instant, Snapshot)>,
+}
+
+/// Answers to whoever asks, from one place.
+#[derive(Clone)]
+pub struct Answers {
+    shared: Arc<Mutex<Shared>>,
+}
+
+impl fmt::Debug for Answers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Answers").finish_non_exhaustive()
+    }
+}
+
+impl Answers {
+    /// Answers about the guard of `interface` that started at `started`, with
+    /// counters from `read`, which returns `None` when the guard ends.
+    pub fn new(
+        interface: &str,
+        started: Instant,
+        read: impl Fn() -> Option<Snapshot> + Send + 'static,
+    ) -> Self {
+        let shared = Shared {
+            reader: Reader::new(interface, started),
+            read: Box::new(read),
+            latest: None,
+        };
+        Self {
+            shared: Arc::new(Mutex::new(shared)),
+        }
+    }
+
+    /// Answers one question; `None` when the guard ends.
+    pub(crate) fn status(&self, request: Request) -> Option<Status> {
+        self.with_snapshot(|reader, at, snapshot| reader.status(snapshot, at, request))
+    }
+
+    /// Calls `f` with a snapshot of now or a moment ago.
+    pub(crate) fn with_snapshot<T>(
+        &self,
+        f: impl FnOnce(&mut Reader, Instant, &Snapshot) -> T,
+    ) -> Option<T> {
+        // A panic of another thread leaves nothing half done here.
+        let mut shared = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
+        let shared = &mut *shared;
+        let now = Instant::now();
+        let fresh = |(at, _): &(Instant, Snapshot)| now.duration_since(*at) < FRESH;
+        if !shared.latest.as_ref().is_some_and(fresh) {
+            shared.latest = Some((now, (shared.read)()?));
+        }
+        let (at, snapshot) = shared.latest.as_ref()?;
+        Some(f(&mut shared.reader, *at, snapshot))
+    }
+}
+
+/// The socket of a running guard; dropping it removes the socket.
+#[derive(Debug)]
+pub struct StatusServer {
+    path: PathBuf,
+}
+
+impl StatusServer {
+    /// Listens for questions about `interface`, readable by root only. Whoever
+    /// holds its [`crate::Knobs`] may call this: a socket that is there is a
+    /// dead one's.
+    ///
+    /// # Errors
+    ///
+    /// The socket cannot be made.
+    pub fn start(interface: &str, answers: Answers) -> Result<Self, Error> {
+        let path = super::socket_path(interface)?;
+        let listen = || -> io::Result<UnixListener> {
+            match fs::remove_file(&path) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+                _ => {}
+            }
+            let listener = UnixListener::bind(&path)?;
+            fs::set_permissions(&path, Permissions::from_mode(0o600))?;
+            Ok(listener)
+        };
+        let listener = listen().map_err(|source| Error::Os {
+            action: "listen for questions about the guard's status",
+            source,
+        })?;
+        thread::spawn(move || {
+            for stream in listener.incoming().flatten() {
+                // A client that goes away is nobody's error.
+                let _ = answer(stream, &answers);
+            }
+        });
+        Ok(Self { path })
+    }
+}
+
+impl Drop for StatusServer {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.path);
+    }
+}
+
+fn answer(mut stream: UnixStream, answers: &Answers) -> io::Result<()> {
+    stream.set_read_timeout(Some(CLIENT_PATIENCE))?;
+    stream.set_write_timeout(Some(CLIENT_PATIENCE))?;
+    let mut question = Vec::new();
+    (&stream).take(QUESTION_MAX).read_to_end(&mut question)?;
+    let request: Request = serde_json::from_slice(&question)?;
+    if let Some(status) = answers.status(request) {
+        stream.write_all(&serde_json::to_vec(&status)?)?;
+    }
+    Ok(())
+}

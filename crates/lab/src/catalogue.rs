@@ -1,0 +1,141 @@
+//! The experiments at hand: those built in, or those of a directory.
+
+use std::fs;
+use std::path::Path;
+
+use include_dir::{Dir, include_dir};
+
+use crate::error::Error;
+use crate::experiment::Experiment;
+
+/// `experiments/` as it was when this program was built, so that the report needs
+/// nothing but the program.
+static BUILT_IN: Dir<'_> = include_dir!("$CARGO_MANIFEST_DIR/../../experiments");
+
+/// All experiments, by id.
+#[derive(Clone, Debug)]
+pub struct Catalogue(Vec<Experiment>);
+
+impl Catalogue {
+    /// The experiments that are built in.
+    ///
+    /// # Errors
+    ///
+    /// One of the files is wrong: our own mistake, which the tests find.
+    pub fn built_in() -> Result<Self, Error> {
+        let files = BUILT_IN.files().filter_map(|file| {
+            let name = file.path().file_name()?.to_str()?;
+            Some((name.to_owned(), file.contents_utf8()?.to_owned()))
+        });
+        Self::parse(files.collect())
+    }
+
+    /// The `*.toml` files of a directory.
+    ///
+    /// # Errors
+    ///
+    /// The directory cannot be read, or one of its files is wrong.
+    pub fn read(directory: &Path) -> Result<Self, Error> {
+        let io = |problem: std::io::Error| Error::Io {
+            file: directory.to_owned(),
+            problem: problem.to_string(),
+        };
+        let mut files = Vec::new();
+        for entry in fs::read_dir(directory).map_err(io)? {
+            let path = entry.map_err(io)?.path();
+            if path
+                .extension()
+                .is_some_and(|extension| extension == "toml")
+            {
+                let text = fs::read_to_string(&path).map_err(|problem| Error::Io {
+                    file: path.clone(),
+                    problem: problem.to_string(),
+                })?;
+                files.push((path.display().to_string(), text));
+            }
+        }
+        Self::parse(files)
+    }
+
+    fn parse(mut files: Vec<(String, String)>) -> Result<Self, Error> {
+        files.retain(|(name, _)| name.ends_with(".toml"));
+        files.sort();
+        let experiments = files
+            .iter()
+            .map(|(name, text)| Experiment::parse(name, text));
+        Ok(Self(experiments.collect::<Result<_, _>>()?))
+    }
+
+    /// All of them.
+    #[must_use]
+    pub fn all(&self) -> &[Experiment] {
+        &self.0
+    }
+
+    /// The experiments of these ids, in the catalogue's order; `all` means all.
+    ///
+    /// # Errors
+    ///
+    /// One of them does not exist.
+    pub fn select(&self, ids: &[String]) -> Result<Vec<Experiment>, Error> {
+        if ids.iter().any(|id| id == "all") {
+            return Ok(self.0.clone());
+        }
+        for id in ids {
+            self.get(id)?;
+        }
+        let is_meant = |experiment: &&Experiment| ids.contains(&experiment.id);
+        Ok(self.0.iter().filter(is_meant).cloned().collect())
+    }
+
+    /// The experiment of this id.
+    ///
+    /// # Errors
+    ///
+    /// It does not exist; the error lists those that sound like it, or all.
+    pub fn get(&self, id: &str) -> Result<&Experiment, Error> {
+        let found = self.0.iter().find(|experiment| experiment.id == id);
+        found.ok_or_else(|| {
+            let ids: Vec<&str> = self.0.iter().map(|other| other.id.as_str()).collect();
+            Error::Unknown {
+                what: "experiment",
+                given: id.to_owned(),
+                remedy: format!("use one of {}", ids.join(", ")),
+            }
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_unknown_id_is_answered_with_those_that_exist() {
+        let catalogue = Catalogue::built_in().unwrap();
+        let error = catalogue.select(&["nonsense".to_owned()]).unwrap_err();
+        let first = &catalogue.all()[0].id;
+        assert!(error.is_usage() && error.to_string().contains(first.as_str()));
+        assert_eq!(
+            catalogue.select(&["all".to_owned()]).unwrap().len(),
+            catalogue.all().len()
+        );
+        assert_eq!(
+            catalogue.select(std::slice::from_ref(first)).unwrap().len(),
+            1
+        );
+    }
+
+    #[test]
+    fn a_directory_with_a_wrong_file_says_which() {
+        let directory = tempfile::tempdir().unwrap();
+        fs::write(
+            directory.path().join("odd.toml"),
+            "id = \"odd\"\ntitel = \"x\"",
+        )
+        .unwrap();
+        let error = Catalogue::read(directory.path()).unwrap_err().to_string();
+        assert!(error.contains("odd.toml: titel: unknown field"), "{error}");
+        assert!(Catalogue::read(&directory.path().join("none")).is_err());
+    }
+}

@@ -1,0 +1,523 @@
+//! Claims: expressions over measured curves, with bounds.
+//!
+//! An expression names a curve and one of its measures, `bsd.goodput`, and
+//! asks functions about it: `peak(bsd.goodput) / peak(lrp.goodput)`.
+//! `docs/lab.md` lists the functions; [`engine`] is where they are made. The
+//! language is Rhai's expressions: arithmetic, comparison, no statements.
+//!
+//! A claim whose number cannot be had (a question outside the measured range, a
+//! curve that was not measured) neither holds nor fails: it says why.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use rhai::{Dynamic, Engine, EvalAltResult, ImmutableString, Scope};
+use serde::Serialize;
+
+use crate::error::Error;
+use crate::experiment::{Claim, Curve, Experiment, Measure, Number};
+use crate::series::Series;
+
+/// The curves of one experiment: by curve and measure. A curve that could not be
+/// measured is absent.
+pub(crate) type Curves = BTreeMap<String, BTreeMap<String, Series>>;
+
+/// Whether a claim holds, and by what number.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Verdict {
+    /// The claim's id.
+    pub id: String,
+    /// The claim in words.
+    pub text: String,
+    /// The published statement behind it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub from: Option<String>,
+    /// What came out; nothing if it could not be had.
+    pub measured: Option<f64>,
+    /// Unit of `measured`.
+    pub unit: String,
+    /// The bound in words, with its values.
+    pub bound: String,
+    /// Whether it holds; nothing if it could not be measured.
+    pub holds: Option<bool>,
+    /// Why there is no number.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub why: Option<String>,
+}
+
+/// Judges all claims of `experiment` by what was measured.
+pub(crate) fn judge(experiment: &Experiment, curves: &Curves) -> Vec<Verdict> {
+    let judge = Judge::new(experiment, curves);
+    experiment
+        .claims
+        .iter()
+        .map(|claim| judge.verdict(claim))
+        .collect()
+}
+
+/// Checks the claims of a file by judging them on made-up curves.
+pub(crate) fn check(file: &str, experiment: &Experiment) -> Result<(), Error> {
+    for (index, claim) in experiment.claims.iter().enumerate() {
+        let key = format!("claim.{}", claim.id);
+        let others = &experiment.claims[..index];
+        if others.iter().any(|other| other.id == claim.id) {
+            return Err(Error::file(file, key, "occurs twice", "rename one of them"));
+        }
+        check_bounds(claim)
+            .map_err(|(problem, remedy)| Error::file(file, &key, problem, remedy))?;
+    }
+    let curves = made_up(experiment);
+    let judge = Judge::new(experiment, &curves);
+    for claim in &experiment.claims {
+        let expressions = [
+            Some(claim.measure.as_str()),
+            expression(claim.at_least.as_ref()),
+            expression(claim.at_most.as_ref()),
+            expression(claim.near.as_ref()),
+        ];
+        for text in expressions.into_iter().flatten() {
+            judge.number(text).map_err(|problem| {
+                let key = format!("claim.{}", claim.id);
+                let remedy = format!(
+                    "use the curves {} with the file's measures and the functions of docs/lab.md",
+                    experiment.curve_ids()
+                );
+                Error::file(file, key, format!("{text:?}: {problem}"), remedy)
+            })?;
+        }
+    }
+    Ok(())
+}
+
+/// Whether `id` is a variable to an expression, and not a word of the language.
+pub(crate) fn is_variable(id: &str) -> bool {
+    Engine::new_raw().compile_expression(id).is_ok()
+}
+
+fn check_bounds(claim: &Claim) -> Result<(), (&'static str, &'static str)> {
+    let sides = claim.at_least.is_some() || claim.at_most.is_some();
+    match (sides, claim.near.is_some(), claim.within_percent) {
+        (true, false, None) => Ok(()),
+        (false, true, Some(percent)) if percent > 0.0 => Ok(()),
+        (false, true, _) => Err((
+            "near needs a tolerance",
+            "add within_percent with a value above 0",
+        )),
+        _ => Err((
+            "has no clear bound",
+            "give at_least, at_most or both, or else near with within_percent",
+        )),
+    }
+}
+
+fn expression(number: Option<&Number>) -> Option<&str> {
+    match number {
+        Some(Number::Expression(text)) => Some(text),
+        _ => None,
+    }
+}
+
+/// A curve for every name, so that a question about any of them has an answer.
+fn made_up(experiment: &Experiment) -> Curves {
+    let testbed = experiment
+        .curves
+        .iter()
+        .filter(|curve| curve.testbed.is_some());
+    let ids = experiment.curves.iter().map(|curve| curve.id.clone());
+    let ids = ids.chain(testbed.map(Curve::testbed_id));
+    let curves = ids.enumerate().map(|(index, id)| {
+        // Different heights, so that no difference between curves is zero.
+        let height = 1.0 + index as f64;
+        let points = experiment.sweep.values.iter().map(|x| (*x, height));
+        let series = Series::new(points.collect());
+        let measured = |measure: &Measure| Some((measure.id.clone(), series.clone()?));
+        (
+            id,
+            experiment.measures.iter().filter_map(measured).collect(),
+        )
+    });
+    curves.collect()
+}
+
+/// One curve's measures, as an expression sees them.
+#[derive(Clone)]
+struct Measured {
+    curve: String,
+    measures: Rc<BTreeMap<String, Series>>,
+}
+
+struct Judge<'a> {
+    engine: Engine,
+    scope: RefCell<Scope<'a>>,
+}
+
+impl<'a> Judge<'a> {
+    fn new(experiment: &Experiment, curves: &Curves) -> Self {
+        let mut scope = Scope::new();
+        for curve in &experiment.curves {
+            for id in [curve.id.clone(), curve.testbed_id()] {
+                let measures = curves.get(&id).cloned().unwrap_or_default();
+                let measured = Measured {
+                    curve: id.clone(),
+                    measures: Rc::new(measures),
+                };
+                scope.push_constant(id, measured);
+            }
+        }
+        Self {
+            engine: engine(),
+            scope: RefCell::new(scope),
+        }
+    }
+
+    fn number(&self, expression: &str) -> Result<f64, String> {
+        let mut scope = self.scope.borrow_mut();
+        let value = self
+            .engine
+            .eval_expression_with_scope::<Dynamic>(&mut scope, expression);
+        let value = value.map_err(|error| innermost(&error))?;
+        float(&value).ok_or_else(|| "it gives no number, but a curve or something else".to_owned())
+    }
+
+    fn bound(&self, number: Option<&Number>) -> Result<Option<f64>, String> {
+        match number {
+            None => Ok(None),
+            Some(Number::Value(value)) => Ok(Some(*value)),
+            Some(Number::Expression(text)) => self.number(text).map(Some),
+        }
+    }
+
+    fn verdict(&self, claim: &Claim) -> Verdict {
+        let (measured, bound, why) = match self.measure(claim) {
+            Ok((measured, bound)) => (Some(measured), Some(bound), None),
+            Err(problem) => (None, None, Some(problem)),
+        };
+        let holds = measured
+            .zip(bound.as_ref())
+            .map(|(value, bound)| bound.holds(value));
+        let never = measured.is_some_and(f64::is_infinite);
+        Verdict {
+            id: claim.id.clone(),
+            text: claim.text.clone(),
+            from: claim.from.clone(),
+            measured: measured.filter(|value| value.is_finite()),
+            unit: claim.unit.clone(),
+            bound: bound.map(|bound| bound.text()).unwrap_or_default(),
+            holds,
+            why: why.or_else(|| never.then(|| "never in the measured range".to_owned())),
+        }
+    }
+
+    fn measure(&self, claim: &Claim) -> Result<(f64, Bound), String> {
+        let bound = match (self.bound(claim.near.as_ref())?, claim.within_percent) {
+            (Some(value), Some(percent)) => Bound::Near { value, percent },
+            _ => Bound::Sides {
+                least: self.bound(claim.at_least.as_ref())?,
+                most: self.bound(claim.at_most.as_ref())?,
+            },
+        };
+        let measured = self.number(&claim.measure)?;
+        if measured.is_nan() {
+            return Err("the result is not a number".to_owned());
+        }
+        Ok((measured, bound))
+    }
+}
+
+/// A claim's bound with its numbers.
+enum Bound {
+    Near {
+        value: f64,
+        percent: f64,
+    },
+    Sides {
+        least: Option<f64>,
+        most: Option<f64>,
+    },
+}
+
+impl Bound {
+    fn holds(&self, measured: f64) -> bool {
+        match self {
+            Self::Near { value, percent } => {
+                (measured - value).abs() <= value.abs() * percent / 100.0
+            }
+            Self::Sides { least, most } => {
+                least.is_none_or(|least| measured >= least)
+                    && most.is_none_or(|most| measured <= most)
+            }
+        }
+    }
+
+    fn text(&self) -> String {
+        let figure = crate::document::figure;
+        match self {
+            Self::Near { value, percent } => format!("{} ± {percent} %", figure(*value)),
+            Self::Sides {
+                least: Some(least),
+                most: Some(most),
+            } => format!("{} to {}", figure(*least), figure(*most)),
+            Self::Sides {
+                least: Some(least), ..
+            } => format!("≥ {}", figure(*least)),
+            Self::Sides {
+                most: Some(most), ..
+            } => format!("≤ {}", figure(*most)),
+            Self::Sides { .. } => String::new(),
+        }
+    }
+}
+
+/// The message without the places inside an expression of one line.
+fn innermost(error: &EvalAltResult) -> String {
+    match error {
+        EvalAltResult::ErrorInFunctionCall(_, _, inner, _) => innermost(inner),
+        EvalAltResult::ErrorRuntime(message, _) => message.to_string(),
+        other => other.to_string(),
+    }
+}
+
+fn float(value: &Dynamic) -> Option<f64> {
+    match value.as_float() {
+        Ok(float) => Some(float),
+        Err(_) => value.as_int().ok().map(|whole| whole as f64),
+    }
+}
+
+type Fallible<T> = Result<T, Box<EvalAltResult>>;
+
+fn failure(text: impl Into<String>) -> Box<EvalAltResult> {
+    text.into().into()
+}
+
+fn argument(value: &Dynamic) -> Fallible<f64> {
+    float(value).ok_or_else(|| failure("a number was expected"))
+}
+
+/// The functions of claims.
+fn engine() -> Engine {
+    let mut engine = Engine::new();
+    engine.set_max_operations(100_000);
+    engine.register_type_with_name::<Measured>("curve");
+    engine.register_type_with_name::<Series>("measured curve");
+    engine.register_indexer_get(|measured: &mut Measured, name: ImmutableString| {
+        series(measured, &name)
+    });
+    register_values(&mut engine);
+    register_places(&mut engine);
+    register_curves(&mut engine);
+    engine
+}
+
+fn series(measured: &Measured, name: &str) -> Fallible<Series> {
+    measured.measures.get(name).cloned().ok_or_else(|| {
+        let problem = format!("{}.{name} was not measured", measured.curve);
+        failure(problem)
+    })
+}
+
+/// Curve → number.
+fn register_values(engine: &mut Engine) {
+    engine
+        .register_fn("peak", |curve: Series| curve.peak())
+        .register_fn("peak_at", |curve: Series| curve.peak_at())
+        .register_fn("lowest", |curve: Series| curve.lowest())
+        .register_fn("mean", |curve: Series| curve.mean())
+        .register_fn("first", |curve: Series| curve.first())
+        .register_fn("last", |curve: Series| curve.last())
+        .register_fn("held", |curve: Series| curve.held())
+        .register_fn("greatest_fall", |curve: Series| curve.greatest_fall())
+        .register_fn("greatest_rise", |curve: Series| curve.greatest_rise())
+        .register_fn("slope", |curve: Series| -> Fallible<f64> {
+            Ok(line(&curve)?.0)
+        })
+        .register_fn("linearity", |curve: Series| -> Fallible<f64> {
+            Ok(line(&curve)?.1)
+        });
+}
+
+fn line(curve: &Series) -> Fallible<(f64, f64)> {
+    curve
+        .line()
+        .ok_or_else(|| failure("a line needs two points"))
+}
+
+/// Curve and number → number.
+fn register_places(engine: &mut Engine) {
+    engine
+        .register_fn("at", |curve: Series, x: Dynamic| -> Fallible<f64> {
+            let x = argument(&x)?;
+            curve
+                .at(x)
+                .ok_or_else(|| failure(format!("{x} is outside the measured range")))
+        })
+        .register_fn("falls_to", |curve: Series, y: Dynamic| -> Fallible<f64> {
+            // A curve that never falls that far does so later than any load.
+            Ok(curve.falls_to(argument(&y)?).unwrap_or(f64::INFINITY))
+        })
+        .register_fn("rises_to", |curve: Series, y: Dynamic| -> Fallible<f64> {
+            Ok(curve.rises_to(argument(&y)?).unwrap_or(f64::INFINITY))
+        })
+        .register_fn(
+            "loss_free",
+            |curve: Series, percent: Dynamic| -> Fallible<f64> {
+                Ok(curve.loss_free(argument(&percent)?))
+            },
+        );
+}
+
+/// Curves → curve.
+fn register_curves(engine: &mut Engine) {
+    engine
+        .register_fn(
+            "between",
+            |curve: Series, low: Dynamic, high: Dynamic| -> Fallible<Series> {
+                let (low, high) = (argument(&low)?, argument(&high)?);
+                curve
+                    .between(low, high)
+                    .ok_or_else(|| failure(format!("no point lies from {low} to {high}")))
+            },
+        )
+        .register_fn("/", |left: Series, right: Series| {
+            together(&left, &right, |a, b| a / b)
+        })
+        .register_fn("-", |left: Series, right: Series| {
+            together(&left, &right, |a, b| a - b)
+        })
+        .register_fn("+", |left: Series, right: Series| {
+            together(&left, &right, |a, b| a + b)
+        })
+        .register_fn("abs", |curve: Series| mapped(&curve, f64::abs))
+        .register_fn("*", |curve: Series, factor: f64| {
+            mapped(&curve, |y| y * factor)
+        })
+        .register_fn("*", |curve: Series, factor: i64| {
+            mapped(&curve, |y| y * factor as f64)
+        })
+        .register_fn("-", |curve: Series, term: f64| mapped(&curve, |y| y - term))
+        .register_fn("-", |curve: Series, term: i64| {
+            mapped(&curve, |y| y - term as f64)
+        });
+}
+
+fn together(
+    left: &Series,
+    right: &Series,
+    operation: impl Fn(f64, f64) -> f64,
+) -> Fallible<Series> {
+    left.with(right, operation)
+        .ok_or_else(|| failure("the curves share no point, or one is zero there"))
+}
+
+fn mapped(curve: &Series, operation: impl Fn(f64) -> f64) -> Fallible<Series> {
+    curve
+        .map(operation)
+        .ok_or_else(|| failure("a value is not a number"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// An experiment with two curves, x from 1 to 3, and the given claims.
+    fn experiment(claims: &str) -> Result<Experiment, Error> {
+        let text = format!(
+            r#"
+            id = "made-up"
+            title = "Two made-up curves"
+            profile = "none"
+            measure = [{{ id = "goodput", of = "delivered_pps", label = "Goodput", unit = "packets/s" }}]
+            explain = {{ setup = "-", model = "-", limits = "-" }}
+            sweep = {{ parameter = "load.rate", label = "offered", values = [1, 2, 3] }}
+            curve = [{{ id = "old", label = "Old" }}, {{ id = "late", label = "Late" }}]
+            {claims}
+            "#
+        );
+        Experiment::parse("made-up.toml", &text)
+    }
+
+    fn curves(old: [f64; 3], new: [f64; 3]) -> Curves {
+        let one = |values: [f64; 3]| {
+            let points = values.into_iter().enumerate();
+            let points = points.map(|(index, y)| (index as f64 + 1.0, y)).collect();
+            BTreeMap::from([("goodput".to_owned(), Series::new(points).unwrap())])
+        };
+        BTreeMap::from([("old".to_owned(), one(old)), ("late".to_owned(), one(new))])
+    }
+
+    fn judged(claim: &str, curves: &Curves) -> Verdict {
+        let claim = format!("[[claim]]\nid = \"c\"\ntext = \"t\"\n{claim}");
+        judge(&experiment(&claim).unwrap(), curves).remove(0)
+    }
+
+    #[test]
+    fn a_claim_holds_within_its_bound_only() {
+        let near = "measure = \"peak(old.goodput)\"\nnear = 100\nwithin_percent = 5";
+        for (peak, holds) in [(94.9, false), (95.0, true), (105.0, true), (105.1, false)] {
+            let verdict = judged(near, &curves([1.0, peak, 2.0], [0.0; 3]));
+            assert_eq!((verdict.measured, verdict.holds), (Some(peak), Some(holds)));
+            assert_eq!(verdict.bound, "100 ± 5 %");
+        }
+    }
+
+    #[test]
+    fn bounds_and_measures_are_expressions_over_several_curves() {
+        let claim = "measure = \"lowest(late.goodput / old.goodput)\"\n\
+                     at_least = \"1 + at(old.goodput, 1.5) / 10\"\nat_most = 9.5";
+        let verdict = judged(claim, &curves([2.0, 4.0, 1.0], [6.0, 8.0, 9.0]));
+        assert_eq!(verdict.measured, Some(2.0));
+        assert_eq!(verdict.bound, "1.3 to 9.5");
+        assert_eq!(verdict.holds, Some(true));
+    }
+
+    #[test]
+    fn what_never_happens_is_later_than_every_load_and_no_number() {
+        let claim = "measure = \"falls_to(old.goodput, 0)\"\nat_most = 3";
+        let verdict = judged(claim, &curves([1.0, 3.0, 2.0], [0.0; 3]));
+        assert_eq!((verdict.measured, verdict.holds), (None, Some(false)));
+        assert_eq!(verdict.why.as_deref(), Some("never in the measured range"));
+    }
+
+    #[test]
+    fn a_claim_about_what_was_not_measured_neither_holds_nor_fails() {
+        let mut curves = curves([1.0; 3], [1.0; 3]);
+        curves.remove("late");
+        let verdict = judged("measure = \"peak(late.goodput)\"\nat_least = 0", &curves);
+        assert_eq!((verdict.measured, verdict.holds), (None, None));
+        assert_eq!(
+            verdict.why.as_deref(),
+            Some("late.goodput was not measured")
+        );
+    }
+
+    #[test]
+    fn a_bad_claim_names_file_key_and_remedy() {
+        for (claim, wanted) in [
+            ("measure = \"peak(od.goodput)\"\nat_least = 1", "od"),
+            (
+                "measure = \"peak(old.godput)\"\nat_least = 1",
+                "was not measured",
+            ),
+            ("measure = \"peek(old.goodput)\"\nat_least = 1", "peek"),
+            ("measure = \"old.goodput\"\nat_least = 1", "gives no number"),
+            ("measure = \"at(old.goodput, 4)\"\nat_least = 1", "outside"),
+            (
+                "measure = \"peak(old.latency)\"\nat_least = 1",
+                "was not measured",
+            ),
+            ("measure = \"1\"\nat_least = \"1 +\"", "1 +"),
+            ("measure = \"1\"", "no clear bound"),
+            ("measure = \"1\"\nnear = 1", "within_percent"),
+            (
+                "measure = \"1\"\nnear = 1\nat_most = 2\nwithin_percent = 1",
+                "no clear bound",
+            ),
+        ] {
+            let text = format!("[[claim]]\nid = \"c\"\ntext = \"t\"\n{claim}");
+            let error = experiment(&text).unwrap_err().to_string();
+            assert!(error.starts_with("made-up.toml: claim.c: "), "{error}");
+            assert!(error.contains(wanted), "{claim}: {error}");
+        }
+    }
+}

@@ -1,0 +1,319 @@
+//! What the lab writes: one JSON document, CSV, and a table for a person.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+use plimsoll_report::{Goal, Machine, SCHEMA, Side};
+use serde::Serialize;
+
+use crate::claim::Verdict;
+use crate::runner::{Measured, Run, Tally};
+
+/// Everything that came out.
+///
+/// A modelled run names the modelled machine, not this one: the same seed gives
+/// the same bytes everywhere.
+#[derive(Clone, Debug, Serialize)]
+pub struct Document {
+    /// Version of this form.
+    pub schema: u32,
+    /// Where it was measured.
+    pub machine: Machine,
+    /// In the catalogue's order.
+    pub experiments: Vec<Entry>,
+    /// The promised figures.
+    pub goals: Vec<Goal>,
+}
+
+/// One experiment.
+#[derive(Clone, Debug, Serialize)]
+pub struct Entry {
+    /// Its id.
+    pub id: String,
+    /// In one line.
+    pub title: String,
+    /// The published figures it reproduces.
+    pub paper: Vec<String>,
+    /// Machine profile.
+    pub profile: String,
+    /// Repeats it.
+    pub seed: u64,
+    /// What must come out, and whether it did.
+    pub claims: Vec<Verdict>,
+    /// The swept parameter.
+    pub parameter: String,
+    /// What was measured.
+    pub curves: Vec<CurveEntry>,
+}
+
+/// One curve.
+#[derive(Clone, Debug, Serialize)]
+pub struct CurveEntry {
+    /// Its id.
+    pub id: String,
+    /// What it ran on.
+    pub host: &'static str,
+    /// By value of the swept parameter.
+    pub points: Vec<PointEntry>,
+    /// Why it could not be run.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub why: Option<String>,
+}
+
+/// One point.
+#[derive(Clone, Debug, Serialize)]
+pub struct PointEntry {
+    /// Value of the swept parameter.
+    pub x: f64,
+    /// Measured values by measure.
+    pub values: BTreeMap<String, f64>,
+}
+
+impl Document {
+    /// The document of these runs.
+    #[must_use]
+    pub fn new(runs: &[Run]) -> Self {
+        let real = runs
+            .iter()
+            .flat_map(|run| &run.curves)
+            .find(|curve| curve.host != MODELLED && !curve.points.is_empty());
+        let machine = real.map_or_else(modelled_machine, |_| Machine::read(Some("veth")));
+        Self {
+            schema: SCHEMA,
+            machine,
+            experiments: runs.iter().map(entry).collect(),
+            goals: vec![claims_goal(Tally::of(runs))],
+        }
+    }
+}
+
+/// Name of the modelled host.
+pub(crate) const MODELLED: &str = "modelled";
+
+fn modelled_machine() -> Machine {
+    Machine {
+        kernel: MODELLED.to_owned(),
+        cpus: 0,
+        model: None,
+        link: Some(MODELLED),
+    }
+}
+
+fn claims_goal(tally: Tally) -> Goal {
+    let judged = tally.hold + tally.fail;
+    let percent = 100.0 * tally.hold as f64 / judged as f64;
+    let runs = if judged > 0 {
+        vec![percent]
+    } else {
+        Vec::new()
+    };
+    Goal::new(
+        "lab/claims",
+        "claims that hold",
+        Side::AtLeast,
+        100.0,
+        "%",
+        runs,
+    )
+}
+
+fn entry(run: &Run) -> Entry {
+    let experiment = &run.experiment;
+    Entry {
+        id: experiment.id.clone(),
+        title: experiment.title.clone(),
+        paper: experiment.paper.clone(),
+        profile: experiment.profile.clone(),
+        seed: run.seed,
+        claims: run.verdicts.clone(),
+        parameter: experiment.sweep.parameter.clone(),
+        curves: run
+            .curves
+            .iter()
+            .map(|curve| curve_entry(run, curve))
+            .collect(),
+    }
+}
+
+fn curve_entry(run: &Run, curve: &Measured) -> CurveEntry {
+    let point = |(x, figures): &(f64, BTreeMap<String, f64>)| {
+        let measures = run.experiment.measures.iter();
+        let values =
+            measures.filter_map(|measure| Some((measure.id.clone(), *figures.get(&measure.of)?)));
+        PointEntry {
+            x: *x,
+            values: values.collect(),
+        }
+    };
+    CurveEntry {
+        id: curve.id.clone(),
+        host: curve.host,
+        points: curve.points.iter().map(point).collect(),
+        why: curve.why.clone(),
+    }
+}
+
+/// All points as CSV, one value per line.
+#[must_use]
+pub fn csv(runs: &[Run]) -> String {
+    let mut text = "experiment,curve,host,parameter,x,measure,value,unit\n".to_owned();
+    for run in runs {
+        let parameter = &run.experiment.sweep.parameter;
+        for curve in &run.curves {
+            for (x, figures) in &curve.points {
+                for measure in &run.experiment.measures {
+                    let Some(value) = figures.get(&measure.of) else {
+                        continue;
+                    };
+                    let _ = writeln!(
+                        text,
+                        "{},{},{},{parameter},{x},{},{value},{}",
+                        run.experiment.id, curve.id, curve.host, measure.id, measure.unit
+                    );
+                }
+            }
+        }
+    }
+    text
+}
+
+/// The claims, for a person.
+#[must_use]
+pub fn table(runs: &[Run]) -> String {
+    let mut text = String::new();
+    for run in runs {
+        let experiment = &run.experiment;
+        let _ = writeln!(
+            text,
+            "{}  {} (profile {}, seed {})",
+            experiment.id, experiment.title, experiment.profile, run.seed
+        );
+        for verdict in &run.verdicts {
+            let _ = writeln!(text, "  {}", verdict_line(verdict));
+        }
+        for curve in run.curves.iter().filter(|curve| curve.points.is_empty()) {
+            let why = curve.why.as_deref().unwrap_or("no point was run");
+            let _ = writeln!(text, "  - {} was not measured: {why}", curve.label);
+        }
+    }
+    let tally = Tally::of(runs);
+    let _ = writeln!(
+        text,
+        "{} of {} claims hold, {} do not, {} could not be measured",
+        tally.hold,
+        tally.total(),
+        tally.fail,
+        tally.unmeasured
+    );
+    text
+}
+
+/// Every measured value, for a person: a table per measure.
+#[must_use]
+pub fn values(runs: &[Run]) -> String {
+    let mut text = String::new();
+    for run in runs {
+        for measure in &run.experiment.measures {
+            let _ = writeln!(
+                text,
+                "{}: {} ({})",
+                run.experiment.title, measure.label, measure.unit
+            );
+            values_table(&mut text, run, &measure.of);
+            text.push('\n');
+        }
+    }
+    text
+}
+
+fn values_table(text: &mut String, run: &Run, figure_name: &str) {
+    let sweep = &run.experiment.sweep;
+    let measured = run.curves.iter().filter(|curve| !curve.points.is_empty());
+    let curves: Vec<&Measured> = measured.collect();
+    let _ = write!(text, "{:>12}", "");
+    for curve in &curves {
+        let _ = write!(text, "{:>18}", curve.id);
+    }
+    text.push('\n');
+    for (index, x) in sweep.values.iter().enumerate() {
+        let _ = write!(text, "{:>12}", sweep.name(*x));
+        for curve in &curves {
+            let figures = curve.points.get(index).map(|point| &point.1);
+            let value = figures.and_then(|figures| figures.get(figure_name));
+            let value = value.map_or_else(|| "-".to_owned(), |value| figure(*value));
+            let _ = write!(text, "{value:>18}");
+        }
+        text.push('\n');
+    }
+}
+
+/// ✓, ✗ or ?, the claim, its number and its bound.
+#[must_use]
+pub fn verdict_line(verdict: &Verdict) -> String {
+    let mut line = format!(
+        "{} {}: {}: {}",
+        mark(verdict.holds),
+        verdict.id,
+        verdict.text,
+        value(verdict)
+    );
+    if !verdict.bound.is_empty() {
+        let _ = write!(line, " ({})", verdict.bound);
+    }
+    line
+}
+
+/// A number with the digits that a comparison with a bound needs.
+pub(crate) fn figure(value: f64) -> String {
+    let decimals = match value.abs() {
+        large if large >= 1000.0 => 0,
+        large if large >= 100.0 => 1,
+        middle if middle >= 10.0 => 2,
+        _ => 3,
+    };
+    let text = format!("{value:.decimals$}");
+    if !text.contains('.') {
+        return text;
+    }
+    text.trim_end_matches('0').trim_end_matches('.').to_owned()
+}
+
+pub(crate) fn mark(holds: Option<bool>) -> char {
+    match holds {
+        Some(true) => '✓',
+        Some(false) => '✗',
+        None => '?',
+    }
+}
+
+/// The measured number with its unit, or why there is none.
+pub(crate) fn value(verdict: &Verdict) -> String {
+    match (verdict.measured, &verdict.why) {
+        (Some(measured), _) => format!("{} {}", figure(measured), verdict.unit)
+            .trim_end()
+            .to_owned(),
+        (None, Some(why)) => why.clone(),
+        (None, None) => "not measured".to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_keep_four_digits_and_no_idle_zeros() {
+        for (value, text) in [
+            (0.0, "0"),
+            (0.999, "0.999"),
+            (1.0, "1"),
+            (13.7, "13.7"),
+            (99.96, "99.96"),
+            (370.04, "370"),
+            (4700.4, "4700"),
+            (100.0, "100"),
+        ] {
+            assert_eq!(figure(value), text);
+        }
+    }
+}

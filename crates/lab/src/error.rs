@@ -1,0 +1,88 @@
+//! What can go wrong in the lab.
+
+use std::path::PathBuf;
+
+/// Why an experiment could not be read, run or reported.
+///
+/// A claim that does not hold is a result, not an error.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// An experiment file says something that cannot be.
+    #[error("{file}: {key}: {problem}; {remedy}")]
+    File {
+        /// The file, as it was named.
+        file: String,
+        /// The key at fault, dotted.
+        key: String,
+        /// What is wrong with it.
+        problem: String,
+        /// What to do about it.
+        remedy: String,
+    },
+    /// The user asked for something that does not exist, or in a wrong way.
+    #[error("{what} {given:?} is not known; {remedy}")]
+    Unknown {
+        /// The kind of thing, for example `experiment`.
+        what: &'static str,
+        /// What was asked for.
+        given: String,
+        /// What there is instead.
+        remedy: String,
+    },
+    /// A file of results could not be read or written.
+    #[error("{}: {problem}", file.display())]
+    Io {
+        /// The file.
+        file: PathBuf,
+        /// What the operating system says.
+        problem: String,
+    },
+    /// A point could not be measured with real packets.
+    #[error("{what} on the testbed: {problem}")]
+    Testbed {
+        /// Curve and value.
+        what: String,
+        /// What went wrong.
+        problem: String,
+    },
+    /// The model contradicts itself: our own mistake.
+    #[error("{what}: {problem}; please report this")]
+    Model {
+        /// Experiment, curve and value.
+        what: String,
+        /// What does not add up.
+        problem: String,
+    },
+    /// A plot could not be drawn: our own mistake.
+    #[error("cannot draw the plot of {what}: {problem}")]
+    Plot {
+        /// Experiment and measure.
+        what: String,
+        /// What the plotting library says.
+        problem: String,
+    },
+}
+
+impl Error {
+    /// An error in the experiment file `file` at `key`.
+    pub(crate) fn file(
+        file: &str,
+        key: impl Into<String>,
+        problem: impl Into<String>,
+        remedy: impl Into<String>,
+    ) -> Self {
+        Self::File {
+            file: file.to_owned(),
+            key: key.into(),
+            problem: problem.into(),
+            remedy: remedy.into(),
+        }
+    }
+
+    /// True if the user, not this program or this host, has to change something.
+    #[must_use]
+    pub fn is_usage(&self) -> bool {
+        matches!(self, Self::File { .. } | Self::Unknown { .. })
+    }
+}

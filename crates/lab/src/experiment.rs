@@ -1,0 +1,513 @@
+//! An experiment as data: what is modelled, what is swept, what is measured,
+//! and what must come out.
+//!
+//! One TOML file holds one experiment. It names a machine profile and a base
+//! `[scenario]`; each `[[curve]]` lays its own settings over it (usually another
+//! receive path), `[sweep]` changes one parameter from point to point, and every
+//! `[[claim]]` is an expression over the measured curves with a bound. The bounds
+//! are those of the published statement and are never fitted to our results.
+//!
+//! A file is checked when it is read: names, the sweep, and every claim, which is
+//! evaluated once on made-up curves so that a misspelt name shows at once. The
+//! scenario is checked by the host that is to run it.
+
+use std::collections::BTreeSet;
+
+use serde::{Deserialize, Serialize};
+use toml::{Table, Value};
+
+use crate::claim;
+use crate::error::Error;
+
+/// One experiment file.
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct Experiment {
+    /// The file it was read from, for messages.
+    #[serde(skip)]
+    pub file: String,
+    /// Unique name; also the file's name without `.toml`.
+    pub id: String,
+    /// One line.
+    pub title: String,
+    /// Published figures, tables and statements it reproduces, for example
+    /// `MR-E08`; empty for an experiment that no paper has.
+    #[serde(default)]
+    pub paper: Vec<String>,
+    /// Machine profile: costs of the modelled host.
+    pub profile: String,
+    /// Where it runs.
+    #[serde(default)]
+    pub host: HostKind,
+    /// Prose for `plimsoll lab explain`.
+    pub explain: Explain,
+    /// What changes from point to point.
+    pub sweep: Sweep,
+    /// What is measured at each point; each is one plot of the report.
+    #[serde(rename = "measure")]
+    pub measures: Vec<Measure>,
+    /// What all curves share.
+    #[serde(default)]
+    pub scenario: Table,
+    /// What is compared.
+    #[serde(rename = "curve")]
+    pub curves: Vec<Curve>,
+    /// Numbers of the papers, drawn into the plots.
+    #[serde(default)]
+    pub published: Vec<Published>,
+    /// What must come out.
+    #[serde(default, rename = "claim")]
+    pub claims: Vec<Claim>,
+}
+
+/// Where an experiment runs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum HostKind {
+    /// The modelled host only.
+    #[default]
+    Modelled,
+    /// The modelled host and, beside it, this machine's kernel with real packets,
+    /// for those curves that have a receive path there.
+    Testbed,
+}
+
+/// Prose, one paragraph each.
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct Explain {
+    /// What the paper did, or why the experiment exists.
+    pub setup: String,
+    /// What the model does instead.
+    pub model: String,
+    /// Where model and paper differ, and what that means for the claims.
+    pub limits: String,
+}
+
+/// The parameter that changes from point to point.
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct Sweep {
+    /// Dotted key inside the scenario, for example `source.flood.traffic.rate_pps`;
+    /// list elements by their `name`, or by number.
+    pub parameter: String,
+    /// Further keys that get the same value.
+    #[serde(default)]
+    pub also: Vec<String>,
+    /// What the parameter is, for the plot's axis.
+    pub label: String,
+    /// Unit of the values; empty for a pure number.
+    #[serde(default)]
+    pub unit: String,
+    /// The values, increasing.
+    pub values: Vec<f64>,
+    /// Names of the values where they stand for cases, for example workloads.
+    #[serde(default)]
+    pub names: Vec<String>,
+    /// How the axis is drawn.
+    #[serde(default)]
+    pub scale: Scale,
+}
+
+/// How an axis is drawn.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Scale {
+    /// Equal distances are equal differences.
+    #[default]
+    Linear,
+    /// Equal distances are equal ratios.
+    Log,
+}
+
+/// One number that every point gives.
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct Measure {
+    /// Name in claims: lower-case letters, digits, underscores.
+    pub id: String,
+    /// Name of the figure among those a host gives, for example `delivered_pps`.
+    pub of: String,
+    /// What it is, for the plot's axis.
+    pub label: String,
+    /// Its unit.
+    pub unit: String,
+    /// How the axis is drawn.
+    #[serde(default)]
+    pub scale: Scale,
+}
+
+/// One line of the plots.
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct Curve {
+    /// Name in claims: lower-case letters, digits, underscores.
+    pub id: String,
+    /// Name for a reader.
+    pub label: String,
+    /// What this curve lays over the scenario. A table with a `kind` replaces the
+    /// one below it, any other table is merged key by key. A quoted key may be
+    /// dotted like the swept parameter.
+    #[serde(default)]
+    pub set: Table,
+    /// Another profile than the experiment's.
+    #[serde(default)]
+    pub profile: Option<String>,
+    /// The same receive path on real packets, if there is one.
+    #[serde(default)]
+    pub testbed: Option<TestbedPath>,
+}
+
+/// A receive path that exists on the testbed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum TestbedPath {
+    /// The kernel as it is: interrupt context, with a holdoff.
+    Stock,
+    /// The kernel's threaded polling at the lowest priority.
+    Threaded,
+    /// `plimsoll guard` in front of the stock path.
+    Guard,
+}
+
+/// Published numbers of one curve.
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct Published {
+    /// The curve they belong to.
+    pub curve: String,
+    /// What was measured: a measure's id.
+    pub measure: String,
+    /// Where the numbers stand, for example `LRP-E03`.
+    pub from: String,
+    /// Swept parameter and measured value.
+    pub points: Vec<(f64, f64)>,
+}
+
+/// Something that must come out: a measured expression and its bound.
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct Claim {
+    /// Unique in its experiment.
+    pub id: String,
+    /// The claim in words.
+    pub text: String,
+    /// The published statement behind it.
+    #[serde(default)]
+    pub from: Option<String>,
+    /// Expression over the curves that gives the measured number.
+    pub measure: String,
+    /// Unit of the measured number.
+    #[serde(default)]
+    pub unit: String,
+    /// Least value that is good enough.
+    #[serde(default)]
+    pub at_least: Option<Number>,
+    /// Greatest value that is still good.
+    #[serde(default)]
+    pub at_most: Option<Number>,
+    /// The value to meet, with `within_percent`.
+    #[serde(default)]
+    pub near: Option<Number>,
+    /// How far from `near` is still good, in percent of it.
+    #[serde(default)]
+    pub within_percent: Option<f64>,
+}
+
+/// A number, or an expression that gives one.
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
+#[serde(untagged)]
+pub enum Number {
+    /// As it stands.
+    Value(f64),
+    /// To be evaluated like a claim's `measure`.
+    Expression(String),
+}
+
+impl Experiment {
+    /// Reads and checks the text of the file `file`.
+    ///
+    /// # Errors
+    ///
+    /// The text is no such experiment; the error names file, key and remedy.
+    pub fn parse(file: &str, text: &str) -> Result<Self, Error> {
+        let deserializer = toml::Deserializer::parse(text).map_err(|error| {
+            let line = error
+                .span()
+                .map_or(1, |span| text[..span.start].lines().count().max(1));
+            let message = error.message().to_owned();
+            Error::file(file, format!("line {line}"), message, "correct the TOML")
+        })?;
+        let mut experiment: Self =
+            serde_path_to_error::deserialize(deserializer).map_err(|error| {
+                let key = error.path().to_string();
+                let problem = error.inner().message().to_owned();
+                Error::file(file, key, problem, "docs/lab.md lists the keys of a file")
+            })?;
+        file.clone_into(&mut experiment.file);
+        experiment.check(file)?;
+        Ok(experiment)
+    }
+
+    /// The settings of `curve` at the value `x` of the swept parameter.
+    ///
+    /// # Errors
+    ///
+    /// The swept parameter leads through something that is neither table nor list.
+    pub fn settings(&self, curve: &Curve, x: f64) -> Result<Table, Error> {
+        let file = &self.file;
+        let mut settings = self.scenario.clone();
+        overlay(&mut settings, &curve.set).map_err(|problem| {
+            Error::file(
+                file,
+                format!("curve.{}.set", curve.id),
+                problem,
+                PARAMETER_REMEDY,
+            )
+        })?;
+        for key in std::iter::once(&self.sweep.parameter).chain(&self.sweep.also) {
+            set(&mut settings, key, number(x)).map_err(|problem| {
+                Error::file(file, "sweep.parameter", problem, PARAMETER_REMEDY)
+            })?;
+        }
+        Ok(settings)
+    }
+
+    fn check(&self, file: &str) -> Result<(), Error> {
+        self.check_names(file)?;
+        self.sweep.check(file)?;
+        for published in &self.published {
+            let key = format!("published.{}", published.curve);
+            if self.curve(&published.curve).is_none() {
+                let remedy = format!("use one of the curves {}", self.curve_ids());
+                return Err(Error::file(file, key, "there is no such curve", remedy));
+            }
+            if self.measure(&published.measure).is_none() {
+                let remedy = format!("use one of the measures {}", self.measure_ids());
+                return Err(Error::file(file, key, "there is no such measure", remedy));
+            }
+        }
+        claim::check(file, self)
+    }
+
+    fn check_names(&self, file: &str) -> Result<(), Error> {
+        let stem = file.rsplit('/').next().unwrap_or(file);
+        if stem.trim_end_matches(".toml") != self.id {
+            let remedy = format!("name the file {}.toml or change the id", self.id);
+            return Err(Error::file(
+                file,
+                "id",
+                "differs from the file's name",
+                remedy,
+            ));
+        }
+        if self.measures.is_empty() || self.curves.is_empty() {
+            let remedy = "give at least one [[measure]] and one [[curve]]";
+            return Err(Error::file(file, "measure", "nothing to measure", remedy));
+        }
+        let measures = self.measures.iter().map(|measure| ("measure", &measure.id));
+        let curves = self.curves.iter().map(|curve| ("curve", &curve.id));
+        let mut seen = BTreeSet::new();
+        for (list, id) in measures.chain(curves) {
+            let key = format!("{list}.{id}.id");
+            if !is_name(id) {
+                let problem = "is no name for expressions";
+                let remedy = "use lower-case letters, digits and underscores, and no word of \
+                              the expression language such as new or static";
+                return Err(Error::file(file, key, problem, remedy));
+            }
+            if !seen.insert((list, id)) {
+                return Err(Error::file(file, key, "occurs twice", "rename one of them"));
+            }
+        }
+        Ok(())
+    }
+
+    /// The measure with this id.
+    #[must_use]
+    pub fn measure(&self, id: &str) -> Option<&Measure> {
+        self.measures.iter().find(|measure| measure.id == id)
+    }
+
+    /// The curve with this id.
+    #[must_use]
+    pub fn curve(&self, id: &str) -> Option<&Curve> {
+        self.curves.iter().find(|curve| curve.id == id)
+    }
+
+    pub(crate) fn curve_ids(&self) -> String {
+        let ids: Vec<&str> = self.curves.iter().map(|curve| curve.id.as_str()).collect();
+        ids.join(", ")
+    }
+
+    pub(crate) fn measure_ids(&self) -> String {
+        let ids = self.measures.iter().map(|measure| measure.id.as_str());
+        ids.collect::<Vec<_>>().join(", ")
+    }
+}
+
+impl Curve {
+    /// Name of the same curve measured with real packets.
+    #[must_use]
+    pub fn testbed_id(&self) -> String {
+        format!("{}_testbed", self.id)
+    }
+}
+
+impl Sweep {
+    pub(crate) fn check(&self, file: &str) -> Result<(), Error> {
+        let increasing = self.values.windows(2).all(|pair| pair[0] < pair[1]);
+        if self.values.is_empty() || !increasing || self.values.iter().any(|x| !x.is_finite()) {
+            let remedy = "list at least one finite number, each greater than the one before";
+            return Err(Error::file(
+                file,
+                "sweep.values",
+                "are not increasing",
+                remedy,
+            ));
+        }
+        if !self.names.is_empty() && self.names.len() != self.values.len() {
+            let problem = format!(
+                "{} names for {} values",
+                self.names.len(),
+                self.values.len()
+            );
+            return Err(Error::file(
+                file,
+                "sweep.names",
+                problem,
+                "give one name per value or none",
+            ));
+        }
+        if self.scale == Scale::Log && self.values[0] <= 0.0 {
+            let remedy = "start above 0 or use scale = \"linear\"";
+            return Err(Error::file(
+                file,
+                "sweep.scale",
+                "log of a value ≤ 0",
+                remedy,
+            ));
+        }
+        Ok(())
+    }
+
+    /// The value as a reader should see it.
+    #[must_use]
+    pub fn name(&self, x: f64) -> String {
+        let position = self.values.iter().position(|value| *value == x);
+        match position.and_then(|index| self.names.get(index)) {
+            Some(name) => name.clone(),
+            None => format!("{x}"),
+        }
+    }
+}
+
+/// Whether an expression can name a curve or measure like this.
+fn is_name(id: &str) -> bool {
+    let plain = |character: char| {
+        character.is_ascii_lowercase() || character.is_ascii_digit() || character == '_'
+    };
+    id.starts_with(|first: char| first.is_ascii_lowercase())
+        && id.chars().all(plain)
+        && claim::is_variable(id)
+}
+
+const PARAMETER_REMEDY: &str =
+    "name a key of [scenario] or of every curve's `set`, list elements by name or number";
+
+/// Lays `upper` over `lower`.
+pub(crate) fn overlay(lower: &mut Table, upper: &Table) -> Result<(), String> {
+    for (key, value) in upper {
+        match (lower.get_mut(key), value) {
+            (Some(Value::Table(below)), Value::Table(above)) if !above.contains_key("kind") => {
+                overlay(below, above)?;
+            }
+            _ => set(lower, key, value.clone())?,
+        }
+    }
+    Ok(())
+}
+
+/// Sets one dotted key. Tables on the way are made, list elements must exist.
+pub(crate) fn set(settings: &mut Table, key: &str, value: Value) -> Result<(), String> {
+    let (first, rest) = key.split_once('.').unwrap_or((key, ""));
+    if rest.is_empty() {
+        settings.insert(first.to_owned(), value);
+        return Ok(());
+    }
+    let below = settings
+        .entry(first)
+        .or_insert_with(|| Value::Table(Table::new()));
+    set_below(below, rest, value)
+}
+
+fn set_below(below: &mut Value, key: &str, value: Value) -> Result<(), String> {
+    match below {
+        Value::Table(table) => set(table, key, value),
+        Value::Array(list) => {
+            let (name, rest) = key.split_once('.').unwrap_or((key, ""));
+            let element = element(list, name)?;
+            if rest.is_empty() {
+                *element = value;
+                return Ok(());
+            }
+            set_below(element, rest, value)
+        }
+        other => Err(format!(
+            "{key:?} cannot be set inside a {}",
+            other.type_str()
+        )),
+    }
+}
+
+/// The element with this `name`, or else with this number.
+fn element<'a>(list: &'a mut [Value], name: &str) -> Result<&'a mut Value, String> {
+    let named = |value: &Value| value.get("name").and_then(Value::as_str) == Some(name);
+    let index = list.iter().position(named).or_else(|| name.parse().ok());
+    let length = list.len();
+    index
+        .and_then(|index| list.get_mut(index))
+        .ok_or_else(|| format!("the list of {length} has no element {name:?}"))
+}
+
+/// A whole number where it is one, as TOML distinguishes them.
+pub(crate) fn number(value: f64) -> Value {
+    if value.fract() == 0.0 && value.abs() < 9e15 {
+        Value::Integer(value as i64)
+    } else {
+        Value::Float(value)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_table_with_a_kind_replaces_and_any_other_is_merged() {
+        let mut lower: Table =
+            toml::from_str("load = { rate = 1, size = 2 }\npath = { kind = 'bsd', queue = 50 }")
+                .unwrap();
+        let upper = toml::from_str("load.rate = 3\npath = { kind = 'lrp' }").unwrap();
+        overlay(&mut lower, &upper).unwrap();
+        let wanted: Table =
+            toml::from_str("load = { rate = 3, size = 2 }\npath = { kind = 'lrp' }").unwrap();
+        assert_eq!(lower, wanted);
+    }
+
+    #[test]
+    fn dotted_keys_reach_into_tables_and_lists() {
+        let text = "source = [{ name = 'a', rate = 1 }, { name = 'b', rate = 2 }]";
+        let mut settings: Table = toml::from_str(text).unwrap();
+        set(&mut settings, "source.b.rate", number(7.0)).unwrap();
+        set(&mut settings, "source.0.rate", number(8.0)).unwrap();
+        set(&mut settings, "path.quota", number(0.5)).unwrap();
+        assert_eq!(settings["source"][0]["rate"].as_integer(), Some(8));
+        assert_eq!(settings["source"][1]["rate"].as_integer(), Some(7));
+        assert_eq!(settings["path"]["quota"].as_float(), Some(0.5));
+        let problem = set(&mut settings, "source.2.rate", number(1.0)).unwrap_err();
+        assert!(problem.contains("no element \"2\""), "{problem}");
+        let problem = set(&mut settings, "path.quota.x", number(1.0)).unwrap_err();
+        assert!(problem.contains("inside a float"), "{problem}");
+    }
+}

@@ -1,0 +1,81 @@
+//! `plimsoll lab explain`: one experiment in prose.
+
+use std::fmt::Write as _;
+
+use plimsoll_sim::Profile;
+
+use crate::error::Error;
+use crate::experiment::Experiment;
+
+/// What was done, what the model does, where it departs, what its machine profile
+/// was calibrated on, and the claims.
+///
+/// # Errors
+///
+/// There is no such machine profile.
+pub fn explain(experiment: &Experiment) -> Result<String, Error> {
+    let machine = machine(experiment)?;
+    let mut text = format!("{} ({})\n", experiment.title, experiment.id);
+    if !experiment.paper.is_empty() {
+        let _ = writeln!(text, "Reproduces {}", experiment.paper.join(", "));
+    }
+    let explain = &experiment.explain;
+    for (title, prose) in [
+        ("What was done", &explain.setup),
+        ("What the model does", &explain.model),
+        ("Limits", &explain.limits),
+    ] {
+        let _ = writeln!(text, "\n{title}\n{}", indented(prose));
+    }
+    let _ = writeln!(text, "\nMachine profile\n{}", indented_lines(&machine));
+    let _ = writeln!(text, "\nClaims");
+    for claim in &experiment.claims {
+        let from = claim.from.as_deref().unwrap_or("ours");
+        let _ = writeln!(text, "  {} ({from}): {}", claim.id, claim.text);
+    }
+    Ok(text)
+}
+
+/// The machine profile and the published points its costs were chosen to meet, a
+/// line each.
+pub(crate) fn machine(experiment: &Experiment) -> Result<String, Error> {
+    let profile = Profile::named(&experiment.profile).map_err(|error| {
+        let remedy = "name one of the built-in profiles";
+        Error::file(&experiment.file, "profile", error.to_string(), remedy)
+    })?;
+    let mut text = format!("{}: {}", profile.name, profile.title);
+    if profile.calibration.is_empty() {
+        text.push_str("\nCalibrated on no published point.");
+    }
+    for point in &profile.calibration {
+        let _ = write!(
+            text,
+            "\nCalibrated on {}, {}: {}",
+            point.entry,
+            point.point,
+            point.costs.join(", ")
+        );
+    }
+    Ok(text)
+}
+
+fn indented_lines(text: &str) -> String {
+    text.lines().map(indented).collect::<Vec<_>>().join("\n")
+}
+
+fn indented(prose: &str) -> String {
+    const WIDTH: usize = 98;
+    let mut text = String::new();
+    let mut column = 0;
+    for word in prose.split_whitespace() {
+        let length = word.chars().count();
+        if column == 0 || column + 1 + length > WIDTH {
+            let _ = write!(text, "{}  {word}", if column == 0 { "" } else { "\n" });
+            column = 2 + length;
+        } else {
+            let _ = write!(text, " {word}");
+            column += 1 + length;
+        }
+    }
+    text
+}

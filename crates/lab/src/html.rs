@@ -1,0 +1,254 @@
+//! The report: one HTML file that needs nothing else.
+//!
+//! Style sheet and plots are inside it, there is no script and no address of
+//! anything outside, so that it opens offline in any browser. It follows the
+//! reader's choice of light or dark, fits a phone, and prints one experiment after
+//! the other.
+
+use maud::{DOCTYPE, Markup, PreEscaped, html};
+
+use crate::claim::Verdict;
+use crate::document::{figure, mark, value};
+use crate::error::Error;
+use crate::experiment::{Experiment, Measure};
+use crate::explain;
+use crate::plot;
+use crate::runner::{Measured, Run, Tally};
+
+/// The report on `runs`.
+///
+/// # Errors
+///
+/// A plot could not be drawn: our own mistake.
+pub fn html(runs: &[Run]) -> Result<String, Error> {
+    let sections = runs.iter().map(section).collect::<Result<Vec<_>, _>>()?;
+    let page = html! {
+        (DOCTYPE)
+        html lang="en" {
+            head {
+                meta charset="utf-8";
+                meta name="viewport" content="width=device-width, initial-scale=1";
+                meta name="color-scheme" content="light dark";
+                title { "Plimsoll lab report" }
+                style { (PreEscaped(include_str!("report.css"))) }
+            }
+            body {
+                header {
+                    h1 { "Plimsoll lab report" }
+                    p { (summary(runs)) }
+                    p.note {
+                        "Curves are what the modelled host measured; rings are published numbers. "
+                        "A claim that does not hold stays, and its experiment says what the model lacks."
+                    }
+                }
+                (contents(runs))
+                main { @for section in &sections { (section) } }
+            }
+        }
+    };
+    Ok(page.into_string())
+}
+
+fn summary(runs: &[Run]) -> String {
+    let tally = Tally::of(runs);
+    let mut text = format!(
+        "{} experiments: {} of {} claims hold",
+        runs.len(),
+        tally.hold,
+        tally.total()
+    );
+    if tally.unmeasured > 0 {
+        text += &format!(", {} could not be measured", tally.unmeasured);
+    }
+    text + "."
+}
+
+fn contents(runs: &[Run]) -> Markup {
+    html! {
+        nav {
+            ul {
+                @for run in runs {
+                    @let tally = run.tally();
+                    li {
+                        a href={ "#" (run.experiment.id) } { (run.experiment.title) }
+                        " " span.tally { (tally.hold) "/" (tally.total()) }
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn section(run: &Run) -> Result<Markup, Error> {
+    let experiment = &run.experiment;
+    let figures = experiment
+        .measures
+        .iter()
+        .map(|measure| figure_of(run, measure));
+    let figures = figures.collect::<Result<Vec<_>, _>>()?;
+    let machine = explain::machine(experiment)?;
+    Ok(html! {
+        section id=(experiment.id) {
+            h2 { (experiment.title) }
+            p.meta { (meta_line(run)) }
+            @for figure in &figures { (figure) }
+            (claims(&run.verdicts))
+            @for curve in run.curves.iter().filter(|curve| curve.points.is_empty()) {
+                p.note { (curve.label) " was not measured: " (curve.why.as_deref().unwrap_or_default()) }
+            }
+            (explanation(experiment, &machine))
+        }
+    })
+}
+
+fn meta_line(run: &Run) -> String {
+    let experiment = &run.experiment;
+    let mut text = experiment.id.clone();
+    if !experiment.paper.is_empty() {
+        text += &format!(" · {}", experiment.paper.join(", "));
+    }
+    text += &format!(" · profile {} · seed {}", experiment.profile, run.seed);
+    text
+}
+
+/// A plot, or a table where there is nothing to draw a line through.
+fn figure_of(run: &Run, measure: &Measure) -> Result<Markup, Error> {
+    let has = |curve: &&Measured| curve.series(&measure.of).is_some();
+    if !run.curves.iter().any(|curve| has(&curve)) {
+        return Ok(html! { p.note { (measure.label) ": no run gave a value." } });
+    }
+    let drawn = if run.experiment.sweep.values.len() > 1 {
+        plot::svg(run, measure)?
+    } else {
+        None
+    };
+    Ok(html! {
+        figure {
+            figcaption { (measure.label) " (" (measure.unit) ")" }
+            @if let Some(svg) = &drawn {
+                (PreEscaped(svg))
+                (legend(run, measure))
+                details { summary { "The numbers" } (numbers(run, measure)) }
+            } @else {
+                (numbers(run, measure))
+            }
+        }
+    })
+}
+
+fn legend(run: &Run, measure: &Measure) -> Markup {
+    let curves = run.curves.iter().enumerate();
+    let curves = curves.filter(|(_, curve)| curve.series(&measure.of).is_some());
+    let ringed = |id: &str| {
+        let mut lists = run.experiment.published.iter();
+        lists.any(|list| list.curve == id && list.measure == measure.id)
+    };
+    html! {
+        ul.legend {
+            @for (index, curve) in curves {
+                @let colour = plot::colour(index);
+                @let style = if plot::is_dashed(index) { "dashed" } else { "solid" };
+                @let rgb = format!("border-top: 3px {style} #{:02x}{:02x}{:02x}", colour.0, colour.1, colour.2);
+                li {
+                    span.line style=(rgb) {} " " (curve.label)
+                    @if ringed(&curve.id) { " (rings: published)" }
+                }
+            }
+        }
+    }
+}
+
+/// One row per value of the swept parameter, one column per curve; published
+/// numbers stand below the measured ones.
+fn numbers(run: &Run, measure: &Measure) -> Markup {
+    let sweep = &run.experiment.sweep;
+    let curves: Vec<_> = run
+        .curves
+        .iter()
+        .filter(|curve| !curve.points.is_empty())
+        .collect();
+    let value = |curve: &Measured, x: f64| {
+        let point = curve.points.iter().find(|point| point.0 == x)?;
+        point.1.get(&measure.of).copied()
+    };
+    let published = |curve: &Measured, x: f64| {
+        let mut lists = run.experiment.published.iter();
+        let list = lists.find(|list| list.curve == curve.id && list.measure == measure.id)?;
+        let point = list.points.iter().find(|point| point.0 == x)?;
+        Some(point.1)
+    };
+    html! {
+        div.scroll {
+            table {
+                thead {
+                    tr {
+                        th { (sweep.label) }
+                        @for curve in &curves { th { (curve.label) } }
+                    }
+                }
+                tbody {
+                    @for x in &sweep.values {
+                        tr {
+                            th { (sweep.name(*x)) }
+                            @for curve in &curves {
+                                td {
+                                    @match value(curve, *x) {
+                                        Some(value) => (figure(value)),
+                                        None => "–",
+                                    }
+                                    @if let Some(value) = published(curve, *x) {
+                                        br; span.published { "published " (figure(value)) }
+                                    }
+                                }
+                            }
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn claims(verdicts: &[Verdict]) -> Markup {
+    html! {
+        div.scroll {
+            table.claims {
+                thead { tr { th { "" } th { "Claim" } th { "Measured" } th { "Bound" } th { "From" } } }
+                tbody {
+                    @for verdict in verdicts {
+                        @let class = match verdict.holds {
+                            Some(true) => "holds",
+                            Some(false) => "fails",
+                            None => "unmeasured",
+                        };
+                        tr class=(class) {
+                            td.mark { (mark(verdict.holds)) }
+                            td { (verdict.text) }
+                            td.value { (value(verdict)) }
+                            td.value { (verdict.bound) }
+                            td.value { (verdict.from.as_deref().unwrap_or("ours")) }
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn explanation(experiment: &Experiment, machine: &str) -> Markup {
+    let parts = [
+        ("What was done", experiment.explain.setup.as_str()),
+        ("What the model does", &experiment.explain.model),
+        ("Limits", &experiment.explain.limits),
+        ("Machine profile", machine),
+    ];
+    html! {
+        details.explain {
+            summary { "What this is, and where the model departs" }
+            @for (title, text) in parts {
+                h3 { (title) }
+                p { (text) }
+            }
+        }
+    }
+}

@@ -1,0 +1,277 @@
+//! Threads and who of them runs.
+//!
+//! **Decay usage** (4.4BSD): a thread's priority falls with the CPU time it has
+//! used, and that time is forgotten with a speed that grows with the load. A
+//! thread that was asleep runs ahead of those in user mode until its system call
+//! returns. Time of interrupts counts as used by the thread they interrupted,
+//! whoever caused them (LRP-04).
+//!
+//! **Fair share** (Linux): the thread with the least weighted run time runs; one
+//! that was asleep is not far behind the others when it wakes. Interrupts count
+//! for nobody. Kernel threads stand for a real-time class: they run ahead of all
+//! processes under every scheduler.
+//!
+//! **Departures.** Use is counted in nanoseconds instead of by samples, and the
+//! load is the number of runnable threads at the moment instead of its average.
+
+use super::Host;
+use crate::packet::Packet;
+use crate::profile::Scheduler;
+
+/// Whether other threads may come in between.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Mode {
+    Kernel,
+    User,
+}
+
+/// What a thread executes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Body {
+    /// A process of this consumer, and which of its processes.
+    Consumer(usize, usize),
+    /// A thread of the receive path.
+    Path(usize),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ThreadState {
+    Blocked,
+    Ready,
+    Running(usize),
+}
+
+/// A thread.
+#[derive(Clone, Debug)]
+pub(crate) struct Thread {
+    pub(crate) name: String,
+    pub(crate) body: Body,
+    /// The only CPU it may run on.
+    pub(crate) cpu: Option<usize>,
+    pub(crate) state: ThreadState,
+    /// What is left of a step that another thread came in between.
+    pub(crate) rest: u64,
+    /// The packet it works on.
+    pub(crate) hand: Option<Packet>,
+    pub(crate) used_ns: u64,
+    /// Kernel thread: ahead of all processes.
+    pub(crate) kernel: bool,
+    pub(crate) nice: i32,
+    /// For fixed priorities, larger first.
+    pub(crate) priority: u32,
+    /// CPU time charged that is not forgotten (decay usage), in ns.
+    usage_ns: u64,
+    /// Weighted CPU time (fair share), in ns.
+    virtual_ns: u64,
+    /// Has not returned to user mode since it was woken.
+    pub(crate) boosted: bool,
+    /// Among equals, the lowest turn runs.
+    turn: u64,
+}
+
+/// Priority of processes without recent use in 4.4BSD (`PUSER`).
+const PRIORITY_USER: u64 = 50;
+/// Lowest priority (`MAXPRI`).
+const PRIORITY_LAST: u64 = 127;
+/// Priority while a woken process is still in the kernel (`PSOCK`).
+const PRIORITY_WOKEN: u64 = 26;
+/// Priority of kernel threads.
+const PRIORITY_KERNEL: u64 = 10;
+/// 4.4BSD counts use in ticks of 10 ms and lowers priority by one per four.
+const USAGE_PER_PRIORITY_NS: u64 = 40_000_000;
+/// Use beyond this is not counted (`UCHAR_MAX` ticks).
+const USAGE_MAX_NS: u64 = 255 * 10_000_000;
+/// Fair share: how far a thread may run ahead before others get their turn.
+const FAIR_SLICE_NS: u64 = 3_000_000;
+/// Fair share: a woken thread preempts one that is ahead of it by more than this.
+const FAIR_WAKEUP_NS: u64 = 1_000_000;
+
+impl Thread {
+    pub(crate) fn new(name: String, body: Body) -> Self {
+        Self {
+            name,
+            body,
+            cpu: None,
+            state: ThreadState::Blocked,
+            rest: 0,
+            hand: None,
+            used_ns: 0,
+            kernel: false,
+            nice: 0,
+            priority: 0,
+            usage_ns: 0,
+            virtual_ns: 0,
+            boosted: false,
+            turn: 0,
+        }
+    }
+
+    fn key(&self, scheduler: Scheduler) -> (u64, u64) {
+        let first = match scheduler {
+            Scheduler::FairShare if self.kernel => 0,
+            Scheduler::FairShare => self.virtual_ns + 1,
+            _ if self.kernel => PRIORITY_KERNEL,
+            Scheduler::FixedPriority => u64::from(u32::MAX - self.priority),
+            Scheduler::DecayUsage if self.boosted => PRIORITY_WOKEN,
+            Scheduler::DecayUsage => {
+                let nice = i64::from(self.nice) * 2;
+                let used = (self.usage_ns / USAGE_PER_PRIORITY_NS) as i64;
+                let priority = PRIORITY_USER as i64 + used + nice;
+                priority.clamp(PRIORITY_USER as i64 - 40, PRIORITY_LAST as i64) as u64
+            }
+        };
+        (first, self.turn)
+    }
+
+    fn weight(&self) -> f64 {
+        libm::pow(1.25, f64::from(-self.nice))
+    }
+}
+
+impl Host {
+    /// Adds a thread; it sleeps.
+    pub(crate) fn add_thread(&mut self, thread: Thread) -> usize {
+        assert!(
+            thread.cpu.is_none_or(|cpu| cpu < self.cpus.len()),
+            "a thread's CPU exists"
+        );
+        self.threads.push(thread);
+        self.threads.len() - 1
+    }
+
+    /// Makes a sleeping thread runnable.
+    pub(crate) fn wake(&mut self, thread: usize) {
+        if self.threads[thread].state != ThreadState::Blocked {
+            return;
+        }
+        let fair_floor = self.fair_floor();
+        self.turns += 1;
+        let woken = &mut self.threads[thread];
+        woken.state = ThreadState::Ready;
+        woken.boosted = true;
+        woken.turn = self.turns;
+        woken.virtual_ns = woken
+            .virtual_ns
+            .max(fair_floor.saturating_sub(FAIR_SLICE_NS));
+        let pinned = woken.cpu;
+        let cpu = pinned.or_else(|| self.cpu_for(thread));
+        if let Some(cpu) = cpu {
+            self.cpus[cpu].reschedule = true;
+            self.dirty |= 1 << cpu;
+        }
+    }
+
+    /// The CPU that has most reason to run `thread`: an idle one, or the one whose
+    /// thread is least urgent.
+    fn cpu_for(&self, thread: usize) -> Option<usize> {
+        let idle = self.cpus.iter().position(|cpu| cpu.thread.is_none());
+        idle.or_else(|| {
+            let scheduler = self.scheduler;
+            let running = |cpu: &super::Cpu| cpu.thread.map(|t| self.threads[t].key(scheduler));
+            let least = (0..self.cpus.len()).max_by_key(|&cpu| running(&self.cpus[cpu]))?;
+            let current = self.cpus[least].thread?;
+            self.preempts(thread, current).then_some(least)
+        })
+    }
+
+    /// The least virtual time of threads that want to run.
+    fn fair_floor(&self) -> u64 {
+        if self.scheduler != Scheduler::FairShare {
+            return 0;
+        }
+        let processes = || self.threads.iter().filter(|t| !t.kernel);
+        let wanting = processes().filter(|t| t.state != ThreadState::Blocked);
+        wanting.map(|t| t.virtual_ns).min().unwrap_or_else(|| {
+            // Nobody: the newcomer starts where the last left off.
+            processes().map(|t| t.virtual_ns).max().unwrap_or(0)
+        })
+    }
+
+    /// Whether `other`, which is ready, runs instead of `current`.
+    pub(crate) fn preempts(&self, other: usize, current: usize) -> bool {
+        let (other, current) = (&self.threads[other], &self.threads[current]);
+        let (a, b) = (other.key(self.scheduler), current.key(self.scheduler));
+        match self.scheduler {
+            Scheduler::FairShare if other.kernel => !current.kernel,
+            Scheduler::FairShare => a.0 + FAIR_WAKEUP_NS < b.0,
+            _ => a.0 < b.0,
+        }
+    }
+
+    /// The ready thread that should run on `cpu` next.
+    pub(crate) fn best_ready(&self, cpu: usize) -> Option<usize> {
+        let mut best: Option<(usize, (u64, u64))> = None;
+        for (index, thread) in self.threads.iter().enumerate() {
+            if thread.state != ThreadState::Ready || thread.cpu.is_some_and(|pin| pin != cpu) {
+                continue;
+            }
+            let key = thread.key(self.scheduler);
+            if best.is_none_or(|(_, least)| key < least) {
+                best = Some((index, key));
+            }
+        }
+        best.map(|(index, _)| index)
+    }
+
+    /// Charges CPU time to `thread`'s priority.
+    #[inline]
+    pub(crate) fn charge(&mut self, thread: usize, ns: u64) {
+        let scheduler = self.scheduler;
+        let thread = &mut self.threads[thread];
+        match scheduler {
+            Scheduler::DecayUsage => {
+                thread.usage_ns = (thread.usage_ns + ns).min(USAGE_MAX_NS);
+            }
+            Scheduler::FixedPriority => {}
+            Scheduler::FairShare if thread.nice == 0 => thread.virtual_ns += ns,
+            Scheduler::FairShare => {
+                thread.virtual_ns += (ns as f64 / thread.weight()) as u64;
+            }
+        }
+    }
+
+    /// What the clock does for the scheduler.
+    pub(crate) fn schedule_tick(&mut self, cpu: usize) {
+        self.ticks += u64::from(cpu == 0);
+        let ticks_per_second = 1_000_000_000 / self.tick_ns;
+        if cpu == 0 && self.ticks.is_multiple_of(ticks_per_second) {
+            self.forget_usage();
+        }
+        let Some(thread) = self.cpus[cpu].thread else {
+            return;
+        };
+        let over = self.now.saturating_sub(self.cpus[cpu].turn_began) >= self.quantum_ns;
+        let rotate = match self.scheduler {
+            Scheduler::FairShare => {
+                let current = &self.threads[thread];
+                let others = self.best_ready(cpu).map(|t| self.threads[t].virtual_ns);
+                let late = others.is_some_and(|v| v + FAIR_SLICE_NS < current.virtual_ns);
+                late && !current.kernel
+            }
+            _ => over,
+        };
+        if rotate {
+            self.turns += 1;
+            self.threads[thread].turn = self.turns;
+            self.cpus[cpu].turn_began = self.now;
+            self.cpus[cpu].rotate = true;
+        }
+        self.cpus[cpu].reschedule = true;
+        self.dirty |= 1 << cpu;
+    }
+
+    /// Once a second: old use is forgotten, the slower the more threads want to
+    /// run.
+    fn forget_usage(&mut self) {
+        let wanting = self
+            .threads
+            .iter()
+            .filter(|t| t.state != ThreadState::Blocked);
+        let load = wanting.count() as u64;
+        for thread in &mut self.threads {
+            let nice = u64::try_from(thread.nice).unwrap_or(0) * 10_000_000;
+            let kept = thread.usage_ns * 2 * load / (2 * load + 1);
+            thread.usage_ns = (kept + nice).min(USAGE_MAX_NS);
+        }
+    }
+}

@@ -1,0 +1,107 @@
+//! Polling watchdog (BL-15): software polls loosely, and the adapter interrupts
+//! only if it was not looked at in time.
+//!
+//! **Rules.** A packet's arrival starts the adapter's timer; being polled stops
+//! it; when it expires the adapter interrupts and its handler takes what there
+//! is. Service within the interval is guaranteed.
+//!
+//! **Where excess is dropped.** On the rings and the kernel's queues, as with a
+//! fixed holdoff of the interval.
+
+use super::Path;
+use super::fixed_holdoff::{index_of, receive_queues};
+use super::stages::{Behind, Costs, PollVisit, ReceiveHandler, to_ip_queue};
+use crate::agenda::NEVER;
+use crate::host::{Cx, Host, LineKind, Step};
+
+/// The path. Its first timers are those of the receive queues' adapters, then
+/// follows one per CPU.
+#[derive(Debug)]
+pub(super) struct PollingWatchdog {
+    interval: u64,
+    poll: u64,
+    poll_pass: u64,
+    handler: ReceiveHandler,
+    behind: Behind,
+    queues: Vec<(usize, usize)>,
+    visits: Vec<PollVisit>,
+}
+
+impl PollingWatchdog {
+    pub(super) fn new(costs: Costs, interval: u64, poll: u64, poll_pass: u64) -> Self {
+        Self {
+            interval,
+            poll,
+            poll_pass,
+            handler: ReceiveHandler::new(costs),
+            behind: Behind::new(costs),
+            queues: Vec::new(),
+            visits: Vec::new(),
+        }
+    }
+}
+
+impl Path for PollingWatchdog {
+    fn start(&mut self, host: &mut Host) {
+        self.handler.start(host);
+        self.behind.start(host);
+        self.queues = receive_queues(host);
+        self.visits = vec![PollVisit::default(); host.cpus.len()];
+        for cpu in 0..host.cpus.len() {
+            host.set_path_timer(self.queues.len() + cpu, self.poll);
+        }
+    }
+
+    fn on_arrival(&mut self, host: &mut Host, adapter: usize, queue: usize) {
+        let index = index_of(&self.queues, adapter, queue);
+        if host.path_timer(index) == NEVER {
+            host.set_path_timer(index, host.now + self.interval);
+        }
+    }
+
+    fn on_timer(&mut self, host: &mut Host, timer: usize) {
+        if let Some(&(adapter, queue)) = self.queues.get(timer) {
+            host.interrupt_receive(adapter, queue);
+            return;
+        }
+        let cpu = timer - self.queues.len();
+        host.set_path_timer(timer, host.now + self.poll);
+        host.raise(host.cpus[cpu].trigger);
+    }
+
+    fn line(&mut self, host: &mut Host, cx: Cx, kind: LineKind) -> Step {
+        match kind {
+            LineKind::Trigger => {
+                let costs = self.behind.costs;
+                let pass = self.poll_pass;
+                let step = self.visits[cx.cpu].step(host, cx, &costs, u32::MAX, pass);
+                if step == Step::Done {
+                    // Looked at in time.
+                    for (index, &(adapter, queue)) in self.queues.iter().enumerate() {
+                        let ring = &host.adapters[adapter].rings[queue];
+                        if ring.cpu == cx.cpu && ring.packets.is_empty() {
+                            host.set_path_timer(index, NEVER);
+                        }
+                    }
+                }
+                step
+            }
+            LineKind::Receive { adapter, queue } => {
+                let cost = self.behind.costs.queue;
+                let step = self.handler.step(
+                    host,
+                    cx,
+                    (adapter, queue),
+                    u32::MAX,
+                    |_, packet| (Some(packet), cost),
+                    |host, packet| to_ip_queue(host, cx.cpu, packet),
+                );
+                if step == Step::Done && !host.adapters[adapter].rings[queue].packets.is_empty() {
+                    self.on_arrival(host, adapter, queue);
+                }
+                step
+            }
+            kind => self.behind.line(host, cx, kind),
+        }
+    }
+}

@@ -1,0 +1,480 @@
+//! Stages that several paths are made of: a driver's handler, the software
+//! interrupt behind it, and the receive call that ends at a socket queue.
+
+use super::Received;
+use crate::Error;
+use crate::host::{Body, Cx, Host, LineKind, Queued, Step, Thread};
+use crate::outcome::Place;
+use crate::packet::Packet;
+use crate::profile::Profile;
+
+/// Costs of the stages, in ns.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Costs {
+    pub(super) enter: u64,
+    pub(super) exit: u64,
+    pub(super) receive: u64,
+    pub(super) queue: u64,
+    pub(super) soft_dispatch: u64,
+}
+
+impl Costs {
+    pub(super) fn load(profile: &Profile, user: &str) -> Result<Self, Error> {
+        Ok(Self {
+            enter: profile.cost("interrupt_enter", user)?,
+            exit: profile.cost("interrupt_exit", user)?,
+            receive: profile.cost("driver_receive", user)?,
+            queue: profile.cost("queue_packet", user)?,
+            soft_dispatch: profile.cost("soft_dispatch", user)?,
+        })
+    }
+}
+
+/// The receive call of a kernel that has done the protocol work already.
+pub(super) fn receive_from_socket(host: &mut Host, endpoint: usize, thread: usize) -> Received {
+    match host.endpoints[endpoint].queue.pop() {
+        Some(packet) => {
+            host.threads[thread].hand = Some(packet);
+            Received::Packet(host.protocol.receive_call + host.protocol.eager_penalty)
+        }
+        None => Received::Nothing,
+    }
+}
+
+/// Appends a packet to the shared IP queue of `cpu` and posts its software
+/// interrupt.
+#[inline]
+pub(super) fn to_ip_queue(host: &mut Host, cpu: usize, packet: Packet) {
+    if host.ip_queues[cpu].push(packet) {
+        host.raise_soft(cpu);
+    } else {
+        host.lose(packet, Place::IpQueue);
+    }
+}
+
+/// The software interrupt of 4.4BSD: takes packets from the IP queue and does all
+/// protocol work on them.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct SoftInterrupt {
+    running: bool,
+}
+
+impl SoftInterrupt {
+    /// Its next step, and the consumer that it has just queued a packet for.
+    #[inline]
+    pub(super) fn step(&mut self, host: &mut Host, cx: Cx, dispatch: u64) -> (Step, Queued) {
+        if !self.running {
+            self.running = true;
+            host.ledger.counts.soft_interrupts += 1;
+            return (Step::Kernel(dispatch), Queued::Nowhere);
+        }
+        let queued = match host.lines[cx.line].hand.take() {
+            Some(packet) => host.protocol_done(packet),
+            None => Queued::Nowhere,
+        };
+        match host.ip_queues[cx.cpu].pop() {
+            Some(packet) => {
+                let cost = host.protocol_cost(&packet);
+                host.lines[cx.line].hand = Some(packet);
+                (Step::Kernel(cost), queued)
+            }
+            None => {
+                self.running = false;
+                (Step::Done, queued)
+            }
+        }
+    }
+}
+
+/// The transmit half of a driver: releases completed descriptors and then refills
+/// the transmitter from the output queue, once each.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct TransmitService {
+    releasing: bool,
+    refilling: bool,
+    /// Descriptors released in this turn.
+    pub(super) released: u32,
+}
+
+impl TransmitService {
+    /// Its next step, with at most `quota` releases; [`Step::Done`] when nothing
+    /// is left for this turn. `hand` is where it keeps the packet it starts.
+    pub(super) fn step(
+        &mut self,
+        host: &mut Host,
+        adapter: usize,
+        hand: &mut Option<Packet>,
+        quota: u32,
+    ) -> Step {
+        if let Some(packet) = hand.take() {
+            host.start_transmit(adapter, packet);
+        }
+        if std::mem::take(&mut self.releasing) {
+            host.release_descriptor(adapter);
+            self.released += 1;
+        }
+        let releases = !self.refilling && self.released < quota;
+        if releases && host.adapters[adapter].completed > 0 {
+            self.releasing = true;
+            return Step::Kernel(host.protocol.transmit_complete);
+        }
+        let first = !std::mem::replace(&mut self.refilling, true);
+        if let Some(packet) = host.next_output(adapter, !first) {
+            *hand = Some(packet);
+            return Step::Kernel(host.protocol.transmit);
+        }
+        Step::Done
+    }
+
+    /// Begins the next turn.
+    pub(super) fn reset(&mut self) {
+        *self = Self::default();
+    }
+}
+
+/// The handler of receive interrupts, as far as all drivers share it.
+#[derive(Clone, Debug)]
+pub(super) struct ReceiveHandler {
+    costs: Costs,
+    /// By line.
+    phases: Vec<ReceivePhase>,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum ReceivePhase {
+    #[default]
+    Entry,
+    /// So many packets were taken.
+    Work(u32),
+    Exit,
+}
+
+impl ReceiveHandler {
+    pub(super) fn new(costs: Costs) -> Self {
+        Self {
+            costs,
+            phases: Vec::new(),
+        }
+    }
+
+    pub(super) fn start(&mut self, host: &Host) {
+        self.phases = vec![ReceivePhase::default(); host.lines.len()];
+    }
+
+    /// Its next step. Takes at most `batch` packets of a queue of an adapter:
+    /// `take` says what is kept in hand and what the work on a packet costs
+    /// beyond the driver's, `finish` is what becomes of the packet in hand after
+    /// that. [`Step::Done`] leaves the interrupt to the caller.
+    #[inline]
+    pub(super) fn step(
+        &mut self,
+        host: &mut Host,
+        cx: Cx,
+        (adapter, queue): (usize, usize),
+        batch: u32,
+        take: impl FnOnce(&mut Host, Packet) -> (Option<Packet>, u64),
+        finish: impl FnOnce(&mut Host, Packet),
+    ) -> Step {
+        let phase = &mut self.phases[cx.line];
+        match phase {
+            ReceivePhase::Entry => {
+                host.ledger.counts.interrupts += 1;
+                host.ledger.counts.polls += 1;
+                *phase = ReceivePhase::Work(0);
+                Step::Kernel(self.costs.enter)
+            }
+            ReceivePhase::Work(taken) => {
+                if let Some(packet) = host.lines[cx.line].hand.take() {
+                    finish(host, packet);
+                }
+                if *taken < batch
+                    && let Some(packet) = host.take(adapter, queue)
+                {
+                    *taken += 1;
+                    let (kept, cost) = take(host, packet);
+                    host.lines[cx.line].hand = kept;
+                    return Step::Kernel(self.costs.receive + cost);
+                }
+                *phase = ReceivePhase::Exit;
+                Step::Kernel(self.costs.exit)
+            }
+            ReceivePhase::Exit => {
+                *phase = ReceivePhase::Entry;
+                Step::Done
+            }
+        }
+    }
+}
+
+/// The handler of transmit interrupts.
+#[derive(Clone, Debug)]
+pub(super) struct TransmitHandler {
+    costs: Costs,
+    /// The receive interrupt serves this direction as well.
+    shared: bool,
+    /// By adapter.
+    phases: Vec<TransmitPhase>,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+enum TransmitPhase {
+    #[default]
+    Entry,
+    Work(TransmitService),
+    Exit,
+}
+
+impl TransmitHandler {
+    pub(super) fn new(costs: Costs) -> Self {
+        Self {
+            costs,
+            shared: false,
+            phases: Vec::new(),
+        }
+    }
+
+    pub(super) fn start(&mut self, host: &Host) {
+        self.phases = vec![TransmitPhase::default(); host.adapters.len()];
+    }
+
+    /// Its next step.
+    pub(super) fn step(&mut self, host: &mut Host, cx: Cx, adapter: usize) -> Step {
+        let phase = &mut self.phases[adapter];
+        match phase {
+            TransmitPhase::Entry => {
+                host.ledger.counts.interrupts += u64::from(!self.shared);
+                *phase = TransmitPhase::Work(TransmitService::default());
+                Step::Kernel(if self.shared { 0 } else { self.costs.enter })
+            }
+            TransmitPhase::Work(service) => {
+                let mut hand = host.lines[cx.line].hand.take();
+                let step = service.step(host, adapter, &mut hand, u32::MAX);
+                host.lines[cx.line].hand = hand;
+                if step != Step::Done {
+                    return step;
+                }
+                *phase = TransmitPhase::Exit;
+                Step::Kernel(if self.shared { 0 } else { self.costs.exit })
+            }
+            TransmitPhase::Exit => {
+                *phase = TransmitPhase::Entry;
+                if !self.shared {
+                    host.enable_transmit(adapter);
+                }
+                Step::Done
+            }
+        }
+    }
+}
+
+/// A kernel thread per CPU in the place of the software interrupt (Digital UNIX).
+#[derive(Clone, Debug, Default)]
+pub(super) struct ProtocolThread {
+    /// By CPU: the thread, and whether it has been dispatched.
+    threads: Vec<(usize, bool)>,
+}
+
+impl ProtocolThread {
+    pub(super) fn start(&mut self, host: &mut Host) {
+        for cpu in 0..host.cpus.len() {
+            let mut thread = Thread::new(format!("protocol-{cpu}"), Body::Path(cpu));
+            thread.kernel = true;
+            thread.cpu = Some(cpu);
+            self.threads.push((host.add_thread(thread), false));
+        }
+    }
+
+    /// The thread of `cpu`, if there are such threads.
+    pub(super) fn on(&self, cpu: usize) -> Option<usize> {
+        self.threads.get(cpu).map(|(thread, _)| *thread)
+    }
+
+    /// Appends to the IP queue of `cpu` for its thread.
+    pub(super) fn queue(host: &mut Host, cpu: usize, thread: usize, packet: Packet) {
+        if host.ip_queues[cpu].push(packet) {
+            host.wake(thread);
+        } else {
+            host.lose(packet, Place::IpQueue);
+        }
+    }
+
+    /// The next step of the thread of CPU `cpu`.
+    pub(super) fn step(
+        &mut self,
+        host: &mut Host,
+        cpu: usize,
+        thread: usize,
+        dispatch: u64,
+    ) -> Step {
+        let running = &mut self.threads[cpu].1;
+        if !std::mem::replace(running, true) {
+            host.ledger.counts.soft_interrupts += 1;
+            return Step::Kernel(dispatch);
+        }
+        if let Some(packet) = host.threads[thread].hand.take() {
+            host.protocol_done(packet);
+        }
+        let Some(packet) = host.ip_queues[cpu].pop() else {
+            *running = false;
+            return Step::Done;
+        };
+        let cost = host.protocol_cost(&packet);
+        host.threads[thread].hand = Some(packet);
+        Step::Kernel(cost)
+    }
+}
+
+/// A visit to all adapters by a handler that was not called for by their
+/// interrupts: takes packets to the IP queue and does transmit work.
+#[derive(Clone, Debug, Default)]
+pub(super) struct PollVisit {
+    stage: VisitStage,
+    transmit: TransmitService,
+    /// Packets found in this visit.
+    pub(super) found: u32,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+enum VisitStage {
+    #[default]
+    Begin,
+    /// At a queue of an adapter, after so many packets of it.
+    Ring {
+        adapter: usize,
+        queue: usize,
+        taken: u32,
+    },
+    Transmit {
+        adapter: usize,
+    },
+}
+
+impl PollVisit {
+    /// Its next step. Takes at most `quota` packets per queue of the CPU of `cx`.
+    /// [`Step::Done`]: the visit is over, and the next call begins another.
+    pub(super) fn step(
+        &mut self,
+        host: &mut Host,
+        cx: Cx,
+        costs: &Costs,
+        quota: u32,
+        poll_pass: u64,
+    ) -> Step {
+        loop {
+            match self.stage {
+                VisitStage::Begin => {
+                    host.ledger.counts.polls += 1;
+                    self.found = 0;
+                    self.stage = VisitStage::Ring {
+                        adapter: 0,
+                        queue: 0,
+                        taken: 0,
+                    };
+                    return Step::Kernel(poll_pass);
+                }
+                VisitStage::Ring {
+                    adapter,
+                    queue,
+                    taken,
+                } => {
+                    if let Some(packet) = host.lines[cx.line].hand.take() {
+                        to_ip_queue(host, cx.cpu, packet);
+                    }
+                    let ring = &host.adapters[adapter].rings[queue];
+                    if taken < quota
+                        && ring.cpu == cx.cpu
+                        && let Some(packet) = host.take(adapter, queue)
+                    {
+                        host.lines[cx.line].hand = Some(packet);
+                        self.found += 1;
+                        self.stage = VisitStage::Ring {
+                            adapter,
+                            queue,
+                            taken: taken + 1,
+                        };
+                        return Step::Kernel(costs.receive + costs.queue);
+                    }
+                    self.stage = after(host, adapter, queue);
+                }
+                VisitStage::Transmit { adapter } => {
+                    if adapter >= host.adapters.len() || cx.cpu != 0 {
+                        self.stage = VisitStage::Begin;
+                        return Step::Done;
+                    }
+                    let mut hand = host.lines[cx.line].hand.take();
+                    let step = self.transmit.step(host, adapter, &mut hand, u32::MAX);
+                    host.lines[cx.line].hand = hand;
+                    if step != Step::Done {
+                        return step;
+                    }
+                    self.transmit.reset();
+                    self.stage = VisitStage::Transmit {
+                        adapter: adapter + 1,
+                    };
+                }
+            }
+        }
+    }
+}
+
+/// What is visited after a queue.
+fn after(host: &Host, adapter: usize, queue: usize) -> VisitStage {
+    if queue + 1 < host.adapters[adapter].rings.len() {
+        VisitStage::Ring {
+            adapter,
+            queue: queue + 1,
+            taken: 0,
+        }
+    } else if adapter + 1 < host.adapters.len() {
+        VisitStage::Ring {
+            adapter: adapter + 1,
+            queue: 0,
+            taken: 0,
+        }
+    } else {
+        VisitStage::Transmit { adapter: 0 }
+    }
+}
+
+/// What interrupt-driven hosts share behind the receive handler: software
+/// interrupts and transmit interrupts.
+#[derive(Clone, Debug)]
+pub(super) struct Behind {
+    pub(super) costs: Costs,
+    transmit: TransmitHandler,
+    soft: Vec<SoftInterrupt>,
+}
+
+impl Behind {
+    pub(super) fn new(costs: Costs) -> Self {
+        Self {
+            costs,
+            transmit: TransmitHandler::new(costs),
+            soft: Vec::new(),
+        }
+    }
+
+    pub(super) fn start(&mut self, host: &Host) {
+        self.transmit.start(host);
+        self.soft = vec![SoftInterrupt::default(); host.cpus.len()];
+    }
+
+    /// One interrupt serves both directions: that of transmission costs nothing
+    /// of its own.
+    pub(super) fn shared(mut self) -> Self {
+        self.transmit.shared = true;
+        self
+    }
+
+    /// The next step of a transmit or software interrupt's handler.
+    pub(super) fn line(&mut self, host: &mut Host, cx: Cx, kind: LineKind) -> Step {
+        match kind {
+            LineKind::Transmit { adapter } => self.transmit.step(host, cx, adapter),
+            LineKind::Soft => {
+                let dispatch = self.costs.soft_dispatch;
+                self.soft[cx.cpu].step(host, cx, dispatch).0
+            }
+            _ => Step::Done,
+        }
+    }
+}

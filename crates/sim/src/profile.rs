@@ -1,0 +1,433 @@
+//! A machine: what everything costs on it, how large its queues are, and where
+//! each number comes from.
+//!
+//! **Intuition.** The papers' curves follow from a few dozen durations. A profile
+//! is the list of these durations for one machine. Each is published, or derived
+//! from published ones, or chosen so that one published point comes out right (a
+//! *calibration*; at most [`CALIBRATIONS_MAX`] per profile and never one per
+//! curve). All other published points are then a test of the model.
+//!
+//! **Limits.** Costs are constant: caches are modelled only where a cost says so.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::Error;
+
+/// The most published points a profile may be calibrated on.
+pub const CALIBRATIONS_MAX: usize = 3;
+
+/// Every cost a profile may give, with what it pays for.
+pub const COSTS: &[(&str, &str)] = &[
+    (
+        "interrupt_enter",
+        "from the assertion of a device's interrupt to its handler's first instruction, with saved state and cold caches",
+    ),
+    (
+        "interrupt_exit",
+        "from a handler's last instruction back to what it interrupted",
+    ),
+    (
+        "driver_receive",
+        "device-level and link-layer work on one received packet, into kernel memory",
+    ),
+    (
+        "driver_release",
+        "handing one receive buffer back to the adapter, where that is not part of driver_receive",
+    ),
+    (
+        "queue_packet",
+        "appending a packet to the queue between device level and protocol level and taking it off there",
+    ),
+    (
+        "soft_dispatch",
+        "one dispatch of the software interrupt, or of the kernel thread in its place",
+    ),
+    (
+        "protocol_input",
+        "IP and transport input of one packet in the context of its receiver, up to the socket queue",
+    ),
+    (
+        "protocol_lookup",
+        "the part of protocol_input that looks the socket up",
+    ),
+    (
+        "protocol_control",
+        "IP input of a packet that has no socket: control messages, corrupted packets",
+    ),
+    (
+        "eager_penalty",
+        "what a delivered packet costs in addition when its protocol work was not done by its receiver: cold caches at both ends",
+    ),
+    (
+        "forward",
+        "IP input and forwarding of one packet up to the output queue",
+    ),
+    (
+        "forward_filter",
+        "IP input of one packet up to the screening queue, with the wake-up of the screening process",
+    ),
+    (
+        "forward_output",
+        "what is left to do for a screened packet: IP output up to the output queue",
+    ),
+    ("driver_transmit", "handing one packet to the adapter"),
+    (
+        "transmit_complete",
+        "releasing one transmitted packet's buffer and descriptor",
+    ),
+    (
+        "context_switch",
+        "changing to a process with cold caches: it slept, or something else ran for at least three quarters of the time this takes",
+    ),
+    (
+        "thread_switch",
+        "changing to a kernel thread, or back to a process that is not cold yet; default context_switch",
+    ),
+    ("wakeup", "making a sleeping thread runnable"),
+    ("receive_call", "one receive system call with its copy"),
+    (
+        "send_call",
+        "one send system call through protocol output, without driver_transmit",
+    ),
+    (
+        "clock_tick",
+        "one clock interrupt with all periodic work of the system",
+    ),
+    ("poll_pass", "one visit of a polling loop to one interface"),
+    ("poll_start", "starting a polling loop that has been asleep"),
+    ("demux", "early demultiplexing of one packet by the host"),
+    (
+        "discard",
+        "discarding one packet that was demultiplexed, or that found a full queue",
+    ),
+    (
+        "adapter_demux",
+        "early demultiplexing of one packet by the adapter's own processor",
+    ),
+    (
+        "screen_call",
+        "one screening decision: the screening process's system call and its own work",
+    ),
+    ("capture_filter", "the packet filter on one packet"),
+    ("capture_read", "reading and printing one captured packet"),
+    ("capture_disk", "writing one captured packet to a disk file"),
+    (
+        "tcp_syn",
+        "protocol input of a connection request, with its answer",
+    ),
+    (
+        "tcp_ack",
+        "protocol input of an acknowledgement without data",
+    ),
+    ("tcp_data", "protocol input of a segment with data"),
+    (
+        "tcp_output",
+        "protocol output of one segment, without driver_transmit",
+    ),
+    (
+        "web_accept",
+        "accepting and closing one connection in the web server, system calls included",
+    ),
+    (
+        "web_request",
+        "what the web server spends on one request, system calls included and protocol work excluded",
+    ),
+    (
+        "trap",
+        "an exception handler: page fault, TLB miss in software",
+    ),
+    (
+        "timer_off_chip",
+        "one interrupt of an off-chip timer with an empty handler",
+    ),
+    (
+        "timer_on_chip",
+        "one interrupt of an on-chip timer with an empty handler",
+    ),
+    ("timer_arm", "arming or cancelling the on-chip timer"),
+    (
+        "timer_check",
+        "the check for due soft events in a trigger state",
+    ),
+    ("timer_event", "calling the handler of one soft event"),
+    (
+        "handler_pollution",
+        "what an interrupt's handler costs the interrupted program in cache and TLB misses, per timer event that is not a soft one",
+    ),
+    (
+        "pacing_send",
+        "transmitting one packet from a rate-based clocking handler",
+    ),
+    (
+        "level_change",
+        "raising or lowering the interrupt level once",
+    ),
+    ("flag_change", "one test-and-set of a protection flag"),
+    ("watchdog_set", "starting or stopping the transmit watchdog"),
+    (
+        "watchdog_check",
+        "deciding whether the watchdog must be started or stopped",
+    ),
+    (
+        "round_trip_rest",
+        "everything in a round trip between two hosts that no variant of the driver changes",
+    ),
+    (
+        "segment_attach",
+        "attaching the adapter's memory to the address space and detaching it, once",
+    ),
+];
+
+/// Every queue a profile may give the length of.
+pub const QUEUES: &[(&str, &str)] = &[
+    (
+        "receive_ring",
+        "packets an adapter holds that the host has not taken",
+    ),
+    (
+        "transmit_ring",
+        "packets an adapter holds that are to be transmitted or whose buffers are to be released",
+    ),
+    (
+        "ip_queue",
+        "packets between device level and protocol level",
+    ),
+    (
+        "socket_queue",
+        "packets between the protocol and a consumer",
+    ),
+    (
+        "channel",
+        "packets between early demultiplexing and a consumer",
+    ),
+    (
+        "output_queue",
+        "packets between forwarding and an adapter's transmit ring",
+    ),
+    (
+        "screening_queue",
+        "packets waiting for the screening process",
+    ),
+    (
+        "filter_queue",
+        "packets between the packet filter and the monitoring process",
+    ),
+    (
+        "backlog",
+        "connection requests a listening socket holds that are not accepted",
+    ),
+];
+
+/// One cost.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Cost {
+    /// The duration in nanoseconds.
+    pub ns: u64,
+    /// Where it is from: a paper's section, a derivation, or the calibrated point.
+    pub source: String,
+}
+
+/// One queue's length.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct QueueLength {
+    /// The limit in packets.
+    pub packets: u32,
+    /// Where it is from.
+    pub source: String,
+}
+
+/// A published point that costs were chosen to meet.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Calibration {
+    /// The entry of the reference data, as `MR-E08`.
+    pub entry: String,
+    /// What was published, with its value and unit.
+    pub point: String,
+    /// The costs that were chosen by it.
+    pub costs: Vec<String>,
+}
+
+/// How a host chooses the thread that runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Scheduler {
+    /// 4.4BSD: priority falls with recent CPU use, which decays each second.
+    DecayUsage,
+    /// The highest fixed priority runs, equal ones in turn.
+    FixedPriority,
+    /// Weighted virtual run time, as in Linux.
+    FairShare,
+}
+
+/// A machine.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Profile {
+    /// Short name, as used in experiments.
+    pub name: String,
+    /// What the machine is.
+    pub title: String,
+    /// Where its numbers are from.
+    pub paper: String,
+    /// Rate of the clock interrupt.
+    pub clock_hz: u32,
+    /// Time after which threads of equal priority take turns.
+    pub quantum_ms: f64,
+    /// How threads are chosen.
+    pub scheduler: Scheduler,
+    /// By name, see [`COSTS`].
+    pub costs: BTreeMap<String, Cost>,
+    /// By name, see [`QUEUES`].
+    pub queues: BTreeMap<String, QueueLength>,
+    /// What was calibrated, and on what.
+    #[serde(default)]
+    pub calibration: Vec<Calibration>,
+    /// The distributions of this machine's workloads, where they were published
+    /// rather than made of costs.
+    #[serde(default)]
+    pub workload: Vec<Workload>,
+}
+
+/// How often a workload passes a trigger state (Soft Timers, Table IV).
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Workload {
+    /// As in the paper.
+    pub name: String,
+    /// Mean time between trigger states.
+    pub mean_us: f64,
+    /// Half of the times are shorter.
+    pub median_us: f64,
+    /// No time is longer.
+    pub max_us: f64,
+    /// The part of the times above 100 µs.
+    pub above_100us_pct: f64,
+    /// The part of the times above 150 µs.
+    pub above_150us_pct: f64,
+    /// Part of the trigger states by source: name and percent.
+    #[serde(default)]
+    pub sources: BTreeMap<String, f64>,
+    /// Where the numbers are from.
+    pub source: String,
+}
+
+macro_rules! built_in {
+    ($($name:literal),* $(,)?) => {
+        &[$(($name, include_str!(concat!("../profiles/", $name, ".toml")))),*]
+    };
+}
+
+const BUILT_IN: &[(&str, &str)] = built_in![
+    "decstation-3000-300",
+    "decstation-3100",
+    "modern-veth",
+    "pentium2-300",
+    "pentium3-500",
+    "pentium3-550",
+    "rs6000-530",
+    "sparcstation-20",
+    "xeon-2660",
+];
+
+impl Profile {
+    /// The names of the profiles that are built in.
+    pub fn names() -> impl Iterator<Item = &'static str> {
+        BUILT_IN.iter().map(|(name, _)| *name)
+    }
+
+    /// The built-in profile of this name.
+    ///
+    /// # Errors
+    ///
+    /// There is none; the error lists all.
+    pub fn named(name: &str) -> Result<Self, Error> {
+        let found = BUILT_IN.iter().find(|(known, _)| *known == name);
+        let (_, text) = found.ok_or_else(|| Error::UnknownProfile {
+            name: name.to_owned(),
+            known: Self::names().collect::<Vec<_>>().join(", "),
+        })?;
+        Self::from_toml(name, text)
+    }
+
+    /// Reads a profile from TOML. `name` is for error messages.
+    ///
+    /// # Errors
+    ///
+    /// Not TOML, a key is missing or unknown, a cost or queue is unknown, or
+    /// there are too many calibrations.
+    pub fn from_toml(name: &str, text: &str) -> Result<Self, Error> {
+        let profile: Self = toml::from_str(text).map_err(|source| Error::ProfileSyntax {
+            name: name.to_owned(),
+            source: Box::new(source),
+        })?;
+        profile.validate()?;
+        Ok(profile)
+    }
+
+    /// The length of queue `name`, in packets.
+    pub(crate) fn queue(&self, name: &'static str) -> Result<u32, Error> {
+        debug_assert!(QUEUES.iter().any(|(known, _)| *known == name));
+        let found = self.queues.get(name).map(|queue| queue.packets);
+        found.ok_or_else(|| self.problem(format!("no queue `{name}`, which the scenario needs")))
+    }
+
+    /// The duration of cost `name` in ns, for `user`.
+    pub(crate) fn cost(&self, name: &'static str, user: &str) -> Result<u64, Error> {
+        debug_assert!(COSTS.iter().any(|(known, _)| *known == name), "{name}");
+        let found = self.costs.get(name).map(|cost| cost.ns);
+        found.ok_or_else(|| Error::MissingCost {
+            profile: self.name.clone(),
+            cost: name,
+            user: user.to_owned(),
+        })
+    }
+
+    fn validate(&self) -> Result<(), Error> {
+        let unknown =
+            |given: &String, known: &[(&str, &str)]| !known.iter().any(|(name, _)| name == given);
+        if let Some(cost) = self.costs.keys().find(|cost| unknown(cost, COSTS)) {
+            return Err(self.problem(format!("no such cost as `{cost}`")));
+        }
+        if let Some(queue) = self.queues.keys().find(|queue| unknown(queue, QUEUES)) {
+            return Err(self.problem(format!("no such queue as `{queue}`")));
+        }
+        if let Some((name, _)) = self.queues.iter().find(|(_, queue)| queue.packets == 0) {
+            return Err(self.problem(format!("queue `{name}` must hold at least 1 packet")));
+        }
+        let untold = |source: &str| source.trim().is_empty();
+        if let Some((name, _)) = self.costs.iter().find(|(_, cost)| untold(&cost.source)) {
+            return Err(self.problem(format!("cost `{name}` does not say where it is from")));
+        }
+        if self.calibration.len() > CALIBRATIONS_MAX {
+            let given = self.calibration.len();
+            return Err(self.problem(format!(
+                "calibrated on {given} points: at most {CALIBRATIONS_MAX} are allowed"
+            )));
+        }
+        let chosen = self.calibration.iter().flat_map(|point| &point.costs);
+        if let Some(cost) = chosen
+            .into_iter()
+            .find(|cost| !self.costs.contains_key(*cost))
+        {
+            return Err(self.problem(format!("calibrates `{cost}`, which it does not give")));
+        }
+        if self.clock_hz == 0 || !(self.quantum_ms > 0.0 && self.quantum_ms <= 10_000.0) {
+            return Err(
+                self.problem("clock_hz must be at least 1 and quantum_ms in (0, 10000]".into())
+            );
+        }
+        Ok(())
+    }
+
+    fn problem(&self, problem: String) -> Error {
+        Error::Profile {
+            name: self.name.clone(),
+            problem,
+        }
+    }
+}

@@ -1,0 +1,452 @@
+//! From a profile and a scenario to an outcome.
+
+use crate::consumer::Process;
+use crate::host::adapter::AdapterSizes;
+use crate::host::cpu::Accounts;
+use crate::host::ledger::{Counts, SourceCounts, Times};
+use crate::host::protocol::Needs;
+use crate::host::wire::Wire;
+use crate::host::{
+    Body, Endpoint, EndpointRole, Host, LineKind, ProtocolCosts, Sizes, Thread, measure_slot,
+};
+use crate::outcome::{ConsumerOutcome, CpuTime, Loss, Outcome, Place, SourceOutcome};
+use crate::packet::Fifo;
+use crate::profile::Profile;
+use crate::scenario::{ComputeDemand, Consumer, Role, Scenario, Traffic};
+use crate::sim::Sim;
+use crate::source::{Origin, Source};
+use crate::trace::Recorder;
+use crate::{Error, path};
+
+/// Simulates `scenario` on `profile`.
+///
+/// The same arguments give the same outcome, to the last bit, on every machine.
+/// Memory does not grow with the number of packets.
+///
+/// # Errors
+///
+/// The scenario makes no sense, the profile lacks a cost that is needed, or the
+/// sums over all packets and all CPU time do not come out (a bug).
+pub fn run(profile: &Profile, scenario: &Scenario, seed: u64) -> Result<Outcome, Error> {
+    scenario.validate()?;
+    let warmup = (scenario.warmup_ms * 1e6) as u64;
+    let end = warmup + (scenario.duration_ms * 1e6) as u64;
+    let mut sim = build(profile, scenario, seed)?;
+    for source in &mut sim.sources {
+        source.start(&mut sim.host);
+    }
+    let slot = measure_slot(sizes(scenario));
+    sim.host.agenda.set(slot, warmup);
+    let mut before = Snapshot::default();
+    if sim.run_until(end) {
+        before = Snapshot::take(&mut sim);
+        sim.host.ledger.measuring = true;
+        sim.path.on_measure(&sim.host);
+        sim.run_until(end);
+    }
+    for cpu in 0..sim.host.cpus.len() {
+        sim.host.account(cpu);
+    }
+    check_balance(&sim, seed)?;
+    let after = Snapshot::take(&mut sim);
+    Ok(outcome(
+        profile,
+        scenario,
+        seed,
+        sim,
+        (&before, &after),
+        end - warmup,
+    ))
+}
+
+fn sizes(scenario: &Scenario) -> Sizes {
+    Sizes {
+        cpus: scenario.cpus as usize,
+        sources: scenario.sources.len(),
+        adapters: scenario.adapters.len(),
+        consumers: scenario.consumers.len(),
+    }
+}
+
+fn build(profile: &Profile, scenario: &Scenario, seed: u64) -> Result<Sim, Error> {
+    let scheduler = scenario.scheduler.unwrap_or(profile.scheduler);
+    let mut host = Host::new(profile, scheduler, sizes(scenario), seed)?;
+    host.protocol = ProtocolCosts::load(profile, needs(scenario))?;
+    for adapter in &scenario.adapters {
+        let default = |given: Option<u32>, name| given.map_or_else(|| profile.queue(name), Ok);
+        let sizes = AdapterSizes {
+            receive_ring: default(adapter.receive_ring, "receive_ring")?,
+            transmit_ring: default(adapter.transmit_ring, "transmit_ring")?,
+            output_queue: profile.queue("output_queue")?,
+            queues: adapter.queues.unwrap_or(1) as usize,
+        };
+        let wire = Wire::new(&adapter.link);
+        host.add_adapter(sizes, wire.clone(), wire);
+    }
+    let mut processes = Vec::new();
+    for (index, consumer) in scenario.consumers.iter().enumerate() {
+        processes.push(add_consumer(profile, scenario, &mut host, index, consumer)?);
+    }
+    let sources = sources(scenario)?;
+    for (index, source) in scenario.sources.iter().enumerate() {
+        if let Traffic::Bursts { burst, .. } = source.traffic {
+            host.ledger.bursts[index] = burst;
+        }
+    }
+    let mut path = path::build(profile, scenario, &host)?;
+    path.start(&mut host);
+    host.recorder = scenario.trace.map(|config| {
+        let from = (config.start_ms * 1e6) as u64;
+        Box::new(Recorder {
+            from,
+            to: from + (config.duration_ms * 1e6) as u64,
+            trace: crate::trace::Trace {
+                actors: actors(&host),
+                ..Default::default()
+            },
+            events_max: config.events_max as usize,
+        })
+    });
+    Ok(Sim {
+        host,
+        path,
+        sources,
+        processes,
+    })
+}
+
+fn needs(scenario: &Scenario) -> Needs {
+    let any = |matches: fn(&Role) -> bool| {
+        let mut roles = scenario.consumers.iter().map(|consumer| &consumer.role);
+        roles.any(matches)
+    };
+    let sends = any(|role| {
+        matches!(
+            role,
+            Role::Echo { .. } | Role::RpcServer { .. } | Role::Worker { .. }
+        )
+    });
+    Needs {
+        sockets: sends
+            || any(|role| matches!(role, Role::Sink { .. } | Role::Media { .. } | Role::Deaf {})),
+        sends,
+        forwards: any(|role| matches!(role, Role::Forward { .. })),
+        screens: any(|role| matches!(role, Role::Screen { .. })),
+        captures: any(|role| matches!(role, Role::Capture { .. })),
+        disk: any(|role| matches!(role, Role::Capture { disk: true })),
+        tcp: any(|role| matches!(role, Role::Web { .. } | Role::Listener {})),
+        corrupt: scenario.sources.iter().any(|source| source.corrupt),
+    }
+}
+
+fn add_consumer(
+    profile: &Profile,
+    scenario: &Scenario,
+    host: &mut Host,
+    index: usize,
+    consumer: &Consumer,
+) -> Result<Process, Error> {
+    let (role, queue) = endpoint_role(scenario, consumer)?;
+    let length = match (consumer.queue, queue) {
+        (Some(length), _) => length,
+        (None, Some(name)) => profile.queue(name)?,
+        (None, None) => 1,
+    };
+    let backlog_max = match role {
+        EndpointRole::Tcp => profile.queue("backlog")? as usize,
+        _ => 0,
+    };
+    let source = scenario
+        .sources
+        .iter()
+        .find(|source| source.to == consumer.name);
+    let by = source.and_then(|source| source.adapter.as_deref());
+    host.endpoints.push(Endpoint {
+        role,
+        queue: Fifo::new(length as usize),
+        threads: Vec::new(),
+        reply_by: by.map_or(Ok(0), |name| scenario.adapter("source.adapter", name))?,
+        backlog: 0,
+        backlog_max,
+        opening: vec![false; usize::from(role == EndpointRole::Tcp) << 12].into(),
+        delivered: 0,
+        frames: 0,
+        latency: Times::default(),
+    });
+    let count = match consumer.role {
+        Role::Web { processes } => processes as usize,
+        Role::Forward { .. } | Role::Listener {} | Role::Deaf {} => 0,
+        _ => 1,
+    };
+    for process in 0..count {
+        add_process(host, index, process, consumer);
+    }
+    // Every process begins by running: with its first receive call.
+    for thread in host.endpoints[index].threads.clone() {
+        host.wake(thread);
+    }
+    let periodic = matches!(
+        consumer.role,
+        Role::Compute {
+            demand: ComputeDemand::Periodic { .. }
+        }
+    );
+    if periodic {
+        host.set_consumer_timer(index, 0);
+    }
+    let segments = scenario.sources.iter().map(|source| match source.traffic {
+        Traffic::Http { response_bytes, .. } => response_bytes.div_ceil(SEGMENT_BYTES),
+        _ => 1,
+    });
+    let segments = segments.collect();
+    Ok(Process::new(index, consumer.role.clone(), count, segments))
+}
+
+/// What the kernel does with a consumer's packets, and which queue they wait in.
+fn endpoint_role(
+    scenario: &Scenario,
+    consumer: &Consumer,
+) -> Result<(EndpointRole, Option<&'static str>), Error> {
+    let field = format!("consumer.{}.role.out", consumer.name);
+    Ok(match &consumer.role {
+        Role::Forward { out } => {
+            let out = scenario.adapter(&field, out)?;
+            (EndpointRole::Forward { out }, None)
+        }
+        Role::Screen { out } => {
+            let out = scenario.adapter(&field, out)?;
+            (EndpointRole::Screen { out }, Some("screening_queue"))
+        }
+        Role::Capture { .. } => (EndpointRole::Capture, Some("filter_queue")),
+        Role::Web { .. } | Role::Listener {} => (EndpointRole::Tcp, Some("socket_queue")),
+        Role::Compute { .. } => (EndpointRole::Datagram, None),
+        _ => (EndpointRole::Datagram, Some("socket_queue")),
+    })
+}
+
+/// Payload of a full TCP segment on Ethernet.
+const SEGMENT_BYTES: u32 = 1460;
+
+fn add_process(host: &mut Host, index: usize, process: usize, consumer: &Consumer) {
+    let name = if process == 0 {
+        consumer.name.clone()
+    } else {
+        format!("{}-{process}", consumer.name)
+    };
+    let mut thread = Thread::new(name, Body::Consumer(index, process));
+    thread.nice = consumer.nice;
+    thread.priority = consumer.priority;
+    thread.cpu = consumer.cpu.map(|cpu| cpu as usize);
+    let thread = host.add_thread(thread);
+    host.endpoints[index].threads.push(thread);
+}
+
+fn sources(scenario: &Scenario) -> Result<Vec<Source>, Error> {
+    let made = scenario.sources.iter().enumerate().map(|(index, config)| {
+        let adapter = match &config.adapter {
+            Some(name) => scenario.adapter("source.adapter", name)?,
+            None => 0,
+        };
+        let origin = Origin {
+            index,
+            adapter,
+            to: scenario.consumer("source.to", &config.to)? as u16,
+            bytes: config.bytes as u16,
+            corrupt: config.corrupt,
+        };
+        Ok(Source::new(config, origin))
+    });
+    made.collect()
+}
+
+fn actors(host: &Host) -> Vec<String> {
+    let lines = host.lines.iter().map(|line| match line.kind {
+        LineKind::Soft => format!("cpu{} software interrupt", line.cpu),
+        LineKind::Trigger => format!("cpu{} trigger state", line.cpu),
+        LineKind::Timer => format!("cpu{} timer", line.cpu),
+        LineKind::Clock => format!("cpu{} clock", line.cpu),
+        LineKind::Receive { adapter, queue } => format!("adapter {adapter} receive {queue}"),
+        LineKind::Transmit { adapter } => format!("adapter {adapter} transmit"),
+    });
+    let threads = host.threads.iter().map(|thread| thread.name.clone());
+    let first = ["idle".to_owned(), "context switch".to_owned()];
+    first.into_iter().chain(lines).chain(threads).collect()
+}
+
+/// Everything that only grows, at one moment.
+#[derive(Debug, Default)]
+struct Snapshot {
+    counts: Counts,
+    sources: Vec<SourceCounts>,
+    accounts: Vec<Accounts>,
+    threads: Vec<u64>,
+    endpoints: Vec<(u64, u64)>,
+}
+
+impl Snapshot {
+    fn take(sim: &mut Sim) -> Self {
+        let host = &mut sim.host;
+        for cpu in 0..host.cpus.len() {
+            host.account(cpu);
+        }
+        Self {
+            counts: host.ledger.counts.clone(),
+            sources: host.ledger.sources.clone(),
+            accounts: host.cpus.iter().map(|cpu| cpu.accounts).collect(),
+            threads: host.threads.iter().map(|thread| thread.used_ns).collect(),
+            endpoints: host
+                .endpoints
+                .iter()
+                .map(|e| (e.delivered, e.frames))
+                .collect(),
+        }
+    }
+}
+
+fn check_balance(sim: &Sim, seed: u64) -> Result<(), Error> {
+    let counts = &sim.host.ledger.counts;
+    let counted = counts.ended + sim.host.held() + sim.path.held() as u64;
+    if counted != counts.created {
+        return Err(Error::Imbalance {
+            what: "packets",
+            counted,
+            expected: counts.created,
+            seed,
+        });
+    }
+    let threads: u64 = sim.host.threads.iter().map(|thread| thread.used_ns).sum();
+    let in_threads: u64 = sim.host.cpus.iter().map(|cpu| cpu.accounts.threads).sum();
+    let total: u64 = sim.host.cpus.iter().map(|cpu| cpu.accounts.total()).sum();
+    let expected = sim.host.now * sim.host.cpus.len() as u64;
+    if total != expected || threads != in_threads {
+        return Err(Error::Imbalance {
+            what: "CPU time",
+            counted: total - in_threads + threads,
+            expected,
+            seed,
+        });
+    }
+    Ok(())
+}
+
+fn outcome(
+    profile: &Profile,
+    scenario: &Scenario,
+    seed: u64,
+    mut sim: Sim,
+    (before, after): (&Snapshot, &Snapshot),
+    measured_ns: u64,
+) -> Outcome {
+    let grown = |count: fn(&Counts) -> u64| count(&after.counts) - count(&before.counts);
+    let taken = grown(|counts| counts.taken) as f64 * 1e9 / measured_ns as f64;
+    let waited = grown(|counts| counts.ring_wait_ns) as f64 / 1e3;
+    let wait = waited / (grown(|counts| counts.taken) as f64).max(1.0);
+    let mut extra = vec![
+        ("taken_pps".to_owned(), taken),
+        ("ring_wait_mean_us".to_owned(), wait),
+    ];
+    sim.path.figures(&sim.host, &mut extra);
+    let trace = sim.host.recorder.take().map(|recorder| recorder.trace);
+    Outcome {
+        profile: profile.name.clone(),
+        path: scenario.path.name().to_owned(),
+        seed,
+        measured_ns,
+        offered: grown(|counts| counts.offered),
+        delivered: grown(|counts| counts.delivered),
+        transmitted: grown(|counts| counts.transmitted),
+        losses: losses(before, after),
+        cpu: cpu_time(&sim.host, before, after, measured_ns),
+        consumers: consumers(scenario, &sim.host, before, after),
+        sources: source_outcomes(scenario, &sim.host, before, after),
+        interrupts: grown(|counts| counts.interrupts),
+        soft_interrupts: grown(|counts| counts.soft_interrupts),
+        polls: grown(|counts| counts.polls),
+        switches: grown(|counts| counts.switches),
+        extra,
+        simulated_packets: after.counts.created,
+        trace,
+    }
+}
+
+fn losses(before: &Snapshot, after: &Snapshot) -> Vec<Loss> {
+    let (before, after) = (&before.counts, &after.counts);
+    let all = Place::ALL
+        .into_iter()
+        .enumerate()
+        .map(|(index, place)| Loss {
+            place,
+            packets: after.lost[index] - before.lost[index],
+            work_ns: after.lost_work_ns[index] - before.lost_work_ns[index],
+        });
+    all.filter(|loss| loss.packets > 0).collect()
+}
+
+fn cpu_time(host: &Host, before: &Snapshot, after: &Snapshot, measured_ns: u64) -> CpuTime {
+    let sum = |account: fn(&Accounts) -> u64| {
+        let of = |accounts: &[Accounts]| accounts.iter().map(account).sum::<u64>();
+        of(&after.accounts) - of(&before.accounts)
+    };
+    let used =
+        |index: usize| after.threads[index] - before.threads.get(index).copied().unwrap_or(0);
+    let threads = host.threads.iter().enumerate();
+    CpuTime {
+        interrupt_ns: sum(|accounts| accounts.interrupt),
+        soft_interrupt_ns: sum(|accounts| accounts.soft),
+        clock_ns: sum(|accounts| accounts.clock),
+        timer_ns: sum(|accounts| accounts.timer),
+        switch_ns: sum(|accounts| accounts.switch),
+        idle_ns: sum(|accounts| accounts.idle),
+        threads: threads
+            .map(|(i, thread)| (thread.name.clone(), used(i)))
+            .collect(),
+        total_ns: measured_ns * host.cpus.len() as u64,
+    }
+}
+
+fn consumers(
+    scenario: &Scenario,
+    host: &Host,
+    before: &Snapshot,
+    after: &Snapshot,
+) -> Vec<ConsumerOutcome> {
+    let list = scenario.consumers.iter().enumerate();
+    let made = list.map(|(index, consumer)| {
+        let was = before.endpoints.get(index).copied().unwrap_or_default();
+        let endpoint = &host.endpoints[index];
+        let used = endpoint.threads.iter().map(|&thread| {
+            after.threads[thread] - before.threads.get(thread).copied().unwrap_or(0)
+        });
+        ConsumerOutcome {
+            name: consumer.name.clone(),
+            delivered: endpoint.delivered - was.0,
+            frames: endpoint.frames - was.1,
+            latency: endpoint.latency.latency(),
+            cpu_ns: used.sum(),
+        }
+    });
+    made.collect()
+}
+
+fn source_outcomes(
+    scenario: &Scenario,
+    host: &Host,
+    before: &Snapshot,
+    after: &Snapshot,
+) -> Vec<SourceOutcome> {
+    let list = scenario.sources.iter().enumerate();
+    let made = list.map(|(index, source)| {
+        let was = before.sources.get(index).copied().unwrap_or_default();
+        let is = after.sources[index];
+        SourceOutcome {
+            name: source.name.clone(),
+            sent: is.sent - was.sent,
+            lost: is.lost - was.lost,
+            completed: is.completed - was.completed,
+            timeouts: is.timeouts - was.timeouts,
+            round_trip: host.ledger.round_trips[index].latency(),
+            first_latency: host.ledger.first_latencies[index].latency(),
+        }
+    });
+    made.collect()
+}

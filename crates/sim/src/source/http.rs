@@ -1,0 +1,185 @@
+//! HTTP clients: each makes one transfer at a time.
+//!
+//! A transfer is a handshake, a request, a response of some segments (every
+//! second one is acknowledged), and a close. What is lost is sent again after a
+//! timeout that doubles.
+//!
+//! **Limits.** The response leaves the server at once: no window, so a lost
+//! segment of it costs a whole new request.
+
+use crate::agenda::{Agenda, NEVER};
+use crate::host::Host;
+use crate::packet::{Kind, Packet};
+use crate::scenario::Traffic;
+
+use super::{Origin, nanos};
+
+/// The clients of one source.
+#[derive(Clone, Debug)]
+pub(crate) struct Http {
+    clients: Vec<Client>,
+    timers: Agenda,
+    requests_per_connection: u32,
+    timeout: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    /// About to open a connection.
+    Closed,
+    /// Waits for the answer to its connection request.
+    Opening,
+    /// Waits for a response.
+    Requested,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Client {
+    state: State,
+    /// Requests left on this connection.
+    left: u32,
+    /// Segments of the response that arrived.
+    segments: u32,
+    began: u64,
+    backoff: u32,
+    /// Number of the exchange: late packets of earlier ones are ignored.
+    number: u32,
+}
+
+/// The bits of a tag that number the client.
+const CLIENT_BITS: u32 = 12;
+/// Marks the first request of a connection.
+pub(crate) const FIRST_REQUEST: u32 = 1 << 31;
+/// Retransmission timeouts double up to this power of two.
+const BACKOFF_MAX: u32 = 6;
+
+impl Http {
+    pub(super) fn new(traffic: &Traffic) -> Self {
+        let Traffic::Http {
+            clients,
+            requests_per_connection,
+            timeout_ms,
+            ..
+        } = traffic
+        else {
+            unreachable!("made for HTTP traffic only");
+        };
+        let count = *clients as usize;
+        let mut timers = Agenda::new(count);
+        for client in 0..count {
+            // Clients do not begin at the same time.
+            timers.set(client, client as u64 * 10_000);
+        }
+        let client = Client {
+            state: State::Closed,
+            left: 0,
+            segments: 0,
+            began: 0,
+            backoff: 0,
+            number: 0,
+        };
+        Self {
+            clients: vec![client; count],
+            timers,
+            requests_per_connection: *requests_per_connection,
+            timeout: nanos(timeout_ms * 1e3),
+        }
+    }
+
+    /// The first client in time acts: opens a connection, or sends again.
+    pub(super) fn on_timer(&mut self, host: &mut Host, origin: &Origin) {
+        let (at, index) = self.timers.first();
+        if at > host.now {
+            host.set_source_timer(origin.index, at);
+            return;
+        }
+        let client = &mut self.clients[index];
+        if client.state == State::Closed {
+            client.began = host.now;
+            client.backoff = 0;
+        } else {
+            host.ledger.sources[origin.index].timeouts += 1;
+            client.backoff = (client.backoff + 1).min(BACKOFF_MAX);
+        }
+        match client.state {
+            State::Closed | State::Opening => self.open(host, origin, index),
+            State::Requested => self.request(host, origin, index),
+        }
+        host.set_source_timer(origin.index, self.timers.first().0);
+    }
+
+    pub(super) fn on_reply(&mut self, host: &mut Host, origin: &Origin, packet: &Packet) {
+        let index = (packet.tag & ((1 << CLIENT_BITS) - 1)) as usize;
+        let client = &mut self.clients[index];
+        if (packet.tag & !FIRST_REQUEST) >> CLIENT_BITS != client.number & NUMBER_MASK {
+            return;
+        }
+        match (client.state, packet.kind) {
+            (State::Opening, Kind::SynAck) => {
+                client.left = self.requests_per_connection;
+                client.backoff = 0;
+                let tag = packet.tag;
+                origin.send(host, Kind::Ack, tag);
+                self.request(host, origin, index);
+            }
+            (State::Requested, Kind::Segment) => {
+                client.segments += 1;
+                if client.segments.is_multiple_of(2) {
+                    origin.send(host, Kind::Ack, packet.tag);
+                }
+            }
+            (State::Requested, Kind::LastSegment) => self.finish(host, origin, index),
+            _ => {}
+        }
+        host.set_source_timer(origin.index, self.timers.first().0);
+    }
+
+    fn open(&mut self, host: &mut Host, origin: &Origin, index: usize) {
+        let client = &mut self.clients[index];
+        client.state = State::Opening;
+        client.number = client.number.wrapping_add(1) & NUMBER_MASK;
+        let tag = client.number << CLIENT_BITS | index as u32;
+        let timeout = self.timeout << client.backoff;
+        self.timers
+            .set(index, host.now.saturating_add(timeout).min(NEVER - 1));
+        origin.send(host, Kind::Syn, tag);
+    }
+
+    fn request(&mut self, host: &mut Host, origin: &Origin, index: usize) {
+        let client = &mut self.clients[index];
+        // Until one is answered the server may not have accepted the connection.
+        let first = client.left == self.requests_per_connection;
+        client.state = State::Requested;
+        client.segments = 0;
+        let mark = if first { FIRST_REQUEST } else { 0 };
+        let tag = client.number << CLIENT_BITS | index as u32 | mark;
+        let timeout = self.timeout << client.backoff;
+        self.timers
+            .set(index, host.now.saturating_add(timeout).min(NEVER - 1));
+        origin.send(host, Kind::Request, tag);
+    }
+
+    fn finish(&mut self, host: &mut Host, origin: &Origin, index: usize) {
+        let client = &mut self.clients[index];
+        let took = host.now - client.began;
+        host.ledger.sources[origin.index].completed += 1;
+        if host.ledger.measuring {
+            host.ledger.round_trips[origin.index].add(took);
+        }
+        client.left = client.left.saturating_sub(1);
+        client.backoff = 0;
+        client.began = host.now;
+        if client.left > 0 {
+            client.number = client.number.wrapping_add(1) & NUMBER_MASK;
+            self.request(host, origin, index);
+            return;
+        }
+        client.state = State::Closed;
+        let tag = client.number << CLIENT_BITS | index as u32;
+        self.timers.set(index, host.now);
+        origin.send(host, Kind::Fin, tag);
+    }
+}
+
+/// Exchange numbers wrap here.
+const NUMBER_MASK: u32 = (1 << (31 - CLIENT_BITS)) - 1;

@@ -1,0 +1,108 @@
+//! Who sends to the host, and when.
+//!
+//! A source has one point in time at which it acts next. Open loops only send;
+//! closed loops also hear what the host answers.
+
+mod http;
+mod open;
+mod ping_pong;
+
+use crate::agenda::NEVER;
+use crate::host::Host;
+use crate::packet::{Kind, Packet};
+use crate::scenario::{Source as Config, Traffic};
+
+pub(crate) use http::FIRST_REQUEST;
+use http::Http;
+use open::Open;
+use ping_pong::PingPong;
+
+/// What all sources have.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Origin {
+    pub(crate) index: usize,
+    pub(crate) adapter: usize,
+    pub(crate) to: u16,
+    pub(crate) bytes: u16,
+    pub(crate) corrupt: bool,
+}
+
+impl Origin {
+    /// Sends a packet to the host.
+    #[inline]
+    pub(crate) fn send(&self, host: &mut Host, kind: Kind, tag: u32) {
+        let kind = if self.corrupt { Kind::Corrupt } else { kind };
+        let packet = Packet {
+            arrived: host.now,
+            work: 0,
+            tag,
+            source: self.index as u16,
+            to: self.to,
+            bytes: self.bytes,
+            kind,
+        };
+        host.inject(self.adapter, packet);
+    }
+}
+
+/// A source.
+#[derive(Debug)]
+pub(crate) enum Source {
+    Open(Origin, Open),
+    PingPong(Origin, PingPong),
+    Http(Origin, Http),
+}
+
+impl Source {
+    pub(crate) fn new(config: &Config, origin: Origin) -> Self {
+        match &config.traffic {
+            Traffic::PingPong {
+                outstanding,
+                think_us,
+                timeout_ms,
+            } => Self::PingPong(origin, PingPong::new(*outstanding, *think_us, *timeout_ms)),
+            Traffic::Http { .. } => Self::Http(origin, Http::new(&config.traffic)),
+            open => Self::Open(origin, Open::new(open)),
+        }
+    }
+
+    /// Sets the first point in time.
+    pub(crate) fn start(&mut self, host: &mut Host) {
+        let (origin, first) = match self {
+            Self::Open(origin, open) => (*origin, open.first(&mut host.rng)),
+            Self::PingPong(origin, _) | Self::Http(origin, _) => (*origin, 0),
+        };
+        host.set_source_timer(origin.index, first);
+    }
+
+    /// Its point in time has come.
+    #[inline]
+    pub(crate) fn on_timer(&mut self, host: &mut Host) {
+        match self {
+            Self::Open(origin, open) => {
+                open.send(host, origin);
+                let next = open.next(host.now, &mut host.rng);
+                host.set_source_timer(origin.index, next);
+            }
+            Self::PingPong(origin, loops) => loops.on_timer(host, origin),
+            Self::Http(origin, clients) => clients.on_timer(host, origin),
+        }
+    }
+
+    /// A packet of the host arrived.
+    pub(crate) fn on_reply(&mut self, host: &mut Host, packet: &Packet) {
+        match self {
+            Self::Open(..) => {}
+            Self::PingPong(origin, loops) => loops.on_reply(host, origin, packet),
+            Self::Http(origin, clients) => clients.on_reply(host, origin, packet),
+        }
+    }
+}
+
+/// A duration in µs as ns; far-off ones as never.
+pub(crate) fn nanos(us: f64) -> u64 {
+    if us >= NEVER as f64 / 1e3 {
+        return NEVER;
+    }
+    libm::round(us * 1e3) as u64
+}

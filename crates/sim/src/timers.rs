@@ -1,0 +1,564 @@
+//! Timer facilities beside a workload (Aron & Druschel, Soft Timers).
+//!
+//! A workload passes trigger states at times drawn from the published distribution
+//! of the machine's profile; a periodic interrupt is one more. What fires when is
+//! decided by the core's soft timers and pacer, as it would be on a real host.
+//!
+//! **Limits.** The workload is not slowed down by what the timers do: overheads are
+//! the time spent on timer events per time, with constant costs. Caches, which the
+//! paper names as the other part of a timer's cost, are in one constant per event.
+
+use std::time::Duration;
+
+use fastrand::Rng;
+use hdrhistogram::Histogram;
+use plimsoll_core::pacing::{CatchUp, FlowRates, Pacer, PacerConfig, Rate};
+use plimsoll_core::soft_timer::{SoftTimerConfig, SoftTimers};
+use plimsoll_core::time::Instant;
+use serde::{Deserialize, Serialize};
+
+use crate::Error;
+use crate::intervals::Intervals;
+use crate::profile::{Profile, Workload};
+
+/// A run of a workload with timers.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Timers {
+    /// Name of one of the profile's workloads.
+    pub workload: String,
+    /// Length of the run in virtual time.
+    pub seconds: f64,
+    /// What the timers are for.
+    pub purpose: Purpose,
+    /// Rate of the interrupt that backs soft timers up. Default 1000.
+    #[serde(default = "backup_hz")]
+    pub backup_hz: u32,
+}
+
+/// What the timers are for.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "kebab-case", deny_unknown_fields)]
+pub enum Purpose {
+    /// Nothing: only the trigger states are watched.
+    Watch {
+        /// Trigger states of this source do not count.
+        #[serde(default)]
+        without: Option<String>,
+    },
+    /// One soft event at a time, this long after the one before has fired.
+    Events {
+        /// The time asked for; whole µs, which are the ticks.
+        delay_us: f64,
+    },
+    /// Rate-based clocking of one flow of full-size packets.
+    Pacing {
+        /// The interval to be kept on average.
+        target_us: f64,
+        /// The least interval while catching up.
+        burst_us: f64,
+    },
+    /// A soft event in every trigger state, backed by an on-chip timer.
+    Deadlines {
+        /// Time past the scheduled one at which the hardware steps in.
+        deadline_us: f64,
+    },
+    /// A packet sent at each event of a timer, as rate-based clocking without soft
+    /// timers, or with a soft event in every trigger state.
+    Clocked {
+        /// Which timer.
+        timer: Timer,
+        /// Interval of a hardware timer; not used by soft timers.
+        #[serde(default = "interval_us")]
+        interval_us: f64,
+    },
+}
+
+/// A kind of timer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Timer {
+    /// On another chip, such as the 8253.
+    OffChip,
+    /// On the processor, such as the APIC's.
+    OnChip,
+    /// Checked in trigger states.
+    Soft,
+}
+
+fn backup_hz() -> u32 {
+    1000
+}
+
+fn interval_us() -> f64 {
+    20.0
+}
+
+/// Length of a full-size packet.
+const PACKET_BYTES: u32 = 1500;
+
+/// Runs it and gives its figures by name. The last part of a name is its unit.
+///
+/// - always `interval_<mean|median|stddev|max>_us` between trigger states,
+///   `above_100us_pct`, `above_150us_pct`, `trigger_states`, and of the medians
+///   over windows of 1 and 10 ms `window_<1|10>ms_<p5|p95>_us` and
+///   `window_1ms_above_40us_pct`;
+/// - of events `delay_<mean|median|min|max>_us` past the time asked for;
+/// - of pacing `xmit_mean_us`, `xmit_stddev_us`;
+/// - of deadlines and clocking `overhead_pct` of the CPU; of deadlines
+///   `hardware_pct`, the events that needed the hardware.
+///
+/// # Errors
+///
+/// The profile lacks the workload or a cost, or a value makes no sense.
+pub fn run(profile: &Profile, timers: &Timers, seed: u64) -> Result<Vec<(String, f64)>, Error> {
+    timers.validate()?;
+    let workload = timers.workload(profile)?;
+    let states = States::new(timers, workload, seed)?;
+    match &timers.purpose {
+        Purpose::Watch { .. } => Ok(watch(states, |_, _| ())),
+        Purpose::Events { delay_us } => events(timers, states, *delay_us),
+        Purpose::Pacing {
+            target_us,
+            burst_us,
+        } => pacing(timers, states, *target_us, *burst_us),
+        Purpose::Deadlines { deadline_us } => deadlines(profile, timers, states, *deadline_us),
+        Purpose::Clocked { timer, interval_us } => clocked(profile, states, *timer, *interval_us),
+    }
+}
+
+impl Timers {
+    fn validate(&self) -> Result<(), Error> {
+        let positive = |field: &str, given: f64, most: f64| {
+            if given > 0.0 && given <= most {
+                return Ok(());
+            }
+            Err(Error::scenario(
+                field,
+                given,
+                format!("above 0, at most {most}"),
+            ))
+        };
+        positive("seconds", self.seconds, 1e5)?;
+        positive("backup_hz", f64::from(self.backup_hz), 1e6)?;
+        match &self.purpose {
+            Purpose::Watch { .. } => Ok(()),
+            Purpose::Events { delay_us } => positive("purpose.delay_us", *delay_us, 1e6),
+            Purpose::Deadlines { deadline_us } => {
+                positive("purpose.deadline_us", *deadline_us, 1e6)
+            }
+            Purpose::Clocked { interval_us, .. } => {
+                positive("purpose.interval_us", *interval_us, 1e6)
+            }
+            Purpose::Pacing {
+                target_us,
+                burst_us,
+            } => {
+                positive("purpose.target_us", *target_us, 1e6)?;
+                positive("purpose.burst_us", *burst_us, *target_us)
+            }
+        }
+    }
+
+    fn workload<'a>(&self, profile: &'a Profile) -> Result<&'a Workload, Error> {
+        let mut all = profile.workload.iter();
+        all.find(|workload| workload.name == self.workload)
+            .ok_or_else(|| {
+                let names = profile
+                    .workload
+                    .iter()
+                    .map(|workload| workload.name.as_str());
+                let names = names.collect::<Vec<_>>().join(", ");
+                Error::scenario("workload", &self.workload, format!("one of {names}"))
+            })
+    }
+
+    fn ticks(&self) -> SoftTimerConfig {
+        SoftTimerConfig {
+            interrupt_clock_resolution_hz: self.backup_hz.into(),
+            ..SoftTimerConfig::default()
+        }
+    }
+}
+
+/// The trigger states of a run, in order of time.
+struct States {
+    intervals: Intervals,
+    rng: Rng,
+    now: u64,
+    /// Of the workload's own next state.
+    next: u64,
+    backup_ns: u64,
+    end: u64,
+    /// The part of the states that counts.
+    kept: f64,
+}
+
+impl States {
+    fn new(timers: &Timers, workload: &Workload, seed: u64) -> Result<Self, Error> {
+        let without = match &timers.purpose {
+            Purpose::Watch { without } => without.as_ref(),
+            _ => None,
+        };
+        let kept = match without {
+            None => 1.0,
+            Some(source) => {
+                let part = workload.sources.get(source).ok_or_else(|| {
+                    let known: Vec<&str> = workload.sources.keys().map(String::as_str).collect();
+                    let allowed = format!("one of {}", known.join(", "));
+                    Error::scenario("purpose.without", source, allowed)
+                })?;
+                1.0 - part / 100.0
+            }
+        };
+        Ok(Self {
+            intervals: Intervals::new(workload)?,
+            rng: Rng::with_seed(seed),
+            now: 0,
+            next: 0,
+            backup_ns: 1_000_000_000 / u64::from(timers.backup_hz),
+            end: (timers.seconds * 1e9) as u64,
+            kept,
+        })
+    }
+
+    /// The next moment at which soft timers are checked, and whether it is a
+    /// trigger state of the workload rather than the backup; nothing at the end.
+    fn step(&mut self) -> Option<(u64, bool)> {
+        while self.next <= self.now {
+            let interval = (self.intervals.draw(&mut self.rng) * 1e3) as u64;
+            self.next += interval.max(1);
+            while self.kept < 1.0 && self.rng.f64() >= self.kept {
+                let interval = (self.intervals.draw(&mut self.rng) * 1e3) as u64;
+                self.next += interval.max(1);
+            }
+        }
+        let backup = (self.now / self.backup_ns + 1) * self.backup_ns;
+        self.now = self.next.min(backup);
+        (self.now < self.end).then_some((self.now, self.now == self.next))
+    }
+}
+
+/// Passes all states, tells `each` the time and the interval since the last one of
+/// the workload, and returns what the intervals were.
+fn watch(mut states: States, mut each: impl FnMut(u64, Option<u64>)) -> Vec<(String, f64)> {
+    let mut intervals = Times::new();
+    let mut windows = [Windows::new(1_000_000), Windows::new(10_000_000)];
+    let mut last = 0;
+    while let Some((now, own)) = states.step() {
+        each(now, own.then(|| now - last));
+        if own {
+            intervals.record(now - last);
+            for window in &mut windows {
+                window.record(now, now - last);
+            }
+            last = now;
+        }
+    }
+    let mut figures = intervals.figures("interval");
+    figures.push(("above_100us_pct".to_owned(), intervals.above(100_000)));
+    figures.push(("above_150us_pct".to_owned(), intervals.above(150_000)));
+    figures.push(("trigger_states".to_owned(), intervals.count() as f64));
+    for (window, name) in windows.iter().zip(["window_1ms", "window_10ms"]) {
+        figures.push((format!("{name}_p5_us"), window.medians.percentile(5.0)));
+        figures.push((format!("{name}_p95_us"), window.medians.percentile(95.0)));
+        figures.push((
+            format!("{name}_above_40us_pct"),
+            window.medians.above(40_000),
+        ));
+    }
+    figures
+}
+
+fn events(timers: &Timers, states: States, delay_us: f64) -> Result<Vec<(String, f64)>, Error> {
+    let mut soft = SoftTimers::new(timers.ticks()).map_err(Error::core("soft timers"))?;
+    let ticks = delay_us as u64;
+    let mut delays = Times::new();
+    let mut asked = None;
+    let mut figures = watch(states, |now, _| {
+        let now = Instant::from_nanos(now);
+        if soft.poll_event(now).is_some()
+            && let Some(asked) = asked.take()
+        {
+            delays.record(
+                (now - Duration::from_micros(ticks))
+                    .saturating_since(asked)
+                    .as_nanos() as u64,
+            );
+        }
+        if soft.pending() == 0 && soft.schedule_soft_event(now, ticks, ()).is_ok() {
+            asked = Some(now);
+        }
+    });
+    figures.extend(delays.figures("delay"));
+    Ok(figures)
+}
+
+fn pacing(
+    timers: &Timers,
+    states: States,
+    target_us: f64,
+    burst_us: f64,
+) -> Result<Vec<(String, f64)>, Error> {
+    let mut pacer = Pacer::new(PacerConfig {
+        flows: 1,
+        timers: timers.ticks(),
+        // The paper's rule, since its tables are the test.
+        catch_up: CatchUp::TwoIntervals,
+        ..PacerConfig::default()
+    })
+    .map_err(Error::core("pacing"))?;
+    let rate =
+        |us: f64| Rate::from_interval(PACKET_BYTES.into(), Duration::from_secs_f64(us / 1e6));
+    let rates = FlowRates {
+        target: rate(target_us),
+        burst: rate(burst_us),
+    };
+    let flow = pacer.add_flow(rates);
+    let flow = flow.map_err(|error| Error::scenario("purpose", target_us, error.to_string()))?;
+    let mut sent = Times::new();
+    let mut last = None;
+    let mut started = false;
+    let mut figures = watch(states, |now, _| {
+        let time = Instant::from_nanos(now);
+        if !started {
+            started = pacer.on_backlog(time, flow).is_ok();
+        }
+        while let Some(flow) = pacer.poll_departure(time) {
+            sent.record_since(last.replace(now), now);
+            // The flow exists as long as the pacer does.
+            let _ = pacer.on_sent(time, flow, PACKET_BYTES, true);
+        }
+    });
+    figures.extend(sent.figures("xmit"));
+    Ok(figures)
+}
+
+fn deadlines(
+    profile: &Profile,
+    timers: &Timers,
+    states: States,
+    deadline_us: f64,
+) -> Result<Vec<(String, f64)>, Error> {
+    let user = "timers with deadlines";
+    let arm_ns = profile.cost("timer_arm", user)? as f64;
+    let interrupt_ns = profile.cost("timer_on_chip", user)? as f64;
+    let end = states.end as f64;
+    let mut soft = SoftTimers::new(timers.ticks()).map_err(Error::core("soft timers"))?;
+    let slack = deadline_us as u32;
+    let (mut fired, mut hardware, mut armed) = (0_u64, 0_u64, 0_u64);
+    let mut figures = watch(states, |now, _| {
+        // Deadlines that passed before this trigger state came.
+        while let Some(deadline) = soft.next_deadline().filter(|at| at.as_nanos() < now) {
+            soft.on_hardware_expiry();
+            while soft.poll_event(deadline).is_some() {
+                fired += 1;
+                hardware += 1;
+            }
+            armed += u64::from(soft.schedule_with_deadline(deadline, 0, slack, ()).is_ok());
+        }
+        let now = Instant::from_nanos(now);
+        while soft.poll_event(now).is_some() {
+            fired += 1;
+        }
+        if soft.pending() == 0 {
+            armed += u64::from(soft.schedule_with_deadline(now, 0, slack, ()).is_ok());
+        }
+    });
+    let busy_ns = armed as f64 * arm_ns + hardware as f64 * interrupt_ns;
+    let part = 100.0 * hardware as f64 / fired.max(1) as f64;
+    figures.push(("hardware_pct".to_owned(), part));
+    figures.push(("overhead_pct".to_owned(), 100.0 * busy_ns / end));
+    Ok(figures)
+}
+
+fn clocked(
+    profile: &Profile,
+    states: States,
+    timer: Timer,
+    interval_us: f64,
+) -> Result<Vec<(String, f64)>, Error> {
+    let user = "rate-based clocking";
+    let end_us = states.end as f64 / 1e3;
+    let figures = watch(states, |_, _| ());
+    let triggers = figures.iter().find(|(name, _)| name == "trigger_states");
+    let triggers = triggers.map_or(0.0, |(_, count)| *count);
+    let send_ns = profile.cost("pacing_send", user)? as f64;
+    let (events, event_ns) = match timer {
+        Timer::Soft => (triggers, profile.cost("timer_event", user)? as f64),
+        Timer::OffChip | Timer::OnChip => {
+            let name = if timer == Timer::OffChip {
+                "timer_off_chip"
+            } else {
+                "timer_on_chip"
+            };
+            let pollution = profile.cost("handler_pollution", user)? as f64;
+            (
+                end_us / interval_us,
+                profile.cost(name, user)? as f64 + pollution,
+            )
+        }
+    };
+    let busy_us = events * (event_ns + send_ns) / 1e3;
+    let mut figures = figures;
+    figures.push(("overhead_pct".to_owned(), 100.0 * busy_us / end_us));
+    Ok(figures)
+}
+
+/// A distribution of times in ns.
+struct Times {
+    histogram: Histogram<u64>,
+    sum: f64,
+    squares: f64,
+}
+
+impl Times {
+    fn new() -> Self {
+        Self {
+            histogram: Histogram::new_with_bounds(1, 10_000_000_000, 3).expect("fixed bounds"),
+            sum: 0.0,
+            squares: 0.0,
+        }
+    }
+
+    fn record(&mut self, ns: u64) {
+        self.histogram.saturating_record(ns.max(1));
+        self.sum += ns as f64;
+        self.squares += (ns as f64).powi(2);
+    }
+
+    fn record_since(&mut self, last: Option<u64>, now: u64) {
+        if let Some(last) = last {
+            self.record(now - last);
+        }
+    }
+
+    fn count(&self) -> u64 {
+        self.histogram.len()
+    }
+
+    /// In µs.
+    fn percentile(&self, percent: f64) -> f64 {
+        self.histogram.value_at_percentile(percent) as f64 / 1e3
+    }
+
+    /// Percent of the values above `ns`.
+    fn above(&self, ns: u64) -> f64 {
+        let below = self.histogram.count_between(0, ns) as f64;
+        100.0 * (1.0 - below / self.count().max(1) as f64)
+    }
+
+    fn figures(&self, name: &str) -> Vec<(String, f64)> {
+        if self.count() == 0 {
+            return Vec::new();
+        }
+        let count = self.count() as f64;
+        let mean = self.sum / count;
+        let variance = (self.squares / count - mean * mean).max(0.0);
+        let values = [
+            ("mean", mean / 1e3),
+            ("stddev", variance.sqrt() / 1e3),
+            ("median", self.percentile(50.0)),
+            ("min", self.histogram.min() as f64 / 1e3),
+            ("max", self.histogram.max() as f64 / 1e3),
+        ];
+        values
+            .map(|(part, value)| (format!("{name}_{part}_us"), value))
+            .to_vec()
+    }
+}
+
+/// Medians of the intervals within windows of equal length.
+struct Windows {
+    length_ns: u64,
+    current: u64,
+    inside: Vec<u64>,
+    medians: Times,
+}
+
+impl Windows {
+    fn new(length_ns: u64) -> Self {
+        Self {
+            length_ns,
+            current: 0,
+            inside: Vec::new(),
+            medians: Times::new(),
+        }
+    }
+
+    fn record(&mut self, now: u64, interval: u64) {
+        let window = now / self.length_ns;
+        if window != self.current {
+            self.current = window;
+            self.inside.sort_unstable();
+            if let Some(median) = self.inside.get(self.inside.len() / 2) {
+                self.medians.record(*median);
+            }
+            self.inside.clear();
+        }
+        self.inside.push(interval);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn figures(purpose: Purpose) -> impl Fn(&str) -> f64 {
+        let profile = Profile::named("pentium2-300").unwrap();
+        let timers = Timers {
+            workload: "ST-Apache".to_owned(),
+            seconds: 20.0,
+            purpose,
+            backup_hz: 1000,
+        };
+        let figures = run(&profile, &timers, 1).unwrap();
+        move |name| figures.iter().find(|(known, _)| known == name).unwrap().1
+    }
+
+    #[test]
+    fn no_event_fires_before_its_time_or_after_the_backups_bound() {
+        for delay_us in [1.0, 7.0, 500.0] {
+            let of = figures(Purpose::Events { delay_us });
+            assert!(of("delay_min_us") > 0.0);
+            // X + 1 = 1001 ticks; the histogram rounds to three digits.
+            assert!(of("delay_max_us") < 1002.0);
+        }
+    }
+
+    #[test]
+    fn pacing_keeps_its_target_while_trigger_states_are_dense_enough() {
+        let of = figures(Purpose::Pacing {
+            target_us: 200.0,
+            burst_us: 12.0,
+        });
+        assert!((of("xmit_mean_us") / 200.0 - 1.0).abs() < 0.01);
+    }
+
+    #[test]
+    fn with_fewer_sources_trigger_states_are_farther_apart() {
+        let all = figures(Purpose::Watch { without: None })("interval_mean_us");
+        let without = Some("syscalls".to_owned());
+        let fewer = figures(Purpose::Watch { without })("interval_mean_us");
+        // 47.7 percent of the states are system calls.
+        assert!(
+            (fewer / all - 1.0 / (1.0 - 0.477)).abs() < 0.05,
+            "{all} {fewer}"
+        );
+    }
+
+    #[test]
+    fn nonsense_is_refused_by_name() {
+        let profile = Profile::named("pentium2-300").unwrap();
+        let mut timers = Timers {
+            workload: "ST-None".to_owned(),
+            seconds: 1.0,
+            purpose: Purpose::Events { delay_us: 0.0 },
+            backup_hz: 1000,
+        };
+        let refusal = |timers: &Timers| run(&profile, timers, 1).unwrap_err().to_string();
+        assert!(refusal(&timers).contains("delay_us"));
+        timers.purpose = Purpose::Watch { without: None };
+        assert!(refusal(&timers).contains("ST-Apache"));
+    }
+}

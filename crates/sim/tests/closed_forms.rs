@@ -1,0 +1,169 @@
+//! The model against formulas that are known to be right.
+
+mod common;
+
+use std::time::Duration;
+
+use common::{figure, machine, simulate};
+use plimsoll_core::holdoff::{Costs, Model, Setting};
+
+fn close(measured: f64, expected: f64, percent: f64) {
+    let off = (measured - expected).abs() * 100.0 / expected;
+    assert!(off <= percent, "measured {measured}, expected {expected}");
+}
+
+/// Poisson arrivals and constant service: the mean time in the system is
+/// `S + ρ·S / (2·(1 − ρ))` (Pollaczek and Khinchine).
+#[test]
+fn one_server_with_constant_service_is_an_m_d_1_queue() {
+    let service_ns = 10_000;
+    let profile = machine(&[("driver_receive", service_ns)], 100_000);
+    for load in [0.2, 0.5, 0.8, 0.9] {
+        let rate = load * 1e9 / service_ns as f64;
+        let text = format!(
+            r#"
+            duration_ms = 20000
+            path = {{ kind = "high-level" }}
+            adapter = [{{ name = "in" }}, {{ name = "out" }}]
+            [[source]]
+            name = "source"
+            to = "router"
+            traffic = {{ kind = "poisson", rate_pps = {rate} }}
+            [[consumer]]
+            name = "router"
+            role = {{ kind = "forward", out = "out" }}
+            "#
+        );
+        let outcome = simulate(&profile, &text);
+        let service_us = service_ns as f64 / 1e3;
+        let expected = service_us + load * service_us / (2.0 * (1.0 - load));
+        close(
+            figure(&outcome, "consumer.router.latency_mean_us"),
+            expected,
+            3.0,
+        );
+        close(figure(&outcome, "cpu.interrupt_pct"), load * 100.0, 1.0);
+    }
+}
+
+/// Equations 1 to 3 of Macpherson & Heiser: rate, latency and handler's share of a
+/// fixed holdoff with a number of buffers, under overload.
+#[test]
+fn a_fixed_holdoff_obeys_the_papers_equations() {
+    let (enter, dequeue, leave) = (2_000, 1_500, 1_000);
+    let costs = [
+        ("interrupt_enter", enter),
+        ("driver_receive", dequeue),
+        ("interrupt_exit", leave),
+    ];
+    let model = Model::new(Costs {
+        enter: Duration::from_nanos(enter),
+        dequeue: Duration::from_nanos(dequeue),
+        leave: Duration::from_nanos(leave),
+    });
+    let profile = machine(&costs, 1000);
+    let applied_pps = 500_000.0;
+    for (holdoff_us, buffers) in [(200, 8), (500, 16), (500, 64), (1000, 32)] {
+        let text = format!(
+            r#"
+            duration_ms = 2000
+            path = {{ kind = "fixed-holdoff", holdoff_us = {holdoff_us}, free_late = true }}
+            adapter = [{{ name = "in", receive_ring = {buffers} }}]
+            [[source]]
+            name = "source"
+            to = "sink"
+            traffic = {{ kind = "constant", rate_pps = {applied_pps} }}
+            [[consumer]]
+            name = "sink"
+            role = {{ kind = "sink" }}
+            "#
+        );
+        let outcome = simulate(&profile, &text);
+        let setting = Setting {
+            holdoff: Duration::from_micros(holdoff_us),
+            buffers,
+        };
+        // The model's holdoff begins with the first packet, and its cycle has no
+        // return from the handler: 3 us of hundreds.
+        close(
+            figure(&outcome, "path.taken_pps"),
+            model.rate_pps(setting),
+            2.0,
+        );
+        let latency_us = model.latency(setting, applied_pps) * 1e6;
+        close(figure(&outcome, "path.ring_wait_mean_us"), latency_us, 2.0);
+        close(
+            figure(&outcome, "cpu.interrupt_pct"),
+            model.cpu_share(setting) * 100.0,
+            3.0,
+        );
+    }
+}
+
+/// A wire transmits a packet in exactly `size · 8 / rate` (ST-E01).
+#[test]
+fn a_wire_spaces_packets_by_their_length() {
+    let profile = machine(&[], 10_000);
+    for (rate_mbps, gap_us) in [(100.0, 120.0), (1000.0, 12.0)] {
+        let text = format!(
+            r#"
+            duration_ms = 1000
+            path = {{ kind = "high-level" }}
+            adapter = [{{ name = "in" }}, {{ name = "out", link = {{ rate_mbps = {rate_mbps} }} }}]
+            [[source]]
+            name = "source"
+            to = "router"
+            bytes = 1500
+            traffic = {{ kind = "constant", rate_pps = 500000 }}
+            [[consumer]]
+            name = "router"
+            role = {{ kind = "forward", out = "out" }}
+            "#
+        );
+        let outcome = simulate(&profile, &text);
+        close(figure(&outcome, "transmitted_pps"), 1e6 / gap_us, 0.01);
+    }
+}
+
+/// What one packet costs on its way adds up, at light load.
+#[test]
+fn latency_at_light_load_is_the_sum_of_the_costs() {
+    let costs = [
+        ("interrupt_enter", 1_000),
+        ("driver_receive", 2_000),
+        ("queue_packet", 500),
+        ("interrupt_exit", 700),
+        ("soft_dispatch", 900),
+        ("protocol_input", 3_000),
+        ("wakeup", 400),
+        ("context_switch", 1_100),
+        ("receive_call", 5_000),
+    ];
+    let text = r#"
+        duration_ms = 1000
+        path = { kind = "batched-interrupts" }
+        [[source]]
+        name = "source"
+        to = "sink"
+        traffic = { kind = "constant", rate_pps = 1000 }
+        [[consumer]]
+        name = "sink"
+        role = { kind = "sink" }
+    "#;
+    let mut profile = machine(&costs, 100);
+    let sum: u64 = costs.iter().map(|(_, ns)| ns).sum();
+    let outcome = simulate(&profile, text);
+    let latency = figure(&outcome, "consumer.sink.latency_mean_us");
+    // Nobody ran in between: the process is the one that ran last, and only what
+    // else ran would have to be changed from.
+    let switch = 1.1;
+    close(latency, sum as f64 / 1e3 - switch, 0.1);
+    profile.costs.retain(|name, _| name != "receive_call");
+    let scenario = common::scenario(text);
+    let error = plimsoll_sim::run(&profile, &scenario, 1).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "profile test gives no cost `receive_call`, which a consumer with a socket needs: \
+         add it with its source"
+    );
+}
