@@ -1,6 +1,6 @@
-//! After construction no decision of `poll`, `quota`, `feedback`, `cpu_limit` and
-//! `charge` allocates: each runs here with tables full and empty, and every
-//! allocation of the thread is counted.
+//! After construction no decision of `poll`, `quota`, `feedback`, `cpu_limit`,
+//! `governor` and `charge` allocates: each runs here with tables full and empty,
+//! and every allocation of the thread is counted.
 
 use std::time::Duration;
 
@@ -8,8 +8,10 @@ use plimsoll_core::charge::{
     Class, ConsumerId, Frames, FramesConfig, GroupId, Participants, Priority, Shares, SharesConfig,
     Shedder, ShedderConfig, Waiting,
 };
+use plimsoll_core::config::Fraction;
 use plimsoll_core::cpu_limit::{CpuLimit, CpuLimitConfig, SampledLimit, SampledLimitConfig};
 use plimsoll_core::feedback::{Feedback, FeedbackConfig, Watermarks};
+use plimsoll_core::governor::{CpuObservation, Governor, GovernorConfig, Losses, Strategy};
 use plimsoll_core::poll::{Directions, Driver, Interrupts, Poller, PollerConfig, SourceSet};
 use plimsoll_core::quota::{Quota, QuotaConfig};
 use plimsoll_core::time::Instant;
@@ -87,6 +89,37 @@ fn stopping_input_allocates_nothing() {
         }
     });
     assert_eq!(allocated, 0);
+}
+
+#[test]
+fn governing_allocates_nothing() {
+    let mut governor = Governor::new(GovernorConfig {
+        strategy: Strategy::Holdoff,
+        cpu_limit: Some(Fraction::from_percent(50)),
+        ..GovernorConfig::default()
+    })
+    .unwrap();
+    let allocated = allocations(|| {
+        // One second of flood, then four of nothing, ten times over.
+        for step in 0..5000_u64 {
+            let flooded = step % 500 < 100;
+            let cpu = CpuObservation {
+                elapsed: US * 10_000,
+                network: US * if flooded { 6000 } else { 10 },
+                idle: US * if flooded { 0 } else { 9000 },
+                frames: if flooded { 30_000 } else { 10 },
+                runs: 100,
+                run_frames_max: if flooded { 200 } else { 1 },
+            };
+            let losses = Losses {
+                discarded: u64::from(flooded),
+                ..Losses::default()
+            };
+            let _ = governor.on_interval(&[cpu; 2], losses, at(step * 10_000));
+        }
+    });
+    assert_eq!(allocated, 0);
+    assert_eq!(governor.switches(), 20, "both modes were met");
 }
 
 #[test]

@@ -12,7 +12,7 @@
 //! **Source.** Mogul & Ramakrishnan 1997, sections 5.2 and 6.4 (interrupts only
 //! at light load, polling otherwise: MR-27 on the scale of a host); Macpherson &
 //! Heiser 2004, sections 6.1 to 6.3 (holdoff from the load, buffers from drops:
-//! MH-07, MH-08, MH-14, MH-16 to MH-18). Uses [`BufferCredit`] and [`LoadTarget`].
+//! MH-07, MH-14, MH-16 to MH-18). Uses [`BufferCredit`] and [`LoadTarget`].
 //!
 //! **Holdoff.** A polling run that starts with `n` frames waiting lasts
 //! `n·c / (1 − λ·c)` at rate `λ` and cost `c`. With `o` for what a run costs
@@ -20,6 +20,10 @@
 //! long holdoffs are good, and the ring is their limit. Hence
 //! `holdoff = credit / λ`, where the credit, in frames, starts at a part of the
 //! ring, falls when the ring overflows and recovers slowly.
+//!
+//! **Departure.** The paper's holdoff grows with the load (MH-08), since its ring
+//! may overflow at no loss to others. Here bystanders share the ring, so within
+//! overload the holdoff falls as the load grows; below overload there is none.
 //!
 //! **Never to and fro.** Overload must last ([`GovernorConfig::enter_dwell`])
 //! before anything is turned. Calm must last [`GovernorConfig::leave_dwell`] if
@@ -31,7 +35,7 @@
 //! must be everywhere, and the shortest holdoff is everybody's.
 //!
 //! **When it loses.** A load that changes within an interval is held off for its
-//! mean; only overflows of the ring tell. A CPU limit shorter than the load makes
+//! mean; only overflows of the ring tell. A CPU limit below what the load needs makes
 //! the ring overflow on purpose, which is not taken for a holdoff that is too
 //! long. Where a computing process leaves no CPU idle, load between the two
 //! thresholds of network share keeps the mode it has.
