@@ -375,8 +375,8 @@ fn syn_cookies() -> Finding {
         .and_then(|text| text.trim().parse::<u32>().ok());
     // Without privileges the probe takes the refusal for a yes.
     let helpers = host::check_capabilities().is_ok()
-        && has_helper(libbpf_sys::BPF_FUNC_tcp_raw_gen_syncookie_ipv4)
-        && has_helper(libbpf_sys::BPF_FUNC_tcp_raw_check_syncookie_ipv4);
+        && has_helper(libbpf_sys::BPF_FUNC_tcp_gen_syncookie)
+        && has_helper(libbpf_sys::BPF_FUNC_tcp_check_syncookie);
     let discards = "discards SYNs early when a listener's backlog is full";
     match (helpers, setting) {
         (true, Some(1 | 2)) => finding(
@@ -394,7 +394,7 @@ fn syn_cookies() -> Finding {
         (false, _) => finding(
             "syn_cookies",
             Verdict::Limited,
-            "the kernel makes no SYN cookies for XDP programs (Linux 6.0 with CONFIG_SYN_COOKIES does), or may not be asked",
+            "the kernel makes no SYN cookies for XDP programs (Linux with CONFIG_SYN_COOKIES does), or may not be asked",
             discards,
         ),
     }
