@@ -195,17 +195,21 @@ fn assemble(
             .iter()
             .filter(|curve| curve.testbed.is_some())
         {
-            let missing = || options.why_no_testbed.clone().unwrap_or_default();
+            // All of this curve's points are taken, also after one that failed.
+            let values = experiment.sweep.values.iter();
+            let taken: Vec<_> = values.zip(&mut *real).collect();
+            let points = taken.into_iter().map(|(x, figures)| Ok((*x, figures?)));
+            let (points, why) = match points.collect::<Result<Vec<_>, Error>>() {
+                _ if options.testbed.is_none() => (Vec::new(), options.why_no_testbed.clone()),
+                Err(error @ Error::Testbed { .. }) => (Vec::new(), Some(error.to_string())),
+                points => (points?, None),
+            };
             curves.push(Measured {
                 id: curve.testbed_id(),
                 label: format!("{} (real packets)", curve.label),
                 host: options.testbed.map_or("testbed", Host::name),
-                points: if options.testbed.is_some() {
-                    take(real)?
-                } else {
-                    Vec::new()
-                },
-                why: options.testbed.is_none().then(missing),
+                points,
+                why,
             });
         }
     }
