@@ -86,13 +86,25 @@ fn after_the_start_only_the_capabilities_it_needs_are_left() {
     // CAP_NET_ADMIN, CAP_IPC_LOCK and CAP_SYS_NICE by their bits (linux/capability.h).
     let settings = (1 << 12) | (1 << 23);
     assert_capabilities(guard.pid(), settings | (1 << 14));
-    assert_capabilities(keeper_of(&guard), settings);
+    let keeper = keeper_of(&guard);
+    await_end_of_start(keeper);
+    assert_capabilities(keeper, settings);
     // It goes on counting, and can undo what it did.
     let mut line = String::new();
     output.read_line(&mut line).unwrap();
     assert!(line.contains("uptime_s"), "{line}");
     assert!(guard.stop(LIMIT).unwrap().success());
     assert_eq!(threaded(host), "0\n");
+}
+
+/// Giving up new privileges is the last thing that a keeper does before it waits.
+fn await_end_of_start(keeper: u32) {
+    let end = std::time::Instant::now() + LIMIT;
+    let status = || std::fs::read_to_string(format!("/proc/{keeper}/status")).unwrap();
+    while !status().contains("NoNewPrivs:\t1") {
+        assert!(std::time::Instant::now() < end, "{}", status());
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
 }
 
 /// Every thread of a process has these capabilities, for good.
