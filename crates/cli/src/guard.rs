@@ -14,7 +14,7 @@ use plimsoll_core::config::Fraction;
 use plimsoll_guard::governor::{self, Governor};
 use plimsoll_guard::status::{Answers, MetricsServer, Snapshot, StatusServer};
 use plimsoll_guard::{
-    Channel, Config, Counters, Events, Guard, Kind, Knobs, Need, Outcome, Owners, Packets,
+    Channel, Config, Counters, Events, Guard, Keeper, Kind, Knobs, Need, Outcome, Owners, Packets,
     Priority, Protection, Storage, drop_capabilities, outlive_overload, parse_port,
     poll_in_threads,
 };
@@ -224,6 +224,8 @@ enum Strategy {
 
 /// Guards until asked to stop. `reload` reads the settings again.
 pub(crate) fn run(args: &Args, reload: impl Fn() -> anyhow::Result<Args>) -> anyhow::Result<()> {
+    // Forked before anything is opened, and told last that all is well.
+    let _keeper = Keeper::start(&args.interface)?;
     // Caught from here on; the thread that waits for them comes later, without
     // the capabilities that are dropped before.
     let signals = Signals::new([SIGINT, SIGTERM, SIGHUP]).context("cannot handle signals")?;

@@ -44,7 +44,7 @@ pub use counters::{Channel, Counters, Outcome, Packets};
 pub use error::Error;
 pub use events::{Event, Events};
 pub use guard::{Config, Guard, Regulated, Storage};
-pub use knobs::{Knobs, PollingThread, Priority, Queues};
+pub use knobs::{Keeper, Knobs, PollingThread, Priority, Queues};
 pub use meter::{CpuMeter, CpuReading};
 pub use owner::{Owner, OwnerProcess, Owners};
 pub use plimsoll_core::demux::Kind;

@@ -12,6 +12,7 @@
 //! with its defaults, which needs no restoring and is not noticed.
 
 pub(crate) mod device;
+mod keeper;
 mod lock;
 pub(crate) mod napi;
 mod record;
@@ -26,6 +27,7 @@ use std::time::Duration;
 use crate::process::Process;
 use device::{Attribute, Identity};
 pub(crate) use device::{Device, Statistic};
+pub use keeper::Keeper;
 use lock::Lock;
 pub use napi::Napi;
 use napi::{Change, Netdev};
@@ -90,17 +92,28 @@ impl Knobs {
     /// As [`Knobs::open`].
     pub fn open_in(directory: &Path, interface: &str) -> Result<Self, Error> {
         let identity = Identity::of(interface)?;
+        let device = Device::open(interface, identity.ifindex)?;
+        Self::take(directory, interface, identity, device, Process::current()?)
+    }
+
+    /// Takes possession in the name of `owner`, restoring what is left turned.
+    fn take(
+        directory: &Path,
+        interface: &str,
+        identity: Identity,
+        device: Device,
+        owner: Process,
+    ) -> Result<Self, Error> {
         fs::create_dir_all(directory).map_err(|source| Error::RecordNotWritten {
             path: directory.to_owned(),
             source,
         })?;
-        let owner = Process::current()?;
         let lock = Lock::take(lock_path(directory, interface, &identity), interface, owner)?;
         let file = RecordFile::new(directory, interface, &identity);
         let left = file.read()?;
         let mut knobs = Self {
             interface: interface.to_owned(),
-            device: Device::open(interface, identity.ifindex)?,
+            device,
             netdev: Netdev::new(),
             record: Record::new(interface, identity, owner),
             file,
@@ -300,7 +313,16 @@ impl Knobs {
     pub fn restore(&mut self) -> Result<(), Error> {
         let mut first = Ok(());
         let mut left = Vec::new();
-        for setting in self.record.to_restore() {
+        let settings = self.record.to_restore();
+        // A thread that a CPU limit has demoted may hardly get to run, and the
+        // kernel waits for it when it is switched off.
+        for setting in &settings {
+            if matches!(setting, Setting::Thread { .. }) {
+                // It is tried again, and told, in its turn.
+                let _ = self.put_back(setting);
+            }
+        }
+        for setting in settings {
             if let Err(source) = self.put_back(&setting) {
                 left.push(setting);
                 first = first.and(Err(self.not_restored(source)));
