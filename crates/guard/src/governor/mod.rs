@@ -38,10 +38,6 @@ use limiter::Limiter;
 const DEFER: u32 = i32::MAX.cast_unsigned();
 /// A holdoff is set anew only when it changes by more than one part of this.
 const NOTICEABLE: u32 = 8;
-/// Part of the ring that a holdoff may fill. Less than the core's default: a
-/// virtual machine is held up for tens of microseconds now and then, and what
-/// arrives meanwhile must still fit.
-const FILL_PERCENT: u32 = 25;
 /// What adapters count as lost for want of a free descriptor.
 const RING_LOSSES: [&str; 3] = ["rx_missed_errors", "rx_fifo_errors", "rx_over_errors"];
 
@@ -112,7 +108,6 @@ impl Governor {
         let mut core = GovernorConfig {
             strategy: config.strategy,
             cpu_limit: config.cpu_limit.filter(|limit| *limit != Fraction::WHOLE),
-            fill: Fraction::from_percent(FILL_PERCENT),
             ..GovernorConfig::default()
         };
         let told = link::receive_ring(ifindex).ok().flatten();
