@@ -7,6 +7,10 @@
 //! thread's own clock is exact; what else receiving costs its CPU (softirqs,
 //! interrupts) is taken off the limit as the meter sees it.
 //!
+//! Since polling then leaves some of every period, the guard's own thread need not
+//! be above it: what it does may take longer than the ring lasts, so meanwhile it
+//! runs beneath.
+//!
 //! Limits: one thread watches all polling threads, above them and every process.
 //! It wakes up once or twice in each period; on the CPU of a polling thread each
 //! time costs some microseconds.
@@ -22,7 +26,7 @@ use plimsoll_core::cpu_limit::{Change, CpuLimit, CpuLimitConfig};
 use plimsoll_core::time::Instant as CoreInstant;
 
 use crate::error::Error;
-use crate::knobs::{Class, set_class, thread_time};
+use crate::knobs::{Class, Scheduling, set_class, thread_time};
 
 const PERIOD: Duration = Duration::from_millis(2);
 /// Less than this is not worth another look before the limit is reached.
@@ -31,11 +35,14 @@ const NEARLY: Duration = Duration::from_micros(30);
 const NEWEST: f64 = 0.2;
 
 /// The watching thread; dropping it ends it and leaves all threads promoted.
+/// Made and dropped by the thread that governs.
 #[derive(Debug)]
 pub(super) struct Limiter {
     shared: Arc<Shared>,
     limit: Fraction,
     thread: Option<JoinHandle<()>>,
+    /// How the governing thread ran before.
+    own: Option<Scheduling>,
 }
 
 #[derive(Debug)]
@@ -66,10 +73,14 @@ impl Limiter {
                 action: "start the thread that keeps the CPU limit",
                 source,
             })?;
+        let own = Scheduling::of(0).ok();
+        // Where it may not be real-time it is in nobody's way.
+        let _ = set_class(0, Class::Beneath);
         Ok(Self {
             shared,
             limit,
             thread: Some(thread),
+            own,
         })
     }
 
@@ -97,6 +108,7 @@ impl Limiter {
 
 impl Drop for Limiter {
     fn drop(&mut self) {
+        let _ = self.own.as_ref().map(|own| own.give_to(0));
         self.shared.stop.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take() {
             // A panic there has been printed; the threads are promoted below.

@@ -27,15 +27,15 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crate::process::Process;
-use device::{Attribute, Device, Identity};
+use device::{Attribute, Identity};
+pub(crate) use device::{Device, Statistic};
 pub use keeper::Keeper;
 use lock::Lock;
 pub use napi::Napi;
 use napi::{Change, Netdev};
 use record::{Record, RecordFile, Setting};
 pub use scheduling::Priority;
-use scheduling::Scheduling;
-pub(crate) use scheduling::{Class, set_class, thread_time};
+pub(crate) use scheduling::{Class, Scheduling, set_class, thread_time};
 
 use crate::error::Error;
 
