@@ -83,9 +83,9 @@ pub(crate) struct Args {
     /// consumer, in milliseconds; 0: only the watermarks count
     #[arg(long, value_name = "MS", default_value_t = 0, value_parser = clap::value_parser!(u64).range(0..=60_000))]
     delay_target_ms: u64,
-    /// What is done about overload beside discarding: nothing, polling threads before every
-    /// process, or an adaptive interrupt holdoff; back at light load and on exit
-    #[arg(long, value_enum, default_value_t = Strategy::Thread)]
+    /// What is done about overload beside discarding: an adaptive interrupt holdoff, polling
+    /// threads before every process, or nothing; back at light load and on exit
+    #[arg(long, value_enum, default_value_t = Strategy::Holdoff)]
     strategy: Strategy,
     /// Frames that a receive ring holds, where the driver does not tell
     #[arg(long, value_name = "FRAMES", value_parser = clap::value_parser!(u32).range(16..))]
