@@ -142,13 +142,15 @@ impl Args {
 
     fn protection(&self) -> anyhow::Result<Protection> {
         let ports = self.protect_ports.iter().map(|text| parse_port(text));
-        Ok(Protection {
+        let protection = Protection {
             ports: ports
                 .collect::<Result<_, _>>()
                 .map_err(anyhow::Error::msg)?,
             sources: self.protect_sources.clone(),
             connections: self.protect_connections,
-        })
+        };
+        protection.validate().map_err(plimsoll_guard::Error::from)?;
+        Ok(protection)
     }
 
     fn governor(&self) -> governor::Config {

@@ -17,6 +17,8 @@ mod lock;
 pub(crate) mod napi;
 mod record;
 mod scheduling;
+#[cfg(test)]
+mod switch_tests;
 
 use std::ffi::OsStr;
 use std::fs;
@@ -200,24 +202,31 @@ impl Knobs {
         Ok(instances)
     }
 
-    /// Moves the interface's polling into threads, or back into softirq.
+    /// Moves the polling of all queues into threads, or back into softirq: one
+    /// instance after the other, where the kernel lets (6.17) and the driver shows
+    /// any; else by the device's switch.
     ///
     /// # Errors
     ///
     /// The device has no such switch ([`Error::NoThreadedPolling`]), the
     /// kernel refuses, or the record cannot be written.
     pub fn set_threaded(&mut self, threaded: bool) -> Result<(), Error> {
-        let old = self.instances()?;
-        let old = old.iter().filter_map(|napi| {
-            let value = napi.threaded?;
-            Some(Setting::Threaded {
-                napi: napi.id,
-                value,
-            })
-        });
-        let old = old.collect();
+        let instances = self.instances()?;
+        let old: Vec<_> = instances.iter().filter_map(old_threaded).collect();
+        if old.is_empty() || old.len() < instances.len() {
+            return self.turn_device(Attribute::Threaded, u64::from(threaded));
+        }
         self.write_down(old)?;
-        self.turn_device(Attribute::Threaded, u64::from(threaded))
+        for napi in instances {
+            let change = Change {
+                threaded: Some(threaded.into()),
+                ..Change::default()
+            };
+            self.netdev
+                .set(napi.id, change)
+                .map_err(io_error("switch a queue's polling thread"))?;
+        }
+        Ok(())
     }
 
     /// The threads that poll the interface now. A driver may start them a
@@ -537,6 +546,13 @@ fn old_holdoff(napi: &Napi) -> Option<Setting> {
         napi: napi.id,
         defer_hard_irqs: napi.defer_hard_irqs?,
         gro_flush_timeout: napi.gro_flush_timeout?,
+    })
+}
+
+fn old_threaded(napi: &Napi) -> Option<Setting> {
+    Some(Setting::Threaded {
+        napi: napi.id,
+        value: napi.threaded?,
     })
 }
 
