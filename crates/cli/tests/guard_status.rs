@@ -70,6 +70,16 @@ fn status_tells_who_is_offered_what() {
         text.contains(&format!("({})", std::process::id())),
         "{text}"
     );
+    let places = status["ledger"]["stages"].as_array().unwrap();
+    let udp = places
+        .iter()
+        .flat_map(|stage| stage["places"].as_array().unwrap())
+        .find(|place| place["name"] == "udp")
+        .unwrap();
+    assert_eq!(udp["packets"], PACKETS, "the ledger: {places:#?}");
+    assert!(text.contains("\nloss ledger since the start: "), "{text}");
+    let row = format!("  {:<26}{PACKETS:>14}  delivered", "udp");
+    assert!(text.contains(&row), "{text}");
     let none = self::status(host, &["--limit", "0"]);
     assert_eq!(none["channels"].as_array().unwrap().len(), 0);
 

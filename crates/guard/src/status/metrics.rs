@@ -19,11 +19,12 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::{Registry, Unit};
 use tiny_http::{Header, Method, Response, Server};
 
-use super::reader::Snapshot;
+use super::reader::Latest;
 use super::server::Answers;
 use crate::counters::{Channel, Outcome, Packets};
 use crate::error::Error;
 use crate::governor;
+use crate::ledger::{Ledger, Stage};
 
 const FORMAT: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
@@ -87,7 +88,7 @@ impl MetricsServer {
                 let text = if request.method() != &Method::Get || path != Some("/metrics") {
                     None
                 } else {
-                    answers.with_snapshot(|_, at, snapshot| exporter.text(snapshot, at))
+                    answers.with_latest(|_, latest| exporter.text(latest))
                 };
                 // A client that goes away is nobody's error.
                 let _ = match text {
@@ -120,7 +121,12 @@ struct Exporter {
 }
 
 impl Exporter {
-    fn text(&mut self, snapshot: &Snapshot, at: Instant) -> String {
+    fn text(&mut self, latest: &Latest) -> String {
+        let Latest {
+            at,
+            snapshot,
+            ledger,
+        } = latest;
         let counters = &snapshot.counters;
         let mut registry = Registry::with_prefix("plimsoll_guard");
         registry.register_collector(Box::new(Sample {
@@ -133,6 +139,7 @@ impl Exporter {
             charged_ns: counters.charged_ns,
             channels_total: counters.channels.len(),
             channels: self.choose(&counters.channels),
+            ledger: ledger.clone(),
         }));
         let mut text = String::new();
         text::encode(&mut text, &registry).expect("writing to a string cannot fail");
@@ -169,6 +176,7 @@ struct Sample {
     charged_ns: [u64; Kind::ALL.len()],
     channels_total: usize,
     channels: Vec<Channel>,
+    ledger: Ledger,
 }
 
 type Labels<'a> = Vec<(&'a str, String)>;
@@ -233,6 +241,54 @@ impl Sample {
         Ok(())
     }
 
+    /// Gauges, not counters: what waits or is in motion falls, too, and what a
+    /// difference is put down to may change.
+    fn encode_ledger(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let help = "Packets since the start by the place where they ended";
+        let kind = MetricType::Gauge;
+        let mut family = encoder.encode_descriptor("ledger_packets", help, None, kind)?;
+        for stage in &self.ledger.stages {
+            for place in &stage.places {
+                let labels = self.labels(&[
+                    ("stage", &stage.name),
+                    ("place", &place.name),
+                    ("fate", place.fate.name()),
+                ]);
+                gauge(&mut family, &labels, place.packets as f64)?;
+            }
+        }
+        let help = "Packets since the start that came to a stage of their way";
+        self.encode_stages(encoder, "ledger_entered_packets", help, |stage| {
+            stage.entered as f64 + stage.joined as f64
+        })?;
+        let help = "Packets since the start that no counter explains; below 0: counted twice";
+        self.encode_stages(encoder, "ledger_unaccounted_packets", help, |stage| {
+            stage.unaccounted as f64
+        })?;
+        let help = "Packets that moved while the ledger was read; below 0: seen twice";
+        self.encode_stages(encoder, "ledger_in_motion_packets", help, |stage| {
+            stage.in_motion as f64
+        })
+    }
+
+    fn encode_stages(
+        &self,
+        encoder: &mut DescriptorEncoder<'_>,
+        name: &str,
+        help: &str,
+        value: impl Fn(&Stage) -> f64,
+    ) -> fmt::Result {
+        let mut family = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
+        for stage in &self.ledger.stages {
+            gauge(
+                &mut family,
+                &self.labels(&[("stage", &stage.name)]),
+                value(stage),
+            )?;
+        }
+        Ok(())
+    }
+
     fn encode_governor(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
         let flag = |condition| f64::from(u8::from(condition));
         let help = "1 while the governor holds the host in overload, else 0";
@@ -275,6 +331,7 @@ impl Collector for Sample {
         let help = "Channels with series of their own";
         let exported = self.channels.len() as f64;
         self.encode_one(encoder, "channels_exported", help, None, exported)?;
+        self.encode_ledger(encoder)?;
         self.encode_governor(encoder)?;
         let help = "1 if outcomes are counted only and everything passes, else 0";
         let observing = f64::from(u8::from(self.observe));
@@ -297,10 +354,15 @@ fn gauge(family: &mut MetricEncoder<'_>, labels: &Labels<'_>, value: f64) -> fmt
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::status::reader::Snapshot;
 
-    fn counters(ports: impl IntoIterator<Item = u16>) -> Snapshot {
+    fn counters(ports: impl IntoIterator<Item = u16>) -> Latest {
         let channel = |port: u16| Channel::sample(port, u64::from(port), 1);
-        Snapshot::sample(ports.into_iter().map(channel).collect())
+        Latest {
+            at: Instant::now(),
+            snapshot: Snapshot::sample(ports.into_iter().map(channel).collect()),
+            ledger: Ledger::sample(),
+        }
     }
 
     fn exporter(channels_max: usize) -> Exporter {
@@ -314,7 +376,7 @@ mod tests {
 
     #[test]
     fn names_and_labels_follow_the_conventions() {
-        let text = exporter(9).text(&counters([53]), Instant::now());
+        let text = exporter(9).text(&counters([53]));
         for line in [
             "# TYPE plimsoll_guard_packets counter",
             "plimsoll_guard_packets_total{interface=\"eth0\",kind=\"udp_socket\",outcome=\"admitted\"} 53",
@@ -327,6 +389,10 @@ mod tests {
             "plimsoll_guard_observing{interface=\"eth0\"} 1.0",
             "plimsoll_guard_channels{interface=\"eth0\"} 1.0",
             "# UNIT plimsoll_guard_uptime_seconds seconds",
+            "plimsoll_guard_ledger_packets{interface=\"eth0\",stage=\"adapter\",place=\"receive_ring\",fate=\"lost\"} 7.0",
+            "plimsoll_guard_ledger_entered_packets{interface=\"eth0\",stage=\"adapter\"} 107.0",
+            "plimsoll_guard_ledger_unaccounted_packets{interface=\"eth0\",stage=\"adapter\"} -3.0",
+            "plimsoll_guard_ledger_in_motion_packets{interface=\"eth0\",stage=\"adapter\"} 1.0",
         ] {
             assert!(text.lines().any(|l| l == line), "{line} in:\n{text}");
         }
@@ -340,11 +406,11 @@ mod tests {
         let ports = |channels: Vec<Channel>| -> BTreeSet<u16> {
             channels.iter().map(|channel| channel.port).collect()
         };
-        let first = exporter.choose(&counters([1, 2, 3]).counters.channels);
+        let first = exporter.choose(&counters([1, 2, 3]).snapshot.counters.channels);
         assert_eq!(ports(first), BTreeSet::from([2, 3]), "the busiest");
-        let busier = exporter.choose(&counters([1, 2, 3, 9]).counters.channels);
+        let busier = exporter.choose(&counters([1, 2, 3, 9]).snapshot.counters.channels);
         assert_eq!(ports(busier), BTreeSet::from([2, 3]), "they stay");
-        let gone = exporter.choose(&counters([1, 3, 9]).counters.channels);
+        let gone = exporter.choose(&counters([1, 3, 9]).snapshot.counters.channels);
         assert_eq!(ports(gone), BTreeSet::from([3, 9]), "room for the next");
     }
 }
