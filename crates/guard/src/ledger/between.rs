@@ -238,6 +238,11 @@ impl Computation<'_> {
         ));
         places.push(place("forwarded", Fate::Passed, forwarded, "ForwDatagrams"));
         let delivered = self.stack(&stack::IP_DELIVERED);
+        let ended: u64 = places.iter().map(|place| place.packets).sum();
+        let gap = received.saturating_sub(ended.saturating_add(delivered));
+        let multicast = gap.min(self.stack(&stack::MULTICAST_V6));
+        let from = "at most Ip6InMcastPkts";
+        places.push(place("not_joined", Fate::Passed, multicast, from));
         self.close("ip", (received, 0), places, delivered)
     }
 
@@ -442,6 +447,7 @@ mod tests {
             &stack::FRAGMENTS,
             &stack::REASSEMBLED,
             &stack::IP_SEGMENTS,
+            &stack::MULTICAST_V6,
         ];
         for name in names.chain(others.into_iter().flatten()) {
             reading.stack.insert((*name).to_owned(), 0);
@@ -651,6 +657,17 @@ mod tests {
         let (ledger, places) = ledger(&host(), &now);
         is(&places, &[("merged", 40), ("tcp", 10), ("udp", 100)]);
         assert_eq!(ledger.unaccounted, 5);
+    }
+
+    #[test]
+    fn ipv6_multicast_that_nobody_joined_explains_no_more_than_there_was() {
+        let mut now = host();
+        deliver(&mut now, 100);
+        now.others.received += 9;
+        count(&mut now, &[("Ip6InReceives", 9), ("Ip6InMcastPkts", 7)]);
+        let (ledger, places) = ledger(&host(), &now);
+        is(&places, &[("not_joined", 7), ("udp", 100)]);
+        assert_eq!(ledger.unaccounted, 2);
     }
 
     #[test]

@@ -12,7 +12,7 @@
 //! | adapter | all frames the adapter knows of | bad frames, receive ring full, no memory |
 //! | guard | what the program saw | discarded early, answered with a cookie |
 //! | host | admitted, and what other interfaces received | another host's frames, no handler, ARP, merged by GRO, backlog queue |
-//! | ip | IPv4 and IPv6 input | errors, no route, fragments, forwarded |
+//! | ip | IPv4 and IPv6 input | errors, no route, fragments, forwarded, multicast nobody joined |
 //! | protocols | delivered by IP, and what waited before | TCP, UDP and ICMP: lost by cause, waiting, delivered |
 //!
 //! `between` is pure computation; `sources` reads the counters.
@@ -30,7 +30,8 @@
 //!   packets are missing.
 //! - Merging (GRO) has no counter. It explains a difference up to what the
 //!   kernel counted in segments (ECN counters) beyond packets; local bulk TCP
-//!   raises that bound.
+//!   raises that bound. IPv6 multicast that nobody joined has none either: up to
+//!   all of it.
 //! - `unaccounted` at `ip` is mostly a packet filter; at `protocols`, protocols
 //!   without counters, tunnels, and datagrams of a socket that was closed. One
 //!   packet for several sockets (multicast) makes it negative.

@@ -76,6 +76,10 @@ pub(super) const IP_FORWARDED: [&str; 2] = ["Ip.ForwDatagrams", "Ip6OutForwDatag
 pub(super) const FRAGMENTS: [&str; 2] = ["Ip.ReasmReqds", "Ip6ReasmReqds"];
 pub(super) const REASSEMBLED: [&str; 2] = ["Ip.ReasmOKs", "Ip6ReasmOKs"];
 
+/// IPv6 multicast, for groups with members here or not. IPv4 counts only the
+/// former.
+pub(super) const MULTICAST_V6: [&str; 1] = ["Ip6InMcastPkts"];
+
 /// Packets as the wire had them: GRO's merged ones count each.
 pub(super) const IP_SEGMENTS: [&str; 8] = [
     "IpExt.InNoECTPkts",
@@ -197,6 +201,7 @@ mod tests {
             &FRAGMENTS,
             &REASSEMBLED,
             &IP_SEGMENTS,
+            &MULTICAST_V6,
         ];
         let names = causes.flat_map(|(_, names)| *names);
         for name in names.chain(single.into_iter().flatten()) {
