@@ -1,5 +1,6 @@
-//! Prometheus metrics over HTTP (`GET /metrics`), in the `OpenMetrics` text
-//! format.
+//! Prometheus metrics over HTTP (`GET /metrics`): in the `OpenMetrics` text format
+//! for who asks for it, as Prometheus does, else in the older text format, which
+//! other tools read (`promtool check metrics`, for one).
 //!
 //! Totals by kind and outcome are always exported. Channels are many on a
 //! resolver, so only so many are: those with most packets when there was room,
@@ -17,7 +18,7 @@ use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, MetricEncoder, NoLabelSet, text};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::{Registry, Unit};
-use tiny_http::{Header, Method, Response, Server};
+use tiny_http::{Header, Method, Request, Response, Server};
 
 use super::reader::Latest;
 use super::server::Answers;
@@ -26,7 +27,65 @@ use crate::error::Error;
 use crate::governor;
 use crate::ledger::{Ledger, Stage};
 
-const FORMAT: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+/// A text format.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Format {
+    OpenMetrics,
+    /// <https://prometheus.io/docs/instrumenting/exposition_formats/>
+    Text,
+}
+
+impl Format {
+    /// What a client takes by its `Accept` header.
+    fn accepted(request: &Request) -> Self {
+        let accept = request.headers().iter().find(|h| h.field.equiv("Accept"));
+        let open = |header: &Header| {
+            header
+                .value
+                .as_str()
+                .contains("application/openmetrics-text")
+        };
+        if accept.is_some_and(open) {
+            Self::OpenMetrics
+        } else {
+            Self::Text
+        }
+    }
+
+    fn header(self) -> Header {
+        let value = match self {
+            Self::OpenMetrics => "application/openmetrics-text; version=1.0.0; charset=utf-8",
+            Self::Text => "text/plain; version=0.0.4; charset=utf-8",
+        };
+        Header::from_bytes("Content-Type", value).expect("plain ASCII")
+    }
+
+    /// From `OpenMetrics`, where a counter is described without the ending of its
+    /// samples.
+    fn encode(self, text: String) -> String {
+        if self == Self::OpenMetrics {
+            return text;
+        }
+        let mut counters = BTreeSet::new();
+        for line in text.lines() {
+            let name = line.strip_prefix("# TYPE ");
+            counters.extend(name.and_then(|name| name.strip_suffix(" counter")));
+        }
+        let mut older = String::with_capacity(text.len());
+        for line in text.lines() {
+            let mut words = line.splitn(4, ' ');
+            match (words.next(), words.next(), words.next(), words.next()) {
+                (Some("#"), Some("UNIT" | "EOF"), ..) => continue,
+                (Some("#"), Some(what), Some(name), Some(rest)) if counters.contains(name) => {
+                    older += &format!("# {what} {name}_total {rest}");
+                }
+                _ => older += line,
+            }
+            older.push('\n');
+        }
+        older
+    }
+}
 
 /// The address metrics are served at, not yet served.
 #[derive(Debug)]
@@ -84,6 +143,7 @@ impl MetricsServer {
         };
         thread::spawn(move || {
             for request in server.incoming_requests() {
+                let format = Format::accepted(&request);
                 let path = request.url().split('?').next();
                 let text = if request.method() != &Method::Get || path != Some("/metrics") {
                     None
@@ -93,7 +153,8 @@ impl MetricsServer {
                 // A client that goes away is nobody's error.
                 let _ = match text {
                     Some(text) => {
-                        request.respond(Response::from_string(text).with_header(format()))
+                        let text = format.encode(text);
+                        request.respond(Response::from_string(text).with_header(format.header()))
                     }
                     None => request.respond(
                         Response::from_string("metrics are at /metrics\n").with_status_code(404),
@@ -103,10 +164,6 @@ impl MetricsServer {
         });
         Ok(())
     }
-}
-
-fn format() -> Header {
-    Header::from_bytes("Content-Type", FORMAT).expect("plain ASCII")
 }
 
 type Key = (Kind, IpAddr, u16);
@@ -398,6 +455,16 @@ mod tests {
         }
         assert!(text.ends_with("# EOF\n"));
         assert!(text.is_ascii());
+    }
+
+    #[test]
+    fn the_older_format_describes_counters_by_their_full_name() {
+        let text = "# HELP a Two b\n# TYPE a counter\n# UNIT a b\na_total{c=\"# d\"} 1\n\
+                    # HELP e_f G\n# TYPE e_f gauge\ne_f 2.0\n# EOF\n";
+        assert_eq!(Format::OpenMetrics.encode(text.to_owned()), text);
+        let older = "# HELP a_total Two b\n# TYPE a_total counter\na_total{c=\"# d\"} 1\n\
+                     # HELP e_f G\n# TYPE e_f gauge\ne_f 2.0\n";
+        assert_eq!(Format::Text.encode(text.to_owned()), older);
     }
 
     #[test]
