@@ -12,6 +12,7 @@ use anyhow::Context;
 use ipnet::IpNet;
 use plimsoll_core::config::Fraction;
 use plimsoll_guard::governor::{self, Governor};
+use plimsoll_guard::ledger::LedgerReader;
 use plimsoll_guard::status::{Answers, MetricsServer, Snapshot, StatusServer};
 use plimsoll_guard::{
     Channel, Config, Counters, Events, Guard, Keeper, Kind, Knobs, Need, Outcome, Owners, Packets,
@@ -253,11 +254,12 @@ pub(crate) fn run(args: &Args, reload: impl Fn() -> anyhow::Result<Args>) -> any
     guard.protect(&args.protection()?)?;
     let governor = Governor::new(&args.interface, args.governor())?;
 
+    let ledger = LedgerReader::begin(&args.interface, || guard.counters())?;
     drop_capabilities(&args.needs())?;
     let (sender, events) = channel();
     forward(signals, sender.clone());
     let started = Instant::now();
-    let answers = Answers::new(&args.interface, started, snapshots_from(sender));
+    let answers = Answers::new(&args.interface, started, ledger, snapshots_from(sender));
     let _status = StatusServer::start(&args.interface, answers.clone())?;
     if let Some(metrics) = metrics {
         metrics.start(&args.interface, args.metrics_channels, started, answers)?;
@@ -356,8 +358,10 @@ impl Session<'_> {
     }
 
     fn snapshot(&mut self) -> anyhow::Result<Snapshot> {
+        let counters = self.guard.counters()?;
         Ok(Snapshot {
-            counters: self.guard.counters()?,
+            observed: self.guard.observed(&counters.all()),
+            counters,
             observe: self.args.observe,
             shedding: self.guard.is_shedding(),
             governor: self.governor.status(),
