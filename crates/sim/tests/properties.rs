@@ -23,15 +23,16 @@ fn traffic() -> impl Strategy<Value = String> {
             r#"{{ kind = "steps", steps = [{{ at_ms = 0, rate_pps = {first} }},
                 {{ at_ms = 30, rate_pps = {second} }}] }}"#
         )),
-        (1u32..20, 1.0..20.0f64).prop_map(|(outstanding, timeout)| format!(
-            r#"{{ kind = "ping-pong", outstanding = {outstanding}, timeout_ms = {timeout} }}"#
+        (1u32..20, 1.0..20.0f64, any::<bool>()).prop_map(|(outstanding, timeout, even)| format!(
+            r#"{{ kind = "ping-pong", outstanding = {outstanding}, timeout_ms = {timeout}, even = {even} }}"#
         )),
         (1u32..12, 1u32..4).prop_map(|(clients, requests)| format!(
             r#"{{ kind = "http", clients = {clients}, requests_per_connection = {requests},
                 response_bytes = 6000, timeout_ms = 10 }}"#
         )),
-        (0.0..20_000.0f64)
-            .prop_map(|rate| format!(r#"{{ kind = "syn-flood", rate_pps = {rate} }}"#)),
+        (0.0..20_000.0f64, any::<bool>()).prop_map(|(rate, random)| format!(
+            r#"{{ kind = "syn-flood", rate_pps = {rate}, random = {random} }}"#
+        )),
         Just(r#"{ kind = "replay", times_us = [1.0, 1.0, 2.5, 9000.0] }"#.to_owned()),
     ]
 }
