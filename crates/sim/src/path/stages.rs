@@ -175,7 +175,8 @@ impl ReceiveHandler {
     /// Its next step. Takes at most `batch` packets of a queue of an adapter:
     /// `take` says what is kept in hand and what the work on a packet costs
     /// beyond the driver's, `finish` is what becomes of the packet in hand after
-    /// that. [`Step::Done`] leaves the interrupt to the caller.
+    /// that. The interrupt stays off until the caller, at [`Step::Done`], sees to
+    /// it.
     #[inline]
     pub(super) fn step(
         &mut self,
@@ -191,6 +192,8 @@ impl ReceiveHandler {
             ReceivePhase::Entry => {
                 host.ledger.counts.interrupts += 1;
                 host.ledger.counts.polls += 1;
+                // What arrives from here on is found by looking, not announced.
+                host.adapters[adapter].rings[queue].enabled = false;
                 *phase = ReceivePhase::Work(0);
                 Step::Kernel(self.costs.enter)
             }
@@ -254,6 +257,7 @@ impl TransmitHandler {
         match phase {
             TransmitPhase::Entry => {
                 host.ledger.counts.interrupts += u64::from(!self.shared);
+                host.adapters[adapter].transmit_enabled &= self.shared;
                 *phase = TransmitPhase::Work(TransmitService::default());
                 Step::Kernel(if self.shared { 0 } else { self.costs.enter })
             }
