@@ -157,3 +157,14 @@ fn options_for_real_packets_are_refused_on_a_modelled_host() {
     );
     assert!(output.stdout.is_empty());
 }
+
+#[test]
+fn a_testbed_that_cannot_be_is_reported_as_not_measured() {
+    let output = plimsoll_without_root(&["lab", "run", "demo-udp", "--testbed", "--values"]);
+    assert!(output.status.success(), "{output:?}");
+    let shown = text(&output);
+    assert!(
+        shown.contains("demo-udp") && shown.contains("stock_testbed"),
+        "{shown}"
+    );
+}
