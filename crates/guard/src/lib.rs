@@ -26,6 +26,7 @@ pub mod governor;
 mod guard;
 mod host;
 pub mod knobs;
+pub mod ledger;
 mod link;
 mod mapped;
 mod meter;

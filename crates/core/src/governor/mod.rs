@@ -94,7 +94,7 @@ pub enum Reason {
 /// Settings of a [`Governor`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GovernorConfig {
-    /// What is done about overload. Default: [`Strategy::Thread`].
+    /// What is done about overload. Default: [`Strategy::Holdoff`].
     pub strategy: Strategy,
     /// Frames that a receive ring holds; at least 16. Default: 256, as veth's.
     pub ring_frames: u32,
@@ -136,7 +136,7 @@ pub struct GovernorConfig {
 impl Default for GovernorConfig {
     fn default() -> Self {
         Self {
-            strategy: Strategy::Thread,
+            strategy: Strategy::Holdoff,
             ring_frames: 256,
             fill: Fraction::from_percent(25),
             fill_max: Fraction::from_percent(50),

@@ -1,9 +1,9 @@
 //! The governor's hands: turns what [`plimsoll_core::governor`] decides into the
 //! host's settings, and back.
 //!
-//! Light load: nothing is touched. Overload, by strategy: polling threads before
-//! every process with an adaptive holdoff (`thread`), or an adaptive holdoff in
-//! interrupt context (`holdoff`). Every setting goes through [`Knobs`], so it is on
+//! Light load: nothing is touched. Overload, by strategy: an adaptive holdoff in
+//! interrupt context (`holdoff`), or polling threads before every process with the
+//! same holdoff (`thread`). Every setting goes through [`Knobs`], so it is on
 //! disk before it is turned. Holdoffs are those of all queues: the worst CPU's
 //! decides, as in the core.
 //!
@@ -44,7 +44,7 @@ const RING_LOSSES: [&str; 3] = ["rx_missed_errors", "rx_fifo_errors", "rx_over_e
 /// Settings of the governor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// What is done about overload. Default: polling threads.
+    /// What is done about overload. Default: an adaptive holdoff.
     pub strategy: Strategy,
     /// The part of each CPU's time that receiving may take, if any.
     pub cpu_limit: Option<Fraction>,
@@ -58,7 +58,7 @@ pub struct Config {
 impl Default for Config {
     fn default() -> Self {
         Self {
-            strategy: Strategy::Thread,
+            strategy: Strategy::Holdoff,
             cpu_limit: None,
             ring_frames: None,
             poll_cpu: None,

@@ -43,19 +43,23 @@ impl Identity {
         let ifindex = if_nametoindex(interface).map_err(|_| Error::NoSuchInterface {
             interface: interface.to_owned(),
         })?;
-        let netns_inode = nix::sys::stat::stat("/proc/thread-self/ns/net")
-            .map_err(os("look at the network namespace"))?
-            .st_ino;
         Ok(Self {
             boot_id: boot_id()?,
             netns_cookie: netns_cookie().map_err(|source| Error::Os {
                 action: "ask for the network namespace's cookie",
                 source,
             })?,
-            netns_inode,
+            netns_inode: netns_inode()?,
             ifindex,
         })
     }
+}
+
+/// The current network namespace's inode, which a later one may have again.
+pub(crate) fn netns_inode() -> Result<u64, Error> {
+    let namespace = nix::sys::stat::stat("/proc/thread-self/ns/net");
+    let namespace = namespace.map_err(os("look at the network namespace"))?;
+    Ok(namespace.st_ino)
 }
 
 pub(crate) fn boot_id() -> Result<String, Error> {

@@ -5,7 +5,8 @@
 //! turn one), [`Knobs::restore`] or dropping puts all of them back, and what a
 //! killed guard left behind is put back by the next [`Knobs::open`] or by
 //! `plimsoll guard restore`. What is left behind belongs to one interface of
-//! one network namespace of one boot, and is applied to no other.
+//! one network namespace of one boot, and is applied to no other; once that
+//! namespace is gone, so are its files at the next start of any guard.
 //!
 //! Limits: a setting that somebody else changes meanwhile gets the value from
 //! before the guard nevertheless. Instances that the driver makes anew come
@@ -17,6 +18,7 @@ mod lock;
 pub(crate) mod napi;
 mod record;
 mod scheduling;
+mod sweep;
 #[cfg(test)]
 mod switch_tests;
 
@@ -110,7 +112,9 @@ impl Knobs {
             path: directory.to_owned(),
             source,
         })?;
-        let lock = Lock::take(lock_path(directory, interface, &identity), interface, owner)?;
+        let lock = lock_path(directory, interface, &identity);
+        let lock = Lock::take(lock, interface, owner, identity.netns_inode)?;
+        sweep::sweep(directory);
         let file = RecordFile::new(directory, interface, &identity);
         let left = file.read()?;
         let mut knobs = Self {
@@ -486,6 +490,7 @@ pub fn restore_in(directory: &Path, interface: Option<&str>) -> Result<Vec<Strin
             file.remove()?;
         }
     }
+    sweep::sweep(directory);
     Ok(restored)
 }
 
