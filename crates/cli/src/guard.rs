@@ -5,7 +5,6 @@ use std::io::Write;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
-use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
@@ -15,9 +14,9 @@ use plimsoll_guard::governor::{self, Governor};
 use plimsoll_guard::ledger::LedgerReader;
 use plimsoll_guard::status::{Answers, MetricsServer, Snapshot, StatusServer};
 use plimsoll_guard::{
-    Channel, Config, Counters, Events, Guard, Kind, Knobs, Need, Outcome, Owners, Packets,
+    Channel, Config, Counters, Error, Events, Guard, Kind, Knobs, Need, Outcome, Owners, Packets,
     Priority, Protection, Storage, drop_capabilities, outlive_overload, parse_port,
-    poll_in_threads,
+    poll_in_threads, start_thread,
 };
 use serde::Serialize;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -234,6 +233,7 @@ pub(crate) fn run(args: &Args, reload: impl Fn() -> anyhow::Result<Args>) -> any
         None => Report::Table,
     };
     let metrics = args.metrics.map(MetricsServer::bind).transpose()?;
+    plimsoll_guard::check_host()?;
     // First of all: it restores what a killed guard left, and refuses a second one.
     let knobs = Knobs::open(&args.interface)?;
     let mut storage = Storage::default();
@@ -253,7 +253,7 @@ pub(crate) fn run(args: &Args, reload: impl Fn() -> anyhow::Result<Args>) -> any
     let ledger = LedgerReader::begin(&args.interface, || guard.counters())?;
     drop_capabilities(&args.needs())?;
     let (sender, events) = channel();
-    forward(signals, sender.clone());
+    forward(signals, sender.clone())?;
     let started = Instant::now();
     let answers = Answers::new(&args.interface, started, ledger, snapshots_from(sender));
     let _status = StatusServer::start(&args.interface, answers.clone())?;
@@ -475,8 +475,8 @@ fn parse_priority(text: &str) -> Result<Priority, String> {
 }
 
 /// Turns signals into events from now on.
-fn forward(mut signals: Signals, guard: Sender<Event>) {
-    thread::spawn(move || {
+fn forward(mut signals: Signals, guard: Sender<Event>) -> Result<(), Error> {
+    start_thread(move || {
         for signal in &mut signals {
             let event = if signal == SIGHUP {
                 Event::Reload
@@ -486,7 +486,7 @@ fn forward(mut signals: Signals, guard: Sender<Event>) {
             // Nobody listens any more: the process is ending already.
             let _ = guard.send(event);
         }
-    });
+    })
 }
 
 enum Report {
