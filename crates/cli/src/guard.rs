@@ -12,9 +12,10 @@ use anyhow::Context;
 use ipnet::IpNet;
 use plimsoll_core::config::Fraction;
 use plimsoll_guard::governor::{self, Governor};
+use plimsoll_guard::ledger::LedgerReader;
 use plimsoll_guard::status::{Answers, MetricsServer, Snapshot, StatusServer};
 use plimsoll_guard::{
-    Channel, Config, Counters, Events, Guard, Kind, Knobs, Need, Outcome, Owners, Packets,
+    Channel, Config, Counters, Events, Guard, Keeper, Kind, Knobs, Need, Outcome, Owners, Packets,
     Priority, Protection, Storage, drop_capabilities, outlive_overload, parse_port,
     poll_in_threads,
 };
@@ -83,9 +84,9 @@ pub(crate) struct Args {
     /// consumer, in milliseconds; 0: only the watermarks count
     #[arg(long, value_name = "MS", default_value_t = 0, value_parser = clap::value_parser!(u64).range(0..=60_000))]
     delay_target_ms: u64,
-    /// What is done about overload beside discarding: nothing, polling threads before every
-    /// process, or an adaptive interrupt holdoff; back at light load and on exit
-    #[arg(long, value_enum, default_value_t = Strategy::Thread)]
+    /// What is done about overload beside discarding: an adaptive interrupt holdoff, polling
+    /// threads before every process, or nothing; back at light load and on exit
+    #[arg(long, value_enum, default_value_t = Strategy::Holdoff)]
     strategy: Strategy,
     /// Frames that a receive ring holds, where the driver does not tell
     #[arg(long, value_name = "FRAMES", value_parser = clap::value_parser!(u32).range(16..))]
@@ -142,13 +143,15 @@ impl Args {
 
     fn protection(&self) -> anyhow::Result<Protection> {
         let ports = self.protect_ports.iter().map(|text| parse_port(text));
-        Ok(Protection {
+        let protection = Protection {
             ports: ports
                 .collect::<Result<_, _>>()
                 .map_err(anyhow::Error::msg)?,
             sources: self.protect_sources.clone(),
             connections: self.protect_connections,
-        })
+        };
+        protection.validate().map_err(plimsoll_guard::Error::from)?;
+        Ok(protection)
     }
 
     fn governor(&self) -> governor::Config {
@@ -224,6 +227,8 @@ enum Strategy {
 
 /// Guards until asked to stop. `reload` reads the settings again.
 pub(crate) fn run(args: &Args, reload: impl Fn() -> anyhow::Result<Args>) -> anyhow::Result<()> {
+    // Forked before anything is opened, and told last that all is well.
+    let _keeper = Keeper::start(&args.interface)?;
     // Caught from here on; the thread that waits for them comes later, without
     // the capabilities that are dropped before.
     let signals = Signals::new([SIGINT, SIGTERM, SIGHUP]).context("cannot handle signals")?;
@@ -249,11 +254,12 @@ pub(crate) fn run(args: &Args, reload: impl Fn() -> anyhow::Result<Args>) -> any
     guard.protect(&args.protection()?)?;
     let governor = Governor::new(&args.interface, args.governor())?;
 
+    let ledger = LedgerReader::begin(&args.interface, || guard.counters())?;
     drop_capabilities(&args.needs())?;
     let (sender, events) = channel();
     forward(signals, sender.clone());
     let started = Instant::now();
-    let answers = Answers::new(&args.interface, started, snapshots_from(sender));
+    let answers = Answers::new(&args.interface, started, ledger, snapshots_from(sender));
     let _status = StatusServer::start(&args.interface, answers.clone())?;
     if let Some(metrics) = metrics {
         metrics.start(&args.interface, args.metrics_channels, started, answers)?;
@@ -352,8 +358,10 @@ impl Session<'_> {
     }
 
     fn snapshot(&mut self) -> anyhow::Result<Snapshot> {
+        let counters = self.guard.counters()?;
         Ok(Snapshot {
-            counters: self.guard.counters()?,
+            observed: self.guard.observed(&counters.all()),
+            counters,
             observe: self.args.observe,
             shedding: self.guard.is_shedding(),
             governor: self.governor.status(),

@@ -3,10 +3,12 @@
 
 mod common;
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
 
+use common::overload::settings;
 use common::{LIMIT, PROGRAM};
 use plimsoll_testbed::{Config, Testbed};
 
@@ -55,17 +57,23 @@ fn the_guard_starts_and_restores_with_the_capabilities_of_its_unit() {
     for capability in unit_words("CapabilityBoundingSet") {
         bounding += &format!(",+{}", capability.trim_start_matches("CAP_").to_lowercase());
     }
-    let settings = tempfile::NamedTempFile::new().unwrap();
+    let file = tempfile::NamedTempFile::new().unwrap();
     let start: Vec<_> = unit_words("ExecStart")
         .into_iter()
         .skip(1)
         .map(|word| match word {
             "%I" => host.device(),
-            "/etc/plimsoll/guard.toml" => settings.path().to_str().unwrap(),
+            "/etc/plimsoll/guard.toml" => file.path().to_str().unwrap(),
             "--quiet" => "--json=-",
             word => word,
         })
         .collect();
+    // With GRO, veth has an instance before and after XDP.
+    host.command("ethtool")
+        .args(["-K", host.device(), "gro", "on"])
+        .output(LIMIT)
+        .unwrap();
+    let before = settings(host);
     let mut guard = host
         .command("setpriv")
         .args(["--bounding-set", &bounding, "--no-new-privs", PROGRAM])
@@ -78,10 +86,9 @@ fn the_guard_starts_and_restores_with_the_capabilities_of_its_unit() {
     let mut output = BufReader::new(guard.take_stdout().unwrap());
     output.read_line(&mut line).unwrap();
     assert!(line.contains("\"interface\""), "it does not start");
+    assert_ne!(settings(host), before, "it polls in a thread");
     assert!(guard.stop(LIMIT).unwrap().success());
-    let threaded = format!("/sys/class/net/{}/threaded", host.device());
-    let threaded = host.run(|| fs::read_to_string(threaded)).unwrap().unwrap();
-    assert_eq!(threaded, "0\n");
+    assert_eq!(settings(host), before);
 }
 
 #[test]
@@ -98,4 +105,104 @@ fn the_unit_names_commands_that_exist() {
         let help = Command::new(PROGRAM).args(words).arg("--help").output();
         assert!(help.unwrap().status.success(), "{key}");
     }
+}
+
+/// The unit as it would be installed, for another program's place.
+fn unit_for(program: &str, directory: &std::path::Path) -> std::path::PathBuf {
+    let path = directory.join("plimsoll-guard@eth0.service");
+    fs::write(&path, UNIT.replace("/usr/bin/plimsoll", program)).unwrap();
+    path
+}
+
+#[test]
+fn systemd_accepts_the_unit_and_finds_it_hardened() {
+    let directory = tempfile::tempdir().unwrap();
+    let unit = unit_for(PROGRAM, directory.path());
+    let verify = Command::new("systemd-analyze")
+        .args(["verify", "--man=no"])
+        .arg(&unit)
+        .output()
+        .expect("systemd-analyze is installed: scripts/setup");
+    let said = String::from_utf8_lossy(&verify.stderr);
+    assert!(verify.status.success(), "{said}");
+    assert!(!said.contains("plimsoll-guard@"), "{said}");
+    // What is left open is what a guard needs: its network and capabilities.
+    let security = Command::new("systemd-analyze")
+        .args(["security", "--offline=yes", "--no-pager", "--threshold=35"])
+        .arg(&unit)
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&security.stdout);
+    assert!(security.status.success(), "{said}");
+}
+
+/// The names of system calls in a group of systemd's, its subgroups' included.
+fn system_calls(group: &str) -> BTreeSet<String> {
+    let output = Command::new("systemd-analyze")
+        .args(["syscall-filter", group])
+        .output()
+        .unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    let mut names = BTreeSet::new();
+    for line in text.lines().skip(1).map(str::trim) {
+        if line.starts_with('@') {
+            names.extend(system_calls(line));
+        } else if !line.is_empty() && !line.starts_with('#') {
+            names.insert(line.to_owned());
+        }
+    }
+    names
+}
+
+/// Calls that the sandbox refuses, and the guard does without: a mount of the
+/// namespace's own sysfs, where `/sys` is the right one.
+const DONE_WITHOUT: [&str; 3] = ["fsconfig", "fsmount", "fsopen"];
+
+#[test]
+fn the_guard_makes_no_system_call_that_its_unit_refuses() {
+    let testbed = Testbed::create(Config::default()).unwrap();
+    let host = testbed.test();
+    let directory = tempfile::tempdir().unwrap();
+    let trace = directory.path().join("trace");
+    let settings = directory.path().join("guard.toml");
+    fs::write(&settings, "").unwrap();
+    let mut tracer = host
+        .command("strace")
+        .args(["-f", "-o"])
+        .arg(&trace)
+        .args([PROGRAM, "guard", host.device(), "--json=-", "--threaded=3"])
+        .args(["--metrics=127.0.0.1:9464", "--duration=2", "--config"])
+        .arg(&settings)
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("strace is installed: scripts/setup");
+    let mut line = String::new();
+    let mut output = BufReader::new(tracer.take_stdout().unwrap());
+    output.read_line(&mut line).unwrap();
+    assert!(line.contains("\"interface\""), "it does not start");
+    common::output(host, &["status", host.device()]);
+    assert!(tracer.wait(LIMIT).unwrap().success());
+
+    let mut allowed = system_calls("@default");
+    for word in unit_words("SystemCallFilter") {
+        if word.starts_with('@') {
+            allowed.extend(system_calls(word));
+        } else {
+            allowed.insert(word.to_owned());
+        }
+    }
+    let trace = fs::read_to_string(trace).unwrap();
+    let calls = trace.lines().filter_map(|line| {
+        let (_, call) = line.split_once(' ')?;
+        let (name, _) = call.trim_start().split_once('(')?;
+        let is_name = name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
+        is_name.then(|| name.to_owned())
+    });
+    let calls: BTreeSet<String> = calls.collect();
+    assert!(calls.contains("bpf") && calls.len() > 30, "{calls:?}");
+    let refused: Vec<_> = calls
+        .difference(&allowed)
+        .filter(|call| !DONE_WITHOUT.contains(&call.as_str()))
+        .collect();
+    assert_eq!(refused, [""; 0]);
 }

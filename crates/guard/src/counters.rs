@@ -213,7 +213,7 @@ impl Counters {
     }
 }
 
-fn sum<'a>(packets: impl Iterator<Item = &'a Packets>) -> Packets {
+pub(crate) fn sum<'a>(packets: impl Iterator<Item = &'a Packets>) -> Packets {
     let mut all = Packets::default();
     packets.for_each(|p| all.add(&p.0));
     all

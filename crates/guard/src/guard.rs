@@ -10,7 +10,7 @@ use plimsoll_core::demux::Kind;
 
 use crate::address::local_addresses;
 use crate::charges::Charges;
-use crate::counters::Counters;
+use crate::counters::{self, Counters, Packets};
 use crate::error::Error;
 use crate::host;
 use crate::meter::CpuReading;
@@ -130,6 +130,10 @@ pub struct Guard<'obj> {
     regulator: Option<Regulator>,
     charges: Charges,
     config: Config,
+    /// What passed whatever its outcome, up to when observing was last left.
+    observed: Packets,
+    /// All packets when observing was last begun.
+    observing_since: Packets,
     started: Instant,
 }
 
@@ -151,6 +155,8 @@ impl<'obj> Guard<'obj> {
             regulator: None,
             charges: Charges::default(),
             config: *config,
+            observed: Packets::default(),
+            observing_since: Packets::default(),
             started: Instant::now(),
         };
         guard.protect(&Protection::default())?;
@@ -194,8 +200,13 @@ impl<'obj> Guard<'obj> {
             watermark(config.high_watermark).max(1),
             watermark(config.low_watermark),
         );
-        self.config = *config;
         self.program.set_observing(config.observe);
+        if config.observe != self.config.observe {
+            let all = counters::sum(self.program.totals()?.iter());
+            self.observed = self.observed(&all);
+            self.observing_since = all;
+        }
+        self.config = *config;
         self.program
             .set_delay_targets(config.delay_target.is_some());
         if let Some(regulator) = &mut self.regulator {
@@ -252,8 +263,9 @@ impl<'obj> Guard<'obj> {
     ///
     /// # Errors
     ///
-    /// There are more prefixes than fit.
+    /// There are more prefixes than fit; the old ones stay.
     pub fn protect(&mut self, protection: &Protection) -> Result<(), Error> {
+        protection.validate()?;
         self.program.set_protection(protection)
     }
 
@@ -296,6 +308,18 @@ impl<'obj> Guard<'obj> {
             self.charges.on_reading(&mut counters, network_ns, costs);
         }
         Ok(counters)
+    }
+
+    /// Of `all` packets, those that passed whatever their outcome, because it
+    /// was only observed then. Where settings change under traffic, a packet
+    /// may be on the wrong side.
+    #[must_use]
+    pub fn observed(&self, all: &Packets) -> Packets {
+        let mut observed = self.observed;
+        if self.config.observe {
+            observed.add_all(&all.saturating_sub(&self.observing_since));
+        }
+        observed
     }
 
     /// Runs the program on one frame `repeat` times (the kernel's test-run

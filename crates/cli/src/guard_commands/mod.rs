@@ -2,6 +2,7 @@
 
 mod check;
 mod config_file;
+mod ledger;
 mod restore;
 mod status;
 mod top;

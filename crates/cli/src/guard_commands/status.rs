@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use plimsoll_guard::status::{ChannelStatus, Client, Request, Sort, Status, guarded_interfaces};
 
+use super::ledger;
 use crate::output;
 
 /// Show what the running guard does, and to whom
@@ -119,6 +120,8 @@ fn table(status: &Status) -> String {
     if more > 0 {
         text += &format!("… and {more} more\n");
     }
+    text.push('\n');
+    text += &ledger::table(&status.ledger);
     text
 }
 

@@ -28,12 +28,18 @@ pub(crate) struct Lock {
 }
 
 impl Lock {
-    /// Takes the lock of `interface`.
-    pub(crate) fn take(path: PathBuf, interface: &str, owner: Process) -> Result<Self, Error> {
+    /// Takes the lock of `interface` in the network namespace of an inode.
+    pub(crate) fn take(
+        path: PathBuf,
+        interface: &str,
+        owner: Process,
+        netns_inode: u64,
+    ) -> Result<Self, Error> {
         for _ in 0..TRIES {
             match try_lock(&path) {
                 Ok(Some(file)) => {
-                    write!(&file, "{owner}").map_err(|source| not_locked(&path, source))?;
+                    write!(&file, "{owner} {netns_inode}")
+                        .map_err(|source| not_locked(&path, source))?;
                     return Ok(Self { path, _file: file });
                 }
                 Ok(None) => {}
@@ -57,6 +63,12 @@ impl Lock {
             .is_ok_and(|file| matches!(file.try_lock_shared(), Err(TryLockError::WouldBlock)));
         let owner = owner_of(path).filter(|owner| owner.is_alive())?;
         locked.then_some(owner.pid)
+    }
+
+    /// The inode of the network namespace that a lock is for.
+    pub(crate) fn netns_inode(path: &Path) -> Option<u64> {
+        let text = fs::read_to_string(path).ok()?;
+        text.rsplit_once(' ')?.1.trim().parse().ok()
     }
 }
 
@@ -95,7 +107,8 @@ fn try_lock(path: &Path) -> io::Result<Option<File>> {
 fn owner_of(path: &Path) -> Option<Process> {
     let mut text = String::new();
     File::open(path).ok()?.read_to_string(&mut text).ok()?;
-    Process::parse(&text)
+    let (owner, _) = text.trim().rsplit_once(' ')?;
+    Process::parse(owner)
 }
 
 fn not_locked(path: &Path, source: io::Error) -> Error {
@@ -114,7 +127,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("eth0.lock");
         let owner = Process::current().unwrap();
-        let take = || Lock::take(path.clone(), "eth0", owner);
+        let take = || Lock::take(path.clone(), "eth0", owner, 1);
         let first = take().unwrap();
         assert_eq!(Lock::owner(&path), Some(owner.pid));
         let refused = take().unwrap_err();
@@ -134,8 +147,8 @@ mod tests {
     fn what_a_dead_owner_left_is_taken_over() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("eth0.lock");
-        fs::write(&path, "1 1").unwrap();
+        fs::write(&path, "1 1 1").unwrap();
         assert_eq!(Lock::owner(&path), None);
-        Lock::take(path, "eth0", Process::current().unwrap()).unwrap();
+        Lock::take(path, "eth0", Process::current().unwrap(), 1).unwrap();
     }
 }

@@ -6,6 +6,7 @@ use std::net::IpAddr;
 use serde::{Deserialize, Serialize};
 
 use crate::governor;
+use crate::ledger::Ledger;
 use crate::owner::Owner;
 
 /// What to tell.
@@ -57,6 +58,8 @@ pub struct Status {
     pub channels_total: usize,
     /// The channels asked for.
     pub channels: Vec<ChannelStatus>,
+    /// Where all packets went since the start.
+    pub ledger: Ledger,
 }
 
 /// What the governor does.

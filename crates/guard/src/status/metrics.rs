@@ -1,5 +1,6 @@
-//! Prometheus metrics over HTTP (`GET /metrics`), in the `OpenMetrics` text
-//! format.
+//! Prometheus metrics over HTTP (`GET /metrics`): in the `OpenMetrics` text format
+//! for who asks for it, as Prometheus does, else in the older text format, which
+//! other tools read (`promtool check metrics`, for one).
 //!
 //! Totals by kind and outcome are always exported. Channels are many on a
 //! resolver, so only so many are: those with most packets when there was room,
@@ -17,15 +18,74 @@ use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, MetricEncoder, NoLabelSet, text};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::{Registry, Unit};
-use tiny_http::{Header, Method, Response, Server};
+use tiny_http::{Header, Method, Request, Response, Server};
 
-use super::reader::Snapshot;
+use super::reader::Latest;
 use super::server::Answers;
 use crate::counters::{Channel, Outcome, Packets};
 use crate::error::Error;
 use crate::governor;
+use crate::ledger::{Ledger, Stage};
 
-const FORMAT: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+/// A text format.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Format {
+    OpenMetrics,
+    /// <https://prometheus.io/docs/instrumenting/exposition_formats/>
+    Text,
+}
+
+impl Format {
+    /// What a client takes by its `Accept` header.
+    fn accepted(request: &Request) -> Self {
+        let accept = request.headers().iter().find(|h| h.field.equiv("Accept"));
+        let open = |header: &Header| {
+            header
+                .value
+                .as_str()
+                .contains("application/openmetrics-text")
+        };
+        if accept.is_some_and(open) {
+            Self::OpenMetrics
+        } else {
+            Self::Text
+        }
+    }
+
+    fn header(self) -> Header {
+        let value = match self {
+            Self::OpenMetrics => "application/openmetrics-text; version=1.0.0; charset=utf-8",
+            Self::Text => "text/plain; version=0.0.4; charset=utf-8",
+        };
+        Header::from_bytes("Content-Type", value).expect("plain ASCII")
+    }
+
+    /// From `OpenMetrics`, where a counter is described without the ending of its
+    /// samples.
+    fn encode(self, text: String) -> String {
+        if self == Self::OpenMetrics {
+            return text;
+        }
+        let mut counters = BTreeSet::new();
+        for line in text.lines() {
+            let name = line.strip_prefix("# TYPE ");
+            counters.extend(name.and_then(|name| name.strip_suffix(" counter")));
+        }
+        let mut older = String::with_capacity(text.len());
+        for line in text.lines() {
+            let mut words = line.splitn(4, ' ');
+            match (words.next(), words.next(), words.next(), words.next()) {
+                (Some("#"), Some("UNIT" | "EOF"), ..) => continue,
+                (Some("#"), Some(what), Some(name), Some(rest)) if counters.contains(name) => {
+                    older += &format!("# {what} {name}_total {rest}");
+                }
+                _ => older += line,
+            }
+            older.push('\n');
+        }
+        older
+    }
+}
 
 /// The address metrics are served at, not yet served.
 #[derive(Debug)]
@@ -83,16 +143,18 @@ impl MetricsServer {
         };
         thread::spawn(move || {
             for request in server.incoming_requests() {
+                let format = Format::accepted(&request);
                 let path = request.url().split('?').next();
                 let text = if request.method() != &Method::Get || path != Some("/metrics") {
                     None
                 } else {
-                    answers.with_snapshot(|_, at, snapshot| exporter.text(snapshot, at))
+                    answers.with_latest(|_, latest| exporter.text(latest))
                 };
                 // A client that goes away is nobody's error.
                 let _ = match text {
                     Some(text) => {
-                        request.respond(Response::from_string(text).with_header(format()))
+                        let text = format.encode(text);
+                        request.respond(Response::from_string(text).with_header(format.header()))
                     }
                     None => request.respond(
                         Response::from_string("metrics are at /metrics\n").with_status_code(404),
@@ -102,10 +164,6 @@ impl MetricsServer {
         });
         Ok(())
     }
-}
-
-fn format() -> Header {
-    Header::from_bytes("Content-Type", FORMAT).expect("plain ASCII")
 }
 
 type Key = (Kind, IpAddr, u16);
@@ -120,7 +178,12 @@ struct Exporter {
 }
 
 impl Exporter {
-    fn text(&mut self, snapshot: &Snapshot, at: Instant) -> String {
+    fn text(&mut self, latest: &Latest) -> String {
+        let Latest {
+            at,
+            snapshot,
+            ledger,
+        } = latest;
         let counters = &snapshot.counters;
         let mut registry = Registry::with_prefix("plimsoll_guard");
         registry.register_collector(Box::new(Sample {
@@ -133,6 +196,7 @@ impl Exporter {
             charged_ns: counters.charged_ns,
             channels_total: counters.channels.len(),
             channels: self.choose(&counters.channels),
+            ledger: ledger.clone(),
         }));
         let mut text = String::new();
         text::encode(&mut text, &registry).expect("writing to a string cannot fail");
@@ -169,6 +233,7 @@ struct Sample {
     charged_ns: [u64; Kind::ALL.len()],
     channels_total: usize,
     channels: Vec<Channel>,
+    ledger: Ledger,
 }
 
 type Labels<'a> = Vec<(&'a str, String)>;
@@ -233,6 +298,54 @@ impl Sample {
         Ok(())
     }
 
+    /// Gauges, not counters: what waits or is in motion falls, too, and what a
+    /// difference is put down to may change.
+    fn encode_ledger(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let help = "Packets since the start by the place where they ended";
+        let kind = MetricType::Gauge;
+        let mut family = encoder.encode_descriptor("ledger_packets", help, None, kind)?;
+        for stage in &self.ledger.stages {
+            for place in &stage.places {
+                let labels = self.labels(&[
+                    ("stage", &stage.name),
+                    ("place", &place.name),
+                    ("fate", place.fate.name()),
+                ]);
+                gauge(&mut family, &labels, place.packets as f64)?;
+            }
+        }
+        let help = "Packets since the start that came to a stage of their way";
+        self.encode_stages(encoder, "ledger_entered_packets", help, |stage| {
+            stage.entered as f64 + stage.joined as f64
+        })?;
+        let help = "Packets since the start that no counter explains; below 0: counted twice";
+        self.encode_stages(encoder, "ledger_unaccounted_packets", help, |stage| {
+            stage.unaccounted as f64
+        })?;
+        let help = "Packets that moved while the ledger was read; below 0: seen twice";
+        self.encode_stages(encoder, "ledger_in_motion_packets", help, |stage| {
+            stage.in_motion as f64
+        })
+    }
+
+    fn encode_stages(
+        &self,
+        encoder: &mut DescriptorEncoder<'_>,
+        name: &str,
+        help: &str,
+        value: impl Fn(&Stage) -> f64,
+    ) -> fmt::Result {
+        let mut family = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
+        for stage in &self.ledger.stages {
+            gauge(
+                &mut family,
+                &self.labels(&[("stage", &stage.name)]),
+                value(stage),
+            )?;
+        }
+        Ok(())
+    }
+
     fn encode_governor(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
         let flag = |condition| f64::from(u8::from(condition));
         let help = "1 while the governor holds the host in overload, else 0";
@@ -275,6 +388,7 @@ impl Collector for Sample {
         let help = "Channels with series of their own";
         let exported = self.channels.len() as f64;
         self.encode_one(encoder, "channels_exported", help, None, exported)?;
+        self.encode_ledger(encoder)?;
         self.encode_governor(encoder)?;
         let help = "1 if outcomes are counted only and everything passes, else 0";
         let observing = f64::from(u8::from(self.observe));
@@ -297,10 +411,15 @@ fn gauge(family: &mut MetricEncoder<'_>, labels: &Labels<'_>, value: f64) -> fmt
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::status::reader::Snapshot;
 
-    fn counters(ports: impl IntoIterator<Item = u16>) -> Snapshot {
+    fn counters(ports: impl IntoIterator<Item = u16>) -> Latest {
         let channel = |port: u16| Channel::sample(port, u64::from(port), 1);
-        Snapshot::sample(ports.into_iter().map(channel).collect())
+        Latest {
+            at: Instant::now(),
+            snapshot: Snapshot::sample(ports.into_iter().map(channel).collect()),
+            ledger: Ledger::sample(),
+        }
     }
 
     fn exporter(channels_max: usize) -> Exporter {
@@ -314,7 +433,7 @@ mod tests {
 
     #[test]
     fn names_and_labels_follow_the_conventions() {
-        let text = exporter(9).text(&counters([53]), Instant::now());
+        let text = exporter(9).text(&counters([53]));
         for line in [
             "# TYPE plimsoll_guard_packets counter",
             "plimsoll_guard_packets_total{interface=\"eth0\",kind=\"udp_socket\",outcome=\"admitted\"} 53",
@@ -327,6 +446,10 @@ mod tests {
             "plimsoll_guard_observing{interface=\"eth0\"} 1.0",
             "plimsoll_guard_channels{interface=\"eth0\"} 1.0",
             "# UNIT plimsoll_guard_uptime_seconds seconds",
+            "plimsoll_guard_ledger_packets{interface=\"eth0\",stage=\"adapter\",place=\"receive_ring\",fate=\"lost\"} 7.0",
+            "plimsoll_guard_ledger_entered_packets{interface=\"eth0\",stage=\"adapter\"} 107.0",
+            "plimsoll_guard_ledger_unaccounted_packets{interface=\"eth0\",stage=\"adapter\"} -3.0",
+            "plimsoll_guard_ledger_in_motion_packets{interface=\"eth0\",stage=\"adapter\"} 1.0",
         ] {
             assert!(text.lines().any(|l| l == line), "{line} in:\n{text}");
         }
@@ -335,16 +458,26 @@ mod tests {
     }
 
     #[test]
+    fn the_older_format_describes_counters_by_their_full_name() {
+        let text = "# HELP a Two b\n# TYPE a counter\n# UNIT a b\na_total{c=\"# d\"} 1\n\
+                    # HELP e_f G\n# TYPE e_f gauge\ne_f 2.0\n# EOF\n";
+        assert_eq!(Format::OpenMetrics.encode(text.to_owned()), text);
+        let older = "# HELP a_total Two b\n# TYPE a_total counter\na_total{c=\"# d\"} 1\n\
+                     # HELP e_f G\n# TYPE e_f gauge\ne_f 2.0\n";
+        assert_eq!(Format::Text.encode(text.to_owned()), older);
+    }
+
+    #[test]
     fn series_are_bounded_and_stay_as_long_as_their_channel() {
         let mut exporter = exporter(2);
         let ports = |channels: Vec<Channel>| -> BTreeSet<u16> {
             channels.iter().map(|channel| channel.port).collect()
         };
-        let first = exporter.choose(&counters([1, 2, 3]).counters.channels);
+        let first = exporter.choose(&counters([1, 2, 3]).snapshot.counters.channels);
         assert_eq!(ports(first), BTreeSet::from([2, 3]), "the busiest");
-        let busier = exporter.choose(&counters([1, 2, 3, 9]).counters.channels);
+        let busier = exporter.choose(&counters([1, 2, 3, 9]).snapshot.counters.channels);
         assert_eq!(ports(busier), BTreeSet::from([2, 3]), "they stay");
-        let gone = exporter.choose(&counters([1, 3, 9]).counters.channels);
+        let gone = exporter.choose(&counters([1, 3, 9]).snapshot.counters.channels);
         assert_eq!(ports(gone), BTreeSet::from([3, 9]), "room for the next");
     }
 }

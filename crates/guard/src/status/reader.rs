@@ -11,6 +11,7 @@ use plimsoll_core::demux::Kind;
 use super::document::{ChannelStatus, KindStatus, Request, Sort, Status};
 use crate::counters::{Channel, Counters, Outcome, Packets};
 use crate::governor;
+use crate::ledger::Ledger;
 
 /// Version of the answer's form.
 const SCHEMA: u32 = 1;
@@ -62,6 +63,8 @@ struct Reading {
 pub struct Snapshot {
     /// All counters.
     pub counters: Counters,
+    /// Packets that passed whatever their outcome, because it was observed only.
+    pub observed: Packets,
     /// Outcomes are counted only: everything passes.
     pub observe: bool,
     /// Input is being shed by shares.
@@ -70,12 +73,21 @@ pub struct Snapshot {
     pub governor: governor::Status,
 }
 
+/// What was read at one time.
+#[derive(Clone, Debug)]
+pub(crate) struct Latest {
+    pub(crate) at: Instant,
+    pub(crate) snapshot: Snapshot,
+    pub(crate) ledger: Ledger,
+}
+
 #[cfg(test)]
 impl Snapshot {
     /// A calm guard with these channels and nothing else.
     pub(crate) fn sample(channels: Vec<Channel>) -> Self {
         Self {
             counters: Counters::sample(channels),
+            observed: Packets::default(),
             observe: true,
             shedding: false,
             governor: governor::Status {
@@ -114,8 +126,14 @@ impl Reader {
         }
     }
 
-    /// Answers from counters read at `now`.
-    pub(crate) fn status(&mut self, snapshot: &Snapshot, now: Instant, request: Request) -> Status {
+    /// Answers from what was read.
+    pub(crate) fn status(&mut self, latest: &Latest, request: Request) -> Status {
+        let Latest {
+            at: now,
+            snapshot,
+            ledger,
+        } = latest;
+        let now = *now;
         let counters = &snapshot.counters;
         self.move_on(counters, now);
         let interval = now.duration_since(self.earlier.at);
@@ -143,6 +161,24 @@ impl Reader {
             capacity: channel.capacity,
             owner: None,
         });
+        Status {
+            schema: SCHEMA,
+            interface: self.interface.clone(),
+            pid: std::process::id(),
+            observe: snapshot.observe,
+            shedding: snapshot.shedding,
+            governor: (&snapshot.governor).into(),
+            uptime_s: now.duration_since(self.started).as_secs_f64(),
+            interval_s: interval.as_secs_f64(),
+            kinds: self.kinds(counters, rate),
+            channels_total: counters.channels.len(),
+            channels: channels.collect(),
+            ledger: ledger.clone(),
+        }
+    }
+
+    /// The kinds that had a packet.
+    fn kinds(&self, counters: &Counters, rate: impl Fn(u64) -> f64) -> Vec<KindStatus> {
         let kinds = Kind::ALL
             .iter()
             .zip(Count::of_kinds(counters))
@@ -158,19 +194,7 @@ impl Reader {
                 charged_cpus: rate(new.charged_ns) / 1e9,
             }
         });
-        Status {
-            schema: SCHEMA,
-            interface: self.interface.clone(),
-            pid: std::process::id(),
-            observe: snapshot.observe,
-            shedding: snapshot.shedding,
-            governor: (&snapshot.governor).into(),
-            uptime_s: now.duration_since(self.started).as_secs_f64(),
-            interval_s: interval.as_secs_f64(),
-            kinds: kinds.collect(),
-            channels_total: counters.channels.len(),
-            channels: channels.collect(),
-        }
+        kinds.collect()
     }
 
     /// Remembers this reading, and takes the one before as the earlier end of
@@ -240,8 +264,12 @@ pub(crate) fn by_outcome(packets: &Packets) -> BTreeMap<String, u64> {
 mod tests {
     use super::*;
 
-    fn counters(channels: &[Channel]) -> Snapshot {
-        Snapshot::sample(channels.to_vec())
+    fn counters(channels: &[Channel], at: Instant) -> Latest {
+        Latest {
+            at,
+            snapshot: Snapshot::sample(channels.to_vec()),
+            ledger: Ledger::default(),
+        }
     }
 
     fn ports(status: &Status) -> Vec<u16> {
@@ -258,11 +286,11 @@ mod tests {
         let start = Instant::now();
         let at = |ms| start + Duration::from_millis(ms);
         let mut reader = Reader::new("v0", start);
-        let first = reader.status(&counters(&[Channel::sample(1, 1000, 0)]), at(1000), ALL);
+        let first = reader.status(&counters(&[Channel::sample(1, 1000, 0)], at(1000)), ALL);
         assert_eq!(first.channels[0].offered_pps, 1000.0, "since the start");
-        let soon = reader.status(&counters(&[Channel::sample(1, 1100, 0)]), at(1100), ALL);
+        let soon = reader.status(&counters(&[Channel::sample(1, 1100, 0)], at(1100)), ALL);
         assert_eq!(soon.interval_s, 1.1, "too soon for a new interval");
-        let later = reader.status(&counters(&[Channel::sample(1, 1100, 500)]), at(2000), ALL);
+        let later = reader.status(&counters(&[Channel::sample(1, 1100, 500)], at(2000)), ALL);
         assert_eq!(later.interval_s, 1.0);
         assert_eq!(later.channels[0].offered_pps, 600.0);
         assert_eq!(later.channels[0].discarded_pps, 500.0);
@@ -276,9 +304,9 @@ mod tests {
         let start = Instant::now();
         let mut reader = Reader::new("v0", start);
         let one = start + Duration::from_secs(1);
-        reader.status(&counters(&[Channel::sample(1, 1000, 0)]), one, ALL);
+        reader.status(&counters(&[Channel::sample(1, 1000, 0)], one), ALL);
         let two = start + Duration::from_secs(2);
-        let status = reader.status(&counters(&[Channel::sample(1, 10, 0)]), two, ALL);
+        let status = reader.status(&counters(&[Channel::sample(1, 10, 0)], two), ALL);
         assert_eq!(status.channels[0].offered_pps, 10.0);
     }
 
@@ -286,14 +314,15 @@ mod tests {
     fn the_channels_asked_for_come_in_their_order() {
         let start = Instant::now();
         let now = start + Duration::from_secs(1);
-        let counters = counters(&[
+        let channels = [
             Channel::sample(1, 5, 9),
             Channel::sample(2, 50, 3),
             Channel::sample(3, 0, 7),
-        ]);
+        ];
+        let latest = counters(&channels, now);
         let ask = |sort, limit| {
             let mut reader = Reader::new("v0", start);
-            reader.status(&counters, now, Request { sort, limit })
+            reader.status(&latest, Request { sort, limit })
         };
         assert_eq!(ports(&ask(Sort::Discarded, 9)), [1, 3, 2]);
         assert_eq!(ports(&ask(Sort::Offered, 9)), [2, 1, 3]);

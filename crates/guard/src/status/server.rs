@@ -12,8 +12,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::document::{Request, Status};
-use super::reader::{Reader, Snapshot};
+use super::reader::{Latest, Reader, Snapshot};
 use crate::error::Error;
+use crate::ledger::LedgerReader;
 
 /// One client is served at a time; one that dawdles holds up others so long.
 const CLIENT_PATIENCE: Duration = Duration::from_secs(1);
@@ -26,8 +27,25 @@ type ReadSnapshot = Box<dyn Fn() -> Option<Snapshot> + Send>;
 
 struct Shared {
     reader: Reader,
+    ledger: LedgerReader,
     read: ReadSnapshot,
-    latest: Option<(Instant, Snapshot)>,
+    latest: Option<Latest>,
+}
+
+impl Shared {
+    fn read(&mut self) -> Option<Latest> {
+        let begun = self.ledger.start();
+        let at = Instant::now();
+        let snapshot = (self.read)()?;
+        let ledger = self
+            .ledger
+            .ledger(begun, &snapshot.counters, &snapshot.observed);
+        Some(Latest {
+            at,
+            snapshot,
+            ledger,
+        })
+    }
 }
 
 /// Answers to whoever asks, from one place.
@@ -44,14 +62,17 @@ impl fmt::Debug for Answers {
 
 impl Answers {
     /// Answers about the guard of `interface` that started at `started`, with
-    /// counters from `read`, which returns `None` when the guard ends.
+    /// its `ledger`, and counters from `read`, which returns `None` when the
+    /// guard ends.
     pub fn new(
         interface: &str,
         started: Instant,
+        ledger: LedgerReader,
         read: impl Fn() -> Option<Snapshot> + Send + 'static,
     ) -> Self {
         let shared = Shared {
             reader: Reader::new(interface, started),
+            ledger,
             read: Box::new(read),
             latest: None,
         };
@@ -62,24 +83,19 @@ impl Answers {
 
     /// Answers one question; `None` when the guard ends.
     pub(crate) fn status(&self, request: Request) -> Option<Status> {
-        self.with_snapshot(|reader, at, snapshot| reader.status(snapshot, at, request))
+        self.with_latest(|reader, latest| reader.status(latest, request))
     }
 
-    /// Calls `f` with a snapshot of now or a moment ago.
-    pub(crate) fn with_snapshot<T>(
-        &self,
-        f: impl FnOnce(&mut Reader, Instant, &Snapshot) -> T,
-    ) -> Option<T> {
+    /// Calls `f` with what was read now or a moment ago.
+    pub(crate) fn with_latest<T>(&self, f: impl FnOnce(&mut Reader, &Latest) -> T) -> Option<T> {
         // A panic of another thread leaves nothing half done here.
         let mut shared = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
         let shared = &mut *shared;
-        let now = Instant::now();
-        let fresh = |(at, _): &(Instant, Snapshot)| now.duration_since(*at) < FRESH;
+        let fresh = |latest: &Latest| latest.at.elapsed() < FRESH;
         if !shared.latest.as_ref().is_some_and(fresh) {
-            shared.latest = Some((now, (shared.read)()?));
+            shared.latest = Some(shared.read()?);
         }
-        let (at, snapshot) = shared.latest.as_ref()?;
-        Some(f(&mut shared.reader, *at, snapshot))
+        Some(f(&mut shared.reader, shared.latest.as_ref()?))
     }
 }
 

@@ -111,11 +111,16 @@ impl Wire {
         Self { socket }
     }
 
+    pub(crate) fn send(&self, frame: &[u8]) {
+        self.try_send(frame).expect("the frame fits the wire");
+    }
+
+    /// Fails where the receive ring of `v0` is full.
     #[allow(
         unsafe_code,
         reason = "neither nix nor the standard library builds a sockaddr_ll"
     )]
-    pub(crate) fn send(&self, frame: &[u8]) {
+    pub(crate) fn try_send(&self, frame: &[u8]) -> io::Result<()> {
         use std::os::fd::AsRawFd;
         let ifindex = nix::net::if_::if_nametoindex("v1").expect("v1 exists");
         // SAFETY: all-zero bytes are a valid sockaddr_ll.
@@ -133,12 +138,11 @@ impl Wire {
                 u32::try_from(size_of_val(&address)).expect("small"),
             )
         };
-        assert_eq!(
-            sent,
-            frame.len().cast_signed(),
-            "{}",
-            io::Error::last_os_error()
-        );
+        if sent == frame.len().cast_signed() {
+            Ok(())
+        } else {
+            Err(io::Error::last_os_error())
+        }
     }
 }
 

@@ -10,6 +10,7 @@ use ratatui::text::{Line, Span, Text};
 use ratatui::widgets::{Cell, Paragraph, Row, Table, TableState};
 
 use super::state::State;
+use crate::guard_commands::ledger;
 use crate::guard_commands::status::owner;
 
 const BAR_CELLS: usize = 10;
@@ -23,14 +24,20 @@ pub(super) fn draw(frame: &mut Frame<'_>, state: &State, interface: &str) {
         Constraint::Min(3),
         Constraint::Length(1),
         Constraint::Length(1),
+        Constraint::Length(1),
     ];
-    let [head, kinds, channels, chosen, foot] = Layout::vertical(heights).areas(frame.area());
+    let [head, kinds, channels, chosen, packets, foot] =
+        Layout::vertical(heights).areas(frame.area());
     frame.render_widget(header(state, interface), head);
     if let Some(status) = state.status() {
         frame.render_widget(kinds_table(&status.kinds), kinds);
     }
     draw_channels(frame, state, channels);
     frame.render_widget(detail(state), chosen);
+    if let Some(status) = state.status() {
+        let text = format!("since the start: {}", ledger::summary(&status.ledger));
+        frame.render_widget(Paragraph::new(text), packets);
+    }
     frame.render_widget(Paragraph::new(KEYS).style(faint()), foot);
 }
 
@@ -282,6 +289,7 @@ pub(super) fn sample(channels: u16) -> Status {
                    "offered_pps": 2_345_678.0, "discarded_pps": 950.0, "charged_cpus": 0.5}],
         "channels_total": channels,
         "channels": (0..channels).map(channel).collect::<Vec<_>>(),
+        "ledger": {"stages": [], "unaccounted": 0, "not_visible": [], "began_anew": []},
     });
     serde_json::from_value(status).expect("the form of an answer")
 }
@@ -318,9 +326,10 @@ mod tests {
             "udp_socket 198.18.0.2:5000 ███████░░░ 70%          12.3k            0  25.0%              nsd (7) /system.slice",
             "udp_socket 198.18.0.2:5001 ███████░░░ 70%          12.3k         1000  25.0% socket_queue  nsd (7) /system.slice",
             "udp_socket 198.18.0.2:5000  70 of 100  2 sockets  admitted 12.3k/s",
+            "since the start: delivered 0, lost 0, discarded 0, unaccounted 0",
             KEYS,
         ];
-        let lines = screen(&state, 140, 9);
+        let lines = screen(&state, 140, 10);
         for (line, expected) in lines.iter().zip(expected) {
             let squeeze = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
             assert_eq!(squeeze(line), squeeze(expected), "{lines:#?}");

@@ -1,0 +1,252 @@
+//! Removes what killed guards left in [`DIRECTORY`](super::DIRECTORY) for
+//! network namespaces that are gone: their interfaces and settings went with
+//! them, and no later start would look at their files again.
+//!
+//! Files go only if their namespace is dead for certain: of another boot, or the
+//! kernel says that its cookie and inode are nobody's. It is asked by a
+//! namespace's file handle (Linux 6.18); on older kernels the files stay until
+//! the next boot.
+
+#![allow(
+    unsafe_code,
+    reason = "neither nix nor rustix opens a namespace by its handle"
+)]
+
+use std::collections::BTreeSet;
+use std::ffi::OsStr;
+use std::fs;
+use std::io;
+use std::os::fd::{FromRawFd, OwnedFd};
+use std::path::Path;
+
+use super::device::{boot_id, netns_cookie, netns_inode};
+use super::lock::Lock;
+use super::record::RecordFile;
+
+/// What a guard of one interface may leave.
+const EXTENSIONS: [&str; 4] = ["json", "json.new", "sock", "lock"];
+
+/// Removes what is certainly nobody's. What cannot be judged or removed stays.
+pub(super) fn sweep(directory: &Path) {
+    let (Ok(cookie), Ok(inode), Ok(boot)) = (netns_cookie(), netns_inode(), boot_id()) else {
+        return;
+    };
+    // Where not even this namespace is found, the answer about others means
+    // nothing.
+    let kernel_tells = open_namespace(cookie, inode).is_ok();
+    for (stem, other) in others(directory, cookie) {
+        let lock = directory.join(format!("{stem}.lock"));
+        if Lock::owner(&lock).is_some() {
+            continue;
+        }
+        let record = RecordFile::at(directory.join(format!("{stem}.json")));
+        let identity = record.read().ok().flatten().map(|record| record.identity);
+        let of_other_boot = identity.as_ref().is_some_and(|id| id.boot_id != boot);
+        let inode = identity.map(|identity| identity.netns_inode);
+        let inode = inode.or_else(|| Lock::netns_inode(&lock));
+        if of_other_boot || kernel_tells && inode.is_some_and(|inode| is_gone(other, inode)) {
+            for extension in EXTENSIONS {
+                let _ = fs::remove_file(directory.join(format!("{stem}.{extension}")));
+            }
+        }
+    }
+}
+
+/// Names of files without their extension, as `eth0.4711`, with the cookies of
+/// their namespaces, which are not `here`.
+fn others(directory: &Path, here: u64) -> BTreeSet<(String, u64)> {
+    let entries = fs::read_dir(directory).into_iter().flatten().flatten();
+    let stems = entries.filter_map(|entry| {
+        let name = entry.file_name();
+        let name = name.to_str()?;
+        let extension = EXTENSIONS.iter().find(|extension| {
+            let stem = name.strip_suffix(**extension);
+            stem.is_some_and(|stem| stem.ends_with('.'))
+        })?;
+        let stem = name.strip_suffix(extension)?.strip_suffix('.')?;
+        let cookie = Path::new(stem).extension().and_then(OsStr::to_str)?;
+        let cookie = cookie.parse().ok().filter(|cookie| *cookie != here)?;
+        Some((stem.to_owned(), cookie))
+    });
+    stems.collect()
+}
+
+/// True if the kernel knows no such namespace.
+fn is_gone(cookie: u64, inode: u64) -> bool {
+    let error = open_namespace(cookie, inode).err();
+    error.and_then(|error| error.raw_os_error()) == Some(libc::ESTALE)
+}
+
+/// Opens a network namespace by its file handle: since the kernel has such,
+/// the cookie is a namespace's id.
+fn open_namespace(cookie: u64, inode: u64) -> io::Result<OwnedFd> {
+    /// Stands for the root of all namespaces (`linux/fcntl.h`).
+    const FD_NSFS_ROOT: i32 = -10003;
+    /// `struct file_handle` with `struct nsfs_file_handle` in it
+    /// (`linux/nsfs.h`).
+    #[repr(C)]
+    struct Handle {
+        bytes: u32,
+        kind: i32,
+        id: [u32; 2],
+        namespace_kind: u32,
+        inode: u32,
+    }
+    let id = cookie.to_ne_bytes();
+    let half =
+        |from: usize| u32::from_ne_bytes([id[from], id[from + 1], id[from + 2], id[from + 3]]);
+    let handle = Handle {
+        bytes: 16,
+        // FILEID_NSFS of linux/exportfs.h.
+        kind: 0xf1,
+        id: [half(0), half(4)],
+        namespace_kind: libc::CLONE_NEWNET.cast_unsigned(),
+        inode: u32::try_from(inode).map_err(io::Error::other)?,
+    };
+    // SAFETY: the handle is read only, and is as long as it says.
+    let descriptor = unsafe {
+        libc::syscall(
+            libc::SYS_open_by_handle_at,
+            FD_NSFS_ROOT,
+            &raw const handle,
+            libc::O_RDONLY | libc::O_CLOEXEC,
+        )
+    };
+    match i32::try_from(descriptor) {
+        // SAFETY: the kernel has just opened it for nobody else.
+        Ok(descriptor @ 0..) => Ok(unsafe { OwnedFd::from_raw_fd(descriptor) }),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::knobs::device::Identity;
+    use crate::knobs::record::Record;
+    use crate::process::Process;
+    use nix::sched::{CloneFlags, unshare};
+    use std::fs::File;
+    use std::sync::mpsc::channel;
+    use std::thread;
+    use std::time::Duration;
+
+    /// Runs `f` in a network namespace of its own, which ends with it.
+    fn in_namespace<T: Send>(f: impl FnOnce((u64, u64)) -> T + Send) -> T {
+        let thread = || {
+            unshare(CloneFlags::CLONE_NEWNET).expect("run as root");
+            f((netns_cookie().unwrap(), netns_inode().unwrap()))
+        };
+        thread::scope(|scope| scope.spawn(thread).join().unwrap())
+    }
+
+    fn names(directory: &Path) -> Vec<String> {
+        let names = fs::read_dir(directory).unwrap();
+        let mut names: Vec<_> = names
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .collect();
+        names.sort();
+        names
+    }
+
+    /// A namespace may live a moment longer than who was in it.
+    fn is_swept(directory: &Path, kept: &[String]) -> bool {
+        (0..250).any(|_| {
+            sweep(directory);
+            thread::sleep(Duration::from_millis(20));
+            names(directory) == kept
+        })
+    }
+
+    fn write_record(directory: &Path, boot_id: &str, (netns_cookie, netns_inode): (u64, u64)) {
+        let identity = Identity {
+            boot_id: boot_id.to_owned(),
+            netns_cookie,
+            netns_inode,
+            ifindex: 2,
+        };
+        let file = RecordFile::new(directory, "eth0", &identity);
+        let record = Record::new("eth0", identity, Process::current().unwrap());
+        file.write(&record).unwrap();
+    }
+
+    #[test]
+    fn files_of_dead_namespaces_go_and_all_others_stay() {
+        let directory = tempfile::tempdir().unwrap();
+        let directory = directory.path();
+        let write = |name: &str, text: &str| fs::write(directory.join(name), text).unwrap();
+        let boot = boot_id().unwrap();
+        let dead = in_namespace(|namespace| namespace);
+        write_record(directory, &boot, dead);
+        for extension in ["json.new", "sock"] {
+            write(&format!("eth0.{}.{extension}", dead.0), "");
+        }
+        // Killed before it turned anything.
+        let (cookie, inode) = in_namespace(|namespace| namespace);
+        write(&format!("eth1.{cookie}.lock"), &format!("1 1 {inode}"));
+        write(&format!("eth1.{cookie}.sock"), "");
+        let here = (netns_cookie().unwrap(), netns_inode().unwrap());
+        write_record(directory, &boot, here);
+        // Of a namespace that nothing is known of but its cookie; no files of ours.
+        let unknown = format!("eth2.{cookie}.sock");
+        let mut kept = vec![unknown, "README".to_owned(), "eth0.x.json".to_owned()];
+        kept.iter().for_each(|name| write(name, ""));
+        kept.push(format!("eth0.{}.json", here.0));
+        // One that a thread is in, without a guard.
+        let (entered, namespaces) = channel();
+        let (done, wait) = channel::<()>();
+        let other = thread::spawn(move || {
+            in_namespace(move |namespace| {
+                entered.send(namespace).unwrap();
+                let _ = wait.recv();
+            });
+        });
+        let living = namespaces.recv().unwrap();
+        write_record(directory, &boot, living);
+        let of_living = format!("eth0.{}.json", living.0);
+        kept.push(of_living.clone());
+
+        kept.sort();
+        assert!(is_swept(directory, &kept), "{:?}", names(directory));
+        drop(done);
+        other.join().unwrap();
+        kept.retain(|name| *name != of_living);
+        assert!(is_swept(directory, &kept), "{:?}", names(directory));
+    }
+
+    #[test]
+    fn another_boot_s_files_go_also_where_the_kernel_does_not_tell() {
+        let directory = tempfile::tempdir().unwrap();
+        write_record(directory.path(), "another boot", (1, 1));
+        sweep(directory.path());
+        assert_eq!(names(directory.path()), [""; 0]);
+    }
+
+    #[test]
+    fn a_namespace_lives_by_a_descriptor_alone() {
+        let directory = tempfile::tempdir().unwrap();
+        let directory = directory.path();
+        let (descriptor, namespace) =
+            in_namespace(|namespace| (File::open("/proc/thread-self/ns/net").unwrap(), namespace));
+        write_record(directory, &boot_id().unwrap(), namespace);
+        sweep(directory);
+        assert_eq!(names(directory).len(), 1);
+        drop(descriptor);
+        assert!(is_swept(directory, &[]));
+    }
+
+    #[test]
+    fn what_a_living_guard_has_stays() {
+        let directory = tempfile::tempdir().unwrap();
+        let directory = directory.path();
+        let dead = in_namespace(|namespace| namespace);
+        let lock = directory.join(format!("eth0.{}.lock", dead.0));
+        let owner = Process::current().unwrap();
+        let held = Lock::take(lock, "eth0", owner, dead.1).unwrap();
+        write_record(directory, &boot_id().unwrap(), dead);
+        sweep(directory);
+        assert_eq!(names(directory).len(), 2);
+        drop(held);
+        assert!(is_swept(directory, &[]));
+    }
+}

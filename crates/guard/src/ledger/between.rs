@@ -1,0 +1,825 @@
+//! The computation: two readings of all counters become a ledger.
+
+use std::collections::BTreeSet;
+
+use super::interfaces::Adapter;
+use super::stack::{self, Causes, Stack};
+use super::{Fate, Ledger, Place, Stage};
+use crate::counters::{Outcome, Packets};
+
+/// All counters at one time.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Reading {
+    pub(super) adapter: Adapter,
+    /// The adapter is one end of a veth pair.
+    pub(super) is_veth: bool,
+    /// What the other end of a veth pair could not send.
+    pub(super) peer_dropped: Option<u64>,
+    /// The guard's outcomes over all kinds.
+    pub(super) outcomes: Packets,
+    /// Of these, what passed whatever the outcome, because it was observed only.
+    pub(super) observed: Packets,
+    /// Packets of ARP and neighbour discovery that the guard saw.
+    pub(super) neighbour: u64,
+    /// Messages of neighbour discovery among them.
+    pub(super) neighbour_messages: u64,
+    /// The sums over all other interfaces.
+    pub(super) others: Adapter,
+    pub(super) backlog_dropped: Vec<u32>,
+    pub(super) stack: Stack,
+    /// Datagrams in the receive queues of all UDP sockets.
+    pub(super) waiting: Option<u64>,
+    /// Packets that moved while all this was read.
+    pub(super) moved: u64,
+}
+
+/// Where the packets between two readings went.
+pub(super) fn between(then: &Reading, now: &Reading) -> Ledger {
+    Computation {
+        then,
+        now,
+        moved: then.moved.saturating_add(now.moved),
+        absent: BTreeSet::new(),
+        anew: BTreeSet::new(),
+    }
+    .ledger()
+}
+
+struct Computation<'a> {
+    then: &'a Reading,
+    now: &'a Reading,
+    moved: u64,
+    absent: BTreeSet<String>,
+    anew: BTreeSet<String>,
+}
+
+/// A part of what `rx_dropped` says that has found its place.
+struct Dropped {
+    own: u64,
+    others: u64,
+}
+
+impl Dropped {
+    /// Takes at most `packets`, the adapter's own first.
+    fn take(&mut self, packets: u64) -> u64 {
+        let own = packets.min(self.own);
+        let others = (packets - own).min(self.others);
+        self.own -= own;
+        self.others -= others;
+        own + others
+    }
+}
+
+impl Computation<'_> {
+    fn ledger(mut self) -> Ledger {
+        let seen = self.outcomes(Packets::offered);
+        let mut dropped = Dropped {
+            own: self.adapter("rx_dropped", |adapter| adapter.dropped),
+            others: self.others(|adapter| adapter.dropped),
+        };
+        let received = self.received(seen);
+        // The adapter's own first: the others' were not for the guard.
+        let before_guard = dropped.own.min(received.saturating_sub(seen));
+        dropped.own -= before_guard;
+        let guard = self.guard(seen);
+        let host = self.host(guard.went_on, &mut dropped);
+        let adapter = self.adapter_stage(received, seen, before_guard, dropped.own);
+        let ip = self.ip(host.went_on);
+        let protocols = self.protocols(ip.went_on);
+        let stages = vec![adapter, guard, host, ip, protocols];
+        self.say_what_veth_hides();
+        Ledger {
+            unaccounted: stages.iter().map(|stage| stage.unaccounted).sum(),
+            stages,
+            not_visible: self.absent.into_iter().collect(),
+            began_anew: self.anew.into_iter().collect(),
+        }
+    }
+
+    /// Frames that the adapter received. Some drivers leave out what an XDP
+    /// program did not pass: whichever reading fits what the guard saw.
+    fn received(&mut self, seen: u64) -> u64 {
+        let received = self.adapter("rx_packets", |adapter| adapter.received);
+        let with_consumed = received.saturating_add(self.consumed());
+        if with_consumed.abs_diff(seen) < received.abs_diff(seen) {
+            with_consumed
+        } else {
+            received
+        }
+    }
+
+    /// What the guard's program did not pass on.
+    fn consumed(&self) -> u64 {
+        let others = |packets: &Packets| packets.offered() - packets.count(Outcome::Admitted);
+        self.outcomes(others).saturating_sub(self.observed(others))
+    }
+
+    fn outcomes(&self, count: impl Fn(&Packets) -> u64) -> u64 {
+        count(&self.now.outcomes).saturating_sub(count(&self.then.outcomes))
+    }
+
+    fn observed(&self, count: impl Fn(&Packets) -> u64) -> u64 {
+        count(&self.now.observed).saturating_sub(count(&self.then.observed))
+    }
+
+    fn adapter_stage(
+        &mut self,
+        received: u64,
+        seen: u64,
+        before_guard: u64,
+        dropped: u64,
+    ) -> Stage {
+        let missed = self.adapter("rx_missed_errors", |adapter| adapter.missed);
+        let fifo = self.adapter("rx_fifo_errors", |adapter| adapter.fifo_errors);
+        let over = self.adapter("rx_over_errors", |adapter| adapter.over_errors);
+        let full = missed.max(fifo).max(over);
+        // What an XDP redirect could not put into veth's ring is in `dropped`, too.
+        let (ring, dropped, from) = match self.peer_dropped() {
+            Some(peer) => (peer.max(dropped), 0, "tx_dropped of the veth's other end"),
+            None => (
+                full,
+                dropped,
+                "rx_missed_errors, rx_fifo_errors, rx_over_errors",
+            ),
+        };
+        let places = vec![
+            place("receive_ring", Fate::Lost, ring, from),
+            place(
+                "bad_frame",
+                Fate::Lost,
+                self.adapter("rx_errors", |a| a.errors),
+                "rx_errors",
+            ),
+            place("not_received", Fate::Lost, dropped, "rx_dropped"),
+            place("before_guard", Fate::Lost, before_guard, "rx_dropped"),
+        ];
+        let lost: u64 = places.iter().map(|place| place.packets).sum();
+        let entered = lost.saturating_add(received) - before_guard;
+        self.close("adapter", (entered, 0), places, seen)
+    }
+
+    fn guard(&mut self, seen: u64) -> Stage {
+        let mut places = Vec::new();
+        for outcome in Outcome::ALL {
+            let fate = match outcome {
+                Outcome::Admitted => continue,
+                Outcome::SynCookie => Fate::Answered,
+                _ => Fate::Discarded,
+            };
+            let all = self.outcomes(|packets| packets.count(outcome));
+            let passed = self.observed(|packets| packets.count(outcome));
+            places.push(place(
+                outcome.name(),
+                fate,
+                all.saturating_sub(passed),
+                "the guard's own",
+            ));
+        }
+        let ended: u64 = places.iter().map(|place| place.packets).sum();
+        self.close("guard", (seen, 0), places, seen.saturating_sub(ended))
+    }
+
+    fn host(&mut self, admitted: u64, dropped: &mut Dropped) -> Stage {
+        let joined = self.others(|adapter| adapter.received);
+        let received = self.stack(&stack::IP_RECEIVED);
+        let other_host = self.adapter("rx_otherhost_dropped", |adapter| adapter.other_host)
+            + self.others(|adapter| adapter.other_host);
+        let no_handler = self.adapter("rx_nohandler", |adapter| adapter.no_handler)
+            + self.others(|adapter| adapter.no_handler);
+        let known = other_host + no_handler + self.arp() + received;
+        let gap = admitted.saturating_add(joined).saturating_sub(known);
+        let segments = self.stack(&stack::IP_SEGMENTS);
+        let merged = gap.min(segments.saturating_sub(received));
+        let lost = dropped.take(gap - merged);
+        let backlog = lost.min(self.backlog_dropped());
+        let places = vec![
+            place(
+                "other_host",
+                Fate::Passed,
+                other_host,
+                "rx_otherhost_dropped",
+            ),
+            place("no_handler", Fate::Lost, no_handler, "rx_nohandler"),
+            place(
+                "arp",
+                Fate::Delivered,
+                self.arp(),
+                "the guard's own, without Icmp6InType133 to 137",
+            ),
+            place(
+                "merged",
+                Fate::Merged,
+                merged,
+                "at most In*ECT*Pkts, InCEPkts beyond InReceives",
+            ),
+            place("backlog", Fate::Lost, backlog, "rx_dropped, softnet_stat"),
+            place("no_protocol", Fate::Lost, lost - backlog, "rx_dropped"),
+        ];
+        self.close("host", (admitted, joined), places, received)
+    }
+
+    /// ARP has no counter but the guard's, which holds neighbour discovery, too.
+    fn arp(&self) -> u64 {
+        let all = self.now.neighbour.saturating_sub(self.then.neighbour);
+        let messages = self.now.neighbour_messages;
+        all.saturating_sub(messages.saturating_sub(self.then.neighbour_messages))
+    }
+
+    fn ip(&mut self, received: u64) -> Stage {
+        let mut places = self.losses(&stack::IP_LOSSES);
+        let fragments = self.stack(&stack::FRAGMENTS);
+        let fragments = fragments.saturating_sub(self.stack(&stack::REASSEMBLED));
+        let forwarded = self.stack(&stack::IP_FORWARDED);
+        places.push(place(
+            "fragments",
+            Fate::Merged,
+            fragments,
+            "ReasmReqds without ReasmOKs",
+        ));
+        places.push(place("forwarded", Fate::Passed, forwarded, "ForwDatagrams"));
+        let delivered = self.stack(&stack::IP_DELIVERED);
+        let ended: u64 = places.iter().map(|place| place.packets).sum();
+        let gap = received.saturating_sub(ended.saturating_add(delivered));
+        let multicast = gap.min(self.stack(&stack::MULTICAST_V6));
+        let from = "at most Ip6InMcastPkts";
+        places.push(place("not_joined", Fate::Passed, multicast, from));
+        self.close("ip", (received, 0), places, delivered)
+    }
+
+    fn protocols(&mut self, delivered: u64) -> Stage {
+        let mut places = self.losses(&stack::TCP_LOSSES);
+        let lost: u64 = places.iter().map(|place| place.packets).sum();
+        let segments = self.stack(&stack::TCP_SEGMENTS).saturating_sub(lost);
+        places.push(place(
+            "tcp",
+            Fate::Delivered,
+            segments,
+            "Tcp.InSegs without these",
+        ));
+        places.extend(self.udp());
+        let (messages, bad) = (
+            self.stack(&stack::ICMP_MESSAGES),
+            self.stack(&stack::ICMP_ERRORS),
+        );
+        places.push(place("icmp_bad", Fate::Lost, bad, "Icmp InErrors"));
+        places.push(place(
+            "icmp",
+            Fate::Delivered,
+            messages.saturating_sub(bad),
+            "Icmp InMsgs",
+        ));
+        let waited = self.then.waiting.unwrap_or_default();
+        self.close("protocols", (delivered, waited), places, 0)
+    }
+
+    fn udp(&mut self) -> Vec<Place> {
+        let mut places = self.losses(&stack::UDP_LOSSES);
+        let named = places[stack::UDP_NOT_ERRORS..].iter();
+        let named: u64 = named.map(|place| place.packets).sum();
+        let errors = self.stack(&stack::UDP_ERRORS).saturating_sub(named);
+        places.push(place(
+            "udp_refused",
+            Fate::Lost,
+            errors,
+            "Udp InErrors without these",
+        ));
+        if self.now.waiting.is_none() || self.then.waiting.is_none() {
+            self.absent
+                .insert("datagrams waiting in UDP sockets: no iterator over them here".to_owned());
+        }
+        let waiting = self.now.waiting.unwrap_or_default();
+        places.push(place(
+            "udp_waiting",
+            Fate::Waiting,
+            waiting,
+            "the sockets' receive queues",
+        ));
+        let delivered = self.stack(&stack::UDP_DELIVERED);
+        places.push(place("udp", Fate::Delivered, delivered, "Udp InDatagrams"));
+        places
+    }
+
+    fn losses(&mut self, causes: &[Causes]) -> Vec<Place> {
+        let losses = causes.iter().map(|(name, counters)| {
+            place(name, Fate::Lost, self.stack(counters), &counters.join(", "))
+        });
+        losses.collect()
+    }
+
+    /// Balances a stage: what is left over was in motion as far as so much
+    /// moved, and is unaccounted beyond.
+    fn close(
+        &self,
+        name: &str,
+        (entered, joined): (u64, u64),
+        places: Vec<Place>,
+        went_on: u64,
+    ) -> Stage {
+        let ended: u64 = places.iter().map(|place| place.packets).sum();
+        let came = i128::from(entered) + i128::from(joined);
+        let gap = came - i128::from(ended) - i128::from(went_on);
+        let gap = i64::try_from(gap).unwrap_or(if gap < 0 { i64::MIN } else { i64::MAX });
+        let moved = i64::try_from(self.moved).unwrap_or(i64::MAX);
+        let in_motion = gap.clamp(-moved, moved);
+        Stage {
+            name: name.to_owned(),
+            entered,
+            joined,
+            places,
+            in_motion,
+            unaccounted: gap - in_motion,
+            went_on,
+        }
+    }
+
+    fn peer_dropped(&mut self) -> Option<u64> {
+        let (then, now) = (self.then.peer_dropped?, self.now.peer_dropped?);
+        Some(self.passed("tx_dropped of the veth's other end", then, now))
+    }
+
+    fn say_what_veth_hides(&mut self) {
+        if self.now.is_veth && (self.now.peer_dropped.is_none() || self.then.peer_dropped.is_none())
+        {
+            self.absent.insert(
+                "a full receive ring: veth counts it at its other end (tx_dropped), which cannot be asked from here"
+                    .to_owned(),
+            );
+        }
+    }
+
+    fn adapter(&mut self, name: &str, counter: fn(&Adapter) -> u64) -> u64 {
+        self.passed(
+            name,
+            counter(&self.then.adapter),
+            counter(&self.now.adapter),
+        )
+    }
+
+    /// Interfaces come and go, so that the sum may fall.
+    fn others(&self, counter: fn(&Adapter) -> u64) -> u64 {
+        counter(&self.now.others).saturating_sub(counter(&self.then.others))
+    }
+
+    /// The queues' counters are 32 bits wide and wrap.
+    fn backlog_dropped(&self) -> u64 {
+        let pairs = self
+            .now
+            .backlog_dropped
+            .iter()
+            .zip(&self.then.backlog_dropped);
+        pairs
+            .map(|(now, then)| u64::from(now.wrapping_sub(*then)))
+            .sum()
+    }
+
+    /// The sum of some of the stack's counters.
+    fn stack(&mut self, names: &[&str]) -> u64 {
+        let mut sum = 0;
+        for name in names {
+            let counter = |reading: &Reading| reading.stack.get(*name).copied();
+            match (counter(self.then), counter(self.now)) {
+                (Some(then), Some(now)) => sum += self.passed(name, then, now),
+                _ => {
+                    let name = self.absent_name(name);
+                    self.absent.insert(name);
+                }
+            }
+        }
+        sum
+    }
+
+    /// A host without IPv6 lacks all of its counters: said once.
+    fn absent_name(&self, name: &str) -> String {
+        let is_v6 = ["Ip6", "Udp6", "Icmp6"]
+            .iter()
+            .any(|v6| name.starts_with(v6));
+        if is_v6 && !self.now.stack.contains_key("Ip6InReceives") {
+            "IPv6: no /proc/net/snmp6".to_owned()
+        } else {
+            name.to_owned()
+        }
+    }
+
+    /// What a counter counted. One that is lower than before began anew.
+    fn passed(&mut self, name: &str, then: u64, now: u64) -> u64 {
+        now.checked_sub(then).unwrap_or_else(|| {
+            self.anew.insert(name.to_owned());
+            now
+        })
+    }
+}
+
+fn place(name: &str, fate: Fate, packets: u64, from: &str) -> Place {
+    Place {
+        name: name.to_owned(),
+        fate,
+        packets,
+        from: from.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A host with all counters, where nothing happened yet.
+    fn host() -> Reading {
+        let mut reading = Reading {
+            waiting: Some(0),
+            backlog_dropped: vec![0],
+            ..Reading::default()
+        };
+        let causes = [
+            &stack::IP_LOSSES[..],
+            &stack::TCP_LOSSES,
+            &stack::UDP_LOSSES,
+        ];
+        let names = causes.into_iter().flatten().flat_map(|(_, names)| *names);
+        let others = [
+            &stack::UDP_ERRORS[..],
+            &stack::UDP_DELIVERED,
+            &stack::TCP_SEGMENTS,
+            &stack::ICMP_MESSAGES,
+            &stack::ICMP_ERRORS,
+            &stack::IP_RECEIVED,
+            &stack::IP_DELIVERED,
+            &stack::IP_FORWARDED,
+            &stack::FRAGMENTS,
+            &stack::REASSEMBLED,
+            &stack::IP_SEGMENTS,
+            &stack::MULTICAST_V6,
+        ];
+        for name in names.chain(others.into_iter().flatten()) {
+            reading.stack.insert((*name).to_owned(), 0);
+        }
+        reading
+    }
+
+    fn count(reading: &mut Reading, counts: &[(&str, u64)]) {
+        for (name, packets) in counts {
+            *reading.stack.get_mut(*name).expect("a known counter") += packets;
+        }
+    }
+
+    /// `packets` UDP datagrams that all reach their application.
+    fn deliver(reading: &mut Reading, packets: u64) {
+        reading.adapter.received += packets;
+        reading.outcomes.add_all(&outcomes(packets, 0));
+        let names = [
+            "Ip.InReceives",
+            "IpExt.InNoECTPkts",
+            "Ip.InDelivers",
+            "Udp.InDatagrams",
+        ];
+        count(reading, &names.map(|name| (name, packets)));
+    }
+
+    fn outcomes(admitted: u64, discarded: u64) -> Packets {
+        crate::Channel::sample(1, admitted, discarded).packets
+    }
+
+    /// The ledger since `then`, whose sums are checked, and its filled places.
+    fn ledger(then: &Reading, now: &Reading) -> (Ledger, Vec<(String, u64)>) {
+        let ledger = between(then, now);
+        let mut came = 0;
+        let mut ended = 0;
+        let mut before = None;
+        for stage in &ledger.stages {
+            let places: u64 = stage.places.iter().map(|place| place.packets).sum();
+            let left = stage.in_motion + stage.unaccounted;
+            assert_eq!(
+                i128::from(stage.entered) + i128::from(stage.joined),
+                i128::from(places) + i128::from(stage.went_on) + i128::from(left),
+                "{stage:?}"
+            );
+            if let Some(before) = before.replace(stage.went_on) {
+                assert_eq!(stage.entered, before, "{stage:?}");
+            } else {
+                came += i128::from(stage.entered);
+            }
+            came += i128::from(stage.joined);
+            ended += i128::from(places) + i128::from(left);
+        }
+        assert_eq!(came, ended, "what came is somewhere");
+        let places = ledger.stages.iter().flat_map(|stage| &stage.places);
+        let filled = places.filter(|place| place.packets > 0);
+        let filled = filled.map(|place| (place.name.clone(), place.packets));
+        let filled = filled.collect();
+        (ledger, filled)
+    }
+
+    /// One count for a place, by its name.
+    fn is(places: &[(String, u64)], expected: &[(&str, u64)]) {
+        let expected: Vec<_> = expected
+            .iter()
+            .map(|(name, packets)| ((*name).to_owned(), *packets))
+            .collect();
+        assert_eq!(places, expected);
+    }
+
+    #[test]
+    fn nothing_happened() {
+        let (ledger, places) = ledger(&host(), &host());
+        is(&places, &[]);
+        assert_eq!(ledger.unaccounted, 0);
+        assert_eq!(ledger.not_visible, [""; 0]);
+        assert_eq!(ledger.began_anew, [""; 0]);
+    }
+
+    #[test]
+    fn every_cause_has_its_place_and_all_adds_up() {
+        let mut now = host();
+        deliver(&mut now, 100);
+        // Lost before the guard.
+        now.adapter.missed += 3;
+        now.adapter.errors += 2;
+        // Discarded early.
+        now.outcomes.add_all(&outcomes(0, 50));
+        now.adapter.received += 50;
+        // Lost by the stack.
+        now.adapter.received += 60;
+        now.outcomes.add_all(&outcomes(60, 0));
+        now.adapter.other_host += 1;
+        now.neighbour += 4;
+        now.adapter.dropped += 5;
+        now.backlog_dropped = vec![2];
+        count(
+            &mut now,
+            &[
+                ("Ip.InReceives", 50),
+                ("Ip.InHdrErrors", 1),
+                ("Ip.ReasmReqds", 6),
+                ("Ip.ReasmOKs", 2),
+                ("Ip.ForwDatagrams", 3),
+                ("Ip.InDelivers", 40),
+                ("Tcp.InSegs", 10),
+                ("TcpExt.ListenDrops", 4),
+                ("Icmp.InMsgs", 5),
+                ("Icmp.InErrors", 1),
+                ("Udp.NoPorts", 7),
+                ("Udp.InErrors", 12),
+                ("Udp.RcvbufErrors", 9),
+                ("Udp.InCsumErrors", 2),
+            ],
+        );
+        now.waiting = Some(6);
+        let (ledger, places) = ledger(&host(), &now);
+        is(
+            &places,
+            &[
+                ("receive_ring", 3),
+                ("bad_frame", 2),
+                ("socket_queue", 50),
+                ("other_host", 1),
+                ("arp", 4),
+                ("backlog", 2),
+                ("no_protocol", 3),
+                ("ip_header", 1),
+                ("fragments", 4),
+                ("forwarded", 3),
+                ("listen_queue", 4),
+                ("tcp", 6),
+                ("no_port", 7),
+                ("socket_queue", 9),
+                ("udp_checksum", 2),
+                ("udp_refused", 1),
+                ("udp_waiting", 6),
+                ("udp", 100),
+                ("icmp_bad", 1),
+                ("icmp", 4),
+            ],
+        );
+        assert_eq!(ledger.stages[3].unaccounted, 2, "a packet filter, say");
+        assert_eq!(ledger.unaccounted, 2, "the rest adds up");
+    }
+
+    #[test]
+    fn what_does_not_add_up_is_shown_where_it_does_not() {
+        for (stage, change) in [
+            (0, (|now| now.adapter.received += 9) as fn(&mut Reading)),
+            (2, |now| {
+                now.adapter.received += 9;
+                now.outcomes.add_all(&outcomes(9, 0));
+            }),
+            (2, |now| now.others.received += 9),
+            (3, |now| {
+                now.others.received += 9;
+                count(now, &[("Ip.InReceives", 9)]);
+            }),
+            (4, |now| {
+                now.others.received += 9;
+                count(now, &[("Ip.InReceives", 9), ("Ip.InDelivers", 9)]);
+            }),
+        ] {
+            let mut now = host();
+            deliver(&mut now, 1000);
+            change(&mut now);
+            let (ledger, _) = ledger(&host(), &now);
+            assert_eq!(ledger.stages[stage].unaccounted, 9, "{ledger:#?}");
+            assert_eq!(ledger.unaccounted, 9);
+        }
+        // One packet for two sockets is counted twice.
+        let mut now = host();
+        deliver(&mut now, 1000);
+        count(&mut now, &[("Udp.InDatagrams", 5)]);
+        assert_eq!(ledger(&host(), &now).0.unaccounted, -5);
+    }
+
+    #[test]
+    fn what_moved_while_reading_is_in_motion_and_no_more() {
+        let mut then = host();
+        then.moved = 4;
+        let mut now = host();
+        deliver(&mut now, 1000);
+        now.adapter.received += 9;
+        now.moved = 3;
+        let (ledger, _) = ledger(&then, &now);
+        assert_eq!(ledger.stages[0].in_motion, 7);
+        assert_eq!(ledger.unaccounted, 2);
+    }
+
+    #[test]
+    fn merging_explains_no_more_than_segments_beyond_packets() {
+        let mut now = host();
+        deliver(&mut now, 100);
+        // 50 segments came as 10 packets; 5 more are missing.
+        now.adapter.received += 55;
+        now.outcomes.add_all(&outcomes(55, 0));
+        count(
+            &mut now,
+            &[
+                ("Ip.InReceives", 10),
+                ("IpExt.InECT0Pkts", 50),
+                ("Ip.InDelivers", 10),
+                ("Tcp.InSegs", 10),
+            ],
+        );
+        let (ledger, places) = ledger(&host(), &now);
+        is(&places, &[("merged", 40), ("tcp", 10), ("udp", 100)]);
+        assert_eq!(ledger.unaccounted, 5);
+    }
+
+    #[test]
+    fn ipv6_multicast_that_nobody_joined_explains_no_more_than_there_was() {
+        let mut now = host();
+        deliver(&mut now, 100);
+        now.others.received += 9;
+        count(&mut now, &[("Ip6InReceives", 9), ("Ip6InMcastPkts", 7)]);
+        let (ledger, places) = ledger(&host(), &now);
+        is(&places, &[("not_joined", 7), ("udp", 100)]);
+        assert_eq!(ledger.unaccounted, 2);
+    }
+
+    #[test]
+    fn what_was_only_observed_is_not_discarded() {
+        let mut now = host();
+        deliver(&mut now, 100);
+        now.adapter.received += 30;
+        now.outcomes.add_all(&outcomes(0, 30));
+        now.observed = outcomes(40, 20);
+        let names = ["Ip.InReceives", "Ip.InDelivers", "Udp.InDatagrams"];
+        count(&mut now, &names.map(|name| (name, 20)));
+        let (ledger, places) = ledger(&host(), &now);
+        is(&places, &[("socket_queue", 10), ("udp", 120)]);
+        assert_eq!(ledger.unaccounted, 0);
+    }
+
+    #[test]
+    fn a_driver_that_leaves_out_what_xdp_consumed_adds_up() {
+        let mut now = host();
+        deliver(&mut now, 100);
+        now.outcomes.add_all(&outcomes(0, 5000));
+        let (ledger, places) = ledger(&host(), &now);
+        is(&places, &[("socket_queue", 5000), ("udp", 100)]);
+        assert_eq!((ledger.stages[0].entered, ledger.unaccounted), (5100, 0));
+    }
+
+    #[test]
+    fn dropped_is_put_where_packets_are_missing() {
+        let mut now = host();
+        deliver(&mut now, 100);
+        // 3 of 10 were received and never seen by the guard.
+        now.adapter.received += 3;
+        now.adapter.dropped += 10;
+        let (ledger, places) = ledger(&host(), &now);
+        is(
+            &places,
+            &[("not_received", 7), ("before_guard", 3), ("udp", 100)],
+        );
+        assert_eq!(ledger.unaccounted, 0);
+    }
+
+    #[test]
+    fn a_veth_s_ring_is_counted_at_its_other_end() {
+        let mut now = host();
+        deliver(&mut now, 100);
+        now.is_veth = true;
+        // Of 8 lost at the ring, 5 came by an XDP redirect: both ends count these.
+        now.adapter.dropped += 5;
+        let mut then = host();
+        then.is_veth = true;
+        let (without, places) = ledger(&then, &now);
+        is(&places, &[("not_received", 5), ("udp", 100)]);
+        assert!(
+            without.not_visible[0].contains("receive ring"),
+            "{without:?}"
+        );
+        then.peer_dropped = Some(2);
+        now.peer_dropped = Some(10);
+        let (with, places) = ledger(&then, &now);
+        is(&places, &[("receive_ring", 8), ("udp", 100)]);
+        assert_eq!(with.not_visible, [""; 0]);
+    }
+
+    #[test]
+    fn a_counter_that_wraps_goes_on_and_one_that_began_anew_is_named() {
+        let mut then = host();
+        then.backlog_dropped = vec![u32::MAX - 1];
+        then.adapter.received = 1_000_000;
+        then.adapter.missed = 50;
+        count(&mut then, &[("Udp.NoPorts", 70)]);
+        let mut now = host();
+        deliver(&mut now, 100);
+        now.backlog_dropped = vec![1];
+        now.adapter.dropped = 3;
+        now.adapter.received += 3;
+        now.outcomes.add_all(&outcomes(3, 0));
+        now.adapter.missed = 6;
+        count(
+            &mut now,
+            &[
+                ("Ip.InReceives", 4),
+                ("Ip.InDelivers", 4),
+                ("Udp.NoPorts", 4),
+            ],
+        );
+        now.others.received = 4;
+        let (ledger, places) = ledger(&then, &now);
+        is(
+            &places,
+            &[
+                ("receive_ring", 6),
+                ("backlog", 3),
+                ("no_port", 4),
+                ("udp", 100),
+            ],
+        );
+        assert_eq!(
+            ledger.began_anew,
+            ["Udp.NoPorts", "rx_missed_errors", "rx_packets"]
+        );
+        assert_eq!(ledger.unaccounted, 0, "what came since adds up");
+    }
+
+    #[test]
+    fn counters_that_are_missing_are_named_and_their_packets_unaccounted() {
+        let mut now = host();
+        deliver(&mut now, 100);
+        now.waiting = None;
+        now.stack.remove("Udp.InDatagrams");
+        now.stack
+            .retain(|name, _| !name.starts_with("Ip6") && !name.starts_with("Udp6"));
+        let (ledger, _) = ledger(&host(), &now);
+        assert_eq!(ledger.unaccounted, 100);
+        assert_eq!(ledger.not_visible.len(), 3, "{:?}", ledger.not_visible);
+        assert!(ledger.not_visible.contains(&"Udp.InDatagrams".to_owned()));
+        assert!(
+            ledger
+                .not_visible
+                .iter()
+                .any(|name| name.starts_with("IPv6: "))
+        );
+    }
+
+    /// A host whose counters mean nothing still has every packet somewhere.
+    #[test]
+    fn any_counters_add_up() {
+        let mut random = fastrand::Rng::with_seed(5);
+        for _ in 0..200 {
+            let [then, now] = [(); 2].map(|()| {
+                let mut reading = host();
+                for value in reading.stack.values_mut() {
+                    *value = random.u64(..1 << 40);
+                }
+                let adapter = &mut reading.adapter;
+                for counter in [
+                    &mut adapter.received,
+                    &mut adapter.dropped,
+                    &mut adapter.errors,
+                    &mut adapter.missed,
+                    &mut adapter.other_host,
+                    &mut reading.others.received,
+                    &mut reading.others.dropped,
+                    &mut reading.neighbour,
+                    &mut reading.moved,
+                ] {
+                    *counter = random.u64(..1 << 40);
+                }
+                reading.outcomes = outcomes(random.u64(..1 << 40), random.u64(..1 << 40));
+                reading.observed = outcomes(random.u64(..1 << 39), random.u64(..1 << 39));
+                reading
+            });
+            ledger(&then, &now);
+        }
+    }
+}

@@ -1,0 +1,220 @@
+//! The stack's counters of a network namespace by name, and the places they
+//! mean.
+//!
+//! `/proc/net/snmp` and `/proc/net/netstat` come as pairs of lines, names and
+//! values (`Ip.InReceives`, `TcpExt.ListenDrops`); `/proc/net/snmp6` has a name
+//! and a value per line (`Ip6InReceives`). What they count is in the kernel's
+//! `Documentation/networking/snmp_counter.rst` and RFC 4293.
+
+use std::collections::HashMap;
+use std::fs;
+
+/// Counters by name.
+pub(super) type Stack = HashMap<String, u64>;
+
+/// A place and the counters whose sum it is.
+pub(super) type Causes = (&'static str, &'static [&'static str]);
+
+/// What ends in IP, as a loss.
+pub(super) const IP_LOSSES: [Causes; 8] = [
+    ("ip_header", &["Ip.InHdrErrors", "Ip6InHdrErrors"]),
+    ("ip_address", &["Ip.InAddrErrors", "Ip6InAddrErrors"]),
+    ("ip_no_route", &["IpExt.InNoRoutes", "Ip6InNoRoutes"]),
+    (
+        "ip_truncated",
+        &["IpExt.InTruncatedPkts", "Ip6InTruncatedPkts"],
+    ),
+    ("ip_too_big", &["Ip6InTooBigErrors"]),
+    (
+        "unknown_protocol",
+        &["Ip.InUnknownProtos", "Ip6InUnknownProtos"],
+    ),
+    ("reverse_path", &["TcpExt.IPReversePathFilter"]),
+    ("ip_no_memory", &["Ip.InDiscards", "Ip6InDiscards"]),
+];
+
+/// What ends in TCP, as a loss. Its peers send most of it again.
+pub(super) const TCP_LOSSES: [Causes; 3] = [
+    ("tcp_bad", &["Tcp.InErrs"]),
+    ("listen_queue", &["TcpExt.ListenDrops"]),
+    (
+        "tcp_no_room",
+        &[
+            "TcpExt.PFMemallocDrop",
+            "TcpExt.TCPBacklogDrop",
+            "TcpExt.TCPMinTTLDrop",
+            "TcpExt.TCPOFODrop",
+            "TcpExt.TCPRcvQDrop",
+            "TcpExt.TCPZeroWindowDrop",
+        ],
+    ),
+];
+
+/// What ends in UDP, as a loss. All but the first two are part of
+/// [`UDP_ERRORS`] as well.
+pub(super) const UDP_LOSSES: [Causes; 5] = [
+    ("no_port", &["Udp.NoPorts", "Udp6NoPorts"]),
+    (
+        "no_multicast_member",
+        &["Udp.IgnoredMulti", "Udp6IgnoredMulti"],
+    ),
+    ("socket_queue", &["Udp.RcvbufErrors", "Udp6RcvbufErrors"]),
+    ("udp_checksum", &["Udp.InCsumErrors", "Udp6InCsumErrors"]),
+    ("udp_no_memory", &["Udp.MemErrors", "Udp6MemErrors"]),
+];
+
+/// How many of [`UDP_LOSSES`] are no errors to UDP.
+pub(super) const UDP_NOT_ERRORS: usize = 2;
+pub(super) const UDP_ERRORS: [&str; 2] = ["Udp.InErrors", "Udp6InErrors"];
+pub(super) const UDP_DELIVERED: [&str; 2] = ["Udp.InDatagrams", "Udp6InDatagrams"];
+pub(super) const TCP_SEGMENTS: [&str; 1] = ["Tcp.InSegs"];
+pub(super) const ICMP_MESSAGES: [&str; 2] = ["Icmp.InMsgs", "Icmp6InMsgs"];
+pub(super) const ICMP_ERRORS: [&str; 2] = ["Icmp.InErrors", "Icmp6InErrors"];
+pub(super) const IP_RECEIVED: [&str; 2] = ["Ip.InReceives", "Ip6InReceives"];
+pub(super) const IP_DELIVERED: [&str; 2] = ["Ip.InDelivers", "Ip6InDelivers"];
+pub(super) const IP_FORWARDED: [&str; 2] = ["Ip.ForwDatagrams", "Ip6OutForwDatagrams"];
+pub(super) const FRAGMENTS: [&str; 2] = ["Ip.ReasmReqds", "Ip6ReasmReqds"];
+pub(super) const REASSEMBLED: [&str; 2] = ["Ip.ReasmOKs", "Ip6ReasmOKs"];
+
+/// IPv6 multicast, for groups with members here or not. IPv4 counts only the
+/// former.
+pub(super) const MULTICAST_V6: [&str; 1] = ["Ip6InMcastPkts"];
+
+/// Packets as the wire had them: GRO's merged ones count each.
+pub(super) const IP_SEGMENTS: [&str; 8] = [
+    "IpExt.InNoECTPkts",
+    "IpExt.InECT1Pkts",
+    "IpExt.InECT0Pkts",
+    "IpExt.InCEPkts",
+    "Ip6InNoECTPkts",
+    "Ip6InECT1Pkts",
+    "Ip6InECT0Pkts",
+    "Ip6InCEPkts",
+];
+
+/// Neighbour discovery of one interface (RFC 4861): `Icmp6InType133` to 137.
+const NEIGHBOUR_TYPES: std::ops::RangeInclusive<u32> = 133..=137;
+
+/// All of the current network namespace; empty where there is no `/proc`.
+pub(super) fn read() -> Stack {
+    let mut stack = Stack::new();
+    for path in [
+        "/proc/thread-self/net/snmp",
+        "/proc/thread-self/net/netstat",
+    ] {
+        add_pairs(&mut stack, &fs::read_to_string(path).unwrap_or_default());
+    }
+    let path = "/proc/thread-self/net/snmp6";
+    add_lines(&mut stack, &fs::read_to_string(path).unwrap_or_default());
+    stack
+}
+
+/// Messages of IPv6 neighbour discovery that `interface` received.
+pub(super) fn neighbour_messages(interface: &str) -> u64 {
+    let path = format!("/proc/thread-self/net/dev_snmp6/{interface}");
+    let mut counters = Stack::new();
+    add_lines(&mut counters, &fs::read_to_string(path).unwrap_or_default());
+    NEIGHBOUR_TYPES
+        .filter_map(|number| counters.get(&format!("Icmp6InType{number}")))
+        .sum()
+}
+
+/// Packets dropped from the backlog queues of all CPUs, each counter 32 bits
+/// wide (`/proc/net/softnet_stat`, second column).
+pub(super) fn backlog_dropped() -> Vec<u32> {
+    let text = fs::read_to_string("/proc/thread-self/net/softnet_stat").unwrap_or_default();
+    parse_softnet(&text)
+}
+
+fn parse_softnet(text: &str) -> Vec<u32> {
+    let columns = text.lines().filter_map(|line| line.split(' ').nth(1));
+    columns
+        .filter_map(|column| u32::from_str_radix(column, 16).ok())
+        .collect()
+}
+
+fn add_pairs(stack: &mut Stack, text: &str) {
+    let lines: Vec<&str> = text.lines().collect();
+    for pair in lines.chunks_exact(2) {
+        let (mut names, mut values) = (pair[0].split(' '), pair[1].split(' '));
+        let (Some(group), Some(same)) = (names.next(), values.next()) else {
+            continue;
+        };
+        if group != same {
+            continue;
+        }
+        let group = group.trim_end_matches(':');
+        for (name, value) in names.zip(values) {
+            // Some are signed (`Tcp.MaxConn` is -1); none that is used here.
+            if let Ok(value) = value.parse() {
+                stack.insert(format!("{group}.{name}"), value);
+            }
+        }
+    }
+}
+
+fn add_lines(stack: &mut Stack, text: &str) {
+    for line in text.lines() {
+        let mut words = line.split_whitespace();
+        if let (Some(name), Some(Ok(value))) = (words.next(), words.next().map(str::parse)) {
+            stack.insert(name.to_owned(), value);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_forms_are_read_by_name() {
+        let mut stack = Stack::new();
+        add_pairs(
+            &mut stack,
+            "Ip: Forwarding InReceives\nIp: 2 42\nTcp: MaxConn InSegs\nTcp: -1 7\nOdd: a\nEven: 1\n",
+        );
+        add_lines(&mut stack, "Ip6InReceives   \t3\nIp6InOctets\n\nx y\n");
+        let mut all: Vec<_> = stack.into_iter().collect();
+        all.sort();
+        let expected = [
+            ("Ip.Forwarding", 2),
+            ("Ip.InReceives", 42),
+            ("Ip6InReceives", 3),
+            ("Tcp.InSegs", 7),
+        ];
+        assert_eq!(all, expected.map(|(name, value)| (name.to_owned(), value)));
+    }
+
+    #[test]
+    fn every_counter_that_is_asked_for_is_this_kernel_s() {
+        let stack = read();
+        let causes = IP_LOSSES.iter().chain(&TCP_LOSSES).chain(&UDP_LOSSES);
+        let single = [
+            &UDP_ERRORS[..],
+            &UDP_DELIVERED,
+            &TCP_SEGMENTS,
+            &ICMP_MESSAGES,
+            &ICMP_ERRORS,
+            &IP_RECEIVED,
+            &IP_DELIVERED,
+            &IP_FORWARDED,
+            &FRAGMENTS,
+            &REASSEMBLED,
+            &IP_SEGMENTS,
+            &MULTICAST_V6,
+        ];
+        let names = causes.flat_map(|(_, names)| *names);
+        for name in names.chain(single.into_iter().flatten()) {
+            assert!(stack.contains_key(*name), "{name}");
+        }
+    }
+
+    #[test]
+    fn the_backlog_s_drops_are_hexadecimal() {
+        assert_eq!(
+            parse_softnet("03bab7dd 000001f8 00000008\n2ed09f59 ffffffff 0\n"),
+            [0x1f8, u32::MAX]
+        );
+        assert_eq!(parse_softnet(""), [0u32; 0]);
+    }
+}
