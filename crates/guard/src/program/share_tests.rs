@@ -10,6 +10,8 @@ use super::*;
 use crate::Guard;
 
 const FRAMES: u32 = 100;
+/// `CLOSED_PORT_PACKETS` of guard.h.
+const CLOSED_PORT_PACKETS: u64 = 64;
 
 /// What becomes of many such frames at once: admitted, and beyond their share.
 fn outcome(guard: &mut Guard<'_>, frame: &[u8]) -> (u64, u64) {
@@ -47,7 +49,22 @@ fn a_tick_admits_a_share_of_each_channel_and_all_again_afterwards() {
             "another kind has its own share"
         );
         guard.program.set_shares(None);
-        assert_eq!(outcome(guard, &closed), (u64::from(FRAMES), 0));
+        assert_eq!(outcome(guard, &icmp), (u64::from(FRAMES), 0));
+    });
+}
+
+#[test]
+fn closed_udp_ports_get_what_the_stack_could_answer_and_closed_tcp_ports_everything() {
+    with_guard(|guard| {
+        let udp = from(HOST).udp(4000, 9, &[]);
+        let syn = from(HOST).tcp(4000, 9, TcpFlags::SYN, &[]);
+        assert!(has_share(guard, &udp, CLOSED_PORT_PACKETS));
+        assert_eq!(outcome(guard, &syn), (u64::from(FRAMES), 0));
+        // Shedding may leave them less, never more.
+        guard.program.set_shares(Some((90, &BTreeMap::new())));
+        assert!(has_share(guard, &udp, CLOSED_PORT_PACKETS));
+        guard.program.set_shares(Some((7, &BTreeMap::new())));
+        assert!(has_share(guard, &udp, 7));
     });
 }
 
