@@ -26,20 +26,20 @@ pub(crate) struct Args {
     /// Also write the figures as one JSON document to FILE (`-`: standard output)
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-    /// How often each case runs
-    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u8).range(1..=99))]
-    runs: u8,
-    /// Floods on the UDP sink, as multiples of its maximum loss-free rate
-    #[arg(long, value_name = "MULTIPLES", value_delimiter = ',', default_values_t = [0.0, 1.0, 5.0, 15.0])]
-    floods: Vec<f64>,
-    /// Floods on the other TCP listener, in SYN/s
-    #[arg(long, value_name = "RATES", value_delimiter = ',', default_values_t = [0, 50_000, 150_000])]
-    syns: Vec<u64>,
-    /// Interrupt holdoff of the flooded interface, in microseconds
-    #[arg(long, value_name = "US", default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..=10_000))]
-    holdoff_us: u64,
-    /// Use the modelled host even if this one could do it with real packets
-    #[arg(long)]
+    /// How often each case runs [default: 3]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=99))]
+    runs: Option<u8>,
+    /// Floods on the UDP sink, as multiples of its maximum loss-free rate [default: 0,1,5,15]
+    #[arg(long, value_name = "MULTIPLES", value_delimiter = ',')]
+    floods: Option<Vec<f64>>,
+    /// Floods on the other TCP listener, in SYN/s [default: 0,50000,150000]
+    #[arg(long, value_name = "RATES", value_delimiter = ',')]
+    syns: Option<Vec<u64>>,
+    /// Interrupt holdoff of the flooded interface, in microseconds [default: 30]
+    #[arg(long, value_name = "US", value_parser = clap::value_parser!(u64).range(1..=10_000))]
+    holdoff_us: Option<u64>,
+    /// Use the modelled host even if this one could do it with real packets; its cases are fixed
+    #[arg(long, conflicts_with_all = ["runs", "floods", "syns", "holdoff_us", "guard"])]
     modelled: bool,
     /// Arguments for `plimsoll guard`, for example "--threaded 5 --poll-cpu 1"
     #[arg(long, value_name = "ARGUMENTS", allow_hyphen_values = true)]
@@ -48,25 +48,21 @@ pub(crate) struct Args {
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let mut json = args.json.as_deref().map(output::json_writer).transpose()?;
-    let program = std::env::current_exe().context("cannot find this program")?;
-    let plan = Plan {
-        runs: args.runs.into(),
-        flood_multiples: args.floods.clone(),
-        syn_rates_pps: args.syns.clone(),
-        holdoff: Duration::from_micros(args.holdoff_us),
-        guard_arguments: args
-            .guard
-            .iter()
-            .flat_map(|text| text.split_whitespace())
-            .map(str::to_owned)
-            .collect(),
-        ..Plan::new(program)
-    };
     if args.modelled {
         return modelled(args, json, "as asked for");
     }
-    let document = match demo::run(&plan, output::progress) {
-        Err(error) if error.is_missing() => return modelled(args, json, &error.to_string()),
+    let program = std::env::current_exe().context("cannot find this program")?;
+    let document = match demo::run(&args.plan(program), output::progress) {
+        Err(error) if error.is_missing() => {
+            let given = args.for_real_packets();
+            if given.is_empty() {
+                return modelled(args, json, &error.to_string());
+            }
+            let given = given.join(" and ");
+            return Err(anyhow::Error::new(error).context(format!(
+                "{given}: for real packets only; without, the demo runs on a modelled host here"
+            )));
+        }
         document => document?,
     };
     output::clear_progress();
@@ -78,6 +74,34 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         print!("{}", document.table());
     }
     Ok(())
+}
+
+impl Args {
+    fn plan(&self, program: PathBuf) -> Plan {
+        let plan = Plan::new(program);
+        let arguments = self.guard.iter().flat_map(|text| text.split_whitespace());
+        Plan {
+            runs: self.runs.map_or(plan.runs, Into::into),
+            flood_multiples: self.floods.clone().unwrap_or(plan.flood_multiples),
+            syn_rates_pps: self.syns.clone().unwrap_or(plan.syn_rates_pps),
+            holdoff: self.holdoff_us.map_or(plan.holdoff, Duration::from_micros),
+            guard_arguments: arguments.map(str::to_owned).collect(),
+            ..plan
+        }
+    }
+
+    /// The options given that a modelled host cannot honour.
+    fn for_real_packets(&self) -> Vec<&'static str> {
+        let all = [
+            ("--runs", self.runs.is_some()),
+            ("--floods", self.floods.is_some()),
+            ("--syns", self.syns.is_some()),
+            ("--holdoff-us", self.holdoff_us.is_some()),
+            ("--guard", self.guard.is_some()),
+        ];
+        let given = all.into_iter().filter(|(_, given)| *given);
+        given.map(|(name, _)| name).collect()
+    }
 }
 
 /// The experiments that model the demo's two floods.

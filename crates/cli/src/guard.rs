@@ -14,9 +14,9 @@ use plimsoll_guard::governor::{self, Governor};
 use plimsoll_guard::ledger::LedgerReader;
 use plimsoll_guard::status::{Answers, MetricsServer, Snapshot, StatusServer};
 use plimsoll_guard::{
-    Channel, Config, Counters, Error, Events, Guard, Kind, Knobs, Need, Outcome, Owners, Packets,
-    Priority, Protection, Storage, drop_capabilities, outlive_overload, parse_port,
-    poll_in_threads, start_thread,
+    Channel, Config, Counters, Error, Events, Guard, Keeper, Kind, Knobs, Need, Outcome, Owners,
+    Packets, Priority, Protection, Storage, check_host, drop_capabilities, outlive_overload,
+    parse_port, poll_in_threads, start_thread,
 };
 use serde::Serialize;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -83,9 +83,9 @@ pub(crate) struct Args {
     /// consumer, in milliseconds; 0: only the watermarks count
     #[arg(long, value_name = "MS", default_value_t = 0, value_parser = clap::value_parser!(u64).range(0..=60_000))]
     delay_target_ms: u64,
-    /// What is done about overload beside discarding: nothing, polling threads before every
-    /// process, or an adaptive interrupt holdoff; back at light load and on exit
-    #[arg(long, value_enum, default_value_t = Strategy::Thread)]
+    /// What is done about overload beside discarding: an adaptive interrupt holdoff, polling
+    /// threads before every process, or nothing; back at light load and on exit
+    #[arg(long, value_enum, default_value_t = Strategy::Holdoff)]
     strategy: Strategy,
     /// Frames that a receive ring holds, where the driver does not tell
     #[arg(long, value_name = "FRAMES", value_parser = clap::value_parser!(u32).range(16..))]
@@ -142,13 +142,15 @@ impl Args {
 
     fn protection(&self) -> anyhow::Result<Protection> {
         let ports = self.protect_ports.iter().map(|text| parse_port(text));
-        Ok(Protection {
+        let protection = Protection {
             ports: ports
                 .collect::<Result<_, _>>()
                 .map_err(anyhow::Error::msg)?,
             sources: self.protect_sources.clone(),
             connections: self.protect_connections,
-        })
+        };
+        protection.validate().map_err(Error::from)?;
+        Ok(protection)
     }
 
     fn governor(&self) -> governor::Config {
@@ -224,6 +226,9 @@ enum Strategy {
 
 /// Guards until asked to stop. `reload` reads the settings again.
 pub(crate) fn run(args: &Args, reload: impl Fn() -> anyhow::Result<Args>) -> anyhow::Result<()> {
+    check_host()?;
+    // Forked before anything is opened, and told last that all is well.
+    let _keeper = Keeper::start(&args.interface)?;
     // Caught from here on; the thread that waits for them comes later, without
     // the capabilities that are dropped before.
     let signals = Signals::new([SIGINT, SIGTERM, SIGHUP]).context("cannot handle signals")?;
@@ -233,7 +238,6 @@ pub(crate) fn run(args: &Args, reload: impl Fn() -> anyhow::Result<Args>) -> any
         None => Report::Table,
     };
     let metrics = args.metrics.map(MetricsServer::bind).transpose()?;
-    plimsoll_guard::check_host()?;
     // First of all: it restores what a killed guard left, and refuses a second one.
     let knobs = Knobs::open(&args.interface)?;
     let mut storage = Storage::default();

@@ -5,8 +5,10 @@ mod common;
 
 use std::io::BufRead;
 
-use common::{LIMIT, output, refused, start, start_with};
-use nix::sys::signal::Signal;
+use common::overload::settings;
+use common::{LIMIT, keeper_of, output, refused, start, start_with};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use plimsoll_testbed::{Config, Host, Testbed};
 
 #[test]
@@ -35,33 +37,30 @@ fn an_interface_is_free_again_however_the_guard_ends() {
 fn what_a_killed_guard_left_turned_is_restored_by_command_and_by_the_next_start() {
     let testbed = Testbed::create(Config::default()).unwrap();
     let host = testbed.test();
-    assert_eq!(threaded(host), "0\n");
-    let kill = || {
-        let (mut guard, _output) = start_with(host, &["--threaded", "3"]);
-        assert_eq!(threaded(host), "1\n");
-        guard.signal(Signal::SIGKILL).unwrap();
-        guard.wait(LIMIT).unwrap();
-        assert_eq!(threaded(host), "1\n");
-    };
-    kill();
-    // Without XDP or GRO, veth has nothing that could be polled by a thread.
-    let said = refused(host, &["restore", host.device()]);
-    assert!(said.contains("the setting stays recorded"), "{said}");
+    // Without, veth has nothing to poll once XDP is gone.
     host.command("ethtool")
         .args(["-K", host.device(), "gro", "on"])
         .output(LIMIT)
         .unwrap();
+    assert_eq!(threads(host), 0);
+    let kill_both = || {
+        let (mut guard, _output) = start_with(host, &["--threaded", "3"]);
+        assert_eq!(threads(host), 1);
+        // Or it would put them back at once.
+        let keeper = Pid::from_raw(keeper_of(&guard).cast_signed());
+        kill(keeper, Signal::SIGKILL).unwrap();
+        guard.signal(Signal::SIGKILL).unwrap();
+        guard.wait(LIMIT).unwrap();
+        assert_eq!(threads(host), 1);
+    };
+    kill_both();
     let said = output(host, &["restore", host.device()]);
     assert_eq!(said, format!("{}: restored\n", host.device()));
-    assert_eq!(threaded(host), "0\n");
+    assert_eq!(threads(host), 0);
     assert_eq!(output(host, &["restore"]), "nothing to restore\n");
-    host.command("ethtool")
-        .args(["-K", host.device(), "gro", "off"])
-        .output(LIMIT)
-        .unwrap();
-    kill();
+    kill_both();
     let (_guard, _output) = start(host);
-    assert_eq!(threaded(host), "0\n");
+    assert_eq!(threads(host), 0);
 }
 
 #[test]
@@ -69,9 +68,9 @@ fn a_guard_that_ends_leaves_threaded_polling_as_it_was() {
     let testbed = Testbed::create(Config::default()).unwrap();
     let host = testbed.test();
     let (guard, _output) = start_with(host, &["--threaded", "3"]);
-    assert_eq!(threaded(host), "1\n");
+    assert_eq!(threads(host), 1);
     assert!(guard.stop(LIMIT).unwrap().success());
-    assert_eq!(threaded(host), "0\n");
+    assert_eq!(threads(host), 0);
 }
 
 #[test]
@@ -80,9 +79,33 @@ fn after_the_start_only_the_capabilities_it_needs_are_left() {
     let host = testbed.test();
     let (guard, mut output) = start_with(host, &["--threaded", "3"]);
     // CAP_NET_ADMIN, CAP_IPC_LOCK and CAP_SYS_NICE by their bits (linux/capability.h).
-    let kept = format!("{:016x}", (1u64 << 12) | (1 << 14) | (1 << 23));
-    let none = format!("{:016x}", 0);
-    for thread in std::fs::read_dir(format!("/proc/{}/task", guard.pid())).unwrap() {
+    let settings = (1 << 12) | (1 << 23);
+    assert_capabilities(guard.pid(), settings | (1 << 14));
+    let keeper = keeper_of(&guard);
+    await_end_of_start(keeper);
+    assert_capabilities(keeper, settings);
+    // It goes on counting, and can undo what it did.
+    let mut line = String::new();
+    output.read_line(&mut line).unwrap();
+    assert!(line.contains("uptime_s"), "{line}");
+    assert!(guard.stop(LIMIT).unwrap().success());
+    assert_eq!(threads(host), 0);
+}
+
+/// Giving up new privileges is the last thing that a keeper does before it waits.
+fn await_end_of_start(keeper: u32) {
+    let end = std::time::Instant::now() + LIMIT;
+    let status = || std::fs::read_to_string(format!("/proc/{keeper}/status")).unwrap();
+    while !status().contains("NoNewPrivs:\t1") {
+        assert!(std::time::Instant::now() < end, "{}", status());
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+}
+
+/// Every thread of a process has these capabilities, for good.
+fn assert_capabilities(pid: u32, kept: u64) {
+    let (kept, none) = (format!("{kept:016x}"), format!("{:016x}", 0));
+    for thread in std::fs::read_dir(format!("/proc/{pid}/task")).unwrap() {
         let status = std::fs::read_to_string(thread.unwrap().path().join("status")).unwrap();
         for (set, value) in [
             ("CapInh", &none),
@@ -96,18 +119,11 @@ fn after_the_start_only_the_capabilities_it_needs_are_left() {
             assert!(status.lines().any(|l| l == line), "{line}, but:\n{status}");
         }
     }
-    // It goes on counting, and can undo what it did.
-    let mut line = String::new();
-    output.read_line(&mut line).unwrap();
-    assert!(line.contains("uptime_s"), "{line}");
-    assert!(guard.stop(LIMIT).unwrap().success());
-    assert_eq!(threaded(host), "0\n");
 }
 
-/// The interface's switch for threaded polling.
-fn threaded(host: &Host) -> String {
-    let path = format!("/sys/class/net/{}/threaded", host.device());
-    host.run(|| std::fs::read_to_string(path)).unwrap().unwrap()
+/// How many threads poll the interface.
+fn threads(host: &Host) -> usize {
+    settings(host).1.len()
 }
 
 #[test]

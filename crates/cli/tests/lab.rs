@@ -1,5 +1,8 @@
 //! `plimsoll lab` and the demo without real packets, as a user runs them.
 
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
 use std::process::{Command, Output};
 
 fn plimsoll(arguments: &[&str]) -> Output {
@@ -35,7 +38,7 @@ fn an_experiment_is_explained_run_and_written() {
             "{claim}"
         );
     }
-    assert!(std::fs::read_to_string(path).unwrap().contains("<svg"));
+    assert!(fs::read_to_string(path).unwrap().contains("<svg"));
 }
 
 #[test]
@@ -98,6 +101,70 @@ fn the_demo_without_real_packets_says_so() {
     );
     assert!(
         shown.contains("demo-udp") && shown.contains("demo-syn"),
+        "{shown}"
+    );
+}
+
+/// As a user without rights runs it, from where such a user may read it.
+fn plimsoll_without_root(arguments: &[&str]) -> Output {
+    const NOBODY: u32 = 65_534;
+    let directory = tempfile::tempdir().unwrap();
+    fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    let program = directory.path().join("plimsoll");
+    fs::copy(env!("CARGO_BIN_EXE_plimsoll"), &program).unwrap();
+    let mut command = Command::new(&program);
+    command.args(arguments).current_dir("/");
+    if nix::unistd::geteuid().is_root() {
+        // Dropping the group list comes with changing the user as root.
+        command.gid(NOBODY).uid(NOBODY);
+    }
+    command.output().unwrap()
+}
+
+#[test]
+fn the_demo_without_root_models_by_itself_and_says_why() {
+    let output = plimsoll_without_root(&["demo"]);
+    assert!(output.status.success(), "{output:?}");
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        error.contains("No real packets (") && error.contains("modelled host"),
+        "{error}"
+    );
+    assert!(
+        text(&output).contains("not measurements of this machine"),
+        "{output:?}"
+    );
+}
+
+#[test]
+fn options_for_real_packets_are_refused_on_a_modelled_host() {
+    for option in [
+        "--runs=1",
+        "--floods=1",
+        "--syns=0",
+        "--holdoff-us=50",
+        "--guard=--observe",
+    ] {
+        let output = plimsoll(&["demo", "--modelled", option]);
+        assert_eq!(output.status.code(), Some(2), "{option}: {output:?}");
+    }
+    let output = plimsoll_without_root(&["demo", "--floods", "1,5"]);
+    assert_eq!(output.status.code(), Some(3), "{output:?}");
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        error.contains("--floods") && error.contains("real packets only"),
+        "{error}"
+    );
+    assert!(output.stdout.is_empty());
+}
+
+#[test]
+fn a_testbed_that_cannot_be_is_reported_as_not_measured() {
+    let output = plimsoll_without_root(&["lab", "run", "demo-udp", "--testbed", "--values"]);
+    assert!(output.status.success(), "{output:?}");
+    let shown = text(&output);
+    assert!(
+        shown.contains("demo-udp") && shown.contains("stock_testbed"),
         "{shown}"
     );
 }

@@ -263,8 +263,9 @@ impl<'obj> Guard<'obj> {
     ///
     /// # Errors
     ///
-    /// There are more prefixes than fit.
+    /// There are more prefixes than fit; the old ones stay.
     pub fn protect(&mut self, protection: &Protection) -> Result<(), Error> {
+        protection.validate()?;
         self.program.set_protection(protection)
     }
 

@@ -46,7 +46,7 @@ pub use error::Error;
 pub use events::{Event, Events};
 pub use guard::{Config, Guard, Regulated, Storage};
 pub use host::check as check_host;
-pub use knobs::{Knobs, PollingThread, Priority, Queues};
+pub use knobs::{Keeper, Knobs, PollingThread, Priority, Queues};
 pub use meter::{CpuMeter, CpuReading};
 pub use owner::{Owner, OwnerProcess, Owners};
 pub use plimsoll_core::demux::Kind;

@@ -48,8 +48,9 @@ use skeleton::types;
 // SAFETY: generated from a struct of meter.h that holds integers only.
 unsafe impl Plain for types::cpu {}
 
-/// Reads in a row that may meet a change before one is taken as it is.
-const TRIES: u32 = 100;
+/// Reads in a row that may meet a change before one is taken as it is. Few: each
+/// costs a system call, and a CPU's books are open for a small part of the time.
+const TRIES: u32 = 16;
 
 /// Accounts in the program's order (`enum account` in meter.h).
 #[derive(Clone, Copy)]
@@ -78,6 +79,25 @@ pub struct CpuReading {
     /// Most frames in one run since the reading before: those found waiting
     /// and those that came meanwhile.
     pub backlog_max: u32,
+}
+
+/// One CPU's books as last read.
+struct Book {
+    cpu: types::cpu,
+    at_ns: u64,
+    /// It did not change between two reads.
+    is_settled: bool,
+}
+
+impl Book {
+    fn read_again(&mut self, cpu: types::cpu, at_ns: u64) {
+        if self.is_settled {
+            return;
+        }
+        self.is_settled = self.cpu.sequence == cpu.sequence && cpu.sequence.is_multiple_of(2);
+        self.cpu = cpu;
+        self.at_ns = at_ns;
+    }
 }
 
 /// The attached tracepoints of all CPUs.
@@ -132,11 +152,11 @@ impl CpuMeter {
     ///
     /// The map cannot be read.
     pub fn peek(&self) -> Result<Vec<CpuReading>, Error> {
-        let (cpus, now_ns) = self.consistent()?;
+        let cpus = self.consistent()?;
         Ok((0..)
             .zip(&cpus)
-            .filter(|(_, cpu)| cpu.since_ns != 0)
-            .map(|(number, cpu)| self.reading(number, cpu, now_ns))
+            .filter(|(_, book)| book.cpu.since_ns != 0)
+            .map(|(number, book)| self.reading(number, &book.cpu, book.at_ns))
             .collect())
     }
 
@@ -159,24 +179,33 @@ impl CpuMeter {
     }
 
     /// All CPUs' books, none of them while it is being written: two reads with
-    /// the same sequence number. The time is the second read's.
-    fn consistent(&self) -> Result<(Vec<types::cpu>, u64), Error> {
-        let mut before = self.books()?;
+    /// the same sequence number. Each CPU is settled by itself, since on some
+    /// host some CPU's books always change.
+    fn consistent(&self) -> Result<Vec<Book>, Error> {
+        let mut books = self.books()?;
         for _ in 0..TRIES {
-            let now_ns = monotonic_ns();
-            let after = self.books()?;
-            let is_same = |(a, b): (&types::cpu, &types::cpu)| {
-                a.sequence == b.sequence && a.sequence.is_multiple_of(2)
-            };
-            if before.iter().zip(&after).all(is_same) {
-                return Ok((after, now_ns));
+            let at_ns = monotonic_ns();
+            for (book, cpu) in books.iter_mut().zip(self.cpus()?) {
+                book.read_again(cpu, at_ns);
             }
-            before = after;
+            if books.iter().all(|book| book.is_settled) {
+                break;
+            }
         }
-        Ok((before, monotonic_ns()))
+        Ok(books)
     }
 
-    fn books(&self) -> Result<Vec<types::cpu>, Error> {
+    fn books(&self) -> Result<Vec<Book>, Error> {
+        let at_ns = monotonic_ns();
+        let first = |cpu| Book {
+            cpu,
+            at_ns,
+            is_settled: false,
+        };
+        Ok(self.cpus()?.into_iter().map(first).collect())
+    }
+
+    fn cpus(&self) -> Result<Vec<types::cpu>, Error> {
         let values = self
             .skeleton
             .maps

@@ -49,9 +49,7 @@ impl Need {
 ///
 /// The kernel refuses, or this process has other threads already.
 pub fn drop_capabilities(needs: &[Need]) -> Result<(), Error> {
-    if gettid() != Pid::this() || threads() != 1 {
-        return Err(refused("other threads would keep theirs".to_owned()));
-    }
+    require_single_thread("give up capabilities, which other threads would keep")?;
     let wanted: HashSet<Capability> = needs
         .iter()
         .flat_map(|need| need.capabilities())
@@ -75,8 +73,16 @@ pub fn drop_capabilities(needs: &[Need]) -> Result<(), Error> {
     set_no_new_privs().map_err(os("give up new privileges"))
 }
 
-fn threads() -> usize {
-    std::fs::read_dir("/proc/self/task").map_or(0, Iterator::count)
+/// For what must be done before other threads start.
+pub(crate) fn require_single_thread(action: &'static str) -> Result<(), Error> {
+    let threads = std::fs::read_dir("/proc/self/task").map_or(0, Iterator::count);
+    if gettid() == Pid::this() && threads == 1 {
+        return Ok(());
+    }
+    Err(Error::Os {
+        action,
+        source: std::io::Error::other("this process has other threads already"),
+    })
 }
 
 fn refused(why: String) -> Error {

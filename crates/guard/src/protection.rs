@@ -2,6 +2,7 @@
 //! guaranteed share.
 
 use ipnet::IpNet;
+use plimsoll_core::config::ConfigError;
 use serde::{Deserialize, Serialize};
 
 /// A transport protocol with ports.
@@ -24,6 +25,27 @@ pub struct Protection {
     pub sources: Vec<IpNet>,
     /// Established TCP connections. Default: yes; somebody waits for each.
     pub connections: bool,
+}
+
+/// As many prefixes as the program's map takes (`PROTECTED_PREFIXES_MAX`, guard.h).
+const SOURCES_MAX: usize = 1024;
+
+impl Protection {
+    /// Checks that all of it fits into the program.
+    ///
+    /// # Errors
+    ///
+    /// There are more sources than [`Protection::sources`] may have.
+    pub fn validate(&self) -> Result<(), ConfigError> {
+        if self.sources.len() <= SOURCES_MAX {
+            return Ok(());
+        }
+        Err(ConfigError {
+            field: "protected sources",
+            given: self.sources.len() as u64,
+            allowed: "at most 1024",
+        })
+    }
 }
 
 impl Default for Protection {

@@ -7,7 +7,9 @@
 //! share: at 19 the flooded server keeps most of its goodput but bystanders
 //! starve; at 0 bystanders are safe and goodput is lower.
 //!
-//! Limits: the switch is the whole interface's (`/sys/class/net/*/threaded`).
+//! Limits: before Linux 6.17 the switch is the whole interface's
+//! (`/sys/class/net/*/threaded`). Instances that the driver makes anew are not
+//! polled by threads.
 
 use std::io;
 use std::thread::sleep;

@@ -58,7 +58,7 @@ pub const COSTS: &[(&str, &str)] = &[
     ),
     (
         "eager_penalty",
-        "what a delivered packet costs in addition when its protocol work was not done by its receiver: cold caches at both ends",
+        "what a delivered packet costs in addition when its protocol work was not done by its receiver, and work on other packets came in between: cold caches",
     ),
     (
         "forward",

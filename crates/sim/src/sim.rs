@@ -207,7 +207,10 @@ impl Host {
     #[inline]
     fn begin_step(&mut self, cpu: usize, ns: u64, mode: Mode) {
         let state = &mut self.cpus[cpu];
-        state.mode = mode;
+        if state.until.is_none() {
+            // Else a thread goes on with what was left, in the mode it was left in.
+            state.mode = mode;
+        }
         let hand = match state.running {
             Running::Line(line) => &mut self.lines[line].hand,
             Running::Thread(thread) => {

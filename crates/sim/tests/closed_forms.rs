@@ -167,3 +167,76 @@ fn latency_at_light_load_is_the_sum_of_the_costs() {
          add it with its source"
     );
 }
+
+/// Found by a worker that got more than its share: what is left of a long step in
+/// user mode was taken for kernel mode after a change of threads, and went on to
+/// its end whatever its priority.
+#[test]
+fn three_that_always_want_to_run_get_a_third_each_however_long_their_steps() {
+    let profile = machine(&[("context_switch", 10_000)], 100);
+    let outcome = simulate(
+        &profile,
+        r#"
+        duration_ms = 10000
+        scheduler = "decay-usage"
+        path = { kind = "batched-interrupts" }
+        [[source]]
+        name = "caller"
+        to = "worker"
+        traffic = { kind = "ping-pong", timeout_ms = 60000 }
+        [[consumer]]
+        name = "worker"
+        role = { kind = "worker", compute_ms = 1150 }
+        [[consumer]]
+        name = "a"
+        role = { kind = "compute" }
+        [[consumer]]
+        name = "b"
+        role = { kind = "compute" }
+        "#,
+    );
+    for name in ["worker", "a", "b"] {
+        close(
+            figure(&outcome, &format!("consumer.{name}.cpu_pct")),
+            33.3,
+            3.0,
+        );
+    }
+}
+
+/// Requests that leave evenly interrupt whoever runs: a process that computes is
+/// interrupted for its part of the time.
+#[test]
+fn requests_that_leave_evenly_interrupt_everybody_alike() {
+    let profile = machine(
+        &[("driver_receive", 50_000), ("receive_call", 50_000)],
+        1_000,
+    );
+    let outcome = simulate(
+        &profile,
+        r#"
+        duration_ms = 20000
+        warmup_ms = 2000
+        scheduler = "decay-usage"
+        path = { kind = "batched-interrupts" }
+        [[source]]
+        name = "client"
+        to = "server"
+        traffic = { kind = "ping-pong", outstanding = 800, even = true, timeout_ms = 60000 }
+        [[consumer]]
+        name = "server"
+        role = { kind = "rpc-server", compute_us = 400 }
+        [[consumer]]
+        name = "other"
+        role = { kind = "compute" }
+        "#,
+    );
+    // Both are charged half of the CPU; of each half, interrupts take their part.
+    let interrupts = figure(&outcome, "cpu.interrupt_pct");
+    assert!(interrupts > 4.0, "{interrupts}");
+    close(
+        figure(&outcome, "consumer.other.cpu_pct"),
+        50.0 - interrupts / 2.0,
+        3.0,
+    );
+}

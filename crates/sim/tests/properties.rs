@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{PATHS, figure, scenario, simulate};
+use common::{PATHS, figure, scenario};
 use plimsoll_sim::{Error, Profile, run};
 use proptest::prelude::{Just, Strategy, any, prop, prop_assert, prop_oneof, proptest};
 use proptest::test_runner::Config;
@@ -23,15 +23,16 @@ fn traffic() -> impl Strategy<Value = String> {
             r#"{{ kind = "steps", steps = [{{ at_ms = 0, rate_pps = {first} }},
                 {{ at_ms = 30, rate_pps = {second} }}] }}"#
         )),
-        (1u32..20, 1.0..20.0f64).prop_map(|(outstanding, timeout)| format!(
-            r#"{{ kind = "ping-pong", outstanding = {outstanding}, timeout_ms = {timeout} }}"#
+        (1u32..20, 1.0..20.0f64, any::<bool>()).prop_map(|(outstanding, timeout, even)| format!(
+            r#"{{ kind = "ping-pong", outstanding = {outstanding}, timeout_ms = {timeout}, even = {even} }}"#
         )),
         (1u32..12, 1u32..4).prop_map(|(clients, requests)| format!(
             r#"{{ kind = "http", clients = {clients}, requests_per_connection = {requests},
                 response_bytes = 6000, timeout_ms = 10 }}"#
         )),
-        (0.0..20_000.0f64)
-            .prop_map(|rate| format!(r#"{{ kind = "syn-flood", rate_pps = {rate} }}"#)),
+        (0.0..20_000.0f64, any::<bool>()).prop_map(|(rate, random)| format!(
+            r#"{{ kind = "syn-flood", rate_pps = {rate}, random = {random} }}"#
+        )),
         Just(r#"{ kind = "replay", times_us = [1.0, 1.0, 2.5, 9000.0] }"#.to_owned()),
     ]
 }
@@ -59,10 +60,10 @@ fn role() -> impl Strategy<Value = &'static str> {
 fn text() -> impl Strategy<Value = String> {
     let flows = prop::collection::vec((traffic(), role(), any::<bool>(), -5i32..20), 1..4);
     let adapters = (
-        1u32..5,
+        1u32..17,
         prop_oneof![Just(""), Just(", link = { rate_mbps = 10, delay_us = 50 }")],
     );
-    let host = (1u32..5, 0usize..PATHS.len(), 0usize..3);
+    let host = (1u32..17, 0usize..PATHS.len(), 0usize..3);
     (flows, adapters, host).prop_map(|(flows, (queues, link), (cpus, path, scheduler))| {
         let scheduler = ["decay-usage", "fixed-priority", "fair-share"][scheduler];
         let mut text = format!(
@@ -109,21 +110,35 @@ proptest! {
     }
 }
 
+/// Traffic that does not wait for answers, so that every path is offered the same.
+fn open_traffic() -> impl Strategy<Value = String> {
+    let rate = 100.0..60_000.0f64;
+    prop_oneof![
+        rate.clone()
+            .prop_map(|rate| format!(r#"{{ kind = "constant", rate_pps = {rate} }}"#)),
+        rate.prop_map(|rate| format!(r#"{{ kind = "poisson", rate_pps = {rate} }}"#)),
+        (1u32..40, 1.0..200.0f64).prop_map(|(burst, spacing)| format!(
+            r#"{{ kind = "bursts", burst = {burst}, spacing_us = {spacing}, period_us = {} }}"#,
+            f64::from(burst) * spacing + 500.0
+        )),
+    ]
+}
+
 proptest! {
-    #![proptest_config(Config::with_cases(60))]
+    #![proptest_config(Config::with_cases(24))]
 
     /// No path delivers more than an ideal one, on which receiving is free and only
-    /// the consumer's own work costs anything.
+    /// the consumer's own work costs anything: every path, in every case.
     #[test]
     fn an_ideal_path_never_delivers_less(
-        path in 0usize..PATHS.len(),
-        rate in 100.0..60_000.0f64,
+        traffic in open_traffic(),
         work in 0.0..100.0f64,
+        cpus in 1u32..4,
+        seed in any::<u64>(),
     ) {
         let text = |path: &str| format!(
-            "duration_ms = 200\npath = {{ {path} }}\n\
-             [[source]]\nname = \"flood\"\nto = \"sink\"\n\
-             traffic = {{ kind = \"constant\", rate_pps = {rate} }}\n\
+            "duration_ms = 200\ncpus = {cpus}\npath = {{ {path} }}\n\
+             [[source]]\nname = \"flood\"\nto = \"sink\"\ntraffic = {traffic}\n\
              [[consumer]]\nname = \"sink\"\nrole = {{ kind = \"sink\", work_us = {work} }}\n"
         );
         let own = [("protocol_input", 20_000), ("receive_call", 15_000)];
@@ -131,14 +146,25 @@ proptest! {
             ("interrupt_exit", 2_000), ("soft_dispatch", 3_000), ("context_switch", 5_000),
             ("poll_pass", 2_000), ("demux", 1_000), ("clock_tick", 20_000)];
         let real: Vec<_> = own.into_iter().chain(receiving).collect();
-        let ideal = simulate(&common::machine(&own, 50), &text(r#"kind = "ni-lrp""#));
-        let other = simulate(&common::machine(&real, 50), &text(PATHS[path]));
-        // A queue's worth may have been waiting when the measurement began.
-        let slack = 60;
-        prop_assert!(
-            other.delivered <= ideal.delivered + slack,
-            "{} delivers {}, ideal {}", PATHS[path], other.delivered, ideal.delivered
-        );
+        // Its queues lose nothing. On several CPUs interrupts may do the protocol work
+        // beside the process: then the ideal does it for nothing.
+        let free = if cpus == 1 { own.to_vec() } else { vec![("receive_call", 15_000)] };
+        let simulate = |machine: &[(&str, u64)], queues, path| {
+            let text = text(path);
+            run(&common::machine(machine, queues), &scenario(&text), seed)
+                .unwrap_or_else(|error| panic!("{error}\nseed {seed}\n{text}"))
+        };
+        let ideal = simulate(&free, 100_000, r#"kind = "ni-lrp""#);
+        for path in PATHS {
+            let other = simulate(&real, 50, path);
+            // What was waiting when the measurement began: all queues of the path.
+            let slack = 4 * 50;
+            prop_assert!(
+                other.delivered <= ideal.delivered + slack,
+                "{path} delivers {}, ideal {}\nseed {seed}\n{}",
+                other.delivered, ideal.delivered, text(path)
+            );
+        }
     }
 }
 

@@ -49,6 +49,8 @@ pub mod interrupt;
 pub mod ledger;
 pub mod link;
 pub mod namespace;
+pub mod pass_all;
+pub mod pauses;
 pub mod placement;
 pub mod probe;
 pub mod process;
@@ -61,6 +63,8 @@ mod testbed;
 
 pub use error::Error;
 pub use namespace::Host;
+pub use pass_all::PassAll;
+pub use pauses::Pauses;
 pub use placement::Placement;
 pub use process::{Command, Process};
 pub use testbed::{Config, Testbed};

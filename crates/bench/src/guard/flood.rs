@@ -7,8 +7,10 @@
 //! busy CPU is the scheduler's, not the flood's.
 
 use std::fmt::Write as _;
+use std::time::Duration;
 
 use plimsoll_report::{Goal, Side, median};
+use plimsoll_testbed::Pauses;
 use plimsoll_testbed::blast::Schedule;
 use serde::Serialize;
 
@@ -26,6 +28,9 @@ const LOADS: [u32; 3] = [25, 50, 75];
 /// Limits that are tried for the packet filter, in percent of MLFRR.
 const FILTER_PERCENT: [u32; 4] = [120, 90, 60, 30];
 
+/// Frames that veth's receive ring holds.
+const RING_FRAMES: f64 = 256.0;
+
 /// A generator below this part of the rate it was asked for was held up.
 const HELD_UP: f64 = 0.9;
 const TRIES: usize = 3;
@@ -39,8 +44,20 @@ pub struct Flood {
     pub discard_capacity_pps: f64,
     /// The bystander beside a compute-bound process, on the stock host.
     pub reference: Bystander,
+    /// What a ring of veth's size would lose to this CPU's own pauses, were it
+    /// always polled at once, by load.
+    pub pauses: Vec<PauseLoss>,
     /// By load and protection.
     pub cases: Vec<FloodCase>,
+}
+
+/// What no protection can save: the CPU stands still of itself, the ring overflows.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct PauseLoss {
+    /// Part of the discard capacity, in percent.
+    pub load_percent: u32,
+    /// Part of the frames, from 0 to 1.
+    pub loss: f64,
 }
 
 /// One flood with one protection: medians over the runs; counts are their sums.
@@ -74,6 +91,7 @@ pub(super) struct Outcome {
     /// The packet filter's, by load.
     limits: Vec<Limit>,
     reference: Vec<Bystander>,
+    pauses: Vec<Pauses>,
     cases: Cases<u32, Run>,
 }
 
@@ -91,11 +109,12 @@ pub(super) fn run(bench: &mut Bench<'_>) -> Result<Outcome, Error> {
             limits.push(best_limit(bench, &servers, base, schedule(percent))?);
         }
     }
-    let mut reference = Vec::new();
+    let (mut reference, mut pauses) = (Vec::new(), Vec::new());
     let mut cases = Cases::new(&plan.protections, &LOADS);
     for round in 1..=plan.runs {
         bench.say(Part::Flood, round, "a compute-bound process instead");
         reference.push(beside_computation(&stage, &servers, plan.window)?);
+        pauses.push(Pauses::of(stage.testbed, plan.window)?);
         for case in &mut cases.0 {
             let what = format!(
                 "{} % of the capacity, {}",
@@ -114,6 +133,7 @@ pub(super) fn run(bench: &mut Bench<'_>) -> Result<Outcome, Error> {
         base,
         limits,
         reference,
+        pauses,
         cases,
     })
 }
@@ -169,7 +189,7 @@ fn service(run: &Run) -> f64 {
 fn beside_computation(
     stage: &Stage<'_>,
     servers: &Servers,
-    window: std::time::Duration,
+    window: Duration,
 ) -> Result<Bystander, Error> {
     let protector = stage.stock()?;
     let _computing = compute_bound(stage)?;
@@ -194,6 +214,7 @@ impl Measured for Outcome {
                 p50_us: middle(|run| run.p50_us),
                 p99_us: middle(|run| run.p99_us),
             },
+            pauses: LOADS.iter().map(|&load| self.pause_loss(load)).collect(),
             cases: self.cases.0.iter().map(|case| self.summary(case)).collect(),
         }
     }
@@ -204,6 +225,16 @@ impl Measured for Outcome {
 }
 
 impl Outcome {
+    fn pause_loss(&self, load_percent: u32) -> PauseLoss {
+        let rate = self.base.capacity_pps * f64::from(load_percent) / 100.0;
+        let room = Duration::try_from_secs_f64(RING_FRAMES / rate).unwrap_or_default();
+        let losses: Vec<f64> = self.pauses.iter().map(|run| run.lost_part(room)).collect();
+        PauseLoss {
+            load_percent,
+            loss: median(&losses).unwrap_or(f64::NAN),
+        }
+    }
+
     fn goodput_of_limit(&self, run: &Run) -> f64 {
         run.goodput_pps / self.base.limit_pps(run.offered_pps)
     }
@@ -315,6 +346,14 @@ impl Flood {
             "beside a compute-bound process, stock",
             bystander(&self.reference)
         );
+        for PauseLoss { load_percent, loss } in &self.pauses {
+            let _ = writeln!(
+                text,
+                "at {load_percent} % of the capacity this CPU's own pauses overflow the ring for \
+                 {:.2} % of the frames",
+                loss * 100.0
+            );
+        }
         for case in &self.cases {
             let percent = |part: f64| part * 100.0;
             let _ = write!(

@@ -38,7 +38,7 @@ pub use chaos::Chaos;
 pub use cpu_limit::{CpuLimit, CpuLimitCase, LimitTarget};
 pub use dns::{Dns, DnsCase, DnsTarget};
 pub use document::Document;
-pub use flood::{Flood, FloodCase};
+pub use flood::{Flood, FloodCase, PauseLoss};
 pub use light::{Light, LightSide};
 pub use rpc::{Rpc, RpcCase};
 pub use syn::{SynTarget, Syns, SynsCase};

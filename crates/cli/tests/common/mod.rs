@@ -2,6 +2,8 @@
 
 #![allow(dead_code, reason = "each test binary uses its part")]
 
+pub(crate) mod overload;
+
 use std::io::{BufRead, BufReader};
 use std::process::Stdio;
 use std::time::Duration;
@@ -30,11 +32,21 @@ pub(crate) fn start(host: &Host) -> (Process, impl BufRead + use<>) {
 
 /// As [`start`], with more arguments.
 pub(crate) fn start_with(host: &Host, arguments: &[&str]) -> (Process, impl BufRead + use<>) {
+    start_logging(host, arguments, Stdio::inherit())
+}
+
+/// As [`start_with`], with what it writes to standard error somewhere else.
+pub(crate) fn start_logging(
+    host: &Host,
+    arguments: &[&str],
+    log: Stdio,
+) -> (Process, impl BufRead + use<>) {
     let mut command = host.command(PROGRAM);
     command
         .args(["guard", host.device(), "--json", "-"])
         .args(arguments)
-        .stdout(Stdio::piped());
+        .stdout(Stdio::piped())
+        .stderr(log);
     let mut process = command.spawn().unwrap();
     let mut line = String::new();
     let mut output = BufReader::new(process.take_stdout().unwrap());
@@ -55,4 +67,21 @@ pub(crate) fn output(host: &Host, arguments: &[&str]) -> String {
         .output(LIMIT)
         .unwrap();
     String::from_utf8(output.stdout).unwrap()
+}
+
+/// The process that keeps the settings of a running guard.
+pub(crate) fn keeper_of(guard: &Process) -> u32 {
+    let is_child = |pid: &u32| {
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        let parent = stat
+            .rsplit(')')
+            .next()
+            .and_then(|rest| rest.split(' ').nth(2));
+        parent == Some(&guard.pid().to_string())
+    };
+    let entries = std::fs::read_dir("/proc").unwrap().flatten();
+    let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    let children: Vec<u32> = pids.filter(is_child).collect();
+    assert_eq!(children.len(), 1, "a guard has one child: {children:?}");
+    children[0]
 }

@@ -137,6 +137,14 @@ impl CpuLimitConfig {
     fn period_ns(&self) -> u64 {
         u64::try_from(self.period.as_nanos()).unwrap_or(u64::MAX)
     }
+
+    fn allowance_ns(&self) -> u64 {
+        self.limit.of(self.period_ns() * self.cpus as u64)
+    }
+
+    fn used_max_ns(&self) -> u64 {
+        self.allowance_ns() * (1 + u64::from(self.debt_periods))
+    }
 }
 
 /// Keeps the CPU time spent on packets to a configured share.
@@ -146,6 +154,7 @@ pub struct CpuLimit {
     /// What may be used in a period, by all CPUs together.
     allowance_ns: u64,
     used_max_ns: u64,
+    debt_periods: u32,
     /// Used in this period, with the debt of earlier ones.
     used_ns: u64,
     period_end: Instant,
@@ -171,18 +180,37 @@ impl CpuLimit {
     /// The config is out of range.
     pub fn new(config: CpuLimitConfig, now: Instant) -> Result<Self, ConfigError> {
         config.validate()?;
-        let period_ns = config.period_ns();
-        let allowance_ns = config.limit.of(period_ns * config.cpus as u64);
         Ok(Self {
-            period_ns,
-            allowance_ns,
-            used_max_ns: allowance_ns * (1 + u64::from(config.debt_periods)),
+            period_ns: config.period_ns(),
+            allowance_ns: config.allowance_ns(),
+            used_max_ns: config.used_max_ns(),
+            debt_periods: config.debt_periods,
             used_ns: 0,
             period_end: now + config.period,
             inhibited: false,
             cpus: alloc::vec![Cpu::default(); config.cpus].into_boxed_slice(),
             busy: 0,
         })
+    }
+
+    /// Changes the limit from the present period on. What was used of it counts,
+    /// and so does debt: a limit that is corrected often would otherwise be none.
+    ///
+    /// # Errors
+    ///
+    /// The config is out of range; the old limit stays.
+    pub fn set_limit(&mut self, limit: Fraction) -> Result<(), ConfigError> {
+        let config = CpuLimitConfig {
+            limit,
+            period: Duration::from_nanos(self.period_ns),
+            cpus: self.cpus.len(),
+            debt_periods: self.debt_periods,
+        };
+        config.validate()?;
+        self.allowance_ns = config.allowance_ns();
+        self.used_max_ns = config.used_max_ns();
+        self.used_ns = self.used_ns.min(self.used_max_ns);
+        Ok(())
     }
 
     /// CPU number `cpu` begins to work on packets.

@@ -108,6 +108,27 @@ fn overrun_is_worked_off_before_input_resumes() {
 }
 
 #[test]
+fn a_changed_limit_forgives_nothing() {
+    let mut limit = limit(50);
+    assert_eq!(turn(&mut limit, 0, 4_000), Change::None);
+    limit.set_limit(Fraction::from_percent(45)).unwrap();
+    assert_eq!(limit.left(), Duration::from_micros(500));
+    assert_eq!(turn(&mut limit, 4_000, 9_000), Change::Inhibit);
+    // 9 ms used, and now 3 a period: allowed again in the fourth.
+    limit.set_limit(Fraction::from_percent(30)).unwrap();
+    assert_eq!(limit.next_timeout(), Some(us(30_000)));
+    assert_eq!(limit.poll_timeout(us(29_999)), Change::None);
+    assert_eq!(limit.poll_timeout(us(30_000)), Change::Allow);
+    // A higher one allows at once what is below it.
+    assert_eq!(turn(&mut limit, 30_000, 34_000), Change::Inhibit);
+    limit.set_limit(Fraction::from_percent(60)).unwrap();
+    assert_eq!(limit.poll_timeout(us(34_000)), Change::Allow);
+    assert_eq!(limit.left(), Duration::from_millis(2));
+    assert_eq!(limit.set_limit(Fraction::NONE).unwrap_err().field, "limit");
+    assert_eq!(limit.left(), Duration::from_millis(2), "the old one stays");
+}
+
+#[test]
 fn a_turn_across_the_end_of_a_period_is_split() {
     let mut limit = limit(50);
     assert_eq!(

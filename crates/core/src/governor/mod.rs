@@ -17,9 +17,12 @@
 //! **Holdoff.** A polling run that starts with `n` frames waiting lasts
 //! `n·c / (1 − λ·c)` at rate `λ` and cost `c`. With `o` for what a run costs
 //! beyond its frames, the consumers get `(1 − λ·c)·(1 − o/holdoff)` of the CPU:
-//! long holdoffs are good, and the ring is their limit. Hence
-//! `holdoff = credit / λ`, where the credit, in frames, starts at a part of the
-//! ring, falls when the ring overflows and recovers slowly.
+//! long holdoffs are good, and the ring is their limit: whatever holds polling up
+//! must fit besides. Hence `holdoff = credit / λ`, where the credit, in frames,
+//! starts at a part of the ring, falls when the ring overflows and recovers slowly.
+//! At high rates that is so short that runs take more from the consumers than a
+//! fuller ring costs others; there a holdoff that is worth its run may fill more
+//! of the ring, up to a second bound that falls with the credit too.
 //!
 //! **Departure.** The paper's holdoff grows with the load (MH-08), since its ring
 //! may overflow at no loss to others. Here bystanders share the ring, so within
@@ -91,16 +94,20 @@ pub enum Reason {
 /// Settings of a [`Governor`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GovernorConfig {
-    /// What is done about overload. Default: [`Strategy::Thread`].
+    /// What is done about overload. Default: [`Strategy::Holdoff`].
     pub strategy: Strategy,
     /// Frames that a receive ring holds; at least 16. Default: 256, as veth's.
     pub ring_frames: u32,
     /// Part of the ring that frames may fill during a holdoff; the rest is for
     /// those that come while the first are worked on, and for delays. More makes
-    /// polling cheaper, less makes overflows rarer. Default: 40 %.
+    /// polling cheaper, less makes overflows rarer. Default: 25 %.
     pub fill: Fraction,
-    /// The holdoffs that can be set. Default: 10 µs to 200 µs; below, polling
-    /// costs more than it saves, above, nothing more is saved.
+    /// Part of the ring that a holdoff of `holdoff.min` may fill. Not below `fill`.
+    /// Default: 50 %.
+    pub fill_max: Fraction,
+    /// The holdoffs that are chosen while the ring holds them. Default: 30 µs to
+    /// 200 µs; below, a polling run of 3 µs takes more than a tenth of the
+    /// consumers' time, above, nothing more is saved.
     pub holdoff: HoldoffRange,
     /// Part of each CPU's time that receiving may take, or `None`. Only
     /// [`Strategy::Holdoff`] keeps it here, by longer holdoffs; a polling thread
@@ -129,11 +136,12 @@ pub struct GovernorConfig {
 impl Default for GovernorConfig {
     fn default() -> Self {
         Self {
-            strategy: Strategy::Thread,
+            strategy: Strategy::Holdoff,
             ring_frames: 256,
-            fill: Fraction::from_percent(40),
+            fill: Fraction::from_percent(25),
+            fill_max: Fraction::from_percent(50),
             holdoff: HoldoffRange {
-                min: Duration::from_micros(10),
+                min: Duration::from_micros(30),
                 max: Duration::from_micros(200),
                 step: Duration::from_micros(1),
             },
@@ -184,6 +192,12 @@ impl GovernorConfig {
             "fill",
             ppm(self.fill),
             "from 10000 to 900000 ppm",
+        )?;
+        check(
+            (self.fill..=Fraction::from_percent(90)).contains(&self.fill_max),
+            "fill_max",
+            ppm(self.fill_max),
+            "from fill to 900000 ppm",
         )?;
         check(
             !self.holdoff.min.is_zero(),
@@ -316,7 +330,7 @@ impl Governor {
     pub fn new(config: GovernorConfig) -> Result<Self, ConfigError> {
         config.validate()?;
         let ring = u64::from(config.ring_frames);
-        let fill = u32::try_from(config.fill.of(ring))
+        let fill = u32::try_from(config.fill_max.of(ring))
             .unwrap_or(u32::MAX)
             .max(1);
         let credit = BufferCredit::new(&CreditConfig {
@@ -459,13 +473,23 @@ impl Governor {
                 cpu_was_idle: false,
             });
         }
-        let range = self.config.holdoff;
-        let fitting = u64::from(self.credit.credit()) * NANOS_PER_SECOND / self.rate_pps.max(1);
-        let fitting = Duration::from_nanos(fitting).clamp(range.min, range.max);
+        let fitting = self.fitting();
         self.setting.holdoff = match self.limited(cpus) {
             Some(limited) => fitting.max(limited),
             None => fitting,
         };
+    }
+
+    /// The holdoff that the ring has room for.
+    fn fitting(&self) -> Duration {
+        let HoldoffRange { min, max, .. } = self.config.holdoff;
+        let rate_pps = self.rate_pps.max(1);
+        let holdoff = |frames| Duration::from_nanos(frames * NANOS_PER_SECOND / rate_pps);
+        let most = u64::from(self.credit.credit());
+        let (part, whole) = (self.config.fill.as_ppm(), self.config.fill_max.as_ppm());
+        let easy = most * u64::from(part) / u64::from(whole);
+        let wanted = holdoff(easy).max(min).min(holdoff(most));
+        wanted.clamp(SHORTEST, max)
     }
 
     /// The holdoff that keeps the CPU limit: the paper's rule on the mean turn of
@@ -487,6 +511,8 @@ impl Governor {
 /// A holdoff that keeps the CPU limit is never longer: the longest that a
 /// bystander waits.
 const LIMIT_HOLDOFF_MAX: Duration = Duration::from_millis(10);
+/// No ring makes a holdoff shorter: it would be over before a run ends.
+const SHORTEST: Duration = Duration::from_micros(5);
 const NANOS_PER_SECOND: u64 = 1_000_000_000;
 
 /// Frames per second that arrived for a CPU; those that the rings lost might

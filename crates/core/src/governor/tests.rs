@@ -113,6 +113,10 @@ fn configs_name_the_field_that_is_wrong() {
     };
     assert_eq!(with(|c| c.ring_frames = 15), "ring_frames");
     assert_eq!(with(|c| c.fill = Fraction::WHOLE), "fill");
+    assert_eq!(
+        with(|c| c.fill_max = Fraction::from_percent(20)),
+        "fill_max"
+    );
     assert_eq!(with(|c| c.holdoff.step = Duration::ZERO), "range.step");
     assert_eq!(with(|c| c.holdoff.min = Duration::ZERO), "holdoff.min");
     assert_eq!(with(|c| c.cpu_limit = Some(Fraction::WHOLE)), "cpu_limit");
@@ -237,11 +241,17 @@ fn each_sign_of_overload_is_named() {
 
 #[test]
 fn the_holdoff_fills_its_part_of_the_ring_at_every_load() {
-    for pps in [1_000_000, 2_000_000, 4_800_000] {
+    // A quarter of it, more for a holdoff of 30 µs, and never more than half.
+    for (pps, frames) in [
+        (1_000_000, 64),
+        (2_000_000, 64),
+        (3_000_000, 90),
+        (4_800_000, 128),
+    ] {
         let mut run = Run::new(GovernorConfig::default());
         run.offer(pps, SECOND * 3, Mode::Overload).unwrap();
         let waiting = pps * run.governor.setting().holdoff.as_nanos() as u64 / NANOS_PER_SECOND;
-        assert!((90..=102).contains(&waiting), "{pps}: {waiting}");
+        assert!(waiting.abs_diff(frames) <= 4, "{pps}: {waiting}");
     }
 }
 
@@ -313,7 +323,7 @@ fn the_worst_cpu_decides_for_all() {
     }
     assert_eq!(setting.mode, Mode::Overload);
     // 102 frames at 2 million a second.
-    assert_eq!(setting.holdoff, US * 51);
+    assert_eq!(setting.holdoff, US * 32);
 }
 
 #[test]
@@ -391,7 +401,7 @@ proptest! {
                 if setting.mode != before {
                     changes.push(run.now);
                 }
-                prop_assert!(setting.holdoff >= run.governor.config.holdoff.min);
+                prop_assert!(setting.holdoff >= SHORTEST);
                 prop_assert!(setting.holdoff <= run.governor.config.holdoff.max);
             }
         }

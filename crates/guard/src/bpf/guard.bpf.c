@@ -17,8 +17,8 @@
  * Limits: occupancy is read before the packets of the current batch have
  * landed, so watermarks leave room for a batch. Sockets that the look-up
  * cannot see from here (behind NAT, in another namespace, bound to a VLAN
- * device, chosen by a reuseport program) are admitted or judged by another
- * member of their group. Checksums are left to the stack.
+ * device, chosen by a reuseport program) are admitted. Checksums are left to
+ * the stack.
  */
 #include <linux/bpf.h>
 #include <linux/types.h>
@@ -307,6 +307,22 @@ static __always_inline __u32 socket_tuple(const struct packet *packet, __be16 so
 	return sizeof(tuple->ipv4);
 }
 
+/*
+ * Whether a program selects the member of the socket's group: the look-up from
+ * here does not ask it, so what was found may be another member, and says
+ * nothing about the one that gets the packet.
+ */
+static __always_inline bool is_selected_by_program(const void *socket,
+						   const struct sock_common *common)
+{
+	const struct sock *sk;
+
+	if (!BPF_CORE_READ_BITFIELD(common, skc_reuseport))
+		return false;
+	sk = bpf_rdonly_cast(socket, bpf_core_type_id_kernel(struct sock));
+	return sk->sk_reuseport_cb && sk->sk_reuseport_cb->prog;
+}
+
 static __always_inline void judge_udp_queue(const void *socket, struct verdict *verdict)
 {
 	const struct sock *sk = bpf_rdonly_cast(socket, bpf_core_type_id_kernel(struct sock));
@@ -402,8 +418,10 @@ static __always_inline void judge_udp_socket(struct xdp_md *ctx, const struct pa
 	}
 	sk = bpf_rdonly_cast(found, bpf_core_type_id_kernel(struct sock_common));
 	find_channel(sk, verdict);
-	judge_udp_queue(found, verdict);
-	remember_socket(packet, port, sk, verdict);
+	if (!is_selected_by_program(found, sk)) {
+		judge_udp_queue(found, verdict);
+		remember_socket(packet, port, sk, verdict);
+	}
 	bpf_sk_release(found);
 }
 
@@ -459,6 +477,15 @@ static __always_inline void judge_syn(const void *listener, struct verdict *verd
 	}
 }
 
+static __always_inline void judge_listener(const void *listener, const struct tcphdr *tcp,
+					   struct verdict *verdict)
+{
+	if (tcp->syn && !tcp->ack && !tcp->rst && !tcp->fin)
+		judge_syn(listener, verdict);
+	else if (tcp->ack && !tcp->syn && !tcp->rst)
+		verdict->ends_handshake = true;
+}
+
 static __always_inline void judge_tcp_socket(struct xdp_md *ctx, const struct packet *packet,
 					     const struct tcphdr *tcp, struct verdict *verdict)
 {
@@ -480,10 +507,8 @@ static __always_inline void judge_tcp_socket(struct xdp_md *ctx, const struct pa
 	} else {
 		verdict->kind = KIND_TCP_LISTENER;
 		find_channel(sk, verdict);
-		if (tcp->syn && !tcp->ack && !tcp->rst && !tcp->fin)
-			judge_syn(found, verdict);
-		else if (tcp->ack && !tcp->syn && !tcp->rst)
-			verdict->ends_handshake = true;
+		if (!is_selected_by_program(found, sk))
+			judge_listener(found, tcp, verdict);
 	}
 	bpf_sk_release(found);
 }

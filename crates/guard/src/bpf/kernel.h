@@ -35,6 +35,13 @@ struct sk_buff_head {
 	__u32 qlen;
 };
 
+struct bpf_prog;
+
+/* A group of SO_REUSEPORT sockets. */
+struct sock_reuseport {
+	struct bpf_prog *prog; /* selects the member; NULL: a hash does */
+};
+
 struct sock {
 	struct sock_common __sk_common;
 	struct sk_buff_head sk_receive_queue;
@@ -44,6 +51,7 @@ struct sock {
 	int sk_rcvbuf;
 	__u32 sk_ack_backlog;
 	__u32 sk_max_ack_backlog;
+	struct sock_reuseport *sk_reuseport_cb;
 };
 
 struct request_sock_queue {

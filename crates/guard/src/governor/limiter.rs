@@ -7,6 +7,10 @@
 //! thread's own clock is exact; what else receiving costs its CPU (softirqs,
 //! interrupts) is taken off the limit as the meter sees it.
 //!
+//! Since polling then leaves some of every period, the guard's own thread need not
+//! be above it: what it does may take longer than the ring lasts, so meanwhile it
+//! runs beneath.
+//!
 //! Limits: one thread watches all polling threads, above them and every process.
 //! It wakes up once or twice in each period; on the CPU of a polling thread each
 //! time costs some microseconds.
@@ -18,11 +22,11 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use plimsoll_core::config::Fraction;
-use plimsoll_core::cpu_limit::{CpuLimit, CpuLimitConfig};
+use plimsoll_core::cpu_limit::{Change, CpuLimit, CpuLimitConfig};
 use plimsoll_core::time::Instant as CoreInstant;
 
 use crate::error::Error;
-use crate::knobs::{Class, set_class, thread_time};
+use crate::knobs::{Class, Scheduling, set_class, thread_time};
 
 const PERIOD: Duration = Duration::from_millis(2);
 /// Less than this is not worth another look before the limit is reached.
@@ -31,11 +35,14 @@ const NEARLY: Duration = Duration::from_micros(30);
 const NEWEST: f64 = 0.2;
 
 /// The watching thread; dropping it ends it and leaves all threads promoted.
+/// Made and dropped by the thread that governs.
 #[derive(Debug)]
 pub(super) struct Limiter {
     shared: Arc<Shared>,
     limit: Fraction,
     thread: Option<JoinHandle<()>>,
+    /// How the governing thread ran before.
+    own: Option<Scheduling>,
 }
 
 #[derive(Debug)]
@@ -66,10 +73,14 @@ impl Limiter {
                 action: "start the thread that keeps the CPU limit",
                 source,
             })?;
+        let own = Scheduling::of(0).ok();
+        // Where it may not be real-time it is in nobody's way.
+        let _ = set_class(0, Class::Beneath);
         Ok(Self {
             shared,
             limit,
             thread: Some(thread),
+            own,
         })
     }
 
@@ -97,6 +108,7 @@ impl Limiter {
 
 impl Drop for Limiter {
     fn drop(&mut self) {
+        let _ = self.own.as_ref().map(|own| own.give_to(0));
         self.shared.stop.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take() {
             // A panic there has been printed; the threads are promoted below.
@@ -105,13 +117,10 @@ impl Drop for Limiter {
     }
 }
 
-/// One polling thread's account.
+/// One polling thread.
 struct Account {
     thread: i32,
-    limit: CpuLimit,
-    limit_ppm: u64,
-    seen: Duration,
-    at: CoreInstant,
+    budget: Budget,
 }
 
 fn watch(shared: &Shared, threads: &[i32]) {
@@ -127,8 +136,8 @@ fn watch(shared: &Shared, threads: &[i32]) {
     while !shared.stop.load(Ordering::Relaxed) && !accounts.is_empty() {
         let time = now();
         accounts.retain_mut(|account| account.check(shared, time).is_ok());
-        let next = accounts.iter().map(|account| account.due(time)).min();
-        thread::sleep(next.unwrap_or(PERIOD));
+        let next = accounts.iter().map(|account| account.budget.due(time));
+        thread::sleep(next.min().unwrap_or(PERIOD));
     }
     for account in &accounts {
         // The thread may be gone.
@@ -136,68 +145,73 @@ fn watch(shared: &Shared, threads: &[i32]) {
     }
 }
 
-fn limit_of(ppm: u64, now: CoreInstant) -> Option<CpuLimit> {
-    let config = CpuLimitConfig {
-        limit: Fraction::from_ppm(u32::try_from(ppm).unwrap_or(u32::MAX)),
-        period: PERIOD,
-        ..CpuLimitConfig::default()
-    };
-    CpuLimit::new(config, now).ok()
-}
-
 impl Account {
     fn open(thread: i32, shared: &Shared, now: CoreInstant) -> Option<Self> {
         let limit_ppm = shared.limit_ppm.load(Ordering::Relaxed);
-        Some(Self {
-            thread,
-            limit: limit_of(limit_ppm, now)?,
-            limit_ppm,
-            seen: thread_time(thread).ok()?,
-            at: now,
-        })
+        let budget = Budget::new(limit_ppm, thread_time(thread).ok()?, now)?;
+        Some(Self { thread, budget })
     }
 
     /// Counts what the thread used; demotes and promotes it.
     fn check(&mut self, shared: &Shared, now: CoreInstant) -> io::Result<()> {
-        let time = thread_time(self.thread)?;
-        let used = time.saturating_sub(self.seen);
-        self.seen = time;
-        let was_inhibited = self.limit.inhibited();
-        if was_inhibited {
-            // It ran because nobody else wanted the CPU.
-            let _ = self.limit.poll_timeout(now);
-        } else {
-            let span = Duration::from_nanos(now.as_nanos() - self.at.as_nanos());
-            let began = CoreInstant::from_nanos(
-                now.as_nanos() - u64::try_from(used.min(span).as_nanos()).unwrap_or(0),
-            );
-            self.limit.on_enter(0, began);
-            let _ = self.limit.on_exit(0, now);
-        }
-        self.at = now;
-        match (was_inhibited, self.limit.inhibited()) {
-            (false, true) => {
+        self.budget
+            .set_limit(shared.limit_ppm.load(Ordering::Relaxed));
+        match self.budget.on_time(thread_time(self.thread)?, now) {
+            Change::None => Ok(()),
+            Change::Inhibit => {
                 shared.inhibited.store(true, Ordering::Relaxed);
-                set_class(self.thread, Class::Idle)?;
+                set_class(self.thread, Class::Idle)
             }
-            (true, false) => set_class(self.thread, Class::Polling)?,
-            _ => {}
+            Change::Allow => set_class(self.thread, Class::Polling),
         }
-        self.adopt_limit(shared, now);
-        Ok(())
+    }
+}
+
+/// What a thread may use yet, from its clock.
+struct Budget {
+    limit: CpuLimit,
+    limit_ppm: u64,
+    /// The thread's clock when last looked at …
+    seen: Duration,
+    /// … and when that was.
+    at: CoreInstant,
+}
+
+impl Budget {
+    fn new(limit_ppm: u64, seen: Duration, now: CoreInstant) -> Option<Self> {
+        let config = CpuLimitConfig {
+            limit: fraction(limit_ppm),
+            period: PERIOD,
+            ..CpuLimitConfig::default()
+        };
+        Some(Self {
+            limit: CpuLimit::new(config, now).ok()?,
+            limit_ppm,
+            seen,
+            at: now,
+        })
     }
 
-    /// Takes over a limit that was corrected; debt is forgotten with the old one.
-    fn adopt_limit(&mut self, shared: &Shared, now: CoreInstant) {
-        let ppm = shared.limit_ppm.load(Ordering::Relaxed);
-        let is_noticeable = ppm.abs_diff(self.limit_ppm) > 5000;
-        if is_noticeable
-            && !self.limit.inhibited()
-            && let Some(limit) = limit_of(ppm, now)
-        {
-            self.limit = limit;
-            self.limit_ppm = ppm;
+    /// Takes over a limit that was corrected.
+    fn set_limit(&mut self, limit_ppm: u64) {
+        if limit_ppm != self.limit_ppm && self.limit.set_limit(fraction(limit_ppm)).is_ok() {
+            self.limit_ppm = limit_ppm;
         }
+    }
+
+    /// Counts up to `time` on the thread's clock, which it shows at `now`.
+    fn on_time(&mut self, time: Duration, now: CoreInstant) -> Change {
+        let used = time.saturating_sub(self.seen);
+        let span = Duration::from_nanos(now.as_nanos() - self.at.as_nanos());
+        (self.seen, self.at) = (time, now);
+        if self.limit.inhibited() {
+            // It ran because nobody else wanted the CPU.
+            return self.limit.poll_timeout(now);
+        }
+        let used_ns = u64::try_from(used.min(span).as_nanos()).unwrap_or(0);
+        let began = CoreInstant::from_nanos(now.as_nanos() - used_ns);
+        self.limit.on_enter(0, began);
+        self.limit.on_exit(0, now)
     }
 
     /// When to look again: the limit cannot be reached sooner.
@@ -208,5 +222,106 @@ impl Account {
             None => now + NEARLY,
         };
         Duration::from_nanos(at.as_nanos().saturating_sub(now.as_nanos())).max(NEARLY)
+    }
+}
+
+fn fraction(ppm: u64) -> Fraction {
+    Fraction::from_ppm(u32::try_from(ppm).unwrap_or(u32::MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A thread that always has work, and runs for all of the time that it is not
+    /// demoted; then only as others leave the CPU to it.
+    struct Flooded {
+        budget: Budget,
+        now: CoreInstant,
+        time: Duration,
+        /// Part of the time that a demoted thread gets, in percent.
+        idle_percent: u32,
+        promoted: Duration,
+    }
+
+    impl Flooded {
+        fn new(limit_ppm: u64, idle_percent: u32) -> Self {
+            Self {
+                budget: Budget::new(limit_ppm, Duration::ZERO, CoreInstant::ZERO).unwrap(),
+                now: CoreInstant::ZERO,
+                time: Duration::ZERO,
+                idle_percent,
+                promoted: Duration::ZERO,
+            }
+        }
+
+        /// Goes on until `end_ms`, looking when it is due. Returns the part of all
+        /// time that was spent promoted.
+        fn run(&mut self, end_ms: u64) -> f64 {
+            while self.now < CoreInstant::from_nanos(end_ms * 1_000_000) {
+                let passed = self.budget.due(self.now);
+                self.now += passed;
+                if self.budget.limit.inhibited() {
+                    self.time += passed * self.idle_percent / 100;
+                } else {
+                    self.time += passed;
+                    self.promoted += passed;
+                }
+                let _ = self.budget.on_time(self.time, self.now);
+            }
+            self.promoted.as_nanos() as f64 / self.now.as_nanos() as f64
+        }
+    }
+
+    fn is_near(share: f64, percent: f64) -> bool {
+        (share * 100.0 - percent).abs() < 1.0
+    }
+
+    #[test]
+    fn a_thread_that_always_has_work_gets_its_limit() {
+        for percent in [10, 30, 50, 85] {
+            let share = Flooded::new(percent * 10_000, 0).run(1000);
+            assert!(is_near(share, percent as f64), "{percent} %: {share}");
+        }
+    }
+
+    #[test]
+    fn what_an_idle_cpu_gives_is_not_counted() {
+        let mut flooded = Flooded::new(300_000, 100);
+        assert!(is_near(flooded.run(1000), 30.0));
+        assert_eq!(flooded.time.as_nanos(), u128::from(flooded.now.as_nanos()));
+    }
+
+    /// The meter corrects the limit every 10 ms. Each correction used to begin a new
+    /// period with nothing used.
+    #[test]
+    fn corrections_forget_neither_use_nor_debt() {
+        let mut flooded = Flooded::new(300_000, 0);
+        let mut share = 0.0;
+        for ms in 1..=1000 {
+            // Also within a period, by a whole percent.
+            flooded.budget.set_limit(300_000 + ms % 2 * 10_000);
+            share = flooded.run(ms);
+        }
+        assert!(is_near(share, 30.5), "{share}");
+    }
+
+    #[test]
+    fn overrun_is_paid_for_also_at_another_limit() {
+        let mut budget = Budget::new(500_000, Duration::ZERO, CoreInstant::ZERO).unwrap();
+        let ms = |ms: u64| CoreInstant::from_nanos(ms * 1_000_000);
+        // The watcher came late: 2 ms used where 1 was allowed.
+        assert_eq!(
+            budget.on_time(Duration::from_millis(2), ms(2)),
+            Change::Inhibit
+        );
+        budget.set_limit(400_000);
+        assert_eq!(budget.due(ms(2)), Duration::from_millis(2));
+        assert_eq!(
+            budget.on_time(Duration::from_millis(2), ms(4)),
+            Change::Allow
+        );
+        // 1 ms of debt, of which 0.8 were paid.
+        assert_eq!(budget.limit.left(), Duration::from_micros(600));
     }
 }

@@ -1,9 +1,9 @@
 //! The governor's hands: turns what [`plimsoll_core::governor`] decides into the
 //! host's settings, and back.
 //!
-//! Light load: nothing is touched. Overload, by strategy: polling threads before
-//! every process with an adaptive holdoff (`thread`), or an adaptive holdoff in
-//! interrupt context (`holdoff`). Every setting goes through [`Knobs`], so it is on
+//! Light load: nothing is touched. Overload, by strategy: an adaptive holdoff in
+//! interrupt context (`holdoff`), or polling threads before every process with the
+//! same holdoff (`thread`). Every setting goes through [`Knobs`], so it is on
 //! disk before it is turned. Holdoffs are those of all queues: the worst CPU's
 //! decides, as in the core.
 //!
@@ -16,8 +16,6 @@ mod limiter;
 
 pub use plimsoll_core::governor::Strategy;
 
-use std::fs;
-use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use nix::net::if_::if_nametoindex;
@@ -29,7 +27,7 @@ use serde::Serialize;
 
 use crate::error::Error;
 use crate::guard::Regulated;
-use crate::knobs::{Knobs, Priority, Queues};
+use crate::knobs::{Device, Knobs, Priority, Queues, Statistic};
 use crate::link;
 use crate::meter::CpuReading;
 use crate::threaded::poll_in_threads;
@@ -40,17 +38,13 @@ use limiter::Limiter;
 const DEFER: u32 = i32::MAX.cast_unsigned();
 /// A holdoff is set anew only when it changes by more than one part of this.
 const NOTICEABLE: u32 = 8;
-/// Part of the ring that a holdoff may fill. Less than the core's default: a
-/// virtual machine is held up for tens of microseconds now and then, and what
-/// arrives meanwhile must still fit.
-const FILL_PERCENT: u32 = 25;
 /// What adapters count as lost for want of a free descriptor.
 const RING_LOSSES: [&str; 3] = ["rx_missed_errors", "rx_fifo_errors", "rx_over_errors"];
 
 /// Settings of the governor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// What is done about overload. Default: polling threads.
+    /// What is done about overload. Default: an adaptive holdoff.
     pub strategy: Strategy,
     /// The part of each CPU's time that receiving may take, if any.
     pub cpu_limit: Option<Fraction>,
@@ -64,7 +58,7 @@ pub struct Config {
 impl Default for Config {
     fn default() -> Self {
         Self {
-            strategy: Strategy::Thread,
+            strategy: Strategy::Holdoff,
             cpu_limit: None,
             ring_frames: None,
             poll_cpu: None,
@@ -94,7 +88,8 @@ pub struct Governor {
     decision: Decision,
     started: Instant,
     before: Option<(Vec<CpuReading>, u64, u64)>,
-    statistics: PathBuf,
+    /// What counts frames that the ring did not hold.
+    statistics: Vec<Statistic>,
     applied: Option<Setting>,
     limiter: Option<Limiter>,
     network_share: f64,
@@ -113,7 +108,6 @@ impl Governor {
         let mut core = GovernorConfig {
             strategy: config.strategy,
             cpu_limit: config.cpu_limit.filter(|limit| *limit != Fraction::WHOLE),
-            fill: Fraction::from_percent(FILL_PERCENT),
             ..GovernorConfig::default()
         };
         let told = link::receive_ring(ifindex).ok().flatten();
@@ -125,7 +119,7 @@ impl Governor {
             decision: Decision::new(core)?,
             started: Instant::now(),
             before: None,
-            statistics: PathBuf::from(format!("/sys/class/net/{interface}/statistics")),
+            statistics: ring_statistics(interface, ifindex),
             applied: None,
             limiter: None,
             network_share: 0.0,
@@ -234,12 +228,19 @@ impl Governor {
     }
 
     fn ring_losses(&self) -> u64 {
-        let count = |name| {
-            let text = fs::read_to_string(self.statistics.join(name)).ok()?;
-            text.trim().parse::<u64>().ok()
-        };
-        RING_LOSSES.iter().filter_map(count).sum()
+        let counts = self.statistics.iter().map(Statistic::read);
+        counts.filter_map(Result::ok).sum()
     }
+}
+
+/// Those the device has; none where sysfs shows another namespace's devices.
+fn ring_statistics(interface: &str, ifindex: u32) -> Vec<Statistic> {
+    let device = Device::open(interface, ifindex);
+    let open = |device: &Device| {
+        let statistics = RING_LOSSES.iter().map(|name| device.statistic(name));
+        statistics.filter_map(Result::ok).collect()
+    };
+    device.as_ref().map(open).unwrap_or_default()
 }
 
 /// What the CPUs that receive did between two readings.

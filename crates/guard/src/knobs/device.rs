@@ -11,6 +11,7 @@
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use nix::dir::Dir;
@@ -163,6 +164,13 @@ impl Device {
         absent_is_none(write())
     }
 
+    /// One of the device's counters (`statistics/NAME`), held open: opening a
+    /// file of sysfs costs many times what reading it does.
+    pub(crate) fn statistic(&self, name: &str) -> io::Result<Statistic> {
+        let file = self.file(&format!("statistics/{name}"), OFlag::O_RDONLY)?;
+        Ok(Statistic { file })
+    }
+
     /// Name of the driver of a physical device.
     pub(crate) fn driver(&self) -> Option<String> {
         let driver = readlinkat(&self.directory, "device/driver").ok()?;
@@ -204,6 +212,23 @@ impl Device {
             Mode::empty(),
         )?;
         Ok(file.into())
+    }
+}
+
+/// A counter of a device.
+#[derive(Debug)]
+pub(crate) struct Statistic {
+    file: File,
+}
+
+impl Statistic {
+    /// Its value; fails once the device is gone.
+    pub(crate) fn read(&self) -> io::Result<u64> {
+        let mut digits = [0; 24]; // more than 2^64 has
+        let length = self.file.read_at(&mut digits, 0)?;
+        let text = String::from_utf8_lossy(&digits[..length]);
+        let refused = |_| io::Error::other(format!("a statistic holds `{text}`"));
+        text.trim().parse().map_err(refused)
     }
 }
 

@@ -13,11 +13,14 @@
 //! with its defaults, which needs no restoring and is not noticed.
 
 pub(crate) mod device;
+mod keeper;
 mod lock;
 pub(crate) mod napi;
 mod record;
 mod scheduling;
 mod sweep;
+#[cfg(test)]
+mod switch_tests;
 
 use std::ffi::OsStr;
 use std::fs;
@@ -26,14 +29,15 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crate::process::Process;
-use device::{Attribute, Device, Identity};
+use device::{Attribute, Identity};
+pub(crate) use device::{Device, Statistic};
+pub use keeper::Keeper;
 use lock::Lock;
 pub use napi::Napi;
 use napi::{Change, Netdev};
 use record::{Record, RecordFile, Setting};
 pub use scheduling::Priority;
-use scheduling::Scheduling;
-pub(crate) use scheduling::{Class, set_class, thread_time};
+pub(crate) use scheduling::{Class, Scheduling, set_class, thread_time};
 
 use crate::error::Error;
 
@@ -92,11 +96,22 @@ impl Knobs {
     /// As [`Knobs::open`].
     pub fn open_in(directory: &Path, interface: &str) -> Result<Self, Error> {
         let identity = Identity::of(interface)?;
+        let device = Device::open(interface, identity.ifindex)?;
+        Self::take(directory, interface, identity, device, Process::current()?)
+    }
+
+    /// Takes possession in the name of `owner`, restoring what is left turned.
+    fn take(
+        directory: &Path,
+        interface: &str,
+        identity: Identity,
+        device: Device,
+        owner: Process,
+    ) -> Result<Self, Error> {
         fs::create_dir_all(directory).map_err(|source| Error::RecordNotWritten {
             path: directory.to_owned(),
             source,
         })?;
-        let owner = Process::current()?;
         let lock = lock_path(directory, interface, &identity);
         let lock = Lock::take(lock, interface, owner, identity.netns_inode)?;
         sweep::sweep(directory);
@@ -104,7 +119,7 @@ impl Knobs {
         let left = file.read()?;
         let mut knobs = Self {
             interface: interface.to_owned(),
-            device: Device::open(interface, identity.ifindex)?,
+            device,
             netdev: Netdev::new(),
             record: Record::new(interface, identity, owner),
             file,
@@ -191,24 +206,31 @@ impl Knobs {
         Ok(instances)
     }
 
-    /// Moves the interface's polling into threads, or back into softirq.
+    /// Moves the polling of all queues into threads, or back into softirq: one
+    /// instance after the other, where the kernel lets (6.17) and the driver shows
+    /// any; else by the device's switch.
     ///
     /// # Errors
     ///
     /// The device has no such switch ([`Error::NoThreadedPolling`]), the
     /// kernel refuses, or the record cannot be written.
     pub fn set_threaded(&mut self, threaded: bool) -> Result<(), Error> {
-        let old = self.instances()?;
-        let old = old.iter().filter_map(|napi| {
-            let value = napi.threaded?;
-            Some(Setting::Threaded {
-                napi: napi.id,
-                value,
-            })
-        });
-        let old = old.collect();
+        let instances = self.instances()?;
+        let old: Vec<_> = instances.iter().filter_map(old_threaded).collect();
+        if old.is_empty() || old.len() < instances.len() {
+            return self.turn_device(Attribute::Threaded, u64::from(threaded));
+        }
         self.write_down(old)?;
-        self.turn_device(Attribute::Threaded, u64::from(threaded))
+        for napi in instances {
+            let change = Change {
+                threaded: Some(threaded.into()),
+                ..Change::default()
+            };
+            self.netdev
+                .set(napi.id, change)
+                .map_err(io_error("switch a queue's polling thread"))?;
+        }
+        Ok(())
     }
 
     /// The threads that poll the interface now. A driver may start them a
@@ -304,7 +326,16 @@ impl Knobs {
     pub fn restore(&mut self) -> Result<(), Error> {
         let mut first = Ok(());
         let mut left = Vec::new();
-        for setting in self.record.to_restore() {
+        let settings = self.record.to_restore();
+        // A thread that a CPU limit has demoted may hardly get to run, and the
+        // kernel waits for it when it is switched off.
+        for setting in &settings {
+            if matches!(setting, Setting::Thread { .. }) {
+                // It is tried again, and told, in its turn.
+                let _ = self.put_back(setting);
+            }
+        }
+        for setting in settings {
             if let Err(source) = self.put_back(&setting) {
                 left.push(setting);
                 first = first.and(Err(self.not_restored(source)));
@@ -520,6 +551,13 @@ fn old_holdoff(napi: &Napi) -> Option<Setting> {
         napi: napi.id,
         defer_hard_irqs: napi.defer_hard_irqs?,
         gro_flush_timeout: napi.gro_flush_timeout?,
+    })
+}
+
+fn old_threaded(napi: &Napi) -> Option<Setting> {
+    Some(Setting::Threaded {
+        napi: napi.id,
+        value: napi.threaded?,
     })
 }
 

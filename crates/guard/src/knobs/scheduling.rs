@@ -14,11 +14,13 @@ pub enum Priority {
     /// let a process finish its slice first: at high rates the ring overflows
     /// meanwhile.
     Nice(i8),
-    /// Real-time (`SCHED_FIFO`, lowest priority): before every process, at
-    /// once. Beyond the discard capacity processes keep only what the kernel
+    /// Real-time (`SCHED_FIFO`, priority 2): before every process, at once. Beyond the discard capacity processes keep only what the kernel
     /// reserves for them (`sched_rt_runtime_us`, 5 % by default).
     RealTime,
 }
+
+/// Of a real-time polling thread; [`Class::Beneath`] has the one below.
+const POLLING_PRIORITY: u32 = 2;
 
 /// Everything that decides when and where a thread runs (sched(7)).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -56,7 +58,7 @@ impl Scheduling {
     pub(crate) fn with_priority(&self, priority: Priority) -> Self {
         let (policy, nice, priority) = match priority {
             Priority::Nice(nice) => (libc::SCHED_OTHER, i32::from(nice), 0),
-            Priority::RealTime => (libc::SCHED_FIFO, 0, 1),
+            Priority::RealTime => (libc::SCHED_FIFO, 0, POLLING_PRIORITY),
         };
         Self {
             policy: policy.cast_unsigned(),
@@ -103,6 +105,8 @@ pub(crate) enum Class {
     Polling,
     /// Only where nobody else wants the CPU.
     Idle,
+    /// Before every process, but never in the way of polling.
+    Beneath,
     /// Above polling threads: whoever watches them.
     Watcher,
 }
@@ -114,8 +118,9 @@ pub(crate) enum Class {
 )]
 pub(crate) fn set_class(thread: i32, class: Class) -> io::Result<()> {
     let (policy, sched_priority) = match class {
-        Class::Polling => (libc::SCHED_FIFO, 1),
+        Class::Polling => (libc::SCHED_FIFO, POLLING_PRIORITY.cast_signed()),
         Class::Idle => (libc::SCHED_IDLE, 0),
+        Class::Beneath => (libc::SCHED_FIFO, POLLING_PRIORITY.cast_signed() - 1),
         Class::Watcher => (libc::SCHED_FIFO, 10),
     };
     let parameters = libc::sched_param { sched_priority };

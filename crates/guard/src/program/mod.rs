@@ -40,7 +40,11 @@ mod skeleton {
 }
 
 #[cfg(test)]
+mod limit_tests;
+#[cfg(test)]
 mod share_tests;
+#[cfg(test)]
+mod test_host;
 
 use skeleton::{GuardSkel, GuardSkelBuilder, types};
 
@@ -142,31 +146,35 @@ impl<'obj> Program<'obj> {
     }
 
     /// Makes `addresses` the whole of what the program takes for local; the
-    /// first unicast ones are found without a look-up.
+    /// first unicast ones are found without a look-up. Of more than fit into its
+    /// map, the last ones count as others', whose packets are admitted.
     pub(crate) fn set_local_addresses(
         &mut self,
         addresses: &BTreeMap<IpAddr, Class>,
     ) -> Result<(), Error> {
         let map = &self.skeleton.maps.local_addresses;
-        for (address, class) in addresses {
-            map.update(&to_mapped(*address), &[*class as u8], MapFlags::ANY)
+        let addresses: BTreeMap<_, _> = addresses
+            .iter()
+            .take(map.max_entries() as usize)
+            .map(|(address, class)| (to_mapped(*address), *class))
+            .collect();
+        // First, so that there is room.
+        let is_gone = |key: &Vec<u8>| {
+            <[u8; 16]>::try_from(key.as_slice()).is_ok_and(|key| !addresses.contains_key(&key))
+        };
+        let gone: Vec<_> = map.keys().filter(is_gone).collect();
+        for key in gone {
+            map.delete(&key).map_err(bpf("remove a local address"))?;
+        }
+        for (key, class) in &addresses {
+            map.update(key, &[*class as u8], MapFlags::ANY)
                 .map_err(bpf("store a local address"))?;
         }
         let frequent = addresses
             .iter()
-            .filter(|(address, class)| **class == Class::Local && !address.is_loopback())
-            .map(|(address, _)| words(to_mapped(*address)))
+            .filter(|(key, class)| **class == Class::Local && !from_mapped(**key).is_loopback())
+            .map(|(key, _)| words(*key))
             .chain(std::iter::repeat(UNUSED));
-        let gone: Vec<_> = map
-            .keys()
-            .filter(|key| {
-                <[u8; 16]>::try_from(key.as_slice())
-                    .is_ok_and(|octets| !addresses.contains_key(&from_mapped(octets)))
-            })
-            .collect();
-        for key in gone {
-            map.delete(&key).map_err(bpf("remove a local address"))?;
-        }
         for (place, words) in self.settings().frequent.iter_mut().zip(frequent) {
             place.words = words;
         }

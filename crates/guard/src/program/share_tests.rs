@@ -2,39 +2,14 @@
 //! that every packet is counted once. Needs root.
 
 use std::net::{Ipv4Addr, UdpSocket};
-use std::process::Command;
 
-use nix::sched::{CloneFlags, unshare};
-use plimsoll_packets::frame::{Packet, TcpFlags};
+use plimsoll_packets::frame::{self, Fragment, Packet, TcpFlags};
 
+use super::test_host::{HOST, demand, from, with_guard};
 use super::*;
-use crate::{Config, Guard, Storage};
+use crate::Guard;
 
-const HOST: Ipv4Addr = Ipv4Addr::LOCALHOST;
 const FRAMES: u32 = 100;
-
-/// Runs `test` with a loaded program in a network namespace of its own.
-fn with_guard(test: impl FnOnce(&mut Guard<'_>) + Send) {
-    std::thread::scope(|scope| {
-        let host = scope.spawn(|| {
-            unshare(CloneFlags::CLONE_NEWNET)
-                .expect("this test makes a network namespace and needs root: run `sudo make test`");
-            let status = Command::new("ip")
-                .args(["link", "set", "lo", "up"])
-                .status();
-            assert!(status.expect("iproute2 is installed").success());
-            let mut storage = Storage::default();
-            let mut guard = Guard::load(&mut storage, &Config::default()).unwrap();
-            test(&mut guard);
-        });
-        host.join()
-            .unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-    });
-}
-
-fn from(source: Ipv4Addr) -> Packet {
-    Packet::new(source.into(), HOST.into())
-}
 
 /// What becomes of many such frames at once: admitted, and beyond their share.
 fn outcome(guard: &mut Guard<'_>, frame: &[u8]) -> (u64, u64) {
@@ -73,6 +48,60 @@ fn a_tick_admits_a_share_of_each_channel_and_all_again_afterwards() {
     });
 }
 
+/// A frame of each kind that no socket bounds and nobody protects.
+fn unbounded(guard_host: Ipv4Addr) -> Vec<(Kind, Vec<u8>)> {
+    let host = from(guard_host);
+    let later = Fragment {
+        id: 1,
+        offset: 32,
+        more: false,
+    };
+    let to = |address: [u8; 4]| Packet::new(guard_host.into(), Ipv4Addr::from(address).into());
+    vec![
+        (Kind::Multicast, to([239, 1, 1, 1]).udp(4000, 5000, &[])),
+        (
+            Kind::Fragment,
+            host.clone().fragment(later).udp(4000, 9, &[]),
+        ),
+        (Kind::Icmp, host.icmp(8, &[0; 16])),
+        (Kind::Forward, to([203, 0, 113, 9]).udp(4000, 9, &[])),
+        (Kind::ClosedPort, host.udp(4000, 9, &[])),
+        (Kind::Other, host.protocol(132, &[0; 16])),
+        (Kind::Malformed, host.protocol(6, &[0; 4])),
+    ]
+}
+
+#[test]
+fn each_kind_without_a_socket_has_one_share_of_its_own() {
+    with_guard(|guard| {
+        guard.program.set_shares(Some((6, &BTreeMap::new())));
+        for (kind, frame) in unbounded(HOST) {
+            let (admitted, shed) = outcome(guard, &frame);
+            assert!(is_share_of(6, admitted), "{kind}: {admitted}");
+            assert!(shed > 0);
+            assert_eq!(demand(guard, kind as u32 + 1), u64::from(FRAMES), "{kind}");
+            let of_kind = *guard.counters().unwrap().of(kind);
+            assert_eq!(of_kind.count(Outcome::Share), shed, "{kind}");
+        }
+        // All groups are one channel.
+        let group = Packet::new(HOST.into(), Ipv4Addr::new(239, 1, 1, 2).into());
+        outcome(guard, &group.udp(4000, 6000, &[]));
+        let slot = Kind::Multicast as u32 + 1;
+        assert_eq!(demand(guard, slot), 2 * u64::from(FRAMES));
+    });
+}
+
+#[test]
+fn address_resolution_is_always_protected() {
+    with_guard(|guard| {
+        let slots = BTreeMap::from([(SLOT_PROTECTED, 40)]);
+        guard.program.set_shares(Some((1, &slots)));
+        let (admitted, _) = outcome(guard, &frame::arp(HOST, HOST, 0));
+        assert!(is_share_of(40, admitted), "{admitted}");
+        assert_eq!(demand(guard, SLOT_PROTECTED), u64::from(FRAMES));
+    });
+}
+
 #[test]
 fn a_slot_with_an_allowance_of_its_own_goes_by_it() {
     with_guard(|guard| {
@@ -86,15 +115,7 @@ fn a_slot_with_an_allowance_of_its_own_goes_by_it() {
         assert!(is_share_of(30, admitted), "{admitted}");
         let (admitted, _) = outcome(guard, &from(HOST).udp(4000, 9, &[]));
         assert!(is_share_of(2, admitted), "{admitted}");
-        let cpus = u32::try_from(libbpf_rs::num_possible_cpus().unwrap()).unwrap();
-        let demands: BTreeMap<u32, u64> = (0..cpus)
-            .flat_map(|cpu| guard.program.demands(cpu).collect::<Vec<_>>())
-            .filter(|(_, packets)| *packets > 0)
-            .fold(BTreeMap::new(), |mut all, (slot, packets)| {
-                *all.entry(slot).or_default() += packets;
-                all
-            });
-        assert_eq!(demands.get(&slot), Some(&u64::from(FRAMES)));
+        assert_eq!(demand(guard, slot), u64::from(FRAMES));
     });
 }
 

@@ -50,7 +50,7 @@ impl Process {
                 work_us * 1e3
             }
             Role::RpcServer { compute_us } => compute_us * 1e3,
-            Role::Worker { compute_ms, .. } => compute_ms * 1e6,
+            Role::Worker { compute_ms } => compute_ms * 1e6,
             _ => 0.0,
         };
         Self {

@@ -127,6 +127,8 @@ pub(crate) struct Host {
     /// The shared queue between device and protocol level, one per CPU.
     pub(crate) ip_queues: Vec<Fifo>,
     pub(crate) protocol: ProtocolCosts,
+    /// The packet that protocol work was done on last, by source and tag.
+    pub(crate) warm: Option<(u16, u32)>,
     pub(crate) ledger: Ledger,
     pub(crate) recorder: Option<Box<Recorder>>,
     pub(crate) rng: fastrand::Rng,
@@ -193,6 +195,7 @@ impl Host {
             endpoints: Vec::new(),
             ip_queues: (0..sizes.cpus).map(|_| Fifo::new(ip_queue)).collect(),
             protocol: ProtocolCosts::default(),
+            warm: None,
             ledger: Ledger::new(sizes.sources),
             recorder: None,
             rng: fastrand::Rng::with_seed(seed),

@@ -202,6 +202,7 @@ impl Host {
     /// Protocol work on `packet` is over: it goes where it is for.
     pub(crate) fn protocol_done(&mut self, packet: Packet) -> Queued {
         self.record(What::Protocol, packet.tag, packet.source);
+        self.warm = Some((packet.source, packet.tag));
         let to = usize::from(packet.to);
         match (packet.kind, self.endpoints[to].role) {
             (Kind::Corrupt, _) => self.lose(packet, Place::Protocol),

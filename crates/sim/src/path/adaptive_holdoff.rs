@@ -222,8 +222,6 @@ impl Path for AdaptiveHoldoff {
         };
         let index = index_of(&self.queues, adapter, queue);
         let control = &mut self.controls[index];
-        let ring = &mut host.adapters[adapter].rings[queue];
-        ring.enabled = false;
         control.entered.get_or_insert(host.now);
         let early = self.free_early;
         let cost = self.behind.costs.queue;

@@ -103,7 +103,6 @@ impl Path for FixedHoldoff {
         let LineKind::Receive { adapter, queue } = kind else {
             return self.behind.line(host, cx, kind);
         };
-        host.adapters[adapter].rings[queue].enabled = false;
         let (cost, late) = (self.behind.costs.queue, self.free_late);
         let step = self.handler.step(
             host,

@@ -12,7 +12,6 @@
 
 use super::Received;
 use super::channels::Channels;
-use super::stages::receive_from_socket;
 use crate::Error;
 use crate::host::{Body, EndpointRole, Host, Step, Thread};
 use crate::packet::Kind;
@@ -74,12 +73,11 @@ impl Lazy {
             if self.channels.requests_wait(to) && !host.endpoints[to].is_beyond_backlog() {
                 host.wake(worker);
             }
-            let received = receive_from_socket(host, to, thread);
-            let penalty = host.protocol.eager_penalty;
-            return match received {
-                Received::Packet(ns) => Received::Packet(ns - penalty),
-                other => other,
+            let Some(packet) = host.endpoints[to].queue.pop() else {
+                return Received::Nothing;
             };
+            host.threads[thread].hand = Some(packet);
+            return Received::Packet(host.protocol.receive_call);
         }
         if let Some(invalid) = host.threads[thread].hand.take() {
             host.protocol_done(invalid);

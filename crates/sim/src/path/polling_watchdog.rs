@@ -96,8 +96,12 @@ impl Path for PollingWatchdog {
                     |_, packet| (Some(packet), cost),
                     |host, packet| to_ip_queue(host, cx.cpu, packet),
                 );
-                if step == Step::Done && !host.adapters[adapter].rings[queue].packets.is_empty() {
-                    self.on_arrival(host, adapter, queue);
+                if step == Step::Done {
+                    let ring = &mut host.adapters[adapter].rings[queue];
+                    ring.enabled = true;
+                    if !ring.packets.is_empty() {
+                        self.on_arrival(host, adapter, queue);
+                    }
                 }
                 step
             }

@@ -35,9 +35,20 @@ pub(super) fn receive_from_socket(host: &mut Host, endpoint: usize, thread: usiz
     match host.endpoints[endpoint].queue.pop() {
         Some(packet) => {
             host.threads[thread].hand = Some(packet);
-            Received::Packet(host.protocol.receive_call + host.protocol.eager_penalty)
+            Received::Packet(host.protocol.receive_call + cold_penalty(host, &packet))
         }
         None => Received::Nothing,
+    }
+}
+
+/// What is added if work on other packets came between the protocol's on
+/// `packet` and its receiver's. A packet that is taken at once is still in the
+/// caches.
+fn cold_penalty(host: &Host, packet: &Packet) -> u64 {
+    if host.warm == Some((packet.source, packet.tag)) {
+        0
+    } else {
+        host.protocol.eager_penalty
     }
 }
 
@@ -164,7 +175,8 @@ impl ReceiveHandler {
     /// Its next step. Takes at most `batch` packets of a queue of an adapter:
     /// `take` says what is kept in hand and what the work on a packet costs
     /// beyond the driver's, `finish` is what becomes of the packet in hand after
-    /// that. [`Step::Done`] leaves the interrupt to the caller.
+    /// that. The interrupt stays off until the caller, at [`Step::Done`], sees to
+    /// it.
     #[inline]
     pub(super) fn step(
         &mut self,
@@ -180,6 +192,8 @@ impl ReceiveHandler {
             ReceivePhase::Entry => {
                 host.ledger.counts.interrupts += 1;
                 host.ledger.counts.polls += 1;
+                // What arrives from here on is found by looking, not announced.
+                host.adapters[adapter].rings[queue].enabled = false;
                 *phase = ReceivePhase::Work(0);
                 Step::Kernel(self.costs.enter)
             }
@@ -243,6 +257,7 @@ impl TransmitHandler {
         match phase {
             TransmitPhase::Entry => {
                 host.ledger.counts.interrupts += u64::from(!self.shared);
+                host.adapters[adapter].transmit_enabled &= self.shared;
                 *phase = TransmitPhase::Work(TransmitService::default());
                 Step::Kernel(if self.shared { 0 } else { self.costs.enter })
             }

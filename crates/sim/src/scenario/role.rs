@@ -36,11 +36,6 @@ pub enum Role {
     Worker {
         /// CPU time per request.
         compute_ms: f64,
-        /// Computing is slowed down by this part of the time after another
-        /// process ran, for its working set has to be fetched again: time in µs
-        /// added after each preemption. Default 0.
-        #[serde(default)]
-        refill_us: f64,
     },
     /// The kernel forwards packets out of another adapter; no process.
     Forward {
@@ -106,13 +101,7 @@ impl Role {
         match self {
             Self::Sink { work_us } | Self::Echo { work_us } => work(*work_us),
             Self::RpcServer { compute_us } => within(field("compute_us"), *compute_us, 0.0, 1e9),
-            Self::Worker {
-                compute_ms,
-                refill_us,
-            } => {
-                within(field("refill_us"), *refill_us, 0.0, 1e6)?;
-                within(field("compute_ms"), *compute_ms, 0.001, 1e6)
-            }
+            Self::Worker { compute_ms } => within(field("compute_ms"), *compute_ms, 0.001, 1e6),
             Self::Forward { out } | Self::Screen { out } => {
                 scenario.adapter(&field("out"), out).map(|_| ())
             }

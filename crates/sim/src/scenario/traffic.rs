@@ -53,6 +53,10 @@ pub enum Traffic {
     SynFlood {
         /// Requests per second; 0 sends nothing.
         rate_pps: f64,
+        /// Gaps are exponentially distributed instead of nearly even. Default
+        /// false.
+        #[serde(default)]
+        random: bool,
     },
     /// Closed loop: the next packet is sent when the answer to the last has
     /// arrived, or is given up.
@@ -66,6 +70,11 @@ pub enum Traffic {
         /// Time after which an answer counts as lost. Default 1000 ms.
         #[serde(default = "timeout_ms")]
         timeout_ms: f64,
+        /// Packets leave evenly, at the mean rate of the answers, instead of each
+        /// as soon as an answer allows it; half of `outstanding` are under way.
+        /// Default false.
+        #[serde(default)]
+        even: bool,
     },
     /// Closed loop: HTTP clients, each with one transfer at a time.
     Http {
@@ -124,7 +133,7 @@ impl Traffic {
                 within(field("start_ms"), *start_ms, 0.0, 1e7)?;
                 within(field("jitter_pct"), *jitter_pct, 0.0, 100.0)
             }
-            Self::Poisson { rate_pps } | Self::SynFlood { rate_pps } => rate(*rate_pps),
+            Self::Poisson { rate_pps } | Self::SynFlood { rate_pps, .. } => rate(*rate_pps),
             Self::Bursts {
                 burst,
                 spacing_us,
@@ -140,6 +149,7 @@ impl Traffic {
                 outstanding,
                 think_us,
                 timeout_ms,
+                ..
             } => {
                 within(field("outstanding"), f64::from(*outstanding), 1.0, 4096.0)?;
                 within(field("think_us"), *think_us, 0.0, 1e9)?;

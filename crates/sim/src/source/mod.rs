@@ -60,7 +60,11 @@ impl Source {
                 outstanding,
                 think_us,
                 timeout_ms,
-            } => Self::PingPong(origin, PingPong::new(*outstanding, *think_us, *timeout_ms)),
+                even,
+            } => {
+                let loops = PingPong::new(*outstanding, *think_us, *timeout_ms);
+                Self::PingPong(origin, if *even { loops.evenly() } else { loops })
+            }
             Traffic::Http { .. } => Self::Http(origin, Http::new(&config.traffic)),
             open => Self::Open(origin, Open::new(open)),
         }

@@ -128,11 +128,15 @@ impl Open {
                 });
                 (pattern, packets.unwrap_or(u64::MAX))
             }
-            Traffic::Poisson { rate_pps } if *rate_pps > 0.0 => {
+            Traffic::Poisson { rate_pps }
+            | Traffic::SynFlood {
+                rate_pps,
+                random: true,
+            } if *rate_pps > 0.0 => {
                 let mean_ns = 1e9 / rate_pps;
                 (Pattern::Poisson { mean_ns }, u64::MAX)
             }
-            Traffic::SynFlood { rate_pps } => {
+            Traffic::SynFlood { rate_pps, .. } => {
                 let pattern = Gap::of_rate(*rate_pps).map_or(never, |gap| Pattern::Constant {
                     gap,
                     start: 0,

@@ -15,6 +15,43 @@ pub(crate) struct PingPong {
     timers: Agenda,
     think: u64,
     timeout: u64,
+    pace: Option<Pace>,
+}
+
+/// Spreads packets evenly over time. The gap between two is that between two
+/// answers on average, a little more or less as more or fewer than half of the
+/// exchanges wait for an answer.
+#[derive(Clone, Copy, Debug)]
+struct Pace {
+    /// When the last packet leaves that has been given a time.
+    last: u64,
+    /// Of the last answer.
+    answered: u64,
+    /// Mean time between answers, in ns, over about the last [`PACE_ANSWERS`].
+    gap: f64,
+    waiting: usize,
+}
+
+/// Far more answers than a process gives in one quantum.
+const PACE_ANSWERS: f64 = 1024.0;
+/// The gap before anything is known.
+const PACE_FIRST_NS: u64 = 1_000_000;
+
+impl Pace {
+    fn on_answer(&mut self, now: u64) {
+        let gap = (now - self.answered) as f64;
+        self.answered = now;
+        self.gap += (gap - self.gap) / PACE_ANSWERS;
+        self.waiting -= 1;
+    }
+
+    /// When the next packet leaves.
+    fn next(&mut self, now: u64, exchanges: usize) -> u64 {
+        let filled = self.waiting as f64 / exchanges as f64;
+        let gap = (self.gap * (0.5 + filled)) as u64;
+        self.last = now.max(self.last + gap);
+        self.last
+    }
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -40,7 +77,24 @@ impl PingPong {
             timers,
             think: nanos(think_us),
             timeout: nanos(timeout_ms * 1e3),
+            pace: None,
         }
+    }
+
+    /// The same with packets that leave evenly.
+    pub(super) fn evenly(mut self) -> Self {
+        let mut last = 0;
+        for exchange in 0..self.exchanges.len() {
+            self.timers.set(exchange, last);
+            last += PACE_FIRST_NS;
+        }
+        self.pace = Some(Pace {
+            last,
+            answered: 0,
+            gap: PACE_FIRST_NS as f64,
+            waiting: 0,
+        });
+        self
     }
 
     /// The first exchange in time acts: it sends, again if an answer is overdue.
@@ -49,6 +103,8 @@ impl PingPong {
         let exchange = &mut self.exchanges[index];
         if exchange.waiting {
             host.ledger.sources[origin.index].timeouts += 1;
+        } else if let Some(pace) = &mut self.pace {
+            pace.waiting += 1;
         }
         exchange.number = exchange.number.wrapping_add(1);
         exchange.sent = host.now;
@@ -72,7 +128,12 @@ impl PingPong {
         if ledger.measuring {
             ledger.round_trips[origin.index].add(took);
         }
-        self.timers.set(index, host.now + self.think);
+        let mut next = host.now + self.think;
+        if let Some(pace) = &mut self.pace {
+            pace.on_answer(host.now);
+            next = pace.next(next, self.exchanges.len());
+        }
+        self.timers.set(index, next);
         host.set_source_timer(origin.index, self.timers.first().0);
     }
 }

@@ -1,0 +1,231 @@
+//! The program's maps at their limits: what happens there is as documented, and
+//! the sums stay exact. Needs root.
+
+use std::net::{Ipv4Addr, Ipv6Addr, UdpSocket};
+
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use plimsoll_packets::frame::Fragment;
+
+use super::test_host::{HOST, demand, from, with_guard};
+use super::*;
+use crate::{Error, Guard};
+
+/// As guard.h has them.
+const CHANNELS_MAX: u32 = 16384;
+const FRAGMENTS_MAX: u32 = 4096;
+const SOCKET_SLOTS: u32 = CHANNELS_MAX - SLOT_SOCKETS;
+const FIRST_PORT: u16 = 10_000;
+/// More than there are slots.
+const SOCKETS: u16 = 16_500;
+
+/// Sockets at consecutive ports, each of which got one packet.
+fn crowd(guard: &mut Guard<'_>) -> Vec<UdpSocket> {
+    let (_, most) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
+    setrlimit(Resource::RLIMIT_NOFILE, most, most).unwrap();
+    let ports = FIRST_PORT..FIRST_PORT + SOCKETS;
+    ports
+        .map(|port| {
+            let socket = UdpSocket::bind((HOST, port)).unwrap();
+            offer(guard, port);
+            socket
+        })
+        .collect()
+}
+
+/// Whether a packet to this port is admitted.
+fn offer(guard: &mut Guard<'_>, port: u16) -> bool {
+    guard.test_run(&from(HOST).udp(53, port, &[]), 1).unwrap().0
+}
+
+fn live(counters: &crate::Counters) -> u64 {
+    let channels = counters.channels.iter();
+    channels.map(|channel| channel.packets.offered()).sum()
+}
+
+#[test]
+fn sockets_beyond_the_limit_of_channels_are_counted_and_judged_all_the_same() {
+    with_guard(|guard| {
+        let sockets = crowd(guard);
+        let counters = guard.counters().unwrap();
+        assert_eq!(counters.channels.len(), SOCKET_SLOTS as usize);
+        assert_eq!(live(&counters), u64::from(SOCKET_SLOTS));
+        let total = counters.of(Kind::UdpSocket);
+        assert_eq!(total.offered(), u64::from(SOCKETS));
+        assert_eq!(
+            counters.retired(Kind::UdpSocket).offered(),
+            u64::from(SOCKETS) - u64::from(SOCKET_SLOTS)
+        );
+
+        // One without a slot: discarded while full, admitted when there is room.
+        let port = FIRST_PORT + SOCKETS - 1;
+        let socket = sockets.last().unwrap();
+        socket.set_nonblocking(true).unwrap();
+        let source = UdpSocket::bind((HOST, 0)).unwrap();
+        for _ in 0..2000 {
+            source.send_to(&[0; 64], (HOST, port)).unwrap();
+        }
+        assert!(!offer(guard, port));
+        while socket.recv(&mut [0; 64]).is_ok() {}
+        assert!(offer(guard, port));
+        let counters = guard.counters().unwrap();
+        assert_eq!(counters.of(Kind::UdpSocket).count(Outcome::SocketQueue), 1);
+        assert_eq!(live(&counters), u64::from(SOCKET_SLOTS));
+
+        // While input is shed, all of them have the share of their kind.
+        guard.program.set_shares(Some((5, &BTreeMap::new())));
+        for port in [port, port - 1, port - 2].repeat(20) {
+            offer(guard, port);
+        }
+        let slot = Kind::UdpSocket as u32 + 1;
+        assert_eq!(demand(guard, slot), 60);
+        let shed = guard.counters().unwrap().all().count(Outcome::Share);
+        assert!((1..60).contains(&shed), "{shed}");
+    });
+}
+
+#[test]
+fn idle_sockets_make_room_for_new_ones() {
+    with_guard(|guard| {
+        drop(crowd(guard));
+        let (_, idle) = guard.program.channels(u32::MAX);
+        assert_eq!(idle.len(), SOCKET_SLOTS as usize);
+        guard.program.forget(&idle).unwrap();
+        assert_eq!(guard.counters().unwrap().channels, []);
+
+        let _socket = UdpSocket::bind((HOST, 5000)).unwrap();
+        assert!(offer(guard, 5000));
+        let counters = guard.counters().unwrap();
+        assert_eq!(counters.channels.len(), 1);
+        assert_eq!(counters.channels[0].packets.offered(), 1);
+        // What was forgotten stays in the total.
+        let total = counters.of(Kind::UdpSocket).offered();
+        assert_eq!(total, u64::from(SOCKETS) + 1);
+    });
+}
+
+#[test]
+fn beyond_the_limit_of_fragmented_datagrams_later_fragments_are_unknown_and_admitted() {
+    with_guard(|guard| {
+        let _server = UdpSocket::bind((HOST, 5000)).unwrap();
+        let datagrams = 3 * FRAGMENTS_MAX;
+        let piece = |id, offset| {
+            let fragment = Fragment {
+                id,
+                offset,
+                more: offset == 0,
+            };
+            from(HOST).fragment(fragment).udp(53, 5000, &[0; 24])
+        };
+        // Unknown ones take no place.
+        for id in 0..datagrams {
+            guard.test_run(&piece(id, 32), 1).unwrap();
+        }
+        let remembered = |guard: &Guard<'_>| {
+            let keys = guard.program.skeleton.maps.fragments.keys();
+            u32::try_from(keys.count()).unwrap()
+        };
+        assert_eq!(remembered(guard), 0);
+        for id in 0..datagrams {
+            guard.test_run(&piece(id, 0), 1).unwrap();
+        }
+        assert!((1..=FRAGMENTS_MAX).contains(&remembered(guard)));
+        let before = guard.counters().unwrap();
+        assert_eq!(before.of(Kind::Fragment).offered(), u64::from(datagrams));
+        assert_eq!(before.of(Kind::UdpSocket).offered(), u64::from(datagrams));
+
+        let known = u64::from(remembered(guard));
+        for id in 0..datagrams {
+            guard.test_run(&piece(id, 32), 1).unwrap();
+        }
+        let after = guard.counters().unwrap();
+        let new = |kind| after.of(kind).offered() - before.of(kind).offered();
+        assert_eq!(new(Kind::UdpSocket), known);
+        assert_eq!(new(Kind::Fragment), u64::from(datagrams) - known);
+        let all = after.all();
+        assert_eq!(all.count(Outcome::Admitted), all.offered());
+    });
+}
+
+#[test]
+fn a_first_fragment_is_forgotten_when_the_stack_gives_its_datagram_up() {
+    with_guard(|guard| {
+        let _server = UdpSocket::bind((HOST, 5000)).unwrap();
+        let piece = |offset, more| {
+            let fragment = Fragment {
+                id: 7,
+                offset,
+                more,
+            };
+            from(HOST).fragment(fragment).udp(53, 5000, &[0; 24])
+        };
+        guard.program.set_epoch(100);
+        guard.test_run(&piece(0, true), 1).unwrap();
+        for (epoch, known) in [(129, 2), (130, 2)] {
+            guard.program.set_epoch(epoch);
+            guard.test_run(&piece(32, false), 1).unwrap();
+            let counters = guard.counters().unwrap();
+            assert_eq!(counters.of(Kind::UdpSocket).offered(), known, "{epoch}");
+        }
+        assert_eq!(guard.counters().unwrap().of(Kind::Fragment).offered(), 1);
+    });
+}
+
+#[test]
+fn addresses_beyond_the_limit_are_admitted_as_forwarded() {
+    with_guard(|guard| {
+        let address = |number: u32| Ipv4Addr::from_bits(0x0a00_0000 + number);
+        let many = |range: std::ops::Range<u32>| {
+            let addresses = range.map(|number| (address(number).into(), Class::Local));
+            addresses.collect::<BTreeMap<IpAddr, Class>>()
+        };
+        let kind_of = |guard: &mut Guard<'_>, number| {
+            let before = guard.counters().unwrap();
+            let packet = plimsoll_packets::frame::Packet::new(HOST.into(), address(number).into());
+            guard.test_run(&packet.udp(53, 9, &[]), 1).unwrap();
+            let after = guard.counters().unwrap();
+            assert_eq!(after.all().offered(), before.all().offered() + 1);
+            let kinds = [Kind::ClosedPort, Kind::Forward];
+            kinds
+                .into_iter()
+                .find(|kind| after.of(*kind) != before.of(*kind))
+        };
+        guard.program.set_local_addresses(&many(0..5000)).unwrap();
+        assert_eq!(kind_of(guard, 4095), Some(Kind::ClosedPort));
+        assert_eq!(kind_of(guard, 4096), Some(Kind::Forward));
+        // Others than those before, without room for both.
+        guard
+            .program
+            .set_local_addresses(&many(3000..6000))
+            .unwrap();
+        assert_eq!(kind_of(guard, 2999), Some(Kind::Forward));
+        assert_eq!(kind_of(guard, 4096), Some(Kind::ClosedPort));
+        assert_eq!(kind_of(guard, 5999), Some(Kind::ClosedPort));
+    });
+}
+
+#[test]
+fn more_protected_prefixes_than_fit_are_refused_and_the_old_ones_stay() {
+    with_guard(|guard| {
+        let prefix = |number: u32| {
+            let address = Ipv6Addr::from_bits(0x2001_0db8 << 96 | u128::from(number) << 64);
+            IpNet::new(address.into(), 64).unwrap()
+        };
+        let protect = |count| Protection {
+            sources: (0..count).map(prefix).collect(),
+            ..Protection::default()
+        };
+        guard.protect(&protect(1024)).unwrap();
+        let stored = |guard: &Guard<'_>| {
+            let maps = &guard.program.skeleton.maps;
+            maps.protected_prefixes.keys().count()
+        };
+        assert_eq!(stored(guard), 1024);
+        let refused = guard.protect(&protect(1025)).unwrap_err();
+        assert!(matches!(refused, Error::Config(_)), "{refused}");
+        assert_eq!(
+            refused.to_string(),
+            "protected sources = 1025: must be at most 1024"
+        );
+        assert_eq!(stored(guard), 1024);
+    });
+}

@@ -1,0 +1,44 @@
+//! A host for tests of the program itself: a network namespace with nothing but
+//! loopback, and the program loaded in it. Needs root.
+
+use std::net::{IpAddr, Ipv4Addr};
+use std::process::Command;
+
+use nix::sched::{CloneFlags, unshare};
+use plimsoll_packets::frame::Packet;
+
+use crate::{Config, Guard, Storage};
+
+pub(super) const HOST: Ipv4Addr = Ipv4Addr::LOCALHOST;
+
+/// Runs `test` with a loaded program in a network namespace of its own.
+pub(super) fn with_guard(test: impl FnOnce(&mut Guard<'_>) + Send) {
+    std::thread::scope(|scope| {
+        let host = scope.spawn(|| {
+            unshare(CloneFlags::CLONE_NEWNET)
+                .expect("this test makes a network namespace and needs root: run `sudo make test`");
+            let status = Command::new("ip")
+                .args(["link", "set", "lo", "up"])
+                .status();
+            assert!(status.expect("iproute2 is installed").success());
+            let mut storage = Storage::default();
+            let mut guard = Guard::load(&mut storage, &Config::default()).unwrap();
+            test(&mut guard);
+        });
+        host.join()
+            .unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+    });
+}
+
+/// A packet to the host.
+pub(super) fn from(source: impl Into<IpAddr>) -> Packet {
+    Packet::new(source.into(), HOST.into())
+}
+
+/// Packets that asked for a share of a slot, on all CPUs.
+pub(super) fn demand(guard: &Guard<'_>, slot: u32) -> u64 {
+    let cpus = u32::try_from(libbpf_rs::num_possible_cpus().unwrap()).unwrap();
+    let demands = (0..cpus).flat_map(|cpu| guard.program.demands(cpu));
+    let of_slot = demands.filter(|(number, _)| *number == slot);
+    of_slot.map(|(_, packets)| packets).sum()
+}
