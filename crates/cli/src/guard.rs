@@ -15,8 +15,8 @@ use plimsoll_guard::ledger::LedgerReader;
 use plimsoll_guard::status::{Answers, MetricsServer, Snapshot, StatusServer};
 use plimsoll_guard::{
     Channel, Config, Counters, Error, Events, Guard, Keeper, Kind, Knobs, Need, Outcome, Owners,
-    Packets, Priority, Protection, Storage, drop_capabilities, outlive_overload, parse_port,
-    poll_in_threads, start_thread,
+    Packets, Priority, Protection, Storage, check_host, drop_capabilities, outlive_overload,
+    parse_port, poll_in_threads, start_thread,
 };
 use serde::Serialize;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -226,7 +226,7 @@ enum Strategy {
 
 /// Guards until asked to stop. `reload` reads the settings again.
 pub(crate) fn run(args: &Args, reload: impl Fn() -> anyhow::Result<Args>) -> anyhow::Result<()> {
-    plimsoll_guard::check_host()?;
+    check_host()?;
     // Forked before anything is opened, and told last that all is well.
     let _keeper = Keeper::start(&args.interface)?;
     // Caught from here on; the thread that waits for them comes later, without

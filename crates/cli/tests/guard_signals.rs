@@ -64,7 +64,7 @@ fn live(host: &Host, directory: &Path, strace: &[&str]) -> ExitStatus {
     tracer.wait(LIMIT).unwrap()
 }
 
-/// How often each call is made in a life.
+/// How often the guard's own thread makes each call in a life.
 fn calls(host: &Host, directory: &Path) -> BTreeMap<&'static str, usize> {
     let trace = directory.join("trace");
     let steps = format!("trace={}", STEPS.join(","));
@@ -74,7 +74,14 @@ fn calls(host: &Host, directory: &Path) -> BTreeMap<&'static str, usize> {
         &["-e", &steps, "-o", trace.to_str().unwrap()],
     );
     let trace = fs::read_to_string(trace).unwrap();
-    let count = |step: &str| trace.matches(&format!(" {step}(")).count();
+    // strace counts each thread's calls by themselves, and those of the keeper.
+    let (guard, _) = trace.split_once(' ').expect("a traced call");
+    let own = trace
+        .lines()
+        .filter(|line| line.split(' ').next() == Some(guard));
+    let own: Vec<&str> = own.collect();
+    let is_call = |line: &str, step: &str| line.contains(&format!(" {step}("));
+    let count = |step: &str| own.iter().filter(|line| is_call(line, step)).count();
     STEPS.map(|step| (step, count(step))).into()
 }
 

@@ -2,6 +2,7 @@
 //! the sums stay exact. Needs root.
 
 use std::net::{Ipv4Addr, Ipv6Addr, UdpSocket};
+use std::sync::{Mutex, PoisonError};
 
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use plimsoll_packets::frame::Fragment;
@@ -17,6 +18,9 @@ const SOCKET_SLOTS: u32 = CHANNELS_MAX - SLOT_SOCKETS;
 const FIRST_PORT: u16 = 10_000;
 /// More than there are slots.
 const SOCKETS: u16 = 16_500;
+
+/// Two crowds at once are more descriptors than a process may have by default.
+static CROWD: Mutex<()> = Mutex::new(());
 
 /// Sockets at consecutive ports, each of which got one packet.
 fn crowd(guard: &mut Guard<'_>) -> Vec<UdpSocket> {
@@ -45,6 +49,7 @@ fn live(counters: &crate::Counters) -> u64 {
 #[test]
 fn sockets_beyond_the_limit_of_channels_are_counted_and_judged_all_the_same() {
     with_guard(|guard| {
+        let _alone = CROWD.lock().unwrap_or_else(PoisonError::into_inner);
         let sockets = crowd(guard);
         let counters = guard.counters().unwrap();
         assert_eq!(counters.channels.len(), SOCKET_SLOTS as usize);
@@ -86,6 +91,7 @@ fn sockets_beyond_the_limit_of_channels_are_counted_and_judged_all_the_same() {
 #[test]
 fn idle_sockets_make_room_for_new_ones() {
     with_guard(|guard| {
+        let _alone = CROWD.lock().unwrap_or_else(PoisonError::into_inner);
         drop(crowd(guard));
         let (_, idle) = guard.program.channels(u32::MAX);
         assert_eq!(idle.len(), SOCKET_SLOTS as usize);
