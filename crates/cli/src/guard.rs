@@ -5,7 +5,6 @@ use std::io::Write;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
-use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
@@ -15,9 +14,9 @@ use plimsoll_guard::governor::{self, Governor};
 use plimsoll_guard::ledger::LedgerReader;
 use plimsoll_guard::status::{Answers, MetricsServer, Snapshot, StatusServer};
 use plimsoll_guard::{
-    Channel, Config, Counters, Events, Guard, Keeper, Kind, Knobs, Need, Outcome, Owners, Packets,
-    Priority, Protection, Storage, drop_capabilities, outlive_overload, parse_port,
-    poll_in_threads,
+    Channel, Config, Counters, Error, Events, Guard, Keeper, Kind, Knobs, Need, Outcome, Owners,
+    Packets, Priority, Protection, Storage, drop_capabilities, outlive_overload, parse_port,
+    poll_in_threads, start_thread,
 };
 use serde::Serialize;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -150,7 +149,7 @@ impl Args {
             sources: self.protect_sources.clone(),
             connections: self.protect_connections,
         };
-        protection.validate().map_err(plimsoll_guard::Error::from)?;
+        protection.validate().map_err(Error::from)?;
         Ok(protection)
     }
 
@@ -227,6 +226,7 @@ enum Strategy {
 
 /// Guards until asked to stop. `reload` reads the settings again.
 pub(crate) fn run(args: &Args, reload: impl Fn() -> anyhow::Result<Args>) -> anyhow::Result<()> {
+    plimsoll_guard::check_host()?;
     // Forked before anything is opened, and told last that all is well.
     let _keeper = Keeper::start(&args.interface)?;
     // Caught from here on; the thread that waits for them comes later, without
@@ -257,7 +257,7 @@ pub(crate) fn run(args: &Args, reload: impl Fn() -> anyhow::Result<Args>) -> any
     let ledger = LedgerReader::begin(&args.interface, || guard.counters())?;
     drop_capabilities(&args.needs())?;
     let (sender, events) = channel();
-    forward(signals, sender.clone());
+    forward(signals, sender.clone())?;
     let started = Instant::now();
     let answers = Answers::new(&args.interface, started, ledger, snapshots_from(sender));
     let _status = StatusServer::start(&args.interface, answers.clone())?;
@@ -479,8 +479,8 @@ fn parse_priority(text: &str) -> Result<Priority, String> {
 }
 
 /// Turns signals into events from now on.
-fn forward(mut signals: Signals, guard: Sender<Event>) {
-    thread::spawn(move || {
+fn forward(mut signals: Signals, guard: Sender<Event>) -> Result<(), Error> {
+    start_thread(move || {
         for signal in &mut signals {
             let event = if signal == SIGHUP {
                 Event::Reload
@@ -490,7 +490,7 @@ fn forward(mut signals: Signals, guard: Sender<Event>) {
             // Nobody listens any more: the process is ending already.
             let _ = guard.send(event);
         }
-    });
+    })
 }
 
 enum Report {

@@ -73,9 +73,9 @@ offers more than it can take: no receive livelock, no starved bystanders.
 An XDP program discards early what a full socket could not take; servers
 need no change, and it vanishes with its process.
 
-  plimsoll guard check eth0   what this host can do, and what guard would do
-  sudo plimsoll guard eth0    guard an interface until Ctrl-C
-  sudo plimsoll demo          see a flood with and without it, in namespaces
+  sudo plimsoll guard check eth0   what guard can do here; changes nothing
+  sudo plimsoll guard eth0         guard an interface until Ctrl-C
+  sudo plimsoll demo               see a flood with and without it, in namespaces
 
 `plimsoll --help` lists all commands, `plimsoll guard --help` all settings.
 ";

@@ -197,23 +197,11 @@ fn attached(interface: &str, link: &Link) -> Finding {
         let found = "no XDP program is attached";
         return finding("attached", Verdict::Ok, found, "attaches its own");
     };
-    let name = if xdp.name.is_empty() {
-        "unnamed"
-    } else {
-        &xdp.name
-    };
-    let remedy = if xdp.name == "xdp_dispatcher" {
-        "libxdp's dispatcher: `xdp-loader unload` ends it".to_owned()
-    } else {
-        format!(
-            "`bpftool link show` finds its owner, `ip link set {interface} xdp off` detaches it if it has none"
-        )
-    };
     finding(
         "attached",
         Verdict::Missing,
-        format!("XDP program `{name}`, id {}, in {} mode", xdp.id, xdp.mode),
-        format!("refuses to replace it ({remedy})"),
+        format!("XDP program {xdp}"),
+        format!("refuses to replace it ({})", xdp.remedy(interface)),
     )
 }
 

@@ -39,7 +39,7 @@ pub enum Error {
     },
     /// The driver cannot run XDP programs; generic mode costs more than it saves.
     #[error(
-        "the driver of `{interface}` has no native XDP, and generic mode, which costs more than it saves, is refused"
+        "the driver of `{interface}` has no native XDP, and generic mode, which costs more than it saves, is refused: if it is a bridge, bond, VLAN or tunnel, guard the interface below it"
     )]
     NoNativeXdp {
         /// As given.
@@ -47,11 +47,15 @@ pub enum Error {
     },
     /// Another XDP program is attached.
     #[error(
-        "`{interface}` already runs an XDP program: detach it first (`ip link show dev {interface}` shows it)"
+        "`{interface}` already runs an XDP program{program}, and the guard replaces nobody's: {remedy}"
     )]
     Busy {
         /// As given.
         interface: String,
+        /// After a comma, what is known of it; empty if nothing is.
+        program: String,
+        /// How it may be detached.
+        remedy: String,
     },
     /// The driver refuses the program in the interface's present configuration.
     #[error(
@@ -90,6 +94,12 @@ pub enum Error {
         interface: String,
         /// The other process.
         pid: u32,
+    },
+    /// A running guard answers root only.
+    #[error("the guard of `{interface}` answers root only: run this as root, e.g. with sudo")]
+    NotRoot {
+        /// As given.
+        interface: String,
     },
     /// Nobody guards the interface.
     #[error(
@@ -177,6 +187,7 @@ impl Error {
         matches!(
             self,
             Self::Privilege { .. }
+                | Self::NotRoot { .. }
                 | Self::KernelTooOld { .. }
                 | Self::NoBtf
                 | Self::NoNativeXdp { .. }

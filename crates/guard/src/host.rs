@@ -10,8 +10,12 @@ use crate::error::Error;
 /// First release with `bpf_rdonly_cast`.
 const KERNEL_MIN: (u32, u32) = (6, 2);
 
-/// Fails with the first thing this host lacks.
-pub(crate) fn check() -> Result<(), Error> {
+/// Fails with the first thing that this process or host lacks.
+///
+/// # Errors
+///
+/// Names what is missing: privileges, a newer kernel, or its types.
+pub fn check() -> Result<(), Error> {
     check_capabilities()?;
     check_release()?;
     check_btf()

@@ -1,6 +1,7 @@
 //! What the kernel says of an interface: link state, attached XDP program,
 //! XDP features of its driver, rings.
 
+use std::fmt;
 use std::io;
 
 use libbpf_rs::query::ProgInfoIter;
@@ -30,6 +31,30 @@ pub(crate) struct AttachedProgram {
     /// Empty if the kernel does not tell (it takes privileges).
     pub(crate) name: String,
     pub(crate) mode: &'static str,
+}
+
+impl AttachedProgram {
+    /// How it may be detached from `interface`.
+    pub(crate) fn remedy(&self, interface: &str) -> String {
+        if self.name == "xdp_dispatcher" {
+            format!("it is libxdp's dispatcher, `xdp-loader unload {interface} --all` ends it")
+        } else {
+            format!(
+                "`bpftool link show` finds its owner, `ip link set {interface} xdp off` detaches it if it has none"
+            )
+        }
+    }
+}
+
+impl fmt::Display for AttachedProgram {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = if self.name.is_empty() {
+            "unnamed"
+        } else {
+            &self.name
+        };
+        write!(f, "`{name}`, id {}, in {} mode", self.id, self.mode)
+    }
 }
 
 pub(crate) fn link(ifindex: u32) -> io::Result<Link> {

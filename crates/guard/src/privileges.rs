@@ -92,6 +92,24 @@ fn refused(why: String) -> Error {
     }
 }
 
+/// Stack of a thread beside the guard's own, in bytes: memory is locked as a
+/// whole, and the usual 2 MiB of each would be, too.
+const STACK_BYTES: usize = 256 << 10;
+
+/// Starts a thread beside the guard's own that leaves little memory locked.
+///
+/// # Errors
+///
+/// There are no more threads.
+pub fn start_thread(work: impl FnOnce() + Send + 'static) -> Result<(), Error> {
+    let thread = std::thread::Builder::new().stack_size(STACK_BYTES);
+    let started = thread.spawn(work).map_err(|source| Error::Os {
+        action: "start a thread",
+        source,
+    });
+    started.map(|_| ())
+}
+
 /// Keeps this process running whatever the network does: this thread before
 /// every process and polling thread, its memory in place. Threads started later
 /// are like it; call this last.

@@ -14,6 +14,7 @@ use std::ptr;
 use nix::errno::Errno;
 
 use crate::error::Error;
+use crate::link;
 
 /// The attachment; dropping it detaches.
 #[derive(Debug)]
@@ -44,7 +45,7 @@ impl XdpLink {
             )
         };
         if fd < 0 {
-            return Err(refusal(interface, Errno::from_raw(-fd)));
+            return Err(refusal(interface, ifindex, Errno::from_raw(-fd)));
         }
         // SAFETY: bpf_link_create has just returned this descriptor and
         // nothing else knows it.
@@ -53,10 +54,21 @@ impl XdpLink {
     }
 }
 
-fn refusal(interface: &str, errno: Errno) -> Error {
+fn refusal(interface: &str, ifindex: u32, errno: Errno) -> Error {
     let interface = interface.to_owned();
     match errno {
-        Errno::EBUSY | Errno::EEXIST => Error::Busy { interface },
+        Errno::EBUSY | Errno::EEXIST => {
+            let attached = link::link(ifindex).ok().and_then(|link| link.xdp);
+            let remedy = match &attached {
+                Some(attached) => attached.remedy(&interface),
+                None => format!("`plimsoll guard check {interface}` tells more"),
+            };
+            Error::Busy {
+                program: attached.map_or_else(String::new, |attached| format!(", {attached}")),
+                interface,
+                remedy,
+            }
+        }
         Errno::EOPNOTSUPP => Error::NoNativeXdp { interface },
         Errno::ENODEV => Error::NoSuchInterface { interface },
         errno => Error::Refused {

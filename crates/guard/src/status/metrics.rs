@@ -10,7 +10,6 @@
 use std::collections::BTreeSet;
 use std::fmt;
 use std::net::{IpAddr, SocketAddr, TcpListener};
-use std::thread;
 use std::time::Instant;
 
 use plimsoll_core::demux::Kind;
@@ -26,6 +25,7 @@ use crate::counters::{Channel, Outcome, Packets};
 use crate::error::Error;
 use crate::governor;
 use crate::ledger::{Ledger, Stage};
+use crate::privileges::start_thread;
 
 /// A text format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -141,7 +141,7 @@ impl MetricsServer {
             channels_max,
             exported: BTreeSet::new(),
         };
-        thread::spawn(move || {
+        start_thread(move || {
             for request in server.incoming_requests() {
                 let format = Format::accepted(&request);
                 let path = request.url().split('?').next();
@@ -161,8 +161,7 @@ impl MetricsServer {
                     ),
                 };
             }
-        });
-        Ok(())
+        })
     }
 }
 

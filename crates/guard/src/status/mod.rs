@@ -59,11 +59,14 @@ impl Client {
     /// No such interface, no guard runs there, or it does not answer in time.
     pub fn status(&mut self, request: &Request) -> Result<Status, Error> {
         let path = socket_path(&self.interface)?;
-        let Ok(stream) = UnixStream::connect(path) else {
-            return Err(Error::NotRunning {
-                interface: self.interface.clone(),
-            });
-        };
+        let stream = UnixStream::connect(path).map_err(|error| {
+            let interface = self.interface.clone();
+            if error.kind() == std::io::ErrorKind::PermissionDenied {
+                Error::NotRoot { interface }
+            } else {
+                Error::NotRunning { interface }
+            }
+        })?;
         let mut status = ask(stream, request).map_err(|source| Error::Os {
             action: "get an answer of the running guard",
             source,

@@ -8,13 +8,13 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::thread;
 use std::time::{Duration, Instant};
 
 use super::document::{Request, Status};
 use super::reader::{Latest, Reader, Snapshot};
 use crate::error::Error;
 use crate::ledger::LedgerReader;
+use crate::privileges::start_thread;
 
 /// One client is served at a time; one that dawdles holds up others so long.
 const CLIENT_PATIENCE: Duration = Duration::from_secs(1);
@@ -128,12 +128,12 @@ impl StatusServer {
             action: "listen for questions about the guard's status",
             source,
         })?;
-        thread::spawn(move || {
+        start_thread(move || {
             for stream in listener.incoming().flatten() {
                 // A client that goes away is nobody's error.
                 let _ = answer(stream, &answers);
             }
-        });
+        })?;
         Ok(Self { path })
     }
 }

@@ -1,0 +1,211 @@
+//! What a newcomer meets first: `plimsoll` alone, and the guard where it cannot
+//! work. Every message word for word, with its exit code. Needs root.
+
+mod common;
+
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt;
+use std::process::{Command, Output};
+
+use common::{LIMIT, PROGRAM, output, refused, start};
+use plimsoll_testbed::{Config, Host, Testbed};
+
+/// Runs a program to its end, whatever that is, in the host's namespace.
+fn run(host: &Host, words: &[&str]) -> Output {
+    let run = || Command::new(words[0]).args(&words[1..]).output().unwrap();
+    host.run(run).unwrap()
+}
+
+/// The exit code, and what was said on standard error.
+fn said(output: &Output) -> (Option<i32>, String) {
+    let text = String::from_utf8(output.stderr.clone()).unwrap();
+    (output.status.code(), text)
+}
+
+#[test]
+fn alone_it_says_in_ten_lines_what_it_is_and_three_commands() {
+    let output = Command::new(PROGRAM).output().unwrap();
+    assert!(output.status.success());
+    let expected = "\
+Plimsoll keeps a Linux host at its full useful throughput when the network
+offers more than it can take: no receive livelock, no starved bystanders.
+An XDP program discards early what a full socket could not take; servers
+need no change, and it vanishes with its process.
+
+  sudo plimsoll guard check eth0   what guard can do here; changes nothing
+  sudo plimsoll guard eth0         guard an interface until Ctrl-C
+  sudo plimsoll demo               see a flood with and without it, in namespaces
+
+`plimsoll --help` lists all commands, `plimsoll guard --help` all settings.
+";
+    assert_eq!(String::from_utf8(output.stdout).unwrap(), expected);
+    assert_eq!(expected.lines().count(), 10);
+}
+
+#[test]
+fn an_interface_without_native_xdp() {
+    let testbed = Testbed::create(Config::default()).unwrap();
+    let answer = run(testbed.test(), &[PROGRAM, "guard", "lo"]);
+    let expected = "plimsoll: the driver of `lo` has no native XDP, and generic mode, which \
+                    costs more than it saves, is refused: if it is a bridge, bond, VLAN or \
+                    tunnel, guard the interface below it\n";
+    assert_eq!(said(&answer), (Some(3), expected.to_owned()));
+}
+
+#[test]
+fn without_root() {
+    let testbed = Testbed::create(Config::default()).unwrap();
+    let host = testbed.test();
+    // The build's directory may be closed to others.
+    let directory = tempfile::tempdir().unwrap();
+    fs::set_permissions(&directory, Permissions::from_mode(0o755)).unwrap();
+    let program = directory.path().join("plimsoll");
+    fs::copy(PROGRAM, &program).unwrap();
+    let nobody = [
+        "setpriv",
+        "--reuid=65534",
+        "--regid=65534",
+        "--clear-groups",
+    ];
+    let program = program.to_str().unwrap();
+    let as_nobody = |words: &[&str]| run(host, &[&nobody[..], &[program, "guard"], words].concat());
+    let answer = as_nobody(&[host.device()]);
+    let expected = "plimsoll: CAP_NET_ADMIN is missing: run as root, e.g. with sudo\n";
+    assert_eq!(said(&answer), (Some(3), expected.to_owned()));
+    let answer = as_nobody(&["check", host.device()]);
+    assert_eq!(answer.status.code(), Some(3));
+    let table = String::from_utf8(answer.stdout).unwrap();
+    assert!(table.contains("MISSING  privileges   CAP_NET_ADMIN is missing: run as root"));
+
+    let (_guard, _output) = start(host);
+    let answer = as_nobody(&["status", host.device()]);
+    let expected = format!(
+        "plimsoll: the guard of `{}` answers root only: run this as root, e.g. with sudo\n",
+        host.device()
+    );
+    assert_eq!(said(&answer), (Some(3), expected));
+}
+
+#[test]
+fn an_old_kernel() {
+    let testbed = Testbed::create(Config::default()).unwrap();
+    let host = testbed.test();
+    // The kernel calls itself 2.6 to this process.
+    let answer = run(
+        host,
+        &["setarch", "--uname-2.6", PROGRAM, "guard", host.device()],
+    );
+    let (code, text) = said(&answer);
+    assert_eq!(code, Some(3));
+    assert!(text.starts_with("plimsoll: Linux 2.6."), "{text}");
+    assert!(
+        text.ends_with(
+            " is too old: the guard reads socket queues through bpf_rdonly_cast, which needs 6.2 or newer\n"
+        ),
+        "{text}"
+    );
+}
+
+/// Attaches a pass-all program of this name, as another product would.
+fn attach_other(host: &Host, name: &str) -> u32 {
+    let directory = tempfile::tempdir().unwrap();
+    let path = |file: &str| directory.path().join(file).to_str().unwrap().to_owned();
+    let program = format!(
+        "__attribute__((section(\"xdp\"), used)) int {name}(void *c) {{ return 2; }}\n\
+         char terms[] __attribute__((section(\"license\"), used)) = \"GPL\";\n"
+    );
+    fs::write(path("x.c"), program).unwrap();
+    let object = path("x.o");
+    let clang = [
+        "clang",
+        "-O2",
+        "-target",
+        "bpf",
+        "-c",
+        &path("x.c"),
+        "-o",
+        &object,
+    ];
+    assert!(run(host, &clang).status.success());
+    let mut ip = host.command("ip");
+    ip.args([
+        "link",
+        "set",
+        host.device(),
+        "xdp",
+        "obj",
+        &object,
+        "sec",
+        "xdp",
+    ]);
+    ip.output(LIMIT).unwrap();
+    let links = run(host, &["ip", "-j", "link", "show", host.device()]).stdout;
+    let links: serde_json::Value = serde_json::from_slice(&links).unwrap();
+    u32::try_from(links[0]["xdp"]["prog"]["id"].as_u64().unwrap()).unwrap()
+}
+
+#[test]
+fn another_xdp_program_and_libxdp_s_dispatcher() {
+    for (name, remedy) in [
+        (
+            "firewall",
+            "`bpftool link show` finds its owner, `ip link set IFACE xdp off` detaches it if it has none",
+        ),
+        (
+            "xdp_dispatcher",
+            "it is libxdp's dispatcher, `xdp-loader unload IFACE --all` ends it",
+        ),
+    ] {
+        let testbed = Testbed::create(Config::default()).unwrap();
+        let host = testbed.test();
+        let id = attach_other(host, name);
+        let remedy = remedy.replace("IFACE", host.device());
+        let answer = run(host, &[PROGRAM, "guard", host.device()]);
+        let expected = format!(
+            "plimsoll: `{}` already runs an XDP program, `{name}`, id {id}, in native mode, and \
+             the guard replaces nobody's: {remedy}\n",
+            host.device()
+        );
+        assert_eq!(said(&answer), (Some(1), expected));
+        let check = run(host, &[PROGRAM, "guard", "check", host.device()]);
+        assert_eq!(check.status.code(), Some(3));
+        let table = String::from_utf8(check.stdout).unwrap();
+        let expected = format!(
+            "MISSING  attached     XDP program `{name}`, id {id}, in native mode\n{:<22}the guard refuses to replace it ({remedy})\n",
+            ""
+        );
+        assert!(table.contains(&expected), "{table}");
+        // Observing takes nobody's place either, and what was there is there.
+        refused(host, &[host.device(), "--observe"]);
+        let links = run(host, &["ip", "link", "show", host.device()]).stdout;
+        let links = String::from_utf8(links).unwrap();
+        assert!(links.contains(&format!("id {id} ")), "{links}");
+    }
+}
+
+#[test]
+fn a_container_s_own_namespace() {
+    let testbed = Testbed::create(Config::default()).unwrap();
+    let host = testbed.test();
+    let table = output(host, &["check", host.device()]);
+    let expected = "\
+limited  namespace    this is another network namespace than process 1's (a container's, perhaps)
+                      the guard sees the sockets of this namespace only, and admits what is for others
+";
+    assert!(table.contains(expected), "{table}");
+    assert!(table.ends_with("\nThe guard can run here, within the limits above.\n"));
+}
+
+#[test]
+fn no_interface_and_a_wrong_one() {
+    let testbed = Testbed::create(Config::default()).unwrap();
+    let host = testbed.test();
+    let answer = run(host, &[PROGRAM, "guard", "nosuch0"]);
+    let expected = "plimsoll: no interface `nosuch0` in this network namespace: `ip link` lists \
+                    them\n";
+    assert_eq!(said(&answer), (Some(1), expected.to_owned()));
+    let answer = run(host, &[PROGRAM, "guard"]);
+    let expected = "error: the following required arguments were not provided:\n  <IFACE>\n\n\
+                    Usage: plimsoll guard <IFACE>\n\nFor more information, try '--help'.\n";
+    assert_eq!(said(&answer), (Some(2), expected.to_owned()));
+}

@@ -1,0 +1,143 @@
+//! Signals at every step of the guard's life: at each of its system calls that
+//! changes something, from the start over a reload to the stop. Whatever is
+//! interrupted, the interface receives as before, and the next start finds its
+//! way back to the host's own settings. Needs root.
+
+mod common;
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
+use std::process::{ExitStatus, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use common::{LIMIT, PROGRAM, output, start};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use plimsoll_testbed::{Config, Host, Testbed};
+
+/// The calls that change something: locks and records, BPF programs, links and
+/// maps, settings by netlink, scheduling, capabilities, signal handlers.
+const STEPS: [&str; 9] = [
+    "flock",
+    "rename",
+    "unlink",
+    "bpf",
+    "sendto",
+    "sched_setattr",
+    "capset",
+    "rt_sigaction",
+    "mlockall",
+];
+/// Interrupted calls of each kind, spread over all there are.
+const TIMES: usize = 4;
+
+/// A whole life under strace: start, a reload, stop. Returns how it ended.
+fn live(host: &Host, directory: &Path, strace: &[&str]) -> ExitStatus {
+    let settings = directory.join("guard.toml");
+    fs::write(&settings, "interval-ms = 100\n").unwrap();
+    let mut tracer = host
+        .command("strace")
+        .args(["-f", "-qq"])
+        .args(strace)
+        .args([PROGRAM, "guard", host.device(), "--json=-", "--threaded=3"])
+        .args(["--duration=1", "--config"])
+        .arg(&settings)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("strace is installed: scripts/setup");
+    let mut lines = BufReader::new(tracer.take_stdout().unwrap()).lines();
+    if let Some(Ok(_)) = lines.next() {
+        fs::write(&settings, "interval-ms = 100\nhigh-watermark = 60\n").unwrap();
+        let children = format!("/proc/{0}/task/{0}/children", tracer.pid());
+        for child in fs::read_to_string(children).unwrap().split_whitespace() {
+            // It may have ended by its signal already.
+            let _ = kill(Pid::from_raw(child.parse().unwrap()), Signal::SIGHUP);
+        }
+    }
+    lines.for_each(drop);
+    // strace ends as the traced process does.
+    tracer.wait(LIMIT).unwrap()
+}
+
+/// How often each call is made in a life.
+fn calls(host: &Host, directory: &Path) -> BTreeMap<&'static str, usize> {
+    let trace = directory.join("trace");
+    let steps = format!("trace={}", STEPS.join(","));
+    live(
+        host,
+        directory,
+        &["-e", &steps, "-o", trace.to_str().unwrap()],
+    );
+    let trace = fs::read_to_string(trace).unwrap();
+    let count = |step: &str| trace.matches(&format!(" {step}(")).count();
+    STEPS.map(|step| (step, count(step))).into()
+}
+
+/// The settings that the guard turns, as the kernel has them.
+fn settings(host: &Host) -> Vec<String> {
+    let read = |name: &str| {
+        let path = format!("/sys/class/net/{}/{name}", host.device());
+        fs::read_to_string(path).unwrap()
+    };
+    let names = ["threaded", "napi_defer_hard_irqs", "gro_flush_timeout"];
+    host.run(|| names.map(read).to_vec()).unwrap()
+}
+
+fn has_xdp(host: &Host) -> bool {
+    let mut ip = host.command("ip");
+    let link = ip.args(["link", "show", host.device()]).output(LIMIT);
+    String::from_utf8(link.unwrap().stdout)
+        .unwrap()
+        .contains("xdp")
+}
+
+/// The kernel detaches a dead process's program when its descriptors are gone.
+fn wait_until_free(host: &Host, after: &str) {
+    let deadline = Instant::now() + LIMIT;
+    while has_xdp(host) {
+        assert!(Instant::now() < deadline, "{after}: XDP stays");
+        thread::sleep(Duration::from_millis(10));
+    }
+}
+
+fn interrupt_every_step(signal: &str) {
+    let testbed = Testbed::create(Config::default()).unwrap();
+    let host = testbed.test();
+    let directory = tempfile::tempdir().unwrap();
+    let before = settings(host);
+    let calls = calls(host, directory.path());
+    assert_eq!(settings(host), before, "a life of its own");
+    for (step, count) in calls {
+        assert!(count > 0, "{step} is no step any more");
+        for i in 0..TIMES.min(count) {
+            let nth = 1 + i * (count - 1) / (TIMES.min(count) - 1).max(1);
+            let inject = format!("inject={step}:signal={signal}:when={nth}");
+            let strace = ["-e", &inject, "-o", "/dev/null"];
+            let ended = live(host, directory.path(), &strace);
+            let killed = ended.signal() == Some(Signal::SIGKILL as i32);
+            assert_eq!(killed, signal == "SIGKILL", "{inject}: {ended}");
+            let after = format!("{signal} at {step} {nth} of {count}");
+            wait_until_free(host, &after);
+            let (guard, _output) = start(host);
+            assert!(guard.stop(LIMIT).unwrap().success(), "{after}");
+            assert_eq!(settings(host), before, "{after}");
+            let left = output(host, &["restore"]);
+            assert_eq!(left, "nothing to restore\n", "{after}");
+        }
+    }
+}
+
+#[test]
+fn killed_at_any_step_the_host_is_as_before() {
+    interrupt_every_step("SIGKILL");
+}
+
+#[test]
+fn asked_to_stop_at_any_step_the_host_is_as_before() {
+    interrupt_every_step("SIGTERM");
+}
