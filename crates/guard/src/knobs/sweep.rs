@@ -19,6 +19,8 @@ use std::io;
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::path::Path;
 
+use caps::{CapSet, Capability};
+
 use super::device::{boot_id, netns_cookie, netns_inode};
 use super::lock::Lock;
 use super::record::RecordFile;
@@ -33,7 +35,7 @@ pub(super) fn sweep(directory: &Path) {
     };
     // Where not even this namespace is found, the answer about others means
     // nothing.
-    let kernel_tells = open_namespace(cookie, inode).is_ok();
+    let kernel_tells = may_open_all() && open_namespace(cookie, inode).is_ok();
     for (stem, other) in others(directory, cookie) {
         let lock = directory.join(format!("{stem}.lock"));
         if Lock::owner(&lock).is_some() {
@@ -69,6 +71,17 @@ fn others(directory: &Path, here: u64) -> BTreeSet<(String, u64)> {
         Some((stem.to_owned(), cookie))
     });
     stems.collect()
+}
+
+/// Whether the kernel answers about every namespace. It calls one stale that this
+/// process may not open: without `CAP_SYS_ADMIN` in the first user namespace that is
+/// each but its own, and a living guard's record would go.
+fn may_open_all() -> bool {
+    /// `PROC_USER_INIT_INO` of linux/proc_ns.h.
+    const FIRST_USER_NAMESPACE: u64 = 0xefff_fffd;
+    let is_first = nix::sys::stat::stat("/proc/self/ns/user")
+        .is_ok_and(|user| user.st_ino == FIRST_USER_NAMESPACE);
+    is_first && caps::has_cap(None, CapSet::Effective, Capability::CAP_SYS_ADMIN).unwrap_or(false)
 }
 
 /// True if the kernel knows no such namespace.
@@ -168,6 +181,32 @@ mod tests {
         let file = RecordFile::new(directory, "eth0", &identity);
         let record = Record::new("eth0", identity, Process::current().unwrap());
         file.write(&record).unwrap();
+    }
+
+    /// A keeper, or a guard under the unit's sandbox, once removed the records of
+    /// living guards of other namespaces.
+    #[test]
+    fn who_may_not_open_all_namespaces_removes_none() {
+        let directory = tempfile::tempdir().unwrap();
+        let (done, is_done) = channel::<()>();
+        let (sender, here) = channel();
+        thread::scope(|scope| {
+            scope.spawn(move || {
+                in_namespace(move |namespace| {
+                    sender.send(namespace).unwrap();
+                    let _ = is_done.recv();
+                });
+            });
+            let living = here.recv().unwrap();
+            write_record(directory.path(), &boot_id().unwrap(), living);
+            let kept = names(directory.path());
+            in_namespace(|_| {
+                caps::drop(None, CapSet::Effective, Capability::CAP_SYS_ADMIN).unwrap();
+                sweep(directory.path());
+            });
+            assert_eq!(names(directory.path()), kept);
+            drop(done);
+        });
     }
 
     #[test]
