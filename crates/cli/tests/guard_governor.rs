@@ -27,6 +27,15 @@ const DEFER_FOREVER: u32 = i32::MAX.cast_unsigned();
 const FIFO: u32 = 1;
 const IDLE: u32 = 5;
 const NONE: [i32; 0] = [];
+/// Polling threads that a flood makes use up their fifth of a CPU.
+const LIMITED: [&str; 6] = [
+    "--interval-ms",
+    "100",
+    "--strategy",
+    "thread",
+    "--cpu-limit",
+    "20",
+];
 
 fn testbed() -> Testbed {
     let testbed = Testbed::create(Config::default()).unwrap();
@@ -59,7 +68,7 @@ fn threads_poll_while_a_flood_lasts_and_all_is_as_before_after_it() {
     let (original, _) = settings(host);
     let directory = tempfile::tempdir().unwrap();
     let log = directory.path().join("log");
-    let arguments = ["--interval-ms", "100"];
+    let arguments = ["--interval-ms", "100", "--strategy", "thread"];
     let (guard, mut reports) = start_logging(host, &arguments, File::create(&log).unwrap().into());
     receive_on_test_cpu(&testbed);
     let (before, threads) = settings(host);
@@ -176,8 +185,7 @@ fn cpu_time(thread: i32) -> Duration {
 fn a_polling_thread_is_kept_to_the_cpu_limit() {
     let testbed = testbed();
     let host = testbed.test();
-    let arguments = ["--interval-ms", "100", "--cpu-limit", "20"];
-    let (_guard, mut reports) = start_with(host, &arguments);
+    let (_guard, mut reports) = start_with(host, &LIMITED);
     receive_on_test_cpu(&testbed);
     let before = settings(host);
     let _server = busy_server(host, PORT);
@@ -201,8 +209,7 @@ fn a_polling_thread_is_kept_to_the_cpu_limit() {
 /// its polling thread.
 fn with_demoting_guard(testbed: &Testbed, work: impl FnOnce(Process)) {
     let host = testbed.test();
-    let arguments = ["--interval-ms", "100", "--cpu-limit", "20"];
-    let (guard, mut reports) = start_with(host, &arguments);
+    let (guard, mut reports) = start_with(host, &LIMITED);
     receive_on_test_cpu(testbed);
     flooded(testbed, &flood(testbed, PORT..=PORT, 1_000_000), || {
         await_mode(&mut reports, "overload");

@@ -108,7 +108,8 @@ fn two_cpus_count_exactly_and_each_channel_once() {
 fn every_queue_gets_a_thread_and_a_holdoff_and_loses_both_again() {
     let testbed = testbed();
     let host = testbed.test();
-    let (_guard, mut reports) = start_with(host, &["--interval-ms", "100"]);
+    let arguments = ["--interval-ms", "100", "--strategy", "thread"];
+    let (_guard, mut reports) = start_with(host, &arguments);
     let before = settings(host);
     let _servers = [FIRST, SECOND, BOTH].map(|port| busy_server(host, port));
     let _computing = compute(host);

@@ -76,11 +76,16 @@ fn parse_release(release: &str) -> Option<(u32, u32)> {
 
 /// Number of NUMA nodes a packet may be received on.
 pub(crate) fn numa_nodes() -> u32 {
-    // "0-1,4" → 5: the kernel indexes by node id.
     std::fs::read_to_string("/sys/devices/system/node/possible")
         .ok()
-        .and_then(|list| list.trim().rsplit([',', '-']).next()?.parse::<u32>().ok())
-        .map_or(1, |last| last + 1)
+        .and_then(|list| parse_nodes(&list))
+        .unwrap_or(1)
+}
+
+/// "0-1,4" → 5: the kernel indexes by node id.
+fn parse_nodes(list: &str) -> Option<u32> {
+    let last: u32 = list.trim().rsplit([',', '-']).next()?.parse().ok()?;
+    last.checked_add(1)
 }
 
 /// Whether the stack takes SYN cookies: `net.ipv4.tcp_syncookies` of this network
@@ -100,7 +105,20 @@ pub(crate) fn os(action: &'static str) -> impl Fn(nix::errno::Errno) -> Error {
 
 #[cfg(test)]
 mod tests {
+    use proptest::{prop_assert_eq, proptest};
+
     use super::*;
+
+    proptest! {
+        #[test]
+        fn no_text_of_the_kernel_harms(text in ".{0,30}", major: u32, minor: u32, last: u32) {
+            let _ = (parse_release(&text), parse_nodes(&text));
+            let release = format!("{major}.{minor}.9-{text}");
+            prop_assert_eq!(parse_release(&release), Some((major, minor)));
+            let nodes = format!("0-2,{last}\n");
+            prop_assert_eq!(parse_nodes(&nodes), last.checked_add(1));
+        }
+    }
 
     #[test]
     fn releases_compare_by_number() {

@@ -52,21 +52,51 @@ impl std::fmt::Display for Process {
 
 fn start_ticks(pid: u32) -> io::Result<u64> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat"))?;
+    parse_start_ticks(&stat).ok_or_else(|| io::ErrorKind::NotFound.into())
+}
+
+/// The start of a process by its `stat` file; `None` once it is dead.
+fn parse_start_ticks(stat: &str) -> Option<u64> {
     // The name is in brackets and may hold anything, brackets included; the
     // state follows it as field 3.
-    let fields = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
-    let dead = fields.trim_start().starts_with(['Z', 'X']);
-    fields
-        .split_whitespace()
-        .nth(19)
-        .filter(|_| !dead)
-        .and_then(|ticks| ticks.parse().ok())
-        .ok_or_else(|| io::ErrorKind::NotFound.into())
+    let (_, fields) = stat.rsplit_once(')')?;
+    let is_dead = fields.trim_start().starts_with(['Z', 'X']);
+    let start = fields.split_whitespace().nth(19).filter(|_| !is_dead)?;
+    start.parse().ok()
 }
 
 #[cfg(test)]
 mod tests {
+    use proptest::{prop_assert, prop_assert_eq, proptest};
+
     use super::*;
+
+    proptest! {
+        #[test]
+        fn a_name_of_any_characters_hides_no_start(
+            name in ".{0,15}",
+            state in "[RSDTtI]",
+            start: u64,
+            junk in ".{0,40}",
+        ) {
+            let stat = |state: &str| {
+                format!("7 ({name}) {state} 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 {start} 20 21\n")
+            };
+            prop_assert_eq!(parse_start_ticks(&stat(&state)), Some(start));
+            prop_assert_eq!(parse_start_ticks(&stat("Z")), None, "a zombie is dead");
+            // Whatever else stands there is no process.
+            let _ = parse_start_ticks(&junk);
+        }
+
+        #[test]
+        fn what_is_displayed_is_read_again_and_nothing_else(pid: u32, start_ticks: u64, junk in ".{0,30}") {
+            let process = Process { pid, start_ticks };
+            prop_assert_eq!(Process::parse(&process.to_string()), Some(process));
+            if let Some(read) = Process::parse(&junk) {
+                prop_assert!(junk.contains(&read.pid.to_string()));
+            }
+        }
+    }
 
     #[test]
     fn a_process_lives_until_it_ends_and_is_no_other() {

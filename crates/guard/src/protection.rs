@@ -79,7 +79,22 @@ pub fn parse_port(text: &str) -> Result<(Transport, u16), String> {
 
 #[cfg(test)]
 mod tests {
+    use proptest::{prop_assert_eq, proptest};
+
     use super::*;
+
+    proptest! {
+        #[test]
+        fn every_port_is_read_and_no_text_harms(port: u16, text in ".{0,20}") {
+            for (name, transport) in [("tcp", Transport::Tcp), ("udp", Transport::Udp)] {
+                let read = parse_port(&format!("{port}/{name}"));
+                prop_assert_eq!(read.ok(), (port > 0).then_some((transport, port)));
+            }
+            if let Err(why) = parse_port(&text) {
+                prop_assert_eq!(why, format!("{text:?} is no port such as 22/tcp or 53/udp"));
+            }
+        }
+    }
 
     #[test]
     fn ports_are_read_and_others_refused() {

@@ -206,8 +206,9 @@ impl Shedding {
         let level = fair_level(budget, &claims, &grants);
         let mut slots = BTreeMap::new();
         for ((members, claim), grant) in groups.iter().zip(&claims).zip(grants) {
-            // Who asks for less than the others get may ask for more at once.
-            let allowed = grant.max(level);
+            // Who asks for less than the others get may ask for more at once, and a
+            // guarantee holds from the first packet of a burst on.
+            let allowed = grant.max(level).max(claim.guarantee);
             if members.len() > 1 || claim.guarantee > 0 {
                 share_within(allowed, members, &mut |slot, packets| {
                     slots.insert(slot, per_second(packets));
@@ -395,6 +396,24 @@ mod tests {
         }
         let (admitted, _) = host.run(&flood);
         assert!(admitted[0] * 50 >= 30_000, "{admitted:?}");
+    }
+
+    #[test]
+    fn a_guarantee_holds_also_for_a_burst_out_of_nothing() {
+        let shedding = Shedding::new(SheddingConfig::default());
+        let demand = |slot, packets, protected| Demand {
+            slot,
+            packets,
+            group: None,
+            protected,
+        };
+        let mut demands: Vec<_> = (100..200).map(|slot| demand(slot, 1000, false)).collect();
+        demands.push(demand(12, 0, true));
+        let Order::Shed { others, slots } = shedding.divide(1000, &demands, 1_000_000_000) else {
+            panic!("it divides");
+        };
+        assert_eq!(others, 10, "a hundredth each");
+        assert_eq!(slots, BTreeMap::from([(12, 300)]), "30 %");
     }
 
     #[test]

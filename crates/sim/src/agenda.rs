@@ -46,10 +46,22 @@ impl Agenda {
         (self.times[slot], slot)
     }
 
-    /// What is pending in `slot`.
+    /// What is pending in `slot`; nothing, if it is beyond all that were ever set.
     #[inline]
     pub(crate) fn at(&self, slot: usize) -> u64 {
-        self.times[slot]
+        self.times.get(slot).copied().unwrap_or(NEVER)
+    }
+
+    /// Makes room for `slots` slots. What is pending stays.
+    #[inline]
+    pub(crate) fn make_room(&mut self, slots: usize) {
+        if slots > self.times.len() {
+            let mut larger = Self::new(slots);
+            for (slot, &time) in self.times.iter().enumerate() {
+                larger.set(slot, time);
+            }
+            *self = larger;
+        }
     }
 
     /// Replaces what was pending in `slot`.
@@ -84,6 +96,17 @@ impl Agenda {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_pending_stays_when_room_is_made() {
+        let mut agenda = Agenda::new(3);
+        agenda.set(2, 70);
+        assert_eq!(agenda.at(40), NEVER);
+        agenda.make_room(41);
+        assert_eq!(agenda.first(), (70, 2));
+        agenda.set(40, 60);
+        assert_eq!((agenda.first(), agenda.at(40)), ((60, 40), 60));
+    }
 
     #[test]
     fn the_earliest_comes_first_and_ties_go_to_the_lower_slot() {

@@ -327,6 +327,7 @@ const BUILT_IN: &[(&str, &str)] = built_in![
     "decstation-3100",
     "modern-veth",
     "pentium2-300",
+    "pentium2-333",
     "pentium3-500",
     "pentium3-550",
     "rs6000-530",

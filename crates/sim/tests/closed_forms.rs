@@ -240,3 +240,30 @@ fn requests_that_leave_evenly_interrupt_everybody_alike() {
         3.0,
     );
 }
+
+/// Found by a second packet that made its burst pay for a second interrupt: one
+/// that arrives while the handler runs is found by it, and announces nothing.
+#[test]
+fn a_burst_that_one_handler_takes_is_one_interrupt() {
+    let profile = machine(&[("driver_receive", 50_000)], 100);
+    for path in ["batched-interrupts", "early-demux", "soft-lrp"] {
+        let outcome = simulate(
+            &profile,
+            &format!(
+                r#"
+                duration_ms = 1000
+                path = {{ kind = "{path}" }}
+                [[source]]
+                name = "source"
+                to = "sink"
+                traffic = {{ kind = "bursts", burst = 4, spacing_us = 10, period_us = 10000 }}
+                [[consumer]]
+                name = "sink"
+                role = {{ kind = "sink" }}
+                "#
+            ),
+        );
+        close(figure(&outcome, "interrupts_hz"), 100.0, 1.0);
+        close(figure(&outcome, "delivered_pps"), 400.0, 1.0);
+    }
+}

@@ -701,6 +701,13 @@ static __always_inline bool is_protected(const struct packet *packet,
 	return false;
 }
 
+/* A UDP packet that nobody waits for: worth no more than the stack's answer. */
+static __always_inline bool is_for_closed_port(const struct packet *packet,
+					       const struct verdict *verdict)
+{
+	return verdict->kind == KIND_CLOSED_PORT && packet->protocol == IPPROTO_UDP;
+}
+
 /*
  * Proportional shares when input must be shed (Mogul & Ramakrishnan, section
  * 7; Druschel & Banga's accounting): each channel gets what the loader found
@@ -715,6 +722,8 @@ static __always_inline void judge_share(const struct packet *packet, struct verd
 	__u32 packets;
 
 	if (allowance && is_protected(packet, verdict, allowance)) {
+		if (!settings.shedding)
+			return;
 		slot = SLOT_PROTECTED;
 		allowance = bpf_map_lookup_elem(&allowances, &slot);
 	}
@@ -727,6 +736,9 @@ static __always_inline void judge_share(const struct packet *packet, struct verd
 		channel->share_packets = 0;
 	}
 	packets = allowance->share_packets ? allowance->share_packets : settings.share_packets;
+	if (is_for_closed_port(packet, verdict) &&
+	    (!settings.shedding || packets > CLOSED_PORT_PACKETS))
+		packets = CLOSED_PORT_PACKETS;
 	if (channel->share_packets >= packets)
 		verdict->outcome = OUTCOME_SHARE;
 	else
@@ -783,7 +795,8 @@ int plimsoll_guard(struct xdp_md *ctx)
 	judge_frame(ctx, &packet, &verdict);
 	if (settings.cookies && verdict.kind == KIND_TCP_LISTENER)
 		judge_handshake(ctx, &packet, &verdict);
-	if (settings.shedding && verdict.outcome == OUTCOME_ADMITTED)
+	if (verdict.outcome == OUTCOME_ADMITTED &&
+	    (settings.shedding || is_for_closed_port(&packet, &verdict)))
 		judge_share(&packet, &verdict);
 	count(&verdict);
 	return action(verdict.outcome);

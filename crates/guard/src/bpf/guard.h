@@ -31,7 +31,11 @@ enum outcome {
 	OUTCOME_ACCEPT_QUEUE, /* SYN discarded early: the accept queue is full */
 	OUTCOME_SYN_QUEUE, /* SYN discarded early: the SYN queue is full, no cookie possible */
 	OUTCOME_NO_COOKIE, /* ACK discarded early: the SYN queue is full and it has no cookie */
-	OUTCOME_SHARE, /* discarded early: beyond its share while input is shed */
+	/*
+	 * Discarded early: beyond its share while input is shed; for a closed UDP
+	 * port, beyond what the stack would answer.
+	 */
+	OUTCOME_SHARE,
 	OUTCOME_COUNT,
 };
 
@@ -54,6 +58,12 @@ enum destination {
 
 /* Shares are counted in ticks of 2^22 ns, about 4.2 ms. */
 #define SHARE_TICK_SHIFT 22
+/*
+ * Packets of closed UDP ports per tick and CPU, always. The stack can only answer
+ * with ICMP errors, 50 in a burst and 1,000 a second (icmp_msgs_burst and
+ * icmp_msgs_per_sec, ip-sysctl.rst); what is beyond would be thrown away.
+ */
+#define CLOSED_PORT_PACKETS 64
 
 /* Bits of a port in `protected_ports`. */
 #define PROTECTED_TCP 1

@@ -82,6 +82,17 @@ impl Record {
         }
     }
 
+    /// Reads what [`RecordFile::write`] wrote.
+    pub(crate) fn parse(text: &[u8]) -> io::Result<Self> {
+        let record: Self = serde_json::from_slice(text)?;
+        if record.schema == SCHEMA {
+            Ok(record)
+        } else {
+            let problem = format!("its schema is {}, not {SCHEMA}", record.schema);
+            Err(io::Error::other(problem))
+        }
+    }
+
     /// Adds an old value. False if one is there: the first is the host's own.
     pub(crate) fn add(&mut self, setting: Setting) -> bool {
         let new = !self.settings.iter().any(|known| known.is_same(&setting));
@@ -133,13 +144,8 @@ impl RecordFile {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(source) => return Err(self.unusable(source)),
         };
-        let record: Record = serde_json::from_slice(&text).map_err(|e| self.unusable(e.into()))?;
-        if record.schema == SCHEMA {
-            Ok(Some(record))
-        } else {
-            let problem = format!("its schema is {}, not {SCHEMA}", record.schema);
-            Err(self.unusable(io::Error::other(problem)))
-        }
+        let record = Record::parse(&text).map_err(|source| self.unusable(source))?;
+        Ok(Some(record))
     }
 
     /// Replaces it; on disk when this returns.
@@ -190,6 +196,8 @@ impl RecordFile {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     const DEVICE: Setting = Setting::Device {
@@ -210,6 +218,57 @@ mod tests {
             ifindex: 2,
         };
         Record::new("eth0", identity, Process::current().unwrap())
+    }
+
+    fn any_setting() -> impl Strategy<Value = Setting> {
+        let attribute = prop_oneof![
+            Just(Attribute::Threaded),
+            Just(Attribute::NapiDeferHardIrqs),
+            Just(Attribute::GroFlushTimeout),
+        ];
+        let own = Scheduling::of(0).unwrap();
+        prop_oneof![
+            (attribute, any::<u64>())
+                .prop_map(|(attribute, value)| Setting::Device { attribute, value }),
+            any::<[u32; 3]>().prop_map(|[napi, defer_hard_irqs, gro_flush_timeout]| {
+                Setting::Holdoff {
+                    napi,
+                    defer_hard_irqs,
+                    gro_flush_timeout,
+                }
+            }),
+            any::<[u32; 2]>().prop_map(|[napi, value]| Setting::Threaded { napi, value }),
+            any::<u32>().prop_map(move |napi| Setting::Thread {
+                napi,
+                scheduling: own.clone(),
+            }),
+        ]
+    }
+
+    proptest! {
+        /// What a crash or a hand leaves in the file is a record or none, and never
+        /// harms who reads it.
+        #[test]
+        fn any_record_is_read_as_it_was_and_any_bytes_are_judged(
+            settings in prop::collection::vec(any_setting(), 0..6),
+            spoilt_at: prop::sample::Index,
+            byte: u8,
+            bytes in prop::collection::vec(any::<u8>(), 0..200),
+        ) {
+            let mut record = record();
+            record.set_settings(settings);
+            let mut text = serde_json::to_vec_pretty(&record).unwrap();
+            prop_assert_eq!(&Record::parse(&text).unwrap(), &record);
+            let at = spoilt_at.index(text.len());
+            prop_assert!(Record::parse(&text[..at]).is_err(), "cut short");
+            text[at] = byte;
+            for text in [&text, &bytes] {
+                if let Ok(read) = Record::parse(text) {
+                    let again = serde_json::to_vec(&read).unwrap();
+                    prop_assert_eq!(Record::parse(&again).unwrap(), read);
+                }
+            }
+        }
     }
 
     #[test]

@@ -185,7 +185,8 @@ impl Host {
         let tick_ns = 1_000_000_000 / u64::from(profile.clock_hz);
         let mut host = Self {
             now: 0,
-            agenda: Agenda::new(slots.len()),
+            // Few paths use many timers; a small agenda is a fast one.
+            agenda: Agenda::new(bases.path),
             slots,
             bases,
             cpus: (0..sizes.cpus).map(|_| Cpu::default()).collect(),
@@ -264,7 +265,9 @@ impl Host {
     /// Sets, or with [`NEVER`] stops, a timer of the receive path.
     pub(crate) fn set_path_timer(&mut self, timer: usize, at: u64) {
         assert!(timer < PATH_TIMERS, "a path has {PATH_TIMERS} timers");
-        self.agenda.set(self.bases.path + timer, at);
+        let slot = self.bases.path + timer;
+        self.agenda.make_room(slot + 1);
+        self.agenda.set(slot, at);
     }
 
     /// When a timer of the receive path expires.
@@ -334,8 +337,8 @@ fn slots(sizes: Sizes) -> (Vec<Slot>, Bases) {
         outbound: add(sizes.adapters, Slot::Outbound),
         transmitted: add(sizes.adapters, Slot::Transmitted),
         demultiplexed: add(sizes.adapters, Slot::Demultiplexed),
-        path: add(PATH_TIMERS, Slot::Path),
         consumer: add(sizes.consumers, Slot::Consumer),
+        path: add(PATH_TIMERS, Slot::Path),
     };
     (slots, bases)
 }

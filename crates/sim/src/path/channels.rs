@@ -1,16 +1,17 @@
 //! One channel per consumer: the bounded queue between demultiplexing and
 //! whoever does the protocol work (LRP-10 to 12).
 //!
-//! The queue, what it discards and when its consumer wants to be interrupted are
-//! the core's.
+//! Whose a packet is, the queue, what it discards and when its consumer wants to be
+//! interrupted are the core's.
 
 use plimsoll_core::channel::{
     Admission, ChannelConfig, Consumer, InterruptRequest, Producer, channel,
 };
 
+use super::classes::Classes;
 use crate::Error;
 use crate::host::{EndpointRole, Host};
-use crate::packet::{Kind, Packet};
+use crate::packet::Packet;
 
 /// A channel's two ends, in one place: the model is a single thread.
 #[derive(Debug)]
@@ -30,6 +31,7 @@ impl Channel {
 /// The channels of all consumers.
 #[derive(Debug)]
 pub(super) struct Channels {
+    classes: Classes,
     /// By consumer.
     data: Vec<Channel>,
     /// By consumer: connection requests for its listening socket.
@@ -53,6 +55,7 @@ impl Channels {
             all.map(Channel::new).collect::<Result<Vec<_>, _>>()
         };
         Ok(Self {
+            classes: Classes::new(host)?,
             data: made(|endpoint| endpoint.queue.limit() as u32)?,
             requests: made(|endpoint| endpoint.backlog_max.max(1) as u32)?,
         })
@@ -60,8 +63,8 @@ impl Channels {
 
     /// Puts a packet on its channel.
     pub(super) fn push(&mut self, host: &Host, packet: Packet) -> Pushed {
-        let to = usize::from(packet.to);
-        let channel = if packet.kind == Kind::Syn {
+        let (to, request) = self.classes.of(&packet);
+        let channel = if request {
             &mut self.requests[to]
         } else {
             &mut self.data[to]

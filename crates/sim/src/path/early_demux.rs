@@ -1,7 +1,7 @@
 //! Early-Demux (BL-31): demultiplexing and discard in the interrupt handler, and
 //! then eager protocol work as in 4.4BSD.
 //!
-//! **Rules.** The handler looks up whose a packet is. If that socket's queue is
+//! **Rules.** The handler asks the core whose a packet is. If that socket's queue is
 //! full the packet is discarded; otherwise it goes to the shared IP queue, and
 //! the software interrupt does the protocol work (without looking the socket up
 //! again).
@@ -11,7 +11,9 @@
 //! livelock the host (LRP-19).
 
 use super::Path;
+use super::classes::Classes;
 use super::stages::{Costs, ReceiveHandler, SoftInterrupt, TransmitHandler, to_ip_queue};
+use crate::Error;
 use crate::host::{Cx, Host, LineKind, Step};
 use crate::outcome::Place;
 use crate::packet::Kind;
@@ -20,6 +22,7 @@ use crate::packet::Kind;
 #[derive(Debug)]
 pub(super) struct EarlyDemux {
     costs: Costs,
+    classes: Classes,
     demux: u64,
     /// Protocol work saved, in ns.
     lookup: u64,
@@ -29,27 +32,28 @@ pub(super) struct EarlyDemux {
 }
 
 impl EarlyDemux {
-    pub(super) fn new(costs: Costs, demux: u64, lookup: u64) -> Self {
-        Self {
+    pub(super) fn new(costs: Costs, demux: u64, lookup: u64, host: &Host) -> Result<Self, Error> {
+        Ok(Self {
             costs,
+            classes: Classes::new(host)?,
             demux,
             lookup,
             handler: ReceiveHandler::new(costs),
             transmit: TransmitHandler::new(costs),
             soft: Vec::new(),
-        }
+        })
     }
 
     fn receive(&mut self, host: &mut Host, cx: Cx, adapter: usize, queue: usize) -> Step {
         let (demux, queued) = (self.demux, self.demux + self.costs.queue);
-        let discarded = self.costs.receive + demux;
+        let (classes, discarded) = (&self.classes, self.costs.receive + demux);
         let step = self.handler.step(
             host,
             cx,
             (adapter, queue),
             u32::MAX,
             |host, mut packet| {
-                let endpoint = &host.endpoints[usize::from(packet.to)];
+                let endpoint = &host.endpoints[classes.of(&packet).0];
                 if packet.kind != Kind::Datagram || !endpoint.queue.is_full() {
                     return (Some(packet), queued);
                 }

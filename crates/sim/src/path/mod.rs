@@ -9,6 +9,7 @@ mod adaptive_holdoff;
 mod batched;
 mod busy_polling;
 mod channels;
+mod classes;
 mod early_demux;
 mod fixed_holdoff;
 mod governed_guard;
@@ -126,7 +127,8 @@ pub(crate) fn build(
             costs,
             cost("demux")?,
             cost("protocol_lookup")?,
-        )),
+            host,
+        )?),
         PathConfig::SoftLrp {} => Box::new(soft_lrp::SoftLrp::new(costs, cost("demux")?, host)?),
         PathConfig::NiLrp {} => Box::new(ni_lrp::NiLrp::new(costs, cost("adapter_demux")?, host)?),
         PathConfig::GovernedGuard { .. } => {
