@@ -63,7 +63,7 @@ bench-verdict:
 # threaded polling (about fifteen minutes). Needs root.
 bench-guard: setup bench-verdict
 	$(CARGO) build --release --locked
-	target/release/plimsoll bench guard --json target/bench/guard.json
+	target/release/plimsoll bench guard --json target/bench/guard.json --html target/bench/guard.html
 
 # Writes the table of all claims that the tests compare with: review the difference.
 lab-snapshot:

@@ -73,7 +73,8 @@ impl Bystander {
     }
 
     /// Lost probes of those sent, from 0 to 1.
-    pub(crate) fn loss(&self) -> f64 {
+    #[must_use]
+    pub fn loss(&self) -> f64 {
         self.lost as f64 / self.sent.max(1) as f64
     }
 }

@@ -7,6 +7,7 @@ use std::time::Duration;
 use anyhow::Context;
 use plimsoll_bench::Protection;
 use plimsoll_bench::guard::{self, Part, Plan};
+use plimsoll_lab::bench_html;
 
 use crate::output;
 
@@ -42,6 +43,9 @@ struct GuardArgs {
     /// Write the figures as one JSON document to FILE (`-`: standard output instead of the tables)
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
+    /// Also write the figures as one self-contained HTML page to FILE
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
     /// A further argument for `plimsoll guard`; may be repeated
     #[arg(long, value_name = "ARG", allow_hyphen_values = true)]
     guard: Vec<String>,
@@ -87,6 +91,9 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     if let Some(writer) = &mut json {
         serde_json::to_writer_pretty(&mut *writer, &document)?;
         writeln!(writer)?;
+    }
+    if let Some(target) = &args.html {
+        output::write_page(target, &bench_html(&document)?)?;
     }
     if args.json.as_deref() != Some(Path::new("-")) {
         print!("{}", document.table());

@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::Context;
 use plimsoll_bench::demo::{self, Plan};
 
-use plimsoll_lab::{Catalogue, Document, Options, table, values};
+use plimsoll_lab::{Catalogue, Document, Options, demo_html, html, table, values};
 
 use crate::{lab, output};
 
@@ -26,6 +26,9 @@ pub(crate) struct Args {
     /// Also write the figures as one JSON document to FILE (`-`: standard output)
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
+    /// Also write the figures as one self-contained HTML page to FILE
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
     /// How often each case runs [default: 3]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=99))]
     runs: Option<u8>,
@@ -69,6 +72,9 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     if let Some(writer) = &mut json {
         serde_json::to_writer_pretty(&mut *writer, &document)?;
         writeln!(writer)?;
+    }
+    if let Some(target) = &args.html {
+        output::write_page(target, &demo_html(&document)?)?;
     }
     if args.json.as_deref() != Some(std::path::Path::new("-")) {
         print!("{}", document.table());
@@ -116,6 +122,9 @@ fn modelled(args: &Args, json: Option<Box<dyn Write>>, why: &str) -> anyhow::Res
     if let Some(mut writer) = json {
         serde_json::to_writer_pretty(&mut *writer, &Document::new(&runs))?;
         writeln!(writer)?;
+    }
+    if let Some(target) = &args.html {
+        output::write_page(target, &html(&runs)?)?;
     }
     if args.json.as_deref() != Some(std::path::Path::new("-")) {
         println!("Modelled host, virtual time: these are not measurements of this machine.\n");

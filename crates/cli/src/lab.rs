@@ -256,18 +256,13 @@ impl Outputs {
             output::json_writer(target)?.write_all(csv(runs).as_bytes())?;
         }
         if let Some(target) = &self.html {
-            write_html(target, runs)?;
+            output::write_page(target, &html(runs)?)?;
         }
         let taken = [&self.json, &self.csv];
         Ok(taken
             .iter()
             .any(|target| target.as_deref() == Some(Path::new("-"))))
     }
-}
-
-fn write_html(target: &Path, runs: &[Run]) -> anyhow::Result<()> {
-    std::fs::write(target, html(runs)?)
-        .with_context(|| format!("cannot write {}", target.display()))
 }
 
 fn list(source: &Source) -> anyhow::Result<()> {
@@ -359,7 +354,7 @@ fn report(args: &ReportArgs) -> anyhow::Result<()> {
         ids => catalogue.select(ids)?,
     };
     let runs = args.how.run(&experiments)?;
-    write_html(&args.output, &runs)?;
+    output::write_page(&args.output, &html(&runs)?)?;
     println!("wrote {}", args.output.display());
     Ok(())
 }

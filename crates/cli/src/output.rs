@@ -16,6 +16,11 @@ pub(crate) fn json_writer(target: &Path) -> anyhow::Result<Box<dyn Write>> {
     Ok(Box::new(file))
 }
 
+/// Writes an HTML page.
+pub(crate) fn write_page(target: &Path, page: &str) -> anyhow::Result<()> {
+    std::fs::write(target, page).with_context(|| format!("cannot write {}", target.display()))
+}
+
 /// Moves the cursor home and clears what was there, on a terminal only.
 pub(crate) fn clear_screen() {
     if io::stdout().is_terminal() {

@@ -22,6 +22,24 @@ use crate::runner::{Measured, Run, Tally};
 /// A plot could not be drawn: our own mistake.
 pub fn html(runs: &[Run]) -> Result<String, Error> {
     let sections = runs.iter().map(section).collect::<Result<Vec<_>, _>>()?;
+    let title = "Plimsoll lab report";
+    let body = html! {
+        header {
+            h1 { (title) }
+            p { (summary(runs)) }
+            p.note {
+                "Curves are what the modelled host measured; rings are published numbers. "
+                "A claim that does not hold stays, and its experiment says what the model lacks."
+            }
+        }
+        (contents(runs))
+        main { @for section in &sections { (section) } }
+    };
+    Ok(shell(title, &body))
+}
+
+/// The page around a body.
+pub(crate) fn shell(title: &str, body: &Markup) -> String {
     let page = html! {
         (DOCTYPE)
         html lang="en" {
@@ -29,24 +47,13 @@ pub fn html(runs: &[Run]) -> Result<String, Error> {
                 meta charset="utf-8";
                 meta name="viewport" content="width=device-width, initial-scale=1";
                 meta name="color-scheme" content="light dark";
-                title { "Plimsoll lab report" }
+                title { (title) }
                 style { (PreEscaped(include_str!("report.css"))) }
             }
-            body {
-                header {
-                    h1 { "Plimsoll lab report" }
-                    p { (summary(runs)) }
-                    p.note {
-                        "Curves are what the modelled host measured; rings are published numbers. "
-                        "A claim that does not hold stays, and its experiment says what the model lacks."
-                    }
-                }
-                (contents(runs))
-                main { @for section in &sections { (section) } }
-            }
+            body { (body) }
         }
     };
-    Ok(page.into_string())
+    page.into_string()
 }
 
 fn summary(runs: &[Run]) -> String {
@@ -146,16 +153,26 @@ fn legend(run: &Run, measure: &Measure) -> Markup {
     html! {
         ul.legend {
             @for (index, curve) in curves {
-                @let colour = plot::colour(index);
-                @let style = if plot::is_dashed(index) { "dashed" } else { "solid" };
-                @let rgb = format!("border-top: 3px {style} #{:02x}{:02x}{:02x}", colour.0, colour.1, colour.2);
-                li {
-                    span.line style=(rgb) {} " " (curve.label)
-                    @if ringed(&curve.id) { " (rings: published)" }
-                }
+                @let rings = if ringed(&curve.id) { " (rings: published)" } else { "" };
+                (legend_entry(index, &format!("{}{rings}", curve.label)))
             }
         }
     }
+}
+
+/// The line of the curve at this place of a plot, and what it is.
+pub(crate) fn legend_entry(index: usize, label: &str) -> Markup {
+    let colour = plot::colour(index);
+    let style = if plot::is_dashed(index) {
+        "dashed"
+    } else {
+        "solid"
+    };
+    let rgb = format!(
+        "border-top: 3px {style} #{:02x}{:02x}{:02x}",
+        colour.0, colour.1, colour.2
+    );
+    html! { li { span.line style=(rgb) {} " " (label) } }
 }
 
 /// One row per value of the swept parameter, one column per curve; published

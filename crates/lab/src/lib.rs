@@ -14,6 +14,7 @@ mod experiment;
 mod explain;
 mod host;
 mod html;
+mod measured_html;
 mod modelled;
 mod plot;
 mod runner;
@@ -34,6 +35,7 @@ pub use experiment::{
 pub use explain::explain;
 pub use host::{Figures, Host, Point};
 pub use html::html;
+pub use measured_html::{bench_html, demo_html};
 pub use modelled::{Modelled, profiles};
 pub use runner::{Measured, Options, Run, Tally, run};
 pub use series::Series;

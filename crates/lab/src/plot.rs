@@ -42,9 +42,18 @@ pub(crate) fn is_dashed(index: usize) -> bool {
     (index / PALETTE.len()) % 2 == 1
 }
 
-struct Line {
-    index: usize,
-    points: Vec<(f64, f64)>,
+/// One curve: its place in the palette and its points.
+pub(crate) struct Line {
+    pub(crate) index: usize,
+    pub(crate) points: Vec<(f64, f64)>,
+}
+
+/// What an axis shows.
+#[derive(Clone, Copy)]
+pub(crate) struct Axis<'a> {
+    pub(crate) label: &'a str,
+    pub(crate) unit: &'a str,
+    pub(crate) scale: Scale,
 }
 
 /// All curves of `run` that have the measure, with the published points; nothing
@@ -58,14 +67,32 @@ pub(crate) fn svg(run: &Run, measure: &Measure) -> Result<Option<String>, Error>
     if lines.is_empty() {
         return Ok(None);
     }
-    let mut text = String::new();
-    draw(&mut text, run, measure, &lines, &published(run, measure)).map_err(|problem| {
-        Error::Plot {
-            what: format!("{}.{}", run.experiment.id, measure.id),
-            problem,
-        }
+    let published = published(run, measure);
+    let sweep = &run.experiment.sweep;
+    let name = |x: f64| {
+        let named = sweep.values.contains(&x);
+        if named { sweep.name(x) } else { String::new() }
+    };
+    let drawing = Drawing {
+        x: Axis {
+            label: &sweep.label,
+            unit: &sweep.unit,
+            scale: sweep.scale,
+        },
+        y: Axis {
+            label: &measure.label,
+            unit: &measure.unit,
+            scale: measure.scale,
+        },
+        lines: lines.iter().collect(),
+        published: published.iter().collect(),
+        name: (!sweep.names.is_empty()).then_some(&name),
+    };
+    let drawn = drawing.svg().map_err(|problem| Error::Plot {
+        what: format!("{}.{}", run.experiment.id, measure.id),
+        problem,
     })?;
-    Ok(Some(text))
+    Ok(Some(drawn))
 }
 
 /// Published points of one measure, each list with its curve's place.
@@ -80,44 +107,41 @@ fn published(run: &Run, measure: &Measure) -> Vec<Line> {
     line.collect()
 }
 
-fn draw(
-    text: &mut String,
-    run: &Run,
-    measure: &Measure,
-    lines: &[Line],
-    published: &[Line],
-) -> Result<(), String> {
-    let sweep = &run.experiment.sweep;
-    let all = || lines.iter().chain(published).flat_map(|line| &line.points);
-    let x = extent(all().map(|point| point.0), sweep.scale);
-    let y = extent(all().map(|point| point.1), measure.scale);
-    let root = SVGBackend::with_string(text, (WIDTH, HEIGHT)).into_drawing_area();
-    let plot = Plot {
-        run,
-        measure,
-        lines,
-        published,
-    };
-    match (sweep.scale, measure.scale) {
-        (Scale::Linear, Scale::Linear) => plot.fill(&root, x.0..x.1, y.0..y.1),
-        (Scale::Log, Scale::Linear) => plot.fill(&root, (x.0..x.1).log_scale(), y.0..y.1),
-        (Scale::Linear, Scale::Log) => plot.fill(&root, x.0..x.1, (y.0..y.1).log_scale()),
-        (Scale::Log, Scale::Log) => {
-            let (x, y) = ((x.0..x.1).log_scale(), (y.0..y.1).log_scale());
-            plot.fill(&root, x, y)
-        }
+/// A plot: curves as lines, published points as rings.
+pub(crate) struct Drawing<'a> {
+    pub(crate) x: Axis<'a>,
+    pub(crate) y: Axis<'a>,
+    pub(crate) lines: Vec<&'a Line>,
+    pub(crate) published: Vec<&'a Line>,
+    /// Names the values of the x axis where they stand for cases.
+    pub(crate) name: Option<&'a dyn Fn(f64) -> String>,
+}
+
+impl Drawing<'_> {
+    /// The drawing; the plotting library's complaint otherwise.
+    pub(crate) fn svg(&self) -> Result<String, String> {
+        let all = || {
+            let lines = self.lines.iter().chain(&self.published);
+            lines.flat_map(|line| &line.points)
+        };
+        let x = extent(all().map(|point| point.0), self.x.scale);
+        let y = extent(all().map(|point| point.1), self.y.scale);
+        let mut text = String::new();
+        let root = SVGBackend::with_string(&mut text, (WIDTH, HEIGHT)).into_drawing_area();
+        match (self.x.scale, self.y.scale) {
+            (Scale::Linear, Scale::Linear) => self.fill(&root, x.0..x.1, y.0..y.1),
+            (Scale::Log, Scale::Linear) => self.fill(&root, (x.0..x.1).log_scale(), y.0..y.1),
+            (Scale::Linear, Scale::Log) => self.fill(&root, x.0..x.1, (y.0..y.1).log_scale()),
+            (Scale::Log, Scale::Log) => {
+                let (x, y) = ((x.0..x.1).log_scale(), (y.0..y.1).log_scale());
+                self.fill(&root, x, y)
+            }
+        }?;
+        root.present().map_err(|error| error.to_string())?;
+        drop(root);
+        Ok(text)
     }
-    .and_then(|()| root.present().map_err(|error| error.to_string()))
-}
 
-struct Plot<'a> {
-    run: &'a Run,
-    measure: &'a Measure,
-    lines: &'a [Line],
-    published: &'a [Line],
-}
-
-impl Plot<'_> {
     fn fill<X, Y>(
         &self,
         root: &DrawingArea<SVGBackend<'_>, Shift>,
@@ -130,7 +154,6 @@ impl Plot<'_> {
         X::CoordDescType: Ranged<ValueType = f64> + ValueFormatter<f64>,
         Y::CoordDescType: Ranged<ValueType = f64> + ValueFormatter<f64>,
     {
-        let sweep = &self.run.experiment.sweep;
         let mut chart = ChartBuilder::on(root)
             .margin(12)
             .x_label_area_size(44)
@@ -139,9 +162,11 @@ impl Plot<'_> {
             .map_err(|error| error.to_string())?;
         chart
             .configure_mesh()
-            .x_desc(axis(&sweep.label, &sweep.unit))
-            .y_desc(axis(&self.measure.label, &self.measure.unit))
-            .x_label_formatter(&|value| self.name(*value))
+            .x_desc(self.x.description())
+            .y_desc(self.y.description())
+            .x_label_formatter(&|value| {
+                self.name.map_or_else(|| short(*value), |name| name(*value))
+            })
             .y_label_formatter(&|value| short(*value))
             .x_labels(8)
             .y_labels(6)
@@ -150,7 +175,7 @@ impl Plot<'_> {
             .axis_desc_style(("sans-serif", 14))
             .draw()
             .map_err(|error| error.to_string())?;
-        for line in self.lines {
+        for line in &self.lines {
             let style = colour(line.index).stroke_width(2);
             let points = line.points.iter().copied();
             if is_dashed(line.index) {
@@ -163,7 +188,7 @@ impl Plot<'_> {
             let dots = dots.map(|point| Circle::new(*point, 2, colour(line.index).filled()));
             chart.draw_series(dots).map_err(|error| error.to_string())?;
         }
-        for line in self.published {
+        for line in &self.published {
             let rings = line.points.iter();
             let rings =
                 rings.map(|point| Circle::new(*point, 6, colour(line.index).stroke_width(2)));
@@ -173,23 +198,15 @@ impl Plot<'_> {
         }
         Ok(())
     }
-
-    /// A value of the swept parameter; its name where values stand for cases.
-    fn name(&self, x: f64) -> String {
-        let sweep = &self.run.experiment.sweep;
-        if sweep.names.is_empty() {
-            return short(x);
-        }
-        let named = sweep.values.contains(&x);
-        if named { sweep.name(x) } else { String::new() }
-    }
 }
 
-fn axis(label: &str, unit: &str) -> String {
-    if unit.is_empty() {
-        return label.to_owned();
+impl Axis<'_> {
+    fn description(&self) -> String {
+        if self.unit.is_empty() {
+            return self.label.to_owned();
+        }
+        format!("{} ({})", self.label, self.unit)
     }
-    format!("{label} ({unit})")
 }
 
 /// The range of an axis: from 0 on a linear one, and never empty.

@@ -77,7 +77,7 @@ fn others(directory: &Path, here: u64) -> BTreeSet<(String, u64)> {
 /// process may not open: without `CAP_SYS_ADMIN` in the first user namespace that is
 /// each but its own, and a living guard's record would go.
 fn may_open_all() -> bool {
-    /// `PROC_USER_INIT_INO` of linux/proc_ns.h.
+    /// `PROC_USER_INIT_INO` of `linux/proc_ns.h`.
     const FIRST_USER_NAMESPACE: u64 = 0xefff_fffd;
     let is_first = nix::sys::stat::stat("/proc/self/ns/user")
         .is_ok_and(|user| user.st_ino == FIRST_USER_NAMESPACE);
