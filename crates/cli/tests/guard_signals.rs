@@ -64,8 +64,15 @@ fn live(host: &Host, directory: &Path, strace: &[&str]) -> ExitStatus {
     tracer.wait(LIMIT).unwrap()
 }
 
-/// How often the guard's own thread makes each call in a life.
+/// How often the guard's own thread makes each call in any life. Some lives make
+/// more: who starts sweeps what guards of dead namespaces left.
 fn calls(host: &Host, directory: &Path) -> BTreeMap<&'static str, usize> {
+    let lives: Vec<_> = (0..3).map(|_| calls_of_a_life(host, directory)).collect();
+    let least = |step| lives.iter().map(|calls| calls[step]).min().unwrap();
+    STEPS.map(|step| (step, least(step))).into()
+}
+
+fn calls_of_a_life(host: &Host, directory: &Path) -> BTreeMap<&'static str, usize> {
     let trace = directory.join("trace");
     let steps = format!("trace={}", STEPS.join(","));
     live(
