@@ -8,6 +8,7 @@
 mod common;
 
 use std::fs::{self, File};
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use common::overload::{
@@ -228,6 +229,8 @@ fn a_guard_killed_in_overload_leaves_nothing_turned() {
     for later_us in [0, 700, 1300] {
         with_demoting_guard(&testbed, |mut guard| {
             let keeper = keeper_of(&guard);
+            let files = files_of(guard.pid());
+            assert!(files.iter().all(|file| file.exists()), "{files:?}");
             // Demoted at some of these moments, promoted at others.
             std::thread::sleep(Duration::from_micros(later_us));
             guard.signal(Signal::SIGKILL).unwrap();
@@ -235,6 +238,7 @@ fn a_guard_killed_in_overload_leaves_nothing_turned() {
             await_end(keeper);
             assert_eq!(settings(host), before);
             assert_eq!(output(host, &["restore"]), "nothing to restore\n");
+            assert!(!files.iter().any(|file| file.exists()), "{files:?}");
         });
     }
     // It receives on.
@@ -246,6 +250,23 @@ fn a_guard_killed_in_overload_leaves_nothing_turned() {
             std::thread::sleep(Duration::from_millis(10));
         }
     });
+}
+
+/// The lock, the record and the socket of a guard that has turned something.
+fn files_of(guard: u32) -> [PathBuf; 3] {
+    let mut entries = fs::read_dir(plimsoll_guard::knobs::DIRECTORY).unwrap();
+    let lock = entries.find_map(|entry| {
+        let path = entry.unwrap().path();
+        let text = fs::read_to_string(&path).unwrap_or_default();
+        let is_its = text.starts_with(&format!("{guard} "));
+        (is_its && path.extension()? == "lock").then_some(path)
+    });
+    let lock = lock.expect("a guard holds a lock");
+    [
+        lock.clone(),
+        lock.with_extension("json"),
+        lock.with_extension("sock"),
+    ]
 }
 
 fn await_end(pid: u32) {

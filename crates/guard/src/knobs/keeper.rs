@@ -25,7 +25,7 @@ use nix::unistd::{ForkResult, dup2_stdin, dup2_stdout, fork};
 
 use super::device::{Device, Identity};
 use super::record::RecordFile;
-use super::{DIRECTORY, Knobs};
+use super::{DIRECTORY, Knobs, path_of};
 use crate::error::Error;
 use crate::host::os;
 use crate::privileges::{Need, drop_capabilities, outlive_overload, require_single_thread};
@@ -120,6 +120,7 @@ impl Ward {
         }
         // In the dead guard's name: who starts meanwhile waits, as for any lock
         // that its owner left.
+        let answers = path_of(&self.interface, "sock")?;
         let knobs = Knobs::take(
             directory,
             &self.interface,
@@ -127,6 +128,8 @@ impl Ward {
             self.device,
             self.guard,
         )?;
+        // Nobody answers there any more, and under the lock nobody does yet.
+        let _ = std::fs::remove_file(answers);
         Ok(Some(knobs.is_untouched()))
     }
 }
