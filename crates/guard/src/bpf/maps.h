@@ -1,0 +1,82 @@
+/* SPDX-License-Identifier: GPL-2.0 OR Apache-2.0 OR MIT */
+/* The maps of guard.bpf.c: all it knows between two packets but `settings`. */
+#ifndef PLIMSOLL_MAPS_H
+#define PLIMSOLL_MAPS_H
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct totals);
+} totals SEC(".maps");
+
+/* CHANNELS_MAX for each CPU: the loader knows how many there are, and reads it mapped. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, CHANNELS_MAX);
+	__type(key, __u32);
+	__type(value, struct channel);
+} channels SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, CHANNELS_MAX);
+	__type(key, __u32);
+	__type(value, struct allowance);
+} allowances SEC(".maps");
+
+/* By port: PROTECTED_TCP, PROTECTED_UDP. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 65536);
+	__type(key, __u32);
+	__type(value, __u8);
+} protected_ports SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_LPM_TRIE);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, PROTECTED_PREFIXES_MAX);
+	__type(key, struct prefix);
+	__type(value, __u8);
+} protected_prefixes SEC(".maps");
+
+/* Address of a struct sock → its slot in `channels`. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, CHANNELS_MAX);
+	__type(key, __u64);
+	__type(value, __u32);
+} slots SEC(".maps");
+
+/* Slots nobody has, filled by the loader. */
+struct {
+	__uint(type, BPF_MAP_TYPE_STACK);
+	__uint(max_entries, CHANNELS_MAX);
+	__type(value, __u32);
+} free_slots SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct known_sockets);
+} known_sockets SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, LOCAL_ADDRESSES_MAX);
+	__type(key, struct address);
+	__type(value, __u8);
+} local_addresses SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, FRAGMENTS_MAX);
+	__type(key, struct fragment_key);
+	__type(value, struct fragment);
+} fragments SEC(".maps");
+
+#endif
