@@ -311,15 +311,17 @@ fn sweep(args: &SweepArgs) -> anyhow::Result<()> {
         (Some(from), Some(to)) => range(from, to, args.steps, args.log),
         _ => args.values.clone(),
     };
-    let experiment = catalogue.get(&args.id)?.with_sweep(&SweepPlan {
+    let plan = SweepPlan {
         parameter: args.parameter.clone(),
         values,
         log: args.log,
         settings: args.settings.clone(),
         curves: args.curves.clone(),
         figures: args.figures.clone(),
-    })?;
+    };
+    let experiment = catalogue.get(&args.id)?.with_sweep(&plan)?;
     let runs = args.how.run(&[experiment])?;
+    plan.check_figures(&runs)?;
     if !args.outputs.write(&runs)? {
         output::print(&csv(&runs))?;
     }
