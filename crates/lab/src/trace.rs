@@ -61,7 +61,12 @@ pub fn record(experiment: &Experiment, plan: &TracePlan) -> Result<Trace, Error>
     if let Some(model) = settings.get("model") {
         let problem = format!("{model} receives no packets that could be followed");
         let remedy = "trace an experiment whose [scenario] has no `model`";
-        return Err(Error::file(&experiment.file, "scenario.model", problem, remedy));
+        return Err(Error::file(
+            &experiment.file,
+            "scenario.model",
+            problem,
+            remedy,
+        ));
     }
     let point = Point {
         experiment,

@@ -339,8 +339,8 @@ impl Host {
         state.last_thread = Some(thread);
         // Others replace a process's caches about as fast as it fills them again:
         // who was away for as long as a full change takes has lost them.
-        let warm = state.last_process == Some(thread)
-            && now - state.left_process < self.switch_cost;
+        let warm =
+            state.last_process == Some(thread) && now - state.left_process < self.switch_cost;
         let light = self.threads[thread].kernel || warm;
         let cost = if light {
             self.thread_switch_cost

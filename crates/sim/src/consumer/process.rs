@@ -66,7 +66,13 @@ impl WebCosts {
 const COMPUTE_STEP_NS: u64 = 1_000_000;
 
 impl Process {
-    pub(crate) fn new(endpoint: usize, role: Role, processes: usize, segments: Vec<u32>, web: WebCosts) -> Self {
+    pub(crate) fn new(
+        endpoint: usize,
+        role: Role,
+        processes: usize,
+        segments: Vec<u32>,
+        web: WebCosts,
+    ) -> Self {
         let work = match &role {
             Role::Sink { work_us } | Role::Echo { work_us } | Role::Media { work_us, .. } => {
                 work_us * 1e3
