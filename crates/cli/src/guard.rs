@@ -22,6 +22,7 @@ use serde::Serialize;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
+use crate::guard_commands::doing;
 use crate::output;
 
 /// How often the program learns the time and the host's addresses, at least.
@@ -533,10 +534,8 @@ impl Report {
 fn table(line: &Line<'_>, before: &Counters) -> String {
     let now = line.counters;
     let all = now.all();
-    let governor = &line.governor;
     let mut text = format!(
-        "plimsoll guard {}  up {:.0} s  offered {}  {} {}{}\n\
-         {} ({})  receiving takes {:.0} % of its busiest CPU{}\n\n{:<16}{}{:>12}\n",
+        "plimsoll guard {}  up {:.0} s  offered {}  {} {}\n{}\n\n{:<16}{}{:>12}\n",
         line.interface,
         line.uptime_s,
         all.offered(),
@@ -546,19 +545,7 @@ fn table(line: &Line<'_>, before: &Counters) -> String {
             "discarded early"
         },
         all.discarded(),
-        if line.shedding {
-            "  shedding by shares"
-        } else {
-            ""
-        },
-        governor.mode,
-        governor.reason,
-        governor.network_share * 100.0,
-        if governor.holdoff_us > 0.0 {
-            format!(", holdoff {:.0} µs", governor.holdoff_us)
-        } else {
-            String::new()
-        },
+        doing(&(&line.governor).into(), line.observe, line.shedding),
         "kind",
         Outcome::ALL
             .iter()

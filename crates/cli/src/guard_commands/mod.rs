@@ -2,16 +2,20 @@
 
 mod check;
 mod config_file;
+#[cfg(test)]
+mod golden;
 mod ledger;
 mod restore;
 mod status;
 mod top;
+mod words;
 
 use std::ffi::OsString;
 
 use clap::{CommandFactory, Parser};
 
 pub(crate) use config_file::{ConfigFileError, commented_settings};
+pub(crate) use words::doing;
 
 use crate::guard;
 

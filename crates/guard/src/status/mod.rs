@@ -71,10 +71,11 @@ impl Client {
             action: "get an answer of the running guard",
             source,
         })?;
-        if !status.channels.is_empty() {
+        if status.most_offered.is_some() || !status.channels.is_empty() {
             self.refresh_owners();
         }
-        for channel in &mut status.channels {
+        let channels = status.channels.iter_mut();
+        for channel in channels.chain(&mut status.most_offered) {
             channel.owner = kind_of(&channel.kind)
                 .and_then(|kind| self.owners.of_channel(kind, channel.address, channel.port));
         }
