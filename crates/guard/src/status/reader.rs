@@ -218,10 +218,7 @@ impl Reader {
     }
 }
 
-fn channel_status(
-    (channel, new): &(&Channel, Count),
-    rate: impl Fn(u64) -> f64,
-) -> ChannelStatus {
+fn channel_status((channel, new): &(&Channel, Count), rate: impl Fn(u64) -> f64) -> ChannelStatus {
     ChannelStatus {
         kind: channel.kind.name().to_owned(),
         address: channel.address,
