@@ -1,12 +1,11 @@
 //! `plimsoll guard`: early discard beside unmodified servers.
 
 mod args;
+mod report;
 #[cfg(test)]
 mod settings_tests;
 
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::io::Write;
-use std::net::SocketAddr;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
@@ -15,24 +14,21 @@ use plimsoll_guard::governor::{self, Governor};
 use plimsoll_guard::ledger::LedgerReader;
 use plimsoll_guard::status::{Answers, MetricsServer, Snapshot, StatusServer};
 use plimsoll_guard::{
-    Channel, Counters, Error, Events, Guard, Keeper, Kind, Knobs, Outcome, Owners, Packets,
-    Storage, check_host, drop_capabilities, outlive_overload, poll_in_threads, start_thread,
+    Counters, Error, Events, Guard, Keeper, Knobs, Owners, Storage, check_host, drop_capabilities,
+    outlive_overload, poll_in_threads, start_thread,
 };
-use serde::Serialize;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
-use crate::guard_commands::doing;
 use crate::output;
 use args::Shares;
 pub(crate) use args::{Args, SettingError};
+use report::{Line, Report, Reporter};
 
 /// How often the program learns the time and the host's addresses, at least.
 const REFRESH: Duration = Duration::from_secs(1);
 /// How long somebody who asks for counters waits for a busy guard.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// Channels shown on a terminal: those with most discards first.
-const CHANNELS_SHOWN: usize = 20;
 
 /// Guards until asked to stop. `reload` reads the settings again.
 pub(crate) fn run(args: &Args, reload: impl Fn() -> anyhow::Result<Args>) -> anyhow::Result<()> {
@@ -69,6 +65,7 @@ pub(crate) fn run(args: &Args, reload: impl Fn() -> anyhow::Result<Args>) -> any
     drop_capabilities(&args.needs())?;
     let (sender, events) = channel();
     forward(signals, sender.clone())?;
+    let reporter = Reporter::start(report)?;
     let started = Instant::now();
     let answers = Answers::new(&args.interface, started, ledger, snapshots_from(sender));
     let _status = StatusServer::start(&args.interface, answers.clone())?;
@@ -90,7 +87,7 @@ pub(crate) fn run(args: &Args, reload: impl Fn() -> anyhow::Result<Args>) -> any
         owners: Owners::new(),
         events: Events::default(),
         started,
-        report,
+        reporter,
     };
     session.run(&events, reload)
 }
@@ -114,7 +111,7 @@ struct Session<'obj> {
     owners: Owners,
     events: Events,
     started: Instant,
-    report: Report,
+    reporter: Reporter,
 }
 
 impl Session<'_> {
@@ -127,8 +124,8 @@ impl Session<'_> {
             .args
             .duration
             .map(|s| self.started + Duration::from_secs(s.into()));
-        let mut before = self.guard.counters()?;
-        self.show(&before, &before)?;
+        let first = self.guard.counters()?;
+        self.reporter.show(self.line(first))?;
         let mut show_at = Instant::now() + self.args.interval();
         let mut refresh_at = Instant::now();
         let mut govern_at = Instant::now();
@@ -161,14 +158,15 @@ impl Session<'_> {
             if over || show_at <= now {
                 let snapshot = self.snapshot()?;
                 for event in self.events.on_reading(&snapshot, now) {
-                    eprintln!("plimsoll: interface={} {event}", self.args.interface);
+                    self.reporter
+                        .log(format!("interface={} {event}", self.args.interface));
                 }
-                self.show(&before, &snapshot.counters)?;
-                before = snapshot.counters;
+                let line = self.line(snapshot.counters);
+                if over {
+                    return self.finish(line);
+                }
+                self.reporter.show(line)?;
                 show_at = now + self.args.interval();
-            }
-            if over {
-                return Ok(());
             }
         }
     }
@@ -192,7 +190,9 @@ impl Session<'_> {
             .regulate()
             .and_then(|regulated| self.governor.on_interval(&regulated, &mut self.knobs));
         if let Err(error) = governed {
-            eprintln!("plimsoll: the governor gives up, early discard goes on: {error:#}");
+            self.reporter.log(format!(
+                "the governor gives up, early discard goes on: {error:#}"
+            ));
             let off = governor::Config {
                 strategy: governor::Strategy::Off,
                 ..self.args.governor()
@@ -201,7 +201,7 @@ impl Session<'_> {
                 self.governor = off;
             }
             if let Err(error) = self.knobs.restore() {
-                eprintln!("plimsoll: {error:#}");
+                self.reporter.log(format!("{error:#}"));
             }
         }
     }
@@ -231,17 +231,32 @@ impl Session<'_> {
         Ok(())
     }
 
-    fn show(&mut self, before: &Counters, now: &Counters) -> anyhow::Result<()> {
-        let line = Line {
+    fn line(&self, counters: Counters) -> Line {
+        Line {
             schema: 1,
-            interface: &self.args.interface,
+            interface: self.args.interface.clone(),
             uptime_s: self.started.elapsed().as_secs_f64(),
             observe: self.args.observe,
             shedding: self.guard.is_shedding(),
             governor: self.governor.status(),
-            counters: now,
-        };
-        self.report.show(&line, before)
+            counters,
+        }
+    }
+
+    /// Puts everything back first: a reader may take its time.
+    fn finish(self, line: Line) -> anyhow::Result<()> {
+        let Self {
+            knobs,
+            guard,
+            governor,
+            reporter,
+            ..
+        } = self;
+        // It must not demote a thread that is the host's own again.
+        drop(governor);
+        drop(knobs);
+        drop(guard);
+        reporter.finish(line)
     }
 
     /// Takes over the settings that can change while the guard runs. A mistake
@@ -258,15 +273,18 @@ impl Session<'_> {
         });
         match adopted {
             Ok((adopted, new)) => {
-                eprintln!("plimsoll: settings read again");
+                self.reporter.log("settings read again".to_owned());
                 let waiting = adopted.differences(&new);
                 if !waiting.is_empty() {
                     let names = waiting.join(", ");
-                    eprintln!("plimsoll: {names}: a change takes a new start");
+                    self.reporter
+                        .log(format!("{names}: a change takes a new start"));
                 }
                 self.args = adopted;
             }
-            Err(error) => eprintln!("plimsoll: the settings stay as they were: {error:#}"),
+            Err(error) => self
+                .reporter
+                .log(format!("the settings stay as they were: {error:#}")),
         }
     }
 }
@@ -300,118 +318,4 @@ fn forward(mut signals: Signals, guard: Sender<Event>) -> Result<(), Error> {
             let _ = guard.send(event);
         }
     })
-}
-
-enum Report {
-    Nothing,
-    Json(Box<dyn Write>),
-    Table,
-}
-
-/// One line of `--json`.
-#[derive(Serialize)]
-struct Line<'a> {
-    schema: u32,
-    interface: &'a str,
-    uptime_s: f64,
-    observe: bool,
-    shedding: bool,
-    governor: governor::Status,
-    #[serde(flatten)]
-    counters: &'a Counters,
-}
-
-impl Report {
-    fn show(&mut self, line: &Line<'_>, before: &Counters) -> anyhow::Result<()> {
-        match self {
-            Self::Nothing => {}
-            Self::Json(writer) => {
-                serde_json::to_writer(&mut *writer, line)?;
-                writer.write_all(b"\n")?;
-                writer.flush()?;
-            }
-            Self::Table => {
-                output::clear_screen();
-                print!("{}", table(line, before));
-            }
-        }
-        Ok(())
-    }
-}
-
-fn table(line: &Line<'_>, before: &Counters) -> String {
-    let now = line.counters;
-    let all = now.all();
-    let mut text = format!(
-        "plimsoll guard {}  up {:.0} s  offered {}  {} {}\n{}\n\n{:<16}{}{:>12}\n",
-        line.interface,
-        line.uptime_s,
-        all.offered(),
-        if line.observe {
-            "would discard"
-        } else {
-            "discarded early"
-        },
-        all.discarded(),
-        doing(&(&line.governor).into(), line.observe, line.shedding),
-        "kind",
-        Outcome::ALL
-            .iter()
-            .map(|outcome| format!("{:>13}", outcome.name()))
-            .collect::<String>(),
-        "offered/s",
-    );
-    for kind in Kind::ALL {
-        let packets = now.of(kind);
-        if packets.offered() > 0 {
-            text += &format!(
-                "{:<16}{}{:>12}\n",
-                kind.name(),
-                columns(packets),
-                packets.offered() - before.of(kind).offered()
-            );
-        }
-    }
-    text.push_str(&channel_table(&now.channels));
-    text
-}
-
-fn columns(packets: &Packets) -> String {
-    Outcome::ALL
-        .iter()
-        .map(|outcome| format!("{:>13}", packets.count(*outcome)))
-        .collect()
-}
-
-fn channel_table(channels: &[Channel]) -> String {
-    let mut shown: Vec<&Channel> = channels.iter().collect();
-    shown.sort_by_key(|channel| {
-        std::cmp::Reverse((channel.packets.discarded(), channel.packets.offered()))
-    });
-    let mut text = format!(
-        "\n{:<40}{:>14}{:>14}{:>8}\n",
-        "channel", "admitted", "discarded", "full"
-    );
-    for channel in shown.iter().take(CHANNELS_SHOWN) {
-        let name = format!(
-            "{} {}",
-            channel.kind.name(),
-            SocketAddr::new(channel.address, channel.port)
-        );
-        let percent = u64::from(channel.occupancy) * 100 / u64::from(channel.capacity.max(1));
-        text += &format!(
-            "{name:<40}{:>14}{:>14}{percent:>7}%{}\n",
-            channel.packets.count(Outcome::Admitted),
-            channel.packets.discarded(),
-            if channel.discarding {
-                "  discarding"
-            } else {
-                ""
-            },
-        );
-    }
-    if shown.len() > CHANNELS_SHOWN {
-        text += &format!("… and {} more\n", shown.len() - CHANNELS_SHOWN);
-    }
-    text
 }

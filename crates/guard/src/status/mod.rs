@@ -103,6 +103,10 @@ fn ask(mut stream: UnixStream, request: &Request) -> std::io::Result<Status> {
     stream.shutdown(std::net::Shutdown::Write)?;
     let mut answer = Vec::new();
     stream.read_to_end(&mut answer)?;
+    if answer.is_empty() {
+        let why = "it is ending, or too busy: ask again";
+        return Err(std::io::Error::new(std::io::ErrorKind::TimedOut, why));
+    }
     Ok(serde_json::from_slice(&answer)?)
 }
 
