@@ -109,12 +109,13 @@ fn tcp_stream(testbed: &Testbed) {
     assert_eq!(received, TCP_BYTES);
 }
 
-/// Sends datagrams in bulk to a socket that takes them merged, one bulk at a time.
-fn udp_stream(testbed: &Testbed) {
+/// Sends datagrams in bulk to a socket, which takes them merged or one by one: a
+/// bulk at a time.
+fn udp_stream(testbed: &Testbed, takes_merged: bool) {
     let host = testbed.test();
     let bind = || UdpSocket::bind((host.ipv4(), BULK)).unwrap();
     let server = host.run(bind).unwrap();
-    setsockopt(&server, sockopt::UdpGroSegment, &true).unwrap();
+    setsockopt(&server, sockopt::UdpGroSegment, &takes_merged).unwrap();
     setsockopt(&server, sockopt::RcvBufForce, &(4 << 20)).unwrap();
     server.set_read_timeout(Some(LIMIT)).unwrap();
     let bind = || UdpSocket::bind((testbed.load().ipv4(), 0)).unwrap();
@@ -141,7 +142,7 @@ fn bulk_streams_that_gro_merges_add_up_in_frames_and_in_packets() {
     receive_on_test_cpu(&testbed);
     let before = (settled(host), given(testbed.load()));
     tcp_stream(&testbed);
-    udp_stream(&testbed);
+    udp_stream(&testbed, true);
     let after = (settled(host), given(testbed.load()));
 
     let new = |count: &dyn Fn(&Ledger) -> u64| count(&after.0) - count(&before.0);
@@ -161,6 +162,34 @@ fn bulk_streams_that_gro_merges_add_up_in_frames_and_in_packets() {
     );
     let text = output(host, &["status", host.device()]);
     assert!(text.contains(" merged into others), lost "), "{text}");
+}
+
+/// A datagram that was merged is counted once by IP, and once each by UDP when it is
+/// taken apart again: more than came, and told as such.
+#[test]
+fn datagrams_taken_apart_again_are_told_as_counted_twice() {
+    let _turn = ONE_BY_ONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let testbed = Testbed::create(Config::default()).unwrap();
+    let host = testbed.test();
+    receive_on_test_cpu(&testbed);
+    let forwarding = ["-K", host.device(), "rx-udp-gro-forwarding", "on"];
+    host.command("ethtool")
+        .args(forwarding)
+        .output(LIMIT)
+        .unwrap();
+    let (_guard, _reports) = start_with(host, &[]);
+    receive_on_test_cpu(&testbed);
+    udp_stream(&testbed, false);
+    thread::sleep(QUIET);
+    let ledger = ledger(host);
+    let merged = count(&ledger, "host", "merged");
+    assert!(merged > (SENDS * DATAGRAMS / 2) as u64, "{ledger:#?}");
+    assert_eq!(
+        ledger.stages[4].unaccounted,
+        -merged.cast_signed(),
+        "{ledger:#?}"
+    );
+    assert_eq!(ledger.unaccounted, -merged.cast_signed());
 }
 
 /// Together, floods would leave each other too little CPU.
