@@ -423,7 +423,80 @@ fn values<'a, 'i>(value: &'a Spanned<DeValue<'i>>) -> Vec<&'a Spanned<DeValue<'i
 
 #[cfg(test)]
 mod tests {
+    use proptest::collection::vec;
+    use proptest::{prop_assert, proptest};
+
     use super::*;
+
+    /// A file with every setting in effect.
+    fn all_settings() -> String {
+        commented_settings(&mut <crate::Cli as clap::CommandFactory>::command())
+            .lines()
+            .map(|line| {
+                let setting = line.strip_prefix('#').filter(|rest| !rest.starts_with(' '));
+                format!("{}\n", setting.unwrap_or(line))
+            })
+            .collect()
+    }
+
+    /// Reads a file by the guard's own settings; a mistake has a line of the file.
+    fn settings_or_line(text: &str) -> Result<usize, usize> {
+        let cli = <crate::Cli as clap::CommandFactory>::command();
+        let file = ConfigFile {
+            path: Path::new("guard.toml"),
+            text,
+            command: cli.find_subcommand("guard").unwrap().clone(),
+        };
+        match file.settings() {
+            Ok(settings) => Ok(settings.len()),
+            Err(error) => {
+                assert!(!error.problem.is_empty());
+                let lines = 1 + text.matches('\n').count();
+                assert!((1..=lines).contains(&error.line), "{error} of {lines}");
+                Err(error.line)
+            }
+        }
+    }
+
+    proptest! {
+        #![proptest_config(proptest::test_runner::Config::with_cases(60))]
+
+        #[test]
+        fn any_bytes_are_settings_or_a_mistake_with_a_line(
+            bytes in vec(proptest::num::u8::ANY, 0..200),
+            text in "([a-z_-]{1,9} ?=? ?[\\[{\"'0-9a-z.,\\]}-]{0,9}\n?){0,9}",
+        ) {
+            let _ = settings_or_line(&String::from_utf8_lossy(&bytes));
+            let _ = settings_or_line(&text);
+        }
+
+        /// Characters of a good file are lost, doubled or replaced.
+        #[test]
+        fn a_damaged_file_is_read_or_refused_with_a_line(
+            damages in vec((proptest::num::u32::ANY, 0..3, ".{0,3}"), 1..5),
+        ) {
+            let mut text: Vec<char> = all_settings().chars().collect();
+            for (place, what, other) in damages {
+                let place = place as usize % text.len();
+                match what {
+                    0 => drop(text.remove(place)),
+                    1 => text.insert(place, text[place]),
+                    _ => drop(text.splice(place..=place, other.chars())),
+                }
+            }
+            let text: String = text.into_iter().collect();
+            let read = settings_or_line(&text);
+            prop_assert!(read.is_err() || read.unwrap() > 0);
+        }
+    }
+
+    #[test]
+    fn the_whole_file_is_read_but_for_what_has_no_default() {
+        let all = all_settings();
+        let line = settings_or_line(&all).unwrap_err();
+        let refused = all.lines().nth(line - 1).unwrap();
+        assert!(refused.ends_with("# not set"), "{refused}");
+    }
 
     fn command() -> Command {
         Command::new("guard")

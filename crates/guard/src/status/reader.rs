@@ -2,13 +2,13 @@
 //! and order.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, HashMap};
-use std::net::IpAddr;
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use plimsoll_core::demux::Kind;
 
 use super::document::{ChannelStatus, KindStatus, Request, Sort, Status};
+use crate::by_channel::ByChannel;
 use crate::counters::{Channel, Counters, Outcome, Packets};
 use crate::governor;
 use crate::ledger::Ledger;
@@ -17,8 +17,6 @@ use crate::ledger::Ledger;
 const SCHEMA: u32 = 1;
 /// Rates over less than this would jump about.
 const INTERVAL_MIN: Duration = Duration::from_millis(400);
-
-type Key = (Kind, IpAddr, u16);
 
 /// Packets and the CPU time charged for them.
 #[derive(Clone, Copy, Debug, Default)]
@@ -55,7 +53,7 @@ impl Count {
 struct Reading {
     at: Instant,
     kinds: [Count; Kind::ALL.len()],
-    channels: HashMap<Key, Count>,
+    channels: ByChannel<Count>,
 }
 
 /// What a guard tells of itself at one time.
@@ -120,7 +118,7 @@ impl Reader {
             earlier: Reading {
                 at: started,
                 kinds: [Count::default(); Kind::ALL.len()],
-                channels: HashMap::new(),
+                channels: ByChannel::default(),
             },
             later: None,
         }
@@ -138,10 +136,9 @@ impl Reader {
         self.move_on(counters, now);
         let interval = now.duration_since(self.earlier.at);
         let rate = |count: u64| count as f64 / interval.as_secs_f64().max(1e-3);
-        let mut rows: Vec<(&Channel, Count)> = counters
-            .channels
-            .iter()
-            .map(|channel| (channel, self.since_earlier(channel)))
+        let rows = self.earlier.channels.with(&counters.channels);
+        let mut rows: Vec<(&Channel, Count)> = rows
+            .map(|(channel, before)| (channel, new_of(channel, before)))
             .collect();
         let most_offered = rows.iter().max_by_key(|(_, new)| new.packets.offered());
         let most_offered = most_offered
@@ -194,27 +191,25 @@ impl Reader {
         {
             self.earlier = later;
         }
-        self.later.get_or_insert_with(|| Reading {
-            at: now,
-            kinds: Count::of_kinds(counters),
-            channels: counters
-                .channels
-                .iter()
-                .map(|channel| (key(channel), Count::of(channel)))
-                .collect(),
+        self.later.get_or_insert_with(|| {
+            let mut channels = ByChannel::default();
+            channels.carry(&counters.channels, |channel, _| Count::of(channel));
+            Reading {
+                at: now,
+                kinds: Count::of_kinds(counters),
+                channels,
+            }
         });
     }
+}
 
-    /// A channel not known before, or one whose place another socket took,
-    /// has all its packets new.
-    fn since_earlier(&self, channel: &Channel) -> Count {
-        let count = Count::of(channel);
-        match self.earlier.channels.get(&key(channel)) {
-            Some(before) if before.packets.offered() <= count.packets.offered() => {
-                count.since(before)
-            }
-            _ => count,
-        }
+/// What is new of a channel. One not known before, or one whose place another
+/// socket took, has all its packets new.
+fn new_of(channel: &Channel, before: Option<Count>) -> Count {
+    let count = Count::of(channel);
+    match before {
+        Some(before) if before.packets.offered() <= count.packets.offered() => count.since(&before),
+        _ => count,
     }
 }
 
@@ -238,10 +233,6 @@ fn channel_status((channel, new): &(&Channel, Count), rate: impl Fn(u64) -> f64)
     }
 }
 
-fn key(channel: &Channel) -> Key {
-    (channel.kind, channel.address, channel.port)
-}
-
 /// Puts the rows asked for first, in order, and drops the others.
 fn sort(rows: &mut Vec<(&Channel, Count)>, request: Request) {
     let weight = |(channel, new): &(&Channel, Count)| match request.sort {
@@ -253,7 +244,7 @@ fn sort(rows: &mut Vec<(&Channel, Count)>, request: Request) {
             channel.packets.offered(),
         ),
     };
-    let order = |row: &(&Channel, Count)| Reverse((weight(row), Reverse(key(row.0))));
+    let order = |row: &(&Channel, Count)| Reverse((weight(row), Reverse(row.0.key())));
     if request.limit < rows.len() {
         rows.select_nth_unstable_by_key(request.limit, order);
         rows.truncate(request.limit);
