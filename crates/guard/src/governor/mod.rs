@@ -38,6 +38,11 @@ use limiter::Limiter;
 const DEFER: u32 = i32::MAX.cast_unsigned();
 /// A holdoff is set anew only when it changes by more than one part of this.
 const NOTICEABLE: u32 = 8;
+/// A driver makes its instances anew now and then (link down and up, another ring
+/// size), rarely enough to be looked for once in this time.
+const LOOK_INTERVAL: Duration = Duration::from_millis(500);
+/// A NAPI instance and its polling thread, by number.
+type Instance = (u32, Option<i32>);
 /// What adapters count as lost for want of a free descriptor.
 const RING_LOSSES: [&str; 3] = ["rx_missed_errors", "rx_fifo_errors", "rx_over_errors"];
 
@@ -95,6 +100,9 @@ pub struct Governor {
     /// What counts frames that the ring did not hold.
     statistics: Vec<Statistic>,
     applied: Option<Setting>,
+    /// What it was applied to, and when that was last looked at.
+    instances: Vec<Instance>,
+    looked_at: Instant,
     limiter: Option<Limiter>,
     network_share: f64,
 }
@@ -120,6 +128,8 @@ impl Governor {
             before: None,
             statistics: ring_statistics(interface, ifindex),
             applied: None,
+            instances: Vec::new(),
+            looked_at: Instant::now(),
             limiter: None,
             network_share: 0.0,
         })
@@ -208,6 +218,11 @@ impl Governor {
         if setting.mode == Mode::Interrupts {
             return self.release(knobs);
         }
+        if self.applied.is_some() && self.are_renewed(knobs)? {
+            // Their threads are gone, and settings are the driver's again.
+            self.limiter = None;
+            self.applied = None;
+        }
         let is_new = self.applied.is_none();
         let differs =
             |old: Setting| old.holdoff.abs_diff(setting.holdoff) > setting.holdoff / NOTICEABLE;
@@ -218,7 +233,22 @@ impl Governor {
         if is_new && self.config.strategy == Strategy::Thread {
             self.poll_in_threads(readings, knobs)?;
         }
+        if is_new {
+            self.instances = instances(knobs)?;
+            self.looked_at = Instant::now();
+        }
         Ok(())
+    }
+
+    /// Whether there are other instances than those that were set. None at all is
+    /// an interface that is down: it has others when it is up again.
+    fn are_renewed(&mut self, knobs: &mut Knobs) -> Result<bool, Error> {
+        if self.looked_at.elapsed() < LOOK_INTERVAL {
+            return Ok(false);
+        }
+        self.looked_at = Instant::now();
+        let now = instances(knobs)?;
+        Ok(!now.is_empty() && now != self.instances)
     }
 
     /// Puts back what is turned.
@@ -252,6 +282,11 @@ impl Governor {
         let counts = self.statistics.iter().map(Statistic::read);
         counts.filter_map(Result::ok).sum()
     }
+}
+
+fn instances(knobs: &mut Knobs) -> Result<Vec<Instance>, Error> {
+    let instances = knobs.instances()?.into_iter();
+    Ok(instances.map(|napi| (napi.id, napi.thread)).collect())
 }
 
 /// What is decided by: `told_frames` are the ring's, as the driver says.
