@@ -43,7 +43,7 @@
 use alloc::boxed::Box;
 use core::time::Duration;
 
-use crate::config::{ConfigError, Fraction};
+use crate::config::{ConfigError, Field, Fraction, NANOSECOND};
 use crate::poll::{SourceId, SourceSet};
 use crate::time::Instant;
 
@@ -92,17 +92,9 @@ impl Watermarks {
     }
 
     fn validate(self) -> Result<(), ConfigError> {
-        let low = self.allow_at.unwrap_or(0);
-        let error = |field, given: u32, allowed| ConfigError {
-            field,
-            given: given.into(),
-            allowed,
-        };
-        match () {
-            () if self.inhibit_at == 0 => Err(error("inhibit_at", 0, "at least 1")),
-            () if low >= self.inhibit_at => Err(error("allow_at", low, "below `inhibit_at`")),
-            () => Ok(()),
-        }
+        Field("inhibit_at", self.inhibit_at).must_be_in(1.., "at least 1")?;
+        Field("allow_at", self.allow_at.unwrap_or(0))
+            .must_be_in(..self.inhibit_at, "below `inhibit_at`")
     }
 }
 
@@ -151,22 +143,12 @@ impl FeedbackConfig {
     ///
     /// Names the first field that is out of range.
     pub fn validate(&self) -> Result<(), ConfigError> {
-        let error = |field, given: u32, allowed| ConfigError {
-            field,
-            given: given.into(),
-            allowed,
-        };
-        match () {
-            () if self.timeout.is_zero() => Err(error("timeout", 0, "above zero")),
-            () if self.reprieve_doublings > 16 => {
-                let given = self.reprieve_doublings;
-                Err(error("reprieve_doublings", given, "at most 16"))
-            }
-            () if self.stall.is_some_and(|stall| stall.is_zero()) => {
-                Err(error("stall", 0, "above zero, or none"))
-            }
-            () => Ok(()),
+        Field("timeout", self.timeout).must_be_in(NANOSECOND.., "above zero")?;
+        Field("reprieve_doublings", self.reprieve_doublings).must_be_in(..=16, "at most 16")?;
+        if let Some(stall) = self.stall {
+            Field("stall", stall).must_be_in(NANOSECOND.., "above zero, or none")?;
         }
+        Ok(())
     }
 }
 
@@ -275,13 +257,10 @@ impl Feedback {
     ) -> Result<(QueueId, Change), ConfigError> {
         watermarks.validate()?;
         let free = |queue: &Queue| queue.state == State::Unused;
-        let Some(index) = self.queues.iter().position(free) else {
-            return Err(ConfigError {
-                field: "queues",
-                given: self.queues.len() as u64 + 1,
-                allowed: "at most `queues_max`",
-            });
-        };
+        let index = self.queues.iter().position(free);
+        let index = index.ok_or_else(|| {
+            Field("queues", self.queues.len() + 1).refused("at most `queues_max`")
+        })?;
         self.queues[index] = Queue {
             watermarks,
             sources,

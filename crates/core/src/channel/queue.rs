@@ -6,7 +6,7 @@ use alloc::sync::Arc;
 use super::codel::{Codel, DelayTarget};
 use super::outcome::{Counts, Discard};
 use super::shared::Shared;
-use crate::config::ConfigError;
+use crate::config::{ConfigError, Field};
 use crate::time::Instant;
 
 /// How a channel is bounded. Lengths are in items (packets).
@@ -48,24 +48,13 @@ impl ChannelConfig {
     /// # Errors
     /// Names the first field that is out of its range.
     pub fn validate(&self) -> Result<(), ConfigError> {
-        let error = |field, given: u32, allowed| ConfigError {
-            field,
-            given: given.into(),
-            allowed,
-        };
-        if self.capacity == 0 {
-            return Err(error("capacity", 0, "at least 1"));
-        }
-        if self.high_watermark == 0 || self.high_watermark > self.capacity {
-            let allowed = "from 1 to the capacity";
-            return Err(error("high_watermark", self.high_watermark, allowed));
-        }
-        if self.low_watermark >= self.high_watermark {
-            let allowed = "below the high watermark";
-            return Err(error("low_watermark", self.low_watermark, allowed));
-        }
-        if self.buffers == Some(0) {
-            return Err(error("buffers", 0, "at least 1"));
+        Field("capacity", self.capacity).must_be_in(1.., "at least 1")?;
+        Field("high_watermark", self.high_watermark)
+            .must_be_in(1..=self.capacity, "from 1 to the capacity")?;
+        Field("low_watermark", self.low_watermark)
+            .must_be_in(..self.high_watermark, "below the high watermark")?;
+        if let Some(buffers) = self.buffers {
+            Field("buffers", buffers).must_be_in(1.., "at least 1")?;
         }
         self.delay_target.map_or(Ok(()), |target| target.validate())
     }

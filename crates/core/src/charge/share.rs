@@ -21,7 +21,7 @@ use alloc::vec::Vec;
 use core::time::Duration;
 
 use super::tournament::Tournament;
-use super::{Class, ConsumerId, Guarantees, Weight, check_consumer, check_weight, nanos};
+use super::{Class, ConsumerId, Guarantees, Weight, nanos, validate_share};
 use crate::config::ConfigError;
 
 /// Settings of [`Shares`].
@@ -135,15 +135,13 @@ impl Shares {
         class: Class,
         weight: Weight,
     ) -> Result<(), ConfigError> {
-        check_consumer(consumer, self.consumers.len())?;
-        check_weight(weight)?;
-        if class.index() >= self.classes.len() {
-            return Err(ConfigError {
-                field: "class",
-                given: class.0.into(),
-                allowed: "one of this table's guarantees",
-            });
-        }
+        validate_share(
+            consumer,
+            self.consumers.len(),
+            class,
+            self.classes.len(),
+            weight,
+        )?;
         let (had_work, old) = (self.has_work(consumer), self.consumers[consumer.index()]);
         self.consumers[consumer.index()].stride = stride(weight.into());
         if old.class != class.0 {

@@ -33,9 +33,7 @@
 use alloc::vec::Vec;
 use core::time::Duration;
 
-use super::{
-    Class, ConsumerId, Guarantees, SPAN_MAX_NS, Weight, check_consumer, check_weight, nanos,
-};
+use super::{Class, ConsumerId, Guarantees, SPAN_MAX_NS, Weight, nanos, validate_share};
 use crate::config::ConfigError;
 
 /// Whether running processes are preferred while something must be shed.
@@ -132,15 +130,13 @@ impl Shedder {
         class: Class,
         weight: Weight,
     ) -> Result<(), ConfigError> {
-        check_consumer(consumer, self.consumers.len())?;
-        check_weight(weight)?;
-        if class.index() >= self.config.guarantees.classes {
-            return Err(ConfigError {
-                field: "class",
-                given: class.0.into(),
-                allowed: "one of this table's guarantees",
-            });
-        }
+        validate_share(
+            consumer,
+            self.consumers.len(),
+            class,
+            self.config.guarantees.classes,
+            weight,
+        )?;
         let state = &mut self.consumers[consumer.index()];
         (state.class, state.weight) = (class.0, weight);
         Ok(())

@@ -29,7 +29,7 @@ use core::fmt;
 use core::time::Duration;
 
 use super::HoldoffRange;
-use crate::config::{ConfigError, Fraction};
+use crate::config::{ConfigError, Field, Fraction};
 
 /// What the handler costs on a host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,28 +75,13 @@ impl Limits {
     pub fn validate(&self) -> Result<(), ConfigError> {
         self.range.validate()?;
         let span = self.range.max - self.range.min;
-        if span.as_nanos() / self.range.step.as_nanos() >= Self::HOLDOFFS_MAX {
-            return Err(ConfigError {
-                field: "range.step",
-                given: super::nanos(self.range.step),
-                allowed: "such that the range has at most 100000 holdoffs",
-            });
-        }
-        if self.buffers_max == 0 {
-            return Err(ConfigError {
-                field: "buffers_max",
-                given: 0,
-                allowed: "at least 1",
-            });
-        }
-        if !is_positive(self.link_pps) {
-            return Err(ConfigError {
-                field: "link_pps",
-                given: self.link_pps as u64,
-                allowed: "a finite rate above 0",
-            });
-        }
-        Ok(())
+        Field("range.step", self.range.step).must_be(
+            span.as_nanos() / self.range.step.as_nanos() < Self::HOLDOFFS_MAX,
+            "such that the range has at most 100000 holdoffs",
+        )?;
+        Field("buffers_max", self.buffers_max).must_be_in(1.., "at least 1")?;
+        Field("link_pps", self.link_pps as u64)
+            .must_be(is_positive(self.link_pps), "a finite rate above 0")
     }
 
     fn holdoffs(&self) -> impl Iterator<Item = Duration> {
