@@ -45,7 +45,7 @@ use core::time::Duration;
 
 use crate::config::{ConfigError, Field, Fraction, NANOSECOND};
 use crate::poll::{SourceId, SourceSet};
-use crate::time::Instant;
+use crate::time::{Instant, NANOS_PER_SECOND};
 
 /// When a queue inhibits its sources and when it lets them go on, in packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -128,7 +128,7 @@ pub struct FeedbackConfig {
 impl Default for FeedbackConfig {
     fn default() -> Self {
         Self {
-            timeout: Duration::from_nanos(1_000_000_000 / 1024),
+            timeout: Duration::from_nanos(NANOS_PER_SECOND / 1024),
             reprieve_doublings: 6,
             stall: None,
             policy: Policy::Any,

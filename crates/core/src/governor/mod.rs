@@ -48,7 +48,7 @@ use core::time::Duration;
 use crate::config::{ConfigError, Field, Fraction, NANOSECOND, PPM};
 use crate::holdoff::{BufferCredit, CreditConfig, HoldoffConfig, HoldoffRange, LoadTarget};
 use crate::holdoff::{Turn, TurnDrops};
-use crate::time::{Instant, span_nanos};
+use crate::time::{Instant, NANOS_PER_SECOND, span_nanos};
 
 mod dwell;
 #[cfg(test)]
@@ -452,7 +452,6 @@ impl Governor {
 const LIMIT_HOLDOFF_MAX: Duration = Duration::from_millis(10);
 /// No ring makes a holdoff shorter: it would be over before a run ends.
 const SHORTEST: Duration = Duration::from_micros(5);
-const NANOS_PER_SECOND: u64 = 1_000_000_000;
 
 /// Frames per second that arrived for a CPU; those that the rings lost might
 /// all have been its.

@@ -65,9 +65,7 @@ pub use trigger::{Facility, HardwareTimer, IdleAction, TriggerCounts, TriggerSou
 use wheel::{Key, Wheel};
 
 use crate::config::{ConfigError, Field};
-use crate::time::Instant;
-
-const NANOS_PER_SECOND: u64 = 1_000_000_000;
+use crate::time::{Instant, NANOS_PER_SECOND};
 
 /// The two clocks and the room of [`SoftTimers`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -98,27 +98,20 @@ fn a_protected_class_speaks_up_and_is_served_at_once() {
 
 #[test]
 fn running_processes_weigh_more_or_are_all_that_is_admitted() {
-    let preference = Preference::Weight(3);
-    let mut shedder = shedder_of(
-        ShedderConfig {
+    let first_of_two_runs = |preference| {
+        let config = ShedderConfig {
             preference,
             ..ShedderConfig::new(2)
-        },
-        &[1, 1],
-    );
-    shedder.set_running(ConsumerId(0), true);
+        };
+        let mut shedder = shedder_of(config, &[1, 1]);
+        shedder.set_running(ConsumerId(0), true);
+        shedder
+    };
+    let mut shedder = first_of_two_runs(Preference::Weight(3));
     interval(&mut shedder, &[3000, 3000]);
     assert_eq!(interval(&mut shedder, &[3000, 3000]), [750, 250]);
 
-    let preference = Preference::Only;
-    let mut shedder = shedder_of(
-        ShedderConfig {
-            preference,
-            ..ShedderConfig::new(2)
-        },
-        &[1, 1],
-    );
-    shedder.set_running(ConsumerId(0), true);
+    let mut shedder = first_of_two_runs(Preference::Only);
     assert_eq!(interval(&mut shedder, &[3000, 3000]), [3000, 0]);
     shedder.set_running(ConsumerId(0), false);
     assert_eq!(interval(&mut shedder, &[3000, 3000]), [0, 0]);
