@@ -86,6 +86,10 @@ pub struct Status {
 pub struct Governor {
     config: Config,
     decision: Decision,
+    /// Changes of the mode before the present settings.
+    switches_before: u64,
+    /// Frames that the receive ring holds, as the driver tells.
+    told_frames: Option<u32>,
     started: Instant,
     before: Option<(Vec<CpuReading>, u64, u64)>,
     /// What counts frames that the ring did not hold.
@@ -105,18 +109,13 @@ impl Governor {
         let ifindex = if_nametoindex(interface).map_err(|_| Error::NoSuchInterface {
             interface: interface.to_owned(),
         })?;
-        let mut core = GovernorConfig {
-            strategy: config.strategy,
-            cpu_limit: config.cpu_limit.filter(|limit| *limit != Fraction::WHOLE),
-            ..GovernorConfig::default()
-        };
         let told = link::receive_ring(ifindex).ok().flatten();
-        if let Some(frames) = config.ring_frames.or(told.map(|(frames, _)| frames)) {
-            core.ring_frames = frames;
-        }
+        let told_frames = told.map(|(frames, _)| frames);
         Ok(Self {
             config,
-            decision: Decision::new(core)?,
+            decision: Decision::new(core_config(&config, told_frames))?,
+            switches_before: 0,
+            told_frames,
             started: Instant::now(),
             before: None,
             statistics: ring_statistics(interface, ifindex),
@@ -124,6 +123,23 @@ impl Governor {
             limiter: None,
             network_share: 0.0,
         })
+    }
+
+    /// Changes the settings. What was turned by the old ones is put back first.
+    ///
+    /// # Errors
+    ///
+    /// A setting is out of range, and the old ones stay; or the kernel refuses to
+    /// put a setting back.
+    pub fn configure(&mut self, config: Config, knobs: &mut Knobs) -> Result<(), Error> {
+        if config == self.config {
+            return Ok(());
+        }
+        let decision = Decision::new(core_config(&config, self.told_frames))?;
+        self.switches_before += self.decision.switches();
+        self.decision = decision;
+        self.config = config;
+        self.release(knobs)
     }
 
     /// Time until [`Governor::on_interval`] is due again.
@@ -151,7 +167,7 @@ impl Governor {
                 0.0
             },
             network_share: self.network_share,
-            switches: self.decision.switches(),
+            switches: self.switches_before + self.decision.switches(),
         }
     }
 
@@ -190,12 +206,7 @@ impl Governor {
         knobs: &mut Knobs,
     ) -> Result<(), Error> {
         if setting.mode == Mode::Interrupts {
-            if self.applied.take().is_some() {
-                // Ends first: it must not demote a thread that is the host's own again.
-                self.limiter = None;
-                knobs.restore()?;
-            }
-            return Ok(());
+            return self.release(knobs);
         }
         let is_new = self.applied.is_none();
         let differs =
@@ -206,6 +217,16 @@ impl Governor {
         }
         if is_new && self.config.strategy == Strategy::Thread {
             self.poll_in_threads(readings, knobs)?;
+        }
+        Ok(())
+    }
+
+    /// Puts back what is turned.
+    fn release(&mut self, knobs: &mut Knobs) -> Result<(), Error> {
+        if self.applied.take().is_some() {
+            // Ends first: it must not demote a thread that is the host's own again.
+            self.limiter = None;
+            knobs.restore()?;
         }
         Ok(())
     }
@@ -230,6 +251,20 @@ impl Governor {
     fn ring_losses(&self) -> u64 {
         let counts = self.statistics.iter().map(Statistic::read);
         counts.filter_map(Result::ok).sum()
+    }
+}
+
+/// What is decided by: `told_frames` are the ring's, as the driver says.
+fn core_config(config: &Config, told_frames: Option<u32>) -> GovernorConfig {
+    let default = GovernorConfig::default();
+    GovernorConfig {
+        strategy: config.strategy,
+        cpu_limit: config.cpu_limit.filter(|limit| *limit != Fraction::WHOLE),
+        ring_frames: config
+            .ring_frames
+            .or(told_frames)
+            .unwrap_or(default.ring_frames),
+        ..default
     }
 }
 

@@ -143,24 +143,11 @@ impl Reader {
             .iter()
             .map(|channel| (channel, self.since_earlier(channel)))
             .collect();
+        let most_offered = rows.iter().max_by_key(|(_, new)| new.packets.offered());
+        let most_offered = most_offered
+            .filter(|(_, new)| new.packets.offered() > 0)
+            .map(|row| channel_status(row, rate));
         sort(&mut rows, request);
-        let channels = rows.iter().map(|(channel, new)| ChannelStatus {
-            kind: channel.kind.name().to_owned(),
-            address: channel.address,
-            port: channel.port,
-            packets: by_outcome(&channel.packets),
-            offered_pps: rate(new.packets.offered()),
-            discarded_pps: rate(new.packets.discarded()),
-            charged_cpus: rate(new.charged_ns) / 1e9,
-            outcome_pps: Outcome::ALL
-                .iter()
-                .map(|outcome| (outcome.name().to_owned(), rate(new.packets.count(*outcome))))
-                .collect(),
-            discarding: channel.discarding,
-            occupancy: channel.occupancy,
-            capacity: channel.capacity,
-            owner: None,
-        });
         Status {
             schema: SCHEMA,
             interface: self.interface.clone(),
@@ -172,7 +159,8 @@ impl Reader {
             interval_s: interval.as_secs_f64(),
             kinds: self.kinds(counters, rate),
             channels_total: counters.channels.len(),
-            channels: channels.collect(),
+            channels: rows.iter().map(|row| channel_status(row, rate)).collect(),
+            most_offered,
             ledger: ledger.clone(),
         }
     }
@@ -227,6 +215,26 @@ impl Reader {
             }
             _ => count,
         }
+    }
+}
+
+fn channel_status((channel, new): &(&Channel, Count), rate: impl Fn(u64) -> f64) -> ChannelStatus {
+    ChannelStatus {
+        kind: channel.kind.name().to_owned(),
+        address: channel.address,
+        port: channel.port,
+        packets: by_outcome(&channel.packets),
+        offered_pps: rate(new.packets.offered()),
+        discarded_pps: rate(new.packets.discarded()),
+        charged_cpus: rate(new.charged_ns) / 1e9,
+        outcome_pps: Outcome::ALL
+            .iter()
+            .map(|outcome| (outcome.name().to_owned(), rate(new.packets.count(*outcome))))
+            .collect(),
+        discarding: channel.discarding,
+        occupancy: channel.occupancy,
+        capacity: channel.capacity,
+        owner: None,
     }
 }
 
@@ -328,6 +336,8 @@ mod tests {
         assert_eq!(ports(&ask(Sort::Offered, 9)), [2, 1, 3]);
         assert_eq!(ports(&ask(Sort::Occupancy, 9)), [3, 2, 1]);
         let few = ask(Sort::Discarded, 2);
+        let told = ask(Sort::Occupancy, 1).most_offered.map(|c| c.port);
+        assert_eq!(told, Some(2), "asked for or not");
         assert_eq!(ports(&few), [1, 3]);
         assert_eq!(few.channels_total, 3);
         assert_eq!(ports(&ask(Sort::Discarded, 0)), [0; 0]);
