@@ -161,11 +161,14 @@ impl Host {
         }
     }
 
-    /// The CPU that has most reason to run `thread`: an idle one, or the one whose
-    /// thread is least urgent.
+    /// The CPU that has most reason to run `thread`: an idle one that nobody else was
+    /// woken for, or the one whose thread is least urgent.
     fn cpu_for(&self, thread: usize) -> Option<usize> {
-        let idle = self.cpus.iter().position(|cpu| cpu.thread.is_none());
-        idle.or_else(|| {
+        let is_free = |&cpu: &usize| self.cpus[cpu].thread.is_none() && !self.cpus[cpu].reschedule;
+        let free = (0..self.cpus.len()).filter(is_free);
+        // Rather one without a handler to finish first.
+        let free = free.min_by_key(|&cpu| self.cpus[cpu].level);
+        free.or_else(|| {
             let scheduler = self.scheduler;
             let running = |cpu: &super::Cpu| cpu.thread.map(|t| self.threads[t].key(scheduler));
             let least = (0..self.cpus.len()).max_by_key(|&cpu| running(&self.cpus[cpu]))?;

@@ -166,10 +166,13 @@ pub enum PathConfig {
     /// BL-33: as SOFT-LRP, but the adapter demultiplexes and discards.
     NiLrp {},
     /// Plimsoll: early discard where packets are received, and a governor that
-    /// chooses between interrupts and a bounded polling thread.
+    /// changes from interrupts to an adaptive holdoff or a polling thread.
     GovernedGuard {
-        /// The most of the CPU that receiving may take under overload. Default 85,
-        /// as the guard's.
+        /// What is done about overload. Default: an adaptive holdoff.
+        #[serde(default)]
+        strategy: GuardStrategy,
+        /// The most of each CPU that receiving may take. Default 85, as the
+        /// guard's; 100: no limit.
         #[serde(default = "guard_share_pct")]
         share_pct: f64,
         /// Packets per turn. Default 64.
@@ -179,7 +182,24 @@ pub enum PathConfig {
         /// 10 ms.
         #[serde(default = "period_ms")]
         interval_ms: f64,
+        /// The host's own holdoff, which is all there is while there is no
+        /// overload. Default 0: none.
+        #[serde(default)]
+        holdoff_us: f64,
     },
+}
+
+/// What the governed guard does about overload.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum GuardStrategy {
+    /// Lengthens the holdoff.
+    #[default]
+    Holdoff,
+    /// Lets threads poll, with the same holdoff.
+    Thread,
+    /// Nothing: early discard alone.
+    Off,
 }
 
 /// Queue-state feedback.
@@ -371,9 +391,12 @@ impl PathConfig {
                 share_pct,
                 quota,
                 interval_ms,
+                holdoff_us,
+                ..
             } => {
                 percent("share_pct", *share_pct)?;
                 count("quota", *quota)?;
+                within("path.holdoff_us", *holdoff_us, 0.0, 1e7)?;
                 within("path.interval_ms", *interval_ms, 1.0, 1000.0)
             }
             _ => Ok(()),

@@ -84,4 +84,7 @@ pub(crate) const PATHS: &[&str] = &[
     r#"kind = "soft-lrp""#,
     r#"kind = "ni-lrp""#,
     r#"kind = "governed-guard""#,
+    r#"kind = "governed-guard", holdoff_us = 30, share_pct = 40"#,
+    r#"kind = "governed-guard", strategy = "thread", share_pct = 40"#,
+    r#"kind = "governed-guard", strategy = "off", holdoff_us = 30"#,
 ];
