@@ -56,6 +56,8 @@ pub(crate) struct Thread {
     pub(crate) used_ns: u64,
     /// Kernel thread: ahead of all processes.
     pub(crate) kernel: bool,
+    /// Of minimal priority: runs where nobody else wants to.
+    pub(crate) idle: bool,
     pub(crate) nice: i32,
     /// For fixed priorities, larger first.
     pub(crate) priority: u32,
@@ -97,6 +99,7 @@ impl Thread {
             hand: None,
             used_ns: 0,
             kernel: false,
+            idle: false,
             nice: 0,
             priority: 0,
             usage_ns: 0,
@@ -108,6 +111,7 @@ impl Thread {
 
     fn key(&self, scheduler: Scheduler) -> (u64, u64) {
         let first = match scheduler {
+            _ if self.idle => u64::MAX,
             Scheduler::FairShare if self.kernel => 0,
             Scheduler::FairShare => self.virtual_ns + 1,
             _ if self.kernel => PRIORITY_KERNEL,
@@ -195,6 +199,7 @@ impl Host {
         let (other, current) = (&self.threads[other], &self.threads[current]);
         let (a, b) = (other.key(self.scheduler), current.key(self.scheduler));
         match self.scheduler {
+            _ if other.idle || current.idle => current.idle && !other.idle,
             Scheduler::FairShare if other.kernel => !current.kernel,
             Scheduler::FairShare => a.0 + FAIR_WAKEUP_NS < b.0,
             _ => a.0 < b.0,
