@@ -96,20 +96,26 @@ fn section(run: &Run) -> Result<Markup, Error> {
         .map(|measure| figure_of(run, measure));
     let figures = figures.collect::<Result<Vec<_>, _>>()?;
     let machine = explain::machine(experiment)?;
+    let fails = run
+        .verdicts
+        .iter()
+        .any(|verdict| verdict.holds == Some(false));
     Ok(html! {
         section id=(experiment.id) {
             h2 { (experiment.title) }
             p.meta { (meta_line(run)) }
             @for figure in &figures { (figure) }
             (claims(&run.verdicts))
-            @if run.verdicts.iter().any(|verdict| verdict.holds == Some(false)) {
+            @if fails {
                 h3 { "What the model lacks" }
-                p.why { (experiment.explain.limits) }
+                @for paragraph in explain::paragraphs(&experiment.explain.limits) {
+                    p.why { (paragraph) }
+                }
             }
             @for curve in run.curves.iter().filter(|curve| curve.points.is_empty()) {
                 p.note { (curve.label) " was not measured: " (curve.why.as_deref().unwrap_or_default()) }
             }
-            (explanation(experiment, &machine))
+            (explanation(experiment, &machine, fails))
         }
     })
 }
@@ -285,20 +291,25 @@ fn claims(verdicts: &[Verdict]) -> Markup {
     }
 }
 
-fn explanation(experiment: &Experiment, machine: &str) -> Markup {
-    let parts = [
-        ("What was done", experiment.explain.setup.as_str()),
-        ("What the model does", &experiment.explain.model),
-        ("Limits", &experiment.explain.limits),
-        ("Machine profile", machine),
-    ];
+/// `told`: the limits stand elsewhere.
+fn explanation(experiment: &Experiment, machine: &str, told: bool) -> Markup {
+    let explain = &experiment.explain;
     html! {
         details.explain {
             summary { "What this is, and where the model departs" }
-            @for (title, text) in parts {
+            @for (title, text) in [
+                ("What was done", explain.setup.as_str()),
+                ("What the model does", &explain.model),
+            ] {
                 h3 { (title) }
                 p { (text) }
             }
+            @if !told {
+                h3 { "Limits" }
+                @for paragraph in explain::paragraphs(&explain.limits) { p { (paragraph) } }
+            }
+            h3 { "Machine profile" }
+            p { (machine) }
         }
     }
 }

@@ -109,8 +109,8 @@ pub(crate) enum Slot {
     Consumer(usize),
 }
 
-/// Timers a receive path may use.
-pub(crate) const PATH_TIMERS: usize = 72;
+/// Timers a receive path may use: one per receive queue or CPU, or both.
+pub(crate) const PATH_TIMERS: usize = 80;
 
 /// The machine.
 #[derive(Debug)]

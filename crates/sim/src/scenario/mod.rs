@@ -8,7 +8,7 @@ mod path;
 mod role;
 mod traffic;
 
-pub use path::{CycleLimit, Feedback, PathConfig, Watermark};
+pub use path::{CycleLimit, Feedback, GuardStrategy, PathConfig, Watermark};
 pub use role::{ComputeDemand, Role};
 pub use traffic::{RateStep, Traffic};
 
@@ -86,7 +86,7 @@ pub struct Adapter {
     #[serde(default)]
     pub transmit_batch: Option<u32>,
     /// Receive queues with an interrupt each, on CPUs 0, 1, …: receive-side
-    /// scaling by a hash of the flow. Default 1.
+    /// scaling by a hash of the flow. At most 48 of all adapters. Default 1.
     #[serde(default)]
     pub queues: Option<u32>,
     /// The wire.
@@ -172,6 +172,10 @@ pub struct TraceConfig {
     pub events_max: u32,
 }
 
+/// Receive queues of all adapters together: with 16 transmit interrupts as many as one
+/// CPU has lines for.
+pub(crate) const RECEIVE_QUEUES_MAX: u32 = 48;
+
 fn one() -> u32 {
     1
 }
@@ -212,6 +216,14 @@ impl Scenario {
         for adapter in &self.adapters {
             adapter.validate()?;
         }
+        let queues = self.adapters.iter().map(|item| item.queues.unwrap_or(1));
+        let most = f64::from(RECEIVE_QUEUES_MAX);
+        within(
+            "adapter.queues of all adapters",
+            f64::from(queues.sum::<u32>()),
+            1.0,
+            most,
+        )?;
         for source in &self.sources {
             source.validate(self)?;
         }
