@@ -1,6 +1,6 @@
 # What a newcomer types: `make demo` and `make test`. Both set up first.
 
-.PHONY: demo test setup packages build lint unit loom no-std mutants bench bench-core bench-sim bench-guard bench-verdict lab-snapshot deb clean
+.PHONY: demo test setup packages build lint unit loom no-std mutants bench bench-core bench-sim bench-guard bench-verdict lab-snapshot golden deb clean
 
 CARGO ?= cargo
 
@@ -71,6 +71,10 @@ bench-guard: packages bench-verdict
 # Writes the table of all claims that the tests compare with: review the difference.
 lab-snapshot:
 	PLIMSOLL_RENEW_CLAIMS=1 $(CARGO) test --locked -p plimsoll-lab --test claims reviewed_table
+
+# Writes the texts that the commands' golden tests compare with: review the difference.
+golden:
+	PLIMSOLL_RENEW_GOLDEN=1 $(CARGO) test --locked -p plimsoll-cli --bin plimsoll golden
 
 # A Debian package under target/debian.
 deb:

@@ -33,6 +33,10 @@ pub const COSTS: &[(&str, &str)] = &[
         "device-level and link-layer work on one received packet, into kernel memory",
     ),
     (
+        "vendor_driver",
+        "what a packet costs in addition with the vendor's own driver and kernel",
+    ),
+    (
         "driver_release",
         "handing one receive buffer back to the adapter, where that is not part of driver_receive",
     ),

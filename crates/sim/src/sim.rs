@@ -322,7 +322,15 @@ impl Host {
         if !switching {
             thread.rest = rest;
         }
+        let pinned = thread.cpu.is_some();
         self.agenda.set(cpu, NEVER);
+        // A CPU that has nothing to run does not wait for the next one to wake up.
+        if let Some(idle) = self.cpus.iter().position(|cpu| cpu.thread.is_none())
+            && !pinned
+        {
+            self.cpus[idle].reschedule = true;
+            self.dirty |= 1 << idle;
+        }
     }
 
     fn switch_to(&mut self, cpu: usize, thread: usize) {

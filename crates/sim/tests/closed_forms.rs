@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use common::{figure, machine, simulate};
 use plimsoll_core::holdoff::{Costs, Model, Setting};
+use plimsoll_sim::Profile;
 
 fn close(measured: f64, expected: f64, percent: f64) {
     let off = (measured - expected).abs() * 100.0 / expected;
@@ -202,6 +203,55 @@ fn three_that_always_want_to_run_get_a_third_each_however_long_their_steps() {
             3.0,
         );
     }
+}
+
+/// Found by four flooded processes that shared two of four CPUs: two were woken for the
+/// same idle one.
+#[test]
+fn processes_spread_over_idle_cpus() {
+    let profile = Profile::named("modern-veth").unwrap();
+    let consumers: String = (0..4)
+        .map(|sink| {
+            format!(
+                "[[source]]\nname = \"s{sink}\"\nto = \"c{sink}\"\n\
+                 traffic = {{ kind = \"constant\", rate_pps = 250000, jitter_pct = 20 }}\n\
+                 [[consumer]]\nname = \"c{sink}\"\nrole = {{ kind = \"sink\", work_us = 2 }}\n"
+            )
+        })
+        .collect();
+    let text = format!(
+        "duration_ms = 200\nwarmup_ms = 50\ncpus = 4\n\
+         path = {{ kind = \"governed-guard\" }}\n\
+         adapter = [{{ name = \"in\", queues = 4 }}]\n{consumers}"
+    );
+    let outcome = simulate(&profile, &text);
+    close(figure(&outcome, "delivered_pps"), 1e6, 1.0);
+}
+
+/// A process that a busy kernel thread puts aside goes on where a CPU is idle.
+#[test]
+fn a_process_leaves_the_cpu_that_a_kernel_thread_takes() {
+    let profile = machine(&[("driver_receive", 10_000)], 100);
+    let outcome = simulate(
+        &profile,
+        r#"
+        duration_ms = 300
+        cpus = 2
+        path = { kind = "polling-thread" }
+        [[source]]
+        name = "flood"
+        to = "deaf"
+        traffic = { kind = "constant", rate_pps = 200000 }
+        [[consumer]]
+        name = "deaf"
+        role = { kind = "deaf" }
+        [[consumer]]
+        name = "compute"
+        role = { kind = "compute" }
+        "#,
+    );
+    // Of both CPUs.
+    close(figure(&outcome, "consumer.compute.cpu_pct"), 50.0, 1.0);
 }
 
 /// Requests that leave evenly interrupt whoever runs: a process that computes is

@@ -10,7 +10,7 @@
 //!
 //! Limits: a setting that somebody else changes meanwhile gets the value from
 //! before the guard nevertheless. Instances that the driver makes anew come
-//! with its defaults, which needs no restoring and is not noticed.
+//! with its defaults, which needs no restoring; the governor turns them again.
 
 pub(crate) mod device;
 mod keeper;

@@ -313,7 +313,7 @@ impl<'obj> Program<'obj> {
 
     /// The live channels, and the sockets idle since before `epoch`.
     pub(crate) fn channels(&self, idle_before: u32) -> (Vec<Channel>, Vec<Idle>) {
-        let mut channels: BTreeMap<(Kind, u16, IpAddr), Channel> = BTreeMap::new();
+        let mut channels: Vec<Channel> = Vec::new();
         let mut idle = Vec::new();
         for slot in SLOT_SOCKETS..self.slots_end() {
             let mut last_epoch = 0;
@@ -321,13 +321,22 @@ impl<'obj> Program<'obj> {
             for seen in self.seen(slot).filter(|seen| seen.socket != 0) {
                 socket = seen.socket;
                 last_epoch = last_epoch.max(seen.epoch);
-                merge(&mut channels, &seen);
+                channels.extend(channel_of(&seen));
             }
             if socket != 0 && last_epoch < idle_before {
                 idle.push(Idle { socket, slot });
             }
         }
-        (channels.into_values().collect(), idle)
+        channels.sort_unstable_by_key(Channel::key);
+        // Each CPU's part, and members of a group that share an address.
+        channels.dedup_by(|part, channel| {
+            let same = part.key() == channel.key();
+            if same {
+                merge(channel, part);
+            }
+            same
+        });
+        (channels, idle)
     }
 
     /// What each CPU saw of a slot.
@@ -426,33 +435,35 @@ fn prefix_key(prefix: &IpNet) -> Vec<u8> {
 }
 
 /// Adds what one CPU saw of one socket. A CPU that never saw it has no port.
-fn merge(channels: &mut BTreeMap<(Kind, u16, IpAddr), Channel>, seen: &types::channel) {
+/// What one CPU saw of one socket.
+fn channel_of(seen: &types::channel) -> Option<Channel> {
     if seen.port == 0 {
-        return;
+        return None;
     }
-    let Some(kind) = Kind::ALL.get(usize::from(seen.kind)).copied() else {
-        return;
-    };
-    let address = bound_address(seen);
-    let channel = channels
-        .entry((kind, seen.port, address))
-        .or_insert(Channel {
-            kind,
-            address,
-            port: seen.port,
-            packets: Packets::default(),
-            discarding: false,
-            occupancy: 0,
-            capacity: 0,
-            queued: 0,
-            charged_ns: 0,
-        });
-    channel.packets.add(&seen.packets);
-    channel.discarding |= seen.discarding != 0;
-    if seen.occupancy >= channel.occupancy {
-        channel.occupancy = seen.occupancy;
-        channel.capacity = seen.capacity;
-        channel.queued = seen.queued;
+    let kind = Kind::ALL.get(usize::from(seen.kind)).copied()?;
+    let mut packets = Packets::default();
+    packets.add(&seen.packets);
+    Some(Channel {
+        kind,
+        address: bound_address(seen),
+        port: seen.port,
+        packets,
+        discarding: seen.discarding != 0,
+        occupancy: seen.occupancy,
+        capacity: seen.capacity,
+        queued: seen.queued,
+        charged_ns: 0,
+    })
+}
+
+/// Adds another part of a channel; the fullest queue is the one to tell of.
+fn merge(channel: &mut Channel, part: &Channel) {
+    channel.packets.add_all(&part.packets);
+    channel.discarding |= part.discarding;
+    if (part.occupancy, part.capacity) > (channel.occupancy, channel.capacity) {
+        channel.occupancy = part.occupancy;
+        channel.capacity = part.capacity;
+        channel.queued = part.queued;
     }
 }
 

@@ -56,6 +56,8 @@ pub(crate) struct Thread {
     pub(crate) used_ns: u64,
     /// Kernel thread: ahead of all processes.
     pub(crate) kernel: bool,
+    /// Of minimal priority: runs where nobody else wants to.
+    pub(crate) idle: bool,
     pub(crate) nice: i32,
     /// For fixed priorities, larger first.
     pub(crate) priority: u32,
@@ -97,6 +99,7 @@ impl Thread {
             hand: None,
             used_ns: 0,
             kernel: false,
+            idle: false,
             nice: 0,
             priority: 0,
             usage_ns: 0,
@@ -108,6 +111,7 @@ impl Thread {
 
     fn key(&self, scheduler: Scheduler) -> (u64, u64) {
         let first = match scheduler {
+            _ if self.idle => u64::MAX,
             Scheduler::FairShare if self.kernel => 0,
             Scheduler::FairShare => self.virtual_ns + 1,
             _ if self.kernel => PRIORITY_KERNEL,
@@ -161,11 +165,14 @@ impl Host {
         }
     }
 
-    /// The CPU that has most reason to run `thread`: an idle one, or the one whose
-    /// thread is least urgent.
+    /// The CPU that has most reason to run `thread`: an idle one that nobody else was
+    /// woken for, or the one whose thread is least urgent.
     fn cpu_for(&self, thread: usize) -> Option<usize> {
-        let idle = self.cpus.iter().position(|cpu| cpu.thread.is_none());
-        idle.or_else(|| {
+        let is_free = |&cpu: &usize| self.cpus[cpu].thread.is_none() && !self.cpus[cpu].reschedule;
+        let free = (0..self.cpus.len()).filter(is_free);
+        // Rather one without a handler to finish first.
+        let free = free.min_by_key(|&cpu| self.cpus[cpu].level);
+        free.or_else(|| {
             let scheduler = self.scheduler;
             let running = |cpu: &super::Cpu| cpu.thread.map(|t| self.threads[t].key(scheduler));
             let least = (0..self.cpus.len()).max_by_key(|&cpu| running(&self.cpus[cpu]))?;
@@ -192,6 +199,7 @@ impl Host {
         let (other, current) = (&self.threads[other], &self.threads[current]);
         let (a, b) = (other.key(self.scheduler), current.key(self.scheduler));
         match self.scheduler {
+            _ if other.idle || current.idle => current.idle && !other.idle,
             Scheduler::FairShare if other.kernel => !current.kernel,
             Scheduler::FairShare => a.0 + FAIR_WAKEUP_NS < b.0,
             _ => a.0 < b.0,

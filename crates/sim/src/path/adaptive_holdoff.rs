@@ -19,8 +19,8 @@ use plimsoll_core::holdoff::{
 };
 
 use super::Path;
-use super::fixed_holdoff::{completions_wait, index_of, interrupt, receive_queues};
-use super::stages::{Behind, Costs, ReceiveHandler, to_ip_queue};
+use super::fixed_holdoff::{completions_wait, index_of, interrupt};
+use super::stages::{Behind, Costs, ReceiveHandler, receive_queues, to_ip_queue};
 use crate::Error;
 use crate::agenda::NEVER;
 use crate::host::{Cx, Host, LineKind, Step};

@@ -61,7 +61,7 @@ impl Path for BusyPolling {
     }
 
     fn thread(&mut self, host: &mut Host, cpu: usize, thread: usize) -> Step {
-        let queues = super::fixed_holdoff::receive_queues(host);
+        let queues = super::stages::receive_queues(host);
         let place = &mut self.places[cpu];
         let (adapter, queue) = queues[place.queue % queues.len()];
         if let Some(service) = &mut place.transmitting {

@@ -107,6 +107,11 @@ impl Channels {
         self.requests[to].producer.occupancy() > 0
     }
 
+    /// Packets of its connections, or datagrams, wait for consumer `to`.
+    pub(super) fn data_waits(&self, to: usize) -> bool {
+        self.data[to].producer.occupancy() > 0
+    }
+
     pub(super) fn held(&self) -> usize {
         let all = self.data.iter().chain(&self.requests);
         all.map(|channel| channel.producer.occupancy()).sum()

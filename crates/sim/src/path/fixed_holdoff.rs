@@ -8,7 +8,7 @@
 //! and on the kernel's queues. The interrupt rate is bounded, the work is not.
 
 use super::Path;
-use super::stages::{Behind, Costs, ReceiveHandler, to_ip_queue};
+use super::stages::{Behind, Costs, ReceiveHandler, receive_queues, to_ip_queue};
 use crate::agenda::NEVER;
 use crate::host::{Cx, Host, LineKind, Step};
 
@@ -48,14 +48,6 @@ impl FixedHoldoff {
             host.set_path_timer(index, host.now + self.holdoff);
         }
     }
-}
-
-/// All receive queues of all adapters.
-pub(super) fn receive_queues(host: &Host) -> Vec<(usize, usize)> {
-    let adapters = host.adapters.iter().enumerate();
-    let all = adapters
-        .flat_map(|(adapter, device)| (0..device.rings.len()).map(move |queue| (adapter, queue)));
-    all.collect()
 }
 
 /// The number of a receive queue in that list.

@@ -1,17 +1,26 @@
 //! The receiver's half of lazy receiver processing, the same whoever
-//! demultiplexes (LRP-13 to 17, 32, 35 to 41, 45).
+//! demultiplexes (LRP-13 to 17, 32, 34 to 41, 45).
 //!
 //! **Datagrams.** The receive call takes the packet from its channel and does
 //! the protocol work itself: at the receiver's priority, on its account, and not
 //! at all for what nobody asks for.
 //!
+//! **Idle CPUs.** A kernel thread per CPU, of minimal priority, does the protocol
+//! work on datagrams that wait while their receiver is busy on another CPU, and puts
+//! them on the socket queue. With one CPU nobody is busy while it is idle.
+//!
 //! **TCP, forwarding, packet filter.** What cannot wait for a receive call is
 //! done by a thread per consumer with that consumer's priority. The prototype of
 //! the paper has one process for all of TCP; the paper proposes the thread per
 //! process that is modelled here.
+//!
+//! **Eager threads.** In user-level network subsystems a thread of the application
+//! does that for datagrams too, whether or not anybody asks for them (BL-34); with
+//! fixed priorities it is RT-Mach's thread and Scout's path (BL-35, 36).
 
 use super::Received;
 use super::channels::Channels;
+use super::stages::receive_from_socket;
 use crate::Error;
 use crate::host::{Body, EndpointRole, Host, Step, Thread};
 use crate::packet::Kind;
@@ -24,21 +33,39 @@ pub(super) struct Lazy {
     workers: Vec<Option<usize>>,
     /// What the receive call pays in addition for each packet, in ns.
     take: u64,
+    eager: bool,
+    /// By CPU: its thread of minimal priority.
+    idle: Vec<usize>,
 }
 
 impl Lazy {
-    pub(super) fn new(host: &Host, take: u64) -> Result<Self, Error> {
+    /// `eager`: threads do the protocol work on datagrams, not receive calls.
+    pub(super) fn new(host: &Host, take: u64, eager: bool) -> Result<Self, Error> {
         Ok(Self {
             channels: Channels::new(host)?,
             workers: vec![None; host.endpoints.len()],
             take,
+            eager,
+            idle: Vec::new(),
         })
     }
 
-    /// Creates the threads; path threads are numbered by consumer.
+    /// Creates the threads; path threads are numbered by consumer, and then by CPU.
     pub(super) fn start(&mut self, host: &mut Host) {
+        self.start_workers(host);
+        for cpu in 0..host.cpus.len() {
+            let body = Body::Path(self.workers.len() + cpu);
+            let mut thread = Thread::new(format!("idle-protocol-{cpu}"), body);
+            thread.kernel = true;
+            thread.idle = true;
+            thread.cpu = Some(cpu);
+            self.idle.push(host.add_thread(thread));
+        }
+    }
+
+    fn start_workers(&mut self, host: &mut Host) {
         for to in 0..host.endpoints.len() {
-            if host.endpoints[to].role == EndpointRole::Datagram {
+            if host.endpoints[to].role == EndpointRole::Datagram && !self.eager {
                 continue;
             }
             let process = host.endpoints[to].threads.first().copied();
@@ -67,6 +94,34 @@ impl Lazy {
         }
     }
 
+    /// A packet is on the channel of `to`, whose consumer is busy.
+    pub(super) fn queued(&self, host: &mut Host, to: usize) {
+        let is_free = |cpu: &crate::host::Cpu| cpu.thread.is_none() && !cpu.reschedule;
+        if self.has_idle_work(host, to)
+            && let Some(cpu) = host.cpus.iter().position(is_free)
+        {
+            host.wake(self.idle[cpu]);
+        }
+    }
+
+    /// See [`Path::idle`](super::Path::idle).
+    pub(super) fn on_idle(&self, host: &mut Host, cpu: usize) {
+        if self.idle_work(host).is_some() {
+            host.wake(self.idle[cpu]);
+        }
+    }
+
+    /// The first consumer that an idle CPU can do something for.
+    fn idle_work(&self, host: &Host) -> Option<usize> {
+        (0..self.workers.len()).find(|&to| self.has_idle_work(host, to))
+    }
+
+    fn has_idle_work(&self, host: &Host, to: usize) -> bool {
+        self.workers[to].is_none()
+            && self.channels.data_waits(to)
+            && !host.endpoints[to].queue.is_full()
+    }
+
     /// See [`Path::receive`](super::Path::receive).
     pub(super) fn receive(&mut self, host: &mut Host, to: usize, thread: usize) -> Received {
         if let Some(worker) = self.workers[to] {
@@ -82,6 +137,11 @@ impl Lazy {
         if let Some(invalid) = host.threads[thread].hand.take() {
             host.protocol_done(invalid);
         }
+        // What an idle CPU has done already.
+        let done = receive_from_socket(host, to, thread);
+        if done != Received::Nothing {
+            return done;
+        }
         let Some(packet) = self.channels.pop(host, to) else {
             self.channels.request_interrupt(to);
             return Received::Nothing;
@@ -94,21 +154,26 @@ impl Lazy {
         Received::Work(host.protocol.control + self.take)
     }
 
-    /// The next step of the thread that works for consumer `to`.
-    pub(super) fn work(&mut self, host: &mut Host, to: usize, thread: usize) -> Step {
+    /// The next step of path thread `index`: of the thread that works for this
+    /// consumer, or of an idle CPU's.
+    pub(super) fn work(&mut self, host: &mut Host, index: usize, thread: usize) -> Step {
         if let Some(packet) = host.threads[thread].hand.take() {
             host.protocol_done(packet);
         }
-        match self.channels.pop(host, to) {
-            Some(packet) => {
-                let cost = host.protocol_cost(&packet) + self.take;
-                host.threads[thread].hand = Some(packet);
-                Step::Kernel(cost)
-            }
-            None => {
-                self.channels.request_interrupt(to);
-                Step::Done
-            }
+        let is_idle = index >= self.workers.len();
+        let from = if is_idle {
+            self.idle_work(host)
+        } else {
+            Some(index)
+        };
+        if let Some(packet) = from.and_then(|to| self.channels.pop(host, to)) {
+            let cost = host.protocol_cost(&packet) + self.take;
+            host.threads[thread].hand = Some(packet);
+            return Step::Kernel(cost);
         }
+        if !is_idle {
+            self.channels.request_interrupt(index);
+        }
+        Step::Done
     }
 }

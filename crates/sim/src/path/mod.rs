@@ -11,8 +11,10 @@ mod busy_polling;
 mod channels;
 mod classes;
 mod early_demux;
+mod early_discard;
 mod fixed_holdoff;
 mod governed_guard;
+mod governing;
 mod high_level;
 mod hip;
 mod lazy;
@@ -114,6 +116,7 @@ pub(crate) fn build(
     Ok(match config {
         PathConfig::InterruptPerPacket {}
         | PathConfig::BatchedInterrupts { .. }
+        | PathConfig::VendorDriver {}
         | PathConfig::PollingThread { disabled: true, .. } => {
             let options = batched_options(profile, config)?;
             Box::new(batched::Batched::new(costs, options))
@@ -129,8 +132,16 @@ pub(crate) fn build(
             cost("protocol_lookup")?,
             host,
         )?),
-        PathConfig::SoftLrp {} => Box::new(soft_lrp::SoftLrp::new(costs, cost("demux")?, host)?),
-        PathConfig::NiLrp {} => Box::new(ni_lrp::NiLrp::new(costs, cost("adapter_demux")?, host)?),
+        PathConfig::SoftLrp {} | PathConfig::UserLevel { adapter: false } => {
+            let eager = matches!(config, PathConfig::UserLevel { .. });
+            let demux = cost("demux")?;
+            Box::new(soft_lrp::SoftLrp::new(costs, demux, eager, host)?)
+        }
+        PathConfig::NiLrp {} | PathConfig::UserLevel { .. } => {
+            let eager = matches!(config, PathConfig::UserLevel { .. });
+            let demux = cost("adapter_demux")?;
+            Box::new(ni_lrp::NiLrp::new(costs, demux, eager, host)?)
+        }
         PathConfig::GovernedGuard { .. } => {
             let made = governed_guard::GovernedGuard::new(profile, config, costs, host)?;
             Box::new(made)
@@ -214,6 +225,7 @@ fn batched_options(profile: &Profile, config: &PathConfig) -> Result<batched::Op
         receive_first: false,
         protocol_thread: false,
         detour: 0,
+        vendor: 0,
     };
     Ok(match *config {
         PathConfig::BatchedInterrupts {
@@ -222,6 +234,10 @@ fn batched_options(profile: &Profile, config: &PathConfig) -> Result<batched::Op
         } => batched::Options {
             receive_first,
             protocol_thread,
+            ..options
+        },
+        PathConfig::VendorDriver {} => batched::Options {
+            vendor: profile.cost("vendor_driver", config.name())?,
             ..options
         },
         PathConfig::PollingThread { .. } => batched::Options {

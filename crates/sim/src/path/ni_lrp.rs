@@ -1,4 +1,5 @@
-//! NI-LRP (BL-33): lazy receiver processing with an adapter that demultiplexes.
+//! NI-LRP (BL-33): lazy receiver processing with an adapter that demultiplexes. With
+//! eager threads, a user-level network subsystem on such an adapter (BL-34).
 //!
 //! **Rules.** The adapter's own processor puts each packet on its consumer's
 //! channel or discards it. The host is interrupted only if the channel was empty
@@ -41,12 +42,17 @@ pub(super) struct NiLrp {
 }
 
 impl NiLrp {
-    pub(super) fn new(costs: Costs, adapter_demux: u64, host: &Host) -> Result<Self, Error> {
+    pub(super) fn new(
+        costs: Costs,
+        adapter_demux: u64,
+        eager: bool,
+        host: &Host,
+    ) -> Result<Self, Error> {
         Ok(Self {
             costs,
             adapter_demux,
             // The receiver itself takes the packet from the adapter's memory.
-            lazy: Lazy::new(host, costs.receive)?,
+            lazy: Lazy::new(host, costs.receive, eager)?,
             handlers: Vec::new(),
             transmit: TransmitHandler::new(costs),
             busy: vec![false; host.adapters.len()],
@@ -113,7 +119,7 @@ impl Path for NiLrp {
                     self.to_wake.push(usize::from(packet.to));
                     host.interrupt_receive(adapter, queue);
                 }
-                Pushed::Queued(false) => {}
+                Pushed::Queued(false) => self.lazy.queued(host, usize::from(packet.to)),
                 Pushed::Discarded(packet) => host.lose(packet, Place::AdapterChannel),
             }
         }
@@ -134,6 +140,11 @@ impl Path for NiLrp {
 
     fn receive(&mut self, host: &mut Host, endpoint: usize, thread: usize) -> Received {
         self.lazy.receive(host, endpoint, thread)
+    }
+
+    fn idle(&mut self, host: &mut Host, cpu: usize) -> Step {
+        self.lazy.on_idle(host, cpu);
+        Step::Done
     }
 
     fn held(&self) -> usize {

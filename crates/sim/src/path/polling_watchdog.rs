@@ -9,8 +9,8 @@
 //! fixed holdoff of the interval.
 
 use super::Path;
-use super::fixed_holdoff::{index_of, receive_queues};
-use super::stages::{Behind, Costs, PollVisit, ReceiveHandler, to_ip_queue};
+use super::fixed_holdoff::index_of;
+use super::stages::{Behind, Costs, PollVisit, ReceiveHandler, receive_queues, to_ip_queue};
 use crate::agenda::NEVER;
 use crate::host::{Cx, Host, LineKind, Step};
 

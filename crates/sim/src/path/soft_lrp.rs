@@ -1,4 +1,5 @@
-//! SOFT-LRP (BL-32): lazy receiver processing with any adapter.
+//! SOFT-LRP (BL-32): lazy receiver processing with any adapter. With eager threads, a
+//! user-level network subsystem behind the kernel's packet filter (BL-34 to 36).
 //!
 //! **Rules.** The interrupt handler takes packets from the adapter as any
 //! handler, looks up whose they are, and puts them on that consumer's channel or
@@ -26,10 +27,10 @@ pub(super) struct SoftLrp {
 }
 
 impl SoftLrp {
-    pub(super) fn new(costs: Costs, demux: u64, host: &Host) -> Result<Self, Error> {
+    pub(super) fn new(costs: Costs, demux: u64, eager: bool, host: &Host) -> Result<Self, Error> {
         Ok(Self {
             demux,
-            lazy: Lazy::new(host, 0)?,
+            lazy: Lazy::new(host, 0, eager)?,
             handler: ReceiveHandler::new(costs),
             transmit: TransmitHandler::new(costs),
         })
@@ -45,7 +46,7 @@ impl SoftLrp {
             |_, packet| (Some(packet), demux),
             |host, packet| match lazy.channels.push(host, packet) {
                 Pushed::Queued(true) => lazy.wake(host, usize::from(packet.to)),
-                Pushed::Queued(false) => {}
+                Pushed::Queued(false) => lazy.queued(host, usize::from(packet.to)),
                 Pushed::Discarded(packet) => host.lose(packet, Place::Channel),
             },
         );
@@ -77,6 +78,11 @@ impl Path for SoftLrp {
 
     fn receive(&mut self, host: &mut Host, endpoint: usize, thread: usize) -> Received {
         self.lazy.receive(host, endpoint, thread)
+    }
+
+    fn idle(&mut self, host: &mut Host, cpu: usize) -> Step {
+        self.lazy.on_idle(host, cpu);
+        Step::Done
     }
 
     fn held(&self) -> usize {

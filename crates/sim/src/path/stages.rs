@@ -63,6 +63,14 @@ pub(super) fn to_ip_queue(host: &mut Host, cpu: usize, packet: Packet) {
     }
 }
 
+/// All receive queues of all adapters.
+pub(super) fn receive_queues(host: &Host) -> Vec<(usize, usize)> {
+    let adapters = host.adapters.iter().enumerate();
+    let all = adapters
+        .flat_map(|(adapter, device)| (0..device.rings.len()).map(move |queue| (adapter, queue)));
+    all.collect()
+}
+
 /// The software interrupt of 4.4BSD: takes packets from the IP queue and does all
 /// protocol work on them.
 #[derive(Clone, Copy, Debug, Default)]

@@ -8,7 +8,7 @@ mod path;
 mod role;
 mod traffic;
 
-pub use path::{CycleLimit, Feedback, PathConfig, Watermark};
+pub use path::{CycleLimit, Feedback, GuardStrategy, PathConfig, Watermark};
 pub use role::{ComputeDemand, Role};
 pub use traffic::{RateStep, Traffic};
 

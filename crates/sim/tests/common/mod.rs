@@ -54,6 +54,7 @@ pub(crate) const PATHS: &[&str] = &[
     r#"kind = "batched-interrupts""#,
     r#"kind = "batched-interrupts", protocol_thread = true"#,
     r#"kind = "batched-interrupts", receive_first = true"#,
+    r#"kind = "vendor-driver""#,
     r#"kind = "overload-disable", share_pct = 50"#,
     r#"kind = "overload-disable", share_pct = 50, samples = 2"#,
     r#"kind = "fixed-holdoff", holdoff_us = 0"#,
@@ -83,5 +84,10 @@ pub(crate) const PATHS: &[&str] = &[
     r#"kind = "early-demux""#,
     r#"kind = "soft-lrp""#,
     r#"kind = "ni-lrp""#,
+    r#"kind = "user-level""#,
+    r#"kind = "user-level", adapter = true"#,
     r#"kind = "governed-guard""#,
+    r#"kind = "governed-guard", holdoff_us = 30, share_pct = 40"#,
+    r#"kind = "governed-guard", strategy = "thread", share_pct = 40"#,
+    r#"kind = "governed-guard", strategy = "off", holdoff_us = 30"#,
 ];
