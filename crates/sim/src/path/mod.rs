@@ -17,6 +17,7 @@ mod governed_guard;
 mod governing;
 mod high_level;
 mod hip;
+mod holdoff;
 mod lazy;
 mod ni_lrp;
 mod overload_disable;
