@@ -1,6 +1,6 @@
 //! Figures that several comparisons report, and how they are printed.
 
-use plimsoll_report::median;
+use plimsoll_report::{Goal, Machine, goals_table, median};
 use plimsoll_testbed::cpu_meter::CpuTime;
 use plimsoll_testbed::ledger::Ledger;
 use plimsoll_testbed::probe;
@@ -136,6 +136,17 @@ pub(crate) fn percents_of(values: &[f64], others: &[f64]) -> Vec<f64> {
     base.map_or_else(Vec::new, |base| {
         values.iter().map(|value| value / base * 100.0).collect()
     })
+}
+
+/// The last lines of every table: where it was measured, and the goals.
+pub(crate) fn conclusion(machine: &Machine, goals: &[Goal]) -> String {
+    format!(
+        "\nLinux {}, {} CPUs, {}; goals:\n{}",
+        machine.kernel,
+        machine.cpus,
+        machine.link.unwrap_or("no link"),
+        goals_table(goals)
+    )
 }
 
 /// A whole number in groups of three digits.

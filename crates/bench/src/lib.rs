@@ -28,3 +28,4 @@ pub use error::Error;
 pub use figures::{Bystander, HostCpu, Losses};
 pub use flooded::{FloodFigures, Flooded};
 pub use protection::Protection;
+pub use udp::UdpCase;

@@ -11,9 +11,12 @@ use plimsoll_testbed::ledger::{Counters, Ledger, Traffic};
 use plimsoll_testbed::server::{Config as ServerConfig, Kind, Server};
 use plimsoll_testbed::{interrupt, probe};
 
+use serde::Serialize;
+
 use crate::Error;
+use crate::cases::Case;
 use crate::figures::{Bystander, HostCpu, Losses};
-use crate::protection::{Protector, Stage};
+use crate::protection::{Protection, Protector, Stage};
 use crate::traffic::{during, join, on_load_host, send, udp_flood};
 
 pub(crate) const SINK_PORT: u16 = 9;
@@ -50,6 +53,36 @@ pub(crate) struct Run {
     pub(crate) host_cpu: HostCpu,
     pub(crate) bystander: Bystander,
     pub(crate) losses: Losses,
+}
+
+/// One load of the sink: medians over the runs; counts are their sums.
+#[derive(Clone, Debug, Serialize)]
+pub struct UdpCase {
+    /// What stood in between.
+    pub protection: Protection,
+    /// Sent to the sink, packets/s.
+    pub offered_pps: f64,
+    /// Delivered to the sink, packets/s.
+    pub goodput_pps: f64,
+    /// Parts of the host's CPU.
+    pub host_cpu: HostCpu,
+    /// What another server's client saw.
+    pub bystander: Bystander,
+    /// Where the packets of all runs went.
+    pub losses: Losses,
+}
+
+impl UdpCase {
+    pub(crate) fn over<L>(case: &Case<L, Run>) -> Self {
+        Self {
+            protection: case.protection,
+            offered_pps: case.middle(|run| run.offered_pps),
+            goodput_pps: case.middle(|run| run.goodput_pps),
+            host_cpu: HostCpu::middle(case, |run| run.host_cpu),
+            bystander: Bystander::over(case, |run| run.bystander),
+            losses: Losses::over(case, |run| run.losses),
+        }
+    }
 }
 
 /// The server that is flooded.

@@ -114,7 +114,7 @@ impl Args {
 const MODELLED: [&str; 2] = ["demo-udp", "demo-syn"];
 
 /// The same cases on the modelled host, for whoever cannot send real packets.
-fn modelled(args: &Args, json: Option<Box<dyn Write>>, why: &str) -> anyhow::Result<()> {
+fn modelled(args: &Args, json: Option<Box<dyn Write + Send>>, why: &str) -> anyhow::Result<()> {
     output::clear_progress();
     eprintln!("No real packets ({why}): the demo runs on a modelled host instead.");
     let experiments = Catalogue::built_in()?.select(&MODELLED.map(str::to_owned))?;

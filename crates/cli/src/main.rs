@@ -94,7 +94,10 @@ struct Lacks(String);
 /// something, else 1.
 fn exit_code(error: &anyhow::Error) -> ExitCode {
     use plimsoll_testbed::Error as Testbed;
-    if error.is::<Usage>() || error.is::<guard_commands::ConfigFileError>() {
+    let usage = error.is::<Usage>()
+        || error.is::<guard_commands::ConfigFileError>()
+        || error.is::<guard::SettingError>();
+    if usage {
         return ExitCode::from(2);
     }
     if error.is::<Lacks>() {

@@ -7,9 +7,9 @@ use std::path::Path;
 use anyhow::Context;
 
 /// Opens a `--json FILE|-` argument: `-` is standard output.
-pub(crate) fn json_writer(target: &Path) -> anyhow::Result<Box<dyn Write>> {
+pub(crate) fn json_writer(target: &Path) -> anyhow::Result<Box<dyn Write + Send>> {
     if target == Path::new("-") {
-        return Ok(Box::new(io::stdout().lock()));
+        return Ok(Box::new(io::stdout()));
     }
     let file =
         File::create(target).with_context(|| format!("cannot write {}", target.display()))?;

@@ -134,3 +134,42 @@ fn every_queue_gets_a_thread_and_a_holdoff_and_loses_both_again() {
     await_mode(&mut reports, "interrupts");
     assert_eq!(settings(host), before);
 }
+
+/// Link down and up, a new ring size: the driver makes its instances anew, without
+/// threads and holdoffs. The governor once went on as if it had set them.
+#[test]
+fn instances_made_anew_in_overload_are_turned_as_well() {
+    let testbed = testbed();
+    let host = testbed.test();
+    let arguments = ["--interval-ms", "100", "--strategy", "thread"];
+    let (_guard, mut reports) = start_with(host, &arguments);
+    let before = settings(host);
+    let _servers = [FIRST, SECOND, BOTH].map(|port| busy_server(host, port));
+    let _computing = compute(host);
+    flooded_from_both(&testbed, 400_000, || {
+        await_mode(&mut reports, "overload");
+        let old = settings(host).1;
+        for state in ["down", "up"] {
+            let arguments = ["link", "set", host.device(), state];
+            host.command("ip").args(arguments).output(LIMIT).unwrap();
+        }
+        let (renewed, threads) = settings(host);
+        assert_eq!(renewed.instances, before.0.instances, "the driver's own");
+        assert_eq!(threads, [0; 0]);
+        await_report(&mut reports, "threads again", |_| {
+            let (now, threads) = settings(host);
+            let is_turned = now.instances.iter().all(|napi| {
+                napi.threaded == Some(1) && napi.defer_hard_irqs == Some(i32::MAX.cast_unsigned())
+            });
+            let classes = threads.iter().map(|thread| class_of(*thread));
+            is_turned
+                && threads.len() == QUEUES
+                && threads.iter().all(|thread| !old.contains(thread))
+                && classes
+                    .into_iter()
+                    .all(|class| matches!(class, Some(1 | 5)))
+        });
+    });
+    await_mode(&mut reports, "interrupts");
+    assert_eq!(settings(host), before);
+}

@@ -6,9 +6,12 @@ mod promlint;
 
 use std::io::{Read, Write};
 use std::net::{TcpStream, UdpSocket};
+use std::process::Stdio;
+use std::thread;
 use std::time::{Duration, Instant};
 
-use common::{LIMIT, output, refused, start, start_with};
+use common::{LIMIT, PROGRAM, output, refused, start, start_with};
+use nix::fcntl::{FcntlArg, fcntl};
 use nix::sys::signal::Signal;
 use plimsoll_testbed::{Config, Host, Testbed};
 use serde_json::Value;
@@ -90,6 +93,34 @@ fn status_tells_who_is_offered_what() {
     assert!(refused(host, &["status", host.device()]).contains("no guard runs on"));
     let (guard, _output) = start(host);
     assert_eq!(self::status(host, &[])["pid"], guard.pid());
+}
+
+/// A terminal stopped with Ctrl-S, or a pipe that nobody empties, once stopped the
+/// guard's own thread in the middle of its report: nothing was governed any more,
+/// and nobody got an answer.
+#[test]
+fn a_reader_who_stops_reading_does_not_stop_the_guard() {
+    let testbed = Testbed::create(Config::default()).unwrap();
+    let host = testbed.test();
+    let mut command = host.command(PROGRAM);
+    command
+        .args(["guard", host.device(), "--json=-", "--interval-ms=100"])
+        .stdout(Stdio::piped());
+    let mut guard = command.spawn().unwrap();
+    let mut output = guard.take_stdout().unwrap();
+    // One report fills it.
+    fcntl(&output, FcntlArg::F_SETPIPE_SZ(4096)).unwrap();
+    output.read_exact(&mut [0]).unwrap();
+    thread::sleep(Duration::from_millis(700));
+    let uptime = |status: Value| status["uptime_s"].as_f64().unwrap();
+    let first = uptime(status(host, &[]));
+    thread::sleep(Duration::from_millis(150));
+    assert!(uptime(status(host, &[])) > first);
+    let asked = Instant::now();
+    guard.signal(Signal::SIGTERM).unwrap();
+    assert!(guard.wait(LIMIT).unwrap().success());
+    assert!(asked.elapsed() < Duration::from_secs(4), "{asked:?}");
+    drop(output);
 }
 
 /// One request over HTTP/1.1; returns the head and the body.

@@ -7,6 +7,7 @@
 //! look-up's, not an alternative.
 
 mod common;
+mod random;
 
 use std::collections::HashMap;
 use std::hash::BuildHasher;
@@ -17,6 +18,7 @@ use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
 use plimsoll_core::demux::{ChannelId, Channels, Demux, DemuxConfig, Kind, Protocol, Seed};
 use plimsoll_core::time::Instant;
 use plimsoll_packets::frame::{self, Packet, TcpFlags};
+use random::Random;
 
 const ENDPOINTS: u32 = 10_000;
 /// Frames are taken from as many buffers as a receive ring may have, so that
@@ -24,18 +26,6 @@ const ENDPOINTS: u32 = 10_000;
 const FRAMES: usize = 4096;
 const V4: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
 const V6: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1);
-
-/// A generator of reproducible numbers (xorshift64*).
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        self.0.wrapping_mul(0x2545_F491_4F6C_DD1D)
-    }
-}
 
 /// The other end of connection `number`: hosts and ports in no order.
 fn remote(number: u32, v4: bool) -> SocketAddr {
@@ -80,7 +70,7 @@ fn demux() -> Demux {
 
 /// Frames to random ones of the endpoints, and which.
 fn frames(mut frame: impl FnMut(u32) -> Vec<u8>) -> Vec<(Vec<u8>, u32)> {
-    let mut random = Random(0x9E37_79B9_7F4A_7C15);
+    let mut random = Random::new();
     let number = || (random.next() >> 32) as u32 % ENDPOINTS;
     let numbers = std::iter::repeat_with(number).take(FRAMES);
     numbers.map(|number| (frame(number), number)).collect()
@@ -212,7 +202,7 @@ fn plain_map(c: &mut Criterion, peer: &str, state: impl BuildHasher) {
     for number in 0..ENDPOINTS {
         map.insert(key(number), ChannelId(number));
     }
-    let mut random = Random(0x9E37_79B9_7F4A_7C15);
+    let mut random = Random::new();
     let number = || (random.next() >> 32) as u32 % ENDPOINTS;
     let keys: Vec<_> = std::iter::repeat_with(number)
         .take(FRAMES)

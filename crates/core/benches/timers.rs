@@ -4,6 +4,7 @@
 //! a user would otherwise take.
 
 mod common;
+mod random;
 
 use std::hint::black_box;
 use std::task::{Context, Poll, Waker};
@@ -18,6 +19,7 @@ use plimsoll_core::pacing::{
 };
 use plimsoll_core::soft_timer::{SoftTimerConfig, SoftTimers};
 use plimsoll_core::time::Instant;
+use random::Random;
 use tokio::runtime::{Builder, Runtime};
 use tokio_util::time::DelayQueue;
 
@@ -25,21 +27,7 @@ const PENDING: u32 = 100_000;
 const DELAY_QUEUE: &str = "tokio-util DelayQueue";
 const QUAD_WHEEL: &str = "hierarchical_hash_wheel_timer";
 
-/// A generator of reproducible numbers (xorshift64*), the same for all peers.
-struct Random(u64);
-
 impl Random {
-    fn new() -> Self {
-        Self(0x9E37_79B9_7F4A_7C15)
-    }
-
-    fn next(&mut self) -> u64 {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        self.0.wrapping_mul(0x2545_F491_4F6C_DD1D)
-    }
-
     /// Mixed horizons: as many events in each power of two from 16 ticks to
     /// 16 million (16 µs to 16 s with ticks of a microsecond).
     fn horizon(&mut self) -> u64 {

@@ -32,7 +32,7 @@
 
 use core::time::Duration;
 
-use crate::config::{ConfigError, Fraction};
+use crate::config::{ConfigError, Field, Fraction, NANOSECOND, PPM};
 use crate::time::Instant;
 
 /// The quota, and how the interval may move.
@@ -89,55 +89,20 @@ impl AggregationConfig {
     ///
     /// The first field out of its range.
     pub fn validate(&self) -> Result<(), ConfigError> {
-        let nanos = |span: Duration| u64::try_from(span.as_nanos()).unwrap_or(u64::MAX);
-        let checks = [
-            (
-                "quota",
-                self.quota.into(),
-                1..=QUOTA_MAX.into(),
-                "at least 1 and at most 4096",
-            ),
-            (
-                "found_max",
-                self.found_max.into(),
-                u64::from(self.quota) + 1..=FOUND_MAX.into(),
-                "above quota and at most 16777215",
-            ),
-            (
-                "interval_max",
-                nanos(self.interval_max),
-                1..=nanos(INTERVAL_MAX),
-                "at least 1 ns and at most 1 s",
-            ),
-            (
-                "interval_min",
-                nanos(self.interval_min),
-                1..=nanos(self.interval_max),
-                "at least 1 ns and at most interval_max",
-            ),
-            (
-                "step",
-                self.step.as_ppm().into(),
-                1..=Fraction::WHOLE.as_ppm().into(),
-                "above 0",
-            ),
-            (
-                "averaging_polls",
-                self.averaging_polls.into(),
-                1..=AVERAGING_POLLS_MAX.into(),
-                "at least 1 and at most 256",
-            ),
-        ];
-        for (field, given, range, allowed) in checks {
-            if !range.contains(&given) {
-                return Err(ConfigError {
-                    field,
-                    given,
-                    allowed,
-                });
-            }
-        }
-        Ok(())
+        Field("quota", self.quota).must_be_in(1..=QUOTA_MAX, "at least 1 and at most 4096")?;
+        Field("found_max", self.found_max).must_be_in(
+            self.quota + 1..=FOUND_MAX,
+            "above quota and at most 16777215",
+        )?;
+        Field("interval_max", self.interval_max)
+            .must_be_in(NANOSECOND..=INTERVAL_MAX, "at least 1 ns and at most 1 s")?;
+        Field("interval_min", self.interval_min).must_be_in(
+            NANOSECOND..=self.interval_max,
+            "at least 1 ns and at most interval_max",
+        )?;
+        Field("step", self.step).must_be_in(PPM.., "above 0")?;
+        Field("averaging_polls", self.averaging_polls)
+            .must_be_in(1..=AVERAGING_POLLS_MAX, "at least 1 and at most 256")
     }
 }
 

@@ -1,7 +1,11 @@
 //! What the configs of all modules share: the error that names field, value and
-//! allowed range, and [`Fraction`].
+//! allowed range, the form in which their rules are written, and [`Fraction`].
 
 use core::fmt;
+use core::ops::RangeBounds;
+use core::time::Duration;
+
+use crate::time::span_nanos;
 
 /// A config value that its module cannot work with.
 ///
@@ -27,6 +31,83 @@ impl fmt::Display for ConfigError {
 }
 
 impl core::error::Error for ConfigError {}
+
+/// A config's field and the value it was given, to be held to a rule.
+///
+/// A rule reads as its error does: `Field("quota", quota).must_be_in(1.., "at least 1")`.
+/// `const` functions cannot use it and write the error out.
+pub(crate) struct Field<T>(pub(crate) &'static str, pub(crate) T);
+
+impl<T: Given> Field<T> {
+    /// Refuses what is outside of `range`, which `allowed` puts into words.
+    pub(crate) fn must_be_in(
+        self,
+        range: impl RangeBounds<T>,
+        allowed: &'static str,
+    ) -> Result<(), ConfigError> {
+        let holds = range.contains(&self.1);
+        self.must_be(holds, allowed)
+    }
+
+    /// Refuses the value unless the rule `holds`, which `allowed` puts into words.
+    pub(crate) fn must_be(self, holds: bool, allowed: &'static str) -> Result<(), ConfigError> {
+        if holds {
+            Ok(())
+        } else {
+            Err(self.refused(allowed))
+        }
+    }
+
+    /// The error about it.
+    pub(crate) fn refused(self, allowed: &'static str) -> ConfigError {
+        ConfigError {
+            field: self.0,
+            given: self.1.given(),
+            allowed,
+        }
+    }
+}
+
+/// The shortest [`Duration`] above zero, where the range of most spans begins.
+pub(crate) const NANOSECOND: Duration = Duration::from_nanos(1);
+/// The smallest [`Fraction`] above nothing, likewise.
+pub(crate) const PPM: Fraction = Fraction(1);
+
+/// What a field can hold.
+pub(crate) trait Given: Copy + PartialOrd {
+    /// The value as [`ConfigError::given`] has it.
+    fn given(self) -> u64;
+}
+
+impl Given for u32 {
+    fn given(self) -> u64 {
+        self.into()
+    }
+}
+
+impl Given for u64 {
+    fn given(self) -> u64 {
+        self
+    }
+}
+
+impl Given for usize {
+    fn given(self) -> u64 {
+        self as u64
+    }
+}
+
+impl Given for Duration {
+    fn given(self) -> u64 {
+        span_nanos(self)
+    }
+}
+
+impl Given for Fraction {
+    fn given(self) -> u64 {
+        self.as_ppm().into()
+    }
+}
 
 /// A part of a whole, from nothing to all of it, in parts per million.
 ///
@@ -105,5 +186,22 @@ mod tests {
             allowed: "at least 1",
         };
         assert_eq!(error.to_string(), "quota = 0: must be at least 1");
+    }
+
+    #[test]
+    fn a_rule_refuses_what_is_outside_in_the_unit_of_its_kind() {
+        let given = |rule: Result<(), ConfigError>| rule.map_err(|error| error.given);
+        assert_eq!(given(Field("", 0_u32).must_be_in(1.., "")), Err(0));
+        assert_eq!(given(Field("", 7_usize).must_be_in(..7, "")), Err(7));
+        assert_eq!(given(Field("", 7_u64).must_be(false, "")), Err(7));
+        assert_eq!(given(Field("", 7_u64).must_be(true, "")), Ok(()));
+        let whole = Field("", Fraction::WHOLE).must_be_in(PPM..Fraction::WHOLE, "");
+        assert_eq!(given(whole), Err(1_000_000));
+        let long = Field("", Duration::MAX).must_be_in(NANOSECOND..=Duration::from_secs(1), "");
+        assert_eq!(given(long), Err(u64::MAX));
+        assert_eq!(
+            given(Field("", NANOSECOND).must_be_in(NANOSECOND.., "")),
+            Ok(())
+        );
     }
 }

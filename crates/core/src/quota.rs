@@ -28,7 +28,7 @@
 //! round of trials spends half of `4 · pairs` intervals next to it. If the peak
 //! moves faster than trials are made, a fixed small quota does better.
 
-use crate::config::{ConfigError, Fraction};
+use crate::config::{ConfigError, Field, Fraction};
 
 /// Settings of a [`Quota`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -84,36 +84,13 @@ impl QuotaConfig {
     ///
     /// Names the first field that is out of range.
     pub fn validate(&self) -> Result<(), ConfigError> {
-        let check = |good, field, given: u32, allowed| {
-            let given = given.into();
-            if good {
-                Ok(())
-            } else {
-                Err(ConfigError {
-                    field,
-                    given,
-                    allowed,
-                })
-            }
-        };
-        let within = (self.min..=self.max).contains(&self.initial);
-        let small = self.hysteresis <= Fraction::from_percent(50);
-        check(self.min >= 1, "min", self.min, "at least 1")?;
-        check(self.max >= self.min, "max", self.max, "at least `min`")?;
-        check(within, "initial", self.initial, "from `min` to `max`")?;
-        check(
-            (2..=1024).contains(&self.pairs),
-            "pairs",
-            self.pairs,
-            "from 2 to 1024",
-        )?;
-        check(
-            small,
-            "hysteresis",
-            self.hysteresis.as_ppm(),
-            "at most 500000 ppm",
-        )?;
-        check(self.rest >= 1, "rest", self.rest, "at least 1")
+        Field("min", self.min).must_be_in(1.., "at least 1")?;
+        Field("max", self.max).must_be_in(self.min.., "at least `min`")?;
+        Field("initial", self.initial).must_be_in(self.min..=self.max, "from `min` to `max`")?;
+        Field("pairs", self.pairs).must_be_in(2..=1024, "from 2 to 1024")?;
+        Field("hysteresis", self.hysteresis)
+            .must_be_in(..=Fraction::from_percent(50), "at most 500000 ppm")?;
+        Field("rest", self.rest).must_be_in(1.., "at least 1")
     }
 }
 

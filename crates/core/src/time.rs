@@ -40,8 +40,10 @@ impl Instant {
     }
 }
 
+pub(crate) const NANOS_PER_SECOND: u64 = 1_000_000_000;
+
 /// A span in whole nanoseconds; spans beyond 584 years become 584 years.
-fn span_nanos(span: Duration) -> u64 {
+pub(crate) fn span_nanos(span: Duration) -> u64 {
     u64::try_from(span.as_nanos()).unwrap_or(u64::MAX)
 }
 

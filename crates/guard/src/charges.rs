@@ -8,21 +8,17 @@
 //! Limits: every admitted packet counts as much as every other, and a socket
 //! that came and went between two readings is charged under its kind only.
 
-use std::collections::HashMap;
-use std::net::IpAddr;
-
 use plimsoll_core::demux::Kind;
 
+use crate::by_channel::ByChannel;
 use crate::counters::{Counters, Outcome, Packets};
-
-type Key = (Kind, IpAddr, u16);
 
 /// The accounts.
 #[derive(Debug, Default)]
 pub(crate) struct Charges {
     network_ns: u64,
     kinds: [Account; Kind::ALL.len()],
-    channels: HashMap<Key, Account>,
+    channels: ByChannel<Account>,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -65,15 +61,13 @@ impl Charges {
             account.charged_ns += (weight * for_each) as u64;
         }
         counters.charged_ns = self.kinds.map(|account| account.charged_ns);
-        let mut old = std::mem::take(&mut self.channels);
-        for channel in &mut counters.channels {
-            let key = (channel.kind, channel.address, channel.port);
-            let mut account = old.remove(&key).unwrap_or_default();
+        self.channels.carry(&mut counters.channels, |channel, old| {
+            let mut account = old.unwrap_or_default();
             let weight = account.weight(&channel.packets, costs);
             account.charged_ns += (weight * for_each) as u64;
             channel.charged_ns = account.charged_ns;
-            self.channels.insert(key, account);
-        }
+            account
+        });
     }
 }
 

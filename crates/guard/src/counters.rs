@@ -10,6 +10,8 @@ use plimsoll_core::demux::Kind;
 use serde::Serialize;
 use serde::ser::SerializeMap;
 
+use crate::by_channel::Key;
+
 /// What became of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(u8)]
@@ -134,6 +136,12 @@ pub struct Channel {
     /// CPU time that its packets cost the receiving CPUs so far, in nanoseconds:
     /// its part, by packets, of what the meter measured.
     pub charged_ns: u64,
+}
+
+impl Channel {
+    pub(crate) fn key(&self) -> Key {
+        (self.kind, self.port, self.address)
+    }
 }
 
 #[cfg(test)]

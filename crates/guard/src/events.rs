@@ -5,13 +5,13 @@
 //! counts as relieved only after a while without a discard. A flood of many
 //! ports makes few lines: beyond a number per reading they are only counted.
 
-use std::collections::HashMap;
 use std::fmt;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 use plimsoll_core::demux::Kind;
 
+use crate::by_channel::ByChannel;
 use crate::counters::Channel;
 use crate::status::Snapshot;
 
@@ -19,8 +19,6 @@ use crate::status::Snapshot;
 const RELIEVED_AFTER: Duration = Duration::from_secs(10);
 /// Lines about channels per reading.
 const CHANNEL_EVENTS_MAX: usize = 10;
-
-type Key = (Kind, IpAddr, u16);
 
 /// Something that began or ended. Displays as `key=value` pairs.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -73,7 +71,7 @@ impl fmt::Display for Event {
 pub struct Events {
     mode: &'static str,
     shedding: bool,
-    channels: HashMap<Key, State>,
+    channels: ByChannel<State>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -88,7 +86,7 @@ impl Default for Events {
         Self {
             mode: "interrupts",
             shedding: false,
-            channels: HashMap::new(),
+            channels: ByChannel::default(),
         }
     }
 }
@@ -107,42 +105,38 @@ impl Events {
             events.push(Event::Shedding(self.shedding));
         }
         let mut changed = Vec::new();
-        let mut channels = HashMap::with_capacity(snapshot.counters.channels.len());
-        for channel in &snapshot.counters.channels {
-            let (state, change) = self.next(channel, now);
-            let key = (channel.kind, channel.address, channel.port);
-            channels.insert(key, state);
-            changed.extend(change.map(|is_saturated| Event::Saturated {
-                channel: key,
-                is_saturated,
-            }));
-        }
-        self.channels = channels;
+        self.channels
+            .carry(&snapshot.counters.channels, |channel, before| {
+                let (state, change) = next(channel, before, now);
+                changed.extend(change.map(|is_saturated| Event::Saturated {
+                    channel: (channel.kind, channel.address, channel.port),
+                    is_saturated,
+                }));
+                state
+            });
         let more = changed.len().saturating_sub(CHANNEL_EVENTS_MAX);
         events.extend(changed.into_iter().take(CHANNEL_EVENTS_MAX));
         events.extend((more > 0).then_some(Event::More(more)));
         events
     }
+}
 
-    /// A channel's state after this reading, and whether it became saturated or
-    /// was relieved.
-    fn next(&self, channel: &Channel, now: Instant) -> (State, Option<bool>) {
-        let key = (channel.kind, channel.address, channel.port);
-        let discarded = channel.packets.discarded();
-        let before = self.channels.get(&key);
-        let discards = discarded > before.map_or(0, |state| state.discarded);
-        let was = before.and_then(|state| state.saturated);
-        let (saturated, change) = match was {
-            _ if discards => (Some(now), was.is_none().then_some(true)),
-            Some(last) if now.duration_since(last) >= RELIEVED_AFTER => (None, Some(false)),
-            was => (was, None),
-        };
-        let state = State {
-            discarded,
-            saturated,
-        };
-        (state, change)
-    }
+/// A channel's state after this reading, and whether it became saturated or was
+/// relieved.
+fn next(channel: &Channel, before: Option<State>, now: Instant) -> (State, Option<bool>) {
+    let discarded = channel.packets.discarded();
+    let discards = discarded > before.map_or(0, |state| state.discarded);
+    let was = before.and_then(|state| state.saturated);
+    let (saturated, change) = match was {
+        _ if discards => (Some(now), was.is_none().then_some(true)),
+        Some(last) if now.duration_since(last) >= RELIEVED_AFTER => (None, Some(false)),
+        was => (was, None),
+    };
+    let state = State {
+        discarded,
+        saturated,
+    };
+    (state, change)
 }
 
 #[cfg(test)]

@@ -16,6 +16,7 @@
 //! when missing ([`Error::is_missing`]).
 
 mod address;
+mod by_channel;
 mod charges;
 pub mod check;
 mod counters;

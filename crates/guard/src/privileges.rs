@@ -110,6 +110,17 @@ pub fn start_thread(work: impl FnOnce() + Send + 'static) -> Result<(), Error> {
     started.map(|_| ())
 }
 
+/// What those who answer an operator's questions run at: before ordinary processes,
+/// since overload is when questions are asked, but no class of its own.
+const ANSWERING_NICE: i32 = -10;
+
+/// Lets this thread answer soon also on a host that is busy. Where the kernel
+/// refuses, answers take longer.
+pub(crate) fn answer_soon() {
+    // Of the calling thread only, against POSIX: setpriority(2).
+    let _ = rustix::process::setpriority_process(None, ANSWERING_NICE);
+}
+
 /// Keeps this process running whatever the network does: this thread before
 /// every process and polling thread, its memory in place. Threads started later
 /// are like it; call this last.

@@ -41,7 +41,7 @@ impl Protection {
             return Ok(());
         }
         Err(ConfigError {
-            field: "protected sources",
+            field: "protect_sources",
             given: self.sources.len() as u64,
             allowed: "at most 1024",
         })

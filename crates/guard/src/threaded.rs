@@ -9,7 +9,7 @@
 //!
 //! Limits: before Linux 6.17 the switch is the whole interface's
 //! (`/sys/class/net/*/threaded`). Instances that the driver makes anew are not
-//! polled by threads.
+//! polled by threads until this is done again, which the governor does.
 
 use std::io;
 use std::thread::sleep;

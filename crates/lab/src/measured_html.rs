@@ -5,7 +5,7 @@
 
 use maud::{Markup, PreEscaped, html};
 use plimsoll_bench::guard::FloodCase;
-use plimsoll_bench::{Bystander, Protection, demo, guard};
+use plimsoll_bench::{Bystander, Protection, UdpCase, demo, guard};
 use plimsoll_report::{Goal, Machine};
 
 use crate::document::{figure as number, mark};
@@ -26,7 +26,7 @@ const OFFERED: Axis<'static> = Axis {
 ///
 /// A plot could not be drawn: our own mistake.
 pub fn demo_html(document: &demo::Document) -> Result<String, Error> {
-    let udp = |of: fn(&demo::UdpCase) -> f64| {
+    let udp = |of: fn(&UdpCase) -> f64| {
         let cases = &document.udp.cases;
         by_protection(cases, |case| (case.protection, case.offered_pps, of(case)))
     };
@@ -220,8 +220,8 @@ fn promises(goals: &[Goal]) -> Markup {
 
 #[cfg(test)]
 mod tests {
-    use plimsoll_bench::demo::{Document, Syn, SynCase, Udp, UdpCase};
-    use plimsoll_bench::{HostCpu, Losses};
+    use plimsoll_bench::demo::{Document, Syn, SynCase, Udp};
+    use plimsoll_bench::{HostCpu, Losses, UdpCase};
     use plimsoll_report::{SCHEMA, Side};
 
     use super::*;

@@ -108,7 +108,7 @@ pub fn range(from: f64, to: f64, steps: u32, log: bool) -> Vec<f64> {
     let value = |step: u32| {
         let part = f64::from(step) / last;
         if log {
-            from * (to / from).powf(part)
+            from * libm::pow(to / from, part)
         } else {
             from + (to - from) * part
         }

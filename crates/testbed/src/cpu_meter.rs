@@ -39,15 +39,7 @@ use nix::time::{ClockId, clock_gettime};
 
 use crate::{Error, interrupt, namespace, testbed};
 
-#[allow(clippy::all, clippy::pedantic, missing_debug_implementations)]
-#[allow(unreachable_pub, unused_qualifications, unsafe_code)]
-#[allow(
-    clippy::undocumented_unsafe_blocks,
-    clippy::multiple_unsafe_ops_per_block
-)]
-mod skeleton {
-    include!(concat!(env!("OUT_DIR"), "/cpu_meter.skel.rs"));
-}
+include!(concat!(env!("OUT_DIR"), "/cpu_meter.rs")); // mod skeleton
 
 /// How many processes can be watched at once.
 pub const WATCHED_MAX: usize = 8;

@@ -2,13 +2,13 @@
 
 use std::fmt::Write as _;
 
-use plimsoll_report::{Goal, Machine, Side, goals_table, median};
+use plimsoll_report::{Goal, Machine, Side, median};
 use serde::Serialize;
 
 use super::{syn, udp};
-use crate::figures::{Bystander, HostCpu, Losses, grouped, percents_of};
+use crate::figures::{conclusion, grouped, percents_of};
 use crate::protection::Protection;
-use crate::udp::Run;
+use crate::udp::{Run, UdpCase};
 
 /// Everything the demo measured.
 #[derive(Clone, Debug, Serialize)]
@@ -32,23 +32,6 @@ pub struct Udp {
     pub mlfrr_pps: f64,
     /// By flood, stock before guard.
     pub cases: Vec<UdpCase>,
-}
-
-/// One flood on the sink: medians over the runs; counts are their sums.
-#[derive(Clone, Debug, Serialize)]
-pub struct UdpCase {
-    /// What stood in between.
-    pub protection: Protection,
-    /// Flood, packets/s.
-    pub offered_pps: f64,
-    /// Delivered to the sink, packets/s.
-    pub goodput_pps: f64,
-    /// Parts of the host's CPU.
-    pub host_cpu: HostCpu,
-    /// What another server's client saw.
-    pub bystander: Bystander,
-    /// Where the packets of all runs went.
-    pub losses: Losses,
 }
 
 /// The SYN flood.
@@ -191,15 +174,7 @@ impl Document {
     pub fn table(&self) -> String {
         let mut text = self.udp_table();
         text += &self.syn_table();
-        let _ = write!(
-            text,
-            "\nLinux {}, {} CPUs, {}; goals:\n{}",
-            self.machine.kernel,
-            self.machine.cpus,
-            self.machine.link.unwrap_or("no link"),
-            goals_table(&self.goals)
-        );
-        text
+        text + &conclusion(&self.machine, &self.goals)
     }
 
     fn udp_table(&self) -> String {

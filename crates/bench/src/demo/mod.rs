@@ -25,7 +25,7 @@ use std::time::Duration;
 use plimsoll_report::{Machine, SCHEMA};
 use plimsoll_testbed::{Config as TestbedConfig, Testbed};
 
-pub use document::{Document, Syn, SynCase, Udp, UdpCase};
+pub use document::{Document, Syn, SynCase, Udp};
 
 use crate::Error;
 use crate::protection::{Protection, Stage};

@@ -2,13 +2,12 @@
 
 use plimsoll_testbed::blast::Schedule;
 
-use super::document::{Udp, UdpCase};
+use super::document::Udp;
 use super::{PROTECTIONS, Plan};
 use crate::Error;
-use crate::cases::{Case, Cases};
-use crate::figures::{Bystander, HostCpu, Losses};
+use crate::cases::Cases;
 use crate::protection::Stage;
-use crate::udp::{Run, Servers};
+use crate::udp::{Run, Servers, UdpCase};
 
 /// Everything the UDP part measured; loads are multiples of the MLFRR.
 #[derive(Debug)]
@@ -48,18 +47,7 @@ impl Outcome {
     pub(super) fn summary(&self) -> Udp {
         Udp {
             mlfrr_pps: self.mlfrr_pps,
-            cases: self.cases.0.iter().map(summary).collect(),
+            cases: self.cases.0.iter().map(UdpCase::over).collect(),
         }
-    }
-}
-
-fn summary(case: &Case<f64, Run>) -> UdpCase {
-    UdpCase {
-        protection: case.protection,
-        offered_pps: case.middle(|run| run.offered_pps),
-        goodput_pps: case.middle(|run| run.goodput_pps),
-        host_cpu: HostCpu::middle(case, |run| run.host_cpu),
-        bystander: Bystander::over(case, |run| run.bystander),
-        losses: Losses::over(case, |run| run.losses),
     }
 }

@@ -1,11 +1,10 @@
 //! The document of a run, and its tables for a person.
 
-use std::fmt::Write as _;
-
-use plimsoll_report::{Goal, Machine, goals_table};
+use plimsoll_report::{Goal, Machine};
 use serde::Serialize;
 
 use super::{Beyond, Capacity, Chaos, CpuLimit, Dns, Flood, Light, Rpc, Syns, Verdict};
+use crate::figures::conclusion;
 
 /// Everything a run measured; what it did not is absent.
 #[derive(Clone, Debug, Serialize)]
@@ -71,15 +70,6 @@ impl Document {
             self.dns.as_ref().map(Dns::table),
         ];
         let parts: Vec<String> = parts.into_iter().flatten().collect();
-        let mut text = parts.join("\n");
-        let _ = write!(
-            text,
-            "\nLinux {}, {} CPUs, {}; goals:\n{}",
-            self.machine.kernel,
-            self.machine.cpus,
-            self.machine.link.unwrap_or("no link"),
-            goals_table(&self.goals)
-        );
-        text
+        parts.join("\n") + &conclusion(&self.machine, &self.goals)
     }
 }

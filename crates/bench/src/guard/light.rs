@@ -11,10 +11,10 @@ use serde::Serialize;
 
 use super::{Bench, Measured};
 use crate::Error;
-use crate::cases::{Case, Cases};
-use crate::figures::{Bystander, HostCpu, Losses, grouped};
+use crate::cases::Cases;
+use crate::figures::grouped;
 use crate::protection::Protection;
-use crate::udp::{Run, Servers};
+use crate::udp::{Run, Servers, UdpCase};
 
 /// Of the MLFRR.
 const LOAD: f64 = 0.1;
@@ -26,24 +26,7 @@ pub struct Light {
     /// Runs of each side.
     pub pairs: usize,
     /// Stock, then guard.
-    pub sides: Vec<LightSide>,
-}
-
-/// One side: medians over the runs; counts are their sums.
-#[derive(Clone, Debug, Serialize)]
-pub struct LightSide {
-    /// What stood in between.
-    pub protection: Protection,
-    /// Load of the sink, packets/s.
-    pub offered_pps: f64,
-    /// Delivered to the sink, packets/s.
-    pub goodput_pps: f64,
-    /// Parts of the host's CPU.
-    pub host_cpu: HostCpu,
-    /// What the echo's client saw.
-    pub bystander: Bystander,
-    /// Where the packets of all runs went.
-    pub losses: Losses,
+    pub sides: Vec<UdpCase>,
 }
 
 /// Everything this part measured.
@@ -96,7 +79,7 @@ impl Measured for Outcome {
     fn section(&self) -> Light {
         Light {
             pairs: self.cases.0.first().map_or(0, |case| case.runs.len()),
-            sides: self.cases.0.iter().map(summary).collect(),
+            sides: self.cases.0.iter().map(UdpCase::over).collect(),
         }
     }
 
@@ -149,17 +132,6 @@ fn upper_quartile(values: &[f64]) -> f64 {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
     median(&sorted[sorted.len() / 2..]).unwrap_or(0.0)
-}
-
-fn summary(case: &Case<(), Run>) -> LightSide {
-    LightSide {
-        protection: case.protection,
-        offered_pps: case.middle(|run| run.offered_pps),
-        goodput_pps: case.middle(|run| run.goodput_pps),
-        host_cpu: HostCpu::middle(case, |run| run.host_cpu),
-        bystander: Bystander::over(case, |run| run.bystander),
-        losses: Losses::over(case, |run| run.losses),
-    }
 }
 
 impl Light {

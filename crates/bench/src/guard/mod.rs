@@ -39,7 +39,7 @@ pub use cpu_limit::{CpuLimit, CpuLimitCase, LimitTarget};
 pub use dns::{Dns, DnsCase, DnsTarget};
 pub use document::Document;
 pub use flood::{Flood, FloodCase, PauseLoss};
-pub use light::{Light, LightSide};
+pub use light::Light;
 pub use rpc::{Rpc, RpcCase};
 pub use syn::{SynTarget, Syns, SynsCase};
 pub use verdict::{Verdict, VerdictFrame};

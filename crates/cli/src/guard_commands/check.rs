@@ -52,7 +52,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     }
 }
 
-fn table(check: &Check) -> String {
+pub(super) fn table(check: &Check) -> String {
     let mut text = String::new();
     for finding in &check.findings {
         let mark = match finding.verdict {

@@ -29,8 +29,12 @@ pub(crate) fn summary(ledger: &Ledger) -> String {
     let most = largest.map_or_else(String::new, |place| {
         format!(" (most: {} {})", place.name, place.packets)
     });
+    let merged = match ledger.packets(Fate::Merged) {
+        0 => String::new(),
+        merged => format!(" (and {merged} merged into others)"),
+    };
     format!(
-        "{}, {}{most}, {}, unaccounted {}",
+        "{}{merged}, {}{most}, {}, unaccounted {}",
         sum(Fate::Delivered),
         sum(Fate::Lost),
         sum(Fate::Discarded),

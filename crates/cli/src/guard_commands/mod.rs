@@ -2,16 +2,22 @@
 
 mod check;
 mod config_file;
+#[cfg(test)]
+mod golden;
 mod ledger;
 mod restore;
 mod status;
 mod top;
+mod words;
 
 use std::ffi::OsString;
 
 use clap::{CommandFactory, Parser};
 
-pub(crate) use config_file::{ConfigFileError, commented_settings};
+#[cfg(test)]
+pub(crate) use config_file::settings_of;
+pub(crate) use config_file::{ConfigFileError, commented_settings, expand};
+pub(crate) use words::doing;
 
 use crate::guard;
 
@@ -21,7 +27,7 @@ pub(crate) struct Commands {
     #[command(subcommand)]
     command: Option<Command>,
     #[command(flatten)]
-    run: Option<guard::Args>,
+    pub(crate) run: Option<guard::Args>,
 }
 
 #[derive(clap::Subcommand, Debug)]
@@ -35,7 +41,7 @@ enum Command {
 /// The process's arguments with the settings of the file that `--config`
 /// names, as if they had been given first.
 pub(crate) fn arguments() -> anyhow::Result<Vec<OsString>> {
-    config_file::expand(&crate::Cli::command(), std::env::args_os().collect())
+    expand(&crate::Cli::command(), std::env::args_os().collect())
 }
 
 pub(crate) fn run(args: &Commands) -> anyhow::Result<()> {
@@ -44,7 +50,9 @@ pub(crate) fn run(args: &Commands) -> anyhow::Result<()> {
         (Some(Command::Restore(args)), _) => restore::run(args),
         (Some(Command::Status(args)), _) => status::run(args),
         (Some(Command::Top(args)), _) => top::run(args),
-        (None, Some(args)) => guard::run(args, reload).map_err(name_place),
+        (None, Some(args)) => {
+            guard::run(args, || reload().map_err(name_own_place)).map_err(name_own_place)
+        }
         (None, None) => Err(crate::Usage("name an interface, as in `plimsoll guard eth0`").into()),
     }
 }
@@ -55,20 +63,32 @@ fn reload() -> anyhow::Result<guard::Args> {
     match cli.command {
         Some(crate::Command::Guard(Commands {
             run: Some(args), ..
-        })) => Ok(args),
+        })) => {
+            args.validate()?;
+            Ok(args)
+        }
         _ => Err(crate::Usage("the arguments are the guard's no more").into()),
     }
 }
 
-/// Adds the place in the configuration file to a setting that is out of range
-/// in company of the others.
-fn name_place(error: anyhow::Error) -> anyhow::Error {
-    let place = match error.downcast_ref() {
-        Some(plimsoll_guard::Error::Config(config)) => config_file::place(config.field),
+/// Adds the place in the configuration file, which `arguments` name, to a
+/// setting that is out of range in company of the others.
+pub(crate) fn name_place(error: anyhow::Error, arguments: &[OsString]) -> anyhow::Error {
+    let config = error.downcast_ref().and_then(|error| match error {
+        plimsoll_guard::Error::Config(config) => Some(config.field),
         _ => None,
-    };
-    match place {
+    });
+    let settings = error
+        .downcast_ref()
+        .map(|error: &guard::SettingError| error.settings.as_slice());
+    let settings = settings.or(config.as_ref().map(std::slice::from_ref));
+    let mut places = settings.unwrap_or_default().iter();
+    match places.find_map(|setting| config_file::place(arguments, setting)) {
         Some(place) => error.context(place),
         None => error,
     }
+}
+
+fn name_own_place(error: anyhow::Error) -> anyhow::Error {
+    name_place(error, &std::env::args_os().collect::<Vec<_>>())
 }

@@ -1,10 +1,12 @@
 //! `plimsoll guard status`: what a running guard does, asked from outside.
 
+use std::io::Write;
 use std::path::PathBuf;
 
+use plimsoll_guard::Outcome;
 use plimsoll_guard::status::{ChannelStatus, Client, Request, Sort, Status, guarded_interfaces};
 
-use super::ledger;
+use super::{ledger, words};
 use crate::output;
 
 /// Show what the running guard does, and to whom
@@ -64,57 +66,59 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     for interface in interfaces {
         let status = Client::new(&interface).status(&request)?;
         match &mut writer {
-            Some(writer) => {
-                serde_json::to_writer(&mut *writer, &status)?;
-                writer.write_all(b"\n")?;
-            }
+            Some(writer) => write_document(writer, &status)?,
             None => output::print(&table(&status))?,
         }
     }
     Ok(())
 }
 
-fn table(status: &Status) -> String {
+/// One line for programs.
+pub(super) fn write_document(mut writer: impl Write, status: &Status) -> anyhow::Result<()> {
+    serde_json::to_writer(&mut writer, status)?;
+    Ok(writer.write_all(b"\n")?)
+}
+
+pub(super) fn table(status: &Status) -> String {
     let mut text = format!(
-        "{}  process {}  up {:.0} s  rates over {:.1} s{}\n{} ({}), network {:.0}% of the busiest CPU{}\n\n{:<16}{:>12}{:>14}{:>8}{:>16}{:>16}\n",
+        "{}  process {}  up {:.0} s  rates over {:.1} s\n{}\n",
         status.interface,
         status.pid,
         status.uptime_s,
         status.interval_s,
-        if status.observe {
-            "  OBSERVING, nothing is discarded"
-        } else {
-            ""
-        },
-        status.governor.mode,
-        status.governor.reason,
-        status.governor.network_share * 100.0,
-        if status.shedding { ", shedding" } else { "" },
-        "kind",
-        "offered/s",
-        "discarded/s",
-        "CPU",
-        "offered",
-        "discarded"
+        words::doing(&status.governor, status.observe, status.shedding),
+    );
+    if let Some(most) = words::most_offered(status) {
+        text += &format!("most offered: {most}\n");
+    }
+    text += &format!(
+        "\n{:<16}{:>12}{:>14}{:>8}{:>16}{:>16}\n",
+        "kind", "offered/s", "discarded/s", "CPU", "offered", "discarded"
     );
     for kind in &status.kinds {
         let offered: u64 = kind.packets.values().sum();
-        let admitted = kind.packets.get("admitted").copied().unwrap_or_default();
+        let passed = [Outcome::Admitted, Outcome::SynCookie];
+        let passed = passed.iter().filter_map(|o| kind.packets.get(o.name()));
+        let discarded = offered - passed.sum::<u64>();
         text += &format!(
-            "{:<16}{:>12.0}{:>14.0}{:>7.1}%{offered:>16}{:>16}\n",
+            "{:<16}{:>12.0}{:>14.0}{:>7.1}%{offered:>16}{discarded:>16}\n",
             kind.kind,
             kind.offered_pps,
             kind.discarded_pps,
             kind.charged_cpus * 100.0,
-            offered - admitted
         );
     }
+    let names = status
+        .channels
+        .iter()
+        .map(|channel| words::name(channel).len());
+    let width = names.max().unwrap_or(0).max(40);
     text += &format!(
-        "\n{:<40}{:>6}{:>12}{:>14}{:>8}  {}\n",
+        "\n{:<width$}{:>6}{:>12}{:>14}{:>8}  {}\n",
         "channel", "full", "offered/s", "discarded/s", "CPU", "owner"
     );
     for channel in &status.channels {
-        text += &row(channel);
+        text += &row(channel, width);
     }
     let more = status.channels_total - status.channels.len();
     if more > 0 {
@@ -125,29 +129,15 @@ fn table(status: &Status) -> String {
     text
 }
 
-fn row(channel: &ChannelStatus) -> String {
-    let address = std::net::SocketAddr::new(channel.address, channel.port);
+fn row(channel: &ChannelStatus, width: usize) -> String {
     let percent = u64::from(channel.occupancy) * 100 / u64::from(channel.capacity.max(1));
-    format!(
-        "{:<40}{percent:>5}%{:>12.0}{:>14.0}{:>7.1}%  {}\n",
-        format!("{} {address}", channel.kind),
+    let row = format!(
+        "{:<width$}{percent:>5}%{:>12.0}{:>14.0}{:>7.1}%  {}",
+        words::name(channel),
         channel.offered_pps,
         channel.discarded_pps,
         channel.charged_cpus * 100.0,
-        owner(channel)
-    )
-}
-
-/// The process and control group of a channel, as far as they are known.
-pub(crate) fn owner(channel: &ChannelStatus) -> String {
-    let Some(owner) = &channel.owner else {
-        return String::new();
-    };
-    let process = owner.process.as_ref();
-    let process = process.map(|process| format!("{} ({})", process.name, process.pid));
-    [process, owner.control_group.clone()]
-        .into_iter()
-        .flatten()
-        .collect::<Vec<_>>()
-        .join(" ")
+        words::owner(channel)
+    );
+    format!("{}\n", row.trim_end())
 }

@@ -11,8 +11,8 @@
 
 use core::time::Duration;
 
-use crate::config::ConfigError;
-use crate::time::Instant;
+use crate::config::{ConfigError, Field, NANOSECOND};
+use crate::time::{Instant, span_nanos};
 
 /// The sojourn time a channel aims for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,26 +38,11 @@ const INTERVAL_MAX: Duration = Duration::from_secs(1000);
 
 impl DelayTarget {
     pub(super) fn validate(&self) -> Result<(), ConfigError> {
-        if self.interval.is_zero() || self.interval > INTERVAL_MAX {
-            return Err(ConfigError {
-                field: "delay_target.interval",
-                given: nanos(self.interval),
-                allowed: "from 1 ns to 1000 s",
-            });
-        }
-        if self.target.is_zero() || self.target > self.interval {
-            return Err(ConfigError {
-                field: "delay_target.target",
-                given: nanos(self.target),
-                allowed: "from 1 ns to the interval",
-            });
-        }
-        Ok(())
+        Field("delay_target.interval", self.interval)
+            .must_be_in(NANOSECOND..=INTERVAL_MAX, "from 1 ns to 1000 s")?;
+        Field("delay_target.target", self.target)
+            .must_be_in(NANOSECOND..=self.interval, "from 1 ns to the interval")
     }
-}
-
-fn nanos(span: Duration) -> u64 {
-    u64::try_from(span.as_nanos()).unwrap_or(u64::MAX)
 }
 
 /// A discarding phase that ended less than this many intervals ago is resumed
@@ -159,7 +144,7 @@ impl Codel {
     fn gap(&self) -> Duration {
         // Fixed point with 16 fractional bits; 1000 s in ns take 40.
         let root = (u64::from(self.count) << 32).isqrt();
-        Duration::from_nanos((nanos(self.config.interval) << 16) / root)
+        Duration::from_nanos((span_nanos(self.config.interval) << 16) / root)
     }
 }
 
@@ -212,7 +197,7 @@ mod tests {
     impl Rfc {
         fn law(&self, from: Instant) -> Instant {
             let root = (u64::from(self.count) << 32).isqrt();
-            from + Duration::from_nanos((nanos(self.config.interval) << 16) / root)
+            from + Duration::from_nanos((span_nanos(self.config.interval) << 16) / root)
         }
 
         fn head(&mut self, now: Instant) -> (Option<Instant>, bool) {

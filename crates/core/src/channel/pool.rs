@@ -21,7 +21,7 @@ use crossbeam_queue::ArrayQueue;
 
 use super::outcome::Counts;
 use super::queue::{ChannelConfig, Consumer, Monitor, Producer, channel};
-use crate::config::ConfigError;
+use crate::config::{ConfigError, Field};
 
 /// The way back: every half of the pool fits in at once.
 type Home<T> = Arc<ArrayQueue<(usize, Half<T>)>>;
@@ -63,13 +63,7 @@ impl<T> ChannelPool<T> {
     /// # Errors
     /// If `channels` is 0 or the config does not validate.
     pub fn new(config: &ChannelConfig, channels: u32) -> Result<Self, ConfigError> {
-        if channels == 0 {
-            return Err(ConfigError {
-                field: "channels",
-                given: 0,
-                allowed: "at least 1",
-            });
-        }
+        Field("channels", channels).must_be_in(1.., "at least 1")?;
         let slots = (0..channels)
             .map(|_| {
                 let (producer, consumer) = channel(config)?;

@@ -18,7 +18,7 @@
 
 use alloc::vec::Vec;
 
-use crate::config::{ConfigError, Fraction};
+use crate::config::{ConfigError, Field, Fraction};
 
 /// Frames remembered per group: enough for packets out of order across a frame's
 /// end.
@@ -106,13 +106,8 @@ impl Frames {
     ///
     /// There is no such group.
     pub fn set_shedding(&mut self, group: GroupId, part: Fraction) -> Result<(), ConfigError> {
-        let Some(state) = self.groups.get_mut(group.0 as usize) else {
-            return Err(ConfigError {
-                field: "group",
-                given: group.0.into(),
-                allowed: "below `groups_max`",
-            });
-        };
+        let state = self.groups.get_mut(group.0 as usize);
+        let state = state.ok_or_else(|| Field("group", group.0).refused("below `groups_max`"))?;
         state.shedding = part;
         Ok(())
     }

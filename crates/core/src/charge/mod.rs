@@ -52,7 +52,7 @@ pub use share::{Shares, SharesConfig};
 pub use shed::{Preference, Shedder, ShedderConfig};
 pub use waiting::Waiting;
 
-use crate::config::{ConfigError, Fraction};
+use crate::config::{ConfigError, Field, Fraction, PPM};
 
 /// A consumer: a process, a thread, or a proxy for work that has none. Chosen by
 /// the caller, below the `consumers_max` of the table it is used with.
@@ -103,23 +103,15 @@ impl Guarantees {
     ///
     /// The shares leave nothing for best effort, or there are eight classes.
     pub fn with(mut self, share: Fraction) -> Result<(Self, Class), ConfigError> {
-        let left = self.shares[0].as_ppm();
-        if share == Fraction::NONE || share.as_ppm() >= left {
-            return Err(ConfigError {
-                field: "share",
-                given: share.as_ppm().into(),
-                allowed: "above 0 and below what the other guarantees leave, in ppm",
-            });
-        }
-        if self.classes == Class::COUNT_MAX {
-            return Err(ConfigError {
-                field: "classes",
-                given: 9,
-                allowed: "at most 8, best effort included",
-            });
-        }
+        let left = self.shares[0];
+        Field("share", share).must_be_in(
+            PPM..left,
+            "above 0 and below what the other guarantees leave, in ppm",
+        )?;
+        Field("classes", self.classes + 1)
+            .must_be_in(..=Class::COUNT_MAX, "at most 8, best effort included")?;
         let class = Class(self.classes as u8);
-        self.shares[0] = Fraction::from_ppm(left - share.as_ppm());
+        self.shares[0] = Fraction::from_ppm(left.as_ppm() - share.as_ppm());
         self.shares[class.index()] = share;
         self.classes += 1;
         Ok((self, class))
@@ -145,26 +137,17 @@ fn nanos(span: Duration) -> u64 {
     span.as_nanos().min(SPAN_MAX_NS.into()) as u64
 }
 
-fn check_weight(weight: Weight) -> Result<(), ConfigError> {
-    if (1..=WEIGHT_MAX).contains(&weight) {
-        return Ok(());
-    }
-    Err(ConfigError {
-        field: "weight",
-        given: weight.into(),
-        allowed: "from 1 to 1048576",
-    })
-}
-
-fn check_consumer(consumer: ConsumerId, consumers_max: usize) -> Result<(), ConfigError> {
-    if consumer.index() < consumers_max {
-        return Ok(());
-    }
-    Err(ConfigError {
-        field: "consumer",
-        given: consumer.0.into(),
-        allowed: "below `consumers_max`",
-    })
+/// Whether `consumer` can have `weight` in `class`, in a table of this size.
+fn validate_share(
+    consumer: ConsumerId,
+    consumers_max: usize,
+    class: Class,
+    classes: usize,
+    weight: Weight,
+) -> Result<(), ConfigError> {
+    Field("consumer", consumer.index()).must_be_in(..consumers_max, "below `consumers_max`")?;
+    Field("weight", weight).must_be_in(1..=WEIGHT_MAX, "from 1 to 1048576")?;
+    Field("class", class.index()).must_be_in(..classes, "one of this table's guarantees")
 }
 
 #[cfg(test)]
@@ -188,10 +171,15 @@ mod tests {
     }
 
     #[test]
-    fn weights_and_consumers_are_checked() {
-        assert_eq!(check_weight(0).unwrap_err().field, "weight");
-        assert!(check_weight(WEIGHT_MAX).is_ok() && check_weight(WEIGHT_MAX + 1).is_err());
-        assert!(check_consumer(ConsumerId(3), 4).is_ok());
-        assert_eq!(check_consumer(ConsumerId(4), 4).unwrap_err().given, 4);
+    fn consumers_classes_and_weights_are_checked() {
+        let check = |consumer, class, weight| {
+            validate_share(ConsumerId(consumer), 4, Class(class), 2, weight)
+                .map_err(|error| (error.field, error.given))
+        };
+        assert_eq!(check(3, 1, WEIGHT_MAX), Ok(()));
+        assert_eq!(check(4, 1, 1), Err(("consumer", 4)));
+        assert_eq!(check(3, 2, 1), Err(("class", 2)));
+        assert_eq!(check(3, 1, 0), Err(("weight", 0)));
+        assert_eq!(check(3, 1, WEIGHT_MAX + 1), Err(("weight", 1_048_577)));
     }
 }

@@ -9,7 +9,7 @@
 use alloc::vec::Vec;
 
 use super::ConsumerId;
-use crate::config::ConfigError;
+use crate::config::{ConfigError, Field};
 
 /// Scheduling priority; greater runs first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -48,13 +48,8 @@ impl Participants {
     /// It is one too many.
     pub fn set(&mut self, consumer: ConsumerId, priority: Priority) -> Result<(), ConfigError> {
         self.leave(consumer);
-        if self.members.len() == self.participants_max {
-            return Err(ConfigError {
-                field: "participants",
-                given: self.participants_max as u64 + 1,
-                allowed: "at most `participants_max`",
-            });
-        }
+        Field("participants", self.members.len() + 1)
+            .must_be_in(..=self.participants_max, "at most `participants_max`")?;
         let place = self
             .members
             .partition_point(|&(_, other)| other >= priority);

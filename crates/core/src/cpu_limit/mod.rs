@@ -43,8 +43,8 @@ use core::time::Duration;
 
 pub use sampled::{SampledLimit, SampledLimitConfig};
 
-use crate::config::{ConfigError, Fraction};
-use crate::time::Instant;
+use crate::config::{ConfigError, Field, Fraction, PPM};
+use crate::time::{Instant, span_nanos};
 
 /// What to do with all input now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -98,44 +98,18 @@ impl CpuLimitConfig {
     ///
     /// Names the first field that is out of range.
     pub fn validate(&self) -> Result<(), ConfigError> {
-        let check = |good, field, given, allowed| {
-            if good {
-                Ok(())
-            } else {
-                Err(ConfigError {
-                    field,
-                    given,
-                    allowed,
-                })
-            }
-        };
         let period = self.period_ns();
-        let (cpus, debt) = (self.cpus as u64, self.debt_periods.into());
-        let limit = self.limit.as_ppm().into();
-        check(limit > 0, "limit", limit, "above 0 ppm")?;
-        let fits = period <= PERIOD_MAX_NS && self.limit.of(period) > 0;
-        check(
-            fits,
-            "period",
-            period,
+        Field("limit", self.limit).must_be_in(PPM.., "above 0 ppm")?;
+        Field("period", self.period).must_be(
+            period <= PERIOD_MAX_NS && self.limit.of(period) > 0,
             "at most an hour, and `limit` of it at least 1 ns",
         )?;
-        check(
-            (1..=CPUS_MAX).contains(&self.cpus),
-            "cpus",
-            cpus,
-            "from 1 to 4096",
-        )?;
-        check(
-            (1..=1000).contains(&debt),
-            "debt_periods",
-            debt,
-            "from 1 to 1000",
-        )
+        Field("cpus", self.cpus).must_be_in(1..=CPUS_MAX, "from 1 to 4096")?;
+        Field("debt_periods", self.debt_periods).must_be_in(1..=1000, "from 1 to 1000")
     }
 
     fn period_ns(&self) -> u64 {
-        u64::try_from(self.period.as_nanos()).unwrap_or(u64::MAX)
+        span_nanos(self.period)
     }
 
     fn allowance_ns(&self) -> u64 {

@@ -7,7 +7,7 @@
 //! anything above it otherwise.
 
 use super::Change;
-use crate::config::ConfigError;
+use crate::config::{ConfigError, Field};
 
 /// Settings of a [`SampledLimit`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,18 +32,8 @@ impl SampledLimitConfig {
     ///
     /// Names the first field that is out of range.
     pub fn validate(&self) -> Result<(), ConfigError> {
-        for (field, given) in [("run", self.run), ("pause", self.pause)] {
-            if given == 0 {
-                let allowed = "at least 1";
-                let given = given.into();
-                return Err(ConfigError {
-                    field,
-                    given,
-                    allowed,
-                });
-            }
-        }
-        Ok(())
+        Field("run", self.run).must_be_in(1.., "at least 1")?;
+        Field("pause", self.pause).must_be_in(1.., "at least 1")
     }
 }
 

@@ -121,16 +121,11 @@ impl Demux {
     /// If it is not a unicast address, or there are
     /// [`DemuxConfig::addresses_max`](super::DemuxConfig::addresses_max).
     pub fn add_local_address(&mut self, address: IpAddr) -> Result<(), EndpointError> {
-        unicast(address)?;
-        let added = match address.to_canonical() {
-            IpAddr::V4(address) => self.v4.add_address(address, Reach::Local),
-            IpAddr::V6(address) => self.v6.add_address(address, Reach::Local),
-        };
-        if added {
-            Ok(())
-        } else {
-            Err(EndpointError::Full)
+        match unicast(address)? {
+            IpAddr::V4(address) => self.v4.add_address(address, Reach::Local)?,
+            IpAddr::V6(address) => self.v6.add_address(address, Reach::Local)?,
         }
+        Ok(())
     }
 
     /// Makes `address` one of the host's directed broadcast addresses.
@@ -141,12 +136,7 @@ impl Demux {
     /// As for [`Demux::add_local_address`].
     pub fn add_broadcast_address(&mut self, address: Ipv4Addr) -> Result<(), EndpointError> {
         unicast(address.into())?;
-        let added = self.v4.add_address(address, Reach::Many);
-        if added {
-            Ok(())
-        } else {
-            Err(EndpointError::Full)
-        }
+        Ok(self.v4.add_address(address, Reach::Many)?)
     }
 
     /// Takes an address from the host: packets to it are to be forwarded.

@@ -10,7 +10,7 @@ use smoltcp::wire::IpProtocol;
 use super::endpoints::{Group, Port, Protocol, Socket};
 use super::memory::{Memory, Slot};
 use super::parse::{self, Datagram, Part, Ports};
-use super::table::{Address, Key, Seed, Table};
+use super::table::{Address, Full, Key, Seed, Table};
 use super::{ChannelId, Classified, Demand, DemuxConfig, Kind, Shared};
 use crate::time::Instant;
 
@@ -186,17 +186,17 @@ impl<A: Version> Family<A> {
         found.ok().map(|place| self.addresses[place].1)
     }
 
-    /// Adds an address, or gives a known one another reach. False: no room.
-    pub(super) fn add_address(&mut self, address: A, reach: Reach) -> bool {
+    /// Adds an address, or gives a known one another reach.
+    pub(super) fn add_address(&mut self, address: A, reach: Reach) -> Result<(), Full> {
         match self
             .addresses
             .binary_search_by_key(&address, |known| known.0)
         {
             Ok(place) => self.addresses[place].1 = reach,
-            Err(_) if self.addresses.len() == self.addresses.capacity() => return false,
+            Err(_) if self.addresses.len() == self.addresses.capacity() => return Err(Full),
             Err(place) => self.addresses.insert(place, (address, reach)),
         }
-        true
+        Ok(())
     }
 
     pub(super) fn remove_address(&mut self, address: A) -> bool {

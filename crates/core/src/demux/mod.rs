@@ -127,7 +127,7 @@ use self::endpoints::{Port, Sockets};
 use self::family::Family;
 use self::parse::Link;
 use self::table::Table;
-use crate::config::ConfigError;
+use crate::config::{ConfigError, Field, NANOSECOND};
 use crate::time::Instant;
 
 pub use self::endpoints::{EndpointError, Protocol};
@@ -215,38 +215,20 @@ impl DemuxConfig {
     }
 
     fn validate(&self) -> Result<(), ConfigError> {
-        let limits = [
-            ("addresses_max", self.addresses_max),
-            ("sockets_max", self.sockets_max),
-            ("udp_connections_max", self.udp_connections_max),
-            ("tcp_connections_max", self.tcp_connections_max),
-            ("groups_max", self.groups_max),
-            ("fragments_max", self.fragments_max),
-            ("time_wait_max", self.time_wait_max),
-        ];
-        for (field, given) in limits {
-            if !(1..=Self::LIMIT_MAX).contains(&given) {
-                return Err(ConfigError {
-                    field,
-                    given: given as u64,
-                    allowed: "from 1 to 16,777,216",
-                });
-            }
-        }
-        let lifetimes = [
-            ("fragment_lifetime", self.fragment_lifetime),
-            ("time_wait_lifetime", self.time_wait_lifetime),
-        ];
-        for (field, given) in lifetimes {
-            if given.is_zero() {
-                return Err(ConfigError {
-                    field,
-                    given: 0,
-                    allowed: "longer than nothing",
-                });
-            }
-        }
-        Ok(())
+        let limit = |field, given: usize| {
+            Field(field, given).must_be_in(1..=Self::LIMIT_MAX, "from 1 to 16,777,216")
+        };
+        limit("addresses_max", self.addresses_max)?;
+        limit("sockets_max", self.sockets_max)?;
+        limit("udp_connections_max", self.udp_connections_max)?;
+        limit("tcp_connections_max", self.tcp_connections_max)?;
+        limit("groups_max", self.groups_max)?;
+        limit("fragments_max", self.fragments_max)?;
+        limit("time_wait_max", self.time_wait_max)?;
+        Field("fragment_lifetime", self.fragment_lifetime)
+            .must_be_in(NANOSECOND.., "longer than nothing")?;
+        Field("time_wait_lifetime", self.time_wait_lifetime)
+            .must_be_in(NANOSECOND.., "longer than nothing")
     }
 }
 

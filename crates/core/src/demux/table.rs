@@ -91,7 +91,7 @@ pub(super) struct Table<K, V> {
     seed: Seed,
 }
 
-/// The table holds as many keys as it may.
+/// As many are held as may be.
 #[derive(Debug)]
 pub(super) struct Full;
 

@@ -21,7 +21,7 @@ use core::hash::BuildHasherDefault;
 
 use hashbrown::HashMap;
 
-use crate::config::ConfigError;
+use crate::config::{ConfigError, Field};
 
 /// Average run lengths have this many fractional bits.
 const RUN_FRACTION_BITS: u32 = 8;
@@ -107,14 +107,8 @@ impl<C: Copy> NetidTable<C> {
     /// # Errors
     /// If the capacity is 0.
     pub fn new(capacity: u16) -> Result<Self, ConfigError> {
-        if capacity == 0 {
-            return Err(ConfigError {
-                field: "capacity",
-                given: 0,
-                allowed: "at least 1",
-            });
-        }
         let capacity = usize::from(capacity);
+        Field("capacity", capacity).must_be_in(1.., "at least 1")?;
         Ok(Self {
             // Twice the room: so a table full of removed entries is cleaned up in
             // place instead of being allocated anew.

@@ -17,7 +17,7 @@
 
 use core::time::Duration;
 
-use crate::config::{ConfigError, Fraction};
+use crate::config::{ConfigError, Field, Fraction, NANOSECOND};
 
 /// What guesses are worth.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,13 +47,7 @@ impl<C: Copy + PartialEq> ReceivePrediction<C> {
     /// # Errors
     /// If a right guess would save nothing.
     pub fn new(config: &PredictionConfig) -> Result<Self, ConfigError> {
-        if config.gain.is_zero() {
-            return Err(ConfigError {
-                field: "gain",
-                given: 0,
-                allowed: "at least 1 ns",
-            });
-        }
+        Field("gain", config.gain).must_be_in(NANOSECOND.., "at least 1 ns")?;
         // It pays if rate · gain > (1 − rate) · loss.
         let (gain, loss) = (config.gain.as_nanos(), config.loss.as_nanos());
         let break_even = loss.saturating_mul(WHOLE.unsigned_abs().into()) / (gain + loss);

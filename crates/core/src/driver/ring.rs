@@ -22,7 +22,7 @@ use alloc::vec::Vec;
 use core::fmt;
 use core::ops::Range;
 
-use crate::config::ConfigError;
+use crate::config::{ConfigError, Field};
 
 /// The shape of a list and its buffers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,37 +46,21 @@ impl RingConfig {
     /// # Errors
     /// Names the first field that is out of its range.
     pub fn validate(&self) -> Result<(), ConfigError> {
-        let error = |field, given: u64, allowed| {
-            Err(ConfigError {
-                field,
-                given,
-                allowed,
-            })
-        };
-        if self.descriptors == 0 {
-            return error("descriptors", 0, "at least 1");
-        }
-        if self.buffer_bytes == 0 {
-            return error("buffer_bytes", 0, "at least 1");
-        }
+        Field("descriptors", self.descriptors).must_be_in(1.., "at least 1")?;
+        Field("buffer_bytes", self.buffer_bytes).must_be_in(1.., "at least 1")?;
         let buffers = u64::from(self.descriptors) * u64::from(self.buffer_bytes);
-        if usize::try_from(buffers).is_err() {
-            let allowed = "such that all buffers fit into memory";
-            return error("buffer_bytes", self.buffer_bytes.into(), allowed);
-        }
-        if self.bus_address.checked_add(buffers).is_none() {
-            let allowed = "such that all buffers fit behind it";
-            return error("bus_address", self.bus_address, allowed);
-        }
-        if self.descriptor_bytes == 0 {
-            return error("descriptor_bytes", 0, "at least 1");
-        }
+        Field("buffer_bytes", self.buffer_bytes).must_be(
+            usize::try_from(buffers).is_ok(),
+            "such that all buffers fit into memory",
+        )?;
+        Field("bus_address", self.bus_address)
+            .must_be_in(..=u64::MAX - buffers, "such that all buffers fit behind it")?;
+        Field("descriptor_bytes", self.descriptor_bytes).must_be_in(1.., "at least 1")?;
         let list = u64::from(self.descriptors) * u64::from(self.descriptor_bytes);
-        if u64::from(self.card_offset) + list > u32::MAX.into() {
-            let allowed = "such that all descriptors fit behind it";
-            return error("card_offset", self.card_offset.into(), allowed);
-        }
-        Ok(())
+        Field("card_offset", self.card_offset).must_be(
+            u64::from(self.card_offset) + list <= u32::MAX.into(),
+            "such that all descriptors fit behind it",
+        )
     }
 }
 

@@ -12,7 +12,7 @@
 //! When it loses: slots in reserve are taken from bulk throughput. Urgent
 //! messages that are not rare starve everybody else: that is what priority is.
 
-use crate::config::ConfigError;
+use crate::config::{ConfigError, Field};
 
 /// How the slots are divided.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,27 +33,11 @@ impl TransmitConfig {
     /// # Errors
     /// Names the first field that is out of its range.
     pub fn validate(&self) -> Result<(), ConfigError> {
-        let error = |field, given: u32, allowed| {
-            Err(ConfigError {
-                field,
-                given: given.into(),
-                allowed,
-            })
-        };
-        if self.slots == 0 {
-            return error("slots", 0, "at least 1");
-        }
-        if self.reserved >= self.slots {
-            return error("reserved", self.reserved, "fewer than the slots");
-        }
-        if self.buffer_bytes == 0 {
-            return error("buffer_bytes", 0, "at least 1");
-        }
-        if self.urgent_bytes == 0 || self.urgent_bytes > self.buffer_bytes {
-            let allowed = "from 1 to buffer_bytes";
-            return error("urgent_bytes", self.urgent_bytes, allowed);
-        }
-        Ok(())
+        Field("slots", self.slots).must_be_in(1.., "at least 1")?;
+        Field("reserved", self.reserved).must_be_in(..self.slots, "fewer than the slots")?;
+        Field("buffer_bytes", self.buffer_bytes).must_be_in(1.., "at least 1")?;
+        Field("urgent_bytes", self.urgent_bytes)
+            .must_be_in(1..=self.buffer_bytes, "from 1 to buffer_bytes")
     }
 }
 

@@ -20,7 +20,7 @@
 
 use core::time::Duration;
 
-use crate::config::ConfigError;
+use crate::config::{ConfigError, Field, NANOSECOND};
 use crate::time::Instant;
 
 /// When an expiry is as good as another.
@@ -57,23 +57,10 @@ impl WatchdogConfig {
     /// # Errors
     /// Names the first field that is out of its range.
     pub fn validate(&self) -> Result<(), ConfigError> {
-        let error = |field, given: Duration, allowed| {
-            Err(ConfigError {
-                field,
-                given: u64::try_from(given.as_nanos()).unwrap_or(u64::MAX),
-                allowed,
-            })
-        };
-        if self.earliest.is_zero() {
-            return error("earliest", self.earliest, "at least 1 ns");
-        }
-        if self.nominal < self.earliest || self.nominal > self.latest {
-            return error("nominal", self.nominal, "from earliest to latest");
-        }
-        if self.stop_below > self.nominal {
-            return error("stop_below", self.stop_below, "at most nominal");
-        }
-        Ok(())
+        Field("earliest", self.earliest).must_be_in(NANOSECOND.., "at least 1 ns")?;
+        Field("nominal", self.nominal)
+            .must_be_in(self.earliest..=self.latest, "from earliest to latest")?;
+        Field("stop_below", self.stop_below).must_be_in(..=self.nominal, "at most nominal")
     }
 }
 

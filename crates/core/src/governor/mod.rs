@@ -45,10 +45,10 @@
 
 use core::time::Duration;
 
-use crate::config::{ConfigError, Fraction};
+use crate::config::{ConfigError, Field, Fraction, NANOSECOND, PPM};
 use crate::holdoff::{BufferCredit, CreditConfig, HoldoffConfig, HoldoffRange, LoadTarget};
 use crate::holdoff::{Turn, TurnDrops};
-use crate::time::Instant;
+use crate::time::{Instant, NANOS_PER_SECOND, span_nanos};
 
 mod dwell;
 #[cfg(test)]
@@ -159,8 +159,12 @@ impl Default for GovernorConfig {
 
 /// Dwells are at most this long.
 const DWELL_MAX: Duration = Duration::from_secs(60);
-/// The longest interval between observations.
+/// The shortest and the longest interval between observations.
+const INTERVAL_MIN: Duration = Duration::from_millis(1);
 const INTERVAL_MAX: Duration = Duration::from_secs(1);
+/// Between these are both `fill` and `fill_max`.
+const FILL_MIN: Fraction = Fraction::from_percent(1);
+const FILL_MAX: Fraction = Fraction::from_percent(90);
 /// The smallest ring that can be shared between waiting and arriving frames.
 const RING_FRAMES_MIN: u32 = 16;
 
@@ -172,97 +176,32 @@ impl GovernorConfig {
     /// Names the first field that is out of range.
     pub fn validate(&self) -> Result<(), ConfigError> {
         self.holdoff.validate()?;
-        let check = |good, field, given, allowed| {
-            let error = ConfigError {
-                field,
-                given,
-                allowed,
-            };
-            if good { Ok(()) } else { Err(error) }
-        };
-        let ppm = |fraction: Fraction| u64::from(fraction.as_ppm());
-        check(
-            self.ring_frames >= RING_FRAMES_MIN,
-            "ring_frames",
-            self.ring_frames.into(),
-            "at least 16",
-        )?;
-        check(
-            (10_000..=900_000).contains(&self.fill.as_ppm()),
-            "fill",
-            ppm(self.fill),
-            "from 10000 to 900000 ppm",
-        )?;
-        check(
-            (self.fill..=Fraction::from_percent(90)).contains(&self.fill_max),
-            "fill_max",
-            ppm(self.fill_max),
-            "from fill to 900000 ppm",
-        )?;
-        check(
-            !self.holdoff.min.is_zero(),
-            "holdoff.min",
-            0,
-            "at least one step",
-        )?;
+        Field("ring_frames", self.ring_frames).must_be_in(RING_FRAMES_MIN.., "at least 16")?;
+        Field("fill", self.fill).must_be_in(FILL_MIN..=FILL_MAX, "from 10000 to 900000 ppm")?;
+        Field("fill_max", self.fill_max)
+            .must_be_in(self.fill..=FILL_MAX, "from fill to 900000 ppm")?;
+        Field("holdoff.min", self.holdoff.min).must_be_in(NANOSECOND.., "at least one step")?;
         if let Some(limit) = self.cpu_limit {
-            check(
-                limit != Fraction::NONE && limit != Fraction::WHOLE,
-                "cpu_limit",
-                ppm(limit),
-                "from 1 to 999999 ppm",
-            )?;
+            Field("cpu_limit", limit).must_be_in(PPM..Fraction::WHOLE, "from 1 to 999999 ppm")?;
         }
-        check(
-            self.overload_share > self.calm_share,
-            "overload_share",
-            ppm(self.overload_share),
-            "above calm_share",
-        )?;
+        Field("overload_share", self.overload_share)
+            .must_be(self.overload_share > self.calm_share, "above calm_share")?;
         self.validate_times()
     }
 
     fn validate_times(&self) -> Result<(), ConfigError> {
-        let range = |field, given: Duration, min: Duration, max: Duration, allowed| {
-            if (min..=max).contains(&given) {
-                return Ok(());
-            }
-            Err(ConfigError {
-                field,
-                given: u64::try_from(given.as_nanos()).unwrap_or(u64::MAX),
-                allowed,
-            })
-        };
-        let millisecond = Duration::from_millis(1);
-        range(
-            "rest_interval",
-            self.rest_interval,
-            millisecond,
-            INTERVAL_MAX,
-            "from 1 ms to 1 s",
-        )?;
-        range(
-            "busy_interval",
-            self.busy_interval,
-            millisecond,
-            self.rest_interval,
+        Field("rest_interval", self.rest_interval)
+            .must_be_in(INTERVAL_MIN..=INTERVAL_MAX, "from 1 ms to 1 s")?;
+        Field("busy_interval", self.busy_interval).must_be_in(
+            INTERVAL_MIN..=self.rest_interval,
             "from 1 ms to rest_interval",
         )?;
-        let dwell = "from busy_interval to a minute";
-        range(
-            "enter_dwell",
-            self.enter_dwell,
-            self.busy_interval,
-            DWELL_MAX,
-            dwell,
-        )?;
-        range(
-            "leave_dwell",
-            self.leave_dwell,
-            self.busy_interval,
-            DWELL_MAX,
-            dwell,
-        )
+        let dwell = |field, given: Duration| {
+            let dwells = self.busy_interval..=DWELL_MAX;
+            Field(field, given).must_be_in(dwells, "from busy_interval to a minute")
+        };
+        dwell("enter_dwell", self.enter_dwell)?;
+        dwell("leave_dwell", self.leave_dwell)
     }
 }
 
@@ -513,7 +452,6 @@ impl Governor {
 const LIMIT_HOLDOFF_MAX: Duration = Duration::from_millis(10);
 /// No ring makes a holdoff shorter: it would be over before a run ends.
 const SHORTEST: Duration = Duration::from_micros(5);
-const NANOS_PER_SECOND: u64 = 1_000_000_000;
 
 /// Frames per second that arrived for a CPU; those that the rings lost might
 /// all have been its.
@@ -525,6 +463,5 @@ fn rate(cpu: &CpuObservation, lost: u64) -> u64 {
 }
 
 fn part(fraction: Fraction, span: Duration) -> Duration {
-    let nanos = u64::try_from(span.as_nanos()).unwrap_or(u64::MAX);
-    Duration::from_nanos(fraction.of(nanos))
+    Duration::from_nanos(fraction.of(span_nanos(span)))
 }

@@ -27,7 +27,7 @@
 //! Limits: the signal is a loss that has already happened, and rates between
 //! drop and no drop are probed for ever: the credit saws.
 
-use crate::config::{ConfigError, Fraction};
+use crate::config::{ConfigError, Field, Fraction, PPM};
 
 /// How the credit follows the drops. Lengths are in buffers (packets).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,29 +75,11 @@ impl CreditConfig {
     /// # Errors
     /// Names the first field that is out of its range.
     pub fn validate(&self) -> Result<(), ConfigError> {
-        let error = |field, given: u32, allowed| {
-            Err(ConfigError {
-                field,
-                given: given.into(),
-                allowed,
-            })
-        };
-        if self.min == 0 {
-            return error("min", 0, "at least 1");
-        }
-        if self.max < self.min {
-            return error("max", self.max, "at least min");
-        }
-        if self.decrease == Fraction::NONE {
-            return error("decrease", 0, "more than none");
-        }
-        if self.increase == 0 {
-            return error("increase", 0, "at least 1");
-        }
-        if self.tolerance_window == 0 {
-            return error("tolerance_window", 0, "at least 1");
-        }
-        Ok(())
+        Field("min", self.min).must_be_in(1.., "at least 1")?;
+        Field("max", self.max).must_be_in(self.min.., "at least min")?;
+        Field("decrease", self.decrease).must_be_in(PPM.., "more than none")?;
+        Field("increase", self.increase).must_be_in(1.., "at least 1")?;
+        Field("tolerance_window", self.tolerance_window).must_be_in(1.., "at least 1")
     }
 }
 

@@ -17,9 +17,9 @@
 
 use core::time::Duration;
 
-use super::{SPAN_MAX, capped_nanos, nanos};
-use crate::config::{ConfigError, Fraction};
-use crate::time::Instant;
+use super::{SPAN_MAX, capped_nanos};
+use crate::config::{ConfigError, Field, Fraction, NANOSECOND, PPM};
+use crate::time::{Instant, span_nanos};
 
 /// The holdoffs a device can be set to: multiples of a step between two ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,24 +52,16 @@ impl HoldoffRange {
     /// # Errors
     /// Names the first field that is out of its range.
     pub fn validate(&self) -> Result<(), ConfigError> {
-        let error = |field, given, allowed| ConfigError {
-            field,
-            given: nanos(given),
-            allowed,
-        };
-        let on_grid = |span| nanos(span).is_multiple_of(nanos(self.step));
-        if self.step.is_zero() {
-            return Err(error("range.step", self.step, "at least 1 ns"));
-        }
-        if self.max > SPAN_MAX || !on_grid(self.max) {
-            let allowed = "a multiple of the step, at most 1000 s";
-            return Err(error("range.max", self.max, allowed));
-        }
-        if self.min > self.max || !on_grid(self.min) {
-            let allowed = "a multiple of the step, at most range.max";
-            return Err(error("range.min", self.min, allowed));
-        }
-        Ok(())
+        let on_grid = |span| span_nanos(span).is_multiple_of(span_nanos(self.step));
+        Field("range.step", self.step).must_be_in(NANOSECOND.., "at least 1 ns")?;
+        Field("range.max", self.max).must_be(
+            self.max <= SPAN_MAX && on_grid(self.max),
+            "a multiple of the step, at most 1000 s",
+        )?;
+        Field("range.min", self.min).must_be(
+            self.min <= self.max && on_grid(self.min),
+            "a multiple of the step, at most range.max",
+        )
     }
 }
 
@@ -129,20 +121,8 @@ impl LoadTarget {
     /// Names the first field that is out of its range.
     pub fn new(config: &HoldoffConfig) -> Result<Self, ConfigError> {
         config.range.validate()?;
-        if config.load == Fraction::NONE || config.load == Fraction::WHOLE {
-            return Err(ConfigError {
-                field: "load",
-                given: config.load.as_ppm().into(),
-                allowed: "from 1 to 999999 ppm",
-            });
-        }
-        if config.overhead > SPAN_MAX {
-            return Err(ConfigError {
-                field: "overhead",
-                given: nanos(config.overhead),
-                allowed: "at most 1000 s",
-            });
-        }
+        Field("load", config.load).must_be_in(PPM..Fraction::WHOLE, "from 1 to 999999 ppm")?;
+        Field("overhead", config.overhead).must_be_in(..=SPAN_MAX, "at most 1000 s")?;
         Ok(Self {
             range: config.range,
             load_ppm: config.load.as_ppm().into(),

@@ -55,8 +55,3 @@ const SPAN_MAX: Duration = Duration::from_secs(1000);
 fn capped_nanos(span: Duration) -> i64 {
     i64::try_from(span.min(SPAN_MAX).as_nanos()).unwrap_or(i64::MAX)
 }
-
-/// Whole nanoseconds, for messages.
-fn nanos(span: Duration) -> u64 {
-    u64::try_from(span.as_nanos()).unwrap_or(u64::MAX)
-}

@@ -29,7 +29,7 @@
 
 use core::time::Duration;
 
-use crate::config::ConfigError;
+use crate::config::{ConfigError, Field, NANOSECOND};
 use crate::time::Instant;
 
 /// When released packets are paced.
@@ -65,7 +65,7 @@ impl Default for AckSpacingConfig {
 }
 
 /// 2³⁴ ns, about 17 s.
-const AVERAGING_MAX: u64 = 1 << 34;
+const AVERAGING_MAX: Duration = Duration::from_nanos(1 << 34);
 
 /// Packets are counted in parts of 1/256.
 const PACKET: u64 = 256;
@@ -74,7 +74,7 @@ const PACKET: u64 = 256;
 const PACKETS_MAX: u64 = (1 << 30) - 1;
 
 // The average multiplies the two.
-const _: () = assert!(AVERAGING_MAX.checked_mul(PACKETS_MAX).is_some());
+const _: () = assert!(AVERAGING_MAX.as_nanos() * PACKETS_MAX as u128 <= u64::MAX as u128);
 
 impl AckSpacingConfig {
     /// Says which field cannot be worked with.
@@ -83,49 +83,16 @@ impl AckSpacingConfig {
     ///
     /// The first field out of its range.
     pub fn validate(&self) -> Result<(), ConfigError> {
-        let nanos = |span: Duration| u64::try_from(span.as_nanos()).unwrap_or(u64::MAX);
-        let checks = [
-            (
-                "big_ack_packets",
-                self.big_ack_packets.into(),
-                1..=u64::from(u32::MAX),
-                "at least 1",
-            ),
-            (
-                "compression_factor",
-                self.compression_factor.into(),
-                2..=1000,
-                "at least 2 and at most 1000",
-            ),
-            (
-                "burst_acks",
-                self.burst_acks.into(),
-                1..=u64::from(u32::MAX),
-                "at least 1",
-            ),
-            (
-                "averaging",
-                nanos(self.averaging),
-                1..=AVERAGING_MAX,
-                "at least 1 ns and at most 17 s",
-            ),
-            (
-                "initial_interval",
-                nanos(self.initial_interval),
-                1..=nanos(self.averaging),
-                "at least 1 ns and at most averaging",
-            ),
-        ];
-        for (field, given, range, allowed) in checks {
-            if !range.contains(&given) {
-                return Err(ConfigError {
-                    field,
-                    given,
-                    allowed,
-                });
-            }
-        }
-        Ok(())
+        Field("big_ack_packets", self.big_ack_packets).must_be_in(1.., "at least 1")?;
+        Field("compression_factor", self.compression_factor)
+            .must_be_in(2..=1000, "at least 2 and at most 1000")?;
+        Field("burst_acks", self.burst_acks).must_be_in(1.., "at least 1")?;
+        Field("averaging", self.averaging)
+            .must_be_in(NANOSECOND..=AVERAGING_MAX, "at least 1 ns and at most 17 s")?;
+        Field("initial_interval", self.initial_interval).must_be_in(
+            NANOSECOND..=self.averaging,
+            "at least 1 ns and at most averaging",
+        )
     }
 }
 
@@ -326,7 +293,7 @@ mod tests {
     #[test]
     fn extreme_times_and_counts_do_not_overflow() {
         let config = AckSpacingConfig {
-            averaging: Duration::from_nanos(AVERAGING_MAX),
+            averaging: AVERAGING_MAX,
             compression_factor: 1000,
             ..AckSpacingConfig::default()
         };

@@ -24,7 +24,7 @@
 use core::time::Duration;
 
 use super::Rate;
-use crate::config::{ConfigError, Fraction};
+use crate::config::{ConfigError, Field, Fraction, PPM};
 use crate::time::Instant;
 
 /// The bunch sizes that are looked at: two to five packets.
@@ -187,14 +187,7 @@ impl StartConfig {
     ///
     /// A fraction of nothing.
     pub fn validate(&self) -> Result<(), ConfigError> {
-        if self.fraction == Fraction::NONE {
-            return Err(ConfigError {
-                field: "fraction",
-                given: 0,
-                allowed: "above 0",
-            });
-        }
-        Ok(())
+        Field("fraction", self.fraction).must_be_in(PPM.., "above 0")
     }
 
     /// The rate to start with.

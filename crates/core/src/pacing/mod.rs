@@ -53,7 +53,7 @@ pub use capacity::{CapacityEstimate, CapacityEstimator, KnownCapacity, StartConf
 pub use rate::Rate;
 use rate::{Fine, Pace};
 
-use crate::config::ConfigError;
+use crate::config::{ConfigError, Field};
 use crate::soft_timer::{EventId, HardwareTimer, SoftTimerConfig, SoftTimers};
 use crate::time::Instant;
 
@@ -109,14 +109,8 @@ pub struct FlowRates {
 
 impl FlowRates {
     fn validate(self) -> Result<(), ConfigError> {
-        if self.burst < self.target {
-            return Err(ConfigError {
-                field: "burst",
-                given: self.burst.bits_per_second(),
-                allowed: "at least the target rate",
-            });
-        }
-        Ok(())
+        Field("burst", self.burst.bits_per_second())
+            .must_be_in(self.target.bits_per_second().., "at least the target rate")
     }
 }
 
@@ -272,13 +266,8 @@ impl Pacer {
     ///
     /// No flows, or clocks that the soft timers refuse.
     pub fn new(config: PacerConfig) -> Result<Self, ConfigError> {
-        if config.flows == 0 || config.flows == u32::MAX {
-            return Err(ConfigError {
-                field: "flows",
-                given: config.flows.into(),
-                allowed: "at least 1 and at most 4294967294",
-            });
-        }
+        Field("flows", config.flows)
+            .must_be_in(1..u32::MAX, "at least 1 and at most 4294967294")?;
         let timers = SoftTimerConfig {
             capacity: config.flows,
             ..config.timers

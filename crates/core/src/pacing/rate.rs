@@ -3,8 +3,7 @@
 use core::time::Duration;
 
 use crate::config::ConfigError;
-
-const NANOS_PER_SECOND: u64 = 1_000_000_000;
+use crate::time::NANOS_PER_SECOND;
 
 /// A rate in bits per second, from one byte per second to one terabit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

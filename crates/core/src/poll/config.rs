@@ -2,7 +2,7 @@
 
 use core::time::Duration;
 
-use crate::config::ConfigError;
+use crate::config::{ConfigError, Field, NANOSECOND};
 
 /// Settings of a [`Poller`](super::Poller).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,35 +69,21 @@ impl PollerConfig {
     ///
     /// Names the first field that is out of range.
     pub fn validate(&self) -> Result<(), ConfigError> {
-        let at_least_one = |field, given: u32| {
-            let error = ConfigError {
-                field,
-                given: given.into(),
-                allowed: "at least 1",
-            };
-            if given == 0 { Err(error) } else { Ok(()) }
-        };
-        let above_zero = |field, span: Duration| {
-            let error = ConfigError {
-                field,
-                given: 0,
-                allowed: "above zero",
-            };
-            if span.is_zero() { Err(error) } else { Ok(()) }
-        };
-        at_least_one("receive_quota", self.receive_quota)?;
-        at_least_one("transmit_quota", self.transmit_quota)?;
+        Field("receive_quota", self.receive_quota).must_be_in(1.., "at least 1")?;
+        Field("transmit_quota", self.transmit_quota).must_be_in(1.., "at least 1")?;
         match self.initiation {
             Initiation::Interrupt | Initiation::Unmodified => Ok(()),
-            Initiation::Clock { period } => above_zero("period", period),
+            Initiation::Clock { period } => {
+                Field("period", period).must_be_in(NANOSECOND.., "above zero")
+            }
             Initiation::ClockAboveRate {
                 period,
                 window,
                 packets,
             } => {
-                above_zero("period", period)?;
-                above_zero("window", window)?;
-                at_least_one("packets", packets)
+                Field("period", period).must_be_in(NANOSECOND.., "above zero")?;
+                Field("window", window).must_be_in(NANOSECOND.., "above zero")?;
+                Field("packets", packets).must_be_in(1.., "at least 1")
             }
         }
     }

@@ -64,10 +64,8 @@ use core::time::Duration;
 pub use trigger::{Facility, HardwareTimer, IdleAction, TriggerCounts, TriggerSource};
 use wheel::{Key, Wheel};
 
-use crate::config::ConfigError;
-use crate::time::Instant;
-
-const NANOS_PER_SECOND: u64 = 1_000_000_000;
+use crate::config::{ConfigError, Field};
+use crate::time::{Instant, NANOS_PER_SECOND};
 
 /// The two clocks and the room of [`SoftTimers`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -102,37 +100,18 @@ impl SoftTimerConfig {
     ///
     /// The first field out of its range.
     pub fn validate(&self) -> Result<(), ConfigError> {
-        let refuse = |field, given, allowed| {
-            Err(ConfigError {
-                field,
-                given,
-                allowed,
-            })
-        };
         let resolution = self.measure_resolution_hz;
-        if resolution == 0 || !NANOS_PER_SECOND.is_multiple_of(resolution) {
-            return refuse(
-                "measure_resolution_hz",
-                resolution,
-                "a divisor of 1000000000",
-            );
-        }
+        Field("measure_resolution_hz", resolution).must_be(
+            resolution > 0 && NANOS_PER_SECOND.is_multiple_of(resolution),
+            "a divisor of 1000000000",
+        )?;
         let backup = self.interrupt_clock_resolution_hz;
-        if backup == 0 || backup > resolution {
-            return refuse(
-                "interrupt_clock_resolution_hz",
-                backup,
-                "at least 1 and at most measure_resolution_hz",
-            );
-        }
-        if self.capacity == 0 || self.capacity > wheel::CAPACITY_MAX {
-            return refuse(
-                "capacity",
-                self.capacity.into(),
-                "at least 1 and at most 4294967294",
-            );
-        }
-        Ok(())
+        Field("interrupt_clock_resolution_hz", backup).must_be_in(
+            1..=resolution,
+            "at least 1 and at most measure_resolution_hz",
+        )?;
+        Field("capacity", self.capacity)
+            .must_be_in(1..=wheel::CAPACITY_MAX, "at least 1 and at most 4294967294")
     }
 
     /// X: ticks per backup interrupt, rounded up. It fits 32 bits, since a tick

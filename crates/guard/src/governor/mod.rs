@@ -38,6 +38,11 @@ use limiter::Limiter;
 const DEFER: u32 = i32::MAX.cast_unsigned();
 /// A holdoff is set anew only when it changes by more than one part of this.
 const NOTICEABLE: u32 = 8;
+/// A driver makes its instances anew now and then (link down and up, another ring
+/// size), rarely enough to be looked for once in this time.
+const LOOK_INTERVAL: Duration = Duration::from_millis(500);
+/// A NAPI instance and its polling thread, by number.
+type Instance = (u32, Option<i32>);
 /// What adapters count as lost for want of a free descriptor.
 const RING_LOSSES: [&str; 3] = ["rx_missed_errors", "rx_fifo_errors", "rx_over_errors"];
 
@@ -86,11 +91,18 @@ pub struct Status {
 pub struct Governor {
     config: Config,
     decision: Decision,
+    /// Changes of the mode before the present settings.
+    switches_before: u64,
+    /// Frames that the receive ring holds, as the driver tells.
+    told_frames: Option<u32>,
     started: Instant,
     before: Option<(Vec<CpuReading>, u64, u64)>,
     /// What counts frames that the ring did not hold.
     statistics: Vec<Statistic>,
     applied: Option<Setting>,
+    /// What it was applied to, and when that was last looked at.
+    instances: Vec<Instance>,
+    looked_at: Instant,
     limiter: Option<Limiter>,
     network_share: f64,
 }
@@ -105,25 +117,39 @@ impl Governor {
         let ifindex = if_nametoindex(interface).map_err(|_| Error::NoSuchInterface {
             interface: interface.to_owned(),
         })?;
-        let mut core = GovernorConfig {
-            strategy: config.strategy,
-            cpu_limit: config.cpu_limit.filter(|limit| *limit != Fraction::WHOLE),
-            ..GovernorConfig::default()
-        };
         let told = link::receive_ring(ifindex).ok().flatten();
-        if let Some(frames) = config.ring_frames.or(told.map(|(frames, _)| frames)) {
-            core.ring_frames = frames;
-        }
+        let told_frames = told.map(|(frames, _)| frames);
         Ok(Self {
             config,
-            decision: Decision::new(core)?,
+            decision: Decision::new(core_config(&config, told_frames))?,
+            switches_before: 0,
+            told_frames,
             started: Instant::now(),
             before: None,
             statistics: ring_statistics(interface, ifindex),
             applied: None,
+            instances: Vec::new(),
+            looked_at: Instant::now(),
             limiter: None,
             network_share: 0.0,
         })
+    }
+
+    /// Changes the settings. What was turned by the old ones is put back first.
+    ///
+    /// # Errors
+    ///
+    /// A setting is out of range, and the old ones stay; or the kernel refuses to
+    /// put a setting back.
+    pub fn configure(&mut self, config: Config, knobs: &mut Knobs) -> Result<(), Error> {
+        if config == self.config {
+            return Ok(());
+        }
+        let decision = Decision::new(core_config(&config, self.told_frames))?;
+        self.switches_before += self.decision.switches();
+        self.decision = decision;
+        self.config = config;
+        self.release(knobs)
     }
 
     /// Time until [`Governor::on_interval`] is due again.
@@ -151,7 +177,7 @@ impl Governor {
                 0.0
             },
             network_share: self.network_share,
-            switches: self.decision.switches(),
+            switches: self.switches_before + self.decision.switches(),
         }
     }
 
@@ -190,12 +216,12 @@ impl Governor {
         knobs: &mut Knobs,
     ) -> Result<(), Error> {
         if setting.mode == Mode::Interrupts {
-            if self.applied.take().is_some() {
-                // Ends first: it must not demote a thread that is the host's own again.
-                self.limiter = None;
-                knobs.restore()?;
-            }
-            return Ok(());
+            return self.release(knobs);
+        }
+        if self.applied.is_some() && self.are_renewed(knobs)? {
+            // Their threads are gone, and settings are the driver's again.
+            self.limiter = None;
+            self.applied = None;
         }
         let is_new = self.applied.is_none();
         let differs =
@@ -206,6 +232,31 @@ impl Governor {
         }
         if is_new && self.config.strategy == Strategy::Thread {
             self.poll_in_threads(readings, knobs)?;
+        }
+        if is_new {
+            self.instances = instances(knobs)?;
+            self.looked_at = Instant::now();
+        }
+        Ok(())
+    }
+
+    /// Whether there are other instances than those that were set. None at all is
+    /// an interface that is down: it has others when it is up again.
+    fn are_renewed(&mut self, knobs: &mut Knobs) -> Result<bool, Error> {
+        if self.looked_at.elapsed() < LOOK_INTERVAL {
+            return Ok(false);
+        }
+        self.looked_at = Instant::now();
+        let now = instances(knobs)?;
+        Ok(!now.is_empty() && now != self.instances)
+    }
+
+    /// Puts back what is turned.
+    fn release(&mut self, knobs: &mut Knobs) -> Result<(), Error> {
+        if self.applied.take().is_some() {
+            // Ends first: it must not demote a thread that is the host's own again.
+            self.limiter = None;
+            knobs.restore()?;
         }
         Ok(())
     }
@@ -230,6 +281,25 @@ impl Governor {
     fn ring_losses(&self) -> u64 {
         let counts = self.statistics.iter().map(Statistic::read);
         counts.filter_map(Result::ok).sum()
+    }
+}
+
+fn instances(knobs: &mut Knobs) -> Result<Vec<Instance>, Error> {
+    let instances = knobs.instances()?.into_iter();
+    Ok(instances.map(|napi| (napi.id, napi.thread)).collect())
+}
+
+/// What is decided by: `told_frames` are the ring's, as the driver says.
+fn core_config(config: &Config, told_frames: Option<u32>) -> GovernorConfig {
+    let default = GovernorConfig::default();
+    GovernorConfig {
+        strategy: config.strategy,
+        cpu_limit: config.cpu_limit.filter(|limit| *limit != Fraction::WHOLE),
+        ring_frames: config
+            .ring_frames
+            .or(told_frames)
+            .unwrap_or(default.ring_frames),
+        ..default
     }
 }
 

@@ -78,8 +78,10 @@ impl Computation<'_> {
             others: self.others(|adapter| adapter.dropped),
         };
         let received = self.received(seen);
-        // The adapter's own first: the others' were not for the guard.
-        let before_guard = dropped.own.min(received.saturating_sub(seen));
+        // Only what was not simply on its way while counters were read. The
+        // adapter's own: the others' were not for the guard.
+        let missing = received.saturating_sub(seen).saturating_sub(self.moved);
+        let before_guard = dropped.own.min(missing);
         dropped.own -= before_guard;
         let guard = self.guard(seen);
         let host = self.host(guard.went_on, &mut dropped);

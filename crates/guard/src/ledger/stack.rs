@@ -164,7 +164,64 @@ fn add_lines(stack: &mut Stack, text: &str) {
 
 #[cfg(test)]
 mod tests {
+    use proptest::collection::{btree_map, vec};
+    use proptest::{prop_assert, prop_assert_eq, proptest};
+
     use super::*;
+
+    proptest! {
+        #[test]
+        fn no_text_harms_and_no_number_is_made_up(lines in vec("[A-Za-z0-9: \t-]{0,60}|.{0,40}", 0..8)) {
+            let text = lines.join("\n");
+            let mut stack = Stack::new();
+            add_pairs(&mut stack, &text);
+            add_lines(&mut stack, &text);
+            for value in stack.values() {
+                // With leading zeros or a sign it may be written longer.
+                prop_assert!(text.contains(&value.to_string()), "{value} in {text:?}");
+            }
+            for dropped in parse_softnet(&text) {
+                let digits = format!("{dropped:x}");
+                prop_assert!(text.to_lowercase().contains(&digits), "{dropped} in {text:?}");
+            }
+        }
+
+        #[test]
+        fn all_counters_of_any_kernel_are_read(
+            groups in btree_map("[A-Z][A-Za-z]{0,9}", btree_map("[A-Z][A-Za-z0-9]{0,20}", proptest::num::u64::ANY, 1..9), 0..5),
+            softnet in vec(vec(proptest::num::u32::ANY, 2..15), 0..9),
+        ) {
+            let (mut pairs, mut lines) = (String::new(), String::new());
+            let mut expected = Stack::new();
+            for (group, counters) in &groups {
+                let names: Vec<_> = counters.keys().map(String::as_str).collect();
+                let values: Vec<_> = counters.values().map(u64::to_string).collect();
+                pairs += &format!("{group}: {}\n{group}: {}\n", names.join(" "), values.join(" "));
+                for (name, value) in counters {
+                    lines += &format!("{group}{name:<32}\t{value}\n");
+                    expected.insert(format!("{group}.{name}"), *value);
+                }
+            }
+            let mut stack = Stack::new();
+            add_pairs(&mut stack, &pairs);
+            prop_assert_eq!(&stack, &expected);
+            add_lines(&mut stack, &lines);
+            for (name, value) in &expected {
+                // Of two groups and names that read alike together, the last counts.
+                let joined = name.replace('.', "");
+                prop_assert!(stack.contains_key(&joined), "{joined} = {value}");
+            }
+            let text: String = softnet
+                .iter()
+                .map(|columns| {
+                    let columns: Vec<_> = columns.iter().map(|c| format!("{c:08x}")).collect();
+                    columns.join(" ") + "\n"
+                })
+                .collect();
+            let second: Vec<u32> = softnet.iter().map(|columns| columns[1]).collect();
+            prop_assert_eq!(parse_softnet(&text), second);
+        }
+    }
 
     #[test]
     fn both_forms_are_read_by_name() {

@@ -38,12 +38,31 @@ impl ControlGroups {
 
 /// Where the unified hierarchy is mounted.
 fn mount_point() -> Option<PathBuf> {
-    let mounts = fs::read_to_string("/proc/self/mounts").ok()?;
-    mounts.lines().find_map(|line| {
+    parse_mounts(&fs::read_to_string("/proc/self/mounts").ok()?)
+}
+
+/// The first cgroup v2 of a table in the form of fstab(5).
+fn parse_mounts(text: &str) -> Option<PathBuf> {
+    text.lines().find_map(|line| {
         let mut fields = line.split(' ').skip(1);
         let path = fields.next()?;
-        (fields.next()? == "cgroup2").then(|| PathBuf::from(path))
+        (fields.next()? == "cgroup2").then(|| PathBuf::from(unescaped(path)))
     })
+}
+
+/// The table has blanks and backslashes as three octal digits.
+fn unescaped(field: &str) -> String {
+    let escapes = [
+        ("\\040", " "),
+        ("\\011", "\t"),
+        ("\\012", "\n"),
+        ("\\134", "\\"),
+    ];
+    let mut text = field.to_owned();
+    for (escape, character) in escapes {
+        text = text.replace(escape, character);
+    }
+    text
 }
 
 /// The groups under `root`, breadth first, by inode.
@@ -77,7 +96,26 @@ fn directories(root: &Path) -> HashMap<u64, String> {
 
 #[cfg(test)]
 mod tests {
+    use proptest::collection::vec;
+    use proptest::{prop_assert, prop_assert_eq, proptest};
+
     use super::*;
+
+    proptest! {
+        #[test]
+        fn the_hierarchy_is_found_among_any_mounts(
+            before in vec("[a-z0-9 /]{0,30}|.{0,30}", 0..6),
+            path in "/[a-z]{0,9}( [a-z]{1,5})?",
+        ) {
+            let text = before.join("\n");
+            if let Some(path) = parse_mounts(&text) {
+                prop_assert!(!path.as_os_str().is_empty() || text.contains("  cgroup2"));
+            }
+            let escaped = path.replace(' ', "\\040");
+            let text = format!("proc /proc proc rw 0 0\n\ncgroup2 {escaped} cgroup2 rw,nosuid 0 0\n{text}");
+            prop_assert_eq!(parse_mounts(&text), Some(PathBuf::from(path)));
+        }
+    }
 
     #[test]
     fn groups_are_found_by_inode() {

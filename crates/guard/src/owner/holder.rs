@@ -110,8 +110,9 @@ impl Holders {
             let Ok(process) = Process::of(pid) else {
                 continue;
             };
-            let name = fs::read_to_string(directory.join("comm")).unwrap_or_default();
-            let name = name.trim_end().to_owned();
+            // Any bytes but a zero, whatever they were meant to be.
+            let name = fs::read(directory.join("comm")).unwrap_or_default();
+            let name = String::from_utf8_lossy(&name).trim_end().to_owned();
             let owner = OwnerProcess { pid, name };
             self.held.insert(inode, Held { process, owner });
         }
@@ -137,9 +138,50 @@ fn socket_inode(target: &str) -> Option<u32> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use std::net::UdpSocket;
     use std::os::fd::AsRawFd;
+
+    use proptest::{prop_assert, prop_assert_eq, proptest};
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn only_a_socket_s_link_has_an_inode(inode: u32, link in "(socket|pipe|anon_inode)?:?\\[?[0-9+ ]{0,12}\\]?|.{0,20}") {
+            prop_assert_eq!(socket_inode(&format!("socket:[{inode}]")), Some(inode));
+            prop_assert_eq!(socket_inode(&format!("pipe:[{inode}]")), None);
+            if let Some(read) = socket_inode(&link) {
+                prop_assert!(link.starts_with("socket:[") && link.contains(&read.to_string()));
+            }
+        }
+    }
+
+    /// A process may call itself anything, and end while it is looked at.
+    #[test]
+    fn odd_entries_of_proc_harm_nobody() {
+        let proc = tempfile::tempdir().unwrap();
+        let inodes = HashSet::from([7]);
+        for name in ["self", "99999999999", "-1", "0x10", "1 2"] {
+            fs::create_dir_all(proc.path().join(name).join("fd")).unwrap();
+        }
+        let us = std::process::id().to_string();
+        let directory = proc.path().join(&us);
+        fs::create_dir_all(directory.join("fd")).unwrap();
+        for (fd, target) in [("0", "socket:[8]"), ("1", "socket:[]"), ("2", "socket:[7]")] {
+            std::os::unix::fs::symlink(target, directory.join("fd").join(fd)).unwrap();
+        }
+        for (comm, name) in [("a b) R 1\n", "a b) R 1"), ("", ""), ("\n", "")] {
+            fs::write(directory.join("comm"), comm).unwrap();
+            let mut holders = Holders::default();
+            holders.refresh_within(&inodes, 100, proc.path());
+            assert_eq!(holders.of(7).unwrap().name, name);
+        }
+        // Names are bytes, not text.
+        fs::write(directory.join("comm"), [0xff, b'x', b'\n']).unwrap();
+        let mut holders = Holders::default();
+        holders.refresh_within(&inodes, 100, proc.path());
+        assert_eq!(holders.of(7).unwrap().name, "\u{fffd}x");
+    }
 
     fn inode(socket: &UdpSocket) -> u32 {
         let link = fs::read_link(format!("/proc/self/fd/{}", socket.as_raw_fd())).unwrap();

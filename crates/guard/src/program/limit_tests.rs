@@ -230,7 +230,7 @@ fn more_protected_prefixes_than_fit_are_refused_and_the_old_ones_stay() {
         assert!(matches!(refused, Error::Config(_)), "{refused}");
         assert_eq!(
             refused.to_string(),
-            "protected sources = 1025: must be at most 1024"
+            "protect_sources = 1025: must be at most 1024"
         );
         assert_eq!(stored(guard), 1024);
     });

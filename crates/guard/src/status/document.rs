@@ -58,6 +58,9 @@ pub struct Status {
     pub channels_total: usize,
     /// The channels asked for.
     pub channels: Vec<ChannelStatus>,
+    /// The channel with most packets offered per second, whether asked for or
+    /// not; none without a packet.
+    pub most_offered: Option<ChannelStatus>,
     /// Where all packets went since the start.
     pub ledger: Ledger,
 }

@@ -9,7 +9,7 @@
 
 use std::collections::BTreeSet;
 use std::fmt;
-use std::net::{IpAddr, SocketAddr, TcpListener};
+use std::net::{SocketAddr, TcpListener};
 use std::time::Instant;
 
 use plimsoll_core::demux::Kind;
@@ -21,11 +21,12 @@ use tiny_http::{Header, Method, Request, Response, Server};
 
 use super::reader::Latest;
 use super::server::Answers;
+use crate::by_channel::Key;
 use crate::counters::{Channel, Outcome, Packets};
 use crate::error::Error;
 use crate::governor;
 use crate::ledger::{Ledger, Stage};
-use crate::privileges::start_thread;
+use crate::privileges::{answer_soon, start_thread};
 
 /// A text format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -140,20 +141,21 @@ impl MetricsServer {
             started,
             channels_max,
             exported: BTreeSet::new(),
+            last: None,
         };
         start_thread(move || {
+            answer_soon();
             for request in server.incoming_requests() {
                 let format = Format::accepted(&request);
                 let path = request.url().split('?').next();
                 let text = if request.method() != &Method::Get || path != Some("/metrics") {
                     None
                 } else {
-                    answers.with_latest(|_, latest| exporter.text(latest))
+                    answers.with_latest(|_, latest| exporter.text(latest, format))
                 };
                 // A client that goes away is nobody's error.
                 let _ = match text {
                     Some(text) => {
-                        let text = format.encode(text);
                         request.respond(Response::from_string(text).with_header(format.header()))
                     }
                     None => request.respond(
@@ -165,8 +167,6 @@ impl MetricsServer {
     }
 }
 
-type Key = (Kind, IpAddr, u16);
-
 /// What is exported, from one scrape to the next.
 #[derive(Debug)]
 struct Exporter {
@@ -174,10 +174,23 @@ struct Exporter {
     started: Instant,
     channels_max: usize,
     exported: BTreeSet<Key>,
+    /// The last answer and what it is of: who asks often costs little.
+    last: Option<(Instant, Format, String)>,
 }
 
 impl Exporter {
-    fn text(&mut self, latest: &Latest) -> String {
+    fn text(&mut self, latest: &Latest, format: Format) -> String {
+        match &self.last {
+            Some((at, form, text)) if *at == latest.at && *form == format => text.clone(),
+            _ => {
+                let text = format.encode(self.open_metrics(latest));
+                self.last = Some((latest.at, format, text.clone()));
+                text
+            }
+        }
+    }
+
+    fn open_metrics(&mut self, latest: &Latest) -> String {
         let Latest {
             at,
             snapshot,
@@ -207,17 +220,17 @@ impl Exporter {
     fn choose(&mut self, channels: &[Channel]) -> Vec<Channel> {
         let (mut chosen, mut others): (Vec<_>, Vec<_>) = channels
             .iter()
-            .partition(|channel| self.exported.contains(&key(channel)));
+            .partition(|channel| self.exported.contains(&channel.key()));
         let room = self.channels_max.saturating_sub(chosen.len());
-        others.sort_by_key(|channel| std::cmp::Reverse(channel.packets.offered()));
-        chosen.extend(others.into_iter().take(room));
-        self.exported = chosen.iter().copied().map(key).collect();
+        let busiest = |channel: &&Channel| std::cmp::Reverse(channel.packets.offered());
+        if room < others.len() {
+            others.select_nth_unstable_by_key(room, busiest);
+            others.truncate(room);
+        }
+        chosen.extend(others);
+        self.exported = chosen.iter().map(|channel| channel.key()).collect();
         chosen.into_iter().cloned().collect()
     }
-}
-
-fn key(channel: &Channel) -> Key {
-    (channel.kind, channel.address, channel.port)
 }
 
 /// The values of one scrape.
@@ -427,12 +440,13 @@ mod tests {
             started: Instant::now(),
             channels_max,
             exported: BTreeSet::new(),
+            last: None,
         }
     }
 
     #[test]
     fn names_and_labels_follow_the_conventions() {
-        let text = exporter(9).text(&counters([53]));
+        let text = exporter(9).text(&counters([53]), Format::OpenMetrics);
         for line in [
             "# TYPE plimsoll_guard_packets counter",
             "plimsoll_guard_packets_total{interface=\"eth0\",kind=\"udp_socket\",outcome=\"admitted\"} 53",
@@ -454,6 +468,22 @@ mod tests {
         }
         assert!(text.ends_with("# EOF\n"));
         assert!(text.is_ascii());
+    }
+
+    #[test]
+    fn one_reading_is_encoded_once_per_format() {
+        let mut exporter = exporter(9);
+        let mut latest = counters([53]);
+        let first = exporter.text(&latest, Format::Text);
+        latest.snapshot.shedding = true;
+        assert_eq!(
+            exporter.text(&latest, Format::Text),
+            first,
+            "the same reading"
+        );
+        assert_ne!(exporter.text(&latest, Format::OpenMetrics), first);
+        latest.at += std::time::Duration::from_millis(1);
+        assert_ne!(exporter.text(&latest, Format::Text), first, "another one");
     }
 
     #[test]

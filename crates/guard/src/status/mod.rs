@@ -71,10 +71,11 @@ impl Client {
             action: "get an answer of the running guard",
             source,
         })?;
-        if !status.channels.is_empty() {
+        if status.most_offered.is_some() || !status.channels.is_empty() {
             self.refresh_owners();
         }
-        for channel in &mut status.channels {
+        let channels = status.channels.iter_mut();
+        for channel in channels.chain(&mut status.most_offered) {
             channel.owner = kind_of(&channel.kind)
                 .and_then(|kind| self.owners.of_channel(kind, channel.address, channel.port));
         }
@@ -102,6 +103,10 @@ fn ask(mut stream: UnixStream, request: &Request) -> std::io::Result<Status> {
     stream.shutdown(std::net::Shutdown::Write)?;
     let mut answer = Vec::new();
     stream.read_to_end(&mut answer)?;
+    if answer.is_empty() {
+        let why = "it is ending, or too busy: ask again";
+        return Err(std::io::Error::new(std::io::ErrorKind::TimedOut, why));
+    }
     Ok(serde_json::from_slice(&answer)?)
 }
 

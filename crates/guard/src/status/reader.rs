@@ -2,13 +2,13 @@
 //! and order.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, HashMap};
-use std::net::IpAddr;
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use plimsoll_core::demux::Kind;
 
 use super::document::{ChannelStatus, KindStatus, Request, Sort, Status};
+use crate::by_channel::ByChannel;
 use crate::counters::{Channel, Counters, Outcome, Packets};
 use crate::governor;
 use crate::ledger::Ledger;
@@ -17,8 +17,6 @@ use crate::ledger::Ledger;
 const SCHEMA: u32 = 1;
 /// Rates over less than this would jump about.
 const INTERVAL_MIN: Duration = Duration::from_millis(400);
-
-type Key = (Kind, IpAddr, u16);
 
 /// Packets and the CPU time charged for them.
 #[derive(Clone, Copy, Debug, Default)]
@@ -55,7 +53,7 @@ impl Count {
 struct Reading {
     at: Instant,
     kinds: [Count; Kind::ALL.len()],
-    channels: HashMap<Key, Count>,
+    channels: ByChannel<Count>,
 }
 
 /// What a guard tells of itself at one time.
@@ -120,7 +118,7 @@ impl Reader {
             earlier: Reading {
                 at: started,
                 kinds: [Count::default(); Kind::ALL.len()],
-                channels: HashMap::new(),
+                channels: ByChannel::default(),
             },
             later: None,
         }
@@ -138,29 +136,15 @@ impl Reader {
         self.move_on(counters, now);
         let interval = now.duration_since(self.earlier.at);
         let rate = |count: u64| count as f64 / interval.as_secs_f64().max(1e-3);
-        let mut rows: Vec<(&Channel, Count)> = counters
-            .channels
-            .iter()
-            .map(|channel| (channel, self.since_earlier(channel)))
+        let rows = self.earlier.channels.with(&counters.channels);
+        let mut rows: Vec<(&Channel, Count)> = rows
+            .map(|(channel, before)| (channel, new_of(channel, before)))
             .collect();
+        let most_offered = rows.iter().max_by_key(|(_, new)| new.packets.offered());
+        let most_offered = most_offered
+            .filter(|(_, new)| new.packets.offered() > 0)
+            .map(|row| channel_status(row, rate));
         sort(&mut rows, request);
-        let channels = rows.iter().map(|(channel, new)| ChannelStatus {
-            kind: channel.kind.name().to_owned(),
-            address: channel.address,
-            port: channel.port,
-            packets: by_outcome(&channel.packets),
-            offered_pps: rate(new.packets.offered()),
-            discarded_pps: rate(new.packets.discarded()),
-            charged_cpus: rate(new.charged_ns) / 1e9,
-            outcome_pps: Outcome::ALL
-                .iter()
-                .map(|outcome| (outcome.name().to_owned(), rate(new.packets.count(*outcome))))
-                .collect(),
-            discarding: channel.discarding,
-            occupancy: channel.occupancy,
-            capacity: channel.capacity,
-            owner: None,
-        });
         Status {
             schema: SCHEMA,
             interface: self.interface.clone(),
@@ -172,7 +156,8 @@ impl Reader {
             interval_s: interval.as_secs_f64(),
             kinds: self.kinds(counters, rate),
             channels_total: counters.channels.len(),
-            channels: channels.collect(),
+            channels: rows.iter().map(|row| channel_status(row, rate)).collect(),
+            most_offered,
             ledger: ledger.clone(),
         }
     }
@@ -206,32 +191,46 @@ impl Reader {
         {
             self.earlier = later;
         }
-        self.later.get_or_insert_with(|| Reading {
-            at: now,
-            kinds: Count::of_kinds(counters),
-            channels: counters
-                .channels
-                .iter()
-                .map(|channel| (key(channel), Count::of(channel)))
-                .collect(),
-        });
-    }
-
-    /// A channel not known before, or one whose place another socket took,
-    /// has all its packets new.
-    fn since_earlier(&self, channel: &Channel) -> Count {
-        let count = Count::of(channel);
-        match self.earlier.channels.get(&key(channel)) {
-            Some(before) if before.packets.offered() <= count.packets.offered() => {
-                count.since(before)
+        self.later.get_or_insert_with(|| {
+            let mut channels = ByChannel::default();
+            channels.carry(&counters.channels, |channel, _| Count::of(channel));
+            Reading {
+                at: now,
+                kinds: Count::of_kinds(counters),
+                channels,
             }
-            _ => count,
-        }
+        });
     }
 }
 
-fn key(channel: &Channel) -> Key {
-    (channel.kind, channel.address, channel.port)
+/// What is new of a channel. One not known before, or one whose place another
+/// socket took, has all its packets new.
+fn new_of(channel: &Channel, before: Option<Count>) -> Count {
+    let count = Count::of(channel);
+    match before {
+        Some(before) if before.packets.offered() <= count.packets.offered() => count.since(&before),
+        _ => count,
+    }
+}
+
+fn channel_status((channel, new): &(&Channel, Count), rate: impl Fn(u64) -> f64) -> ChannelStatus {
+    ChannelStatus {
+        kind: channel.kind.name().to_owned(),
+        address: channel.address,
+        port: channel.port,
+        packets: by_outcome(&channel.packets),
+        offered_pps: rate(new.packets.offered()),
+        discarded_pps: rate(new.packets.discarded()),
+        charged_cpus: rate(new.charged_ns) / 1e9,
+        outcome_pps: Outcome::ALL
+            .iter()
+            .map(|outcome| (outcome.name().to_owned(), rate(new.packets.count(*outcome))))
+            .collect(),
+        discarding: channel.discarding,
+        occupancy: channel.occupancy,
+        capacity: channel.capacity,
+        owner: None,
+    }
 }
 
 /// Puts the rows asked for first, in order, and drops the others.
@@ -245,7 +244,7 @@ fn sort(rows: &mut Vec<(&Channel, Count)>, request: Request) {
             channel.packets.offered(),
         ),
     };
-    let order = |row: &(&Channel, Count)| Reverse((weight(row), Reverse(key(row.0))));
+    let order = |row: &(&Channel, Count)| Reverse((weight(row), Reverse(row.0.key())));
     if request.limit < rows.len() {
         rows.select_nth_unstable_by_key(request.limit, order);
         rows.truncate(request.limit);
@@ -328,6 +327,8 @@ mod tests {
         assert_eq!(ports(&ask(Sort::Offered, 9)), [2, 1, 3]);
         assert_eq!(ports(&ask(Sort::Occupancy, 9)), [3, 2, 1]);
         let few = ask(Sort::Discarded, 2);
+        let told = ask(Sort::Occupancy, 1).most_offered.map(|c| c.port);
+        assert_eq!(told, Some(2), "asked for or not");
         assert_eq!(ports(&few), [1, 3]);
         assert_eq!(few.channels_total, 3);
         assert_eq!(ports(&ask(Sort::Discarded, 0)), [0; 0]);

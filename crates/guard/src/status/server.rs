@@ -14,7 +14,7 @@ use super::document::{Request, Status};
 use super::reader::{Latest, Reader, Snapshot};
 use crate::error::Error;
 use crate::ledger::LedgerReader;
-use crate::privileges::start_thread;
+use crate::privileges::{answer_soon, start_thread};
 
 /// One client is served at a time; one that dawdles holds up others so long.
 const CLIENT_PATIENCE: Duration = Duration::from_secs(1);
@@ -129,6 +129,7 @@ impl StatusServer {
             source,
         })?;
         start_thread(move || {
+            answer_soon();
             for stream in listener.incoming().flatten() {
                 // A client that goes away is nobody's error.
                 let _ = answer(stream, &answers);

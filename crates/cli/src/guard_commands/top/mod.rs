@@ -13,7 +13,9 @@ use anyhow::Context;
 use plimsoll_guard::status::Client;
 use ratatui::crossterm::event::{self, Event, KeyEventKind};
 
-use state::State;
+pub(super) use state::State;
+#[cfg(test)]
+pub(super) use view::screen;
 
 /// Watch live who is offered what, who is full, and what is discarded
 ///

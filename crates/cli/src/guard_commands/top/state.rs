@@ -1,12 +1,15 @@
 //! What the live view shows: a pure function of answers and keys.
 
+use plimsoll_guard::ledger::{Fate, Place};
 use plimsoll_guard::status::{ChannelStatus, Request, Sort, Status};
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
 /// The view between two events.
 #[derive(Debug)]
-pub(super) struct State {
+pub(in crate::guard_commands) struct State {
     status: Option<Status>,
+    /// Packets lost since the last answer, and most of them where.
+    losing: Option<Losing>,
     /// Why there is no newer status.
     problem: Option<String>,
     sort: Sort,
@@ -17,10 +20,47 @@ pub(super) struct State {
     asks_anew: bool,
 }
 
+/// Packets that end as lost in the ledger.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Losing {
+    /// Packets per second.
+    pub(super) pps: f64,
+    /// The place that most of them are lost in.
+    pub(super) place: String,
+}
+
+impl Losing {
+    /// Between two answers of the same guard; `None` if nothing was lost.
+    fn between(then: &Status, now: &Status) -> Option<Self> {
+        let seconds = now.uptime_s - then.uptime_s;
+        if then.pid != now.pid || seconds <= 0.0 {
+            return None;
+        }
+        let lost = |stage: &str, place: &Place| {
+            let before = then.ledger.place(stage, &place.name);
+            place
+                .packets
+                .saturating_sub(before.map_or(0, |b| b.packets))
+        };
+        let places = now.ledger.stages.iter().flat_map(|stage| {
+            let places = stage.places.iter();
+            let places = places.filter(|place| place.fate == Fate::Lost);
+            places.map(|place| (lost(&stage.name, place), &place.name))
+        });
+        let all: u64 = places.clone().map(|(packets, _)| packets).sum();
+        let (_, most) = places.max_by_key(|(packets, _)| *packets)?;
+        (all > 0).then(|| Self {
+            pps: all as f64 / seconds,
+            place: most.clone(),
+        })
+    }
+}
+
 impl Default for State {
     fn default() -> Self {
         Self {
             status: None,
+            losing: None,
             problem: None,
             sort: Sort::Discarded,
             chosen: 0,
@@ -40,11 +80,13 @@ impl State {
         }
     }
 
-    pub(super) fn on_answer(&mut self, answer: Result<Status, String>) {
+    pub(in crate::guard_commands) fn on_answer(&mut self, answer: Result<Status, String>) {
         self.asks_anew = false;
         match answer {
             Ok(status) => {
                 self.chosen = self.chosen.min(status.channels.len().saturating_sub(1));
+                let before = self.status.as_ref();
+                self.losing = before.and_then(|before| Losing::between(before, &status));
                 self.status = Some(status);
                 self.problem = None;
             }
@@ -96,6 +138,10 @@ impl State {
 
     pub(super) fn status(&self) -> Option<&Status> {
         self.status.as_ref()
+    }
+
+    pub(super) fn losing(&self) -> Option<&Losing> {
+        self.losing.as_ref()
     }
 
     pub(super) fn problem(&self) -> Option<&str> {

@@ -1,65 +1,74 @@
 //! Draws the live view.
 
-use std::net::SocketAddr;
-
 use plimsoll_guard::status::{ChannelStatus, KindStatus, Sort, Status};
 use ratatui::Frame;
-use ratatui::layout::{Constraint, Layout, Rect};
+use ratatui::layout::{Constraint, Layout};
 use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::{Line, Span, Text};
-use ratatui::widgets::{Cell, Paragraph, Row, Table, TableState};
+use ratatui::widgets::{Cell, Paragraph, Row, Table, TableState, Wrap};
 
 use super::state::State;
 use crate::guard_commands::ledger;
-use crate::guard_commands::status::owner;
+use crate::guard_commands::words::{self, doing, most_offered, owner, shortened};
 
 const BAR_CELLS: usize = 10;
 const KEYS: &str = "d o u f: sort by discarded, offered, CPU, fullness   space: pause   q: quit";
+/// The widest name of a channel that is shown whole, on a wide screen and on others.
+const NAME_CELLS: [u16; 2] = [44, 28];
+/// What all columns of a wide screen take.
+const WIDE_CELLS: u16 = 120;
+/// Lines of text about the guard never take more rows than this, each.
+const ROWS_MAX: usize = 3;
 
 pub(super) fn draw(frame: &mut Frame<'_>, state: &State, interface: &str) {
-    let kinds = state.status().map_or(0, |status| status.kinds.len());
+    let area = frame.area();
+    let all_kinds = state.status().map_or(&[][..], |status| &status.kinds);
+    // Channels tell more: kinds have a quarter of the screen.
+    let kinds = busiest(all_kinds, usize::from(area.height / 4).max(4));
+    let texts = [header(state, interface), detail(state), ledger_line(state)];
+    let [head, chosen, packets] = texts.each_ref().map(|text| height(text, area.width));
     let heights = [
-        Constraint::Length(1),
-        Constraint::Length(u16::try_from(kinds + 2).unwrap_or(u16::MAX).min(13)),
+        Constraint::Length(head),
+        Constraint::Length(u16::try_from(kinds.len() + 2).unwrap_or(u16::MAX)),
         Constraint::Min(3),
-        Constraint::Length(1),
-        Constraint::Length(1),
+        Constraint::Length(chosen),
+        Constraint::Length(packets),
         Constraint::Length(1),
     ];
-    let [head, kinds, channels, chosen, packets, foot] =
-        Layout::vertical(heights).areas(frame.area());
-    frame.render_widget(header(state, interface), head);
-    if let Some(status) = state.status() {
-        frame.render_widget(kinds_table(&status.kinds), kinds);
+    let [head, by_kind, channels, chosen, packets, foot] = Layout::vertical(heights).areas(area);
+    for (text, area) in texts.into_iter().zip([head, chosen, packets]) {
+        frame.render_widget(Paragraph::new(text).wrap(Wrap { trim: true }), area);
     }
-    draw_channels(frame, state, channels);
-    frame.render_widget(detail(state), chosen);
-    if let Some(status) = state.status() {
-        let text = format!("since the start: {}", ledger::summary(&status.ledger));
-        frame.render_widget(Paragraph::new(text), packets);
+    if !kinds.is_empty() {
+        let more = all_kinds.len() - kinds.len();
+        frame.render_widget(kinds_table(&kinds, more), by_kind);
     }
+    let table = if area.width < WIDE_CELLS {
+        narrow_table(state)
+    } else {
+        wide_table(state)
+    };
+    let table = table.row_highlight_style(Style::new().add_modifier(Modifier::REVERSED));
+    let mut selection = TableState::new().with_selected(Some(state.chosen()));
+    frame.render_stateful_widget(table, channels, &mut selection);
     frame.render_widget(Paragraph::new(KEYS).style(faint()), foot);
 }
 
-fn header(state: &State, interface: &str) -> Paragraph<'static> {
+/// Rows that a text needs on a screen of this width.
+fn height(text: &Text<'_>, width: u16) -> u16 {
+    let width = usize::from(width.max(1));
+    let rows = |line: &Line<'_>| line.width().div_ceil(width).clamp(1, ROWS_MAX);
+    u16::try_from(text.lines.iter().map(rows).sum::<usize>()).unwrap_or(u16::MAX)
+}
+
+/// How much comes, what is done about it, and whose it is.
+fn header(state: &State, interface: &str) -> Text<'static> {
     let mut spans = vec![Span::styled(
         format!("plimsoll guard {interface}"),
         strong(),
     )];
     if let Some(status) = state.status() {
-        let offered: f64 = status.kinds.iter().map(|kind| kind.offered_pps).sum();
-        let discarded: f64 = status.kinds.iter().map(|kind| kind.discarded_pps).sum();
-        spans.push(Span::raw(format!(
-            "  up {}  offered {}/s  discarded {}/s  channels {}",
-            duration(status.uptime_s),
-            count(offered),
-            count(discarded),
-            status.channels_total
-        )));
-        spans.push(mode(status));
-    }
-    if state.status().is_some_and(|status| status.observe) {
-        spans.push(Span::styled("  OBSERVING, nothing is discarded", strong()));
+        spans.extend(rates(state, status));
     }
     if state.is_paused() {
         spans.push(Span::styled("  PAUSED", strong()));
@@ -67,28 +76,60 @@ fn header(state: &State, interface: &str) -> Paragraph<'static> {
     if let Some(problem) = state.problem() {
         spans.push(Span::styled(format!("  {problem}"), alarm()));
     }
-    Paragraph::new(Line::from(spans))
+    let mut text = Text::from(Line::from(spans));
+    if let Some(status) = state.status() {
+        text.push_line(mode(status));
+        text.push_line(most_offered(status).map_or_else(
+            || "nothing is offered".to_owned(),
+            |most| format!("most offered: {most}"),
+        ));
+    }
+    text
 }
 
-/// What the governor does, and why.
-fn mode(status: &Status) -> Span<'static> {
-    let governor = &status.governor;
-    let shedding = if status.shedding { ", shedding" } else { "" };
-    let text = format!(
-        "  {} ({}{shedding}, network {:.0}% of a CPU)",
-        governor.mode,
-        governor.reason,
-        governor.network_share * 100.0
-    );
-    let style = if governor.mode == "interrupts" {
-        Style::new()
+fn rates(state: &State, status: &Status) -> Vec<Span<'static>> {
+    let offered: f64 = status.kinds.iter().map(|kind| kind.offered_pps).sum();
+    let discarded: f64 = status.kinds.iter().map(|kind| kind.discarded_pps).sum();
+    let would = if status.observe {
+        "would discard"
     } else {
-        warning()
+        "discarded"
+    };
+    let mut spans = vec![Span::raw(format!(
+        "  up {}  channels {}  offered {}/s  {would} {}/s",
+        duration(status.uptime_s),
+        status.channels_total,
+        count(offered),
+        count(discarded),
+    ))];
+    if let Some(losing) = state.losing() {
+        let text = format!("  lost {}/s, most at {}", count(losing.pps), losing.place);
+        spans.push(Span::styled(text, warning()));
+    }
+    spans
+}
+
+/// What is done about overload, and why.
+fn mode(status: &Status) -> Span<'static> {
+    let text = doing(&status.governor, status.observe, status.shedding);
+    let style = match status.governor.mode.as_str() {
+        _ if status.observe => strong(),
+        "interrupts" => Style::new(),
+        _ => warning(),
     };
     Span::styled(text, style)
 }
 
-fn kinds_table(kinds: &[KindStatus]) -> Table<'static> {
+/// As many kinds as there is room for, those with most packets, in their order.
+fn busiest(kinds: &[KindStatus], room: usize) -> Vec<&KindStatus> {
+    let mut kept: Vec<(usize, &KindStatus)> = kinds.iter().enumerate().collect();
+    kept.sort_by(|(_, a), (_, b)| b.offered_pps.total_cmp(&a.offered_pps));
+    kept.truncate(room);
+    kept.sort_by_key(|(place, _)| *place);
+    kept.into_iter().map(|(_, kind)| kind).collect()
+}
+
+fn kinds_table(kinds: &[&KindStatus], more: usize) -> Table<'static> {
     let rows = kinds.iter().map(|kind| {
         let style = if kind.discarded_pps > 0.0 {
             alarm()
@@ -104,8 +145,12 @@ fn kinds_table(kinds: &[KindStatus]) -> Table<'static> {
         .style(style)
     });
     let widths = [16, 11, 11, 6].map(Constraint::Length);
+    let name = match more {
+        0 => "kind".to_owned(),
+        more => format!("kind ({more} more)"),
+    };
     let head = [
-        Cell::from("kind"),
+        Cell::from(name),
         right("offered/s"),
         right("discarded/s"),
         right("CPU"),
@@ -113,26 +158,20 @@ fn kinds_table(kinds: &[KindStatus]) -> Table<'static> {
     Table::new(rows, widths).header(Row::new(head).style(faint()))
 }
 
-fn draw_channels(frame: &mut Frame<'_>, state: &State, area: Rect) {
-    let mark = |sort, name: &str| {
-        if state.sort() == sort {
-            right(&format!("{name}▼"))
-        } else {
-            right(name)
-        }
-    };
+/// Every column.
+fn wide_table(state: &State) -> Table<'static> {
     let head = [
         Cell::from("channel"),
         Cell::from("queue"),
-        mark(Sort::Occupancy, "full"),
-        mark(Sort::Offered, "offered/s"),
-        mark(Sort::Discarded, "discarded/s"),
-        mark(Sort::Charged, "CPU"),
+        sorted(state, Sort::Occupancy, "full"),
+        sorted(state, Sort::Offered, "offered/s"),
+        sorted(state, Sort::Discarded, "discarded/s"),
+        sorted(state, Sort::Charged, "CPU"),
         Cell::from("outcome"),
         Cell::from("owner"),
     ];
     let widths = [
-        Constraint::Max(44),
+        Constraint::Max(NAME_CELLS[0]),
         Constraint::Length(u16::try_from(BAR_CELLS).unwrap_or(10)),
         Constraint::Length(6),
         Constraint::Length(11),
@@ -141,38 +180,77 @@ fn draw_channels(frame: &mut Frame<'_>, state: &State, area: Rect) {
         Constraint::Length(13),
         Constraint::Min(10),
     ];
-    let rows = state.channels().iter().map(channel_row);
-    let table = Table::new(rows, widths)
-        .header(Row::new(head).style(faint()))
-        .row_highlight_style(Style::new().add_modifier(Modifier::REVERSED));
-    let mut selection = TableState::new().with_selected(Some(state.chosen()));
-    frame.render_stateful_widget(table, area, &mut selection);
+    let rows = state.channels().iter().map(|channel| {
+        let full = fullness(channel);
+        let cells = [
+            Cell::from(name(channel, NAME_CELLS[0])),
+            Cell::from(bar(full, BAR_CELLS)),
+            right(&format!("{:.0}%", full * 100.0)),
+            right(&count(channel.offered_pps)),
+            right(&count(channel.discarded_pps)),
+            right(&cpus(channel.charged_cpus)),
+            Cell::from(main_outcome(channel)),
+            Cell::from(owner(channel)),
+        ];
+        Row::new(cells).style(row_style(channel))
+    });
+    Table::new(rows, widths).header(Row::new(head).style(faint()))
 }
 
-fn channel_row(channel: &ChannelStatus) -> Row<'static> {
-    let full = fullness(channel);
-    let style = match (channel.discarding, full > 0.5) {
+/// On a screen of 80 columns names come before all else: half a bar, and the
+/// outcome only of the chosen channel.
+fn narrow_table(state: &State) -> Table<'static> {
+    let head = [
+        Cell::from("channel"),
+        sorted(state, Sort::Occupancy, "full"),
+        sorted(state, Sort::Offered, "offered/s"),
+        sorted(state, Sort::Discarded, "discarded/s"),
+        sorted(state, Sort::Charged, "CPU"),
+        Cell::from("owner"),
+    ];
+    let widths = [
+        Constraint::Length(NAME_CELLS[1]),
+        Constraint::Length(5),
+        Constraint::Length(10),
+        Constraint::Length(12),
+        Constraint::Length(6),
+        Constraint::Min(10),
+    ];
+    let rows = state.channels().iter().map(|channel| {
+        let cells = [
+            Cell::from(name(channel, NAME_CELLS[0])),
+            Cell::from(bar(fullness(channel), BAR_CELLS / 2)),
+            right(&count(channel.offered_pps)),
+            right(&count(channel.discarded_pps)),
+            right(&cpus(channel.charged_cpus)),
+            Cell::from(owner(channel)),
+        ];
+        Row::new(cells).style(row_style(channel))
+    });
+    Table::new(rows, widths).header(Row::new(head).style(faint()))
+}
+
+/// A column's head, marked if rows are in its order.
+fn sorted(state: &State, sort: Sort, name: &str) -> Cell<'static> {
+    if state.sort() == sort {
+        right(&format!("{name}▼"))
+    } else {
+        right(name)
+    }
+}
+
+fn row_style(channel: &ChannelStatus) -> Style {
+    match (channel.discarding, fullness(channel) > 0.5) {
         (true, _) => alarm(),
         (false, true) => warning(),
         (false, false) => Style::new(),
-    };
-    Row::new([
-        Cell::from(name(channel)),
-        Cell::from(bar(full)),
-        right(&format!("{:.0}%", full * 100.0)),
-        right(&count(channel.offered_pps)),
-        right(&count(channel.discarded_pps)),
-        right(&cpus(channel.charged_cpus)),
-        Cell::from(main_outcome(channel)),
-        Cell::from(owner(channel)),
-    ])
-    .style(style)
+    }
 }
 
 /// All that is known of the chosen channel, by outcome.
-fn detail(state: &State) -> Paragraph<'static> {
+fn detail(state: &State) -> Text<'static> {
     let Some(channel) = state.channels().get(state.chosen()) else {
-        return Paragraph::new("");
+        return Text::from("");
     };
     let outcomes = channel.outcome_pps.iter().filter(|(_, rate)| **rate > 0.0);
     let outcomes: Vec<_> = outcomes
@@ -184,18 +262,26 @@ fn detail(state: &State) -> Paragraph<'static> {
     } else {
         String::new()
     };
-    Paragraph::new(format!(
-        "{}  {} of {}{sockets}  {}",
-        name(channel),
+    Text::from(format!(
+        "{}  {} of {}{sockets}  {}  {}",
+        words::name(channel),
         channel.occupancy,
         channel.capacity,
-        outcomes.join("  ")
+        outcomes.join("  "),
+        owner(channel),
     ))
 }
 
-fn name(channel: &ChannelStatus) -> String {
-    let address = SocketAddr::new(channel.address, channel.port);
-    format!("{} {address}", channel.kind)
+fn ledger_line(state: &State) -> Text<'static> {
+    let summary = state.status().map(|status| {
+        let summary = ledger::summary(&status.ledger);
+        format!("since the start: {summary}")
+    });
+    Text::from(summary.unwrap_or_default())
+}
+
+fn name(channel: &ChannelStatus, cells: u16) -> String {
+    shortened(words::name(channel), usize::from(cells))
 }
 
 /// What becomes of most packets that are not simply admitted.
@@ -210,9 +296,9 @@ fn fullness(channel: &ChannelStatus) -> f64 {
     (f64::from(channel.occupancy) / f64::from(channel.capacity.max(1))).min(1.0)
 }
 
-fn bar(full: f64) -> String {
-    let cells = (full * BAR_CELLS as f64).round() as usize;
-    format!("{}{}", "█".repeat(cells), "░".repeat(BAR_CELLS - cells))
+fn bar(full: f64, of: usize) -> String {
+    let cells = (full * of as f64).round() as usize;
+    format!("{}{}", "█".repeat(cells), "░".repeat(of - cells))
 }
 
 /// A rate in few places: 950, 12.3k, 4.56M.
@@ -220,7 +306,8 @@ fn count(rate: f64) -> String {
     match rate {
         rate if rate >= 1e6 => format!("{:.2}M", rate / 1e6),
         rate if rate >= 1e4 => format!("{:.1}k", rate / 1e3),
-        rate => format!("{rate:.0}"),
+        // The sum of no rates is -0.0.
+        rate => format!("{:.0}", rate.abs()),
     }
 }
 
@@ -294,47 +381,24 @@ pub(super) fn sample(channels: u16) -> Status {
     serde_json::from_value(status).expect("the form of an answer")
 }
 
+/// The screen as text, for tests.
+#[cfg(test)]
+pub(in crate::guard_commands) fn screen(state: &State, width: u16, height: u16) -> String {
+    let backend = ratatui::backend::TestBackend::new(width, height);
+    let mut terminal = ratatui::Terminal::new(backend).expect("memory is a terminal");
+    let drawn = terminal.draw(|frame| draw(frame, state, "eth0"));
+    let buffer = drawn.expect("memory is drawn on").buffer;
+    let rows = buffer.content().chunks(usize::from(width));
+    let text = |row: &[ratatui::buffer::Cell]| {
+        let line: String = row.iter().map(ratatui::buffer::Cell::symbol).collect();
+        format!("{}\n", line.trim_end())
+    };
+    rows.map(text).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ratatui::Terminal;
-    use ratatui::backend::TestBackend;
-
-    fn screen(state: &State, width: u16, height: u16) -> Vec<String> {
-        let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
-        terminal.draw(|frame| draw(frame, state, "eth0")).unwrap();
-        let buffer = terminal.backend().buffer().clone();
-        let cells = buffer.content().chunks(usize::from(width));
-        cells
-            .map(|row| {
-                let line: String = row.iter().map(ratatui::buffer::Cell::symbol).collect();
-                line.trim_end().to_owned()
-            })
-            .collect()
-    }
-
-    #[test]
-    fn the_screen_tells_who_suffers_why_and_whose_it_is() {
-        let mut state = State::default();
-        state.on_answer(Ok(sample(2)));
-        let expected = [
-            "plimsoll guard eth0  up 1:02:05  offered 2.35M/s  discarded 950/s  channels 2  overload (ring, shedding, network 80% of a CPU)",
-            "kind               offered/s discarded/s CPU",
-            "udp_socket             2.35M         950 50.0%",
-            "",
-            "channel                    queue      full     offered/s  discarded/s▼ CPU outcome       owner",
-            "udp_socket 198.18.0.2:5000 ███████░░░ 70%          12.3k            0  25.0%              nsd (7) /system.slice",
-            "udp_socket 198.18.0.2:5001 ███████░░░ 70%          12.3k         1000  25.0% socket_queue  nsd (7) /system.slice",
-            "udp_socket 198.18.0.2:5000  70 of 100  2 sockets  admitted 12.3k/s",
-            "since the start: delivered 0, lost 0, discarded 0, unaccounted 0",
-            KEYS,
-        ];
-        let lines = screen(&state, 140, 10);
-        for (line, expected) in lines.iter().zip(expected) {
-            let squeeze = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
-            assert_eq!(squeeze(line), squeeze(expected), "{lines:#?}");
-        }
-    }
 
     #[test]
     fn it_fits_any_terminal() {
@@ -347,16 +411,18 @@ mod tests {
             screen(&state, width, height);
         }
         state.on_answer(Err("no guard runs on `eth0`".to_owned()));
-        assert!(screen(&state, 160, 24)[0].contains("no guard runs on `eth0`"));
+        assert!(screen(&state, 160, 24).contains("no guard runs on `eth0`"));
     }
 
     #[test]
     fn rates_take_few_places() {
         assert_eq!(count(0.4), "0");
+        assert_eq!(count(-0.0), "0");
         assert_eq!(count(9_999.0), "9999");
         assert_eq!(count(12_345.0), "12.3k");
         assert_eq!(count(2_345_678.0), "2.35M");
-        assert_eq!(bar(0.0), "░".repeat(10));
-        assert_eq!(bar(1.0), "█".repeat(10));
+        assert_eq!(bar(0.0, 10), "░".repeat(10));
+        assert_eq!(bar(1.0, 10), "█".repeat(10));
+        assert_eq!(bar(0.5, 4), "██░░");
     }
 }

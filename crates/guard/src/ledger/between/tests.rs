@@ -402,3 +402,31 @@ fn any_counters_add_up() {
         ledger(&then, &now);
     }
 }
+
+/// What had left the adapter and was not yet seen by the guard is no loss, however
+/// much the adapter dropped elsewhere: in a flood it was told as lost, and next time not.
+#[test]
+fn packets_on_their_way_to_the_guard_are_not_lost() {
+    let mut now = host();
+    deliver(&mut now, 100);
+    now.adapter.received += 40;
+    now.adapter.dropped += 1000;
+    now.is_veth = true;
+    now.peer_dropped = Some(1000);
+    now.moved = 40;
+    let then = Reading {
+        peer_dropped: Some(0),
+        is_veth: true,
+        ..host()
+    };
+    let (moving, places) = ledger(&then, &now);
+    is(&places, &[("receive_ring", 1000), ("udp", 100)]);
+    assert_eq!((moving.stages[0].in_motion, moving.unaccounted), (40, 0));
+    // Beyond what moved they were lost.
+    now.moved = 30;
+    let (_, places) = ledger(&then, &now);
+    is(
+        &places,
+        &[("receive_ring", 1000), ("before_guard", 10), ("udp", 100)],
+    );
+}

@@ -1,0 +1,366 @@
+//! Settings of `plimsoll guard`: options of the command line, and by the same
+//! names settings of the file (`guard_commands::config_file`).
+//!
+//! Each is defined, checked and documented here and nowhere else. The first
+//! paragraph about a setting is its effect, the second what it costs; both are
+//! in `--help`, the man page and the file of the package.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use ipnet::IpNet;
+use plimsoll_core::config::Fraction;
+use plimsoll_guard::{Config, Error, Need, Priority, Protection, governor, parse_port};
+
+/// The longest name of a process as the kernel keeps it (`TASK_COMM_LEN` less
+/// its end).
+const PROCESS_NAME_BYTES_MAX: usize = 15;
+
+/// Discard early what a full socket could not take; servers need no change.
+///
+/// Attaches to IFACE until Ctrl-C and shows its counters once a second. The
+/// attachment ends with the process, however it ends.
+#[derive(clap::Args, Clone, Debug, PartialEq, Eq)]
+#[command(
+    args_override_self = true,
+    after_help = "Needs root, Linux 6.2 or newer with BTF, and a driver with native XDP.\n\
+                        Example: sudo plimsoll guard eth0"
+)]
+pub(crate) struct Args {
+    /// Interface to guard, in this network namespace
+    #[arg(value_name = "IFACE")]
+    pub(super) interface: String,
+    /// Discard for a UDP socket whose receive buffer is this full, in percent
+    ///
+    /// Cost: lower wastes buffer and loses bursts; above 90, packets on their way may still be
+    /// lost at the socket.
+    #[arg(long, value_name = "PERCENT", default_value_t = 70, value_parser = clap::value_parser!(u32).range(1..=100))]
+    pub(super) high_watermark: u32,
+    /// … until it is less full than this, in percent; below `high-watermark`
+    ///
+    /// Cost: closer to it, discarding begins and ends more often; too low, the server may run dry.
+    #[arg(long, value_name = "PERCENT", default_value_t = 50, value_parser = clap::value_parser!(u32).range(0..=99))]
+    pub(super) low_watermark: u32,
+    /// Only count what would be discarded or answered: everything passes
+    ///
+    /// Cost: nothing is protected; each packet is still looked at.
+    #[arg(long)]
+    pub(super) observe: bool,
+    /// Answer SYNs past a listener's SYN queue with SYN cookies; without, they are discarded
+    ///
+    /// Cost: a cookie takes longer than a discard, and connections made by one lack most TCP options.
+    #[arg(long, value_name = "BOOL", default_value_t = true, action = clap::ArgAction::Set)]
+    pub(super) syn_cookies: bool,
+    /// Part of each CPU's time that receiving may take, in percent; beyond it input is shed by
+    /// shares, and polling is held to it while overload lasts
+    ///
+    /// Cost: lower leaves more to processes and discards packets that would have fitted.
+    #[arg(long, value_name = "PERCENT", default_value_t = 85, value_parser = clap::value_parser!(u32).range(1..=100))]
+    pub(super) cpu_limit: u32,
+    /// Part of what is admitted while input is shed that protected traffic gets first, in percent
+    ///
+    /// Cost: what protected traffic does not use goes to the rest; a flood of protected ports takes
+    /// at least this part.
+    #[arg(long, value_name = "PERCENT", default_value_t = 30, value_parser = clap::value_parser!(u32).range(0..=99))]
+    pub(super) protected_share: u32,
+    /// Local ports to protect, as in 22/tcp,53/udp
+    ///
+    /// Cost: all share one guarantee, so many ports protect none. Given ports replace the default.
+    #[arg(long, value_name = "PORT/PROTOCOL", value_delimiter = ',', default_values_t = ["22/tcp".to_owned(), "179/tcp".to_owned()], value_parser = check_port)]
+    pub(super) protect_ports: Vec<String>,
+    /// Sources to protect, as in `198.18.0.0/24,2001:db8::/32`; at most 1024
+    ///
+    /// Cost: one look-up more per packet while input is shed; sources can be forged.
+    #[arg(long, value_name = "PREFIX", value_delimiter = ',')]
+    pub(super) protect_sources: Vec<IpNet>,
+    /// Names of processes whose sockets to protect (`comm`, up to 15 bytes)
+    ///
+    /// Cost: the guard keeps `CAP_SYS_PTRACE` and `CAP_DAC_READ_SEARCH`, and looks through
+    /// /proc once a second for new sockets. The first name takes a new start.
+    #[arg(long, value_name = "NAME", value_delimiter = ',', value_parser = check_process_name)]
+    pub(super) protect_processes: Vec<String>,
+    /// Protect established TCP connections
+    ///
+    /// Cost: a flood within connections shares the guarantee.
+    #[arg(long, value_name = "BOOL", default_value_t = true, action = clap::ArgAction::Set)]
+    pub(super) protect_connections: bool,
+    /// Who shares equally while input is shed
+    ///
+    /// Cost: by channel, who opens many sockets has many shares. By process or control group,
+    /// sockets are looked up once a second; by process takes the rights of `protect-processes`, and
+    /// a new start.
+    #[arg(long, value_name = "WHO", value_enum, default_value_t = Shares::Channel)]
+    pub(super) shares: Shares,
+    /// A UDP socket gets no more packets while its last one would wait longer than this for its
+    /// consumer, in milliseconds; 0: only the watermarks count
+    ///
+    /// Cost: short queues discard bursts that would have fitted; queues are read every 10 to 50 ms.
+    #[arg(long, value_name = "MS", default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..=60_000))]
+    pub(super) delay_target_ms: u32,
+    /// What is done about overload beside discarding: an adaptive interrupt holdoff, polling
+    /// threads before every process, or nothing; back at light load and on exit
+    ///
+    /// Cost: a holdoff delays packets by up to what fills half the ring, under overload only;
+    /// threads cost two context switches per poll, and some drivers hang when they are switched on.
+    #[arg(long, value_enum, default_value_t = Strategy::Holdoff)]
+    pub(super) strategy: Strategy,
+    /// Frames that a receive ring holds, where the driver does not tell
+    ///
+    /// Cost: more than it really holds, and it overflows during holdoffs.
+    #[arg(long, value_name = "FRAMES", value_parser = clap::value_parser!(u32).range(16..=1_048_576))]
+    pub(super) ring_frames: Option<u32>,
+    /// Instead of a strategy: poll in threads at this nice level (-20 to 19), or `rt` for
+    /// real-time, from start to exit
+    ///
+    /// Cost: two context switches per poll also at light load; nothing adapts. Takes a new start.
+    #[arg(long, value_name = "NICE|rt", allow_negative_numbers = true, value_parser = parse_priority)]
+    pub(super) threaded: Option<Priority>,
+    /// The only CPU that polling threads may run on; with `threaded`, or `strategy` thread
+    ///
+    /// Cost: receiving cannot use the others. With `threaded`, a change takes a new start.
+    #[arg(long, value_name = "CPU", value_parser = parse_cpu)]
+    pub(super) poll_cpu: Option<usize>,
+    /// Serve Prometheus metrics at this address, as in 127.0.0.1:9464
+    ///
+    /// Cost: each scrape reads all channels; whoever reaches the address may read them.
+    /// Takes a new start.
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    pub(super) metrics: Option<SocketAddr>,
+    /// Channels that get metrics of their own
+    ///
+    /// Cost: eight series each, at every scrape and in Prometheus. Takes a new start.
+    #[arg(long, value_name = "CHANNELS", default_value_t = 100, requires = "metrics", value_parser = clap::value_parser!(u32).range(0..=16_384))]
+    pub(super) metrics_channels: u32,
+    /// Milliseconds between two reports
+    ///
+    /// Cost: each report reads all channels.
+    #[arg(long, value_name = "MS", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(100..=60_000))]
+    pub(super) interval_ms: u32,
+    /// Read settings from this TOML file; SIGHUP reads it again. A setting is an option of this
+    /// command without its dashes, as in `high-watermark = 80`; the command line outweighs the file
+    #[arg(long, value_name = "FILE")]
+    pub(super) config: Option<PathBuf>,
+    /// Show no table; `plimsoll guard status` tells instead. For services
+    ///
+    /// Cost: none; it spares the table's. Takes a new start.
+    #[arg(long, conflicts_with = "json")]
+    pub(super) quiet: bool,
+    /// Stop after this many seconds
+    ///
+    /// Cost: nothing is protected from then on. Takes a new start.
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(0..=1_000_000_000))]
+    pub(super) duration: Option<u32>,
+    /// Write one JSON document per report and line to FILE (`-`: standard output) instead of the table
+    ///
+    /// Cost: the file grows with every report, which has all channels. Takes a new start.
+    #[arg(long, value_name = "FILE")]
+    pub(super) json: Option<PathBuf>,
+}
+
+/// Who has a share of its own while input is shed.
+#[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Shares {
+    /// Each socket
+    Channel,
+    /// Each process, with all its sockets
+    Process,
+    /// Each control group, with all its sockets
+    ControlGroup,
+}
+
+/// What is done about overload.
+#[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Strategy {
+    /// The host's settings are never touched
+    Off,
+    /// Polling threads before every process
+    Thread,
+    /// An adaptive interrupt holdoff
+    Holdoff,
+}
+
+/// Settings that contradict each other.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{setting} = {given}: {remedy}")]
+pub(crate) struct SettingError {
+    setting: &'static str,
+    /// Those to look at, the one to blame first.
+    pub(crate) settings: [&'static str; 2],
+    given: String,
+    remedy: String,
+}
+
+impl Args {
+    /// Checks what no setting by itself shows.
+    pub(crate) fn validate(&self) -> anyhow::Result<()> {
+        self.fit_together()?;
+        self.protection()?;
+        Ok(())
+    }
+
+    fn fit_together(&self) -> Result<(), SettingError> {
+        if self.low_watermark >= self.high_watermark {
+            return Err(SettingError {
+                setting: "low-watermark",
+                settings: ["low-watermark", "high-watermark"],
+                given: self.low_watermark.to_string(),
+                remedy: format!(
+                    "must be below high-watermark, which is {}",
+                    self.high_watermark
+                ),
+            });
+        }
+        let polls = self.threaded.is_some() || self.strategy == Strategy::Thread;
+        if let (Some(cpu), false) = (self.poll_cpu, polls) {
+            return Err(SettingError {
+                setting: "poll-cpu",
+                settings: ["poll-cpu", "strategy"],
+                given: cpu.to_string(),
+                remedy: "no thread polls without threaded, or strategy = \"thread\"".to_owned(),
+            });
+        }
+        Ok(())
+    }
+
+    pub(super) fn config(&self) -> Config {
+        Config {
+            high_watermark: Fraction::from_percent(self.high_watermark),
+            low_watermark: Fraction::from_percent(self.low_watermark),
+            syn_cookies: self.syn_cookies,
+            observe: self.observe,
+            cpu_limit: Fraction::from_percent(self.cpu_limit),
+            protected_share: Fraction::from_percent(self.protected_share),
+            delay_target: (self.delay_target_ms > 0)
+                .then(|| Duration::from_millis(self.delay_target_ms.into())),
+        }
+    }
+
+    pub(super) fn protection(&self) -> anyhow::Result<Protection> {
+        let ports = self.protect_ports.iter().map(|text| parse_port(text));
+        let protection = Protection {
+            ports: ports
+                .collect::<Result<_, _>>()
+                .map_err(anyhow::Error::msg)?,
+            sources: self.protect_sources.clone(),
+            connections: self.protect_connections,
+        };
+        protection.validate().map_err(Error::from)?;
+        Ok(protection)
+    }
+
+    pub(super) fn governor(&self) -> governor::Config {
+        // What is only observed is not governed, and threads asked for stay.
+        let is_fixed = self.observe || self.threaded.is_some();
+        governor::Config {
+            strategy: match self.strategy {
+                _ if is_fixed => governor::Strategy::Off,
+                Strategy::Off => governor::Strategy::Off,
+                Strategy::Thread => governor::Strategy::Thread,
+                Strategy::Holdoff => governor::Strategy::Holdoff,
+            },
+            cpu_limit: Some(Fraction::from_percent(self.cpu_limit)),
+            ring_frames: self.ring_frames,
+            poll_cpu: self.poll_cpu,
+        }
+    }
+
+    pub(super) fn needs(&self) -> Vec<Need> {
+        let mut needs = vec![Need::Settings, Need::Scheduling, Need::LockedMemory];
+        if self.looks_into_processes() {
+            needs.push(Need::Owners);
+        }
+        needs
+    }
+
+    fn looks_into_processes(&self) -> bool {
+        self.shares == Shares::Process || !self.protect_processes.is_empty()
+    }
+
+    pub(super) fn interval(&self) -> Duration {
+        Duration::from_millis(self.interval_ms.into())
+    }
+
+    /// The settings of `new`, but for those that take a new start.
+    pub(super) fn with_changes_of(&self, new: &Self) -> Self {
+        let fixed_threads = self.threaded.is_some();
+        // The right to look into processes has been given up, if nobody needed it.
+        let may_look = self.looks_into_processes();
+        let keep_shares = new.shares == Shares::Process && !may_look;
+        let processes = if may_look { new } else { self };
+        Self {
+            shares: if keep_shares { self.shares } else { new.shares },
+            protect_processes: processes.protect_processes.clone(),
+            threaded: self.threaded,
+            poll_cpu: if fixed_threads {
+                self.poll_cpu
+            } else {
+                new.poll_cpu
+            },
+            metrics: self.metrics,
+            metrics_channels: self.metrics_channels,
+            quiet: self.quiet,
+            duration: self.duration,
+            json: self.json.clone(),
+            ..new.clone()
+        }
+    }
+
+    /// Settings of `new` that are not these, by name.
+    pub(super) fn differences(&self, new: &Self) -> Vec<&'static str> {
+        let differ = [
+            ("shares", self.shares != new.shares),
+            (
+                "protect-processes",
+                self.protect_processes != new.protect_processes,
+            ),
+            ("threaded", self.threaded != new.threaded),
+            ("poll-cpu", self.poll_cpu != new.poll_cpu),
+            ("metrics", self.metrics != new.metrics),
+            (
+                "metrics-channels",
+                self.metrics_channels != new.metrics_channels,
+            ),
+            ("quiet", self.quiet != new.quiet),
+            ("duration", self.duration != new.duration),
+            ("json", self.json != new.json),
+        ];
+        let differ = differ.into_iter().filter(|(_, differs)| *differs);
+        differ.map(|(name, _)| name).collect()
+    }
+}
+
+fn check_port(text: &str) -> Result<String, String> {
+    parse_port(text).map(|_| text.to_owned())
+}
+
+fn check_process_name(text: &str) -> Result<String, String> {
+    if (1..=PROCESS_NAME_BYTES_MAX).contains(&text.len()) {
+        return Ok(text.to_owned());
+    }
+    Err(format!(
+        "the kernel keeps 1 to {PROCESS_NAME_BYTES_MAX} bytes of a name: `ps -o comm` shows them"
+    ))
+}
+
+fn parse_priority(text: &str) -> Result<Priority, String> {
+    if text == "rt" {
+        return Ok(Priority::RealTime);
+    }
+    match text.parse() {
+        Ok(nice @ -20..=19) => Ok(Priority::Nice(nice)),
+        _ => Err("must be a nice level from -20 to 19, or rt".to_owned()),
+    }
+}
+
+/// A CPU that this host has.
+fn parse_cpu(text: &str) -> Result<usize, String> {
+    let cpu: usize = text
+        .parse()
+        .map_err(|_| "is no number of a CPU".to_owned())?;
+    let cpus = Path::new("/sys/devices/system/cpu");
+    if cpus.join(format!("cpu{cpu}")).exists() {
+        return Ok(cpu);
+    }
+    Err("this host has no such CPU: `lscpu -e` lists them".to_owned())
+}

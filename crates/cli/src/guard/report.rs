@@ -1,0 +1,228 @@
+//! What a running guard shows by itself: a table or JSON lines, and events as log
+//! lines.
+//!
+//! Writing may take as long as a reader likes: a terminal that was stopped with
+//! Ctrl-S, a pipe that nobody empties. Threads of their own do it, so that the
+//! guard goes on. What a slow reader cannot take is left out.
+
+use std::io::{self, Write};
+use std::net::SocketAddr;
+use std::sync::mpsc::{Receiver, SyncSender, TrySendError, channel, sync_channel};
+use std::time::{Duration, Instant};
+
+use plimsoll_guard::{Channel, Counters, Error, Kind, Outcome, Packets, governor, start_thread};
+use serde::Serialize;
+
+use crate::guard_commands::doing;
+use crate::output;
+
+/// Channels shown on a terminal: those with most discards first.
+const CHANNELS_SHOWN: usize = 20;
+/// Log lines that wait for their reader at most; what comes then is lost.
+const LOG_LINES_MAX: usize = 256;
+/// How long the last words may take.
+const PATIENCE: Duration = Duration::from_secs(1);
+/// Between two attempts to give the last report.
+const PAUSE: Duration = Duration::from_millis(5);
+
+/// The form of reports.
+pub(super) enum Report {
+    Nothing,
+    Json(Box<dyn Write + Send>),
+    Table,
+}
+
+/// One line of `--json`.
+#[derive(Serialize)]
+pub(super) struct Line {
+    pub(super) schema: u32,
+    pub(super) interface: String,
+    pub(super) uptime_s: f64,
+    pub(super) observe: bool,
+    pub(super) shedding: bool,
+    pub(super) governor: governor::Status,
+    #[serde(flatten)]
+    pub(super) counters: Counters,
+}
+
+impl Report {
+    fn show(&mut self, line: &Line, before: &Counters) -> io::Result<()> {
+        match self {
+            Self::Nothing => Ok(()),
+            Self::Json(writer) => {
+                serde_json::to_writer(&mut *writer, line)?;
+                writer.write_all(b"\n")?;
+                writer.flush()
+            }
+            Self::Table => {
+                output::clear_screen();
+                io::stdout().write_all(table(line, before).as_bytes())
+            }
+        }
+    }
+}
+
+/// Shows reports and log lines, by threads of its own.
+pub(super) struct Reporter {
+    lines: Option<SyncSender<Line>>,
+    /// How showing ended, if it did.
+    shown: Receiver<io::Result<()>>,
+    log: Option<SyncSender<String>>,
+    logged: Receiver<()>,
+}
+
+impl Reporter {
+    pub(super) fn start(mut report: Report) -> Result<Self, Error> {
+        // One that waits while one is shown: more would only be older.
+        let (lines, to_show) = sync_channel::<Line>(1);
+        let (end, shown) = channel();
+        start_thread(move || {
+            let show = || {
+                let mut before: Option<Line> = None;
+                for line in to_show {
+                    report.show(&line, &before.as_ref().unwrap_or(&line).counters)?;
+                    before = Some(line);
+                }
+                Ok(())
+            };
+            // Who started this may be gone.
+            let _ = end.send(show());
+        })?;
+        let (log, to_log) = sync_channel::<String>(LOG_LINES_MAX);
+        let (end, logged) = channel();
+        start_thread(move || {
+            for text in to_log {
+                eprintln!("plimsoll: {text}");
+            }
+            let _ = end.send(());
+        })?;
+        Ok(Self {
+            lines: Some(lines),
+            shown,
+            log: Some(log),
+            logged,
+        })
+    }
+
+    /// Shows a report, unless the one before still waits for its reader.
+    pub(super) fn show(&self, line: Line) -> anyhow::Result<()> {
+        let Some(lines) = &self.lines else {
+            return Ok(());
+        };
+        match lines.try_send(line) {
+            Ok(()) | Err(TrySendError::Full(_)) => Ok(()),
+            Err(TrySendError::Disconnected(_)) => Ok(self.shown.recv()??),
+        }
+    }
+
+    /// Writes a log line.
+    pub(super) fn log(&self, text: String) {
+        if let Some(log) = &self.log {
+            // A reader who does not read has no use for it.
+            let _ = log.try_send(text);
+        }
+    }
+
+    /// Shows a last report, and waits a moment until all is written.
+    pub(super) fn finish(mut self, mut line: Line) -> anyhow::Result<()> {
+        let deadline = Instant::now() + PATIENCE;
+        let lines = self.lines.take();
+        while let Some(lines) = &lines
+            && let Err(TrySendError::Full(back)) = lines.try_send(line)
+            && Instant::now() < deadline
+        {
+            line = back;
+            std::thread::sleep(PAUSE);
+        }
+        drop(lines);
+        let left = deadline.saturating_duration_since(Instant::now());
+        // Who does not read in time misses the rest.
+        let shown = self.shown.recv_timeout(left).unwrap_or(Ok(()));
+        Ok(shown?)
+    }
+}
+
+impl Drop for Reporter {
+    /// Lets the last log lines out.
+    fn drop(&mut self) {
+        drop(self.log.take());
+        let _ = self.logged.recv_timeout(PATIENCE);
+    }
+}
+
+fn table(line: &Line, before: &Counters) -> String {
+    let now = &line.counters;
+    let all = now.all();
+    let mut text = format!(
+        "plimsoll guard {}  up {:.0} s  offered {}  {} {}\n{}\n\n{:<16}{}{:>12}\n",
+        line.interface,
+        line.uptime_s,
+        all.offered(),
+        if line.observe {
+            "would discard"
+        } else {
+            "discarded early"
+        },
+        all.discarded(),
+        doing(&(&line.governor).into(), line.observe, line.shedding),
+        "kind",
+        Outcome::ALL
+            .iter()
+            .map(|outcome| format!("{:>13}", outcome.name()))
+            .collect::<String>(),
+        "offered/s",
+    );
+    for kind in Kind::ALL {
+        let packets = now.of(kind);
+        if packets.offered() > 0 {
+            text += &format!(
+                "{:<16}{}{:>12}\n",
+                kind.name(),
+                columns(packets),
+                packets.offered() - before.of(kind).offered()
+            );
+        }
+    }
+    text.push_str(&channel_table(&now.channels));
+    text
+}
+
+fn columns(packets: &Packets) -> String {
+    Outcome::ALL
+        .iter()
+        .map(|outcome| format!("{:>13}", packets.count(*outcome)))
+        .collect()
+}
+
+fn channel_table(channels: &[Channel]) -> String {
+    let mut shown: Vec<&Channel> = channels.iter().collect();
+    shown.sort_by_key(|channel| {
+        std::cmp::Reverse((channel.packets.discarded(), channel.packets.offered()))
+    });
+    let mut text = format!(
+        "\n{:<40}{:>14}{:>14}{:>8}\n",
+        "channel", "admitted", "discarded", "full"
+    );
+    for channel in shown.iter().take(CHANNELS_SHOWN) {
+        let name = format!(
+            "{} {}",
+            channel.kind.name(),
+            SocketAddr::new(channel.address, channel.port)
+        );
+        let percent = u64::from(channel.occupancy) * 100 / u64::from(channel.capacity.max(1));
+        text += &format!(
+            "{name:<40}{:>14}{:>14}{percent:>7}%{}\n",
+            channel.packets.count(Outcome::Admitted),
+            channel.packets.discarded(),
+            if channel.discarding {
+                "  discarding"
+            } else {
+                ""
+            },
+        );
+    }
+    if shown.len() > CHANNELS_SHOWN {
+        text += &format!("… and {} more\n", shown.len() - CHANNELS_SHOWN);
+    }
+    text
+}
