@@ -1,11 +1,11 @@
 # What a newcomer types: `make demo` and `make test`. Both set up first.
 
-.PHONY: demo test setup build lint unit loom no-std mutants bench bench-core bench-sim bench-guard bench-verdict lab-snapshot golden deb clean
+.PHONY: demo test setup packages build lint unit loom no-std mutants bench bench-core bench-sim bench-guard bench-verdict lab-snapshot golden deb clean
 
 CARGO ?= cargo
 
 # Shows a stock server collapse and a guarded one stay afloat (3 minutes).
-demo: setup
+demo: packages
 	$(CARGO) build --release --locked
 	target/release/plimsoll demo
 
@@ -14,6 +14,9 @@ test: setup lint no-std loom unit
 
 setup:
 	@scripts/setup
+
+packages:
+	@scripts/setup --packages
 
 lint:
 	$(CARGO) fmt --all --check
@@ -61,7 +64,7 @@ bench-verdict:
 
 # Every promised figure of the guard on real packets, beside stock, nftables and
 # threaded polling (about fifteen minutes). Needs root.
-bench-guard: setup bench-verdict
+bench-guard: packages bench-verdict
 	$(CARGO) build --release --locked
 	target/release/plimsoll bench guard --json target/bench/guard.json --html target/bench/guard.html
 
@@ -73,11 +76,12 @@ lab-snapshot:
 golden:
 	PLIMSOLL_RENEW_GOLDEN=1 $(CARGO) test --locked -p plimsoll-cli --bin plimsoll golden
 
-# A Debian package under target/debian. Needs `cargo install cargo-deb`.
+# A Debian package under target/debian.
 deb:
+	@scripts/setup --cargo-deb
 	$(CARGO) build --release --locked
 	target/release/plimsoll generate target/package
-	$(CARGO) deb --package plimsoll-cli --no-build --locked
+	target/tools/bin/cargo-deb --package plimsoll-cli --no-build --locked
 
 clean:
 	$(CARGO) clean

@@ -35,13 +35,12 @@ fn the_guide_asks_for_nothing_that_is_not_tried() {
         .into_iter()
         .filter(|line| !line.starts_with("sudo plimsoll "))
         .collect();
-    // Building and packaging; what the unit does is tested in package.rs.
+    // Building and packaging; what package and service do is tested in package/.
     assert_eq!(
         others,
         [
             "cargo build --release",
             "sudo install target/release/plimsoll /usr/bin/",
-            "cargo install cargo-deb",
             "make deb",
             "sudo apt install ./target/debian/plimsoll_*.deb",
             "sudoedit /etc/plimsoll/guard.toml",

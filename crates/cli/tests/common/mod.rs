@@ -2,6 +2,7 @@
 
 #![allow(dead_code, reason = "each test binary uses its part")]
 
+pub(crate) mod machine;
 pub(crate) mod overload;
 
 use std::io::{BufRead, BufReader};

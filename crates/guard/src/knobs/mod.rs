@@ -455,8 +455,8 @@ impl Drop for Knobs {
 }
 
 /// Restores what killed guards left turned on interfaces of the current
-/// network namespace: on `interface`, or on all. Returns those that were
-/// restored.
+/// network namespace: on `interface`, or on all; removes their locks and status
+/// sockets, too. Returns the interfaces that were restored.
 ///
 /// # Errors
 ///
@@ -474,7 +474,7 @@ pub fn restore_in(directory: &Path, interface: Option<&str>) -> Result<Vec<Strin
     let cookie = device::netns_cookie().map_err(io_error("ask for the namespace's cookie"))?;
     let boot_id = device::boot_id()?;
     let mut restored = Vec::new();
-    for path in records(directory, cookie)? {
+    for path in files(directory, cookie, "json")? {
         let file = RecordFile::at(path);
         let Some(record) = file.read()? else { continue };
         if interface.is_some_and(|name| name != record.interface) {
@@ -490,8 +490,32 @@ pub fn restore_in(directory: &Path, interface: Option<&str>) -> Result<Vec<Strin
             file.remove()?;
         }
     }
+    remove_remains(directory, interface, cookie)?;
     sweep::sweep(directory);
     Ok(restored)
+}
+
+/// Removes the locks and status sockets of dead guards, where nobody answers.
+fn remove_remains(directory: &Path, interface: Option<&str>, cookie: u64) -> Result<(), Error> {
+    let inode = device::netns_inode()?;
+    let mut remains = files(directory, cookie, "sock")?;
+    remains.extend(files(directory, cookie, "lock")?);
+    for path in remains {
+        let name = path.file_name().and_then(OsStr::to_str).unwrap_or_default();
+        let name = name
+            .split_once(&format!(".{cookie}."))
+            .unwrap_or_default()
+            .0;
+        let lock = path.with_extension("lock");
+        if interface.is_some_and(|wanted| wanted != name) || Lock::owner(&lock).is_some() {
+            continue;
+        }
+        // Who starts meanwhile waits for the lock; it goes when dropped.
+        if let Ok(_held) = Lock::take(lock, name, Process::current()?, inode) {
+            let _ = fs::remove_file(path.with_extension("sock"));
+        }
+    }
+    Ok(())
 }
 
 /// The process that guards `interface` of the current network namespace now.
@@ -524,20 +548,20 @@ pub(crate) fn left_turned(interface: &str) -> Result<usize, Error> {
     Ok(left.map_or(0, |record| record.to_restore().len()))
 }
 
-/// Record files of one network namespace.
-fn records(directory: &Path, netns_cookie: u64) -> Result<Vec<PathBuf>, Error> {
+/// Files of one network namespace, by what they are (`json`: records).
+fn files(directory: &Path, netns_cookie: u64, extension: &str) -> Result<Vec<PathBuf>, Error> {
     let entries = match fs::read_dir(directory) {
         Ok(entries) => entries,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
         Err(source) => return Err(io_error("list the records")(source)),
     };
-    let ending = format!(".{netns_cookie}.json");
-    let is_record = |path: &PathBuf| {
+    let ending = format!(".{netns_cookie}.{extension}");
+    let is_wanted = |path: &PathBuf| {
         let name = path.file_name().and_then(OsStr::to_str);
         name.is_some_and(|name| name.ends_with(&ending))
     };
     let mut paths: Vec<_> = entries.flatten().map(|entry| entry.path()).collect();
-    paths.retain(is_record);
+    paths.retain(is_wanted);
     paths.sort();
     Ok(paths)
 }

@@ -109,8 +109,8 @@ pub(crate) enum Slot {
     Consumer(usize),
 }
 
-/// Timers a receive path may use.
-pub(crate) const PATH_TIMERS: usize = 72;
+/// Timers a receive path may use: one per receive queue or CPU, or both.
+pub(crate) const PATH_TIMERS: usize = 80;
 
 /// The machine.
 #[derive(Debug)]
@@ -122,6 +122,8 @@ pub(crate) struct Host {
     pub(crate) cpus: Vec<Cpu>,
     pub(crate) lines: Vec<Line>,
     pub(crate) adapters: Vec<Adapter>,
+    /// The adapter that a source's packets come in by and answers leave by.
+    pub(crate) source_adapters: Vec<usize>,
     pub(crate) threads: Vec<Thread>,
     pub(crate) endpoints: Vec<Endpoint>,
     /// The shared queue between device and protocol level, one per CPU.
@@ -192,6 +194,7 @@ impl Host {
             cpus: (0..sizes.cpus).map(|_| Cpu::default()).collect(),
             lines: Vec::new(),
             adapters: Vec::new(),
+            source_adapters: Vec::new(),
             threads: Vec::new(),
             endpoints: Vec::new(),
             ip_queues: (0..sizes.cpus).map(|_| Fifo::new(ip_queue)).collect(),

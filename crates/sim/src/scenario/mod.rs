@@ -81,8 +81,12 @@ pub struct Adapter {
     /// Transmit descriptors. Default the profile's `transmit_ring`.
     #[serde(default)]
     pub transmit_ring: Option<u32>,
+    /// Transmitted packets whose buffers wait until an interrupt releases them all,
+    /// as in FreeBSD's `fxp`. Default 1: an interrupt each.
+    #[serde(default)]
+    pub transmit_batch: Option<u32>,
     /// Receive queues with an interrupt each, on CPUs 0, 1, …: receive-side
-    /// scaling by a hash of the flow. Default 1.
+    /// scaling by a hash of the flow. At most 48 of all adapters. Default 1.
     #[serde(default)]
     pub queues: Option<u32>,
     /// The wire.
@@ -168,6 +172,10 @@ pub struct TraceConfig {
     pub events_max: u32,
 }
 
+/// Receive queues of all adapters together: with 16 transmit interrupts as many as one
+/// CPU has lines for.
+pub(crate) const RECEIVE_QUEUES_MAX: u32 = 48;
+
 fn one() -> u32 {
     1
 }
@@ -208,6 +216,14 @@ impl Scenario {
         for adapter in &self.adapters {
             adapter.validate()?;
         }
+        let queues = self.adapters.iter().map(|item| item.queues.unwrap_or(1));
+        let most = f64::from(RECEIVE_QUEUES_MAX);
+        within(
+            "adapter.queues of all adapters",
+            f64::from(queues.sum::<u32>()),
+            1.0,
+            most,
+        )?;
         for source in &self.sources {
             source.validate(self)?;
         }
@@ -257,6 +273,7 @@ impl Adapter {
         let ring = |given: Option<u32>| f64::from(given.unwrap_or(1));
         within(field("receive_ring"), ring(self.receive_ring), 1.0, 1e6)?;
         within(field("transmit_ring"), ring(self.transmit_ring), 1.0, 1e6)?;
+        within(field("transmit_batch"), ring(self.transmit_batch), 1.0, 1e6)?;
         within(field("queues"), ring(self.queues), 1.0, 32.0)?;
         let rate = self.link.rate_mbps.unwrap_or(1.0);
         within(field("link.rate_mbps"), rate, 1e-3, 1e7)?;

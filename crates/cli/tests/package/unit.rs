@@ -1,18 +1,17 @@
 //! What a package ships beside the program: generated pages are there, and the
-//! systemd unit's sandbox is wide enough for the guard. Needs root.
-
-mod common;
+//! systemd unit's sandbox is wide enough for the guard, without a systemd.
 
 use std::collections::BTreeSet;
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
 
-use common::overload::settings;
-use common::{LIMIT, PROGRAM};
 use plimsoll_testbed::{Config, Testbed};
 
-const UNIT: &str = include_str!("../../../packaging/plimsoll-guard@.service");
+use crate::common::overload::settings;
+use crate::common::{self, LIMIT, PROGRAM};
+
+const UNIT: &str = include_str!("../../../../packaging/plimsoll-guard@.service");
 
 /// The values of a key of the unit, by words.
 fn unit_words(key: &str) -> Vec<&'static str> {
