@@ -96,7 +96,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         output::write_page(target, &bench_html(&document)?)?;
     }
     if args.json.as_deref() != Some(Path::new("-")) {
-        print!("{}", document.table());
+        output::print(&document.table().to_string())?;
     }
     Ok(())
 }

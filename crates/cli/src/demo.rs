@@ -77,7 +77,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         output::write_page(target, &demo_html(&document)?)?;
     }
     if args.json.as_deref() != Some(std::path::Path::new("-")) {
-        print!("{}", document.table());
+        output::print(&document.table().to_string())?;
     }
     Ok(())
 }
@@ -127,8 +127,8 @@ fn modelled(args: &Args, json: Option<Box<dyn Write + Send>>, why: &str) -> anyh
         output::write_page(target, &html(&runs)?)?;
     }
     if args.json.as_deref() != Some(std::path::Path::new("-")) {
-        println!("Modelled host, virtual time: these are not measurements of this machine.\n");
-        print!("{}{}", values(&runs), table(&runs));
+        let note = "Modelled host, virtual time: these are not measurements of this machine.";
+        output::print(&format!("{note}\n\n{}{}", values(&runs), table(&runs)))?;
     }
     Ok(())
 }

@@ -1,5 +1,6 @@
 //! `plimsoll lab`: the papers' experiments, and ours, on a modelled host.
 
+use std::fmt::Write as _;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
@@ -266,8 +267,10 @@ impl Outputs {
 }
 
 fn list(source: &Source) -> anyhow::Result<()> {
+    let mut text = String::new();
     for experiment in source.catalogue()?.all() {
-        println!(
+        let _ = writeln!(
+            text,
             "{:<24} {} ({} curves, {} claims, profile {})",
             experiment.id,
             experiment.title,
@@ -276,8 +279,8 @@ fn list(source: &Source) -> anyhow::Result<()> {
             experiment.profile
         );
     }
-    println!("Machine profiles: {}", profiles().join(", "));
-    Ok(())
+    let _ = writeln!(text, "Machine profiles: {}", profiles().join(", "));
+    output::print(&text)
 }
 
 fn run_experiments(args: &RunArgs) -> anyhow::Result<()> {
@@ -290,17 +293,16 @@ fn run_experiments(args: &RunArgs) -> anyhow::Result<()> {
     let runs = args.how.run(&experiments)?;
     if !args.outputs.write(&runs)? {
         if args.values {
-            print!("{}", values(&runs));
+            output::print(&values(&runs))?;
         }
-        print!("{}", table(&runs));
+        output::print(&table(&runs))?;
     }
     Ok(())
 }
 
 fn explain(args: &ExplainArgs) -> anyhow::Result<()> {
     let catalogue = args.source.catalogue()?;
-    print!("{}", plimsoll_lab::explain(catalogue.get(&args.id)?)?);
-    Ok(())
+    output::print(&plimsoll_lab::explain(catalogue.get(&args.id)?)?)
 }
 
 fn sweep(args: &SweepArgs) -> anyhow::Result<()> {
@@ -309,17 +311,19 @@ fn sweep(args: &SweepArgs) -> anyhow::Result<()> {
         (Some(from), Some(to)) => range(from, to, args.steps, args.log),
         _ => args.values.clone(),
     };
-    let experiment = catalogue.get(&args.id)?.with_sweep(&SweepPlan {
+    let plan = SweepPlan {
         parameter: args.parameter.clone(),
         values,
         log: args.log,
         settings: args.settings.clone(),
         curves: args.curves.clone(),
         figures: args.figures.clone(),
-    })?;
+    };
+    let experiment = catalogue.get(&args.id)?.with_sweep(&plan)?;
     let runs = args.how.run(&[experiment])?;
+    plan.check_figures(&runs)?;
     if !args.outputs.write(&runs)? {
-        print!("{}", csv(&runs));
+        output::print(&csv(&runs))?;
     }
     Ok(())
 }
@@ -338,8 +342,7 @@ fn show_trace(args: &TraceArgs) -> anyhow::Result<()> {
         },
     )?;
     let Some(target) = &args.perfetto else {
-        print!("{}", trace::text(&recorded));
-        return Ok(());
+        return output::print(&trace::text(&recorded));
     };
     let mut writer = output::json_writer(target)?;
     serde_json::to_writer(&mut *writer, &trace::perfetto(&recorded))?;
@@ -355,6 +358,5 @@ fn report(args: &ReportArgs) -> anyhow::Result<()> {
     };
     let runs = args.how.run(&experiments)?;
     output::write_page(&args.output, &html(&runs)?)?;
-    println!("wrote {}", args.output.display());
-    Ok(())
+    output::print(&format!("wrote {}\n", args.output.display()))
 }

@@ -45,6 +45,8 @@ enum Command {
 fn main() -> ExitCode {
     match run() {
         Ok(()) => ExitCode::SUCCESS,
+        // As `head` does when it has enough.
+        Err(error) if output::reader_is_gone(&error) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("plimsoll: {error:#}");
             exit_code(&error)

@@ -51,6 +51,16 @@ pub(crate) fn write_json(target: &Path, document: &impl serde::Serialize) -> any
     Ok(writer.flush()?)
 }
 
+/// Whether writing failed because whoever reads the output has gone.
+pub(crate) fn reader_is_gone(error: &anyhow::Error) -> bool {
+    error.chain().any(|cause| {
+        let io = cause.downcast_ref::<io::Error>().map(io::Error::kind);
+        let json = cause.downcast_ref::<serde_json::Error>();
+        let kind = io.or_else(|| json.and_then(serde_json::Error::io_error_kind));
+        kind == Some(io::ErrorKind::BrokenPipe)
+    })
+}
+
 /// Writes text to standard output. Unlike `print!`, it does not panic when the
 /// reader is gone.
 pub(crate) fn print(text: &str) -> anyhow::Result<()> {

@@ -3,7 +3,7 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 
 fn plimsoll(arguments: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_plimsoll"));
@@ -64,6 +64,25 @@ fn any_parameter_is_swept() {
         csv.contains("mr-fig7,quota5,modelled,path.quota,8,forwarded,"),
         "{csv}"
     );
+    assert!(csv.contains(",8,cpu_busy_pct,"), "{csv}");
+}
+
+/// `plimsoll lab … | head` used to panic.
+#[test]
+fn a_reader_that_has_enough_is_no_error() {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_plimsoll"));
+    command.args(["lab", "run", "mr-fig7", "--values"]);
+    let mut child = command
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    drop(child.stdout.take());
+    let output = child.wait_with_output().unwrap();
+    assert!(
+        output.status.success() && output.stderr.is_empty(),
+        "{output:?}"
+    );
 }
 
 #[test]
@@ -81,6 +100,19 @@ fn what_does_not_exist_is_used_wrongly() {
             "1",
             "--set",
             "x",
+        ],
+        &[
+            "lab",
+            "sweep",
+            "mr-fig7",
+            "--parameter",
+            "path.quota",
+            "--values",
+            "2",
+            "--curve",
+            "quota5",
+            "--figure",
+            "cpu.nonsense",
         ],
     ] {
         let output = plimsoll(arguments);

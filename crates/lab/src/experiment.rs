@@ -355,6 +355,13 @@ impl Curve {
 }
 
 impl Sweep {
+    /// Whether there is a line to draw from value to value, rather than a table of
+    /// cases.
+    #[must_use]
+    pub fn is_a_range(&self) -> bool {
+        self.values.len() > 1 && self.names.is_empty()
+    }
+
     pub(crate) fn check(&self, file: &str) -> Result<(), Error> {
         let increasing = self.values.windows(2).all(|pair| pair[0] < pair[1]);
         if self.values.is_empty() || !increasing || self.values.iter().any(|x| !x.is_finite()) {

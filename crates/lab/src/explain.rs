@@ -25,7 +25,10 @@ pub fn explain(experiment: &Experiment) -> Result<String, Error> {
         ("What the model does", &explain.model),
         ("Limits", &explain.limits),
     ] {
-        let _ = writeln!(text, "\n{title}\n{}", indented(prose));
+        let _ = writeln!(text, "\n{title}");
+        for paragraph in paragraphs(prose) {
+            let _ = writeln!(text, "{}", indented(paragraph));
+        }
     }
     let _ = writeln!(text, "\nMachine profile\n{}", indented_lines(&machine));
     let _ = writeln!(text, "\nClaims");
@@ -34,6 +37,21 @@ pub fn explain(experiment: &Experiment) -> Result<String, Error> {
         let _ = writeln!(text, "  {} ({from}): {}", claim.id, claim.text);
     }
     Ok(text)
+}
+
+/// Prose, with a new paragraph for what was traced and for what is supposed.
+pub(crate) fn paragraphs(prose: &str) -> Vec<&str> {
+    const MARKS: [&str; 2] = ["Traced: ", "Supposed: "];
+    let marks = MARKS.iter().flat_map(|mark| prose.match_indices(mark));
+    let mut starts: Vec<usize> = marks.map(|(start, _)| start).collect();
+    starts.push(0);
+    starts.sort_unstable();
+    starts.dedup();
+    let ends = starts.iter().skip(1).copied().chain([prose.len()]);
+    let parts = starts.iter().zip(ends);
+    parts
+        .map(|(&start, end)| prose[start..end].trim())
+        .collect()
 }
 
 /// The machine profile and the published points its costs were chosen to meet, a
@@ -78,4 +96,23 @@ fn indented(prose: &str) -> String {
         }
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_traced_and_what_is_supposed_stand_apart() {
+        let prose = "General. Traced: one. Supposed: two. Traced: three.";
+        let expected = [
+            "General.",
+            "Traced: one.",
+            "Supposed: two.",
+            "Traced: three.",
+        ];
+        assert_eq!(paragraphs(prose), expected);
+        assert_eq!(paragraphs("Traced: one."), ["Traced: one."]);
+        assert_eq!(paragraphs("None of them."), ["None of them."]);
+    }
 }

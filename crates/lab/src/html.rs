@@ -58,12 +58,14 @@ pub(crate) fn shell(title: &str, body: &Markup) -> String {
 
 fn summary(runs: &[Run]) -> String {
     let tally = Tally::of(runs);
-    let mut text = format!(
-        "{} experiments: {} of {} claims hold",
-        runs.len(),
-        tally.hold,
-        tally.total()
-    );
+    let count = runs.len();
+    let experiments = if count == 1 {
+        "One experiment".to_owned()
+    } else {
+        format!("{count} experiments")
+    };
+    let (hold, total) = (tally.hold, tally.total());
+    let mut text = format!("{experiments}: {hold} of {total} claims hold");
     if tally.unmeasured > 0 {
         text += &format!(", {} could not be measured", tally.unmeasured);
     }
@@ -94,16 +96,26 @@ fn section(run: &Run) -> Result<Markup, Error> {
         .map(|measure| figure_of(run, measure));
     let figures = figures.collect::<Result<Vec<_>, _>>()?;
     let machine = explain::machine(experiment)?;
+    let fails = run
+        .verdicts
+        .iter()
+        .any(|verdict| verdict.holds == Some(false));
     Ok(html! {
         section id=(experiment.id) {
             h2 { (experiment.title) }
             p.meta { (meta_line(run)) }
             @for figure in &figures { (figure) }
             (claims(&run.verdicts))
+            @if fails {
+                h3 { "What the model lacks" }
+                @for paragraph in explain::paragraphs(&experiment.explain.limits) {
+                    p.why { (paragraph) }
+                }
+            }
             @for curve in run.curves.iter().filter(|curve| curve.points.is_empty()) {
                 p.note { (curve.label) " was not measured: " (curve.why.as_deref().unwrap_or_default()) }
             }
-            (explanation(experiment, &machine))
+            (explanation(experiment, &machine, fails))
         }
     })
 }
@@ -124,7 +136,7 @@ fn figure_of(run: &Run, measure: &Measure) -> Result<Markup, Error> {
     if !run.curves.iter().any(|curve| has(&curve)) {
         return Ok(html! { p.note { (measure.label) ": no run gave a value." } });
     }
-    let drawn = if run.experiment.sweep.values.len() > 1 {
+    let drawn = if run.experiment.sweep.is_a_range() {
         plot::svg(run, measure)?
     } else {
         None
@@ -137,7 +149,7 @@ fn figure_of(run: &Run, measure: &Measure) -> Result<Markup, Error> {
                 (legend(run, measure))
                 details { summary { "The numbers" } (numbers(run, measure)) }
             } @else {
-                (numbers(run, measure))
+                (cases(run, measure))
             }
         }
     })
@@ -175,25 +187,62 @@ pub(crate) fn legend_entry(index: usize, label: &str) -> Markup {
     html! { li { span.line style=(rgb) {} " " (label) } }
 }
 
+/// The curves that have points.
+fn measured(run: &Run) -> Vec<&Measured> {
+    let curves = run.curves.iter();
+    curves.filter(|curve| !curve.points.is_empty()).collect()
+}
+
+/// The value of a curve at `x`, with the published one below it.
+fn number(run: &Run, measure: &Measure, curve: &Measured, x: f64) -> Markup {
+    let mut points = curve.points.iter();
+    let point = points.find(|point| point.0 == x);
+    let value = point.and_then(|point| point.1.get(&measure.of).copied());
+    let mut lists = run.experiment.published.iter();
+    let list = lists.find(|list| list.curve == curve.id && list.measure == measure.id);
+    let published = list.and_then(|list| list.points.iter().find(|point| point.0 == x));
+    html! {
+        td {
+            @match value {
+                Some(value) => (figure(value)),
+                None => "–",
+            }
+            @if let Some((_, value)) = published {
+                br; span.published { "published " (figure(*value)) }
+            }
+        }
+    }
+}
+
+/// One row per curve, one column per case.
+fn cases(run: &Run, measure: &Measure) -> Markup {
+    let sweep = &run.experiment.sweep;
+    html! {
+        div.scroll {
+            table {
+                @if sweep.values.len() > 1 {
+                    thead {
+                        tr { th {} @for x in &sweep.values { th { (sweep.name(*x)) } } }
+                    }
+                }
+                tbody {
+                    @for curve in measured(run) {
+                        tr {
+                            th { (curve.label) }
+                            @for x in &sweep.values { (number(run, measure, curve, *x)) }
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
 /// One row per value of the swept parameter, one column per curve; published
 /// numbers stand below the measured ones.
 fn numbers(run: &Run, measure: &Measure) -> Markup {
     let sweep = &run.experiment.sweep;
-    let curves: Vec<_> = run
-        .curves
-        .iter()
-        .filter(|curve| !curve.points.is_empty())
-        .collect();
-    let value = |curve: &Measured, x: f64| {
-        let point = curve.points.iter().find(|point| point.0 == x)?;
-        point.1.get(&measure.of).copied()
-    };
-    let published = |curve: &Measured, x: f64| {
-        let mut lists = run.experiment.published.iter();
-        let list = lists.find(|list| list.curve == curve.id && list.measure == measure.id)?;
-        let point = list.points.iter().find(|point| point.0 == x)?;
-        Some(point.1)
-    };
+    let curves = measured(run);
     html! {
         div.scroll {
             table {
@@ -207,17 +256,7 @@ fn numbers(run: &Run, measure: &Measure) -> Markup {
                     @for x in &sweep.values {
                         tr {
                             th { (sweep.name(*x)) }
-                            @for curve in &curves {
-                                td {
-                                    @match value(curve, *x) {
-                                        Some(value) => (figure(value)),
-                                        None => "–",
-                                    }
-                                    @if let Some(value) = published(curve, *x) {
-                                        br; span.published { "published " (figure(value)) }
-                                    }
-                                }
-                            }
+                            @for curve in &curves { (number(run, measure, curve, *x)) }
                         }
                     }
                 }
@@ -252,20 +291,25 @@ fn claims(verdicts: &[Verdict]) -> Markup {
     }
 }
 
-fn explanation(experiment: &Experiment, machine: &str) -> Markup {
-    let parts = [
-        ("What was done", experiment.explain.setup.as_str()),
-        ("What the model does", &experiment.explain.model),
-        ("Limits", &experiment.explain.limits),
-        ("Machine profile", machine),
-    ];
+/// `told`: the limits stand elsewhere.
+fn explanation(experiment: &Experiment, machine: &str, told: bool) -> Markup {
+    let explain = &experiment.explain;
     html! {
         details.explain {
             summary { "What this is, and where the model departs" }
-            @for (title, text) in parts {
+            @for (title, text) in [
+                ("What was done", explain.setup.as_str()),
+                ("What the model does", &explain.model),
+            ] {
                 h3 { (title) }
                 p { (text) }
             }
+            @if !told {
+                h3 { "Limits" }
+                @for paragraph in explain::paragraphs(&explain.limits) { p { (paragraph) } }
+            }
+            h3 { "Machine profile" }
+            p { (machine) }
         }
     }
 }

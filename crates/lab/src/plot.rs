@@ -156,7 +156,7 @@ impl Drawing<'_> {
     {
         let mut chart = ChartBuilder::on(root)
             .margin(12)
-            .x_label_area_size(44)
+            .x_label_area_size(56)
             .y_label_area_size(64)
             .build_cartesian_2d(x, y)
             .map_err(|error| error.to_string())?;

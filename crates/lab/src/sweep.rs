@@ -1,9 +1,12 @@
 //! Any parameter over any range, with the curves of an experiment.
 
+use std::collections::BTreeSet;
+
 use toml::Value;
 
 use crate::error::Error;
 use crate::experiment::{Experiment, Measure, Scale, Sweep};
+use crate::runner::Run;
 
 /// What is swept instead of the experiment's own parameter.
 #[derive(Clone, Debug, Default)]
@@ -28,11 +31,20 @@ impl Experiment {
     ///
     /// # Errors
     ///
-    /// There is no such curve, a setting is not `KEY=VALUE`, or there is no value.
+    /// There is no such curve, a setting is not `KEY=VALUE`, there is no value, or one
+    /// that a logarithmic axis cannot have.
     pub fn with_sweep(&self, plan: &SweepPlan) -> Result<Self, Error> {
         let mut experiment = self.clone();
         experiment.claims.clear();
         experiment.published.clear();
+        if plan.values.is_empty() {
+            let remedy = "give --values, or --from and --to".to_owned();
+            return Err(unknown("sweep of", &plan.parameter, remedy));
+        }
+        if plan.log && !plan.values.iter().all(|value| *value > 0.0) {
+            let remedy = "give values above 0, or leave out --log".to_owned();
+            return Err(unknown("logarithmic sweep of", &plan.parameter, remedy));
+        }
         let mut values = plan.values.clone();
         values.sort_by(f64::total_cmp);
         values.dedup();
@@ -66,9 +78,9 @@ impl Experiment {
                 curve.set.insert(key.clone(), value.clone());
             }
         }
-        for (index, figure) in plan.figures.iter().enumerate() {
+        for figure in &plan.figures {
             experiment.measures.push(Measure {
-                id: format!("figure_{index}"),
+                id: figure.replace(|letter: char| !letter.is_ascii_alphanumeric(), "_"),
                 of: figure.clone(),
                 label: figure.clone(),
                 unit: String::new(),
@@ -76,6 +88,30 @@ impl Experiment {
             });
         }
         Ok(experiment)
+    }
+}
+
+impl SweepPlan {
+    /// Says so if a figure that was asked for has no value anywhere.
+    ///
+    /// # Errors
+    ///
+    /// No run gave such a figure; the error lists those that there are.
+    pub fn check_figures(&self, runs: &[Run]) -> Result<(), Error> {
+        let curves = runs.iter().flat_map(|run| &run.curves);
+        let points: Vec<_> = curves.flat_map(|curve| &curve.points).collect();
+        let known: BTreeSet<&str> = points
+            .iter()
+            .flat_map(|(_, figures)| figures.keys().map(String::as_str))
+            .collect();
+        let missing = self
+            .figures
+            .iter()
+            .find(|one| !known.contains(one.as_str()));
+        missing.map_or(Ok(()), |figure| {
+            let known = known.into_iter().collect::<Vec<_>>().join(", ");
+            Err(unknown("figure", figure, format!("use one of {known}")))
+        })
     }
 }
 
@@ -157,8 +193,13 @@ mod tests {
         plan.curves = vec!["none".to_owned()];
         assert!(base.with_sweep(&plan).unwrap_err().is_usage());
         plan.curves.clear();
+        plan.log = true;
+        plan.values = vec![0.0, 1.0];
+        let error = base.with_sweep(&plan).unwrap_err();
+        assert!(error.to_string().contains("above 0"), "{error}");
         plan.values.clear();
-        assert!(base.with_sweep(&plan).unwrap_err().is_usage());
+        let error = base.with_sweep(&plan).unwrap_err();
+        assert!(error.is_usage() && error.to_string().contains("--values"));
     }
 
     #[test]

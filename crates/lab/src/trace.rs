@@ -43,7 +43,8 @@ const PACKET_MS: f64 = 1000.0;
 ///
 /// # Errors
 ///
-/// There is no such curve, or the settings make no sense.
+/// There is no such curve, the settings make no sense, the experiment is not about a
+/// host that receives packets, or nothing happened in that time.
 pub fn record(experiment: &Experiment, plan: &TracePlan) -> Result<Trace, Error> {
     let curve = match &plan.curve {
         None => experiment.curves.first(),
@@ -56,11 +57,22 @@ pub fn record(experiment: &Experiment, plan: &TracePlan) -> Result<Trace, Error>
     })?;
     let values = &experiment.sweep.values;
     let x = plan.x.unwrap_or(values[values.len() / 2]);
+    let settings = experiment.settings(curve, x)?;
+    if let Some(model) = settings.get("model") {
+        let problem = format!("{model} receives no packets that could be followed");
+        let remedy = "trace an experiment whose [scenario] has no `model`";
+        return Err(Error::file(
+            &experiment.file,
+            "scenario.model",
+            problem,
+            remedy,
+        ));
+    }
     let point = Point {
         experiment,
         curve,
         x,
-        settings: experiment.settings(curve, x)?,
+        settings,
         seed: plan.seed,
     };
     let config = TraceConfig {
@@ -73,11 +85,29 @@ pub fn record(experiment: &Experiment, plan: &TracePlan) -> Result<Trace, Error>
         events_max: EVENTS_MAX,
     };
     let trace = Modelled.trace(&point, config)?;
+    if trace.events.is_empty() {
+        return Err(nothing_happened(&point, plan));
+    }
     Ok(if plan.one_packet {
         one_packet(trace)
     } else {
         trace
     })
+}
+
+fn nothing_happened(point: &Point<'_>, plan: &TracePlan) -> Error {
+    let of = |key: &str| {
+        let value = point.settings.get(key)?;
+        value
+            .as_float()
+            .or_else(|| value.as_integer().map(|whole| whole as f64))
+    };
+    let end = of("duration_ms").unwrap_or_default() + of("warmup_ms").unwrap_or(100.0);
+    Error::Unknown {
+        what: "what happens at",
+        given: format!("{} ms", plan.start_ms),
+        remedy: format!("the run ends after {end} ms: choose --start-ms before, and --ms above 0"),
+    }
 }
 
 /// The part from the first arrival to the end of that packet.

@@ -74,3 +74,18 @@ fn an_unknown_curve_is_answered_with_those_that_exist() {
         "{error}"
     );
 }
+
+#[test]
+fn what_cannot_be_traced_is_said_with_a_remedy() {
+    let catalogue = catalogue();
+    let refusal = |id: &str, plan: &TracePlan| {
+        let error = trace::record(catalogue.get(id).unwrap(), plan).unwrap_err();
+        assert!(error.is_usage(), "{error}");
+        error.to_string()
+    };
+    let mut plan = plan(100.0, false);
+    plan.curve = None;
+    assert!(refusal("st-fig1", &plan).contains("receives no packets"));
+    plan.start_ms = 1e6;
+    assert!(refusal("mr-fig13", &plan).contains("ends after 4100 ms"));
+}

@@ -1,33 +1,59 @@
 //! Times between trigger states, drawn from a published distribution.
 //!
-//! A paper gives five numbers of such a distribution: mean, median, maximum, and
-//! the parts above 100 and 150 µs. The distribution that is drawn from meets all
-//! five: half of the values spread evenly up to the median; those from there to
-//! 100 µs fall off exponentially, as steeply as the mean demands; the few above
-//! lie evenly up to 150 µs and, beyond, evenly on a logarithmic scale.
+//! **How long.** A paper gives five numbers of such a distribution: mean, median,
+//! maximum, and the parts above 100 and 150 µs. The distribution that is drawn from
+//! meets all five by one rule: between two points that are known, the part of the
+//! times that is longer falls off exponentially. The points are the median, 100 µs,
+//! 150 µs and the maximum, which one of the paper's two million samples reached;
+//! from the median to 100 µs the values fall off as steeply as the mean demands, and
+//! below the median, where nothing is known, they lie evenly.
 //!
-//! **Limit.** Values are independent of one another, so that phases of a workload
-//! are not modelled.
+//! **In which order.** A server that answers one request again and again runs
+//! through the same calls and interrupts for each, so that a request's intervals are
+//! the whole distribution once, in some order. Where a workload says how many states
+//! a request passes, that many draws are therefore one from each equal part of the
+//! distribution, shuffled. Other workloads' draws are independent of one another.
+//!
+//! **Limit.** Which state follows which within a request is not published.
 
 use fastrand::Rng;
 
 use crate::Error;
 use crate::profile::Workload;
 
-/// A distribution of intervals, in µs.
+/// Intervals of a workload, in µs.
 #[derive(Clone, Debug)]
 pub(crate) struct Intervals {
     median: f64,
-    max: f64,
-    /// Probability of at most 100 and of at most 150 µs.
-    below: [f64; 2],
-    /// How steeply the middle part falls off, per µs.
+    /// What lies above the median, from the shortest on.
+    pieces: [Piece; 3],
+    /// Equal parts of the distribution that the current request has not drawn from.
+    left: Vec<u32>,
+    /// Trigger states of one request; 0 where there are no requests.
+    per_request: u32,
+}
+
+/// A part of the distribution that falls off exponentially.
+#[derive(Clone, Copy, Debug)]
+struct Piece {
+    low: f64,
+    width: f64,
+    /// The part of all values that is below `low`, and that lies in here.
+    below: f64,
+    part: f64,
+    /// How steeply it falls off, per µs.
     decay: f64,
 }
 
 /// Where the published tails begin, in µs.
 const TAIL: f64 = 100.0;
 const FAR_TAIL: f64 = 150.0;
+
+/// A paper's maximum is one of this many (Soft Timers, section 5.2).
+const SAMPLES: f64 = 2e6;
+
+/// Most trigger states of a request, so that memory is bounded.
+const PER_REQUEST_MAX: u32 = 10_000;
 
 impl Intervals {
     /// The distribution of a workload.
@@ -39,65 +65,103 @@ impl Intervals {
             let allowed = "above 0 and below 100, with max_us above 150";
             return Err(Error::scenario(field("median_us"), median, allowed));
         }
-        if !(0.0 <= above[1] && above[1] <= above[0] && above[0] < 0.5) {
-            let allowed = "at least above_150us_pct and below 50";
+        if !(1.0 / SAMPLES < above[1] && above[1] < above[0] && above[0] < 0.5) {
+            let allowed = "above above_150us_pct, which is above 0.00005, and below 50";
             return Err(Error::scenario(field("above_100us_pct"), above[0], allowed));
         }
-        let near_tail = (above[0] - above[1]) * f64::midpoint(TAIL, FAR_TAIL);
-        let far_tail = above[1] * (max - FAR_TAIL) / libm::log(max / FAR_TAIL);
-        let middle = 0.5 - above[0];
-        let mean = (workload.mean_us - 0.25 * median - near_tail - far_tail) / middle;
-        let decay = decay(median, mean).ok_or_else(|| {
+        if workload.per_request > PER_REQUEST_MAX {
+            let (field, allowed) = (field("per_request"), "at most 10000");
+            return Err(Error::scenario(field, workload.per_request, allowed));
+        }
+        let far = Piece::between(FAR_TAIL, max, above[1], 1.0 / SAMPLES);
+        let near = Piece::between(TAIL, FAR_TAIL, above[0], above[1]);
+        let known = 0.25 * median + near.mean() * near.part + far.mean() * far.part;
+        let part = 0.5 - above[0];
+        let mean = (workload.mean_us - known) / part;
+        let decay = decay(TAIL - median, mean - median).ok_or_else(|| {
             let allowed = "such that the values from the median to 100 µs can have the rest";
             Error::scenario(field("mean_us"), workload.mean_us, allowed)
         })?;
+        let middle = Piece {
+            low: median,
+            width: TAIL - median,
+            below: 0.5,
+            part,
+            decay,
+        };
         Ok(Self {
             median,
-            max,
-            below: above.map(|part| 1.0 - part),
-            decay,
+            pieces: [middle, near, far],
+            left: Vec::new(),
+            per_request: workload.per_request,
         })
     }
 
     /// One interval in µs.
-    pub(crate) fn draw(&self, rng: &mut Rng) -> f64 {
-        let part = rng.f64();
-        let within = |low: f64, high: f64| (part - low) / (high - low);
-        if part < 0.5 {
-            return self.median * within(0.0, 0.5);
-        }
-        if part < self.below[0] {
-            return self.median + self.middle(within(0.5, self.below[0]));
-        }
-        if part < self.below[1] {
-            return TAIL + (FAR_TAIL - TAIL) * within(self.below[0], self.below[1]);
-        }
-        let exponent = within(self.below[1], 1.0) * libm::log(self.max / FAR_TAIL);
-        FAR_TAIL * libm::exp(exponent)
+    pub(crate) fn draw(&mut self, rng: &mut Rng) -> f64 {
+        let at = self.position(rng);
+        let piece = self.pieces.iter().rev().find(|piece| at >= piece.below);
+        piece.map_or(self.median * at / 0.5, |piece| piece.value(at))
     }
 
-    /// The value of the middle part below which the part `p` of it lies, from the
-    /// median on.
-    fn middle(&self, p: f64) -> f64 {
-        let width = TAIL - self.median;
-        let rest = libm::exp(-self.decay * width);
-        -libm::log(1.0 - p * (1.0 - rest)) / self.decay
+    /// A place in the distribution, from 0 to 1.
+    fn position(&mut self, rng: &mut Rng) -> f64 {
+        if self.per_request == 0 {
+            return rng.f64();
+        }
+        if self.left.is_empty() {
+            self.left.extend(0..self.per_request);
+            rng.shuffle(&mut self.left);
+        }
+        let stratum = self.left.pop().unwrap_or_default();
+        (f64::from(stratum) + rng.f64()) / f64::from(self.per_request)
     }
 }
 
-/// The decay at which a truncated exponential distribution from `median` to
-/// [`TAIL`] has this mean; nothing if only a rising one would.
-fn decay(median: f64, mean: f64) -> Option<f64> {
-    let width = TAIL - median;
-    let excess = mean - median;
-    let of = |decay: f64| 1.0 / decay - width / libm::expm1(decay * width);
+impl Piece {
+    /// From `low` to `high`, where the parts of all values that are longer are known.
+    fn between(low: f64, high: f64, above_low: f64, above_high: f64) -> Self {
+        let width = high - low;
+        Self {
+            low,
+            width,
+            below: 1.0 - above_low,
+            // The one sample that reached the maximum belongs to the last piece.
+            part: if above_high > 1.0 / SAMPLES {
+                above_low - above_high
+            } else {
+                above_low
+            },
+            decay: libm::log(above_low / above_high) / width,
+        }
+    }
+
+    fn mean(&self) -> f64 {
+        self.low + mean_excess(self.width, self.decay)
+    }
+
+    /// The value below which the part `at` of all values lies.
+    fn value(&self, at: f64) -> f64 {
+        let inside = (at - self.below) / self.part;
+        let rest = libm::exp(-self.decay * self.width);
+        self.low - libm::log(1.0 - inside * (1.0 - rest)) / self.decay
+    }
+}
+
+/// Mean of what falls off exponentially from 0 to `width`.
+fn mean_excess(width: f64, decay: f64) -> f64 {
+    1.0 / decay - width / libm::expm1(decay * width)
+}
+
+/// The decay with this mean; nothing if only a rising one would have it.
+fn decay(width: f64, mean: f64) -> Option<f64> {
     let (mut low, mut high) = (1e-6, 1e3);
-    if !(of(high)..of(low)).contains(&excess) {
+    if !(mean_excess(width, high)..mean_excess(width, low)).contains(&mean) {
         return None;
     }
     for _ in 0..200 {
         let middle = f64::midpoint(low, high);
-        if of(middle) > excess {
+        if mean_excess(width, middle) > mean {
             low = middle;
         } else {
             high = middle;
@@ -119,6 +183,7 @@ mod tests {
             max_us: 476.0,
             above_100us_pct: above[0],
             above_150us_pct: above[1],
+            per_request: 0,
             sources: BTreeMap::new(),
             source: "a test".into(),
         }
@@ -127,7 +192,7 @@ mod tests {
     #[test]
     fn draws_meet_the_published_numbers() {
         for (mean, median, above) in [(31.52, 18.0, [5.3, 0.39]), (8.47, 6.0, [0.025, 0.013])] {
-            let intervals = Intervals::new(&workload(mean, median, above)).unwrap();
+            let mut intervals = Intervals::new(&workload(mean, median, above)).unwrap();
             let mut rng = Rng::with_seed(3);
             let mut values: Vec<f64> = (0..400_000).map(|_| intervals.draw(&mut rng)).collect();
             values.sort_by(f64::total_cmp);
@@ -147,10 +212,48 @@ mod tests {
         }
     }
 
+    /// The standard deviation is no input: published are 32 and 20.8 µs.
+    #[test]
+    fn the_spread_follows_from_the_rule() {
+        for (mean, median, max, above, published) in [
+            (31.52, 18.0, 476.0, [5.3, 0.39], 32.0),
+            (22.53, 17.0, 1000.0, [1.09, 0.013], 20.8),
+        ] {
+            let mut workload = workload(mean, median, above);
+            workload.max_us = max;
+            let mut intervals = Intervals::new(&workload).unwrap();
+            let mut rng = Rng::with_seed(3);
+            let draws: Vec<f64> = (0..400_000).map(|_| intervals.draw(&mut rng)).collect();
+            let count = draws.len() as f64;
+            let variance = draws.iter().map(|x| (x - mean).powi(2)).sum::<f64>() / count;
+            let ratio = variance.sqrt() / published;
+            assert!((ratio - 1.0).abs() < 0.05, "{ratio}");
+        }
+    }
+
+    #[test]
+    fn a_request_passes_the_whole_distribution_once() {
+        let mut workload = workload(31.52, 18.0, [5.3, 0.39]);
+        workload.per_request = 40;
+        let mut intervals = Intervals::new(&workload).unwrap();
+        let mut rng = Rng::with_seed(3);
+        for _ in 0..100 {
+            let request: Vec<f64> = (0..40).map(|_| intervals.draw(&mut rng)).collect();
+            let short = request.iter().filter(|interval| **interval < 18.0).count();
+            // The border between the halves is one of the parts' borders.
+            assert_eq!(short, 20);
+            assert!(!request.is_sorted());
+        }
+    }
+
     #[test]
     fn impossible_numbers_are_refused() {
         assert!(Intervals::new(&workload(90.0, 18.0, [5.3, 0.39])).is_err());
         assert!(Intervals::new(&workload(31.0, 120.0, [5.3, 0.39])).is_err());
         assert!(Intervals::new(&workload(31.0, 18.0, [0.3, 0.39])).is_err());
+        assert!(Intervals::new(&workload(31.0, 18.0, [5.3, 0.0])).is_err());
+        let mut endless = workload(31.52, 18.0, [5.3, 0.39]);
+        endless.per_request = u32::MAX;
+        assert!(Intervals::new(&endless).is_err());
     }
 }

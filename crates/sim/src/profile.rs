@@ -83,7 +83,7 @@ pub const COSTS: &[(&str, &str)] = &[
     ),
     (
         "context_switch",
-        "changing to a process with cold caches: it slept, or something else ran for at least three quarters of the time this takes",
+        "changing to a process with cold caches: it slept, or something else ran for as long as this takes",
     ),
     (
         "thread_switch",
@@ -252,7 +252,8 @@ pub struct Calibration {
     pub entry: String,
     /// What was published, with its value and unit.
     pub point: String,
-    /// The costs that were chosen by it.
+    /// The costs that were chosen by it: `web_request`, or `flash.web_request` if it
+    /// is that of a program.
     pub costs: Vec<String>,
 }
 
@@ -288,6 +289,9 @@ pub struct Profile {
     pub costs: BTreeMap<String, Cost>,
     /// By name, see [`QUEUES`].
     pub queues: BTreeMap<String, QueueLength>,
+    /// Programs of this machine that do the same work at other costs.
+    #[serde(default)]
+    pub program: Vec<Program>,
     /// What was calibrated, and on what.
     #[serde(default)]
     pub calibration: Vec<Calibration>,
@@ -295,6 +299,16 @@ pub struct Profile {
     /// rather than made of costs.
     #[serde(default)]
     pub workload: Vec<Workload>,
+}
+
+/// A program whose work costs something else than the machine's default.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Program {
+    /// As in the paper.
+    pub name: String,
+    /// The costs that differ, by name, see [`COSTS`].
+    pub costs: BTreeMap<String, Cost>,
 }
 
 /// How often a workload passes a trigger state (Soft Timers, Table IV).
@@ -313,6 +327,10 @@ pub struct Workload {
     pub above_100us_pct: f64,
     /// The part of the times above 150 µs.
     pub above_150us_pct: f64,
+    /// Trigger states that one request passes, where the workload answers the same
+    /// request again and again. Default 0: it does not.
+    #[serde(default)]
+    pub per_request: u32,
     /// Part of the trigger states by source: name and percent.
     #[serde(default)]
     pub sources: BTreeMap<String, f64>,
@@ -392,10 +410,44 @@ impl Profile {
         })
     }
 
+    /// The duration of cost `name` in ns if `program` does it, or the machine's own
+    /// default program.
+    pub(crate) fn program_cost(
+        &self,
+        program: Option<&str>,
+        name: &'static str,
+        user: &str,
+    ) -> Result<u64, Error> {
+        let Some(wanted) = program else {
+            return self.cost(name, user);
+        };
+        let mut programs = self.program.iter();
+        let found = programs.find(|program| program.name == wanted);
+        let program = found.ok_or_else(|| {
+            let known: Vec<&str> = self.program.iter().map(|one| one.name.as_str()).collect();
+            let known = known.join(", ");
+            self.problem(format!("no program `{wanted}`, only: {known}"))
+        })?;
+        let own = program.costs.get(name).map(|cost| cost.ns);
+        own.map_or_else(|| self.cost(name, user), Ok)
+    }
+
+    /// Every cost with its name: the machine's own, and those of programs.
+    fn all_costs(&self) -> impl Iterator<Item = (String, &str, &Cost)> {
+        let own = self.costs.iter();
+        let own = own.map(|(name, cost)| (name.clone(), name.as_str(), cost));
+        let programs = self.program.iter().flat_map(|program| {
+            let costs = program.costs.iter();
+            costs.map(|(name, cost)| (format!("{}.{name}", program.name), name.as_str(), cost))
+        });
+        own.chain(programs)
+    }
+
     fn validate(&self) -> Result<(), Error> {
         let unknown =
-            |given: &String, known: &[(&str, &str)]| !known.iter().any(|(name, _)| name == given);
-        if let Some(cost) = self.costs.keys().find(|cost| unknown(cost, COSTS)) {
+            |given: &str, known: &[(&str, &str)]| !known.iter().any(|(name, _)| *name == given);
+        let mut costs = self.all_costs();
+        if let Some((_, cost, _)) = costs.find(|(_, cost, _)| unknown(cost, COSTS)) {
             return Err(self.problem(format!("no such cost as `{cost}`")));
         }
         if let Some(queue) = self.queues.keys().find(|queue| unknown(queue, QUEUES)) {
@@ -405,7 +457,8 @@ impl Profile {
             return Err(self.problem(format!("queue `{name}` must hold at least 1 packet")));
         }
         let untold = |source: &str| source.trim().is_empty();
-        if let Some((name, _)) = self.costs.iter().find(|(_, cost)| untold(&cost.source)) {
+        let mut costs = self.all_costs();
+        if let Some((name, ..)) = costs.find(|(.., cost)| untold(&cost.source)) {
             return Err(self.problem(format!("cost `{name}` does not say where it is from")));
         }
         if self.calibration.len() > CALIBRATIONS_MAX {
@@ -414,11 +467,9 @@ impl Profile {
                 "calibrated on {given} points: at most {CALIBRATIONS_MAX} are allowed"
             )));
         }
-        let chosen = self.calibration.iter().flat_map(|point| &point.costs);
-        if let Some(cost) = chosen
-            .into_iter()
-            .find(|cost| !self.costs.contains_key(*cost))
-        {
+        let mut chosen = self.calibration.iter().flat_map(|point| &point.costs);
+        let given = |cost: &String| self.all_costs().any(|(name, ..)| name == *cost);
+        if let Some(cost) = chosen.find(|cost| !given(cost)) {
             return Err(self.problem(format!("calibrates `{cost}`, which it does not give")));
         }
         if self.clock_hz == 0 || !(self.quantum_ms > 0.0 && self.quantum_ms <= 10_000.0) {

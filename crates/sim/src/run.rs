@@ -1,10 +1,10 @@
 //! From a profile and a scenario to an outcome.
 
-use crate::consumer::Process;
+use crate::consumer::{Process, WebCosts};
 use crate::host::adapter::AdapterSizes;
 use crate::host::cpu::Accounts;
 use crate::host::ledger::{Counts, SourceCounts, Times};
-use crate::host::protocol::Needs;
+use crate::host::protocol::{CLIENTS_MAX, Needs};
 use crate::host::wire::Wire;
 use crate::host::{
     Body, Endpoint, EndpointRole, Host, LineKind, ProtocolCosts, Sizes, Thread, measure_slot,
@@ -79,7 +79,13 @@ fn build(profile: &Profile, scenario: &Scenario, seed: u64) -> Result<Sim, Error
             transmit_ring: default(adapter.transmit_ring, "transmit_ring")?,
             output_queue: profile.queue("output_queue")?,
             queues: adapter.queues.unwrap_or(1) as usize,
+            transmit_batch: adapter.transmit_batch.unwrap_or(1),
         };
+        if sizes.transmit_batch > sizes.transmit_ring {
+            let field = format!("adapter.{}.transmit_batch", adapter.name);
+            let most = format!("at most {}, the transmit ring", sizes.transmit_ring);
+            return Err(Error::scenario(field, sizes.transmit_batch, most));
+        }
         let wire = Wire::new(&adapter.link);
         host.add_adapter(sizes, wire.clone(), wire);
     }
@@ -87,7 +93,7 @@ fn build(profile: &Profile, scenario: &Scenario, seed: u64) -> Result<Sim, Error
     for (index, consumer) in scenario.consumers.iter().enumerate() {
         processes.push(add_consumer(profile, scenario, &mut host, index, consumer)?);
     }
-    let sources = sources(scenario)?;
+    let sources = sources(scenario, &mut host)?;
     for (index, source) in scenario.sources.iter().enumerate() {
         if let Traffic::Bursts { burst, .. } = source.traffic {
             host.ledger.bursts[index] = burst;
@@ -156,25 +162,24 @@ fn add_consumer(
         EndpointRole::Tcp => profile.queue("backlog")? as usize,
         _ => 0,
     };
-    let source = scenario
-        .sources
-        .iter()
-        .find(|source| source.to == consumer.name);
-    let by = source.and_then(|source| source.adapter.as_deref());
+    let clients = if role == EndpointRole::Tcp {
+        scenario.sources.len() * CLIENTS_MAX
+    } else {
+        0
+    };
     host.endpoints.push(Endpoint {
         role,
         queue: Fifo::new(length as usize),
         threads: Vec::new(),
-        reply_by: by.map_or(Ok(0), |name| scenario.adapter("source.adapter", name))?,
         backlog: 0,
         backlog_max,
-        opening: vec![false; usize::from(role == EndpointRole::Tcp) << 12].into(),
+        opening: vec![false; clients].into(),
         delivered: 0,
         frames: 0,
         latency: Times::default(),
     });
     let count = match consumer.role {
-        Role::Web { processes } => processes as usize,
+        Role::Web { processes, .. } => processes as usize,
         Role::Forward { .. } | Role::Listener {} | Role::Deaf {} => 0,
         _ => 1,
     };
@@ -199,7 +204,12 @@ fn add_consumer(
         _ => 1,
     });
     let segments = segments.collect();
-    Ok(Process::new(index, consumer.role.clone(), count, segments))
+    let web = match &consumer.role {
+        Role::Web { program, .. } => WebCosts::load(profile, program.as_deref())?,
+        _ => WebCosts::default(),
+    };
+    let role = consumer.role.clone();
+    Ok(Process::new(index, role, count, segments, web))
 }
 
 /// What the kernel does with a consumer's packets, and which queue they wait in.
@@ -241,12 +251,13 @@ fn add_process(host: &mut Host, index: usize, process: usize, consumer: &Consume
     host.endpoints[index].threads.push(thread);
 }
 
-fn sources(scenario: &Scenario) -> Result<Vec<Source>, Error> {
+fn sources(scenario: &Scenario, host: &mut Host) -> Result<Vec<Source>, Error> {
     let made = scenario.sources.iter().enumerate().map(|(index, config)| {
         let adapter = match &config.adapter {
             Some(name) => scenario.adapter("source.adapter", name)?,
             None => 0,
         };
+        host.source_adapters.push(adapter);
         let origin = Origin {
             index,
             adapter,

@@ -345,10 +345,10 @@ impl Host {
         state.turn_began = now;
         let changes = state.last_thread != Some(thread);
         state.last_thread = Some(thread);
-        // Who was away for three quarters of the time that a full change takes has
-        // lost his caches.
-        let warm = state.last_process == Some(thread)
-            && (now - state.left_process) * 4 < self.switch_cost * 3;
+        // Others replace a process's caches about as fast as it fills them again:
+        // who was away for as long as a full change takes has lost them.
+        let warm =
+            state.last_process == Some(thread) && now - state.left_process < self.switch_cost;
         let light = self.threads[thread].kernel || warm;
         let cost = if light {
             self.thread_switch_cost

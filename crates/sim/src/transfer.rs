@@ -8,7 +8,7 @@
 //!
 //! **Limits.** No loss and no limit of the window: the paper's transfers have
 //! neither. The timer's phase against the transfer is unknown, so that a transfer
-//! is run at several phases and the mean is given.
+//! is run at several phases; the mean, the least and the greatest are given.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -72,25 +72,32 @@ fn phases() -> u32 {
 }
 
 /// Runs it; the figures are `response_ms`, from the client's request to its last
-/// packet, and `throughput_mbps` of data.
+/// packet, with `response_least_ms` and `response_most_ms` among the phases, and
+/// `throughput_mbps` of data.
 ///
 /// # Errors
 ///
 /// A value makes no sense.
 pub fn run(transfer: &Transfer) -> Result<Vec<(String, f64)>, Error> {
     transfer.validate()?;
-    let response_ns = match transfer.start {
-        Start::Paced => paced(transfer)?,
+    let responses_ns = match transfer.start {
+        Start::Paced => vec![paced(transfer)?],
         Start::SlowStart => {
             let period = transfer.delayed_ack_ns();
             let phases = u64::from(transfer.phases);
             let response = |phase: u64| slow_start(transfer, period * phase / phases);
-            (0..phases).map(response).sum::<u64>() / phases
+            (0..phases).map(response).collect()
         }
     };
+    let response_ns = responses_ns.iter().sum::<u64>() / responses_ns.len() as u64;
+    let extreme = |found: Option<&u64>| *found.unwrap_or(&response_ns) as f64 / 1e6;
+    let least_ms = extreme(responses_ns.iter().min());
+    let most_ms = extreme(responses_ns.iter().max());
     let bits = transfer.packets as f64 * f64::from(transfer.payload_bytes) * 8.0;
     Ok(vec![
         ("response_ms".to_owned(), response_ns as f64 / 1e6),
+        ("response_least_ms".to_owned(), least_ms),
+        ("response_most_ms".to_owned(), most_ms),
         (
             "throughput_mbps".to_owned(),
             bits * 1e3 / response_ns as f64,

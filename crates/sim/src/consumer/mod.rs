@@ -5,4 +5,4 @@
 
 mod process;
 
-pub(crate) use process::Process;
+pub(crate) use process::{Process, WebCosts};

@@ -2,9 +2,11 @@
 
 use plimsoll_core::soft_timer::TriggerSource;
 
+use crate::Error;
 use crate::host::{EndpointRole, Host, Step};
 use crate::packet::{Kind, Packet};
 use crate::path::{Path, Received};
+use crate::profile::Profile;
 use crate::scenario::{ComputeDemand, Role};
 
 /// Where one process is in its loop.
@@ -31,6 +33,8 @@ pub(crate) struct Process {
     phases: Vec<Phase>,
     /// Own work per packet, in ns.
     work: u64,
+    /// What connections and requests cost (web server).
+    web: WebCosts,
     /// Parts of an answer, by source.
     segments: Vec<u32>,
     /// Packets of the frame being received (media), and its number.
@@ -39,12 +43,36 @@ pub(crate) struct Process {
     busy_left: u64,
 }
 
+/// What a web server's program spends, in ns.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct WebCosts {
+    accept: u64,
+    request: u64,
+}
+
+impl WebCosts {
+    /// Those of one of the profile's programs, or of the machine.
+    pub(crate) fn load(profile: &Profile, program: Option<&str>) -> Result<Self, Error> {
+        let cost = |name| profile.program_cost(program, name, "a web server");
+        Ok(Self {
+            accept: cost("web_accept")?,
+            request: cost("web_request")?,
+        })
+    }
+}
+
 /// A computing process is looked at this often; it could be at any moment, since
 /// others may come in between.
 const COMPUTE_STEP_NS: u64 = 1_000_000;
 
 impl Process {
-    pub(crate) fn new(endpoint: usize, role: Role, processes: usize, segments: Vec<u32>) -> Self {
+    pub(crate) fn new(
+        endpoint: usize,
+        role: Role,
+        processes: usize,
+        segments: Vec<u32>,
+        web: WebCosts,
+    ) -> Self {
         let work = match &role {
             Role::Sink { work_us } | Role::Echo { work_us } | Role::Media { work_us, .. } => {
                 work_us * 1e3
@@ -58,6 +86,7 @@ impl Process {
             role,
             phases: vec![Phase::Ask; processes],
             work: work as u64,
+            web,
             segments,
             frame: (0, 0),
             busy_left: 0,
@@ -161,9 +190,9 @@ impl Process {
             Role::Capture { disk: false } => costs.capture_read,
             Role::Capture { disk: true } => costs.capture_read + costs.capture_disk,
             Role::Web { .. } => {
-                let tag = host.threads[thread].hand.map_or(0, |packet| packet.tag);
-                let first = host.accept(self.endpoint, tag);
-                costs.web_request + if first { costs.web_accept } else { 0 }
+                let request = host.threads[thread].hand;
+                let first = request.is_some_and(|request| host.accept(self.endpoint, &request));
+                self.web.request + if first { self.web.accept } else { 0 }
             }
             _ => call,
         }
@@ -217,7 +246,6 @@ impl Process {
     ) -> Option<Step> {
         self.phases[process] = Phase::Ask;
         let request = host.threads[thread].hand.take()?;
-        let by = host.endpoints[self.endpoint].reply_by;
         let kind = match (self.role.is_web(), left) {
             (false, _) => Kind::Reply,
             (true, 1) => Kind::LastSegment,
@@ -233,7 +261,7 @@ impl Process {
             },
             ..request
         };
-        host.send_reply(by, reply);
+        host.send_reply(reply);
         let cpu = host.cpu_of(thread);
         if left > 1 {
             path.on_trigger(host, cpu, TriggerSource::IpOutput);

@@ -40,6 +40,8 @@ pub(crate) struct Adapter {
     pub(crate) wait_while_active: bool,
     pub(crate) transmit_line: LineId,
     pub(crate) transmit_enabled: bool,
+    /// So many transmitted packets raise an interrupt.
+    transmit_batch: usize,
 }
 
 /// How large an adapter is.
@@ -49,6 +51,7 @@ pub(crate) struct AdapterSizes {
     pub(crate) transmit_ring: u32,
     pub(crate) output_queue: u32,
     pub(crate) queues: usize,
+    pub(crate) transmit_batch: u32,
 }
 
 impl Adapter {
@@ -92,6 +95,7 @@ impl Host {
             wait_while_active: false,
             transmit_line,
             transmit_enabled: true,
+            transmit_batch: sizes.transmit_batch as usize,
         });
     }
 
@@ -178,9 +182,10 @@ impl Host {
         }
     }
 
-    /// Raises the transmit interrupt, if it is enabled.
+    /// Raises the transmit interrupt, if it is enabled and enough is completed.
     pub(crate) fn interrupt_transmit(&mut self, adapter: usize) {
-        if self.adapters[adapter].transmit_enabled {
+        let device = &self.adapters[adapter];
+        if device.transmit_enabled && device.completed >= device.transmit_batch {
             self.raise(self.adapters[adapter].transmit_line);
         }
     }
@@ -188,9 +193,7 @@ impl Host {
     /// Enables the transmit interrupt; what is completed raises it at once.
     pub(crate) fn enable_transmit(&mut self, adapter: usize) {
         self.adapters[adapter].transmit_enabled = true;
-        if self.adapters[adapter].completed > 0 {
-            self.raise(self.adapters[adapter].transmit_line);
-        }
+        self.interrupt_transmit(adapter);
     }
 
     /// A packet sent now goes to the transmitter at once.
@@ -209,10 +212,10 @@ impl Host {
         }
     }
 
-    /// Sends a packet that the host made.
-    pub(crate) fn send_reply(&mut self, adapter: usize, packet: Packet) {
+    /// Sends a packet that the host made, to whom it answers.
+    pub(crate) fn send_reply(&mut self, packet: Packet) {
         self.ledger.counts.created += 1;
-        self.send(adapter, packet);
+        self.send(self.source_adapters[usize::from(packet.source)], packet);
     }
 
     /// Takes a packet from the output queue, if the transmitter has room for it.

@@ -122,6 +122,8 @@ pub(crate) struct Host {
     pub(crate) cpus: Vec<Cpu>,
     pub(crate) lines: Vec<Line>,
     pub(crate) adapters: Vec<Adapter>,
+    /// The adapter that a source's packets come in by and answers leave by.
+    pub(crate) source_adapters: Vec<usize>,
     pub(crate) threads: Vec<Thread>,
     pub(crate) endpoints: Vec<Endpoint>,
     /// The shared queue between device and protocol level, one per CPU.
@@ -192,6 +194,7 @@ impl Host {
             cpus: (0..sizes.cpus).map(|_| Cpu::default()).collect(),
             lines: Vec::new(),
             adapters: Vec::new(),
+            source_adapters: Vec::new(),
             threads: Vec::new(),
             endpoints: Vec::new(),
             ip_queues: (0..sizes.cpus).map(|_| Fifo::new(ip_queue)).collect(),

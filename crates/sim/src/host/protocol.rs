@@ -43,12 +43,11 @@ pub(crate) struct Endpoint {
     pub(crate) queue: Fifo,
     /// Its processes' threads.
     pub(crate) threads: Vec<usize>,
-    /// Where answers leave the host, by the adapter requests come in at.
-    pub(crate) reply_by: usize,
     /// Connection requests nobody has accepted.
     pub(crate) backlog: usize,
     pub(crate) backlog_max: usize,
-    /// Clients whose request is part of the backlog: sent again, it is no second.
+    /// Clients whose request is part of the backlog, by [`client`]: sent again, it
+    /// is no second.
     pub(crate) opening: Box<[bool]>,
     pub(crate) delivered: u64,
     pub(crate) frames: u64,
@@ -65,6 +64,14 @@ impl Endpoint {
         self.role == EndpointRole::Tcp && self.backlog >= self.backlog_max
     }
 }
+
+/// Number of the client of a source that a packet is from, among all sources'.
+fn client(packet: &Packet) -> usize {
+    usize::from(packet.source) * CLIENTS_MAX + (packet.tag & FLOW_MASK) as usize
+}
+
+/// Clients of one source.
+pub(crate) const CLIENTS_MAX: usize = FLOW_MASK as usize + 1;
 
 /// Costs above device level, in ns. What no consumer of the scenario needs is 0.
 #[derive(Clone, Copy, Debug, Default)]
@@ -88,8 +95,6 @@ pub(crate) struct ProtocolCosts {
     pub(crate) screen_call: u64,
     pub(crate) capture_read: u64,
     pub(crate) capture_disk: u64,
-    pub(crate) web_accept: u64,
-    pub(crate) web_request: u64,
 }
 
 /// What a scenario asks of the protocol, for what it must cost.
@@ -143,8 +148,6 @@ impl ProtocolCosts {
             tcp_ack: get(needs.tcp, "tcp_ack", web)?,
             tcp_data: get(needs.tcp, "tcp_data", web)?,
             tcp_output: get(needs.tcp, "tcp_output", web)?,
-            web_accept: get(needs.tcp, "web_accept", web)?,
-            web_request: get(needs.tcp, "web_request", web)?,
         })
     }
 }
@@ -246,7 +249,7 @@ impl Host {
     fn connection_request(&mut self, packet: Packet) {
         let endpoint = &mut self.endpoints[usize::from(packet.to)];
         let spoofed = packet.tag & FIRST_REQUEST != 0;
-        let client = (packet.tag & FLOW_MASK) as usize;
+        let client = client(&packet);
         let again = !spoofed && endpoint.opening[client];
         if !again {
             if endpoint.is_beyond_backlog() {
@@ -256,21 +259,20 @@ impl Host {
             endpoint.backlog += 1;
             endpoint.opening[client] |= !spoofed;
         }
-        let by = endpoint.reply_by;
         self.ledger.end();
         let reply = Packet {
             kind: Kind::SynAck,
             work: 0,
             ..packet
         };
-        self.send_reply(by, reply);
+        self.send_reply(reply);
     }
 
     /// The web server accepts the connection of a first request, if it has not.
-    pub(crate) fn accept(&mut self, endpoint: usize, tag: u32) -> bool {
+    pub(crate) fn accept(&mut self, endpoint: usize, request: &Packet) -> bool {
         let endpoint = &mut self.endpoints[endpoint];
-        let opening = &mut endpoint.opening[(tag & FLOW_MASK) as usize];
-        let first = tag & FIRST_REQUEST != 0 && std::mem::take(opening);
+        let opening = &mut endpoint.opening[client(request)];
+        let first = request.tag & FIRST_REQUEST != 0 && std::mem::take(opening);
         endpoint.backlog -= usize::from(first);
         first
     }

@@ -81,6 +81,10 @@ pub struct Adapter {
     /// Transmit descriptors. Default the profile's `transmit_ring`.
     #[serde(default)]
     pub transmit_ring: Option<u32>,
+    /// Transmitted packets whose buffers wait until an interrupt releases them all,
+    /// as in FreeBSD's `fxp`. Default 1: an interrupt each.
+    #[serde(default)]
+    pub transmit_batch: Option<u32>,
     /// Receive queues with an interrupt each, on CPUs 0, 1, …: receive-side
     /// scaling by a hash of the flow. At most 48 of all adapters. Default 1.
     #[serde(default)]
@@ -269,6 +273,7 @@ impl Adapter {
         let ring = |given: Option<u32>| f64::from(given.unwrap_or(1));
         within(field("receive_ring"), ring(self.receive_ring), 1.0, 1e6)?;
         within(field("transmit_ring"), ring(self.transmit_ring), 1.0, 1e6)?;
+        within(field("transmit_batch"), ring(self.transmit_batch), 1.0, 1e6)?;
         within(field("queues"), ring(self.queues), 1.0, 32.0)?;
         let rate = self.link.rate_mbps.unwrap_or(1.0);
         within(field("link.rate_mbps"), rate, 1e-3, 1e7)?;

@@ -58,6 +58,10 @@ pub enum Role {
         /// Server processes. Default 1.
         #[serde(default = "one")]
         processes: u32,
+        /// Name of one of the profile's programs, whose costs it has. Default: the
+        /// machine's own.
+        #[serde(default)]
+        program: Option<String>,
     },
     /// A TCP port that somebody listens at and nobody accepts from.
     Listener {},
@@ -105,7 +109,7 @@ impl Role {
             Self::Forward { out } | Self::Screen { out } => {
                 scenario.adapter(&field("out"), out).map(|_| ())
             }
-            Self::Web { processes } => {
+            Self::Web { processes, .. } => {
                 within(field("processes"), f64::from(*processes), 1.0, 256.0)
             }
             Self::Media {

@@ -1,0 +1,55 @@
+//! Machine profiles say the truth about themselves: what was calibrated is listed
+//! as such, and nothing else was.
+
+use plimsoll_sim::Profile;
+use plimsoll_sim::profile::Cost;
+
+/// The costs of a machine and of its programs, by the name calibrations use.
+fn costs(profile: &Profile) -> Vec<(String, &Cost)> {
+    let own = profile.costs.iter();
+    let mut all: Vec<_> = own.map(|(name, cost)| (name.clone(), cost)).collect();
+    for program in &profile.program {
+        let of = |name: &String| format!("{}.{name}", program.name);
+        all.extend(program.costs.iter().map(|(name, cost)| (of(name), cost)));
+    }
+    all
+}
+
+#[test]
+fn every_calibrated_cost_is_listed_with_its_point_and_no_other() {
+    for name in Profile::names() {
+        let profile = Profile::named(name).unwrap();
+        let points = profile.calibration.iter();
+        let listed: Vec<&String> = points.flat_map(|point| &point.costs).collect();
+        for (cost, given) in costs(&profile) {
+            let says = given.source.starts_with("calibrated");
+            assert_eq!(says, listed.contains(&&cost), "{name}: {cost}");
+            assert!(!given.source.contains("in view"), "{name}: {cost}");
+        }
+    }
+}
+
+#[test]
+fn a_fourth_calibrated_point_is_refused() {
+    let profile = Profile::named("sparcstation-20").unwrap();
+    assert_eq!(profile.calibration.len(), 3);
+    let mut table = toml::Table::try_from(&profile).unwrap();
+    let points = table["calibration"].as_array_mut().unwrap();
+    points.push(points[0].clone());
+    let error = Profile::from_toml("four", &table.to_string()).unwrap_err();
+    assert!(error.to_string().contains("at most 3"), "{error}");
+}
+
+#[test]
+fn a_program_that_does_not_exist_is_answered_with_those_that_do() {
+    let profile = Profile::named("pentium2-333").unwrap();
+    let scenario = r#"
+        duration_ms = 10
+        path = { kind = "batched-interrupts" }
+        source = [{ name = "clients", to = "httpd", traffic = { kind = "http", clients = 1 } }]
+        consumer = [{ name = "httpd", role = { kind = "web", program = "lash" } }]
+    "#;
+    let scenario = toml::from_str(scenario).unwrap();
+    let error = plimsoll_sim::run(&profile, &scenario, 1).unwrap_err();
+    assert!(error.to_string().contains("apache, flash"), "{error}");
+}
