@@ -145,42 +145,34 @@ fn attach_other(host: &Host, name: &str) -> u32 {
 }
 
 #[test]
-fn another_xdp_program_and_libxdp_s_dispatcher() {
-    for (name, remedy) in [
-        (
-            "firewall",
-            "`bpftool link show` finds its owner, `ip link set IFACE xdp off` detaches it if it has none",
-        ),
-        (
-            "xdp_dispatcher",
-            "it is libxdp's dispatcher, `xdp-loader unload IFACE --all` ends it",
-        ),
-    ] {
-        let testbed = Testbed::create(Config::default()).unwrap();
-        let host = testbed.test();
-        let id = attach_other(host, name);
-        let remedy = remedy.replace("IFACE", host.device());
-        let answer = run(host, &[PROGRAM, "guard", host.device()]);
-        let expected = format!(
-            "plimsoll: `{}` already runs an XDP program, `{name}`, id {id}, in native mode, and \
-             the guard replaces nobody's: {remedy}\n",
-            host.device()
-        );
-        assert_eq!(said(&answer), (Some(1), expected));
-        let check = run(host, &[PROGRAM, "guard", "check", host.device()]);
-        assert_eq!(check.status.code(), Some(3));
-        let table = String::from_utf8(check.stdout).unwrap();
-        let expected = format!(
-            "MISSING  attached     XDP program `{name}`, id {id}, in native mode\n{:<22}the guard refuses to replace it ({remedy})\n",
-            ""
-        );
-        assert!(table.contains(&expected), "{table}");
-        // Observing takes nobody's place either, and what was there is there.
-        refused(host, &[host.device(), "--observe"]);
-        let links = run(host, &["ip", "link", "show", host.device()]).stdout;
-        let links = String::from_utf8(links).unwrap();
-        assert!(links.contains(&format!("id {id} ")), "{links}");
-    }
+fn another_xdp_program() {
+    let testbed = Testbed::create(Config::default()).unwrap();
+    let host = testbed.test();
+    let id = attach_other(host, "firewall");
+    let remedy = format!(
+        "`bpftool link show` finds its owner, `ip link set {} xdp off` detaches it if it has none",
+        host.device()
+    );
+    let answer = run(host, &[PROGRAM, "guard", host.device()]);
+    let expected = format!(
+        "plimsoll: `{}` already runs an XDP program, `firewall`, id {id}, in native mode, and \
+         the guard replaces nobody's: {remedy}\n",
+        host.device()
+    );
+    assert_eq!(said(&answer), (Some(1), expected));
+    let check = run(host, &[PROGRAM, "guard", "check", host.device()]);
+    assert_eq!(check.status.code(), Some(3));
+    let table = String::from_utf8(check.stdout).unwrap();
+    let expected = format!(
+        "MISSING  attached     XDP program `firewall`, id {id}, in native mode\n{:<22}the guard refuses to replace it ({remedy})\n",
+        ""
+    );
+    assert!(table.contains(&expected), "{table}");
+    // Observing takes nobody's place either, and what was there is there.
+    refused(host, &[host.device(), "--observe"]);
+    let links = run(host, &["ip", "link", "show", host.device()]).stdout;
+    let links = String::from_utf8(links).unwrap();
+    assert!(links.contains(&format!("id {id} ")), "{links}");
 }
 
 #[test]
@@ -194,6 +186,58 @@ limited  namespace    this is another network namespace than process 1's (a cont
 ";
     assert!(table.contains(expected), "{table}");
     assert!(table.ends_with("\nThe guard can run here, within the limits above.\n"));
+}
+
+#[test]
+fn a_container_s_root() {
+    let testbed = Testbed::create(Config::default()).unwrap();
+    let host = testbed.test();
+    let device = host.device();
+    // Each capability that an engine may keep back.
+    for missing in ["net_admin", "bpf", "perfmon", "sys_nice", "ipc_lock"] {
+        let bounding = format!("-sys_admin,-{missing}");
+        let setpriv = ["setpriv", "--inh-caps=-all", "--bounding-set", &bounding];
+        let answer = run(host, &[&setpriv[..], &[PROGRAM, "guard", device]].concat());
+        let expected = format!(
+            "plimsoll: root has no CAP_{} here, as in a container: run the guard on the host, or \
+             allow the container what the systemd unit's CapabilityBoundingSet names\n",
+            missing.to_uppercase()
+        );
+        assert_eq!(said(&answer), (Some(3), expected));
+    }
+    // A rootless container's has all capabilities, over its own namespaces.
+    let unshare = ["unshare", "--user", "--map-root-user"];
+    let answer = run(host, &[&unshare[..], &[PROGRAM, "guard", device]].concat());
+    let expected = "root of a user namespace, as in a rootless container, may not load BPF \
+                    programs: run the guard on the host";
+    assert_eq!(said(&answer), (Some(3), format!("plimsoll: {expected}\n")));
+    let check = [&unshare[..], &[PROGRAM, "guard", "check", device]].concat();
+    let check = run(host, &check);
+    assert_eq!(check.status.code(), Some(3));
+    let table = String::from_utf8(check.stdout).unwrap();
+    assert!(
+        table.contains(&format!("MISSING  privileges   {expected}\n")),
+        "{table}"
+    );
+}
+
+#[test]
+fn a_namespace_entered_without_its_sysfs() {
+    let testbed = Testbed::create(Config::default()).unwrap();
+    let namespace = format!("--net=/run/netns/{}", testbed.test().name());
+    // Where the guard may mount its own, it needs no other.
+    let sandboxed = ["setpriv", "--inh-caps=-all", "--bounding-set", "-sys_admin"];
+    let entered = ["nsenter", &namespace];
+    let guard = [PROGRAM, "guard", testbed.test().device()];
+    let answer = Command::new(entered[0])
+        .args(&entered[1..])
+        .args(sandboxed)
+        .args(guard)
+        .output()
+        .unwrap();
+    let expected = "plimsoll: /sys/class/net does not show the `test0` of this network namespace: \
+                    enter it with `ip netns exec`, or with nsenter's --net and --mount\n";
+    assert_eq!(said(&answer), (Some(1), expected.to_owned()));
 }
 
 #[test]

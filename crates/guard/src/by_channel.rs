@@ -25,13 +25,10 @@ impl<T> Default for ByChannel<T> {
 
 impl<T: Copy> ByChannel<T> {
     /// The channels of a reading, each with what is remembered of it.
-    pub(crate) fn with<'a, C>(
+    pub(crate) fn with<'a, C: Borrow<Channel> + 'a>(
         &'a self,
         channels: impl IntoIterator<Item = C> + 'a,
-    ) -> impl Iterator<Item = (C, Option<T>)> + 'a
-    where
-        C: Borrow<Channel> + 'a,
-    {
+    ) -> impl Iterator<Item = (C, Option<T>)> + 'a {
         let mut rest = self.0.as_slice();
         channels.into_iter().map(move |channel| {
             let key = channel.borrow().key();

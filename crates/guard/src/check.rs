@@ -104,7 +104,7 @@ pub fn check(interface: &str) -> Result<Check, Error> {
     })
 }
 
-const PRIVILEGES: &str = "CAP_NET_ADMIN, CAP_BPF and CAP_PERFMON are there";
+const PRIVILEGES: &str = "all capabilities that the start takes are there";
 
 fn finding(
     id: &'static str,

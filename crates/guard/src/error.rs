@@ -18,6 +18,20 @@ pub enum Error {
         /// The first capability that is missing.
         capability: &'static str,
     },
+    /// Root, and still not allowed to: in a container, or a sandbox.
+    #[error(
+        "root has no {capability} here, as in a container: run the guard on the host, or allow the container what the systemd unit's CapabilityBoundingSet names"
+    )]
+    PrivilegeWithheld {
+        /// The first capability that is missing.
+        capability: &'static str,
+    },
+    /// The capabilities are those of a user namespace only: the kernel loads no
+    /// BPF programs for its root.
+    #[error(
+        "root of a user namespace, as in a rootless container, may not load BPF programs: run the guard on the host"
+    )]
+    UserNamespace,
     /// The kernel is older than the program needs.
     #[error(
         "Linux {release} is too old: the guard reads socket queues through bpf_rdonly_cast, which needs 6.2 or newer"
@@ -155,7 +169,7 @@ pub enum Error {
     },
     /// `/sys` shows the devices of another network namespace.
     #[error(
-        "/sys/class/net shows another `{interface}` than this network namespace has: enter it with `ip netns exec`, or with nsenter's --net and --mount"
+        "/sys/class/net does not show the `{interface}` of this network namespace: enter it with `ip netns exec`, or with nsenter's --net and --mount"
     )]
     ForeignSysfs {
         /// As given.
@@ -187,6 +201,8 @@ impl Error {
         matches!(
             self,
             Self::Privilege { .. }
+                | Self::PrivilegeWithheld { .. }
+                | Self::UserNamespace
                 | Self::NotRoot { .. }
                 | Self::KernelTooOld { .. }
                 | Self::NoBtf

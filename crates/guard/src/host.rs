@@ -4,6 +4,7 @@ use std::path::Path;
 
 use caps::{CapSet, Capability};
 use nix::sys::utsname::uname;
+use nix::unistd::geteuid;
 
 use crate::error::Error;
 
@@ -46,27 +47,36 @@ pub(crate) fn check_capabilities() -> Result<(), Error> {
         action: "read this process's capabilities",
         source: std::io::Error::other(error),
     })?;
-    let has = |capability| effective.contains(&capability);
-    if !has(Capability::CAP_NET_ADMIN) {
-        return Err(Error::Privilege {
-            capability: "CAP_NET_ADMIN",
-        });
+    // CAP_SYS_ADMIN includes the two of BPF.
+    let all_of_bpf = effective.contains(&Capability::CAP_SYS_ADMIN);
+    let missing = NEEDED.iter().find(|(capability, _)| {
+        let of_bpf = matches!(capability, Capability::CAP_BPF | Capability::CAP_PERFMON);
+        !(effective.contains(capability) || of_bpf && all_of_bpf)
+    });
+    match missing {
+        Some(&(_, capability)) if geteuid().is_root() => {
+            Err(Error::PrivilegeWithheld { capability })
+        }
+        Some(&(_, capability)) => Err(Error::Privilege { capability }),
+        None if is_first_user_namespace() => Ok(()),
+        None => Err(Error::UserNamespace),
     }
-    // CAP_SYS_ADMIN includes the other two.
-    if has(Capability::CAP_SYS_ADMIN) {
-        return Ok(());
-    }
-    if !has(Capability::CAP_BPF) {
-        return Err(Error::Privilege {
-            capability: "CAP_BPF",
-        });
-    }
-    if !has(Capability::CAP_PERFMON) {
-        return Err(Error::Privilege {
-            capability: "CAP_PERFMON",
-        });
-    }
-    Ok(())
+}
+
+/// What the start takes, for settings, programs, and to outlive overload.
+const NEEDED: [(Capability, &str); 5] = [
+    (Capability::CAP_NET_ADMIN, "CAP_NET_ADMIN"),
+    (Capability::CAP_BPF, "CAP_BPF"),
+    (Capability::CAP_PERFMON, "CAP_PERFMON"),
+    (Capability::CAP_SYS_NICE, "CAP_SYS_NICE"),
+    (Capability::CAP_IPC_LOCK, "CAP_IPC_LOCK"),
+];
+
+/// False in a user namespace other than the machine's own.
+pub(crate) fn is_first_user_namespace() -> bool {
+    /// `PROC_USER_INIT_INO` of `linux/proc_ns.h`.
+    const FIRST: u64 = 0xefff_fffd;
+    nix::sys::stat::stat("/proc/self/ns/user").is_ok_and(|user| user.st_ino == FIRST)
 }
 
 fn parse_release(release: &str) -> Option<(u32, u32)> {

@@ -39,8 +39,14 @@ impl AttachedProgram {
         if self.name == "xdp_dispatcher" {
             format!("it is libxdp's dispatcher, `xdp-loader unload {interface} --all` ends it")
         } else {
+            // `xdp off` leaves a generic program where the driver has native XDP.
+            let mode = match self.mode {
+                "generic" => "xdpgeneric",
+                "offloaded" => "xdpoffload",
+                _ => "xdp",
+            };
             format!(
-                "`bpftool link show` finds its owner, `ip link set {interface} xdp off` detaches it if it has none"
+                "`bpftool link show` finds its owner, `ip link set {interface} {mode} off` detaches it if it has none"
             )
         }
     }

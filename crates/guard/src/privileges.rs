@@ -121,6 +121,21 @@ pub(crate) fn answer_soon() {
     let _ = rustix::process::setpriority_process(None, ANSWERING_NICE);
 }
 
+/// Blocks of memory from this size on go back to the kernel when they are freed.
+/// Readings of ten thousand channels are such blocks. By default the C library
+/// keeps them from the second one on, and each thread its own.
+const RETURNED_BYTES: i32 = 128 << 10;
+
+/// Keeps little memory that is not in use.
+#[allow(unsafe_code, reason = "a setting of the C library")]
+fn return_freed_memory() {
+    // SAFETY: takes two numbers and is safe to call from any thread; what it
+    // refuses changes nothing.
+    unsafe {
+        libc::mallopt(libc::M_MMAP_THRESHOLD, RETURNED_BYTES);
+    }
+}
+
 /// Keeps this process running whatever the network does: this thread before
 /// every process and polling thread, its memory in place. Threads started later
 /// are like it; call this last.
@@ -129,6 +144,7 @@ pub(crate) fn answer_soon() {
 ///
 /// The kernel refuses one or the other.
 pub fn outlive_overload() -> Result<(), Error> {
+    return_freed_memory();
     mlockall(MlockAllFlags::MCL_CURRENT).map_err(os("lock this process's memory"))?;
     set_class(0, Class::Watcher).map_err(|source| Error::Os {
         action: "make this thread real-time",

@@ -101,6 +101,44 @@ fn a_fixed_holdoff_obeys_the_papers_equations() {
     }
 }
 
+/// Equations 4 and 5, which need no knowledge of the host: they hold where handling
+/// takes next to nothing of the holdoff.
+#[test]
+fn a_cheap_handler_obeys_the_approximations() {
+    let costs = [
+        ("interrupt_enter", 200),
+        ("driver_receive", 20),
+        ("interrupt_exit", 100),
+    ];
+    let profile = machine(&costs, 1000);
+    let applied_pps = 500_000.0;
+    for (holdoff_us, buffers) in [(200, 8), (500, 16), (1000, 64), (1000, 256)] {
+        let text = format!(
+            r#"
+            duration_ms = 2000
+            path = {{ kind = "fixed-holdoff", holdoff_us = {holdoff_us}, free_late = true }}
+            adapter = [{{ name = "in", receive_ring = {buffers} }}]
+            [[source]]
+            name = "source"
+            to = "sink"
+            traffic = {{ kind = "constant", rate_pps = {applied_pps} }}
+            [[consumer]]
+            name = "sink"
+            role = {{ kind = "sink" }}
+            "#
+        );
+        let outcome = simulate(&profile, &text);
+        let setting = Setting {
+            holdoff: Duration::from_micros(holdoff_us),
+            buffers,
+        };
+        let rate = Model::approximate_rate_pps(setting);
+        close(figure(&outcome, "path.taken_pps"), rate, 2.0);
+        let latency_us = Model::approximate_latency(setting, applied_pps) * 1e6;
+        close(figure(&outcome, "path.ring_wait_mean_us"), latency_us, 2.0);
+    }
+}
+
 /// A wire transmits a packet in exactly `size · 8 / rate` (ST-E01).
 #[test]
 fn a_wire_spaces_packets_by_their_length() {

@@ -15,6 +15,7 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use nix::dir::Dir;
+use nix::errno::Errno;
 use nix::fcntl::{OFlag, open, openat, readlinkat};
 use nix::net::if_::if_nametoindex;
 use nix::sys::stat::Mode;
@@ -134,7 +135,12 @@ impl Device {
             Ok(sysfs) => openat(sysfs, path.as_str(), DIRECTORY, Mode::empty()),
             Err(_) => open(format!("/sys/{path}").as_str(), DIRECTORY, Mode::empty()),
         };
-        let directory = found.map_err(os("open the interface's directory in sysfs"))?;
+        let directory = found.map_err(|errno| match errno {
+            Errno::ENOENT => Error::ForeignSysfs {
+                interface: interface.to_owned(),
+            },
+            errno => os("open the interface's directory in sysfs")(errno),
+        })?;
         let device = Self { directory };
         let shown = device.read_number("ifindex").map_err(|source| Error::Os {
             action: "read the interface's index in sysfs",

@@ -24,6 +24,7 @@ use caps::{CapSet, Capability};
 use super::device::{boot_id, netns_cookie, netns_inode};
 use super::lock::Lock;
 use super::record::RecordFile;
+use crate::host::is_first_user_namespace;
 
 /// What a guard of one interface may leave.
 const EXTENSIONS: [&str; 4] = ["json", "json.new", "sock", "lock"];
@@ -77,11 +78,8 @@ fn others(directory: &Path, here: u64) -> BTreeSet<(String, u64)> {
 /// process may not open: without `CAP_SYS_ADMIN` in the first user namespace that is
 /// each but its own, and a living guard's record would go.
 fn may_open_all() -> bool {
-    /// `PROC_USER_INIT_INO` of `linux/proc_ns.h`.
-    const FIRST_USER_NAMESPACE: u64 = 0xefff_fffd;
-    let is_first = nix::sys::stat::stat("/proc/self/ns/user")
-        .is_ok_and(|user| user.st_ino == FIRST_USER_NAMESPACE);
-    is_first && caps::has_cap(None, CapSet::Effective, Capability::CAP_SYS_ADMIN).unwrap_or(false)
+    is_first_user_namespace()
+        && caps::has_cap(None, CapSet::Effective, Capability::CAP_SYS_ADMIN).unwrap_or(false)
 }
 
 /// True if the kernel knows no such namespace.

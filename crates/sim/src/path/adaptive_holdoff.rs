@@ -19,10 +19,9 @@ use plimsoll_core::holdoff::{
 };
 
 use super::Path;
-use super::fixed_holdoff::{completions_wait, index_of, interrupt};
-use super::stages::{Behind, Costs, ReceiveHandler, receive_queues, to_ip_queue};
+use super::holdoff::Holdoffs;
+use super::stages::{Behind, Costs, ReceiveHandler};
 use crate::Error;
-use crate::agenda::NEVER;
 use crate::host::{Cx, Host, LineKind, Step};
 use crate::outcome::Place;
 use crate::scenario::PathConfig;
@@ -52,7 +51,7 @@ pub(super) struct AdaptiveHoldoff {
     config: PathConfig,
     handler: ReceiveHandler,
     behind: Behind,
-    queues: Vec<(usize, usize)>,
+    holdoffs: Holdoffs,
     controls: Vec<Control>,
     free_early: bool,
     idle_excuses: bool,
@@ -75,7 +74,7 @@ impl AdaptiveHoldoff {
             config: config.clone(),
             handler: ReceiveHandler::new(costs),
             behind: Behind::new(costs).shared(),
-            queues: Vec::new(),
+            holdoffs: Holdoffs::default(),
             controls: Vec::new(),
             free_early,
             idle_excuses,
@@ -133,24 +132,10 @@ impl AdaptiveHoldoff {
         })
     }
 
-    fn hold_off(&self, host: &mut Host, index: usize) {
-        let Control {
-            adapter,
-            queue,
-            load,
-            ..
-        } = &self.controls[index];
-        let ring = &host.adapters[*adapter].rings[*queue];
-        let nothing = ring.packets.is_empty() && !completions_wait(host, *adapter, *queue);
-        if !ring.enabled || nothing {
-            return;
-        }
-        let holdoff = load.holdoff().as_nanos() as u64;
-        if holdoff == 0 {
-            interrupt(host, *adapter, *queue);
-        } else if host.path_timer(index) == NEVER {
-            host.set_path_timer(index, host.now + holdoff);
-        }
+    fn hold_off(&self, host: &mut Host, adapter: usize, queue: usize) {
+        let index = self.holdoffs.index(adapter, queue);
+        let holdoff = self.controls[index].load.holdoff();
+        self.holdoffs.begin(host, index, holdoff.as_nanos() as u64);
     }
 
     /// The handler is about to return.
@@ -192,8 +177,8 @@ impl Path for AdaptiveHoldoff {
     fn start(&mut self, host: &mut Host) {
         self.handler.start(host);
         self.behind.start(host);
-        self.queues = receive_queues(host);
-        for &(adapter, queue) in &self.queues {
+        self.holdoffs = Holdoffs::new(host);
+        for &(adapter, queue) in self.holdoffs.queues() {
             let ring = host.adapters[adapter].rings[queue].packets.limit() as u32;
             let control = self.control(adapter, queue, ring);
             self.controls
@@ -202,50 +187,39 @@ impl Path for AdaptiveHoldoff {
     }
 
     fn on_arrival(&mut self, host: &mut Host, adapter: usize, queue: usize) {
-        let index = index_of(&self.queues, adapter, queue);
-        self.hold_off(host, index);
+        self.hold_off(host, adapter, queue);
     }
 
     fn on_timer(&mut self, host: &mut Host, timer: usize) {
-        let (adapter, queue) = self.queues[timer];
-        interrupt(host, adapter, queue);
+        self.holdoffs.expire(host, timer);
     }
 
     fn on_transmitted(&mut self, host: &mut Host, adapter: usize) {
-        let index = index_of(&self.queues, adapter, 0);
-        self.hold_off(host, index);
+        self.hold_off(host, adapter, 0);
     }
 
     fn line(&mut self, host: &mut Host, cx: Cx, kind: LineKind) -> Step {
         let LineKind::Receive { adapter, queue } = kind else {
             return self.behind.line(host, cx, kind);
         };
-        let index = index_of(&self.queues, adapter, queue);
+        let index = self.holdoffs.index(adapter, queue);
         let control = &mut self.controls[index];
         control.entered.get_or_insert(host.now);
         let early = self.free_early;
-        let cost = self.behind.costs.queue;
         let ledger = &mut control.ledger;
-        let step = self.handler.step(
-            host,
-            cx,
-            (adapter, queue),
-            u32::MAX,
-            |host, packet| {
-                if !early {
-                    // One buffer less for the device, until the handler returns.
-                    let had_one = ledger.take();
-                    debug_assert!(had_one, "the ring holds no more than the device was given");
-                    host.adapters[adapter].rings[queue].lent += 1;
-                }
-                (Some(packet), cost)
-            },
-            |host, packet| to_ip_queue(host, cx.cpu, packet),
-        );
+        let at = (adapter, queue);
+        let step = self.handler.step_queueing(host, cx, at, u32::MAX, |host| {
+            if !early {
+                // One buffer less for the device, until the handler returns.
+                let had_one = ledger.take();
+                debug_assert!(had_one, "the ring holds no more than the device was given");
+                host.adapters[adapter].rings[queue].lent += 1;
+            }
+        });
         if step == Step::Done {
             self.end_turn(host, index);
             host.adapters[adapter].rings[queue].enabled = true;
-            self.hold_off(host, index);
+            self.hold_off(host, adapter, queue);
         }
         step
     }

@@ -9,7 +9,7 @@
 //! receive queues.
 
 use super::Path;
-use super::stages::{Costs, TransmitService};
+use super::stages::{Costs, TransmitService, receive_queues};
 use crate::host::{Body, Cx, Host, LineKind, Step, Thread};
 
 /// The path.
@@ -17,6 +17,7 @@ use crate::host::{Body, Cx, Host, LineKind, Step, Thread};
 pub(super) struct BusyPolling {
     costs: Costs,
     poll_pass: u64,
+    queues: Vec<(usize, usize)>,
     /// By CPU: where its loop is.
     places: Vec<Place>,
 }
@@ -33,6 +34,7 @@ impl BusyPolling {
         Self {
             costs,
             poll_pass,
+            queues: Vec::new(),
             places: Vec::new(),
         }
     }
@@ -41,6 +43,7 @@ impl BusyPolling {
 impl Path for BusyPolling {
     fn start(&mut self, host: &mut Host) {
         host.disable_interrupts();
+        self.queues = receive_queues(host);
         self.places = vec![Place::default(); host.cpus.len()];
         for cpu in 0..host.cpus.len() {
             let mut rings = host.adapters.iter().flat_map(|device| &device.rings);
@@ -61,9 +64,8 @@ impl Path for BusyPolling {
     }
 
     fn thread(&mut self, host: &mut Host, cpu: usize, thread: usize) -> Step {
-        let queues = super::stages::receive_queues(host);
         let place = &mut self.places[cpu];
-        let (adapter, queue) = queues[place.queue % queues.len()];
+        let (adapter, queue) = self.queues[place.queue];
         if let Some(service) = &mut place.transmitting {
             let mut hand = host.threads[thread].hand.take();
             let step = service.step(host, adapter, &mut hand, u32::MAX);
@@ -72,7 +74,7 @@ impl Path for BusyPolling {
                 return step;
             }
             place.transmitting = None;
-            place.queue = (place.queue + 1) % queues.len();
+            place.queue = (place.queue + 1) % self.queues.len();
             return Step::Kernel(self.poll_pass);
         }
         if let Some(packet) = host.threads[thread].hand.take() {

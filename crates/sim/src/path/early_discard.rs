@@ -1,7 +1,7 @@
 //! Plimsoll's early discard: which packets the guard still takes.
 //!
 //! A packet for a consumer whose queue is nearly full is discarded, with hysteresis
-//! ([`Feedback`], one queue per consumer), and so is a connection request for a
+//! ([`QueueFeedback`], one queue per consumer), and so is a connection request for a
 //! listener beyond its backlog. While receiving takes more of a CPU than it may,
 //! what the limit leaves for work on packets is divided between their consumers
 //! ([`Shedder`]), so that nobody's flood takes what others need. When that begins and
@@ -10,9 +10,10 @@
 use std::time::Duration;
 
 use plimsoll_core::charge::{Class, ConsumerId, Shedder, ShedderConfig};
-use plimsoll_core::feedback::{Change, Feedback, FeedbackConfig, QueueId, Watermarks};
+use plimsoll_core::feedback::{Change, FeedbackConfig, Watermarks};
 use plimsoll_core::poll::{SourceId, SourceSet};
 
+use super::queue_feedback::QueueFeedback;
 use crate::Error;
 use crate::host::{Host, Queued};
 use crate::packet::{Kind, Packet};
@@ -20,9 +21,7 @@ use crate::packet::{Kind, Packet};
 /// Which packets are discarded.
 #[derive(Debug)]
 pub(super) struct EarlyDiscard {
-    feedback: Feedback,
-    /// By consumer.
-    queues: Vec<Option<QueueId>>,
+    feedback: QueueFeedback,
     /// Consumers, as sources of the feedback, for whom nothing is taken.
     discarding: SourceSet,
     shedder: Shedder,
@@ -91,8 +90,7 @@ impl EarlyDiscard {
             ..FeedbackConfig::default()
         };
         let mut made = Self {
-            feedback: Feedback::new(config, consumers).map_err(Error::core("the feedback"))?,
-            queues: vec![None; consumers],
+            feedback: QueueFeedback::new(config, host)?,
             discarding: SourceSet::EMPTY,
             shedder: equal_shares(consumers)?,
             shedding: Shedding {
@@ -109,10 +107,8 @@ impl EarlyDiscard {
         for (to, endpoint) in host.endpoints.iter().enumerate().take(CONSUMERS_MAX) {
             let source = SourceId::from_index(to).map_err(Error::core("the feedback"))?;
             let marks = marks(endpoint.queue.limit() as u32);
-            let set = SourceSet::EMPTY.with(source);
-            let registered = made.feedback.register(marks, set);
-            let (queue, _) = registered.map_err(Error::core("the feedback's watermarks"))?;
-            made.queues[to] = Some(queue);
+            made.feedback
+                .watch(to, marks, SourceSet::EMPTY.with(source))?;
         }
         Ok(made)
     }
@@ -148,22 +144,14 @@ impl EarlyDiscard {
 
     /// A packet is on a consumer's queue, or went elsewhere.
     pub(super) fn on_queued(&mut self, host: &Host, queued: Queued) {
-        if let Queued::At(to) = queued
-            && let Some(queue) = self.queues[to]
-        {
-            let occupancy = host.endpoints[to].queue.len() as u32;
-            let change = self.feedback.on_enqueue(queue, occupancy, host.instant());
-            self.note(change);
-        }
+        let change = self.feedback.on_queued(host, queued);
+        self.note(change);
     }
 
     /// Consumer `to` has taken a packet off its queue.
     pub(super) fn on_read(&mut self, host: &Host, to: usize) {
-        if let Some(queue) = self.queues[to] {
-            let occupancy = host.endpoints[to].queue.len() as u32;
-            let change = self.feedback.on_dequeue(queue, occupancy, host.instant());
-            self.note(change);
-        }
+        let change = self.feedback.on_read(host, to);
+        self.note(change);
     }
 
     /// An interval was like `load`; another one begins, of length `next`.

@@ -8,8 +8,8 @@
 //! and on the kernel's queues. The interrupt rate is bounded, the work is not.
 
 use super::Path;
-use super::stages::{Behind, Costs, ReceiveHandler, receive_queues, to_ip_queue};
-use crate::agenda::NEVER;
+use super::holdoff::Holdoffs;
+use super::stages::{Behind, Costs, ReceiveHandler};
 use crate::host::{Cx, Host, LineKind, Step};
 
 /// The path. Its timers are numbered by receive queue.
@@ -20,8 +20,7 @@ pub(super) struct FixedHoldoff {
     free_late: bool,
     handler: ReceiveHandler,
     behind: Behind,
-    /// Receive queues: adapter and queue.
-    queues: Vec<(usize, usize)>,
+    holdoffs: Holdoffs,
 }
 
 impl FixedHoldoff {
@@ -31,41 +30,8 @@ impl FixedHoldoff {
             free_late,
             handler: ReceiveHandler::new(costs),
             behind: Behind::new(costs).shared(),
-            queues: Vec::new(),
+            holdoffs: Holdoffs::default(),
         }
-    }
-
-    fn hold_off(&self, host: &mut Host, index: usize) {
-        let (adapter, queue) = self.queues[index];
-        let ring = &host.adapters[adapter].rings[queue];
-        let nothing = ring.packets.is_empty() && !completions_wait(host, adapter, queue);
-        if !ring.enabled || nothing {
-            return;
-        }
-        if self.holdoff == 0 {
-            interrupt(host, adapter, queue);
-        } else if host.path_timer(index) == NEVER {
-            host.set_path_timer(index, host.now + self.holdoff);
-        }
-    }
-}
-
-/// The number of a receive queue in that list.
-pub(super) fn index_of(queues: &[(usize, usize)], adapter: usize, queue: usize) -> usize {
-    let found = queues.iter().position(|&known| known == (adapter, queue));
-    found.expect("the list has all queues")
-}
-
-/// Transmit completions wait for the interrupt of this queue.
-pub(super) fn completions_wait(host: &Host, adapter: usize, queue: usize) -> bool {
-    queue == 0 && host.adapters[adapter].completed > 0
-}
-
-/// The device's one interrupt, for what has happened in either direction.
-pub(super) fn interrupt(host: &mut Host, adapter: usize, queue: usize) {
-    host.interrupt_receive(adapter, queue);
-    if completions_wait(host, adapter, queue) {
-        host.interrupt_transmit(adapter);
     }
 }
 
@@ -73,46 +39,35 @@ impl Path for FixedHoldoff {
     fn start(&mut self, host: &mut Host) {
         self.handler.start(host);
         self.behind.start(host);
-        self.queues = receive_queues(host);
+        self.holdoffs = Holdoffs::new(host);
     }
 
     fn on_arrival(&mut self, host: &mut Host, adapter: usize, queue: usize) {
-        let index = index_of(&self.queues, adapter, queue);
-        self.hold_off(host, index);
+        let index = self.holdoffs.index(adapter, queue);
+        self.holdoffs.begin(host, index, self.holdoff);
     }
 
     fn on_timer(&mut self, host: &mut Host, timer: usize) {
-        let (adapter, queue) = self.queues[timer];
-        interrupt(host, adapter, queue);
+        self.holdoffs.expire(host, timer);
     }
 
     fn on_transmitted(&mut self, host: &mut Host, adapter: usize) {
-        let index = index_of(&self.queues, adapter, 0);
-        self.hold_off(host, index);
+        self.on_arrival(host, adapter, 0);
     }
 
     fn line(&mut self, host: &mut Host, cx: Cx, kind: LineKind) -> Step {
         let LineKind::Receive { adapter, queue } = kind else {
             return self.behind.line(host, cx, kind);
         };
-        let (cost, late) = (self.behind.costs.queue, self.free_late);
-        let step = self.handler.step(
-            host,
-            cx,
-            (adapter, queue),
-            u32::MAX,
-            |host, packet| {
-                host.adapters[adapter].rings[queue].lent += usize::from(late);
-                (Some(packet), cost)
-            },
-            |host, packet| to_ip_queue(host, cx.cpu, packet),
-        );
+        let (at, late) = ((adapter, queue), self.free_late);
+        let step = self.handler.step_queueing(host, cx, at, u32::MAX, |host| {
+            host.adapters[adapter].rings[queue].lent += usize::from(late);
+        });
         if step == Step::Done {
             let ring = &mut host.adapters[adapter].rings[queue];
             ring.enabled = true;
             ring.lent = 0;
-            let index = index_of(&self.queues, adapter, queue);
-            self.hold_off(host, index);
+            self.on_arrival(host, adapter, queue);
         }
         step
     }

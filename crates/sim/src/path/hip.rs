@@ -11,7 +11,7 @@
 //! buffers bound what one poll can bring (MH-30).
 
 use super::Path;
-use super::stages::{Behind, Costs, PollVisit, ReceiveHandler, to_ip_queue};
+use super::stages::{Behind, Costs, PollVisit, ReceiveHandler};
 use crate::host::{Cx, Host, LineKind, Step};
 
 /// The path. Its timers are numbered by CPU.
@@ -139,14 +139,8 @@ impl Path for Hip {
             }
             LineKind::Receive { adapter, queue } => {
                 let before = host.ledger.counts.taken;
-                let step = self.handler.step(
-                    host,
-                    cx,
-                    (adapter, queue),
-                    u32::MAX,
-                    |_, packet| (Some(packet), costs.queue),
-                    |host, packet| to_ip_queue(host, cx.cpu, packet),
-                );
+                let at = (adapter, queue);
+                let step = self.handler.step_queueing(host, cx, at, u32::MAX, |_| ());
                 let taken = (host.ledger.counts.taken - before) as u32;
                 self.received(host, cx.cpu, taken);
                 if step == Step::Done && !self.cpus[cx.cpu].polling {

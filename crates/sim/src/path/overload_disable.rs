@@ -19,7 +19,7 @@ use plimsoll_core::cpu_limit::{
 use plimsoll_core::time::Instant;
 
 use super::Path;
-use super::stages::{Behind, Costs, ReceiveHandler, to_ip_queue};
+use super::stages::{Behind, Costs, ReceiveHandler};
 use crate::Error;
 use crate::host::{Cx, Host, LineKind, Step, or_never};
 
@@ -159,16 +159,9 @@ impl Path for OverloadDisable {
     fn line(&mut self, host: &mut Host, cx: Cx, kind: LineKind) -> Step {
         let step = match kind {
             LineKind::Receive { adapter, queue } => {
-                let cost = self.behind.costs.queue;
                 let batch = if self.inhibited { 0 } else { u32::MAX };
-                let step = self.handler.step(
-                    host,
-                    cx,
-                    (adapter, queue),
-                    batch,
-                    |_, packet| (Some(packet), cost),
-                    |host, packet| to_ip_queue(host, cx.cpu, packet),
-                );
+                let at = (adapter, queue);
+                let step = self.handler.step_queueing(host, cx, at, batch, |_| ());
                 if step == Step::Done && !self.inhibited {
                     host.enable_receive(adapter, queue);
                 }

@@ -6,31 +6,32 @@
 //! thread of its CPU, and returns with the interrupt off. The thread goes round
 //! all devices and both directions, at most a quota of packets each, calls the
 //! protocol directly, and lets an interrupt on again when nothing is left. Queues
-//! that fill up stop the input (feedback), and so does too much CPU time (cycle
-//! limit). All of that is decided by the core: [`Poller`], [`Feedback`],
-//! [`CpuLimit`], [`Quota`].
+//! that fill up stop the input ([`QueueFeedback`]), and so does too much CPU time
+//! ([`CycleLimits`]). All of that is decided by the core, as by [`Poller`] and
+//! [`Quota`].
 //!
 //! **Where excess is dropped.** On the adapter's ring, before any work; without
 //! feedback also on the queue of whoever gets no CPU.
 
 use std::time::Duration;
 
-use plimsoll_core::config::Fraction;
-use plimsoll_core::cpu_limit::{Change as LimitChange, CpuLimit, CpuLimitConfig};
-use plimsoll_core::feedback::{Change, Feedback, FeedbackConfig, QueueId, Watermarks};
+use plimsoll_core::cpu_limit::Change as LimitChange;
+use plimsoll_core::feedback::Change;
 use plimsoll_core::poll::{
     Direction, Directions, Driver, Initiation, Interrupts, Poller, PollerConfig, Response,
-    SourceId, SourceSet, Turn,
+    SourceId, Turn,
 };
 use plimsoll_core::quota::{Quota, QuotaConfig};
 
+use super::cycle_limits::CycleLimits;
+use super::queue_feedback::QueueFeedback;
 use super::stages::{Costs, TransmitService, receive_from_socket};
 use super::{Path, Received};
 use crate::Error;
 use crate::agenda::NEVER;
-use crate::host::{Body, Cx, EndpointRole, Host, LineKind, Queued, Step, Thread, or_never};
+use crate::host::{Body, Cx, Host, LineKind, Queued, Step, Thread, or_never};
 use crate::profile::Profile;
-use crate::scenario::{CycleLimit, Feedback as FeedbackSettings, PathConfig, Watermark};
+use crate::scenario::PathConfig;
 
 /// A direction of an adapter as the poller of a CPU knows it.
 #[derive(Clone, Copy, Debug)]
@@ -60,8 +61,6 @@ struct PerCpu {
     thread: usize,
     phase: Phase,
     transmit: TransmitService,
-    /// The handler of each line: it has been entered, and has left.
-    limit: Option<CpuLimit>,
 }
 
 /// The path.
@@ -75,12 +74,8 @@ pub(super) struct PollingThread {
     cpus: Vec<PerCpu>,
     /// By line: steps of the handler done.
     handlers: Vec<u8>,
-    feedback: Option<Feedback>,
-    /// By consumer.
-    queues: Vec<Option<QueueId>>,
-    limit: Option<CycleLimit>,
-    /// One limit for all CPUs.
-    host_limit: Option<CpuLimit>,
+    feedback: Option<QueueFeedback>,
+    limits: CycleLimits,
     tuner: Option<Tuner>,
 }
 
@@ -139,20 +134,14 @@ impl PollingThread {
             wait_while_active: !queue_while_active,
             cpus: Vec::new(),
             handlers: Vec::new(),
-            feedback: None,
-            queues: vec![None; host.endpoints.len()],
-            limit: cycle_limit,
-            host_limit: None,
+            feedback: feedback
+                .map(|settings| QueueFeedback::of_processes(settings, host))
+                .transpose()?,
+            limits: CycleLimits::new(cycle_limit, host.cpus.len())?,
             tuner: None,
         };
-        if let Some(settings) = feedback {
-            made.feedback = Some(made.make_feedback(settings, host)?);
-        }
         for _ in 0..host.cpus.len() {
             made.cpus.push(made.per_cpu(host)?);
-        }
-        if let Some(limit) = cycle_limit.filter(|limit| limit.per_host) {
-            made.host_limit = Some(cpu_limit(limit, host.cpus.len())?);
         }
         if tune_quota {
             let config = QuotaConfig {
@@ -169,44 +158,6 @@ impl PollingThread {
         Ok(made)
     }
 
-    fn make_feedback(
-        &mut self,
-        settings: FeedbackSettings,
-        host: &Host,
-    ) -> Result<Feedback, Error> {
-        let mut config = FeedbackConfig {
-            timeout: Duration::from_nanos(host.tick_ns),
-            // The paper's rule: input goes on after every timeout.
-            reprieve_doublings: 0,
-            ..FeedbackConfig::default()
-        };
-        if let Some(timeout) = settings.timeout_ms {
-            config.timeout = Duration::from_nanos((timeout * 1e6) as u64);
-        }
-        let mut feedback =
-            Feedback::new(config, host.endpoints.len()).map_err(Error::core("the feedback"))?;
-        let all = source_set(host.cpus.len())?;
-        for (to, endpoint) in host.endpoints.iter().enumerate() {
-            if matches!(endpoint.role, EndpointRole::Forward { .. }) || endpoint.threads.is_empty()
-            {
-                continue;
-            }
-            let length = endpoint.queue.limit() as u32;
-            let marks = match settings.watermark {
-                Watermark::Fill { high_pct, low_pct } => {
-                    let part = |pct: f64| Fraction::from_ppm((pct * 1e4) as u32);
-                    Watermarks::at(length, part(high_pct), part(low_pct))
-                }
-                Watermark::Room { packets } => Watermarks::room_for(length, packets),
-            };
-            let (queue, _) = feedback
-                .register(marks, all)
-                .map_err(Error::core("the feedback's watermarks"))?;
-            self.queues[to] = Some(queue);
-        }
-        Ok(feedback)
-    }
-
     fn per_cpu(&self, host: &Host) -> Result<PerCpu, Error> {
         let config = PollerConfig {
             receive_quota: self.quota.unwrap_or(u32::MAX),
@@ -215,10 +166,6 @@ impl PollingThread {
             ..PollerConfig::default()
         };
         let poller = Poller::new(config, host.instant()).map_err(Error::core("the poller"))?;
-        let limit = match self.limit {
-            Some(limit) if !limit.per_host => Some(cpu_limit(limit, 1)?),
-            _ => None,
-        };
         Ok(PerCpu {
             poller,
             sources: Vec::new(),
@@ -226,7 +173,6 @@ impl PollingThread {
             thread: 0,
             phase: Phase::Ask,
             transmit: TransmitService::default(),
-            limit,
         })
     }
 
@@ -288,42 +234,31 @@ impl PollingThread {
     }
 
     fn enter_interrupt(&mut self, host: &Host, cpu: usize) {
-        if self.limit.is_some_and(|limit| limit.count_interrupts) {
-            self.enter(host, cpu);
+        if self.limits.count_interrupts {
+            self.limits.on_enter(cpu, host.instant());
         }
     }
 
     fn exit_interrupt(&mut self, host: &mut Host, cpu: usize) {
-        if self.limit.is_some_and(|limit| limit.count_interrupts) {
+        if self.limits.count_interrupts {
             self.exit(host, cpu);
-        }
-    }
-
-    /// A CPU begins to work on packets.
-    fn enter(&mut self, host: &Host, cpu: usize) {
-        let now = host.instant();
-        if let Some(limit) = &mut self.cpus[cpu].limit {
-            limit.on_enter(0, now);
-        } else if let Some(limit) = &mut self.host_limit {
-            limit.on_enter(cpu, now);
         }
     }
 
     /// A CPU ends its work on packets; input stops if it was too much.
     fn exit(&mut self, host: &mut Host, cpu: usize) {
-        let now = host.instant();
-        if let Some(limit) = &mut self.cpus[cpu].limit {
-            let change = limit.on_exit(0, now);
-            let timeout = or_never(limit.next_timeout());
+        let change = self.limits.on_exit(cpu, host.instant());
+        self.apply_limits(host, self.limits.number(cpu), change);
+    }
+
+    /// Carries out what a limit decided.
+    fn apply_limits(&mut self, host: &mut Host, number: usize, change: LimitChange) {
+        for cpu in self.limits.cpus(number) {
             self.apply_limit(host, cpu, change);
-            host.set_path_timer(TIMER_LIMIT + cpu, timeout);
-        } else if let Some(limit) = &mut self.host_limit {
-            let change = limit.on_exit(cpu, now);
-            let timeout = or_never(limit.next_timeout());
-            for cpu in 0..self.cpus.len() {
-                self.apply_limit(host, cpu, change);
-            }
-            host.set_path_timer(TIMER_LIMIT, timeout);
+        }
+        let timeout = self.limits.next_timeout(number);
+        if timeout != host.path_timer(TIMER_LIMIT + number) {
+            host.set_path_timer(TIMER_LIMIT + number, timeout);
         }
     }
 
@@ -374,17 +309,13 @@ impl PollingThread {
             }
         }
         if let Some(feedback) = &self.feedback {
-            host.set_path_timer(TIMER_FEEDBACK, or_never(feedback.next_timeout()));
+            host.set_path_timer(TIMER_FEEDBACK, feedback.next_timeout());
         }
     }
 
     fn on_queued(&mut self, host: &mut Host, queued: Queued) {
-        let Queued::At(to) = queued else {
-            return;
-        };
-        if let (Some(feedback), Some(queue)) = (&mut self.feedback, self.queues[to]) {
-            let occupancy = host.endpoints[to].queue.len() as u32;
-            let change = feedback.on_enqueue(queue, occupancy, host.instant());
+        if let Some(feedback) = &mut self.feedback {
+            let change = feedback.on_queued(host, queued);
             self.apply_feedback(host, change);
         }
     }
@@ -501,7 +432,7 @@ impl Path for PollingThread {
                         }
                         return Step::Done;
                     };
-                    self.enter(host, cpu);
+                    self.limits.on_enter(cpu, host.instant());
                     self.cpus[cpu].phase = Phase::Turn { turn, handled: 0 };
                     host.ledger.counts.polls += 1;
                     return Step::Kernel(self.poll_pass);
@@ -518,11 +449,10 @@ impl Path for PollingThread {
 
     fn receive(&mut self, host: &mut Host, endpoint: usize, thread: usize) -> Received {
         let received = receive_from_socket(host, endpoint, thread);
-        if let (Some(feedback), Some(queue)) = (&mut self.feedback, self.queues[endpoint])
+        if let Some(feedback) = &mut self.feedback
             && received != Received::Nothing
         {
-            let occupancy = host.endpoints[endpoint].queue.len() as u32;
-            let change = feedback.on_dequeue(queue, occupancy, host.instant());
+            let change = feedback.on_read(host, endpoint);
             if change != Change::NONE {
                 self.apply_feedback(host, change);
             }
@@ -531,15 +461,9 @@ impl Path for PollingThread {
     }
 
     fn idle(&mut self, host: &mut Host, cpu: usize) -> Step {
-        let now = host.instant();
-        if let Some(limit) = &mut self.cpus[cpu].limit {
-            let change = limit.on_idle(now);
-            self.apply_limit(host, cpu, change);
-        } else if let Some(limit) = &mut self.host_limit {
-            let change = limit.on_idle(now);
-            for cpu in 0..self.cpus.len() {
-                self.apply_limit(host, cpu, change);
-            }
+        let change = self.limits.on_idle(cpu, host.instant());
+        if change != LimitChange::None {
+            self.apply_limits(host, self.limits.number(cpu), change);
         }
         if let Some(tuner) = &mut self.tuner {
             tuner.idle = true;
@@ -548,31 +472,19 @@ impl Path for PollingThread {
     }
 
     fn on_timer(&mut self, host: &mut Host, timer: usize) {
-        let now = host.instant();
         match timer {
             TIMER_FEEDBACK => {
                 if let Some(feedback) = &mut self.feedback {
-                    let change = feedback.poll_timeout(now);
+                    let change = feedback.poll_timeout(host);
                     self.apply_feedback(host, change);
                 }
             }
             TIMER_TUNE => self.tune(host),
             TIMER_WAKE.. => host.wake(self.cpus[timer - TIMER_WAKE].thread),
             _ => {
-                let cpu = timer - TIMER_LIMIT;
-                if let Some(limit) = &mut self.host_limit {
-                    let change = limit.poll_timeout(now);
-                    let timeout = or_never(limit.next_timeout());
-                    for cpu in 0..self.cpus.len() {
-                        self.apply_limit(host, cpu, change);
-                    }
-                    host.set_path_timer(timer, timeout);
-                } else if let Some(limit) = &mut self.cpus[cpu].limit {
-                    let change = limit.poll_timeout(now);
-                    let timeout = or_never(limit.next_timeout());
-                    self.apply_limit(host, cpu, change);
-                    host.set_path_timer(timer, timeout);
-                }
+                let number = timer - TIMER_LIMIT;
+                let change = self.limits.poll_timeout(number, host.instant());
+                self.apply_limits(host, number, change);
             }
         }
     }
@@ -583,25 +495,4 @@ impl Path for PollingThread {
             list.push(("quota_packets".into(), quota));
         }
     }
-}
-
-/// Feedback treats each CPU's input as one source.
-fn source_set(cpus: usize) -> Result<SourceSet, Error> {
-    (0..cpus).try_fold(SourceSet::EMPTY, |set, cpu| {
-        let source = SourceId::from_index(cpu).map_err(Error::core("the pollers"))?;
-        Ok(set.with(source))
-    })
-}
-
-fn cpu_limit(settings: CycleLimit, cpus: usize) -> Result<CpuLimit, Error> {
-    let config = CpuLimitConfig {
-        limit: Fraction::from_ppm((settings.share_pct * 1e4) as u32),
-        period: Duration::from_nanos((settings.period_ms * 1e6) as u64),
-        cpus,
-        // The paper forgets what a turn used beyond the limit; the least the core
-        // remembers is one limit.
-        debt_periods: if settings.count_interrupts { 10 } else { 1 },
-    };
-    let start = plimsoll_core::time::Instant::ZERO;
-    CpuLimit::new(config, start).map_err(Error::core("the cycle limit"))
 }

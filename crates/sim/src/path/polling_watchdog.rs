@@ -9,8 +9,8 @@
 //! fixed holdoff of the interval.
 
 use super::Path;
-use super::fixed_holdoff::index_of;
-use super::stages::{Behind, Costs, PollVisit, ReceiveHandler, receive_queues, to_ip_queue};
+use super::holdoff::Holdoffs;
+use super::stages::{Behind, Costs, PollVisit, ReceiveHandler};
 use crate::agenda::NEVER;
 use crate::host::{Cx, Host, LineKind, Step};
 
@@ -23,7 +23,7 @@ pub(super) struct PollingWatchdog {
     poll_pass: u64,
     handler: ReceiveHandler,
     behind: Behind,
-    queues: Vec<(usize, usize)>,
+    holdoffs: Holdoffs,
     visits: Vec<PollVisit>,
 }
 
@@ -35,7 +35,7 @@ impl PollingWatchdog {
             poll_pass,
             handler: ReceiveHandler::new(costs),
             behind: Behind::new(costs),
-            queues: Vec::new(),
+            holdoffs: Holdoffs::default(),
             visits: Vec::new(),
         }
     }
@@ -45,26 +45,24 @@ impl Path for PollingWatchdog {
     fn start(&mut self, host: &mut Host) {
         self.handler.start(host);
         self.behind.start(host);
-        self.queues = receive_queues(host);
+        self.holdoffs = Holdoffs::new(host);
         self.visits = vec![PollVisit::default(); host.cpus.len()];
         for cpu in 0..host.cpus.len() {
-            host.set_path_timer(self.queues.len() + cpu, self.poll);
+            host.set_path_timer(self.holdoffs.queues().len() + cpu, self.poll);
         }
     }
 
     fn on_arrival(&mut self, host: &mut Host, adapter: usize, queue: usize) {
-        let index = index_of(&self.queues, adapter, queue);
-        if host.path_timer(index) == NEVER {
-            host.set_path_timer(index, host.now + self.interval);
-        }
+        let index = self.holdoffs.index(adapter, queue);
+        Holdoffs::start_timer(host, index, self.interval);
     }
 
     fn on_timer(&mut self, host: &mut Host, timer: usize) {
-        if let Some(&(adapter, queue)) = self.queues.get(timer) {
+        if let Some(&(adapter, queue)) = self.holdoffs.queues().get(timer) {
             host.interrupt_receive(adapter, queue);
             return;
         }
-        let cpu = timer - self.queues.len();
+        let cpu = timer - self.holdoffs.queues().len();
         host.set_path_timer(timer, host.now + self.poll);
         host.raise(host.cpus[cpu].trigger);
     }
@@ -77,7 +75,7 @@ impl Path for PollingWatchdog {
                 let step = self.visits[cx.cpu].step(host, cx, &costs, u32::MAX, pass);
                 if step == Step::Done {
                     // Looked at in time.
-                    for (index, &(adapter, queue)) in self.queues.iter().enumerate() {
+                    for (index, &(adapter, queue)) in self.holdoffs.queues().iter().enumerate() {
                         let ring = &host.adapters[adapter].rings[queue];
                         if ring.cpu == cx.cpu && ring.packets.is_empty() {
                             host.set_path_timer(index, NEVER);
@@ -87,15 +85,8 @@ impl Path for PollingWatchdog {
                 step
             }
             LineKind::Receive { adapter, queue } => {
-                let cost = self.behind.costs.queue;
-                let step = self.handler.step(
-                    host,
-                    cx,
-                    (adapter, queue),
-                    u32::MAX,
-                    |_, packet| (Some(packet), cost),
-                    |host, packet| to_ip_queue(host, cx.cpu, packet),
-                );
+                let at = (adapter, queue);
+                let step = self.handler.step_queueing(host, cx, at, u32::MAX, |_| ());
                 if step == Step::Done {
                     let ring = &mut host.adapters[adapter].rings[queue];
                     ring.enabled = true;

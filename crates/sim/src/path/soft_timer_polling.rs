@@ -17,7 +17,7 @@ use plimsoll_core::soft_timer::{
 };
 
 use super::Path;
-use super::stages::{Behind, Costs, PollVisit, ReceiveHandler, to_ip_queue};
+use super::stages::{Behind, Costs, PollVisit, ReceiveHandler};
 use crate::Error;
 use crate::host::{Cx, Host, LineKind, Running, Step};
 
@@ -168,14 +168,8 @@ impl Path for SoftTimerPolling {
                 Step::Done
             }
             LineKind::Receive { adapter, queue } => {
-                let step = self.handler.step(
-                    host,
-                    cx,
-                    (adapter, queue),
-                    u32::MAX,
-                    |_, packet| (Some(packet), costs.queue),
-                    |host, packet| to_ip_queue(host, cx.cpu, packet),
-                );
+                let at = (adapter, queue);
+                let step = self.handler.step_queueing(host, cx, at, u32::MAX, |_| ());
                 if step == Step::Done {
                     if !self.polling {
                         host.enable_receive(adapter, queue);

@@ -180,6 +180,26 @@ impl ReceiveHandler {
         self.phases = vec![ReceivePhase::default(); host.lines.len()];
     }
 
+    /// Its next step as of a handler that puts packets on the shared IP queue; `taken`
+    /// is told of each. See [`step`](Self::step).
+    #[inline]
+    pub(super) fn step_queueing(
+        &mut self,
+        host: &mut Host,
+        cx: Cx,
+        at: (usize, usize),
+        batch: u32,
+        taken: impl FnOnce(&mut Host),
+    ) -> Step {
+        let cost = self.costs.queue;
+        let take = |host: &mut Host, packet| {
+            taken(host);
+            (Some(packet), cost)
+        };
+        let finish = |host: &mut Host, packet| to_ip_queue(host, cx.cpu, packet);
+        self.step(host, cx, at, batch, take, finish)
+    }
+
     /// Its next step. Takes at most `batch` packets of a queue of an adapter:
     /// `take` says what is kept in hand and what the work on a packet costs
     /// beyond the driver's, `finish` is what becomes of the packet in hand after

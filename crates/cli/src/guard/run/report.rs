@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use plimsoll_guard::{Channel, Counters, Error, Kind, Outcome, Packets, governor, start_thread};
 use serde::Serialize;
 
-use crate::guard_commands::doing;
+use crate::guard::doing;
 use crate::output;
 
 /// Channels shown on a terminal: those with most discards first.
@@ -76,18 +76,21 @@ impl Reporter {
         // One that waits while one is shown: more would only be older.
         let (lines, to_show) = sync_channel::<Line>(1);
         let (end, shown) = channel();
-        start_thread(move || {
-            let show = || {
-                let mut before: Option<Line> = None;
-                for line in to_show {
-                    report.show(&line, &before.as_ref().unwrap_or(&line).counters)?;
-                    before = Some(line);
-                }
-                Ok(())
-            };
-            // Who started this may be gone.
-            let _ = end.send(show());
-        })?;
+        let is_shown = !matches!(report, Report::Nothing);
+        if is_shown {
+            start_thread(move || {
+                let show = || {
+                    let mut before: Option<Line> = None;
+                    for line in to_show {
+                        report.show(&line, &before.as_ref().unwrap_or(&line).counters)?;
+                        before = Some(line);
+                    }
+                    Ok(())
+                };
+                // Who started this may be gone.
+                let _ = end.send(show());
+            })?;
+        }
         let (log, to_log) = sync_channel::<String>(LOG_LINES_MAX);
         let (end, logged) = channel();
         start_thread(move || {
@@ -97,7 +100,7 @@ impl Reporter {
             let _ = end.send(());
         })?;
         Ok(Self {
-            lines: Some(lines),
+            lines: is_shown.then_some(lines),
             shown,
             log: Some(log),
             logged,
