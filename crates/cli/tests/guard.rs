@@ -154,7 +154,7 @@ fn what_cannot_work_is_refused_with_reason_and_exit_code() {
         (
             &[host.device(), "--low-watermark", "90"],
             "2",
-            "low_watermark = 900000: must be below",
+            "low-watermark = 90: must be below high-watermark, which is 70",
         ),
         (
             &[host.device(), "--threaded", "20"],
