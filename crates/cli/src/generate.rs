@@ -9,7 +9,7 @@ use anyhow::Context;
 use clap::CommandFactory;
 use clap_complete::Shell;
 
-use crate::guard_commands;
+use crate::guard;
 
 /// Write man pages, shell completions and a commented configuration file
 #[derive(clap::Args, Debug)]
@@ -30,11 +30,8 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     man_pages(&within("man")?)?;
     completions(&within("completions")?)?;
     let file = within("config")?.join("guard.toml");
-    fs::write(
-        &file,
-        guard_commands::commented_settings(&mut crate::Cli::command()),
-    )
-    .with_context(|| format!("cannot write {}", file.display()))
+    fs::write(&file, guard::commented_settings(&mut crate::Cli::command()))
+        .with_context(|| format!("cannot write {}", file.display()))
 }
 
 /// One page per command, as `plimsoll-guard-check.1`.

@@ -9,7 +9,6 @@ mod blast;
 mod demo;
 mod generate;
 mod guard;
-mod guard_commands;
 mod lab;
 mod output;
 mod probe;
@@ -36,7 +35,7 @@ enum Command {
     Blast(blast::Args),
     Demo(demo::Args),
     Generate(generate::Args),
-    Guard(guard_commands::Commands),
+    Guard(guard::Commands),
     Lab(lab::Args),
     Probe(probe::Args),
     Serve(serve::Args),
@@ -55,13 +54,13 @@ fn main() -> ExitCode {
 }
 
 fn run() -> anyhow::Result<()> {
-    match Cli::parse_from(guard_commands::arguments()?).command {
+    match Cli::parse_from(guard::arguments()?).command {
         None => output::print(FIRST_CONTACT),
         Some(Command::Bench(args)) => bench::run(&args),
         Some(Command::Blast(args)) => blast::run(&args),
         Some(Command::Demo(args)) => demo::run(&args),
         Some(Command::Generate(args)) => generate::run(&args),
-        Some(Command::Guard(args)) => guard_commands::run(&args),
+        Some(Command::Guard(args)) => guard::run(&args),
         Some(Command::Lab(args)) => lab::run(&args),
         Some(Command::Probe(args)) => probe::run(&args),
         Some(Command::Serve(args)) => serve::run(&args),
@@ -97,7 +96,7 @@ struct Lacks(String);
 fn exit_code(error: &anyhow::Error) -> ExitCode {
     use plimsoll_testbed::Error as Testbed;
     let usage = error.is::<Usage>()
-        || error.is::<guard_commands::ConfigFileError>()
+        || error.is::<guard::ConfigFileError>()
         || error.is::<guard::SettingError>();
     if usage {
         return ExitCode::from(2);

@@ -127,5 +127,6 @@ fn it_installs_its_files_keeps_edited_settings_and_leaves_nothing() {
     );
     machine.run("dpkg --no-triggers -P plimsoll");
     assert_eq!(changes(&machine), []);
+    machine.run("test ! -e /run/plimsoll");
     assert!(!machine.output("dpkg -s plimsoll").status.success());
 }

@@ -224,6 +224,7 @@ fn upgraded_it_goes_on_and_removed_it_leaves_nothing() {
         changes.filter(|path| !path.starts_with("/var")).collect()
     };
     let (files, before) = (of_package(), settings(host).0);
+    let pins = machine.run("find /sys/fs/bpf");
     install(&machine);
     start(&machine);
     assert_ne!(of_package(), files);
@@ -248,6 +249,7 @@ fn upgraded_it_goes_on_and_removed_it_leaves_nothing() {
         ""
     );
     assert_eq!(of_package(), files, "also the link that enabled it");
+    assert_eq!(machine.run("find /sys/fs/bpf"), pins);
 }
 
 #[test]

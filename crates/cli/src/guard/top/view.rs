@@ -8,8 +8,8 @@ use ratatui::text::{Line, Span, Text};
 use ratatui::widgets::{Cell, Paragraph, Row, Table, TableState, Wrap};
 
 use super::state::State;
-use crate::guard_commands::ledger;
-use crate::guard_commands::words::{self, doing, most_offered, owner, shortened};
+use crate::guard::ledger;
+use crate::guard::words::{self, doing, most_offered, owner, shortened};
 
 const BAR_CELLS: usize = 10;
 const KEYS: &str = "d o u f: sort by discarded, offered, CPU, fullness   space: pause   q: quit";
@@ -383,7 +383,7 @@ pub(super) fn sample(channels: u16) -> Status {
 
 /// The screen as text, for tests.
 #[cfg(test)]
-pub(in crate::guard_commands) fn screen(state: &State, width: u16, height: u16) -> String {
+pub(in crate::guard) fn screen(state: &State, width: u16, height: u16) -> String {
     let backend = ratatui::backend::TestBackend::new(width, height);
     let mut terminal = ratatui::Terminal::new(backend).expect("memory is a terminal");
     let drawn = terminal.draw(|frame| draw(frame, state, "eth0"));

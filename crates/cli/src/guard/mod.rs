@@ -6,6 +6,7 @@ mod config_file;
 mod golden;
 mod ledger;
 mod restore;
+mod run;
 mod status;
 mod top;
 mod words;
@@ -17,9 +18,8 @@ use clap::{CommandFactory, Parser};
 #[cfg(test)]
 pub(crate) use config_file::settings_of;
 pub(crate) use config_file::{ConfigFileError, commented_settings, expand};
-pub(crate) use words::doing;
-
-use crate::guard;
+pub(crate) use run::SettingError;
+use words::doing;
 
 #[derive(clap::Args, Debug)]
 #[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
@@ -27,7 +27,7 @@ pub(crate) struct Commands {
     #[command(subcommand)]
     command: Option<Command>,
     #[command(flatten)]
-    pub(crate) run: Option<guard::Args>,
+    pub(crate) run: Option<run::Args>,
 }
 
 #[derive(clap::Subcommand, Debug)]
@@ -51,14 +51,14 @@ pub(crate) fn run(args: &Commands) -> anyhow::Result<()> {
         (Some(Command::Status(args)), _) => status::run(args),
         (Some(Command::Top(args)), _) => top::run(args),
         (None, Some(args)) => {
-            guard::run(args, || reload().map_err(name_own_place)).map_err(name_own_place)
+            run::run(args, || reload().map_err(name_own_place)).map_err(name_own_place)
         }
         (None, None) => Err(crate::Usage("name an interface, as in `plimsoll guard eth0`").into()),
     }
 }
 
 /// Reads the settings again, from the same file and command line.
-fn reload() -> anyhow::Result<guard::Args> {
+fn reload() -> anyhow::Result<run::Args> {
     let cli = crate::Cli::try_parse_from(arguments()?)?;
     match cli.command {
         Some(crate::Command::Guard(Commands {
@@ -80,7 +80,7 @@ pub(crate) fn name_place(error: anyhow::Error, arguments: &[OsString]) -> anyhow
     });
     let settings = error
         .downcast_ref()
-        .map(|error: &guard::SettingError| error.settings.as_slice());
+        .map(|error: &SettingError| error.settings.as_slice());
     let settings = settings.or(config.as_ref().map(std::slice::from_ref));
     let mut places = settings.unwrap_or_default().iter();
     match places.find_map(|setting| config_file::place(arguments, setting)) {

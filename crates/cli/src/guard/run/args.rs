@@ -1,5 +1,5 @@
 //! Settings of `plimsoll guard`: options of the command line, and by the same
-//! names settings of the file (`guard_commands::config_file`).
+//! names settings of the file (`config_file`).
 //!
 //! Each is defined, checked and documented here and nowhere else. The first
 //! paragraph about a setting is its effect, the second what it costs; both are

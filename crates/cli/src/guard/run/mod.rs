@@ -1,4 +1,4 @@
-//! `plimsoll guard`: early discard beside unmodified servers.
+//! `plimsoll guard IFACE`: early discard beside unmodified servers.
 
 mod args;
 mod report;

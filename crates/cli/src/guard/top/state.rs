@@ -6,7 +6,7 @@ use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
 /// The view between two events.
 #[derive(Debug)]
-pub(in crate::guard_commands) struct State {
+pub(in crate::guard) struct State {
     status: Option<Status>,
     /// Packets lost since the last answer, and most of them where.
     losing: Option<Losing>,
@@ -80,7 +80,7 @@ impl State {
         }
     }
 
-    pub(in crate::guard_commands) fn on_answer(&mut self, answer: Result<Status, String>) {
+    pub(in crate::guard) fn on_answer(&mut self, answer: Result<Status, String>) {
         self.asks_anew = false;
         match answer {
             Ok(status) => {
@@ -165,7 +165,7 @@ impl State {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::guard_commands::top::view::sample;
+    use crate::guard::top::view::sample;
 
     fn press(state: &mut State, key: KeyCode) {
         state.on_key(KeyEvent::new(key, KeyModifiers::NONE));

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use plimsoll_guard::{Channel, Counters, Error, Kind, Outcome, Packets, governor, start_thread};
 use serde::Serialize;
 
-use crate::guard_commands::doing;
+use crate::guard::doing;
 use crate::output;
 
 /// Channels shown on a terminal: those with most discards first.

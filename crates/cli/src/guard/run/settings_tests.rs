@@ -7,7 +7,7 @@ use std::fs;
 use clap::{CommandFactory, Parser};
 
 use super::args::{Args, Shares, Strategy};
-use crate::guard_commands::{Commands, commented_settings, expand, name_place, settings_of};
+use crate::guard::{Commands, commented_settings, expand, name_place, settings_of};
 
 /// What a setting does when it is read again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
