@@ -70,6 +70,9 @@ struct GuardArgs {
     /// Document of `make bench-verdict`, for the part `verdict`
     #[arg(long, value_name = "FILE", default_value = "target/bench/verdict.json")]
     verdict: PathBuf,
+    /// Channels of the guard in the part `watching`
+    #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = clap::value_parser!(u16).range(1..=16_000))]
+    channels: u16,
     /// Maximum loss-free receive rate in packets/s, instead of measuring it
     #[arg(long, value_name = "PPS", value_parser = clap::value_parser!(u64).range(1000..))]
     mlfrr: Option<u64>,
@@ -78,7 +81,7 @@ struct GuardArgs {
     discard_capacity: Option<u64>,
 }
 
-const HELP: &str = "Parts: capacity, flood, beyond, cpu-limit, syn, light, verdict, rpc, chaos, dns.\n\
+const HELP: &str = "Parts: capacity, flood, beyond, cpu-limit, syn, light, verdict, rpc, chaos, dns, watching.\n\
     Needs root, two CPUs, Linux 6.8 or newer with BTF, and nginx, wrk, nftables, nsd, dnsperf \
     and ethtool (scripts/setup installs them).\n\
     Example: plimsoll bench guard --only flood,syn --guard=--threaded --guard=rt";
@@ -116,6 +119,7 @@ fn plan(args: &GuardArgs) -> anyhow::Result<Plan> {
         chaos: Duration::from_secs(args.chaos),
         seed: args.seed,
         verdict: args.verdict.clone(),
+        channels: args.channels,
         mlfrr_pps: args.mlfrr.map(|pps| pps as f64),
         capacity_pps: args.discard_capacity.map(|pps| pps as f64),
         ..defaults

@@ -221,6 +221,22 @@ fn dns_and_chaos_count_what_they_send() {
 }
 
 #[test]
+fn a_guard_is_started_watched_and_weighed() {
+    let few = ["--channels", "50", "--seconds", "1"];
+    let document = bench(&[&["--only", "watching"][..], &few].concat());
+    let watching = &document["watching"];
+    assert_eq!(watching["channels"], 50);
+    let figures = watching.as_object().unwrap();
+    assert!(
+        figures.values().all(|value| value.as_f64().unwrap() > 0.0),
+        "{watching}"
+    );
+    let goals = ["start", "metrics", "top", "memory", "program"];
+    let ids = goals.map(|goal| format!("watching/{goal}"));
+    assert_goals(&document, &ids.each_ref().map(String::as_str));
+}
+
+#[test]
 fn a_part_that_fails_says_why_and_others_go_on() {
     let verdict = "/nonexistent/verdict.json";
     let document = bench(&["--only", "verdict,cpu-limit", "--verdict", verdict]);

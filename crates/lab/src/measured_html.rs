@@ -298,6 +298,7 @@ mod tests {
             rpc: None,
             chaos: None,
             dns: None,
+            watching: None,
             goals: Vec::new(),
         };
         assert!(!bench_html(&document).unwrap().contains("<svg"));

@@ -22,7 +22,6 @@ use std::time::{Duration, Instant};
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, ppoll};
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
-use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::socket::{
     AddressFamily, SockFlag, SockProtocol, SockType, SockaddrStorage, connect, socket,
 };
@@ -30,7 +29,7 @@ use nix::sys::time::TimeSpec;
 use serde::Serialize;
 
 use crate::probe::{Latencies, Percentiles, become_realtime};
-use crate::{Error, interrupt};
+use crate::{Error, allow_descriptors, interrupt};
 
 /// What is asked of the server on each connection.
 const REQUEST: &[u8] = b"GET /index.html HTTP/1.0\r\n\r\n";
@@ -130,15 +129,6 @@ pub fn run(config: &Config) -> Result<Report, Error> {
     let mut client = Client::new(config)?;
     client.attempt_all()?;
     Ok(client.report)
-}
-
-/// Each attempt under way needs a descriptor.
-fn allow_descriptors() -> Result<(), Error> {
-    let raise = || -> nix::Result<()> {
-        let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE)?;
-        setrlimit(Resource::RLIMIT_NOFILE, hard, hard)
-    };
-    raise().map_err(Error::io("raise the limit of open files"))
 }
 
 /// A connection under way.

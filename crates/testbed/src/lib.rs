@@ -66,5 +66,5 @@ pub use namespace::Host;
 pub use pass_all::PassAll;
 pub use pauses::Pauses;
 pub use placement::Placement;
-pub use process::{Command, Process};
+pub use process::{Command, Process, allow_descriptors};
 pub use testbed::{Config, Testbed};

@@ -16,12 +16,27 @@ use std::time::Duration;
 
 use nix::errno::Errno;
 use nix::sys::prctl::set_pdeathsig;
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::{Pid, getpid, getppid};
 use rustix::process::setpriority_process;
 
 use crate::registry::Registration;
 use crate::{Error, Host, interrupt, namespace};
+
+/// Lets this process have as many descriptors open as it may at all: each socket
+/// and each connection under way needs one.
+///
+/// # Errors
+///
+/// [`Error::Io`] with the kernel's answer.
+pub fn allow_descriptors() -> Result<(), Error> {
+    let raise = || -> nix::Result<()> {
+        let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE)?;
+        setrlimit(Resource::RLIMIT_NOFILE, hard, hard)
+    };
+    raise().map_err(Error::io("raise the limit of open files"))
+}
 
 /// A program to be started inside a [`Host`].
 ///

@@ -3,7 +3,7 @@
 use plimsoll_report::{Goal, Machine};
 use serde::Serialize;
 
-use super::{Beyond, Capacity, Chaos, CpuLimit, Dns, Flood, Light, Rpc, Syns, Verdict};
+use super::{Beyond, Capacity, Chaos, CpuLimit, Dns, Flood, Light, Rpc, Syns, Verdict, Watching};
 use crate::figures::conclusion;
 
 /// Everything a run measured; what it did not is absent.
@@ -49,6 +49,9 @@ pub struct Document {
     /// A DNS server during floods.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub dns: Option<Dns>,
+    /// What it takes to run a guard and to watch it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub watching: Option<Watching>,
     /// The promised figures.
     pub goals: Vec<Goal>,
 }
@@ -68,6 +71,7 @@ impl Document {
             self.rpc.as_ref().map(Rpc::table),
             self.chaos.as_ref().map(Chaos::table),
             self.dns.as_ref().map(Dns::table),
+            self.watching.as_ref().map(Watching::table),
         ];
         let parts: Vec<String> = parts.into_iter().flatten().collect();
         parts.join("\n") + &conclusion(&self.machine, &self.goals)

@@ -25,6 +25,7 @@ mod light;
 mod rpc;
 mod syn;
 mod verdict;
+mod watching;
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -43,6 +44,7 @@ pub use light::Light;
 pub use rpc::{Rpc, RpcCase};
 pub use syn::{SynTarget, Syns, SynsCase};
 pub use verdict::{Verdict, VerdictFrame};
+pub use watching::Watching;
 
 use crate::Error;
 use crate::protection::{Protection, Stage};
@@ -70,11 +72,13 @@ pub enum Part {
     Chaos,
     /// A DNS server during UDP floods.
     Dns,
+    /// What it takes to run a guard and to watch it.
+    Watching,
 }
 
 impl Part {
     /// All, in the order in which they run.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 11] = [
         Self::Capacity,
         Self::Flood,
         Self::Beyond,
@@ -85,6 +89,7 @@ impl Part {
         Self::Rpc,
         Self::Chaos,
         Self::Dns,
+        Self::Watching,
     ];
 
     /// Its name on the command line and at the start of its goals.
@@ -101,6 +106,7 @@ impl Part {
             Self::Rpc => "rpc",
             Self::Chaos => "chaos",
             Self::Dns => "dns",
+            Self::Watching => "watching",
         }
     }
 }
@@ -133,6 +139,8 @@ pub struct Plan {
     pub seed: u64,
     /// The document that `make bench-verdict` wrote, for [`Part::Verdict`].
     pub verdict: PathBuf,
+    /// Channels of the guard in [`Part::Watching`], at most 16,384.
+    pub channels: u16,
     /// MLFRR in packets/s, instead of measuring it.
     pub mlfrr_pps: Option<f64>,
     /// Discard capacity in packets/s, instead of measuring it; not for
@@ -157,6 +165,7 @@ impl Plan {
             chaos: Duration::from_secs(60),
             seed: 1,
             verdict: "target/bench/verdict.json".into(),
+            channels: 10_000,
             mlfrr_pps: None,
             capacity_pps: None,
         }
@@ -235,6 +244,7 @@ pub fn run(plan: &Plan, mut progress: impl FnMut(&str)) -> Result<Document, Erro
         rpc: bench.part(Part::Rpc, rpc::run)?,
         chaos: bench.part(Part::Chaos, chaos::run)?,
         dns: bench.part(Part::Dns, dns::run)?,
+        watching: bench.part(Part::Watching, watching::run)?,
         goals: bench.goals,
     })
 }
