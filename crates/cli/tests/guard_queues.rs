@@ -153,9 +153,8 @@ fn instances_made_anew_in_overload_are_turned_as_well() {
             let arguments = ["link", "set", host.device(), state];
             host.command("ip").args(arguments).output(LIMIT).unwrap();
         }
-        let (renewed, threads) = settings(host);
-        assert_eq!(renewed.instances, before.0.instances, "the driver's own");
-        assert_eq!(threads, [0; 0]);
+        // The governor may be faster than a look at what the driver has made; that
+        // the threads are others tells that it was made anew.
         await_report(&mut reports, "threads again", |_| {
             let (now, threads) = settings(host);
             let is_turned = now.instances.iter().all(|napi| {
