@@ -9,8 +9,7 @@
 //! namespace is gone, so are its files at the next start of any guard.
 //!
 //! Limits: a setting that somebody else changes meanwhile gets the value from
-//! before the guard nevertheless. Instances that the driver makes anew come
-//! with its defaults, which needs no restoring; the governor turns them again.
+//! before the guard nevertheless.
 
 pub(crate) mod device;
 mod keeper;
@@ -135,7 +134,7 @@ impl Knobs {
     /// it in any case.
     fn take_over(&mut self, left: &Record) -> Result<(), Error> {
         if left.identity == self.record.identity {
-            self.record.set_settings(left.to_restore());
+            self.record.keep(left.to_restore());
             match self.restore() {
                 Err(Error::RestoreDeferred { .. }) => Ok(()),
                 restored => restored,
@@ -341,7 +340,7 @@ impl Knobs {
                 first = first.and(Err(self.not_restored(source)));
             }
         }
-        self.record.set_settings(left);
+        self.record.keep(left);
         let written = if self.record.is_empty() {
             self.file.remove()
         } else {

@@ -48,16 +48,6 @@ impl Setting {
             _ => false,
         }
     }
-
-    /// Device-wide settings overwrite those of instances, so they come back
-    /// first; threads exist only once instances have them.
-    fn rank(&self) -> u8 {
-        match self {
-            Self::Device { .. } => 0,
-            Self::Holdoff { .. } | Self::Threaded { .. } => 1,
-            Self::Thread { .. } => 2,
-        }
-    }
 }
 
 /// The file's content.
@@ -102,20 +92,21 @@ impl Record {
         new
     }
 
-    /// The settings in the order they must be restored in.
+    /// The settings in the order they must be restored in: the last that was turned
+    /// comes first. A device-wide setting overwrites those of instances, and
+    /// instances made anew begin with it, turned or not.
     pub(crate) fn to_restore(&self) -> Vec<Setting> {
-        let mut settings = self.settings.clone();
-        settings.sort_by_key(Setting::rank);
-        settings
+        self.settings.iter().rev().cloned().collect()
     }
 
     pub(crate) fn is_empty(&self) -> bool {
         self.settings.is_empty()
     }
 
-    /// Keeps only these settings.
-    pub(crate) fn set_settings(&mut self, settings: Vec<Setting>) {
-        self.settings = settings;
+    /// Keeps only these settings, given as [`Record::to_restore`] has them.
+    pub(crate) fn keep(&mut self, to_restore: Vec<Setting>) {
+        self.settings = to_restore;
+        self.settings.reverse();
     }
 }
 
@@ -256,7 +247,7 @@ mod tests {
             bytes in prop::collection::vec(any::<u8>(), 0..200),
         ) {
             let mut record = record();
-            record.set_settings(settings);
+            record.keep(settings);
             let mut text = serde_json::to_vec_pretty(&record).unwrap();
             prop_assert_eq!(&Record::parse(&text).unwrap(), &record);
             let at = spoilt_at.index(text.len());
@@ -272,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_value_is_kept_and_device_wide_ones_come_back_first() {
+    fn the_first_value_is_kept_and_the_last_turned_comes_back_first() {
         let mut record = record();
         assert!(record.add(INSTANCE));
         assert!(record.add(DEVICE));
@@ -281,6 +272,14 @@ mod tests {
             value: 1
         }));
         assert_eq!(record.to_restore(), [DEVICE, INSTANCE]);
+        let anew = Setting::Threaded {
+            napi: 8194,
+            value: 1,
+        };
+        assert!(record.add(anew.clone()));
+        assert_eq!(record.to_restore(), [anew.clone(), DEVICE, INSTANCE]);
+        record.keep(vec![anew.clone(), INSTANCE]);
+        assert_eq!(record.to_restore(), [anew, INSTANCE]);
     }
 
     #[test]
