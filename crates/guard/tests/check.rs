@@ -72,8 +72,18 @@ fn without_privileges_it_still_says_what_it_can() {
         }
         let check = check("v0").unwrap();
         assert!(!check.can_run());
-        assert_finding(&check, "privileges", Verdict::Missing, "root has no CAP_BPF here");
-        assert_finding(&check, "program", Verdict::Missing, "root has no CAP_BPF here");
+        assert_finding(
+            &check,
+            "privileges",
+            Verdict::Missing,
+            "root has no CAP_BPF here",
+        );
+        assert_finding(
+            &check,
+            "program",
+            Verdict::Missing,
+            "root has no CAP_BPF here",
+        );
         assert_finding(&check, "xdp", Verdict::Ok, "native XDP");
         assert_finding(&check, "syn_cookies", Verdict::Limited, "may not be asked");
     });

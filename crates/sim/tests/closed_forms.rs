@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use common::{figure, machine, simulate};
 use plimsoll_core::holdoff::{Costs, Model, Setting};
-use plimsoll_sim::Profile;
+use plimsoll_sim::{Outcome, Profile};
 
 fn close(measured: f64, expected: f64, percent: f64) {
     let off = (measured - expected).abs() * 100.0 / expected;
@@ -47,6 +47,32 @@ fn one_server_with_constant_service_is_an_m_d_1_queue() {
     }
 }
 
+/// Above what the settings below can take.
+const APPLIED_PPS: f64 = 500_000.0;
+
+/// A flooded host with this holdoff, in microseconds, and so many buffers.
+fn held_off(profile: &Profile, holdoff_us: u64, buffers: u32) -> (Outcome, Setting) {
+    let text = format!(
+        r#"
+        duration_ms = 2000
+        path = {{ kind = "fixed-holdoff", holdoff_us = {holdoff_us}, free_late = true }}
+        adapter = [{{ name = "in", receive_ring = {buffers} }}]
+        [[source]]
+        name = "source"
+        to = "sink"
+        traffic = {{ kind = "constant", rate_pps = {APPLIED_PPS} }}
+        [[consumer]]
+        name = "sink"
+        role = {{ kind = "sink" }}
+        "#
+    );
+    let setting = Setting {
+        holdoff: Duration::from_micros(holdoff_us),
+        buffers,
+    };
+    (simulate(profile, &text), setting)
+}
+
 /// Equations 1 to 3 of Macpherson & Heiser: rate, latency and handler's share of a
 /// fixed holdoff with a number of buffers, under overload.
 #[test]
@@ -63,27 +89,8 @@ fn a_fixed_holdoff_obeys_the_papers_equations() {
         leave: Duration::from_nanos(leave),
     });
     let profile = machine(&costs, 1000);
-    let applied_pps = 500_000.0;
     for (holdoff_us, buffers) in [(200, 8), (500, 16), (500, 64), (1000, 32)] {
-        let text = format!(
-            r#"
-            duration_ms = 2000
-            path = {{ kind = "fixed-holdoff", holdoff_us = {holdoff_us}, free_late = true }}
-            adapter = [{{ name = "in", receive_ring = {buffers} }}]
-            [[source]]
-            name = "source"
-            to = "sink"
-            traffic = {{ kind = "constant", rate_pps = {applied_pps} }}
-            [[consumer]]
-            name = "sink"
-            role = {{ kind = "sink" }}
-            "#
-        );
-        let outcome = simulate(&profile, &text);
-        let setting = Setting {
-            holdoff: Duration::from_micros(holdoff_us),
-            buffers,
-        };
+        let (outcome, setting) = held_off(&profile, holdoff_us, buffers);
         // The model's holdoff begins with the first packet, and its cycle has no
         // return from the handler: 3 us of hundreds.
         close(
@@ -91,7 +98,7 @@ fn a_fixed_holdoff_obeys_the_papers_equations() {
             model.rate_pps(setting),
             2.0,
         );
-        let latency_us = model.latency(setting, applied_pps) * 1e6;
+        let latency_us = model.latency(setting, APPLIED_PPS) * 1e6;
         close(figure(&outcome, "path.ring_wait_mean_us"), latency_us, 2.0);
         close(
             figure(&outcome, "cpu.interrupt_pct"),
@@ -111,30 +118,11 @@ fn a_cheap_handler_obeys_the_approximations() {
         ("interrupt_exit", 100),
     ];
     let profile = machine(&costs, 1000);
-    let applied_pps = 500_000.0;
     for (holdoff_us, buffers) in [(200, 8), (500, 16), (1000, 64), (1000, 256)] {
-        let text = format!(
-            r#"
-            duration_ms = 2000
-            path = {{ kind = "fixed-holdoff", holdoff_us = {holdoff_us}, free_late = true }}
-            adapter = [{{ name = "in", receive_ring = {buffers} }}]
-            [[source]]
-            name = "source"
-            to = "sink"
-            traffic = {{ kind = "constant", rate_pps = {applied_pps} }}
-            [[consumer]]
-            name = "sink"
-            role = {{ kind = "sink" }}
-            "#
-        );
-        let outcome = simulate(&profile, &text);
-        let setting = Setting {
-            holdoff: Duration::from_micros(holdoff_us),
-            buffers,
-        };
+        let (outcome, setting) = held_off(&profile, holdoff_us, buffers);
         let rate = Model::approximate_rate_pps(setting);
         close(figure(&outcome, "path.taken_pps"), rate, 2.0);
-        let latency_us = Model::approximate_latency(setting, applied_pps) * 1e6;
+        let latency_us = Model::approximate_latency(setting, APPLIED_PPS) * 1e6;
         close(figure(&outcome, "path.ring_wait_mean_us"), latency_us, 2.0);
     }
 }
