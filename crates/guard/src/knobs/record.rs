@@ -93,10 +93,13 @@ impl Record {
     }
 
     /// The settings in the order they must be restored in: the last that was turned
-    /// comes first. A device-wide setting overwrites those of instances, and
-    /// instances made anew begin with it, turned or not.
+    /// comes first, since a device-wide setting overwrites those of instances, and
+    /// instances made anew begin with it, turned or not. Threads exist only once
+    /// instances have them, so their scheduling comes last.
     pub(crate) fn to_restore(&self) -> Vec<Setting> {
-        self.settings.iter().rev().cloned().collect()
+        let mut settings: Vec<_> = self.settings.iter().rev().cloned().collect();
+        settings.sort_by_key(|setting| matches!(setting, Setting::Thread { .. }));
+        settings
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -278,8 +281,13 @@ mod tests {
         };
         assert!(record.add(anew.clone()));
         assert_eq!(record.to_restore(), [anew.clone(), DEVICE, INSTANCE]);
-        record.keep(vec![anew.clone(), INSTANCE]);
-        assert_eq!(record.to_restore(), [anew, INSTANCE]);
+        let thread = Setting::Thread {
+            napi: 8193,
+            scheduling: Scheduling::of(0).unwrap(),
+        };
+        assert!(record.add(thread.clone()));
+        record.keep(vec![anew.clone(), INSTANCE, thread.clone()]);
+        assert_eq!(record.to_restore(), [anew, INSTANCE, thread]);
     }
 
     #[test]
