@@ -218,7 +218,7 @@ fn narrow_table(state: &State) -> Table<'static> {
     ];
     let rows = state.channels().iter().map(|channel| {
         let cells = [
-            Cell::from(name(channel, NAME_CELLS[0])),
+            Cell::from(name(channel, NAME_CELLS[1])),
             Cell::from(bar(fullness(channel), BAR_CELLS / 2)),
             right(&count(channel.offered_pps)),
             right(&count(channel.discarded_pps)),
