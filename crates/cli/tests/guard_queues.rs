@@ -104,6 +104,12 @@ fn two_cpus_count_exactly_and_each_channel_once() {
     assert_counted(&mut reports, &sent);
 }
 
+/// A thread per queue, ahead of all processes or, by a CPU limit, behind them.
+fn are_governed(threads: &[i32]) -> bool {
+    let is_governed = |thread: &i32| matches!(class_of(*thread), Some(1 | 5));
+    threads.len() == QUEUES && threads.iter().all(is_governed)
+}
+
 #[test]
 fn every_queue_gets_a_thread_and_a_holdoff_and_loses_both_again() {
     let testbed = testbed();
@@ -116,13 +122,7 @@ fn every_queue_gets_a_thread_and_a_holdoff_and_loses_both_again() {
     let sent = flooded_from_both(&testbed, 400_000, || {
         await_mode(&mut reports, "overload");
         let (turned, threads) = settings(host);
-        assert_eq!(threads.len(), QUEUES);
-        let classes = threads.iter().map(|thread| class_of(*thread));
-        assert!(
-            classes
-                .into_iter()
-                .all(|class| matches!(class, Some(1 | 5)))
-        );
+        assert!(are_governed(&threads), "{threads:?}");
         assert_eq!(turned.instances.len(), QUEUES);
         for napi in &turned.instances {
             assert_eq!(napi.threaded, Some(1));
@@ -160,13 +160,9 @@ fn instances_made_anew_in_overload_are_turned_as_well() {
             let is_turned = now.instances.iter().all(|napi| {
                 napi.threaded == Some(1) && napi.defer_hard_irqs == Some(i32::MAX.cast_unsigned())
             });
-            let classes = threads.iter().map(|thread| class_of(*thread));
             is_turned
-                && threads.len() == QUEUES
+                && are_governed(&threads)
                 && threads.iter().all(|thread| !old.contains(thread))
-                && classes
-                    .into_iter()
-                    .all(|class| matches!(class, Some(1 | 5)))
         });
     });
     await_mode(&mut reports, "interrupts");
