@@ -12,13 +12,14 @@ use nix::ifaddrs::getifaddrs;
 use nix::sys::socket::{SockaddrLike, SockaddrStorage};
 
 use crate::error::Error;
+use crate::program::types::destination;
 
-/// Class of an address of this host (`enum destination` in guard.h).
+/// Class of an address of this host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Class {
-    Local = 1,
-    Broadcast = 2,
+    Local = destination::DESTINATION_LOCAL.0 as u8,
+    Broadcast = destination::DESTINATION_BROADCAST.0 as u8,
 }
 
 /// All addresses of the current network namespace, with their class.

@@ -11,32 +11,52 @@ use serde::Serialize;
 use serde::ser::SerializeMap;
 
 use crate::by_channel::Key;
+use crate::program::types::{self, channel_kind};
 
 /// What became of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum Outcome {
     /// Handed to the Linux stack.
-    Admitted,
+    Admitted = types::outcome::OUTCOME_ADMITTED.0 as u8,
     /// A SYN past its listener's backlog, answered with a SYN cookie.
-    SynCookie,
+    SynCookie = types::outcome::OUTCOME_SYN_COOKIE.0 as u8,
     /// Discarded early: the socket's receive queue is full.
-    SocketQueue,
+    SocketQueue = types::outcome::OUTCOME_SOCKET_QUEUE.0 as u8,
     /// A SYN discarded early: the listener's accept queue is full.
-    AcceptQueue,
+    AcceptQueue = types::outcome::OUTCOME_ACCEPT_QUEUE.0 as u8,
     /// A SYN discarded early: the listener's SYN queue is full, and a cookie
     /// is not possible.
-    SynQueue,
+    SynQueue = types::outcome::OUTCOME_SYN_QUEUE.0 as u8,
     /// An ACK discarded early: its listener is past its backlog, and it
     /// carries no valid cookie.
-    NoCookie,
+    NoCookie = types::outcome::OUTCOME_NO_COOKIE.0 as u8,
     /// Discarded early: beyond its channel's share while input is shed.
-    Share,
+    Share = types::outcome::OUTCOME_SHARE.0 as u8,
 }
+
+// The program and core number kinds alike.
+const _: () = {
+    use Kind as K;
+    use channel_kind as C;
+
+    assert!(Kind::ALL.len() == C::KIND_COUNT.0 as usize);
+    assert!(K::UdpSocket as u32 == C::KIND_UDP_SOCKET.0);
+    assert!(K::TcpListener as u32 == C::KIND_TCP_LISTENER.0);
+    assert!(K::TcpConnection as u32 == C::KIND_TCP_CONNECTION.0);
+    assert!(K::Multicast as u32 == C::KIND_MULTICAST.0);
+    assert!(K::Fragment as u32 == C::KIND_FRAGMENT.0);
+    assert!(K::Icmp as u32 == C::KIND_ICMP.0);
+    assert!(K::Neighbour as u32 == C::KIND_NEIGHBOUR.0);
+    assert!(K::Forward as u32 == C::KIND_FORWARD.0);
+    assert!(K::ClosedPort as u32 == C::KIND_CLOSED_PORT.0);
+    assert!(K::Other as u32 == C::KIND_OTHER.0);
+    assert!(K::Malformed as u32 == C::KIND_MALFORMED.0);
+};
 
 impl Outcome {
     /// All outcomes, in the program's order.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; types::outcome::OUTCOME_COUNT.0 as usize] = [
         Self::Admitted,
         Self::SynCookie,
         Self::SocketQueue,
@@ -272,23 +292,6 @@ pub(crate) fn to_mapped(address: IpAddr) -> [u8; 16] {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    /// The constants of one C enum in guard.h, in order, without its prefix.
-    fn c_enum(prefix: &str) -> Vec<String> {
-        include_str!("bpf/guard.h")
-            .lines()
-            .filter_map(|line| line.trim().strip_prefix(prefix))
-            .filter_map(|rest| rest.split(',').next())
-            .map(str::to_lowercase)
-            .take_while(|name| name != "count")
-            .collect()
-    }
-
-    #[test]
-    fn both_sides_name_the_same_kinds_and_outcomes_in_the_same_order() {
-        assert_eq!(c_enum("KIND_"), Kind::ALL.map(Kind::name));
-        assert_eq!(c_enum("OUTCOME_"), Outcome::ALL.map(Outcome::name));
-    }
 
     #[test]
     fn retired_is_what_live_channels_do_not_hold() {

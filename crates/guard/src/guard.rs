@@ -16,15 +16,16 @@ use crate::host;
 use crate::meter::CpuReading;
 use crate::program::Program;
 pub use crate::program::Storage;
+use crate::program::types::limit;
 use crate::protection::Protection;
 use crate::regulator::Regulator;
 use crate::shedding::SheddingConfig;
 use crate::xdp_link::XdpLink;
 
-/// Watermarks in the program are in 1/1024.
-const WATERMARK_WHOLE: u64 = 1024;
+/// What a whole receive buffer is to the program's watermarks.
+const WATERMARK_WHOLE: u64 = 1 << limit::WATERMARK_WHOLE_SHIFT.0;
 /// Channels above which idle ones are forgotten: half of the map's limit.
-const CHANNELS_CROWDED: usize = 8192;
+const CHANNELS_CROWDED: usize = limit::CHANNELS_MAX.0 as usize / 2;
 /// A channel without a packet for this many seconds is idle.
 const CHANNEL_IDLE_EPOCHS: u32 = 60;
 

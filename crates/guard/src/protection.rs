@@ -5,6 +5,8 @@ use ipnet::IpNet;
 use plimsoll_core::config::ConfigError;
 use serde::{Deserialize, Serialize};
 
+use crate::program::types::limit;
+
 /// A transport protocol with ports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -27,8 +29,9 @@ pub struct Protection {
     pub connections: bool,
 }
 
-/// As many prefixes as the program's map takes (`PROTECTED_PREFIXES_MAX`, guard.h).
-const SOURCES_MAX: usize = 1024;
+/// As many prefixes as the program's map takes.
+const SOURCES_MAX: usize = limit::PROTECTED_PREFIXES_MAX.0 as usize;
+const _: () = assert!(SOURCES_MAX == 1024, "the texts say so");
 
 impl Protection {
     /// Checks that all of it fits into the program.

@@ -12,11 +12,12 @@ use crate::delay::{self, Queue};
 use crate::error::Error;
 use crate::guard::Regulated;
 use crate::meter::{CpuMeter, CpuReading};
+use crate::program::types::limit;
 use crate::program::{Program, SLOT_PROTECTED};
 use crate::shedding::{Demand, Load, Order, Shedding, SheddingConfig};
 
-/// The program's tick: shares are packets per tick (`SHARE_TICK_SHIFT`, guard.h).
-const TICK_NS: u64 = 1 << 22;
+/// The program's tick: shares are packets per tick.
+const TICK_NS: u64 = 1 << limit::SHARE_TICK_SHIFT.0;
 /// How often queue limits follow their consumers.
 const DELAY_INTERVAL: Duration = Duration::from_millis(100);
 /// Shorter intervals than this tell too little about packets per tick.

@@ -16,6 +16,9 @@
 #ifndef PLIMSOLL_COOKIE_H
 #define PLIMSOLL_COOKIE_H
 
+#include "kernel.h"
+#include "parse.h"
+
 #define TCP_BYTES_MAX 60
 #define TCP_OPTION_MSS 2
 #define SYN_COOKIE_TTL 64

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0 OR Apache-2.0 OR MIT */
 /*
- * What guard.bpf.c and its loader share: kinds of channel, outcomes, and the
- * layout of maps. The Rust side (`counters.rs`) names each constant once more
- * and a test compares them.
+ * What guard.bpf.c and its loader share: kinds of channel, outcomes, limits, and
+ * the layout of maps. Constants are enums: these are in the object's BTF, from
+ * which the loader's Rust is generated (program::types), so none is written twice.
  */
 #ifndef PLIMSOLL_GUARD_H
 #define PLIMSOLL_GUARD_H
@@ -47,44 +47,49 @@ enum destination {
 	DESTINATION_MULTICAST, /* recognised by its prefix, never in the map */
 };
 
-/*
- * Slots of channels. 0 stands for none, then comes one for each kind (what has
- * no socket of its own here), one for all protected traffic, and the sockets.
- */
-#define CHANNELS_MAX 16384
-#define SLOT_OF_KIND(kind) ((kind) + 1)
-#define SLOT_PROTECTED (KIND_COUNT + 1)
-#define SLOT_SOCKETS (KIND_COUNT + 2)
-
-/* Shares are counted in ticks of 2^22 ns, about 4.2 ms. */
-#define SHARE_TICK_SHIFT 22
-/*
- * Packets of closed UDP ports per tick and CPU, always. The stack can only answer
- * with ICMP errors, 50 in a burst and 1,000 a second (icmp_msgs_burst and
- * icmp_msgs_per_sec, ip-sysctl.rst); what is beyond would be thrown away.
- */
-#define CLOSED_PORT_PACKETS 64
+/* Slots of channels; `CHANNELS_MAX` is the number of all. */
+enum slot {
+	SLOT_NONE,
+	SLOT_KINDS, /* one for each kind: what has no socket of its own here */
+	SLOT_PROTECTED = SLOT_KINDS + KIND_COUNT, /* all protected traffic */
+	SLOT_SOCKETS, /* from here on */
+};
 
 /* Bits of a port in `protected_ports`. */
-#define PROTECTED_TCP 1
-#define PROTECTED_UDP 2
-#define PROTECTED_PREFIXES_MAX 1024
-#define LOCAL_ADDRESSES_MAX 4096
-#define FREQUENT_ADDRESSES 4
-#define FRAGMENTS_MAX 4096
-/* Seconds: Linux's default time to reassemble (ipfrag_time). */
-#define FRAGMENT_EPOCHS 30
-#define KNOWN_SOCKETS 64 /* a power of two */
-/* Few against a watermark's distance, many against one look-up. */
-#define KNOWN_PACKETS 32
+enum protected_protocol {
+	PROTECTED_TCP = 1,
+	PROTECTED_UDP = 2,
+};
 
-/*
- * Bytes: how far a queue above its low watermark may drain before it is filled
- * again, whatever the watermarks say. What is admitted at once afterwards has
- * to be taken by the stack in one go, and the receive ring waits meanwhile: a
- * fifth of a large buffer let it overflow, and bystanders lost packets.
- */
-#define DRAINED_BYTES_MAX 65536
+enum limit {
+	CHANNELS_MAX = 16384,
+	LOCAL_ADDRESSES_MAX = 4096,
+	FREQUENT_ADDRESSES = 4,
+	FRAGMENTS_MAX = 4096,
+	PROTECTED_PREFIXES_MAX = 1024,
+	KNOWN_SOCKETS = 64, /* a power of two */
+	/* Few against a watermark's distance, many against one look-up. */
+	KNOWN_PACKETS = 32,
+	/* Seconds: Linux's default time to reassemble (ipfrag_time). */
+	FRAGMENT_EPOCHS = 30,
+	/* Shares are counted in ticks of 2^22 ns, about 4.2 ms. */
+	SHARE_TICK_SHIFT = 22,
+	/* Watermarks are in 1/1024 of a receive buffer. */
+	WATERMARK_WHOLE_SHIFT = 10,
+	/*
+	 * Packets of closed UDP ports per tick and CPU, always. The stack can only
+	 * answer with ICMP errors, 50 in a burst and 1,000 a second (icmp_msgs_burst
+	 * and icmp_msgs_per_sec, ip-sysctl.rst); what is beyond would be thrown away.
+	 */
+	CLOSED_PORT_PACKETS = 64,
+	/*
+	 * Bytes: how far a queue above its low watermark may drain before it is filled
+	 * again, whatever the watermarks say. What is admitted at once afterwards has
+	 * to be taken by the stack in one go, and the receive ring waits meanwhile: a
+	 * fifth of a large buffer let it overflow, and bystanders lost packets.
+	 */
+	DRAINED_BYTES_MAX = 65536,
+};
 
 /* An IPv6 address, or an IPv4 one as ::ffff:a.b.c.d, in network byte order. */
 struct address {
@@ -137,9 +142,8 @@ struct allowance {
 /* Set by the loader, may change while the program runs. */
 struct settings {
 	/*
-	 * Watermarks of a UDP socket's queue in 1/1024 of its receive buffer:
-	 * discard from high on, until the occupancy has fallen below low or by
-	 * DRAINED_BYTES_MAX.
+	 * Watermarks of a UDP socket's queue (WATERMARK_WHOLE_SHIFT): discard from
+	 * high on, until the occupancy has fallen below low or by DRAINED_BYTES_MAX.
 	 */
 	__u32 high_watermark;
 	__u32 low_watermark;

@@ -107,4 +107,7 @@ struct napi_struct {
 #define AF_INET 2
 #define AF_INET6 10
 
+/* Since Linux 6.2: reads of a kernel object by its BTF type, fault-safe. */
+extern void *bpf_rdonly_cast(const void *object, __u32 btf_id) __ksym;
+
 #endif

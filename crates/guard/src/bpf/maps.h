@@ -1,7 +1,24 @@
 /* SPDX-License-Identifier: GPL-2.0 OR Apache-2.0 OR MIT */
-/* The maps of guard.bpf.c: all it knows between two packets but `settings`. */
+/* What guard.bpf.c knows between two packets: its settings and its maps. */
 #ifndef PLIMSOLL_MAPS_H
 #define PLIMSOLL_MAPS_H
+
+#include "guard.h"
+
+struct settings settings = {};
+
+/* The highest slot that ever was taken; 0: none. */
+__u32 last_slot = 0;
+
+/* Never read: a type of no variable would not be in the BTF. */
+struct vocabulary {
+	enum channel_kind kind;
+	enum outcome outcome;
+	enum destination destination;
+	enum slot slot;
+	enum protected_protocol protected_protocol;
+	enum limit limit;
+} vocabulary = {};
 
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);

@@ -19,6 +19,8 @@
 #include <linux/tcp.h>
 #include <linux/udp.h>
 
+#include "guard.h"
+
 #define ETH_P_8021Q_TAG 0x8100
 #define ETH_P_8021AD_TAG 0x88a8
 #define VLAN_TAGS_MAX 2
@@ -274,6 +276,20 @@ __noinline int parse_ipv6_extensions(struct xdp_md *ctx, struct packet *packet)
 			return EXTENSIONS_DONE;
 	}
 	return EXTENSIONS_OTHER;
+}
+
+/* ICMP of either family; KIND_MALFORMED if its header is cut off. */
+static __always_inline enum channel_kind icmp_kind(struct xdp_md *ctx,
+						    const struct packet *packet)
+{
+	__u8 *type = header_at(ctx, packet->transport_offset, ICMPV6_BYTES);
+	__u32 header = packet->ipv6 ? ICMPV6_BYTES : ICMP_BYTES;
+
+	if (packet->left < header || !type)
+		return KIND_MALFORMED;
+	if (packet->ipv6 && *type >= NEIGHBOUR_TYPE_FIRST && *type <= NEIGHBOUR_TYPE_LAST)
+		return KIND_NEIGHBOUR;
+	return KIND_ICMP;
 }
 
 #endif

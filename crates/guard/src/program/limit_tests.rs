@@ -7,14 +7,12 @@ use std::sync::{Mutex, PoisonError};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use plimsoll_packets::frame::Fragment;
 
-use super::test_host::{HOST, demand, from, with_guard};
+use super::test_host::{HOST, demand, from, slot_of, with_guard};
 use super::*;
 use crate::{Error, Guard};
 
-/// As guard.h has them.
-const CHANNELS_MAX: u32 = 16384;
-const FRAGMENTS_MAX: u32 = 4096;
-const SOCKET_SLOTS: u32 = CHANNELS_MAX - SLOT_SOCKETS;
+const FRAGMENTS_MAX: u32 = types::limit::FRAGMENTS_MAX.0;
+const SOCKET_SLOTS: u32 = types::limit::CHANNELS_MAX.0 - SLOT_SOCKETS;
 const FIRST_PORT: u16 = 10_000;
 /// More than there are slots.
 const SOCKETS: u16 = 16_500;
@@ -81,7 +79,7 @@ fn sockets_beyond_the_limit_of_channels_are_counted_and_judged_all_the_same() {
         for port in [port, port - 1, port - 2].repeat(20) {
             offer(guard, port);
         }
-        let slot = Kind::UdpSocket as u32 + 1;
+        let slot = slot_of(Kind::UdpSocket);
         assert_eq!(demand(guard, slot), 60);
         let shed = guard.counters().unwrap().all().count(Outcome::Share);
         assert!((1..60).contains(&shed), "{shed}");

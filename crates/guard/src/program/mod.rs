@@ -30,15 +30,13 @@ mod share_tests;
 #[cfg(test)]
 mod test_host;
 
-use skeleton::{GuardSkel, GuardSkelBuilder, types};
+pub(crate) use skeleton::types;
+use skeleton::{GuardSkel, GuardSkelBuilder};
 
-/// Bits of a protected port (guard.h).
-const PROTECTED_TCP: u8 = 1;
-const PROTECTED_UDP: u8 = 2;
-/// The slot of all protected traffic (guard.h).
-pub(crate) const SLOT_PROTECTED: u32 = Kind::ALL.len() as u32 + 1;
-/// The first slot of a socket (guard.h).
-const SLOT_SOCKETS: u32 = Kind::ALL.len() as u32 + 2;
+/// The slot of all protected traffic.
+pub(crate) const SLOT_PROTECTED: u32 = types::slot::SLOT_PROTECTED.0;
+/// The first slot of a socket.
+const SLOT_SOCKETS: u32 = types::slot::SLOT_SOCKETS.0;
 /// Fills unused places for frequent addresses: multicast, so never looked for there.
 const UNUSED: [u32; 4] = [u32::MAX; 4];
 
@@ -100,7 +98,7 @@ impl<'obj> Program<'obj> {
         self.skeleton.progs.plimsoll_guard.as_fd()
     }
 
-    /// Sets the watermarks, in 1/1024 of a receive buffer.
+    /// Sets the watermarks, in parts of a receive buffer (`WATERMARK_WHOLE_SHIFT`).
     pub(crate) fn set_watermarks(&mut self, high: u32, low: u32) {
         let settings = self.settings();
         settings.high_watermark = high;
@@ -283,8 +281,8 @@ impl<'obj> Program<'obj> {
         let mut ports: BTreeMap<u16, u8> = BTreeMap::new();
         for (transport, port) in &protection.ports {
             *ports.entry(*port).or_default() |= match transport {
-                Transport::Tcp => PROTECTED_TCP,
-                Transport::Udp => PROTECTED_UDP,
+                Transport::Tcp => types::protected_protocol::PROTECTED_TCP.0 as u8,
+                Transport::Udp => types::protected_protocol::PROTECTED_UDP.0 as u8,
             };
         }
         let gone = self.protected_ports.iter().map(|port| (*port, 0));

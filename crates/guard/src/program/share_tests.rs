@@ -5,13 +5,12 @@ use std::net::{Ipv4Addr, TcpListener, TcpStream, UdpSocket};
 
 use plimsoll_packets::frame::{self, Fragment, Packet, TcpFlags};
 
-use super::test_host::{HOST, demand, from, with_guard};
+use super::test_host::{HOST, demand, from, slot_of, with_guard};
 use super::*;
 use crate::Guard;
 
 const FRAMES: u32 = 100;
-/// `CLOSED_PORT_PACKETS` of guard.h.
-const CLOSED_PORT_PACKETS: u64 = 64;
+const CLOSED_PORT_PACKETS: u64 = types::limit::CLOSED_PORT_PACKETS.0 as u64;
 
 /// What becomes of many such frames at once: admitted, and beyond their share.
 fn outcome(guard: &mut Guard<'_>, frame: &[u8]) -> (u64, u64) {
@@ -98,13 +97,13 @@ fn each_kind_without_a_socket_has_one_share_of_its_own() {
         for (kind, frame) in unbounded() {
             assert!(has_share(guard, &frame, 6), "{kind}");
             let offered = guard.counters().unwrap().of(kind).offered();
-            assert_eq!(demand(guard, kind as u32 + 1), offered, "{kind}");
+            assert_eq!(demand(guard, slot_of(kind)), offered, "{kind}");
         }
         // All groups are one channel.
         let group = Packet::new(HOST.into(), Ipv4Addr::new(239, 1, 1, 2).into());
         outcome(guard, &group.udp(4000, 6000, &[]));
         let offered = guard.counters().unwrap().of(Kind::Multicast).offered();
-        assert_eq!(demand(guard, Kind::Multicast as u32 + 1), offered);
+        assert_eq!(demand(guard, slot_of(Kind::Multicast)), offered);
     });
 }
 

@@ -7,7 +7,8 @@ use std::process::Command;
 use nix::sched::{CloneFlags, unshare};
 use plimsoll_packets::frame::Packet;
 
-use crate::{Config, Guard, Storage};
+use super::types;
+use crate::{Config, Guard, Kind, Storage};
 
 pub(super) const HOST: Ipv4Addr = Ipv4Addr::LOCALHOST;
 
@@ -33,6 +34,11 @@ pub(super) fn with_guard(test: impl FnOnce(&mut Guard<'_>) + Send) {
 /// A packet to the host.
 pub(super) fn from(source: impl Into<IpAddr>) -> Packet {
     Packet::new(source.into(), HOST.into())
+}
+
+/// The slot of what has no socket.
+pub(super) const fn slot_of(kind: Kind) -> u32 {
+    types::slot::SLOT_KINDS.0 + kind as u32
 }
 
 /// Packets that asked for a share of a slot, on all CPUs.

@@ -1,0 +1,32 @@
+/* SPDX-License-Identifier: GPL-2.0 OR Apache-2.0 OR MIT */
+/* Whose a destination address is, as the host had it when the loader last looked. */
+#ifndef PLIMSOLL_ADDRESS_H
+#define PLIMSOLL_ADDRESS_H
+
+#include "verdict.h"
+
+static __always_inline bool same_address(const struct address *a, const struct address *b)
+{
+	return a->words[3] == b->words[3] && a->words[2] == b->words[2] &&
+	       a->words[1] == b->words[1] && a->words[0] == b->words[0];
+}
+
+static __always_inline enum destination destination_class(const struct packet *packet)
+{
+	__u32 first = bpf_ntohl(packet->destination.words[0]);
+	__u32 last = bpf_ntohl(packet->destination.words[3]);
+	__u8 *class;
+
+	if (packet->ipv6 ? first >> 24 == 0xff : last >> 28 == 0xe)
+		return DESTINATION_MULTICAST;
+	if (!packet->ipv6 && last == 0xffffffff)
+		return DESTINATION_BROADCAST;
+#pragma unroll
+	for (int i = 0; i < FREQUENT_ADDRESSES; i++)
+		if (same_address(&settings.frequent[i], &packet->destination))
+			return DESTINATION_LOCAL;
+	class = bpf_map_lookup_elem(&local_addresses, &packet->destination);
+	return class ? *class : DESTINATION_FORWARD;
+}
+
+#endif

@@ -1,0 +1,76 @@
+/* SPDX-License-Identifier: GPL-2.0 OR Apache-2.0 OR MIT */
+/*
+ * The fast path: the socket that a destination had a moment ago. A full one costs
+ * no look-up and no read of its queue.
+ */
+#ifndef PLIMSOLL_KNOWN_SOCKET_H
+#define PLIMSOLL_KNOWN_SOCKET_H
+
+#include "address.h"
+#include "udp_queue.h"
+
+static __always_inline struct known_socket *known_socket_entry(const struct packet *packet,
+							       __be16 port)
+{
+	__u32 key = 0;
+	struct known_sockets *table = bpf_map_lookup_elem(&known_sockets, &key);
+	__u32 index = packet->destination.words[3] ^ port ^ (port >> 8);
+
+	index ^= index >> 24;
+	return table ? &table->entries[index & (KNOWN_SOCKETS - 1)] : NULL;
+}
+
+/*
+ * Fast path: judges by the socket that the destination had a moment ago.
+ * Reads through the address are fault-safe. Should the socket have closed
+ * since, at most KNOWN_PACKETS packets of one tick are judged by what its
+ * memory holds now.
+ */
+static __always_inline bool judge_known_socket(const struct packet *packet, __be16 port,
+					       struct verdict *verdict)
+{
+	struct known_socket *known = known_socket_entry(packet, port);
+
+	if (!known || !known->packets_left || known->port != port ||
+	    known->tick != bpf_jiffies64() ||
+	    !same_address(&known->destination, &packet->destination))
+		return false;
+	known->packets_left--;
+	verdict->slot = known->slot;
+	verdict->channel = channel_at(verdict->slot);
+	if (known->full) {
+		verdict->outcome = OUTCOME_SOCKET_QUEUE;
+		return true;
+	}
+	judge_udp_queue((void *)known->socket, verdict);
+	known->full = verdict->outcome != OUTCOME_ADMITTED;
+	return true;
+}
+
+/*
+ * Remembers a destination's socket, if the destination alone tells it: one
+ * that is connected, or may share its port (SO_REUSEADDR, SO_REUSEPORT, bound
+ * to a device), need not be the one that the next packet is for.
+ */
+static __always_inline void remember_socket(const struct packet *packet, __be16 port,
+					    const struct sock_common *sk,
+					    const struct verdict *verdict)
+{
+	struct known_socket *known;
+
+	if (sk->skc_state != TCP_CLOSE || BPF_CORE_READ_BITFIELD(sk, skc_reuse) ||
+	    BPF_CORE_READ_BITFIELD(sk, skc_reuseport) || sk->skc_bound_dev_if || !verdict->slot)
+		return;
+	known = known_socket_entry(packet, port);
+	if (!known)
+		return;
+	known->destination = packet->destination;
+	known->tick = bpf_jiffies64();
+	known->socket = (__u64)(long)sk;
+	known->slot = verdict->slot;
+	known->port = port;
+	known->packets_left = KNOWN_PACKETS;
+	known->full = verdict->outcome != OUTCOME_ADMITTED;
+}
+
+#endif

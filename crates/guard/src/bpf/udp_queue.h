@@ -1,0 +1,97 @@
+/* SPDX-License-Identifier: GPL-2.0 OR Apache-2.0 OR MIT */
+/*
+ * A UDP socket's receive queue as a channel: how full it is, and whether it takes
+ * one more packet (feedback with hysteresis).
+ */
+#ifndef PLIMSOLL_UDP_QUEUE_H
+#define PLIMSOLL_UDP_QUEUE_H
+
+#include "channel.h"
+
+#define NUMA_NODES_MAX 8
+
+/* A socket's queue as found: bytes for UDP, connections for a listener. */
+struct queue {
+	__u32 occupancy;
+	__u32 capacity;
+	__u32 datagrams;
+};
+
+/*
+ * Bytes charged to a UDP socket's receive buffer. What the consumer has taken
+ * but not yet given back (forward_deficit) is no longer queued; what producers
+ * have left in the per-node queues (Linux 6.18) is not yet in rmem_alloc.
+ */
+static __always_inline struct queue udp_queue(const struct sock *sk, const struct udp_sock *udp)
+{
+	struct queue queue = { .capacity = sk->sk_rcvbuf };
+	int bytes = sk->sk_backlog.rmem_alloc.counter - udp->forward_deficit;
+
+	if (bpf_core_field_exists(udp->udp_prod_queue)) {
+		__u32 type = bpf_core_type_id_kernel(struct udp_prod_queue);
+		const struct udp_prod_queue *node = udp->udp_prod_queue;
+
+		for (__u32 i = 0; i < NUMA_NODES_MAX && i < settings.numa_nodes; i++) {
+			bytes += node->rmem_alloc.counter;
+			/* The kernel's type, not ours, has the size of an element. */
+			node = bpf_rdonly_cast((void *)node + bpf_core_type_size(*node), type);
+		}
+	}
+	queue.occupancy = bytes > 0 ? bytes : 0;
+	queue.datagrams = sk->sk_receive_queue.qlen + udp->reader_queue.qlen;
+	return queue;
+}
+
+static __always_inline __u64 watermark_bytes(const struct queue *queue, __u32 watermark)
+{
+	return ((__u64)queue->capacity * watermark) >> WATERMARK_WHOLE_SHIFT;
+}
+
+/* The occupancy from which on the socket gets no more packets. */
+static __always_inline __u64 limit_bytes(const struct queue *queue, __u32 slot, bool discarding)
+{
+	__u64 high = watermark_bytes(queue, settings.high_watermark);
+	__u64 low = watermark_bytes(queue, settings.low_watermark);
+
+	if (settings.delay_targets) {
+		struct allowance *allowance = bpf_map_lookup_elem(&allowances, &slot);
+
+		if (allowance && allowance->limit_bytes && allowance->limit_bytes < high) {
+			low = low * allowance->limit_bytes / (high | 1);
+			high = allowance->limit_bytes;
+		}
+	}
+	if (!discarding)
+		return high;
+	return low + DRAINED_BYTES_MAX < high ? high - DRAINED_BYTES_MAX : low;
+}
+
+/* Feedback from the consumer's queue with hysteresis (Mogul & Ramakrishnan 6.6.1). */
+static __always_inline enum outcome judge_queue(const struct verdict *verdict,
+						const struct queue *queue)
+{
+	struct channel *channel = verdict->channel;
+	bool discard;
+
+	if (!channel)
+		return queue->occupancy >= limit_bytes(queue, 0, false) ? OUTCOME_SOCKET_QUEUE :
+									  OUTCOME_ADMITTED;
+	discard = queue->occupancy >= limit_bytes(queue, verdict->slot, channel->discarding);
+	channel->discarding = discard;
+	channel->occupancy = queue->occupancy;
+	channel->capacity = queue->capacity;
+	channel->queued = queue->datagrams;
+	return discard ? OUTCOME_SOCKET_QUEUE : OUTCOME_ADMITTED;
+}
+
+static __always_inline void judge_udp_queue(const void *socket, struct verdict *verdict)
+{
+	const struct sock *sk = bpf_rdonly_cast(socket, bpf_core_type_id_kernel(struct sock));
+	const struct udp_sock *udp =
+		bpf_rdonly_cast(socket, bpf_core_type_id_kernel(struct udp_sock));
+	struct queue queue = udp_queue(sk, udp);
+
+	verdict->outcome = judge_queue(verdict, &queue);
+}
+
+#endif

@@ -1,0 +1,21 @@
+/* SPDX-License-Identifier: GPL-2.0 OR Apache-2.0 OR MIT */
+/* What is found out about one packet, from its first look-up to its count. */
+#ifndef PLIMSOLL_VERDICT_H
+#define PLIMSOLL_VERDICT_H
+
+#include "guard.h"
+#include "maps.h"
+#include "parse.h"
+
+/* What is known of a packet when its verdict falls. */
+struct verdict {
+	struct channel *channel; /* of a socket; NULL: counted in `totals` only */
+	__u32 slot; /* of the channel; 0: none */
+	__be16 port; /* destination, of UDP and TCP */
+	bool at_backlog; /* a SYN for which some kernels still have room */
+	bool ends_handshake; /* an ACK that no connection and no request knows */
+	enum channel_kind kind;
+	enum outcome outcome;
+};
+
+#endif
