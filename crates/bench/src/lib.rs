@@ -7,9 +7,11 @@
 //! running beside the servers in the test host.
 //!
 //! [`demo`] shows what Plimsoll is for; [`guard`] measures every figure that is
-//! promised of the guard; [`Flooded`] runs one case at a time. All stand on the same parts: what protects
-//! (`protection`, `nftables`, `guard_process`), what loads (`traffic`), what is
-//! measured meanwhile (`udp`, `figures`) and in which turns (`cases`).
+//! promised of the guard; [`Flooded`] runs one case at a time, and with it
+//! [`RealPackets`] is a host of the lab's experiments. All stand on the same
+//! parts: what protects (`protection`, `nftables`, `guard_process`), what loads
+//! (`traffic`), what is measured meanwhile (`udp`, `figures`), in which turns
+//! (`cases`), and how it is drawn (`page`).
 
 mod cases;
 pub mod demo;
@@ -18,7 +20,9 @@ mod figures;
 mod flooded;
 pub mod guard;
 mod guard_process;
+mod lab_host;
 mod nftables;
+mod page;
 mod protection;
 mod traffic;
 mod udp;
@@ -27,5 +31,7 @@ mod web;
 pub use error::Error;
 pub use figures::{Bystander, HostCpu, Losses};
 pub use flooded::{FloodFigures, Flooded};
+pub use lab_host::RealPackets;
+pub use plimsoll_report::plot::PlotError;
 pub use protection::Protection;
 pub use udp::UdpCase;

@@ -7,7 +7,6 @@ use std::time::Duration;
 use anyhow::Context;
 use plimsoll_bench::Protection;
 use plimsoll_bench::guard::{self, Part, Plan};
-use plimsoll_lab::bench_html;
 
 use crate::output;
 
@@ -96,7 +95,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         writeln!(writer)?;
     }
     if let Some(target) = &args.html {
-        output::write_page(target, &bench_html(&document)?)?;
+        output::write_page(target, &document.page()?)?;
     }
     if args.json.as_deref() != Some(Path::new("-")) {
         output::print(&document.table().to_string())?;

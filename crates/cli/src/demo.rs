@@ -6,8 +6,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use plimsoll_bench::demo::{self, Plan};
-
-use plimsoll_lab::{Catalogue, Document, Options, demo_html, html, table, values};
+use plimsoll_lab::{Catalogue, Document, Options, html, table, values};
 
 use crate::{lab, output};
 
@@ -74,7 +73,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         writeln!(writer)?;
     }
     if let Some(target) = &args.html {
-        output::write_page(target, &demo_html(&document)?)?;
+        output::write_page(target, &document.page()?)?;
     }
     if args.json.as_deref() != Some(std::path::Path::new("-")) {
         output::print(&document.table().to_string())?;

@@ -5,9 +5,10 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
+use plimsoll_bench::RealPackets;
 use plimsoll_lab::{
-    Cache, Catalogue, Document, Experiment, HostKind, Modelled, Options, RealPackets, Run,
-    SweepPlan, TracePlan, csv, html, profiles, range, table, trace, values,
+    Cache, Catalogue, Document, Experiment, HostKind, Modelled, Options, Run, SweepPlan, TracePlan,
+    csv, html, profiles, range, table, trace, values,
 };
 
 use crate::output;

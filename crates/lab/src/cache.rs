@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 use std::fs::{self, File, OpenOptions};
 use std::hash::Hasher;
-use std::io::{self, Write};
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
@@ -39,9 +39,9 @@ impl Cache {
     ///
     /// The file, or this program's own, cannot be read or written.
     pub fn open(path: &Path) -> Result<Self, Error> {
-        let io = |problem: io::Error| Error::Io {
+        let io = |source| Error::Io {
             file: path.to_owned(),
-            problem: problem.to_string(),
+            source,
         };
         let program = std::env::current_exe().and_then(fs::read).map_err(io)?;
         let mut options = OpenOptions::new();
@@ -94,18 +94,15 @@ impl Cache {
     /// Keeps a result.
     pub(crate) fn keep(&self, key: String, figures: &Figures) -> Result<(), Error> {
         let figures = figures.clone();
-        let mut line =
-            serde_json::to_string(&Line { key, figures }).map_err(|problem| Error::Io {
-                file: self.path.clone(),
-                problem: problem.to_string(),
-            })?;
+        let io = |source| Error::Io {
+            file: self.path.clone(),
+            source,
+        };
+        let line = serde_json::to_string(&Line { key, figures });
+        let mut line = line.map_err(|error| io(error.into()))?;
         line.push('\n');
         let mut file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
-        file.write_all(line.as_bytes())
-            .map_err(|problem| Error::Io {
-                file: self.path.clone(),
-                problem: problem.to_string(),
-            })
+        file.write_all(line.as_bytes()).map_err(io)
     }
 }
 

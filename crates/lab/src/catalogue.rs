@@ -36,9 +36,9 @@ impl Catalogue {
     ///
     /// The directory cannot be read, or one of its files is wrong.
     pub fn read(directory: &Path) -> Result<Self, Error> {
-        let io = |problem: std::io::Error| Error::Io {
+        let io = |source| Error::Io {
             file: directory.to_owned(),
-            problem: problem.to_string(),
+            source,
         };
         let mut files = Vec::new();
         for entry in fs::read_dir(directory).map_err(io)? {
@@ -47,9 +47,9 @@ impl Catalogue {
                 .extension()
                 .is_some_and(|extension| extension == "toml")
             {
-                let text = fs::read_to_string(&path).map_err(|problem| Error::Io {
+                let text = fs::read_to_string(&path).map_err(|source| Error::Io {
                     file: path.clone(),
-                    problem: problem.to_string(),
+                    source,
                 })?;
                 files.push((path.display().to_string(), text));
             }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-use plimsoll_report::{Goal, Machine, SCHEMA, Side};
+use plimsoll_report::{Goal, Machine, SCHEMA, Side, mark};
 use serde::Serialize;
 
 use crate::claim::Verdict;
@@ -276,14 +276,6 @@ pub(crate) fn figure(value: f64) -> String {
         return text;
     }
     text.trim_end_matches('0').trim_end_matches('.').to_owned()
-}
-
-pub(crate) fn mark(holds: Option<bool>) -> char {
-    match holds {
-        Some(true) => '✓',
-        Some(false) => '✗',
-        None => '?',
-    }
 }
 
 /// The measured number with its unit, or why there is none.

@@ -1,5 +1,6 @@
 //! What can go wrong in the lab.
 
+use std::io;
 use std::path::PathBuf;
 
 /// Why an experiment could not be read, run or reported.
@@ -31,37 +32,32 @@ pub enum Error {
         remedy: String,
     },
     /// A file of results could not be read or written.
-    #[error("{}: {problem}", file.display())]
+    #[error("{}: {source}", file.display())]
     Io {
         /// The file.
         file: PathBuf,
         /// What the operating system says.
-        problem: String,
+        source: io::Error,
     },
     /// A point could not be measured with real packets.
-    #[error("{what} on the testbed: {problem}")]
+    #[error("{what} on the testbed: {source}")]
     Testbed {
         /// Curve and value.
         what: String,
         /// What went wrong.
-        problem: String,
+        source: Box<dyn std::error::Error + Send + Sync>,
     },
     /// The model contradicts itself: our own mistake.
-    #[error("{what}: {problem}; please report this")]
+    #[error("{what}: {source}; please report this")]
     Model {
         /// Experiment, curve and value.
         what: String,
         /// What does not add up.
-        problem: String,
+        source: plimsoll_sim::Error,
     },
     /// A plot could not be drawn: our own mistake.
-    #[error("cannot draw the plot of {what}: {problem}")]
-    Plot {
-        /// Experiment and measure.
-        what: String,
-        /// What the plotting library says.
-        problem: String,
-    },
+    #[error(transparent)]
+    Plot(#[from] plimsoll_report::plot::PlotError),
 }
 
 impl Error {

@@ -13,6 +13,7 @@
 
 use std::collections::BTreeSet;
 
+pub use plimsoll_report::plot::Scale;
 use serde::{Deserialize, Serialize};
 use toml::{Table, Value};
 
@@ -107,17 +108,6 @@ pub struct Sweep {
     /// How the axis is drawn.
     #[serde(default)]
     pub scale: Scale,
-}
-
-/// How an axis is drawn.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Scale {
-    /// Equal distances are equal differences.
-    #[default]
-    Linear,
-    /// Equal distances are equal ratios.
-    Log,
 }
 
 /// One number that every point gives.

@@ -31,7 +31,8 @@ impl Point<'_> {
     }
 
     /// An error in this point's settings.
-    pub(crate) fn error(&self, problem: impl Into<String>, remedy: impl Into<String>) -> Error {
+    #[must_use]
+    pub fn error(&self, problem: impl Into<String>, remedy: impl Into<String>) -> Error {
         let key = format!(
             "curve.{} at {} = {}",
             self.curve.id, self.experiment.sweep.parameter, self.x

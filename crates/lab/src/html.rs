@@ -1,14 +1,14 @@
 //! The report: one HTML file that needs nothing else.
 //!
-//! Style sheet and plots are inside it, there is no script and no address of
-//! anything outside, so that it opens offline in any browser. It follows the
-//! reader's choice of light or dark, fits a phone, and prints one experiment after
-//! the other.
+//! The form is that of all pages (`plimsoll-report`); it prints one experiment
+//! after the other.
 
-use maud::{DOCTYPE, Markup, PreEscaped, html};
+use maud::{Markup, PreEscaped, html};
+use plimsoll_report::mark;
+use plimsoll_report::page::{class, legend_entry, shell};
 
 use crate::claim::Verdict;
-use crate::document::{figure, mark, value};
+use crate::document::{figure, value};
 use crate::error::Error;
 use crate::experiment::{Experiment, Measure};
 use crate::explain;
@@ -36,24 +36,6 @@ pub fn html(runs: &[Run]) -> Result<String, Error> {
         main { @for section in &sections { (section) } }
     };
     Ok(shell(title, &body))
-}
-
-/// The page around a body.
-pub(crate) fn shell(title: &str, body: &Markup) -> String {
-    let page = html! {
-        (DOCTYPE)
-        html lang="en" {
-            head {
-                meta charset="utf-8";
-                meta name="viewport" content="width=device-width, initial-scale=1";
-                meta name="color-scheme" content="light dark";
-                title { (title) }
-                style { (PreEscaped(include_str!("report.css"))) }
-            }
-            body { (body) }
-        }
-    };
-    page.into_string()
 }
 
 fn summary(runs: &[Run]) -> String {
@@ -172,21 +154,6 @@ fn legend(run: &Run, measure: &Measure) -> Markup {
     }
 }
 
-/// The line of the curve at this place of a plot, and what it is.
-pub(crate) fn legend_entry(index: usize, label: &str) -> Markup {
-    let colour = plot::colour(index);
-    let style = if plot::is_dashed(index) {
-        "dashed"
-    } else {
-        "solid"
-    };
-    let rgb = format!(
-        "border-top: 3px {style} #{:02x}{:02x}{:02x}",
-        colour.0, colour.1, colour.2
-    );
-    html! { li { span.line style=(rgb) {} " " (label) } }
-}
-
 /// The curves that have points.
 fn measured(run: &Run) -> Vec<&Measured> {
     let curves = run.curves.iter();
@@ -272,12 +239,7 @@ fn claims(verdicts: &[Verdict]) -> Markup {
                 thead { tr { th { "" } th { "Claim" } th { "Measured" } th { "Bound" } th { "From" } } }
                 tbody {
                     @for verdict in verdicts {
-                        @let class = match verdict.holds {
-                            Some(true) => "holds",
-                            Some(false) => "fails",
-                            None => "unmeasured",
-                        };
-                        tr class=(class) {
+                        tr class=(class(verdict.holds)) {
                             td.mark { (mark(verdict.holds)) }
                             td { (verdict.text) }
                             td.value { (value(verdict)) }

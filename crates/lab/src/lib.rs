@@ -4,6 +4,9 @@
 //! A [`Catalogue`] holds [`Experiment`]s, [`run`] puts each of their points on a
 //! [`Host`], and a [`Run`] holds the curves and one [`Verdict`] per claim. The
 //! rest writes that down: [`Document`] as JSON, [`csv`], [`table`], [`html`].
+//!
+//! This crate knows the model only. Real packets are another [`Host`], which the
+//! bench has and whoever runs experiments passes in [`Options::testbed`].
 
 mod cache;
 mod catalogue;
@@ -14,13 +17,11 @@ mod experiment;
 mod explain;
 mod host;
 mod html;
-mod measured_html;
 mod modelled;
 mod plot;
 mod runner;
 mod series;
 mod sweep;
-mod testbed;
 pub mod trace;
 
 pub use cache::Cache;
@@ -35,10 +36,8 @@ pub use experiment::{
 pub use explain::explain;
 pub use host::{Figures, Host, Point};
 pub use html::html;
-pub use measured_html::{bench_html, demo_html};
 pub use modelled::{Modelled, profiles};
 pub use runner::{Measured, Options, Run, Tally, run};
 pub use series::Series;
 pub use sweep::{SweepPlan, range};
-pub use testbed::RealPackets;
 pub use trace::TracePlan;

@@ -65,14 +65,14 @@ fn simulate(
         scenario.trace = trace;
     }
     plimsoll_sim::run(&profile, &scenario, point.seed).map_err(|error| match error {
-        plimsoll_sim::Error::Imbalance { .. } => Error::Model {
+        source @ plimsoll_sim::Error::Imbalance { .. } => Error::Model {
             what: format!(
                 "{}, curve {} at {}",
                 point.experiment.id, point.curve.id, point.x
             ),
-            problem: error.to_string(),
+            source,
         },
-        _ => point.error(error.to_string(), REMEDY),
+        error => point.error(error.to_string(), REMEDY),
     })
 }
 

@@ -84,7 +84,7 @@ impl Host for Interrupted {
         }
         Err(Error::Io {
             file: "power".into(),
-            problem: "failed".to_owned(),
+            source: std::io::Error::other("failed"),
         })
     }
 }

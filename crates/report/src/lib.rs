@@ -4,6 +4,12 @@
 //! A document is the command's own results beside [`Machine`] and a list of
 //! [`Goal`]s. Missing a goal is a result, not an error; a goal that could not be
 //! measured says why instead of passing.
+//!
+//! [`page`] is the form of every page, [`plot`] that of every plot; each measuring
+//! crate writes its own documents with them.
+
+pub mod page;
+pub mod plot;
 
 use std::fmt::Write as _;
 use std::fs;
@@ -136,11 +142,7 @@ impl Goal {
 pub fn goals_table(goals: &[Goal]) -> String {
     let mut text = String::new();
     for goal in goals {
-        let mark = match goal.met {
-            Some(true) => '✓',
-            Some(false) => '✗',
-            None => '?',
-        };
+        let mark = mark(goal.met);
         let measured = goal.measured.map_or_else(|| "-".to_owned(), figure);
         let _ = write!(
             text,
@@ -155,6 +157,16 @@ pub fn goals_table(goals: &[Goal]) -> String {
         text.push('\n');
     }
     text
+}
+
+/// ✓ came out as it should, ✗ did not, ? could not be judged.
+#[must_use]
+pub const fn mark(met: Option<bool>) -> char {
+    match met {
+        Some(true) => '✓',
+        Some(false) => '✗',
+        None => '?',
+    }
 }
 
 /// A number with as many digits as a reader wants.

@@ -2,11 +2,13 @@
 
 use std::fmt::Write as _;
 
-use plimsoll_report::{Goal, Machine, Side, median};
+use plimsoll_report::plot::PlotError;
+use plimsoll_report::{Goal, Machine, Side, median, page};
 use serde::Serialize;
 
 use super::{syn, udp};
 use crate::figures::{conclusion, grouped, percents_of};
+use crate::page::{loss_percent, over_flood};
 use crate::protection::Protection;
 use crate::udp::{Run, UdpCase};
 
@@ -169,12 +171,47 @@ fn syn_goals(syn: &syn::Outcome) -> Vec<Goal> {
 }
 
 impl Document {
+    /// The document as a page.
+    ///
+    /// # Errors
+    ///
+    /// A plot could not be drawn: our own mistake.
+    pub fn page(&self) -> Result<String, PlotError> {
+        let udp = |label, unit, of: fn(&UdpCase) -> f64| {
+            over_flood(label, unit, &self.udp.cases, |case| {
+                (case.protection, case.offered_pps, of(case))
+            })
+        };
+        let figures = [
+            udp("Delivered to the flooded server", "packets/s", |case| {
+                case.goodput_pps
+            }),
+            udp("Probes that a bystander loses", "%", |case| {
+                loss_percent(case.bystander)
+            }),
+            over_flood(
+                "Requests nginx answers during a SYN flood of another port",
+                "1/s",
+                &self.syn.cases,
+                |case| (case.protection, case.offered_pps, case.requests_per_s),
+            ),
+        ];
+        let tables = self.table();
+        page::measured(
+            "Plimsoll demo",
+            &self.machine,
+            &figures,
+            &self.goals,
+            &tables,
+        )
+    }
+
     /// The document as a table.
     #[must_use]
     pub fn table(&self) -> String {
         let mut text = self.udp_table();
         text += &self.syn_table();
-        text + &conclusion(&self.machine, &self.goals)
+        text + conclusion(&self.machine, &self.goals).as_str()
     }
 
     fn udp_table(&self) -> String {
@@ -248,5 +285,57 @@ impl Document {
             );
         }
         text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::figures::{Bystander, HostCpu, Losses};
+
+    fn udp(protection: Protection, offered_pps: f64, goodput_pps: f64) -> UdpCase {
+        UdpCase {
+            protection,
+            offered_pps,
+            goodput_pps,
+            host_cpu: HostCpu::default(),
+            bystander: Bystander {
+                sent: 100,
+                lost: 1,
+                p50_us: 50.0,
+                p99_us: 500.0,
+            },
+            losses: Losses::default(),
+        }
+    }
+
+    #[test]
+    fn the_page_has_a_plot_for_each_of_three_questions_and_a_curve_per_protection() {
+        let cases = [(Protection::Stock, 1e3), (Protection::Guard, 9e4)].into_iter();
+        let cases = cases.flat_map(|(protection, goodput)| {
+            [udp(protection, 1e5, 1e5), udp(protection, 2e6, goodput)]
+        });
+        let document = Document {
+            schema: plimsoll_report::SCHEMA,
+            machine: Machine::read(Some("veth")),
+            udp: Udp {
+                mlfrr_pps: 1e5,
+                cases: cases.collect(),
+            },
+            syn: Syn {
+                server: "nginx".to_owned(),
+                cases: vec![SynCase {
+                    protection: Protection::Guard,
+                    offered_pps: 1.5e5,
+                    requests_per_s: 3e4,
+                    p99_us: 1e3,
+                }],
+            },
+            goals: Vec::new(),
+        };
+        let page = document.page().unwrap();
+        assert_eq!(page.matches("<svg").count(), 3);
+        assert_eq!(page.matches("> stock</li>").count(), 2);
+        assert_eq!(page.matches("> guard</li>").count(), 3);
     }
 }

@@ -376,8 +376,8 @@ impl Chaos {
         match self.return_s {
             Some(seconds) => {
                 let switches = self.mode_switches;
-                text + &format!(
-                    "; {switches} changes of mode, back in the first after {seconds:.1} s\n"
+                format!(
+                    "{text}; {switches} changes of mode, back in the first after {seconds:.1} s\n"
                 )
             }
             None => text + "; not back in its first mode\n",

@@ -1,10 +1,14 @@
 //! The document of a run, and its tables for a person.
 
-use plimsoll_report::{Goal, Machine};
+use plimsoll_report::plot::PlotError;
+use plimsoll_report::{Goal, Machine, page};
 use serde::Serialize;
 
-use super::{Beyond, Capacity, Chaos, CpuLimit, Dns, Flood, Light, Rpc, Syns, Verdict, Watching};
+use super::{
+    Beyond, Capacity, Chaos, CpuLimit, Dns, Flood, FloodCase, Light, Rpc, Syns, Verdict, Watching,
+};
 use crate::figures::conclusion;
+use crate::page::{loss_percent, over_flood};
 
 /// Everything a run measured; what it did not is absent.
 #[derive(Clone, Debug, Serialize)]
@@ -57,6 +61,33 @@ pub struct Document {
 }
 
 impl Document {
+    /// The document as a page.
+    ///
+    /// # Errors
+    ///
+    /// A plot could not be drawn: our own mistake.
+    pub fn page(&self) -> Result<String, PlotError> {
+        let cases = self.flood.as_ref().map_or(&[][..], |flood| &flood.cases);
+        let flood = |label, unit, of: fn(&FloodCase) -> f64| {
+            over_flood(label, unit, cases, |case| {
+                (case.protection, case.offered_pps, of(case))
+            })
+        };
+        let figures = [
+            flood("Delivered to the flooded server", "packets/s", |case| {
+                case.goodput_pps
+            }),
+            flood("Probes that a bystander loses", "%", |case| {
+                loss_percent(case.bystander)
+            }),
+            flood("A bystander's 99th percentile", "µs", |case| {
+                case.bystander.p99_us
+            }),
+        ];
+        let (title, tables) = ("Plimsoll guard bench", self.table());
+        page::measured(title, &self.machine, &figures, &self.goals, &tables)
+    }
+
     /// The document as tables.
     #[must_use]
     pub fn table(&self) -> String {
@@ -74,6 +105,35 @@ impl Document {
             self.watching.as_ref().map(Watching::table),
         ];
         let parts: Vec<String> = parts.into_iter().flatten().collect();
-        parts.join("\n") + &conclusion(&self.machine, &self.goals)
+        parts.join("\n") + conclusion(&self.machine, &self.goals).as_str()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bench_without_floods_has_no_curve() {
+        let document = Document {
+            schema: plimsoll_report::SCHEMA,
+            machine: Machine::read(None),
+            guard_arguments: Vec::new(),
+            holdoff_us: 30.0,
+            runs: 1,
+            capacity: None,
+            flood: None,
+            beyond: None,
+            cpu_limit: None,
+            syn: None,
+            light: None,
+            verdict: None,
+            rpc: None,
+            chaos: None,
+            dns: None,
+            watching: None,
+            goals: Vec::new(),
+        };
+        assert!(!document.page().unwrap().contains("<svg"));
     }
 }

@@ -1,4 +1,4 @@
-//! This machine's kernel with real packets, as a host of experiments.
+//! This machine's kernel with real packets, as a host of the lab's experiments.
 //!
 //! What can be real is what the testbed has: one socket whose server works 2 µs
 //! per packet is flooded at the swept rate, and an echo is probed 2000 times a
@@ -11,11 +11,10 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use plimsoll_bench::{FloodFigures, Flooded, Protection};
+use plimsoll_lab::{Error, Figures, Host, Point, TestbedPath};
 
-use crate::error::Error;
-use crate::experiment::TestbedPath;
-use crate::host::{Figures, Host, Point};
+use crate::flooded::{FloodFigures, Flooded};
+use crate::protection::Protection;
 
 /// The testbed.
 #[derive(Debug)]
@@ -33,7 +32,7 @@ impl RealPackets {
     /// # Errors
     ///
     /// This host cannot make a testbed.
-    pub fn start(program: PathBuf) -> Result<Self, plimsoll_bench::Error> {
+    pub fn start(program: PathBuf) -> Result<Self, crate::Error> {
         Flooded::start(program, HOLDOFF).map(Self)
     }
 }
@@ -57,7 +56,7 @@ impl Host for RealPackets {
         let flood = self.0.flood(protection, point.x as u64, WINDOW);
         let flood = flood.map_err(|error| Error::Testbed {
             what: format!("{} at {}", point.curve.id, point.x),
-            problem: error.to_string(),
+            source: error.into(),
         })?;
         Ok(figures(&flood))
     }

@@ -1,0 +1,265 @@
+//! Curves over one axis as an SVG plot.
+//!
+//! Text is black and lines have colours of middle lightness; the page's style
+//! sheet turns the black into its own text colour, so that one drawing serves
+//! light and dark. The legend is the page's, not the drawing's, because a page can
+//! break it into lines on a phone.
+
+use plotters::coord::Shift;
+use plotters::coord::ranged1d::{AsRangedCoord, ValueFormatter};
+use plotters::prelude::*;
+
+use serde::{Deserialize, Serialize};
+
+const WIDTH: u32 = 720;
+const HEIGHT: u32 = 380;
+
+/// Colours that are told apart on white and on near-black.
+const PALETTE: [RGBColor; 12] = [
+    RGBColor(0x1f, 0x83, 0xd6),
+    RGBColor(0xe0, 0x6c, 0x1f),
+    RGBColor(0x2b, 0xa0, 0x5a),
+    RGBColor(0xd6, 0x45, 0x55),
+    RGBColor(0x92, 0x6b, 0xd6),
+    RGBColor(0xa3, 0x76, 0x4c),
+    RGBColor(0xd8, 0x62, 0xb4),
+    RGBColor(0x84, 0x8b, 0x94),
+    RGBColor(0xa8, 0xa0, 0x1c),
+    RGBColor(0x16, 0xa3, 0xb0),
+    RGBColor(0x5b, 0x74, 0xe8),
+    RGBColor(0xc9, 0x8a, 0x14),
+];
+
+/// The colour of the curve at this place of a plot.
+pub(crate) fn colour(index: usize) -> RGBColor {
+    PALETTE[index % PALETTE.len()]
+}
+
+/// Beyond the palette lines are dashed.
+pub(crate) fn is_dashed(index: usize) -> bool {
+    (index / PALETTE.len()) % 2 == 1
+}
+
+/// How an axis is drawn.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Scale {
+    /// Equal distances are equal differences.
+    #[default]
+    Linear,
+    /// Equal distances are equal ratios.
+    Log,
+}
+
+/// One curve: its place in the palette and its points.
+#[derive(Clone, Debug)]
+pub struct Line {
+    /// Chooses colour and dashes; the same for one curve in all plots.
+    pub index: usize,
+    /// By increasing x.
+    pub points: Vec<(f64, f64)>,
+}
+
+/// What an axis shows.
+#[derive(Clone, Copy, Debug)]
+pub struct Axis<'a> {
+    /// The quantity.
+    pub label: &'a str,
+    /// Its unit; empty for a pure number.
+    pub unit: &'a str,
+    /// How it is drawn.
+    pub scale: Scale,
+}
+
+/// The plotting library could not draw: our own mistake.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot draw the plot of {what}: {problem}")]
+pub struct PlotError {
+    /// What was to be drawn.
+    pub what: String,
+    /// The library's complaint, which has no type of its own.
+    pub problem: String,
+}
+
+/// A plot: curves as lines, published points as rings.
+#[allow(missing_debug_implementations, reason = "it borrows a function")]
+pub struct Drawing<'a> {
+    /// From left to right.
+    pub x: Axis<'a>,
+    /// Upwards.
+    pub y: Axis<'a>,
+    /// Drawn as lines.
+    pub lines: Vec<&'a Line>,
+    /// Drawn as rings.
+    pub published: Vec<&'a Line>,
+    /// Names the values of the x axis where they stand for cases.
+    pub name: Option<&'a dyn Fn(f64) -> String>,
+}
+
+impl Drawing<'_> {
+    /// The drawing as SVG.
+    ///
+    /// # Errors
+    ///
+    /// The plotting library complains: our own mistake.
+    pub fn svg(&self) -> Result<String, PlotError> {
+        self.drawn().map_err(|problem| PlotError {
+            what: self.y.label.to_owned(),
+            problem,
+        })
+    }
+
+    fn drawn(&self) -> Result<String, String> {
+        let all = || {
+            let lines = self.lines.iter().chain(&self.published);
+            lines.flat_map(|line| &line.points)
+        };
+        let x = extent(all().map(|point| point.0), self.x.scale);
+        let y = extent(all().map(|point| point.1), self.y.scale);
+        let mut text = String::new();
+        let root = SVGBackend::with_string(&mut text, (WIDTH, HEIGHT)).into_drawing_area();
+        match (self.x.scale, self.y.scale) {
+            (Scale::Linear, Scale::Linear) => self.fill(&root, x.0..x.1, y.0..y.1),
+            (Scale::Log, Scale::Linear) => self.fill(&root, (x.0..x.1).log_scale(), y.0..y.1),
+            (Scale::Linear, Scale::Log) => self.fill(&root, x.0..x.1, (y.0..y.1).log_scale()),
+            (Scale::Log, Scale::Log) => {
+                let (x, y) = ((x.0..x.1).log_scale(), (y.0..y.1).log_scale());
+                self.fill(&root, x, y)
+            }
+        }?;
+        root.present().map_err(|error| error.to_string())?;
+        drop(root);
+        Ok(text)
+    }
+
+    fn fill<X, Y>(
+        &self,
+        root: &DrawingArea<SVGBackend<'_>, Shift>,
+        x: X,
+        y: Y,
+    ) -> Result<(), String>
+    where
+        X: AsRangedCoord<Value = f64>,
+        Y: AsRangedCoord<Value = f64>,
+        X::CoordDescType: Ranged<ValueType = f64> + ValueFormatter<f64>,
+        Y::CoordDescType: Ranged<ValueType = f64> + ValueFormatter<f64>,
+    {
+        let mut chart = ChartBuilder::on(root)
+            .margin(12)
+            .x_label_area_size(56)
+            .y_label_area_size(64)
+            .build_cartesian_2d(x, y)
+            .map_err(|error| error.to_string())?;
+        chart
+            .configure_mesh()
+            .x_desc(self.x.description())
+            .y_desc(self.y.description())
+            .x_label_formatter(&|value| {
+                self.name.map_or_else(|| short(*value), |name| name(*value))
+            })
+            .y_label_formatter(&|value| short(*value))
+            .x_labels(8)
+            .y_labels(6)
+            .max_light_lines(0)
+            .label_style(("sans-serif", 13))
+            .axis_desc_style(("sans-serif", 14))
+            .draw()
+            .map_err(|error| error.to_string())?;
+        for line in &self.lines {
+            let style = colour(line.index).stroke_width(2);
+            let points = line.points.iter().copied();
+            if is_dashed(line.index) {
+                chart.draw_series(DashedLineSeries::new(points, 6, 4, style))
+            } else {
+                chart.draw_series(LineSeries::new(points, style))
+            }
+            .map_err(|error| error.to_string())?;
+            let dots = line.points.iter();
+            let dots = dots.map(|point| Circle::new(*point, 2, colour(line.index).filled()));
+            chart.draw_series(dots).map_err(|error| error.to_string())?;
+        }
+        for line in &self.published {
+            let rings = line.points.iter();
+            let rings =
+                rings.map(|point| Circle::new(*point, 6, colour(line.index).stroke_width(2)));
+            chart
+                .draw_series(rings)
+                .map_err(|error| error.to_string())?;
+        }
+        Ok(())
+    }
+}
+
+impl Axis<'_> {
+    fn description(&self) -> String {
+        if self.unit.is_empty() {
+            return self.label.to_owned();
+        }
+        format!("{} ({})", self.label, self.unit)
+    }
+}
+
+/// The range of an axis: from 0 on a linear one, and never empty.
+fn extent(values: impl Iterator<Item = f64>, scale: Scale) -> (f64, f64) {
+    let shown = values.filter(|value| scale == Scale::Linear || *value > 0.0);
+    let (low, high) = shown.fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), value| {
+        (low.min(value), high.max(value))
+    });
+    if low > high {
+        return (0.1, 1.0);
+    }
+    match scale {
+        Scale::Linear if low >= 0.0 => (0.0, if high > 0.0 { high * 1.05 } else { 1.0 }),
+        Scale::Linear => (low * 1.05, high.max(0.0) * 1.05 + f64::MIN_POSITIVE),
+        Scale::Log => (low / 1.2, high * 1.2),
+    }
+}
+
+/// A number as an axis shows it.
+fn short(value: f64) -> String {
+    let (scaled, suffix) = match value.abs() {
+        large if large >= 999_950.0 => (value / 1e6, "M"),
+        middle if middle >= 10_000.0 => (value / 1e3, "k"),
+        _ => (value, ""),
+    };
+    let digits = match scaled.abs() {
+        large if large >= 100.0 => 0,
+        middle if middle >= 1.0 => 1,
+        _ => 3,
+    };
+    let text = format!("{scaled:.digits$}");
+    let text = match text.contains('.') {
+        true => text.trim_end_matches('0').trim_end_matches('.'),
+        false => &text,
+    };
+    format!("{text}{suffix}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn axes_show_short_numbers() {
+        for (value, text) in [
+            (0.0, "0"),
+            (0.25, "0.25"),
+            (4.0, "4"),
+            (2.5, "2.5"),
+            (4700.0, "4700"),
+            (15_000.0, "15k"),
+            (2_500_000.0, "2.5M"),
+            (1_000_000.0, "1M"),
+        ] {
+            assert_eq!(short(value), text);
+        }
+    }
+
+    #[test]
+    fn an_axis_is_never_empty_and_a_log_one_never_at_zero() {
+        assert_eq!(extent([0.0, 0.0].into_iter(), Scale::Linear), (0.0, 1.0));
+        let (low, high) = extent([0.0, 5.0].into_iter(), Scale::Log);
+        assert!(0.0 < low && low < 5.0 && 5.0 < high);
+        assert!(extent([].into_iter(), Scale::Log).0 > 0.0);
+    }
+}
