@@ -4,8 +4,9 @@
 //! **Rules.** The handler takes each packet as far as it goes, and returns, with
 //! its interrupt on again, when the adapter has none left.
 //!
-//! **Where excess is dropped.** On the adapter. The kernel does not livelock;
-//! processes still starve, for nothing limits the rate.
+//! **Where excess is dropped.** On the adapter, and on the queues of those who get no
+//! CPU: processes starve, since nothing limits the rate, and so do transmit completions,
+//! since a handler has no quota.
 
 use super::Path;
 use super::stages::{Behind, Costs, ReceiveHandler};
