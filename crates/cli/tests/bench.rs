@@ -92,6 +92,7 @@ fn capacity_is_measured_or_extrapolated_from_points() {
     assert!(document.get("flood").is_none(), "only what was asked for");
 }
 
+/// Shows MR-07, MR-18, LRP-47, LRP-49.
 #[test]
 fn floods_and_light_load_account_for_every_packet() {
     let two = ["--protections", "nftables,guard"];
@@ -141,6 +142,7 @@ fn beyond_the_capacity_clients_of_the_ssh_port_are_counted() {
     }
 }
 
+/// Shows LRP-50, LRP-51.
 #[test]
 fn syn_floods_and_the_rpc_mix_have_every_case() {
     let one = ["--protections", "guard", "--seconds", "1"];

@@ -62,6 +62,7 @@ fn assert_held_off(turned: &Settings) {
     }
 }
 
+/// Shows MR-80.
 #[test]
 fn threads_poll_while_a_flood_lasts_and_all_is_as_before_after_it() {
     let testbed = testbed();
@@ -112,6 +113,7 @@ fn threads_poll_while_a_flood_lasts_and_all_is_as_before_after_it() {
     assert!(modes[1].ends_with("mode=interrupts reason=calm"), "{log}");
 }
 
+/// Shows MH-29.
 #[test]
 fn holdoff_alone_is_turned_where_threads_are_not_wanted() {
     let testbed = testbed();

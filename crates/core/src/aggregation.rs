@@ -426,6 +426,7 @@ mod tests {
         assert!(off * 100 < learned, "{off:?} of {learned:?}");
     }
 
+    /// Shows ST-57.
     #[test]
     fn a_fixed_interval_is_pure_polling() {
         let mut host = Host::new(

@@ -27,6 +27,7 @@ fn drain(socket: &UdpSocket) -> u64 {
     received
 }
 
+/// Shows LRP-12.
 #[test]
 fn every_frame_on_the_wire_is_delivered_or_discarded_early() {
     in_namespace(|| {
@@ -126,6 +127,7 @@ fn an_address_added_later_is_protected_after_a_refresh() {
     });
 }
 
+/// Shows LRP-58.
 #[test]
 fn sockets_that_are_gone_keep_their_count_in_the_total() {
     const SOCKETS: u16 = 400;

@@ -78,6 +78,7 @@ impl Opinions<'_> {
     }
 }
 
+/// Shows LRP-24, LRP-26, LRP-57.
 #[test]
 fn every_frame_of_the_corpus_has_its_kind_and_channel() {
     let host = Host::default();

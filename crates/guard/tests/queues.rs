@@ -30,6 +30,7 @@ fn channel(counters: &Counters, kind: Kind, port: u16) -> Channel {
     channel
 }
 
+/// Shows LRP-18.
 #[test]
 fn discard_begins_at_the_high_watermark_and_ends_at_the_low_one() {
     in_namespace(|| {
@@ -106,6 +107,7 @@ fn a_large_queue_is_filled_again_before_its_low_watermark() {
     });
 }
 
+/// Shows MR-80, LRP-08, LRP-56.
 #[test]
 fn a_full_socket_does_not_harm_its_neighbours() {
     in_namespace(|| {
@@ -168,6 +170,7 @@ fn an_ipv6_socket_is_judged_like_an_ipv4_one() {
     });
 }
 
+/// Shows LRP-11.
 #[test]
 fn a_connected_socket_comes_before_the_wildcard() {
     in_namespace(|| {
@@ -282,6 +285,7 @@ fn syn(port: u16) -> Vec<u8> {
     to_host(HOST_V4).tcp(PEER_PORT, port, TcpFlags::SYN, &[])
 }
 
+/// Shows LRP-39.
 #[test]
 fn a_full_accept_queue_discards_new_requests_only() {
     in_namespace(|| {
@@ -316,6 +320,7 @@ fn a_full_accept_queue_discards_new_requests_only() {
     });
 }
 
+/// Shows LRP-39.
 #[test]
 fn a_full_syn_queue_discards_new_requests_and_spares_the_other_listener() {
     in_namespace(|| {
@@ -352,6 +357,7 @@ fn a_full_syn_queue_discards_new_requests_and_spares_the_other_listener() {
     });
 }
 
+/// Shows LRP-27.
 #[test]
 fn a_later_fragment_follows_the_first() {
     use plimsoll_packets::frame::Fragment;

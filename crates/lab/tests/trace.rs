@@ -17,6 +17,7 @@ fn catalogue() -> Catalogue {
     Catalogue::built_in().unwrap()
 }
 
+/// Shows MR-64.
 #[test]
 fn one_packet_is_followed_from_arrival_to_departure() {
     let catalogue = catalogue();
@@ -40,6 +41,7 @@ fn one_packet_is_followed_from_arrival_to_departure() {
     assert_eq!(text.matches("arrives").count(), 1, "{text}");
 }
 
+/// Shows MR-64.
 #[test]
 fn the_viewers_form_has_rows_spans_and_packets() {
     let catalogue = catalogue();

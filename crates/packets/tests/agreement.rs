@@ -39,6 +39,7 @@ fn channel_of(host: &Host, expected: Expected) -> ChannelId {
     }
 }
 
+/// Shows LRP-24, LRP-26.
 #[test]
 fn demux_and_model_agree_on_the_whole_corpus_and_with_its_answers() {
     let host = Host::default();

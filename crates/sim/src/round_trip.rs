@@ -232,6 +232,7 @@ mod tests {
         toml::from_str("").unwrap()
     }
 
+    /// Shows TB-06.
     #[test]
     fn each_removed_operation_makes_the_round_trip_shorter() {
         let original = original();

@@ -516,6 +516,7 @@ mod tests {
         move |name| figures.iter().find(|(known, _)| known == name).unwrap().1
     }
 
+    /// Shows ST-15.
     #[test]
     fn no_event_fires_before_its_time_or_after_the_backups_bound() {
         for delay_us in [1.0, 7.0, 500.0] {

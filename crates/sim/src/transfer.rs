@@ -286,6 +286,7 @@ mod tests {
         assert!((three - 300.7).abs() < 6.0, "{three}");
     }
 
+    /// Shows ST-50.
     #[test]
     fn slow_start_never_beats_pacing_and_long_transfers_converge() {
         for packets in [1, 2, 7, 50, 400, 3000] {

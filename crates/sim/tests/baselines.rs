@@ -78,6 +78,7 @@ const BASELINES: &[(&str, Built)] = &[
     ("BL-42", Built::Timers(r#"{ kind = "deadlines", deadline_us = 50 }"#)),
 ];
 
+/// Shows ST-56.
 #[test]
 fn every_baseline_is_built_and_works() {
     for (number, (id, built)) in (1..).zip(BASELINES) {
@@ -176,6 +177,7 @@ fn an_idle_cpu_processes_what_waits() {
 
 /// A user-level network subsystem works for a datagram nobody asked for; lazy receiver
 /// processing does not.
+/// Shows LRP-53, LRP-15.
 #[test]
 fn user_level_processing_is_eager() {
     let profile = machine(&[("protocol_input", 30_000)], 10_000);

@@ -75,6 +75,7 @@ fn held_off(profile: &Profile, holdoff_us: u64, buffers: u32) -> (Outcome, Setti
 
 /// Equations 1 to 3 of Macpherson & Heiser: rate, latency and handler's share of a
 /// fixed holdoff with a number of buffers, under overload.
+/// Shows MH-02, MH-04.
 #[test]
 fn a_fixed_holdoff_obeys_the_papers_equations() {
     let (enter, dequeue, leave) = (2_000, 1_500, 1_000);
@@ -153,6 +154,7 @@ fn a_wire_spaces_packets_by_their_length() {
 }
 
 /// What one packet costs on its way adds up, at light load.
+/// Shows TB-05.
 #[test]
 fn latency_at_light_load_is_the_sum_of_the_costs() {
     let costs = [
@@ -282,6 +284,7 @@ fn a_process_leaves_the_cpu_that_a_kernel_thread_takes() {
 
 /// Requests that leave evenly interrupt whoever runs: a process that computes is
 /// interrupted for its part of the time.
+/// Shows LRP-06.
 #[test]
 fn requests_that_leave_evenly_interrupt_everybody_alike() {
     let profile = machine(
@@ -319,6 +322,7 @@ fn requests_that_leave_evenly_interrupt_everybody_alike() {
 
 /// Found by a second packet that made its burst pay for a second interrupt: one
 /// that arrives while the handler runs is found by it, and announces nothing.
+/// Shows MR-04.
 #[test]
 fn a_burst_that_one_handler_takes_is_one_interrupt() {
     let profile = machine(&[("driver_receive", 50_000)], 100);

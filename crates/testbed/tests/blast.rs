@@ -180,6 +180,7 @@ fn captured(testbed: &Testbed, spec: &Spec) -> Vec<Drawn> {
     frames.iter().map(|frame| check(testbed, frame)).collect()
 }
 
+/// Shows LRP-09.
 #[test]
 fn frames_are_valid_exactly_counted_and_cover_their_ranges() {
     let testbed = testbed();
@@ -269,6 +270,7 @@ fn a_seed_is_a_sequence_whatever_the_schedule() {
     assert_ne!(first, captured(&testbed, &spec));
 }
 
+/// Shows MR-96.
 #[test]
 fn the_frame_bound_is_exact_and_a_run_can_be_repeated() {
     let testbed = testbed();

@@ -37,6 +37,7 @@ fn offered(delivered: u64) -> Traffic {
     }
 }
 
+/// Shows MR-77.
 #[test]
 fn an_overflowed_socket_queue_is_found_over_ipv4_and_ipv6() {
     let testbed = create();
@@ -58,6 +59,7 @@ fn an_overflowed_socket_queue_is_found_over_ipv4_and_ipv6() {
     }
 }
 
+/// Shows MR-77.
 #[test]
 fn an_overflowed_receive_ring_is_found() {
     let testbed = create();

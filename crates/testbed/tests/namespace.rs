@@ -48,6 +48,7 @@ fn datagrams_pass_both_ways_over_ipv4_and_ipv6() {
     }
 }
 
+/// Shows MR-97.
 #[test]
 fn answers_to_invented_sources_end_at_the_load_host() {
     let testbed = create();

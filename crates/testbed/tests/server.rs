@@ -55,6 +55,7 @@ fn a_sink_counts_what_was_sent() {
     assert_eq!(server.stop().unwrap(), counts);
 }
 
+/// Shows TB-51.
 #[test]
 fn an_echo_answers_everything_from_where_it_was_asked() {
     let testbed = create();

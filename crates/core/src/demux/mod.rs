@@ -11,7 +11,7 @@
 //! Source: Druschel and Banga, Lazy Receiver Processing (OSDI 1996), sections
 //! 3, 3.1, 3.2, 3.4, 3.5 and 4.2. Covers LRP-11, LRP-19, LRP-22, LRP-24 to
 //! LRP-29, LRP-39, LRP-42 to LRP-46, LRP-57 and MR-84. The channels themselves
-//! (LRP-10, 12, 18, 20, 21) are the owner's; here they are numbers.
+//! (LRP-10, LRP-12, LRP-18, LRP-20, LRP-21) are the owner's; here they are numbers.
 //!
 //! # Classification
 //!

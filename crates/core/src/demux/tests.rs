@@ -80,6 +80,7 @@ fn fragment(to: SocketAddr, id: u32, number: u16) -> Vec<u8> {
     packet.fragment(place).protocol(frame::UDP, bytes)
 }
 
+/// Shows LRP-21, LRP-23.
 #[test]
 fn the_most_specific_socket_gets_the_packet() {
     let mut demux = demux();
@@ -406,6 +407,7 @@ fn each_proxy_has_its_channel() {
     }
 }
 
+/// Shows LRP-58.
 #[test]
 fn forwarded_packets_can_be_told_apart_by_class() {
     let mut demux = demux();

@@ -80,6 +80,7 @@ fn configs_name_the_field_that_is_wrong() {
     assert_eq!(default.validate(), Ok(()));
 }
 
+/// Shows MR-81.
 #[test]
 fn an_interrupt_only_starts_polling_and_comes_back_when_nothing_is_left() {
     let (mut poller, sources) = poller(&[SEPARATE]);
@@ -176,6 +177,7 @@ fn without_a_quota_receiving_starves_transmission_and_with_one_it_does_not() {
     assert_eq!(forwarded(8, 10_000), 10_000);
 }
 
+/// Shows MR-48.
 #[test]
 fn a_flooded_source_does_not_delay_another_by_more_than_its_turn() {
     let (mut poller, sources) = poller(&[SEPARATE, SEPARATE]);

@@ -73,6 +73,8 @@ impl Mutation {
         let source = fs::read_to_string(core_folder().join(&self.file));
         let source = source.map_err(|why| label(format!("{}: {why}", self.file.display())))?;
         self.apply(&source).map_err(label)?;
-        named_test::find(crates(), &self.test).map_err(label)
+        named_test::find(crates(), &self.test)
+            .map(drop)
+            .map_err(label)
     }
 }

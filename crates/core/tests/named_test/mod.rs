@@ -40,69 +40,81 @@ impl<'a> TestName<'a> {
     }
 }
 
-/// Checks that there is such a test. The error says what is not there.
-pub(crate) fn find(crates: &Path, test: &str) -> Result<(), String> {
+/// Finds the test, and returns what is written about it: the comments of the modules
+/// it is in, or those at the head of its file in `tests`, and its own. The error says
+/// what is not there.
+pub(crate) fn find(crates: &Path, test: &str) -> Result<String, String> {
     let name = TestName::parse(crates, test)?;
     let mut modules: Vec<&str> = name.path.split("::").collect();
     let function = modules.pop().unwrap_or_default();
-    let (file, inner) = match name.file {
-        Some(file) => (integration_file(crates, name.folder, file), None),
-        None => unit_test_file(&crates.join(name.folder).join("src"), &modules)
+    let (files, inner) = match name.file {
+        Some(file) => (vec![integration_file(crates, name.folder, file)], None),
+        None => unit_test_files(&crates.join(name.folder).join("src"), &modules)
             .map_err(|why| format!("{test}: {why}"))?,
     };
-    let source = fs::read_to_string(&file);
-    let source = source.map_err(|why| format!("{test}: {}: {why}", file.display()))?;
-    if has_test(&source, inner, function) {
-        Ok(())
-    } else {
-        Err(format!("{test}: no such test in {}", file.display()))
+    let marks = if name.file.is_some() { "//!" } else { "//" };
+    let (mut said, mut own) = (String::new(), None);
+    for file in &files {
+        let source = fs::read_to_string(file);
+        let source = source.map_err(|why| format!("{test}: {}: {why}", file.display()))?;
+        let comments = source.lines().filter(|line| line.trim().starts_with(marks));
+        said.extend(comments.flat_map(|line| [line, "\n"]));
+        own = comments_of_test(&source, inner, function);
     }
+    let own = own.ok_or_else(|| format!("{test}: no such test in {:?}", files.last()))?;
+    Ok(said + &own)
 }
 
 fn integration_file(crates: &Path, folder: &str, file: &str) -> PathBuf {
     crates.join(folder).join("tests").join(format!("{file}.rs"))
 }
 
-/// The file of a module, and the module's name if it is a part of the file.
-fn unit_test_file<'a>(
+/// The files of a module and of those around it, outermost first, without the crate's
+/// own; and the module's name if it is a part of the last file.
+fn unit_test_files<'a>(
     source: &Path,
     modules: &[&'a str],
-) -> Result<(PathBuf, Option<&'a str>), String> {
+) -> Result<(Vec<PathBuf>, Option<&'a str>), String> {
     let mut folder = source.to_path_buf();
-    let mut file = source.join("lib.rs");
+    let mut files = Vec::new();
     for (depth, module) in modules.iter().enumerate() {
         let candidates = [
             folder.join(format!("{module}.rs")),
             folder.join(module).join("mod.rs"),
         ];
         if let Some(found) = candidates.into_iter().find(|path| path.is_file()) {
-            file = found;
+            files.push(found);
             folder.push(module);
-        } else if depth + 1 == modules.len() {
-            return Ok((file, Some(*module)));
+        } else if depth + 1 == modules.len() && depth > 0 {
+            return Ok((files, Some(*module)));
         } else {
             return Err(format!("no module {module} in {}", folder.display()));
         }
     }
-    Ok((file, None))
+    Ok((files, None))
 }
 
-/// Whether the module `inner` of the file has this test, or the file itself has
-/// it before the first module within.
-fn has_test(source: &str, inner: Option<&str>, function: &str) -> bool {
+/// The comments above this test, if the module `inner` of the file has it, or the file
+/// itself before the first module within.
+fn comments_of_test(source: &str, inner: Option<&str>, function: &str) -> Option<String> {
     let mut lines = source.lines().map(str::trim);
     if let Some(module) = inner {
         let head = format!("mod {module} {{");
         lines.by_ref().find(|line| *line == head);
     }
     let signature = format!("fn {function}(");
-    let mut is_test = false;
+    let (mut is_test, mut comments) = (false, String::new());
     for line in lines.take_while(|line| !(line.starts_with("mod ") && line.ends_with('{'))) {
         if line.starts_with(&signature) {
-            return is_test;
+            return is_test.then_some(comments);
         }
         // Attributes and comments may stand between `#[test]` and the function.
-        is_test = line == "#[test]" || (is_test && line.starts_with(['#', '/']));
+        let above = line.starts_with(['#', '/']);
+        is_test = line == "#[test]" || (is_test && above);
+        if !above {
+            comments.clear();
+        }
+        comments.extend([line, "\n"]);
     }
-    false
+    None
 }

@@ -1,5 +1,5 @@
 //! One channel per consumer: the bounded queue between demultiplexing and
-//! whoever does the protocol work (LRP-10 to 12).
+//! whoever does the protocol work (LRP-10 to LRP-12).
 //!
 //! Whose a packet is, the queue, what it discards and when its consumer wants to be
 //! interrupted are the core's.

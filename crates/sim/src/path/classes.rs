@@ -1,4 +1,4 @@
-//! Early demultiplexing: whose a packet is, as the core decides it (LRP-11, 25).
+//! Early demultiplexing: whose a packet is, as the core decides it (LRP-11).
 //!
 //! Packets of the model have no headers, and those of one consumer and kind would
 //! all have the same ones as far as the decision goes. So one frame of each is

@@ -1,5 +1,5 @@
 //! The receiver's half of lazy receiver processing, the same whoever
-//! demultiplexes (LRP-13 to 17, 32, 34 to 41, 45).
+//! demultiplexes (LRP-13, LRP-15, LRP-17, LRP-34, LRP-36, LRP-38, LRP-40).
 //!
 //! **Datagrams.** The receive call takes the packet from its channel and does
 //! the protocol work itself: at the receiver's priority, on its account, and not

@@ -239,7 +239,7 @@ pub enum Watermark {
         low_pct: f64,
     },
     /// When it has room for fewer packets than this; only the timeout lets input
-    /// go on (packet filter queues, MR-73 and 74).
+    /// go on (packet filter queues, MR-73, MR-74).
     Room {
         /// Packets.
         packets: u32,

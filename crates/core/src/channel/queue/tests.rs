@@ -18,6 +18,7 @@ fn discarded<T>(item: T, cause: Discard) -> Admission<T> {
     Admission::Discarded { item, cause }
 }
 
+/// Shows MR-79, LRP-08, LRP-38.
 #[test]
 fn a_full_channel_discards_until_something_is_consumed() {
     let (mut producer, mut consumer) = channel(&ChannelConfig::drop_tail(2)).unwrap();

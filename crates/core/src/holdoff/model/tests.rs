@@ -76,6 +76,7 @@ fn the_shortest_holdoff_that_makes_the_rate() {
     assert_eq!(found, setting(30, 6));
 }
 
+/// Shows MH-25.
 #[test]
 fn the_longest_holdoff_within_the_latency() {
     let model = Model::new(COSTS);
