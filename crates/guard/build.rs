@@ -1,7 +1,5 @@
-//! Compiles the BPF programs.
+//! Compiles the BPF program.
 
 fn main() {
     plimsoll_bpf_build::compile("guard");
-    plimsoll_bpf_build::compile("meter");
-    plimsoll_bpf_build::compile("sockets");
 }

@@ -3,5 +3,4 @@
 fn main() {
     plimsoll_bpf_build::compile("blast");
     plimsoll_bpf_build::compile("cpu_meter");
-    plimsoll_bpf_build::compile("pass_all");
 }

@@ -108,6 +108,12 @@ fn exit_code(error: &anyhow::Error) -> ExitCode {
         Some(plimsoll_guard::Error::Config(_)) => 2,
         Some(error) if error.is_missing() => 3,
         Some(_) => 1,
+        None if error
+            .downcast_ref()
+            .is_some_and(plimsoll_kernel::Error::is_missing) =>
+        {
+            3
+        }
         None => match error.downcast_ref::<Testbed>() {
             Some(Testbed::Config { .. }) => 2,
             Some(error) if error.is_missing() => 3,

@@ -256,7 +256,7 @@ fn a_guard_killed_in_overload_leaves_nothing_turned() {
 
 /// The lock, the record and the socket of a guard that has turned something.
 fn files_of(guard: u32) -> [PathBuf; 3] {
-    let mut entries = fs::read_dir(plimsoll_guard::knobs::DIRECTORY).unwrap();
+    let mut entries = fs::read_dir(plimsoll_kernel::knobs::DIRECTORY).unwrap();
     let lock = entries.find_map(|entry| {
         let path = entry.unwrap().path();
         let text = fs::read_to_string(&path).unwrap_or_default();

@@ -11,6 +11,8 @@ use std::net::IpAddr;
 use nix::ifaddrs::getifaddrs;
 use nix::sys::socket::{SockaddrLike, SockaddrStorage};
 
+use plimsoll_kernel::error::os;
+
 use crate::error::Error;
 use crate::program::types::destination;
 
@@ -24,10 +26,7 @@ pub(crate) enum Class {
 
 /// All addresses of the current network namespace, with their class.
 pub(crate) fn local_addresses() -> Result<BTreeMap<IpAddr, Class>, Error> {
-    let interfaces = getifaddrs().map_err(|source| Error::Os {
-        action: "list the host's addresses",
-        source: source.into(),
-    })?;
+    let interfaces = getifaddrs().map_err(os("list the host's addresses"))?;
     let mut addresses = BTreeMap::new();
     for interface in interfaces {
         if let Some(address) = interface.broadcast.as_ref().and_then(ip) {

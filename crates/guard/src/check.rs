@@ -8,18 +8,15 @@
 #![allow(unsafe_code, reason = "libbpf-rs does not probe for helpers")]
 
 use std::fs;
-use std::io;
 
-use nix::net::if_::if_nametoindex;
+use plimsoll_kernel::error::os;
+use plimsoll_kernel::knobs::{self, Attribute, Device, Napi, Netdev};
+use plimsoll_kernel::link::{self, Link};
+use plimsoll_kernel::{Error as KernelError, host};
 use serde::Serialize;
 
 use crate::error::Error;
 use crate::guard::{Config, Guard, Storage};
-use crate::host;
-use crate::knobs::device::{Attribute, Device};
-use crate::knobs::napi::Netdev;
-use crate::knobs::{self, Napi};
-use crate::link::{self, Link};
 
 /// How far something is as the guard needs it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -72,12 +69,10 @@ impl Check {
 ///
 /// No such interface, or the kernel does not answer.
 pub fn check(interface: &str) -> Result<Check, Error> {
-    let ifindex = if_nametoindex(interface).map_err(|_| Error::NoSuchInterface {
-        interface: interface.to_owned(),
-    })?;
-    let link = link::link(ifindex).map_err(io_error("ask for the interface's state"))?;
+    let ifindex = link::index(interface)?;
+    let link = link::link(ifindex).map_err(os("ask for the interface's state"))?;
     let napi = Netdev::new().instances(ifindex);
-    let napi = napi.map_err(io_error("ask for the interface's NAPI instances"))?;
+    let napi = napi.map_err(os("ask for the interface's NAPI instances"))?;
     let device = Device::open(interface, ifindex);
     let findings = vec![
         owner(interface)?,
@@ -120,7 +115,7 @@ fn finding(
     }
 }
 
-fn host_finding(result: Result<(), Error>, id: &'static str, good: &str) -> Finding {
+fn host_finding(result: Result<(), KernelError>, id: &'static str, good: &str) -> Finding {
     match result {
         Ok(()) => finding(id, Verdict::Ok, good, "needs no more"),
         Err(error) => finding(id, Verdict::Missing, error.to_string(), "does not start"),
@@ -170,15 +165,14 @@ fn driver(link: &Link, device: Option<&Device>) -> Finding {
 }
 
 fn native_xdp(interface: &str, ifindex: u32, link: &Link) -> Result<Finding, Error> {
-    let native =
-        link::native_xdp(ifindex).map_err(io_error("ask for the driver's XDP features"))?;
+    let native = link::native_xdp(ifindex).map_err(os("ask for the driver's XDP features"))?;
     // A driver whose XDP runs now has it, whatever it declares.
     let runs = link.xdp.as_ref().is_some_and(|xdp| xdp.mode == "native");
     Ok(match native {
         Some(true) => finding("xdp", Verdict::Ok, "native XDP", "runs in the driver"),
         _ if runs => finding("xdp", Verdict::Ok, "native XDP runs", "runs in the driver"),
         Some(false) => {
-            let error = Error::NoNativeXdp {
+            let error = KernelError::NoNativeXdp {
                 interface: interface.to_owned(),
             };
             finding("xdp", Verdict::Missing, error.to_string(), "does not start")
@@ -302,7 +296,7 @@ fn threads(device: Option<&Device>, napi: &[Napi]) -> Finding {
 }
 
 fn ring(ifindex: u32) -> Result<Finding, Error> {
-    let ring = link::receive_ring(ifindex).map_err(io_error("ask for the receive ring's size"))?;
+    let ring = link::receive_ring(ifindex).map_err(os("ask for the receive ring's size"))?;
     Ok(match ring {
         Some((size, max)) => finding(
             "ring",
@@ -418,8 +412,4 @@ fn left_turned(interface: &str) -> Finding {
             "does not start",
         ),
     }
-}
-
-fn io_error(action: &'static str) -> impl Fn(io::Error) -> Error {
-    move |source| Error::Os { action, source }
 }

@@ -4,7 +4,6 @@ use std::collections::HashMap;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
-use nix::net::if_::if_nametoindex;
 use plimsoll_core::config::{ConfigError, Fraction};
 use plimsoll_core::demux::Kind;
 
@@ -12,15 +11,15 @@ use crate::address::local_addresses;
 use crate::charges::Charges;
 use crate::counters::{self, Counters, Packets};
 use crate::error::Error;
-use crate::host;
-use crate::meter::CpuReading;
 use crate::program::Program;
 pub use crate::program::Storage;
 use crate::program::types::limit;
 use crate::protection::Protection;
 use crate::regulator::Regulator;
 use crate::shedding::SheddingConfig;
-use crate::xdp_link::XdpLink;
+use plimsoll_kernel::meter::CpuReading;
+use plimsoll_kernel::xdp_link::XdpLink;
+use plimsoll_kernel::{host, link};
 
 /// What a whole receive buffer is to the program's watermarks.
 const WATERMARK_WHOLE: u64 = 1 << limit::WATERMARK_WHOLE_SHIFT.0;
@@ -178,9 +177,7 @@ impl<'obj> Guard<'obj> {
         config: &Config,
         interface: &str,
     ) -> Result<Self, Error> {
-        let ifindex = if_nametoindex(interface).map_err(|_| Error::NoSuchInterface {
-            interface: interface.to_owned(),
-        })?;
+        let ifindex = link::index(interface)?;
         let mut guard = Self::load(storage, config)?;
         guard.regulator = Some(Regulator::start(interface)?);
         guard.configure(config)?;

@@ -11,10 +11,10 @@ use crate::counters::{Outcome, Packets};
 use crate::delay::{self, Queue};
 use crate::error::Error;
 use crate::guard::Regulated;
-use crate::meter::{CpuMeter, CpuReading};
 use crate::program::types::limit;
 use crate::program::{Program, SLOT_PROTECTED};
 use crate::shedding::{Demand, Load, Order, Shedding, SheddingConfig};
+use plimsoll_kernel::meter::{CpuMeter, CpuReading};
 
 /// The program's tick: shares are packets per tick.
 const TICK_NS: u64 = 1 << limit::SHARE_TICK_SHIFT.0;

@@ -10,6 +10,7 @@ use std::time::Duration;
 use common::{HOST_V4, Wire, in_namespace, ip, to_host, udp_socket};
 use plimsoll_core::config::Fraction;
 use plimsoll_guard::{Config, Error, Guard, Kind, Outcome, Storage};
+use plimsoll_kernel::Error as KernelError;
 
 const PORT: u16 = 5000;
 const FRAMES: u64 = 500;
@@ -70,7 +71,10 @@ fn an_interface_has_one_guard_and_none_after_it_is_dropped() {
         let mut other = Storage::default();
         let guard = Guard::attach(&mut storage, &Config::default(), "v0").unwrap();
         let refused = Guard::attach(&mut other, &Config::default(), "v0").unwrap_err();
-        assert!(matches!(refused, Error::Busy { .. }), "{refused}");
+        assert!(
+            matches!(refused, Error::Kernel(KernelError::Busy { .. })),
+            "{refused}"
+        );
         drop(guard);
         // A process that another test starts at this moment holds a copy of
         // the link until it becomes its program.
@@ -88,10 +92,16 @@ fn what_cannot_be_guarded_is_refused_with_the_reason() {
     in_namespace(|| {
         let mut storage = Storage::default();
         let error = Guard::attach(&mut storage, &Config::default(), "v9").unwrap_err();
-        assert!(matches!(error, Error::NoSuchInterface { .. }), "{error}");
+        assert!(
+            matches!(error, Error::Kernel(KernelError::NoSuchInterface { .. })),
+            "{error}"
+        );
         let mut storage = Storage::default();
         let error = Guard::attach(&mut storage, &Config::default(), "lo").unwrap_err();
-        assert!(matches!(error, Error::NoNativeXdp { .. }), "{error}");
+        assert!(
+            matches!(error, Error::Kernel(KernelError::NoNativeXdp { .. })),
+            "{error}"
+        );
         assert!(error.is_missing());
         let mut storage = Storage::default();
         let config = Config {

@@ -11,7 +11,8 @@ use std::time::{Duration, Instant};
 
 use common::{HOST_MAC, HOST_V4, PEER_MAC, PEER_V4, Wire, in_namespace, to_host, udp_socket};
 use plimsoll_guard::ledger::{Fate, Ledger, LedgerReader};
-use plimsoll_guard::{Config, Error, Guard, Knobs, Queues, Storage};
+use plimsoll_guard::{Config, Error, Guard, Storage};
+use plimsoll_kernel::knobs::{Knobs, Queues};
 use plimsoll_packets::frame::{self, Fragment, Packet, TcpFlags};
 
 const PORT: u16 = 5000;

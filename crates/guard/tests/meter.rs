@@ -8,7 +8,9 @@ use std::time::{Duration, Instant};
 
 use common::{HOST_V4, Wire, in_namespace, to_host, udp_socket};
 use nix::sched::sched_getcpu;
-use plimsoll_guard::{Config, CpuMeter, CpuReading, Error, Guard, Storage};
+use plimsoll_guard::{Config, Guard, Storage};
+use plimsoll_kernel::Error;
+use plimsoll_kernel::meter::{CpuMeter, CpuReading};
 
 const FRAMES: u64 = 2000;
 

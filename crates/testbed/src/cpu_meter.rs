@@ -37,7 +37,9 @@ use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use libbpf_rs::{ErrorKind, Link};
 use nix::time::{ClockId, clock_gettime};
 
-use crate::{Error, interrupt, namespace, testbed};
+use plimsoll_kernel::namespace::pin;
+
+use crate::{Error, interrupt, testbed};
 
 include!(concat!(env!("OUT_DIR"), "/cpu_meter.rs")); // mod skeleton
 
@@ -159,7 +161,7 @@ impl CpuMeter {
     fn provoke_first_event(&self) -> Result<(), Error> {
         let cpu = self.cpu;
         let nap = move || -> nix::Result<()> {
-            namespace::pin(cpu)?;
+            pin(cpu)?;
             thread::sleep(Duration::from_millis(1));
             Ok(())
         };

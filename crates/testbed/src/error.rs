@@ -85,6 +85,9 @@ pub enum Error {
         /// Where it departs.
         detail: String,
     },
+    /// The kernel refused something, or lacks it.
+    #[error(transparent)]
+    Kernel(#[from] plimsoll_kernel::Error),
     /// A system call failed.
     #[error("cannot {action}: {source}")]
     Io {
@@ -101,13 +104,14 @@ impl Error {
     /// wrong.
     #[must_use]
     pub fn is_missing(&self) -> bool {
-        matches!(
-            self,
+        match self {
             Self::NotRoot
-                | Self::MissingProgram { .. }
-                | Self::MissingCpu { .. }
-                | Self::MissingKernelFeature { .. }
-        )
+            | Self::MissingProgram { .. }
+            | Self::MissingCpu { .. }
+            | Self::MissingKernelFeature { .. } => true,
+            Self::Kernel(error) => error.is_missing(),
+            _ => false,
+        }
     }
 
     /// An [`Error::Io`] maker for `map_err`.

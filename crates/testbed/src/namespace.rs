@@ -7,21 +7,15 @@
 use std::fs::{self, File};
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::panic;
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread;
 
-use nix::errno::Errno;
-use nix::mount::{MntFlags, MsFlags, mount, umount2};
-use nix::sched::{CloneFlags, CpuSet, sched_setaffinity, setns, unshare};
-use nix::unistd::Pid;
+use plimsoll_kernel::namespace::{create, enter, pin};
+use plimsoll_kernel::pass_all::PassAll;
 
 use crate::process::Command;
-use crate::registry::{RUN_DIR, Registration};
+use crate::registry::Registration;
 use crate::{Error, link};
-
-/// Where named namespaces live (ip-netns(8)).
-pub(crate) const NETNS_DIR: &str = "/run/netns";
 
 /// Names of all testbeds' namespaces start with this. The load generator sends
 /// inside such a namespace without asking.
@@ -172,118 +166,18 @@ impl Host {
             .map_err(Error::io(format!("set {name} = {value} in {}", self.name)))
     }
 
+    /// Attaches a program that passes everything to this host's end of the link,
+    /// which then takes what the other end's program sends back.
+    ///
+    /// # Errors
+    ///
+    /// The kernel refuses the program, or another one is attached.
+    pub fn pass_all(&self) -> Result<PassAll, Error> {
+        Ok(self.run(|| PassAll::attach(self.device()))??)
+    }
+
     /// A handle by which a forked child enters this host.
     pub(crate) fn namespace(&self) -> &File {
         &self.namespace
     }
-}
-
-/// Moves the calling thread into `namespace`, and into a mount namespace of
-/// its own where `/sys/class/net` shows that namespace's devices. Everything
-/// else under `/sys` (BPF pins, cgroups, tracing) stays as it was.
-///
-/// Async-signal-safe: called between fork and exec.
-pub(crate) fn enter(namespace: &File) -> nix::Result<()> {
-    const NONE: Option<&std::ffi::CStr> = None;
-    setns(namespace, CloneFlags::CLONE_NEWNET)?;
-    unshare(CloneFlags::CLONE_NEWNS)?;
-    // Later unmounts of namespaces still reach this copy, ours reach nobody.
-    mount(NONE, c"/", NONE, MsFlags::MS_REC | MsFlags::MS_SLAVE, NONE)?;
-    mount(
-        Some(c"sysfs"),
-        STAGE,
-        Some(c"sysfs"),
-        MsFlags::empty(),
-        NONE,
-    )?;
-    for (from, to) in SYSFS_PARTS {
-        mount(Some(from), to, NONE, MsFlags::MS_BIND, NONE)?;
-    }
-    umount2(STAGE, MntFlags::MNT_DETACH)
-}
-
-/// Where [`enter`] mounts the namespace's sysfs before it binds parts of it.
-const STAGE: &std::ffi::CStr = c"/run/plimsoll/sys";
-
-/// `class/net` holds links into `devices/virtual/net`, where all devices of a
-/// testbed are.
-const SYSFS_PARTS: [(&std::ffi::CStr, &std::ffi::CStr); 2] = [
-    (
-        c"/run/plimsoll/sys/devices/virtual/net",
-        c"/sys/devices/virtual/net",
-    ),
-    (c"/run/plimsoll/sys/class/net", c"/sys/class/net"),
-];
-
-/// Binds the calling thread to `cpu`. Async-signal-safe.
-pub(crate) fn pin(cpu: usize) -> nix::Result<()> {
-    let mut set = CpuSet::new();
-    set.set(cpu)?;
-    sched_setaffinity(Pid::from_raw(0), &set)
-}
-
-/// Makes the named namespace, as `ip netns add` does.
-fn create(name: &str) -> Result<File, Error> {
-    let stage = Path::new(RUN_DIR).join("sys");
-    fs::create_dir_all(&stage).map_err(Error::io(format!("make {}", stage.display())))?;
-    prepare_directory()?;
-    let path = path(name);
-    File::create_new(&path).map_err(Error::io(format!("create {}", path.display())))?;
-    // A thread that unshares and ends: the bind mount keeps the namespace.
-    let make = || {
-        unshare(CloneFlags::CLONE_NEWNET)?;
-        let own = Path::new("/proc/thread-self/ns/net");
-        mount(
-            Some(own),
-            &path,
-            None::<&Path>,
-            MsFlags::MS_BIND,
-            None::<&Path>,
-        )
-    };
-    thread::scope(|scope| scope.spawn(make).join())
-        .unwrap_or_else(|payload| panic::resume_unwind(payload))
-        .map_err(Error::io(format!("make namespace {name}")))?;
-    File::open(&path).map_err(Error::io(format!("open {}", path.display())))
-}
-
-/// Removes the named namespace, if it is there.
-pub(crate) fn delete(name: &str) -> Result<(), Error> {
-    let path = path(name);
-    match umount2(&path, MntFlags::MNT_DETACH) {
-        // EINVAL: killed between creating the file and mounting onto it.
-        Ok(()) | Err(Errno::EINVAL | Errno::ENOENT) => {}
-        Err(errno) => return Err(Error::io(format!("unmount {}", path.display()))(errno)),
-    }
-    match fs::remove_file(&path) {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-            Err(Error::io(format!("remove {}", path.display()))(error))
-        }
-        _ => Ok(()),
-    }
-}
-
-fn path(name: &str) -> PathBuf {
-    Path::new(NETNS_DIR).join(name)
-}
-
-/// Makes `/run/netns` a shared mount, so that removing a namespace also
-/// reaches the mount namespaces of processes that were started meanwhile.
-fn prepare_directory() -> Result<(), Error> {
-    const NONE: Option<&Path> = None;
-    let directory = Path::new(NETNS_DIR);
-    let shared = MsFlags::MS_REC | MsFlags::MS_SHARED;
-    let prepare = || -> std::io::Result<()> {
-        fs::create_dir_all(directory)?;
-        // The lock that ip netns takes too: two must not both bind it.
-        let handle = File::open(directory)?;
-        handle.lock()?;
-        if mount(NONE, directory, NONE, shared, NONE) == Err(Errno::EINVAL) {
-            let bind = MsFlags::MS_BIND | MsFlags::MS_REC;
-            mount(Some(directory), directory, NONE, bind, NONE)?;
-            mount(NONE, directory, NONE, shared, NONE)?;
-        }
-        Ok(())
-    };
-    prepare().map_err(Error::io(format!("prepare {NETNS_DIR}")))
 }

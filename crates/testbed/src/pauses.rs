@@ -15,8 +15,9 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::namespace::pin;
-use crate::sys::set_fifo;
+use plimsoll_kernel::namespace::pin;
+use plimsoll_kernel::scheduling::set_fifo;
+
 use crate::{Error, Testbed, interrupt};
 
 /// Real-time threads leave the CPU to others after this, or the kernel takes it

@@ -44,6 +44,7 @@ use netlink_bindings::netdev;
 use netlink_socket2::NetlinkSocket;
 use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
 use nix::unistd::Pid;
+use plimsoll_kernel::namespace::pin;
 use rustix::net::sockopt::socket_incoming_cpu;
 use rustix::process::{self, getpriority_process, setpriority_process};
 
@@ -314,7 +315,7 @@ fn send_from_test_cpu(testbed: &Testbed) -> Result<(), Error> {
     let (client, server) = connected_pair(testbed)?;
     thread::scope(|scope| {
         let send = || -> io::Result<()> {
-            crate::namespace::pin(testbed.test().cpu())?;
+            pin(testbed.test().cpu())?;
             for _ in 0..3 {
                 client.send(b"arm")?;
                 server.recv(&mut [0; 8])?;
@@ -333,7 +334,7 @@ fn verify_receiving_cpus(testbed: &Testbed) -> Result<(), Error> {
     let (client, server) = connected_pair(testbed)?;
     let (load, test) = (testbed.load().cpu(), testbed.test().cpu());
     let answer = || -> io::Result<u32> {
-        crate::namespace::pin(test)?;
+        pin(test)?;
         let mut elsewhere = 0;
         for _ in 0..TRAIN_FRAMES {
             server.recv(&mut [0; 8])?;
@@ -343,7 +344,7 @@ fn verify_receiving_cpus(testbed: &Testbed) -> Result<(), Error> {
         Ok(elsewhere)
     };
     let ask = || -> io::Result<u32> {
-        crate::namespace::pin(load)?;
+        pin(load)?;
         let mut elsewhere = 0;
         for _ in 0..TRAIN_FRAMES {
             client.send(b"frame")?;

@@ -29,7 +29,9 @@ use nix::sys::socket::{setsockopt, sockopt};
 use nix::sys::time::TimeSpec;
 use serde::Serialize;
 
-use crate::{Error, interrupt, sys};
+use plimsoll_kernel::scheduling::set_fifo;
+
+use crate::{Error, interrupt};
 
 /// What to probe, and how.
 #[derive(Clone, Debug, PartialEq)]
@@ -208,7 +210,7 @@ pub fn run(config: &Config) -> Result<Report, Error> {
 const FIFO_PRIORITY: i32 = 60;
 
 pub(crate) fn become_realtime() -> bool {
-    let outcome = sys::set_fifo(FIFO_PRIORITY);
+    let outcome = set_fifo(FIFO_PRIORITY);
     if let Err(error) = &outcome {
         eprintln!("plimsoll: probing without real-time scheduling: {error}");
     }

@@ -21,8 +21,10 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::{Pid, getpid, getppid};
 use rustix::process::setpriority_process;
 
+use plimsoll_kernel::namespace;
+
 use crate::registry::Registration;
-use crate::{Error, Host, interrupt, namespace};
+use crate::{Error, Host, interrupt};
 
 /// Lets this process have as many descriptors open as it may at all: each socket
 /// and each connection under way needs one.

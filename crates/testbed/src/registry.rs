@@ -20,6 +20,8 @@ use nix::errno::Errno;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
+use plimsoll_kernel::namespace::delete;
+
 use crate::{Error, namespace};
 
 /// Where the files are, and the mount point that namespaces stage sysfs on.
@@ -152,7 +154,7 @@ fn remove(path: &Path, id: &str) -> Result<(), Error> {
         match entry {
             // The prefix guards against a file that is not ours.
             Entry::Namespace(name) if name.starts_with(&namespace::prefix(id)) => {
-                namespace::delete(name)?;
+                delete(name)?;
             }
             _ => {}
         }

@@ -3,13 +3,12 @@
 mod common;
 
 use common::{bound, create, drain};
-use plimsoll_testbed::PassAll;
 
 #[test]
 fn it_passes_frames_and_makes_room_when_dropped() {
     let testbed = create();
-    let pass_all = PassAll::attach(testbed.load()).unwrap();
-    let refused = PassAll::attach(testbed.load()).unwrap_err();
+    let pass_all = testbed.load().pass_all().unwrap();
+    let refused = testbed.load().pass_all().unwrap_err();
     assert!(refused.to_string().contains("XDP"), "{refused}");
 
     let receiver = bound(testbed.load(), testbed.load().ipv4());
@@ -22,5 +21,5 @@ fn it_passes_frames_and_makes_room_when_dropped() {
     assert_eq!(drain(&receiver), 10);
 
     drop(pass_all);
-    PassAll::attach(testbed.load()).unwrap();
+    testbed.load().pass_all().unwrap();
 }

@@ -9,7 +9,7 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use plimsoll_report::{Goal, Side};
-use plimsoll_testbed::{PassAll, connect};
+use plimsoll_testbed::connect;
 use serde::Serialize;
 
 use super::{Bench, Measured, Part};
@@ -147,7 +147,7 @@ pub(super) fn run(bench: &mut Bench<'_>) -> Result<Outcome, Error> {
             let protector = || stage.protect(case.protection, limit);
             // Or veth would not hand on the guard's cookies. Alike for all sides.
             let answered =
-                (case.load == SynTarget::OwnPort).then(|| PassAll::attach(stage.testbed.load()));
+                (case.load == SynTarget::OwnPort).then(|| stage.testbed.load().pass_all());
             let _answered = answered.transpose()?;
             case.runs.push(Runs {
                 web: web.serve(&stage, protector()?, port, rate_pps, plan.seconds)?,

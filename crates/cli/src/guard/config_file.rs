@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 use clap::builder::ValueRange;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{ArgAction, Command};
-use plimsoll_guard::Priority;
+use plimsoll_kernel::scheduling::Priority;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 

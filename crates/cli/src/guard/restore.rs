@@ -1,6 +1,6 @@
 //! `plimsoll guard restore`: puts back what a killed guard left turned.
 
-use plimsoll_guard::knobs;
+use plimsoll_kernel::knobs;
 
 use crate::output;
 

@@ -8,8 +8,7 @@ use std::path::Path;
 use std::thread;
 use std::time::Duration;
 
-use plimsoll_guard::Knobs;
-use plimsoll_guard::knobs::Napi;
+use plimsoll_kernel::knobs::{Knobs, Napi};
 use plimsoll_testbed::blast::{Blast, Bound, Flow, Report, Schedule, Spec, Stop, Transport};
 use plimsoll_testbed::placement::Placement;
 use plimsoll_testbed::server::{Config, Kind, Server};

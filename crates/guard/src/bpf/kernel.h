@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0 OR Apache-2.0 OR MIT */
 /*
- * The few kernel types that the programs read, each with only the fields it
+ * The few kernel types that the program reads, each with only the fields it
  * needs. CO-RE finds their real offsets in the running kernel's BTF by name,
  * so no generated vmlinux.h is needed.
  */
@@ -71,31 +71,6 @@ struct udp_sock {
 	struct udp_prod_queue *udp_prod_queue; /* one per NUMA node */
 	struct sk_buff_head reader_queue;
 	int forward_deficit;
-};
-
-struct task_struct {
-	unsigned int flags;
-	int pid;
-	char comm[16];
-};
-
-struct ns_common {
-	unsigned int inum;
-};
-
-struct net {
-	struct ns_common ns;
-};
-
-struct net_device {
-	int ifindex;
-	struct {
-		struct net *net;
-	} nd_net;
-};
-
-struct napi_struct {
-	struct net_device *dev;
 };
 
 #pragma clang attribute pop

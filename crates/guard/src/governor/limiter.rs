@@ -26,7 +26,8 @@ use plimsoll_core::cpu_limit::{Change, CpuLimit, CpuLimitConfig};
 use plimsoll_core::time::Instant as CoreInstant;
 
 use crate::error::Error;
-use crate::knobs::{Class, Scheduling, set_class, thread_time};
+use plimsoll_kernel::error::os;
+use plimsoll_kernel::scheduling::{Class, Scheduling, set_class, thread_time};
 
 const PERIOD: Duration = Duration::from_millis(2);
 /// Less than this is not worth another look before the limit is reached.
@@ -69,10 +70,7 @@ impl Limiter {
                 let _ = set_class(0, Class::Watcher);
                 watch(&watched, &threads);
             })
-            .map_err(|source| Error::Os {
-                action: "start the thread that keeps the CPU limit",
-                source,
-            })?;
+            .map_err(os("start the thread that keeps the CPU limit"))?;
         let own = Scheduling::of(0).ok();
         // Where it may not be real-time it is in nobody's way.
         let _ = set_class(0, Class::Beneath);

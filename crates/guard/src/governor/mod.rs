@@ -18,7 +18,6 @@ pub use plimsoll_core::governor::Strategy;
 
 use std::time::{Duration, Instant};
 
-use nix::net::if_::if_nametoindex;
 use plimsoll_core::config::Fraction;
 use plimsoll_core::governor::{
     CpuObservation, Governor as Decision, GovernorConfig, Losses, Mode, Reason, Setting,
@@ -27,11 +26,12 @@ use serde::Serialize;
 
 use crate::error::Error;
 use crate::guard::Regulated;
-use crate::knobs::{Device, Knobs, Priority, Queues, Statistic};
-use crate::link;
-use crate::meter::CpuReading;
-use crate::threaded::poll_in_threads;
 use limiter::Limiter;
+use plimsoll_kernel::knobs::{Device, Knobs, Queues, Statistic};
+use plimsoll_kernel::link;
+use plimsoll_kernel::meter::CpuReading;
+use plimsoll_kernel::scheduling::Priority;
+use plimsoll_kernel::threaded::poll_in_threads;
 
 /// Polls in a row without a packet until interrupts come back on: never, while
 /// overload lasts.
@@ -114,9 +114,7 @@ impl Governor {
     ///
     /// No such interface, or a setting is out of range.
     pub fn new(interface: &str, config: Config) -> Result<Self, Error> {
-        let ifindex = if_nametoindex(interface).map_err(|_| Error::NoSuchInterface {
-            interface: interface.to_owned(),
-        })?;
+        let ifindex = link::index(interface)?;
         let told = link::receive_ring(ifindex).ok().flatten();
         let told_frames = told.map(|(frames, _)| frames);
         Ok(Self {

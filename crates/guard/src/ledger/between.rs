@@ -2,8 +2,10 @@
 
 use std::collections::BTreeSet;
 
-use super::interfaces::Adapter;
-use super::stack::{self, Causes, Stack};
+use plimsoll_kernel::counters::interfaces::Adapter;
+use plimsoll_kernel::counters::stack::Stack;
+
+use super::causes::{self, Causes};
 use super::{Fate, Ledger, Place, Stage};
 use crate::counters::{Outcome, Packets};
 
@@ -183,14 +185,14 @@ impl Computation<'_> {
 
     fn host(&mut self, admitted: u64, dropped: &mut Dropped) -> Stage {
         let joined = self.others(|adapter| adapter.received);
-        let received = self.stack(&stack::IP_RECEIVED);
+        let received = self.stack(&causes::IP_RECEIVED);
         let other_host = self.adapter("rx_otherhost_dropped", |adapter| adapter.other_host)
             + self.others(|adapter| adapter.other_host);
         let no_handler = self.adapter("rx_nohandler", |adapter| adapter.no_handler)
             + self.others(|adapter| adapter.no_handler);
         let known = other_host + no_handler + self.arp() + received;
         let gap = admitted.saturating_add(joined).saturating_sub(known);
-        let segments = self.stack(&stack::IP_SEGMENTS);
+        let segments = self.stack(&causes::IP_SEGMENTS);
         let merged = gap.min(segments.saturating_sub(received));
         let lost = dropped.take(gap - merged);
         let backlog = lost.min(self.backlog_dropped());
@@ -228,10 +230,10 @@ impl Computation<'_> {
     }
 
     fn ip(&mut self, received: u64) -> Stage {
-        let mut places = self.losses(&stack::IP_LOSSES);
-        let fragments = self.stack(&stack::FRAGMENTS);
-        let fragments = fragments.saturating_sub(self.stack(&stack::REASSEMBLED));
-        let forwarded = self.stack(&stack::IP_FORWARDED);
+        let mut places = self.losses(&causes::IP_LOSSES);
+        let fragments = self.stack(&causes::FRAGMENTS);
+        let fragments = fragments.saturating_sub(self.stack(&causes::REASSEMBLED));
+        let forwarded = self.stack(&causes::IP_FORWARDED);
         places.push(place(
             "fragments",
             Fate::Merged,
@@ -239,19 +241,19 @@ impl Computation<'_> {
             "ReasmReqds without ReasmOKs",
         ));
         places.push(place("forwarded", Fate::Passed, forwarded, "ForwDatagrams"));
-        let delivered = self.stack(&stack::IP_DELIVERED);
+        let delivered = self.stack(&causes::IP_DELIVERED);
         let ended: u64 = places.iter().map(|place| place.packets).sum();
         let gap = received.saturating_sub(ended.saturating_add(delivered));
-        let multicast = gap.min(self.stack(&stack::MULTICAST_V6));
+        let multicast = gap.min(self.stack(&causes::MULTICAST_V6));
         let from = "at most Ip6InMcastPkts";
         places.push(place("not_joined", Fate::Passed, multicast, from));
         self.close("ip", (received, 0), places, delivered)
     }
 
     fn protocols(&mut self, delivered: u64) -> Stage {
-        let mut places = self.losses(&stack::TCP_LOSSES);
+        let mut places = self.losses(&causes::TCP_LOSSES);
         let lost: u64 = places.iter().map(|place| place.packets).sum();
-        let segments = self.stack(&stack::TCP_SEGMENTS).saturating_sub(lost);
+        let segments = self.stack(&causes::TCP_SEGMENTS).saturating_sub(lost);
         places.push(place(
             "tcp",
             Fate::Delivered,
@@ -260,8 +262,8 @@ impl Computation<'_> {
         ));
         places.extend(self.udp());
         let (messages, bad) = (
-            self.stack(&stack::ICMP_MESSAGES),
-            self.stack(&stack::ICMP_ERRORS),
+            self.stack(&causes::ICMP_MESSAGES),
+            self.stack(&causes::ICMP_ERRORS),
         );
         places.push(place("icmp_bad", Fate::Lost, bad, "Icmp InErrors"));
         places.push(place(
@@ -275,10 +277,10 @@ impl Computation<'_> {
     }
 
     fn udp(&mut self) -> Vec<Place> {
-        let mut places = self.losses(&stack::UDP_LOSSES);
-        let named = places[stack::UDP_NOT_ERRORS..].iter();
+        let mut places = self.losses(&causes::UDP_LOSSES);
+        let named = places[causes::UDP_NOT_ERRORS..].iter();
         let named: u64 = named.map(|place| place.packets).sum();
-        let errors = self.stack(&stack::UDP_ERRORS).saturating_sub(named);
+        let errors = self.stack(&causes::UDP_ERRORS).saturating_sub(named);
         places.push(place(
             "udp_refused",
             Fate::Lost,
@@ -296,7 +298,7 @@ impl Computation<'_> {
             waiting,
             "the sockets' receive queues",
         ));
-        let delivered = self.stack(&stack::UDP_DELIVERED);
+        let delivered = self.stack(&causes::UDP_DELIVERED);
         places.push(place("udp", Fate::Delivered, delivered, "Udp InDatagrams"));
         places
     }

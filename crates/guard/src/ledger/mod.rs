@@ -37,10 +37,8 @@
 //!   packet for several sockets (multicast) makes it negative.
 
 mod between;
-mod interfaces;
-mod sockets;
+mod causes;
 mod sources;
-mod stack;
 
 use serde::{Deserialize, Serialize};
 

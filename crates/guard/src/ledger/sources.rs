@@ -1,15 +1,16 @@
 //! Reads what the ledger is made of.
 
-use nix::net::if_::if_nametoindex;
 use plimsoll_core::demux::Kind;
 
 use super::Ledger;
 use super::between::{Reading, between};
-use super::interfaces::Interfaces;
-use super::sockets::UdpSockets;
-use super::stack::{self, Stack, UDP_DELIVERED};
+use super::causes::UDP_DELIVERED;
 use crate::counters::{Counters, Packets};
 use crate::error::Error;
+use plimsoll_kernel::counters::interfaces::Interfaces;
+use plimsoll_kernel::counters::sockets::UdpSockets;
+use plimsoll_kernel::counters::stack::{self, Stack};
+use plimsoll_kernel::link;
 
 /// The ledger of one guard since it was begun.
 #[derive(Debug)]
@@ -36,9 +37,7 @@ impl LedgerReader {
         interface: &str,
         counters: impl FnOnce() -> Result<Counters, E>,
     ) -> Result<Self, E> {
-        let ifindex = if_nametoindex(interface).map_err(|_| Error::NoSuchInterface {
-            interface: interface.to_owned(),
-        })?;
+        let ifindex = link::index(interface).map_err(Error::from)?;
         let mut ledger = Self {
             interface: interface.to_owned(),
             ifindex,

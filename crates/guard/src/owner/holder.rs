@@ -6,7 +6,7 @@ use std::fs;
 use std::path::Path;
 
 use super::OwnerProcess;
-use crate::process::Process;
+use plimsoll_kernel::process::Process;
 
 /// Descriptors looked at per refresh: some 20 ms of work.
 const DESCRIPTORS_MAX: usize = 20_000;

@@ -21,6 +21,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use plimsoll_core::demux::Kind;
 use serde::{Deserialize, Serialize};
 
+use plimsoll_kernel::error::os;
+
 use crate::error::Error;
 use control_group::ControlGroups;
 use diag::{Protocol, Socket};
@@ -79,10 +81,8 @@ impl Owners {
     ///
     /// The kernel does not list sockets.
     pub fn refresh(&mut self) -> Result<(), Error> {
-        let (sockets, truncated) = diag::sockets(SOCKETS_MAX).map_err(|source| Error::Os {
-            action: "list the host's sockets",
-            source,
-        })?;
+        let (sockets, truncated) =
+            diag::sockets(SOCKETS_MAX).map_err(os("list the host's sockets"))?;
         self.truncated = truncated;
         let inodes: HashSet<u32> = sockets.iter().map(|socket| socket.inode).collect();
         self.holders.refresh(&inodes);

@@ -18,8 +18,9 @@ use crate::address::Class;
 use crate::counters::{Channel, Outcome, Packets, from_mapped, to_mapped};
 use crate::delay::Queue;
 use crate::error::Error;
-use crate::mapped::{Mapped, Plain, read_struct};
 use crate::protection::{Protection, Transport};
+use plimsoll_kernel::error::bpf;
+use plimsoll_kernel::mapped::{Mapped, Plain, read_struct};
 
 include!(concat!(env!("OUT_DIR"), "/guard.rs")); // mod skeleton
 
@@ -401,9 +402,8 @@ pub(crate) struct Idle {
 }
 
 fn release_slot(free_slots: &impl MapCore, slot: u32) -> Result<(), Error> {
-    free_slots
-        .update(&[], &slot.to_ne_bytes(), MapFlags::ANY)
-        .map_err(bpf("release a channel's slot"))
+    let released = free_slots.update(&[], &slot.to_ne_bytes(), MapFlags::ANY);
+    Ok(released.map_err(bpf("release a channel's slot"))?)
 }
 
 /// An address as four words in memory order, as the program holds it.
@@ -471,8 +471,3 @@ unsafe impl Plain for types::totals {}
 unsafe impl Plain for types::channel {}
 // SAFETY: as above.
 unsafe impl Plain for types::allowance {}
-
-/// Turns a libbpf error into [`Error::Bpf`].
-pub(crate) fn bpf(action: &'static str) -> impl Fn(libbpf_rs::Error) -> Error {
-    move |source| Error::Bpf { action, source }
-}

@@ -26,7 +26,8 @@ use crate::counters::{Channel, Outcome, Packets};
 use crate::error::Error;
 use crate::governor;
 use crate::ledger::{Ledger, Stage};
-use crate::privileges::{answer_soon, start_thread};
+use plimsoll_kernel::error::os;
+use plimsoll_kernel::privileges::{answer_soon, start_thread};
 
 /// A text format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -113,10 +114,8 @@ impl MetricsServer {
     ///
     /// The kernel does not tell.
     pub fn address(&self) -> Result<SocketAddr, Error> {
-        self.listener.local_addr().map_err(|source| Error::Os {
-            action: "read the address metrics are served at",
-            source,
-        })
+        let address = self.listener.local_addr();
+        Ok(address.map_err(os("read the address metrics are served at"))?)
     }
 
     /// Serves metrics of `interface` until the process ends, with series for at
@@ -132,10 +131,8 @@ impl MetricsServer {
         started: Instant,
         answers: Answers,
     ) -> Result<(), Error> {
-        let server = Server::from_listener(self.listener, None).map_err(|source| Error::Os {
-            action: "serve metrics",
-            source: std::io::Error::other(source),
-        })?;
+        let server = Server::from_listener(self.listener, None)
+            .map_err(|source| os("serve metrics")(std::io::Error::other(source)))?;
         let mut exporter = Exporter {
             interface: interface.to_owned(),
             started,
@@ -163,7 +160,8 @@ impl MetricsServer {
                     ),
                 };
             }
-        })
+        })?;
+        Ok(())
     }
 }
 

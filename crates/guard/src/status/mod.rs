@@ -23,8 +23,9 @@ pub use reader::Snapshot;
 pub use server::{Answers, StatusServer};
 
 use crate::error::Error;
-use crate::knobs;
 use crate::owner::Owners;
+use plimsoll_kernel::error::os;
+use plimsoll_kernel::knobs;
 
 /// A guard under load may take a moment; one that takes longer is stuck.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -67,10 +68,7 @@ impl Client {
                 Error::NotRunning { interface }
             }
         })?;
-        let mut status = ask(stream, request).map_err(|source| Error::Os {
-            action: "get an answer of the running guard",
-            source,
-        })?;
+        let mut status = ask(stream, request).map_err(os("get an answer of the running guard"))?;
         if status.most_offered.is_some() || !status.channels.is_empty() {
             self.refresh_owners();
         }
@@ -116,7 +114,7 @@ fn ask(mut stream: UnixStream, request: &Request) -> std::io::Result<Status> {
 ///
 /// The kernel does not answer.
 pub fn guarded_interfaces() -> Result<Vec<String>, Error> {
-    let interfaces = nix::net::if_::if_nameindex().map_err(crate::host::os("list interfaces"))?;
+    let interfaces = nix::net::if_::if_nameindex().map_err(os("list interfaces"))?;
     let names = interfaces
         .iter()
         .map(|i| i.name().to_string_lossy().into_owned());
@@ -127,5 +125,5 @@ pub fn guarded_interfaces() -> Result<Vec<String>, Error> {
 
 /// Where the guard of `interface` listens.
 fn socket_path(interface: &str) -> Result<PathBuf, Error> {
-    knobs::path_of(interface, "sock")
+    Ok(knobs::path_of(interface, "sock")?)
 }

@@ -14,7 +14,8 @@ use super::document::{Request, Status};
 use super::reader::{Latest, Reader, Snapshot};
 use crate::error::Error;
 use crate::ledger::LedgerReader;
-use crate::privileges::{answer_soon, start_thread};
+use plimsoll_kernel::error::os;
+use plimsoll_kernel::privileges::{answer_soon, start_thread};
 
 /// One client is served at a time; one that dawdles holds up others so long.
 const CLIENT_PATIENCE: Duration = Duration::from_secs(1);
@@ -124,10 +125,7 @@ impl StatusServer {
             fs::set_permissions(&path, Permissions::from_mode(0o600))?;
             Ok(listener)
         };
-        let listener = listen().map_err(|source| Error::Os {
-            action: "listen for questions about the guard's status",
-            source,
-        })?;
+        let listener = listen().map_err(os("listen for questions about the guard's status"))?;
         start_thread(move || {
             answer_soon();
             for stream in listener.incoming().flatten() {

@@ -20,7 +20,10 @@ use nix::sys::signal::{SigSet, SigmaskHow, Signal, pthread_sigmask};
 use rustix::process::setpriority_process;
 
 use super::spec::Priority;
-use crate::{Error, namespace, sys};
+use plimsoll_kernel::namespace::pin;
+use plimsoll_kernel::scheduling::{Class, set_class};
+
+use crate::Error;
 
 /// Runs of the program in one call: enough for 600 s at 7 million per second,
 /// and then there is another call.
@@ -69,12 +72,12 @@ impl Call {
     fn run(&self, ending: &AtomicBool) -> Result<(), Error> {
         leave_signals_to_others().map_err(Error::io("block signals"))?;
         if let Some(cpu) = self.cpu {
-            namespace::pin(cpu).map_err(Error::io(format!("run on CPU {cpu}")))?;
+            pin(cpu).map_err(Error::io(format!("run on CPU {cpu}")))?;
         }
         match self.priority {
             Priority::Nice(0) => Ok(()),
             Priority::Nice(nice) => setpriority_process(None, nice.into()).map_err(Into::into),
-            Priority::Idle => sys::set_idle(),
+            Priority::Idle => set_class(0, Class::Idle),
         }
         .map_err(Error::io(format!("run at {:?}", self.priority)))?;
         while !ending.load(Ordering::Acquire) {

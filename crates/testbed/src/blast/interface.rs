@@ -15,6 +15,8 @@ use nix::ifaddrs::getifaddrs;
 use nix::net::if_::{InterfaceFlags, if_nametoindex};
 
 use super::spec::Spec;
+use plimsoll_kernel::namespace::NETNS_DIR;
+
 use crate::{Error, namespace};
 
 /// Bit of the netdev family's `xdp-features`: the driver accepts redirected
@@ -80,7 +82,7 @@ fn in_testbed() -> Result<bool, Error> {
     let own = fs::metadata("/proc/thread-self/ns/net")
         .map(identity)
         .map_err(Error::io("look at the network namespace"))?;
-    let Ok(named) = fs::read_dir(namespace::NETNS_DIR) else {
+    let Ok(named) = fs::read_dir(NETNS_DIR) else {
         return Ok(false);
     };
     Ok(named

@@ -11,7 +11,9 @@ use std::time::Duration;
 
 use ipnet::IpNet;
 use plimsoll_core::config::Fraction;
-use plimsoll_guard::{Config, Error, Need, Priority, Protection, governor, parse_port};
+use plimsoll_guard::{Config, Error, Protection, governor, parse_port};
+use plimsoll_kernel::privileges::Need;
+use plimsoll_kernel::scheduling::Priority;
 
 /// The longest name of a process as the kernel keeps it (`TASK_COMM_LEN` less
 /// its end).

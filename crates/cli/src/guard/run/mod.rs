@@ -13,10 +13,11 @@ use anyhow::Context;
 use plimsoll_guard::governor::{self, Governor};
 use plimsoll_guard::ledger::LedgerReader;
 use plimsoll_guard::status::{Answers, MetricsServer, Snapshot, StatusServer};
-use plimsoll_guard::{
-    Counters, Error, Events, Guard, Keeper, Knobs, Owners, Storage, check_host, drop_capabilities,
-    outlive_overload, poll_in_threads, start_thread,
-};
+use plimsoll_guard::{Counters, Events, Guard, Owners, Storage};
+use plimsoll_kernel::host;
+use plimsoll_kernel::knobs::{Keeper, Knobs};
+use plimsoll_kernel::privileges::{drop_capabilities, outlive_overload, start_thread};
+use plimsoll_kernel::threaded::poll_in_threads;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
@@ -33,7 +34,7 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// Guards until asked to stop. `reload` reads the settings again.
 pub(crate) fn run(args: &Args, reload: impl Fn() -> anyhow::Result<Args>) -> anyhow::Result<()> {
     args.validate()?;
-    check_host()?;
+    host::check()?;
     // Forked before anything is opened, and told last that all is well.
     let _keeper = Keeper::start(&args.interface)?;
     // Caught from here on; the thread that waits for them comes later, without
@@ -306,7 +307,7 @@ fn snapshots_from(guard: Sender<Event>) -> impl Fn() -> Option<Snapshot> + Send 
 }
 
 /// Turns signals into events from now on.
-fn forward(mut signals: Signals, guard: Sender<Event>) -> Result<(), Error> {
+fn forward(mut signals: Signals, guard: Sender<Event>) -> Result<(), plimsoll_kernel::Error> {
     start_thread(move || {
         for signal in &mut signals {
             let event = if signal == SIGHUP {

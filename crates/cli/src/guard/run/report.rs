@@ -10,7 +10,9 @@ use std::net::SocketAddr;
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, channel, sync_channel};
 use std::time::{Duration, Instant};
 
-use plimsoll_guard::{Channel, Counters, Error, Kind, Outcome, Packets, governor, start_thread};
+use plimsoll_guard::{Channel, Counters, Kind, Outcome, Packets, governor};
+use plimsoll_kernel::Error;
+use plimsoll_kernel::privileges::start_thread;
 use serde::Serialize;
 
 use crate::guard::doing;

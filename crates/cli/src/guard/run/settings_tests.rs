@@ -451,7 +451,7 @@ fn rights_that_were_given_up_take_a_new_start() {
     assert_eq!(by_process.with_changes_of(&named), named);
     // Threads that were asked for at the start stay where they are.
     let threaded = Args {
-        threaded: Some(plimsoll_guard::Priority::RealTime),
+        threaded: Some(plimsoll_kernel::scheduling::Priority::RealTime),
         poll_cpu: Some(0),
         ..defaults()
     };

@@ -10,24 +10,24 @@ fn host() -> Reading {
         ..Reading::default()
     };
     let causes = [
-        &stack::IP_LOSSES[..],
-        &stack::TCP_LOSSES,
-        &stack::UDP_LOSSES,
+        &causes::IP_LOSSES[..],
+        &causes::TCP_LOSSES,
+        &causes::UDP_LOSSES,
     ];
     let names = causes.into_iter().flatten().flat_map(|(_, names)| *names);
     let others = [
-        &stack::UDP_ERRORS[..],
-        &stack::UDP_DELIVERED,
-        &stack::TCP_SEGMENTS,
-        &stack::ICMP_MESSAGES,
-        &stack::ICMP_ERRORS,
-        &stack::IP_RECEIVED,
-        &stack::IP_DELIVERED,
-        &stack::IP_FORWARDED,
-        &stack::FRAGMENTS,
-        &stack::REASSEMBLED,
-        &stack::IP_SEGMENTS,
-        &stack::MULTICAST_V6,
+        &causes::UDP_ERRORS[..],
+        &causes::UDP_DELIVERED,
+        &causes::TCP_SEGMENTS,
+        &causes::ICMP_MESSAGES,
+        &causes::ICMP_ERRORS,
+        &causes::IP_RECEIVED,
+        &causes::IP_DELIVERED,
+        &causes::IP_FORWARDED,
+        &causes::FRAGMENTS,
+        &causes::REASSEMBLED,
+        &causes::IP_SEGMENTS,
+        &causes::MULTICAST_V6,
     ];
     for name in names.chain(others.into_iter().flatten()) {
         reading.stack.insert((*name).to_owned(), 0);

@@ -42,7 +42,8 @@ pub(crate) struct Change {
 }
 
 /// A socket of the namespace it was first used in.
-pub(crate) struct Netdev {
+#[derive(Default)]
+pub struct Netdev {
     socket: NetlinkSocket,
 }
 
@@ -53,15 +54,19 @@ impl fmt::Debug for Netdev {
 }
 
 impl Netdev {
-    pub(crate) fn new() -> Self {
-        Self {
-            socket: NetlinkSocket::new(),
-        }
+    /// Not used yet.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
     }
 
     /// The interface's instances by id. Empty if it has none (it is down, or
     /// does not use NAPI) or the kernel does not tell (before 6.8).
-    pub(crate) fn instances(&mut self, ifindex: u32) -> io::Result<Vec<Napi>> {
+    ///
+    /// # Errors
+    ///
+    /// The kernel does not answer.
+    pub fn instances(&mut self, ifindex: u32) -> io::Result<Vec<Napi>> {
         let queues = match self.queues(ifindex) {
             Ok(queues) => queues,
             Err(error) if is_unsupported(&error) => return Ok(Vec::new()),

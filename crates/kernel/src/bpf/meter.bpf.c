@@ -19,8 +19,37 @@
 #include <bpf/bpf_helpers.h>
 #include <bpf/bpf_tracing.h>
 
-#include "kernel.h"
 #include "meter.h"
+
+/* The kernel's types, with only the fields that are read (see CO-RE). */
+#pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
+
+struct task_struct {
+	unsigned int flags;
+	int pid;
+	char comm[16];
+};
+
+struct ns_common {
+	unsigned int inum;
+};
+
+struct net {
+	struct ns_common ns;
+};
+
+struct net_device {
+	int ifindex;
+	struct {
+		struct net *net;
+	} nd_net;
+};
+
+struct napi_struct {
+	struct net_device *dev;
+};
+
+#pragma clang attribute pop
 
 #define PF_KTHREAD 0x00200000 /* include/linux/sched.h */
 

@@ -17,14 +17,18 @@ use crate::error::Error;
 /// # Safety
 ///
 /// `repr(C)`, made of integers only.
-pub(crate) unsafe trait Plain: Copy {}
+pub unsafe trait Plain: Copy {}
 // SAFETY: an integer.
 unsafe impl Plain for u32 {}
 // SAFETY: an integer.
 unsafe impl Plain for u64 {}
 
 /// Reads a value from bytes that the kernel returned for it.
-pub(crate) fn read_struct<T: Plain>(bytes: &[u8]) -> T {
+///
+/// # Panics
+///
+/// If they are too few: the program's C and `T` differ.
+pub fn read_struct<T: Plain>(bytes: &[u8]) -> T {
     assert!(
         bytes.len() >= size_of::<T>(),
         "the kernel returns values of the map's own size"
@@ -36,7 +40,7 @@ pub(crate) fn read_struct<T: Plain>(bytes: &[u8]) -> T {
 
 /// A mapped array of `T`.
 #[derive(Debug)]
-pub(crate) struct Mapped<T> {
+pub struct Mapped<T> {
     memory: MmapRaw,
     len: usize,
     _element: PhantomData<T>,
@@ -44,7 +48,15 @@ pub(crate) struct Mapped<T> {
 
 impl<T: Plain> Mapped<T> {
     /// Maps a `BPF_MAP_TYPE_ARRAY` made with `BPF_F_MMAPABLE`.
-    pub(crate) fn of(map: &impl MapCore) -> Result<Self, Error> {
+    ///
+    /// # Errors
+    ///
+    /// The kernel refuses.
+    ///
+    /// # Panics
+    ///
+    /// If `T` is not the map's value, or not a multiple of eight bytes long.
+    pub fn of(map: &impl MapCore) -> Result<Self, Error> {
         // The kernel places elements at multiples of eight bytes.
         assert!(
             map.value_size() as usize == size_of::<T>() && size_of::<T>().is_multiple_of(8),
@@ -65,26 +77,30 @@ impl<T: Plain> Mapped<T> {
         })
     }
 
-    pub(crate) fn len(&self) -> usize {
+    /// Number of elements: as many as the map has, never none.
+    #[must_use]
+    #[allow(clippy::len_without_is_empty, reason = "no map is without elements")]
+    pub fn len(&self) -> usize {
         self.len
     }
 
     /// A copy of one element. The program may write to it meanwhile: each of
     /// its integers is one that was there.
-    pub(crate) fn get(&self, index: usize) -> T {
+    #[must_use]
+    pub fn get(&self, index: usize) -> T {
         // SAFETY: `at` is in the mapping, which is page-aligned and lives as
         // long as `self`; any bytes are a T.
         unsafe { self.at(index).read_volatile() }
     }
 
     /// Replaces one element.
-    pub(crate) fn set(&mut self, index: usize, value: T) {
+    pub fn set(&mut self, index: usize, value: T) {
         // SAFETY: as in `get`; the mapping is writable.
         unsafe { self.at(index).write_volatile(value) }
     }
 
     /// Makes every byte of one element zero.
-    pub(crate) fn clear(&mut self, index: usize) {
+    pub fn clear(&mut self, index: usize) {
         // SAFETY: any bytes, so also zeros, are a T.
         let zero = unsafe { MaybeUninit::<T>::zeroed().assume_init() };
         self.set(index, zero);

@@ -16,7 +16,8 @@ use std::thread::sleep;
 use std::time::Duration;
 
 use crate::error::Error;
-use crate::knobs::{Knobs, PollingThread, Priority};
+use crate::knobs::{Knobs, PollingThread};
+use crate::scheduling::Priority;
 
 /// A driver may start its threads a moment after the switch.
 const THREAD_WAIT: Duration = Duration::from_millis(10);

@@ -9,18 +9,26 @@ use netlink_socket2::NetlinkSocket;
 /// An interface's own counters (`struct rtnl_link_stats64` of
 /// `linux/if_link.h`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Adapter {
-    pub(super) received: u64,
-    pub(super) errors: u64,
-    pub(super) dropped: u64,
-    /// Of these three a driver fills one, or several with the same losses.
-    pub(super) missed: u64,
-    pub(super) fifo_errors: u64,
-    pub(super) over_errors: u64,
-    pub(super) no_handler: u64,
-    pub(super) other_host: u64,
+pub struct Adapter {
+    /// Frames handed to the stack.
+    pub received: u64,
+    /// Bad frames.
+    pub errors: u64,
+    /// Good frames that nobody took.
+    pub dropped: u64,
+    /// The ring was full. Of this and the next two a driver fills one, or several
+    /// with the same losses.
+    pub missed: u64,
+    /// See `missed`.
+    pub fifo_errors: u64,
+    /// See `missed`.
+    pub over_errors: u64,
+    /// Of a protocol that nobody handles, on an inactive device.
+    pub no_handler: u64,
+    /// Addressed to another host.
+    pub other_host: u64,
     /// What it could not send.
-    pub(super) not_sent: u64,
+    pub not_sent: u64,
 }
 
 impl From<RtnlLinkStats64> for Adapter {
@@ -55,11 +63,11 @@ impl AddAssign for Adapter {
 
 /// The interfaces of a namespace at one time, from the view of one of them.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Interfaces {
+pub struct Interfaces {
     /// The one.
-    pub(super) own: Adapter,
+    pub own: Adapter,
     /// Sums over all others that add to the stack's input.
-    pub(super) others: Adapter,
+    pub others: Adapter,
     /// The one is an end of a veth pair; the other end has this index …
     peer: Option<u32>,
     /// … in the namespace with this id, if not in the same.
@@ -75,7 +83,11 @@ const STACKED: [&str; 11] = [
 
 impl Interfaces {
     /// All of the current network namespace.
-    pub(super) fn read(ifindex: u32) -> io::Result<Self> {
+    ///
+    /// # Errors
+    ///
+    /// The kernel does not answer.
+    pub fn read(ifindex: u32) -> io::Result<Self> {
         let request = Request::new().op_getlink_dump(&Ifinfomsg::default());
         let mut socket = NetlinkSocket::new();
         let mut replies = socket.request(&request)?;
@@ -99,13 +111,16 @@ impl Interfaces {
         Ok(interfaces)
     }
 
-    pub(super) fn is_veth(&self) -> bool {
+    /// True if the one is an end of a veth pair.
+    #[must_use]
+    pub fn is_veth(&self) -> bool {
         self.peer.is_some()
     }
 
     /// What the other end of a veth pair could not send, as far as it may be
     /// asked: in another namespace that takes `CAP_NET_ADMIN` over that.
-    pub(super) fn peer_not_sent(&self) -> Option<u64> {
+    #[must_use]
+    pub fn peer_not_sent(&self) -> Option<u64> {
         let header = Ifinfomsg {
             ifi_index: self.peer?.cast_signed(),
             ..Ifinfomsg::default()

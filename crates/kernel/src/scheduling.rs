@@ -24,7 +24,7 @@ const POLLING_PRIORITY: u32 = 2;
 
 /// Everything that decides when and where a thread runs (sched(7)).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Scheduling {
+pub struct Scheduling {
     policy: u32,
     flags: u64,
     nice: i32,
@@ -37,7 +37,7 @@ pub(crate) struct Scheduling {
 
 impl Scheduling {
     /// A thread's present scheduling.
-    pub(crate) fn of(thread: i32) -> io::Result<Self> {
+    pub fn of(thread: i32) -> io::Result<Self> {
         let attributes = sched_getattr(thread)?;
         let allowed = sched_getaffinity(Pid::from_raw(thread))?;
         Ok(Self {
@@ -55,7 +55,7 @@ impl Scheduling {
     }
 
     /// The same with another priority, in the usual class for it.
-    pub(crate) fn with_priority(&self, priority: Priority) -> Self {
+    pub fn with_priority(&self, priority: Priority) -> Self {
         let (policy, nice, priority) = match priority {
             Priority::Nice(nice) => (libc::SCHED_OTHER, i32::from(nice), 0),
             Priority::RealTime => (libc::SCHED_FIFO, 0, POLLING_PRIORITY),
@@ -72,7 +72,7 @@ impl Scheduling {
     }
 
     /// The same on other CPUs.
-    pub(crate) fn with_cpus(&self, cpus: &[usize]) -> Self {
+    pub fn with_cpus(&self, cpus: &[usize]) -> Self {
         Self {
             cpus: cpus.to_vec(),
             ..self.clone()
@@ -80,7 +80,7 @@ impl Scheduling {
     }
 
     /// Gives it to a thread. `None` if the thread is gone.
-    pub(crate) fn give_to(&self, thread: i32) -> io::Result<Option<()>> {
+    pub fn give_to(&self, thread: i32) -> io::Result<Option<()>> {
         let mut allowed = CpuSet::new();
         for cpu in &self.cpus {
             allowed.set(*cpu)?;
@@ -100,7 +100,7 @@ impl Scheduling {
 /// Classes that threads change between while overload lasts. What a polling
 /// thread had before is on record by then.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Class {
+pub enum Class {
     /// Before every process: [`Priority::RealTime`].
     Polling,
     /// Only where nobody else wants the CPU.
@@ -112,17 +112,31 @@ pub(crate) enum Class {
 }
 
 /// Puts a thread (0: this one) into a class.
+pub fn set_class(thread: i32, class: Class) -> io::Result<()> {
+    match class {
+        Class::Polling => set_scheduler(thread, libc::SCHED_FIFO, POLLING_PRIORITY.cast_signed()),
+        Class::Idle => set_scheduler(thread, libc::SCHED_IDLE, 0),
+        Class::Beneath => {
+            set_scheduler(thread, libc::SCHED_FIFO, POLLING_PRIORITY.cast_signed() - 1)
+        }
+        Class::Watcher => set_scheduler(thread, libc::SCHED_FIFO, 10),
+    }
+}
+
+/// Makes the calling thread a real-time one (`SCHED_FIFO`) of `priority` (1..=99).
+///
+/// # Errors
+///
+/// The kernel refuses: it takes `CAP_SYS_NICE`.
+pub fn set_fifo(priority: i32) -> io::Result<()> {
+    set_scheduler(0, libc::SCHED_FIFO, priority)
+}
+
 #[allow(
     unsafe_code,
     reason = "neither nix nor rustix sets a thread's scheduling class"
 )]
-pub(crate) fn set_class(thread: i32, class: Class) -> io::Result<()> {
-    let (policy, sched_priority) = match class {
-        Class::Polling => (libc::SCHED_FIFO, POLLING_PRIORITY.cast_signed()),
-        Class::Idle => (libc::SCHED_IDLE, 0),
-        Class::Beneath => (libc::SCHED_FIFO, POLLING_PRIORITY.cast_signed() - 1),
-        Class::Watcher => (libc::SCHED_FIFO, 10),
-    };
+fn set_scheduler(thread: i32, policy: i32, sched_priority: i32) -> io::Result<()> {
     let parameters = libc::sched_param { sched_priority };
     // SAFETY: `parameters` is initialised and outlives the call.
     let result = unsafe { libc::sched_setscheduler(thread, policy, &raw const parameters) };
@@ -135,7 +149,7 @@ pub(crate) fn set_class(thread: i32, class: Class) -> io::Result<()> {
 
 /// CPU time of a kernel thread since its start, to the nanosecond.
 #[allow(unsafe_code, reason = "nix knows no clock of another process")]
-pub(crate) fn thread_time(thread: i32) -> io::Result<std::time::Duration> {
+pub fn thread_time(thread: i32) -> io::Result<std::time::Duration> {
     // The clock of a process's CPU time: include/linux/posix-timers.h.
     const SCHED_CLOCK: i32 = 2;
     let clock = (!thread << 3) | SCHED_CLOCK;

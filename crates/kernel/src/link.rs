@@ -8,34 +8,43 @@ use libbpf_rs::query::ProgInfoIter;
 use netlink_bindings::traits::{NetlinkRequest, Protocol};
 use netlink_bindings::{ethtool, netdev, rt_link};
 use netlink_socket2::{NetlinkSocket, ReplyError};
+use nix::net::if_::if_nametoindex;
+
+use crate::error::Error;
 
 /// An interface as rtnetlink(7) describes it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Link {
-    pub(crate) up: bool,
+pub struct Link {
+    /// `ip link set up` was said.
+    pub up: bool,
     /// Kind of a virtual device, as `veth`.
-    pub(crate) kind: Option<String>,
-    pub(crate) mtu: Option<u32>,
-    pub(crate) rx_queues: Option<u32>,
+    pub kind: Option<String>,
+    /// Bytes.
+    pub mtu: Option<u32>,
+    /// Receive queues that it may have.
+    pub rx_queues: Option<u32>,
     /// Index of the bridge or bond it belongs to.
-    pub(crate) master: Option<u32>,
+    pub master: Option<u32>,
     /// Its other end is in another network namespace.
-    pub(crate) peer_elsewhere: bool,
-    pub(crate) xdp: Option<AttachedProgram>,
+    pub peer_elsewhere: bool,
+    /// The program on it, if any.
+    pub xdp: Option<AttachedProgram>,
 }
 
 /// An XDP program on an interface.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct AttachedProgram {
-    pub(crate) id: u32,
+pub struct AttachedProgram {
+    /// As `bpftool prog` shows it.
+    pub id: u32,
     /// Empty if the kernel does not tell (it takes privileges).
-    pub(crate) name: String,
-    pub(crate) mode: &'static str,
+    pub name: String,
+    /// `native`, `generic`, …
+    pub mode: &'static str,
 }
 
 impl AttachedProgram {
     /// How it may be detached from `interface`.
-    pub(crate) fn remedy(&self, interface: &str) -> String {
+    pub fn remedy(&self, interface: &str) -> String {
         if self.name == "xdp_dispatcher" {
             format!("it is libxdp's dispatcher, `xdp-loader unload {interface} --all` ends it")
         } else {
@@ -63,7 +72,23 @@ impl fmt::Display for AttachedProgram {
     }
 }
 
-pub(crate) fn link(ifindex: u32) -> io::Result<Link> {
+/// The index of `interface` in the current network namespace.
+///
+/// # Errors
+///
+/// [`Error::NoSuchInterface`].
+pub fn index(interface: &str) -> Result<u32, Error> {
+    if_nametoindex(interface).map_err(|_| Error::NoSuchInterface {
+        interface: interface.to_owned(),
+    })
+}
+
+/// The state of an interface of the current network namespace.
+///
+/// # Errors
+///
+/// There is none, or the kernel does not answer.
+pub fn link(ifindex: u32) -> io::Result<Link> {
     let header = rt_link::Ifinfomsg {
         ifi_index: ifindex.cast_signed(),
         ..Default::default()
@@ -109,7 +134,11 @@ fn attached(xdp: &rt_link::IterableXdpAttrs<'_>) -> Option<AttachedProgram> {
 
 /// Whether the driver says it has native XDP; `None` if the kernel does not
 /// tell (before 6.3).
-pub(crate) fn native_xdp(ifindex: u32) -> io::Result<Option<bool>> {
+///
+/// # Errors
+///
+/// The kernel does not answer.
+pub fn native_xdp(ifindex: u32) -> io::Result<Option<bool>> {
     let mut request = netdev::Request::new().op_dev_get_do();
     request.encode().push_ifindex(ifindex);
     let mut socket = NetlinkSocket::new();
@@ -127,7 +156,11 @@ pub(crate) fn native_xdp(ifindex: u32) -> io::Result<Option<bool>> {
 
 /// Size of the receive ring and its largest size, in descriptors; `None` if
 /// the driver does not tell.
-pub(crate) fn receive_ring(ifindex: u32) -> io::Result<Option<(u32, u32)>> {
+///
+/// # Errors
+///
+/// The kernel does not answer.
+pub fn receive_ring(ifindex: u32) -> io::Result<Option<(u32, u32)>> {
     let request = RingsGet::new(ifindex);
     let mut socket = NetlinkSocket::new();
     let mut replies = match socket.request(&request) {

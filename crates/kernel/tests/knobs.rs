@@ -10,10 +10,11 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use common::{in_namespace, ip};
-use plimsoll_guard::knobs::{Napi, restore_in};
-use plimsoll_guard::{
-    Config, Error, Guard, Knobs, PollingThread, Priority, Queues, Storage, poll_in_threads,
-};
+use plimsoll_kernel::Error;
+use plimsoll_kernel::knobs::{Knobs, Napi, PollingThread, Queues, restore_in};
+use plimsoll_kernel::pass_all::PassAll;
+use plimsoll_kernel::scheduling::Priority;
+use plimsoll_kernel::threaded::poll_in_threads;
 use tempfile::TempDir;
 
 /// Turns the first `$PLIMSOLL_STEPS` settings of `v0`, says so, and waits to be
@@ -187,11 +188,10 @@ fn settings_survive_an_attachment_that_renews_all_instances() {
         let before = settings();
         let mut knobs = Knobs::open_in(directory.path(), "v0").unwrap();
         turn(&mut knobs, 1);
-        let mut storage = Storage::default();
-        let guard = Guard::attach(&mut storage, &Config::default(), "v0").unwrap();
+        let pass_all = PassAll::attach("v0").unwrap();
         turn(&mut knobs, 0);
         turn(&mut knobs, 2);
-        drop(guard);
+        drop(pass_all);
         drop(knobs);
         let mut after = settings();
         for (after, before) in after.0.iter_mut().zip(&before.0) {
@@ -205,17 +205,15 @@ fn settings_survive_an_attachment_that_renews_all_instances() {
 fn threads_of_instances_that_are_gone_need_no_restoring() {
     in_namespace(|| {
         let directory = tempfile::tempdir().unwrap();
-        let mut storage = Storage::default();
-        let guard = Guard::attach(&mut storage, &Config::default(), "v0").unwrap();
+        let pass_all = PassAll::attach("v0").unwrap();
         let mut knobs = Knobs::open_in(directory.path(), "v0").unwrap();
         turn(&mut knobs, 1);
         assert_eq!(knobs.polling_threads().unwrap().len(), 1);
         // Without XDP, veth has no instances.
-        drop(guard);
+        drop(pass_all);
         knobs.restore().unwrap();
         assert!(knobs.is_untouched());
-        let mut storage = Storage::default();
-        let _guard = Guard::attach(&mut storage, &Config::default(), "v0").unwrap();
+        let _pass_all = PassAll::attach("v0").unwrap();
         assert_eq!(knobs.polling_threads().unwrap(), []);
         drop(knobs);
         assert_eq!(files(&directory), NONE);
@@ -342,12 +340,11 @@ fn a_device_without_instances_is_set_as_a_whole() {
         assert_eq!(knobs.instances().unwrap(), []);
         knobs.set_holdoff(Queues::All, DEFER, HOLDOFF).unwrap();
         // An instance made now takes the device's values over.
-        let mut storage = Storage::default();
-        let guard = Guard::attach(&mut storage, &Config::default(), "v0").unwrap();
+        let pass_all = PassAll::attach("v0").unwrap();
         assert_eq!(knobs.instances().unwrap()[0].defer_hard_irqs, Some(DEFER));
         knobs.restore().unwrap();
         assert_eq!(knobs.instances().unwrap()[0].defer_hard_irqs, Some(0));
-        drop(guard);
+        drop(pass_all);
     });
 }
 
@@ -359,8 +356,7 @@ fn every_queue_of_an_interface_is_set_and_a_missing_one_is_named() {
             "link add m0 numrxqueues 4 numtxqueues 4 type veth peer name m1 numrxqueues 4 numtxqueues 4",
         );
         ip("link set m0 up");
-        let mut storage = Storage::default();
-        let _guard = Guard::attach(&mut storage, &Config::default(), "m0").unwrap();
+        let _pass_all = PassAll::attach("m0").unwrap();
         let mut knobs = Knobs::open_in(directory.path(), "m0").unwrap();
         let before = knobs.instances().unwrap();
         assert_eq!(before.len(), 4);

@@ -18,12 +18,11 @@ use std::os::unix::fs::MetadataExt;
 
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use libbpf_rs::{ErrorKind, Link, MapCore, MapFlags};
-use nix::net::if_::if_nametoindex;
 use nix::time::{ClockId, clock_gettime};
 
-use crate::error::Error;
+use crate::error::{Error, bpf};
+use crate::link;
 use crate::mapped::{Plain, read_struct};
-use crate::program::bpf;
 
 include!(concat!(env!("OUT_DIR"), "/meter.rs")); // mod skeleton
 
@@ -104,9 +103,7 @@ impl CpuMeter {
     ///
     /// No such interface, or libbpf's answer.
     pub fn start(interface: &str) -> Result<Self, Error> {
-        let ifindex = if_nametoindex(interface).map_err(|_| Error::NoSuchInterface {
-            interface: interface.to_owned(),
-        })?;
+        let ifindex = link::index(interface)?;
         let namespace = namespace_inode().map_err(|source| Error::Os {
             action: "identify the network namespace",
             source,

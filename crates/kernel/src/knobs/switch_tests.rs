@@ -3,37 +3,30 @@
 
 use std::process::Command;
 
-use nix::sched::{CloneFlags, unshare};
-
 use super::*;
-use crate::{Config, Guard, Storage};
+use crate::namespace;
+use crate::pass_all::PassAll;
 
 /// Runs `test` in a network namespace with a veth end `v0`.
 fn with_veth(test: impl FnOnce(&Path) + Send) {
-    std::thread::scope(|scope| {
-        let host = scope.spawn(|| {
-            unshare(CloneFlags::CLONE_NEWNET)
-                .expect("this test makes a network namespace and needs root: run `sudo make test`");
-            for words in [
-                "link add v0 type veth peer name v1",
-                "link set v0 up",
-                "link set v1 up",
-            ] {
-                let ip = Command::new("ip").args(words.split(' ')).status();
-                assert!(ip.expect("iproute2 is installed").success(), "{words}");
-            }
-            test(tempfile::tempdir().unwrap().path());
-        });
-        host.join()
-            .unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-    });
+    let inside = || {
+        for words in [
+            "link add v0 type veth peer name v1",
+            "link set v0 up",
+            "link set v1 up",
+        ] {
+            let ip = Command::new("ip").args(words.split(' ')).status();
+            assert!(ip.expect("iproute2 is installed").success(), "{words}");
+        }
+        test(tempfile::tempdir().unwrap().path());
+    };
+    namespace::in_new(inside).expect("this test makes a namespace: run `sudo make test`");
 }
 
 #[test]
 fn queues_that_can_be_switched_alone_leave_the_device_s_switch_as_it_is() {
     with_veth(|directory| {
-        let mut storage = Storage::default();
-        let _guard = Guard::attach(&mut storage, &Config::default(), "v0").unwrap();
+        let _pass_all = PassAll::attach("v0").unwrap();
         let mut knobs = Knobs::open_in(directory, "v0").unwrap();
         let is_told = knobs.instances().unwrap()[0].threaded.is_some();
         knobs.set_threaded(true).unwrap();
@@ -48,8 +41,7 @@ fn queues_that_can_be_switched_alone_leave_the_device_s_switch_as_it_is() {
 #[test]
 fn the_switch_is_turned_and_back() {
     with_veth(|directory| {
-        let mut storage = Storage::default();
-        let _guard = Guard::attach(&mut storage, &Config::default(), "v0").unwrap();
+        let _pass_all = PassAll::attach("v0").unwrap();
         let mut knobs = Knobs::open_in(directory, "v0").unwrap();
         knobs.turn_device(Attribute::Threaded, 1).unwrap();
         assert_eq!(knobs.polling_threads().unwrap().len(), 1);
@@ -69,12 +61,11 @@ fn the_switch_is_turned_and_back() {
 #[test]
 fn what_takes_no_setting_now_gets_it_back_once_it_does() {
     with_veth(|directory| {
-        let mut storage = Storage::default();
-        let guard = Guard::attach(&mut storage, &Config::default(), "v0").unwrap();
+        let pass_all = PassAll::attach("v0").unwrap();
         let mut knobs = Knobs::open_in(directory, "v0").unwrap();
         knobs.turn_device(Attribute::Threaded, 1).unwrap();
         // Without XDP, veth has no instances and refuses the switch.
-        drop(guard);
+        drop(pass_all);
         let deferred = knobs.restore().unwrap_err();
         assert!(
             matches!(deferred, Error::RestoreDeferred { .. }),
@@ -84,8 +75,7 @@ fn what_takes_no_setting_now_gets_it_back_once_it_does() {
 
         let mut knobs = Knobs::open_in(directory, "v0").unwrap();
         assert!(!knobs.is_untouched(), "it is still known");
-        let mut storage = Storage::default();
-        let _guard = Guard::attach(&mut storage, &Config::default(), "v0").unwrap();
+        let _pass_all = PassAll::attach("v0").unwrap();
         assert_eq!(knobs.polling_threads().unwrap().len(), 1);
         knobs.restore().unwrap();
         assert_eq!(knobs.polling_threads().unwrap(), []);

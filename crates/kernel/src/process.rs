@@ -9,14 +9,20 @@ use crate::error::Error;
 
 /// A process by id and start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Process {
-    pub(crate) pid: u32,
+pub struct Process {
+    /// Its id.
+    pub pid: u32,
     /// Clock ticks after boot (`proc_pid_stat(5)`, field 22).
     start_ticks: u64,
 }
 
 impl Process {
-    pub(crate) fn current() -> Result<Self, Error> {
+    /// This one.
+    ///
+    /// # Errors
+    ///
+    /// There is no `/proc`.
+    pub fn current() -> Result<Self, Error> {
         Self::of(std::process::id()).map_err(|source| Error::Os {
             action: "read this process's start",
             source,
@@ -24,18 +30,22 @@ impl Process {
     }
 
     /// The process that has this id now.
-    pub(crate) fn of(pid: u32) -> io::Result<Self> {
+    ///
+    /// # Errors
+    ///
+    /// There is none.
+    pub fn of(pid: u32) -> io::Result<Self> {
         let start_ticks = start_ticks(pid)?;
         Ok(Self { pid, start_ticks })
     }
 
     /// False once it has ended, also if another has its id.
-    pub(crate) fn is_alive(self) -> bool {
+    pub fn is_alive(self) -> bool {
         start_ticks(self.pid).is_ok_and(|start| start == self.start_ticks)
     }
 
     /// The inverse of `Display`.
-    pub(crate) fn parse(text: &str) -> Option<Self> {
+    pub fn parse(text: &str) -> Option<Self> {
         let (pid, start_ticks) = text.trim().split_once(' ')?;
         Some(Self {
             pid: pid.parse().ok()?,

@@ -12,9 +12,9 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use super::device::{Attribute, Identity};
-use super::scheduling::Scheduling;
 use crate::error::Error;
 use crate::process::Process;
+use crate::scheduling::Scheduling;
 
 /// Version of the file's form.
 const SCHEMA: u32 = 1;

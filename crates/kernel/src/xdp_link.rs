@@ -18,17 +18,13 @@ use crate::link;
 
 /// The attachment; dropping it detaches.
 #[derive(Debug)]
-pub(crate) struct XdpLink {
+pub struct XdpLink {
     _fd: OwnedFd,
 }
 
 impl XdpLink {
     /// Attaches `program` in native mode to the interface.
-    pub(crate) fn attach(
-        program: BorrowedFd<'_>,
-        interface: &str,
-        ifindex: u32,
-    ) -> Result<Self, Error> {
+    pub fn attach(program: BorrowedFd<'_>, interface: &str, ifindex: u32) -> Result<Self, Error> {
         let options = libbpf_sys::bpf_link_create_opts {
             sz: size_of::<libbpf_sys::bpf_link_create_opts>() as libbpf_sys::size_t,
             flags: libbpf_sys::XDP_FLAGS_DRV_MODE,

@@ -7,11 +7,21 @@
 #include <linux/bpf.h>
 #include <bpf/bpf_helpers.h>
 
-#include "kernel.h"
-
 char LICENSE[] SEC("license") = "Dual MIT/GPL";
 
 #pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
+
+struct sk_buff_head {
+	__u32 qlen;
+};
+
+struct sock {
+	struct sk_buff_head sk_receive_queue;
+};
+
+struct udp_sock {
+	struct sk_buff_head reader_queue;
+};
 
 struct bpf_iter_meta {
 	struct seq_file *seq;

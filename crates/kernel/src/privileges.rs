@@ -11,9 +11,8 @@ use nix::sys::mman::{MlockAllFlags, mlockall};
 use nix::sys::prctl::set_no_new_privs;
 use nix::unistd::{Pid, gettid};
 
-use crate::error::Error;
-use crate::host::os;
-use crate::knobs::{Class, set_class};
+use crate::error::{Error, os};
+use crate::scheduling::{Class, set_class};
 
 /// What the guard goes on to do, and which capabilities that takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,7 +73,7 @@ pub fn drop_capabilities(needs: &[Need]) -> Result<(), Error> {
 }
 
 /// For what must be done before other threads start.
-pub(crate) fn require_single_thread(action: &'static str) -> Result<(), Error> {
+pub fn require_single_thread(action: &'static str) -> Result<(), Error> {
     let threads = std::fs::read_dir("/proc/self/task").map_or(0, Iterator::count);
     if gettid() == Pid::this() && threads == 1 {
         return Ok(());
@@ -116,7 +115,7 @@ const ANSWERING_NICE: i32 = -10;
 
 /// Lets this thread answer soon also on a host that is busy. Where the kernel
 /// refuses, answers take longer.
-pub(crate) fn answer_soon() {
+pub fn answer_soon() {
     // Of the calling thread only, against POSIX: setpriority(2).
     let _ = rustix::process::setpriority_process(None, ANSWERING_NICE);
 }

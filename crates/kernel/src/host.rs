@@ -6,7 +6,7 @@ use caps::{CapSet, Capability};
 use nix::sys::utsname::uname;
 use nix::unistd::geteuid;
 
-use crate::error::Error;
+use crate::error::{Error, os};
 
 /// First release with `bpf_rdonly_cast`.
 const KERNEL_MIN: (u32, u32) = (6, 2);
@@ -22,7 +22,12 @@ pub fn check() -> Result<(), Error> {
     check_btf()
 }
 
-pub(crate) fn check_release() -> Result<(), Error> {
+/// Whether the kernel is new enough for the guard's program.
+///
+/// # Errors
+///
+/// [`Error::KernelTooOld`].
+pub fn check_release() -> Result<(), Error> {
     let release = uname()
         .map_err(os("read the kernel's release"))?
         .release()
@@ -34,7 +39,12 @@ pub(crate) fn check_release() -> Result<(), Error> {
     }
 }
 
-pub(crate) fn check_btf() -> Result<(), Error> {
+/// Whether the kernel describes its types.
+///
+/// # Errors
+///
+/// [`Error::NoBtf`].
+pub fn check_btf() -> Result<(), Error> {
     if Path::new("/sys/kernel/btf/vmlinux").exists() {
         Ok(())
     } else {
@@ -42,7 +52,12 @@ pub(crate) fn check_btf() -> Result<(), Error> {
     }
 }
 
-pub(crate) fn check_capabilities() -> Result<(), Error> {
+/// Whether this process may load and attach programs and turn settings.
+///
+/// # Errors
+///
+/// [`Error::Privilege`], [`Error::PrivilegeWithheld`] or [`Error::UserNamespace`].
+pub fn check_capabilities() -> Result<(), Error> {
     let effective = caps::read(None, CapSet::Effective).map_err(|error| Error::Os {
         action: "read this process's capabilities",
         source: std::io::Error::other(error),
@@ -85,7 +100,8 @@ fn parse_release(release: &str) -> Option<(u32, u32)> {
 }
 
 /// Number of NUMA nodes a packet may be received on.
-pub(crate) fn numa_nodes() -> u32 {
+#[must_use]
+pub fn numa_nodes() -> u32 {
     std::fs::read_to_string("/sys/devices/system/node/possible")
         .ok()
         .and_then(|list| parse_nodes(&list))
@@ -100,17 +116,10 @@ fn parse_nodes(list: &str) -> Option<u32> {
 
 /// Whether the stack takes SYN cookies: `net.ipv4.tcp_syncookies` of this network
 /// namespace, for both families.
-pub(crate) fn takes_syn_cookies() -> bool {
+#[must_use]
+pub fn takes_syn_cookies() -> bool {
     std::fs::read_to_string("/proc/sys/net/ipv4/tcp_syncookies")
         .is_ok_and(|setting| setting.trim() != "0")
-}
-
-/// Turns an errno into [`Error::Os`].
-pub(crate) fn os(action: &'static str) -> impl Fn(nix::errno::Errno) -> Error {
-    move |errno| Error::Os {
-        action,
-        source: errno.into(),
-    }
 }
 
 #[cfg(test)]

@@ -11,12 +11,11 @@
 //! Limits: a setting that somebody else changes meanwhile gets the value from
 //! before the guard nevertheless.
 
-pub(crate) mod device;
+mod device;
 mod keeper;
 mod lock;
-pub(crate) mod napi;
+mod napi;
 mod record;
-mod scheduling;
 mod sweep;
 #[cfg(test)]
 mod switch_tests;
@@ -28,17 +27,16 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crate::process::Process;
-use device::{Attribute, Identity};
-pub(crate) use device::{Device, Statistic};
+use crate::scheduling::{Priority, Scheduling};
+use device::Identity;
+pub use device::{Attribute, Device, Statistic};
 pub use keeper::Keeper;
 use lock::Lock;
-pub use napi::Napi;
-use napi::{Change, Netdev};
+use napi::Change;
+pub use napi::{Napi, Netdev};
 use record::{Record, RecordFile, Setting};
-pub use scheduling::Priority;
-pub(crate) use scheduling::{Class, Scheduling, set_class, thread_time};
 
-use crate::error::Error;
+use crate::error::{Error, os};
 
 /// Where records are: gone with the boot, as the settings are.
 pub const DIRECTORY: &str = "/run/plimsoll/guard";
@@ -181,7 +179,7 @@ impl Knobs {
             };
             self.netdev
                 .set(napi.id, change)
-                .map_err(io_error("set a queue's holdoff"))?;
+                .map_err(os("set a queue's holdoff"))?;
         }
         Ok(())
     }
@@ -227,7 +225,7 @@ impl Knobs {
             };
             self.netdev
                 .set(napi.id, change)
-                .map_err(io_error("switch a queue's polling thread"))?;
+                .map_err(os("switch a queue's polling thread"))?;
         }
         Ok(())
     }
@@ -282,15 +280,15 @@ impl Knobs {
         let threads = self.polling_threads()?;
         let Some(thread) = threads.iter().find(|thread| thread.tid == tid) else {
             let gone = io::Error::other(format!("thread {tid} does not poll this interface"));
-            return Err(io_error(action)(gone));
+            return Err(os(action)(gone));
         };
-        let scheduling = Scheduling::of(tid).map_err(io_error(action))?;
+        let scheduling = Scheduling::of(tid).map_err(os(action))?;
         let changed = change(&scheduling);
         self.write_down(vec![Setting::Thread {
             napi: thread.napi,
             scheduling,
         }])?;
-        changed.give_to(tid).map_err(io_error(action))?;
+        changed.give_to(tid).map_err(os(action))?;
         Ok(())
     }
 
@@ -303,7 +301,7 @@ impl Knobs {
     pub fn instances(&mut self) -> Result<Vec<Napi>, Error> {
         self.netdev
             .instances(self.record.identity.ifindex)
-            .map_err(io_error("ask for the interface's NAPI instances"))
+            .map_err(os("ask for the interface's NAPI instances"))
     }
 
     /// True if nothing is turned.
@@ -405,7 +403,7 @@ impl Knobs {
             Attribute::Threaded => "switch threaded polling",
             Attribute::NapiDeferHardIrqs | Attribute::GroFlushTimeout => "set the device's holdoff",
         };
-        let old = self.device.attribute(attribute).map_err(io_error(action))?;
+        let old = self.device.attribute(attribute).map_err(os(action))?;
         let Some(old) = old else {
             return Err(self.no_attribute(attribute));
         };
@@ -416,7 +414,7 @@ impl Knobs {
         match self.device.set_attribute(attribute, value) {
             Ok(Some(())) => Ok(()),
             Ok(None) => Err(self.no_attribute(attribute)),
-            Err(source) => Err(io_error(action)(source)),
+            Err(source) => Err(os(action)(source)),
         }
     }
 
@@ -470,7 +468,7 @@ pub fn restore(interface: Option<&str>) -> Result<Vec<String>, Error> {
 ///
 /// As [`restore`].
 pub fn restore_in(directory: &Path, interface: Option<&str>) -> Result<Vec<String>, Error> {
-    let cookie = device::netns_cookie().map_err(io_error("ask for the namespace's cookie"))?;
+    let cookie = device::netns_cookie().map_err(os("ask for the namespace's cookie"))?;
     let boot_id = device::boot_id()?;
     let mut restored = Vec::new();
     for path in files(directory, cookie, "json")? {
@@ -528,7 +526,7 @@ pub fn owner(interface: &str) -> Result<Option<u32>, Error> {
 
 /// The file of a running guard of `interface` in the current network
 /// namespace.
-pub(crate) fn path_of(interface: &str, extension: &str) -> Result<PathBuf, Error> {
+pub fn path_of(interface: &str, extension: &str) -> Result<PathBuf, Error> {
     let identity = Identity::of(interface)?;
     let name = format!("{interface}.{}.{extension}", identity.netns_cookie);
     Ok(Path::new(DIRECTORY).join(name))
@@ -540,7 +538,7 @@ pub(crate) fn path_of(interface: &str, extension: &str) -> Result<PathBuf, Error
 /// # Errors
 ///
 /// No such interface, or what is left on disk cannot be read.
-pub(crate) fn left_turned(interface: &str) -> Result<usize, Error> {
+pub fn left_turned(interface: &str) -> Result<usize, Error> {
     let identity = Identity::of(interface)?;
     let file = RecordFile::new(Path::new(DIRECTORY), interface, &identity);
     let left = file.read()?.filter(|record| record.identity == identity);
@@ -552,7 +550,7 @@ fn files(directory: &Path, netns_cookie: u64, extension: &str) -> Result<Vec<Pat
     let entries = match fs::read_dir(directory) {
         Ok(entries) => entries,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-        Err(source) => return Err(io_error("list the records")(source)),
+        Err(source) => return Err(os("list the records")(source)),
     };
     let ending = format!(".{netns_cookie}.{extension}");
     let is_wanted = |path: &PathBuf| {
@@ -585,9 +583,5 @@ fn old_threaded(napi: &Napi) -> Option<Setting> {
 }
 
 fn invalid(action: &'static str) -> Error {
-    io_error(action)(io::ErrorKind::InvalidInput.into())
-}
-
-fn io_error(action: &'static str) -> impl Fn(io::Error) -> Error {
-    move |source| Error::Os { action, source }
+    os(action)(io::Error::from(io::ErrorKind::InvalidInput))
 }

@@ -17,13 +17,12 @@ use std::path::Path;
 use nix::dir::Dir;
 use nix::errno::Errno;
 use nix::fcntl::{OFlag, open, openat, readlinkat};
-use nix::net::if_::if_nametoindex;
 use nix::sys::stat::Mode;
 use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsmount, fsopen};
 use serde::{Deserialize, Serialize};
 
-use crate::error::Error;
-use crate::host::os;
+use crate::error::{Error, os};
+use crate::link;
 
 /// What tells an interface from all others of all namespaces and boots.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -41,9 +40,7 @@ pub(crate) struct Identity {
 impl Identity {
     /// Of `interface` in the current network namespace.
     pub(crate) fn of(interface: &str) -> Result<Self, Error> {
-        let ifindex = if_nametoindex(interface).map_err(|_| Error::NoSuchInterface {
-            interface: interface.to_owned(),
-        })?;
+        let ifindex = link::index(interface)?;
         Ok(Self {
             boot_id: boot_id()?,
             netns_cookie: netns_cookie().map_err(|source| Error::Os {
@@ -105,14 +102,19 @@ pub(crate) fn netns_cookie() -> io::Result<u64> {
 /// A device-wide setting, by its name in sysfs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum Attribute {
+pub enum Attribute {
+    /// Whether threads poll.
     Threaded,
+    /// Empty polls until interrupts come back on.
     NapiDeferHardIrqs,
+    /// Holdoff, ns.
     GroFlushTimeout,
 }
 
 impl Attribute {
-    pub(crate) const fn name(self) -> &'static str {
+    /// The file's name in `/sys/class/net/*`.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
         match self {
             Self::Threaded => "threaded",
             Self::NapiDeferHardIrqs => "napi_defer_hard_irqs",
@@ -124,12 +126,18 @@ impl Attribute {
 /// The interface's directory in sysfs. It is the same device's as long as it
 /// is held, also if the device is renamed or another takes its name.
 #[derive(Debug)]
-pub(crate) struct Device {
+pub struct Device {
     directory: OwnedFd,
 }
 
 impl Device {
-    pub(crate) fn open(interface: &str, ifindex: u32) -> Result<Self, Error> {
+    /// Opens the directory of `interface`, which has this index in the current
+    /// network namespace.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::ForeignSysfs`], or the kernel refuses.
+    pub fn open(interface: &str, ifindex: u32) -> Result<Self, Error> {
         let path = format!("class/net/{interface}");
         let found = match own_sysfs() {
             Ok(sysfs) => openat(sysfs, path.as_str(), DIRECTORY, Mode::empty()),
@@ -157,12 +165,20 @@ impl Device {
 
     /// The setting's value; `None` if this kernel or device has no such
     /// setting, or the device is gone.
-    pub(crate) fn attribute(&self, attribute: Attribute) -> io::Result<Option<u64>> {
+    ///
+    /// # Errors
+    ///
+    /// The kernel refuses, or holds no number.
+    pub fn attribute(&self, attribute: Attribute) -> io::Result<Option<u64>> {
         absent_is_none(self.read_number(attribute.name()))
     }
 
     /// Sets it; `None` as in [`Self::attribute`].
-    pub(crate) fn set_attribute(&self, attribute: Attribute, value: u64) -> io::Result<Option<()>> {
+    ///
+    /// # Errors
+    ///
+    /// The kernel refuses.
+    pub fn set_attribute(&self, attribute: Attribute, value: u64) -> io::Result<Option<()>> {
         let write = || {
             self.file(attribute.name(), OFlag::O_WRONLY)?
                 .write_all(value.to_string().as_bytes())
@@ -172,13 +188,18 @@ impl Device {
 
     /// One of the device's counters (`statistics/NAME`), held open: opening a
     /// file of sysfs costs many times what reading it does.
-    pub(crate) fn statistic(&self, name: &str) -> io::Result<Statistic> {
+    ///
+    /// # Errors
+    ///
+    /// The driver has no such counter.
+    pub fn statistic(&self, name: &str) -> io::Result<Statistic> {
         let file = self.file(&format!("statistics/{name}"), OFlag::O_RDONLY)?;
         Ok(Statistic { file })
     }
 
     /// Name of the driver of a physical device.
-    pub(crate) fn driver(&self) -> Option<String> {
+    #[must_use]
+    pub fn driver(&self) -> Option<String> {
         let driver = readlinkat(&self.directory, "device/driver").ok()?;
         Some(
             Path::new(&driver)
@@ -189,7 +210,11 @@ impl Device {
     }
 
     /// Number of receive queues the device has now.
-    pub(crate) fn receive_queues(&self) -> io::Result<usize> {
+    ///
+    /// # Errors
+    ///
+    /// The device is gone.
+    pub fn receive_queues(&self) -> io::Result<usize> {
         let queues = Dir::openat(&self.directory, "queues", OFlag::O_DIRECTORY, Mode::empty())?;
         let names = queues.into_iter().flatten();
         Ok(names
@@ -223,13 +248,17 @@ impl Device {
 
 /// A counter of a device.
 #[derive(Debug)]
-pub(crate) struct Statistic {
+pub struct Statistic {
     file: File,
 }
 
 impl Statistic {
-    /// Its value; fails once the device is gone.
-    pub(crate) fn read(&self) -> io::Result<u64> {
+    /// Its value.
+    ///
+    /// # Errors
+    ///
+    /// The device is gone.
+    pub fn read(&self) -> io::Result<u64> {
         let mut digits = [0; 24]; // more than 2^64 has
         let length = self.file.read_at(&mut digits, 0)?;
         let text = String::from_utf8_lossy(&digits[..length]);

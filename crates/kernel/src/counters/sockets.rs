@@ -11,7 +11,7 @@ use libbpf_rs::{Iter, Link};
 include!(concat!(env!("OUT_DIR"), "/sockets.rs")); // mod skeleton
 
 /// The iterator, loaded. Reading it takes no privileges.
-pub(super) struct UdpSockets {
+pub struct UdpSockets {
     link: Link,
 }
 
@@ -23,7 +23,7 @@ impl fmt::Debug for UdpSockets {
 
 impl UdpSockets {
     /// Loads it. Kernels without such iterators refuse (before 5.9).
-    pub(super) fn load() -> libbpf_rs::Result<Self> {
+    pub fn load() -> libbpf_rs::Result<Self> {
         let mut place = MaybeUninit::uninit();
         let open = skeleton::SocketsSkelBuilder::default().open(&mut place)?;
         let skeleton = open.load()?;
@@ -33,7 +33,7 @@ impl UdpSockets {
     }
 
     /// Datagrams in all queues of the current network namespace.
-    pub(super) fn waiting(&self) -> Option<u64> {
+    pub fn waiting(&self) -> Option<u64> {
         let mut counts = Vec::new();
         Iter::new(&self.link).ok()?.read_to_end(&mut counts).ok()?;
         let counts = counts.chunks_exact(size_of::<u32>());

@@ -26,8 +26,7 @@ use nix::unistd::{ForkResult, dup2_stdin, dup2_stdout, fork};
 use super::device::{Device, Identity};
 use super::record::RecordFile;
 use super::{DIRECTORY, Knobs, path_of};
-use crate::error::Error;
-use crate::host::os;
+use crate::error::{Error, os};
 use crate::privileges::{Need, drop_capabilities, outlive_overload, require_single_thread};
 use crate::process::Process;
 

@@ -1,0 +1,6 @@
+//! The kernel's own counters of packets: of interfaces, of the stack, and of
+//! what waits in sockets.
+
+pub mod interfaces;
+pub mod sockets;
+pub mod stack;

@@ -1,0 +1,31 @@
+//! What Plimsoll knows about running on Linux. Whoever talks to the kernel
+//! stands on this crate: the guard, the testbed, and what comes after them.
+//!
+//! - XDP: [`xdp_link`] attaches a program by a link that vanishes with the
+//!   process, [`mapped`] shares its arrays, [`pass_all`] is the program that
+//!   does nothing.
+//! - Settings: [`Knobs`] writes every old value down before it turns one, and
+//!   restores it; [`threaded`] moves polling into threads.
+//! - What the kernel counts: [`meter`] CPU time, [`counters`] packets,
+//!   [`link`] the state of an interface.
+//! - Processes: [`privileges`], [`scheduling`], [`process`], [`namespace`].
+//!
+//! Nothing here decides anything: decisions are `plimsoll-core`'s.
+
+pub mod counters;
+pub mod error;
+pub mod host;
+pub mod knobs;
+pub mod link;
+pub mod mapped;
+pub mod meter;
+pub mod namespace;
+pub mod pass_all;
+pub mod privileges;
+pub mod process;
+pub mod scheduling;
+pub mod threaded;
+pub mod xdp_link;
+
+pub use error::Error;
+pub use knobs::Knobs;

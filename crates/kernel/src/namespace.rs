@@ -1,0 +1,168 @@
+//! Network namespaces: named ones as ip-netns(8) makes them, and what a thread
+//! needs to be inside one.
+
+use std::fs::{self, File};
+use std::io;
+use std::panic;
+use std::path::{Path, PathBuf};
+use std::thread;
+
+use nix::errno::Errno;
+use nix::mount::{MntFlags, MsFlags, mount, umount2};
+use nix::sched::{CloneFlags, CpuSet, sched_setaffinity, setns, unshare};
+use nix::unistd::Pid;
+
+use crate::error::Error;
+
+/// Where named namespaces live (ip-netns(8)).
+pub const NETNS_DIR: &str = "/run/netns";
+
+/// Runs `work` on a new thread in a network namespace of its own, which ends with
+/// the last that is in it. `/sys` is not changed.
+///
+/// # Errors
+///
+/// This process may not make namespaces: it takes `CAP_SYS_ADMIN`.
+///
+/// # Panics
+///
+/// If `work` does.
+pub fn in_new<T: Send>(work: impl FnOnce() -> T + Send) -> io::Result<T> {
+    let inside = || {
+        unshare(CloneFlags::CLONE_NEWNET)?;
+        Ok(work())
+    };
+    thread::scope(|scope| scope.spawn(inside).join())
+        .unwrap_or_else(|payload| panic::resume_unwind(payload))
+}
+
+/// Moves the calling thread into `namespace`, and into a mount namespace of
+/// its own where `/sys/class/net` shows that namespace's devices. Everything
+/// else under `/sys` (BPF pins, cgroups, tracing) stays as it was.
+///
+/// Async-signal-safe: called between fork and exec.
+///
+/// # Errors
+///
+/// The first refusal of the kernel; the thread may be inside by then.
+pub fn enter(namespace: &File) -> nix::Result<()> {
+    const NONE: Option<&std::ffi::CStr> = None;
+    setns(namespace, CloneFlags::CLONE_NEWNET)?;
+    unshare(CloneFlags::CLONE_NEWNS)?;
+    // Later unmounts of namespaces still reach this copy, ours reach nobody.
+    mount(NONE, c"/", NONE, MsFlags::MS_REC | MsFlags::MS_SLAVE, NONE)?;
+    mount(
+        Some(c"sysfs"),
+        STAGE,
+        Some(c"sysfs"),
+        MsFlags::empty(),
+        NONE,
+    )?;
+    for (from, to) in SYSFS_PARTS {
+        mount(Some(from), to, NONE, MsFlags::MS_BIND, NONE)?;
+    }
+    umount2(STAGE, MntFlags::MNT_DETACH)
+}
+
+/// Where [`enter`] mounts the namespace's sysfs before it binds parts of it.
+const STAGE: &std::ffi::CStr = c"/run/plimsoll/sys";
+
+/// `class/net` holds links into `devices/virtual/net`, where all devices of a
+/// testbed are.
+const SYSFS_PARTS: [(&std::ffi::CStr, &std::ffi::CStr); 2] = [
+    (
+        c"/run/plimsoll/sys/devices/virtual/net",
+        c"/sys/devices/virtual/net",
+    ),
+    (c"/run/plimsoll/sys/class/net", c"/sys/class/net"),
+];
+
+/// Binds the calling thread to `cpu`. Async-signal-safe.
+///
+/// # Errors
+///
+/// No such CPU.
+pub fn pin(cpu: usize) -> nix::Result<()> {
+    let mut set = CpuSet::new();
+    set.set(cpu)?;
+    sched_setaffinity(Pid::from_raw(0), &set)
+}
+
+/// Makes the named namespace, as `ip netns add` does, and opens it.
+///
+/// # Errors
+///
+/// [`Error::Namespace`]: it is there already, or this process is not root.
+pub fn create(name: &str) -> Result<File, Error> {
+    make(name).map_err(failed("make", name))
+}
+
+fn make(name: &str) -> io::Result<File> {
+    fs::create_dir_all(STAGE.to_string_lossy().as_ref())?;
+    prepare_directory()?;
+    let path = path(name);
+    File::create_new(&path)?;
+    // A thread that unshares and ends: the bind mount keeps the namespace.
+    let make = || {
+        unshare(CloneFlags::CLONE_NEWNET)?;
+        let own = Path::new("/proc/thread-self/ns/net");
+        mount(
+            Some(own),
+            &path,
+            None::<&Path>,
+            MsFlags::MS_BIND,
+            None::<&Path>,
+        )
+    };
+    thread::scope(|scope| scope.spawn(make).join())
+        .unwrap_or_else(|payload| panic::resume_unwind(payload))?;
+    File::open(&path)
+}
+
+/// Removes the named namespace, if it is there.
+///
+/// # Errors
+///
+/// [`Error::Namespace`].
+pub fn delete(name: &str) -> Result<(), Error> {
+    let path = path(name);
+    match umount2(&path, MntFlags::MNT_DETACH) {
+        // EINVAL: killed between creating the file and mounting onto it.
+        Ok(()) | Err(Errno::EINVAL | Errno::ENOENT) => {}
+        Err(errno) => return Err(failed("unmount", name)(errno.into())),
+    }
+    match fs::remove_file(&path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(failed("remove", name)(error)),
+        _ => Ok(()),
+    }
+}
+
+fn failed(action: &'static str, name: &str) -> impl FnOnce(io::Error) -> Error {
+    move |source| Error::Namespace {
+        action,
+        name: name.to_owned(),
+        source,
+    }
+}
+
+fn path(name: &str) -> PathBuf {
+    Path::new(NETNS_DIR).join(name)
+}
+
+/// Makes `/run/netns` a shared mount, so that removing a namespace also
+/// reaches the mount namespaces of processes that were started meanwhile.
+fn prepare_directory() -> io::Result<()> {
+    const NONE: Option<&Path> = None;
+    let directory = Path::new(NETNS_DIR);
+    let shared = MsFlags::MS_REC | MsFlags::MS_SHARED;
+    fs::create_dir_all(directory)?;
+    // The lock that ip netns takes too: two must not both bind it.
+    let handle = File::open(directory)?;
+    handle.lock()?;
+    if mount(NONE, directory, NONE, shared, NONE) == Err(Errno::EINVAL) {
+        let bind = MsFlags::MS_BIND | MsFlags::MS_REC;
+        mount(Some(directory), directory, NONE, bind, NONE)?;
+        mount(NONE, directory, NONE, shared, NONE)?;
+    }
+    Ok(())
+}

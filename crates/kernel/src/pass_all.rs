@@ -1,0 +1,49 @@
+//! A program that passes every frame.
+//!
+//! veth hands on what a program sends back by `XDP_TX` only if the other end runs
+//! a program too; an adapter has no such rule. And veth has NAPI instances only
+//! with a program or GRO.
+//!
+//! Limits: with it, veth copies what ordinary sockets send to that end, and the
+//! sender's CPU polls it: use it for all sides of a comparison, or for none.
+
+use std::fmt;
+use std::mem::MaybeUninit;
+use std::os::fd::AsFd;
+
+use libbpf_rs::skel::{OpenSkel, SkelBuilder};
+
+use crate::error::{Error, bpf};
+use crate::link;
+use crate::xdp_link::XdpLink;
+
+include!(concat!(env!("OUT_DIR"), "/pass_all.rs")); // mod skeleton
+
+/// The program in place. Dropping it detaches it.
+pub struct PassAll {
+    _link: XdpLink,
+}
+
+impl fmt::Debug for PassAll {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PassAll").finish_non_exhaustive()
+    }
+}
+
+impl PassAll {
+    /// Attaches it to an interface of the current network namespace.
+    ///
+    /// # Errors
+    ///
+    /// No such interface; the kernel refuses the program, or another one is
+    /// attached.
+    pub fn attach(interface: &str) -> Result<Self, Error> {
+        let ifindex = link::index(interface)?;
+        let mut place = MaybeUninit::uninit();
+        let open = skeleton::PassAllSkelBuilder::default().open(&mut place);
+        let program = open.and_then(OpenSkel::load);
+        let program = program.map_err(bpf("load the program that passes everything"))?;
+        let link = XdpLink::attach(program.progs.pass_all.as_fd(), interface, ifindex)?;
+        Ok(Self { _link: link })
+    }
+}
