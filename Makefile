@@ -27,7 +27,7 @@ unit:
 
 # Model-checks what two threads share: every interleaving, every stale load.
 loom:
-	RUSTFLAGS="--cfg loom" $(CARGO) test -p plimsoll-core --lib --release --locked --target-dir target/loom loom_tests
+	RUSTFLAGS="--cfg loom" $(CARGO) test -p plimsoll-core -p plimsoll-timers --lib --release --locked --target-dir target/loom loom_tests
 
 # Builds and runs a program that has no std, to show that core needs none.
 no-std:

@@ -1,0 +1,406 @@
+//! Sleeps of microseconds inside a tokio runtime, whose own timers tick once a
+//! millisecond.
+//!
+//! [`SoftTime`] is asked in the runtime's trigger states: before a worker parks
+//! and after it is unparked (stable hooks of `runtime::Builder`), whenever a
+//! [`Sleep`] is polled, wherever the program calls [`SoftTime::check`], and
+//! before and after each task's poll if tokio was built with `tokio_unstable`.
+//! A parked worker is woken by a timer file descriptor in the runtime's own
+//! driver. That descriptor also bounds delays while the runtime never parks: the
+//! driver is looked at every 61 polls (`event_interval`).
+//!
+//! ```
+//! use std::time::Duration;
+//! use plimsoll_timers::tokio::{SoftTime, SoftTimeConfig};
+//!
+//! let time = SoftTime::new(SoftTimeConfig::default())?;
+//! let mut builder = tokio::runtime::Builder::new_current_thread();
+//! time.install(&mut builder);
+//! builder.build()?.block_on(async {
+//!     time.sleep(Duration::from_micros(40)).await
+//! })?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! **Locks.** The check reads one atomic and the clock. Scheduling and firing
+//! take a lock, since a future may be dropped on any thread. With one runtime
+//! per core, each with its own `SoftTime`, nobody contends for it.
+
+use std::future::Future;
+use std::io;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use plimsoll_core::config::ConfigError;
+use plimsoll_core::soft_timer::{EventId, IdleAction, SoftTimerConfig, SoftTimers};
+use plimsoll_core::time::Instant;
+use slab::Slab;
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+use tokio::runtime::{Builder, Handle};
+
+use crate::backup::TimerFd;
+use crate::clock::{Clock, CycleClock};
+
+/// No event is pending.
+const NEVER: u64 = u64::MAX;
+
+/// What a [`SoftTime`] may hold and burn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SoftTimeConfig {
+    /// Clock and room; as many sleeps at a time as `capacity`.
+    pub timers: SoftTimerConfig,
+    /// A worker that would park goes on checking if an event is due within this
+    /// time. Larger makes sleeps more exact and burns the CPU meanwhile. The
+    /// time in which the kernel wakes a thread is about right. Zero, the
+    /// default, never spins.
+    pub wake_up: Duration,
+}
+
+impl Default for SoftTimeConfig {
+    fn default() -> Self {
+        Self {
+            timers: SoftTimerConfig::default(),
+            wake_up: Duration::ZERO,
+        }
+    }
+}
+
+/// Soft events of one tokio runtime. Clones are the same.
+#[derive(Clone, Debug)]
+pub struct SoftTime(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    clock: CycleClock,
+    /// When the earliest event is due, in ns of the clock: what a check looks
+    /// at. Written under the lock only.
+    next: AtomicU64,
+    /// A worker spins until the next event: another need not (section 5.1,
+    /// "some other idle CPU is doing the checking").
+    checking: AtomicBool,
+    wake_up: Duration,
+    pending: Mutex<Pending>,
+    /// The backup in the runtime's driver, from the first sleep on.
+    backup: OnceLock<Arc<AsyncFd<TimerFd>>>,
+}
+
+#[derive(Debug)]
+struct Pending {
+    events: SoftTimers<u32>,
+    sleeps: Slab<Waiting>,
+    /// For which moment the backup is armed.
+    armed: Option<Instant>,
+    /// Workers between both hooks.
+    parked: u32,
+}
+
+/// A sleep that was polled and is neither over nor dropped.
+#[derive(Debug)]
+struct Waiting {
+    event: EventId,
+    waker: Option<Waker>,
+}
+
+impl SoftTime {
+    /// Takes the memory for `config.timers.capacity` sleeps.
+    ///
+    /// # Errors
+    ///
+    /// A field of `config.timers` is out of its range.
+    pub fn new(config: SoftTimeConfig) -> Result<Self, ConfigError> {
+        Ok(Self(Arc::new(Shared {
+            clock: CycleClock::new(),
+            next: AtomicU64::new(NEVER),
+            checking: AtomicBool::new(false),
+            wake_up: config.wake_up,
+            pending: Mutex::new(Pending {
+                events: SoftTimers::new(config.timers)?,
+                sleeps: Slab::with_capacity(config.timers.capacity as usize),
+                armed: None,
+                parked: 0,
+            }),
+            backup: OnceLock::new(),
+        })))
+    }
+
+    /// Makes the parking of workers a trigger state of the runtime that
+    /// `builder` builds: one runtime for one `SoftTime`, with I/O enabled. It
+    /// takes the builder's hooks `on_thread_park` and `on_thread_unpark`, and
+    /// those around each poll of a task under `tokio_unstable`.
+    pub fn install(&self, builder: &mut Builder) {
+        let (before, after) = (Arc::clone(&self.0), Arc::clone(&self.0));
+        builder
+            .enable_io()
+            .on_thread_park(move || before.before_park())
+            .on_thread_unpark(move || after.after_unpark());
+        #[cfg(tokio_unstable)]
+        {
+            let (before, after) = (Arc::clone(&self.0), Arc::clone(&self.0));
+            builder
+                .on_before_task_poll(move |_| before.check())
+                .on_after_task_poll(move |_| after.check());
+        }
+    }
+
+    /// The present time of the clock by which this sleeps.
+    #[must_use]
+    pub fn now(&self) -> Instant {
+        self.0.clock.now()
+    }
+
+    /// A trigger state of the program's own: wakes the sleeps that are over. One
+    /// reading of an atomic and of the clock if there are none.
+    #[inline]
+    pub fn check(&self) {
+        self.0.check();
+    }
+
+    /// Sleeps for at least `span`.
+    pub fn sleep(&self, span: Duration) -> Sleep {
+        self.sleep_until(self.now() + span)
+    }
+
+    /// Sleeps until `at`. For a series, add the interval to the last `at`, or to
+    /// the present time after a long gap: then the gap does not end in a burst.
+    pub fn sleep_until(&self, at: Instant) -> Sleep {
+        Sleep {
+            time: self.clone(),
+            at,
+            place: None,
+        }
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, Pending> {
+        self.pending.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    #[inline]
+    fn check(&self) {
+        let next = self.next.load(Ordering::Acquire);
+        if next != NEVER && self.clock.now().as_nanos() >= next {
+            self.fire();
+        }
+    }
+
+    /// Wakes all sleeps that are over, a handful at a time, outside the lock:
+    /// waking may drop or poll other sleeps.
+    fn fire(&self) {
+        let now = self.clock.now();
+        loop {
+            let mut due: [Option<Waker>; 16] = Default::default();
+            let mut pending = self.lock();
+            let mut woken = 0;
+            while woken < due.len()
+                && let Some(event) = pending.events.poll_event(now)
+            {
+                due[woken] = pending.sleeps[event.payload as usize].waker.take();
+                woken += 1;
+            }
+            self.publish(&pending);
+            drop(pending);
+            due.iter_mut()
+                .filter_map(Option::take)
+                .for_each(Waker::wake);
+            if woken < due.len() {
+                return;
+            }
+        }
+    }
+
+    /// Says to checks when the next event is due. Called under the lock.
+    fn publish(&self, pending: &Pending) {
+        let next = pending.events.next_event();
+        self.next
+            .store(next.map_or(NEVER, Instant::as_nanos), Ordering::Release);
+    }
+
+    /// The hook before a worker parks: the idle rule.
+    fn before_park(&self) {
+        self.check();
+        self.check_while_idle();
+        let mut pending = self.lock();
+        pending.parked += 1;
+        if let Some(at) = pending.events.next_event()
+            && pending.armed != Some(at)
+        {
+            self.arm(&mut pending, at);
+        }
+    }
+
+    fn after_unpark(&self) {
+        self.lock().parked -= 1;
+        self.check();
+    }
+
+    /// Goes on checking as long as an event is due before the kernel could wake
+    /// this thread, unless another thread does so.
+    fn check_while_idle(&self) {
+        let woken = self.clock.now() + self.wake_up;
+        let others = self.checking.swap(true, Ordering::AcqRel);
+        if others {
+            return;
+        }
+        if self.lock().events.idle_action(woken, others) == IdleAction::Check {
+            // Another thread may fire or cancel the event meanwhile.
+            while self.clock.now().as_nanos() < self.next.load(Ordering::Acquire)
+                && self.next.load(Ordering::Acquire) < woken.as_nanos()
+            {
+                std::hint::spin_loop();
+            }
+            self.check();
+        }
+        self.checking.store(false, Ordering::Release);
+    }
+
+    fn arm(&self, pending: &mut Pending, at: Instant) {
+        let Some(backup) = self.backup.get() else {
+            return;
+        };
+        let after = at.saturating_since(self.clock.now());
+        // The kernel refuses no order of ours; if it did, the next one may work.
+        let armed = backup.get_ref().arm_shared(after).is_ok();
+        pending.armed = armed.then_some(at);
+    }
+
+    /// Arms the backup for an event that was just scheduled, if it would come
+    /// too late: for parked workers, when the event is due; for running ones, at
+    /// its deadline. Arming for later events is left to the expiry, which comes
+    /// once per period of the backup at most.
+    fn cover(&self, pending: &mut Pending) {
+        let wanted = if pending.parked > 0 {
+            pending.events.next_event()
+        } else {
+            pending.events.next_deadline()
+        };
+        if let Some(at) = wanted
+            && pending.armed.is_none_or(|armed| armed > at)
+        {
+            self.arm(pending, at);
+        }
+    }
+
+    fn on_backup_expiry(&self) {
+        self.lock().armed = None;
+        self.check();
+        self.cover(&mut self.lock());
+    }
+
+    /// Schedules a sleep for `waker`; its place.
+    fn add(self: &Arc<Self>, at: Instant, waker: Waker) -> io::Result<usize> {
+        if self.backup.get().is_none() {
+            self.start_backup()?;
+        }
+        let mut guard = self.lock();
+        let pending = &mut *guard;
+        let place = pending.sleeps.vacant_entry();
+        let key = place.key();
+        let payload = u32::try_from(key).map_err(io::Error::other)?;
+        let event = pending
+            .events
+            .schedule_at(self.clock.now(), at, payload)
+            .map_err(io::Error::other)?;
+        place.insert(Waiting {
+            event,
+            waker: Some(waker),
+        });
+        self.publish(pending);
+        self.cover(pending);
+        Ok(key)
+    }
+
+    fn remove(&self, place: usize) {
+        let mut pending = self.lock();
+        let waiting = pending.sleeps.remove(place);
+        pending.events.cancel(waiting.event);
+        self.publish(&pending);
+    }
+
+    /// Registers the backup with the current runtime's driver. A task waits for
+    /// it, since the runtime runs no hook for a descriptor nobody awaits.
+    fn start_backup(self: &Arc<Self>) -> io::Result<()> {
+        let runtime = Handle::try_current().map_err(io::Error::other)?;
+        #[expect(
+            deprecated,
+            reason = "its successor is unsafe; sound here, a TimerFd keeps its one descriptor open"
+        )]
+        let backup = AsyncFd::with_interest(TimerFd::new()?, Interest::READABLE)?;
+        if self.backup.set(Arc::new(backup)).is_ok() {
+            let shared = Arc::clone(self);
+            runtime.spawn(async move { shared.watch_backup().await });
+        }
+        Ok(())
+    }
+
+    /// Ends with the runtime, whose driver then is gone.
+    async fn watch_backup(&self) {
+        while let Some(backup) = self.backup.get()
+            && let Ok(mut ready) = backup.readable().await
+        {
+            if ready.get_inner().clear_shared().is_err() {
+                return;
+            }
+            ready.clear_ready();
+            self.on_backup_expiry();
+        }
+    }
+}
+
+/// Over once its time has come; made by [`SoftTime::sleep`]. Fails if the
+/// configured number of sleeps is exceeded, or outside a runtime with I/O.
+#[derive(Debug)]
+#[must_use = "a sleep does nothing unless it is awaited"]
+pub struct Sleep {
+    time: SoftTime,
+    at: Instant,
+    /// Its place among the waiting, once it was polled.
+    place: Option<usize>,
+}
+
+impl Sleep {
+    /// When it is over.
+    #[must_use]
+    pub fn at(&self) -> Instant {
+        self.at
+    }
+}
+
+impl Future for Sleep {
+    type Output = io::Result<()>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        // Every poll is a trigger state, for the other sleeps as well.
+        self.time.check();
+        if self.time.now() >= self.at {
+            self.cancel();
+            return Poll::Ready(Ok(()));
+        }
+        let waker = context.waker();
+        if let Some(place) = self.place {
+            let mut pending = self.time.0.lock();
+            pending.sleeps[place].waker = Some(waker.clone());
+            return Poll::Pending;
+        }
+        self.place = Some(self.time.0.add(self.at, waker.clone())?);
+        Poll::Pending
+    }
+}
+
+impl Sleep {
+    fn cancel(&mut self) {
+        if let Some(place) = self.place.take() {
+            self.time.0.remove(place);
+        }
+    }
+}
+
+impl Drop for Sleep {
+    fn drop(&mut self) {
+        self.cancel();
+    }
+}

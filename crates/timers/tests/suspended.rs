@@ -1,0 +1,73 @@
+//! A process that is stopped and continued while events are pending: what was
+//! due meanwhile fires once, and a series goes on from there without a burst.
+
+use std::env;
+use std::io::{BufRead, BufReader};
+use std::process::{Command, Stdio};
+use std::thread;
+use std::time::Duration;
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use plimsoll_timers::{SoftTimerConfig, Timers};
+
+/// Tells the child of the test below from the test.
+const CHILD: &str = "PLIMSOLL_TIMERS_TEST_CHILD";
+const INTERVAL_TICKS: u64 = 1000;
+
+/// In the child: a series of events, each printed when it fires, in µs.
+fn series() {
+    let mut timers = Timers::new(SoftTimerConfig::default()).unwrap();
+    let start = timers.now();
+    timers.schedule_soft_event(INTERVAL_TICKS, ()).unwrap();
+    for _ in 0..600 {
+        let now = loop {
+            if let Some(now) = timers.check() {
+                break now;
+            }
+        };
+        timers.poll_event(now).unwrap();
+        println!("fired {}", now.saturating_since(start).as_micros());
+        timers.schedule_soft_event(INTERVAL_TICKS, ()).unwrap();
+    }
+}
+
+#[test]
+fn a_stopped_process_fires_one_event_of_a_series_when_it_goes_on() {
+    if env::var_os(CHILD).is_some() {
+        return series();
+    }
+    let mut child = Command::new(env::current_exe().unwrap())
+        .args(["--exact", "--nocapture"])
+        .arg("a_stopped_process_fires_one_event_of_a_series_when_it_goes_on")
+        .env(CHILD, "1")
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let pid = Pid::from_raw(child.id().try_into().unwrap());
+    let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    let mut fired = Vec::new();
+    for line in lines {
+        // The harness may print in front of it.
+        let line = line.unwrap();
+        let Some((_, micros)) = line.split_once("fired ") else {
+            continue;
+        };
+        fired.push(micros.parse::<u64>().unwrap());
+        if fired.len() == 100 {
+            kill(pid, Signal::SIGSTOP).unwrap();
+            thread::sleep(Duration::from_millis(300));
+            kill(pid, Signal::SIGCONT).unwrap();
+        }
+    }
+    assert!(child.wait().unwrap().success());
+    assert_eq!(fired.len(), 600);
+    let gaps: Vec<u64> = fired.windows(2).map(|pair| pair[1] - pair[0]).collect();
+    // The child prints faster than it is read, so the gap is somewhere later.
+    assert!(gaps.iter().any(|&gap| gap >= 250_000), "it was not stopped");
+    let shortest = gaps.iter().min().unwrap();
+    assert!(
+        *shortest >= INTERVAL_TICKS,
+        "two events {shortest} us apart"
+    );
+}
