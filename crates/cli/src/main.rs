@@ -97,7 +97,7 @@ fn exit_code(error: &anyhow::Error) -> ExitCode {
     use plimsoll_testbed::Error as Testbed;
     let usage = error.is::<Usage>()
         || error.is::<guard::ConfigFileError>()
-        || error.is::<guard::SettingError>();
+        || error.is::<plimsoll_guard::session::SettingsError>();
     if usage {
         return ExitCode::from(2);
     }

@@ -207,16 +207,21 @@ impl<'obj> Guard<'obj> {
         self.config = *config;
         self.program
             .set_delay_targets(config.delay_target.is_some());
-        if let Some(regulator) = &mut self.regulator {
-            let shedding = SheddingConfig {
-                limit: config.cpu_limit,
-                guarantee: config.protected_share,
-            };
-            regulator.configure(shedding, config.delay_target);
-            self.program.set_shares(None);
-        }
+        self.begin_shedding_anew();
         self.refresh_cookies();
         Ok(())
+    }
+
+    /// Nothing is shed until receiving has taken too much again.
+    fn begin_shedding_anew(&mut self) {
+        if let Some(regulator) = &mut self.regulator {
+            let shedding = SheddingConfig {
+                limit: self.config.cpu_limit,
+                guarantee: self.config.protected_share,
+            };
+            regulator.configure(shedding, self.config.delay_target);
+            self.program.set_shares(None);
+        }
     }
 
     fn refresh_cookies(&mut self) {
@@ -243,12 +248,17 @@ impl<'obj> Guard<'obj> {
     ///
     /// # Errors
     ///
-    /// The meter or the program's maps cannot be read.
+    /// The meter or the program's maps cannot be read; nothing is shed until they can.
     pub fn regulate(&mut self) -> Result<Regulated, Error> {
-        match &mut self.regulator {
-            Some(regulator) => regulator.on_interval(&mut self.program),
-            None => Ok(Regulated::default()),
+        let Some(regulator) = &mut self.regulator else {
+            return Ok(Regulated::default());
+        };
+        let regulated = regulator.on_interval(&mut self.program);
+        if regulated.is_err() {
+            // Shares that nobody adapts any more would hold a calm host back.
+            self.begin_shedding_anew();
         }
+        regulated
     }
 
     /// Whether input is being shed by shares.

@@ -28,6 +28,7 @@ mod owner;
 mod program;
 mod protection;
 mod regulator;
+pub mod session;
 mod shedding;
 pub mod status;
 
@@ -37,5 +38,5 @@ pub use events::{Event, Events};
 pub use guard::{Config, Guard, Regulated, Storage};
 pub use owner::{Owner, OwnerProcess, Owners};
 pub use plimsoll_core::demux::Kind;
-pub use protection::{Protection, Transport, parse_port};
+pub use protection::{ProtectedPort, Protection, Transport, parse_port};
 pub use shedding::SheddingConfig;

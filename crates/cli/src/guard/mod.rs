@@ -14,11 +14,11 @@ mod words;
 use std::ffi::OsString;
 
 use clap::{CommandFactory, Parser};
+use plimsoll_guard::session::SettingsError;
 
 #[cfg(test)]
 pub(crate) use config_file::settings_of;
 pub(crate) use config_file::{ConfigFileError, commented_settings, expand};
-pub(crate) use run::SettingError;
 use words::doing;
 
 #[derive(clap::Args, Debug)]
@@ -64,7 +64,7 @@ fn reload() -> anyhow::Result<run::Args> {
         Some(crate::Command::Guard(Commands {
             run: Some(args), ..
         })) => {
-            args.validate()?;
+            args.settings().validate()?;
             Ok(args)
         }
         _ => Err(crate::Usage("the arguments are the guard's no more").into()),
@@ -74,15 +74,9 @@ fn reload() -> anyhow::Result<run::Args> {
 /// Adds the place in the configuration file, which `arguments` name, to a
 /// setting that is out of range in company of the others.
 pub(crate) fn name_place(error: anyhow::Error, arguments: &[OsString]) -> anyhow::Error {
-    let config = error.downcast_ref().and_then(|error| match error {
-        plimsoll_guard::Error::Config(config) => Some(config.field),
-        _ => None,
-    });
-    let settings = error
-        .downcast_ref()
-        .map(|error: &SettingError| error.settings.as_slice());
-    let settings = settings.or(config.as_ref().map(std::slice::from_ref));
-    let mut places = settings.unwrap_or_default().iter();
+    let settings = error.downcast_ref().map(SettingsError::settings);
+    let settings = settings.unwrap_or_default();
+    let mut places = settings.iter();
     match places.find_map(|setting| config_file::place(arguments, setting)) {
         Some(place) => error.context(place),
         None => error,

@@ -150,6 +150,23 @@ impl Governor {
         self.release(knobs)
     }
 
+    /// Begins anew, as if nothing had been seen. What is turned is for the caller to
+    /// restore.
+    ///
+    /// # Errors
+    ///
+    /// None, as long as the settings are those that were validated.
+    pub fn begin_again(&mut self) -> Result<(), Error> {
+        let decision = Decision::new(core_config(&self.config, self.told_frames))?;
+        self.switches_before += self.decision.switches();
+        self.decision = decision;
+        self.before = None;
+        // Ends first: it must not demote a thread that is the host's own again.
+        self.limiter = None;
+        self.applied = None;
+        Ok(())
+    }
+
     /// Time until [`Governor::on_interval`] is due again.
     #[must_use]
     pub fn interval(&self) -> Duration {

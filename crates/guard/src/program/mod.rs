@@ -18,7 +18,7 @@ use crate::address::Class;
 use crate::counters::{Channel, Outcome, Packets, from_mapped, to_mapped};
 use crate::delay::Queue;
 use crate::error::Error;
-use crate::protection::{Protection, Transport};
+use crate::protection::{ProtectedPort, Protection, Transport};
 use plimsoll_kernel::error::bpf;
 use plimsoll_kernel::mapped::{Mapped, Plain, read_struct};
 
@@ -280,7 +280,7 @@ impl<'obj> Program<'obj> {
     pub(crate) fn set_protection(&mut self, protection: &Protection) -> Result<(), Error> {
         let maps = &self.skeleton.maps;
         let mut ports: BTreeMap<u16, u8> = BTreeMap::new();
-        for (transport, port) in &protection.ports {
+        for ProtectedPort { transport, port } in &protection.ports {
             *ports.entry(*port).or_default() |= match transport {
                 Transport::Tcp => types::protected_protocol::PROTECTED_TCP.0 as u8,
                 Transport::Udp => types::protected_protocol::PROTECTED_UDP.0 as u8,

@@ -157,7 +157,7 @@ fn protected_traffic_goes_by_the_protected_share() {
 
         guard
             .protect(&Protection {
-                ports: vec![(Transport::Udp, 22)],
+                ports: vec![ProtectedPort::udp(22)],
                 ..Protection::default()
             })
             .unwrap();

@@ -5,14 +5,15 @@
 //! paragraph about a setting is its effect, the second what it costs; both are
 //! in `--help`, the man page and the file of the package.
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use ipnet::IpNet;
 use plimsoll_core::config::Fraction;
-use plimsoll_guard::{Config, Error, Protection, governor, parse_port};
-use plimsoll_kernel::privileges::Need;
+use plimsoll_guard::session::{self, Metrics, Settings};
+use plimsoll_guard::{Config, ProtectedPort, Protection, governor, parse_port};
 use plimsoll_kernel::scheduling::Priority;
 
 /// The longest name of a process as the kernel keeps it (`TASK_COMM_LEN` less
@@ -37,12 +38,12 @@ pub(crate) struct Args {
     ///
     /// Cost: lower wastes buffer and loses bursts; above 90, packets on their way may still be
     /// lost at the socket.
-    #[arg(long, value_name = "PERCENT", default_value_t = 70, value_parser = clap::value_parser!(u32).range(1..=100))]
+    #[arg(long, value_name = "PERCENT", default_value_t = percent(Config::default().high_watermark), value_parser = clap::value_parser!(u32).range(1..=100))]
     pub(super) high_watermark: u32,
     /// … until it is less full than this, in percent; below `high-watermark`
     ///
     /// Cost: closer to it, discarding begins and ends more often; too low, the server may run dry.
-    #[arg(long, value_name = "PERCENT", default_value_t = 50, value_parser = clap::value_parser!(u32).range(0..=99))]
+    #[arg(long, value_name = "PERCENT", default_value_t = percent(Config::default().low_watermark), value_parser = clap::value_parser!(u32).range(0..=99))]
     pub(super) low_watermark: u32,
     /// Only count what would be discarded or answered: everything passes
     ///
@@ -52,25 +53,25 @@ pub(crate) struct Args {
     /// Answer SYNs past a listener's SYN queue with SYN cookies; without, they are discarded
     ///
     /// Cost: a cookie takes longer than a discard, and connections made by one lack most TCP options.
-    #[arg(long, value_name = "BOOL", default_value_t = true, action = clap::ArgAction::Set)]
+    #[arg(long, value_name = "BOOL", default_value_t = Config::default().syn_cookies, action = clap::ArgAction::Set)]
     pub(super) syn_cookies: bool,
     /// Part of each CPU's time that receiving may take, in percent; beyond it input is shed by
     /// shares, and polling is held to it while overload lasts
     ///
     /// Cost: lower leaves more to processes and discards packets that would have fitted.
-    #[arg(long, value_name = "PERCENT", default_value_t = 85, value_parser = clap::value_parser!(u32).range(1..=100))]
+    #[arg(long, value_name = "PERCENT", default_value_t = percent(Config::default().cpu_limit), value_parser = clap::value_parser!(u32).range(1..=100))]
     pub(super) cpu_limit: u32,
     /// Part of what is admitted while input is shed that protected traffic gets first, in percent
     ///
     /// Cost: what protected traffic does not use goes to the rest; a flood of protected ports takes
     /// at least this part.
-    #[arg(long, value_name = "PERCENT", default_value_t = 30, value_parser = clap::value_parser!(u32).range(0..=99))]
+    #[arg(long, value_name = "PERCENT", default_value_t = percent(Config::default().protected_share), value_parser = clap::value_parser!(u32).range(0..=99))]
     pub(super) protected_share: u32,
     /// Local ports to protect, as in 22/tcp,53/udp
     ///
     /// Cost: all share one guarantee, so many ports protect none. Given ports replace the default.
-    #[arg(long, value_name = "PORT/PROTOCOL", value_delimiter = ',', default_values_t = ["22/tcp".to_owned(), "179/tcp".to_owned()], value_parser = check_port)]
-    pub(super) protect_ports: Vec<String>,
+    #[arg(long, value_name = "PORT/PROTOCOL", value_delimiter = ',', default_values_t = default_ports(), value_parser = parse_port)]
+    pub(super) protect_ports: Vec<ProtectedPort>,
     /// Sources to protect, as in `198.18.0.0/24,2001:db8::/32`; at most 1024
     ///
     /// Cost: one look-up more per packet while input is shed; sources can be forged.
@@ -85,7 +86,7 @@ pub(crate) struct Args {
     /// Protect established TCP connections
     ///
     /// Cost: a flood within connections shares the guarantee.
-    #[arg(long, value_name = "BOOL", default_value_t = true, action = clap::ArgAction::Set)]
+    #[arg(long, value_name = "BOOL", default_value_t = Protection::default().connections, action = clap::ArgAction::Set)]
     pub(super) protect_connections: bool,
     /// Who shares equally while input is shed
     ///
@@ -132,12 +133,12 @@ pub(crate) struct Args {
     /// Channels that get metrics of their own
     ///
     /// Cost: eight series each, at every scrape and in Prometheus. Takes a new start.
-    #[arg(long, value_name = "CHANNELS", default_value_t = 100, requires = "metrics", value_parser = clap::value_parser!(u32).range(0..=16_384))]
+    #[arg(long, value_name = "CHANNELS", default_value_t = channels_max_default(), requires = "metrics", value_parser = clap::value_parser!(u32).range(0..=16_384))]
     pub(super) metrics_channels: u32,
     /// Milliseconds between two reports
     ///
     /// Cost: each report reads all channels.
-    #[arg(long, value_name = "MS", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(100..=60_000))]
+    #[arg(long, value_name = "MS", default_value_t = interval_ms_default(), value_parser = clap::value_parser!(u32).range(100..=60_000))]
     pub(super) interval_ms: u32,
     /// Read settings from this TOML file; SIGHUP reads it again. A setting is an option of this
     /// command without its dashes, as in `high-watermark = 80`; the command line outweighs the file
@@ -182,50 +183,39 @@ pub(super) enum Strategy {
     Holdoff,
 }
 
-/// Settings that contradict each other.
-#[derive(Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{setting} = {given}: {remedy}")]
-pub(crate) struct SettingError {
-    setting: &'static str,
-    /// Those to look at, the one to blame first.
-    pub(crate) settings: [&'static str; 2],
-    given: String,
-    remedy: String,
-}
-
 impl Args {
-    /// Checks what no setting by itself shows.
-    pub(crate) fn validate(&self) -> anyhow::Result<()> {
-        self.fit_together()?;
-        self.protection()?;
-        Ok(())
+    /// What the session is told.
+    pub(crate) fn settings(&self) -> Settings {
+        Settings {
+            interface: self.interface.clone(),
+            guard: self.config(),
+            protection: Protection {
+                ports: self.protect_ports.clone(),
+                sources: self.protect_sources.clone(),
+                connections: self.protect_connections,
+            },
+            protect_processes: self.protect_processes.clone(),
+            shares: self.shares.into(),
+            strategy: self.strategy.into(),
+            ring_frames: self.ring_frames,
+            threaded: self.threaded,
+            poll_cpu: self.poll_cpu,
+            metrics: self.metrics.map(|address| Metrics {
+                address,
+                channels_max: self.metrics_channels as usize,
+            }),
+            interval: Duration::from_millis(self.interval_ms.into()),
+            duration: self
+                .duration
+                .map(|seconds| Duration::from_secs(seconds.into())),
+            callers: BTreeMap::from([
+                ("quiet", self.quiet.to_string()),
+                ("json", format!("{:?}", self.json)),
+            ]),
+        }
     }
 
-    fn fit_together(&self) -> Result<(), SettingError> {
-        if self.low_watermark >= self.high_watermark {
-            return Err(SettingError {
-                setting: "low-watermark",
-                settings: ["low-watermark", "high-watermark"],
-                given: self.low_watermark.to_string(),
-                remedy: format!(
-                    "must be below high-watermark, which is {}",
-                    self.high_watermark
-                ),
-            });
-        }
-        let polls = self.threaded.is_some() || self.strategy == Strategy::Thread;
-        if let (Some(cpu), false) = (self.poll_cpu, polls) {
-            return Err(SettingError {
-                setting: "poll-cpu",
-                settings: ["poll-cpu", "strategy"],
-                given: cpu.to_string(),
-                remedy: "no thread polls without threaded, or strategy = \"thread\"".to_owned(),
-            });
-        }
-        Ok(())
-    }
-
-    pub(super) fn config(&self) -> Config {
+    fn config(&self) -> Config {
         Config {
             high_watermark: Fraction::from_percent(self.high_watermark),
             low_watermark: Fraction::from_percent(self.low_watermark),
@@ -237,103 +227,42 @@ impl Args {
                 .then(|| Duration::from_millis(self.delay_target_ms.into())),
         }
     }
+}
 
-    pub(super) fn protection(&self) -> anyhow::Result<Protection> {
-        let ports = self.protect_ports.iter().map(|text| parse_port(text));
-        let protection = Protection {
-            ports: ports
-                .collect::<Result<_, _>>()
-                .map_err(anyhow::Error::msg)?,
-            sources: self.protect_sources.clone(),
-            connections: self.protect_connections,
-        };
-        protection.validate().map_err(Error::from)?;
-        Ok(protection)
-    }
-
-    pub(super) fn governor(&self) -> governor::Config {
-        // What is only observed is not governed, and threads asked for stay.
-        let is_fixed = self.observe || self.threaded.is_some();
-        governor::Config {
-            strategy: match self.strategy {
-                _ if is_fixed => governor::Strategy::Off,
-                Strategy::Off => governor::Strategy::Off,
-                Strategy::Thread => governor::Strategy::Thread,
-                Strategy::Holdoff => governor::Strategy::Holdoff,
-            },
-            cpu_limit: Some(Fraction::from_percent(self.cpu_limit)),
-            ring_frames: self.ring_frames,
-            poll_cpu: self.poll_cpu,
+impl From<Shares> for session::Shares {
+    fn from(shares: Shares) -> Self {
+        match shares {
+            Shares::Channel => Self::Channel,
+            Shares::Process => Self::Process,
+            Shares::ControlGroup => Self::ControlGroup,
         }
-    }
-
-    pub(super) fn needs(&self) -> Vec<Need> {
-        let mut needs = vec![Need::Settings, Need::Scheduling, Need::LockedMemory];
-        if self.looks_into_processes() {
-            needs.push(Need::Owners);
-        }
-        needs
-    }
-
-    fn looks_into_processes(&self) -> bool {
-        self.shares == Shares::Process || !self.protect_processes.is_empty()
-    }
-
-    pub(super) fn interval(&self) -> Duration {
-        Duration::from_millis(self.interval_ms.into())
-    }
-
-    /// The settings of `new`, but for those that take a new start.
-    pub(super) fn with_changes_of(&self, new: &Self) -> Self {
-        let fixed_threads = self.threaded.is_some();
-        // The right to look into processes has been given up, if nobody needed it.
-        let may_look = self.looks_into_processes();
-        let keep_shares = new.shares == Shares::Process && !may_look;
-        let processes = if may_look { new } else { self };
-        Self {
-            shares: if keep_shares { self.shares } else { new.shares },
-            protect_processes: processes.protect_processes.clone(),
-            threaded: self.threaded,
-            poll_cpu: if fixed_threads {
-                self.poll_cpu
-            } else {
-                new.poll_cpu
-            },
-            metrics: self.metrics,
-            metrics_channels: self.metrics_channels,
-            quiet: self.quiet,
-            duration: self.duration,
-            json: self.json.clone(),
-            ..new.clone()
-        }
-    }
-
-    /// Settings of `new` that are not these, by name.
-    pub(super) fn differences(&self, new: &Self) -> Vec<&'static str> {
-        let differ = [
-            ("shares", self.shares != new.shares),
-            (
-                "protect-processes",
-                self.protect_processes != new.protect_processes,
-            ),
-            ("threaded", self.threaded != new.threaded),
-            ("poll-cpu", self.poll_cpu != new.poll_cpu),
-            ("metrics", self.metrics != new.metrics),
-            (
-                "metrics-channels",
-                self.metrics_channels != new.metrics_channels,
-            ),
-            ("quiet", self.quiet != new.quiet),
-            ("duration", self.duration != new.duration),
-            ("json", self.json != new.json),
-        ];
-        let differ = differ.into_iter().filter(|(_, differs)| *differs);
-        differ.map(|(name, _)| name).collect()
     }
 }
 
-fn check_port(text: &str) -> Result<String, String> {
-    parse_port(text).map(|_| text.to_owned())
+impl From<Strategy> for governor::Strategy {
+    fn from(strategy: Strategy) -> Self {
+        match strategy {
+            Strategy::Off => Self::Off,
+            Strategy::Thread => Self::Thread,
+            Strategy::Holdoff => Self::Holdoff,
+        }
+    }
+}
+
+fn percent(fraction: Fraction) -> u32 {
+    fraction.as_ppm() / 10_000
+}
+
+fn default_ports() -> Vec<ProtectedPort> {
+    Protection::default().ports
+}
+
+fn channels_max_default() -> u32 {
+    u32::try_from(Metrics::CHANNELS_MAX_DEFAULT).unwrap_or(u32::MAX)
+}
+
+fn interval_ms_default() -> u32 {
+    u32::try_from(Settings::INTERVAL_DEFAULT.as_millis()).unwrap_or(u32::MAX)
 }
 
 fn check_process_name(text: &str) -> Result<String, String> {

@@ -10,8 +10,7 @@ use std::net::SocketAddr;
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, channel, sync_channel};
 use std::time::{Duration, Instant};
 
-use plimsoll_guard::{Channel, Counters, Kind, Outcome, Packets, governor};
-use plimsoll_kernel::Error;
+use plimsoll_guard::{Channel, Counters, Kind, Outcome, Packets, governor, session};
 use plimsoll_kernel::privileges::start_thread;
 use serde::Serialize;
 
@@ -28,7 +27,7 @@ const PATIENCE: Duration = Duration::from_secs(1);
 const PAUSE: Duration = Duration::from_millis(5);
 
 /// The form of reports.
-pub(super) enum Report {
+pub(super) enum Form {
     Nothing,
     Json(Box<dyn Write + Send>),
     Table,
@@ -37,17 +36,32 @@ pub(super) enum Report {
 /// One line of `--json`.
 #[derive(Serialize)]
 pub(super) struct Line {
-    pub(super) schema: u32,
-    pub(super) interface: String,
-    pub(super) uptime_s: f64,
-    pub(super) observe: bool,
-    pub(super) shedding: bool,
-    pub(super) governor: governor::Status,
+    schema: u32,
+    interface: String,
+    uptime_s: f64,
+    observe: bool,
+    shedding: bool,
+    governor: governor::Status,
     #[serde(flatten)]
-    pub(super) counters: Counters,
+    counters: Counters,
 }
 
-impl Report {
+impl From<&session::Report<'_>> for Line {
+    fn from(report: &session::Report<'_>) -> Self {
+        let snapshot = report.snapshot;
+        Self {
+            schema: 1,
+            interface: report.interface.to_owned(),
+            uptime_s: report.uptime.as_secs_f64(),
+            observe: snapshot.observe,
+            shedding: snapshot.shedding,
+            governor: snapshot.governor,
+            counters: snapshot.counters.clone(),
+        }
+    }
+}
+
+impl Form {
     fn show(&mut self, line: &Line, before: &Counters) -> io::Result<()> {
         match self {
             Self::Nothing => Ok(()),
@@ -74,24 +88,25 @@ pub(super) struct Reporter {
 }
 
 impl Reporter {
-    pub(super) fn start(mut report: Report) -> Result<Self, Error> {
+    pub(super) fn start(mut form: Form) -> io::Result<Self> {
         // One that waits while one is shown: more would only be older.
         let (lines, to_show) = sync_channel::<Line>(1);
         let (end, shown) = channel();
-        let is_shown = !matches!(report, Report::Nothing);
+        let is_shown = !matches!(form, Form::Nothing);
         if is_shown {
             start_thread(move || {
                 let show = || {
                     let mut before: Option<Line> = None;
                     for line in to_show {
-                        report.show(&line, &before.as_ref().unwrap_or(&line).counters)?;
+                        form.show(&line, &before.as_ref().unwrap_or(&line).counters)?;
                         before = Some(line);
                     }
                     Ok(())
                 };
                 // Who started this may be gone.
                 let _ = end.send(show());
-            })?;
+            })
+            .map_err(io::Error::other)?;
         }
         let (log, to_log) = sync_channel::<String>(LOG_LINES_MAX);
         let (end, logged) = channel();
@@ -100,7 +115,8 @@ impl Reporter {
                 eprintln!("plimsoll: {text}");
             }
             let _ = end.send(());
-        })?;
+        })
+        .map_err(io::Error::other)?;
         Ok(Self {
             lines: is_shown.then_some(lines),
             shown,
@@ -110,13 +126,13 @@ impl Reporter {
     }
 
     /// Shows a report, unless the one before still waits for its reader.
-    pub(super) fn show(&self, line: Line) -> anyhow::Result<()> {
+    pub(super) fn show(&self, line: Line) -> io::Result<()> {
         let Some(lines) = &self.lines else {
             return Ok(());
         };
         match lines.try_send(line) {
             Ok(()) | Err(TrySendError::Full(_)) => Ok(()),
-            Err(TrySendError::Disconnected(_)) => Ok(self.shown.recv()??),
+            Err(TrySendError::Disconnected(_)) => self.shown.recv().unwrap_or(Ok(())),
         }
     }
 
@@ -129,7 +145,7 @@ impl Reporter {
     }
 
     /// Shows a last report, and waits a moment until all is written.
-    pub(super) fn finish(mut self, mut line: Line) -> anyhow::Result<()> {
+    pub(super) fn finish(mut self, mut line: Line) -> io::Result<()> {
         let deadline = Instant::now() + PATIENCE;
         let lines = self.lines.take();
         while let Some(lines) = &lines
@@ -142,8 +158,7 @@ impl Reporter {
         drop(lines);
         let left = deadline.saturating_duration_since(Instant::now());
         // Who does not read in time misses the rest.
-        let shown = self.shown.recv_timeout(left).unwrap_or(Ok(()));
-        Ok(shown?)
+        self.shown.recv_timeout(left).unwrap_or(Ok(()))
     }
 }
 

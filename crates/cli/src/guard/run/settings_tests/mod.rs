@@ -1,285 +1,21 @@
 //! Every setting, every kind of mistake: the table below has a case for each
 //! option that a file may set, and a test fails if one is missing.
 
+mod cases;
+
 use std::ffi::OsString;
 use std::fs;
 
 use clap::{CommandFactory, Parser};
+use plimsoll_guard::governor::Strategy;
+use plimsoll_guard::session::{Settings, Shares};
 
-use super::args::{Args, Shares, Strategy};
+use super::args::Args;
 use crate::guard::{Commands, commented_settings, expand, name_place, settings_of};
-
-/// What a setting does when it is read again.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum OnReload {
-    TakesEffect,
-    TakesANewStart,
-}
-use OnReload::{TakesANewStart, TakesEffect};
-
-/// One setting.
-struct Case {
-    name: &'static str,
-    /// A value that is not the default, with what else it needs in the file.
-    value: &'static str,
-    besides: &'static str,
-    /// True of the settings that value makes, and not of the defaults.
-    is_effective: fn(&Args) -> bool,
-    on_reload: OnReload,
-    /// Of a type that is none of its.
-    wrong_type: &'static str,
-    /// Values of its type that are refused, and what is said.
-    refused: &'static [(&'static str, &'static str)],
-}
-
-/// A setting by itself that takes effect at once.
-const fn case(
-    name: &'static str,
-    value: &'static str,
-    is_effective: fn(&Args) -> bool,
-    wrong_type: &'static str,
-    refused: &'static [(&'static str, &'static str)],
-) -> Case {
-    Case {
-        name,
-        value,
-        besides: "",
-        is_effective,
-        on_reload: TakesEffect,
-        wrong_type,
-        refused,
-    }
-}
-
-const CASES: [Case; 22] = [
-    case(
-        "high-watermark",
-        "80",
-        |a| ppm(a.config().high_watermark) == 800_000,
-        "\"80\"",
-        &[
-            ("0", "0 is not in 1..=100"),
-            ("101", "101 is not in 1..=100"),
-        ],
-    ),
-    case(
-        "low-watermark",
-        "30",
-        |a| ppm(a.config().low_watermark) == 300_000,
-        "3.5",
-        &[
-            ("-1", "-1 is not in 0..=99"),
-            ("100", "100 is not in 0..=99"),
-            (
-                "70",
-                "low-watermark = 70: must be below high-watermark, which is 70",
-            ),
-        ],
-    ),
-    case(
-        "observe",
-        "true",
-        |a| a.config().observe && is_off(a),
-        "1",
-        &[],
-    ),
-    case(
-        "syn-cookies",
-        "false",
-        |a| !a.config().syn_cookies,
-        "0",
-        &[],
-    ),
-    case(
-        "cpu-limit",
-        "40",
-        |a| {
-            ppm(a.config().cpu_limit) == 400_000 && a.governor().cpu_limit.map(ppm) == Some(400_000)
-        },
-        "true",
-        &[
-            ("0", "0 is not in 1..=100"),
-            ("101", "101 is not in 1..=100"),
-        ],
-    ),
-    case(
-        "protected-share",
-        "0",
-        |a| ppm(a.config().protected_share) == 0,
-        "\"0\"",
-        &[
-            ("-1", "-1 is not in 0..=99"),
-            ("100", "100 is not in 0..=99"),
-        ],
-    ),
-    case(
-        "protect-ports",
-        "[\"53/udp\", \"443/tcp\"]",
-        |a| ports(a) == ["Udp 53", "Tcp 443"],
-        "22",
-        &[
-            ("\"22\"", "\"22\" is no port such as 22/tcp or 53/udp"),
-            ("[\"22/tcp\", \"0/udp\"]", "\"0/udp\" is no port"),
-            ("\"65536/tcp\"", "\"65536/tcp\" is no port"),
-            ("[]", "protect-ports has no value"),
-        ],
-    ),
-    case(
-        "protect-sources",
-        "\"2001:db8::/32,198.18.0.0/24\"",
-        |a| a.protection().unwrap().sources.len() == 2,
-        "198",
-        &[
-            ("\"198.18.0.0/33\"", "invalid IP address syntax"),
-            ("\"198.18.0.0\"", "invalid IP address syntax"),
-        ],
-    ),
-    Case {
-        on_reload: TakesANewStart,
-        ..case(
-            "protect-processes",
-            "[\"nsd\", \"nginx\"]",
-            |a| a.needs().len() == 4,
-            "7",
-            &[
-                (
-                    "\"\"",
-                    "the kernel keeps 1 to 15 bytes of a name: `ps -o comm` shows them",
-                ),
-                ("\"sixteen-letters!\"", "the kernel keeps 1 to 15 bytes"),
-            ],
-        )
-    },
-    case(
-        "protect-connections",
-        "false",
-        |a| !a.protection().unwrap().connections,
-        "\"no\"",
-        &[],
-    ),
-    case(
-        "shares",
-        "\"control-group\"",
-        |a| a.shares == Shares::ControlGroup,
-        "true",
-        &[(
-            "\"user\"",
-            "[possible values: channel, process, control-group]",
-        )],
-    ),
-    case(
-        "delay-target-ms",
-        "20",
-        |a| a.config().delay_target.is_some(),
-        "\"20\"",
-        &[
-            ("-1", "-1 is not in 0..=60000"),
-            ("60001", "60001 is not in 0..=60000"),
-        ],
-    ),
-    case(
-        "strategy",
-        "\"off\"",
-        is_off,
-        "false",
-        &[("\"threads\"", "[possible values: off, thread, holdoff]")],
-    ),
-    case(
-        "ring-frames",
-        "1024",
-        |a| a.governor().ring_frames == Some(1024),
-        "\"1024\"",
-        &[
-            ("15", "15 is not in 16..=1048576"),
-            ("1048577", "1048577 is not in 16..=1048576"),
-        ],
-    ),
-    Case {
-        on_reload: TakesANewStart,
-        ..case(
-            "threaded",
-            "-5",
-            |a| a.threaded.is_some() && is_off(a),
-            "false",
-            &[
-                ("20", "must be a nice level from -20 to 19, or rt"),
-                ("-21", "must be a nice level from -20 to 19, or rt"),
-                ("\"high\"", "must be a nice level from -20 to 19, or rt"),
-            ],
-        )
-    },
-    Case {
-        besides: "strategy = \"thread\"",
-        ..case(
-            "poll-cpu",
-            "0",
-            |a| a.governor().poll_cpu == Some(0),
-            "\"0\"",
-            &[
-                ("4096", "this host has no such CPU: `lscpu -e` lists them"),
-                ("-1", "is no number of a CPU"),
-            ],
-        )
-    },
-    Case {
-        on_reload: TakesANewStart,
-        ..case(
-            "metrics",
-            "\"127.0.0.1:9464\"",
-            |a| a.metrics.is_some(),
-            "9464",
-            &[
-                ("\"localhost:9464\"", "invalid socket address syntax"),
-                ("\"127.0.0.1:65536\"", "invalid socket address syntax"),
-            ],
-        )
-    },
-    Case {
-        besides: "metrics = \"127.0.0.1:9464\"",
-        on_reload: TakesANewStart,
-        ..case(
-            "metrics-channels",
-            "5",
-            |a| a.metrics_channels == 5,
-            "5.0",
-            &[
-                ("-1", "-1 is not in 0..=16384"),
-                ("16385", "16385 is not in 0..=16384"),
-            ],
-        )
-    },
-    case(
-        "interval-ms",
-        "200",
-        |a| a.interval().as_millis() == 200,
-        "\"200 ms\"",
-        &[
-            ("99", "99 is not in 100..=60000"),
-            ("60001", "60001 is not in 100..=60000"),
-        ],
-    ),
-    Case {
-        on_reload: TakesANewStart,
-        ..case("quiet", "true", |a| a.quiet, "\"true\"", &[])
-    },
-    Case {
-        on_reload: TakesANewStart,
-        ..case(
-            "duration",
-            "60",
-            |a| a.duration == Some(60),
-            "\"60\"",
-            &[
-                ("-1", "-1 is not in 0..=1000000000"),
-                ("1000000001", "1000000001 is not in 0..=1000000000"),
-            ],
-        )
-    },
-    Case {
-        on_reload: TakesANewStart,
-        ..case("json", "\"-\"", |a| a.json.is_some(), "true", &[])
-    },
-];
+use cases::{
+    CASES,
+    OnReload::{TakesANewStart, TakesEffect},
+};
 
 /// What is right by itself and wrong in company, the place named, and what is said.
 const CONTRADICTIONS: [(&str, usize, &str); 6] = [
@@ -315,26 +51,12 @@ const CONTRADICTIONS: [(&str, usize, &str); 6] = [
     ),
 ];
 
-fn ppm(fraction: plimsoll_core::config::Fraction) -> u32 {
-    fraction.as_ppm()
-}
-
-fn is_off(args: &Args) -> bool {
-    args.governor().strategy == plimsoll_guard::governor::Strategy::Off
-}
-
-fn ports(args: &Args) -> Vec<String> {
-    let ports = args.protection().unwrap().ports;
-    let text = |(transport, port)| format!("{transport:?} {port}");
-    ports.into_iter().map(text).collect()
-}
-
 /// The settings that a file makes, or what is said about it.
-fn read(text: &str) -> Result<Args, String> {
+fn read(text: &str) -> Result<Settings, String> {
     read_with(text, &[])
 }
 
-fn read_with(text: &str, options: &[&str]) -> Result<Args, String> {
+fn read_with(text: &str, options: &[&str]) -> Result<Settings, String> {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("guard.toml");
     fs::write(&file, text).unwrap();
@@ -345,18 +67,15 @@ fn read_with(text: &str, options: &[&str]) -> Result<Args, String> {
         .chain(options)
         .map(OsString::from)
         .collect::<Vec<_>>();
-    let args = expand(&crate::Cli::command(), words.clone())
+    let settings = expand(&crate::Cli::command(), words.clone())
         .and_then(|words| {
             let cli = crate::Cli::try_parse_from(words)?;
-            let args = guard_of(cli);
-            args.validate()?;
-            Ok(Args {
-                config: None,
-                ..args
-            })
+            let settings = guard_of(cli).settings();
+            settings.validate()?;
+            Ok(settings)
         })
         .map_err(|error| name_place(error, &words));
-    args.map_err(|error| {
+    settings.map_err(|error| {
         let said = format!("{error:#}");
         said.replace(&format!("{}/", directory.path().display()), "")
     })
@@ -371,13 +90,22 @@ fn guard_of(cli: crate::Cli) -> Args {
     }
 }
 
-fn defaults() -> Args {
-    guard_of(crate::Cli::try_parse_from(["plimsoll", "guard", "eth0"]).unwrap())
+fn defaults() -> Settings {
+    guard_of(crate::Cli::try_parse_from(["plimsoll", "guard", "eth0"]).unwrap()).settings()
 }
 
 /// What is said about a file, which must be refused.
 fn refused(text: &str) -> String {
     read(text).expect_err(text)
+}
+
+#[test]
+fn the_defaults_are_the_library_s() {
+    let expected = Settings {
+        callers: defaults().callers,
+        ..Settings::new("eth0")
+    };
+    assert_eq!(defaults(), expected);
 }
 
 #[test]
@@ -402,8 +130,8 @@ fn a_valid_value_takes_effect_at_the_start() {
         // With underscores as well: TOML's own habit.
         for name in [case.name.to_owned(), case.name.replace('-', "_")] {
             let text = format!("{}\n{name} = {}\n", case.besides, case.value);
-            let args = read(&text).unwrap_or_else(|said| panic!("{text}: {said}"));
-            assert!((case.is_effective)(&args), "{text}");
+            let settings = read(&text).unwrap_or_else(|said| panic!("{text}: {said}"));
+            assert!((case.is_effective)(&settings), "{text}");
         }
     }
 }
@@ -437,25 +165,25 @@ fn on_sighup_it_takes_effect_or_the_operator_is_told() {
 
 #[test]
 fn rights_that_were_given_up_take_a_new_start() {
-    let by_process = Args {
+    let by_process = Settings {
         shares: Shares::Process,
         ..defaults()
     };
     let adopted = defaults().with_changes_of(&by_process);
     assert_eq!(adopted.differences(&by_process), ["shares"]);
     // Who has them may name processes, too.
-    let named = Args {
+    let named = Settings {
         protect_processes: vec!["nsd".to_owned()],
         ..defaults()
     };
     assert_eq!(by_process.with_changes_of(&named), named);
     // Threads that were asked for at the start stay where they are.
-    let threaded = Args {
+    let threaded = Settings {
         threaded: Some(plimsoll_kernel::scheduling::Priority::RealTime),
         poll_cpu: Some(0),
         ..defaults()
     };
-    let elsewhere = Args {
+    let elsewhere = Settings {
         poll_cpu: Some(1),
         strategy: Strategy::Thread,
         ..threaded.clone()
@@ -541,7 +269,7 @@ fn contradictions_are_named_with_line_and_remedy() {
         &["--protect-ports", "80/tcp", "--ring-frames=64"],
     )
     .unwrap();
-    assert_eq!(ports(&args), ["Tcp 80"]);
+    assert_eq!(cases::ports(&args), ["80/tcp"]);
     assert_eq!(args.ring_frames, Some(64));
 }
 

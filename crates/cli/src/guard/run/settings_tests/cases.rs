@@ -1,0 +1,296 @@
+//! A case for each option that a file may set.
+
+use std::time::Duration;
+
+use plimsoll_core::config::Fraction;
+use plimsoll_guard::governor::Strategy;
+use plimsoll_guard::session::{Settings, Shares};
+
+/// What a setting does when it is read again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum OnReload {
+    TakesEffect,
+    TakesANewStart,
+}
+use OnReload::{TakesANewStart, TakesEffect};
+
+/// One setting.
+pub(super) struct Case {
+    pub(super) name: &'static str,
+    /// A value that is not the default, with what else it needs in the file.
+    pub(super) value: &'static str,
+    pub(super) besides: &'static str,
+    /// True of the settings that value makes, and not of the defaults.
+    pub(super) is_effective: fn(&Settings) -> bool,
+    pub(super) on_reload: OnReload,
+    /// Of a type that is none of its.
+    pub(super) wrong_type: &'static str,
+    /// Values of its type that are refused, and what is said.
+    pub(super) refused: &'static [(&'static str, &'static str)],
+}
+
+/// A setting by itself that takes effect at once.
+const fn case(
+    name: &'static str,
+    value: &'static str,
+    is_effective: fn(&Settings) -> bool,
+    wrong_type: &'static str,
+    refused: &'static [(&'static str, &'static str)],
+) -> Case {
+    Case {
+        name,
+        value,
+        besides: "",
+        is_effective,
+        on_reload: TakesEffect,
+        wrong_type,
+        refused,
+    }
+}
+
+pub(super) const CASES: [Case; 22] = [
+    case(
+        "high-watermark",
+        "80",
+        |a| ppm(a.guard.high_watermark) == 800_000,
+        "\"80\"",
+        &[
+            ("0", "0 is not in 1..=100"),
+            ("101", "101 is not in 1..=100"),
+        ],
+    ),
+    case(
+        "low-watermark",
+        "30",
+        |a| ppm(a.guard.low_watermark) == 300_000,
+        "3.5",
+        &[
+            ("-1", "-1 is not in 0..=99"),
+            ("100", "100 is not in 0..=99"),
+            (
+                "70",
+                "low-watermark = 70: must be below high-watermark, which is 70",
+            ),
+        ],
+    ),
+    case(
+        "observe",
+        "true",
+        |a| a.guard.observe && is_off(a),
+        "1",
+        &[],
+    ),
+    case("syn-cookies", "false", |a| !a.guard.syn_cookies, "0", &[]),
+    case(
+        "cpu-limit",
+        "40",
+        |a| ppm(a.guard.cpu_limit) == 400_000 && a.governor().cpu_limit.map(ppm) == Some(400_000),
+        "true",
+        &[
+            ("0", "0 is not in 1..=100"),
+            ("101", "101 is not in 1..=100"),
+        ],
+    ),
+    case(
+        "protected-share",
+        "0",
+        |a| ppm(a.guard.protected_share) == 0,
+        "\"0\"",
+        &[
+            ("-1", "-1 is not in 0..=99"),
+            ("100", "100 is not in 0..=99"),
+        ],
+    ),
+    case(
+        "protect-ports",
+        "[\"53/udp\", \"443/tcp\"]",
+        |a| ports(a) == ["53/udp", "443/tcp"],
+        "22",
+        &[
+            ("\"22\"", "\"22\" is no port such as 22/tcp or 53/udp"),
+            ("[\"22/tcp\", \"0/udp\"]", "\"0/udp\" is no port"),
+            ("\"65536/tcp\"", "\"65536/tcp\" is no port"),
+            ("[]", "protect-ports has no value"),
+        ],
+    ),
+    case(
+        "protect-sources",
+        "\"2001:db8::/32,198.18.0.0/24\"",
+        |a| a.protection.sources.len() == 2,
+        "198",
+        &[
+            ("\"198.18.0.0/33\"", "invalid IP address syntax"),
+            ("\"198.18.0.0\"", "invalid IP address syntax"),
+        ],
+    ),
+    Case {
+        on_reload: TakesANewStart,
+        ..case(
+            "protect-processes",
+            "[\"nsd\", \"nginx\"]",
+            |a| a.needs().len() == 4,
+            "7",
+            &[
+                (
+                    "\"\"",
+                    "the kernel keeps 1 to 15 bytes of a name: `ps -o comm` shows them",
+                ),
+                ("\"sixteen-letters!\"", "the kernel keeps 1 to 15 bytes"),
+            ],
+        )
+    },
+    case(
+        "protect-connections",
+        "false",
+        |a| !a.protection.connections,
+        "\"no\"",
+        &[],
+    ),
+    case(
+        "shares",
+        "\"control-group\"",
+        |a| a.shares == Shares::ControlGroup,
+        "true",
+        &[(
+            "\"user\"",
+            "[possible values: channel, process, control-group]",
+        )],
+    ),
+    case(
+        "delay-target-ms",
+        "20",
+        |a| a.guard.delay_target.is_some(),
+        "\"20\"",
+        &[
+            ("-1", "-1 is not in 0..=60000"),
+            ("60001", "60001 is not in 0..=60000"),
+        ],
+    ),
+    case(
+        "strategy",
+        "\"off\"",
+        is_off,
+        "false",
+        &[("\"threads\"", "[possible values: off, thread, holdoff]")],
+    ),
+    case(
+        "ring-frames",
+        "1024",
+        |a| a.governor().ring_frames == Some(1024),
+        "\"1024\"",
+        &[
+            ("15", "15 is not in 16..=1048576"),
+            ("1048577", "1048577 is not in 16..=1048576"),
+        ],
+    ),
+    Case {
+        on_reload: TakesANewStart,
+        ..case(
+            "threaded",
+            "-5",
+            |a| a.threaded.is_some() && is_off(a),
+            "false",
+            &[
+                ("20", "must be a nice level from -20 to 19, or rt"),
+                ("-21", "must be a nice level from -20 to 19, or rt"),
+                ("\"high\"", "must be a nice level from -20 to 19, or rt"),
+            ],
+        )
+    },
+    Case {
+        besides: "strategy = \"thread\"",
+        ..case(
+            "poll-cpu",
+            "0",
+            |a| a.governor().poll_cpu == Some(0),
+            "\"0\"",
+            &[
+                ("4096", "this host has no such CPU: `lscpu -e` lists them"),
+                ("-1", "is no number of a CPU"),
+            ],
+        )
+    },
+    Case {
+        on_reload: TakesANewStart,
+        ..case(
+            "metrics",
+            "\"127.0.0.1:9464\"",
+            |a| a.metrics.is_some(),
+            "9464",
+            &[
+                ("\"localhost:9464\"", "invalid socket address syntax"),
+                ("\"127.0.0.1:65536\"", "invalid socket address syntax"),
+            ],
+        )
+    },
+    Case {
+        besides: "metrics = \"127.0.0.1:9464\"",
+        on_reload: TakesANewStart,
+        ..case(
+            "metrics-channels",
+            "5",
+            |a| a.metrics.as_ref().is_some_and(|m| m.channels_max == 5),
+            "5.0",
+            &[
+                ("-1", "-1 is not in 0..=16384"),
+                ("16385", "16385 is not in 0..=16384"),
+            ],
+        )
+    },
+    case(
+        "interval-ms",
+        "200",
+        |a| a.interval.as_millis() == 200,
+        "\"200 ms\"",
+        &[
+            ("99", "99 is not in 100..=60000"),
+            ("60001", "60001 is not in 100..=60000"),
+        ],
+    ),
+    Case {
+        on_reload: TakesANewStart,
+        ..case(
+            "quiet",
+            "true",
+            |a| a.callers["quiet"] == "true",
+            "\"true\"",
+            &[],
+        )
+    },
+    Case {
+        on_reload: TakesANewStart,
+        ..case(
+            "duration",
+            "60",
+            |a| a.duration == Some(Duration::from_secs(60)),
+            "\"60\"",
+            &[
+                ("-1", "-1 is not in 0..=1000000000"),
+                ("1000000001", "1000000001 is not in 0..=1000000000"),
+            ],
+        )
+    },
+    Case {
+        on_reload: TakesANewStart,
+        ..case(
+            "json",
+            "\"-\"",
+            |a| a.callers["json"].contains('-'),
+            "true",
+            &[],
+        )
+    },
+];
+
+fn ppm(fraction: Fraction) -> u32 {
+    fraction.as_ppm()
+}
+
+fn is_off(settings: &Settings) -> bool {
+    settings.governor().strategy == Strategy::Off
+}
+
+pub(super) fn ports(settings: &Settings) -> Vec<String> {
+    let ports = settings.protection.ports.iter();
+    ports.map(ToString::to_string).collect()
+}

@@ -1,0 +1,233 @@
+//! A guard from its start to its end: what happens in which order, what is done now
+//! and then, what of it may fail, and how everything is put back.
+//!
+//! [`run`] is the whole daemon but for its surroundings: a [`Console`] reads the
+//! settings, shows reports and lines, and hands requests in. So a session runs, and
+//! is tested, without the command.
+//!
+//! **Start.** The keeper is forked before anything is opened. What a killed guard
+//! left is restored before anything is turned. Capabilities are given up when all is
+//! attached, and before other threads start. Real-time class and locked memory come
+//! last. **Run.** An error of a moment ends nothing ([`retry`]). **End.** Settings
+//! are put back before the program is detached, and both before the last words: a
+//! reader may take its time.
+
+mod retry;
+mod settings;
+mod turns;
+mod work;
+
+use std::fmt;
+use std::io;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::time::{Duration, Instant};
+
+pub use settings::{Metrics, Settings, SettingsError, Shares};
+
+use crate::error::Error;
+use plimsoll_kernel::host;
+use plimsoll_kernel::knobs::{Keeper, Knobs};
+use plimsoll_kernel::privileges::{drop_capabilities, outlive_overload};
+use plimsoll_kernel::threaded::poll_in_threads;
+
+use crate::governor::Governor;
+use crate::guard::{Guard, Storage};
+use crate::ledger::LedgerReader;
+use crate::status::{Answers, MetricsServer, Snapshot, StatusServer};
+use turns::Turns;
+use work::Guarded;
+
+/// How long somebody who asks for counters waits for a busy guard.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// What a session is run from. It is called on the session's own thread: what may
+/// take long (a reader who does not read) belongs on threads of its own.
+pub trait Console {
+    /// Called once, when all is attached and capabilities are given up: from here on
+    /// threads may be started, also those that hand requests in.
+    ///
+    /// # Errors
+    ///
+    /// There is no console; the session ends and puts everything back.
+    fn start(&mut self, requests: Requests) -> io::Result<()>;
+
+    /// Shows a report. The first one says that the guard protects.
+    ///
+    /// # Errors
+    ///
+    /// Nobody reads any more; the session ends and puts everything back.
+    fn show(&mut self, report: &Report<'_>) -> io::Result<()>;
+
+    /// Writes a line for the log.
+    fn log(&mut self, line: String);
+
+    /// Reads the settings again.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong with them; the old ones stay.
+    fn settings(&mut self) -> Result<Settings, Box<dyn std::error::Error>>;
+
+    /// Shows the last report. Everything has been put back.
+    ///
+    /// # Errors
+    ///
+    /// The report could not be shown.
+    fn finish(&mut self, report: &Report<'_>) -> io::Result<()>;
+}
+
+/// What a session is asked to do, from any thread.
+#[derive(Clone)]
+pub struct Requests(Sender<Request>);
+
+impl fmt::Debug for Requests {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Requests").finish_non_exhaustive()
+    }
+}
+
+impl Requests {
+    /// Asks the session to end.
+    pub fn stop(&self) {
+        // If nobody listens any more, it has ended.
+        let _ = self.0.send(Request::Stop);
+    }
+
+    /// Asks the session to read its settings again.
+    pub fn reload(&self) {
+        let _ = self.0.send(Request::Reload);
+    }
+
+    fn snapshot(&self) -> Option<Snapshot> {
+        let (reply, snapshot) = channel();
+        self.0.send(Request::Read(reply)).ok()?;
+        snapshot.recv_timeout(PATIENCE).ok()
+    }
+}
+
+/// What a session's thread is asked to do.
+enum Request {
+    Stop,
+    Reload,
+    /// Tell of itself.
+    Read(Sender<Snapshot>),
+}
+
+/// What a session shows of itself.
+#[derive(Clone, Copy, Debug)]
+pub struct Report<'a> {
+    /// The guarded interface.
+    pub interface: &'a str,
+    /// Time since the start.
+    pub uptime: Duration,
+    /// What it does and has counted.
+    pub snapshot: &'a Snapshot,
+}
+
+/// Why a session could not start, or ended by itself.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum SessionError {
+    /// The settings are wrong.
+    #[error(transparent)]
+    Settings(#[from] SettingsError),
+    /// The host, the interface or the kernel refuses.
+    #[error(transparent)]
+    Guard(#[from] Error),
+    /// Nobody could be shown anything.
+    #[error("cannot show what the guard does")]
+    Console(#[source] io::Error),
+}
+
+impl From<plimsoll_kernel::Error> for SessionError {
+    fn from(error: plimsoll_kernel::Error) -> Self {
+        Self::Guard(error.into())
+    }
+}
+
+/// Guards until asked to stop.
+///
+/// Call it while this process has no other thread: the keeper is forked, and
+/// capabilities are given up for good.
+///
+/// # Errors
+///
+/// The settings are wrong, the host lacks something, or the console fails. What was
+/// turned is put back, and the program is detached.
+pub fn run(settings: Settings, console: &mut dyn Console) -> Result<(), SessionError> {
+    settings.validate()?;
+    host::check()?;
+    let interface = settings.interface.clone();
+    let _keeper = Keeper::start(&interface)?;
+    let metrics = settings.metrics.clone();
+    let metrics = metrics
+        .map(|metrics| Ok((MetricsServer::bind(metrics.address)?, metrics.channels_max)))
+        .transpose()
+        .map_err(SessionError::Guard)?;
+    // Restores what a killed guard left, and refuses a second one.
+    let knobs = Knobs::open(&interface)?;
+    let mut storage = Storage::default();
+    let mut guarded = attach(&settings, knobs, &mut storage)?;
+    let ledger = LedgerReader::begin(&interface, || guarded.guard.counters())?;
+    drop_capabilities(&settings.needs())?;
+
+    let (sender, requests) = channel();
+    let sender = Requests(sender);
+    console
+        .start(sender.clone())
+        .map_err(SessionError::Console)?;
+    let started = Instant::now();
+    let answers = Answers::new(&interface, started, ledger, move || sender.snapshot());
+    let _status = StatusServer::start(&interface, answers.clone())?;
+    if let Some((server, channels_max)) = metrics {
+        server.start(&interface, channels_max, started, answers)?;
+    }
+    // From here on it must get on whatever the network does.
+    outlive_overload()?;
+    serve(settings, guarded, console, &requests, started)
+}
+
+/// Attaches the program and turns what is turned from the start.
+fn attach<'obj>(
+    settings: &Settings,
+    knobs: Knobs,
+    storage: &'obj mut Storage,
+) -> Result<Guarded<'obj>, Error> {
+    let guard = Guard::attach(storage, &settings.guard, &settings.interface)?;
+    let governor = Governor::new(&settings.interface, settings.governor())?;
+    let mut guarded = Guarded::new(settings.clone(), knobs, guard, governor);
+    if !guarded.knobs.is_untouched() {
+        guarded.knobs.restore()?;
+    }
+    if let Some(priority) = settings.threaded {
+        poll_in_threads(&mut guarded.knobs, priority, settings.poll_cpu)?;
+    }
+    guarded.guard.protect(&settings.protection)?;
+    Ok(guarded)
+}
+
+/// The time from the start to the end.
+fn serve(
+    settings: Settings,
+    guarded: Guarded<'_>,
+    console: &mut dyn Console,
+    requests: &Receiver<Request>,
+    started: Instant,
+) -> Result<(), SessionError> {
+    let interface = settings.interface.clone();
+    let (guarded, last) = {
+        let mut turns = Turns::new(settings, guarded, console, started);
+        turns.run(requests).map_err(SessionError::Console)?;
+        turns.into_parts()
+    };
+    drop(guarded);
+    let Some(snapshot) = last else {
+        return Ok(());
+    };
+    let report = Report {
+        interface: &interface,
+        uptime: started.elapsed(),
+        snapshot: &snapshot,
+    };
+    console.finish(&report).map_err(SessionError::Console)
+}

@@ -1,0 +1,251 @@
+//! What a session is told, and what of it may change while it runs.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use plimsoll_core::config::{ConfigError, Fraction};
+use plimsoll_kernel::privileges::Need;
+use plimsoll_kernel::scheduling::Priority;
+
+use crate::governor::{self, Strategy};
+use crate::guard::Config;
+use crate::protection::Protection;
+
+/// Who has a share of its own while input is shed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Shares {
+    /// Each socket.
+    #[default]
+    Channel,
+    /// Each process, with all its sockets.
+    Process,
+    /// Each control group, with all its sockets.
+    ControlGroup,
+}
+
+/// Where Prometheus metrics are served.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Metrics {
+    /// The address to listen at.
+    pub address: SocketAddr,
+    /// Channels that get series of their own.
+    pub channels_max: usize,
+}
+
+impl Metrics {
+    /// Channels with series of their own, if nothing else is said.
+    pub const CHANNELS_MAX_DEFAULT: usize = 100;
+}
+
+/// The settings of one session.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// The interface to guard, in this network namespace.
+    pub interface: String,
+    /// The program's settings.
+    pub guard: Config,
+    /// What is protected while input is shed.
+    pub protection: Protection,
+    /// Names of processes whose sockets are protected.
+    pub protect_processes: Vec<String>,
+    /// Who shares equally while input is shed.
+    pub shares: Shares,
+    /// What is done about overload beside discarding. What is only observed is not
+    /// governed, and threads asked for by `threaded` stay.
+    pub strategy: Strategy,
+    /// Frames that a receive ring holds; `None`: the driver tells.
+    pub ring_frames: Option<u32>,
+    /// Poll in threads of this priority from start to exit, instead of a strategy.
+    pub threaded: Option<Priority>,
+    /// The only CPU that polling threads may run on.
+    pub poll_cpu: Option<usize>,
+    /// Where metrics are served, if anywhere.
+    pub metrics: Option<Metrics>,
+    /// Time between two reports.
+    pub interval: Duration,
+    /// How long to guard; `None`: until asked to stop.
+    pub duration: Option<Duration>,
+    /// Settings of whoever runs the session, by name: a session only says that a
+    /// change of theirs takes a new start.
+    pub callers: BTreeMap<&'static str, String>,
+}
+
+impl Settings {
+    /// Time between two reports, if nothing else is said.
+    pub const INTERVAL_DEFAULT: Duration = Duration::from_secs(1);
+
+    /// The default settings for `interface`.
+    #[must_use]
+    pub fn new(interface: &str) -> Self {
+        Self {
+            interface: interface.to_owned(),
+            guard: Config::default(),
+            protection: Protection::default(),
+            protect_processes: Vec::new(),
+            shares: Shares::default(),
+            strategy: Strategy::Holdoff,
+            ring_frames: None,
+            threaded: None,
+            poll_cpu: None,
+            metrics: None,
+            interval: Self::INTERVAL_DEFAULT,
+            duration: None,
+            callers: BTreeMap::new(),
+        }
+    }
+
+    /// Checks that the settings fit together.
+    ///
+    /// # Errors
+    ///
+    /// Names the settings that contradict each other.
+    pub fn validate(&self) -> Result<(), SettingsError> {
+        let Config {
+            high_watermark: high,
+            low_watermark: low,
+            ..
+        } = self.guard;
+        if low >= high {
+            return Err(SettingsError::Watermarks {
+                low_percent: percent(low),
+                high_percent: percent(high),
+            });
+        }
+        let polls = self.threaded.is_some() || self.strategy == Strategy::Thread;
+        if let (Some(cpu), false) = (self.poll_cpu, polls) {
+            return Err(SettingsError::NoPollingThread { cpu });
+        }
+        self.guard.validate()?;
+        self.protection.validate()?;
+        Ok(())
+    }
+
+    /// What the governor is told.
+    #[must_use]
+    pub fn governor(&self) -> governor::Config {
+        let is_fixed = self.guard.observe || self.threaded.is_some();
+        governor::Config {
+            strategy: if is_fixed {
+                Strategy::Off
+            } else {
+                self.strategy
+            },
+            cpu_limit: Some(self.guard.cpu_limit),
+            ring_frames: self.ring_frames,
+            poll_cpu: self.poll_cpu,
+        }
+    }
+
+    /// What the session goes on to do once it has started.
+    #[must_use]
+    pub fn needs(&self) -> Vec<Need> {
+        let mut needs = vec![Need::Settings, Need::Scheduling, Need::LockedMemory];
+        if self.looks_into_processes() {
+            needs.push(Need::Owners);
+        }
+        needs
+    }
+
+    fn looks_into_processes(&self) -> bool {
+        self.shares == Shares::Process || !self.protect_processes.is_empty()
+    }
+
+    /// Whether sockets' owners make a difference.
+    pub(super) fn tells_owners_apart(&self) -> bool {
+        self.shares != Shares::Channel || !self.protect_processes.is_empty()
+    }
+
+    /// The settings of `new`, but for those that take a new start.
+    #[must_use]
+    pub fn with_changes_of(&self, new: &Self) -> Self {
+        // The right to look into processes has been given up, if nobody needed it.
+        let may_look = self.looks_into_processes();
+        let keep_shares = new.shares == Shares::Process && !may_look;
+        let processes = if may_look { new } else { self };
+        let cpu = if self.threaded.is_some() { self } else { new };
+        Self {
+            interface: self.interface.clone(),
+            shares: if keep_shares { self.shares } else { new.shares },
+            protect_processes: processes.protect_processes.clone(),
+            threaded: self.threaded,
+            poll_cpu: cpu.poll_cpu,
+            metrics: self.metrics.clone(),
+            duration: self.duration,
+            callers: self.callers.clone(),
+            ..new.clone()
+        }
+    }
+
+    /// Settings of `new` that are not these, by name, of those that take a new start.
+    #[must_use]
+    pub fn differences(&self, new: &Self) -> Vec<&'static str> {
+        let channels = |settings: &Self| settings.metrics.as_ref().map(|m| m.channels_max);
+        let address = |settings: &Self| settings.metrics.as_ref().map(|m| m.address);
+        let both_serve = self.metrics.is_some() && new.metrics.is_some();
+        let differ = [
+            ("interface", self.interface != new.interface),
+            ("shares", self.shares != new.shares),
+            (
+                "protect-processes",
+                self.protect_processes != new.protect_processes,
+            ),
+            ("threaded", self.threaded != new.threaded),
+            ("poll-cpu", self.poll_cpu != new.poll_cpu),
+            ("metrics", address(self) != address(new)),
+            (
+                "metrics-channels",
+                both_serve && channels(self) != channels(new),
+            ),
+            ("duration", self.duration != new.duration),
+        ];
+        let differ = differ.into_iter().filter(|(_, differs)| *differs);
+        let names = self.callers.keys().chain(new.callers.keys());
+        let mut callers: Vec<_> = names
+            .copied()
+            .filter(|name| self.callers.get(name) != new.callers.get(name))
+            .collect();
+        callers.sort_unstable();
+        callers.dedup();
+        differ.map(|(name, _)| name).chain(callers).collect()
+    }
+}
+
+/// Settings that contradict each other or are out of range.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum SettingsError {
+    /// Discarding would never end, or end before it begins.
+    #[error("low-watermark = {low_percent}: must be below high-watermark, which is {high_percent}")]
+    Watermarks {
+        /// Where discarding ends, in percent.
+        low_percent: u32,
+        /// Where it begins, in percent.
+        high_percent: u32,
+    },
+    /// A CPU for polling threads that nothing starts.
+    #[error("poll-cpu = {cpu}: no thread polls without threaded, or strategy = \"thread\"")]
+    NoPollingThread {
+        /// As given.
+        cpu: usize,
+    },
+    /// A setting by itself is out of range.
+    #[error(transparent)]
+    Range(#[from] ConfigError),
+}
+
+impl SettingsError {
+    /// The settings to look at, the one to blame first.
+    #[must_use]
+    pub fn settings(&self) -> Vec<&'static str> {
+        match self {
+            Self::Watermarks { .. } => vec!["low-watermark", "high-watermark"],
+            Self::NoPollingThread { .. } => vec!["poll-cpu", "strategy"],
+            Self::Range(error) => vec![error.field],
+        }
+    }
+}
+
+fn percent(fraction: Fraction) -> u32 {
+    fraction.as_ppm() / 10_000
+}

@@ -1,0 +1,232 @@
+//! The loop of a session: who is due when, what is told, and which requests come in
+//! between.
+
+use std::error::Error as StdError;
+use std::io;
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::time::{Duration, Instant};
+
+use super::retry::Retry;
+use super::settings::Settings;
+use super::work::Work;
+use super::{Console, Report, Request};
+use crate::error::Error;
+use crate::events::Events;
+use crate::status::Snapshot;
+
+/// How often the program learns the time and the host's addresses, at least.
+const REFRESH: Duration = Duration::from_secs(1);
+
+/// One kind of work: when it is due, and how it went.
+struct Turn {
+    due: Instant,
+    retry: Retry,
+}
+
+impl Turn {
+    fn new(action: &'static str) -> Self {
+        Self {
+            due: Instant::now(),
+            retry: Retry::new(action),
+        }
+    }
+
+    /// Takes how the work went. Returns what to tell.
+    fn on_attempt<T>(&mut self, result: &Result<T, Error>, usual: Duration) -> Option<String> {
+        let failure = result.as_ref().err().map(|error| with_causes(error));
+        let failure = failure
+            .as_ref()
+            .map(|failure| failure as &dyn std::fmt::Display);
+        let (wait, told) = self.retry.on_attempt(failure, usual);
+        self.due = Instant::now() + wait;
+        told
+    }
+}
+
+pub(super) struct Turns<'a, W> {
+    settings: Settings,
+    work: W,
+    console: &'a mut dyn Console,
+    started: Instant,
+    regulate: Turn,
+    /// Not before it is due, and only with what was just seen.
+    govern: Turn,
+    refresh: Turn,
+    owners: Turn,
+    report: Turn,
+    events: Events,
+    last: Option<Snapshot>,
+}
+
+impl<'a, W: Work> Turns<'a, W> {
+    pub(super) fn new(
+        settings: Settings,
+        work: W,
+        console: &'a mut dyn Console,
+        started: Instant,
+    ) -> Self {
+        Self {
+            settings,
+            work,
+            console,
+            started,
+            regulate: Turn::new("see how busy the CPUs are"),
+            govern: Turn::new("govern"),
+            refresh: Turn::new("take over the host's addresses"),
+            owners: Turn::new("tell the owners of sockets apart"),
+            report: Turn::new("read the counters"),
+            events: Events::default(),
+            last: None,
+        }
+    }
+
+    /// The work, and the last report of it, if one could be read.
+    pub(super) fn into_parts(self) -> (W, Option<Snapshot>) {
+        (self.work, self.last)
+    }
+
+    /// Takes turns until asked to stop, or until the console fails.
+    pub(super) fn run(&mut self, requests: &Receiver<Request>) -> io::Result<()> {
+        let end = self.settings.duration.map(|time| self.started + time);
+        loop {
+            let over = end.is_some_and(|end| end <= Instant::now());
+            self.take_turns(over)?;
+            if over {
+                return Ok(());
+            }
+            let next = [&self.regulate, &self.refresh, &self.owners, &self.report];
+            let next = next.into_iter().map(|turn| turn.due).chain(end).min();
+            let wait = next.map_or(REFRESH, |next| {
+                next.saturating_duration_since(Instant::now())
+            });
+            match requests.recv_timeout(wait) {
+                Ok(Request::Read(reply)) => {
+                    // Whoever asks hears nothing if the counters cannot be read, and
+                    // may have given up.
+                    if let Ok(snapshot) = self.work.snapshot() {
+                        let _ = reply.send(snapshot);
+                    }
+                }
+                Ok(Request::Reload) => self.reload(),
+                Err(RecvTimeoutError::Timeout) => {}
+                Ok(Request::Stop) | Err(RecvTimeoutError::Disconnected) => {
+                    return self.take_turns(true);
+                }
+            }
+        }
+    }
+
+    /// Does what is due; the last time, reads once more what happened.
+    fn take_turns(&mut self, is_last: bool) -> io::Result<()> {
+        let now = Instant::now();
+        if self.regulate.due <= now {
+            self.regulate(now);
+        }
+        if is_last || self.refresh.due <= now {
+            let result = self.work.refresh();
+            let told = self.refresh.on_attempt(&result, REFRESH);
+            self.tell(told);
+        }
+        if self.owners.due <= now {
+            let result = self.work.tell_owners_apart();
+            let told = self.owners.on_attempt(&result, REFRESH);
+            self.tell(told);
+        }
+        if is_last || self.report.due <= now {
+            self.report(is_last)?;
+        }
+        Ok(())
+    }
+
+    fn regulate(&mut self, now: Instant) {
+        let regulated = self.work.regulate();
+        let usual = self.work.interval();
+        let told = self.regulate.on_attempt(&regulated, usual);
+        self.tell(told);
+        let Ok(regulated) = regulated else {
+            return;
+        };
+        if now < self.govern.due {
+            return;
+        }
+        let result = self.work.govern(&regulated);
+        let told = self.govern.on_attempt(&result, Duration::ZERO);
+        self.tell(told);
+        if result.is_err()
+            && let Err(error) = self.work.stand_back()
+        {
+            self.console.log(with_causes(&error));
+        }
+    }
+
+    fn report(&mut self, is_last: bool) -> io::Result<()> {
+        let result = self.work.snapshot();
+        let told = self.report.on_attempt(&result, self.settings.interval);
+        self.tell(told);
+        let Ok(snapshot) = result else {
+            return Ok(());
+        };
+        for event in self.events.on_reading(&snapshot, Instant::now()) {
+            let interface = &self.settings.interface;
+            self.console.log(format!("interface={interface} {event}"));
+        }
+        if !is_last {
+            self.console.show(&Report {
+                interface: &self.settings.interface,
+                uptime: self.started.elapsed(),
+                snapshot: &snapshot,
+            })?;
+        }
+        self.last = Some(snapshot);
+        Ok(())
+    }
+
+    fn tell(&mut self, line: Option<String>) {
+        if let Some(line) = line {
+            self.console.log(line);
+        }
+    }
+
+    /// Takes over the settings that can change while the guard runs. A mistake
+    /// leaves all as they are.
+    fn reload(&mut self) {
+        let adopted = self.console.settings().and_then(|new| {
+            new.validate()?;
+            let adopted = self.settings.with_changes_of(&new);
+            self.work.configure(&adopted)?;
+            Ok((adopted, new))
+        });
+        match adopted {
+            Ok((adopted, new)) => {
+                self.console.log("settings read again".to_owned());
+                let waiting = adopted.differences(&new);
+                if !waiting.is_empty() {
+                    let names = waiting.join(", ");
+                    self.console
+                        .log(format!("{names}: a change takes a new start"));
+                }
+                self.report.due = self.report.due.min(Instant::now() + adopted.interval);
+                self.settings = adopted;
+            }
+            Err(error) => {
+                let error = with_causes(error.as_ref());
+                self.console
+                    .log(format!("the settings stay as they were: {error}"));
+            }
+        }
+    }
+}
+
+/// An error and what caused it, on one line.
+fn with_causes(error: &(dyn StdError + 'static)) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text += &format!(": {error}");
+        cause = error.source();
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests;
