@@ -1,0 +1,186 @@
+// SPDX-License-Identifier: GPL-2.0 OR Apache-2.0 OR MIT
+/*
+ * Which frames are the stack's, and which of its sockets gets them.
+ *
+ * Intuition: the adapter of NI-LRP (Druschel & Banga 1996, sections 3 and 3.3)
+ * puts each packet on the queue of its socket. Here a bound port leads to an
+ * AF_XDP socket, whose full ring drops the frame at the price of this program.
+ *
+ * Rules, in this order:
+ * - frames of another receive queue than the sockets': the kernel's;
+ * - an endpoint at the frame's address, else at any address: its socket;
+ * - an address that the stack owns (ARP and neighbour solicitations for it
+ *   included): the main socket;
+ * - anything else: the kernel's, so that ssh stays.
+ *
+ * Limits: headers without VLAN tags. Fragments, and UDP or TCP behind IPv6
+ * extension headers, name no endpoint here: on an owned address they are the
+ * main socket's, on a shared one the kernel's.
+ */
+#include <linux/bpf.h>
+#include <linux/if_ether.h>
+#include <linux/in.h>
+#include <linux/ip.h>
+#include <linux/ipv6.h>
+#include <linux/icmpv6.h>
+#include <bpf/bpf_endian.h>
+#include <bpf/bpf_helpers.h>
+
+#include "steer.h"
+
+#define MAIN_SOCKET 0
+#define IPV4_FRAGMENT 0x3fff /* offset or "more fragments" */
+#define ARP_BYTES 28
+#define ARP_TARGET_OFFSET 24
+#define NEIGHBOUR_SOLICITATION 135 /* RFC 4861, 4.3 */
+
+char LICENSE[] SEC("license") = "Dual MIT/GPL";
+
+/* The queue that all sockets are bound to. */
+const volatile __u32 queue;
+
+struct {
+	__uint(type, BPF_MAP_TYPE_XSKMAP);
+	__uint(max_entries, SOCKETS_MAX);
+	__type(key, __u32);
+	__type(value, __u32);
+} sockets SEC(".maps");
+
+/* To the socket's index. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 2 * SOCKETS_MAX);
+	__type(key, struct endpoint);
+	__type(value, __u32);
+} endpoints SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, OWNED_MAX);
+	__type(key, struct address);
+	__type(value, __u8);
+} owned SEC(".maps");
+
+struct ports {
+	__be16 source;
+	__be16 destination;
+};
+
+static __always_inline int to_socket(__u32 index)
+{
+	/* A socket that is just closing leaves the frame to the kernel. */
+	return bpf_redirect_map(&sockets, index, XDP_PASS);
+}
+
+static __always_inline int to_owner(const struct address *address)
+{
+	return bpf_map_lookup_elem(&owned, address) ? to_socket(MAIN_SOCKET) : XDP_PASS;
+}
+
+static __always_inline void map_ipv4(struct address *address, __be32 ipv4)
+{
+	__builtin_memset(address, 0, 10);
+	address->bytes[10] = 0xff;
+	address->bytes[11] = 0xff;
+	__builtin_memcpy(&address->bytes[12], &ipv4, sizeof(ipv4));
+}
+
+/* Sends a packet with these ports to their endpoint, if there is one. */
+static __always_inline int to_endpoint(const struct address *address, __u8 protocol,
+				       const struct ports *ports)
+{
+	struct endpoint key = {
+		.address = *address,
+		.port = ports->destination,
+		.protocol = protocol,
+	};
+	__u32 *index = bpf_map_lookup_elem(&endpoints, &key);
+
+	if (!index) {
+		__builtin_memset(&key.address, 0, sizeof(key.address));
+		index = bpf_map_lookup_elem(&endpoints, &key);
+	}
+	return index ? to_socket(*index) : to_owner(address);
+}
+
+static __always_inline int has_ports(__u8 protocol)
+{
+	return protocol == IPPROTO_UDP || protocol == IPPROTO_TCP;
+}
+
+static __always_inline int steer_arp(void *at, void *end)
+{
+	struct address target;
+	__be32 ipv4;
+
+	if (at + ARP_BYTES > end)
+		return XDP_PASS;
+	__builtin_memcpy(&ipv4, at + ARP_TARGET_OFFSET, sizeof(ipv4));
+	map_ipv4(&target, ipv4);
+	return to_owner(&target);
+}
+
+static __always_inline int steer_ipv4(struct iphdr *ip, void *end)
+{
+	struct address destination;
+	struct ports *ports;
+
+	if ((void *)(ip + 1) > end || ip->ihl < 5)
+		return XDP_PASS;
+	map_ipv4(&destination, ip->daddr);
+	ports = (void *)ip + ip->ihl * 4;
+	if (!has_ports(ip->protocol) || (ip->frag_off & bpf_htons(IPV4_FRAGMENT)) ||
+	    (void *)(ports + 1) > end)
+		return to_owner(&destination);
+	return to_endpoint(&destination, ip->protocol, ports);
+}
+
+/* A neighbour solicitation goes to a group; its target says whose it is. */
+static __always_inline int steer_icmpv6(struct icmp6hdr *icmp, void *end,
+					const struct address *destination)
+{
+	struct address target;
+
+	if ((void *)(icmp + 1) + sizeof(target) > end ||
+	    icmp->icmp6_type != NEIGHBOUR_SOLICITATION)
+		return to_owner(destination);
+	__builtin_memcpy(&target, icmp + 1, sizeof(target));
+	return to_owner(&target);
+}
+
+static __always_inline int steer_ipv6(struct ipv6hdr *ip, void *end)
+{
+	struct address destination;
+	struct ports *ports;
+
+	if ((void *)(ip + 1) > end)
+		return XDP_PASS;
+	__builtin_memcpy(&destination, &ip->daddr, sizeof(destination));
+	if (ip->nexthdr == IPPROTO_ICMPV6)
+		return steer_icmpv6((void *)(ip + 1), end, &destination);
+	ports = (void *)(ip + 1);
+	if (!has_ports(ip->nexthdr) || (void *)(ports + 1) > end)
+		return to_owner(&destination);
+	return to_endpoint(&destination, ip->nexthdr, ports);
+}
+
+SEC("xdp")
+int steer(struct xdp_md *ctx)
+{
+	void *data = (void *)(long)ctx->data;
+	void *end = (void *)(long)ctx->data_end;
+	struct ethhdr *ethernet = data;
+
+	if (ctx->rx_queue_index != queue || (void *)(ethernet + 1) > end)
+		return XDP_PASS;
+	switch (bpf_ntohs(ethernet->h_proto)) {
+	case ETH_P_ARP:
+		return steer_arp(ethernet + 1, end);
+	case ETH_P_IP:
+		return steer_ipv4((void *)(ethernet + 1), end);
+	case ETH_P_IPV6:
+		return steer_ipv6((void *)(ethernet + 1), end);
+	default:
+		return XDP_PASS;
+	}
+}

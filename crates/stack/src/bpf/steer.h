@@ -1,0 +1,24 @@
+/* SPDX-License-Identifier: GPL-2.0 OR Apache-2.0 OR MIT */
+/* What steer.bpf.c shares with its loader, device/xdp/program.rs. */
+#ifndef PLIMSOLL_STEER_H
+#define PLIMSOLL_STEER_H
+
+#include <linux/types.h>
+
+#define SOCKETS_MAX 4096
+#define OWNED_MAX 128
+
+/* An address in network byte order; IPv4 as ::ffff:a.b.c.d, any as zeros. */
+struct address {
+	__u8 bytes[16];
+};
+
+/* A bound port, at one address or at any (zeros). */
+struct endpoint {
+	struct address address;
+	__be16 port;
+	__u8 protocol; /* IPPROTO_UDP or IPPROTO_TCP */
+	__u8 reserved;
+};
+
+#endif

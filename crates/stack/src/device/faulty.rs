@@ -1,0 +1,280 @@
+//! A device that loses, duplicates, reorders and corrupts frames, the same
+//! ones for the same seed and the same frames.
+//!
+//! Every frame of both directions meets the faults in this order: lost, else
+//! perhaps corrupted (one bit), else duplicated, else held back until the next
+//! frame of its direction has passed. A frame that is held when nothing follows
+//! in the batch goes with the next call.
+
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use plimsoll_core::config::Fraction;
+
+use super::{Batch, Capabilities, Device, Drops, Endpoint, Frame, Pool};
+
+/// How often which fault happens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Faults {
+    /// Lost altogether.
+    pub loss: Fraction,
+    /// One bit is flipped.
+    pub corruption: Fraction,
+    /// Comes twice.
+    pub duplication: Fraction,
+    /// Comes after the frame behind it.
+    pub reordering: Fraction,
+}
+
+impl Faults {
+    /// None at all.
+    pub const NONE: Self = Self {
+        loss: Fraction::NONE,
+        corruption: Fraction::NONE,
+        duplication: Fraction::NONE,
+        reordering: Fraction::NONE,
+    };
+
+    /// Every fault equally often.
+    #[must_use]
+    pub const fn each(fraction: Fraction) -> Self {
+        Self {
+            loss: fraction,
+            corruption: fraction,
+            duplication: fraction,
+            reordering: fraction,
+        }
+    }
+}
+
+/// What has been done to frames so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FaultCounts {
+    /// Frames that came to the wrapper.
+    pub offered: u64,
+    /// Lost.
+    pub lost: u64,
+    /// Corrupted.
+    pub corrupted: u64,
+    /// Sent twice; without a free buffer a duplication does not happen.
+    pub duplicated: u64,
+    /// Held back.
+    pub reordered: u64,
+    /// Frames passed on, duplicates included.
+    pub passed: u64,
+}
+
+/// A device with faults.
+#[derive(Debug)]
+pub struct Faulty<D> {
+    inner: D,
+    receiving: Mutex<Injector>,
+    sending: Mutex<Sending>,
+}
+
+#[derive(Debug)]
+struct Sending {
+    injector: Injector,
+    /// Passed the faults and found no room yet.
+    due: Batch,
+}
+
+#[derive(Debug)]
+struct Injector {
+    faults: Faults,
+    random: fastrand::Rng,
+    held: Option<Frame>,
+    scratch: Batch,
+    counts: FaultCounts,
+}
+
+impl<D: Device> Faulty<D> {
+    /// `inner` with faults in both directions, drawn from `seed`.
+    pub fn new(inner: D, faults: Faults, seed: u64) -> Self {
+        let injector = |seed| Injector {
+            faults,
+            random: fastrand::Rng::with_seed(seed),
+            held: None,
+            scratch: Batch::new(),
+            counts: FaultCounts::default(),
+        };
+        Self {
+            inner,
+            receiving: Mutex::new(injector(seed)),
+            sending: Mutex::new(Sending {
+                injector: injector(!seed),
+                due: Batch::new(),
+            }),
+        }
+    }
+
+    /// What happened to frames received and to frames sent.
+    #[must_use]
+    pub fn counts(&self) -> (FaultCounts, FaultCounts) {
+        let received = self.receiving.lock().counts;
+        (received, self.sending.lock().injector.counts)
+    }
+}
+
+impl Injector {
+    /// Moves all of `from` to `to`, with faults.
+    fn pass(&mut self, from: &mut Batch, to: &mut Batch) {
+        let nothing_follows = from.is_empty();
+        let before = to.len();
+        for frame in from.drain(..) {
+            self.counts.offered += 1;
+            if let Some(frame) = self.pass_one(frame, to) {
+                to.extend(self.held.take());
+                self.held = Some(frame);
+                self.counts.reordered += 1;
+            } else if to.len() > before {
+                to.extend(self.held.take());
+            }
+        }
+        if nothing_follows {
+            to.extend(self.held.take());
+        }
+        self.counts.passed += (to.len() - before) as u64;
+    }
+
+    /// Returns the frame if it is to be held back.
+    fn pass_one(&mut self, mut frame: Frame, to: &mut Batch) -> Option<Frame> {
+        if self.happens(self.faults.loss) {
+            self.counts.lost += 1;
+            return None;
+        }
+        if self.happens(self.faults.corruption) && !frame.is_empty() {
+            let (byte, bit) = (self.random.usize(..frame.len()), self.random.u8(..8));
+            frame[byte] ^= 1 << bit;
+            self.counts.corrupted += 1;
+        }
+        if self.happens(self.faults.duplication)
+            && let Some(mut copy) = frame.pool().take()
+            && copy.copy_from(&frame)
+        {
+            to.push_back(copy);
+            self.counts.duplicated += 1;
+        }
+        if self.happens(self.faults.reordering) {
+            return Some(frame);
+        }
+        to.push_back(frame);
+        None
+    }
+
+    fn happens(&mut self, fraction: Fraction) -> bool {
+        fraction > Fraction::NONE && self.random.u32(..Fraction::WHOLE.as_ppm()) < fraction.as_ppm()
+    }
+}
+
+impl<D: Device> Device for Faulty<D> {
+    fn capabilities(&self) -> Capabilities {
+        // Corruption is there to be found, and an endpoint's own socket would
+        // pass this device by.
+        Capabilities {
+            steers: false,
+            checksums_verified: false,
+            ..self.inner.capabilities()
+        }
+    }
+
+    fn pool(&self) -> &Arc<Pool> {
+        self.inner.pool()
+    }
+
+    fn receive(&self, batch: &mut Batch, max: usize) -> io::Result<usize> {
+        let mut injector = self.receiving.lock();
+        let mut scratch = std::mem::take(&mut injector.scratch);
+        let received = self.inner.receive(&mut scratch, max);
+        let before = batch.len();
+        injector.pass(&mut scratch, batch);
+        injector.scratch = scratch;
+        received?;
+        Ok(batch.len() - before)
+    }
+
+    fn transmit(&self, batch: &mut Batch) -> io::Result<usize> {
+        let mut sending = self.sending.lock();
+        let Sending { injector, due } = &mut *sending;
+        let taken = batch.len();
+        injector.pass(batch, due);
+        self.inner.transmit(due)?;
+        Ok(taken)
+    }
+
+    fn readiness(&self) -> BorrowedFd<'_> {
+        self.inner.readiness()
+    }
+
+    fn drops(&self) -> Drops {
+        self.inner.drops()
+    }
+
+    fn claim(&self, endpoint: Endpoint) -> io::Result<()> {
+        self.inner.claim(endpoint)
+    }
+
+    fn release(&self, endpoint: Endpoint) {
+        self.inner.release(endpoint);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::simulated::{SimulatedConfig, SimulatedDevice};
+    use super::*;
+
+    /// Numbered frames through faults: what arrives, and the counts.
+    fn arrivals(faults: Faults, seed: u64) -> (Vec<Vec<u8>>, FaultCounts) {
+        let (one, other) = SimulatedDevice::pair(&SimulatedConfig::default()).unwrap();
+        let faulty = Faulty::new(other, faults, seed);
+        let mut arrived = Batch::new();
+        let mut seen = Vec::new();
+        for k in 0..2000_u32 {
+            let mut frame = [0; 60];
+            frame[..4].copy_from_slice(&k.to_be_bytes());
+            one.send(&frame);
+            if k % 10 == 9 {
+                while faulty.receive(&mut arrived, 64).unwrap() > 0 {}
+                seen.extend(arrived.drain(..).map(|frame| frame.to_vec()));
+            }
+        }
+        (seen, faulty.counts().0)
+    }
+
+    #[test]
+    fn without_faults_nothing_changes() {
+        let (seen, counts) = arrivals(Faults::NONE, 1);
+        assert!(seen.is_sorted());
+        assert_eq!((seen.len(), counts.passed), (2000, 2000));
+    }
+
+    #[test]
+    fn every_fault_happens_about_as_often_as_asked_and_is_counted() {
+        let (seen, counts) = arrivals(Faults::each(Fraction::from_percent(10)), 7);
+        for count in [
+            counts.lost,
+            counts.corrupted,
+            counts.duplicated,
+            counts.reordered,
+        ] {
+            assert!((120..280).contains(&count), "{counts:?}");
+        }
+        assert_eq!(counts.offered, 2000);
+        assert_eq!(
+            counts.passed,
+            counts.offered - counts.lost + counts.duplicated
+        );
+        assert_eq!(seen.len() as u64, counts.passed);
+        assert!(!seen.is_sorted());
+    }
+
+    #[test]
+    fn the_same_seed_gives_the_same_frames() {
+        let faults = Faults::each(Fraction::from_percent(5));
+        assert_eq!(arrivals(faults, 3), arrivals(faults, 3));
+        assert_ne!(arrivals(faults, 3).0, arrivals(faults, 4).0);
+    }
+}

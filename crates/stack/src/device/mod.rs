@@ -1,0 +1,129 @@
+//! Where frames come from and go to: one small trait, and what implements it.
+//!
+//! | device | memory | what it is for |
+//! | --- | --- | --- |
+//! | [`xdp`] | shared with the kernel, no copy of ours | real interfaces, also beside the kernel's stack |
+//! | [`packet`] | a ring of the kernel, one copy | interfaces without XDP |
+//! | [`tap`] | a system call and a copy per frame | this machine alone, tests with ordinary tools |
+//! | [`simulated`] | this process | tests, no privileges |
+//! | [`recording`], [`faulty`] | those of the device inside | captures; loss, duplication, reordering, corruption |
+//!
+//! A device never blocks. Each direction has a lock of its own, held for a
+//! batch, so one thread may receive while others send.
+
+pub mod faulty;
+pub mod packet;
+mod pool;
+pub mod recording;
+pub mod simulated;
+pub mod tap;
+pub mod xdp;
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+
+pub use pool::{Frame, HEADROOM_BYTES, Pool};
+
+/// An Ethernet address.
+pub type Mac = [u8; 6];
+
+/// Frames on their way. Receivers append at the back, transmitters take from
+/// the front. Give it the capacity of a batch once: nothing allocates then.
+pub type Batch = VecDeque<Frame>;
+
+/// What a device is and can do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Capabilities {
+    /// Its Ethernet address, or the one the stack should take beside it.
+    pub mac: Mac,
+    /// The longest IP packet a frame carries, in bytes.
+    pub mtu: usize,
+    /// Transport checksums of received frames are right, or were left to the
+    /// adapter by a sender on this machine and must not be checked.
+    pub checksums_verified: bool,
+    /// The device itself can steer frames to sockets of their own
+    /// ([`Device::open_endpoint`]).
+    pub steers: bool,
+}
+
+/// Frames that the device had to drop before anybody here saw them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Drops {
+    /// The receive ring was full.
+    pub ring_full: u64,
+    /// There was no buffer to receive into.
+    pub no_buffer: u64,
+    /// Not a frame: too long for a buffer, or an entry of a ring that pointed
+    /// outside of its frame.
+    pub invalid: u64,
+}
+
+/// What a device's own demultiplexer steers to a socket of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Endpoint {
+    /// The transport protocol.
+    pub protocol: plimsoll_core::demux::Protocol,
+    /// Address (or wildcard) and port.
+    pub local: std::net::SocketAddr,
+}
+
+/// A source and sink of Ethernet frames.
+pub trait Device: Send + Sync + fmt::Debug {
+    /// What it is and can do.
+    fn capabilities(&self) -> Capabilities;
+
+    /// The memory that its frames are made of.
+    fn pool(&self) -> &Arc<Pool>;
+
+    /// Appends up to `max` received frames to `batch` and returns how many.
+    ///
+    /// # Errors
+    ///
+    /// The device is gone or broken. Frames that cannot be taken are drops, no
+    /// errors.
+    fn receive(&self, batch: &mut Batch, max: usize) -> io::Result<usize>;
+
+    /// Sends frames from the front of `batch` and returns how many; what stays
+    /// there found no room now.
+    ///
+    /// # Errors
+    ///
+    /// The device is gone or broken.
+    fn transmit(&self, batch: &mut Batch) -> io::Result<usize>;
+
+    /// Readable while received frames wait. To be waited for with poll(2).
+    fn readiness(&self) -> BorrowedFd<'_>;
+
+    /// Frames dropped so far by the device.
+    fn drops(&self) -> Drops;
+
+    /// A socket of its own for what arrives for `endpoint`. Dropping it ends
+    /// the steering.
+    ///
+    /// # Errors
+    ///
+    /// `Unsupported` unless [`Capabilities::steers`]; otherwise why not.
+    fn open_endpoint(&self, endpoint: Endpoint) -> io::Result<Arc<dyn Device>> {
+        let _ = endpoint;
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    /// `endpoint` is served here from now on: a device that shares its
+    /// interface with the kernel takes over its frames.
+    ///
+    /// # Errors
+    ///
+    /// Another program has the endpoint, or there is no room.
+    fn claim(&self, endpoint: Endpoint) -> io::Result<()> {
+        let _ = endpoint;
+        Ok(())
+    }
+
+    /// Ends what [`claim`](Self::claim) began.
+    fn release(&self, endpoint: Endpoint) {
+        let _ = endpoint;
+    }
+}

@@ -1,0 +1,180 @@
+//! A device that writes down every frame it passes on, in libpcap's format
+//! with time stamps in nanoseconds.
+//!
+//! Both directions go into one file, in the order in which this device saw
+//! them. Writing costs: it is for tests and for looking closely, not for load.
+//! A failed write ends the recording and not the device; [`Recording::finish`]
+//! tells.
+
+use std::borrow::Cow;
+use std::fmt;
+use std::io::{self, Write};
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use parking_lot::Mutex;
+use pcap_file::pcap::{PcapHeader, PcapPacket, PcapWriter};
+use pcap_file::{DataLink, Endianness, PcapError, TsResolution};
+
+use super::{Batch, Capabilities, Device, Drops, Endpoint, Pool};
+
+/// A device, and the capture of what passes it.
+pub struct Recording<D, W: Write> {
+    inner: D,
+    capture: Mutex<Capture<W>>,
+}
+
+impl<D: fmt::Debug, W: Write> fmt::Debug for Recording<D, W> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Recording").field(&self.inner).finish()
+    }
+}
+
+struct Capture<W: Write> {
+    writer: PcapWriter<W>,
+    failed: Option<PcapError>,
+}
+
+impl<W: Write> Capture<W> {
+    fn write(&mut self, frame: &[u8]) {
+        if self.failed.is_some() {
+            return;
+        }
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+        let packet = PcapPacket {
+            timestamp: now.unwrap_or_default(),
+            orig_len: frame.len() as u32,
+            data: Cow::Borrowed(frame),
+        };
+        self.failed = self.writer.write_packet(&packet).err();
+    }
+}
+
+impl<D: Device, W: Write + Send> Recording<D, W> {
+    /// Records what passes `inner`; `to` had better be buffered.
+    ///
+    /// # Errors
+    ///
+    /// The file's header cannot be written.
+    pub fn new(inner: D, to: W) -> io::Result<Self> {
+        let header = PcapHeader {
+            datalink: DataLink::ETHERNET,
+            ts_resolution: TsResolution::NanoSecond,
+            endianness: Endianness::native(),
+            ..PcapHeader::default()
+        };
+        let writer = PcapWriter::with_header(to, header).map_err(io::Error::other)?;
+        Ok(Self {
+            inner,
+            capture: Mutex::new(Capture {
+                writer,
+                failed: None,
+            }),
+        })
+    }
+
+    /// Ends the recording; gives the device and the writer back.
+    ///
+    /// # Errors
+    ///
+    /// Writing failed, then or now.
+    pub fn finish(self) -> io::Result<(D, W)> {
+        let capture = self.capture.into_inner();
+        match capture.failed {
+            Some(error) => Err(io::Error::other(error)),
+            None => {
+                let mut writer = capture.writer.into_writer();
+                writer.flush()?;
+                Ok((self.inner, writer))
+            }
+        }
+    }
+}
+
+impl<D: Device, W: Write + Send> Device for Recording<D, W> {
+    fn capabilities(&self) -> Capabilities {
+        // An endpoint's own socket would pass this device by.
+        Capabilities {
+            steers: false,
+            ..self.inner.capabilities()
+        }
+    }
+
+    fn pool(&self) -> &Arc<Pool> {
+        self.inner.pool()
+    }
+
+    fn receive(&self, batch: &mut Batch, max: usize) -> io::Result<usize> {
+        let before = batch.len();
+        let received = self.inner.receive(batch, max)?;
+        let mut capture = self.capture.lock();
+        batch.range(before..).for_each(|frame| capture.write(frame));
+        Ok(received)
+    }
+
+    fn transmit(&self, batch: &mut Batch) -> io::Result<usize> {
+        // Frames leave our hands in sending, so they are written before, and
+        // only those that then go are counted on.
+        let mut capture = self.capture.lock();
+        let mut sent = 0;
+        let mut one = Batch::with_capacity(1);
+        while let Some(frame) = batch.pop_front() {
+            let copy = frame.to_vec();
+            one.push_back(frame);
+            if self.inner.transmit(&mut one)? == 0 {
+                batch.extend(one.drain(..));
+                batch.rotate_right(1);
+                break;
+            }
+            capture.write(&copy);
+            sent += 1;
+        }
+        Ok(sent)
+    }
+
+    fn readiness(&self) -> BorrowedFd<'_> {
+        self.inner.readiness()
+    }
+
+    fn drops(&self) -> Drops {
+        self.inner.drops()
+    }
+
+    fn claim(&self, endpoint: Endpoint) -> io::Result<()> {
+        self.inner.claim(endpoint)
+    }
+
+    fn release(&self, endpoint: Endpoint) {
+        self.inner.release(endpoint);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use pcap_file::pcap::PcapReader;
+
+    use super::super::simulated::{SimulatedConfig, SimulatedDevice};
+    use super::*;
+
+    #[test]
+    fn both_directions_are_in_the_capture_in_order() {
+        let (one, other) = SimulatedDevice::pair(&SimulatedConfig::default()).unwrap();
+        let recorded = Recording::new(other, Vec::new()).unwrap();
+        one.send(&[1; 60]);
+        one.send(&[2; 61]);
+        let mut batch = Batch::new();
+        assert_eq!(recorded.receive(&mut batch, 8).unwrap(), 2);
+        let answer = batch.pop_back().unwrap();
+        let mut answers = Batch::from([answer]);
+        assert_eq!(recorded.transmit(&mut answers).unwrap(), 1);
+        assert_eq!(one.receive(&mut batch, 8).unwrap(), 1);
+        let (_, file) = recorded.finish().unwrap();
+        let mut reader = PcapReader::new(&file[..]).unwrap();
+        let mut seen = Vec::new();
+        while let Some(packet) = reader.next_packet() {
+            seen.push(packet.unwrap().data.into_owned());
+        }
+        assert_eq!(seen, [vec![1; 60], vec![2; 61], vec![2; 61]]);
+    }
+}

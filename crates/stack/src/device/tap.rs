@@ -1,0 +1,165 @@
+//! A TAP interface: the kernel's stack of this machine is the peer.
+//!
+//! What the kernel sends into the interface is received here, one system call
+//! and one copy per frame. An interface of the name is created if there is none
+//! (`CAP_NET_ADMIN`); one that was made with `ip tuntap add … user ME` can be
+//! opened by that user without privileges. It has to be set up with an address
+//! of the kernel's side (`ip addr`, `ip link set up`); the stack has another one.
+
+#![allow(unsafe_code, reason = "two ioctls that no crate wraps")]
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::unix::fs::OpenOptionsExt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::simulated::chunk_bytes_for;
+use super::{Batch, Capabilities, Device, Drops, HEADROOM_BYTES, Mac, Pool};
+use crate::error::Error;
+use crate::interface;
+
+/// The stack's side of a TAP interface.
+#[derive(Debug)]
+pub struct TapDevice {
+    file: File,
+    mac: Mac,
+    mtu: usize,
+    pool: Arc<Pool>,
+    no_buffer: AtomicU64,
+}
+
+/// Buffers, besides those in sockets' channels.
+const CHUNKS: usize = 4096;
+
+impl TapDevice {
+    /// Opens or creates the interface `name` of this network namespace.
+    ///
+    /// # Errors
+    ///
+    /// The name is impossible, another program has the interface, it is no TAP
+    /// interface, or this process may not.
+    pub fn open(name: &str) -> Result<Self, Error> {
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .custom_flags(libc::O_NONBLOCK | libc::O_CLOEXEC)
+            .open("/dev/net/tun")
+            .map_err(Error::privileged("open /dev/net/tun", "CAP_NET_ADMIN"))?;
+        attach(&file, name)?;
+        let mtu = interface::mtu(name)?;
+        let pool = Pool::new(CHUNKS, chunk_bytes_for(mtu));
+        Ok(Self {
+            file,
+            mac: random_mac().map_err(Error::io("draw an Ethernet address"))?,
+            mtu,
+            pool: pool.map_err(Error::io("get memory for frames"))?,
+            no_buffer: AtomicU64::new(0),
+        })
+    }
+}
+
+fn attach(file: &File, name: &str) -> Result<(), Error> {
+    let mut request = interface::request(name)?;
+    request.ifr_ifru.ifru_flags = (libc::IFF_TAP | libc::IFF_NO_PI) as libc::c_short;
+    // SAFETY: TUNSETIFF reads and writes one `ifreq`, which lives here.
+    let result = unsafe { libc::ioctl(file.as_raw_fd(), libc::TUNSETIFF, &raw mut request) };
+    if result == 0 {
+        return Ok(());
+    }
+    let error = io::Error::last_os_error();
+    Err(match error.raw_os_error() {
+        Some(libc::EBUSY) => Error::Busy {
+            what: format!("the TAP interface {name}"),
+            remedy: "end that program, or take another name".to_owned(),
+        },
+        Some(libc::EINVAL) => Error::Unsupported {
+            what: name.to_owned(),
+            feature: "TAP",
+            remedy: "it is an interface of another kind; take another name",
+        },
+        _ => Error::privileged("open a TAP interface", "CAP_NET_ADMIN")(error),
+    })
+}
+
+/// Locally administered, unicast (IEEE 802).
+fn random_mac() -> io::Result<Mac> {
+    let mut mac = [0; 6];
+    getrandom::fill(&mut mac).map_err(io::Error::other)?;
+    mac[0] = mac[0] & 0xfc | 0x02;
+    Ok(mac)
+}
+
+impl Device for TapDevice {
+    fn capabilities(&self) -> Capabilities {
+        Capabilities {
+            mac: self.mac,
+            mtu: self.mtu,
+            checksums_verified: false,
+            steers: false,
+        }
+    }
+
+    fn pool(&self) -> &Arc<Pool> {
+        &self.pool
+    }
+
+    fn receive(&self, batch: &mut Batch, max: usize) -> io::Result<usize> {
+        for received in 0..max {
+            let Some(mut frame) = self.pool.take() else {
+                self.discard_one();
+                return Ok(received);
+            };
+            match (&self.file).read(&mut frame.chunk_mut()[HEADROOM_BYTES..]) {
+                Ok(length) => frame.set_range(HEADROOM_BYTES..HEADROOM_BYTES + length),
+                Err(error) if nothing_now(&error) => return Ok(received),
+                Err(error) => return Err(error),
+            }
+            batch.push_back(frame);
+        }
+        Ok(max)
+    }
+
+    fn transmit(&self, batch: &mut Batch) -> io::Result<usize> {
+        let mut sent = 0;
+        while let Some(frame) = batch.front() {
+            match (&self.file).write(frame) {
+                Ok(_) => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                // The interface is down: a cable that is not plugged in.
+                Err(error) if error.raw_os_error() == Some(libc::EIO) => {}
+                Err(error) => return Err(error),
+            }
+            batch.pop_front();
+            sent += 1;
+        }
+        Ok(sent)
+    }
+
+    fn readiness(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
+
+    fn drops(&self) -> Drops {
+        Drops {
+            no_buffer: self.no_buffer.load(Ordering::Relaxed),
+            ..Drops::default()
+        }
+    }
+}
+
+impl TapDevice {
+    /// Without a buffer a frame must still leave the queue, or the descriptor
+    /// stays readable and its reader spins.
+    fn discard_one(&self) {
+        if (&self.file).read(&mut [0; 1]).is_ok() {
+            self.no_buffer.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+}
+
+/// Nothing to read, or the interface is down.
+fn nothing_now(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::WouldBlock || error.raw_os_error() == Some(libc::EIO)
+}

@@ -1,0 +1,447 @@
+//! AF_XDP: frames of a real interface in memory shared with the kernel.
+//!
+//! An [`XdpInterface`] is one receive queue of an interface with its UMEM and an
+//! XDP program that decides which frames are ours. The stack either shares an
+//! address with the kernel, and gets only the ports that are bound to it, or
+//! owns addresses, and gets all that is for them ([`XdpConfig::owned`]).
+//! Everything else goes to the kernel as before.
+//!
+//! `ring` and `sys` are the rings and system calls, `socket` a queue's shared
+//! memory and its sockets, `program` the steering. Sockets of their own for
+//! single endpoints ([`Device::open_endpoint`]) are what `ni-lrp` stands on.
+//!
+//! **Trap.** A sender on this machine (the other end of a veth pair) leaves
+//! transport checksums to an adapter that does not exist: turn that off there
+//! (`ethtool -K PEER tx off`), or set [`XdpConfig::trust_checksums`].
+
+mod program;
+mod ring;
+mod socket;
+mod sys;
+
+use std::io;
+use std::net::IpAddr;
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+use self::program::Program;
+use self::socket::{Queue, Socket};
+use super::simulated::ETHERNET_BYTES_MAX;
+use super::{Batch, Capabilities, Device, Drops, Endpoint, HEADROOM_BYTES, Mac, Pool};
+use crate::error::Error;
+use crate::interface;
+
+/// Whether frames are copied between the kernel's memory and ours.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CopyMode {
+    /// Without copies if the driver can.
+    KernelChooses,
+    /// With copies: works with every driver that has native XDP.
+    Copy,
+    /// Without, or not at all.
+    ZeroCopy,
+}
+
+/// Polling the device from our system calls instead of by interrupts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BusyPoll {
+    /// `SO_BUSY_POLL`, in microseconds.
+    pub micros: u32,
+    /// `SO_BUSY_POLL_BUDGET`, in frames.
+    pub budget: u32,
+}
+
+/// How an interface is opened.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct XdpConfig {
+    /// The receive queue. Default 0.
+    pub queue: u32,
+    /// Addresses that are the stack's alone: the kernel must not have them.
+    /// Default none: the kernel's address is shared, by bound ports.
+    pub owned: Vec<IpAddr>,
+    /// Frames in memory, for receiving, in channels, and to be sent; at least
+    /// 64. Default 8192, of 2 KiB each.
+    pub chunks: usize,
+    /// Frames that are kept from receiving, so that something can be sent.
+    /// Default 1024.
+    pub send_frames: usize,
+    /// Length of each socket's receive and transmit ring, a power of two. With
+    /// `ni-lrp` it is the bound of each socket's queue. Default 256; veth's ring
+    /// has as many.
+    pub ring_frames: u32,
+    /// Default [`CopyMode::KernelChooses`].
+    pub copy: CopyMode,
+    /// Default none.
+    pub busy_poll: Option<BusyPoll>,
+    /// Do not check transport checksums of received frames. Default false.
+    pub trust_checksums: bool,
+}
+
+impl Default for XdpConfig {
+    fn default() -> Self {
+        Self {
+            queue: 0,
+            owned: Vec::new(),
+            chunks: 8192,
+            send_frames: 1024,
+            ring_frames: 256,
+            copy: CopyMode::KernelChooses,
+            busy_poll: None,
+            trust_checksums: false,
+        }
+    }
+}
+
+const CHUNKS_MIN: usize = 64;
+const CHUNKS_MAX: usize = 1 << 24;
+const RING_FRAMES_MAX: u32 = 1 << 20;
+/// What the kernel accepts: chunks of up to a page.
+const CHUNK_BYTES: [usize; 2] = [2048, 4096];
+
+impl XdpConfig {
+    fn validate(&self) -> Result<(), Error> {
+        let check = |holds, field, given: usize, allowed| match holds {
+            true => Ok(()),
+            false => Err(Error::Config {
+                field,
+                given: given.to_string(),
+                allowed,
+            }),
+        };
+        let ring = self.ring_frames;
+        let range = CHUNKS_MIN..=CHUNKS_MAX;
+        check(
+            range.contains(&self.chunks),
+            "chunks",
+            self.chunks,
+            "from 64 to 16,777,216",
+        )?;
+        let sending = self.send_frames < self.chunks;
+        check(
+            sending,
+            "send_frames",
+            self.send_frames,
+            "fewer than chunks",
+        )?;
+        let fits = ring.is_power_of_two() && ring <= RING_FRAMES_MAX;
+        check(
+            fits,
+            "ring_frames",
+            ring as usize,
+            "a power of two, at most 1,048,576",
+        )
+    }
+}
+
+/// The chunk that an MTU takes; nothing if the frame would need several.
+fn chunk_bytes_for(mtu: usize) -> Option<usize> {
+    let needed = HEADROOM_BYTES + ETHERNET_BYTES_MAX + mtu;
+    CHUNK_BYTES.into_iter().find(|&bytes| bytes >= needed)
+}
+
+/// What all sockets of a queue share.
+#[derive(Debug)]
+struct Shared {
+    program: Program,
+    queue: Arc<Queue>,
+    capabilities: Capabilities,
+    /// Numbers of sockets that are free below the first that was never used.
+    numbers: Mutex<Numbers>,
+}
+
+#[derive(Debug)]
+struct Numbers {
+    free: Vec<u32>,
+    unused: u32,
+}
+
+/// The main socket's number in steer.bpf.c.
+const MAIN_SOCKET: u32 = 0;
+/// `SOCKETS_MAX` of steer.h.
+const SOCKETS_MAX: u32 = 4096;
+
+/// An interface's queue, and its main socket as a device.
+#[derive(Debug)]
+pub struct XdpInterface {
+    // Before the rest: the program must not deliver to a socket that is gone.
+    socket: Socket,
+    shared: Arc<Shared>,
+}
+
+impl XdpInterface {
+    /// Opens a queue of an interface of this network namespace.
+    ///
+    /// # Errors
+    ///
+    /// Each names its remedy: a missing capability, interface or queue, an MTU
+    /// beyond one buffer, another program on the interface or its queue, a
+    /// driver without native XDP or zero-copy, too little lockable memory.
+    pub fn open(interface: &str, config: &XdpConfig) -> Result<Self, Error> {
+        config.validate()?;
+        let ifindex = interface::index(interface)?;
+        let (mac, mtu) = (interface::mac(interface)?, interface::mtu(interface)?);
+        let chunk_bytes = chunk_bytes_for(mtu).ok_or_else(|| Error::MtuTooLarge {
+            interface: interface.to_owned(),
+            mtu,
+            max: CHUNK_BYTES[1] - HEADROOM_BYTES - ETHERNET_BYTES_MAX,
+        })?;
+        check_queue(interface, ifindex, config.queue)?;
+        let program = Program::attach(interface, ifindex, config.queue)?;
+        let socket = Socket::first(ifindex, config, chunk_bytes)
+            .map_err(|error| refused(interface, config, error))?;
+        let added = program.add_socket(MAIN_SOCKET, socket.as_fd());
+        added.map_err(|error| Error::Program(error.to_string()))?;
+        for address in &config.owned {
+            let owned = program.own(*address);
+            owned.map_err(|error| Error::Program(error.to_string()))?;
+        }
+        let capabilities = Capabilities {
+            mac,
+            mtu,
+            checksums_verified: config.trust_checksums,
+            steers: true,
+        };
+        Ok(Self {
+            shared: Arc::new(Shared {
+                program,
+                queue: Arc::clone(socket.queue()),
+                capabilities,
+                numbers: Mutex::new(Numbers {
+                    free: Vec::new(),
+                    unused: MAIN_SOCKET + 1,
+                }),
+            }),
+            socket,
+        })
+    }
+
+    /// Whether frames reach our memory without being copied.
+    ///
+    /// # Errors
+    ///
+    /// The kernel does not tell.
+    pub fn is_zero_copy(&self) -> io::Result<bool> {
+        self.socket.is_zero_copy()
+    }
+
+    /// The interface's Ethernet address.
+    #[must_use]
+    pub fn mac(&self) -> Mac {
+        self.shared.capabilities.mac
+    }
+}
+
+fn check_queue(interface: &str, ifindex: u32, queue: u32) -> Result<(), Error> {
+    let link = plimsoll_kernel::link::link(ifindex);
+    let queues = link
+        .map_err(Error::io(format!("ask about {interface}")))?
+        .rx_queues;
+    if queues.is_some_and(|queues| queue >= queues) {
+        return Err(Error::NoSuchQueue {
+            interface: interface.to_owned(),
+            queue,
+        });
+    }
+    Ok(())
+}
+
+/// What the kernel's answers to opening the first socket mean.
+fn refused(interface: &str, config: &XdpConfig, error: io::Error) -> Error {
+    let queue = config.queue;
+    match error.raw_os_error() {
+        Some(libc::EPERM | libc::EACCES) => Error::NotPermitted {
+            action: "open an AF_XDP socket",
+            capability: "CAP_NET_RAW",
+        },
+        Some(libc::EBUSY) => Error::Busy {
+            what: format!("queue {queue} of {interface}"),
+            remedy: "another AF_XDP socket is bound to it; end that program, or take another queue"
+                .to_owned(),
+        },
+        Some(libc::EAFNOSUPPORT) => Error::Unsupported {
+            what: "this kernel".to_owned(),
+            feature: "AF_XDP",
+            remedy: "it must be built with CONFIG_XDP_SOCKETS",
+        },
+        Some(libc::EOPNOTSUPP) => Error::Unsupported {
+            what: format!("the driver of {interface}"),
+            feature: "zero-copy AF_XDP",
+            remedy: "take the copy mode",
+        },
+        Some(libc::ENOBUFS) => Error::Unsupported {
+            what: "the limit of locked memory of this process".to_owned(),
+            feature: "that many frames",
+            remedy: "raise it (`ulimit -l`), or take fewer chunks",
+        },
+        _ => Error::io(format!("open an AF_XDP socket on {interface}"))(error),
+    }
+}
+
+impl Device for XdpInterface {
+    fn capabilities(&self) -> Capabilities {
+        self.shared.capabilities
+    }
+
+    fn pool(&self) -> &Arc<Pool> {
+        self.socket.pool()
+    }
+
+    fn receive(&self, batch: &mut Batch, max: usize) -> io::Result<usize> {
+        Ok(self.socket.receive(batch, max))
+    }
+
+    fn transmit(&self, batch: &mut Batch) -> io::Result<usize> {
+        self.socket.transmit(batch)
+    }
+
+    fn readiness(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+
+    fn drops(&self) -> Drops {
+        self.socket.drops()
+    }
+
+    fn open_endpoint(&self, endpoint: Endpoint) -> io::Result<Arc<dyn Device>> {
+        Ok(Arc::new(XdpEndpoint::open(&self.shared, endpoint)?))
+    }
+
+    fn claim(&self, endpoint: Endpoint) -> io::Result<()> {
+        let claimed = self.shared.program.add_endpoint(endpoint, MAIN_SOCKET);
+        claimed.map_err(io::Error::other)
+    }
+
+    fn release(&self, endpoint: Endpoint) {
+        self.shared.program.remove_endpoint(endpoint);
+    }
+}
+
+/// A socket that gets the frames of one endpoint.
+#[derive(Debug)]
+struct XdpEndpoint {
+    socket: Socket,
+    number: u32,
+    endpoint: Endpoint,
+    shared: Arc<Shared>,
+}
+
+impl XdpEndpoint {
+    fn open(shared: &Arc<Shared>, endpoint: Endpoint) -> io::Result<Self> {
+        let number = shared.numbers.lock().take()?;
+        // From here on dropping it gives the number back.
+        let opened = Self {
+            socket: Socket::sharing(&shared.queue)?,
+            number,
+            endpoint,
+            shared: Arc::clone(shared),
+        };
+        let program = &shared.program;
+        let added = program
+            .add_socket(number, opened.socket.as_fd())
+            .and_then(|()| program.add_endpoint(endpoint, number));
+        added.map_err(io::Error::other)?;
+        Ok(opened)
+    }
+}
+
+impl Numbers {
+    fn take(&mut self) -> io::Result<u32> {
+        if let Some(number) = self.free.pop() {
+            return Ok(number);
+        }
+        if self.unused == SOCKETS_MAX {
+            let why = "all 4096 sockets of the XDP program are in use";
+            return Err(io::Error::new(io::ErrorKind::OutOfMemory, why));
+        }
+        self.unused += 1;
+        Ok(self.unused - 1)
+    }
+}
+
+impl Drop for XdpEndpoint {
+    fn drop(&mut self) {
+        let Shared {
+            program, numbers, ..
+        } = &*self.shared;
+        program.remove_endpoint(self.endpoint);
+        program.remove_socket(self.number);
+        self.socket.drain();
+        numbers.lock().free.push(self.number);
+    }
+}
+
+impl Device for XdpEndpoint {
+    fn capabilities(&self) -> Capabilities {
+        Capabilities {
+            steers: false,
+            ..self.shared.capabilities
+        }
+    }
+
+    fn pool(&self) -> &Arc<Pool> {
+        self.socket.pool()
+    }
+
+    fn receive(&self, batch: &mut Batch, max: usize) -> io::Result<usize> {
+        Ok(self.socket.receive(batch, max))
+    }
+
+    fn transmit(&self, batch: &mut Batch) -> io::Result<usize> {
+        self.socket.transmit(batch)
+    }
+
+    fn readiness(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+
+    fn drops(&self) -> Drops {
+        self.socket.drops()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_frame_fits_one_chunk_or_is_refused() {
+        assert_eq!(chunk_bytes_for(1500), Some(2048));
+        assert_eq!(chunk_bytes_for(1770), Some(2048));
+        assert_eq!(chunk_bytes_for(1771), Some(4096));
+        assert_eq!(chunk_bytes_for(3818), Some(4096));
+        assert_eq!(chunk_bytes_for(3819), None);
+    }
+
+    #[test]
+    fn settings_are_checked() {
+        let field = |config: XdpConfig| match config.validate() {
+            Err(Error::Config { field, .. }) => field,
+            other => panic!("{other:?}"),
+        };
+        let good = XdpConfig::default();
+        good.validate().unwrap();
+        assert_eq!(
+            field(XdpConfig {
+                chunks: 1,
+                ..good.clone()
+            }),
+            "chunks"
+        );
+        assert_eq!(
+            field(XdpConfig {
+                send_frames: 8192,
+                ..good.clone()
+            }),
+            "send_frames"
+        );
+        assert_eq!(
+            field(XdpConfig {
+                ring_frames: 511,
+                ..good
+            }),
+            "ring_frames"
+        );
+    }
+}

@@ -1,0 +1,157 @@
+//! The XDP program that steers frames, and its maps.
+
+use std::fmt;
+use std::mem::MaybeUninit;
+use std::net::{IpAddr, Ipv6Addr};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+
+use libbpf_rs::skel::{OpenSkel, SkelBuilder};
+use libbpf_rs::{MapCore, MapFlags, MapHandle};
+use plimsoll_core::demux::Protocol;
+use plimsoll_kernel::xdp_link::XdpLink;
+
+use crate::device::Endpoint;
+use crate::error::Error;
+
+include!(concat!(env!("OUT_DIR"), "/steer.rs")); // mod skeleton
+
+/// The program in place. Dropping it detaches it.
+pub(super) struct Program {
+    sockets: MapHandle,
+    endpoints: MapHandle,
+    owned: MapHandle,
+    _link: XdpLink,
+}
+
+impl fmt::Debug for Program {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Program").finish_non_exhaustive()
+    }
+}
+
+impl Program {
+    /// Loads it for one receive queue and attaches it in native mode.
+    pub(super) fn attach(interface: &str, ifindex: u32, queue: u32) -> Result<Self, Error> {
+        let mut place = MaybeUninit::uninit();
+        let builder = skeleton::SteerSkelBuilder::default();
+        let mut open = builder.open(&mut place).map_err(|error| refused(&error))?;
+        if let Some(constants) = open.maps.rodata_data.as_deref_mut() {
+            constants.queue = queue;
+        }
+        let program = open.load().map_err(|error| refused(&error))?;
+        let maps = &program.maps;
+        let sockets = MapHandle::try_from(&maps.sockets).map_err(|error| refused(&error))?;
+        let endpoints = MapHandle::try_from(&maps.endpoints).map_err(|error| refused(&error))?;
+        let owned = MapHandle::try_from(&maps.owned).map_err(|error| refused(&error))?;
+        let link = XdpLink::attach(program.progs.steer.as_fd(), interface, ifindex)
+            .map_err(|error| not_attached(interface, error))?;
+        Ok(Self {
+            sockets,
+            endpoints,
+            owned,
+            _link: link,
+        })
+    }
+
+    /// Frames for number `index` go to this socket from now on.
+    pub(super) fn add_socket(&self, index: u32, socket: BorrowedFd<'_>) -> libbpf_rs::Result<()> {
+        let socket = socket.as_raw_fd().to_ne_bytes();
+        let key = index.to_ne_bytes();
+        self.sockets.update(&key, &socket, MapFlags::ANY)
+    }
+
+    pub(super) fn remove_socket(&self, index: u32) {
+        // Not there: the kernel removes a closed socket by itself.
+        let _ = self.sockets.delete(&index.to_ne_bytes());
+    }
+
+    /// Frames for the endpoint go to number `index`.
+    pub(super) fn add_endpoint(&self, endpoint: Endpoint, index: u32) -> libbpf_rs::Result<()> {
+        let value = index.to_ne_bytes();
+        self.endpoints
+            .update(&key(endpoint), &value, MapFlags::NO_EXIST)
+    }
+
+    pub(super) fn remove_endpoint(&self, endpoint: Endpoint) {
+        // Not there: it was never added.
+        let _ = self.endpoints.delete(&key(endpoint));
+    }
+
+    /// Everything for this address is the stack's.
+    pub(super) fn own(&self, address: IpAddr) -> libbpf_rs::Result<()> {
+        self.owned.update(&bytes(address), &[1], MapFlags::ANY)
+    }
+}
+
+/// `struct endpoint` of steer.h.
+fn key(endpoint: Endpoint) -> [u8; 20] {
+    let address = match endpoint.local.ip() {
+        address if address.is_unspecified() => [0; 16],
+        address => bytes(address),
+    };
+    let protocol = match endpoint.protocol {
+        Protocol::Udp => libc::IPPROTO_UDP,
+        Protocol::Tcp => libc::IPPROTO_TCP,
+    };
+    let mut key = [0; 20];
+    key[..16].copy_from_slice(&address);
+    key[16..18].copy_from_slice(&endpoint.local.port().to_be_bytes());
+    key[18] = protocol as u8;
+    key
+}
+
+/// `struct address` of steer.h.
+fn bytes(address: IpAddr) -> [u8; 16] {
+    let address: Ipv6Addr = match address {
+        IpAddr::V4(address) => address.to_ipv6_mapped(),
+        IpAddr::V6(address) => address,
+    };
+    address.octets()
+}
+
+fn refused(error: &libbpf_rs::Error) -> Error {
+    match error.kind() {
+        libbpf_rs::ErrorKind::PermissionDenied => Error::NotPermitted {
+            action: "load the XDP program",
+            capability: "CAP_BPF and CAP_NET_ADMIN",
+        },
+        _ => Error::Program(error.to_string()),
+    }
+}
+
+fn not_attached(interface: &str, error: plimsoll_kernel::Error) -> Error {
+    use plimsoll_kernel::Error as Kernel;
+    match error {
+        Kernel::Busy {
+            program, remedy, ..
+        } => Error::Busy {
+            what: format!("{interface} (it runs an XDP program{program})"),
+            remedy,
+        },
+        Kernel::NoNativeXdp { .. } => Error::Unsupported {
+            what: format!("the driver of {interface}"),
+            feature: "native XDP",
+            remedy: "take the device packet:IFACE (AF_PACKET), which every driver has",
+        },
+        error => Error::Program(error.to_string()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_are_laid_out_as_in_the_program() {
+        let endpoint = |local: &str| Endpoint {
+            protocol: Protocol::Udp,
+            local: local.parse().unwrap(),
+        };
+        let at = key(endpoint("1.2.3.4:258"));
+        assert_eq!(at[..12], [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff]);
+        assert_eq!(at[12..], [1, 2, 3, 4, 1, 2, 17, 0]);
+        let any = [0; 16];
+        assert_eq!(key(endpoint("0.0.0.0:1"))[..16], any);
+        assert_eq!(key(endpoint("[::]:1"))[..16], any);
+    }
+}

@@ -1,0 +1,285 @@
+//! A queue's shared memory and rings, and the sockets on it.
+//!
+//! All sockets of one queue share the UMEM, and with it ONE fill and ONE
+//! completion ring, which therefore have a lock. Receive and transmit rings are
+//! each socket's own. The chunks lent by the fill ring are the receive-buffer
+//! credit of `core::holdoff`.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use libc::xdp_desc;
+use parking_lot::Mutex;
+
+use super::ring::{Incoming, Outgoing};
+use super::{BusyPoll, CopyMode, XdpConfig, sys};
+use crate::device::pool::Lent;
+use crate::device::{Batch, Drops, Pool};
+
+/// Frames that one system call sends at most, in copy mode (`TX_BATCH_SIZE`).
+const KICKS_MAX: usize = 64;
+/// Chunks that are lent together.
+const REFILL_BATCH: usize = 64;
+
+/// What all sockets of one interface's queue share.
+#[derive(Debug)]
+pub(super) struct Queue {
+    pool: Arc<Pool>,
+    ifindex: u32,
+    config: XdpConfig,
+    fill: Mutex<Outgoing<u64>>,
+    completion: Mutex<Incoming<u64>>,
+    /// The first socket's descriptor, which UMEM and both rings belong to.
+    first: OwnedFd,
+}
+
+/// A socket on a queue.
+#[derive(Debug)]
+pub(super) struct Socket {
+    /// `None`: the queue's first.
+    own: Option<OwnedFd>,
+    receive: Mutex<Incoming<xdp_desc>>,
+    transmit: Mutex<Outgoing<xdp_desc>>,
+    invalid: AtomicU64,
+    queue: Arc<Queue>,
+}
+
+impl Socket {
+    /// The first socket of a queue, with a UMEM of its own.
+    pub(super) fn first(ifindex: u32, config: &XdpConfig, chunk_bytes: usize) -> io::Result<Self> {
+        let pool = Pool::new(config.chunks, chunk_bytes)?;
+        let socket = sys::socket()?;
+        sys::register_umem(&socket, pool.memory(), chunk_bytes)?;
+        let shared_ring = (config.chunks as u32).next_power_of_two();
+        sys::make_ring(&socket, libc::XDP_UMEM_FILL_RING, shared_ring)?;
+        sys::make_ring(&socket, libc::XDP_UMEM_COMPLETION_RING, shared_ring)?;
+        let (receive, transmit) = own_rings(&socket, config)?;
+        let offsets = sys::offsets(&socket)?;
+        let fill_at = libc::XDP_UMEM_PGOFF_FILL_RING;
+        let completion_at = libc::XDP_UMEM_PGOFF_COMPLETION_RING;
+        let queue = Queue {
+            fill: Mutex::new(Outgoing::map(&socket, fill_at, offsets.fr, shared_ring)?),
+            completion: Mutex::new(Incoming::map(
+                &socket,
+                completion_at,
+                offsets.cr,
+                shared_ring,
+            )?),
+            pool,
+            ifindex,
+            config: config.clone(),
+            first: socket,
+        };
+        // Some drivers leak without buffers in the fill ring, even to send only.
+        queue.refill();
+        sys::bind(
+            &queue.first,
+            ifindex,
+            config.queue,
+            config.bind_flags(),
+            None,
+        )?;
+        apply_busy_poll(&queue.first, config.busy_poll)?;
+        Ok(Self {
+            own: None,
+            receive: Mutex::new(receive),
+            transmit: Mutex::new(transmit),
+            invalid: AtomicU64::new(0),
+            queue: Arc::new(queue),
+        })
+    }
+
+    /// Another socket on the same queue and UMEM.
+    pub(super) fn sharing(queue: &Arc<Queue>) -> io::Result<Self> {
+        let socket = sys::socket()?;
+        let (receive, transmit) = own_rings(&socket, &queue.config)?;
+        let umem_of = Some(&queue.first);
+        sys::bind(&socket, queue.ifindex, queue.config.queue, 0, umem_of)?;
+        apply_busy_poll(&socket, queue.config.busy_poll)?;
+        Ok(Self {
+            own: Some(socket),
+            receive: Mutex::new(receive),
+            transmit: Mutex::new(transmit),
+            invalid: AtomicU64::new(0),
+            queue: Arc::clone(queue),
+        })
+    }
+
+    pub(super) fn queue(&self) -> &Arc<Queue> {
+        &self.queue
+    }
+
+    pub(super) fn pool(&self) -> &Arc<Pool> {
+        &self.queue.pool
+    }
+
+    pub(super) fn is_zero_copy(&self) -> io::Result<bool> {
+        sys::is_zero_copy(self.descriptor())
+    }
+
+    fn descriptor(&self) -> &OwnedFd {
+        self.own.as_ref().unwrap_or(&self.queue.first)
+    }
+
+    pub(super) fn as_fd(&self) -> BorrowedFd<'_> {
+        self.descriptor().as_fd()
+    }
+
+    pub(super) fn receive(&self, batch: &mut Batch, max: usize) -> usize {
+        if self.queue.config.busy_poll.is_some() {
+            sys::kick_receive(self.descriptor());
+        }
+        let before = batch.len();
+        let mut ring = self.receive.lock();
+        for _ in 0..max {
+            let Some(entry) = ring.take() else { break };
+            // Any option is a frame of several buffers, which was not asked for.
+            let frame = (entry.options == 0)
+                .then(|| self.pool().take_back(Lent::Receive, entry.addr, entry.len))
+                .flatten();
+            if let Some(frame) = frame {
+                batch.push_back(frame);
+            } else {
+                self.invalid.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+        ring.release();
+        drop(ring);
+        self.queue.refill();
+        batch.len() - before
+    }
+
+    pub(super) fn transmit(&self, batch: &mut Batch) -> io::Result<usize> {
+        self.queue.reclaim();
+        let mut ring = self.transmit.lock();
+        let sent = batch.len().min(ring.room() as usize);
+        for frame in batch.drain(..sent) {
+            let (addr, len) = frame.lend();
+            let options = 0;
+            ring.put(xdp_desc { addr, len, options });
+        }
+        ring.publish();
+        if sent > 0 && ring.needs_wakeup() {
+            self.kick()?;
+        }
+        Ok(sent)
+    }
+
+    /// In copy mode the kernel sends inside of this call, a batch at a time.
+    fn kick(&self) -> io::Result<()> {
+        for _ in 0..KICKS_MAX {
+            match sys::kick_transmit(self.descriptor()) {
+                Ok(()) => return Ok(()),
+                Err(error) => match error.raw_os_error() {
+                    // There is more to send.
+                    Some(libc::EAGAIN) => {}
+                    // Later: the device is busy, or the interface is down.
+                    Some(libc::EBUSY | libc::ENOBUFS | libc::ENETDOWN) => return Ok(()),
+                    _ => return Err(error),
+                },
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn drops(&self) -> Drops {
+        let invalid = self.invalid.load(Ordering::Relaxed);
+        // Without an answer only what was counted here is known.
+        let kernel = sys::statistics(self.descriptor()).ok();
+        kernel.map_or(
+            Drops {
+                invalid,
+                ..Drops::default()
+            },
+            |kernel| Drops {
+                ring_full: kernel.rx_ring_full,
+                no_buffer: kernel.rx_dropped,
+                invalid: kernel.rx_invalid_descs + invalid,
+            },
+        )
+    }
+
+    /// Takes back what the kernel has received and nobody will read. To be
+    /// called when the XDP program no longer knows the socket.
+    pub(super) fn drain(&self) {
+        sys::wait_for_deliveries();
+        let mut unread = Batch::new();
+        while self.receive(&mut unread, 64) > 0 {
+            unread.clear();
+        }
+    }
+}
+
+fn own_rings(
+    socket: &OwnedFd,
+    config: &XdpConfig,
+) -> io::Result<(Incoming<xdp_desc>, Outgoing<xdp_desc>)> {
+    sys::make_ring(socket, libc::XDP_RX_RING, config.ring_frames)?;
+    sys::make_ring(socket, libc::XDP_TX_RING, config.ring_frames)?;
+    let offsets = sys::offsets(socket)?;
+    let receive_at = libc::XDP_PGOFF_RX_RING.cast_unsigned();
+    let transmit_at = libc::XDP_PGOFF_TX_RING.cast_unsigned();
+    Ok((
+        Incoming::map(socket, receive_at, offsets.rx, config.ring_frames)?,
+        Outgoing::map(socket, transmit_at, offsets.tx, config.ring_frames)?,
+    ))
+}
+
+fn apply_busy_poll(socket: &OwnedFd, busy_poll: Option<BusyPoll>) -> io::Result<()> {
+    busy_poll.map_or(Ok(()), |poll| {
+        sys::busy_poll(socket, poll.micros, poll.budget)
+    })
+}
+
+impl XdpConfig {
+    fn bind_flags(&self) -> u16 {
+        let copy = match self.copy {
+            CopyMode::KernelChooses => 0,
+            CopyMode::Copy => libc::XDP_COPY,
+            CopyMode::ZeroCopy => libc::XDP_ZEROCOPY,
+        };
+        copy | libc::XDP_USE_NEED_WAKEUP
+    }
+}
+
+impl Queue {
+    /// Lends free chunks for receiving, but for some that sending needs.
+    fn refill(&self) {
+        // Whoever holds the lock refills for all.
+        let Some(mut fill) = self.fill.try_lock() else {
+            return;
+        };
+        let spare = self
+            .pool
+            .available()
+            .saturating_sub(self.config.send_frames);
+        let count = spare.min(fill.room() as usize);
+        // A few at a time cost as much as many, but the ring must not run dry.
+        if count < REFILL_BATCH && fill.queued() as usize >= REFILL_BATCH {
+            return;
+        }
+        for _ in 0..count {
+            let Some(offset) = self.pool.lend_empty() else {
+                break;
+            };
+            fill.put(offset);
+        }
+        fill.publish();
+        if fill.needs_wakeup() {
+            sys::kick_receive(&self.first);
+        }
+    }
+
+    /// Takes back the chunks of frames that were sent.
+    fn reclaim(&self) {
+        let Some(mut completion) = self.completion.try_lock() else {
+            return;
+        };
+        while let Some(offset) = completion.take() {
+            drop(self.pool.take_back(Lent::Transmit, offset, 0));
+        }
+        completion.release();
+    }
+}

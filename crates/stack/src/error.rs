@@ -1,0 +1,151 @@
+//! What can go wrong, whose fault it is, and the remedy.
+
+use std::io;
+use std::net::SocketAddr;
+
+use plimsoll_core::config::ConfigError;
+
+/// Why a device or a stack could not be opened.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// This process may not do that.
+    #[error(
+        "cannot {action}: this needs {capability}; run as root, or give the program that capability"
+    )]
+    NotPermitted {
+        /// What was tried.
+        action: &'static str,
+        /// The capabilities it takes.
+        capability: &'static str,
+    },
+    /// There is no such interface.
+    #[error("there is no interface {0}: `ip link` lists those of this network namespace")]
+    NoSuchInterface(String),
+    /// The interface has no such receive queue.
+    #[error(
+        "{interface} has no receive queue {queue}: `ethtool -l {interface}` tells how many it has"
+    )]
+    NoSuchQueue {
+        /// The interface.
+        interface: String,
+        /// The queue that was asked for.
+        queue: u32,
+    },
+    /// Somebody else uses it.
+    #[error("{what} is in use by another program: {remedy}")]
+    Busy {
+        /// What is in use.
+        what: String,
+        /// How to find or end the other one.
+        remedy: String,
+    },
+    /// The interface or kernel lacks something.
+    #[error("{what} does not support {feature}: {remedy}")]
+    Unsupported {
+        /// Who does not.
+        what: String,
+        /// What is missing.
+        feature: &'static str,
+        /// What to do.
+        remedy: &'static str,
+    },
+    /// Frames of this interface are longer than a buffer.
+    #[error(
+        "{interface} has an MTU of {mtu} bytes; a frame must fit one buffer (frames of several buffers are not supported), so at most {max} are possible: `ip link set {interface} mtu {max}`"
+    )]
+    MtuTooLarge {
+        /// The interface.
+        interface: String,
+        /// Its MTU.
+        mtu: usize,
+        /// The largest that works.
+        max: usize,
+    },
+    /// A setting cannot be worked with.
+    #[error("{field} = {given}: must be {allowed}")]
+    Config {
+        /// The setting.
+        field: &'static str,
+        /// What was given.
+        given: String,
+        /// What would be accepted.
+        allowed: &'static str,
+    },
+    /// The kernel refuses the XDP program.
+    #[error("the kernel refuses the XDP program: {0}")]
+    Program(String),
+    /// A system call failed.
+    #[error("cannot {action}: {source}")]
+    Io {
+        /// What was tried.
+        action: String,
+        /// The kernel's answer.
+        source: io::Error,
+    },
+}
+
+impl Error {
+    /// Whether this host lacks something (a privilege, an interface, a
+    /// feature), as opposed to something having gone wrong.
+    #[must_use]
+    pub fn is_missing(&self) -> bool {
+        matches!(
+            self,
+            Self::NotPermitted { .. }
+                | Self::NoSuchInterface(_)
+                | Self::NoSuchQueue { .. }
+                | Self::Unsupported { .. }
+        )
+    }
+
+    /// Whether the caller asked for something impossible.
+    #[must_use]
+    pub fn is_usage(&self) -> bool {
+        matches!(self, Self::Config { .. })
+    }
+
+    /// An [`Error::Io`] maker for `map_err`.
+    pub(crate) fn io<E: Into<io::Error>>(action: impl Into<String>) -> impl FnOnce(E) -> Self {
+        let action = action.into();
+        move |source| Self::Io {
+            action,
+            source: source.into(),
+        }
+    }
+
+    /// Like [`io`](Self::io), but a refusal names what it takes.
+    pub(crate) fn privileged<E: Into<io::Error>>(
+        action: &'static str,
+        capability: &'static str,
+    ) -> impl FnOnce(E) -> Self {
+        move |source| {
+            let source = source.into();
+            match source.kind() {
+                io::ErrorKind::PermissionDenied => Self::NotPermitted { action, capability },
+                _ => Self::Io {
+                    action: action.to_owned(),
+                    source,
+                },
+            }
+        }
+    }
+}
+
+impl From<ConfigError> for Error {
+    fn from(error: ConfigError) -> Self {
+        Self::Config {
+            field: error.field,
+            given: error.given.to_string(),
+            allowed: error.allowed,
+        }
+    }
+}
+
+/// Somebody has that address already.
+pub(crate) fn address_in_use(at: SocketAddr) -> io::Error {
+    io::Error::new(
+        io::ErrorKind::AddrInUse,
+        format!("{at} is in use by another socket of this stack"),
+    )
+}
