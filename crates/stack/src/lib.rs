@@ -1,8 +1,123 @@
-//! The user data path: devices, and what will stand on them.
+//! The user data path: sockets on a receive path that cannot livelock.
+//!
+//! A [`Stack`] is a host of its own on a network device: it has addresses,
+//! answers ARP and pings, and gives programs UDP sockets shaped like the standard
+//! library's. What sets it apart is *when* a packet is worked on, and for whom.
+//! By default a packet is only put on the bounded queue of its socket, and the
+//! receiving call does the rest; what a full queue cannot take is discarded
+//! before anything was spent on it (lazy receiver processing, Druschel & Banga
+//! 1996). Other papers' orders can be chosen to compare: [`ReceivePath`].
+//!
+//! # A UDP server
+//!
+//! The device is a cable in memory here, so that this runs without privileges;
+//! with [`device::tap::TapDevice::open`] or [`device::xdp::XdpInterface::open`]
+//! in its place it serves a network.
+//!
+//! ```
+//! use plimsoll_stack::device::simulated::{SimulatedConfig, SimulatedDevice};
+//! use plimsoll_stack::{Stack, StackConfig, UdpSocket};
+//!
+//! fn main() -> Result<(), Box<dyn std::error::Error>> {
+//!     let (here, there) = SimulatedDevice::pair(&SimulatedConfig::default())?;
+//!     let server = Stack::start(here, &StackConfig::at("10.0.0.1/24".parse()?))?;
+//!     let socket = UdpSocket::bind(&server, "10.0.0.1:7")?;
+//!     std::thread::spawn(move || -> std::io::Result<()> {
+//!         let mut buffer = [0; 2048];
+//!         loop {
+//!             let (length, from) = socket.recv_from(&mut buffer)?;
+//!             socket.send_to(&buffer[..length], from)?;
+//!         }
+//!     });
+//!
+//!     let client = Stack::start(there, &StackConfig::at("10.0.0.2/24".parse()?))?;
+//!     let socket = UdpSocket::bind(&client, "10.0.0.2:0")?;
+//!     socket.send_to(b"hello", "10.0.0.1:7")?;
+//!     let mut answer = [0; 16];
+//!     assert_eq!(socket.recv_from(&mut answer)?.0, 5);
+//!     Ok(())
+//! }
+//! ```
+//!
+//! # With an event loop of your own
+//!
+//! A socket is a descriptor ([`AsFd`](std::os::fd::AsFd)) that becomes readable.
+//! Receive until `WouldBlock`, then wait for it:
+//!
+//! ```
+//! # use plimsoll_stack::device::simulated::{SimulatedConfig, SimulatedDevice};
+//! # use plimsoll_stack::{Stack, StackConfig, UdpSocket};
+//! # use std::io::ErrorKind;
+//! # use std::os::fd::AsFd;
+//! # use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let (here, there) = SimulatedDevice::pair(&SimulatedConfig::default())?;
+//! # let stack = Stack::start(here, &StackConfig::at("10.0.0.1/24".parse()?))?;
+//! # let other = Stack::start(there, &StackConfig::at("10.0.0.2/24".parse()?))?;
+//! let socket = UdpSocket::bind(&stack, "10.0.0.1:7")?;
+//! socket.set_nonblocking(true)?;
+//! # UdpSocket::bind(&other, "10.0.0.2:0")?.send_to(b"hello", "10.0.0.1:7")?;
+//! let mut batch = Vec::new();
+//! while batch.is_empty() {
+//!     match socket.recv_batch(&mut batch, 64) {
+//!         Err(error) if error.kind() == ErrorKind::WouldBlock => {
+//!             let mut wanted = [PollFd::new(socket.as_fd(), PollFlags::POLLIN)];
+//!             poll(&mut wanted, PollTimeout::NONE)?;
+//!         }
+//!         result => { result?; }
+//!     }
+//! }
+//! assert_eq!(batch[0].payload(), b"hello");
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # What is where
+//!
+//! * [`device`]: AF_XDP, AF_PACKET, TAP, simulated; recording and faulty wrappers.
+//! * `wire`: frames to packets and back, with smoltcp's formats; reassembly.
+//! * `link`: neighbours, next hops, frames out (`Egress`).
+//! * `table`: `core::demux` joined with `core::channel`: who gets which frame.
+//! * `receive`: the receive paths, one file each, on one thread per stack.
+//! * `proxy`: ARP, neighbour discovery, ICMP, on a thread of their own.
+//! * `socket`: UDP sockets; protocol processing in the receiving call.
+//! * `host`: what those share; `outcome`: what became of every frame.
+//!
+//! **TCP is not there yet.** Its place is a module `tcp` beside `proxy`: a
+//! thread that takes raw frames of listeners and connections from their
+//! channels (every receive path leaves them raw), runs one smoltcp `Interface`
+//! (`Medium::Ip`) with one socket per connection, and sends by `Egress::push`.
+//! `Table::bind` with `Protocol::Tcp` makes a listener's channel; a connection
+//! needs one that is connected without being bound first; `Table` keeps the
+//! channel of TIME_WAIT for it. Until then TCP ends as `closed_port`, unanswered.
+//!
+//! # Limits
+//!
+//! No VLAN tags, no multicast membership, no forwarding, no path MTU discovery.
+//! ICMP errors are not passed to sockets. One receive queue per stack.
 
 pub mod device;
 
+mod clock;
+mod config;
 mod error;
+mod host;
 mod interface;
+mod link;
+mod outcome;
+mod proxy;
+mod receive;
+mod socket;
+mod stack;
+mod table;
+mod wait;
+mod wire;
 
+pub use config::{ReceivePath, StackConfig};
 pub use error::Error;
+pub use outcome::{Counts, Outcome};
+pub use receive::polled::PolledConfig;
+pub use socket::UdpSocket;
+pub use stack::Stack;
+pub use wire::datagram::Datagram;
+pub use wire::reassembly::ReassemblyConfig;

@@ -1,0 +1,180 @@
+//! How a stack works.
+
+use std::fmt;
+use std::net::IpAddr;
+use std::str::FromStr;
+
+use ipnet::IpNet;
+use plimsoll_core::channel::ChannelConfig;
+
+use crate::error::Error;
+use crate::receive::polled::PolledConfig;
+use crate::wire::reassembly::ReassemblyConfig;
+
+/// Settings of a [`Stack`](crate::Stack).
+#[derive(Clone, Debug)]
+pub struct StackConfig {
+    /// The stack's addresses, each with its network, as `198.18.0.2/24`. At
+    /// least one.
+    pub addresses: Vec<IpNet>,
+    /// Where packets for other networks go: the first gateway of a family.
+    pub gateways: Vec<IpAddr>,
+    /// When received packets are processed, and for whom.
+    pub path: ReceivePath,
+    /// The bounded queue of each socket. Default: 256 frames, discard when full.
+    pub channel: ChannelConfig,
+    /// Sockets at a time, at least 1. Memory is taken for all of them: a
+    /// channel of 256 frames takes about 25 KiB. Default 64.
+    pub channels_max: u32,
+    /// Frames that one turn of the receiving thread takes, at least 1: others
+    /// wait at most that long for the table of sockets. Default 64.
+    pub turn_frames: usize,
+    /// Bounds of reassembly.
+    pub reassembly: ReassemblyConfig,
+}
+
+impl Default for StackConfig {
+    fn default() -> Self {
+        Self {
+            addresses: Vec::new(),
+            gateways: Vec::new(),
+            path: ReceivePath::SoftLrp,
+            channel: ChannelConfig::drop_tail(256),
+            channels_max: 64,
+            turn_frames: 64,
+            reassembly: ReassemblyConfig::default(),
+        }
+    }
+}
+
+impl StackConfig {
+    /// The defaults with one address.
+    #[must_use]
+    pub fn at(address: IpNet) -> Self {
+        Self {
+            addresses: vec![address],
+            ..Self::default()
+        }
+    }
+
+    pub(crate) fn validate(&self) -> Result<(), Error> {
+        let refuse = |field, given: String, allowed| {
+            Err(Error::Config {
+                field,
+                given,
+                allowed,
+            })
+        };
+        if self.addresses.is_empty() {
+            return refuse("addresses", "none".to_owned(), "at least one");
+        }
+        if self.turn_frames == 0 {
+            return refuse("turn_frames", "0".to_owned(), "at least 1");
+        }
+        if !(1..=1 << 20).contains(&self.channels_max) {
+            let given = self.channels_max.to_string();
+            return refuse("channels_max", given, "from 1 to 1,048,576");
+        }
+        if let ReceivePath::Polled(polled) = &self.path {
+            polled.validate()?;
+        }
+        Ok(self.channel.validate()?)
+    }
+}
+
+/// Who does the protocol processing of a received packet, and when. The names
+/// are those of the simulator.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ReceivePath {
+    /// As 4.4BSD: everything at arrival, through one shared queue. Collapses
+    /// under overload; it is there to show that.
+    Eager,
+    /// The socket is known before any work, and a full one costs nothing more;
+    /// but what is admitted is processed at once, before any application.
+    EarlyDemux,
+    /// Lazy receiver processing: frames are only put where they belong, and the
+    /// receiving call does the rest, on its thread and its CPU time.
+    SoftLrp,
+    /// The same with the demultiplexing done by the device: a socket of its own
+    /// for every endpoint, no thread of ours in between.
+    NiLrp,
+    /// Mogul & Ramakrishnan: polling in bounded turns, input inhibited while
+    /// sockets are full or packets have used their share of the CPU.
+    Polled(PolledConfig),
+}
+
+impl ReceivePath {
+    /// The names, for command lines.
+    pub const NAMES: [&'static str; 5] = ["eager", "early-demux", "soft-lrp", "ni-lrp", "polled"];
+
+    /// The name of this one.
+    #[must_use]
+    pub const fn name(&self) -> &'static str {
+        match self {
+            Self::Eager => Self::NAMES[0],
+            Self::EarlyDemux => Self::NAMES[1],
+            Self::SoftLrp => Self::NAMES[2],
+            Self::NiLrp => Self::NAMES[3],
+            Self::Polled(_) => Self::NAMES[4],
+        }
+    }
+}
+
+impl fmt::Display for ReceivePath {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl FromStr for ReceivePath {
+    type Err = Error;
+
+    fn from_str(name: &str) -> Result<Self, Error> {
+        match name {
+            "eager" => Ok(Self::Eager),
+            "early-demux" => Ok(Self::EarlyDemux),
+            "soft-lrp" => Ok(Self::SoftLrp),
+            "ni-lrp" => Ok(Self::NiLrp),
+            "polled" => Ok(Self::Polled(PolledConfig::default())),
+            _ => Err(Error::Config {
+                field: "path",
+                given: name.to_owned(),
+                allowed: "eager, early-demux, soft-lrp, ni-lrp or polled",
+            }),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_parse_back_from_their_names() {
+        for name in ReceivePath::NAMES {
+            assert_eq!(name.parse::<ReceivePath>().unwrap().to_string(), name);
+        }
+        assert!("lazy".parse::<ReceivePath>().unwrap_err().is_usage());
+    }
+
+    #[test]
+    fn settings_are_checked_before_anything_is_made() {
+        let good = StackConfig::at("10.0.0.1/24".parse().unwrap());
+        good.validate().unwrap();
+        let field = |config: StackConfig| match config.validate() {
+            Err(Error::Config { field, .. }) => field,
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(field(StackConfig::default()), "addresses");
+        let no_turn = StackConfig {
+            turn_frames: 0,
+            ..good.clone()
+        };
+        assert_eq!(field(no_turn), "turn_frames");
+        let no_channels = StackConfig {
+            channels_max: 0,
+            ..good
+        };
+        assert_eq!(field(no_channels), "channels_max");
+    }
+}

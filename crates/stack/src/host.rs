@@ -1,0 +1,220 @@
+//! What all threads of a stack share.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use parking_lot::Mutex;
+use plimsoll_core::channel::PooledConsumer;
+use plimsoll_core::demux::Protocol;
+use plimsoll_core::time::Instant;
+
+use crate::config::StackConfig;
+use crate::device::{Capabilities, Device, Endpoint, Frame};
+use crate::error::Error;
+use crate::link::egress::Egress;
+use crate::outcome::{Book, Counts, Outcome, Tally};
+use crate::table::{Arrived, Table};
+use crate::wait::Waker;
+use crate::wire::datagram::{self, Input};
+use crate::wire::packet::Packet;
+use crate::wire::reassembly::{Added, Reassembler};
+
+/// The parts of a stack.
+#[derive(Debug)]
+pub(crate) struct Host {
+    pub(crate) device: Arc<dyn Device>,
+    pub(crate) capabilities: Capabilities,
+    pub(crate) egress: Egress,
+    pub(crate) table: Mutex<Table>,
+    pub(crate) book: Book,
+    /// Wakes the receiving thread.
+    pub(crate) attention: Waker,
+    pub(crate) stopping: AtomicBool,
+    fragments: Mutex<Fragments>,
+    /// Why the receiving thread has ended, if it has.
+    failure: Mutex<Option<String>>,
+}
+
+/// Reassembly, and the channel of fragments whose first came late.
+#[derive(Debug)]
+struct Fragments {
+    reassembler: Reassembler,
+    early: PooledConsumer<Arrived>,
+    tally: Arc<Tally>,
+}
+
+impl Host {
+    pub(crate) fn new(
+        device: Arc<dyn Device>,
+        config: &StackConfig,
+        mut table: Table,
+        proxies: &Arc<Waker>,
+    ) -> Result<Self, Error> {
+        let capabilities = device.capabilities();
+        let egress = Egress::new(
+            Arc::clone(&device),
+            &config.addresses,
+            &config.gateways,
+            Arc::clone(proxies),
+        );
+        for net in &config.addresses {
+            table.add_address(net.addr())?;
+        }
+        for broadcast in egress.broadcasts() {
+            table.add_broadcast(broadcast)?;
+        }
+        let book = Book::default();
+        Ok(Self {
+            fragments: Mutex::new(Fragments {
+                reassembler: Reassembler::new(config.reassembly),
+                early: table.take_fragment_channel(),
+                tally: book.open(),
+            }),
+            device,
+            capabilities,
+            egress,
+            table: Mutex::new(table),
+            book,
+            attention: Waker::new().map_err(Error::io("make an event descriptor"))?,
+            stopping: AtomicBool::new(false),
+            failure: Mutex::new(None),
+        })
+    }
+
+    /// IP and UDP input for a frame, on whatever thread this is.
+    #[inline]
+    pub(crate) fn udp_input(&self, frame: Frame, early: bool, now: Instant) -> Input {
+        let reassemble =
+            |packet: &Packet, bytes: &[u8], now| self.reassemble(packet, bytes, early, now);
+        let verified = self.capabilities.checksums_verified;
+        datagram::input(frame, verified, reassemble, now)
+    }
+
+    /// Adds a fragment. `early`: others of its datagram came before its first.
+    fn reassemble(&self, packet: &Packet, bytes: &[u8], early: bool, now: Instant) -> Added {
+        let mut fragments = self.fragments.lock();
+        let Fragments {
+            reassembler,
+            early: channel,
+            tally,
+        } = &mut *fragments;
+        if early {
+            while let Some(arrival) = channel.pop(now) {
+                let frame = arrival.item.into_frame();
+                add_early(reassembler, frame, tally, now);
+            }
+        }
+        let added = reassembler.add(packet, bytes, now);
+        settle(reassembler, tally);
+        added
+    }
+
+    /// Ends what waits for too long.
+    pub(crate) fn expire_fragments(&self, now: Instant) {
+        let mut fragments = self.fragments.lock();
+        fragments.reassembler.expire(now);
+        let Fragments {
+            reassembler, tally, ..
+        } = &mut *fragments;
+        settle(reassembler, tally);
+    }
+
+    /// Frames by what became of them.
+    pub(crate) fn counts(&self) -> Counts {
+        let mut counts = self.book.counts();
+        counts.add_channels(&self.table.lock().channel_counts());
+        counts.incomplete = self.fragments.lock().reassembler.incomplete();
+        counts
+    }
+
+    pub(crate) fn is_stopping(&self) -> bool {
+        self.stopping.load(Ordering::Relaxed)
+    }
+
+    /// The receiving thread ends: sockets learn why.
+    pub(crate) fn fail(&self, error: &io::Error) {
+        *self.failure.lock() = Some(error.to_string());
+        self.table.lock().close_all();
+    }
+
+    pub(crate) fn has_failed(&self) -> bool {
+        self.failure.lock().is_some()
+    }
+
+    /// What a socket reports once its channel is closed.
+    pub(crate) fn failure(&self) -> io::Error {
+        let failure = self.failure.lock();
+        let reason = failure.as_deref().unwrap_or("the stack has ended");
+        io::Error::new(io::ErrorKind::BrokenPipe, reason)
+    }
+
+    /// An address that a socket may be bound to.
+    pub(crate) fn check_bindable(&self, address: IpAddr) -> io::Result<()> {
+        let everywhere = address.is_unspecified();
+        if everywhere || self.egress.is_local(address.to_canonical()) {
+            return Ok(());
+        }
+        Err(io::Error::new(
+            io::ErrorKind::AddrNotAvailable,
+            format!("{address} is not an address of this stack"),
+        ))
+    }
+
+    /// The ends of a datagram to `destination` from a socket bound to `local`.
+    pub(crate) fn ends(
+        &self,
+        local: SocketAddr,
+        destination: SocketAddr,
+    ) -> io::Result<(SocketAddr, SocketAddr)> {
+        let destination = SocketAddr::new(destination.ip().to_canonical(), destination.port());
+        let unsendable = destination.port() == 0 || destination.ip().is_unspecified();
+        let of_other_family = match local.ip() {
+            IpAddr::V4(_) => destination.is_ipv6(),
+            // The IPv6 wildcard takes both.
+            IpAddr::V6(address) => !address.is_unspecified() && destination.is_ipv4(),
+        };
+        if unsendable || of_other_family {
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidInput,
+                format!("cannot send from {local} to {destination}"),
+            ));
+        }
+        let source = match local.ip() {
+            address if address.is_unspecified() => self.egress.source_for(destination.ip()),
+            address => Some(address.to_canonical()),
+        };
+        let source = source.ok_or_else(|| io::Error::from_raw_os_error(libc::ENETUNREACH))?;
+        Ok((SocketAddr::new(source, local.port()), destination))
+    }
+
+    /// Registers an endpoint with the device, if that shares its interface.
+    pub(crate) fn claim(&self, protocol: Protocol, local: SocketAddr) -> io::Result<()> {
+        self.device.claim(Endpoint { protocol, local })
+    }
+
+    pub(crate) fn release(&self, protocol: Protocol, local: SocketAddr) {
+        self.device.release(Endpoint { protocol, local });
+    }
+}
+
+/// A later fragment that came before its datagram's first.
+fn add_early(reassembler: &mut Reassembler, frame: Option<Frame>, tally: &Tally, now: Instant) {
+    let Some(frame) = frame else { return };
+    let add = datagram::in_reassembler(reassembler);
+    // Verified: a complete datagram here is nobody's, since its first fragment
+    // is always the last to be added.
+    match datagram::input(frame, true, add, now) {
+        Input::Kept => {}
+        Input::Datagram(_) => tally.count(Outcome::FragmentLost),
+        Input::Ended(outcome) => tally.count(outcome),
+    }
+}
+
+/// Counts the fragments that ended inside of the reassembler.
+fn settle(reassembler: &mut Reassembler, tally: &Tally) {
+    let (reassembled, lost) = reassembler.take_ended();
+    tally.add(Outcome::Reassembled, reassembled);
+    tally.add(Outcome::FragmentLost, lost);
+}

@@ -1,0 +1,259 @@
+//! The way out: addresses, next hops, and frames to the device.
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use ipnet::IpNet;
+use parking_lot::Mutex;
+use plimsoll_core::time::Instant;
+
+use super::neighbours::{Neighbours, Resolved};
+use super::resolution::Builder;
+use crate::device::{Batch, Device, Frame, Mac};
+use crate::wait::Waker;
+use crate::wire::{UDP_BYTES, emit};
+
+/// Sends for all sockets of a stack, from any thread.
+#[derive(Debug)]
+pub(crate) struct Egress {
+    device: Arc<dyn Device>,
+    pub(crate) mac: Mac,
+    pub(crate) mtu: usize,
+    addresses: Box<[IpNet]>,
+    gateways: Box<[IpAddr]>,
+    neighbours: Mutex<Neighbours>,
+    /// Wakes the proxies, who repeat unanswered questions.
+    proxies: Arc<Waker>,
+    /// Of fragmented datagrams; starts anywhere.
+    identification: AtomicU32,
+    unsent: AtomicU64,
+}
+
+impl Egress {
+    pub(crate) fn new(
+        device: Arc<dyn Device>,
+        addresses: &[IpNet],
+        gateways: &[IpAddr],
+        proxies: Arc<Waker>,
+    ) -> Self {
+        let capabilities = device.capabilities();
+        Self {
+            device,
+            mac: capabilities.mac,
+            mtu: capabilities.mtu,
+            addresses: addresses.into(),
+            gateways: gateways.into(),
+            neighbours: Mutex::default(),
+            proxies,
+            identification: AtomicU32::new(fastrand::u32(..)),
+            unsent: AtomicU64::new(0),
+        }
+    }
+
+    /// Frames that could not be sent: no room in the device, no neighbour.
+    pub(crate) fn unsent(&self) -> u64 {
+        self.unsent.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn is_local(&self, address: IpAddr) -> bool {
+        self.addresses.iter().any(|net| net.addr() == address)
+    }
+
+    /// The address of ours to send from.
+    pub(crate) fn source_for(&self, destination: IpAddr) -> Option<IpAddr> {
+        let same_family = |net: &&IpNet| net.addr().is_ipv4() == destination.is_ipv4();
+        let family = || self.addresses.iter().filter(same_family);
+        let on_link = family().find(|net| net.contains(&destination));
+        on_link.or_else(|| family().next()).map(IpNet::addr)
+    }
+
+    /// The neighbour that a packet to `destination` is handed to.
+    fn next_hop(&self, destination: IpAddr) -> Option<IpAddr> {
+        if self.addresses.iter().any(|net| net.contains(&destination)) {
+            return Some(destination);
+        }
+        let same_family = |gateway: &&IpAddr| gateway.is_ipv4() == destination.is_ipv4();
+        self.gateways.iter().find(same_family).copied()
+    }
+
+    /// Appends the frames of a UDP datagram to `batch`, those of an unknown
+    /// neighbour excepted. `via`: the Ethernet address to send to, if known.
+    pub(crate) fn push_udp(
+        &self,
+        (source, destination): (SocketAddr, SocketAddr),
+        via: Option<Mac>,
+        payload: &[u8],
+        batch: &mut Batch,
+        now: Instant,
+    ) -> io::Result<()> {
+        if payload.len() > emit::payload_max(destination.ip()) {
+            return Err(io::Error::from_raw_os_error(libc::EMSGSIZE));
+        }
+        let pool = self.device.pool();
+        let headers = emit::network_bytes(destination.ip()) + UDP_BYTES;
+        if headers + payload.len() <= self.mtu {
+            let frame = emit::payload_frame(pool, payload);
+            let mut frame = frame.ok_or_else(no_buffers)?;
+            emit::wrap_udp(&mut frame, self.mac, source, destination);
+            return self.push(frame, destination.ip(), via, batch, now);
+        }
+        let fragments = emit::Fragments {
+            mac: self.mac,
+            source,
+            destination,
+            payload,
+            mtu: self.mtu,
+            id: self.identification.fetch_add(1, Ordering::Relaxed),
+        };
+        for frame in fragments.build(pool).ok_or_else(no_buffers)? {
+            self.push(frame, destination.ip(), via, batch, now)?;
+        }
+        Ok(())
+    }
+
+    /// Gives a frame that is complete but for its link destination its
+    /// direction, and appends it to `batch`.
+    pub(crate) fn push(
+        &self,
+        mut frame: Frame,
+        destination: IpAddr,
+        via: Option<Mac>,
+        batch: &mut Batch,
+        now: Instant,
+    ) -> io::Result<()> {
+        let known = via.or_else(|| self.many(destination));
+        if let Some(mac) = known {
+            emit::set_link_destination(&mut frame, mac);
+            batch.push_back(frame);
+            return Ok(());
+        }
+        let next = self.next_hop(destination).ok_or_else(unreachable)?;
+        let resolved = self.neighbours.lock().resolve(next, frame, now);
+        match resolved {
+            Resolved::To {
+                mac,
+                mut frame,
+                ask,
+            } => {
+                emit::set_link_destination(&mut frame, mac);
+                batch.push_back(frame);
+                if ask {
+                    self.push_question(next, batch);
+                }
+            }
+            Resolved::Kept { ask: true } => {
+                self.push_question(next, batch);
+                self.proxies.wake();
+            }
+            Resolved::Kept { ask: false } => {}
+            Resolved::Dropped => {
+                self.unsent.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+        Ok(())
+    }
+
+    /// The link address of a group or of everybody.
+    fn many(&self, destination: IpAddr) -> Option<Mac> {
+        let broadcast = match destination {
+            IpAddr::V4(address) => {
+                address == Ipv4Addr::BROADCAST || self.broadcasts().any(|one| one == address)
+            }
+            IpAddr::V6(_) => false,
+        };
+        (broadcast || destination.is_multicast()).then(|| group_mac(destination))
+    }
+
+    /// The broadcast addresses of our networks.
+    pub(crate) fn broadcasts(&self) -> impl Iterator<Item = Ipv4Addr> {
+        self.addresses.iter().filter_map(|net| match net {
+            IpNet::V4(net) if net.prefix_len() < 31 => Some(net.broadcast()),
+            _ => None,
+        })
+    }
+
+    fn push_question(&self, neighbour: IpAddr, batch: &mut Batch) {
+        let from = self.source_for(neighbour);
+        batch.extend(from.and_then(|from| self.builder().question(from, neighbour)));
+    }
+
+    pub(crate) fn builder(&self) -> Builder<'_> {
+        Builder {
+            pool: self.device.pool(),
+            mac: self.mac,
+        }
+    }
+
+    /// A neighbour made itself known: appends the frames that waited for it.
+    pub(crate) fn learn(
+        &self,
+        address: IpAddr,
+        mac: Mac,
+        asked_us: bool,
+        batch: &mut Batch,
+        now: Instant,
+    ) {
+        // Addresses of ours are ours, whoever claims them.
+        if self.is_local(address) {
+            return;
+        }
+        let waited = self.neighbours.lock().learn(address, mac, asked_us, now);
+        for mut frame in waited {
+            emit::set_link_destination(&mut frame, mac);
+            batch.push_back(frame);
+        }
+    }
+
+    /// Appends the questions that are due; returns when to ask again.
+    pub(crate) fn push_questions(&self, batch: &mut Batch, now: Instant) -> Option<Instant> {
+        let mut neighbours = self.neighbours.lock();
+        let unanswered = neighbours.poll_questions(now);
+        let next = neighbours.next_question();
+        drop(neighbours);
+        for neighbour in unanswered {
+            self.push_question(neighbour, batch);
+        }
+        next
+    }
+
+    /// Sends what is in `batch`; what stays there found no room now.
+    pub(crate) fn transmit(&self, batch: &mut Batch) -> io::Result<()> {
+        if !batch.is_empty() {
+            self.device.transmit(batch)?;
+        }
+        Ok(())
+    }
+
+    /// As [`transmit`](Self::transmit), and drops what found no room.
+    pub(crate) fn transmit_or_drop(&self, batch: &mut Batch) -> io::Result<()> {
+        self.transmit(batch)?;
+        self.unsent.fetch_add(batch.len() as u64, Ordering::Relaxed);
+        batch.clear();
+        Ok(())
+    }
+}
+
+/// The link address of a multicast group (RFC 1112, RFC 2464) or of everybody.
+pub(crate) fn group_mac(group: IpAddr) -> Mac {
+    match group {
+        IpAddr::V4(address) if address.is_multicast() => {
+            let [_, b, c, d] = address.octets();
+            [0x01, 0x00, 0x5e, b & 0x7f, c, d]
+        }
+        IpAddr::V4(_) => [0xff; 6],
+        IpAddr::V6(address) => {
+            let [.., a, b, c, d] = address.octets();
+            [0x33, 0x33, a, b, c, d]
+        }
+    }
+}
+
+fn no_buffers() -> io::Error {
+    io::Error::from_raw_os_error(libc::ENOBUFS)
+}
+
+fn unreachable() -> io::Error {
+    io::Error::from_raw_os_error(libc::ENETUNREACH)
+}

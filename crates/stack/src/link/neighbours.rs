@@ -1,0 +1,245 @@
+//! The neighbour cache: which Ethernet address an IP address on the link has
+//! (RFC 826, RFC 4861).
+//!
+//! Pure: time comes in, questions to be asked go out. An entry is believed for
+//! a minute, then used a little longer while it is asked for again. Of an
+//! unknown neighbour a few frames are kept until it answers. An answer that
+//! nobody asked for changes nothing; a neighbour that asks for us is learnt,
+//! since it is about to be answered.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::time::Duration;
+
+use plimsoll_core::time::Instant;
+
+use crate::device::{Frame, Mac};
+
+/// How long an answer is believed.
+const BELIEVED: Duration = Duration::from_secs(60);
+/// How long it is used after that, if nobody answers.
+const USED: Duration = Duration::from_secs(5);
+/// Between two questions (RFC 4861: `RETRANS_TIMER`).
+const ASK_AGAIN: Duration = Duration::from_secs(1);
+/// Unanswered questions until a neighbour is given up (RFC 4861:
+/// `MAX_MULTICAST_SOLICIT`).
+const ASK_MAX: u32 = 3;
+/// Frames kept for one unknown neighbour (`unres_qlen` began at 3).
+const PENDING_MAX: usize = 3;
+/// Neighbours known at a time.
+const ENTRIES_MAX: usize = 1024;
+
+#[derive(Debug)]
+struct Entry {
+    mac: Option<Mac>,
+    /// When it was learnt.
+    learnt: Instant,
+    asked: u32,
+    asked_at: Instant,
+    pending: Vec<Frame>,
+}
+
+/// What to do with a frame for a neighbour.
+#[derive(Debug)]
+pub(crate) enum Resolved {
+    /// Send it there; and ask again, if told so.
+    To { mac: Mac, frame: Frame, ask: bool },
+    /// It is kept; ask, if told so.
+    Kept { ask: bool },
+    /// Too many are unknown, or too many frames wait for this one.
+    Dropped,
+}
+
+/// The cache.
+#[derive(Debug, Default)]
+pub(crate) struct Neighbours {
+    entries: HashMap<IpAddr, Entry>,
+}
+
+impl Neighbours {
+    /// Where `frame` goes that is for the neighbour at `address`.
+    pub(crate) fn resolve(&mut self, address: IpAddr, frame: Frame, now: Instant) -> Resolved {
+        if !self.entries.contains_key(&address) && !self.make_room() {
+            return Resolved::Dropped;
+        }
+        let entry = self.entries.entry(address).or_insert_with(|| Entry {
+            mac: None,
+            learnt: now,
+            asked: 0,
+            asked_at: Instant::ZERO,
+            pending: Vec::new(),
+        });
+        let age = now.saturating_since(entry.learnt);
+        if age > BELIEVED + USED {
+            entry.mac = None;
+        }
+        if let Some(mac) = entry.mac {
+            let ask = age > BELIEVED && entry.ask(now);
+            return Resolved::To { mac, frame, ask };
+        }
+        if entry.pending.len() == PENDING_MAX {
+            return Resolved::Dropped;
+        }
+        entry.pending.push(frame);
+        let ask = entry.ask(now);
+        Resolved::Kept { ask }
+    }
+
+    /// `address` is at `mac`. Returns the frames that waited for it. Unless
+    /// `asked_us`, only neighbours that were asked for are learnt.
+    pub(crate) fn learn(
+        &mut self,
+        address: IpAddr,
+        mac: Mac,
+        asked_us: bool,
+        now: Instant,
+    ) -> Vec<Frame> {
+        let known = self.entries.contains_key(&address);
+        if mac[0] & 1 == 1 || !known && (!asked_us || !self.make_room()) {
+            return Vec::new();
+        }
+        let entry = self.entries.entry(address).or_insert_with(|| Entry {
+            mac: None,
+            learnt: now,
+            asked: 0,
+            asked_at: Instant::ZERO,
+            pending: Vec::new(),
+        });
+        (entry.mac, entry.learnt, entry.asked) = (Some(mac), now, 0);
+        std::mem::take(&mut entry.pending)
+    }
+
+    /// The neighbours to be asked for now; those that did not answer are given up.
+    pub(crate) fn poll_questions(&mut self, now: Instant) -> Vec<IpAddr> {
+        self.entries
+            .retain(|_, entry| entry.mac.is_some() || !entry.is_given_up(now));
+        let unknown = self
+            .entries
+            .iter_mut()
+            .filter(|(_, entry)| entry.mac.is_none());
+        unknown
+            .filter_map(|(address, entry)| entry.ask(now).then_some(*address))
+            .collect()
+    }
+
+    /// When [`poll_questions`](Self::poll_questions) has something to say.
+    pub(crate) fn next_question(&self) -> Option<Instant> {
+        let unknown = self.entries.values().filter(|entry| entry.mac.is_none());
+        unknown.map(|entry| entry.asked_at + ASK_AGAIN).min()
+    }
+
+    /// Room for one more: the entry that was learnt first goes, unless all of
+    /// them are waited for.
+    fn make_room(&mut self) -> bool {
+        if self.entries.len() < ENTRIES_MAX {
+            return true;
+        }
+        let known = self.entries.iter().filter(|(_, entry)| entry.mac.is_some());
+        let oldest = known
+            .min_by_key(|(_, entry)| entry.learnt)
+            .map(|(at, _)| *at);
+        oldest.is_some_and(|address| self.entries.remove(&address).is_some())
+    }
+}
+
+impl Entry {
+    /// Whether to ask now; counts the question.
+    fn ask(&mut self, now: Instant) -> bool {
+        let due = self.asked == 0 || now.saturating_since(self.asked_at) >= ASK_AGAIN;
+        if due && self.asked < ASK_MAX {
+            self.asked += 1;
+            self.asked_at = now;
+            return true;
+        }
+        false
+    }
+
+    fn is_given_up(&self, now: Instant) -> bool {
+        self.asked >= ASK_MAX && now.saturating_since(self.asked_at) >= ASK_AGAIN
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::device::Pool;
+
+    const MAC: Mac = [2, 0, 0, 0, 0, 7];
+    const NOW: Instant = Instant::ZERO;
+
+    fn address() -> IpAddr {
+        "10.0.0.9".parse().unwrap()
+    }
+
+    fn pool() -> Arc<Pool> {
+        Pool::new(8, 2048).unwrap()
+    }
+
+    fn at(seconds: u64) -> Instant {
+        NOW + Duration::from_secs(seconds)
+    }
+
+    #[test]
+    fn frames_wait_until_the_neighbour_answers() {
+        let (pool, mut cache) = (pool(), Neighbours::default());
+        let mut resolve = |now| cache.resolve(address(), pool.take().unwrap(), now);
+        assert!(matches!(resolve(NOW), Resolved::Kept { ask: true }));
+        assert!(matches!(resolve(NOW), Resolved::Kept { ask: false }));
+        assert!(matches!(resolve(NOW), Resolved::Kept { ask: false }));
+        assert!(matches!(resolve(NOW), Resolved::Dropped));
+        assert_eq!(cache.learn(address(), MAC, false, NOW).len(), 3);
+        let known = cache.resolve(address(), pool.take().unwrap(), NOW);
+        assert!(matches!(
+            known,
+            Resolved::To {
+                mac: MAC,
+                ask: false,
+                ..
+            }
+        ));
+    }
+
+    #[test]
+    fn questions_are_repeated_and_then_given_up() {
+        let (pool, mut cache) = (pool(), Neighbours::default());
+        let _ = cache.resolve(address(), pool.take().unwrap(), NOW);
+        assert!(cache.poll_questions(NOW).is_empty(), "asked a moment ago");
+        assert_eq!(cache.next_question(), Some(at(1)));
+        assert_eq!(cache.poll_questions(at(1)), [address()]);
+        assert_eq!(cache.poll_questions(at(2)), [address()]);
+        assert!(cache.poll_questions(at(3)).is_empty());
+        assert_eq!(cache.next_question(), None);
+        assert_eq!(pool.available(), 8, "the frame that waited is dropped");
+    }
+
+    #[test]
+    fn an_old_entry_is_used_while_it_is_asked_for_again() {
+        let (pool, mut cache) = (pool(), Neighbours::default());
+        let _ = cache.resolve(address(), pool.take().unwrap(), NOW);
+        cache.learn(address(), MAC, false, NOW);
+        let mut resolve = |now| cache.resolve(address(), pool.take().unwrap(), now);
+        assert!(matches!(resolve(at(60)), Resolved::To { ask: false, .. }));
+        assert!(matches!(resolve(at(61)), Resolved::To { ask: true, .. }));
+        assert!(matches!(resolve(at(66)), Resolved::Kept { .. }));
+    }
+
+    #[test]
+    fn nobody_is_learnt_who_was_not_asked_for_and_did_not_ask() {
+        let (pool, mut cache) = (pool(), Neighbours::default());
+        cache.learn(address(), MAC, false, NOW);
+        let unknown = cache.resolve(address(), pool.take().unwrap(), NOW);
+        assert!(matches!(unknown, Resolved::Kept { .. }));
+        cache.learn(address(), [0xff; 6], false, NOW);
+        let group = cache.resolve(address(), pool.take().unwrap(), NOW);
+        assert!(matches!(group, Resolved::Kept { .. }), "no unicast address");
+        for k in 0..5000_u32 {
+            cache.learn(IpAddr::from(k.to_be_bytes()), MAC, true, at(k.into()));
+        }
+        assert!(cache.entries.len() <= ENTRIES_MAX);
+        let _ = cache.learn(address(), MAC, false, NOW);
+        let known = cache.resolve(address(), pool.take().unwrap(), NOW);
+        assert!(matches!(known, Resolved::To { .. }), "waited for, so kept");
+    }
+}

@@ -1,0 +1,166 @@
+//! The receive paths: who does which work when a frame has arrived. One file
+//! each, with the simulator's names.
+//!
+//! All of them run on one thread per stack, the place of the papers' interrupt
+//! handlers and polling thread, and differ in what that thread does with a frame
+//! before the application asks for it. They share the table (`core::demux` and
+//! the channels), which the thread holds for one turn of some frames at a time
+//! and then hands to whoever waits for it, so that sockets can be bound and
+//! closed also under overload.
+
+mod eager;
+mod early_demux;
+pub(crate) mod ni_lrp;
+pub(crate) mod polled;
+mod soft_lrp;
+
+use std::fmt;
+use std::io;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+
+use plimsoll_core::demux::{Classified, Kind};
+use plimsoll_core::time::Instant;
+
+use crate::clock;
+use crate::config::{ReceivePath, StackConfig};
+use crate::device::{Batch, Frame};
+use crate::error::Error;
+use crate::host::Host;
+use crate::outcome::Tally;
+use crate::table::{Arrived, Table};
+use crate::wait;
+use crate::wire::datagram::Input;
+
+/// What a turn leaves to be done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Next {
+    /// There is more to do now.
+    Again,
+    /// Nothing, until then or until woken; `device`: or until a frame arrives.
+    Wait {
+        device: bool,
+        until: Option<Instant>,
+    },
+}
+
+/// What a turn works on.
+pub(crate) struct Turn<'a> {
+    pub(crate) host: &'a Host,
+    pub(crate) tally: &'a Tally,
+    pub(crate) batch: &'a mut Batch,
+    /// The device's descriptor was found readable.
+    pub(crate) arrived: bool,
+    pub(crate) now: Instant,
+}
+
+/// A receive path.
+pub(crate) trait Path: Send + fmt::Debug {
+    /// Some bounded work.
+    fn turn(&mut self, turn: &mut Turn<'_>) -> io::Result<Next>;
+}
+
+/// The receiving thread's state. Drives itself by [`run`](Self::run), or is
+/// driven turn by turn.
+pub(crate) struct Receiver {
+    host: Arc<Host>,
+    tally: Arc<Tally>,
+    batch: Batch,
+    path: Box<dyn Path>,
+}
+
+impl Receiver {
+    pub(crate) fn new(host: &Arc<Host>, config: &StackConfig) -> Result<Self, Error> {
+        let frames = config.turn_frames;
+        let path: Box<dyn Path> = match &config.path {
+            ReceivePath::Eager => Box::new(eager::Eager::new(frames)),
+            ReceivePath::EarlyDemux => Box::new(early_demux::EarlyDemux { frames }),
+            ReceivePath::SoftLrp => Box::new(soft_lrp::SoftLrp { frames }),
+            ReceivePath::NiLrp => Box::new(ni_lrp::rest(frames)),
+            ReceivePath::Polled(polled) => Box::new(polled::Polled::new(polled, config)?),
+        };
+        Ok(Self {
+            host: Arc::clone(host),
+            tally: host.book.open(),
+            batch: Batch::with_capacity(frames.max(64)),
+            path,
+        })
+    }
+
+    /// One turn; `arrived`: the device was found readable.
+    pub(crate) fn turn(&mut self, arrived: bool) -> io::Result<Next> {
+        self.path.turn(&mut Turn {
+            host: &self.host,
+            tally: &self.tally,
+            batch: &mut self.batch,
+            arrived,
+            now: clock::now(),
+        })
+    }
+
+    /// Receives until the stack stops, or its device fails.
+    pub(crate) fn run(mut self) {
+        let result = self.receive_until_stopped();
+        if let Err(error) = result {
+            self.host.fail(&error);
+        }
+    }
+
+    fn receive_until_stopped(&mut self) -> io::Result<()> {
+        let host = Arc::clone(&self.host);
+        let mut arrived = false;
+        while !host.is_stopping() {
+            let Next::Wait { device, until } = self.turn(arrived)? else {
+                arrived = false;
+                continue;
+            };
+            let limit = until.map(|until| until.saturating_since(clock::now()));
+            let attention = host.attention.as_fd();
+            let (woken, readable) = if device {
+                let [woken, readable] =
+                    wait::wait_any([attention, host.device.readiness()], limit)?;
+                (woken, readable)
+            } else {
+                (wait::wait_any([attention], limit)?[0], false)
+            };
+            if woken {
+                host.attention.clear();
+            }
+            arrived = readable;
+        }
+        Ok(())
+    }
+}
+
+/// Waits for the device alone.
+const WAIT_FOR_DEVICE: Next = Next::Wait {
+    device: true,
+    until: None,
+};
+
+/// Protocol processing at once, for a frame that was admitted: UDP is carried
+/// up to its socket's channel. Everything else is the proxies' or TCP's, who
+/// have threads of their own. Returns how many items the channel holds then.
+fn process_and_push(
+    turn: &Turn<'_>,
+    table: &mut Table,
+    frame: Frame,
+    to: &Classified,
+) -> Option<usize> {
+    let early = to.earlier_fragments;
+    if !matches!(to.kind, Kind::UdpSocket | Kind::Multicast) {
+        let item = Arrived::Raw { frame, early };
+        return Some(table.push(to.channel, item, turn.tally, turn.now));
+    }
+    match turn.host.udp_input(frame, early, turn.now) {
+        Input::Datagram(datagram) => {
+            let item = Arrived::Ready(datagram);
+            Some(table.push(to.channel, item, turn.tally, turn.now))
+        }
+        Input::Kept => None,
+        Input::Ended(outcome) => {
+            turn.tally.count(outcome);
+            None
+        }
+    }
+}

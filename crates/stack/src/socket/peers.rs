@@ -1,0 +1,67 @@
+//! The Ethernet addresses that datagrams lately came from, so that answers go
+//! back the way they came, without asking who has the address.
+//!
+//! A table in which each IP address has one place. Whoever shares a place with
+//! another only makes it forget, which costs a question.
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use plimsoll_core::time::Instant;
+
+use crate::device::Mac;
+
+const PLACES: usize = 256;
+/// As long as a neighbour's answer is believed.
+const BELIEVED: Duration = Duration::from_secs(60);
+
+#[derive(Debug)]
+pub(super) struct Peers {
+    places: Box<[Option<(IpAddr, Mac, Instant)>]>,
+}
+
+impl Peers {
+    pub(super) fn new() -> Self {
+        Self {
+            places: vec![None; PLACES].into_boxed_slice(),
+        }
+    }
+
+    pub(super) fn remember(&mut self, address: IpAddr, via: Mac, now: Instant) {
+        self.places[place(address)] = Some((address, via, now));
+    }
+
+    pub(super) fn get(&self, address: IpAddr, now: Instant) -> Option<Mac> {
+        let (known, via, since) = self.places[place(address)]?;
+        (known == address && now.saturating_since(since) < BELIEVED).then_some(via)
+    }
+}
+
+fn place(address: IpAddr) -> usize {
+    let bits = match address {
+        IpAddr::V4(address) => u64::from(address.to_bits()),
+        IpAddr::V6(address) => address.to_bits() as u64,
+    };
+    // Fibonacci hashing: the upper bits of a product.
+    (bits.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as usize
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn peers_are_remembered_for_a_minute() {
+        let mut peers = Peers::new();
+        let (address, mac) = ("10.0.0.1".parse().unwrap(), [2; 6]);
+        assert_eq!(peers.get(address, Instant::ZERO), None);
+        peers.remember(address, mac, Instant::ZERO);
+        assert_eq!(peers.get(address, Instant::ZERO), Some(mac));
+        let later = Instant::ZERO + BELIEVED;
+        assert_eq!(peers.get(address, later), None);
+        for k in 0..10_000_u32 {
+            peers.remember(IpAddr::from(k.to_be_bytes()), [4; 6], Instant::ZERO);
+        }
+        assert_ne!(peers.get(address, Instant::ZERO), Some([4; 6]));
+    }
+}

@@ -1,0 +1,580 @@
+//! UDP sockets, shaped like [`std::net::UdpSocket`].
+//!
+//! With the lazy receive paths the receiving call does the protocol processing:
+//! it takes a frame from the socket's channel (or ring), checks IP and UDP, joins
+//! fragments, and returns the datagram or goes on with the next frame. So a
+//! thread that does not run spends nothing on packets.
+
+use std::io;
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
+use parking_lot::{Mutex, RwLock};
+use plimsoll_core::channel::{InterruptRequest, PooledConsumer};
+use plimsoll_core::demux::{ChannelId, Protocol};
+use plimsoll_core::time::Instant;
+
+use super::peers::Peers;
+use crate::clock;
+use crate::device::{Batch, Endpoint};
+use crate::host::Host;
+use crate::link::egress::Egress;
+use crate::outcome::{Outcome, Tally};
+use crate::receive::ni_lrp::Ring;
+use crate::stack::Stack;
+use crate::table::{Arrived, Bound};
+use crate::wait::{self, Waker};
+use crate::wire::datagram::{Datagram, Input, Payload};
+use crate::wire::{UDP_BYTES, emit};
+
+/// A UDP socket of a [`Stack`].
+///
+/// Differences from the standard library's: an IPv4 peer of a socket bound to
+/// `[::]` has an IPv4 address, not a mapped one; ICMP errors are not reported.
+///
+/// All methods take `&self`; threads may share a socket.
+#[derive(Debug)]
+pub struct UdpSocket {
+    stack: Stack,
+    bound: SocketAddr,
+    channel: ChannelId,
+    peer: RwLock<Option<Peer>>,
+    receiving: Mutex<Receiving>,
+    sending: Mutex<Batch>,
+    peers: Mutex<Peers>,
+    options: RwLock<Options>,
+    waker: Arc<Waker>,
+    /// Waker and ring together, where the device demultiplexes.
+    both: Option<Epoll>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Peer {
+    /// What the socket is bound to since it is connected.
+    local: SocketAddr,
+    remote: SocketAddr,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Options {
+    nonblocking: bool,
+    read_timeout: Option<Duration>,
+    write_timeout: Option<Duration>,
+}
+
+/// What receives: one thread at a time.
+#[derive(Debug)]
+struct Receiving {
+    consumer: PooledConsumer<Arrived>,
+    ring: Option<Ring>,
+    tally: Arc<Tally>,
+    inhibiting: Arc<AtomicBool>,
+}
+
+/// Frames that one look at the queue may find unfit before the clock is read.
+const UNFIT_MAX: usize = 64;
+/// Between two tries to send into a full ring.
+const RETRY_SEND: Duration = Duration::from_micros(50);
+/// The ports that are given out (RFC 6335).
+const EPHEMERAL: std::ops::RangeInclusive<u16> = 49_152..=65_535;
+const EPHEMERAL_TRIES: usize = 64;
+
+impl UdpSocket {
+    /// Binds to an address of the stack, or to the wildcard; port 0 takes a free one.
+    ///
+    /// # Errors
+    ///
+    /// `AddrInUse`: another socket has it. `AddrNotAvailable`: it is no address
+    /// of this stack. `OutOfMemory`: all channels are in use. `Unsupported`:
+    /// the receive path is `ni-lrp` and the device cannot steer.
+    pub fn bind(stack: &Stack, at: impl ToSocketAddrs) -> io::Result<Self> {
+        let mut last = None;
+        for address in at.to_socket_addrs()? {
+            match Self::bind_one(stack, address) {
+                Ok(socket) => return Ok(socket),
+                Err(error) => last = Some(error),
+            }
+        }
+        Err(last.unwrap_or_else(|| io::ErrorKind::InvalidInput.into()))
+    }
+
+    fn bind_one(stack: &Stack, at: SocketAddr) -> io::Result<Self> {
+        let host = stack.host();
+        host.check_bindable(at.ip())?;
+        if at.port() != 0 {
+            let bound = host.table.lock().bind(Protocol::Udp, at)?;
+            return Self::with(stack, at, bound);
+        }
+        for _ in 0..EPHEMERAL_TRIES {
+            let at = SocketAddr::new(at.ip(), fastrand::u16(EPHEMERAL));
+            let result = host.table.lock().bind(Protocol::Udp, at);
+            match result {
+                Ok(bound) => return Self::with(stack, at, bound),
+                Err(error) if error.kind() == io::ErrorKind::AddrInUse => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Err(io::ErrorKind::AddrInUse.into())
+    }
+
+    fn with(stack: &Stack, at: SocketAddr, bound: Bound) -> io::Result<Self> {
+        let host = stack.host();
+        let steered = steer(stack, at, &bound.waker).inspect_err(|_| {
+            let mut table = host.table.lock();
+            table.close(Protocol::Udp, at, None, bound.channel);
+        });
+        let (ring, both) = steered?;
+        Ok(Self {
+            bound: at,
+            channel: bound.channel,
+            peer: RwLock::new(None),
+            receiving: Mutex::new(Receiving {
+                consumer: bound.consumer,
+                ring,
+                tally: host.book.open(),
+                inhibiting: bound.inhibiting,
+            }),
+            sending: Mutex::new(Batch::new()),
+            peers: Mutex::new(Peers::new()),
+            options: RwLock::default(),
+            waker: bound.waker,
+            both,
+            stack: stack.clone(),
+        })
+    }
+
+    /// From now on datagrams come from and go to `to` alone.
+    ///
+    /// # Errors
+    ///
+    /// It cannot be reached from this socket's address, or the socket is
+    /// connected already.
+    pub fn connect(&self, to: impl ToSocketAddrs) -> io::Result<()> {
+        let to = first(to)?;
+        let mut peer = self.peer.write();
+        if peer.is_some() {
+            return Err(io::Error::from_raw_os_error(libc::EISCONN));
+        }
+        let (local, remote) = self.host().ends(self.bound, to)?;
+        let mut table = self.host().table.lock();
+        table.connect(Protocol::Udp, (self.bound, local), remote, self.channel)?;
+        *peer = Some(Peer { local, remote });
+        Ok(())
+    }
+
+    /// The address the socket is bound to.
+    ///
+    /// # Errors
+    ///
+    /// None; as in the standard library.
+    pub fn local_addr(&self) -> io::Result<SocketAddr> {
+        let peer = *self.peer.read();
+        Ok(peer.map_or(self.bound, |peer| peer.local))
+    }
+
+    /// Whom the socket is connected to.
+    ///
+    /// # Errors
+    ///
+    /// `NotConnected`.
+    pub fn peer_addr(&self) -> io::Result<SocketAddr> {
+        let peer = *self.peer.read();
+        peer.map(|peer| peer.remote)
+            .ok_or_else(|| io::ErrorKind::NotConnected.into())
+    }
+
+    /// Receives a datagram into `buffer`; what does not fit is discarded.
+    /// Returns its length there and who sent it.
+    ///
+    /// # Errors
+    ///
+    /// `WouldBlock`: nothing there, and the socket is non-blocking or the read
+    /// timeout is over. `BrokenPipe`: the device has failed.
+    pub fn recv_from(&self, buffer: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
+        let datagram = self.recv_datagram()?;
+        let payload = datagram.payload();
+        let length = payload.len().min(buffer.len());
+        buffer[..length].copy_from_slice(&payload[..length]);
+        let mut peers = self.peers.lock();
+        peers.remember(datagram.source.ip(), datagram.via, clock::now());
+        Ok((length, datagram.source))
+    }
+
+    /// As [`recv_from`](Self::recv_from), for connected sockets.
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub fn recv(&self, buffer: &mut [u8]) -> io::Result<usize> {
+        Ok(self.recv_from(buffer)?.0)
+    }
+
+    /// Receives a datagram without copying it.
+    ///
+    /// # Errors
+    ///
+    /// As [`recv_from`](Self::recv_from).
+    pub fn recv_datagram(&self) -> io::Result<Datagram> {
+        self.receive_some(|receiving, now| self.take(receiving, now))
+    }
+
+    /// Appends up to `max` datagrams to `batch`, without copying them, and waits
+    /// for the first only. Returns how many.
+    ///
+    /// # Errors
+    ///
+    /// As [`recv_from`](Self::recv_from).
+    pub fn recv_batch(&self, batch: &mut Vec<Datagram>, max: usize) -> io::Result<usize> {
+        self.receive_some(|receiving, now| {
+            let before = batch.len();
+            while batch.len() - before < max {
+                let Some(datagram) = self.take(receiving, now)? else {
+                    break;
+                };
+                batch.push(datagram);
+            }
+            let received = batch.len() - before;
+            Ok((received > 0 || max == 0).then_some(received))
+        })
+    }
+
+    /// Calls `receive` until it has something, as the options say.
+    fn receive_some<T>(
+        &self,
+        mut receive: impl FnMut(&mut Receiving, Instant) -> io::Result<Option<T>>,
+    ) -> io::Result<T> {
+        let options = *self.options.read();
+        let mut now = clock::now();
+        let deadline = options.read_timeout.map(|timeout| now + timeout);
+        loop {
+            let mut receiving = self.receiving.lock();
+            if let Some(received) = receive(&mut receiving, now)? {
+                return Ok(received);
+            }
+            if receiving.has_more() {
+                // Many were unfit; look at the clock.
+            } else {
+                self.waker.clear();
+                match receiving.consumer.request_interrupt() {
+                    InterruptRequest::Ready => continue,
+                    InterruptRequest::Closed => return Err(self.host().failure()),
+                    InterruptRequest::Pending => {}
+                }
+                drop(receiving);
+                if options.nonblocking {
+                    return Err(io::ErrorKind::WouldBlock.into());
+                }
+                let limit = deadline.map(|deadline| deadline.saturating_since(now));
+                wait::wait_any([self.as_fd()], limit)?;
+            }
+            now = clock::now();
+            if deadline.is_some_and(|deadline| now >= deadline) {
+                return self.last_look(receive, now);
+            }
+        }
+    }
+
+    /// The time is over; what came meanwhile is received nevertheless.
+    fn last_look<T>(
+        &self,
+        mut receive: impl FnMut(&mut Receiving, Instant) -> io::Result<Option<T>>,
+        now: Instant,
+    ) -> io::Result<T> {
+        let received = receive(&mut self.receiving.lock(), now)?;
+        received.ok_or_else(|| io::ErrorKind::WouldBlock.into())
+    }
+
+    /// The next datagram, with its protocol processing if that is still to be done.
+    fn take(&self, receiving: &mut Receiving, now: Instant) -> io::Result<Option<Datagram>> {
+        for _ in 0..UNFIT_MAX {
+            let Some(arrived) = receiving.next(now)? else {
+                return Ok(None);
+            };
+            receiving.tell_of_room(self.host());
+            let input = match arrived {
+                Arrived::Ready(datagram) => Input::Datagram(datagram),
+                Arrived::Raw { frame, early } => self.host().udp_input(frame, early, now),
+            };
+            let outcome = match input {
+                Input::Datagram(datagram) if self.is_wanted(&datagram) => {
+                    receiving.tally.count(Outcome::Delivered);
+                    return Ok(Some(datagram));
+                }
+                Input::Datagram(_) => Outcome::OtherPeer,
+                Input::Ended(outcome) => outcome,
+                Input::Kept => continue,
+            };
+            receiving.tally.count(outcome);
+        }
+        Ok(None)
+    }
+
+    /// The demultiplexer chose by headers that were not checked yet.
+    fn is_wanted(&self, datagram: &Datagram) -> bool {
+        let peer = *self.peer.read();
+        peer.is_none_or(|peer| peer.remote == datagram.source)
+            && datagram.destination.port() == self.bound.port()
+    }
+
+    /// Sends a datagram; of a neighbour that is not known yet, once it answers.
+    ///
+    /// # Errors
+    ///
+    /// `InvalidInput` or `ENETUNREACH`: no way there. `EMSGSIZE`: longer than a
+    /// datagram can be. `WouldBlock`: the device has no room, and the socket is
+    /// non-blocking or the write timeout is over.
+    pub fn send_to(&self, payload: &[u8], to: impl ToSocketAddrs) -> io::Result<usize> {
+        let to = first(to)?;
+        self.send_batch([(payload, to)])?;
+        Ok(payload.len())
+    }
+
+    /// Sends a datagram to whom the socket is connected.
+    ///
+    /// # Errors
+    ///
+    /// `NotConnected`, and those of [`send_to`](Self::send_to).
+    pub fn send(&self, payload: &[u8]) -> io::Result<usize> {
+        let to = self
+            .peer_addr()
+            .map_err(|_| io::Error::from_raw_os_error(libc::EDESTADDRREQ))?;
+        self.send_batch([(payload, to)])?;
+        Ok(payload.len())
+    }
+
+    /// Sends datagrams with one call into the device. Returns how many; fewer
+    /// than given only if the device has no room.
+    ///
+    /// # Errors
+    ///
+    /// As [`send_to`](Self::send_to), for the first that cannot be sent; those
+    /// before it are.
+    pub fn send_batch<'a>(
+        &self,
+        datagrams: impl IntoIterator<Item = (&'a [u8], SocketAddr)>,
+    ) -> io::Result<usize> {
+        let mut batch = self.sending.lock();
+        let now = clock::now();
+        let local = self.local_addr()?;
+        let (mut built, mut failure) = (0, None);
+        for (payload, to) in datagrams {
+            if let Err(error) = self.push(local, payload, to, &mut batch, now) {
+                failure = Some(error);
+                break;
+            }
+            built += 1;
+        }
+        let sent = self.flush(&mut batch, built)?;
+        match failure {
+            Some(error) if sent == 0 => Err(error),
+            _ => Ok(sent),
+        }
+    }
+
+    fn push(
+        &self,
+        local: SocketAddr,
+        payload: &[u8],
+        to: SocketAddr,
+        batch: &mut Batch,
+        now: Instant,
+    ) -> io::Result<()> {
+        let ends = self.host().ends(local, to)?;
+        let via = self.peers.lock().get(ends.1.ip(), now);
+        self.egress().push_udp(ends, via, payload, batch, now)
+    }
+
+    /// Sends received datagrams back to where they came from, each in its own
+    /// memory, with what is in their payload now. `batch` is empty afterwards.
+    /// Returns how many were sent.
+    ///
+    /// # Errors
+    ///
+    /// As [`send_to`](Self::send_to).
+    pub fn reply_batch(&self, batch: &mut Vec<Datagram>) -> io::Result<usize> {
+        let mut out = self.sending.lock();
+        let now = clock::now();
+        let count = batch.len();
+        for datagram in batch.drain(..) {
+            let (source, to) = (datagram.destination, datagram.source);
+            let via = Some(datagram.via);
+            match datagram.payload {
+                Payload::Frame(mut frame) if self.fits(&frame, to) => {
+                    emit::wrap_udp(&mut frame, self.egress().mac, source, to);
+                    self.egress().push(frame, to.ip(), via, &mut out, now)?;
+                }
+                payload => {
+                    let datagram = Datagram {
+                        payload,
+                        ..datagram
+                    };
+                    let bytes = datagram.payload();
+                    let ends = (source, to);
+                    self.egress().push_udp(ends, via, bytes, &mut out, now)?;
+                }
+            }
+        }
+        self.flush(&mut out, count)
+    }
+
+    /// Whether the payload and its headers are one packet.
+    fn fits(&self, payload: &[u8], to: SocketAddr) -> bool {
+        emit::network_bytes(to.ip()) + UDP_BYTES + payload.len() <= self.egress().mtu
+    }
+
+    /// Sends what is in `batch`, waiting for room as the options say.
+    fn flush(&self, batch: &mut Batch, datagrams: usize) -> io::Result<usize> {
+        let options = *self.options.read();
+        let deadline = options.write_timeout.map(|timeout| clock::now() + timeout);
+        loop {
+            self.egress().transmit(batch)?;
+            if batch.is_empty() {
+                return Ok(datagrams);
+            }
+            let over = deadline.is_some_and(|deadline| clock::now() >= deadline);
+            if options.nonblocking || over {
+                let unsent = batch.len();
+                batch.clear();
+                return match datagrams.saturating_sub(unsent) {
+                    0 => Err(io::ErrorKind::WouldBlock.into()),
+                    sent => Ok(sent),
+                };
+            }
+            std::thread::sleep(RETRY_SEND);
+        }
+    }
+
+    /// Whether calls wait, or return `WouldBlock`.
+    ///
+    /// # Errors
+    ///
+    /// None; as in the standard library.
+    pub fn set_nonblocking(&self, nonblocking: bool) -> io::Result<()> {
+        self.options.write().nonblocking = nonblocking;
+        Ok(())
+    }
+
+    /// How long receiving waits; none: for ever.
+    ///
+    /// # Errors
+    ///
+    /// `InvalidInput` for zero, as in the standard library.
+    pub fn set_read_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
+        self.options.write().read_timeout = nonzero(timeout)?;
+        Ok(())
+    }
+
+    /// How long sending waits for room in the device; none: for ever.
+    ///
+    /// # Errors
+    ///
+    /// `InvalidInput` for zero, as in the standard library.
+    pub fn set_write_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
+        self.options.write().write_timeout = nonzero(timeout)?;
+        Ok(())
+    }
+
+    fn host(&self) -> &Host {
+        self.stack.host()
+    }
+
+    fn egress(&self) -> &Egress {
+        &self.host().egress
+    }
+}
+
+/// Readable when something has come since a call returned `WouldBlock`: receive
+/// until that, then wait for this descriptor, with poll(2) or an event loop.
+impl AsFd for UdpSocket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match &self.both {
+            Some(both) => both.0.as_fd(),
+            None => self.waker.as_fd(),
+        }
+    }
+}
+
+impl Drop for UdpSocket {
+    fn drop(&mut self) {
+        let host = self.stack.host();
+        let peer = *self.peer.read();
+        let (local, remote) =
+            peer.map_or((self.bound, None), |peer| (peer.local, Some(peer.remote)));
+        host.release(Protocol::Udp, self.bound);
+        let receiving = self.receiving.get_mut();
+        if let Some(ring) = receiving.ring.take() {
+            let unread = ring.batch.len() as u64;
+            receiving.tally.add(Outcome::Closed, unread);
+        }
+        host.table
+            .lock()
+            .close(Protocol::Udp, local, remote, self.channel);
+        host.book.close(&receiving.tally);
+    }
+}
+
+impl Receiving {
+    fn next(&mut self, now: Instant) -> io::Result<Option<Arrived>> {
+        if let Some(ring) = &mut self.ring
+            && let Some(frame) = ring.next(&self.tally)?
+        {
+            let early = false;
+            return Ok(Some(Arrived::Raw { frame, early }));
+        }
+        Ok(self.consumer.pop(now).map(|arrival| arrival.item))
+    }
+
+    fn has_more(&self) -> bool {
+        let in_ring = self.ring.as_ref().map_or(0, |ring| ring.batch.len());
+        in_ring + self.consumer.occupancy() > 0
+    }
+
+    /// If this channel inhibits input, its poller wants to know what was taken.
+    fn tell_of_room(&self, host: &Host) {
+        if self.inhibiting.load(Ordering::Relaxed) && self.consumer.occupancy() == 0 {
+            host.attention.wake();
+        }
+    }
+}
+
+/// Has the device steer the endpoint's frames: to a ring of its own, or to us
+/// at all.
+fn steer(
+    stack: &Stack,
+    at: SocketAddr,
+    waker: &Waker,
+) -> io::Result<(Option<Ring>, Option<Epoll>)> {
+    let host = stack.host();
+    let endpoint = Endpoint {
+        protocol: Protocol::Udp,
+        local: at,
+    };
+    if !stack.device_demultiplexes() {
+        host.claim(endpoint.protocol, endpoint.local)?;
+        return Ok((None, None));
+    }
+    let ring = Ring::open(host, endpoint)?;
+    let both = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
+    let readable = EpollEvent::new(EpollFlags::EPOLLIN, 0);
+    both.add(waker, readable)?;
+    both.add(ring.device.readiness(), readable)?;
+    Ok((Some(ring), Some(both)))
+}
+
+fn first(addresses: impl ToSocketAddrs) -> io::Result<SocketAddr> {
+    let mut addresses = addresses.to_socket_addrs()?;
+    addresses
+        .next()
+        .ok_or_else(|| io::ErrorKind::InvalidInput.into())
+}
+
+fn nonzero(timeout: Option<Duration>) -> io::Result<Option<Duration>> {
+    if timeout.is_some_and(|timeout| timeout.is_zero()) {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    Ok(timeout)
+}

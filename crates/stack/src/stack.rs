@@ -1,0 +1,120 @@
+//! A stack: a device, addresses, and the threads that receive.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::thread::{self, JoinHandle};
+
+use parking_lot::Mutex;
+
+use crate::config::{ReceivePath, StackConfig};
+use crate::device::{Device, Drops};
+use crate::error::Error;
+use crate::host::Host;
+use crate::outcome::Counts;
+use crate::proxy::Proxies;
+use crate::receive::Receiver;
+use crate::table::Table;
+use crate::wait::Waker;
+
+/// A host of its own on a device. Clones are the same stack; it ends when the
+/// last of them and the last of its sockets are dropped.
+#[derive(Clone, Debug)]
+pub struct Stack(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    host: Arc<Host>,
+    proxies: Arc<Waker>,
+    path: ReceivePath,
+    threads: Mutex<Vec<JoinHandle<()>>>,
+}
+
+impl Stack {
+    /// Starts on `device`, with two threads: one receives, one does what
+    /// belongs to no socket (ARP, ICMP).
+    ///
+    /// # Errors
+    ///
+    /// A setting cannot be worked with, or there are no more threads or
+    /// descriptors.
+    pub fn start(device: impl Device + 'static, config: &StackConfig) -> Result<Self, Error> {
+        config.validate()?;
+        let device: Arc<dyn Device> = Arc::new(device);
+        let steers = device.capabilities().steers;
+        if config.path == ReceivePath::NiLrp && !steers {
+            return Err(Error::Unsupported {
+                what: format!("{device:?}"),
+                feature: "demultiplexing, which the receive path ni-lrp needs",
+                remedy: "take AF_XDP, or the path soft-lrp",
+            });
+        }
+        let (table, channels) = Table::new(config, device.capabilities().mac)?;
+        let proxies = Arc::clone(&channels.waker);
+        let host = Arc::new(Host::new(device, config, table, &proxies)?);
+        let receiver = Receiver::new(&host, config)?;
+        let work = Proxies::new(&host, channels);
+        let stack = Self(Arc::new(Inner {
+            host,
+            proxies,
+            path: config.path.clone(),
+            threads: Mutex::default(),
+        }));
+        stack.spawn("plimsoll-rx", move || receiver.run())?;
+        stack.spawn("plimsoll-proxy", move || work.run())?;
+        Ok(stack)
+    }
+
+    fn spawn(&self, name: &str, work: impl FnOnce() + Send + 'static) -> Result<(), Error> {
+        let thread = thread::Builder::new().name(name.to_owned()).spawn(work);
+        let thread = thread.map_err(Error::io(format!("start the thread {name}")))?;
+        self.0.threads.lock().push(thread);
+        Ok(())
+    }
+
+    /// Received frames by what became of them.
+    #[must_use]
+    pub fn counts(&self) -> Counts {
+        self.0.host.counts()
+    }
+
+    /// Frames that the device dropped before they could be received.
+    #[must_use]
+    pub fn device_drops(&self) -> Drops {
+        self.0.host.device.drops()
+    }
+
+    /// Frames that could not be sent: no room in the device, or a neighbour
+    /// that too many wait for.
+    #[must_use]
+    pub fn unsent(&self) -> u64 {
+        self.0.host.egress.unsent()
+    }
+
+    /// Why the stack has ended by itself, if it has.
+    #[must_use]
+    pub fn failure(&self) -> Option<io::Error> {
+        self.0.host.has_failed().then(|| self.0.host.failure())
+    }
+
+    pub(crate) fn host(&self) -> &Host {
+        &self.0.host
+    }
+
+    /// Sockets have rings of their own.
+    pub(crate) fn device_demultiplexes(&self) -> bool {
+        self.0.path == ReceivePath::NiLrp
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        self.host.stopping.store(true, Ordering::Relaxed);
+        self.host.attention.wake();
+        self.proxies.wake();
+        for thread in self.threads.get_mut().drain(..) {
+            // It was reported if it panicked.
+            let _ = thread.join();
+        }
+    }
+}

@@ -1,0 +1,392 @@
+//! Who gets which frame: `core::demux` joined with the channels it names.
+//!
+//! The receiving thread holds the table for a turn of some frames, sockets for
+//! as long as it takes to bind or close. Whoever waits for it is let in between
+//! turns, also under overload (see `receive`).
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+
+use plimsoll_core::channel::{self, Admission, ChannelPool, PooledConsumer, PooledProducer};
+use plimsoll_core::demux::{
+    ChannelId, Channels, Classified, Demand, Demux, DemuxConfig, EndpointError, Kind, Protocol,
+    Seed,
+};
+use plimsoll_core::time::Instant;
+
+use crate::config::StackConfig;
+use crate::device::{Frame, Mac};
+use crate::error::{self, Error};
+use crate::outcome::{Outcome, Tally};
+use crate::wait::Waker;
+use crate::wire::datagram::Datagram;
+use crate::wire::packet;
+
+/// What stands in a channel.
+#[derive(Debug)]
+pub(crate) enum Arrived {
+    /// As it came: the receiver does the protocol processing.
+    Raw {
+        frame: Frame,
+        /// Fragments of its datagram came before it.
+        early: bool,
+    },
+    /// Processed already (receive paths that are not lazy).
+    Ready(Datagram),
+}
+
+impl Arrived {
+    /// The frame as it came.
+    pub(crate) fn into_frame(self) -> Option<Frame> {
+        match self {
+            Self::Raw { frame, .. } => Some(frame),
+            Self::Ready(_) => None,
+        }
+    }
+}
+
+/// The special channels, in the order of their ids.
+const FRAGMENT: ChannelId = ChannelId(0);
+const NEIGHBOUR: ChannelId = ChannelId(1);
+const ICMP: ChannelId = ChannelId(2);
+const CLOSED_PORT: ChannelId = ChannelId(3);
+const TIME_WAIT: ChannelId = ChannelId(4);
+/// Channels that the stack itself uses.
+pub(crate) const SPECIAL: usize = 5;
+/// Frames of these kinds end at the demultiplexer.
+const NOBODY: ChannelId = ChannelId(u32::MAX);
+
+/// The consumers of the proxies' channels.
+#[derive(Debug)]
+pub(crate) struct ProxyChannels {
+    pub(crate) neighbour: PooledConsumer<Arrived>,
+    pub(crate) icmp: PooledConsumer<Arrived>,
+    pub(crate) closed_port: PooledConsumer<Arrived>,
+    /// Wakes them.
+    pub(crate) waker: Arc<Waker>,
+}
+
+/// A bound endpoint's half.
+#[derive(Debug)]
+pub(crate) struct Bound {
+    pub(crate) channel: ChannelId,
+    pub(crate) consumer: PooledConsumer<Arrived>,
+    /// Woken when something came after the consumer had asked for it.
+    pub(crate) waker: Arc<Waker>,
+    /// Set while the channel inhibits input: who takes from it tells the
+    /// receiving thread once there is room.
+    pub(crate) inhibiting: Arc<std::sync::atomic::AtomicBool>,
+}
+
+#[derive(Debug)]
+struct Slot {
+    producer: PooledProducer<Arrived>,
+    waker: Arc<Waker>,
+    inhibiting: Arc<std::sync::atomic::AtomicBool>,
+    touched: bool,
+}
+
+/// The demultiplexer and the channels' producers.
+#[derive(Debug)]
+pub(crate) struct Table {
+    demux: Demux,
+    mac: Mac,
+    pool: ChannelPool<Arrived>,
+    slots: Vec<Option<Slot>>,
+    /// Channels that were pushed to in this turn.
+    touched: Vec<ChannelId>,
+    /// A channel's high watermark.
+    high: usize,
+    fragment: Option<PooledConsumer<Arrived>>,
+    time_wait: Option<PooledConsumer<Arrived>>,
+}
+
+impl Table {
+    pub(crate) fn new(config: &StackConfig, mac: Mac) -> Result<(Self, ProxyChannels), Error> {
+        let channels = Channels {
+            fragment: FRAGMENT,
+            multicast: NOBODY,
+            time_wait: TIME_WAIT,
+            icmp: ICMP,
+            neighbour: NEIGHBOUR,
+            forward: NOBODY,
+            closed_port: CLOSED_PORT,
+            other: NOBODY,
+            malformed: NOBODY,
+        };
+        let demux = Demux::new(&DemuxConfig::new(channels), random_seed()?)?;
+        let special = u32::try_from(SPECIAL).unwrap_or(u32::MAX);
+        let count = config.channels_max.saturating_add(special);
+        let mut table = Self {
+            demux,
+            mac,
+            pool: ChannelPool::new(&config.channel, count)?,
+            slots: Vec::new(),
+            touched: Vec::with_capacity(count as usize),
+            high: config.channel.high_watermark as usize,
+            fragment: None,
+            time_wait: None,
+        };
+        let proxies = table.make_special()?;
+        Ok((table, proxies))
+    }
+
+    /// Takes the special channels, in the order of their ids.
+    fn make_special(&mut self) -> Result<ProxyChannels, Error> {
+        let waker = Waker::new().map_err(Error::io("make an event descriptor"))?;
+        let waker = Arc::new(waker);
+        let mut make = || {
+            let bound = self.create(&waker).map_err(Error::io("make a channel"))?;
+            Ok::<_, Error>(bound.consumer)
+        };
+        let (fragment, neighbour, icmp, closed_port) = (make()?, make()?, make()?, make()?);
+        let time_wait = make()?;
+        self.fragment = Some(fragment);
+        self.time_wait = Some(time_wait);
+        Ok(ProxyChannels {
+            neighbour,
+            icmp,
+            closed_port,
+            waker,
+        })
+    }
+
+    /// The consumer of early fragments; once.
+    pub(crate) fn take_fragment_channel(&mut self) -> PooledConsumer<Arrived> {
+        let Some(consumer) = self.fragment.take() else {
+            unreachable!("made with the table and taken once")
+        };
+        consumer
+    }
+
+    pub(crate) fn add_address(&mut self, address: IpAddr) -> Result<(), Error> {
+        let added = self.demux.add_local_address(address);
+        added.map_err(|error| unfit("addresses", address, &error))
+    }
+
+    pub(crate) fn add_broadcast(&mut self, address: Ipv4Addr) -> Result<(), Error> {
+        let added = self.demux.add_broadcast_address(address);
+        added.map_err(|error| unfit("addresses", address.into(), &error))
+    }
+
+    /// Makes a channel; nothing leads to it yet.
+    fn create(&mut self, waker: &Arc<Waker>) -> io::Result<Bound> {
+        let (producer, consumer) = self.pool.create().ok_or_else(|| {
+            io::Error::new(
+                io::ErrorKind::OutOfMemory,
+                "all channels are in use: raise `channels_max` of the stack's config",
+            )
+        })?;
+        let inhibiting = Arc::default();
+        let slot = Slot {
+            producer,
+            waker: Arc::clone(waker),
+            inhibiting: Arc::clone(&inhibiting),
+            touched: false,
+        };
+        let free = self.slots.iter().position(Option::is_none);
+        let place = free.unwrap_or_else(|| {
+            self.slots.push(None);
+            self.slots.len() - 1
+        });
+        self.slots[place] = Some(slot);
+        Ok(Bound {
+            channel: ChannelId(place as u32),
+            consumer,
+            waker: Arc::clone(waker),
+            inhibiting,
+        })
+    }
+
+    /// Binds an endpoint to a channel of its own.
+    pub(crate) fn bind(&mut self, protocol: Protocol, local: SocketAddr) -> io::Result<Bound> {
+        let bound = self.create(&Arc::new(Waker::new()?))?;
+        let dual_stack = local.ip() == IpAddr::V6(std::net::Ipv6Addr::UNSPECIFIED);
+        let result = self.demux.bind(protocol, local, dual_stack, bound.channel);
+        if let Err(error) = result {
+            self.remove(bound.channel);
+            return Err(refused(local, &error));
+        }
+        Ok(bound)
+    }
+
+    /// From now on the channel gets what comes from `remote` only.
+    pub(crate) fn connect(
+        &mut self,
+        protocol: Protocol,
+        (bound, local): (SocketAddr, SocketAddr),
+        remote: SocketAddr,
+        channel: ChannelId,
+    ) -> io::Result<()> {
+        let connected = self.demux.connect(protocol, local, remote, channel);
+        connected.map_err(|error| refused(local, &error))?;
+        self.demux.unbind(protocol, bound);
+        Ok(())
+    }
+
+    /// Ends an endpoint, bound or connected, and its channel.
+    pub(crate) fn close(
+        &mut self,
+        protocol: Protocol,
+        local: SocketAddr,
+        remote: Option<SocketAddr>,
+        channel: ChannelId,
+    ) {
+        match remote {
+            Some(remote) => self.demux.disconnect(protocol, local, remote),
+            None => self.demux.unbind(protocol, local),
+        };
+        self.remove(channel);
+    }
+
+    fn remove(&mut self, channel: ChannelId) {
+        if let Some(slot) = self.slots.get_mut(channel.0 as usize) {
+            *slot = None;
+        }
+    }
+
+    /// The receiving thread ends: every consumer learns it.
+    pub(crate) fn close_all(&mut self) {
+        for slot in self.slots.iter_mut().flatten() {
+            let _ = slot.producer.close();
+            slot.waker.wake();
+        }
+    }
+
+    /// Early demultiplexing: whose is it? `None`: it ends here, counted.
+    #[inline]
+    pub(crate) fn classify(
+        &mut self,
+        frame: &Frame,
+        tally: &Tally,
+        now: Instant,
+    ) -> Option<Classified> {
+        if !packet::is_for(frame, self.mac) {
+            let short = frame.len() < crate::wire::ETHERNET_BYTES;
+            tally.count(if short {
+                Outcome::Malformed
+            } else {
+                Outcome::OtherMac
+            });
+            return None;
+        }
+        let classified = self.demux.classify(frame, now);
+        if classified.demand == Demand::Excess {
+            tally.count(Outcome::Backlog);
+            return None;
+        }
+        if classified.channel == NOBODY {
+            tally.count(outcome_of(classified.kind));
+            return None;
+        }
+        Some(classified)
+    }
+
+    /// Whether the next push would be discarded; it may fit by then.
+    #[inline]
+    pub(crate) fn is_full(&self, channel: ChannelId) -> bool {
+        self.slot(channel).is_some_and(|slot| {
+            slot.producer.is_discarding() || slot.producer.occupancy() >= self.high
+        })
+    }
+
+    fn slot(&self, channel: ChannelId) -> Option<&Slot> {
+        self.slots.get(channel.0 as usize)?.as_ref()
+    }
+
+    /// Puts an item on its channel; what does not fit is counted there. Returns
+    /// how many items the channel holds then.
+    #[inline]
+    pub(crate) fn push(
+        &mut self,
+        channel: ChannelId,
+        item: Arrived,
+        tally: &Tally,
+        now: Instant,
+    ) -> usize {
+        let Some(Some(slot)) = self.slots.get_mut(channel.0 as usize) else {
+            tally.count(Outcome::Closed);
+            return 0;
+        };
+        if !slot.touched {
+            slot.touched = true;
+            self.touched.push(channel);
+        }
+        match slot.producer.push(item, now) {
+            Admission::Queued | Admission::Discarded { .. } => slot.producer.occupancy(),
+        }
+    }
+
+    /// The turn is over: wakes the receivers that asked for it.
+    pub(crate) fn wake_receivers(&mut self) {
+        for channel in self.touched.drain(..) {
+            if let Some(Some(slot)) = self.slots.get_mut(channel.0 as usize) {
+                slot.touched = false;
+                if slot.producer.interrupt_due() {
+                    slot.waker.wake();
+                }
+            }
+        }
+    }
+
+    /// The channel's flag by which its consumer is asked to tell of room.
+    pub(crate) fn set_inhibiting(&self, channel: ChannelId, inhibiting: bool) {
+        if let Some(slot) = self.slot(channel) {
+            let order = std::sync::atomic::Ordering::SeqCst;
+            slot.inhibiting.store(inhibiting, order);
+        }
+    }
+
+    /// Items on a channel; none if it is gone.
+    pub(crate) fn occupancy(&self, channel: ChannelId) -> Option<usize> {
+        self.slot(channel).map(|slot| slot.producer.occupancy())
+    }
+
+    pub(crate) fn channel_counts(&self) -> channel::Counts {
+        self.pool.counts()
+    }
+}
+
+/// How a frame ends that no channel is for.
+fn outcome_of(kind: Kind) -> Outcome {
+    match kind {
+        Kind::Multicast => Outcome::Group,
+        Kind::Forward => Outcome::Forward,
+        Kind::Malformed => Outcome::Malformed,
+        Kind::UdpSocket
+        | Kind::TcpListener
+        | Kind::TcpConnection
+        | Kind::Fragment
+        | Kind::Icmp
+        | Kind::Neighbour
+        | Kind::ClosedPort
+        | Kind::Other => Outcome::Other,
+    }
+}
+
+fn refused(at: SocketAddr, error: &EndpointError) -> io::Error {
+    match error {
+        EndpointError::Taken => error::address_in_use(at),
+        EndpointError::Full => io::Error::new(io::ErrorKind::OutOfMemory, error.to_string()),
+        EndpointError::Unsuitable(_) => {
+            io::Error::new(io::ErrorKind::InvalidInput, format!("{at}: {error}"))
+        }
+    }
+}
+
+fn unfit(field: &'static str, address: IpAddr, error: &EndpointError) -> Error {
+    Error::Config {
+        field,
+        given: format!("{address} ({error})"),
+        allowed: "unicast addresses, each once, at most 64 of a family",
+    }
+}
+
+fn random_seed() -> Result<Seed, Error> {
+    let mut bytes = [0; 16];
+    getrandom::fill(&mut bytes)
+        .map_err(|error| Error::io("draw a secret")(io::Error::other(error)))?;
+    let number = u128::from_ne_bytes(bytes);
+    Ok(Seed([number as u64, (number >> 64) as u64]))
+}

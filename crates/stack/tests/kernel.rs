@@ -1,0 +1,295 @@
+//! The stack against the kernel's own, over real devices, in network namespaces
+//! of the tests' own. Needs root; fails without.
+
+mod lan;
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::{TcpListener, TcpStream, UdpSocket as KernelSocket};
+use std::time::Duration;
+
+use lan::{Lan, in_namespace};
+use plimsoll_stack::device::Device;
+use plimsoll_stack::device::packet::PacketDevice;
+use plimsoll_stack::device::tap::TapDevice;
+use plimsoll_stack::device::xdp::{CopyMode, XdpConfig, XdpInterface};
+use plimsoll_stack::{Error, Outcome, ReceivePath, Stack, StackConfig, UdpSocket};
+
+/// No test waits longer for what must come.
+const SOON: Duration = Duration::from_secs(10);
+
+fn config(path: &str) -> StackConfig {
+    StackConfig {
+        addresses: ["10.0.0.2/24", "fd00::2/64"]
+            .map(|net| net.parse().unwrap())
+            .to_vec(),
+        path: path.parse().unwrap(),
+        ..StackConfig::default()
+    }
+}
+
+/// Addresses of the stack's own.
+fn owned() -> XdpConfig {
+    XdpConfig {
+        owned: ["10.0.0.2", "fd00::2"]
+            .map(|address| address.parse().unwrap())
+            .to_vec(),
+        ..XdpConfig::default()
+    }
+}
+
+fn xdp(config: &XdpConfig) -> XdpInterface {
+    XdpInterface::open("stack0", config).unwrap()
+}
+
+/// Pings, and UDP of all sizes there and back, with an echo on the stack.
+fn talks_with_the_kernel(device: impl Device + 'static, path: &str) {
+    let stack = Stack::start(device, &config(path)).unwrap();
+    for (address, from) in [("10.0.0.2", "10.0.0.1:0"), ("fd00::2", "[fd00::1]:0")] {
+        lan::run(&format!("ping -c 3 -i 0.2 -W 5 -s 1000 {address}"));
+        let at = if address.contains(':') {
+            format!("[{address}]:7")
+        } else {
+            format!("{address}:7")
+        };
+        let server = UdpSocket::bind(&stack, &at[..]).unwrap();
+        server.set_read_timeout(Some(SOON)).unwrap();
+        let client = KernelSocket::bind(from).unwrap();
+        client.set_read_timeout(Some(SOON)).unwrap();
+        let mut buffer = vec![0; 65_536];
+        for length in [0, 1, 1000, 1452, 1453, 1472, 1473, 2952, 2953, 9000, 65_507] {
+            let payload: Vec<u8> = (0..length).map(|k| (k % 253) as u8).collect();
+            client.send_to(&payload, &at[..]).unwrap();
+            let (received, peer) = server.recv_from(&mut buffer).unwrap();
+            assert_eq!(buffer[..received], payload, "{path}: {length} bytes in");
+            server.send_to(&buffer[..received], peer).unwrap();
+            let (received, peer) = client.recv_from(&mut buffer).unwrap();
+            assert_eq!(buffer[..received], payload, "{path}: {length} bytes out");
+            assert_eq!(peer.to_string(), at);
+        }
+        let closed = KernelSocket::bind(from).unwrap();
+        closed.set_read_timeout(Some(SOON)).unwrap();
+        closed.connect((address, 9)).unwrap();
+        closed.send(b"nobody there").unwrap();
+        let refused = closed.recv(&mut buffer).unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::ConnectionRefused);
+    }
+    lan::assert_sums(&stack);
+}
+
+#[test]
+fn over_tap() {
+    in_namespace(|| {
+        let device = TapDevice::open("tap0").unwrap();
+        lan::set_up_kernel_side("tap0");
+        talks_with_the_kernel(device, "soft-lrp");
+    });
+}
+
+#[test]
+fn over_a_packet_socket() {
+    Lan::create(|| {
+        talks_with_the_kernel(PacketDevice::open("stack0").unwrap(), "polled");
+    });
+}
+
+#[test]
+fn over_af_xdp_on_every_path() {
+    for path in ReceivePath::NAMES {
+        Lan::create(|| talks_with_the_kernel(xdp(&owned()), path));
+    }
+}
+
+#[test]
+fn ports_share_the_kernels_address_and_the_rest_stays_the_kernels() {
+    for path in ["soft-lrp", "ni-lrp"] {
+        Lan::create_apart(|far| {
+            // The kernel has 10.0.0.2 on this side, and a server of its own.
+            let listener = TcpListener::bind("10.0.0.2:22").unwrap();
+            let echo = KernelSocket::bind("10.0.0.2:8").unwrap();
+            let stack = Stack::start(xdp(&XdpConfig::default()), &config(path)).unwrap();
+            let server = UdpSocket::bind(&stack, "10.0.0.2:7").unwrap();
+            server.set_read_timeout(Some(SOON)).unwrap();
+            far.run(|| {
+                let client = KernelSocket::bind("10.0.0.1:5000").unwrap();
+                client.send_to(b"stack", "10.0.0.2:7").unwrap();
+                client.send_to(b"kernel", "10.0.0.2:8").unwrap();
+                lan::run("ping -c 1 -W 5 10.0.0.2");
+                let mut ssh = TcpStream::connect("10.0.0.2:22").unwrap();
+                ssh.write_all(b"still there").unwrap();
+            });
+            let mut buffer = [0; 100];
+            let (length, from) = server.recv_from(&mut buffer).unwrap();
+            assert_eq!(&buffer[..length], b"stack");
+            server.send_to(b"answer", from).unwrap();
+            let (length, _) = echo.recv_from(&mut buffer).unwrap();
+            assert_eq!(&buffer[..length], b"kernel");
+            let mut text = String::new();
+            listener
+                .accept()
+                .unwrap()
+                .0
+                .read_to_string(&mut text)
+                .unwrap();
+            assert_eq!(text, "still there");
+            // The answer went out by the link, to whom it came from.
+            far.run(|| {
+                let client = KernelSocket::bind("10.0.0.1:5001").unwrap();
+                client.set_read_timeout(Some(SOON)).unwrap();
+                client.send_to(b"again", "10.0.0.2:7").unwrap();
+                let (length, from) = server.recv_from(&mut buffer).unwrap();
+                server.send_to(&buffer[..length], from).unwrap();
+                let (length, _) = client.recv_from(&mut buffer).unwrap();
+                assert_eq!(&buffer[..length], b"again");
+            });
+            drop(server);
+            // Unbound, the port is the kernel's again: it refuses.
+            far.run(|| {
+                let client = KernelSocket::bind("10.0.0.1:0").unwrap();
+                client.set_read_timeout(Some(SOON)).unwrap();
+                client.connect("10.0.0.2:7").unwrap();
+                client.send(b"gone").unwrap();
+                let error = client.recv(&mut [0; 10]).unwrap_err();
+                assert_eq!(error.kind(), ErrorKind::ConnectionRefused);
+            });
+            lan::assert_sums(&stack);
+        });
+    }
+}
+
+#[test]
+fn a_full_ring_of_ni_lrp_loses_its_own_packets_and_nobody_elses() {
+    Lan::create(|| {
+        let stack = Stack::start(xdp(&owned()), &config("ni-lrp")).unwrap();
+        let hung = UdpSocket::bind(&stack, "10.0.0.2:1").unwrap();
+        let server = UdpSocket::bind(&stack, "10.0.0.2:2").unwrap();
+        server.set_read_timeout(Some(SOON)).unwrap();
+        let client = KernelSocket::bind("10.0.0.1:0").unwrap();
+        let mut buffer = [0; 100];
+        for _ in 0..40 {
+            for _ in 0..32 {
+                client.send_to(b"flood", "10.0.0.2:1").unwrap();
+            }
+            client.send_to(b"bystander", "10.0.0.2:2").unwrap();
+            server.recv_from(&mut buffer).unwrap();
+        }
+        hung.set_nonblocking(true).unwrap();
+        let mut kept = 0;
+        while hung.recv_from(&mut buffer).is_ok() {
+            kept += 1;
+        }
+        assert_eq!(kept, 256, "as many as its ring holds");
+        assert_eq!(
+            stack.counts()[Outcome::Full],
+            0,
+            "nothing reached a channel"
+        );
+        lan::assert_sums(&stack);
+    });
+}
+
+#[test]
+fn sockets_of_ni_lrp_come_and_go_and_lose_no_memory() {
+    Lan::create(|| {
+        let device = xdp(&XdpConfig {
+            chunks: 512,
+            send_frames: 128,
+            ..owned()
+        });
+        let pool = device.pool().clone();
+        let stack = Stack::start(device, &config("ni-lrp")).unwrap();
+        let client = KernelSocket::bind("10.0.0.1:0").unwrap();
+        for _ in 0..20 {
+            let _server = UdpSocket::bind(&stack, "10.0.0.2:1").unwrap();
+            for _ in 0..100 {
+                client.send_to(b"never read", "10.0.0.2:1").unwrap();
+            }
+        }
+        // 2000 frames went into sockets that closed with them unread.
+        let server = UdpSocket::bind(&stack, "10.0.0.2:1").unwrap();
+        server.set_read_timeout(Some(SOON)).unwrap();
+        let mut buffer = [0; 100];
+        for _ in 0..1000 {
+            client.send_to(b"read", "10.0.0.2:1").unwrap();
+            server.recv_from(&mut buffer).unwrap();
+        }
+        assert!(pool.available() >= 64, "{pool:?}");
+    });
+}
+
+#[test]
+fn the_same_udp_port_twice_is_refused_and_free_after_the_first_is_gone() {
+    Lan::create(|| {
+        for path in ["soft-lrp", "ni-lrp"] {
+            let stack = Stack::start(xdp(&owned()), &config(path)).unwrap();
+            for _ in 0..3 {
+                let first = UdpSocket::bind(&stack, "10.0.0.2:7").unwrap();
+                let second = UdpSocket::bind(&stack, "10.0.0.2:7").unwrap_err();
+                assert_eq!(second.kind(), ErrorKind::AddrInUse);
+                drop(first);
+            }
+        }
+    });
+}
+
+#[test]
+fn errors_name_the_remedy() {
+    Lan::create(|| {
+        let open = |name, config: &XdpConfig| XdpInterface::open(name, config).unwrap_err();
+        let missing = open("nowhere0", &XdpConfig::default());
+        assert!(matches!(missing, Error::NoSuchInterface(_)), "{missing}");
+        let queue = open(
+            "stack0",
+            &XdpConfig {
+                queue: 7,
+                ..owned()
+            },
+        );
+        assert!(
+            matches!(queue, Error::NoSuchQueue { queue: 7, .. }),
+            "{queue}"
+        );
+        let zero = XdpConfig {
+            copy: CopyMode::ZeroCopy,
+            ..owned()
+        };
+        let zero = open("stack0", &zero);
+        assert!(zero.to_string().contains("copy mode"), "{zero}");
+        let taken = xdp(&owned());
+        let busy = open("stack0", &owned());
+        assert!(matches!(busy, Error::Busy { .. }), "{busy}");
+        assert!(
+            busy.to_string().contains("steer"),
+            "it names the program: {busy}"
+        );
+        drop(taken);
+        drop(xdp(&owned()));
+        lan::run("ip link set stack0 mtu 9000");
+        let long = open("stack0", &owned());
+        assert!(
+            matches!(long, Error::MtuTooLarge { max: 3818, .. }),
+            "{long}"
+        );
+        let tap = TapDevice::open("stack0").unwrap_err();
+        assert!(matches!(tap, Error::Unsupported { .. }), "{tap}");
+        let _tap = TapDevice::open("tap1").unwrap();
+        let twice = TapDevice::open("tap1").unwrap_err();
+        assert!(matches!(twice, Error::Busy { .. }), "{twice}");
+    });
+}
+
+#[test]
+fn without_capabilities_errors_name_the_one_that_is_missing() {
+    Lan::create(|| {
+        lan::without_capabilities(|| {
+            let packet = PacketDevice::open("stack0").unwrap_err();
+            assert!(packet.to_string().contains("CAP_NET_RAW"), "{packet}");
+            let xdp = XdpInterface::open("stack0", &owned()).unwrap_err();
+            assert!(
+                xdp.is_missing() && xdp.to_string().contains("CAP_"),
+                "{xdp}"
+            );
+            let tap = TapDevice::open("tap9").unwrap_err();
+            assert!(tap.to_string().contains("CAP_NET_ADMIN"), "{tap}");
+        });
+    });
+}

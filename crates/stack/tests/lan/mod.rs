@@ -1,0 +1,135 @@
+//! A link between the stack and the kernel, in network namespaces that end with
+//! the test.
+
+#![allow(dead_code, reason = "each test file uses a part")]
+
+use std::fs::File;
+use std::process::{self, Command};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use plimsoll_kernel::namespace;
+use plimsoll_stack::Stack;
+
+/// Runs `test` in a network namespace of its own.
+pub(crate) fn in_namespace(test: impl FnOnce() + Send) {
+    namespace::in_new(|| {
+        run("ip link set lo up");
+        test();
+    })
+    .expect("these tests make network namespaces: run them as root");
+}
+
+/// A veth pair: the kernel has one end, the stack is to take the other.
+pub(crate) struct Lan;
+
+impl Lan {
+    /// `kernel0` with the kernel's addresses and `stack0` with none, in one
+    /// namespace.
+    pub(crate) fn create(test: impl FnOnce() + Send) {
+        in_namespace(|| {
+            run("ip link add kernel0 type veth peer name stack0");
+            set_up_kernel_side("kernel0");
+            set_up_stack_side();
+            test();
+        });
+    }
+
+    /// `stack0` with 10.0.0.2 of the kernel's; the other end in a namespace
+    /// that `test` is given.
+    pub(crate) fn create_apart(test: impl FnOnce(&Far) + Send) {
+        let far = Far::create();
+        in_namespace(|| {
+            run(&format!(
+                "ip link add stack0 type veth peer name kernel0 netns {}",
+                far.name
+            ));
+            far.run(|| {
+                run("ip link set lo up");
+                set_up_kernel_side("kernel0");
+            });
+            set_up_stack_side();
+            run("ip addr add 10.0.0.2/24 dev stack0");
+            test(&far);
+        });
+    }
+}
+
+/// The namespace of the other end.
+pub(crate) struct Far {
+    name: String,
+    namespace: File,
+}
+
+impl Far {
+    fn create() -> Self {
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let name = format!("plimsoll-stack-{}-{number}", process::id());
+        let namespace = namespace::create(&name).expect("run as root");
+        Self { name, namespace }
+    }
+
+    /// Runs `work` on a thread in there.
+    pub(crate) fn run<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
+        let inside = || {
+            namespace::enter(&self.namespace).unwrap();
+            work()
+        };
+        let done = thread::scope(|scope| scope.spawn(inside).join());
+        done.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    }
+}
+
+impl Drop for Far {
+    fn drop(&mut self) {
+        let _ = namespace::delete(&self.name);
+    }
+}
+
+/// The kernel's addresses, and no checksums left to hardware that is not there.
+pub(crate) fn set_up_kernel_side(device: &str) {
+    run(&format!("ip addr add 10.0.0.1/24 dev {device}"));
+    run(&format!("ip addr add fd00::1/64 dev {device} nodad"));
+    run(&format!("ip link set {device} up"));
+    run(&format!("ethtool -K {device} tx off"));
+}
+
+fn set_up_stack_side() {
+    run("ip link set stack0 addrgenmode none");
+    run("ip link set stack0 up");
+    run("ethtool -K stack0 tx off");
+}
+
+/// Runs a command that must succeed.
+pub(crate) fn run(command: &str) {
+    let mut words = command.split_whitespace();
+    let program = words.next().expect("a command");
+    let output = Command::new(program).args(words).output();
+    let output = output.unwrap_or_else(|error| panic!("{command}: {error}"));
+    assert!(output.status.success(), "{command}: {output:?}");
+}
+
+/// Waits until nothing is under way, then every frame has one outcome.
+pub(crate) fn assert_sums(stack: &Stack) {
+    let end = Instant::now() + Duration::from_secs(10);
+    loop {
+        let counts = stack.counts();
+        let accounted = counts.ended() + counts.queued + counts.incomplete;
+        if counts.received == accounted {
+            return;
+        }
+        assert!(Instant::now() < end, "{counts:?}");
+        thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// Runs `test` on this thread without any capability.
+pub(crate) fn without_capabilities(test: impl FnOnce()) {
+    let none = std::collections::HashSet::new();
+    caps::set(None, caps::CapSet::Effective, &none).unwrap();
+    test();
+    let all = caps::read(None, caps::CapSet::Permitted).unwrap();
+    caps::set(None, caps::CapSet::Effective, &all).unwrap();
+}

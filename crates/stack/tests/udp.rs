@@ -1,0 +1,302 @@
+//! UDP between two stacks on a simulated cable: every receive path, sizes up to
+//! the largest, faults, and the sums of outcomes.
+
+use std::io::ErrorKind;
+use std::net::SocketAddr;
+use std::os::fd::AsFd;
+use std::time::{Duration, Instant};
+
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use plimsoll_core::config::Fraction;
+use plimsoll_stack::device::faulty::{Faults, Faulty};
+use plimsoll_stack::device::simulated::{SimulatedConfig, SimulatedDevice};
+use plimsoll_stack::{Counts, Outcome, ReceivePath, Stack, StackConfig, UdpSocket};
+
+const PATHS: [&str; 4] = ["eager", "early-demux", "soft-lrp", "polled"];
+/// No test waits longer for what must come.
+const SOON: Duration = Duration::from_secs(10);
+
+fn config(addresses: [&str; 2], path: &str) -> StackConfig {
+    StackConfig {
+        addresses: addresses.map(|net| net.parse().unwrap()).to_vec(),
+        path: path.parse().unwrap(),
+        ..StackConfig::default()
+    }
+}
+
+fn first() -> StackConfig {
+    config(["10.0.0.1/24", "fd00::1/64"], "soft-lrp")
+}
+
+fn second(path: &str) -> StackConfig {
+    config(["10.0.0.2/24", "fd00::2/64"], path)
+}
+
+/// Two stacks, the second with `path`.
+fn pair(path: &str) -> (Stack, Stack) {
+    let (one, other) = SimulatedDevice::pair(&SimulatedConfig::default()).unwrap();
+    (
+        Stack::start(one, &first()).unwrap(),
+        Stack::start(other, &second(path)).unwrap(),
+    )
+}
+
+fn bind(stack: &Stack, at: &str) -> UdpSocket {
+    let socket = UdpSocket::bind(stack, at).unwrap();
+    socket.set_read_timeout(Some(SOON)).unwrap();
+    socket
+}
+
+/// The stack's counts once nothing is under way.
+fn settled(stack: &Stack) -> Counts {
+    let end = Instant::now() + SOON;
+    loop {
+        let counts = stack.counts();
+        let under_way = counts.queued + counts.incomplete;
+        if counts.received == counts.ended() + under_way || Instant::now() > end {
+            return counts;
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+fn assert_sums(stack: &Stack) {
+    let counts = settled(stack);
+    let accounted = counts.ended() + counts.queued + counts.incomplete;
+    assert_eq!(counts.received, accounted, "{counts:?}");
+}
+
+#[test]
+fn datagrams_of_all_sizes_go_there_and_back_on_every_path() {
+    for path in PATHS {
+        let (one, other) = pair(path);
+        for (at, server) in [("10.0.0.1:0", "10.0.0.2:7"), ("[fd00::1]:0", "[fd00::2]:7")] {
+            let server = bind(&other, server);
+            let client = bind(&one, at);
+            let to = server.local_addr().unwrap();
+            let mut buffer = vec![0; 65_536];
+            for length in [0, 1, 1452, 1453, 1472, 1473, 4000, 65_507] {
+                let payload: Vec<u8> = (0..length).map(|k| (k % 251) as u8).collect();
+                assert_eq!(client.send_to(&payload, to).unwrap(), length);
+                let (received, from) = server.recv_from(&mut buffer).unwrap();
+                assert_eq!(buffer[..received], payload, "{path}: {length} bytes");
+                assert_eq!(from, client.local_addr().unwrap());
+                server.send_to(&buffer[..received], from).unwrap();
+                let (received, from) = client.recv_from(&mut buffer).unwrap();
+                assert_eq!((&buffer[..received], from), (&payload[..], to));
+            }
+        }
+        assert_sums(&one);
+        assert_sums(&other);
+    }
+}
+
+#[test]
+fn a_datagram_beyond_the_largest_is_refused() {
+    let (one, _other) = pair("soft-lrp");
+    let client = bind(&one, "10.0.0.1:0");
+    let error = client.send_to(&[0; 65_508], "10.0.0.2:7").unwrap_err();
+    assert_eq!(error.raw_os_error(), Some(libc::EMSGSIZE));
+}
+
+#[test]
+fn addresses_are_checked_as_the_standard_library_does() {
+    let (one, _other) = pair("soft-lrp");
+    let taken = bind(&one, "10.0.0.1:53");
+    let kind = |at: &str| UdpSocket::bind(&one, at).unwrap_err().kind();
+    assert_eq!(kind("10.0.0.1:53"), ErrorKind::AddrInUse);
+    assert_eq!(kind("10.0.0.9:53"), ErrorKind::AddrNotAvailable);
+    let wildcard = bind(&one, "0.0.0.0:53");
+    drop((taken, wildcard));
+    bind(&one, "10.0.0.1:53");
+    let unconnected = bind(&one, "10.0.0.1:54");
+    assert_eq!(
+        unconnected.peer_addr().unwrap_err().kind(),
+        ErrorKind::NotConnected
+    );
+    assert!(unconnected.send(b"whom to?").is_err());
+    let beyond = unconnected
+        .send_to(b"no gateway", "192.0.2.1:9")
+        .unwrap_err();
+    assert_eq!(beyond.raw_os_error(), Some(libc::ENETUNREACH));
+}
+
+#[test]
+fn a_connected_socket_hears_its_peer_alone() {
+    let (one, other) = pair("soft-lrp");
+    let server = bind(&other, "10.0.0.2:7");
+    let peer = bind(&one, "10.0.0.1:1000");
+    let stranger = bind(&one, "10.0.0.1:2000");
+    server.connect("10.0.0.1:1000").unwrap();
+    stranger.send_to(b"stranger", "10.0.0.2:7").unwrap();
+    peer.send_to(b"peer", "10.0.0.2:7").unwrap();
+    let mut buffer = [0; 100];
+    let length = server.recv(&mut buffer).unwrap();
+    assert_eq!(&buffer[..length], b"peer");
+    server.send(b"answer").unwrap();
+    assert_eq!(peer.recv_from(&mut buffer).unwrap().0, 6);
+    let counts = settled(&other);
+    assert_eq!(counts[Outcome::ClosedPort], 1, "the stranger's: {counts:?}");
+}
+
+#[test]
+fn non_blocking_and_deadlines() {
+    let (one, other) = pair("soft-lrp");
+    let server = bind(&other, "10.0.0.2:7");
+    let mut buffer = [0; 100];
+    server
+        .set_read_timeout(Some(Duration::from_millis(20)))
+        .unwrap();
+    let began = Instant::now();
+    let error = server.recv_from(&mut buffer).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::WouldBlock);
+    assert!(began.elapsed() >= Duration::from_millis(20));
+    server.set_nonblocking(true).unwrap();
+    let error = server.recv_from(&mut buffer).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::WouldBlock);
+    assert!(server.set_read_timeout(Some(Duration::ZERO)).is_err());
+    // The descriptor becomes readable, for an event loop of the caller's.
+    bind(&one, "10.0.0.1:0")
+        .send_to(b"now", "10.0.0.2:7")
+        .unwrap();
+    let mut polled = [PollFd::new(server.as_fd(), PollFlags::POLLIN)];
+    let limit = PollTimeout::try_from(SOON).unwrap();
+    assert_eq!(poll(&mut polled, limit).unwrap(), 1);
+    assert_eq!(server.recv_from(&mut buffer).unwrap().0, 3);
+}
+
+#[test]
+fn batches_are_received_and_answered_in_place() {
+    let (one, other) = pair("soft-lrp");
+    let server = bind(&other, "10.0.0.2:7");
+    let client = bind(&one, "10.0.0.1:0");
+    let to: SocketAddr = "10.0.0.2:7".parse().unwrap();
+    // Let both learn each other, of whom only three frames may be waited for.
+    client.send_to(b"warm", to).unwrap();
+    server.recv_datagram().unwrap();
+    let payloads: Vec<[u8; 4]> = (0..100_u32).map(u32::to_be_bytes).collect();
+    let batch = payloads.iter().map(|payload| (&payload[..], to));
+    assert_eq!(client.send_batch(batch).unwrap(), 100);
+    let (mut received, mut answered) = (Vec::new(), 0);
+    while answered < 100 {
+        server.recv_batch(&mut received, 64).unwrap();
+        for datagram in &mut received {
+            datagram.payload_mut().reverse();
+        }
+        answered += server.reply_batch(&mut received).unwrap();
+        assert!(received.is_empty());
+    }
+    for expected in 0..100_u32 {
+        let answer = client.recv_datagram().unwrap();
+        assert_eq!(answer.payload(), expected.to_le_bytes());
+        assert_eq!(answer.source(), to);
+    }
+}
+
+#[test]
+fn a_full_socket_loses_its_own_packets_and_nobody_elses() {
+    for path in ["early-demux", "soft-lrp"] {
+        let (one, other) = pair(path);
+        let hung = bind(&other, "10.0.0.2:1");
+        let server = bind(&other, "10.0.0.2:2");
+        let client = bind(&one, "10.0.0.1:0");
+        let mut buffer = [0; 10];
+        client.send_to(b"warm", "10.0.0.2:2").unwrap();
+        server.recv_from(&mut buffer).unwrap();
+        let flood: SocketAddr = "10.0.0.2:1".parse().unwrap();
+        for _ in 0..40 {
+            client.send_batch([(&b"flood"[..], flood); 32]).unwrap();
+            client.send_to(b"bystander", "10.0.0.2:2").unwrap();
+            server.recv_from(&mut buffer).unwrap();
+        }
+        let counts = settled(&other);
+        assert_eq!(counts[Outcome::Full], 40 * 32 - 256, "{path}: {counts:?}");
+        assert_eq!(counts[Outcome::Delivered], 41);
+        drop(hung);
+        assert_eq!(settled(&other)[Outcome::Closed], 256);
+        assert_sums(&other);
+    }
+}
+
+#[test]
+fn polled_input_is_inhibited_by_a_full_socket_and_goes_on_when_it_has_room() {
+    let (one, other) = pair("polled");
+    let server = bind(&other, "10.0.0.2:1");
+    let client = bind(&one, "10.0.0.1:0");
+    let to: SocketAddr = "10.0.0.2:1".parse().unwrap();
+    client.send_to(b"warm", to).unwrap();
+    server.recv_datagram().unwrap();
+    let mut received = 0;
+    for _ in 0..20 {
+        client.send_batch([(&b"packet"[..], to); 32]).unwrap();
+        let mut batch = Vec::new();
+        received += server.recv_batch(&mut batch, 64).unwrap();
+    }
+    while received < 640 {
+        let mut batch = Vec::new();
+        received += server.recv_batch(&mut batch, 64).unwrap();
+    }
+    assert_eq!(received, 640);
+    assert_sums(&other);
+}
+
+#[test]
+fn under_faults_what_arrives_is_what_was_sent_and_everything_is_counted() {
+    for path in PATHS {
+        let (one, other) = SimulatedDevice::pair(&SimulatedConfig::default()).unwrap();
+        let faults = Faults::each(Fraction::from_percent(5));
+        let other = Faulty::new(other, faults, 42);
+        let one = Stack::start(one, &first()).unwrap();
+        let other = Stack::start(other, &second(path)).unwrap();
+        let server = bind(&other, "10.0.0.2:7");
+        let client = bind(&one, "10.0.0.1:0");
+        server
+            .set_read_timeout(Some(Duration::from_millis(5)))
+            .unwrap();
+        let mut arrived = 0;
+        for k in 0..1000_usize {
+            let payload = vec![k as u8; 20 + (k % 50) * 100];
+            client.send_to(&payload, "10.0.0.2:7").unwrap();
+            while k % 20 == 19
+                && let Ok(datagram) = server.recv_datagram()
+            {
+                let bytes = datagram.payload();
+                let first = bytes[0];
+                assert!(bytes.iter().all(|&byte| byte == first), "{path}: damaged");
+                assert_eq!(bytes.len(), 20 + bytes.len() / 100 * 100);
+                arrived += 1;
+            }
+        }
+        // Most have several fragments, of which each may be lost.
+        assert!(arrived > 400, "{path}: {arrived} of 1000");
+        let counts = settled(&other);
+        assert!(counts[Outcome::Checksum] > 0, "{counts:?}");
+        assert_sums(&other);
+    }
+}
+
+#[test]
+fn closing_under_load_loses_no_count() {
+    let (one, other) = pair("soft-lrp");
+    let client = bind(&one, "10.0.0.1:0");
+    let to: SocketAddr = "10.0.0.2:1".parse().unwrap();
+    for _ in 0..50 {
+        let server = bind(&other, "10.0.0.2:1");
+        client.send_batch([(&b"packet"[..], to); 20]).unwrap();
+        server.set_nonblocking(true).unwrap();
+        let _ = server.recv_datagram();
+    }
+    assert_sums(&other);
+}
+
+#[test]
+fn ni_lrp_needs_a_device_that_steers() {
+    let (one, _other) = SimulatedDevice::pair(&SimulatedConfig::default()).unwrap();
+    let config = StackConfig {
+        path: ReceivePath::NiLrp,
+        ..first()
+    };
+    let error = Stack::start(one, &config).unwrap_err();
+    assert!(error.is_missing(), "{error}");
+    assert!(error.to_string().contains("soft-lrp"), "{error}");
+}
