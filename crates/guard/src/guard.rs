@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
+use libbpf_rs::Link;
 use plimsoll_core::config::{ConfigError, Fraction};
 use plimsoll_core::demux::Kind;
 
@@ -125,6 +126,8 @@ pub struct Regulated {
 pub struct Guard<'obj> {
     // Detached first, before the program's maps go.
     link: Option<XdpLink>,
+    /// Tells the program what the stack refuses.
+    refusals: Option<Link>,
     pub(crate) program: Program<'obj>,
     /// Only while attached: without traffic there is nothing to regulate.
     regulator: Option<Regulator>,
@@ -151,6 +154,7 @@ impl<'obj> Guard<'obj> {
         let program = Program::load(storage, host::numa_nodes())?;
         let mut guard = Self {
             link: None,
+            refusals: None,
             program,
             regulator: None,
             charges: Charges::default(),
@@ -162,6 +166,7 @@ impl<'obj> Guard<'obj> {
         guard.protect(&Protection::default())?;
         guard.configure(config)?;
         guard.refresh()?;
+        guard.program.beat();
         Ok(guard)
     }
 
@@ -181,6 +186,7 @@ impl<'obj> Guard<'obj> {
         let mut guard = Self::load(storage, config)?;
         guard.regulator = Some(Regulator::start(interface)?);
         guard.configure(config)?;
+        guard.refusals = Some(guard.program.watch_refusals()?);
         guard.link = Some(XdpLink::attach(guard.program.fd(), interface, ifindex)?);
         Ok(guard)
     }
@@ -230,7 +236,8 @@ impl<'obj> Guard<'obj> {
     }
 
     /// Call once a second: lets the program's clock tick and takes over
-    /// changes of the host's addresses and of its SYN cookie setting.
+    /// changes of the host's addresses, of its SYN cookie setting and of who
+    /// reads packets.
     ///
     /// # Errors
     ///
@@ -238,18 +245,22 @@ impl<'obj> Guard<'obj> {
     pub fn refresh(&mut self) -> Result<(), Error> {
         self.program.set_epoch(self.epoch());
         self.refresh_cookies();
+        let cap = !host::has_packet_readers();
+        self.program.set_cap_closed_ports(cap);
         self.program.set_local_addresses(&local_addresses()?)
     }
 
-    /// Call every 10 to 50 ms: sheds input by shares while receiving takes more
-    /// of a CPU than it may, and keeps queues to the delay target. Returns what
-    /// a [`Governor`](crate::governor::Governor) wants to know; nothing unless
-    /// attached.
+    /// Call every 10 to 50 ms. Tells the program that it is governed; after two
+    /// seconds without, it discards only what a socket's own queue cannot take.
+    /// Sheds input by shares while receiving takes more of a CPU than it may, and
+    /// keeps queues to the delay target. Returns what a
+    /// [`Governor`](crate::governor::Governor) wants to know; nothing unless attached.
     ///
     /// # Errors
     ///
     /// The meter or the program's maps cannot be read; nothing is shed until they can.
     pub fn regulate(&mut self) -> Result<Regulated, Error> {
+        self.program.beat();
         let Some(regulator) = &mut self.regulator else {
             return Ok(Regulated::default());
         };

@@ -1,6 +1,7 @@
 //! Checks that this host can run the guard, each with its own error.
 
 use std::path::Path;
+use std::{fs, io};
 
 use caps::{CapSet, Capability};
 use nix::sys::utsname::uname;
@@ -60,7 +61,7 @@ pub fn check_btf() -> Result<(), Error> {
 pub fn check_capabilities() -> Result<(), Error> {
     let effective = caps::read(None, CapSet::Effective).map_err(|error| Error::Os {
         action: "read this process's capabilities",
-        source: std::io::Error::other(error),
+        source: io::Error::other(error),
     })?;
     // CAP_SYS_ADMIN includes the two of BPF.
     let all_of_bpf = effective.contains(&Capability::CAP_SYS_ADMIN);
@@ -102,7 +103,7 @@ fn parse_release(release: &str) -> Option<(u32, u32)> {
 /// Number of NUMA nodes a packet may be received on.
 #[must_use]
 pub fn numa_nodes() -> u32 {
-    std::fs::read_to_string("/sys/devices/system/node/possible")
+    fs::read_to_string("/sys/devices/system/node/possible")
         .ok()
         .and_then(|list| parse_nodes(&list))
         .unwrap_or(1)
@@ -114,11 +115,41 @@ fn parse_nodes(list: &str) -> Option<u32> {
     last.checked_add(1)
 }
 
+/// Whether somebody in this network namespace reads UDP packets beside the stack's
+/// UDP sockets: through a packet socket or a raw one. True if `/proc` does not tell.
+#[must_use]
+pub fn has_packet_readers() -> bool {
+    let has = |table: &str, reads: fn(&str) -> bool| {
+        let path = format!("/proc/thread-self/net/{table}");
+        match fs::read_to_string(path) {
+            Ok(sockets) => sockets.lines().skip(1).any(reads),
+            // Without the module there are none.
+            Err(error) => error.kind() != io::ErrorKind::NotFound,
+        }
+    };
+    has("packet", is_packet_reader) || has("raw", is_raw_reader) || has("raw6", is_raw_reader)
+}
+
+/// A line of /proc/net/packet: the fourth word is the ethertype, 0 for a socket
+/// that only sends.
+fn is_packet_reader(line: &str) -> bool {
+    matches!(
+        line.split_whitespace().nth(3),
+        Some("0003" | "0800" | "86dd")
+    )
+}
+
+/// A line of /proc/net/raw: the second word is an address and the protocol.
+fn is_raw_reader(line: &str) -> bool {
+    let local = line.split_whitespace().nth(1);
+    local.is_some_and(|local| local.ends_with(":0011"))
+}
+
 /// Whether the stack takes SYN cookies: `net.ipv4.tcp_syncookies` of this network
 /// namespace, for both families.
 #[must_use]
 pub fn takes_syn_cookies() -> bool {
-    std::fs::read_to_string("/proc/sys/net/ipv4/tcp_syncookies")
+    fs::read_to_string("/proc/sys/net/ipv4/tcp_syncookies")
         .is_ok_and(|setting| setting.trim() != "0")
 }
 

@@ -12,9 +12,7 @@
 #![allow(unsafe_code, reason = "the reading of map values as C structs")]
 
 use std::fmt;
-use std::io;
 use std::mem::MaybeUninit;
-use std::os::unix::fs::MetadataExt;
 
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use libbpf_rs::{ErrorKind, Link, MapCore, MapFlags};
@@ -23,6 +21,7 @@ use nix::time::{ClockId, clock_gettime};
 use crate::error::{Error, bpf};
 use crate::link;
 use crate::mapped::{Plain, read_struct};
+use crate::namespace;
 
 include!(concat!(env!("OUT_DIR"), "/meter.rs")); // mod skeleton
 
@@ -104,7 +103,7 @@ impl CpuMeter {
     /// No such interface, or libbpf's answer.
     pub fn start(interface: &str) -> Result<Self, Error> {
         let ifindex = link::index(interface)?;
-        let namespace = namespace_inode().map_err(|source| Error::Os {
+        let namespace = namespace::inode().map_err(|source| Error::Os {
             action: "identify the network namespace",
             source,
         })?;
@@ -247,13 +246,9 @@ fn load(
     Ok((skeleton, links))
 }
 
-fn namespace_inode() -> io::Result<u32> {
-    let inode = std::fs::metadata("/proc/thread-self/ns/net")?.ino();
-    u32::try_from(inode).map_err(io::Error::other)
-}
-
-/// The clock that `bpf_ktime_get_ns` reads.
-fn monotonic_ns() -> u64 {
+/// The time by the clock that `bpf_ktime_get_ns` reads, in nanoseconds.
+#[must_use]
+pub fn monotonic_ns() -> u64 {
     clock_gettime(ClockId::CLOCK_MONOTONIC).map_or(0, |now| {
         u64::try_from(std::time::Duration::from(now).as_nanos()).unwrap_or(u64::MAX)
     })

@@ -3,6 +3,7 @@
 
 use std::fs::{self, File};
 use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::panic;
 use std::path::{Path, PathBuf};
 use std::thread;
@@ -16,6 +17,17 @@ use crate::error::Error;
 
 /// Where named namespaces live (ip-netns(8)).
 pub const NETNS_DIR: &str = "/run/netns";
+
+/// The number of the calling thread's network namespace, `net->ns.inum` in the
+/// kernel.
+///
+/// # Errors
+///
+/// `/proc` cannot be read.
+pub fn inode() -> io::Result<u32> {
+    let inode = fs::metadata("/proc/thread-self/ns/net")?.ino();
+    u32::try_from(inode).map_err(io::Error::other)
+}
 
 /// Runs `work` on a new thread in a network namespace of its own, which ends with
 /// the last that is in it. `/sys` is not changed.

@@ -14,6 +14,8 @@
  * while its SYN queue is. While input is shed, every channel has its share.
  * Every packet ends in exactly one (kind, outcome) of `totals`.
  *
+ * A UDP port without a socket here is closed only if the stack says so itself.
+ *
  * Limits: occupancy is read before the packets of the current batch have
  * landed, so watermarks leave room for a batch. Sockets that the look-up
  * cannot see from here (behind NAT, in another namespace, bound to a VLAN
@@ -23,7 +25,7 @@
  * Here is the way of a frame; each step has its header: parse.h (headers),
  * address.h (whose destination), udp.h with known_socket.h and udp_queue.h,
  * tcp.h with cookie.h, fragment.h, channel.h (a socket's slot and books),
- * share.h (shedding); maps.h is what stays between two packets.
+ * share.h (shedding), closed_port.h; maps.h is what stays between two packets.
  */
 #include <linux/bpf.h>
 #include <linux/types.h>
@@ -31,8 +33,9 @@
 #include <bpf/bpf_helpers.h>
 #include <bpf/bpf_endian.h>
 #include <bpf/bpf_core_read.h>
+#include <bpf/bpf_tracing.h>
 
-#include "address.h"
+#include "closed_port.h"
 #include "fragment.h"
 #include "share.h"
 #include "tcp.h"
@@ -139,9 +142,19 @@ int plimsoll_guard(struct xdp_md *ctx)
 	judge_frame(ctx, &packet, &verdict);
 	if (settings.cookies && verdict.kind == KIND_TCP_LISTENER)
 		judge_handshake(ctx, &packet, &verdict);
-	if (verdict.outcome == OUTCOME_ADMITTED &&
-	    (settings.shedding || is_for_closed_port(&packet, &verdict)))
+	if (verdict.outcome == OUTCOME_ADMITTED && settings.shedding)
 		judge_share(&packet, &verdict);
+	if (verdict.outcome == OUTCOME_ADMITTED && verdict.kind == KIND_CLOSED_PORT)
+		judge_closed_port(ctx, &packet, &verdict);
 	count(&verdict);
 	return action(verdict.outcome);
+}
+
+/* The kernel throws a packet away. */
+SEC("tp_btf/kfree_skb")
+int BPF_PROG(plimsoll_refused, struct sk_buff *skb, void *location, enum skb_drop_reason reason)
+{
+	if (reason == bpf_core_enum_value(enum skb_drop_reason, SKB_DROP_REASON_NO_SOCKET))
+		note_refused_packet(skb);
+	return 0;
 }

@@ -52,6 +52,7 @@ enum slot {
 	SLOT_NONE,
 	SLOT_KINDS, /* one for each kind: what has no socket of its own here */
 	SLOT_PROTECTED = SLOT_KINDS + KIND_COUNT, /* all protected traffic */
+	SLOT_CLOSED_PORTS, /* all UDP ports that are known to be closed */
 	SLOT_SOCKETS, /* from here on */
 };
 
@@ -77,11 +78,20 @@ enum limit {
 	/* Watermarks are in 1/1024 of a receive buffer. */
 	WATERMARK_WHOLE_SHIFT = 10,
 	/*
-	 * Packets of closed UDP ports per tick and CPU, always. The stack can only
-	 * answer with ICMP errors, 50 in a burst and 1,000 a second (icmp_msgs_burst
-	 * and icmp_msgs_per_sec, ip-sysctl.rst); what is beyond would be thrown away.
+	 * Packets of all UDP ports that are known to be closed, per tick and CPU. The
+	 * stack can only answer with ICMP errors, 50 in a burst and 1,000 a second
+	 * (icmp_msgs_burst and icmp_msgs_per_sec, ip-sysctl.rst); what is beyond would
+	 * be thrown away.
 	 */
 	CLOSED_PORT_PACKETS = 64,
+	/* UDP ports without a socket that are remembered: all of one address. */
+	UNCLAIMED_PORTS = 65536,
+	/* What is known of them is reviewed every 2^25 ns, about 34 ms, … */
+	REVIEW_TICKS_SHIFT = 3,
+	/* … and forgotten 4.3 s after the stack last refused a packet. */
+	REFUSAL_REVIEWS = 128,
+	/* The loader is gone or hangs if it has not been heard of for so long: 2.1 s. */
+	HEARTBEAT_TICKS = 512,
 	/*
 	 * Bytes: how far a queue above its low watermark may drain before it is filled
 	 * again, whatever the watermarks say. What is admitted at once afterwards has
@@ -139,8 +149,28 @@ struct allowance {
 	__u32 reserved;
 };
 
+/*
+ * A destination of UDP packets for which no socket is found from here, and which
+ * the stack has refused lately. Others may take such packets: translation, other
+ * namespaces, a socket bound to an upper device. So it counts as closed only while
+ * the stack refuses nearly all that is admitted.
+ */
+struct unclaimed_port {
+	struct address destination;
+	__u32 reviewed; /* when, in reviews since boot */
+	__u32 refused_at; /* the same, of the last refusal */
+	__u32 admitted; /* since then */
+	__u32 refused;
+	__be16 port;
+	__u8 closed;
+	__u8 fresh; /* `admitted` is incomplete: since the first refusal only */
+	__u32 reserved;
+};
+
 /* Set by the loader, may change while the program runs. */
 struct settings {
+	/* The tick when the loader last said that it is there. */
+	__u64 heartbeat;
 	/*
 	 * Watermarks of a UDP socket's queue (WATERMARK_WHOLE_SHIFT): discard from
 	 * high on, until the occupancy has fallen below low or by DRAINED_BYTES_MAX.
@@ -156,6 +186,8 @@ struct settings {
 	__u8 protect_connections; /* established TCP connections are protected */
 	__u8 protect_prefixes; /* there are prefixes in `protected_prefixes` */
 	__u8 delay_targets; /* some channel has limit_bytes */
+	__u8 cap_closed_ports; /* nobody reads packets beside the stack */
+	__u32 namespace_inode; /* of the network namespace guarded */
 	/* Unicast addresses most packets are for, tried before the map. */
 	struct address frequent[FREQUENT_ADDRESSES];
 };

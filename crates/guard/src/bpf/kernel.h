@@ -73,11 +73,50 @@ struct udp_sock {
 	int forward_deficit;
 };
 
+struct ns_common {
+	unsigned int inum;
+};
+
+struct net {
+	struct ns_common ns;
+};
+
+struct net_device {
+	int ifindex;
+	struct {
+		struct net *net;
+	} nd_net;
+};
+
+struct sk_buff {
+	struct net_device *dev;
+	unsigned char *head;
+	__be16 protocol;
+	__u16 transport_header;
+	__u16 network_header;
+};
+
+enum skb_drop_reason {
+	SKB_DROP_REASON_NO_SOCKET = 1, /* a stand-in: CO-RE puts in the kernel's */
+};
+
+/* A tracked connection. */
+struct nf_conn {
+	unsigned long status;
+};
+
 #pragma clang attribute pop
 
 /* include/net/tcp_states.h; an unconnected UDP socket is in the state TCP_CLOSE. */
 #define TCP_CLOSE 7
 #define TCP_LISTEN 10
+
+/* linux/netfilter/nf_conntrack_common.h: bits of nf_conn.status. */
+#define IPS_SEEN_REPLY (1 << 1)
+#define IPS_SRC_NAT (1 << 4)
+#define IPS_DST_NAT (1 << 5)
+
+#define LOOPBACK_IFINDEX 1 /* in every network namespace */
 
 #define AF_INET 2
 #define AF_INET6 10

@@ -89,6 +89,14 @@ struct {
 	__type(value, __u8);
 } local_addresses SEC(".maps");
 
+/* By port and a hash of the address: see unclaimed_port_entry. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, UNCLAIMED_PORTS);
+	__type(key, __u32);
+	__type(value, struct unclaimed_port);
+} unclaimed_ports SEC(".maps");
+
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__uint(max_entries, FRAGMENTS_MAX);

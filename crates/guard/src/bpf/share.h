@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: GPL-2.0 OR Apache-2.0 OR MIT */
-/* Shares of what is admitted while input is shed, and of closed ports always. */
+/* Shares of what is admitted while input is shed. */
 #ifndef PLIMSOLL_SHARE_H
 #define PLIMSOLL_SHARE_H
 
 #include "channel.h"
+#include "tick.h"
 
 static __always_inline bool is_protected(const struct packet *packet,
 					 const struct verdict *verdict,
@@ -27,11 +28,17 @@ static __always_inline bool is_protected(const struct packet *packet,
 	return false;
 }
 
-/* A UDP packet that nobody waits for: worth no more than the stack's answer. */
-static __always_inline bool is_for_closed_port(const struct packet *packet,
-					       const struct verdict *verdict)
+/* Takes one of the packets that a channel may have in a tick. */
+static __always_inline bool take_share(struct channel *channel, __u64 tick, __u32 packets)
 {
-	return verdict->kind == KIND_CLOSED_PORT && packet->protocol == IPPROTO_UDP;
+	if (channel->share_tick != tick) {
+		channel->share_tick = tick;
+		channel->share_packets = 0;
+	}
+	if (channel->share_packets >= packets)
+		return false;
+	channel->share_packets++;
+	return true;
 }
 
 /*
@@ -42,14 +49,14 @@ static __always_inline bool is_for_closed_port(const struct packet *packet,
 static __always_inline void judge_share(const struct packet *packet, struct verdict *verdict)
 {
 	__u32 slot = verdict->slot ? verdict->slot : SLOT_KINDS + verdict->kind;
-	__u64 tick = bpf_ktime_get_ns() >> SHARE_TICK_SHIFT;
+	__u64 tick = now_tick();
 	struct allowance *allowance = bpf_map_lookup_elem(&allowances, &slot);
 	struct channel *channel;
 	__u32 packets;
 
+	if (!is_governed(tick))
+		return;
 	if (allowance && is_protected(packet, verdict, allowance)) {
-		if (!settings.shedding)
-			return;
 		slot = SLOT_PROTECTED;
 		allowance = bpf_map_lookup_elem(&allowances, &slot);
 	}
@@ -57,18 +64,9 @@ static __always_inline void judge_share(const struct packet *packet, struct verd
 	if (!allowance || !channel)
 		return;
 	channel->demand++;
-	if (channel->share_tick != tick) {
-		channel->share_tick = tick;
-		channel->share_packets = 0;
-	}
 	packets = allowance->share_packets ? allowance->share_packets : settings.share_packets;
-	if (is_for_closed_port(packet, verdict) &&
-	    (!settings.shedding || packets > CLOSED_PORT_PACKETS))
-		packets = CLOSED_PORT_PACKETS;
-	if (channel->share_packets >= packets)
+	if (!take_share(channel, tick, packets))
 		verdict->outcome = OUTCOME_SHARE;
-	else
-		channel->share_packets++;
 }
 
 #endif

@@ -16,6 +16,7 @@ static __always_inline void judge_udp_socket(struct xdp_md *ctx, const struct pa
 
 	verdict->kind = KIND_UDP_SOCKET;
 	verdict->port = port;
+	verdict->source_port = udp->source;
 	if (judge_known_socket(packet, port, verdict))
 		return;
 	size = socket_tuple(packet, udp->source, port, &tuple);

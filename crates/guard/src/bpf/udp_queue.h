@@ -7,6 +7,7 @@
 #define PLIMSOLL_UDP_QUEUE_H
 
 #include "channel.h"
+#include "tick.h"
 
 #define NUMA_NODES_MAX 8
 
@@ -53,7 +54,7 @@ static __always_inline __u64 limit_bytes(const struct queue *queue, __u32 slot, 
 	__u64 high = watermark_bytes(queue, settings.high_watermark);
 	__u64 low = watermark_bytes(queue, settings.low_watermark);
 
-	if (settings.delay_targets) {
+	if (settings.delay_targets && is_governed(now_tick())) {
 		struct allowance *allowance = bpf_map_lookup_elem(&allowances, &slot);
 
 		if (allowance && allowance->limit_bytes && allowance->limit_bytes < high) {

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use ipnet::IpNet;
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
-use libbpf_rs::{MapCore, MapFlags, OpenObject, ProgramInput};
+use libbpf_rs::{Link, MapCore, MapFlags, OpenObject, ProgramInput};
 use plimsoll_core::demux::Kind;
 
 use crate::address::Class;
@@ -21,6 +21,8 @@ use crate::error::Error;
 use crate::protection::{ProtectedPort, Protection, Transport};
 use plimsoll_kernel::error::bpf;
 use plimsoll_kernel::mapped::{Mapped, Plain, read_struct};
+use plimsoll_kernel::meter::monotonic_ns;
+use plimsoll_kernel::namespace;
 
 include!(concat!(env!("OUT_DIR"), "/guard.rs")); // mod skeleton
 
@@ -74,6 +76,11 @@ impl<'obj> Program<'obj> {
             .map_err(bpf("open the BPF object"))?;
         if let Some(bss) = open.maps.bss_data.as_deref_mut() {
             bss.settings.numa_nodes = numa_nodes;
+            bss.settings.namespace_inode =
+                namespace::inode().map_err(|source| plimsoll_kernel::Error::Os {
+                    action: "identify the network namespace",
+                    source,
+                })?;
         }
         let cpus = libbpf_rs::num_possible_cpus().map_err(bpf("count CPUs"))?;
         let cpus = u32::try_from(cpus).unwrap_or(u32::MAX);
@@ -97,6 +104,25 @@ impl<'obj> Program<'obj> {
 
     pub(crate) fn fd(&self) -> BorrowedFd<'_> {
         self.skeleton.progs.plimsoll_guard.as_fd()
+    }
+
+    /// From now on the program hears which UDP packets the stack refuses.
+    pub(crate) fn watch_refusals(&self) -> Result<Link, Error> {
+        let program = &self.skeleton.progs.plimsoll_refused;
+        let link = program.attach();
+        Ok(link.map_err(bpf("watch what the stack refuses"))?)
+    }
+
+    /// Tells the program that its loader is there. Without it for about two
+    /// seconds, nothing is shed by shares, delay or closed ports.
+    pub(crate) fn beat(&mut self) {
+        self.settings().heartbeat = now_tick();
+    }
+
+    /// Sets whether packets of closed UDP ports may be discarded: not while
+    /// somebody reads packets beside the stack.
+    pub(crate) fn set_cap_closed_ports(&mut self, cap: bool) {
+        self.settings().cap_closed_ports = cap.into();
     }
 
     /// Sets the watermarks, in parts of a receive buffer (`WATERMARK_WHOLE_SHIFT`).
@@ -399,6 +425,11 @@ impl<'obj> Program<'obj> {
 pub(crate) struct Idle {
     socket: u64,
     slot: u32,
+}
+
+/// The number of the tick under way.
+fn now_tick() -> u64 {
+    monotonic_ns() >> types::limit::SHARE_TICK_SHIFT.0
 }
 
 fn release_slot(free_slots: &impl MapCore, slot: u32) -> Result<(), Error> {

@@ -10,10 +10,15 @@ use super::*;
 use crate::Guard;
 
 const FRAMES: u32 = 100;
-const CLOSED_PORT_PACKETS: u64 = types::limit::CLOSED_PORT_PACKETS.0 as u64;
 
 /// What becomes of many such frames at once: admitted, and beyond their share.
 fn outcome(guard: &mut Guard<'_>, frame: &[u8]) -> (u64, u64) {
+    guard.program.beat();
+    judge(guard, frame)
+}
+
+/// The same by a program whose loader may have been silent.
+fn judge(guard: &mut Guard<'_>, frame: &[u8]) -> (u64, u64) {
     let before = guard.counters().unwrap().all();
     guard.test_run(frame, FRAMES).unwrap();
     let after = guard.counters().unwrap().all();
@@ -53,17 +58,47 @@ fn a_tick_admits_a_share_of_each_channel_and_all_again_afterwards() {
 }
 
 #[test]
-fn closed_udp_ports_get_what_the_stack_could_answer_and_closed_tcp_ports_everything() {
+fn ports_without_a_socket_here_get_everything_unless_the_stack_says_that_they_are_closed() {
     with_guard(|guard| {
         let udp = from(HOST).udp(4000, 9, &[]);
         let syn = from(HOST).tcp(4000, 9, TcpFlags::SYN, &[]);
-        assert!(has_share(guard, &udp, CLOSED_PORT_PACKETS));
-        assert_eq!(outcome(guard, &syn), (u64::from(FRAMES), 0));
-        // Shedding may leave them less, never more.
-        guard.program.set_shares(Some((90, &BTreeMap::new())));
-        assert!(has_share(guard, &udp, CLOSED_PORT_PACKETS));
+        for frame in [udp, syn] {
+            guard.program.set_shares(None);
+            assert_eq!(outcome(guard, &frame), (u64::from(FRAMES), 0));
+            guard.program.set_shares(Some((90, &BTreeMap::new())));
+            assert!(has_share(guard, &frame, 90));
+            guard.program.set_shares(Some((7, &BTreeMap::new())));
+            assert!(has_share(guard, &frame, 7));
+        }
+    });
+}
+
+/// More than `HEARTBEAT_TICKS`.
+const SILENCE: Duration = Duration::from_millis(2300);
+
+#[test]
+fn shares_and_limits_end_when_the_loader_is_silent_and_come_back_with_it() {
+    with_guard(|guard| {
+        let _server = UdpSocket::bind((HOST, 5000)).unwrap();
+        let client = UdpSocket::bind((HOST, 0)).unwrap();
+        for _ in 0..20 {
+            client.send_to(&[0; 64], (HOST, 5000)).unwrap();
+        }
+        let limited = from(HOST).udp(4000, 5000, &[]);
+        let shed = from(HOST).icmp(8, &[0; 16]);
+        guard.test_run(&limited, 1).unwrap();
+        let (slot, queue) = guard.program.queues().next().unwrap();
+        guard.program.set_limit(slot, queue.occupancy / 2);
+        guard.program.set_delay_targets(true);
         guard.program.set_shares(Some((7, &BTreeMap::new())));
-        assert!(has_share(guard, &udp, 7));
+        for _ in 0..2 {
+            assert!(has_share(guard, &shed, 7));
+            assert!(!guard.test_run(&limited, 1).unwrap().0);
+            std::thread::sleep(SILENCE);
+            let frames = u64::from(FRAMES);
+            assert_eq!(judge(guard, &shed), (frames, 0));
+            assert!(guard.test_run(&limited, 1).unwrap().0);
+        }
     });
 }
 

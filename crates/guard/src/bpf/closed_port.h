@@ -1,0 +1,186 @@
+/* SPDX-License-Identifier: GPL-2.0 OR Apache-2.0 OR MIT */
+/*
+ * Closed UDP ports. A flood of one costs the stack far more than its answers are
+ * worth, so it is held to what can be answered. But that no socket is found from
+ * here does not make a port closed: translation, another namespace or a socket
+ * bound to an upper device may take the packet. The evidence is the stack's own:
+ * a tracepoint tells of each packet that it threw away for want of a socket.
+ *
+ * Limits: one address's ports have a place each; those of several addresses may
+ * share one, and then only one of the two is capped. A flow that conntrack does
+ * not know is capped with its port while strangers are nearly all who use that
+ * port.
+ */
+#ifndef PLIMSOLL_CLOSED_PORT_H
+#define PLIMSOLL_CLOSED_PORT_H
+
+#include "address.h"
+#include "share.h"
+
+#define REVIEW_SHIFT (SHARE_TICK_SHIFT + REVIEW_TICKS_SHIFT)
+/* The first 12 bytes of the kernel's, which every release takes. */
+struct bpf_ct_opts___plimsoll {
+	__s32 netns_id;
+	__s32 error;
+	__u8 l4proto;
+	__u8 dir;
+	__u8 reserved[2];
+};
+
+/* Without connection tracking in the kernel these are not there. */
+extern struct nf_conn *bpf_xdp_ct_lookup(struct xdp_md *ctx, struct bpf_sock_tuple *tuple,
+					 __u32 tuple_bytes, struct bpf_ct_opts___plimsoll *options,
+					 __u32 options_bytes) __ksym __weak;
+extern void bpf_ct_release(struct nf_conn *connection) __ksym __weak;
+
+/* The place of a destination, whoever has it now. */
+static __always_inline struct unclaimed_port *unclaimed_port_entry(const struct address *address,
+								   __be16 port)
+{
+	__u32 hash = address->words[0] ^ address->words[1] ^ address->words[2] ^ address->words[3];
+	__u32 index = port ^ (__u16)(hash ^ hash >> 16);
+
+	index &= UNCLAIMED_PORTS - 1;
+	return bpf_map_lookup_elem(&unclaimed_ports, &index);
+}
+
+static __always_inline bool is_entry_of(const struct unclaimed_port *entry,
+					const struct address *address, __be16 port)
+{
+	return entry->port == port && same_address(&entry->destination, address);
+}
+
+/*
+ * Once in a while: does the stack refuse nearly all that it was given, or hardly
+ * half? In between the answer stays. Without a packet there is nothing to learn.
+ */
+static __always_inline void review(struct unclaimed_port *entry, __u32 now)
+{
+	__u32 admitted = entry->admitted, refused = entry->refused;
+
+	if (entry->reviewed == now)
+		return;
+	if (now - entry->refused_at >= REFUSAL_REVIEWS)
+		entry->closed = false;
+	else if (!entry->fresh && admitted && refused * 8 >= admitted * 7)
+		entry->closed = true;
+	else if (!entry->fresh && refused * 2 < admitted)
+		entry->closed = false;
+	entry->admitted = 0;
+	entry->refused = 0;
+	entry->fresh = false;
+	entry->reviewed = now;
+}
+
+/* The stack has thrown a packet away: no socket. */
+static __always_inline void note_refusal(const struct address *address, __be16 port)
+{
+	struct unclaimed_port *entry = unclaimed_port_entry(address, port);
+	__u32 now = bpf_ktime_get_ns() >> REVIEW_SHIFT;
+
+	if (!entry)
+		return;
+	if (!is_entry_of(entry, address, port)) {
+		if (entry->port && now - entry->refused_at < 2)
+			return;
+		__builtin_memset(entry, 0, sizeof(*entry));
+		entry->destination = *address;
+		entry->reviewed = now;
+		entry->fresh = true;
+		entry->port = port;
+	}
+	review(entry, now);
+	entry->refused_at = now;
+	__sync_fetch_and_add(&entry->refused, 1);
+}
+
+/* A UDP packet for which the stack found no socket. */
+static __always_inline void note_refused_packet(const struct sk_buff *skb)
+{
+	const struct net_device *device = skb->dev;
+	const void *network = skb->head + skb->network_header;
+	struct address address;
+	struct udphdr udp;
+
+	if (!device || device->ifindex == LOOPBACK_IFINDEX ||
+	    device->nd_net.net->ns.inum != settings.namespace_inode)
+		return;
+	if (skb->protocol == bpf_htons(ETH_P_IP)) {
+		struct iphdr ip;
+
+		if (bpf_probe_read_kernel(&ip, sizeof(ip), network) || ip.protocol != IPPROTO_UDP)
+			return;
+		map_ipv4(&address, ip.daddr);
+	} else {
+		struct ipv6hdr ip;
+
+		/* Behind extension headers: not worth the walk. */
+		if (bpf_probe_read_kernel(&ip, sizeof(ip), network) || ip.nexthdr != IPPROTO_UDP)
+			return;
+		__builtin_memcpy(&address, &ip.daddr, sizeof(address));
+	}
+	if (!bpf_probe_read_kernel(&udp, sizeof(udp), skb->head + skb->transport_header))
+		note_refusal(&address, udp.dest);
+}
+
+/*
+ * Whether the packet is of a flow that the host translates, or that has been
+ * answered. (A flood's packets are tracked as well, but nobody answers them.)
+ */
+static __always_inline bool is_taken_elsewhere(struct xdp_md *ctx, const struct packet *packet,
+					       const struct verdict *verdict)
+{
+	struct bpf_ct_opts___plimsoll options = { .netns_id = BPF_F_CURRENT_NETNS, .l4proto = IPPROTO_UDP };
+	struct bpf_sock_tuple tuple;
+	struct nf_conn *connection;
+	__u32 bytes = socket_tuple(packet, verdict->source_port, verdict->port, &tuple);
+	bool taken;
+
+	if (!bpf_ksym_exists(bpf_xdp_ct_lookup) || !bpf_ksym_exists(bpf_ct_release))
+		return false;
+	connection = bpf_xdp_ct_lookup(ctx, &tuple, bytes, &options, sizeof(options));
+	if (!connection)
+		return false;
+	taken = connection->status & (IPS_SEEN_REPLY | IPS_SRC_NAT | IPS_DST_NAT);
+	bpf_ct_release(connection);
+	return taken;
+}
+
+/* What is for closed ports beyond the bound, but not to be discarded. */
+static __always_inline bool is_spared(struct xdp_md *ctx, const struct packet *packet,
+				      const struct verdict *verdict)
+{
+	__u32 slot = SLOT_CLOSED_PORTS;
+	struct allowance *allowance = bpf_map_lookup_elem(&allowances, &slot);
+
+	return !allowance || is_protected(packet, verdict, allowance) ||
+	       is_taken_elsewhere(ctx, packet, verdict);
+}
+
+/*
+ * A UDP packet without a socket, admitted so far: what is for closed ports has
+ * one bound for all of them.
+ */
+static __always_inline void judge_closed_port(struct xdp_md *ctx, const struct packet *packet,
+					      struct verdict *verdict)
+{
+	struct unclaimed_port *entry = unclaimed_port_entry(&packet->destination, verdict->port);
+	__u32 slot = SLOT_CLOSED_PORTS;
+	struct channel *channel = channel_at(slot);
+	__u64 tick;
+
+	/* A port of 0: a later fragment. */
+	if (!verdict->port || !entry || !channel ||
+	    !is_entry_of(entry, &packet->destination, verdict->port))
+		return;
+	tick = now_tick();
+	review(entry, tick >> REVIEW_TICKS_SHIFT);
+	if (entry->closed && settings.cap_closed_ports && is_governed(tick) &&
+	    !take_share(channel, tick, CLOSED_PORT_PACKETS) &&
+	    !is_spared(ctx, packet, verdict))
+		verdict->outcome = OUTCOME_SHARE;
+	if (verdict->outcome == OUTCOME_ADMITTED || settings.observing)
+		__sync_fetch_and_add(&entry->admitted, 1);
+}
+
+#endif

@@ -1,0 +1,292 @@
+//! The guard on a calm host takes nothing that the host would have handled:
+//! not what is translated, bridged, bound to a device or read beside the stack.
+//! Only what the stack itself refuses counts as sent to a closed port.
+
+mod common;
+
+use std::net::{Ipv4Addr, UdpSocket};
+use std::os::fd::AsFd;
+use std::process::Command;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use common::{HOST_MAC, HOST_V4, PEER_MAC, PEER_V4, Wire, in_namespace, ip};
+use nix::sched::{CloneFlags, unshare};
+use nix::sys::socket::{AddressFamily, SockFlag, SockProtocol, SockType, recv, setsockopt, socket};
+use nix::sys::socket::{MsgFlags, sockopt};
+use plimsoll_guard::{Config, Guard, Kind, Outcome, Storage};
+use plimsoll_packets::frame::Packet;
+
+const INSIDE_V4: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 2);
+const CLOSED: u16 = 9;
+/// Many times what a tick of 4 ms may bring to closed ports.
+const FRAMES: u16 = 4000;
+
+/// Runs in a namespace of its own until dropped.
+struct Namespace {
+    jobs: Option<Sender<Box<dyn FnOnce() + Send>>>,
+    thread: Option<JoinHandle<()>>,
+    tid: i32,
+}
+
+impl Namespace {
+    fn new() -> Self {
+        let (jobs, todo) = channel::<Box<dyn FnOnce() + Send>>();
+        let (sender, tid) = channel();
+        let thread = thread::spawn(move || {
+            unshare(CloneFlags::CLONE_NEWNET).expect("a network namespace");
+            sender.send(nix::unistd::gettid().as_raw()).unwrap();
+            todo.into_iter().for_each(|job| job());
+        });
+        Self {
+            jobs: Some(jobs),
+            thread: Some(thread),
+            tid: tid.recv().unwrap(),
+        }
+    }
+
+    fn run<T: Send + 'static>(&self, job: impl FnOnce() -> T + Send + 'static) -> T {
+        let (sender, result): (_, Receiver<T>) = channel();
+        let job = Box::new(move || drop(sender.send(job())));
+        self.jobs.as_ref().unwrap().send(job).unwrap();
+        result.recv().expect("the job did not panic")
+    }
+}
+
+impl Drop for Namespace {
+    fn drop(&mut self) {
+        drop(self.jobs.take());
+        drop(self.thread.take().map(JoinHandle::join));
+    }
+}
+
+/// A host behind this one, which forwards for it.
+fn inside() -> Namespace {
+    let inside = Namespace::new();
+    let tid = inside.tid;
+    ip(&format!("link add g0 type veth peer name h0 netns {tid}"));
+    ip("address add 10.77.0.1/24 dev g0");
+    ip("link set g0 up");
+    inside.run(|| {
+        ip("link set lo up");
+        ip(&format!("address add {INSIDE_V4}/24 dev h0"));
+        ip("link set h0 up");
+        ip("route add default via 10.77.0.1");
+    });
+    std::fs::write("/proc/sys/net/ipv4/ip_forward", "1").unwrap();
+    inside
+}
+
+fn nft(rules: &str) {
+    let output = Command::new("nft").arg(rules).output();
+    let output = output.expect("nftables is installed");
+    assert!(output.status.success(), "{output:?}");
+}
+
+fn large_buffer(socket: &impl AsFd) {
+    setsockopt(socket, sockopt::RcvBufForce, &(64 << 20)).unwrap();
+}
+
+/// A socket that loses nothing.
+fn patient(address: (Ipv4Addr, u16)) -> UdpSocket {
+    let socket = UdpSocket::bind(address).unwrap();
+    large_buffer(&socket);
+    let wait = Duration::from_millis(300);
+    socket.set_read_timeout(Some(wait)).unwrap();
+    socket
+}
+
+fn received(socket: &UdpSocket) -> u64 {
+    let mut received = 0;
+    while socket.recv(&mut [0; 2048]).is_ok() {
+        received += 1;
+    }
+    received
+}
+
+fn frame(source_port: u16, port: u16) -> Vec<u8> {
+    Packet::new(PEER_V4.into(), HOST_V4.into())
+        .macs(PEER_MAC, HOST_MAC)
+        .udp(source_port, port, &[0; 64])
+}
+
+/// Floods a port where nobody listens, as long as it takes to be known.
+fn flood_closed_port(guard: &mut Guard<'_>, wire: &Wire) {
+    guard.regulate().unwrap();
+    let frame = frame(4000, CLOSED);
+    let start = Instant::now();
+    while start.elapsed() < Duration::from_millis(200) {
+        wire.send(&frame);
+    }
+}
+
+fn guarded(test: impl FnOnce(&mut Guard<'_>, &Wire)) {
+    let mut storage = Storage::default();
+    let mut guard = Guard::attach(&mut storage, &Config::default(), "v0").unwrap();
+    test(&mut guard, &Wire::open());
+}
+
+#[test]
+fn a_masquerading_gateway_loses_nothing_of_a_download() {
+    in_namespace(|| {
+        let inside = inside();
+        nft("add table ip n; \
+             add chain ip n out { type nat hook postrouting priority 100; }; \
+             add rule ip n out oifname v0 masquerade");
+        let client = inside.run(|| {
+            let client = patient((INSIDE_V4, 40_000));
+            client.send_to(b"please", (PEER_V4, 9000)).unwrap();
+            client
+        });
+        guarded(|guard, wire| {
+            for _ in 0..FRAMES {
+                wire.send(&frame(9000, 40_000));
+            }
+            assert_eq!(inside.run(move || received(&client)), u64::from(FRAMES));
+            assert_eq!(guard.counters().unwrap().all().discarded(), 0);
+        });
+    });
+}
+
+#[test]
+fn a_translated_port_loses_nothing_beside_a_flood_of_a_closed_one() {
+    in_namespace(|| {
+        let inside = inside();
+        nft("add table ip n; \
+             add chain ip n in { type nat hook prerouting priority -100; }; \
+             add rule ip n in udp dport 53 dnat to 10.77.0.2");
+        let server = inside.run(|| patient((INSIDE_V4, 53)));
+        guarded(|guard, wire| {
+            flood_closed_port(guard, wire);
+            for client in 10_000..10_000 + FRAMES {
+                wire.send(&frame(client, 53));
+                (0..5).for_each(|_| wire.send(&frame(4000, CLOSED)));
+            }
+            assert_eq!(inside.run(move || received(&server)), u64::from(FRAMES));
+            let packets = *guard.counters().unwrap().of(Kind::ClosedPort);
+            let capped = packets.count(Outcome::Share);
+            assert!(capped > u64::from(FRAMES), "{packets:?}");
+        });
+    });
+}
+
+/// The hardest case: a stranger floods the very port that the gateway uses.
+#[test]
+fn a_translated_connection_loses_nothing_when_strangers_flood_its_port() {
+    in_namespace(|| {
+        let inside = inside();
+        nft("add table ip n; \
+             add chain ip n out { type nat hook postrouting priority 100; }; \
+             add rule ip n out oifname v0 masquerade");
+        let client = inside.run(|| {
+            let client = patient((INSIDE_V4, 40_000));
+            client.send_to(b"please", (PEER_V4, 9000)).unwrap();
+            client
+        });
+        guarded(|guard, wire| {
+            let start = Instant::now();
+            while start.elapsed() < Duration::from_millis(200) {
+                wire.send(&frame(4000, 40_000));
+            }
+            for _ in 0..FRAMES {
+                wire.send(&frame(9000, 40_000));
+                (0..10).for_each(|_| wire.send(&frame(4000, 40_000)));
+            }
+            assert_eq!(inside.run(move || received(&client)), u64::from(FRAMES));
+            let packets = *guard.counters().unwrap().of(Kind::ClosedPort);
+            assert!(
+                packets.count(Outcome::Share) > u64::from(FRAMES),
+                "{packets:?}"
+            );
+        });
+    });
+}
+
+#[test]
+fn a_socket_bound_to_a_bridge_gets_all_that_comes_in_by_its_port() {
+    in_namespace(|| {
+        ip("link add br0 address 02:00:00:00:00:02 type bridge");
+        ip(&format!("address del {HOST_V4}/24 dev v0"));
+        ip("link set v0 master br0");
+        ip(&format!("address add {HOST_V4}/24 dev br0"));
+        ip("link set br0 up");
+        let server = patient((HOST_V4, 5000));
+        setsockopt(&server, sockopt::BindToDevice, &"br0".into()).unwrap();
+        guarded(|guard, wire| {
+            flood_closed_port(guard, wire);
+            for _ in 0..FRAMES {
+                wire.send(&frame(4000, 5000));
+            }
+            assert_eq!(received(&server), u64::from(FRAMES));
+            assert_eq!(guard.counters().unwrap().of(Kind::UdpSocket).offered(), 0);
+        });
+    });
+}
+
+#[test]
+fn a_reader_of_frames_gets_those_of_closed_ports() {
+    in_namespace(|| {
+        let reader = socket(
+            AddressFamily::Packet,
+            SockType::Raw,
+            SockFlag::SOCK_NONBLOCK,
+            SockProtocol::EthIp,
+        )
+        .unwrap();
+        large_buffer(&reader);
+        guarded(|guard, wire| {
+            flood_closed_port(guard, wire);
+            let before = guard.counters().unwrap().all().offered();
+            for _ in 0..FRAMES {
+                wire.send(&frame(4000, CLOSED));
+            }
+            let counters = guard.counters().unwrap();
+            let offered = counters.all().offered() - before;
+            assert!(offered >= u64::from(FRAMES));
+            assert_eq!(counters.all().discarded(), 0, "{:?}", counters.all());
+            let read = std::iter::from_fn(|| {
+                use std::os::fd::AsRawFd;
+                recv(reader.as_raw_fd(), &mut [0; 128], MsgFlags::empty()).ok()
+            });
+            assert!(read.count() as u64 >= u64::from(FRAMES));
+        });
+    });
+}
+
+#[test]
+fn a_closed_port_s_flood_is_held_to_what_the_stack_could_answer() {
+    in_namespace(|| {
+        guarded(|guard, wire| {
+            flood_closed_port(guard, wire);
+            let before = *guard.counters().unwrap().of(Kind::ClosedPort);
+            let start = Instant::now();
+            flood_closed_port(guard, wire);
+            let passed = start.elapsed();
+            let after = *guard.counters().unwrap().of(Kind::ClosedPort);
+            let new = |outcome| after.count(outcome) - before.count(outcome);
+            let ticks = passed.as_nanos() as u64 / (1 << 22) + 2;
+            assert!(
+                new(Outcome::Admitted) <= 64 * ticks,
+                "{after:?} in {ticks} ticks"
+            );
+            assert!(new(Outcome::Share) > new(Outcome::Admitted));
+
+            // Without a sign of life from the guard it ends.
+            thread::sleep(Duration::from_millis(2300));
+            let before = guard.counters().unwrap().all().discarded();
+            for _ in 0..FRAMES {
+                wire.send(&frame(4000, CLOSED));
+            }
+            assert_eq!(guard.counters().unwrap().all().discarded(), before);
+
+            // As soon as somebody listens, he gets everything.
+            guard.regulate().unwrap();
+            let server = patient((HOST_V4, CLOSED));
+            for _ in 0..FRAMES {
+                wire.send(&frame(4000, CLOSED));
+            }
+            assert_eq!(received(&server), u64::from(FRAMES));
+        });
+    });
+}
