@@ -12,6 +12,7 @@
 extern crate alloc;
 
 pub mod aggregation;
+pub mod answering;
 pub mod channel;
 pub mod charge;
 pub mod config;

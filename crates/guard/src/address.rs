@@ -14,7 +14,7 @@ use nix::sys::socket::{SockaddrLike, SockaddrStorage};
 use plimsoll_kernel::error::os;
 
 use crate::error::Error;
-use crate::program::types::destination;
+use crate::program::types::{destination, local_address};
 
 /// Class of an address of this host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,16 +24,50 @@ pub(crate) enum Class {
     Broadcast = destination::DESTINATION_BROADCAST.0 as u8,
 }
 
-/// All addresses of the current network namespace, with their class.
-pub(crate) fn local_addresses() -> Result<BTreeMap<IpAddr, Class>, Error> {
+/// An address as the program's map has it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct LocalAddress {
+    pub(crate) class: Class,
+    /// It is one of the guarded interface itself.
+    pub(crate) of_interface: bool,
+}
+
+impl LocalAddress {
+    /// As the program wants it (`enum local_address`).
+    pub(crate) fn value(self) -> u8 {
+        const OF_INTERFACE: u8 = local_address::ADDRESS_OF_INTERFACE.0 as u8;
+        self.class as u8 | if self.of_interface { OF_INTERFACE } else { 0 }
+    }
+}
+
+/// All addresses of the current network namespace; those of `interface` are marked.
+pub(crate) fn local_addresses(
+    interface: Option<&str>,
+) -> Result<BTreeMap<IpAddr, LocalAddress>, Error> {
     let interfaces = getifaddrs().map_err(os("list the host's addresses"))?;
     let mut addresses = BTreeMap::new();
-    for interface in interfaces {
-        if let Some(address) = interface.broadcast.as_ref().and_then(ip) {
-            addresses.entry(address).or_insert(Class::Broadcast);
+    for entry in interfaces {
+        if let Some(broadcast) = entry.broadcast.as_ref().and_then(ip) {
+            addresses.entry(broadcast).or_insert(LocalAddress {
+                class: Class::Broadcast,
+                of_interface: false,
+            });
         }
-        if let Some(address) = interface.address.as_ref().and_then(ip) {
-            addresses.insert(address, Class::Local);
+        // An IPv4 address with a label of its own names it: "eth0:1".
+        let name = entry.interface_name.split(':').next();
+        let of_interface = interface.is_some() && name == interface;
+        if let Some(address) = entry.address.as_ref().and_then(ip) {
+            let known: Option<&LocalAddress> = addresses.get(&address);
+            let known = known.is_some_and(|known| known.of_interface);
+            let class = Class::Local;
+            let of_interface = of_interface || known;
+            addresses.insert(
+                address,
+                LocalAddress {
+                    class,
+                    of_interface,
+                },
+            );
         }
     }
     Ok(addresses)
@@ -53,8 +87,15 @@ mod tests {
 
     #[test]
     fn the_loopback_address_is_local() {
-        let addresses = local_addresses().unwrap();
         let loopback: IpAddr = "127.0.0.1".parse().unwrap();
-        assert_eq!(addresses.get(&loopback), Some(&Class::Local));
+        for (interface, of_interface) in [(None, false), (Some("lo"), true)] {
+            let addresses = local_addresses(interface).unwrap();
+            let class = Class::Local;
+            let expected = LocalAddress {
+                class,
+                of_interface,
+            };
+            assert_eq!(addresses.get(&loopback), Some(&expected));
+        }
     }
 }

@@ -15,6 +15,7 @@ use plimsoll_kernel::link::{self, Link};
 use plimsoll_kernel::{Error as KernelError, host};
 use serde::Serialize;
 
+use crate::cookies::filter_wants_every_syn;
 use crate::error::Error;
 use crate::guard::{Config, Guard, Storage};
 
@@ -89,7 +90,7 @@ pub fn check(interface: &str) -> Result<Check, Error> {
         threads(device.as_ref().ok(), &napi),
         ring(ifindex)?,
         namespace(&link),
-        syn_cookies(),
+        syn_cookies(link.kind.as_deref() == Some("veth")),
         left_turned(interface),
     ];
     Ok(Check {
@@ -350,7 +351,7 @@ fn namespace(link: &Link) -> Finding {
     )
 }
 
-fn syn_cookies() -> Finding {
+fn syn_cookies(is_veth: bool) -> Finding {
     let setting = fs::read_to_string("/proc/sys/net/ipv4/tcp_syncookies");
     let setting = setting
         .ok()
@@ -361,11 +362,23 @@ fn syn_cookies() -> Finding {
         && has_helper(libbpf_sys::BPF_FUNC_tcp_check_syncookie);
     let discards = "discards SYNs early when a listener's backlog is full";
     match (helpers, setting) {
+        (true, Some(1 | 2)) if filter_wants_every_syn() => finding(
+            "syn_cookies",
+            Verdict::Limited,
+            "nf_conntrack_tcp_loose is 0: connection tracking refuses a connection whose SYN it never saw",
+            "leaves SYNs past a listener's queue to the stack, which makes its own cookies",
+        ),
+        (true, Some(1 | 2)) if is_veth => finding(
+            "syn_cookies",
+            Verdict::Limited,
+            "a veth drops what XDP sends back, unless GRO is on or a program runs at its other end",
+            "answers with SYN cookies, and leaves them to the stack as soon as the link refuses one",
+        ),
         (true, Some(1 | 2)) => finding(
             "syn_cookies",
             Verdict::Ok,
             "the kernel makes SYN cookies for XDP programs, and net.ipv4.tcp_syncookies is on",
-            "needs no more to answer SYNs by cookies",
+            "answers with SYN cookies for this interface's addresses, while they are seen to arrive",
         ),
         (true, _) => finding(
             "syn_cookies",

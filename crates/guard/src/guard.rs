@@ -5,16 +5,18 @@ use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 use libbpf_rs::Link;
+use plimsoll_core::answering::Answerer;
 use plimsoll_core::config::{ConfigError, Fraction};
 use plimsoll_core::demux::Kind;
 
 use crate::address::local_addresses;
 use crate::charges::Charges;
+use crate::cookies::Cookies;
 use crate::counters::{self, Counters, Packets};
 use crate::error::Error;
 use crate::program::Program;
 pub use crate::program::Storage;
-use crate::program::types::limit;
+use crate::program::types::{answering, limit};
 use crate::protection::Protection;
 use crate::regulator::Regulator;
 use crate::shedding::SheddingConfig;
@@ -41,9 +43,10 @@ pub struct Config {
     /// watermark. Lower means fewer, longer pauses; too low lets the consumer
     /// run dry before the next poll. Default: 50 %.
     pub low_watermark: Fraction,
-    /// Answer SYNs past a listener's SYN queue with SYN cookies, so that real
-    /// clients still connect. Without, or where `net.ipv4.tcp_syncookies` is 0,
-    /// such SYNs are discarded. Default: yes.
+    /// Answer SYNs past a listener's SYN queue with SYN cookies from the driver, where
+    /// these are seen to arrive. Without, they are left to the stack, which makes
+    /// cookies of its own at a higher cost. Where `net.ipv4.tcp_syncookies` is 0 they
+    /// are discarded, as the stack would. Default: yes.
     pub syn_cookies: bool,
     /// Count what would be discarded or answered, and let everything pass.
     /// Default: no.
@@ -131,8 +134,11 @@ pub struct Guard<'obj> {
     pub(crate) program: Program<'obj>,
     /// Only while attached: without traffic there is nothing to regulate.
     regulator: Option<Regulator>,
+    /// Only while attached: who answers SYNs past a listener's queue.
+    cookies: Option<Cookies>,
     charges: Charges,
     config: Config,
+    interface: Option<String>,
     /// What passed whatever its outcome, up to when observing was last left.
     observed: Packets,
     /// All packets when observing was last begun.
@@ -157,6 +163,8 @@ impl<'obj> Guard<'obj> {
             refusals: None,
             program,
             regulator: None,
+            cookies: None,
+            interface: None,
             charges: Charges::default(),
             config: *config,
             observed: Packets::default(),
@@ -185,8 +193,11 @@ impl<'obj> Guard<'obj> {
         let ifindex = link::index(interface)?;
         let mut guard = Self::load(storage, config)?;
         guard.regulator = Some(Regulator::start(interface)?);
+        guard.cookies = Some(Cookies::watch(ifindex, &guard.program)?);
+        guard.interface = Some(interface.to_owned());
         guard.configure(config)?;
         guard.refusals = Some(guard.program.watch_refusals()?);
+        guard.refresh()?;
         guard.link = Some(XdpLink::attach(guard.program.fd(), interface, ifindex)?);
         Ok(guard)
     }
@@ -214,8 +225,7 @@ impl<'obj> Guard<'obj> {
         self.program
             .set_delay_targets(config.delay_target.is_some());
         self.begin_shedding_anew();
-        self.refresh_cookies();
-        Ok(())
+        self.refresh_cookies()
     }
 
     /// Nothing is shed until receiving has taken too much again.
@@ -230,9 +240,24 @@ impl<'obj> Guard<'obj> {
         }
     }
 
-    fn refresh_cookies(&mut self) {
-        let cookies = self.config.syn_cookies && host::takes_syn_cookies();
-        self.program.set_cookies(cookies);
+    /// Unattached, there is no link that an answer could be sent back to.
+    fn refresh_cookies(&mut self) -> Result<(), Error> {
+        if let Some(cookies) = &mut self.cookies {
+            return cookies.on_interval(&mut self.program, self.config.syn_cookies);
+        }
+        let is_taken = host::takes_syn_cookies();
+        self.program.set_answering(if is_taken {
+            answering::ANSWERING_STACK
+        } else {
+            answering::ANSWERING_NOBODY
+        });
+        Ok(())
+    }
+
+    /// Who answers SYNs past a listener's SYN queue, and why; `None` unless attached.
+    #[must_use]
+    pub fn answerer(&self) -> Option<Answerer> {
+        self.cookies.as_ref().map(Cookies::answerer)
     }
 
     /// Call once a second: lets the program's clock tick and takes over
@@ -244,10 +269,11 @@ impl<'obj> Guard<'obj> {
     /// The addresses cannot be read or stored.
     pub fn refresh(&mut self) -> Result<(), Error> {
         self.program.set_epoch(self.epoch());
-        self.refresh_cookies();
+        self.refresh_cookies()?;
         let cap = !host::has_packet_readers();
         self.program.set_cap_closed_ports(cap);
-        self.program.set_local_addresses(&local_addresses()?)
+        let addresses = local_addresses(self.interface.as_deref())?;
+        self.program.set_local_addresses(&addresses)
     }
 
     /// Call every 10 to 50 ms. Tells the program that it is governed; after two
@@ -352,6 +378,16 @@ impl<'obj> Guard<'obj> {
     /// header.
     pub fn test_run(&mut self, frame: &[u8], repeat: u32) -> Result<(bool, Duration), Error> {
         self.program.test_run(frame, repeat)
+    }
+
+    /// Runs the program on one frame, as [`Guard::test_run`] does: the frame that it
+    /// would send back, if any.
+    ///
+    /// # Errors
+    ///
+    /// As [`Guard::test_run`].
+    pub fn answer_to(&mut self, frame: &[u8]) -> Result<Option<Vec<u8>>, Error> {
+        self.program.answer_to(frame)
     }
 
     /// Seconds since the start, counted from 1 so that 0 means never.

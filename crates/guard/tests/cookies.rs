@@ -8,6 +8,7 @@ use std::fs::File;
 use std::io::{Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::AsRawFd;
+use std::process::Command;
 use std::sync::mpsc::{Sender, channel};
 use std::thread;
 use std::time::Duration;
@@ -15,7 +16,7 @@ use std::time::Duration;
 use common::{HOST_MAC, HOST_V4, HOST_V6, PEER_MAC, PEER_V4, PEER_V6, Wire, in_namespace, ip};
 use nix::sched::{CloneFlags, unshare};
 use nix::sys::socket::{Backlog, listen};
-use plimsoll_guard::{Config, Guard, Kind, Outcome, Storage};
+use plimsoll_guard::{Answerer, Config, Guard, Kind, Outcome, Storage};
 use plimsoll_packets::frame::{Packet, TcpFlags};
 
 const PORT: u16 = 80;
@@ -27,8 +28,16 @@ const NOBODY_V6: Ipv6Addr = Ipv6Addr::new(0x2001, 2, 0, 1, 0, 0, 0, 0x77);
 /// What the peer, a host of its own at the other end of the wire, is told to do.
 type Job = Box<dyn FnOnce() + Send>;
 
+/// Whether a link's other end takes what XDP sends back. veth hands that on only where
+/// a program runs there, or GRO is on.
+#[derive(Clone, Copy, PartialEq)]
+enum OtherEnd {
+    Takes,
+    Refuses,
+}
+
 /// Runs `test` on the host; jobs sent to it run on the peer, one by one.
-fn with_peer(test: impl FnOnce(&Sender<Job>)) {
+fn with_peer(other_end: OtherEnd, test: impl FnOnce(&Sender<Job>)) {
     let (sender, jobs) = channel::<Job>();
     let (ready, is_ready) = channel();
     thread::scope(|scope| {
@@ -39,13 +48,14 @@ fn with_peer(test: impl FnOnce(&Sender<Job>)) {
             let mut jobs = jobs.iter();
             // The wire's end is here now: set it up.
             jobs.next().expect("a first job")();
-            // veth hands on what XDP sends back only where a program runs.
-            let observe = Config {
-                observe: true,
-                ..Config::default()
-            };
             let mut storage = Storage::default();
-            let _program = Guard::attach(&mut storage, &observe, "v1").unwrap();
+            let _program = (other_end == OtherEnd::Takes).then(|| {
+                let observe = Config {
+                    observe: true,
+                    ..Config::default()
+                };
+                Guard::attach(&mut storage, &observe, "v1").unwrap()
+            });
             for job in jobs {
                 job();
             }
@@ -155,7 +165,7 @@ fn serve(listener: &TcpListener) {
 }
 
 fn real_clients_connect(host: IpAddr) {
-    with_peer(|peer| {
+    with_peer(OtherEnd::Takes, |peer| {
         let mut storage = Storage::default();
         let mut guard = Guard::attach(&mut storage, &Config::default(), "v0").unwrap();
         let server = listener(host);
@@ -196,47 +206,49 @@ fn real_clients_connect_past_a_full_syn_queue_over_ipv6() {
 #[test]
 fn an_ack_without_a_cookie_is_discarded_only_while_the_syn_queue_is_full() {
     in_namespace(|| {
-        with_peer(|peer| {
+        with_peer(OtherEnd::Takes, |peer| {
             let mut storage = Storage::default();
-            let mut guard = Guard::load(&mut storage, &Config::default()).unwrap();
+            let mut guard = Guard::attach(&mut storage, &Config::default(), "v0").unwrap();
             let _server = listener(HOST_V4.into());
             let host = IpAddr::V4(HOST_V4);
             let ack = from_nobody(host, 20_000, TcpFlags::ACK);
             assert!(guard.test_run(&ack, 1).unwrap().0, "the stack refuses it");
             fill_syn_queue(peer, host);
+            let before = *guard.counters().unwrap().of(Kind::TcpListener);
             let syn = from_nobody(host, 20_000, TcpFlags::SYN);
             assert!(!guard.test_run(&syn, 1).unwrap().0, "answered from XDP");
             assert!(!guard.test_run(&ack, 1).unwrap().0);
             let counters = guard.counters().unwrap();
             let packets = counters.of(Kind::TcpListener);
-            assert_eq!(packets.count(Outcome::SynCookie), 1, "{counters:?}");
-            assert_eq!(packets.count(Outcome::NoCookie), 1);
-            assert_eq!(packets.count(Outcome::Admitted), 1);
+            let new = |outcome| packets.count(outcome) - before.count(outcome);
+            assert_eq!(new(Outcome::SynCookie), 1, "{counters:?}");
+            assert_eq!(new(Outcome::NoCookie), 1);
+            assert_eq!(new(Outcome::Admitted), 0);
             assert_eq!(packets.discarded(), 1, "an answer is no discard");
         });
     });
 }
 
 #[test]
-fn cookies_that_are_switched_off_leave_early_discard() {
+fn without_cookies_from_the_driver_the_stack_makes_its_own_or_refuses() {
     in_namespace(|| {
-        with_peer(|peer| {
+        with_peer(OtherEnd::Takes, |peer| {
             let config = Config {
                 syn_cookies: false,
                 ..Config::default()
             };
             let mut storage = Storage::default();
-            let mut guard = Guard::load(&mut storage, &config).unwrap();
+            let mut guard = Guard::attach(&mut storage, &config, "v0").unwrap();
             let _server = listener(HOST_V4.into());
             fill_syn_queue(peer, HOST_V4.into());
             let syn = from_nobody(HOST_V4.into(), 20_000, TcpFlags::SYN);
-            assert!(!guard.test_run(&syn, 1).unwrap().0);
+            assert!(guard.test_run(&syn, 1).unwrap().0, "the stack answers");
             std::fs::write("/proc/sys/net/ipv4/tcp_syncookies", "0").unwrap();
             guard.configure(&Config::default()).unwrap();
             assert!(!guard.test_run(&syn, 1).unwrap().0, "the host forbids them");
             let counters = guard.counters().unwrap();
             let packets = counters.of(Kind::TcpListener);
-            assert_eq!(packets.count(Outcome::SynQueue), 2);
+            assert_eq!(packets.count(Outcome::SynQueue), 1);
         });
     });
 }
@@ -244,20 +256,211 @@ fn cookies_that_are_switched_off_leave_early_discard() {
 #[test]
 fn observing_counts_the_cookie_and_lets_the_syn_pass() {
     in_namespace(|| {
-        with_peer(|peer| {
+        with_peer(OtherEnd::Takes, |peer| {
             let config = Config {
                 observe: true,
                 ..Config::default()
             };
             let mut storage = Storage::default();
-            let mut guard = Guard::load(&mut storage, &config).unwrap();
+            let mut guard = Guard::attach(&mut storage, &config, "v0").unwrap();
             let _server = listener(HOST_V4.into());
             fill_syn_queue(peer, HOST_V4.into());
+            let before = *guard.counters().unwrap().of(Kind::TcpListener);
             let syn = from_nobody(HOST_V4.into(), 20_000, TcpFlags::SYN);
             assert!(guard.test_run(&syn, 1).unwrap().0);
-            let counters = guard.counters().unwrap();
-            let packets = counters.of(Kind::TcpListener);
-            assert_eq!(packets.count(Outcome::SynCookie), 1, "{counters:?}");
+            let after = *guard.counters().unwrap().of(Kind::TcpListener);
+            let new = after.count(Outcome::SynCookie) - before.count(Outcome::SynCookie);
+            assert_eq!(new, 1, "{after:?}");
         });
     });
+}
+
+/// Runs `job` on the peer; the guard goes on looking after itself meanwhile, as
+/// its own loop does once a second.
+fn run_beside<T: Send + 'static>(
+    peer: &Sender<Job>,
+    guard: &mut Guard<'_>,
+    job: impl FnOnce() -> T + Send + 'static,
+) -> T {
+    let (done, result) = channel();
+    let job = move || done.send(job()).expect("the test waits");
+    peer.send(Box::new(job)).unwrap();
+    loop {
+        if let Ok(result) = result.recv_timeout(Duration::from_secs(1)) {
+            return result;
+        }
+        guard.refresh().unwrap();
+    }
+}
+
+/// Serves while clients converse with the host, which they do `times` times over.
+fn conversations(
+    peer: &Sender<Job>,
+    guard: &mut Guard<'_>,
+    host: IpAddr,
+    times: usize,
+) -> Vec<Result<(), String>> {
+    let server = listener(host);
+    fill_syn_queue(peer, host);
+    thread::scope(|scope| {
+        scope.spawn(|| serve(&server));
+        let answers = run_beside(peer, guard, move || {
+            (0..times).map(|_| converse(host)).collect()
+        });
+        let mut leave = TcpStream::connect((host, PORT)).unwrap();
+        leave.write_all(b"leave").unwrap();
+        answers
+    })
+}
+
+/// On a plain veth, as a container has, nobody polls at the other end: the link
+/// drops what XDP sends back. All clients were lost while the program answered.
+#[test]
+fn where_answers_cannot_arrive_the_stack_makes_its_own() {
+    in_namespace(|| {
+        with_peer(OtherEnd::Refuses, |peer| {
+            let mut storage = Storage::default();
+            let mut guard = Guard::attach(&mut storage, &Config::default(), "v0").unwrap();
+            let answers = conversations(peer, &mut guard, HOST_V4.into(), CLIENTS);
+            assert!(answers.iter().all(Result::is_ok), "{answers:?}");
+            assert_eq!(guard.answerer(), Some(Answerer::Refused));
+            let counters = guard.counters().unwrap();
+            let answered = counters.of(Kind::TcpListener).count(Outcome::SynCookie);
+            assert!(
+                (1..=16).contains(&answered),
+                "one batch at most: {answered}"
+            );
+        });
+    });
+}
+
+/// A packet filter that never saw the SYN refuses the handshake's end.
+#[test]
+fn where_a_packet_filter_wants_the_syn_the_stack_answers() {
+    in_namespace(|| {
+        with_peer(OtherEnd::Takes, |peer| {
+            nft(
+                "add table t; add chain t c { type filter hook input priority 0; }; \
+                 add rule t c ct state new tcp flags & (syn|ack) != syn drop; \
+                 add rule t c ct state invalid drop",
+            );
+            let mut storage = Storage::default();
+            let mut guard = Guard::attach(&mut storage, &Config::default(), "v0").unwrap();
+            let answers = conversations(peer, &mut guard, HOST_V4.into(), 2 * CLIENTS);
+            assert_eq!(guard.answerer(), Some(Answerer::NotTaken));
+            let last = &answers[CLIENTS..];
+            assert!(last.iter().all(Result::is_ok), "{answers:?}");
+        });
+    });
+}
+
+/// The same known beforehand: connection tracking is told to refuse them all.
+#[test]
+fn where_connection_tracking_takes_whole_connections_only_nothing_is_answered() {
+    in_namespace(|| {
+        with_peer(OtherEnd::Takes, |peer| {
+            nft(
+                "add table t; add chain t c { type filter hook input priority 0; }; \
+                 add rule t c ct state invalid drop",
+            );
+            let loose = "/proc/sys/net/netfilter/nf_conntrack_tcp_loose";
+            std::fs::write(loose, "0").expect("connection tracking is there");
+            let mut storage = Storage::default();
+            let mut guard = Guard::attach(&mut storage, &Config::default(), "v0").unwrap();
+            let answers = conversations(peer, &mut guard, HOST_V4.into(), CLIENTS);
+            assert!(answers.iter().all(Result::is_ok), "{answers:?}");
+            let counters = guard.counters().unwrap();
+            let packets = counters.of(Kind::TcpListener);
+            assert_eq!(packets.count(Outcome::SynCookie), 0);
+        });
+    });
+}
+
+fn nft(rules: &str) {
+    let status = Command::new("nft").arg(rules).status();
+    assert!(status.expect("nftables is installed").success(), "{rules}");
+}
+
+/// A host past its SYN queue, and the answer to one more SYN.
+fn answer_to(frame: &[u8], set_up: impl FnOnce(&TcpListener) + Send) -> Option<Vec<u8>> {
+    let frame = frame.to_vec();
+    in_namespace(move || {
+        let mut answer = None;
+        with_peer(OtherEnd::Takes, |peer| {
+            let server = listener(Ipv6Addr::UNSPECIFIED.into());
+            set_up(&server);
+            let mut storage = Storage::default();
+            let mut guard = Guard::attach(&mut storage, &Config::default(), "v0").unwrap();
+            fill_syn_queue(peer, HOST_V4.into());
+            answer = guard.answer_to(&frame).unwrap();
+        });
+        answer
+    })
+}
+
+/// The MSS option and what answers it, of a segment that etherparse takes for valid.
+fn mss_of(answer: &[u8]) -> u16 {
+    use etherparse::{PacketHeaders, TcpOptionElement, TransportHeader};
+    let packet = PacketHeaders::from_ethernet_slice(answer).unwrap();
+    let Some(TransportHeader::Tcp(tcp)) = packet.transport else {
+        panic!("{packet:?}");
+    };
+    assert!(tcp.syn && tcp.ack);
+    let sum = match packet.net.unwrap() {
+        etherparse::NetHeaders::Ipv4(ip, _) => tcp.calc_checksum_ipv4(&ip, &[]),
+        etherparse::NetHeaders::Ipv6(ip, _) => tcp.calc_checksum_ipv6(&ip, &[]),
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(sum.unwrap(), tcp.checksum);
+    let mut options = tcp.options_iterator();
+    match options.next() {
+        Some(Ok(TcpOptionElement::MaximumSegmentSize(mss))) => mss,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn syn_with_mss(host: IpAddr) -> Vec<u8> {
+    from_nobody(host, 20_000, TcpFlags::SYN)
+}
+
+#[test]
+fn the_answer_offers_the_mss_of_the_link_or_of_the_server() {
+    let mtu = |bytes: u32| move |_: &TcpListener| ip(&format!("link set v0 mtu {bytes}"));
+    let answer = answer_to(&syn_with_mss(HOST_V4.into()), |_| {});
+    assert_eq!(mss_of(&answer.unwrap()), 1460);
+    let answer = answer_to(&syn_with_mss(HOST_V6.into()), |_| {});
+    assert_eq!(mss_of(&answer.unwrap()), 1440);
+    let answer = answer_to(&syn_with_mss(HOST_V4.into()), mtu(1300));
+    assert_eq!(mss_of(&answer.unwrap()), 1260);
+    let answer = answer_to(&syn_with_mss(HOST_V4.into()), |server| {
+        use nix::sys::socket::{setsockopt, sockopt};
+        setsockopt(server, sockopt::TcpMaxSeg, &1000).unwrap();
+    });
+    assert_eq!(mss_of(&answer.unwrap()), 1000);
+}
+
+#[test]
+fn only_what_is_for_this_interface_and_can_have_been_sent_is_answered() {
+    let syn = |source: Ipv4Addr, host: Ipv4Addr, mac| {
+        Packet::new(source.into(), host.into())
+            .macs(PEER_MAC, mac)
+            .tcp(20_000, PORT, TcpFlags::SYN, &[])
+    };
+    let elsewhere = Ipv4Addr::new(198, 19, 0, 1);
+    let other = |_: &TcpListener| {
+        ip("address add 198.19.0.1/32 dev lo");
+    };
+    assert!(answer_to(&syn(NOBODY_V4, HOST_V4, HOST_MAC), other).is_some());
+    assert_eq!(answer_to(&syn(NOBODY_V4, elsewhere, HOST_MAC), other), None);
+    assert_eq!(answer_to(&syn(NOBODY_V4, HOST_V4, PEER_MAC), |_| {}), None);
+    for martian in [
+        [127, 0, 0, 1],
+        [0, 0, 0, 5],
+        [224, 0, 0, 1],
+        [255; 4],
+        HOST_V4.octets(),
+    ] {
+        let frame = syn(martian.into(), HOST_V4, HOST_MAC);
+        assert_eq!(answer_to(&frame, |_| {}), None, "{martian:?}");
+    }
 }

@@ -21,6 +21,8 @@ pub struct Link {
     pub kind: Option<String>,
     /// Bytes.
     pub mtu: Option<u32>,
+    /// Its Ethernet address.
+    pub mac: Option<[u8; 6]>,
     /// Receive queues that it may have.
     pub rx_queues: Option<u32>,
     /// Index of the bridge or bond it belongs to.
@@ -105,6 +107,10 @@ pub fn link(ifindex: u32) -> io::Result<Link> {
         up: header.ifi_flags & libc::IFF_UP.cast_unsigned() != 0,
         kind: kind.map(|kind| kind.to_string_lossy().into_owned()),
         mtu: attributes.get_mtu().ok(),
+        mac: attributes
+            .get_address()
+            .ok()
+            .and_then(|mac| mac.try_into().ok()),
         rx_queues: attributes.get_num_rx_queues().ok(),
         master: attributes.get_master().ok(),
         peer_elsewhere: attributes.get_link_netnsid().is_ok(),

@@ -26,7 +26,38 @@ static __always_inline enum destination destination_class(const struct packet *p
 		if (same_address(&settings.frequent[i], &packet->destination))
 			return DESTINATION_LOCAL;
 	class = bpf_map_lookup_elem(&local_addresses, &packet->destination);
-	return class ? *class : DESTINATION_FORWARD;
+	return class ? *class & ADDRESS_CLASS : DESTINATION_FORWARD;
+}
+
+/* Whether an address is one of the guarded interface itself. */
+static __always_inline bool is_of_interface(const struct address *address)
+{
+	__u8 *local = bpf_map_lookup_elem(&local_addresses, address);
+
+	return local && *local == (DESTINATION_LOCAL | ADDRESS_OF_INTERFACE);
+}
+
+/*
+ * Whether a packet may come from this source over a wire: not from an address of
+ * this host, nor from one that is nobody's (RFC 6890; the stack's "martians").
+ */
+static __always_inline bool is_possible_source(const struct packet *packet)
+{
+	const struct address *source = &packet->source;
+	__u32 first = bpf_ntohl(source->words[0]), last = bpf_ntohl(source->words[3]);
+
+	if (packet->ipv6) {
+		bool has_no_prefix = !source->words[0] && !source->words[1] && !source->words[2];
+
+		/* Multicast, unspecified, loopback, and IPv4 in disguise. */
+		if (first >> 24 == 0xff || (has_no_prefix && last <= 1) ||
+		    (!source->words[0] && !source->words[1] &&
+		     source->words[2] == bpf_htonl(0xffff)))
+			return false;
+	} else if (last >> 24 == 0 || last >> 24 == 127 || last >> 28 >= 0xe) {
+		return false;
+	}
+	return !bpf_map_lookup_elem(&local_addresses, source);
 }
 
 #endif

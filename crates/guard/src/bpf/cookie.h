@@ -5,6 +5,11 @@
  * address is its own. The cookie is the kernel's own, so the stack accepts the
  * handshake's end as if it had sent the cookie itself.
  *
+ * An answer goes out only where it is known to arrive: for an address of the guarded
+ * interface and its own hardware address (a VLAN device's packets may have lost their
+ * tag before they came here), to a source that can be one, and while the loader sees
+ * that answers arrive (core::answering). Elsewhere the stack makes its own cookies.
+ *
  * Limits: the answer carries only the MSS option. Window scale, SACK and
  * timestamps would have to be hidden in a timestamp whose offset only the
  * stack knows; a client that connects during a flood does without them.
@@ -19,10 +24,20 @@
 #include "kernel.h"
 #include "parse.h"
 
+#include "address.h"
+
 #define TCP_BYTES_MAX 60
 #define TCP_OPTION_MSS 2
 #define SYN_COOKIE_TTL 64
-#define COOKIE_MSS_SHIFT 32 /* the helper returns MSS and cookie in one */
+#define IPV4_TCP_BYTES 40 /* headers of a segment without options */
+#define IPV6_TCP_BYTES 60
+
+/* What became of a SYN that was to be answered. */
+enum answer {
+	ANSWER_IMPOSSIBLE, /* the SYN is as it was */
+	ANSWER_READY, /* the SYN is its answer now */
+	ANSWER_SPOILT, /* neither */
+};
 
 struct syn_ack {
 	struct tcphdr tcp;
@@ -111,12 +126,27 @@ static __always_inline __u16 fold(__s64 sum)
 	return ~folded;
 }
 
-static __always_inline void build_syn_ack(const struct handshake *syn, __u64 cookie, __u32 window,
-					  struct syn_ack *answer)
+/*
+ * The largest segment that this host takes (RFC 9293, section 3.7.1): of the link, or
+ * what the server asked for (TCP_MAXSEG). The MSS in the cookie is the client's.
+ */
+static __always_inline __u16 mss_of(const struct bpf_sock *listener, bool ipv6)
+{
+	const struct tcp_sock *tcp =
+		bpf_rdonly_cast(listener, bpf_core_type_id_kernel(struct tcp_sock));
+	__u32 mss = settings.mtu - (ipv6 ? IPV6_TCP_BYTES : IPV4_TCP_BYTES);
+	__u16 wanted = tcp->rx_opt.user_mss;
+
+	mss = mss > 0xffff ? 0xffff : mss;
+	return wanted && wanted < mss ? wanted : mss;
+}
+
+static __always_inline void build_syn_ack(const struct handshake *syn, __u32 cookie, __u32 window,
+					  __u16 mss, struct syn_ack *answer)
 {
 	answer->tcp.source = syn->tcp.dest;
 	answer->tcp.dest = syn->tcp.source;
-	answer->tcp.seq = bpf_htonl((__u32)cookie);
+	answer->tcp.seq = bpf_htonl(cookie);
 	answer->tcp.ack_seq = bpf_htonl(bpf_ntohl(syn->tcp.seq) + 1);
 	answer->tcp.doff = sizeof(*answer) / 4;
 	answer->tcp.syn = 1;
@@ -124,7 +154,7 @@ static __always_inline void build_syn_ack(const struct handshake *syn, __u64 coo
 	answer->tcp.window = bpf_htons(window > 0xffff ? 0xffff : window);
 	answer->mss_kind = TCP_OPTION_MSS;
 	answer->mss_bytes = 4;
-	answer->mss = bpf_htons((__u16)(cookie >> COOKIE_MSS_SHIFT));
+	answer->mss = bpf_htons(mss);
 }
 
 /* Swaps the Ethernet addresses; tags and ethertype stay. */
@@ -201,15 +231,26 @@ static __always_inline __s64 cookie_for(struct bpf_sock *listener, struct handsh
 				     &syn->tcp, tcp_bytes);
 }
 
+/* Whether an answer would arrive, as far as the SYN itself can tell. */
+static __always_inline bool may_answer(struct xdp_md *ctx, const struct packet *packet)
+{
+	__u8 mac[ETH_ALEN];
+
+	if (settings.mtu <= IPV6_TCP_BYTES || bpf_xdp_load_bytes(ctx, 0, mac, sizeof(mac)))
+		return false;
+	for (int i = 0; i < ETH_ALEN; i++)
+		if (mac[i] != settings.mac[i])
+			return false;
+	return is_of_interface(&packet->destination) && is_possible_source(packet);
+}
+
 /*
- * Turns the SYN into its answer, to be sent back where it came from; with
- * `dry`, only finds out whether that is possible. Returns whether it is.
+ * Turns the SYN into its answer, to be sent back where it came from: enum answer.
  *
  * A function of its own for the verifier, which checks it once and not for
  * every way that leads here.
  */
-__noinline int answer_with_cookie(struct xdp_md *ctx, __u32 network, __u32 transport, __u32 ipv6,
-				  __u32 dry)
+__noinline int answer_with_cookie(struct xdp_md *ctx, __u32 network, __u32 transport, __u32 ipv6)
 {
 	struct handshake syn = {};
 	struct syn_ack answer = {};
@@ -217,27 +258,28 @@ __noinline int answer_with_cookie(struct xdp_md *ctx, __u32 network, __u32 trans
 	const struct sock *sk;
 	__s64 cookie;
 	__u32 window, bytes;
+	__u16 mss;
 
 	if (!load_handshake(ctx, network, transport, ipv6, &syn))
-		return false;
+		return ANSWER_IMPOSSIBLE;
 	listener = find_listener(&syn);
 	if (!listener)
-		return false;
+		return ANSWER_IMPOSSIBLE;
 	cookie = cookie_for(listener, &syn);
 	sk = bpf_rdonly_cast(listener, bpf_core_type_id_kernel(struct sock));
 	window = (__u32)sk->sk_rcvbuf >> 1; /* half the buffer, as in the stack */
+	mss = mss_of(listener, ipv6);
 	bpf_sk_release(listener);
-	if (cookie < 0 || dry)
-		return cookie >= 0;
-	build_syn_ack(&syn, cookie, window, &answer);
+	if (cookie < 0)
+		return ANSWER_IMPOSSIBLE;
+	build_syn_ack(&syn, (__u32)cookie, window, mss, &answer);
 	bytes = network + sizeof(answer);
 	bytes += ipv6 ? sizeof(syn.ipv6_header) : sizeof(syn.ipv4_header);
 	if (bpf_xdp_adjust_tail(ctx, (int)(bytes - bpf_xdp_get_buff_len(ctx))))
-		return false;
-	/* From here on the SYN is no more: a failure only discards it. */
+		return ANSWER_IMPOSSIBLE;
 	if (ipv6 ? !store_ipv6(&syn, &answer) : !store_ipv4(&syn, &answer))
-		return false;
-	return store_ethernet(ctx);
+		return ANSWER_SPOILT;
+	return store_ethernet(ctx) ? ANSWER_READY : ANSWER_SPOILT;
 }
 
 /* Whether the end of a handshake carries a cookie that the stack will take. */

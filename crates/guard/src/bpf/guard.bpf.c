@@ -24,7 +24,7 @@
  *
  * Here is the way of a frame; each step has its header: parse.h (headers),
  * address.h (whose destination), udp.h with known_socket.h and udp_queue.h,
- * tcp.h with cookie.h, fragment.h, channel.h (a socket's slot and books),
+ * tcp.h with cookie.h and transmit.h, fragment.h, channel.h (a socket's slot and books),
  * share.h (shedding), closed_port.h; maps.h is what stays between two packets.
  */
 #include <linux/bpf.h>
@@ -33,12 +33,12 @@
 #include <bpf/bpf_helpers.h>
 #include <bpf/bpf_endian.h>
 #include <bpf/bpf_core_read.h>
-#include <bpf/bpf_tracing.h>
 
 #include "closed_port.h"
 #include "fragment.h"
 #include "share.h"
 #include "tcp.h"
+#include "transmit.h"
 #include "udp.h"
 
 char LICENSE[] SEC("license") = "Dual MIT/GPL";
@@ -140,7 +140,7 @@ int plimsoll_guard(struct xdp_md *ctx)
 	struct verdict verdict = { .kind = KIND_OTHER, .outcome = OUTCOME_ADMITTED };
 
 	judge_frame(ctx, &packet, &verdict);
-	if (settings.cookies && verdict.kind == KIND_TCP_LISTENER)
+	if (verdict.kind == KIND_TCP_LISTENER)
 		judge_handshake(ctx, &packet, &verdict);
 	if (verdict.outcome == OUTCOME_ADMITTED && settings.shedding)
 		judge_share(&packet, &verdict);

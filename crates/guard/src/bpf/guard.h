@@ -39,6 +39,22 @@ enum outcome {
 	OUTCOME_COUNT,
 };
 
+/* Who answers SYNs past a listener's SYN queue. */
+enum answering {
+	ANSWERING_NOBODY, /* the host allows no cookies: the stack would drop the SYN */
+	ANSWERING_STACK, /* with cookies of its own: the SYN is admitted */
+	ANSWERING_DRIVER, /* the program, where it knows that the answer arrives */
+};
+
+/*
+ * An entry of the map `local_addresses`: the address's class in the low bits,
+ * and whether it is one of the guarded interface itself.
+ */
+enum local_address {
+	ADDRESS_CLASS = 0x0f,
+	ADDRESS_OF_INTERFACE = 0x10,
+};
+
 /* Class of a destination address, as found in the map `local_addresses`. */
 enum destination {
 	DESTINATION_FORWARD, /* not in the map */
@@ -182,14 +198,24 @@ struct settings {
 	__u32 share_packets; /* of a channel without an allowance of its own */
 	__u8 shedding; /* input is shed by shares */
 	__u8 observing; /* count what would be done, and do nothing */
-	__u8 cookies; /* answer SYNs past a backlog with cookies */
+	__u8 answering; /* enum answering */
 	__u8 protect_connections; /* established TCP connections are protected */
 	__u8 protect_prefixes; /* there are prefixes in `protected_prefixes` */
 	__u8 delay_targets; /* some channel has limit_bytes */
 	__u8 cap_closed_ports; /* nobody reads packets beside the stack */
 	__u32 namespace_inode; /* of the network namespace guarded */
+	/* The guarded interface; no answer is sent before it is known (0). */
+	__u32 ifindex;
+	__u32 mtu; /* bytes of an IP packet */
+	__u8 mac[6];
 	/* Unicast addresses most packets are for, tried before the map. */
 	struct address frequent[FREQUENT_ADDRESSES];
+};
+
+/* What became of answers; of all CPUs. */
+struct answers {
+	__u64 refused; /* sent back, and not taken by the link */
+	__u64 returned; /* ends of handshakes with a valid cookie, past a full SYN queue */
 };
 
 /* Key of `protected_prefixes`: IPv4 as ::ffff:a.b.c.d/96+n. */

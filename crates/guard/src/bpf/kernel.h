@@ -62,6 +62,14 @@ struct inet_connection_sock {
 	struct request_sock_queue icsk_accept_queue;
 };
 
+struct tcp_options_received {
+	__u16 user_mss; /* TCP_MAXSEG; 0: not set */
+};
+
+struct tcp_sock {
+	struct tcp_options_received rx_opt;
+};
+
 /* Since Linux 6.18: datagrams that producers have left for the consumer. */
 struct udp_prod_queue {
 	atomic_t rmem_alloc;

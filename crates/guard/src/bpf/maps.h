@@ -7,6 +7,8 @@
 
 struct settings settings = {};
 
+struct answers answers = {};
+
 /* The highest slot that ever was taken; 0: none. */
 __u32 last_slot = 0;
 
@@ -18,6 +20,8 @@ struct vocabulary {
 	enum slot slot;
 	enum protected_protocol protected_protocol;
 	enum limit limit;
+	enum answering answering;
+	enum local_address local_address;
 } vocabulary = {};
 
 struct {

@@ -91,6 +91,29 @@ static __always_inline void judge_tcp(struct xdp_md *ctx, const struct packet *p
 		judge_tcp_socket(ctx, packet, tcp, verdict);
 }
 
+/* A SYN past the listener's SYN queue, and what the stack would do with it. */
+static __always_inline enum outcome judge_excess_syn(struct xdp_md *ctx,
+						     const struct packet *packet,
+						     const struct verdict *verdict)
+{
+	if (settings.answering == ANSWERING_NOBODY)
+		return verdict->at_backlog ? OUTCOME_ADMITTED : OUTCOME_SYN_QUEUE;
+	if (settings.answering != ANSWERING_DRIVER || !may_answer(ctx, packet))
+		return OUTCOME_ADMITTED;
+	/* To make one would tell the listener that it overflows. */
+	if (settings.observing)
+		return OUTCOME_SYN_COOKIE;
+	switch (answer_with_cookie(ctx, packet->network_offset, packet->transport_offset,
+				   packet->ipv6)) {
+	case ANSWER_READY:
+		return OUTCOME_SYN_COOKIE;
+	case ANSWER_SPOILT:
+		return OUTCOME_SYN_QUEUE;
+	default:
+		return OUTCOME_ADMITTED;
+	}
+}
+
 /*
  * A listener past its SYN queue: its SYNs are answered with cookies, and the
  * ends of handshakes must carry one. Without it the stack could only refuse.
@@ -99,15 +122,13 @@ static __always_inline void judge_handshake(struct xdp_md *ctx, const struct pac
 					    struct verdict *verdict)
 {
 	if (verdict->outcome == OUTCOME_SYN_QUEUE) {
-		if (answer_with_cookie(ctx, packet->network_offset,
-				       packet->transport_offset, packet->ipv6, settings.observing))
-			verdict->outcome = OUTCOME_SYN_COOKIE;
-		else if (verdict->at_backlog)
-			verdict->outcome = OUTCOME_ADMITTED;
-	} else if (verdict->ends_handshake && verdict->channel &&
+		verdict->outcome = judge_excess_syn(ctx, packet, verdict);
+	} else if (settings.answering && verdict->ends_handshake && verdict->channel &&
 		   verdict->channel->discarding == DISCARDING_SYNS) {
-		if (!has_cookie(ctx, packet->network_offset, packet->transport_offset,
-				packet->ipv6))
+		if (has_cookie(ctx, packet->network_offset, packet->transport_offset,
+			       packet->ipv6))
+			__sync_fetch_and_add(&answers.returned, 1);
+		else
 			verdict->outcome = OUTCOME_NO_COOKIE;
 	}
 }

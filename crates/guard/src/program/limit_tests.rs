@@ -180,8 +180,12 @@ fn addresses_beyond_the_limit_are_admitted_as_forwarded() {
     with_guard(|guard| {
         let address = |number: u32| Ipv4Addr::from_bits(0x0a00_0000 + number);
         let many = |range: std::ops::Range<u32>| {
-            let addresses = range.map(|number| (address(number).into(), Class::Local));
-            addresses.collect::<BTreeMap<IpAddr, Class>>()
+            let local = LocalAddress {
+                class: Class::Local,
+                of_interface: false,
+            };
+            let addresses = range.map(|number| (address(number).into(), local));
+            addresses.collect::<BTreeMap<IpAddr, LocalAddress>>()
         };
         let kind_of = |guard: &mut Guard<'_>, number| {
             let before = guard.counters().unwrap();

@@ -14,7 +14,7 @@ use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use libbpf_rs::{Link, MapCore, MapFlags, OpenObject, ProgramInput};
 use plimsoll_core::demux::Kind;
 
-use crate::address::Class;
+use crate::address::{Class, LocalAddress};
 use crate::counters::{Channel, Outcome, Packets, from_mapped, to_mapped};
 use crate::delay::Queue;
 use crate::error::Error;
@@ -42,6 +42,9 @@ pub(crate) const SLOT_PROTECTED: u32 = types::slot::SLOT_PROTECTED.0;
 const SLOT_SOCKETS: u32 = types::slot::SLOT_SOCKETS.0;
 /// Fills unused places for frequent addresses: multicast, so never looked for there.
 const UNUSED: [u32; 4] = [u32::MAX; 4];
+
+/// Bytes that an answer may be longer than the frame that is answered.
+const ANSWER_ROOM: usize = 128;
 
 /// Room for the BPF object, which must outlive the [`crate::Guard`] in it.
 #[derive(Debug)]
@@ -132,9 +135,39 @@ impl<'obj> Program<'obj> {
         settings.low_watermark = low;
     }
 
-    /// Sets whether SYNs past a backlog are answered with cookies.
-    pub(crate) fn set_cookies(&mut self, cookies: bool) {
-        self.settings().cookies = cookies.into();
+    /// Sets who answers SYNs past a listener's SYN queue.
+    pub(crate) fn set_answering(&mut self, answering: types::answering) {
+        self.settings().answering = answering.0 as u8;
+    }
+
+    /// Tells the program of the interface that it runs on: its index, its MTU in bytes
+    /// and its hardware address.
+    pub(crate) fn set_interface(&mut self, index: u32, mtu: u32, mac: [u8; 6]) {
+        let settings = self.settings();
+        settings.ifindex = index;
+        settings.mtu = mtu;
+        settings.mac = mac;
+    }
+
+    /// What became of answers so far.
+    pub(crate) fn answers(&self) -> types::answers {
+        let bss = self.skeleton.maps.bss_data.as_deref();
+        bss.map_or_else(types::answers::default, |bss| bss.answers)
+    }
+
+    /// Has the kernel tell of answers that a link refuses, for as long as the links
+    /// that are returned live.
+    pub(crate) fn watch_transmission(&self) -> Result<[Link; 2], Error> {
+        let programs = &self.skeleton.progs;
+        let attach = |program: &libbpf_rs::ProgramMut<'_>| {
+            program
+                .attach()
+                .map_err(bpf("watch whether links take what is sent back"))
+        };
+        Ok([
+            attach(&programs.on_bulk_transmit)?,
+            attach(&programs.on_exception)?,
+        ])
     }
 
     /// Sets whether verdicts are only counted.
@@ -159,13 +192,13 @@ impl<'obj> Program<'obj> {
     /// map, the last ones count as others', whose packets are admitted.
     pub(crate) fn set_local_addresses(
         &mut self,
-        addresses: &BTreeMap<IpAddr, Class>,
+        addresses: &BTreeMap<IpAddr, LocalAddress>,
     ) -> Result<(), Error> {
         let map = &self.skeleton.maps.local_addresses;
         let addresses: BTreeMap<_, _> = addresses
             .iter()
             .take(map.max_entries() as usize)
-            .map(|(address, class)| (to_mapped(*address), *class))
+            .map(|(address, local)| (to_mapped(*address), *local))
             .collect();
         // First, so that there is room.
         let is_gone = |key: &Vec<u8>| {
@@ -175,13 +208,13 @@ impl<'obj> Program<'obj> {
         for key in gone {
             map.delete(&key).map_err(bpf("remove a local address"))?;
         }
-        for (key, class) in &addresses {
-            map.update(key, &[*class as u8], MapFlags::ANY)
+        for (key, local) in &addresses {
+            map.update(key, &[local.value()], MapFlags::ANY)
                 .map_err(bpf("store a local address"))?;
         }
         let frequent = addresses
             .iter()
-            .filter(|(key, class)| **class == Class::Local && !from_mapped(**key).is_loopback())
+            .filter(|(key, local)| local.class == Class::Local && !from_mapped(**key).is_loopback())
             .map(|(key, _)| words(*key))
             .chain(std::iter::repeat(UNUSED));
         for (place, words) in self.settings().frequent.iter_mut().zip(frequent) {
@@ -417,6 +450,25 @@ impl<'obj> Program<'obj> {
             .test_run(input)
             .map_err(bpf("test-run the program"))?;
         Ok((output.return_value == libbpf_sys::XDP_PASS, output.duration))
+    }
+
+    /// Runs the program on one frame by the kernel's test-run facility; returns what
+    /// it would send back.
+    pub(crate) fn answer_to(&mut self, frame: &[u8]) -> Result<Option<Vec<u8>>, Error> {
+        let mut sent = vec![0; frame.len() + ANSWER_ROOM];
+        let input = ProgramInput {
+            data_in: Some(frame),
+            data_out: Some(&mut sent),
+            repeat: 1,
+            ..ProgramInput::default()
+        };
+        let program = &self.skeleton.progs.plimsoll_guard;
+        let output = program
+            .test_run(input)
+            .map_err(bpf("test-run the program"))?;
+        let answer = (output.return_value == libbpf_sys::XDP_TX)
+            .then(|| output.data.map(|data| data.to_vec()));
+        Ok(answer.flatten())
     }
 }
 

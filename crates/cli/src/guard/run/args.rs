@@ -50,9 +50,9 @@ pub(crate) struct Args {
     /// Cost: nothing is protected; each packet is still looked at.
     #[arg(long)]
     pub(super) observe: bool,
-    /// Answer SYNs past a listener's SYN queue with SYN cookies; without, they are discarded
+    /// Answer SYNs past a listener's SYN queue with SYN cookies, where they arrive; without, the stack does
     ///
-    /// Cost: a cookie takes longer than a discard, and connections made by one lack most TCP options.
+    /// Cost: connections made by such a cookie lack most TCP options; the stack's own cost it far more time.
     #[arg(long, value_name = "BOOL", default_value_t = Config::default().syn_cookies, action = clap::ArgAction::Set)]
     pub(super) syn_cookies: bool,
     /// Part of each CPU's time that receiving may take, in percent; beyond it input is shed by

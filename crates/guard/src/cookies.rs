@@ -1,0 +1,107 @@
+//! Who answers SYNs past a listener's SYN queue: the program, the stack, or nobody.
+//!
+//! `core::answering` decides, by what is seen here: what the program sent back, what
+//! the link refused of it, which handshakes came back, and which of them the stack
+//! took (`TcpExt.SyncookiesRecv` in `snmp_counter.rst`).
+
+use std::fs;
+use std::time::Instant;
+
+use plimsoll_core::answering::{Answerer, Answering, Seen};
+use plimsoll_core::demux::Kind;
+use plimsoll_core::time;
+use plimsoll_kernel::error::os;
+use plimsoll_kernel::host::takes_syn_cookies;
+use plimsoll_kernel::{counters, link};
+
+use crate::counters::Outcome;
+use crate::error::Error;
+use crate::program::Program;
+use crate::program::types::answering;
+
+/// Who answers, and the evidence so far.
+#[derive(Debug)]
+pub(crate) struct Cookies {
+    ifindex: u32,
+    started: Instant,
+    answering: Answering,
+    /// All that was seen up to the last look.
+    before: Seen,
+    /// The programs that watch what links refuse end with them.
+    _watched: [libbpf_rs::Link; 2],
+}
+
+impl Cookies {
+    /// Watches the interface; nothing is answered before the first [`Self::on_interval`].
+    pub(crate) fn watch(ifindex: u32, program: &Program<'_>) -> Result<Self, Error> {
+        Ok(Self {
+            ifindex,
+            started: Instant::now(),
+            answering: Answering::new(),
+            before: seen(program)?,
+            _watched: program.watch_transmission()?,
+        })
+    }
+
+    /// Call it once a second. `wanted`: the program shall answer where it may.
+    pub(crate) fn on_interval(
+        &mut self,
+        program: &mut Program<'_>,
+        wanted: bool,
+    ) -> Result<(), Error> {
+        let link = link::link(self.ifindex).map_err(os("ask for the interface's state"))?;
+        let (mtu, mac) = (link.mtu.unwrap_or(0), link.mac.unwrap_or_default());
+        program.set_interface(self.ifindex, mtu, mac);
+        let seen = seen(program)?;
+        let news = Seen {
+            answered: seen.answered.saturating_sub(self.before.answered),
+            refused: seen.refused.saturating_sub(self.before.refused),
+            returned: seen.returned.saturating_sub(self.before.returned),
+            taken: seen.taken.saturating_sub(self.before.taken),
+        };
+        self.before = seen;
+        let now = u64::try_from(self.started.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        let answerer = self
+            .answering
+            .on_interval(time::Instant::from_nanos(now), &news);
+        let may = wanted && answerer == Answerer::Driver && !filter_wants_every_syn();
+        program.set_answering(match (takes_syn_cookies(), may) {
+            (false, _) => answering::ANSWERING_NOBODY,
+            (true, false) => answering::ANSWERING_STACK,
+            (true, true) => answering::ANSWERING_DRIVER,
+        });
+        Ok(())
+    }
+
+    /// Who answers, as far as evidence goes.
+    pub(crate) fn answerer(&self) -> Answerer {
+        self.answering.answerer()
+    }
+}
+
+/// All that was seen so far. Handshakes are counted where they enter before they are
+/// counted where the stack takes them, so that no gap between the two looks like loss.
+fn seen(program: &Program<'_>) -> Result<Seen, Error> {
+    let answers = program.answers();
+    let listeners = program.totals()?[Kind::TcpListener as usize];
+    Ok(Seen {
+        answered: listeners.count(Outcome::SynCookie),
+        refused: answers.refused,
+        returned: answers.returned,
+        taken: cookies_taken(),
+    })
+}
+
+fn cookies_taken() -> u64 {
+    counters::stack::read()
+        .get("TcpExt.SyncookiesRecv")
+        .copied()
+        .unwrap_or(0)
+}
+
+/// Whether connection tracking refuses connections whose SYN it never saw
+/// (`nf_conntrack_tcp_loose`, `nf_conntrack-sysctl.rst`).
+pub(crate) fn filter_wants_every_syn() -> bool {
+    fs::read_to_string("/proc/sys/net/netfilter/nf_conntrack_tcp_loose")
+        .is_ok_and(|setting| setting.trim() == "0")
+}
