@@ -153,7 +153,7 @@ static __always_inline bool is_spared(struct xdp_md *ctx, const struct packet *p
 	__u32 slot = SLOT_CLOSED_PORTS;
 	struct allowance *allowance = bpf_map_lookup_elem(&allowances, &slot);
 
-	return !allowance || is_protected(packet, verdict, allowance) ||
+	return !allowance || protection_of(packet, verdict, allowance) != PROTECTION_NONE ||
 	       is_taken_elsewhere(ctx, packet, verdict);
 }
 

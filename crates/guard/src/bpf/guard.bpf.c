@@ -25,7 +25,7 @@
  * Here is the way of a frame; each step has its header: parse.h (headers),
  * address.h (whose destination), udp.h with known_socket.h and udp_queue.h,
  * tcp.h with cookie.h and transmit.h, fragment.h, channel.h (a socket's slot and books),
- * share.h (shedding), closed_port.h; maps.h is what stays between two packets.
+ * share.h and protection.h (shedding), closed_port.h; maps.h is what stays between two packets.
  */
 #include <linux/bpf.h>
 #include <linux/types.h>

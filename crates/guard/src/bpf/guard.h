@@ -72,6 +72,16 @@ enum slot {
 	SLOT_SOCKETS, /* from here on */
 };
 
+/* Why a packet is protected. */
+enum protection {
+	PROTECTION_CONNECTION, /* of an established TCP connection */
+	PROTECTION_PROCESS, /* for a socket of a protected process */
+	PROTECTION_PORT,
+	PROTECTION_SOURCE,
+	PROTECTION_COUNT,
+	PROTECTION_NONE = PROTECTION_COUNT,
+};
+
 /* Bits of a port in `protected_ports`. */
 enum protected_protocol {
 	PROTECTED_TCP = 1,
@@ -85,6 +95,15 @@ enum limit {
 	FRAGMENTS_MAX = 4096,
 	PROTECTED_PREFIXES_MAX = 1024,
 	KNOWN_SOCKETS = 64, /* a power of two */
+	/* A reason of protection has this part of the share for certain. */
+	PROTECTION_PARTS = 4,
+	CONNECTION_CAPS = 256, /* a power of two */
+	/*
+	 * ARP and neighbour discovery in a tick and CPU while input is shed: some
+	 * 15,000/s, far above what a full segment of a network asks for, and little
+	 * time.
+	 */
+	NEIGHBOUR_PACKETS = 64,
 	/* Few against a watermark's distance, many against one look-up. */
 	KNOWN_PACKETS = 32,
 	/* Seconds: Linux's default time to reassemble (ipfrag_time). */
@@ -204,12 +223,21 @@ struct settings {
 	__u8 delay_targets; /* some channel has limit_bytes */
 	__u8 cap_closed_ports; /* nobody reads packets beside the stack */
 	__u32 namespace_inode; /* of the network namespace guarded */
+	__u64 secret; /* keys hashes of addresses */
 	/* The guarded interface; no answer is sent before it is known (0). */
 	__u32 ifindex;
 	__u32 mtu; /* bytes of an IP packet */
 	__u8 mac[6];
 	/* Unicast addresses most packets are for, tried before the map. */
 	struct address frequent[FREQUENT_ADDRESSES];
+};
+
+/* Protected packets that one CPU admitted, by enum protection. */
+struct protected_use {
+	__u64 tick; /* of `packets` and `connections` */
+	__u32 packets[PROTECTION_COUNT];
+	__u32 before[PROTECTION_COUNT]; /* in the tick before */
+	__u16 connections[CONNECTION_CAPS]; /* by keyed hash */
 };
 
 /* What became of answers; of all CPUs. */

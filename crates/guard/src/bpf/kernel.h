@@ -116,8 +116,14 @@ struct nf_conn {
 #pragma clang attribute pop
 
 /* include/net/tcp_states.h; an unconnected UDP socket is in the state TCP_CLOSE. */
+#define TCP_ESTABLISHED 1
+#define TCP_FIN_WAIT1 4
+#define TCP_FIN_WAIT2 5
 #define TCP_CLOSE 7
+#define TCP_CLOSE_WAIT 8
+#define TCP_LAST_ACK 9
 #define TCP_LISTEN 10
+#define TCP_CLOSING 11
 
 /* linux/netfilter/nf_conntrack_common.h: bits of nf_conn.status. */
 #define IPS_SEEN_REPLY (1 << 1)

@@ -12,6 +12,13 @@ struct answers answers = {};
 /* The highest slot that ever was taken; 0: none. */
 __u32 last_slot = 0;
 
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct protected_use);
+} protected_uses SEC(".maps");
+
 /* Never read: a type of no variable would not be in the BTF. */
 struct vocabulary {
 	enum channel_kind kind;

@@ -3,30 +3,8 @@
 #ifndef PLIMSOLL_SHARE_H
 #define PLIMSOLL_SHARE_H
 
-#include "channel.h"
+#include "protection.h"
 #include "tick.h"
-
-static __always_inline bool is_protected(const struct packet *packet,
-					 const struct verdict *verdict,
-					 const struct allowance *allowance)
-{
-	__u32 port = bpf_ntohs(verdict->port);
-	__u8 protocol = packet->protocol == IPPROTO_TCP ? PROTECTED_TCP : PROTECTED_UDP;
-	__u8 *protocols;
-
-	if (verdict->kind == KIND_NEIGHBOUR || allowance->protected ||
-	    (verdict->kind == KIND_TCP_CONNECTION && settings.protect_connections))
-		return true;
-	protocols = port ? bpf_map_lookup_elem(&protected_ports, &port) : NULL;
-	if (protocols && *protocols & protocol)
-		return true;
-	if (settings.protect_prefixes) {
-		struct prefix source = { .bits = 128, .address = packet->source };
-
-		return bpf_map_lookup_elem(&protected_prefixes, &source);
-	}
-	return false;
-}
 
 /* Takes one of the packets that a channel may have in a tick. */
 static __always_inline bool take_share(struct channel *channel, __u64 tick, __u32 packets)
@@ -51,12 +29,16 @@ static __always_inline void judge_share(const struct packet *packet, struct verd
 	__u32 slot = verdict->slot ? verdict->slot : SLOT_KINDS + verdict->kind;
 	__u64 tick = now_tick();
 	struct allowance *allowance = bpf_map_lookup_elem(&allowances, &slot);
+	enum protection protection = PROTECTION_NONE;
 	struct channel *channel;
 	__u32 packets;
+	bool fits;
 
 	if (!is_governed(tick))
 		return;
-	if (allowance && is_protected(packet, verdict, allowance)) {
+	if (allowance)
+		protection = protection_of(packet, verdict, allowance);
+	if (protection != PROTECTION_NONE) {
 		slot = SLOT_PROTECTED;
 		allowance = bpf_map_lookup_elem(&allowances, &slot);
 	}
@@ -65,7 +47,13 @@ static __always_inline void judge_share(const struct packet *packet, struct verd
 		return;
 	channel->demand++;
 	packets = allowance->share_packets ? allowance->share_packets : settings.share_packets;
-	if (!take_share(channel, tick, packets))
+	if (verdict->kind == KIND_NEIGHBOUR)
+		fits = take_share(channel, tick, NEIGHBOUR_PACKETS);
+	else if (protection != PROTECTION_NONE)
+		fits = take_protected(packet, verdict, protection, tick, packets);
+	else
+		fits = take_share(channel, tick, packets);
+	if (!fits)
 		verdict->outcome = OUTCOME_SHARE;
 }
 

@@ -8,6 +8,7 @@
 
 #include "channel.h"
 #include "cookie.h"
+#include "protection.h"
 
 /* A new connection request: refused while a queue it needs is at its backlog. */
 static __always_inline void judge_syn(const void *listener, struct verdict *verdict)
@@ -57,6 +58,7 @@ static __always_inline void judge_tcp_socket(struct xdp_md *ctx, const struct pa
 	__u32 size = socket_tuple(packet, tcp->source, tcp->dest, &tuple);
 
 	verdict->port = tcp->dest;
+	verdict->source_port = tcp->source;
 	found = bpf_skc_lookup_tcp(ctx, &tuple, size, BPF_F_CURRENT_NETNS, 0);
 	if (!found) {
 		verdict->kind = KIND_CLOSED_PORT;
@@ -66,6 +68,7 @@ static __always_inline void judge_tcp_socket(struct xdp_md *ctx, const struct pa
 	sk = bpf_rdonly_cast(found, bpf_core_type_id_kernel(struct sock_common));
 	if (sk->skc_state != TCP_LISTEN) {
 		verdict->kind = KIND_TCP_CONNECTION;
+		verdict->is_established = is_established(sk);
 	} else {
 		verdict->kind = KIND_TCP_LISTENER;
 		find_channel(sk, verdict);

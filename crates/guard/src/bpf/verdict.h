@@ -12,7 +12,8 @@ struct verdict {
 	struct channel *channel; /* of a socket; NULL: counted in `totals` only */
 	__u32 slot; /* of the channel; 0: none */
 	__be16 port; /* destination, of UDP and TCP */
-	__be16 source_port; /* of UDP */
+	__be16 source_port; /* of UDP and TCP */
+	bool is_established; /* of a connection that is past its handshake */
 	bool at_backlog; /* a SYN for which some kernels still have room */
 	bool ends_handshake; /* an ACK that no connection and no request knows */
 	enum channel_kind kind;

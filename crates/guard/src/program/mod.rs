@@ -4,6 +4,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::hash::BuildHasher;
 use std::mem::MaybeUninit;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -79,6 +80,7 @@ impl<'obj> Program<'obj> {
             .map_err(bpf("open the BPF object"))?;
         if let Some(bss) = open.maps.bss_data.as_deref_mut() {
             bss.settings.numa_nodes = numa_nodes;
+            bss.settings.secret = secret();
             bss.settings.namespace_inode =
                 namespace::inode().map_err(|source| plimsoll_kernel::Error::Os {
                     action: "identify the network namespace",
@@ -487,6 +489,12 @@ fn now_tick() -> u64 {
 fn release_slot(free_slots: &impl MapCore, slot: u32) -> Result<(), Error> {
     let released = free_slots.update(&[], &slot.to_ne_bytes(), MapFlags::ANY);
     Ok(released.map_err(bpf("release a channel's slot"))?)
+}
+
+/// A number that nobody outside this process can know: from the system, by way of
+/// the keys that every hash map of the standard library gets.
+fn secret() -> u64 {
+    std::hash::RandomState::new().hash_one(0)
 }
 
 /// An address as four words in memory order, as the program holds it.

@@ -10,6 +10,7 @@ use super::*;
 use crate::Guard;
 
 const FRAMES: u32 = 100;
+const NEIGHBOUR_PACKETS: u64 = types::limit::NEIGHBOUR_PACKETS.0 as u64;
 
 /// What becomes of many such frames at once: admitted, and beyond their share.
 fn outcome(guard: &mut Guard<'_>, frame: &[u8]) -> (u64, u64) {
@@ -142,14 +143,106 @@ fn each_kind_without_a_socket_has_one_share_of_its_own() {
     });
 }
 
+/// Whatever looks like protected traffic, hosts still find each other.
 #[test]
-fn address_resolution_is_always_protected() {
+fn address_resolution_has_a_cap_of_its_own() {
     with_guard(|guard| {
+        let slots = BTreeMap::from([(SLOT_PROTECTED, 1)]);
+        guard.program.set_shares(Some((1, &slots)));
+        let arp = frame::arp(HOST, HOST, 0);
+        let ssh = from(HOST).tcp(4000, 22, TcpFlags::SYN, &[]);
+        for _ in 0..10 {
+            outcome(guard, &ssh);
+            assert!(outcome(guard, &arp).0 >= NEIGHBOUR_PACKETS);
+        }
+        assert!(has_share(guard, &arp, NEIGHBOUR_PACKETS));
+    });
+}
+
+/// A flood that looks like one kind of protected traffic leaves the others theirs.
+#[test]
+fn reasons_of_protection_do_not_starve_each_other() {
+    with_guard(|guard| {
+        let protection = Protection {
+            sources: vec!["203.0.113.0/24".parse().unwrap()],
+            ..Protection::default()
+        };
+        guard.protect(&protection).unwrap();
         let slots = BTreeMap::from([(SLOT_PROTECTED, 40)]);
         guard.program.set_shares(Some((1, &slots)));
-        assert!(has_share(guard, &frame::arp(HOST, HOST, 0), 40));
-        let offered = guard.counters().unwrap().of(Kind::Neighbour).offered();
-        assert_eq!(demand(guard, SLOT_PROTECTED), offered);
+        let ssh = from(HOST).tcp(4000, 22, TcpFlags::SYN, &[]);
+        let friend = from(Ipv4Addr::new(203, 0, 113, 5)).udp(4000, 9, &[]);
+        for _ in 0..20 {
+            outcome(guard, &ssh);
+            assert!(outcome(guard, &friend).0 >= 10, "a quarter of the share");
+        }
+        assert!(has_share(guard, &ssh, 40), "and all of it when alone");
+    });
+}
+
+#[test]
+fn one_connection_does_not_starve_the_others() {
+    with_guard(|guard| {
+        let _listener = TcpListener::bind((HOST, 80)).unwrap();
+        let frames: Vec<_> = (0..2)
+            .map(|_| {
+                let client = TcpStream::connect((HOST, 80)).unwrap();
+                let port = client.local_addr().unwrap().port();
+                (client, from(HOST).tcp(port, 80, TcpFlags::ACK, &[]))
+            })
+            .collect();
+        let slots = BTreeMap::from([(SLOT_PROTECTED, 40)]);
+        guard.program.set_shares(Some((1, &slots)));
+        assert!(has_share(guard, &frames[0].1, 11), "a quarter and one");
+        for _ in 0..20 {
+            outcome(guard, &frames[0].1);
+            // In a new tick, the first one's are spent anew.
+            assert!(outcome(guard, &frames[1].1).0 >= 7);
+        }
+    });
+}
+
+/// Has the listener's connections stay requests until their client sends data.
+fn defer_accept(listener: &TcpListener) {
+    use std::os::fd::AsRawFd;
+    let seconds: libc::c_int = 60;
+    // SAFETY: the value lives through the call, and its size is given.
+    let answer = unsafe {
+        libc::setsockopt(
+            listener.as_raw_fd(),
+            libc::IPPROTO_TCP,
+            libc::TCP_DEFER_ACCEPT,
+            (&raw const seconds).cast(),
+            u32::try_from(size_of_val(&seconds)).unwrap(),
+        )
+    };
+    assert_eq!(answer, 0);
+}
+
+/// One forged SYN makes a request, and a connection that ended leaves a socket behind:
+/// neither is a peer that has shown who it is.
+#[test]
+fn what_is_not_established_is_not_protected_as_a_connection() {
+    with_guard(|guard| {
+        let listener = TcpListener::bind((HOST, 80)).unwrap();
+        defer_accept(&listener);
+        let client = TcpStream::connect((HOST, 80)).unwrap();
+        let half_open = from(HOST).tcp(client.local_addr().unwrap().port(), 80, TcpFlags::ACK, &[]);
+        let other = TcpListener::bind((HOST, 81)).unwrap();
+        let peer = TcpStream::connect((HOST, 81)).unwrap();
+        let port = peer.local_addr().unwrap().port();
+        // Who closes first waits.
+        drop(other.accept().unwrap());
+        drop(peer);
+        let waiting = from(HOST).tcp(port, 81, TcpFlags::ACK, &[]);
+        let slots = BTreeMap::from([(SLOT_PROTECTED, 40)]);
+        guard.program.set_shares(Some((1, &slots)));
+        for frame in [half_open, waiting] {
+            let before = guard.counters().unwrap().of(Kind::TcpConnection).offered();
+            assert!(has_share(guard, &frame, 1));
+            let after = guard.counters().unwrap().of(Kind::TcpConnection).offered();
+            assert!(after > before, "the look-up finds it");
+        }
     });
 }
 
@@ -211,7 +304,7 @@ fn established_connections_are_protected_if_wanted() {
         let frame = from(HOST).tcp(port, 80, TcpFlags::ACK, &[]);
         let slots = BTreeMap::from([(SLOT_PROTECTED, 40)]);
         guard.program.set_shares(Some((1, &slots)));
-        assert!(has_share(guard, &frame, 40));
+        assert!(has_share(guard, &frame, 11), "one connection's part");
         let protection = Protection {
             connections: false,
             ..Protection::default()
