@@ -151,9 +151,11 @@ impl<'a, W: Work> Turns<'a, W> {
         }
         let result = self.work.govern(&regulated);
         let told = self.govern.on_attempt(&result, Duration::ZERO);
+        let is_told = told.is_some();
         self.tell(told);
         if result.is_err()
             && let Err(error) = self.work.stand_back()
+            && is_told
         {
             self.console.log(with_causes(&error));
         }

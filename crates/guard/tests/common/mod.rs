@@ -96,6 +96,7 @@ pub(crate) fn to_host(host: impl Into<IpAddr>) -> Packet {
 #[derive(Debug)]
 pub(crate) struct Wire {
     socket: std::os::fd::OwnedFd,
+    ifindex: u32,
 }
 
 impl Wire {
@@ -108,7 +109,8 @@ impl Wire {
             None,
         )
         .expect("AF_PACKET");
-        Self { socket }
+        let ifindex = nix::net::if_::if_nametoindex("v1").expect("v1 exists");
+        Self { socket, ifindex }
     }
 
     pub(crate) fn send(&self, frame: &[u8]) {
@@ -122,11 +124,10 @@ impl Wire {
     )]
     pub(crate) fn try_send(&self, frame: &[u8]) -> io::Result<()> {
         use std::os::fd::AsRawFd;
-        let ifindex = nix::net::if_::if_nametoindex("v1").expect("v1 exists");
         // SAFETY: all-zero bytes are a valid sockaddr_ll.
         let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
         address.sll_family = u16::try_from(libc::AF_PACKET).expect("fits");
-        address.sll_ifindex = ifindex.cast_signed();
+        address.sll_ifindex = self.ifindex.cast_signed();
         // SAFETY: frame and address are valid for the lengths given.
         let sent = unsafe {
             libc::sendto(

@@ -1,0 +1,445 @@
+//! A session without the command: the order of its start and of its end, reload, and
+//! failure of the governor. Needs root.
+//!
+//! A session forks its keeper and gives up capabilities for good, which takes a
+//! process with one thread. So this is a program of its own that forks once per test.
+
+#![allow(unsafe_code, reason = "one process per test")]
+
+#[allow(dead_code, reason = "shared with other tests")]
+mod common;
+
+use std::error::Error;
+use std::fs;
+use std::io::{self, Write};
+use std::os::unix::net::UnixStream;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::PathBuf;
+use std::process::{Command, ExitCode};
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
+
+use caps::{CapSet, Capability};
+use common::{HOST_V4, Wire, to_host, udp_socket};
+use nix::mount::{MsFlags, mount};
+use nix::sched::{CloneFlags, unshare};
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
+use nix::unistd::{ForkResult, Uid, fork};
+use plimsoll_guard::Config;
+use plimsoll_guard::session::{Console, Metrics, Report, Requests, SessionError, Settings, run};
+use plimsoll_kernel::knobs::restore;
+use plimsoll_kernel::scheduling::Priority;
+
+const TESTS: [(&str, fn()); 7] = [
+    ("starts_in_order", starts_in_order),
+    ("restores_before_it_detaches", restores_before_it_detaches),
+    (
+        "a_mistake_at_the_start_touches_nothing",
+        a_mistake_at_the_start_touches_nothing,
+    ),
+    ("reads_settings_again", reads_settings_again),
+    ("goes_on_without_a_governor", goes_on_without_a_governor),
+    ("ends_with_its_reader", ends_with_its_reader),
+    ("a_second_one_is_refused", a_second_one_is_refused),
+];
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    if arguments.iter().any(|argument| argument == "--list") {
+        for (name, _) in TESTS {
+            println!("{name}: test");
+        }
+        return ExitCode::SUCCESS;
+    }
+    assert!(
+        Uid::effective().is_root(),
+        "these tests make network namespaces and need root: run `sudo make test`"
+    );
+    let wanted = arguments.iter().find(|argument| !argument.starts_with('-'));
+    let is_wanted = |name: &str| wanted.is_none_or(|wanted| name.contains(wanted.as_str()));
+    let mut failed = 0;
+    for (name, test) in TESTS.iter().filter(|(name, _)| is_wanted(name)) {
+        let passed = in_child(*test);
+        println!("test {name} ... {}", if passed { "ok" } else { "FAILED" });
+        failed += u32::from(!passed);
+    }
+    println!("{failed} failed");
+    if failed == 0 {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    }
+}
+
+/// Runs `test` in a process with one thread and a network namespace of its own.
+fn in_child(test: fn()) -> bool {
+    io::stdout().flush().unwrap();
+    // SAFETY: this process has no other thread that could hold a lock.
+    match unsafe { fork() }.unwrap() {
+        ForkResult::Parent { child } => {
+            waitpid(child, None).unwrap() == WaitStatus::Exited(child, 0)
+        }
+        ForkResult::Child => {
+            let ended = catch_unwind(AssertUnwindSafe(|| {
+                unshare(CloneFlags::CLONE_NEWNET | CloneFlags::CLONE_NEWNS).unwrap();
+                own_sysfs();
+                common::set_up();
+                test();
+            }));
+            std::process::exit(i32::from(ended.is_err()));
+        }
+    }
+}
+
+/// `/sys` shows the devices of the namespace that it was mounted in.
+fn own_sysfs() {
+    let none = None::<&str>;
+    let private = MsFlags::MS_REC | MsFlags::MS_PRIVATE;
+    mount(none, "/", none, private, none).unwrap();
+    mount(Some("sysfs"), "/sys", Some("sysfs"), MsFlags::empty(), none).unwrap();
+}
+
+/// What is known at a report.
+struct Seen<'a> {
+    reports: u32,
+    requests: &'a Requests,
+    report: &'a Report<'a>,
+    lines: &'a [String],
+    /// What is read as settings at the next reload; a mistake, if nothing.
+    new_settings: &'a mut Option<Settings>,
+}
+
+/// What a session did, with the state of the host at each step.
+struct Notes<F> {
+    requests: Option<Requests>,
+    steps: Vec<String>,
+    lines: Vec<String>,
+    shown: u32,
+    notes_steps: bool,
+    on_report: F,
+    new_settings: Option<Settings>,
+}
+
+impl<F: FnMut(Seen<'_>) -> io::Result<()>> Notes<F> {
+    fn new(on_report: F) -> Self {
+        Self {
+            requests: None,
+            steps: Vec::new(),
+            lines: Vec::new(),
+            shown: 0,
+            notes_steps: true,
+            on_report,
+            new_settings: None,
+        }
+    }
+
+    fn note(&mut self, step: &str) {
+        if !self.notes_steps {
+            return;
+        }
+        let has = |capability| caps::has_cap(None, CapSet::Permitted, capability).unwrap();
+        let capabilities = if has(Capability::CAP_SYS_ADMIN) {
+            "all"
+        } else {
+            "few"
+        };
+        let threads = fs::read_dir("/proc/self/task").unwrap().count();
+        let xdp = if has_xdp() { "attached" } else { "detached" };
+        let socket = if answers() { "answers" } else { "silent" };
+        self.steps.push(format!(
+            "{step}: {xdp}, {}, {capabilities} capabilities, {}, {}, {socket}",
+            if is_polled_by_thread() {
+                "in threads"
+            } else {
+                "in softirq"
+            },
+            if threads == 1 {
+                "one thread"
+            } else {
+                "threads"
+            },
+            if is_real_time() {
+                "real-time"
+            } else {
+                "ordinary"
+            },
+        ));
+    }
+}
+
+impl<F: FnMut(Seen<'_>) -> io::Result<()>> Console for Notes<F> {
+    fn start(&mut self, requests: Requests) -> io::Result<()> {
+        self.note("start");
+        self.requests = Some(requests);
+        Ok(())
+    }
+    fn show(&mut self, report: &Report<'_>) -> io::Result<()> {
+        self.note("show");
+        self.shown += 1;
+        (self.on_report)(Seen {
+            reports: self.shown,
+            requests: self.requests.as_ref().unwrap(),
+            report,
+            lines: &self.lines,
+            new_settings: &mut self.new_settings,
+        })
+    }
+    fn log(&mut self, line: String) {
+        self.lines.push(line);
+    }
+    fn settings(&mut self) -> Result<Settings, Box<dyn Error>> {
+        self.new_settings.take().ok_or_else(|| "a mistake".into())
+    }
+    fn finish(&mut self, _: &Report<'_>) -> io::Result<()> {
+        self.note("finish");
+        Ok(())
+    }
+}
+
+fn attribute(name: &str) -> String {
+    let text = fs::read_to_string(format!("/sys/class/net/v0/{name}")).unwrap();
+    text.trim().to_owned()
+}
+
+/// Whether a kernel thread polls an interface of this name, in whatever namespace.
+fn is_polled_by_thread() -> bool {
+    let entries = fs::read_dir("/proc").unwrap().flatten();
+    let mut names = entries.map(|entry| fs::read_to_string(entry.path().join("comm")));
+    names.any(|name| name.is_ok_and(|name| name.starts_with("napi/v0-")))
+}
+
+fn has_xdp() -> bool {
+    let output = Command::new("ip").args(["link", "show", "v0"]).output();
+    String::from_utf8(output.unwrap().stdout)
+        .unwrap()
+        .contains("xdp")
+}
+
+/// Whether the guard's socket takes questions. There is one guard in this namespace.
+fn answers() -> bool {
+    let table = fs::read_to_string("/proc/thread-self/net/unix").unwrap();
+    let path = table.lines().find_map(|line| {
+        let path = line.split_whitespace().nth(7)?;
+        (path.contains("/v0.") && path.ends_with(".sock")).then(|| PathBuf::from(path))
+    });
+    path.is_some_and(|path| UnixStream::connect(path).is_ok())
+}
+
+fn is_real_time() -> bool {
+    let policy = libc::SCHED_FIFO;
+    // SAFETY: takes a number.
+    unsafe { libc::sched_getscheduler(0) & !libc::SCHED_RESET_ON_FORK == policy }
+}
+
+fn settings() -> Settings {
+    Settings {
+        interval: Duration::from_millis(50),
+        ..Settings::new("v0")
+    }
+}
+
+/// Ends the session after so many reports.
+fn stop_after(last: u32) -> impl FnMut(Seen<'_>) -> io::Result<()> {
+    move |seen| {
+        if seen.reports >= last {
+            seen.requests.stop();
+        }
+        Ok(())
+    }
+}
+
+fn starts_in_order() {
+    let mut notes = Notes::new(stop_after(1));
+    let settings = Settings {
+        metrics: Some(Metrics {
+            address: "127.0.0.1:0".parse().unwrap(),
+            channels_max: 1,
+        }),
+        ..settings()
+    };
+    run(settings, &mut notes).unwrap();
+    assert_eq!(
+        notes.steps,
+        [
+            "start: attached, in softirq, few capabilities, one thread, ordinary, silent",
+            "show: attached, in softirq, few capabilities, threads, real-time, answers",
+            "finish: detached, in softirq, few capabilities, threads, real-time, answers",
+        ]
+    );
+    assert_eq!(notes.lines, [""; 0]);
+    assert!(!answers(), "its socket is removed");
+}
+
+/// Without XDP this veth has no NAPI instance, and then nothing can switch its
+/// polling thread off: only a session that restores before it detaches can.
+fn restores_before_it_detaches() {
+    let mut notes = Notes::new(stop_after(2));
+    let settings = Settings {
+        threaded: Some(Priority::Nice(3)),
+        ..settings()
+    };
+    run(settings, &mut notes).unwrap();
+    let polling = ["in threads", "in threads", "in softirq"];
+    for (step, polling) in notes.steps[1..].iter().zip(polling) {
+        assert!(step.contains(polling), "{:?}", notes.steps);
+    }
+    assert_eq!(restore(Some("v0")).unwrap(), [""; 0]);
+}
+
+fn a_mistake_at_the_start_touches_nothing() {
+    let mut notes = Notes::new(stop_after(1));
+    let settings = Settings {
+        poll_cpu: Some(0),
+        ..settings()
+    };
+    let error = run(settings, &mut notes).unwrap_err();
+    assert!(matches!(error, SessionError::Settings(_)), "{error}");
+    let missing = Settings::new("nothing0");
+    let error = run(missing, &mut notes).unwrap_err();
+    assert!(
+        error.to_string().contains("no interface `nothing0`"),
+        "{error}"
+    );
+    assert_eq!(notes.steps, [""; 0]);
+    assert!(!has_xdp());
+}
+
+fn reads_settings_again() {
+    let observed = Settings {
+        guard: Config {
+            observe: true,
+            ..Config::default()
+        },
+        threaded: Some(Priority::RealTime),
+        ..settings()
+    };
+    let wrong = Settings {
+        poll_cpu: Some(0),
+        ..settings()
+    };
+    let mut seen_observing = Vec::new();
+    let mut notes = Notes::new(|seen: Seen<'_>| {
+        seen_observing.push(seen.report.snapshot.observe);
+        match seen.reports {
+            1 => *seen.new_settings = Some(wrong.clone()),
+            2 => *seen.new_settings = Some(observed.clone()),
+            3 => seen.requests.stop(),
+            _ => {}
+        }
+        seen.requests.reload();
+        Ok(())
+    });
+    run(settings(), &mut notes).unwrap();
+    let lines = notes.lines;
+    assert_eq!(
+        lines[..3],
+        [
+            "the settings stay as they were: poll-cpu = 0: no thread polls without threaded, or strategy = \"thread\"",
+            "settings read again",
+            "threaded: a change takes a new start",
+        ]
+    );
+    assert_eq!(seen_observing, [false, false, true]);
+}
+
+/// With no descriptor left, no netlink socket can be opened, no address be read.
+fn goes_on_without_a_governor() {
+    let mut notes = Notes::new(|seen: Seen<'_>| {
+        let told = |text: &str| seen.lines.iter().any(|line| line.contains(text));
+        let governs = seen.report.snapshot.governor.mode == "overload";
+        if seen.reports == 1 {
+            flood();
+            limit_descriptors(true);
+        } else if told("can govern again") && told("addresses again") && governs
+            || seen.reports > 400
+        {
+            seen.requests.stop();
+        } else if told("cannot govern") && told("cannot take over") {
+            limit_descriptors(false);
+            if !told("can govern again") {
+                let holdoff = attribute("napi_defer_hard_irqs");
+                assert_eq!(holdoff, "0", "nothing stays turned");
+            }
+        }
+        Ok(())
+    });
+    notes.notes_steps = false;
+    // A full queue: overload, since each packet is discarded and a CPU is busy.
+    let _server = udp_socket((HOST_V4, 5000), 64 << 10);
+    WIRE.set(Wire::open()).unwrap();
+    run(settings(), &mut notes).unwrap();
+    let told = |text: &str| notes.lines.iter().any(|line| line.starts_with(text));
+    for action in ["govern", "take over the host's addresses"] {
+        assert!(told(&format!("cannot {action}: ")), "{:?}", notes.lines);
+        assert!(
+            told(&format!("can {action} again after ")),
+            "{:?}",
+            notes.lines
+        );
+    }
+    assert_eq!(attribute("napi_defer_hard_irqs"), "0");
+    assert_eq!(attribute("gro_flush_timeout"), "0");
+}
+
+/// Lets this process open no more files, or as many as before.
+fn limit_descriptors(none: bool) {
+    let (_, most) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
+    let limit = if none { 0 } else { most };
+    setrlimit(Resource::RLIMIT_NOFILE, limit, most).unwrap();
+}
+
+static WIRE: OnceLock<Wire> = OnceLock::new();
+
+/// Frames for the server, from a thread of its own until the process ends.
+fn flood() {
+    let frame = to_host(HOST_V4).udp(4000, 5000, &[0; 18]);
+    std::thread::spawn(move || {
+        loop {
+            // A full ring is no error here.
+            let _ = WIRE.get().unwrap().try_send(&frame);
+        }
+    });
+}
+
+fn ends_with_its_reader() {
+    let mut notes = Notes::new(|seen: Seen<'_>| match seen.reports {
+        2 => Err(io::ErrorKind::BrokenPipe.into()),
+        _ => Ok(()),
+    });
+    let settings = Settings {
+        threaded: Some(Priority::Nice(3)),
+        ..settings()
+    };
+    let error = run(settings, &mut notes).unwrap_err();
+    assert!(matches!(error, SessionError::Console(_)), "{error}");
+    assert!(!has_xdp());
+    assert!(!is_polled_by_thread());
+    assert_eq!(restore(Some("v0")).unwrap(), [""; 0]);
+}
+
+fn a_second_one_is_refused() {
+    // SAFETY: this process has no other thread that could hold a lock.
+    let ForkResult::Parent { child } = unsafe { fork() }.unwrap() else {
+        let deadline = Instant::now() + Duration::from_secs(20);
+        while !has_xdp() && Instant::now() < deadline {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        let refused = run(settings(), &mut Notes::new(stop_after(1))).unwrap_err();
+        let is_expected = refused.to_string().contains("`v0` is guarded by process");
+        if !is_expected {
+            eprintln!("{refused}");
+        }
+        std::process::exit(i32::from(!is_expected));
+    };
+    let mut notes = Notes::new(|seen: Seen<'_>| {
+        let ended = waitpid(child, Some(WaitPidFlag::WNOHANG)).unwrap();
+        if ended != WaitStatus::StillAlive {
+            assert_eq!(ended, WaitStatus::Exited(child, 0));
+            seen.requests.stop();
+        }
+        Ok(())
+    });
+    run(settings(), &mut notes).unwrap();
+    assert!(!has_xdp());
+}
