@@ -47,9 +47,22 @@ impl Error {
             )
     }
 
+    /// The exit code of a command that ends by it: 1 failed, 2 used wrongly, 3 this
+    /// host lacks something.
+    #[must_use]
+    pub fn exit_code(&self) -> u8 {
+        match self {
+            Self::Testbed(error) => error.exit_code(),
+            Self::Guard { .. }
+            | Self::MissingOption { .. }
+            | Self::Document { .. }
+            | Self::NoLossFreeRate { .. } => 1,
+        }
+    }
+
     /// True if this host lacks something that the comparison needs.
     #[must_use]
     pub fn is_missing(&self) -> bool {
-        matches!(self, Self::Testbed(error) if error.is_missing())
+        self.exit_code() == 3
     }
 }

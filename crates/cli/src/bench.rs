@@ -4,7 +4,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::Context;
+use crate::failure::Context;
 use plimsoll_bench::Protection;
 use plimsoll_bench::guard::{self, Part, Plan};
 
@@ -85,7 +85,7 @@ const HELP: &str = "Parts: capacity, flood, beyond, cpu-limit, syn, light, verdi
     and ethtool (scripts/setup installs them).\n\
     Example: plimsoll bench guard --only flood,syn --guard=--threaded --guard=rt";
 
-pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
+pub(crate) fn run(args: &Args) -> crate::Result<()> {
     let Command::Guard(args) = &args.command;
     let mut json = args.json.as_deref().map(output::json_writer).transpose()?;
     let document = guard::run(&plan(args)?, output::progress)?;
@@ -103,7 +103,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn plan(args: &GuardArgs) -> anyhow::Result<Plan> {
+fn plan(args: &GuardArgs) -> crate::Result<Plan> {
     let program = std::env::current_exe().context("cannot find this program")?;
     let defaults = Plan::new(program);
     Ok(Plan {

@@ -6,7 +6,7 @@ use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::{Context, bail};
+use crate::failure::{Context, Usage};
 use ipnet::IpNet;
 use plimsoll_report::{Machine, SCHEMA};
 use plimsoll_testbed::blast::{
@@ -141,7 +141,7 @@ impl ScheduleArgs {
     }
 }
 
-pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
+pub(crate) fn run(args: &Args) -> crate::Result<()> {
     interrupt::install()?;
     let report = match &args.target.interface {
         Some(interface) => on_interface(args, interface)?,
@@ -162,12 +162,13 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn on_interface(args: &Args, interface: &str) -> anyhow::Result<Report> {
+fn on_interface(args: &Args, interface: &str) -> crate::Result<Report> {
     let Some(destination) = args.target.destination else {
-        bail!("--interface needs --destination, the IP address to send to");
+        return Err(Usage("--interface needs --destination, the IP address to send to").into());
     };
     let Some(source) = args.frames.source else {
-        bail!("--interface needs --source, the IP address or prefix to send from");
+        let problem = "--interface needs --source, the IP address or prefix to send from";
+        return Err(Usage(problem).into());
     };
     let mut spec = spec(args, interface, [0xff; 6], source, destination)?;
     if let Some(mac) = args.target.destination_mac {
@@ -177,7 +178,7 @@ fn on_interface(args: &Args, interface: &str) -> anyhow::Result<Report> {
     Ok(Blast::load(&spec)?.run(&Stop::new())?)
 }
 
-fn on_testbed(args: &Args) -> anyhow::Result<Report> {
+fn on_testbed(args: &Args) -> crate::Result<Report> {
     let testbed = Testbed::create(TestbedConfig::default())?;
     Placement::Softirq {
         holdoff: Duration::from_micros(50),
@@ -206,7 +207,7 @@ fn spec(
     mac: [u8; 6],
     source: IpNet,
     destination: IpAddr,
-) -> anyhow::Result<Spec> {
+) -> crate::Result<Spec> {
     let flow = Flow {
         source,
         source_ports: args.frames.source_ports.clone(),

@@ -4,7 +4,7 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::Context;
+use crate::failure::Context;
 use plimsoll_bench::demo::{self, Plan};
 use plimsoll_lab::{Catalogue, Document, Options, html, table, values};
 
@@ -48,7 +48,7 @@ pub(crate) struct Args {
     guard: Option<String>,
 }
 
-pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
+pub(crate) fn run(args: &Args) -> crate::Result<()> {
     let mut json = args.json.as_deref().map(output::json_writer).transpose()?;
     if args.modelled {
         return modelled(args, json, "as asked for");
@@ -61,7 +61,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
                 return modelled(args, json, &error.to_string());
             }
             let given = given.join(" and ");
-            return Err(anyhow::Error::new(error).context(format!(
+            return Err(crate::failure::Failure::from(error).context(format!(
                 "{given}: for real packets only; without, the demo runs on a modelled host here"
             )));
         }
@@ -113,7 +113,7 @@ impl Args {
 const MODELLED: [&str; 2] = ["demo-udp", "demo-syn"];
 
 /// The same cases on the modelled host, for whoever cannot send real packets.
-fn modelled(args: &Args, json: Option<Box<dyn Write + Send>>, why: &str) -> anyhow::Result<()> {
+fn modelled(args: &Args, json: Option<Box<dyn Write + Send>>, why: &str) -> crate::Result<()> {
     output::clear_progress();
     eprintln!("No real packets ({why}): the demo runs on a modelled host instead.");
     let experiments = Catalogue::built_in()?.select(&MODELLED.map(str::to_owned))?;

@@ -5,7 +5,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use anyhow::Context;
+use crate::failure::Context;
 use clap::CommandFactory;
 use clap_complete::Shell;
 
@@ -20,8 +20,8 @@ pub(crate) struct Args {
     directory: PathBuf,
 }
 
-pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
-    let within = |name: &str| -> anyhow::Result<PathBuf> {
+pub(crate) fn run(args: &Args) -> crate::Result<()> {
+    let within = |name: &str| -> crate::Result<PathBuf> {
         let directory = args.directory.join(name);
         fs::create_dir_all(&directory)
             .with_context(|| format!("cannot make {}", directory.display()))?;
@@ -35,11 +35,11 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
 }
 
 /// One page per command, as `plimsoll-guard-check.1`.
-fn man_pages(directory: &Path) -> anyhow::Result<()> {
+fn man_pages(directory: &Path) -> crate::Result<()> {
     clap_mangen::generate_to(crate::Cli::command(), directory).context("cannot write man pages")
 }
 
-fn completions(directory: &Path) -> anyhow::Result<()> {
+fn completions(directory: &Path) -> crate::Result<()> {
     for shell in [Shell::Bash, Shell::Zsh, Shell::Fish] {
         clap_complete::generate_to(shell, &mut crate::Cli::command(), "plimsoll", directory)
             .with_context(|| format!("cannot write the completion for {shell}"))?;

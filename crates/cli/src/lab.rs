@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-use anyhow::Context;
+use crate::failure::Context;
 use plimsoll_bench::RealPackets;
 use plimsoll_lab::{
     Cache, Catalogue, Document, Experiment, HostKind, Modelled, Options, Run, SweepPlan, TracePlan,
@@ -183,7 +183,7 @@ struct ReportArgs {
     how: How,
 }
 
-pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
+pub(crate) fn run(args: &Args) -> crate::Result<()> {
     match &args.command {
         Command::List(source) => list(source),
         Command::Run(args) => run_experiments(args),
@@ -195,7 +195,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
 }
 
 impl Source {
-    fn catalogue(&self) -> anyhow::Result<Catalogue> {
+    fn catalogue(&self) -> crate::Result<Catalogue> {
         Ok(match &self.experiments {
             Some(directory) => Catalogue::read(directory)?,
             None => Catalogue::built_in()?,
@@ -204,7 +204,7 @@ impl Source {
 }
 
 impl How {
-    fn run(&self, experiments: &[Experiment]) -> anyhow::Result<Vec<Run>> {
+    fn run(&self, experiments: &[Experiment]) -> crate::Result<Vec<Run>> {
         let cache = self.resume.as_deref().map(Cache::open).transpose()?;
         let (real, why_no_testbed) = real_packets(experiments)?;
         let options = Options {
@@ -221,7 +221,7 @@ impl How {
 pub(crate) fn run_modelled(
     experiments: &[Experiment],
     options: &Options<'_>,
-) -> anyhow::Result<Vec<Run>> {
+) -> crate::Result<Vec<Run>> {
     let progress = |done, of| output::progress(&format!("{done} of {of} points"));
     let runs = plimsoll_lab::run(experiments, &Modelled, options, &progress);
     output::clear_progress();
@@ -231,7 +231,7 @@ pub(crate) fn run_modelled(
 /// The testbed if an experiment wants it, or why there is none.
 fn real_packets(
     experiments: &[Experiment],
-) -> anyhow::Result<(Option<RealPackets>, Option<String>)> {
+) -> crate::Result<(Option<RealPackets>, Option<String>)> {
     if !experiments
         .iter()
         .any(|experiment| experiment.host == HostKind::Testbed)
@@ -248,7 +248,7 @@ fn real_packets(
 
 impl Outputs {
     /// Writes what was asked for; true if standard output is taken.
-    fn write(&self, runs: &[Run]) -> anyhow::Result<bool> {
+    fn write(&self, runs: &[Run]) -> crate::Result<bool> {
         if let Some(target) = &self.json {
             let mut writer = output::json_writer(target)?;
             serde_json::to_writer_pretty(&mut *writer, &Document::new(runs))?;
@@ -267,7 +267,7 @@ impl Outputs {
     }
 }
 
-fn list(source: &Source) -> anyhow::Result<()> {
+fn list(source: &Source) -> crate::Result<()> {
     let mut text = String::new();
     for experiment in source.catalogue()?.all() {
         let _ = writeln!(
@@ -284,7 +284,7 @@ fn list(source: &Source) -> anyhow::Result<()> {
     output::print(&text)
 }
 
-fn run_experiments(args: &RunArgs) -> anyhow::Result<()> {
+fn run_experiments(args: &RunArgs) -> crate::Result<()> {
     let mut experiments = args.how.source.catalogue()?.select(&args.ids)?;
     if args.testbed {
         for experiment in &mut experiments {
@@ -301,12 +301,12 @@ fn run_experiments(args: &RunArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn explain(args: &ExplainArgs) -> anyhow::Result<()> {
+fn explain(args: &ExplainArgs) -> crate::Result<()> {
     let catalogue = args.source.catalogue()?;
     output::print(&plimsoll_lab::explain(catalogue.get(&args.id)?)?)
 }
 
-fn sweep(args: &SweepArgs) -> anyhow::Result<()> {
+fn sweep(args: &SweepArgs) -> crate::Result<()> {
     let catalogue = args.how.source.catalogue()?;
     let values = match (args.from, args.to) {
         (Some(from), Some(to)) => range(from, to, args.steps, args.log),
@@ -329,7 +329,7 @@ fn sweep(args: &SweepArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn show_trace(args: &TraceArgs) -> anyhow::Result<()> {
+fn show_trace(args: &TraceArgs) -> crate::Result<()> {
     let catalogue = args.source.catalogue()?;
     let recorded = trace::record(
         catalogue.get(&args.id)?,
@@ -351,7 +351,7 @@ fn show_trace(args: &TraceArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn report(args: &ReportArgs) -> anyhow::Result<()> {
+fn report(args: &ReportArgs) -> crate::Result<()> {
     let catalogue = args.how.source.catalogue()?;
     let experiments = match args.ids.as_slice() {
         [] => catalogue.all().to_vec(),

@@ -1,12 +1,13 @@
 //! The `plimsoll` command: parses, calls, prints.
 //!
 //! Each subcommand is one file with its arguments (`Args`) and a `run` that
-//! calls the library. This file turns their errors into messages and exit
-//! codes: 0 done, 1 failed, 2 used wrongly, 3 this host lacks something.
+//! calls the library. `failure` turns their errors into messages and exit codes: 0
+//! done, 1 failed, 2 used wrongly, 3 this host lacks something.
 
 mod bench;
 mod blast;
 mod demo;
+mod failure;
 mod generate;
 mod guard;
 mod lab;
@@ -17,6 +18,8 @@ mod serve;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+
+use failure::Result;
 
 /// Keeps a Linux host at its full useful throughput under network overload.
 #[derive(Parser, Debug)]
@@ -45,15 +48,15 @@ fn main() -> ExitCode {
     match run() {
         Ok(()) => ExitCode::SUCCESS,
         // As `head` does when it has enough.
-        Err(error) if output::reader_is_gone(&error) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("plimsoll: {error:#}");
-            exit_code(&error)
+        Err(failure) if failure.reader_is_gone() => ExitCode::SUCCESS,
+        Err(failure) => {
+            eprintln!("plimsoll: {failure}");
+            ExitCode::from(failure.exit_code())
         }
     }
 }
 
-fn run() -> anyhow::Result<()> {
+fn run() -> Result<()> {
     match Cli::parse_from(guard::arguments()?).command {
         None => output::print(FIRST_CONTACT),
         Some(Command::Bench(args)) => bench::run(&args),
@@ -80,52 +83,3 @@ need no change, and it vanishes with its process.
 
 `plimsoll --help` lists all commands, `plimsoll guard --help` all settings.
 ";
-
-/// A command line that makes no sense beyond what clap tells.
-#[derive(Debug, thiserror::Error)]
-#[error("{0}")]
-struct Usage(&'static str);
-
-/// This host lacks something, and what that is has been said.
-#[derive(Debug, thiserror::Error)]
-#[error("{0}")]
-struct Lacks(String);
-
-/// 2 for bad settings (clap itself exits with 2), 3 if this host lacks
-/// something, else 1.
-fn exit_code(error: &anyhow::Error) -> ExitCode {
-    use plimsoll_testbed::Error as Testbed;
-    let usage = error.is::<Usage>()
-        || error.is::<guard::ConfigFileError>()
-        || error.is::<plimsoll_guard::session::SettingsError>();
-    if usage {
-        return ExitCode::from(2);
-    }
-    if error.is::<Lacks>() {
-        return ExitCode::from(3);
-    }
-    ExitCode::from(match error.downcast_ref::<plimsoll_guard::Error>() {
-        Some(plimsoll_guard::Error::Config(_)) => 2,
-        Some(error) if error.is_missing() => 3,
-        Some(_) => 1,
-        None if error
-            .downcast_ref()
-            .is_some_and(plimsoll_kernel::Error::is_missing) =>
-        {
-            3
-        }
-        None => match error.downcast_ref::<Testbed>() {
-            Some(Testbed::Config { .. }) => 2,
-            Some(error) if error.is_missing() => 3,
-            Some(_) => 1,
-            None => match error.downcast_ref::<plimsoll_bench::Error>() {
-                Some(error) if error.is_missing() => 3,
-                Some(_) => 1,
-                None => match error.downcast_ref::<plimsoll_lab::Error>() {
-                    Some(error) if error.is_usage() => 2,
-                    _ => 1,
-                },
-            },
-        },
-    })
-}

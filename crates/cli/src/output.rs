@@ -4,10 +4,10 @@ use std::fs::File;
 use std::io::{self, IsTerminal, Write};
 use std::path::Path;
 
-use anyhow::Context;
+use crate::failure::Context;
 
 /// Opens a `--json FILE|-` argument: `-` is standard output.
-pub(crate) fn json_writer(target: &Path) -> anyhow::Result<Box<dyn Write + Send>> {
+pub(crate) fn json_writer(target: &Path) -> crate::Result<Box<dyn Write + Send>> {
     if target == Path::new("-") {
         return Ok(Box::new(io::stdout()));
     }
@@ -17,7 +17,7 @@ pub(crate) fn json_writer(target: &Path) -> anyhow::Result<Box<dyn Write + Send>
 }
 
 /// Writes an HTML page.
-pub(crate) fn write_page(target: &Path, page: &str) -> anyhow::Result<()> {
+pub(crate) fn write_page(target: &Path, page: &str) -> crate::Result<()> {
     std::fs::write(target, page).with_context(|| format!("cannot write {}", target.display()))
 }
 
@@ -44,25 +44,15 @@ pub(crate) fn clear_progress() {
 }
 
 /// Writes one JSON document to a `--json` target.
-pub(crate) fn write_json(target: &Path, document: &impl serde::Serialize) -> anyhow::Result<()> {
+pub(crate) fn write_json(target: &Path, document: &impl serde::Serialize) -> crate::Result<()> {
     let mut writer = json_writer(target)?;
     serde_json::to_writer_pretty(&mut writer, document)?;
     writer.write_all(b"\n")?;
     Ok(writer.flush()?)
 }
 
-/// Whether writing failed because whoever reads the output has gone.
-pub(crate) fn reader_is_gone(error: &anyhow::Error) -> bool {
-    error.chain().any(|cause| {
-        let io = cause.downcast_ref::<io::Error>().map(io::Error::kind);
-        let json = cause.downcast_ref::<serde_json::Error>();
-        let kind = io.or_else(|| json.and_then(serde_json::Error::io_error_kind));
-        kind == Some(io::ErrorKind::BrokenPipe)
-    })
-}
-
 /// Writes text to standard output. Unlike `print!`, it does not panic when the
 /// reader is gone.
-pub(crate) fn print(text: &str) -> anyhow::Result<()> {
+pub(crate) fn print(text: &str) -> crate::Result<()> {
     Ok(io::stdout().lock().write_all(text.as_bytes())?)
 }

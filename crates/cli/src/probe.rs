@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::Context;
+use crate::failure::Context;
 use plimsoll_report::{Machine, SCHEMA};
 use plimsoll_testbed::interrupt;
 use plimsoll_testbed::probe::{self, Config, Percentiles, Report};
@@ -42,7 +42,7 @@ pub(crate) struct Args {
     json: Option<PathBuf>,
 }
 
-pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
+pub(crate) fn run(args: &Args) -> crate::Result<()> {
     interrupt::install()?;
     let config = Config {
         target: args.target,

@@ -14,7 +14,7 @@ pub(crate) struct Args {
     config: Config,
 }
 
-pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
+pub(crate) fn run(args: &Args) -> crate::Result<()> {
     let counts = server::serve(&args.config)?;
     writeln!(io::stdout(), "{}", serde_json::to_string(&counts)?)?;
     Ok(())

@@ -1,10 +1,10 @@
-//! What can go wrong, and what to do about it.
-
-use std::io;
+//! Why the program cannot be loaded, attached or read.
 
 use plimsoll_core::config::ConfigError;
 
-/// Why the guard cannot start or go on.
+/// Why a [`Guard`](crate::Guard) cannot start or go on. What is done with a running
+/// guard from outside has errors of its own: [`session`](crate::session) and
+/// [`status`](crate::status).
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -14,39 +14,22 @@ pub enum Error {
     /// The host refused something, or lacks it.
     #[error(transparent)]
     Kernel(#[from] plimsoll_kernel::Error),
-    /// A running guard answers root only.
-    #[error("the guard of `{interface}` answers root only: run this as root, e.g. with sudo")]
-    NotRoot {
-        /// As given.
-        interface: String,
-    },
-    /// Nobody guards the interface.
-    #[error(
-        "no guard runs on `{interface}` in this network namespace: `plimsoll guard {interface}` starts one"
-    )]
-    NotRunning {
-        /// As given.
-        interface: String,
-    },
-    /// Metrics cannot be served at the address asked for.
-    #[error("cannot listen at {address}: choose an address of this host and a port that is free")]
-    Listen {
-        /// As given.
-        address: std::net::SocketAddr,
-        /// The kernel's answer.
-        source: io::Error,
-    },
 }
 
 impl Error {
-    /// True if this host lacks something, false if the call or its arguments
-    /// were wrong or the work itself failed.
+    /// The exit code of a command that ends by it: 1 failed, 2 used wrongly, 3 this
+    /// host lacks something.
+    #[must_use]
+    pub const fn exit_code(&self) -> u8 {
+        match self {
+            Self::Config(_) => 2,
+            Self::Kernel(error) => error.exit_code(),
+        }
+    }
+
+    /// True if this host lacks something.
     #[must_use]
     pub const fn is_missing(&self) -> bool {
-        match self {
-            Self::Kernel(error) => error.is_missing(),
-            Self::NotRoot { .. } => true,
-            _ => false,
-        }
+        self.exit_code() == 3
     }
 }

@@ -6,7 +6,6 @@
 
 #![allow(unsafe_code, reason = "one process per test")]
 
-#[allow(dead_code, reason = "shared with other tests")]
 mod common;
 
 use std::error::Error;

@@ -177,20 +177,39 @@ pub enum Error {
 }
 
 impl Error {
+    /// The exit code of a command that ends by it: 1 failed, 3 this host lacks
+    /// something.
+    #[must_use]
+    pub const fn exit_code(&self) -> u8 {
+        match self {
+            Self::Privilege { .. }
+            | Self::PrivilegeWithheld { .. }
+            | Self::UserNamespace
+            | Self::KernelTooOld { .. }
+            | Self::NoBtf
+            | Self::NoNativeXdp { .. }
+            | Self::NoThreadedPolling { .. } => 3,
+            Self::NoSuchInterface { .. }
+            | Self::Busy { .. }
+            | Self::Refused { .. }
+            | Self::NoSuchQueue { .. }
+            | Self::InUse { .. }
+            | Self::RecordUnusable { .. }
+            | Self::RecordNotWritten { .. }
+            | Self::NotRestored { .. }
+            | Self::RestoreDeferred { .. }
+            | Self::ForeignSysfs { .. }
+            | Self::Namespace { .. }
+            | Self::Bpf { .. }
+            | Self::Os { .. } => 1,
+        }
+    }
+
     /// True if this host lacks something, false if the call or its arguments
     /// were wrong or the work itself failed.
     #[must_use]
     pub const fn is_missing(&self) -> bool {
-        matches!(
-            self,
-            Self::Privilege { .. }
-                | Self::PrivilegeWithheld { .. }
-                | Self::UserNamespace
-                | Self::KernelTooOld { .. }
-                | Self::NoBtf
-                | Self::NoNativeXdp { .. }
-                | Self::NoThreadedPolling { .. }
-        )
+        self.exit_code() == 3
     }
 }
 

@@ -76,9 +76,18 @@ impl Error {
         }
     }
 
+    /// The exit code of a command that ends by it: 1 failed, 2 used wrongly.
+    #[must_use]
+    pub fn exit_code(&self) -> u8 {
+        match self {
+            Self::File { .. } | Self::Unknown { .. } => 2,
+            Self::Io { .. } | Self::Testbed { .. } | Self::Model { .. } | Self::Plot { .. } => 1,
+        }
+    }
+
     /// True if the user, not this program or this host, has to change something.
     #[must_use]
     pub fn is_usage(&self) -> bool {
-        matches!(self, Self::File { .. } | Self::Unknown { .. })
+        self.exit_code() == 2
     }
 }

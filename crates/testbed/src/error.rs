@@ -99,19 +99,33 @@ pub enum Error {
 }
 
 impl Error {
+    /// The exit code of a command that ends by it: 1 failed, 2 used wrongly, 3 this
+    /// host lacks something.
+    #[must_use]
+    pub fn exit_code(&self) -> u8 {
+        match self {
+            Self::Config { .. } => 2,
+            Self::Kernel(error) => error.exit_code(),
+            Self::NotRoot
+            | Self::MissingProgram { .. }
+            | Self::MissingCpu { .. }
+            | Self::MissingKernelFeature { .. } => 3,
+            Self::UnfitInterface { .. }
+            | Self::Interrupted
+            | Self::Timeout { .. }
+            | Self::Placement(_)
+            | Self::Failed { .. }
+            | Self::Parse { .. }
+            | Self::Io { .. } => 1,
+        }
+    }
+
     /// Whether this machine lacks something the testbed needs (privilege, a
     /// program, a CPU, a kernel feature), as opposed to something having gone
     /// wrong.
     #[must_use]
     pub fn is_missing(&self) -> bool {
-        match self {
-            Self::NotRoot
-            | Self::MissingProgram { .. }
-            | Self::MissingCpu { .. }
-            | Self::MissingKernelFeature { .. } => true,
-            Self::Kernel(error) => error.is_missing(),
-            _ => false,
-        }
+        self.exit_code() == 3
     }
 
     /// An [`Error::Io`] maker for `map_err`.

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use plimsoll_guard::check::{Check, Verdict, check};
 use serde::Serialize;
 
+use crate::failure::Lacks;
 use crate::output;
 
 /// Say what this host and driver can do for the guard, and what it would do
@@ -29,7 +30,7 @@ struct Document<'a> {
     check: &'a Check,
 }
 
-pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
+pub(crate) fn run(args: &Args) -> crate::Result<()> {
     let check = check(&args.interface)?;
     if let Some(target) = &args.json {
         let document = Document {
@@ -44,7 +45,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     if check.can_run() {
         Ok(())
     } else {
-        Err(crate::Lacks(format!(
+        Err(Lacks(format!(
             "the guard cannot run on `{}` as it is",
             args.interface
         ))

@@ -20,6 +20,8 @@ use plimsoll_kernel::scheduling::Priority;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
+use crate::failure::{Fails, USED_WRONGLY};
+
 /// Options that make no sense in a file.
 const NOT_IN_FILE: [&str; 3] = ["config", "help", "version"];
 
@@ -30,6 +32,12 @@ pub(crate) struct ConfigFileError {
     path: PathBuf,
     line: usize,
     problem: String,
+}
+
+impl Fails for ConfigFileError {
+    fn exit_code(&self) -> u8 {
+        USED_WRONGLY
+    }
 }
 
 /// A configuration file's settings.
@@ -112,10 +120,7 @@ impl Form {
 
 /// Puts the settings of the file named by `--config` before the other
 /// arguments, if `arguments` run the guard and name one.
-pub(crate) fn expand(
-    cli: &Command,
-    arguments: Vec<OsString>,
-) -> Result<Vec<OsString>, anyhow::Error> {
+pub(crate) fn expand(cli: &Command, arguments: Vec<OsString>) -> crate::Result<Vec<OsString>> {
     let Some(path) = named_file(&arguments) else {
         return Ok(arguments);
     };

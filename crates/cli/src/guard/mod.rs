@@ -14,11 +14,12 @@ mod words;
 use std::ffi::OsString;
 
 use clap::{CommandFactory, Parser};
-use plimsoll_guard::session::SettingsError;
+use plimsoll_guard::session::{SessionError, SettingsError};
 
+use crate::failure::{Failure, Usage};
 #[cfg(test)]
 pub(crate) use config_file::settings_of;
-pub(crate) use config_file::{ConfigFileError, commented_settings, expand};
+pub(crate) use config_file::{commented_settings, expand};
 use words::doing;
 
 #[derive(clap::Args, Debug)]
@@ -40,11 +41,11 @@ enum Command {
 
 /// The process's arguments with the settings of the file that `--config`
 /// names, as if they had been given first.
-pub(crate) fn arguments() -> anyhow::Result<Vec<OsString>> {
+pub(crate) fn arguments() -> crate::Result<Vec<OsString>> {
     expand(&crate::Cli::command(), std::env::args_os().collect())
 }
 
-pub(crate) fn run(args: &Commands) -> anyhow::Result<()> {
+pub(crate) fn run(args: &Commands) -> crate::Result<()> {
     match (&args.command, &args.run) {
         (Some(Command::Check(args)), _) => check::run(args),
         (Some(Command::Restore(args)), _) => restore::run(args),
@@ -53,12 +54,12 @@ pub(crate) fn run(args: &Commands) -> anyhow::Result<()> {
         (None, Some(args)) => {
             run::run(args, || reload().map_err(name_own_place)).map_err(name_own_place)
         }
-        (None, None) => Err(crate::Usage("name an interface, as in `plimsoll guard eth0`").into()),
+        (None, None) => Err(Usage("name an interface, as in `plimsoll guard eth0`").into()),
     }
 }
 
 /// Reads the settings again, from the same file and command line.
-fn reload() -> anyhow::Result<run::Args> {
+fn reload() -> crate::Result<run::Args> {
     let cli = crate::Cli::try_parse_from(arguments()?)?;
     match cli.command {
         Some(crate::Command::Guard(Commands {
@@ -67,15 +68,19 @@ fn reload() -> anyhow::Result<run::Args> {
             args.settings().validate()?;
             Ok(args)
         }
-        _ => Err(crate::Usage("the arguments are the guard's no more").into()),
+        _ => Err(Usage("the arguments are the guard's no more").into()),
     }
 }
 
 /// Adds the place in the configuration file, which `arguments` name, to a
 /// setting that is out of range in company of the others.
-pub(crate) fn name_place(error: anyhow::Error, arguments: &[OsString]) -> anyhow::Error {
+pub(crate) fn name_place(error: Failure, arguments: &[OsString]) -> Failure {
     let settings = error.downcast_ref().map(SettingsError::settings);
-    let settings = settings.unwrap_or_default();
+    let session = error.downcast_ref().and_then(|error| match error {
+        SessionError::Settings(error) => Some(error.settings()),
+        _ => None,
+    });
+    let settings = settings.or(session).unwrap_or_default();
     let mut places = settings.iter();
     match places.find_map(|setting| config_file::place(arguments, setting)) {
         Some(place) => error.context(place),
@@ -83,6 +88,6 @@ pub(crate) fn name_place(error: anyhow::Error, arguments: &[OsString]) -> anyhow
     }
 }
 
-fn name_own_place(error: anyhow::Error) -> anyhow::Error {
+fn name_own_place(error: Failure) -> Failure {
     name_place(error, &std::env::args_os().collect::<Vec<_>>())
 }

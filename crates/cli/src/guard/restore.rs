@@ -14,7 +14,7 @@ pub(crate) struct Args {
     interface: Option<String>,
 }
 
-pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
+pub(crate) fn run(args: &Args) -> crate::Result<()> {
     let restored = knobs::restore(args.interface.as_deref())?;
     let text = if restored.is_empty() {
         "nothing to restore\n".to_owned()

@@ -7,6 +7,7 @@ use plimsoll_guard::Outcome;
 use plimsoll_guard::status::{ChannelStatus, Client, Request, Sort, Status, guarded_interfaces};
 
 use super::{ledger, words};
+use crate::failure::Absent;
 use crate::output;
 
 /// Show what the running guard does, and to whom
@@ -50,7 +51,7 @@ impl From<Order> for Sort {
     }
 }
 
-pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
+pub(crate) fn run(args: &Args) -> crate::Result<()> {
     let request = Request {
         sort: args.sort.into(),
         limit: args.limit,
@@ -60,7 +61,8 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         None => guarded_interfaces()?,
     };
     if interfaces.is_empty() {
-        anyhow::bail!("no guard runs in this network namespace: `plimsoll guard IFACE` starts one");
+        let absent = "no guard runs in this network namespace: `plimsoll guard IFACE` starts one";
+        return Err(Absent(absent).into());
     }
     let mut writer = args.json.as_deref().map(output::json_writer).transpose()?;
     for interface in interfaces {
@@ -74,7 +76,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
 }
 
 /// One line for programs.
-pub(super) fn write_document(mut writer: impl Write, status: &Status) -> anyhow::Result<()> {
+pub(super) fn write_document(mut writer: impl Write, status: &Status) -> crate::Result<()> {
     serde_json::to_writer(&mut writer, status)?;
     Ok(writer.write_all(b"\n")?)
 }

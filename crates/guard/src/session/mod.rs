@@ -33,7 +33,7 @@ use plimsoll_kernel::threaded::poll_in_threads;
 use crate::governor::Governor;
 use crate::guard::{Guard, Storage};
 use crate::ledger::LedgerReader;
-use crate::status::{Answers, MetricsServer, Snapshot, StatusServer};
+use crate::status::{Answers, MetricsError, MetricsServer, Snapshot, StatusServer};
 use turns::Turns;
 use work::Guarded;
 
@@ -134,9 +134,25 @@ pub enum SessionError {
     /// The host, the interface or the kernel refuses.
     #[error(transparent)]
     Guard(#[from] Error),
+    /// Metrics cannot be served.
+    #[error(transparent)]
+    Metrics(#[from] MetricsError),
     /// Nobody could be shown anything.
     #[error("cannot show what the guard does")]
     Console(#[source] io::Error),
+}
+
+impl SessionError {
+    /// The exit code of a command that ends by it: 1 failed, 2 used wrongly, 3 this
+    /// host lacks something.
+    #[must_use]
+    pub const fn exit_code(&self) -> u8 {
+        match self {
+            Self::Settings(error) => error.exit_code(),
+            Self::Guard(error) => error.exit_code(),
+            Self::Metrics(_) | Self::Console(_) => 1,
+        }
+    }
 }
 
 impl From<plimsoll_kernel::Error> for SessionError {
@@ -161,9 +177,10 @@ pub fn run(settings: Settings, console: &mut dyn Console) -> Result<(), SessionE
     let _keeper = Keeper::start(&interface)?;
     let metrics = settings.metrics.clone();
     let metrics = metrics
-        .map(|metrics| Ok((MetricsServer::bind(metrics.address)?, metrics.channels_max)))
-        .transpose()
-        .map_err(SessionError::Guard)?;
+        .map(|metrics| {
+            MetricsServer::bind(metrics.address).map(|server| (server, metrics.channels_max))
+        })
+        .transpose()?;
     // Restores what a killed guard left, and refuses a second one.
     let knobs = Knobs::open(&interface)?;
     let mut storage = Storage::default();

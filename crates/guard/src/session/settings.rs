@@ -235,6 +235,14 @@ pub enum SettingsError {
 }
 
 impl SettingsError {
+    /// The exit code of a command that ends by it: it was used wrongly.
+    #[must_use]
+    pub const fn exit_code(&self) -> u8 {
+        match self {
+            Self::Watermarks { .. } | Self::NoPollingThread { .. } | Self::Range(_) => 2,
+        }
+    }
+
     /// The settings to look at, the one to blame first.
     #[must_use]
     pub fn settings(&self) -> Vec<&'static str> {

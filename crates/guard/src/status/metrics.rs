@@ -19,11 +19,11 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::{Registry, Unit};
 use tiny_http::{Header, Method, Request, Response, Server};
 
+use super::error::MetricsError;
 use super::reader::Latest;
 use super::server::Answers;
 use crate::by_channel::Key;
 use crate::counters::{Channel, Outcome, Packets};
-use crate::error::Error;
 use crate::governor;
 use crate::ledger::{Ledger, Stage};
 use plimsoll_kernel::error::os;
@@ -102,9 +102,9 @@ impl MetricsServer {
     /// # Errors
     ///
     /// The address is taken, or not this host's.
-    pub fn bind(address: SocketAddr) -> Result<Self, Error> {
+    pub fn bind(address: SocketAddr) -> Result<Self, MetricsError> {
         let listener = TcpListener::bind(address);
-        let listener = listener.map_err(|source| Error::Listen { address, source })?;
+        let listener = listener.map_err(|source| MetricsError::Listen { address, source })?;
         Ok(Self { listener })
     }
 
@@ -113,7 +113,7 @@ impl MetricsServer {
     /// # Errors
     ///
     /// The kernel does not tell.
-    pub fn address(&self) -> Result<SocketAddr, Error> {
+    pub fn address(&self) -> Result<SocketAddr, MetricsError> {
         let address = self.listener.local_addr();
         Ok(address.map_err(os("read the address metrics are served at"))?)
     }
@@ -130,7 +130,7 @@ impl MetricsServer {
         channels_max: usize,
         started: Instant,
         answers: Answers,
-    ) -> Result<(), Error> {
+    ) -> Result<(), MetricsError> {
         let server = Server::from_listener(self.listener, None)
             .map_err(|source| os("serve metrics")(std::io::Error::other(source)))?;
         let mut exporter = Exporter {

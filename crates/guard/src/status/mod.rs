@@ -6,6 +6,7 @@
 //! 100 ms old.
 
 mod document;
+mod error;
 mod metrics;
 mod reader;
 mod server;
@@ -18,11 +19,11 @@ use std::time::{Duration, Instant};
 use plimsoll_core::demux::Kind;
 
 pub use document::{ChannelStatus, GovernorStatus, KindStatus, Request, Sort, Status};
+pub use error::{MetricsError, StatusError};
 pub use metrics::MetricsServer;
 pub use reader::Snapshot;
 pub use server::{Answers, StatusServer};
 
-use crate::error::Error;
 use crate::owner::Owners;
 use plimsoll_kernel::error::os;
 use plimsoll_kernel::knobs;
@@ -58,17 +59,20 @@ impl Client {
     /// # Errors
     ///
     /// No such interface, no guard runs there, or it does not answer in time.
-    pub fn status(&mut self, request: &Request) -> Result<Status, Error> {
+    pub fn status(&mut self, request: &Request) -> Result<Status, StatusError> {
         let path = socket_path(&self.interface)?;
         let stream = UnixStream::connect(path).map_err(|error| {
             let interface = self.interface.clone();
             if error.kind() == std::io::ErrorKind::PermissionDenied {
-                Error::NotRoot { interface }
+                StatusError::NotRoot { interface }
             } else {
-                Error::NotRunning { interface }
+                StatusError::NotRunning { interface }
             }
         })?;
-        let mut status = ask(stream, request).map_err(os("get an answer of the running guard"))?;
+        let mut status = ask(stream, request).map_err(|source| StatusError::NoAnswer {
+            interface: self.interface.clone(),
+            source,
+        })?;
         if status.most_offered.is_some() || !status.channels.is_empty() {
             self.refresh_owners();
         }
@@ -102,8 +106,7 @@ fn ask(mut stream: UnixStream, request: &Request) -> std::io::Result<Status> {
     let mut answer = Vec::new();
     stream.read_to_end(&mut answer)?;
     if answer.is_empty() {
-        let why = "it is ending, or too busy: ask again";
-        return Err(std::io::Error::new(std::io::ErrorKind::TimedOut, why));
+        return Err(std::io::ErrorKind::TimedOut.into());
     }
     Ok(serde_json::from_slice(&answer)?)
 }
@@ -113,8 +116,9 @@ fn ask(mut stream: UnixStream, request: &Request) -> std::io::Result<Status> {
 /// # Errors
 ///
 /// The kernel does not answer.
-pub fn guarded_interfaces() -> Result<Vec<String>, Error> {
-    let interfaces = nix::net::if_::if_nameindex().map_err(os("list interfaces"))?;
+pub fn guarded_interfaces() -> Result<Vec<String>, StatusError> {
+    let interfaces = nix::net::if_::if_nameindex();
+    let interfaces = interfaces.map_err(os("list interfaces"))?;
     let names = interfaces
         .iter()
         .map(|i| i.name().to_string_lossy().into_owned());
@@ -124,6 +128,6 @@ pub fn guarded_interfaces() -> Result<Vec<String>, Error> {
 }
 
 /// Where the guard of `interface` listens.
-fn socket_path(interface: &str) -> Result<PathBuf, Error> {
-    Ok(knobs::path_of(interface, "sock")?)
+fn socket_path(interface: &str) -> Result<PathBuf, plimsoll_kernel::Error> {
+    knobs::path_of(interface, "sock")
 }

@@ -8,8 +8,8 @@ mod settings_tests;
 
 use std::io;
 
-use anyhow::Context;
-use plimsoll_guard::session::{self, Console, Requests, SessionError, Settings};
+use crate::failure::Context;
+use plimsoll_guard::session::{self, Console, Requests, Settings};
 use plimsoll_kernel::privileges::start_thread;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -19,7 +19,7 @@ pub(crate) use args::Args;
 use report::{Form, Reporter};
 
 /// Guards until asked to stop. `reload` reads the settings again.
-pub(crate) fn run(args: &Args, reload: impl Fn() -> anyhow::Result<Args>) -> anyhow::Result<()> {
+pub(crate) fn run(args: &Args, reload: impl Fn() -> crate::Result<Args>) -> crate::Result<()> {
     let settings = args.settings();
     settings.validate()?;
     let form = match &args.json {
@@ -35,11 +35,7 @@ pub(crate) fn run(args: &Args, reload: impl Fn() -> anyhow::Result<Args>) -> any
         reporter: None,
         reload,
     };
-    session::run(settings, &mut terminal).map_err(|error| match error {
-        SessionError::Guard(error) => error.into(),
-        SessionError::Settings(error) => error.into(),
-        error => error.into(),
-    })
+    Ok(session::run(settings, &mut terminal)?)
 }
 
 /// The session's console: standard output or a file, standard error and signals.
@@ -49,7 +45,7 @@ struct Terminal<R> {
     reload: R,
 }
 
-impl<R: Fn() -> anyhow::Result<Args>> Console for Terminal<R> {
+impl<R: Fn() -> crate::Result<Args>> Console for Terminal<R> {
     fn start(&mut self, requests: Requests) -> io::Result<()> {
         if let Some((form, signals)) = self.at_start.take() {
             forward(signals, requests)?;
@@ -72,7 +68,8 @@ impl<R: Fn() -> anyhow::Result<Args>> Console for Terminal<R> {
     }
 
     fn settings(&mut self) -> Result<Settings, Box<dyn std::error::Error>> {
-        Ok((self.reload)()?.settings())
+        let args = (self.reload)().map_err(|failure| failure.to_string())?;
+        Ok(args.settings())
     }
 
     fn finish(&mut self, report: &session::Report<'_>) -> io::Result<()> {

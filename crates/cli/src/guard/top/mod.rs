@@ -9,7 +9,7 @@ mod view;
 use std::io::IsTerminal;
 use std::time::{Duration, Instant};
 
-use anyhow::Context;
+use crate::failure::Context;
 use plimsoll_guard::status::Client;
 use ratatui::crossterm::event::{self, Event, KeyEventKind};
 
@@ -31,11 +31,11 @@ pub(crate) struct Args {
     interval_ms: u64,
 }
 
-pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
+pub(crate) fn run(args: &Args) -> crate::Result<()> {
     if !std::io::stdout().is_terminal() {
         let message =
             "`guard top` needs a terminal; `plimsoll guard status --json` is for programs";
-        return Err(crate::Usage(message).into());
+        return Err(crate::failure::Usage(message).into());
     }
     let mut client = Client::new(&args.interface);
     // So that a mistake is said before the screen is taken.
@@ -53,7 +53,7 @@ fn watch(
     client: &mut Client,
     state: &mut State,
     terminal: &mut ratatui::DefaultTerminal,
-) -> anyhow::Result<()> {
+) -> crate::Result<()> {
     let interval = Duration::from_millis(args.interval_ms);
     let mut due = Instant::now();
     while !state.is_over() {

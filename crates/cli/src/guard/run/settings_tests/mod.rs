@@ -76,7 +76,7 @@ fn read_with(text: &str, options: &[&str]) -> Result<Settings, String> {
         })
         .map_err(|error| name_place(error, &words));
     settings.map_err(|error| {
-        let said = format!("{error:#}");
+        let said = error.to_string();
         said.replace(&format!("{}/", directory.path().display()), "")
     })
 }

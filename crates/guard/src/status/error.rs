@@ -1,0 +1,65 @@
+//! Why nobody hears what a running guard does.
+
+use std::io;
+use std::net::SocketAddr;
+
+/// Why a running guard cannot be asked.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum StatusError {
+    /// The host refused something, or has no such interface.
+    #[error(transparent)]
+    Kernel(#[from] plimsoll_kernel::Error),
+    /// A running guard answers root only.
+    #[error("the guard of `{interface}` answers root only: run this as root, e.g. with sudo")]
+    NotRoot {
+        /// As given.
+        interface: String,
+    },
+    /// Nobody guards the interface.
+    #[error(
+        "no guard runs on `{interface}` in this network namespace: `plimsoll guard {interface}` starts one"
+    )]
+    NotRunning {
+        /// As given.
+        interface: String,
+    },
+    /// A guard runs, and says nothing.
+    #[error("the guard of `{interface}` does not answer: it is ending, or too busy; ask again")]
+    NoAnswer {
+        /// As given.
+        interface: String,
+        /// The kernel's answer.
+        source: io::Error,
+    },
+}
+
+impl StatusError {
+    /// The exit code of a command that ends by it: 1 failed, 3 this host lacks
+    /// something.
+    #[must_use]
+    pub const fn exit_code(&self) -> u8 {
+        match self {
+            Self::Kernel(error) => error.exit_code(),
+            Self::NotRoot { .. } => 3,
+            Self::NotRunning { .. } | Self::NoAnswer { .. } => 1,
+        }
+    }
+}
+
+/// Why metrics cannot be served.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum MetricsError {
+    /// The address asked for cannot be had.
+    #[error("cannot listen at {address}: choose an address of this host and a port that is free")]
+    Listen {
+        /// As given.
+        address: SocketAddr,
+        /// The kernel's answer.
+        source: io::Error,
+    },
+    /// No thread can be started to serve them.
+    #[error(transparent)]
+    Kernel(#[from] plimsoll_kernel::Error),
+}
