@@ -97,6 +97,8 @@
 //! ICMP errors are not passed to sockets. One receive queue per stack.
 
 pub mod device;
+#[doc(hidden)]
+pub mod driven;
 
 mod clock;
 mod config;

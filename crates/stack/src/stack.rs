@@ -39,29 +39,10 @@ impl Stack {
     /// A setting cannot be worked with, or there are no more threads or
     /// descriptors.
     pub fn start(device: impl Device + 'static, config: &StackConfig) -> Result<Self, Error> {
-        config.validate()?;
-        let device: Arc<dyn Device> = Arc::new(device);
-        let steers = device.capabilities().steers;
-        if config.path == ReceivePath::NiLrp && !steers {
-            return Err(Error::Unsupported {
-                what: format!("{device:?}"),
-                feature: "demultiplexing, which the receive path ni-lrp needs",
-                remedy: "take AF_XDP, or the path soft-lrp",
-            });
-        }
-        let (table, channels) = Table::new(config, device.capabilities().mac)?;
-        let proxies = Arc::clone(&channels.waker);
-        let host = Arc::new(Host::new(device, config, table, &proxies)?);
-        let receiver = Receiver::new(&host, config)?;
-        let work = Proxies::new(&host, channels);
-        let stack = Self(Arc::new(Inner {
-            host,
-            proxies,
-            path: config.path.clone(),
-            threads: Mutex::default(),
-        }));
+        let parts = Parts::assemble(device, config)?;
+        let (stack, receiver, proxies) = (parts.stack, parts.receiver, parts.proxies);
         stack.spawn("plimsoll-rx", move || receiver.run())?;
-        stack.spawn("plimsoll-proxy", move || work.run())?;
+        stack.spawn("plimsoll-proxy", move || proxies.run())?;
         Ok(stack)
     }
 
@@ -104,6 +85,44 @@ impl Stack {
     /// Sockets have rings of their own.
     pub(crate) fn device_demultiplexes(&self) -> bool {
         self.0.path == ReceivePath::NiLrp
+    }
+}
+
+/// A stack whose threads have not been started: they may be driven by hand.
+pub(crate) struct Parts {
+    pub(crate) stack: Stack,
+    pub(crate) receiver: Receiver,
+    pub(crate) proxies: Proxies,
+}
+
+impl Parts {
+    pub(crate) fn assemble(
+        device: impl Device + 'static,
+        config: &StackConfig,
+    ) -> Result<Self, Error> {
+        config.validate()?;
+        let device: Arc<dyn Device> = Arc::new(device);
+        let capabilities = device.capabilities();
+        if config.path == ReceivePath::NiLrp && !capabilities.steers {
+            return Err(Error::Unsupported {
+                what: format!("{device:?}"),
+                feature: "demultiplexing, which the receive path ni-lrp needs",
+                remedy: "take AF_XDP, or the path soft-lrp",
+            });
+        }
+        let (table, channels) = Table::new(config, capabilities.mac)?;
+        let waker = Arc::clone(&channels.waker);
+        let host = Arc::new(Host::new(device, config, table, &waker)?);
+        Ok(Self {
+            receiver: Receiver::new(&host, config)?,
+            proxies: Proxies::new(&host, channels),
+            stack: Stack(Arc::new(Inner {
+                host,
+                proxies: waker,
+                path: config.path.clone(),
+                threads: Mutex::default(),
+            })),
+        })
     }
 }
 

@@ -1,0 +1,160 @@
+//! A stack without threads, driven by hand: for fuzzing, and for tests that
+//! count what a turn costs. Not part of the public interface.
+
+use std::io::ErrorKind;
+
+use crate::clock;
+use crate::config::StackConfig;
+use crate::device::simulated::{SimulatedConfig, SimulatedDevice};
+use crate::device::{Batch, Device};
+use crate::outcome::Counts;
+use crate::proxy::Proxies;
+use crate::receive::{Next, Receiver};
+use crate::socket::UdpSocket;
+use crate::stack::{Parts, Stack};
+use crate::wire::reassembly::ReassemblyConfig;
+
+/// The stack at 10.0.0.2 and `fd00::2`, with UDP sockets at port 7 of each, and
+/// the far end of its cable.
+#[allow(missing_debug_implementations, reason = "not public in earnest")]
+pub struct Driven {
+    /// The far end.
+    pub cable: SimulatedDevice,
+    /// The sockets.
+    pub sockets: [UdpSocket; 2],
+    stack: Stack,
+    receiver: Receiver,
+    proxies: Proxies,
+    answers: Batch,
+}
+
+impl Driven {
+    /// With the receive path of that name.
+    ///
+    /// # Panics
+    ///
+    /// If there is no memory, or no such path.
+    #[must_use]
+    pub fn new(path: &str) -> Self {
+        // Little memory: fuzzing makes one for every input.
+        let link = SimulatedConfig {
+            chunks: 1024,
+            ..SimulatedConfig::default()
+        };
+        let reassembly = ReassemblyConfig {
+            datagrams: 2,
+            ..ReassemblyConfig::default()
+        };
+        let (cable, device) = SimulatedDevice::pair(&link).expect("memory");
+        let addresses = ["10.0.0.2/24", "fd00::2/64"];
+        let config = StackConfig {
+            addresses: addresses
+                .map(|net| net.parse().expect("a network"))
+                .to_vec(),
+            path: path.parse().expect("a path"),
+            channels_max: 2,
+            reassembly,
+            ..StackConfig::default()
+        };
+        let parts = Parts::assemble(device, &config).expect("a stack");
+        let bind = |at| {
+            let socket = UdpSocket::bind(&parts.stack, at).expect("a free port");
+            socket.set_nonblocking(true).expect("it always works");
+            socket
+        };
+        Self {
+            cable,
+            sockets: [bind("10.0.0.2:7"), bind("[fd00::2]:7")],
+            stack: parts.stack,
+            receiver: parts.receiver,
+            proxies: parts.proxies,
+            answers: Batch::with_capacity(256),
+        }
+    }
+
+    /// Turns of the receiving thread until it waits for the device; where it
+    /// waits for a time (input is inhibited), so does this.
+    ///
+    /// # Panics
+    ///
+    /// If the simulated device fails, which it cannot.
+    pub fn receive(&mut self) {
+        let mut arrived = true;
+        loop {
+            let next = self.receiver.turn(arrived).expect("no device to fail");
+            arrived = false;
+            match next {
+                Next::Again => {}
+                Next::Wait { device: true, .. } | Next::Wait { until: None, .. } => return,
+                Next::Wait {
+                    until: Some(until), ..
+                } => std::thread::sleep(until.saturating_since(clock::now())),
+            }
+        }
+    }
+
+    /// What the proxies have to do, and away with what comes back.
+    ///
+    /// # Panics
+    ///
+    /// As [`receive`](Self::receive).
+    pub fn settle(&mut self) {
+        for _ in 0..16 {
+            self.proxies.turn(clock::now()).expect("no device to fail");
+        }
+        let received = self.cable.receive(&mut self.answers, 256);
+        received.expect("no device to fail");
+        self.answers.clear();
+    }
+
+    /// Takes every datagram that is there; returns how many.
+    ///
+    /// # Panics
+    ///
+    /// If a socket fails otherwise than by being empty.
+    pub fn drain(&mut self) -> usize {
+        let mut count = 0;
+        for socket in &self.sockets {
+            loop {
+                match socket.recv_datagram() {
+                    Ok(_) => count += 1,
+                    Err(error) if error.kind() == ErrorKind::WouldBlock => break,
+                    Err(error) => panic!("{error}"),
+                }
+            }
+        }
+        count
+    }
+
+    /// Frames by what became of them.
+    #[must_use]
+    pub fn counts(&self) -> Counts {
+        self.stack.counts()
+    }
+}
+
+/// Whatever is sent, nothing panics, and every frame has one outcome.
+///
+/// `bytes`: the receive path, then frames, each behind its length in one byte.
+///
+/// # Panics
+///
+/// If the stack is wrong.
+pub fn check(bytes: &[u8]) {
+    let Some((path, mut rest)) = bytes.split_first() else {
+        return;
+    };
+    let paths = ["eager", "early-demux", "soft-lrp", "polled"];
+    let mut driven = Driven::new(paths[usize::from(path % 4)]);
+    while let Some((length, frames)) = rest.split_first() {
+        let (frame, others) = frames.split_at(frames.len().min((*length).into()));
+        rest = others;
+        driven.cable.send(frame);
+        driven.receive();
+    }
+    driven.drain();
+    driven.settle();
+    let counts = driven.counts();
+    let accounted = counts.ended() + counts.queued + counts.incomplete;
+    assert_eq!(counts.received, accounted, "{counts:?}");
+}

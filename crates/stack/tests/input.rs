@@ -1,0 +1,113 @@
+//! The input path with frames nobody would send, and what a frame costs.
+
+use std::net::SocketAddr;
+
+use plimsoll_packets::frame::{self, Packet};
+use plimsoll_stack::driven::{Driven, check};
+use proptest::prelude::*;
+
+/// Frames of every kind that the stack deals with.
+fn frames() -> Vec<Vec<u8>> {
+    let at = |text: &str| text.parse::<SocketAddr>().unwrap();
+    let udp = |from: &str, to: &str| frame::udp(at(from), at(to), b"payload");
+    let ping = |from: &str, to: &str, kind| {
+        Packet::new(from.parse().unwrap(), to.parse().unwrap()).icmp(kind, &[0; 30])
+    };
+    let mut frames = vec![
+        udp("10.0.0.1:5", "10.0.0.2:7"),
+        udp("10.0.0.1:5", "10.0.0.2:9"),
+        udp("10.0.0.1:5", "10.0.0.255:7"),
+        udp("10.0.0.1:5", "192.0.2.1:7"),
+        udp("[fd00::1]:5", "[fd00::2]:7"),
+        udp("[fd00::1]:5", "[fd00::2]:9"),
+        ping("10.0.0.1", "10.0.0.2", 8),
+        ping("fd00::1", "fd00::2", 128),
+        ping("fd00::1", "fd00::2", 135),
+        frame::arp("10.0.0.1".parse().unwrap(), "10.0.0.2".parse().unwrap(), 0),
+    ];
+    // To whatever address the builder put there: for everybody.
+    for frame in &mut frames {
+        frame[..6].fill(0xff);
+    }
+    frames
+}
+
+/// Frames with some bytes changed, as the fuzz target takes them.
+fn changed_frames() -> impl Strategy<Value = Vec<u8>> {
+    let change = (any::<prop::sample::Index>(), any::<u8>());
+    let frame = (
+        prop::sample::select(frames()),
+        prop::collection::vec(change, 0..4),
+        0..40_usize,
+    );
+    let frame = frame.prop_map(|(mut frame, changes, cut)| {
+        for (place, value) in changes {
+            let place = place.index(frame.len());
+            frame[place] = value;
+        }
+        frame.truncate(frame.len().saturating_sub(cut.saturating_sub(30)).min(255));
+        frame.insert(0, frame.len() as u8);
+        frame
+    });
+    (any::<u8>(), prop::collection::vec(frame, 1..30))
+        .prop_map(|(path, frames)| [vec![path], frames.concat()].concat())
+}
+
+proptest! {
+    #[test]
+    fn whatever_comes_nothing_panics_and_everything_is_counted(bytes in changed_frames()) {
+        check(&bytes);
+    }
+
+    #[test]
+    fn not_even_with_arbitrary_bytes(bytes in prop::collection::vec(any::<u8>(), 0..600)) {
+        check(&bytes);
+    }
+}
+
+#[test]
+fn receiving_allocates_nothing_per_packet() {
+    for path in ["eager", "early-demux", "soft-lrp", "polled"] {
+        let mut driven = Driven::new(path);
+        let frames = frames();
+        let datagrams = [frames[0].clone(), frames[4].clone()];
+        let mut delivered = 0;
+        let mut round = |driven: &mut Driven| {
+            for frame in datagrams.iter().cycle().take(32) {
+                driven.cable.send(frame);
+            }
+            driven.receive();
+            delivered += driven.drain();
+        };
+        // Queues of this thread get their capacity.
+        round(&mut driven);
+        let allocated = allocation_counter::measure(|| {
+            for _ in 0..20 {
+                round(&mut driven);
+            }
+        });
+        assert_eq!(delivered, 21 * 32, "{path}");
+        assert_eq!(allocated.count_total, 0, "{path}: {allocated:?}");
+    }
+}
+
+#[test]
+fn a_flood_for_a_full_socket_allocates_nothing_either() {
+    let mut driven = Driven::new("soft-lrp");
+    let flood = frames().swap_remove(0);
+    let round = |driven: &mut Driven| {
+        for _ in 0..200 {
+            driven.cable.send(&flood);
+        }
+        driven.receive();
+    };
+    round(&mut driven);
+    round(&mut driven);
+    let allocated = allocation_counter::measure(|| {
+        for _ in 0..20 {
+            round(&mut driven);
+        }
+    });
+    assert_eq!(allocated.count_total, 0, "{allocated:?}");
+    assert_eq!(driven.drain(), 256, "a channel's worth");
+}
