@@ -31,6 +31,39 @@ pub struct StackConfig {
     pub turn_frames: usize,
     /// Bounds of reassembly.
     pub reassembly: ReassemblyConfig,
+    /// Bounds of TCP.
+    pub tcp: TcpConfig,
+}
+
+/// Bounds of TCP.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TcpConfig {
+    /// Connections and listeners at a time, `TIME_WAIT` not counted; from 1 to
+    /// 1,048,576. Memory for their channels is taken beforehand, about 100 bytes
+    /// per frame. Default 256.
+    pub connections_max: u32,
+    /// A connection's receive buffer, and its send buffer as well; from 2 KiB to
+    /// 1 GiB. Taken for each connection that is there. Default 64 KiB.
+    pub buffer_bytes: usize,
+    /// Segments that may wait for the TCP thread, per connection; at least 1. More
+    /// than a receive buffer's worth only wait in vain. Default 64.
+    pub channel_segments: u32,
+}
+
+impl Default for TcpConfig {
+    fn default() -> Self {
+        Self {
+            connections_max: 256,
+            buffer_bytes: 64 << 10,
+            channel_segments: 64,
+        }
+    }
+}
+
+impl TcpConfig {
+    pub(crate) fn channel(&self) -> ChannelConfig {
+        ChannelConfig::drop_tail(self.channel_segments)
+    }
 }
 
 impl Default for StackConfig {
@@ -43,6 +76,7 @@ impl Default for StackConfig {
             channels_max: 64,
             turn_frames: 64,
             reassembly: ReassemblyConfig::default(),
+            tcp: TcpConfig::default(),
         }
     }
 }
@@ -75,6 +109,16 @@ impl StackConfig {
             let given = self.channels_max.to_string();
             return refuse("channels_max", given, "from 1 to 1,048,576");
         }
+        let tcp = &self.tcp;
+        if !(1..=1 << 20).contains(&tcp.connections_max) {
+            let given = tcp.connections_max.to_string();
+            return refuse("tcp.connections_max", given, "from 1 to 1,048,576");
+        }
+        if !(2048..=1 << 30).contains(&tcp.buffer_bytes) {
+            let given = tcp.buffer_bytes.to_string();
+            return refuse("tcp.buffer_bytes", given, "from 2048 to 1,073,741,824");
+        }
+        tcp.channel().validate()?;
         if let ReceivePath::Polled(polled) = &self.path {
             polled.validate()?;
         }

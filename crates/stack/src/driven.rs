@@ -4,7 +4,7 @@
 use std::io::ErrorKind;
 
 use crate::clock;
-use crate::config::StackConfig;
+use crate::config::{StackConfig, TcpConfig};
 use crate::device::simulated::{SimulatedConfig, SimulatedDevice};
 use crate::device::{Batch, Device};
 use crate::outcome::Counts;
@@ -12,10 +12,11 @@ use crate::proxy::Proxies;
 use crate::receive::{Next, Receiver};
 use crate::socket::UdpSocket;
 use crate::stack::{Parts, Stack};
+use crate::tcp::{TcpListener, Worker};
 use crate::wire::reassembly::ReassemblyConfig;
 
-/// The stack at 10.0.0.2 and `fd00::2`, with UDP sockets at port 7 of each, and
-/// the far end of its cable.
+/// The stack at 10.0.0.2 and `fd00::2`, with UDP sockets at port 7 of each, a
+/// listener at port 80, and the far end of its cable.
 #[allow(missing_debug_implementations, reason = "not public in earnest")]
 pub struct Driven {
     /// The far end.
@@ -25,6 +26,8 @@ pub struct Driven {
     stack: Stack,
     receiver: Receiver,
     proxies: Proxies,
+    tcp: Worker,
+    _listener: TcpListener,
     answers: Batch,
 }
 
@@ -53,6 +56,11 @@ impl Driven {
                 .to_vec(),
             path: path.parse().expect("a path"),
             channels_max: 2,
+            tcp: TcpConfig {
+                connections_max: 4,
+                buffer_bytes: 2048,
+                ..TcpConfig::default()
+            },
             reassembly,
             ..StackConfig::default()
         };
@@ -62,12 +70,15 @@ impl Driven {
             socket.set_nonblocking(true).expect("it always works");
             socket
         };
+        let listener = TcpListener::bind(&parts.stack, "10.0.0.2:80").expect("a free port");
         Self {
             cable,
             sockets: [bind("10.0.0.2:7"), bind("[fd00::2]:7")],
             stack: parts.stack,
             receiver: parts.receiver,
             proxies: parts.proxies,
+            tcp: parts.tcp,
+            _listener: listener,
             answers: Batch::with_capacity(256),
         }
     }
@@ -93,7 +104,7 @@ impl Driven {
         }
     }
 
-    /// What the proxies have to do, and away with what comes back.
+    /// What the proxies and TCP have to do, and away with what comes back.
     ///
     /// # Panics
     ///
@@ -101,6 +112,7 @@ impl Driven {
     pub fn settle(&mut self) {
         for _ in 0..16 {
             self.proxies.turn(clock::now()).expect("no device to fail");
+            self.tcp.turn(clock::now()).expect("no device to fail");
         }
         let received = self.cable.receive(&mut self.answers, 256);
         received.expect("no device to fail");
@@ -151,9 +163,9 @@ pub fn check(bytes: &[u8]) {
         rest = others;
         driven.cable.send(frame);
         driven.receive();
+        driven.settle();
     }
     driven.drain();
-    driven.settle();
     let counts = driven.counts();
     let accounted = counts.ended() + counts.queued + counts.incomplete;
     assert_eq!(counts.received, accounted, "{counts:?}");

@@ -16,6 +16,7 @@ use crate::error::Error;
 use crate::link::egress::Egress;
 use crate::outcome::{Book, Counts, Outcome, Tally};
 use crate::table::{Arrived, Table};
+use crate::tcp::Tcp;
 use crate::wait::Waker;
 use crate::wire::datagram::{self, Input};
 use crate::wire::packet::Packet;
@@ -29,6 +30,7 @@ pub(crate) struct Host {
     pub(crate) egress: Egress,
     pub(crate) table: Mutex<Table>,
     pub(crate) book: Book,
+    pub(crate) tcp: Tcp,
     /// Wakes the receiving thread.
     pub(crate) attention: Waker,
     pub(crate) stopping: AtomicBool,
@@ -72,6 +74,7 @@ impl Host {
                 early: table.take_fragment_channel(),
                 tally: book.open(),
             }),
+            tcp: Tcp::new(config.tcp, table.ready()),
             device,
             capabilities,
             egress,

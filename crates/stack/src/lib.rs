@@ -1,8 +1,8 @@
 //! The user data path: sockets on a receive path that cannot livelock.
 //!
 //! A [`Stack`] is a host of its own on a network device: it has addresses,
-//! answers ARP and pings, and gives programs UDP sockets shaped like the standard
-//! library's. What sets it apart is *when* a packet is worked on, and for whom.
+//! answers ARP and pings, and gives programs UDP and TCP sockets shaped like the
+//! standard library's. What sets it apart is *when* a packet is worked on, and for whom.
 //! By default a packet is only put on the bounded queue of its socket, and the
 //! receiving call does the rest; what a full queue cannot take is discarded
 //! before anything was spent on it (lazy receiver processing, Druschel & Banga
@@ -81,15 +81,9 @@
 //! * `receive`: the receive paths, one file each, on one thread per stack.
 //! * `proxy`: ARP, neighbour discovery, ICMP, on a thread of their own.
 //! * `socket`: UDP sockets; protocol processing in the receiving call.
+//! * `tcp`: listeners and streams around smoltcp's state machine, on a thread
+//!   of their own.
 //! * `host`: what those share; `outcome`: what became of every frame.
-//!
-//! **TCP is not there yet.** Its place is a module `tcp` beside `proxy`: a
-//! thread that takes raw frames of listeners and connections from their
-//! channels (every receive path leaves them raw), runs one smoltcp `Interface`
-//! (`Medium::Ip`) with one socket per connection, and sends by `Egress::push`.
-//! `Table::bind` with `Protocol::Tcp` makes a listener's channel; a connection
-//! needs one that is connected without being bound first; `Table` keeps the
-//! channel of TIME_WAIT for it. Until then TCP ends as `closed_port`, unanswered.
 //!
 //! # Limits
 //!
@@ -112,14 +106,16 @@ mod receive;
 mod socket;
 mod stack;
 mod table;
+mod tcp;
 mod wait;
 mod wire;
 
-pub use config::{ReceivePath, StackConfig};
+pub use config::{ReceivePath, StackConfig, TcpConfig};
 pub use error::Error;
 pub use outcome::{Counts, Outcome};
 pub use receive::polled::PolledConfig;
 pub use socket::UdpSocket;
 pub use stack::Stack;
+pub use tcp::{BACKLOG, TcpListener, TcpStream};
 pub use wire::datagram::Datagram;
 pub use wire::reassembly::ReassemblyConfig;

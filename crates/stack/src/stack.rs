@@ -15,6 +15,7 @@ use crate::outcome::Counts;
 use crate::proxy::Proxies;
 use crate::receive::Receiver;
 use crate::table::Table;
+use crate::tcp;
 use crate::wait::Waker;
 
 /// A host of its own on a device. Clones are the same stack; it ends when the
@@ -31,8 +32,8 @@ struct Inner {
 }
 
 impl Stack {
-    /// Starts on `device`, with two threads: one receives, one does what
-    /// belongs to no socket (ARP, ICMP).
+    /// Starts on `device`, with three threads: one receives, one processes TCP,
+    /// one does what belongs to no socket (ARP, ICMP).
     ///
     /// # Errors
     ///
@@ -41,8 +42,10 @@ impl Stack {
     pub fn start(device: impl Device + 'static, config: &StackConfig) -> Result<Self, Error> {
         let parts = Parts::assemble(device, config)?;
         let (stack, receiver, proxies) = (parts.stack, parts.receiver, parts.proxies);
+        let tcp = parts.tcp;
         stack.spawn("plimsoll-rx", move || receiver.run())?;
         stack.spawn("plimsoll-proxy", move || proxies.run())?;
+        stack.spawn("plimsoll-tcp", move || tcp.run())?;
         Ok(stack)
     }
 
@@ -93,6 +96,7 @@ pub(crate) struct Parts {
     pub(crate) stack: Stack,
     pub(crate) receiver: Receiver,
     pub(crate) proxies: Proxies,
+    pub(crate) tcp: tcp::Worker,
 }
 
 impl Parts {
@@ -110,12 +114,14 @@ impl Parts {
                 remedy: "take AF_XDP, or the path soft-lrp",
             });
         }
-        let (table, channels) = Table::new(config, capabilities.mac)?;
+        let (mut table, channels) = Table::new(config, capabilities.mac)?;
         let waker = Arc::clone(&channels.waker);
+        let time_wait = table.take_time_wait_channel();
         let host = Arc::new(Host::new(device, config, table, &waker)?);
         Ok(Self {
             receiver: Receiver::new(&host, config)?,
             proxies: Proxies::new(&host, channels),
+            tcp: tcp::Worker::new(&host, time_wait),
             stack: Stack(Arc::new(Inner {
                 host,
                 proxies: waker,
@@ -131,6 +137,7 @@ impl Drop for Inner {
         self.host.stopping.store(true, Ordering::Relaxed);
         self.host.attention.wake();
         self.proxies.wake();
+        self.host.tcp.ready.waker.wake();
         for thread in self.threads.get_mut().drain(..) {
             // It was reported if it panicked.
             let _ = thread.join();

@@ -8,6 +8,7 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 
+use crossbeam_queue::ArrayQueue;
 use plimsoll_core::channel::{self, Admission, ChannelPool, PooledConsumer, PooledProducer};
 use plimsoll_core::demux::{
     ChannelId, Channels, Classified, Demand, Demux, DemuxConfig, EndpointError, Kind, Protocol,
@@ -51,7 +52,7 @@ const FRAGMENT: ChannelId = ChannelId(0);
 const NEIGHBOUR: ChannelId = ChannelId(1);
 const ICMP: ChannelId = ChannelId(2);
 const CLOSED_PORT: ChannelId = ChannelId(3);
-const TIME_WAIT: ChannelId = ChannelId(4);
+pub(crate) const TIME_WAIT: ChannelId = ChannelId(4);
 /// Channels that the stack itself uses.
 pub(crate) const SPECIAL: usize = 5;
 /// Frames of these kinds end at the demultiplexer.
@@ -85,7 +86,49 @@ struct Slot {
     waker: Arc<Waker>,
     inhibiting: Arc<std::sync::atomic::AtomicBool>,
     touched: bool,
+    /// Whose receiver is the TCP thread.
+    tcp: bool,
 }
+
+/// Channels whose receiver is the TCP thread and must be told which of them has
+/// something.
+#[derive(Debug)]
+pub(crate) struct Ready {
+    channels: ArrayQueue<ChannelId>,
+    pub(crate) waker: Arc<Waker>,
+}
+
+impl Ready {
+    fn new(channels: usize) -> io::Result<Self> {
+        Ok(Self {
+            channels: ArrayQueue::new(channels),
+            waker: Arc::new(Waker::new()?),
+        })
+    }
+
+    /// The TCP thread is to look at the channel.
+    pub(crate) fn push(&self, channel: ChannelId) {
+        // There is room for every reason that a channel can have at a time: an
+        // arrival, its owner's leaving, more segments than one turn takes.
+        let _ = self.channels.push(channel);
+        self.waker.wake();
+    }
+
+    pub(crate) fn pop(&self) -> Option<ChannelId> {
+        self.channels.pop()
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.channels.len()
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.channels.is_empty()
+    }
+}
+
+/// Reasons at a time to look at a channel; see [`Ready::push`].
+const REASONS_MAX: usize = 4;
 
 /// The demultiplexer and the channels' producers.
 #[derive(Debug)]
@@ -93,7 +136,11 @@ pub(crate) struct Table {
     demux: Demux,
     mac: Mac,
     pool: ChannelPool<Arrived>,
+    tcp_pool: ChannelPool<Arrived>,
     slots: Vec<Option<Slot>>,
+    free: Vec<u32>,
+    /// Channels that the TCP thread has to look at.
+    ready: Arc<Ready>,
     /// Channels that were pushed to in this turn.
     touched: Vec<ChannelId>,
     /// A channel's high watermark.
@@ -115,15 +162,25 @@ impl Table {
             other: NOBODY,
             malformed: NOBODY,
         };
-        let demux = Demux::new(&DemuxConfig::new(channels), random_seed()?)?;
+        let tcp = &config.tcp;
+        let demux = DemuxConfig {
+            tcp_connections_max: tcp.connections_max as usize,
+            ..DemuxConfig::new(channels)
+        };
+        let demux = Demux::new(&demux, random_seed()?)?;
         let special = u32::try_from(SPECIAL).unwrap_or(u32::MAX);
         let count = config.channels_max.saturating_add(special);
+        let all = (count + tcp.connections_max) as usize;
+        let ready = Ready::new(REASONS_MAX * all);
         let mut table = Self {
             demux,
             mac,
             pool: ChannelPool::new(&config.channel, count)?,
-            slots: Vec::new(),
-            touched: Vec::with_capacity(count as usize),
+            tcp_pool: ChannelPool::new(&tcp.channel(), tcp.connections_max)?,
+            slots: Vec::with_capacity(all),
+            free: Vec::with_capacity(all),
+            ready: Arc::new(ready.map_err(Error::io("make an event descriptor"))?),
+            touched: Vec::with_capacity(all),
             high: config.channel.high_watermark as usize,
             fragment: None,
             time_wait: None,
@@ -136,12 +193,14 @@ impl Table {
     fn make_special(&mut self) -> Result<ProxyChannels, Error> {
         let waker = Waker::new().map_err(Error::io("make an event descriptor"))?;
         let waker = Arc::new(waker);
-        let mut make = || {
-            let bound = self.create(&waker).map_err(Error::io("make a channel"))?;
+        let mut make = |tcp| {
+            let bound = self.create(&waker, tcp);
+            let bound = bound.map_err(Error::io("make a channel"))?;
             Ok::<_, Error>(bound.consumer)
         };
-        let (fragment, neighbour, icmp, closed_port) = (make()?, make()?, make()?, make()?);
-        let time_wait = make()?;
+        let (fragment, neighbour) = (make(false)?, make(false)?);
+        let (icmp, closed_port) = (make(false)?, make(false)?);
+        let time_wait = make(true)?;
         self.fragment = Some(fragment);
         self.time_wait = Some(time_wait);
         Ok(ProxyChannels {
@@ -160,6 +219,19 @@ impl Table {
         consumer
     }
 
+    /// The consumer of late packets of connections in `TIME_WAIT`; once.
+    pub(crate) fn take_time_wait_channel(&mut self) -> PooledConsumer<Arrived> {
+        let Some(consumer) = self.time_wait.take() else {
+            unreachable!("made with the table and taken once")
+        };
+        consumer
+    }
+
+    /// The list of what the TCP thread has to look at.
+    pub(crate) fn ready(&self) -> &Arc<Ready> {
+        &self.ready
+    }
+
     pub(crate) fn add_address(&mut self, address: IpAddr) -> Result<(), Error> {
         let added = self.demux.add_local_address(address);
         added.map_err(|error| unfit("addresses", address, &error))
@@ -171,12 +243,16 @@ impl Table {
     }
 
     /// Makes a channel; nothing leads to it yet.
-    fn create(&mut self, waker: &Arc<Waker>) -> io::Result<Bound> {
-        let (producer, consumer) = self.pool.create().ok_or_else(|| {
-            io::Error::new(
-                io::ErrorKind::OutOfMemory,
-                "all channels are in use: raise `channels_max` of the stack's config",
-            )
+    fn create(&mut self, waker: &Arc<Waker>, tcp: bool) -> io::Result<Bound> {
+        // That of TIME_WAIT is not a connection's.
+        let of_connection = tcp && self.slots.len() >= SPECIAL;
+        let (pool, setting) = match of_connection {
+            true => (&mut self.tcp_pool, "tcp.connections_max"),
+            false => (&mut self.pool, "channels_max"),
+        };
+        let (producer, consumer) = pool.create().ok_or_else(|| {
+            let why = format!("all channels are in use: raise `{setting}` of the stack's config");
+            io::Error::new(io::ErrorKind::OutOfMemory, why)
         })?;
         let inhibiting = Arc::default();
         let slot = Slot {
@@ -184,15 +260,15 @@ impl Table {
             waker: Arc::clone(waker),
             inhibiting: Arc::clone(&inhibiting),
             touched: false,
+            tcp,
         };
-        let free = self.slots.iter().position(Option::is_none);
-        let place = free.unwrap_or_else(|| {
+        let place = self.free.pop().unwrap_or_else(|| {
             self.slots.push(None);
-            self.slots.len() - 1
+            (self.slots.len() - 1) as u32
         });
-        self.slots[place] = Some(slot);
+        self.slots[place as usize] = Some(slot);
         Ok(Bound {
-            channel: ChannelId(place as u32),
+            channel: ChannelId(place),
             consumer,
             waker: Arc::clone(waker),
             inhibiting,
@@ -201,7 +277,12 @@ impl Table {
 
     /// Binds an endpoint to a channel of its own.
     pub(crate) fn bind(&mut self, protocol: Protocol, local: SocketAddr) -> io::Result<Bound> {
-        let bound = self.create(&Arc::new(Waker::new()?))?;
+        let tcp = protocol == Protocol::Tcp;
+        let waker = match tcp {
+            true => Arc::clone(&self.ready.waker),
+            false => Arc::new(Waker::new()?),
+        };
+        let bound = self.create(&waker, tcp)?;
         let dual_stack = local.ip() == IpAddr::V6(std::net::Ipv6Addr::UNSPECIFIED);
         let result = self.demux.bind(protocol, local, dual_stack, bound.channel);
         if let Err(error) = result {
@@ -225,6 +306,38 @@ impl Table {
         Ok(())
     }
 
+    /// A TCP connection with a channel of its own, which may take the place of
+    /// one in `TIME_WAIT`.
+    pub(crate) fn open_connection(
+        &mut self,
+        local: SocketAddr,
+        remote: SocketAddr,
+    ) -> io::Result<Bound> {
+        let waker = Arc::clone(&self.ready.waker);
+        let bound = self.create(&waker, true)?;
+        let connected = self
+            .demux
+            .connect(Protocol::Tcp, local, remote, bound.channel);
+        if let Err(error) = connected {
+            self.remove(bound.channel);
+            return Err(refused(local, &error));
+        }
+        Ok(bound)
+    }
+
+    /// A connection's last packets go to the channel of `TIME_WAIT`; its own is
+    /// free for the next.
+    pub(crate) fn enter_time_wait(&mut self, local: SocketAddr, remote: SocketAddr, now: Instant) {
+        if let Some(channel) = self.demux.enter_time_wait(local, remote, now) {
+            self.remove(channel);
+        }
+    }
+
+    /// SYNs for a listener are discarded at once, or not any more.
+    pub(crate) fn set_beyond_backlog(&mut self, listener: SocketAddr, beyond: bool) {
+        self.demux.set_beyond_backlog(listener, beyond);
+    }
+
     /// Ends an endpoint, bound or connected, and its channel.
     pub(crate) fn close(
         &mut self,
@@ -241,8 +354,9 @@ impl Table {
     }
 
     fn remove(&mut self, channel: ChannelId) {
-        if let Some(slot) = self.slots.get_mut(channel.0 as usize) {
-            *slot = None;
+        let slot = self.slots.get_mut(channel.0 as usize);
+        if slot.and_then(Option::take).is_some() {
+            self.free.push(channel.0);
         }
     }
 
@@ -323,8 +437,10 @@ impl Table {
         for channel in self.touched.drain(..) {
             if let Some(Some(slot)) = self.slots.get_mut(channel.0 as usize) {
                 slot.touched = false;
-                if slot.producer.interrupt_due() {
-                    slot.waker.wake();
+                match slot.producer.interrupt_due() {
+                    true if slot.tcp => self.ready.push(channel),
+                    true => slot.waker.wake(),
+                    false => {}
                 }
             }
         }
@@ -344,7 +460,7 @@ impl Table {
     }
 
     pub(crate) fn channel_counts(&self) -> channel::Counts {
-        self.pool.counts()
+        self.pool.counts() + self.tcp_pool.counts()
     }
 }
 

@@ -5,6 +5,7 @@ mod lan;
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream, UdpSocket as KernelSocket};
+use std::thread;
 use std::time::Duration;
 
 use lan::{Lan, in_namespace};
@@ -12,7 +13,10 @@ use plimsoll_stack::device::Device;
 use plimsoll_stack::device::packet::PacketDevice;
 use plimsoll_stack::device::tap::TapDevice;
 use plimsoll_stack::device::xdp::{CopyMode, XdpConfig, XdpInterface};
-use plimsoll_stack::{Error, Outcome, ReceivePath, Stack, StackConfig, UdpSocket};
+use plimsoll_stack::{
+    Error, Outcome, ReceivePath, Stack, StackConfig, TcpListener as StackListener,
+    TcpStream as StackStream, UdpSocket,
+};
 
 /// No test waits longer for what must come.
 const SOON: Duration = Duration::from_secs(10);
@@ -74,6 +78,84 @@ fn talks_with_the_kernel(device: impl Device + 'static, path: &str) {
         assert_eq!(refused.kind(), ErrorKind::ConnectionRefused);
     }
     lan::assert_sums(&stack);
+}
+
+/// Bytes that tell where they belong.
+fn content(length: usize) -> Vec<u8> {
+    (0..length as u32)
+        .map(|k| (k.wrapping_mul(2_654_435_761) >> 24) as u8)
+        .collect()
+}
+
+/// Bulk in both directions, connections begun by either side.
+fn transfers_with_the_kernel(device: impl Device + 'static, path: &str) {
+    let stack = Stack::start(device, &config(path)).unwrap();
+    let sent = content(4_000_000);
+    for (here, there) in [
+        ("10.0.0.2:80", "10.0.0.1:81"),
+        ("[fd00::2]:80", "[fd00::1]:81"),
+    ] {
+        let ours = StackListener::bind(&stack, here).unwrap();
+        let mut kernels = TcpStream::connect(here).unwrap();
+        let mut accepted = ours.accept().unwrap().0;
+        there_and_back(&mut kernels, &mut accepted, &sent);
+        drop(kernels);
+        assert_eq!(accepted.read(&mut [0; 1]).unwrap(), 0, "the kernel closed");
+        let theirs = TcpListener::bind(there).unwrap();
+        let mut connected = StackStream::connect(&stack, there).unwrap();
+        let mut kernels = theirs.accept().unwrap().0;
+        there_and_back(&mut connected, &mut kernels, &sent);
+        drop(connected);
+        assert_eq!(kernels.read(&mut [0; 1]).unwrap(), 0, "the stack closed");
+        drop(ours);
+        let refused = TcpStream::connect(here).unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::ConnectionRefused);
+    }
+    let refused = StackStream::connect(&stack, "10.0.0.1:82").unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::ConnectionRefused);
+    lan::assert_sums(&stack);
+}
+
+/// Sends from one to the other and then the other way round.
+fn there_and_back<A: Read + Write + Send, B: Read + Write + Send>(
+    one: &mut A,
+    other: &mut B,
+    sent: &[u8],
+) {
+    transfer(one, other, sent);
+    transfer(other, one, sent);
+}
+
+fn transfer(from: &mut (impl Write + Send), to: &mut impl Read, sent: &[u8]) {
+    thread::scope(|scope| {
+        scope.spawn(|| from.write_all(sent).unwrap());
+        let mut received = vec![0; sent.len()];
+        to.read_exact(&mut received).unwrap();
+        assert!(received == sent, "damaged on the way");
+    });
+}
+
+#[test]
+fn tcp_over_tap() {
+    in_namespace(|| {
+        let device = TapDevice::open("tap0").unwrap();
+        lan::set_up_kernel_side("tap0");
+        transfers_with_the_kernel(device, "soft-lrp");
+    });
+}
+
+#[test]
+fn tcp_over_a_packet_socket() {
+    Lan::create(|| {
+        transfers_with_the_kernel(PacketDevice::open("stack0").unwrap(), "early-demux");
+    });
+}
+
+#[test]
+fn tcp_over_af_xdp() {
+    for path in ["polled", "ni-lrp"] {
+        Lan::create(|| transfers_with_the_kernel(xdp(&owned()), path));
+    }
 }
 
 #[test]

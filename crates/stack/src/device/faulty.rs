@@ -216,6 +216,10 @@ impl<D: Device> Device for Faulty<D> {
         self.inner.claim(endpoint)
     }
 
+    fn owns_address(&self) -> bool {
+        self.inner.owns_address()
+    }
+
     fn release(&self, endpoint: Endpoint) {
         self.inner.release(endpoint);
     }

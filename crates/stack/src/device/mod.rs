@@ -122,6 +122,12 @@ pub trait Device: Send + Sync + fmt::Debug {
         Ok(())
     }
 
+    /// Whether all frames for the stack's addresses come here, also those to
+    /// ports that nobody claimed.
+    fn owns_address(&self) -> bool {
+        true
+    }
+
     /// Ends what [`claim`](Self::claim) began.
     fn release(&self, endpoint: Endpoint) {
         let _ = endpoint;

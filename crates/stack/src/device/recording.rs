@@ -145,6 +145,10 @@ impl<D: Device, W: Write + Send> Device for Recording<D, W> {
         self.inner.claim(endpoint)
     }
 
+    fn owns_address(&self) -> bool {
+        self.inner.owns_address()
+    }
+
     fn release(&self, endpoint: Endpoint) {
         self.inner.release(endpoint);
     }

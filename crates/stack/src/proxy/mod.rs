@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use plimsoll_core::channel::{InterruptRequest, PooledConsumer};
 use plimsoll_core::time::Instant;
-use smoltcp::wire::{EthernetFrame, EthernetProtocol};
+use smoltcp::wire::{EthernetFrame, EthernetProtocol, IpProtocol};
 
 use crate::clock;
 use crate::device::{Batch, Frame};
@@ -22,6 +22,7 @@ use crate::host::Host;
 use crate::link::resolution::{self, Message};
 use crate::outcome::{Outcome, Tally};
 use crate::table::{Arrived, ProxyChannels};
+use crate::tcp::Resetter;
 use crate::wait;
 use crate::wire::packet;
 
@@ -37,6 +38,7 @@ pub(crate) struct Proxies {
     tally: Arc<Tally>,
     out: Batch,
     errors: icmp::ErrorRate,
+    resetter: Resetter,
     housekeeping_at: Instant,
 }
 
@@ -44,6 +46,7 @@ impl Proxies {
     pub(crate) fn new(host: &Arc<Host>, channels: ProxyChannels) -> Self {
         Self {
             tally: host.book.open(),
+            resetter: Resetter::new(host.device.pool(), &host.capabilities),
             host: Arc::clone(host),
             channels,
             out: Batch::new(),
@@ -91,7 +94,7 @@ impl Proxies {
             let Some(frame) = next(&mut self.channels.closed_port, now) else {
                 break;
             };
-            self.on_closed_port(&frame, now);
+            self.on_closed_port(frame, now);
         }
         let question = self.host.egress.push_questions(&mut self.out, now);
         self.host.egress.transmit_or_drop(&mut self.out)?;
@@ -161,12 +164,20 @@ impl Proxies {
         self.tally.count(outcome);
     }
 
-    fn on_closed_port(&mut self, frame: &Frame, now: Instant) {
+    fn on_closed_port(&mut self, frame: Frame, now: Instant) {
         self.tally.count(Outcome::ClosedPort);
         if !self.errors.allows(now) {
             return;
         }
-        if let Some(answer) = icmp::port_unreachable(frame, &self.host) {
+        let Ok(packet) = packet::parse(&frame) else {
+            return;
+        };
+        if packet.protocol == IpProtocol::Tcp {
+            let (to, via) = (packet.source, Some(packet.via));
+            if let Some(reset) = self.resetter.reset(frame, &packet, now) {
+                let _ = self.host.egress.push(reset, to, via, &mut self.out, now);
+            }
+        } else if let Some(answer) = icmp::port_unreachable(&frame, &self.host) {
             let icmp::Answer { frame, to, via } = answer;
             let egress = &self.host.egress;
             let _ = egress.push(frame, to, Some(via), &mut self.out, now);

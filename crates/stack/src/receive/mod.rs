@@ -140,7 +140,8 @@ const WAIT_FOR_DEVICE: Next = Next::Wait {
 
 /// Protocol processing at once, for a frame that was admitted: UDP is carried
 /// up to its socket's channel. Everything else is the proxies' or TCP's, who
-/// have threads of their own. Returns how many items the channel holds then.
+/// have threads of their own, and their channels inhibit nothing. Returns how
+/// many items a UDP socket's channel holds then.
 fn process_and_push(
     turn: &Turn<'_>,
     table: &mut Table,
@@ -150,7 +151,8 @@ fn process_and_push(
     let early = to.earlier_fragments;
     if !matches!(to.kind, Kind::UdpSocket | Kind::Multicast) {
         let item = Arrived::Raw { frame, early };
-        return Some(table.push(to.channel, item, turn.tally, turn.now));
+        table.push(to.channel, item, turn.tally, turn.now);
+        return None;
     }
     match turn.host.udp_input(frame, early, turn.now) {
         Input::Datagram(datagram) => {

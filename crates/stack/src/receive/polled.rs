@@ -104,7 +104,7 @@ impl Polled {
         let mut poller = Poller::new(config.poller(), now)?;
         // Completions are found in passing, and when sending asks for them.
         let source = poller.register(Driver::Polled(Interrupts::ReceiveOnly))?;
-        let channels = stack.channels_max as usize + SPECIAL;
+        let channels = (stack.channels_max + stack.tcp.connections_max) as usize + SPECIAL;
         let limit = config.limit().map(|limit| CpuLimit::new(limit, now));
         Ok(Self {
             poller,
@@ -195,10 +195,6 @@ impl Polled {
         now: Instant,
     ) -> io::Result<()> {
         let place = channel.0 as usize;
-        // The proxies' queues stop nobody: they are bounded, and less urgent.
-        if place < SPECIAL {
-            return Ok(());
-        }
         let queue = match self.queues[place] {
             Some(queue) => queue,
             None => {

@@ -464,7 +464,7 @@ impl UdpSocket {
     ///
     /// `InvalidInput` for zero, as in the standard library.
     pub fn set_read_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
-        self.options.write().read_timeout = nonzero(timeout)?;
+        self.options.write().read_timeout = wait::nonzero(timeout)?;
         Ok(())
     }
 
@@ -474,7 +474,7 @@ impl UdpSocket {
     ///
     /// `InvalidInput` for zero, as in the standard library.
     pub fn set_write_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
-        self.options.write().write_timeout = nonzero(timeout)?;
+        self.options.write().write_timeout = wait::nonzero(timeout)?;
         Ok(())
     }
 
@@ -570,11 +570,4 @@ fn first(addresses: impl ToSocketAddrs) -> io::Result<SocketAddr> {
     addresses
         .next()
         .ok_or_else(|| io::ErrorKind::InvalidInput.into())
-}
-
-fn nonzero(timeout: Option<Duration>) -> io::Result<Option<Duration>> {
-    if timeout.is_some_and(|timeout| timeout.is_zero()) {
-        return Err(io::ErrorKind::InvalidInput.into());
-    }
-    Ok(timeout)
 }

@@ -50,6 +50,17 @@ fn write_ethernet(frame: &mut [u8], source: Mac, ethertype: EthernetProtocol) {
     ethernet.set_ethertype(ethertype);
 }
 
+/// Writes the Ethernet header in front of a complete IP packet; as
+/// [`write_headers`], without the destination.
+pub(crate) fn write_link(frame: &mut [u8], mac: Mac) {
+    let version = frame.get(ETHERNET_BYTES).map_or(0, |byte| byte >> 4);
+    let ethertype = match version {
+        6 => EthernetProtocol::Ipv6,
+        _ => EthernetProtocol::Ipv4,
+    };
+    write_ethernet(frame, mac, ethertype);
+}
+
 /// Fills in whom a frame goes to on the link.
 pub(crate) fn set_link_destination(frame: &mut [u8], to: Mac) {
     EthernetFrame::new_unchecked(frame).set_dst_addr(EthernetAddress(to));

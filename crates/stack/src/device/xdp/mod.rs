@@ -168,6 +168,7 @@ pub struct XdpInterface {
     // Before the rest: the program must not deliver to a socket that is gone.
     socket: Socket,
     shared: Arc<Shared>,
+    owns_address: bool,
 }
 
 impl XdpInterface {
@@ -214,6 +215,7 @@ impl XdpInterface {
                 }),
             }),
             socket,
+            owns_address: !config.owned.is_empty(),
         })
     }
 
@@ -311,6 +313,10 @@ impl Device for XdpInterface {
     fn claim(&self, endpoint: Endpoint) -> io::Result<()> {
         let claimed = self.shared.program.add_endpoint(endpoint, MAIN_SOCKET);
         claimed.map_err(io::Error::other)
+    }
+
+    fn owns_address(&self) -> bool {
+        self.owns_address
     }
 
     fn release(&self, endpoint: Endpoint) {

@@ -1,0 +1,401 @@
+//! A connection: smoltcp's socket with an interface to itself.
+//!
+//! The TCP thread brings segments in and runs timers, the owner's threads read
+//! and write; both hold the connection's lock, and whoever holds it also sends
+//! what that makes due.
+
+use std::fmt;
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use plimsoll_core::channel::{InterruptRequest, PooledConsumer};
+use plimsoll_core::demux::ChannelId;
+use plimsoll_core::time::Instant;
+use smoltcp::iface::{Config, Interface, SocketHandle, SocketSet};
+use smoltcp::socket::tcp::{CongestionControl, Socket, SocketBuffer, State};
+use smoltcp::wire::{HardwareAddress, IpEndpoint};
+
+use super::listener::Listener;
+use super::reset::{host_cidr, instant, keep_network_layer, parse};
+use super::wire::Wire;
+use crate::device::{Frame, Mac};
+use crate::host::Host;
+use crate::outcome::{Outcome, Tally};
+use crate::table::{Arrived, Bound};
+use crate::wait::Waker;
+
+/// How long an unanswered handshake is tried.
+const HANDSHAKE: Duration = Duration::from_secs(20);
+/// How long a closed connection may take to end (Linux: `tcp_fin_timeout`).
+const LINGER: Duration = Duration::from_secs(60);
+/// A timer is not set nearer than this: what is due now was just tried.
+const TIMER_MIN: Duration = Duration::from_millis(1);
+/// Segments that one turn brings in.
+const TURN_SEGMENTS: usize = 64;
+/// Segments that are sent before the lock is given back.
+const SEND_MAX: usize = 1024;
+
+/// A connection, half-open, open or closing.
+pub(super) struct Connection {
+    pub(super) local: SocketAddr,
+    pub(super) remote: SocketAddr,
+    pub(super) channel: ChannelId,
+    /// Readable once something happened that the owner waits for.
+    waker: Waker,
+    inner: Mutex<Inner>,
+}
+
+struct Inner {
+    interface: Interface,
+    sockets: SocketSet<'static>,
+    handle: SocketHandle,
+    wire: Wire,
+    /// `None`: the channel was given back.
+    consumer: Option<PooledConsumer<Arrived>>,
+    /// Where its segments come from on the link.
+    via: Option<Mac>,
+    /// The owner waits.
+    awaited: bool,
+    timer: Option<Instant>,
+    /// Who is to accept it, while nobody has.
+    listener: Option<Arc<Listener>>,
+    /// When a connection without owner is ended by force.
+    abandoned_at: Option<Instant>,
+}
+
+impl fmt::Debug for Connection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Connection")
+            .field("local", &self.local)
+            .field("remote", &self.remote)
+            .finish_non_exhaustive()
+    }
+}
+
+/// What a turn has led to.
+#[derive(Clone, Debug)]
+pub(super) enum Event {
+    None,
+    /// The handshake is done, and this listener waits for it.
+    Established(Arc<Listener>),
+    /// It is over; `half_open`: before its handshake was.
+    Ended {
+        time_wait: bool,
+        half_open: Option<Arc<Listener>>,
+    },
+}
+
+impl Connection {
+    fn new(
+        host: &Host,
+        (local, remote): (SocketAddr, SocketAddr),
+        bound: Bound,
+        listener: Option<Arc<Listener>>,
+    ) -> io::Result<Self> {
+        let mut wire = Wire::new(host.device.pool(), &host.capabilities);
+        let mut config = Config::new(HardwareAddress::Ip);
+        // Sequence numbers must not be guessed.
+        config.random_seed = getrandom::u64().map_err(io::Error::other)?;
+        let now = instant(crate::clock::now());
+        let mut interface = Interface::new(config, &mut wire, now);
+        interface.update_ip_addrs(|addresses| {
+            // There is room for one.
+            let _ = addresses.push(host_cidr(local.ip()));
+        });
+        let buffer = || SocketBuffer::new(vec![0; host.tcp.config.buffer_bytes]);
+        let mut socket = Socket::new(buffer(), buffer());
+        socket.set_timeout(Some(smoltcp::time::Duration::from(HANDSHAKE)));
+        socket.set_congestion_control(CongestionControl::Cubic);
+        let mut sockets = SocketSet::new(Vec::with_capacity(1));
+        let handle = sockets.add(socket);
+        Ok(Self {
+            local,
+            remote,
+            channel: bound.channel,
+            waker: Waker::new()?,
+            inner: Mutex::new(Inner {
+                interface,
+                sockets,
+                handle,
+                wire,
+                consumer: Some(bound.consumer),
+                via: None,
+                awaited: false,
+                timer: None,
+                listener,
+                abandoned_at: None,
+            }),
+        })
+    }
+
+    /// Answers a SYN, of whose addresses the demultiplexer knows already.
+    pub(super) fn accept(
+        host: &Host,
+        ends: (SocketAddr, SocketAddr),
+        bound: Bound,
+        listener: &Arc<Listener>,
+    ) -> io::Result<Self> {
+        let connection = Self::new(host, ends, bound, Some(Arc::clone(listener)))?;
+        let endpoint = IpEndpoint::from(connection.local);
+        let listened = connection.inner.lock().socket().listen(endpoint);
+        listened.map_err(io::Error::other)?;
+        Ok(connection)
+    }
+
+    /// Begins to connect; the SYN goes with the first turn.
+    pub(super) fn connect(
+        host: &Host,
+        ends: (SocketAddr, SocketAddr),
+        bound: Bound,
+    ) -> io::Result<Self> {
+        let connection = Self::new(host, ends, bound, None)?;
+        let mut inner = connection.inner.lock();
+        let Inner {
+            interface,
+            sockets,
+            handle,
+            ..
+        } = &mut *inner;
+        let socket = sockets.get_mut::<Socket<'_>>(*handle);
+        let (local, remote) = (
+            IpEndpoint::from(connection.local),
+            IpEndpoint::from(connection.remote),
+        );
+        let begun = socket.connect(interface.context(), remote, local);
+        begun.map_err(io::Error::other)?;
+        drop(inner);
+        Ok(connection)
+    }
+
+    /// Brings in what waits on the channel. True: there may be more.
+    pub(super) fn receive(&self, host: &Host, tally: &Tally, now: Instant) -> (bool, Event) {
+        let mut inner = self.inner.lock();
+        let mut more = true;
+        for _ in 0..TURN_SEGMENTS {
+            let arrival = inner.consumer.as_mut().and_then(|queue| queue.pop(now));
+            let Some(arrival) = arrival else {
+                more = false;
+                break;
+            };
+            if let Some(frame) = arrival.item.into_frame() {
+                tally.count(inner.bring_in(frame, now));
+            }
+        }
+        if !more {
+            let request = inner
+                .consumer
+                .as_mut()
+                .map(|queue| queue.request_interrupt());
+            more = request == Some(InterruptRequest::Ready);
+        }
+        self.after(&mut inner, host, now);
+        (more, inner.event())
+    }
+
+    /// One segment that did not come by the channel.
+    pub(super) fn receive_one(
+        &self,
+        host: &Host,
+        frame: Frame,
+        tally: &Tally,
+        now: Instant,
+    ) -> Event {
+        let mut inner = self.inner.lock();
+        tally.count(inner.bring_in(frame, now));
+        self.after(&mut inner, host, now);
+        inner.event()
+    }
+
+    /// Its time has come.
+    pub(super) fn on_timer(&self, host: &Host, now: Instant) -> Event {
+        let mut inner = self.inner.lock();
+        inner.timer = None;
+        if host.device.owns_address() {
+            // Perhaps no answer came because the last segment's sender on the
+            // link was a wrong one: the next goes to whom neighbours say.
+            inner.via = None;
+        }
+        if inner.abandoned_at.is_some_and(|at| now >= at) {
+            inner.socket().abort();
+        }
+        self.after(&mut inner, host, now);
+        inner.event()
+    }
+
+    /// Does something with the socket on the owner's thread, and sends what that
+    /// makes due.
+    pub(super) fn with<R>(
+        &self,
+        host: &Host,
+        now: Instant,
+        act: impl FnOnce(&mut Socket<'static>) -> R,
+    ) -> R {
+        let mut inner = self.inner.lock();
+        let result = act(inner.socket());
+        self.after(&mut inner, host, now);
+        result
+    }
+
+    /// As [`with`](Self::with); if `act` has no answer, the owner will wait for
+    /// the descriptor to become readable.
+    pub(super) fn with_or_await<R>(
+        &self,
+        host: &Host,
+        now: Instant,
+        act: impl FnOnce(&mut Socket<'static>) -> Option<R>,
+    ) -> Option<R> {
+        let mut inner = self.inner.lock();
+        let result = act(inner.socket());
+        if result.is_none() {
+            self.waker.clear();
+            inner.awaited = true;
+        }
+        self.after(&mut inner, host, now);
+        result
+    }
+
+    /// The owner is gone: what was written is sent, then the connection ends.
+    pub(super) fn abandon(&self, host: &Host, now: Instant) {
+        let mut inner = self.inner.lock();
+        inner.listener = None;
+        inner.abandoned_at = Some(now + LINGER);
+        inner.socket().close();
+        self.after(&mut inner, host, now);
+        drop(inner);
+        // It may have ended by this, which the TCP thread finds out.
+        host.tcp.ready.push(self.channel);
+    }
+
+    /// The listener is gone before anybody accepted: a reset.
+    pub(super) fn abort(&self, host: &Host, now: Instant) {
+        let mut inner = self.inner.lock();
+        inner.listener = None;
+        inner.socket().abort();
+        self.after(&mut inner, host, now);
+        drop(inner);
+        host.tcp.ready.push(self.channel);
+    }
+
+    /// The channel and its timer go; what was received can still be read.
+    pub(super) fn detach(&self) -> Option<Instant> {
+        let mut inner = self.inner.lock();
+        inner.consumer = None;
+        inner.timer.take()
+    }
+
+    /// Sends what is due, sets the timer, wakes the owner.
+    fn after(&self, inner: &mut Inner, host: &Host, now: Instant) {
+        inner.send(host, self.remote, now);
+        if inner.consumer.is_some() {
+            inner.set_timer(host, self.channel, now);
+        }
+        if inner.awaited && inner.is_of_interest() {
+            inner.awaited = false;
+            self.waker.wake();
+        }
+    }
+}
+
+/// Readable once something happened that a call had to wait for.
+impl AsFd for Connection {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.waker.as_fd()
+    }
+}
+
+impl Inner {
+    fn socket(&mut self) -> &mut Socket<'static> {
+        self.sockets.get_mut(self.handle)
+    }
+
+    fn bring_in(&mut self, mut frame: Frame, now: Instant) -> Outcome {
+        let packet = match parse(&frame) {
+            Ok((packet, _, _)) => packet,
+            Err(outcome) => return outcome,
+        };
+        self.via = Some(packet.via);
+        keep_network_layer(&mut frame, &packet);
+        self.wire.inbound = Some(frame);
+        let (wire, sockets) = (&mut self.wire, &mut self.sockets);
+        self.interface
+            .poll_ingress_single(instant(now), wire, sockets);
+        self.wire.inbound = None;
+        Outcome::Delivered
+    }
+
+    fn send(&mut self, host: &Host, remote: SocketAddr, now: Instant) {
+        for _ in 0..SEND_MAX {
+            let before = self.wire.outbound.len();
+            let (wire, sockets) = (&mut self.wire, &mut self.sockets);
+            self.interface.poll_egress(instant(now), wire, sockets);
+            if self.wire.outbound.len() == before {
+                break;
+            }
+        }
+        if self.wire.outbound.is_empty() {
+            return;
+        }
+        let mut batch = std::mem::take(&mut self.wire.outbound);
+        for _ in 0..batch.len() {
+            if let Some(frame) = batch.pop_front() {
+                // What cannot be sent now TCP sends again.
+                let _ = host
+                    .egress
+                    .push(frame, remote.ip(), self.via, &mut batch, now);
+            }
+        }
+        let _ = host.egress.transmit_or_drop(&mut batch);
+        self.wire.outbound = batch;
+    }
+
+    fn set_timer(&mut self, host: &Host, channel: ChannelId, now: Instant) {
+        let due = self.interface.poll_at(instant(now), &self.sockets);
+        let due = due.map(|at| {
+            let nanos = u64::try_from(at.total_micros())
+                .unwrap_or(0)
+                .saturating_mul(1000);
+            Instant::from_nanos(nanos).max(now + TIMER_MIN)
+        });
+        let Some(due) = due.into_iter().chain(self.abandoned_at).min() else {
+            return;
+        };
+        // A timer that comes too early is set again; one too late would not do.
+        if self.timer.is_none_or(|set| due < set) {
+            host.tcp.set_timer(channel, self.timer, due);
+            self.timer = Some(due);
+        }
+    }
+
+    /// Whether somebody who waited would go on now.
+    fn is_of_interest(&mut self) -> bool {
+        let socket = self.socket();
+        let connecting = matches!(socket.state(), State::SynSent | State::SynReceived);
+        !connecting && (socket.can_recv() || socket.can_send() || !socket.may_recv())
+    }
+
+    fn event(&mut self) -> Event {
+        if self.consumer.is_none() {
+            return Event::None;
+        }
+        match self.socket().state() {
+            State::TimeWait => Event::Ended {
+                time_wait: true,
+                half_open: self.listener.take(),
+            },
+            // A listening socket that was reset in its handshake listens again.
+            State::Closed | State::Listen => Event::Ended {
+                time_wait: false,
+                half_open: self.listener.take(),
+            },
+            State::SynSent | State::SynReceived => Event::None,
+            _ => self.listener.take().map_or(Event::None, |listener| {
+                self.socket().set_timeout(None);
+                Event::Established(listener)
+            }),
+        }
+    }
+}

@@ -1,0 +1,278 @@
+//! Listeners: a backlog that is kept at the demultiplexer.
+
+use std::collections::VecDeque;
+use std::io;
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use parking_lot::Mutex;
+use plimsoll_core::channel::{InterruptRequest, PooledConsumer};
+use plimsoll_core::demux::{ChannelId, Protocol};
+use plimsoll_core::time::Instant;
+
+use super::connection::Connection;
+use super::stream::TcpStream;
+use super::{Endpoint, Tcp};
+use crate::clock;
+use crate::device::Frame;
+use crate::host::Host;
+use crate::stack::Stack;
+use crate::table::Arrived;
+use crate::wait::{self, Waker};
+
+/// Connections that wait for their handshake or for `accept`, by default
+/// (`SOMAXCONN` was 128 for decades).
+pub const BACKLOG: usize = 128;
+
+/// What the TCP thread knows of a listener.
+#[derive(Debug)]
+pub(super) struct Listener {
+    pub(super) local: SocketAddr,
+    pub(super) channel: ChannelId,
+    backlog: usize,
+    consumer: Mutex<PooledConsumer<Arrived>>,
+    waiting: Mutex<Waiting>,
+    waker: Waker,
+}
+
+#[derive(Debug, Default)]
+struct Waiting {
+    half_open: usize,
+    established: VecDeque<Arc<Connection>>,
+    /// The demultiplexer discards SYNs.
+    beyond_backlog: bool,
+    /// Nobody will accept any more.
+    closed: bool,
+}
+
+impl Listener {
+    pub(super) fn next_segment(&self, now: Instant) -> Option<Frame> {
+        self.consumer.lock().pop(now)?.item.into_frame()
+    }
+
+    /// False: the TCP thread will be told of the next arrival.
+    pub(super) fn has_more(&self) -> bool {
+        self.consumer.lock().request_interrupt() == InterruptRequest::Ready
+    }
+
+    /// A place for a half-open connection. False: there is none.
+    pub(super) fn reserve(&self, host: &Host) -> bool {
+        let mut waiting = self.waiting.lock();
+        let room = !waiting.closed && waiting.len() < self.backlog;
+        waiting.half_open += usize::from(room);
+        self.tell_demultiplexer(&mut waiting, host);
+        room
+    }
+
+    /// A half-open connection ended.
+    pub(super) fn unreserve(&self, host: &Host) {
+        let mut waiting = self.waiting.lock();
+        waiting.half_open = waiting.half_open.saturating_sub(1);
+        self.tell_demultiplexer(&mut waiting, host);
+    }
+
+    /// A handshake is done.
+    pub(super) fn offer(&self, host: &Host, connection: &Arc<Connection>, now: Instant) {
+        let mut waiting = self.waiting.lock();
+        waiting.half_open = waiting.half_open.saturating_sub(1);
+        if waiting.closed {
+            drop(waiting);
+            return connection.abort(host, now);
+        }
+        waiting.established.push_back(Arc::clone(connection));
+        self.waker.wake();
+    }
+
+    fn take(&self, host: &Host) -> Option<Arc<Connection>> {
+        let mut waiting = self.waiting.lock();
+        let connection = waiting.established.pop_front();
+        if waiting.established.is_empty() {
+            self.waker.clear();
+        }
+        self.tell_demultiplexer(&mut waiting, host);
+        connection
+    }
+
+    /// Beyond the backlog SYNs end at the demultiplexer.
+    fn tell_demultiplexer(&self, waiting: &mut Waiting, host: &Host) {
+        let beyond = waiting.len() >= self.backlog;
+        if beyond != waiting.beyond_backlog {
+            waiting.beyond_backlog = beyond;
+            host.table.lock().set_beyond_backlog(self.local, beyond);
+        }
+    }
+}
+
+impl Waiting {
+    fn len(&self) -> usize {
+        self.half_open + self.established.len()
+    }
+}
+
+impl Tcp {
+    /// Who listens at this address of ours.
+    pub(super) fn listener_at(&self, local: SocketAddr) -> Option<Arc<Listener>> {
+        let endpoints = self.endpoints.lock();
+        let listeners = endpoints.values().filter_map(|endpoint| match endpoint {
+            Endpoint::Listener(listener) if listener.takes(local) => Some(listener),
+            _ => None,
+        });
+        // The most specific one.
+        let best = listeners.min_by_key(|listener| listener.local.ip().is_unspecified());
+        best.cloned()
+    }
+}
+
+impl Listener {
+    fn takes(&self, local: SocketAddr) -> bool {
+        let at = self.local.ip();
+        let everywhere = at.is_unspecified() && (at.is_ipv6() || local.is_ipv4());
+        self.local.port() == local.port() && (everywhere || at.to_canonical() == local.ip())
+    }
+}
+
+/// A TCP listener of a [`Stack`], shaped like [`std::net::TcpListener`].
+#[derive(Debug)]
+pub struct TcpListener {
+    stack: Stack,
+    listener: Arc<Listener>,
+    nonblocking: AtomicBool,
+}
+
+impl TcpListener {
+    /// Listens at an address of the stack, or at the wildcard, with a backlog of
+    /// [`BACKLOG`].
+    ///
+    /// # Errors
+    ///
+    /// `AddrInUse`: another listener has it. `AddrNotAvailable`: it is no address
+    /// of this stack. `InvalidInput`: port 0. `OutOfMemory`: all channels are in use.
+    pub fn bind(stack: &Stack, at: impl ToSocketAddrs) -> io::Result<Self> {
+        Self::bind_with_backlog(stack, at, BACKLOG)
+    }
+
+    /// As [`bind`](Self::bind); `backlog` connections, at least 1, may wait for
+    /// their handshake or to be accepted.
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub fn bind_with_backlog(
+        stack: &Stack,
+        at: impl ToSocketAddrs,
+        backlog: usize,
+    ) -> io::Result<Self> {
+        let mut last = None;
+        for address in at.to_socket_addrs()? {
+            match Self::bind_one(stack, address, backlog.max(1)) {
+                Ok(listener) => return Ok(listener),
+                Err(error) => last = Some(error),
+            }
+        }
+        Err(last.unwrap_or_else(|| io::ErrorKind::InvalidInput.into()))
+    }
+
+    fn bind_one(stack: &Stack, local: SocketAddr, backlog: usize) -> io::Result<Self> {
+        let host = stack.host();
+        host.check_bindable(local.ip())?;
+        let waker = Waker::new()?;
+        let mut table = host.table.lock();
+        let bound = table.bind(Protocol::Tcp, local)?;
+        drop(table);
+        if let Err(error) = host.claim(Protocol::Tcp, local) {
+            let mut table = host.table.lock();
+            table.close(Protocol::Tcp, local, None, bound.channel);
+            return Err(error);
+        }
+        let listener = Arc::new(Listener {
+            local,
+            channel: bound.channel,
+            backlog,
+            consumer: Mutex::new(bound.consumer),
+            waiting: Mutex::default(),
+            waker,
+        });
+        let endpoint = Endpoint::Listener(Arc::clone(&listener));
+        host.tcp.endpoints.lock().insert(bound.channel, endpoint);
+        // What came before the thread could know of it.
+        host.tcp.ready.push(bound.channel);
+        Ok(Self {
+            stack: stack.clone(),
+            listener,
+            nonblocking: AtomicBool::new(false),
+        })
+    }
+
+    /// The next connection, and who made it.
+    ///
+    /// # Errors
+    ///
+    /// `WouldBlock`: there is none, and the listener is non-blocking.
+    /// `BrokenPipe`: the device has failed.
+    pub fn accept(&self) -> io::Result<(TcpStream, SocketAddr)> {
+        let host = self.stack.host();
+        loop {
+            if let Some(connection) = self.listener.take(host) {
+                let from = connection.remote;
+                return Ok((TcpStream::new(&self.stack, connection), from));
+            }
+            if host.has_failed() {
+                return Err(host.failure());
+            }
+            if self.nonblocking.load(Ordering::Relaxed) {
+                return Err(io::ErrorKind::WouldBlock.into());
+            }
+            wait::wait_any([self.as_fd()], Some(LOOK))?;
+        }
+    }
+
+    /// Whether [`accept`](Self::accept) waits, or returns `WouldBlock`.
+    ///
+    /// # Errors
+    ///
+    /// None; as in the standard library.
+    pub fn set_nonblocking(&self, nonblocking: bool) -> io::Result<()> {
+        self.nonblocking.store(nonblocking, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// The address it listens at.
+    ///
+    /// # Errors
+    ///
+    /// None; as in the standard library.
+    pub fn local_addr(&self) -> io::Result<SocketAddr> {
+        Ok(self.listener.local)
+    }
+}
+
+/// How often a waiting `accept` looks whether the device is still there.
+const LOOK: std::time::Duration = std::time::Duration::from_secs(1);
+
+/// Readable while connections wait to be accepted.
+impl AsFd for TcpListener {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.listener.waker.as_fd()
+    }
+}
+
+impl Drop for TcpListener {
+    fn drop(&mut self) {
+        let host = self.stack.host();
+        let listener = &self.listener;
+        host.release(Protocol::Tcp, listener.local);
+        let mut table = host.table.lock();
+        table.close(Protocol::Tcp, listener.local, None, listener.channel);
+        drop(table);
+        host.tcp.forget(listener.channel, None);
+        let mut waiting = listener.waiting.lock();
+        waiting.closed = true;
+        let unaccepted = std::mem::take(&mut waiting.established);
+        drop(waiting);
+        for connection in unaccepted {
+            connection.abort(host, clock::now());
+        }
+    }
+}

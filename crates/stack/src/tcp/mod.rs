@@ -1,0 +1,116 @@
+//! TCP: smoltcp's state machine, our demultiplexing, scheduling and bounds.
+//!
+//! smoltcp's socket set is searched for every packet and every timer, and knows
+//! no backlog. So here each connection has an interface and a set of one socket
+//! of its own, `core::demux` finds it by its four-tuple, and what is per host
+//! (links, addresses, timers, listeners) is outside.
+//!
+//! * **Who works.** Every receive path leaves segments raw on the channel of
+//!   their connection. One thread per stack, scheduled as any other of the
+//!   program's, processes them: received data must be acknowledged also between
+//!   receive calls (Druschel & Banga, section 3.4: LRP-35, LRP-40, LRP-41). If it
+//!   falls behind, channels fill, and segments are discarded there (LRP-38).
+//!   Sending happens in the sender's call.
+//! * **Listeners.** Half-open and unaccepted connections count against the
+//!   backlog; beyond it SYNs are discarded at the demultiplexer (LRP-39).
+//! * **`TIME_WAIT`** gives the channel back (LRP-42). Late segments of all such
+//!   connections are answered from one channel without any state.
+//!
+//! **Limits.** smoltcp's: no selective acknowledgements as a sender, no pacing,
+//! and a retransmission timeout of a second at least, so a loss that no later
+//! segment shows costs a second.
+//! No SYN cookies: a flood of SYNs for an open port keeps new clients out while it
+//! lasts, though at the price of the demultiplexer only. The thread's time is not
+//! charged to each connection's owner.
+
+mod connection;
+mod listener;
+mod reset;
+mod stream;
+mod thread;
+mod wire;
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use plimsoll_core::demux::ChannelId;
+use plimsoll_core::time::Instant;
+
+use self::connection::Connection;
+use self::listener::Listener;
+use crate::config::TcpConfig;
+use crate::table::Ready;
+
+pub use listener::{BACKLOG, TcpListener};
+pub(crate) use reset::Resetter;
+pub use stream::TcpStream;
+pub(crate) use thread::Worker;
+
+/// What has a channel.
+#[derive(Clone, Debug)]
+enum Endpoint {
+    Listener(Arc<Listener>),
+    Connection(Arc<Connection>),
+}
+
+/// What sockets and the TCP thread share.
+#[derive(Debug)]
+pub(crate) struct Tcp {
+    config: TcpConfig,
+    pub(crate) ready: Arc<Ready>,
+    endpoints: Mutex<HashMap<ChannelId, Endpoint>>,
+    timers: Mutex<BTreeSet<(Instant, ChannelId)>>,
+}
+
+impl Tcp {
+    pub(crate) fn new(config: TcpConfig, ready: &Arc<Ready>) -> Self {
+        Self {
+            config,
+            ready: Arc::clone(ready),
+            endpoints: Mutex::default(),
+            timers: Mutex::default(),
+        }
+    }
+
+    fn endpoint(&self, channel: ChannelId) -> Option<Endpoint> {
+        self.endpoints.lock().get(&channel).cloned()
+    }
+
+    /// Moves a connection's timer. An earlier time than any wakes the thread.
+    fn set_timer(&self, channel: ChannelId, old: Option<Instant>, new: Instant) {
+        let mut timers = self.timers.lock();
+        if let Some(old) = old {
+            timers.remove(&(old, channel));
+        }
+        let first = timers.first().is_none_or(|(first, _)| new < *first);
+        timers.insert((new, channel));
+        drop(timers);
+        if first {
+            self.ready.waker.wake();
+        }
+    }
+
+    /// The next connection whose time has come.
+    fn take_due(&self, now: Instant) -> Option<ChannelId> {
+        let mut timers = self.timers.lock();
+        let (at, channel) = *timers.first()?;
+        if at > now {
+            return None;
+        }
+        timers.pop_first();
+        Some(channel)
+    }
+
+    fn next_timer(&self) -> Option<Instant> {
+        self.timers.lock().first().map(|(at, _)| *at)
+    }
+
+    /// The endpoint is gone.
+    fn forget(&self, channel: ChannelId, timer: Option<Instant>) {
+        self.endpoints.lock().remove(&channel);
+        if let Some(timer) = timer {
+            self.timers.lock().remove(&(timer, channel));
+        }
+    }
+}

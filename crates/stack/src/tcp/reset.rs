@@ -1,0 +1,141 @@
+//! Answers to segments that belong to no connection: a reset (RFC 9293, 3.10.7.1),
+//! or, for a connection in `TIME_WAIT`, another acknowledgement (3.10.7.4).
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use plimsoll_core::time::Instant;
+use smoltcp::iface::{Config, Interface, SocketSet};
+use smoltcp::phy::ChecksumCapabilities;
+use smoltcp::wire::{HardwareAddress, IpCidr, IpProtocol, TcpControl, TcpPacket, TcpRepr};
+
+use super::wire::Wire;
+use crate::device::{Capabilities, Frame, HEADROOM_BYTES, Pool};
+use crate::wire::packet::{self, Packet, Part};
+use crate::wire::{ETHERNET_BYTES, emit};
+
+const TCP_BYTES: usize = 20;
+
+/// An interface without sockets: whatever it is given, it resets.
+pub(crate) struct Resetter {
+    interface: Interface,
+    sockets: SocketSet<'static>,
+    wire: Wire,
+}
+
+impl Resetter {
+    pub(crate) fn new(pool: &Arc<Pool>, capabilities: &Capabilities) -> Self {
+        let mut wire = Wire::new(pool, capabilities);
+        let config = Config::new(HardwareAddress::Ip);
+        Self {
+            interface: Interface::new(config, &mut wire, smoltcp::time::Instant::ZERO),
+            sockets: SocketSet::new(Vec::new()),
+            wire,
+        }
+    }
+
+    /// The reset that answers this segment, if it must be answered.
+    pub(crate) fn reset(
+        &mut self,
+        mut frame: Frame,
+        packet: &Packet,
+        now: Instant,
+    ) -> Option<Frame> {
+        let answerable = crate::wire::datagram::is_answerable(packet);
+        if !answerable || packet.part != Part::Whole || packet.protocol != IpProtocol::Tcp {
+            return None;
+        }
+        self.interface.update_ip_addrs(|addresses| {
+            addresses.clear();
+            // There is room for one.
+            let _ = addresses.push(host_cidr(packet.destination));
+        });
+        keep_network_layer(&mut frame, packet);
+        self.wire.inbound = Some(frame);
+        let (wire, sockets) = (&mut self.wire, &mut self.sockets);
+        self.interface
+            .poll_ingress_single(instant(now), wire, sockets);
+        self.wire.inbound = None;
+        self.wire.outbound.pop_front()
+    }
+}
+
+/// An address as a network of its own.
+pub(super) fn host_cidr(address: IpAddr) -> IpCidr {
+    let bits = if address.is_ipv4() { 32 } else { 128 };
+    IpCidr::new(address.into(), bits)
+}
+
+/// Makes the frame's range its IP packet.
+pub(super) fn keep_network_layer(frame: &mut Frame, packet: &Packet) {
+    let start = frame.range().start;
+    frame.set_range(start + packet.network..start + packet.payload.end);
+}
+
+/// Our time as smoltcp's, which counts microseconds.
+pub(super) fn instant(now: Instant) -> smoltcp::time::Instant {
+    smoltcp::time::Instant::from_micros((now.as_nanos() / 1000).cast_signed())
+}
+
+/// Acknowledges once more what the peer of a connection in `TIME_WAIT` sent,
+/// from that segment alone: the peer acknowledged all that we ever sent, so its
+/// acknowledgement is our sequence number.
+pub(super) fn acknowledge_again(frame: &Frame, packet: &Packet, pool: &Arc<Pool>) -> Option<Frame> {
+    let segment = TcpPacket::new_checked(&frame[packet.payload.clone()]).ok()?;
+    let (from, to) = (packet.source.into(), packet.destination.into());
+    // A bare acknowledgement is not acknowledged, or two would do so for ever.
+    let occupies = segment.segment_len() > 0;
+    if segment.rst() || segment.syn() || !occupies || !segment.verify_checksum(&from, &to) {
+        return None;
+    }
+    let ack_number = segment.seq_number() + segment.segment_len();
+    let answer = TcpRepr {
+        src_port: segment.dst_port(),
+        dst_port: segment.src_port(),
+        control: TcpControl::None,
+        seq_number: segment.ack_number(),
+        ack_number: Some(ack_number),
+        window_len: 0,
+        window_scale: None,
+        max_seg_size: None,
+        sack_permitted: false,
+        sack_ranges: [None, None, None],
+        timestamp: None,
+        payload: &[],
+    };
+    let headers = ETHERNET_BYTES + emit::network_bytes(packet.source);
+    let mut frame = pool.take()?;
+    frame.set_range(HEADROOM_BYTES..HEADROOM_BYTES + headers + TCP_BYTES);
+    let mut bytes = TcpPacket::new_unchecked(&mut frame[headers..]);
+    answer.emit(&mut bytes, &to, &from, &ChecksumCapabilities::default());
+    Some(frame)
+}
+
+/// Puts Ethernet and IP headers in front of such an answer.
+pub(super) fn wrap(frame: &mut Frame, packet: &Packet, mac: crate::device::Mac) {
+    let ends = (packet.destination, packet.source);
+    emit::write_headers(frame, mac, ends, IpProtocol::Tcp, None);
+}
+
+/// What a segment for nobody is: a request for a connection, or not.
+pub(super) fn is_syn(frame: &Frame, packet: &Packet) -> bool {
+    TcpPacket::new_checked(&frame[packet.payload.clone()])
+        .is_ok_and(|tcp| tcp.syn() && !tcp.ack() && !tcp.rst() && !tcp.fin())
+}
+
+/// The segment's packet and ports.
+pub(super) fn parse(frame: &Frame) -> Result<(Packet, u16, u16), crate::outcome::Outcome> {
+    use crate::outcome::Outcome;
+    let packet = packet::parse(frame)?;
+    if packet.protocol != IpProtocol::Tcp || packet.part != Part::Whole {
+        return Err(Outcome::Other);
+    }
+    let segment = TcpPacket::new_checked(&frame[packet.payload.clone()]);
+    let segment = segment.map_err(|_| Outcome::Malformed)?;
+    let (source, destination) = (segment.src_port(), segment.dst_port());
+    // smoltcp takes a port of 0 for "any".
+    if source == 0 || destination == 0 {
+        return Err(Outcome::Malformed);
+    }
+    Ok((packet, source, destination))
+}

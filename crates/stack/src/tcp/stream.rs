@@ -1,0 +1,307 @@
+//! TCP streams, shaped like [`std::net::TcpStream`].
+
+use std::io::{self, Read, Write};
+use std::net::{Shutdown, SocketAddr, ToSocketAddrs};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use parking_lot::RwLock;
+use plimsoll_core::time::Instant;
+use smoltcp::socket::tcp::{RecvError, Socket, State};
+
+use super::Endpoint;
+use super::connection::Connection;
+use crate::clock;
+use crate::host::Host;
+use crate::stack::Stack;
+use crate::wait;
+
+/// The ports that are given out (RFC 6335).
+const EPHEMERAL: std::ops::RangeInclusive<u16> = 49_152..=65_535;
+const EPHEMERAL_TRIES: usize = 64;
+
+/// A TCP connection of a [`Stack`]. Dropping it sends what was written and ends
+/// the connection.
+#[derive(Debug)]
+pub struct TcpStream {
+    stack: Stack,
+    connection: Arc<Connection>,
+    options: RwLock<Options>,
+    /// Reading was shut down by us.
+    read_shut: AtomicBool,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Options {
+    nonblocking: bool,
+    read_timeout: Option<Duration>,
+    write_timeout: Option<Duration>,
+}
+
+impl TcpStream {
+    pub(super) fn new(stack: &Stack, connection: Arc<Connection>) -> Self {
+        Self {
+            stack: stack.clone(),
+            connection,
+            options: RwLock::default(),
+            read_shut: AtomicBool::new(false),
+        }
+    }
+
+    /// Connects to `to`, waiting up to 20 s.
+    ///
+    /// # Errors
+    ///
+    /// `ConnectionRefused`, `TimedOut`; `ENETUNREACH`: no way there.
+    /// `OutOfMemory`: all channels are in use. `Unsupported` on a device that
+    /// shares the kernel's address: what comes back would be the kernel's.
+    pub fn connect(stack: &Stack, to: impl ToSocketAddrs) -> io::Result<Self> {
+        let mut last = None;
+        for address in to.to_socket_addrs()? {
+            match Self::connect_one(stack, address) {
+                Ok(stream) => return Ok(stream),
+                Err(error) => last = Some(error),
+            }
+        }
+        Err(last.unwrap_or_else(|| io::ErrorKind::InvalidInput.into()))
+    }
+
+    fn connect_one(stack: &Stack, to: SocketAddr) -> io::Result<Self> {
+        let host = stack.host();
+        let connection = Self::begin(host, to)?;
+        let stream = Self::new(stack, connection);
+        let connected = |socket: &mut Socket<'static>| match socket.state() {
+            State::SynSent | State::SynReceived => None,
+            State::Closed => Some(Err(io::ErrorKind::ConnectionRefused.into())),
+            _ => {
+                socket.set_timeout(None);
+                Some(Ok(()))
+            }
+        };
+        let began = clock::now();
+        let result: io::Result<()> = stream.wait_for(Options::default(), None, connected)?;
+        // smoltcp does not tell a refusal from giving up.
+        let elapsed = clock::now().saturating_since(began);
+        result.map_err(|error| match elapsed > GIVEN_UP {
+            true => io::ErrorKind::TimedOut.into(),
+            false => error,
+        })?;
+        Ok(stream)
+    }
+
+    fn begin(host: &Host, to: SocketAddr) -> io::Result<Arc<Connection>> {
+        if !host.device.owns_address() {
+            let why = "connecting out takes an address that the stack owns alone";
+            return Err(io::Error::new(io::ErrorKind::Unsupported, why));
+        }
+        for _ in 0..EPHEMERAL_TRIES {
+            let wildcard = match to {
+                SocketAddr::V4(_) => std::net::Ipv4Addr::UNSPECIFIED.into(),
+                SocketAddr::V6(_) => std::net::Ipv6Addr::UNSPECIFIED.into(),
+            };
+            let local = SocketAddr::new(wildcard, fastrand::u16(EPHEMERAL));
+            let ends = host.ends(local, to)?;
+            let mut table = host.table.lock();
+            let bound = match table.open_connection(ends.0, ends.1) {
+                Err(error) if error.kind() == io::ErrorKind::AddrInUse => continue,
+                opened => opened?,
+            };
+            drop(table);
+            let channel = bound.channel;
+            let connection = Arc::new(Connection::connect(host, ends, bound)?);
+            let endpoint = Endpoint::Connection(Arc::clone(&connection));
+            host.tcp.endpoints.lock().insert(channel, endpoint);
+            host.tcp.ready.push(channel);
+            return Ok(connection);
+        }
+        Err(io::ErrorKind::AddrInUse.into())
+    }
+
+    /// Calls `act` until it has an answer, waiting as the options say.
+    fn wait_for<R>(
+        &self,
+        options: Options,
+        timeout: Option<Duration>,
+        mut act: impl FnMut(&mut Socket<'static>) -> Option<R>,
+    ) -> io::Result<R> {
+        let host = self.stack.host();
+        let mut now = clock::now();
+        let deadline = timeout.map(|timeout| now + timeout);
+        loop {
+            let result = self.connection.with_or_await(host, now, &mut act);
+            if let Some(result) = result {
+                return Ok(result);
+            }
+            if host.has_failed() {
+                return Err(host.failure());
+            }
+            let over = deadline.is_some_and(|deadline| now >= deadline);
+            if options.nonblocking || over {
+                return Err(io::ErrorKind::WouldBlock.into());
+            }
+            let limit = deadline.map_or(LOOK, |deadline| until(deadline, now));
+            wait::wait_any([self.as_fd()], Some(limit))?;
+            now = clock::now();
+        }
+    }
+
+    /// Ends reading, writing (what was written is sent first), or both.
+    ///
+    /// # Errors
+    ///
+    /// None; as in the standard library.
+    pub fn shutdown(&self, how: Shutdown) -> io::Result<()> {
+        if matches!(how, Shutdown::Read | Shutdown::Both) {
+            self.read_shut.store(true, Ordering::Relaxed);
+        }
+        if matches!(how, Shutdown::Write | Shutdown::Both) {
+            let host = self.stack.host();
+            self.connection.with(host, clock::now(), Socket::close);
+        }
+        Ok(())
+    }
+
+    /// Whether small segments are sent at once (`TCP_NODELAY`).
+    ///
+    /// # Errors
+    ///
+    /// None; as in the standard library.
+    pub fn set_nodelay(&self, nodelay: bool) -> io::Result<()> {
+        let set = |socket: &mut Socket<'static>| socket.set_nagle_enabled(!nodelay);
+        self.connection.with(self.stack.host(), clock::now(), set);
+        Ok(())
+    }
+
+    /// This side's address.
+    ///
+    /// # Errors
+    ///
+    /// None; as in the standard library.
+    pub fn local_addr(&self) -> io::Result<SocketAddr> {
+        Ok(self.connection.local)
+    }
+
+    /// The other side's address.
+    ///
+    /// # Errors
+    ///
+    /// None; as in the standard library.
+    pub fn peer_addr(&self) -> io::Result<SocketAddr> {
+        Ok(self.connection.remote)
+    }
+
+    /// Whether calls wait, or return `WouldBlock`.
+    ///
+    /// # Errors
+    ///
+    /// None; as in the standard library.
+    pub fn set_nonblocking(&self, nonblocking: bool) -> io::Result<()> {
+        self.options.write().nonblocking = nonblocking;
+        Ok(())
+    }
+
+    /// How long reading waits; none: for ever.
+    ///
+    /// # Errors
+    ///
+    /// `InvalidInput` for zero, as in the standard library.
+    pub fn set_read_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
+        self.options.write().read_timeout = wait::nonzero(timeout)?;
+        Ok(())
+    }
+
+    /// How long writing waits for room; none: for ever.
+    ///
+    /// # Errors
+    ///
+    /// `InvalidInput` for zero, as in the standard library.
+    pub fn set_write_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
+        self.options.write().write_timeout = wait::nonzero(timeout)?;
+        Ok(())
+    }
+}
+
+/// Beyond this a connection that did not come about was not refused, but given up.
+const GIVEN_UP: Duration = Duration::from_secs(15);
+/// How often a waiting call looks whether the device is still there.
+const LOOK: Duration = Duration::from_secs(1);
+
+fn until(deadline: Instant, now: Instant) -> Duration {
+    deadline.saturating_since(now).min(LOOK)
+}
+
+/// As far as received: nothing at the end, `None` if there is nothing now.
+fn read(socket: &mut Socket<'static>, buffer: &mut [u8]) -> Option<io::Result<usize>> {
+    match socket.recv_slice(buffer) {
+        Ok(0) => None,
+        Ok(length) => Some(Ok(length)),
+        Err(RecvError::Finished) => Some(Ok(0)),
+        Err(RecvError::InvalidState) => Some(Err(io::ErrorKind::ConnectionReset.into())),
+    }
+}
+
+fn write(socket: &mut Socket<'static>, bytes: &[u8]) -> Option<io::Result<usize>> {
+    match socket.send_slice(bytes) {
+        Ok(0) => None,
+        Ok(length) => Some(Ok(length)),
+        Err(_) => Some(Err(io::ErrorKind::BrokenPipe.into())),
+    }
+}
+
+impl Read for &TcpStream {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        if buffer.is_empty() || self.read_shut.load(Ordering::Relaxed) {
+            return Ok(0);
+        }
+        let options = *self.options.read();
+        self.wait_for(options, options.read_timeout, |socket| read(socket, buffer))?
+    }
+}
+
+impl Write for &TcpStream {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if bytes.is_empty() {
+            return Ok(0);
+        }
+        let options = *self.options.read();
+        self.wait_for(options, options.write_timeout, |socket| {
+            write(socket, bytes)
+        })?
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Read for TcpStream {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        (&*self).read(buffer)
+    }
+}
+
+impl Write for TcpStream {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        (&*self).write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Readable when something happened since a call returned `WouldBlock`: call
+/// until that, then wait for this descriptor, with poll(2) or an event loop.
+impl AsFd for TcpStream {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.connection.as_fd()
+    }
+}
+
+impl Drop for TcpStream {
+    fn drop(&mut self) {
+        self.connection.abandon(self.stack.host(), clock::now());
+    }
+}

@@ -1,0 +1,264 @@
+//! The thread that processes segments and runs timers, for all connections of a
+//! stack.
+
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+
+use plimsoll_core::channel::{InterruptRequest, PooledConsumer};
+use plimsoll_core::demux::{ChannelId, Protocol};
+use plimsoll_core::time::Instant;
+
+use super::connection::{Connection, Event};
+use super::listener::Listener;
+use super::reset::{self, Resetter};
+use super::{Endpoint, Tcp};
+use crate::clock;
+use crate::device::{Batch, Frame};
+use crate::host::Host;
+use crate::outcome::{Outcome, Tally};
+use crate::table::{Arrived, TIME_WAIT};
+use crate::wait;
+use crate::wire::packet::Packet;
+
+/// Segments of a listener or of `TIME_WAIT` that one turn takes.
+const TURN_SEGMENTS: usize = 64;
+
+/// The TCP thread's state.
+pub(crate) struct Worker {
+    host: Arc<Host>,
+    tally: Arc<Tally>,
+    time_wait: PooledConsumer<Arrived>,
+    resetter: Resetter,
+    out: Batch,
+}
+
+impl Worker {
+    pub(crate) fn new(host: &Arc<Host>, time_wait: PooledConsumer<Arrived>) -> Self {
+        Self {
+            tally: host.book.open(),
+            resetter: Resetter::new(host.device.pool(), &host.capabilities),
+            host: Arc::clone(host),
+            time_wait,
+            out: Batch::new(),
+        }
+    }
+
+    /// Works until the stack stops or its device fails.
+    pub(crate) fn run(mut self) {
+        if let Err(error) = self.work_until_stopped() {
+            self.host.fail(&error);
+        }
+    }
+
+    fn work_until_stopped(&mut self) -> io::Result<()> {
+        let host = Arc::clone(&self.host);
+        // Nothing came yet: the first arrival is to wake this thread.
+        if self.time_wait.request_interrupt() == InterruptRequest::Ready {
+            host.tcp.ready.push(TIME_WAIT);
+        }
+        while !host.is_stopping() {
+            host.tcp.ready.waker.clear();
+            self.turn(clock::now())?;
+            if !host.tcp.ready.is_empty() {
+                continue;
+            }
+            let now = clock::now();
+            let until = host.tcp.next_timer();
+            let limit = until.map(|until| until.saturating_since(now));
+            wait::wait_any([host.tcp.ready.waker.as_fd()], limit)?;
+        }
+        Ok(())
+    }
+
+    /// Looks once at every channel that asked for it, and at the timers.
+    pub(crate) fn turn(&mut self, now: Instant) -> io::Result<()> {
+        // Those that are put back meanwhile wait for the next turn.
+        for _ in 0..self.host.tcp.ready.len() {
+            let Some(channel) = self.host.tcp.ready.pop() else {
+                break;
+            };
+            self.look_at(channel, now);
+        }
+        while let Some(channel) = self.tcp().take_due(now) {
+            if let Some(Endpoint::Connection(connection)) = self.tcp().endpoint(channel) {
+                let event = connection.on_timer(&self.host, now);
+                self.settle(&connection, event, now);
+            }
+        }
+        self.host.egress.transmit_or_drop(&mut self.out)
+    }
+
+    fn tcp(&self) -> &Tcp {
+        &self.host.tcp
+    }
+
+    fn look_at(&mut self, channel: ChannelId, now: Instant) {
+        if channel == TIME_WAIT {
+            return self.look_at_time_wait(now);
+        }
+        match self.tcp().endpoint(channel) {
+            Some(Endpoint::Connection(connection)) => {
+                let (more, event) = connection.receive(&self.host, &self.tally, now);
+                self.settle(&connection, event, now);
+                if more {
+                    self.tcp().ready.push(channel);
+                }
+            }
+            Some(Endpoint::Listener(listener)) => self.look_at_listener(&listener, now),
+            None => {}
+        }
+    }
+
+    fn look_at_listener(&mut self, listener: &Arc<Listener>, now: Instant) {
+        for _ in 0..TURN_SEGMENTS {
+            let Some(frame) = listener.next_segment(now) else {
+                break;
+            };
+            self.on_unconnected(Some(listener), frame, now);
+        }
+        if listener.has_more() {
+            self.tcp().ready.push(listener.channel);
+        }
+    }
+
+    fn look_at_time_wait(&mut self, now: Instant) {
+        for _ in 0..TURN_SEGMENTS {
+            let arrival = self.time_wait.pop(now);
+            let Some(frame) = arrival.and_then(|arrival| arrival.item.into_frame()) else {
+                break;
+            };
+            self.on_late(frame, now);
+        }
+        let request = self.time_wait.request_interrupt();
+        if request == InterruptRequest::Ready {
+            self.tcp().ready.push(TIME_WAIT);
+        }
+    }
+
+    /// A segment of a connection in `TIME_WAIT`: the peer missed our last
+    /// acknowledgement, or begins a new connection.
+    fn on_late(&mut self, frame: Frame, now: Instant) {
+        let (packet, _, port) = match reset::parse(&frame) {
+            Ok(parsed) => parsed,
+            Err(outcome) => return self.tally.count(outcome),
+        };
+        if reset::is_syn(&frame, &packet) {
+            let local = SocketAddr::new(packet.destination, port);
+            let listener = self.tcp().listener_at(local);
+            return self.on_unconnected(listener.as_ref(), frame, now);
+        }
+        let pool = self.host.device.pool();
+        if let Some(mut answer) = reset::acknowledge_again(&frame, &packet, pool) {
+            reset::wrap(&mut answer, &packet, self.host.egress.mac);
+            self.answer(answer, &packet, now);
+        }
+        self.tally.count(Outcome::Control);
+    }
+
+    /// A segment that belongs to no connection.
+    fn on_unconnected(&mut self, listener: Option<&Arc<Listener>>, frame: Frame, now: Instant) {
+        let (packet, source, destination) = match reset::parse(&frame) {
+            Ok(parsed) => parsed,
+            Err(outcome) => return self.tally.count(outcome),
+        };
+        let ends = (
+            SocketAddr::new(packet.destination, destination),
+            SocketAddr::new(packet.source, source),
+        );
+        match listener {
+            Some(listener) if reset::is_syn(&frame, &packet) => {
+                self.open(listener, ends, frame, now);
+            }
+            _ => {
+                let outcome = listener.map_or(Outcome::ClosedPort, |_| Outcome::Control);
+                self.tally.count(outcome);
+                if let Some(reset) = self.resetter.reset(frame, &packet, now) {
+                    self.answer(reset, &packet, now);
+                }
+            }
+        }
+    }
+
+    /// A new connection, if the backlog has room.
+    fn open(
+        &mut self,
+        listener: &Arc<Listener>,
+        ends: (SocketAddr, SocketAddr),
+        frame: Frame,
+        now: Instant,
+    ) {
+        if !listener.reserve(&self.host) {
+            return self.tally.count(Outcome::Backlog);
+        }
+        let connection = match self.make(listener, ends) {
+            Ok(connection) => Arc::new(connection),
+            Err(_) => {
+                // No channel is left, or the SYN is one of a connection that a
+                // SYN before it began.
+                listener.unreserve(&self.host);
+                return self.tally.count(Outcome::Backlog);
+            }
+        };
+        let endpoint = Endpoint::Connection(Arc::clone(&connection));
+        let channel = connection.channel;
+        self.tcp().endpoints.lock().insert(channel, endpoint);
+        let event = connection.receive_one(&self.host, frame, &self.tally, now);
+        self.settle(&connection, event, now);
+        // Its first arrival is to be noticed.
+        self.tcp().ready.push(channel);
+    }
+
+    fn make(
+        &self,
+        listener: &Arc<Listener>,
+        ends: (SocketAddr, SocketAddr),
+    ) -> io::Result<Connection> {
+        let mut table = self.host.table.lock();
+        let bound = table.open_connection(ends.0, ends.1)?;
+        drop(table);
+        let channel = bound.channel;
+        Connection::accept(&self.host, ends, bound, listener).inspect_err(|_| {
+            let mut table = self.host.table.lock();
+            table.close(Protocol::Tcp, ends.0, Some(ends.1), channel);
+        })
+    }
+
+    fn answer(&mut self, frame: Frame, packet: &Packet, now: Instant) {
+        let (to, via) = (packet.source, Some(packet.via));
+        // Without a way back the question was asked in vain.
+        let _ = self.host.egress.push(frame, to, via, &mut self.out, now);
+    }
+
+    /// Acts on what a connection's turn has led to.
+    fn settle(&mut self, connection: &Arc<Connection>, event: Event, now: Instant) {
+        match event {
+            Event::None => {}
+            Event::Established(listener) => listener.offer(&self.host, connection, now),
+            Event::Ended {
+                time_wait,
+                half_open,
+            } => {
+                self.end(connection, time_wait, now);
+                if let Some(listener) = half_open {
+                    listener.unreserve(&self.host);
+                }
+            }
+        }
+    }
+
+    fn end(&mut self, connection: &Connection, time_wait: bool, now: Instant) {
+        let (local, remote) = (connection.local, connection.remote);
+        let mut table = self.host.table.lock();
+        if time_wait {
+            table.enter_time_wait(local, remote, now);
+        } else {
+            let channel = connection.channel;
+            table.close(Protocol::Tcp, local, Some(remote), channel);
+        }
+        drop(table);
+        let timer = connection.detach();
+        self.tcp().forget(connection.channel, timer);
+    }
+}

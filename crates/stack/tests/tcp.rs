@@ -1,0 +1,263 @@
+//! TCP between two stacks on a simulated cable.
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::Shutdown;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use plimsoll_core::config::Fraction;
+use plimsoll_stack::device::faulty::{Faults, Faulty};
+use plimsoll_stack::device::simulated::{SimulatedConfig, SimulatedDevice};
+use plimsoll_stack::{Outcome, Stack, StackConfig, TcpConfig, TcpListener, TcpStream};
+
+/// No test waits longer for what must come.
+const SOON: Duration = Duration::from_secs(20);
+
+fn config(last: u8) -> StackConfig {
+    let addresses = [format!("10.0.0.{last}/24"), format!("fd00::{last}/64")];
+    StackConfig {
+        addresses: addresses.map(|net| net.parse().unwrap()).to_vec(),
+        ..StackConfig::default()
+    }
+}
+
+fn pair_with(server: &StackConfig, faults: Faults) -> (Stack, Stack) {
+    let (one, other) = SimulatedDevice::pair(&SimulatedConfig::default()).unwrap();
+    (
+        Stack::start(one, &config(1)).unwrap(),
+        Stack::start(Faulty::new(other, faults, 11), server).unwrap(),
+    )
+}
+
+fn pair() -> (Stack, Stack) {
+    pair_with(&config(2), Faults::NONE)
+}
+
+/// A client's and the server's end of a connection.
+fn connected(client: &Stack, listener: &TcpListener) -> (TcpStream, TcpStream) {
+    let at = listener.local_addr().unwrap();
+    thread::scope(|scope| {
+        let accepting = scope.spawn(|| listener.accept().unwrap().0);
+        let stream = TcpStream::connect(client, at).unwrap();
+        let accepted = accepting.join().unwrap();
+        for stream in [&stream, &accepted] {
+            stream.set_read_timeout(Some(SOON)).unwrap();
+            stream.set_write_timeout(Some(SOON)).unwrap();
+        }
+        (stream, accepted)
+    })
+}
+
+/// Bytes that tell where they belong.
+fn content(length: usize) -> Vec<u8> {
+    (0..length as u32)
+        .map(|k| (k.wrapping_mul(2_654_435_761) >> 24) as u8)
+        .collect()
+}
+
+/// Sends `length` bytes from one to the other and compares.
+fn transfer(from: &TcpStream, to: &TcpStream, length: usize) {
+    let sent = content(length);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut from = from;
+            from.write_all(&sent).unwrap();
+        });
+        let mut received = vec![0; length];
+        let mut to = to;
+        to.read_exact(&mut received).unwrap();
+        assert!(received == sent, "damaged on the way");
+    });
+}
+
+fn assert_sums(stack: &Stack) {
+    let end = Instant::now() + SOON;
+    loop {
+        let counts = stack.counts();
+        if counts.received == counts.ended() + counts.queued + counts.incomplete {
+            return;
+        }
+        assert!(Instant::now() < end, "{counts:?}");
+        thread::sleep(Duration::from_millis(1));
+    }
+}
+
+#[test]
+fn bulk_goes_both_ways_over_both_families() {
+    let (client, server) = pair();
+    for at in ["10.0.0.2:80", "[fd00::2]:80"] {
+        let listener = TcpListener::bind(&server, at).unwrap();
+        let (here, there) = connected(&client, &listener);
+        assert_eq!(here.peer_addr().unwrap(), there.local_addr().unwrap());
+        assert_eq!(there.peer_addr().unwrap(), here.local_addr().unwrap());
+        transfer(&here, &there, 3_000_000);
+        transfer(&there, &here, 3_000_000);
+        thread::scope(|scope| {
+            scope.spawn(|| transfer(&here, &there, 500_000));
+            transfer(&there, &here, 500_000);
+        });
+    }
+    assert_sums(&client);
+    assert_sums(&server);
+}
+
+/// Where a loss is not noticed by what follows it, smoltcp waits a second at
+/// least (RFC 6298): a few such waits are to be expected.
+#[test]
+fn bulk_arrives_whole_through_a_percent_of_every_fault() {
+    let faults = Faults::each(Fraction::from_percent(1));
+    let (client, server) = pair_with(&config(2), faults);
+    let listener = TcpListener::bind(&server, "10.0.0.2:80").unwrap();
+    let (here, there) = connected(&client, &listener);
+    for stream in [&here, &there] {
+        stream.set_read_timeout(Some(3 * SOON)).unwrap();
+        stream.set_write_timeout(Some(3 * SOON)).unwrap();
+    }
+    transfer(&here, &there, 200_000);
+    transfer(&there, &here, 200_000);
+    let counts = server.counts();
+    assert!(counts[Outcome::Delivered] > 100, "{counts:?}");
+    assert_sums(&server);
+}
+
+#[test]
+fn half_close_and_end() {
+    let (client, server) = pair();
+    let listener = TcpListener::bind(&server, "10.0.0.2:80").unwrap();
+    let (mut here, mut there) = connected(&client, &listener);
+    here.write_all(b"question").unwrap();
+    here.shutdown(Shutdown::Write).unwrap();
+    let mut question = String::new();
+    there.read_to_string(&mut question).unwrap();
+    assert_eq!(question, "question");
+    let refused = here.write(b"more").unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::BrokenPipe);
+    // The other direction is still open.
+    there.write_all(b"answer").unwrap();
+    drop(there);
+    let mut answer = String::new();
+    here.read_to_string(&mut answer).unwrap();
+    assert_eq!(answer, "answer");
+    assert_eq!(here.read(&mut [0; 1]).unwrap(), 0, "the end stays the end");
+}
+
+#[test]
+fn a_closed_port_refuses_at_once() {
+    let (client, _server) = pair();
+    let began = Instant::now();
+    let error = TcpStream::connect(&client, "10.0.0.2:81").unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::ConnectionRefused);
+    assert!(began.elapsed() < Duration::from_secs(5));
+}
+
+#[test]
+fn a_listener_that_goes_resets_what_it_never_accepted() {
+    let (client, server) = pair();
+    let listener = TcpListener::bind(&server, "10.0.0.2:80").unwrap();
+    let mut waiting = TcpStream::connect(&client, "10.0.0.2:80").unwrap();
+    drop(listener);
+    waiting.set_read_timeout(Some(SOON)).unwrap();
+    let error = waiting.read(&mut [0; 1]).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::ConnectionReset);
+    let error = TcpStream::connect(&client, "10.0.0.2:80").unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::ConnectionRefused);
+}
+
+#[test]
+fn nobody_reads_and_the_writer_waits_not_loses() {
+    let (client, server) = pair();
+    let listener = TcpListener::bind(&server, "10.0.0.2:80").unwrap();
+    let (here, mut there) = connected(&client, &listener);
+    here.set_nonblocking(true).unwrap();
+    let sent = content(1 << 20);
+    let mut written = 0;
+    let begun = Instant::now();
+    // Fills both buffers, until the window is closed.
+    while begun.elapsed() < Duration::from_millis(500) {
+        match (&here).write(&sent[written..]) {
+            Ok(length) => written += length,
+            Err(error) => {
+                assert_eq!(error.kind(), ErrorKind::WouldBlock);
+                thread::sleep(Duration::from_millis(5));
+            }
+        }
+    }
+    assert!((100_000..200_000).contains(&written), "{written}");
+    here.set_nonblocking(false).unwrap();
+    thread::scope(|scope| {
+        scope.spawn(|| (&here).write_all(&sent[written..]).unwrap());
+        let mut received = vec![0; sent.len()];
+        there.read_exact(&mut received).unwrap();
+        assert!(received == sent);
+    });
+}
+
+#[test]
+fn beyond_the_backlog_syns_end_at_the_demultiplexer_until_somebody_accepts() {
+    let (client, server) = pair();
+    let listener = TcpListener::bind_with_backlog(&server, "10.0.0.2:80", 2).unwrap();
+    let _first = TcpStream::connect(&client, "10.0.0.2:80").unwrap();
+    let _second = TcpStream::connect(&client, "10.0.0.2:80").unwrap();
+    thread::scope(|scope| {
+        // Its SYNs are discarded, and sent again.
+        let third = scope.spawn(|| TcpStream::connect(&client, "10.0.0.2:80").unwrap());
+        let end = Instant::now() + SOON;
+        while server.counts()[Outcome::Backlog] == 0 {
+            assert!(Instant::now() < end, "no SYN was discarded");
+            thread::sleep(Duration::from_millis(5));
+        }
+        listener.accept().unwrap();
+        third.join().unwrap();
+    });
+}
+
+#[test]
+fn time_wait_gives_the_channel_back() {
+    let server = StackConfig {
+        tcp: TcpConfig {
+            // One for the listener, three for connections.
+            connections_max: 4,
+            ..TcpConfig::default()
+        },
+        ..config(2)
+    };
+    let (client, server) = pair_with(&server, Faults::NONE);
+    let listener = TcpListener::bind(&server, "10.0.0.2:80").unwrap();
+    for _ in 0..30 {
+        let (mut here, there) = connected(&client, &listener);
+        // The server closes first, and is the one that waits.
+        drop(there);
+        assert_eq!(here.read(&mut [0; 1]).unwrap(), 0);
+    }
+}
+
+#[test]
+fn storms_of_connections_leave_nothing_behind() {
+    let (client, server) = pair();
+    let listener = TcpListener::bind(&server, "10.0.0.2:80").unwrap();
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            for _ in 0..200 {
+                let (mut stream, _) = listener.accept().unwrap();
+                let mut request = [0; 4];
+                stream.read_exact(&mut request).unwrap();
+                stream.write_all(&request).unwrap();
+            }
+        });
+        for worker in 0..4 {
+            let client = &client;
+            scope.spawn(move || {
+                for k in 0..50_u8 {
+                    let mut stream = TcpStream::connect(client, "10.0.0.2:80").unwrap();
+                    stream.set_read_timeout(Some(SOON)).unwrap();
+                    stream.write_all(&[worker, k, 0, 1]).unwrap();
+                    let mut answer = Vec::new();
+                    stream.read_to_end(&mut answer).unwrap();
+                    assert_eq!(answer, [worker, k, 0, 1]);
+                }
+            });
+        }
+    });
+    assert_sums(&client);
+    assert_sums(&server);
+}
