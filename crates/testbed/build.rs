@@ -2,5 +2,5 @@
 
 fn main() {
     plimsoll_bpf_build::compile("blast");
-    plimsoll_bpf_build::compile("cpu_meter");
+    plimsoll_bpf_build::compile("burn");
 }

@@ -1,7 +1,7 @@
 //! Figures that several comparisons report, and how they are printed.
 
+use plimsoll_kernel::meter::CpuTime;
 use plimsoll_report::{Goal, Machine, goals_table, median};
-use plimsoll_testbed::cpu_meter::CpuTime;
 use plimsoll_testbed::ledger::Ledger;
 use plimsoll_testbed::probe;
 use serde::Serialize;

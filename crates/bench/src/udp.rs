@@ -5,8 +5,8 @@ use std::net::SocketAddr;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use plimsoll_kernel::meter::{CpuMeter, CpuReading};
 use plimsoll_testbed::blast::{Report as BlastReport, Schedule};
-use plimsoll_testbed::cpu_meter::{CpuMeter, Snapshot};
 use plimsoll_testbed::ledger::{Counters, Ledger, Traffic};
 use plimsoll_testbed::server::{Config as ServerConfig, Kind, Server};
 use plimsoll_testbed::{interrupt, probe};
@@ -108,7 +108,7 @@ impl Servers {
         Ok(Self {
             sink: start_sink(stage)?,
             echo: Server::start(host, stage.program, &echo)?,
-            meter: CpuMeter::start(host.cpu())?,
+            meter: host.cpu_meter()?,
         })
     }
 
@@ -233,7 +233,7 @@ impl Servers {
 struct Reading {
     at: Instant,
     received: u64,
-    cpu: Snapshot,
+    cpu: CpuReading,
 }
 
 impl Reading {

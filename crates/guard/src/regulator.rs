@@ -14,7 +14,7 @@ use crate::guard::Regulated;
 use crate::program::types::limit;
 use crate::program::{Program, SLOT_PROTECTED};
 use crate::shedding::{Demand, Load, Order, Shedding, SheddingConfig};
-use plimsoll_kernel::meter::{CpuMeter, CpuReading};
+use plimsoll_kernel::meter::{CpuMeter, CpuReading, Options};
 
 /// The program's tick: shares are packets per tick.
 const TICK_NS: u64 = 1 << limit::SHARE_TICK_SHIFT.0;
@@ -50,7 +50,10 @@ struct Before {
 impl Regulator {
     pub(crate) fn start(interface: &str) -> Result<Self, Error> {
         Ok(Self {
-            meter: CpuMeter::start(interface)?,
+            meter: CpuMeter::start(Options {
+                interface: Some(interface),
+                ..Options::default()
+            })?,
             shedding: Shedding::new(SheddingConfig::default()),
             before: None,
             groups: HashMap::new(),
@@ -75,7 +78,7 @@ impl Regulator {
 
     /// All time that receiving has cost on all CPUs, and what packets cost.
     pub(crate) fn network_time(&self) -> Result<(u64, (f64, f64)), Error> {
-        let readings = self.meter.peek()?;
+        let readings = self.meter.peek();
         let network_ns = readings.iter().map(|reading| reading.network_ns).sum();
         Ok((network_ns, self.shedding.costs()))
     }
@@ -83,7 +86,7 @@ impl Regulator {
     /// Looks and acts.
     pub(crate) fn on_interval(&mut self, program: &mut Program<'_>) -> Result<Regulated, Error> {
         let now = Instant::now();
-        let readings = self.meter.read()?;
+        let readings = self.meter.read();
         if self.delay_target.is_some() && now - self.queues_read >= DELAY_INTERVAL {
             self.limit_delays(program, now);
         }
@@ -207,9 +210,8 @@ fn load(before: &Before, readings: &[CpuReading], totals: &[Totals], cpu: u32) -
     };
     let new = sum(totals).saturating_sub(&sum(&before.totals));
     let admitted = new.count(Outcome::Admitted);
-    let all_ns = |r: &CpuReading| r.network_ns + r.idle_ns + r.other_ns;
     Load {
-        elapsed_ns: all_ns(&later).saturating_sub(all_ns(&earlier)),
+        elapsed_ns: later.total_ns().saturating_sub(earlier.total_ns()),
         network_ns: later.network_ns.saturating_sub(earlier.network_ns),
         admitted,
         discarded: new.offered() - admitted,

@@ -86,6 +86,20 @@ pub enum Error {
         /// The kernel's switch.
         path: PathBuf,
     },
+    /// A CPU that is not online, or that this process may not use.
+    #[error("CPU {cpu} is not this process's to use: `taskset -p $$` shows those that are")]
+    NoSuchCpu {
+        /// Its number.
+        cpu: usize,
+    },
+    /// Nothing else gets to run on the CPU.
+    #[error(
+        "CPU {cpu} has scheduled nothing for seconds: a real-time task holds it (`ps -eLo cls,psr,comm` shows it), end that one first"
+    )]
+    CpuHeld {
+        /// Its number.
+        cpu: usize,
+    },
     /// The interface has no such receive queue, or none that can be set alone.
     #[error(
         "`{interface}` shows no receive queue {queue} whose settings can be changed alone: that takes Linux 6.13 or newer and a driver that names its queues (`plimsoll guard check {interface}` lists them)"
@@ -187,11 +201,13 @@ impl Error {
             | Self::UserNamespace
             | Self::KernelTooOld { .. }
             | Self::NoBtf
+            | Self::NoSuchCpu { .. }
             | Self::NoNativeXdp { .. }
             | Self::NoThreadedPolling { .. } => 3,
             Self::NoSuchInterface { .. }
             | Self::Busy { .. }
             | Self::Refused { .. }
+            | Self::CpuHeld { .. }
             | Self::NoSuchQueue { .. }
             | Self::InUse { .. }
             | Self::RecordUnusable { .. }

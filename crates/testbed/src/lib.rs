@@ -15,7 +15,7 @@
 //!   at the sender's cost. It behaves as an adapter's ring does, so the
 //!   [`ledger`] books it as `receive_ring`.
 //! - Softirq time is invisible in `/proc/stat` and in process times on kernels
-//!   that sample it by ticks, so [`cpu_meter`] accounts every nanosecond of
+//!   that sample it by ticks, so [`plimsoll_kernel::meter`] accounts every nanosecond of
 //!   the test host's CPU from scheduler and softirq tracepoints.
 //! - The prober shares the load's CPU. Its schedule is open loop and its
 //!   latency counts from the intended time ([`probe`]), so that a slow sender
@@ -40,8 +40,8 @@
 //! source of the process id of a device's polling thread.
 
 pub mod blast;
+pub mod burner;
 pub mod connect;
-pub mod cpu_meter;
 pub mod dns;
 pub mod error;
 pub mod http;

@@ -10,6 +10,7 @@ use std::panic;
 use std::sync::Arc;
 use std::thread;
 
+use plimsoll_kernel::meter::{CpuMeter, Options};
 use plimsoll_kernel::namespace::{create, enter, pin};
 use plimsoll_kernel::pass_all::PassAll;
 
@@ -164,6 +165,24 @@ impl Host {
         let path = format!("/proc/sys/{}", name.replace('.', "/"));
         self.run(|| fs::write(&path, value))?
             .map_err(Error::io(format!("set {name} = {value} in {}", self.name)))
+    }
+
+    /// Starts metering this host's CPU, on which processes can be watched.
+    ///
+    /// The meter costs that CPU time: leave it off in runs that only count packets.
+    /// At a holdoff of 10 µs (100,000 timer interrupts a second) the one comparison
+    /// made had well under half the goodput with a meter, where runs without it
+    /// differed threefold among themselves.
+    ///
+    /// # Errors
+    ///
+    /// The kernel refuses the program, or a real-time task holds the CPU.
+    pub fn cpu_meter(&self) -> Result<CpuMeter, Error> {
+        Ok(CpuMeter::start(Options {
+            cpu: Some(self.cpu),
+            watches: true,
+            ..Options::default()
+        })?)
     }
 
     /// Attaches a program that passes everything to this host's end of the link,

@@ -10,9 +10,9 @@ use std::fmt::Write as _;
 use std::net::UdpSocket;
 use std::time::Duration;
 
+use plimsoll_kernel::meter::CpuMeter;
 use plimsoll_report::{Goal, median};
 use plimsoll_testbed::blast::Schedule;
-use plimsoll_testbed::cpu_meter::CpuMeter;
 use plimsoll_testbed::{Error as TestbedError, interrupt};
 use serde::Serialize;
 
@@ -148,8 +148,8 @@ fn capacities(bench: &mut Bench<'_>, runs: usize) -> Result<Vec<Run>, Error> {
     let mut all = Vec::new();
     for round in 1..=runs {
         let guard = stage.guard(&[])?;
-        let mut meter = CpuMeter::start(stage.host().cpu())?;
-        meter.watch(guard.pid())?;
+        let mut meter = stage.host().cpu_meter()?;
+        meter.watch(guard.pid());
         let mut points = Vec::new();
         for schedule in SCHEDULES {
             bench.say(Part::Capacity, round, &rate_name(schedule));

@@ -11,9 +11,9 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
+use plimsoll_kernel::meter::CpuMeter;
 use plimsoll_report::{Goal, Side, median};
 use plimsoll_testbed::blast::Schedule;
-use plimsoll_testbed::cpu_meter::CpuMeter;
 use plimsoll_testbed::interrupt;
 use serde::Serialize;
 
@@ -130,8 +130,8 @@ pub(super) fn run(bench: &mut Bench<'_>) -> Result<Outcome, Error> {
     let mut cases = Cases::new(&[Protection::Guard], &loads);
     let _sink = start_sink(&stage)?;
     let computing = compute_bound(&stage)?;
-    let mut meter = CpuMeter::start(stage.host().cpu())?;
-    meter.watch(computing.pid())?;
+    let mut meter = stage.host().cpu_meter()?;
+    meter.watch(computing.pid());
     for round in 1..=plan.runs {
         for case in &mut cases.0 {
             let (limit, target, rate_pps) = case.load;

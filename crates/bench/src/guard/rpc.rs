@@ -12,7 +12,6 @@ use std::thread;
 use std::time::Duration;
 
 use plimsoll_report::{Goal, Side};
-use plimsoll_testbed::cpu_meter::CpuMeter;
 use plimsoll_testbed::interrupt;
 use plimsoll_testbed::rpc::{self, Config, Report};
 use plimsoll_testbed::server::{Config as ServerConfig, Kind, Server};
@@ -91,9 +90,9 @@ fn mix(stage: &Stage<'_>, work_us: u64, window: Duration) -> Result<Run, Error> 
         Server::start(stage.host(), stage.program, &config)
     };
     let _servers = [serve(PORTS[0])?, serve(PORTS[1])?];
-    let mut meter = CpuMeter::start(stage.host().cpu())?;
+    let mut meter = stage.host().cpu_meter()?;
     let worker = compute_bound(stage)?;
-    meter.watch(worker.pid())?;
+    meter.watch(worker.pid());
     thread::scope(|scope| {
         let clients = PORTS.map(|port| {
             let config = call(stage, port, window);

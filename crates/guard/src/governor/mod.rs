@@ -332,14 +332,12 @@ fn ring_statistics(interface: &str, ifindex: u32) -> Vec<Statistic> {
 fn observations(before: &[CpuReading], now: &[CpuReading]) -> Vec<CpuObservation> {
     let observe = |later: &CpuReading| {
         let earlier = before.iter().find(|earlier| earlier.cpu == later.cpu)?;
-        let network = Duration::from_nanos(later.network_ns.saturating_sub(earlier.network_ns));
-        let idle = Duration::from_nanos(later.idle_ns.saturating_sub(earlier.idle_ns));
-        let other = Duration::from_nanos(later.other_ns.saturating_sub(earlier.other_ns));
+        let time = later.since(earlier);
         let frames = later.frames.saturating_sub(earlier.frames);
-        (frames > 0 || !network.is_zero()).then_some(CpuObservation {
-            elapsed: network + idle + other,
-            network,
-            idle,
+        (frames > 0 || !time.network.is_zero()).then_some(CpuObservation {
+            elapsed: time.elapsed,
+            network: time.network,
+            idle: time.idle,
             frames,
             runs: later.runs.saturating_sub(earlier.runs),
             run_frames_max: later.backlog_max,

@@ -1,17 +1,16 @@
 // SPDX-License-Identifier: GPL-2.0 OR Apache-2.0 OR MIT
 /*
- * Where each CPU's time goes, and how long the guarded interface's polling
- * runs are.
+ * Where each CPU's time goes, and how long an interface's polling runs are.
  *
- * Every nanosecond is booked on exactly one account when the next event comes:
- * network (softirqs of receive and transmit, polling threads, ksoftirqd, and
- * interrupts that raised receive work), idle, or other. Cycle counting in the
- * manner of Mogul & Ramakrishnan 1997, section 7; unlike theirs it includes
- * the interrupts themselves (their section 7.1 names that error).
+ * Every nanosecond is booked on exactly one account when the next event comes;
+ * meter/mod.rs has the accounts. Cycle counting in the manner of Mogul &
+ * Ramakrishnan 1997, section 7; unlike theirs it includes the interrupts
+ * themselves (their section 7.1 names that error).
  *
- * Each CPU writes only its own books. An interrupt that arrives while an event
- * is being booked is not booked on its own: sums stay exact, a few nanoseconds
- * are misplaced.
+ * Each CPU writes only its own books. Task switches and interrupts are booked
+ * with interrupts off. An interrupt that arrives while a softirq's entry or exit
+ * is being booked is not booked on its own, from its entry to its exit: sums
+ * stay exact, a few nanoseconds are misplaced.
  */
 #include <linux/bpf.h>
 #include <linux/types.h>
@@ -24,9 +23,15 @@
 /* The kernel's types, with only the fields that are read (see CO-RE). */
 #pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
 
+struct thread_info {
+	__u32 cpu;
+};
+
 struct task_struct {
+	struct thread_info thread_info;
 	unsigned int flags;
 	int pid;
+	int tgid;
 	char comm[16];
 };
 
@@ -57,30 +62,52 @@ enum { NET_TX_SOFTIRQ = 2, NET_RX_SOFTIRQ = 3 }; /* include/linux/interrupt.h */
 
 char LICENSE[] SEC("license") = "Dual MIT/GPL";
 
+#define ALL_CPUS 0xffffffff
+#define NOBODY WATCHED
+
+/*
+ * An interrupt from another CPU takes 2 microseconds on its way, and from its end
+ * another one passes until the switch, if it met a process outside the kernel (Linux
+ * 6.18 in a virtual machine).
+ */
+#define PREEMPTION_NS 5000
+
+/* Chosen before loading; what is not wanted costs nothing. */
+const volatile __u32 metered_cpu = ALL_CPUS;
+const volatile bool watches_processes = false;
+const volatile __u32 polled_ifindex = 0; /* 0: no interface */
+const volatile __u32 polled_namespace = 0; /* the inode of its network namespace */
+
 struct meter_settings meter_settings = {};
 
+/* Mapped by the reader, which then needs no system call. */
 struct {
-	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__uint(max_entries, 1);
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, 1); /* one for each possible CPU */
 	__type(key, __u32);
 	__type(value, struct cpu);
 } cpus SEC(".maps");
 
+static __always_inline bool is_metered(__u32 cpu)
+{
+	return metered_cpu == ALL_CPUS || cpu == metered_cpu;
+}
+
+/* NULL on a CPU that is not metered. */
 static __always_inline struct cpu *this_cpu(void)
 {
-	__u32 key = 0;
+	__u32 key = bpf_get_smp_processor_id();
 
-	return bpf_map_lookup_elem(&cpus, &key);
+	return is_metered(key) ? bpf_map_lookup_elem(&cpus, &key) : NULL;
 }
 
 /*
  * The CPU's books, unless the event interrupts one that is being booked, or no
  * task switch has told yet what runs.
  */
-static __always_inline struct cpu *begin(void)
+static __always_inline struct cpu *begin(struct cpu *cpu)
 {
-	struct cpu *cpu = this_cpu();
-
 	if (!cpu || (cpu->sequence & 1) || !cpu->since_ns)
 		return NULL;
 	cpu->sequence++;
@@ -90,18 +117,33 @@ static __always_inline struct cpu *begin(void)
 
 static __always_inline void end(struct cpu *cpu)
 {
-	cpu->account = cpu->in_softirq ? cpu->account : cpu->task_account;
+	if (!cpu->in_softirq) {
+		cpu->account = cpu->task_account;
+		cpu->watched = cpu->task_watched;
+	}
 	barrier();
 	cpu->sequence++;
 }
 
-static __always_inline void book(struct cpu *cpu, __u32 account)
+static __always_inline void book_until(struct cpu *cpu, __u32 account, __u32 watched, __u64 at_ns)
 {
-	__u64 now_ns = bpf_ktime_get_ns();
+	__u64 passed_ns = at_ns - cpu->since_ns;
 
 	if (account < ACCOUNTS)
-		cpu->account_ns[account] += now_ns - cpu->since_ns;
-	cpu->since_ns = now_ns;
+		cpu->account_ns[account] += passed_ns;
+	if (watches_processes && watched < WATCHED)
+		cpu->watched_ns[watched] += passed_ns;
+	cpu->since_ns = at_ns;
+}
+
+static __always_inline void book(struct cpu *cpu, __u32 account, __u32 watched)
+{
+	book_until(cpu, account, watched, bpf_ktime_get_ns());
+}
+
+static __always_inline void book_current(struct cpu *cpu)
+{
+	book(cpu, cpu->account, cpu->watched);
 }
 
 static __always_inline bool starts_with(const char *comm, const char *prefix, int length)
@@ -116,34 +158,64 @@ static __always_inline __u32 account_of(const struct task_struct *task)
 {
 	if (task->pid == 0)
 		return ACCOUNT_IDLE;
-	if ((task->flags & PF_KTHREAD) &&
-	    (starts_with(task->comm, "napi/", 5) || starts_with(task->comm, "ksoftirqd/", 10)))
+	if (!(task->flags & PF_KTHREAD))
+		return ACCOUNT_APP;
+	if (starts_with(task->comm, "napi/", 5) || starts_with(task->comm, "ksoftirqd/", 10))
 		return ACCOUNT_NETWORK;
 	return ACCOUNT_OTHER;
+}
+
+static __always_inline __u32 watched_index(__u32 tgid)
+{
+	if (!watches_processes || !tgid)
+		return NOBODY;
+	for (__u32 i = 0; i < WATCHED; i++)
+		if (meter_settings.watched_pids[i] == tgid)
+			return i;
+	return NOBODY;
+}
+
+/*
+ * Whether the switch to a network thread follows at once on the interrupt that told
+ * of it. Else the interrupt met a process in a system call, which went on until it
+ * returned.
+ */
+static __always_inline bool is_preempted(const struct cpu *cpu)
+{
+	return cpu->preempted_ns && bpf_ktime_get_ns() - cpu->preempted_ns <= PREEMPTION_NS;
 }
 
 SEC("tp_btf/sched_switch")
 int BPF_PROG(on_switch, bool preempt, struct task_struct *prev, struct task_struct *next)
 {
-	__u32 account = account_of(next);
 	struct cpu *cpu = this_cpu();
+	__u32 account, watched;
 
 	if (!cpu)
 		return 0;
+	account = account_of(next);
+	watched = watched_index(next->tgid);
 	if (!cpu->since_ns) {
 		cpu->task_account = account;
+		cpu->task_watched = watched;
 		cpu->account = account;
+		cpu->watched = watched;
 		cpu->since_ns = bpf_ktime_get_ns();
 		return 0;
 	}
 	/* Most switches are from one process to another. */
-	if (cpu->task_account == account)
+	if (cpu->task_account == account && cpu->task_watched == watched)
 		return 0;
-	cpu = begin();
+	cpu = begin(cpu);
 	if (!cpu)
 		return 0;
-	book(cpu, cpu->account);
+	if (account == ACCOUNT_NETWORK && is_preempted(cpu))
+		book(cpu, ACCOUNT_NETWORK, NOBODY);
+	else
+		book_current(cpu);
+	cpu->preempted_ns = 0;
 	cpu->task_account = account;
+	cpu->task_watched = watched;
 	end(cpu);
 	return 0;
 }
@@ -151,14 +223,15 @@ int BPF_PROG(on_switch, bool preempt, struct task_struct *prev, struct task_stru
 SEC("tp_btf/softirq_entry")
 int BPF_PROG(on_softirq_entry, unsigned int vector)
 {
-	struct cpu *cpu = begin();
+	struct cpu *cpu = begin(this_cpu());
 
 	if (!cpu)
 		return 0;
-	book(cpu, cpu->account);
+	book_current(cpu);
 	cpu->in_softirq = true;
 	cpu->account = vector == NET_RX_SOFTIRQ || vector == NET_TX_SOFTIRQ ? ACCOUNT_NETWORK :
 									      ACCOUNT_OTHER;
+	cpu->watched = NOBODY;
 	end(cpu);
 	return 0;
 }
@@ -166,11 +239,11 @@ int BPF_PROG(on_softirq_entry, unsigned int vector)
 SEC("tp_btf/softirq_exit")
 int BPF_PROG(on_softirq_exit, unsigned int vector)
 {
-	struct cpu *cpu = begin();
+	struct cpu *cpu = begin(this_cpu());
 
 	if (!cpu)
 		return 0;
-	book(cpu, cpu->account);
+	book_current(cpu);
 	cpu->in_softirq = false;
 	end(cpu);
 	return 0;
@@ -181,34 +254,96 @@ int BPF_PROG(on_softirq_raise, unsigned int vector)
 {
 	struct cpu *cpu = vector == NET_RX_SOFTIRQ ? this_cpu() : NULL;
 
-	if (cpu)
-		cpu->interrupt_raised_network = cpu->in_interrupt;
+	if (cpu && cpu->in_interrupt)
+		cpu->raised_network = true;
 	return 0;
+}
+
+/*
+ * The books of the CPU where a network thread is woken, if an interrupt will tell that
+ * CPU of it. What a process wakes on its own CPU waits for the process.
+ */
+static __always_inline struct cpu *told_cpu(const struct task_struct *task)
+{
+	__u32 key = task->thread_info.cpu;
+	struct cpu *cpu;
+
+	if (account_of(task) != ACCOUNT_NETWORK || !is_metered(key))
+		return NULL;
+	cpu = bpf_map_lookup_elem(&cpus, &key);
+	if (!cpu || (key == bpf_get_smp_processor_id() && !cpu->in_interrupt))
+		return NULL;
+	return cpu;
+}
+
+/* Before the other CPU is told: it may be quicker than the next event here. */
+SEC("tp_btf/sched_waking")
+int BPF_PROG(on_waking, struct task_struct *task)
+{
+	struct cpu *cpu = told_cpu(task);
+
+	if (cpu) {
+		cpu->woken_ns = bpf_ktime_get_ns();
+		cpu->woken_network = true;
+	}
+	return 0;
+}
+
+/* Just after the other CPU was told. */
+SEC("tp_btf/sched_wakeup")
+int BPF_PROG(on_wakeup, struct task_struct *task)
+{
+	struct cpu *cpu = told_cpu(task);
+
+	if (cpu)
+		cpu->woken_ns = bpf_ktime_get_ns();
+	return 0;
+}
+
+/*
+ * The way of an interrupt by which another CPU tells of a network thread is the
+ * network's. A hypervisor stops the CPU for it, which no event shows.
+ */
+static __always_inline void book_delivery(struct cpu *cpu)
+{
+	__u64 told_ns = cpu->woken_ns;
+	__u64 now_ns = bpf_ktime_get_ns();
+
+	if (!cpu->woken_network || told_ns <= cpu->since_ns || told_ns > now_ns ||
+	    now_ns - told_ns > PREEMPTION_NS)
+		return;
+	book_until(cpu, cpu->account, cpu->watched, told_ns);
+	book_until(cpu, ACCOUNT_NETWORK, NOBODY, now_ns);
 }
 
 static __always_inline int interrupt_entry(void)
 {
-	struct cpu *cpu = begin();
+	struct cpu *cpu = begin(this_cpu());
 
 	if (!cpu)
 		return 0;
-	book(cpu, cpu->account);
+	book_delivery(cpu);
+	book_current(cpu);
 	cpu->in_interrupt = true;
-	cpu->interrupt_raised_network = false;
+	cpu->raised_network = false;
 	end(cpu);
 	return 0;
 }
 
 static __always_inline int interrupt_exit(void)
 {
-	struct cpu *cpu = begin();
+	struct cpu *cpu = begin(this_cpu());
 
 	if (!cpu)
 		return 0;
-	if (cpu->in_interrupt && cpu->interrupt_raised_network)
-		book(cpu, ACCOUNT_NETWORK);
+	if (cpu->in_interrupt && (cpu->raised_network || cpu->woken_network))
+		book(cpu, ACCOUNT_NETWORK, NOBODY);
 	else
-		book(cpu, cpu->account);
+		book_current(cpu);
+	if (cpu->woken_network) {
+		cpu->woken_network = false;
+		cpu->preempted_ns = cpu->since_ns;
+	}
 	cpu->in_interrupt = false;
 	end(cpu);
 	return 0;
@@ -226,20 +361,29 @@ int BPF_PROG(on_irq_exit)
 	return interrupt_exit();
 }
 
-/*
- * x86 has tracepoints for its vectors; elsewhere the timer is an ordinary
- * interrupt and these two are not attached.
- */
-SEC("raw_tp/local_timer_entry")
-int on_timer_entry(void *context)
+/* For interrupts with tracepoints of their own: timers, and those of other CPUs. */
+SEC("raw_tp")
+int on_vector_entry(void *context)
 {
 	return interrupt_entry();
 }
 
-SEC("raw_tp/local_timer_exit")
-int on_timer_exit(void *context)
+SEC("raw_tp")
+int on_vector_exit(void *context)
 {
 	return interrupt_exit();
+}
+
+/* The run under way of an instance, or a new one in place of another's. */
+static __always_inline struct run *run_of(struct cpu *cpu, __u64 napi)
+{
+	for (int i = 0; i < RUNS; i++)
+		if (cpu->runs[i].napi == napi)
+			return &cpu->runs[i];
+	for (int i = 0; i < RUNS; i++)
+		if (!cpu->runs[i].napi)
+			return &cpu->runs[i];
+	return &cpu->runs[0];
 }
 
 /* After each poll: `work` frames of at most `budget`; fewer: the ring is empty. */
@@ -248,9 +392,10 @@ int BPF_PROG(on_poll, struct napi_struct *napi, int work, int budget)
 {
 	const struct net_device *device = napi->dev;
 	struct cpu *cpu;
+	struct run *run;
 
-	if (!device || (__u32)device->ifindex != meter_settings.ifindex ||
-	    device->nd_net.net->ns.inum != meter_settings.namespace_inode)
+	if (!device || (__u32)device->ifindex != polled_ifindex ||
+	    device->nd_net.net->ns.inum != polled_namespace)
 		return 0;
 	cpu = this_cpu();
 	if (!cpu || work < 0)
@@ -259,13 +404,18 @@ int BPF_PROG(on_poll, struct napi_struct *napi, int work, int budget)
 		cpu->generation = meter_settings.generation;
 		cpu->backlog_max = 0;
 	}
+	run = run_of(cpu, (__u64)napi);
+	if (run->napi != (__u64)napi) {
+		run->napi = (__u64)napi;
+		run->frames = 0;
+	}
 	cpu->frames += work;
-	cpu->run_frames += work;
-	if (cpu->run_frames > cpu->backlog_max)
-		cpu->backlog_max = cpu->run_frames;
+	run->frames += work;
+	if (run->frames > cpu->backlog_max)
+		cpu->backlog_max = run->frames;
 	if (work < budget) {
-		cpu->runs++;
-		cpu->run_frames = 0;
+		cpu->finished_runs++;
+		run->napi = 0;
 	}
 	return 0;
 }

@@ -1,34 +1,52 @@
 /* SPDX-License-Identifier: GPL-2.0 OR Apache-2.0 OR MIT */
-/* What meter.bpf.c and its loader (meter.rs) share. */
+/* What meter.bpf.c and its loader (meter/mod.rs) share. */
 #ifndef PLIMSOLL_METER_H
 #define PLIMSOLL_METER_H
 
-/* Mirrored by Account in meter.rs. */
-enum account { ACCOUNT_NETWORK, ACCOUNT_IDLE, ACCOUNT_OTHER, ACCOUNTS };
+enum account { ACCOUNT_APP, ACCOUNT_NETWORK, ACCOUNT_OTHER, ACCOUNT_IDLE, ACCOUNTS };
+
+/* How many processes can be watched at once. */
+#define WATCHED 8
+
+/* How many NAPI instances' runs are told apart on one CPU. */
+#define RUNS 4
+
+/* A polling run under way: until the instance's ring is empty. */
+struct run {
+	__u64 napi; /* whose; 0: nobody's */
+	__u64 frames;
+};
 
 /* One CPU's books; the accounts sum to the time since the first event. */
 struct cpu {
 	__u64 sequence; /* odd while being changed */
 	__u64 since_ns; /* up to here everything is booked; 0: not started */
 	__u64 account_ns[ACCOUNTS];
-	/* The guarded interface's polling; a run lasts until its ring is empty. */
+	__u64 watched_ns[WATCHED];
+	/* The interface's polling. */
 	__u64 frames;
-	__u64 runs;
-	__u32 run_frames; /* of the run under way */
+	__u64 finished_runs;
+	struct run runs[RUNS];
 	__u32 backlog_max; /* frames of the longest run in this generation */
 	__u32 generation; /* of backlog_max: meter_settings.generation then */
-	/* What runs now. */
+	/* What runs now, and what runs below softirqs. */
 	__u32 account;
+	__u32 watched;
 	__u32 task_account;
+	__u32 task_watched;
 	__u32 in_softirq;
 	__u32 in_interrupt;
-	__u32 interrupt_raised_network;
+	__u32 raised_network; /* the interrupt raised receive work */
+	/* A network thread is woken here: written by the CPU that wakes it. */
+	__u32 woken_network;
+	__u64 woken_ns; /* when this CPU was told */
+	__u64 preempted_ns; /* end of the interrupt that told it; 0: none */
+	__u32 unused[2]; /* 256 bytes: CPUs share no cache line */
 };
 
 struct meter_settings {
-	__u32 ifindex; /* the guarded interface … */
-	__u32 namespace_inode; /* … and its network namespace */
 	__u32 generation; /* raised by the reader: backlog_max starts anew */
+	__u32 watched_pids[WATCHED]; /* process ids; 0: none */
 };
 
 #endif

@@ -1,0 +1,143 @@
+//! What a CPU's books say at one time, and between two times.
+
+use std::time::Duration;
+
+use super::{WATCHED_MAX, types};
+
+/// Accounts in the program's order (`enum account` in meter.h).
+#[derive(Clone, Copy)]
+enum Account {
+    App,
+    Network,
+    Other,
+    Idle,
+}
+
+/// One CPU's books since the meter's start, in nanoseconds. The four accounts sum
+/// to the time since the CPU's first event.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CpuReading {
+    /// The CPU's number.
+    pub cpu: u32,
+    /// User processes.
+    pub app_ns: u64,
+    /// Network softirqs, their interrupts, and polling threads.
+    pub network_ns: u64,
+    /// Other softirqs and kernel threads.
+    pub other_ns: u64,
+    /// Nothing to run.
+    pub idle_ns: u64,
+    /// Frames the interface was polled for here.
+    pub frames: u64,
+    /// Polling runs, each until a receive ring was empty.
+    pub runs: u64,
+    /// Most frames in one run since the reading before: those found waiting
+    /// and those that came meanwhile.
+    pub backlog_max: u32,
+    watched: [Watched; WATCHED_MAX],
+}
+
+/// The account of one watched process.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Watched {
+    pid: u32,
+    time_ns: u64,
+}
+
+impl CpuReading {
+    /// From books that are settled up to `now_ns` but for what runs since the last
+    /// event.
+    pub(super) fn new(
+        cpu: usize,
+        books: &types::cpu,
+        now_ns: u64,
+        settings: &types::meter_settings,
+    ) -> Self {
+        let running_ns = now_ns.saturating_sub(books.since_ns);
+        let account = |account: Account| {
+            let runs_now = books.account == account as u32;
+            books.account_ns[account as usize] + if runs_now { running_ns } else { 0 }
+        };
+        let is_current = books.generation == settings.generation;
+        let mut watched = [Watched::default(); WATCHED_MAX];
+        for (slot, (watched, pid)) in watched.iter_mut().zip(settings.watched_pids).enumerate() {
+            let runs_now = books.watched as usize == slot;
+            watched.pid = pid;
+            watched.time_ns = books.watched_ns[slot] + if runs_now { running_ns } else { 0 };
+        }
+        Self {
+            cpu: cpu as u32,
+            app_ns: account(Account::App),
+            network_ns: account(Account::Network),
+            other_ns: account(Account::Other),
+            idle_ns: account(Account::Idle),
+            frames: books.frames,
+            runs: books.finished_runs,
+            backlog_max: if is_current { books.backlog_max } else { 0 },
+            watched,
+        }
+    }
+
+    /// Time since the CPU's first event.
+    #[must_use]
+    pub const fn total_ns(&self) -> u64 {
+        self.app_ns + self.network_ns + self.other_ns + self.idle_ns
+    }
+
+    /// What was booked between `earlier` and this reading of the same CPU.
+    #[must_use]
+    pub fn since(&self, earlier: &Self) -> CpuTime {
+        let time = |value: fn(&Self) -> u64| {
+            Duration::from_nanos(value(self).saturating_sub(value(earlier)))
+        };
+        let watched = self.watched.iter().zip(&earlier.watched);
+        let processes = watched.filter(|(later, _)| later.pid != 0);
+        CpuTime {
+            elapsed: time(Self::total_ns),
+            app: time(|reading| reading.app_ns),
+            network: time(|reading| reading.network_ns),
+            other: time(|reading| reading.other_ns),
+            idle: time(|reading| reading.idle_ns),
+            processes: processes
+                .map(|(later, earlier)| ProcessTime {
+                    pid: later.pid,
+                    cpu: Duration::from_nanos(later.time_ns.saturating_sub(earlier.time_ns)),
+                })
+                .collect(),
+        }
+    }
+}
+
+/// How a CPU spent some time. The four kinds sum to `elapsed`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CpuTime {
+    /// The time between the two readings.
+    pub elapsed: Duration,
+    /// User processes.
+    pub app: Duration,
+    /// Network softirqs, their interrupts, and polling threads.
+    pub network: Duration,
+    /// Other softirqs and kernel threads.
+    pub other: Duration,
+    /// Nothing to run.
+    pub idle: Duration,
+    /// The watched processes' parts of `app`.
+    pub processes: Vec<ProcessTime>,
+}
+
+/// The CPU time of one watched process on the metered CPU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ProcessTime {
+    /// Its process id.
+    pub pid: u32,
+    /// Its time, without the softirqs and interrupts that ran on top of it.
+    pub cpu: Duration,
+}
+
+impl CpuTime {
+    /// `part` as a fraction of the elapsed time.
+    #[must_use]
+    pub fn share(&self, part: Duration) -> f64 {
+        part.as_secs_f64() / self.elapsed.as_secs_f64().max(f64::MIN_POSITIVE)
+    }
+}
