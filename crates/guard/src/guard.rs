@@ -390,6 +390,17 @@ impl<'obj> Guard<'obj> {
         self.program.answer_to(frame)
     }
 
+    /// The same once, for a frame of which only the first `linear` bytes, at least
+    /// 14, are in one piece, as adapters with several buffers may deliver it.
+    /// Whether the program admits it.
+    ///
+    /// # Errors
+    ///
+    /// The kernel refuses: before Linux 6.18 it cannot do this.
+    pub fn test_run_in_parts(&mut self, frame: &[u8], linear: u32) -> Result<bool, Error> {
+        self.program.test_run_in_parts(frame, linear)
+    }
+
     /// Seconds since the start, counted from 1 so that 0 means never.
     fn epoch(&self) -> u32 {
         u32::try_from(self.started.elapsed().as_secs()).map_or(u32::MAX, |s| s.saturating_add(1))

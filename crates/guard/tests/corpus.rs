@@ -120,6 +120,41 @@ fn every_frame_of_the_corpus_has_its_kind_and_channel() {
     });
 }
 
+/// Adapters with several buffers leave a part of the headers, or nothing of them,
+/// where the program reads them in place. (The facility leaves 14 bytes at least.)
+#[test]
+fn every_frame_has_its_kind_wherever_its_first_buffer_ends() {
+    let host = Host::default();
+    in_namespace(|| {
+        set_up_addresses(&host);
+        let _sockets = open_endpoints(&host);
+        let mut storage = Storage::default();
+        let mut guard = Guard::load(&mut storage, &Config::default()).unwrap();
+        let mut random = fastrand::Rng::with_seed(SEED);
+        let mut cut = 0;
+        for sequence in corpus(&host, SEED) {
+            for step in sequence.steps {
+                let frame = &step.frame;
+                if frame.len() <= FRAME_BYTES_MIN {
+                    continue;
+                }
+                let before = guard.counters().unwrap();
+                guard.test_run(frame, 1).unwrap();
+                let whole = guard.counters().unwrap();
+                let somewhere = random.usize(FRAME_BYTES_MIN..frame.len());
+                let linear = [FRAME_BYTES_MIN, somewhere][cut % 2];
+                let run = guard.test_run_in_parts(frame, u32::try_from(linear).unwrap());
+                run.expect("frames in parts take Linux 6.18 or newer");
+                let kind = counted(&before, &whole);
+                let in_parts = counted(&whole, &guard.counters().unwrap());
+                assert_eq!(in_parts, kind, "{}: {linear}", sequence.name);
+                cut += 1;
+            }
+        }
+        assert!(cut > 1000, "the corpus is large");
+    });
+}
+
 /// Fresh programs for each: what either side remembers of fragments never
 /// comes from another case, nor is so much that it forgets.
 const CASES: usize = 60;

@@ -81,8 +81,12 @@ enum frame {
 /* Beyond what eight extension headers may take. */
 #define HEADERS_BYTES_MAX 0x7fff
 
-/* A header in the frame's linear part; NULL if it is not all there. */
-static __always_inline void *header_at(struct xdp_md *ctx, __u32 offset, __u32 bytes)
+/*
+ * A header of the frame; NULL if it is not all there. Where it is in the frame's
+ * linear part it is read in place. Adapters that receive into several buffers may
+ * leave little or nothing there: then it is copied out.
+ */
+static __always_inline void *header_at(struct xdp_md *ctx, __u32 offset, void *copy, __u32 bytes)
 {
 	void *data = (void *)(long)ctx->data, *data_end = (void *)(long)ctx->data_end;
 	void *header;
@@ -90,7 +94,9 @@ static __always_inline void *header_at(struct xdp_md *ctx, __u32 offset, __u32 b
 	if (offset > HEADERS_BYTES_MAX)
 		return NULL;
 	header = data + offset;
-	return header + bytes > data_end ? NULL : header;
+	if (header + bytes <= data_end)
+		return header;
+	return bpf_xdp_load_bytes(ctx, offset, copy, bytes) ? NULL : copy;
 }
 
 /* Whether the frame has `bytes` from `offset` on, further buffers included. */
@@ -107,7 +113,7 @@ static __always_inline bool reaches(struct xdp_md *ctx, __u32 offset, __u32 byte
  */
 static __always_inline __s32 parse_ethernet(struct xdp_md *ctx, __u32 *network_offset)
 {
-	struct ethhdr *ethernet = header_at(ctx, 0, sizeof(*ethernet));
+	struct ethhdr copy, *ethernet = header_at(ctx, 0, &copy, sizeof(copy));
 	__u32 offset = sizeof(*ethernet);
 	__u16 ethertype;
 
@@ -116,11 +122,11 @@ static __always_inline __s32 parse_ethernet(struct xdp_md *ctx, __u32 *network_o
 	ethertype = bpf_ntohs(ethernet->h_proto);
 #pragma unroll
 	for (int i = 0; i < VLAN_TAGS_MAX; i++) {
-		struct vlan_tag *tag;
+		struct vlan_tag tag_copy, *tag;
 
 		if (ethertype != ETH_P_8021Q_TAG && ethertype != ETH_P_8021AD_TAG)
 			break;
-		tag = header_at(ctx, offset, sizeof(*tag));
+		tag = header_at(ctx, offset, &tag_copy, sizeof(tag_copy));
 		if (!tag)
 			return MALFORMED;
 		offset += sizeof(*tag);
@@ -141,7 +147,7 @@ static __always_inline void map_ipv4(struct address *address, __be32 ipv4)
 /* The IPv4 header up to its options; false: malformed. */
 static __always_inline bool parse_ipv4(struct xdp_md *ctx, struct packet *packet)
 {
-	struct iphdr *ip = header_at(ctx, packet->network_offset, sizeof(*ip));
+	struct iphdr copy, *ip = header_at(ctx, packet->network_offset, &copy, sizeof(copy));
 	__u32 header, total;
 	__u16 offset;
 
@@ -169,7 +175,7 @@ static __always_inline bool parse_ipv4(struct xdp_md *ctx, struct packet *packet
 /* The fixed IPv6 header; false: malformed. */
 static __always_inline bool parse_ipv6(struct xdp_md *ctx, struct packet *packet)
 {
-	struct ipv6hdr *ip = header_at(ctx, packet->network_offset, sizeof(*ip));
+	struct ipv6hdr copy, *ip = header_at(ctx, packet->network_offset, &copy, sizeof(copy));
 
 	if (!ip || ip->version != 6)
 		return false;
@@ -194,8 +200,7 @@ static __always_inline enum frame parse_frame(struct xdp_md *ctx, struct packet 
 		return FRAME_MALFORMED;
 	packet->network_offset = network_offset;
 	if (ethertype == ETH_P_ARP)
-		return header_at(ctx, network_offset, ARP_BYTES) ? FRAME_NEIGHBOUR :
-								   FRAME_MALFORMED;
+		return reaches(ctx, network_offset, ARP_BYTES) ? FRAME_NEIGHBOUR : FRAME_MALFORMED;
 	if (ethertype == ETH_P_IP)
 		return parse_ipv4(ctx, packet) ? FRAME_IP : FRAME_MALFORMED;
 	if (ethertype == ETH_P_IPV6)
@@ -247,7 +252,7 @@ __noinline int parse_ipv6_extensions(struct xdp_md *ctx, struct packet *packet)
 	if (!packet)
 		return EXTENSIONS_MALFORMED;
 	for (int i = 0; i <= IPV6_HEADERS_MAX; i++) {
-		__u8 *header, protocol = packet->protocol;
+		__u8 copy[sizeof(struct fragment_header)], *header, protocol = packet->protocol;
 		__u32 bytes;
 
 		if (protocol == IPPROTO_NONE || protocol == IPPROTO_ESP)
@@ -256,7 +261,7 @@ __noinline int parse_ipv6_extensions(struct xdp_md *ctx, struct packet *packet)
 			return EXTENSIONS_DONE;
 		if (i == IPV6_HEADERS_MAX)
 			return EXTENSIONS_OTHER;
-		header = header_at(ctx, packet->transport_offset, sizeof(struct fragment_header));
+		header = header_at(ctx, packet->transport_offset, copy, sizeof(copy));
 		if (!header)
 			return EXTENSIONS_MALFORMED;
 		bytes = extension_bytes(protocol, header);
@@ -282,7 +287,8 @@ __noinline int parse_ipv6_extensions(struct xdp_md *ctx, struct packet *packet)
 static __always_inline enum channel_kind icmp_kind(struct xdp_md *ctx,
 						    const struct packet *packet)
 {
-	__u8 *type = header_at(ctx, packet->transport_offset, ICMPV6_BYTES);
+	__u8 copy[ICMPV6_BYTES];
+	__u8 *type = header_at(ctx, packet->transport_offset, copy, sizeof(copy));
 	__u32 header = packet->ipv6 ? ICMPV6_BYTES : ICMP_BYTES;
 
 	if (packet->left < header || !type)

@@ -81,7 +81,7 @@ static __always_inline void judge_tcp_socket(struct xdp_md *ctx, const struct pa
 static __always_inline void judge_tcp(struct xdp_md *ctx, const struct packet *packet,
 				      enum destination destination, struct verdict *verdict)
 {
-	struct tcphdr *tcp = header_at(ctx, packet->transport_offset, sizeof(*tcp));
+	struct tcphdr copy, *tcp = header_at(ctx, packet->transport_offset, &copy, sizeof(copy));
 
 	if (packet->left < sizeof(*tcp) || !tcp || tcp->doff < 5 ||
 	    tcp->doff * 4 > packet->left) {

@@ -37,7 +37,7 @@ static __always_inline void judge_udp_socket(struct xdp_md *ctx, const struct pa
 static __always_inline void judge_udp(struct xdp_md *ctx, const struct packet *packet,
 				      enum destination destination, struct verdict *verdict)
 {
-	struct udphdr *udp = header_at(ctx, packet->transport_offset, sizeof(*udp));
+	struct udphdr copy, *udp = header_at(ctx, packet->transport_offset, &copy, sizeof(copy));
 	__u32 length;
 
 	if (packet->left < sizeof(*udp) || !udp) {

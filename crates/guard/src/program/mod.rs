@@ -440,11 +440,28 @@ impl<'obj> Program<'obj> {
         frame: &[u8],
         repeat: u32,
     ) -> Result<(bool, Duration), Error> {
-        let input = ProgramInput {
+        self.run(ProgramInput {
             data_in: Some(frame),
             repeat,
             ..ProgramInput::default()
-        };
+        })
+    }
+
+    /// The same once, for a frame of which only so many bytes are in its linear
+    /// part, as adapters may deliver it. Since Linux 6.18.
+    pub(crate) fn test_run_in_parts(&mut self, frame: &[u8], linear: u32) -> Result<bool, Error> {
+        // struct xdp_md: `data`, `data_end` and four more words.
+        let mut context = [0, linear, 0, 0, 0, 0].map(u32::to_ne_bytes).concat();
+        let run = self.run(ProgramInput {
+            data_in: Some(frame),
+            context_in: Some(&mut context),
+            repeat: 1,
+            ..ProgramInput::default()
+        });
+        Ok(run?.0)
+    }
+
+    fn run(&mut self, input: ProgramInput<'_>) -> Result<(bool, Duration), Error> {
         let output = self
             .skeleton
             .progs
