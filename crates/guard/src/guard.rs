@@ -12,7 +12,7 @@ use plimsoll_core::demux::Kind;
 use crate::address::local_addresses;
 use crate::charges::Charges;
 use crate::cookies::Cookies;
-use crate::counters::{self, Counters, Packets};
+use crate::counters::{self, Channel, Counters, Packets};
 use crate::error::Error;
 use crate::program::Program;
 pub use crate::program::Storage;
@@ -20,14 +20,15 @@ use crate::program::types::{answering, limit};
 use crate::protection::Protection;
 use crate::regulator::Regulator;
 use crate::shedding::SheddingConfig;
+use plimsoll_kernel::error::bpf;
 use plimsoll_kernel::meter::CpuReading;
 use plimsoll_kernel::xdp_link::XdpLink;
 use plimsoll_kernel::{host, link};
 
 /// What a whole receive buffer is to the program's watermarks.
 const WATERMARK_WHOLE: u64 = 1 << limit::WATERMARK_WHOLE_SHIFT.0;
-/// Channels above which idle ones are forgotten: half of the map's limit.
-const CHANNELS_CROWDED: usize = limit::CHANNELS_MAX.0 as usize / 2;
+/// Sockets above which idle ones are forgotten: half of the map's limit.
+const SLOTS_CROWDED: usize = limit::CHANNELS_MAX.0 as usize / 2;
 /// A channel without a packet for this many seconds is idle.
 const CHANNEL_IDLE_EPOCHS: u32 = 60;
 
@@ -153,11 +154,21 @@ impl<'obj> Guard<'obj> {
     ///
     /// Names what this host lacks, the bad setting, or libbpf's answer.
     pub fn load(storage: &'obj mut Storage, config: &Config) -> Result<Self, Error> {
+        let cpus = libbpf_rs::num_possible_cpus().map_err(bpf("count CPUs"))?;
+        Self::load_for(storage, config, u32::try_from(cpus).unwrap_or(u32::MAX))
+    }
+
+    /// The same for a host that could have so many CPUs.
+    pub(crate) fn load_for(
+        storage: &'obj mut Storage,
+        config: &Config,
+        cpus: u32,
+    ) -> Result<Self, Error> {
         config.validate()?;
         host::check()?;
         // libbpf would print to standard error; its answer is in our errors.
         libbpf_rs::set_print(None);
-        let program = Program::load(storage, host::numa_nodes())?;
+        let program = Program::load(storage, host::numa_nodes(), cpus)?;
         let mut guard = Self {
             link: None,
             refusals: None,
@@ -337,10 +348,7 @@ impl<'obj> Guard<'obj> {
     /// The maps cannot be read.
     pub fn counters(&mut self) -> Result<Counters, Error> {
         let idle_before = self.epoch().saturating_sub(CHANNEL_IDLE_EPOCHS);
-        let (channels, idle) = self.program.channels(idle_before);
-        if channels.len() > CHANNELS_CROWDED {
-            self.program.forget(&idle)?;
-        }
+        let channels = self.channels(idle_before)?;
         // After the channels, so that no channel holds more than its total.
         let totals = self.program.totals()?;
         let mut counters = Counters {
@@ -353,6 +361,16 @@ impl<'obj> Guard<'obj> {
             self.charges.on_reading(&mut counters, network_ns, costs);
         }
         Ok(counters)
+    }
+
+    /// The live channels. Forgets sockets idle since before an epoch when there are
+    /// too many; that these may share one address is no matter.
+    pub(crate) fn channels(&mut self, idle_before: u32) -> Result<Vec<Channel>, Error> {
+        let (channels, idle) = self.program.channels(idle_before);
+        if self.program.used_slots() > SLOTS_CROWDED {
+            self.program.forget(&idle)?;
+        }
+        Ok(channels)
     }
 
     /// Of `all` packets, those that passed whatever their outcome, because it

@@ -4,8 +4,8 @@
 #![allow(unsafe_code, reason = "memory that the kernel shares")]
 
 use std::marker::PhantomData;
-use std::mem::MaybeUninit;
 use std::os::fd::AsRawFd;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use libbpf_rs::MapCore;
 use memmap2::{MmapOptions, MmapRaw};
@@ -99,15 +99,23 @@ impl<T: Plain> Mapped<T> {
         unsafe { self.at(index).write_volatile(value) }
     }
 
-    /// Makes every byte of one element zero.
-    pub fn clear(&mut self, index: usize) {
-        // SAFETY: any bytes, so also zeros, are a T.
-        let zero = unsafe { MaybeUninit::<T>::zeroed().assume_init() };
-        self.set(index, zero);
-    }
-
     fn at(&self, index: usize) -> *mut T {
         assert!(index < self.len, "an element of the array");
         self.memory.as_mut_ptr().cast::<T>().wrapping_add(index)
+    }
+}
+
+impl Mapped<u64> {
+    /// Takes the value of one element and leaves 0, in one step.
+    #[must_use]
+    pub fn take(&self, index: usize) -> u64 {
+        // SAFETY: `at` is in the mapping, which lives as long as `self`, is writable
+        // and page-aligned, so that elements of eight bytes are aligned. Whoever else
+        // writes to it (the program) does so by atomic operations.
+        let value = unsafe { AtomicU64::from_ptr(self.at(index)) };
+        match value.load(Ordering::Relaxed) {
+            0 => 0,
+            _ => value.swap(0, Ordering::AcqRel),
+        }
     }
 }

@@ -55,31 +55,82 @@ static __always_inline __u32 last_word(const struct sock_common *sk)
 					    sk->skc_rcv_saddr;
 }
 
+/* A socket's inode tells it from any other that lived at its address. */
+static __always_inline __u64 inode_of(const struct sock_common *common)
+{
+	const struct sock *sk = bpf_rdonly_cast(common, bpf_core_type_id_kernel(struct sock));
+	const struct socket_alloc *file;
+
+	if (!sk->sk_socket)
+		return 0;
+	file = bpf_rdonly_cast(sk->sk_socket, bpf_core_type_id_kernel(struct socket_alloc));
+	return file->vfs_inode.i_ino;
+}
+
+/* Sees to it that the slot is this socket's. */
+static __always_inline void claim_slot(struct allowance *allowance, const struct sock_common *sk,
+				       enum channel_kind kind)
+{
+	__u64 inode = inode_of(sk);
+	__u16 port = sk->skc_num;
+
+	if (allowance->inode == inode && allowance->port == port &&
+	    allowance->local.words[3] == last_word(sk) && allowance->socket)
+		return;
+	allowance->share_packets = 0;
+	allowance->limit_bytes = 0;
+	allowance->protected = false;
+	allowance->inode = inode;
+	bound_address(sk, &allowance->local);
+	allowance->port = port;
+	allowance->kind = kind;
+	allowance->generation++;
+	allowance->socket = (__u64)(long)sk;
+}
+
+/* This CPU's part of a slot's channel, for the slot's owner. */
+static __always_inline struct channel *owners_channel(__u32 slot,
+						      const struct allowance *allowance)
+{
+	struct channel *channel = channel_at(slot);
+
+	if (channel && channel->generation != allowance->generation) {
+		/* This CPU's first packet of the socket that now has the slot. */
+		__builtin_memset(channel, 0, sizeof(*channel));
+		channel->generation = allowance->generation;
+	}
+	return channel;
+}
+
 /*
  * Finds the channel of a socket. Without one (no slot is left) the socket is
  * judged without hysteresis and counted in `totals`.
  */
 static __always_inline void find_channel(const struct sock_common *sk, struct verdict *verdict)
 {
-	struct channel *channel;
-	__u16 port = sk->skc_num;
+	__u32 slot = slot_of((__u64)(long)sk);
+	struct allowance *allowance = slot ? bpf_map_lookup_elem(&allowances, &slot) : NULL;
 
-	verdict->slot = slot_of((__u64)(long)sk);
-	channel = verdict->slot ? channel_at(verdict->slot) : NULL;
-	verdict->channel = channel;
-	if (!channel)
+	verdict->slot = slot;
+	if (!allowance)
 		return;
-	channel->epoch = settings.epoch;
-	if (channel->port == port && channel->kind == verdict->kind &&
-	    channel->local.words[3] == last_word(sk))
+	claim_slot(allowance, sk, verdict->kind);
+	verdict->channel = owners_channel(slot, allowance);
+}
+
+/* Lets the loader know that there is something new to read. */
+static __always_inline void note_change(struct channel *channel, __u32 slot)
+{
+	__u32 index = bpf_get_smp_processor_id() * (CHANNELS_MAX / CHANGES_BITS) +
+		      slot / CHANGES_BITS;
+	__u64 *word;
+
+	if (channel->reading == settings.reading)
 		return;
-	/* This CPU's first packet of the socket that now lives here. */
-	__builtin_memset(channel, 0, sizeof(*channel));
-	channel->socket = (__u64)(long)sk;
-	bound_address(sk, &channel->local);
-	channel->port = port;
-	channel->kind = verdict->kind;
-	channel->epoch = settings.epoch;
+	channel->reading = settings.reading;
+	word = bpf_map_lookup_elem(&changes, &index);
+	if (word)
+		__sync_fetch_and_or(word, 1ULL << slot % CHANGES_BITS);
 }
 
 /*

@@ -22,7 +22,7 @@ static __always_inline void remember_first_fragment(const struct packet *packet,
 	struct fragment fragment = {
 		.slot = verdict->slot,
 		.epoch = settings.epoch,
-		.port = verdict->channel ? verdict->channel->port : 0,
+		.generation = verdict->channel ? verdict->channel->generation : 0,
 		.kind = verdict->kind,
 		.outcome = verdict->outcome,
 	};
@@ -38,7 +38,8 @@ static __always_inline void judge_later_fragment(const struct packet *packet,
 {
 	struct fragment_key key;
 	struct fragment *first;
-	struct channel *channel;
+	struct allowance *owner;
+	__u32 slot;
 
 	verdict->kind = KIND_FRAGMENT;
 	fragment_key(packet, &key);
@@ -47,10 +48,11 @@ static __always_inline void judge_later_fragment(const struct packet *packet,
 		return;
 	verdict->kind = first->kind;
 	verdict->outcome = first->outcome;
-	channel = first->slot ? channel_at(first->slot) : NULL;
-	if (channel && channel->kind == first->kind && channel->port == first->port) {
-		verdict->channel = channel;
-		verdict->slot = first->slot;
+	slot = first->slot;
+	owner = slot ? bpf_map_lookup_elem(&allowances, &slot) : NULL;
+	if (owner && owner->generation == first->generation) {
+		verdict->channel = owners_channel(slot, owner);
+		verdict->slot = slot;
 	}
 }
 

@@ -122,8 +122,10 @@ static __always_inline void count(const struct verdict *verdict)
 	if (!counters || kind >= KIND_COUNT || outcome >= OUTCOME_COUNT)
 		return;
 	counters->packets[kind][outcome]++;
-	if (verdict->channel)
+	if (verdict->channel) {
+		note_change(verdict->channel, verdict->slot);
 		verdict->channel->packets[outcome]++;
+	}
 }
 
 static __always_inline int action(enum outcome outcome)

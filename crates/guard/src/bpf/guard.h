@@ -104,6 +104,7 @@ enum limit {
 	 * time.
 	 */
 	NEIGHBOUR_PACKETS = 64,
+	CHANGES_BITS = 64, /* of an element of `changes` */
 	/* Few against a watermark's distance, many against one look-up. */
 	KNOWN_PACKETS = 32,
 	/* Seconds: Linux's default time to reassemble (ipfrag_time). */
@@ -155,33 +156,40 @@ enum discarding {
 
 /*
  * One channel as one CPU sees it: slot `s` of CPU `c` is element
- * `c * CHANNELS_MAX + s` of the array `channels`. A socket's slot is found by
- * the address of the kernel's struct sock in `slots`. A socket that closes and
- * whose memory another one takes is told apart by (kind, port, local), and its
- * counters start anew; what they held remains in `totals`.
+ * `c * CHANNELS_MAX + s` of the array `channels`. It is of the socket that the
+ * slot's allowance names while both have the same generation; a former socket's
+ * counters remain in `totals`.
  */
 struct channel {
 	__u64 packets[OUTCOME_COUNT]; /* of sockets only; kinds have `totals` */
-	__u64 socket; /* address of the struct sock; 0: not a socket */
 	__u64 demand; /* packets that asked for a share */
 	__u64 share_tick; /* of `share_packets` */
-	struct address local; /* bound address; unspecified: any */
 	__u32 share_packets; /* admitted in this tick */
-	__u32 epoch; /* settings.epoch at the last packet */
+	__u32 generation; /* of the allowance when this CPU began to count */
+	__u32 reading; /* settings.reading at the last packet */
 	__u32 occupancy; /* bytes or connections when last looked at */
 	__u32 capacity; /* the same unit */
 	__u32 queued; /* datagrams when last looked at; 0 for listeners */
-	__u16 port; /* host byte order; 0: this CPU has not seen it */
-	__u8 kind; /* enum channel_kind */
-	__u8 discarding; /* enum discarding */
+	__u32 discarding; /* enum discarding */
+	__u32 reserved;
 } __attribute__((aligned(64)));
 
-/* What the loader allows a channel, by slot; the same on every CPU. */
+/*
+ * Who has a slot, and what the loader allows him; the same on every CPU. A
+ * socket's slot is found by the address of its struct sock in `slots`. Another
+ * socket may come to live there: it is told by its inode, port or bound address,
+ * and then nothing that was allowed the former one holds any longer.
+ */
 struct allowance {
+	__u64 socket; /* address of the struct sock; 0: nobody has the slot */
+	__u64 inode;
+	struct address local; /* bound address; unspecified: any */
 	__u32 share_packets; /* per tick and CPU while input is shed; 0: settings.share_packets */
 	__u32 limit_bytes; /* delay target: discard from this occupancy on; 0: none */
-	__u32 protected; /* its packets go by the share of protected traffic */
-	__u32 reserved;
+	__u32 generation; /* sockets that have had the slot so far */
+	__u16 port; /* host byte order */
+	__u8 kind; /* enum channel_kind */
+	__u8 protected; /* its packets go by the share of protected traffic */
 };
 
 /*
@@ -212,7 +220,8 @@ struct settings {
 	 */
 	__u32 high_watermark;
 	__u32 low_watermark;
-	__u32 epoch; /* seconds; tells idle channels, expires fragments */
+	__u32 epoch; /* seconds; expires fragments */
+	__u32 reading; /* the loader's readings of channels so far */
 	__u32 numa_nodes; /* of the host, at least 1 */
 	__u32 share_packets; /* of a channel without an allowance of its own */
 	__u8 shedding; /* input is shed by shares */
@@ -263,9 +272,10 @@ struct fragment_key {
 struct fragment {
 	__u32 slot; /* of the channel; 0: none */
 	__u32 epoch;
-	__u16 port; /* of the channel, to tell a slot in new hands */
+	__u32 generation; /* of the slot's owner */
 	__u8 kind;
 	__u8 outcome;
+	__u16 reserved;
 };
 
 /*

@@ -20,6 +20,41 @@ struct in6_addr___core {
 	} in6_u;
 };
 
+struct inode {
+	unsigned long i_ino;
+};
+
+struct socket;
+
+/* A socket as a file; struct socket comes first. */
+struct socket_alloc {
+	struct inode vfs_inode;
+};
+
+struct ns_common {
+	unsigned int inum;
+};
+
+/* A place in the table of UDP sockets by port. */
+struct udp_hslot {
+	int count;
+};
+
+struct udp_table {
+	struct udp_hslot *hash;
+	unsigned int mask;
+};
+
+struct netns_ipv4 {
+	struct udp_table *udp_table;
+};
+
+struct net {
+	struct ns_common ns;
+	__u32 hash_mix;
+	struct netns_ipv4 ipv4;
+};
+
 struct sock_common {
 	__be32 skc_rcv_saddr;
 	__u16 skc_num;
@@ -29,6 +64,9 @@ struct sock_common {
 	unsigned char skc_reuseport : 1;
 	int skc_bound_dev_if;
 	struct in6_addr___core skc_v6_rcv_saddr;
+	struct {
+		struct net *net;
+	} skc_net;
 };
 
 struct sk_buff_head {
@@ -36,10 +74,14 @@ struct sk_buff_head {
 };
 
 struct bpf_prog;
+struct sock;
 
 /* A group of SO_REUSEPORT sockets. */
 struct sock_reuseport {
+	__u16 num_socks;
+	unsigned int has_conns : 1; /* a member is connected */
 	struct bpf_prog *prog; /* selects the member; NULL: a hash does */
+	struct sock *socks[];
 };
 
 struct sock {
@@ -52,6 +94,7 @@ struct sock {
 	__u32 sk_ack_backlog;
 	__u32 sk_max_ack_backlog;
 	struct sock_reuseport *sk_reuseport_cb;
+	struct socket *sk_socket;
 };
 
 struct request_sock_queue {
@@ -79,14 +122,6 @@ struct udp_sock {
 	struct udp_prod_queue *udp_prod_queue; /* one per NUMA node */
 	struct sk_buff_head reader_queue;
 	int forward_deficit;
-};
-
-struct ns_common {
-	unsigned int inum;
-};
-
-struct net {
-	struct ns_common ns;
 };
 
 struct net_device {

@@ -38,7 +38,7 @@ struct {
 	__type(value, struct totals);
 } totals SEC(".maps");
 
-/* CHANNELS_MAX for each CPU: the loader knows how many there are, and reads it mapped. */
+/* CHANNELS_MAX for each CPU: the loader sizes it, and reads it mapped. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(map_flags, BPF_F_MMAPABLE);
@@ -54,6 +54,18 @@ struct {
 	__type(key, __u32);
 	__type(value, struct allowance);
 } allowances SEC(".maps");
+
+/*
+ * A bit for each channel, CPU by CPU: it has had packets since the loader last read
+ * it. So a reading costs what has changed, however many CPUs there may be.
+ */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, CHANNELS_MAX / CHANGES_BITS);
+	__type(key, __u32);
+	__type(value, __u64);
+} changes SEC(".maps");
 
 /* By port: PROTECTED_TCP, PROTECTED_UDP. */
 struct {

@@ -1,13 +1,20 @@
 //! The program's maps at their limits: what happens there is as documented, and
 //! the sums stay exact. Needs root.
 
-use std::net::{Ipv4Addr, Ipv6Addr, UdpSocket};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddrV4, UdpSocket};
+use std::os::fd::AsRawFd;
 use std::sync::{Mutex, PoisonError};
+use std::time::Instant;
 
+use nix::sched::{CpuSet, sched_setaffinity};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use nix::sys::socket::{
+    AddressFamily, SockFlag, SockType, SockaddrIn, bind, setsockopt, socket, sockopt,
+};
+use nix::unistd::Pid;
 use plimsoll_packets::frame::Fragment;
 
-use super::test_host::{HOST, demand, from, slot_of, with_guard};
+use super::test_host::{HOST, demand, from, slot_of, with_guard, with_guard_for};
 use super::*;
 use crate::{Error, Guard};
 
@@ -16,14 +23,21 @@ const SOCKET_SLOTS: u32 = types::limit::CHANNELS_MAX.0 - SLOT_SOCKETS;
 const FIRST_PORT: u16 = 10_000;
 /// More than there are slots.
 const SOCKETS: u16 = 16_500;
+/// More than half of all slots: idle ones are given back. (Each takes as long to
+/// bind as there are others at its address.)
+const SHARING: u16 = 9_000;
 
 /// Two crowds at once are more descriptors than a process may have by default.
 static CROWD: Mutex<()> = Mutex::new(());
 
-/// Sockets at consecutive ports, each of which got one packet.
-fn crowd(guard: &mut Guard<'_>) -> Vec<UdpSocket> {
+fn allow_many_sockets() {
     let (_, most) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
     setrlimit(Resource::RLIMIT_NOFILE, most, most).unwrap();
+}
+
+/// Sockets at consecutive ports, each of which got one packet.
+fn crowd(guard: &mut Guard<'_>) -> Vec<UdpSocket> {
+    allow_many_sockets();
     let ports = FIRST_PORT..FIRST_PORT + SOCKETS;
     ports
         .map(|port| {
@@ -106,6 +120,124 @@ fn idle_sockets_make_room_for_new_ones() {
         let total = counters.of(Kind::UdpSocket).offered();
         assert_eq!(total, u64::from(SOCKETS) + 1);
     });
+}
+
+/// A server's socket for one client, at a port that all of them share.
+fn connected(port: u16, client: u16) -> UdpSocket {
+    let flags = SockFlag::SOCK_CLOEXEC;
+    let socket = socket(AddressFamily::Inet, SockType::Datagram, flags, None).unwrap();
+    setsockopt(&socket, sockopt::ReuseAddr, &true).unwrap();
+    let local = SocketAddrV4::new(HOST, port);
+    bind(socket.as_raw_fd(), &SockaddrIn::from(local)).unwrap();
+    let socket = UdpSocket::from(socket);
+    socket.connect((HOST, client)).unwrap();
+    socket
+}
+
+/// As QUIC servers have them. All are one channel, and each has a slot.
+#[test]
+fn slots_come_back_however_many_sockets_share_one_address() {
+    with_guard(|guard| {
+        let _alone = CROWD.lock().unwrap_or_else(PoisonError::into_inner);
+        allow_many_sockets();
+        let serve = |guard: &mut Guard<'_>, client| {
+            let socket = connected(443, client);
+            let frame = from(HOST).udp(client, 443, &[]);
+            assert!(guard.test_run(&frame, 1).unwrap().0);
+            socket
+        };
+        let clients = FIRST_PORT..FIRST_PORT + SHARING;
+        let sockets: Vec<_> = clients.map(|client| serve(guard, client)).collect();
+        let channels = guard.channels(0).unwrap();
+        assert_eq!(channels.len(), 1);
+        assert_eq!(guard.program.used_slots(), usize::from(SHARING));
+        drop(sockets);
+        guard.channels(u32::MAX).unwrap();
+        assert_eq!(guard.program.used_slots(), 0);
+        let _socket = UdpSocket::bind((HOST, 5000)).unwrap();
+        assert!(offer(guard, 5000));
+        let channels = guard.channels(0).unwrap();
+        assert_eq!(channels.len(), 1);
+        assert_eq!(channels[0].port, 5000);
+    });
+}
+
+fn run_on(cpu: usize) {
+    let mut cpus = CpuSet::new();
+    cpus.set(cpu).unwrap();
+    sched_setaffinity(Pid::from_raw(0), &cpus).expect("this test takes two CPUs, 0 and 1");
+}
+
+/// The kernel reuses the memory of closed sockets. Another CPU, which has not seen
+/// the new one, must not say whose the slot is, nor lend it what it was allowed.
+#[test]
+fn a_socket_is_never_taken_for_one_that_lived_at_its_address() {
+    with_guard(|guard| {
+        let reused = (0..200).any(|_| {
+            let former = UdpSocket::bind((HOST, 5000)).unwrap();
+            for cpu in [0, 1] {
+                run_on(cpu);
+                (0..3).for_each(|_| assert!(offer(guard, 5000)));
+            }
+            guard.assign(|_, _, port| (None, port == 5000));
+            let sockets = guard.program.sockets();
+            let slot = sockets.iter().find(|socket| socket.3 == 5000).unwrap().0;
+            guard.program.set_limit(slot, 1);
+            drop(former);
+            std::thread::sleep(Duration::from_millis(30));
+            let new: Vec<_> = (6000..6064)
+                .map(|port| UdpSocket::bind((HOST, port)).unwrap())
+                .collect();
+            for port in 6000..6064 {
+                offer(guard, port);
+            }
+            let sockets = guard.program.sockets();
+            let port = sockets.iter().find(|socket| socket.0 == slot).unwrap().3;
+            let is_new = port != 5000;
+            if is_new {
+                let allowance = guard.program.allowances.get(slot as usize);
+                assert_eq!((allowance.protected, allowance.limit_bytes), (0, 0));
+                let channels = guard.channels(0).unwrap();
+                let channel = channels.iter().find(|channel| channel.port == port);
+                assert_eq!(channel.unwrap().packets.offered(), 1);
+            }
+            drop(new);
+            let (_, idle) = guard.program.channels(u32::MAX);
+            guard.program.forget(&idle).unwrap();
+            is_new
+        });
+        assert!(reused, "the kernel uses memory of closed sockets again");
+    });
+}
+
+#[test]
+fn a_reading_costs_what_has_changed_however_many_cpus_there_may_be() {
+    for cpus in [64, 256] {
+        with_guard_for(cpus, |guard| {
+            let ports = 6000..7000;
+            let _sockets: Vec<_> = ports
+                .clone()
+                .map(|port| UdpSocket::bind((HOST, port)).unwrap())
+                .collect();
+            run_on(0);
+            ports.for_each(|port| assert!(offer(guard, port)));
+            assert_eq!(guard.program.read_channels(), 1000);
+            // What was counted while it was read: once more.
+            assert_eq!(guard.program.read_channels(), 1000);
+            assert_eq!(guard.program.read_channels(), 0);
+            for port in [6001, 6002, 6002] {
+                offer(guard, port);
+            }
+            assert_eq!(guard.program.read_channels(), 2);
+            let start = Instant::now();
+            let read: usize = (0..100).map(|_| guard.program.read_channels()).sum();
+            println!("{cpus} CPUs, nothing new: {:?}", start.elapsed() / 100);
+            assert_eq!(read, 2, "once more");
+            let channels = guard.channels(0).unwrap();
+            let packets = channels.iter().map(|channel| channel.packets.offered());
+            assert_eq!(packets.sum::<u64>(), 1003);
+        });
+    }
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 #![allow(unsafe_code, reason = "the reading of map values as C structs")]
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::hash::BuildHasher;
 use std::mem::MaybeUninit;
@@ -20,6 +20,7 @@ use crate::counters::{Channel, Outcome, Packets, from_mapped, to_mapped};
 use crate::delay::Queue;
 use crate::error::Error;
 use crate::protection::{ProtectedPort, Protection, Transport};
+use books::{Books, Parts};
 use plimsoll_kernel::error::bpf;
 use plimsoll_kernel::mapped::{Mapped, Plain, read_struct};
 use plimsoll_kernel::meter::monotonic_ns;
@@ -27,6 +28,7 @@ use plimsoll_kernel::namespace;
 
 include!(concat!(env!("OUT_DIR"), "/guard.rs")); // mod skeleton
 
+mod books;
 #[cfg(test)]
 mod limit_tests;
 #[cfg(test)]
@@ -60,9 +62,10 @@ impl Default for Storage {
 /// The program in the kernel.
 pub(crate) struct Program<'obj> {
     skeleton: GuardSkel<'obj>,
-    /// Slot `s` of CPU `c` is element `c * slots + s`.
-    channels: Mapped<types::channel>,
+    books: Books,
     allowances: Mapped<types::allowance>,
+    /// Slots with a share of their own.
+    shared: BTreeSet<u32>,
     protected_ports: Vec<u16>,
 }
 
@@ -73,35 +76,45 @@ impl fmt::Debug for Program<'_> {
 }
 
 impl<'obj> Program<'obj> {
-    /// Loads the program; nothing is attached yet.
-    pub(crate) fn load(storage: &'obj mut Storage, numa_nodes: u32) -> Result<Self, Error> {
+    /// Loads the program for so many possible CPUs; nothing is attached yet.
+    pub(crate) fn load(
+        storage: &'obj mut Storage,
+        numa_nodes: u32,
+        cpus: u32,
+    ) -> Result<Self, Error> {
         let mut open = GuardSkelBuilder::default()
             .open(&mut storage.0)
             .map_err(bpf("open the BPF object"))?;
         if let Some(bss) = open.maps.bss_data.as_deref_mut() {
             bss.settings.numa_nodes = numa_nodes;
             bss.settings.secret = secret();
+            // No channel has this number before its first packet.
+            bss.settings.reading = 1;
             bss.settings.namespace_inode =
                 namespace::inode().map_err(|source| plimsoll_kernel::Error::Os {
                     action: "identify the network namespace",
                     source,
                 })?;
         }
-        let cpus = libbpf_rs::num_possible_cpus().map_err(bpf("count CPUs"))?;
-        let cpus = u32::try_from(cpus).unwrap_or(u32::MAX);
         let slots = open.maps.allowances.max_entries();
+        let words = open.maps.changes.max_entries();
         open.maps
             .channels
             .set_max_entries(slots.saturating_mul(cpus))
             .map_err(bpf("size the channels"))?;
+        open.maps
+            .changes
+            .set_max_entries(words.saturating_mul(cpus))
+            .map_err(bpf("size the marks of changes"))?;
         let skeleton = open.load().map_err(bpf("load the BPF program"))?;
         // The last one released is the first one taken: small numbers first.
         for slot in (SLOT_SOCKETS..slots).rev() {
             release_slot(&skeleton.maps.free_slots, slot)?;
         }
         Ok(Self {
-            channels: Mapped::of(&skeleton.maps.channels)?,
+            books: Books::of(&skeleton.maps, cpus)?,
             allowances: Mapped::of(&skeleton.maps.allowances)?,
+            shared: BTreeSet::new(),
             protected_ports: Vec::new(),
             skeleton,
         })
@@ -256,23 +269,43 @@ impl<'obj> Program<'obj> {
         Ok(by_cpu.iter().map(packets).collect())
     }
 
+    /// Reads what has changed in the channels; returns how many parts were read.
+    pub(crate) fn read_channels(&mut self) -> usize {
+        let settings = self.settings();
+        settings.reading = settings.reading.wrapping_add(1).max(1);
+        let epoch = settings.epoch;
+        self.books.read(self.slots_end(), epoch)
+    }
+
     /// Packets that asked for a share so far, by slot, on one CPU.
-    pub(crate) fn demands(&self, cpu: u32) -> impl Iterator<Item = (u32, u64)> + '_ {
-        let first = cpu as usize * self.allowances.len();
-        (1..self.slots_end())
-            .map(move |slot| (slot, self.channels.get(first + slot as usize).demand))
+    pub(crate) fn demands(&mut self, cpu: u32) -> impl Iterator<Item = (u32, u64)> + '_ {
+        self.read_channels();
+        let books = &self.books;
+        let kinds = (1..SLOT_SOCKETS).map(move |slot| (slot, books.part(slot, cpu).demand));
+        let part = move |(slot, parts): (u32, &Parts)| Some((slot, parts.on(cpu)?.demand));
+        kinds.chain(books.slots().filter_map(part))
     }
 
     /// The sockets that have slots: slot, kind, bound address and port.
-    pub(crate) fn sockets(&self) -> Vec<(u32, Kind, IpAddr, u16)> {
-        let socket = |slot| {
-            let seen = self.seen(slot).find(|seen| seen.socket != 0)?;
-            let kind = *Kind::ALL.get(usize::from(seen.kind))?;
-            Some((slot, kind, bound_address(&seen), seen.port))
+    pub(crate) fn sockets(&mut self) -> Vec<(u32, Kind, IpAddr, u16)> {
+        self.read_channels();
+        let socket = |(slot, _)| {
+            let owner = self.owner(slot)?;
+            let kind = *Kind::ALL.get(usize::from(owner.kind))?;
+            Some((slot, kind, bound_address(&owner), owner.port))
         };
-        (SLOT_SOCKETS..self.slots_end())
-            .filter_map(socket)
-            .collect()
+        self.books.slots().filter_map(socket).collect()
+    }
+
+    /// How many sockets have slots.
+    pub(crate) fn used_slots(&self) -> usize {
+        self.books.len()
+    }
+
+    /// Who has a slot now.
+    fn owner(&self, slot: u32) -> Option<types::allowance> {
+        let owner = self.allowances.get(slot as usize);
+        (owner.socket != 0).then_some(owner)
     }
 
     /// Sheds by these packets per tick and CPU: for each slot named, and for
@@ -280,14 +313,16 @@ impl<'obj> Program<'obj> {
     pub(crate) fn set_shares(&mut self, shares: Option<(u32, &BTreeMap<u32, u32>)>) {
         let none = BTreeMap::new();
         let slots = shares.map_or(&none, |(_, slots)| slots);
-        for slot in 1..self.slots_end() {
-            let mut allowance = self.allowances.get(slot as usize);
-            let packets = slots.get(&slot).copied().unwrap_or(0);
+        let named: BTreeSet<u32> = slots.keys().copied().collect();
+        for slot in self.shared.union(&named) {
+            let mut allowance = self.allowances.get(*slot as usize);
+            let packets = slots.get(slot).copied().unwrap_or(0);
             if allowance.share_packets != packets {
                 allowance.share_packets = packets;
-                self.allowances.set(slot as usize, allowance);
+                self.allowances.set(*slot as usize, allowance);
             }
         }
+        self.shared = named;
         let settings = self.settings();
         settings.share_packets = shares.map_or(0, |(others, _)| others);
         settings.shedding = shares.is_some().into();
@@ -303,22 +338,23 @@ impl<'obj> Program<'obj> {
     }
 
     /// The queues of UDP sockets, by slot; their admissions on all CPUs.
-    pub(crate) fn queues(&self) -> impl Iterator<Item = (u32, Queue)> + '_ {
-        (SLOT_SOCKETS..self.slots_end()).filter_map(|slot| {
-            let mut queue = Queue::default();
-            let mut last_epoch = 0;
-            for seen in self.seen(slot).filter(|seen| seen.socket != 0) {
-                if Kind::ALL.get(usize::from(seen.kind)) != Some(&Kind::UdpSocket) {
-                    return None;
-                }
-                queue.admitted += seen.packets[Outcome::Admitted as usize];
-                if seen.epoch >= last_epoch {
-                    last_epoch = seen.epoch;
-                    queue.queued = seen.queued;
-                    queue.occupancy = seen.occupancy;
-                }
+    pub(crate) fn queues(&mut self) -> impl Iterator<Item = (u32, Queue)> + '_ {
+        self.read_channels();
+        self.books.slots().filter_map(|(slot, parts)| {
+            let owner = self.owner(slot)?;
+            if Kind::ALL.get(usize::from(owner.kind)) != Some(&Kind::UdpSocket) {
+                return None;
             }
-            (last_epoch > 0).then_some((slot, queue))
+            let latest = parts.of(&owner).max_by_key(|part| part.reading)?;
+            let admitted = parts
+                .of(&owner)
+                .map(|part| part.packets[Outcome::Admitted as usize]);
+            let queue = Queue {
+                admitted: admitted.sum(),
+                queued: latest.queued,
+                occupancy: latest.occupancy,
+            };
+            Some((slot, queue))
         })
     }
 
@@ -372,18 +408,17 @@ impl<'obj> Program<'obj> {
     }
 
     /// The live channels, and the sockets idle since before `epoch`.
-    pub(crate) fn channels(&self, idle_before: u32) -> (Vec<Channel>, Vec<Idle>) {
-        let mut channels: Vec<Channel> = Vec::new();
+    pub(crate) fn channels(&mut self, idle_before: u32) -> (Vec<Channel>, Vec<Idle>) {
+        self.read_channels();
+        let mut channels: Vec<Channel> = Vec::with_capacity(self.books.len());
         let mut idle = Vec::new();
-        for slot in SLOT_SOCKETS..self.slots_end() {
-            let mut last_epoch = 0;
-            let mut socket = 0;
-            for seen in self.seen(slot).filter(|seen| seen.socket != 0) {
-                socket = seen.socket;
-                last_epoch = last_epoch.max(seen.epoch);
-                channels.extend(channel_of(&seen));
-            }
-            if socket != 0 && last_epoch < idle_before {
+        for (slot, parts) in self.books.slots() {
+            let Some(owner) = self.owner(slot) else {
+                continue;
+            };
+            channels.extend(parts.of(&owner).filter_map(|part| channel_of(&owner, part)));
+            if parts.changed < idle_before {
+                let socket = owner.socket;
                 idle.push(Idle { socket, slot });
             }
         }
@@ -397,14 +432,6 @@ impl<'obj> Program<'obj> {
             same
         });
         (channels, idle)
-    }
-
-    /// What each CPU saw of a slot.
-    fn seen(&self, slot: u32) -> impl Iterator<Item = types::channel> + '_ {
-        let slots = self.allowances.len();
-        (slot as usize..self.channels.len())
-            .step_by(slots)
-            .map(|index| self.channels.get(index))
     }
 
     /// Past the highest slot that ever was taken. Two CPUs that take slots at
@@ -424,10 +451,14 @@ impl<'obj> Program<'obj> {
                 .slots
                 .delete(&socket.to_ne_bytes())
                 .map_err(bpf("forget a socket"))?;
-            self.allowances.clear(*slot as usize);
-            for index in (*slot as usize..self.channels.len()).step_by(self.allowances.len()) {
-                self.channels.clear(index);
-            }
+            // The next owner's generation is another one, on whatever CPU.
+            let generation = self.allowances.get(*slot as usize).generation;
+            let nobody = types::allowance {
+                generation,
+                ..types::allowance::default()
+            };
+            self.allowances.set(*slot as usize, nobody);
+            self.books.forget(*slot);
             release_slot(&self.skeleton.maps.free_slots, *slot)?;
         }
         Ok(())
@@ -523,9 +554,9 @@ fn words(octets: [u8; 16]) -> [u32; 4] {
     words
 }
 
-fn bound_address(seen: &types::channel) -> IpAddr {
+fn bound_address(owner: &types::allowance) -> IpAddr {
     let mut octets = [0; 16];
-    for (bytes, word) in octets.chunks_exact_mut(4).zip(seen.local.words) {
+    for (bytes, word) in octets.chunks_exact_mut(4).zip(owner.local.words) {
         bytes.copy_from_slice(&word.to_ne_bytes());
     }
     from_mapped(octets)
@@ -540,19 +571,15 @@ fn prefix_key(prefix: &IpNet) -> Vec<u8> {
     [&bits.to_ne_bytes()[..], &to_mapped(prefix.network())[..]].concat()
 }
 
-/// Adds what one CPU saw of one socket. A CPU that never saw it has no port.
-/// What one CPU saw of one socket.
-fn channel_of(seen: &types::channel) -> Option<Channel> {
-    if seen.port == 0 {
-        return None;
-    }
-    let kind = Kind::ALL.get(usize::from(seen.kind)).copied()?;
+/// What one CPU saw of a socket.
+fn channel_of(owner: &types::allowance, seen: &types::channel) -> Option<Channel> {
+    let kind = Kind::ALL.get(usize::from(owner.kind)).copied()?;
     let mut packets = Packets::default();
     packets.add(&seen.packets);
     Some(Channel {
         kind,
-        address: bound_address(seen),
-        port: seen.port,
+        address: bound_address(owner),
+        port: owner.port,
         packets,
         discarding: seen.discarding != 0,
         occupancy: seen.occupancy,

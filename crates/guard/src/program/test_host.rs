@@ -14,6 +14,12 @@ pub(super) const HOST: Ipv4Addr = Ipv4Addr::LOCALHOST;
 
 /// Runs `test` with a loaded program in a network namespace of its own.
 pub(super) fn with_guard(test: impl FnOnce(&mut Guard<'_>) + Send) {
+    let cpus = libbpf_rs::num_possible_cpus().unwrap();
+    with_guard_for(u32::try_from(cpus).unwrap(), test);
+}
+
+/// The same for a host that could have so many CPUs.
+pub(super) fn with_guard_for(cpus: u32, test: impl FnOnce(&mut Guard<'_>) + Send) {
     std::thread::scope(|scope| {
         let host = scope.spawn(|| {
             unshare(CloneFlags::CLONE_NEWNET)
@@ -23,7 +29,7 @@ pub(super) fn with_guard(test: impl FnOnce(&mut Guard<'_>) + Send) {
                 .status();
             assert!(status.expect("iproute2 is installed").success());
             let mut storage = Storage::default();
-            let mut guard = Guard::load(&mut storage, &Config::default()).unwrap();
+            let mut guard = Guard::load_for(&mut storage, &Config::default(), cpus).unwrap();
             test(&mut guard);
         });
         host.join()
@@ -42,9 +48,12 @@ pub(super) const fn slot_of(kind: Kind) -> u32 {
 }
 
 /// Packets that asked for a share of a slot, on all CPUs.
-pub(super) fn demand(guard: &Guard<'_>, slot: u32) -> u64 {
+pub(super) fn demand(guard: &mut Guard<'_>, slot: u32) -> u64 {
     let cpus = u32::try_from(libbpf_rs::num_possible_cpus().unwrap()).unwrap();
-    let demands = (0..cpus).flat_map(|cpu| guard.program.demands(cpu));
-    let of_slot = demands.filter(|(number, _)| *number == slot);
-    of_slot.map(|(_, packets)| packets).sum()
+    let on = |cpu| -> u64 {
+        let demands = guard.program.demands(cpu);
+        let of_slot = demands.filter(|(number, _)| *number == slot);
+        of_slot.map(|(_, packets)| packets).sum()
+    };
+    (0..cpus).map(on).sum()
 }
