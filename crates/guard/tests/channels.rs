@@ -8,7 +8,8 @@ use std::net::{Ipv4Addr, Ipv6Addr, TcpListener, TcpStream, UdpSocket};
 use std::os::fd::{AsRawFd, OwnedFd};
 
 use common::{
-    BROADCAST_V4, HOST_V4, HOST_V6, PEER_V4, PEER_V6, fill, in_namespace, to_host, udp_socket,
+    BROADCAST_V4, HOST_V4, HOST_V6, PEER_V4, PEER_V6, fill, in_namespace, let_a_tick_pass, to_host,
+    udp_socket,
 };
 use nix::sys::socket::{
     AddressFamily, Backlog, SockFlag, SockType, SockaddrIn, bind, listen, setsockopt, socket,
@@ -245,7 +246,7 @@ fn a_socket_that_is_no_longer_the_one_is_believed_in_for_at_most_32_packets() {
             assert!(new(Kind::UdpSocket) <= 32, "{}", new(Kind::UdpSocket));
             assert_eq!(new(Kind::UdpSocket) + new(Kind::ClosedPort), 100);
             drop(server);
-            common::let_a_tick_pass();
+            let_a_tick_pass();
         }
     });
 }
@@ -324,5 +325,53 @@ fn listeners_of_a_group_with_a_program_are_left_alone() {
         }
         let counters = guard.counters().unwrap();
         assert_eq!(counters.of(Kind::TcpListener).count(Outcome::Admitted), 64);
+    });
+}
+
+/// All members full: no packet needs a look-up. As soon as one has room, those for
+/// it are admitted again.
+#[test]
+fn a_full_group_is_discarded_and_a_member_with_room_gets_its_packets() {
+    with_guard(|guard| {
+        let members = [(); 2].map(|()| UdpSocket::from(member(SockType::Datagram, PORT)));
+        let frames: Vec<_> = (0..64)
+            .map(|source| to_host(HOST_V4).udp(PEER_PORT + source, PORT, &[]))
+            .collect();
+        for source in 0..16 {
+            let source = UdpSocket::bind((HOST_V4, 20_000 + source)).unwrap();
+            fill(&source, (HOST_V4, PORT));
+        }
+        let admitted = |guard: &mut Guard<'_>| {
+            let_a_tick_pass();
+            frames.iter().filter(|frame| admits(guard, frame)).count()
+        };
+        assert_eq!(admitted(guard), 0);
+        while members[0].recv(&mut [0; 64]).is_ok() {}
+        let of_one = admitted(guard);
+        assert!((10..54).contains(&of_one), "about half: {of_one}");
+        while members[1].recv(&mut [0; 64]).is_ok() {}
+        assert_eq!(admitted(guard), 64);
+    });
+}
+
+/// A socket that may share its port is remembered while it is alone there. A
+/// connected one that joins it gets its own packets at once.
+#[test]
+fn a_connected_socket_beside_a_full_one_gets_its_packets() {
+    with_guard(|guard| {
+        let server = UdpSocket::from(member(SockType::Datagram, PORT));
+        fill(&UdpSocket::bind((HOST_V4, 0)).unwrap(), (HOST_V4, PORT));
+        let stranger = to_host(HOST_V4).udp(PEER_PORT, PORT, &[]);
+        let client = to_host(HOST_V4).udp(PEER_PORT + 1, PORT, &[]);
+        assert!(!admits(guard, &stranger));
+        assert!(!admits(guard, &client));
+        let connected = UdpSocket::from(member(SockType::Datagram, PORT));
+        connected.connect((PEER_V4, PEER_PORT + 1)).unwrap();
+        let_a_tick_pass();
+        for _ in 0..100 {
+            assert!(!admits(guard, &stranger));
+            assert!(admits(guard, &client));
+        }
+        drop(server);
     });
 }

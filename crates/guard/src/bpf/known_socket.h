@@ -7,7 +7,7 @@
 #define PLIMSOLL_KNOWN_SOCKET_H
 
 #include "address.h"
-#include "udp_queue.h"
+#include "sharing.h"
 
 static __always_inline struct known_socket *known_socket_entry(const struct packet *packet,
 							       __be16 port)
@@ -48,18 +48,17 @@ static __always_inline bool judge_known_socket(const struct packet *packet, __be
 }
 
 /*
- * Remembers a destination's socket, if the destination alone tells it: one
- * that is connected, or may share its port (SO_REUSEADDR, SO_REUSEPORT, bound
- * to a device), need not be the one that the next packet is for.
+ * Remembers a destination's socket, if the destination alone tells whether the
+ * next packet is taken.
  */
 static __always_inline void remember_socket(const struct packet *packet, __be16 port,
 					    const struct sock_common *sk,
 					    const struct verdict *verdict)
 {
+	bool full = verdict->outcome != OUTCOME_ADMITTED;
 	struct known_socket *known;
 
-	if (sk->skc_state != TCP_CLOSE || BPF_CORE_READ_BITFIELD(sk, skc_reuse) ||
-	    BPF_CORE_READ_BITFIELD(sk, skc_reuseport) || sk->skc_bound_dev_if || !verdict->slot)
+	if (!verdict->slot || sharing_of(sk, verdict->slot, full) == SHARING_UNKNOWN)
 		return;
 	known = known_socket_entry(packet, port);
 	if (!known)
@@ -70,7 +69,7 @@ static __always_inline void remember_socket(const struct packet *packet, __be16 
 	known->slot = verdict->slot;
 	known->port = port;
 	known->packets_left = KNOWN_PACKETS;
-	known->full = verdict->outcome != OUTCOME_ADMITTED;
+	known->full = full;
 }
 
 #endif
