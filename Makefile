@@ -1,6 +1,6 @@
 # What a newcomer types: `make demo` and `make test`. Both set up first.
 
-.PHONY: demo test setup packages build lint unit loom no-std mutants bench bench-core bench-sim bench-guard bench-verdict lab-snapshot golden deb clean
+.PHONY: demo test setup packages build lint unit loom no-std mutants bench bench-core bench-sim bench-guard bench-timers bench-verdict lab-snapshot golden deb clean
 
 CARGO ?= cargo
 
@@ -39,7 +39,7 @@ mutants:
 	$(CARGO) run --quiet --locked -p plimsoll-core --example mutants -- $(MODULES)
 
 # Every bench, each with its JSON document under target/bench.
-bench: bench-core bench-sim bench-guard
+bench: bench-core bench-timers bench-sim bench-guard
 
 # What a decision costs, in ns, beside its best peers (a few minutes). The old
 # measurements go first: a bench that fails must not be reported from before.
@@ -51,6 +51,17 @@ bench-core:
 	rm -rf $(CRITERION_DIR)
 	CRITERION_HOME=$(CRITERION_DIR) $(CARGO) bench --locked -p plimsoll-core $(CORE_BENCHES:%=--bench %)
 	$(CARGO) bench --locked -p plimsoll-core --bench report -- $(CRITERION_DIR) $(CURDIR)/target/bench/core.json
+
+# What a soft timer costs on this machine's clock, beside a timerfd, tokio's
+# timers and a wheel crate (a minute). Needs 10,000 file descriptors.
+TIMERS_CRITERION_DIR = $(CURDIR)/target/bench/criterion-timers
+
+bench-timers:
+	@mkdir -p target/bench
+	$(CARGO) bench --locked -p plimsoll-timers --no-run
+	rm -rf $(TIMERS_CRITERION_DIR)
+	CRITERION_HOME=$(TIMERS_CRITERION_DIR) $(CARGO) bench --locked -p plimsoll-timers --bench timers
+	$(CARGO) bench --locked -p plimsoll-timers --bench report -- $(TIMERS_CRITERION_DIR) $(CURDIR)/target/bench/timers.json
 
 # Simulated packets per second, beside a naive event queue (a minute).
 bench-sim:

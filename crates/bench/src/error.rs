@@ -7,6 +7,9 @@ pub enum Error {
     /// The testbed, a server or a tool failed.
     #[error(transparent)]
     Testbed(#[from] plimsoll_testbed::Error),
+    /// The recorder of trigger states failed.
+    #[error(transparent)]
+    Triggers(#[from] plimsoll_timers_bpf::Error),
     /// `plimsoll guard` did not start or did not say what it should.
     #[error("plimsoll guard {problem}")]
     Guard {
@@ -53,7 +56,9 @@ impl Error {
     pub fn exit_code(&self) -> u8 {
         match self {
             Self::Testbed(error) => error.exit_code(),
-            Self::Guard { .. }
+            Self::Triggers(error) if error.is_missing() => 3,
+            Self::Triggers(_)
+            | Self::Guard { .. }
             | Self::MissingOption { .. }
             | Self::Document { .. }
             | Self::NoLossFreeRate { .. } => 1,

@@ -25,6 +25,7 @@ mod nftables;
 mod page;
 mod protection;
 mod traffic;
+pub mod triggers;
 mod udp;
 mod web;
 

@@ -14,6 +14,7 @@ mod lab;
 mod output;
 mod probe;
 mod serve;
+mod triggers;
 
 use std::process::ExitCode;
 
@@ -42,6 +43,7 @@ enum Command {
     Lab(lab::Args),
     Probe(probe::Args),
     Serve(serve::Args),
+    Triggers(triggers::Args),
 }
 
 fn main() -> ExitCode {
@@ -67,6 +69,7 @@ fn run() -> Result<()> {
         Some(Command::Lab(args)) => lab::run(&args),
         Some(Command::Probe(args)) => probe::run(&args),
         Some(Command::Serve(args)) => serve::run(&args),
+        Some(Command::Triggers(args)) => triggers::run(&args),
     }
 }
 

@@ -9,9 +9,10 @@
 //! `cargo test` it only checks that `goals.toml` is sound.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::{env, error, fs};
 
+use plimsoll_report::criterion::{Measurement, collect};
 use plimsoll_report::{self as report, SCHEMA, Side};
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -34,8 +35,7 @@ fn main() -> Outcome<()> {
     let [criterion, output] = paths.as_slice() else {
         return Err("usage: report CRITERION_DIR OUTPUT_JSON".into());
     };
-    let mut results = BTreeMap::new();
-    collect_results(criterion, &mut results)?;
+    let results = collect(criterion)?;
     if let Some(folder) = output.parent() {
         fs::create_dir_all(folder)?;
     }
@@ -82,63 +82,6 @@ fn parse_goals(text: &str) -> Outcome<Vec<Goal>> {
     Ok(goals)
 }
 
-/// What criterion measured for one id, in ns per operation.
-struct Measurement {
-    median: f64,
-    runs: Vec<f64>,
-}
-
-/// Walks criterion's folder: each measurement is a folder `new` with the files
-/// `benchmark.json` (who), `estimates.json` (median) and `sample.json` (runs).
-fn collect_results(folder: &Path, into: &mut BTreeMap<String, Measurement>) -> Outcome<()> {
-    let entries = fs::read_dir(folder).map_err(|e| format!("{}: {e}", folder.display()))?;
-    for entry in entries {
-        let path = entry?.path();
-        if !path.is_dir() {
-            continue;
-        }
-        if path.ends_with("new") && path.join("benchmark.json").exists() {
-            let (id, measurement) = read_measurement(&path)?;
-            into.insert(id, measurement);
-        } else {
-            collect_results(&path, into)?;
-        }
-    }
-    Ok(())
-}
-
-fn read_measurement(folder: &Path) -> Outcome<(String, Measurement)> {
-    let benchmark = read_json(&folder.join("benchmark.json"))?;
-    let estimates = read_json(&folder.join("estimates.json"))?;
-    let sample = read_json(&folder.join("sample.json"))?;
-    let malformed = || format!("{}: not what criterion writes", folder.display());
-    let id = benchmark["full_id"].as_str().ok_or_else(malformed)?;
-    // Criterion counts iterations; an iteration of several operations says so.
-    let operations = benchmark["throughput"]["Elements"].as_f64().unwrap_or(1.0);
-    let median = estimates["median"]["point_estimate"]
-        .as_f64()
-        .ok_or_else(malformed)?;
-    let numbers = |key: &str| -> Option<Vec<f64>> {
-        sample[key].as_array()?.iter().map(Value::as_f64).collect()
-    };
-    let iterations = numbers("iters").ok_or_else(malformed)?;
-    let times = numbers("times").ok_or_else(malformed)?;
-    let measurement = Measurement {
-        median: median / operations,
-        runs: times
-            .iter()
-            .zip(&iterations)
-            .map(|(time, iterations)| time / iterations / operations)
-            .collect(),
-    };
-    Ok((id.to_owned(), measurement))
-}
-
-fn read_json(path: &Path) -> Outcome<Value> {
-    let text = fs::read_to_string(path).map_err(|e| format!("{}: {e}", path.display()))?;
-    Ok(serde_json::from_str(&text).map_err(|e| format!("{}: {e}", path.display()))?)
-}
-
 /// The peers measured beside `id`: their names and measurements.
 fn peers<'a>(
     id: &'a str,
@@ -161,14 +104,10 @@ fn document(goals: &[Goal], results: &BTreeMap<String, Measurement>) -> Outcome<
             checked.push(check(&id, &what, theirs.median, measured));
         }
     }
-    let results: Vec<Value> = results
-        .iter()
-        .map(|(id, m)| json!({"id": id, "median": m.median, "unit": "ns", "runs": m.runs}))
-        .collect();
     Ok(json!({
         "schema": SCHEMA,
         "machine": report::Machine::read(None),
-        "results": results,
+        "results": report::criterion::results(results),
         "goals": checked,
     }))
 }

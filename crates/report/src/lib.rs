@@ -8,6 +8,7 @@
 //! [`page`] is the form of every page, [`plot`] that of every plot; each measuring
 //! crate writes its own documents with them.
 
+pub mod criterion;
 pub mod page;
 pub mod plot;
 

@@ -83,6 +83,21 @@ impl<T: Copy, C: Clock> Timers<T, C> {
         self.events.schedule_soft_event(self.now(), ticks, payload)
     }
 
+    /// As [`Self::schedule_soft_event`], from a check whose time `now` is known:
+    /// spares a reading of the clock.
+    ///
+    /// # Errors
+    ///
+    /// No place is free.
+    pub fn reschedule(
+        &mut self,
+        now: Instant,
+        ticks: u64,
+        payload: T,
+    ) -> Result<EventId, TimersFull> {
+        self.events.schedule_soft_event(now, ticks, payload)
+    }
+
     /// Schedules an event at least `ticks` in the future, with a deadline
     /// `slack_ticks` after it is due (section 5.9).
     ///

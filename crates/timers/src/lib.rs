@@ -53,7 +53,8 @@
 mod backup;
 mod clock;
 mod facility;
-#[cfg(feature = "tokio")]
+// tokio has no hooks under loom.
+#[cfg(all(feature = "tokio", not(loom)))]
 pub mod tokio;
 
 pub use backup::{Alarm, AlarmThread, Backup, IdleRule, TimerFd, Until};

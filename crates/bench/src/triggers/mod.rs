@@ -1,0 +1,94 @@
+//! Trigger states of this machine under a workload, as sections 5.2 to 5.4 of
+//! the soft-timers paper measured them: `plimsoll triggers`.
+//!
+//! A workload runs twice: without the probes and with them, where it has a rate
+//! of its own, so that the cost of probing is a measured figure.
+
+mod document;
+mod workload;
+
+use std::time::Duration;
+
+use plimsoll_testbed::interrupt;
+use plimsoll_timers_bpf::{Analysis, ProbeCost, Record, Recorder, State};
+
+use crate::Error;
+pub use document::{Document, Measured};
+use workload::Load;
+pub use workload::Workload;
+
+/// How a workload is measured.
+#[derive(Clone, Copy, Debug)]
+pub struct Plan {
+    /// How long states are recorded.
+    pub seconds: u32,
+    /// The most states recorded per CPU, 8 bytes each. The paper took two
+    /// million of each workload.
+    pub states: u32,
+}
+
+/// Before anything is recorded, so that caches are warm and connections made.
+const WARM_UP: Duration = Duration::from_millis(500);
+
+/// Measures one workload after the other; `progress` is told which comes next.
+///
+/// # Errors
+///
+/// The recorder cannot be attached, or a workload lacks a program.
+pub fn measure(
+    workloads: &[Workload],
+    plan: Plan,
+    mut progress: impl FnMut(&str),
+) -> Result<Document, Error> {
+    progress("cost of the probes");
+    let cost = ProbeCost::measure()?;
+    let mut measured = Vec::new();
+    for &workload in workloads {
+        progress(workload.name());
+        measured.push(measure_one(workload, plan)?);
+    }
+    Ok(Document::new(cost, measured))
+}
+
+fn measure_one(workload: Workload, plan: Plan) -> Result<Measured, Error> {
+    let mut recorder = Recorder::attach(plan.states)?;
+    let load = Load::start(workload, plan.seconds)?;
+    interrupt::sleep(WARM_UP)?;
+    recorder.start()?;
+    interrupt::sleep(Duration::from_secs(plan.seconds.into()))?;
+    let record = recorder.stop()?;
+    drop(recorder);
+    let cpu = load.cpu();
+    let probed = load.stop()?;
+    // The same again, unprobed.
+    let unprobed = match probed {
+        Some(_) => {
+            let load = Load::start(workload, plan.seconds)?;
+            interrupt::sleep(WARM_UP + Duration::from_secs(plan.seconds.into()))?;
+            load.stop()?
+        }
+        None => None,
+    };
+    Ok(Measured {
+        workload,
+        cpu,
+        analysis: analyse(&record, cpu),
+        lost: record.lost,
+        work_per_s: unprobed,
+        work_per_s_probed: probed,
+    })
+}
+
+/// Of the CPU that the workload is bound to, or of all.
+fn analyse(record: &Record, cpu: Option<usize>) -> Analysis {
+    let cpus: Vec<&[State]> = match cpu {
+        Some(cpu) => record
+            .cpus
+            .get(cpu)
+            .map(Vec::as_slice)
+            .into_iter()
+            .collect(),
+        None => record.cpus.iter().map(Vec::as_slice).collect(),
+    };
+    Analysis::of(&cpus)
+}

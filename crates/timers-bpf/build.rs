@@ -1,0 +1,5 @@
+//! Compiles the BPF program.
+
+fn main() {
+    plimsoll_bpf_build::compile("triggers");
+}

@@ -1,0 +1,291 @@
+//! The recorder: BPF programs at all sources, and what they wrote.
+
+#![allow(unsafe_code, reason = "the mapping of the recorder's array")]
+
+use std::fmt;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, AsRawFd};
+use std::time::{Duration, Instant};
+
+use libbpf_rs::skel::{OpenSkel, Skel, SkelBuilder};
+use libbpf_rs::{MapCore, MapFlags};
+use memmap2::{Mmap, MmapOptions};
+use nix::unistd::getppid;
+
+use crate::analysis::State;
+use crate::source::Source;
+
+include!(concat!(env!("OUT_DIR"), "/triggers.rs")); // mod skeleton
+
+/// As `SOURCE_BITS` in triggers.h.
+const SOURCE_BITS: u32 = 4;
+
+/// Why nothing was recorded.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// libbpf's or the kernel's answer.
+    #[error("cannot {action}: {source}")]
+    Bpf {
+        /// What was tried.
+        action: &'static str,
+        /// The answer.
+        source: libbpf_rs::Error,
+    },
+    /// The kernel's answer to another call.
+    #[error("cannot {action}: {source}")]
+    Os {
+        /// What was tried.
+        action: &'static str,
+        /// The answer.
+        source: std::io::Error,
+    },
+    /// More memory than one map can have.
+    #[error("{states} states for each of {cpus} CPUs are more than one map holds")]
+    Room {
+        /// Asked for.
+        states: u32,
+        /// Possible CPUs.
+        cpus: usize,
+    },
+}
+
+impl Error {
+    /// Whether this host lacks something: the privilege, or a tracepoint.
+    #[must_use]
+    pub fn is_missing(&self) -> bool {
+        matches!(self, Self::Bpf { .. })
+    }
+}
+
+fn bpf(action: &'static str) -> impl FnOnce(libbpf_rs::Error) -> Error {
+    move |source| Error::Bpf { action, source }
+}
+
+/// What was recorded.
+#[derive(Clone, Debug)]
+pub struct Record {
+    /// Each CPU's states in the order of time.
+    pub cpus: Vec<Vec<State>>,
+    /// States that found no room, of all CPUs.
+    pub lost: u64,
+}
+
+/// Programs at every source. They record from [`Recorder::start`] on and end
+/// with it. Needs root.
+pub struct Recorder {
+    skeleton: skeleton::TriggersSkel<'static>,
+    array: Mmap,
+    cpus: usize,
+    room: usize,
+}
+
+impl fmt::Debug for Recorder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Recorder")
+            .field("cpus", &self.cpus)
+            .field("room", &self.room)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Recorder {
+    /// Attaches the programs, with room for `states` states per CPU (8 bytes
+    /// each). A CPU whose room is used up records no more.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Bpf`] without root, or where the kernel lacks a tracepoint.
+    pub fn attach(states: u32) -> Result<Self, Error> {
+        let cpus = libbpf_rs::num_possible_cpus().map_err(bpf("count the CPUs"))?;
+        let room = Error::Room { states, cpus };
+        let places = u32::try_from(cpus)
+            .ok()
+            .and_then(|cpus| cpus.checked_mul(states));
+        let places = places.filter(|&places| places > 0).ok_or(room)?;
+        // Never dropped: one per process and measurement.
+        let object = Box::leak(Box::new(MaybeUninit::uninit()));
+        let mut open = skeleton::TriggersSkelBuilder::default()
+            .open(object)
+            .map_err(bpf("open the recorder"))?;
+        if let Some(constants) = open.maps.rodata_data.as_mut() {
+            constants.room = states;
+        }
+        open.maps
+            .states
+            .set_max_entries(places)
+            .map_err(bpf("make room for the states"))?;
+        enable_what_exists(&mut open);
+        let mut skeleton = open.load().map_err(bpf("load the recorder (as root)"))?;
+        skeleton.attach().map_err(bpf("attach the recorder"))?;
+        // SAFETY: the descriptor is a map with BPF_F_MMAPABLE, which keeps its
+        // memory as long as it is mapped. The programs write whole words.
+        let array = unsafe {
+            MmapOptions::new()
+                .len(places as usize * 8)
+                .map(skeleton.maps.states.as_fd().as_raw_fd())
+        };
+        let array = array.map_err(|source| Error::Os {
+            action: "map the recorded states",
+            source,
+        })?;
+        Ok(Self {
+            skeleton,
+            array,
+            cpus,
+            room: states as usize,
+        })
+    }
+
+    /// Forgets what was recorded and starts.
+    ///
+    /// # Errors
+    ///
+    /// The counters cannot be written.
+    pub fn start(&mut self) -> Result<(), Error> {
+        self.enable(0);
+        let zeros = vec![0_u64.to_ne_bytes().to_vec(); self.cpus];
+        self.skeleton
+            .maps
+            .reached
+            .update_percpu(&0_u32.to_ne_bytes(), &zeros, MapFlags::ANY)
+            .map_err(bpf("reset the counters"))?;
+        self.enable(1);
+        Ok(())
+    }
+
+    /// Stops and reads what was recorded.
+    ///
+    /// # Errors
+    ///
+    /// The counters cannot be read.
+    pub fn stop(&mut self) -> Result<Record, Error> {
+        self.enable(0);
+        let reached = self
+            .skeleton
+            .maps
+            .reached
+            .lookup_percpu(&0_u32.to_ne_bytes(), MapFlags::ANY)
+            .map_err(bpf("read the counters"))?
+            .unwrap_or_default();
+        let mut record = Record {
+            cpus: Vec::new(),
+            lost: 0,
+        };
+        for (cpu, count) in reached.iter().enumerate() {
+            let count = word(count).unwrap_or(0) as usize;
+            let kept = count.min(self.room);
+            record.lost += (count - kept) as u64;
+            record.cpus.push(self.states(cpu, kept));
+        }
+        Ok(record)
+    }
+
+    /// The first `kept` states of a CPU. An interrupt's state may have been
+    /// written after that of the state it interrupted: order is by time.
+    fn states(&self, cpu: usize, kept: usize) -> Vec<State> {
+        let start = cpu * self.room * 8;
+        let words = self.array[start..start + kept * 8].chunks_exact(8);
+        let mut states: Vec<State> = words
+            .filter_map(|bytes| {
+                let word = word(bytes)?;
+                let source = (word & ((1 << SOURCE_BITS) - 1)) as usize;
+                Some(State {
+                    at_ns: word >> SOURCE_BITS,
+                    source: *Source::ALL.get(source)?,
+                })
+            })
+            .collect();
+        states.sort_by_key(|state| state.at_ns);
+        states
+    }
+
+    fn enable(&mut self, enabled: u32) {
+        if let Some(variables) = self.skeleton.maps.bss_data.as_deref_mut() {
+            variables.enabled = enabled;
+        }
+    }
+}
+
+/// The word at the start of `bytes`.
+fn word(bytes: &[u8]) -> Option<u64> {
+    Some(u64::from_ne_bytes(*bytes.first_chunk()?))
+}
+
+/// Tracepoints of page faults and of interrupts without a handler of a device's
+/// do not exist on every machine.
+fn enable_what_exists(open: &mut skeleton::OpenTriggersSkel<'_>) {
+    let kernel = libbpf_rs::btf::Btf::from_vmlinux();
+    let exists = |tracepoint: &str| {
+        kernel.as_ref().is_ok_and(|btf| {
+            let name = format!("btf_trace_{tracepoint}");
+            btf.type_by_name::<libbpf_rs::btf::types::Typedef<'_>>(&name)
+                .is_some()
+        })
+    };
+    let programs = &mut open.progs;
+    for (program, tracepoint) in [
+        (&mut programs.on_user_fault, "page_fault_user"),
+        (&mut programs.on_kernel_fault, "page_fault_kernel"),
+        (&mut programs.on_timer_interrupt, "local_timer_exit"),
+        (&mut programs.on_reschedule, "reschedule_exit"),
+        (&mut programs.on_call_function, "call_function_exit"),
+        (
+            &mut programs.on_call_function_single,
+            "call_function_single_exit",
+        ),
+    ] {
+        program.set_autoload(exists(tracepoint));
+    }
+}
+
+/// What the probes cost: system calls that do nothing, timed without the
+/// recorder and with it, in turns.
+#[derive(Clone, Copy, Debug)]
+pub struct ProbeCost {
+    /// Of one system call, in ns.
+    pub without_ns: f64,
+    /// Of one system call that is recorded, in ns.
+    pub with_ns: f64,
+}
+
+impl ProbeCost {
+    /// Measures for some tens of milliseconds. The least of several rounds
+    /// counts, since everything else only adds.
+    ///
+    /// # Errors
+    ///
+    /// As [`Recorder::attach`].
+    pub fn measure() -> Result<Self, Error> {
+        const ROUNDS: u32 = 8;
+        let mut cost = Self {
+            without_ns: f64::INFINITY,
+            with_ns: f64::INFINITY,
+        };
+        for _ in 0..ROUNDS {
+            cost.without_ns = cost.without_ns.min(system_call_ns());
+            let mut recorder = Recorder::attach(1 << 16)?;
+            recorder.start()?;
+            cost.with_ns = cost.with_ns.min(system_call_ns());
+        }
+        Ok(cost)
+    }
+
+    /// What one recorded state costs, in ns.
+    #[must_use]
+    pub fn per_state_ns(self) -> f64 {
+        (self.with_ns - self.without_ns).max(0.0)
+    }
+}
+
+fn system_call_ns() -> f64 {
+    const CALLS: u32 = 10_000;
+    let start = Instant::now();
+    for _ in 0..CALLS {
+        std::hint::black_box(getppid());
+    }
+    nanos(start.elapsed()) / f64::from(CALLS)
+}
+
+fn nanos(span: Duration) -> f64 {
+    span.as_secs_f64() * 1e9
+}
