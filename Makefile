@@ -79,9 +79,11 @@ bench-guard: packages bench-verdict
 	$(CARGO) build --release --locked
 	target/release/plimsoll bench guard --json target/bench/guard.json --html target/bench/guard.html
 
-# Writes the table of all claims that the tests compare with: review the difference.
+# Writes the tables of all claims, with one seed (which the tests compare with) and
+# with all (minutes): review the differences.
 lab-snapshot:
 	PLIMSOLL_RENEW_CLAIMS=1 $(CARGO) test --locked -p plimsoll-lab --test claims reviewed_table
+	$(CARGO) run --release --locked -p plimsoll-cli -- lab run all > experiments/claims.txt
 
 # Writes the texts that the commands' golden tests compare with: review the difference.
 golden:

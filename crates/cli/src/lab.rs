@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use crate::failure::Context;
 use plimsoll_bench::RealPackets;
 use plimsoll_lab::{
-    Cache, Catalogue, Document, Experiment, HostKind, Modelled, Options, Run, SweepPlan, TracePlan,
-    csv, html, profiles, range, table, trace, values,
+    Cache, Catalogue, Document, Experiment, HostKind, Modelled, Options, Run, Shard, SweepPlan,
+    TracePlan, csv, html, profiles, range, table, trace, values,
 };
 
 use crate::output;
@@ -43,6 +43,8 @@ enum Command {
     Trace(TraceArgs),
     /// Write all curves and claims as one HTML file
     Report(ReportArgs),
+    /// Join the results of the parts of a run (`--shard`) into one file for `--resume`
+    Merge(MergeArgs),
 }
 
 #[derive(clap::Args, Debug)]
@@ -69,13 +71,25 @@ struct Outputs {
 struct How {
     #[command(flatten)]
     source: Source,
-    /// The same seed gives the same results
+    /// The first seed; the same seeds give the same results
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
+    /// How many seeds each point is run with
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000), conflicts_with = "quick")]
+    seeds: Option<u32>,
+    /// One seed only: a quick look, which knows nothing of chance
+    #[arg(long)]
+    quick: bool,
     /// Keep results in FILE, and take from it what an interrupted run has done
     #[arg(long, value_name = "FILE")]
     resume: Option<PathBuf>,
+    /// Run only part I of N, and only keep its results; `lab merge` joins the parts
+    #[arg(long, value_name = "I/N", value_parser = parse_shard, requires = "resume")]
+    shard: Option<Shard>,
 }
+
+/// Seeds that a claim is judged on without `--seeds`.
+const SEEDS: u32 = 20;
 
 #[derive(clap::Args, Debug)]
 struct RunArgs {
@@ -183,6 +197,25 @@ struct ReportArgs {
     how: How,
 }
 
+#[derive(clap::Args, Debug)]
+struct MergeArgs {
+    /// Files of results, as `--resume` keeps them
+    #[arg(required = true, value_name = "FILE")]
+    files: Vec<PathBuf>,
+    /// Where to write all of them
+    #[arg(short, long, value_name = "FILE")]
+    output: PathBuf,
+}
+
+fn parse_shard(text: &str) -> Result<Shard, String> {
+    let parts = text.split_once('/');
+    let parsed = parts.and_then(|(index, of)| Some((index.parse().ok()?, of.parse().ok()?)));
+    match parsed {
+        Some((index, of)) if (1..=of).contains(&index) => Ok(Shard { index, of }),
+        _ => Err("write I/N with I from 1 to N".to_owned()),
+    }
+}
+
 pub(crate) fn run(args: &Args) -> crate::Result<()> {
     match &args.command {
         Command::List(source) => list(source),
@@ -191,6 +224,7 @@ pub(crate) fn run(args: &Args) -> crate::Result<()> {
         Command::Sweep(args) => sweep(args),
         Command::Trace(args) => show_trace(args),
         Command::Report(args) => report(args),
+        Command::Merge(args) => merge(args),
     }
 }
 
@@ -204,11 +238,31 @@ impl Source {
 }
 
 impl How {
-    fn run(&self, experiments: &[Experiment]) -> crate::Result<Vec<Run>> {
+    fn seeds(&self, default: u32) -> u32 {
+        if self.quick {
+            return 1;
+        }
+        self.seeds.unwrap_or(default)
+    }
+
+    /// Says what a part of a run has done; true if this is one.
+    fn was_part(&self) -> crate::Result<bool> {
+        let (Some(shard), Some(file)) = (self.shard, &self.resume) else {
+            return Ok(false);
+        };
+        let Shard { index, of } = shard;
+        output::print(&format!("part {index} of {of} is in {}\n", file.display()))?;
+        Ok(true)
+    }
+
+    /// `seeds`: how many without `--seeds`.
+    fn run(&self, experiments: &[Experiment], seeds: u32) -> crate::Result<Vec<Run>> {
         let cache = self.resume.as_deref().map(Cache::open).transpose()?;
         let (real, why_no_testbed) = real_packets(experiments)?;
         let options = Options {
             seed: self.seed,
+            seeds: self.seeds(seeds),
+            shard: self.shard,
             testbed: real.as_ref().map(|real| real as _),
             why_no_testbed,
             cache: cache.as_ref(),
@@ -291,7 +345,10 @@ fn run_experiments(args: &RunArgs) -> crate::Result<()> {
             experiment.host = HostKind::Testbed;
         }
     }
-    let runs = args.how.run(&experiments)?;
+    let runs = args.how.run(&experiments, SEEDS)?;
+    if args.how.was_part()? {
+        return Ok(());
+    }
     if !args.outputs.write(&runs)? {
         if args.values {
             output::print(&values(&runs))?;
@@ -321,7 +378,11 @@ fn sweep(args: &SweepArgs) -> crate::Result<()> {
         figures: args.figures.clone(),
     };
     let experiment = catalogue.get(&args.id)?.with_sweep(&plan)?;
-    let runs = args.how.run(&[experiment])?;
+    // A sweep asks for values, not for a judgement.
+    let runs = args.how.run(&[experiment], 1)?;
+    if args.how.was_part()? {
+        return Ok(());
+    }
     plan.check_figures(&runs)?;
     if !args.outputs.write(&runs)? {
         output::print(&csv(&runs))?;
@@ -357,7 +418,18 @@ fn report(args: &ReportArgs) -> crate::Result<()> {
         [] => catalogue.all().to_vec(),
         ids => catalogue.select(ids)?,
     };
-    let runs = args.how.run(&experiments)?;
+    let runs = args.how.run(&experiments, SEEDS)?;
+    if args.how.was_part()? {
+        return Ok(());
+    }
     output::write_page(&args.output, &html(&runs)?)?;
     output::print(&format!("wrote {}\n", args.output.display()))
+}
+
+fn merge(args: &MergeArgs) -> crate::Result<()> {
+    let results = Cache::merge(&args.files, &args.output)?;
+    output::print(&format!(
+        "{results} results are in {}\n",
+        args.output.display()
+    ))
 }

@@ -4,7 +4,7 @@
 //! host, the profile, the settings and the seed. One line per result; a line that
 //! was cut off when the program ended counts as absent.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fs::{self, File, OpenOptions};
 use std::hash::Hasher;
 use std::io::Write;
@@ -60,6 +60,32 @@ impl Cache {
             known: lines.map(|line: Line| (line.key, line.figures)).collect(),
             file: Mutex::new(file),
         })
+    }
+
+    /// Joins files of results into `output`, each result once, in the order of their
+    /// keys: the same bytes however the work was divided. Says how many there are.
+    ///
+    /// # Errors
+    ///
+    /// A file cannot be read or written.
+    pub fn merge(files: &[PathBuf], output: &Path) -> Result<usize, Error> {
+        let io = |file: &Path| {
+            let file = file.to_owned();
+            move |source| Error::Io { file, source }
+        };
+        let mut results = BTreeMap::new();
+        for file in files {
+            let text = fs::read_to_string(file).map_err(io(file))?;
+            let lines = text.lines().filter_map(|text| {
+                let line: Line = serde_json::from_str(text).ok()?;
+                Some((line.key, text.to_owned()))
+            });
+            results.extend(lines);
+        }
+        let count = results.len();
+        let text: String = results.into_values().map(|line| line + "\n").collect();
+        fs::write(output, text).map_err(io(output))?;
+        Ok(count)
     }
 
     /// How many results it holds from earlier runs.

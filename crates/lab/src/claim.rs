@@ -5,6 +5,10 @@
 //! `docs/lab.md` lists the functions; [`engine`] is where they are made. The
 //! language is Rhai's expressions: arithmetic, comparison, no statements.
 //!
+//! A claim is measured once per seed, with all curves of the same seed, and judged
+//! by the interval of what came out: it holds if all of the interval is within the
+//! bound, fails if none of it is, and is undecided otherwise.
+//!
 //! A claim whose number cannot be had (a question outside the measured range, a
 //! curve that was not measured) neither holds nor fails: it says why.
 
@@ -15,9 +19,12 @@ use std::rc::Rc;
 use rhai::{Dynamic, Engine, EvalAltResult, ImmutableString, Scope};
 use serde::Serialize;
 
+use crate::declared::{Claim, Kind, Number};
 use crate::error::Error;
-use crate::experiment::{Claim, Curve, Experiment, Measure, Number};
+use crate::experiment::{Curve, Experiment, Measure};
+use crate::runner::REAL_REPEATS;
 use crate::series::Series;
+use crate::statistics::Estimate;
 
 /// The curves of one experiment: by curve and measure. A curve that could not be
 /// measured is absent.
@@ -28,32 +35,119 @@ pub(crate) type Curves = BTreeMap<String, BTreeMap<String, Series>>;
 pub struct Verdict {
     /// The claim's id.
     pub id: String,
+    /// What the claim can show.
+    pub kind: Kind,
     /// The claim in words.
     pub text: String,
-    /// The published statement behind it.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub from: Option<String>,
-    /// What came out; nothing if it could not be had.
+    /// The published numbers or statements behind it.
+    pub entry: Option<String>,
+    /// `model`, or `testbed` for real packets.
+    pub host: &'static str,
+    /// What came out: the mean over the seeds; nothing if it could not be had.
     pub measured: Option<f64>,
+    /// Where the mean lies with 95 percent; nothing for a single seed.
+    pub interval: Option<(f64, f64)>,
     /// Unit of `measured`.
     pub unit: String,
     /// The bound in words, with its values.
     pub bound: String,
-    /// Whether it holds; nothing if it could not be measured.
+    /// Whether it holds; nothing while undecided or unmeasured.
     pub holds: Option<bool>,
-    /// Why there is no number.
+    /// Why there is no number, or no decision.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub why: Option<String>,
 }
 
-/// Judges all claims of `experiment` by what was measured.
-pub(crate) fn judge(experiment: &Experiment, curves: &Curves) -> Vec<Verdict> {
-    let judge = Judge::new(experiment, curves);
-    experiment
-        .claims
+impl Verdict {
+    /// Measured, but chance could decide either way.
+    #[must_use]
+    pub fn is_undecided(&self) -> bool {
+        self.holds.is_none() && self.interval.is_some()
+    }
+}
+
+/// Judges all claims of `experiment` by what was measured, seed by seed.
+pub(crate) fn judge(experiment: &Experiment, seeds: &[Curves]) -> Vec<Verdict> {
+    let judges: Vec<_> = seeds
         .iter()
-        .map(|claim| judge.verdict(claim))
+        .map(|curves| Judge::new(experiment, curves))
+        .collect();
+    let claims = experiment.claims.iter();
+    claims
+        .map(|claim| verdict(experiment, &judges, claim))
         .collect()
+}
+
+fn verdict(experiment: &Experiment, judges: &[Judge<'_>], claim: &Claim) -> Verdict {
+    let real = experiment.curves.iter().map(Curve::testbed_id);
+    let is_real = { real }.any(|id| claim.measure.contains(&id));
+    let unmeasured = Verdict {
+        id: claim.id.clone(),
+        kind: claim.kind,
+        text: claim.text.clone(),
+        entry: claim.from.clone(),
+        host: if is_real { "testbed" } else { "model" },
+        measured: None,
+        interval: None,
+        unit: claim.unit.clone(),
+        bound: String::new(),
+        holds: None,
+        why: None,
+    };
+    // Real packets are repeated less often than the model, and then taken again.
+    let repeats = if is_real {
+        REAL_REPEATS as usize
+    } else {
+        judges.len()
+    };
+    let judges = judges.iter().take(repeats);
+    let measured = judges.map(|judge| judge.measure(claim));
+    match measured.collect::<Result<Vec<_>, _>>() {
+        Ok(measured) => decided(unmeasured, &measured),
+        Err(problem) => Verdict {
+            why: Some(problem),
+            ..unmeasured
+        },
+    }
+}
+
+/// The verdict by a value and a bound per seed.
+fn decided(verdict: Verdict, measured: &[(f64, Bound)]) -> Verdict {
+    let values: Vec<f64> = measured.iter().map(|(value, _)| *value).collect();
+    let Some(estimate) = Estimate::of(&values) else {
+        return verdict;
+    };
+    let margins: Vec<Vec<f64>> = measured
+        .iter()
+        .map(|(value, bound)| bound.margins(*value))
+        .collect();
+    let sides = margins.first().map_or(0, Vec::len);
+    let side = |side: usize| {
+        let margins: Vec<f64> = margins.iter().map(|margins| margins[side]).collect();
+        Estimate::of(&margins)?.at_least(0.0)
+    };
+    let sides: Vec<Option<bool>> = (0..sides).map(side).collect();
+    let holds = if sides.contains(&Some(false)) {
+        Some(false)
+    } else if sides.contains(&None) {
+        None
+    } else {
+        Some(true)
+    };
+    let never = estimate.value.is_infinite();
+    let why = match holds {
+        _ if never => Some("never in the measured range".to_owned()),
+        None => Some("chance could decide either way".to_owned()),
+        Some(_) => None,
+    };
+    Verdict {
+        measured: (!never).then_some(estimate.value),
+        interval: estimate.interval,
+        bound: Bound::mean(measured).text(),
+        holds,
+        why,
+        ..verdict
+    }
 }
 
 /// Checks the claims of a file by judging them on made-up curves.
@@ -188,27 +282,6 @@ impl<'a> Judge<'a> {
         }
     }
 
-    fn verdict(&self, claim: &Claim) -> Verdict {
-        let (measured, bound, why) = match self.measure(claim) {
-            Ok((measured, bound)) => (Some(measured), Some(bound), None),
-            Err(problem) => (None, None, Some(problem)),
-        };
-        let holds = measured
-            .zip(bound.as_ref())
-            .map(|(value, bound)| bound.holds(value));
-        let never = measured.is_some_and(f64::is_infinite);
-        Verdict {
-            id: claim.id.clone(),
-            text: claim.text.clone(),
-            from: claim.from.clone(),
-            measured: measured.filter(|value| value.is_finite()),
-            unit: claim.unit.clone(),
-            bound: bound.map(|bound| bound.text()).unwrap_or_default(),
-            holds,
-            why: why.or_else(|| never.then(|| "never in the measured range".to_owned())),
-        }
-    }
-
     fn measure(&self, claim: &Claim) -> Result<(f64, Bound), String> {
         let bound = match (self.bound(claim.near.as_ref())?, claim.within_percent) {
             (Some(value), Some(percent)) => Bound::Near { value, percent },
@@ -218,7 +291,7 @@ impl<'a> Judge<'a> {
             },
         };
         let measured = self.number(&claim.measure)?;
-        if measured.is_nan() {
+        if measured.is_nan() || bound.margins(measured).iter().any(|margin| margin.is_nan()) {
             return Err("the result is not a number".to_owned());
         }
         Ok((measured, bound))
@@ -238,15 +311,44 @@ enum Bound {
 }
 
 impl Bound {
-    fn holds(&self, measured: f64) -> bool {
+    /// How far inside each of its sides a value is; negative outside.
+    fn margins(&self, measured: f64) -> Vec<f64> {
         match self {
             Self::Near { value, percent } => {
-                (measured - value).abs() <= value.abs() * percent / 100.0
+                let tolerance = value.abs() * percent / 100.0;
+                vec![measured - (value - tolerance), value + tolerance - measured]
             }
             Self::Sides { least, most } => {
-                least.is_none_or(|least| measured >= least)
-                    && most.is_none_or(|most| measured <= most)
+                let least = least.map(|least| measured - least);
+                let most = most.map(|most| most - measured);
+                least.into_iter().chain(most).collect()
             }
+        }
+    }
+
+    /// The mean of the seeds' bounds, which differ where they are measured.
+    fn mean(measured: &[(f64, Self)]) -> Self {
+        let mean = |of: &dyn Fn(&Self) -> Option<f64>| {
+            let values: Vec<f64> = measured.iter().filter_map(|(_, bound)| of(bound)).collect();
+            Estimate::of(&values).map(|estimate| estimate.value)
+        };
+        let near = |bound: &Self| match bound {
+            Self::Near { value, .. } => Some(*value),
+            Self::Sides { .. } => None,
+        };
+        let sides = |bound: &Self| match bound {
+            Self::Near { .. } => (None, None),
+            Self::Sides { least, most } => (*least, *most),
+        };
+        match (mean(&near), measured.first()) {
+            (Some(value), Some((_, Self::Near { percent, .. }))) => Self::Near {
+                value,
+                percent: *percent,
+            },
+            _ => Self::Sides {
+                least: mean(&|bound| sides(bound).0),
+                most: mean(&|bound| sides(bound).1),
+            },
         }
     }
 
@@ -379,6 +481,9 @@ fn register_curves(engine: &mut Engine) {
                     .ok_or_else(|| failure(format!("no point lies from {low} to {high}")))
             },
         )
+        .register_fn("max", |left: Series, right: Series| {
+            together(&left, &right, f64::max)
+        })
         .register_fn("/", |left: Series, right: Series| {
             together(&left, &right, |a, b| a / b)
         })
@@ -447,8 +552,8 @@ mod tests {
     }
 
     fn judged(claim: &str, curves: &Curves) -> Verdict {
-        let claim = format!("[[claim]]\nid = \"c\"\ntext = \"t\"\n{claim}");
-        judge(&experiment(&claim).unwrap(), curves).remove(0)
+        let claim = format!("[[claim]]\nid = \"c\"\nkind = \"ours\"\ntext = \"t\"\n{claim}");
+        judge(&experiment(&claim).unwrap(), std::slice::from_ref(curves)).remove(0)
     }
 
     #[test]
@@ -459,6 +564,27 @@ mod tests {
             assert_eq!((verdict.measured, verdict.holds), (Some(peak), Some(holds)));
             assert_eq!(verdict.bound, "100 ± 5 %");
         }
+    }
+
+    #[test]
+    fn a_claim_whose_interval_crosses_its_bound_is_undecided() {
+        let claim = "[[claim]]\nid = \"c\"\nkind = \"test\"\ntext = \"t\"\nfrom = \"MR-E08\"\n\
+                     measure = \"peak(old.goodput)\"\nat_least = 100";
+        let experiment = experiment(claim).unwrap();
+        let judged = |peaks: [f64; 4]| {
+            let seeds = peaks.map(|peak| curves([1.0, peak, 2.0], [0.0; 3]));
+            judge(&experiment, &seeds).remove(0)
+        };
+        let held = judged([104.0, 105.0, 106.0, 105.0]);
+        assert_eq!((held.measured, held.holds), (Some(105.0), Some(true)));
+        let failed = judged([94.0, 95.0, 96.0, 95.0]);
+        assert_eq!(failed.holds, Some(false));
+        let undecided = judged([95.0, 105.0, 96.0, 107.0]);
+        assert!(
+            undecided.is_undecided() && undecided.why.is_some(),
+            "{undecided:?}"
+        );
+        assert_eq!((undecided.kind, undecided.host), (Kind::Test, "model"));
     }
 
     #[test]
@@ -514,7 +640,7 @@ mod tests {
                 "no clear bound",
             ),
         ] {
-            let text = format!("[[claim]]\nid = \"c\"\ntext = \"t\"\n{claim}");
+            let text = format!("[[claim]]\nid = \"c\"\nkind = \"ours\"\ntext = \"t\"\n{claim}");
             let error = experiment(&text).unwrap_err().to_string();
             assert!(error.starts_with("made-up.toml: claim.c: "), "{error}");
             assert!(error.contains(wanted), "{claim}: {error}");

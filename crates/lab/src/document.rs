@@ -8,6 +8,7 @@ use serde::Serialize;
 
 use crate::claim::Verdict;
 use crate::runner::{Measured, Run, Tally};
+use crate::score::Score;
 
 /// Everything that came out.
 ///
@@ -19,6 +20,10 @@ pub struct Document {
     pub schema: u32,
     /// Where it was measured.
     pub machine: Machine,
+    /// Version of this program.
+    pub version: &'static str,
+    /// Of test claims alone.
+    pub score: Score,
     /// In the catalogue's order.
     pub experiments: Vec<Entry>,
     /// The promised figures.
@@ -36,8 +41,10 @@ pub struct Entry {
     pub paper: Vec<String>,
     /// Machine profile.
     pub profile: String,
-    /// Repeats it.
+    /// The first seed.
     pub seed: u64,
+    /// How many seeds it was judged on.
+    pub seeds: u32,
     /// What must come out, and whether it did.
     pub claims: Vec<Verdict>,
     /// The swept parameter.
@@ -65,8 +72,11 @@ pub struct CurveEntry {
 pub struct PointEntry {
     /// Value of the swept parameter.
     pub x: f64,
-    /// Measured values by measure.
+    /// Measured values by measure: means over the seeds.
     pub values: BTreeMap<String, f64>,
+    /// Their 95 percent intervals; empty for a single seed.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub intervals: BTreeMap<String, (f64, f64)>,
 }
 
 impl Document {
@@ -81,8 +91,10 @@ impl Document {
         Self {
             schema: SCHEMA,
             machine,
+            version: env!("CARGO_PKG_VERSION"),
+            score: Score::of(runs),
             experiments: runs.iter().map(entry).collect(),
-            goals: vec![claims_goal(Tally::of(runs))],
+            goals: vec![claims_goal(Score::of(runs).test)],
         }
     }
 }
@@ -108,8 +120,8 @@ fn claims_goal(tally: Tally) -> Goal {
         Vec::new()
     };
     Goal::new(
-        "lab/claims",
-        "claims that hold",
+        "lab/test-claims",
+        "test claims that hold, of those decided",
         Side::AtLeast,
         100.0,
         "%",
@@ -125,6 +137,7 @@ fn entry(run: &Run) -> Entry {
         paper: experiment.paper.clone(),
         profile: experiment.profile.clone(),
         seed: run.seed,
+        seeds: run.seeds,
         claims: run.verdicts.clone(),
         parameter: experiment.sweep.parameter.clone(),
         curves: run
@@ -136,39 +149,53 @@ fn entry(run: &Run) -> Entry {
 }
 
 fn curve_entry(run: &Run, curve: &Measured) -> CurveEntry {
-    let point = |(x, figures): &(f64, BTreeMap<String, f64>)| {
-        let measures = run.experiment.measures.iter();
-        let values =
-            measures.filter_map(|measure| Some((measure.id.clone(), *figures.get(&measure.of)?)));
+    let point = |(index, (x, _)): (usize, &(f64, BTreeMap<String, f64>))| {
+        let (mut values, mut intervals) = (BTreeMap::new(), BTreeMap::new());
+        for measure in &run.experiment.measures {
+            let Some(estimate) = curve.estimate(index, &measure.of) else {
+                continue;
+            };
+            values.insert(measure.id.clone(), estimate.value);
+            let interval = estimate.interval.map(|one| (measure.id.clone(), one));
+            intervals.extend(interval);
+        }
         PointEntry {
             x: *x,
-            values: values.collect(),
+            values,
+            intervals,
         }
     };
     CurveEntry {
         id: curve.id.clone(),
         host: curve.host,
-        points: curve.points.iter().map(point).collect(),
+        points: curve.points.iter().enumerate().map(point).collect(),
         why: curve.why.clone(),
     }
 }
 
-/// All points as CSV, one value per line.
+/// All points as CSV, one value per line: the mean over the seeds and its interval.
 #[must_use]
 pub fn csv(runs: &[Run]) -> String {
-    let mut text = "experiment,curve,host,parameter,x,measure,value,unit\n".to_owned();
+    let mut text = "experiment,curve,host,parameter,x,measure,value,low,high,unit\n".to_owned();
     for run in runs {
         let parameter = &run.experiment.sweep.parameter;
         for curve in &run.curves {
-            for (x, figures) in &curve.points {
+            for (index, (x, _)) in curve.points.iter().enumerate() {
                 for measure in &run.experiment.measures {
-                    let Some(value) = figures.get(&measure.of) else {
+                    let Some(estimate) = curve.estimate(index, &measure.of) else {
                         continue;
                     };
+                    let interval = estimate.interval.map(|(low, high)| format!("{low},{high}"));
                     let _ = writeln!(
                         text,
-                        "{},{},{},{parameter},{x},{},{value},{}",
-                        run.experiment.id, curve.id, curve.host, measure.id, measure.unit
+                        "{},{},{},{parameter},{x},{},{},{},{}",
+                        run.experiment.id,
+                        curve.id,
+                        curve.host,
+                        measure.id,
+                        estimate.value,
+                        interval.as_deref().unwrap_or(","),
+                        measure.unit
                     );
                 }
             }
@@ -177,16 +204,23 @@ pub fn csv(runs: &[Run]) -> String {
     text
 }
 
-/// The claims, for a person.
+/// The score, then every claim, for a person.
 #[must_use]
 pub fn table(runs: &[Run]) -> String {
-    let mut text = String::new();
+    let mut text = Score::of(runs).text();
+    if runs.iter().any(|run| run.seeds == 1) {
+        text += "One seed: nothing is known of chance.\n";
+    }
     for run in runs {
         let experiment = &run.experiment;
+        let seeds = match run.seeds {
+            1 => format!("seed {}", run.seed),
+            seeds => format!("{seeds} seeds from {}", run.seed),
+        };
         let _ = writeln!(
             text,
-            "{}  {} (profile {}, seed {})",
-            experiment.id, experiment.title, experiment.profile, run.seed
+            "{}  {} (profile {}, {seeds})",
+            experiment.id, experiment.title, experiment.profile
         );
         for verdict in &run.verdicts {
             let _ = writeln!(text, "  {}", verdict_line(verdict));
@@ -196,15 +230,6 @@ pub fn table(runs: &[Run]) -> String {
             let _ = writeln!(text, "  - {} was not measured: {why}", curve.label);
         }
     }
-    let tally = Tally::of(runs);
-    let _ = writeln!(
-        text,
-        "{} of {} claims hold, {} do not, {} could not be measured",
-        tally.hold,
-        tally.total(),
-        tally.fail,
-        tally.unmeasured
-    );
     text
 }
 
@@ -238,21 +263,21 @@ fn values_table(text: &mut String, run: &Run, figure_name: &str) {
     for (index, x) in sweep.values.iter().enumerate() {
         let _ = write!(text, "{:>12}", sweep.name(*x));
         for curve in &curves {
-            let figures = curve.points.get(index).map(|point| &point.1);
-            let value = figures.and_then(|figures| figures.get(figure_name));
-            let value = value.map_or_else(|| "-".to_owned(), |value| figure(*value));
+            let estimate = curve.estimate(index, figure_name);
+            let value = estimate.map_or_else(|| "-".to_owned(), |one| figure(one.value));
             let _ = write!(text, "{value:>18}");
         }
         text.push('\n');
     }
 }
 
-/// ✓, ✗ or ?, the claim, its number and its bound.
+/// ✓, ✗ or ?, the claim's kind, the claim, its number and its bound.
 #[must_use]
 pub fn verdict_line(verdict: &Verdict) -> String {
     let mut line = format!(
-        "{} {}: {}: {}",
+        "{} {} {}: {}: {}",
         mark(verdict.holds),
+        verdict.kind.name(),
         verdict.id,
         verdict.text,
         value(verdict)
@@ -278,15 +303,21 @@ pub(crate) fn figure(value: f64) -> String {
     text.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
 
-/// The measured number with its unit, or why there is none.
+/// The measured number with its unit and interval, or why there is none.
 pub(crate) fn value(verdict: &Verdict) -> String {
-    match (verdict.measured, &verdict.why) {
-        (Some(measured), _) => format!("{} {}", figure(measured), verdict.unit)
-            .trim_end()
-            .to_owned(),
-        (None, Some(why)) => why.clone(),
-        (None, None) => "not measured".to_owned(),
+    let mut text = match (verdict.measured, &verdict.why) {
+        (Some(measured), _) => figure(measured),
+        (None, Some(why)) => return why.clone(),
+        (None, None) => return "not measured".to_owned(),
+    };
+    let interval = verdict.interval.filter(|(low, high)| low < high);
+    if let Some((low, high)) = interval {
+        let _ = write!(text, " [{}, {}]", figure(low), figure(high));
     }
+    if !verdict.unit.is_empty() {
+        let _ = write!(text, " {}", verdict.unit);
+    }
+    text
 }
 
 #[cfg(test)]

@@ -18,6 +18,7 @@ use serde::{Deserialize, Serialize};
 use toml::{Table, Value};
 
 use crate::claim;
+use crate::declared::{Choice, Claim, Revised};
 use crate::error::Error;
 
 /// One experiment file.
@@ -56,9 +57,15 @@ pub struct Experiment {
     /// Numbers of the papers, drawn into the plots.
     #[serde(default)]
     pub published: Vec<Published>,
+    /// What of its own settings was chosen by a published result.
+    #[serde(default, rename = "choice")]
+    pub choices: Vec<Choice>,
     /// What must come out.
     #[serde(default, rename = "claim")]
     pub claims: Vec<Claim>,
+    /// What was changed of its claims and settings.
+    #[serde(default)]
+    pub revised: Vec<Revised>,
 }
 
 /// Where an experiment runs.
@@ -174,46 +181,6 @@ pub struct Published {
     pub points: Vec<(f64, f64)>,
 }
 
-/// Something that must come out: a measured expression and its bound.
-#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
-#[serde(deny_unknown_fields)]
-pub struct Claim {
-    /// Unique in its experiment.
-    pub id: String,
-    /// The claim in words.
-    pub text: String,
-    /// The published statement behind it.
-    #[serde(default)]
-    pub from: Option<String>,
-    /// Expression over the curves that gives the measured number.
-    pub measure: String,
-    /// Unit of the measured number.
-    #[serde(default)]
-    pub unit: String,
-    /// Least value that is good enough.
-    #[serde(default)]
-    pub at_least: Option<Number>,
-    /// Greatest value that is still good.
-    #[serde(default)]
-    pub at_most: Option<Number>,
-    /// The value to meet, with `within_percent`.
-    #[serde(default)]
-    pub near: Option<Number>,
-    /// How far from `near` is still good, in percent of it.
-    #[serde(default)]
-    pub within_percent: Option<f64>,
-}
-
-/// A number, or an expression that gives one.
-#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
-#[serde(untagged)]
-pub enum Number {
-    /// As it stands.
-    Value(f64),
-    /// To be evaluated like a claim's `measure`.
-    Expression(String),
-}
-
 impl Experiment {
     /// Reads and checks the text of the file `file`.
     ///
@@ -276,6 +243,9 @@ impl Experiment {
                 let remedy = format!("use one of the measures {}", self.measure_ids());
                 return Err(Error::file(file, key, "there is no such measure", remedy));
             }
+        }
+        for revised in &self.revised {
+            revised.check(file)?;
         }
         claim::check(file, self)
     }

@@ -33,8 +33,27 @@ pub fn explain(experiment: &Experiment) -> Result<String, Error> {
     let _ = writeln!(text, "\nMachine profile\n{}", indented_lines(&machine));
     let _ = writeln!(text, "\nClaims");
     for claim in &experiment.claims {
-        let from = claim.from.as_deref().unwrap_or("ours");
-        let _ = writeln!(text, "  {} ({from}): {}", claim.id, claim.text);
+        let from = claim.from.as_deref().map(|from| format!(", {from}"));
+        let (kind, from) = (claim.kind.name(), from.unwrap_or_default());
+        let _ = writeln!(text, "  {} ({kind}{from}): {}", claim.id, claim.text);
+    }
+    if !experiment.choices.is_empty() {
+        let _ = writeln!(text, "\nChosen by a published result");
+    }
+    for choice in &experiment.choices {
+        let line = format!("{}: by {}; {}", choice.key, choice.entry, choice.why);
+        let _ = writeln!(text, "{}", indented(&line));
+    }
+    if !experiment.revised.is_empty() {
+        let _ = writeln!(text, "\nChanged");
+    }
+    for one in &experiment.revised {
+        let (date, claim, why) = (&one.date, &one.claim, &one.why);
+        let line = format!(
+            "{date}, {claim}: from \"{}\" to \"{}\"; {why}",
+            one.from, one.to
+        );
+        let _ = writeln!(text, "{}", indented(&line));
     }
     Ok(text)
 }

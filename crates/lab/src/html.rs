@@ -8,12 +8,16 @@ use plimsoll_report::mark;
 use plimsoll_report::page::{class, legend_entry, shell};
 
 use crate::claim::Verdict;
+use crate::declared::Kind;
 use crate::document::{figure, value};
 use crate::error::Error;
 use crate::experiment::{Experiment, Measure};
 use crate::explain;
+use crate::machines::machines;
 use crate::plot;
+use crate::published::{Uncovered, uncovered};
 use crate::runner::{Measured, Run, Tally};
+use crate::score::{Score, sentence};
 
 /// The report on `runs`.
 ///
@@ -22,47 +26,116 @@ use crate::runner::{Measured, Run, Tally};
 /// A plot could not be drawn: our own mistake.
 pub fn html(runs: &[Run]) -> Result<String, Error> {
     let sections = runs.iter().map(section).collect::<Result<Vec<_>, _>>()?;
+    let machines = machines(runs)?;
+    let whole = runs.len() > 1;
+    let uncovered = if whole { uncovered()? } else { Vec::new() };
     let title = "Plimsoll lab report";
     let body = html! {
         header {
             h1 { (title) }
-            p { (summary(runs)) }
+            (score(runs))
             p.note {
-                "Curves are what the modelled host measured; rings are published numbers. "
-                "A claim that does not hold stays, and its experiment says what the model lacks."
+                "Curves are what the modelled host measured, means over the seeds with their 95 percent "
+                "intervals; rings are published numbers. A claim holds if all of its interval is within its "
+                "bound. A claim that does not hold stays, and its experiment says what the model lacks."
             }
+            p.note { (made_by(runs)) }
         }
         (contents(runs))
-        main { @for section in &sections { (section) } }
+        main {
+            @for section in &sections { (section) }
+            (machines)
+            @if whole { (not_claimed(&uncovered)) }
+        }
     };
     Ok(shell(title, &body))
 }
 
-fn summary(runs: &[Run]) -> String {
-    let tally = Tally::of(runs);
-    let count = runs.len();
-    let experiments = if count == 1 {
-        "One experiment".to_owned()
-    } else {
-        format!("{count} experiments")
+/// Test claims by paper, and the others apart.
+fn score(runs: &[Run]) -> Markup {
+    let score = Score::of(runs);
+    let row = |name: &str, tally: Tally| {
+        html! {
+            tr {
+                th { (name) }
+                td { (tally.hold) } td { (tally.fail) } td { (tally.undecided) }
+                td { (tally.unmeasured) } td { (tally.total()) }
+            }
+        }
     };
-    let (hold, total) = (tally.hold, tally.total());
-    let mut text = format!("{experiments}: {hold} of {total} claims hold");
-    if tally.unmeasured > 0 {
-        text += &format!(", {} could not be measured", tally.unmeasured);
+    html! {
+        p.score { "Test claims: " (sentence(score.test)) "." }
+        div.scroll {
+            table.score {
+                thead {
+                    tr { th {} th { "hold" } th { "do not" } th { "undecided" } th { "not measured" } th { "all" } }
+                }
+                tbody {
+                    @for (paper, tally) in &score.by_paper { (row(&format!("{paper}, test"), *tally)) }
+                    @for (kind, tally) in &score.by_kind {
+                        @if *kind != Kind::Test { (row(&format!("{}, not in the score", kind.name()), *tally)) }
+                    }
+                }
+            }
+        }
+        p.note {
+            "A test is about a published number or statement that nothing of the model was chosen by. "
+            "Claims about what was calibrated or put in cannot fail for another reason than a mistake of ours; "
+            "neither they nor our own claims count."
+        }
     }
-    text + "."
+}
+
+/// What it takes to make the same report.
+fn made_by(runs: &[Run]) -> String {
+    let ids: Vec<&str> = runs.iter().map(|run| run.experiment.id.as_str()).collect();
+    let (seed, seeds) = runs.first().map_or((1, 1), |run| (run.seed, run.seeds));
+    let commit = option_env!("PLIMSOLL_COMMIT").map(|commit| format!(", commit {commit}"));
+    let ids = if ids.len() > 3 {
+        String::new()
+    } else {
+        format!(" {}", ids.join(" "))
+    };
+    let chance = if seeds == 1 {
+        " One seed says nothing of chance."
+    } else {
+        ""
+    };
+    format!(
+        "plimsoll {}{}: plimsoll lab report{ids} --seed {seed} --seeds {seeds}.{chance}",
+        env!("CARGO_PKG_VERSION"),
+        commit.unwrap_or_default()
+    )
+}
+
+fn not_claimed(uncovered: &[Uncovered]) -> Markup {
+    html! {
+        section id="uncovered" {
+            h2 { "Published numbers that no claim is about" }
+            div.scroll {
+                table {
+                    thead { tr { th { "Numbers" } th { "Why" } } }
+                    tbody {
+                        @for one in uncovered {
+                            tr { td { (one.of.join(", ")) } td { (one.why) } }
+                        }
+                    }
+                }
+            }
+        }
+    }
 }
 
 fn contents(runs: &[Run]) -> Markup {
     html! {
         nav {
             ul {
+                li { a href="#machines" { "The machines and their costs" } }
                 @for run in runs {
-                    @let tally = run.tally();
+                    @let tests = run.tally(&[Kind::Test]);
                     li {
                         a href={ "#" (run.experiment.id) } { (run.experiment.title) }
-                        " " span.tally { (tally.hold) "/" (tally.total()) }
+                        @if tests.total() > 0 { " " span.tally { (tests.hold) "/" (tests.total()) } }
                     }
                 }
             }
@@ -81,13 +154,13 @@ fn section(run: &Run) -> Result<Markup, Error> {
     let fails = run
         .verdicts
         .iter()
-        .any(|verdict| verdict.holds == Some(false));
+        .any(|verdict| verdict.holds == Some(false) || verdict.is_undecided());
     Ok(html! {
         section id=(experiment.id) {
             h2 { (experiment.title) }
             p.meta { (meta_line(run)) }
             @for figure in &figures { (figure) }
-            (claims(&run.verdicts))
+            (claims(run))
             @if fails {
                 h3 { "What the model lacks" }
                 @for paragraph in explain::paragraphs(&experiment.explain.limits) {
@@ -108,8 +181,8 @@ fn meta_line(run: &Run) -> String {
     if !experiment.paper.is_empty() {
         text += &format!(" · {}", experiment.paper.join(", "));
     }
-    text += &format!(" · profile {} · seed {}", experiment.profile, run.seed);
-    text
+    let (profile, seeds, seed) = (&experiment.profile, run.seeds, run.seed);
+    format!("{text} · profile {profile} · {seeds} seeds from {seed}")
 }
 
 /// A plot, or a table where there is nothing to draw a line through.
@@ -162,16 +235,20 @@ fn measured(run: &Run) -> Vec<&Measured> {
 
 /// The value of a curve at `x`, with the published one below it.
 fn number(run: &Run, measure: &Measure, curve: &Measured, x: f64) -> Markup {
-    let mut points = curve.points.iter();
-    let point = points.find(|point| point.0 == x);
-    let value = point.and_then(|point| point.1.get(&measure.of).copied());
+    let index = curve.points.iter().position(|point| point.0 == x);
+    let estimate = index.and_then(|index| curve.estimate(index, &measure.of));
     let mut lists = run.experiment.published.iter();
     let list = lists.find(|list| list.curve == curve.id && list.measure == measure.id);
     let published = list.and_then(|list| list.points.iter().find(|point| point.0 == x));
     html! {
         td {
-            @match value {
-                Some(value) => (figure(value)),
+            @match estimate {
+                Some(estimate) => {
+                    (figure(estimate.value))
+                    @if let Some((low, high)) = estimate.interval.filter(|(low, high)| low < high) {
+                        span.spread { " ± " (figure((high - low) / 2.0)) }
+                    }
+                }
                 None => "–",
             }
             @if let Some((_, value)) = published {
@@ -232,19 +309,55 @@ fn numbers(run: &Run, measure: &Measure) -> Markup {
     }
 }
 
-fn claims(verdicts: &[Verdict]) -> Markup {
+/// The papers' claims, then ours, then what was changed of them.
+fn claims(run: &Run) -> Markup {
+    let verdicts = run.verdicts.iter();
+    let (ours, papers): (Vec<&Verdict>, Vec<&Verdict>) =
+        verdicts.partition(|verdict| verdict.kind == Kind::Ours);
+    let experiment = &run.experiment;
+    html! {
+        @if !papers.is_empty() { h3 { "What the paper says" } (claims_table(&papers)) }
+        @if !ours.is_empty() { h3 { "What we say" } (claims_table(&ours)) }
+        @if !experiment.choices.is_empty() {
+            h3 { "Chosen by a published result" }
+            ul {
+                @for one in &experiment.choices {
+                    li { (one.key) ": by " (one.entry) " (" (one.kind.name()) "); " (one.why) "." }
+                }
+            }
+        }
+        @if !experiment.revised.is_empty() {
+            h3 { "Changed" }
+            ul {
+                @for one in &experiment.revised {
+                    li {
+                        (one.date) ", " (one.claim) ": from “" (one.from) "” to “" (one.to) "”; " (one.why) "."
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn claims_table(verdicts: &[&Verdict]) -> Markup {
     html! {
         div.scroll {
             table.claims {
-                thead { tr { th { "" } th { "Claim" } th { "Measured" } th { "Bound" } th { "From" } } }
+                thead {
+                    tr { th { "" } th { "Kind" } th { "Claim" } th { "Measured" } th { "Bound" } th { "From" } }
+                }
                 tbody {
                     @for verdict in verdicts {
                         tr class=(class(verdict.holds)) {
                             td.mark { (mark(verdict.holds)) }
+                            td { (verdict.kind.name()) }
                             td { (verdict.text) }
-                            td.value { (value(verdict)) }
+                            td.value {
+                                (value(verdict))
+                                @if verdict.is_undecided() { br; "undecided" }
+                            }
                             td.value { (verdict.bound) }
-                            td.value { (verdict.from.as_deref().unwrap_or("ours")) }
+                            td.entry { (verdict.entry.as_deref().unwrap_or("ours")) }
                         }
                     }
                 }

@@ -11,33 +11,42 @@
 mod cache;
 mod catalogue;
 mod claim;
+mod declared;
 mod document;
 mod error;
 mod experiment;
 mod explain;
 mod host;
 mod html;
+mod machines;
 mod modelled;
 mod plot;
+mod provenance;
+pub mod published;
 mod runner;
+mod score;
 mod series;
+mod statistics;
 mod sweep;
 pub mod trace;
 
 pub use cache::Cache;
 pub use catalogue::Catalogue;
 pub use claim::Verdict;
+pub use declared::{Choice, Claim, Kind, Number, Revised};
 pub use document::{CurveEntry, Document, Entry, PointEntry, csv, table, values, verdict_line};
 pub use error::Error;
 pub use experiment::{
-    Claim, Curve, Experiment, Explain, HostKind, Measure, Number, Published, Scale, Sweep,
-    TestbedPath,
+    Curve, Experiment, Explain, HostKind, Measure, Published, Scale, Sweep, TestbedPath,
 };
 pub use explain::explain;
 pub use host::{Figures, Host, Point};
 pub use html::html;
 pub use modelled::{Modelled, profiles};
-pub use runner::{Measured, Options, Run, Tally, run};
+pub use provenance::{Source, behind, contradiction, sources};
+pub use runner::{Measured, Options, Run, Shard, Tally, run};
+pub use score::Score;
 pub use series::Series;
+pub use statistics::Estimate;
 pub use sweep::{SweepPlan, range};
 pub use trace::TracePlan;

@@ -11,7 +11,12 @@ use crate::runner::{Measured, Run};
 pub(crate) fn svg(run: &Run, measure: &Measure) -> Result<Option<String>, Error> {
     let line = |(index, curve): (usize, &Measured)| {
         let points = curve.series(&measure.of)?.points().to_vec();
-        Some(Line { index, points })
+        let spread = spread(curve, &measure.of);
+        Some(Line {
+            index,
+            points,
+            spread,
+        })
     };
     let lines: Vec<Line> = run.curves.iter().enumerate().filter_map(line).collect();
     if lines.is_empty() {
@@ -48,7 +53,21 @@ fn published(run: &Run, measure: &Measure) -> Vec<Line> {
     let line = line.filter_map(|list| {
         let index = run.curves.iter().position(|curve| curve.id == list.curve)?;
         let points = list.points.clone();
-        Some(Line { index, points })
+        Some(Line {
+            index,
+            points,
+            spread: Vec::new(),
+        })
     });
     line.collect()
+}
+
+/// The intervals of the points that chance moves.
+fn spread(curve: &Measured, figure: &str) -> Vec<(f64, f64, f64)> {
+    let points = curve.points.iter().enumerate();
+    let spread = points.filter_map(|(index, (x, _))| {
+        let (low, high) = curve.estimate(index, figure)?.interval?;
+        (low < high && low.is_finite() && high.is_finite()).then_some((*x, low, high))
+    });
+    spread.collect()
 }

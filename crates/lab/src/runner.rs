@@ -1,24 +1,35 @@
-//! Runs experiments: every point once, on all cores, with the same result in
-//! whatever order the points happen to run.
+//! Runs experiments: every point with every seed, on all cores, with the same
+//! result in whatever order the points happen to run.
+//!
+//! All curves have the same seeds (common random numbers). A point that gives the
+//! same figures with the first two seeds has nothing random in it, and is not run
+//! with the others.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use rayon::prelude::*;
+use serde::Serialize;
 
 use crate::cache::Cache;
 use crate::claim::{self, Curves, Verdict};
+use crate::declared::Kind;
 use crate::error::Error;
 use crate::experiment::{Curve, Experiment, HostKind};
 use crate::host::{Figures, Host, Point};
 use crate::series::Series;
+use crate::statistics::Estimate;
 
 /// How to run.
 #[derive(Clone, Default)]
 #[allow(missing_debug_implementations, reason = "a host is no data")]
 pub struct Options<'a> {
-    /// Repeats the runs.
+    /// The first seed; repeats the runs.
     pub seed: u64,
+    /// How many seeds, counted from the first; 0 counts as 1.
+    pub seeds: u32,
+    /// Of all points only a part, for a run that is spread over machines.
+    pub shard: Option<Shard>,
     /// Real packets, for experiments that want them.
     pub testbed: Option<&'a dyn Host>,
     /// Why there is no testbed, if an experiment wants one.
@@ -27,13 +38,31 @@ pub struct Options<'a> {
     pub cache: Option<&'a Cache>,
 }
 
+/// One part of a run that is spread over machines.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shard {
+    /// From 1.
+    pub index: usize,
+    /// How many there are.
+    pub of: usize,
+}
+
+impl Shard {
+    /// Whether the point with this number, counted over all experiments, is its.
+    fn has(self, point: usize) -> bool {
+        point % self.of == self.index - 1
+    }
+}
+
 /// What became of one experiment.
 #[derive(Clone, Debug)]
 pub struct Run {
     /// The experiment.
     pub experiment: Experiment,
-    /// Repeats it.
+    /// The first seed.
     pub seed: u64,
+    /// How many seeds it was judged on.
+    pub seeds: u32,
     /// In the experiment's order, each followed by its testbed twin.
     pub curves: Vec<Measured>,
     /// In the experiment's order.
@@ -49,14 +78,22 @@ pub struct Measured {
     pub label: String,
     /// What it ran on.
     pub host: &'static str,
-    /// By value of the swept parameter; empty if it could not be run.
+    /// By value of the swept parameter, with the first seed and every figure; empty if
+    /// it could not be run.
     pub points: Vec<(f64, Figures)>,
+    /// The measured figures of the further seeds, point by point.
+    pub others: Vec<Vec<Figures>>,
     /// Why it could not be run.
     pub why: Option<String>,
 }
 
+/// How often a point of real packets is repeated at most: each takes a second.
+pub(crate) const REAL_REPEATS: u32 = 5;
+
 /// Runs `experiments` on the host `modelled`, and on the testbed those that want
 /// it. `progress` is told how many points are done, of how many.
+///
+/// With a shard only its points are run, for the cache; nothing is judged then.
 ///
 /// # Errors
 ///
@@ -75,23 +112,36 @@ pub fn run(
         }
     }
     let twins = testbed_points(experiments, options)?;
+    if let Some(shard) = options.shard {
+        points = points
+            .into_iter()
+            .enumerate()
+            .filter(|(number, _)| shard.has(*number))
+            .map(|(_, point)| point)
+            .collect();
+    }
     let (total, done) = (points.len() + twins.len(), AtomicUsize::new(0));
     let cache = options.cache;
-    let one = |host: &dyn Host, point: &Point<'_>| {
-        let figures = cached(host, point, cache);
+    let one = |host: &dyn Host, point: &Point<'_>, seeds: u32| {
+        let samples = samples(host, point, seeds, cache);
         progress(done.fetch_add(1, Ordering::Relaxed) + 1, total);
-        figures
+        samples
     };
+    let seeds = options.seeds.max(1);
     let results: Vec<_> = points
         .par_iter()
         .with_max_len(1)
-        .map(|point| one(modelled, point))
+        .map(|point| one(modelled, point, seeds))
         .collect();
     // One after the other: they share this machine's CPUs.
     let real: Vec<_> = twins
         .iter()
-        .map(|(host, point)| one(*host, point))
+        .map(|(host, point)| one(*host, point, seeds.min(REAL_REPEATS)))
         .collect();
+    if options.shard.is_some() {
+        let failed = results.into_iter().chain(real).find_map(Result::err);
+        return failed.map_or_else(|| Ok(Vec::new()), Err);
+    }
     let mut results = results.into_iter();
     let mut real = real.into_iter();
     experiments
@@ -150,6 +200,33 @@ fn testbed_points<'a>(
     Ok(twins)
 }
 
+/// The figures of a point with each seed: all of them with the first, those that
+/// the experiment measures with the others.
+fn samples(
+    host: &dyn Host,
+    point: &Point<'_>,
+    seeds: u32,
+    cache: Option<&Cache>,
+) -> Result<Vec<Figures>, Error> {
+    let first = cached(host, point, cache)?;
+    let mut all = vec![first];
+    for offset in 1..seeds {
+        let point = Point {
+            seed: point.seed.wrapping_add(u64::from(offset)),
+            ..point.clone()
+        };
+        let mut figures = cached(host, &point, cache)?;
+        let same = offset == 1 && figures == all[0];
+        let measures = &point.experiment.measures;
+        figures.retain(|name, _| measures.iter().any(|measure| measure.of == *name));
+        all.push(figures);
+        if same {
+            break;
+        }
+    }
+    Ok(all)
+}
+
 fn cached(host: &dyn Host, point: &Point<'_>, cache: Option<&Cache>) -> Result<Figures, Error> {
     let Some(cache) = cache else {
         return host.run(point);
@@ -163,7 +240,7 @@ fn cached(host: &dyn Host, point: &Point<'_>, cache: Option<&Cache>) -> Result<F
     Ok(figures)
 }
 
-type Results = std::vec::IntoIter<Result<Figures, Error>>;
+type Results = std::vec::IntoIter<Result<Vec<Figures>, Error>>;
 
 fn assemble(
     experiment: &Experiment,
@@ -173,21 +250,15 @@ fn assemble(
     real: &mut Results,
 ) -> Result<Run, Error> {
     let mut curves = Vec::new();
-    let take = |results: &mut Results| -> Result<Vec<(f64, Figures)>, Error> {
-        let values = experiment.sweep.values.iter();
-        values
-            .zip(results)
-            .map(|(x, figures)| Ok((*x, figures?)))
-            .collect()
-    };
+    let values = || experiment.sweep.values.iter().copied();
     for curve in &experiment.curves {
-        curves.push(Measured {
-            id: curve.id.clone(),
-            label: curve.label.clone(),
-            host: modelled,
-            points: take(results)?,
-            why: None,
-        });
+        let taken = values().zip(&mut *results).collect();
+        curves.push(Measured::new(
+            curve.id.clone(),
+            &curve.label,
+            modelled,
+            taken,
+        )?);
     }
     if experiment.host == HostKind::Testbed {
         for curve in experiment
@@ -196,96 +267,154 @@ fn assemble(
             .filter(|curve| curve.testbed.is_some())
         {
             // All of this curve's points are taken, also after one that failed.
-            let values = experiment.sweep.values.iter();
-            let taken: Vec<_> = values.zip(&mut *real).collect();
-            let points = taken.into_iter().map(|(x, figures)| Ok((*x, figures?)));
-            let (points, why) = match points.collect::<Result<Vec<_>, Error>>() {
-                _ if options.testbed.is_none() => (Vec::new(), options.why_no_testbed.clone()),
-                Err(error @ Error::Testbed { .. }) => (Vec::new(), Some(error.to_string())),
-                points => (points?, None),
-            };
-            curves.push(Measured {
-                id: curve.testbed_id(),
-                label: format!("{} (real packets)", curve.label),
-                host: options.testbed.map_or("testbed", Host::name),
-                points,
-                why,
-            });
+            let taken = values().zip(&mut *real).collect();
+            let label = format!("{} (real packets)", curve.label);
+            let host = options.testbed.map_or("testbed", Host::name);
+            let mut measured = Measured::new(curve.testbed_id(), &label, host, taken);
+            if options.testbed.is_none() {
+                let mut nothing = Measured::new(curve.testbed_id(), &label, host, Vec::new())?;
+                nothing.why.clone_from(&options.why_no_testbed);
+                measured = Ok(nothing);
+            } else if let Err(error @ Error::Testbed { .. }) = &measured {
+                let why = Some(error.to_string());
+                let nothing = Measured::new(curve.testbed_id(), &label, host, Vec::new())?;
+                measured = Ok(Measured { why, ..nothing });
+            }
+            curves.push(measured?);
         }
     }
-    let verdicts = claim::judge(experiment, &series(experiment, &curves));
+    let seeds = options.seeds.max(1);
+    let by_seed: Vec<Curves> = (0..seeds as usize)
+        .map(|seed| series(experiment, &curves, seed))
+        .collect();
+    let verdicts = claim::judge(experiment, &by_seed);
     Ok(Run {
         experiment: experiment.clone(),
         seed: options.seed,
+        seeds,
         curves,
         verdicts,
     })
 }
 
-fn series(experiment: &Experiment, curves: &[Measured]) -> Curves {
+fn series(experiment: &Experiment, curves: &[Measured], seed: usize) -> Curves {
     let of = |curve: &Measured| {
         let measures = experiment.measures.iter();
-        let series =
-            measures.filter_map(|measure| Some((measure.id.clone(), curve.series(&measure.of)?)));
+        let series = measures.filter_map(|measure| {
+            let series = curve.series_of(&measure.of, seed)?;
+            Some((measure.id.clone(), series))
+        });
         (curve.id.clone(), series.collect::<BTreeMap<_, _>>())
     };
     curves.iter().map(of).collect()
 }
 
 impl Measured {
-    /// One figure over the swept parameter, at the points that have it; nothing
-    /// if none has.
+    fn new(
+        id: String,
+        label: &str,
+        host: &'static str,
+        taken: Vec<(f64, Result<Vec<Figures>, Error>)>,
+    ) -> Result<Self, Error> {
+        let (mut points, mut others) = (Vec::new(), Vec::new());
+        for (x, samples) in taken {
+            let mut samples = samples?.into_iter();
+            points.extend(samples.next().map(|first| (x, first)));
+            others.push(samples.collect());
+        }
+        Ok(Self {
+            id,
+            label: label.to_owned(),
+            host,
+            points,
+            others,
+            why: None,
+        })
+    }
+
+    /// One figure at one point, seed by seed; those without it are left out.
+    fn at(&self, index: usize, figure: &str) -> Vec<f64> {
+        let first = self.points.get(index).map(|(_, figures)| figures);
+        let others = self.others.get(index).into_iter().flatten();
+        let all = first.into_iter().chain(others);
+        let values = all.filter_map(|figures| figures.get(figure).copied());
+        values.filter(|value| value.is_finite()).collect()
+    }
+
+    /// The mean of one figure at the point of this number, and its interval.
+    #[must_use]
+    pub fn estimate(&self, index: usize, figure: &str) -> Option<Estimate> {
+        Estimate::of(&self.at(index, figure))
+    }
+
+    /// The mean of one figure over the swept parameter, at the points that have it;
+    /// nothing if none has.
     #[must_use]
     pub fn series(&self, figure: &str) -> Option<Series> {
-        let points = self.points.iter();
-        let points = points.filter_map(|(x, figures)| Some((*x, *figures.get(figure)?)));
+        let points = self.points.iter().enumerate();
+        let points = points.filter_map(|(index, (x, _))| {
+            let estimate = self.estimate(index, figure)?;
+            Some((*x, estimate.value))
+        });
+        Series::new(points.collect())
+    }
+
+    /// The same with one seed, counted from 0. A point with nothing random in it, or
+    /// with fewer repeats, has the same values again.
+    fn series_of(&self, figure: &str, seed: usize) -> Option<Series> {
+        let points = self.points.iter().enumerate();
+        let points = points.filter_map(|(index, (x, first))| {
+            let others = self.others.get(index)?;
+            let figures = match seed % (others.len() + 1) {
+                0 => first,
+                other => others.get(other - 1)?,
+            };
+            Some((*x, *figures.get(figure)?))
+        });
         Series::new(points.filter(|(_, y)| y.is_finite()).collect())
     }
 }
 
 impl Run {
-    /// How many claims hold, fail, and could not be judged.
+    /// How many claims of these kinds hold, fail, are undecided, and could not be
+    /// judged.
     #[must_use]
-    pub fn tally(&self) -> Tally {
-        let mut tally = Tally::default();
-        for verdict in &self.verdicts {
-            match verdict.holds {
-                Some(true) => tally.hold += 1,
-                Some(false) => tally.fail += 1,
-                None => tally.unmeasured += 1,
-            }
-        }
-        tally
+    pub fn tally(&self, kinds: &[Kind]) -> Tally {
+        Tally::of(self.verdicts.iter().filter(|one| kinds.contains(&one.kind)))
     }
 }
 
 /// Numbers of claims.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Tally {
     /// Hold.
     pub hold: usize,
     /// Do not.
     pub fail: usize,
+    /// Measured, but chance could decide either way.
+    pub undecided: usize,
     /// Could not be judged.
     pub unmeasured: usize,
 }
 
 impl Tally {
-    /// Over several experiments.
-    #[must_use]
-    pub fn of(runs: &[Run]) -> Self {
-        runs.iter()
-            .map(Run::tally)
-            .fold(Self::default(), |sum, one| Self {
-                hold: sum.hold + one.hold,
-                fail: sum.fail + one.fail,
-                unmeasured: sum.unmeasured + one.unmeasured,
-            })
+    /// Of these claims.
+    pub fn of<'a>(verdicts: impl IntoIterator<Item = &'a Verdict>) -> Self {
+        let mut tally = Self::default();
+        for verdict in verdicts {
+            match verdict.holds {
+                Some(true) => tally.hold += 1,
+                Some(false) => tally.fail += 1,
+                None if verdict.is_undecided() => tally.undecided += 1,
+                None => tally.unmeasured += 1,
+            }
+        }
+        tally
     }
 
     /// All claims.
     #[must_use]
     pub fn total(self) -> usize {
-        self.hold + self.fail + self.unmeasured
+        self.hold + self.fail + self.undecided + self.unmeasured
     }
 }

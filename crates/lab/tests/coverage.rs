@@ -1,59 +1,177 @@
-//! Every published entry is claimed by an experiment, or listed with the reason
-//! why not; and no claim says it is from an entry that does not exist.
+//! Every published number is claimed by an experiment, or listed with the reason why
+//! not; no claim is from what does not exist; and no test is about what the model
+//! was given or chosen by.
 
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
-use plimsoll_lab::Catalogue;
+use plimsoll_lab::published::{Address, PaperEntry, PublishedNumber, papers, uncovered};
+use plimsoll_lab::{Catalogue, contradiction, sources};
 
-/// How many entries the reference data has of each paper.
-const ENTRIES: [(&str, u32); 5] = [("MR", 42), ("ST", 37), ("TB", 15), ("LRP", 23), ("MH", 30)];
+fn numbers() -> Vec<PublishedNumber> {
+    let entries = papers()
+        .unwrap()
+        .into_iter()
+        .flat_map(|paper| paper.entries);
+    entries.flat_map(|entry| entry.numbers()).collect()
+}
 
-/// The list, by entry.
-fn uncovered() -> BTreeMap<String, String> {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../experiments/uncovered.txt");
-    let text = fs::read_to_string(path).unwrap();
-    let lines = text.lines().map(str::trim);
-    let lines = lines.filter(|line| !line.is_empty() && !line.starts_with('#'));
-    lines
-        .map(|line| {
-            let (entry, reason) = line.split_once(' ').expect("an entry and a reason");
-            (entry.to_owned(), reason.trim().to_owned())
-        })
-        .collect()
+/// What claims are from.
+fn claimed() -> Vec<Address> {
+    let catalogue = Catalogue::built_in().unwrap();
+    let claims = catalogue
+        .all()
+        .iter()
+        .flat_map(|experiment| &experiment.claims);
+    let from = claims.filter_map(|claim| claim.from.as_deref());
+    from.flat_map(Address::all_in).collect()
+}
+
+fn listed() -> Vec<Address> {
+    let lists = uncovered().unwrap();
+    let lists = lists.iter().flat_map(|list| &list.of);
+    lists.flat_map(|text| Address::all_in(text)).collect()
+}
+
+/// A claim about a whole entry is about its words, not about each of its numbers.
+fn is_about(claim: &Address, number: &Address) -> bool {
+    !claim.is_whole() && claim.overlaps(number)
 }
 
 #[test]
-fn every_published_entry_is_claimed_or_listed_with_a_reason() {
-    let catalogue = Catalogue::built_in().unwrap();
-    let mut claimed = BTreeMap::new();
-    for experiment in catalogue.all() {
-        let claims = experiment.claims.iter().filter_map(|one| one.from.as_ref());
-        let points = experiment.published.iter().map(|points| &points.from);
-        let entries = claims.chain(points).flat_map(|from| from.split(", "));
-        for entry in entries {
+fn every_published_number_is_claimed_or_listed_with_a_reason() {
+    let (claimed, listed) = (claimed(), listed());
+    let mut missing = Vec::new();
+    let mut twice = Vec::new();
+    for number in numbers() {
+        let address = number.address;
+        let is_claimed = claimed.iter().any(|claim| is_about(claim, &address));
+        let is_listed = listed.iter().any(|list| list.overlaps(&address));
+        match (is_claimed, is_listed) {
+            (false, false) => missing.push(address.to_string()),
+            (true, true) => twice.push(address.to_string()),
+            _ => {}
+        }
+    }
+    assert!(
+        missing.is_empty(),
+        "neither claimed nor listed: {missing:#?}"
+    );
+    assert!(twice.is_empty(), "listed, but claimed: {twice:#?}");
+    for list in uncovered().unwrap() {
+        assert!(list.why.len() >= 10 && !list.of.is_empty(), "{list:?}");
+    }
+}
+
+#[test]
+fn every_entry_in_words_is_claimed_or_listed_too() {
+    let (claimed, listed) = (claimed(), listed());
+    let entries = papers()
+        .unwrap()
+        .into_iter()
+        .flat_map(|paper| paper.entries);
+    let unknown = entries.filter(|entry| {
+        let about = |list: &[Address]| list.iter().any(|one| one.entry == entry.id);
+        !about(&claimed) && !about(&listed)
+    });
+    let unknown: Vec<String> = unknown.map(|entry| entry.id).collect();
+    assert!(
+        unknown.is_empty(),
+        "neither claimed nor listed: {unknown:?}"
+    );
+}
+
+#[test]
+fn the_list_for_readers_is_that_of_the_data() {
+    let list = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/papers.md");
+    let list = fs::read_to_string(list).unwrap();
+    let rows = list
+        .lines()
+        .filter(|line| line.contains("-E") && !line.starts_with("| PL-"));
+    let listed: Vec<&str> = rows.filter(|line| line.starts_with("| ")).collect();
+    let entries = papers()
+        .unwrap()
+        .into_iter()
+        .flat_map(|paper| paper.entries);
+    let wanted: Vec<String> = entries
+        .map(|entry| {
+            let PaperEntry {
+                id,
+                what,
+                place,
+                basis,
+                ..
+            } = entry;
+            format!("| {id} | {what} | {place} | {basis} |")
+        })
+        .collect();
+    for row in &wanted {
+        assert!(listed.contains(&row.as_str()), "docs/papers.md lacks {row}");
+    }
+    assert_eq!(listed.len(), wanted.len());
+}
+
+#[test]
+fn nothing_is_from_what_does_not_exist() {
+    let entries = papers()
+        .unwrap()
+        .into_iter()
+        .flat_map(|paper| paper.entries);
+    let ids: BTreeSet<String> = entries.map(|entry| entry.id).collect();
+    let numbers: Vec<Address> = numbers().into_iter().map(|number| number.address).collect();
+    let exists = |one: &Address| match one.is_whole() {
+        true => ids.contains(&one.entry),
+        false => numbers.iter().any(|number| one.overlaps(number)),
+    };
+    for experiment in Catalogue::built_in().unwrap().all() {
+        let id = &experiment.id;
+        let published = experiment
+            .published
+            .iter()
+            .map(|points| points.from.as_str());
+        let claims = experiment
+            .claims
+            .iter()
+            .filter_map(|claim| claim.from.as_deref());
+        for address in published.chain(claims).flat_map(Address::all_in) {
+            assert!(exists(&address), "{id}: {address}");
             assert!(
-                experiment.paper.iter().any(|listed| listed == entry),
-                "{}: {entry} is not in `paper`",
-                experiment.id
+                experiment.paper.contains(&address.entry),
+                "{id}: {address} is not in `paper`"
             );
-            claimed.insert(entry.to_owned(), experiment.id.clone());
+        }
+        // Our own measurements have no data file: docs/papers.md lists them.
+        let sources = sources(experiment).unwrap();
+        for source in sources
+            .iter()
+            .filter(|one| !one.address.entry.starts_with("PL-"))
+        {
+            assert!(
+                exists(&source.address),
+                "{id}: {} of {}",
+                source.address,
+                source.by
+            );
         }
     }
-    let uncovered = uncovered();
-    for (paper, count) in ENTRIES {
-        for number in 1..=count {
-            let entry = format!("{paper}-E{number:02}");
-            match (claimed.remove(&entry), uncovered.get(&entry)) {
-                (Some(id), Some(_)) => panic!("{entry} is listed, but claimed by {id}"),
-                (None, None) => panic!("{entry} is neither claimed nor listed with a reason"),
-                (None, Some(reason)) => assert!(reason.len() >= 10, "{entry}: {reason}"),
-                (Some(_), None) => {}
-            }
+    for address in listed() {
+        assert!(exists(&address), "listed: {address}");
+    }
+}
+
+#[test]
+fn no_test_is_about_what_the_model_was_given_or_chosen_by() {
+    let mut wrong = Vec::new();
+    for experiment in Catalogue::built_in().unwrap().all() {
+        let sources = sources(experiment).unwrap();
+        for claim in &experiment.claims {
+            let problem = contradiction(claim, &sources);
+            wrong
+                .extend(problem.map(|problem| format!("{}.{} {problem}", experiment.id, claim.id)));
         }
     }
-    assert!(claimed.is_empty(), "no such entries: {claimed:?}");
+    assert!(wrong.is_empty(), "{wrong:#?}");
 }
 
 /// A cost that curves set is a free parameter unless it is what they are about.

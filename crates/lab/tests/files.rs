@@ -34,6 +34,7 @@ label = "4.4BSD"
 
 [[claim]]
 id = "all"
+kind = "ours"
 text = "All is delivered"
 measure = "first(bsd.goodput)"
 near = 1000
@@ -92,6 +93,18 @@ const WRONG: &[(&str, &str, &str, &str)] = &[
     ("id = \"bsd\"", "id = \"new\"", "curve.new.id", "no word of"),
     ("first(", "frist(", "claim.all", "the curves bsd"),
     ("near = 1000", "at_most = 1000", "claim.all", "at_least"),
+    (
+        "kind = \"ours\"",
+        "kind = \"sure\"",
+        "claim[0].kind",
+        "docs/lab.md",
+    ),
+    (
+        "[[claim]]",
+        "[[revised]]\nclaim = \"all\"\ndate = \"today\"\nfrom = \"a\"\nto = \"b\"\nwhy = \"c\"\n[[claim]]",
+        "revised.all",
+        "2026-11-21",
+    ),
     (
         "\"sparcstation-20\"",
         "\"vax\"",

@@ -159,6 +159,7 @@ mod tests {
         let line = Line {
             index: 0,
             points: vec![(1.0, 2.0), (2.0, 3.0)],
+            spread: vec![(1.0, 1.5, 2.5)],
         };
         let figure = |curves| Figure {
             x: axis("Flood", "packets/s"),

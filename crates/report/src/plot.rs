@@ -58,6 +58,8 @@ pub struct Line {
     pub index: usize,
     /// By increasing x.
     pub points: Vec<(f64, f64)>,
+    /// Where chance leaves some of the values: x, least and greatest.
+    pub spread: Vec<(f64, f64, f64)>,
 }
 
 /// What an axis shows.
@@ -177,6 +179,13 @@ impl Drawing<'_> {
             let dots = line.points.iter();
             let dots = dots.map(|point| Circle::new(*point, 2, colour(line.index).filled()));
             chart.draw_series(dots).map_err(|error| error.to_string())?;
+        }
+        for line in &self.lines {
+            let colour = colour(line.index).stroke_width(1);
+            let bars = line.spread.iter();
+            let bars =
+                bars.map(|(x, low, high)| PathElement::new([(*x, *low), (*x, *high)], colour));
+            chart.draw_series(bars).map_err(|error| error.to_string())?;
         }
         for line in &self.published {
             let rings = line.points.iter();

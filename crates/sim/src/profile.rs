@@ -4,8 +4,9 @@
 //! **Intuition.** The papers' curves follow from a few dozen durations. A profile
 //! is the list of these durations for one machine. Each is published, or derived
 //! from published ones, or chosen so that one published point comes out right (a
-//! *calibration*; at most [`CALIBRATIONS_MAX`] per profile and never one per
-//! curve). All other published points are then a test of the model.
+//! *calibration*; at most [`CALIBRATIONS_MAX`] per profile, or the profile says why
+//! they are more, and never one per curve). All other published points are then a
+//! test of the model. A source that is revised keeps its history.
 //!
 //! **Limits.** Costs are constant: caches are modelled only where a cost says so.
 
@@ -15,7 +16,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::Error;
 
-/// The most published points a profile may be calibrated on.
+/// The most published points a profile may be calibrated on without saying why.
 pub const CALIBRATIONS_MAX: usize = 3;
 
 /// Every cost a profile may give, with what it pays for.
@@ -248,13 +249,30 @@ pub struct QueueLength {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Calibration {
-    /// The entry of the reference data, as `MR-E08`.
+    /// The published number, as `MR-E08.peak_forwarding_rate`, or its entry, `MR-E08`;
+    /// several are separated by commas.
     pub entry: String,
     /// What was published, with its value and unit.
     pub point: String,
-    /// The costs that were chosen by it: `web_request`, or `flash.web_request` if it
-    /// is that of a program.
+    /// The costs and queues that were chosen by it: `web_request`, or
+    /// `flash.web_request` if it is that of a program.
     pub costs: Vec<String>,
+}
+
+/// A change of a value or of what is said of its source.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Revision {
+    /// The cost or queue.
+    pub what: String,
+    /// When, as `2026-11-21`.
+    pub date: String,
+    /// What stood there before.
+    pub from: String,
+    /// What stands there since.
+    pub to: String,
+    /// The reason.
+    pub why: String,
 }
 
 /// How a host chooses the thread that runs.
@@ -295,6 +313,12 @@ pub struct Profile {
     /// What was calibrated, and on what.
     #[serde(default)]
     pub calibration: Vec<Calibration>,
+    /// Why it is calibrated on more points than [`CALIBRATIONS_MAX`].
+    #[serde(default)]
+    pub more_than_three: Option<String>,
+    /// What was changed, and why.
+    #[serde(default)]
+    pub revised: Vec<Revision>,
     /// The distributions of this machine's workloads, where they were published
     /// rather than made of costs.
     #[serde(default)]
@@ -461,14 +485,17 @@ impl Profile {
         if let Some((name, ..)) = costs.find(|(.., cost)| untold(&cost.source)) {
             return Err(self.problem(format!("cost `{name}` does not say where it is from")));
         }
-        if self.calibration.len() > CALIBRATIONS_MAX {
-            let given = self.calibration.len();
+        let given = self.calibration.len();
+        if (given > CALIBRATIONS_MAX) != self.more_than_three.is_some() {
             return Err(self.problem(format!(
-                "calibrated on {given} points: at most {CALIBRATIONS_MAX} are allowed"
+                "calibrated on {given} points: more than {CALIBRATIONS_MAX}, and no fewer, \
+                 give their reason in `more_than_three`"
             )));
         }
         let mut chosen = self.calibration.iter().flat_map(|point| &point.costs);
-        let given = |cost: &String| self.all_costs().any(|(name, ..)| name == *cost);
+        let given = |cost: &String| {
+            self.queues.contains_key(cost) || self.all_costs().any(|(name, ..)| name == *cost)
+        };
         if let Some(cost) = chosen.find(|cost| !given(cost)) {
             return Err(self.problem(format!("calibrates `{cost}`, which it does not give")));
         }

@@ -1,5 +1,5 @@
-//! Every receive architecture that the papers name or compare, by its number, and what
-//! builds it here: each is run, and none is missing.
+//! Every receive architecture that the papers name or compare, by its number in
+//! docs/papers.md, and what builds it here: each is run, and none is missing.
 
 mod common;
 

@@ -5,8 +5,7 @@ use serde::{Deserialize, Serialize};
 use super::within;
 use crate::Error;
 
-/// A receive path, named as in the comparison of the papers' designs; `BL` ids
-/// are that comparison's.
+/// A receive path, named as in the papers; docs/papers.md lists the `BL` ids.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "kebab-case", deny_unknown_fields)]
 pub enum PathConfig {

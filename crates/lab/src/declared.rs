@@ -1,0 +1,137 @@
+//! What an experiment file declares about its results: claims, what was chosen by
+//! a published result, and what was changed afterwards.
+//!
+//! A claim's [`Kind`] says how much its holding is worth. Only a `test` can fail for
+//! a reason other than a mistake of ours, so the score counts tests alone.
+
+use serde::{Deserialize, Serialize};
+
+use crate::error::Error;
+
+/// What a claim can show.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Kind {
+    /// A published statement that nothing of the model was chosen by.
+    Test,
+    /// About a published result that a cost or setting was chosen by.
+    Calibrated,
+    /// About what was put in: a published number that the model is given, or a rule
+    /// it is built from.
+    Input,
+    /// A claim of this project, which no paper makes.
+    Ours,
+}
+
+impl Kind {
+    /// All, in the order of reports.
+    pub const ALL: [Self; 4] = [Self::Test, Self::Calibrated, Self::Input, Self::Ours];
+
+    /// As in experiment files.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Test => "test",
+            Self::Calibrated => "calibrated",
+            Self::Input => "input",
+            Self::Ours => "ours",
+        }
+    }
+}
+
+/// A setting of the experiment itself that was chosen by a published result.
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct Choice {
+    /// The setting.
+    pub key: String,
+    /// The published numbers or statements it was chosen by.
+    pub entry: String,
+    /// `calibrated` or `input`.
+    #[serde(rename = "use")]
+    pub kind: Kind,
+    /// The curves it is about; all without any.
+    #[serde(default)]
+    pub curves: Vec<String>,
+    /// How it was chosen.
+    pub why: String,
+}
+
+/// A change of a bound, a condition or a setting.
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct Revised {
+    /// The claims it is about.
+    pub claim: String,
+    /// When, as `2026-11-21`.
+    pub date: String,
+    /// What stood there before.
+    pub from: String,
+    /// What stands there since.
+    pub to: String,
+    /// The reason.
+    pub why: String,
+}
+
+impl Revised {
+    /// A change without a reason or a date is refused.
+    pub(crate) fn check(&self, file: &str) -> Result<(), Error> {
+        let digits = |part: Option<&str>, count: usize| {
+            part.is_some_and(|part| {
+                part.len() == count && part.bytes().all(|byte| byte.is_ascii_digit())
+            })
+        };
+        let mut parts = self.date.split('-');
+        let dated = [4, 2, 2].iter().all(|count| digits(parts.next(), *count));
+        let told = [&self.from, &self.to, &self.why];
+        if dated && parts.next().is_none() && !told.iter().any(|text| text.trim().is_empty()) {
+            return Ok(());
+        }
+        let key = format!("revised.{}", self.claim);
+        let remedy = "give a date as 2026-11-21, and from, to and why";
+        Err(Error::file(file, key, "is no history", remedy))
+    }
+}
+
+/// Something that must come out: a measured expression and its bound.
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct Claim {
+    /// Unique in its experiment.
+    pub id: String,
+    /// What it can show.
+    pub kind: Kind,
+    /// The claim in words.
+    pub text: String,
+    /// The published numbers or statements behind it, as `MR-E08.peak_forwarding_rate`
+    /// or `MR-E08`, separated by commas; nothing for a claim of ours.
+    #[serde(default)]
+    pub from: Option<String>,
+    /// Expression over the curves that gives the measured number.
+    pub measure: String,
+    /// Unit of the measured number.
+    #[serde(default)]
+    pub unit: String,
+    /// Least value that is good enough.
+    #[serde(default)]
+    pub at_least: Option<Number>,
+    /// Greatest value that is still good.
+    #[serde(default)]
+    pub at_most: Option<Number>,
+    /// The value to meet, with `within_percent`.
+    #[serde(default)]
+    pub near: Option<Number>,
+    /// How far from `near` is still good, in percent of it.
+    #[serde(default)]
+    pub within_percent: Option<f64>,
+}
+
+/// A number, or an expression that gives one.
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
+#[serde(untagged)]
+pub enum Number {
+    /// As it stands.
+    Value(f64),
+    /// To be evaluated like a claim's `measure`.
+    Expression(String),
+}
