@@ -24,7 +24,9 @@ fn an_experiment_is_explained_run_and_written() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("report.html");
     let html = path.to_str().unwrap();
-    let output = plimsoll(&["lab", "run", "mr-fig7", "--json", "-", "--html", html]);
+    let output = plimsoll(&[
+        "lab", "run", "mr-fig7", "--seeds", "3", "--json", "-", "--html", html,
+    ]);
     assert!(output.status.success(), "{output:?}");
     let document: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     let experiment = &document["experiments"][0];
@@ -33,11 +35,24 @@ fn an_experiment_is_explained_run_and_written() {
         assert!(!experiment[key].is_null(), "{key}");
     }
     for claim in experiment["claims"].as_array().unwrap() {
+        assert!(claim["measured"].is_number(), "{claim}");
         assert!(
-            claim["holds"].is_boolean() && claim["measured"].is_number(),
+            claim["interval"]
+                .as_array()
+                .is_some_and(|ends| ends.len() == 2),
             "{claim}"
         );
+        assert!(
+            claim["holds"].is_boolean() || claim["holds"].is_null(),
+            "{claim}"
+        );
+        assert_eq!(
+            (&claim["kind"], &claim["host"]),
+            (&"test".into(), &"model".into())
+        );
+        assert_eq!(claim["entry"], "MR-E16");
     }
+    assert_eq!(document["score"]["by_paper"].as_object().unwrap().len(), 1);
     assert!(fs::read_to_string(path).unwrap().contains("<svg"));
 }
 
@@ -67,11 +82,31 @@ fn any_parameter_is_swept() {
     assert!(csv.contains(",8,cpu_busy_pct,"), "{csv}");
 }
 
+#[test]
+fn parts_of_a_run_are_joined() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = |name: &str| directory.path().join(name).to_str().unwrap().to_owned();
+    let (first, second, all) = (file("1"), file("2"), file("all"));
+    let run = [
+        "lab", "run", "mr-fig1", "--seeds", "2", "--json", "-", "--resume",
+    ];
+    for (shard, part) in [("1/2", &first), ("2/2", &second)] {
+        let output = plimsoll(&[&run[..], &[part, "--shard", shard]].concat());
+        assert!(output.status.success(), "{output:?}");
+        assert!(text(&output).contains(&format!("part {} of 2", &shard[..1])));
+    }
+    let output = plimsoll(&["lab", "merge", &first, &second, "-o", &all]);
+    assert!(text(&output).starts_with("10 results"), "{output:?}");
+    let joined = plimsoll(&[&run[..], &[&all]].concat());
+    let whole = plimsoll(&[&run[..], &[&file("whole")]].concat());
+    assert!(joined.status.success() && joined.stdout == whole.stdout);
+}
+
 /// `plimsoll lab … | head` used to panic.
 #[test]
 fn a_reader_that_has_enough_is_no_error() {
     let mut command = Command::new(env!("CARGO_BIN_EXE_plimsoll"));
-    command.args(["lab", "run", "mr-fig7", "--values"]);
+    command.args(["lab", "run", "mr-fig7", "--quick", "--values"]);
     let mut child = command
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
@@ -90,6 +125,8 @@ fn what_does_not_exist_is_used_wrongly() {
     for arguments in [
         &["lab", "run", "nonsense"][..],
         &["lab", "trace", "mr-fig7", "--curve", "nonsense"],
+        &["lab", "run", "mr-fig7", "--shard", "3/2", "--resume", "x"],
+        &["lab", "run", "mr-fig7", "--shard", "1/2"],
         &[
             "lab",
             "sweep",
@@ -192,7 +229,8 @@ fn options_for_real_packets_are_refused_on_a_modelled_host() {
 
 #[test]
 fn a_testbed_that_cannot_be_is_reported_as_not_measured() {
-    let output = plimsoll_without_root(&["lab", "run", "demo-udp", "--testbed", "--values"]);
+    let output =
+        plimsoll_without_root(&["lab", "run", "demo-udp", "--quick", "--testbed", "--values"]);
     assert!(output.status.success(), "{output:?}");
     let shown = text(&output);
     for path in ["stock", "threaded polling", "guard"] {

@@ -23,7 +23,15 @@ fn the_same_file_runs_on_real_packets_and_on_the_model() {
     assert!(geteuid().is_root(), "network namespaces need root");
     let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/experiments");
     let output = Command::new(env!("CARGO_BIN_EXE_plimsoll"))
-        .args(["lab", "run", "real", "--json", "-", "--experiments"])
+        .args([
+            "lab",
+            "run",
+            "real",
+            "--quick",
+            "--json",
+            "-",
+            "--experiments",
+        ])
         .arg(directory)
         .output()
         .unwrap();
