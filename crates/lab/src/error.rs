@@ -32,7 +32,7 @@ pub enum Error {
         remedy: String,
     },
     /// A file of results could not be read or written.
-    #[error("{}: {source}", file.display())]
+    #[error("cannot use {}", file.display())]
     Io {
         /// The file.
         file: PathBuf,
@@ -40,7 +40,7 @@ pub enum Error {
         source: io::Error,
     },
     /// A point could not be measured with real packets.
-    #[error("{what} on the testbed: {source}")]
+    #[error("{what} on the testbed")]
     Testbed {
         /// Curve and value.
         what: String,
@@ -48,7 +48,7 @@ pub enum Error {
         source: Box<dyn std::error::Error + Send + Sync>,
     },
     /// The model contradicts itself: our own mistake.
-    #[error("{what}: {source}; please report this")]
+    #[error("{what}: the model contradicts itself, please report this")]
     Model {
         /// Experiment, curve and value.
         what: String,
@@ -83,6 +83,18 @@ impl Error {
             Self::File { .. } | Self::Unknown { .. } => 2,
             Self::Io { .. } | Self::Testbed { .. } | Self::Model { .. } | Self::Plot { .. } => 1,
         }
+    }
+
+    /// This error and its causes in one line.
+    #[must_use]
+    pub fn with_causes(&self) -> String {
+        let mut text = self.to_string();
+        let mut cause = std::error::Error::source(self);
+        while let Some(error) = cause {
+            text = format!("{text}: {error}");
+            cause = error.source();
+        }
+        text
     }
 
     /// True if the user, not this program or this host, has to change something.

@@ -276,7 +276,7 @@ fn assemble(
                 nothing.why.clone_from(&options.why_no_testbed);
                 measured = Ok(nothing);
             } else if let Err(error @ Error::Testbed { .. }) = &measured {
-                let why = Some(error.to_string());
+                let why = Some(error.with_causes());
                 let nothing = Measured::new(curve.testbed_id(), &label, host, Vec::new())?;
                 measured = Ok(Measured { why, ..nothing });
             }
