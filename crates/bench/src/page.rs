@@ -41,12 +41,7 @@ fn by_protection<C>(
             .map(&point)
             .filter(|(one, ..)| *one == protection);
         let points: Vec<(f64, f64)> = of.map(|(_, x, y)| (x, y)).collect();
-        let line = Line {
-            index,
-            points,
-            spread: Vec::new(),
-        };
-        (!line.points.is_empty()).then(|| (protection.name(), line))
+        (!points.is_empty()).then(|| (protection.name(), Line::new(index, points)))
     };
     let all = Protection::ALL.into_iter().enumerate();
     all.filter_map(curve).collect()

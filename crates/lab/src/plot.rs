@@ -53,11 +53,7 @@ fn published(run: &Run, measure: &Measure) -> Vec<Line> {
     let line = line.filter_map(|list| {
         let index = run.curves.iter().position(|curve| curve.id == list.curve)?;
         let points = list.points.clone();
-        Some(Line {
-            index,
-            points,
-            spread: Vec::new(),
-        })
+        Some(Line::new(index, points))
     });
     line.collect()
 }

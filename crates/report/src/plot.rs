@@ -62,6 +62,18 @@ pub struct Line {
     pub spread: Vec<(f64, f64, f64)>,
 }
 
+impl Line {
+    /// A curve without anything said of chance.
+    #[must_use]
+    pub const fn new(index: usize, points: Vec<(f64, f64)>) -> Self {
+        Self {
+            index,
+            points,
+            spread: Vec::new(),
+        }
+    }
+}
+
 /// What an axis shows.
 #[derive(Clone, Copy, Debug)]
 pub struct Axis<'a> {

@@ -248,10 +248,8 @@ fn percent(label: &str) -> Axis<'_> {
 
 fn line(index: usize, distribution: &Distribution) -> Line {
     let points = distribution.curve.iter();
-    Line {
-        index,
-        points: points.map(|&(us, share)| (us, 100.0 * share)).collect(),
-    }
+    let percent = points.map(|&(us, share)| (us, 100.0 * share));
+    Line::new(index, percent.collect())
 }
 
 /// Figure 4: the four greatest sources.
@@ -294,7 +292,7 @@ fn over_time<'a>(measured: &'a Measured, caption: &'a str) -> Figure<'a> {
                     "10 ms"
                 };
                 let points = windows.medians.clone();
-                (name, Line { index, points })
+                (name, Line::new(index, points))
             })
             .collect(),
     }
