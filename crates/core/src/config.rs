@@ -1,5 +1,6 @@
 //! What the configs of all modules share: the error that names field, value and
-//! allowed range, the form in which their rules are written, and [`Fraction`].
+//! allowed range, the form in which their rules are written, and [`Fraction`]. Also
+//! what is said when a table that a config has sized is full ([`TableFull`]).
 
 use core::fmt;
 use core::ops::RangeBounds;
@@ -31,6 +32,25 @@ impl fmt::Display for ConfigError {
 }
 
 impl core::error::Error for ConfigError {}
+
+/// Every place of a table is taken. The config was right: one place has to be given
+/// back first, or the table made larger.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TableFull {
+    /// What has no place, in the plural.
+    pub entries: &'static str,
+    /// How many there are places for.
+    pub places: usize,
+}
+
+impl fmt::Display for TableFull {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { entries, places } = self;
+        write!(f, "no place for more {entries}: all {places} are taken")
+    }
+}
+
+impl core::error::Error for TableFull {}
 
 /// A config's field and the value it was given, to be held to a rule.
 ///
@@ -144,6 +164,12 @@ impl Fraction {
         self.0
     }
 
+    /// Percent, rounded down.
+    #[must_use]
+    pub const fn as_percent(self) -> u32 {
+        self.0 / 10_000
+    }
+
     /// What is left of the whole.
     #[must_use]
     pub const fn complement(self) -> Self {
@@ -171,6 +197,8 @@ mod tests {
         assert_eq!(Fraction::WHOLE.of(u64::MAX), u64::MAX);
         assert_eq!(Fraction::from_percent(75).of(32), 24);
         assert_eq!(Fraction::from_percent(250), Fraction::WHOLE);
+        assert_eq!(Fraction::from_percent(30).as_percent(), 30);
+        assert_eq!(Fraction::from_ppm(19_999).as_percent(), 1);
         assert_eq!(Fraction::from_ppm(1).of(999_999), 0);
         assert_eq!(
             Fraction::from_percent(30).complement(),
@@ -186,6 +214,16 @@ mod tests {
             allowed: "at least 1",
         };
         assert_eq!(error.to_string(), "quota = 0: must be at least 1");
+    }
+
+    #[test]
+    fn a_full_table_is_no_wrong_setting() {
+        let full = TableFull {
+            entries: "sources",
+            places: 64,
+        };
+        let text = "no place for more sources: all 64 are taken";
+        assert_eq!(full.to_string(), text);
     }
 
     #[test]

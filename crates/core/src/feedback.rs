@@ -41,9 +41,10 @@
 //! the loss.
 
 use alloc::boxed::Box;
+use core::fmt;
 use core::time::Duration;
 
-use crate::config::{ConfigError, Field, Fraction, NANOSECOND};
+use crate::config::{ConfigError, Field, Fraction, NANOSECOND, TableFull};
 use crate::poll::{SourceId, SourceSet};
 use crate::time::{Instant, NANOS_PER_SECOND};
 
@@ -91,11 +92,54 @@ impl Watermarks {
         }
     }
 
+    /// Watermarks of a queue of `capacity` packets that take `packet_bytes` each, as
+    /// the guard has them for sockets (see [`SocketWatermarks`]).
+    #[must_use]
+    pub fn of_socket(marks: SocketWatermarks, capacity: u32, packet_bytes: u32) -> Self {
+        let part = |fraction: Fraction| fraction.of(capacity.into()) as u32;
+        let inhibit_at = part(marks.high).max(1);
+        let drained = marks.drained_bytes_max / packet_bytes.max(1);
+        let low = part(marks.low).max(inhibit_at.saturating_sub(drained));
+        Self {
+            inhibit_at,
+            // Packets are taken below this length, not from it on.
+            allow_at: Some(low.min(inhibit_at).saturating_sub(1)),
+        }
+    }
+
     fn validate(self) -> Result<(), ConfigError> {
         Field("inhibit_at", self.inhibit_at).must_be_in(1.., "at least 1")?;
         Field("allow_at", self.allow_at.unwrap_or(0))
             .must_be_in(..self.inhibit_at, "below `inhibit_at`")
     }
+}
+
+/// When packets for a socket are discarded early, by how full its receive buffer is.
+///
+/// The guard's BPF program applies them in bytes, its model in packets
+/// ([`Watermarks::of_socket`]).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SocketWatermarks {
+    /// From this part of the buffer on. Higher wastes less buffer; the rest above it
+    /// must hold the batch of packets that is on its way (up to 64), or these are
+    /// dropped late, at the socket. Default: 70 %.
+    pub high: Fraction,
+    /// Until less than this part is left. Lower means fewer, longer pauses; too low
+    /// lets the consumer run dry before the next poll. Default: 50 %.
+    pub low: Fraction,
+    /// … or until it has drained by this much, in bytes: what is then admitted at once
+    /// has to be taken by the stack in one go, and the receive ring waits meanwhile.
+    /// Default: 64 KiB; a fifth of a large buffer let the ring overflow.
+    pub drained_bytes_max: u32,
+}
+
+impl SocketWatermarks {
+    /// The guard's.
+    pub const DEFAULT: Self = Self {
+        high: Fraction::from_percent(70),
+        low: Fraction::from_percent(50),
+        drained_bytes_max: 1 << 16,
+    };
 }
 
 /// When a source is inhibited that several queues are filled from.
@@ -156,6 +200,27 @@ impl FeedbackConfig {
 /// [`register`](Feedback::register).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct QueueId(u32);
+
+/// Why a queue is not watched.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RegisterError {
+    /// Its watermarks contradict each other: correct them.
+    Watermarks(ConfigError),
+    /// As many queues are watched as there is room for: unregister one, or make room
+    /// for more from the beginning.
+    Full(TableFull),
+}
+
+impl fmt::Display for RegisterError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Watermarks(error) => error.fmt(f),
+            Self::Full(error) => error.fmt(f),
+        }
+    }
+}
+
+impl core::error::Error for RegisterError {}
 
 /// The sources whose input is to be inhibited or allowed now.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -254,13 +319,14 @@ impl Feedback {
         &mut self,
         watermarks: Watermarks,
         sources: SourceSet,
-    ) -> Result<(QueueId, Change), ConfigError> {
-        watermarks.validate()?;
+    ) -> Result<(QueueId, Change), RegisterError> {
+        watermarks.validate().map_err(RegisterError::Watermarks)?;
         let free = |queue: &Queue| queue.state == State::Unused;
         let index = self.queues.iter().position(free);
-        let index = index.ok_or_else(|| {
-            Field("queues", self.queues.len() + 1).refused("at most `queues_max`")
-        })?;
+        let index = index.ok_or(RegisterError::Full(TableFull {
+            entries: "queues",
+            places: self.queues.len(),
+        }))?;
         self.queues[index] = Queue {
             watermarks,
             sources,

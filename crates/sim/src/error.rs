@@ -1,6 +1,6 @@
 //! What can be wrong with a profile, a scenario or a run, and who erred.
 
-use plimsoll_core::config::ConfigError;
+use plimsoll_core::config::{ConfigError, TableFull};
 
 /// Why nothing was simulated, or why its result cannot be trusted.
 #[derive(Debug, thiserror::Error)]
@@ -59,6 +59,15 @@ pub enum Error {
         /// Field, value and range.
         #[source]
         source: ConfigError,
+    },
+    /// The scenario has more of something than a decision of the core has places for.
+    #[error("scenario: {user}: {source}")]
+    TooMany {
+        /// Whose places they are.
+        user: &'static str,
+        /// Of what there are too many.
+        #[source]
+        source: TableFull,
     },
     /// Packets or CPU time do not add up: a bug of the model, never of its input.
     #[error("{what} is not conserved: {counted} were counted, {expected} exist (seed {seed})")]

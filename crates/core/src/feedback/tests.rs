@@ -1,6 +1,7 @@
 //! Stories with a hand-moved clock, then random work against the rules alone.
 
 extern crate std;
+use std::string::ToString;
 use std::vec::Vec;
 
 use proptest::prelude::*;
@@ -92,16 +93,35 @@ fn configs_name_the_field_that_is_wrong() {
             inhibit_at,
             allow_at,
         };
-        feedback
-            .register(marks, SourceSet::EMPTY)
-            .unwrap_err()
-            .field
+        match feedback.register(marks, SourceSet::EMPTY) {
+            Err(RegisterError::Watermarks(error)) => error.field,
+            other => panic!("{other:?}"),
+        }
     };
     assert_eq!(refused(0, None), "inhibit_at");
     assert_eq!(refused(8, Some(8)), "allow_at");
     let _ = feedback.register(of_32(), SourceSet::EMPTY).unwrap();
     let full = feedback.register(of_32(), SourceSet::EMPTY).unwrap_err();
-    assert_eq!((full.field, full.given), ("queues", 2));
+    let one = TableFull {
+        entries: "queues",
+        places: 1,
+    };
+    assert_eq!(full, RegisterError::Full(one));
+    let text = "no place for more queues: all 1 are taken";
+    assert_eq!(full.to_string(), text);
+}
+
+#[test]
+fn a_socket_of_large_packets_drains_by_64_kib_and_one_of_small_ones_to_the_low_mark() {
+    let marks = |packet_bytes| Watermarks::of_socket(SocketWatermarks::DEFAULT, 200, packet_bytes);
+    let of = |inhibit_at, allow_at| Watermarks {
+        inhibit_at,
+        allow_at: Some(allow_at),
+    };
+    assert_eq!(marks(4096), of(140, 123), "16 packets of a page");
+    assert_eq!(marks(830), of(140, 99), "78 would be more than a fifth");
+    let tiny = Watermarks::of_socket(SocketWatermarks::DEFAULT, 1, 4096);
+    assert_eq!(tiny, of(1, 0));
 }
 
 #[test]

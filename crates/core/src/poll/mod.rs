@@ -46,7 +46,7 @@ pub use config::{Initiation, PollerConfig};
 pub use source::{Direction, Directions, SourceId, SourceSet};
 use source::{Slot, Slots};
 
-use crate::config::ConfigError;
+use crate::config::{ConfigError, TableFull};
 use crate::time::Instant;
 
 /// How many pollers a host with `cpus` CPUs should run: one fewer, so that the
@@ -123,7 +123,7 @@ pub struct Turn {
 ///     let enable = poller.on_turn_done(turn, handled, more);
 ///     assert_eq!(enable, Directions::RECEIVE);
 /// }
-/// # Ok::<(), plimsoll_core::config::ConfigError>(())
+/// # Ok::<(), Box<dyn core::error::Error>>(())
 /// ```
 #[derive(Clone, Debug)]
 pub struct Poller {
@@ -197,8 +197,11 @@ impl Poller {
     /// # Errors
     ///
     /// There are 64 sources already.
-    pub fn register(&mut self, driver: Driver) -> Result<SourceId, ConfigError> {
-        let source = SourceId::from_index(self.registered)?;
+    pub fn register(&mut self, driver: Driver) -> Result<SourceId, TableFull> {
+        let source = SourceId::from_index(self.registered).map_err(|_| TableFull {
+            entries: "sources",
+            places: SourceId::COUNT_MAX,
+        })?;
         self.registered += 1;
         let both = Slots::of(source, Directions::BOTH);
         if let (Driver::Polled(interrupts), true) = (driver, self.polls()) {

@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use plimsoll_core::config::Fraction;
-use plimsoll_core::feedback::{Change, Feedback, FeedbackConfig, QueueId, Watermarks};
+use plimsoll_core::feedback::{
+    Change, Feedback, FeedbackConfig, QueueId, RegisterError, Watermarks,
+};
 use plimsoll_core::poll::{SourceId, SourceSet};
 
 use crate::Error;
@@ -66,7 +68,13 @@ impl QueueFeedback {
         sources: SourceSet,
     ) -> Result<(), Error> {
         let registered = self.feedback.register(marks, sources);
-        let (queue, _) = registered.map_err(Error::core("the feedback's watermarks"))?;
+        let (queue, _) = registered.map_err(|error| match error {
+            RegisterError::Watermarks(error) => Error::core("the feedback's watermarks")(error),
+            RegisterError::Full(source) => Error::TooMany {
+                user: "the feedback",
+                source,
+            },
+        })?;
         self.queues[to] = Some(queue);
         Ok(())
     }

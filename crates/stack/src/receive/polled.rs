@@ -103,7 +103,9 @@ impl Polled {
         let now = clock::now();
         let mut poller = Poller::new(config.poller(), now)?;
         // Completions are found in passing, and when sending asks for them.
-        let source = poller.register(Driver::Polled(Interrupts::ReceiveOnly))?;
+        let source = poller
+            .register(Driver::Polled(Interrupts::ReceiveOnly))
+            .expect("a new poller has no source yet");
         let channels = (stack.channels_max + stack.tcp.connections_max) as usize + SPECIAL;
         let limit = config.limit().map(|limit| CpuLimit::new(limit, now));
         Ok(Self {
