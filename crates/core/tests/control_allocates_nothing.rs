@@ -4,6 +4,7 @@
 
 use std::time::Duration;
 
+use plimsoll_core::charge::shedding::{CpuLoad, Demand, Order, Shedding, SheddingConfig};
 use plimsoll_core::charge::{
     Class, ConsumerId, Frames, FramesConfig, GroupId, Participants, Priority, Shares, SharesConfig,
     Shedder, ShedderConfig, Waiting,
@@ -126,6 +127,15 @@ fn governing_allocates_nothing() {
 fn charging_and_shedding_allocate_nothing() {
     let mut shares = Shares::new(SharesConfig::new(COUNT as usize));
     let mut shedder = Shedder::new(ShedderConfig::new(COUNT as usize));
+    let mut shedding = Shedding::new(SheddingConfig::DEFAULT).unwrap();
+    let demands: Vec<Demand> = (0..COUNT)
+        .map(|slot| Demand {
+            slot,
+            packets: 1000,
+            group: (slot % 2 == 0).then_some(u64::from(slot % 16)),
+            protected: slot == 1,
+        })
+        .collect();
     let mut waiting = Waiting::new(COUNT as usize);
     let mut frames = Frames::new(FramesConfig::new(COUNT as usize));
     let mut group = Participants::new(COUNT as usize);
@@ -148,6 +158,15 @@ fn charging_and_shedding_allocate_nothing() {
             if step % 100 == 0 {
                 shedder.on_interval(Some(US * 10));
             }
+            let load = CpuLoad {
+                elapsed: US * 20_000,
+                network: US * 19_000,
+                admitted: 10_000,
+                discarded: 1000,
+                demands: Some(&demands),
+            };
+            let order = shedding.on_interval([load; 2]);
+            assert!(step < 2 || matches!(order, Order::Shed { slots, .. } if slots.len() > 8));
             waiting.on_enqueue(id);
             waiting.on_dequeue(id);
             let _ = frames.keeps(GroupId(id.0), u64::from(step / 50), step % 11 == 0);

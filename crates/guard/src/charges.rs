@@ -8,6 +8,9 @@
 //! Limits: every admitted packet counts as much as every other, and a socket
 //! that came and went between two readings is charged under its kind only.
 
+use std::time::Duration;
+
+use plimsoll_core::charge::shedding::PacketCosts;
 use plimsoll_core::demux::Kind;
 
 use crate::by_channel::ByChannel;
@@ -29,23 +32,24 @@ struct Account {
 
 impl Account {
     /// What the packets since the last reading weigh.
-    fn weight(&mut self, packets: &Packets, costs: (f64, f64)) -> f64 {
+    fn weight(&mut self, packets: &Packets, costs: PacketCosts) -> f64 {
         let new = packets.saturating_sub(&self.packets);
         self.packets = *packets;
         let admitted = new.count(Outcome::Admitted);
-        admitted as f64 * costs.0 + (new.offered() - admitted) as f64 * costs.1
+        let discarded = new.offered() - admitted;
+        let nanos = |cost: Duration| cost.as_nanos() as f64;
+        admitted as f64 * nanos(costs.admitted) + discarded as f64 * nanos(costs.discarded)
     }
 }
 
 impl Charges {
     /// Takes a reading of everything: `network_ns` is all time since the start
-    /// that receiving has cost, `costs` what an admitted and a discarded packet
-    /// take. Writes the charges into `counters`.
+    /// that receiving has cost, `costs` what packets take. Writes the charges into `counters`.
     pub(crate) fn on_reading(
         &mut self,
         counters: &mut Counters,
         network_ns: u64,
-        costs: (f64, f64),
+        costs: PacketCosts,
     ) {
         let time = network_ns.saturating_sub(self.network_ns) as f64;
         self.network_ns = network_ns;
@@ -95,7 +99,10 @@ mod tests {
     #[test]
     fn the_flood_is_charged_to_its_consumer_and_all_time_to_somebody() {
         let mut charges = Charges::default();
-        let costs = (2000.0, 100.0);
+        let costs = PacketCosts {
+            admitted: Duration::from_nanos(2000),
+            discarded: Duration::from_nanos(100),
+        };
         let mut first = reading((100, 10_000), 100);
         charges.on_reading(&mut first, 1_400_000, costs);
         // 100 × 2000 + 10,000 × 100 against 100 × 2000.

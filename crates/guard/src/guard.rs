@@ -6,8 +6,10 @@ use std::time::{Duration, Instant};
 
 use libbpf_rs::Link;
 use plimsoll_core::answering::Answerer;
+use plimsoll_core::charge::shedding::SheddingConfig;
 use plimsoll_core::config::{ConfigError, Fraction};
 use plimsoll_core::demux::Kind;
+use plimsoll_core::feedback::SocketWatermarks;
 
 use crate::address::local_addresses;
 use crate::charges::Charges;
@@ -19,7 +21,6 @@ pub use crate::program::Storage;
 use crate::program::types::{answering, limit};
 use crate::protection::Protection;
 use crate::regulator::Regulator;
-use crate::shedding::SheddingConfig;
 use plimsoll_kernel::error::bpf;
 use plimsoll_kernel::meter::CpuReading;
 use plimsoll_kernel::xdp_link::XdpLink;
@@ -65,19 +66,22 @@ pub struct Config {
 
 impl Default for Config {
     fn default() -> Self {
-        Self {
-            high_watermark: Fraction::from_percent(70),
-            low_watermark: Fraction::from_percent(50),
-            syn_cookies: true,
-            observe: false,
-            cpu_limit: Fraction::from_percent(85),
-            protected_share: Fraction::from_percent(30),
-            delay_target: None,
-        }
+        Self::DEFAULT
     }
 }
 
 impl Config {
+    /// The defaults.
+    pub const DEFAULT: Self = Self {
+        high_watermark: SocketWatermarks::DEFAULT.high,
+        low_watermark: SocketWatermarks::DEFAULT.low,
+        syn_cookies: true,
+        observe: false,
+        cpu_limit: SheddingConfig::DEFAULT.limit,
+        protected_share: SheddingConfig::DEFAULT.guarantee,
+        delay_target: None,
+    };
+
     /// Checks that the settings fit together.
     ///
     /// # Errors
@@ -235,20 +239,22 @@ impl<'obj> Guard<'obj> {
         self.config = *config;
         self.program
             .set_delay_targets(config.delay_target.is_some());
-        self.begin_shedding_anew();
+        self.begin_shedding_anew()?;
         self.refresh_cookies()
     }
 
     /// Nothing is shed until receiving has taken too much again.
-    fn begin_shedding_anew(&mut self) {
+    fn begin_shedding_anew(&mut self) -> Result<(), ConfigError> {
         if let Some(regulator) = &mut self.regulator {
             let shedding = SheddingConfig {
                 limit: self.config.cpu_limit,
                 guarantee: self.config.protected_share,
+                ..SheddingConfig::DEFAULT
             };
-            regulator.configure(shedding, self.config.delay_target);
+            regulator.configure(shedding, self.config.delay_target)?;
             self.program.set_shares(None);
         }
+        Ok(())
     }
 
     /// Unattached, there is no link that an answer could be sent back to.
@@ -304,7 +310,7 @@ impl<'obj> Guard<'obj> {
         let regulated = regulator.on_interval(&mut self.program);
         if regulated.is_err() {
             // Shares that nobody adapts any more would hold a calm host back.
-            self.begin_shedding_anew();
+            self.begin_shedding_anew()?;
         }
         regulated
     }

@@ -30,7 +30,6 @@ mod program;
 mod protection;
 mod regulator;
 pub mod session;
-mod shedding;
 pub mod status;
 
 pub use counters::{Channel, Counters, Outcome, Packets};
@@ -41,4 +40,3 @@ pub use owner::{Owner, OwnerProcess, Owners};
 pub use plimsoll_core::answering::Answerer;
 pub use plimsoll_core::demux::Kind;
 pub use protection::{ProtectedPort, Protection, Transport, parse_port};
-pub use shedding::SheddingConfig;

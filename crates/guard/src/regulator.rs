@@ -2,10 +2,15 @@
 //! much of a CPU, and queue limits by delay targets. Reads the meter and the
 //! program, lets the pure parts decide, and tells the program.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::time::{Duration, Instant};
 
+use plimsoll_core::charge::shedding::{
+    CpuLoad, Demand, INTERVAL_MIN, Order, PacketCosts, Shedding, SheddingConfig, TICK,
+};
+use plimsoll_core::config::ConfigError;
 use plimsoll_core::demux::Kind;
+use plimsoll_core::feedback::SocketWatermarks;
 
 use crate::counters::{Outcome, Packets};
 use crate::delay::{self, Queue};
@@ -13,15 +18,18 @@ use crate::error::Error;
 use crate::guard::Regulated;
 use crate::program::types::limit;
 use crate::program::{Program, SLOT_PROTECTED};
-use crate::shedding::{Demand, Load, Order, Shedding, SheddingConfig};
 use plimsoll_kernel::meter::{CpuMeter, CpuReading, Options};
 
-/// The program's tick: shares are packets per tick.
-const TICK_NS: u64 = 1 << limit::SHARE_TICK_SHIFT.0;
+// The program counts and drains as the decisions in core say.
+const _: () = assert!(TICK.as_nanos() == 1 << limit::SHARE_TICK_SHIFT.0);
+const _: () = assert!(SocketWatermarks::DEFAULT.drained_bytes_max == limit::DRAINED_BYTES_MAX.0);
+
 /// How often queue limits follow their consumers.
 const DELAY_INTERVAL: Duration = Duration::from_millis(100);
-/// Shorter intervals than this tell too little about packets per tick.
-const SHEDDING_INTERVAL: Duration = Duration::from_millis(15);
+/// What a CPU's demands were longer ago than this says nothing about them now.
+const COUNTS_AGE_MAX: Duration = Duration::from_secs(1);
+/// Places for demands: one for each slot of the program.
+const DEMANDS_MAX: usize = limit::CHANNELS_MAX.0 as usize;
 
 type Totals = [Packets; Kind::ALL.len()];
 
@@ -30,8 +38,7 @@ pub(crate) struct Regulator {
     meter: CpuMeter,
     shedding: Shedding,
     before: Option<Before>,
-    /// Sockets whose slots share a group's share.
-    groups: HashMap<u32, u64>,
+    counts: Counts,
     delay_target: Option<Duration>,
     queues: HashMap<u32, Queue>,
     queues_read: Instant,
@@ -43,8 +50,18 @@ struct Before {
     at: Instant,
     readings: Vec<CpuReading>,
     totals: Vec<Totals>,
-    demands: HashMap<u32, u64>,
-    cpu: u32,
+}
+
+/// The program's counts of packets that asked for a share, of CPUs that have decided
+/// about shedding.
+#[derive(Debug, Default)]
+struct Counts {
+    /// By CPU: when they were read, and by slot.
+    read: HashMap<u32, (Instant, HashMap<u32, u64>)>,
+    /// Sockets whose slots share a group's share.
+    groups: HashMap<u32, u64>,
+    /// Those of the CPU that was read last.
+    demands: Vec<Demand>,
 }
 
 impl Regulator {
@@ -54,22 +71,31 @@ impl Regulator {
                 interface: Some(interface),
                 ..Options::default()
             })?,
-            shedding: Shedding::new(SheddingConfig::default()),
+            shedding: Shedding::new(SheddingConfig::DEFAULT)?,
             before: None,
-            groups: HashMap::new(),
+            counts: Counts::default(),
             delay_target: None,
             queues: HashMap::new(),
             queues_read: Instant::now(),
         })
     }
 
-    pub(crate) fn configure(&mut self, shedding: SheddingConfig, delay_target: Option<Duration>) {
-        self.shedding = Shedding::new(shedding);
+    pub(crate) fn configure(
+        &mut self,
+        shedding: SheddingConfig,
+        delay_target: Option<Duration>,
+    ) -> Result<(), ConfigError> {
+        self.shedding = Shedding::new(SheddingConfig {
+            demands_max: DEMANDS_MAX,
+            ..shedding
+        })?;
+        self.counts.read.clear();
         self.delay_target = delay_target;
+        Ok(())
     }
 
     pub(crate) fn set_groups(&mut self, groups: HashMap<u32, u64>) {
-        self.groups = groups;
+        self.counts.groups = groups;
     }
 
     pub(crate) const fn is_shedding(&self) -> bool {
@@ -77,7 +103,7 @@ impl Regulator {
     }
 
     /// All time that receiving has cost on all CPUs, and what packets cost.
-    pub(crate) fn network_time(&self) -> Result<(u64, (f64, f64)), Error> {
+    pub(crate) fn network_time(&self) -> Result<(u64, PacketCosts), Error> {
         let readings = self.meter.peek();
         let network_ns = readings.iter().map(|reading| reading.network_ns).sum();
         Ok((network_ns, self.shedding.costs()))
@@ -93,7 +119,7 @@ impl Regulator {
         let is_due = self
             .before
             .as_ref()
-            .is_none_or(|before| now - before.at >= SHEDDING_INTERVAL);
+            .is_none_or(|before| now - before.at >= INTERVAL_MIN);
         let totals = program.totals_by_cpu()?;
         let discarded = totals.iter().flatten().map(Packets::discarded).sum();
         if is_due {
@@ -112,63 +138,48 @@ impl Regulator {
         readings: &[CpuReading],
         totals: Vec<Totals>,
     ) {
-        let cpu = self.busiest(readings);
-        let demands: HashMap<u32, u64> = if self.shedding.is_active() {
-            program.demands(cpu).collect()
-        } else {
-            HashMap::new()
-        };
-        if let Some(before) = &self.before {
-            let load = load(before, readings, &totals, cpu);
-            let claims = self.claims(before, &demands, cpu);
-            match self.shedding.on_interval(&load, &claims) {
-                Order::Keep => {}
-                Order::Stop => program.set_shares(None),
-                Order::Shed { others, slots } => {
-                    let slots = slots
-                        .into_iter()
-                        .map(|(slot, rate)| (slot, per_tick(rate)))
-                        .collect();
-                    program.set_shares(Some((per_tick(others), &slots)));
-                }
-            }
-        }
-        self.before = Some(Before {
+        let later = Before {
             at: now,
             readings: readings.to_vec(),
             totals,
-            demands,
-            cpu,
-        });
-    }
-
-    /// The CPU on which receiving took most since the reading before.
-    fn busiest(&self, readings: &[CpuReading]) -> u32 {
-        let before = self.before.as_ref().map_or(&[][..], |b| &b.readings);
-        let spent = |reading: &CpuReading| {
-            let earlier = before.iter().find(|earlier| earlier.cpu == reading.cpu);
-            reading.network_ns - earlier.map_or(0, |earlier| earlier.network_ns)
         };
-        readings
+        let Some(before) = self.before.take() else {
+            self.before = Some(later);
+            return;
+        };
+        let mut loads: Vec<CpuLoad<'_>> = readings
             .iter()
-            .max_by_key(|reading| spent(reading))
-            .map_or(0, |reading| reading.cpu)
-    }
-
-    fn claims(&self, before: &Before, demands: &HashMap<u32, u64>, cpu: u32) -> Vec<Demand> {
-        if before.cpu != cpu {
-            return Vec::new();
+            .map(|reading| load(reading, &before, &later.totals))
+            .collect();
+        if self.shedding.is_active() {
+            let place = self
+                .shedding
+                .choose_cpu(loads.iter().map(|load| load.network));
+            if let (Some(reading), Some(load)) = (readings.get(place), loads.get_mut(place)) {
+                load.demands = self.counts.read(program, reading.cpu, now, now - before.at);
+            }
         }
-        demands
-            .iter()
-            .map(|(slot, packets)| Demand {
-                slot: *slot,
-                packets: packets.saturating_sub(before.demands.get(slot).copied().unwrap_or(0)),
-                group: self.groups.get(slot).copied(),
-                protected: *slot == SLOT_PROTECTED,
-            })
-            .filter(|demand| demand.packets > 0 || demand.protected)
-            .collect()
+        let was_active = self.shedding.is_active();
+        match self.shedding.on_interval(loads) {
+            Order::Keep => {}
+            Order::Stop => program.set_shares(None),
+            Order::Shed { others, slots } => {
+                let slots: BTreeMap<u32, u32> = slots
+                    .iter()
+                    .map(|share| (share.slot, share.packets))
+                    .collect();
+                program.set_shares(Some((others, &slots)));
+            }
+        }
+        if !self.shedding.is_active() {
+            self.counts.read.clear();
+        } else if let Some(reading) = readings.get(self.shedding.deciding_cpu())
+            && !was_active
+        {
+            // From here on its demands are counted.
+            self.counts.read(program, reading.cpu, now, Duration::ZERO);
+        }
+        self.before = Some(later);
     }
 
     fn limit_delays(&mut self, program: &mut Program<'_>, now: Instant) {
@@ -189,31 +200,61 @@ impl Regulator {
     }
 }
 
-fn per_tick(rate: u64) -> u32 {
-    let packets = u128::from(rate) * u128::from(TICK_NS) / 1_000_000_000;
-    u32::try_from(packets).unwrap_or(u32::MAX).max(1)
+impl Counts {
+    /// What asked for a share on `cpu` in an interval as long as the one that ends
+    /// `now`, if it was read not too long ago.
+    fn read(
+        &mut self,
+        program: &mut Program<'_>,
+        cpu: u32,
+        now: Instant,
+        interval: Duration,
+    ) -> Option<&[Demand]> {
+        let counts: HashMap<u32, u64> = program.demands(cpu).collect();
+        let (read_at, before) = self.read.insert(cpu, (now, counts))?;
+        let counts = &self.read.get(&cpu)?.1;
+        let passed = now - read_at;
+        if passed > COUNTS_AGE_MAX {
+            return None;
+        }
+        let in_interval = |packets: u64| {
+            let part = u128::from(packets) * interval.as_nanos() / passed.as_nanos().max(1);
+            u64::try_from(part).unwrap_or(u64::MAX)
+        };
+        let demands = counts.iter().map(|(slot, packets)| Demand {
+            slot: *slot,
+            packets: in_interval(packets.saturating_sub(before.get(slot).copied().unwrap_or(0))),
+            group: self.groups.get(slot).copied(),
+            protected: *slot == SLOT_PROTECTED,
+        });
+        self.demands.clear();
+        self.demands
+            .extend(demands.filter(|demand| demand.packets > 0 || demand.protected));
+        Some(&self.demands)
+    }
 }
 
 /// What one CPU did since the reading before.
-fn load(before: &Before, readings: &[CpuReading], totals: &[Totals], cpu: u32) -> Load {
-    let find = |readings: &[CpuReading]| readings.iter().find(|r| r.cpu == cpu).copied();
-    let (Some(earlier), Some(later)) = (find(&before.readings), find(readings)) else {
-        return Load::default();
+fn load(later: &CpuReading, before: &Before, totals: &[Totals]) -> CpuLoad<'static> {
+    let same = |earlier: &&CpuReading| earlier.cpu == later.cpu;
+    let Some(earlier) = before.readings.iter().find(same) else {
+        return CpuLoad::default();
     };
-    let index = cpu as usize;
     let sum = |totals: &[Totals]| {
         let mut all = Packets::default();
-        if let Some(kinds) = totals.get(index) {
+        if let Some(kinds) = totals.get(later.cpu as usize) {
             kinds.iter().for_each(|packets| all.add_all(packets));
         }
         all
     };
     let new = sum(totals).saturating_sub(&sum(&before.totals));
     let admitted = new.count(Outcome::Admitted);
-    Load {
-        elapsed_ns: later.total_ns().saturating_sub(earlier.total_ns()),
-        network_ns: later.network_ns.saturating_sub(earlier.network_ns),
+    let since = |later: u64, earlier: u64| Duration::from_nanos(later.saturating_sub(earlier));
+    CpuLoad {
+        elapsed: since(later.total_ns(), earlier.total_ns()),
+        network: since(later.network_ns, earlier.network_ns),
         admitted,
         discarded: new.offered() - admitted,
+        demands: None,
     }
 }

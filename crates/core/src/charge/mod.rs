@@ -16,8 +16,8 @@
 //! | part | decides | ids |
 //! | --- | --- | --- |
 //! | [`Shares`] | whose packet is processed next, by CPU time charged | MR-81 (weights), MR-90, MR-92 (per consumer), LRP-08, LRP-13, LRP-17, LRP-36, LRP-38, LRP-45, LRP-59 |
-//! | [`Shedder`] | which arriving packets are admitted when not all fit | MR-79, MR-84 (class on reception), MR-91, MR-94, MR-95 |
-//! | [`allot`] | how a period's budget is divided beforehand | MR-94 (by demand, weight and guarantee) |
+//! | [`shedding`] | when input is shed, how much is then admitted, and whose | MR-94 (by demand and guarantee) |
+//! | [`Shedder`] | which arriving packets a budget of time admits | MR-79, MR-84 (class on reception), MR-91, MR-94, MR-95 |
 //! | [`Frames`] | which packets are worthless without those already lost | MR-87 to MR-89 |
 //! | [`Waiting`] | which blocked consumer to wake | MR-91, MR-93 |
 //! | [`Participants`] | who pays for, and sets the priority of, a shared channel | LRP-14, LRP-16, LRP-37 |
@@ -35,17 +35,17 @@
 //! **Limits, and when it loses.** See the parts. All state is a table sized at
 //! construction; a consumer's number is its place in that table.
 
-mod allot;
 mod frames;
+mod level;
 mod participants;
 mod share;
 mod shed;
+pub mod shedding;
 mod tournament;
 mod waiting;
 
 use core::time::Duration;
 
-pub use allot::{Claim, allot};
 pub use frames::{Frames, FramesConfig, GroupId};
 pub use participants::{Participants, Priority, interrupts};
 pub use share::{Shares, SharesConfig};

@@ -33,6 +33,7 @@
 use alloc::vec::Vec;
 use core::time::Duration;
 
+use super::level::{Claim, Level};
 use super::{Class, ConsumerId, Guarantees, SPAN_MAX_NS, Weight, nanos, validate_share};
 use crate::config::ConfigError;
 
@@ -263,86 +264,6 @@ impl Consumer {
             weight: u64::from(self.weight) * u64::from(factor),
             // Without a share there is the pool only.
             demand: if self.weight == 0 { 0 } else { self.demand_ns },
-        }
-    }
-}
-
-/// What somebody asks for, in nanoseconds, and the weight of that.
-#[derive(Clone, Copy, Debug, Default)]
-struct Claim {
-    weight: u64,
-    demand: u64,
-}
-
-/// How a budget is divided among claims.
-#[derive(Clone, Copy, Debug)]
-struct Level {
-    everybody: Ratio,
-    /// What is left for those who ask for more than their share, by weight.
-    rest: Ratio,
-}
-
-/// Nanoseconds divided by weight.
-#[derive(Clone, Copy, Debug)]
-struct Ratio {
-    nanos: u64,
-    weight: u64,
-}
-
-impl Ratio {
-    /// What `weight` gets, rounded down.
-    fn part_of(self, weight: u64) -> u64 {
-        let part = u128::from(self.nanos) * u128::from(weight) / u128::from(self.weight.max(1));
-        u64::try_from(part).unwrap_or(u64::MAX)
-    }
-
-    fn covers(self, claim: Claim) -> bool {
-        self.weight == 0 || claim.demand <= self.part_of(claim.weight)
-    }
-}
-
-impl Level {
-    /// The max-min fair level: sets aside those whose demand is below the level
-    /// and divides what they leave among the rest, until nobody else falls below.
-    fn of<I: Iterator<Item = Claim>>(budget_ns: u64, claims: impl Fn() -> I) -> Self {
-        let everybody = Ratio {
-            nanos: budget_ns,
-            weight: claims().map(|claim| claim.weight).sum(),
-        };
-        let mut rest = everybody;
-        loop {
-            let mut next = Ratio {
-                weight: 0,
-                ..everybody
-            };
-            for claim in claims() {
-                if rest.covers(claim) {
-                    next.nanos = next.nanos.saturating_sub(claim.demand);
-                } else {
-                    next.weight += claim.weight;
-                }
-            }
-            if next.weight == rest.weight {
-                return Self {
-                    everybody,
-                    rest: next,
-                };
-            }
-            rest = next;
-        }
-    }
-
-    fn all_fit(self) -> bool {
-        self.rest.weight == 0
-    }
-
-    /// Its part of the rest for a claim that asks for more than that; otherwise
-    /// what it asks for, or the part that it is `entitled` to if that is more.
-    fn allowance(self, claim: Claim, entitled: bool) -> u64 {
-        match (self.rest.covers(claim), entitled) {
-            (false, _) => self.rest.part_of(claim.weight),
-            (true, true) => claim.demand.max(self.everybody.part_of(claim.weight)),
-            (true, false) => claim.demand,
         }
     }
 }

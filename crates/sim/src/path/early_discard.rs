@@ -1,16 +1,20 @@
 //! Plimsoll's early discard: which packets the guard still takes.
 //!
-//! A packet for a consumer whose queue is nearly full is discarded, with hysteresis
-//! ([`QueueFeedback`], one queue per consumer), and so is a connection request for a
-//! listener beyond its backlog. While receiving takes more of a CPU than it may,
-//! what the limit leaves for work on packets is divided between their consumers
-//! ([`Shedder`]), so that nobody's flood takes what others need. When that begins and
-//! ends is the guard's rule.
+//! A packet for a consumer whose queue is over the guard's high watermark is discarded,
+//! down to the low one ([`QueueFeedback`], one queue per consumer), and so is a
+//! connection request for a listener beyond its backlog. While receiving takes more of
+//! a CPU than it may, each consumer has so many packets per tick on each CPU admitted as
+//! the core says ([`Shedding`]), so that nobody's flood takes what others need. Both
+//! count packets as the guard's BPF program does.
 
 use std::time::Duration;
 
-use plimsoll_core::charge::{Class, ConsumerId, Shedder, ShedderConfig};
-use plimsoll_core::feedback::{Change, FeedbackConfig, Watermarks};
+use plimsoll_core::charge::shedding::{
+    CpuLoad, Demand, INTERVAL_MIN, Order, PacketCosts, Shedding, SheddingConfig, TICK,
+};
+use plimsoll_core::config::Fraction;
+use plimsoll_core::feedback::{Change, FeedbackConfig, SocketWatermarks, Watermarks};
+use plimsoll_core::governor::CpuObservation;
 use plimsoll_core::poll::{SourceId, SourceSet};
 
 use super::queue_feedback::QueueFeedback;
@@ -18,110 +22,92 @@ use crate::Error;
 use crate::host::{Host, Queued};
 use crate::packet::{Kind, Packet};
 
+/// What a queued packet takes of a socket's buffer: a page each, as on veth with XDP.
+const PACKET_BYTES: u32 = 4096;
+/// Feedback knows this many consumers; further ones are discarded when full.
+const CONSUMERS_MAX: usize = SourceId::COUNT_MAX;
+
 /// Which packets are discarded.
 #[derive(Debug)]
 pub(super) struct EarlyDiscard {
     feedback: QueueFeedback,
     /// Consumers, as sources of the feedback, for whom nothing is taken.
     discarding: SourceSet,
-    shedder: Shedder,
     shedding: Shedding,
-    /// Work asked for by packets that no queue was too full for, and admitted of
-    /// it, in this interval.
-    asked_ns: u64,
-    admitted_ns: u64,
+    /// Packets are admitted by their consumer's share.
+    is_shedding: bool,
+    /// By consumer: packets per tick and CPU.
+    shares: Vec<u32>,
+    cpus: Vec<PerCpu>,
 }
 
-/// What receiving cost in an interval.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Load {
-    pub(super) span: Duration,
-    /// Of the CPU that received most, in ns.
-    pub(super) network_ns: u64,
-    /// Its frames, and those of all CPUs.
-    pub(super) frames: u64,
-    pub(super) all_frames: u64,
-}
-
-/// Whether input is shed.
+/// What one CPU did in this interval, and in this tick.
 #[derive(Debug)]
-struct Shedding {
-    /// The part of a CPU that receiving may take.
-    limit: f64,
-    /// What each frame costs, admitted or not.
-    frame_ns: u64,
-    /// What receiving costs beyond that, by the work on admitted packets: runs,
-    /// interrupts, what is sent on.
-    factor: f64,
-    intervals_above: u32,
-    calm: Duration,
-    active: bool,
+struct PerCpu {
+    elapsed: Duration,
+    network: Duration,
+    admitted: u64,
+    discarded: u64,
+    /// By consumer.
+    demands: Vec<Demand>,
+    taken: Vec<Taken>,
 }
 
-/// Intervals above the limit before input is shed.
-const INTERVALS_ABOVE: u32 = 2;
-/// Shedding aims at this part of the limit. At all of it the governor, which keeps the
-/// same limit by longer holdoffs, would overflow the ring for nothing.
-const AIM: f64 = 0.95;
-/// Shedding ends when less than this part of the budget is asked for …
-const CALM: f64 = 0.8;
-/// … for this long.
-const CALM_TIME: Duration = Duration::from_millis(500);
-/// The part of the limit that work on admitted packets keeps whatever discarding
-/// costs.
-const PROGRESS: f64 = 0.1;
-
-/// Part of the newest interval in what work on packets is found to cost …
-const NEWEST: f64 = 0.25;
-/// … by which it is at most multiplied.
-const FACTOR_MAX: f64 = 4.0;
-
-/// Feedback knows this many consumers; further ones are discarded when full.
-const CONSUMERS_MAX: usize = SourceId::COUNT_MAX;
+/// A consumer's packets in a tick.
+#[derive(Clone, Copy, Debug, Default)]
+struct Taken {
+    tick: u64,
+    packets: u32,
+}
 
 impl EarlyDiscard {
-    /// Receiving may take the part `limit` of a CPU; each frame costs `frame_ns`
-    /// before it is admitted or not.
-    pub(super) fn new(host: &Host, limit: f64, frame_ns: u64) -> Result<Self, Error> {
+    /// Receiving may take the part `limit` of a CPU; a discarded packet costs
+    /// `discarded`.
+    pub(super) fn new(host: &Host, limit: Fraction, discarded: Duration) -> Result<Self, Error> {
         let consumers = host.endpoints.len();
         let config = FeedbackConfig {
             // A consumer that takes nothing is no reason to receive for it.
             timeout: Duration::from_secs(3600),
             ..FeedbackConfig::default()
         };
+        let shedding = SheddingConfig {
+            limit,
+            costs: costs(discarded),
+            demands_max: consumers,
+            ..SheddingConfig::DEFAULT
+        };
         let mut made = Self {
             feedback: QueueFeedback::new(config, host)?,
             discarding: SourceSet::EMPTY,
-            shedder: equal_shares(consumers)?,
-            shedding: Shedding {
-                limit,
-                frame_ns,
-                factor: 1.0,
-                intervals_above: 0,
-                calm: Duration::ZERO,
-                active: false,
-            },
-            asked_ns: 0,
-            admitted_ns: 0,
+            shedding: Shedding::new(shedding).map_err(Error::core("shedding"))?,
+            is_shedding: false,
+            shares: vec![0; consumers],
+            cpus: (0..host.cpus.len())
+                .map(|_| PerCpu::new(consumers))
+                .collect(),
         };
         for (to, endpoint) in host.endpoints.iter().enumerate().take(CONSUMERS_MAX) {
             let source = SourceId::from_index(to).map_err(Error::core("the feedback"))?;
-            let marks = marks(endpoint.queue.limit() as u32);
+            let length = endpoint.queue.limit() as u32;
+            let marks = Watermarks::of_socket(SocketWatermarks::DEFAULT, length, PACKET_BYTES);
             made.feedback
                 .watch(to, marks, SourceSet::EMPTY.with(source))?;
         }
         Ok(made)
     }
 
-    /// Whether `packet`, on which work of `work_ns` would be done, is taken.
-    pub(super) fn admits(&mut self, host: &Host, packet: &Packet, work_ns: u64) -> bool {
-        if self.is_full(host, packet) {
-            return false;
+    /// Whether `packet`, which `cpu` has received, is taken.
+    pub(super) fn admits(&mut self, host: &Host, packet: &Packet, cpu: usize) -> bool {
+        let is_full = self.is_full(host, packet);
+        let to = usize::from(packet.to);
+        let share = self.is_shedding.then_some(self.shares[to]);
+        let cpu = &mut self.cpus[cpu];
+        let admitted = !is_full && cpu.has_share(to, share, host.now);
+        if admitted {
+            cpu.admitted += 1;
+        } else {
+            cpu.discarded += 1;
         }
-        self.asked_ns += work_ns;
-        let consumer = ConsumerId(u32::from(packet.to));
-        let admitted = self.shedder.admits(consumer, Duration::from_nanos(work_ns));
-        self.admitted_ns += if admitted { work_ns } else { 0 };
         admitted
     }
 
@@ -154,14 +140,28 @@ impl EarlyDiscard {
         self.note(change);
     }
 
-    /// An interval was like `load`; another one begins, of length `next`.
-    pub(super) fn on_interval(&mut self, load: &Load, next: Duration) {
-        let asked_ns = std::mem::take(&mut self.asked_ns) as f64;
-        let admitted_ns = std::mem::take(&mut self.admitted_ns) as f64;
-        let budget_ns = self.shedding.budget_ns(load, asked_ns, admitted_ns);
-        let part = next.as_secs_f64() / load.span.as_secs_f64();
-        let budget = budget_ns.map(|ns| Duration::from_nanos((ns * part) as u64));
-        self.shedder.on_interval(budget);
+    /// The governor has seen the CPUs do this.
+    pub(super) fn on_interval(&mut self, seen: &[CpuObservation]) {
+        for (cpu, seen) in self.cpus.iter_mut().zip(seen) {
+            cpu.elapsed += seen.elapsed;
+            cpu.network += seen.network;
+        }
+        if self.cpus.iter().any(|cpu| cpu.elapsed < INTERVAL_MIN) {
+            return;
+        }
+        let loads = self.cpus.iter().map(PerCpu::load);
+        match self.shedding.on_interval(loads) {
+            Order::Keep => {}
+            Order::Stop => self.is_shedding = false,
+            Order::Shed { others, slots } => {
+                self.is_shedding = true;
+                self.shares.fill(others);
+                for share in slots {
+                    self.shares[share.slot as usize] = share.packets;
+                }
+            }
+        }
+        self.cpus.iter_mut().for_each(PerCpu::begin_interval);
     }
 
     fn note(&mut self, change: Change) {
@@ -179,61 +179,68 @@ impl EarlyDiscard {
     }
 }
 
-impl Shedding {
-    /// The work on packets that all CPUs may do in an interval like this one, while
-    /// input is shed. What was asked for and admitted is all CPUs'.
-    fn budget_ns(&mut self, load: &Load, asked_ns: f64, admitted_ns: f64) -> Option<f64> {
-        let limit_ns = load.span.as_nanos() as f64 * self.limit;
-        let network_ns = load.network_ns as f64;
-        let cpus = load.all_frames as f64 / load.frames.max(1) as f64;
-        if !self.active {
-            // Fewer packets help only where the work on them is what takes the time.
-            let above = network_ns > limit_ns && admitted_ns > cpus * network_ns / 2.0;
-            self.intervals_above = if above { self.intervals_above + 1 } else { 0 };
-            if self.intervals_above < INTERVALS_ABOVE {
-                return None;
-            }
-            self.active = true;
-            self.calm = Duration::ZERO;
-        }
-        let frames_ns = (load.frames * self.frame_ns) as f64;
-        let left_ns = (limit_ns * AIM - frames_ns).max(limit_ns * PROGRESS);
-        self.learn((network_ns - frames_ns) * cpus / admitted_ns.max(1.0));
-        let budget_ns = left_ns * cpus / self.factor;
-        let is_calm = asked_ns < budget_ns * CALM;
-        self.calm = if is_calm {
-            self.calm + load.span
-        } else {
-            Duration::ZERO
+impl PerCpu {
+    fn new(consumers: usize) -> Self {
+        let demand = |slot| Demand {
+            slot,
+            packets: 0,
+            group: None,
+            protected: false,
         };
-        if self.calm >= CALM_TIME {
-            self.active = false;
-            self.intervals_above = 0;
-            return None;
+        Self {
+            elapsed: Duration::ZERO,
+            network: Duration::ZERO,
+            admitted: 0,
+            discarded: 0,
+            demands: (0..consumers as u32).map(demand).collect(),
+            taken: vec![Taken::default(); consumers],
         }
-        Some(budget_ns)
     }
 
-    fn learn(&mut self, factor: f64) {
-        self.factor += (factor.clamp(1.0, FACTOR_MAX) - self.factor) * NEWEST;
+    /// A packet for consumer `to` asks for its place in a `share`.
+    fn has_share(&mut self, to: usize, share: Option<u32>, now: u64) -> bool {
+        self.demands[to].packets += 1;
+        let Some(share) = share else {
+            return true;
+        };
+        let tick = now / TICK.as_nanos() as u64;
+        let taken = &mut self.taken[to];
+        if taken.tick != tick {
+            *taken = Taken { tick, packets: 0 };
+        }
+        let is_left = taken.packets < share;
+        taken.packets += u32::from(is_left);
+        is_left
+    }
+
+    fn load(&self) -> CpuLoad<'_> {
+        CpuLoad {
+            elapsed: self.elapsed,
+            network: self.network,
+            admitted: self.admitted,
+            discarded: self.discarded,
+            demands: Some(&self.demands),
+        }
+    }
+
+    fn begin_interval(&mut self) {
+        self.elapsed = Duration::ZERO;
+        self.network = Duration::ZERO;
+        self.admitted = 0;
+        self.discarded = 0;
+        for demand in &mut self.demands {
+            demand.packets = 0;
+        }
     }
 }
 
-/// Nearly full; of a short queue every place is needed.
-fn marks(length: u32) -> Watermarks {
-    let high = (length - length / 8).max(1);
-    Watermarks {
-        inhibit_at: high,
-        allow_at: Some(high - 1 - (length / 8).min(high - 1)),
+/// What packets are taken to cost where discarding one costs `discarded`: a slower
+/// machine is slower at everything.
+fn costs(discarded: Duration) -> PacketCosts {
+    let default = SheddingConfig::DEFAULT.costs;
+    let slower = discarded.as_secs_f64() / default.discarded.as_secs_f64();
+    PacketCosts {
+        admitted: default.admitted.mul_f64(slower),
+        discarded,
     }
-}
-
-fn equal_shares(consumers: usize) -> Result<Shedder, Error> {
-    let mut shedder = Shedder::new(ShedderConfig::new(consumers));
-    for consumer in 0..consumers {
-        shedder
-            .configure(ConsumerId(consumer as u32), Class::BEST_EFFORT, 1)
-            .map_err(Error::core("the shedder"))?;
-    }
-    Ok(shedder)
 }

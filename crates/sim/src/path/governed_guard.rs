@@ -47,6 +47,18 @@ struct GuardCosts {
     soft_dispatch: u64,
 }
 
+impl GuardCosts {
+    /// What every packet costs.
+    fn seen(&self) -> u64 {
+        self.receive + self.demux
+    }
+
+    /// What a discarded packet costs.
+    fn discarded(&self) -> u64 {
+        self.seen() + self.discard
+    }
+}
+
 /// A visit to the receive queues of a CPU: round and round until all are empty.
 #[derive(Clone, Copy, Debug, Default)]
 struct Visit {
@@ -77,7 +89,7 @@ pub(super) struct GovernedGuard {
     costs: GuardCosts,
     quota: u32,
     /// The host's own holdoff.
-    own_holdoff: u64,
+    own_holdoff_ns: u64,
     behind: Behind,
     /// By line: steps of the handler done.
     handlers: Vec<u8>,
@@ -125,14 +137,14 @@ impl GovernedGuard {
         Ok(Self {
             costs: own,
             quota,
-            own_holdoff: crate::source::nanos(holdoff_us),
+            own_holdoff_ns: crate::source::nanos(holdoff_us),
             behind: Behind::new(costs),
             handlers: Vec::new(),
             cpus: (0..host.cpus.len())
                 .map(per_cpu)
                 .collect::<Result<_, _>>()?,
             governing: Governing::new(host, strategy, share, interval)?,
-            discard: EarlyDiscard::new(host, share_pct / 100.0, own.receive + own.demux)?,
+            discard: EarlyDiscard::new(host, share, Duration::from_nanos(own.discarded()))?,
         })
     }
 
@@ -164,7 +176,7 @@ impl GovernedGuard {
                 per.visit.frames += 1;
                 per.polled.frames += 1;
                 per.polled.run_frames_max = per.polled.run_frames_max.max(per.visit.frames);
-                return Some(self.judge(host, packet));
+                return Some(self.judge(host, cpu, packet));
             }
             per.visit.taken = 0;
             per.visit.queue += 1;
@@ -186,15 +198,15 @@ impl GovernedGuard {
     }
 
     /// Discards a packet early, or keeps it in hand.
-    fn judge(&mut self, host: &mut Host, mut packet: Packet) -> (Step, Option<Packet>) {
-        let seen = self.costs.receive + self.costs.demux;
-        let work = host.protocol_cost(&packet);
-        if self.discard.admits(host, &packet, work) {
-            return (Step::Kernel(seen + work), Some(packet));
+    fn judge(&mut self, host: &mut Host, cpu: usize, mut packet: Packet) -> (Step, Option<Packet>) {
+        if self.discard.admits(host, &packet, cpu) {
+            let work = host.protocol_cost(&packet);
+            return (Step::Kernel(self.costs.seen() + work), Some(packet));
         }
-        packet.work += (seen + self.costs.discard) as u32;
+        let discarded = self.costs.discarded();
+        packet.work += discarded as u32;
         host.lose(packet, Place::EarlyDiscard);
-        (Step::Kernel(seen + self.costs.discard), None)
+        (Step::Kernel(discarded), None)
     }
 
     /// The visit of `cpu` is over, or handed on: what comes now starts the next.
@@ -212,7 +224,7 @@ impl GovernedGuard {
             host.set_path_timer(cpu, NEVER);
         }
         for &(adapter, queue) in &self.cpus[cpu].queues {
-            if self.own_holdoff == 0 {
+            if self.own_holdoff_ns == 0 {
                 host.enable_receive(adapter, queue);
             } else {
                 let ring = &mut host.adapters[adapter].rings[queue];
@@ -233,7 +245,7 @@ impl GovernedGuard {
     /// The host's own holdoff, from the first packet on.
     fn hold_off(&self, host: &mut Host, cpu: usize) {
         if host.path_timer(cpu) == NEVER {
-            host.set_path_timer(cpu, host.now + self.own_holdoff);
+            host.set_path_timer(cpu, host.now + self.own_holdoff_ns);
         }
     }
 
@@ -295,9 +307,9 @@ impl GovernedGuard {
             let polled = std::mem::take(&mut per.polled);
             (polled, per.thread)
         });
-        let load = self.governing.ask(host, polled);
+        let seen = self.governing.ask(host, polled);
+        self.discard.on_interval(seen);
         let interval = self.governing.interval();
-        self.discard.on_interval(&load, interval);
         host.set_path_timer(TIMER_GOVERN, host.now + interval.as_nanos() as u64);
         let is = self.governing.is_overload();
         for cpu in 0..self.cpus.len() {
@@ -364,7 +376,7 @@ impl Path for GovernedGuard {
 
     fn on_arrival(&mut self, host: &mut Host, adapter: usize, queue: usize) {
         let ring = &host.adapters[adapter].rings[queue];
-        if self.own_holdoff == 0 {
+        if self.own_holdoff_ns == 0 {
             host.interrupt_receive(adapter, queue);
         } else if ring.enabled {
             self.hold_off(host, ring.cpu);

@@ -9,7 +9,6 @@ use std::time::Duration;
 use plimsoll_core::config::Fraction;
 use plimsoll_core::governor::{CpuObservation, Governor, GovernorConfig, Losses, Mode, Strategy};
 
-use super::early_discard::Load;
 use crate::Error;
 use crate::host::Host;
 use crate::outcome::Place;
@@ -117,12 +116,13 @@ impl Governing {
         self.governor.interval()
     }
 
-    /// Asks; what was seen is returned. `polled` yields what each CPU polled since, and its polling thread.
+    /// Asks; what was seen is returned, by CPU. `polled` yields what each CPU polled
+    /// since, and its polling thread.
     pub(super) fn ask(
         &mut self,
         host: &mut Host,
         polled: impl Iterator<Item = (Polled, usize)>,
-    ) -> Load {
+    ) -> &[CpuObservation] {
         let span = Duration::from_nanos(host.now - self.asked);
         self.asked = host.now;
         self.seen.clear();
@@ -144,14 +144,7 @@ impl Governing {
             .on_interval(&self.seen, losses, host.instant());
         let modes = (was, self.is_overload());
         self.tally.add(&self.seen, modes, host.now);
-        let most = self.seen.iter().max_by_key(|cpu| cpu.network);
-        let most = most.copied().unwrap_or_default();
-        Load {
-            span,
-            network_ns: most.network.as_nanos() as u64,
-            frames: most.frames,
-            all_frames: self.seen.iter().map(|cpu| cpu.frames).sum(),
-        }
+        &self.seen
     }
 
     fn losses(&mut self, host: &Host) -> Losses {

@@ -1,0 +1,51 @@
+//! The crate's documentation says who uses which decision: whoever is named does.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// The rows of the table: a module and the last column.
+fn rows() -> Vec<(String, String)> {
+    let text = include_str!("../src/lib.rs");
+    let row = |line: &str| {
+        let mut cells = line.strip_prefix("//! | [`")?.split(" | ");
+        let module = cells.next()?.strip_suffix("`]")?.to_owned();
+        Some((module, cells.last()?.to_owned()))
+    };
+    text.lines().filter_map(row).collect()
+}
+
+fn sources(directory: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(directory).unwrap();
+    let mut all = Vec::new();
+    for path in entries.map(|entry| entry.unwrap().path()) {
+        if path.is_dir() {
+            all.extend(sources(&path));
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            all.push(path);
+        }
+    }
+    all
+}
+
+fn uses(krate: &str, module: &str) -> bool {
+    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../{krate}/src"));
+    let wanted = format!("plimsoll_core::{module}");
+    let mut texts = sources(&directory).into_iter().map(fs::read_to_string);
+    texts.any(|text| text.unwrap().contains(&wanted))
+}
+
+#[test]
+fn who_is_named_as_user_of_a_decision_uses_it() {
+    let rows = rows();
+    let declared = include_str!("../src/lib.rs").matches("\npub mod ").count();
+    // What all share decides nothing.
+    let helpers = ["config", "time"].len();
+    assert_eq!(rows.len(), declared - helpers, "every decision has its row");
+    for (module, users) in rows {
+        for krate in ["guard", "sim", "stack", "timers", "testbed"] {
+            if users.contains(krate) {
+                assert!(uses(krate, &module), "{krate} does not use {module}");
+            }
+        }
+    }
+}
