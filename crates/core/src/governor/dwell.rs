@@ -2,7 +2,8 @@
 
 use core::time::Duration;
 
-use super::{DWELL_MAX, GovernorConfig};
+use super::GovernorConfig;
+use super::config::DWELL_MAX;
 use crate::time::Instant;
 
 /// A probe that had to be taken back within this many of its dwells came too early.

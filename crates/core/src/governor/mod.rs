@@ -45,29 +45,45 @@
 
 use core::time::Duration;
 
-use crate::config::{ConfigError, Field, Fraction, NANOSECOND, PPM};
+use crate::charge::shedding::DISCARDED;
+use crate::config::{ConfigError, Fraction};
 use crate::holdoff::{BufferCredit, CreditConfig, HoldoffConfig, HoldoffRange, LoadTarget};
 use crate::holdoff::{Turn, TurnDrops};
 use crate::time::{Instant, NANOS_PER_SECOND, span_nanos};
 
+mod config;
 mod dwell;
 #[cfg(test)]
 mod tests;
 
+pub use config::{GovernorConfig, Strategy};
 use dwell::Dwell;
 
-/// What is done about overload.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Strategy {
-    /// Nothing: the host's settings are never touched.
-    Off,
-    /// Poll in threads of a class above every process, with an adaptive holdoff.
-    /// The CPU limit demotes the threads.
-    Thread,
-    /// Poll in interrupt context with an adaptive holdoff, which also keeps the
-    /// CPU limit.
-    Holdoff,
-}
+/// A run that finds this part of the ring waiting has found it nearly full: the rest
+/// is what a run of a holdoff that fills half of it, the most that is aimed at, may
+/// be late by.
+const NEARLY_FULL: Fraction = Fraction::from_percent(75);
+/// Part of the highest recent rate that is kept in the next interval: a pause of an
+/// interval or two must not make the holdoff so long that the ring overflows when
+/// the load goes on.
+const RATE_KEPT: Fraction = Fraction::from_percent(75);
+/// Part of the credit that an interval with an overflow takes away, as in
+/// [`CreditConfig::default`]: eleven in a row take it down to the least.
+const CREDIT_DECREASE: Fraction = Fraction::from_ppm(125_000);
+/// The credit falls to one part in so many of what it starts with, never lower: what
+/// overflows at that holdoff overflows whatever the holdoff is.
+const CREDIT_LEAST_PARTS: u32 = 4;
+/// One part in so many is given back at a time: a recovery from the least takes 24
+/// steps, so that a ring which overflows again loses few packets to finding out.
+const CREDIT_STEP_PARTS: u32 = 32;
+/// Intervals without an overflow between two such steps. A step each tenth interval
+/// of 10 ms: the credit is back 2.4 s after the last overflow.
+const CREDIT_BACKOFF: u32 = 9;
+/// A holdoff that keeps the CPU limit is never longer: the longest that a
+/// bystander waits.
+const LIMIT_HOLDOFF_MAX: Duration = Duration::from_millis(10);
+/// No ring makes a holdoff shorter: it would be over before a run ends.
+const SHORTEST: Duration = Duration::from_micros(5);
 
 /// How the host receives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -83,126 +99,12 @@ pub enum Mode {
 pub enum Reason {
     /// No overload, or none that lasted.
     Calm,
-    /// Packets were discarded early while a CPU had no time to spare.
+    /// Discarding packets early took time that a CPU did not have to spare.
     Discards,
     /// Receiving took a large part of a CPU without time to spare.
     NetworkShare,
     /// A receive ring was nearly full or overflowed.
     Ring,
-}
-
-/// Settings of a [`Governor`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct GovernorConfig {
-    /// What is done about overload. Default: [`Strategy::Holdoff`].
-    pub strategy: Strategy,
-    /// Frames that a receive ring holds; at least 16. Default: 256, as veth's.
-    pub ring_frames: u32,
-    /// Part of the ring that frames may fill during a holdoff; the rest is for
-    /// those that come while the first are worked on, and for delays. More makes
-    /// polling cheaper, less makes overflows rarer. Default: 25 %.
-    pub fill: Fraction,
-    /// Part of the ring that a holdoff of `holdoff.min` may fill. Not below `fill`.
-    /// Default: 50 %.
-    pub fill_max: Fraction,
-    /// The holdoffs that are chosen while the ring holds them. Default: 30 µs to
-    /// 200 µs; below, a polling run of 3 µs takes more than a tenth of the
-    /// consumers' time, above, nothing more is saved.
-    pub holdoff: HoldoffRange,
-    /// Part of each CPU's time that receiving may take, or `None`. Only
-    /// [`Strategy::Holdoff`] keeps it here, by longer holdoffs; a polling thread
-    /// is kept to it by [`CpuLimit`](crate::cpu_limit::CpuLimit). Default: none.
-    pub cpu_limit: Option<Fraction>,
-    /// A CPU with less idle time than this has none to spare. Default: 5 %.
-    pub idle_low: Fraction,
-    /// Receiving that takes this part of a CPU without time to spare is overload
-    /// even if nothing was discarded. Above [`calm_share`](Self::calm_share).
-    /// Default: 50 %.
-    pub overload_share: Fraction,
-    /// Receiving that takes more of a CPU without time to spare is not calm.
-    /// Default: 15 %.
-    pub calm_share: Fraction,
-    /// Time between observations while nothing happens, at most 1 s. Default: 40 ms.
-    pub rest_interval: Duration,
-    /// Time between observations while overload begins or lasts, at least 1 ms
-    /// and at most `rest_interval`. Default: 10 ms.
-    pub busy_interval: Duration,
-    /// Overload must last this long. Longer ignores longer bursts. Default: 20 ms.
-    pub enter_dwell: Duration,
-    /// Calm must last this long. Default: 1 s.
-    pub leave_dwell: Duration,
-}
-
-impl Default for GovernorConfig {
-    fn default() -> Self {
-        Self {
-            strategy: Strategy::Holdoff,
-            ring_frames: 256,
-            fill: Fraction::from_percent(25),
-            fill_max: Fraction::from_percent(50),
-            holdoff: HoldoffRange {
-                min: Duration::from_micros(30),
-                max: Duration::from_micros(200),
-                step: Duration::from_micros(1),
-            },
-            cpu_limit: None,
-            idle_low: Fraction::from_percent(5),
-            overload_share: Fraction::from_percent(50),
-            calm_share: Fraction::from_percent(15),
-            rest_interval: Duration::from_millis(40),
-            busy_interval: Duration::from_millis(10),
-            enter_dwell: Duration::from_millis(20),
-            leave_dwell: Duration::from_secs(1),
-        }
-    }
-}
-
-/// Dwells are at most this long.
-const DWELL_MAX: Duration = Duration::from_secs(60);
-/// The shortest and the longest interval between observations.
-const INTERVAL_MIN: Duration = Duration::from_millis(1);
-const INTERVAL_MAX: Duration = Duration::from_secs(1);
-/// Between these are both `fill` and `fill_max`.
-const FILL_MIN: Fraction = Fraction::from_percent(1);
-const FILL_MAX: Fraction = Fraction::from_percent(90);
-/// The smallest ring that can be shared between waiting and arriving frames.
-const RING_FRAMES_MIN: u32 = 16;
-
-impl GovernorConfig {
-    /// Checks every field.
-    ///
-    /// # Errors
-    ///
-    /// Names the first field that is out of range.
-    pub fn validate(&self) -> Result<(), ConfigError> {
-        self.holdoff.validate()?;
-        Field("ring_frames", self.ring_frames).must_be_in(RING_FRAMES_MIN.., "at least 16")?;
-        Field("fill", self.fill).must_be_in(FILL_MIN..=FILL_MAX, "from 10000 to 900000 ppm")?;
-        Field("fill_max", self.fill_max)
-            .must_be_in(self.fill..=FILL_MAX, "from fill to 900000 ppm")?;
-        Field("holdoff.min", self.holdoff.min).must_be_in(NANOSECOND.., "at least one step")?;
-        if let Some(limit) = self.cpu_limit {
-            Field("cpu_limit", limit).must_be_in(PPM..Fraction::WHOLE, "from 1 to 999999 ppm")?;
-        }
-        Field("overload_share", self.overload_share)
-            .must_be(self.overload_share > self.calm_share, "above calm_share")?;
-        self.validate_times()
-    }
-
-    fn validate_times(&self) -> Result<(), ConfigError> {
-        Field("rest_interval", self.rest_interval)
-            .must_be_in(INTERVAL_MIN..=INTERVAL_MAX, "from 1 ms to 1 s")?;
-        Field("busy_interval", self.busy_interval).must_be_in(
-            INTERVAL_MIN..=self.rest_interval,
-            "from 1 ms to rest_interval",
-        )?;
-        let dwell = |field, given: Duration| {
-            let dwells = self.busy_interval..=DWELL_MAX;
-            Field(field, given).must_be_in(dwells, "from busy_interval to a minute")
-        };
-        dwell("enter_dwell", self.enter_dwell)?;
-        dwell("leave_dwell", self.leave_dwell)
-    }
 }
 
 /// What one CPU did since the observation before.
@@ -273,11 +175,11 @@ impl Governor {
             .unwrap_or(u32::MAX)
             .max(1);
         let credit = BufferCredit::new(&CreditConfig {
-            min: (fill / 4).max(1),
+            min: (fill / CREDIT_LEAST_PARTS).max(1),
             max: fill,
-            decrease: Fraction::from_ppm(125_000),
-            increase: (fill / 32).max(1),
-            backoff: 9,
+            decrease: CREDIT_DECREASE,
+            increase: (fill / CREDIT_STEP_PARTS).max(1),
+            backoff: CREDIT_BACKOFF,
             tolerated_loss: Fraction::NONE,
             tolerance_window: 1,
         })?;
@@ -344,8 +246,8 @@ impl Governor {
         }
         let rate_pps = cpus.iter().map(|cpu| rate(cpu, losses.ring)).max();
         let rate_pps = rate_pps.unwrap_or(0);
-        // Up at once, down by a quarter: a pause must not make the ring overflow.
-        self.rate_pps = rate_pps.max(self.rate_pps / 4 * 3);
+        // Up at once, down slowly.
+        self.rate_pps = rate_pps.max(RATE_KEPT.of(self.rate_pps));
         let reason = self.overload(cpus, losses);
         let before = self.setting.mode;
         self.setting.mode = match before {
@@ -369,8 +271,9 @@ impl Governor {
 
     /// The sign of overload, or [`Reason::Calm`].
     fn overload(&self, cpus: &[CpuObservation], losses: Losses) -> Reason {
-        let ring = self.config.ring_frames;
-        let nearly_full = |cpu: &CpuObservation| cpu.run_frames_max >= ring - ring / 4;
+        let ring = u64::from(self.config.ring_frames);
+        let full = NEARLY_FULL.of(ring);
+        let nearly_full = |cpu: &CpuObservation| u64::from(cpu.run_frames_max) >= full;
         if losses.ring > 0 || cpus.iter().any(nearly_full) {
             return Reason::Ring;
         }
@@ -381,18 +284,28 @@ impl Governor {
         if busy.any(|cpu| cpu.network > part(self.config.overload_share, cpu.elapsed)) {
             return Reason::NetworkShare;
         }
-        if losses.discarded > 0 {
+        if self.discards_matter(cpus, losses) {
             return Reason::Discards;
         }
         Reason::Calm
     }
 
-    /// Nothing is lost, and no CPU lacks time because of receiving.
+    /// No ring overflows, and no CPU lacks time because of receiving or discarding.
     fn is_calm(&self, cpus: &[CpuObservation], losses: Losses) -> bool {
         let strained = |cpu: &CpuObservation| {
             self.is_busy(cpu) && cpu.network > part(self.config.calm_share, cpu.elapsed)
         };
-        losses.ring == 0 && losses.discarded == 0 && !cpus.iter().any(strained)
+        losses.ring == 0 && !self.discards_matter(cpus, losses) && !cpus.iter().any(strained)
+    }
+
+    /// Discarding takes time that a CPU does not have to spare. Any of the discarded
+    /// packets might have been on any CPU.
+    fn discards_matter(&self, cpus: &[CpuObservation], losses: Losses) -> bool {
+        let spent_ns = losses.discarded.saturating_mul(span_nanos(DISCARDED));
+        let matters = |cpu: &CpuObservation| {
+            spent_ns > span_nanos(part(self.config.discard_share, cpu.elapsed))
+        };
+        losses.discarded > 0 && cpus.iter().any(|cpu| self.is_busy(cpu) && matters(cpu))
     }
 
     /// The CPU has no time to spare.
@@ -446,12 +359,6 @@ impl Governor {
         }))
     }
 }
-
-/// A holdoff that keeps the CPU limit is never longer: the longest that a
-/// bystander waits.
-const LIMIT_HOLDOFF_MAX: Duration = Duration::from_millis(10);
-/// No ring makes a holdoff shorter: it would be over before a run ends.
-const SHORTEST: Duration = Duration::from_micros(5);
 
 /// Frames per second that arrived for a CPU; those that the rings lost might
 /// all have been its.

@@ -207,8 +207,13 @@ fn each_sign_of_overload_is_named() {
         run_frames_max: 192,
         ..light
     };
+    // 16 µs of 10 ms: more than a thousandth.
     let discarding = Losses {
-        discarded: 1,
+        discarded: 100,
+        ..Losses::default()
+    };
+    let trickling = Losses {
+        discarded: 10,
         ..Losses::default()
     };
     let overflowing = Losses {
@@ -219,6 +224,7 @@ fn each_sign_of_overload_is_named() {
         ([light, light], Losses::default(), Reason::Calm),
         ([light, light], discarding, Reason::Calm),
         ([light, busy], Losses::default(), Reason::Calm),
+        ([light, busy], trickling, Reason::Calm),
         ([light, busy], discarding, Reason::Discards),
         ([light, working], Losses::default(), Reason::NetworkShare),
         ([light, filling], Losses::default(), Reason::Ring),
@@ -273,6 +279,63 @@ fn the_holdoff_falls_when_the_ring_overflows_and_recovers() {
     assert!(inhibited * 10 >= after * 9, "{after:?} {inhibited:?}");
     run.offer(1_000_000, SECOND * 2, Mode::Overload);
     assert!(run.governor.setting().holdoff * 20 >= before * 19);
+}
+
+#[test]
+fn a_trickle_of_discards_does_not_keep_overload_up() {
+    // A computing process leaves no CPU idle, and a hung one's queue goes on discarding.
+    let mut run = Run::new(GovernorConfig::default());
+    run.offer(3_000_000, SECOND, Mode::Overload).unwrap();
+    let cpu = CpuObservation {
+        elapsed: MS * 10,
+        network: MS / 2,
+        idle: Duration::ZERO,
+        frames: 100,
+        runs: 50,
+        run_frames_max: 4,
+    };
+    let trickle = Losses {
+        discarded: 10,
+        ..Losses::default()
+    };
+    let start = run.now;
+    while run.governor.on_interval(&[cpu], trickle, run.now).mode == Mode::Overload {
+        run.now += MS * 10;
+        assert!(run.now < start + SECOND * 2, "a thousand a second pin it");
+    }
+    for _ in 0..1000 {
+        run.now += MS * 10;
+        let mode = run.governor.on_interval(&[cpu], trickle, run.now).mode;
+        assert_eq!(mode, Mode::Interrupts, "nor do they begin it");
+    }
+}
+
+#[test]
+fn after_overflows_the_holdoff_recovers_step_by_step() {
+    let mut run = Run::new(GovernorConfig::default());
+    run.offer(400_000, SECOND, Mode::Overload).unwrap();
+    let before = run.governor.setting().holdoff;
+    let (cpu, losses) = run.host.observe(run.governor.setting(), MS * 10, 400_000);
+    let overflow = Losses { ring: 1, ..losses };
+    for _ in 0..20 {
+        run.now += MS * 10;
+        run.governor.on_interval(&[cpu], overflow, run.now);
+    }
+    let least = run.governor.setting().holdoff;
+    assert!(least * 3 < before, "{before:?} {least:?}");
+    // What was lost comes back in 24 steps, one in ten intervals.
+    let mut holdoffs = Vec::from([least]);
+    for _ in 0..260 {
+        run.now += MS * 10;
+        holdoffs.push(run.governor.on_interval(&[cpu], losses, run.now).holdoff);
+    }
+    let step = |pair: &[Duration]| pair[1].saturating_sub(pair[0]);
+    let greatest = holdoffs.windows(2).map(step).max().unwrap();
+    assert!(greatest <= before / 16, "{greatest:?} at once");
+    let recovered = holdoffs
+        .iter()
+        .position(|holdoff| *holdoff * 20 >= before * 19);
+    assert!((180..260).contains(&recovered.unwrap()), "{recovered:?}");
 }
 
 #[test]
