@@ -21,6 +21,14 @@ use fastrand::Rng;
 use crate::Error;
 use crate::profile::Workload;
 
+/// Where the published tails begin, in µs.
+const TAIL: f64 = 100.0;
+const FAR_TAIL: f64 = 150.0;
+/// A paper's maximum is one of this many (Soft Timers, section 5.2).
+const SAMPLES: f64 = 2e6;
+/// Most trigger states of a request, so that memory is bounded.
+const PER_REQUEST_MAX: u32 = 10_000;
+
 /// Intervals of a workload, in µs.
 #[derive(Clone, Debug)]
 pub(crate) struct Intervals {
@@ -44,16 +52,6 @@ struct Piece {
     /// How steeply it falls off, per µs.
     decay: f64,
 }
-
-/// Where the published tails begin, in µs.
-const TAIL: f64 = 100.0;
-const FAR_TAIL: f64 = 150.0;
-
-/// A paper's maximum is one of this many (Soft Timers, section 5.2).
-const SAMPLES: f64 = 2e6;
-
-/// Most trigger states of a request, so that memory is bounded.
-const PER_REQUEST_MAX: u32 = 10_000;
 
 impl Intervals {
     /// The distribution of a workload.

@@ -15,8 +15,8 @@
 
 #![forbid(unsafe_code)]
 
-mod agenda;
 mod consumer;
+mod engine;
 mod error;
 mod host;
 mod intervals;
@@ -27,7 +27,6 @@ pub mod profile;
 pub mod round_trip;
 mod run;
 pub mod scenario;
-mod sim;
 mod source;
 pub mod timers;
 pub mod trace;

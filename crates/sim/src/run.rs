@@ -1,6 +1,7 @@
 //! From a profile and a scenario to an outcome.
 
 use crate::consumer::{Process, WebCosts};
+use crate::engine::Engine;
 use crate::host::adapter::AdapterSizes;
 use crate::host::cpu::Accounts;
 use crate::host::ledger::{Counts, SourceCounts, Times};
@@ -13,10 +14,12 @@ use crate::outcome::{ConsumerOutcome, CpuTime, Loss, Outcome, Place, SourceOutco
 use crate::packet::Fifo;
 use crate::profile::Profile;
 use crate::scenario::{ComputeDemand, Consumer, Role, Scenario, Traffic};
-use crate::sim::Sim;
 use crate::source::{Origin, Source};
 use crate::trace::Recorder;
 use crate::{Error, path};
+
+/// Payload of a full TCP segment on Ethernet.
+const SEGMENT_BYTES: u32 = 1460;
 
 /// Simulates `scenario` on `profile`.
 ///
@@ -31,29 +34,29 @@ pub fn run(profile: &Profile, scenario: &Scenario, seed: u64) -> Result<Outcome,
     scenario.validate()?;
     let warmup = (scenario.warmup_ms * 1e6) as u64;
     let end = warmup + (scenario.duration_ms * 1e6) as u64;
-    let mut sim = build(profile, scenario, seed)?;
-    for source in &mut sim.sources {
-        source.start(&mut sim.host);
+    let mut engine = build(profile, scenario, seed)?;
+    for source in &mut engine.sources {
+        source.start(&mut engine.host);
     }
     let slot = measure_slot(sizes(scenario));
-    sim.host.agenda.set(slot, warmup);
+    engine.host.agenda.set(slot, warmup);
     let mut before = Snapshot::default();
-    if sim.run_until(end) {
-        before = Snapshot::take(&mut sim);
-        sim.host.ledger.measuring = true;
-        sim.path.on_measure(&sim.host);
-        sim.run_until(end);
+    if engine.run_until(end) {
+        before = Snapshot::take(&mut engine);
+        engine.host.ledger.measuring = true;
+        engine.path.on_measure(&engine.host);
+        engine.run_until(end);
     }
-    for cpu in 0..sim.host.cpus.len() {
-        sim.host.account(cpu);
+    for cpu in 0..engine.host.cpus.len() {
+        engine.host.account(cpu);
     }
-    check_balance(&sim, seed)?;
-    let after = Snapshot::take(&mut sim);
+    check_balance(&engine, seed)?;
+    let after = Snapshot::take(&mut engine);
     Ok(outcome(
         profile,
         scenario,
         seed,
-        sim,
+        engine,
         (&before, &after),
         end - warmup,
     ))
@@ -68,7 +71,7 @@ fn sizes(scenario: &Scenario) -> Sizes {
     }
 }
 
-fn build(profile: &Profile, scenario: &Scenario, seed: u64) -> Result<Sim, Error> {
+fn build(profile: &Profile, scenario: &Scenario, seed: u64) -> Result<Engine, Error> {
     let scheduler = scenario.scheduler.unwrap_or(profile.scheduler);
     let mut host = Host::new(profile, scheduler, sizes(scenario), seed)?;
     host.protocol = ProtocolCosts::load(profile, needs(scenario))?;
@@ -113,7 +116,7 @@ fn build(profile: &Profile, scenario: &Scenario, seed: u64) -> Result<Sim, Error
             events_max: config.events_max as usize,
         })
     });
-    Ok(Sim {
+    Ok(Engine {
         host,
         path,
         sources,
@@ -234,9 +237,6 @@ fn endpoint_role(
     })
 }
 
-/// Payload of a full TCP segment on Ethernet.
-const SEGMENT_BYTES: u32 = 1460;
-
 fn add_process(host: &mut Host, index: usize, process: usize, consumer: &Consumer) {
     let name = if process == 0 {
         consumer.name.clone()
@@ -295,8 +295,8 @@ struct Snapshot {
 }
 
 impl Snapshot {
-    fn take(sim: &mut Sim) -> Self {
-        let host = &mut sim.host;
+    fn take(engine: &mut Engine) -> Self {
+        let host = &mut engine.host;
         for cpu in 0..host.cpus.len() {
             host.account(cpu);
         }
@@ -314,9 +314,9 @@ impl Snapshot {
     }
 }
 
-fn check_balance(sim: &Sim, seed: u64) -> Result<(), Error> {
-    let counts = &sim.host.ledger.counts;
-    let counted = counts.ended + sim.host.held() + sim.path.held() as u64;
+fn check_balance(engine: &Engine, seed: u64) -> Result<(), Error> {
+    let counts = &engine.host.ledger.counts;
+    let counted = counts.ended + engine.host.held() + engine.path.held() as u64;
     if counted != counts.created {
         return Err(Error::Imbalance {
             what: "packets",
@@ -325,10 +325,25 @@ fn check_balance(sim: &Sim, seed: u64) -> Result<(), Error> {
             seed,
         });
     }
-    let threads: u64 = sim.host.threads.iter().map(|thread| thread.used_ns).sum();
-    let in_threads: u64 = sim.host.cpus.iter().map(|cpu| cpu.accounts.threads).sum();
-    let total: u64 = sim.host.cpus.iter().map(|cpu| cpu.accounts.total()).sum();
-    let expected = sim.host.now * sim.host.cpus.len() as u64;
+    let threads: u64 = engine
+        .host
+        .threads
+        .iter()
+        .map(|thread| thread.used_ns)
+        .sum();
+    let in_threads: u64 = engine
+        .host
+        .cpus
+        .iter()
+        .map(|cpu| cpu.accounts.threads)
+        .sum();
+    let total: u64 = engine
+        .host
+        .cpus
+        .iter()
+        .map(|cpu| cpu.accounts.total())
+        .sum();
+    let expected = engine.host.now * engine.host.cpus.len() as u64;
     if total != expected || threads != in_threads {
         return Err(Error::Imbalance {
             what: "CPU time",
@@ -344,7 +359,7 @@ fn outcome(
     profile: &Profile,
     scenario: &Scenario,
     seed: u64,
-    mut sim: Sim,
+    mut engine: Engine,
     (before, after): (&Snapshot, &Snapshot),
     measured_ns: u64,
 ) -> Outcome {
@@ -356,8 +371,8 @@ fn outcome(
         ("taken_pps".to_owned(), taken),
         ("ring_wait_mean_us".to_owned(), wait),
     ];
-    sim.path.figures(&sim.host, &mut extra);
-    let trace = sim.host.recorder.take().map(|recorder| recorder.trace);
+    engine.path.figures(&engine.host, &mut extra);
+    let trace = engine.host.recorder.take().map(|recorder| recorder.trace);
     Outcome {
         profile: profile.name.clone(),
         path: scenario.path.name().to_owned(),
@@ -367,9 +382,9 @@ fn outcome(
         delivered: grown(|counts| counts.delivered),
         transmitted: grown(|counts| counts.transmitted),
         losses: losses(before, after),
-        cpu: cpu_time(&sim.host, before, after, measured_ns),
-        consumers: consumers(scenario, &sim.host, before, after),
-        sources: source_outcomes(scenario, &sim.host, before, after),
+        cpu: cpu_time(&engine.host, before, after, measured_ns),
+        consumers: consumers(scenario, &engine.host, before, after),
+        sources: source_outcomes(scenario, &engine.host, before, after),
         interrupts: grown(|counts| counts.interrupts),
         soft_interrupts: grown(|counts| counts.soft_interrupts),
         polls: grown(|counts| counts.polls),

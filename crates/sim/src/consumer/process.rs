@@ -9,6 +9,10 @@ use crate::path::{Path, Received};
 use crate::profile::Profile;
 use crate::scenario::{ComputeDemand, Role};
 
+/// A computing process is looked at this often; it could be at any moment, since
+/// others may come in between.
+const COMPUTE_STEP_NS: u64 = 1_000_000;
+
 /// Where one process is in its loop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
@@ -60,10 +64,6 @@ impl WebCosts {
         })
     }
 }
-
-/// A computing process is looked at this often; it could be at any moment, since
-/// others may come in between.
-const COMPUTE_STEP_NS: u64 = 1_000_000;
 
 impl Process {
     pub(crate) fn new(

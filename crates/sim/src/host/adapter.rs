@@ -3,10 +3,13 @@
 
 use super::wire::Wire;
 use super::{Host, LEVEL_DEVICE, LineId, LineKind};
-use crate::agenda::NEVER;
+use crate::engine::agenda::NEVER;
 use crate::outcome::Place;
 use crate::packet::{Fifo, Kind, Packet};
 use crate::trace::What;
+
+/// The part of a tag that tells flows of one source apart.
+pub(crate) const FLOW_MASK: u32 = 0xFFF;
 
 /// One receive queue.
 #[derive(Clone, Debug)]
@@ -291,6 +294,3 @@ fn flow_hash(packet: &Packet) -> u32 {
         .wrapping_mul(0x9E37_79B9_7F4A_7C15);
     (mixed >> 40) as u32
 }
-
-/// The part of a tag that tells flows of one source apart.
-pub(crate) const FLOW_MASK: u32 = 0xFFF;

@@ -5,6 +5,9 @@ use hdrhistogram::Histogram;
 use crate::outcome::{Latency, Place};
 use crate::packet::Packet;
 
+/// The longest time told apart: longer ones count as this, an hour.
+const TIME_MAX_NS: u64 = 3_600_000_000_000;
+
 /// Counts that only grow; what is measured is the growth after the warm-up.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Counts {
@@ -98,9 +101,6 @@ pub(crate) struct Times {
     sum_ns: u128,
     sum_squares: f64,
 }
-
-/// The longest time told apart: longer ones count as this, an hour.
-const TIME_MAX_NS: u64 = 3_600_000_000_000;
 
 impl Times {
     #[inline]

@@ -11,7 +11,7 @@ pub(crate) mod protocol;
 pub(crate) mod thread;
 pub(crate) mod wire;
 
-use crate::agenda::{Agenda, NEVER};
+use crate::engine::agenda::{Agenda, NEVER};
 use crate::outcome::Place;
 use crate::packet::{Fifo, Packet};
 use crate::profile::{Profile, Scheduler};
@@ -22,6 +22,19 @@ pub(crate) use cpu::{Cpu, Running};
 pub(crate) use ledger::Ledger;
 pub(crate) use protocol::{Endpoint, EndpointRole, ProtocolCosts, Queued};
 pub(crate) use thread::{Body, Mode, Thread, ThreadState};
+
+/// Interrupt levels, higher ones first; threads run at level 0.
+pub(crate) const LEVEL_SOFT: usize = 1;
+/// Trigger-state work interrupts nothing but threads and protocol work.
+pub(crate) const LEVEL_TRIGGER: usize = 2;
+/// Device interrupts.
+pub(crate) const LEVEL_DEVICE: usize = 3;
+/// Timers and the clock preempt device interrupts.
+pub(crate) const LEVEL_CLOCK: usize = 4;
+/// Number of levels, with that of threads.
+pub(crate) const LEVELS: usize = 5;
+/// Timers a receive path may use: one per receive queue or CPU, or both.
+pub(crate) const PATH_TIMERS: usize = 80;
 
 /// What a context does next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,17 +63,6 @@ pub(crate) enum LineKind {
     /// The clock.
     Clock,
 }
-
-/// Interrupt levels, higher ones first; threads run at level 0.
-pub(crate) const LEVEL_SOFT: usize = 1;
-/// Trigger-state work interrupts nothing but threads and protocol work.
-pub(crate) const LEVEL_TRIGGER: usize = 2;
-/// Device interrupts.
-pub(crate) const LEVEL_DEVICE: usize = 3;
-/// Timers and the clock preempt device interrupts.
-pub(crate) const LEVEL_CLOCK: usize = 4;
-/// Number of levels, with that of threads.
-pub(crate) const LEVELS: usize = 5;
 
 /// Number of a line.
 pub(crate) type LineId = usize;
@@ -108,9 +110,6 @@ pub(crate) enum Slot {
     /// A consumer's timer.
     Consumer(usize),
 }
-
-/// Timers a receive path may use: one per receive queue or CPU, or both.
-pub(crate) const PATH_TIMERS: usize = 80;
 
 /// The machine.
 #[derive(Debug)]

@@ -10,6 +10,9 @@ use crate::profile::Profile;
 use crate::source::FIRST_REQUEST;
 use crate::trace::What;
 
+/// Clients of one source.
+pub(crate) const CLIENTS_MAX: usize = FLOW_MASK as usize + 1;
+
 /// What the protocol does with a consumer's packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum EndpointRole {
@@ -69,9 +72,6 @@ impl Endpoint {
 fn client(packet: &Packet) -> usize {
     usize::from(packet.source) * CLIENTS_MAX + (packet.tag & FLOW_MASK) as usize
 }
-
-/// Clients of one source.
-pub(crate) const CLIENTS_MAX: usize = FLOW_MASK as usize + 1;
 
 /// Costs above device level, in ns. What no consumer of the scenario needs is 0.
 #[derive(Clone, Copy, Debug, Default)]

@@ -18,6 +18,23 @@ use super::Host;
 use crate::packet::Packet;
 use crate::profile::Scheduler;
 
+/// Priority of processes without recent use in 4.4BSD (`PUSER`).
+const PRIORITY_USER: u64 = 50;
+/// Lowest priority (`MAXPRI`).
+const PRIORITY_LAST: u64 = 127;
+/// Priority while a woken process is still in the kernel (`PSOCK`).
+const PRIORITY_WOKEN: u64 = 26;
+/// Priority of kernel threads.
+const PRIORITY_KERNEL: u64 = 10;
+/// 4.4BSD counts use in ticks of 10 ms and lowers priority by one per four.
+const USAGE_PER_PRIORITY_NS: u64 = 40_000_000;
+/// Use beyond this is not counted (`UCHAR_MAX` ticks).
+const USAGE_MAX_NS: u64 = 255 * 10_000_000;
+/// Fair share: how far a thread may run ahead before others get their turn.
+const FAIR_SLICE_NS: u64 = 3_000_000;
+/// Fair share: a woken thread preempts one that is ahead of it by more than this.
+const FAIR_WAKEUP_NS: u64 = 1_000_000;
+
 /// Whether other threads may come in between.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mode {
@@ -70,23 +87,6 @@ pub(crate) struct Thread {
     /// Among equals, the lowest turn runs.
     turn: u64,
 }
-
-/// Priority of processes without recent use in 4.4BSD (`PUSER`).
-const PRIORITY_USER: u64 = 50;
-/// Lowest priority (`MAXPRI`).
-const PRIORITY_LAST: u64 = 127;
-/// Priority while a woken process is still in the kernel (`PSOCK`).
-const PRIORITY_WOKEN: u64 = 26;
-/// Priority of kernel threads.
-const PRIORITY_KERNEL: u64 = 10;
-/// 4.4BSD counts use in ticks of 10 ms and lowers priority by one per four.
-const USAGE_PER_PRIORITY_NS: u64 = 40_000_000;
-/// Use beyond this is not counted (`UCHAR_MAX` ticks).
-const USAGE_MAX_NS: u64 = 255 * 10_000_000;
-/// Fair share: how far a thread may run ahead before others get their turn.
-const FAIR_SLICE_NS: u64 = 3_000_000;
-/// Fair share: a woken thread preempts one that is ahead of it by more than this.
-const FAIR_WAKEUP_NS: u64 = 1_000_000;
 
 impl Thread {
     pub(crate) fn new(name: String, body: Body) -> Self {

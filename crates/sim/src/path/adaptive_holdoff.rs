@@ -18,13 +18,16 @@ use plimsoll_core::holdoff::{
     TurnDrops,
 };
 
-use super::Path;
 use super::holdoff::Holdoffs;
-use super::stages::{Behind, Costs, ReceiveHandler};
+use super::stages::{Behind, ReceiveHandler};
+use super::{Parts, Path};
 use crate::Error;
 use crate::host::{Cx, Host, LineKind, Step};
 use crate::outcome::Place;
-use crate::scenario::PathConfig;
+use crate::scenario::AdaptiveHoldoffConfig;
+
+/// The paper's constant for what the handler's own time samples miss (MH-11).
+const UNMEASURED: Duration = Duration::from_micros(12);
 
 /// One receive queue's control.
 #[derive(Debug)]
@@ -48,36 +51,21 @@ struct Control {
 /// The path. Its timers are numbered by receive queue.
 #[derive(Debug)]
 pub(super) struct AdaptiveHoldoff {
-    config: PathConfig,
+    config: AdaptiveHoldoffConfig,
     handler: ReceiveHandler,
     behind: Behind,
     holdoffs: Holdoffs,
     controls: Vec<Control>,
-    free_early: bool,
-    idle_excuses: bool,
 }
 
-/// The paper's constant for what the handler's own time samples miss (MH-11).
-const UNMEASURED: Duration = Duration::from_micros(12);
-
 impl AdaptiveHoldoff {
-    pub(super) fn new(costs: Costs, config: &PathConfig) -> Result<Self, Error> {
-        let PathConfig::AdaptiveHoldoff {
-            free_early,
-            idle_excuses,
-            ..
-        } = *config
-        else {
-            unreachable!("made for this path only");
-        };
+    pub(super) fn new(parts: &Parts<'_>, config: AdaptiveHoldoffConfig) -> Result<Self, Error> {
         let made = Self {
-            config: config.clone(),
-            handler: ReceiveHandler::new(costs),
-            behind: Behind::new(costs).shared(),
+            config,
+            handler: ReceiveHandler::new(parts.costs),
+            behind: Behind::new(parts.costs).shared(),
             holdoffs: Holdoffs::default(),
             controls: Vec::new(),
-            free_early,
-            idle_excuses,
         };
         // Settings are refused here, not when the machine starts.
         made.control(0, 0, 64)?;
@@ -85,16 +73,13 @@ impl AdaptiveHoldoff {
     }
 
     fn control(&self, adapter: usize, queue: usize, ring: u32) -> Result<Control, Error> {
-        let PathConfig::AdaptiveHoldoff {
+        let AdaptiveHoldoffConfig {
             load_pct,
             backoff,
             granularity_us,
             tolerated_loss_pct,
             ..
-        } = self.config
-        else {
-            unreachable!("made for this path only");
-        };
+        } = self.config;
         let part = |pct: f64| Fraction::from_ppm((pct * 1e4) as u32);
         let step = Duration::from_nanos((granularity_us * 1e3) as u64);
         let steps = (1_000.0 / granularity_us).max(1.0) as u32;
@@ -158,7 +143,7 @@ impl AdaptiveHoldoff {
         let drops = TurnDrops {
             packets: counts.taken - control.taken,
             dropped: dropped - control.dropped,
-            cpu_was_idle: self.idle_excuses && idle > control.idle,
+            cpu_was_idle: self.config.idle_excuses && idle > control.idle,
         };
         control.taken = counts.taken;
         control.dropped = dropped;
@@ -205,7 +190,7 @@ impl Path for AdaptiveHoldoff {
         let index = self.holdoffs.index(adapter, queue);
         let control = &mut self.controls[index];
         control.entered.get_or_insert(host.now);
-        let early = self.free_early;
+        let early = self.config.free_early;
         let ledger = &mut control.ledger;
         let at = (adapter, queue);
         let step = self.handler.step_queueing(host, cx, at, u32::MAX, |host| {

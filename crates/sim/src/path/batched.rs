@@ -12,26 +12,28 @@
 //! the CPU, on the socket queue while the protocol takes the rest: in both cases
 //! after work was spent.
 
-use super::Path;
 use super::stages::{
     Costs, ProtocolThread, ReceiveHandler, SoftInterrupt, TransmitHandler, to_ip_queue,
 };
+use super::{Parts, Path};
+use crate::Error;
 use crate::host::{Cx, Host, LineKind, Step};
+use crate::scenario::BatchedInterruptsConfig;
 
 /// How interrupts are handled.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Options {
+struct Options {
     /// Packets per interrupt.
-    pub(super) batch: u32,
+    batch: u32,
     /// No transmit interrupt is handled while packets wait (MR-14).
-    pub(super) receive_first: bool,
+    receive_first: bool,
     /// A kernel thread does the protocol work.
-    pub(super) protocol_thread: bool,
+    protocol_thread: bool,
     /// Work that each interrupt spends on finding out that it is not polled, in
     /// ns (BL-27).
-    pub(super) detour: u64,
+    detour: u64,
     /// What a vendor's driver costs in addition for each packet, in ns (BL-06).
-    pub(super) vendor: u64,
+    vendor: u64,
 }
 
 /// The path.
@@ -45,12 +47,67 @@ pub(super) struct Batched {
     thread: ProtocolThread,
 }
 
+impl Default for Options {
+    /// Plain batching.
+    fn default() -> Self {
+        Self {
+            batch: u32::MAX,
+            receive_first: false,
+            protocol_thread: false,
+            detour: 0,
+            vendor: 0,
+        }
+    }
+}
+
 impl Batched {
-    pub(super) fn new(costs: Costs, options: Options) -> Self {
+    /// An interrupt takes all packets that there are.
+    pub(super) fn new(parts: &Parts<'_>, config: BatchedInterruptsConfig) -> Self {
+        let BatchedInterruptsConfig {
+            receive_first,
+            protocol_thread,
+        } = config;
+        let options = Options {
+            receive_first,
+            protocol_thread,
+            ..Options::default()
+        };
+        Self::of(parts, options)
+    }
+
+    /// An interrupt takes one packet.
+    pub(super) fn one_by_one(parts: &Parts<'_>) -> Self {
+        let options = Options {
+            batch: 1,
+            ..Options::default()
+        };
+        Self::of(parts, options)
+    }
+
+    /// A vendor's driver.
+    pub(super) fn vendor(parts: &Parts<'_>) -> Result<Self, Error> {
+        let options = Options {
+            vendor: parts.cost("vendor_driver")?,
+            ..Options::default()
+        };
+        Ok(Self::of(parts, options))
+    }
+
+    /// The polling thread is there, and not used.
+    pub(super) fn unused_polling(parts: &Parts<'_>) -> Result<Self, Error> {
+        let options = Options {
+            protocol_thread: true,
+            detour: parts.cost("poll_pass")?,
+            ..Options::default()
+        };
+        Ok(Self::of(parts, options))
+    }
+
+    fn of(parts: &Parts<'_>, options: Options) -> Self {
         let costs = Costs {
-            enter: costs.enter + options.detour,
-            receive: costs.receive + options.vendor,
-            ..costs
+            enter: parts.costs.enter + options.detour,
+            receive: parts.costs.receive + options.vendor,
+            ..parts.costs
         };
         Self {
             costs,

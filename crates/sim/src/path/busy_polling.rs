@@ -8,8 +8,9 @@
 //! no process ever runs: this is for dedicated routers, or for more CPUs than
 //! receive queues.
 
-use super::Path;
 use super::stages::{Costs, TransmitService, receive_queues};
+use super::{Parts, Path};
+use crate::Error;
 use crate::host::{Body, Cx, Host, LineKind, Step, Thread};
 
 /// The path.
@@ -30,13 +31,13 @@ struct Place {
 }
 
 impl BusyPolling {
-    pub(super) fn new(costs: Costs, poll_pass: u64) -> Self {
-        Self {
-            costs,
-            poll_pass,
+    pub(super) fn new(parts: &Parts<'_>) -> Result<Self, Error> {
+        Ok(Self {
+            costs: parts.costs,
+            poll_pass: parts.cost("poll_pass")?,
             queues: Vec::new(),
             places: Vec::new(),
-        }
+        })
     }
 }
 

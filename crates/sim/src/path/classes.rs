@@ -14,6 +14,27 @@ use crate::Error;
 use crate::host::{EndpointRole, Host};
 use crate::packet::{Kind, Packet};
 
+/// The host, a peer of it, and somebody whom it forwards to.
+const HERE: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
+const PEER: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
+const BEYOND: Ipv4Addr = Ipv4Addr::new(10, 1, 0, 1);
+/// Port of the first consumer; the next one has the next port.
+const FIRST_PORT: u16 = 1024;
+const PEER_PORT: u16 = 40_000;
+/// What no consumer is for.
+const NOBODY: ChannelId = ChannelId(u32::MAX);
+/// Paths to other hosts are told apart by code points, of which there are 64.
+const CODE_POINTS: usize = 64;
+/// Protocol numbers and flags of TCP.
+const UDP: u8 = 17;
+const TCP: u8 = 6;
+const SYN: u8 = 0x02;
+const ACK: u8 = 0x10;
+/// Ethernet, IPv4 and the longer of the two transport headers.
+const ETHERNET: usize = 14;
+const IPV4: usize = 20;
+const TRANSPORT: usize = 20;
+
 /// What the core says of packets of one consumer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Class {
@@ -29,18 +50,6 @@ pub(super) struct Classes {
     requests: Vec<Class>,
     data: Vec<Class>,
 }
-
-/// The host, a peer of it, and somebody whom it forwards to.
-const HERE: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
-const PEER: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
-const BEYOND: Ipv4Addr = Ipv4Addr::new(10, 1, 0, 1);
-/// Port of the first consumer; the next one has the next port.
-const FIRST_PORT: u16 = 1024;
-const PEER_PORT: u16 = 40_000;
-/// What no consumer is for.
-const NOBODY: ChannelId = ChannelId(u32::MAX);
-/// Paths to other hosts are told apart by code points, of which there are 64.
-const CODE_POINTS: usize = 64;
 
 impl Classes {
     /// Registers the endpoints of `host` and asks for each kind of packet.
@@ -142,16 +151,6 @@ fn demux(host: &Host) -> Result<Demux, Error> {
 fn register<E: std::fmt::Debug>(result: Result<(), E>) {
     result.expect("addresses and ports are chosen here");
 }
-
-/// Protocol numbers and flags of TCP.
-const UDP: u8 = 17;
-const TCP: u8 = 6;
-const SYN: u8 = 0x02;
-const ACK: u8 = 0x10;
-/// Ethernet, IPv4 and the longer of the two transport headers.
-const ETHERNET: usize = 14;
-const IPV4: usize = 20;
-const TRANSPORT: usize = 20;
 
 type Frame = [u8; ETHERNET + IPV4 + TRANSPORT];
 

@@ -10,9 +10,9 @@
 //! queue is full. Packets that never enter a socket queue are not stopped, and
 //! livelock the host (LRP-19).
 
-use super::Path;
 use super::classes::Classes;
 use super::stages::{Costs, ReceiveHandler, SoftInterrupt, TransmitHandler, to_ip_queue};
+use super::{Parts, Path};
 use crate::Error;
 use crate::host::{Cx, Host, LineKind, Step};
 use crate::outcome::Place;
@@ -32,14 +32,14 @@ pub(super) struct EarlyDemux {
 }
 
 impl EarlyDemux {
-    pub(super) fn new(costs: Costs, demux: u64, lookup: u64, host: &Host) -> Result<Self, Error> {
+    pub(super) fn new(parts: &Parts<'_>) -> Result<Self, Error> {
         Ok(Self {
-            costs,
-            classes: Classes::new(host)?,
-            demux,
-            lookup,
-            handler: ReceiveHandler::new(costs),
-            transmit: TransmitHandler::new(costs),
+            costs: parts.costs,
+            classes: Classes::new(parts.host)?,
+            demux: parts.cost("demux")?,
+            lookup: parts.cost("protocol_lookup")?,
+            handler: ReceiveHandler::new(parts.costs),
+            transmit: TransmitHandler::new(parts.costs),
             soft: Vec::new(),
         })
     }

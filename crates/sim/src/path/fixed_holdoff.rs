@@ -7,10 +7,12 @@
 //! **Where excess is dropped.** On the receive ring if it fills within a holdoff,
 //! and on the kernel's queues. The interrupt rate is bounded, the work is not.
 
-use super::Path;
 use super::holdoff::Holdoffs;
-use super::stages::{Behind, Costs, ReceiveHandler};
+use super::stages::{Behind, ReceiveHandler};
+use super::{Parts, Path};
 use crate::host::{Cx, Host, LineKind, Step};
+use crate::scenario::FixedHoldoffConfig;
+use crate::source::nanos;
 
 /// The path. Its timers are numbered by receive queue.
 #[derive(Debug)]
@@ -24,12 +26,12 @@ pub(super) struct FixedHoldoff {
 }
 
 impl FixedHoldoff {
-    pub(super) fn new(costs: Costs, holdoff: u64, free_late: bool) -> Self {
+    pub(super) fn new(parts: &Parts<'_>, config: &FixedHoldoffConfig) -> Self {
         Self {
-            holdoff,
-            free_late,
-            handler: ReceiveHandler::new(costs),
-            behind: Behind::new(costs).shared(),
+            holdoff: nanos(config.holdoff_us),
+            free_late: config.free_late,
+            handler: ReceiveHandler::new(parts.costs),
+            behind: Behind::new(parts.costs).shared(),
             holdoffs: Holdoffs::default(),
         }
     }

@@ -25,15 +25,20 @@ use plimsoll_core::time::Instant;
 
 use super::early_discard::EarlyDiscard;
 use super::governing::{Governing, Polled};
-use super::stages::{Behind, Costs, receive_from_socket, receive_queues};
-use super::{Path, Received};
+use super::stages::{Behind, receive_from_socket, receive_queues};
+use super::{Parts, Path, Received};
 use crate::Error;
-use crate::agenda::NEVER;
+use crate::engine::agenda::NEVER;
 use crate::host::{Body, Cx, Host, LineKind, Step, Thread, or_never};
 use crate::outcome::Place;
 use crate::packet::Packet;
-use crate::profile::Profile;
-use crate::scenario::PathConfig;
+use crate::scenario::GovernedGuardConfig;
+use crate::source::nanos;
+
+/// The timer that asks the governor; CPUs have lower numbers.
+const TIMER_GOVERN: usize = 32;
+/// A period of the threads' CPU limit.
+const LIMIT_PERIOD: Duration = Duration::from_millis(2);
 
 /// Costs of the guard, in ns.
 #[derive(Clone, Copy, Debug)]
@@ -98,52 +103,32 @@ pub(super) struct GovernedGuard {
     discard: EarlyDiscard,
 }
 
-/// The timer that asks the governor; CPUs have lower numbers.
-const TIMER_GOVERN: usize = 32;
-/// A period of the threads' CPU limit.
-const LIMIT_PERIOD: Duration = Duration::from_millis(2);
-
 impl GovernedGuard {
-    pub(super) fn new(
-        profile: &Profile,
-        config: &PathConfig,
-        costs: Costs,
-        host: &Host,
-    ) -> Result<Self, Error> {
-        let PathConfig::GovernedGuard {
-            strategy,
-            share_pct,
-            quota,
-            interval_ms,
-            holdoff_us,
-        } = *config
-        else {
-            unreachable!("made for this path only");
-        };
-        let cost = |name| profile.cost(name, config.name());
+    pub(super) fn new(parts: &Parts<'_>, config: &GovernedGuardConfig) -> Result<Self, Error> {
+        let Parts { costs, host, .. } = *parts;
         let own = GuardCosts {
             receive: costs.receive,
-            demux: cost("demux")?,
-            discard: cost("discard")?,
-            poll_pass: cost("poll_pass")?,
+            demux: parts.cost("demux")?,
+            discard: parts.cost("discard")?,
+            poll_pass: parts.cost("poll_pass")?,
             enter: costs.enter,
             exit: costs.exit,
             soft_dispatch: costs.soft_dispatch,
         };
-        let share = Fraction::from_ppm((share_pct * 1e4) as u32);
-        let interval = Duration::from_nanos((interval_ms * 1e6) as u64);
+        let share = Fraction::from_ppm((config.share_pct * 1e4) as u32);
+        let interval = Duration::from_nanos((config.interval_ms * 1e6) as u64);
         let queues = receive_queues(host);
         let per_cpu = |cpu| per_cpu(host, &queues, cpu, share);
         Ok(Self {
             costs: own,
-            quota,
-            own_holdoff_ns: crate::source::nanos(holdoff_us),
+            quota: config.quota,
+            own_holdoff_ns: nanos(config.holdoff_us),
             behind: Behind::new(costs),
             handlers: Vec::new(),
             cpus: (0..host.cpus.len())
                 .map(per_cpu)
                 .collect::<Result<_, _>>()?,
-            governing: Governing::new(host, strategy, share, interval)?,
+            governing: Governing::new(host, config.strategy, share, interval)?,
             discard: EarlyDiscard::new(host, share, Duration::from_nanos(own.discarded()))?,
         })
     }

@@ -8,8 +8,8 @@
 //! CPU: processes starve, since nothing limits the rate, and so do transmit completions,
 //! since a handler has no quota.
 
-use super::Path;
-use super::stages::{Behind, Costs, ReceiveHandler};
+use super::stages::{Behind, ReceiveHandler};
+use super::{Parts, Path};
 use crate::host::{Cx, Host, LineKind, Step};
 
 /// The path.
@@ -20,10 +20,10 @@ pub(super) struct HighLevel {
 }
 
 impl HighLevel {
-    pub(super) fn new(costs: Costs) -> Self {
+    pub(super) fn new(parts: &Parts<'_>) -> Self {
         Self {
-            handler: ReceiveHandler::new(costs),
-            behind: Behind::new(costs),
+            handler: ReceiveHandler::new(parts.costs),
+            behind: Behind::new(parts.costs),
         }
     }
 }

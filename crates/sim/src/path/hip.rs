@@ -10,9 +10,16 @@
 //! taken is then dropped on the kernel's queues, as with interrupts. Few receive
 //! buffers bound what one poll can bring (MH-30).
 
-use super::Path;
-use super::stages::{Behind, Costs, PollVisit, ReceiveHandler};
+use super::poll_visit::PollVisit;
+use super::stages::{Behind, ReceiveHandler};
+use super::{Parts, Path};
+use crate::Error;
 use crate::host::{Cx, Host, LineKind, Step};
+use crate::scenario::HipConfig;
+use crate::source::nanos;
+
+/// The rate is measured over windows of this length.
+const WINDOW_NS: u64 = 2_000_000;
 
 /// The path. Its timers are numbered by CPU.
 #[derive(Debug)]
@@ -38,25 +45,17 @@ struct PerCpu {
     rate_pps: f64,
 }
 
-/// The rate is measured over windows of this length.
-const WINDOW_NS: u64 = 2_000_000;
-
 impl Hip {
-    pub(super) fn new(
-        costs: Costs,
-        (threshold_pps, interval_min): (f64, u64),
-        buffers: Option<u32>,
-        poll_pass: u64,
-    ) -> Self {
-        Self {
-            threshold_pps,
-            interval_min,
-            poll_pass,
-            buffers,
-            handler: ReceiveHandler::new(costs),
-            behind: Behind::new(costs),
+    pub(super) fn new(parts: &Parts<'_>, config: &HipConfig) -> Result<Self, Error> {
+        Ok(Self {
+            threshold_pps: config.threshold_pps,
+            interval_min: nanos(config.interval_min_us),
+            poll_pass: parts.cost("poll_pass")?,
+            buffers: config.buffers,
+            handler: ReceiveHandler::new(parts.costs),
+            behind: Behind::new(parts.costs),
             cpus: Vec::new(),
-        }
+        })
     }
 
     /// Counts what was received, and changes between the two modes.

@@ -2,7 +2,7 @@
 //! timers of these numbers. The device has one interrupt for both directions.
 
 use super::stages::receive_queues;
-use crate::agenda::NEVER;
+use crate::engine::agenda::NEVER;
 use crate::host::Host;
 
 /// The receive queues of all adapters, with a timer each.

@@ -25,6 +25,15 @@ use crate::Error;
 use crate::host::{Body, EndpointRole, Host, Step, Thread};
 use crate::packet::Kind;
 
+/// Who does the protocol work on datagrams.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum DatagramWork {
+    /// Their receiver, in its call: lazily.
+    Receiver,
+    /// Threads, at once: eagerly.
+    Thread,
+}
+
 /// The channels with those who take from them.
 #[derive(Debug)]
 pub(super) struct Lazy {
@@ -33,19 +42,18 @@ pub(super) struct Lazy {
     workers: Vec<Option<usize>>,
     /// What the receive call pays in addition for each packet, in ns.
     take: u64,
-    eager: bool,
+    work: DatagramWork,
     /// By CPU: its thread of minimal priority.
     idle: Vec<usize>,
 }
 
 impl Lazy {
-    /// `eager`: threads do the protocol work on datagrams, not receive calls.
-    pub(super) fn new(host: &Host, take: u64, eager: bool) -> Result<Self, Error> {
+    pub(super) fn new(host: &Host, take: u64, work: DatagramWork) -> Result<Self, Error> {
         Ok(Self {
             channels: Channels::new(host)?,
             workers: vec![None; host.endpoints.len()],
             take,
-            eager,
+            work,
             idle: Vec::new(),
         })
     }
@@ -65,7 +73,9 @@ impl Lazy {
 
     fn start_workers(&mut self, host: &mut Host) {
         for to in 0..host.endpoints.len() {
-            if host.endpoints[to].role == EndpointRole::Datagram && !self.eager {
+            if host.endpoints[to].role == EndpointRole::Datagram
+                && self.work == DatagramWork::Receiver
+            {
                 continue;
             }
             let process = host.endpoints[to].threads.first().copied();

@@ -23,6 +23,7 @@ mod lazy;
 mod ni_lrp;
 mod overload_disable;
 mod point_polling;
+mod poll_visit;
 mod polling_thread;
 mod polling_watchdog;
 mod queue_feedback;
@@ -32,6 +33,25 @@ mod stages;
 mod timed_polling;
 
 use plimsoll_core::soft_timer::TriggerSource;
+
+use adaptive_holdoff::AdaptiveHoldoff;
+use batched::Batched;
+use busy_polling::BusyPolling;
+use early_demux::EarlyDemux;
+use fixed_holdoff::FixedHoldoff;
+use governed_guard::GovernedGuard;
+use high_level::HighLevel;
+use hip::Hip;
+use lazy::DatagramWork;
+use ni_lrp::NiLrp;
+use overload_disable::OverloadDisable;
+use point_polling::PointPolling;
+use polling_thread::PollingThread;
+use polling_watchdog::PollingWatchdog;
+use soft_lrp::SoftLrp;
+use soft_timer_polling::SoftTimerPolling;
+use stages::Costs;
+use timed_polling::TimedPolling;
 
 use crate::Error;
 use crate::host::{Cx, Host, LineKind, Step};
@@ -106,181 +126,65 @@ pub(crate) trait Path {
     fn figures(&self, _host: &Host, _list: &mut Vec<(String, f64)>) {}
 }
 
+/// What a path is made of, besides its settings.
+#[derive(Clone, Copy)]
+pub(super) struct Parts<'a> {
+    profile: &'a Profile,
+    host: &'a Host,
+    /// The path's name, for errors.
+    user: &'static str,
+    /// What all drivers pay.
+    costs: Costs,
+}
+
+impl Parts<'_> {
+    /// One of the profile's costs, in ns.
+    fn cost(&self, name: &'static str) -> Result<u64, Error> {
+        self.profile.cost(name, self.user)
+    }
+}
+
 /// The path that `scenario` names.
 pub(crate) fn build(
     profile: &Profile,
     scenario: &Scenario,
     host: &Host,
 ) -> Result<Box<dyn Path>, Error> {
-    let config = &scenario.path;
-    let user = config.name();
-    let costs = stages::Costs::load(profile, user)?;
-    let cost = |name| profile.cost(name, user);
-    Ok(match config {
-        PathConfig::InterruptPerPacket {}
-        | PathConfig::BatchedInterrupts { .. }
-        | PathConfig::VendorDriver {}
-        | PathConfig::PollingThread { disabled: true, .. } => {
-            let options = batched_options(profile, config)?;
-            Box::new(batched::Batched::new(costs, options))
-        }
-        PathConfig::PollingThread { .. } | PathConfig::RateSwitched { .. } => {
-            let made = polling_thread::PollingThread::new(profile, config, costs, host)?;
-            Box::new(made)
-        }
-        PathConfig::HighLevel {} => Box::new(high_level::HighLevel::new(costs)),
-        PathConfig::EarlyDemux {} => Box::new(early_demux::EarlyDemux::new(
-            costs,
-            cost("demux")?,
-            cost("protocol_lookup")?,
-            host,
-        )?),
-        PathConfig::SoftLrp {} | PathConfig::UserLevel { adapter: false } => {
-            let eager = matches!(config, PathConfig::UserLevel { .. });
-            let demux = cost("demux")?;
-            Box::new(soft_lrp::SoftLrp::new(costs, demux, eager, host)?)
-        }
-        PathConfig::NiLrp {} | PathConfig::UserLevel { .. } => {
-            let eager = matches!(config, PathConfig::UserLevel { .. });
-            let demux = cost("adapter_demux")?;
-            Box::new(ni_lrp::NiLrp::new(costs, demux, eager, host)?)
-        }
-        PathConfig::GovernedGuard { .. } => {
-            let made = governed_guard::GovernedGuard::new(profile, config, costs, host)?;
-            Box::new(made)
-        }
-        limiting => limiting_interrupts(profile, limiting, costs, host.cpus.len())?,
-    })
-}
-
-/// The paths that have fewer interrupts, or none.
-fn limiting_interrupts(
-    profile: &Profile,
-    config: &PathConfig,
-    costs: stages::Costs,
-    cpus: usize,
-) -> Result<Box<dyn Path>, Error> {
-    let nanos = crate::source::nanos;
-    let cost = |name| profile.cost(name, config.name());
-    Ok(match *config {
-        PathConfig::OverloadDisable {
-            share_pct,
-            period_ms,
-            samples,
-        } => {
-            let share = (share_pct, period_ms);
-            let made = overload_disable::OverloadDisable::new(costs, share, samples, cpus)?;
-            Box::new(made)
-        }
-        PathConfig::FixedHoldoff {
-            holdoff_us,
-            free_late,
-        } => {
-            let holdoff = nanos(holdoff_us);
-            Box::new(fixed_holdoff::FixedHoldoff::new(costs, holdoff, free_late))
-        }
-        PathConfig::AdaptiveHoldoff { .. } => {
-            Box::new(adaptive_holdoff::AdaptiveHoldoff::new(costs, config)?)
-        }
-        PathConfig::PeriodicPolling { .. } | PathConfig::ClockedInterrupts { .. } => {
-            let options = timed_options(profile, config)?;
-            Box::new(timed_polling::TimedPolling::new(costs, options))
-        }
-        PathConfig::CodePointPolling { .. } | PathConfig::FreebsdPolling { .. } => {
-            let options = point_options(profile, config)?;
-            Box::new(point_polling::PointPolling::new(costs, options))
-        }
-        PathConfig::PollingWatchdog {
-            interval_us,
-            poll_us,
-        } => {
-            let (interval, poll) = (nanos(interval_us), nanos(poll_us));
-            let pass = cost("poll_pass")?;
-            Box::new(polling_watchdog::PollingWatchdog::new(
-                costs, interval, poll, pass,
-            ))
-        }
-        PathConfig::Hip {
-            threshold_pps,
-            interval_min_us,
-            buffers,
-        } => {
-            let when = (threshold_pps, nanos(interval_min_us));
-            Box::new(hip::Hip::new(costs, when, buffers, cost("poll_pass")?))
-        }
-        PathConfig::SoftTimerPolling { quota } => {
-            let timer_costs = soft_timer_polling::TimerCosts {
-                check: cost("timer_check")?,
-                event: cost("timer_event")?,
-                poll_pass: cost("poll_pass")?,
-            };
-            let hz = u64::from(profile.clock_hz);
-            let made = soft_timer_polling::SoftTimerPolling::new(costs, timer_costs, quota, hz)?;
-            Box::new(made)
-        }
-        _ => Box::new(busy_polling::BusyPolling::new(costs, cost("poll_pass")?)),
-    })
-}
-
-fn batched_options(profile: &Profile, config: &PathConfig) -> Result<batched::Options, Error> {
-    let options = batched::Options {
-        batch: u32::MAX,
-        receive_first: false,
-        protocol_thread: false,
-        detour: 0,
-        vendor: 0,
+    let user = scenario.path.name();
+    let parts = &Parts {
+        profile,
+        host,
+        user,
+        costs: Costs::load(profile, user)?,
     };
-    Ok(match *config {
-        PathConfig::BatchedInterrupts {
-            receive_first,
-            protocol_thread,
-        } => batched::Options {
-            receive_first,
-            protocol_thread,
-            ..options
-        },
-        PathConfig::VendorDriver {} => batched::Options {
-            vendor: profile.cost("vendor_driver", config.name())?,
-            ..options
-        },
-        PathConfig::PollingThread { .. } => batched::Options {
-            protocol_thread: true,
-            detour: profile.cost("poll_pass", config.name())?,
-            ..options
-        },
-        _ => batched::Options {
-            batch: 1,
-            ..options
-        },
-    })
-}
-
-fn timed_options(profile: &Profile, config: &PathConfig) -> Result<timed_polling::Options, Error> {
-    let (interval_us, quota, interrupts) = match *config {
-        PathConfig::PeriodicPolling { interval_us, quota } => {
-            (interval_us, quota.unwrap_or(u32::MAX), false)
+    Ok(match &scenario.path {
+        PathConfig::InterruptPerPacket {} => Box::new(Batched::one_by_one(parts)),
+        PathConfig::BatchedInterrupts(config) => Box::new(Batched::new(parts, *config)),
+        PathConfig::VendorDriver {} => Box::new(Batched::vendor(parts)?),
+        PathConfig::OverloadDisable(config) => Box::new(OverloadDisable::new(parts, config)?),
+        PathConfig::FixedHoldoff(config) => Box::new(FixedHoldoff::new(parts, config)),
+        PathConfig::AdaptiveHoldoff(config) => Box::new(AdaptiveHoldoff::new(parts, *config)?),
+        PathConfig::BusyPolling {} => Box::new(BusyPolling::new(parts)?),
+        PathConfig::PeriodicPolling(config) => Box::new(TimedPolling::periodic(parts, config)?),
+        PathConfig::CodePointPolling(config) => Box::new(PointPolling::in_code(parts, config)?),
+        PathConfig::PollingWatchdog(config) => Box::new(PollingWatchdog::new(parts, config)?),
+        PathConfig::ClockedInterrupts(config) => Box::new(TimedPolling::clocked(parts, config)?),
+        PathConfig::FreebsdPolling(config) => Box::new(PointPolling::freebsd(parts, config)?),
+        PathConfig::Hip(config) => Box::new(Hip::new(parts, config)?),
+        PathConfig::RateSwitched(config) => Box::new(PollingThread::switched(parts, config)?),
+        PathConfig::SoftTimerPolling(config) => Box::new(SoftTimerPolling::new(parts, config)?),
+        PathConfig::HighLevel {} => Box::new(HighLevel::new(parts)),
+        PathConfig::PollingThread(config) if config.disabled => {
+            Box::new(Batched::unused_polling(parts)?)
         }
-        PathConfig::ClockedInterrupts { rate_hz } => (1e6 / rate_hz, u32::MAX, true),
-        _ => unreachable!("asked for these two only"),
-    };
-    Ok(timed_polling::Options {
-        interval: crate::source::nanos(interval_us).max(1),
-        quota,
-        interrupts,
-        poll_pass: profile.cost("poll_pass", config.name())?,
-    })
-}
-
-fn point_options(profile: &Profile, config: &PathConfig) -> Result<point_polling::Options, Error> {
-    let (interval_us, burst, ticks) = match *config {
-        PathConfig::CodePointPolling { interval_us } => (interval_us, u32::MAX, false),
-        PathConfig::FreebsdPolling { burst } => (0.0, burst, true),
-        _ => unreachable!("asked for these two only"),
-    };
-    Ok(point_polling::Options {
-        interval: crate::source::nanos(interval_us),
-        ticks,
-        burst,
-        poll_pass: profile.cost("poll_pass", config.name())?,
+        PathConfig::PollingThread(config) => Box::new(PollingThread::new(parts, config)?),
+        PathConfig::EarlyDemux {} => Box::new(EarlyDemux::new(parts)?),
+        PathConfig::SoftLrp {} => Box::new(SoftLrp::new(parts, DatagramWork::Receiver)?),
+        PathConfig::NiLrp {} => Box::new(NiLrp::new(parts, DatagramWork::Receiver)?),
+        PathConfig::UserLevel(config) if config.adapter => {
+            Box::new(NiLrp::new(parts, DatagramWork::Thread)?)
+        }
+        PathConfig::UserLevel(_) => Box::new(SoftLrp::new(parts, DatagramWork::Thread)?),
+        PathConfig::GovernedGuard(config) => Box::new(GovernedGuard::new(parts, config)?),
     })
 }

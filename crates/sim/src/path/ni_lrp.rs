@@ -10,11 +10,11 @@
 //! its ring.
 
 use super::channels::Pushed;
-use super::lazy::Lazy;
+use super::lazy::{DatagramWork, Lazy};
 use super::stages::{Costs, TransmitHandler};
-use super::{Path, Received};
+use super::{Parts, Path, Received};
 use crate::Error;
-use crate::agenda::NEVER;
+use crate::engine::agenda::NEVER;
 use crate::host::{Cx, Host, LineKind, Step};
 use crate::outcome::Place;
 
@@ -42,17 +42,13 @@ pub(super) struct NiLrp {
 }
 
 impl NiLrp {
-    pub(super) fn new(
-        costs: Costs,
-        adapter_demux: u64,
-        eager: bool,
-        host: &Host,
-    ) -> Result<Self, Error> {
+    pub(super) fn new(parts: &Parts<'_>, work: DatagramWork) -> Result<Self, Error> {
+        let Parts { costs, host, .. } = *parts;
         Ok(Self {
             costs,
-            adapter_demux,
+            adapter_demux: parts.cost("adapter_demux")?,
             // The receiver itself takes the packet from the adapter's memory.
-            lazy: Lazy::new(host, costs.receive, eager)?,
+            lazy: Lazy::new(host, costs.receive, work)?,
             handlers: Vec::new(),
             transmit: TransmitHandler::new(costs),
             busy: vec![false; host.adapters.len()],

@@ -18,10 +18,11 @@ use plimsoll_core::cpu_limit::{
 };
 use plimsoll_core::time::Instant;
 
-use super::Path;
-use super::stages::{Behind, Costs, ReceiveHandler};
+use super::stages::{Behind, ReceiveHandler};
+use super::{Parts, Path};
 use crate::Error;
 use crate::host::{Cx, Host, LineKind, Step, or_never};
+use crate::scenario::OverloadDisableConfig;
 
 /// How the time is measured.
 #[derive(Debug)]
@@ -42,13 +43,9 @@ pub(super) struct OverloadDisable {
 }
 
 impl OverloadDisable {
-    pub(super) fn new(
-        costs: Costs,
-        (share_pct, period_ms): (f64, f64),
-        samples: Option<u32>,
-        cpus: usize,
-    ) -> Result<Self, Error> {
-        let limit = match samples {
+    pub(super) fn new(parts: &Parts<'_>, config: &OverloadDisableConfig) -> Result<Self, Error> {
+        let cpus = parts.host.cpus.len();
+        let limit = match config.samples {
             Some(run) => {
                 let config = SampledLimitConfig {
                     run,
@@ -59,8 +56,8 @@ impl OverloadDisable {
             }
             None => {
                 let config = CpuLimitConfig {
-                    limit: Fraction::from_ppm((share_pct * 1e4) as u32),
-                    period: Duration::from_nanos((period_ms * 1e6) as u64),
+                    limit: Fraction::from_ppm((config.share_pct * 1e4) as u32),
+                    period: Duration::from_nanos((config.period_ms * 1e6) as u64),
                     cpus,
                     ..CpuLimitConfig::default()
                 };
@@ -69,8 +66,8 @@ impl OverloadDisable {
             }
         };
         Ok(Self {
-            handler: ReceiveHandler::new(costs),
-            behind: Behind::new(costs),
+            handler: ReceiveHandler::new(parts.costs),
+            behind: Behind::new(parts.costs),
             limit,
             inhibited: false,
             inside: vec![false; cpus],

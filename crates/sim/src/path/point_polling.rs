@@ -14,20 +14,24 @@
 
 use plimsoll_core::soft_timer::TriggerSource;
 
-use super::Path;
-use super::stages::{Behind, Costs, PollVisit};
+use super::poll_visit::PollVisit;
+use super::stages::Behind;
+use super::{Parts, Path};
+use crate::Error;
 use crate::host::{Cx, Host, LineKind, Running, Step};
+use crate::scenario::{CodePointPollingConfig, FreebsdPollingConfig};
+use crate::source::nanos;
 
 /// When the adapters are looked at.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Options {
+struct Options {
     /// Not before so many ns since the last time.
-    pub(super) interval: u64,
+    interval: u64,
     /// At clock ticks, too.
-    pub(super) ticks: bool,
+    ticks: bool,
     /// Packets per queue and look.
-    pub(super) burst: u32,
-    pub(super) poll_pass: u64,
+    burst: u32,
+    poll_pass: u64,
 }
 
 /// The path.
@@ -40,10 +44,35 @@ pub(super) struct PointPolling {
 }
 
 impl PointPolling {
-    pub(super) fn new(costs: Costs, options: Options) -> Self {
+    /// In system calls and traps, when an interval has passed.
+    pub(super) fn in_code(
+        parts: &Parts<'_>,
+        config: &CodePointPollingConfig,
+    ) -> Result<Self, Error> {
+        let options = Options {
+            interval: nanos(config.interval_us),
+            ticks: false,
+            burst: u32::MAX,
+            poll_pass: parts.cost("poll_pass")?,
+        };
+        Ok(Self::of(parts, options))
+    }
+
+    /// In every system call and at each tick.
+    pub(super) fn freebsd(parts: &Parts<'_>, config: &FreebsdPollingConfig) -> Result<Self, Error> {
+        let options = Options {
+            interval: 0,
+            ticks: true,
+            burst: config.burst,
+            poll_pass: parts.cost("poll_pass")?,
+        };
+        Ok(Self::of(parts, options))
+    }
+
+    fn of(parts: &Parts<'_>, options: Options) -> Self {
         Self {
             options,
-            behind: Behind::new(costs),
+            behind: Behind::new(parts.costs),
             visits: Vec::new(),
         }
     }

@@ -26,12 +26,21 @@ use plimsoll_core::quota::{Quota, QuotaConfig};
 use super::cycle_limits::CycleLimits;
 use super::queue_feedback::QueueFeedback;
 use super::stages::{Costs, TransmitService, receive_from_socket};
-use super::{Path, Received};
+use super::{Parts, Path, Received};
 use crate::Error;
-use crate::agenda::NEVER;
+use crate::engine::agenda::NEVER;
 use crate::host::{Body, Cx, Host, LineKind, Queued, Step, Thread, or_never};
-use crate::profile::Profile;
-use crate::scenario::PathConfig;
+use crate::scenario::{PollingThreadConfig, RateSwitchedConfig};
+
+/// Path timers: feedback, limits per CPU, tuning.
+const TIMER_FEEDBACK: usize = 0;
+const TIMER_TUNE: usize = 1;
+const TIMER_LIMIT: usize = 2;
+const TIMER_WAKE: usize = TIMER_LIMIT + 32;
+/// The rate is judged over this span.
+const RATE_WINDOW: Duration = Duration::from_millis(10);
+/// The tuner compares intervals of this length.
+const TUNE_INTERVAL_NS: u64 = 20_000_000;
 
 /// A direction of an adapter as the poller of a CPU knows it.
 #[derive(Clone, Copy, Debug)]
@@ -87,65 +96,52 @@ struct Tuner {
     idle: bool,
 }
 
-/// Path timers: feedback, limits per CPU, tuning.
-const TIMER_FEEDBACK: usize = 0;
-const TIMER_TUNE: usize = 1;
-const TIMER_LIMIT: usize = 2;
-const TIMER_WAKE: usize = TIMER_LIMIT + 32;
-/// The rate is judged over this span.
-const RATE_WINDOW: Duration = Duration::from_millis(10);
-/// The tuner compares intervals of this length.
-const TUNE_INTERVAL_NS: u64 = 20_000_000;
-
 impl PollingThread {
-    pub(super) fn new(
-        profile: &Profile,
-        config: &PathConfig,
-        costs: Costs,
-        host: &Host,
+    pub(super) fn new(parts: &Parts<'_>, config: &PollingThreadConfig) -> Result<Self, Error> {
+        Self::of(parts, config, Initiation::Interrupt)
+    }
+
+    /// A clock starts the polling while many packets come.
+    pub(super) fn switched(parts: &Parts<'_>, config: &RateSwitchedConfig) -> Result<Self, Error> {
+        let initiation = Initiation::ClockAboveRate {
+            period: Duration::from_nanos((config.interval_us * 1e3) as u64),
+            window: RATE_WINDOW,
+            packets: ((config.threshold_pps * RATE_WINDOW.as_secs_f64()) as u32).max(1),
+        };
+        let plain = PollingThreadConfig {
+            queue_while_active: true,
+            ..PollingThreadConfig::default()
+        };
+        Self::of(parts, &plain, initiation)
+    }
+
+    fn of(
+        parts: &Parts<'_>,
+        config: &PollingThreadConfig,
+        initiation: Initiation,
     ) -> Result<Self, Error> {
-        let (quota, feedback, cycle_limit, tune_quota, queue_while_active) = match *config {
-            PathConfig::PollingThread {
-                quota,
-                feedback,
-                cycle_limit,
-                tune_quota,
-                queue_while_active,
-                ..
-            } => (quota, feedback, cycle_limit, tune_quota, queue_while_active),
-            _ => (None, None, None, false, true),
-        };
-        let initiation = match *config {
-            PathConfig::RateSwitched {
-                threshold_pps,
-                interval_us,
-            } => Initiation::ClockAboveRate {
-                period: Duration::from_nanos((interval_us * 1e3) as u64),
-                window: RATE_WINDOW,
-                packets: ((threshold_pps * RATE_WINDOW.as_secs_f64()) as u32).max(1),
-            },
-            _ => Initiation::Interrupt,
-        };
+        let host = parts.host;
         let mut made = Self {
-            costs,
-            poll_pass: profile.cost("poll_pass", config.name())?,
-            quota,
+            costs: parts.costs,
+            poll_pass: parts.cost("poll_pass")?,
+            quota: config.quota,
             initiation,
-            wait_while_active: !queue_while_active,
+            wait_while_active: !config.queue_while_active,
             cpus: Vec::new(),
             handlers: Vec::new(),
-            feedback: feedback
+            feedback: config
+                .feedback
                 .map(|settings| QueueFeedback::of_processes(settings, host))
                 .transpose()?,
-            limits: CycleLimits::new(cycle_limit, host.cpus.len())?,
+            limits: CycleLimits::new(config.cycle_limit, host.cpus.len())?,
             tuner: None,
         };
         for _ in 0..host.cpus.len() {
             made.cpus.push(made.per_cpu(host)?);
         }
-        if tune_quota {
+        if config.tune_quota {
             let config = QuotaConfig {
-                initial: quota.unwrap_or(8),
+                initial: config.quota.unwrap_or(8),
                 ..QuotaConfig::default()
             };
             let quota = Quota::new(config).map_err(Error::core("the quota"))?;

@@ -8,11 +8,15 @@
 //! **Where excess is dropped.** On the rings and the kernel's queues, as with a
 //! fixed holdoff of the interval.
 
-use super::Path;
 use super::holdoff::Holdoffs;
-use super::stages::{Behind, Costs, PollVisit, ReceiveHandler};
-use crate::agenda::NEVER;
+use super::poll_visit::PollVisit;
+use super::stages::{Behind, ReceiveHandler};
+use super::{Parts, Path};
+use crate::Error;
+use crate::engine::agenda::NEVER;
 use crate::host::{Cx, Host, LineKind, Step};
+use crate::scenario::PollingWatchdogConfig;
+use crate::source::nanos;
 
 /// The path. Its first timers are those of the receive queues' adapters, then
 /// follows one per CPU.
@@ -28,16 +32,16 @@ pub(super) struct PollingWatchdog {
 }
 
 impl PollingWatchdog {
-    pub(super) fn new(costs: Costs, interval: u64, poll: u64, poll_pass: u64) -> Self {
-        Self {
-            interval,
-            poll,
-            poll_pass,
-            handler: ReceiveHandler::new(costs),
-            behind: Behind::new(costs),
+    pub(super) fn new(parts: &Parts<'_>, config: &PollingWatchdogConfig) -> Result<Self, Error> {
+        Ok(Self {
+            interval: nanos(config.interval_us),
+            poll: nanos(config.poll_us),
+            poll_pass: parts.cost("poll_pass")?,
+            handler: ReceiveHandler::new(parts.costs),
+            behind: Behind::new(parts.costs),
             holdoffs: Holdoffs::default(),
             visits: Vec::new(),
-        }
+        })
     }
 }
 

@@ -10,9 +10,9 @@
 //! where it alone fills the CPU (LRP-29).
 
 use super::channels::Pushed;
-use super::lazy::Lazy;
-use super::stages::{Costs, ReceiveHandler, TransmitHandler};
-use super::{Path, Received};
+use super::lazy::{DatagramWork, Lazy};
+use super::stages::{ReceiveHandler, TransmitHandler};
+use super::{Parts, Path, Received};
 use crate::Error;
 use crate::host::{Cx, Host, LineKind, Step};
 use crate::outcome::Place;
@@ -27,12 +27,12 @@ pub(super) struct SoftLrp {
 }
 
 impl SoftLrp {
-    pub(super) fn new(costs: Costs, demux: u64, eager: bool, host: &Host) -> Result<Self, Error> {
+    pub(super) fn new(parts: &Parts<'_>, work: DatagramWork) -> Result<Self, Error> {
         Ok(Self {
-            demux,
-            lazy: Lazy::new(host, 0, eager)?,
-            handler: ReceiveHandler::new(costs),
-            transmit: TransmitHandler::new(costs),
+            demux: parts.cost("demux")?,
+            lazy: Lazy::new(parts.host, 0, work)?,
+            handler: ReceiveHandler::new(parts.costs),
+            transmit: TransmitHandler::new(parts.costs),
         })
     }
 

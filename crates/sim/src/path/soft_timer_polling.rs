@@ -16,17 +16,19 @@ use plimsoll_core::soft_timer::{
     EventId, SoftTimerConfig, SoftTimers, TriggerCounts, TriggerSource,
 };
 
-use super::Path;
-use super::stages::{Behind, Costs, PollVisit, ReceiveHandler};
+use super::poll_visit::PollVisit;
+use super::stages::{Behind, ReceiveHandler};
+use super::{Parts, Path};
 use crate::Error;
 use crate::host::{Cx, Host, LineKind, Running, Step};
+use crate::scenario::SoftTimerPollingConfig;
 
 /// Costs of the facility, in ns.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct TimerCosts {
-    pub(super) check: u64,
-    pub(super) event: u64,
-    pub(super) poll_pass: u64,
+struct TimerCosts {
+    check: u64,
+    event: u64,
+    poll_pass: u64,
 }
 
 /// The path.
@@ -50,26 +52,25 @@ pub(super) struct SoftTimerPolling {
 }
 
 impl SoftTimerPolling {
-    pub(super) fn new(
-        costs: Costs,
-        timer_costs: TimerCosts,
-        quota: u32,
-        clock_hz: u64,
-    ) -> Result<Self, Error> {
+    pub(super) fn new(parts: &Parts<'_>, config: &SoftTimerPollingConfig) -> Result<Self, Error> {
         let timers = SoftTimerConfig {
-            interrupt_clock_resolution_hz: clock_hz,
+            interrupt_clock_resolution_hz: parts.profile.clock_hz.into(),
             capacity: 4,
             ..SoftTimerConfig::default()
         };
         let aggregation = AggregationConfig {
-            quota,
+            quota: config.quota,
             interval_max: Duration::from_millis(1),
             ..AggregationConfig::default()
         };
         Ok(Self {
-            timer_costs,
-            handler: ReceiveHandler::new(costs),
-            behind: Behind::new(costs),
+            timer_costs: TimerCosts {
+                check: parts.cost("timer_check")?,
+                event: parts.cost("timer_event")?,
+                poll_pass: parts.cost("poll_pass")?,
+            },
+            handler: ReceiveHandler::new(parts.costs),
+            behind: Behind::new(parts.costs),
             visit: PollVisit::default(),
             timers: SoftTimers::new(timers).map_err(Error::core("the soft timers"))?,
             aggregation: Aggregation::new(aggregation).map_err(Error::core("the aggregation"))?,

@@ -9,19 +9,23 @@
 //! then on the kernel's queues. The rate of interrupts is bounded, latency is at
 //! least half an interval.
 
-use super::Path;
-use super::stages::{Behind, Costs, PollVisit};
+use super::poll_visit::PollVisit;
+use super::stages::Behind;
+use super::{Parts, Path};
+use crate::Error;
 use crate::host::{Cx, Host, LineKind, Step};
+use crate::scenario::{ClockedInterruptsConfig, PeriodicPollingConfig};
+use crate::source::nanos;
 
 /// How polling is timed.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Options {
-    pub(super) interval: u64,
+struct Options {
+    interval: u64,
     /// Packets per queue and look.
-    pub(super) quota: u32,
+    quota: u32,
     /// Each look is an interrupt.
-    pub(super) interrupts: bool,
-    pub(super) poll_pass: u64,
+    interrupts: bool,
+    poll_pass: u64,
 }
 
 /// Where a handler is.
@@ -43,12 +47,40 @@ pub(super) struct TimedPolling {
 }
 
 impl TimedPolling {
-    pub(super) fn new(costs: Costs, options: Options) -> Self {
-        Self {
+    /// The scheduler looks at the adapters.
+    pub(super) fn periodic(
+        parts: &Parts<'_>,
+        config: &PeriodicPollingConfig,
+    ) -> Result<Self, Error> {
+        let quota = config.quota.unwrap_or(u32::MAX);
+        Self::of(parts, config.interval_us, quota, false)
+    }
+
+    /// A timer interrupts.
+    pub(super) fn clocked(
+        parts: &Parts<'_>,
+        config: &ClockedInterruptsConfig,
+    ) -> Result<Self, Error> {
+        Self::of(parts, 1e6 / config.rate_hz, u32::MAX, true)
+    }
+
+    fn of(
+        parts: &Parts<'_>,
+        interval_us: f64,
+        quota: u32,
+        interrupts: bool,
+    ) -> Result<Self, Error> {
+        let options = Options {
+            interval: nanos(interval_us).max(1),
+            quota,
+            interrupts,
+            poll_pass: parts.cost("poll_pass")?,
+        };
+        Ok(Self {
             options,
-            behind: Behind::new(costs),
+            behind: Behind::new(parts.costs),
             visits: Vec::new(),
-        }
+        })
     }
 
     fn visit(&mut self, host: &mut Host, cx: Cx) -> Step {

@@ -8,7 +8,13 @@ mod path;
 mod role;
 mod traffic;
 
-pub use path::{CycleLimit, Feedback, GuardStrategy, PathConfig, Watermark};
+pub use path::{
+    AdaptiveHoldoffConfig, BatchedInterruptsConfig, ClockedInterruptsConfig,
+    CodePointPollingConfig, CycleLimit, Feedback, FixedHoldoffConfig, FreebsdPollingConfig,
+    GovernedGuardConfig, GuardStrategy, HipConfig, OverloadDisableConfig, PathConfig,
+    PeriodicPollingConfig, PollingThreadConfig, PollingWatchdogConfig, RateSwitchedConfig,
+    SoftTimerPollingConfig, UserLevelConfig, Watermark,
+};
 pub use role::{ComputeDemand, Role};
 pub use traffic::{RateStep, Traffic};
 
@@ -16,6 +22,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::Error;
 use crate::profile::Scheduler;
+
+/// Receive queues of all adapters together: with 16 transmit interrupts as many as one
+/// CPU has lines for.
+pub(crate) const RECEIVE_QUEUES_MAX: u32 = 48;
 
 /// A run of a modelled host.
 ///
@@ -171,10 +181,6 @@ pub struct TraceConfig {
     #[serde(default = "trace_events")]
     pub events_max: u32,
 }
-
-/// Receive queues of all adapters together: with 16 transmit interrupts as many as one
-/// CPU has lines for.
-pub(crate) const RECEIVE_QUEUES_MAX: u32 = 48;
 
 fn one() -> u32 {
     1

@@ -5,6 +5,9 @@ use serde::{Deserialize, Serialize};
 use super::within;
 use crate::Error;
 
+/// The highest rate a source may have, in packets per second.
+const RATE_MAX_PPS: f64 = 1e9;
+
 /// How a source sends. Open loops send whatever happens; closed loops wait for
 /// the host's answers.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -114,9 +117,6 @@ fn timeout_ms() -> f64 {
 fn response_bytes() -> u32 {
     1300
 }
-
-/// The highest rate a source may have, in packets per second.
-const RATE_MAX_PPS: f64 = 1e9;
 
 impl Traffic {
     pub(super) fn validate(&self, name: &str) -> Result<(), Error> {

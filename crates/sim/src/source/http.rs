@@ -7,12 +7,21 @@
 //! **Limits.** The response leaves the server at once: no window, so a lost
 //! segment of it costs a whole new request.
 
-use crate::agenda::{Agenda, NEVER};
+use crate::engine::agenda::{Agenda, NEVER};
 use crate::host::Host;
 use crate::packet::{Kind, Packet};
 use crate::scenario::Traffic;
 
 use super::{Origin, nanos};
+
+/// The bits of a tag that number the client.
+const CLIENT_BITS: u32 = 12;
+/// Marks the first request of a connection.
+pub(crate) const FIRST_REQUEST: u32 = 1 << 31;
+/// Retransmission timeouts double up to this power of two.
+const BACKOFF_MAX: u32 = 6;
+/// Exchange numbers wrap here.
+const NUMBER_MASK: u32 = (1 << (31 - CLIENT_BITS)) - 1;
 
 /// The clients of one source.
 #[derive(Clone, Debug)]
@@ -45,13 +54,6 @@ struct Client {
     /// Number of the exchange: late packets of earlier ones are ignored.
     number: u32,
 }
-
-/// The bits of a tag that number the client.
-const CLIENT_BITS: u32 = 12;
-/// Marks the first request of a connection.
-pub(crate) const FIRST_REQUEST: u32 = 1 << 31;
-/// Retransmission timeouts double up to this power of two.
-const BACKOFF_MAX: u32 = 6;
 
 impl Http {
     pub(super) fn new(traffic: &Traffic) -> Self {
@@ -180,6 +182,3 @@ impl Http {
         origin.send(host, Kind::Fin, tag);
     }
 }
-
-/// Exchange numbers wrap here.
-const NUMBER_MASK: u32 = (1 << (31 - CLIENT_BITS)) - 1;

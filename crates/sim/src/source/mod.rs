@@ -7,7 +7,7 @@ mod http;
 mod open;
 mod ping_pong;
 
-use crate::agenda::NEVER;
+use crate::engine::agenda::NEVER;
 use crate::host::Host;
 use crate::packet::{Kind, Packet};
 use crate::scenario::{Source as Config, Traffic};

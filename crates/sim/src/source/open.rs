@@ -1,6 +1,6 @@
 //! Open loops: they send whatever happens.
 
-use crate::agenda::NEVER;
+use crate::engine::agenda::NEVER;
 use crate::host::Host;
 use crate::packet::Kind;
 use crate::scenario::{RateStep, Traffic};

@@ -1,11 +1,18 @@
 //! Closed loop of requests and answers: ping-pong, or RPC with several requests
 //! under way.
 
-use crate::agenda::Agenda;
+use crate::engine::agenda::Agenda;
 use crate::host::Host;
 use crate::packet::{Kind, Packet};
 
 use super::{Origin, nanos};
+
+/// Far more answers than a process gives in one quantum.
+const PACE_ANSWERS: f64 = 1024.0;
+/// The gap before anything is known.
+const PACE_FIRST_NS: u64 = 1_000_000;
+/// Bits of a tag that number the exchange; the rest number its requests.
+const EXCHANGE_BITS: u32 = 12;
 
 /// The exchanges of one source.
 #[derive(Clone, Debug)]
@@ -32,11 +39,6 @@ struct Pace {
     waiting: usize,
 }
 
-/// Far more answers than a process gives in one quantum.
-const PACE_ANSWERS: f64 = 1024.0;
-/// The gap before anything is known.
-const PACE_FIRST_NS: u64 = 1_000_000;
-
 impl Pace {
     fn on_answer(&mut self, now: u64) {
         let gap = (now - self.answered) as f64;
@@ -61,9 +63,6 @@ struct Exchange {
     sent: u64,
     waiting: bool,
 }
-
-/// Bits of a tag that number the exchange; the rest number its requests.
-const EXCHANGE_BITS: u32 = 12;
 
 impl PingPong {
     pub(super) fn new(outstanding: u32, think_us: f64, timeout_ms: f64) -> Self {

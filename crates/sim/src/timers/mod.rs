@@ -8,18 +8,24 @@
 //! the time spent on timer events per time, with constant costs. Caches, which the
 //! paper names as the other part of a timer's cost, are in one constant per event.
 
+mod figures;
+
 use std::time::Duration;
 
 use fastrand::Rng;
-use hdrhistogram::Histogram;
 use plimsoll_core::pacing::{CatchUp, FlowRates, Pacer, PacerConfig, Rate};
 use plimsoll_core::soft_timer::{SoftTimerConfig, SoftTimers};
 use plimsoll_core::time::Instant;
 use serde::{Deserialize, Serialize};
 
+use figures::{Times, Windows};
+
 use crate::Error;
 use crate::intervals::Intervals;
 use crate::profile::{Profile, Workload};
+
+/// Length of a full-size packet.
+const PACKET_BYTES: u32 = 1500;
 
 /// A run of a workload with timers.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -93,9 +99,6 @@ fn backup_hz() -> u32 {
 fn interval_us() -> f64 {
     20.0
 }
-
-/// Length of a full-size packet.
-const PACKET_BYTES: u32 = 1500;
 
 /// Runs it and gives its figures by name. The last part of a name is its unit.
 ///
@@ -403,101 +406,6 @@ fn clocked(
     let mut figures = figures;
     figures.push(("overhead_pct".to_owned(), 100.0 * busy_us / end_us));
     Ok(figures)
-}
-
-/// A distribution of times in ns.
-struct Times {
-    histogram: Histogram<u64>,
-    sum: f64,
-    squares: f64,
-}
-
-impl Times {
-    fn new() -> Self {
-        Self {
-            histogram: Histogram::new_with_bounds(1, 10_000_000_000, 3).expect("fixed bounds"),
-            sum: 0.0,
-            squares: 0.0,
-        }
-    }
-
-    fn record(&mut self, ns: u64) {
-        self.histogram.saturating_record(ns.max(1));
-        self.sum += ns as f64;
-        self.squares += (ns as f64).powi(2);
-    }
-
-    fn record_since(&mut self, last: Option<u64>, now: u64) {
-        if let Some(last) = last {
-            self.record(now - last);
-        }
-    }
-
-    fn count(&self) -> u64 {
-        self.histogram.len()
-    }
-
-    /// In µs.
-    fn percentile(&self, percent: f64) -> f64 {
-        self.histogram.value_at_percentile(percent) as f64 / 1e3
-    }
-
-    /// Percent of the values above `ns`.
-    fn above(&self, ns: u64) -> f64 {
-        let below = self.histogram.count_between(0, ns) as f64;
-        100.0 * (1.0 - below / self.count().max(1) as f64)
-    }
-
-    fn figures(&self, name: &str) -> Vec<(String, f64)> {
-        if self.count() == 0 {
-            return Vec::new();
-        }
-        let count = self.count() as f64;
-        let mean = self.sum / count;
-        let variance = (self.squares / count - mean * mean).max(0.0);
-        let values = [
-            ("mean", mean / 1e3),
-            ("stddev", variance.sqrt() / 1e3),
-            ("median", self.percentile(50.0)),
-            ("min", self.histogram.min() as f64 / 1e3),
-            ("max", self.histogram.max() as f64 / 1e3),
-        ];
-        values
-            .map(|(part, value)| (format!("{name}_{part}_us"), value))
-            .to_vec()
-    }
-}
-
-/// Medians of the intervals within windows of equal length.
-struct Windows {
-    length_ns: u64,
-    current: u64,
-    inside: Vec<u64>,
-    medians: Times,
-}
-
-impl Windows {
-    fn new(length_ns: u64) -> Self {
-        Self {
-            length_ns,
-            current: 0,
-            inside: Vec::new(),
-            medians: Times::new(),
-        }
-    }
-
-    fn record(&mut self, now: u64, interval: u64) {
-        let window = now / self.length_ns;
-        if window != self.current {
-            self.current = window;
-            self.inside.sort_unstable();
-            if let Some(median) = self.inside.get(self.inside.len() / 2) {
-                self.medians.record(*median);
-            }
-            self.inside.clear();
-        }
-        self.inside.push(interval);
-    }
 }
 
 #[cfg(test)]

@@ -1,11 +1,14 @@
-//! Makes time pass.
+//! The event engine: makes time pass.
 //!
-//! The earliest pending time of the agenda is the next moment; what it stands for
+//! The earliest pending time of the [`agenda`] is the next moment; what it stands for
 //! changes the machine; then each CPU concerned runs whatever now is most urgent.
 //! A CPU runs one *step* at a time. When it ends, whoever runs is asked for the
 //! next; when something of a higher level comes, what is left of the step waits.
 
-use crate::agenda::NEVER;
+pub(crate) mod agenda;
+
+use agenda::NEVER;
+
 use crate::consumer::Process;
 use crate::host::cpu::Suspended;
 use crate::host::{Body, Cx, Host, LineKind, Mode, Running, Slot, Step, ThreadState};
@@ -14,14 +17,14 @@ use crate::source::Source;
 use crate::trace::What;
 
 /// A machine with those who decide what it does.
-pub(crate) struct Sim {
+pub(crate) struct Engine {
     pub(crate) host: Host,
     pub(crate) path: Box<dyn Path>,
     pub(crate) sources: Vec<Source>,
     pub(crate) processes: Vec<Process>,
 }
 
-impl Sim {
+impl Engine {
     /// Lets time pass up to `end`. True if the warm-up ended on the way, and
     /// `end` was not reached: go on after having noted what is not to be measured.
     pub(crate) fn run_until(&mut self, end: u64) -> bool {

@@ -1,0 +1,116 @@
+//! A visit to all adapters: what the paths that poll from a handler share.
+
+use super::stages::{Costs, TransmitService, to_ip_queue};
+use crate::host::{Cx, Host, Step};
+
+/// A visit to all adapters by a handler that was not called for by their
+/// interrupts: takes packets to the IP queue and does transmit work.
+#[derive(Clone, Debug, Default)]
+pub(super) struct PollVisit {
+    stage: VisitStage,
+    transmit: TransmitService,
+    /// Packets found in this visit.
+    pub(super) found: u32,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+enum VisitStage {
+    #[default]
+    Begin,
+    /// At a queue of an adapter, after so many packets of it.
+    Ring {
+        adapter: usize,
+        queue: usize,
+        taken: u32,
+    },
+    Transmit {
+        adapter: usize,
+    },
+}
+
+impl PollVisit {
+    /// Its next step. Takes at most `quota` packets per queue of the CPU of `cx`.
+    /// [`Step::Done`]: the visit is over, and the next call begins another.
+    pub(super) fn step(
+        &mut self,
+        host: &mut Host,
+        cx: Cx,
+        costs: &Costs,
+        quota: u32,
+        poll_pass: u64,
+    ) -> Step {
+        loop {
+            match self.stage {
+                VisitStage::Begin => {
+                    host.ledger.counts.polls += 1;
+                    self.found = 0;
+                    self.stage = VisitStage::Ring {
+                        adapter: 0,
+                        queue: 0,
+                        taken: 0,
+                    };
+                    return Step::Kernel(poll_pass);
+                }
+                VisitStage::Ring {
+                    adapter,
+                    queue,
+                    taken,
+                } => {
+                    if let Some(packet) = host.lines[cx.line].hand.take() {
+                        to_ip_queue(host, cx.cpu, packet);
+                    }
+                    let ring = &host.adapters[adapter].rings[queue];
+                    if taken < quota
+                        && ring.cpu == cx.cpu
+                        && let Some(packet) = host.take(adapter, queue)
+                    {
+                        host.lines[cx.line].hand = Some(packet);
+                        self.found += 1;
+                        self.stage = VisitStage::Ring {
+                            adapter,
+                            queue,
+                            taken: taken + 1,
+                        };
+                        return Step::Kernel(costs.receive + costs.queue);
+                    }
+                    self.stage = after(host, adapter, queue);
+                }
+                VisitStage::Transmit { adapter } => {
+                    if adapter >= host.adapters.len() || cx.cpu != 0 {
+                        self.stage = VisitStage::Begin;
+                        return Step::Done;
+                    }
+                    let mut hand = host.lines[cx.line].hand.take();
+                    let step = self.transmit.step(host, adapter, &mut hand, u32::MAX);
+                    host.lines[cx.line].hand = hand;
+                    if step != Step::Done {
+                        return step;
+                    }
+                    self.transmit.reset();
+                    self.stage = VisitStage::Transmit {
+                        adapter: adapter + 1,
+                    };
+                }
+            }
+        }
+    }
+}
+
+/// What is visited after a queue.
+fn after(host: &Host, adapter: usize, queue: usize) -> VisitStage {
+    if queue + 1 < host.adapters[adapter].rings.len() {
+        VisitStage::Ring {
+            adapter,
+            queue: queue + 1,
+            taken: 0,
+        }
+    } else if adapter + 1 < host.adapters.len() {
+        VisitStage::Ring {
+            adapter: adapter + 1,
+            queue: 0,
+            taken: 0,
+        }
+    } else {
+        VisitStage::Transmit { adapter: 0 }
+    }
+}

@@ -1,0 +1,62 @@
+//! Plimsoll's own path.
+
+use plimsoll_core::charge::shedding::SheddingConfig;
+use serde::{Deserialize, Serialize};
+
+use super::{count, percent, period_ms};
+use crate::Error;
+use crate::scenario::within;
+
+/// Settings of `governed-guard`.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct GovernedGuardConfig {
+    /// What is done about overload. Default: an adaptive holdoff.
+    #[serde(default)]
+    pub strategy: GuardStrategy,
+    /// The most of each CPU that receiving may take. Default: the guard's, 85; 100:
+    /// no limit.
+    #[serde(default = "share_pct")]
+    pub share_pct: f64,
+    /// Packets per turn. Default 64.
+    #[serde(default = "quota")]
+    pub quota: u32,
+    /// The governor looks this often while overload begins or lasts. Default
+    /// 10 ms.
+    #[serde(default = "period_ms")]
+    pub interval_ms: f64,
+    /// The host's own holdoff, which is all there is while there is no
+    /// overload. Default 0: none.
+    #[serde(default)]
+    pub holdoff_us: f64,
+}
+
+impl GovernedGuardConfig {
+    pub(super) fn validate(&self) -> Result<(), Error> {
+        percent("share_pct", self.share_pct)?;
+        count("quota", self.quota)?;
+        within("path.holdoff_us", self.holdoff_us, 0.0, 1e7)?;
+        within("path.interval_ms", self.interval_ms, 1.0, 1000.0)
+    }
+}
+
+fn share_pct() -> f64 {
+    SheddingConfig::DEFAULT.limit.as_percent().into()
+}
+
+fn quota() -> u32 {
+    64
+}
+
+/// What the governed guard does about overload.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum GuardStrategy {
+    /// Lengthens the holdoff.
+    #[default]
+    Holdoff,
+    /// Lets threads poll, with the same holdoff.
+    Thread,
+    /// Nothing: early discard alone.
+    Off,
+}
