@@ -35,6 +35,15 @@ use core::time::Duration;
 use crate::config::{ConfigError, Field, Fraction, NANOSECOND, PPM};
 use crate::time::Instant;
 
+const QUOTA_MAX: u32 = 1 << 12;
+const INTERVAL_MAX: Duration = Duration::from_secs(1);
+const AVERAGING_POLLS_MAX: u32 = 1 << 8;
+/// A rate is counted in packets per 2⁴⁰ ns (18 minutes), so that the slowest
+/// that matters, one per second, is known to a thousandth.
+const RATE_BITS: u32 = 40;
+/// What fits beside these bits.
+const FOUND_MAX: u32 = (1 << (u64::BITS - RATE_BITS)) - 1;
+
 /// The quota, and how the interval may move.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AggregationConfig {
@@ -70,17 +79,6 @@ impl Default for AggregationConfig {
         }
     }
 }
-
-const QUOTA_MAX: u32 = 1 << 12;
-const INTERVAL_MAX: Duration = Duration::from_secs(1);
-const AVERAGING_POLLS_MAX: u32 = 1 << 8;
-
-/// A rate is counted in packets per 2⁴⁰ ns (18 minutes), so that the slowest
-/// that matters, one per second, is known to a thousandth.
-const RATE_BITS: u32 = 40;
-
-/// What fits beside these bits.
-const FOUND_MAX: u32 = (1 << (u64::BITS - RATE_BITS)) - 1;
 
 impl AggregationConfig {
     /// Says which field cannot be worked with.

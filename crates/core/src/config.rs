@@ -8,6 +8,11 @@ use core::time::Duration;
 
 use crate::time::span_nanos;
 
+/// The shortest [`Duration`] above zero, where the range of most spans begins.
+pub(crate) const NANOSECOND: Duration = Duration::from_nanos(1);
+/// The smallest [`Fraction`] above nothing, likewise.
+pub(crate) const PPM: Fraction = Fraction(1);
+
 /// A config value that its module cannot work with.
 ///
 /// Durations are given in nanoseconds, fractions in parts per million.
@@ -87,11 +92,6 @@ impl<T: Given> Field<T> {
         }
     }
 }
-
-/// The shortest [`Duration`] above zero, where the range of most spans begins.
-pub(crate) const NANOSECOND: Duration = Duration::from_nanos(1);
-/// The smallest [`Fraction`] above nothing, likewise.
-pub(crate) const PPM: Fraction = Fraction(1);
 
 /// What a field can hold.
 pub(crate) trait Given: Copy + PartialOrd {

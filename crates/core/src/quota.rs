@@ -30,6 +30,9 @@
 
 use crate::config::{ConfigError, Field, Fraction};
 
+const BELOW: usize = 0;
+const ABOVE: usize = 1;
+
 /// Settings of a [`Quota`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QuotaConfig {
@@ -105,9 +108,6 @@ pub struct Quota {
     heading: usize,
     state: State,
 }
-
-const BELOW: usize = 0;
-const ABOVE: usize = 1;
 
 #[derive(Clone, Copy, Debug)]
 struct Side {

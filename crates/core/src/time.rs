@@ -8,6 +8,8 @@
 use core::ops::{Add, AddAssign, Sub};
 use core::time::Duration;
 
+pub(crate) const NANOS_PER_SECOND: u64 = 1_000_000_000;
+
 /// A point in time: nanoseconds since an origin that the caller chooses.
 ///
 /// 64 bits hold 584 years; arithmetic saturates instead of wrapping, so that
@@ -39,8 +41,6 @@ impl Instant {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))
     }
 }
-
-pub(crate) const NANOS_PER_SECOND: u64 = 1_000_000_000;
 
 /// A span in whole nanoseconds; spans beyond 584 years become 584 years.
 pub(crate) fn span_nanos(span: Duration) -> u64 {

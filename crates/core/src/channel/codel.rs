@@ -14,6 +14,11 @@ use core::time::Duration;
 use crate::config::{ConfigError, Field, NANOSECOND};
 use crate::time::{Instant, span_nanos};
 
+const INTERVAL_MAX: Duration = Duration::from_secs(1000);
+/// A discarding phase that ended less than this many intervals ago is resumed
+/// at its old rate (RFC 8289 section 5.4).
+const RESUME_INTERVALS: u32 = 16;
+
 /// The sojourn time a channel aims for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DelayTarget {
@@ -34,8 +39,6 @@ impl Default for DelayTarget {
     }
 }
 
-const INTERVAL_MAX: Duration = Duration::from_secs(1000);
-
 impl DelayTarget {
     pub(super) fn validate(&self) -> Result<(), ConfigError> {
         Field("delay_target.interval", self.interval)
@@ -44,10 +47,6 @@ impl DelayTarget {
             .must_be_in(NANOSECOND..=self.interval, "from 1 ns to the interval")
     }
 }
-
-/// A discarding phase that ended less than this many intervals ago is resumed
-/// at its old rate (RFC 8289 section 5.4).
-const RESUME_INTERVALS: u32 = 16;
 
 #[derive(Debug)]
 pub(super) struct Codel {

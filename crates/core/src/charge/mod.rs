@@ -54,6 +54,12 @@ pub use waiting::Waiting;
 
 use crate::config::{ConfigError, Field, Fraction, PPM};
 
+/// The greatest [`Weight`].
+pub const WEIGHT_MAX: Weight = 1 << 20;
+/// The longest span that is counted at once, 18 minutes: longer ones are cut, so
+/// that a wrong reading cannot make sums run over.
+const SPAN_MAX_NS: u64 = 1 << 40;
+
 /// A consumer: a process, a thread, or a proxy for work that has none. Chosen by
 /// the caller, below the `consumers_max` of the table it is used with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -125,13 +131,6 @@ impl Guarantees {
 /// A consumer's part of its class, relative to the others' in it: 1 to
 /// [`WEIGHT_MAX`].
 pub type Weight = u32;
-
-/// The greatest [`Weight`].
-pub const WEIGHT_MAX: Weight = 1 << 20;
-
-/// The longest span that is counted at once, 18 minutes: longer ones are cut, so
-/// that a wrong reading cannot make sums run over.
-const SPAN_MAX_NS: u64 = 1 << 40;
 
 fn nanos(span: Duration) -> u64 {
     span.as_nanos().min(SPAN_MAX_NS.into()) as u64

@@ -9,6 +9,9 @@
 
 use alloc::boxed::Box;
 
+/// The entry of an item that is out: loses against every other.
+const OUT: u128 = u128::MAX;
+
 /// Items 0 to n−1, each in or out; the one of the least key wins, the lowest
 /// number among equals.
 #[derive(Clone, Debug)]
@@ -17,9 +20,6 @@ pub(super) struct Tournament {
     /// half are the leaves. An entry is the key above the item's 32-bit number.
     nodes: Box<[u128]>,
 }
-
-/// The entry of an item that is out: loses against every other.
-const OUT: u128 = u128::MAX;
 
 impl Tournament {
     pub(super) fn new(items: usize) -> Self {

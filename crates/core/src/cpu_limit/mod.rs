@@ -46,6 +46,11 @@ pub use sampled::{SampledLimit, SampledLimitConfig};
 use crate::config::{ConfigError, Field, Fraction, PPM};
 use crate::time::{Instant, span_nanos};
 
+/// The longest period, in nanoseconds.
+const PERIOD_MAX_NS: u64 = 3_600_000_000_000;
+/// The most CPUs that may share a limit.
+const CPUS_MAX: usize = 4096;
+
 /// What to do with all input now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
@@ -85,11 +90,6 @@ impl Default for CpuLimitConfig {
         }
     }
 }
-
-/// The longest period, in nanoseconds.
-const PERIOD_MAX_NS: u64 = 3_600_000_000_000;
-/// The most CPUs that may share a limit.
-const CPUS_MAX: usize = 4096;
 
 impl CpuLimitConfig {
     /// Checks every field.

@@ -19,6 +19,10 @@ use core::time::Duration;
 
 use crate::config::{ConfigError, Field, Fraction, NANOSECOND};
 
+/// Weight of the newest guess in the hit rate, 1/16.
+const WEIGHT: i64 = 16;
+const WHOLE: i64 = Fraction::WHOLE.as_ppm() as i64;
+
 /// What guesses are worth.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PredictionConfig {
@@ -27,10 +31,6 @@ pub struct PredictionConfig {
     /// Time that a wrong one costs.
     pub loss: Duration,
 }
-
-/// Weight of the newest guess in the hit rate, 1/16.
-const WEIGHT: i64 = 16;
-const WHOLE: i64 = Fraction::WHOLE.as_ppm() as i64;
 
 /// Bets on the client that awaits a reply; see the module's documentation.
 #[derive(Debug)]

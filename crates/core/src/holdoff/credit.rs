@@ -29,6 +29,9 @@
 
 use crate::config::{ConfigError, Field, Fraction, PPM};
 
+/// Millionths of a packet that one packet is.
+const PACKET: u64 = 1_000_000;
+
 /// How the credit follows the drops. Lengths are in buffers (packets).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CreditConfig {
@@ -105,9 +108,6 @@ pub struct BufferCredit {
     account: u64,
     account_max: u64,
 }
-
-/// Millionths of a packet that one packet is.
-const PACKET: u64 = 1_000_000;
 
 impl BufferCredit {
     /// Starts with all buffers.

@@ -32,6 +32,14 @@ use core::time::Duration;
 use crate::config::{ConfigError, Field, NANOSECOND};
 use crate::time::Instant;
 
+/// 2³⁴ ns, about 17 s.
+const AVERAGING_MAX: Duration = Duration::from_nanos(1 << 34);
+/// Packets are counted in parts of 1/256.
+const PACKET: u64 = 256;
+/// Four million packets per averaging time.
+const PACKETS_MAX: u64 = (1 << 30) - 1;
+const _: () = assert!(AVERAGING_MAX.as_nanos() * PACKETS_MAX as u128 <= u64::MAX as u128);
+
 /// When released packets are paced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AckSpacingConfig {
@@ -64,17 +72,7 @@ impl Default for AckSpacingConfig {
     }
 }
 
-/// 2³⁴ ns, about 17 s.
-const AVERAGING_MAX: Duration = Duration::from_nanos(1 << 34);
-
-/// Packets are counted in parts of 1/256.
-const PACKET: u64 = 256;
-
-/// Four million packets per averaging time.
-const PACKETS_MAX: u64 = (1 << 30) - 1;
-
 // The average multiplies the two.
-const _: () = assert!(AVERAGING_MAX.as_nanos() * PACKETS_MAX as u128 <= u64::MAX as u128);
 
 impl AckSpacingConfig {
     /// Says which field cannot be worked with.
