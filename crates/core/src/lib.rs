@@ -1,21 +1,22 @@
 //! The decisions of Plimsoll, each written once for whoever has to make it: the
-//! guard, and the simulated host, which makes them all.
+//! guard, and the simulated host, which makes nearly all.
 //!
 //! | module | decides | used by |
 //! | --- | --- | --- |
 //! | [`aggregation`] | when to poll next, so that a poll finds a wanted number of packets | sim |
-//! | [`channel`] | which packets a queue between demultiplexing and consumer takes | sim |
+//! | [`answering`] | whether cookies are answered from the driver or by the stack | guard |
+//! | [`channel`] | which packets a queue between demultiplexing and consumer takes | sim, stack |
 //! | [`charge`] | whom work is charged to; what is shed ([`charge::shedding`]) | guard, sim |
-//! | [`cpu_limit`] | when packets have used their part of a period | guard, sim |
-//! | [`demux`] | which channel a packet belongs to | guard (kinds only), sim |
+//! | [`cpu_limit`] | when packets have used their part of a period | guard, sim, stack |
+//! | [`demux`] | which channel a packet belongs to | guard (kinds only), sim, stack |
 //! | [`driver`] | what a driver believes of its adapter | sim |
-//! | [`feedback`] | when a full queue stops its input | guard (watermarks only), sim |
+//! | [`feedback`] | when a full queue stops its input | guard (watermarks only), sim, stack |
 //! | [`governor`] | when the host leaves its own interrupt settings | guard, sim |
 //! | [`holdoff`] | how long an interrupt is held off | sim, and the governor |
 //! | [`pacing`] | when the next packet may leave | sim |
-//! | [`poll`] | which source is served next | sim |
+//! | [`poll`] | which source is served next | sim, stack |
 //! | [`quota`] | how many packets a turn may take | sim |
-//! | [`soft_timer`] | which soft events fire at a trigger state | sim |
+//! | [`soft_timer`] | which soft events fire at a trigger state | sim, timers |
 //!
 //! The guard's BPF program makes `demux`'s decision in C; both judge the same corpus
 //! of packets in a test. Of `charge` only [`charge::shedding`] is used outside of tests.
