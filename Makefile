@@ -1,6 +1,6 @@
 # What a newcomer types: `make demo` and `make test`. Both set up first.
 
-.PHONY: demo test setup packages build lint unit loom no-std mutants bench bench-core bench-sim bench-guard bench-timers bench-verdict lab-snapshot golden deb clean
+.PHONY: demo test setup packages build lint unit loom no-std mutants bench bench-core bench-sim bench-guard bench-timers bench-verdict no-harm lab-snapshot golden deb clean
 
 CARGO ?= cargo
 
@@ -78,6 +78,13 @@ bench-verdict:
 bench-guard: packages bench-verdict
 	$(CARGO) build --release --locked
 	target/release/plimsoll bench guard --json target/bench/guard.json --html target/bench/guard.html
+
+# Whether any set-up that operators have is worse off with the guard (fifteen
+# minutes). Needs root.
+no-harm: packages
+	@mkdir -p target/bench
+	$(CARGO) build --release --locked
+	target/release/plimsoll bench no-harm --json target/bench/no-harm.json
 
 # Writes the tables of all claims, with one seed (which the tests compare with) and
 # with all (minutes): review the differences.

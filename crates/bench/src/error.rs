@@ -30,6 +30,14 @@ pub enum Error {
         /// What is wrong with it.
         problem: String,
     },
+    /// Our own traffic could not be sent or received.
+    #[error("cannot {action}")]
+    Traffic {
+        /// What was being done.
+        action: &'static str,
+        /// The kernel's answer.
+        source: std::io::Error,
+    },
     /// The server drops packets at any rate, so that nothing can be compared.
     #[error("the UDP sink loses packets at {rate_pps} packets/s already: is the machine busy?")]
     NoLossFreeRate {
@@ -61,6 +69,7 @@ impl Error {
             | Self::Guard { .. }
             | Self::MissingOption { .. }
             | Self::Document { .. }
+            | Self::Traffic { .. }
             | Self::NoLossFreeRate { .. } => 1,
         }
     }

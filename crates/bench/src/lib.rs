@@ -7,7 +7,7 @@
 //! running beside the servers in the test host.
 //!
 //! [`demo`] shows what Plimsoll is for; [`guard`] measures every figure that is
-//! promised of the guard; [`Flooded`] runs one case at a time, and with it
+//! promised of the guard; [`no_harm`] whether any set-up is worse off with it; [`Flooded`] runs one case at a time, and with it
 //! [`RealPackets`] is a host of the lab's experiments. All stand on the same
 //! parts: what protects (`protection`, `nftables`, `guard_process`), what loads
 //! (`traffic`), what is measured meanwhile (`udp`, `figures`), in which turns
@@ -22,6 +22,7 @@ pub mod guard;
 mod guard_process;
 mod lab_host;
 mod nftables;
+pub mod no_harm;
 mod page;
 mod protection;
 mod traffic;

@@ -99,6 +99,11 @@ impl<'a> Stage<'a> {
         let arguments = [self.guard_arguments, arguments].concat();
         GuardProcess::start(self.host(), self.program, &arguments)
     }
+
+    /// A guard with the stage's own arguments; receive work stays where it is.
+    pub(crate) fn guard_as_it_is(&self) -> Result<GuardProcess, Error> {
+        GuardProcess::start(self.host(), self.program, self.guard_arguments)
+    }
 }
 
 /// A protection in place. Dropping it removes it.

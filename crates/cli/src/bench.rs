@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crate::failure::Context;
-use plimsoll_bench::Protection;
 use plimsoll_bench::guard::{self, Part, Plan};
+use plimsoll_bench::{Protection, no_harm};
 
 use crate::output;
 
@@ -20,6 +20,7 @@ pub(crate) struct Args {
 #[derive(clap::Subcommand, Debug)]
 enum Command {
     Guard(GuardArgs),
+    NoHarm(NoHarmArgs),
 }
 
 /// Measure the guard beside the stock kernel, a tuned nftables limit and threaded polling.
@@ -80,32 +81,91 @@ struct GuardArgs {
     discard_capacity: Option<u64>,
 }
 
+/// Measure whether a host is worse off with the guard, in set-ups that operators have.
+///
+/// Gateways, published ports, bridges, containers, tunnels, packet readers and others,
+/// stock and guarded in turns, calm and beside a flood of another socket. Everything
+/// happens between network namespaces made for it, which are removed again.
+#[derive(clap::Args, Debug)]
+#[command(after_help = NO_HARM_HELP)]
+struct NoHarmArgs {
+    /// How often each case runs
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u8).range(1..=99))]
+    runs: u8,
+    /// Measure only these set-ups
+    #[arg(long, value_name = "SETUP", value_delimiter = ',', value_parser = parse_setup)]
+    only: Vec<String>,
+    /// Write the figures as one JSON document to FILE (`-`: standard output instead of the table)
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Measured part of each run, in milliseconds
+    #[arg(long, value_name = "MS", default_value_t = 2000, value_parser = clap::value_parser!(u64).range(100..=60_000))]
+    window_ms: u64,
+}
+
+const NO_HARM_HELP: &str = "Needs root, two CPUs, Linux 6.8 or newer with BTF, and nftables, iproute2 and ethtool \
+    (scripts/setup installs them).";
+
 const HELP: &str = "Parts: capacity, flood, beyond, cpu-limit, syn, light, verdict, rpc, chaos, dns, watching.\n\
     Needs root, two CPUs, Linux 6.8 or newer with BTF, and nginx, wrk, nftables, nsd, dnsperf \
     and ethtool (scripts/setup installs them).\n\
     Example: plimsoll bench guard --only flood,syn --guard=--threaded --guard=rt";
 
 pub(crate) fn run(args: &Args) -> crate::Result<()> {
-    let Command::Guard(args) = &args.command;
+    match &args.command {
+        Command::Guard(args) => run_guard(args),
+        Command::NoHarm(args) => run_no_harm(args),
+    }
+}
+
+fn run_guard(args: &GuardArgs) -> crate::Result<()> {
     let mut json = args.json.as_deref().map(output::json_writer).transpose()?;
     let document = guard::run(&plan(args)?, output::progress)?;
     output::clear_progress();
-    if let Some(writer) = &mut json {
-        serde_json::to_writer_pretty(&mut *writer, &document)?;
-        writeln!(writer)?;
-    }
+    write_json(json.as_mut(), &document)?;
     if let Some(target) = &args.html {
         output::write_page(target, &document.page()?)?;
     }
     if args.json.as_deref() != Some(Path::new("-")) {
-        output::print(&document.table().to_string())?;
+        output::print(&document.table())?;
     }
     Ok(())
 }
 
+fn run_no_harm(args: &NoHarmArgs) -> crate::Result<()> {
+    let mut json = args.json.as_deref().map(output::json_writer).transpose()?;
+    let plan = no_harm::Plan {
+        runs: args.runs.into(),
+        only: args.only.clone(),
+        window: Duration::from_millis(args.window_ms),
+        ..no_harm::Plan::new(this_program()?)
+    };
+    let document = no_harm::run(&plan, output::progress)?;
+    output::clear_progress();
+    write_json(json.as_mut(), &document)?;
+    if args.json.as_deref() != Some(Path::new("-")) {
+        output::print(&document.table())?;
+    }
+    Ok(())
+}
+
+fn write_json(
+    writer: Option<&mut impl Write>,
+    document: &impl serde::Serialize,
+) -> crate::Result<()> {
+    if let Some(writer) = writer {
+        serde_json::to_writer_pretty(&mut *writer, document)?;
+        writeln!(writer)?;
+    }
+    Ok(())
+}
+
+fn this_program() -> crate::Result<PathBuf> {
+    std::env::current_exe().context("cannot find this program")
+}
+
 fn plan(args: &GuardArgs) -> crate::Result<Plan> {
-    let program = std::env::current_exe().context("cannot find this program")?;
-    let defaults = Plan::new(program);
+    let defaults = Plan::new(this_program()?);
     Ok(Plan {
         parts: given_or(&args.only, defaults.parts),
         protections: given_or(&args.protections, defaults.protections),
@@ -135,6 +195,14 @@ fn given_or<T: Clone>(given: &[T], default: Vec<T>) -> Vec<T> {
 
 fn parse_part(text: &str) -> Result<Part, String> {
     find(text, &Part::ALL, Part::name)
+}
+
+fn parse_setup(text: &str) -> Result<String, String> {
+    let names: Vec<&str> = no_harm::Plan::names().collect();
+    if names.contains(&text) {
+        return Ok(text.to_owned());
+    }
+    Err(format!("must be one of {}", names.join(", ")))
 }
 
 fn parse_protection(text: &str) -> Result<Protection, String> {

@@ -15,14 +15,18 @@ const GIVEN: [&str; 4] = ["--mlfrr", "100000", "--discard-capacity", "2000000"];
 const TINY: [&str; 6] = ["--runs", "1", "--window-ms", "100", "--light-pairs", "1"];
 
 fn bench(arguments: &[&str]) -> Value {
+    measure(&[&["guard"], &TINY[..], arguments].concat())
+}
+
+fn measure(arguments: &[&str]) -> Value {
     assert!(
         geteuid().is_root(),
         "this test makes network namespaces and BPF programs: run it as root"
     );
     let output = Command::new(env!("CARGO_BIN_EXE_plimsoll"))
-        .args(["bench", "guard", "--json", "-"])
-        .args(TINY)
+        .arg("bench")
         .args(arguments)
+        .args(["--json", "-"])
         .output()
         .unwrap();
     let stderr = String::from_utf8_lossy(&output.stderr);
@@ -266,4 +270,20 @@ fn an_unknown_part_is_refused_with_the_list() {
     assert_eq!(output.status.code(), Some(2));
     let stderr = String::from_utf8_lossy(&output.stderr);
     assert!(stderr.contains("capacity, flood, beyond"), "{stderr}");
+}
+
+/// A masquerading gateway, the set-up that once lost two thirds: what is sent arrives
+/// or is lost, and each case has its goal.
+#[test]
+fn no_harm_counts_what_crosses_a_set_up() {
+    let options = ["--runs", "1", "--window-ms", "200", "--only", "masquerade"];
+    let document = measure(&[&["no-harm"], &options[..]].concat());
+    assert_goals(&document, &["masquerade/calm", "masquerade/flooded"]);
+    let cases = document["cases"].as_array().unwrap();
+    assert_eq!(cases.len(), 4, "stock and guard, calm and flooded");
+    for case in cases {
+        let count = |name: &str| case[name].as_u64().unwrap();
+        assert!(count("sent") > 0 && count("received") > 0, "{case}");
+        assert!(count("received") <= count("sent"), "{case}");
+    }
 }

@@ -39,6 +39,7 @@
 //! `netlink-bindings` speaks the `netdev` family, which is the only reliable
 //! source of the process id of a device's polling thread.
 
+mod behind;
 pub mod blast;
 pub mod burner;
 pub mod connect;
@@ -59,6 +60,7 @@ pub mod server;
 mod spin;
 mod testbed;
 
+pub use behind::INNER_DEVICE;
 pub use error::Error;
 pub use namespace::Host;
 pub use pauses::Pauses;

@@ -1,0 +1,317 @@
+//! `plimsoll bench no-harm`: whether a host is worse off with the guard than without
+//! it, in set-ups that operators really have.
+//!
+//! Each set-up is measured stock and guarded in turns, on hosts made anew for every
+//! run: calm, and beside a flood of another socket. Calm, nothing may be lost that
+//! stock does not lose; flooded, no less may arrive than with stock.
+//!
+//! Limits: a veth link and two CPUs that sender and host share with whatever else this
+//! machine does. What is lost on it by the machine's own pauses is lost on both sides,
+//! so runs take turns and medians are compared.
+
+mod setup;
+mod traffic;
+
+use std::fmt::Write as _;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use plimsoll_report::{Goal, Machine, SCHEMA, Side};
+use plimsoll_testbed::blast::Schedule;
+use plimsoll_testbed::{Config as TestbedConfig, Testbed};
+use serde::Serialize;
+
+use crate::Error;
+use crate::cases::Cases;
+use crate::figures::conclusion;
+use crate::protection::{Protection, Stage};
+use crate::traffic::{during, udp_flood};
+use crate::udp::{SINK_PORT, start_sink};
+use setup::{Load, Setup, Site};
+use traffic::{Counted, Flow};
+
+/// What is compared.
+const SIDES: [Protection; 2] = [Protection::Stock, Protection::Guard];
+/// The rate at which a masquerading gateway once lost two thirds: 500 Mbit/s.
+const CALM_PPS: u64 = 44_600;
+/// Beside a flood the sender shares its CPU with the generator.
+const FLOODED_PPS: u64 = 5_000;
+const FLOOD_PPS: u64 = 1_000_000;
+const PAYLOAD_BYTES: usize = 1400;
+const HOLDOFF: Duration = Duration::from_micros(30);
+const TCP_PORT: u16 = 5201;
+
+/// What is measured, and how long.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// The `plimsoll` command itself, which is started as guard and server.
+    pub program: PathBuf,
+    /// Names of the set-ups to measure; empty: all.
+    pub only: Vec<String>,
+    /// How often each case runs; odd, so that a median is a run's own value.
+    pub runs: usize,
+    /// Measured part of each run.
+    pub window: Duration,
+}
+
+impl Plan {
+    /// Everything, as `plimsoll bench no-harm` runs it without arguments.
+    #[must_use]
+    pub fn new(program: PathBuf) -> Self {
+        Self {
+            program,
+            only: Vec::new(),
+            runs: 3,
+            window: Duration::from_secs(2),
+        }
+    }
+
+    /// The names that [`Plan::only`] may have.
+    pub fn names() -> impl Iterator<Item = &'static str> {
+        setup::ALL.iter().map(|setup| setup.name)
+    }
+}
+
+/// One set-up, stock or guarded, calm or beside a flood: sums over the runs.
+#[derive(Clone, Debug, Serialize)]
+pub struct NoHarmCase {
+    /// The set-up.
+    pub setup: &'static str,
+    /// Beside a flood of another socket.
+    pub flooded: bool,
+    /// Stock or guard.
+    pub protection: Protection,
+    /// Datagrams, or bytes of a connection.
+    pub sent: u64,
+    /// What arrived of them.
+    pub received: u64,
+}
+
+/// Everything a run measured.
+#[derive(Clone, Debug, Serialize)]
+pub struct Document {
+    /// Version of this form.
+    pub schema: u32,
+    /// Where it was measured.
+    pub machine: Machine,
+    /// How often each case ran.
+    pub runs: usize,
+    /// All cases.
+    pub cases: Vec<NoHarmCase>,
+    /// That no case is worse with the guard.
+    pub goals: Vec<Goal>,
+}
+
+impl Document {
+    /// The document as a table.
+    #[must_use]
+    pub fn table(&self) -> String {
+        let mut table =
+            String::from("set-up          load     side        sent    received   lost\n");
+        for case in &self.cases {
+            let load = if case.flooded { "flooded" } else { "calm" };
+            let lost = 100.0 * (1.0 - case.received as f64 / case.sent.max(1) as f64);
+            let _ = writeln!(
+                table,
+                "{:<15} {load:<8} {:<6} {:>10} {:>11} {lost:>5.2} %",
+                case.setup,
+                case.protection.name(),
+                case.sent,
+                case.received
+            );
+        }
+        table + conclusion(&self.machine, &self.goals).as_str()
+    }
+}
+
+/// Runs the comparison. `progress` is told what happens, a line at a time.
+///
+/// # Errors
+///
+/// This host lacks something ([`Error::is_missing`]), or the run was interrupted. A
+/// set-up that this kernel cannot make has goals that say so.
+pub fn run(plan: &Plan, mut progress: impl FnMut(&str)) -> Result<Document, Error> {
+    let (mut cases, mut goals) = (Vec::new(), Vec::new());
+    let is_wanted =
+        |setup: &&Setup| plan.only.is_empty() || plan.only.iter().any(|name| name == setup.name);
+    for setup in setup::ALL.iter().filter(is_wanted) {
+        for flooded in [false, true] {
+            match measure(plan, setup, flooded, &mut progress) {
+                Ok(measured) => {
+                    cases.extend(sums(setup, flooded, &measured));
+                    goals.push(goal(setup, flooded, &measured));
+                }
+                Err(error) if error.is_fatal() => return Err(error),
+                Err(error) => {
+                    let none = goal(setup, flooded, &Cases::default());
+                    goals.push(none.because(error.to_string()));
+                }
+            }
+        }
+    }
+    Ok(Document {
+        schema: SCHEMA,
+        machine: Machine::read(Some("veth")),
+        runs: plan.runs,
+        cases,
+        goals,
+    })
+}
+
+/// Each side's runs, taken in turns.
+fn measure(
+    plan: &Plan,
+    setup: &Setup,
+    flooded: bool,
+    progress: &mut impl FnMut(&str),
+) -> Result<Cases<(), Counted>, Error> {
+    let mut cases = Cases::new(&SIDES, &[()]);
+    let load = if flooded { "flooded" } else { "calm" };
+    for round in 1..=plan.runs {
+        for case in &mut cases.0 {
+            let side = case.protection.name();
+            progress(&format!(
+                "{} {load}, round {round} of {}: {side}",
+                setup.name, plan.runs
+            ));
+            case.runs.push(once(plan, setup, case.protection, flooded)?);
+        }
+    }
+    Ok(cases)
+}
+
+/// One run on hosts of its own.
+fn once(
+    plan: &Plan,
+    setup: &Setup,
+    protection: Protection,
+    flooded: bool,
+) -> Result<Counted, Error> {
+    let testbed = Testbed::create(TestbedConfig::default())?;
+    let stage = Stage {
+        testbed: &testbed,
+        program: &plan.program,
+        holdoff: HOLDOFF,
+        guard_arguments: &[],
+    };
+    // The placement is proved by packets, which need the host as it was made.
+    stage.stock()?;
+    let sink = flooded.then(|| start_sink(&stage)).transpose()?;
+    let behind = testbed.add_host_behind()?;
+    let site = Site {
+        testbed: &testbed,
+        behind,
+    };
+    setup.prepare(&site)?;
+    let guard = (protection == Protection::Guard)
+        .then(|| stage.guard_as_it_is())
+        .transpose()?;
+    let rate_pps = FLOOD_PPS;
+    let flood = flooded.then(|| udp_flood(&stage, SINK_PORT, Schedule::Fixed { rate_pps }));
+    let (_, counted) = during(&stage, flood.as_ref(), || {
+        cross(plan, setup, &site, flooded)
+    })?;
+    guard
+        .map(crate::guard_process::GuardProcess::stop)
+        .transpose()?;
+    drop(sink);
+    Ok(counted)
+}
+
+/// Sends what crosses the set-up.
+fn cross(plan: &Plan, setup: &Setup, site: &Site<'_>, flooded: bool) -> Result<Counted, Error> {
+    let (load, test) = (site.testbed.load(), site.testbed.test());
+    let rate_pps = if flooded { FLOODED_PPS } else { CALM_PPS };
+    let flow = Flow {
+        packets: (plan.window.as_secs_f64() * rate_pps as f64) as u64,
+        rate_pps,
+        payload_bytes: PAYLOAD_BYTES,
+    };
+    match setup.load {
+        Load::Udp {
+            receiver,
+            behind,
+            target,
+        } => {
+            let host = if behind { &site.behind } else { test };
+            traffic::udp(load, host, receiver, target.address(site), flow)
+        }
+        Load::Tcp(to_test) => traffic::tcp(test, load, TCP_PORT, to_test, plan.window),
+    }
+}
+
+fn sums(setup: &Setup, flooded: bool, measured: &Cases<(), Counted>) -> Vec<NoHarmCase> {
+    let case = |case: &crate::cases::Case<(), Counted>| NoHarmCase {
+        setup: setup.name,
+        flooded,
+        protection: case.protection,
+        sent: case.total(|run| run.sent),
+        received: case.total(|run| run.received),
+    };
+    measured.0.iter().map(case).collect()
+}
+
+/// That no less arrives with the guard: each guarded run against the stock run beside
+/// it, in percent of what was sent, or of the bytes that stock moved.
+fn goal(setup: &Setup, flooded: bool, measured: &Cases<(), Counted>) -> Goal {
+    let part = |run: &Counted| 100.0 * run.received as f64 / run.sent.max(1) as f64;
+    let is_tcp = matches!(setup.load, Load::Tcp(_));
+    let bytes = |run: &Counted| run.received as f64;
+    let of = |side| {
+        if is_tcp {
+            measured.values(side, (), bytes)
+        } else {
+            measured.values(side, (), part)
+        }
+    };
+    let pairs = of(Protection::Guard).into_iter().zip(of(Protection::Stock));
+    let runs = pairs.map(|(guarded, stock)| {
+        if is_tcp {
+            100.0 * guarded / stock.max(1.0)
+        } else {
+            guarded - stock
+        }
+    });
+    let load = if flooded { "flooded" } else { "calm" };
+    let (least, unit, what) = if is_tcp {
+        (99.0, "%", "guarded throughput, of stock's")
+    } else {
+        (0.0, "points", "what arrives with the guard beyond stock")
+    };
+    Goal::new(
+        format!("{}/{load}", setup.name),
+        format!("{}, {load}: {what}", setup.what),
+        Side::AtLeast,
+        least,
+        unit,
+        runs.collect(),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_set_up_has_a_name_of_its_own() {
+        let mut names: Vec<_> = Plan::names().collect();
+        names.sort_unstable();
+        let count = names.len();
+        names.dedup();
+        assert_eq!(names.len(), count);
+    }
+
+    #[test]
+    fn what_is_lost_beyond_stock_is_harm() {
+        let mut cases = Cases::new(&SIDES, &[()]);
+        let counted = |received| Counted {
+            sent: 1000,
+            received,
+        };
+        cases.0[0].runs = vec![counted(990), counted(1000), counted(1000)];
+        cases.0[1].runs = vec![counted(980), counted(900), counted(1000)];
+        let goal = goal(&setup::ALL[0], false, &cases);
+        assert_eq!(goal.runs, [-1.0, -10.0, 0.0]);
+        assert_eq!(goal.met, Some(false));
+    }
+}

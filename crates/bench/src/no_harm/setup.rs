@@ -1,0 +1,279 @@
+//! The set-ups that operators really have. In each, the look-up from the driver sees
+//! less than the stack knows, or the stack is not who takes the packets.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+
+use plimsoll_testbed::{Host, INNER_DEVICE, Testbed};
+
+use super::traffic::Receiver;
+use crate::Error;
+
+/// The port that the load host is asked at, or that it sends to.
+const PORT: u16 = 4433;
+/// The address of the host behind, and of the test host towards it.
+const BEHIND: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 2);
+const GROUP: Ipv4Addr = Ipv4Addr::new(239, 1, 1, 1);
+
+/// A set-up of the test host and what crosses it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Setup {
+    pub(super) name: &'static str,
+    pub(super) what: &'static str,
+    pub(super) load: Load,
+    prepare: fn(&Site<'_>) -> Result<(), Error>,
+}
+
+/// What crosses it.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Load {
+    /// Datagrams from the load host.
+    Udp {
+        receiver: Receiver,
+        /// The receiver is on the host behind.
+        behind: bool,
+        target: Target,
+    },
+    /// Bytes over one connection; `true`: towards the test host.
+    Tcp(bool),
+}
+
+/// Whom the load host sends to.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Target {
+    /// Whoever asks it.
+    Asker,
+    /// The test host's address.
+    TestHost,
+    /// The host behind.
+    Behind,
+    Group,
+}
+
+/// The hosts of a run.
+pub(super) struct Site<'a> {
+    pub(super) testbed: &'a Testbed,
+    pub(super) behind: Host,
+}
+
+impl Setup {
+    pub(super) fn prepare(&self, site: &Site<'_>) -> Result<(), Error> {
+        (self.prepare)(site)
+    }
+}
+
+impl Target {
+    pub(super) fn address(self, site: &Site<'_>) -> SocketAddr {
+        let ip = match self {
+            Self::Asker => site.testbed.load().ipv4(),
+            Self::TestHost => site.testbed.test().ipv4(),
+            Self::Behind => BEHIND,
+            Self::Group => GROUP,
+        };
+        SocketAddr::new(IpAddr::V4(ip), PORT)
+    }
+}
+
+const fn udp(receiver: Receiver, behind: bool, target: Target) -> Load {
+    Load::Udp {
+        receiver,
+        behind,
+        target,
+    }
+}
+
+/// All of them. A kernel that lacks one (IPVS, VLAN devices here) cannot show it.
+pub(super) const ALL: [Setup; 15] = [
+    Setup {
+        name: "socket",
+        what: "a UDP server of the host itself",
+        load: udp(Receiver::Bound(PORT), false, Target::TestHost),
+        prepare: |_| Ok(()),
+    },
+    Setup {
+        name: "masquerade",
+        what: "a download through a gateway that masquerades (nftables)",
+        load: udp(Receiver::Asking, true, Target::Asker),
+        prepare: |site| {
+            routed(site)?;
+            nft(
+                site,
+                "add chain t post { type nat hook postrouting priority 100 ; }",
+            )?;
+            nft(site, "add rule t post oifname test0 masquerade")
+        },
+    },
+    Setup {
+        name: "dnat",
+        what: "a published port of a container (destination translation)",
+        load: udp(Receiver::Bound(9000), true, Target::TestHost),
+        prepare: |site| {
+            routed(site)?;
+            nft(
+                site,
+                "add chain t pre { type nat hook prerouting priority -100 ; }",
+            )?;
+            nft(
+                site,
+                "add rule t pre udp dport 4433 dnat ip to 10.77.0.2:9000",
+            )
+        },
+    },
+    Setup {
+        name: "load-balancer",
+        what: "an nftables load balancer in front of two ports of a server",
+        load: udp(Receiver::Bound(9000), true, Target::TestHost),
+        prepare: |site| {
+            routed(site)?;
+            nft(
+                site,
+                "add chain t pre { type nat hook prerouting priority -100 ; }",
+            )?;
+            nft(
+                site,
+                "add rule t pre udp dport 4433 dnat ip to numgen inc mod 2 map \
+                 { 0 : 10.77.0.2 , 1 : 10.77.0.2 } : 9000",
+            )
+        },
+    },
+    Setup {
+        name: "bridge",
+        what: "a container on a bridge that the interface belongs to",
+        load: udp(Receiver::Bound(PORT), true, Target::Behind),
+        prepare: bridged,
+    },
+    Setup {
+        name: "macvlan",
+        what: "a container with a macvlan device on the interface",
+        load: udp(Receiver::Bound(PORT), true, Target::Behind),
+        prepare: macvlan,
+    },
+    Setup {
+        name: "vxlan",
+        what: "a VXLAN tunnel that ends on the host",
+        load: udp(Receiver::Bound(PORT), false, Target::Behind),
+        prepare: vxlan,
+    },
+    Setup {
+        name: "router",
+        what: "a router between the interface and another",
+        load: udp(Receiver::Bound(PORT), true, Target::Behind),
+        prepare: routed,
+    },
+    Setup {
+        name: "packet-reader",
+        what: "a program that reads packets without a socket for their port",
+        load: udp(Receiver::PacketReader(PORT), false, Target::TestHost),
+        prepare: |_| Ok(()),
+    },
+    Setup {
+        name: "multicast",
+        what: "a member of a multicast group",
+        load: udp(Receiver::Member(GROUP, PORT), false, Target::Group),
+        prepare: |site| {
+            let (load, test) = (site.testbed.load(), site.testbed.test());
+            load.ip("route add 239.0.0.0/8 dev load0")?;
+            Ok(test.ip("route add 239.0.0.0/8 dev test0")?)
+        },
+    },
+    Setup {
+        name: "bound-device",
+        what: "a socket bound to the interface",
+        load: udp(
+            Receiver::BoundToDevice(PORT, "test0"),
+            false,
+            Target::TestHost,
+        ),
+        prepare: |_| Ok(()),
+    },
+    Setup {
+        name: "ephemeral",
+        what: "clients with a new port for every few datagrams",
+        load: udp(Receiver::Ephemeral, false, Target::Asker),
+        prepare: |_| Ok(()),
+    },
+    Setup {
+        name: "connected",
+        what: "64 connected sockets on one port",
+        load: udp(Receiver::Connected(PORT), false, Target::TestHost),
+        prepare: |_| Ok(()),
+    },
+    Setup {
+        name: "conntrack",
+        what: "a packet filter with connection tracking before a UDP server",
+        load: udp(Receiver::Bound(PORT), false, Target::TestHost),
+        prepare: |site| {
+            nft(site, "add table t")?;
+            nft(
+                site,
+                "add chain t in { type filter hook input priority 0 ; }",
+            )?;
+            nft(site, "add rule t in ct state invalid drop")
+        },
+    },
+    Setup {
+        name: "tcp-in",
+        what: "a bulk transfer to the host over TCP",
+        load: Load::Tcp(true),
+        prepare: |_| Ok(()),
+    },
+];
+
+fn nft(site: &Site<'_>, words: &str) -> Result<(), Error> {
+    let test = site.testbed.test();
+    Ok(test.configure("nft", words.split_whitespace())?)
+}
+
+/// The test host routes between its two interfaces; the load host knows the way.
+fn routed(site: &Site<'_>) -> Result<(), Error> {
+    let (load, test, behind) = (site.testbed.load(), site.testbed.test(), &site.behind);
+    test.ip(&format!("address add 10.77.0.1/24 dev {INNER_DEVICE}"))?;
+    test.sysctl("net.ipv4.ip_forward", "1")?;
+    behind.ip("address add 10.77.0.2/24 dev behind0")?;
+    behind.ip("route add default via 10.77.0.1")?;
+    load.ip(&format!("route add 10.77.0.0/24 via {}", test.ipv4()))?;
+    nft(site, "add table t")
+}
+
+/// The interface and the container's belong to one bridge; the container has an
+/// address of the load host's network.
+fn bridged(site: &Site<'_>) -> Result<(), Error> {
+    let (load, test, behind) = (site.testbed.load(), site.testbed.test(), &site.behind);
+    test.ip("link add br0 type bridge")?;
+    test.ip(&format!("link set {INNER_DEVICE} master br0"))?;
+    test.ip(&format!("link set {} master br0", test.device()))?;
+    test.ip("link set br0 up")?;
+    behind.ip("address add 10.77.0.2/24 dev behind0")?;
+    load.ip("address add 10.77.0.1/24 dev load0")?;
+    load.ip("neighbour replace 10.77.0.2 lladdr 02:00:00:00:00:03 dev load0")?;
+    Ok(behind.ip("neighbour replace 10.77.0.1 lladdr 02:00:00:00:00:01 dev behind0")?)
+}
+
+fn macvlan(site: &Site<'_>) -> Result<(), Error> {
+    let (load, test, behind) = (site.testbed.load(), site.testbed.test(), &site.behind);
+    test.ip(&format!(
+        "link add link {} name mac0 address 02:00:00:00:00:04 netns {} type macvlan mode bridge",
+        test.device(),
+        behind.name()
+    ))?;
+    behind.ip("address add 10.77.0.2/24 dev mac0")?;
+    behind.ip("link set mac0 up")?;
+    load.ip("address add 10.77.0.1/24 dev load0")?;
+    Ok(load.ip("neighbour replace 10.77.0.2 lladdr 02:00:00:00:00:04 dev load0")?)
+}
+
+fn vxlan(site: &Site<'_>) -> Result<(), Error> {
+    let (load, test) = (site.testbed.load(), site.testbed.test());
+    for (host, other, device, address) in [
+        (load, test, "load0", "10.77.0.1/24"),
+        (test, load, "test0", "10.77.0.2/24"),
+    ] {
+        host.ip(&format!(
+            "link add vx0 type vxlan id 7 dstport 4789 local {} remote {} dev {device}",
+            host.ipv4(),
+            other.ipv4()
+        ))?;
+        host.ip(&format!("address add {address} dev vx0"))?;
+        host.ip("link set vx0 up")?;
+    }
+    Ok(())
+}
