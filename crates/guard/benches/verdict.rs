@@ -1,18 +1,23 @@
 //! What the verdict costs per packet, by the kernel's test-run facility: the
 //! program alone, on one hot frame, without driver and memory. Needs root.
 //!
-//! Prints the median of several runs and their spread in nanoseconds. An argument
-//! chooses frames by name; `--json FILE` writes all runs as one document, for
+//! Prints the median of several runs and their spread in nanoseconds, and beside it
+//! what is left when an empty program's median is taken off, which runs by turns on
+//! the same frames: the facility's own cost. An argument chooses frames by name; `--json FILE` writes all runs as one document, for
 //! `plimsoll bench guard`.
 
 #[path = "../tests/common/mod.rs"]
 mod common;
 
-use std::net::{TcpListener, TcpStream, UdpSocket};
+use std::net::{SocketAddrV4, TcpListener, TcpStream, UdpSocket};
+use std::os::fd::AsRawFd;
 
-use common::{HOST_V4, HOST_V6, fill, in_namespace, to_host, udp_socket};
-use nix::sys::socket::{setsockopt, sockopt};
+use common::{HOST_V4, HOST_V6, PEER_V4, fill, in_namespace, to_host, udp_socket};
+use nix::sys::socket::{
+    AddressFamily, SockFlag, SockType, SockaddrIn, bind, setsockopt, socket, sockopt,
+};
 use plimsoll_guard::{Config, Guard, Storage};
+use plimsoll_kernel::pass_all;
 use plimsoll_packets::frame::{Packet, TcpFlags};
 use plimsoll_report::{Machine, SCHEMA};
 
@@ -28,14 +33,16 @@ fn main() {
         let _empty = udp_socket((HOST_V4, 5000), 256 << 10);
         let _full = full_socket(5001, false);
         let _full_shared = full_socket(5002, true);
+        let _connected = connected_socket(5003);
+        let _group = full_group(5004);
         let _six = udp_socket((HOST_V6, 5000), 256 << 10);
         let _listener = TcpListener::bind((HOST_V4, 80)).expect("a port");
         let connection = TcpStream::connect((HOST_V4, 80)).expect("loopback");
         let port = connection.local_addr().expect("connected").port();
 
         println!(
-            "{:<44}{:>8}{:>8}{:>8}  ns per packet, {RUNS} runs of {REPEAT}",
-            "", "median", "min", "max"
+            "{:<44}{:>8}{:>8}{:>8}{:>8}  ns per packet, {RUNS} runs of {REPEAT}",
+            "", "median", "min", "max", "net"
         );
         let Arguments { wanted, json } = Arguments::parse();
         let mut results = Vec::new();
@@ -43,23 +50,22 @@ fn main() {
             .into_iter()
             .filter(|(name, _)| name.contains(&wanted))
         {
-            let mut runs: Vec<u128> = (0..RUNS)
-                .map(|_| {
-                    guard
-                        .test_run(&frame, REPEAT)
-                        .expect("test-run")
-                        .1
-                        .as_nanos()
-                })
-                .collect();
+            let pairs = (0..RUNS).map(|_| {
+                let (_, whole) = guard.test_run(&frame, REPEAT).expect("test-run");
+                let empty = pass_all::test_run(&frame, REPEAT).expect("test-run");
+                (whole.as_nanos(), empty.as_nanos())
+            });
+            let (mut runs, mut empty): (Vec<u128>, Vec<u128>) = pairs.unzip();
             runs.sort_unstable();
+            empty.sort_unstable();
             println!(
-                "{name:<44}{:>8}{:>8}{:>8}",
+                "{name:<44}{:>8}{:>8}{:>8}{:>8}",
                 runs[RUNS / 2],
                 runs[0],
-                runs[RUNS - 1]
+                runs[RUNS - 1],
+                runs[RUNS / 2].saturating_sub(empty[RUNS / 2])
             );
-            results.push(serde_json::json!({ "frame": name, "ns": runs }));
+            results.push(serde_json::json!({ "frame": name, "ns": runs, "empty_ns": empty }));
         }
         if let Some(file) = json {
             let document = serde_json::json!({
@@ -95,8 +101,7 @@ impl Arguments {
     }
 }
 
-/// A socket that takes no more; `shared`: with `SO_REUSEADDR`, so that its
-/// destination alone does not tell it.
+/// A socket that takes no more; `shared`: with `SO_REUSEADDR`.
 fn full_socket(port: u16, shared: bool) -> UdpSocket {
     let server = udp_socket((HOST_V4, port), 64 << 10);
     setsockopt(&server, sockopt::ReuseAddr, &shared).expect("a socket");
@@ -107,11 +112,39 @@ fn full_socket(port: u16, shared: bool) -> UdpSocket {
     server
 }
 
+/// A server's socket for one client: it is looked up for each packet.
+fn connected_socket(port: u16) -> UdpSocket {
+    let socket = udp_socket((HOST_V4, port), 256 << 10);
+    socket.connect((PEER_V4, 4000)).expect("a socket");
+    socket
+}
+
+/// Four sockets among which a hash chooses, all of them full.
+fn full_group(port: u16) -> [UdpSocket; 4] {
+    let group = [(); 4].map(|()| group_member(port));
+    for source in 0..32 {
+        let source = UdpSocket::bind((HOST_V4, 20_000 + source)).expect("a port");
+        fill(&source, (HOST_V4, port));
+    }
+    group
+}
+
+fn group_member(port: u16) -> UdpSocket {
+    let kind = SockType::Datagram;
+    let socket = socket(AddressFamily::Inet, kind, SockFlag::SOCK_CLOEXEC, None);
+    let socket = socket.expect("a socket");
+    setsockopt(&socket, sockopt::ReusePort, &true).expect("a socket");
+    setsockopt(&socket, sockopt::RcvBuf, &(32 << 10)).expect("a receive buffer");
+    let address = SockaddrIn::from(SocketAddrV4::new(HOST_V4, port));
+    bind(socket.as_raw_fd(), &address).expect("a port");
+    UdpSocket::from(socket)
+}
+
 fn frames(connected_port: u16) -> Vec<(&'static str, Vec<u8>)> {
     let own = Packet::new(HOST_V4.into(), HOST_V4.into());
     let forwarded = Packet::new(HOST_V4.into(), [203, 0, 113, 1].into());
     vec![
-        ("not IP (what the facility itself costs)", vec![0; 64]),
+        ("not IP", vec![0; 64]),
         ("forwarded", forwarded.udp(1, 2, &[])),
         ("UDP, no socket", to_host(HOST_V4).udp(4000, 5999, &[])),
         (
@@ -125,6 +158,14 @@ fn frames(connected_port: u16) -> Vec<(&'static str, Vec<u8>)> {
         (
             "UDP, full socket that shares its port",
             to_host(HOST_V4).udp(4000, 5002, &[]),
+        ),
+        (
+            "UDP, full group of four",
+            to_host(HOST_V4).udp(4000, 5004, &[]),
+        ),
+        (
+            "UDP, connected socket: looked up",
+            to_host(HOST_V4).udp(4000, 5003, &[]),
         ),
         (
             "UDP over IPv6, no socket",

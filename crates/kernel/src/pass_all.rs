@@ -10,7 +10,9 @@
 use std::fmt;
 use std::mem::MaybeUninit;
 use std::os::fd::AsFd;
+use std::time::Duration;
 
+use libbpf_rs::ProgramInput;
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 
 use crate::error::{Error, bpf};
@@ -46,4 +48,25 @@ impl PassAll {
         let link = XdpLink::attach(program.progs.pass_all.as_fd(), interface, ifindex)?;
         Ok(Self { _link: link })
     }
+}
+
+/// The mean time of a run of this program on one frame by the kernel's test-run
+/// facility: what the facility itself takes, beside which another program's time
+/// is to be read.
+///
+/// # Errors
+///
+/// The kernel refuses the program or the frame.
+pub fn test_run(frame: &[u8], repeat: u32) -> Result<Duration, Error> {
+    let mut place = MaybeUninit::uninit();
+    let open = skeleton::PassAllSkelBuilder::default().open(&mut place);
+    let program = open.and_then(OpenSkel::load);
+    let program = program.map_err(bpf("load the program that passes everything"))?;
+    let input = ProgramInput {
+        data_in: Some(frame),
+        repeat,
+        ..ProgramInput::default()
+    };
+    let output = program.progs.pass_all.test_run(input);
+    Ok(output.map_err(bpf("test-run the program"))?.duration)
 }
