@@ -224,6 +224,49 @@ fn a_socket_bound_to_a_bridge_gets_all_that_comes_in_by_its_port() {
     });
 }
 
+/// Containers have sockets in namespaces of their own, which are not looked up: what
+/// is routed to them passes and counts as `forward`.
+#[test]
+fn containers_behind_a_bridge_get_all_that_is_routed_to_them() {
+    in_namespace(|| {
+        ip("link add br0 type bridge");
+        ip("address add 10.88.0.1/24 dev br0");
+        ip("link set br0 up");
+        std::fs::write("/proc/sys/net/ipv4/ip_forward", "1").unwrap();
+        let pods = [2, 3].map(|last| {
+            let pod = Namespace::new();
+            let tid = pod.tid;
+            ip(&format!(
+                "link add p{last} type veth peer name h0 netns {tid}"
+            ));
+            ip(&format!("link set p{last} master br0 up"));
+            let address = Ipv4Addr::new(10, 88, 0, last);
+            let server = pod.run(move || {
+                ip(&format!("address add {address}/24 dev h0"));
+                ip("link set h0 up");
+                ip("route add default via 10.88.0.1");
+                patient((address, 53))
+            });
+            (pod, address, server)
+        });
+        guarded(|guard, wire| {
+            flood_closed_port(guard, wire);
+            for client in 10_000..10_000 + FRAMES {
+                for (_, address, _) in &pods {
+                    let packet = Packet::new(PEER_V4.into(), (*address).into());
+                    wire.send(&packet.macs(PEER_MAC, HOST_MAC).udp(client, 53, &[0; 64]));
+                }
+            }
+            for (pod, _, server) in pods {
+                assert_eq!(pod.run(move || received(&server)), u64::from(FRAMES));
+            }
+            let forwarded = *guard.counters().unwrap().of(Kind::Forward);
+            assert_eq!(forwarded.count(Outcome::Admitted), 2 * u64::from(FRAMES));
+            assert_eq!(forwarded.discarded(), 0);
+        });
+    });
+}
+
 #[test]
 fn a_reader_of_frames_gets_those_of_closed_ports() {
     in_namespace(|| {

@@ -25,7 +25,8 @@ pub enum Kind {
     Neighbour = 6,
     /// IP for another host.
     Forward = 7,
-    /// UDP or TCP to a local address where nobody listens.
+    /// UDP or TCP to a local address, and no socket is found: nobody listens, or
+    /// something beside the sockets of this namespace takes it, such as translation.
     ClosedPort = 8,
     /// Well formed, but none of the above.
     Other = 9,
