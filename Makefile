@@ -86,11 +86,10 @@ no-harm: packages
 	$(CARGO) build --release --locked
 	target/release/plimsoll bench no-harm --json target/bench/no-harm.json
 
-# Writes the tables of all claims, with one seed (which the tests compare with) and
-# with all (minutes): review the differences.
+# Writes the table of all claims with one seed, which the tests compare with: review
+# the difference.
 lab-snapshot:
 	PLIMSOLL_RENEW_CLAIMS=1 $(CARGO) test --locked -p plimsoll-lab --test claims reviewed_table
-	$(CARGO) run --release --locked -p plimsoll-cli -- lab run all > experiments/claims.txt
 
 # Writes the texts that the commands' golden tests compare with: review the difference.
 golden:

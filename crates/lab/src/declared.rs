@@ -1,8 +1,8 @@
 //! What an experiment file declares about its results: claims, what was chosen by
 //! a published result, and what was changed afterwards.
 //!
-//! A claim's [`Kind`] says how much its holding is worth. Only a `test` can fail for
-//! a reason other than a mistake of ours, so the score counts tests alone.
+//! A claim's [`Kind`] says how much its holding is worth. What was put in or
+//! calibrated says little about the model, so the score counts tests alone.
 
 use serde::{Deserialize, Serialize};
 

@@ -80,8 +80,8 @@ fn score(runs: &[Run]) -> Markup {
         }
         p.note {
             "A test is about a published number or statement that nothing of the model was chosen by. "
-            "Claims about what was calibrated or put in cannot fail for another reason than a mistake of ours; "
-            "neither they nor our own claims count."
+            "Claims about what was calibrated or put in say little about the model; neither they nor our own "
+            "claims count."
         }
     }
 }
@@ -182,7 +182,11 @@ fn meta_line(run: &Run) -> String {
         text += &format!(" · {}", experiment.paper.join(", "));
     }
     let (profile, seeds, seed) = (&experiment.profile, run.seeds, run.seed);
-    format!("{text} · profile {profile} · {seeds} seeds from {seed}")
+    let seeds = match seeds {
+        1 => format!("seed {seed}"),
+        seeds => format!("{seeds} seeds from {seed}"),
+    };
+    format!("{text} · profile {profile} · {seeds}")
 }
 
 /// A plot, or a table where there is nothing to draw a line through.

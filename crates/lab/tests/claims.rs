@@ -17,7 +17,7 @@ fn run_all(experiments: &[Experiment], seed: u64) -> Vec<Run> {
     run(experiments, &Modelled, &options, &|_, _| ()).unwrap()
 }
 
-/// One seed each: all seeds take minutes. `experiments/claims.txt` has them all.
+/// One seed each: all seeds take minutes.
 fn snapshot() -> std::path::PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../experiments/claims-quick.txt")
 }
