@@ -1,10 +1,10 @@
-//! `plimsoll serve`: a UDP server to be put under load.
+//! `plimsoll serve`: UDP servers and HTTP, on any of the devices.
 
 use std::io::{self, Write};
 
 use plimsoll_testbed::server::{self, Config};
 
-/// Serve UDP with a known amount of work per packet.
+/// Serve UDP or HTTP, on the kernel's sockets or Plimsoll's own stack.
 ///
 /// Runs until Ctrl-C or SIGTERM, then prints what it counted as one line of
 /// JSON.

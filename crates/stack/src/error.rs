@@ -86,23 +86,30 @@ pub enum Error {
 }
 
 impl Error {
-    /// Whether this host lacks something (a privilege, an interface, a
-    /// feature), as opposed to something having gone wrong.
+    /// The exit code of a command that ends by it: 1 failed, 2 used wrongly, 3 this
+    /// host lacks something (a privilege, an interface, a feature).
+    #[must_use]
+    pub fn exit_code(&self) -> u8 {
+        match self {
+            Self::Config { .. } => 2,
+            Self::NotPermitted { .. }
+            | Self::NoSuchInterface(_)
+            | Self::NoSuchQueue { .. }
+            | Self::Unsupported { .. } => 3,
+            Self::Busy { .. } | Self::MtuTooLarge { .. } | Self::Program(_) | Self::Io { .. } => 1,
+        }
+    }
+
+    /// Whether this host lacks something.
     #[must_use]
     pub fn is_missing(&self) -> bool {
-        matches!(
-            self,
-            Self::NotPermitted { .. }
-                | Self::NoSuchInterface(_)
-                | Self::NoSuchQueue { .. }
-                | Self::Unsupported { .. }
-        )
+        self.exit_code() == 3
     }
 
     /// Whether the caller asked for something impossible.
     #[must_use]
     pub fn is_usage(&self) -> bool {
-        matches!(self, Self::Config { .. })
+        self.exit_code() == 2
     }
 
     /// An [`Error::Io`] maker for `map_err`.

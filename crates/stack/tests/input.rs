@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 
 use plimsoll_packets::frame::{self, Packet};
+use plimsoll_stack::Outcome;
 use plimsoll_stack::driven::{Driven, check};
 use proptest::prelude::*;
 
@@ -62,6 +63,22 @@ proptest! {
     #[test]
     fn not_even_with_arbitrary_bytes(bytes in prop::collection::vec(any::<u8>(), 0..600)) {
         check(&bytes);
+    }
+}
+
+/// LRP-15, LRP-32: a damaged datagram is queued as any other, and found out by
+/// whoever asks for it. Eager processing finds it before anybody asks.
+#[test]
+fn protocol_work_is_done_in_the_receiving_call() {
+    let mut damaged = frames().swap_remove(0);
+    *damaged.last_mut().unwrap() ^= 1;
+    for (path, before) in [("soft-lrp", 0), ("early-demux", 1)] {
+        let mut driven = Driven::new(path);
+        driven.cable.send(&damaged);
+        driven.receive();
+        assert_eq!(driven.counts()[Outcome::Checksum], before, "{path}");
+        assert_eq!(driven.drain(), 0);
+        assert_eq!(driven.counts()[Outcome::Checksum], 1, "{path}");
     }
 }
 

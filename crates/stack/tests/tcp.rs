@@ -163,6 +163,8 @@ fn a_listener_that_goes_resets_what_it_never_accepted() {
     assert_eq!(error.kind(), ErrorKind::ConnectionRefused);
 }
 
+/// LRP-35, LRP-40: a thread of the stack acknowledges until the buffer is
+/// full, although nobody receives.
 #[test]
 fn nobody_reads_and_the_writer_waits_not_loses() {
     let (client, server) = pair();

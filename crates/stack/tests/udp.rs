@@ -222,6 +222,8 @@ fn a_full_socket_loses_its_own_packets_and_nobody_elses() {
     }
 }
 
+/// MR-32, MR-36: every packet is carried to its socket's queue at once, and what
+/// that could not take stays in the device's ring.
 #[test]
 fn polled_input_is_inhibited_by_a_full_socket_and_goes_on_when_it_has_room() {
     let (one, other) = pair("polled");

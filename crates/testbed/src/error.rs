@@ -88,6 +88,9 @@ pub enum Error {
     /// The kernel refused something, or lacks it.
     #[error(transparent)]
     Kernel(#[from] plimsoll_kernel::Error),
+    /// The user-space stack cannot do that here.
+    #[error(transparent)]
+    Stack(#[from] plimsoll_stack::Error),
     /// A system call failed.
     #[error("cannot {action}: {source}")]
     Io {
@@ -106,6 +109,7 @@ impl Error {
         match self {
             Self::Config { .. } => 2,
             Self::Kernel(error) => error.exit_code(),
+            Self::Stack(error) => error.exit_code(),
             Self::NotRoot
             | Self::MissingProgram { .. }
             | Self::MissingCpu { .. }

@@ -4,7 +4,7 @@
 //! at a time: on the free list, in the hands of whoever owns its [`Frame`], or
 //! lent to the kernel by an index in a ring. Frames move by ownership, so the
 //! giver of a frame cannot touch it any more (Tracey & Banerji, section 3.5:
-//! TB-41, TB-44 to TB-46), and no copy is needed for that.
+//! TB-41, TB-45, TB-46), and no copy is needed for that.
 //!
 //! **Hostile rings.** The kernel hands chunks back by numbers in memory that it
 //! shares with us. [`Pool::take_back`] is the only way from such a number to a
@@ -282,6 +282,7 @@ mod tests {
         Pool::new(4, 2048).unwrap()
     }
 
+    /// TB-45, TB-46: any thread takes and gives back, without a lock, at one cost.
     #[test]
     fn chunks_come_back_when_frames_are_dropped() {
         let pool = pool();
@@ -302,6 +303,7 @@ mod tests {
         assert!(one.copy_from(&[0; 2048 - HEADROOM_BYTES]));
     }
 
+    /// TB-41: a frame that was handed over is out of the giver's reach.
     #[test]
     fn what_was_lent_comes_back_once_and_as_it_was() {
         let pool = pool();

@@ -58,8 +58,8 @@ struct Inner {
     consumer: Option<PooledConsumer<Arrived>>,
     /// Where its segments come from on the link.
     via: Option<Mac>,
-    /// The owner waits.
-    awaited: bool,
+    /// What the owner's threads wait for.
+    awaited: Vec<Wanted>,
     timer: Option<Instant>,
     /// Who is to accept it, while nobody has.
     listener: Option<Arc<Listener>>,
@@ -74,6 +74,21 @@ impl fmt::Debug for Connection {
             .field("remote", &self.remote)
             .finish_non_exhaustive()
     }
+}
+
+/// What an owner's thread waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Wanted {
+    /// The end of the handshake.
+    Connection,
+    /// Something to read, or the end.
+    Data,
+    /// Room to write.
+    Room,
+}
+
+impl Wanted {
+    const KINDS: usize = 3;
 }
 
 /// What a turn has led to.
@@ -124,7 +139,7 @@ impl Connection {
                 wire,
                 consumer: Some(bound.consumer),
                 via: None,
-                awaited: false,
+                awaited: Vec::with_capacity(Wanted::KINDS),
                 timer: None,
                 listener,
                 abandoned_at: None,
@@ -240,19 +255,22 @@ impl Connection {
         result
     }
 
-    /// As [`with`](Self::with); if `act` has no answer, the owner will wait for
-    /// the descriptor to become readable.
+    /// As [`with`](Self::with); if `act` has no answer, the descriptor becomes
+    /// readable when there is what is `wanted`.
     pub(super) fn with_or_await<R>(
         &self,
         host: &Host,
         now: Instant,
+        wanted: Wanted,
         act: impl FnOnce(&mut Socket<'static>) -> Option<R>,
     ) -> Option<R> {
         let mut inner = self.inner.lock();
         let result = act(inner.socket());
         if result.is_none() {
             self.waker.clear();
-            inner.awaited = true;
+            if !inner.awaited.contains(&wanted) {
+                inner.awaited.push(wanted);
+            }
         }
         self.after(&mut inner, host, now);
         result
@@ -293,8 +311,8 @@ impl Connection {
         if inner.consumer.is_some() {
             inner.set_timer(host, self.channel, now);
         }
-        if inner.awaited && inner.is_of_interest() {
-            inner.awaited = false;
+        if inner.has_what_is_awaited() {
+            inner.awaited.clear();
             self.waker.wake();
         }
     }
@@ -370,11 +388,15 @@ impl Inner {
         }
     }
 
-    /// Whether somebody who waited would go on now.
-    fn is_of_interest(&mut self) -> bool {
-        let socket = self.socket();
+    /// Whether somebody who waits would go on now.
+    fn has_what_is_awaited(&mut self) -> bool {
+        let socket = self.sockets.get::<Socket<'_>>(self.handle);
         let connecting = matches!(socket.state(), State::SynSent | State::SynReceived);
-        !connecting && (socket.can_recv() || socket.can_send() || !socket.may_recv())
+        self.awaited.iter().any(|wanted| match wanted {
+            Wanted::Connection => !connecting,
+            Wanted::Data => socket.can_recv() || !socket.may_recv() && !connecting,
+            Wanted::Room => socket.can_send() || !socket.may_send() && !connecting,
+        })
     }
 
     fn event(&mut self) -> Event {

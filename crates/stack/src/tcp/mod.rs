@@ -8,7 +8,7 @@
 //! * **Who works.** Every receive path leaves segments raw on the channel of
 //!   their connection. One thread per stack, scheduled as any other of the
 //!   program's, processes them: received data must be acknowledged also between
-//!   receive calls (Druschel & Banga, section 3.4: LRP-35, LRP-40, LRP-41). If it
+//!   receive calls (Druschel & Banga, section 3.4: LRP-35, LRP-40). If it
 //!   falls behind, channels fill, and segments are discarded there (LRP-38).
 //!   Sending happens in the sender's call.
 //! * **Listeners.** Half-open and unaccepted connections count against the

@@ -12,7 +12,7 @@ use plimsoll_core::time::Instant;
 use smoltcp::socket::tcp::{RecvError, Socket, State};
 
 use super::Endpoint;
-use super::connection::Connection;
+use super::connection::{Connection, Wanted};
 use crate::clock;
 use crate::host::Host;
 use crate::stack::Stack;
@@ -81,7 +81,9 @@ impl TcpStream {
             }
         };
         let began = clock::now();
-        let result: io::Result<()> = stream.wait_for(Options::default(), None, connected)?;
+        let wanted = Wanted::Connection;
+        let result: io::Result<()> =
+            stream.wait_for(wanted, Options::default(), None, connected)?;
         // smoltcp does not tell a refusal from giving up.
         let elapsed = clock::now().saturating_since(began);
         result.map_err(|error| match elapsed > GIVEN_UP {
@@ -122,6 +124,7 @@ impl TcpStream {
     /// Calls `act` until it has an answer, waiting as the options say.
     fn wait_for<R>(
         &self,
+        wanted: Wanted,
         options: Options,
         timeout: Option<Duration>,
         mut act: impl FnMut(&mut Socket<'static>) -> Option<R>,
@@ -130,7 +133,8 @@ impl TcpStream {
         let mut now = clock::now();
         let deadline = timeout.map(|timeout| now + timeout);
         loop {
-            let result = self.connection.with_or_await(host, now, &mut act);
+            let connection = &self.connection;
+            let result = connection.with_or_await(host, now, wanted, &mut act);
             if let Some(result) = result {
                 return Ok(result);
             }
@@ -256,7 +260,10 @@ impl Read for &TcpStream {
             return Ok(0);
         }
         let options = *self.options.read();
-        self.wait_for(options, options.read_timeout, |socket| read(socket, buffer))?
+        let timeout = options.read_timeout;
+        self.wait_for(Wanted::Data, options, timeout, |socket| {
+            read(socket, buffer)
+        })?
     }
 }
 
@@ -266,7 +273,8 @@ impl Write for &TcpStream {
             return Ok(0);
         }
         let options = *self.options.read();
-        self.wait_for(options, options.write_timeout, |socket| {
+        let timeout = options.write_timeout;
+        self.wait_for(Wanted::Room, options, timeout, |socket| {
             write(socket, bytes)
         })?
     }

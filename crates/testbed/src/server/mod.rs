@@ -1,33 +1,43 @@
-//! UDP servers under test: a sink that consumes and an echo that answers, with
-//! a known amount of work per packet.
+//! Servers under test: a UDP sink that consumes, an echo that answers, and HTTP,
+//! with a known amount of work per packet or request, on the kernel's sockets or
+//! on Plimsoll's own stack.
 //!
-//! They are ordinary servers on purpose: one blocking receive per packet, one
-//! dual-stack socket, the receive buffer an operator would set. They run as
+//! On the kernel they are ordinary servers on purpose: unless asked otherwise one
+//! blocking receive per packet, one dual-stack socket, the receive buffer an
+//! operator would set. They run as
 //! processes of their own in the test host ([`Server`] starts `plimsoll
 //! serve`), so that they compete for its CPU as real ones do.
 //!
 //! A livelocked server cannot answer when asked for its counts. It keeps them
 //! in memory shared with its parent, which reads them whenever it likes.
-#![allow(unsafe_code)] // The shared counters are reached through a pointer.
 
-use std::fs::{File, OpenOptions};
+mod counters;
+mod http;
+mod network;
+mod udp;
+
+use std::fs::File;
 use std::io;
-use std::net::{Ipv6Addr, SocketAddr, SocketAddrV6, UdpSocket};
+use std::net::IpAddr;
 use std::os::fd::AsRawFd;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use clap::ValueEnum;
-use memmap2::{MmapOptions, MmapRaw};
+use ipnet::IpNet;
 use nix::sys::memfd::{MFdFlags, memfd_create};
-use nix::sys::socket::{setsockopt, sockopt};
+use plimsoll_stack::ReceivePath;
 use serde::Serialize;
+
+use self::counters::SharedCounters;
+use self::network::Network;
 
 use crate::spin::Work;
 use crate::{Error, Host, Process, interrupt};
+
+pub use self::network::On;
 
 /// What a server does with a packet, after working on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -36,6 +46,8 @@ pub enum Kind {
     Sink,
     /// Sends it back.
     Echo,
+    /// Files over HTTP/1.1.
+    Http,
 }
 
 /// A server's settings, also the arguments of `plimsoll serve`.
@@ -44,10 +56,32 @@ pub struct Config {
     /// What to do with a packet
     #[arg(value_enum)]
     pub kind: Kind,
-    /// UDP port to listen on, on every IPv4 and IPv6 address
+    /// Port to listen on, on every address
     #[arg(long)]
     pub port: u16,
-    /// CPU time spent on each packet, in microseconds
+    /// Whose sockets: the `kernel`'s, or Plimsoll's own stack on `af_xdp:IFACE`,
+    /// `packet:IFACE` or `tap:NAME`
+    #[arg(long, value_name = "DEVICE", default_value = "kernel")]
+    pub on: On,
+    /// Address of Plimsoll's own stack, as 198.18.0.2/24; may be repeated. The
+    /// kernel must not have it. Without one, `af_xdp` shares the interface's
+    /// addresses: it takes this port, the kernel keeps everything else.
+    #[arg(long, value_name = "NET")]
+    pub address: Vec<IpNet>,
+    /// Router of Plimsoll's own stack for other networks
+    #[arg(long, value_name = "IP")]
+    pub gateway: Vec<IpAddr>,
+    /// Receive path of Plimsoll's own stack: eager, early-demux, soft-lrp, ni-lrp
+    /// or polled
+    #[arg(long, value_name = "PATH", default_value = "soft-lrp")]
+    pub path: ReceivePath,
+    /// Datagrams to receive, and to send, at a time (1 to 1024)
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub batch: u16,
+    /// Directory of the files that `http` serves
+    #[arg(long, value_name = "DIR", default_value = ".")]
+    pub root: PathBuf,
+    /// CPU time spent on each packet or HTTP request, in microseconds
     #[arg(long = "work-us", value_name = "US", value_parser = parse_micros, default_value = "0")]
     pub work: Duration,
     /// Receive buffer in bytes, beyond `net.core.rmem_max` if root (the kernel
@@ -69,9 +103,38 @@ impl Config {
         Self {
             kind,
             port,
+            on: On::Kernel,
+            address: Vec::new(),
+            gateway: Vec::new(),
+            path: ReceivePath::SoftLrp,
+            batch: 1,
+            root: ".".into(),
             work: Duration::ZERO,
             rcvbuf_bytes: None,
             counters: None,
+        }
+    }
+
+    fn validate(&self) -> Result<(), Error> {
+        let refuse = |field, given: &On, allowed| {
+            Err(Error::Config {
+                field,
+                given: given.to_string(),
+                allowed,
+            })
+        };
+        match &self.on {
+            On::Kernel if !self.address.is_empty() => refuse(
+                "on",
+                &self.on,
+                "af_xdp:IFACE, packet:IFACE or tap:NAME with --address",
+            ),
+            On::Packet(_) | On::Tap(_) if self.address.is_empty() => refuse(
+                "on",
+                &self.on,
+                "used with --address: the stack needs one of its own",
+            ),
+            On::Kernel | On::AfXdp(_) | On::Packet(_) | On::Tap(_) => Ok(()),
         }
     }
 
@@ -82,6 +145,12 @@ impl Config {
         let micros = self.work.as_nanos() as f64 / 1e3;
         let mut args = vec![kind, format!("--port={}", self.port)];
         args.push(format!("--work-us={micros}"));
+        args.push(format!("--on={}", self.on));
+        args.extend(self.address.iter().map(|net| format!("--address={net}")));
+        args.extend(self.gateway.iter().map(|ip| format!("--gateway={ip}")));
+        args.push(format!("--path={}", self.path));
+        args.push(format!("--batch={}", self.batch));
+        args.push(format!("--root={}", self.root.display()));
         args.extend(
             self.rcvbuf_bytes
                 .map(|bytes| format!("--rcvbuf-bytes={bytes}")),
@@ -105,9 +174,9 @@ fn parse_micros(text: &str) -> Result<Duration, String> {
 /// What a server has counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Counts {
-    /// Packets received and worked on.
+    /// Packets, or HTTP requests, received and worked on.
     pub received: u64,
-    /// Their payload, in bytes.
+    /// Their payload, or content, in bytes.
     pub received_bytes: u64,
     /// Answers sent.
     pub sent: u64,
@@ -211,116 +280,31 @@ impl Server {
 ///
 /// # Errors
 ///
-/// [`Error::Io`] if the port cannot be bound or receiving fails.
+/// [`Error::Io`] if the port cannot be bound or receiving fails,
+/// [`Error::Config`] for settings that contradict each other,
+/// [`Error::Stack`] if the user-space stack cannot be started.
 pub fn serve(config: &Config) -> Result<Counts, Error> {
+    config.validate()?;
     interrupt::install()?;
-    let socket = bind(config)?;
-    let work = Work::calibrate(config.work);
+    let network = Network::open(config)?;
     let counters = match &config.counters {
         Some(path) => SharedCounters::open(path)?,
         None => SharedCounters::anonymous()?,
     };
-    counters.set_listening();
-    let mut buffer = vec![0; 65_536];
-    while !interrupt::requested() {
-        match socket.recv_from(&mut buffer) {
-            Ok((length, from)) => {
-                work.run();
-                counters.count_received(length);
-                if config.kind == Kind::Echo {
-                    counters.count_sent(socket.send_to(&buffer[..length], from).is_ok());
-                }
-            }
-            // Nothing came for a while: look at the interrupt flag.
-            Err(error) if is_retry(&error) => {}
-            Err(error) => return Err(Error::io("receive")(error)),
-        }
+    let work = Work::calibrate(config.work);
+    match config.kind {
+        Kind::Sink | Kind::Echo => udp::serve(config, &network, work, &counters)?,
+        Kind::Http => http::serve(config, &network, work, &counters)?,
     }
     Ok(counters.read())
 }
 
+/// How long a server waits before it looks at the interrupt flag.
+const LOOK: Duration = Duration::from_millis(100);
+
 fn is_retry(error: &io::Error) -> bool {
     use io::ErrorKind::{Interrupted, TimedOut, WouldBlock};
     matches!(error.kind(), Interrupted | TimedOut | WouldBlock)
-}
-
-fn bind(config: &Config) -> Result<UdpSocket, Error> {
-    // Dual-stack unless the administrator changed net.ipv6.bindv6only.
-    let address = SocketAddr::V6(SocketAddrV6::new(Ipv6Addr::UNSPECIFIED, config.port, 0, 0));
-    let socket = UdpSocket::bind(address)
-        .map_err(Error::io(format!("listen on UDP port {}", config.port)))?;
-    if let Some(bytes) = config.rcvbuf_bytes {
-        setsockopt(&socket, sockopt::RcvBufForce, &bytes)
-            .map_err(Error::io(format!("set a receive buffer of {bytes} bytes")))?;
-    }
-    socket
-        .set_read_timeout(Some(Duration::from_millis(100)))
-        .map_err(Error::io("set a receive timeout"))?;
-    Ok(socket)
-}
-
-/// [`Counts`] and a flag in memory that two processes may share.
-#[derive(Debug)]
-struct SharedCounters(MmapRaw);
-
-/// The flag and the four counts.
-const WORDS: usize = 5;
-const BYTES: usize = WORDS * size_of::<AtomicU64>();
-
-impl SharedCounters {
-    fn create(file: &File) -> Result<Self, Error> {
-        file.set_len(BYTES as u64)
-            .map_err(Error::io("size a server's counters"))?;
-        let map = MmapOptions::new().len(BYTES).map_raw(file);
-        map.map(Self).map_err(Error::io("map a server's counters"))
-    }
-
-    fn open(path: &Path) -> Result<Self, Error> {
-        let file = OpenOptions::new().read(true).write(true).open(path);
-        Self::create(&file.map_err(Error::io(format!("open {}", path.display())))?)
-    }
-
-    fn anonymous() -> Result<Self, Error> {
-        let map = MmapOptions::new().len(BYTES).map_anon();
-        map.map(|map| Self(map.into()))
-            .map_err(Error::io("map a server's counters"))
-    }
-
-    fn words(&self) -> &[AtomicU64; WORDS] {
-        let words = self.0.as_mut_ptr().cast::<[AtomicU64; WORDS]>();
-        // SAFETY: the mapping is page-aligned, as long as the array, zeroed by
-        // the kernel or written as this array, and lives as long as `self`.
-        // Every access in every process is atomic.
-        unsafe { &*words }
-    }
-
-    fn set_listening(&self) {
-        self.words()[0].store(1, Ordering::Release);
-    }
-
-    fn is_listening(&self) -> bool {
-        self.words()[0].load(Ordering::Acquire) != 0
-    }
-
-    fn count_received(&self, length: usize) {
-        let words = self.words();
-        words[2].fetch_add(length as u64, Ordering::Relaxed);
-        words[1].fetch_add(1, Ordering::Relaxed);
-    }
-
-    fn count_sent(&self, sent: bool) {
-        self.words()[if sent { 3 } else { 4 }].fetch_add(1, Ordering::Relaxed);
-    }
-
-    fn read(&self) -> Counts {
-        let word = |index: usize| self.words()[index].load(Ordering::Relaxed);
-        Counts {
-            received: word(1),
-            received_bytes: word(2),
-            sent: word(3),
-            send_errors: word(4),
-        }
-    }
 }
 
 #[cfg(test)]
@@ -341,6 +325,12 @@ mod tests {
             kind: Kind::Echo,
             port: 9000,
             work: Duration::from_nanos(2_500),
+            on: On::AfXdp("eth0".to_owned()),
+            address: vec!["198.18.0.2/24".parse().unwrap()],
+            gateway: vec!["198.18.0.1".parse().unwrap()],
+            path: ReceivePath::NiLrp,
+            batch: 64,
+            root: "/srv".into(),
             rcvbuf_bytes: Some(1 << 20),
             counters: Some("/proc/1/fd/3".into()),
         };

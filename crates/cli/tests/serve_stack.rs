@@ -1,0 +1,213 @@
+//! `plimsoll serve` on Plimsoll's own stack, with ordinary clients, in network
+//! namespaces. Needs root, curl and wrk.
+
+use std::fs;
+use std::io::{Read, Write};
+use std::net::{TcpStream, UdpSocket};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use plimsoll_kernel::namespace;
+
+/// No test waits longer for what must come.
+const SOON: Duration = Duration::from_secs(20);
+
+/// A veth pair in a namespace of the test's own: the kernel is at 10.0.0.1.
+fn with_link(test: impl FnOnce() + Send) {
+    namespace::in_new(|| {
+        run("ip link set lo up");
+        run("ip link add kernel0 type veth peer name stack0");
+        run("ip addr add 10.0.0.1/24 dev kernel0");
+        run("ip addr add fd00::1/64 dev kernel0 nodad");
+        run("ip link set kernel0 up");
+        run("ip link set stack0 up");
+        // Nobody computes checksums that are left to hardware.
+        run("ethtool -K kernel0 tx off");
+        test();
+    })
+    .expect("this test makes a network namespace: run it as root");
+}
+
+/// Runs a command that must succeed; its standard output.
+fn run(command: &str) -> String {
+    let mut words = command.split_whitespace();
+    let output = Command::new(words.next().unwrap()).args(words).output();
+    let output = output.unwrap_or_else(|error| panic!("{command}: {error}"));
+    assert!(output.status.success(), "{command}: {output:?}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// `plimsoll serve`, ended with the test.
+struct Server(Child);
+
+impl Server {
+    fn start(arguments: &str) -> Self {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_plimsoll"));
+        command.arg("serve").args(arguments.split_whitespace());
+        Self(command.stdout(Stdio::piped()).spawn().unwrap())
+    }
+
+    /// Ends it as Ctrl-C does; what it counted.
+    fn stop(mut self) -> serde_json::Value {
+        let pid = nix::unistd::Pid::from_raw(self.0.id().cast_signed());
+        nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGINT).unwrap();
+        let mut counts = String::new();
+        let output = self.0.stdout.as_mut().unwrap();
+        output.read_to_string(&mut counts).unwrap();
+        assert!(self.0.wait().unwrap().success());
+        serde_json::from_str(&counts).unwrap()
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Tries until it works.
+fn eventually<T>(what: &str, mut attempt: impl FnMut() -> Option<T>) -> T {
+    let end = Instant::now() + SOON;
+    loop {
+        if let Some(result) = attempt() {
+            return result;
+        }
+        assert!(Instant::now() < end, "{what} did not happen");
+        thread::sleep(Duration::from_millis(20));
+    }
+}
+
+fn site(directory: &Path) {
+    fs::write(directory.join("index.html"), "<p>hello\n").unwrap();
+    let large: String = (0..100_000).map(|k| format!("{k}\n")).collect();
+    fs::write(directory.join("large.txt"), large).unwrap();
+}
+
+#[test]
+fn curl_and_wrk_are_served_over_af_xdp() {
+    with_link(|| {
+        let directory = tempfile::tempdir().unwrap();
+        site(directory.path());
+        let server = Server::start(&format!(
+            "http --port 80 --on af_xdp:stack0 --address 10.0.0.2/24 --address fd00::2/64 --root {}",
+            directory.path().display()
+        ));
+        eventually("a connection", || TcpStream::connect("10.0.0.2:80").ok());
+        let curl = "curl -sS --max-time 20";
+        assert_eq!(run(&format!("{curl} http://10.0.0.2/")), "<p>hello\n");
+        assert_eq!(run(&format!("{curl} http://[fd00::2]/")), "<p>hello\n");
+        let large = fs::read_to_string(directory.path().join("large.txt")).unwrap();
+        assert!(run(&format!("{curl} http://10.0.0.2/large.txt")) == large);
+        // Two requests, one connection.
+        let status = "-o /dev/null -w %{http_code},%{num_connects};";
+        let two = format!("{curl} {status} http://10.0.0.2/ {status} http://10.0.0.2/none");
+        assert_eq!(run(&two), "200,1;404,0;");
+        let head = run(&format!("{curl} -I http://10.0.0.2/large.txt"));
+        assert!(head.contains("Content-Length: 588890"), "{head}");
+        let refused = run(&format!("{curl} {status} -X DELETE http://10.0.0.2/"));
+        assert_eq!(refused, "405,1;");
+        let mut bad = TcpStream::connect("10.0.0.2:80").unwrap();
+        bad.write_all(b"NONSENSE\r\n\r\n").unwrap();
+        let mut answer = String::new();
+        bad.read_to_string(&mut answer).unwrap();
+        assert!(answer.starts_with("HTTP/1.1 400 "), "{answer}");
+        let wrk = run("wrk -t 1 -c 16 -d 2s http://10.0.0.2/");
+        assert!(
+            wrk.contains("Requests/sec") && !wrk.contains("Socket errors"),
+            "{wrk}"
+        );
+        let counts = server.stop();
+        assert!(counts["sent"].as_u64().unwrap() > 100, "{counts}");
+        assert_eq!(counts["send_errors"], 0, "{counts}");
+    });
+}
+
+#[test]
+fn http_is_the_same_on_the_kernels_sockets() {
+    with_link(|| {
+        let directory = tempfile::tempdir().unwrap();
+        site(directory.path());
+        let root = directory.path().display();
+        let _server = Server::start(&format!("http --port 80 --root {root}"));
+        eventually("a connection", || TcpStream::connect("10.0.0.1:80").ok());
+        let page = run("curl -sS --max-time 20 http://10.0.0.1/");
+        assert_eq!(page, "<p>hello\n");
+    });
+}
+
+#[test]
+fn echo_answers_on_every_device_and_in_batches() {
+    let devices = [
+        "--on af_xdp:stack0 --address 10.0.0.2/24 --path ni-lrp --batch 64",
+        "--on packet:stack0 --address 10.0.0.2/24 --path polled",
+        "--on tap:tap0 --address 10.0.1.2/24",
+        "--on kernel --batch 32",
+    ];
+    for (device, at) in
+        devices
+            .into_iter()
+            .zip(["10.0.0.2:7", "10.0.0.2:7", "10.0.1.2:7", "10.0.0.1:7"])
+    {
+        with_link(|| {
+            let server = Server::start(&format!("echo --port 7 {device}"));
+            if device.contains("tap0") {
+                eventually("the interface", || fs::metadata("/proc/self/net").ok());
+                eventually("the TAP interface", || {
+                    let link = Command::new("ip")
+                        .args(["link", "set", "tap0", "up"])
+                        .output();
+                    link.unwrap().status.success().then_some(())
+                });
+                run("ip addr add 10.0.1.1/24 dev tap0");
+            }
+            let client = UdpSocket::bind("0.0.0.0:0").unwrap();
+            client
+                .set_read_timeout(Some(Duration::from_millis(200)))
+                .unwrap();
+            let mut buffer = [0; 100];
+            eventually(device, || {
+                client.send_to(b"hello", at).ok()?;
+                client.recv_from(&mut buffer).ok()
+            });
+            assert_eq!(&buffer[..5], b"hello", "{device}");
+            let counts = server.stop();
+            assert_eq!(counts["received"], counts["sent"], "{device}: {counts}");
+        });
+    }
+}
+
+#[test]
+fn what_cannot_be_served_is_told_with_its_remedy() {
+    let fails = |arguments: &str, code: i32, words: &str| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_plimsoll"));
+        let output = command
+            .arg("serve")
+            .args(arguments.split_whitespace())
+            .output();
+        let output = output.unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(said.contains(words), "{arguments}: {said}");
+        assert_eq!(output.status.code(), Some(code), "{arguments}: {said}");
+    };
+    fails("echo --port 7 --on tap:tap9", 2, "--address");
+    fails("echo --port 7 --on nothing", 2, "af_xdp:IFACE");
+    fails(
+        "echo --port 7 --on af_xdp:nowhere0 --address 10.0.0.2/24",
+        3,
+        "ip link",
+    );
+    fails("echo --port 7 --address 10.0.0.2/24", 2, "af_xdp");
+    with_link(|| {
+        let server = Server::start("echo --port 7 --on af_xdp:stack0 --address 10.0.0.2/24");
+        thread::sleep(Duration::from_secs(1));
+        fails(
+            "echo --port 8 --on af_xdp:stack0 --address 10.0.0.3/24",
+            1,
+            "in use",
+        );
+        server.stop();
+    });
+}

@@ -1,0 +1,132 @@
+//! Whose sockets a server uses.
+
+use std::fmt;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::str::FromStr;
+
+use ipnet::IpNet;
+use nix::ifaddrs::getifaddrs;
+use plimsoll_stack::device::packet::PacketDevice;
+use plimsoll_stack::device::tap::TapDevice;
+use plimsoll_stack::device::xdp::{XdpConfig, XdpInterface};
+use plimsoll_stack::{Stack, StackConfig};
+
+use super::Config;
+use crate::Error;
+
+/// Whose sockets.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum On {
+    /// The kernel's.
+    Kernel,
+    /// Plimsoll's own stack on AF_XDP sockets of an interface.
+    AfXdp(String),
+    /// Plimsoll's own stack on a packet socket of an interface.
+    Packet(String),
+    /// Plimsoll's own stack on a TAP interface.
+    Tap(String),
+}
+
+impl fmt::Display for On {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Kernel => f.write_str("kernel"),
+            Self::AfXdp(interface) => write!(f, "af_xdp:{interface}"),
+            Self::Packet(interface) => write!(f, "packet:{interface}"),
+            Self::Tap(name) => write!(f, "tap:{name}"),
+        }
+    }
+}
+
+impl FromStr for On {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text.split_once(':') {
+            None if text == "kernel" => Ok(Self::Kernel),
+            Some(("af_xdp", interface)) => Ok(Self::AfXdp(interface.to_owned())),
+            Some(("packet", interface)) => Ok(Self::Packet(interface.to_owned())),
+            Some(("tap", name)) => Ok(Self::Tap(name.to_owned())),
+            _ => Err("must be kernel, af_xdp:IFACE, packet:IFACE or tap:NAME".to_owned()),
+        }
+    }
+}
+
+/// The network that a server is on.
+#[derive(Debug)]
+pub(super) enum Network {
+    Kernel,
+    Stack(Stack),
+}
+
+/// Frames of the stack's memory: what a socket's channel holds, and as much as
+/// that on its way.
+const CHANNEL_FRAMES: u32 = 1024;
+
+impl Network {
+    pub(super) fn open(config: &Config) -> Result<Self, Error> {
+        let stack = StackConfig {
+            addresses: config.address.clone(),
+            gateways: config.gateway.clone(),
+            path: config.path.clone(),
+            channel: plimsoll_core::channel::ChannelConfig::drop_tail(CHANNEL_FRAMES),
+            ..StackConfig::default()
+        };
+        let stack = match &config.on {
+            On::Kernel => return Ok(Self::Kernel),
+            On::Tap(name) => Stack::start(TapDevice::open(name)?, &stack)?,
+            On::Packet(interface) => Stack::start(PacketDevice::open(interface)?, &stack)?,
+            On::AfXdp(interface) => start_af_xdp(interface, stack)?,
+        };
+        Ok(Self::Stack(stack))
+    }
+}
+
+/// With addresses of its own, or sharing the interface's.
+fn start_af_xdp(interface: &str, mut stack: StackConfig) -> Result<Stack, Error> {
+    let device = XdpConfig {
+        owned: stack.addresses.iter().map(IpNet::addr).collect(),
+        ring_frames: CHANNEL_FRAMES,
+        ..XdpConfig::default()
+    };
+    if stack.addresses.is_empty() {
+        stack.addresses = addresses_of(interface)?;
+    }
+    let device = XdpInterface::open(interface, &device)?;
+    Ok(Stack::start(device, &stack)?)
+}
+
+/// The addresses that the kernel has on `interface`.
+fn addresses_of(interface: &str) -> Result<Vec<IpNet>, Error> {
+    let all = getifaddrs().map_err(Error::io("list addresses"))?;
+    let of_interface = all.filter(|entry| entry.interface_name == interface);
+    let nets = of_interface.filter_map(|entry| {
+        let (address, mask) = (entry.address?, entry.netmask?);
+        if let (Some(address), Some(mask)) = (address.as_sockaddr_in(), mask.as_sockaddr_in()) {
+            return IpNet::with_netmask(address.ip().into(), mask.ip().into()).ok();
+        }
+        let (address, mask) = (address.as_sockaddr_in6()?, mask.as_sockaddr_in6()?);
+        IpNet::with_netmask(address.ip().into(), mask.ip().into()).ok()
+    });
+    let nets: Vec<IpNet> = nets.collect();
+    if nets.is_empty() {
+        return Err(Error::UnfitInterface {
+            interface: interface.to_owned(),
+            why: "it has no address to share; give one with --address",
+        });
+    }
+    Ok(nets)
+}
+
+/// Every address of a network, at `port`.
+pub(super) fn everywhere(network: &Network, config: &Config) -> Vec<SocketAddr> {
+    let port = config.port;
+    match network {
+        // Dual-stack unless the administrator changed net.ipv6.bindv6only.
+        Network::Kernel => vec![SocketAddr::from((Ipv6Addr::UNSPECIFIED, port))],
+        Network::Stack(_) => match config.address.iter().any(|net| net.addr().is_ipv6()) {
+            true => vec![SocketAddr::from((Ipv6Addr::UNSPECIFIED, port))],
+            false => vec![SocketAddr::from((Ipv4Addr::UNSPECIFIED, port))],
+        },
+    }
+}
