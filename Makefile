@@ -1,6 +1,6 @@
 # What a newcomer types: `make demo` and `make test`. Both set up first.
 
-.PHONY: demo test setup packages build lint unit loom no-std mutants bench bench-core bench-sim bench-guard bench-timers bench-verdict no-harm lab-snapshot golden deb clean
+.PHONY: demo test test-unprivileged setup packages lint advisories unit loom miri no-std mutants bench bench-core bench-sim bench-guard bench-timers bench-verdict no-harm lab-snapshot golden deb clean
 
 CARGO ?= cargo
 
@@ -18,16 +18,39 @@ setup:
 packages:
 	@scripts/setup --packages
 
+# Form, clippy, documentation, and what dependencies may be (deny.toml). The lock file
+# of fuzz is checked since nothing else here would notice that it is out of date.
 lint:
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
+	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --quiet --workspace --no-deps --document-private-items --locked
+	@scripts/setup --tools
+	target/tools/bin/cargo-deny --locked --log-level error check licenses bans sources
+	$(CARGO) metadata --quiet --manifest-path fuzz/Cargo.toml --locked --format-version 1 >/dev/null
+
+# Known faults of dependencies. Not part of lint: the list of them is fetched from
+# github.com, and it changes without a change here.
+advisories:
+	@scripts/setup --tools
+	target/tools/bin/cargo-deny --locked check advisories
 
 unit:
 	$(CARGO) test --workspace --locked
 
+# The tests that need neither root nor a quiet machine: run them as any user.
+UNPRIVILEGED = core lab packets report sim
+
+test-unprivileged:
+	$(CARGO) test --locked $(UNPRIVILEGED:%=-p plimsoll-%)
+
 # Model-checks what two threads share: every interleaving, every stale load.
 loom:
 	RUSTFLAGS="--cfg loom" $(CARGO) test -p plimsoll-core -p plimsoll-timers --lib --release --locked --target-dir target/loom loom_tests
+
+# Runs what threads and the kernel share on an interpreter that knows undefined
+# behaviour (needs rustup's nightly with miri and rust-src; minutes).
+miri:
+	MIRIFLAGS=-Zmiri-disable-isolation PROPTEST_CASES=2 $(CARGO) +nightly miri test -p plimsoll-core --lib --locked --target-dir target/miri -- channel::queue channel::shared channel::pool driver::
 
 # Builds and runs a program that has no std, to show that core needs none.
 no-std:
@@ -97,7 +120,7 @@ golden:
 
 # A Debian package under target/debian.
 deb:
-	@scripts/setup --cargo-deb
+	@scripts/setup --tools
 	$(CARGO) build --release --locked
 	target/release/plimsoll generate target/package
 	target/tools/bin/cargo-deb --package plimsoll-cli --no-build --locked

@@ -19,8 +19,10 @@ use crate::output;
 /// server is never hidden.
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
-    /// The echo server, as ADDRESS:PORT ([ADDRESS]:PORT for IPv6)
-    #[arg(value_name = "TARGET")]
+    #[arg(
+        value_name = "TARGET",
+        help = "The echo server, as ADDRESS:PORT ([ADDRESS]:PORT for IPv6)"
+    )]
     target: SocketAddr,
     /// Probes per second, 100 to 50000
     #[arg(long, value_name = "PER_SECOND", default_value_t = 1000)]

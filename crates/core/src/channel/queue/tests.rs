@@ -291,7 +291,7 @@ proptest! {
 /// nothing is lost, every item is seen once and in order.
 #[test]
 fn two_threads_and_a_sleeping_receiver() {
-    const ITEMS: u64 = 200_000;
+    const ITEMS: u64 = if cfg!(miri) { 300 } else { 200_000 };
     let config = ChannelConfig {
         high_watermark: 60,
         low_watermark: 30,

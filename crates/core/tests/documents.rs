@@ -1,0 +1,153 @@
+//! What the documents say of the repository itself is so: links lead somewhere, the
+//! map names every crate, commands of `make` exist, and what may stand in one place
+//! alone does.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+fn top() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+/// The documents, by their paths from the top.
+fn documents() -> Vec<(String, String)> {
+    let docs = fs::read_dir(top().join("docs")).expect("docs exists");
+    let docs = docs.flatten().map(|file| file.file_name());
+    let docs = docs.map(|name| format!("docs/{}", name.to_string_lossy()));
+    let others = [
+        "README.md",
+        "ARCHITECTURE.md",
+        "CHANGELOG.md",
+        "crates/sim/README.md",
+    ];
+    let names = others.map(str::to_owned).into_iter().chain(docs);
+    let names = names.filter(|name| name.ends_with(".md"));
+    names.map(|name| (name.clone(), text(&name))).collect()
+}
+
+fn text(name: &str) -> String {
+    fs::read_to_string(top().join(name)).unwrap_or_else(|why| panic!("{name}: {why}"))
+}
+
+/// Fails with all faults at once.
+fn expect_none(faults: &[String]) {
+    assert!(faults.is_empty(), "{}", faults.join("\n"));
+}
+
+#[test]
+fn links_lead_somewhere() {
+    let mut faults = Vec::new();
+    for (name, text) in documents() {
+        let folder = top().join(&name);
+        let folder = folder.parent().expect("a file is in a folder");
+        let targets = text
+            .split("](")
+            .skip(1)
+            .filter_map(|rest| rest.split(')').next());
+        for target in targets.filter(|target| !target.contains("://")) {
+            let (file, anchor) = target.split_once('#').unwrap_or((target, ""));
+            let path = if file.is_empty() {
+                top().join(&name)
+            } else {
+                folder.join(file)
+            };
+            let found = match fs::read_to_string(&path) {
+                Ok(text) => anchor.is_empty() || headings(&text).any(|one| one == anchor),
+                Err(_) => path.is_dir() && anchor.is_empty(),
+            };
+            if !found {
+                faults.push(format!("{name} links to {target}"));
+            }
+        }
+    }
+    expect_none(&faults);
+}
+
+/// The anchors of a document's headings.
+fn headings(text: &str) -> impl Iterator<Item = String> {
+    let lines = text.lines().filter(|line| line.starts_with('#'));
+    lines.map(|line| {
+        let words = line.trim_start_matches('#').trim().to_lowercase();
+        let kept = words
+            .chars()
+            .filter(|c| c.is_alphanumeric() || " -_".contains(*c));
+        kept.collect::<String>().replace(' ', "-")
+    })
+}
+
+#[test]
+fn the_map_names_every_crate_and_no_other() {
+    let readme = text("README.md");
+    let rows = readme
+        .lines()
+        .filter_map(|line| line.strip_prefix("| `crates/"));
+    let mut named: Vec<&str> = rows.filter_map(|row| row.split('`').next()).collect();
+    named.sort_unstable();
+    let folders = fs::read_dir(top().join("crates")).expect("crates exists");
+    let folders = folders
+        .flatten()
+        .filter(|entry| entry.path().join("Cargo.toml").is_file());
+    let mut crates: Vec<String> = folders
+        .map(|entry| entry.file_name().to_string_lossy().into_owned())
+        .collect();
+    crates.sort_unstable();
+    assert_eq!(named, crates);
+}
+
+#[test]
+fn commands_of_make_exist() {
+    let makefile = text("Makefile");
+    let targets: Vec<&str> = makefile
+        .lines()
+        .filter(|line| !line.starts_with(['\t', ' ', '#', '.']))
+        .filter_map(|line| line.split_once(':'))
+        .map(|(target, _)| target)
+        .collect();
+    let mut faults = Vec::new();
+    for (name, text) in documents() {
+        let quoted = text.split('`').skip(1).step_by(2);
+        let quoted = quoted.filter_map(|code| code.strip_prefix("make "));
+        let typed = text.lines().filter_map(|line| line.strip_prefix("make "));
+        for command in quoted.chain(typed) {
+            let target = command.split_whitespace().next().unwrap_or_default();
+            if !targets.contains(&target) {
+                faults.push(format!("{name} says `make {target}`"));
+            }
+        }
+    }
+    expect_none(&faults);
+}
+
+/// Found in three files, of which one would have been forgotten.
+#[test]
+fn the_minimum_rust_version_stands_once() {
+    let manifest = text("Cargo.toml");
+    let version = manifest
+        .lines()
+        .find_map(|line| line.strip_prefix("rust-version = \"")?.strip_suffix('"'))
+        .expect("Cargo.toml says it");
+    let mut files = documents();
+    for name in [
+        "Makefile",
+        ".ci/run",
+        "scripts/setup",
+        "fuzz/Cargo.toml",
+        "clippy.toml",
+    ] {
+        files.push((name.to_owned(), text(name)));
+    }
+    for entry in fs::read_dir(top().join("crates"))
+        .expect("crates exists")
+        .flatten()
+    {
+        let name = format!("crates/{}/Cargo.toml", entry.file_name().to_string_lossy());
+        files.push((name.clone(), text(&name)));
+    }
+    let mut faults = Vec::new();
+    for (name, text) in files {
+        let lines = text.lines().filter(|line| line.contains(version));
+        let about = lines.filter(|line| line.contains("ust") || line.contains("cargo"));
+        faults.extend(about.map(|line| format!("{name}: {line}")));
+    }
+    expect_none(&faults);
+}
