@@ -1,9 +1,11 @@
 //! What the documents say of the repository itself is so: links lead somewhere, the
-//! map names every crate, commands of `make` exist, and what may stand in one place
-//! alone does.
+//! map names every crate, arrows are those of the manifests, commands of `make` exist,
+//! and what may stand in one place alone does.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 fn top() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
@@ -92,6 +94,65 @@ fn the_map_names_every_crate_and_no_other() {
         .collect();
     crates.sort_unstable();
     assert_eq!(named, crates);
+}
+
+/// Whom a crate uses, in the table of ARCHITECTURE.md: every line with two cells of
+/// crates.
+fn arrows() -> BTreeMap<String, BTreeSet<String>> {
+    let text = text("ARCHITECTURE.md");
+    let table = text.lines().skip_while(|line| *line != "| crate | uses |");
+    let rows = table.skip(2).take_while(|line| line.starts_with('|'));
+    let quoted = |cell: &str| -> Vec<String> {
+        cell.split('`')
+            .skip(1)
+            .step_by(2)
+            .map(str::to_owned)
+            .collect()
+    };
+    rows.flat_map(|row| {
+        let (users, used) = row[1..].split_once('|').expect("two cells");
+        let used: BTreeSet<String> = quoted(used).into_iter().collect();
+        quoted(users)
+            .into_iter()
+            .map(move |user| (user, used.clone()))
+    })
+    .collect()
+}
+
+#[test]
+fn arrows_are_those_of_the_manifests() {
+    let mut found = BTreeMap::new();
+    for entry in fs::read_dir(top().join("crates"))
+        .expect("crates exists")
+        .flatten()
+    {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        let manifest = text(&format!("crates/{name}/Cargo.toml"));
+        let own = manifest
+            .lines()
+            .skip_while(|line| *line != "[dependencies]")
+            .skip(1);
+        let own = own.take_while(|line| !line.starts_with('['));
+        let used = own.filter_map(|line| line.strip_prefix("plimsoll-")?.split('.').next());
+        let used = used
+            .filter(|used| !EVERYBODYS.contains(used))
+            .map(str::to_owned);
+        if !EVERYBODYS.contains(&name.as_str()) {
+            found.insert(name, used.collect());
+        }
+    }
+    assert_eq!(arrows(), found);
+}
+
+/// Crates that any other may use.
+const EVERYBODYS: [&str; 2] = ["report", "bpf-build"];
+
+/// The README's picture is drawn from the table of measurements as it is.
+#[test]
+fn the_picture_shows_the_measurements() {
+    let script = top().join("scripts/picture");
+    let status = Command::new(script).arg("--check").status();
+    assert!(status.expect("scripts/picture runs").success());
 }
 
 #[test]
