@@ -7,7 +7,7 @@ CARGO ?= cargo
 # Shows a stock server collapse and a guarded one stay afloat (3 minutes).
 demo: packages
 	$(CARGO) build --release --locked
-	target/release/plimsoll demo
+	target/release/plimsoll demo --html target/demo.html
 
 # Lints, then every test. As root: namespaces and BPF programs are real.
 test: setup lint no-std loom unit

@@ -138,6 +138,16 @@ pub(crate) fn percents_of(values: &[f64], others: &[f64]) -> Vec<f64> {
     })
 }
 
+/// Each value as percentage of the better of two others' medians.
+pub(crate) fn percents_of_better(values: &[f64], one: &[f64], other: &[f64]) -> Vec<f64> {
+    let better = if median(one) > median(other) {
+        one
+    } else {
+        other
+    };
+    percents_of(values, better)
+}
+
 /// The last lines of every table: where it was measured, and the goals.
 pub(crate) fn conclusion(machine: &Machine, goals: &[Goal]) -> String {
     format!(
@@ -165,6 +175,18 @@ pub(crate) fn grouped(value: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_better_of_two_is_what_values_are_compared_with() {
+        for (one, other) in [([80.0], [100.0]), ([100.0], [80.0])] {
+            assert_eq!(
+                percents_of_better(&[50.0, 90.0], &one, &other),
+                [50.0, 90.0]
+            );
+        }
+        assert_eq!(percents_of_better(&[50.0], &[], &[100.0]), [50.0]);
+        assert!(percents_of_better(&[50.0], &[], &[]).is_empty());
+    }
 
     #[test]
     fn numbers_are_grouped_in_thousands() {

@@ -1,12 +1,13 @@
 //! `plimsoll guard` as an operator runs it: a process in the test host, on its
 //! CPU, read through its `--json` lines.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::fs;
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
 use std::process::Stdio;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
@@ -22,6 +23,8 @@ const LOOKS: u32 = 10;
 const LOOK_GAP: Duration = Duration::from_millis(7);
 /// It speaks once a second or more often.
 const LINE_LIMIT: Duration = Duration::from_secs(5);
+/// An error of the guard has fewer.
+const KEPT_LINES: usize = 8;
 
 /// Packets by outcome.
 pub(crate) type Packets = BTreeMap<String, u64>;
@@ -85,6 +88,31 @@ pub(crate) struct Holdings {
 pub(crate) struct GuardProcess {
     process: Process,
     lines: Receiver<String>,
+    said: Said,
+}
+
+/// The last lines of its standard error, for when it fails. Its events would drown
+/// the progress that is shown on the terminal.
+#[derive(Clone, Debug, Default)]
+struct Said(Arc<Mutex<VecDeque<String>>>);
+
+impl Said {
+    fn read(&self, stderr: impl Read) {
+        for line in BufReader::new(stderr).lines().map_while(Result::ok) {
+            let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            if kept.len() == KEPT_LINES {
+                kept.pop_front();
+            }
+            kept.push_back(line);
+        }
+    }
+
+    /// `text`, and below it what the guard said last.
+    fn problem(&self, text: &str) -> Error {
+        let kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let lines = kept.iter().flat_map(|line| ["\n  ", line]);
+        problem(&format!("{text}{}", lines.collect::<String>()))
+    }
 }
 
 impl GuardProcess {
@@ -104,8 +132,15 @@ impl GuardProcess {
         command
             .args(["guard", host.device(), "--json", "-"])
             .args(arguments)
-            .stdout(Stdio::piped());
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
         let mut process = command.spawn()?;
+        let stderr = process
+            .take_stderr()
+            .ok_or_else(|| problem("has no standard error"))?;
+        let said = Said::default();
+        let listener = said.clone();
+        let listening = thread::spawn(move || listener.read(stderr));
         let stdout = process
             .take_stdout()
             .ok_or_else(|| problem("has no standard output"))?;
@@ -117,18 +152,20 @@ impl GuardProcess {
                 }
             }
         });
-        let guard = Self { process, lines };
         // It speaks once it is attached.
-        guard
-            .lines
-            .recv_timeout(START_LIMIT)
-            .map_err(|error| match error {
-                RecvTimeoutError::Timeout => problem("did not start in time"),
-                RecvTimeoutError::Disconnected => {
-                    problem("ended at its start; its message is above")
-                }
-            })?;
-        Ok(guard)
+        match lines.recv_timeout(START_LIMIT) {
+            Ok(_) => Ok(Self {
+                process,
+                lines,
+                said,
+            }),
+            Err(RecvTimeoutError::Timeout) => Err(said.problem("did not start in time")),
+            Err(RecvTimeoutError::Disconnected) => {
+                // It has ended, and so has its standard error.
+                let _ = listening.join();
+                Err(said.problem("ended at its start"))
+            }
+        }
     }
 
     /// Its process id.
@@ -139,7 +176,7 @@ impl GuardProcess {
     /// Waits for its next line.
     pub(crate) fn next_line(&self) -> Result<Line, Error> {
         let line = self.lines.recv_timeout(LINE_LIMIT);
-        parse(&line.map_err(|_| problem("fell silent"))?)
+        parse(&line.map_err(|_| self.said.problem("fell silent"))?)
     }
 
     /// Lines that came since the last look.
@@ -184,16 +221,20 @@ impl GuardProcess {
 
     /// Ends it and returns its last line.
     pub(crate) fn stop(self) -> Result<Line, Error> {
-        let Self { mut process, lines } = self;
+        let Self {
+            mut process,
+            lines,
+            said,
+        } = self;
         process.signal(Signal::SIGTERM)?;
         let status = process.wait(STOP_LIMIT)?;
         if !status.success() {
-            return Err(problem(&format!("ended with {status}")));
+            return Err(said.problem(&format!("ended with {status}")));
         }
         let last = lines
             .iter()
             .last()
-            .ok_or_else(|| problem("ended without a last line"))?;
+            .ok_or_else(|| said.problem("ended without a last line"))?;
         parse(&last)
     }
 }
@@ -219,6 +260,16 @@ fn problem(text: &str) -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_error_ends_with_the_last_lines_that_the_guard_said() {
+        let said = Said::default();
+        let lines: String = (1..=20).map(|line| format!("line {line}\n")).collect();
+        said.read(lines.as_bytes());
+        let shown = said.problem("fell silent").to_string();
+        assert!(shown.contains("fell silent\n  line 13\n"), "{shown}");
+        assert!(shown.ends_with("line 20"), "{shown}");
+    }
 
     #[test]
     fn everything_but_admitted_is_discarded() {

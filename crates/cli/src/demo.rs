@@ -1,7 +1,7 @@
 //! `plimsoll demo`: what Plimsoll is for, with real packets.
 
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crate::failure::Context;
@@ -75,9 +75,10 @@ pub(crate) fn run(args: &Args) -> crate::Result<()> {
     if let Some(target) = &args.html {
         output::write_page(target, &document.page()?)?;
     }
-    if args.json.as_deref() != Some(std::path::Path::new("-")) {
-        output::print(&document.table().to_string())?;
+    if args.json.as_deref() != Some(Path::new("-")) {
+        output::print(&document.text())?;
     }
+    args.name_page();
     Ok(())
 }
 
@@ -92,6 +93,13 @@ impl Args {
             holdoff: self.holdoff_us.map_or(plan.holdoff, Duration::from_micros),
             guard_arguments: arguments.map(str::to_owned).collect(),
             ..plan
+        }
+    }
+
+    /// Says where the page is, so that nobody has to look for it.
+    fn name_page(&self) {
+        if let Some(target) = &self.html {
+            eprintln!("page written: {}", target.display());
         }
     }
 
@@ -125,9 +133,10 @@ fn modelled(args: &Args, json: Option<Box<dyn Write + Send>>, why: &str) -> crat
     if let Some(target) = &args.html {
         output::write_page(target, &html(&runs)?)?;
     }
-    if args.json.as_deref() != Some(std::path::Path::new("-")) {
+    if args.json.as_deref() != Some(Path::new("-")) {
         let note = "Modelled host, virtual time: these are not measurements of this machine.";
         output::print(&format!("{note}\n\n{}{}", values(&runs), table(&runs)))?;
     }
+    args.name_page();
     Ok(())
 }

@@ -169,8 +169,10 @@ fn syn_floods_and_the_rpc_mix_have_every_case() {
     assert_goals(
         &document,
         &[
+            "syn/other-port/requests/better",
             "syn/other-port/requests",
             "syn/own-port/connections",
+            "syn/own-port/requests/better",
             "syn/own-port/requests",
             "rpc/worker/fast",
             "rpc/worker/medium",

@@ -15,6 +15,7 @@
 //! Limits: two cores, so prober and HTTP client share the load's CPU, and a
 //! veth link, whose figures compare protections but predict no adapter.
 
+mod bars;
 mod document;
 mod syn;
 mod udp;

@@ -15,7 +15,7 @@ use serde::Serialize;
 use super::{Bench, Measured, Part};
 use crate::Error;
 use crate::cases::{Case, Cases};
-use crate::figures::{grouped, percents_of};
+use crate::figures::{grouped, percents_of, percents_of_better};
 use crate::nftables::{Limit, tune};
 use crate::protection::{Protection, Protector, Stage};
 use crate::traffic::{during, on_load_host, syn_flood};
@@ -212,49 +212,55 @@ impl Measured for Outcome {
     }
 
     fn goals(&self) -> Vec<Goal> {
-        let requests = |protection, target| {
-            self.cases
-                .values(protection, target, |runs| runs.web.requests_per_s)
-        };
-        let of_unflooded = |target| {
-            let unflooded = requests(Protection::Stock, SynTarget::Nowhere);
-            percents_of(&requests(Protection::Guard, target), &unflooded)
-        };
         let succeeded =
             |runs: &Runs| 100.0 * runs.clients.succeeded as f64 / runs.clients.attempts as f64;
-        vec![
-            Goal::new(
-                "syn/other-port/requests",
-                format!("guarded nginx at {RATE_PPS} SYN/s to another port, of stock unflooded"),
-                Side::AtLeast,
-                95.0,
-                "%",
-                of_unflooded(SynTarget::OtherPort),
-            ),
-            Goal::new(
-                "syn/own-port/connections",
-                format!(
-                    "connections to guarded nginx that succeed at {RATE_PPS} SYN/s to its port"
-                ),
-                Side::AtLeast,
-                95.0,
-                "%",
-                self.cases
-                    .values(Protection::Guard, SynTarget::OwnPort, succeeded),
-            ),
-            Goal::new(
-                "syn/own-port/requests",
-                format!("guarded nginx at {RATE_PPS} SYN/s to its own port, of stock unflooded"),
-                Side::AtLeast,
-                75.0,
-                "%",
-                of_unflooded(SynTarget::OwnPort),
-            ),
-        ]
+        let connections = Goal::new(
+            "syn/own-port/connections",
+            format!("connections to guarded nginx that succeed at {RATE_PPS} SYN/s to its port"),
+            Side::AtLeast,
+            95.0,
+            "%",
+            self.cases
+                .values(Protection::Guard, SynTarget::OwnPort, succeeded),
+        );
+        let [other_better, other] = self.requests_goals(SynTarget::OtherPort, 95.0);
+        let [own_better, own] = self.requests_goals(SynTarget::OwnPort, 75.0);
+        vec![other_better, other, connections, own_better, own]
     }
 }
 
 impl Outcome {
+    /// Requests under a flood of `target`, of the better host without one. Beside it the
+    /// definition until November 2026, which a guard that is faster than stock without a
+    /// flood meets too easily.
+    fn requests_goals(&self, target: SynTarget, percent: f64) -> [Goal; 2] {
+        let requests = |protection, target| {
+            self.cases
+                .values(protection, target, |runs: &Runs| runs.web.requests_per_s)
+        };
+        let guarded = requests(Protection::Guard, target);
+        let stock = requests(Protection::Stock, SynTarget::Nowhere);
+        let unflooded = requests(Protection::Guard, SynTarget::Nowhere);
+        let (name, whose) = match target {
+            SynTarget::OwnPort => ("own-port", "its own"),
+            SynTarget::Nowhere | SynTarget::OtherPort => ("other-port", "another"),
+        };
+        let what = format!("guarded nginx at {RATE_PPS} SYN/s to {whose} port");
+        let goal = |id, what, values| Goal::new(id, what, Side::AtLeast, percent, "%", values);
+        [
+            goal(
+                format!("syn/{name}/requests/better"),
+                format!("{what}, of stock or guarded unflooded, the better"),
+                percents_of_better(&guarded, &stock, &unflooded),
+            ),
+            goal(
+                format!("syn/{name}/requests"),
+                format!("former definition: {what}, of stock unflooded"),
+                percents_of(&guarded, &stock),
+            ),
+        ]
+    }
+
     fn summary(&self, case: &Case<SynTarget, Runs>) -> SynsCase {
         let limit = limit_for(&self.limits, case.load);
         SynsCase {
