@@ -269,6 +269,7 @@ fn a_full_ring_of_ni_lrp_loses_its_own_packets_and_nobody_elses() {
     });
 }
 
+/// Shows TB-45.
 #[test]
 fn sockets_of_ni_lrp_come_and_go_and_lose_no_memory() {
     Lan::create(|| {
