@@ -24,7 +24,7 @@ use plimsoll_testbed::{Config, Host, Process, Testbed};
 const PORT: u16 = 7000;
 const RATE_PPS: u64 = 600_000;
 /// The governor's deferral: interrupts stay off while overload lasts.
-const DEFER_FOREVER: u32 = i32::MAX.cast_unsigned();
+const DEFER_FOREVER: u32 = plimsoll_kernel::knobs::DEFER_MARK;
 const FIFO: u32 = 1;
 const IDLE: u32 = 5;
 const NONE: [i32; 0] = [];

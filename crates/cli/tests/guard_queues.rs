@@ -127,7 +127,10 @@ fn every_queue_gets_a_thread_and_a_holdoff_and_loses_both_again() {
         for napi in &turned.instances {
             assert_eq!(napi.threaded, Some(1));
             assert_ne!(napi.gro_flush_timeout, Some(0));
-            assert_eq!(napi.defer_hard_irqs, Some(i32::MAX.cast_unsigned()));
+            assert_eq!(
+                napi.defer_hard_irqs,
+                Some(plimsoll_kernel::knobs::DEFER_MARK)
+            );
         }
     });
     assert_counted(&mut reports, &sent);
@@ -158,7 +161,8 @@ fn instances_made_anew_in_overload_are_turned_as_well() {
         await_report(&mut reports, "threads again", |_| {
             let (now, threads) = settings(host);
             let is_turned = now.instances.iter().all(|napi| {
-                napi.threaded == Some(1) && napi.defer_hard_irqs == Some(i32::MAX.cast_unsigned())
+                napi.threaded == Some(1)
+                    && napi.defer_hard_irqs == Some(plimsoll_kernel::knobs::DEFER_MARK)
             });
             is_turned
                 && are_governed(&threads)

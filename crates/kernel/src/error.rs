@@ -148,7 +148,7 @@ pub enum Error {
     },
     /// A setting cannot be put back for now.
     #[error(
-        "`{interface}` takes the switch of threaded polling only while it has NAPI instances, and it has none now: the setting stays recorded, and the next guard puts it back"
+        "`{interface}` has no NAPI instances now to put a setting back to (it is down, or its driver makes them only for XDP): the setting stays recorded, and the next guard or `plimsoll guard restore` puts it back"
     )]
     RestoreDeferred {
         /// As given.

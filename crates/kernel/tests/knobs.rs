@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use common::{in_namespace, ip};
 use plimsoll_kernel::Error;
-use plimsoll_kernel::knobs::{Knobs, Napi, PollingThread, Queues, restore_in};
+use plimsoll_kernel::knobs::{DEFER_MARK, Knobs, Napi, Netdev, PollingThread, Queues, restore_in};
 use plimsoll_kernel::pass_all::PassAll;
 use plimsoll_kernel::scheduling::Priority;
 use plimsoll_kernel::threaded::poll_in_threads;
@@ -25,10 +25,15 @@ const NONE: [PathBuf; 0] = [];
 const DEFER: u32 = 1000;
 const HOLDOFF: Duration = Duration::from_micros(50);
 
+/// A child may be told to set another one.
+fn defer() -> u32 {
+    std::env::var("PLIMSOLL_DEFER").map_or(DEFER, |defer| defer.parse().unwrap())
+}
+
 fn turn(knobs: &mut Knobs, step: usize) {
     let thread = |knobs: &mut Knobs| knobs.polling_threads().unwrap()[0].tid;
     match step {
-        0 => knobs.set_holdoff(Queues::All, DEFER, HOLDOFF).unwrap(),
+        0 => knobs.set_holdoff(Queues::All, defer(), HOLDOFF).unwrap(),
         1 => poll_in_threads(knobs, Priority::Nice(5), None).unwrap(),
         2 => {
             let tid = thread(knobs);
@@ -100,10 +105,15 @@ fn killed_after(steps: usize, directory: &TempDir) {
 
 /// Returns when the child has turned `steps` settings.
 fn start_child(steps: usize, directory: &TempDir) -> Child {
+    start_child_with(steps, directory, DEFER)
+}
+
+fn start_child_with(steps: usize, directory: &TempDir, defer: u32) -> Child {
     let mut child = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", CHILD, "--nocapture"])
         .env("PLIMSOLL_RECORDS", directory.path())
         .env("PLIMSOLL_STEPS", steps.to_string())
+        .env("PLIMSOLL_DEFER", defer.to_string())
         .stdout(Stdio::piped())
         .spawn()
         .unwrap();
@@ -179,6 +189,39 @@ fn a_guard_killed_at_any_step_is_undone_by_the_next_start_and_by_restore() {
             assert_eq!(restore_in(directory.path(), None).unwrap(), expected);
             assert_eq!(settings(), before, "restore after {steps} steps");
         }
+    });
+}
+
+/// As an operator finds it whose `/run` was emptied, or after a guard that took turned
+/// settings for the host's own.
+#[test]
+fn what_a_killed_guard_left_is_recognised_without_a_record() {
+    with_napi(|directory| {
+        let deferred = || {
+            let ifindex = nix::net::if_::if_nametoindex("v0").unwrap();
+            let instances = Netdev::new().instances(ifindex).unwrap();
+            instances[0].defer_hard_irqs
+        };
+        let lose_record = || {
+            let mut child = start_child_with(1, directory, DEFER_MARK);
+            child.kill().unwrap();
+            child.wait().unwrap();
+            files(directory)
+                .iter()
+                .for_each(|path| fs::remove_file(path).unwrap());
+            assert_eq!(deferred(), Some(DEFER_MARK));
+        };
+        lose_record();
+        assert_eq!(restore_in(directory.path(), None).unwrap(), ["v0"]);
+        assert_eq!(deferred(), Some(0));
+        assert_eq!(restore_in(directory.path(), None).unwrap(), [""; 0]);
+        lose_record();
+        let mut knobs = Knobs::open_in(directory.path(), "v0").unwrap();
+        assert_eq!(deferred(), Some(0));
+        turn(&mut knobs, 0);
+        drop(knobs);
+        assert_eq!(deferred(), Some(0));
+        assert_eq!(files(directory), NONE);
     });
 }
 

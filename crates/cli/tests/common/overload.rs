@@ -8,7 +8,7 @@ use std::path::Path;
 use std::thread;
 use std::time::Duration;
 
-use plimsoll_kernel::knobs::{Knobs, Napi};
+use plimsoll_kernel::knobs::{Napi, Netdev};
 use plimsoll_testbed::blast::{Blast, Bound, Flow, Report, Schedule, Spec, Stop, Transport};
 use plimsoll_testbed::placement::Placement;
 use plimsoll_testbed::server::{Config, Kind, Server};
@@ -131,10 +131,7 @@ pub(crate) fn settings(host: &Host) -> (Settings, Vec<i32>) {
             let path = format!("/sys/class/net/{name}/{setting}");
             fs::read_to_string(path).unwrap().trim().to_owned()
         });
-        // Records elsewhere, so that the running guard is not in the way.
-        let records = tempfile::tempdir().unwrap();
-        let mut knobs = Knobs::open_in(records.path(), name).unwrap();
-        (device, knobs.instances().unwrap())
+        (device, Netdev::new().instances(host.ifindex()).unwrap())
     };
     let (device, mut instances) = host.run(read).unwrap();
     let threads = instances.iter().filter_map(|napi| napi.thread).collect();

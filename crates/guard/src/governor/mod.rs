@@ -27,15 +27,12 @@ use serde::Serialize;
 use crate::error::Error;
 use crate::guard::Regulated;
 use limiter::Limiter;
-use plimsoll_kernel::knobs::{Device, Knobs, Queues, Statistic};
+use plimsoll_kernel::knobs::{DEFER_MARK, Device, Knobs, Queues, Statistic};
 use plimsoll_kernel::link;
 use plimsoll_kernel::meter::CpuReading;
 use plimsoll_kernel::scheduling::Priority;
 use plimsoll_kernel::threaded::poll_in_threads;
 
-/// Polls in a row without a packet until interrupts come back on: never, while
-/// overload lasts.
-const DEFER: u32 = i32::MAX.cast_unsigned();
 /// A holdoff is set anew only when it changes by more than one part of this.
 const NOTICEABLE: u32 = 8;
 /// A driver makes its instances anew now and then (link down and up, another ring
@@ -242,7 +239,7 @@ impl Governor {
         let differs =
             |old: Setting| old.holdoff.abs_diff(setting.holdoff) > setting.holdoff / NOTICEABLE;
         if self.applied.is_none_or(differs) {
-            knobs.set_holdoff(Queues::All, DEFER, setting.holdoff)?;
+            knobs.set_holdoff(Queues::All, DEFER_MARK, setting.holdoff)?;
             self.applied = Some(setting);
         }
         if is_new && self.config.strategy == Strategy::Thread {

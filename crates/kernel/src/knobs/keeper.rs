@@ -25,7 +25,7 @@ use nix::unistd::{ForkResult, dup2_stdin, dup2_stdout, fork};
 
 use super::device::{Device, Identity};
 use super::record::RecordFile;
-use super::{DIRECTORY, Knobs, path_of};
+use super::{DIRECTORY, Knobs, Netdev, left_turned, path_of};
 use crate::error::{Error, os};
 use crate::privileges::{Need, drop_capabilities, outlive_overload, require_single_thread};
 use crate::process::Process;
@@ -114,7 +114,7 @@ impl Ward {
     fn restore(self) -> Result<Option<bool>, Error> {
         let directory = Path::new(DIRECTORY);
         let file = RecordFile::new(directory, &self.interface, &self.identity);
-        if file.read()?.is_none() {
+        if file.read()?.is_none() && left_turned(&self.interface).unwrap_or(0) == 0 {
             return Ok(None);
         }
         // In the dead guard's name: who starts meanwhile waits, as for any lock
@@ -125,6 +125,7 @@ impl Ward {
             &self.interface,
             self.identity,
             self.device,
+            Box::new(Netdev::new()),
             self.guard,
         )?;
         // Nobody answers there any more, and under the lock nobody does yet.

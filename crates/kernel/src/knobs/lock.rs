@@ -7,7 +7,7 @@
 
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, Read, Write};
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::thread::sleep;
 use std::time::Duration;
@@ -86,6 +86,7 @@ fn try_lock(path: &Path) -> io::Result<Option<File>> {
         .write(true)
         .create(true)
         .truncate(false)
+        .mode(0o600)
         .open(path)?;
     match file.try_lock() {
         Ok(()) => {}

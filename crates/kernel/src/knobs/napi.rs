@@ -41,6 +41,25 @@ pub(crate) struct Change {
     pub(crate) threaded: Option<u32>,
 }
 
+/// Where instances are asked of and set. A trait, so that tests can have drivers of
+/// every kind.
+pub(super) trait Family: fmt::Debug + Send {
+    /// As [`Netdev::instances`].
+    fn instances(&mut self, ifindex: u32) -> io::Result<Vec<Napi>>;
+    /// Changes one instance. `None` if the kernel has none of this id now.
+    fn set(&mut self, id: u32, change: Change) -> io::Result<Option<()>>;
+}
+
+impl Family for Netdev {
+    fn instances(&mut self, ifindex: u32) -> io::Result<Vec<Napi>> {
+        Self::instances(self, ifindex)
+    }
+
+    fn set(&mut self, id: u32, change: Change) -> io::Result<Option<()>> {
+        Self::set(self, id, change)
+    }
+}
+
 /// A socket of the namespace it was first used in.
 #[derive(Default)]
 pub struct Netdev {
@@ -110,8 +129,7 @@ impl Netdev {
         Ok(queues)
     }
 
-    /// Changes one instance. `None` if it is gone.
-    pub(crate) fn set(&mut self, id: u32, change: Change) -> io::Result<Option<()>> {
+    fn set(&mut self, id: u32, change: Change) -> io::Result<Option<()>> {
         let mut request = netdev::Request::new().op_napi_set_do();
         {
             let mut attributes = request.encode().push_id(id);

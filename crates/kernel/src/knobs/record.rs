@@ -5,13 +5,16 @@
 //! synced, renamed, the directory synced), so that a reader finds either the
 //! old or the new one, whatever happens in between.
 
-use std::fs::{self, File};
+use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::{self, Write};
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
 use super::device::{Attribute, Identity};
+use super::instances::{Instances, Renumbered};
+use super::napi::Napi;
 use crate::error::Error;
 use crate::process::Process;
 use crate::scheduling::Scheduling;
@@ -38,6 +41,25 @@ pub(crate) enum Setting {
 }
 
 impl Setting {
+    /// The instance it is of, if it is of one.
+    pub(super) const fn instance(&self) -> Option<u32> {
+        match self {
+            Self::Device { .. } => None,
+            Self::Holdoff { napi, .. }
+            | Self::Threaded { napi, .. }
+            | Self::Thread { napi, .. } => Some(*napi),
+        }
+    }
+
+    fn renumber(&mut self, renumbered: &Renumbered) {
+        if let Self::Holdoff { napi, .. } | Self::Threaded { napi, .. } | Self::Thread { napi, .. } =
+            self
+            && let Some(new) = renumbered.get(napi)
+        {
+            *napi = *new;
+        }
+    }
+
     /// True if both are values of the same setting.
     fn is_same(&self, other: &Self) -> bool {
         match (self, other) {
@@ -59,6 +81,8 @@ pub(crate) struct Record {
     pub(crate) identity: Identity,
     pub(crate) owner: Process,
     settings: Vec<Setting>,
+    #[serde(default)]
+    instances: Instances,
 }
 
 impl Record {
@@ -69,6 +93,21 @@ impl Record {
             identity,
             owner,
             settings: Vec::new(),
+            instances: Instances::default(),
+        }
+    }
+
+    /// Takes over the settings that another owner left.
+    pub(super) fn inherit(&mut self, left: &Self) {
+        self.settings.clone_from(&left.settings);
+        self.instances.clone_from(&left.instances);
+    }
+
+    /// Says of which instances the settings are now.
+    pub(super) fn follow(&mut self, present: &[Napi]) {
+        let renumbered = self.instances.follow(present);
+        for setting in &mut self.settings {
+            setting.renumber(&renumbered);
         }
     }
 
@@ -100,6 +139,11 @@ impl Record {
         let mut settings: Vec<_> = self.settings.iter().rev().cloned().collect();
         settings.sort_by_key(|setting| matches!(setting, Setting::Thread { .. }));
         settings
+    }
+
+    /// Drops these settings.
+    pub(super) fn forget(&mut self, gone: &[Setting]) {
+        self.settings.retain(|setting| !gone.contains(setting));
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -153,7 +197,7 @@ impl RecordFile {
 
     fn replace(&self, record: &Record) -> io::Result<()> {
         let beside = self.path.with_extension("json.new");
-        let mut file = File::create(&beside)?;
+        let mut file = private(&beside)?;
         serde_json::to_writer_pretty(&mut file, record)?;
         file.write_all(b"\n")?;
         file.sync_all()?;
@@ -186,6 +230,15 @@ impl RecordFile {
             source,
         }
     }
+}
+
+/// Makes a file, or empties it, that is its owner's alone whatever the umask.
+fn private(path: &Path) -> io::Result<File> {
+    let mut options = OpenOptions::new();
+    options.write(true).create(true).truncate(true).mode(0o600);
+    let file = options.open(path)?;
+    file.set_permissions(Permissions::from_mode(0o600))?;
+    Ok(file)
 }
 
 #[cfg(test)]

@@ -43,7 +43,7 @@ fn the_switch_is_turned_and_back() {
     with_veth(|directory| {
         let _pass_all = PassAll::attach("v0").unwrap();
         let mut knobs = Knobs::open_in(directory, "v0").unwrap();
-        knobs.turn_device(Attribute::Threaded, 1).unwrap();
+        knobs.turn_device(&[(Attribute::Threaded, 1)]).unwrap();
         assert_eq!(knobs.polling_threads().unwrap().len(), 1);
         assert_eq!(
             knobs.device.attribute(Attribute::Threaded).unwrap(),
@@ -63,7 +63,7 @@ fn what_takes_no_setting_now_gets_it_back_once_it_does() {
     with_veth(|directory| {
         let pass_all = PassAll::attach("v0").unwrap();
         let mut knobs = Knobs::open_in(directory, "v0").unwrap();
-        knobs.turn_device(Attribute::Threaded, 1).unwrap();
+        knobs.turn_device(&[(Attribute::Threaded, 1)]).unwrap();
         // Without XDP, veth has no instances and refuses the switch.
         drop(pass_all);
         let deferred = knobs.restore().unwrap_err();

@@ -1,0 +1,149 @@
+//! Back after a guard that was killed: what its record says, what shows a guard's mark
+//! without a record, and the files it left.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use nix::net::if_::if_nameindex;
+
+use super::device::{Attribute, Device, Identity, boot_id, netns_cookie, netns_inode};
+use super::lock::Lock;
+use super::napi::Netdev;
+use super::record::RecordFile;
+use super::restoring::is_marked;
+use super::{DEFER_MARK, DIRECTORY, Knobs, sweep};
+use crate::error::{Error, os};
+use crate::link;
+use crate::process::Process;
+
+/// Restores what killed guards left turned on interfaces of the current
+/// network namespace: on `interface`, or on all; removes their locks and status
+/// sockets, too. Returns the interfaces that were restored.
+///
+/// # Errors
+///
+/// As [`Knobs::open`]: in particular, the guard lives ([`Error::InUse`]).
+pub fn restore(interface: Option<&str>) -> Result<Vec<String>, Error> {
+    restore_in(Path::new(DIRECTORY), interface)
+}
+
+/// As [`restore`], with records in another directory.
+///
+/// # Errors
+///
+/// As [`restore`].
+pub fn restore_in(directory: &Path, interface: Option<&str>) -> Result<Vec<String>, Error> {
+    let cookie = netns_cookie().map_err(os("ask for the namespace's cookie"))?;
+    let boot_id = boot_id()?;
+    let mut restored = Vec::new();
+    for path in files(directory, cookie, "json")? {
+        let file = RecordFile::at(path);
+        let Some(record) = file.read()? else { continue };
+        if interface.is_some_and(|name| name != record.interface) {
+            continue;
+        }
+        let here =
+            Identity::of(&record.interface).is_ok_and(|identity| identity == record.identity);
+        if here {
+            Knobs::open_in(directory, &record.interface)?.restore()?;
+            restored.push(record.interface);
+        } else if record.identity.boot_id != boot_id || !record.owner.is_alive() {
+            // Its interface is gone, and the settings with it.
+            file.remove()?;
+        }
+    }
+    for name in marked(interface)? {
+        if Lock::owner(&directory.join(format!("{name}.{cookie}.lock"))).is_none() {
+            Knobs::open_in(directory, &name)?.restore()?;
+            restored.push(name);
+        }
+    }
+    remove_remains(directory, interface, cookie)?;
+    sweep::sweep(directory);
+    Ok(restored)
+}
+
+/// Those interfaces that show a guard's mark ([`DEFER_MARK`]), of this one or all.
+fn marked(interface: Option<&str>) -> Result<Vec<String>, Error> {
+    let names = match interface {
+        Some(name) => vec![name.to_owned()],
+        None => if_nameindex()
+            .map_err(os("list interfaces"))?
+            .iter()
+            .map(|interface| interface.name().to_string_lossy().into_owned())
+            .collect(),
+    };
+    let shows = |name: &String| marks(name).is_ok_and(|marks| marks > 0);
+    Ok(names.into_iter().filter(shows).collect())
+}
+
+/// How many settings of `interface` show a guard's mark.
+fn marks(interface: &str) -> Result<usize, Error> {
+    let ifindex = link::index(interface)?;
+    let instances = Netdev::new().instances(ifindex);
+    let instances = instances.map_err(os("ask for the interface's NAPI instances"))?;
+    let device = Device::open(interface, ifindex)?;
+    let defer = device.attribute(Attribute::NapiDeferHardIrqs);
+    let of_device = defer.is_ok_and(|defer| defer == Some(u64::from(DEFER_MARK)));
+    let of_instances = instances.iter().filter(|napi| is_marked(napi)).count();
+    Ok(of_instances + usize::from(of_device))
+}
+
+/// Removes the locks and status sockets of dead guards, where nobody answers.
+fn remove_remains(directory: &Path, interface: Option<&str>, cookie: u64) -> Result<(), Error> {
+    let inode = netns_inode()?;
+    let mut remains = files(directory, cookie, "sock")?;
+    remains.extend(files(directory, cookie, "lock")?);
+    for path in remains {
+        let name = path.file_name().and_then(OsStr::to_str).unwrap_or_default();
+        let name = name
+            .split_once(&format!(".{cookie}."))
+            .unwrap_or_default()
+            .0;
+        let lock = path.with_extension("lock");
+        if interface.is_some_and(|wanted| wanted != name) || Lock::owner(&lock).is_some() {
+            continue;
+        }
+        // Who starts meanwhile waits for the lock; it goes when dropped.
+        if let Ok(_held) = Lock::take(lock, name, Process::current()?, inode) {
+            let _ = fs::remove_file(path.with_extension("sock"));
+        }
+    }
+    Ok(())
+}
+
+/// The settings that a killed guard left turned on `interface`, as many as
+/// there are.
+///
+/// # Errors
+///
+/// No such interface, or what is left on disk cannot be read.
+pub fn left_turned(interface: &str) -> Result<usize, Error> {
+    let identity = Identity::of(interface)?;
+    let file = RecordFile::new(Path::new(DIRECTORY), interface, &identity);
+    let left = file.read()?.filter(|record| record.identity == identity);
+    match left {
+        Some(record) if !record.is_empty() => Ok(record.to_restore().len()),
+        _ => marks(interface),
+    }
+}
+
+/// Files of one network namespace, by what they are (`json`: records).
+fn files(directory: &Path, netns_cookie: u64, extension: &str) -> Result<Vec<PathBuf>, Error> {
+    let entries = match fs::read_dir(directory) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(source) => return Err(os("list the records")(source)),
+    };
+    let ending = format!(".{netns_cookie}.{extension}");
+    let is_wanted = |path: &PathBuf| {
+        let name = path.file_name().and_then(OsStr::to_str);
+        name.is_some_and(|name| name.ends_with(&ending))
+    };
+    let mut paths: Vec<_> = entries.flatten().map(|entry| entry.path()).collect();
+    paths.retain(is_wanted);
+    paths.sort();
+    Ok(paths)
+}

@@ -1,0 +1,213 @@
+//! Putting settings back, whatever the kernel calls an instance by now.
+//!
+//! What is gone (interface, instance, thread) took its setting along; but an instance
+//! that has only another id did not, nor one of an interface that is down.
+
+use std::io;
+
+use super::device::Attribute;
+use super::napi::{Change, Napi};
+use super::record::Setting;
+use super::{DEFER_MARK, Knobs};
+use crate::error::Error;
+use crate::link;
+
+/// A driver may number its instances anew while they are set: so often it is looked
+/// again.
+const ROUNDS: usize = 4;
+
+/// The interface's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Up,
+    /// Some drivers keep their instances meanwhile, and show none.
+    Down,
+    /// With all its settings.
+    Gone,
+    /// The kernel does not answer.
+    Unknown,
+}
+
+impl Knobs {
+    /// Puts every setting back. What cannot be put back stays recorded: call
+    /// it before the XDP program is detached, since a virtual device may lose
+    /// its NAPI instances with it, and the switch of threaded polling takes
+    /// nothing without them; and after attaching, if not
+    /// [`Knobs::is_untouched`].
+    ///
+    /// # Errors
+    ///
+    /// The first refusal, after trying all; [`Error::RestoreDeferred`] if the
+    /// device has no NAPI instance now.
+    pub fn restore(&mut self) -> Result<(), Error> {
+        if self.state() == State::Gone {
+            self.record.keep(Vec::new());
+            return self.file.remove();
+        }
+        self.let_threads_run();
+        let mut restored = Ok(());
+        let mut gone = Vec::new();
+        for _ in 0..ROUNDS {
+            // If the kernel does not answer, ids are as they were.
+            let _ = self.follow();
+            (restored, gone) = self.put_all_back();
+            if gone.is_empty() {
+                break;
+            }
+        }
+        if self.state() == State::Down && !gone.is_empty() {
+            let interface = self.interface.clone();
+            restored = restored.and(Err(Error::RestoreDeferred { interface }));
+        } else {
+            self.record.forget(&gone);
+        }
+        let written = if self.record.is_empty() {
+            self.file.remove()
+        } else {
+            self.file.write(&self.record)
+        };
+        restored.and(written)?;
+        self.clear_marks()
+    }
+
+    /// A thread that a CPU limit has demoted may hardly get to run, and the kernel
+    /// waits for it when it is switched off.
+    fn let_threads_run(&mut self) {
+        for setting in self.record.to_restore() {
+            if matches!(setting, Setting::Thread { .. }) {
+                // It is tried again, and told, in its turn.
+                let _ = self.put_back(&setting);
+            }
+        }
+    }
+
+    /// Tries each that is recorded, keeps those that are not back, and returns the
+    /// first refusal and those whose instance has no such id.
+    fn put_all_back(&mut self) -> (Result<(), Error>, Vec<Setting>) {
+        let mut first = Ok(());
+        let (mut left, mut gone) = (Vec::new(), Vec::new());
+        for setting in self.record.to_restore() {
+            match self.put_back(&setting) {
+                Ok(true) => continue,
+                Ok(false) => gone.push(setting.clone()),
+                Err(source) => first = first.and(Err(self.not_restored(source))),
+            }
+            left.push(setting);
+        }
+        self.record.keep(left);
+        (first, gone)
+    }
+
+    fn not_restored(&mut self, source: io::Error) -> Error {
+        let interface = self.interface.clone();
+        let unsupported = source.raw_os_error() == Some(libc::EOPNOTSUPP);
+        if unsupported && self.instances().is_ok_and(|instances| instances.is_empty()) {
+            Error::RestoreDeferred { interface }
+        } else {
+            Error::NotRestored { interface, source }
+        }
+    }
+
+    /// False if the instance that it is of has no such id now.
+    fn put_back(&mut self, setting: &Setting) -> io::Result<bool> {
+        let change = match *setting {
+            Setting::Device { attribute, value } => {
+                self.device.set_attribute(attribute, value)?;
+                return Ok(true);
+            }
+            Setting::Thread {
+                napi,
+                ref scheduling,
+            } => {
+                let instances = self.netdev.instances(self.record.identity.ifindex)?;
+                let instance = instances.iter().find(|instance| instance.id == napi);
+                if let Some(tid) = instance.and_then(|instance| instance.thread) {
+                    scheduling.give_to(tid)?;
+                }
+                return Ok(instance.is_some());
+            }
+            Setting::Holdoff {
+                defer_hard_irqs,
+                gro_flush_timeout,
+                ..
+            } => Change {
+                defer_hard_irqs: Some(defer_hard_irqs),
+                gro_flush_timeout: Some(gro_flush_timeout),
+                threaded: None,
+            },
+            Setting::Threaded { value, .. } => Change {
+                threaded: Some(value),
+                ..Change::default()
+            },
+        };
+        match setting.instance() {
+            Some(napi) => Ok(self.netdev.set(napi, change)?.is_some()),
+            None => Ok(true),
+        }
+    }
+
+    fn state(&self) -> State {
+        match link::link(self.record.identity.ifindex) {
+            Ok(link) if link.up => State::Up,
+            Ok(_) => State::Down,
+            Err(error) if error.raw_os_error() == Some(libc::ENODEV) => State::Gone,
+            Err(_) => State::Unknown,
+        }
+    }
+
+    /// Gives what a guard turned, and no record knows, the value that the device has for
+    /// new instances, and the device that of the kernel.
+    ///
+    /// # Errors
+    ///
+    /// The kernel refuses.
+    pub(super) fn clear_marks(&mut self) -> Result<(), Error> {
+        for _ in 0..ROUNDS {
+            let marks = self
+                .clear_marks_once()
+                .map_err(|source| Error::NotRestored {
+                    interface: self.interface.clone(),
+                    source,
+                })?;
+            if marks == 0 {
+                return Ok(());
+            }
+        }
+        Err(Error::NotRestored {
+            interface: self.interface.clone(),
+            source: io::Error::other("its instances are made anew all the time"),
+        })
+    }
+
+    fn clear_marks_once(&mut self) -> io::Result<usize> {
+        let mut marks = 0;
+        let of_device = |setting: &Setting| matches!(setting, Setting::Device { .. });
+        if self.is_device_marked() && !self.record.to_restore().iter().any(of_device) {
+            for attribute in [Attribute::NapiDeferHardIrqs, Attribute::GroFlushTimeout] {
+                self.device.set_attribute(attribute, 0)?;
+            }
+            marks += 1;
+        }
+        let (defer_hard_irqs, gro_flush_timeout) = self.device_holdoff();
+        let recorded = self.record.to_restore();
+        for napi in self.netdev.instances(self.record.identity.ifindex)? {
+            let is_recorded = |setting: &Setting| setting.instance() == Some(napi.id);
+            if !is_marked(&napi) || recorded.iter().any(is_recorded) {
+                continue;
+            }
+            let change = Change {
+                defer_hard_irqs: Some(defer_hard_irqs),
+                gro_flush_timeout: Some(gro_flush_timeout),
+                threaded: None,
+            };
+            self.netdev.set(napi.id, change)?;
+            marks += 1;
+        }
+        Ok(marks)
+    }
+}
+
+/// Whether a guard has set the instance's holdoff.
+pub(super) fn is_marked(napi: &Napi) -> bool {
+    napi.defer_hard_irqs == Some(DEFER_MARK)
+}

@@ -1,0 +1,245 @@
+//! Restoring where the kernel numbers instances anew, on a driver that does so
+//! whenever it likes. Reproduced on vmxnet3: a guard was killed in overload, its XDP
+//! program was detached, every instance had a new id and its old settings, and the
+//! settings stayed turned for good. Needs root.
+
+use std::process::Command;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use proptest::collection::vec;
+use proptest::prelude::*;
+
+use super::napi::Change;
+use super::*;
+use crate::namespace;
+
+/// An interface's instances, in the driver's order.
+#[derive(Clone, Debug)]
+struct Driver {
+    instances: Vec<Napi>,
+    next_id: u32,
+    /// Instances are numbered anew before so many settings from now.
+    renews_after: Option<u32>,
+}
+
+impl Driver {
+    /// With these holdoffs, the host's own.
+    fn new(own: &[(u32, u32)], tells_queues: bool, tells_irqs: bool) -> Self {
+        let instance = |(index, (defer, timeout)): (u32, &(u32, u32))| Napi {
+            id: 0,
+            queue: tells_queues.then_some(index),
+            irq: tells_irqs.then_some(40 + index),
+            thread: None,
+            defer_hard_irqs: Some(*defer),
+            gro_flush_timeout: Some(*timeout),
+            threaded: None,
+        };
+        let mut driver = Self {
+            instances: (0..).zip(own).map(instance).collect(),
+            next_id: 8193,
+            renews_after: None,
+        };
+        driver.renew(u32::MAX);
+        driver
+    }
+
+    /// Disables and enables those of a set, by its bits.
+    fn renew(&mut self, set: u32) {
+        for (index, napi) in self.instances.iter_mut().enumerate() {
+            if set & (1 << index) != 0 {
+                napi.id = self.next_id;
+                self.next_id += 1;
+            }
+        }
+    }
+
+    fn holdoffs(&self) -> Vec<(u32, u32)> {
+        let holdoff = |napi: &Napi| {
+            let defer = napi.defer_hard_irqs.unwrap();
+            (defer, napi.gro_flush_timeout.unwrap())
+        };
+        self.instances.iter().map(holdoff).collect()
+    }
+}
+
+#[derive(Debug)]
+struct Fake(Arc<Mutex<Driver>>);
+
+impl Family for Fake {
+    fn instances(&mut self, _ifindex: u32) -> io::Result<Vec<Napi>> {
+        Ok(self.0.lock().unwrap().instances.clone())
+    }
+
+    fn set(&mut self, id: u32, change: Change) -> io::Result<Option<()>> {
+        let mut driver = self.0.lock().unwrap();
+        match driver.renews_after.as_mut() {
+            Some(0) => {
+                driver.renews_after = None;
+                driver.renew(u32::MAX);
+            }
+            Some(settings) => *settings -= 1,
+            None => {}
+        }
+        let Some(napi) = driver.instances.iter_mut().find(|napi| napi.id == id) else {
+            return Ok(None);
+        };
+        napi.defer_hard_irqs = change.defer_hard_irqs.or(napi.defer_hard_irqs);
+        napi.gro_flush_timeout = change.gro_flush_timeout.or(napi.gro_flush_timeout);
+        Ok(Some(()))
+    }
+}
+
+/// Runs `test` in a namespace whose loopback stands for the interface.
+fn with_interface(test: impl FnOnce() + Send) {
+    let inside = || {
+        let ip = Command::new("ip")
+            .args(["link", "set", "lo", "up"])
+            .status();
+        assert!(ip.expect("iproute2 is installed").success());
+        test();
+    };
+    namespace::in_new(inside).expect("this test makes a namespace: run `sudo make test`");
+}
+
+fn open(directory: &Path, driver: &Arc<Mutex<Driver>>) -> Knobs {
+    let identity = Identity::of("lo").unwrap();
+    let device = Device::open("lo", identity.ifindex).unwrap();
+    let owner = Process::current().unwrap();
+    let netdev = Box::new(Fake(Arc::clone(driver)));
+    Knobs::take(directory, "lo", identity, device, netdev, owner).unwrap()
+}
+
+fn record_of(directory: &Path) -> Option<PathBuf> {
+    let mut entries = fs::read_dir(directory).unwrap();
+    let is_record = |path: &PathBuf| path.extension().is_some_and(|e| e == "json");
+    entries.find_map(|entry| Some(entry.unwrap().path()).filter(is_record))
+}
+
+/// Ends as SIGKILL does: record and settings stay, the lock does not.
+fn kill(knobs: Knobs, directory: &Path, driver: &Mutex<Driver>) {
+    let record = record_of(directory).map(|path| (fs::read(&path).unwrap(), path));
+    let state = driver.lock().unwrap().clone();
+    drop(knobs);
+    *driver.lock().unwrap() = state;
+    if let Some((text, path)) = record {
+        fs::write(path, text).unwrap();
+    }
+}
+
+#[derive(Clone, Debug)]
+enum Event {
+    Turn(u32),
+    Renew(u32),
+    RenewWhileSet(u32),
+    KillAndStart,
+    Restore,
+}
+
+fn events() -> impl Strategy<Value = Vec<Event>> {
+    let event = prop_oneof![
+        3 => (1u32..100_000).prop_map(Event::Turn),
+        2 => any::<u32>().prop_map(Event::Renew),
+        1 => (0u32..6).prop_map(Event::RenewWhileSet),
+        2 => Just(Event::KillAndStart),
+        1 => Just(Event::Restore),
+    ];
+    vec(event, 1..12)
+}
+
+#[test]
+fn every_instance_gets_its_own_values_back_whatever_its_id() {
+    with_interface(|| {
+        let directory = tempfile::tempdir().unwrap();
+        let directory = directory.path();
+        let holdoffs = vec((0u32..4, 0u32..200_000), 1..6);
+        // Each writes to the disk.
+        let config = ProptestConfig::with_cases(64);
+        proptest!(config, |(own in holdoffs, tells_queues: bool, tells_irqs: bool, events in events())| {
+            let driver = Driver::new(&own, tells_queues, tells_irqs);
+            let driver = Arc::new(Mutex::new(driver));
+            let mut knobs = open(directory, &driver);
+            for event in events {
+                let at_home = || driver.lock().unwrap().holdoffs() == own;
+                match event {
+                    Event::Turn(timeout) => {
+                        let timeout = Duration::from_nanos(timeout.into());
+                        let turned = knobs.set_holdoff(Queues::All, DEFER_MARK, timeout);
+                        turned.unwrap();
+                    }
+                    // Untold, only the driver's order tells them apart.
+                    Event::Renew(set) => driver.lock().unwrap().renew(
+                        if tells_queues || tells_irqs { set } else { u32::MAX }
+                    ),
+                    Event::RenewWhileSet(after) => {
+                        driver.lock().unwrap().renews_after = Some(after);
+                    }
+                    Event::KillAndStart => {
+                        kill(knobs, directory, &driver);
+                        driver.lock().unwrap().renew(u32::MAX);
+                        knobs = open(directory, &driver);
+                        prop_assert!(at_home() && knobs.is_untouched(), "{driver:?}");
+                    }
+                    Event::Restore => {
+                        knobs.restore().unwrap();
+                        prop_assert!(at_home() && knobs.is_untouched(), "{driver:?}");
+                    }
+                }
+            }
+            drop(knobs);
+            prop_assert_eq!(driver.lock().unwrap().holdoffs(), own);
+            prop_assert_eq!(record_of(directory), None);
+        });
+    });
+}
+
+#[test]
+fn what_only_a_guard_sets_is_never_the_hosts_own() {
+    with_interface(|| {
+        let directory = tempfile::tempdir().unwrap();
+        let directory = directory.path();
+        let driver = Driver::new(&[(2, 20_000), (3, 30_000)], false, false);
+        let driver = Arc::new(Mutex::new(driver));
+        let mut knobs = open(directory, &driver);
+        let holdoff = Duration::from_micros(40);
+        knobs.set_holdoff(Queues::All, DEFER_MARK, holdoff).unwrap();
+        kill(knobs, directory, &driver);
+        fs::remove_file(record_of(directory).unwrap()).unwrap();
+        // What they had is lost; what the device gives to new instances is not.
+        let mut knobs = open(directory, &driver);
+        assert_eq!(driver.lock().unwrap().holdoffs(), [(0, 0); 2]);
+        knobs.set_holdoff(Queues::All, DEFER_MARK, holdoff).unwrap();
+        drop(knobs);
+        assert_eq!(driver.lock().unwrap().holdoffs(), [(0, 0); 2]);
+    });
+}
+
+#[test]
+fn an_interface_that_is_down_keeps_its_record() {
+    with_interface(|| {
+        let directory = tempfile::tempdir().unwrap();
+        let directory = directory.path();
+        let own = [(2, 20_000), (3, 30_000)];
+        let driver = Arc::new(Mutex::new(Driver::new(&own, false, false)));
+        let mut knobs = open(directory, &driver);
+        let holdoff = Duration::from_micros(40);
+        knobs.set_holdoff(Queues::All, DEFER_MARK, holdoff).unwrap();
+        let ip = |up: &str| Command::new("ip").args(["link", "set", "lo", up]).status();
+        assert!(ip("down").unwrap().success());
+        let instances = std::mem::take(&mut driver.lock().unwrap().instances);
+        let deferred = knobs.restore().unwrap_err();
+        assert!(
+            matches!(deferred, Error::RestoreDeferred { .. }),
+            "{deferred}"
+        );
+        drop(knobs);
+        assert!(record_of(directory).is_some());
+
+        assert!(ip("up").unwrap().success());
+        driver.lock().unwrap().instances = instances;
+        driver.lock().unwrap().renew(u32::MAX);
+        let knobs = open(directory, &driver);
+        assert!(knobs.is_untouched());
+        assert_eq!(driver.lock().unwrap().holdoffs(), own);
+    });
+}

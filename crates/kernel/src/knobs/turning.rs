@@ -1,0 +1,276 @@
+//! Turning settings: the old value is on disk before its setting changes.
+
+use std::io;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use super::device::Attribute;
+use super::napi::{Change, Napi};
+use super::record::Setting;
+use super::{DEFER_MARK, Knobs, PollingThread, Queues};
+use crate::error::{Error, os};
+use crate::scheduling::{Priority, Scheduling};
+
+impl Knobs {
+    /// Sets the holdoff of `queues`: the timer polls again `timeout` after a
+    /// poll, up to `defer` times in a row without a packet, until interrupts
+    /// come back on (`Documentation/networking/napi.rst`). Zeros: interrupts
+    /// only. Kernels before 6.13 know no holdoff per queue: there, and where
+    /// the driver shows no instances, [`Queues::All`] sets the device's.
+    ///
+    /// # Errors
+    ///
+    /// `timeout` is above 4.29 s or `defer` above 2³¹-1; single queues where
+    /// the kernel or driver has none; the kernel refuses; the record cannot be
+    /// written.
+    pub fn set_holdoff(
+        &mut self,
+        queues: Queues<'_>,
+        defer: u32,
+        timeout: Duration,
+    ) -> Result<(), Error> {
+        let gro_flush_timeout =
+            u32::try_from(timeout.as_nanos()).map_err(|_| invalid("set a holdoff above 4.29 s"))?;
+        if i32::try_from(defer).is_err() {
+            return Err(invalid("defer interrupts for more than 2^31-1 polls"));
+        }
+        let instances = self.instances_of(queues)?;
+        if instances.is_empty() {
+            return self.turn_device(&[
+                (Attribute::NapiDeferHardIrqs, u64::from(defer)),
+                (Attribute::GroFlushTimeout, u64::from(gro_flush_timeout)),
+            ]);
+        }
+        let own = self.device_holdoff();
+        let old = instances.iter().filter_map(|napi| old_holdoff(napi, own));
+        self.write_down(old.collect())?;
+        for napi in instances {
+            let change = Change {
+                defer_hard_irqs: Some(defer),
+                gro_flush_timeout: Some(gro_flush_timeout),
+                threaded: None,
+            };
+            self.netdev
+                .set(napi.id, change)
+                .map_err(os("set a queue's holdoff"))?;
+        }
+        Ok(())
+    }
+
+    /// The instances that `queues` means and whose holdoff can be set one by
+    /// one. None for all queues where none can.
+    fn instances_of(&mut self, queues: Queues<'_>) -> Result<Vec<Napi>, Error> {
+        let mut instances = self.follow()?;
+        instances.retain(|napi| old_holdoff(napi, (0, 0)).is_some());
+        let Queues::Only(wanted) = queues else {
+            return Ok(instances);
+        };
+        let found = |queue: &u32| instances.iter().any(|napi| napi.queue == Some(*queue));
+        if let Some(missing) = wanted.iter().find(|queue| !found(queue)) {
+            return Err(Error::NoSuchQueue {
+                interface: self.interface.clone(),
+                queue: *missing,
+            });
+        }
+        instances.retain(|napi| napi.queue.is_some_and(|queue| wanted.contains(&queue)));
+        Ok(instances)
+    }
+
+    /// Moves the polling of all queues into threads, or back into softirq: one
+    /// instance after the other, where the kernel lets (6.17) and the driver shows
+    /// any; else by the device's switch.
+    ///
+    /// # Errors
+    ///
+    /// The device has no such switch ([`Error::NoThreadedPolling`]), the
+    /// kernel refuses, or the record cannot be written.
+    pub fn set_threaded(&mut self, threaded: bool) -> Result<(), Error> {
+        let instances = self.follow()?;
+        let old: Vec<_> = instances.iter().filter_map(old_threaded).collect();
+        if old.is_empty() || old.len() < instances.len() {
+            return self.turn_device(&[(Attribute::Threaded, u64::from(threaded))]);
+        }
+        self.write_down(old)?;
+        for napi in instances {
+            let change = Change {
+                threaded: Some(threaded.into()),
+                ..Change::default()
+            };
+            self.netdev
+                .set(napi.id, change)
+                .map_err(os("switch a queue's polling thread"))?;
+        }
+        Ok(())
+    }
+
+    /// The threads that poll the interface now. A driver may start them a
+    /// moment after the switch, and anew when XDP is attached or the interface
+    /// goes up.
+    ///
+    /// # Errors
+    ///
+    /// The kernel does not answer.
+    pub fn polling_threads(&mut self) -> Result<Vec<PollingThread>, Error> {
+        let threads = self.instances()?.into_iter().filter_map(|napi| {
+            Some(PollingThread {
+                queue: napi.queue,
+                napi: napi.id,
+                tid: napi.thread?,
+            })
+        });
+        Ok(threads.collect())
+    }
+
+    /// Sets how a polling thread competes with processes.
+    ///
+    /// # Errors
+    ///
+    /// `tid` does not poll this interface, the kernel refuses, or the record
+    /// cannot be written.
+    pub fn set_thread_priority(&mut self, tid: i32, priority: Priority) -> Result<(), Error> {
+        self.turn_thread(tid, "set a polling thread's priority", |old| {
+            old.with_priority(priority)
+        })
+    }
+
+    /// Sets the CPUs a polling thread may run on.
+    ///
+    /// # Errors
+    ///
+    /// As [`Knobs::set_thread_priority`]; no such CPU.
+    pub fn set_thread_cpus(&mut self, tid: i32, cpus: &[usize]) -> Result<(), Error> {
+        self.turn_thread(tid, "set a polling thread's CPUs", |old| {
+            old.with_cpus(cpus)
+        })
+    }
+
+    fn turn_thread(
+        &mut self,
+        tid: i32,
+        action: &'static str,
+        change: impl FnOnce(&Scheduling) -> Scheduling,
+    ) -> Result<(), Error> {
+        let threads = self.polling_threads()?;
+        let Some(thread) = threads.iter().find(|thread| thread.tid == tid) else {
+            let gone = io::Error::other(format!("thread {tid} does not poll this interface"));
+            return Err(os(action)(gone));
+        };
+        self.follow()?;
+        let scheduling = Scheduling::of(tid).map_err(os(action))?;
+        let changed = change(&scheduling);
+        self.write_down(vec![Setting::Thread {
+            napi: thread.napi,
+            scheduling,
+        }])?;
+        changed.give_to(tid).map_err(os(action))?;
+        Ok(())
+    }
+
+    /// Sets the device's own values, which overwrite those of every instance.
+    pub(super) fn turn_device(&mut self, turns: &[(Attribute, u64)]) -> Result<(), Error> {
+        let mut old = Vec::new();
+        // Left by a guard that was killed: not the host's own.
+        let is_marked = self.is_device_marked();
+        for (attribute, _) in turns {
+            let value = self.device.attribute(*attribute);
+            let value = value.map_err(os(action(*attribute)))?;
+            let value = value.ok_or_else(|| self.no_attribute(*attribute))?;
+            let is_left = is_marked && *attribute != Attribute::Threaded;
+            old.push(Setting::Device {
+                attribute: *attribute,
+                value: if is_left { 0 } else { value },
+            });
+        }
+        self.write_down(old)?;
+        for (attribute, value) in turns {
+            match self.device.set_attribute(*attribute, *value) {
+                Ok(Some(())) => {}
+                Ok(None) => return Err(self.no_attribute(*attribute)),
+                Err(source) => return Err(os(action(*attribute))(source)),
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether the device's own holdoff is a guard's.
+    pub(super) fn is_device_marked(&self) -> bool {
+        let defer = self.device.attribute(Attribute::NapiDeferHardIrqs);
+        defer.is_ok_and(|defer| defer == Some(u64::from(DEFER_MARK)))
+    }
+
+    /// The device's own holdoff, which new instances begin with: empty polls and time in
+    /// ns. None if it is a guard's.
+    pub(super) fn device_holdoff(&self) -> (u32, u32) {
+        if self.is_device_marked() {
+            return (0, 0);
+        }
+        let value = |attribute| {
+            let value = self.device.attribute(attribute).ok().flatten();
+            value
+                .and_then(|value| u32::try_from(value).ok())
+                .unwrap_or(0)
+        };
+        (
+            value(Attribute::NapiDeferHardIrqs),
+            value(Attribute::GroFlushTimeout),
+        )
+    }
+
+    fn no_attribute(&self, attribute: Attribute) -> Error {
+        Error::NoThreadedPolling {
+            interface: self.interface.clone(),
+            path: PathBuf::from(format!(
+                "/sys/class/net/{}/{}",
+                self.interface,
+                attribute.name()
+            )),
+        }
+    }
+
+    /// Old values are on disk when this returns.
+    fn write_down(&mut self, settings: Vec<Setting>) -> Result<(), Error> {
+        let before = self.record.clone();
+        let mut new = false;
+        for setting in settings {
+            new |= self.record.add(setting);
+        }
+        if new && let Err(error) = self.file.write(&self.record) {
+            self.record = before;
+            return Err(error);
+        }
+        Ok(())
+    }
+}
+
+const fn action(attribute: Attribute) -> &'static str {
+    match attribute {
+        Attribute::Threaded => "switch threaded polling",
+        Attribute::NapiDeferHardIrqs | Attribute::GroFlushTimeout => "set the device's holdoff",
+    }
+}
+
+/// The instance's holdoff; the device's `own` where it is a guard's that was killed.
+fn old_holdoff(napi: &Napi, own: (u32, u32)) -> Option<Setting> {
+    let present = (napi.defer_hard_irqs?, napi.gro_flush_timeout?);
+    let (defer_hard_irqs, gro_flush_timeout) = if present.0 == DEFER_MARK {
+        own
+    } else {
+        present
+    };
+    Some(Setting::Holdoff {
+        napi: napi.id,
+        defer_hard_irqs,
+        gro_flush_timeout,
+    })
+}
+
+fn old_threaded(napi: &Napi) -> Option<Setting> {
+    Some(Setting::Threaded {
+        napi: napi.id,
+        value: napi.threaded?,
+    })
+}
+
+fn invalid(action: &'static str) -> Error {
+    os(action)(io::Error::from(io::ErrorKind::InvalidInput))
+}
