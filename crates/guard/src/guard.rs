@@ -127,6 +127,8 @@ pub struct Regulated {
     pub readings: Vec<CpuReading>,
     /// Packets discarded early.
     pub discarded: u64,
+    /// UDP and TCP packets for which no socket was found, whatever became of them.
+    pub closed_ports: u64,
 }
 
 /// A loaded program; attached or, for tests and dry runs, not.
@@ -142,6 +144,8 @@ pub struct Guard<'obj> {
     /// Only while attached: who answers SYNs past a listener's queue.
     cookies: Option<Cookies>,
     charges: Charges,
+    /// Packets without a socket when packet readers were last looked for.
+    closed_ports: u64,
     config: Config,
     interface: Option<String>,
     /// What passed whatever its outcome, up to when observing was last left.
@@ -181,6 +185,7 @@ impl<'obj> Guard<'obj> {
             cookies: None,
             interface: None,
             charges: Charges::default(),
+            closed_ports: 0,
             config: *config,
             observed: Packets::default(),
             observing_since: Packets::default(),
@@ -287,8 +292,7 @@ impl<'obj> Guard<'obj> {
     pub fn refresh(&mut self) -> Result<(), Error> {
         self.program.set_epoch(self.epoch());
         self.refresh_cookies()?;
-        let cap = !host::has_packet_readers();
-        self.program.set_cap_closed_ports(cap);
+        self.spare_packet_readers();
         let addresses = local_addresses(self.interface.as_deref())?;
         self.program.set_local_addresses(&addresses)
     }
@@ -308,11 +312,25 @@ impl<'obj> Guard<'obj> {
             return Ok(Regulated::default());
         };
         let regulated = regulator.on_interval(&mut self.program);
+        if let Ok(seen) = &regulated
+            && seen.closed_ports != self.closed_ports
+        {
+            self.closed_ports = seen.closed_ports;
+            self.spare_packet_readers();
+        }
         if regulated.is_err() {
             // Shares that nobody adapts any more would hold a calm host back.
             self.begin_shedding_anew()?;
         }
         regulated
+    }
+
+    /// Closed ports are not capped while somebody reads packets beside the stack. A
+    /// capture that has just begun must not miss them for long, so it is looked for
+    /// whenever such packets came.
+    fn spare_packet_readers(&mut self) {
+        let cap = !host::has_packet_readers();
+        self.program.set_cap_closed_ports(cap);
     }
 
     /// Whether input is being shed by shares.

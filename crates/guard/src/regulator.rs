@@ -122,12 +122,17 @@ impl Regulator {
             .is_none_or(|before| now - before.at >= INTERVAL_MIN);
         let totals = program.totals_by_cpu()?;
         let discarded = totals.iter().flatten().map(Packets::discarded).sum();
+        let closed_ports = totals
+            .iter()
+            .map(|kinds| kinds[Kind::ClosedPort as usize].offered())
+            .sum();
         if is_due {
             self.shed(program, now, &readings, totals);
         }
         Ok(Regulated {
             readings,
             discarded,
+            closed_ports,
         })
     }
 
