@@ -254,6 +254,7 @@ fn starts_in_order() {
         metrics: Some(Metrics {
             address: "127.0.0.1:0".parse().unwrap(),
             channels_max: 1,
+            public: false,
         }),
         ..settings()
     };

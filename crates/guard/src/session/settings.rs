@@ -31,6 +31,8 @@ pub struct Metrics {
     pub address: SocketAddr,
     /// Channels that get series of their own.
     pub channels_max: usize,
+    /// The address may be one that other hosts reach.
+    pub public: bool,
 }
 
 impl Metrics {
@@ -116,6 +118,14 @@ impl Settings {
         if let (Some(cpu), false) = (self.poll_cpu, polls) {
             return Err(SettingsError::NoPollingThread { cpu });
         }
+        if let Some(metrics) = &self.metrics
+            && !metrics.public
+            && !metrics.address.ip().to_canonical().is_loopback()
+        {
+            return Err(SettingsError::PublicMetrics {
+                address: metrics.address,
+            });
+        }
         self.guard.validate()?;
         self.protection.validate()?;
         Ok(())
@@ -182,6 +192,7 @@ impl Settings {
     pub fn differences(&self, new: &Self) -> Vec<&'static str> {
         let channels = |settings: &Self| settings.metrics.as_ref().map(|m| m.channels_max);
         let address = |settings: &Self| settings.metrics.as_ref().map(|m| m.address);
+        let public = |settings: &Self| settings.metrics.as_ref().map(|m| m.public);
         let both_serve = self.metrics.is_some() && new.metrics.is_some();
         let differ = [
             ("interface", self.interface != new.interface),
@@ -193,6 +204,7 @@ impl Settings {
             ("threaded", self.threaded != new.threaded),
             ("poll-cpu", self.poll_cpu != new.poll_cpu),
             ("metrics", address(self) != address(new)),
+            ("metrics-public", both_serve && public(self) != public(new)),
             (
                 "metrics-channels",
                 both_serve && channels(self) != channels(new),
@@ -229,6 +241,14 @@ pub enum SettingsError {
         /// As given.
         cpu: usize,
     },
+    /// Other hosts would reach the metrics, and nobody has said that they may.
+    #[error(
+        "metrics = {address}: other hosts may reach this address, and metrics name every port in use; take 127.0.0.1, or say metrics-public as well"
+    )]
+    PublicMetrics {
+        /// As given.
+        address: SocketAddr,
+    },
     /// A setting by itself is out of range.
     #[error(transparent)]
     Range(#[from] ConfigError),
@@ -239,7 +259,10 @@ impl SettingsError {
     #[must_use]
     pub const fn exit_code(&self) -> u8 {
         match self {
-            Self::Watermarks { .. } | Self::NoPollingThread { .. } | Self::Range(_) => 2,
+            Self::Watermarks { .. }
+            | Self::NoPollingThread { .. }
+            | Self::PublicMetrics { .. }
+            | Self::Range(_) => 2,
         }
     }
 
@@ -249,6 +272,7 @@ impl SettingsError {
         match self {
             Self::Watermarks { .. } => vec!["low-watermark", "high-watermark"],
             Self::NoPollingThread { .. } => vec!["poll-cpu", "strategy"],
+            Self::PublicMetrics { .. } => vec!["metrics", "metrics-public"],
             Self::Range(error) => vec![error.field],
         }
     }

@@ -10,6 +10,7 @@
 use std::collections::BTreeSet;
 use std::fmt;
 use std::net::{SocketAddr, TcpListener};
+use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
 use plimsoll_core::demux::Kind;
@@ -17,9 +18,9 @@ use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, MetricEncoder, NoLabelSet, text};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::{Registry, Unit};
-use tiny_http::{Header, Method, Request, Response, Server};
 
 use super::error::MetricsError;
+use super::http;
 use super::reader::Latest;
 use super::server::Answers;
 use crate::by_channel::Key;
@@ -27,7 +28,6 @@ use crate::counters::{Channel, Outcome, Packets};
 use crate::governor;
 use crate::ledger::{Ledger, Stage};
 use plimsoll_kernel::error::os;
-use plimsoll_kernel::privileges::{answer_soon, start_thread};
 
 /// A text format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,27 +39,19 @@ enum Format {
 
 impl Format {
     /// What a client takes by its `Accept` header.
-    fn accepted(request: &Request) -> Self {
-        let accept = request.headers().iter().find(|h| h.field.equiv("Accept"));
-        let open = |header: &Header| {
-            header
-                .value
-                .as_str()
-                .contains("application/openmetrics-text")
-        };
-        if accept.is_some_and(open) {
+    fn accepted(accept: &str) -> Self {
+        if accept.contains("application/openmetrics-text") {
             Self::OpenMetrics
         } else {
             Self::Text
         }
     }
 
-    fn header(self) -> Header {
-        let value = match self {
+    const fn content_type(self) -> &'static str {
+        match self {
             Self::OpenMetrics => "application/openmetrics-text; version=1.0.0; charset=utf-8",
             Self::Text => "text/plain; version=0.0.4; charset=utf-8",
-        };
-        Header::from_bytes("Content-Type", value).expect("plain ASCII")
+        }
     }
 
     /// From `OpenMetrics`, where a counter is described without the ending of its
@@ -131,35 +123,24 @@ impl MetricsServer {
         started: Instant,
         answers: Answers,
     ) -> Result<(), MetricsError> {
-        let server = Server::from_listener(self.listener, None)
-            .map_err(|source| os("serve metrics")(std::io::Error::other(source)))?;
-        let mut exporter = Exporter {
+        let exporter = Mutex::new(Exporter {
             interface: interface.to_owned(),
             started,
             channels_max,
             exported: BTreeSet::new(),
             last: None,
-        };
-        start_thread(move || {
-            answer_soon();
-            for request in server.incoming_requests() {
-                let format = Format::accepted(&request);
-                let path = request.url().split('?').next();
-                let text = if request.method() != &Method::Get || path != Some("/metrics") {
-                    None
-                } else {
-                    answers.with_latest(|_, latest| exporter.text(latest, format))
-                };
-                // A client that goes away is nobody's error.
-                let _ = match text {
-                    Some(text) => {
-                        request.respond(Response::from_string(text).with_header(format.header()))
-                    }
-                    None => request.respond(
-                        Response::from_string("metrics are at /metrics\n").with_status_code(404),
-                    ),
-                };
+        });
+        http::serve(self.listener, move |question| {
+            if question.path != "/metrics" {
+                return None;
             }
+            let format = Format::accepted(&question.accept);
+            let text = answers.with_latest(|_, latest| {
+                // A panic of another thread leaves nothing half done here.
+                let mut exporter = exporter.lock().unwrap_or_else(PoisonError::into_inner);
+                exporter.text(latest, format)
+            });
+            text.map(|text| (format.content_type(), text))
         })?;
         Ok(())
     }

@@ -7,6 +7,7 @@
 
 mod document;
 mod error;
+mod http;
 mod metrics;
 mod reader;
 mod server;

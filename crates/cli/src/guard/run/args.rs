@@ -130,6 +130,12 @@ pub(crate) struct Args {
     /// Takes a new start.
     #[arg(long, value_name = "ADDRESS:PORT")]
     pub(super) metrics: Option<SocketAddr>,
+    /// Serve metrics also where other hosts reach them: at an address that is not loopback
+    ///
+    /// Cost: they tell every port in use, and how full each queue is, to whoever asks.
+    /// Takes a new start.
+    #[arg(long, requires = "metrics")]
+    pub(super) metrics_public: bool,
     /// Channels that get metrics of their own
     ///
     /// Cost: eight series each, at every scrape and in Prometheus. Takes a new start.
@@ -203,6 +209,7 @@ impl Args {
             metrics: self.metrics.map(|address| Metrics {
                 address,
                 channels_max: self.metrics_channels as usize,
+                public: self.metrics_public,
             }),
             interval: Duration::from_millis(self.interval_ms.into()),
             duration: self

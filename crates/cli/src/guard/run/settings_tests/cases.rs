@@ -48,7 +48,7 @@ const fn case(
     }
 }
 
-pub(super) const CASES: [Case; 22] = [
+pub(super) const CASES: [Case; 23] = [
     case(
         "high-watermark",
         "80",
@@ -221,6 +221,17 @@ pub(super) const CASES: [Case; 22] = [
                 ("\"localhost:9464\"", "invalid socket address syntax"),
                 ("\"127.0.0.1:65536\"", "invalid socket address syntax"),
             ],
+        )
+    },
+    Case {
+        besides: "metrics = \"127.0.0.1:9464\"",
+        on_reload: TakesANewStart,
+        ..case(
+            "metrics-public",
+            "true",
+            |s| s.metrics.as_ref().is_some_and(|metrics| metrics.public),
+            "\"true\"",
+            &[],
         )
     },
     Case {

@@ -18,7 +18,7 @@ use cases::{
 };
 
 /// What is right by itself and wrong in company, the place named, and what is said.
-const CONTRADICTIONS: [(&str, usize, &str); 6] = [
+const CONTRADICTIONS: [(&str, usize, &str); 8] = [
     (
         "low-watermark = 60\nhigh-watermark = 60",
         1,
@@ -33,6 +33,16 @@ const CONTRADICTIONS: [(&str, usize, &str); 6] = [
         "poll-cpu = 0",
         1,
         "poll-cpu = 0: no thread polls without threaded, or strategy = \"thread\"",
+    ),
+    (
+        "\nmetrics = \"[::]:9464\"",
+        2,
+        "metrics = [::]:9464: other hosts may reach this address, and metrics name every port in use; take 127.0.0.1, or say metrics-public as well",
+    ),
+    (
+        "metrics-public = true",
+        1,
+        "metrics-public: needs metrics <ADDRESS:PORT> as well",
     ),
     (
         "\nmetrics-channels = 5",

@@ -1,0 +1,250 @@
+//! HTTP for one page: `GET /metrics`, one answer per connection.
+//!
+//! Whoever reaches the address can connect, so everything is bounded: so many
+//! connections at a time, so much time for each, so long a question. More wait in the
+//! kernel's queue, and beyond that are refused there. Nothing here can slow packets
+//! down or use up memory that the guard has locked.
+
+use std::io::{self, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use plimsoll_kernel::Error;
+use plimsoll_kernel::privileges::{answer_soon, start_thread};
+
+/// Connections served at a time. A Prometheus server has one.
+const CONNECTIONS_MAX: usize = 4;
+/// A connection is closed after this long, whatever it was doing.
+const CONNECTION_TIME: Duration = Duration::from_secs(5);
+/// Longest head of a request, bytes.
+const HEAD_MAX: usize = 8 << 10;
+/// Headers of a request at most.
+const HEADERS_MAX: usize = 64;
+/// Between two attempts to take a connection when there is no room for another.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// A question for a page.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Question {
+    /// Without what follows a `?`.
+    pub(super) path: String,
+    /// The `Accept` header, empty without one.
+    pub(super) accept: String,
+}
+
+/// A page and its type; `None`: there is none at this path.
+pub(super) type Page = Option<(&'static str, String)>;
+
+/// Answers questions at `listener` until the process ends.
+pub(super) fn serve(
+    listener: TcpListener,
+    page: impl Fn(&Question) -> Page + Send + Sync + 'static,
+) -> Result<(), Error> {
+    serve_within(CONNECTION_TIME, listener, page)
+}
+
+fn serve_within(
+    time: Duration,
+    listener: TcpListener,
+    page: impl Fn(&Question) -> Page + Send + Sync + 'static,
+) -> Result<(), Error> {
+    let shared = Arc::new((listener, page));
+    for _ in 0..CONNECTIONS_MAX {
+        let shared = Arc::clone(&shared);
+        start_thread(move || {
+            answer_soon();
+            let (listener, page) = &*shared;
+            loop {
+                match listener.accept() {
+                    // A client that goes away is nobody's error.
+                    Ok((stream, _)) => drop(answer(stream, Instant::now() + time, page)),
+                    // Too many open files, for instance: others may close theirs.
+                    Err(_) => std::thread::sleep(PAUSE),
+                }
+            }
+        })?;
+    }
+    Ok(())
+}
+
+fn answer(stream: TcpStream, end: Instant, page: &impl Fn(&Question) -> Page) -> io::Result<()> {
+    let mut connection = Connection { stream, end };
+    let (status, kind, text) = match connection.question()? {
+        Some(question) => match page(&question) {
+            Some((kind, text)) => ("200 OK", kind, text),
+            None => (
+                "404 Not Found",
+                "text/plain; charset=utf-8",
+                "metrics are at /metrics\n".to_owned(),
+            ),
+        },
+        None => (
+            "400 Bad Request",
+            "text/plain; charset=utf-8",
+            "this answers GET requests of HTTP/1\n".to_owned(),
+        ),
+    };
+    let length = text.len();
+    let head = format!(
+        "HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n"
+    );
+    connection.write_all(head.as_bytes())?;
+    connection.write_all(text.as_bytes())
+}
+
+/// A connection with an end.
+struct Connection {
+    stream: TcpStream,
+    end: Instant,
+}
+
+impl Connection {
+    /// Time until the end, as a timeout of the socket.
+    fn left(&self) -> io::Result<Option<Duration>> {
+        let left = self.end.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        Ok(Some(left))
+    }
+
+    /// Reads the head of a request; `None` if it is none, or too long.
+    fn question(&mut self) -> io::Result<Option<Question>> {
+        let mut head = Vec::new();
+        let mut part = [0; 1024];
+        loop {
+            self.stream.set_read_timeout(self.left()?)?;
+            let length = self.stream.read(&mut part)?;
+            head.extend_from_slice(&part[..length]);
+            match parse(&head) {
+                Parsed::Question(question) => return Ok(Some(question)),
+                Parsed::Incomplete if length > 0 && head.len() < HEAD_MAX => {}
+                Parsed::Incomplete | Parsed::Wrong => return Ok(None),
+            }
+        }
+    }
+
+    fn write_all(&mut self, mut bytes: &[u8]) -> io::Result<()> {
+        while !bytes.is_empty() {
+            self.stream.set_write_timeout(self.left()?)?;
+            match self.stream.write(bytes)? {
+                0 => return Err(io::ErrorKind::WriteZero.into()),
+                written => bytes = &bytes[written..],
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What the first bytes of a connection are.
+#[derive(Debug, PartialEq, Eq)]
+enum Parsed {
+    Question(Question),
+    /// More of it may come.
+    Incomplete,
+    Wrong,
+}
+
+fn parse(head: &[u8]) -> Parsed {
+    let mut headers = [httparse::EMPTY_HEADER; HEADERS_MAX];
+    let mut request = httparse::Request::new(&mut headers);
+    match request.parse(head) {
+        Ok(status) if status.is_partial() => Parsed::Incomplete,
+        Ok(_) if request.method == Some("GET") => {
+            let path = request.path.unwrap_or_default();
+            let accept = request.headers.iter();
+            let accept = accept.filter(|header| header.name.eq_ignore_ascii_case("accept"));
+            let accept: Vec<_> = accept
+                .map(|header| String::from_utf8_lossy(header.value))
+                .collect();
+            Parsed::Question(Question {
+                path: path.split('?').next().unwrap_or_default().to_owned(),
+                accept: accept.join(", "),
+            })
+        }
+        Ok(_) | Err(_) => Parsed::Wrong,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::SocketAddr;
+
+    use proptest::collection::vec;
+    use proptest::{prop_assert, proptest};
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_a_question_or_none(bytes in vec(proptest::num::u8::ANY, 0..300)) {
+            if let Parsed::Question(question) = parse(&bytes) {
+                prop_assert!(bytes.starts_with(b"GET ") || bytes.starts_with(b"\r\n") || bytes.starts_with(b"\n"));
+                prop_assert!(!question.path.contains('?'));
+            }
+        }
+    }
+
+    const TIME: Duration = Duration::from_millis(500);
+
+    /// A server whose page says the path, at a port of its own.
+    fn server() -> SocketAddr {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let page = |question: &Question| {
+            (question.path != "/none").then(|| ("text/plain", question.path.clone()))
+        };
+        serve_within(TIME, listener, page).unwrap();
+        address
+    }
+
+    fn ask(address: SocketAddr, question: &[u8]) -> String {
+        let mut stream = TcpStream::connect(address).unwrap();
+        stream.write_all(question).unwrap();
+        let mut answer = String::new();
+        // A server that has heard enough may close while more is on its way.
+        let _ = stream.read_to_string(&mut answer);
+        answer
+    }
+
+    #[test]
+    fn questions_are_answered_and_others_refused() {
+        let address = server();
+        let answer = ask(address, b"GET /a?b HTTP/1.1\r\nHost: c\r\n\r\n");
+        assert!(answer.starts_with("HTTP/1.1 200 OK\r\n"), "{answer}");
+        assert!(answer.ends_with("\r\n\r\n/a"), "{answer}");
+        for (question, status) in [
+            ("GET /none HTTP/1.0\r\n\r\n", "404"),
+            ("POST /a HTTP/1.1\r\n\r\n", "400"),
+            ("what\r\n\r\n", "400"),
+        ] {
+            let answer = ask(address, question.as_bytes());
+            assert!(
+                answer.starts_with(&format!("HTTP/1.1 {status} ")),
+                "{answer}"
+            );
+        }
+        let long = format!("GET / HTTP/1.1\r\nA: {}", "b".repeat(2 * HEAD_MAX));
+        let answer = ask(address, long.as_bytes());
+        assert!(
+            answer.is_empty() || answer.starts_with("HTTP/1.1 400 "),
+            "{answer}"
+        );
+    }
+
+    /// Who says nothing holds a place only so long, and there are only so many.
+    #[test]
+    fn slow_clients_hold_the_others_up_for_a_bounded_time() {
+        let address = server();
+        let start = Instant::now();
+        let slow: Vec<_> = (0..CONNECTIONS_MAX)
+            .map(|_| TcpStream::connect(address).unwrap())
+            .collect();
+        let answer = ask(address, b"GET /a HTTP/1.1\r\n\r\n");
+        assert!(answer.ends_with("/a"), "{answer}");
+        let waited = start.elapsed();
+        assert!(waited >= TIME, "all places were taken: {waited:?}");
+        drop(slow);
+    }
+}
