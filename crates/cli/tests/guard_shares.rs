@@ -18,7 +18,7 @@ use std::thread;
 use std::time::Duration;
 
 use common::overload::{await_report, busy_server, flood, flooded, receive_on_test_cpu};
-use common::{LIMIT, start_with};
+use common::{LIMIT, PROGRAM, start_with};
 use nix::sys::socket::{setsockopt, sockopt};
 use nix::unistd::gettid;
 use plimsoll_testbed::blast::Spec;
@@ -192,12 +192,7 @@ fn without_protection_both_get_the_same() {
 
 #[test]
 fn a_protected_process_comes_first() {
-    let options = [
-        "--protect-processes",
-        "nginx,plimsoll",
-        "--protected-share",
-        "90",
-    ];
+    let options = ["--protect-processes", PROGRAM, "--protected-share", "90"];
     let (server, closed) = server_and_closed(&options);
     assert!(server.comes_before(closed), "{server:?} {closed:?}");
 }

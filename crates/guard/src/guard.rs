@@ -353,7 +353,7 @@ impl<'obj> Guard<'obj> {
     /// it again after a while. What `owner` says of a kind, bound address and
     /// port is the group whose share they have (`None`: one of their own), and
     /// whether they are protected.
-    pub fn assign(&mut self, owner: impl Fn(Kind, IpAddr, u16) -> (Option<u64>, bool)) {
+    pub fn assign(&mut self, mut owner: impl FnMut(Kind, IpAddr, u16) -> (Option<u64>, bool)) {
         let mut groups = HashMap::new();
         for (slot, kind, address, port) in self.program.sockets() {
             let (group, protected) = owner(kind, address, port);

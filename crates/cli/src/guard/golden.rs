@@ -64,7 +64,7 @@ fn kind(kind: Kind, admitted: u64, more: &[(Outcome, u64)]) -> KindStatus {
     }
 }
 
-fn channel(
+pub(super) fn channel(
     of: Kind,
     (address, port): (IpAddr, u16),
     (admitted, more): (u64, &[(Outcome, u64)]),

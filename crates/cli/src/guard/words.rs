@@ -17,14 +17,25 @@ pub(super) fn owner(channel: &ChannelStatus) -> String {
         return String::new();
     };
     let process = owner.process.as_ref();
-    let process = process.map(|process| format!("{} ({})", process.name, process.pid));
+    let process = process.map(|process| format!("{} ({})", printable(&process.name), process.pid));
     // The root of all groups tells nothing.
-    let group = owner.control_group.clone().filter(|group| group != "/");
+    let group = owner.control_group.as_deref().filter(|group| *group != "/");
+    let group = group.map(printable);
     [process, group]
         .into_iter()
         .flatten()
         .collect::<Vec<_>>()
         .join(" ")
+}
+
+/// A text of others, such as a process's name, without what would do something to a
+/// terminal: control characters, and those that change the direction of writing.
+pub(super) fn printable(text: &str) -> String {
+    let acts = |c: char| {
+        c.is_control()
+            || matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+    };
+    text.replace(acts, "\u{fffd}")
 }
 
 /// A text in at most so many cells, without its middle if need be: addresses tell
@@ -91,4 +102,40 @@ pub(super) fn most_offered(status: &Status) -> Option<String> {
         offered / all * 100.0,
         cpus * 100.0
     ))
+}
+
+#[cfg(test)]
+mod tests {
+    use plimsoll_guard::{Kind, Owner, OwnerProcess};
+
+    use super::*;
+    use crate::guard::golden::channel;
+
+    /// A process chose a name that cleared root's screen.
+    #[test]
+    fn no_name_of_others_does_anything_to_a_terminal() {
+        let hostile = Owner {
+            process: Some(OwnerProcess {
+                pid: 7,
+                name: "\u{1b}[2Jn\r\u{9b}s\u{202e}d\u{7}".to_owned(),
+            }),
+            control_group: Some("/a\nb".to_owned()),
+            user: 0,
+            sockets: 1,
+        };
+        let place = ("198.18.0.2".parse().unwrap(), 53);
+        let mut channel = channel(Kind::UdpSocket, place, (1, &[]), (0, 1), Some(hostile));
+        let told = owner(&channel);
+        assert!(
+            !told.contains(|c: char| c.is_control() || c == '\u{202e}'),
+            "{told:?}"
+        );
+        assert_eq!(
+            told,
+            "\u{fffd}[2Jn\u{fffd}\u{fffd}s\u{fffd}d\u{fffd} (7) /a\u{fffd}b"
+        );
+        channel.owner = None;
+        assert_eq!(owner(&channel), "");
+        assert_eq!(printable("nsd: żółw"), "nsd: żółw");
+    }
 }

@@ -12,6 +12,7 @@
 //! are put back before the program is detached, and both before the last words: a
 //! reader may take its time.
 
+mod protected_owners;
 mod retry;
 mod settings;
 mod turns;

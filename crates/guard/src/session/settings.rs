@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use plimsoll_core::config::{ConfigError, Fraction};
@@ -49,8 +50,11 @@ pub struct Settings {
     pub guard: Config,
     /// What is protected while input is shed.
     pub protection: Protection,
-    /// Names of processes whose sockets are protected.
-    pub protect_processes: Vec<String>,
+    /// Executables whose processes' sockets are protected.
+    pub protect_processes: Vec<PathBuf>,
+    /// Control groups whose sockets are protected, with the groups below them: paths
+    /// in the unified hierarchy.
+    pub protect_control_groups: Vec<String>,
     /// Who shares equally while input is shed.
     pub shares: Shares,
     /// What is done about overload beside discarding. What is only observed is not
@@ -85,6 +89,7 @@ impl Settings {
             guard: Config::default(),
             protection: Protection::default(),
             protect_processes: Vec::new(),
+            protect_control_groups: Vec::new(),
             shares: Shares::default(),
             strategy: Strategy::Holdoff,
             ring_frames: None,
@@ -163,7 +168,8 @@ impl Settings {
 
     /// Whether sockets' owners make a difference.
     pub(super) fn tells_owners_apart(&self) -> bool {
-        self.shares != Shares::Channel || !self.protect_processes.is_empty()
+        let by_group = !self.protect_control_groups.is_empty();
+        self.shares != Shares::Channel || !self.protect_processes.is_empty() || by_group
     }
 
     /// The settings of `new`, but for those that take a new start.

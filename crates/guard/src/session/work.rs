@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use plimsoll_kernel::Knobs;
 
+use super::protected_owners::ProtectedOwners;
 use super::settings::{Settings, Shares};
 use crate::error::Error;
 use crate::governor::Governor;
@@ -108,6 +109,7 @@ impl Work for Guarded<'_> {
         }
         self.owners.refresh()?;
         let owners = &self.owners;
+        let mut protected = ProtectedOwners::of(settings);
         self.guard.assign(|kind, address, port| {
             let owner = owners.of_channel(kind, address, port);
             let process = owner.as_ref().and_then(|owner| owner.process.as_ref());
@@ -119,8 +121,8 @@ impl Work for Guarded<'_> {
                     .and_then(|owner| owner.control_group.as_ref())
                     .map(|path| fingerprint(path)),
             };
-            let named = process.is_some_and(|p| settings.protect_processes.contains(&p.name));
-            (group, named)
+            let is_protected = owner.as_ref().is_some_and(|owner| protected.contain(owner));
+            (group, is_protected)
         });
         Ok(())
     }

@@ -16,10 +16,6 @@ use plimsoll_guard::session::{self, Metrics, Settings};
 use plimsoll_guard::{Config, ProtectedPort, Protection, governor, parse_port};
 use plimsoll_kernel::scheduling::Priority;
 
-/// The longest name of a process as the kernel keeps it (`TASK_COMM_LEN` less
-/// its end).
-const PROCESS_NAME_BYTES_MAX: usize = 15;
-
 /// Discard early what a full socket could not take; servers need no change.
 ///
 /// Attaches to IFACE until Ctrl-C and shows its counters once a second. The
@@ -77,12 +73,18 @@ pub(crate) struct Args {
     /// Cost: one look-up more per packet while input is shed; sources can be forged.
     #[arg(long, value_name = "PREFIX", value_delimiter = ',')]
     pub(super) protect_sources: Vec<IpNet>,
-    /// Names of processes whose sockets to protect (`comm`, up to 15 bytes)
+    /// Executables whose processes' sockets to protect, as in /usr/sbin/nsd
     ///
     /// Cost: the guard keeps `CAP_SYS_PTRACE` and `CAP_DAC_READ_SEARCH`, and looks through
-    /// /proc once a second for new sockets. The first name takes a new start.
-    #[arg(long, value_name = "NAME", value_delimiter = ',', value_parser = check_process_name)]
-    pub(super) protect_processes: Vec<String>,
+    /// /proc once a second for new sockets. Whoever may run the executable is protected.
+    /// The first one takes a new start.
+    #[arg(long, value_name = "PATH", value_delimiter = ',', value_parser = parse_executable)]
+    pub(super) protect_processes: Vec<PathBuf>,
+    /// Control groups whose sockets to protect, as in /system.slice/nsd.service
+    ///
+    /// Cost: sockets are looked up once a second. Groups below a named one are protected, too.
+    #[arg(long, value_name = "PATH", value_delimiter = ',', value_parser = parse_control_group)]
+    pub(super) protect_control_groups: Vec<String>,
     /// Protect established TCP connections
     ///
     /// Cost: a flood within connections shares the guarantee.
@@ -201,6 +203,7 @@ impl Args {
                 connections: self.protect_connections,
             },
             protect_processes: self.protect_processes.clone(),
+            protect_control_groups: self.protect_control_groups.clone(),
             shares: self.shares.into(),
             strategy: self.strategy.into(),
             ring_frames: self.ring_frames,
@@ -272,13 +275,25 @@ fn interval_ms_default() -> u32 {
     u32::try_from(Settings::INTERVAL_DEFAULT.as_millis()).unwrap_or(u32::MAX)
 }
 
-fn check_process_name(text: &str) -> Result<String, String> {
-    if (1..=PROCESS_NAME_BYTES_MAX).contains(&text.len()) {
+/// Names were taken here once. A name protects whoever takes it, so it is refused.
+fn parse_executable(text: &str) -> Result<PathBuf, String> {
+    if text.starts_with('/') {
+        return Ok(PathBuf::from(text));
+    }
+    Err(
+        "any process can take a name, so give the path of the executable (`readlink /proc/PID/exe` shows it), or protect-control-groups"
+            .to_owned(),
+    )
+}
+
+fn parse_control_group(text: &str) -> Result<String, String> {
+    if text.len() > 1 && text.starts_with('/') {
         return Ok(text.to_owned());
     }
-    Err(format!(
-        "the kernel keeps 1 to {PROCESS_NAME_BYTES_MAX} bytes of a name: `ps -o comm` shows them"
-    ))
+    Err(
+        "must be a path such as /system.slice/nsd.service: `cat /proc/PID/cgroup` shows it after 0::"
+            .to_owned(),
+    )
 }
 
 fn parse_priority(text: &str) -> Result<Priority, String> {

@@ -48,7 +48,7 @@ const fn case(
     }
 }
 
-pub(super) const CASES: [Case; 23] = [
+pub(super) const CASES: [Case; 24] = [
     case(
         "high-watermark",
         "80",
@@ -127,18 +127,31 @@ pub(super) const CASES: [Case; 23] = [
         on_reload: TakesANewStart,
         ..case(
             "protect-processes",
-            "[\"nsd\", \"nginx\"]",
-            |a| a.needs().len() == 4,
+            "[\"/usr/sbin/nsd\", \"/usr/sbin/nginx\"]",
+            |a| a.needs().len() == 4 && a.protect_processes.len() == 2,
             "7",
             &[
                 (
-                    "\"\"",
-                    "the kernel keeps 1 to 15 bytes of a name: `ps -o comm` shows them",
+                    "\"nsd\"",
+                    "any process can take a name, so give the path of the executable (`readlink /proc/PID/exe` shows it), or protect-control-groups",
                 ),
-                ("\"sixteen-letters!\"", "the kernel keeps 1 to 15 bytes"),
+                ("\"\"", "any process can take a name"),
             ],
         )
     },
+    case(
+        "protect-control-groups",
+        "\"/system.slice/nsd.service\"",
+        |a| a.protect_control_groups.len() == 1 && a.needs().len() == 3,
+        "7",
+        &[
+            (
+                "\"nsd.service\"",
+                "must be a path such as /system.slice/nsd.service",
+            ),
+            ("\"/\"", "must be a path such as"),
+        ],
+    ),
     case(
         "protect-connections",
         "false",

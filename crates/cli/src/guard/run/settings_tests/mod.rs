@@ -183,7 +183,7 @@ fn rights_that_were_given_up_take_a_new_start() {
     assert_eq!(adopted.differences(&by_process), ["shares"]);
     // Who has them may name processes, too.
     let named = Settings {
-        protect_processes: vec!["nsd".to_owned()],
+        protect_processes: vec!["/usr/sbin/nsd".into()],
         ..defaults()
     };
     assert_eq!(by_process.with_changes_of(&named), named);
