@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::net::IpAddr;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use libbpf_rs::Link;
@@ -210,6 +211,21 @@ impl<'obj> Guard<'obj> {
         config: &Config,
         interface: &str,
     ) -> Result<Self, Error> {
+        Self::attach_after(None, storage, config, interface)
+    }
+
+    /// As [`Guard::attach`], in the place of a guard that handed its link on: its
+    /// program is replaced by this one without a gap. What is no such link is closed.
+    ///
+    /// # Errors
+    ///
+    /// As [`Guard::attach`].
+    pub fn attach_after(
+        before: Option<OwnedFd>,
+        storage: &'obj mut Storage,
+        config: &Config,
+        interface: &str,
+    ) -> Result<Self, Error> {
         let ifindex = link::index(interface)?;
         let mut guard = Self::load(storage, config)?;
         guard.regulator = Some(Regulator::start(interface)?);
@@ -218,8 +234,22 @@ impl<'obj> Guard<'obj> {
         guard.configure(config)?;
         guard.refusals = Some(guard.program.watch_refusals()?);
         guard.refresh()?;
-        guard.link = Some(XdpLink::attach(guard.program.fd(), interface, ifindex)?);
+        let program = guard.program.fd();
+        let before = before.and_then(|link| XdpLink::take_over(link, program, ifindex));
+        guard.link = Some(match before {
+            Some(link) => link,
+            None => XdpLink::attach(program, interface, ifindex)?,
+        });
         Ok(guard)
+    }
+
+    /// The descriptor of the attachment, to hand it on; `None` unless attached. Whoever
+    /// holds a copy keeps the program attached when this guard is gone. So nothing is
+    /// shed from now on: nobody would adapt the shares.
+    pub fn hand_on(&mut self) -> Option<BorrowedFd<'_>> {
+        // If the program cannot be told, it notices the silence and sheds nothing either.
+        let _ = self.begin_shedding_anew();
+        self.link.as_ref().map(XdpLink::fd)
     }
 
     /// Changes the settings of the running program.

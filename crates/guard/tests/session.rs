@@ -11,7 +11,8 @@ mod common;
 use std::error::Error;
 use std::fs;
 use std::io::{self, Write};
-use std::os::unix::net::UnixStream;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::net::{UnixDatagram, UnixStream};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::process::{Command, ExitCode};
@@ -23,14 +24,15 @@ use common::{HOST_V4, Wire, to_host, udp_socket};
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use nix::sys::socket::{ControlMessageOwned, MsgFlags, recvmsg};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
-use nix::unistd::{ForkResult, Uid, fork};
+use nix::unistd::{ForkResult, Pid, Uid, fork};
 use plimsoll_guard::Config;
 use plimsoll_guard::session::{Console, Metrics, Report, Requests, SessionError, Settings, run};
 use plimsoll_kernel::knobs::restore;
 use plimsoll_kernel::scheduling::Priority;
 
-const TESTS: [(&str, fn()); 7] = [
+const TESTS: [(&str, fn()); 8] = [
     ("starts_in_order", starts_in_order),
     ("restores_before_it_detaches", restores_before_it_detaches),
     (
@@ -41,6 +43,7 @@ const TESTS: [(&str, fn()); 7] = [
     ("goes_on_without_a_governor", goes_on_without_a_governor),
     ("ends_with_its_reader", ends_with_its_reader),
     ("a_second_one_is_refused", a_second_one_is_refused),
+    ("hands_its_link_to_the_next", hands_its_link_to_the_next),
 ];
 
 fn main() -> ExitCode {
@@ -442,4 +445,167 @@ fn a_second_one_is_refused() {
     });
     run(settings(), &mut notes).unwrap();
     assert!(!has_xdp());
+}
+
+/// A service manager with a store for descriptors, as systemd is one.
+struct Manager {
+    _directory: tempfile::TempDir,
+    path: PathBuf,
+    socket: UnixDatagram,
+    stored: Vec<OwnedFd>,
+    said: Vec<String>,
+}
+
+impl Manager {
+    fn new() -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("notify");
+        let socket = UnixDatagram::bind(&path).unwrap();
+        let short = Some(Duration::from_millis(20));
+        socket.set_read_timeout(short).unwrap();
+        Self {
+            _directory: directory,
+            path,
+            socket,
+            stored: Vec::new(),
+            said: Vec::new(),
+        }
+    }
+
+    /// Runs a guard as a child, with what is stored.
+    fn start(&self, guard: fn()) -> Pid {
+        // SAFETY: this process has no other thread that could hold a lock.
+        if let ForkResult::Parent { child } = unsafe { fork() }.unwrap() {
+            return child;
+        }
+        // SAFETY: nobody else reads the environment of this process.
+        unsafe {
+            std::env::set_var("NOTIFY_SOCKET", &self.path);
+            std::env::set_var("LISTEN_PID", std::process::id().to_string());
+            std::env::set_var("LISTEN_FDS", self.stored.len().to_string());
+            std::env::set_var("LISTEN_FDNAMES", "plimsoll-xdp");
+        }
+        if let Some(link) = self.stored.first() {
+            // SAFETY: the session takes this descriptor; what had it is not used here.
+            assert_eq!(unsafe { libc::dup2(link.as_raw_fd(), 3) }, 3);
+        }
+        guard();
+        std::process::exit(0);
+    }
+
+    /// Serves messages until `child` has ended; how it ended.
+    fn wait(&mut self, child: Pid) -> WaitStatus {
+        loop {
+            while self.receive() {}
+            let ended = waitpid(child, Some(WaitPidFlag::WNOHANG)).unwrap();
+            if ended != WaitStatus::StillAlive {
+                return ended;
+            }
+        }
+    }
+
+    fn receive(&mut self) -> bool {
+        let mut bytes = [0; 4096];
+        let mut control = nix::cmsg_space!([i32; 1]);
+        let mut parts = [io::IoSliceMut::new(&mut bytes)];
+        let flags = MsgFlags::empty();
+        let fd = self.socket.as_raw_fd();
+        let Ok(message) = recvmsg::<()>(fd, &mut parts, Some(&mut control), flags) else {
+            return false;
+        };
+        let mut fds = Vec::new();
+        for part in message.cmsgs().unwrap() {
+            if let ControlMessageOwned::ScmRights(received) = part {
+                // SAFETY: just received, and nothing else knows of them.
+                fds.extend(
+                    received
+                        .iter()
+                        .map(|fd| unsafe { OwnedFd::from_raw_fd(*fd) }),
+                );
+            }
+        }
+        let length = message.bytes;
+        let text = String::from_utf8(bytes[..length].to_vec()).unwrap();
+        if text.contains("FDSTOREREMOVE=1") {
+            self.stored.clear();
+        } else if text.contains("FDSTORE=1") {
+            self.stored.append(&mut fds);
+        }
+        self.said.push(text);
+        // What is not stored is closed: for a barrier, that is the answer.
+        true
+    }
+}
+
+/// The id of the XDP program on `v0`.
+fn program() -> Option<String> {
+    let output = Command::new("ip").args(["link", "show", "v0"]).output();
+    let text = String::from_utf8(output.unwrap().stdout).unwrap();
+    let (_, rest) = text.split_once("prog/xdp id ")?;
+    rest.split(' ').next().map(str::to_owned)
+}
+
+/// As long as the manager has its copy, another link would be refused: so the second
+/// guard must have put its program in the place of the first one's.
+fn hands_its_link_to_the_next() {
+    let mut manager = Manager::new();
+    let first = manager.start(|| {
+        run(settings(), &mut Notes::new(stop_after(2))).unwrap();
+    });
+    let ended = manager.wait(first);
+    assert_eq!(ended, WaitStatus::Exited(first, 0));
+    assert_eq!(manager.said[0], "READY=1");
+    assert_eq!(manager.stored.len(), 1, "{:?}", manager.said);
+    let before = program().expect("attached while no guard runs");
+
+    let second = manager.start(|| {
+        run(settings(), &mut Notes::new(stop_after(2))).unwrap();
+    });
+    let ended = manager.wait(second);
+    assert_eq!(ended, WaitStatus::Exited(second, 0));
+    let after = program().expect("attached still");
+    assert_ne!(after, before, "the second one's program");
+    assert_eq!(manager.stored.len(), 1, "taken out, and handed on again");
+
+    // A crash is no end in order: nobody keeps the link.
+    let third = manager.start(|| {
+        let mut crashing = Notes::new(|seen: Seen<'_>| {
+            if seen.reports == 3 {
+                nix::sys::signal::raise(nix::sys::signal::Signal::SIGKILL).unwrap();
+            }
+            Ok(())
+        });
+        run(settings(), &mut crashing).unwrap();
+    });
+    let ended = manager.wait(third);
+    assert!(matches!(ended, WaitStatus::Signaled(..)), "{ended:?}");
+    assert_eq!(manager.stored.len(), 0, "{:?}", manager.said);
+    assert_detached_soon();
+
+    // A guard that cannot start leaves no program of an earlier one behind.
+    let fourth = manager.start(|| {
+        run(settings(), &mut Notes::new(stop_after(1))).unwrap();
+    });
+    manager.wait(fourth);
+    assert_eq!(manager.stored.len(), 1);
+    let fifth = manager.start(|| {
+        let wrong = Settings {
+            poll_cpu: Some(4096),
+            threaded: Some(Priority::Nice(3)),
+            ..settings()
+        };
+        run(wrong, &mut Notes::new(stop_after(1))).unwrap_err();
+    });
+    assert_eq!(manager.wait(fifth), WaitStatus::Exited(fifth, 0));
+    assert_eq!(manager.stored.len(), 0, "{:?}", manager.said);
+    assert_detached_soon();
+}
+
+/// The kernel detaches when the last descriptor is gone, a keeper's among them.
+fn assert_detached_soon() {
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while has_xdp() {
+        assert!(Instant::now() < deadline, "the program stays");
+        std::thread::sleep(Duration::from_millis(10));
+    }
 }

@@ -4,11 +4,15 @@
 //! it ends, the kernel detaches the program and the host receives as before.
 //! libbpf's own `attach_xdp` passes no flags and would fall back to generic
 //! mode; here native mode is demanded.
+//!
+//! A link may be handed to another process with its descriptor. The other one puts its
+//! own program in place of the first one's, at once: no packet passes unseen, and
+//! drivers that reset their rings for the first program do not for the second.
 
 #![allow(unsafe_code, reason = "libbpf-rs offers no link_create with flags")]
 
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::ptr;
 
 use nix::errno::Errno;
@@ -19,7 +23,7 @@ use crate::link;
 /// The attachment; dropping it detaches.
 #[derive(Debug)]
 pub struct XdpLink {
-    _fd: OwnedFd,
+    fd: OwnedFd,
 }
 
 impl XdpLink {
@@ -46,8 +50,46 @@ impl XdpLink {
         // SAFETY: bpf_link_create has just returned this descriptor and
         // nothing else knows it.
         let fd = unsafe { OwnedFd::from_raw_fd(fd) };
-        Ok(Self { _fd: fd })
+        Ok(Self { fd })
     }
+
+    /// Takes over a link that was handed on, and puts `program` in its program's
+    /// place. `None` if `fd` is no XDP link of the interface, or takes no other program
+    /// (it was detached meanwhile): then it is closed.
+    #[must_use]
+    pub fn take_over(fd: OwnedFd, program: BorrowedFd<'_>, ifindex: u32) -> Option<Self> {
+        if link_ifindex(fd.as_fd())? != ifindex {
+            return None;
+        }
+        // SAFETY: two valid descriptors; the options may be null.
+        let updated = unsafe {
+            libbpf_sys::bpf_link_update(fd.as_raw_fd(), program.as_raw_fd(), ptr::null())
+        };
+        (updated == 0).then_some(Self { fd })
+    }
+
+    /// The descriptor, to hand the link on. As long as any copy of it is open, the
+    /// program stays attached.
+    #[must_use]
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+/// The interface of an XDP link; `None` if `fd` is none.
+fn link_ifindex(fd: BorrowedFd<'_>) -> Option<u32> {
+    // SAFETY: all-zero bytes are a valid bpf_link_info.
+    let mut info: libbpf_sys::bpf_link_info = unsafe { std::mem::zeroed() };
+    let mut length = u32::try_from(size_of_val(&info)).ok()?;
+    // SAFETY: `info` is as long as `length` says and outlives the call.
+    let answer = unsafe {
+        libbpf_sys::bpf_link_get_info_by_fd(fd.as_raw_fd(), &raw mut info, &raw mut length)
+    };
+    if answer != 0 || info.type_ != libbpf_sys::BPF_LINK_TYPE_XDP {
+        return None;
+    }
+    // SAFETY: of a link of this type the kernel fills in this part.
+    Some(unsafe { info.__bindgen_anon_1.xdp.ifindex })
 }
 
 fn refusal(interface: &str, ifindex: u32, errno: Errno) -> Error {

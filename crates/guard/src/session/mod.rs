@@ -10,8 +10,10 @@
 //! attached, and before other threads start. Real-time class and locked memory come
 //! last. **Run.** An error of a moment ends nothing ([`retry`]). **End.** Settings
 //! are put back before the program is detached, and both before the last words: a
-//! reader may take its time.
+//! reader may take its time. Under a service manager, the program stays attached for
+//! the guard that follows (`handover`).
 
+mod handover;
 mod protected_owners;
 mod retry;
 mod settings;
@@ -20,6 +22,7 @@ mod work;
 
 use std::fmt;
 use std::io;
+use std::os::fd::OwnedFd;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
@@ -35,6 +38,7 @@ use crate::governor::Governor;
 use crate::guard::{Guard, Storage};
 use crate::ledger::LedgerReader;
 use crate::status::{Answers, MetricsError, MetricsServer, Snapshot, StatusServer};
+use handover::Manager;
 use turns::Turns;
 use work::Guarded;
 
@@ -175,6 +179,8 @@ pub fn run(settings: Settings, console: &mut dyn Console) -> Result<(), SessionE
     settings.validate()?;
     host::check()?;
     let interface = settings.interface.clone();
+    let mut manager = Manager::of_this_process();
+    let before = manager.link();
     let _keeper = Keeper::start(&interface)?;
     let metrics = settings.metrics.clone();
     let metrics = metrics
@@ -185,7 +191,7 @@ pub fn run(settings: Settings, console: &mut dyn Console) -> Result<(), SessionE
     // Restores what a killed guard left, and refuses a second one.
     let knobs = Knobs::open(&interface)?;
     let mut storage = Storage::default();
-    let mut guarded = attach(&settings, knobs, &mut storage)?;
+    let mut guarded = attach(&settings, knobs, before, &mut storage)?;
     let ledger = LedgerReader::begin(&interface, || guarded.guard.counters())?;
     drop_capabilities(&settings.needs())?;
 
@@ -202,16 +208,18 @@ pub fn run(settings: Settings, console: &mut dyn Console) -> Result<(), SessionE
     }
     // From here on it must get on whatever the network does.
     outlive_overload()?;
-    serve(settings, guarded, console, &requests, started)
+    manager.ready();
+    serve(settings, guarded, console, &requests, started, &manager)
 }
 
 /// Attaches the program and turns what is turned from the start.
 fn attach<'obj>(
     settings: &Settings,
     knobs: Knobs,
+    before: Option<OwnedFd>,
     storage: &'obj mut Storage,
 ) -> Result<Guarded<'obj>, Error> {
-    let guard = Guard::attach(storage, &settings.guard, &settings.interface)?;
+    let guard = Guard::attach_after(before, storage, &settings.guard, &settings.interface)?;
     let governor = Governor::new(&settings.interface, settings.governor())?;
     let mut guarded = Guarded::new(settings.clone(), knobs, guard, governor);
     if !guarded.knobs.is_untouched() {
@@ -231,6 +239,7 @@ fn serve(
     console: &mut dyn Console,
     requests: &Receiver<Request>,
     started: Instant,
+    manager: &Manager,
 ) -> Result<(), SessionError> {
     let interface = settings.interface.clone();
     let (guarded, last) = {
@@ -238,7 +247,7 @@ fn serve(
         turns.run(requests).map_err(SessionError::Console)?;
         turns.into_parts()
     };
-    drop(guarded);
+    guarded.end(manager);
     let Some(snapshot) = last else {
         return Ok(());
     };

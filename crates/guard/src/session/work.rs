@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use plimsoll_kernel::Knobs;
 
+use super::handover::Manager;
 use super::protected_owners::ProtectedOwners;
 use super::settings::{Settings, Shares};
 use crate::error::Error;
@@ -62,6 +63,23 @@ impl<'obj> Guarded<'obj> {
             guard,
             owners: Owners::new(),
             must_restore: false,
+        }
+    }
+
+    /// Puts everything back. The program is detached, unless the service manager keeps
+    /// it for the next guard.
+    pub(super) fn end(self, manager: &Manager) {
+        let Self {
+            governor,
+            knobs,
+            mut guard,
+            ..
+        } = self;
+        // It must not demote a thread that is the host's own again.
+        drop(governor);
+        drop(knobs);
+        if let Some(link) = guard.hand_on() {
+            manager.keep(link);
         }
     }
 
