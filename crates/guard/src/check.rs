@@ -7,9 +7,14 @@
 
 #![allow(unsafe_code, reason = "libbpf-rs does not probe for helpers")]
 
+mod adapter;
+mod filters;
+
 use std::fs;
+use std::path::Path;
 
 use plimsoll_kernel::error::os;
+use plimsoll_kernel::ethtool;
 use plimsoll_kernel::knobs::{self, Attribute, Device, Napi, Netdev};
 use plimsoll_kernel::link::{self, Link};
 use plimsoll_kernel::{Error as KernelError, host};
@@ -75,20 +80,26 @@ pub fn check(interface: &str) -> Result<Check, Error> {
     let napi = Netdev::new().instances(ifindex);
     let napi = napi.map_err(os("ask for the interface's NAPI instances"))?;
     let device = Device::open(interface, ifindex);
+    let name = driver_name(&link, device.as_ref().ok());
     let findings = vec![
         owner(interface)?,
         host_finding(host::check_capabilities(), "privileges", PRIVILEGES),
         host_finding(host::check_release(), "kernel", "Linux is new enough"),
         host_finding(host::check_btf(), "btf", "the kernel describes its types"),
         program(),
-        driver(&link, device.as_ref().ok()),
+        driver(&link, name.clone()),
         native_xdp(interface, ifindex, &link)?,
         attached(interface, &link),
+        adapter::attachment(interface, ifindex, &name)
+            .map_err(os("ask for the adapter's channels"))?,
         mtu(&link),
         queues(&link, device.as_ref().ok(), &napi),
         holdoff(device.as_ref().ok(), &napi),
         threads(device.as_ref().ok(), &napi),
+        adapter::interrupts(ifindex).map_err(os("ask how interrupts are coalesced"))?,
         ring(ifindex)?,
+        adapter::offloads(interface, ifindex).map_err(os("ask for the adapter's offloads"))?,
+        filters::filters(Path::new("/proc")),
         namespace(&link),
         syn_cookies(link.kind.as_deref() == Some("veth")),
         left_turned(interface),
@@ -152,10 +163,13 @@ fn program() -> Finding {
     }
 }
 
-fn driver(link: &Link, device: Option<&Device>) -> Finding {
+fn driver_name(link: &Link, device: Option<&Device>) -> String {
     let name = device.and_then(Device::driver);
     let name = name.or_else(|| link.kind.clone());
-    let name = name.unwrap_or_else(|| "a virtual device".to_owned());
+    name.unwrap_or_else(|| "a virtual device".to_owned())
+}
+
+fn driver(link: &Link, name: String) -> Finding {
     if link.up {
         finding("driver", Verdict::Ok, name, "attaches to it")
     } else {
@@ -297,7 +311,7 @@ fn threads(device: Option<&Device>, napi: &[Napi]) -> Finding {
 }
 
 fn ring(ifindex: u32) -> Result<Finding, Error> {
-    let ring = link::receive_ring(ifindex).map_err(os("ask for the receive ring's size"))?;
+    let ring = ethtool::receive_ring(ifindex).map_err(os("ask for the receive ring's size"))?;
     Ok(match ring {
         Some((size, max)) => finding(
             "ring",

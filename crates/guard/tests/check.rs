@@ -36,7 +36,20 @@ fn an_interface_that_can_be_guarded_is_described() {
             Verdict::Limited,
             "another network namespace",
         );
-        assert_eq!(check.findings.len(), 16);
+        assert_finding(
+            &check,
+            "attachment",
+            Verdict::Ok,
+            "`veth` is not known to set up",
+        );
+        assert_finding(&check, "coalescing", Verdict::Ok, "coalesce");
+        assert_finding(
+            &check,
+            "offloads",
+            Verdict::Limited,
+            "VLAN tags are taken out",
+        );
+        assert_eq!(check.findings.len(), 20);
     });
 }
 
@@ -86,5 +99,29 @@ fn without_privileges_it_still_says_what_it_can() {
         );
         assert_finding(&check, "xdp", Verdict::Ok, "native XDP");
         assert_finding(&check, "syn_cookies", Verdict::Limited, "may not be asked");
+    });
+}
+
+#[test]
+fn offloads_and_filters_are_seen_as_they_are_switched() {
+    in_namespace(|| {
+        let ethtool = std::process::Command::new("ethtool")
+            .args(["-K", "v0", "rx-vlan-hw-parse", "off"])
+            .status();
+        assert!(
+            ethtool
+                .expect("ethtool is installed: scripts/setup")
+                .success()
+        );
+        let plain = check("v0").unwrap();
+        assert_finding(&plain, "offloads", Verdict::Ok, "as they are on the wire");
+        std::fs::write("/proc/sys/net/ipv4/ip_forward", "1").unwrap();
+        let forwarding = check("v0").unwrap();
+        assert_finding(
+            &forwarding,
+            "filters",
+            Verdict::Limited,
+            "this host forwards",
+        );
     });
 }

@@ -7,13 +7,14 @@
 //! - Settings: [`Knobs`] writes every old value down before it turns one, and
 //!   restores it; [`threaded`] moves polling into threads.
 //! - What the kernel counts: [`meter`] CPU time, [`counters`] packets,
-//!   [`link`] the state of an interface.
+//!   [`link`] the state of an interface, [`ethtool`] that of its adapter.
 //! - Processes: [`privileges`], [`scheduling`], [`process`], [`namespace`].
 //!
 //! Nothing here decides anything: decisions are `plimsoll-core`'s.
 
 pub mod counters;
 pub mod error;
+pub mod ethtool;
 pub mod host;
 pub mod knobs;
 pub mod link;

@@ -1,13 +1,12 @@
 //! What the kernel says of an interface: link state, attached XDP program,
-//! XDP features of its driver, rings.
+//! XDP features of its driver.
 
 use std::fmt;
 use std::io;
 
 use libbpf_rs::query::ProgInfoIter;
-use netlink_bindings::traits::{NetlinkRequest, Protocol};
-use netlink_bindings::{ethtool, netdev, rt_link};
-use netlink_socket2::{NetlinkSocket, ReplyError};
+use netlink_bindings::{netdev, rt_link};
+use netlink_socket2::NetlinkSocket;
 use nix::net::if_::if_nametoindex;
 
 use crate::error::Error;
@@ -158,65 +157,4 @@ pub fn native_xdp(ifindex: u32) -> io::Result<Option<bool>> {
         .get_xdp_features()
         .map_err(io::Error::other)?;
     Ok(Some(features & netdev::XdpAct::Basic as u64 != 0))
-}
-
-/// Size of the receive ring and its largest size, in descriptors; `None` if
-/// the driver does not tell.
-///
-/// # Errors
-///
-/// The kernel does not answer.
-pub fn receive_ring(ifindex: u32) -> io::Result<Option<(u32, u32)>> {
-    let request = RingsGet::new(ifindex);
-    let mut socket = NetlinkSocket::new();
-    let mut replies = match socket.request(&request) {
-        Ok(replies) => replies,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(error),
-    };
-    let reply: Result<_, ReplyError> = replies.recv_one();
-    match reply {
-        Ok(rings) => Ok(rings.get_rx().ok().zip(rings.get_rx_max().ok())),
-        Err(error) if error.as_io_error().raw_os_error() == Some(libc::EOPNOTSUPP) => Ok(None),
-        Err(error) => Err(error.into()),
-    }
-}
-
-/// `ETHTOOL_MSG_RINGS_GET`: the crate's own request carries the number of
-/// another command (21 instead of 15 in netlink-bindings 0.3.5).
-struct RingsGet {
-    payload: Vec<u8>,
-}
-
-impl RingsGet {
-    const COMMAND: u8 = 15;
-
-    fn new(ifindex: u32) -> Self {
-        let mut request = ethtool::Request::new().op_rings_get_do();
-        request.encode().nested_header().push_dev_index(ifindex);
-        let mut payload = request.payload().to_vec();
-        // The command is the first byte of the generic header.
-        payload[0] = Self::COMMAND;
-        Self { payload }
-    }
-}
-
-impl NetlinkRequest for RingsGet {
-    type ReplyType<'buf> = ethtool::IterableRings<'buf>;
-
-    fn protocol(&self) -> Protocol {
-        Protocol::Generic(ethtool::PROTONAME.as_bytes())
-    }
-
-    fn flags(&self) -> u16 {
-        0
-    }
-
-    fn payload(&self) -> &[u8] {
-        &self.payload
-    }
-
-    fn decode_reply(buf: &[u8]) -> Self::ReplyType<'_> {
-        <ethtool::OpRingsGetDo<'_> as NetlinkRequest>::decode_reply(buf)
-    }
 }

@@ -28,10 +28,10 @@ use crate::error::Error;
 use crate::guard::Regulated;
 use limiter::Limiter;
 use plimsoll_kernel::knobs::{DEFER_MARK, Device, Knobs, Queues, Statistic};
-use plimsoll_kernel::link;
 use plimsoll_kernel::meter::CpuReading;
 use plimsoll_kernel::scheduling::Priority;
 use plimsoll_kernel::threaded::poll_in_threads;
+use plimsoll_kernel::{ethtool, link};
 
 /// A holdoff is set anew only when it changes by more than one part of this.
 const NOTICEABLE: u32 = 8;
@@ -112,7 +112,7 @@ impl Governor {
     /// No such interface, or a setting is out of range.
     pub fn new(interface: &str, config: Config) -> Result<Self, Error> {
         let ifindex = link::index(interface)?;
-        let told = link::receive_ring(ifindex).ok().flatten();
+        let told = ethtool::receive_ring(ifindex).ok().flatten();
         let told_frames = told.map(|(frames, _)| frames);
         Ok(Self {
             config,

@@ -1,0 +1,116 @@
+//! What stands behind the guard on a packet's way: packet filters, connection tracking,
+//! address translation, load balancing.
+//!
+//! The guard sees packets before all of them. It does not read their rules: it looks
+//! whether they are at work in this network namespace.
+
+use std::fs;
+use std::path::Path;
+
+use super::{Finding, Verdict, finding};
+
+/// Files of `/proc` that tell, from `root`.
+pub(super) fn filters(root: &Path) -> Finding {
+    let read = |path: &str| fs::read_to_string(root.join(path)).unwrap_or_default();
+    let mut found = Vec::new();
+    let tables = ["net/ip_tables_names", "net/ip6_tables_names"].map(read);
+    let has_nat = tables
+        .iter()
+        .any(|tables| tables.lines().any(|table| table == "nat"));
+    if tables.iter().any(|tables| !tables.trim().is_empty()) {
+        let nat = if has_nat {
+            ", address translation (NAT) among them"
+        } else {
+            ""
+        };
+        found.push(format!("iptables has tables{nat}"));
+    }
+    if is_module(&read("modules"), "nf_tables") {
+        found.push("nf_tables is loaded".to_owned());
+    }
+    let tracked = read("sys/net/netfilter/nf_conntrack_count");
+    if let Ok(tracked @ 1..) = tracked.trim().parse::<u64>() {
+        found.push(format!("{tracked} connections are tracked"));
+    }
+    // Two lines of title and one of column names, then one per service.
+    if read("net/ip_vs").lines().count() > 3 {
+        found.push("IPVS has services".to_owned());
+    }
+    if read("sys/net/ipv4/ip_forward").trim() == "1" {
+        found.push("this host forwards".to_owned());
+    }
+    if found.is_empty() {
+        let found = "no packet filter, NAT or load balancer is seen at work";
+        return finding("filters", Verdict::Ok, found, "needs no more");
+    }
+    finding(
+        "filters",
+        Verdict::Limited,
+        found.join("; "),
+        "sees packets before them: what they would refuse counts as offered, what they send elsewhere is admitted as `forward` or `closed_port`, and conntrack never sees a SYN that a cookie answers",
+    )
+}
+
+fn is_module(modules: &str, name: &str) -> bool {
+    let mut names = modules.lines().filter_map(|line| line.split(' ').next());
+    names.any(|module| module == name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn root(files: &[(&str, &str)]) -> tempfile::TempDir {
+        let root = tempfile::tempdir().unwrap();
+        for (path, text) in files {
+            let path = root.path().join(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        }
+        root
+    }
+
+    #[test]
+    fn each_is_found_by_its_trace_and_none_where_there_is_none() {
+        let head = "IP Virtual Server version 1.2.1 (size=4096)\nProt LocalAddress:Port Scheduler Flags\n  -> RemoteAddress:Port Forward Weight ActiveConn InActConn\n";
+        let service = format!("{head}TCP  C6120001:0050 rr\n");
+        for (files, said) in [
+            (
+                vec![("net/ip_tables_names", "filter\nnat\n")],
+                "iptables has tables, address translation (NAT) among them",
+            ),
+            (
+                vec![("net/ip6_tables_names", "filter\n")],
+                "iptables has tables",
+            ),
+            (
+                vec![("modules", "nf_tables 356352 0 - Live 0x0\n")],
+                "nf_tables is loaded",
+            ),
+            (
+                vec![("sys/net/netfilter/nf_conntrack_count", "7\n")],
+                "7 connections are tracked",
+            ),
+            (vec![("net/ip_vs", service.as_str())], "IPVS has services"),
+            (
+                vec![("sys/net/ipv4/ip_forward", "1\n")],
+                "this host forwards",
+            ),
+        ] {
+            let found = filters(root(&files).path());
+            assert_eq!(
+                (found.verdict, found.found.as_str()),
+                (Verdict::Limited, said)
+            );
+        }
+        let calm = [
+            ("net/ip_tables_names", ""),
+            ("modules", "nf_tables_other 1 0 - Live 0x0\n"),
+            ("sys/net/netfilter/nf_conntrack_count", "0\n"),
+            ("net/ip_vs", head),
+            ("sys/net/ipv4/ip_forward", "0\n"),
+        ];
+        assert_eq!(filters(root(&calm).path()).verdict, Verdict::Ok);
+        assert_eq!(filters(root(&[]).path()).verdict, Verdict::Ok);
+    }
+}
