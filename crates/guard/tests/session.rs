@@ -478,16 +478,20 @@ impl Manager {
         if let ForkResult::Parent { child } = unsafe { fork() }.unwrap() {
             return child;
         }
-        // SAFETY: nobody else reads the environment of this process.
-        unsafe {
-            std::env::set_var("NOTIFY_SOCKET", &self.path);
-            std::env::set_var("LISTEN_PID", std::process::id().to_string());
-            std::env::set_var("LISTEN_FDS", self.stored.len().to_string());
-            std::env::set_var("LISTEN_FDNAMES", "plimsoll-xdp");
+        let path = self.path.to_str().unwrap().to_owned();
+        for (name, value) in [
+            ("NOTIFY_SOCKET", path),
+            ("LISTEN_PID", std::process::id().to_string()),
+            ("LISTEN_FDS", self.stored.len().to_string()),
+            ("LISTEN_FDNAMES", "plimsoll-xdp".to_owned()),
+        ] {
+            // SAFETY: nobody else reads the environment of this process.
+            unsafe { std::env::set_var(name, value) };
         }
         if let Some(link) = self.stored.first() {
             // SAFETY: the session takes this descriptor; what had it is not used here.
-            assert_eq!(unsafe { libc::dup2(link.as_raw_fd(), 3) }, 3);
+            let passed = unsafe { libc::dup2(link.as_raw_fd(), 3) };
+            assert_eq!(passed, 3);
         }
         guard();
         std::process::exit(0);

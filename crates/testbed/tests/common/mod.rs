@@ -28,6 +28,24 @@ pub(crate) fn bound(host: &Host, address: impl Into<IpAddr>) -> UdpSocket {
     socket
 }
 
+/// How long threads were ready to run and had no CPU (`/proc/*/schedstat`, second
+/// field): those of a process, or the calling one.
+pub(crate) fn waited_for_cpu(process: Option<u32>) -> Duration {
+    let delay = |path: &Path| {
+        let text = std::fs::read_to_string(path).unwrap_or_default();
+        let delay = text.split(' ').nth(1).and_then(|delay| delay.parse().ok());
+        Duration::from_nanos(delay.unwrap_or(0))
+    };
+    let Some(process) = process else {
+        return delay(Path::new("/proc/thread-self/schedstat"));
+    };
+    let tasks = std::fs::read_dir(format!("/proc/{process}/task")).unwrap();
+    tasks
+        .flatten()
+        .map(|task| delay(&task.path().join("schedstat")))
+        .sum()
+}
+
 /// Takes all that waits in the socket's queue and returns how much it was.
 pub(crate) fn drain(socket: &UdpSocket) -> u64 {
     socket
