@@ -84,6 +84,7 @@ bench-timers:
 	$(CARGO) bench --locked -p plimsoll-timers --no-run
 	rm -rf $(TIMERS_CRITERION_DIR)
 	CRITERION_HOME=$(TIMERS_CRITERION_DIR) $(CARGO) bench --locked -p plimsoll-timers --bench timers
+	$(CARGO) bench --locked -p plimsoll-timers --bench intervals -- $(CURDIR)/target/bench/intervals.json
 	$(CARGO) bench --locked -p plimsoll-timers --bench report -- $(TIMERS_CRITERION_DIR) $(CURDIR)/target/bench/timers.json
 
 # Simulated packets per second, beside a naive event queue (a minute).

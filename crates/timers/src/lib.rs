@@ -53,6 +53,7 @@
 mod backup;
 mod clock;
 mod facility;
+mod pacer;
 // tokio has no hooks under loom.
 #[cfg(all(feature = "tokio", not(loom)))]
 pub mod tokio;
@@ -60,6 +61,16 @@ pub mod tokio;
 pub use backup::{Alarm, AlarmThread, Backup, IdleRule, TimerFd, Until};
 pub use clock::{Clock, CycleClock, MovedClock};
 pub use facility::Timers;
+
+/// Paced sending: the rates and flows of [`plimsoll_core::pacing`], with a clock.
+pub mod pacing {
+    pub use plimsoll_core::pacing::{
+        CatchUp, FlowError, FlowId, FlowRates, PacerConfig, Rate, Train,
+    };
+
+    pub use crate::pacer::Pacer;
+}
+
 pub use plimsoll_core::soft_timer::{
     EventId, Facility, FiredEvent, IdleAction, SoftTimerConfig, TimersFull,
 };

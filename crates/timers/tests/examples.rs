@@ -2,6 +2,8 @@
 
 #[path = "../examples/epoll_loop.rs"]
 mod epoll_loop;
+#[path = "../examples/paced_udp.rs"]
+mod paced_udp;
 #[path = "../examples/plain_loop.rs"]
 mod plain_loop;
 #[path = "../examples/tokio_sleep.rs"]
@@ -20,4 +22,9 @@ fn epoll_loop() {
 #[test]
 fn tokio_sleep() {
     tokio_sleep::main().unwrap();
+}
+
+#[test]
+fn paced_udp() {
+    paced_udp::main().unwrap();
 }
