@@ -3,7 +3,7 @@
 //!
 //! A [`Catalogue`] holds [`Experiment`]s, [`run`] puts each of their points on a
 //! [`Host`], and a [`Run`] holds the curves and one [`Verdict`] per claim. The
-//! rest writes that down: [`Document`] as JSON, [`csv`], [`table`], [`html`].
+//! rest writes that down: [`Document`] as JSON, [`csv`], [`table`], `html`.
 //!
 //! This crate knows the model only. Real packets are another [`Host`], which the
 //! bench has and whoever runs experiments passes in [`Options::testbed`].

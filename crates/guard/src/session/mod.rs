@@ -8,7 +8,7 @@
 //! **Start.** The keeper is forked before anything is opened. What a killed guard
 //! left is restored before anything is turned. Capabilities are given up when all is
 //! attached, and before other threads start. Real-time class and locked memory come
-//! last. **Run.** An error of a moment ends nothing ([`retry`]). **End.** Settings
+//! last. **Run.** An error of a moment ends nothing (`retry`). **End.** Settings
 //! are put back before the program is detached, and both before the last words: a
 //! reader may take its time. Under a service manager, the program stays attached for
 //! the guard that follows (`handover`).

@@ -108,7 +108,7 @@ pub struct StatusServer {
 
 impl StatusServer {
     /// Listens for questions about `interface`, readable by root only. Whoever
-    /// holds its [`crate::Knobs`] may call this: a socket that is there is a
+    /// holds its [`plimsoll_kernel::Knobs`] may call this: a socket that is there is a
     /// dead one's.
     ///
     /// # Errors

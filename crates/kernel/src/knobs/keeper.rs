@@ -18,6 +18,8 @@ use std::fs::OpenOptions;
 use std::io::{PipeReader, PipeWriter, Read, Write, pipe};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
 
 use nix::sys::prctl::set_name;
 use nix::sys::signal::SigSet;
@@ -27,8 +29,13 @@ use super::device::{Device, Identity};
 use super::record::RecordFile;
 use super::{DIRECTORY, Knobs, Netdev, left_turned, path_of};
 use crate::error::{Error, os};
+use crate::link;
 use crate::privileges::{Need, drop_capabilities, outlive_overload, require_single_thread};
 use crate::process::Process;
+
+/// How long a dead guard's program is waited for.
+const DETACH_LIMIT: Duration = Duration::from_secs(2);
+const LOOK_AGAIN: Duration = Duration::from_millis(5);
 
 /// The guard's hold on its keeper. Dropping it tells that the guard has put
 /// everything back itself, so drop it after the [`Knobs`].
@@ -114,13 +121,15 @@ impl Ward {
     fn restore(self) -> Result<Option<bool>, Error> {
         let directory = Path::new(DIRECTORY);
         let file = RecordFile::new(directory, &self.interface, &self.identity);
-        if file.read()?.is_none() && left_turned(&self.interface).unwrap_or(0) == 0 {
+        let left = file.read()?;
+        if left.is_none() && left_turned(&self.interface).unwrap_or(0) == 0 {
             return Ok(None);
         }
+        let ifindex = self.identity.ifindex;
         // In the dead guard's name: who starts meanwhile waits, as for any lock
         // that its owner left.
         let answers = path_of(&self.interface, "sock")?;
-        let knobs = Knobs::take(
+        let mut knobs = Knobs::take(
             directory,
             &self.interface,
             self.identity,
@@ -130,7 +139,23 @@ impl Ward {
         )?;
         // Nobody answers there any more, and under the lock nobody does yet.
         let _ = std::fs::remove_file(answers);
+        // The kernel detaches the program a moment after the guard's end. Instances that
+        // are made anew then may have the values that they had before.
+        if let Some(left) = left {
+            await_detached(ifindex);
+            if !knobs.instances()?.is_empty() {
+                knobs.take_over(&left)?;
+            }
+        }
         Ok(Some(knobs.is_untouched()))
+    }
+}
+
+/// Waits until the interface has no program, for a while: one that stays is another's.
+fn await_detached(ifindex: u32) {
+    let end = Instant::now() + DETACH_LIMIT;
+    while link::link(ifindex).is_ok_and(|link| link.xdp.is_some()) && Instant::now() < end {
+        sleep(LOOK_AGAIN);
     }
 }
 

@@ -4,6 +4,8 @@
 //! that has only another id did not, nor one of an interface that is down.
 
 use std::io;
+use std::thread::sleep;
+use std::time::Duration;
 
 use super::device::Attribute;
 use super::napi::{Change, Napi};
@@ -15,6 +17,8 @@ use crate::link;
 /// A driver may number its instances anew while they are set: so often it is looked
 /// again.
 const ROUNDS: usize = 4;
+/// In between there may be none at all for a moment.
+const BETWEEN_ROUNDS: Duration = Duration::from_millis(5);
 
 /// The interface's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,6 +58,7 @@ impl Knobs {
             if gone.is_empty() {
                 break;
             }
+            sleep(BETWEEN_ROUNDS);
         }
         if self.state() == State::Down && !gone.is_empty() {
             let interface = self.interface.clone();

@@ -9,6 +9,8 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
 
 use libc::xdp_desc;
 use parking_lot::Mutex;
@@ -22,6 +24,10 @@ use crate::device::{Batch, Drops, Pool};
 const KICKS_MAX: usize = 64;
 /// Chunks that are lent together.
 const REFILL_BATCH: usize = 64;
+
+/// How long the queue of a closed socket is waited for.
+const GIVEN_BACK_LIMIT: Duration = Duration::from_millis(500);
+const GIVEN_BACK_LOOK: Duration = Duration::from_millis(5);
 
 /// What all sockets of one interface's queue share.
 #[derive(Debug)]
@@ -74,13 +80,7 @@ impl Socket {
         };
         // Some drivers leak without buffers in the fill ring, even to send only.
         queue.refill();
-        sys::bind(
-            &queue.first,
-            ifindex,
-            config.queue,
-            config.bind_flags(),
-            None,
-        )?;
+        bind_first(&queue.first, ifindex, config)?;
         apply_busy_poll(&queue.first, config.busy_poll)?;
         Ok(Self {
             own: None,
@@ -281,5 +281,18 @@ impl Queue {
             drop(self.pool.take_back(Lent::Transmit, offset, 0));
         }
         completion.release();
+    }
+}
+/// Binds the first socket of a queue. The kernel gives the queue of a closed socket back
+/// a moment after the close, so a program that starts anew may find it taken.
+fn bind_first(socket: &OwnedFd, ifindex: u32, config: &XdpConfig) -> io::Result<()> {
+    let end = Instant::now() + GIVEN_BACK_LIMIT;
+    loop {
+        match sys::bind(socket, ifindex, config.queue, config.bind_flags(), None) {
+            Err(error) if error.raw_os_error() == Some(libc::EBUSY) && Instant::now() < end => {
+                sleep(GIVEN_BACK_LOOK);
+            }
+            bound => return bound,
+        }
     }
 }
