@@ -33,6 +33,8 @@ use crate::link;
 use crate::privileges::{Need, drop_capabilities, outlive_overload, require_single_thread};
 use crate::process::Process;
 
+/// How long the end of a dying guard is waited for.
+const GUARD_LIMIT: Duration = Duration::from_secs(10);
 /// How long a dead guard's program is waited for.
 const DETACH_LIMIT: Duration = Duration::from_secs(2);
 const LOOK_AGAIN: Duration = Duration::from_millis(5);
@@ -104,6 +106,8 @@ impl Ward {
         if !ended || !said.is_empty() {
             return;
         }
+        // The pipe is one of many things that a dying process gives back, its lock another.
+        wait_while(GUARD_LIMIT, || self.guard.is_alive());
         let interface = self.interface.clone();
         match self.restore() {
             Ok(None) => {}
@@ -142,7 +146,10 @@ impl Ward {
         // The kernel detaches the program a moment after the guard's end. Instances that
         // are made anew then may have the values that they had before.
         if let Some(left) = left {
-            await_detached(ifindex);
+            // One that stays is another's.
+            wait_while(DETACH_LIMIT, || {
+                link::link(ifindex).is_ok_and(|link| link.xdp.is_some())
+            });
             if !knobs.instances()?.is_empty() {
                 knobs.take_over(&left)?;
             }
@@ -151,10 +158,10 @@ impl Ward {
     }
 }
 
-/// Waits until the interface has no program, for a while: one that stays is another's.
-fn await_detached(ifindex: u32) {
-    let end = Instant::now() + DETACH_LIMIT;
-    while link::link(ifindex).is_ok_and(|link| link.xdp.is_some()) && Instant::now() < end {
+/// Waits while something is so, but no longer than `limit`.
+fn wait_while(limit: Duration, is_so: impl Fn() -> bool) {
+    let end = Instant::now() + limit;
+    while is_so() && Instant::now() < end {
         sleep(LOOK_AGAIN);
     }
 }
