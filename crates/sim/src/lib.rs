@@ -2,7 +2,7 @@
 //! Plimsoll's own, on machines that can no longer be had.
 //!
 //! A [`Profile`] is a machine: what everything costs on it. A [`Scenario`] is what
-//! happens on it: receive path, adapters, sources, consumers. [`run`] gives an
+//! happens on it: receive path, adapters, sources, consumers. [`run()`] gives an
 //! [`Outcome`], whose figures have names ([`Outcome::measures`]).
 //!
 //! Every packet ends in exactly one counted outcome and every nanosecond of every

@@ -29,7 +29,7 @@ pub enum Strategy {
     Holdoff,
 }
 
-/// Settings of a [`Governor`].
+/// Settings of a [`Governor`](super::Governor).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GovernorConfig {
     /// What is done about overload. Default: [`Strategy::Holdoff`].

@@ -18,13 +18,13 @@
 //! - Shedding begins when receiving has taken more than [`SheddingConfig::limit`] of
 //!   a CPU for two intervals, mostly for packets that were admitted: to admit fewer
 //!   helps against nothing else.
-//! - The budget is what [`AIM`] of the limit leaves after all packets have been
-//!   looked at, but never less than [`PROGRESS`] of it.
+//! - The budget is what `AIM` of the limit leaves after all packets have been
+//!   looked at, but never less than `PROGRESS` of it.
 //! - All protected traffic is one party with a guarantee. The others, slots or
 //!   groups of slots, get max-min fair shares. Who asks for less than the others
 //!   get may ask for as much at once.
-//! - Shedding ends when demand has been below [`CALM`] of the budget for
-//!   [`CALM_TIME`], on every CPU of which it is known.
+//! - Shedding ends when demand has been below `CALM` of the budget for
+//!   `CALM_TIME`, on every CPU of which it is known.
 //!
 //! **Several CPUs.** The busiest CPU decides, and its shares hold on every CPU, so
 //! that one with less to do never sheds more. While input is shed another CPU takes
@@ -42,7 +42,7 @@
 //! run costs apart from its packets is taken for the packets' cost.
 //!
 //! **When it loses.** Packets that cost several times what was assumed at first are
-//! never found to be the reason, and are not shed: see [`LEARNT_MOST_FACTOR`].
+//! never found to be the reason, and are not shed: see `LEARNT_MOST_FACTOR`.
 
 use alloc::vec::Vec;
 use core::time::Duration;
