@@ -197,7 +197,9 @@ mod orders {
         /// Owner: replaces the order. True if the alarm thread sleeps for
         /// longer and must be woken.
         pub(super) fn place(&self, slot: usize, deadline: u64) -> bool {
-            self.deadlines[slot].store(deadline, Ordering::Release);
+            // A swap, so that it comes before or after the alarm thread's own
+            // exchange, and never beside it.
+            self.deadlines[slot].swap(deadline, Ordering::AcqRel);
             // Either this load sees how long the alarm thread sleeps, or its
             // second look sees the order.
             fence(Ordering::SeqCst);
