@@ -109,6 +109,18 @@ impl Session {
     /// What stands under a column's head, in the row that begins so. Numbers are
     /// aligned with the end of their head, texts with its start.
     fn column(&self, row: &str, head: &str) -> String {
+        // A row may be seen while it is being written anew.
+        let deadline = Instant::now() + LIMIT;
+        loop {
+            let text = self.column_now(row, head);
+            if !text.is_empty() || Instant::now() > deadline {
+                return text;
+            }
+            thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    fn column_now(&self, row: &str, head: &str) -> String {
         let screen = self.screen();
         let line = |start: &str| -> Vec<char> {
             let line = screen.lines().find(|line| line.starts_with(start));
@@ -124,8 +136,8 @@ impl Session {
         let word = |at: &usize| row.get(*at).is_some_and(|c| !c.is_whitespace());
         let inside = (start..start + head.len()).rfind(word).unwrap_or(start);
         let begin = (0..=inside).rev().take_while(word).last().unwrap_or(inside);
-        row[begin..]
-            .iter()
+        row.iter()
+            .skip(begin)
             .take_while(|c| !c.is_whitespace())
             .collect()
     }
