@@ -113,8 +113,17 @@ impl Wire {
         Self { socket, ifindex }
     }
 
+    /// Waits while the receive ring of `v0` is full.
     pub(crate) fn send(&self, frame: &[u8]) {
-        self.try_send(frame).expect("the frame fits the wire");
+        for _ in 0..1000 {
+            match self.try_send(frame) {
+                Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => {
+                    thread::sleep(Duration::from_millis(1));
+                }
+                sent => return sent.expect("the wire takes the frame"),
+            }
+        }
+        panic!("the receive ring stays full");
     }
 
     /// Fails where the receive ring of `v0` is full.
