@@ -205,6 +205,7 @@ fn a_polling_thread_is_kept_to_the_cpu_limit() {
         };
         // Without a limit it takes all there is, each time; 20 % would be exact. Other
         // tests on this CPU blur a share now and then.
+        // (Until one of nine runs saw 0.41, a single share had to be below 0.4.)
         let shares: Vec<f64> = (0..3).map(share).collect();
         assert!(shares.iter().any(|share| *share < 0.4), "{shares:?}");
     });
