@@ -1,10 +1,10 @@
 # What a newcomer types: `make demo` and `make test`. Both set up first.
 
-.PHONY: demo test test-unprivileged setup packages lint advisories unit loom miri no-std mutants bench bench-core bench-sim bench-guard bench-timers bench-verdict no-harm lab-snapshot golden deb clean
+.PHONY: demo test test-unprivileged setup packages lint advisories unit loom miri no-std mutants bench bench-core bench-sim bench-guard bench-programs bench-timers bench-verdict no-harm vm-test lab-snapshot golden deb clean
 
 CARGO ?= cargo
 
-# Shows a stock server collapse and a guarded one stay afloat (3 minutes).
+# Shows stock servers collapse and guarded ones stay afloat (4 minutes).
 demo: packages
 	$(CARGO) build --release --locked
 	target/release/plimsoll demo --html target/demo.html
@@ -45,7 +45,7 @@ test-unprivileged:
 
 # Model-checks what two threads share: every interleaving, every stale load.
 loom:
-	RUSTFLAGS="--cfg loom" $(CARGO) test -p plimsoll-core -p plimsoll-timers --lib --release --locked --target-dir target/loom loom_tests
+	RUSTFLAGS="--cfg loom" $(CARGO) test -p plimsoll-core -p plimsoll-timers --lib --locked --target-dir target/loom loom_tests
 
 # Runs what threads and the kernel share on an interpreter that knows undefined
 # behaviour (needs rustup's nightly with miri and rust-src; minutes).
@@ -56,8 +56,9 @@ miri:
 no-std:
 	$(CARGO) run --quiet --manifest-path crates/core/no-std/Cargo.toml --locked --target-dir target/no-std
 
-# Breaks core in each of the ways kept in crates/core/mutations.toml and requires
-# that a test notices (a few minutes; MODULES="poll quota" for some of it).
+# Breaks core, the BPF program and what turns settings in each of the ways kept in
+# crates/core/mutations.toml and requires that a test notices (a quarter of an hour;
+# MODULES="poll quota" for some of it; MODULES="bpf knobs" needs root).
 mutants:
 	$(CARGO) run --quiet --locked -p plimsoll-core --example mutants -- $(MODULES)
 
@@ -98,10 +99,19 @@ bench-verdict:
 	$(CARGO) bench --locked -p plimsoll-guard --bench verdict -- --json $(CURDIR)/target/bench/verdict.json
 
 # Every promised figure of the guard on real packets, beside stock, nftables and
-# threaded polling (about fifteen minutes). Needs root.
+# threaded polling (about forty minutes). Needs root.
 bench-guard: packages bench-verdict
 	$(CARGO) build --release --locked
 	target/release/plimsoll bench guard --json target/bench/guard.json --html target/bench/guard.html
+
+# The router, the screening firewall and the monitor on real packets, beside what people
+# take today (an hour). Needs root.
+bench-programs: packages
+	@mkdir -p target/bench
+	$(CARGO) build --release --locked
+	target/release/plimsoll bench forward --json target/bench/forward.json
+	target/release/plimsoll bench screen --json target/bench/screen.json
+	target/release/plimsoll bench capture --json target/bench/capture.json
 
 # Whether any set-up that operators have is worse off with the guard (fifteen
 # minutes). Needs root.
@@ -109,6 +119,21 @@ no-harm: packages
 	@mkdir -p target/bench
 	$(CARGO) build --release --locked
 	target/release/plimsoll bench no-harm --json target/bench/no-harm.json
+
+# The guard on Debian's kernels in QEMU, with each driver: needs neither root nor
+# hardware virtualisation, and half an hour. Some of it:
+# make vm-test KERNELS=6.12 DRIVERS=vmxnet3 KILLS=100
+KERNELS ?= 6.1 6.12 6.18 7.2 7.3
+DRIVERS ?= virtio_net vmxnet3 igb e1000e veth
+KILLS ?= 5
+VM_LIMIT_SECONDS ?= 300
+
+vm-test:
+	@mkdir -p target/bench
+	scripts/vm-files $(KERNELS)
+	$(CARGO) build --release --locked -p plimsoll-cli -p plimsoll-vm
+	target/release/plimsoll-vm --kernels $(KERNELS) --drivers $(DRIVERS) \
+		--kills $(KILLS) --limit $(VM_LIMIT_SECONDS) --json target/bench/vm.json
 
 # Writes the table of all claims with one seed, which the tests compare with: review
 # the difference.

@@ -1,5 +1,6 @@
-//! Compiles the crate's BPF program.
+//! Compiles the crate's BPF programs.
 
 fn main() {
     plimsoll_bpf_build::compile("steer");
+    plimsoll_bpf_build::compile("take");
 }

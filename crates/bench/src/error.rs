@@ -16,6 +16,14 @@ pub enum Error {
         /// What it did instead.
         problem: String,
     },
+    /// A program that is measured did not do what it is there for.
+    #[error("{tool} {problem}")]
+    Tool {
+        /// The program.
+        tool: &'static str,
+        /// What it did instead.
+        problem: String,
+    },
     /// This guard cannot do what is to be measured.
     #[error("this guard has no option {option}")]
     MissingOption {
@@ -67,6 +75,7 @@ impl Error {
             Self::Triggers(error) if error.is_missing() => 3,
             Self::Triggers(_)
             | Self::Guard { .. }
+            | Self::Tool { .. }
             | Self::MissingOption { .. }
             | Self::Document { .. }
             | Self::Traffic { .. }

@@ -7,24 +7,33 @@
 //! running beside the servers in the test host.
 //!
 //! [`demo`] shows what Plimsoll is for; [`guard`] measures every figure that is
-//! promised of the guard; [`no_harm`] whether any set-up is worse off with it; [`Flooded`] runs one case at a time, and with it
+//! promised of the guard; [`forward`], [`screen`] and [`capture`] the router, the
+//! screening firewall and the monitor beside others; [`no_harm`] whether any set-up is
+//! worse off with the guard; [`Flooded`] runs one case at a time, and with it
 //! [`RealPackets`] is a host of the lab's experiments. All stand on the same
 //! parts: what protects (`protection`, `nftables`, `guard_process`), what loads
-//! (`traffic`), what is measured meanwhile (`udp`, `figures`), in which turns
+//! (`traffic`), who is flooded and asked (`own_port`, `web`), what is measured meanwhile (`udp`, `figures`), in which turns
 //! (`cases`), and how it is drawn (`page`).
 
+pub mod capture;
 mod cases;
 pub mod demo;
 mod error;
 mod figures;
 mod flooded;
+pub mod forward;
 pub mod guard;
 mod guard_process;
 mod lab_host;
+mod mlfrr;
 mod nftables;
 pub mod no_harm;
+mod own_port;
 mod page;
+pub mod passing;
 mod protection;
+pub mod screen;
+mod spoken;
 mod traffic;
 pub mod triggers;
 mod udp;

@@ -3,7 +3,8 @@
 //!
 //! The hook is the earliest place of the packet filter, but behind the
 //! allocation of a socket buffer, and it knows no queue: the limit has to be
-//! guessed, here by trying some ([`tune`]), and holds for one load.
+//! guessed, here by trying some ([`tune`]), and holds for one load. Or each source gets
+//! a limit of its own, which is a constant as well.
 
 use std::time::Duration;
 
@@ -17,6 +18,12 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// would punish bursts that fit.
 const BURST_PACKETS: u32 = 256;
 
+/// What one source may send at once, or a tenth of its rate.
+const SOURCE_BURST_PACKETS: u64 = 5;
+/// The set of sources, as large as nft makes one that packets fill unless told otherwise.
+const SOURCES: &str = "add set netdev plimsoll_bench sources \
+    { type ipv4_addr; size 65535; flags dynamic,timeout; timeout 10s; }; ";
+
 /// What the filter lets pass, and of which traffic.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Limit {
@@ -24,6 +31,27 @@ pub(crate) struct Limit {
     pub(crate) traffic: String,
     /// Packets per second that pass.
     pub(crate) rate_pps: u64,
+    /// Whether this holds for each IPv4 source of its own, not for all of them.
+    pub(crate) per_source: bool,
+}
+
+impl Limit {
+    /// One limit for all of `traffic`.
+    pub(crate) fn of_all(traffic: &str, rate_pps: u64) -> Self {
+        Self {
+            traffic: traffic.to_owned(),
+            rate_pps,
+            per_source: false,
+        }
+    }
+
+    /// A limit for each source of `traffic`.
+    pub(crate) fn of_each_source(traffic: &str, rate_pps: u64) -> Self {
+        Self {
+            per_source: true,
+            ..Self::of_all(traffic, rate_pps)
+        }
+    }
 }
 
 /// A filter that is in place. Dropping it removes it.
@@ -53,12 +81,27 @@ impl Drop for PacketFilter<'_> {
 }
 
 fn ruleset(device: &str, limit: &Limit) -> String {
-    let Limit { traffic, rate_pps } = limit;
+    let Limit {
+        traffic,
+        rate_pps,
+        per_source,
+    } = limit;
+    let (set, rate) = if *per_source {
+        // As nft(8) shows it: a set that packets fill, with a limit per element. What no
+        // longer fits the set is not limited.
+        let burst = (rate_pps / 10).max(SOURCE_BURST_PACKETS);
+        let rate = format!(
+            "update @sources {{ ip saddr limit rate over {rate_pps}/second burst {burst} packets }}"
+        );
+        (SOURCES, rate)
+    } else {
+        let rate = format!("limit rate over {rate_pps}/second burst {BURST_PACKETS} packets");
+        ("", rate)
+    };
     format!(
-        "add table {TABLE}; add counter {TABLE} dropped; \
+        "add table {TABLE}; add counter {TABLE} dropped; {set}\
          add chain {TABLE} ingress {{ type filter hook ingress device {device} priority 0; }}; \
-         add rule {TABLE} ingress {traffic} limit rate over {rate_pps}/second \
-         burst {BURST_PACKETS} packets counter name dropped drop"
+         add rule {TABLE} ingress {traffic} {rate} counter name dropped drop"
     )
 }
 
@@ -91,16 +134,11 @@ fn packets(listed: &str) -> Result<u64, Error> {
 
 /// Tries limits and returns the one with the highest score.
 pub(crate) fn tune(
-    traffic: &str,
-    candidates_pps: &[u64],
+    candidates: impl IntoIterator<Item = Limit>,
     mut score: impl FnMut(&Limit) -> Result<f64, Error>,
 ) -> Result<Limit, Error> {
     let mut best: Option<(f64, Limit)> = None;
-    for &rate_pps in candidates_pps {
-        let limit = Limit {
-            traffic: traffic.to_owned(),
-            rate_pps,
-        };
+    for limit in candidates {
         let value = score(&limit)?;
         if best.as_ref().is_none_or(|(most, _)| value > *most) {
             best = Some((value, limit));
@@ -124,9 +162,8 @@ mod tests {
 
     #[test]
     fn tuning_keeps_the_best() {
-        let best = tune("udp dport 9", &[1, 5, 9], |limit| {
-            Ok(-(limit.rate_pps as f64 - 6.0).abs())
-        });
+        let candidates = [1, 5, 9].map(|rate_pps| Limit::of_all("udp dport 9", rate_pps));
+        let best = tune(candidates, |limit| Ok(-(limit.rate_pps as f64 - 6.0).abs()));
         assert_eq!(best.unwrap().rate_pps, 5);
     }
 }

@@ -23,12 +23,18 @@ pub enum Protection {
     Nftables,
     /// The kernel's threaded polling, its thread at nice 19.
     Threaded,
+    /// `plimsoll guard` without fairness among sources: early discard alone.
+    Unfair,
     /// `plimsoll guard`.
     Guard,
 }
 
+/// What makes a guard unfair, and the option that it is part of.
+const UNFAIR: [&str; 2] = ["--fairness", "off"];
+
 impl Protection {
-    /// All, in the order in which they take turns.
+    /// Those whose comparison is about more than fairness, in the order in which they
+    /// take turns.
     pub const ALL: [Self; 4] = [Self::Stock, Self::Nftables, Self::Threaded, Self::Guard];
 
     /// Its name on the command line and in tables.
@@ -38,6 +44,7 @@ impl Protection {
             Self::Stock => "stock",
             Self::Nftables => "nftables",
             Self::Threaded => "threaded",
+            Self::Unfair => "unfair",
             Self::Guard => "guard",
         }
     }
@@ -82,8 +89,14 @@ impl<'a> Stage<'a> {
                 Placement::Threaded { nice }.apply(self.testbed)?;
                 Ok(Protector::Kernel)
             }
+            (Protection::Unfair, _) => self.guard(&UNFAIR.map(str::to_owned)).map(Protector::Guard),
             (Protection::Guard, _) => self.guard(&[]).map(Protector::Guard),
         }
+    }
+
+    /// Whether this guard is fair among sources and can be told not to be.
+    pub(crate) fn can_be_unfair(&self) -> Result<bool, Error> {
+        GuardProcess::has_option(self.host(), self.program, UNFAIR[0])
     }
 
     /// Puts the receive work in its place.

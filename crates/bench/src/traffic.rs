@@ -1,14 +1,15 @@
 //! The loads: what is sent at the test host, and work done meanwhile.
 
+use std::fs;
 use std::net::{IpAddr, Ipv4Addr};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use ipnet::{IpNet, Ipv4Net};
 use plimsoll_testbed::blast::{
     Blast, Bound, Flow, Priority, Report, Schedule, Spec, Stop, Transport,
 };
-use plimsoll_testbed::{Process, interrupt};
+use plimsoll_testbed::{Error as TestbedError, Host, Process, interrupt};
 
 use crate::Error;
 use crate::protection::Stage;
@@ -24,7 +25,7 @@ const PAYLOAD_BYTES: usize = 18;
 /// afterwards must not fill the receive ring.
 const CATCH_UP_FRAMES: u32 = 16;
 /// A flood is stopped when the measurement is over; should that fail, by this.
-const TIME_BOUND: Duration = Duration::from_secs(60);
+pub(crate) const TIME_BOUND: Duration = Duration::from_secs(60);
 
 /// A flood of the test host's UDP port from one address.
 pub(crate) fn udp_flood(stage: &Stage<'_>, port: u16, schedule: Schedule) -> Spec {
@@ -52,7 +53,7 @@ pub(crate) fn flood(
 ) -> Spec {
     let (load, test) = (stage.testbed.load(), stage.testbed.test());
     let flow = Flow {
-        source: SPOOFED_SOURCES,
+        source: SPOOFED_SOURCES.into(),
         source_ports: 1024..=65535,
         destination: test.ipv4().into(),
         destination_ports: port..=port,
@@ -80,13 +81,22 @@ pub(crate) fn during<T: Send>(
     spec: Option<&Spec>,
     work: impl FnOnce() -> Result<T, Error>,
 ) -> Result<(Option<Report>, T), Error> {
+    during_flood_of(stage.testbed.load(), spec, work)
+}
+
+/// As [`during`], with the host that the flood comes from.
+pub(crate) fn during_flood_of<T: Send>(
+    load: &Host,
+    spec: Option<&Spec>,
+    work: impl FnOnce() -> Result<T, Error>,
+) -> Result<(Option<Report>, T), Error> {
     let stop = Stop::new();
-    let blast = spec.map(|spec| on_load_host(stage, || Blast::load(spec)));
+    let blast = spec.map(|spec| on_cpu_of(load, || Blast::load(spec)));
     let mut blast = blast.transpose()?;
     let (flood, worked) = thread::scope(|scope| {
         let flood = blast.as_mut().map(|blast| {
             let stop = &stop;
-            scope.spawn(move || on_load_host(stage, || blast.run(stop)))
+            scope.spawn(move || on_cpu_of(load, || blast.run(stop)))
         });
         let worked = interrupt::sleep(RAMP_UP)
             .map_err(Error::from)
@@ -95,6 +105,32 @@ pub(crate) fn during<T: Send>(
         (flood.map(join), worked)
     });
     Ok((flood.transpose()?, worked?))
+}
+
+/// Does `work`; also returns the frames that the host sent meanwhile, per
+/// second.
+pub(crate) fn counting_answers<T>(
+    host: &Host,
+    work: impl FnOnce() -> Result<T, Error>,
+) -> Result<(T, f64), Error> {
+    let (before, begun) = (sent_frames(host)?, Instant::now());
+    let worked = work()?;
+    let sent = sent_frames(host)? - before;
+    Ok((worked, sent as f64 / begun.elapsed().as_secs_f64()))
+}
+
+fn sent_frames(host: &Host) -> Result<u64, Error> {
+    let path = format!("/sys/class/net/{}/statistics/tx_packets", host.device());
+    let text = host.run(|| fs::read_to_string(&path))?;
+    let text = text.map_err(|source| TestbedError::Io {
+        action: format!("read {path}"),
+        source,
+    })?;
+    let wrong = |_| TestbedError::Parse {
+        what: "a device counter",
+        detail: text.clone(),
+    };
+    Ok(text.trim().parse().map_err(wrong)?)
 }
 
 /// What a scoped thread returned; its panic is ours.
@@ -109,11 +145,19 @@ pub(crate) fn on_load_host<T: Send>(
     stage: &Stage<'_>,
     work: impl FnOnce() -> Result<T, plimsoll_testbed::Error> + Send,
 ) -> Result<T, Error> {
-    Ok(stage.testbed.load().run_on_cpu(work)??)
+    on_cpu_of(stage.testbed.load(), work)
 }
 
-/// A process of the test host that wants all the CPU it can get.
-pub(crate) fn compute_bound(stage: &Stage<'_>) -> Result<Process, Error> {
-    let mut shell = stage.host().command("sh");
+/// Does something inside a host, on its CPU.
+pub(crate) fn on_cpu_of<T: Send>(
+    host: &Host,
+    work: impl FnOnce() -> Result<T, plimsoll_testbed::Error> + Send,
+) -> Result<T, Error> {
+    Ok(host.run_on_cpu(work)??)
+}
+
+/// A process of a host that wants all the CPU it can get.
+pub(crate) fn compute_bound(host: &Host) -> Result<Process, Error> {
+    let mut shell = host.command("sh");
     Ok(shell.args(["-c", "while :; do :; done"]).spawn()?)
 }

@@ -16,6 +16,7 @@ use serde::Serialize;
 use crate::Error;
 use crate::cases::Case;
 use crate::figures::{Bystander, HostCpu, Losses};
+use crate::mlfrr;
 use crate::protection::{Protection, Protector, Stage};
 use crate::traffic::{during, join, on_load_host, send, udp_flood};
 
@@ -35,13 +36,11 @@ const SETTLING: Duration = Duration::from_secs(2);
 /// Goodput is also read this often, to see whether it is steady.
 const SAMPLE: Duration = Duration::from_millis(100);
 
-const MLFRR_LOWEST_PPS: u64 = 20_000;
-const MLFRR_HIGHEST_PPS: u64 = 1_000_000;
-const MLFRR_STEPS: usize = 8;
-const MLFRR_TRIES: usize = 3;
-const MLFRR_TRIAL: Duration = Duration::from_millis(500);
-/// Loss below this is the machine's noise, not overload.
-const MLFRR_LOSS: f64 = 0.001;
+const MLFRR_BOUNDS: mlfrr::Bounds = mlfrr::Bounds {
+    lowest_pps: 20_000,
+    highest_pps: 1_000_000,
+    steps: 8,
+};
 
 /// What one run measured.
 #[derive(Clone, Debug)]
@@ -87,8 +86,12 @@ impl UdpCase {
 
 /// The server that is flooded.
 pub(crate) fn start_sink(stage: &Stage<'_>) -> Result<Server, Error> {
+    start_working_sink(stage, SINK_WORK)
+}
+
+fn start_working_sink(stage: &Stage<'_>, work: Duration) -> Result<Server, Error> {
     let mut sink = ServerConfig::new(Kind::Sink, SINK_PORT);
-    sink.work = SINK_WORK;
+    sink.work = work;
     sink.rcvbuf_bytes = Some(SINK_RCVBUF_BYTES);
     Ok(Server::start(stage.host(), stage.program, &sink)?)
 }
@@ -102,56 +105,37 @@ pub(crate) struct Servers {
 
 impl Servers {
     pub(crate) fn start(stage: &Stage<'_>) -> Result<Self, Error> {
+        Self::with_work(stage, SINK_WORK)
+    }
+
+    /// The sink works this long per packet.
+    pub(crate) fn with_work(stage: &Stage<'_>, work: Duration) -> Result<Self, Error> {
         let host = stage.host();
         let mut echo = ServerConfig::new(Kind::Echo, ECHO_PORT);
         echo.rcvbuf_bytes = Some(ECHO_RCVBUF_BYTES);
         Ok(Self {
-            sink: start_sink(stage)?,
+            sink: start_working_sink(stage, work)?,
             echo: Server::start(host, stage.program, &echo)?,
             meter: host.cpu_meter()?,
         })
     }
 
-    /// The highest rate without loss on the stock host, by bisection on a
-    /// logarithmic scale.
+    /// The highest rate without loss on the stock host.
     pub(crate) fn mlfrr(&self, stage: &Stage<'_>) -> Result<f64, Error> {
         stage.stock()?;
-        let mut low = MLFRR_LOWEST_PPS as f64;
-        let mut high = MLFRR_HIGHEST_PPS as f64;
-        if !self.is_loss_free(stage, low as u64)? {
-            return Err(Error::NoLossFreeRate {
-                rate_pps: MLFRR_LOWEST_PPS,
-            });
-        }
-        for _ in 0..MLFRR_STEPS {
-            let middle = (low * high).sqrt();
-            if self.is_loss_free(stage, middle as u64)? {
-                low = middle;
-            } else {
-                high = middle;
-            }
-        }
-        Ok(low)
-    }
-
-    /// Whether the sink keeps up, at the best of some tries: a machine that was
-    /// busy with something else for a moment loses packets at any rate.
-    fn is_loss_free(&self, stage: &Stage<'_>, rate_pps: u64) -> Result<bool, Error> {
-        for _ in 0..MLFRR_TRIES {
-            if self.loses_nothing(stage, rate_pps)? {
-                return Ok(true);
-            }
-        }
-        Ok(false)
+        let found = mlfrr::search(MLFRR_BOUNDS, |rate_pps| self.loses_nothing(stage, rate_pps))?;
+        found.ok_or(Error::NoLossFreeRate {
+            rate_pps: MLFRR_BOUNDS.lowest_pps,
+        })
     }
 
     fn loses_nothing(&self, stage: &Stage<'_>, rate_pps: u64) -> Result<bool, Error> {
         let before = self.sink.counts().received;
         let mut spec = udp_flood(stage, SINK_PORT, Schedule::Fixed { rate_pps });
-        spec.bound.time = MLFRR_TRIAL;
+        spec.bound.time = mlfrr::TRIAL;
         let report = send(stage, &spec)?;
         let received = self.wait_until_quiet()? - before;
-        Ok(report.offered.saturating_sub(received) as f64 <= report.offered as f64 * MLFRR_LOSS)
+        Ok(mlfrr::is_loss_free(report.offered, received))
     }
 
     /// All queued packets are worked off; returns what the sink received.
@@ -160,6 +144,13 @@ impl Servers {
             .sink
             .wait_until_quiet(Duration::from_millis(100), Duration::from_secs(20))?;
         Ok(counts.received)
+    }
+
+    /// Delivered to the sink from now on for `window`, in packets/s.
+    pub(crate) fn goodput(&self, window: Duration) -> Result<f64, Error> {
+        let before = self.reading();
+        interrupt::sleep(window)?;
+        Ok(self.reading().rate_since(&before))
     }
 
     /// Floods the sink (or does not) for `window` while the bystander is

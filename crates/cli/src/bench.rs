@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use crate::failure::Context;
 use plimsoll_bench::guard::{self, Part, Plan};
-use plimsoll_bench::{Protection, no_harm};
+use plimsoll_bench::passing::{Effort, Family};
+use plimsoll_bench::{Protection, capture, forward, no_harm, screen};
 
 use crate::output;
 
@@ -19,8 +20,11 @@ pub(crate) struct Args {
 
 #[derive(clap::Subcommand, Debug)]
 enum Command {
+    Capture(CaptureArgs),
+    Forward(ForwardArgs),
     Guard(GuardArgs),
     NoHarm(NoHarmArgs),
+    Screen(ScreenArgs),
 }
 
 /// Measure the guard beside the stock kernel, a tuned nftables limit and threaded polling.
@@ -73,6 +77,9 @@ struct GuardArgs {
     /// Channels of the guard in the part `watching`
     #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = clap::value_parser!(u16).range(1..=16_000))]
     channels: u16,
+    /// Measure only these cases of the part `sources`: nsd, nsd/one/5, clients and others
+    #[arg(long, value_name = "CASE", value_delimiter = ',', value_parser = parse_sources)]
+    sources: Vec<String>,
     /// Maximum loss-free receive rate in packets/s, instead of measuring it
     #[arg(long, value_name = "PPS", value_parser = clap::value_parser!(u64).range(1000..))]
     mlfrr: Option<u64>,
@@ -103,18 +110,117 @@ struct NoHarmArgs {
     window_ms: u64,
 }
 
+/// Measure how much the monitor records without loss, beside tcpdump, dumpcap and netsniff-ng.
+///
+/// 64-byte frames over veth to a host with one CPU, to null and to disk. Everything
+/// happens between network namespaces made for it, which are removed again.
+#[derive(clap::Args, Debug)]
+#[command(after_help = CAPTURE_HELP)]
+struct CaptureArgs {
+    /// How often each search runs
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u8).range(1..=99))]
+    runs: u8,
+    /// How long each rate is offered, in milliseconds
+    #[arg(long, value_name = "MS", default_value_t = 800, value_parser = clap::value_parser!(u64).range(100..=60_000))]
+    window_ms: u64,
+    /// Where files are written and removed again [default: the system's for temporary files]
+    #[arg(long, value_name = "DIRECTORY")]
+    directory: Option<PathBuf>,
+    /// Write the figures as one JSON document to FILE (`-`: standard output instead of the table)
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+}
+
+/// Measure how much the router forwards, beside the kernel, a bare XDP program and testpmd.
+///
+/// The smallest UDP packets cross a host with one CPU, over veth. For each router: the
+/// highest rate without loss (MLFRR), what is forwarded at multiples of it, and what a
+/// flood leaves to a compute-bound process and to connections. Everything happens between
+/// network namespaces made for it, which are removed again.
+#[derive(clap::Args, Debug)]
+#[command(after_help = FORWARD_HELP)]
+struct ForwardArgs {
+    /// Measure only these routers
+    #[arg(long, value_name = "ROUTER", value_delimiter = ',', value_parser = parse_router)]
+    only: Vec<forward::Router>,
+    #[command(flatten)]
+    passing: PassingArgs,
+}
+
+/// Measure how much passes four rules of the screen, beside NFQUEUE and nftables.
+///
+/// The smallest UDP packets cross a host with one CPU, over veth. For each screen: the
+/// highest rate without loss (MLFRR), and what passes at multiples of it. Everything
+/// happens between network namespaces made for it, which are removed again.
+#[derive(clap::Args, Debug)]
+#[command(after_help = SCREEN_HELP)]
+struct ScreenArgs {
+    /// Measure only these screens
+    #[arg(long, value_name = "SCREEN", value_delimiter = ',', value_parser = parse_screen)]
+    only: Vec<screen::Screen>,
+    #[command(flatten)]
+    passing: PassingArgs,
+}
+
+#[derive(clap::Args, Debug)]
+struct PassingArgs {
+    /// How often each case runs
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u8).range(1..=99))]
+    runs: u8,
+    /// How long each multiple of the MLFRR is offered, in milliseconds
+    #[arg(long, value_name = "MS", default_value_t = 1000, value_parser = clap::value_parser!(u64).range(50..=60_000))]
+    window_ms: u64,
+    /// Measure only this version of IP, 4 or 6
+    #[arg(long, value_name = "VERSION", value_parser = parse_family)]
+    ip: Option<Family>,
+    /// MLFRR of all in packets/s, instead of measuring it
+    #[arg(long, value_name = "PPS", value_parser = clap::value_parser!(u64).range(1000..))]
+    mlfrr: Option<u64>,
+    /// Write the figures as one JSON document to FILE (`-`: standard output instead of the table)
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+}
+
+impl PassingArgs {
+    fn effort(&self) -> crate::Result<Effort> {
+        let defaults = Effort::new(this_program()?);
+        Ok(Effort {
+            runs: self.runs.into(),
+            window: Duration::from_millis(self.window_ms),
+            families: self.ip.map_or(defaults.families, |family| vec![family]),
+            mlfrr_pps: self.mlfrr.map(|pps| pps as f64),
+            ..defaults
+        })
+    }
+}
+
+const FORWARD_HELP: &str = "Routers: kernel, threaded, pass-through, bare, xdp, user, testpmd.\n\
+    Needs root, two CPUs, Linux 6.8 or newer with BTF, and iproute2, ethtool and nginx \
+    (scripts/setup installs them). testpmd is measured if Debian's package dpdk is installed.\n\
+    Example: plimsoll bench forward --only kernel,xdp --ip 4";
+
+const SCREEN_HELP: &str = "Screens: screen, nfqueue, nftables, none.\n\
+    Needs root, two CPUs, Linux 6.8 or newer with BTF, and iproute2, ethtool, nftables and \
+    iptables, which leads packets to NFQUEUE (scripts/setup installs them).";
+
+const CAPTURE_HELP: &str = "Needs root, two CPUs, Linux 6.8 or newer with BTF, and tcpdump, dumpcap \
+    (wireshark-common), netsniff-ng and ethtool (scripts/setup installs them).";
+
 const NO_HARM_HELP: &str = "Needs root, two CPUs, Linux 6.8 or newer with BTF, and nftables, iproute2 and ethtool \
     (scripts/setup installs them).";
 
-const HELP: &str = "Parts: capacity, flood, beyond, cpu-limit, syn, light, verdict, rpc, chaos, dns, watching.\n\
+const HELP: &str = "Parts: capacity, flood, beyond, cpu-limit, syn, light, verdict, rpc, chaos, dns, watching, sources.\n\
     Needs root, two CPUs, Linux 6.8 or newer with BTF, and nginx, wrk, nftables, nsd, dnsperf \
     and ethtool (scripts/setup installs them).\n\
     Example: plimsoll bench guard --only flood,syn --guard=--threaded --guard=rt";
 
 pub(crate) fn run(args: &Args) -> crate::Result<()> {
     match &args.command {
+        Command::Capture(args) => run_capture(args),
+        Command::Forward(args) => run_forward(args),
         Command::Guard(args) => run_guard(args),
         Command::NoHarm(args) => run_no_harm(args),
+        Command::Screen(args) => run_screen(args),
     }
 }
 
@@ -127,6 +233,56 @@ fn run_guard(args: &GuardArgs) -> crate::Result<()> {
         output::write_page(target, &document.page()?)?;
     }
     if args.json.as_deref() != Some(Path::new("-")) {
+        output::print(&document.table())?;
+    }
+    Ok(())
+}
+
+fn run_capture(args: &CaptureArgs) -> crate::Result<()> {
+    let mut json = args.json.as_deref().map(output::json_writer).transpose()?;
+    let defaults = capture::Plan::new(this_program()?);
+    let plan = capture::Plan {
+        runs: args.runs.into(),
+        window: Duration::from_millis(args.window_ms),
+        directory: args.directory.clone().unwrap_or(defaults.directory.clone()),
+        ..defaults
+    };
+    let document = capture::run(&plan, output::progress)?;
+    output::clear_progress();
+    write_json(json.as_mut(), &document)?;
+    if args.json.as_deref() != Some(Path::new("-")) {
+        output::print(&document.table())?;
+    }
+    Ok(())
+}
+
+fn run_forward(args: &ForwardArgs) -> crate::Result<()> {
+    let target = args.passing.json.as_deref();
+    let mut json = target.map(output::json_writer).transpose()?;
+    let plan = forward::Plan {
+        effort: args.passing.effort()?,
+        routers: given_or(&args.only, forward::Router::ALL.to_vec()),
+    };
+    let document = forward::run(&plan, output::progress)?;
+    output::clear_progress();
+    write_json(json.as_mut(), &document)?;
+    if target != Some(Path::new("-")) {
+        output::print(&document.table())?;
+    }
+    Ok(())
+}
+
+fn run_screen(args: &ScreenArgs) -> crate::Result<()> {
+    let target = args.passing.json.as_deref();
+    let mut json = target.map(output::json_writer).transpose()?;
+    let plan = screen::Plan {
+        effort: args.passing.effort()?,
+        screens: given_or(&args.only, screen::Screen::ALL.to_vec()),
+    };
+    let document = screen::run(&plan, output::progress)?;
+    output::clear_progress();
+    write_json(json.as_mut(), &document)?;
+    if target != Some(Path::new("-")) {
         output::print(&document.table())?;
     }
     Ok(())
@@ -179,6 +335,7 @@ fn plan(args: &GuardArgs) -> crate::Result<Plan> {
         seed: args.seed,
         verdict: args.verdict.clone(),
         channels: args.channels,
+        sources: args.sources.clone(),
         mlfrr_pps: args.mlfrr.map(|pps| pps as f64),
         capacity_pps: args.discard_capacity.map(|pps| pps as f64),
         ..defaults
@@ -197,12 +354,48 @@ fn parse_part(text: &str) -> Result<Part, String> {
     find(text, &Part::ALL, Part::name)
 }
 
+fn parse_sources(text: &str) -> Result<String, String> {
+    let paths = Plan::sources_paths();
+    let begins = |path: &String| {
+        path.split('/')
+            .zip(text.split('/'))
+            .all(|(one, given)| one == given)
+    };
+    if !text.is_empty()
+        && paths
+            .iter()
+            .any(|path| begins(path) && path.len() >= text.len())
+    {
+        return Ok(text.to_owned());
+    }
+    Err(format!(
+        "must be one of {}, or the first words of one",
+        paths.join(", ")
+    ))
+}
+
 fn parse_setup(text: &str) -> Result<String, String> {
     let names: Vec<&str> = no_harm::Plan::names().collect();
     if names.contains(&text) {
         return Ok(text.to_owned());
     }
     Err(format!("must be one of {}", names.join(", ")))
+}
+
+fn parse_router(text: &str) -> Result<forward::Router, String> {
+    find(text, &forward::Router::ALL, forward::Router::name)
+}
+
+fn parse_screen(text: &str) -> Result<screen::Screen, String> {
+    find(text, &screen::Screen::ALL, screen::Screen::name)
+}
+
+fn parse_family(text: &str) -> Result<Family, String> {
+    match text {
+        "4" => Ok(Family::Ipv4),
+        "6" => Ok(Family::Ipv6),
+        _ => Err("must be 4 or 6".to_owned()),
+    }
 }
 
 fn parse_protection(text: &str) -> Result<Protection, String> {
@@ -224,7 +417,19 @@ mod tests {
     #[test]
     fn the_help_lists_the_parts() {
         assert!(HELP.contains(&Part::ALL.map(Part::name).join(", ")));
+        assert!(FORWARD_HELP.contains(&forward::Router::ALL.map(forward::Router::name).join(", ")));
+        assert!(SCREEN_HELP.contains(&screen::Screen::ALL.map(screen::Screen::name).join(", ")));
         assert_eq!(parse_part("cpu-limit"), Ok(Part::CpuLimit));
         assert!(parse_part("cpu").is_err());
+    }
+
+    #[test]
+    fn a_case_of_sources_is_named_by_its_path_or_the_first_words_of_it() {
+        for given in ["nsd", "nsd/one", "echo/many/25", "crowd"] {
+            assert_eq!(parse_sources(given).as_deref(), Ok(given));
+        }
+        for wrong in ["", "ns", "nsd/", "nsd/two", "nsd/one/5/5", "crowd/5"] {
+            assert!(parse_sources(wrong).is_err(), "{wrong}");
+        }
     }
 }

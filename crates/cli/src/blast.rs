@@ -10,7 +10,8 @@ use crate::failure::{Context, Usage};
 use ipnet::IpNet;
 use plimsoll_report::{Machine, SCHEMA};
 use plimsoll_testbed::blast::{
-    Blast, Bound, FRAMES_MAX, Flow, Priority, Report, Schedule, Spec, Stop, Transport,
+    Blast, Bound, FRAMES_MAX, Flow, Hosts, Priority, Report, Schedule, Sources, Spec, Stop,
+    Transport,
 };
 use plimsoll_testbed::{Config as TestbedConfig, Placement, Testbed, interrupt};
 
@@ -61,6 +62,7 @@ const EXAMPLES: &str = "Needs root and Linux 6.2 or newer with BTF.\n\
     Examples:\n  \
     plimsoll blast --rate 1000000 --duration 2\n  \
     plimsoll blast --syn --source 198.19.0.0/16 --destination-ports 80 --rate 150000\n  \
+    plimsoll blast --source 24.0.7.0/24 --hosts 1000 --networks 16\n  \
     plimsoll blast --unlimited --count 10000000";
 
 /// Where the packets go.
@@ -83,6 +85,13 @@ struct Frames {
     /// Source address, or a prefix to draw it from [default in a testbed: the load host's]
     #[arg(long, value_name = "ADDRESS[/BITS]", value_parser = parse_prefix)]
     source: Option<IpNet>,
+    /// Draw from this many hosts instead, dealt out evenly over --networks; --source is
+    /// the first of these
+    #[arg(long, value_name = "N", requires = "source")]
+    hosts: Option<u32>,
+    /// Networks of --hosts, each in a /16 (IPv6: /48) of its own
+    #[arg(long, value_name = "N", default_value_t = 1, requires = "hosts")]
+    networks: u32,
     /// Source port, or a range to draw it from
     #[arg(long, value_name = "FIRST[-LAST]", default_value = "1024-65535", value_parser = parse_ports)]
     source_ports: RangeInclusive<u16>,
@@ -100,6 +109,22 @@ struct Frames {
     /// Send TCP SYNs instead of UDP
     #[arg(long)]
     syn: bool,
+}
+
+impl Frames {
+    /// `source`, or the hosts that begin there.
+    fn sources(&self, source: IpNet) -> Sources {
+        let Some(hosts) = self.hosts else {
+            return source.into();
+        };
+        let apart = if source.addr().is_ipv4() { 16 } else { 48 };
+        Sources::Hosts(Hosts {
+            first: source,
+            networks: self.networks,
+            apart: source.prefix_len().min(apart),
+            hosts,
+        })
+    }
 }
 
 /// When the packets depart.
@@ -209,7 +234,7 @@ fn spec(
     destination: IpAddr,
 ) -> crate::Result<Spec> {
     let flow = Flow {
-        source,
+        source: args.frames.sources(source),
         source_ports: args.frames.source_ports.clone(),
         destination,
         destination_ports: args.frames.destination_ports.clone(),

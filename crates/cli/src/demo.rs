@@ -10,14 +10,15 @@ use plimsoll_lab::{Catalogue, Document, Options, html, table, values};
 
 use crate::{lab, output};
 
-/// Flood a stock server and a guarded one, and show both (two minutes).
+/// Flood stock servers and guarded ones, and show both (three minutes).
 ///
 /// Everything happens between two network namespaces made for it, which are
 /// removed again. A sink and nginx are flooded with up to 15 times the packets
-/// they can handle; another server's client measures what that costs it.
+/// they can handle; another server's client measures what that costs it. Then a
+/// DNS server is flooded on its own port, and its own client measures it.
 #[derive(clap::Args, Debug)]
 #[command(
-    after_help = "Needs root, two CPUs, Linux 6.8 or newer with BTF, and nginx, wrk and ethtool \
+    after_help = "Needs root, two CPUs, Linux 6.8 or newer with BTF, and nginx, wrk, nsd, dnsperf and ethtool \
                         (scripts/setup installs them). Where root or a suitable kernel is missing, the same \
                         cases run on a modelled host, and the output says so."
 )]
@@ -37,11 +38,14 @@ pub(crate) struct Args {
     /// Floods on the other TCP listener, in SYN/s [default: 0,50000,150000]
     #[arg(long, value_name = "RATES", value_delimiter = ',')]
     syns: Option<Vec<u64>>,
+    /// Floods on the DNS server's own port, in queries/s [default: 0,200000,800000]
+    #[arg(long, value_name = "RATES", value_delimiter = ',')]
+    queries: Option<Vec<u64>>,
     /// Interrupt holdoff of the flooded interface, in microseconds [default: 30]
     #[arg(long, value_name = "US", value_parser = clap::value_parser!(u64).range(1..=10_000))]
     holdoff_us: Option<u64>,
     /// Use the modelled host even if this one could do it with real packets; its cases are fixed
-    #[arg(long, conflicts_with_all = ["runs", "floods", "syns", "holdoff_us", "guard"])]
+    #[arg(long, conflicts_with_all = ["runs", "floods", "syns", "queries", "holdoff_us", "guard"])]
     modelled: bool,
     /// Arguments for `plimsoll guard`, for example "--threaded 5 --poll-cpu 1"
     #[arg(long, value_name = "ARGUMENTS", allow_hyphen_values = true)]
@@ -90,6 +94,7 @@ impl Args {
             runs: self.runs.map_or(plan.runs, Into::into),
             flood_multiples: self.floods.clone().unwrap_or(plan.flood_multiples),
             syn_rates_pps: self.syns.clone().unwrap_or(plan.syn_rates_pps),
+            dns_rates_pps: self.queries.clone().unwrap_or(plan.dns_rates_pps),
             holdoff: self.holdoff_us.map_or(plan.holdoff, Duration::from_micros),
             guard_arguments: arguments.map(str::to_owned).collect(),
             ..plan
@@ -109,6 +114,7 @@ impl Args {
             ("--runs", self.runs.is_some()),
             ("--floods", self.floods.is_some()),
             ("--syns", self.syns.is_some()),
+            ("--queries", self.queries.is_some()),
             ("--holdoff-us", self.holdoff_us.is_some()),
             ("--guard", self.guard.is_some()),
         ];

@@ -169,8 +169,12 @@ fails_as_it_says! {
     plimsoll_guard::session::SessionError,
     plimsoll_guard::session::SettingsError,
     plimsoll_guard::status::StatusError,
-    plimsoll_kernel::Error,
+    plimsoll_kernel::error::CallError,
+    plimsoll_kernel::error::OpenError,
     plimsoll_lab::Error,
+    plimsoll_programs::capture::Error,
+    plimsoll_programs::forward::Error,
+    plimsoll_programs::screen::Error,
     plimsoll_testbed::Error,
 }
 

@@ -6,13 +6,16 @@
 
 mod bench;
 mod blast;
+mod capture;
 mod demo;
 mod failure;
+mod forward;
 mod generate;
 mod guard;
 mod lab;
 mod output;
 mod probe;
+mod screen;
 mod serve;
 mod triggers;
 
@@ -37,11 +40,14 @@ const EXIT_CODES: &str =
 enum Command {
     Bench(bench::Args),
     Blast(blast::Args),
+    Capture(capture::Args),
     Demo(demo::Args),
+    Forward(forward::Args),
     Generate(generate::Args),
     Guard(guard::Commands),
     Lab(lab::Args),
     Probe(probe::Args),
+    Screen(screen::Args),
     Serve(serve::Args),
     Triggers(triggers::Args),
 }
@@ -63,11 +69,14 @@ fn run() -> Result<()> {
         None => output::print(FIRST_CONTACT),
         Some(Command::Bench(args)) => bench::run(&args),
         Some(Command::Blast(args)) => blast::run(&args),
+        Some(Command::Capture(args)) => capture::run(&args),
         Some(Command::Demo(args)) => demo::run(&args),
+        Some(Command::Forward(args)) => forward::run(&args),
         Some(Command::Generate(args)) => generate::run(&args),
         Some(Command::Guard(args)) => guard::run(&args),
         Some(Command::Lab(args)) => lab::run(&args),
         Some(Command::Probe(args)) => probe::run(&args),
+        Some(Command::Screen(args)) => screen::run(&args),
         Some(Command::Serve(args)) => serve::run(&args),
         Some(Command::Triggers(args)) => triggers::run(&args),
     }

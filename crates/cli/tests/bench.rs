@@ -228,6 +228,53 @@ fn dns_and_chaos_count_what_they_send() {
     );
 }
 
+/// Every promise has a goal, also those of cases that were not asked for.
+#[test]
+fn floods_of_its_own_port_tell_what_a_servers_client_gets() {
+    let chosen = ["--sources", "nsd/one/5,clients", "--seconds", "1"];
+    let document = bench(&[&["--only", "sources"][..], &chosen].concat());
+    let sources = &document["sources"];
+    let cases = sources["cases"].as_array().unwrap();
+    let fairness = sources["fairness"].as_bool().unwrap();
+    let sides: &[&str] = if fairness {
+        &["stock", "nftables", "unfair", "guard"]
+    } else {
+        &["stock", "nftables", "guard"]
+    };
+    assert_eq!(protections(&sources["cases"]), sides);
+    for case in cases {
+        let count = |name: &str| case[name].as_u64().unwrap();
+        assert!(count("asked") > 0, "{case}");
+        assert!(count("answered") <= count("asked"), "{case}");
+        assert!(case["offered_pps"].as_f64().unwrap() > 0.0, "{case}");
+        let is_limited = case["protection"] == "nftables";
+        assert_eq!(case["filter_pps"].is_u64(), is_limited, "{case}");
+    }
+    assert_eq!(protections(&sources["clients"]), sides);
+    for case in sources["clients"].as_array().unwrap() {
+        let jain = case["jain"].as_f64().unwrap();
+        assert!(jain > 0.0 && jain <= 1.0 + 1e-9, "{case}");
+    }
+    let goals = document["goals"].as_array().unwrap();
+    let ids: Vec<&str> = goals
+        .iter()
+        .map(|goal| goal["id"].as_str().unwrap())
+        .collect();
+    assert_goals(&document, &ids);
+    let measured: Vec<&str> = goals
+        .iter()
+        .filter(|goal| goal["measured"].is_number())
+        .map(|goal| goal["id"].as_str().unwrap())
+        .collect();
+    let mut expected = vec!["sources/nsd/one/5"];
+    if fairness {
+        expected.push("sources/goodput/nsd/one/5");
+    }
+    expected.push("sources/clients/jain");
+    assert_eq!(measured, expected);
+    assert_eq!(goals.len(), 60);
+}
+
 #[test]
 fn a_guard_is_started_watched_and_weighed() {
     let few = ["--channels", "50", "--seconds", "1"];
@@ -288,4 +335,86 @@ fn no_harm_counts_what_crosses_a_set_up() {
         assert!(count("sent") > 0 && count("received") > 0, "{case}");
         assert!(count("received") <= count("sent"), "{case}");
     }
+}
+
+/// What was sent to a host that passes packets went somewhere.
+fn assert_passed(cases: &Value, ways: &[&str]) {
+    let cases = cases.as_array().unwrap();
+    let found: Vec<&str> = cases
+        .iter()
+        .map(|case| case["way"].as_str().unwrap())
+        .collect();
+    assert_eq!(found, ways);
+    for case in cases {
+        assert!(case["why"].is_null(), "{case}");
+        for point in case["runs"][0]["curve"].as_array().unwrap() {
+            let count = |name: &str| point["counts"][name].as_u64().unwrap();
+            let taken = count("ring_full") + count("failed") + count("received");
+            assert_eq!(count("offered"), taken, "{case}");
+            assert!(count("passed") > 0, "{case}");
+            assert!(
+                count("passed") + count("sink_full") <= count("received"),
+                "{case}"
+            );
+        }
+    }
+}
+
+const PASSING: [&str; 8] = [
+    "--runs",
+    "1",
+    "--window-ms",
+    "100",
+    "--mlfrr",
+    "20000",
+    "--ip",
+    "4",
+];
+
+/// Routers in the driver and in user space, and what a flood leaves to others.
+#[test]
+fn routers_forward_what_they_take_and_every_goal_is_listed() {
+    let document = measure(&[&["forward", "--only", "bare,xdp,user"], &PASSING[..]].concat());
+    assert_passed(&document["cases"], &["bare", "xdp", "user"]);
+    let of_family = |ip: &str| {
+        let names = [
+            "xdp.mlfrr.kernel",
+            "xdp.mlfrr.bare",
+            "user.mlfrr.testpmd",
+            "xdp.overload",
+            "user.overload",
+            "xdp.share",
+            "xdp.ssh",
+            "user.share",
+            "user.ssh",
+            "imix",
+            "first-packet",
+        ];
+        names.map(|name| format!("forward.{ip}.{name}"))
+    };
+    let ids = [of_family("ipv4"), of_family("ipv6")].concat();
+    assert_goals(
+        &document,
+        &ids.iter().map(String::as_str).collect::<Vec<_>>(),
+    );
+    for case in document["beside"].as_array().unwrap() {
+        let run = &case["runs"][0];
+        assert!(run["ssh_attempts"].as_u64().unwrap() > 0, "{case}");
+        let percent = run["compute_percent"].as_f64().unwrap();
+        assert!((0.0..=100.0).contains(&percent), "{case}");
+    }
+}
+
+/// Ours and a process behind NFQUEUE, which this kernel has by way of iptables.
+#[test]
+fn screens_pass_what_they_accept_and_every_goal_is_listed() {
+    let document = measure(&[&["screen", "--only", "screen,nfqueue"], &PASSING[..]].concat());
+    assert_passed(&document["cases"], &["screen", "nfqueue"]);
+    let ids = [
+        "screen.ipv4.mlfrr.nfqueue",
+        "screen.ipv4.overload",
+        "screen.ipv6.mlfrr.nfqueue",
+        "screen.ipv6.overload",
+    ];
+    assert_goals(&document, &ids);
 }

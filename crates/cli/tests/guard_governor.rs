@@ -146,7 +146,7 @@ fn with_the_governor_off_early_discard_goes_on_and_nothing_is_touched() {
     let _server = busy_server(host, PORT);
     let _computing = compute(host);
     let discarded = |report: &serde_json::Value| {
-        let count = &report["totals"]["udp_socket"]["socket_queue"];
+        let count = &report["totals"]["udp_socket"]["source_share"];
         count.as_u64().unwrap()
     };
     flooded(&testbed, &flood(&testbed, PORT..=PORT, RATE_PPS), || {

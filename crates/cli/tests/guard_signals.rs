@@ -45,7 +45,7 @@ fn live(host: &Host, directory: &Path, strace: &[&str]) -> ExitStatus {
         .args(["-f", "-qq"])
         .args(strace)
         .args([PROGRAM, "guard", host.device(), "--json=-", "--threaded=3"])
-        .args(["--duration=1", "--config"])
+        .args(["--duration=60", "--config"])
         .arg(&settings)
         .stdout(Stdio::piped())
         .stderr(Stdio::null())
@@ -54,15 +54,22 @@ fn live(host: &Host, directory: &Path, strace: &[&str]) -> ExitStatus {
     let mut lines = BufReader::new(tracer.take_stdout().unwrap()).lines();
     if let Some(Ok(_)) = lines.next() {
         fs::write(&settings, "interval-ms = 100\nhigh-watermark = 60\n").unwrap();
-        let children = format!("/proc/{0}/task/{0}/children", tracer.pid());
-        for child in fs::read_to_string(children).unwrap().split_whitespace() {
-            // It may have ended by its signal already.
-            let _ = kill(Pid::from_raw(child.parse().unwrap()), Signal::SIGHUP);
-        }
+        tell(tracer.pid(), Signal::SIGHUP);
+        // In a report's time the settings are read.
+        lines.nth(2);
+        tell(tracer.pid(), Signal::SIGTERM);
     }
     lines.for_each(drop);
     // strace ends as the traced process does.
     tracer.wait(LIMIT).unwrap()
+}
+
+/// Sends a signal to the traced process, which may have ended by its own already.
+fn tell(tracer: u32, signal: Signal) {
+    let children = format!("/proc/{tracer}/task/{tracer}/children");
+    for child in fs::read_to_string(children).unwrap().split_whitespace() {
+        let _ = kill(Pid::from_raw(child.parse().unwrap()), signal);
+    }
 }
 
 /// How often the guard's own thread makes each call in any life. Some lives make
@@ -121,8 +128,7 @@ fn wait_until_free(host: &Host, after: &str) {
 }
 
 /// A life interrupted at the `nth` call, or at an earlier one, which is returned:
-/// in its second a life on a busy machine makes fewer reports, and so fewer calls,
-/// than those that were counted.
+/// a life on a busy machine may make fewer calls than those that were counted.
 fn interrupt(host: &Host, directory: &Path, signal: &str, step: &str, nth: usize) -> usize {
     let earlier = |nth: &usize| Some(nth - nth.div_ceil(50)).filter(|nth| *nth > 0);
     for nth in successors(Some(nth), earlier).take(10) {

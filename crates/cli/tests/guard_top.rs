@@ -274,7 +274,7 @@ fn a_flood_s_screen_tells_its_cause_the_others_and_what_is_done() {
             assert_ne!(screen.column(&bystander, "offered/s"), "0");
         }
         let owner = format!("plimsoll ({})", echo.pid());
-        screens[1].expect_all(&[(&flooded, "socket_queue"), (&bystander, &owner)]);
+        screens[1].expect_all(&[(&flooded, "source_share"), (&bystander, &owner)]);
     });
 
     let mut syn = flood(&testbed, HTTP..=HTTP, 50_000);

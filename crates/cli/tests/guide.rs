@@ -96,7 +96,7 @@ fn serve_flooded(testbed: &Testbed, nginx: &Nginx, reports: &mut impl BufRead, o
         run_wrk(testbed.load(), nginx.address(), load)
     });
     let report = await_report(reports, "full sockets", |report| {
-        report["totals"]["udp_socket"]["socket_queue"].as_u64() > Some(0)
+        report["totals"]["udp_socket"]["source_share"].as_u64() > Some(0)
     });
     assert_eq!(report["observe"].as_bool(), Some(observes), "{report}");
     if !observes {

@@ -9,7 +9,7 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use plimsoll_kernel::namespace;
+use plimsoll_kernel::{link, namespace};
 
 /// No test waits longer for what must come.
 const SOON: Duration = Duration::from_secs(20);
@@ -22,6 +22,7 @@ fn with_link(test: impl FnOnce() + Send) {
         run("ip addr add 10.0.0.1/24 dev kernel0");
         run("ip addr add fd00::1/64 dev kernel0 nodad");
         run("ip link set kernel0 up");
+        link::wait_until_local("fd00::1".parse().unwrap()).unwrap();
         run("ip link set stack0 up");
         // Nobody computes checksums that are left to hardware.
         run("ethtool -K kernel0 tx off");

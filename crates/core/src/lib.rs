@@ -1,25 +1,28 @@
 //! The decisions of Plimsoll, each written once for whoever has to make it: the
-//! guard, and the simulated host, which makes nearly all.
+//! guard, the user-space stack, soft timers, and the simulated host, which makes
+//! nearly all.
 //!
 //! | module | decides | used by |
 //! | --- | --- | --- |
 //! | [`aggregation`] | when to poll next, so that a poll finds a wanted number of packets | sim |
 //! | [`answering`] | whether cookies are answered from the driver or by the stack | guard |
-//! | [`channel`] | which packets a queue between demultiplexing and consumer takes | sim, stack |
+//! | [`channel`] | which packets a queue between demultiplexing and consumer takes | sim, stack, testbed (its size) |
 //! | [`charge`] | whom work is charged to; what is shed ([`charge::shedding`]) | guard, sim |
-//! | [`cpu_limit`] | when packets have used their part of a period | guard, sim, stack |
+//! | [`cpu_limit`] | when packets have used their part of a period | kernel (its polling limit), sim, stack |
 //! | [`demux`] | which channel a packet belongs to | guard (kinds only), sim, stack |
 //! | [`driver`] | what a driver believes of its adapter | sim |
+//! | [`fairness`] | which sources' packets an overloaded channel takes | guard |
 //! | [`feedback`] | when a full queue stops its input | guard (watermarks only), sim, stack |
+//! | [`fidelity`] | how much a monitor keeps of each packet while its disk cannot follow | programs |
 //! | [`governor`] | when the host leaves its own interrupt settings | guard, sim |
 //! | [`holdoff`] | how long an interrupt is held off | sim, and the governor |
-//! | [`pacing`] | when the next packet may leave | sim |
+//! | [`pacing`] | when the next packet may leave | sim, timers |
 //! | [`poll`] | which source is served next | sim, stack |
 //! | [`quota`] | how many packets a turn may take | sim |
 //! | [`soft_timer`] | which soft events fire at a trigger state | sim, timers |
 //!
-//! The guard's BPF program makes `demux`'s decision in C; both judge the same corpus
-//! of packets in a test. Of `charge` only [`charge::shedding`] is used outside of tests.
+//! The guard's BPF program makes the decisions of `demux` and `fairness` in C; both judge
+//! the same packets in a test. Of `charge` only [`charge::shedding`] is used outside of tests.
 //!
 //! Every module is a pure state machine: it is constructed from a documented
 //! config that validates itself, fed with `on_*`/`handle_*` (an event and the
@@ -39,7 +42,9 @@ pub mod config;
 pub mod cpu_limit;
 pub mod demux;
 pub mod driver;
+pub mod fairness;
 pub mod feedback;
+pub mod fidelity;
 pub mod governor;
 pub mod holdoff;
 pub mod pacing;

@@ -1,5 +1,5 @@
 //! After construction no decision of `poll`, `quota`, `feedback`, `cpu_limit`,
-//! `governor` and `charge` allocates: each runs here with tables full and empty,
+//! `governor`, `charge` and `fairness` allocates: each runs here with tables full and empty,
 //! and every allocation of the thread is counted.
 
 use std::time::Duration;
@@ -11,6 +11,9 @@ use plimsoll_core::charge::{
 };
 use plimsoll_core::config::Fraction;
 use plimsoll_core::cpu_limit::{CpuLimit, CpuLimitConfig, SampledLimit, SampledLimitConfig};
+use plimsoll_core::fairness::{
+    Fairness, FairnessConfig, Keys, Queue, Request, Share, Source, Verdict,
+};
 use plimsoll_core::feedback::{Feedback, FeedbackConfig, Watermarks};
 use plimsoll_core::governor::{CpuObservation, Governor, GovernorConfig, Losses, Strategy};
 use plimsoll_core::poll::{Directions, Driver, Interrupts, Poller, PollerConfig, SourceSet};
@@ -121,6 +124,34 @@ fn governing_allocates_nothing() {
     });
     assert_eq!(allocated, 0);
     assert_eq!(governor.switches(), 20, "both modes were met");
+}
+
+#[test]
+fn fairness_allocates_nothing() {
+    let keys = Keys([0x9e37_79b9_7f4a_7c15; Keys::COUNT]);
+    let mut fairness = Fairness::new(&FairnessConfig::for_cpus(64), keys).unwrap();
+    let mut share = Share::default();
+    let mut refused = 0;
+    let allocated = allocations(|| {
+        for step in 0..100_000_u32 {
+            let address = std::net::Ipv4Addr::from_bits(step.wrapping_mul(0x9e37_79b9));
+            let request = Request {
+                channel: 1,
+                source: Source::from(std::net::IpAddr::from(address)),
+                known: step % 7 == 0,
+            };
+            let queue = Queue {
+                occupancy: 60 + step % 40,
+                low: 50,
+                high: 70,
+                full: 90,
+            };
+            let verdict = fairness.judge(&mut share, &request, &queue, at(u64::from(step) * 20));
+            refused += u32::from(verdict != Verdict::Admitted);
+        }
+    });
+    assert!(refused > 1000, "sources had more than their share");
+    assert_eq!(allocated, 0);
 }
 
 #[test]

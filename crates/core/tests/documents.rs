@@ -2,6 +2,8 @@
 //! map names every crate, arrows are those of the manifests, commands of `make` exist,
 //! and what may stand in one place alone does.
 
+mod named_test;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -63,6 +65,36 @@ fn links_lead_somewhere() {
         }
     }
     expect_none(&faults);
+}
+
+/// Files and folders of the repository that a document names in back quotes, as
+/// `src/lib.rs`: from the top, from `crates`, or from where the document is.
+#[test]
+fn files_that_documents_name_are_there() {
+    let mut faults = Vec::new();
+    for (name, text) in documents() {
+        let own = top().join(&name);
+        let folders = [
+            top(),
+            top().join("crates"),
+            own.parent().expect("a file is in a folder").to_owned(),
+        ];
+        let quoted = text.split('`').skip(1).step_by(2);
+        for file in quoted.filter(|quoted| is_file_of_ours(quoted)) {
+            if !folders.iter().any(|folder| folder.join(file).exists()) {
+                faults.push(format!("{name} names {file}"));
+            }
+        }
+    }
+    expect_none(&faults);
+}
+
+fn is_file_of_ours(text: &str) -> bool {
+    let is_path = |c: char| c.is_ascii_alphanumeric() || "/._-".contains(c);
+    let endings = [".rs", ".c", ".h", ".toml", ".md", ".txt"];
+    let known = text.starts_with("crates/") || endings.iter().any(|end| text.ends_with(end));
+    // Paths that begin with a slash are of an operator's machine.
+    text.contains('/') && !text.starts_with('/') && text.chars().all(is_path) && known
 }
 
 /// The anchors of a document's headings.
@@ -175,6 +207,29 @@ fn commands_of_make_exist() {
                 faults.push(format!("{name} says `make {target}`"));
             }
         }
+    }
+    expect_none(&faults);
+}
+
+/// Every line of the guard's table of hosts names what shows it: tests that exist, or
+/// commands of `make`.
+#[test]
+fn every_line_of_the_table_of_hosts_has_its_test() {
+    let text = text("docs/guard.md");
+    let head = "| your host | the guard there | `check` | shown by |";
+    let table = text.lines().skip_while(|line| *line != head).skip(2);
+    let rows: Vec<_> = table.take_while(|line| line.starts_with('|')).collect();
+    assert!(rows.len() > 10, "the table is not where it was");
+    let mut faults = Vec::new();
+    for row in rows {
+        let cells: Vec<_> = row.trim_end_matches('|').split('|').collect();
+        let shown = cells.last().unwrap_or(&"").split('`').skip(1).step_by(2);
+        let shown: Vec<_> = shown.collect();
+        if cells.len() != 5 || shown.is_empty() {
+            faults.push(format!("nothing shows: {row}"));
+        }
+        let tests = shown.into_iter().filter(|name| !name.starts_with("make "));
+        faults.extend(tests.filter_map(|test| named_test::find(&top().join("crates"), test).err()));
     }
     expect_none(&faults);
 }

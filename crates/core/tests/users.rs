@@ -35,7 +35,7 @@ fn uses(krate: &str, module: &str) -> bool {
 }
 
 #[test]
-fn who_is_named_as_user_of_a_decision_uses_it() {
+fn who_uses_a_decision_is_named_and_no_other() {
     let rows = rows();
     let declared = include_str!("../src/lib.rs").matches("\npub mod ").count();
     // What all share decides nothing.
@@ -43,9 +43,11 @@ fn who_is_named_as_user_of_a_decision_uses_it() {
     assert_eq!(rows.len(), declared - helpers, "every decision has its row");
     for (module, users) in rows {
         for krate in ["guard", "sim", "stack", "timers", "testbed"] {
-            if users.contains(krate) {
-                assert!(uses(krate, &module), "{krate} does not use {module}");
-            }
+            let (named, does) = (users.contains(krate), uses(krate, &module));
+            assert_eq!(
+                named, does,
+                "{krate} is named as user of {module}, or uses it"
+            );
         }
     }
 }

@@ -13,11 +13,11 @@ mod filters;
 use std::fs;
 use std::path::Path;
 
-use plimsoll_kernel::error::os;
+use plimsoll_kernel::error::{AttachError, HostError, os};
 use plimsoll_kernel::ethtool;
+use plimsoll_kernel::host;
 use plimsoll_kernel::knobs::{self, Attribute, Device, Napi, Netdev};
 use plimsoll_kernel::link::{self, Link};
-use plimsoll_kernel::{Error as KernelError, host};
 use serde::Serialize;
 
 use crate::cookies::filter_wants_every_syn;
@@ -100,6 +100,7 @@ pub fn check(interface: &str) -> Result<Check, Error> {
         ring(ifindex)?,
         adapter::offloads(interface, ifindex).map_err(os("ask for the adapter's offloads"))?,
         filters::filters(Path::new("/proc")),
+        filters::packet_readers(host::has_packet_readers()),
         namespace(&link),
         syn_cookies(link.kind.as_deref() == Some("veth")),
         left_turned(interface),
@@ -127,7 +128,7 @@ fn finding(
     }
 }
 
-fn host_finding(result: Result<(), KernelError>, id: &'static str, good: &str) -> Finding {
+fn host_finding(result: Result<(), HostError>, id: &'static str, good: &str) -> Finding {
     match result {
         Ok(()) => finding(id, Verdict::Ok, good, "needs no more"),
         Err(error) => finding(id, Verdict::Missing, error.to_string(), "does not start"),
@@ -187,7 +188,7 @@ fn native_xdp(interface: &str, ifindex: u32, link: &Link) -> Result<Finding, Err
         Some(true) => finding("xdp", Verdict::Ok, "native XDP", "runs in the driver"),
         _ if runs => finding("xdp", Verdict::Ok, "native XDP runs", "runs in the driver"),
         Some(false) => {
-            let error = KernelError::NoNativeXdp {
+            let error = AttachError::NoNativeXdp {
                 interface: interface.to_owned(),
             };
             finding("xdp", Verdict::Missing, error.to_string(), "does not start")

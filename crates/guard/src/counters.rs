@@ -33,6 +33,9 @@ pub enum Outcome {
     NoCookie = types::outcome::OUTCOME_NO_COOKIE.0 as u8,
     /// Discarded early: beyond its channel's share while input is shed.
     Share = types::outcome::OUTCOME_SHARE.0 as u8,
+    /// Discarded early: the channel is overloaded, and the packet's source has had its
+    /// fair share of it.
+    SourceShare = types::outcome::OUTCOME_SOURCE_SHARE.0 as u8,
 }
 
 // The program and core number kinds alike.
@@ -64,6 +67,7 @@ impl Outcome {
         Self::SynQueue,
         Self::NoCookie,
         Self::Share,
+        Self::SourceShare,
     ];
 
     /// The name used in reports.
@@ -77,6 +81,7 @@ impl Outcome {
             Self::SynQueue => "syn_queue",
             Self::NoCookie => "no_cookie",
             Self::Share => "share",
+            Self::SourceShare => "source_share",
         }
     }
 }
@@ -296,12 +301,12 @@ mod tests {
     #[test]
     fn retired_is_what_live_channels_do_not_hold() {
         let mut totals = [Packets::default(); Kind::ALL.len()];
-        totals[Kind::UdpSocket as usize] = Packets([10, 0, 5, 0, 0, 0, 0]);
+        totals[Kind::UdpSocket as usize] = Packets([10, 0, 5, 0, 0, 0, 0, 0]);
         let channel = Channel {
             kind: Kind::UdpSocket,
             address: "0.0.0.0".parse().unwrap(),
             port: 53,
-            packets: Packets([7, 0, 5, 0, 0, 0, 0]),
+            packets: Packets([7, 0, 5, 0, 0, 0, 0, 0]),
             discarding: false,
             occupancy: 0,
             capacity: 0,
@@ -315,7 +320,7 @@ mod tests {
         };
         assert_eq!(
             counters.retired(Kind::UdpSocket),
-            Packets([3, 0, 0, 0, 0, 0, 0])
+            Packets([3, 0, 0, 0, 0, 0, 0, 0])
         );
         assert_eq!(counters.all().offered(), 15);
         assert_eq!(counters.all().discarded(), 5);

@@ -16,6 +16,8 @@ pub enum Error {
     Kernel(#[from] plimsoll_kernel::Error),
 }
 
+plimsoll_kernel::from_operations!(Error::Kernel);
+
 impl Error {
     /// The exit code of a command that ends by it: 1 failed, 2 used wrongly, 3 this
     /// host lacks something.

@@ -14,9 +14,9 @@ use std::thread;
 use std::time::Duration;
 
 use common::{HOST_MAC, HOST_V4, HOST_V6, PEER_MAC, PEER_V4, PEER_V6, Wire, in_namespace, ip};
-use nix::sched::{CloneFlags, unshare};
 use nix::sys::socket::{Backlog, listen};
 use plimsoll_guard::{Answerer, Config, Guard, Kind, Outcome, Storage};
+use plimsoll_kernel::{link, namespace};
 use plimsoll_packets::frame::{Packet, TcpFlags};
 
 const PORT: u16 = 80;
@@ -41,8 +41,7 @@ fn with_peer(other_end: OtherEnd, test: impl FnOnce(&Sender<Job>)) {
     let (sender, jobs) = channel::<Job>();
     let (ready, is_ready) = channel();
     thread::scope(|scope| {
-        let peer = scope.spawn(move || {
-            unshare(CloneFlags::CLONE_NEWNET).unwrap();
+        let peer = move || {
             let namespace = File::open("/proc/thread-self/ns/net").unwrap();
             ready.send(namespace).unwrap();
             let mut jobs = jobs.iter();
@@ -59,7 +58,8 @@ fn with_peer(other_end: OtherEnd, test: impl FnOnce(&Sender<Job>)) {
             for job in jobs {
                 job();
             }
-        });
+        };
+        let peer = scope.spawn(|| namespace::in_new(peer).unwrap());
         let namespace = is_ready.recv().unwrap();
         let path = format!("/proc/{}/fd/{}", std::process::id(), namespace.as_raw_fd());
         ip(&format!("link set v1 netns {path}"));
@@ -84,6 +84,7 @@ fn set_up_peer() {
     ip(&format!("address add {PEER_V4}/24 dev v1"));
     ip(&format!("address add {PEER_V6}/64 dev v1 nodad"));
     ip("link set v1 up");
+    link::wait_until_local(PEER_V6).unwrap();
     for host in [HOST_V4.to_string(), HOST_V6.to_string()] {
         ip(&format!(
             "neighbour replace {host} lladdr 02:00:00:00:00:02 dev v1"

@@ -20,6 +20,15 @@ fn admits(guard: &mut Guard<'_>, frame: &[u8]) -> bool {
     guard.test_run(frame, 1).expect("test-run").0
 }
 
+/// Without fairness, under which a source that has sent little finds room up to the
+/// buffer's end.
+fn watermarks_alone() -> Config {
+    Config {
+        fairness: false,
+        ..Config::default()
+    }
+}
+
 fn channel(counters: &Counters, kind: Kind, port: u16) -> Channel {
     let mut found = counters
         .channels
@@ -35,7 +44,7 @@ fn channel(counters: &Counters, kind: Kind, port: u16) -> Channel {
 fn discard_begins_at_the_high_watermark_and_ends_at_the_low_one() {
     in_namespace(|| {
         let mut storage = Storage::default();
-        let mut guard = Guard::load(&mut storage, &Config::default()).unwrap();
+        let mut guard = Guard::load(&mut storage, &watermarks_alone()).unwrap();
         let server = udp_socket((HOST_V4, PORT), 256 << 10);
         let capacity = getsockopt(&server, sockopt::RcvBuf).unwrap() as u64;
         let client = UdpSocket::bind((HOST_V4, 0)).unwrap();
@@ -82,7 +91,7 @@ fn discard_begins_at_the_high_watermark_and_ends_at_the_low_one() {
 fn a_large_queue_is_filled_again_before_its_low_watermark() {
     in_namespace(|| {
         let mut storage = Storage::default();
-        let mut guard = Guard::load(&mut storage, &Config::default()).unwrap();
+        let mut guard = Guard::load(&mut storage, &watermarks_alone()).unwrap();
         let server = udp_socket((HOST_V4, PORT), 0);
         setsockopt(&server, sockopt::RcvBufForce, &(2 << 20)).unwrap();
         let client = UdpSocket::bind((HOST_V4, 0)).unwrap();
@@ -225,7 +234,7 @@ fn reuseport_socket() -> std::os::fd::OwnedFd {
 fn the_members_of_a_reuseport_group_fill_one_by_one_and_count_as_one_channel() {
     in_namespace(|| {
         let mut storage = Storage::default();
-        let mut guard = Guard::load(&mut storage, &Config::default()).unwrap();
+        let mut guard = Guard::load(&mut storage, &watermarks_alone()).unwrap();
         let members: Vec<UdpSocket> = (0..2)
             .map(|_| {
                 let socket = reuseport_socket();

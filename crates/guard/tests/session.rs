@@ -11,8 +11,7 @@ mod common;
 use std::error::Error;
 use std::fs;
 use std::io::{self, Write};
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
-use std::os::unix::net::{UnixDatagram, UnixStream};
+use std::os::unix::net::UnixStream;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::process::{Command, ExitCode};
@@ -20,13 +19,13 @@ use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use caps::{CapSet, Capability};
+use common::service_manager::Manager;
 use common::{HOST_V4, Wire, to_host, udp_socket};
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
-use nix::sys::socket::{ControlMessageOwned, MsgFlags, recvmsg};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
-use nix::unistd::{ForkResult, Pid, Uid, fork};
+use nix::unistd::{ForkResult, Uid, fork};
 use plimsoll_guard::Config;
 use plimsoll_guard::session::{Console, Metrics, Report, Requests, SessionError, Settings, run};
 use plimsoll_kernel::knobs::restore;
@@ -445,100 +444,6 @@ fn a_second_one_is_refused() {
     });
     run(settings(), &mut notes).unwrap();
     assert!(!has_xdp());
-}
-
-/// A service manager with a store for descriptors, as systemd is one.
-struct Manager {
-    _directory: tempfile::TempDir,
-    path: PathBuf,
-    socket: UnixDatagram,
-    stored: Vec<OwnedFd>,
-    said: Vec<String>,
-}
-
-impl Manager {
-    fn new() -> Self {
-        let directory = tempfile::tempdir().unwrap();
-        let path = directory.path().join("notify");
-        let socket = UnixDatagram::bind(&path).unwrap();
-        let short = Some(Duration::from_millis(20));
-        socket.set_read_timeout(short).unwrap();
-        Self {
-            _directory: directory,
-            path,
-            socket,
-            stored: Vec::new(),
-            said: Vec::new(),
-        }
-    }
-
-    /// Runs a guard as a child, with what is stored.
-    fn start(&self, guard: fn()) -> Pid {
-        // SAFETY: this process has no other thread that could hold a lock.
-        if let ForkResult::Parent { child } = unsafe { fork() }.unwrap() {
-            return child;
-        }
-        let path = self.path.to_str().unwrap().to_owned();
-        for (name, value) in [
-            ("NOTIFY_SOCKET", path),
-            ("LISTEN_PID", std::process::id().to_string()),
-            ("LISTEN_FDS", self.stored.len().to_string()),
-            ("LISTEN_FDNAMES", "plimsoll-xdp".to_owned()),
-        ] {
-            // SAFETY: nobody else reads the environment of this process.
-            unsafe { std::env::set_var(name, value) };
-        }
-        if let Some(link) = self.stored.first() {
-            // SAFETY: the session takes this descriptor; what had it is not used here.
-            let passed = unsafe { libc::dup2(link.as_raw_fd(), 3) };
-            assert_eq!(passed, 3);
-        }
-        guard();
-        std::process::exit(0);
-    }
-
-    /// Serves messages until `child` has ended; how it ended.
-    fn wait(&mut self, child: Pid) -> WaitStatus {
-        loop {
-            while self.receive() {}
-            let ended = waitpid(child, Some(WaitPidFlag::WNOHANG)).unwrap();
-            if ended != WaitStatus::StillAlive {
-                return ended;
-            }
-        }
-    }
-
-    fn receive(&mut self) -> bool {
-        let mut bytes = [0; 4096];
-        let mut control = nix::cmsg_space!([i32; 1]);
-        let mut parts = [io::IoSliceMut::new(&mut bytes)];
-        let flags = MsgFlags::empty();
-        let fd = self.socket.as_raw_fd();
-        let Ok(message) = recvmsg::<()>(fd, &mut parts, Some(&mut control), flags) else {
-            return false;
-        };
-        let mut fds = Vec::new();
-        for part in message.cmsgs().unwrap() {
-            if let ControlMessageOwned::ScmRights(received) = part {
-                // SAFETY: just received, and nothing else knows of them.
-                fds.extend(
-                    received
-                        .iter()
-                        .map(|fd| unsafe { OwnedFd::from_raw_fd(*fd) }),
-                );
-            }
-        }
-        let length = message.bytes;
-        let text = String::from_utf8(bytes[..length].to_vec()).unwrap();
-        if text.contains("FDSTOREREMOVE=1") {
-            self.stored.clear();
-        } else if text.contains("FDSTORE=1") {
-            self.stored.append(&mut fds);
-        }
-        self.said.push(text);
-        // What is not stored is closed: for a barrier, that is the answer.
-        true
-    }
 }
 
 /// The id of the XDP program on `v0`.

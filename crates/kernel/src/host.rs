@@ -7,17 +7,74 @@ use caps::{CapSet, Capability};
 use nix::sys::utsname::uname;
 use nix::unistd::geteuid;
 
-use crate::error::{Error, os};
+use crate::error::{CallError, FAILED, LACKS, os};
 
 /// First release with `bpf_rdonly_cast`.
 const KERNEL_MIN: (u32, u32) = (6, 2);
+
+/// Why this process or host cannot run the guard.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum HostError {
+    /// The process may not load BPF programs or attach them.
+    #[error("{capability} is missing: run as root, e.g. with sudo")]
+    Privilege {
+        /// The first capability that is missing.
+        capability: &'static str,
+    },
+    /// Root, and still not allowed to: in a container, or a sandbox.
+    #[error(
+        "root has no {capability} here, as in a container: run the guard on the host, or allow the container what the systemd unit's CapabilityBoundingSet names"
+    )]
+    PrivilegeWithheld {
+        /// The first capability that is missing.
+        capability: &'static str,
+    },
+    /// The capabilities are those of a user namespace only: the kernel loads no
+    /// BPF programs for its root.
+    #[error(
+        "root of a user namespace, as in a rootless container, may not load BPF programs: run the guard on the host"
+    )]
+    UserNamespace,
+    /// The kernel is older than the program needs.
+    #[error(
+        "Linux {release} is too old: the guard reads socket queues through bpf_rdonly_cast, which needs 6.2 or newer"
+    )]
+    KernelTooOld {
+        /// The running kernel's release.
+        release: String,
+    },
+    /// The kernel carries no description of its types.
+    #[error(
+        "/sys/kernel/btf/vmlinux is missing: the kernel must be built with CONFIG_DEBUG_INFO_BTF=y"
+    )]
+    NoBtf,
+    /// The host cannot be asked.
+    #[error(transparent)]
+    Call(#[from] CallError),
+}
+
+impl HostError {
+    /// The exit code of a command that ends by it.
+    #[must_use]
+    pub const fn exit_code(&self) -> u8 {
+        match self {
+            Self::Privilege { .. }
+            | Self::PrivilegeWithheld { .. }
+            | Self::UserNamespace
+            | Self::KernelTooOld { .. }
+            | Self::NoBtf => LACKS,
+            Self::Call(_) => FAILED,
+        }
+    }
+}
 
 /// Fails with the first thing that this process or host lacks.
 ///
 /// # Errors
 ///
 /// Names what is missing: privileges, a newer kernel, or its types.
-pub fn check() -> Result<(), Error> {
+pub fn check() -> Result<(), HostError> {
     check_capabilities()?;
     check_release()?;
     check_btf()
@@ -27,8 +84,8 @@ pub fn check() -> Result<(), Error> {
 ///
 /// # Errors
 ///
-/// [`Error::KernelTooOld`].
-pub fn check_release() -> Result<(), Error> {
+/// [`HostError::KernelTooOld`].
+pub fn check_release() -> Result<(), HostError> {
     let release = uname()
         .map_err(os("read the kernel's release"))?
         .release()
@@ -36,7 +93,7 @@ pub fn check_release() -> Result<(), Error> {
         .into_owned();
     match parse_release(&release) {
         Some(version) if version >= KERNEL_MIN => Ok(()),
-        _ => Err(Error::KernelTooOld { release }),
+        _ => Err(HostError::KernelTooOld { release }),
     }
 }
 
@@ -44,12 +101,12 @@ pub fn check_release() -> Result<(), Error> {
 ///
 /// # Errors
 ///
-/// [`Error::NoBtf`].
-pub fn check_btf() -> Result<(), Error> {
+/// [`HostError::NoBtf`].
+pub fn check_btf() -> Result<(), HostError> {
     if Path::new("/sys/kernel/btf/vmlinux").exists() {
         Ok(())
     } else {
-        Err(Error::NoBtf)
+        Err(HostError::NoBtf)
     }
 }
 
@@ -57,12 +114,10 @@ pub fn check_btf() -> Result<(), Error> {
 ///
 /// # Errors
 ///
-/// [`Error::Privilege`], [`Error::PrivilegeWithheld`] or [`Error::UserNamespace`].
-pub fn check_capabilities() -> Result<(), Error> {
-    let effective = caps::read(None, CapSet::Effective).map_err(|error| Error::Os {
-        action: "read this process's capabilities",
-        source: io::Error::other(error),
-    })?;
+/// [`HostError::Privilege`], [`HostError::PrivilegeWithheld`] or [`HostError::UserNamespace`].
+pub fn check_capabilities() -> Result<(), HostError> {
+    let effective = caps::read(None, CapSet::Effective).map_err(io::Error::other);
+    let effective = effective.map_err(os("read this process's capabilities"))?;
     // CAP_SYS_ADMIN includes the two of BPF.
     let all_of_bpf = effective.contains(&Capability::CAP_SYS_ADMIN);
     let missing = NEEDED.iter().find(|(capability, _)| {
@@ -71,11 +126,11 @@ pub fn check_capabilities() -> Result<(), Error> {
     });
     match missing {
         Some(&(_, capability)) if geteuid().is_root() => {
-            Err(Error::PrivilegeWithheld { capability })
+            Err(HostError::PrivilegeWithheld { capability })
         }
-        Some(&(_, capability)) => Err(Error::Privilege { capability }),
+        Some(&(_, capability)) => Err(HostError::Privilege { capability }),
         None if is_first_user_namespace() => Ok(()),
-        None => Err(Error::UserNamespace),
+        None => Err(HostError::UserNamespace),
     }
 }
 

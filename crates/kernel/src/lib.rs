@@ -5,9 +5,11 @@
 //!   process, [`mapped`] shares its arrays, [`pass_all`] is the program that
 //!   does nothing.
 //! - Settings: [`Knobs`] writes every old value down before it turns one, and
-//!   restores it; [`threaded`] moves polling into threads.
+//!   restores it; [`threaded`] moves polling into threads, [`polling_limit`] keeps them
+//!   to a part of the CPU.
 //! - What the kernel counts: [`meter`] CPU time, [`counters`] packets,
-//!   [`link`] the state of an interface, [`ethtool`] that of its adapter.
+//!   [`link`] the state of an interface, [`ethtool`] that of its adapter,
+//!   [`routing`] a mirror of routes and neighbours.
 //! - Processes: [`privileges`], [`scheduling`], [`process`], [`namespace`].
 //!
 //! Nothing here decides anything: decisions are `plimsoll-core`'s.
@@ -22,8 +24,10 @@ pub mod mapped;
 pub mod meter;
 pub mod namespace;
 pub mod pass_all;
+pub mod polling_limit;
 pub mod privileges;
 pub mod process;
+pub mod routing;
 pub mod scheduling;
 pub mod threaded;
 pub mod xdp_link;

@@ -2,14 +2,18 @@
 //! XDP features of its driver.
 
 use std::fmt;
+use std::fs;
 use std::io;
+use std::net::Ipv6Addr;
+use std::thread::sleep;
+use std::time::Duration;
 
 use libbpf_rs::query::ProgInfoIter;
 use netlink_bindings::{netdev, rt_link};
 use netlink_socket2::NetlinkSocket;
 use nix::net::if_::if_nametoindex;
 
-use crate::error::Error;
+use crate::error::FAILED;
 
 /// An interface as rtnetlink(7) describes it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -73,14 +77,72 @@ impl fmt::Display for AttachedProgram {
     }
 }
 
+/// No interface of that name is in this network namespace.
+#[derive(Debug, thiserror::Error)]
+#[error("no interface `{interface}` in this network namespace: `ip link` lists them")]
+pub struct NoSuchInterface {
+    /// As given.
+    pub interface: String,
+}
+
+impl NoSuchInterface {
+    /// The exit code of a command that ends by it.
+    #[must_use]
+    pub const fn exit_code(&self) -> u8 {
+        FAILED
+    }
+}
+
 /// The index of `interface` in the current network namespace.
 ///
 /// # Errors
 ///
-/// [`Error::NoSuchInterface`].
-pub fn index(interface: &str) -> Result<u32, Error> {
-    if_nametoindex(interface).map_err(|_| Error::NoSuchInterface {
+/// There is none.
+pub fn index(interface: &str) -> Result<u32, NoSuchInterface> {
+    if_nametoindex(interface).map_err(|_| NoSuchInterface {
         interface: interface.to_owned(),
+    })
+}
+
+/// Waits until the kernel takes packets for an IPv6 address that was just added to
+/// the current network namespace.
+///
+/// The kernel adds the route to an address of its own by a work queue, also without
+/// duplicate address detection. Until then a packet for it goes out on the link, and
+/// for seconds on, because nobody there answers. On a busy machine, tests and
+/// measurements that began at once failed with `EHOSTUNREACH`.
+///
+/// # Errors
+///
+/// `TimedOut`: no interface that is up has the address.
+pub fn wait_until_local(address: Ipv6Addr) -> io::Result<()> {
+    for _ in 0..LOCAL_LOOKS {
+        let routes = fs::read_to_string("/proc/thread-self/net/ipv6_route")?;
+        if is_local(&routes, address) {
+            return Ok(());
+        }
+        sleep(LOCAL_PAUSE);
+    }
+    let why = format!("no interface that is up has the address {address}");
+    Err(io::Error::new(io::ErrorKind::TimedOut, why))
+}
+
+const LOCAL_PAUSE: Duration = Duration::from_millis(1);
+/// Ten seconds: a real-time task may hold work queues back that long.
+const LOCAL_LOOKS: u32 = 10_000;
+
+/// `RTF_LOCAL` of `linux/ipv6_route.h`.
+const LOCAL_ROUTE: u32 = 0x8000_0000;
+
+/// Whether a line of `/proc/net/ipv6_route` is a route to this address of the host's
+/// own. First column: destination, ninth: flags, both in hexadecimal.
+fn is_local(routes: &str, address: Ipv6Addr) -> bool {
+    let wanted = format!("{:032x}", address.to_bits());
+    routes.lines().any(|line| {
+        let mut columns = line.split_whitespace();
+        let is_wanted = columns.next() == Some(wanted.as_str());
+        let flags = columns.nth(7).map(|flags| u32::from_str_radix(flags, 16));
+        is_wanted && matches!(flags, Some(Ok(flags)) if flags & LOCAL_ROUTE != 0)
     })
 }
 
@@ -117,6 +179,24 @@ pub fn link(ifindex: u32) -> io::Result<Link> {
     })
 }
 
+/// Sets an interface up, with this MTU in bytes.
+///
+/// # Errors
+///
+/// The kernel refuses.
+pub fn set_up(ifindex: u32, mtu: u32) -> io::Result<()> {
+    let header = rt_link::Ifinfomsg {
+        ifi_index: ifindex.cast_signed(),
+        ifi_flags: libc::IFF_UP.cast_unsigned(),
+        ifi_change: libc::IFF_UP.cast_unsigned(),
+        ..Default::default()
+    };
+    let mut request = rt_link::Request::new().op_setlink_do(&header);
+    request.encode().push_mtu(mtu);
+    let mut socket = NetlinkSocket::new();
+    Ok(socket.request(&request)?.recv_ack()?)
+}
+
 fn attached(xdp: &rt_link::IterableXdpAttrs<'_>) -> Option<AttachedProgram> {
     // XDP_ATTACHED_* of linux/if_link.h.
     let mode = match xdp.get_attached().ok()? {
@@ -144,6 +224,20 @@ fn attached(xdp: &rt_link::IterableXdpAttrs<'_>) -> Option<AttachedProgram> {
 ///
 /// The kernel does not answer.
 pub fn native_xdp(ifindex: u32) -> io::Result<Option<bool>> {
+    has_xdp_feature(ifindex, netdev::XdpAct::Basic)
+}
+
+/// Whether the driver takes frames that an XDP program redirects to it; `None` as
+/// in [`native_xdp`]. An end of a veth pair does while the other receives by NAPI.
+///
+/// # Errors
+///
+/// The kernel does not answer.
+pub fn takes_redirected(ifindex: u32) -> io::Result<Option<bool>> {
+    has_xdp_feature(ifindex, netdev::XdpAct::NdoXmit)
+}
+
+fn has_xdp_feature(ifindex: u32, feature: netdev::XdpAct) -> io::Result<Option<bool>> {
     let mut request = netdev::Request::new().op_dev_get_do();
     request.encode().push_ifindex(ifindex);
     let mut socket = NetlinkSocket::new();
@@ -156,5 +250,23 @@ pub fn native_xdp(ifindex: u32) -> io::Result<Option<bool>> {
         .recv_one()?
         .get_xdp_features()
         .map_err(io::Error::other)?;
-    Ok(Some(features & netdev::XdpAct::Basic as u64 != 0))
+    Ok(Some(features & feature as u64 != 0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_is_local_once_its_own_route_is_there() {
+        let added = "20010db8000000000000000000000000 40 00000000000000000000000000000000 00 \
+                     00000000000000000000000000000000 00000100 00000001 00000000 00000001       v0\n";
+        let routed = "20010db8000000000000000000000001 80 00000000000000000000000000000000 00 \
+                      00000000000000000000000000000000 00000000 00000002 00000000 80200001       v0\n";
+        let address = "2001:db8::1".parse().unwrap();
+        assert!(!is_local(added, address));
+        assert!(is_local(&(added.to_owned() + routed), address));
+        assert!(!is_local(&routed.replace("80200001", "00200001"), address));
+        assert!(!is_local(routed, "2001:db8::2".parse().unwrap()));
+    }
 }

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use libbpf_rs::MapCore;
 use memmap2::{MmapOptions, MmapRaw};
 
-use crate::error::Error;
+use crate::error::{CallError, os};
 
 /// A type that any bytes of its size are a value of.
 ///
@@ -56,7 +56,7 @@ impl<T: Plain> Mapped<T> {
     /// # Panics
     ///
     /// If `T` is not the map's value, or not a multiple of eight bytes long.
-    pub fn of(map: &impl MapCore) -> Result<Self, Error> {
+    pub fn of(map: &impl MapCore) -> Result<Self, CallError> {
         // The kernel places elements at multiples of eight bytes.
         assert!(
             map.value_size() as usize == size_of::<T>() && size_of::<T>().is_multiple_of(8),
@@ -66,10 +66,7 @@ impl<T: Plain> Mapped<T> {
         let memory = MmapOptions::new()
             .len(len * size_of::<T>())
             .map_raw(map.as_fd().as_raw_fd())
-            .map_err(|source| Error::Os {
-                action: "map the program's counters",
-                source,
-            })?;
+            .map_err(os("map the program's counters"))?;
         Ok(Self {
             memory,
             len,

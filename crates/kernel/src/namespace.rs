@@ -13,7 +13,7 @@ use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sched::{CloneFlags, CpuSet, sched_setaffinity, setns, unshare};
 use nix::unistd::Pid;
 
-use crate::error::Error;
+use crate::error::FAILED;
 
 /// Where named namespaces live (ip-netns(8)).
 pub const NETNS_DIR: &str = "/run/netns";
@@ -100,12 +100,33 @@ pub fn pin(cpu: usize) -> nix::Result<()> {
     sched_setaffinity(Pid::from_raw(0), &set)
 }
 
+/// A network namespace cannot be made or removed: it is there already, or this
+/// process is not root.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot {action} the network namespace `{name}`")]
+pub struct NamespaceError {
+    /// What was being done.
+    pub action: &'static str,
+    /// Its name, as ip-netns(8) lists it.
+    pub name: String,
+    /// The kernel's answer.
+    pub source: io::Error,
+}
+
+impl NamespaceError {
+    /// The exit code of a command that ends by it.
+    #[must_use]
+    pub const fn exit_code(&self) -> u8 {
+        FAILED
+    }
+}
+
 /// Makes the named namespace, as `ip netns add` does, and opens it.
 ///
 /// # Errors
 ///
-/// [`Error::Namespace`]: it is there already, or this process is not root.
-pub fn create(name: &str) -> Result<File, Error> {
+/// It is there already, or this process is not root.
+pub fn create(name: &str) -> Result<File, NamespaceError> {
     make(name).map_err(failed("make", name))
 }
 
@@ -135,8 +156,8 @@ fn make(name: &str) -> io::Result<File> {
 ///
 /// # Errors
 ///
-/// [`Error::Namespace`].
-pub fn delete(name: &str) -> Result<(), Error> {
+/// The kernel refuses.
+pub fn delete(name: &str) -> Result<(), NamespaceError> {
     let path = path(name);
     match umount2(&path, MntFlags::MNT_DETACH) {
         // EINVAL: killed between creating the file and mounting onto it.
@@ -149,8 +170,8 @@ pub fn delete(name: &str) -> Result<(), Error> {
     }
 }
 
-fn failed(action: &'static str, name: &str) -> impl FnOnce(io::Error) -> Error {
-    move |source| Error::Namespace {
+fn failed(action: &'static str, name: &str) -> impl FnOnce(io::Error) -> NamespaceError {
+    move |source| NamespaceError {
         action,
         name: name.to_owned(),
         source,

@@ -15,7 +15,7 @@ use std::time::Duration;
 use libbpf_rs::ProgramInput;
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 
-use crate::error::{Error, bpf};
+use crate::error::{AttachError, CallError, bpf};
 use crate::link;
 use crate::xdp_link::XdpLink;
 
@@ -39,7 +39,7 @@ impl PassAll {
     ///
     /// No such interface; the kernel refuses the program, or another one is
     /// attached.
-    pub fn attach(interface: &str) -> Result<Self, Error> {
+    pub fn attach(interface: &str) -> Result<Self, AttachError> {
         let ifindex = link::index(interface)?;
         let mut place = MaybeUninit::uninit();
         let open = skeleton::PassAllSkelBuilder::default().open(&mut place);
@@ -57,7 +57,7 @@ impl PassAll {
 /// # Errors
 ///
 /// The kernel refuses the program or the frame.
-pub fn test_run(frame: &[u8], repeat: u32) -> Result<Duration, Error> {
+pub fn test_run(frame: &[u8], repeat: u32) -> Result<Duration, CallError> {
     let mut place = MaybeUninit::uninit();
     let open = skeleton::PassAllSkelBuilder::default().open(&mut place);
     let program = open.and_then(OpenSkel::load);

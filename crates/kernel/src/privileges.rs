@@ -11,7 +11,7 @@ use nix::sys::mman::{MlockAllFlags, mlockall};
 use nix::sys::prctl::set_no_new_privs;
 use nix::unistd::{Pid, gettid};
 
-use crate::error::{Error, os};
+use crate::error::{CallError, os};
 use crate::scheduling::{Class, set_class};
 
 /// What the guard goes on to do, and which capabilities that takes.
@@ -47,7 +47,7 @@ impl Need {
 /// # Errors
 ///
 /// The kernel refuses, or this process has other threads already.
-pub fn drop_capabilities(needs: &[Need]) -> Result<(), Error> {
+pub fn drop_capabilities(needs: &[Need]) -> Result<(), CallError> {
     require_single_thread("give up capabilities, which other threads would keep")?;
     let wanted: HashSet<Capability> = needs
         .iter()
@@ -68,27 +68,19 @@ pub fn drop_capabilities(needs: &[Need]) -> Result<(), Error> {
         caps::set(None, CapSet::Effective, &kept)?;
         caps::set(None, CapSet::Permitted, &kept)
     };
-    drop_from_sets().map_err(|error| refused(error.to_string()))?;
+    let dropped = drop_from_sets().map_err(std::io::Error::other);
+    dropped.map_err(os("give up capabilities"))?;
     set_no_new_privs().map_err(os("give up new privileges"))
 }
 
 /// For what must be done before other threads start.
-pub fn require_single_thread(action: &'static str) -> Result<(), Error> {
+pub fn require_single_thread(action: &'static str) -> Result<(), CallError> {
     let threads = std::fs::read_dir("/proc/self/task").map_or(0, Iterator::count);
     if gettid() == Pid::this() && threads == 1 {
         return Ok(());
     }
-    Err(Error::Os {
-        action,
-        source: std::io::Error::other("this process has other threads already"),
-    })
-}
-
-fn refused(why: String) -> Error {
-    Error::Os {
-        action: "give up capabilities",
-        source: std::io::Error::other(why),
-    }
+    let others = std::io::Error::other("this process has other threads already");
+    Err(os(action)(others))
 }
 
 /// Stack of a thread beside the guard's own, in bytes: memory is locked as a
@@ -100,12 +92,9 @@ const STACK_BYTES: usize = 256 << 10;
 /// # Errors
 ///
 /// There are no more threads.
-pub fn start_thread(work: impl FnOnce() + Send + 'static) -> Result<(), Error> {
+pub fn start_thread(work: impl FnOnce() + Send + 'static) -> Result<(), CallError> {
     let thread = std::thread::Builder::new().stack_size(STACK_BYTES);
-    let started = thread.spawn(work).map_err(|source| Error::Os {
-        action: "start a thread",
-        source,
-    });
+    let started = thread.spawn(work).map_err(os("start a thread"));
     started.map(|_| ())
 }
 
@@ -142,11 +131,8 @@ fn return_freed_memory() {
 /// # Errors
 ///
 /// The kernel refuses one or the other.
-pub fn outlive_overload() -> Result<(), Error> {
+pub fn outlive_overload() -> Result<(), CallError> {
     return_freed_memory();
     mlockall(MlockAllFlags::MCL_CURRENT).map_err(os("lock this process's memory"))?;
-    set_class(0, Class::Watcher).map_err(|source| Error::Os {
-        action: "make this thread real-time",
-        source,
-    })
+    set_class(0, Class::Watcher).map_err(os("make this thread real-time"))
 }

@@ -5,7 +5,7 @@ use std::io;
 
 use serde::{Deserialize, Serialize};
 
-use crate::error::Error;
+use crate::error::{CallError, os};
 
 /// A process by id and start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -22,11 +22,8 @@ impl Process {
     /// # Errors
     ///
     /// There is no `/proc`.
-    pub fn current() -> Result<Self, Error> {
-        Self::of(std::process::id()).map_err(|source| Error::Os {
-            action: "read this process's start",
-            source,
-        })
+    pub fn current() -> Result<Self, CallError> {
+        Self::of(std::process::id()).map_err(os("read this process's start"))
     }
 
     /// The process that has this id now.

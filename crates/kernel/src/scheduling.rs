@@ -1,6 +1,7 @@
 //! How a polling thread competes with processes: its class, nice level and
 //! CPUs.
 
+use std::fmt;
 use std::io;
 
 use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
@@ -94,6 +95,22 @@ impl Scheduling {
             Err(error) if error.raw_os_error() == Some(libc::ESRCH) => Ok(None),
             Err(error) => Err(error),
         }
+    }
+}
+
+impl fmt::Display for Scheduling {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            policy,
+            nice,
+            priority,
+            cpus,
+            ..
+        } = self;
+        write!(
+            f,
+            "policy {policy}, nice level {nice}, priority {priority}, CPUs {cpus:?}"
+        )
     }
 }
 

@@ -15,7 +15,7 @@ use std::io;
 use std::thread::sleep;
 use std::time::Duration;
 
-use crate::error::Error;
+use crate::error::{TurnError, os};
 use crate::knobs::{Knobs, PollingThread};
 use crate::scheduling::Priority;
 
@@ -34,7 +34,7 @@ pub fn poll_in_threads(
     knobs: &mut Knobs,
     priority: Priority,
     cpu: Option<usize>,
-) -> Result<(), Error> {
+) -> Result<(), TurnError> {
     knobs.set_threaded(true)?;
     for thread in wait_for_threads(knobs)? {
         knobs.set_thread_priority(thread.tid, priority)?;
@@ -45,7 +45,7 @@ pub fn poll_in_threads(
     Ok(())
 }
 
-fn wait_for_threads(knobs: &mut Knobs) -> Result<Vec<PollingThread>, Error> {
+fn wait_for_threads(knobs: &mut Knobs) -> Result<Vec<PollingThread>, TurnError> {
     for _ in 0..THREAD_TRIES {
         let threads = knobs.polling_threads()?;
         if !threads.is_empty() {
@@ -57,8 +57,5 @@ fn wait_for_threads(knobs: &mut Knobs) -> Result<Vec<PollingThread>, Error> {
         io::ErrorKind::NotFound,
         "none is reported: the interface must be up, and Linux 6.8 or newer",
     );
-    Err(Error::Os {
-        action: "find the interface's polling threads",
-        source,
-    })
+    Err(os("find the interface's polling threads")(source).into())
 }

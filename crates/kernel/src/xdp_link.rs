@@ -17,8 +17,61 @@ use std::ptr;
 
 use nix::errno::Errno;
 
-use crate::error::Error;
-use crate::link;
+use crate::error::{CallError, FAILED, LACKS};
+use crate::link::{self, NoSuchInterface};
+
+/// Why a program is not attached to an interface.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum AttachError {
+    /// There is no such interface.
+    #[error(transparent)]
+    Interface(#[from] NoSuchInterface),
+    /// The driver cannot run XDP programs; generic mode costs more than it saves.
+    #[error(
+        "the driver of `{interface}` has no native XDP, and generic mode, which costs more than it saves, is refused: if it is a bridge, bond, VLAN or tunnel, guard the interface below it"
+    )]
+    NoNativeXdp {
+        /// As given.
+        interface: String,
+    },
+    /// Another XDP program is attached.
+    #[error(
+        "`{interface}` already runs an XDP program{program}, and the guard replaces nobody's: {remedy}"
+    )]
+    Busy {
+        /// As given.
+        interface: String,
+        /// After a comma, what is known of it; empty if nothing is.
+        program: String,
+        /// How it may be detached.
+        remedy: String,
+    },
+    /// The driver refuses the program in the interface's present configuration.
+    #[error(
+        "`{interface}` refuses an XDP program in its present configuration; often its MTU is too large or it has too few queues: see `dmesg`"
+    )]
+    Refused {
+        /// As given.
+        interface: String,
+        /// The kernel's answer.
+        source: io::Error,
+    },
+    /// The program cannot be loaded.
+    #[error(transparent)]
+    Call(#[from] CallError),
+}
+
+impl AttachError {
+    /// The exit code of a command that ends by it.
+    #[must_use]
+    pub const fn exit_code(&self) -> u8 {
+        match self {
+            Self::NoNativeXdp { .. } => LACKS,
+            Self::Interface(_) | Self::Busy { .. } | Self::Refused { .. } | Self::Call(_) => FAILED,
+        }
+    }
+}
 
 /// The attachment; dropping it detaches.
 #[derive(Debug)]
@@ -28,7 +81,11 @@ pub struct XdpLink {
 
 impl XdpLink {
     /// Attaches `program` in native mode to the interface.
-    pub fn attach(program: BorrowedFd<'_>, interface: &str, ifindex: u32) -> Result<Self, Error> {
+    pub fn attach(
+        program: BorrowedFd<'_>,
+        interface: &str,
+        ifindex: u32,
+    ) -> Result<Self, AttachError> {
         let options = libbpf_sys::bpf_link_create_opts {
             sz: size_of::<libbpf_sys::bpf_link_create_opts>() as libbpf_sys::size_t,
             flags: libbpf_sys::XDP_FLAGS_DRV_MODE,
@@ -92,7 +149,7 @@ fn link_ifindex(fd: BorrowedFd<'_>) -> Option<u32> {
     Some(unsafe { info.__bindgen_anon_1.xdp.ifindex })
 }
 
-fn refusal(interface: &str, ifindex: u32, errno: Errno) -> Error {
+fn refusal(interface: &str, ifindex: u32, errno: Errno) -> AttachError {
     let interface = interface.to_owned();
     match errno {
         Errno::EBUSY | Errno::EEXIST => {
@@ -101,15 +158,15 @@ fn refusal(interface: &str, ifindex: u32, errno: Errno) -> Error {
                 Some(attached) => attached.remedy(&interface),
                 None => format!("`plimsoll guard check {interface}` tells more"),
             };
-            Error::Busy {
+            AttachError::Busy {
                 program: attached.map_or_else(String::new, |attached| format!(", {attached}")),
                 interface,
                 remedy,
             }
         }
-        Errno::EOPNOTSUPP => Error::NoNativeXdp { interface },
-        Errno::ENODEV => Error::NoSuchInterface { interface },
-        errno => Error::Refused {
+        Errno::EOPNOTSUPP => AttachError::NoNativeXdp { interface },
+        Errno::ENODEV => NoSuchInterface { interface }.into(),
+        errno => AttachError::Refused {
             interface,
             source: io::Error::from(errno),
         },

@@ -10,7 +10,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use common::{in_namespace, ip};
-use plimsoll_kernel::Error;
+use plimsoll_kernel::error::{OpenError, RecordError, TurnError};
 use plimsoll_kernel::knobs::{DEFER_MARK, Knobs, Napi, Netdev, PollingThread, Queues, restore_in};
 use plimsoll_kernel::pass_all::PassAll;
 use plimsoll_kernel::scheduling::Priority;
@@ -269,11 +269,11 @@ fn a_living_owner_is_named_and_keeps_its_settings() {
         let mut owner = start_child(1, directory);
         let second = Knobs::open_in(directory.path(), "v0").unwrap_err();
         assert!(
-            matches!(second, Error::InUse { pid, .. } if pid == owner.id()),
+            matches!(second, OpenError::InUse { pid, .. } if pid == owner.id()),
             "{second}"
         );
         let restore = restore_in(directory.path(), Some("v0")).unwrap_err();
-        assert!(matches!(restore, Error::InUse { .. }), "{restore}");
+        assert!(matches!(restore, OpenError::InUse { .. }), "{restore}");
         assert_eq!(settings().0[0].defer_hard_irqs, Some(DEFER));
         owner.kill().unwrap();
         owner.wait().unwrap();
@@ -347,7 +347,10 @@ fn a_record_that_makes_no_sense_stops_the_start_with_its_name() {
             Knobs::open_in(directory.path(), "v0").unwrap_err(),
             restore_in(directory.path(), None).unwrap_err(),
         ] {
-            assert!(matches!(error, Error::RecordUnusable { .. }), "{error}");
+            assert!(
+                matches!(error, OpenError::Record(RecordError::Unusable { .. })),
+                "{error}"
+            );
             assert!(error.to_string().contains("v0."), "{error}");
         }
         assert_eq!(settings().0[0].defer_hard_irqs, Some(DEFER), "untouched");
@@ -362,12 +365,12 @@ fn without_a_place_for_the_record_nothing_is_turned() {
         fs::remove_dir_all(directory.path().join("records")).unwrap();
         let refused = knobs.set_holdoff(Queues::All, DEFER, HOLDOFF).unwrap_err();
         assert!(
-            matches!(refused, Error::RecordNotWritten { .. }),
+            matches!(refused, TurnError::Record(RecordError::NotWritten { .. })),
             "{refused}"
         );
         let refused = knobs.set_threaded(true).unwrap_err();
         assert!(
-            matches!(refused, Error::RecordNotWritten { .. }),
+            matches!(refused, TurnError::Record(RecordError::NotWritten { .. })),
             "{refused}"
         );
         assert_eq!(settings(), before);
@@ -414,7 +417,7 @@ fn every_queue_of_an_interface_is_set_and_a_missing_one_is_named() {
             .set_holdoff(Queues::Only(&[99]), 0, Duration::ZERO)
             .unwrap_err();
         assert!(
-            matches!(error, Error::NoSuchQueue { queue: 99, .. }),
+            matches!(error, TurnError::NoSuchQueue { queue: 99, .. }),
             "{error}"
         );
         poll_in_threads(&mut knobs, Priority::Nice(1), None).unwrap();

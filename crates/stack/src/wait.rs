@@ -49,14 +49,6 @@ pub(crate) fn wait_any<const N: usize>(
     }
 }
 
-/// Refuses a timeout of zero, as the standard library does.
-pub(crate) fn nonzero(timeout: Option<Duration>) -> io::Result<Option<Duration>> {
-    if timeout.is_some_and(|timeout| timeout.is_zero()) {
-        return Err(io::ErrorKind::InvalidInput.into());
-    }
-    Ok(timeout)
-}
-
 /// In milliseconds, rounded up, so that nobody wakes before the time.
 fn timeout(limit: Option<Duration>) -> PollTimeout {
     limit.map_or(PollTimeout::NONE, |limit| {

@@ -28,6 +28,7 @@ use nix::sys::socket::{
 use nix::sys::time::TimeSpec;
 use serde::Serialize;
 
+use crate::error::{check, check_times};
 use crate::probe::{Latencies, Percentiles, become_realtime};
 use crate::{Error, allow_descriptors, interrupt};
 
@@ -55,38 +56,11 @@ pub struct Config {
 
 impl Config {
     fn validate(&self) -> Result<(), Error> {
-        let millis = Duration::from_millis;
         let open = u64::from(self.rate_pps) * self.timeout.as_millis() as u64 / 1000;
-        let fields = [
-            (
-                "rate",
-                self.rate_pps.to_string(),
-                (1..=20_000).contains(&self.rate_pps) && open <= OPEN_MAX,
-                "1 to 20000 per second, and at most 60000 within the timeout",
-            ),
-            (
-                "duration",
-                format!("{:?}", self.duration),
-                (millis(10)..=millis(600_000)).contains(&self.duration),
-                "10 ms to 600 s",
-            ),
-            (
-                "timeout",
-                format!("{:?}", self.timeout),
-                (millis(1)..=millis(10_000)).contains(&self.timeout),
-                "1 ms to 10 s",
-            ),
-        ];
-        for (field, given, valid, allowed) in fields {
-            if !valid {
-                return Err(Error::Config {
-                    field,
-                    given,
-                    allowed,
-                });
-            }
-        }
-        Ok(())
+        let valid = (1..=20_000).contains(&self.rate_pps) && open <= OPEN_MAX;
+        let allowed = "1 to 20000 per second, and at most 60000 within the timeout";
+        check(valid, "rate", &self.rate_pps, allowed)?;
+        check_times(self.duration, self.timeout)
     }
 
     fn attempts(&self) -> u64 {

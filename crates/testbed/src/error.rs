@@ -1,5 +1,6 @@
 //! What can go wrong, and whose fault it is.
 
+use std::fmt::Display;
 use std::io;
 use std::time::Duration;
 
@@ -101,6 +102,8 @@ pub enum Error {
     },
 }
 
+plimsoll_kernel::from_operations!(Error::Kernel);
+
 impl Error {
     /// The exit code of a command that ends by it: 1 failed, 2 used wrongly, 3 this
     /// host lacks something.
@@ -140,4 +143,40 @@ impl Error {
             source: source.into(),
         }
     }
+}
+
+/// Refuses the value of a config's field that cannot be worked with.
+pub(crate) fn check(
+    valid: bool,
+    field: &'static str,
+    given: &dyn Display,
+    allowed: &'static str,
+) -> Result<(), Error> {
+    if valid {
+        return Ok(());
+    }
+    Err(Error::Config {
+        field,
+        given: given.to_string(),
+        allowed,
+    })
+}
+
+/// Refuses how long a client of ours cannot run, or wait for an answer.
+pub(crate) fn check_times(duration: Duration, timeout: Duration) -> Result<(), Error> {
+    let millis = Duration::from_millis;
+    let valid = (millis(10)..=millis(600_000)).contains(&duration);
+    check(
+        valid,
+        "duration",
+        &format_args!("{duration:?}"),
+        "10 ms to 600 s",
+    )?;
+    let valid = (millis(1)..=millis(10_000)).contains(&timeout);
+    check(
+        valid,
+        "timeout",
+        &format_args!("{timeout:?}"),
+        "1 ms to 10 s",
+    )
 }

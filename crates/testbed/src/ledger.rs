@@ -30,11 +30,11 @@
 //! in flight: packets still in a queue at the second one are `unaccounted`.
 //! Everything sent to the test host between the two counts, probes as well.
 
-use std::collections::BTreeMap;
 use std::fmt;
-use std::fs;
 use std::time::Duration;
 
+use plimsoll_kernel::counters::interfaces::{Adapter, Interfaces};
+use plimsoll_kernel::counters::stack::{self, Stack, backlog_dropped_of};
 use serde::Serialize;
 
 use crate::{Error, Host, Testbed};
@@ -76,19 +76,23 @@ impl Counters {
     pub fn read(testbed: &Testbed) -> Result<Self, Error> {
         let test = testbed.test();
         let stack = read_stack(test)?;
-        let ip_errors = IP_ERRORS.iter().map(|name| stack.value(name));
-        let both =
-            |name: &str| stack.value(&format!("Udp.{name}")) + stack.value(&format!("Udp6{name}"));
+        let value = |name: &str| stack.get(name).copied().unwrap_or(0);
+        let both = |name: &str| value(&format!("Udp.{name}")) + value(&format!("Udp6{name}"));
+        let cpu = test.cpu();
+        let backlog_dropped = backlog_dropped_of(cpu).ok_or_else(|| Error::Parse {
+            what: "/proc/net/softnet_stat",
+            detail: format!("no row for CPU {cpu}"),
+        })?;
         Ok(Self {
-            load_tx_dropped: device_counter(testbed.load(), "tx_dropped")?,
-            test_rx_dropped: device_counter(test, "rx_dropped")?,
+            load_tx_dropped: read_adapter(testbed.load())?.not_sent,
+            test_rx_dropped: read_adapter(test)?.dropped,
             xdp_xmit_errors: read_xdp_xmit_errors(testbed.load())?,
-            backlog_dropped: read_backlog_dropped(test.cpu())?,
-            ip_errors: ip_errors.sum(),
+            backlog_dropped: backlog_dropped.into(),
+            ip_errors: IP_ERRORS.into_iter().map(value).sum(),
             no_port: both("NoPorts"),
             udp_errors: both("InErrors"),
             rcvbuf_errors: both("RcvbufErrors"),
-            listen_drops: stack.value("TcpExt.ListenDrops"),
+            listen_drops: value("TcpExt.ListenDrops"),
         })
     }
 }
@@ -200,63 +204,11 @@ impl fmt::Display for Ledger {
     }
 }
 
-/// Protocol counters by name: `Udp.InErrors`, `TcpExt.ListenDrops`, `Udp6InErrors`.
-#[derive(Debug, Default)]
-struct StackCounters(BTreeMap<String, u64>);
-
-impl StackCounters {
-    fn value(&self, name: &str) -> u64 {
-        self.0.get(name).copied().unwrap_or(0)
-    }
-
-    /// Adds `/proc/net/snmp` or `/proc/net/netstat`: pairs of lines, names
-    /// above values.
-    fn add_paired(&mut self, text: &str) -> Result<(), Error> {
-        let mut lines = text.lines();
-        while let (Some(names), Some(values)) = (lines.next(), lines.next()) {
-            let wrong = || Error::Parse {
-                what: "/proc/net/snmp or netstat",
-                detail: format!("{names:?} above {values:?}"),
-            };
-            let (protocol, names) = names.split_once(": ").ok_or_else(wrong)?;
-            let (again, values) = values.split_once(": ").ok_or_else(wrong)?;
-            let (names, values) = (names.split_whitespace(), values.split_whitespace());
-            if protocol != again || names.clone().count() != values.clone().count() {
-                return Err(wrong());
-            }
-            for (name, value) in names.zip(values) {
-                // Tcp.MaxConn is -1 and no counter.
-                if let Ok(value) = value.parse() {
-                    self.0.insert(format!("{protocol}.{name}"), value);
-                }
-            }
-        }
-        Ok(())
-    }
-
-    /// Adds `/proc/net/snmp6`: a name and a value per line.
-    fn add_lines(&mut self, text: &str) {
-        for line in text.lines() {
-            let mut words = line.split_whitespace();
-            if let (Some(name), Some(Ok(value))) = (words.next(), words.next().map(str::parse)) {
-                self.0.insert(name.to_owned(), value);
-            }
-        }
-    }
-}
-
-fn read_stack(host: &Host) -> Result<StackCounters, Error> {
-    let read = |file: &str| {
-        let path = format!("/proc/thread-self/net/{file}");
-        host.run(|| fs::read_to_string(&path))?
-            .map_err(Error::io(format!("read {path}")))
-    };
-    let mut counters = StackCounters::default();
-    counters.add_paired(&read("snmp")?)?;
-    counters.add_paired(&read("netstat")?)?;
-    counters.add_lines(&read("snmp6")?);
+/// The protocol counters of a host by name.
+fn read_stack(host: &Host) -> Result<Stack, Error> {
+    let counters = host.run(stack::read)?;
     for name in ["Ip.InDiscards", "Udp.RcvbufErrors", "Udp6RcvbufErrors"] {
-        if !counters.0.contains_key(name) {
+        if !counters.contains_key(name) {
             return Err(Error::Parse {
                 what: "the protocol counters in /proc/net",
                 detail: format!("{name} is missing"),
@@ -266,15 +218,12 @@ fn read_stack(host: &Host) -> Result<StackCounters, Error> {
     Ok(counters)
 }
 
-fn device_counter(host: &Host, name: &str) -> Result<u64, Error> {
-    let path = format!("/sys/class/net/{}/statistics/{name}", host.device());
-    let text = host
-        .run(|| fs::read_to_string(&path))?
-        .map_err(Error::io(format!("read {path}")))?;
-    text.trim().parse().map_err(|_| Error::Parse {
-        what: "a device counter",
-        detail: format!("{path} holds {text:?}"),
-    })
+fn read_adapter(host: &Host) -> Result<Adapter, Error> {
+    let index = host.ifindex();
+    let interfaces = host
+        .run(|| Interfaces::read(index))?
+        .map_err(Error::io(format!("read the counters of {}", host.device())))?;
+    Ok(interfaces.own)
 }
 
 fn read_xdp_xmit_errors(load: &Host) -> Result<u64, Error> {
@@ -302,57 +251,9 @@ fn sum_queues(ethtool: &str, suffix: &str) -> Option<u64> {
     counters.reduce(|sum, value| sum + value)
 }
 
-fn read_backlog_dropped(cpu: usize) -> Result<u64, Error> {
-    let path = "/proc/net/softnet_stat";
-    let text = fs::read_to_string(path).map_err(Error::io(format!("read {path}")))?;
-    backlog_dropped(&text, cpu).ok_or_else(|| Error::Parse {
-        what: "/proc/net/softnet_stat",
-        detail: format!("no row for CPU {cpu}"),
-    })
-}
-
-/// Second column of the CPU's row; the thirteenth is the CPU. All hexadecimal.
-fn backlog_dropped(softnet_stat: &str, cpu: usize) -> Option<u64> {
-    let rows = softnet_stat.lines().map(|line| {
-        let columns = line.split_whitespace();
-        columns
-            .map(|column| u64::from_str_radix(column, 16))
-            .collect::<Result<Vec<_>, _>>()
-    });
-    rows.flatten()
-        .find(|row| row.get(12).is_some_and(|&row_cpu| row_cpu == cpu as u64))
-        .map(|row| row[1])
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn paired_and_plain_counters_are_read_by_name() {
-        let mut counters = StackCounters::default();
-        counters
-            .add_paired(
-                "Tcp: RtoMax MaxConn InSegs\nTcp: 120000 -1 7\n\
-                 Udp: InDatagrams NoPorts\nUdp: 379 4\n",
-            )
-            .unwrap();
-        counters.add_lines("Udp6NoPorts                     \t12\nIp6InDiscards 3\n");
-        assert_eq!(counters.value("Tcp.InSegs"), 7);
-        assert_eq!(counters.value("Udp.NoPorts"), 4);
-        assert_eq!(counters.value("Udp6NoPorts"), 12);
-        assert_eq!(counters.value("Tcp.MaxConn"), 0);
-    }
-
-    #[test]
-    fn lines_that_do_not_pair_are_refused() {
-        for text in ["Udp: A B\nTcp: 1 2\n", "Udp: A B\nUdp: 1\n", "Udp\nUdp\n"] {
-            assert!(
-                StackCounters::default().add_paired(text).is_err(),
-                "{text:?}"
-            );
-        }
-    }
 
     #[test]
     fn queue_counters_are_summed() {
@@ -361,17 +262,6 @@ mod tests {
                     \x20    tx_queue_1_xdp_xmit_errors: 7\n";
         assert_eq!(sum_queues(text, "_xdp_xmit_errors"), Some(12));
         assert_eq!(sum_queues("NIC statistics:\n", "_xdp_xmit_errors"), None);
-    }
-
-    #[test]
-    fn softnet_rows_are_found_by_their_cpu() {
-        let row = |dropped: &str, cpu: &str| {
-            format!("00000015 {dropped} 00000000 0 0 0 0 0 0 0 0 0 {cpu} 0 0\n")
-        };
-        // CPU 1 is offline.
-        let text = row("00000001", "00000000") + &row("0000000a", "00000002");
-        assert_eq!(backlog_dropped(&text, 2), Some(10));
-        assert_eq!(backlog_dropped(&text, 1), None);
     }
 
     #[test]

@@ -36,13 +36,13 @@
 //! maintained crate that knows veth peers, and it can put the peer into its
 //! namespace in the same request. It is asynchronous, so each use runs on a
 //! runtime of its own inside the thread that entered the namespace.
-//! `netlink-bindings` speaks the `netdev` family, which is the only reliable
-//! source of the process id of a device's polling thread.
 
+pub mod bare_router;
 mod behind;
 pub mod blast;
 pub mod burner;
 pub mod connect;
+pub mod crowd;
 pub mod dns;
 pub mod error;
 pub mod http;
@@ -55,6 +55,7 @@ pub mod placement;
 pub mod probe;
 pub mod process;
 mod registry;
+pub mod routed;
 pub mod rpc;
 pub mod server;
 mod spin;

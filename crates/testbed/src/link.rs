@@ -12,8 +12,10 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::fd::AsRawFd;
 
+use ipnet::Ipv4Net;
+use plimsoll_kernel::link::wait_until_local;
 use rtnetlink::packet_route::link::{InfoData, InfoVeth};
-use rtnetlink::packet_route::route::RouteType;
+use rtnetlink::packet_route::route::{RouteScope, RouteType};
 use rtnetlink::{
     Handle, LinkMessageBuilder, LinkUnspec, LinkVeth, RouteMessageBuilder, new_connection,
 };
@@ -58,6 +60,11 @@ pub const IPV6_RANGE: (Ipv6Addr, u8) = (Ipv6Addr::new(0x2001, 2, 0, 0, 0, 0, 0, 
 const IPV4_PREFIX: u8 = 24;
 const IPV6_PREFIX: u8 = 64;
 
+/// The index of every namespace's loopback interface.
+const LOOPBACK: u32 = 1;
+/// The table of a host's own addresses (`RT_TABLE_LOCAL`, rtnetlink(7)).
+const LOCAL_TABLE: u32 = 255;
+
 /// Joins the two hosts.
 pub(crate) fn join(load: &Host, test: &Host) -> Result<(), Error> {
     load.run(|| {
@@ -66,7 +73,16 @@ pub(crate) fn join(load: &Host, test: &Host) -> Result<(), Error> {
         })
     })??;
     configure(load, &test.end, Side::Load)?;
-    configure(test, &load.end, Side::Test)
+    configure(test, &load.end, Side::Test)?;
+    for host in [load, test] {
+        // Both ends are up only now.
+        host.run(|| wait_until_local(host.ipv6()))?
+            .map_err(Error::io(format!(
+                "wait for the address of {}",
+                host.name()
+            )))?;
+    }
+    Ok(())
 }
 
 /// Takes the link away at once: a namespace may linger until the last of its
@@ -133,7 +149,6 @@ fn configure(host: &Host, peer: &End, side: Side) -> Result<(), Error> {
 }
 
 async fn set_up(netlink: &Handle, end: &End) -> Result<(), rtnetlink::Error> {
-    const LOOPBACK: u32 = 1;
     let address = netlink.address();
     let (ipv4, ipv6) = (IpAddr::from(end.ipv4), IpAddr::from(end.ipv6));
     // Without address resolution (the neighbours are permanent) the host joins
@@ -181,6 +196,45 @@ async fn add_routes(netlink: &Handle, peer: &End, side: Side) -> Result<(), rtne
     }
     netlink.route().add(ipv4.build()).execute().await?;
     netlink.route().add(ipv6.build()).execute().await
+}
+
+/// Routes every other IPv4 address from the test host to the load host, which discards
+/// what is not its own.
+pub(crate) fn route_all(load: &Host, test: &Host) -> Result<(), Error> {
+    let all =
+        || RouteMessageBuilder::<Ipv4Addr>::new().destination_prefix(Ipv4Addr::UNSPECIFIED, 0);
+    let discard = all().kind(RouteType::BlackHole);
+    add_ipv4_routes(load, "discard what is nobody's", vec![discard])?;
+    let gateway = all().gateway(load.ipv4());
+    add_ipv4_routes(test, "route all to the load host", vec![gateway])
+}
+
+/// Makes every address of these networks one of `host`'s own, without configuring it: a
+/// socket may send from it, and gets what comes for it.
+pub(crate) fn own(host: &Host, networks: &[Ipv4Net]) -> Result<(), Error> {
+    let route = |net: &Ipv4Net| {
+        RouteMessageBuilder::<Ipv4Addr>::new()
+            .destination_prefix(net.network(), net.prefix_len())
+            .kind(RouteType::Local)
+            .scope(RouteScope::Host)
+            .table_id(LOCAL_TABLE)
+            .output_interface(LOOPBACK)
+    };
+    add_ipv4_routes(host, "own networks", networks.iter().map(route).collect())
+}
+
+fn add_ipv4_routes(
+    host: &Host,
+    action: &str,
+    routes: Vec<RouteMessageBuilder<Ipv4Addr>>,
+) -> Result<(), Error> {
+    let add = async |netlink: &Handle| {
+        for route in routes {
+            netlink.route().add(route.build()).execute().await?;
+        }
+        Ok(())
+    };
+    host.run(|| with_netlink(&format!("{action} in {}", host.name()), add))?
 }
 
 /// Runs `work` with a netlink socket of the calling thread's namespace.

@@ -40,13 +40,10 @@ use std::net::{SocketAddr, UdpSocket};
 use std::thread;
 use std::time::Duration;
 
-use netlink_bindings::netdev;
-use netlink_socket2::NetlinkSocket;
-use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
-use nix::unistd::Pid;
+use plimsoll_kernel::knobs::{Attribute, Device, Netdev};
 use plimsoll_kernel::namespace::pin;
+use plimsoll_kernel::scheduling::{Priority, Scheduling};
 use rustix::net::sockopt::socket_incoming_cpu;
-use rustix::process::{self, getpriority_process, setpriority_process};
 
 use crate::{Error, Host, Testbed, interrupt};
 
@@ -100,10 +97,10 @@ impl Placement {
             Self::Softirq { holdoff } => self.apply_softirq(testbed, holdoff),
             Self::Threaded { nice } => {
                 set_polling(test, Duration::ZERO, 0, true)?;
-                let thread = polling_thread(test)?.ok_or_else(|| {
-                    Error::Placement(format!("{} has no polling thread", test.device()))
-                })?;
-                bind_thread(thread, test.cpu(), nice)?;
+                let thread = required_polling_thread(test)?;
+                let scheduled =
+                    scheduling(test, thread, nice).and_then(|(_, wanted)| wanted.give_to(thread));
+                scheduled.map_err(Error::io(format!("schedule polling thread {thread}")))?;
                 self.verify(testbed)
             }
         }
@@ -145,7 +142,7 @@ impl Placement {
         match self {
             Self::Softirq { holdoff } => {
                 let actual = read_holdoff(test)?;
-                if read_setting(test, "threaded")? != 0 || actual != holdoff {
+                if read_setting(test, Attribute::Threaded)? != 0 || actual != holdoff {
                     return Err(Error::Placement(format!(
                         "{} polls every {actual:?} or in a thread, not in softirq every {holdoff:?}",
                         test.device()
@@ -153,17 +150,12 @@ impl Placement {
                 }
             }
             Self::Threaded { nice } => {
-                let Some(thread) = polling_thread(test)? else {
+                let thread = required_polling_thread(test)?;
+                let (actual, wanted) = scheduling(test, thread, nice)
+                    .map_err(Error::io(format!("ask about polling thread {thread}")))?;
+                if actual != wanted {
                     return Err(Error::Placement(format!(
-                        "{} has no polling thread",
-                        test.device()
-                    )));
-                };
-                let actual = getpriority_process(process(thread))
-                    .map_err(Error::io(format!("read nice of thread {thread}")))?;
-                if actual != i32::from(nice) || !is_bound(thread, test.cpu())? {
-                    return Err(Error::Placement(format!(
-                        "polling thread {thread} of {} has nice level {actual} instead of {nice}, or may leave CPU {}",
+                        "polling thread {thread} of {} is not at nice level {nice} on CPU {} alone: {actual}",
                         test.device(),
                         test.cpu()
                     )));
@@ -194,29 +186,34 @@ impl Placement {
     }
 }
 
-/// The process id of the test host's polling thread, if it has one.
+/// The id of the thread that polls the test host's interface, if one does.
 ///
 /// # Errors
 ///
-/// [`Error::MissingKernelFeature`] on kernels before 6.8, which do not tell.
-pub fn polling_thread(host: &Host) -> Result<Option<u32>, Error> {
+/// The kernel does not answer.
+pub fn polling_thread(host: &Host) -> Result<Option<i32>, Error> {
     let index = host.ifindex();
-    let ask = || -> Result<Option<u32>, netlink_socket2::ReplyError> {
-        let mut request = netdev::Request::new().op_napi_get_dump();
-        request.encode().push_ifindex(index);
-        let mut socket = NetlinkSocket::new();
-        let mut replies = socket.request(&request)?;
-        let mut thread = None;
-        while let Some(napi) = replies.recv().transpose()? {
-            // Absent while NAPI is not threaded.
-            thread = thread.or(napi.get_pid().ok());
-        }
-        Ok(thread)
-    };
-    host.run(ask)?.map_err(|error| Error::MissingKernelFeature {
-        feature: "netdev netlink family (Linux 6.8)",
-        detail: error.to_string(),
+    let instances = host
+        .run(|| Netdev::new().instances(index))?
+        .map_err(Error::io(format!("ask how {} is polled", host.device())))?;
+    Ok(instances.iter().find_map(|napi| napi.thread))
+}
+
+fn required_polling_thread(host: &Host) -> Result<i32, Error> {
+    polling_thread(host)?.ok_or_else(|| {
+        Error::Placement(format!(
+            "{} shows no polling thread (it takes Linux 6.8 or newer)",
+            host.device()
+        ))
     })
+}
+
+/// How a polling thread is scheduled, and how it should be.
+fn scheduling(host: &Host, thread: i32, nice: i8) -> io::Result<(Scheduling, Scheduling)> {
+    let actual = Scheduling::of(thread)?;
+    let wanted = actual.with_priority(Priority::Nice(nice));
+    let wanted = wanted.with_cpus(&[host.cpu()]);
+    Ok((actual, wanted))
 }
 
 fn set_feature(host: &Host, feature: &str, value: &str) -> Result<(), Error> {
@@ -232,7 +229,10 @@ fn steer_answers(load: &Host) -> Result<(), Error> {
     let path = format!("/sys/class/net/{}/queues/rx-0/rps_cpus", load.device());
     let mask = cpu_mask(load.cpu());
     load.run(|| fs::write(&path, mask))?
-        .map_err(|error| setting_error(&path, "CONFIG_RPS", error))
+        .map_err(|error| match error.kind() {
+            io::ErrorKind::NotFound => missing("CONFIG_RPS", &path),
+            _ => Error::io(format!("write {path}"))(error),
+        })
 }
 
 /// The bitmap format of sysfs: hexadecimal, a comma every 32 CPUs.
@@ -241,71 +241,51 @@ fn cpu_mask(cpu: usize) -> String {
     format!("{:x}{zeros}", 1u32 << (cpu % 32))
 }
 
-fn set_polling(host: &Host, holdoff: Duration, defer: u32, threaded: bool) -> Result<(), Error> {
+pub(crate) fn set_polling(
+    host: &Host,
+    holdoff: Duration,
+    defer: u32,
+    threaded: bool,
+) -> Result<(), Error> {
     for (setting, value) in [
-        ("threaded", u128::from(threaded)),
-        ("napi_defer_hard_irqs", u128::from(defer)),
-        ("gro_flush_timeout", holdoff.as_nanos()),
+        (Attribute::Threaded, u64::from(threaded)),
+        (Attribute::NapiDeferHardIrqs, u64::from(defer)),
+        (Attribute::GroFlushTimeout, holdoff.as_nanos() as u64),
     ] {
-        let path = setting_path(host, setting);
-        host.run(|| fs::write(&path, value.to_string()))?
-            .map_err(|error| setting_error(&path, "NAPI settings in sysfs", error))?;
+        with_setting(host, setting, "set", |device| {
+            device.set_attribute(setting, value)
+        })?;
     }
     Ok(())
 }
 
 fn read_holdoff(host: &Host) -> Result<Duration, Error> {
-    read_setting(host, "gro_flush_timeout").map(Duration::from_nanos)
+    read_setting(host, Attribute::GroFlushTimeout).map(Duration::from_nanos)
 }
 
-fn read_setting(host: &Host, setting: &str) -> Result<u64, Error> {
-    let path = setting_path(host, setting);
-    let text = host
-        .run(|| fs::read_to_string(&path))?
-        .map_err(|error| setting_error(&path, "NAPI settings in sysfs", error))?;
-    text.trim().parse().map_err(|_| Error::Parse {
-        what: "a NAPI setting",
-        detail: format!("{path} holds {text:?}"),
-    })
+fn read_setting(host: &Host, setting: Attribute) -> Result<u64, Error> {
+    with_setting(host, setting, "read", |device| device.attribute(setting))
 }
 
-fn setting_path(host: &Host, setting: &str) -> String {
-    format!("/sys/class/net/{}/{setting}", host.device())
+fn with_setting<T: Send>(
+    host: &Host,
+    setting: Attribute,
+    action: &str,
+    work: impl FnOnce(&Device) -> io::Result<Option<T>> + Send,
+) -> Result<T, Error> {
+    let (device, index) = (host.device(), host.ifindex());
+    let opened = host.run(|| Device::open(device, index).map(|opened| work(&opened)))??;
+    let name = setting.name();
+    opened
+        .map_err(Error::io(format!("{action} {name} of {device}")))?
+        .ok_or_else(|| missing("NAPI settings in sysfs", &format!("{name} of {device}")))
 }
 
-fn setting_error(path: &str, feature: &'static str, error: io::Error) -> Error {
-    if error.kind() == io::ErrorKind::NotFound {
-        Error::MissingKernelFeature {
-            feature,
-            detail: format!("{path} does not exist"),
-        }
-    } else {
-        Error::io(format!("use {path}"))(error)
+fn missing(feature: &'static str, what: &str) -> Error {
+    Error::MissingKernelFeature {
+        feature,
+        detail: format!("{what} does not exist"),
     }
-}
-
-fn bind_thread(thread: u32, cpu: usize, nice: i8) -> Result<(), Error> {
-    let mut set = CpuSet::new();
-    set.set(cpu)
-        .and_then(|()| sched_setaffinity(task(thread), &set))
-        .map_err(Error::io(format!("bind thread {thread} to CPU {cpu}")))?;
-    setpriority_process(process(thread), nice.into())
-        .map_err(Error::io(format!("set nice of thread {thread}")))
-}
-
-fn is_bound(thread: u32, cpu: usize) -> Result<bool, Error> {
-    let set = sched_getaffinity(task(thread))
-        .map_err(Error::io(format!("read affinity of thread {thread}")))?;
-    let bound = |other| set.is_set(other).unwrap_or(false) == (other == cpu);
-    Ok((0..CpuSet::count()).all(bound))
-}
-
-fn process(thread: u32) -> Option<process::Pid> {
-    process::Pid::from_raw(i32::try_from(thread).unwrap_or(i32::MAX))
-}
-
-fn task(thread: u32) -> Pid {
-    Pid::from_raw(i32::try_from(thread).unwrap_or(i32::MAX))
 }
 
 /// Arms the polling timer on the test host's CPU: frames to a socket of the

@@ -24,6 +24,7 @@ use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
 use hdrhistogram::Histogram;
+use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, ppoll};
 use nix::sys::socket::{setsockopt, sockopt};
 use nix::sys::time::TimeSpec;
@@ -31,6 +32,7 @@ use serde::Serialize;
 
 use plimsoll_kernel::scheduling::set_fifo;
 
+use crate::error::{check, check_times};
 use crate::{Error, interrupt};
 
 /// What to probe, and how.
@@ -66,41 +68,11 @@ impl Config {
     }
 
     fn validate(&self) -> Result<(), Error> {
-        let config = |field, given: String, allowed| Error::Config {
-            field,
-            given,
-            allowed,
-        };
-        let millis = Duration::from_millis;
-        if !(100..=50_000).contains(&self.rate_pps) {
-            return Err(config(
-                "rate",
-                self.rate_pps.to_string(),
-                "100 to 50000 per second",
-            ));
-        }
-        if !(millis(10)..=millis(600_000)).contains(&self.duration) {
-            return Err(config(
-                "duration",
-                format!("{:?}", self.duration),
-                "10 ms to 600 s",
-            ));
-        }
-        if !(millis(1)..=millis(10_000)).contains(&self.timeout) {
-            return Err(config(
-                "timeout",
-                format!("{:?}", self.timeout),
-                "1 ms to 10 s",
-            ));
-        }
-        if !(HEADER_BYTES..=1400).contains(&self.payload_bytes) {
-            return Err(config(
-                "payload",
-                self.payload_bytes.to_string(),
-                "16 to 1400 bytes",
-            ));
-        }
-        Ok(())
+        let valid = (100..=50_000).contains(&self.rate_pps);
+        check(valid, "rate", &self.rate_pps, "100 to 50000 per second")?;
+        check_times(self.duration, self.timeout)?;
+        let valid = (HEADER_BYTES..=1400).contains(&self.payload_bytes);
+        check(valid, "payload", &self.payload_bytes, "16 to 1400 bytes")
     }
 
     fn probes(&self) -> u64 {
@@ -371,11 +343,7 @@ impl Run {
             if left.is_zero() {
                 return Ok(());
             }
-            let mut socket = [PollFd::new(self.socket.as_fd(), PollFlags::POLLIN)];
-            match ppoll(&mut socket, Some(TimeSpec::from_duration(left)), None) {
-                Ok(_) | Err(nix::errno::Errno::EINTR) => {}
-                Err(errno) => return Err(Error::io("wait for answers")(errno)),
-            }
+            wait_for_answer(&self.socket, left)?;
         }
     }
 
@@ -410,6 +378,15 @@ fn is_network_down(error: &io::Error) -> bool {
         error.kind(),
         HostUnreachable | NetworkDown | NetworkUnreachable | PermissionDenied
     )
+}
+
+/// Waits until an answer comes, a signal does, or `left` is over.
+pub(crate) fn wait_for_answer(socket: &UdpSocket, left: Duration) -> Result<(), Error> {
+    let mut socket = [PollFd::new(socket.as_fd(), PollFlags::POLLIN)];
+    match ppoll(&mut socket, Some(TimeSpec::from_duration(left)), None) {
+        Ok(_) | Err(Errno::EINTR) => Ok(()),
+        Err(errno) => Err(Error::io("wait for answers")(errno)),
+    }
 }
 
 #[cfg(test)]

@@ -21,6 +21,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 use plimsoll_kernel::namespace::delete;
+use plimsoll_kernel::process::Process;
 
 use crate::{Error, namespace};
 
@@ -77,10 +78,10 @@ impl Registration {
 
     /// Writes down a process that was started.
     pub(crate) fn add_process(&self, pid: u32) -> Result<(), Error> {
-        match start_time(pid) {
-            Some(start) => self.append(&Entry::Process { pid, start }),
+        match Process::of(pid) {
+            Ok(process) => self.append(&Entry::Process(process)),
             // It has ended already; its parent reaps it.
-            None => Ok(()),
+            Err(_) => Ok(()),
         }
     }
 
@@ -146,8 +147,8 @@ fn remove(path: &Path, id: &str) -> Result<(), Error> {
         .map_err(Error::io(format!("read {}", path.display())))?;
     let entries: Vec<Entry> = text.lines().filter_map(Entry::from_line).collect();
     for entry in &entries {
-        if let Entry::Process { pid, start } = *entry {
-            end(pid, start);
+        if let Entry::Process(process) = *entry {
+            end(process);
         }
     }
     for entry in &entries {
@@ -164,10 +165,10 @@ fn remove(path: &Path, id: &str) -> Result<(), Error> {
 
 /// Kills the process and waits until it is gone, unless the id has passed on
 /// to another process. A zombie counts as gone: its parent has to reap it.
-fn end(pid: u32, start: u64) {
+fn end(process: Process) {
     let patience = Instant::now() + Duration::from_secs(2);
-    let id = Pid::from_raw(i32::try_from(pid).unwrap_or(i32::MAX));
-    while start_time(pid) == Some(start) && Instant::now() < patience {
+    let id = Pid::from_raw(i32::try_from(process.pid).unwrap_or(i32::MAX));
+    while process.is_alive() && Instant::now() < patience {
         if kill(id, Signal::SIGKILL) == Err(Errno::ESRCH) {
             return;
         }
@@ -182,45 +183,25 @@ fn is_current(file: &File, path: &Path) -> bool {
     }
 }
 
-/// When the process started, in clock ticks since boot (proc(5), `stat` field
-/// 22); `None` if there is none or only its zombie is left.
-fn start_time(pid: u32) -> Option<u64> {
-    parse_stat(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
-}
-
-fn parse_stat(stat: &str) -> Option<u64> {
-    // The command's name may itself hold blanks and parentheses.
-    let (_, after_name) = stat.rsplit_once(')')?;
-    let mut fields = after_name.split_whitespace();
-    if matches!(fields.next()?, "Z" | "X") {
-        return None;
-    }
-    fields.nth(18)?.parse().ok()
-}
-
 #[derive(Debug, PartialEq)]
 enum Entry {
     Namespace(String),
-    Process { pid: u32, start: u64 },
+    Process(Process),
 }
 
 impl Entry {
     fn to_line(&self) -> String {
         match self {
             Self::Namespace(name) => format!("namespace {name}\n"),
-            Self::Process { pid, start } => format!("process {pid} {start}\n"),
+            Self::Process(process) => format!("process {process}\n"),
         }
     }
 
     /// `None` for a line that was cut short.
     fn from_line(line: &str) -> Option<Self> {
-        let mut words = line.split_whitespace();
-        match words.next()? {
-            "namespace" => Some(Self::Namespace(words.next()?.to_owned())),
-            "process" => Some(Self::Process {
-                pid: words.next()?.parse().ok()?,
-                start: words.next()?.parse().ok()?,
-            }),
+        match line.trim_end().split_once(' ')? {
+            ("namespace", name) => Some(Self::Namespace(name.to_owned())),
+            ("process", process) => Process::parse(process).map(Self::Process),
             _ => None,
         }
     }
@@ -234,19 +215,11 @@ mod tests {
     fn entries_survive_writing_and_reading() {
         for entry in [
             Entry::Namespace("plimsoll-12-0-test".to_owned()),
-            Entry::Process { pid: 7, start: 99 },
+            Entry::Process(Process::current().unwrap()),
         ] {
             assert_eq!(Entry::from_line(&entry.to_line()), Some(entry));
         }
         assert_eq!(Entry::from_line("process 12"), None);
         assert_eq!(Entry::from_line(""), None);
-    }
-
-    #[test]
-    fn the_start_time_is_found_behind_any_name() {
-        let stat = "7 (a) b) (c) S 1 7 7 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 1 0 4242 9 9";
-        assert_eq!(parse_stat(stat), Some(4242));
-        assert_eq!(parse_stat(&stat.replace(") S", ") Z")), None);
-        assert!(start_time(process::id()).is_some());
     }
 }

@@ -3,6 +3,7 @@
 use std::fs;
 use std::sync::Arc;
 
+use ipnet::Ipv4Net;
 use nix::unistd::geteuid;
 
 use crate::registry::{self, Registration};
@@ -84,6 +85,27 @@ impl Testbed {
     #[must_use]
     pub fn load(&self) -> &Host {
         &self.load
+    }
+
+    /// Routes answers to any IPv4 address to the load host, not only those of the
+    /// ranges for benchmarking; it discards what is not its own. Once per testbed.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Io`] if the kernel refuses the routes.
+    pub fn route_all(&self) -> Result<(), Error> {
+        link::route_all(&self.load, &self.test)
+    }
+
+    /// Makes every address of these networks one of the load host's own, so that clients there
+    /// can use them all ([`crate::crowd`]). Answers find back only from what the test
+    /// host routes there ([`Testbed::route_all`]).
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Io`] if the kernel refuses a route.
+    pub fn own(&self, networks: &[Ipv4Net]) -> Result<(), Error> {
+        link::own(&self.load, networks)
     }
 
     /// The host under test.

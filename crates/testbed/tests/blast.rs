@@ -3,7 +3,7 @@
 
 mod common;
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::thread;
@@ -17,7 +17,7 @@ use nix::sys::socket::{
 use nix::sys::time::{TimeVal, TimeValLike};
 use nix::unistd::Pid;
 use plimsoll_testbed::blast::{
-    Blast, Bound, End, Flow, Priority, Report, Schedule, Spec, Stop, Transport,
+    Blast, Bound, End, Flow, Hosts, Priority, Report, Schedule, Sources, Spec, Stop, Transport,
 };
 use plimsoll_testbed::placement::Placement;
 use plimsoll_testbed::{Error, Testbed};
@@ -170,14 +170,26 @@ fn check(testbed: &Testbed, bytes: &[u8]) -> Drawn {
     }
 }
 
-/// Sends and captures, and returns what was drawn, in order.
+/// Sends and captures, and returns what was drawn, in order. A receive ring that was
+/// full has cost frames, whatever their fields were.
 fn captured(testbed: &Testbed, spec: &Spec) -> Vec<Drawn> {
     let capture = Capture::start(testbed);
     let report = run(testbed, spec, &Stop::new());
-    assert_eq!(report.sent, spec.bound.frames, "{report}");
+    assert_eq!(report.offered, spec.bound.frames, "{report}");
+    assert_eq!(report.failed, 0, "{report}");
     let frames = capture.frames(testbed);
+    assert_eq!(frames.len() as u64, report.sent, "{report}");
     assert!(frames.iter().all(|frame| frame.len() == report.frame_bytes));
     frames.iter().map(|frame| check(testbed, frame)).collect()
+}
+
+/// Every frame of a blast. On a busy machine the receiving CPU may be away until its
+/// ring is full: then the same is sent once more.
+fn captured_whole(testbed: &Testbed, spec: &Spec) -> Vec<Drawn> {
+    (0..20)
+        .map(|_| captured(testbed, spec))
+        .find(|drawn| drawn.len() as u64 == spec.bound.frames)
+        .expect("one of twenty blasts finds room in the ring")
 }
 
 /// Shows LRP-09.
@@ -187,8 +199,7 @@ fn frames_are_valid_exactly_counted_and_cover_their_ranges() {
     for ipv6 in [false, true] {
         for transport in [udp(), Transport::TcpSyn] {
             let spec = spec(&testbed, ipv6, transport, 1000);
-            let drawn = captured(&testbed, &spec);
-            assert_eq!(drawn.len(), 1000);
+            let drawn = captured_whole(&testbed, &spec);
             let all = |values: HashSet<u16>| {
                 let mut values: Vec<_> = values.into_iter().collect();
                 values.sort_unstable();
@@ -226,13 +237,111 @@ fn fixed_fields_stay_fixed() {
         spec.flow.source = source.parse().unwrap();
         spec.flow.source_ports = 65535..=65535;
         spec.flow.destination_ports = 9..=9;
-        let drawn = captured(&testbed, &spec);
+        let drawn = captured_whole(&testbed, &spec);
         let only = Drawn {
-            source: spec.flow.source.addr(),
+            source: spec.flow.source.first().addr(),
             ports: (65535, 9),
             sequence: None,
         };
         assert_eq!(drawn, vec![only; 50]);
+    }
+}
+
+/// Frames by source address.
+fn by_source(drawn: &[Drawn]) -> HashMap<IpAddr, usize> {
+    let mut counts = HashMap::new();
+    for frame in drawn {
+        *counts.entry(frame.source).or_insert(0) += 1;
+    }
+    counts
+}
+
+/// How many standard deviations of a binomial count lie between `count` of `all` frames
+/// and the expected part.
+fn deviation(count: usize, all: usize, part: f64) -> f64 {
+    let mean = all as f64 * part;
+    (count as f64 - mean) / (mean * (1.0 - part)).sqrt()
+}
+
+#[test]
+fn hosts_of_several_networks_have_equal_rates() {
+    let testbed = testbed();
+    for (ipv6, first, apart) in [(false, "24.0.7.0/24", 16), (true, "2001:2:0:7::/64", 48)] {
+        let hosts = Hosts {
+            first: first.parse().unwrap(),
+            networks: 16,
+            apart,
+            hosts: 1000,
+        };
+        let mut spec = spec(&testbed, ipv6, udp(), 20_000);
+        spec.flow.source = Sources::Hosts(hosts);
+        spec.schedule = Schedule::Fixed { rate_pps: 40_000 };
+        let drawn = captured(&testbed, &spec);
+        let counts = by_source(&drawn);
+        // 1000 = 8 × 63 + 8 × 62.
+        let all: HashSet<IpAddr> = (0..1000)
+            .map(|host| hosts.address(host % 16, host / 16).unwrap())
+            .collect();
+        assert_eq!(counts.keys().copied().collect::<HashSet<_>>(), all);
+        // Twenty each: a Poisson count is six deviations off once in ten million.
+        for (source, count) in counts {
+            let off = deviation(count, drawn.len(), 1e-3);
+            assert!(off.abs() < 6.0, "{source}: {count} frames");
+        }
+    }
+}
+
+#[test]
+fn many_hosts_stay_in_their_part_of_each_network() {
+    let testbed = testbed();
+    let hosts = Hosts {
+        first: "24.0.7.0/24".parse().unwrap(),
+        networks: 500,
+        apart: 16,
+        hosts: 90_000,
+    };
+    let mut spec = spec(&testbed, false, udp(), 20_000);
+    spec.flow.source = Sources::Hosts(hosts);
+    spec.schedule = Schedule::Fixed { rate_pps: 40_000 };
+    let drawn = captured(&testbed, &spec);
+    // Each of the 90,000 with probability 1 − e^(−2/9): 17,930 ± 110.
+    let sources = by_source(&drawn).len();
+    assert!((17_200..18_700).contains(&sources), "{sources}");
+    let mut networks: HashMap<[u8; 2], usize> = HashMap::new();
+    for frame in &drawn {
+        let IpAddr::V4(source) = frame.source else {
+            panic!("{}", frame.source)
+        };
+        let [first, second, third, host] = source.octets();
+        assert!(third == 7 && (1..=180).contains(&host), "{source}");
+        *networks.entry([first, second]).or_insert(0) += 1;
+    }
+    assert_eq!(networks.len(), 500);
+    for (network, count) in networks {
+        let off = deviation(count, drawn.len(), 1.0 / 500.0);
+        assert!(off.abs() < 6.0, "{network:?}: {count} frames");
+    }
+}
+
+#[test]
+fn random_addresses_of_a_wide_prefix_hardly_repeat() {
+    let testbed = testbed();
+    for (ipv6, prefix, halves) in [(false, "32.0.0.0/3", 0x3000_0000), (true, "2001:2::/48", 0)] {
+        let mut spec = spec(&testbed, ipv6, udp(), 10_000);
+        spec.flow.source = prefix.parse().unwrap();
+        let drawn = captured(&testbed, &spec);
+        let counts = by_source(&drawn);
+        // Of 2^29 addresses 10,000 draws repeat one in eleven runs.
+        assert!(counts.len() + 5 >= drawn.len(), "{}", counts.len());
+        let net = spec.flow.source.first();
+        assert!(counts.keys().all(|source| net.contains(source)));
+        let upper = drawn.iter().filter(|frame| match frame.source {
+            IpAddr::V4(source) => u32::from(source) >= halves,
+            // The last bit of the /64's number.
+            IpAddr::V6(source) => source.segments()[3] & 1 == 1,
+        });
+        let off = deviation(upper.count(), drawn.len(), 0.5);
+        assert!(off.abs() < 6.0, "{prefix}: {off} deviations");
     }
 }
 
@@ -251,8 +360,9 @@ fn sockets_of_the_kernel_accept_what_is_sent() {
         let port = socket.local_addr().unwrap().port();
         spec.flow.destination_ports = port..=port;
         let report = run(&testbed, &spec, &Stop::new());
-        assert_eq!(report.sent, 500);
-        assert_eq!(common::drain(&socket), 500);
+        assert_eq!(report.offered, 500);
+        assert_eq!(common::drain(&socket), report.sent, "{report}");
+        assert!(report.sent > 250, "{report}");
     }
 }
 
@@ -260,14 +370,14 @@ fn sockets_of_the_kernel_accept_what_is_sent() {
 fn a_seed_is_a_sequence_whatever_the_schedule() {
     let testbed = testbed();
     let mut spec = spec(&testbed, false, Transport::TcpSyn, 300);
-    let first = captured(&testbed, &spec);
-    assert_eq!(first, captured(&testbed, &spec));
+    let first = captured_whole(&testbed, &spec);
+    assert_eq!(first, captured_whole(&testbed, &spec));
     spec.schedule = Schedule::Poisson { rate_pps: 20_000 };
-    assert_eq!(first, captured(&testbed, &spec));
+    assert_eq!(first, captured_whole(&testbed, &spec));
     spec.batch_runs = Some(64);
-    assert_eq!(first, captured(&testbed, &spec));
+    assert_eq!(first, captured_whole(&testbed, &spec));
     spec.seed = 2;
-    assert_ne!(first, captured(&testbed, &spec));
+    assert_ne!(first, captured_whole(&testbed, &spec));
 }
 
 /// Shows MR-96.
@@ -313,7 +423,7 @@ fn every_size_of_group_is_accounted_for() {
         };
         spec.batch_runs = Some(64);
         let report = run(&testbed, &spec, &Stop::new());
-        assert_eq!(report.sent, spec.bound.frames, "{report}");
+        assert_eq!(report.offered, spec.bound.frames, "{report}");
         assert_eq!(report.failed, 0, "{report}");
     }
 }

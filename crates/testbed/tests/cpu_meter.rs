@@ -203,7 +203,7 @@ fn poll_in_thread(per_frame: Duration, pause: Duration) -> Polled {
     let mut burner = Burner::attach(testbed.test()).unwrap();
     Placement::Threaded { nice: 0 }.apply(&testbed).unwrap();
     let thread = polling_thread(testbed.test()).unwrap().unwrap();
-    set_class(i32::try_from(thread).unwrap(), Class::Polling).unwrap();
+    set_class(thread, Class::Polling).unwrap();
     let mut cpu = testbed.test().cpu_meter().unwrap();
     let process = start_computing(testbed.test(), &mut cpu);
     burner.burn(per_frame);
@@ -246,7 +246,7 @@ fn what_wakes_a_polling_thread_is_not_the_interrupted_process_s() {
 }
 
 /// Time on any CPU by the scheduler's clock (the first field of schedstat).
-fn runtime(pid: u32) -> Duration {
+fn runtime(pid: i32) -> Duration {
     let text = std::fs::read_to_string(format!("/proc/{pid}/schedstat")).unwrap();
     Duration::from_nanos(text.split_whitespace().next().unwrap().parse().unwrap())
 }

@@ -17,8 +17,34 @@ use crate::source::Source;
 
 include!(concat!(env!("OUT_DIR"), "/triggers.rs")); // mod skeleton
 
-/// As `SOURCE_BITS` in triggers.h.
-const SOURCE_BITS: u32 = 4;
+use skeleton::types;
+
+/// Of a state's word: its source.
+const SOURCE_BITS: u32 = types::state_word::SOURCE_BITS.0;
+
+// The program and `Source` number sources alike.
+const _: () = {
+    use types::source as C;
+
+    let in_c = [
+        C::SOURCE_SYSTEM_CALL,
+        C::SOURCE_IP_OUTPUT,
+        C::SOURCE_NETWORK_SOFTIRQ,
+        C::SOURCE_OTHER_SOFTIRQ,
+        C::SOURCE_DEVICE_INTERRUPT,
+        C::SOURCE_TIMER_INTERRUPT,
+        C::SOURCE_OTHER_INTERRUPT,
+        C::SOURCE_PAGE_FAULT,
+        C::SOURCE_IDLE_ENTRY,
+        C::SOURCE_IDLE_EXIT,
+    ];
+    assert!(in_c.len() == C::SOURCES.0 as usize && in_c.len() == Source::ALL.len());
+    let mut place = 0;
+    while place < in_c.len() {
+        assert!(in_c[place].0 as usize == place && Source::ALL[place] as usize == place);
+        place += 1;
+    }
+};
 
 /// Why nothing was recorded.
 #[derive(Debug, thiserror::Error)]

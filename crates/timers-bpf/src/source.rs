@@ -33,7 +33,7 @@ pub enum Source {
 }
 
 impl Source {
-    /// Every source, in the recorder's order (`enum source` in triggers.h).
+    /// Every source, in the recorder's order.
     pub const ALL: [Self; 10] = [
         Self::SystemCall,
         Self::IpOutput,

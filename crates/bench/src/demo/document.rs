@@ -7,8 +7,9 @@ use plimsoll_report::{Goal, Machine, Side, median, page};
 use serde::Serialize;
 
 use super::bars::chart;
-use super::{syn, udp};
+use super::{dns, syn, udp};
 use crate::figures::{conclusion, grouped, percents_of, percents_of_better};
+use crate::own_port::servers::Served;
 use crate::page::{loss_percent, over_flood};
 use crate::protection::Protection;
 use crate::udp::{Run, UdpCase};
@@ -24,6 +25,8 @@ pub struct Document {
     pub udp: Udp,
     /// The SYN flood.
     pub syn: Syn,
+    /// The DNS flood.
+    pub dns: Dns,
     /// The promised figures.
     pub goals: Vec<Goal>,
 }
@@ -60,12 +63,41 @@ pub struct SynCase {
     pub p99_us: f64,
 }
 
-/// The promised figures of both floods.
-pub(super) fn goals(udp: &udp::Outcome, syn: &syn::Outcome) -> Vec<Goal> {
+/// The DNS flood.
+#[derive(Clone, Debug, Serialize)]
+pub struct Dns {
+    /// Queries per second of the honest client.
+    pub queries_per_s: u32,
+    /// Who floods.
+    pub flood: &'static str,
+    /// By flood, stock before guard.
+    pub cases: Vec<DnsCase>,
+}
+
+/// One flood on the DNS server's own port: medians over the runs; counts are their sums.
+#[derive(Clone, Debug, Serialize)]
+pub struct DnsCase {
+    /// What stood in between.
+    pub protection: Protection,
+    /// Queries/s that the generator achieved.
+    pub offered_pps: f64,
+    /// Queries of the honest client.
+    pub asked: u64,
+    /// Those answered within half a second.
+    pub answered: u64,
+    /// The same, per second.
+    pub answered_per_s: f64,
+    /// All answers of the server, to anybody, per second.
+    pub answers_per_s: f64,
+}
+
+/// The promised figures of all floods.
+pub(super) fn goals(udp: &udp::Outcome, syn: &syn::Outcome, dns: &dns::Outcome) -> Vec<Goal> {
     let mut goals = udp_goodput_goals(udp);
     goals.extend(udp_bystander_goals(udp));
     goals.extend(udp_light_goals(udp));
     goals.extend(syn_goals(syn));
+    goals.extend(dns_goals(dns));
     goals
 }
 
@@ -183,6 +215,29 @@ fn syn_goals(syn: &syn::Outcome) -> Vec<Goal> {
     ]
 }
 
+fn dns_goals(dns: &dns::Outcome) -> Vec<Goal> {
+    let answered = |protection, rate| dns.cases.values(protection, rate, Served::percent);
+    let highest = dns.cases.heaviest().unwrap_or(0);
+    vec![
+        Goal::new(
+            "dns/collapse",
+            format!("queries that stock NSD answers its client at {highest} queries/s of others"),
+            Side::AtMost,
+            20.0,
+            "%",
+            answered(Protection::Stock, highest),
+        ),
+        Goal::new(
+            "dns/guarded",
+            format!("queries that guarded NSD answers its client at {highest} queries/s of others"),
+            Side::AtLeast,
+            99.0,
+            "%",
+            answered(Protection::Guard, highest),
+        ),
+    ]
+}
+
 impl Document {
     /// The document as a page.
     ///
@@ -208,6 +263,12 @@ impl Document {
                 &self.syn.cases,
                 |case| (case.protection, case.offered_pps, case.requests_per_s),
             ),
+            over_flood(
+                "Queries NSD answers its client during a flood of its own port",
+                "1/s",
+                &self.dns.cases,
+                |case| (case.protection, case.offered_pps, case.answered_per_s),
+            ),
         ];
         let tables = self.tables();
         page::measured(
@@ -231,12 +292,20 @@ impl Document {
         let mut text = chart("Goodput of a flooded UDP server, packets/s", &flooded);
         let title = "Requests/s of nginx while another port gets a SYN flood";
         text += &chart(title, &syn.collect::<Vec<_>>());
+        let dns = self.dns.cases.iter();
+        let dns = dns.map(|case| (case.offered_pps, case.protection, case.answered_per_s));
+        let title = format!(
+            "Queries/s that NSD answers its client, of {}, while others flood its port",
+            grouped(self.dns.queries_per_s.into())
+        );
+        text += &chart(&title, &dns.collect::<Vec<_>>());
         text + self.tables().as_str()
     }
 
     fn tables(&self) -> String {
         let mut text = self.udp_table();
         text += &self.syn_table();
+        text += &self.dns_table();
         text + conclusion(&self.machine, &self.goals).as_str()
     }
 
@@ -314,6 +383,36 @@ impl Document {
     }
 }
 
+impl Document {
+    fn dns_table(&self) -> String {
+        let mut text = format!(
+            "\nFlood of NSD's own port by {}; its client asks {} queries/s\n\
+             {:>10} {:>6}{:>10}{:>8}{:>9}{:>11}\n",
+            self.dns.flood,
+            grouped(self.dns.queries_per_s.into()),
+            "flood/s",
+            "",
+            "answered",
+            "of",
+            "percent",
+            "answers/s",
+        );
+        for case in &self.dns.cases {
+            let percent = 100.0 * case.answered as f64 / case.asked.max(1) as f64;
+            let _ = writeln!(
+                text,
+                "{:>10} {:>6}{:>10}{:>8}{percent:>8.1}%{:>11}",
+                grouped(case.offered_pps),
+                case.protection.name(),
+                case.answered,
+                case.asked,
+                grouped(case.answers_per_s),
+            );
+        }
+        text
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -336,7 +435,7 @@ mod tests {
     }
 
     #[test]
-    fn the_page_has_a_plot_for_each_of_three_questions_and_a_curve_per_protection() {
+    fn the_page_has_a_plot_for_each_of_four_questions_and_a_curve_per_protection() {
         let cases = [(Protection::Stock, 1e3), (Protection::Guard, 9e4)].into_iter();
         let cases = cases.flat_map(|(protection, goodput)| {
             [udp(protection, 1e5, 1e5), udp(protection, 2e6, goodput)]
@@ -357,11 +456,25 @@ mod tests {
                     p99_us: 1e3,
                 }],
             },
+            dns: Dns {
+                queries_per_s: 1000,
+                flood: "one source",
+                cases: vec![DnsCase {
+                    protection: Protection::Guard,
+                    offered_pps: 8e5,
+                    asked: 2000,
+                    answered: 1990,
+                    answered_per_s: 995.0,
+                    answers_per_s: 6e4,
+                }],
+            },
             goals: Vec::new(),
         };
+        let text = document.text();
+        assert!(text.contains("1990    2000    99.5%"), "{text}");
         let page = document.page().unwrap();
-        assert_eq!(page.matches("<svg").count(), 3);
+        assert_eq!(page.matches("<svg").count(), 4);
         assert_eq!(page.matches("> stock</li>").count(), 2);
-        assert_eq!(page.matches("> guard</li>").count(), 3);
+        assert_eq!(page.matches("> guard</li>").count(), 4);
     }
 }

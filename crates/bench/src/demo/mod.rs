@@ -1,11 +1,14 @@
 //! `plimsoll demo`: a stock server collapses under a flood, a guarded one does
-//! not. Real packets through the real kernel, two minutes.
+//! not. Real packets through the real kernel, three minutes.
 //!
 //! *UDP flood.* A sink with some work per packet is flooded on its own socket,
 //! while a bystander, an echo on another port, is probed. First its maximum
 //! loss-free receive rate (MLFRR) is found, then floods are multiples of it.
 //!
 //! *SYN flood.* nginx serves an HTTP client while another listener gets SYNs.
+//!
+//! *DNS flood.* NSD is flooded on its own port by a thousand sources, while its honest
+//! client asks it.
 //!
 //! Every case runs several times, stock and guarded taking turns; figures are
 //! medians of the runs, packet counts their sums. Stock and guarded share
@@ -16,6 +19,7 @@
 //! veth link, whose figures compare protections but predict no adapter.
 
 mod bars;
+mod dns;
 mod document;
 mod syn;
 mod udp;
@@ -26,7 +30,7 @@ use std::time::Duration;
 use plimsoll_report::{Machine, SCHEMA};
 use plimsoll_testbed::{Config as TestbedConfig, Testbed};
 
-pub use document::{Document, Syn, SynCase, Udp};
+pub use document::{Dns, DnsCase, Document, Syn, SynCase, Udp};
 
 use crate::Error;
 use crate::protection::{Protection, Stage};
@@ -43,7 +47,7 @@ pub struct Plan {
     pub runs: usize,
     /// Measured part of each UDP run.
     pub window: Duration,
-    /// Whole seconds of each SYN run (the HTTP client counts in seconds).
+    /// Whole seconds of each SYN and DNS run (their clients count in seconds).
     pub http_seconds: u32,
     /// Interrupt holdoff of the test host's interface, stock and guarded.
     pub holdoff: Duration,
@@ -51,6 +55,8 @@ pub struct Plan {
     pub flood_multiples: Vec<f64>,
     /// Floods on the other listener, in SYN/s.
     pub syn_rates_pps: Vec<u64>,
+    /// Floods on the DNS server's own port, in queries/s.
+    pub dns_rates_pps: Vec<u64>,
     /// Further arguments for `plimsoll guard`.
     pub guard_arguments: Vec<String>,
 }
@@ -67,6 +73,7 @@ impl Plan {
             holdoff: Duration::from_micros(30),
             flood_multiples: vec![0.0, 1.0, 5.0, 15.0],
             syn_rates_pps: vec![0, 50_000, 150_000],
+            dns_rates_pps: vec![0, 200_000, 800_000],
             guard_arguments: Vec::new(),
         }
     }
@@ -88,12 +95,14 @@ pub fn run(plan: &Plan, mut progress: impl FnMut(&str)) -> Result<Document, Erro
     };
     let udp = udp::run(plan, &stage, &mut progress)?;
     let syn = syn::run(plan, &stage, &mut progress)?;
-    let goals = document::goals(&udp, &syn);
+    let dns = dns::run(plan, &stage, &mut progress)?;
+    let goals = document::goals(&udp, &syn, &dns);
     Ok(Document {
         schema: SCHEMA,
         machine: Machine::read(Some("veth")),
         udp: udp.summary(),
         syn: syn.summary(),
+        dns: dns.summary(),
         goals,
     })
 }

@@ -129,7 +129,7 @@ pub(super) fn run(bench: &mut Bench<'_>) -> Result<Outcome, Error> {
         .collect();
     let mut cases = Cases::new(&[Protection::Guard], &loads);
     let _sink = start_sink(&stage)?;
-    let computing = compute_bound(&stage)?;
+    let computing = compute_bound(stage.host())?;
     let mut meter = stage.host().cpu_meter()?;
     meter.watch(computing.pid());
     for round in 1..=plan.runs {

@@ -7,13 +7,11 @@
 //! allows. Its answers are counted as what its interface sends.
 
 use std::fmt::Write as _;
-use std::fs;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use plimsoll_report::{Goal, Side};
 use plimsoll_testbed::blast::{Priority, Schedule, Spec, Transport};
 use plimsoll_testbed::dns::{DnsLoad, DnsResult, Nsd, query, run_dnsperf};
-use plimsoll_testbed::{Error as TestbedError, Host};
 use serde::Serialize;
 
 use super::{Bench, Measured, Part};
@@ -21,7 +19,7 @@ use crate::Error;
 use crate::cases::{Case, Cases};
 use crate::figures::grouped;
 use crate::protection::{Protection, Protector, Stage};
-use crate::traffic::{during, flood};
+use crate::traffic::{counting_answers, during, flood};
 use crate::udp::{SINK_PORT, start_sink};
 
 const SIDES: [Protection; 2] = [Protection::Stock, Protection::Guard];
@@ -169,32 +167,6 @@ fn queries(stage: &Stage<'_>, port: u16, rate_pps: u64) -> Spec {
     // The client shares this CPU and must not be what limits the server.
     spec.priority = Priority::Idle;
     spec
-}
-
-/// Does `work`; also returns the frames that the host sent meanwhile, per
-/// second.
-fn counting_answers<T>(
-    host: &Host,
-    work: impl FnOnce() -> Result<T, Error>,
-) -> Result<(T, f64), Error> {
-    let (before, begun) = (sent_frames(host)?, Instant::now());
-    let worked = work()?;
-    let sent = sent_frames(host)? - before;
-    Ok((worked, sent as f64 / begun.elapsed().as_secs_f64()))
-}
-
-fn sent_frames(host: &Host) -> Result<u64, Error> {
-    let path = format!("/sys/class/net/{}/statistics/tx_packets", host.device());
-    let text = host.run(|| fs::read_to_string(&path))?;
-    let text = text.map_err(|source| TestbedError::Io {
-        action: format!("read {path}"),
-        source,
-    })?;
-    let wrong = |_| TestbedError::Parse {
-        what: "a device counter",
-        detail: text.clone(),
-    };
-    Ok(text.trim().parse().map_err(wrong)?)
 }
 
 fn serve(

@@ -5,7 +5,8 @@ use plimsoll_report::{Goal, Machine, page};
 use serde::Serialize;
 
 use super::{
-    Beyond, Capacity, Chaos, CpuLimit, Dns, Flood, FloodCase, Light, Rpc, Syns, Verdict, Watching,
+    Beyond, Capacity, Chaos, CpuLimit, Dns, Flood, FloodCase, Light, Rpc, Sources, Syns, Verdict,
+    Watching,
 };
 use crate::figures::conclusion;
 use crate::page::{loss_percent, over_flood};
@@ -56,6 +57,9 @@ pub struct Document {
     /// What it takes to run a guard and to watch it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub watching: Option<Watching>,
+    /// Floods of servers' own ports.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sources: Option<Sources>,
     /// The promised figures.
     pub goals: Vec<Goal>,
 }
@@ -103,6 +107,7 @@ impl Document {
             self.chaos.as_ref().map(Chaos::table),
             self.dns.as_ref().map(Dns::table),
             self.watching.as_ref().map(Watching::table),
+            self.sources.as_ref().map(Sources::table),
         ];
         let parts: Vec<String> = parts.into_iter().flatten().collect();
         parts.join("\n") + conclusion(&self.machine, &self.goals).as_str()
@@ -132,6 +137,7 @@ mod tests {
             chaos: None,
             dns: None,
             watching: None,
+            sources: None,
             goals: Vec::new(),
         };
         assert!(!document.page().unwrap().contains("<svg"));

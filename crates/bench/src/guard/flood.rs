@@ -170,8 +170,12 @@ fn best_limit(
     schedule: Schedule,
 ) -> Result<Limit, Error> {
     let stage = &bench.stage;
-    let candidates = FILTER_PERCENT.map(|part| (base.mlfrr_pps * f64::from(part) / 100.0) as u64);
-    tune(&format!("udp dport {SINK_PORT}"), &candidates, |limit| {
+    let traffic = format!("udp dport {SINK_PORT}");
+    let candidates = FILTER_PERCENT.map(|part| {
+        let rate_pps = base.mlfrr_pps * f64::from(part) / 100.0;
+        Limit::of_all(&traffic, rate_pps as u64)
+    });
+    tune(candidates, |limit| {
         let protector = stage.protect(Protection::Nftables, Some(limit))?;
         let window = bench.plan.window / 3;
         servers
@@ -192,7 +196,7 @@ fn beside_computation(
     window: Duration,
 ) -> Result<Bystander, Error> {
     let protector = stage.stock()?;
-    let _computing = compute_bound(stage)?;
+    let _computing = compute_bound(stage.host())?;
     Ok(servers.flood(stage, protector, None, window)?.bystander)
 }
 

@@ -23,6 +23,7 @@ mod document;
 mod flood;
 mod light;
 mod rpc;
+mod sources;
 mod syn;
 mod verdict;
 mod watching;
@@ -42,11 +43,13 @@ pub use document::Document;
 pub use flood::{Flood, FloodCase, PauseLoss};
 pub use light::Light;
 pub use rpc::{Rpc, RpcCase};
+pub use sources::{AloneCase, ClientsCase, CrowdCase, Sources, SourcesCapacity, SourcesCase};
 pub use syn::{SynTarget, Syns, SynsCase};
 pub use verdict::{Verdict, VerdictFrame};
 pub use watching::Watching;
 
 use crate::Error;
+pub use crate::own_port::{SourcesFlood, SourcesServer};
 use crate::protection::{Protection, Stage};
 
 /// A part of the bench.
@@ -74,11 +77,13 @@ pub enum Part {
     Dns,
     /// What it takes to run a guard and to watch it.
     Watching,
+    /// Floods of servers' own ports: whether honest clients keep being served.
+    Sources,
 }
 
 impl Part {
     /// All, in the order in which they run.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 12] = [
         Self::Capacity,
         Self::Flood,
         Self::Beyond,
@@ -90,6 +95,7 @@ impl Part {
         Self::Chaos,
         Self::Dns,
         Self::Watching,
+        Self::Sources,
     ];
 
     /// Its name on the command line and at the start of its goals.
@@ -107,6 +113,7 @@ impl Part {
             Self::Chaos => "chaos",
             Self::Dns => "dns",
             Self::Watching => "watching",
+            Self::Sources => "sources",
         }
     }
 }
@@ -141,6 +148,9 @@ pub struct Plan {
     pub verdict: PathBuf,
     /// Channels of the guard in [`Part::Watching`], at most 16,384.
     pub channels: u16,
+    /// Paths, or their first words, of the cases of [`Part::Sources`] to measure; all if
+    /// empty.
+    pub sources: Vec<String>,
     /// MLFRR in packets/s, instead of measuring it.
     pub mlfrr_pps: Option<f64>,
     /// Discard capacity in packets/s, instead of measuring it; not for
@@ -149,6 +159,12 @@ pub struct Plan {
 }
 
 impl Plan {
+    /// The paths of the cases of [`Part::Sources`].
+    #[must_use]
+    pub fn sources_paths() -> Vec<String> {
+        sources::paths()
+    }
+
     /// Everything, as `plimsoll bench guard` runs it without arguments.
     #[must_use]
     pub fn new(program: PathBuf) -> Self {
@@ -166,6 +182,7 @@ impl Plan {
             seed: 1,
             verdict: "target/bench/verdict.json".into(),
             channels: 10_000,
+            sources: Vec::new(),
             mlfrr_pps: None,
             capacity_pps: None,
         }
@@ -245,6 +262,7 @@ pub fn run(plan: &Plan, mut progress: impl FnMut(&str)) -> Result<Document, Erro
         chaos: bench.part(Part::Chaos, chaos::run)?,
         dns: bench.part(Part::Dns, dns::run)?,
         watching: bench.part(Part::Watching, watching::run)?,
+        sources: bench.part(Part::Sources, sources::run)?,
         goals: bench.goals,
     })
 }

@@ -91,7 +91,7 @@ fn mix(stage: &Stage<'_>, work_us: u64, window: Duration) -> Result<Run, Error> 
     };
     let _servers = [serve(PORTS[0])?, serve(PORTS[1])?];
     let mut meter = stage.host().cpu_meter()?;
-    let worker = compute_bound(stage)?;
+    let worker = compute_bound(stage.host())?;
     meter.watch(worker.pid());
     thread::scope(|scope| {
         let clients = PORTS.map(|port| {

@@ -68,10 +68,8 @@ impl SynTarget {
 
     /// What the packet filter limits to this rate.
     fn limit(self, rate_pps: u64) -> Limit {
-        Limit {
-            traffic: format!("tcp dport {} tcp flags & (syn|ack) == syn", self.port()),
-            rate_pps,
-        }
+        let traffic = format!("tcp dport {} tcp flags & (syn|ack) == syn", self.port());
+        Limit::of_all(&traffic, rate_pps)
     }
 }
 
@@ -169,8 +167,8 @@ fn limit_for(limits: &[(SynTarget, Limit)], target: SynTarget) -> Option<&Limit>
 
 /// The limit an operator would end up with who tried some under this flood.
 fn best_limit(stage: &Stage<'_>, web: &Web, target: SynTarget) -> Result<Limit, Error> {
-    let traffic = target.limit(0).traffic;
-    tune(&traffic, &FILTER_PPS, |limit| {
+    let candidates = FILTER_PPS.map(|rate_pps| target.limit(rate_pps));
+    tune(candidates, |limit| {
         let protector = stage.protect(Protection::Nftables, Some(limit))?;
         let run = web.serve(stage, protector, target.port(), target.rate_pps(), 1)?;
         Ok(run.requests_per_s)

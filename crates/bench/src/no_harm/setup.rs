@@ -82,7 +82,7 @@ const fn udp(receiver: Receiver, behind: bool, target: Target) -> Load {
 }
 
 /// All of them. A kernel that lacks one (IPVS, VLAN devices here) cannot show it.
-pub(super) const ALL: [Setup; 15] = [
+pub(super) const ALL: [Setup; 16] = [
     Setup {
         name: "socket",
         what: "a UDP server of the host itself",
@@ -214,6 +214,12 @@ pub(super) const ALL: [Setup; 15] = [
         name: "tcp-in",
         what: "a bulk transfer to the host over TCP",
         load: Load::Tcp(true),
+        prepare: |_| Ok(()),
+    },
+    Setup {
+        name: "tcp-out",
+        what: "a bulk transfer from the host over TCP",
+        load: Load::Tcp(false),
         prepare: |_| Ok(()),
     },
 ];

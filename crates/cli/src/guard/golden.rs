@@ -114,9 +114,16 @@ const V6: Ipv6Addr = Ipv6Addr::new(
     0x2001, 0xdb8, 0x1111, 0x2222, 0x3333, 0x4444, 0x5555, 0x6666,
 );
 
+/// What the flooded server's clients lost.
+const LOST: &[(Outcome, u64)] = &[
+    (Outcome::SocketQueue, 2_500_000),
+    (Outcome::SourceShare, 40_000),
+    (Outcome::Share, 12_000),
+];
+
 /// Channels of both kinds with every sort of owner and fullness.
 fn channels() -> Vec<ChannelStatus> {
-    use Outcome::{AcceptQueue, NoCookie, Share, SocketQueue, SynCookie, SynQueue};
+    use Outcome::{AcceptQueue, NoCookie, SynCookie, SynQueue};
     let any = IpAddr::V6(Ipv6Addr::UNSPECIFIED);
     let (udp, tcp) = (Kind::UdpSocket, Kind::TcpListener);
     let unit = "/system.slice/nsd.service";
@@ -124,7 +131,7 @@ fn channels() -> Vec<ChannelStatus> {
         channel(
             udp,
             (any, 5000),
-            (328_000, &[(SocketQueue, 2_540_000), (Share, 12_000)]),
+            (328_000, LOST),
             (1_471_280, 2_097_152),
             owner(Some((2978, "sink")), Some("/"), 1),
         ),
@@ -170,10 +177,10 @@ fn channels() -> Vec<ChannelStatus> {
 
 /// Something of each kind and each outcome.
 fn kinds() -> Vec<KindStatus> {
-    use Outcome::{AcceptQueue, NoCookie, Share, SocketQueue, SynCookie, SynQueue};
+    use Outcome::{AcceptQueue, NoCookie, Share, SynCookie, SynQueue};
     let more = |of| -> &[(Outcome, u64)] {
         match of {
-            Kind::UdpSocket => &[(SocketQueue, 2_540_000), (Share, 12_000)],
+            Kind::UdpSocket => LOST,
             Kind::TcpListener => &[
                 (SynCookie, 80_000),
                 (NoCookie, 70),
@@ -242,11 +249,12 @@ fn before_the_stack() -> Vec<Stage> {
             (2_977_955, 0),
             (0, 0, 344_755),
             vec![
-                place("socket_queue", Fate::Discarded, 2_540_000, OWN),
+                place("socket_queue", Fate::Discarded, 2_500_000, OWN),
                 place("accept_queue", Fate::Discarded, 400, OWN),
                 place("syn_queue", Fate::Discarded, 30, OWN),
                 place("no_cookie", Fate::Discarded, 70, OWN),
                 place("share", Fate::Discarded, 12_700, OWN),
+                place("source_share", Fate::Discarded, 40_000, OWN),
                 place("syn_cookie", Fate::Answered, 80_000, OWN),
             ],
         ),

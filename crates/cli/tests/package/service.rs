@@ -106,7 +106,7 @@ fn it_protects_reloads_and_stops() {
     let _server = busy_server(host, PORT);
     flooded(&testbed, &flood(&testbed, PORT..=PORT, FLOOD_PPS), || {
         machine.wait("it protects", || {
-            packets(&status(&machine), "socket_queue") > 0
+            packets(&status(&machine), "source_share") > 0
         });
     });
 
@@ -119,7 +119,7 @@ fn it_protects_reloads_and_stops() {
         status(&machine)["observe"] == true
     });
     let reloaded = status(&machine);
-    for outcome in ["admitted", "socket_queue"] {
+    for outcome in ["admitted", "source_share"] {
         assert!(packets(&counted, outcome) > 0, "{counted}");
         assert!(
             packets(&reloaded, outcome) >= packets(&counted, outcome),

@@ -78,16 +78,16 @@ fn name(paper: &str, number: u32) -> String {
     format!("{paper}-{number:02}")
 }
 
-/// The text of a room's files: of a module of core, a crate's sources, or the
-/// experiments. None, if there is no such room yet.
-pub(crate) fn text_of(crates: &Path, room: &str) -> Option<String> {
-    let places = match room.strip_prefix("core::") {
+/// The text of a home's files: of a module of core, a crate's sources, or the
+/// experiments. None, if there is no such home yet.
+pub(crate) fn text_of(crates: &Path, home: &str) -> Option<String> {
+    let places = match home.strip_prefix("core::") {
         Some(module) => {
             let source = crates.join("core/src");
             vec![source.join(format!("{module}.rs")), source.join(module)]
         }
-        None if room == "experiment" => vec![crates.join("../experiments")],
-        None => vec![crates.join(room).join("src")],
+        None if home == "experiment" => vec![crates.join("../experiments")],
+        None => vec![crates.join(home).join("src")],
     };
     let mut files = Vec::new();
     for place in places {

@@ -4,14 +4,14 @@
 pub(crate) struct Entry<'a> {
     pub(crate) id: &'a str,
     pub(crate) meaning: &'a str,
-    pub(crate) rooms: Vec<&'a str>,
+    pub(crate) homes: Vec<&'a str>,
     state: &'a str,
 }
 
 /// What the last cell says.
 #[derive(Debug, PartialEq)]
 pub(crate) enum State<'a> {
-    /// Shown by tests and claims; still missing in some of its rooms.
+    /// Shown by tests and claims; still missing in some of its homes.
     Done {
         evidence: Vec<&'a str>,
         planned_in: Vec<&'a str>,
@@ -25,14 +25,14 @@ pub(crate) fn entries(document: &str) -> Vec<Entry<'_>> {
     let lines = document.lines().filter(|line| line.starts_with('|'));
     let entries = lines.map(|line| {
         let cells: Vec<&str> = line.trim_matches('|').split('|').map(str::trim).collect();
-        let &[id, meaning, rooms, state] = cells.as_slice() else {
+        let &[id, meaning, homes, state] = cells.as_slice() else {
             panic!("four cells wanted: {line}");
         };
-        let rooms = rooms.split(", ").collect();
+        let homes = homes.split(", ").collect();
         Entry {
             id,
             meaning,
-            rooms,
+            homes,
             state,
         }
     });
@@ -79,7 +79,7 @@ pub(crate) fn parse(state: &str) -> Result<State<'_>, String> {
             };
             Ok(State::Done {
                 evidence,
-                planned_in: planned.into_iter().map(|(room, _)| room).collect(),
+                planned_in: planned.into_iter().map(|(home, _)| home).collect(),
             })
         }
         _ => Err(unknown()),

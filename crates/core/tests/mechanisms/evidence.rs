@@ -42,18 +42,18 @@ fn claim(experiments: &Path, evidence: &str) -> Result<String, String> {
     fs::read_to_string(experiments.join(&file)).map_err(|why| format!("{file}: {why}"))
 }
 
-/// Whether the evidence is about this room. Claims are about the modelled host, and
-/// the command's tests about the room whose name they begin with.
-pub(crate) fn is_of(evidence: &str, room: &str) -> bool {
+/// Whether the evidence is about this home. Claims are about the modelled host, and
+/// the command's tests about the home whose name they begin with.
+pub(crate) fn is_of(evidence: &str, home: &str) -> bool {
     let mut parts = evidence.split("::");
     let (folder, module) = (parts.next().unwrap_or_default(), parts.next());
     match (folder, module) {
-        (_, None) => room == "experiment" || room == "sim",
-        ("core", Some(module)) => room.strip_prefix("core::") == Some(module),
-        ("packets", _) => room == "core::demux" || room == "guard",
-        ("cli", Some(file)) => file.split('_').next() == Some(room),
-        ("lab", _) => room == "experiment" || room == "sim" || room == "lab",
-        _ => folder == room,
+        (_, None) => home == "experiment" || home == "sim",
+        ("core", Some(module)) => home.strip_prefix("core::") == Some(module),
+        ("packets", _) => home == "core::demux" || home == "guard",
+        ("cli", Some(file)) => file.split('_').next() == Some(home),
+        ("lab", _) => home == "experiment" || home == "sim" || home == "lab",
+        _ => folder == home,
     }
 }
 

@@ -1,9 +1,9 @@
 //! `docs/mechanisms.md` is complete and true, and cannot go stale.
 //!
 //! - Every id of the papers is there once.
-//! - Every room of an entry has evidence, or the entry says what is planned there.
+//! - Every home of an entry has evidence, or the entry says what is planned there.
 //! - Evidence is a test, or a claim that holds, and cites the id itself.
-//! - A room whose files cite an id has it: there it may not be planned.
+//! - A home whose files cite an id has it: there it may not be planned.
 
 #[path = "../named_test/mod.rs"]
 mod named_test;
@@ -25,7 +25,7 @@ const DOCUMENT: &str = include_str!("../../../../docs/mechanisms.md");
 const ENTRIES: [(&str, usize); 5] = [("MR", 100), ("ST", 65), ("TB", 54), ("LRP", 59), ("MH", 33)];
 
 /// Where an entry can be at home beside the modules of core. Not all exist yet.
-const ROOMS: [&str; 12] = [
+const HOMES: [&str; 12] = [
     "kernel",
     "guard",
     "stack",
@@ -61,19 +61,19 @@ fn every_id_of_the_papers_is_there_once_and_in_order() {
 #[test]
 fn every_entry_says_what_it_means_and_where_it_belongs() {
     for Entry {
-        id, meaning, rooms, ..
+        id, meaning, homes, ..
     } in entries(DOCUMENT)
     {
         assert!(!meaning.is_empty(), "{id}");
-        for room in rooms {
-            let module = room.starts_with("core::") && citations::text_of(crates(), room).is_some();
-            assert!(module || ROOMS.contains(&room), "{id}: {room}");
+        for home in homes {
+            let module = home.starts_with("core::") && citations::text_of(crates(), home).is_some();
+            assert!(module || HOMES.contains(&home), "{id}: {home}");
         }
     }
 }
 
 #[test]
-fn every_room_has_evidence_that_cites_the_id_or_is_planned() {
+fn every_home_has_evidence_that_cites_the_id_or_is_planned() {
     let mut faults = Vec::new();
     for entry in entries(DOCUMENT) {
         let (evidence, planned_in) = match entry.state() {
@@ -93,14 +93,14 @@ fn every_room_has_evidence_that_cites_the_id_or_is_planned() {
         let wrong = checks.filter_map(Result::err);
         let strange = planned_in
             .iter()
-            .filter(|room| !entry.rooms.contains(room))
-            .map(|room| format!("planned in {room}, which is none of its rooms"));
+            .filter(|home| !entry.homes.contains(home))
+            .map(|home| format!("planned in {home}, which is none of its homes"));
         let bare = entry
-            .rooms
+            .homes
             .iter()
-            .filter(|room| !planned_in.contains(room))
-            .filter(|room| !evidence.iter().any(|one| evidence::is_of(one, room)))
-            .map(|room| format!("no evidence in {room}, and not planned there"));
+            .filter(|home| !planned_in.contains(home))
+            .filter(|home| !evidence.iter().any(|one| evidence::is_of(one, home)))
+            .map(|home| format!("no evidence in {home}, and not planned there"));
         let all = wrong.chain(strange).chain(bare);
         faults.extend(all.map(|why| format!("{}: {why}", entry.id)));
     }
@@ -109,7 +109,7 @@ fn every_room_has_evidence_that_cites_the_id_or_is_planned() {
 
 /// Found 107 entries that were called planned although most of them were built.
 #[test]
-fn what_a_room_cites_is_not_planned_there() {
+fn what_a_home_cites_is_not_planned_there() {
     let mut faults = Vec::new();
     let mut cited = BTreeMap::new();
     let modules = std::fs::read_dir(crates().join("core/src")).expect("core has sources");
@@ -120,14 +120,14 @@ fn what_a_room_cites_is_not_planned_there() {
             .map(|stem| stem.to_string_lossy().into_owned());
         format!("core::{}", stem.unwrap_or_default())
     });
-    let rooms = ROOMS.iter().map(|room| (*room).to_owned()).chain(modules);
-    for room in rooms {
-        let text = citations::text_of(crates(), &room).unwrap_or_default();
+    let homes = HOMES.iter().map(|home| (*home).to_owned()).chain(modules);
+    for home in homes {
+        let text = citations::text_of(crates(), &home).unwrap_or_default();
         let short = citations::shortened(&text);
-        faults.extend(short.iter().map(|list| format!("{room}: write {list} out")));
-        cited.insert(room, citations::ids(&text));
+        faults.extend(short.iter().map(|list| format!("{home}: write {list} out")));
+        cited.insert(home, citations::ids(&text));
     }
-    let cites = |room: &str, id: &str| cited.get(room).is_some_and(|ids| ids.contains(id));
+    let cites = |home: &str, id: &str| cited.get(home).is_some_and(|ids| ids.contains(id));
     for entry in entries(DOCUMENT) {
         let planned: BTreeSet<&str> = match entry.state() {
             // Nobody may cite what nobody has.
@@ -135,17 +135,17 @@ fn what_a_room_cites_is_not_planned_there() {
             Ok(State::Done { planned_in, .. }) => planned_in.into_iter().collect(),
             _ => continue,
         };
-        let rooms = planned.into_iter().filter(|room| cites(room, entry.id));
-        faults.extend(rooms.map(|room| format!("{} is planned, but {room} cites it", entry.id)));
+        let homes = planned.into_iter().filter(|home| cites(home, entry.id));
+        faults.extend(homes.map(|home| format!("{} is planned, but {home} cites it", entry.id)));
     }
     expect_none(&faults);
     let known: BTreeSet<&str> = entries(DOCUMENT).iter().map(|entry| entry.id).collect();
-    for (room, ids) in &cited {
+    for (home, ids) in &cited {
         let unknown: Vec<&String> = ids
             .iter()
             .filter(|id| !known.contains(id.as_str()))
             .collect();
-        assert!(unknown.is_empty(), "{room} cites {unknown:?}");
+        assert!(unknown.is_empty(), "{home} cites {unknown:?}");
     }
 }
 

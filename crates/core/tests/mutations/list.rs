@@ -12,7 +12,10 @@ use serde::Deserialize;
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Mutation {
-    /// The module of core that is broken.
+    /// The folder of the crate that is broken.
+    #[serde(default = "core")]
+    pub(crate) folder: String,
+    /// The module of it.
     pub(crate) module: String,
     /// What goes wrong with it.
     pub(crate) why: String,
@@ -26,20 +29,23 @@ pub(crate) struct Mutation {
     pub(crate) test: String,
 }
 
+/// Most are of core.
+pub(crate) const CORE: &str = "core";
+
+fn core() -> String {
+    CORE.to_owned()
+}
+
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct List {
     mutation: Vec<Mutation>,
 }
 
-/// The folder of core.
-pub(crate) fn core_folder() -> &'static Path {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
-}
-
 /// The folder of all crates.
 pub(crate) fn crates() -> &'static Path {
-    core_folder().parent().expect("core is one of the crates")
+    let core = Path::new(env!("CARGO_MANIFEST_DIR"));
+    core.parent().expect("core is one of the crates")
 }
 
 /// All mutations, in the order of the file.
@@ -70,7 +76,7 @@ impl Mutation {
             let file = self.file.display();
             return Err(label(format!("{file} is not a file of the module")));
         }
-        let source = fs::read_to_string(core_folder().join(&self.file));
+        let source = fs::read_to_string(crates().join(&self.folder).join(&self.file));
         let source = source.map_err(|why| label(format!("{}: {why}", self.file.display())))?;
         self.apply(&source).map_err(label)?;
         named_test::find(crates(), &self.test)

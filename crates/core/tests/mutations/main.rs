@@ -1,5 +1,5 @@
 //! The kept mutations still fit the sources: each text to be replaced is there
-//! once, each test that has to notice exists, and no module is left out.
+//! once, each test that has to notice exists, and no module of core is left out.
 //! Whether the tests do notice takes longer: `make mutants`.
 
 mod list;
@@ -15,8 +15,9 @@ fn every_mutation_fits_the_sources() {
 }
 
 #[test]
-fn every_module_has_at_least_two() {
-    let mutations = list::read();
+fn every_module_of_core_has_at_least_two() {
+    let mut mutations = list::read();
+    mutations.retain(|mutation| mutation.folder == list::CORE);
     let modules = include_str!("../../src/lib.rs")
         .lines()
         .filter_map(|line| line.trim_start_matches("pub ").strip_prefix("mod "))

@@ -1,6 +1,6 @@
-//! `make mutants`: breaks core on purpose, one kept mutation at a time, and
-//! requires that the named test fails each time. A test that passes over broken
-//! code proves nothing.
+//! `make mutants`: breaks core, the guard's BPF program and the hands of its governor
+//! on purpose, one kept mutation at a time, and requires that the named test fails each
+//! time. A test that passes over broken code proves nothing.
 //!
 //! It works on a copy of the workspace under `target/mutants`, never on the
 //! sources themselves. First every named test must pass there as it is. A
@@ -8,8 +8,8 @@
 //! that does not end in [`TIME_MAX`] has noticed. Random tests run with a fixed
 //! seed, so that a result is the same next time.
 //!
-//! Arguments: names of modules, to run their mutations only. Exit code: 0 if
-//! all were caught, 1 otherwise.
+//! Arguments: names of modules, to run their mutations only. Tests of the BPF program
+//! need root. Exit code: 0 if all were caught, 1 otherwise.
 
 mod list;
 
@@ -132,7 +132,7 @@ impl Workspace {
     /// Breaks the copy, runs the test, mends the copy.
     fn outcome_with(&self, mutation: &Mutation) -> Result<Outcome, String> {
         let name = self.name_of(mutation)?;
-        let file = self.crates.join("core").join(&mutation.file);
+        let file = self.crates.join(&mutation.folder).join(&mutation.file);
         let failed = |why: io::Error| format!("{}: {why}", file.display());
         let source = fs::read_to_string(&file).map_err(failed)?;
         fs::write(&file, mutation.apply(&source)?).map_err(failed)?;

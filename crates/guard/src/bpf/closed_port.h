@@ -50,26 +50,37 @@ static __always_inline bool is_entry_of(const struct unclaimed_port *entry,
 	return entry->port == port && same_address(&entry->destination, address);
 }
 
+/* Whether these are too few refusals for a closed port. */
+static __always_inline bool has_takers(const struct unclaimed_port *entry)
+{
+	return !entry->fresh && entry->refused * 2 < entry->admitted;
+}
+
 /*
  * Once in a while: does the stack refuse nearly all that it was given, or hardly
  * half? In between the answer stays. Without a packet there is nothing to learn.
  */
 static __always_inline void review(struct unclaimed_port *entry, __u32 now)
 {
-	__u32 admitted = entry->admitted, refused = entry->refused;
-
 	if (entry->reviewed == now)
 		return;
-	if (now - entry->refused_at >= REFUSAL_REVIEWS)
+	entry->reviewed = now;
+	if (now - entry->refused_at >= REFUSAL_REVIEWS) {
 		entry->closed = false;
-	else if (!entry->fresh && admitted && refused * 8 >= admitted * 7)
+	} else if (!entry->fresh && entry->admitted &&
+		   entry->refused * 8 >= entry->admitted * 7) {
 		entry->closed = true;
-	else if (!entry->fresh && refused * 2 < admitted)
+	} else if (has_takers(entry) && entry->closed && !entry->doubted) {
+		/* The refusals of the last ones may be still to come: count on. */
+		entry->doubted = true;
+		return;
+	} else if (has_takers(entry)) {
 		entry->closed = false;
+	}
 	entry->admitted = 0;
 	entry->refused = 0;
 	entry->fresh = false;
-	entry->reviewed = now;
+	entry->doubted = false;
 }
 
 /* The stack has thrown a packet away: no socket. */

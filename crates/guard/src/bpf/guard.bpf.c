@@ -9,7 +9,8 @@
  * occupancy is read where the kernel keeps it. Only what fits goes on.
  *
  * Rules: the default is to admit. A UDP socket discards from its high
- * watermark until it has fallen below the low one; a listener discards new
+ * watermark until it has fallen below the low one, but not the packets of sources
+ * that have not had their fair share; a listener discards new
  * SYNs while its accept queue is at its backlog, and answers them with cookies
  * while its SYN queue is. While input is shed, every channel has its share.
  * Every packet ends in exactly one (kind, outcome) of `totals`.
@@ -25,6 +26,7 @@
  * Here is the way of a frame; each step has its header: parse.h (headers),
  * address.h (whose destination), udp.h with known_socket.h and udp_queue.h,
  * tcp.h with cookie.h and transmit.h, fragment.h, channel.h (a socket's slot and books),
+ * fairness.h with source_credit.h and known_source.h (whose packets an overloaded channel takes),
  * share.h and protection.h (shedding), closed_port.h; maps.h is what stays between two packets.
  */
 #include <linux/bpf.h>

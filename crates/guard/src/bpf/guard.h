@@ -36,6 +36,11 @@ enum outcome {
 	 * port, beyond what the stack would answer.
 	 */
 	OUTCOME_SHARE,
+	/*
+	 * Discarded early: the channel is overloaded, and the source has had its fair
+	 * share of it.
+	 */
+	OUTCOME_SOURCE_SHARE,
 	OUTCOME_COUNT,
 };
 
@@ -137,6 +142,104 @@ enum limit {
 	DRAINED_BYTES_MAX = 65536,
 };
 
+/* Fairness among a channel's sources: core::fairness has these, too, and says why. */
+enum fair_limit {
+	FAIR_PACKET = 1 << 16, /* credit of one packet */
+	FAIR_BURST_TICKS = 8,
+	FAIR_BURST_PACKETS = 8,
+	FAIR_EPOCH_TICKS = 4,
+	FAIR_EPOCH_TICKS_MAX = 512,
+	FAIR_STALE_TICKS = 1024,
+	FAIR_CHANNEL_EPOCH_PACKETS = 64,
+	FAIR_NODE_EPOCH_PACKETS = 16,
+	FAIR_CALM_TICKS = 128,
+	FAIR_WAIT_TICKS_MAX = 128,
+	FAIR_STRANGERS_MIN = 256,
+	FAIR_STRANGERS_MAX = 512,
+	FAIR_STRANGERS_LOOK = 8,
+	FAIR_STRANGERS_TICKS = 4,
+	FAIR_LEVEL_MIN = 16,
+	FAIR_LEVEL_MAX = (1 << 29) - 1,
+	FAIR_WHOLE = 1 << 24,
+	FAIR_STEP_MAX = 4,
+	FAIR_WAYS = 4,
+	/* Sets for all CPUs together, at most; the loader has fewer for each of many. */
+	FAIR_NETWORK_SETS = 1024,
+	FAIR_SUBNET_SETS = 4096,
+	FAIR_HOST_SETS = 32768,
+	/* Known sources: sets of eight, for all CPUs. */
+	KNOWN_SOURCE_SETS = 2048,
+	KNOWN_SOURCE_WAYS = 8,
+	/* Known is who was served in so many periods of 2^2 seconds, … */
+	KNOWN_PERIOD_SHIFT = 2,
+	KNOWN_PERIODS_MIN = 3,
+	/* … the last of them no longer ago than this: an hour. */
+	KNOWN_AGE_PERIODS = 900,
+};
+
+/* What a prefix of a packet's source is hashed with; nobody else knows them. */
+enum fair_key {
+	FAIR_KEY_FIRST,
+	FAIR_KEY_WORDS, /* of the address */
+	FAIR_KEY_CHANNEL = FAIR_KEY_WORDS + 4,
+	FAIR_KEY_CLASS,
+	FAIR_KEYS,
+};
+
+/*
+ * What each network of an overloaded channel gets, the same on all CPUs. Written by
+ * the program alone. Sums only grow, so that CPUs can add to them without a lock.
+ */
+struct fair_share {
+	__u64 admitted;
+	__u64 used; /* in profile, whatever became of it */
+	__u64 admitted_before; /* when the epoch began */
+	__u64 used_before;
+	__u32 level; /* credit per tick; 0: not yet found */
+	__u32 taken; /* credit per tick that its consumer's packets are worth */
+	__u32 began; /* the epoch's first tick */
+	__u32 discarded_at; /* tick */
+	__u32 generation; /* of the slot's owner */
+} __attribute__((aligned(64)));
+
+/* A network or subnet: its own credit, and the part of each of those within. */
+struct fair_node {
+	__u16 tag; /* 0: nobody has it */
+	__u16 tick; /* of `credit` */
+	__u16 began; /* the epoch of `passed` */
+	__u16 passed; /* packets since then that were in profile one level below */
+	__u32 credit;
+	__u32 part; /* of its own level, that each of those within has: FAIR_WHOLE */
+};
+
+struct fair_nodes {
+	struct fair_node ways[FAIR_WAYS];
+};
+
+struct fair_host {
+	__u16 tag;
+	__u16 tick; /* when its last packet came */
+	__u16 slot; /* of the channel */
+	__u16 wait; /* so many ticks later it has its credit, and has none until then */
+	__u32 credit;
+	__u32 packets; /* offered while the channel was overloaded */
+};
+
+struct fair_hosts {
+	struct fair_host ways[FAIR_WAYS];
+};
+
+/* A source that was served before an overload. */
+struct known_source {
+	__u32 tag; /* 0: nobody has it */
+	__u16 seen; /* the last period in which it was served */
+	__u16 periods; /* in how many it was */
+};
+
+struct known_sources {
+	struct known_source ways[KNOWN_SOURCE_WAYS];
+};
+
 /* An IPv6 address, or an IPv4 one as ::ffff:a.b.c.d, in network byte order. */
 struct address {
 	__u32 words[4];
@@ -171,7 +274,21 @@ struct channel {
 	__u32 capacity; /* the same unit */
 	__u32 queued; /* datagrams when last looked at; 0 for listeners */
 	__u32 discarding; /* enum discarding */
-	__u32 reserved;
+	__u32 pressed; /* packets are judged by source */
+	__u32 pressed_tick; /* when it last discarded */
+	__u32 fair_tick; /* of `fair_admitted` and `fair_used` */
+	__u32 fair_admitted; /* since then, not yet told to the allowance */
+	__u32 fair_used; /* in profile, likewise */
+	__u32 known_admitted; /* of known sources while packets were judged by source */
+	__u32 known_discarded;
+	struct fair_node known; /* all known sources together */
+	/* The first source of this tick that was found waiting for credit: */
+	__u32 loud; /* hash of its address */
+	__u32 loud_entry; /* hash of its entry in `fair_hosts` */
+	__u32 loud_profile; /* enum profile; 0: none was found yet */
+	__u32 loud_packets; /* since then, not yet told to its entry */
+	__u32 strangers; /* newcomers without credit, less all others */
+	__u32 strangers_passed_over; /* since the last one that was looked at */
 } __attribute__((aligned(64)));
 
 /*
@@ -207,7 +324,8 @@ struct unclaimed_port {
 	__be16 port;
 	__u8 closed;
 	__u8 fresh; /* `admitted` is incomplete: since the first refusal only */
-	__u32 reserved;
+	__u8 doubted; /* one review has found too few refusals for a closed port */
+	__u8 reserved[3];
 };
 
 /* Set by the loader, may change while the program runs. */
@@ -233,6 +351,18 @@ struct settings {
 	__u8 cap_closed_ports; /* nobody reads packets beside the stack */
 	__u32 namespace_inode; /* of the network namespace guarded */
 	__u64 secret; /* keys hashes of addresses */
+	__u64 fair_keys[FAIR_KEYS];
+	/* Sets of this CPU's tables of sources, less one. */
+	__u32 fair_network_mask;
+	__u32 fair_subnet_mask;
+	__u32 fair_host_mask;
+	/*
+	 * Nothing is admitted beyond so many 1/1024 of the high watermark, whoever
+	 * sends it: the buffer has as much room beyond as it can.
+	 */
+	__u32 full_watermark;
+	__u8 fairness; /* an overloaded channel's packets are judged by source */
+	__u8 learning; /* who is served becomes known */
 	/* The guarded interface; no answer is sent before it is known (0). */
 	__u32 ifindex;
 	__u32 mtu; /* bytes of an IP packet */
@@ -290,7 +420,8 @@ struct known_socket {
 	__u32 slot;
 	__be16 port;
 	__u8 packets_left;
-	__u8 full; /* then its queue is not even read */
+	__u8 full; /* then its queue is not even read for who has had its share */
+	__u8 shared; /* of a group: which member's queue, only a look-up tells */
 };
 
 struct known_sockets {

@@ -20,6 +20,32 @@ static __always_inline struct known_socket *known_socket_entry(const struct pack
 	return table ? &table->entries[index & (KNOWN_SOCKETS - 1)] : NULL;
 }
 
+/* Whether the socket's queue has room for nobody, or for packets in profile only. */
+static __always_inline bool is_discarding(const struct verdict *verdict)
+{
+	return verdict->channel ? verdict->channel->discarding :
+				  verdict->outcome != OUTCOME_ADMITTED;
+}
+
+/*
+ * A packet for a full queue: whether it is worth a look at the queue, since its source
+ * has not yet had its share.
+ */
+static __always_inline bool judge_source_first(const struct packet *packet,
+					       struct verdict *verdict)
+{
+	if (!settings.fairness || !verdict->channel) {
+		verdict->outcome = OUTCOME_SOCKET_QUEUE;
+		return false;
+	}
+	take_profile(packet, verdict, coarse_tick());
+	if ((verdict->profile & PROFILE_PARTS) != PROFILE_OUT)
+		return true;
+	count_known(verdict->channel, verdict->profile, false);
+	verdict->outcome = OUTCOME_SOURCE_SHARE;
+	return false;
+}
+
 /*
  * Fast path: judges by the socket that the destination had a moment ago.
  * Reads through the address are fault-safe. Should the socket have closed
@@ -38,12 +64,13 @@ static __always_inline bool judge_known_socket(const struct packet *packet, __be
 	known->packets_left--;
 	verdict->slot = known->slot;
 	verdict->channel = channel_at(verdict->slot);
-	if (known->full) {
-		verdict->outcome = OUTCOME_SOCKET_QUEUE;
+	if (known->full && !judge_source_first(packet, verdict))
 		return true;
-	}
-	judge_udp_queue((void *)known->socket, verdict);
-	known->full = verdict->outcome != OUTCOME_ADMITTED;
+	/* Which member a group's packet is for, only a look-up tells. */
+	if (known->shared)
+		return false;
+	judge_udp_queue(packet, (void *)known->socket, verdict);
+	known->full = is_discarding(verdict);
 	return true;
 }
 
@@ -55,10 +82,14 @@ static __always_inline void remember_socket(const struct packet *packet, __be16 
 					    const struct sock_common *sk,
 					    const struct verdict *verdict)
 {
-	bool full = verdict->outcome != OUTCOME_ADMITTED;
+	bool full = is_discarding(verdict);
 	struct known_socket *known;
+	enum sharing sharing;
 
-	if (!verdict->slot || sharing_of(sk, verdict->slot, full) == SHARING_UNKNOWN)
+	if (!verdict->slot)
+		return;
+	sharing = sharing_of(sk, verdict->slot, full);
+	if (sharing == SHARING_UNKNOWN)
 		return;
 	known = known_socket_entry(packet, port);
 	if (!known)
@@ -70,6 +101,7 @@ static __always_inline void remember_socket(const struct packet *packet, __be16 
 	known->port = port;
 	known->packets_left = KNOWN_PACKETS;
 	known->full = full;
+	known->shared = sharing == SHARING_FULL_GROUP;
 }
 
 #endif

@@ -27,6 +27,8 @@ struct vocabulary {
 	enum slot slot;
 	enum protected_protocol protected_protocol;
 	enum limit limit;
+	enum fair_limit fair_limit;
+	enum fair_key fair_key;
 	enum answering answering;
 	enum local_address local_address;
 } vocabulary = {};
@@ -104,6 +106,48 @@ struct {
 	__type(key, __u32);
 	__type(value, struct known_sockets);
 } known_sockets SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, CHANNELS_MAX);
+	__type(key, __u32);
+	__type(value, struct fair_share);
+} fair_shares SEC(".maps");
+
+/* Sources of overloaded channels, CPU by CPU: the loader sizes the three of them. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, FAIR_NETWORK_SETS);
+	__type(key, __u32);
+	__type(value, struct fair_nodes);
+} fair_networks SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, FAIR_SUBNET_SETS);
+	__type(key, __u32);
+	__type(value, struct fair_nodes);
+} fair_subnets SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, FAIR_HOST_SETS);
+	__type(key, __u32);
+	__type(value, struct fair_hosts);
+} fair_hosts SEC(".maps");
+
+/* Of all CPUs: hardly ever written, and always by one instruction an entry. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, KNOWN_SOURCE_SETS);
+	__type(key, __u32);
+	__type(value, struct known_sources);
+} known_sources SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);

@@ -92,24 +92,38 @@ static __always_inline bool take_of_connection(struct protected_use *use,
 	return true;
 }
 
+/*
+ * How many packets a reason may have in a tick, given what the others had in the one
+ * before. A function of its own for the verifier.
+ */
+__noinline int limit_of_reason(struct protected_use *use, __u32 protection, __u32 share,
+			       __u64 tick)
+{
+	__u32 part = share / PROTECTION_PARTS + 1, limit = share;
+
+	if (!use)
+		return 0;
+	begin_tick(use, tick);
+	for (__u32 i = 0; i < PROTECTION_COUNT; i++) {
+		__u32 used = use->before[i] < part ? use->before[i] : part;
+
+		if (i != protection)
+			limit = limit > used ? limit - used : 0;
+	}
+	return limit > part ? limit : part;
+}
+
 /* Takes one of the `share` packets that protected traffic may have in a tick. */
 static __always_inline bool take_protected(const struct packet *packet,
 					   const struct verdict *verdict,
 					   enum protection protection, __u64 tick, __u32 share)
 {
-	__u32 key = 0, part = share / PROTECTION_PARTS + 1, limit = share;
+	__u32 key = 0, limit;
 	struct protected_use *use = bpf_map_lookup_elem(&protected_uses, &key);
 
 	if (!use || protection >= PROTECTION_COUNT)
 		return true;
-	begin_tick(use, tick);
-	for (int i = 0; i < PROTECTION_COUNT; i++) {
-		__u32 used = use->before[i] < part ? use->before[i] : part;
-
-		if (i != (int)protection)
-			limit = limit > used ? limit - used : 0;
-	}
-	limit = limit > part ? limit : part;
+	limit = limit_of_reason(use, protection, share, tick);
 	if (use->packets[protection] >= limit)
 		return false;
 	if (protection == PROTECTION_CONNECTION &&

@@ -10,6 +10,12 @@ static __always_inline __u64 now_tick(void)
 	return bpf_ktime_get_ns() >> SHARE_TICK_SHIFT;
 }
 
+/* The same without reading the hardware's clock, as of the kernel's last tick. */
+static __always_inline __u32 coarse_tick(void)
+{
+	return bpf_ktime_get_coarse_ns() >> SHARE_TICK_SHIFT;
+}
+
 /*
  * Whether the loader still follows what happens. What it last decided must not
  * go on without it: shares and limits end when it has been stopped or hangs.

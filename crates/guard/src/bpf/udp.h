@@ -5,6 +5,14 @@
 
 #include "known_socket.h"
 
+/* A packet that a calm channel takes: its source is being served. */
+static __always_inline void learn_served(const struct packet *packet,
+					 const struct verdict *verdict)
+{
+	if (verdict->channel && !verdict->channel->pressed && may_learn())
+		learn_source(packet, bpf_ntohs(verdict->port) | IPPROTO_UDP << 16, 1);
+}
+
 static __always_inline void judge_udp_socket(struct xdp_md *ctx, const struct packet *packet,
 					     const struct udphdr *udp, struct verdict *verdict)
 {
@@ -28,8 +36,9 @@ static __always_inline void judge_udp_socket(struct xdp_md *ctx, const struct pa
 	sk = bpf_rdonly_cast(found, bpf_core_type_id_kernel(struct sock_common));
 	find_channel(sk, verdict);
 	if (!is_selected_by_program(found, sk)) {
-		judge_udp_queue(found, verdict);
+		judge_udp_queue(packet, found, verdict);
 		remember_socket(packet, port, sk, verdict);
+		learn_served(packet, verdict);
 	}
 	bpf_sk_release(found);
 }

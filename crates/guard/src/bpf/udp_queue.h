@@ -6,8 +6,7 @@
 #ifndef PLIMSOLL_UDP_QUEUE_H
 #define PLIMSOLL_UDP_QUEUE_H
 
-#include "channel.h"
-#include "tick.h"
+#include "fairness.h"
 
 #define NUMA_NODES_MAX 8
 
@@ -67,8 +66,23 @@ static __always_inline __u64 limit_bytes(const struct queue *queue, __u32 slot, 
 	return low + DRAINED_BYTES_MAX < high ? high - DRAINED_BYTES_MAX : low;
 }
 
+/* Where the queue stands as fairness among its sources wants to know it. */
+static __always_inline enum outcome judge_full_queue(const struct packet *packet,
+						     struct verdict *verdict,
+						     const struct queue *queue, bool discarding)
+{
+	struct fair_queue marks = {
+		.occupancy = queue->occupancy,
+		.high = limit_bytes(queue, verdict->slot, false),
+	};
+
+	marks.full = (__u64)marks.high * settings.full_watermark >> WATERMARK_WHOLE_SHIFT;
+	return judge_source(packet, verdict, &marks, discarding);
+}
+
 /* Feedback from the consumer's queue with hysteresis (Mogul & Ramakrishnan 6.6.1). */
-static __always_inline enum outcome judge_queue(const struct verdict *verdict,
+static __always_inline enum outcome judge_queue(const struct packet *packet,
+						struct verdict *verdict,
 						const struct queue *queue)
 {
 	struct channel *channel = verdict->channel;
@@ -82,17 +96,20 @@ static __always_inline enum outcome judge_queue(const struct verdict *verdict,
 	channel->occupancy = queue->occupancy;
 	channel->capacity = queue->capacity;
 	channel->queued = queue->datagrams;
+	if ((discard || channel->pressed) && settings.fairness)
+		return judge_full_queue(packet, verdict, queue, discard);
 	return discard ? OUTCOME_SOCKET_QUEUE : OUTCOME_ADMITTED;
 }
 
-static __always_inline void judge_udp_queue(const void *socket, struct verdict *verdict)
+static __always_inline void judge_udp_queue(const struct packet *packet, const void *socket,
+					    struct verdict *verdict)
 {
 	const struct sock *sk = bpf_rdonly_cast(socket, bpf_core_type_id_kernel(struct sock));
 	const struct udp_sock *udp =
 		bpf_rdonly_cast(socket, bpf_core_type_id_kernel(struct udp_sock));
 	struct queue queue = udp_queue(sk, udp);
 
-	verdict->outcome = judge_queue(verdict, &queue);
+	verdict->outcome = judge_queue(packet, verdict, &queue);
 }
 
 #endif

@@ -16,6 +16,7 @@ struct verdict {
 	bool is_established; /* of a connection that is past its handshake */
 	bool at_backlog; /* a SYN for which some kernels still have room */
 	bool ends_handshake; /* an ACK that no connection and no request knows */
+	__u32 profile; /* see fairness.h; 0: not yet asked for */
 	enum channel_kind kind;
 	enum outcome outcome;
 };

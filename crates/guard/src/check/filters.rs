@@ -51,6 +51,23 @@ pub(super) fn filters(root: &Path) -> Finding {
     )
 }
 
+/// Programs that read packets without a socket for their port. A DHCP client has such a
+/// packet socket all the time on many hosts.
+pub(super) fn packet_readers(are_there: bool) -> Finding {
+    if are_there {
+        finding(
+            "readers",
+            Verdict::Limited,
+            "a program reads packets beside the sockets, as DHCP clients and captures do",
+            "discards nothing for closed ports while it runs",
+        )
+    } else {
+        let found = "no program reads packets beside the sockets";
+        let guard = "holds floods of closed ports to what the stack would answer";
+        finding("readers", Verdict::Ok, found, guard)
+    }
+}
+
 fn is_module(modules: &str, name: &str) -> bool {
     let mut names = modules.lines().filter_map(|line| line.split(' ').next());
     names.any(|module| module == name)

@@ -12,8 +12,6 @@
 //! polling run tell how full the ring got. A single polling thread is pinned to the
 //! CPU that received most; several are left where the scheduler has them.
 
-mod limiter;
-
 pub use plimsoll_core::governor::Strategy;
 
 use std::time::{Duration, Instant};
@@ -26,9 +24,9 @@ use serde::Serialize;
 
 use crate::error::Error;
 use crate::guard::Regulated;
-use limiter::Limiter;
 use plimsoll_kernel::knobs::{DEFER_MARK, Device, Knobs, Queues, Statistic};
 use plimsoll_kernel::meter::CpuReading;
+use plimsoll_kernel::polling_limit::PollingLimit;
 use plimsoll_kernel::scheduling::Priority;
 use plimsoll_kernel::threaded::poll_in_threads;
 use plimsoll_kernel::{ethtool, link};
@@ -100,7 +98,7 @@ pub struct Governor {
     /// What it was applied to, and when that was last looked at.
     instances: Vec<Instance>,
     looked_at: Instant,
-    limiter: Option<Limiter>,
+    limiter: Option<PollingLimit>,
     network_share: f64,
 }
 
@@ -209,7 +207,7 @@ impl Governor {
         let losses = Losses {
             discarded: regulated.discarded.saturating_sub(before.1),
             ring: lost.saturating_sub(before.2),
-            inhibited: self.limiter.as_mut().is_some_and(Limiter::inhibited),
+            inhibited: self.limiter.as_mut().is_some_and(PollingLimit::inhibited),
         };
         let elapsed = u64::try_from(self.started.elapsed().as_nanos()).unwrap_or(u64::MAX);
         let time = plimsoll_core::time::Instant::from_nanos(elapsed);
@@ -284,8 +282,8 @@ impl Governor {
         poll_in_threads(knobs, Priority::RealTime, cpu)?;
         if let Some(limit) = self.config.cpu_limit {
             let threads = knobs.polling_threads()?;
-            let threads = threads.iter().map(|thread| thread.tid).collect();
-            self.limiter = Some(Limiter::start(limit, threads)?);
+            let groups = threads.iter().map(|thread| vec![thread.tid]).collect();
+            self.limiter = Some(PollingLimit::start(limit, groups)?);
         }
         Ok(())
     }
@@ -337,7 +335,7 @@ fn observations(before: &[CpuReading], now: &[CpuReading]) -> Vec<CpuObservation
             idle: time.idle,
             frames,
             runs: later.runs.saturating_sub(earlier.runs),
-            run_frames_max: later.backlog_max,
+            run_frames_max: later.run_frames_max,
         })
     };
     now.iter().filter_map(observe).collect()

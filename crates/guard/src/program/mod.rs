@@ -21,7 +21,7 @@ use crate::delay::Queue;
 use crate::error::Error;
 use crate::protection::{ProtectedPort, Protection, Transport};
 use books::{Books, Parts};
-use plimsoll_kernel::error::bpf;
+use plimsoll_kernel::error::{bpf, os};
 use plimsoll_kernel::mapped::{Mapped, Plain, read_struct};
 use plimsoll_kernel::meter::monotonic_ns;
 use plimsoll_kernel::namespace;
@@ -30,11 +30,16 @@ include!(concat!(env!("OUT_DIR"), "/guard.rs")); // mod skeleton
 
 mod books;
 #[cfg(test)]
+mod fairness_tests;
+#[cfg(test)]
 mod limit_tests;
 #[cfg(test)]
 mod share_tests;
+mod sources;
 #[cfg(test)]
 mod test_host;
+#[cfg(test)]
+mod verifier_tests;
 
 pub(crate) use skeleton::types;
 use skeleton::{GuardSkel, GuardSkelBuilder};
@@ -88,13 +93,11 @@ impl<'obj> Program<'obj> {
         if let Some(bss) = open.maps.bss_data.as_deref_mut() {
             bss.settings.numa_nodes = numa_nodes;
             bss.settings.secret = secret();
+            bss.settings.fair_keys = std::array::from_fn(|_| secret());
             // No channel has this number before its first packet.
             bss.settings.reading = 1;
             bss.settings.namespace_inode =
-                namespace::inode().map_err(|source| plimsoll_kernel::Error::Os {
-                    action: "identify the network namespace",
-                    source,
-                })?;
+                namespace::inode().map_err(os("identify the network namespace"))?;
         }
         let slots = open.maps.allowances.max_entries();
         let words = open.maps.changes.max_entries();
@@ -106,6 +109,7 @@ impl<'obj> Program<'obj> {
             .changes
             .set_max_entries(words.saturating_mul(cpus))
             .map_err(bpf("size the marks of changes"))?;
+        sources::size(&mut open, cpus)?;
         let skeleton = open.load().map_err(bpf("load the BPF program"))?;
         // The last one released is the first one taken: small numbers first.
         for slot in (SLOT_SOCKETS..slots).rev() {
@@ -143,9 +147,20 @@ impl<'obj> Program<'obj> {
         self.settings().cap_closed_ports = cap.into();
     }
 
+    /// Sets whether an overloaded channel's packets are judged by their sources, and
+    /// whether it is learnt who they are.
+    pub(crate) fn set_fairness(&mut self, fairness: bool) {
+        let settings = self.settings();
+        settings.fairness = fairness.into();
+        settings.learning = fairness.into();
+    }
+
     /// Sets the watermarks, in parts of a receive buffer (`WATERMARK_WHOLE_SHIFT`).
+    /// Packets in profile have half of what is left above.
     pub(crate) fn set_watermarks(&mut self, high: u32, low: u32) {
         let settings = self.settings();
+        let whole = 1 << types::limit::WATERMARK_WHOLE_SHIFT.0;
+        settings.full_watermark = (whole + high) * whole / (2 * high.max(1));
         settings.high_watermark = high;
         settings.low_watermark = low;
     }

@@ -4,7 +4,7 @@
 use std::net::{IpAddr, Ipv4Addr};
 use std::process::Command;
 
-use nix::sched::{CloneFlags, unshare};
+use plimsoll_kernel::namespace;
 use plimsoll_packets::frame::Packet;
 
 use super::types;
@@ -20,21 +20,17 @@ pub(super) fn with_guard(test: impl FnOnce(&mut Guard<'_>) + Send) {
 
 /// The same for a host that could have so many CPUs.
 pub(super) fn with_guard_for(cpus: u32, test: impl FnOnce(&mut Guard<'_>) + Send) {
-    std::thread::scope(|scope| {
-        let host = scope.spawn(|| {
-            unshare(CloneFlags::CLONE_NEWNET)
-                .expect("this test makes a network namespace and needs root: run `sudo make test`");
-            let status = Command::new("ip")
-                .args(["link", "set", "lo", "up"])
-                .status();
-            assert!(status.expect("iproute2 is installed").success());
-            let mut storage = Storage::default();
-            let mut guard = Guard::load_for(&mut storage, &Config::default(), cpus).unwrap();
-            test(&mut guard);
-        });
-        host.join()
-            .unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-    });
+    let inside = || {
+        let status = Command::new("ip")
+            .args(["link", "set", "lo", "up"])
+            .status();
+        assert!(status.expect("iproute2 is installed").success());
+        let mut storage = Storage::default();
+        let mut guard = Guard::load_for(&mut storage, &Config::default(), cpus).unwrap();
+        test(&mut guard);
+    };
+    namespace::in_new(inside)
+        .expect("this test makes a network namespace and needs root: run `sudo make test`");
 }
 
 /// A packet to the host.

@@ -160,11 +160,7 @@ impl SessionError {
     }
 }
 
-impl From<plimsoll_kernel::Error> for SessionError {
-    fn from(error: plimsoll_kernel::Error) -> Self {
-        Self::Guard(error.into())
-    }
-}
+plimsoll_kernel::from_operations!(SessionError::Guard);
 
 /// Guards until asked to stop.
 ///

@@ -34,6 +34,8 @@ pub enum StatusError {
     },
 }
 
+plimsoll_kernel::from_operations!(StatusError::Kernel);
+
 impl StatusError {
     /// The exit code of a command that ends by it: 1 failed, 3 this host lacks
     /// something.
@@ -63,3 +65,5 @@ pub enum MetricsError {
     #[error(transparent)]
     Kernel(#[from] plimsoll_kernel::Error),
 }
+
+plimsoll_kernel::from_operations!(MetricsError::Kernel);

@@ -10,7 +10,7 @@ use std::net::{TcpListener, TcpStream};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use plimsoll_kernel::Error;
+use plimsoll_kernel::error::CallError;
 use plimsoll_kernel::privileges::{answer_soon, start_thread};
 
 /// Connections served at a time. A Prometheus server has one.
@@ -40,7 +40,7 @@ pub(super) type Page = Option<(&'static str, String)>;
 pub(super) fn serve(
     listener: TcpListener,
     page: impl Fn(&Question) -> Page + Send + Sync + 'static,
-) -> Result<(), Error> {
+) -> Result<(), CallError> {
     serve_within(CONNECTION_TIME, listener, page)
 }
 
@@ -48,7 +48,7 @@ fn serve_within(
     time: Duration,
     listener: TcpListener,
     page: impl Fn(&Question) -> Page + Send + Sync + 'static,
-) -> Result<(), Error> {
+) -> Result<(), CallError> {
     let shared = Arc::new((listener, page));
     for _ in 0..CONNECTIONS_MAX {
         let shared = Arc::clone(&shared);

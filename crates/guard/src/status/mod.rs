@@ -26,7 +26,7 @@ pub use reader::Snapshot;
 pub use server::{Answers, StatusServer};
 
 use crate::owner::Owners;
-use plimsoll_kernel::error::os;
+use plimsoll_kernel::error::{OpenError, os};
 use plimsoll_kernel::knobs;
 
 /// A guard under load may take a moment; one that takes longer is stuck.
@@ -129,6 +129,6 @@ pub fn guarded_interfaces() -> Result<Vec<String>, StatusError> {
 }
 
 /// Where the guard of `interface` listens.
-fn socket_path(interface: &str) -> Result<PathBuf, plimsoll_kernel::Error> {
+fn socket_path(interface: &str) -> Result<PathBuf, OpenError> {
     knobs::path_of(interface, "sock")
 }

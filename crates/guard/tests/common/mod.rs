@@ -5,6 +5,7 @@
 #![allow(dead_code, reason = "each test binary uses its part")]
 
 pub(crate) mod packets_host;
+pub(crate) mod service_manager;
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
@@ -12,8 +13,8 @@ use std::process::Command;
 use std::thread;
 use std::time::Duration;
 
-use nix::sched::{CloneFlags, CpuSet, sched_getcpu, sched_setaffinity, unshare};
-use nix::unistd::{Pid, Uid};
+use nix::sched::sched_getcpu;
+use plimsoll_kernel::{link, namespace};
 use plimsoll_packets::frame::Packet;
 
 pub(crate) const HOST_V4: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 2);
@@ -26,29 +27,14 @@ pub(crate) const PEER_MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];
 
 /// Runs `test` in a namespace of its own.
 pub(crate) fn in_namespace<T: Send>(test: impl FnOnce() -> T + Send) -> T {
-    assert!(
-        Uid::effective().is_root(),
-        "this test makes network namespaces and needs root: run `sudo make test`"
-    );
-    thread::scope(|scope| {
-        let result = scope
-            .spawn(|| {
-                pin();
-                unshare(CloneFlags::CLONE_NEWNET).expect("a network namespace");
-                set_up();
-                test()
-            })
-            .join();
-        result.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-    })
-}
-
-/// Loopback delivers in order on one CPU.
-fn pin() {
-    let mut cpus = CpuSet::new();
-    cpus.set(sched_getcpu().expect("a CPU"))
-        .expect("a CPU number");
-    sched_setaffinity(Pid::from_raw(0), &cpus).expect("a thread may pin itself");
+    let inside = || {
+        // Loopback delivers in order on one CPU.
+        namespace::pin(sched_getcpu().expect("a CPU")).expect("a thread may pin itself");
+        set_up();
+        test()
+    };
+    namespace::in_new(inside)
+        .expect("this test makes network namespaces and needs root: run `sudo make test`")
 }
 
 pub(crate) fn set_up() {
@@ -60,6 +46,7 @@ pub(crate) fn set_up() {
     ip(&format!("address add {HOST_V6}/64 dev v0 nodad"));
     ip("link set v0 up");
     ip("link set v1 up");
+    link::wait_until_local(HOST_V6).expect("v0 is up and has it");
     // Answers to made-up peers go out on v0 and are nobody's at v1.
     for last in [1, 77, 78, 79] {
         ip(&format!(

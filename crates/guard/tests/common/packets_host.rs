@@ -9,6 +9,7 @@ use nix::sys::socket::{
     socket, sockopt,
 };
 use plimsoll_guard::{Counters, Kind};
+use plimsoll_kernel::link;
 use plimsoll_packets::host::{Endpoint, Host, Transport};
 
 use super::ip;
@@ -88,6 +89,9 @@ pub(crate) fn set_up_addresses(host: &Host) {
     // Local too, so that TCP can connect from them; never a destination.
     ip(&format!("address add {}/32 dev lo", host.v4_peer));
     ip(&format!("address add {}/128 dev lo nodad", host.v6_peer));
+    for address in [host.v6, host.v6_peer] {
+        link::wait_until_local(address).expect("it was just added");
+    }
 }
 
 /// The one kind that counted a packet between two readings.

@@ -5,11 +5,10 @@
 
 enum account { ACCOUNT_APP, ACCOUNT_NETWORK, ACCOUNT_OTHER, ACCOUNT_IDLE, ACCOUNTS };
 
-/* How many processes can be watched at once. */
-#define WATCHED 8
-
-/* How many NAPI instances' runs are told apart on one CPU. */
-#define RUNS 4
+enum meter_limit {
+	WATCHED = 8, /* how many processes can be watched at once */
+	RUNS = 4, /* how many NAPI instances' runs are told apart on one CPU */
+};
 
 /* A polling run under way: until the instance's ring is empty. */
 struct run {
@@ -27,8 +26,8 @@ struct cpu {
 	__u64 frames;
 	__u64 finished_runs;
 	struct run runs[RUNS];
-	__u32 backlog_max; /* frames of the longest run in this generation */
-	__u32 generation; /* of backlog_max: meter_settings.generation then */
+	__u32 run_frames_max; /* frames of the longest run in this generation */
+	__u32 generation; /* of run_frames_max: meter_settings.generation then */
 	/* What runs now, and what runs below softirqs. */
 	__u32 account;
 	__u32 watched;
@@ -45,7 +44,7 @@ struct cpu {
 };
 
 struct meter_settings {
-	__u32 generation; /* raised by the reader: backlog_max starts anew */
+	__u32 generation; /* raised by the reader: run_frames_max starts anew */
 	__u32 watched_pids[WATCHED]; /* process ids; 0: none */
 };
 

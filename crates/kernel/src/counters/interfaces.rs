@@ -27,6 +27,8 @@ pub struct Adapter {
     pub no_handler: u64,
     /// Addressed to another host.
     pub other_host: u64,
+    /// Frames sent.
+    pub sent: u64,
     /// What it could not send.
     pub not_sent: u64,
 }
@@ -42,6 +44,7 @@ impl From<RtnlLinkStats64> for Adapter {
             over_errors: stats.rx_over_errors,
             no_handler: stats.rx_nohandler,
             other_host: stats.rx_otherhost_dropped,
+            sent: stats.tx_packets,
             not_sent: stats.tx_dropped,
         }
     }
@@ -57,6 +60,7 @@ impl AddAssign for Adapter {
         self.over_errors += other.over_errors;
         self.no_handler += other.no_handler;
         self.other_host += other.other_host;
+        self.sent += other.sent;
         self.not_sent += other.not_sent;
     }
 }

@@ -41,15 +41,39 @@ pub fn neighbour_messages(interface: &str) -> u64 {
 /// Packets dropped from the backlog queues of all CPUs, each counter 32 bits
 /// wide (`/proc/net/softnet_stat`, second column).
 pub fn backlog_dropped() -> Vec<u32> {
-    let text = fs::read_to_string("/proc/thread-self/net/softnet_stat").unwrap_or_default();
-    parse_softnet(&text)
+    let rows = softnet_rows(&read_softnet());
+    rows.into_iter().map(|row| row.dropped).collect()
 }
 
-fn parse_softnet(text: &str) -> Vec<u32> {
-    let columns = text.lines().filter_map(|line| line.split(' ').nth(1));
-    columns
-        .filter_map(|column| u32::from_str_radix(column, 16).ok())
-        .collect()
+/// The same of one CPU, if the kernel shows its row (and, since 5.10, whose it is).
+pub fn backlog_dropped_of(cpu: usize) -> Option<u32> {
+    let rows = softnet_rows(&read_softnet());
+    let mut rows = rows.into_iter();
+    rows.find(|row| row.cpu.is_some_and(|of| of as usize == cpu))
+        .map(|row| row.dropped)
+}
+
+fn read_softnet() -> String {
+    fs::read_to_string("/proc/thread-self/net/softnet_stat").unwrap_or_default()
+}
+
+/// A CPU's row of `/proc/net/softnet_stat`. CPUs that are offline have none.
+#[derive(Debug, PartialEq)]
+struct Softnet {
+    cpu: Option<u32>,
+    dropped: u32,
+}
+
+/// The second column and the thirteenth, in hexadecimal as all are.
+fn softnet_rows(text: &str) -> Vec<Softnet> {
+    let rows = text.lines().map(|line| {
+        let column = |place| u32::from_str_radix(line.split(' ').nth(place)?, 16).ok();
+        Some(Softnet {
+            dropped: column(1)?,
+            cpu: column(12),
+        })
+    });
+    rows.flatten().collect()
 }
 
 fn add_pairs(stack: &mut Stack, text: &str) {
@@ -99,9 +123,9 @@ mod tests {
                 // With leading zeros or a sign it may be written longer.
                 prop_assert!(text.contains(&value.to_string()), "{value} in {text:?}");
             }
-            for dropped in parse_softnet(&text) {
-                let digits = format!("{dropped:x}");
-                prop_assert!(text.to_lowercase().contains(&digits), "{dropped} in {text:?}");
+            for row in softnet_rows(&text) {
+                let digits = format!("{:x}", row.dropped);
+                prop_assert!(text.to_lowercase().contains(&digits), "{row:?} in {text:?}");
             }
         }
 
@@ -137,8 +161,11 @@ mod tests {
                     columns.join(" ") + "\n"
                 })
                 .collect();
-            let second: Vec<u32> = softnet.iter().map(|columns| columns[1]).collect();
-            prop_assert_eq!(parse_softnet(&text), second);
+            let rows = softnet.iter().map(|columns| Softnet {
+                dropped: columns[1],
+                cpu: columns.get(12).copied(),
+            });
+            prop_assert_eq!(softnet_rows(&text), rows.collect::<Vec<_>>());
         }
     }
 
@@ -162,11 +189,15 @@ mod tests {
     }
 
     #[test]
-    fn the_backlog_s_drops_are_hexadecimal() {
+    fn the_backlog_s_drops_are_hexadecimal_and_found_by_their_cpu() {
+        let row = |dropped, cpu| Softnet { cpu, dropped };
         assert_eq!(
-            parse_softnet("03bab7dd 000001f8 00000008\n2ed09f59 ffffffff 0\n"),
-            [0x1f8, u32::MAX]
+            softnet_rows("03bab7dd 000001f8 00000008\n2ed09f59 ffffffff 0\n"),
+            [row(0x1f8, None), row(u32::MAX, None)]
         );
-        assert_eq!(parse_softnet(""), [0u32; 0]);
+        // CPU 1 is offline.
+        let text = "15 1 0 0 0 0 0 0 0 0 0 0 0 0 0\n15 a 0 0 0 0 0 0 0 0 0 0 2 0 0\n";
+        assert_eq!(softnet_rows(text), [row(1, Some(0)), row(10, Some(2))]);
+        assert_eq!(softnet_rows(""), []);
     }
 }

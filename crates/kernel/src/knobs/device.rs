@@ -21,7 +21,8 @@ use nix::sys::stat::Mode;
 use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsmount, fsopen};
 use serde::{Deserialize, Serialize};
 
-use crate::error::{Error, os};
+use super::OpenError;
+use crate::error::{CallError, FAILED, os};
 use crate::link;
 
 /// What tells an interface from all others of all namespaces and boots.
@@ -39,14 +40,11 @@ pub(crate) struct Identity {
 
 impl Identity {
     /// Of `interface` in the current network namespace.
-    pub(crate) fn of(interface: &str) -> Result<Self, Error> {
+    pub(crate) fn of(interface: &str) -> Result<Self, OpenError> {
         let ifindex = link::index(interface)?;
         Ok(Self {
             boot_id: boot_id()?,
-            netns_cookie: netns_cookie().map_err(|source| Error::Os {
-                action: "ask for the network namespace's cookie",
-                source,
-            })?,
+            netns_cookie: netns_cookie().map_err(os("ask for the network namespace's cookie"))?,
             netns_inode: netns_inode()?,
             ifindex,
         })
@@ -54,18 +52,15 @@ impl Identity {
 }
 
 /// The current network namespace's inode, which a later one may have again.
-pub(crate) fn netns_inode() -> Result<u64, Error> {
+pub(crate) fn netns_inode() -> Result<u64, CallError> {
     let namespace = nix::sys::stat::stat("/proc/thread-self/ns/net");
     let namespace = namespace.map_err(os("look at the network namespace"))?;
     Ok(namespace.st_ino)
 }
 
-pub(crate) fn boot_id() -> Result<String, Error> {
+pub(crate) fn boot_id() -> Result<String, CallError> {
     let id = fs::read_to_string("/proc/sys/kernel/random/boot_id");
-    let id = id.map_err(|source| Error::Os {
-        action: "read the boot's id",
-        source,
-    })?;
+    let id = id.map_err(os("read the boot's id"))?;
     Ok(id.trim().to_owned())
 }
 
@@ -123,6 +118,33 @@ impl Attribute {
     }
 }
 
+/// Why an interface's directory in sysfs is not to be had.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum SysfsError {
+    /// `/sys` shows the devices of another network namespace.
+    #[error(
+        "/sys/class/net does not show the `{interface}` of this network namespace: enter it with `ip netns exec`, or with nsenter's --net and --mount"
+    )]
+    Foreign {
+        /// As given.
+        interface: String,
+    },
+    /// The kernel refuses.
+    #[error(transparent)]
+    Call(#[from] CallError),
+}
+
+impl SysfsError {
+    /// The exit code of a command that ends by it.
+    #[must_use]
+    pub const fn exit_code(&self) -> u8 {
+        match self {
+            Self::Foreign { .. } | Self::Call(_) => FAILED,
+        }
+    }
+}
+
 /// The interface's directory in sysfs. It is the same device's as long as it
 /// is held, also if the device is renamed or another takes its name.
 #[derive(Debug)]
@@ -136,28 +158,26 @@ impl Device {
     ///
     /// # Errors
     ///
-    /// [`Error::ForeignSysfs`], or the kernel refuses.
-    pub fn open(interface: &str, ifindex: u32) -> Result<Self, Error> {
+    /// [`SysfsError::Foreign`], or the kernel refuses.
+    pub fn open(interface: &str, ifindex: u32) -> Result<Self, SysfsError> {
         let path = format!("class/net/{interface}");
         let found = match own_sysfs() {
             Ok(sysfs) => openat(sysfs, path.as_str(), DIRECTORY, Mode::empty()),
             Err(_) => open(format!("/sys/{path}").as_str(), DIRECTORY, Mode::empty()),
         };
         let directory = found.map_err(|errno| match errno {
-            Errno::ENOENT => Error::ForeignSysfs {
+            Errno::ENOENT => SysfsError::Foreign {
                 interface: interface.to_owned(),
             },
-            errno => os("open the interface's directory in sysfs")(errno),
+            errno => os("open the interface's directory in sysfs")(errno).into(),
         })?;
         let device = Self { directory };
-        let shown = device.read_number("ifindex").map_err(|source| Error::Os {
-            action: "read the interface's index in sysfs",
-            source,
-        })?;
+        let shown = device.read_number("ifindex");
+        let shown = shown.map_err(os("read the interface's index in sysfs"))?;
         if shown == u64::from(ifindex) {
             Ok(device)
         } else {
-            Err(Error::ForeignSysfs {
+            Err(SysfsError::Foreign {
                 interface: interface.to_owned(),
             })
         }

@@ -27,8 +27,8 @@ use nix::unistd::{ForkResult, dup2_stdin, dup2_stdout, fork};
 
 use super::device::{Device, Identity};
 use super::record::RecordFile;
-use super::{DIRECTORY, Knobs, Netdev, left_turned, path_of};
-use crate::error::{Error, os};
+use super::{DIRECTORY, Knobs, Netdev, OpenError, left_turned, path_of};
+use crate::error::os;
 use crate::link;
 use crate::privileges::{Need, drop_capabilities, outlive_overload, require_single_thread};
 use crate::process::Process;
@@ -55,7 +55,7 @@ impl Keeper {
     ///
     /// No such interface; this process has other threads already; the kernel
     /// makes no process.
-    pub fn start(interface: &str) -> Result<Self, Error> {
+    pub fn start(interface: &str) -> Result<Self, OpenError> {
         let identity = Identity::of(interface)?;
         let ward = Ward {
             interface: interface.to_owned(),
@@ -63,10 +63,7 @@ impl Keeper {
             identity,
             guard: Process::current()?,
         };
-        let (reader, writer) = pipe().map_err(|source| Error::Os {
-            action: "make a pipe to the keeper",
-            source,
-        })?;
+        let (reader, writer) = pipe().map_err(os("make a pipe to the keeper"))?;
         require_single_thread("start the keeper of settings")?;
         // SAFETY: no other thread exists that could hold a lock in the child.
         match unsafe { fork() }.map_err(os("start the keeper of settings"))? {
@@ -122,7 +119,7 @@ impl Ward {
     }
 
     /// Whether everything is back; `None` if nothing was turned.
-    fn restore(self) -> Result<Option<bool>, Error> {
+    fn restore(self) -> Result<Option<bool>, OpenError> {
         let directory = Path::new(DIRECTORY);
         let file = RecordFile::new(directory, &self.interface, &self.identity);
         let left = file.read()?;

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::thread::sleep;
 use std::time::Duration;
 
-use crate::error::Error;
+use super::{OpenError, RecordError};
 use crate::process::Process;
 
 /// A process that is about to start another program holds copies of the
@@ -34,7 +34,7 @@ impl Lock {
         interface: &str,
         owner: Process,
         netns_inode: u64,
-    ) -> Result<Self, Error> {
+    ) -> Result<Self, OpenError> {
         for _ in 0..TRIES {
             match try_lock(&path) {
                 Ok(Some(file)) => {
@@ -43,10 +43,10 @@ impl Lock {
                     return Ok(Self { path, _file: file });
                 }
                 Ok(None) => {}
-                Err(source) => return Err(not_locked(&path, source)),
+                Err(source) => return Err(not_locked(&path, source).into()),
             }
             if let Some(other) = owner_of(&path).filter(|other| other.is_alive()) {
-                return Err(Error::InUse {
+                return Err(OpenError::InUse {
                     interface: interface.to_owned(),
                     pid: other.pid,
                 });
@@ -54,7 +54,7 @@ impl Lock {
             sleep(TRY_AGAIN);
         }
         let kept = io::Error::other("it stays locked, though its owner has ended");
-        Err(not_locked(&path, kept))
+        Err(not_locked(&path, kept).into())
     }
 
     /// The living owner of a lock, if there is one.
@@ -112,8 +112,8 @@ fn owner_of(path: &Path) -> Option<Process> {
     Process::parse(owner)
 }
 
-fn not_locked(path: &Path, source: io::Error) -> Error {
-    Error::RecordNotWritten {
+fn not_locked(path: &Path, source: io::Error) -> RecordError {
+    RecordError::NotWritten {
         path: path.to_owned(),
         source,
     }

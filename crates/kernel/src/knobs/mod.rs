@@ -43,15 +43,19 @@ use std::path::{Path, PathBuf};
 
 use crate::process::Process;
 use device::Identity;
-pub use device::{Attribute, Device, Statistic};
+pub use device::{Attribute, Device, Statistic, SysfsError};
 pub use keeper::Keeper;
 use lock::Lock;
 use napi::Family;
 pub use napi::{Napi, Netdev};
+pub use record::RecordError;
 use record::{Record, RecordFile};
 pub use recovery::{left_turned, restore, restore_in};
+pub use restoring::RestoreError;
+pub use turning::TurnError;
 
-use crate::error::{Error, os};
+use crate::error::{CallError, FAILED, os};
+use crate::link::NoSuchInterface;
 
 /// Where records are: gone with the boot, as the settings are.
 pub const DIRECTORY: &str = "/run/plimsoll/guard";
@@ -93,6 +97,51 @@ pub struct Knobs {
     _lock: Lock,
 }
 
+/// Why an interface's settings are not this process's to turn, or why what a killed
+/// guard left cannot be looked at or put back.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum OpenError {
+    /// There is no such interface.
+    #[error(transparent)]
+    Interface(#[from] NoSuchInterface),
+    /// Its directory in sysfs is not to be had.
+    #[error(transparent)]
+    Sysfs(#[from] SysfsError),
+    /// Another process guards the interface.
+    #[error("`{interface}` is guarded by process {pid} already: end that one first")]
+    InUse {
+        /// As given.
+        interface: String,
+        /// The other process.
+        pid: u32,
+    },
+    /// The record of turned settings.
+    #[error(transparent)]
+    Record(#[from] RecordError),
+    /// What is left turned cannot be put back.
+    #[error(transparent)]
+    Restore(#[from] RestoreError),
+    /// The kernel refuses something else.
+    #[error(transparent)]
+    Call(#[from] CallError),
+}
+
+impl OpenError {
+    /// The exit code of a command that ends by it.
+    #[must_use]
+    pub const fn exit_code(&self) -> u8 {
+        match self {
+            Self::Interface(error) => error.exit_code(),
+            Self::Sysfs(error) => error.exit_code(),
+            Self::InUse { .. } => FAILED,
+            Self::Record(error) => error.exit_code(),
+            Self::Restore(error) => error.exit_code(),
+            Self::Call(error) => error.exit_code(),
+        }
+    }
+}
+
 impl Knobs {
     /// Takes possession of the settings of `interface` in the current network
     /// namespace, after restoring what a killed owner left turned.
@@ -100,9 +149,9 @@ impl Knobs {
     /// # Errors
     ///
     /// No such interface; another living process has them
-    /// ([`Error::InUse`]); what is left on disk cannot be read
-    /// ([`Error::RecordUnusable`]) or the kernel refuses to restore it.
-    pub fn open(interface: &str) -> Result<Self, Error> {
+    /// ([`OpenError::InUse`]); what is left on disk cannot be read
+    /// ([`RecordError::Unusable`]) or the kernel refuses to restore it.
+    pub fn open(interface: &str) -> Result<Self, OpenError> {
         Self::open_in(Path::new(DIRECTORY), interface)
     }
 
@@ -111,7 +160,7 @@ impl Knobs {
     /// # Errors
     ///
     /// As [`Knobs::open`].
-    pub fn open_in(directory: &Path, interface: &str) -> Result<Self, Error> {
+    pub fn open_in(directory: &Path, interface: &str) -> Result<Self, OpenError> {
         let identity = Identity::of(interface)?;
         let device = Device::open(interface, identity.ifindex)?;
         let owner = Process::current()?;
@@ -127,8 +176,8 @@ impl Knobs {
         device: Device,
         netdev: Box<dyn Family>,
         owner: Process,
-    ) -> Result<Self, Error> {
-        make_private(directory).map_err(|source| Error::RecordNotWritten {
+    ) -> Result<Self, OpenError> {
+        make_private(directory).map_err(|source| RecordError::NotWritten {
             path: directory.to_owned(),
             source,
         })?;
@@ -155,15 +204,15 @@ impl Knobs {
 
     /// Restores what `left` says if it is of this very interface, and forgets
     /// it in any case.
-    fn take_over(&mut self, left: &Record) -> Result<(), Error> {
+    fn take_over(&mut self, left: &Record) -> Result<(), RestoreError> {
         if left.identity == self.record.identity {
             self.record.inherit(left);
             match self.restore() {
-                Err(Error::RestoreDeferred { .. }) => Ok(()),
+                Err(RestoreError::Deferred { .. }) => Ok(()),
                 restored => restored,
             }
         } else {
-            self.file.remove()
+            Ok(self.file.remove()?)
         }
     }
 
@@ -173,7 +222,7 @@ impl Knobs {
     /// # Errors
     ///
     /// The kernel does not answer.
-    pub fn instances(&mut self) -> Result<Vec<Napi>, Error> {
+    pub fn instances(&mut self) -> Result<Vec<Napi>, CallError> {
         self.netdev
             .instances(self.record.identity.ifindex)
             .map_err(os("ask for the interface's NAPI instances"))
@@ -187,7 +236,7 @@ impl Knobs {
 
     /// As [`Knobs::instances`]; what is recorded is then of those instances, whatever
     /// ids they had when it was.
-    fn follow(&mut self) -> Result<Vec<Napi>, Error> {
+    fn follow(&mut self) -> Result<Vec<Napi>, CallError> {
         let present = self.instances()?;
         self.record.follow(&present);
         Ok(present)
@@ -206,13 +255,13 @@ impl Drop for Knobs {
 /// # Errors
 ///
 /// No such interface.
-pub fn owner(interface: &str) -> Result<Option<u32>, Error> {
+pub fn owner(interface: &str) -> Result<Option<u32>, OpenError> {
     Ok(Lock::owner(&path_of(interface, "lock")?))
 }
 
 /// The file of a running guard of `interface` in the current network
 /// namespace.
-pub fn path_of(interface: &str, extension: &str) -> Result<PathBuf, Error> {
+pub fn path_of(interface: &str, extension: &str) -> Result<PathBuf, OpenError> {
     let identity = Identity::of(interface)?;
     let name = format!("{interface}.{}.{extension}", identity.netns_cookie);
     Ok(Path::new(DIRECTORY).join(name))

@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use super::device::{Attribute, Identity};
 use super::instances::{Instances, Renumbered};
 use super::napi::Napi;
-use crate::error::Error;
+use crate::error::FAILED;
 use crate::process::Process;
 use crate::scheduling::Scheduling;
 
@@ -163,6 +163,40 @@ pub(crate) struct RecordFile {
     path: PathBuf,
 }
 
+/// Why the record of turned settings is not read, or not written.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RecordError {
+    /// It makes no sense.
+    #[error(
+        "{path} is no record of turned settings: compare the interface's settings with what they should be (`plimsoll guard check` shows them), then remove the file"
+    )]
+    Unusable {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        source: io::Error,
+    },
+    /// It cannot be written, so nothing is turned.
+    #[error("cannot write {path}, and without it no setting of the host is changed")]
+    NotWritten {
+        /// The file.
+        path: PathBuf,
+        /// The kernel's answer.
+        source: io::Error,
+    },
+}
+
+impl RecordError {
+    /// The exit code of a command that ends by it.
+    #[must_use]
+    pub const fn exit_code(&self) -> u8 {
+        match self {
+            Self::Unusable { .. } | Self::NotWritten { .. } => FAILED,
+        }
+    }
+}
+
 impl RecordFile {
     pub(crate) fn new(directory: &Path, interface: &str, identity: &Identity) -> Self {
         let name = format!("{interface}.{}.json", identity.netns_cookie);
@@ -176,7 +210,7 @@ impl RecordFile {
     }
 
     /// What is recorded, if anything is.
-    pub(crate) fn read(&self) -> Result<Option<Record>, Error> {
+    pub(crate) fn read(&self) -> Result<Option<Record>, RecordError> {
         let text = match fs::read(&self.path) {
             Ok(text) => text,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -187,9 +221,9 @@ impl RecordFile {
     }
 
     /// Replaces it; on disk when this returns.
-    pub(crate) fn write(&self, record: &Record) -> Result<(), Error> {
+    pub(crate) fn write(&self, record: &Record) -> Result<(), RecordError> {
         self.replace(record)
-            .map_err(|source| Error::RecordNotWritten {
+            .map_err(|source| RecordError::NotWritten {
                 path: self.path.clone(),
                 source,
             })
@@ -197,21 +231,23 @@ impl RecordFile {
 
     fn replace(&self, record: &Record) -> io::Result<()> {
         let beside = self.path.with_extension("json.new");
+        // At once: a file that is not buffered is written token by token.
+        let mut text = serde_json::to_vec_pretty(record)?;
+        text.push(b'\n');
         let mut file = private(&beside)?;
-        serde_json::to_writer_pretty(&mut file, record)?;
-        file.write_all(b"\n")?;
+        file.write_all(&text)?;
         file.sync_all()?;
         fs::rename(&beside, &self.path)?;
         self.sync_directory()
     }
 
     /// Removes it, if it is there.
-    pub(crate) fn remove(&self) -> Result<(), Error> {
+    pub(crate) fn remove(&self) -> Result<(), RecordError> {
         let remove = || match fs::remove_file(&self.path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
             _ => self.sync_directory(),
         };
-        remove().map_err(|source| Error::RecordNotWritten {
+        remove().map_err(|source| RecordError::NotWritten {
             path: self.path.clone(),
             source,
         })
@@ -224,8 +260,8 @@ impl RecordFile {
         }
     }
 
-    fn unusable(&self, source: io::Error) -> Error {
-        Error::RecordUnusable {
+    fn unusable(&self, source: io::Error) -> RecordError {
+        RecordError::Unusable {
             path: self.path.clone(),
             source,
         }

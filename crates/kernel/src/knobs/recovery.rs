@@ -13,8 +13,8 @@ use super::lock::Lock;
 use super::napi::Netdev;
 use super::record::RecordFile;
 use super::restoring::is_marked;
-use super::{DEFER_MARK, DIRECTORY, Knobs, sweep};
-use crate::error::{Error, os};
+use super::{DEFER_MARK, DIRECTORY, Knobs, OpenError, sweep};
+use crate::error::{CallError, os};
 use crate::link;
 use crate::process::Process;
 
@@ -24,8 +24,8 @@ use crate::process::Process;
 ///
 /// # Errors
 ///
-/// As [`Knobs::open`]: in particular, the guard lives ([`Error::InUse`]).
-pub fn restore(interface: Option<&str>) -> Result<Vec<String>, Error> {
+/// As [`Knobs::open`]: in particular, the guard lives ([`OpenError::InUse`]).
+pub fn restore(interface: Option<&str>) -> Result<Vec<String>, OpenError> {
     restore_in(Path::new(DIRECTORY), interface)
 }
 
@@ -34,7 +34,7 @@ pub fn restore(interface: Option<&str>) -> Result<Vec<String>, Error> {
 /// # Errors
 ///
 /// As [`restore`].
-pub fn restore_in(directory: &Path, interface: Option<&str>) -> Result<Vec<String>, Error> {
+pub fn restore_in(directory: &Path, interface: Option<&str>) -> Result<Vec<String>, OpenError> {
     let cookie = netns_cookie().map_err(os("ask for the namespace's cookie"))?;
     let boot_id = boot_id()?;
     let mut restored = Vec::new();
@@ -66,7 +66,7 @@ pub fn restore_in(directory: &Path, interface: Option<&str>) -> Result<Vec<Strin
 }
 
 /// Those interfaces that show a guard's mark ([`DEFER_MARK`]), of this one or all.
-fn marked(interface: Option<&str>) -> Result<Vec<String>, Error> {
+fn marked(interface: Option<&str>) -> Result<Vec<String>, CallError> {
     let names = match interface {
         Some(name) => vec![name.to_owned()],
         None => if_nameindex()
@@ -80,7 +80,7 @@ fn marked(interface: Option<&str>) -> Result<Vec<String>, Error> {
 }
 
 /// How many settings of `interface` show a guard's mark.
-fn marks(interface: &str) -> Result<usize, Error> {
+fn marks(interface: &str) -> Result<usize, OpenError> {
     let ifindex = link::index(interface)?;
     let instances = Netdev::new().instances(ifindex);
     let instances = instances.map_err(os("ask for the interface's NAPI instances"))?;
@@ -92,7 +92,7 @@ fn marks(interface: &str) -> Result<usize, Error> {
 }
 
 /// Removes the locks and status sockets of dead guards, where nobody answers.
-fn remove_remains(directory: &Path, interface: Option<&str>, cookie: u64) -> Result<(), Error> {
+fn remove_remains(directory: &Path, interface: Option<&str>, cookie: u64) -> Result<(), CallError> {
     let inode = netns_inode()?;
     let mut remains = files(directory, cookie, "sock")?;
     remains.extend(files(directory, cookie, "lock")?);
@@ -120,7 +120,7 @@ fn remove_remains(directory: &Path, interface: Option<&str>, cookie: u64) -> Res
 /// # Errors
 ///
 /// No such interface, or what is left on disk cannot be read.
-pub fn left_turned(interface: &str) -> Result<usize, Error> {
+pub fn left_turned(interface: &str) -> Result<usize, OpenError> {
     let identity = Identity::of(interface)?;
     let file = RecordFile::new(Path::new(DIRECTORY), interface, &identity);
     let left = file.read()?.filter(|record| record.identity == identity);
@@ -131,7 +131,7 @@ pub fn left_turned(interface: &str) -> Result<usize, Error> {
 }
 
 /// Files of one network namespace, by what they are (`json`: records).
-fn files(directory: &Path, netns_cookie: u64, extension: &str) -> Result<Vec<PathBuf>, Error> {
+fn files(directory: &Path, netns_cookie: u64, extension: &str) -> Result<Vec<PathBuf>, CallError> {
     let entries = match fs::read_dir(directory) {
         Ok(entries) => entries,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),

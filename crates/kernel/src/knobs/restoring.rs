@@ -9,9 +9,9 @@ use std::time::Duration;
 
 use super::device::Attribute;
 use super::napi::{Change, Napi};
-use super::record::Setting;
+use super::record::{RecordError, Setting};
 use super::{DEFER_MARK, Knobs};
-use crate::error::Error;
+use crate::error::{CallError, FAILED};
 use crate::link;
 
 /// A driver may number its instances anew while they are set: so often it is looked
@@ -19,6 +19,48 @@ use crate::link;
 const ROUNDS: usize = 4;
 /// In between there may be none at all for a moment.
 const BETWEEN_ROUNDS: Duration = Duration::from_millis(5);
+
+/// Why a setting is not put back.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RestoreError {
+    /// The kernel refuses.
+    #[error(
+        "a setting of `{interface}` cannot be put back; `plimsoll guard restore {interface}` tries again"
+    )]
+    Refused {
+        /// As given.
+        interface: String,
+        /// The kernel's answer.
+        source: io::Error,
+    },
+    /// It cannot be done for now.
+    #[error(
+        "`{interface}` has no NAPI instances now to put a setting back to (it is down, or its driver makes them only for XDP): the setting stays recorded, and the next guard or `plimsoll guard restore` puts it back"
+    )]
+    Deferred {
+        /// As given.
+        interface: String,
+    },
+    /// The record cannot be changed accordingly.
+    #[error(transparent)]
+    Record(#[from] RecordError),
+    /// The kernel does not tell what there is.
+    #[error(transparent)]
+    Call(#[from] CallError),
+}
+
+impl RestoreError {
+    /// The exit code of a command that ends by it.
+    #[must_use]
+    pub const fn exit_code(&self) -> u8 {
+        match self {
+            Self::Refused { .. } | Self::Deferred { .. } | Self::Record(_) | Self::Call(_) => {
+                FAILED
+            }
+        }
+    }
+}
 
 /// The interface's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,12 +83,12 @@ impl Knobs {
     ///
     /// # Errors
     ///
-    /// The first refusal, after trying all; [`Error::RestoreDeferred`] if the
+    /// The first refusal, after trying all; [`RestoreError::Deferred`] if the
     /// device has no NAPI instance now.
-    pub fn restore(&mut self) -> Result<(), Error> {
+    pub fn restore(&mut self) -> Result<(), RestoreError> {
         if self.state() == State::Gone {
             self.record.keep(Vec::new());
-            return self.file.remove();
+            return Ok(self.file.remove()?);
         }
         self.let_threads_run();
         let mut restored = Ok(());
@@ -62,7 +104,7 @@ impl Knobs {
         }
         if self.state() == State::Down && !gone.is_empty() {
             let interface = self.interface.clone();
-            restored = restored.and(Err(Error::RestoreDeferred { interface }));
+            restored = restored.and(Err(RestoreError::Deferred { interface }));
         } else {
             self.record.forget(&gone);
         }
@@ -71,7 +113,8 @@ impl Knobs {
         } else {
             self.file.write(&self.record)
         };
-        restored.and(written)?;
+        restored?;
+        written?;
         self.clear_marks()
     }
 
@@ -88,7 +131,7 @@ impl Knobs {
 
     /// Tries each that is recorded, keeps those that are not back, and returns the
     /// first refusal and those whose instance has no such id.
-    fn put_all_back(&mut self) -> (Result<(), Error>, Vec<Setting>) {
+    fn put_all_back(&mut self) -> (Result<(), RestoreError>, Vec<Setting>) {
         let mut first = Ok(());
         let (mut left, mut gone) = (Vec::new(), Vec::new());
         for setting in self.record.to_restore() {
@@ -103,13 +146,13 @@ impl Knobs {
         (first, gone)
     }
 
-    fn not_restored(&mut self, source: io::Error) -> Error {
+    fn not_restored(&mut self, source: io::Error) -> RestoreError {
         let interface = self.interface.clone();
         let unsupported = source.raw_os_error() == Some(libc::EOPNOTSUPP);
         if unsupported && self.instances().is_ok_and(|instances| instances.is_empty()) {
-            Error::RestoreDeferred { interface }
+            RestoreError::Deferred { interface }
         } else {
-            Error::NotRestored { interface, source }
+            RestoreError::Refused { interface, source }
         }
     }
 
@@ -166,11 +209,11 @@ impl Knobs {
     /// # Errors
     ///
     /// The kernel refuses.
-    pub(super) fn clear_marks(&mut self) -> Result<(), Error> {
+    pub(super) fn clear_marks(&mut self) -> Result<(), RestoreError> {
         for _ in 0..ROUNDS {
             let marks = self
                 .clear_marks_once()
-                .map_err(|source| Error::NotRestored {
+                .map_err(|source| RestoreError::Refused {
                     interface: self.interface.clone(),
                     source,
                 })?;
@@ -178,7 +221,7 @@ impl Knobs {
                 return Ok(());
             }
         }
-        Err(Error::NotRestored {
+        Err(RestoreError::Refused {
             interface: self.interface.clone(),
             source: io::Error::other("its instances are made anew all the time"),
         })

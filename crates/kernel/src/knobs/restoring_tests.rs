@@ -229,7 +229,7 @@ fn an_interface_that_is_down_keeps_its_record() {
         let instances = std::mem::take(&mut driver.lock().unwrap().instances);
         let deferred = knobs.restore().unwrap_err();
         assert!(
-            matches!(deferred, Error::RestoreDeferred { .. }),
+            matches!(deferred, RestoreError::Deferred { .. }),
             "{deferred}"
         );
         drop(knobs);

@@ -135,8 +135,8 @@ mod tests {
     use super::*;
     use crate::knobs::device::Identity;
     use crate::knobs::record::Record;
+    use crate::namespace;
     use crate::process::Process;
-    use nix::sched::{CloneFlags, unshare};
     use std::fs::File;
     use std::sync::mpsc::channel;
     use std::thread;
@@ -144,11 +144,8 @@ mod tests {
 
     /// Runs `f` in a network namespace of its own, which ends with it.
     fn in_namespace<T: Send>(f: impl FnOnce((u64, u64)) -> T + Send) -> T {
-        let thread = || {
-            unshare(CloneFlags::CLONE_NEWNET).expect("run as root");
-            f((netns_cookie().unwrap(), netns_inode().unwrap()))
-        };
-        thread::scope(|scope| scope.spawn(thread).join().unwrap())
+        namespace::in_new(|| f((netns_cookie().unwrap(), netns_inode().unwrap())))
+            .expect("run as root")
     }
 
     fn names(directory: &Path) -> Vec<String> {

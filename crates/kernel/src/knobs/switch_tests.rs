@@ -68,7 +68,7 @@ fn what_takes_no_setting_now_gets_it_back_once_it_does() {
         drop(pass_all);
         let deferred = knobs.restore().unwrap_err();
         assert!(
-            matches!(deferred, Error::RestoreDeferred { .. }),
+            matches!(deferred, RestoreError::Deferred { .. }),
             "{deferred}"
         );
         drop(knobs);

@@ -6,10 +6,53 @@ use std::time::Duration;
 
 use super::device::Attribute;
 use super::napi::{Change, Napi};
-use super::record::Setting;
+use super::record::{RecordError, Setting};
 use super::{DEFER_MARK, Knobs, PollingThread, Queues};
-use crate::error::{Error, os};
+use crate::error::{CallError, FAILED, LACKS, os};
 use crate::scheduling::{Priority, Scheduling};
+
+/// Why a setting is not turned.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum TurnError {
+    /// The interface cannot be switched to threaded polling.
+    #[error(
+        "`{interface}` has no threaded polling ({path} is missing): Linux 5.12 or newer and a NAPI driver are needed"
+    )]
+    NoThreadedPolling {
+        /// As given.
+        interface: String,
+        /// The kernel's switch.
+        path: PathBuf,
+    },
+    /// The interface has no such receive queue, or none that can be set alone.
+    #[error(
+        "`{interface}` shows no receive queue {queue} whose settings can be changed alone: that takes Linux 6.13 or newer and a driver that names its queues (`plimsoll guard check {interface}` lists them)"
+    )]
+    NoSuchQueue {
+        /// As given.
+        interface: String,
+        /// The first queue that is missing.
+        queue: u32,
+    },
+    /// Its old value cannot be written down.
+    #[error(transparent)]
+    Record(#[from] RecordError),
+    /// The kernel refuses.
+    #[error(transparent)]
+    Call(#[from] CallError),
+}
+
+impl TurnError {
+    /// The exit code of a command that ends by it.
+    #[must_use]
+    pub const fn exit_code(&self) -> u8 {
+        match self {
+            Self::NoThreadedPolling { .. } => LACKS,
+            Self::NoSuchQueue { .. } | Self::Record(_) | Self::Call(_) => FAILED,
+        }
+    }
+}
 
 impl Knobs {
     /// Sets the holdoff of `queues`: the timer polls again `timeout` after a
@@ -28,11 +71,11 @@ impl Knobs {
         queues: Queues<'_>,
         defer: u32,
         timeout: Duration,
-    ) -> Result<(), Error> {
+    ) -> Result<(), TurnError> {
         let gro_flush_timeout =
             u32::try_from(timeout.as_nanos()).map_err(|_| invalid("set a holdoff above 4.29 s"))?;
         if i32::try_from(defer).is_err() {
-            return Err(invalid("defer interrupts for more than 2^31-1 polls"));
+            return Err(invalid("defer interrupts for more than 2^31-1 polls").into());
         }
         let instances = self.instances_of(queues)?;
         if instances.is_empty() {
@@ -59,7 +102,7 @@ impl Knobs {
 
     /// The instances that `queues` means and whose holdoff can be set one by
     /// one. None for all queues where none can.
-    fn instances_of(&mut self, queues: Queues<'_>) -> Result<Vec<Napi>, Error> {
+    fn instances_of(&mut self, queues: Queues<'_>) -> Result<Vec<Napi>, TurnError> {
         let mut instances = self.follow()?;
         instances.retain(|napi| old_holdoff(napi, (0, 0)).is_some());
         let Queues::Only(wanted) = queues else {
@@ -67,7 +110,7 @@ impl Knobs {
         };
         let found = |queue: &u32| instances.iter().any(|napi| napi.queue == Some(*queue));
         if let Some(missing) = wanted.iter().find(|queue| !found(queue)) {
-            return Err(Error::NoSuchQueue {
+            return Err(TurnError::NoSuchQueue {
                 interface: self.interface.clone(),
                 queue: *missing,
             });
@@ -82,9 +125,9 @@ impl Knobs {
     ///
     /// # Errors
     ///
-    /// The device has no such switch ([`Error::NoThreadedPolling`]), the
+    /// The device has no such switch ([`TurnError::NoThreadedPolling`]), the
     /// kernel refuses, or the record cannot be written.
-    pub fn set_threaded(&mut self, threaded: bool) -> Result<(), Error> {
+    pub fn set_threaded(&mut self, threaded: bool) -> Result<(), TurnError> {
         let instances = self.follow()?;
         let old: Vec<_> = instances.iter().filter_map(old_threaded).collect();
         if old.is_empty() || old.len() < instances.len() {
@@ -110,7 +153,7 @@ impl Knobs {
     /// # Errors
     ///
     /// The kernel does not answer.
-    pub fn polling_threads(&mut self) -> Result<Vec<PollingThread>, Error> {
+    pub fn polling_threads(&mut self) -> Result<Vec<PollingThread>, CallError> {
         let threads = self.instances()?.into_iter().filter_map(|napi| {
             Some(PollingThread {
                 queue: napi.queue,
@@ -127,7 +170,7 @@ impl Knobs {
     ///
     /// `tid` does not poll this interface, the kernel refuses, or the record
     /// cannot be written.
-    pub fn set_thread_priority(&mut self, tid: i32, priority: Priority) -> Result<(), Error> {
+    pub fn set_thread_priority(&mut self, tid: i32, priority: Priority) -> Result<(), TurnError> {
         self.turn_thread(tid, "set a polling thread's priority", |old| {
             old.with_priority(priority)
         })
@@ -138,7 +181,7 @@ impl Knobs {
     /// # Errors
     ///
     /// As [`Knobs::set_thread_priority`]; no such CPU.
-    pub fn set_thread_cpus(&mut self, tid: i32, cpus: &[usize]) -> Result<(), Error> {
+    pub fn set_thread_cpus(&mut self, tid: i32, cpus: &[usize]) -> Result<(), TurnError> {
         self.turn_thread(tid, "set a polling thread's CPUs", |old| {
             old.with_cpus(cpus)
         })
@@ -149,11 +192,11 @@ impl Knobs {
         tid: i32,
         action: &'static str,
         change: impl FnOnce(&Scheduling) -> Scheduling,
-    ) -> Result<(), Error> {
+    ) -> Result<(), TurnError> {
         let threads = self.polling_threads()?;
         let Some(thread) = threads.iter().find(|thread| thread.tid == tid) else {
             let gone = io::Error::other(format!("thread {tid} does not poll this interface"));
-            return Err(os(action)(gone));
+            return Err(os(action)(gone).into());
         };
         self.follow()?;
         let scheduling = Scheduling::of(tid).map_err(os(action))?;
@@ -167,7 +210,7 @@ impl Knobs {
     }
 
     /// Sets the device's own values, which overwrite those of every instance.
-    pub(super) fn turn_device(&mut self, turns: &[(Attribute, u64)]) -> Result<(), Error> {
+    pub(super) fn turn_device(&mut self, turns: &[(Attribute, u64)]) -> Result<(), TurnError> {
         let mut old = Vec::new();
         // Left by a guard that was killed: not the host's own.
         let is_marked = self.is_device_marked();
@@ -186,7 +229,7 @@ impl Knobs {
             match self.device.set_attribute(*attribute, *value) {
                 Ok(Some(())) => {}
                 Ok(None) => return Err(self.no_attribute(*attribute)),
-                Err(source) => return Err(os(action(*attribute))(source)),
+                Err(source) => return Err(os(action(*attribute))(source).into()),
             }
         }
         Ok(())
@@ -216,8 +259,8 @@ impl Knobs {
         )
     }
 
-    fn no_attribute(&self, attribute: Attribute) -> Error {
-        Error::NoThreadedPolling {
+    fn no_attribute(&self, attribute: Attribute) -> TurnError {
+        TurnError::NoThreadedPolling {
             interface: self.interface.clone(),
             path: PathBuf::from(format!(
                 "/sys/class/net/{}/{}",
@@ -228,7 +271,7 @@ impl Knobs {
     }
 
     /// Old values are on disk when this returns.
-    fn write_down(&mut self, settings: Vec<Setting>) -> Result<(), Error> {
+    fn write_down(&mut self, settings: Vec<Setting>) -> Result<(), RecordError> {
         let before = self.record.clone();
         let mut new = false;
         for setting in settings {
@@ -271,6 +314,6 @@ fn old_threaded(napi: &Napi) -> Option<Setting> {
     })
 }
 
-fn invalid(action: &'static str) -> Error {
+fn invalid(action: &'static str) -> CallError {
     os(action)(io::Error::from(io::ErrorKind::InvalidInput))
 }

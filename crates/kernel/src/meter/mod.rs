@@ -48,8 +48,8 @@ use nix::time::{ClockId, clock_gettime};
 
 pub use reading::{CpuReading, CpuTime, ProcessTime};
 
-use crate::error::{Error, bpf, os};
-use crate::link;
+use crate::error::{CallError, FAILED, LACKS, bpf, os};
+use crate::link::{self, NoSuchInterface};
 use crate::mapped::{Mapped, Plain};
 use crate::namespace::{self, pin};
 
@@ -60,8 +60,8 @@ use skeleton::types;
 // SAFETY: generated from a struct of meter.h that holds integers only.
 unsafe impl Plain for types::cpu {}
 
-/// How many processes can be watched at once (`WATCHED` in meter.h).
-pub const WATCHED_MAX: usize = 8;
+/// How many processes can be watched at once.
+pub const WATCHED_MAX: usize = types::meter_limit::WATCHED.0 as usize;
 
 /// Reads in a row that may meet a change before one is taken as it is: a CPU's
 /// books are open for a small part of the time.
@@ -70,16 +70,20 @@ const TRIES: u32 = 64;
 /// How long a CPU may schedule nothing at all.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Interrupts that do not come through `irq_handler_entry`: the timer of x86, and
-/// those by which CPUs tell each other of work, of x86 and of others (`ipi`).
-const VECTORS: [(&str, &str); 6] = [
+/// Interrupts that do not come through `irq_handler_entry`: the timer of x86, and those
+/// by which its CPUs tell each other of work.
+#[cfg(target_arch = "x86_64")]
+const VECTORS: &[(&str, &str)] = &[
     ("local_timer_entry", "local_timer_exit"),
     ("reschedule_entry", "reschedule_exit"),
     ("call_function_single_entry", "call_function_single_exit"),
     ("call_function_entry", "call_function_exit"),
     ("irq_work_entry", "irq_work_exit"),
-    ("ipi_entry", "ipi_exit"),
 ];
+/// Interrupts that do not come through `irq_handler_entry`: those by which CPUs tell each
+/// other of work.
+#[cfg(not(target_arch = "x86_64"))]
+const VECTORS: &[(&str, &str)] = &[("ipi_entry", "ipi_exit")];
 
 /// What is metered. By default all CPUs' accounts, and no more.
 #[derive(Clone, Copy, Debug, Default)]
@@ -108,14 +112,51 @@ impl fmt::Debug for CpuMeter {
     }
 }
 
+/// Why CPU time is not metered.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum MeterError {
+    /// There is no such interface.
+    #[error(transparent)]
+    Interface(#[from] NoSuchInterface),
+    /// A CPU that is not online, or that this process may not use.
+    #[error("CPU {cpu} is not this process's to use: `taskset -p $$` shows those that are")]
+    NoSuchCpu {
+        /// Its number.
+        cpu: usize,
+    },
+    /// Nothing else gets to run on the CPU.
+    #[error(
+        "CPU {cpu} has scheduled nothing for seconds: a real-time task holds it (`ps -eLo cls,psr,comm` shows it), end that one first"
+    )]
+    CpuHeld {
+        /// Its number.
+        cpu: usize,
+    },
+    /// The meter's program cannot be loaded or read.
+    #[error(transparent)]
+    Call(#[from] CallError),
+}
+
+impl MeterError {
+    /// The exit code of a command that ends by it.
+    #[must_use]
+    pub const fn exit_code(&self) -> u8 {
+        match self {
+            Self::NoSuchCpu { .. } => LACKS,
+            Self::Interface(_) | Self::CpuHeld { .. } | Self::Call(_) => FAILED,
+        }
+    }
+}
+
 impl CpuMeter {
     /// Starts metering. A CPU's books begin with its first task switch; for a
     /// single CPU this waits until there was one.
     ///
     /// # Errors
     ///
-    /// No such interface or CPU; libbpf's answer; [`Error::CpuHeld`].
-    pub fn start(options: Options<'_>) -> Result<Self, Error> {
+    /// No such interface or CPU; libbpf's answer; [`MeterError::CpuHeld`].
+    pub fn start(options: Options<'_>) -> Result<Self, MeterError> {
         if let Some(cpu) = options.cpu {
             require_cpu(cpu)?;
         }
@@ -158,7 +199,7 @@ impl CpuMeter {
         }
     }
 
-    /// Reads all CPUs that have had an event, and begins a new `backlog_max`.
+    /// Reads all CPUs that have had an event, and begins a new `run_frames_max`.
     pub fn read(&mut self) -> Vec<CpuReading> {
         let readings = self.peek();
         let settings = &mut self.variables_mut().meter_settings;
@@ -166,7 +207,7 @@ impl CpuMeter {
         readings
     }
 
-    /// As [`CpuMeter::read`], without a new beginning for `backlog_max`.
+    /// As [`CpuMeter::read`], without a new beginning for `run_frames_max`.
     #[must_use]
     pub fn peek(&self) -> Vec<CpuReading> {
         (0..self.cpus.len())
@@ -271,7 +312,7 @@ fn attach(skeleton: &skeleton::MeterSkel<'static>, polled: bool) -> libbpf_rs::R
         ] {
             match program.attach_raw_tracepoint(tracepoint) {
                 Ok(link) => links.push(link),
-                // Of another architecture.
+                // The kernel was built without it.
                 Err(error) if error.kind() == ErrorKind::NotFound => {}
                 Err(error) => return Err(error),
             }
@@ -283,7 +324,7 @@ fn attach(skeleton: &skeleton::MeterSkel<'static>, polled: bool) -> libbpf_rs::R
 }
 
 /// Makes a task switch on the CPU.
-fn provoke_switch(cpu: usize) -> Result<(), Error> {
+fn provoke_switch(cpu: usize) -> Result<(), MeterError> {
     let nap = thread::spawn(move || {
         let pinned = pin(cpu);
         thread::sleep(Duration::from_millis(1));
@@ -292,20 +333,20 @@ fn provoke_switch(cpu: usize) -> Result<(), Error> {
     let begun = Instant::now();
     while !nap.is_finished() {
         if begun.elapsed() > PATIENCE {
-            return Err(Error::CpuHeld { cpu });
+            return Err(MeterError::CpuHeld { cpu });
         }
         thread::sleep(Duration::from_millis(1));
     }
-    nap.join()
-        .unwrap_or_else(|payload| std::panic::resume_unwind(payload))
-        .map_err(os("run on the metered CPU"))
+    let pinned = nap.join();
+    let pinned = pinned.unwrap_or_else(|payload| std::panic::resume_unwind(payload));
+    Ok(pinned.map_err(os("run on the metered CPU"))?)
 }
 
 /// Whether a thread of this process can run there.
-fn require_cpu(cpu: usize) -> Result<(), Error> {
+fn require_cpu(cpu: usize) -> Result<(), MeterError> {
     let tried = thread::spawn(move || pin(cpu)).join();
     let tried = tried.unwrap_or_else(|payload| std::panic::resume_unwind(payload));
-    tried.map_err(|_| Error::NoSuchCpu { cpu })
+    tried.map_err(|_| MeterError::NoSuchCpu { cpu })
 }
 
 /// The time by the clock that `bpf_ktime_get_ns` reads, in nanoseconds.

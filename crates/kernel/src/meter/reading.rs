@@ -4,13 +4,13 @@ use std::time::Duration;
 
 use super::{WATCHED_MAX, types};
 
-/// Accounts in the program's order (`enum account` in meter.h).
+/// The program's accounts.
 #[derive(Clone, Copy)]
 enum Account {
-    App,
-    Network,
-    Other,
-    Idle,
+    App = types::account::ACCOUNT_APP.0 as isize,
+    Network = types::account::ACCOUNT_NETWORK.0 as isize,
+    Other = types::account::ACCOUNT_OTHER.0 as isize,
+    Idle = types::account::ACCOUNT_IDLE.0 as isize,
 }
 
 /// One CPU's books since the meter's start, in nanoseconds. The four accounts sum
@@ -33,7 +33,7 @@ pub struct CpuReading {
     pub runs: u64,
     /// Most frames in one run since the reading before: those found waiting
     /// and those that came meanwhile.
-    pub backlog_max: u32,
+    pub run_frames_max: u32,
     watched: [Watched; WATCHED_MAX],
 }
 
@@ -73,7 +73,7 @@ impl CpuReading {
             idle_ns: account(Account::Idle),
             frames: books.frames,
             runs: books.finished_runs,
-            backlog_max: if is_current { books.backlog_max } else { 0 },
+            run_frames_max: if is_current { books.run_frames_max } else { 0 },
             watched,
         }
     }

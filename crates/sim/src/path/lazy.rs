@@ -18,11 +18,11 @@
 //! does that for datagrams too, whether or not anybody asks for them (BL-34); with
 //! fixed priorities it is RT-Mach's thread and Scout's path (BL-35, 36).
 
-use super::Received;
 use super::channels::Channels;
-use super::stages::receive_from_socket;
+use super::stages::{TransmitHandler, receive_from_socket};
+use super::{Parts, Path, Received};
 use crate::Error;
-use crate::host::{Body, EndpointRole, Host, Step, Thread};
+use crate::host::{Body, Cx, EndpointRole, Host, LineKind, Step, Thread};
 use crate::packet::Kind;
 
 /// Who does the protocol work on datagrams.
@@ -32,6 +32,87 @@ pub(super) enum DatagramWork {
     Receiver,
     /// Threads, at once: eagerly.
     Thread,
+}
+
+/// What puts packets on the channels of a [`LazyPath`].
+pub(super) trait Demultiplexer {
+    /// See [`Path::start`].
+    fn start(&mut self, host: &mut Host);
+
+    /// See [`Path::on_arrival`].
+    fn on_arrival(&mut self, host: &mut Host, adapter: usize, queue: usize) {
+        host.interrupt_receive(adapter, queue);
+    }
+
+    /// See [`Path::on_demultiplexed`].
+    fn on_demultiplexed(&mut self, _lazy: &mut Lazy, _host: &mut Host, _adapter: usize) {}
+
+    /// What the receive interrupt's handler does next; `from`: adapter and queue.
+    fn interrupt(&mut self, lazy: &mut Lazy, host: &mut Host, cx: Cx, from: (usize, usize))
+    -> Step;
+}
+
+/// A path with lazy receivers: only its demultiplexer is its own.
+#[derive(Debug)]
+pub(super) struct LazyPath<D> {
+    demultiplexer: D,
+    transmit: TransmitHandler,
+    lazy: Lazy,
+}
+
+impl<D> LazyPath<D> {
+    pub(super) fn new(parts: &Parts<'_>, demultiplexer: D, lazy: Lazy) -> Self {
+        Self {
+            demultiplexer,
+            transmit: TransmitHandler::new(parts.costs),
+            lazy,
+        }
+    }
+}
+
+impl<D: Demultiplexer> Path for LazyPath<D> {
+    fn start(&mut self, host: &mut Host) {
+        self.demultiplexer.start(host);
+        self.transmit.start(host);
+        self.lazy.start(host);
+    }
+
+    fn on_arrival(&mut self, host: &mut Host, adapter: usize, queue: usize) {
+        self.demultiplexer.on_arrival(host, adapter, queue);
+    }
+
+    fn on_demultiplexed(&mut self, host: &mut Host, adapter: usize) {
+        let demultiplexer = &mut self.demultiplexer;
+        demultiplexer.on_demultiplexed(&mut self.lazy, host, adapter);
+    }
+
+    fn line(&mut self, host: &mut Host, cx: Cx, kind: LineKind) -> Step {
+        match kind {
+            LineKind::Receive { adapter, queue } => {
+                let demultiplexer = &mut self.demultiplexer;
+                demultiplexer.interrupt(&mut self.lazy, host, cx, (adapter, queue))
+            }
+            LineKind::Transmit { adapter } => self.transmit.step(host, cx, adapter),
+            _ => Step::Done,
+        }
+    }
+
+    fn thread(&mut self, host: &mut Host, index: usize, thread: usize) -> Step {
+        self.lazy.work(host, index, thread)
+    }
+
+    fn receive(&mut self, host: &mut Host, endpoint: usize, thread: usize) -> Received {
+        self.lazy.receive(host, endpoint, thread)
+    }
+
+    fn idle(&mut self, host: &mut Host, cpu: usize) -> Step {
+        self.lazy.on_idle(host, cpu);
+        Step::Done
+    }
+
+    fn held(&self) -> usize {
+        self.lazy.channels.held()
+    }
 }
 
 /// The channels with those who take from them.
@@ -114,7 +195,7 @@ impl Lazy {
         }
     }
 
-    /// See [`Path::idle`](super::Path::idle).
+    /// See [`Path::idle`].
     pub(super) fn on_idle(&self, host: &mut Host, cpu: usize) {
         if self.idle_work(host).is_some() {
             host.wake(self.idle[cpu]);
@@ -132,7 +213,7 @@ impl Lazy {
             && !host.endpoints[to].queue.is_full()
     }
 
-    /// See [`Path::receive`](super::Path::receive).
+    /// See [`Path::receive`].
     pub(super) fn receive(&mut self, host: &mut Host, to: usize, thread: usize) -> Received {
         if let Some(worker) = self.workers[to] {
             if self.channels.requests_wait(to) && !host.endpoints[to].is_beyond_backlog() {

@@ -179,12 +179,12 @@ pub(crate) fn build(
         }
         PathConfig::PollingThread(config) => Box::new(PollingThread::new(parts, config)?),
         PathConfig::EarlyDemux {} => Box::new(EarlyDemux::new(parts)?),
-        PathConfig::SoftLrp {} => Box::new(SoftLrp::new(parts, DatagramWork::Receiver)?),
-        PathConfig::NiLrp {} => Box::new(NiLrp::new(parts, DatagramWork::Receiver)?),
+        PathConfig::SoftLrp {} => Box::new(SoftLrp::path(parts, DatagramWork::Receiver)?),
+        PathConfig::NiLrp {} => Box::new(NiLrp::path(parts, DatagramWork::Receiver)?),
         PathConfig::UserLevel(config) if config.adapter => {
-            Box::new(NiLrp::new(parts, DatagramWork::Thread)?)
+            Box::new(NiLrp::path(parts, DatagramWork::Thread)?)
         }
-        PathConfig::UserLevel(_) => Box::new(SoftLrp::new(parts, DatagramWork::Thread)?),
+        PathConfig::UserLevel(_) => Box::new(SoftLrp::path(parts, DatagramWork::Thread)?),
         PathConfig::GovernedGuard(config) => Box::new(GovernedGuard::new(parts, config)?),
     })
 }

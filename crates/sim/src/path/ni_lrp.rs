@@ -9,13 +9,13 @@
 //! no livelock. What the adapter's processor cannot keep up with is dropped on
 //! its ring.
 
+use super::Parts;
 use super::channels::Pushed;
-use super::lazy::{DatagramWork, Lazy};
-use super::stages::{Costs, TransmitHandler};
-use super::{Parts, Path, Received};
+use super::lazy::{DatagramWork, Demultiplexer, Lazy, LazyPath};
+use super::stages::Costs;
 use crate::Error;
 use crate::engine::agenda::NEVER;
-use crate::host::{Cx, Host, LineKind, Step};
+use crate::host::{Cx, Host, Step};
 use crate::outcome::Place;
 
 /// Where a handler is.
@@ -27,14 +27,12 @@ enum Phase {
     Exit,
 }
 
-/// The path.
+/// The adapter's demultiplexing.
 #[derive(Debug)]
 pub(super) struct NiLrp {
     costs: Costs,
     adapter_demux: u64,
-    lazy: Lazy,
     handlers: Vec<Phase>,
-    transmit: TransmitHandler,
     /// By adapter: its processor is at work.
     busy: Vec<bool>,
     /// Consumers that the next interrupt has to wake.
@@ -42,42 +40,18 @@ pub(super) struct NiLrp {
 }
 
 impl NiLrp {
-    pub(super) fn new(parts: &Parts<'_>, work: DatagramWork) -> Result<Self, Error> {
+    pub(super) fn path(parts: &Parts<'_>, work: DatagramWork) -> Result<LazyPath<Self>, Error> {
         let Parts { costs, host, .. } = *parts;
-        Ok(Self {
+        let demultiplexer = Self {
             costs,
             adapter_demux: parts.cost("adapter_demux")?,
-            // The receiver itself takes the packet from the adapter's memory.
-            lazy: Lazy::new(host, costs.receive, work)?,
             handlers: Vec::new(),
-            transmit: TransmitHandler::new(costs),
             busy: vec![false; host.adapters.len()],
             to_wake: Vec::with_capacity(host.endpoints.len()),
-        })
-    }
-
-    fn interrupt(&mut self, host: &mut Host, cx: Cx) -> Step {
-        match self.handlers[cx.line] {
-            Phase::Entry => {
-                host.ledger.counts.interrupts += 1;
-                self.handlers[cx.line] = Phase::Wake;
-                Step::Kernel(self.costs.enter + host.protocol.wakeup)
-            }
-            Phase::Wake => {
-                while let Some(to) = self.to_wake.pop() {
-                    self.lazy.wake(host, to);
-                }
-                self.handlers[cx.line] = Phase::Exit;
-                Step::Kernel(self.costs.exit)
-            }
-            Phase::Exit => {
-                self.handlers[cx.line] = Phase::Entry;
-                if !self.to_wake.is_empty() {
-                    host.raise(cx.line);
-                }
-                Step::Done
-            }
-        }
+        };
+        // The receiver itself takes the packet from the adapter's memory.
+        let lazy = Lazy::new(host, costs.receive, work)?;
+        Ok(LazyPath::new(parts, demultiplexer, lazy))
     }
 
     /// Lets the adapter's processor begin with the next packet.
@@ -93,11 +67,9 @@ impl NiLrp {
     }
 }
 
-impl Path for NiLrp {
+impl Demultiplexer for NiLrp {
     fn start(&mut self, host: &mut Host) {
         self.handlers = vec![Phase::Entry; host.lines.len()];
-        self.transmit.start(host);
-        self.lazy.start(host);
     }
 
     fn on_arrival(&mut self, host: &mut Host, adapter: usize, _queue: usize) {
@@ -106,44 +78,49 @@ impl Path for NiLrp {
         }
     }
 
-    fn on_demultiplexed(&mut self, host: &mut Host, adapter: usize) {
+    fn on_demultiplexed(&mut self, lazy: &mut Lazy, host: &mut Host, adapter: usize) {
         let mut rings = host.adapters[adapter].rings.iter_mut().enumerate();
         let taken = rings.find_map(|(queue, ring)| Some((queue, ring.packets.pop()?)));
         if let Some((queue, packet)) = taken {
-            match self.lazy.channels.push(host, packet) {
+            match lazy.channels.push(host, packet) {
                 Pushed::Queued(true) => {
                     self.to_wake.push(usize::from(packet.to));
                     host.interrupt_receive(adapter, queue);
                 }
-                Pushed::Queued(false) => self.lazy.queued(host, usize::from(packet.to)),
+                Pushed::Queued(false) => lazy.queued(host, usize::from(packet.to)),
                 Pushed::Discarded(packet) => host.lose(packet, Place::AdapterChannel),
             }
         }
         self.begin(host, adapter);
     }
 
-    fn line(&mut self, host: &mut Host, cx: Cx, kind: LineKind) -> Step {
-        match kind {
-            LineKind::Receive { .. } => self.interrupt(host, cx),
-            LineKind::Transmit { adapter } => self.transmit.step(host, cx, adapter),
-            _ => Step::Done,
+    fn interrupt(
+        &mut self,
+        lazy: &mut Lazy,
+        host: &mut Host,
+        cx: Cx,
+        _from: (usize, usize),
+    ) -> Step {
+        match self.handlers[cx.line] {
+            Phase::Entry => {
+                host.ledger.counts.interrupts += 1;
+                self.handlers[cx.line] = Phase::Wake;
+                Step::Kernel(self.costs.enter + host.protocol.wakeup)
+            }
+            Phase::Wake => {
+                while let Some(to) = self.to_wake.pop() {
+                    lazy.wake(host, to);
+                }
+                self.handlers[cx.line] = Phase::Exit;
+                Step::Kernel(self.costs.exit)
+            }
+            Phase::Exit => {
+                self.handlers[cx.line] = Phase::Entry;
+                if !self.to_wake.is_empty() {
+                    host.raise(cx.line);
+                }
+                Step::Done
+            }
         }
-    }
-
-    fn thread(&mut self, host: &mut Host, index: usize, thread: usize) -> Step {
-        self.lazy.work(host, index, thread)
-    }
-
-    fn receive(&mut self, host: &mut Host, endpoint: usize, thread: usize) -> Received {
-        self.lazy.receive(host, endpoint, thread)
-    }
-
-    fn idle(&mut self, host: &mut Host, cpu: usize) -> Step {
-        self.lazy.on_idle(host, cpu);
-        Step::Done
-    }
-
-    fn held(&self) -> usize {
-        self.lazy.channels.held()
     }
 }

@@ -9,35 +9,45 @@
 //! demultiplexer's work. That work grows with the load: livelock is postponed to
 //! where it alone fills the CPU (LRP-29).
 
+use super::Parts;
 use super::channels::Pushed;
-use super::lazy::{DatagramWork, Lazy};
-use super::stages::{ReceiveHandler, TransmitHandler};
-use super::{Parts, Path, Received};
+use super::lazy::{DatagramWork, Demultiplexer, Lazy, LazyPath};
+use super::stages::ReceiveHandler;
 use crate::Error;
-use crate::host::{Cx, Host, LineKind, Step};
+use crate::host::{Cx, Host, Step};
 use crate::outcome::Place;
 
-/// The path.
+/// The handler's demultiplexing.
 #[derive(Debug)]
 pub(super) struct SoftLrp {
     demux: u64,
-    lazy: Lazy,
     handler: ReceiveHandler,
-    transmit: TransmitHandler,
 }
 
 impl SoftLrp {
-    pub(super) fn new(parts: &Parts<'_>, work: DatagramWork) -> Result<Self, Error> {
-        Ok(Self {
+    pub(super) fn path(parts: &Parts<'_>, work: DatagramWork) -> Result<LazyPath<Self>, Error> {
+        let demultiplexer = Self {
             demux: parts.cost("demux")?,
-            lazy: Lazy::new(parts.host, 0, work)?,
             handler: ReceiveHandler::new(parts.costs),
-            transmit: TransmitHandler::new(parts.costs),
-        })
+        };
+        let lazy = Lazy::new(parts.host, 0, work)?;
+        Ok(LazyPath::new(parts, demultiplexer, lazy))
+    }
+}
+
+impl Demultiplexer for SoftLrp {
+    fn start(&mut self, host: &mut Host) {
+        self.handler.start(host);
     }
 
-    fn receive(&mut self, host: &mut Host, cx: Cx, adapter: usize, queue: usize) -> Step {
-        let (lazy, demux) = (&mut self.lazy, self.demux);
+    fn interrupt(
+        &mut self,
+        lazy: &mut Lazy,
+        host: &mut Host,
+        cx: Cx,
+        (adapter, queue): (usize, usize),
+    ) -> Step {
+        let demux = self.demux;
         let step = self.handler.step(
             host,
             cx,
@@ -54,38 +64,5 @@ impl SoftLrp {
             host.enable_receive(adapter, queue);
         }
         step
-    }
-}
-
-impl Path for SoftLrp {
-    fn start(&mut self, host: &mut Host) {
-        self.handler.start(host);
-        self.transmit.start(host);
-        self.lazy.start(host);
-    }
-
-    fn line(&mut self, host: &mut Host, cx: Cx, kind: LineKind) -> Step {
-        match kind {
-            LineKind::Receive { adapter, queue } => self.receive(host, cx, adapter, queue),
-            LineKind::Transmit { adapter } => self.transmit.step(host, cx, adapter),
-            _ => Step::Done,
-        }
-    }
-
-    fn thread(&mut self, host: &mut Host, index: usize, thread: usize) -> Step {
-        self.lazy.work(host, index, thread)
-    }
-
-    fn receive(&mut self, host: &mut Host, endpoint: usize, thread: usize) -> Received {
-        self.lazy.receive(host, endpoint, thread)
-    }
-
-    fn idle(&mut self, host: &mut Host, cpu: usize) -> Step {
-        self.lazy.on_idle(host, cpu);
-        Step::Done
-    }
-
-    fn held(&self) -> usize {
-        self.lazy.channels.held()
     }
 }

@@ -28,13 +28,15 @@
 
 #include "steer.h"
 
-#define MAIN_SOCKET 0
 #define IPV4_FRAGMENT 0x3fff /* offset or "more fragments" */
 #define ARP_BYTES 28
 #define ARP_TARGET_OFFSET 24
 #define NEIGHBOUR_SOLICITATION 135 /* RFC 4861, 4.3 */
 
 char LICENSE[] SEC("license") = "Dual MIT/GPL";
+
+/* Never read: a type of no variable would not be in the BTF. */
+const volatile enum steer_limit limits;
 
 /* The queue that all sockets are bound to. */
 const volatile __u32 queue;

@@ -5,8 +5,11 @@
 
 #include <linux/types.h>
 
-#define SOCKETS_MAX 4096
-#define OWNED_MAX 128
+enum steer_limit {
+	MAIN_SOCKET = 0, /* number of the socket that gets what no other does */
+	SOCKETS_MAX = 4096,
+	OWNED_MAX = 128,
+};
 
 /* An address in network byte order; IPv4 as ::ffff:a.b.c.d, any as zeros. */
 struct address {

@@ -7,13 +7,12 @@
 //! in the batch goes with the next call.
 
 use std::io;
-use std::os::fd::BorrowedFd;
-use std::sync::Arc;
 
 use parking_lot::Mutex;
 use plimsoll_core::config::Fraction;
 
-use super::{Batch, Capabilities, Device, Drops, Endpoint, Frame, Pool};
+use super::wrapper::Wrapper;
+use super::{Batch, Capabilities, Device, Frame};
 
 /// How often which fault happens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -169,22 +168,22 @@ impl Injector {
     }
 }
 
-impl<D: Device> Device for Faulty<D> {
-    fn capabilities(&self) -> Capabilities {
-        // Corruption is there to be found, and an endpoint's own socket would
-        // pass this device by.
+impl<D: Device> Wrapper for Faulty<D> {
+    type Inner = D;
+
+    fn inner(&self) -> &D {
+        &self.inner
+    }
+
+    /// Corruption is there to be found.
+    fn narrow(&self, inner: Capabilities) -> Capabilities {
         Capabilities {
-            steers: false,
             checksums_verified: false,
-            ..self.inner.capabilities()
+            ..inner
         }
     }
 
-    fn pool(&self) -> &Arc<Pool> {
-        self.inner.pool()
-    }
-
-    fn receive(&self, batch: &mut Batch, max: usize) -> io::Result<usize> {
+    fn receive_through(&self, batch: &mut Batch, max: usize) -> io::Result<usize> {
         let mut injector = self.receiving.lock();
         let mut scratch = std::mem::take(&mut injector.scratch);
         let received = self.inner.receive(&mut scratch, max);
@@ -195,33 +194,13 @@ impl<D: Device> Device for Faulty<D> {
         Ok(batch.len() - before)
     }
 
-    fn transmit(&self, batch: &mut Batch) -> io::Result<usize> {
+    fn transmit_through(&self, batch: &mut Batch) -> io::Result<usize> {
         let mut sending = self.sending.lock();
         let Sending { injector, due } = &mut *sending;
         let taken = batch.len();
         injector.pass(batch, due);
         self.inner.transmit(due)?;
         Ok(taken)
-    }
-
-    fn readiness(&self) -> BorrowedFd<'_> {
-        self.inner.readiness()
-    }
-
-    fn drops(&self) -> Drops {
-        self.inner.drops()
-    }
-
-    fn claim(&self, endpoint: Endpoint) -> io::Result<()> {
-        self.inner.claim(endpoint)
-    }
-
-    fn owns_address(&self) -> bool {
-        self.inner.owns_address()
-    }
-
-    fn release(&self, endpoint: Endpoint) {
-        self.inner.release(endpoint);
     }
 }
 

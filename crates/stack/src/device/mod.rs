@@ -17,6 +17,7 @@ mod pool;
 pub mod recording;
 pub mod simulated;
 pub mod tap;
+mod wrapper;
 pub mod xdp;
 
 use std::collections::VecDeque;
@@ -47,6 +48,18 @@ pub struct Capabilities {
     /// The device itself can steer frames to sockets of their own
     /// ([`Device::open_endpoint`]).
     pub steers: bool,
+}
+
+impl Capabilities {
+    /// Those of a device without a demultiplexer that checks nothing.
+    const fn plain(mac: Mac, mtu: usize) -> Self {
+        Self {
+            mac,
+            mtu,
+            checksums_verified: false,
+            steers: false,
+        }
+    }
 }
 
 /// Frames that the device had to drop before anybody here saw them.

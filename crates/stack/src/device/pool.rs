@@ -213,6 +213,19 @@ impl Frame {
         self.start as usize..self.end as usize
     }
 
+    /// The bytes of the chunk in front of the frame.
+    #[must_use]
+    pub fn preceding<const N: usize>(&self) -> Option<&[u8; N]> {
+        let start = self.start as usize;
+        let at = self
+            .pool
+            .chunk(self.chunk)
+            .wrapping_add(start.checked_sub(N)?);
+        // SAFETY: as in `chunk_mut`, for reading: `N` bytes that end where the frame
+        // begins, within the chunk. Bytes have no alignment.
+        Some(unsafe { &*at.cast::<[u8; N]>() })
+    }
+
     /// Copies `bytes` behind the usual headroom. False: they do not fit.
     pub fn copy_from(&mut self, bytes: &[u8]) -> bool {
         let range = HEADROOM_BYTES..HEADROOM_BYTES + bytes.len();
@@ -301,6 +314,9 @@ mod tests {
         assert_eq!(&one[..], b"one");
         assert!(!one.copy_from(&[0; 2048 - HEADROOM_BYTES + 1]));
         assert!(one.copy_from(&[0; 2048 - HEADROOM_BYTES]));
+        one.chunk_mut()[HEADROOM_BYTES - 2..HEADROOM_BYTES].copy_from_slice(&[6, 7]);
+        assert_eq!(one.preceding(), Some(&[6, 7]));
+        assert_eq!(one.preceding::<{ HEADROOM_BYTES + 1 }>(), None);
     }
 
     /// TB-41: a frame that was handed over is out of the giver's reach.

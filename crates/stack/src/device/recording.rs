@@ -9,15 +9,14 @@
 use std::borrow::Cow;
 use std::fmt;
 use std::io::{self, Write};
-use std::os::fd::BorrowedFd;
-use std::sync::Arc;
 use std::time::SystemTime;
 
 use parking_lot::Mutex;
 use pcap_file::pcap::{PcapHeader, PcapPacket, PcapWriter};
 use pcap_file::{DataLink, Endianness, PcapError, TsResolution};
 
-use super::{Batch, Capabilities, Device, Drops, Endpoint, Pool};
+use super::wrapper::Wrapper;
+use super::{Batch, Device};
 
 /// A device, and the capture of what passes it.
 pub struct Recording<D, W: Write> {
@@ -92,20 +91,14 @@ impl<D: Device, W: Write + Send> Recording<D, W> {
     }
 }
 
-impl<D: Device, W: Write + Send> Device for Recording<D, W> {
-    fn capabilities(&self) -> Capabilities {
-        // An endpoint's own socket would pass this device by.
-        Capabilities {
-            steers: false,
-            ..self.inner.capabilities()
-        }
+impl<D: Device, W: Write + Send> Wrapper for Recording<D, W> {
+    type Inner = D;
+
+    fn inner(&self) -> &D {
+        &self.inner
     }
 
-    fn pool(&self) -> &Arc<Pool> {
-        self.inner.pool()
-    }
-
-    fn receive(&self, batch: &mut Batch, max: usize) -> io::Result<usize> {
+    fn receive_through(&self, batch: &mut Batch, max: usize) -> io::Result<usize> {
         let before = batch.len();
         let received = self.inner.receive(batch, max)?;
         let mut capture = self.capture.lock();
@@ -113,7 +106,7 @@ impl<D: Device, W: Write + Send> Device for Recording<D, W> {
         Ok(received)
     }
 
-    fn transmit(&self, batch: &mut Batch) -> io::Result<usize> {
+    fn transmit_through(&self, batch: &mut Batch) -> io::Result<usize> {
         // Frames leave our hands in sending, so they are written before, and
         // only those that then go are counted on.
         let mut capture = self.capture.lock();
@@ -131,26 +124,6 @@ impl<D: Device, W: Write + Send> Device for Recording<D, W> {
             sent += 1;
         }
         Ok(sent)
-    }
-
-    fn readiness(&self) -> BorrowedFd<'_> {
-        self.inner.readiness()
-    }
-
-    fn drops(&self) -> Drops {
-        self.inner.drops()
-    }
-
-    fn claim(&self, endpoint: Endpoint) -> io::Result<()> {
-        self.inner.claim(endpoint)
-    }
-
-    fn owns_address(&self) -> bool {
-        self.inner.owns_address()
-    }
-
-    fn release(&self, endpoint: Endpoint) {
-        self.inner.release(endpoint);
     }
 }
 

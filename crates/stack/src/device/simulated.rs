@@ -126,12 +126,7 @@ pub(super) const ETHERNET_BYTES_MAX: usize = 22;
 
 impl Device for SimulatedDevice {
     fn capabilities(&self) -> Capabilities {
-        Capabilities {
-            mac: self.mac,
-            mtu: self.mtu,
-            checksums_verified: false,
-            steers: false,
-        }
+        Capabilities::plain(self.mac, self.mtu)
     }
 
     fn pool(&self) -> &Arc<Pool> {

@@ -93,12 +93,7 @@ fn random_mac() -> io::Result<Mac> {
 
 impl Device for TapDevice {
     fn capabilities(&self) -> Capabilities {
-        Capabilities {
-            mac: self.mac,
-            mtu: self.mtu,
-            checksums_verified: false,
-            steers: false,
-        }
+        Capabilities::plain(self.mac, self.mtu)
     }
 
     fn pool(&self) -> &Arc<Pool> {

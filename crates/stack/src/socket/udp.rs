@@ -18,6 +18,8 @@ use plimsoll_core::channel::{InterruptRequest, PooledConsumer};
 use plimsoll_core::demux::{ChannelId, Protocol};
 use plimsoll_core::time::Instant;
 
+use super::addresses::{first, first_that_works, on_a_free_port};
+use super::options::Options;
 use super::peers::Peers;
 use crate::clock;
 use crate::device::{Batch, Endpoint};
@@ -46,7 +48,7 @@ pub struct UdpSocket {
     receiving: Mutex<Receiving>,
     sending: Mutex<Batch>,
     peers: Mutex<Peers>,
-    options: RwLock<Options>,
+    options: Options,
     waker: Arc<Waker>,
     /// Waker and ring together, where the device demultiplexes.
     both: Option<Epoll>,
@@ -57,13 +59,6 @@ struct Peer {
     /// What the socket is bound to since it is connected.
     local: SocketAddr,
     remote: SocketAddr,
-}
-
-#[derive(Clone, Copy, Debug, Default)]
-struct Options {
-    nonblocking: bool,
-    read_timeout: Option<Duration>,
-    write_timeout: Option<Duration>,
 }
 
 /// What receives: one thread at a time.
@@ -79,9 +74,6 @@ struct Receiving {
 const UNFIT_MAX: usize = 64;
 /// Between two tries to send into a full ring.
 const RETRY_SEND: Duration = Duration::from_micros(50);
-/// The ports that are given out (RFC 6335).
-const EPHEMERAL: std::ops::RangeInclusive<u16> = 49_152..=65_535;
-const EPHEMERAL_TRIES: usize = 64;
 
 impl UdpSocket {
     /// Binds to an address of the stack, or to the wildcard; port 0 takes a free one.
@@ -92,33 +84,22 @@ impl UdpSocket {
     /// of this stack. `OutOfMemory`: all channels are in use. `Unsupported`:
     /// the receive path is `ni-lrp` and the device cannot steer.
     pub fn bind(stack: &Stack, at: impl ToSocketAddrs) -> io::Result<Self> {
-        let mut last = None;
-        for address in at.to_socket_addrs()? {
-            match Self::bind_one(stack, address) {
-                Ok(socket) => return Ok(socket),
-                Err(error) => last = Some(error),
-            }
-        }
-        Err(last.unwrap_or_else(|| io::ErrorKind::InvalidInput.into()))
+        first_that_works(at, |at| Self::bind_one(stack, at))
     }
 
     fn bind_one(stack: &Stack, at: SocketAddr) -> io::Result<Self> {
         let host = stack.host();
         host.check_bindable(at.ip())?;
-        if at.port() != 0 {
+        let bind = |port| {
+            let at = SocketAddr::new(at.ip(), port);
             let bound = host.table.lock().bind(Protocol::Udp, at)?;
-            return Self::with(stack, at, bound);
-        }
-        for _ in 0..EPHEMERAL_TRIES {
-            let at = SocketAddr::new(at.ip(), fastrand::u16(EPHEMERAL));
-            let result = host.table.lock().bind(Protocol::Udp, at);
-            match result {
-                Ok(bound) => return Self::with(stack, at, bound),
-                Err(error) if error.kind() == io::ErrorKind::AddrInUse => {}
-                Err(error) => return Err(error),
-            }
-        }
-        Err(io::ErrorKind::AddrInUse.into())
+            Ok((at, bound))
+        };
+        let (at, bound) = match at.port() {
+            0 => on_a_free_port(bind)?,
+            port => bind(port)?,
+        };
+        Self::with(stack, at, bound)
     }
 
     fn with(stack: &Stack, at: SocketAddr, bound: Bound) -> io::Result<Self> {
@@ -140,7 +121,7 @@ impl UdpSocket {
             }),
             sending: Mutex::new(Batch::new()),
             peers: Mutex::new(Peers::new()),
-            options: RwLock::default(),
+            options: Options::default(),
             waker: bound.waker,
             both,
             stack: stack.clone(),
@@ -247,7 +228,7 @@ impl UdpSocket {
         &self,
         mut receive: impl FnMut(&mut Receiving, Instant) -> io::Result<Option<T>>,
     ) -> io::Result<T> {
-        let options = *self.options.read();
+        let options = self.options.get();
         let mut now = clock::now();
         let deadline = options.read_timeout.map(|timeout| now + timeout);
         loop {
@@ -337,7 +318,7 @@ impl UdpSocket {
     ///
     /// # Errors
     ///
-    /// `NotConnected`, and those of [`send_to`](Self::send_to).
+    /// `EDESTADDRREQ`: it is not connected. And those of [`send_to`](Self::send_to).
     pub fn send(&self, payload: &[u8]) -> io::Result<usize> {
         let to = self
             .peer_addr()
@@ -428,7 +409,7 @@ impl UdpSocket {
 
     /// Sends what is in `batch`, waiting for room as the options say.
     fn flush(&self, batch: &mut Batch, datagrams: usize) -> io::Result<usize> {
-        let options = *self.options.read();
+        let options = self.options.get();
         let deadline = options.write_timeout.map(|timeout| clock::now() + timeout);
         loop {
             self.egress().transmit(batch)?;
@@ -454,7 +435,7 @@ impl UdpSocket {
     ///
     /// None; as in the standard library.
     pub fn set_nonblocking(&self, nonblocking: bool) -> io::Result<()> {
-        self.options.write().nonblocking = nonblocking;
+        self.options.set_nonblocking(nonblocking);
         Ok(())
     }
 
@@ -464,8 +445,7 @@ impl UdpSocket {
     ///
     /// `InvalidInput` for zero, as in the standard library.
     pub fn set_read_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
-        self.options.write().read_timeout = wait::nonzero(timeout)?;
-        Ok(())
+        self.options.set_read_timeout(timeout)
     }
 
     /// How long sending waits for room in the device; none: for ever.
@@ -474,8 +454,7 @@ impl UdpSocket {
     ///
     /// `InvalidInput` for zero, as in the standard library.
     pub fn set_write_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
-        self.options.write().write_timeout = wait::nonzero(timeout)?;
-        Ok(())
+        self.options.set_write_timeout(timeout)
     }
 
     fn host(&self) -> &Host {
@@ -563,11 +542,4 @@ fn steer(
     both.add(waker, readable)?;
     both.add(ring.device.readiness(), readable)?;
     Ok((Some(ring), Some(both)))
-}
-
-fn first(addresses: impl ToSocketAddrs) -> io::Result<SocketAddr> {
-    let mut addresses = addresses.to_socket_addrs()?;
-    addresses
-        .next()
-        .ok_or_else(|| io::ErrorKind::InvalidInput.into())
 }

@@ -18,6 +18,7 @@ use super::{Endpoint, Tcp};
 use crate::clock;
 use crate::device::Frame;
 use crate::host::Host;
+use crate::socket::addresses::first_that_works;
 use crate::stack::Stack;
 use crate::table::Arrived;
 use crate::wait::{self, Waker};
@@ -164,14 +165,7 @@ impl TcpListener {
         at: impl ToSocketAddrs,
         backlog: usize,
     ) -> io::Result<Self> {
-        let mut last = None;
-        for address in at.to_socket_addrs()? {
-            match Self::bind_one(stack, address, backlog.max(1)) {
-                Ok(listener) => return Ok(listener),
-                Err(error) => last = Some(error),
-            }
-        }
-        Err(last.unwrap_or_else(|| io::ErrorKind::InvalidInput.into()))
+        first_that_works(at, |at| Self::bind_one(stack, at, backlog.max(1)))
     }
 
     fn bind_one(stack: &Stack, local: SocketAddr, backlog: usize) -> io::Result<Self> {

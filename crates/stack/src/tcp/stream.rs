@@ -7,7 +7,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use parking_lot::RwLock;
 use plimsoll_core::time::Instant;
 use smoltcp::socket::tcp::{RecvError, Socket, State};
 
@@ -15,12 +14,10 @@ use super::Endpoint;
 use super::connection::{Connection, Wanted};
 use crate::clock;
 use crate::host::Host;
+use crate::socket::addresses::{first_that_works, on_a_free_port};
+use crate::socket::options::{Options, Waits};
 use crate::stack::Stack;
 use crate::wait;
-
-/// The ports that are given out (RFC 6335).
-const EPHEMERAL: std::ops::RangeInclusive<u16> = 49_152..=65_535;
-const EPHEMERAL_TRIES: usize = 64;
 
 /// A TCP connection of a [`Stack`]. Dropping it sends what was written and ends
 /// the connection.
@@ -28,16 +25,9 @@ const EPHEMERAL_TRIES: usize = 64;
 pub struct TcpStream {
     stack: Stack,
     connection: Arc<Connection>,
-    options: RwLock<Options>,
+    options: Options,
     /// Reading was shut down by us.
     read_shut: AtomicBool,
-}
-
-#[derive(Clone, Copy, Debug, Default)]
-struct Options {
-    nonblocking: bool,
-    read_timeout: Option<Duration>,
-    write_timeout: Option<Duration>,
 }
 
 impl TcpStream {
@@ -45,7 +35,7 @@ impl TcpStream {
         Self {
             stack: stack.clone(),
             connection,
-            options: RwLock::default(),
+            options: Options::default(),
             read_shut: AtomicBool::new(false),
         }
     }
@@ -58,14 +48,7 @@ impl TcpStream {
     /// `OutOfMemory`: all channels are in use. `Unsupported` on a device that
     /// shares the kernel's address: what comes back would be the kernel's.
     pub fn connect(stack: &Stack, to: impl ToSocketAddrs) -> io::Result<Self> {
-        let mut last = None;
-        for address in to.to_socket_addrs()? {
-            match Self::connect_one(stack, address) {
-                Ok(stream) => return Ok(stream),
-                Err(error) => last = Some(error),
-            }
-        }
-        Err(last.unwrap_or_else(|| io::ErrorKind::InvalidInput.into()))
+        first_that_works(to, |to| Self::connect_one(stack, to))
     }
 
     fn connect_one(stack: &Stack, to: SocketAddr) -> io::Result<Self> {
@@ -82,8 +65,7 @@ impl TcpStream {
         };
         let began = clock::now();
         let wanted = Wanted::Connection;
-        let result: io::Result<()> =
-            stream.wait_for(wanted, Options::default(), None, connected)?;
+        let result: io::Result<()> = stream.wait_for(wanted, Waits::default(), None, connected)?;
         // smoltcp does not tell a refusal from giving up.
         let elapsed = clock::now().saturating_since(began);
         result.map_err(|error| match elapsed > GIVEN_UP {
@@ -98,34 +80,28 @@ impl TcpStream {
             let why = "connecting out takes an address that the stack owns alone";
             return Err(io::Error::new(io::ErrorKind::Unsupported, why));
         }
-        for _ in 0..EPHEMERAL_TRIES {
-            let wildcard = match to {
-                SocketAddr::V4(_) => std::net::Ipv4Addr::UNSPECIFIED.into(),
-                SocketAddr::V6(_) => std::net::Ipv6Addr::UNSPECIFIED.into(),
-            };
-            let local = SocketAddr::new(wildcard, fastrand::u16(EPHEMERAL));
-            let ends = host.ends(local, to)?;
-            let mut table = host.table.lock();
-            let bound = match table.open_connection(ends.0, ends.1) {
-                Err(error) if error.kind() == io::ErrorKind::AddrInUse => continue,
-                opened => opened?,
-            };
-            drop(table);
-            let channel = bound.channel;
-            let connection = Arc::new(Connection::connect(host, ends, bound)?);
-            let endpoint = Endpoint::Connection(Arc::clone(&connection));
-            host.tcp.endpoints.lock().insert(channel, endpoint);
-            host.tcp.ready.push(channel);
-            return Ok(connection);
-        }
-        Err(io::ErrorKind::AddrInUse.into())
+        let wildcard = match to {
+            SocketAddr::V4(_) => std::net::Ipv4Addr::UNSPECIFIED.into(),
+            SocketAddr::V6(_) => std::net::Ipv6Addr::UNSPECIFIED.into(),
+        };
+        let (ends, bound) = on_a_free_port(|port| {
+            let ends = host.ends(SocketAddr::new(wildcard, port), to)?;
+            let bound = host.table.lock().open_connection(ends.0, ends.1)?;
+            Ok((ends, bound))
+        })?;
+        let channel = bound.channel;
+        let connection = Arc::new(Connection::connect(host, ends, bound)?);
+        let endpoint = Endpoint::Connection(Arc::clone(&connection));
+        host.tcp.endpoints.lock().insert(channel, endpoint);
+        host.tcp.ready.push(channel);
+        Ok(connection)
     }
 
     /// Calls `act` until it has an answer, waiting as the options say.
     fn wait_for<R>(
         &self,
         wanted: Wanted,
-        options: Options,
+        options: Waits,
         timeout: Option<Duration>,
         mut act: impl FnMut(&mut Socket<'static>) -> Option<R>,
     ) -> io::Result<R> {
@@ -202,7 +178,7 @@ impl TcpStream {
     ///
     /// None; as in the standard library.
     pub fn set_nonblocking(&self, nonblocking: bool) -> io::Result<()> {
-        self.options.write().nonblocking = nonblocking;
+        self.options.set_nonblocking(nonblocking);
         Ok(())
     }
 
@@ -212,8 +188,7 @@ impl TcpStream {
     ///
     /// `InvalidInput` for zero, as in the standard library.
     pub fn set_read_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
-        self.options.write().read_timeout = wait::nonzero(timeout)?;
-        Ok(())
+        self.options.set_read_timeout(timeout)
     }
 
     /// How long writing waits for room; none: for ever.
@@ -222,8 +197,7 @@ impl TcpStream {
     ///
     /// `InvalidInput` for zero, as in the standard library.
     pub fn set_write_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
-        self.options.write().write_timeout = wait::nonzero(timeout)?;
-        Ok(())
+        self.options.set_write_timeout(timeout)
     }
 }
 
@@ -259,7 +233,7 @@ impl Read for &TcpStream {
         if buffer.is_empty() || self.read_shut.load(Ordering::Relaxed) {
             return Ok(0);
         }
-        let options = *self.options.read();
+        let options = self.options.get();
         let timeout = options.read_timeout;
         self.wait_for(Wanted::Data, options, timeout, |socket| {
             read(socket, buffer)
@@ -272,7 +246,7 @@ impl Write for &TcpStream {
         if bytes.is_empty() {
             return Ok(0);
         }
-        let options = *self.options.read();
+        let options = self.options.get();
         let timeout = options.write_timeout;
         self.wait_for(Wanted::Room, options, timeout, |socket| {
             write(socket, bytes)

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use plimsoll_kernel::namespace;
+use plimsoll_kernel::{link, namespace};
 use plimsoll_stack::Stack;
 
 /// Runs `test` in a network namespace of its own.
@@ -93,6 +93,7 @@ pub(crate) fn set_up_kernel_side(device: &str) {
     run(&format!("ip addr add 10.0.0.1/24 dev {device}"));
     run(&format!("ip addr add fd00::1/64 dev {device} nodad"));
     run(&format!("ip link set {device} up"));
+    link::wait_until_local("fd00::1".parse().unwrap()).unwrap();
     run(&format!("ethtool -K {device} tx off"));
 }
 

@@ -98,14 +98,9 @@ fn ip_bytes(flow: &Flow) -> usize {
 
 fn emit(flow: &Flow, source_mac: [u8; 6], destination_mac: [u8; 6]) -> Vec<u8> {
     let ethernet = PacketBuilder::ethernet2(source_mac, destination_mac);
-    let ip = match (flow.destination, flow.source.network()) {
-        (IpAddr::V6(to), IpAddr::V6(from)) => {
-            ethernet.ipv6(upper_half(from).octets(), to.octets(), HOP_LIMIT)
-        }
-        (IpAddr::V4(to), _) => {
-            ethernet.ipv4(Ipv4Addr::UNSPECIFIED.octets(), to.octets(), HOP_LIMIT)
-        }
-        (IpAddr::V6(_), IpAddr::V4(_)) => unreachable!("a valid flow is of one IP version"),
+    let ip = match flow.destination {
+        IpAddr::V6(to) => ethernet.ipv6(Ipv6Addr::UNSPECIFIED.octets(), to.octets(), HOP_LIMIT),
+        IpAddr::V4(to) => ethernet.ipv4(Ipv4Addr::UNSPECIFIED.octets(), to.octets(), HOP_LIMIT),
     };
     let mut bytes = Vec::with_capacity(flow.frame_bytes());
     match &flow.transport {
@@ -157,11 +152,6 @@ fn syn_options(flow: &Flow) -> [TcpOptionElement; 5] {
         TcpOptionElement::Noop,
         TcpOptionElement::WindowScale(SYN_WINDOW_SCALE),
     ]
-}
-
-/// The half of an address that is never drawn.
-fn upper_half(address: Ipv6Addr) -> Ipv6Addr {
-    (address.to_bits() & !u128::from(u64::MAX)).into()
 }
 
 #[cfg(test)]

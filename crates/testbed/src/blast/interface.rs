@@ -9,19 +9,14 @@ use std::fs;
 use std::io;
 use std::os::unix::fs::MetadataExt;
 
-use netlink_bindings::netdev;
-use netlink_socket2::NetlinkSocket;
 use nix::ifaddrs::getifaddrs;
 use nix::net::if_::{InterfaceFlags, if_nametoindex};
 
-use super::spec::Spec;
+use plimsoll_kernel::link;
 use plimsoll_kernel::namespace::NETNS_DIR;
 
+use super::spec::Spec;
 use crate::{Error, namespace};
-
-/// Bit of the netdev family's `xdp-features`: the driver accepts redirected
-/// frames. A veth end has it while its peer receives by NAPI.
-const NETDEV_XDP_ACT_NDO_XMIT: u64 = 4;
 
 /// What a blast needs to know of its interface.
 #[derive(Clone, Copy, Debug)]
@@ -51,7 +46,8 @@ impl Interface {
         if !flags.contains(InterfaceFlags::IFF_UP | InterfaceFlags::IFF_RUNNING) {
             return Err(unfit("it is down, or has no carrier"));
         }
-        if !takes_redirected_frames(index) {
+        // A kernel before 6.3 cannot say; then the frames that fail are counted.
+        if matches!(link::takes_redirected(index), Ok(Some(false))) {
             return Err(unfit(
                 "it takes no redirected frames; for a veth pair, turn GRO on at the other end",
             ));
@@ -93,16 +89,4 @@ fn in_testbed() -> Result<bool, Error> {
         })
         .filter_map(|entry| fs::metadata(entry.path()).ok())
         .any(|metadata| identity(metadata) == own))
-}
-
-/// A kernel before 6.3 cannot say; then the frames that fail are counted.
-fn takes_redirected_frames(index: u32) -> bool {
-    let mut request = netdev::Request::new().op_dev_get_do();
-    request.encode().push_ifindex(index);
-    let mut socket = NetlinkSocket::new();
-    let features = socket.request(&request).ok().and_then(|mut replies| {
-        let reply = replies.recv_one().ok()?;
-        reply.get_xdp_features().ok()
-    });
-    features.is_none_or(|bits| bits & NETDEV_XDP_ACT_NDO_XMIT != 0)
 }

@@ -39,6 +39,7 @@ mod frame;
 mod interface;
 mod program;
 mod report;
+mod sources;
 mod spec;
 
 use std::sync::Arc;
@@ -50,6 +51,7 @@ use nix::errno::Errno;
 use nix::unistd::geteuid;
 
 pub use report::{DepartureError, End, Lag, Report};
+pub use sources::{Hosts, NETWORKS_MAX, Sources};
 pub use spec::{
     BATCH_MAX_RUNS, BURST_MAX_FRAMES, Bound, CatchUp, FRAME_MAX_BYTES, FRAMES_MAX, Flow, Priority,
     RATE_MAX_PPS, Schedule, Spec, TIME_MAX, Transport,

@@ -6,11 +6,12 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::time::Duration;
 
-use ipnet::IpNet;
+use ipnet::{IpNet, Ipv4Net};
 use libbpf_rs::skel::{OpenSkel as _, SkelBuilder as _};
 use libbpf_rs::{ErrorKind, Link, MapCore as _, MapFlags};
 
 use super::frame::Template;
+use super::sources::{Hosts, Sources};
 use super::spec::{Schedule, Spec, Transport};
 use crate::Error;
 
@@ -140,17 +141,12 @@ fn flow(spec: &Spec, template: &Template, ifindex: u32) -> types::blast_flow {
         padded[..bytes.len()].copy_from_slice(bytes);
         *word = u64::from_ne_bytes(padded);
     }
-    let (source_v4_base, source_v4_span) = source_v4(flow.source);
-    let (source_v6_base, source_v6_mask) = source_v6(flow.source);
     let span = |ports: &std::ops::RangeInclusive<u16>| u32::from(ports.end() - ports.start()) + 1;
     types::blast_flow {
         header,
         ip_sum: template.ip_sum.into(),
         transport_sum: template.transport_sum.into(),
-        source_v4_base,
-        source_v4_span,
-        source_v6_base,
-        source_v6_mask,
+        source: source(&flow.source),
         source_port_base: (*flow.source_ports.start()).into(),
         source_port_span: span(&flow.source_ports),
         destination_port_base: (*flow.destination_ports.start()).into(),
@@ -161,11 +157,34 @@ fn flow(spec: &Spec, template: &Template, ifindex: u32) -> types::blast_flow {
     }
 }
 
+/// How the program draws source addresses.
+fn source(sources: &Sources) -> types::blast_source {
+    match sources {
+        Sources::Prefix(IpNet::V4(net)) => {
+            let (v4_base, hosts) = hosts_v4(*net);
+            types::blast_source {
+                v4_base,
+                hosts,
+                networks: 1,
+                ..Default::default()
+            }
+        }
+        Sources::Prefix(IpNet::V6(net)) => {
+            let (base, drawn) = (net.network().to_bits(), !net.netmask().to_bits());
+            types::blast_source {
+                v6_upper: (base >> 64) as u64,
+                v6_lower: base as u64,
+                v6_upper_mask: (drawn >> 64) as u64,
+                v6_lower_mask: drawn as u64,
+                ..Default::default()
+            }
+        }
+        Sources::Hosts(hosts) => several(hosts),
+    }
+}
+
 /// First address and number of addresses.
-fn source_v4(source: IpNet) -> (u32, u32) {
-    let IpNet::V4(net) = source else {
-        return (0, 0);
-    };
+fn hosts_v4(net: Ipv4Net) -> (u32, u32) {
     match net.prefix_len() {
         32 => (net.addr().into(), 1),
         31 => (net.network().into(), 2),
@@ -176,13 +195,26 @@ fn source_v4(source: IpNet) -> (u32, u32) {
     }
 }
 
-/// Fixed bits and drawn bits of the address's low half.
-fn source_v6(source: IpNet) -> (u64, u64) {
-    let IpNet::V6(net) = source else {
-        return (0, 0);
+/// Hosts in several networks; the spec is valid.
+fn several(hosts: &Hosts) -> types::blast_source {
+    let common = types::blast_source {
+        hosts: hosts.hosts,
+        networks: hosts.networks,
+        ..Default::default()
     };
-    let mask = !net.netmask().to_bits() as u64;
-    (net.network().to_bits() as u64, mask)
+    match hosts.first {
+        IpNet::V4(first) => types::blast_source {
+            v4_base: u32::from(first.network()) + 1,
+            v4_distance: hosts.distance_v4(),
+            ..common
+        },
+        IpNet::V6(first) => types::blast_source {
+            v6_upper: (first.network().to_bits() >> 64) as u64,
+            v6_lower: 1,
+            v6_distance: hosts.distance_v6(),
+            ..common
+        },
+    }
 }
 
 fn schedule(spec: &Spec) -> types::blast_schedule {
@@ -272,7 +304,7 @@ mod tests {
 
     #[test]
     fn drawn_ipv4_sources_leave_out_network_and_broadcast() {
-        let range = |text: &str| source_v4(text.parse().unwrap());
+        let range = |text: &str| hosts_v4(text.parse().unwrap());
         assert_eq!(range("10.0.0.7/32"), (0x0a00_0007, 1));
         assert_eq!(range("10.0.0.7/31"), (0x0a00_0006, 2));
         assert_eq!(range("10.0.0.7/24"), (0x0a00_0001, 254));
@@ -281,10 +313,15 @@ mod tests {
 
     #[test]
     fn drawn_ipv6_sources_keep_their_prefix() {
-        let range = |text: &str| source_v6(text.parse().unwrap());
-        assert_eq!(range("2001:2::7/128"), (7, 0));
-        assert_eq!(range("2001:2::ff07/120"), (0xff00, 0xff));
-        assert_eq!(range("2001:2::/64"), (0, u64::MAX));
+        let drawn = |text: &str| {
+            let source = source(&text.parse().unwrap());
+            assert_eq!((source.v6_upper, source.hosts), (0x2001_0002_0000_0000, 0));
+            (source.v6_lower, source.v6_upper_mask, source.v6_lower_mask)
+        };
+        assert_eq!(drawn("2001:2::7/128"), (7, 0, 0));
+        assert_eq!(drawn("2001:2::ff07/120"), (0xff00, 0, 0xff));
+        assert_eq!(drawn("2001:2::/64"), (0, 0, u64::MAX));
+        assert_eq!(drawn("2001:2::/48"), (0, 0xffff, u64::MAX));
     }
 
     #[test]

@@ -1,14 +1,13 @@
 //! What a blast sends, when, and for how long; with every limit in one place.
 
-use std::fmt::Display;
 use std::net::IpAddr;
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-use ipnet::IpNet;
-
 use super::frame;
+use super::sources::Sources;
 use crate::Error;
+use crate::error::check;
 
 /// The highest rate that can be asked for, in packets per second: one every
 /// 50 ns. (One core reaches about 6 million; see [`Schedule::Unlimited`].)
@@ -114,10 +113,8 @@ impl Spec {
 /// Addresses, ports and protocol of the frames.
 #[derive(Clone, Debug)]
 pub struct Flow {
-    /// Where frames claim to come from. A prefix longer than a single address
-    /// is drawn from uniformly, per frame: IPv4 without the network and
-    /// broadcast address; IPv6 prefixes must be /64 or longer.
-    pub source: IpNet,
+    /// Where frames claim to come from.
+    pub source: Sources,
     /// The range that source ports are drawn from, uniformly, per frame.
     pub source_ports: RangeInclusive<u16>,
     /// Where they go.
@@ -131,17 +128,12 @@ pub struct Flow {
 impl Flow {
     fn validate(&self) -> Result<(), Error> {
         check(
-            self.source.addr().is_ipv4() == self.destination.is_ipv4(),
+            self.source.is_ipv4() == self.destination.is_ipv4(),
             "flow.source",
             &self.source,
             "of the same IP version as the destination",
         )?;
-        check(
-            self.source.addr().is_ipv4() || self.source.prefix_len() >= 64,
-            "flow.source",
-            &self.source,
-            "an IPv6 prefix of /64 or longer",
-        )?;
+        self.source.validate()?;
         for (field, ports) in [
             ("flow.source_ports", &self.source_ports),
             ("flow.destination_ports", &self.destination_ports),
@@ -460,22 +452,6 @@ impl Default for Priority {
     }
 }
 
-fn check(
-    valid: bool,
-    field: &'static str,
-    given: &dyn Display,
-    allowed: &'static str,
-) -> Result<(), Error> {
-    if valid {
-        return Ok(());
-    }
-    Err(Error::Config {
-        field,
-        given: given.to_string(),
-        allowed,
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -532,10 +508,6 @@ mod tests {
             refusal(|spec| spec.flow.source_ports = 0..=9),
             refusal(|spec| spec.flow.transport = udp(1473)),
             refusal(|spec| {
-                spec.flow.source = "2001:2::/48".parse().unwrap();
-                spec.flow.destination = "2001:2::2".parse().unwrap();
-            }),
-            refusal(|spec| {
                 spec.flow.source = "2001:2::/64".parse().unwrap();
                 spec.flow.destination = "2001:2::2".parse().unwrap();
                 spec.flow.transport = Transport::LaterFragment { payload: vec![] };
@@ -557,7 +529,6 @@ mod tests {
                 "flow.source = 198.18.0.0/24: must be of the same IP version as the destination",
                 "flow.source_ports = 0..=9: must be first port 1 or more, and not above the last",
                 "flow.transport.payload = 1473 bytes: must be at most 1472 bytes with IPv4 and 1452 with IPv6",
-                "flow.source = 2001:2::/48: must be an IPv6 prefix of /64 or longer",
                 "flow.transport = a fragment: must be sent to an IPv4 address",
             ]
         );

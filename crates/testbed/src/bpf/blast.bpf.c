@@ -130,10 +130,29 @@ static __always_inline void copy_header(void *frame, const __u32 bytes)
 		*(__u16 *)(frame + bytes - 2) = *(const volatile __u16 *)((const volatile char *)flow.header + bytes - 2);
 }
 
+/* Which network, and which host in it. */
+struct place {
+	__u32 network;
+	__u32 host;
+};
+
+static __always_inline struct place draw_place(__u32 random)
+{
+	struct place place = { .host = scale(random, flow.source.hosts) };
+
+	if (flow.source.networks > 1) {
+		place.network = place.host % flow.source.networks;
+		place.host /= flow.source.networks;
+	}
+	return place;
+}
+
 /* Draws the source address. Returns its part of the transport checksum. */
 static __always_inline __u64 write_source_v4(struct iphdr *ip, __u32 random)
 {
-	__u32 source = bpf_htonl(flow.source_v4_base + scale(random, flow.source_v4_span));
+	struct place place = draw_place(random);
+	__u32 source = bpf_htonl(flow.source.v4_base + place.network * flow.source.v4_distance +
+				 place.host);
 
 	ip->saddr = source;
 	ip->check = ~fold((__u64)flow.ip_sum + source);
@@ -142,10 +161,23 @@ static __always_inline __u64 write_source_v4(struct iphdr *ip, __u32 random)
 
 static __always_inline __u64 write_source_v6(struct ipv6hdr *ip, __u64 random)
 {
-	__u64 source = bpf_cpu_to_be64(flow.source_v6_base | (random & flow.source_v6_mask));
+	__u64 upper = flow.source.v6_upper, lower = flow.source.v6_lower;
 
-	*(__u64 *)&ip->saddr.s6_addr32[2] = source;
-	return (source & 0xffffffff) + (source >> 32);
+	if (flow.source.hosts) {
+		struct place place = draw_place(random);
+
+		upper += place.network * flow.source.v6_distance;
+		lower += place.host;
+	} else {
+		lower |= random & flow.source.v6_lower_mask;
+		if (flow.source.v6_upper_mask)
+			upper |= draw(&progress.frame_random) & flow.source.v6_upper_mask;
+	}
+	upper = bpf_cpu_to_be64(upper);
+	lower = bpf_cpu_to_be64(lower);
+	*(__u64 *)&ip->saddr.s6_addr32[0] = upper;
+	*(__u64 *)&ip->saddr.s6_addr32[2] = lower;
+	return (upper & 0xffffffff) + (upper >> 32) + (lower & 0xffffffff) + (lower >> 32);
 }
 
 static __always_inline void write_transport(void *transport, __u64 sum)

@@ -32,6 +32,24 @@ enum blast_constants {
 	ERROR_BUCKETS = (64 - ERROR_SUB_BUCKETS_LOG2 + 1) << ERROR_SUB_BUCKETS_LOG2,
 };
 
+/*
+ * Where frames claim to come from: a draw among `hosts` in `networks`, which are
+ * `distance` apart, or (with `hosts` 0) the bits of an IPv6 prefix. Host order.
+ */
+struct blast_source {
+	/* Both halves of the IPv6 address: base, bits to draw, between networks. */
+	__u64 v6_upper;
+	__u64 v6_lower;
+	__u64 v6_upper_mask;
+	__u64 v6_lower_mask;
+	__u64 v6_distance;
+	/* The IPv4 address: the first, and between networks. */
+	__u32 v4_base;
+	__u32 v4_distance;
+	__u32 hosts;
+	__u32 networks;
+};
+
 /* What each frame looks like. */
 struct blast_flow {
 	/* Ethernet, IP and transport header, with the randomised fields and the
@@ -41,12 +59,7 @@ struct blast_flow {
 	 * the checksum covers except the randomised fields. */
 	__u32 ip_sum;
 	__u32 transport_sum;
-	/* IPv4 source address: base + a draw from 0 .. span, host order. */
-	__u32 source_v4_base;
-	__u32 source_v4_span;
-	/* Low half of the IPv6 source address: base, and the bits to draw. */
-	__u64 source_v6_base;
-	__u64 source_v6_mask;
+	struct blast_source source;
 	__u32 source_port_base;
 	__u32 source_port_span;
 	__u32 destination_port_base;

@@ -17,6 +17,12 @@
 
 char LICENSE[] SEC("license") = "Dual MIT/GPL";
 
+/* Never read: a type of no variable would not be in the BTF. */
+const volatile struct vocabulary {
+	enum source source;
+	enum state_word word;
+} vocabulary = {};
+
 /* States that each CPU has room for; set before the program is loaded. */
 const volatile __u32 room = 1;
 /* Nothing is recorded before the reader says so. */

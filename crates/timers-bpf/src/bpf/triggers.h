@@ -4,8 +4,8 @@
 #define PLIMSOLL_TRIGGERS_H
 
 /*
- * What brought a CPU into a trigger state; Source in src/source.rs, in the same
- * order. The paper's table V names the first five groups.
+ * What brought a CPU into a trigger state; Source in src/source.rs, compared
+ * when the recorder is compiled. The paper's table V names the first five groups.
  */
 enum source {
 	SOURCE_SYSTEM_CALL,
@@ -22,6 +22,8 @@ enum source {
 };
 
 /* A state is one word: the time in ns above, the source below. */
-#define SOURCE_BITS 4
+enum state_word {
+	SOURCE_BITS = 4,
+};
 
 #endif

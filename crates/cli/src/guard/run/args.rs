@@ -51,6 +51,11 @@ pub(crate) struct Args {
     /// Cost: connections made by such a cookie lack most TCP options; the stack's own cost it far more time.
     #[arg(long, value_name = "BOOL", default_value_t = Config::default().syn_cookies, action = clap::ArgAction::Set)]
     pub(super) syn_cookies: bool,
+    /// Whose packets are discarded when a channel is overloaded
+    ///
+    /// Cost: by sources, some nanoseconds for each packet of such a channel, and up to 4 MiB of memory per CPU.
+    #[arg(long, value_name = "BY", value_enum, default_value_t = Fairness::Sources)]
+    pub(super) fairness: Fairness,
     /// Part of each CPU's time that receiving may take, in percent; beyond it input is shed by
     /// shares, and polling is held to it while overload lasts
     ///
@@ -169,6 +174,15 @@ pub(crate) struct Args {
     pub(super) json: Option<PathBuf>,
 }
 
+/// Whose packets an overloaded channel loses.
+#[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Fairness {
+    /// Those of sources that have had their fair share
+    Sources,
+    /// All that come while its queue is full
+    Off,
+}
+
 /// Who has a share of its own while input is shed.
 #[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Shares {
@@ -235,6 +249,7 @@ impl Args {
             protected_share: Fraction::from_percent(self.protected_share),
             delay_target: (self.delay_target_ms > 0)
                 .then(|| Duration::from_millis(self.delay_target_ms.into())),
+            fairness: self.fairness == Fairness::Sources,
         }
     }
 }

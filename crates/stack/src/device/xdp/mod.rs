@@ -7,17 +7,20 @@
 //! Everything else goes to the kernel as before.
 //!
 //! `ring` and `sys` are the rings and system calls, `socket` a queue's shared
-//! memory and its sockets, `program` the steering. Sockets of their own for
+//! memory and its sockets, `program` the steering, `whole` an interface with all its
+//! queues ([`open_whole`]). Sockets of their own for
 //! single endpoints ([`Device::open_endpoint`]) are what `ni-lrp` stands on.
 //!
 //! **Trap.** A sender on this machine (the other end of a veth pair) leaves
 //! transport checksums to an adapter that does not exist: turn that off there
 //! (`ethtool -K PEER tx off`), or set [`XdpConfig::trust_checksums`].
 
+mod bare;
 mod program;
 mod ring;
 mod socket;
 mod sys;
+mod whole;
 
 use std::io;
 use std::net::IpAddr;
@@ -26,9 +29,12 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use self::program::Program;
+pub use self::bare::BareQueue;
+use self::program::{Program, steer_limit};
 use self::socket::{Queue, Socket};
+pub use self::whole::{WholeQueue, arrival_tai, open_whole};
 use super::simulated::ETHERNET_BYTES_MAX;
+use super::wrapper::Wrapper;
 use super::{Batch, Capabilities, Device, Drops, Endpoint, HEADROOM_BYTES, Mac, Pool};
 use crate::error::Error;
 use crate::interface;
@@ -71,6 +77,10 @@ pub struct XdpConfig {
     /// `ni-lrp` it is the bound of each socket's queue. Default 256; veth's ring
     /// has as many.
     pub ring_frames: u32,
+    /// Frames lent to the kernel to receive into, at most: a power of two. Default
+    /// none: all but those for sending. Needed where queues share their memory, since
+    /// the first would take all.
+    pub fill_frames: Option<u32>,
     /// Default [`CopyMode::KernelChooses`].
     pub copy: CopyMode,
     /// Default none.
@@ -87,6 +97,7 @@ impl Default for XdpConfig {
             chunks: 8192,
             send_frames: 1024,
             ring_frames: 256,
+            fill_frames: None,
             copy: CopyMode::KernelChooses,
             busy_poll: None,
             trust_checksums: false,
@@ -125,13 +136,11 @@ impl XdpConfig {
             self.send_frames,
             "fewer than chunks",
         )?;
-        let fits = ring.is_power_of_two() && ring <= RING_FRAMES_MAX;
-        check(
-            fits,
-            "ring_frames",
-            ring as usize,
-            "a power of two, at most 1,048,576",
-        )
+        let fits = |ring: u32| ring.is_power_of_two() && ring <= RING_FRAMES_MAX;
+        let allowed = "a power of two, at most 1,048,576";
+        check(fits(ring), "ring_frames", ring as usize, allowed)?;
+        let fill = self.fill_frames.unwrap_or(1);
+        check(fits(fill), "fill_frames", fill as usize, allowed)
     }
 }
 
@@ -141,12 +150,20 @@ fn chunk_bytes_for(mtu: usize) -> Option<usize> {
     CHUNK_BYTES.into_iter().find(|&bytes| bytes >= needed)
 }
 
+/// The chunk that an interface's frames take.
+fn chunk_bytes(interface: &str, mtu: usize) -> Result<usize, Error> {
+    chunk_bytes_for(mtu).ok_or_else(|| Error::MtuTooLarge {
+        interface: interface.to_owned(),
+        mtu,
+        max: CHUNK_BYTES[1] - HEADROOM_BYTES - ETHERNET_BYTES_MAX,
+    })
+}
+
 /// What all sockets of a queue share.
 #[derive(Debug)]
 struct Shared {
     program: Program,
     queue: Arc<Queue>,
-    capabilities: Capabilities,
     /// Numbers of sockets that are free below the first that was never used.
     numbers: Mutex<Numbers>,
 }
@@ -157,10 +174,9 @@ struct Numbers {
     unused: u32,
 }
 
-/// The main socket's number in steer.bpf.c.
-const MAIN_SOCKET: u32 = 0;
-/// `SOCKETS_MAX` of steer.h.
-const SOCKETS_MAX: u32 = 4096;
+/// The main socket's number.
+const MAIN_SOCKET: u32 = steer_limit::MAIN_SOCKET.0;
+const SOCKETS_MAX: u32 = steer_limit::SOCKETS_MAX.0;
 
 /// An interface's queue, and its main socket as a device.
 #[derive(Debug)]
@@ -183,14 +199,14 @@ impl XdpInterface {
         config.validate()?;
         let ifindex = interface::index(interface)?;
         let (mac, mtu) = (interface::mac(interface)?, interface::mtu(interface)?);
-        let chunk_bytes = chunk_bytes_for(mtu).ok_or_else(|| Error::MtuTooLarge {
-            interface: interface.to_owned(),
-            mtu,
-            max: CHUNK_BYTES[1] - HEADROOM_BYTES - ETHERNET_BYTES_MAX,
-        })?;
+        let chunk_bytes = chunk_bytes(interface, mtu)?;
         check_queue(interface, ifindex, config.queue)?;
         let program = Program::attach(interface, ifindex, config.queue)?;
-        let socket = Socket::first(ifindex, config, chunk_bytes)
+        let capabilities = Capabilities {
+            checksums_verified: config.trust_checksums,
+            ..Capabilities::plain(mac, mtu)
+        };
+        let socket = Socket::first(ifindex, config, capabilities, chunk_bytes)
             .map_err(|error| refused(interface, config, error))?;
         let added = program.add_socket(MAIN_SOCKET, socket.as_fd());
         added.map_err(|error| Error::Program(error.to_string()))?;
@@ -198,17 +214,10 @@ impl XdpInterface {
             let owned = program.own(*address);
             owned.map_err(|error| Error::Program(error.to_string()))?;
         }
-        let capabilities = Capabilities {
-            mac,
-            mtu,
-            checksums_verified: config.trust_checksums,
-            steers: true,
-        };
         Ok(Self {
             shared: Arc::new(Shared {
                 program,
                 queue: Arc::clone(socket.queue()),
-                capabilities,
                 numbers: Mutex::new(Numbers {
                     free: Vec::new(),
                     unused: MAIN_SOCKET + 1,
@@ -231,7 +240,7 @@ impl XdpInterface {
     /// The interface's Ethernet address.
     #[must_use]
     pub fn mac(&self) -> Mac {
-        self.shared.capabilities.mac
+        self.socket.capabilities().mac
     }
 }
 
@@ -283,7 +292,10 @@ fn refused(interface: &str, config: &XdpConfig, error: io::Error) -> Error {
 
 impl Device for XdpInterface {
     fn capabilities(&self) -> Capabilities {
-        self.shared.capabilities
+        Capabilities {
+            steers: true,
+            ..self.socket.capabilities()
+        }
     }
 
     fn pool(&self) -> &Arc<Pool> {
@@ -291,7 +303,7 @@ impl Device for XdpInterface {
     }
 
     fn receive(&self, batch: &mut Batch, max: usize) -> io::Result<usize> {
-        Ok(self.socket.receive(batch, max))
+        self.socket.receive(batch, max)
     }
 
     fn transmit(&self, batch: &mut Batch) -> io::Result<usize> {
@@ -299,7 +311,7 @@ impl Device for XdpInterface {
     }
 
     fn readiness(&self) -> BorrowedFd<'_> {
-        self.socket.as_fd()
+        self.socket.readiness()
     }
 
     fn drops(&self) -> Drops {
@@ -358,7 +370,7 @@ impl Numbers {
             return Ok(number);
         }
         if self.unused == SOCKETS_MAX {
-            let why = "all 4096 sockets of the XDP program are in use";
+            let why = format!("all {SOCKETS_MAX} sockets of the XDP program are in use");
             return Err(io::Error::new(io::ErrorKind::OutOfMemory, why));
         }
         self.unused += 1;
@@ -378,32 +390,11 @@ impl Drop for XdpEndpoint {
     }
 }
 
-impl Device for XdpEndpoint {
-    fn capabilities(&self) -> Capabilities {
-        Capabilities {
-            steers: false,
-            ..self.shared.capabilities
-        }
-    }
+impl Wrapper for XdpEndpoint {
+    type Inner = Socket;
 
-    fn pool(&self) -> &Arc<Pool> {
-        self.socket.pool()
-    }
-
-    fn receive(&self, batch: &mut Batch, max: usize) -> io::Result<usize> {
-        Ok(self.socket.receive(batch, max))
-    }
-
-    fn transmit(&self, batch: &mut Batch) -> io::Result<usize> {
-        self.socket.transmit(batch)
-    }
-
-    fn readiness(&self) -> BorrowedFd<'_> {
-        self.socket.as_fd()
-    }
-
-    fn drops(&self) -> Drops {
-        self.socket.drops()
+    fn inner(&self) -> &Socket {
+        &self.socket
     }
 }
 
@@ -445,9 +436,16 @@ mod tests {
         assert_eq!(
             field(XdpConfig {
                 ring_frames: 511,
-                ..good
+                ..good.clone()
             }),
             "ring_frames"
+        );
+        assert_eq!(
+            field(XdpConfig {
+                fill_frames: Some(0),
+                ..good
+            }),
+            "fill_frames"
         );
     }
 }

@@ -8,12 +8,14 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use plimsoll_core::demux::Protocol;
-use plimsoll_kernel::xdp_link::XdpLink;
+use plimsoll_kernel::xdp_link::{AttachError, XdpLink};
 
 use crate::device::Endpoint;
 use crate::error::Error;
 
 include!(concat!(env!("OUT_DIR"), "/steer.rs")); // mod skeleton
+
+pub(super) use skeleton::types::steer_limit;
 
 /// The program in place. Dropping it detaches it.
 pub(super) struct Program {
@@ -109,7 +111,7 @@ fn bytes(address: IpAddr) -> [u8; 16] {
     address.octets()
 }
 
-fn refused(error: &libbpf_rs::Error) -> Error {
+pub(super) fn refused(error: &libbpf_rs::Error) -> Error {
     match error.kind() {
         libbpf_rs::ErrorKind::PermissionDenied => Error::NotPermitted {
             action: "load the XDP program",
@@ -119,16 +121,15 @@ fn refused(error: &libbpf_rs::Error) -> Error {
     }
 }
 
-fn not_attached(interface: &str, error: plimsoll_kernel::Error) -> Error {
-    use plimsoll_kernel::Error as Kernel;
+pub(super) fn not_attached(interface: &str, error: AttachError) -> Error {
     match error {
-        Kernel::Busy {
+        AttachError::Busy {
             program, remedy, ..
         } => Error::Busy {
             what: format!("{interface} (it runs an XDP program{program})"),
             remedy,
         },
-        Kernel::NoNativeXdp { .. } => Error::Unsupported {
+        AttachError::NoNativeXdp { .. } => Error::Unsupported {
             what: format!("the driver of {interface}"),
             feature: "native XDP",
             remedy: "take the device packet:IFACE (AF_PACKET), which every driver has",

@@ -18,7 +18,7 @@ use parking_lot::Mutex;
 use super::ring::{Incoming, Outgoing};
 use super::{BusyPoll, CopyMode, XdpConfig, sys};
 use crate::device::pool::Lent;
-use crate::device::{Batch, Drops, Pool};
+use crate::device::{Batch, Capabilities, Device, Drops, Pool};
 
 /// Frames that one system call sends at most, in copy mode (`TX_BATCH_SIZE`).
 const KICKS_MAX: usize = 64;
@@ -35,6 +35,7 @@ pub(super) struct Queue {
     pool: Arc<Pool>,
     ifindex: u32,
     config: XdpConfig,
+    capabilities: Capabilities,
     fill: Mutex<Outgoing<u64>>,
     completion: Mutex<Incoming<u64>>,
     /// The first socket's descriptor, which UMEM and both rings belong to.
@@ -43,7 +44,7 @@ pub(super) struct Queue {
 
 /// A socket on a queue.
 #[derive(Debug)]
-pub(super) struct Socket {
+pub struct Socket {
     /// `None`: the queue's first.
     own: Option<OwnedFd>,
     receive: Mutex<Incoming<xdp_desc>>,
@@ -54,33 +55,64 @@ pub(super) struct Socket {
 
 impl Socket {
     /// The first socket of a queue, with a UMEM of its own.
-    pub(super) fn first(ifindex: u32, config: &XdpConfig, chunk_bytes: usize) -> io::Result<Self> {
+    pub(super) fn first(
+        ifindex: u32,
+        config: &XdpConfig,
+        capabilities: Capabilities,
+        chunk_bytes: usize,
+    ) -> io::Result<Self> {
         let pool = Pool::new(config.chunks, chunk_bytes)?;
         let socket = sys::socket()?;
         sys::register_umem(&socket, pool.memory(), chunk_bytes)?;
-        let shared_ring = (config.chunks as u32).next_power_of_two();
-        sys::make_ring(&socket, libc::XDP_UMEM_FILL_RING, shared_ring)?;
-        sys::make_ring(&socket, libc::XDP_UMEM_COMPLETION_RING, shared_ring)?;
+        Self::of_queue(socket, ifindex, config, capabilities, pool, None)
+    }
+
+    /// The first socket of a queue that shares the UMEM of `other`, which may be of
+    /// another interface. It has a fill and a completion ring of its own.
+    pub(super) fn first_beside(
+        other: &Queue,
+        ifindex: u32,
+        config: &XdpConfig,
+        capabilities: Capabilities,
+    ) -> io::Result<Self> {
+        let (socket, pool) = (sys::socket()?, Arc::clone(&other.pool));
+        let umem_of = Some(&other.first);
+        Self::of_queue(socket, ifindex, config, capabilities, pool, umem_of)
+    }
+
+    fn of_queue(
+        socket: OwnedFd,
+        ifindex: u32,
+        config: &XdpConfig,
+        capabilities: Capabilities,
+        pool: Arc<Pool>,
+        umem_of: Option<&OwnedFd>,
+    ) -> io::Result<Self> {
+        let completion_ring = (pool.chunks() as u32).next_power_of_two();
+        let fill_ring = config.fill_frames.unwrap_or(completion_ring);
+        sys::make_ring(&socket, libc::XDP_UMEM_FILL_RING, fill_ring)?;
+        sys::make_ring(&socket, libc::XDP_UMEM_COMPLETION_RING, completion_ring)?;
         let (receive, transmit) = own_rings(&socket, config)?;
         let offsets = sys::offsets(&socket)?;
         let fill_at = libc::XDP_UMEM_PGOFF_FILL_RING;
         let completion_at = libc::XDP_UMEM_PGOFF_COMPLETION_RING;
         let queue = Queue {
-            fill: Mutex::new(Outgoing::map(&socket, fill_at, offsets.fr, shared_ring)?),
+            fill: Mutex::new(Outgoing::map(&socket, fill_at, offsets.fr, fill_ring)?),
             completion: Mutex::new(Incoming::map(
                 &socket,
                 completion_at,
                 offsets.cr,
-                shared_ring,
+                completion_ring,
             )?),
             pool,
             ifindex,
             config: config.clone(),
+            capabilities,
             first: socket,
         };
         // Some drivers leak without buffers in the fill ring, even to send only.
         queue.refill();
-        bind_first(&queue.first, ifindex, config)?;
+        bind_first(&queue.first, ifindex, config, umem_of)?;
         apply_busy_poll(&queue.first, config.busy_poll)?;
         Ok(Self {
             own: None,
@@ -111,15 +143,16 @@ impl Socket {
         &self.queue
     }
 
-    pub(super) fn pool(&self) -> &Arc<Pool> {
-        &self.queue.pool
+    /// Polls the device once from this thread, as far as the socket prefers that.
+    pub(super) fn poll_device(&self) {
+        sys::kick_receive(self.descriptor());
     }
 
     pub(super) fn is_zero_copy(&self) -> io::Result<bool> {
         sys::is_zero_copy(self.descriptor())
     }
 
-    fn descriptor(&self) -> &OwnedFd {
+    pub(super) fn descriptor(&self) -> &OwnedFd {
         self.own.as_ref().unwrap_or(&self.queue.first)
     }
 
@@ -127,7 +160,45 @@ impl Socket {
         self.descriptor().as_fd()
     }
 
-    pub(super) fn receive(&self, batch: &mut Batch, max: usize) -> usize {
+    /// In copy mode the kernel sends inside of this call, a batch at a time.
+    fn kick(&self) -> io::Result<()> {
+        for _ in 0..KICKS_MAX {
+            match sys::kick_transmit(self.descriptor()) {
+                Ok(()) => return Ok(()),
+                Err(error) => match error.raw_os_error() {
+                    // There is more to send.
+                    Some(libc::EAGAIN) => {}
+                    // Later: the device is busy, or the interface is down.
+                    Some(libc::EBUSY | libc::ENOBUFS | libc::ENETDOWN) => return Ok(()),
+                    _ => return Err(error),
+                },
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes back what the kernel has received and nobody will read. To be
+    /// called when the XDP program no longer knows the socket.
+    pub(super) fn drain(&self) {
+        sys::wait_for_deliveries();
+        let mut unread = Batch::new();
+        while matches!(self.receive(&mut unread, 64), Ok(1..)) {
+            unread.clear();
+        }
+    }
+}
+
+/// Without an endpoint: whoever has the program steers.
+impl Device for Socket {
+    fn capabilities(&self) -> Capabilities {
+        self.queue.capabilities
+    }
+
+    fn pool(&self) -> &Arc<Pool> {
+        &self.queue.pool
+    }
+
+    fn receive(&self, batch: &mut Batch, max: usize) -> io::Result<usize> {
         if self.queue.config.busy_poll.is_some() {
             sys::kick_receive(self.descriptor());
         }
@@ -148,10 +219,10 @@ impl Socket {
         ring.release();
         drop(ring);
         self.queue.refill();
-        batch.len() - before
+        Ok(batch.len() - before)
     }
 
-    pub(super) fn transmit(&self, batch: &mut Batch) -> io::Result<usize> {
+    fn transmit(&self, batch: &mut Batch) -> io::Result<usize> {
         self.queue.reclaim();
         let mut ring = self.transmit.lock();
         let sent = batch.len().min(ring.room() as usize);
@@ -167,24 +238,11 @@ impl Socket {
         Ok(sent)
     }
 
-    /// In copy mode the kernel sends inside of this call, a batch at a time.
-    fn kick(&self) -> io::Result<()> {
-        for _ in 0..KICKS_MAX {
-            match sys::kick_transmit(self.descriptor()) {
-                Ok(()) => return Ok(()),
-                Err(error) => match error.raw_os_error() {
-                    // There is more to send.
-                    Some(libc::EAGAIN) => {}
-                    // Later: the device is busy, or the interface is down.
-                    Some(libc::EBUSY | libc::ENOBUFS | libc::ENETDOWN) => return Ok(()),
-                    _ => return Err(error),
-                },
-            }
-        }
-        Ok(())
+    fn readiness(&self) -> BorrowedFd<'_> {
+        self.as_fd()
     }
 
-    pub(super) fn drops(&self) -> Drops {
+    fn drops(&self) -> Drops {
         let invalid = self.invalid.load(Ordering::Relaxed);
         // Without an answer only what was counted here is known.
         let kernel = sys::statistics(self.descriptor()).ok();
@@ -199,16 +257,6 @@ impl Socket {
                 invalid: kernel.rx_invalid_descs + invalid,
             },
         )
-    }
-
-    /// Takes back what the kernel has received and nobody will read. To be
-    /// called when the XDP program no longer knows the socket.
-    pub(super) fn drain(&self) {
-        sys::wait_for_deliveries();
-        let mut unread = Batch::new();
-        while self.receive(&mut unread, 64) > 0 {
-            unread.clear();
-        }
     }
 }
 
@@ -285,10 +333,15 @@ impl Queue {
 }
 /// Binds the first socket of a queue. The kernel gives the queue of a closed socket back
 /// a moment after the close, so a program that starts anew may find it taken.
-fn bind_first(socket: &OwnedFd, ifindex: u32, config: &XdpConfig) -> io::Result<()> {
+fn bind_first(
+    socket: &OwnedFd,
+    ifindex: u32,
+    config: &XdpConfig,
+    umem_of: Option<&OwnedFd>,
+) -> io::Result<()> {
     let end = Instant::now() + GIVEN_BACK_LIMIT;
     loop {
-        match sys::bind(socket, ifindex, config.queue, config.bind_flags(), None) {
+        match sys::bind(socket, ifindex, config.queue, config.bind_flags(), umem_of) {
             Err(error) if error.raw_os_error() == Some(libc::EBUSY) && Instant::now() < end => {
                 sleep(GIVEN_BACK_LOOK);
             }

@@ -47,6 +47,12 @@ pub(super) fn statistics(socket: &OwnedFd) -> io::Result<libc::xdp_statistics> {
     get(socket, libc::XDP_STATISTICS)
 }
 
+/// Whether the kernel knows which NAPI instance to poll from this socket's calls.
+pub(super) fn is_pollable(socket: &OwnedFd) -> bool {
+    let instance = get_of::<u32>(socket, libc::SOL_SOCKET, libc::SO_INCOMING_NAPI_ID);
+    instance.is_ok_and(|instance| instance != 0)
+}
+
 /// Whether the socket works without copies.
 pub(super) fn is_zero_copy(socket: &OwnedFd) -> io::Result<bool> {
     let options: libc::xdp_options = get(socket, libc::XDP_OPTIONS)?;
@@ -135,6 +141,10 @@ fn set<T>(socket: &OwnedFd, level: libc::c_int, option: libc::c_int, value: &T) 
 
 /// `T` consists of integers only.
 fn get<T: Copy>(socket: &OwnedFd, option: libc::c_int) -> io::Result<T> {
+    get_of(socket, libc::SOL_XDP, option)
+}
+
+fn get_of<T: Copy>(socket: &OwnedFd, level: libc::c_int, option: libc::c_int) -> io::Result<T> {
     // SAFETY: all callers ask for structures of integers, for which zeros are valid.
     let mut value: T = unsafe { mem::zeroed() };
     let mut length = size_of::<T>() as libc::socklen_t;
@@ -142,7 +152,7 @@ fn get<T: Copy>(socket: &OwnedFd, option: libc::c_int) -> io::Result<T> {
     check(unsafe {
         libc::getsockopt(
             socket.as_raw_fd(),
-            libc::SOL_XDP,
+            level,
             option,
             (&raw mut value).cast(),
             &raw mut length,

@@ -48,7 +48,7 @@ const fn case(
     }
 }
 
-pub(super) const CASES: [Case; 24] = [
+pub(super) const CASES: [Case; 25] = [
     case(
         "high-watermark",
         "80",
@@ -81,6 +81,13 @@ pub(super) const CASES: [Case; 24] = [
         &[],
     ),
     case("syn-cookies", "false", |a| !a.guard.syn_cookies, "0", &[]),
+    case(
+        "fairness",
+        "\"off\"",
+        |a| !a.guard.fairness,
+        "false",
+        &[("\"on\"", "[possible values: sources, off]")],
+    ),
     case(
         "cpu-limit",
         "40",

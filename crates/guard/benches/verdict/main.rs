@@ -3,16 +3,23 @@
 //!
 //! Prints the median of several runs and their spread in nanoseconds, and beside it
 //! what is left when an empty program's median is taken off, which runs by turns on
-//! the same frames: the facility's own cost. An argument chooses frames by name; `--json FILE` writes all runs as one document, for
-//! `plimsoll bench guard`.
+//! the same frames: the facility's own cost. An argument chooses frames by name; `--json
+//! FILE` writes all runs as one document, for `plimsoll bench guard`.
+//!
+//! A second table has a server that is overloaded, with fairness among its sources and
+//! without, by turns. The facility knows one frame only, so a second program writes the
+//! source addresses; its time is in both columns.
 
-#[path = "../tests/common/mod.rs"]
+#[path = "../../tests/common/mod.rs"]
 mod common;
+mod forged;
 
-use std::net::{SocketAddrV4, TcpListener, TcpStream, UdpSocket};
+use std::net::{Ipv4Addr, SocketAddrV4, TcpListener, TcpStream, UdpSocket};
 use std::os::fd::AsRawFd;
+use std::time::{Duration, Instant};
 
-use common::{HOST_V4, HOST_V6, PEER_V4, fill, in_namespace, to_host, udp_socket};
+use common::{HOST_V4, HOST_V6, PEER_V4, fill, in_namespace, to_host, udp_occupancy, udp_socket};
+use forged::Forger;
 use nix::sys::socket::{
     AddressFamily, SockFlag, SockType, SockaddrIn, bind, setsockopt, socket, sockopt,
 };
@@ -23,6 +30,12 @@ use plimsoll_report::{Machine, SCHEMA};
 
 const REPEAT: u32 = 1_000_000;
 const RUNS: usize = 15;
+/// After so long an overload, the sources' shares have settled.
+const SETTLING: Duration = Duration::from_secs(4);
+/// The overloaded server's port, and how many percent of its buffer are full: above the
+/// high watermark, with some room for packets in profile.
+const OVERLOADED: u16 = 5005;
+const FILL: usize = 72;
 
 fn main() {
     // Before this thread is bound to one CPU.
@@ -74,7 +87,54 @@ fn main() {
             });
             std::fs::write(&file, format!("{document:#}\n")).expect("the file can be written");
         }
+        overloaded(&mut guard, &wanted);
     });
+}
+
+/// What fairness costs for an overloaded server's packets, by who sends them.
+fn overloaded(guard: &mut Guard<'_>, wanted: &str) {
+    let senders: Vec<_> = [
+        ("UDP, overloaded, one source", 0),
+        ("UDP, overloaded, 1,024 sources, 16 networks", 0x000f_030f),
+        ("UDP, overloaded, any source of 4,096 networks", 0x0fff_ffff),
+        ("UDP, overloaded, any source", 0x7fff_ffff),
+    ]
+    .into_iter()
+    .filter(|(name, _)| name.contains(wanted))
+    .collect();
+    if senders.is_empty() {
+        return;
+    }
+    let _server = overloaded_socket();
+    println!(
+        "{:<44}{:>8}{:>8}{:>8}{:>8}{:>8}  ns per packet; medians by turns, and of their difference",
+        "", "fair", "min", "without", "min", "dearer"
+    );
+    let frame = to_host(HOST_V4).udp(4000, OVERLOADED, &[]);
+    for (name, others) in senders {
+        let forger = Forger::before(guard.fd(), Ipv4Addr::new(0, 0, 0, 1), others);
+        let begun = Instant::now();
+        while begun.elapsed() < SETTLING {
+            forger.test_run(&frame, REPEAT);
+        }
+        let mut run = |fairness| {
+            let config = Config {
+                fairness,
+                ..Config::DEFAULT
+            };
+            guard.configure(&config).expect("the config is valid");
+            forger.test_run(&frame, REPEAT).as_nanos().cast_signed()
+        };
+        let pairs: Vec<(i128, i128)> = (0..RUNS).map(|_| (run(true), run(false))).collect();
+        let column = |of: fn(&(i128, i128)) -> i128| {
+            let mut runs: Vec<i128> = pairs.iter().map(of).collect();
+            runs.sort_unstable();
+            (runs[RUNS / 2], runs[0])
+        };
+        let ((with, with_min), (without, without_min)) = (column(|run| run.0), column(|run| run.1));
+        let (dearer, _) = column(|run| run.0 - run.1);
+        println!("{name:<46}{with:>6}{with_min:>8}{without:>8}{without_min:>8}{dearer:>8}");
+    }
 }
 
 struct Arguments {
@@ -109,6 +169,15 @@ fn full_socket(port: u16, shared: bool) -> UdpSocket {
         &UdpSocket::bind((HOST_V4, 0)).expect("a port"),
         (HOST_V4, port),
     );
+    server
+}
+
+/// A socket over its high watermark, with room for packets in profile.
+fn overloaded_socket() -> UdpSocket {
+    let server = full_socket(OVERLOADED, false);
+    let queued = usize::try_from(udp_occupancy(OVERLOADED)).expect("a small number");
+    // The kernel doubles it.
+    setsockopt(&server, sockopt::RcvBufForce, &(queued * 50 / FILL)).expect("a receive buffer");
     server
 }
 

@@ -7,8 +7,8 @@
 //! thread's own clock is exact; what else receiving costs its CPU (softirqs,
 //! interrupts) is taken off the limit as the meter sees it.
 //!
-//! Since polling then leaves some of every period, the guard's own thread need not
-//! be above it: what it does may take longer than the ring lasts, so meanwhile it
+//! Since polling then leaves some of every period, the thread that made the limit need
+//! not be above it: what it does may take longer than the ring lasts, so meanwhile it
 //! runs beneath.
 //!
 //! Limits: one thread watches all polling threads, above them and every process.
@@ -25,9 +25,8 @@ use plimsoll_core::config::Fraction;
 use plimsoll_core::cpu_limit::{Change, CpuLimit, CpuLimitConfig};
 use plimsoll_core::time::Instant as CoreInstant;
 
-use crate::error::Error;
-use plimsoll_kernel::error::os;
-use plimsoll_kernel::scheduling::{Class, Scheduling, set_class, thread_time};
+use crate::error::{CallError, os};
+use crate::scheduling::{Class, Scheduling, set_class, thread_time};
 
 const PERIOD: Duration = Duration::from_millis(2);
 /// Less than this is not worth another look before the limit is reached.
@@ -35,10 +34,10 @@ const NEARLY: Duration = Duration::from_micros(30);
 /// Part of the newest difference that corrects the limit.
 const NEWEST: f64 = 0.2;
 
-/// The watching thread; dropping it ends it and leaves all threads promoted.
-/// Made and dropped by the thread that governs.
+/// The watching thread; dropping it ends it and leaves all threads promoted. To be made
+/// and dropped by the same thread.
 #[derive(Debug)]
-pub(super) struct Limiter {
+pub struct PollingLimit {
     shared: Arc<Shared>,
     limit: Fraction,
     thread: Option<JoinHandle<()>>,
@@ -55,8 +54,14 @@ struct Shared {
     stop: AtomicBool,
 }
 
-impl Limiter {
-    pub(super) fn start(limit: Fraction, threads: Vec<i32>) -> Result<Self, Error> {
+impl PollingLimit {
+    /// Keeps each group of polling threads to `limit` of each period. Threads of a group
+    /// share one CPU, and so one limit.
+    ///
+    /// # Errors
+    ///
+    /// There are no more threads.
+    pub fn start(limit: Fraction, groups: Vec<Vec<i32>>) -> Result<Self, CallError> {
         let shared = Arc::new(Shared {
             limit_ppm: AtomicU64::new(limit.as_ppm().into()),
             inhibited: AtomicBool::new(false),
@@ -68,7 +73,7 @@ impl Limiter {
             .spawn(move || {
                 // Without the class it watches late, which the meter corrects.
                 let _ = set_class(0, Class::Watcher);
-                watch(&watched, &threads);
+                watch(&watched, &groups);
             })
             .map_err(os("start the thread that keeps the CPU limit"))?;
         let own = Scheduling::of(0).ok();
@@ -83,12 +88,12 @@ impl Limiter {
     }
 
     /// Whether input was inhibited since the last call.
-    pub(super) fn inhibited(&mut self) -> bool {
+    pub fn inhibited(&mut self) -> bool {
         self.shared.inhibited.swap(false, Ordering::Relaxed)
     }
 
     /// Corrects the threads' limit by what all receiving took.
-    pub(super) fn on_observation(&self, network: Duration, elapsed: Duration) {
+    pub fn on_observation(&self, network: Duration, elapsed: Duration) {
         if elapsed.is_zero() {
             return;
         }
@@ -104,7 +109,7 @@ impl Limiter {
     }
 }
 
-impl Drop for Limiter {
+impl Drop for PollingLimit {
     fn drop(&mut self) {
         let _ = self.own.as_ref().map(|own| own.give_to(0));
         self.shared.stop.store(true, Ordering::Relaxed);
@@ -115,21 +120,21 @@ impl Drop for Limiter {
     }
 }
 
-/// One polling thread.
+/// Polling threads of one CPU.
 struct Account {
-    thread: i32,
+    threads: Vec<i32>,
     budget: Budget,
 }
 
-fn watch(shared: &Shared, threads: &[i32]) {
+fn watch(shared: &Shared, groups: &[Vec<i32>]) {
     let start = Instant::now();
     let now = || {
         let nanos = u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX);
         CoreInstant::from_nanos(nanos)
     };
-    let mut accounts: Vec<Account> = threads
+    let mut accounts: Vec<Account> = groups
         .iter()
-        .filter_map(|thread| Account::open(*thread, shared, now()))
+        .filter_map(|threads| Account::open(threads, shared, now()))
         .collect();
     while !shared.stop.load(Ordering::Relaxed) && !accounts.is_empty() {
         let time = now();
@@ -138,38 +143,51 @@ fn watch(shared: &Shared, threads: &[i32]) {
         thread::sleep(next.min().unwrap_or(PERIOD));
     }
     for account in &accounts {
-        // The thread may be gone.
-        let _ = set_class(account.thread, Class::Polling);
+        // A thread may be gone.
+        let _ = account.set_class(Class::Polling);
     }
 }
 
 impl Account {
-    fn open(thread: i32, shared: &Shared, now: CoreInstant) -> Option<Self> {
+    fn open(threads: &[i32], shared: &Shared, now: CoreInstant) -> Option<Self> {
         let limit_ppm = shared.limit_ppm.load(Ordering::Relaxed);
-        let budget = Budget::new(limit_ppm, thread_time(thread).ok()?, now)?;
-        Some(Self { thread, budget })
+        let budget = Budget::new(limit_ppm, time_of(threads).ok()?, now)?;
+        Some(Self {
+            threads: threads.to_vec(),
+            budget,
+        })
     }
 
-    /// Counts what the thread used; demotes and promotes it.
+    fn set_class(&self, class: Class) -> io::Result<()> {
+        self.threads
+            .iter()
+            .try_for_each(|thread| set_class(*thread, class))
+    }
+
+    /// Counts what the threads used; demotes and promotes them.
     fn check(&mut self, shared: &Shared, now: CoreInstant) -> io::Result<()> {
         self.budget
             .set_limit(shared.limit_ppm.load(Ordering::Relaxed));
-        match self.budget.on_time(thread_time(self.thread)?, now) {
+        match self.budget.on_time(time_of(&self.threads)?, now) {
             Change::None => Ok(()),
             Change::Inhibit => {
                 shared.inhibited.store(true, Ordering::Relaxed);
-                set_class(self.thread, Class::Idle)
+                self.set_class(Class::Idle)
             }
-            Change::Allow => set_class(self.thread, Class::Polling),
+            Change::Allow => self.set_class(Class::Polling),
         }
     }
 }
 
-/// What a thread may use yet, from its clock.
+fn time_of(threads: &[i32]) -> io::Result<Duration> {
+    threads.iter().map(|thread| thread_time(*thread)).sum()
+}
+
+/// What threads may use yet, from their clocks.
 struct Budget {
     limit: CpuLimit,
     limit_ppm: u64,
-    /// The thread's clock when last looked at …
+    /// The threads' clocks when last looked at …
     seen: Duration,
     /// … and when that was.
     at: CoreInstant,
@@ -197,7 +215,7 @@ impl Budget {
         }
     }
 
-    /// Counts up to `time` on the thread's clock, which it shows at `now`.
+    /// Counts up to `time` on the threads' clocks, which they show at `now`.
     fn on_time(&mut self, time: Duration, now: CoreInstant) -> Change {
         let used = time.saturating_sub(self.seen);
         let span = Duration::from_nanos(now.as_nanos() - self.at.as_nanos());

@@ -1,0 +1,327 @@
+//! `plimsoll bench capture`: how much monitors record without loss, ours beside those
+//! that operators take today, and whether rates are right beyond that.
+//!
+//! 64-byte UDP frames over veth to a host with one CPU, which receives in softirq
+//! context, as with an adapter's interrupts. The lossless rate is searched on a ladder
+//! of rates, each a fifth above the one below. A rate counts as lossless when at most
+//! 0.1 % of the frames are missing, wherever they were lost: the ring of veth included.
+//!
+//! Limits: veth, and a generator on the same machine. Monitors say themselves how much
+//! they have recorded. Files go to the directory for temporary files.
+
+mod tool;
+
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::Duration;
+
+use plimsoll_report::{Goal, Machine, SCHEMA, Side, median};
+use plimsoll_testbed::blast::{Blast, Bound, Flow, Report, Schedule, Spec, Stop, Transport};
+use plimsoll_testbed::placement::Placement;
+use plimsoll_testbed::{Config as TestbedConfig, Testbed};
+use serde::Serialize;
+
+use crate::Error;
+use crate::figures::conclusion;
+use tool::Running;
+pub use tool::Tool;
+
+const HOLDOFF: Duration = Duration::from_micros(50);
+/// Ethernet, IPv4 and UDP headers and this make 60 bytes, 64 with the check sequence.
+const PAYLOAD_BYTES: usize = 18;
+const LOWEST_PPS: f64 = 100_000.0;
+const STEP: f64 = 1.2;
+const STEPS: usize = 24;
+/// Part of the frames that may be missing.
+const LOSS_MAX: f64 = 0.001;
+/// What waits in queues when the generator ends.
+const SETTLE: Duration = Duration::from_millis(150);
+/// Beyond its lossless rate a monitor of ours is asked for so much more.
+const BEYOND: f64 = 2.0;
+
+/// Where packets go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Sink {
+    /// `/dev/null`.
+    Null,
+    /// A file.
+    Disk,
+}
+
+impl Sink {
+    /// Both.
+    pub const ALL: [Self; 2] = [Self::Null, Self::Disk];
+
+    /// As it stands in tables.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Null => "null",
+            Self::Disk => "disk",
+        }
+    }
+}
+
+/// What is measured, and how long.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// The `plimsoll` command itself.
+    pub program: PathBuf,
+    /// How often each search runs.
+    pub runs: usize,
+    /// How long each rate is offered.
+    pub window: Duration,
+    /// Where files are written and removed again.
+    pub directory: PathBuf,
+}
+
+impl Plan {
+    /// As `plimsoll bench capture` runs without arguments.
+    #[must_use]
+    pub fn new(program: PathBuf) -> Self {
+        Self {
+            program,
+            runs: 3,
+            window: Duration::from_millis(800),
+            directory: std::env::temp_dir(),
+        }
+    }
+}
+
+/// A monitor with a sink.
+#[derive(Clone, Debug, Serialize)]
+pub struct CaptureCase {
+    /// The monitor.
+    pub tool: Tool,
+    /// Where its packets went.
+    pub sink: Sink,
+    /// The highest lossless rate of each run, in packets per second; 0: none.
+    pub lossless_pps: Vec<f64>,
+    /// Of ours beyond that: by how much the rate in the file was wrong, in percent.
+    pub rate_error_percent: Vec<f64>,
+}
+
+/// Everything a run measured.
+#[derive(Clone, Debug, Serialize)]
+pub struct Document {
+    /// Version of this form.
+    pub schema: u32,
+    /// Where it was measured.
+    pub machine: Machine,
+    /// How often each search ran.
+    pub runs: usize,
+    /// All cases.
+    pub cases: Vec<CaptureCase>,
+    /// What is promised.
+    pub goals: Vec<Goal>,
+}
+
+impl Document {
+    /// The document as a table.
+    #[must_use]
+    pub fn table(&self) -> String {
+        let mut table =
+            String::from("monitor        sink   lossless packets/s   rate in the file wrong by\n");
+        for case in &self.cases {
+            let lossless = median(&case.lossless_pps).unwrap_or(0.0);
+            let error = median(&case.rate_error_percent);
+            let error = error.map_or_else(String::new, |error| format!("{error:.2} %"));
+            let (tool, sink) = (case.tool.name(), case.sink.name());
+            let _ = writeln!(table, "{tool:<14} {sink:<6} {lossless:>18.0}   {error:>25}");
+        }
+        table + conclusion(&self.machine, &self.goals).as_str()
+    }
+}
+
+/// Measures all monitors with both sinks, in turns.
+///
+/// # Errors
+///
+/// The testbed cannot be made, or a monitor is missing or does not work.
+pub fn run(plan: &Plan, mut progress: impl FnMut(&str)) -> Result<Document, Error> {
+    let both = |tool| Sink::ALL.map(|sink| (tool, sink));
+    let mut cases: Vec<CaptureCase> = Tool::ALL
+        .into_iter()
+        .flat_map(both)
+        .map(|(tool, sink)| CaptureCase {
+            tool,
+            sink,
+            lossless_pps: Vec::new(),
+            rate_error_percent: Vec::new(),
+        })
+        .collect();
+    let place = tempfile::tempdir_in(&plan.directory).map_err(|source| Error::Traffic {
+        action: "make a directory for files",
+        source,
+    })?;
+    for run in 1..=plan.runs {
+        for case in &mut cases {
+            let (tool, sink) = (case.tool.name(), case.sink.name());
+            progress(&format!("run {run}, {tool} to {sink}"));
+            let site = Site::new(plan, case, place.path())?;
+            let lossless = site.search()?;
+            case.lossless_pps.push(lossless);
+            if case.tool.is_ours() {
+                let wrong = site.rate_error(lossless.max(LOWEST_PPS) * BEYOND)?;
+                case.rate_error_percent.push(wrong * 100.0);
+            }
+        }
+    }
+    Ok(Document {
+        schema: SCHEMA,
+        machine: Machine::read(Some("veth")),
+        runs: plan.runs,
+        goals: goals(&cases),
+        cases,
+    })
+}
+
+fn goals(cases: &[CaptureCase]) -> Vec<Goal> {
+    let of = |tool: Tool, sink: Sink| {
+        cases
+            .iter()
+            .find(move |case| (case.tool, case.sink) == (tool, sink))
+    };
+    let mut goals = Vec::new();
+    for (tool, mode) in [(Tool::Take, "take"), (Tool::Copy, "copy")] {
+        for sink in Sink::ALL {
+            let others = Tool::ALL.into_iter().filter(|tool| !tool.is_ours());
+            let best = others
+                .filter_map(|other| median(&of(other, sink)?.lossless_pps))
+                .fold(0.0, f64::max);
+            let ours = of(tool, sink).map_or(&[][..], |case| &case.lossless_pps);
+            let ratios = ours.iter().filter(|_| best > 0.0).map(|pps| pps / best);
+            let sink = sink.name();
+            goals.push(Goal::new(
+                format!("capture.{mode}.{sink}"),
+                format!("lossless rate of mode {mode} to {sink}, beside the best other monitor"),
+                Side::AtLeast,
+                3.0,
+                "times",
+                ratios.collect(),
+            ));
+        }
+    }
+    let wrong = cases.iter().flat_map(|case| case.rate_error_percent.iter());
+    let worst = wrong.copied().reduce(f64::max);
+    goals.push(Goal::new(
+        "capture.rates",
+        "worst error of a rate from the file at twice the lossless rate",
+        Side::AtMost,
+        1.0,
+        "%",
+        worst.into_iter().collect(),
+    ));
+    goals
+}
+
+/// Two hosts made anew for one search.
+struct Site<'a> {
+    plan: &'a Plan,
+    tool: Tool,
+    sink: Sink,
+    place: &'a Path,
+    testbed: Testbed,
+}
+
+impl<'a> Site<'a> {
+    fn new(plan: &'a Plan, case: &CaptureCase, place: &'a Path) -> Result<Self, Error> {
+        let testbed = Testbed::create(TestbedConfig::default())?;
+        for host in [testbed.load(), testbed.test()] {
+            // Its announcements would count as packets.
+            let name = format!("net.ipv6.conf.{}.disable_ipv6", host.device());
+            host.sysctl(&name, "1")?;
+        }
+        Placement::Softirq { holdoff: HOLDOFF }.apply(&testbed)?;
+        Ok(Self {
+            plan,
+            tool: case.tool,
+            sink: case.sink,
+            place,
+            testbed,
+        })
+    }
+
+    /// The highest lossless rate of the ladder; 0 if there is none.
+    fn search(&self) -> Result<f64, Error> {
+        let (mut good, mut bad) = (None, STEPS);
+        loop {
+            let low = good.map_or(0, |step| step + 1);
+            if low >= bad {
+                return Ok(good.map_or(0.0, rate));
+            }
+            let step = usize::midpoint(low, bad - 1);
+            let (report, recorded, _) = self.trial(rate(step))?;
+            let wanted = report.offered as f64 * (1.0 - LOSS_MAX);
+            // A generator that is late has offered less than this rate.
+            let is_kept = report.offered_pps >= rate(step) * 0.97;
+            if recorded as f64 >= wanted && is_kept {
+                good = Some(step);
+            } else {
+                bad = step;
+            }
+        }
+    }
+
+    /// How far what the monitor has counted is from what came to its interface.
+    fn rate_error(&self, rate_pps: f64) -> Result<f64, Error> {
+        let (report, _, said) = self.trial(rate_pps)?;
+        let arrived = (report.sent - report.ring_full.min(report.sent)) as f64;
+        let line = said.lines().find(|line| line.ends_with(" received"));
+        let received = line.and_then(|line| line.split_whitespace().next()?.parse::<f64>().ok());
+        let received = received.ok_or_else(|| Error::Tool {
+            tool: self.tool.name(),
+            problem: "did not tell what it had received".to_owned(),
+        })?;
+        Ok((received / arrived - 1.0).abs())
+    }
+
+    /// Offers a rate for the window; returns what was sent, what was recorded, and what
+    /// the monitor said.
+    fn trial(&self, rate_pps: f64) -> Result<(Report, u64, String), Error> {
+        let file = match self.sink {
+            Sink::Null => PathBuf::from("/dev/null"),
+            Sink::Disk => self.place.join("packets"),
+        };
+        let host = self.testbed.test();
+        let log = self.place.join("log");
+        let running = Running::start(self.tool, &self.plan.program, host, &file, &log)?;
+        let report = self.blast(rate_pps as u64)?;
+        thread::sleep(SETTLE);
+        let (recorded, said) = running.stop()?;
+        if self.sink == Sink::Disk {
+            // The next trial writes it anew.
+            let _ = std::fs::remove_file(&file);
+        }
+        Ok((report, recorded, said))
+    }
+
+    fn blast(&self, rate_pps: u64) -> Result<Report, Error> {
+        let (load, test) = (self.testbed.load(), self.testbed.test());
+        let flow = Flow {
+            source: "198.18.7.0/24".parse().expect("a prefix"),
+            source_ports: 1024..=2047,
+            // No address of the host: a monitor sees what is for others.
+            destination: std::net::Ipv4Addr::new(198, 18, 77, 7).into(),
+            destination_ports: 9..=9,
+            transport: Transport::Udp {
+                payload: vec![0; PAYLOAD_BYTES],
+            },
+        };
+        let schedule = Schedule::Fixed { rate_pps };
+        let mut spec = Spec::new(load.device(), test.mac(), flow, schedule);
+        // Another host's address: the stack forgets such frames at once.
+        spec.destination_mac = [2, 0, 0, 0, 0x77, 7];
+        spec.bound = Bound {
+            time: self.plan.window,
+            ..Bound::default()
+        };
+        Ok(load.run_on_cpu(|| Blast::load(&spec)?.run(&Stop::new()))??)
+    }
+}
+
+fn rate(step: usize) -> f64 {
+    LOWEST_PPS * STEP.powi(step as i32)
+}

@@ -1,0 +1,216 @@
+//! `plimsoll bench forward`: how much routers forward, ours beside the kernel's and the
+//! least that XDP can do, and what a flood leaves to others on the router's CPU.
+//!
+//! How it is measured is told by [`crate::passing`].
+
+mod beside;
+mod way;
+
+use std::fmt::Write as _;
+
+use plimsoll_report::{Goal, Machine, SCHEMA, Side, median};
+use serde::Serialize;
+
+use crate::Error;
+use crate::figures::{conclusion, grouped};
+use crate::passing::{self, Effort, Family, KEPT, OVERLOAD, PassingCase};
+pub use beside::{BesideCase, BesideRun};
+pub use way::Router;
+
+/// What is measured.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// How long and how often.
+    pub effort: Effort,
+    /// Which routers.
+    pub routers: Vec<Router>,
+}
+
+/// Everything a run measured.
+#[derive(Clone, Debug, Serialize)]
+pub struct Document {
+    /// Version of this form.
+    pub schema: u32,
+    /// Where it was measured.
+    pub machine: Machine,
+    /// How often all routers took their turns.
+    pub runs: usize,
+    /// How long each rate of a curve was offered, in milliseconds.
+    pub window_ms: u128,
+    /// All routers with both versions of IP.
+    pub cases: Vec<PassingCase>,
+    /// What floods left to others.
+    pub beside: Vec<BesideCase>,
+    /// What is promised.
+    pub goals: Vec<Goal>,
+}
+
+impl Document {
+    /// The document as tables.
+    #[must_use]
+    pub fn table(&self) -> String {
+        let mut table = passing::curves("Forwarding, the smallest UDP packets", &self.cases);
+        let _ = write!(
+            table,
+            "\nBeside a flood of {OVERLOAD} x MLFRR\n{:<6}{:<14}{:>9}{:>11}{:>11}{:>10}{:>10}{:>10}\n",
+            "", "router", "offered", "forwarded", "compute", "asked", "port 22", "answered"
+        );
+        for case in &self.beside {
+            table += &row(case);
+        }
+        table + conclusion(&self.machine, &self.goals).as_str()
+    }
+}
+
+fn row(case: &BesideCase) -> String {
+    let over = |value: fn(&BesideRun) -> f64| {
+        let values: Vec<f64> = case.runs.iter().map(value).collect();
+        median(&values).unwrap_or(0.0)
+    };
+    let name = format!("{:<6}{:<14}", case.family.name(), case.way);
+    if case.runs.is_empty() {
+        let why = case.why.as_deref().unwrap_or("not measured");
+        return format!("{name} {why}\n");
+    }
+    let asked = case
+        .left_percent
+        .map_or_else(String::new, |percent| format!("{percent} %"));
+    format!(
+        "{name}{:>7.1} x{:>11}{:>9.1} %{asked:>10}{:>10}{:>8.1} %\n",
+        over(|run| run.multiple),
+        grouped(over(|run| run.passed_pps)),
+        over(|run| run.compute_percent),
+        over(|run| run.ssh_attempts as f64),
+        over(BesideRun::ssh_percent),
+    )
+}
+
+/// Measures all routers, in turns.
+///
+/// # Errors
+///
+/// The testbed cannot be made. What one router alone lacks, its case says.
+pub fn run(plan: &Plan, mut progress: impl FnMut(&str)) -> Result<Document, Error> {
+    let effort = &plan.effort;
+    let cases = passing::measure(effort, &plan.routers, &mut progress)?;
+    let beside = beside::measure(effort, &plan.routers, &cases, &mut progress)?;
+    let goals = Family::ALL.map(|family| goals(family, &cases, &beside));
+    Ok(Document {
+        schema: SCHEMA,
+        machine: Machine::read(Some("veth")),
+        runs: effort.runs,
+        window_ms: effort.window.as_millis(),
+        goals: goals.into_iter().flatten().collect(),
+        cases,
+        beside,
+    })
+}
+
+/// What is promised of one version of IP.
+fn goals(family: Family, cases: &[PassingCase], beside: &[BesideCase]) -> Vec<Goal> {
+    let of = |router: Router| {
+        let mut cases = cases.iter();
+        cases.find(|case| (case.way, case.family) == (router.name(), family))
+    };
+    let name = family.name();
+    let mut goals = Vec::new();
+    for (ours, other, least) in [
+        (Router::Xdp, Router::Kernel, 2.2),
+        (Router::Xdp, Router::Bare, 0.95),
+        (Router::User, Router::Testpmd, 1.0),
+    ] {
+        let (way, other_way) = (ours.name(), other.name());
+        goals.push(passing::mlfrr_ratio(
+            format!("forward.{name}.{way}.mlfrr.{other_way}"),
+            format!("{name}: MLFRR of --path {way}, beside {other_way}"),
+            least,
+            of(ours),
+            of(other),
+        ));
+    }
+    for (router, least) in [(Router::Xdp, 95.0), (Router::User, 85.0)] {
+        let way = router.name();
+        goals.push(passing::at_overload(
+            format!("forward.{name}.{way}.overload"),
+            format!("{name}: forwarded by --path {way} at {OVERLOAD} x MLFRR, of its peak"),
+            least,
+            of(router),
+        ));
+    }
+    for router in [Router::Xdp, Router::User] {
+        let mut beside = beside.iter();
+        let case = beside.find(|case| (case.way, case.family) == (router.name(), family));
+        let runs = passing::with_runs(of(router)).and_then(|_| runs_of(case));
+        goals.extend(beside_goals(family, router, runs));
+    }
+    goals.push(not_yet(
+        format!("forward.{name}.imix"),
+        format!("{name}: all of the above with IMIX, which nothing here offers"),
+        "the generator sends one length of frames at a time",
+    ));
+    goals.push(not_yet(
+        format!("forward.{name}.first-packet"),
+        format!("{name}: median latency of a burst's first packet, beside kernel forwarding"),
+        "this bench counts packets and does not time them",
+    ));
+    goals
+}
+
+/// The runs, or why there are none that say something about a goal.
+fn runs_of(case: Option<&BesideCase>) -> Result<&[BesideRun], String> {
+    let case = case.ok_or("not asked for")?;
+    if case.runs.is_empty() {
+        let why = case.why.as_deref();
+        return Err(why.unwrap_or("there is no MLFRR").to_owned());
+    }
+    let multiple = case.runs.iter().map(|run| run.multiple);
+    let least = multiple.fold(f64::INFINITY, f64::min);
+    if least >= OVERLOAD * KEPT {
+        return Ok(&case.runs);
+    }
+    let middle = |value: fn(&BesideRun) -> f64| {
+        let values: Vec<f64> = case.runs.iter().map(value).collect();
+        median(&values).unwrap_or(f64::NAN)
+    };
+    Err(format!(
+        "the generator offered {least:.1} times the MLFRR; there the process got {:.1} %, and {:.1} % of the connections were answered",
+        middle(|run| run.compute_percent),
+        middle(BesideRun::ssh_percent),
+    ))
+}
+
+/// What a flood leaves to others.
+fn beside_goals(family: Family, router: Router, runs: Result<&[BesideRun], String>) -> [Goal; 2] {
+    let (name, way) = (family.name(), router.name());
+    let left = f64::from(100 - beside::LIMIT_PERCENT);
+    let measured = runs.as_deref().unwrap_or_default().iter();
+    let missed = measured.clone().map(|run| left - run.compute_percent);
+    let goals = [
+        Goal::new(
+            format!("forward.{name}.{way}.share"),
+            format!(
+                "{name}: what a compute-bound process misses of its {left} % beside --path {way}"
+            ),
+            Side::AtMost,
+            3.0,
+            "points",
+            missed.collect(),
+        ),
+        Goal::new(
+            format!("forward.{name}.{way}.ssh"),
+            format!("{name}: answered connections to port 22 beside --path {way}"),
+            Side::AtLeast,
+            100.0,
+            "%",
+            measured.map(BesideRun::ssh_percent).collect(),
+        ),
+    ];
+    match runs {
+        Ok(_) => goals,
+        Err(why) => goals.map(|goal| goal.because(why.clone())),
+    }
+}
+
+fn not_yet(id: String, what: String, why: &str) -> Goal {
+    Goal::new(id, what, Side::AtMost, 1.0, "times", Vec::new()).because(why)
+}

@@ -1,0 +1,175 @@
+//! The three hosts of one measurement, and the floods that cross them.
+
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use plimsoll_testbed::blast::{
+    Blast, Bound, Flow, RATE_MAX_PPS, Report, Schedule, Spec, Stop, Transport,
+};
+use plimsoll_testbed::routed::{Routed, SINK_IPV4, SINK_IPV6, Sink};
+use plimsoll_testbed::{Config as TestbedConfig, INNER_DEVICE};
+
+use super::{BOUNDS, Effort, Family, KEPT, Mlfrr, PassingCounts, Point, Running, Way};
+use crate::{Error, mlfrr};
+
+/// From this rate on the generator is told to send what it can.
+const UNLIMITED_PPS: f64 = 6_000_000.0;
+/// The port that packets are for, which the last of four rules accepts.
+pub(crate) const PORT: u16 = 9;
+
+/// Hosts made anew, and a place for files.
+pub(crate) struct Site<'a> {
+    pub(crate) effort: &'a Effort,
+    pub(crate) hosts: Routed,
+    pub(crate) family: Family,
+    place: tempfile::TempDir,
+}
+
+/// What one flood did.
+pub(crate) struct Trial {
+    pub(crate) report: Report,
+    pub(crate) counts: PassingCounts,
+}
+
+impl<'a> Site<'a> {
+    pub(crate) fn new(effort: &'a Effort, family: Family) -> Result<Self, Error> {
+        let place = tempfile::tempdir().map_err(|source| Error::Traffic {
+            action: "make a directory for files",
+            source,
+        })?;
+        Ok(Self {
+            effort,
+            hosts: Routed::create(TestbedConfig::default(), Sink::Drops)?,
+            family,
+            place,
+        })
+    }
+
+    /// A path for a file that ends with the site.
+    pub(crate) fn file(&self, name: &str) -> PathBuf {
+        self.place.path().join(name)
+    }
+
+    /// The `plimsoll` command.
+    pub(crate) fn program(&self) -> &Path {
+        &self.effort.program
+    }
+
+    /// The input and the output interface of the host under test.
+    pub(crate) fn devices(&self) -> [&'static str; 2] {
+        [self.hosts.router().device(), INNER_DEVICE]
+    }
+
+    /// Places receive work and starts the way. A program in the driver leaves the
+    /// placement as it is, since GRO has made the interface's NAPI instance before.
+    pub(crate) fn start(&self, way: impl Way) -> Result<Running, Error> {
+        self.hosts.place(way.placement())?;
+        way.start(self)
+    }
+
+    /// The MLFRR, 0 if there is none, and where the search ended.
+    pub(crate) fn mlfrr(&self) -> Result<(f64, Mlfrr), Error> {
+        // The lowest rate that was not offered.
+        let mut missed = f64::INFINITY;
+        let mut lost = f64::INFINITY;
+        let found = mlfrr::search(BOUNDS, |rate_pps| {
+            let rate = rate_pps as f64;
+            let trial = self.trial(rate, mlfrr::TRIAL)?;
+            let is_free = mlfrr::is_loss_free(trial.counts.offered, trial.counts.passed);
+            let is_kept = trial.report.offered_pps >= rate * KEPT;
+            if !is_free {
+                lost = lost.min(rate);
+            } else if !is_kept {
+                missed = missed.min(rate);
+            }
+            Ok(is_free && is_kept)
+        })?;
+        let ended = match missed < lost {
+            true => Mlfrr::AtLeast,
+            false => Mlfrr::Measured,
+        };
+        Ok((found.unwrap_or(0.0), ended))
+    }
+
+    /// Offers a rate for a time.
+    pub(crate) fn trial(&self, rate_pps: f64, window: Duration) -> Result<Trial, Error> {
+        let before = self.read()?;
+        let spec = self.flood(rate_pps, window);
+        let load = self.hosts.load();
+        let report = load.run_on_cpu(|| Blast::load(&spec)?.run(&Stop::new()))??;
+        let counts = self.counts_since(&before, &report)?;
+        Ok(Trial { report, counts })
+    }
+
+    /// What interfaces count: received, passed, not taken by the sink.
+    pub(crate) fn read(&self) -> Result<[u64; 3], Error> {
+        // Until nothing moves.
+        let passed = self.hosts.settled()?;
+        let (router, [input, output]) = (self.hosts.router(), self.devices());
+        Ok([
+            self.hosts.counter(router, input, "rx_packets")?,
+            passed,
+            self.hosts.counter(router, output, "tx_dropped")?,
+        ])
+    }
+
+    /// Where the packets of a flood went.
+    pub(crate) fn counts_since(
+        &self,
+        before: &[u64; 3],
+        report: &Report,
+    ) -> Result<PassingCounts, Error> {
+        let after = self.read()?;
+        let [received, passed, sink_full] = [0, 1, 2].map(|place| after[place] - before[place]);
+        Ok(PassingCounts {
+            offered: report.offered,
+            ring_full: report.ring_full,
+            failed: report.failed,
+            received,
+            passed,
+            sink_full,
+        })
+    }
+
+    /// The smallest UDP packets from some hundred hosts to the sink.
+    pub(crate) fn flood(&self, rate_pps: f64, window: Duration) -> Spec {
+        let (source, destination, payload_bytes) = match self.family {
+            Family::Ipv4 => ("198.18.7.0/24", IpAddr::from(SINK_IPV4), 18),
+            Family::Ipv6 => ("2001:2::7:0/120", IpAddr::from(SINK_IPV6), 0),
+        };
+        let flow = Flow {
+            source: source.parse().expect("a prefix"),
+            source_ports: 1024..=2047,
+            destination,
+            destination_ports: PORT..=PORT,
+            transport: Transport::Udp {
+                payload: vec![0; payload_bytes],
+            },
+        };
+        let schedule = if rate_pps >= UNLIMITED_PPS {
+            Schedule::Unlimited
+        } else {
+            let rate_pps = (rate_pps as u64).clamp(1, RATE_MAX_PPS);
+            Schedule::Fixed { rate_pps }
+        };
+        let (load, router) = (self.hosts.load(), self.hosts.router());
+        let mut spec = Spec::new(load.device(), router.mac(), flow, schedule);
+        spec.bound = Bound {
+            time: window,
+            ..Bound::default()
+        };
+        spec
+    }
+}
+
+impl Trial {
+    pub(crate) fn into_point(self, multiple: f64) -> Point {
+        Point {
+            multiple,
+            offered_pps: self.report.offered_pps,
+            passed_pps: self.counts.passed as f64 / self.report.elapsed_s.max(f64::EPSILON),
+            counts: self.counts,
+        }
+    }
+}

@@ -1,0 +1,195 @@
+//! `plimsoll capture`: the monitor.
+
+use std::fmt::Write;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+use clap::ValueEnum;
+use plimsoll_programs::capture::{Capture, CaptureConfig, Mode, Output, RingFiles, Summary};
+use plimsoll_report::{Machine, SCHEMA};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+
+use crate::failure::{Context, Usage};
+use crate::output;
+
+/// Record packets in a pcapng file that says what it had to leave out.
+///
+/// When the disk cannot follow, less is kept of each packet, in steps: short packets,
+/// headers, headers of 1 flow in 2, 4, 8, … Each step and all counts stand in the file.
+/// Ends at Ctrl-C, or at a bound.
+#[derive(clap::Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Args {
+    /// Interface to record, in this network namespace
+    #[arg(value_name = "IFACE")]
+    interface: String,
+    /// What to record, as pcap-filter(7) has it
+    #[arg(value_name = "FILTER")]
+    filter: Vec<String>,
+    /// Write to FILE (`-`: standard output)
+    #[arg(short, long, value_name = "FILE")]
+    write: PathBuf,
+    /// Who else gets the packets
+    #[arg(long, value_enum, default_value_t = ModeArg::Copy)]
+    mode: ModeArg,
+    /// Bytes that are kept of a packet
+    #[arg(short, long, value_name = "BYTES", default_value_t = 1 << 18)]
+    snaplen: u32,
+    /// Begin a new file after so many bytes, as 100M
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    ring_size: Option<u64>,
+    /// Begin a new file after so many seconds
+    #[arg(long, value_name = "SECONDS")]
+    ring_time: Option<f64>,
+    /// Keep the newest N files
+    #[arg(long, value_name = "N")]
+    files: Option<usize>,
+    /// End after so many recorded packets
+    #[arg(short, long, value_name = "PACKETS")]
+    count: Option<u64>,
+    /// End after so many seconds
+    #[arg(long, value_name = "SECONDS")]
+    duration: Option<f64>,
+    /// Memory between capture and disk: more bridges longer pauses of the disk
+    #[arg(long, value_name = "SIZE", default_value = "64M", value_parser = parse_size)]
+    queue: u64,
+    /// Memory between kernel and capture
+    #[arg(long, value_name = "SIZE", default_value = "32M", value_parser = parse_size)]
+    ring: u64,
+    /// Keep the headers of every flow, however full the queue is: more may be lost blindly
+    #[arg(long)]
+    no_sampling: bool,
+    /// Mode copy: leave out what this host sends
+    #[arg(long)]
+    no_outgoing: bool,
+    /// Mode copy: leave out frames for other hosts
+    #[arg(long)]
+    no_promiscuous: bool,
+    /// Write what it came to as one JSON document to FILE (`-`: standard output)
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum ModeArg {
+    /// The kernel gets them as well
+    Copy,
+    /// Nobody: the interface is a span port (AF_XDP on all receive queues)
+    Take,
+}
+
+const EXAMPLES: &str = "Needs root (CAP_NET_RAW; mode take also CAP_NET_ADMIN and CAP_BPF).\n\
+    Examples:\n  \
+    plimsoll capture eth0 udp port 53 -w dns.pcapng\n  \
+    plimsoll capture span0 --mode take -w /srv/span.pcapng --ring-size 1G --files 20\n  \
+    plimsoll capture eth0 -w - | tshark -r -";
+
+pub(crate) fn run(args: &Args) -> crate::Result<()> {
+    let to_stdout = |path: &Path| path == Path::new("-");
+    if to_stdout(&args.write) && args.json.as_deref().is_some_and(to_stdout) {
+        return Err(Usage("both the packets and --json on standard output").into());
+    }
+    let stop = Arc::new(AtomicBool::new(false));
+    for signal in [SIGHUP, SIGINT, SIGTERM] {
+        signal_hook::flag::register(signal, Arc::clone(&stop)).context("cannot catch signals")?;
+    }
+    let capture = Capture::open(&config(args)?)?;
+    eprintln!("capturing on {}, Ctrl-C ends", args.interface);
+    let (summary, result) = capture.run(&stop);
+    eprint!("{}", table(&summary));
+    if let Some(target) = &args.json {
+        let document = serde_json::json!({
+            "schema": SCHEMA, "machine": Machine::read(None), "results": summary, "goals": [],
+        });
+        output::write_json(target, &document)?;
+    }
+    Ok(result?)
+}
+
+fn config(args: &Args) -> crate::Result<CaptureConfig> {
+    let span = |seconds: Option<f64>| seconds.map(Duration::try_from_secs_f64).transpose();
+    let output = match args.write.as_os_str().as_encoded_bytes() {
+        b"-" => Output::Standard,
+        _ => Output::File(args.write.clone()),
+    };
+    let memory = |bytes: u64| usize::try_from(bytes).unwrap_or(usize::MAX);
+    let mut config = CaptureConfig::new(&args.interface, output);
+    config.filter = args.filter.join(" ");
+    config.mode = match args.mode {
+        ModeArg::Copy => Mode::Copy,
+        ModeArg::Take => Mode::Take,
+    };
+    config.snaplen = args.snaplen;
+    config.ring = RingFiles {
+        bytes: args.ring_size,
+        time: span(args.ring_time).context("--ring-time")?,
+        files: args.files,
+    };
+    config.packets_max = args.count;
+    config.time_max = span(args.duration).context("--duration")?;
+    config.queue_bytes = memory(args.queue);
+    config.ring_bytes = memory(args.ring);
+    if args.no_sampling {
+        config.fidelity.sampling_log2_max = 0;
+    }
+    config.outgoing = !args.no_outgoing;
+    config.promiscuous = !args.no_promiscuous;
+    Ok(config)
+}
+
+/// What became of all packets, one place per line.
+fn table(summary: &Summary) -> String {
+    let counts = &summary.counts;
+    let places = [
+        (summary.received, "received"),
+        (counts.recorded, "recorded"),
+        (counts.filtered, "refused by the filter"),
+        (counts.sampled, "of flows that were not sampled"),
+        (counts.ring, "lost: the ring was full"),
+        (counts.no_buffer, "lost: no buffer to receive into"),
+        (counts.invalid, "lost: no frames"),
+        (counts.queue, "lost: the queue to the disk was full"),
+        (counts.disk, "lost: the disk took no more"),
+    ];
+    let mut text = String::new();
+    for (number, place) in places {
+        if number > 0 || matches!(place, "received" | "recorded") {
+            let _ = writeln!(text, "{number:>12} {place}");
+        }
+    }
+    for step in &summary.steps {
+        let _ = writeln!(text, "{:>10.3} s from here on {}", step.seconds, step.keeps);
+    }
+    text
+}
+
+fn parse_size(text: &str) -> Result<u64, String> {
+    let digits = text.trim_end_matches(|last: char| last.is_ascii_alphabetic());
+    let unit = match &text[digits.len()..] {
+        "" => 1,
+        "k" | "K" => 1 << 10,
+        "M" => 1 << 20,
+        "G" => 1 << 30,
+        _ => return Err("must be a number of bytes, as 65536, 64K, 100M or 2G".to_owned()),
+    };
+    let number: Option<u64> = digits.parse().ok();
+    let bytes = number.and_then(|number| number.checked_mul(unit));
+    bytes.ok_or_else(|| "must be a number of bytes, as 65536, 64K, 100M or 2G".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_have_units() {
+        assert_eq!(parse_size("65536"), Ok(65536));
+        assert_eq!(parse_size("64K"), Ok(65536));
+        assert_eq!(parse_size("2G"), Ok(2 << 30));
+        for wrong in ["", "M", "1T", "-1", "99999999999G"] {
+            assert!(parse_size(wrong).is_err(), "{wrong}");
+        }
+    }
+}

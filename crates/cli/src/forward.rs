@@ -1,0 +1,146 @@
+//! `plimsoll forward`: a router that keeps forwarding under overload.
+
+use std::io::IsTerminal;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use clap::ValueEnum;
+use plimsoll_core::config::Fraction;
+use plimsoll_programs::forward::{Config, DataPath, Limits, ReversePath, Router};
+use signal_hook::consts::{SIGINT, SIGTERM};
+
+use crate::failure::Context;
+use crate::output;
+
+/// Forward IPv4 and IPv6 packets between interfaces, past the kernel's stack.
+///
+/// Routes, neighbours and addresses stay the kernel's: `ip route`, FRR and BIRD are in
+/// charge. Packets that are not plain forwarding (own addresses, ARP, options, expired
+/// TTLs, no route or neighbour) go to the kernel. It forwards what nobody filters:
+/// netfilter does not see packets that are sent on here. Everything is as before when
+/// it ends, also after a kill.
+#[derive(clap::Args, Debug)]
+#[command(after_help = HELP)]
+pub(crate) struct Args {
+    /// Interfaces of this network namespace, at least two
+    #[arg(value_name = "IFACE", required = true, num_args = 2..)]
+    interfaces: Vec<String>,
+    /// Where plain packets are forwarded
+    #[arg(long, value_enum, default_value_t = PathChoice::Xdp)]
+    path: PathChoice,
+    /// Drop packets whose way back to their source leads elsewhere (RFC 3704); without this,
+    /// as the kernel's `rp_filter` says for each interface
+    #[arg(long, value_enum, value_name = "HOW")]
+    reverse_path: Option<ReverseChoice>,
+    /// Leave at least the rest of each CPU to processes that want it: forwarding takes this
+    /// part, in percent; polling moves into threads
+    #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u32).range(1..=99))]
+    cpu_limit: Option<u32>,
+    /// Poll on this CPU alone
+    #[arg(long, value_name = "CPU")]
+    cpu: Option<usize>,
+    /// Packets a second that the kernel answers with an ICMP error, at most; 0: no limit
+    #[arg(long, value_name = "PPS", default_value_t = Limits::default().answered_pps)]
+    answered_pps: u64,
+    /// Packets a second whose next hop the kernel must ask for its address; 0: no limit
+    #[arg(long, value_name = "PPS", default_value_t = Limits::default().unresolved_pps)]
+    unresolved_pps: u64,
+    /// Packets a second that the kernel forwards: options, tunnels, rules; 0: no limit
+    #[arg(long, value_name = "PPS", default_value_t = Limits::default().slow_pps)]
+    slow_pps: u64,
+    /// Write what was done as one JSON document to FILE at the end (`-`: standard output instead
+    /// of the table)
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// End after this many seconds
+    #[arg(long, value_name = "S")]
+    seconds: Option<u64>,
+}
+
+const HELP: &str = "\
+Needs root, native XDP on every interface, Linux 6.3 or newer with BTF, and a host that
+is a router: sysctl -w net.ipv4.ip_forward=1 net.ipv6.conf.all.forwarding=1
+Limits in packets a second are those of each interface and CPU.
+Example: plimsoll forward eth0 eth1 --cpu-limit 75";
+
+#[derive(ValueEnum, Clone, Copy, Debug)]
+enum PathChoice {
+    /// In the driver, by the kernel's tables
+    Xdp,
+    /// In this process, over AF_XDP
+    User,
+}
+
+#[derive(ValueEnum, Clone, Copy, Debug)]
+enum ReverseChoice {
+    /// Look at no source
+    Off,
+    /// The way back must lead to the interface that the packet came in by
+    Strict,
+    /// There must be a way back
+    Loose,
+}
+
+/// How often the table on a terminal is drawn anew.
+const REDRAW: Duration = Duration::from_secs(1);
+const LOOK: Duration = Duration::from_millis(50);
+
+pub(crate) fn run(args: &Args) -> crate::Result<()> {
+    let config = config(args);
+    let keepers = Router::keepers(&config)?;
+    let stop = Arc::new(AtomicBool::new(false));
+    for signal in [SIGINT, SIGTERM] {
+        signal_hook::flag::register(signal, Arc::clone(&stop)).context("cannot catch signals")?;
+    }
+    let router = Router::start(&config, keepers)?;
+    eprintln!(
+        "plimsoll: forwarding between {} until Ctrl-C",
+        args.interfaces.join(", ")
+    );
+    let end = args
+        .seconds
+        .map(|s| Instant::now() + Duration::from_secs(s));
+    let mut redraw = Instant::now() + REDRAW;
+    while !stop.load(Ordering::Relaxed) && end.is_none_or(|end| Instant::now() < end) {
+        std::thread::sleep(LOOK);
+        if std::io::stdout().is_terminal() && Instant::now() >= redraw {
+            redraw += REDRAW;
+            // Home, and clear what is below: the table only grows.
+            output::print(&format!("\x1b[H\x1b[J{}\n", router.status()?))?;
+        }
+    }
+    let status = router.status()?;
+    drop(router);
+    if let Some(target) = &args.json {
+        output::write_json(target, &status)?;
+        if target == Path::new("-") {
+            return Ok(());
+        }
+    }
+    output::print(&format!("{status}\n"))
+}
+
+fn config(args: &Args) -> Config {
+    Config {
+        interfaces: args.interfaces.clone(),
+        path: match args.path {
+            PathChoice::Xdp => DataPath::Xdp,
+            PathChoice::User => DataPath::User,
+        },
+        limits: Limits {
+            answered_pps: args.answered_pps,
+            unresolved_pps: args.unresolved_pps,
+            slow_pps: args.slow_pps,
+        },
+        reverse_path: args.reverse_path.map(|how| match how {
+            ReverseChoice::Off => ReversePath::Off,
+            ReverseChoice::Strict => ReversePath::Strict,
+            ReverseChoice::Loose => ReversePath::Loose,
+        }),
+        cpu_limit: args.cpu_limit.map(Fraction::from_percent),
+        cpu: args.cpu,
+        ..Config::default()
+    }
+}

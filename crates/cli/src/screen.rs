@@ -1,0 +1,131 @@
+//! `plimsoll screen`: the screening firewall.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use clap::ValueEnum;
+use plimsoll_programs::screen::{Counts, Firewall, PortCounts, Rules, ScreenConfig, Verdict};
+use plimsoll_report::{Machine, SCHEMA};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+
+use crate::failure::Context;
+use crate::output;
+
+/// Let frames pass between two interfaces only if rules say so, decided in user space.
+///
+/// Both interfaces are taken from the kernel (AF_XDP on all receive queues) until it ends.
+/// SIGHUP reads the rules anew, without loss; rules that are wrong change nothing.
+#[derive(clap::Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Args {
+    /// Interface towards the inside
+    #[arg(value_name = "INSIDE")]
+    inside: String,
+    /// Interface towards the outside
+    #[arg(value_name = "OUTSIDE")]
+    outside: String,
+    /// Rules: filter expressions with verdicts, the first that matches decides
+    #[arg(long, value_name = "FILE")]
+    rules: PathBuf,
+    /// Filter expression of frames that pass undecided, also while the screen is overloaded
+    #[arg(long, value_name = "FILTER")]
+    protect: Option<String>,
+    /// What becomes of frames when the screen dies or hangs
+    #[arg(long, value_enum, default_value_t = Failure::Closed)]
+    on_failure: Failure,
+    /// Frames that wait for the screen, per interface
+    #[arg(long, value_name = "FRAMES", default_value_t = 256)]
+    queue: u32,
+    /// Write what it came to as one JSON document to FILE (`-`: standard output)
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Failure {
+    /// They are discarded
+    Closed,
+    /// They pass
+    Open,
+}
+
+const EXAMPLES: &str = "Needs root and a driver with native XDP.\n\
+    A file of rules:\n  \
+    default = \"discard\"\n  \
+    [[rule]]\n  \
+    filter = \"arp or icmp6 or tcp port 443\"\n  \
+    verdict = \"accept\"\n\
+    Example:\n  \
+    plimsoll screen eth0 eth1 --rules rules.toml --protect 'tcp port 22'";
+
+/// How often signals are looked for.
+const LOOK: Duration = Duration::from_millis(20);
+
+pub(crate) fn run(args: &Args) -> crate::Result<()> {
+    let rules = Rules::read(&args.rules)?;
+    let [stop, hangup] = [(); 2].map(|()| Arc::new(AtomicBool::new(false)));
+    for (signal, flag) in [(SIGINT, &stop), (SIGTERM, &stop), (SIGHUP, &hangup)] {
+        signal_hook::flag::register(signal, Arc::clone(flag)).context("cannot catch signals")?;
+    }
+    let mut config = ScreenConfig::between(&args.inside, &args.outside);
+    config.protected.clone_from(&args.protect);
+    config.queue_frames = args.queue;
+    config.on_failure = match args.on_failure {
+        Failure::Closed => Verdict::Discard,
+        Failure::Open => Verdict::Accept,
+    };
+    let firewall = Firewall::open(&config)?;
+    eprintln!("screening between {} and {}", args.inside, args.outside);
+    let counts = thread::scope(|scope| {
+        let running = scope.spawn(|| firewall.run(Box::new(rules), &stop));
+        while !running.is_finished() {
+            if hangup.swap(false, Ordering::Relaxed) {
+                read_anew(args, &firewall);
+            }
+            thread::sleep(LOOK);
+        }
+        running.join()
+    });
+    let counts = counts.unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
+    eprint!("{}", table(&counts));
+    if let Some(target) = &args.json {
+        let document = serde_json::json!({
+            "schema": SCHEMA, "machine": Machine::read(None), "results": counts, "goals": [],
+        });
+        output::write_json(target, &document)?;
+    }
+    Ok(())
+}
+
+fn read_anew(args: &Args, firewall: &Firewall) {
+    match Rules::read(&args.rules) {
+        Ok(rules) => {
+            firewall.reload().put(Box::new(rules));
+            eprintln!("rules read anew");
+        }
+        Err(error) => eprintln!("plimsoll: the rules stay as they are: {error}"),
+    }
+}
+
+fn table(counts: &Counts) -> String {
+    let row = |side: &str, counts: &PortCounts| {
+        let lost = counts.ring + counts.queue + counts.output;
+        format!(
+            "{side:<8} {:>12} {:>12} {:>12} {:>12} {:>12}\n",
+            counts.received(),
+            counts.accepted,
+            counts.discarded,
+            counts.failed,
+            lost
+        )
+    };
+    let head = "from         received     accepted    discarded    undecided         lost\n";
+    let (inside, outside) = (
+        row("inside", &counts.inside),
+        row("outside", &counts.outside),
+    );
+    format!("{head}{inside}{outside}")
+}

@@ -1,0 +1,415 @@
+//! `plimsoll capture` as a user meets it, its files read by tshark and capinfos. Needs
+//! root, tshark and wireshark-common.
+
+mod common;
+
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader, Read};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::thread;
+use std::time::Duration;
+
+use nix::sys::signal::Signal;
+use pcap_file::pcapng::blocks::interface_statistics::{
+    InterfaceStatisticsBlock, InterfaceStatisticsOption,
+};
+use pcap_file::pcapng::{Block, PcapNgReader};
+use plimsoll_testbed::blast::{Blast, Bound, Flow, Report, Schedule, Spec, Stop, Transport};
+use plimsoll_testbed::placement::Placement;
+use plimsoll_testbed::{Config, Process, Testbed};
+use serde_json::Value;
+
+use common::{LIMIT, PROGRAM};
+
+fn testbed() -> Testbed {
+    let testbed = Testbed::create(Config::default()).unwrap();
+    // Else the hosts announce themselves during a test.
+    for host in [testbed.load(), testbed.test()] {
+        let name = format!("net.ipv6.conf.{}.disable_ipv6", host.device());
+        host.sysctl(&name, "1").unwrap();
+    }
+    let holdoff = Duration::from_micros(100);
+    Placement::Softirq { holdoff }.apply(&testbed).unwrap();
+    testbed
+}
+
+/// Starts a capture on the test host and waits until it runs.
+fn start(testbed: &Testbed, arguments: &[&str]) -> (Process, impl Read + use<>) {
+    let host = testbed.test();
+    let mut command = host.command(PROGRAM);
+    command
+        .args(["capture", host.device()])
+        .args(arguments)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    let mut process = command.spawn().unwrap();
+    let mut says = BufReader::new(process.take_stderr().unwrap());
+    let mut line = String::new();
+    says.read_line(&mut line).unwrap();
+    assert!(line.starts_with("capturing on "), "{line}");
+    // What it says at its end is not to stop it.
+    thread::spawn(move || std::io::copy(&mut says, &mut std::io::sink()));
+    let output = process.take_stdout().unwrap();
+    (process, output)
+}
+
+/// Ends it as Ctrl-C does; returns its JSON document's results.
+fn end(process: Process, output: impl Read) -> Value {
+    process.signal(Signal::SIGINT).unwrap();
+    ended(process, output)
+}
+
+fn ended(mut process: Process, mut output: impl Read) -> Value {
+    let mut text = String::new();
+    output.read_to_string(&mut text).unwrap();
+    assert!(process.wait(LIMIT).unwrap().success());
+    let document: Value = serde_json::from_str(&text).unwrap();
+    document["results"].clone()
+}
+
+/// UDP packets to port 9 of the test host.
+fn blast(testbed: &Testbed, rate_pps: u64, frames: u64) -> Report {
+    let (load, test) = (testbed.load(), testbed.test());
+    let flow = Flow {
+        source: "198.18.7.0/24".parse().unwrap(),
+        source_ports: 2000..=2003,
+        destination: test.ipv4().into(),
+        destination_ports: 9..=9,
+        transport: Transport::Udp {
+            payload: vec![0; 18],
+        },
+    };
+    let schedule = Schedule::Fixed { rate_pps };
+    let mut spec = Spec::new(load.device(), test.mac(), flow, schedule);
+    spec.bound = Bound {
+        time: Duration::from_secs(20),
+        frames,
+    };
+    let run = || Blast::load(&spec)?.run(&Stop::new());
+    let report = load.run_on_cpu(run).unwrap().unwrap();
+    // What is on its way.
+    thread::sleep(Duration::from_millis(100));
+    report
+}
+
+fn read_by(program: &str, arguments: &[&str], file: &Path) -> String {
+    let output = Command::new(program).args(arguments).arg(file).output();
+    let output = output.unwrap_or_else(|error| panic!("{program}: {error} (scripts/setup)"));
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{program}: {said}");
+    assert!(!said.contains("cut short"), "{program}: {said}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// The packets that tshark finds, one line of these fields each.
+fn fields(file: &Path, fields: &[&str]) -> Vec<String> {
+    let mut arguments = vec!["-n", "-T", "fields"];
+    arguments.extend(fields.iter().flat_map(|field| ["-e", field]));
+    arguments.push("-r");
+    let lines = read_by("tshark", &arguments, file);
+    lines.lines().map(str::to_owned).collect()
+}
+
+/// All statements of counts in a file.
+fn statements(file: &Path) -> Vec<InterfaceStatisticsBlock<'static>> {
+    let mut reader = PcapNgReader::new(File::open(file).unwrap()).unwrap();
+    let mut found = Vec::new();
+    while let Some(block) = reader.next_block() {
+        if let Block::InterfaceStatistics(statement) = block.unwrap().into_owned() {
+            found.push(statement);
+        }
+    }
+    found
+}
+
+/// A number of the last statement's comment, as `recorded`.
+fn stated(file: &Path, key: &str) -> u64 {
+    let last = statements(file).pop().expect("a file ends in its counts");
+    let comment = last.options.iter().find_map(|option| match option {
+        InterfaceStatisticsOption::Comment(text) => Some(text.to_string()),
+        _ => None,
+    });
+    let comment = comment.unwrap();
+    let prefix = format!("{key}=");
+    let mut words = comment.split(' ');
+    let number = words.find_map(|word| word.strip_prefix(&prefix));
+    number
+        .unwrap_or_else(|| panic!("{key}: {comment}"))
+        .parse()
+        .unwrap()
+}
+
+fn sum(counts: &Value) -> u64 {
+    let places = counts.as_object().unwrap().values();
+    places.map(|count| count.as_u64().unwrap()).sum()
+}
+
+#[test]
+fn a_copy_has_what_the_filter_accepts_and_both_directions() {
+    let testbed = testbed();
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("copy.pcapng");
+    let name = file.to_str().unwrap();
+    let filter = ["udp", "dst", "port", "9"];
+    let rest = ["-w", name, "--json", "-"];
+    let (process, output) = start(&testbed, &[&filter[..], &rest].concat());
+    let (others, other_output) = start(&testbed, &["icmp", "-w", "/dev/null", "--json", "-"]);
+    blast(&testbed, 20_000, 4000);
+    let results = end(process, output);
+    // The host answers some with "port unreachable".
+    let answers = end(others, other_output);
+    assert_eq!(results["counts"]["recorded"], 4000, "{results}");
+    assert!(
+        answers["counts"]["recorded"].as_u64().unwrap() > 0,
+        "{answers}"
+    );
+    let refused = results["counts"]["filtered"].as_u64().unwrap();
+    assert!(refused > 0, "answers were refused: {results}");
+    assert_eq!(fields(&file, &["udp.dstport"]), vec!["9"; 4000]);
+    let about = read_by("capinfos", &[], &file);
+    assert!(about.contains("Name = "), "{about}");
+    assert!(
+        about.contains("Capture filter: udp dst port 9")
+            || about.contains("Filter string = udp dst port 9"),
+        "{about}"
+    );
+    assert!(about.contains("Strict time order:   True"), "{about}");
+    assert_eq!(stated(&file, "recorded"), 4000);
+}
+
+#[test]
+fn places_add_up_to_the_interfaces_own_counters() {
+    for mode in ["copy", "take"] {
+        let testbed = testbed();
+        let arguments = ["--mode", mode, "-w", "/dev/null", "--json", "-"];
+        let (process, output) = start(&testbed, &arguments);
+        let report = blast(&testbed, 20_000, 3000);
+        let results = end(process, output);
+        let interface = &results["interface_counts"];
+        let number = |value: &Value| value.as_u64().unwrap();
+        let mut passed = number(&interface["received"]);
+        if mode == "copy" {
+            passed += number(&interface["sent"]);
+        }
+        assert_eq!(number(&results["received"]), passed, "{mode}: {results}");
+        assert_eq!(sum(&results["counts"]), passed, "{mode}: {results}");
+        assert!(
+            passed >= report.sent - report.ring_full,
+            "{mode}: {results}"
+        );
+    }
+}
+
+#[test]
+fn taken_packets_have_their_own_times_and_nobody_else_gets_them() {
+    let testbed = testbed();
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("take.pcapng");
+    let name = file.to_str().unwrap();
+    let arguments = ["udp", "--mode", "take", "-w", name, "--json", "-"];
+    let (process, output) = start(&testbed, &arguments);
+    let seen = || {
+        let read = testbed.test().run(plimsoll_kernel::counters::stack::read);
+        read.unwrap()["Ip.InReceives"]
+    };
+    let before = seen();
+    blast(&testbed, 2000, 1000);
+    let after = seen();
+    let results = end(process, output);
+    assert_eq!(results["counts"]["recorded"], 1000, "{results}");
+    assert_eq!(before, after, "the stack saw packets");
+    let times = fields(&file, &["frame.time_epoch"]);
+    let times: Vec<f64> = times.iter().map(|time| time.parse().unwrap()).collect();
+    let span = times[999] - times[0];
+    assert!(
+        (0.4..1.0).contains(&span),
+        "1000 packets at 2000/s took {span} s"
+    );
+    let distinct = times.windows(2).filter(|pair| pair[0] < pair[1]).count();
+    assert!(distinct > 990, "only {distinct} packets came after another");
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    assert!((now.unwrap().as_secs_f64() - times[999]).abs() < 20.0);
+}
+
+#[test]
+fn ring_files_are_bounded_in_size_and_number_and_each_is_whole() {
+    let testbed = testbed();
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("ring.pcapng");
+    let arguments = [
+        "-w",
+        file.to_str().unwrap(),
+        "--ring-size",
+        "64K",
+        "--files",
+        "3",
+    ];
+    let (process, output) = start(&testbed, &[&arguments[..], &["--json", "-"]].concat());
+    blast(&testbed, 20_000, 6000);
+    let results = end(process, output);
+    let mut files: Vec<PathBuf> = fs::read_dir(directory.path())
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .collect();
+    files.sort();
+    let told: Vec<PathBuf> = serde_json::from_value(results["files"].clone()).unwrap();
+    assert_eq!(files, told);
+    assert_eq!(files.len(), 3);
+    for file in &files {
+        assert!(fs::metadata(file).unwrap().len() <= 64 << 10, "{file:?}");
+        read_by("capinfos", &[], file);
+        // It says how much had been recorded before it, so its own rate can be computed.
+        let first = &statements(file)[0].options;
+        let before = first.iter().find_map(|option| match option {
+            InterfaceStatisticsOption::IsbUsrDeliv(count) => Some(*count),
+            _ => None,
+        });
+        let packets = fields(file, &["frame.number"]).len() as u64;
+        assert_eq!(
+            before.unwrap() + packets,
+            stated(file, "recorded"),
+            "{file:?}"
+        );
+    }
+    assert_eq!(results["counts"]["recorded"], stated(&files[2], "recorded"));
+}
+
+/// Found while this was written: what fits a full disk must stay readable.
+#[test]
+fn a_full_disk_leaves_a_whole_file_that_says_what_is_missing() {
+    let testbed = testbed();
+    let host = testbed.test();
+    let directory = tempfile::tempdir().unwrap();
+    let place = directory.path().to_str().unwrap();
+    // A disk of its own that is full soon; nobody else sees it.
+    let script = format!(
+        "mkdir {place}/disk && mount -t tmpfs -o size=512k none {place}/disk || exit 99
+         {PROGRAM} capture {} --duration 2 -w {place}/disk/full.pcapng --json {place}/json
+         code=$?
+         cp {place}/disk/full.pcapng {place}/full.pcapng
+         exit $code",
+        host.device()
+    );
+    let mut process = host
+        .command("unshare")
+        .args(["--mount", "sh", "-c", &script])
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut says = BufReader::new(process.take_stderr().unwrap());
+    let mut line = String::new();
+    says.read_line(&mut line).unwrap();
+    assert!(line.starts_with("capturing on"), "{line}");
+    blast(&testbed, 20_000, 20_000);
+    let mut rest = String::new();
+    says.read_to_string(&mut rest).unwrap();
+    assert_eq!(process.wait(LIMIT).unwrap().code(), Some(1));
+    assert!(rest.contains("No space left on device"), "{rest}");
+
+    let text = fs::read_to_string(directory.path().join("json")).unwrap();
+    let document: Value = serde_json::from_str(&text).unwrap();
+    let counts = &document["results"]["counts"];
+    assert!(counts["disk"].as_u64().unwrap() > 10_000, "{counts}");
+    let file = directory.path().join("full.pcapng");
+    let packets = fields(&file, &["frame.number"]).len() as u64;
+    assert_eq!(packets, counts["recorded"], "{counts}");
+    assert_eq!(stated(&file, "recorded"), packets);
+    assert_eq!(stated(&file, "disk"), counts["disk"].as_u64().unwrap());
+    assert_eq!(stated(&file, "received"), document["results"]["received"]);
+}
+
+/// A reader that takes nothing for a while stands for a slow disk.
+#[test]
+fn a_slow_disk_costs_bytes_then_flows_and_the_file_says_so() {
+    let testbed = testbed();
+    let directory = tempfile::tempdir().unwrap();
+    let json = directory.path().join("json");
+    let (process, mut output) = start(
+        &testbed,
+        &["-w", "-", "--queue", "1M", "--json", json.to_str().unwrap()],
+    );
+    let report = blast(&testbed, 100_000, 60_000);
+    process.signal(Signal::SIGINT).unwrap();
+    let file = directory.path().join("slow.pcapng");
+    std::io::copy(&mut output, &mut File::create(&file).unwrap()).unwrap();
+    let mut process = process;
+    assert!(process.wait(LIMIT).unwrap().success());
+
+    let document: Value = serde_json::from_str(&fs::read_to_string(&json).unwrap()).unwrap();
+    let (results, counts) = (&document["results"], &document["results"]["counts"]);
+    let steps = results["steps"].as_array().unwrap();
+    let keeps: Vec<&str> = steps
+        .iter()
+        .map(|step| step["keeps"].as_str().unwrap())
+        .collect();
+    let first = ["short packets", "headers only", "headers of 1 flow in 2"];
+    assert!(keeps.starts_with(&first), "{keeps:?}");
+    assert!(counts["sampled"].as_u64().unwrap() > 0, "{counts}");
+    assert_eq!(sum(counts), results["received"], "{counts}");
+    assert!(results["received"].as_u64().unwrap() >= report.sent - report.ring_full);
+    // Beside the packets, where Wireshark shows it; and in the counts.
+    let packets = fields(&file, &["frame.comment"]);
+    assert_eq!(packets.len() as u64, counts["recorded"]);
+    let remarks = packets
+        .iter()
+        .filter(|line| line.contains("plimsoll: from here on"));
+    assert!(remarks.count() > 0);
+    assert_eq!(stated(&file, "received"), results["received"]);
+    assert_eq!(stated(&file, "sampled"), counts["sampled"]);
+}
+
+#[test]
+fn a_killed_capture_leaves_the_interface_as_it_was() {
+    let testbed = testbed();
+    let host = testbed.test();
+    // With promiscuity and the XDP program.
+    let state = || {
+        let mut command = host.command("ip");
+        let shown = command
+            .args(["-d", "link", "show", host.device()])
+            .output(LIMIT);
+        String::from_utf8(shown.unwrap().stdout).unwrap()
+    };
+    let before = state();
+    for mode in ["copy", "take"] {
+        let (mut process, _output) = start(&testbed, &["--mode", mode, "-w", "/dev/null"]);
+        assert_eq!(state().contains("prog/xdp"), mode == "take");
+        assert_ne!(state(), before, "{mode}");
+        process.signal(Signal::SIGKILL).unwrap();
+        process.wait(LIMIT).unwrap();
+        // The kernel detaches a moment after the process's end.
+        thread::sleep(Duration::from_millis(200));
+        assert_eq!(state(), before, "{mode}");
+    }
+}
+
+#[test]
+fn what_cannot_be_done_is_said_with_its_exit_code() {
+    let testbed = testbed();
+    let host = testbed.test();
+    let code = |arguments: &[&str]| {
+        let mut process = host
+            .command(PROGRAM)
+            .arg("capture")
+            .args(arguments)
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut said = String::new();
+        let mut stderr = process.take_stderr().unwrap();
+        stderr.read_to_string(&mut said).unwrap();
+        (process.wait(LIMIT).unwrap().code().unwrap(), said)
+    };
+    let device = host.device();
+    let (wrong, said) = code(&[device, "udp and", "-w", "/dev/null"]);
+    assert_eq!(wrong, 2);
+    assert!(said.contains("the filter `udp and` is none"), "{said}");
+    assert_eq!(code(&["none0", "-w", "/dev/null"]).0, 3);
+    assert_eq!(code(&[device, "-w", "/no/such/place"]).0, 1);
+    let both = code(&[device, "-w", "-", "--json", "-"]);
+    assert_eq!(both.0, 2, "{}", both.1);
+    let files = code(&[device, "-w", "/dev/null", "--files", "2"]);
+    assert_eq!(files.0, 2, "{}", files.1);
+}

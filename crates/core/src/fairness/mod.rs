@@ -1,0 +1,405 @@
+//! Which packets of an overloaded channel are discarded: those of the sources that
+//! have had their fair share.
+//!
+//! **Intuition.** Early discard saves the host, but whoever floods a socket fills its
+//! queue, and its other clients lose with him. So each source gets credit at one
+//! common rate, the *share*. A packet that is covered by its source's credit is in
+//! profile and finds room up to the queue's end. Any other takes what is left over:
+//! it is admitted only while the queue is below its watermarks. So nothing is wasted,
+//! and a source that asks for less than the share loses nothing, whatever others do.
+//!
+//! **The share** is never typed in. It follows the consumer: what a channel admits
+//! over a while is what its consumer has taken. After each epoch the share moves half of
+//! the way by the factor *wanted / used*: 15/16 of what was admitted is wanted in
+//! profile, and *used* was. Use grows with the share, but never faster than it. So the
+//! share approaches the max-min fair one from one side, whatever the sources ask for.
+//!
+//! **Networks.** Somebody may have all addresses of a network. So a channel's sources
+//! are a tree: networks (/16, or /48 of IPv6), in them subnets (/24, or /64), in them
+//! hosts. Each network gets the channel's share; each network and each subnet has a
+//! share of its own for those within, found by the same rule from what it gets itself.
+//! That is hierarchical max-min fairness: a network is one of many, and within it a
+//! silent host does not suffer from a loud one.
+//!
+//! **Memory.** Three tables of sets of four, found by a keyed hash. A newcomer takes
+//! the entry of its set that has been idle for longest, *with its credit*. So what a
+//! table grants is bounded by its size; a flood of random addresses shares the credit
+//! of its entries, and nobody wins by losing an entry. The hash is multilinear: for
+//! random keys any two prefixes collide with a probability of 2⁻³², so nobody can
+//! choose a neighbour without the secret.
+//!
+//! **Waiting.** A source that has used its credit up cannot pass before it has earned
+//! one packet's. That moment is known, so until then no level is looked at. The first
+//! source of a tick that waits, mostly the loudest one, is even found without its entry.
+//!
+//! **Strangers** are newcomers who find no credit in the entry that they take over: under
+//! a flood of random addresses nearly everybody. While most of those looked at are
+//! strangers, only one of [`STRANGERS_LOOK`] is looked at in networks whose hosts may
+//! have less than a packet in [`STRANGERS_TICKS`]. The others are out of profile: the
+//! look would miss all caches.
+//!
+//! **Known sources**, those that were served before the overload, have half of what
+//! the consumer takes for themselves, fairly divided among them. This alone helps
+//! against forged addresses at random. Whoever forges a known one gets the share of
+//! that one.
+//!
+//! **Source.** Max-min fairness: Bertsekas & Gallager, "Data Networks", 6.5.2. Fair
+//! shares by feedback and without queues per flow: Stoica, Shenker & Zhang, "Core-
+//! Stateless Fair Queueing" (SIGCOMM 1998), whose rule for the share this is. Two
+//! thresholds of one queue: Clark & Fang, "Explicit Allocation of Best-Effort Packet
+//! Delivery Service" (1998). Multilinear hashing: Lemire & Kaser, "Strongly Universal
+//! String Hashing is Fast" (2014).
+//!
+//! **How exact.** Tests compare with the exact hierarchical max-min division. A source
+//! that asks for half of its exact share or less loses nothing. One that asks for more
+//! than it may have gets 7/8 of it at each level that is overloaded within its network,
+//! so 3/4 at worst, and the sixteenth that is admitted out of profile goes to whoever
+//! comes first.
+//!
+//! **Limits.** A source may use [`BURST_TICKS`] of its share at once. A share moves by a
+//! factor of 2.5 per epoch of at least [`EPOCH_TICKS`]: the first tenths of a second of
+//! an overload are less fair, and the first seconds are where each of very many sources
+//! has a share of few packets a second. Where more sources are active than a table has
+//! entries, those of one set are one source. Under forged addresses only known sources
+//! are better off than others; an unknown one gets the part of its network then.
+//!
+//! The guard's BPF program makes the same decision, in `fairness.h`; a test shows both
+//! the same packets. There, each CPU has tables of its own.
+
+mod level;
+mod share;
+mod source;
+mod table;
+#[cfg(test)]
+mod tests;
+
+use core::time::Duration;
+
+use crate::config::{ConfigError, Field};
+use crate::time::Instant;
+
+use self::level::{Node, initial, refill};
+pub use self::share::{STALE_TICKS, Share};
+use self::source::Paths;
+pub use self::source::{Keys, Source};
+use self::table::{Entry, Owner, Table};
+
+/// Time is counted in ticks of this many nanoseconds, as a power of two: 4.2 ms.
+pub const TICK_SHIFT: u32 = 22;
+/// A tick.
+pub const TICK: Duration = Duration::from_nanos(1 << TICK_SHIFT);
+/// Credit of one packet.
+pub const PACKET: u32 = 1 << 16;
+/// Ticks of its share that a source may save up. More forgives burstier clients; it
+/// lets as much in at once when a flood begins.
+pub const BURST_TICKS: u32 = 8;
+/// Packets that it may save up at least: those of slow senders come in pairs, too.
+pub const BURST_PACKETS: u32 = 8;
+/// The shortest time between two changes of a share, in ticks: shorter than a person
+/// notices, long enough to count packets.
+pub const EPOCH_TICKS: u32 = 4;
+/// The longest: two seconds. In between, an epoch lasts until enough packets were seen
+/// and everybody could earn two packets' credit: before that, a change of the share
+/// shows no effect, and another one would be too much.
+pub const EPOCH_TICKS_MAX: u32 = 512;
+/// Packets that a channel's epoch wants to have seen.
+pub const CHANNEL_EPOCH_PACKETS: u32 = 64;
+/// The same of networks and subnets, of which there are many.
+pub const NODE_EPOCH_PACKETS: u32 = 16;
+/// Calm for so long, a channel's packets are no longer judged by source: half a second.
+pub const CALM_TICKS: u32 = 128;
+/// The longest that a source without credit waits before its level is looked at anew:
+/// half a second. Longer would be cheaper yet. It would also hold a source back that may
+/// have more by now.
+pub const WAIT_TICKS_MAX: u32 = 128;
+/// Strangers, less all others, from which on most of them are passed over.
+pub const STRANGERS_MIN: u32 = 256;
+/// As many are counted: 256 packets of others end it.
+pub const STRANGERS_MAX: u32 = 512;
+/// Of so many strangers one is looked at then.
+pub const STRANGERS_LOOK: u32 = 8;
+/// In networks whose hosts may have more than a packet in so many ticks, all are looked
+/// at.
+pub const STRANGERS_TICKS: u32 = 4;
+/// The smallest and the largest share: 0.06 and two million packets a second.
+pub const LEVEL_MIN: u32 = 16;
+/// See [`LEVEL_MIN`]. Eight of it are still 32 bits of credit.
+pub const LEVEL_MAX: u32 = (1 << 29) - 1;
+/// Entries of a set.
+pub const WAYS: usize = 4;
+
+/// Who is asking, and what for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Request {
+    /// Tells channels apart.
+    pub channel: u32,
+    /// Where the packet says that it is from.
+    pub source: Source,
+    /// Whether that source was served before the overload.
+    pub known: bool,
+}
+
+/// A channel's queue as it is, in any one unit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Queue {
+    /// What is in it.
+    pub occupancy: u32,
+    /// Discarding ends below this.
+    pub low: u32,
+    /// Discarding begins here, but for packets in profile.
+    pub high: u32,
+    /// Nothing is admitted from here on.
+    pub full: u32,
+}
+
+/// What becomes of a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// It is admitted.
+    Admitted,
+    /// Discarded: its source has had its share, or is the nearest to it while the queue
+    /// is nearly full.
+    SourceShare,
+    /// Discarded: the queue is full.
+    QueueFull,
+}
+
+/// Sizes of the tables, in sets of [`WAYS`]; powers of two up to 65,536.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FairnessConfig {
+    /// For networks. Default 1024.
+    pub network_sets: usize,
+    /// For subnets. Default 4096.
+    pub subnet_sets: usize,
+    /// For hosts, known ones included. Default 32,768: room for 100,000 sources, in
+    /// 2 MiB.
+    pub host_sets: usize,
+}
+
+impl FairnessConfig {
+    /// The defaults, for a host with one or two CPUs.
+    pub const DEFAULT: Self = Self {
+        network_sets: 1 << 10,
+        subnet_sets: 1 << 12,
+        host_sets: 1 << 15,
+    };
+
+    /// The sizes for each of so many CPUs: a host with many needs fewer entries on each.
+    #[must_use]
+    pub fn for_cpus(cpus: usize) -> Self {
+        let parts = cpus.div_ceil(2).next_power_of_two();
+        let part = |sets: usize| (sets / parts).max(64);
+        Self {
+            network_sets: part(Self::DEFAULT.network_sets),
+            subnet_sets: part(Self::DEFAULT.subnet_sets),
+            host_sets: part(Self::DEFAULT.host_sets),
+        }
+    }
+
+    /// Checks every field.
+    ///
+    /// # Errors
+    ///
+    /// Names the first field that is out of range.
+    pub fn validate(&self) -> Result<(), ConfigError> {
+        let fields = [
+            ("network_sets", self.network_sets),
+            ("subnet_sets", self.subnet_sets),
+            ("host_sets", self.host_sets),
+        ];
+        for (name, sets) in fields {
+            let fits = sets.is_power_of_two() && sets <= 1 << 16;
+            Field(name, sets).must_be(fits, "a power of two up to 65,536")?;
+        }
+        Ok(())
+    }
+}
+
+/// What is known of sources, on one CPU. Channels share the tables.
+#[derive(Clone, Debug)]
+pub struct Fairness {
+    keys: Keys,
+    networks: Table<Node>,
+    subnets: Table<Node>,
+    hosts: Table<Host>,
+}
+
+/// A source's credit.
+#[derive(Clone, Copy, Debug, Default)]
+struct Host {
+    tag: u16,
+    /// When its last packet came.
+    tick: u16,
+    /// So many ticks later it has its `credit`. Until then it has none.
+    wait: u16,
+    credit: u32,
+    packets: u32,
+}
+
+impl Entry for Host {
+    fn tag(&self) -> u16 {
+        self.tag
+    }
+
+    fn tick(&self) -> u16 {
+        self.tick
+    }
+
+    fn take_over(&mut self, tag: u16) {
+        self.tag = tag;
+        self.packets = 0;
+    }
+}
+
+/// How a packet stands with its source's credit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Profile {
+    /// In profile; the part of its credit that the poorest of its prefixes had left, of
+    /// 256.
+    In(u32),
+    Out,
+}
+
+impl Fairness {
+    /// No source is known yet.
+    ///
+    /// # Errors
+    ///
+    /// The config is out of range.
+    pub fn new(config: &FairnessConfig, keys: Keys) -> Result<Self, ConfigError> {
+        config.validate()?;
+        Ok(Self {
+            keys,
+            networks: Table::new(config.network_sets),
+            subnets: Table::new(config.subnet_sets),
+            hosts: Table::new(config.host_sets),
+        })
+    }
+
+    /// Judges one packet of a channel, whose share this is.
+    pub fn judge(
+        &mut self,
+        share: &mut Share,
+        request: &Request,
+        queue: &Queue,
+        now: Instant,
+    ) -> Verdict {
+        let tick = (now.as_nanos() >> TICK_SHIFT) as u32;
+        let discarding = share.on_occupancy(queue, tick);
+        if !share.is_pressed() {
+            return Verdict::Admitted;
+        }
+        share.on_tick(tick);
+        match self.take(share, request, tick) {
+            Profile::Out if discarding => Verdict::SourceShare,
+            Profile::Out => {
+                share.on_admitted();
+                Verdict::Admitted
+            }
+            Profile::In(credit) => {
+                share.on_used();
+                if queue.occupancy >= queue.full {
+                    Verdict::QueueFull
+                } else if credit < queue.pressure() {
+                    Verdict::SourceShare
+                } else {
+                    share.on_admitted();
+                    Verdict::Admitted
+                }
+            }
+        }
+    }
+
+    /// Takes a packet's credit from its host, then its subnet, then its network.
+    fn take(&mut self, share: &mut Share, request: &Request, tick: u32) -> Profile {
+        let paths = Paths::of(&self.keys, request);
+        if share.is_loudest(request.source) {
+            return Profile::Out;
+        }
+        let (network, network_owner) = self.networks.peek(paths.network, tick);
+        let bound = network.bound_within(share.level(), tick, network_owner);
+        if !request.known && share.passes_over(bound) {
+            return Profile::Out;
+        }
+        let (host, owner) = self.hosts.find(paths.host, tick);
+        host.packets = host.packets.saturating_add(1);
+        let waits_itself = owner == Owner::Same && host.is_waiting(tick);
+        if !waits_itself && request.known {
+            let known = share.known(tick);
+            let profile = host.take(known.level(), tick, owner);
+            return known.pass(profile);
+        }
+        let is_refused = owner == Owner::Other && host.has_none_for(bound, tick);
+        if waits_itself || is_refused {
+            share.note_stranger(is_refused);
+            share.note_loudest(request.source);
+            host.go_on_waiting(tick);
+            return Profile::Out;
+        }
+        let (network, network_owner) = self.networks.find(paths.network, tick);
+        network.refresh(share.level(), tick, network_owner);
+        let (subnet, subnet_owner) = self.subnets.find(paths.subnet, tick);
+        subnet.refresh(network.level(), tick, subnet_owner);
+        let profile = host.take(subnet.level(), tick, owner);
+        share.note_stranger(owner == Owner::Other && profile == Profile::Out);
+        network.pass(subnet.pass(profile))
+    }
+}
+
+impl Host {
+    fn is_waiting(&self, tick: u32) -> bool {
+        (tick as u16).wrapping_sub(self.tick) < self.wait
+    }
+
+    /// Whether a newcomer in the place of somebody who waits has no credit either, at
+    /// whatever level up to this bound.
+    fn has_none_for(&self, bound: Option<u32>, tick: u32) -> bool {
+        let elapsed = (tick as u16).wrapping_sub(self.tick);
+        let has_none = |bound| u64::from(bound) * u64::from(elapsed.max(1)) < PACKET.into();
+        self.is_waiting(tick) && bound.is_some_and(has_none)
+    }
+
+    fn go_on_waiting(&mut self, tick: u32) {
+        self.wait -= (tick as u16).wrapping_sub(self.tick);
+        self.tick = tick as u16;
+    }
+
+    fn take(&mut self, level: u32, tick: u32, owner: Owner) -> Profile {
+        let elapsed = (tick as u16).wrapping_sub(self.tick);
+        self.credit = if owner == Owner::Nobody {
+            initial(level)
+        } else if self.is_waiting(tick) {
+            // What was promised to somebody else, at his level, is void.
+            refill(0, level, elapsed.max(1))
+        } else {
+            refill(self.credit, level, elapsed - self.wait)
+        };
+        self.tick = tick as u16;
+        let profile = level::spend(&mut self.credit, level);
+        self.wait_for_credit(level);
+        profile
+    }
+
+    /// It waits until it has one packet's credit, and has it then.
+    fn wait_for_credit(&mut self, level: u32) {
+        self.wait = 0;
+        if self.credit < PACKET {
+            let ticks = (PACKET - self.credit).div_ceil(level).min(WAIT_TICKS_MAX);
+            self.wait = ticks as u16;
+            self.credit += level * ticks;
+        }
+    }
+}
+
+impl Queue {
+    /// How far a queue above its high watermark is filled, of 256. Who has less than
+    /// this part of its credit left is refused: the last room is for the quiet ones.
+    fn pressure(&self) -> u32 {
+        if self.occupancy <= self.high {
+            return 0;
+        }
+        let above = u64::from(self.occupancy - self.high) << 8;
+        let room = u64::from(self.full.saturating_sub(self.high).max(1));
+        (above / room).min(256) as u32
+    }
+}

@@ -1,0 +1,193 @@
+//! A channel's share: what each network gets, and how it follows the consumer.
+
+use super::level::{Node, SAME, is_over, moved};
+use super::table::Owner;
+use super::{
+    CALM_TICKS, CHANNEL_EPOCH_PACKETS, EPOCH_TICKS_MAX, LEVEL_MAX, LEVEL_MIN, PACKET, Queue,
+    STRANGERS_LOOK, STRANGERS_MAX, STRANGERS_MIN, STRANGERS_TICKS, Source,
+};
+
+/// A channel's epoch that is older than this is of another overload.
+pub const STALE_TICKS: u32 = 2 * EPOCH_TICKS_MAX;
+
+/// What is remembered of a channel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Share {
+    level: u32,
+    /// Credit that the consumer's packets are worth, per tick.
+    taken: u32,
+    tick: u32,
+    began: u32,
+    /// Admitted in this epoch, …
+    admitted: u32,
+    /// … and in profile, whatever became of it.
+    used: u32,
+    /// When the queue was last seen to discard.
+    pressed: Option<u32>,
+    discarding: bool,
+    /// All known sources together.
+    known: Node,
+    /// The first source of this tick that was found waiting for credit.
+    loudest: Option<Source>,
+    /// Strangers, less all others.
+    strangers: u32,
+    /// Since the last one that was looked at.
+    strangers_passed_over: u32,
+}
+
+impl Default for Share {
+    fn default() -> Self {
+        Self {
+            level: PACKET,
+            taken: 0,
+            tick: 0,
+            began: 0,
+            admitted: 0,
+            used: 0,
+            pressed: None,
+            discarding: false,
+            known: Node::default(),
+            loudest: None,
+            strangers: 0,
+            strangers_passed_over: 0,
+        }
+    }
+}
+
+impl Share {
+    /// Credit per tick of each network: 65,536 are a packet.
+    #[must_use]
+    pub const fn level(&self) -> u32 {
+        self.level
+    }
+
+    /// Credit per tick of all known sources together: half of what the consumer takes,
+    /// and never less than one network has.
+    #[must_use]
+    pub fn reserve(&self) -> u32 {
+        self.level.max(self.taken / 2)
+    }
+
+    /// Whether packets are judged by their source: the queue was full a moment ago.
+    #[must_use]
+    pub const fn is_pressed(&self) -> bool {
+        self.pressed.is_some()
+    }
+
+    /// Takes notice of the queue; returns whether it has room for packets in profile only.
+    pub(super) fn on_occupancy(&mut self, queue: &Queue, tick: u32) -> bool {
+        let limit = if self.discarding {
+            queue.low
+        } else {
+            queue.high
+        };
+        self.discarding = queue.occupancy >= limit;
+        if self.discarding {
+            self.pressed = Some(tick);
+        } else if let Some(last) = self.pressed
+            && tick.wrapping_sub(last) >= CALM_TICKS
+        {
+            self.pressed = None;
+        }
+        self.discarding
+    }
+
+    /// A packet in profile came.
+    pub(super) fn on_used(&mut self) {
+        self.used += 1;
+    }
+
+    /// A packet was admitted.
+    pub(super) fn on_admitted(&mut self) {
+        self.admitted += 1;
+    }
+
+    /// Once per tick: ends the epoch, if it is long enough.
+    pub(super) fn on_tick(&mut self, tick: u32) {
+        if self.tick == tick {
+            return;
+        }
+        self.tick = tick;
+        self.loudest = None;
+        let ticks = tick.wrapping_sub(self.began);
+        if !is_over(ticks, self.level, self.admitted >= CHANNEL_EPOCH_PACKETS) {
+            return;
+        }
+        if ticks < STALE_TICKS {
+            self.follow(ticks);
+        }
+        self.began = tick;
+        self.admitted = 0;
+        self.used = 0;
+    }
+
+    /// Whether this source has had its share in this tick, as is known already.
+    pub(super) fn is_loudest(&self, source: Source) -> bool {
+        self.loudest == Some(source)
+    }
+
+    /// A source waits for credit, at least until the tick ends.
+    pub(super) fn note_loudest(&mut self, source: Source) {
+        self.loudest.get_or_insert(source);
+    }
+
+    /// Strangers, less all others.
+    #[cfg(test)]
+    pub(super) const fn strangers(&self) -> u32 {
+        self.strangers
+    }
+
+    /// A packet's source was looked at.
+    pub(super) fn note_stranger(&mut self, is_stranger: bool) {
+        self.strangers = if is_stranger {
+            (self.strangers + 1).min(STRANGERS_MAX)
+        } else {
+            self.strangers.saturating_sub(1)
+        };
+    }
+
+    /// Whether a packet is not looked at; the hosts of its network have this at most.
+    pub(super) fn passes_over(&mut self, bound: Option<u32>) -> bool {
+        let is_low = bound.is_some_and(|level| level < PACKET / STRANGERS_TICKS);
+        if self.strangers < STRANGERS_MIN || !is_low {
+            return false;
+        }
+        self.strangers_passed_over = (self.strangers_passed_over + 1) % STRANGERS_LOOK;
+        self.strangers_passed_over != 0
+    }
+
+    /// All known sources together, up to date.
+    pub(super) fn known(&mut self, tick: u32) -> &mut Node {
+        let level = self.reserve();
+        let owner = if self.known.level() == 0 {
+            Owner::Nobody
+        } else {
+            Owner::Same
+        };
+        self.known.refresh(level, tick, owner);
+        &mut self.known
+    }
+
+    fn follow(&mut self, ticks: u32) {
+        let admitted = u64::from(self.admitted);
+        if admitted == 0 {
+            // The consumer takes nothing: nothing is known of its rate.
+            return;
+        }
+        let taken = (admitted << 16) / u64::from(ticks);
+        self.taken = taken.min(u32::MAX.into()) as u32;
+        let wanted = admitted * u64::from(SAME - SAME / 16);
+        let factor = wanted / u64::from(self.used.max(1));
+        let has_discarded = self
+            .pressed
+            .is_some_and(|last| last.wrapping_sub(self.began) < STALE_TICKS);
+        // Without a discard nobody has too large a share.
+        let factor = if has_discarded {
+            factor
+        } else {
+            factor.max(SAME.into())
+        };
+        let level = moved(self.level, factor);
+        self.level = level.clamp(LEVEL_MIN.into(), LEVEL_MAX.into()) as u32;
+    }
+}

@@ -1,0 +1,84 @@
+//! Where a packet is from, and the keyed hashes of its prefixes.
+
+use core::net::IpAddr;
+
+use super::Request;
+
+/// A packet's source address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Source {
+    /// In network byte order; IPv4 in the last one.
+    words: [u32; 4],
+    is_ipv6: bool,
+}
+
+impl From<IpAddr> for Source {
+    fn from(address: IpAddr) -> Self {
+        match address {
+            IpAddr::V4(v4) => Self {
+                words: [0, 0, 0, u32::from(v4)],
+                is_ipv6: false,
+            },
+            IpAddr::V6(v6) => {
+                let bits = u128::from(v6);
+                let word = |place: u32| (bits >> (96 - 32 * place)) as u32;
+                Self {
+                    words: [word(0), word(1), word(2), word(3)],
+                    is_ipv6: true,
+                }
+            }
+        }
+    }
+}
+
+/// The secret of the hash: whoever knows it can choose whose entries he shares.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Keys(pub [u64; Keys::COUNT]);
+
+impl Keys {
+    /// One for each word that is hashed, and one to begin with.
+    pub const COUNT: usize = 7;
+}
+
+impl core::fmt::Debug for Keys {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str("Keys(..)")
+    }
+}
+
+/// The hashes of a packet's prefixes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Paths {
+    pub(super) network: u32,
+    pub(super) subnet: u32,
+    pub(super) host: u32,
+}
+
+impl Paths {
+    pub(super) fn of(keys: &Keys, request: &Request) -> Self {
+        let [first, k0, k1, k2, k3, channel, class] = keys.0;
+        let Source { words, is_ipv6 } = request.source;
+        let [w0, w1, w2, w3] = words.map(u64::from);
+        let add = |sum: u64, key: u64, word: u64| sum.wrapping_add(key.wrapping_mul(word));
+        let known = u64::from(request.known);
+        let of_channel = add(first, channel, request.channel.into());
+        let base = add(of_channel, class, known | u64::from(is_ipv6) << 1);
+        let (network, subnet, host) = if is_ipv6 {
+            let upper = add(base, k0, w0);
+            let subnet = add(upper, k1, w1);
+            let host = add(add(subnet, k2, w2), k3, w3);
+            // A known host of IPv6 is its /64: interface identifiers change.
+            let host = if request.known { subnet } else { host };
+            (add(upper, k1, w1 & 0xffff_0000), subnet, host)
+        } else {
+            let to = |mask: u64| add(base, k3, w3 & mask);
+            (to(0xffff_0000), to(0xffff_ff00), to(0xffff_ffff))
+        };
+        let upper_half = |hash: u64| (hash >> 32) as u32;
+        Self {
+            network: upper_half(network),
+            subnet: upper_half(subnet),
+            host: upper_half(host),
+        }
+    }
+}

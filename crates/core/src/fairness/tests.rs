@@ -1,0 +1,510 @@
+//! Sources at a modelled consumer, beside the exact hierarchical max-min division.
+
+extern crate std;
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::vec::Vec;
+
+use proptest::prelude::*;
+
+use super::*;
+
+mod strangers;
+
+const KEYS: Keys = Keys([
+    0x9e37_79b9_7f4a_7c15,
+    0xbf58_476d_1ce4_e5b9,
+    0x94d0_49bb_1331_11eb,
+    0xd6e8_feb8_6659_fd93,
+    0xa076_1d64_78bd_642f,
+    0xe703_7ed1_a0b4_28db,
+    0x8ebc_6af0_9c88_c6e3,
+]);
+
+/// Packets that the modelled queue has room for, as a default socket buffer.
+const CAPACITY: u32 = 280;
+
+fn queue(occupancy: u32) -> Queue {
+    Queue {
+        occupancy,
+        low: CAPACITY * 50 / 100,
+        high: CAPACITY * 70 / 100,
+        full: CAPACITY * 85 / 100,
+    }
+}
+
+/// `SplitMix64` (Steele, Lea & Flood 2014).
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut bits = self.0;
+        bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        bits ^ (bits >> 31)
+    }
+
+    fn below(&mut self, bound: u64) -> u64 {
+        ((u128::from(self.next()) * u128::from(bound)) >> 64) as u64
+    }
+}
+
+/// Somebody who sends at random times.
+#[derive(Clone, Copy, Debug)]
+struct Sender {
+    address: IpAddr,
+    /// Packets a second.
+    rate: u32,
+    known: bool,
+    /// Sends from another address of the same network each time.
+    hides: Hides,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Hides {
+    No,
+    /// Behind any address of its /16, or of its /64.
+    InItsNetwork,
+    /// Behind any address at all.
+    Anywhere,
+}
+
+impl Sender {
+    fn new(address: impl Into<IpAddr>, rate: u32) -> Self {
+        Self {
+            address: address.into(),
+            rate,
+            known: false,
+            hides: Hides::No,
+        }
+    }
+
+    fn source(&self, random: &mut Random) -> Source {
+        let bits = random.next();
+        match (self.hides, self.address) {
+            (Hides::No, address) => address.into(),
+            (Hides::InItsNetwork, IpAddr::V4(v4)) => {
+                let bits = u32::from(v4) & 0xffff_0000 | bits as u32 & 0xffff;
+                IpAddr::from(Ipv4Addr::from(bits)).into()
+            }
+            (Hides::InItsNetwork, IpAddr::V6(v6)) => {
+                let bits = u128::from(v6) >> 64 << 64 | u128::from(bits);
+                IpAddr::from(Ipv6Addr::from(bits)).into()
+            }
+            (Hides::Anywhere, _) => IpAddr::from(Ipv4Addr::from(bits as u32)).into(),
+        }
+    }
+}
+
+/// What each sender got, in packets a second.
+struct Outcome {
+    admitted: Vec<f64>,
+    offered: Vec<f64>,
+}
+
+impl Outcome {
+    fn part(&self, sender: usize) -> f64 {
+        self.admitted[sender] / self.offered[sender]
+    }
+
+    fn goodput(&self) -> f64 {
+        self.admitted.iter().sum()
+    }
+}
+
+/// Packets that one poll brings: their verdicts see the queue as it was before.
+const BATCH: usize = 32;
+
+/// A consumer that takes `rate` packets a second, and all that is sent to it.
+struct Host {
+    fairness: Fairness,
+    share: Share,
+    random: Random,
+    rate: u32,
+    now_ns: u64,
+    queued: f64,
+}
+
+impl Host {
+    fn new(rate: u32) -> Self {
+        Self::with(&FairnessConfig::DEFAULT, rate)
+    }
+
+    fn with(config: &FairnessConfig, rate: u32) -> Self {
+        Self {
+            fairness: Fairness::new(config, KEYS).unwrap(),
+            share: Share::default(),
+            random: Random(42),
+            rate,
+            now_ns: 7_000_000_000,
+            queued: 0.0,
+        }
+    }
+
+    /// Lives for so many milliseconds; returns what the senders got.
+    fn run(&mut self, senders: &[Sender], millis: u32) -> Outcome {
+        let mut admitted = std::vec![0_u64; senders.len()];
+        let mut offered = admitted.clone();
+        let all: u64 = senders.iter().map(|sender| u64::from(sender.rate)).sum();
+        let ends: Vec<u64> = senders
+            .iter()
+            .scan(0, |sum, sender| {
+                *sum += u64::from(sender.rate);
+                Some(*sum)
+            })
+            .collect();
+        let packets = all * u64::from(millis) / 1000;
+        let gap_ns = 1_000_000_000 / all;
+        let mut landed = 0.0;
+        for number in 0..packets {
+            if number % BATCH as u64 == 0 {
+                self.queued += landed;
+                landed = 0.0;
+            }
+            let drained = f64::from(self.rate) * gap_ns as f64 / 1e9;
+            self.queued = (self.queued - drained).max(0.0);
+            self.now_ns += gap_ns;
+            let drawn = self.random.below(all);
+            let place = ends.partition_point(|end| *end <= drawn);
+            let sender = &senders[place];
+            let request = Request {
+                channel: 3,
+                source: sender.source(&mut self.random),
+                known: sender.known,
+            };
+            let now = Instant::from_nanos(self.now_ns);
+            let queue = queue(self.queued as u32);
+            let verdict = self.fairness.judge(&mut self.share, &request, &queue, now);
+            offered[place] += 1;
+            let has_room = self.queued + landed < f64::from(CAPACITY);
+            if verdict == Verdict::Admitted && has_room {
+                admitted[place] += 1;
+                landed += 1.0;
+            }
+        }
+        self.queued += landed;
+        let per_second = |counts: Vec<u64>| {
+            let count = |count: u64| count as f64 * 1000.0 / f64::from(millis);
+            counts.into_iter().map(count).collect()
+        };
+        Outcome {
+            admitted: per_second(admitted),
+            offered: per_second(offered),
+        }
+    }
+}
+
+/// What each sender gets once the shares have settled.
+fn settled(rate: u32, senders: &[Sender]) -> Outcome {
+    let mut host = Host::new(rate);
+    host.run(senders, 1000);
+    host.run(senders, 2000)
+}
+
+/// Divides a budget among demands, max-min fairly.
+fn divide(budget: f64, demands: &[f64]) -> Vec<f64> {
+    let mut order: Vec<usize> = (0..demands.len()).collect();
+    order.sort_by(|a, b| demands[*a].total_cmp(&demands[*b]));
+    let mut shares = std::vec![0.0; demands.len()];
+    let mut left = budget;
+    for (place, index) in order.iter().enumerate() {
+        let equal = left / (order.len() - place) as f64;
+        shares[*index] = demands[*index].min(equal);
+        left -= shares[*index];
+    }
+    shares
+}
+
+/// The exact division of what a consumer takes: among networks, in them among
+/// subnets, in these among hosts.
+fn exact(rate: u32, senders: &[Sender]) -> Vec<f64> {
+    let prefix = |sender: &Sender, v4: u32, v6: u32| match sender.address {
+        IpAddr::V4(address) => u128::from(u32::from(address) >> v4),
+        IpAddr::V6(address) => 1 << 127 | u128::from(address) >> v6,
+    };
+    let mut shares = std::vec![0.0; senders.len()];
+    let members: Vec<usize> = (0..senders.len()).collect();
+    let levels: [&dyn Fn(&Sender) -> u128; 2] = [&|sender| prefix(sender, 16, 80), &|sender| {
+        prefix(sender, 8, 64)
+    }];
+    divide_tree(f64::from(rate), senders, &members, &levels, &mut shares);
+    shares
+}
+
+fn divide_tree(
+    budget: f64,
+    senders: &[Sender],
+    members: &[usize],
+    levels: &[&dyn Fn(&Sender) -> u128],
+    shares: &mut [f64],
+) {
+    let demand = |members: &[usize]| -> f64 {
+        let rates = members
+            .iter()
+            .map(|member| f64::from(senders[*member].rate));
+        rates.sum()
+    };
+    let Some((prefix, below)) = levels.split_first() else {
+        let demands: Vec<f64> = members.iter().map(|member| demand(&[*member])).collect();
+        for (member, share) in members.iter().zip(divide(budget, &demands)) {
+            shares[*member] = share;
+        }
+        return;
+    };
+    let mut groups: BTreeMap<u128, Vec<usize>> = BTreeMap::new();
+    for member in members {
+        groups
+            .entry(prefix(&senders[*member]))
+            .or_default()
+            .push(*member);
+    }
+    let groups: Vec<Vec<usize>> = groups.into_values().collect();
+    let demands: Vec<f64> = groups.iter().map(|group| demand(group)).collect();
+    for (group, share) in groups.iter().zip(divide(budget, &demands)) {
+        divide_tree(share, senders, group, below, shares);
+    }
+}
+
+/// Jain's index of what senders got relative to what they should have got.
+fn jain(got: &[f64], fair: &[f64]) -> f64 {
+    let ratios: Vec<f64> = got.iter().zip(fair).map(|(got, fair)| got / fair).collect();
+    let sum: f64 = ratios.iter().sum();
+    let squares: f64 = ratios.iter().map(|ratio| ratio * ratio).sum();
+    sum * sum / (ratios.len() as f64 * squares)
+}
+
+fn v4(network: u8, subnet: u8, host: u8) -> Ipv4Addr {
+    Ipv4Addr::new(10, network, subnet, host)
+}
+
+#[test]
+fn a_calm_channel_admits_everything() {
+    let got = settled(10_000, &[Sender::new(v4(1, 1, 1), 9000)]);
+    assert!(got.part(0) > 0.9999, "{}", got.part(0));
+}
+
+#[test]
+fn one_loud_source_does_not_harm_a_silent_one() {
+    for loud in [v4(2, 1, 1), v4(1, 2, 1), v4(1, 1, 2)] {
+        for offered in [5, 25] {
+            let senders = [
+                Sender::new(v4(1, 1, 1), 500),
+                Sender::new(loud, 20_000 * offered),
+            ];
+            let got = settled(20_000, &senders);
+            assert!(got.part(0) > 0.995, "{loud} {offered}: {}", got.part(0));
+            assert!(got.goodput() > 19_400.0, "{}", got.goodput());
+        }
+    }
+}
+
+#[test]
+fn a_thousand_loud_sources_do_not_harm_a_silent_one() {
+    let mut senders: Vec<Sender> = (0..1000_u32)
+        .map(|number| {
+            let host = v4(
+                100 + (number % 16) as u8,
+                (number / 256) as u8,
+                number as u8,
+            );
+            Sender::new(host, 500)
+        })
+        .collect();
+    senders.push(Sender::new(v4(1, 1, 1), 500));
+    let got = settled(100_000, &senders);
+    assert!(got.part(1000) > 0.99, "{}", got.part(1000));
+    assert!(got.goodput() > 97_000.0, "{}", got.goodput());
+}
+
+#[test]
+fn slow_ones_among_very_many_are_served() {
+    let senders: Vec<Sender> = (0..20_000_u32)
+        .map(|number| {
+            let address = Ipv4Addr::from(0x0a00_0000 + number * 7);
+            Sender::new(address, if number % 10 == 0 { 2 } else { 20 })
+        })
+        .collect();
+    let mut host = Host::new(80_000);
+    host.run(&senders, 5000);
+    let got = host.run(&senders, 3000);
+    let slow = (0..senders.len()).step_by(10);
+    let (admitted, offered) = slow.fold((0.0, 0.0), |(admitted, offered), sender| {
+        (
+            admitted + got.admitted[sender],
+            offered + got.offered[sender],
+        )
+    });
+    assert!(admitted / offered > 0.95, "{}", admitted / offered);
+    assert!(got.goodput() > 77_000.0, "{}", got.goodput());
+}
+
+#[test]
+fn a_network_counts_once_however_many_hosts_it_has() {
+    let mut crowd = Sender::new(v4(9, 0, 0), 400_000);
+    crowd.hides = Hides::InItsNetwork;
+    let senders = [
+        crowd,
+        Sender::new(v4(1, 1, 1), 4000),
+        Sender::new(v4(2, 1, 1), 40_000),
+    ];
+    let got = settled(20_000, &senders);
+    assert!(got.part(1) > 0.99, "{}", got.part(1));
+    // The other two have half of the rest each. A host alone in its network uses 7/8
+    // of what its subnet has, and that 7/8 of what the network has.
+    assert!(got.admitted[2] > 0.55 * 8000.0, "{}", got.admitted[2]);
+}
+
+#[test]
+fn random_interface_ids_are_one_subnet() {
+    let prefix: Ipv6Addr = "2001:db8:1:2::".parse().unwrap();
+    let mut crowd = Sender::new(prefix, 400_000);
+    crowd.hides = Hides::InItsNetwork;
+    let same_site: Ipv6Addr = "2001:db8:1:3::1".parse().unwrap();
+    let senders = [crowd, Sender::new(same_site, 4000)];
+    let got = settled(20_000, &senders);
+    assert!(got.part(1) > 0.99, "{}", got.part(1));
+}
+
+#[test]
+fn a_known_source_survives_forged_addresses_at_random() {
+    let mut crowd = Sender::new(v4(9, 0, 0), 500_000);
+    crowd.hides = Hides::Anywhere;
+    let mut known = Sender::new(v4(1, 1, 1), 4000);
+    known.known = true;
+    let senders = [crowd, known, Sender::new(v4(2, 1, 1), 500)];
+    let got = settled(20_000, &senders);
+    assert!(got.part(1) > 0.98, "{}", got.part(1));
+    // Fairness has next to nothing for an unknown one: its part of what 65,536 networks
+    // get. It has no less.
+    assert!(
+        got.admitted[2] >= 16_000.0 / 65_536.0,
+        "{}",
+        got.admitted[2]
+    );
+    assert!(got.goodput() > 19_400.0, "{}", got.goodput());
+}
+
+#[test]
+fn whoever_forges_a_known_source_gets_its_share_and_no_more() {
+    let known = |host, rate| Sender {
+        known: true,
+        ..Sender::new(v4(1, 1, host), rate)
+    };
+    // The first one's address is forged.
+    let senders = [known(1, 500_000), known(2, 4000)];
+    let got = settled(20_000, &senders);
+    assert!(got.part(1) > 0.98, "{}", got.part(1));
+}
+
+#[test]
+fn fifty_clients_get_what_max_min_fairness_gives() {
+    let everywhere = |number: u8| v4(number, 1, 1);
+    let in_one_subnet = |number: u8| v4(1, 1, number);
+    for place in [everywhere, in_one_subnet] {
+        let senders: Vec<Sender> = (1..=50)
+            .map(|number| Sender::new(place(number), 40 * u32::from(number)))
+            .collect();
+        let got = settled(20_000, &senders);
+        let index = jain(&got.admitted, &exact(20_000, &senders));
+        assert!(index > 0.98, "{index}");
+        assert!(got.goodput() > 19_400.0, "{}", got.goodput());
+    }
+}
+
+#[test]
+fn a_slow_consumer_is_shared_too() {
+    let senders = [Sender::new(v4(1, 1, 1), 10), Sender::new(v4(2, 1, 1), 5000)];
+    let mut host = Host::new(100);
+    host.run(&senders, 5000);
+    let got = host.run(&senders, 20_000);
+    assert!(got.part(0) > 0.95, "{}", got.part(0));
+}
+
+#[test]
+fn what_a_flood_has_taught_is_forgotten() {
+    let mut host = Host::new(20_000);
+    let flood = [Sender::new(v4(1, 1, 1), 200_000)];
+    host.run(&flood, 1000);
+    assert!(host.share.is_pressed());
+    let calm = [Sender::new(v4(1, 1, 1), 10_000)];
+    host.run(&calm, 1000);
+    assert!(!host.share.is_pressed());
+    let got = host.run(&calm, 1000);
+    assert!(got.part(0) > 0.9999, "{}", got.part(0));
+}
+
+/// Without the secret nobody can aim: of many addresses chosen to collide under one
+/// key, no more than chance has it collide under another.
+#[test]
+fn collisions_under_one_key_are_none_under_another() {
+    let other = Keys(KEYS.0.map(|key| key.rotate_left(17) ^ 0x5555));
+    let host = |keys: &Keys, address: u32| {
+        let request = Request {
+            channel: 3,
+            source: IpAddr::from(Ipv4Addr::from(address)).into(),
+            known: false,
+        };
+        Paths::of(keys, &request).host & 0x7fff
+    };
+    let victim = host(&KEYS, 0x0a01_0101);
+    let aimed: Vec<u32> = (0..1_000_000_u32)
+        .map(|number| 0xc000_0000 + number)
+        .filter(|address| host(&KEYS, *address) == victim)
+        .collect();
+    assert!(aimed.len() > 10, "some do under the known key");
+    let hit = host(&other, 0x0a01_0101);
+    let hits = aimed
+        .iter()
+        .filter(|address| host(&other, **address) == hit);
+    assert!(hits.count() <= 2);
+}
+
+fn senders() -> impl Strategy<Value = Vec<Sender>> {
+    let sender = (0_u8..4, 0_u8..3, 0_u8..6, 1_u32..60);
+    let senders = prop::collection::vec(sender, 2..24);
+    senders.prop_map(|senders| {
+        // One sender for each address.
+        let rates: BTreeMap<_, _> = senders
+            .into_iter()
+            .map(|(network, subnet, host, rate)| ((network, subnet, host), rate))
+            .collect();
+        let sender = |((network, subnet, host), rate): ((u8, u8, u8), u32)| {
+            Sender::new(v4(network, subnet, host), rate * 1000)
+        };
+        rates.into_iter().map(sender).collect()
+    })
+}
+
+/// The same senders, of whom the first asks for half of his exact share only.
+fn halved(rate: u32, senders: &[Sender]) -> Vec<Sender> {
+    let mut senders = senders.to_vec();
+    senders[0].rate = (exact(rate, &senders)[0] / 2.0) as u32;
+    senders
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(16))]
+
+    /// The error bounds that are stated; and nothing that the consumer could take is
+    /// wasted.
+    #[test]
+    fn nobody_falls_far_below_the_exact_share(senders in senders()) {
+        let demand: u32 = senders.iter().map(|sender| sender.rate).sum();
+        let rate = demand / 3;
+        let fair = exact(rate, &senders);
+        let got = settled(rate, &senders);
+        for (number, fair) in fair.iter().enumerate() {
+            let (admitted, offered) = (got.admitted[number], got.offered[number]);
+            prop_assert!(
+                admitted >= fair.min(offered) * 0.72,
+                "{number}: {admitted} of {fair}"
+            );
+        }
+        let silent = halved(rate, &senders);
+        let got = settled(rate, &silent);
+        prop_assert!(got.part(0) >= 0.995, "{} of {:?}", got.part(0), silent[0]);
+        prop_assert!(got.goodput() > 0.96 * f64::from(rate.min(demand)), "{}", got.goodput());
+    }
+}

@@ -1,0 +1,207 @@
+/* SPDX-License-Identifier: GPL-2.0 OR Apache-2.0 OR MIT */
+/*
+ * Which packets of an overloaded channel are discarded: those of the sources that
+ * have had their fair share. The rules, and why they are so, are core::fairness's;
+ * a test shows both the same packets.
+ *
+ * What a CPU knows of sources is its own. What a channel's networks get is the same on
+ * all CPUs: each tells the channel's share once per tick what it admitted. Should two
+ * CPUs end an epoch at once, the later one finds that nothing was admitted in it, and
+ * changes nothing.
+ */
+#ifndef PLIMSOLL_FAIRNESS_H
+#define PLIMSOLL_FAIRNESS_H
+
+#include "source_credit.h"
+#include "tick.h"
+
+/* The epoch of a channel's share has ended: what its networks get follows from it. */
+static __always_inline void follow_consumer(struct fair_share *share, __u64 admitted,
+					    __u64 used, __u32 began, __u32 ticks)
+{
+	__u64 taken = (admitted << 16) / ticks;
+	__u64 factor = admitted * (256 - 256 / 16) / (used ? used : 1);
+	__u64 level;
+
+	share->taken = taken < 0xffffffff ? taken : 0xffffffff;
+	/* Without a discard nobody has too large a share. */
+	if (share->discarded_at - began >= FAIR_STALE_TICKS && factor < 256)
+		factor = 256;
+	level = fair_moved(fair_level(share), factor);
+	share->level = level < FAIR_LEVEL_MIN ? FAIR_LEVEL_MIN :
+		       level < FAIR_LEVEL_MAX ? level :
+						FAIR_LEVEL_MAX;
+}
+
+/* The slot has another owner than the share. */
+static __always_inline void begin_fair_share(struct fair_share *share, __u32 generation)
+{
+	share->admitted_before = share->admitted;
+	share->used_before = share->used;
+	share->level = 0;
+	share->taken = 0;
+	share->generation = generation;
+}
+
+/* The tick's loudest source is no longer it. Its packets go to the books of its entry. */
+static __always_inline void forget_loudest(struct channel *channel)
+{
+	__u32 index = fair_set(channel->loud_entry, settings.fair_host_mask);
+	struct fair_hosts *hosts = bpf_map_lookup_elem(&fair_hosts, &index);
+
+	for (int i = 0; hosts && channel->loud_packets && i < FAIR_WAYS; i++)
+		if (hosts->ways[i].tag == fair_tag(channel->loud_entry))
+			hosts->ways[i].packets += channel->loud_packets;
+	channel->loud_packets = 0;
+	channel->loud_profile = PROFILE_UNKNOWN;
+}
+
+/* Once per tick and CPU. A function of its own for the verifier. */
+__noinline int end_fair_tick(__u32 slot, __u32 tick)
+{
+	struct fair_share *share = bpf_map_lookup_elem(&fair_shares, &slot);
+	struct channel *channel = channel_at(slot);
+	__u64 admitted, used;
+	__u32 began, ticks;
+
+	if (!share || !channel)
+		return 0;
+	if (share->generation != channel->generation)
+		begin_fair_share(share, channel->generation);
+	channel->fair_tick = tick;
+	forget_loudest(channel);
+	__sync_fetch_and_add(&share->admitted, channel->fair_admitted);
+	__sync_fetch_and_add(&share->used, channel->fair_used);
+	channel->fair_admitted = 0;
+	channel->fair_used = 0;
+	began = share->began;
+	ticks = tick - began;
+	admitted = share->admitted - share->admitted_before;
+	if (!fair_is_over(ticks, fair_level(share), admitted >= FAIR_CHANNEL_EPOCH_PACKETS))
+		return 0;
+	share->began = tick;
+	used = share->used - share->used_before;
+	share->admitted_before += admitted;
+	share->used_before += used;
+	/* Nothing admitted: nothing is known of the consumer's rate. */
+	if (admitted && ticks < FAIR_STALE_TICKS)
+		follow_consumer(share, admitted, used, began, ticks);
+	return 0;
+}
+
+/* The tick's other packets of a source that waits need no look at its entry. */
+static __always_inline void note_loudest(const struct packet *packet,
+					 const struct verdict *verdict, __u32 hash)
+{
+	struct channel *channel = verdict->channel;
+	struct fair_path path;
+
+	if (!channel || channel->loud_profile)
+		return;
+	fair_path_of(packet, verdict->slot, verdict->profile & PROFILE_KNOWN, &path);
+	channel->loud = hash;
+	channel->loud_entry = path.host;
+	channel->loud_profile = verdict->profile;
+}
+
+/* Finds out whether a packet is in profile, and takes its credit. */
+static __always_inline void take_profile(const struct packet *packet, struct verdict *verdict,
+					 __u32 tick)
+{
+	__u32 service = bpf_ntohs(verdict->port) | packet->protocol << 16;
+	struct channel *channel = verdict->channel;
+	struct fair_path path;
+
+	if (channel && channel->fair_tick != tick)
+		end_fair_tick(verdict->slot, tick);
+	fair_path_of(packet, verdict->slot, false, &path);
+	if (channel && channel->loud_profile && channel->loud == path.host) {
+		channel->loud_packets++;
+		verdict->profile = channel->loud_profile;
+		return;
+	}
+	verdict->profile = take_credit(packet, verdict->slot, service, tick);
+	if (verdict->profile & PROFILE_WAITING)
+		note_loudest(packet, verdict, path.host);
+}
+
+static __always_inline void count_known(struct channel *channel, __u32 profile, bool admitted)
+{
+	if (!(profile & PROFILE_KNOWN))
+		return;
+	if (admitted)
+		channel->known_admitted++;
+	else
+		channel->known_discarded++;
+}
+
+/* Where a queue stands, in its own unit. */
+struct fair_queue {
+	__u32 occupancy;
+	__u32 high;
+	__u32 full;
+};
+
+/*
+ * How far a queue above its high watermark is filled, of 256. Who has less than this
+ * part of its credit left is refused: the last room is for the quiet ones.
+ */
+static __always_inline __u32 fair_pressure(const struct fair_queue *queue)
+{
+	__u32 room;
+
+	if (queue->occupancy <= queue->high)
+		return 0;
+	room = queue->full > queue->high ? queue->full - queue->high : 1;
+	return ((__u64)(queue->occupancy - queue->high) << 8) / room;
+}
+
+/* A packet in profile finds room up to the queue's end. */
+static __always_inline enum outcome judge_in_profile(__u32 profile,
+						     const struct fair_queue *queue)
+{
+	if (queue->occupancy >= queue->full)
+		return OUTCOME_SOCKET_QUEUE;
+	if ((profile & PROFILE_PARTS) - PROFILE_IN < fair_pressure(queue))
+		return OUTCOME_SOURCE_SHARE;
+	return OUTCOME_ADMITTED;
+}
+
+/*
+ * Judges a packet of a channel that is overloaded, or was a moment ago. `discarding`:
+ * the queue has room for packets in profile only.
+ */
+static __always_inline enum outcome judge_source(const struct packet *packet,
+						 struct verdict *verdict,
+						 const struct fair_queue *queue, bool discarding)
+{
+	struct channel *channel = verdict->channel;
+	enum outcome outcome = OUTCOME_ADMITTED;
+	__u32 slot = verdict->slot, tick = coarse_tick();
+
+	if (discarding) {
+		struct fair_share *share = bpf_map_lookup_elem(&fair_shares, &slot);
+
+		channel->pressed = true;
+		channel->pressed_tick = tick;
+		if (share && share->discarded_at != tick)
+			share->discarded_at = tick;
+	} else if (tick - channel->pressed_tick >= FAIR_CALM_TICKS) {
+		channel->pressed = false;
+		return OUTCOME_ADMITTED;
+	}
+	if (!verdict->profile)
+		take_profile(packet, verdict, tick);
+	if ((verdict->profile & PROFILE_PARTS) != PROFILE_OUT) {
+		channel->fair_used++;
+		outcome = judge_in_profile(verdict->profile, queue);
+	} else if (discarding) {
+		outcome = OUTCOME_SOURCE_SHARE;
+	}
+	if (outcome == OUTCOME_ADMITTED)
+		channel->fair_admitted++;
+	count_known(channel, verdict->profile, outcome == OUTCOME_ADMITTED);
+	return outcome;
+}
+
+#endif

@@ -1,0 +1,190 @@
+//! The program and `plimsoll_core::fairness` judge the same packets alike: of many
+//! sources, at every fill of a queue, over seconds. Needs root.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::time::Duration;
+
+use nix::sched::{CpuSet, sched_setaffinity};
+use nix::sys::socket::{setsockopt, sockopt};
+use nix::unistd::Pid;
+use plimsoll_core::fairness::{
+    Fairness, FairnessConfig, Keys, Queue, Request, Share, Source, TICK_SHIFT, Verdict,
+};
+use plimsoll_core::time::Instant;
+use plimsoll_packets::frame::Packet;
+
+use super::SLOT_SOCKETS;
+use super::test_host::{HOST, with_guard_for};
+use crate::{Guard, Outcome};
+
+const PORT: u16 = 5300;
+/// Longer than the kernel's tick, after which a socket is looked up again.
+const KERNEL_TICK: Duration = Duration::from_millis(12);
+
+/// A server that nobody reads, with so many datagrams in its queue.
+fn unread_server(datagrams: u32) -> UdpSocket {
+    let server = UdpSocket::bind((Ipv6Addr::UNSPECIFIED, PORT)).unwrap();
+    setsockopt(&server, sockopt::RcvBufForce, &(4 << 20)).unwrap();
+    let client = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    for _ in 0..datagrams {
+        let to = SocketAddr::from((HOST, PORT));
+        client.send_to(&[0; 64], to).unwrap();
+    }
+    server
+}
+
+/// Both decisions, told the same.
+struct Pair<'a, 'obj> {
+    guard: &'a mut Guard<'obj>,
+    core: Fairness,
+    share: Share,
+    cpu: u32,
+}
+
+impl<'a, 'obj> Pair<'a, 'obj> {
+    /// For a program that was loaded for so many CPUs.
+    fn new(guard: &'a mut Guard<'obj>, cpus: usize) -> Self {
+        let keys = guard.program.settings().fair_keys;
+        let mut cpu = CpuSet::new();
+        cpu.set(0).unwrap();
+        sched_setaffinity(Pid::from_raw(0), &cpu).unwrap();
+        Self {
+            guard,
+            core: Fairness::new(&FairnessConfig::for_cpus(cpus), Keys(keys)).unwrap(),
+            share: Share::default(),
+            cpu: 0,
+        }
+    }
+
+    /// The queue as the program last saw it.
+    fn queue(&mut self) -> Queue {
+        let part = self.guard.program.books.part(SLOT_SOCKETS, self.cpu);
+        let settings = self.guard.program.settings();
+        let mark =
+            |whole: u32, watermark: u32| ((u64::from(whole) * u64::from(watermark)) >> 10) as u32;
+        let high = mark(part.capacity, settings.high_watermark);
+        let low = mark(part.capacity, settings.low_watermark);
+        let drained = super::types::limit::DRAINED_BYTES_MAX.0;
+        Queue {
+            occupancy: part.occupancy,
+            low: low.max(high.saturating_sub(drained)),
+            high,
+            full: mark(high, settings.full_watermark),
+        }
+    }
+
+    /// Has the queue filled to so many percent of the server's buffer.
+    fn fill(&mut self, server: &UdpSocket, percent: usize) {
+        self.resize(server, percent);
+        std::thread::sleep(KERNEL_TICK);
+    }
+
+    /// The same while it is full enough either way for no look-up.
+    fn resize(&mut self, server: &UdpSocket, percent: usize) {
+        let occupancy = self.queue().occupancy.max(100_000);
+        // The kernel doubles it.
+        let buffer = occupancy as usize * 50 / percent;
+        setsockopt(server, sockopt::RcvBufForce, &buffer).unwrap();
+    }
+
+    /// Shows both one packet; what both say.
+    fn judge(&mut self, source: IpAddr) -> Verdict {
+        let destination = match source {
+            IpAddr::V4(_) => HOST.into(),
+            IpAddr::V6(_) => Ipv6Addr::LOCALHOST.into(),
+        };
+        let frame = Packet::new(source, destination).udp(4000, PORT, b"query");
+        let before = self.guard.program.totals().unwrap();
+        let _ = self.guard.test_run(&frame, 1).unwrap();
+        let after = self.guard.program.totals().unwrap();
+        let is = |outcome| {
+            let count = |totals: &[crate::counters::Packets]| -> u64 {
+                totals.iter().map(|packets| packets.count(outcome)).sum()
+            };
+            count(&after) > count(&before)
+        };
+        let program = if is(Outcome::Admitted) {
+            Verdict::Admitted
+        } else if is(Outcome::SourceShare) {
+            Verdict::SourceShare
+        } else {
+            assert!(is(Outcome::SocketQueue), "one of three outcomes");
+            Verdict::QueueFull
+        };
+        let part = self.guard.program.books.part(SLOT_SOCKETS, self.cpu);
+        let request = Request {
+            channel: SLOT_SOCKETS,
+            source: Source::from(source),
+            known: false,
+        };
+        let now = Instant::from_nanos(u64::from(part.fair_tick) << TICK_SHIFT);
+        let queue = self.queue();
+        let core = self.core.judge(&mut self.share, &request, &queue, now);
+        assert_eq!(program, core, "(program, core) of {source} at {queue:?}");
+        core
+    }
+}
+
+/// Loud and silent hosts, in one network or in many, of both families.
+fn source(random: &mut fastrand::Rng) -> IpAddr {
+    match random.u32(..10) {
+        0..=3 => Ipv4Addr::new(10, 1, 1, 1).into(),
+        4 => Ipv4Addr::new(10, 1, 1, random.u8(..20)).into(),
+        5 => Ipv4Addr::new(10, 1, random.u8(..4), random.u8(..)).into(),
+        6 => Ipv4Addr::new(20, random.u8(..), 1, 1).into(),
+        7 => Ipv4Addr::from_bits(random.u32(0x0b00_0000..0x7e00_0000)).into(),
+        8 => Ipv6Addr::from_bits(0x2001_0db8_u128 << 96 | u128::from(random.u64(..))).into(),
+        _ => Ipv6Addr::from_bits(0x2001_0db8_0001_u128 << 80 | 1).into(),
+    }
+}
+
+#[test]
+fn the_program_judges_sources_as_core_does() {
+    let cpus = libbpf_rs::num_possible_cpus().unwrap();
+    with_guard_for(u32::try_from(cpus).unwrap(), |guard| {
+        let server = unread_server(200);
+        let mut pair = Pair::new(guard, cpus);
+        let mut random = fastrand::Rng::with_seed(5);
+        let mut seen = [0_u32; 3];
+        // The queue's fill in percent of its capacity: calm, overloaded, nearly full,
+        // full, and back.
+        for percent in [30, 65, 72, 78, 84, 95, 60, 68, 90, 75, 58, 97, 72, 81, 40] {
+            pair.fill(&server, percent);
+            for _ in 0..600 {
+                if random.u32(..40) == 0 {
+                    std::thread::sleep(Duration::from_millis(random.u64(1..15)));
+                }
+                seen[pair.judge(source(&mut random)) as usize] += 1;
+            }
+        }
+        assert!(seen.iter().all(|count| *count > 100), "{seen:?}");
+    });
+}
+
+/// Addresses at random, more than the small tables of a host with many CPUs hold. A queue
+/// that is often full first makes their shares small.
+#[test]
+fn the_program_passes_strangers_over_as_core_does() {
+    const CPUS: usize = 64;
+    with_guard_for(u32::try_from(CPUS).unwrap(), |guard| {
+        let server = unread_server(200);
+        let mut pair = Pair::new(guard, CPUS);
+        let mut random = fastrand::Rng::with_seed(6);
+        let mut passed_over = 0;
+        pair.fill(&server, 72);
+        for number in 0..60_000 {
+            match number % 20 {
+                0 => pair.resize(&server, 72),
+                6 if number < 40_000 => pair.resize(&server, 90),
+                _ => {}
+            }
+            let anybody = Ipv4Addr::from_bits(random.u32(0x0b00_0000..0x7e00_0000));
+            let client = Ipv4Addr::new(10, 1, 1, random.u8(..3));
+            let is_client = random.u32(..50) == 0;
+            let _ = pair.judge(if is_client { client } else { anybody }.into());
+            let part = pair.guard.program.books.part(SLOT_SOCKETS, pair.cpu);
+            passed_over += u32::from(part.strangers_passed_over != 0);
+        }
+        assert!(passed_over > 1000, "{passed_over}");
+    });
+}

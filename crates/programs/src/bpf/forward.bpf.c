@@ -1,0 +1,448 @@
+// SPDX-License-Identifier: GPL-2.0 OR Apache-2.0 OR MIT
+/*
+ * The router: which frames are plain forwarding, and what becomes of the others.
+ *
+ * Intuition: most of a router's packets need a look into two tables, three rewritten
+ * fields and nothing else. Those are sent on from the driver, before anything is
+ * allocated. All others go to the kernel as if this program were not there, so that
+ * routing protocols, ARP, ICMP errors and fragmentation stay the kernel's.
+ *
+ * The order of decisions is that of forward/packet.rs, and one corpus of frames runs
+ * through both:
+ *   Ethernet type, station, validity, group addresses, options, martians, link-local
+ *   addresses; own addresses; TTL; the route (here, or in user space).
+ *
+ * A flood of packets that the kernel must answer would only move the livelock there.
+ * So each kind of them has a limit (Mogul & Ramakrishnan's rule: drop before work is
+ * done). Packets for own addresses and ARP are never limited here.
+ *
+ * One instance of the program per interface: its address and settings are constants
+ * or variables of the instance, and cost no look-up.
+ */
+#include <linux/bpf.h>
+#include <linux/if_ether.h>
+#include <linux/in.h>
+#include <linux/ip.h>
+#include <linux/ipv6.h>
+#include <bpf/bpf_endian.h>
+#include <bpf/bpf_helpers.h>
+#include <stdbool.h>
+
+#include "forward.h"
+
+#define AF_INET 2
+#define AF_INET6 10
+#define FLOWINFO_MASK 0x0fffffff
+#define SECOND_NS 1000000000ULL
+/* linux/bpf.h of older kernels lacks it (6.3). */
+#define FIB_LOOKUP_SKIP_NEIGHBOUR (1U << 2)
+
+char LICENSE[] SEC("license") = "Dual MIT/GPL";
+
+/* Which enum forward_path. */
+const volatile __u32 path;
+/* By enum limit_kind, in packets per second and CPU; 0: none. */
+const volatile __u64 limits_pps[LIMIT_COUNT];
+
+/* Unused, but they take the constants into the type information. */
+const volatile enum forward_outcome outcomes;
+const volatile enum forward_bounds bounds;
+const volatile enum reverse_path reverse_paths;
+const volatile enum limit_kind limit_kinds;
+const volatile enum forward_path paths;
+
+/* Of this instance's interface; may change. */
+struct port_settings settings;
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct counters);
+} counters SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, LIMIT_COUNT);
+	__type(key, __u32);
+	__type(value, struct bucket);
+} buckets SEC(".maps");
+
+/* Interfaces that are forwarded to, by index. All instances share it. */
+struct {
+	__uint(type, BPF_MAP_TYPE_DEVMAP_HASH);
+	__uint(max_entries, DEVICES_MAX);
+	__type(key, __u32);
+	__type(value, __u32);
+} devices SEC(".maps");
+
+/* This interface's AF_XDP sockets, by queue. */
+struct {
+	__uint(type, BPF_MAP_TYPE_XSKMAP);
+	__uint(max_entries, QUEUES_MAX);
+	__type(key, __u32);
+	__type(value, __u32);
+} sockets SEC(".maps");
+
+/* This host's addresses. All instances share it. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, OWN_MAX);
+	__type(key, struct own_address);
+	__type(value, __u8);
+} own SEC(".maps");
+
+/* A valid packet that is neither for a group nor special. */
+struct plain {
+	struct ethhdr *ethernet;
+	union {
+		struct iphdr *v4;
+		struct ipv6hdr *v6;
+	};
+	bool is_v6;
+};
+
+/* --- Counting ------------------------------------------------------------ */
+
+static __always_inline int count(__u32 outcome, int action)
+{
+	struct counters *all;
+	__u32 key = 0;
+
+	all = bpf_map_lookup_elem(&counters, &key);
+	if (all && outcome < OUTCOME_COUNT)
+		all->packets[outcome]++;
+	return action;
+}
+
+/* Time stands for tokens: a packet takes SECOND_NS / limit of it. */
+static __always_inline bool is_within(__u32 kind)
+{
+	__u64 limit = limits_pps[kind], now, cost, room;
+	struct bucket *bucket;
+
+	if (!limit)
+		return true;
+	bucket = bpf_map_lookup_elem(&buckets, &kind);
+	if (!bucket)
+		return true;
+	now = bpf_ktime_get_ns();
+	cost = SECOND_NS / limit;
+	room = SECOND_NS / 10;
+	bucket->tokens_ns += now - bucket->at_ns;
+	bucket->at_ns = now;
+	if (bucket->tokens_ns > room)
+		bucket->tokens_ns = room;
+	if (bucket->tokens_ns < cost)
+		return false;
+	bucket->tokens_ns -= cost;
+	return true;
+}
+
+static __always_inline int to_kernel(__u32 outcome)
+{
+	return count(outcome, XDP_PASS);
+}
+
+static __always_inline int to_kernel_within(__u32 kind, __u32 outcome)
+{
+	if (!is_within(kind))
+		return count(OUTCOME_LIMITED, XDP_DROP);
+	return to_kernel(outcome);
+}
+
+static __always_inline int drop(__u32 outcome)
+{
+	return count(outcome, XDP_DROP);
+}
+
+/* What becomes of a frame that is not plain forwarding. */
+static __always_inline int dispose(__u32 outcome)
+{
+	switch (outcome) {
+	case OUTCOME_MALFORMED:
+	case OUTCOME_MARTIAN:
+	case OUTCOME_REVERSE_PATH:
+		return drop(outcome);
+	case OUTCOME_TTL_EXPIRED:
+	case OUTCOME_TOO_BIG:
+	case OUTCOME_NO_ROUTE:
+		return to_kernel_within(LIMIT_ANSWERED, outcome);
+	case OUTCOME_NO_NEIGHBOUR:
+		return to_kernel_within(LIMIT_UNRESOLVED, outcome);
+	case OUTCOME_OPTIONS:
+	case OUTCOME_KERNEL_ROUTE:
+	case OUTCOME_OTHER_HOST:
+		return to_kernel_within(LIMIT_SLOW, outcome);
+	default:
+		return to_kernel(outcome);
+	}
+}
+
+/* --- Looking at a frame -------------------------------------------------- */
+
+static __always_inline bool is_own_station(const struct ethhdr *ethernet)
+{
+	__u32 difference = 0;
+
+#pragma unroll
+	for (int i = 0; i < ETH_ALEN; i++)
+		difference |= ethernet->h_dest[i] ^ settings.station[i];
+	return !difference;
+}
+
+/* The sum over a header without options; 0xffff if it is right. */
+static __always_inline __u32 header_sum(const struct iphdr *ip)
+{
+	const __u16 *words = (const void *)ip;
+	__u32 sum = 0;
+
+#pragma unroll
+	for (int i = 0; i < 10; i++)
+		sum += words[i];
+	sum = (sum & 0xffff) + (sum >> 16);
+	return (sum & 0xffff) + (sum >> 16);
+}
+
+static __always_inline bool is_multicast_v4(__be32 address)
+{
+	return (address & bpf_htonl(0xf0000000)) == bpf_htonl(0xe0000000);
+}
+
+static __always_inline bool is_loopback_v4(__be32 address)
+{
+	return (address & bpf_htonl(0xff000000)) == bpf_htonl(0x7f000000);
+}
+
+/* OUTCOME_COUNT: plain. */
+static __always_inline __u32 examine_v4(const struct iphdr *ip, const void *end)
+{
+	__u32 length;
+
+	if ((const void *)(ip + 1) > end || ip->version != 4 || ip->ihl < 5)
+		return OUTCOME_MALFORMED;
+	length = bpf_ntohs(ip->tot_len);
+	if (length < ip->ihl * 4U || length > end - (const void *)ip)
+		return OUTCOME_MALFORMED;
+	if (is_multicast_v4(ip->daddr) || ip->daddr == 0xffffffff)
+		return OUTCOME_MULTICAST;
+	if (ip->ihl > 5)
+		return OUTCOME_OPTIONS;
+	if (header_sum(ip) != 0xffff)
+		return OUTCOME_MALFORMED;
+	if (!ip->saddr || ip->saddr == 0xffffffff || is_multicast_v4(ip->saddr) ||
+	    is_loopback_v4(ip->saddr) || !ip->daddr || is_loopback_v4(ip->daddr))
+		return OUTCOME_MARTIAN;
+	return OUTCOME_COUNT;
+}
+
+/* :: and ::1. */
+static __always_inline bool is_nobody_v6(const struct in6_addr *address)
+{
+	const __be32 *words = address->in6_u.u6_addr32;
+
+	return !(words[0] | words[1] | words[2]) &&
+	       (!words[3] || words[3] == bpf_htonl(1));
+}
+
+static __always_inline bool is_link_local_v6(const struct in6_addr *address)
+{
+	return (address->in6_u.u6_addr32[0] & bpf_htonl(0xffc00000)) == bpf_htonl(0xfe800000);
+}
+
+static __always_inline __u32 examine_v6(const struct ipv6hdr *ip, const void *end)
+{
+	if ((const void *)(ip + 1) > end || ip->version != 6)
+		return OUTCOME_MALFORMED;
+	if (bpf_ntohs(ip->payload_len) > end - (const void *)(ip + 1))
+		return OUTCOME_MALFORMED;
+	if (ip->daddr.in6_u.u6_addr8[0] == 0xff)
+		return OUTCOME_MULTICAST;
+	if (ip->nexthdr == IPPROTO_HOPOPTS)
+		return OUTCOME_OPTIONS;
+	if (ip->saddr.in6_u.u6_addr8[0] == 0xff || is_nobody_v6(&ip->saddr) ||
+	    is_nobody_v6(&ip->daddr))
+		return OUTCOME_MARTIAN;
+	if (is_link_local_v6(&ip->saddr) || is_link_local_v6(&ip->daddr))
+		return OUTCOME_LINK_LOCAL;
+	return OUTCOME_COUNT;
+}
+
+static __always_inline __u32 examine(void *data, void *end, struct plain *plain)
+{
+	struct ethhdr *ethernet = data;
+
+	if ((void *)(ethernet + 1) > end)
+		return OUTCOME_MALFORMED;
+	plain->ethernet = ethernet;
+	if (ethernet->h_proto == bpf_htons(ETH_P_ARP))
+		return OUTCOME_ADDRESS_RESOLUTION;
+	plain->is_v6 = ethernet->h_proto == bpf_htons(ETH_P_IPV6);
+	if (!plain->is_v6 && ethernet->h_proto != bpf_htons(ETH_P_IP))
+		return OUTCOME_OTHER_PROTOCOL;
+	if (ethernet->h_dest[0] & 1)
+		return OUTCOME_MULTICAST;
+	if (!is_own_station(ethernet))
+		return OUTCOME_OTHER_HOST;
+	if (plain->is_v6) {
+		plain->v6 = (void *)(ethernet + 1);
+		return examine_v6(plain->v6, end);
+	}
+	plain->v4 = (void *)(ethernet + 1);
+	return examine_v4(plain->v4, end);
+}
+
+static __always_inline bool is_own(const struct plain *plain)
+{
+	struct own_address address = {};
+
+	if (plain->is_v6) {
+		__builtin_memcpy(&address, &plain->v6->daddr, sizeof(address));
+	} else {
+		address.bytes[10] = 0xff;
+		address.bytes[11] = 0xff;
+		__builtin_memcpy(&address.bytes[12], &plain->v4->daddr, 4);
+	}
+	return bpf_map_lookup_elem(&own, &address);
+}
+
+static __always_inline __u8 ttl_of(const struct plain *plain)
+{
+	return plain->is_v6 ? plain->v6->hop_limit : plain->v4->ttl;
+}
+
+/* --- Forwarding here ----------------------------------------------------- */
+
+static __always_inline void ask(const struct plain *plain, struct bpf_fib_lookup *fib)
+{
+	if (plain->is_v6) {
+		const struct ipv6hdr *ip = plain->v6;
+
+		fib->family = AF_INET6;
+		fib->tot_len = bpf_ntohs(ip->payload_len) + sizeof(*ip);
+		fib->flowinfo = *(const __be32 *)ip & bpf_htonl(FLOWINFO_MASK);
+		fib->l4_protocol = ip->nexthdr;
+		__builtin_memcpy(fib->ipv6_src, &ip->saddr, 16);
+		__builtin_memcpy(fib->ipv6_dst, &ip->daddr, 16);
+		return;
+	}
+	fib->family = AF_INET;
+	fib->tos = plain->v4->tos;
+	fib->tot_len = bpf_ntohs(plain->v4->tot_len);
+	fib->l4_protocol = plain->v4->protocol;
+	fib->ipv4_src = plain->v4->saddr;
+	fib->ipv4_dst = plain->v4->daddr;
+}
+
+/* Whether a packet to the source would leave by the interface that this one came
+ * in by (strict), or by any (loose). */
+static __always_inline bool comes_from_where_it_should(struct xdp_md *ctx, __u32 ingress,
+						       const struct plain *plain)
+{
+	struct bpf_fib_lookup back = { .ifindex = ingress };
+
+	if (plain->is_v6) {
+		back.family = AF_INET6;
+		__builtin_memcpy(back.ipv6_src, &plain->v6->daddr, 16);
+		__builtin_memcpy(back.ipv6_dst, &plain->v6->saddr, 16);
+	} else {
+		back.family = AF_INET;
+		back.ipv4_src = plain->v4->daddr;
+		back.ipv4_dst = plain->v4->saddr;
+	}
+	if (bpf_fib_lookup(ctx, &back, sizeof(back), FIB_LOOKUP_SKIP_NEIGHBOUR))
+		return false;
+	return settings.reverse_path == REVERSE_PATH_LOOSE || back.ifindex == ingress;
+}
+
+/* What an answer of the table means; OUTCOME_COUNT: forward. */
+static __always_inline __u32 meaning(long answer, const struct plain *plain)
+{
+	switch (answer) {
+	case BPF_FIB_LKUP_RET_SUCCESS:
+		return OUTCOME_COUNT;
+	case BPF_FIB_LKUP_RET_BLACKHOLE:
+	case BPF_FIB_LKUP_RET_UNREACHABLE:
+	case BPF_FIB_LKUP_RET_PROHIBIT:
+		return OUTCOME_NO_ROUTE;
+	case BPF_FIB_LKUP_RET_NOT_FWDED:
+		return is_own(plain) ? OUTCOME_LOCAL : OUTCOME_NO_ROUTE;
+	case BPF_FIB_LKUP_RET_FWD_DISABLED:
+		return is_own(plain) ? OUTCOME_LOCAL : OUTCOME_FORWARDING_OFF;
+	case BPF_FIB_LKUP_RET_NO_NEIGH:
+		return OUTCOME_NO_NEIGHBOUR;
+	case BPF_FIB_LKUP_RET_FRAG_NEEDED:
+		return OUTCOME_TOO_BIG;
+	default:
+		return OUTCOME_KERNEL_ROUTE;
+	}
+}
+
+static __always_inline void rewrite(const struct plain *plain, const struct bpf_fib_lookup *fib)
+{
+	__builtin_memcpy(plain->ethernet->h_dest, fib->dmac, ETH_ALEN);
+	__builtin_memcpy(plain->ethernet->h_source, fib->smac, ETH_ALEN);
+	if (plain->is_v6) {
+		plain->v6->hop_limit--;
+		return;
+	}
+	/* RFC 1624, equation 3, for a TTL that is one less: HC' = ~(~HC + ~m + m'). In
+	 * one's complement that is adding 0x0100 and the carry; ~0 cannot come out of a
+	 * valid header, whose sum is never 0. */
+	__u32 check = plain->v4->check;
+
+	check += bpf_htons(0x0100);
+	plain->v4->check = check + (check >= 0xffff);
+	plain->v4->ttl--;
+}
+
+static __always_inline int forward_here(struct xdp_md *ctx, struct plain *plain)
+{
+	/* Read once: the verifier takes no pointer into the context. */
+	__u32 ingress = ctx->ingress_ifindex;
+	struct bpf_fib_lookup fib = { .ifindex = ingress };
+	__u32 outcome;
+
+	ask(plain, &fib);
+	outcome = meaning(bpf_fib_lookup(ctx, &fib, sizeof(fib), 0), plain);
+	/* As in the kernel: the route, the source, the TTL, the rest. */
+	if (outcome == OUTCOME_LOCAL || outcome == OUTCOME_FORWARDING_OFF ||
+	    outcome == OUTCOME_NO_ROUTE)
+		return dispose(outcome);
+	if (settings.reverse_path && !comes_from_where_it_should(ctx, ingress, plain))
+		return dispose(OUTCOME_REVERSE_PATH);
+	if (ttl_of(plain) <= 1)
+		return dispose(OUTCOME_TTL_EXPIRED);
+	if (outcome != OUTCOME_COUNT)
+		return dispose(outcome);
+	if (bpf_redirect_map(&devices, fib.ifindex, XDP_PASS) != XDP_REDIRECT)
+		return dispose(OUTCOME_KERNEL_ROUTE);
+	rewrite(plain, &fib);
+	return count(OUTCOME_FORWARDED, XDP_REDIRECT);
+}
+
+/* --- Forwarding in user space -------------------------------------------- */
+
+static __always_inline int forward_in_user_space(struct xdp_md *ctx, struct plain *plain)
+{
+	if (is_own(plain))
+		return dispose(OUTCOME_LOCAL);
+	if (bpf_redirect_map(&sockets, ctx->rx_queue_index, XDP_PASS) != XDP_REDIRECT)
+		return dispose(OUTCOME_KERNEL_ROUTE);
+	return count(OUTCOME_TO_USER, XDP_REDIRECT);
+}
+
+SEC("xdp")
+int forward(struct xdp_md *ctx)
+{
+	void *data = (void *)(long)ctx->data;
+	void *end = (void *)(long)ctx->data_end;
+	struct plain plain = {};
+	__u32 outcome = examine(data, end, &plain);
+
+	if (outcome != OUTCOME_COUNT)
+		return dispose(outcome);
+	if (path == PATH_USER)
+		return forward_in_user_space(ctx, &plain);
+	return forward_here(ctx, &plain);
+}

@@ -1,0 +1,114 @@
+/* SPDX-License-Identifier: GPL-2.0 OR Apache-2.0 OR MIT */
+/*
+ * Types that the router's XDP program shares with user space.
+ */
+#ifndef PLIMSOLL_FORWARD_H
+#define PLIMSOLL_FORWARD_H
+
+/*
+ * What becomes of a frame. Each gets exactly one of these in the program, so that
+ * they add up to the frames that arrived. crates/programs/src/forward/outcome.rs
+ * has the same list; they are compared at compile time.
+ */
+enum forward_outcome {
+	/* Sent on to the next hop's interface. */
+	OUTCOME_FORWARDED,
+	/* To user space, which decides (--path user). */
+	OUTCOME_TO_USER,
+	/* --- To the kernel: */
+	/* ARP. */
+	OUTCOME_ADDRESS_RESOLUTION,
+	/* Neither IP nor ARP. */
+	OUTCOME_OTHER_PROTOCOL,
+	/* To one of this host's addresses. */
+	OUTCOME_LOCAL,
+	/* Multicast or broadcast, by Ethernet or IP. */
+	OUTCOME_MULTICAST,
+	/* To another station's Ethernet address. */
+	OUTCOME_OTHER_HOST,
+	/* From or to an IPv6 link-local address. */
+	OUTCOME_LINK_LOCAL,
+	/* IPv4 options, IPv6 hop-by-hop options. */
+	OUTCOME_OPTIONS,
+	/* Its TTL or hop limit ends here: the kernel answers. */
+	OUTCOME_TTL_EXPIRED,
+	/* Longer than the next link takes: the kernel fragments or answers. */
+	OUTCOME_TOO_BIG,
+	/* No route, or one that refuses: the kernel answers. */
+	OUTCOME_NO_ROUTE,
+	/* The next hop's Ethernet address is not known: the kernel asks for it. */
+	OUTCOME_NO_NEIGHBOUR,
+	/* The route leads to an interface that is not forwarded to here, into a
+	 * tunnel, or depends on rules: the kernel forwards. */
+	OUTCOME_KERNEL_ROUTE,
+	/* The kernel does not forward what arrives at this interface. */
+	OUTCOME_FORWARDING_OFF,
+	/* --- Dropped: */
+	/* No valid IP packet. */
+	OUTCOME_MALFORMED,
+	/* A source or destination that no packet may have. */
+	OUTCOME_MARTIAN,
+	/* The way back to its source leads elsewhere. */
+	OUTCOME_REVERSE_PATH,
+	/* The kernel would have to answer, more often than its limit. */
+	OUTCOME_LIMITED,
+	OUTCOME_COUNT,
+};
+
+/* How the source's way back is looked at (RFC 3704). */
+enum reverse_path {
+	REVERSE_PATH_OFF,
+	REVERSE_PATH_STRICT,
+	REVERSE_PATH_LOOSE,
+};
+
+/* The two ways of forwarding. */
+enum forward_path {
+	/* Here: the kernel's tables, a redirect. */
+	PATH_XDP,
+	/* In user space, over an AF_XDP socket. */
+	PATH_USER,
+};
+
+/* What the kernel has to work on, and how much of it passes. */
+enum limit_kind {
+	/* Answered with an ICMP error: TTL, no route, too big. */
+	LIMIT_ANSWERED,
+	/* A neighbour has to be asked for its address. */
+	LIMIT_UNRESOLVED,
+	/* Forwarded by the kernel. */
+	LIMIT_SLOW,
+	LIMIT_COUNT,
+};
+
+/* A token bucket: packets per second and CPU, with a burst of a tenth of a second. */
+struct bucket {
+	__u64 tokens_ns;
+	__u64 at_ns;
+};
+
+struct counters {
+	__u64 packets[OUTCOME_COUNT];
+};
+
+/* What an instance knows of its interface. */
+struct port_settings {
+	/* Its Ethernet address. */
+	__u8 station[6];
+	__u8 unused[2];
+	/* Which enum reverse_path. */
+	__u32 reverse_path;
+};
+
+/* An address of this host; IPv4 mapped into IPv6 (RFC 4291, 2.5.5.2). */
+struct own_address {
+	__u8 bytes[16];
+};
+
+enum forward_bounds {
+	DEVICES_MAX = 64,
+	QUEUES_MAX = 64,
+	OWN_MAX = 4096,
+};
+
+#endif

@@ -1,0 +1,76 @@
+//! Why a capture could not begin, or ended early.
+
+use std::io;
+use std::path::PathBuf;
+
+use plimsoll_core::config::ConfigError;
+
+use crate::filter::FilterError;
+
+/// See the variants.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// A setting cannot be worked with.
+    #[error("{field} must be {allowed}")]
+    Config {
+        /// The setting.
+        field: &'static str,
+        /// What would be accepted.
+        allowed: &'static str,
+    },
+    /// The filter is none.
+    #[error(transparent)]
+    Filter(#[from] FilterError),
+    /// The interface could not be opened.
+    #[error(transparent)]
+    Interface(#[from] plimsoll_stack::Error),
+    /// A file could not be made.
+    #[error("cannot make {path}: {source}")]
+    Create {
+        /// The file.
+        path: PathBuf,
+        /// The system's answer.
+        source: io::Error,
+    },
+    /// Writing failed; what could be written is whole.
+    #[error("cannot write {what}: {source}; {packets} packets are lost there")]
+    Write {
+        /// The file.
+        what: String,
+        /// The first failure.
+        source: io::Error,
+        /// Packets that were lost so.
+        packets: u64,
+    },
+    /// A device or a clock failed.
+    #[error("cannot {action}: {source}")]
+    Io {
+        /// What was tried.
+        action: &'static str,
+        /// The kernel's answer.
+        source: io::Error,
+    },
+}
+
+impl Error {
+    /// The exit code of a command that ends by it: 1 failed, 2 used wrongly, 3 this host
+    /// lacks something.
+    #[must_use]
+    pub fn exit_code(&self) -> u8 {
+        match self {
+            Self::Config { .. } | Self::Filter(_) => 2,
+            Self::Interface(error) => error.exit_code(),
+            Self::Create { .. } | Self::Write { .. } | Self::Io { .. } => 1,
+        }
+    }
+}
+
+impl From<ConfigError> for Error {
+    fn from(error: ConfigError) -> Self {
+        Self::Config {
+            field: error.field,
+            allowed: error.allowed,
+        }
+    }
+}

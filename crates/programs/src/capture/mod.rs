@@ -1,0 +1,272 @@
+//! A passive monitor that writes pcapng, and says in the file what it had to give up.
+//!
+//! ```text
+//! interface ─ ring ─ filter ─ fidelity ─ queue of segments ─ disk
+//! ```
+//!
+//! One thread takes packets, cuts them and makes blocks in memory; another writes. The
+//! first never waits for the disk. How full the queue between them is decides how much of
+//! each packet is kept ([`plimsoll_core::fidelity`]): full packets, short ones, headers,
+//! headers of some flows. Every step stands in the file with the counts of that time, so
+//! that rates computed from the counts are right, whatever was kept.
+//!
+//! Each packet ends in one place ([`Counts`]), and the places add up to the interface's
+//! own counters.
+//!
+//! Nothing of the interface is set: it is as before when the capture ends, also by
+//! SIGKILL.
+
+mod config;
+mod counts;
+mod error;
+mod pcapng;
+mod queue;
+mod recorder;
+mod source;
+mod writer;
+
+use std::io;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use plimsoll_core::time::Instant;
+use plimsoll_kernel::counters::interfaces::{Adapter, Interfaces};
+use serde::Serialize;
+
+pub use config::{CaptureConfig, Mode, Output, RingFiles};
+pub use counts::Counts;
+pub use error::Error;
+
+use self::pcapng::{About, Encoder};
+use self::recorder::Recorder;
+use self::source::Source;
+use self::writer::{Writer, Written};
+use crate::clock::{monotonic_ns, utc_ns};
+use crate::filter::Filter;
+
+/// Packets that are taken before the clock is read again.
+const TURN_PACKETS: usize = 512;
+/// Turns after the end, for what waits in the ring.
+const DRAIN_TURNS: usize = 256;
+/// Longest wait for packets: signals and the time's end are noticed so soon.
+const WAIT: Duration = Duration::from_millis(20);
+
+/// A change of what is kept.
+#[derive(Clone, Debug, Serialize)]
+pub struct Step {
+    /// Seconds since the capture began.
+    pub seconds: f64,
+    /// What is kept from then on.
+    pub keeps: String,
+    /// One flow in this many is kept.
+    pub one_in: u32,
+    /// Packets that had been received by then.
+    pub received: u64,
+}
+
+/// What the interface counted itself while the capture ran.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+pub struct InterfaceCounts {
+    /// Frames received.
+    pub received: u64,
+    /// Frames sent.
+    pub sent: u64,
+    /// Good frames that nobody took.
+    pub dropped: u64,
+    /// The adapter's ring was full.
+    pub missed: u64,
+}
+
+/// What a capture came to.
+#[derive(Clone, Debug, Serialize)]
+pub struct Summary {
+    /// The interface.
+    pub interface: String,
+    /// How long it ran, in seconds.
+    pub seconds: f64,
+    /// What became of every packet.
+    pub counts: Counts,
+    /// Their sum.
+    pub received: u64,
+    /// What the interface counted in that time.
+    pub interface_counts: InterfaceCounts,
+    /// Changes of what is kept.
+    pub steps: Vec<Step>,
+    /// Files that are there.
+    pub files: Vec<PathBuf>,
+    /// Bytes written.
+    pub bytes: u64,
+}
+
+/// A capture that has begun: packets wait in the ring.
+#[derive(Debug)]
+pub struct Capture {
+    config: CaptureConfig,
+    source: Source,
+    recorder: Recorder,
+    writing: JoinHandle<Written>,
+    /// The first file.
+    name: String,
+    before: Adapters,
+    began_ns: u64,
+}
+
+impl Capture {
+    /// Opens the interface and the first file.
+    ///
+    /// # Errors
+    ///
+    /// A setting, the filter, the interface or the file: see [`Error`].
+    pub fn open(config: &CaptureConfig) -> Result<Self, Error> {
+        config.validate()?;
+        let filter = Filter::compile(&config.filter)?;
+        let about = About::of(config);
+        let encoder = || Encoder::new(&about).map_err(failed_to("make a file's beginning"));
+        let segment_bytes = writer::segment_bytes(&config.ring);
+        let (filler, drainer) = queue::queue(config.queue_bytes, segment_bytes);
+        let began = Duration::from_nanos(utc_ns());
+        let before = Adapters::read(config);
+        let (source, is_unfiltered) = Source::open(config, &filter)?;
+        let filter = is_unfiltered.then_some(filter);
+        let recorder = Recorder::new(config, filter, encoder()?.0, filler, Instant::ZERO)?;
+        let writer = Writer::open(config, drainer, encoder()?, began)?;
+        let name = writer.name();
+        let thread = thread::Builder::new().name("capture-writer".to_owned());
+        let writing = thread.spawn(move || writer.run());
+        Ok(Self {
+            config: config.clone(),
+            source,
+            recorder,
+            writing: writing.map_err(failed_to("start a thread"))?,
+            name,
+            before,
+            began_ns: monotonic_ns(),
+        })
+    }
+
+    /// Captures until `stop` is set, a bound of the config is reached, or nobody reads
+    /// standard output any more.
+    ///
+    /// # Errors
+    ///
+    /// A device failed, or writing did. In both cases the rest was done nevertheless, and
+    /// the summary tells what it came to.
+    pub fn run(mut self, stop: &AtomicBool) -> (Summary, Result<(), Error>) {
+        let captured = self.turns(stop);
+        let seconds = self.now().saturating_since(Instant::ZERO).as_secs_f64();
+        let captured = captured.and_then(|()| self.drain());
+        let after = Adapters::read(&self.config);
+        self.source.read_counts(&mut self.recorder.counts);
+        self.recorder.finish();
+        let (seen, steps) = (self.recorder.counts, self.recorder.take_steps());
+        drop(self.recorder);
+        let written = self.writing.join();
+        let written = written.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        let counts = written.standing.map_or(seen, |standing| standing.counts);
+        let summary = Summary {
+            interface: self.config.interface,
+            seconds,
+            counts,
+            received: counts.received(),
+            interface_counts: after.since(&self.before),
+            steps,
+            files: written.files,
+            bytes: written.bytes,
+        };
+        let told = written.failure.map_or(Ok(()), |source| {
+            Err(Error::Write {
+                what: self.name,
+                source,
+                packets: counts.disk,
+            })
+        });
+        (summary, captured.and(told))
+    }
+
+    fn now(&self) -> Instant {
+        Instant::from_nanos(monotonic_ns() - self.began_ns)
+    }
+
+    fn turns(&mut self, stop: &AtomicBool) -> Result<(), Error> {
+        loop {
+            let now = self.now();
+            let turn = self.turn_packets();
+            if turn == 0 || stop.load(Ordering::Relaxed) || self.is_over(now) {
+                return Ok(());
+            }
+            let seen = self.turn(turn)?;
+            self.recorder.on_turn(now);
+            if self.recorder.is_due(now) {
+                self.source.read_counts(&mut self.recorder.counts);
+                self.recorder.on_counts(now);
+            }
+            if seen == 0 {
+                self.source.wait(WAIT).map_err(failed_to("receive"))?;
+            }
+        }
+    }
+
+    fn turn(&mut self, max: usize) -> Result<usize, Error> {
+        let Self {
+            source, recorder, ..
+        } = self;
+        let seen = source.visit(max, |packet| recorder.on_packet(packet));
+        seen.map_err(failed_to("receive"))
+    }
+
+    /// Takes what had arrived when the end came.
+    fn drain(&mut self) -> Result<(), Error> {
+        self.source.wait(WAIT).map_err(failed_to("receive"))?;
+        for _ in 0..DRAIN_TURNS {
+            let turn = self.turn_packets();
+            if turn == 0 || self.turn(turn)? == 0 {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    fn is_over(&self, now: Instant) -> bool {
+        let passed = now.saturating_since(Instant::ZERO);
+        let too_long = self.config.time_max.is_some_and(|most| passed >= most);
+        too_long || self.recorder.writer_is_gone()
+    }
+
+    /// Packets that may be taken at once: 0 when there were enough.
+    fn turn_packets(&self) -> usize {
+        let recorded = self.recorder.counts.recorded;
+        let left = |most: u64| most.saturating_sub(recorded);
+        let left = self.config.packets_max.map_or(u64::MAX, left);
+        TURN_PACKETS.min(usize::try_from(left).unwrap_or(usize::MAX))
+    }
+}
+
+fn failed_to(action: &'static str) -> impl FnOnce(io::Error) -> Error {
+    move |source| Error::Io { action, source }
+}
+
+/// The interface's counters, if the kernel tells.
+#[derive(Debug)]
+struct Adapters(Option<Adapter>);
+
+impl Adapters {
+    fn read(config: &CaptureConfig) -> Self {
+        let index = plimsoll_kernel::link::index(&config.interface).ok();
+        let read = |ifindex| Interfaces::read(ifindex).ok().map(|all| all.own);
+        Self(index.and_then(read))
+    }
+
+    fn since(&self, before: &Self) -> InterfaceCounts {
+        let (Some(after), Some(before)) = (self.0, before.0) else {
+            return InterfaceCounts::default();
+        };
+        InterfaceCounts {
+            received: after.received.saturating_sub(before.received),
+            sent: after.sent.saturating_sub(before.sent),
+            dropped: after.dropped.saturating_sub(before.dropped),
+            missed: after.missed.saturating_sub(before.missed),
+        }
+    }
+}

@@ -1,0 +1,283 @@
+//! Where packets come from: the kernel's copies, or the interface itself.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::time::Duration;
+
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use plimsoll_kernel::counters::interfaces::Interfaces;
+use plimsoll_stack::device::packet::{Arrival, MonitorConfig, PacketMonitor};
+use plimsoll_stack::device::xdp::{WholeQueue, XdpConfig, arrival_tai, open_whole};
+use plimsoll_stack::device::{Batch, Device};
+
+use super::{CaptureConfig, Counts, Error, Mode};
+use crate::clock;
+use crate::filter::Filter;
+
+/// Frames of one queue that are taken before the next queue has its turn.
+const TURN_FRAMES: usize = 64;
+/// Frames of a socket's receive ring: a burst that arrives while other queues are served,
+/// or while this thread waits for the CPU.
+const RING_FRAMES: u32 = 8192;
+/// A stamp farther from now is none: the driver left no room for it.
+const STAMP_AGE_MAX_NS: u64 = 10_000_000_000;
+
+/// A packet that arrived.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Packet<'a> {
+    /// Nanoseconds since 1970.
+    pub(super) at_ns: u64,
+    pub(super) bytes: &'a [u8],
+    pub(super) whole: usize,
+}
+
+/// See the variants.
+#[derive(Debug)]
+pub(super) enum Source {
+    /// The stack gets the packets as well.
+    Copy(Box<Copied>),
+    /// Nobody else gets them.
+    Take(Taken),
+}
+
+/// Packets that the kernel copies.
+#[derive(Debug)]
+pub(super) struct Copied {
+    monitor: PacketMonitor,
+    /// The kernel filters: what it refuses is known from the interface's own counters.
+    filtered_by_kernel: Option<Unfiltered>,
+    /// A frame with its VLAN tag put back.
+    tagged: Vec<u8>,
+}
+
+/// What the interface had counted when the capture began.
+#[derive(Debug)]
+struct Unfiltered {
+    ifindex: u32,
+    outgoing: bool,
+    before: u64,
+    filtered: u64,
+}
+
+/// Packets taken from the interface.
+#[derive(Debug)]
+pub(super) struct Taken {
+    queues: Vec<WholeQueue>,
+    batch: Batch,
+    /// To be added to a stamp of `CLOCK_TAI`, wrapping.
+    tai_to_utc_ns: u64,
+}
+
+impl Source {
+    /// Opens the interface; says whether packets come unfiltered.
+    pub(super) fn open(config: &CaptureConfig, filter: &Filter) -> Result<(Self, bool), Error> {
+        match config.mode {
+            Mode::Copy => {
+                let in_kernel = !config.filter.is_empty() && !filter.names_vlan();
+                let copied = Copied::open(config, filter, in_kernel)?;
+                let unfiltered = !config.filter.is_empty() && !in_kernel;
+                Ok((Self::Copy(Box::new(copied)), unfiltered))
+            }
+            Mode::Take => {
+                let taken = Taken::open(config)?;
+                Ok((Self::Take(taken), !config.filter.is_empty()))
+            }
+        }
+    }
+
+    /// Shows packets that wait to `each`, up to `max`; returns how many there were.
+    #[inline]
+    pub(super) fn visit(&mut self, max: usize, each: impl FnMut(Packet<'_>)) -> io::Result<usize> {
+        match self {
+            Self::Copy(copied) => Ok(copied.visit(max, each)),
+            Self::Take(taken) => taken.visit(max, each),
+        }
+    }
+
+    /// Waits for packets.
+    pub(super) fn wait(&self, timeout: Duration) -> io::Result<()> {
+        let descriptors: Vec<BorrowedFd<'_>> = match self {
+            Self::Copy(copied) => vec![copied.monitor.as_fd()],
+            Self::Take(taken) => taken.queues.iter().map(Device::readiness).collect(),
+        };
+        let wanted = |descriptor| PollFd::new(descriptor, PollFlags::POLLIN);
+        let mut wanted: Vec<PollFd<'_>> = descriptors.into_iter().map(wanted).collect();
+        let millis = PollTimeout::try_from(timeout).unwrap_or(PollTimeout::ZERO);
+        match poll(&mut wanted, millis) {
+            Ok(_) | Err(nix::errno::Errno::EINTR) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Brings the places that only the kernel knows up to date.
+    pub(super) fn read_counts(&mut self, counts: &mut Counts) {
+        match self {
+            Self::Copy(copied) => copied.read_counts(counts),
+            Self::Take(taken) => taken.read_counts(counts),
+        }
+    }
+}
+
+impl Copied {
+    fn open(config: &CaptureConfig, filter: &Filter, in_kernel: bool) -> Result<Self, Error> {
+        let monitor = MonitorConfig {
+            ring_bytes: config.ring_bytes,
+            outgoing: config.outgoing,
+            promiscuous: config.promiscuous,
+            filter: if in_kernel {
+                filter.instructions()
+            } else {
+                Vec::new()
+            },
+            ..MonitorConfig::default()
+        };
+        let monitor = PacketMonitor::open(&config.interface, &monitor)?;
+        let filtered_by_kernel = in_kernel.then(|| Unfiltered::begin(config)).transpose()?;
+        Ok(Self {
+            monitor,
+            filtered_by_kernel,
+            tagged: Vec::new(),
+        })
+    }
+
+    fn visit(&mut self, max: usize, mut each: impl FnMut(Packet<'_>)) -> usize {
+        let tagged = &mut self.tagged;
+        self.monitor.visit(max, |arrival| {
+            each(match arrival.vlan {
+                None => Packet {
+                    at_ns: arrival.at_ns,
+                    bytes: arrival.bytes,
+                    whole: arrival.whole_bytes,
+                },
+                Some(tag) => put_back(tagged, &arrival, tag),
+            });
+        })
+    }
+
+    fn read_counts(&mut self, counts: &mut Counts) {
+        let kernel = self.monitor.read_counts();
+        (counts.ring, counts.invalid) = (kernel.ring_full, kernel.invalid);
+        if let Some(unfiltered) = &mut self.filtered_by_kernel {
+            counts.filtered = unfiltered.filtered(kernel.passed);
+        }
+    }
+}
+
+/// The frame as it was on the wire. A tag stands behind both addresses.
+fn put_back<'a>(
+    tagged: &'a mut Vec<u8>,
+    arrival: &Arrival<'_>,
+    [protocol, tag]: [u16; 2],
+) -> Packet<'a> {
+    let (addresses, rest) = arrival.bytes.split_at(arrival.bytes.len().min(12));
+    tagged.clear();
+    tagged.extend(addresses);
+    tagged.extend(protocol.to_be_bytes());
+    tagged.extend(tag.to_be_bytes());
+    tagged.extend(rest);
+    Packet {
+        at_ns: arrival.at_ns,
+        bytes: tagged,
+        whole: arrival.whole_bytes + 4,
+    }
+}
+
+impl Unfiltered {
+    fn begin(config: &CaptureConfig) -> Result<Self, Error> {
+        let ifindex =
+            plimsoll_kernel::link::index(&config.interface).map_err(|error| Error::Io {
+                action: "find the interface",
+                source: io::Error::other(error),
+            })?;
+        let mut begun = Self {
+            ifindex,
+            outgoing: config.outgoing,
+            before: 0,
+            filtered: 0,
+        };
+        begun.before = begun.read().map_err(|source| Error::Io {
+            action: "read the interface's counters",
+            source,
+        })?;
+        Ok(begun)
+    }
+
+    fn read(&self) -> io::Result<u64> {
+        let own = Interfaces::read(self.ifindex)?.own;
+        Ok(own.received + if self.outgoing { own.sent } else { 0 })
+    }
+
+    /// What the interface counted beside what passed. Read at about the same time, so it
+    /// never goes back.
+    fn filtered(&mut self, passed: u64) -> u64 {
+        if let Ok(all) = self.read() {
+            let refused = (all - self.before.min(all)).saturating_sub(passed);
+            self.filtered = self.filtered.max(refused);
+        }
+        self.filtered
+    }
+}
+
+impl Taken {
+    fn open(config: &CaptureConfig) -> Result<Self, Error> {
+        const CHUNK_BYTES: usize = 2048;
+        let chunks = (config.ring_bytes / CHUNK_BYTES).next_power_of_two();
+        let xdp = XdpConfig {
+            chunks,
+            send_frames: 0,
+            ring_frames: RING_FRAMES.min(chunks as u32),
+            busy_poll: config.busy_poll,
+            ..XdpConfig::default()
+        };
+        let mut taken = Self {
+            queues: open_whole(&config.interface, &xdp)?,
+            batch: Batch::with_capacity(TURN_FRAMES),
+            tai_to_utc_ns: 0,
+        };
+        taken.set_clock();
+        Ok(taken)
+    }
+
+    /// One turn of each queue at a time, so that none waits for a flooded one.
+    fn visit(&mut self, max: usize, mut each: impl FnMut(Packet<'_>)) -> io::Result<usize> {
+        let mut seen = 0;
+        let now = clock::utc_ns();
+        loop {
+            let before = seen;
+            for queue in &self.queues {
+                let turn = TURN_FRAMES.min(max - seen);
+                queue.receive(&mut self.batch, turn)?;
+                seen += self.batch.len();
+                for frame in self.batch.drain(..) {
+                    let stamp = arrival_tai(&frame).unwrap_or_default().as_nanos() as u64;
+                    let stamp = stamp.wrapping_add(self.tai_to_utc_ns);
+                    let is_one = now.abs_diff(stamp) < STAMP_AGE_MAX_NS;
+                    each(Packet {
+                        at_ns: if is_one { stamp } else { now },
+                        bytes: &frame,
+                        whole: frame.len(),
+                    });
+                }
+            }
+            if seen == before || seen >= max {
+                return Ok(seen);
+            }
+        }
+    }
+
+    fn read_counts(&mut self, counts: &mut Counts) {
+        self.set_clock();
+        (counts.ring, counts.no_buffer, counts.invalid) = (0, 0, 0);
+        for drops in self.queues.iter().map(Device::drops) {
+            counts.ring += drops.ring_full;
+            counts.no_buffer += drops.no_buffer;
+            counts.invalid += drops.invalid;
+        }
+    }
+
+    /// Leap seconds, and an operator who sets the clock.
+    fn set_clock(&mut self) {
+        let tai = clock::tai_ns();
+        self.tai_to_utc_ns = clock::utc_ns().wrapping_sub(tai);
+    }
+}

@@ -1,0 +1,360 @@
+//! The writing thread: segments to files, a new file when one is full, and what is to be
+//! done when the disk takes no more.
+//!
+//! A file is whole at every time but while a segment is being written. A segment that the
+//! disk takes only in part is cut off again, its packets are lost and counted, and the
+//! counts are written where they still fit, if need be in the place of the segment before.
+//! Then the disk is tried again now and then: somebody may make room.
+
+use std::collections::VecDeque;
+use std::fs::File;
+use std::io::{self, Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::RecvTimeoutError;
+use std::time::{Duration, Instant};
+
+use super::config::RING_FILE_BYTES_MIN;
+use super::pcapng::{Encoder, Standing};
+use super::queue::{Drainer, SEGMENT_BYTES, Segment};
+use super::{CaptureConfig, Error, Output, RingFiles};
+
+/// Room for a file's last statement.
+const CLOSING_BYTES: u64 = 2048;
+/// A disk that took nothing is tried again after this time.
+const RETRY: Duration = Duration::from_millis(200);
+const IDLE: Duration = Duration::from_millis(500);
+
+/// What was written.
+#[derive(Debug)]
+pub(super) struct Written {
+    /// Those that are there still.
+    pub(super) files: Vec<PathBuf>,
+    pub(super) bytes: u64,
+    pub(super) failure: Option<io::Error>,
+    /// The last standing, with what the disk did not take.
+    pub(super) standing: Option<Standing>,
+}
+
+/// Writes until the capture ends.
+pub(super) struct Writer {
+    drainer: Drainer,
+    encoder: Encoder,
+    preamble: Vec<u8>,
+    output: Output,
+    ring: RingFiles,
+    began: Duration,
+    files: VecDeque<PathBuf>,
+    made: usize,
+    open: OpenFile,
+    written: Written,
+    failed_at: Option<Instant>,
+}
+
+struct OpenFile {
+    sink: Sink,
+    since: Instant,
+    /// Whole blocks.
+    bytes: u64,
+    /// Where the last segment begins, and its packets.
+    last: (u64, u64),
+    /// Nothing but the counts stands from here on, since the disk took no more.
+    closing_at: Option<u64>,
+}
+
+enum Sink {
+    File(File),
+    Standard(io::Stdout),
+}
+
+impl Sink {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
+        match self {
+            Self::File(file) => file.write_all(bytes),
+            Self::Standard(output) => {
+                output.write_all(bytes)?;
+                output.flush()
+            }
+        }
+    }
+
+    /// Forgets what stands behind `bytes`.
+    fn cut(&mut self, bytes: u64) {
+        if let Self::File(file) = self {
+            // If it fails the file ends in half a block, which readers tell.
+            let _ = file.set_len(bytes);
+            let _ = file.seek(SeekFrom::Start(bytes));
+        }
+    }
+}
+
+/// How long segments may be, so that ring files come near their size.
+pub(super) fn segment_bytes(ring: &RingFiles) -> usize {
+    let part = ring.bytes.map_or(u64::MAX, |bytes| bytes / 4);
+    SEGMENT_BYTES.min(usize::try_from(part).unwrap_or(usize::MAX))
+}
+const _: () = assert!(RING_FILE_BYTES_MIN / 4 > CLOSING_BYTES);
+
+impl Writer {
+    /// Makes the first file.
+    pub(super) fn open(
+        config: &CaptureConfig,
+        drainer: Drainer,
+        (encoder, preamble): (Encoder, Vec<u8>),
+        began: Duration,
+    ) -> Result<Self, Error> {
+        let mut writer = Self {
+            drainer,
+            encoder,
+            preamble,
+            output: config.output.clone(),
+            ring: config.ring,
+            began,
+            files: VecDeque::new(),
+            made: 0,
+            open: OpenFile::new(Sink::Standard(io::stdout())),
+            written: Written {
+                files: Vec::new(),
+                bytes: 0,
+                failure: None,
+                standing: None,
+            },
+            failed_at: None,
+        };
+        writer.begin_file()?;
+        Ok(writer)
+    }
+
+    fn begin_file(&mut self) -> Result<(), Error> {
+        let sink = match &self.output {
+            Output::Standard => Sink::Standard(io::stdout()),
+            Output::File(path) => {
+                self.made += 1;
+                let path = if self.ring.is_ring() {
+                    numbered(path, self.began.as_secs(), self.made)
+                } else {
+                    path.clone()
+                };
+                let made = File::create(&path);
+                let file = made.map_err(|source| Error::Create {
+                    path: path.clone(),
+                    source,
+                })?;
+                self.files.push_back(path);
+                Sink::File(file)
+            }
+        };
+        self.open = OpenFile::new(sink);
+        let begun = self.open.append(&self.preamble, 0);
+        begun.map_err(|source| Error::Write {
+            what: self.name(),
+            source,
+            packets: 0,
+        })?;
+        self.written.bytes += self.preamble.len() as u64;
+        while self.ring.files.is_some_and(|most| self.files.len() > most) {
+            // The operator may have removed it already.
+            let _ = self.files.pop_front().map(std::fs::remove_file);
+        }
+        Ok(())
+    }
+
+    /// The name of the file at hand.
+    pub(super) fn name(&self) -> String {
+        self.files.back().map_or_else(
+            || "standard output".to_owned(),
+            |path| path.display().to_string(),
+        )
+    }
+
+    /// Writes until the capture ends, or until nobody reads any more.
+    pub(super) fn run(mut self) -> Written {
+        loop {
+            match self.drainer.next(IDLE) {
+                Ok(segment) => {
+                    if !self.take(segment) {
+                        break;
+                    }
+                }
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => break,
+            }
+        }
+        if let Some(standing) = self.written.standing {
+            let whole = self.whole(standing);
+            self.written.standing = Some(whole);
+            self.state(&whole, "end");
+            // Counts that took the last packets' place have changed themselves.
+            self.written.standing = Some(self.whole(whole));
+        }
+        self.written.files = self.files.into();
+        self.written
+    }
+
+    /// The standing with what the disk has not taken until now.
+    fn whole(&self, standing: Standing) -> Standing {
+        Standing {
+            counts: standing.counts.with_disk(self.drainer.disk()),
+            ..standing
+        }
+    }
+
+    /// False: nobody reads any more.
+    fn take(&mut self, segment: Segment) -> bool {
+        if self.is_full(segment.bytes.len() as u64) {
+            self.next_file();
+        }
+        let waiting = self.failed_at.is_some_and(|at| at.elapsed() < RETRY);
+        let result = match waiting {
+            true => None,
+            false => Some(self.open.append(&segment.bytes, segment.packets)),
+        };
+        self.written.standing = Some(segment.standing);
+        let goes_on = match result {
+            Some(Ok(())) => {
+                self.written.bytes += segment.bytes.len() as u64;
+                self.failed_at = None;
+                true
+            }
+            Some(Err(error)) if error.kind() == io::ErrorKind::BrokenPipe => {
+                self.drainer.lose(segment.packets);
+                false
+            }
+            Some(Err(error)) => {
+                self.drainer.lose(segment.packets);
+                self.failed_at = Some(Instant::now());
+                let why = format!("the disk took no more ({error})");
+                self.written.failure.get_or_insert(error);
+                self.state(&self.whole(segment.standing), &why);
+                true
+            }
+            None => {
+                self.drainer.lose(segment.packets);
+                true
+            }
+        };
+        self.drainer.give_back(segment.bytes);
+        goes_on
+    }
+
+    fn is_full(&self, more: u64) -> bool {
+        let long = |max| self.open.bytes + more + CLOSING_BYTES > max;
+        let old = |max| self.open.since.elapsed() >= max;
+        self.ring.bytes.is_some_and(long) || self.ring.time.is_some_and(old)
+    }
+
+    fn next_file(&mut self) {
+        let standing = self.written.standing.map(|standing| self.whole(standing));
+        if let Some(standing) = &standing {
+            self.state(standing, "the next file goes on");
+        }
+        match self.begin_file() {
+            Ok(()) => {
+                self.failed_at = None;
+                if let Some(standing) = &standing {
+                    self.state(standing, "as the file before ends");
+                }
+            }
+            Err(Error::Create { source, .. } | Error::Write { source, .. }) => {
+                self.failed_at = Some(Instant::now());
+                self.written.failure.get_or_insert(source);
+            }
+            Err(_) => {}
+        }
+    }
+
+    /// Writes the counts, if need be in the place of the last packets.
+    fn state(&mut self, standing: &Standing, why: &str) {
+        self.encoder.statistics(standing, why);
+        let statement = self.encoder.swap(Vec::new());
+        if let Some(at) = self.open.closing_at.take() {
+            self.open.cut(at);
+        }
+        let at = self.open.bytes;
+        if self.open.append(&statement, 0).is_ok() {
+            self.written.bytes += statement.len() as u64;
+            self.open.closing_at = self.failed_at.map(|_| at);
+            return;
+        }
+        let (last, packets) = self.open.last;
+        if packets == 0 {
+            return;
+        }
+        self.open.cut(last);
+        self.drainer.lose(packets);
+        self.encoder.statistics(&self.whole(*standing), why);
+        let statement = self.encoder.swap(Vec::new());
+        if self.open.append(&statement, 0).is_ok() {
+            self.open.closing_at = Some(last);
+        }
+    }
+}
+
+impl OpenFile {
+    fn new(sink: Sink) -> Self {
+        Self {
+            sink,
+            since: Instant::now(),
+            bytes: 0,
+            last: (0, 0),
+            closing_at: None,
+        }
+    }
+
+    /// Writes whole blocks, or nothing.
+    fn append(&mut self, bytes: &[u8], packets: u64) -> io::Result<()> {
+        let at = self.bytes;
+        if let Err(error) = self.sink.write(bytes) {
+            self.sink.cut(at);
+            return Err(error);
+        }
+        self.bytes += bytes.len() as u64;
+        if packets > 0 {
+            self.last = (at, packets);
+        }
+        self.closing_at = None;
+        Ok(())
+    }
+
+    fn cut(&mut self, at: u64) {
+        self.sink.cut(at);
+        self.bytes = at;
+        if self.last.0 >= at {
+            self.last = (at, 0);
+        }
+    }
+}
+
+/// `trace.pcapng` becomes `trace_1795300000_00001.pcapng`: sorted by name, and not those of
+/// an earlier capture.
+fn numbered(path: &Path, began: u64, number: usize) -> PathBuf {
+    let stem = path.file_stem().unwrap_or_default().to_string_lossy();
+    let extension = path.extension().map_or_else(String::new, |extension| {
+        format!(".{}", extension.to_string_lossy())
+    });
+    path.with_file_name(format!("{stem}_{began}_{number:05}{extension}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ring_files_sort_by_name() {
+        let at = |number| numbered(Path::new("/tmp/a.b.pcapng"), 17, number);
+        assert_eq!(at(1), Path::new("/tmp/a.b_17_00001.pcapng"));
+        assert!(at(9) < at(10));
+        assert_eq!(numbered(Path::new("x"), 1, 2), Path::new("x_1_00002"));
+    }
+
+    #[test]
+    fn segments_are_a_quarter_of_a_ring_file_at_most() {
+        let of = |bytes| {
+            segment_bytes(&RingFiles {
+                bytes,
+                ..RingFiles::default()
+            })
+        };
+        assert_eq!(of(None), SEGMENT_BYTES);
+        assert_eq!(of(Some(1 << 16)), 1 << 14);
+    }
+}

@@ -1,0 +1,478 @@
+//! Forwarding in user space: one thread that polls all interfaces in turn.
+//!
+//! Mogul & Ramakrishnan, sections 5 to 7, with real packets. Arrivals only start polling
+//! (`core::poll`). A turn takes at most the quota and carries each packet as far as it
+//! goes, to the output queue of its interface. An output queue at its high watermark
+//! inhibits input (`core::feedback`). The CPU limit (`core::cpu_limit`) makes the thread
+//! yield: beyond it, it runs only where nobody else wants the CPU (MR-56).
+//!
+//! AF_XDP has two halves: the kernel's polling copies frames into our ring, and this
+//! thread takes them out. Under a flood the first half alone fills a CPU. So once turns
+//! stay full, interrupts are deferred (`regime`) and this thread polls the devices
+//! itself, a quota at a time: what it does not poll stays in the adapter's ring and is
+//! lost there, at no cost. Where the kernel lets nobody poll (copy mode since 6.13), its
+//! own polling is put off until this thread has worked off what came before (`pace`).
+//!
+//! **Limits.** One thread, so one CPU. Sending copies in the kernel, about a microsecond
+//! per frame where the driver has no zero-copy mode.
+
+mod pace;
+mod queues;
+mod regime;
+
+use std::collections::VecDeque;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant as StdInstant};
+
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use parking_lot::{Mutex, RwLock};
+use plimsoll_core::config::Fraction;
+use plimsoll_core::cpu_limit::{Change as LimitChange, CpuLimit, CpuLimitConfig};
+use plimsoll_core::feedback::{Change, Feedback, FeedbackConfig, QueueId, Watermarks};
+use plimsoll_core::poll::{
+    Direction, Directions, Driver, Interrupts, Poller, PollerConfig, SourceId, SourceSet, Turn,
+};
+use plimsoll_core::time::Instant;
+use plimsoll_kernel::scheduling::{Class, set_class};
+use plimsoll_stack::device::xdp::BareQueue;
+use plimsoll_stack::device::{Batch, Device, Frame};
+
+use super::Config;
+use super::error::Error;
+use super::limits::Buckets;
+use super::outcome::{Counts, Fate, Outcome};
+use super::packet;
+use super::program::Transmitted;
+use super::router::Attached;
+use super::table::{Port, Table};
+use super::to_kernel::ToKernel;
+use regime::Regime;
+
+/// Frames of an output queue.
+const OUTPUT_FRAMES: usize = 512;
+/// Completions of one system call in copy mode (`TX_BATCH_SIZE`).
+const TRANSMIT_QUOTA: u32 = 32;
+/// How soon the end is noticed.
+const LOOK: Duration = Duration::from_millis(50);
+/// How soon a full transmit ring is tried again.
+const AGAIN: Duration = Duration::from_micros(100);
+/// The thread is one CPU to the limit.
+const THIS_CPU: usize = 0;
+
+/// The forwarding thread; dropping it ends it.
+#[derive(Debug)]
+pub(super) struct Engine {
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// What the thread tells.
+#[derive(Debug, Default)]
+struct Shared {
+    stop: AtomicBool,
+    tallies: Mutex<Vec<Tally>>,
+    /// Why it ended by itself.
+    failure: Mutex<Option<String>>,
+    devices: Vec<(usize, Arc<BareQueue>)>,
+}
+
+/// What became of a port's frames in user space.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Tally {
+    pub(super) outcomes: Counts,
+    pub(super) transmitted: Transmitted,
+    pub(super) lost: u64,
+}
+
+/// One receive queue, and the output queue that it sends from.
+#[derive(Debug)]
+struct Line {
+    port: usize,
+    device: Arc<BareQueue>,
+    source: SourceId,
+    output: Batch,
+    queue: QueueId,
+}
+
+impl Engine {
+    /// Opens all queues of the ports and forwards between them.
+    pub(super) fn start(
+        config: &Config,
+        ports: &[Port],
+        table: Arc<RwLock<Table>>,
+        attached: &Attached,
+    ) -> Result<Self, Error> {
+        let devices = queues::open(config, attached)?;
+        let shared = Arc::new(Shared {
+            tallies: Mutex::new(vec![Tally::default(); ports.len()]),
+            devices,
+            ..Shared::default()
+        });
+        let mtu = ports.iter().map(|port| port.mtu).max().unwrap_or(1500);
+        let mut work = Work::new(config, &shared, table, mtu as u32)?;
+        let (seen, cpu) = (Arc::clone(&shared), config.cpu);
+        let thread = thread::Builder::new().name("forward".to_owned());
+        let thread = thread.spawn(move || {
+            if let Some(cpu) = cpu {
+                // Checked when the command line was read; elsewhere it forwards as well.
+                let _ = plimsoll_kernel::namespace::pin(cpu);
+            }
+            if let Err(error) = work.run(&seen) {
+                *seen.failure.lock() = Some(error.to_string());
+            }
+        });
+        Ok(Self {
+            shared,
+            thread: Some(thread.map_err(Error::os("start the thread that forwards"))?),
+        })
+    }
+
+    /// What became of the frames of the port in this place.
+    pub(super) fn tally(&self, port: usize) -> Tally {
+        let of_port = self.shared.devices.iter().filter(|(of, _)| *of == port);
+        let lost = of_port.map(|(_, device)| device.drops());
+        let lost = lost.map(|drops| drops.ring_full + drops.no_buffer + drops.invalid);
+        let lost = lost.sum();
+        Tally {
+            lost,
+            ..self.shared.tallies.lock()[port]
+        }
+    }
+
+    /// Why it ended by itself, if it did.
+    pub(super) fn failure(&self) -> Option<String> {
+        self.shared.failure.lock().clone()
+    }
+}
+
+impl Drop for Engine {
+    fn drop(&mut self) {
+        self.shared.stop.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            // A panic there has been printed.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// What the thread works with.
+struct Work {
+    lines: Vec<Line>,
+    /// By port, the places of its lines.
+    of_port: Vec<Vec<usize>>,
+    table: Arc<RwLock<Table>>,
+    poller: Poller,
+    feedback: Feedback,
+    limit: Option<CpuLimit>,
+    buckets: Buckets,
+    regime: Regime,
+    to_kernel: ToKernel,
+    batch: Batch,
+    tallies: Vec<Tally>,
+    started: StdInstant,
+    /// Lines whose transmit ring was full, to be tried again then.
+    again_at: Option<Instant>,
+}
+
+impl Work {
+    fn new(
+        config: &Config,
+        shared: &Shared,
+        table: Arc<RwLock<Table>>,
+        mtu: u32,
+    ) -> Result<Self, Error> {
+        let start = Instant::ZERO;
+        let poller = PollerConfig {
+            receive_quota: config.quota,
+            transmit_quota: TRANSMIT_QUOTA,
+            ..PollerConfig::default()
+        };
+        let mut poller = Poller::new(poller, start)?;
+        let mut sources = Vec::new();
+        for _ in &shared.devices {
+            let source = poller.register(Driver::Polled(Interrupts::ReceiveOnly));
+            sources.push(source.map_err(|full| Error::usage(full.to_string()))?);
+        }
+        let all = sources
+            .iter()
+            .fold(SourceSet::EMPTY, |all, one| all.with(*one));
+        let mut feedback = Feedback::new(FeedbackConfig::default(), sources.len())?;
+        let mut lines = Vec::new();
+        for ((port, device), source) in shared.devices.iter().zip(sources) {
+            let marks = Watermarks::of_queue(OUTPUT_FRAMES as u32);
+            let queue = feedback.register(marks, all);
+            let (queue, _) = queue.map_err(|error| Error::usage(error.to_string()))?;
+            lines.push(Line {
+                port: *port,
+                device: Arc::clone(device),
+                source,
+                output: VecDeque::with_capacity(OUTPUT_FRAMES),
+                queue,
+            });
+        }
+        let ports = shared.tallies.lock().len();
+        let mut of_port = vec![Vec::new(); ports];
+        for (place, line) in lines.iter().enumerate() {
+            of_port[line.port].push(place);
+        }
+        let limit = config.cpu_limit.map(|limit| cpu_limit(limit, start));
+        Ok(Self {
+            of_port,
+            lines,
+            table,
+            poller,
+            feedback,
+            limit: limit.transpose()?,
+            buckets: Buckets::new(config.limits, start),
+            regime: Regime::new(&config.interfaces)?,
+            to_kernel: ToKernel::open(mtu)?,
+            batch: Batch::with_capacity(config.quota as usize),
+            tallies: vec![Tally::default(); ports],
+            started: StdInstant::now(),
+            again_at: None,
+        })
+    }
+
+    fn run(&mut self, shared: &Shared) -> io::Result<()> {
+        if self.limit.is_some() {
+            set_class(0, Class::Polling)?;
+        }
+        while !shared.stop.load(Ordering::Relaxed) {
+            let now = self.now();
+            self.look(now);
+            match self.poller.poll_next(now) {
+                Some(turn) => self.serve(turn, now)?,
+                None => self.rest(now)?,
+            }
+            shared.tallies.lock().copy_from_slice(&self.tallies);
+        }
+        Ok(())
+    }
+
+    fn now(&self) -> Instant {
+        let nanos = self.started.elapsed().as_nanos();
+        Instant::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
+    }
+
+    /// Times that are up.
+    fn look(&mut self, now: Instant) {
+        let change = self.feedback.poll_timeout(now);
+        self.apply(change);
+        self.regime.look(|| lost(&self.lines), now);
+        let limited = self.limit.as_mut().map(|limit| limit.poll_timeout(now));
+        self.apply_limit(limited.unwrap_or(LimitChange::None));
+        if self.again_at.is_some_and(|at| at <= now) {
+            self.again_at = None;
+            for line in self.lines.iter().filter(|line| !line.output.is_empty()) {
+                self.poller.request(line.source, Directions::TRANSMIT);
+            }
+        }
+    }
+
+    fn apply(&mut self, change: Change) {
+        for line in &self.lines {
+            if change.inhibit.contains(line.source) {
+                // Nobody's interrupts are ours to switch: readiness is not awaited then.
+                let _ = self.poller.inhibit_input(line.source);
+            }
+            if change.allow.contains(line.source) {
+                self.poller.allow_input(line.source);
+            }
+        }
+    }
+
+    /// Beyond the limit this thread goes on where nobody else wants the CPU.
+    fn apply_limit(&self, change: LimitChange) {
+        let class = match change {
+            LimitChange::None => return,
+            LimitChange::Inhibit => Class::Idle,
+            LimitChange::Allow => Class::Polling,
+        };
+        // It was allowed at the start. If not any more, the limit is kept less well.
+        let _ = set_class(0, class);
+    }
+
+    fn serve(&mut self, turn: Turn, now: Instant) -> io::Result<()> {
+        // What an idle CPU gives is not counted.
+        let counted = self.limit.as_ref().is_some_and(|limit| !limit.inhibited());
+        if let Some(limit) = self.limit.as_mut().filter(|_| counted) {
+            limit.on_enter(THIS_CPU, now);
+        }
+        let place = turn.source.index();
+        let (handled, more) = match turn.direction {
+            Direction::Receive => self.receive(place, turn.quota, now)?,
+            Direction::Transmit => self.transmit(place, turn.quota, now)?,
+        };
+        let _ = self.poller.on_turn_done(turn, handled, more);
+        if counted {
+            let now = self.now();
+            let change = self
+                .limit
+                .as_mut()
+                .map(|limit| limit.on_exit(THIS_CPU, now));
+            self.apply_limit(change.unwrap_or(LimitChange::None));
+        }
+        Ok(())
+    }
+
+    fn receive(&mut self, place: usize, quota: u32, now: Instant) -> io::Result<(u32, bool)> {
+        let device = Arc::clone(&self.lines[place].device);
+        if self.regime.is_polling() {
+            device.poll_device();
+        }
+        let mut batch = std::mem::take(&mut self.batch);
+        let received = device.receive(&mut batch, quota as usize)?;
+        let port = self.lines[place].port;
+        let table = Arc::clone(&self.table);
+        let table = table.read();
+        for frame in batch.drain(..) {
+            let outcome = self.forward(&table, frame, port, place, now);
+            self.tallies[port].outcomes.count(outcome);
+        }
+        drop(table);
+        self.batch = batch;
+        self.to_kernel.flush()?;
+        let is_full = received == quota as usize;
+        if self.regime.on_turn(received, is_full, now) {
+            let is_pollable = self.lines[place].device.is_pollable();
+            self.regime.overload(is_pollable, lost(&self.lines), now);
+        }
+        Ok((received as u32, is_full))
+    }
+
+    /// Carries a frame as far as it goes.
+    fn forward(
+        &mut self,
+        table: &Table,
+        mut frame: Frame,
+        port: usize,
+        place: usize,
+        now: Instant,
+    ) -> Outcome {
+        let plain = packet::examine(&frame, table.ports()[port].station);
+        let decided = plain.and_then(|plain| Ok((plain, table.decide(&plain, port)?)));
+        match decided {
+            Ok((plain, next)) => {
+                let from = table.ports()[next.port].station;
+                packet::rewrite(&mut frame, plain.source.is_ipv4(), from, next.station);
+                self.enqueue(next.port, place, frame, now);
+                Outcome::Forwarded
+            }
+            Err(outcome) if outcome.fate() != Fate::Kernel => outcome,
+            Err(outcome) if !self.buckets.admits(outcome, now) => Outcome::Limited,
+            Err(outcome) => {
+                if !self.to_kernel.push(frame) {
+                    return Outcome::Limited;
+                }
+                outcome
+            }
+        }
+    }
+
+    /// Puts a frame on an output queue of `port`. Queues of a port are taken by the
+    /// place that frames come in at, so that none is reordered.
+    fn enqueue(&mut self, port: usize, place: usize, frame: Frame, now: Instant) {
+        let places = &self.of_port[port];
+        let line = &mut self.lines[places[place % places.len()]];
+        if line.output.len() == OUTPUT_FRAMES {
+            self.tallies[port].transmitted.dropped += 1;
+            return;
+        }
+        line.output.push_back(frame);
+        let (queue, source) = (line.queue, line.source);
+        let occupancy = line.output.len() as u32;
+        self.poller.request(source, Directions::TRANSMIT);
+        let change = self.feedback.on_enqueue(queue, occupancy, now);
+        self.apply(change);
+    }
+
+    fn transmit(&mut self, place: usize, quota: u32, now: Instant) -> io::Result<(u32, bool)> {
+        let line = &mut self.lines[place];
+        let take = line.output.len().min(quota as usize);
+        let mut batch = std::mem::take(&mut self.batch);
+        batch.extend(line.output.drain(..take));
+        // Also without frames: it takes completions in.
+        let sent = line.device.transmit(&mut batch)?;
+        while let Some(frame) = batch.pop_back() {
+            line.output.push_front(frame);
+        }
+        self.batch = batch;
+        let (queue, occupancy) = (line.queue, line.output.len() as u32);
+        self.tallies[line.port].transmitted.sent += sent as u64;
+        if sent < take {
+            self.again_at = Some(now + AGAIN);
+        }
+        let change = self.feedback.on_dequeue(queue, occupancy, now);
+        self.apply(change);
+        Ok((sent as u32, sent > 0 && occupancy > 0))
+    }
+
+    /// Nothing to do. While devices are polled from here, they are looked at again;
+    /// else their interrupts are waited for.
+    fn rest(&mut self, now: Instant) -> io::Result<()> {
+        if self.regime.goes_on_polling(now) {
+            for line in &self.lines {
+                let _ = self.poller.on_interrupt(line.source, Directions::RECEIVE);
+            }
+            return Ok(());
+        }
+        let awaited: Vec<SourceId> = self
+            .lines
+            .iter()
+            .map(|line| line.source)
+            .filter(|source| self.poller.interrupts(*source).receive)
+            .collect();
+        let readable = self.wait(&awaited, now)?;
+        let rested = self.now().saturating_since(now);
+        self.regime.on_rest(rested);
+        for source in readable {
+            // Whatever it answers: this is the polling thread, and awake.
+            let _ = self.poller.on_interrupt(source, Directions::RECEIVE);
+        }
+        Ok(())
+    }
+
+    /// Which of the sources have frames, once one has or a time is up.
+    fn wait(&self, awaited: &[SourceId], now: Instant) -> io::Result<Vec<SourceId>> {
+        let limit = self.limit.as_ref().and_then(CpuLimit::next_timeout);
+        let times = [
+            self.poller.next_wakeup(),
+            self.feedback.next_timeout(),
+            limit,
+            self.again_at,
+        ];
+        let next = times.into_iter().flatten().min();
+        let span = next.map_or(LOOK, |next| next.saturating_since(now).min(LOOK));
+        // Rounded up, so that nobody wakes before the time.
+        let millis = span.as_micros().div_ceil(1000) as u16;
+        let mut polled: Vec<PollFd<'_>> = awaited
+            .iter()
+            .map(|source| &self.lines[source.index()].device)
+            .map(|device| PollFd::new(device.readiness(), PollFlags::POLLIN))
+            .collect();
+        match poll(&mut polled, PollTimeout::from(millis)) {
+            Ok(_) | Err(nix::errno::Errno::EINTR) => {}
+            Err(errno) => return Err(errno.into()),
+        }
+        let ready = awaited.iter().zip(&polled);
+        let ready = ready.filter(|(_, fd)| fd.any().unwrap_or(true));
+        Ok(ready.map(|(source, _)| *source).collect())
+    }
+}
+
+/// Frames for which our rings had no room, of all lines.
+fn lost(lines: &[Line]) -> u64 {
+    let drops = lines.iter().map(|line| line.device.drops());
+    drops.map(|drops| drops.ring_full + drops.no_buffer).sum()
+}
+
+fn cpu_limit(limit: Fraction, now: Instant) -> Result<CpuLimit, Error> {
+    let config = CpuLimitConfig {
+        limit,
+        ..CpuLimitConfig::default()
+    };
+    Ok(CpuLimit::new(config, now)?)
+}

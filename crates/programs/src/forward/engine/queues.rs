@@ -1,0 +1,66 @@
+//! The receive queues of all interfaces, opened for one thread.
+
+use std::io;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+
+use plimsoll_core::poll::SourceId;
+use plimsoll_kernel::link;
+use plimsoll_stack::device::xdp::{BareQueue, XdpConfig};
+
+use crate::forward::Config;
+use crate::forward::error::Error;
+use crate::forward::program::QUEUES_MAX;
+use crate::forward::router::Attached;
+
+/// Frames of a ring, and lent for receiving.
+const RING_FRAMES: u32 = 512;
+/// Of each queue: receiving, its ring, its output, sending.
+const CHUNKS: usize = 4 * 512;
+
+/// All queues of all interfaces, with one memory.
+pub(super) fn open(
+    config: &Config,
+    attached: &Attached,
+) -> Result<Vec<(usize, Arc<BareQueue>)>, Error> {
+    let mut wanted = Vec::new();
+    for (port, name) in config.interfaces.iter().enumerate() {
+        let link = link::link(link::index(name)?).map_err(Error::os("ask about an interface"))?;
+        let queues = link.rx_queues.unwrap_or(1).clamp(1, QUEUES_MAX);
+        wanted.extend((0..queues).map(|queue| (port, name, queue)));
+    }
+    if wanted.len() > SourceId::COUNT_MAX {
+        return Err(Error::usage(format!(
+            "these interfaces have {} receive queues together, and 64 can be polled: `ethtool -L IFACE combined N` makes them fewer",
+            wanted.len()
+        )));
+    }
+    let mut devices: Vec<(usize, Arc<BareQueue>)> = Vec::new();
+    for &(port, name, queue) in &wanted {
+        let xdp = XdpConfig {
+            queue,
+            chunks: CHUNKS * wanted.len(),
+            send_frames: 0,
+            ring_frames: RING_FRAMES,
+            fill_frames: Some(RING_FRAMES),
+            ..XdpConfig::default()
+        };
+        let beside = devices.first().map(|(_, device)| &**device);
+        let device = match BareQueue::open(name, &xdp, beside) {
+            Ok(device) => device,
+            // A driver may have fewer queues in use than it has room for.
+            Err(plimsoll_stack::Error::Io { source, .. })
+                if queue > 0 && source.kind() == io::ErrorKind::InvalidInput =>
+            {
+                continue;
+            }
+            Err(error) => return Err(error.into()),
+        };
+        device
+            .prefer_polling(config.quota)
+            .map_err(Error::os("poll a device from user space"))?;
+        attached.add_socket(port, queue, device.as_fd())?;
+        devices.push((port, Arc::new(device)));
+    }
+    Ok(devices)
+}

@@ -1,0 +1,122 @@
+//! Keeps the tables like the kernel's: a thread of its own that takes in what rtnetlink
+//! tells.
+
+use std::io;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use parking_lot::{Mutex, RwLock};
+use plimsoll_kernel::routing::{Change, Counters, Mirror};
+
+use super::error::Error;
+use super::router::Attached;
+use super::table::Table;
+
+/// How often the mirror is compared with the kernel.
+const COMPARISON: Duration = Duration::from_secs(30);
+/// How soon the end of the router, and what is due, are noticed.
+const LOOK_MS: u16 = 50;
+/// Between two attempts when the kernel does not answer.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// The following thread; dropping it ends it.
+#[derive(Debug)]
+pub(super) struct Follower {
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+}
+
+#[derive(Debug, Default)]
+struct Shared {
+    stop: AtomicBool,
+    counters: Mutex<Counters>,
+}
+
+impl Follower {
+    /// Keeps `table` and what `attached` knows of the kernel's state like `mirror`.
+    pub(super) fn start(
+        mirror: Mirror,
+        table: Arc<RwLock<Table>>,
+        attached: Arc<Attached>,
+    ) -> Result<Self, Error> {
+        let shared = Arc::new(Shared::default());
+        *shared.counters.lock() = mirror.counters();
+        let seen = Arc::clone(&shared);
+        let thread = thread::Builder::new()
+            .name("follow".to_owned())
+            .spawn(move || follow(mirror, &table, &attached, &seen))
+            .map_err(Error::os(
+                "start the thread that follows the kernel's routes",
+            ))?;
+        Ok(Self {
+            shared,
+            thread: Some(thread),
+        })
+    }
+
+    /// How the mirror fares.
+    pub(super) fn counters(&self) -> Counters {
+        *self.shared.counters.lock()
+    }
+}
+
+impl Drop for Follower {
+    fn drop(&mut self) {
+        self.shared.stop.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            // A panic there has been printed.
+            let _ = thread.join();
+        }
+    }
+}
+
+fn follow(mut mirror: Mirror, table: &RwLock<Table>, attached: &Attached, shared: &Shared) {
+    let mut compare_at = Instant::now() + COMPARISON;
+    while !shared.stop.load(Ordering::Relaxed) {
+        let mut wanted = [PollFd::new(mirror.as_fd(), PollFlags::POLLIN)];
+        // An interrupted wait is a short one.
+        let _ = poll(&mut wanted, PollTimeout::from(LOOK_MS));
+        let changes = if Instant::now() >= compare_at {
+            compare_at = Instant::now() + COMPARISON;
+            mirror.compare()
+        } else {
+            mirror.poll()
+        };
+        let taken = changes.and_then(|changes| take(&changes, &mirror, table, attached));
+        *shared.counters.lock() = mirror.counters();
+        if taken.is_err() {
+            // Whatever was missed meanwhile is found by comparing.
+            compare_at = Instant::now();
+            thread::sleep(PAUSE);
+        }
+    }
+}
+
+fn take(
+    changes: &[Change],
+    mirror: &Mirror,
+    table: &RwLock<Table>,
+    attached: &Attached,
+) -> io::Result<()> {
+    if changes.is_empty() {
+        return Ok(());
+    }
+    let mut written = table.write();
+    for change in changes {
+        written.apply(*change, mirror.state());
+    }
+    drop(written);
+    let is_of_hosts = |change: &Change| match change {
+        Change::Routes(prefix) => prefix.prefix_len() == prefix.max_prefix_len(),
+        Change::Neighbour(_) => false,
+        Change::Everything => true,
+    };
+    if changes.iter().any(is_of_hosts) {
+        attached.take(&table.read()).map_err(io::Error::other)?;
+    }
+    Ok(())
+}

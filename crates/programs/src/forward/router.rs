@@ -1,0 +1,319 @@
+//! A router from its start to its end.
+//!
+//! **Start.** Keepers are forked before anything is opened, so that a killed router's
+//! settings come back. The mirror subscribes before programs are attached, and
+//! interfaces are added to the table of targets when all are. **End.** Dropping the
+//! router ends its threads, puts settings back and then detaches the programs. After
+//! SIGKILL the kernel detaches them, and the keepers put the settings back.
+
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+use std::time::Instant;
+
+use parking_lot::RwLock;
+use plimsoll_core::config::Fraction;
+use plimsoll_kernel::knobs::{Keeper, Knobs};
+use plimsoll_kernel::polling_limit::PollingLimit;
+use plimsoll_kernel::routing::{Mirror, switches};
+use plimsoll_kernel::scheduling::Priority;
+use plimsoll_kernel::threaded::poll_in_threads;
+use plimsoll_kernel::{host, link};
+
+use super::engine::Engine;
+use super::error::Error;
+use super::follow::Follower;
+use super::program::{self, DEVICES_MAX, Instance, Interface, Sent, Shared};
+use super::status::{InterfaceStatus, Status, UserStatus};
+use super::table::{Port, ReversePath, Table};
+use super::{Config, DataPath};
+
+/// Version of the status document.
+const SCHEMA: u32 = 1;
+
+/// A running router. Dropping it ends it.
+#[derive(Debug)]
+pub struct Router {
+    path: DataPath,
+    started: Instant,
+    follower: Follower,
+    polling: Option<Polling>,
+    /// Before the programs: what arrives without it goes to the kernel.
+    engine: Option<Engine>,
+    sent: Sent,
+    attached: Arc<Attached>,
+    /// Told last that all is restored.
+    _keepers: Vec<Keeper>,
+}
+
+/// The XDP programs and what they know of the kernel's state.
+#[derive(Debug)]
+pub(super) struct Attached {
+    shared: Shared,
+    ports: Vec<AttachedPort>,
+}
+
+#[derive(Debug)]
+struct AttachedPort {
+    name: String,
+    index: u32,
+    instance: Instance,
+}
+
+/// Polling threads that keep to a part of the CPU.
+#[derive(Debug)]
+struct Polling {
+    _limit: PollingLimit,
+    _knobs: Vec<Knobs>,
+}
+
+impl Router {
+    /// Forks the keepers that put the interfaces' settings back if this process is
+    /// killed; none if the router turns no settings. To be called before all else.
+    ///
+    /// # Errors
+    ///
+    /// The settings make no sense, or this process has other threads already.
+    pub fn keepers(config: &Config) -> Result<Vec<Keeper>, Error> {
+        config.validate()?;
+        let names = config.interfaces.iter();
+        let names = names.filter(|_| config.turns_settings());
+        let keepers = names.map(|name| Keeper::start(name));
+        Ok(keepers.collect::<Result<_, _>>()?)
+    }
+
+    /// Starts to forward between the interfaces. Without keepers, settings of a killed
+    /// router stay turned until `plimsoll guard restore`.
+    ///
+    /// # Errors
+    ///
+    /// The settings make no sense, this host lacks something, or the kernel refuses.
+    /// Nothing is left changed then.
+    pub fn start(config: &Config, keepers: Vec<Keeper>) -> Result<Self, Error> {
+        config.validate()?;
+        host::check_capabilities()?;
+        host::check_btf()?;
+        let ports = ports(config)?;
+        let mirror = Mirror::open().map_err(Error::os("read the kernel's routes"))?;
+        let table = Table::new(ports.clone(), mirror.state());
+        let attached = Arc::new(Attached::attach(config, &ports, &table)?);
+        let indices: Vec<u32> = ports.iter().map(|port| port.interface).collect();
+        let sent = Sent::watch(&indices)?;
+        let polling = config
+            .cpu_limit
+            .filter(|_| config.path == DataPath::Xdp)
+            .map(|limit| Polling::start(config, limit))
+            .transpose()?;
+        let table = Arc::new(RwLock::new(table));
+        let engine = match config.path {
+            DataPath::Xdp => None,
+            DataPath::User => {
+                let table = Arc::clone(&table);
+                Some(Engine::start(config, &ports, table, &attached)?)
+            }
+        };
+        let follower = Follower::start(mirror, table, Arc::clone(&attached))?;
+        Ok(Self {
+            path: config.path,
+            started: Instant::now(),
+            follower,
+            polling,
+            engine,
+            sent,
+            attached,
+            _keepers: keepers,
+        })
+    }
+
+    /// What it did so far.
+    ///
+    /// # Errors
+    ///
+    /// Counters cannot be read.
+    pub fn status(&self) -> Result<Status, Error> {
+        let interface = |(place, port): (usize, &AttachedPort)| {
+            // What was sent first: a frame that is counted as sent was forwarded.
+            let tally = self.engine.as_ref().map(|engine| engine.tally(place));
+            let sent = self.sent.of(port.index)?;
+            let outcomes = port.instance.counts()?;
+            Ok(InterfaceStatus {
+                name: port.name.clone(),
+                received: outcomes.total(),
+                outcomes,
+                transmitted: tally.map_or(sent, |tally| tally.transmitted),
+                user: tally.map(|tally| UserStatus {
+                    outcomes: tally.outcomes,
+                    lost: tally.lost,
+                }),
+            })
+        };
+        let interfaces = self.attached.ports.iter().enumerate().map(interface);
+        Ok(Status {
+            schema: SCHEMA,
+            path: self.path,
+            uptime_s: self.started.elapsed().as_secs_f64(),
+            interfaces: interfaces.collect::<Result<_, Error>>()?,
+            failure: self.engine.as_ref().and_then(Engine::failure),
+            mirror: self.follower.counters(),
+        })
+    }
+
+    /// Whether polling threads are kept to a CPU limit.
+    #[must_use]
+    pub fn is_limited(&self) -> bool {
+        self.polling.is_some()
+    }
+}
+
+/// The interfaces as the kernel has them now.
+fn ports(config: &Config) -> Result<Vec<Port>, Error> {
+    let mut ports = Vec::new();
+    for name in &config.interfaces {
+        let index = link::index(name)?;
+        let state = link::link(index).map_err(Error::os("ask about an interface"))?;
+        let station = state.mac.ok_or_else(|| Error::NoEthernet {
+            interface: name.clone(),
+        })?;
+        let (forwards_v4, forwards_v6) = switches::forwards(name);
+        ports.push(Port {
+            interface: index,
+            station,
+            mtu: state.mtu.unwrap_or(0) as usize,
+            is_running: state.up,
+            reverse_path: config.reverse_path.unwrap_or_else(|| of_kernel(name)),
+            forwards_v4,
+            forwards_v6,
+        });
+    }
+    if ports
+        .iter()
+        .any(|port| port.forwards_v4 || port.forwards_v6)
+    {
+        return Ok(ports);
+    }
+    Err(Error::NoRouter {
+        interfaces: config.interfaces.join(", "),
+    })
+}
+
+/// The kernel's own setting. It is one for IPv4; IPv6 has none.
+fn of_kernel(interface: &str) -> ReversePath {
+    match switches::rp_filter(interface) {
+        0 => ReversePath::Off,
+        1 => ReversePath::Strict,
+        _ => ReversePath::Loose,
+    }
+}
+
+impl Attached {
+    fn attach(config: &Config, ports: &[Port], table: &Table) -> Result<Self, Error> {
+        let mut attached: Vec<AttachedPort> = Vec::new();
+        let mut shared: Option<Shared> = None;
+        for (name, port) in config.interfaces.iter().zip(ports) {
+            let interface = Interface {
+                name,
+                index: port.interface,
+                station: port.station,
+                reverse_path: port.reverse_path,
+            };
+            let (instance, made) =
+                program::attach(&interface, config.path, config.limits, shared.as_ref())?;
+            shared = shared.or(made);
+            attached.push(AttachedPort {
+                name: name.clone(),
+                index: port.interface,
+                instance,
+            });
+        }
+        let shared = shared.ok_or_else(|| Error::usage("a router has interfaces"))?;
+        let attached = Self {
+            shared,
+            ports: attached,
+        };
+        attached.take(table)?;
+        // Until now all frames went to the kernel.
+        for port in ports {
+            attached.shared.add_device(port.interface)?;
+        }
+        Ok(attached)
+    }
+
+    /// Plain packets of a port's queue go to this AF_XDP socket from now on.
+    pub(super) fn add_socket(
+        &self,
+        port: usize,
+        queue: u32,
+        socket: BorrowedFd<'_>,
+    ) -> Result<(), Error> {
+        self.ports[port].instance.add_socket(queue, socket)
+    }
+
+    /// Takes over own addresses and Ethernet addresses.
+    pub(super) fn take(&self, table: &Table) -> Result<(), Error> {
+        self.shared.set_own(table.own())?;
+        for (attached, port) in self.ports.iter().zip(table.ports()) {
+            attached.instance.set(port.station, port.reverse_path)?;
+        }
+        Ok(())
+    }
+}
+
+impl Polling {
+    /// Moves polling into threads before every process and keeps them to `limit`. With
+    /// a CPU given, all run there and share one limit.
+    fn start(config: &Config, limit: Fraction) -> Result<Self, Error> {
+        let (mut all, mut threads) = (Vec::new(), Vec::new());
+        for name in &config.interfaces {
+            let mut knobs = Knobs::open(name)?;
+            poll_in_threads(&mut knobs, Priority::RealTime, config.cpu)?;
+            let polling = knobs.polling_threads()?;
+            threads.extend(polling.into_iter().map(|thread| thread.tid));
+            all.push(knobs);
+        }
+        let groups = match config.cpu {
+            Some(_) => vec![threads],
+            None => threads.into_iter().map(|thread| vec![thread]).collect(),
+        };
+        Ok(Self {
+            _limit: PollingLimit::start(limit, groups)?,
+            _knobs: all,
+        })
+    }
+}
+
+impl Config {
+    fn validate(&self) -> Result<(), Error> {
+        let names = &self.interfaces;
+        if names.len() < 2 || names.len() > DEVICES_MAX {
+            return Err(Error::usage(format!(
+                "a router has 2 to {DEVICES_MAX} interfaces, not {}",
+                names.len()
+            )));
+        }
+        let twice = |(place, name): (usize, &String)| names[..place].contains(name);
+        if let Some(name) = names.iter().enumerate().find(|named| twice(*named)) {
+            return Err(Error::usage(format!("{} is given twice", name.1)));
+        }
+        Ok(())
+    }
+
+    fn turns_settings(&self) -> bool {
+        self.path == DataPath::User || self.cpu_limit.is_some()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_router_has_different_interfaces() {
+        let config = |names: &[&str]| Config {
+            interfaces: names.iter().map(|name| (*name).to_owned()).collect(),
+            ..Config::default()
+        };
+        let problem = |names| config(names).validate().unwrap_err().to_string();
+        assert!(problem(&["a"]).contains("2 to 64"));
+        assert_eq!(problem(&["a", "b", "a"]), "a is given twice");
+        config(&["a", "b"]).validate().unwrap();
+    }
+}

@@ -1,0 +1,321 @@
+//! Decisions, one by one, and against a plain model.
+
+use std::net::{Ipv4Addr, Ipv6Addr};
+
+use plimsoll_kernel::routing::{Kind, Link, Route};
+use proptest::collection::vec;
+use proptest::prelude::any;
+use proptest::{prop_assert_eq, proptest};
+
+use super::*;
+
+const MAC: Mac = [2, 0, 0, 0, 0, 9];
+const OUT: u32 = 3;
+
+fn port(interface: u32) -> Port {
+    Port {
+        interface,
+        station: [2, 0, 0, 0, 0, interface as u8],
+        mtu: 0,
+        is_running: false,
+        reverse_path: ReversePath::Off,
+        forwards_v4: true,
+        forwards_v6: true,
+    }
+}
+
+fn route(target: Target) -> Vec<Route> {
+    vec![Route {
+        kind: Kind::Main,
+        metric: 0,
+        tos: 0,
+        interface: 0,
+        target,
+    }]
+}
+
+fn via(interface: u32, gateway: &str) -> Target {
+    Target::Forward(vec![hop(interface, gateway, 1)])
+}
+
+fn hop(interface: u32, gateway: &str, weight: u16) -> Hop {
+    Hop {
+        interface,
+        gateway: gateway.parse().ok(),
+        weight,
+    }
+}
+
+/// Interfaces 2 and 3 are ours, 4 is not; `198.51.100.0/24` and `2001:db8:1::/48` are
+/// behind 3.
+fn state() -> State {
+    let mut state = State::default();
+    for index in 2..=4 {
+        let link = Link {
+            up: true,
+            carrier: true,
+            mtu: 1500,
+            mac: Some([2, 0, 0, 0, 0, index as u8]),
+        };
+        state.links.insert(index, link);
+    }
+    let direct = |interface| Target::Forward(vec![hop(interface, "", 1)]);
+    for (prefix, target) in [
+        ("192.0.2.0/24", direct(2)),
+        ("192.0.2.1/32", Target::Local),
+        ("203.0.113.0/24", direct(OUT)),
+        ("198.51.100.0/24", via(OUT, "203.0.113.9")),
+        ("198.51.100.128/25", via(4, "10.0.0.9")),
+        ("198.51.100.64/26", Target::Kernel),
+        ("198.51.100.32/27", Target::Refused),
+        ("2001:db8:1::/48", via(OUT, "2001:db8:2::9")),
+        ("2001:db8::1/128", Target::Local),
+    ] {
+        state.routes.insert(prefix.parse().unwrap(), route(target));
+    }
+    for address in ["203.0.113.9", "2001:db8:2::9", "203.0.113.77"] {
+        let neighbour = Neighbour {
+            interface: OUT,
+            address: address.parse().unwrap(),
+        };
+        state.neighbours.insert(neighbour, MAC);
+    }
+    state
+}
+
+fn table(state: &State) -> Table {
+    Table::new(vec![port(2), port(OUT)], state)
+}
+
+fn packet(source: &str, destination: &str) -> Plain {
+    Plain {
+        source: source.parse().unwrap(),
+        destination: destination.parse().unwrap(),
+        ttl: 64,
+        bytes: 100,
+    }
+}
+
+fn to(destination: &str) -> Plain {
+    let source = if destination.contains(':') {
+        "2001:db8::7"
+    } else {
+        "192.0.2.7"
+    };
+    packet(source, destination)
+}
+
+#[test]
+fn plain_packets_go_to_the_next_hop() {
+    let table = table(&state());
+    let next = Ok(Next {
+        port: 1,
+        station: MAC,
+    });
+    assert_eq!(table.decide(&to("198.51.100.9"), 0), next);
+    assert_eq!(table.decide(&to("2001:db8:1::9"), 0), next);
+    assert_eq!(table.decide(&to("203.0.113.77"), 0), next, "on the link");
+}
+
+#[test]
+fn what_is_not_plain_is_told_by_its_cause() {
+    let table = table(&state());
+    let outcome = |packet: Plain| table.decide(&packet, 0).unwrap_err();
+    assert_eq!(outcome(to("192.0.2.1")), Outcome::Local);
+    assert_eq!(outcome(to("2001:db8::1")), Outcome::Local);
+    assert_eq!(outcome(to("8.8.8.8")), Outcome::NoRoute);
+    assert_eq!(outcome(to("203.0.113.78")), Outcome::NoNeighbour);
+    assert_eq!(
+        outcome(to("198.51.100.130")),
+        Outcome::KernelRoute,
+        "not our interface"
+    );
+    assert_eq!(
+        outcome(to("198.51.100.65")),
+        Outcome::KernelRoute,
+        "a tunnel"
+    );
+    assert_eq!(outcome(to("198.51.100.33")), Outcome::NoRoute, "refused");
+    let expired = |ttl| {
+        outcome(Plain {
+            ttl,
+            ..to("198.51.100.9")
+        })
+    };
+    assert_eq!(
+        (expired(0), expired(1)),
+        (Outcome::TtlExpired, Outcome::TtlExpired)
+    );
+    let own = Plain {
+        ttl: 1,
+        ..to("192.0.2.1")
+    };
+    assert_eq!(outcome(own), Outcome::Local, "as BGP's neighbours send it");
+    let long = Plain {
+        bytes: 1501,
+        ..to("198.51.100.9")
+    };
+    assert_eq!(outcome(long), Outcome::TooBig);
+    let longest = Plain {
+        bytes: 1500,
+        ..to("198.51.100.9")
+    };
+    assert!(table.decide(&longest, 0).is_ok());
+}
+
+#[test]
+fn rules_and_the_kernels_switches_count() {
+    let mut state = state();
+    state.has_policy = true;
+    assert_eq!(
+        table(&state).decide(&to("198.51.100.9"), 0),
+        Err(Outcome::KernelRoute)
+    );
+    assert_eq!(
+        table(&state).decide(&to("192.0.2.1"), 0),
+        Err(Outcome::Local)
+    );
+    state.has_policy = false;
+    let mut off = port(2);
+    off.forwards_v4 = false;
+    let table = Table::new(vec![off, port(OUT)], &state);
+    assert_eq!(
+        table.decide(&to("198.51.100.9"), 0),
+        Err(Outcome::ForwardingOff)
+    );
+    assert!(table.decide(&to("2001:db8:1::9"), 0).is_ok());
+}
+
+#[test]
+fn the_way_back_is_looked_at_as_asked() {
+    let with = |reverse_path| {
+        let first = Port {
+            reverse_path,
+            ..port(2)
+        };
+        Table::new(vec![first, port(OUT)], &state())
+    };
+    let destination = "198.51.100.9";
+    let (right, elsewhere) = (
+        packet("192.0.2.7", destination),
+        packet("203.0.113.7", destination),
+    );
+    let (nowhere, own) = (
+        packet("8.8.8.8", destination),
+        packet("192.0.2.1", destination),
+    );
+    for source in [right, elsewhere, nowhere, own] {
+        assert!(with(ReversePath::Off).decide(&source, 0).is_ok());
+    }
+    let decide = |reverse_path, source| with(reverse_path).decide(&source, 0).err();
+    assert_eq!(decide(ReversePath::Strict, right), None);
+    assert_eq!(
+        decide(ReversePath::Strict, elsewhere),
+        Some(Outcome::ReversePath)
+    );
+    assert_eq!(decide(ReversePath::Loose, elsewhere), None);
+    assert_eq!(
+        decide(ReversePath::Loose, nowhere),
+        Some(Outcome::ReversePath)
+    );
+    assert_eq!(decide(ReversePath::Loose, own), Some(Outcome::ReversePath));
+}
+
+#[test]
+fn changes_are_taken_over() {
+    let mut state = state();
+    let mut table = table(&state);
+    let prefix: IpNet = "198.51.100.0/24".parse().unwrap();
+    state.routes.insert(prefix, route(via(OUT, "203.0.113.78")));
+    table.apply(Change::Routes(prefix), &state);
+    assert_eq!(
+        table.decide(&to("198.51.100.9"), 0),
+        Err(Outcome::NoNeighbour)
+    );
+    let neighbour = Neighbour {
+        interface: OUT,
+        address: "203.0.113.78".parse().unwrap(),
+    };
+    state.neighbours.insert(neighbour, [4; 6]);
+    table.apply(Change::Neighbour(neighbour), &state);
+    assert_eq!(
+        table.decide(&to("198.51.100.9"), 0).unwrap().station,
+        [4; 6]
+    );
+    state.routes.remove(&prefix);
+    table.apply(Change::Routes(prefix), &state);
+    assert_eq!(table.decide(&to("198.51.100.9"), 0), Err(Outcome::NoRoute));
+    state.links.get_mut(&OUT).unwrap().carrier = false;
+    table.apply(Change::Everything, &state);
+    assert_eq!(
+        table.decide(&to("203.0.113.77"), 0),
+        Err(Outcome::KernelRoute)
+    );
+    let own: Vec<_> = table.own().collect();
+    assert_eq!(own.len(), 2, "{own:?}");
+}
+
+#[test]
+fn several_next_hops_share_by_weight_and_keep_their_flows() {
+    let hops = [hop(OUT, "10.0.0.1", 1), hop(OUT, "10.0.0.2", 3)];
+    let mut taken = [0u32; 2];
+    for n in 0..4000u32 {
+        let source = Ipv4Addr::from_bits(0x0a00_0000 + n);
+        let packet = Plain {
+            source: source.into(),
+            ..to("198.51.100.9")
+        };
+        let hop = choose(&hops, packet.flow());
+        assert_eq!(hop, choose(&hops, packet.flow()));
+        taken[usize::from(hop == &hops[1])] += 1;
+    }
+    assert!((900..1100).contains(&taken[0]), "{taken:?}");
+    assert_eq!(choose(&hops, u32::MAX), &hops[1]);
+}
+
+/// The longest prefix, found by looking at all of them.
+fn plainly<'a>(routes: &'a [(IpNet, u16)], address: &IpAddr) -> Option<&'a (IpNet, u16)> {
+    let matching = routes.iter().filter(|(prefix, _)| prefix.contains(address));
+    matching.max_by_key(|(prefix, _)| prefix.prefix_len())
+}
+
+proptest! {
+    #[test]
+    fn the_longest_prefix_counts(
+        prefixes in vec((any::<u128>(), 0u8..=128, any::<bool>()), 0..40),
+        addresses in vec(any::<u128>(), 20),
+    ) {
+        // Few different bits, so that prefixes nest.
+        let squeeze = |bits: u128| bits & 0xf000_0000_f000_0000_f000_0000_f000_0000;
+        let address = |bits: u128, four: bool| if four {
+            IpAddr::from(Ipv4Addr::from_bits((squeeze(bits) >> 64) as u32))
+        } else {
+            IpAddr::from(Ipv6Addr::from_bits(squeeze(bits)))
+        };
+        let mut routes: Vec<(IpNet, u16)> = Vec::new();
+        for (number, (bits, length, four)) in prefixes.into_iter().enumerate() {
+            let length = if four { length % 33 } else { length };
+            let prefix = IpNet::new(address(bits, four), length).unwrap().trunc();
+            if routes.iter().all(|(other, _)| *other != prefix) {
+                routes.push((prefix, number as u16 + 1));
+            }
+        }
+        let mut state = State::default();
+        for (prefix, weight) in &routes {
+            let target = Target::Forward(vec![hop(OUT, "", *weight)]);
+            state.routes.insert(*prefix, route(target));
+        }
+        let table = table(&state);
+        for bits in addresses {
+            for four in [true, false] {
+                let address = address(bits, four);
+                let weight = table.target(address).map(|target| match target {
+                    Target::Forward(hops) => hops[0].weight,
+                    _ => 0,
+                });
+                let expected = plainly(&routes, &address).map(|(_, weight)| *weight);
+                prop_assert_eq!(weight, expected, "{}", address);
+            }
+        }
+    }
+}

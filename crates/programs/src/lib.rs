@@ -1,0 +1,16 @@
+//! The three hosts of the livelock paper (Mogul and Ramakrishnan 1997) as programs: an IP
+//! router, a firewall that screens packets in a user process, and a passive monitor.
+//!
+//! They stand on the devices of `plimsoll-stack` and on what `plimsoll-kernel` knows about
+//! this host. The decisions (which source next, how much, when input is inhibited) are
+//! `plimsoll-core`'s.
+//!
+//! - [`capture`]: the monitor.
+//! - [`forward`]: the router.
+//! - [`screen`]: the screening firewall.
+
+pub mod capture;
+mod clock;
+pub mod filter;
+pub mod forward;
+pub mod screen;

@@ -1,0 +1,63 @@
+//! Why a firewall could not begin, or ended.
+
+use std::io;
+use std::path::PathBuf;
+
+use crate::filter::FilterError;
+
+/// See the variants.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// A setting cannot be worked with.
+    #[error("{field} must be {allowed}")]
+    Config {
+        /// The setting.
+        field: &'static str,
+        /// What would be accepted.
+        allowed: &'static str,
+    },
+    /// A file of rules cannot be read.
+    #[error("cannot read {path}: {source}")]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// The system's answer.
+        source: io::Error,
+    },
+    /// A file of rules is not one.
+    #[error("{path}: {why}")]
+    Rules {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong, and where.
+        why: String,
+    },
+    /// A filter is none.
+    #[error(transparent)]
+    Filter(#[from] FilterError),
+    /// An interface could not be opened.
+    #[error(transparent)]
+    Interface(#[from] plimsoll_stack::Error),
+    /// A device failed.
+    #[error("cannot {action}: {source}")]
+    Io {
+        /// What was tried.
+        action: &'static str,
+        /// The kernel's answer.
+        source: io::Error,
+    },
+}
+
+impl Error {
+    /// The exit code of a command that ends by it: 1 failed, 2 used wrongly, 3 this host
+    /// lacks something.
+    #[must_use]
+    pub fn exit_code(&self) -> u8 {
+        match self {
+            Self::Config { .. } | Self::Rules { .. } | Self::Filter(_) => 2,
+            Self::Interface(error) => error.exit_code(),
+            Self::Read { .. } | Self::Io { .. } => 1,
+        }
+    }
+}

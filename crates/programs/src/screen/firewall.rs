@@ -1,0 +1,422 @@
+//! The two threads of the firewall, and the queues between them.
+
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, Thread};
+use std::time::Duration;
+
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use plimsoll_core::channel::{
+    Admission, ChannelConfig, Consumer, InterruptRequest, Producer, channel,
+};
+use plimsoll_core::feedback::{Change, Feedback, FeedbackConfig, QueueId, Watermarks};
+use plimsoll_core::poll::{SourceId, SourceSet};
+use plimsoll_core::time::Instant;
+use plimsoll_stack::device::{Batch, Frame};
+
+use super::counts::{Counters, add};
+use super::port::Port;
+use super::{Counts, Error, Screen, ScreenConfig, Side, Verdict};
+use crate::clock;
+use crate::filter::Filter;
+
+/// Frames of one interface in a turn of either thread. Below the room that is left at
+/// the high watermark of the smallest sensible queue.
+const QUOTA: usize = 32;
+/// Longest wait: signals are noticed so soon.
+const WAIT: Duration = Duration::from_millis(20);
+/// Longest wait while an interface is inhibited: a tick.
+const TICK: Duration = Duration::from_millis(1);
+
+/// Puts another screen in the place of the one at work, between two frames.
+#[derive(Clone, Debug, Default)]
+pub struct Reload(Arc<Mutex<Option<BoxedScreen>>>);
+
+struct BoxedScreen(Box<dyn Screen>);
+
+impl std::fmt::Debug for BoxedScreen {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("BoxedScreen")
+    }
+}
+
+impl Reload {
+    /// The next frame is decided by `screen`. Frames that wait are not lost.
+    pub fn put(&self, screen: Box<dyn Screen>) {
+        *lock(&self.0) = Some(BoxedScreen(screen));
+    }
+
+    fn take(&self) -> Option<Box<dyn Screen>> {
+        lock(&self.0).take().map(|boxed| boxed.0)
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Both interfaces, opened: frames wait in the rings.
+#[derive(Debug)]
+pub struct Firewall {
+    config: ScreenConfig,
+    /// For one thread at a time: libpcap does not say that its programs are for more.
+    protected: Mutex<Option<Filter>>,
+    ports: [Port; 2],
+    reload: Reload,
+}
+
+/// What both threads see.
+struct Shared<'a> {
+    config: &'a ScreenConfig,
+    ports: &'a [Port; 2],
+    counters: [Counters; 2],
+    feedback: Mutex<(Feedback, [QueueId; 2])>,
+    inhibited: [AtomicBool; 2],
+    /// Frames that the screen has decided on.
+    decided: AtomicU64,
+    died: AtomicBool,
+    reloads: AtomicU64,
+    over: AtomicBool,
+}
+
+impl Firewall {
+    /// Takes both interfaces from the kernel.
+    ///
+    /// # Errors
+    ///
+    /// A setting, the filter of protected traffic, or an interface.
+    pub fn open(config: &ScreenConfig) -> Result<Self, Error> {
+        config.validate()?;
+        let protected = config.protected.as_deref().map(Filter::compile);
+        let [inside, outside] = &config.interfaces;
+        Ok(Self {
+            protected: Mutex::new(protected.transpose()?),
+            ports: [Port::open(inside)?, Port::open(outside)?],
+            config: config.clone(),
+            reload: Reload::default(),
+        })
+    }
+
+    /// By which another screen takes over.
+    #[must_use]
+    pub fn reload(&self) -> Reload {
+        self.reload.clone()
+    }
+
+    /// Screens until `stop` is set.
+    ///
+    /// # Errors
+    ///
+    /// An interface failed.
+    pub fn run(&self, screen: Box<dyn Screen>, stop: &AtomicBool) -> Result<Counts, Error> {
+        let (feedback, queues) = feedback(self.config.queue_frames)?;
+        let shared = Shared {
+            config: &self.config,
+            ports: &self.ports,
+            counters: Default::default(),
+            feedback: Mutex::new((feedback, queues)),
+            inhibited: Default::default(),
+            decided: AtomicU64::new(0),
+            died: AtomicBool::new(false),
+            reloads: AtomicU64::new(0),
+            over: AtomicBool::new(false),
+        };
+        let queue = || channel::<Frame>(&ChannelConfig::drop_tail(self.config.queue_frames));
+        let refused = |_| Error::Config {
+            field: "queue_frames",
+            allowed: "from 4 to 65536",
+        };
+        let (inside_in, inside_out) = queue().map_err(refused)?;
+        let (outside_in, outside_out) = queue().map_err(refused)?;
+        let protected = lock(&self.protected);
+        let received = thread::scope(|scope| {
+            let screening = Screening {
+                shared: &shared,
+                screen,
+                reload: &self.reload,
+            };
+            let thread = scope.spawn(move || screening.run([inside_out, outside_out]));
+            let mut receiving = Receiving {
+                shared: &shared,
+                protected: protected.as_ref(),
+                queues: [inside_in, outside_in],
+                screening: thread.thread().clone(),
+                batch: Batch::with_capacity(4 * QUOTA),
+                decided: 0,
+                decided_at: now(),
+            };
+            let received = receiving.run(stop);
+            shared.over.store(true, Ordering::Relaxed);
+            thread.thread().unpark();
+            received
+        });
+        received.map_err(|source| Error::Io {
+            action: "receive or send frames",
+            source,
+        })?;
+        let read = |side: Side| {
+            let ring = self.ports[side.index()].dropped();
+            shared.counters[side.index()].read(ring)
+        };
+        Ok(Counts {
+            inside: read(Side::Inside),
+            outside: read(Side::Outside),
+            reloads: shared.reloads.load(Ordering::Relaxed),
+            screen_died: shared.died.load(Ordering::Relaxed),
+        })
+    }
+}
+
+fn feedback(queue_frames: u32) -> Result<(Feedback, [QueueId; 2]), Error> {
+    let refused = |_| Error::Config {
+        field: "queue_frames",
+        allowed: "from 4 to 65536",
+    };
+    let mut feedback = Feedback::new(FeedbackConfig::default(), 2).map_err(refused)?;
+    let watermarks = Watermarks::of_queue(queue_frames);
+    let mut register = |side: Side| {
+        let source = SourceSet::EMPTY.with(source(side));
+        let registered = feedback.register(watermarks, source);
+        registered.map(|(queue, _)| queue).expect("room for two")
+    };
+    let queues = [register(Side::Inside), register(Side::Outside)];
+    Ok((feedback, queues))
+}
+
+fn source(side: Side) -> SourceId {
+    SourceId::from_index(side.index()).expect("two of 64")
+}
+
+fn now() -> Instant {
+    Instant::from_nanos(clock::monotonic_ns())
+}
+
+impl Shared<'_> {
+    fn counters(&self, side: Side) -> &Counters {
+        &self.counters[side.index()]
+    }
+
+    /// Tells feedback what happened to a queue, and does what it says.
+    fn tell(&self, event: impl FnOnce(&mut Feedback, &[QueueId; 2]) -> Change) {
+        let mut feedback = lock(&self.feedback);
+        let (feedback, queues) = &mut *feedback;
+        let change = event(feedback, queues);
+        for side in Side::ALL {
+            let inhibited = &self.inhibited[side.index()];
+            if change.inhibit.contains(source(side)) {
+                add(&self.counters(side).inhibited, 1);
+                inhibited.store(true, Ordering::Relaxed);
+            }
+            if change.allow.contains(source(side)) {
+                inhibited.store(false, Ordering::Relaxed);
+            }
+        }
+    }
+
+    fn is_inhibited(&self, side: Side) -> bool {
+        self.inhibited[side.index()].load(Ordering::Relaxed)
+    }
+
+    /// Sends frames that came from `side`; returns how many left.
+    fn send(&self, side: Side, frames: &[&[u8]]) -> io::Result<usize> {
+        let sent = self.ports[side.other().index()].transmit(frames)?;
+        let counters = self.counters(side);
+        add(&counters.accepted, sent);
+        add(&counters.output, frames.len() - sent);
+        Ok(sent)
+    }
+
+    /// Does with undecided frames as the operator wants it when there is no screen.
+    fn without_screen(&self, side: Side, frames: &[&[u8]]) -> io::Result<()> {
+        let counters = self.counters(side);
+        match self.config.on_failure {
+            Verdict::Accept => add(&counters.passed, self.send(side, frames)?),
+            Verdict::Discard => add(&counters.failed, frames.len()),
+        }
+        Ok(())
+    }
+}
+
+/// The receiving thread.
+struct Receiving<'a> {
+    shared: &'a Shared<'a>,
+    protected: Option<&'a Filter>,
+    queues: [Producer<Frame>; 2],
+    screening: Thread,
+    batch: Batch,
+    /// Decisions at the last look that found new ones, and when that was.
+    decided: u64,
+    decided_at: Instant,
+}
+
+impl Receiving<'_> {
+    fn run(&mut self, stop: &AtomicBool) -> io::Result<()> {
+        while !stop.load(Ordering::Relaxed) {
+            let now = now();
+            self.shared.tell(|feedback, _| feedback.poll_timeout(now));
+            let mut received = 0;
+            for side in Side::ALL {
+                if !self.shared.is_inhibited(side) {
+                    received += self.turn(side, now)?;
+                }
+            }
+            if received == 0 {
+                self.wait()?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes a quota of frames from one interface.
+    fn turn(&mut self, side: Side, now: Instant) -> io::Result<usize> {
+        let port = &self.shared.ports[side.index()];
+        let received = port.receive(&mut self.batch, QUOTA)?;
+        if received == 0 {
+            return Ok(0);
+        }
+        let batch: Vec<Frame> = self.batch.drain(..).collect();
+        let is_protected = |frame: &Frame| self.protected.is_some_and(|one| one.accepts(frame));
+        let (protected, others): (Vec<Frame>, Vec<Frame>) =
+            batch.into_iter().partition(is_protected);
+        if !protected.is_empty() {
+            let sent = self.shared.send(side, &bytes(&protected))?;
+            add(&self.shared.counters(side).protected, sent);
+        }
+        if self.is_hung(now) {
+            self.shared.without_screen(side, &bytes(&others))?;
+        } else {
+            self.push(side, others, now);
+        }
+        Ok(received)
+    }
+
+    fn push(&mut self, side: Side, frames: Vec<Frame>, now: Instant) {
+        let queue = &mut self.queues[side.index()];
+        let mut refused = 0;
+        for frame in frames {
+            if let Admission::Discarded { .. } = queue.push(frame, now) {
+                refused += 1;
+            }
+        }
+        add(&self.shared.counters(side).queue, refused);
+        let occupancy = queue.occupancy() as u32;
+        self.shared
+            .tell(|feedback, queues| feedback.on_enqueue(queues[side.index()], occupancy, now));
+        if queue.interrupt_due() {
+            self.screening.unpark();
+        }
+    }
+
+    /// Whether frames wait and nothing has been decided for too long.
+    fn is_hung(&mut self, now: Instant) -> bool {
+        let decided = self.shared.decided.load(Ordering::Relaxed);
+        let waiting = self.queues.iter().any(|queue| queue.occupancy() > 0);
+        if decided != self.decided || !waiting {
+            (self.decided, self.decided_at) = (decided, now);
+        }
+        now.saturating_since(self.decided_at) >= self.shared.config.hang
+    }
+
+    fn wait(&self) -> io::Result<()> {
+        let open = Side::ALL
+            .into_iter()
+            .filter(|&side| !self.shared.is_inhibited(side));
+        let readable: Vec<BorrowedFd<'_>> = open
+            .flat_map(|side| self.shared.ports[side.index()].readiness())
+            .collect();
+        let inhibited = Side::ALL
+            .into_iter()
+            .any(|side| self.shared.is_inhibited(side));
+        let timeout = if inhibited { TICK } else { WAIT };
+        let wanted = |descriptor| PollFd::new(descriptor, PollFlags::POLLIN);
+        let mut wanted: Vec<PollFd<'_>> = readable.into_iter().map(wanted).collect();
+        let timeout = PollTimeout::try_from(timeout).unwrap_or(PollTimeout::ZERO);
+        match poll(&mut wanted, timeout) {
+            Ok(_) | Err(nix::errno::Errno::EINTR) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+}
+
+fn bytes(frames: &[Frame]) -> Vec<&[u8]> {
+    frames.iter().map(|frame| &frame[..]).collect()
+}
+
+/// The screening thread.
+struct Screening<'a> {
+    shared: &'a Shared<'a>,
+    screen: Box<dyn Screen>,
+    reload: &'a Reload,
+}
+
+impl Screening<'_> {
+    fn run(mut self, mut queues: [Consumer<Frame>; 2]) {
+        while !self.shared.over.load(Ordering::Relaxed) {
+            if let Some(screen) = self.reload.take() {
+                self.screen = screen;
+                self.shared.died.store(false, Ordering::Relaxed);
+                add(&self.shared.reloads, 1);
+            }
+            let mut taken = 0;
+            for side in Side::ALL {
+                taken += self.turn(side, &mut queues[side.index()]);
+            }
+            if taken == 0 {
+                let mut requests = queues.iter_mut().map(Consumer::request_interrupt);
+                if requests.all(|request| request == InterruptRequest::Pending) {
+                    thread::park_timeout(WAIT);
+                }
+            }
+        }
+    }
+
+    /// Decides on a quota of frames.
+    fn turn(&mut self, side: Side, queue: &mut Consumer<Frame>) -> usize {
+        let now = now();
+        let popped = std::iter::from_fn(|| queue.pop(now)).take(QUOTA);
+        let frames: Vec<Frame> = popped.map(|arrival| arrival.item).collect();
+        if frames.is_empty() {
+            return 0;
+        }
+        let mut accepted = Vec::with_capacity(frames.len());
+        for (index, frame) in frames.iter().enumerate() {
+            match self.decide(frame, side) {
+                Some(Verdict::Accept) => accepted.push(&frame[..]),
+                Some(Verdict::Discard) => add(&self.shared.counters(side).discarded, 1),
+                None => {
+                    self.without_screen(side, &frames[index..]);
+                    break;
+                }
+            }
+        }
+        // What an interface could not take is counted; one that is gone ends the
+        // receiving thread, and with it this one.
+        let _ = self.shared.send(side, &accepted);
+        let occupancy = queue.occupancy() as u32;
+        self.shared
+            .tell(|feedback, queues| feedback.on_dequeue(queues[side.index()], occupancy, now));
+        frames.len()
+    }
+
+    /// `None`: the screen has died.
+    fn decide(&mut self, frame: &[u8], side: Side) -> Option<Verdict> {
+        if self.shared.died.load(Ordering::Relaxed) {
+            return None;
+        }
+        let screen = &mut self.screen;
+        let decided = catch_unwind(AssertUnwindSafe(|| screen.decide(frame, side)));
+        add(&self.shared.decided, 1);
+        if decided.is_err() {
+            self.shared.died.store(true, Ordering::Relaxed);
+        }
+        decided.ok()
+    }
+
+    fn without_screen(&self, side: Side, frames: &[Frame]) {
+        add(&self.shared.decided, frames.len());
+        let _ = self.shared.without_screen(side, &bytes(frames));
+    }
+}

@@ -1,0 +1,124 @@
+//! A screening firewall: frames between two interfaces pass only if a screen says so.
+//!
+//! ```text
+//! inside  ─ ring ─ queue ─┐            ┌─ outside
+//!                         ├─ screen ───┤
+//! outside ─ ring ─ queue ─┘            └─ inside
+//! ```
+//!
+//! This is screend's host of Mogul & Ramakrishnan (section 6.6.1): a receiving thread
+//! fills a bounded queue per interface, and a screening thread decides on each frame. At
+//! 75 % of a queue its interface's input is inhibited until the queue is down to 25 %, or
+//! for a tick ([`plimsoll_core::feedback`]: MR-44 to MR-46). Meanwhile frames wait, and
+//! are dropped, in the receive ring, where that costs the screen nothing. The other
+//! interface and protected traffic go on.
+//!
+//! Who decides is a [`Screen`]: [`Rules`] from a file, or a program's own.
+//!
+//! **A screen that dies or hangs.** From then on frames pass undecided or are discarded,
+//! as [`ScreenConfig::on_failure`] says. When the whole process dies nothing passes
+//! between the interfaces but what the kernel itself is set to forward.
+
+mod counts;
+mod error;
+mod firewall;
+mod port;
+mod rules;
+
+use std::time::Duration;
+
+pub use counts::{Counts, PortCounts};
+pub use error::Error;
+pub use firewall::{Firewall, Reload};
+pub use rules::Rules;
+
+/// Which interface a frame came from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Side {
+    /// The first one.
+    Inside,
+    /// The second one.
+    Outside,
+}
+
+impl Side {
+    /// Both.
+    pub const ALL: [Self; 2] = [Self::Inside, Self::Outside];
+
+    const fn index(self) -> usize {
+        self as usize
+    }
+
+    const fn other(self) -> Self {
+        match self {
+            Self::Inside => Self::Outside,
+            Self::Outside => Self::Inside,
+        }
+    }
+}
+
+/// What becomes of a frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Verdict {
+    /// It leaves by the other interface.
+    Accept,
+    /// It is gone.
+    Discard,
+}
+
+/// Decides on frames, one after the other, on a thread of its own.
+pub trait Screen: Send {
+    /// What becomes of an Ethernet frame that came from this side.
+    fn decide(&mut self, frame: &[u8], from: Side) -> Verdict;
+}
+
+impl<F: FnMut(&[u8], Side) -> Verdict + Send> Screen for F {
+    fn decide(&mut self, frame: &[u8], from: Side) -> Verdict {
+        self(frame, from)
+    }
+}
+
+/// Settings of a [`Firewall`].
+#[derive(Clone, Debug)]
+pub struct ScreenConfig {
+    /// The interfaces, of this network namespace: inside, outside.
+    pub interfaces: [String; 2],
+    /// Frames that a queue holds; from 4 to 65,536. More bridges longer absences of the
+    /// screening thread, and delays more. Default 256.
+    pub queue_frames: u32,
+    /// A filter expression of frames that need no decision. Default: none.
+    pub protected: Option<String>,
+    /// What becomes of frames when the screen has died or hangs. Default
+    /// [`Verdict::Discard`].
+    pub on_failure: Verdict,
+    /// Time without a decision, although frames wait, after which the screen counts as
+    /// hung; above zero. Default 1 s.
+    pub hang: Duration,
+}
+
+impl ScreenConfig {
+    /// The defaults.
+    #[must_use]
+    pub fn between(inside: impl Into<String>, outside: impl Into<String>) -> Self {
+        Self {
+            interfaces: [inside.into(), outside.into()],
+            queue_frames: 256,
+            protected: None,
+            on_failure: Verdict::Discard,
+            hang: Duration::from_secs(1),
+        }
+    }
+
+    fn validate(&self) -> Result<(), Error> {
+        let check = |holds, field, allowed| match holds {
+            true => Ok(()),
+            false => Err(Error::Config { field, allowed }),
+        };
+        let [inside, outside] = &self.interfaces;
+        let frames = (4..=1 << 16).contains(&self.queue_frames);
+        check(inside != outside, "interfaces", "two different ones")?;
+        check(frames, "queue_frames", "from 4 to 65536")?;
+        check(!self.hang.is_zero(), "hang", "above zero")
+    }
+}

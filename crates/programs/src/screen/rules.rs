@@ -1,0 +1,127 @@
+//! Rules from a file: filter expressions with verdicts, the first that matches decides.
+//!
+//! ```toml
+//! default = "discard"
+//!
+//! [[rule]]
+//! filter = "arp or icmp6"
+//! verdict = "accept"
+//! ```
+
+use std::fs;
+use std::path::Path;
+
+use serde::Deserialize;
+
+use super::{Error, Screen, Side, Verdict};
+use crate::filter::Filter;
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct File {
+    default: Verdict,
+    #[serde(default)]
+    rule: Vec<Entry>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Entry {
+    filter: String,
+    verdict: Verdict,
+}
+
+/// Compiled rules.
+#[derive(Debug)]
+pub struct Rules {
+    rules: Vec<(Filter, Verdict)>,
+    default: Verdict,
+}
+
+impl Rules {
+    /// Reads and compiles a file.
+    ///
+    /// # Errors
+    ///
+    /// It cannot be read, is no such file, or a filter is none; the path is named.
+    pub fn read(path: &Path) -> Result<Self, Error> {
+        let text = fs::read_to_string(path).map_err(|source| Error::Read {
+            path: path.to_owned(),
+            source,
+        })?;
+        Self::parse(&text).map_err(|why| Error::Rules {
+            path: path.to_owned(),
+            why,
+        })
+    }
+
+    /// Compiles the text of a file.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong, in words.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        let file: File = toml::from_str(text).map_err(|error| error.to_string())?;
+        let mut rules = Vec::with_capacity(file.rule.len());
+        for (index, Entry { filter, verdict }) in file.rule.into_iter().enumerate() {
+            let filter = Filter::compile(&filter);
+            let filter = filter.map_err(|error| format!("rule {}: {error}", index + 1))?;
+            rules.push((filter, verdict));
+        }
+        Ok(Self {
+            rules,
+            default: file.default,
+        })
+    }
+}
+
+impl Screen for Rules {
+    fn decide(&mut self, frame: &[u8], _: Side) -> Verdict {
+        let first = self.rules.iter().find(|(filter, _)| filter.accepts(frame));
+        first.map_or(self.default, |&(_, verdict)| verdict)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use plimsoll_packets::frame;
+
+    use super::*;
+
+    fn decide(rules: &str, to: &str) -> Verdict {
+        let from = "10.0.0.1:1000".parse().unwrap();
+        let frame = frame::udp(from, to.parse().unwrap(), b"hello");
+        Rules::parse(rules).unwrap().decide(&frame, Side::Inside)
+    }
+
+    const RULES: &str = r#"
+        default = "accept"
+        [[rule]]
+        filter = "udp dst port 53"
+        verdict = "accept"
+        [[rule]]
+        filter = "udp dst portrange 1-1023"
+        verdict = "discard"
+    "#;
+
+    #[test]
+    fn the_first_rule_that_matches_decides() {
+        assert_eq!(decide(RULES, "10.0.0.2:53"), Verdict::Accept);
+        assert_eq!(decide(RULES, "10.0.0.2:54"), Verdict::Discard);
+        assert_eq!(decide(RULES, "10.0.0.2:5400"), Verdict::Accept);
+        assert_eq!(
+            decide("default = 'discard'", "10.0.0.2:1"),
+            Verdict::Discard
+        );
+    }
+
+    #[test]
+    fn what_is_wrong_is_said() {
+        let why = |text: &str| Rules::parse(text).unwrap_err();
+        assert!(why("").contains("default"));
+        assert!(why("default = 'perhaps'").contains("perhaps"));
+        let wrong = format!("{RULES}\n[[rule]]\nfilter = 'udp and'\nverdict = 'accept'");
+        assert!(why(&wrong).starts_with("rule 3: the filter `udp and` is none"));
+        assert!(why("default = 'accept'\nrules = 3").contains("rules"));
+    }
+}

@@ -1,0 +1,138 @@
+//! `AF_PACKET` with a receive ring (`TPACKET_V3`): any interface, without XDP.
+//!
+//! The kernel's stack sees the same frames, so the stack must have an address of
+//! its own that the kernel does not have. The kernel fills blocks of many
+//! frames and hands a block over when it is full or 1 ms old; frames are copied
+//! out of it, since a block can only be given back as a whole.
+//!
+//! Frames with a VLAN tag are invalid here: the kernel takes the tag out, and
+//! without it they would seem to belong to the untagged network.
+
+mod monitor;
+mod ring;
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use nix::sys::socket::{MsgFlags, send};
+use parking_lot::Mutex;
+
+pub use self::monitor::{Arrival, Instruction, MonitorConfig, MonitorCounts, PacketMonitor};
+use self::ring::{Entry, Geometry, Ring};
+use super::simulated::chunk_bytes_for;
+use super::{Batch, Capabilities, Device, Drops, Mac, Pool};
+use crate::error::Error;
+use crate::interface;
+
+const GEOMETRY: Geometry = Geometry {
+    block_bytes: 1 << 18,
+    blocks: 16,
+    block_timeout_ms: 1,
+};
+const CHUNKS: usize = 8192;
+
+/// A socket that receives all frames of an interface.
+#[derive(Debug)]
+pub struct PacketDevice {
+    socket: OwnedFd,
+    mac: Mac,
+    mtu: usize,
+    pool: Arc<Pool>,
+    ring: Mutex<Ring>,
+    no_buffer: AtomicU64,
+    invalid: AtomicU64,
+    ring_full: AtomicU64,
+}
+
+impl PacketDevice {
+    /// Opens `interface` of this network namespace.
+    ///
+    /// # Errors
+    ///
+    /// There is no such interface, it is not Ethernet, or this process lacks
+    /// `CAP_NET_RAW`.
+    pub fn open(interface: &str) -> Result<Self, Error> {
+        let index = interface::index(interface)?;
+        let (mac, mtu) = (interface::mac(interface)?, interface::mtu(interface)?);
+        let socket = ring::open_socket()?;
+        // Own transmissions are not to be received.
+        ring::set(&socket, libc::PACKET_IGNORE_OUTGOING, &1_i32)?;
+        let ring = Ring::new(&socket, GEOMETRY)?;
+        ring::bind(&socket, index)?;
+        let pool = Pool::new(CHUNKS, chunk_bytes_for(mtu));
+        Ok(Self {
+            socket,
+            mac,
+            mtu,
+            pool: pool.map_err(Error::io("get memory for frames"))?,
+            ring: Mutex::new(ring),
+            no_buffer: AtomicU64::new(0),
+            invalid: AtomicU64::new(0),
+            ring_full: AtomicU64::new(0),
+        })
+    }
+
+    fn copy(&self, entry: &Entry<'_>, batch: &mut Batch) {
+        let Some(mut frame) = self.pool.take() else {
+            self.no_buffer.fetch_add(1, Ordering::Relaxed);
+            return;
+        };
+        let receivable = entry.bytes.len() == entry.whole && entry.vlan.is_none();
+        if receivable && frame.copy_from(entry.bytes) {
+            batch.push_back(frame);
+        } else {
+            self.invalid.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+}
+
+impl Device for PacketDevice {
+    fn capabilities(&self) -> Capabilities {
+        Capabilities::plain(self.mac, self.mtu)
+    }
+
+    fn pool(&self) -> &Arc<Pool> {
+        &self.pool
+    }
+
+    fn receive(&self, batch: &mut Batch, max: usize) -> io::Result<usize> {
+        let before = batch.len();
+        let visited = self
+            .ring
+            .lock()
+            .visit(max, |entry| self.copy(&entry, batch));
+        self.invalid.fetch_add(visited.1, Ordering::Relaxed);
+        Ok(batch.len() - before)
+    }
+
+    fn transmit(&self, batch: &mut Batch) -> io::Result<usize> {
+        let mut sent = 0;
+        while let Some(frame) = batch.front() {
+            match send(self.socket.as_raw_fd(), frame, MsgFlags::MSG_DONTWAIT) {
+                Ok(_) => {}
+                Err(nix::errno::Errno::EAGAIN | nix::errno::Errno::ENOBUFS) => break,
+                Err(nix::errno::Errno::ENETDOWN) => {}
+                Err(error) => return Err(error.into()),
+            }
+            batch.pop_front();
+            sent += 1;
+        }
+        Ok(sent)
+    }
+
+    fn readiness(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+
+    fn drops(&self) -> Drops {
+        let dropped = ring::statistics(&self.socket).dropped;
+        self.ring_full.fetch_add(dropped.into(), Ordering::Relaxed);
+        Drops {
+            ring_full: self.ring_full.load(Ordering::Relaxed),
+            no_buffer: self.no_buffer.load(Ordering::Relaxed),
+            invalid: self.invalid.load(Ordering::Relaxed),
+        }
+    }
+}

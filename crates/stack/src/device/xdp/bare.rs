@@ -1,0 +1,102 @@
+//! One receive queue without a program: whoever opens it attaches a program of its own
+//! and puts the socket into that program's map.
+//!
+//! Queues of several interfaces may share their memory, so that a frame that came in by
+//! one is sent by another without a copy (`XDP_SHARED_UMEM` across devices, Linux 5.10).
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+
+use super::socket::Socket;
+use super::{CHUNK_BYTES, ETHERNET_BYTES_MAX};
+use super::{XdpConfig, check_queue, chunk_bytes_for, refused, sys};
+use crate::device::wrapper::Wrapper;
+use crate::device::{Capabilities, Device, HEADROOM_BYTES};
+use crate::error::Error;
+use crate::interface;
+
+/// A socket on a receive queue.
+#[derive(Debug)]
+pub struct BareQueue {
+    socket: Socket,
+}
+
+impl BareQueue {
+    /// Opens a queue of an interface of this network namespace, with memory of its own
+    /// or that of `beside`. Of `config` the owned addresses say nothing here, and
+    /// beside another queue neither do the number of chunks and the copy mode.
+    ///
+    /// # Errors
+    ///
+    /// As [`XdpInterface::open`](super::XdpInterface::open), but for the program.
+    pub fn open(interface: &str, config: &XdpConfig, beside: Option<&Self>) -> Result<Self, Error> {
+        config.validate()?;
+        let ifindex = interface::index(interface)?;
+        let (mac, mtu) = (interface::mac(interface)?, interface::mtu(interface)?);
+        let too_large = |max| Error::MtuTooLarge {
+            interface: interface.to_owned(),
+            mtu,
+            max,
+        };
+        let room = |chunk_bytes: usize| chunk_bytes - HEADROOM_BYTES - ETHERNET_BYTES_MAX;
+        let largest = room(CHUNK_BYTES[1]);
+        let chunk_bytes = chunk_bytes_for(mtu).ok_or_else(|| too_large(largest))?;
+        check_queue(interface, ifindex, config.queue)?;
+        let capabilities = Capabilities {
+            checksums_verified: config.trust_checksums,
+            ..Capabilities::plain(mac, mtu)
+        };
+        let socket = match beside {
+            None => Socket::first(ifindex, config, capabilities, chunk_bytes),
+            Some(other) => {
+                let present = other.socket.pool().chunk_bytes();
+                if chunk_bytes > present {
+                    return Err(too_large(room(present)));
+                }
+                let queue = other.socket.queue();
+                Socket::first_beside(queue, ifindex, config, capabilities)
+            }
+        };
+        let socket = socket.map_err(|error| refused(interface, config, error))?;
+        Ok(Self { socket })
+    }
+
+    /// Lets the device be polled from [`BareQueue::poll_device`] instead of by
+    /// interrupts, `budget` frames at a time, whenever its interrupts are deferred.
+    ///
+    /// # Errors
+    ///
+    /// The kernel refuses: before 5.11 it does not know this.
+    pub fn prefer_polling(&self, budget: u32) -> io::Result<()> {
+        // The time is that of blocking calls, which are not made here.
+        sys::busy_poll(self.socket.descriptor(), 1, budget)
+    }
+
+    /// Whether [`BareQueue::poll_device`] polls anything. To be asked once frames have
+    /// arrived: before 6.13 the kernel learns from them which instance is to be polled.
+    /// Since then it learns that when a socket without copies is bound, and never for
+    /// others.
+    #[must_use]
+    pub fn is_pollable(&self) -> bool {
+        sys::is_pollable(self.socket.descriptor())
+    }
+
+    /// Polls the device once from this thread.
+    pub fn poll_device(&self) {
+        self.socket.poll_device();
+    }
+}
+
+impl AsFd for BareQueue {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+impl Wrapper for BareQueue {
+    type Inner = Socket;
+
+    fn inner(&self) -> &Socket {
+        &self.socket
+    }
+}

@@ -1,0 +1,121 @@
+//! A whole interface: every frame of every receive queue, away from the kernel.
+//!
+//! One XDP program, and per receive queue a socket with memory of its own. The kernel
+//! sees nothing of the interface until all queues are dropped; then the program is
+//! detached and everything is as before, also after SIGKILL.
+
+use std::fmt;
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, AsRawFd};
+use std::sync::Arc;
+use std::time::Duration;
+
+use libbpf_rs::skel::{OpenSkel, SkelBuilder};
+use libbpf_rs::{MapCore, MapFlags};
+use plimsoll_kernel::xdp_link::XdpLink;
+
+use super::socket::Socket;
+use super::{XdpConfig, chunk_bytes, program, refused};
+use crate::device::wrapper::Wrapper;
+use crate::device::{Capabilities, Frame};
+use crate::error::Error;
+use crate::interface;
+
+include!(concat!(env!("OUT_DIR"), "/take.rs")); // mod skeleton
+
+/// One receive queue of an interface that was taken as a whole.
+pub struct WholeQueue {
+    // Before the program: the last queue's end detaches it.
+    socket: Socket,
+    _program: Arc<XdpLink>,
+}
+
+impl fmt::Debug for WholeQueue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("WholeQueue")
+            .field("socket", &self.socket)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Takes all receive queues of an interface of this network namespace. Of `config` the
+/// queue and the owned addresses say nothing here.
+///
+/// # Errors
+///
+/// As [`XdpInterface::open`](super::XdpInterface::open).
+pub fn open_whole(interface: &str, config: &XdpConfig) -> Result<Vec<WholeQueue>, Error> {
+    config.validate()?;
+    let ifindex = interface::index(interface)?;
+    let (mac, mtu) = (interface::mac(interface)?, interface::mtu(interface)?);
+    let chunk_bytes = chunk_bytes(interface, mtu)?;
+    let link = plimsoll_kernel::link::link(ifindex);
+    let link = link.map_err(Error::io(format!("ask about {interface}")))?;
+    let mut place = MaybeUninit::uninit();
+    let open = skeleton::TakeSkelBuilder::default().open(&mut place);
+    let open = open.map_err(|error| program::refused(&error))?;
+    let loaded = open.load().map_err(|error| program::refused(&error))?;
+    let queues = link
+        .rx_queues
+        .unwrap_or(1)
+        .clamp(1, loaded.maps.sockets.max_entries());
+    let attached = XdpLink::attach(loaded.progs.take.as_fd(), interface, ifindex)
+        .map_err(|error| program::not_attached(interface, error))?;
+    let attached = Arc::new(attached);
+    let capabilities = Capabilities {
+        checksums_verified: config.trust_checksums,
+        ..Capabilities::plain(mac, mtu)
+    };
+    let mut taken = Vec::new();
+    for queue in 0..queues {
+        let config = XdpConfig {
+            queue,
+            ..config.clone()
+        };
+        let socket = match Socket::first(ifindex, &config, capabilities, chunk_bytes) {
+            Ok(socket) => socket,
+            // A driver may have fewer queues in use than it has room for.
+            Err(error) if queue > 0 && error.raw_os_error() == Some(libc::EINVAL) => break,
+            Err(error) => return Err(refused(interface, &config, error)),
+        };
+        let descriptor = socket.as_fd().as_raw_fd().to_ne_bytes();
+        let added = loaded
+            .maps
+            .sockets
+            .update(&queue.to_ne_bytes(), &descriptor, MapFlags::ANY);
+        added.map_err(|error| Error::Program(error.to_string()))?;
+        taken.push(WholeQueue {
+            socket,
+            _program: Arc::clone(&attached),
+        });
+    }
+    Ok(taken)
+}
+
+/// When a frame of a [`WholeQueue`] arrived: nanoseconds of `CLOCK_TAI`. Any number if
+/// the driver left no room for it.
+#[must_use]
+pub fn arrival_tai(frame: &Frame) -> Option<Duration> {
+    let stamp = frame.preceding::<8>()?;
+    Some(Duration::from_nanos(u64::from_ne_bytes(*stamp)))
+}
+
+impl WholeQueue {
+    /// Whether frames reach our memory without being copied.
+    ///
+    /// # Errors
+    ///
+    /// The kernel does not tell.
+    pub fn is_zero_copy(&self) -> io::Result<bool> {
+        self.socket.is_zero_copy()
+    }
+}
+
+impl Wrapper for WholeQueue {
+    type Inner = Socket;
+
+    fn inner(&self) -> &Socket {
+        &self.socket
+    }
+}

@@ -1,0 +1,48 @@
+//! Whether and how long a socket's calls wait.
+
+use std::io;
+use std::time::Duration;
+
+use parking_lot::RwLock;
+
+/// A socket's options, as its public methods of the same names set them.
+#[derive(Debug, Default)]
+pub(crate) struct Options(RwLock<Waits>);
+
+/// What calls go by.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Waits {
+    pub(crate) nonblocking: bool,
+    /// None: for ever.
+    pub(crate) read_timeout: Option<Duration>,
+    /// None: for ever.
+    pub(crate) write_timeout: Option<Duration>,
+}
+
+impl Options {
+    pub(crate) fn get(&self) -> Waits {
+        *self.0.read()
+    }
+
+    pub(crate) fn set_nonblocking(&self, nonblocking: bool) {
+        self.0.write().nonblocking = nonblocking;
+    }
+
+    pub(crate) fn set_read_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
+        self.0.write().read_timeout = nonzero(timeout)?;
+        Ok(())
+    }
+
+    pub(crate) fn set_write_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
+        self.0.write().write_timeout = nonzero(timeout)?;
+        Ok(())
+    }
+}
+
+/// Refuses a timeout of zero, as the standard library does.
+fn nonzero(timeout: Option<Duration>) -> io::Result<Option<Duration>> {
+    match timeout {
+        Some(Duration::ZERO) => Err(io::ErrorKind::InvalidInput.into()),
+        timeout => Ok(timeout),
+    }
+}

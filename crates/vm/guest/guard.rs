@@ -1,0 +1,165 @@
+//! `plimsoll guard` as an operator runs it, read through its `--json` lines.
+
+use std::io::{BufRead, BufReader, Read};
+use std::os::fd::OwnedFd;
+use std::process::{Child, ChildStdout, Command, Output, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use plimsoll_kernel::link;
+use serde_json::Value;
+
+use super::Outcome;
+use super::manager::PASS_LINK;
+use super::site::Site;
+
+pub(crate) const PROGRAM: &str = "/bin/plimsoll";
+const START_LIMIT: Duration = Duration::from_secs(60);
+const STOP_LIMIT: Duration = Duration::from_secs(20);
+const LINE_LIMIT: Duration = Duration::from_secs(20);
+
+pub(crate) struct Guard {
+    child: Child,
+    lines: Receiver<Value>,
+    said: Arc<Mutex<Vec<String>>>,
+}
+
+impl Guard {
+    /// Starts it, and waits until it protects.
+    pub(crate) fn start(site: &Site) -> Outcome<Self> {
+        let mut command = Command::new(PROGRAM);
+        command.args(["guard", &site.device, "--json", "-"]);
+        Self::spawn(command)
+    }
+
+    /// The same under a service manager that has `link` in its store.
+    pub(crate) fn start_under(site: &Site, socket: &str, link: Option<OwnedFd>) -> Outcome<Self> {
+        let mut command = match link {
+            None => Command::new(PROGRAM),
+            Some(link) => {
+                let mut command = Command::new("/init");
+                command.args([PASS_LINK, PROGRAM]).stdin(link);
+                command
+            }
+        };
+        command
+            .args(["guard", &site.device, "--json", "-"])
+            .env("NOTIFY_SOCKET", socket);
+        Self::spawn(command)
+    }
+
+    fn spawn(mut command: Command) -> Outcome<Self> {
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn()?;
+        let said = Arc::new(Mutex::new(Vec::new()));
+        let listener = Arc::clone(&said);
+        if let Some(stderr) = child.stderr.take() {
+            thread::spawn(move || listen(stderr, &listener));
+        }
+        let lines = child.stdout.take().map(read).ok_or("no output")?;
+        let guard = Self { child, lines, said };
+        match guard.lines.recv_timeout(START_LIMIT) {
+            Ok(_) => Ok(guard),
+            Err(_) => Err(guard.problem("did not start").into()),
+        }
+    }
+
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Packets of this kind and outcome since the start, as of now.
+    pub(crate) fn packets(&self, kind: &str, outcome: &str) -> Outcome<u64> {
+        while self.lines.try_recv().is_ok() {}
+        // The first line may have been read before this call.
+        let mut line = Value::Null;
+        for _ in 0..2 {
+            line = self
+                .lines
+                .recv_timeout(LINE_LIMIT)
+                .map_err(|_| self.problem("fell silent"))?;
+        }
+        Ok(line["totals"][kind][outcome].as_u64().unwrap_or(0))
+    }
+
+    /// Ends it in order.
+    pub(crate) fn stop(mut self) -> Outcome<()> {
+        self.signal(Signal::SIGTERM)?;
+        let end = Instant::now() + STOP_LIMIT;
+        while Instant::now() < end {
+            if let Some(status) = self.child.try_wait()? {
+                if status.success() {
+                    return Ok(());
+                }
+                return Err(self.problem(&format!("ended with {status}")).into());
+            }
+            thread::sleep(Duration::from_millis(10));
+        }
+        Err(self.problem("did not end").into())
+    }
+
+    /// Kills it.
+    pub(crate) fn kill(mut self) -> Outcome<()> {
+        self.child.kill()?;
+        self.child.wait()?;
+        Ok(())
+    }
+
+    fn signal(&self, signal: Signal) -> Outcome<()> {
+        let pid = i32::try_from(self.pid())?;
+        Ok(kill(Pid::from_raw(pid), signal)?)
+    }
+
+    fn problem(&self, text: &str) -> String {
+        // What it said last may be on its way still.
+        thread::sleep(Duration::from_millis(200));
+        let said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
+        format!("the guard {text}: {}", said.join(" | "))
+    }
+}
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        // One that has ended cannot be killed.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn read(stdout: ChildStdout) -> Receiver<Value> {
+    let (sender, lines) = channel();
+    thread::spawn(move || {
+        for line in BufReader::new(stdout).lines().map_while(Result::ok) {
+            if serde_json::from_str(&line).is_ok_and(|line| sender.send(line).is_err()) {
+                break;
+            }
+        }
+    });
+    lines
+}
+
+fn listen(stderr: impl Read, said: &Mutex<Vec<String>>) {
+    for line in BufReader::new(stderr).lines().map_while(Result::ok) {
+        let mut said = said.lock().unwrap_or_else(PoisonError::into_inner);
+        said.push(line);
+    }
+}
+
+/// Runs `plimsoll guard` with these words to its end.
+pub(crate) fn run(words: &[&str]) -> Outcome<Output> {
+    Ok(Command::new(PROGRAM).arg("guard").args(words).output()?)
+}
+
+/// The id of the native program on the guarded interface.
+pub(crate) fn attached(site: &Site) -> Outcome<u32> {
+    let program = link::link(site.ifindex)?.xdp;
+    let program = program.ok_or("no program is attached")?;
+    if program.mode != "native" {
+        return Err(format!("attached in {} mode", program.mode).into());
+    }
+    Ok(program.id)
+}

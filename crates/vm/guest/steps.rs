@@ -1,0 +1,201 @@
+//! The steps but for killing and handing over.
+
+use std::net::UdpSocket;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use plimsoll_kernel::link;
+use serde_json::Value;
+
+use super::Outcome;
+use super::guard::{self, Guard, attached};
+use super::settings::Settings;
+use super::site::{HOST, LOAD, Site};
+use super::traffic::{Flood, Greeter, connect, datagrams, download, syns};
+
+/// What a host lacks (the exit codes of `docs/guard.md`).
+const LACKS: i32 = 3;
+const SYN_PPS: u64 = 4_000;
+const FILL_PPS: u64 = 3_000;
+/// Enough for the receive buffer of a socket by default, several times.
+const FILL_TIME: Duration = Duration::from_secs(2);
+const AFTERWARDS: u32 = 50;
+
+/// What the host does without the guard.
+pub(crate) struct Stock {
+    greeter: Greeter,
+    connected: u32,
+    /// Datagrams sent and received.
+    downloaded: (u32, u32),
+}
+
+pub(crate) fn stock(site: &Site) -> Outcome<Stock> {
+    let greeter = Greeter::start()?;
+    let connected = {
+        let _flood = Flood::start(site, syns(greeter.port), SYN_PPS)?;
+        sleep(Duration::from_secs(1));
+        connect(site, greeter.port)?
+    };
+    Ok(Stock {
+        greeter,
+        connected,
+        downloaded: download(site)?,
+    })
+}
+
+/// Looks, and finds that the guard can run.
+pub(crate) fn check(site: &Site) -> Outcome {
+    let before = Settings::of(site)?;
+    let (code, findings) = look(site)?;
+    if code != 0 {
+        return Err(format!("exit code {code}: {}", with(&findings, "missing")).into());
+    }
+    if Settings::of(site)? != before || link::link(site.ifindex)?.xdp.is_some() {
+        return Err("it changed something".into());
+    }
+    Ok(format!("limited: {}", with(&findings, "limited")))
+}
+
+pub(crate) fn check_refuses(site: &Site, word: &str) -> Outcome {
+    let output = guard::run(&["check", &site.device])?;
+    let said = String::from_utf8_lossy(&output.stdout).into_owned()
+        + &String::from_utf8_lossy(&output.stderr);
+    let line = said.lines().find(|line| line.contains(word));
+    match (output.status.code(), line) {
+        (Some(LACKS), Some(line)) => Ok(line.trim().to_owned()),
+        (code, _) => Err(format!("exit code {code:?}: {said}").into()),
+    }
+}
+
+/// One sentence on standard error, and nothing is attached.
+pub(crate) fn start_refuses(site: &Site, word: &str) -> Outcome {
+    let output = guard::run(&[&site.device])?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    let said = said.trim();
+    if output.status.code() != Some(LACKS) || !said.contains(word) || said.lines().count() != 1 {
+        return Err(format!("exit code {:?}: {said}", output.status.code()).into());
+    }
+    if link::link(site.ifindex)?.xdp.is_some() {
+        return Err("a program is attached".into());
+    }
+    Ok(said.to_owned())
+}
+
+fn look(site: &Site) -> Outcome<(i32, Vec<Value>)> {
+    let output = guard::run(&["check", &site.device, "--json"])?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    let document: Value = serde_json::from_slice(&output.stdout)
+        .map_err(|error| format!("{error}: {}", said.trim()))?;
+    let findings = document["findings"].as_array().ok_or("no findings")?;
+    Ok((output.status.code().unwrap_or(-1), findings.clone()))
+}
+
+/// The ids of the findings with this verdict.
+fn with(findings: &[Value], verdict: &str) -> String {
+    let ids = findings
+        .iter()
+        .filter(|finding| finding["verdict"] == verdict)
+        .filter_map(|finding| finding["id"].as_str());
+    ids.collect::<Vec<_>>().join(", ")
+}
+
+pub(crate) fn start(site: &Site) -> Outcome<(Guard, String)> {
+    let began = Instant::now();
+    let guard = Guard::start(site)?;
+    attached(site)?;
+    let seconds = began.elapsed().as_secs_f64();
+    // Some drivers take the link down to attach.
+    site.wait_for_packets()?;
+    Ok((guard, format!("native, after {seconds:.1} s")))
+}
+
+/// A socket that nobody reads fills; what comes then is discarded early. Read, it gets
+/// everything again.
+pub(crate) fn drain(site: &Site, guard: &Guard) -> Outcome {
+    let socket = UdpSocket::bind((HOST, 0))?;
+    let port = socket.local_addr()?.port();
+    let before = guard.packets("udp_socket", "socket_queue")?;
+    let flood = Flood::start(site, datagrams(port), FILL_PPS)?;
+    sleep(FILL_TIME);
+    let sent = flood.stop();
+    let discarded = guard.packets("udp_socket", "socket_queue")? - before;
+    if discarded == 0 {
+        return Err(format!("none of {sent} datagrams for a full socket was discarded").into());
+    }
+    socket.set_read_timeout(Some(Duration::from_millis(500)))?;
+    let waited = receive(&socket);
+    let sender = site.in_load(|| Ok(UdpSocket::bind((LOAD, 0))?))?;
+    let mut again = 0;
+    for _ in 0..AFTERWARDS {
+        sender.send_to(b"again", (HOST, port))?;
+        again += u32::from(socket.recv(&mut [0; 256]).is_ok());
+    }
+    if again != AFTERWARDS {
+        return Err(format!("drained, the socket got {again} of {AFTERWARDS}").into());
+    }
+    Ok(format!(
+        "of {sent} datagrams {discarded} discarded, {waited} kept; drained, {again} of {AFTERWARDS}"
+    ))
+}
+
+fn receive(socket: &UdpSocket) -> u32 {
+    let mut received = 0;
+    while socket.recv(&mut [0; 256]).is_ok() {
+        received += 1;
+    }
+    received
+}
+
+/// As many connections as without the guard.
+pub(crate) fn syn_flood(site: &Site, guard: &Guard, stock: &Stock) -> Outcome {
+    let port = stock.greeter.port;
+    let before = guard.packets("tcp_listener", "syn_cookie")?;
+    let flood = Flood::start(site, syns(port), SYN_PPS)?;
+    sleep(Duration::from_secs(1));
+    let connected = connect(site, port)?;
+    let rate = flood.rate_pps();
+    drop(flood);
+    let cookies = guard.packets("tcp_listener", "syn_cookie")? - before;
+    let found = format!(
+        "{connected} connections, {} without the guard, at {rate} SYN/s; {cookies} cookies",
+        stock.connected
+    );
+    if connected < stock.connected {
+        return Err(found.into());
+    }
+    Ok(found)
+}
+
+/// No more is lost than without the guard.
+pub(crate) fn masquerade(site: &Site, guard: &Guard, stock: &Stock) -> Outcome {
+    let (sent, received) = download(site)?;
+    let shares = guard.packets("closed_port", "share")?;
+    let (stock_sent, stock_received) = stock.downloaded;
+    let found = format!(
+        "{received} of {sent} datagrams, {stock_received} of {stock_sent} without the guard; {shares} discarded as for a closed port"
+    );
+    let lost = |sent: u32, received: u32| f64::from(sent - received) / f64::from(sent.max(1));
+    if shares > 0 || lost(sent, received) > lost(stock_sent, stock_received) {
+        return Err(found.into());
+    }
+    Ok(found)
+}
+
+/// All is as before the first guard.
+pub(crate) fn end(site: &Site, before: &Settings) -> Outcome {
+    let own = Settings::of(site)?;
+    if own != *before || link::link(site.ifindex)?.xdp.is_some() {
+        return Err(format!("first {before:?}; last {own:?}").into());
+    }
+    let mut files = Vec::new();
+    if let Ok(entries) = std::fs::read_dir(plimsoll_kernel::knobs::DIRECTORY) {
+        let names = entries.flatten().map(|entry| entry.file_name());
+        files.extend(names.map(|name| name.to_string_lossy().into_owned()));
+    }
+    files.retain(|name| !name.ends_with(".lock"));
+    if !files.is_empty() {
+        return Err(format!("left on disk: {}", files.join(", ")).into());
+    }
+    site.wait_for_packets()?;
+    Ok(format!("{own:?}"))
+}
