@@ -186,6 +186,37 @@ fn a_computing_process_alone_is_no_overload() {
 }
 
 #[test]
+fn the_flood_of_another_interface_neither_begins_overload_nor_keeps_it() {
+    let beside = |frames| CpuObservation {
+        elapsed: MS * 10,
+        network: MS * 9,
+        idle: Duration::ZERO,
+        frames,
+        runs: frames,
+        run_frames_max: 4,
+    };
+    let mut run = Run::new(GovernorConfig::default());
+    for frames in [0, 10, 249] {
+        for _ in 0..100 {
+            run.now += MS * 10;
+            let setting = run
+                .governor
+                .on_interval(&[beside(frames)], Losses::default(), run.now);
+            assert_eq!(setting.mode, Mode::Interrupts, "{frames} frames took 9 ms");
+        }
+    }
+    // Its own flood is still one, and has an end although the other's goes on.
+    run.offer(3_000_000, SECOND, Mode::Overload).unwrap();
+    let end = run.now + SECOND * 2;
+    while run.governor.setting().mode == Mode::Overload {
+        run.now += MS * 10;
+        run.governor
+            .on_interval(&[beside(20)], Losses::default(), run.now);
+        assert!(run.now < end, "it is calm here");
+    }
+}
+
+#[test]
 fn each_sign_of_overload_is_named() {
     let light = CpuObservation {
         elapsed: MS * 10,
