@@ -44,9 +44,10 @@ UNPRIVILEGED = core lab packets report sim
 test-unprivileged:
 	$(CARGO) test --locked $(UNPRIVILEGED:%=-p plimsoll-%)
 
-# Model-checks what two threads share: every interleaving, every stale load.
+# Model-checks what two threads share: every interleaving, every stale load. Fast enough
+# without optimisation, which takes longer.
 loom:
-	RUSTFLAGS="--cfg loom" $(CARGO) test -p plimsoll-core -p plimsoll-timers --lib --locked --target-dir target/loom loom_tests
+	RUSTFLAGS="--cfg loom" $(CARGO) --config profile.dev.package.plimsoll-core.opt-level=0 test -p plimsoll-core -p plimsoll-timers --lib --locked --target-dir target/loom loom_tests
 
 # Runs what threads and the kernel share on an interpreter that knows undefined
 # behaviour (needs rustup's nightly with miri and rust-src; minutes).

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crate::failure::Context;
-use plimsoll_bench::guard::{self, Part, Plan};
+use plimsoll_bench::guard::{self, CPU_LIMITS, Part, Plan};
 use plimsoll_bench::passing::{Effort, Family};
 use plimsoll_bench::{Protection, capture, forward, no_harm, screen};
 
@@ -80,6 +80,9 @@ struct GuardArgs {
     /// Measure only these cases of the part `sources`: nsd, nsd/one/5, clients and others
     #[arg(long, value_name = "CASE", value_delimiter = ',', value_parser = parse_sources)]
     sources: Vec<String>,
+    /// Measure only these limits of the part `cpu-limit`, in percent: 30, 50, 70
+    #[arg(long, value_name = "PERCENT", value_delimiter = ',', value_parser = parse_cpu_limit)]
+    cpu_limits: Vec<u32>,
     /// Maximum loss-free receive rate in packets/s, instead of measuring it
     #[arg(long, value_name = "PPS", value_parser = clap::value_parser!(u64).range(1000..))]
     mlfrr: Option<u64>,
@@ -336,6 +339,7 @@ fn plan(args: &GuardArgs) -> crate::Result<Plan> {
         verdict: args.verdict.clone(),
         channels: args.channels,
         sources: args.sources.clone(),
+        cpu_limits: given_or(&args.cpu_limits, defaults.cpu_limits),
         mlfrr_pps: args.mlfrr.map(|pps| pps as f64),
         capacity_pps: args.discard_capacity.map(|pps| pps as f64),
         ..defaults
@@ -352,6 +356,12 @@ fn given_or<T: Clone>(given: &[T], default: Vec<T>) -> Vec<T> {
 
 fn parse_part(text: &str) -> Result<Part, String> {
     find(text, &Part::ALL, Part::name)
+}
+
+fn parse_cpu_limit(text: &str) -> Result<u32, String> {
+    let given = text.parse().ok();
+    let limit = CPU_LIMITS.into_iter().find(|limit| Some(*limit) == given);
+    limit.ok_or_else(|| format!("must be one of {CPU_LIMITS:?}"))
 }
 
 fn parse_sources(text: &str) -> Result<String, String> {
@@ -421,6 +431,8 @@ mod tests {
         assert!(SCREEN_HELP.contains(&screen::Screen::ALL.map(screen::Screen::name).join(", ")));
         assert_eq!(parse_part("cpu-limit"), Ok(Part::CpuLimit));
         assert!(parse_part("cpu").is_err());
+        assert_eq!(parse_cpu_limit("50"), Ok(50));
+        assert!(parse_cpu_limit("40").unwrap_err().contains("30, 50, 70"));
     }
 
     #[test]

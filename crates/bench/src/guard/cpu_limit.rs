@@ -27,8 +27,8 @@ use crate::traffic::{compute_bound, during, udp_flood};
 use crate::udp::{SINK_PORT, start_sink};
 
 const OPTION: &str = "--cpu-limit";
-/// Percent of the CPU.
-const LIMITS: [u32; 3] = [30, 50, 70];
+/// The limits that are promised, in percent of the CPU.
+pub const CPU_LIMITS: [u32; 3] = [30, 50, 70];
 /// The limit that is none.
 const NO_LIMIT: u32 = 100;
 const FLOODS: [(LimitTarget, u64); 5] = [
@@ -123,9 +123,9 @@ pub(super) fn run(bench: &mut Bench<'_>) -> Result<Outcome, Error> {
     if !GuardProcess::has_option(stage.host(), stage.program, OPTION)? {
         return Err(Error::MissingOption { option: OPTION });
     }
-    let limits = [NO_LIMIT].into_iter().chain(LIMITS);
+    let limits = [NO_LIMIT].iter().chain(&plan.cpu_limits);
     let loads: Vec<Load> = limits
-        .flat_map(|limit| FLOODS.map(|(target, rate)| (limit, target, rate)))
+        .flat_map(|limit| FLOODS.map(|(target, rate)| (*limit, target, rate)))
         .collect();
     let mut cases = Cases::new(&[Protection::Guard], &loads);
     let _sink = start_sink(&stage)?;
@@ -236,7 +236,7 @@ impl Measured for Outcome {
                 ),
             ]
         };
-        LIMITS.into_iter().flat_map(goals).collect()
+        CPU_LIMITS.into_iter().flat_map(goals).collect()
     }
 }
 

@@ -37,7 +37,7 @@ use plimsoll_testbed::{Config as TestbedConfig, Testbed};
 pub use beyond::{Beyond, BeyondCase};
 pub use capacity::{Capacity, Method, Point};
 pub use chaos::Chaos;
-pub use cpu_limit::{CpuLimit, CpuLimitCase, LimitTarget};
+pub use cpu_limit::{CPU_LIMITS, CpuLimit, CpuLimitCase, LimitTarget};
 pub use dns::{Dns, DnsCase, DnsTarget};
 pub use document::Document;
 pub use flood::{Flood, FloodCase, PauseLoss};
@@ -151,6 +151,9 @@ pub struct Plan {
     /// Paths, or their first words, of the cases of [`Part::Sources`] to measure; all if
     /// empty.
     pub sources: Vec<String>,
+    /// Limits of [`Part::CpuLimit`] to measure, in percent: some of
+    /// [`CPU_LIMITS`].
+    pub cpu_limits: Vec<u32>,
     /// MLFRR in packets/s, instead of measuring it.
     pub mlfrr_pps: Option<f64>,
     /// Discard capacity in packets/s, instead of measuring it; not for
@@ -183,6 +186,7 @@ impl Plan {
             verdict: "target/bench/verdict.json".into(),
             channels: 10_000,
             sources: Vec::new(),
+            cpu_limits: CPU_LIMITS.to_vec(),
             mlfrr_pps: None,
             capacity_pps: None,
         }
