@@ -149,6 +149,7 @@ fails! {
     std::time::TryFromFloatSecsError => USED_WRONGLY,
     io::Error => FAILED,
     serde_json::Error => FAILED,
+    plimsoll_metrics::MetricsError => FAILED,
     plimsoll_report::plot::PlotError => FAILED,
 }
 

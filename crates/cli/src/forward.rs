@@ -1,17 +1,20 @@
 //! `plimsoll forward`: a router that keeps forwarding under overload.
 
 use std::io::IsTerminal;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
 use clap::ValueEnum;
 use plimsoll_core::config::Fraction;
-use plimsoll_programs::forward::{Config, DataPath, Limits, ReversePath, Router};
+use plimsoll_metrics::{MetricsServer, is_public};
+use plimsoll_programs::forward::{Config, DataPath, Limits, ReversePath, Router, Status};
 use signal_hook::consts::{SIGINT, SIGTERM};
 
-use crate::failure::Context;
+use crate::failure::{Context, Usage};
 use crate::output;
 
 /// Forward IPv4 and IPv6 packets between interfaces, past the kernel's stack.
@@ -54,6 +57,12 @@ pub(crate) struct Args {
     /// of the table)
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
+    /// Serve Prometheus metrics at this address, as in 127.0.0.1:9465
+    #[arg(long, value_name = "ADDRESS")]
+    metrics: Option<SocketAddr>,
+    /// Serve metrics also where other hosts reach them: at an address that is not loopback
+    #[arg(long, requires = "metrics")]
+    metrics_public: bool,
     /// End after this many seconds
     #[arg(long, value_name = "S")]
     seconds: Option<u64>,
@@ -86,15 +95,25 @@ enum ReverseChoice {
 /// How often the table on a terminal is drawn anew.
 const REDRAW: Duration = Duration::from_secs(1);
 const LOOK: Duration = Duration::from_millis(50);
+/// A reading takes milliseconds; who waits longer asks a router that is ending.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// Somebody who wants the status.
+type Question = Sender<Status>;
 
 pub(crate) fn run(args: &Args) -> crate::Result<()> {
     let config = config(args);
+    let metrics = metrics_server(args)?;
     let keepers = Router::keepers(&config)?;
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM] {
         signal_hook::flag::register(signal, Arc::clone(&stop)).context("cannot catch signals")?;
     }
     let router = Router::start(&config, keepers)?;
+    let (asker, questions) = channel();
+    if let Some(server) = metrics {
+        serve_metrics(server, asker.clone())?;
+    }
     eprintln!(
         "plimsoll: forwarding between {} until Ctrl-C",
         args.interfaces.join(", ")
@@ -104,7 +123,7 @@ pub(crate) fn run(args: &Args) -> crate::Result<()> {
         .map(|s| Instant::now() + Duration::from_secs(s));
     let mut redraw = Instant::now() + REDRAW;
     while !stop.load(Ordering::Relaxed) && end.is_none_or(|end| Instant::now() < end) {
-        std::thread::sleep(LOOK);
+        answer(&router, &questions)?;
         if std::io::stdout().is_terminal() && Instant::now() >= redraw {
             redraw += REDRAW;
             // Home, and clear what is below: the table only grows.
@@ -120,6 +139,33 @@ pub(crate) fn run(args: &Args) -> crate::Result<()> {
         }
     }
     output::print(&format!("{status}\n"))
+}
+
+fn metrics_server(args: &Args) -> crate::Result<Option<MetricsServer>> {
+    let Some(address) = args.metrics else {
+        return Ok(None);
+    };
+    if is_public(address) && !args.metrics_public {
+        return Err(Usage("other hosts may reach the address of --metrics: take 127.0.0.1, or say --metrics-public as well").into());
+    }
+    Ok(Some(MetricsServer::bind(address)?))
+}
+
+fn serve_metrics(server: MetricsServer, asker: Sender<Question>) -> crate::Result<()> {
+    Ok(server.start(move |format| {
+        let (question, status) = channel();
+        asker.send(question).ok()?;
+        Some(status.recv_timeout(PATIENCE).ok()?.metrics(format))
+    })?)
+}
+
+/// Waits a moment, and tells whoever asks meanwhile.
+fn answer(router: &Router, questions: &Receiver<Question>) -> crate::Result<()> {
+    if let Ok(question) = questions.recv_timeout(LOOK) {
+        // Who is gone needs no answer.
+        let _ = question.send(router.status()?);
+    }
+    Ok(())
 }
 
 fn config(args: &Args) -> Config {

@@ -163,7 +163,8 @@ fn with_the_governor_off_early_discard_goes_on_and_nothing_is_touched() {
     });
 }
 
-/// A flood of one interface once turned its calm neighbour's settings as well.
+/// A flood of one interface once turned its calm neighbour's settings as well. Where other
+/// processes take the CPU, the flood cannot: the exact rule is tested in core.
 #[test]
 fn a_calm_interface_is_left_alone_while_another_is_flooded() {
     let (calm, other) = (testbed(), testbed());
@@ -178,12 +179,15 @@ fn a_calm_interface_is_left_alone_while_another_is_flooded() {
     let whole = flood(&other, PORT..=PORT, RATE_PPS);
     flooded(&calm, &trickle, || {
         flooded(&other, &whole, || {
-            let mut busy = 0;
-            await_report(&mut reports, "that the network takes the CPU", |report| {
+            let (mut looks, mut busy, mut flooded) = (0, 0, 0);
+            await_report(&mut reports, "that the network takes time", |report| {
                 let governor = &report["governor"];
                 assert_eq!(governor["switches"], 0, "{governor}");
-                busy += usize::from(governor["network_share"].as_f64().unwrap() > 0.5);
-                busy == 10
+                let share = governor["network_share"].as_f64().unwrap();
+                looks += 1;
+                flooded += usize::from(share > 0.15);
+                busy += usize::from(share > 0.5);
+                busy == 10 || (looks > 100 && flooded > 50)
             });
             assert_eq!(settings(host), before);
         });

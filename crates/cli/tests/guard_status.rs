@@ -123,19 +123,6 @@ fn a_reader_who_stops_reading_does_not_stop_the_guard() {
     drop(output);
 }
 
-/// One request over HTTP/1.1; returns the head and the body.
-fn get(host: &Host, address: (&str, u16), path: &str, accept: &str) -> (String, String) {
-    let mut stream = host.run(|| TcpStream::connect(address)).unwrap().unwrap();
-    let request = format!(
-        "GET {path} HTTP/1.1\r\nHost: guard\r\nAccept: {accept}\r\nConnection: close\r\n\r\n"
-    );
-    stream.write_all(request.as_bytes()).unwrap();
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).unwrap();
-    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
-    (head.to_owned(), body.to_owned())
-}
-
 #[test]
 fn metrics_are_served_bounded_and_soon() {
     let testbed = Testbed::create(Config::default()).unwrap();

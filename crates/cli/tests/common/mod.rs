@@ -5,7 +5,8 @@
 pub(crate) mod machine;
 pub(crate) mod overload;
 
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
 use std::process::Stdio;
 use std::time::Duration;
 
@@ -85,4 +86,17 @@ pub(crate) fn keeper_of(guard: &Process) -> u32 {
     let children: Vec<u32> = pids.filter(is_child).collect();
     assert_eq!(children.len(), 1, "a guard has one child: {children:?}");
     children[0]
+}
+
+/// One request over HTTP/1.1; returns the head and the body.
+pub(crate) fn get(host: &Host, address: (&str, u16), path: &str, accept: &str) -> (String, String) {
+    let mut stream = host.run(|| TcpStream::connect(address)).unwrap().unwrap();
+    let request = format!(
+        "GET {path} HTTP/1.1\r\nHost: plimsoll\r\nAccept: {accept}\r\nConnection: close\r\n\r\n"
+    );
+    stream.write_all(request.as_bytes()).unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+    (head.to_owned(), body.to_owned())
 }

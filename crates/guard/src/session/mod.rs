@@ -37,7 +37,8 @@ use plimsoll_kernel::threaded::poll_in_threads;
 use crate::governor::Governor;
 use crate::guard::{Guard, Storage};
 use crate::ledger::LedgerReader;
-use crate::status::{Answers, MetricsError, MetricsServer, Snapshot, StatusServer};
+use crate::status::{Answers, Snapshot, StatusServer, serve_metrics};
+use plimsoll_metrics::{MetricsError, MetricsServer};
 use handover::Manager;
 use turns::Turns;
 use work::Guarded;
@@ -200,7 +201,7 @@ pub fn run(settings: Settings, console: &mut dyn Console) -> Result<(), SessionE
     let answers = Answers::new(&interface, started, ledger, move || sender.snapshot());
     let _status = StatusServer::start(&interface, answers.clone())?;
     if let Some((server, channels_max)) = metrics {
-        server.start(&interface, channels_max, started, answers)?;
+        serve_metrics(server, &interface, channels_max, started, answers)?;
     }
     // From here on it must get on whatever the network does.
     outlive_overload()?;

@@ -125,7 +125,7 @@ impl Settings {
         }
         if let Some(metrics) = &self.metrics
             && !metrics.public
-            && !metrics.address.ip().to_canonical().is_loopback()
+            && plimsoll_metrics::is_public(metrics.address)
         {
             return Err(SettingsError::PublicMetrics {
                 address: metrics.address,

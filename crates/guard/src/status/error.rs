@@ -1,7 +1,6 @@
 //! Why nobody hears what a running guard does.
 
 use std::io;
-use std::net::SocketAddr;
 
 /// Why a running guard cannot be asked.
 #[derive(Debug, thiserror::Error)]
@@ -48,22 +47,3 @@ impl StatusError {
         }
     }
 }
-
-/// Why metrics cannot be served.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum MetricsError {
-    /// The address asked for cannot be had.
-    #[error("cannot listen at {address}: choose an address of this host and a port that is free")]
-    Listen {
-        /// As given.
-        address: SocketAddr,
-        /// The kernel's answer.
-        source: io::Error,
-    },
-    /// No thread can be started to serve them.
-    #[error(transparent)]
-    Kernel(#[from] plimsoll_kernel::Error),
-}
-
-plimsoll_kernel::from_operations!(MetricsError::Kernel);

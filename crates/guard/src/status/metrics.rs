@@ -1,6 +1,4 @@
-//! Prometheus metrics over HTTP (`GET /metrics`): in the `OpenMetrics` text format
-//! for who asks for it, as Prometheus does, else in the older text format, which
-//! other tools read (`promtool check metrics`, for one).
+//! What a guard tells Prometheus.
 //!
 //! Totals by kind and outcome are always exported. Channels are many on a
 //! resolver, so only so many are: those with most packets when there was room,
@@ -9,141 +7,47 @@
 
 use std::collections::BTreeSet;
 use std::fmt;
-use std::net::{SocketAddr, TcpListener};
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
 use plimsoll_core::demux::Kind;
-use prometheus_client::collector::Collector;
-use prometheus_client::encoding::{DescriptorEncoder, MetricEncoder, NoLabelSet, text};
-use prometheus_client::metrics::MetricType;
-use prometheus_client::registry::{Registry, Unit};
+use plimsoll_metrics::{Collector, DescriptorEncoder, Format, Labels, MetricType, Unit};
+use plimsoll_metrics::{MetricsError, MetricsServer, counter, gauge};
 
-use super::error::MetricsError;
-use super::http;
 use super::reader::Latest;
 use super::server::Answers;
 use crate::by_channel::Key;
 use crate::counters::{Channel, Outcome, Packets};
 use crate::governor;
 use crate::ledger::{Ledger, Stage};
-use plimsoll_kernel::error::os;
 
-/// A text format.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Format {
-    OpenMetrics,
-    /// <https://prometheus.io/docs/instrumenting/exposition_formats/>
-    Text,
-}
-
-impl Format {
-    /// What a client takes by its `Accept` header.
-    fn accepted(accept: &str) -> Self {
-        if accept.contains("application/openmetrics-text") {
-            Self::OpenMetrics
-        } else {
-            Self::Text
-        }
-    }
-
-    const fn content_type(self) -> &'static str {
-        match self {
-            Self::OpenMetrics => "application/openmetrics-text; version=1.0.0; charset=utf-8",
-            Self::Text => "text/plain; version=0.0.4; charset=utf-8",
-        }
-    }
-
-    /// From `OpenMetrics`, where a counter is described without the ending of its
-    /// samples.
-    fn encode(self, text: String) -> String {
-        if self == Self::OpenMetrics {
-            return text;
-        }
-        let mut counters = BTreeSet::new();
-        for line in text.lines() {
-            let name = line.strip_prefix("# TYPE ");
-            counters.extend(name.and_then(|name| name.strip_suffix(" counter")));
-        }
-        let mut older = String::with_capacity(text.len());
-        for line in text.lines() {
-            let mut words = line.splitn(4, ' ');
-            match (words.next(), words.next(), words.next(), words.next()) {
-                (Some("#"), Some("UNIT" | "EOF"), ..) => continue,
-                (Some("#"), Some(what), Some(name), Some(rest)) if counters.contains(name) => {
-                    older += &format!("# {what} {name}_total {rest}");
-                }
-                _ => older += line,
-            }
-            older.push('\n');
-        }
-        older
-    }
-}
-
-/// The address metrics are served at, not yet served.
-#[derive(Debug)]
-pub struct MetricsServer {
-    listener: TcpListener,
-}
-
-impl MetricsServer {
-    /// Takes the address. Where that needs privileges (a port below 1024), call
-    /// it before they are dropped.
-    ///
-    /// # Errors
-    ///
-    /// The address is taken, or not this host's.
-    pub fn bind(address: SocketAddr) -> Result<Self, MetricsError> {
-        let listener = TcpListener::bind(address);
-        let listener = listener.map_err(|source| MetricsError::Listen { address, source })?;
-        Ok(Self { listener })
-    }
-
-    /// The address it has, with the port that a port of 0 became.
-    ///
-    /// # Errors
-    ///
-    /// The kernel does not tell.
-    pub fn address(&self) -> Result<SocketAddr, MetricsError> {
-        let address = self.listener.local_addr();
-        Ok(address.map_err(os("read the address metrics are served at"))?)
-    }
-
-    /// Serves metrics of `interface` until the process ends, with series for at
-    /// most `channels_max` channels.
-    ///
-    /// # Errors
-    ///
-    /// The server does not start.
-    pub fn start(
-        self,
-        interface: &str,
-        channels_max: usize,
-        started: Instant,
-        answers: Answers,
-    ) -> Result<(), MetricsError> {
-        let exporter = Mutex::new(Exporter {
-            interface: interface.to_owned(),
-            started,
-            channels_max,
-            exported: BTreeSet::new(),
-            last: None,
-        });
-        http::serve(self.listener, move |question| {
-            if question.path != "/metrics" {
-                return None;
-            }
-            let format = Format::accepted(&question.accept);
-            let text = answers.with_latest(|_, latest| {
-                // A panic of another thread leaves nothing half done here.
-                let mut exporter = exporter.lock().unwrap_or_else(PoisonError::into_inner);
-                exporter.text(latest, format)
-            });
-            text.map(|text| (format.content_type(), text))
-        })?;
-        Ok(())
-    }
+/// Serves metrics of `interface` until the process ends, with series for at most
+/// `channels_max` channels.
+///
+/// # Errors
+///
+/// The server does not start.
+pub fn serve_metrics(
+    server: MetricsServer,
+    interface: &str,
+    channels_max: usize,
+    started: Instant,
+    answers: Answers,
+) -> Result<(), MetricsError> {
+    let exporter = Mutex::new(Exporter {
+        interface: interface.to_owned(),
+        started,
+        channels_max,
+        exported: BTreeSet::new(),
+        last: None,
+    });
+    server.start(move |format| {
+        answers.with_latest(|_, latest| {
+            // A panic of another thread leaves nothing half done here.
+            let mut exporter = exporter.lock().unwrap_or_else(PoisonError::into_inner);
+            exporter.text(latest, format)
+        })
+    })
 }
 
 /// What is exported, from one scrape to the next.
@@ -162,22 +66,21 @@ impl Exporter {
         match &self.last {
             Some((at, form, text)) if *at == latest.at && *form == format => text.clone(),
             _ => {
-                let text = format.encode(self.open_metrics(latest));
+                let text = format.encode("plimsoll_guard", Box::new(self.sample(latest)));
                 self.last = Some((latest.at, format, text.clone()));
                 text
             }
         }
     }
 
-    fn open_metrics(&mut self, latest: &Latest) -> String {
+    fn sample(&mut self, latest: &Latest) -> Sample {
         let Latest {
             at,
             snapshot,
             ledger,
         } = latest;
         let counters = &snapshot.counters;
-        let mut registry = Registry::with_prefix("plimsoll_guard");
-        registry.register_collector(Box::new(Sample {
+        Sample {
             interface: self.interface.clone(),
             uptime_s: at.duration_since(self.started).as_secs_f64(),
             observe: snapshot.observe,
@@ -188,10 +91,7 @@ impl Exporter {
             channels_total: counters.channels.len(),
             channels: self.choose(&counters.channels),
             ledger: ledger.clone(),
-        }));
-        let mut text = String::new();
-        text::encode(&mut text, &registry).expect("writing to a string cannot fail");
-        text
+        }
     }
 
     /// The channels exported before that still live, and the busiest of the
@@ -227,8 +127,6 @@ struct Sample {
     ledger: Ledger,
 }
 
-type Labels<'a> = Vec<(&'a str, String)>;
-
 impl Sample {
     fn labels<'a>(&self, more: &[(&'a str, &str)]) -> Labels<'a> {
         let mut labels = vec![("interface", self.interface.clone())];
@@ -261,9 +159,7 @@ impl Sample {
         for (kind, ns) in Kind::ALL.iter().zip(&self.charged_ns) {
             let seconds = *ns as f64 / 1e9;
             let labels = self.labels(&[("kind", kind.name())]);
-            family
-                .encode_family(&labels)?
-                .encode_counter::<NoLabelSet, f64, u64>(&seconds, None)?;
+            counter(&mut family, &labels, seconds)?;
         }
         Ok(())
     }
@@ -389,16 +285,6 @@ impl Collector for Sample {
     }
 }
 
-fn counter(family: &mut MetricEncoder<'_>, labels: &Labels<'_>, value: u64) -> fmt::Result {
-    family
-        .encode_family(labels)?
-        .encode_counter::<NoLabelSet, u64, u64>(&value, None)
-}
-
-fn gauge(family: &mut MetricEncoder<'_>, labels: &Labels<'_>, value: f64) -> fmt::Result {
-    family.encode_family(labels)?.encode_gauge(&value)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -463,16 +349,6 @@ mod tests {
         assert_ne!(exporter.text(&latest, Format::OpenMetrics), first);
         latest.at += std::time::Duration::from_millis(1);
         assert_ne!(exporter.text(&latest, Format::Text), first, "another one");
-    }
-
-    #[test]
-    fn the_older_format_describes_counters_by_their_full_name() {
-        let text = "# HELP a Two b\n# TYPE a counter\n# UNIT a b\na_total{c=\"# d\"} 1\n\
-                    # HELP e_f G\n# TYPE e_f gauge\ne_f 2.0\n# EOF\n";
-        assert_eq!(Format::OpenMetrics.encode(text.to_owned()), text);
-        let older = "# HELP a_total Two b\n# TYPE a_total counter\na_total{c=\"# d\"} 1\n\
-                     # HELP e_f G\n# TYPE e_f gauge\ne_f 2.0\n";
-        assert_eq!(Format::Text.encode(text.to_owned()), older);
     }
 
     #[test]

@@ -7,7 +7,6 @@
 
 mod document;
 mod error;
-mod http;
 mod metrics;
 mod reader;
 mod server;
@@ -20,8 +19,8 @@ use std::time::{Duration, Instant};
 use plimsoll_core::demux::Kind;
 
 pub use document::{ChannelStatus, GovernorStatus, KindStatus, Request, Sort, Status};
-pub use error::{MetricsError, StatusError};
-pub use metrics::MetricsServer;
+pub use error::StatusError;
+pub use metrics::serve_metrics;
 pub use reader::Snapshot;
 pub use server::{Answers, StatusServer};
 

@@ -28,6 +28,7 @@ mod follow;
 #[cfg(test)]
 mod frames;
 mod limits;
+mod metrics;
 pub mod outcome;
 pub mod packet;
 mod program;

@@ -3,7 +3,7 @@
 //! Whoever reaches the address can connect, so everything is bounded: so many
 //! connections at a time, so much time for each, so long a question. More wait in the
 //! kernel's queue, and beyond that are refused there. Nothing here can slow packets
-//! down or use up memory that the guard has locked.
+//! down or use up locked memory.
 
 use std::io::{self, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -26,18 +26,18 @@ const PAUSE: Duration = Duration::from_millis(100);
 
 /// A question for a page.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Question {
+pub(crate) struct Question {
     /// Without what follows a `?`.
-    pub(super) path: String,
+    pub(crate) path: String,
     /// The `Accept` header, empty without one.
-    pub(super) accept: String,
+    pub(crate) accept: String,
 }
 
 /// A page and its type; `None`: there is none at this path.
-pub(super) type Page = Option<(&'static str, String)>;
+pub(crate) type Page = Option<(&'static str, String)>;
 
 /// Answers questions at `listener` until the process ends.
-pub(super) fn serve(
+pub(crate) fn serve(
     listener: TcpListener,
     page: impl Fn(&Question) -> Page + Send + Sync + 'static,
 ) -> Result<(), CallError> {
