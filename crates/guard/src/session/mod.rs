@@ -38,8 +38,8 @@ use crate::governor::Governor;
 use crate::guard::{Guard, Storage};
 use crate::ledger::LedgerReader;
 use crate::status::{Answers, Snapshot, StatusServer, serve_metrics};
-use plimsoll_metrics::{MetricsError, MetricsServer};
 use handover::Manager;
+use plimsoll_metrics::{MetricsError, MetricsServer};
 use turns::Turns;
 use work::Guarded;
 
