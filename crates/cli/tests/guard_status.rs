@@ -4,13 +4,13 @@
 mod common;
 mod promlint;
 
-use std::io::{Read, Write};
-use std::net::{TcpStream, UdpSocket};
+use std::io::Read;
+use std::net::UdpSocket;
 use std::process::Stdio;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use common::{LIMIT, PROGRAM, output, refused, start, start_with};
+use common::{LIMIT, PROGRAM, get, output, refused, start, start_with};
 use nix::fcntl::{FcntlArg, fcntl};
 use nix::sys::signal::Signal;
 use plimsoll_testbed::{Config, Host, Testbed};

@@ -12,6 +12,13 @@
 //! window's from 1 % to 3 %, and the wake-ups' from 3 % and 0.5 µs each to 1 % and 1 µs
 //! each (12 runs: 0.6 to 0.9 µs; the old meter was 1.7 µs or more off).
 //!
+//! Two more were wrong on a virtual machine whose hypervisor has no help from the
+//! processor (AMD). There an interrupt costs 5 to 10 µs that no event shows. Softirqs after a
+//! timer: the window's 3 % alone, now 8 µs more for each. Wake-ups: the network's time
+//! was also held against the scheduler's account of the thread, which is no truth there:
+//! thread and process had 465 ms of 401. The meter itself was wrong there, too: it took a
+//! wake-up that was 5 to 10 µs on its way for the process's time (160 ms of 400).
+//!
 //! A virtual machine's pauses and exits are in nobody's books, and come and go (13.5 of
 //! 400 ms in one run, where the bound is 12.1). So a test that misses its bound is
 //! repeated; a meter that books wrongly misses it each time.
@@ -37,6 +44,9 @@ use plimsoll_testbed::{Host, Process, Testbed};
 static ONE_BY_ONE: Mutex<()> = Mutex::new(());
 const TRIES: u32 = 5;
 const WINDOW: Duration = Duration::from_millis(400);
+/// What a hypervisor without help from the processor takes for a timer's interrupt,
+/// before the kernel knows of it.
+const TIMER_EXIT: Duration = Duration::from_micros(8);
 /// What the burner spends on a frame: much longer than the rest of its way.
 const PER_FRAME: Duration = Duration::from_micros(50);
 
@@ -176,16 +186,16 @@ fn receive_work_in_softirq_context_is_booked_as_network() {
         let process = start_computing(testbed.test(), &mut cpu);
         burner.burn(PER_FRAME);
         let before = burner.burned();
-        let metered = meter(&cpu, || {
-            send(&testbed, PER_FRAME * 2);
-        });
+        let mut sent = 0;
+        let metered = meter(&cpu, || sent = send(&testbed, PER_FRAME * 2));
         let burned = burner.burned() - before;
         let computed = computed(process, metered.from, metered.until);
         let time = metered.time;
         assert!(burned > WINDOW / 4, "{burned:?}");
         // A frame that is being received at either end belongs to both.
         assert!(time.network + PER_FRAME >= burned, "{burned:?}, {time:?}");
-        assert_close(time.processes[0].cpu, computed, time.elapsed / 33, &time);
+        let slack = time.elapsed / 33 + TIMER_EXIT * sent;
+        assert_close(time.processes[0].cpu, computed, slack, &time);
     });
 }
 
@@ -193,7 +203,6 @@ fn receive_work_in_softirq_context_is_booked_as_network() {
 struct Polled {
     burned: Duration,
     computed: Duration,
-    by_scheduler: Duration,
     sent: u32,
     time: CpuTime,
 }
@@ -207,12 +216,11 @@ fn poll_in_thread(per_frame: Duration, pause: Duration) -> Polled {
     let mut cpu = testbed.test().cpu_meter().unwrap();
     let process = start_computing(testbed.test(), &mut cpu);
     burner.burn(per_frame);
-    let (burned, by_scheduler) = (burner.burned(), runtime(thread));
+    let burned = burner.burned();
     let mut sent = 0;
     let metered = meter(&cpu, || sent = send(&testbed, pause));
     Polled {
         burned: burner.burned() - burned,
-        by_scheduler: runtime(thread) - by_scheduler,
         computed: computed(process, metered.from, metered.until),
         sent,
         time: metered.time,
@@ -240,13 +248,5 @@ fn what_wakes_a_polling_thread_is_not_the_interrupted_process_s() {
         assert!(polled.sent > 10_000, "{} wake-ups", polled.sent);
         let slack = time.elapsed / 100 + Duration::from_micros(1) * polled.sent;
         assert_close(time.processes[0].cpu, polled.computed, slack, &time);
-        // The scheduler charges a thread from its wake-up on.
-        assert_close(time.network, polled.by_scheduler, slack, &time);
     });
-}
-
-/// Time on any CPU by the scheduler's clock (the first field of schedstat).
-fn runtime(pid: i32) -> Duration {
-    let text = std::fs::read_to_string(format!("/proc/{pid}/schedstat")).unwrap();
-    Duration::from_nanos(text.split_whitespace().next().unwrap().parse().unwrap())
 }
