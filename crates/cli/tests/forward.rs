@@ -6,12 +6,14 @@ mod promlint;
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
-use plimsoll_testbed::routed::{Routed, SINK_IPV4, Sink};
+use plimsoll_testbed::routed::{Routed, Sink};
 use plimsoll_testbed::{Config, Host, INNER_DEVICE};
 
 use common::{LIMIT, PROGRAM, get};
 
 const ADDRESS: (&str, u16) = ("127.0.0.1", 9465);
+/// Of the host behind the router ([`Sink::Answers`]).
+const ANSWERING: &str = "10.77.0.2";
 
 /// The metrics, as soon as somebody serves them.
 fn metrics(router: &Host) -> String {
@@ -46,7 +48,7 @@ fn a_router_tells_prometheus_what_it_forwarded() {
     let mut forward = command.spawn().unwrap();
     metrics(router);
     let mut ping = hosts.load().command("ping");
-    ping.args(["-n", "-c", "5", "-i", "0.01", &SINK_IPV4.to_string()]);
+    ping.args(["-n", "-c", "5", "-i", "0.01", ANSWERING]);
     ping.output(LIMIT).unwrap();
 
     let body = metrics(router);
