@@ -107,11 +107,11 @@ pub type Labels<'a> = Vec<(&'a str, String)>;
 pub fn counter(
     family: &mut MetricEncoder<'_>,
     labels: &Labels<'_>,
-    value: impl EncodeCounterValue,
+    value: &impl EncodeCounterValue,
 ) -> fmt::Result {
     family
         .encode_family(labels)?
-        .encode_counter::<NoLabelSet, _, u64>(&value, None)
+        .encode_counter::<NoLabelSet, _, u64>(value, None)
 }
 
 /// Writes a gauge.

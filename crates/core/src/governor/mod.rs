@@ -39,7 +39,7 @@
 //!
 //! **Another interface's load.** A CPU's network time is that of all interfaces, its
 //! frames are this one's. As much as so many frames can have taken at most
-//! ([`FRAME_MOST`]) is taken for this interface's. Else a calm interface would be held
+//! (`FRAME_MOST`) is taken for this interface's. Else a calm interface would be held
 //! off as long as its neighbour is flooded, and polling empty rings every 200 µs in
 //! some threads could keep overload up by itself.
 //!

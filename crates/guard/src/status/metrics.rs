@@ -150,7 +150,7 @@ impl Sample {
         for (kind, packets) in Kind::ALL.iter().zip(&self.totals) {
             for outcome in Outcome::ALL {
                 let labels = self.labels(&[("kind", kind.name()), ("outcome", outcome.name())]);
-                counter(&mut family, &labels, packets.count(outcome))?;
+                counter(&mut family, &labels, &packets.count(outcome))?;
             }
         }
         let help = "CPU time of receiving, charged to the kind whose packets caused it";
@@ -159,7 +159,7 @@ impl Sample {
         for (kind, ns) in Kind::ALL.iter().zip(&self.charged_ns) {
             let seconds = *ns as f64 / 1e9;
             let labels = self.labels(&[("kind", kind.name())]);
-            counter(&mut family, &labels, seconds)?;
+            counter(&mut family, &labels, &seconds)?;
         }
         Ok(())
     }
@@ -172,7 +172,7 @@ impl Sample {
             for outcome in Outcome::ALL {
                 let mut labels = self.channel_labels(channel);
                 labels.push(("outcome", outcome.name().to_owned()));
-                counter(&mut family, &labels, channel.packets.count(outcome))?;
+                counter(&mut family, &labels, &channel.packets.count(outcome))?;
             }
         }
         let help = "Part of a channel's queue that was occupied when last looked at";
@@ -249,7 +249,7 @@ impl Sample {
         let help = "Changes of the governor's mode";
         let counts = MetricType::Counter;
         let mut family = encoder.encode_descriptor("mode_changes", help, None, counts)?;
-        counter(&mut family, &self.labels(&[]), self.governor.switches)
+        counter(&mut family, &self.labels(&[]), &self.governor.switches)
     }
 
     fn encode_one(

@@ -25,7 +25,7 @@ impl Status {
     ) -> fmt::Result {
         let mut family = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
         for interface in &self.interfaces {
-            counter(&mut family, &labels(interface), value(interface))?;
+            counter(&mut family, &labels(interface), &value(interface))?;
         }
         Ok(())
     }
@@ -57,7 +57,7 @@ impl Status {
             ),
         ] {
             let mut family = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
-            counter(&mut family, &Labels::new(), value)?;
+            counter(&mut family, &Labels::new(), &value)?;
         }
         Ok(())
     }
@@ -81,7 +81,7 @@ fn encode_outcomes(
         let mut labels = labels(interface);
         labels.push(("place", place.to_owned()));
         labels.push(("outcome", outcome.name().to_owned()));
-        counter(family, &labels, counts.of(outcome))?;
+        counter(family, &labels, &counts.of(outcome))?;
     }
     Ok(())
 }
