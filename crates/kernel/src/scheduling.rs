@@ -3,6 +3,7 @@
 
 use std::fmt;
 use std::io;
+use std::time::Duration;
 
 use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
 use nix::unistd::Pid;
@@ -68,6 +69,16 @@ impl Scheduling {
             // For `SCHED_OTHER` the runtime is the slice, and stays.
             deadline_ns: 0,
             period_ns: 0,
+            ..self.clone()
+        }
+    }
+
+    /// The same with a slice of this length, for a class that shares the CPU. A short
+    /// one has the thread run soon after it woke, and takes nothing from others: shares
+    /// stay as they are. Before Linux 6.12 it means nothing.
+    pub fn with_slice(&self, slice: Duration) -> Self {
+        Self {
+            runtime_ns: u64::try_from(slice.as_nanos()).unwrap_or(u64::MAX),
             ..self.clone()
         }
     }
@@ -166,7 +177,7 @@ fn set_scheduler(thread: i32, policy: i32, sched_priority: i32) -> io::Result<()
 
 /// CPU time of a kernel thread since its start, to the nanosecond.
 #[allow(unsafe_code, reason = "nix knows no clock of another process")]
-pub fn thread_time(thread: i32) -> io::Result<std::time::Duration> {
+pub fn thread_time(thread: i32) -> io::Result<Duration> {
     // The clock of a process's CPU time: include/linux/posix-timers.h.
     const SCHED_CLOCK: i32 = 2;
     let clock = (!thread << 3) | SCHED_CLOCK;
@@ -181,7 +192,7 @@ pub fn thread_time(thread: i32) -> io::Result<std::time::Duration> {
     }
     let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
     let nanos = u32::try_from(time.tv_nsec).unwrap_or(0);
-    Ok(std::time::Duration::new(seconds, nanos))
+    Ok(Duration::new(seconds, nanos))
 }
 
 #[allow(unsafe_code, reason = "neither nix nor rustix has sched_getattr")]

@@ -13,6 +13,9 @@
  *   included): the main socket;
  * - anything else: the kernel's, so that ssh stays.
  *
+ * An endpoint at any address is found by its port alone, in an array: a hash table
+ * costs several times that, and most servers are bound like this.
+ *
  * Limits: headers without VLAN tags. Fragments, and UDP or TCP behind IPv6
  * extension headers, name no endpoint here: on an owned address they are the
  * main socket's, on a shared one the kernel's.
@@ -48,7 +51,23 @@ struct {
 	__type(value, __u32);
 } sockets SEC(".maps");
 
-/* To the socket's index. */
+/* By place_of(): one more than the socket's index, 0 without one. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, PLACES_MAX);
+	__type(key, __u32);
+	__type(value, __u32);
+} everywhere SEC(".maps");
+
+/* How many entries `endpoints` has: without any nobody looks there. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, __u32);
+} endpoint_count SEC(".maps");
+
+/* Those at one address: to the socket's index. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 2 * SOCKETS_MAX);
@@ -87,22 +106,37 @@ static __always_inline void map_ipv4(struct address *address, __be32 ipv4)
 	__builtin_memcpy(&address->bytes[12], &ipv4, sizeof(ipv4));
 }
 
+/* Where an endpoint at any address stands. */
+static __always_inline __u32 place_of(__u8 protocol, __be16 port)
+{
+	return (protocol == IPPROTO_TCP ? PORTS : 0) + bpf_ntohs(port);
+}
+
+static __always_inline __u32 *at_address(const struct address *address, __u8 protocol,
+					 __be16 port)
+{
+	struct endpoint key = {
+		.address = *address,
+		.port = port,
+		.protocol = protocol,
+	};
+	__u32 first = 0;
+	__u32 *count = bpf_map_lookup_elem(&endpoint_count, &first);
+
+	return count && *count ? bpf_map_lookup_elem(&endpoints, &key) : NULL;
+}
+
 /* Sends a packet with these ports to their endpoint, if there is one. */
 static __always_inline int to_endpoint(const struct address *address, __u8 protocol,
 				       const struct ports *ports)
 {
-	struct endpoint key = {
-		.address = *address,
-		.port = ports->destination,
-		.protocol = protocol,
-	};
-	__u32 *index = bpf_map_lookup_elem(&endpoints, &key);
+	__u32 place = place_of(protocol, ports->destination);
+	__u32 *index = at_address(address, protocol, ports->destination);
 
-	if (!index) {
-		__builtin_memset(&key.address, 0, sizeof(key.address));
-		index = bpf_map_lookup_elem(&endpoints, &key);
-	}
-	return index ? to_socket(*index) : to_owner(address);
+	if (index)
+		return to_socket(*index);
+	index = bpf_map_lookup_elem(&everywhere, &place);
+	return index && *index ? to_socket(*index - 1) : to_owner(address);
 }
 
 static __always_inline int has_ports(__u8 protocol)

@@ -9,6 +9,8 @@ enum steer_limit {
 	MAIN_SOCKET = 0, /* number of the socket that gets what no other does */
 	SOCKETS_MAX = 4096,
 	OWNED_MAX = 128,
+	PORTS = 1 << 16,
+	PLACES_MAX = 2 * PORTS, /* of UDP, then of TCP */
 };
 
 /* An address in network byte order; IPv4 as ::ffff:a.b.c.d, any as zeros. */
@@ -16,7 +18,7 @@ struct address {
 	__u8 bytes[16];
 };
 
-/* A bound port, at one address or at any (zeros). */
+/* A bound port at one address. */
 struct endpoint {
 	struct address address;
 	__be16 port;

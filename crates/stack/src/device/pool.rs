@@ -44,7 +44,9 @@ const OURS: u8 = 0;
 /// A fixed number of chunks of memory.
 pub struct Pool {
     memory: MmapRaw,
+    /// A power of two: whose it is is asked for every frame, and dividing takes longer.
     chunk_bytes: usize,
+    chunk_shift: u32,
     /// Per chunk [`OURS`] or [`Lent`].
     states: Box<[AtomicU8]>,
     free: ArrayQueue<u32>,
@@ -87,6 +89,7 @@ impl Pool {
         Ok(Arc::new(Self {
             memory: map.into(),
             chunk_bytes,
+            chunk_shift: chunk_bytes.trailing_zeros(),
             states: (0..chunks).map(|_| AtomicU8::new(OURS)).collect(),
             free,
         }))
@@ -145,7 +148,7 @@ impl Pool {
         length: u32,
     ) -> Option<Frame> {
         let offset = usize::try_from(offset).ok()?;
-        let (chunk, start) = (offset / self.chunk_bytes, offset % self.chunk_bytes);
+        let (chunk, start) = (offset >> self.chunk_shift, offset & (self.chunk_bytes - 1));
         let end = start.checked_add(length as usize)?;
         let state = self.states.get(chunk)?;
         if end > self.chunk_bytes {

@@ -18,9 +18,11 @@ use std::fmt;
 use std::io;
 use std::os::fd::AsFd;
 use std::sync::Arc;
+use std::time::Duration;
 
 use plimsoll_core::demux::{Classified, Kind};
 use plimsoll_core::time::Instant;
+use plimsoll_kernel::scheduling::Scheduling;
 
 use crate::clock;
 use crate::config::{ReceivePath, StackConfig};
@@ -100,6 +102,7 @@ impl Receiver {
 
     /// Receives until the stack stops, or its device fails.
     pub(crate) fn run(mut self) {
+        run_soon_after_waking();
         let result = self.receive_until_stopped();
         if let Err(error) = result {
             self.host.fail(&error);
@@ -131,6 +134,17 @@ impl Receiver {
         Ok(())
     }
 }
+
+/// This thread stands for an interrupt handler: what it does is short, and cannot wait
+/// until an application has used up its slice. The ring would overflow meanwhile.
+fn run_soon_after_waking() {
+    let this = nix::unistd::gettid().as_raw();
+    // A kernel that refuses leaves it as it was.
+    let _ = Scheduling::of(this).and_then(|found| found.with_slice(SLICE).give_to(this));
+}
+
+/// The shortest that the scheduler takes (`__setparam_fair`).
+const SLICE: Duration = Duration::from_micros(100);
 
 /// Waits for the device alone.
 const WAIT_FOR_DEVICE: Next = Next::Wait {

@@ -13,7 +13,7 @@ use std::io;
 use std::sync::Arc;
 
 use super::soft_lrp::SoftLrp;
-use crate::device::{Batch, Device, Endpoint};
+use crate::device::{Batch, Device, Endpoint, Frame};
 use crate::host::Host;
 use crate::outcome::Tally;
 
@@ -31,7 +31,7 @@ pub(crate) struct Ring {
 }
 
 /// Frames that are taken from the ring together: they are out of its bound.
-const TAKEN_FRAMES: usize = 16;
+const TAKEN_FRAMES: usize = 64;
 
 impl Ring {
     pub(crate) fn open(host: &Host, endpoint: Endpoint) -> io::Result<Self> {
@@ -42,7 +42,8 @@ impl Ring {
     }
 
     /// The next frame, taken from the ring some at a time.
-    pub(crate) fn next(&mut self, tally: &Tally) -> io::Result<Option<crate::device::Frame>> {
+    #[inline]
+    pub(crate) fn next(&mut self, tally: &Tally) -> io::Result<Option<Frame>> {
         if self.batch.is_empty() {
             let received = self.device.receive(&mut self.batch, TAKEN_FRAMES)?;
             tally.received(received);

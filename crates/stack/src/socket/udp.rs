@@ -22,7 +22,7 @@ use super::addresses::{first, first_that_works, on_a_free_port};
 use super::options::Options;
 use super::peers::Peers;
 use crate::clock;
-use crate::device::{Batch, Endpoint};
+use crate::device::{Batch, Endpoint, Frame};
 use crate::host::Host;
 use crate::link::egress::Egress;
 use crate::outcome::{Outcome, Tally};
@@ -163,8 +163,7 @@ impl UdpSocket {
     ///
     /// `NotConnected`.
     pub fn peer_addr(&self) -> io::Result<SocketAddr> {
-        let peer = *self.peer.read();
-        peer.map(|peer| peer.remote)
+        self.remote()
             .ok_or_else(|| io::ErrorKind::NotConnected.into())
     }
 
@@ -200,7 +199,13 @@ impl UdpSocket {
     ///
     /// As [`recv_from`](Self::recv_from).
     pub fn recv_datagram(&self) -> io::Result<Datagram> {
-        self.receive_some(|receiving, now| self.take(receiving, now))
+        self.receive_some(|receiving, now| {
+            let mut one = None;
+            self.take(receiving, self.remote(), now, |datagram| {
+                one = Some(datagram);
+            })?;
+            Ok(one)
+        })
     }
 
     /// Appends up to `max` datagrams to `batch`, without copying them, and waits
@@ -211,13 +216,10 @@ impl UdpSocket {
     /// As [`recv_from`](Self::recv_from).
     pub fn recv_batch(&self, batch: &mut Vec<Datagram>, max: usize) -> io::Result<usize> {
         self.receive_some(|receiving, now| {
-            let before = batch.len();
-            while batch.len() - before < max {
-                let Some(datagram) = self.take(receiving, now)? else {
-                    break;
-                };
-                batch.push(datagram);
-            }
+            let (before, remote) = (batch.len(), self.remote());
+            while batch.len() - before < max
+                && self.take(receiving, remote, now, |datagram| batch.push(datagram))?
+            {}
             let received = batch.len() - before;
             Ok((received > 0 || max == 0).then_some(received))
         })
@@ -269,21 +271,35 @@ impl UdpSocket {
         received.ok_or_else(|| io::ErrorKind::WouldBlock.into())
     }
 
-    /// The next datagram, with its protocol processing if that is still to be done.
-    fn take(&self, receiving: &mut Receiving, now: Instant) -> io::Result<Option<Datagram>> {
+    /// Whom the socket is connected to.
+    fn remote(&self) -> Option<SocketAddr> {
+        self.peer.read().map(|peer| peer.remote)
+    }
+
+    /// Gives the next datagram to `keep`, with its protocol processing if that is still
+    /// to be done. False: there is none. `remote`: whom the socket is connected to.
+    #[inline]
+    fn take(
+        &self,
+        receiving: &mut Receiving,
+        remote: Option<SocketAddr>,
+        now: Instant,
+        keep: impl FnOnce(Datagram),
+    ) -> io::Result<bool> {
         for _ in 0..UNFIT_MAX {
-            let Some(arrived) = receiving.next(now)? else {
-                return Ok(None);
-            };
-            receiving.tell_of_room(self.host());
-            let input = match arrived {
-                Arrived::Ready(datagram) => Input::Datagram(datagram),
-                Arrived::Raw { frame, early } => self.host().udp_input(frame, early, now),
+            // A frame of a ring goes straight on: each detour costs a copy of its state.
+            let input = match receiving.next_of_ring()? {
+                Some(frame) => self.host().udp_input(frame, false, now),
+                None => match self.next_of_channel(receiving, now) {
+                    Some(input) => input,
+                    None => return Ok(false),
+                },
             };
             let outcome = match input {
-                Input::Datagram(datagram) if self.is_wanted(&datagram) => {
+                Input::Datagram(datagram) if self.is_wanted(&datagram, remote) => {
                     receiving.tally.count(Outcome::Delivered);
-                    return Ok(Some(datagram));
+                    keep(datagram);
+                    return Ok(true);
                 }
                 Input::Datagram(_) => Outcome::OtherPeer,
                 Input::Ended(outcome) => outcome,
@@ -291,13 +307,21 @@ impl UdpSocket {
             };
             receiving.tally.count(outcome);
         }
-        Ok(None)
+        Ok(false)
+    }
+
+    fn next_of_channel(&self, receiving: &mut Receiving, now: Instant) -> Option<Input> {
+        let arrived = receiving.consumer.pop(now)?.item;
+        receiving.tell_of_room(self.host());
+        Some(match arrived {
+            Arrived::Ready(datagram) => Input::Datagram(datagram),
+            Arrived::Raw { frame, early } => self.host().udp_input(frame, early, now),
+        })
     }
 
     /// The demultiplexer chose by headers that were not checked yet.
-    fn is_wanted(&self, datagram: &Datagram) -> bool {
-        let peer = *self.peer.read();
-        peer.is_none_or(|peer| peer.remote == datagram.source)
+    fn is_wanted(&self, datagram: &Datagram, remote: Option<SocketAddr>) -> bool {
+        remote.is_none_or(|remote| remote == datagram.source)
             && datagram.destination.port() == self.bound.port()
     }
 
@@ -497,14 +521,11 @@ impl Drop for UdpSocket {
 }
 
 impl Receiving {
-    fn next(&mut self, now: Instant) -> io::Result<Option<Arrived>> {
-        if let Some(ring) = &mut self.ring
-            && let Some(frame) = ring.next(&self.tally)?
-        {
-            let early = false;
-            return Ok(Some(Arrived::Raw { frame, early }));
-        }
-        Ok(self.consumer.pop(now).map(|arrival| arrival.item))
+    /// The next frame of the socket's own ring, if it has one.
+    #[inline]
+    fn next_of_ring(&mut self) -> io::Result<Option<Frame>> {
+        let ring = self.ring.as_mut();
+        ring.map_or(Ok(None), |ring| ring.next(&self.tally))
     }
 
     fn has_more(&self) -> bool {

@@ -58,6 +58,23 @@ impl Datagram {
             Payload::Reassembled(bytes) => &mut bytes.bytes_mut()[UDP_BYTES..],
         }
     }
+
+    /// Replaces the payload, as before an answer is sent back in the memory that the
+    /// question came in. False: that has no room for so much, and nothing was changed.
+    #[must_use = "without room there is nothing to be sent"]
+    pub fn set_payload(&mut self, bytes: &[u8]) -> bool {
+        match &mut self.payload {
+            Payload::Frame(frame) => frame.copy_from(bytes),
+            Payload::Reassembled(whole) => {
+                let fits = UDP_BYTES + bytes.len() <= whole.bytes().len();
+                if fits {
+                    whole.truncate(UDP_BYTES + bytes.len());
+                    whole.bytes_mut()[UDP_BYTES..].copy_from_slice(bytes);
+                }
+                fits
+            }
+        }
+    }
 }
 
 /// What protocol processing made of a frame.

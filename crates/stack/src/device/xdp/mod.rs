@@ -50,7 +50,12 @@ pub enum CopyMode {
     ZeroCopy,
 }
 
-/// Polling the device from our system calls instead of by interrupts.
+/// Polling the device from our system calls instead of by interrupts, whenever its
+/// interrupts are deferred.
+///
+/// Since Linux 6.13 the kernel knows what to poll only for sockets without copies
+/// ([`XdpInterface::is_zero_copy`]). For others this does nothing there, and once frames
+/// have arrived no call is spent on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BusyPoll {
     /// `SO_BUSY_POLL`, in microseconds.

@@ -7,6 +7,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
+use parking_lot::Mutex;
 use plimsoll_core::demux::Protocol;
 use plimsoll_kernel::xdp_link::{AttachError, XdpLink};
 
@@ -20,7 +21,11 @@ pub(super) use skeleton::types::steer_limit;
 /// The program in place. Dropping it detaches it.
 pub(super) struct Program {
     sockets: MapHandle,
+    everywhere: MapHandle,
     endpoints: MapHandle,
+    endpoint_count: MapHandle,
+    /// How many endpoints are at one address, as the program knows it.
+    counted: Mutex<u32>,
     owned: MapHandle,
     _link: XdpLink,
 }
@@ -42,15 +47,16 @@ impl Program {
         }
         let program = open.load().map_err(|error| refused(&error))?;
         let maps = &program.maps;
-        let sockets = MapHandle::try_from(&maps.sockets).map_err(|error| refused(&error))?;
-        let endpoints = MapHandle::try_from(&maps.endpoints).map_err(|error| refused(&error))?;
-        let owned = MapHandle::try_from(&maps.owned).map_err(|error| refused(&error))?;
+        let handle = |map| MapHandle::try_from(map).map_err(|error| refused(&error));
         let link = XdpLink::attach(program.progs.steer.as_fd(), interface, ifindex)
             .map_err(|error| not_attached(interface, error))?;
         Ok(Self {
-            sockets,
-            endpoints,
-            owned,
+            sockets: handle(&maps.sockets)?,
+            everywhere: handle(&maps.everywhere)?,
+            endpoints: handle(&maps.endpoints)?,
+            endpoint_count: handle(&maps.endpoint_count)?,
+            counted: Mutex::new(0),
+            owned: handle(&maps.owned)?,
             _link: link,
         })
     }
@@ -69,14 +75,38 @@ impl Program {
 
     /// Frames for the endpoint go to number `index`.
     pub(super) fn add_endpoint(&self, endpoint: Endpoint, index: u32) -> libbpf_rs::Result<()> {
+        if let Some(place) = place(endpoint) {
+            let value = (index + 1).to_ne_bytes();
+            return self.everywhere.update(&place, &value, MapFlags::ANY);
+        }
         let value = index.to_ne_bytes();
-        self.endpoints
-            .update(&key(endpoint), &value, MapFlags::NO_EXIST)
+        // The count before the entry, so that whoever finds a count looks in vain at worst.
+        self.count(1)?;
+        let added = self
+            .endpoints
+            .update(&key(endpoint), &value, MapFlags::NO_EXIST);
+        if added.is_err() {
+            self.count(-1)?;
+        }
+        added
     }
 
     pub(super) fn remove_endpoint(&self, endpoint: Endpoint) {
-        // Not there: it was never added.
-        let _ = self.endpoints.delete(&key(endpoint));
+        if let Some(place) = place(endpoint) {
+            // An array's element is always there.
+            let _ = self.everywhere.update(&place, &[0; 4], MapFlags::ANY);
+        } else if self.endpoints.delete(&key(endpoint)).is_ok() {
+            let _ = self.count(-1);
+        }
+    }
+
+    fn count(&self, change: i32) -> libbpf_rs::Result<()> {
+        let mut counted = self.counted.lock();
+        let count = counted.saturating_add_signed(change);
+        self.endpoint_count
+            .update(&[0; 4], &count.to_ne_bytes(), MapFlags::ANY)?;
+        *counted = count;
+        Ok(())
     }
 
     /// Everything for this address is the stack's.
@@ -85,18 +115,25 @@ impl Program {
     }
 }
 
+/// `place_of` of the program; nothing for an endpoint at one address.
+fn place(endpoint: Endpoint) -> Option<[u8; 4]> {
+    let first = match endpoint.protocol {
+        Protocol::Udp => 0,
+        Protocol::Tcp => steer_limit::PORTS.0,
+    };
+    let place = first + u32::from(endpoint.local.port());
+    let everywhere = endpoint.local.ip().is_unspecified();
+    everywhere.then(|| place.to_ne_bytes())
+}
+
 /// `struct endpoint` of steer.h.
 fn key(endpoint: Endpoint) -> [u8; 20] {
-    let address = match endpoint.local.ip() {
-        address if address.is_unspecified() => [0; 16],
-        address => bytes(address),
-    };
     let protocol = match endpoint.protocol {
         Protocol::Udp => libc::IPPROTO_UDP,
         Protocol::Tcp => libc::IPPROTO_TCP,
     };
     let mut key = [0; 20];
-    key[..16].copy_from_slice(&address);
+    key[..16].copy_from_slice(&bytes(endpoint.local.ip()));
     key[16..18].copy_from_slice(&endpoint.local.port().to_be_bytes());
     key[18] = protocol as u8;
     key
@@ -151,8 +188,14 @@ mod tests {
         let at = key(endpoint("1.2.3.4:258"));
         assert_eq!(at[..12], [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff]);
         assert_eq!(at[12..], [1, 2, 3, 4, 1, 2, 17, 0]);
-        let any = [0; 16];
-        assert_eq!(key(endpoint("0.0.0.0:1"))[..16], any);
-        assert_eq!(key(endpoint("[::]:1"))[..16], any);
+        assert_eq!(place(endpoint("1.2.3.4:258")), None);
+        for any in ["0.0.0.0:258", "[::]:258"] {
+            assert_eq!(place(endpoint(any)), Some(258_u32.to_ne_bytes()));
+            let tcp = Endpoint {
+                protocol: Protocol::Tcp,
+                ..endpoint(any)
+            };
+            assert_eq!(place(tcp), Some((65_536_u32 + 258).to_ne_bytes()));
+        }
     }
 }

@@ -7,8 +7,8 @@
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -50,6 +50,9 @@ pub struct Socket {
     receive: Mutex<Incoming<xdp_desc>>,
     transmit: Mutex<Outgoing<xdp_desc>>,
     invalid: AtomicU64,
+    /// Nothing is known before frames have arrived: until 6.13 the kernel learns from
+    /// them what there is to poll. Then whether polling does anything.
+    pollable: OnceLock<bool>,
     queue: Arc<Queue>,
 }
 
@@ -119,6 +122,7 @@ impl Socket {
             receive: Mutex::new(receive),
             transmit: Mutex::new(transmit),
             invalid: AtomicU64::new(0),
+            pollable: OnceLock::new(),
             queue: Arc::new(queue),
         })
     }
@@ -135,6 +139,7 @@ impl Socket {
             receive: Mutex::new(receive),
             transmit: Mutex::new(transmit),
             invalid: AtomicU64::new(0),
+            pollable: OnceLock::new(),
             queue: Arc::clone(queue),
         })
     }
@@ -199,7 +204,9 @@ impl Device for Socket {
     }
 
     fn receive(&self, batch: &mut Batch, max: usize) -> io::Result<usize> {
-        if self.queue.config.busy_poll.is_some() {
+        // A system call that polls nothing would only cost.
+        let busy_poll = self.queue.config.busy_poll.is_some();
+        if busy_poll && *self.pollable.get().unwrap_or(&true) {
             sys::kick_receive(self.descriptor());
         }
         let before = batch.len();
@@ -219,7 +226,12 @@ impl Device for Socket {
         ring.release();
         drop(ring);
         self.queue.refill();
-        Ok(batch.len() - before)
+        let received = batch.len() - before;
+        if busy_poll && received > 0 {
+            self.pollable
+                .get_or_init(|| sys::is_pollable(self.descriptor()));
+        }
+        Ok(received)
     }
 
     fn transmit(&self, batch: &mut Batch) -> io::Result<usize> {
