@@ -155,6 +155,27 @@ impl Egress {
         Ok(())
     }
 
+    /// As [`push`](Self::push) to a peer that seemed to be at `via` and has not answered:
+    /// to where neighbours say it is. Until one says something, `via` is the best guess.
+    pub(crate) fn push_doubting(
+        &self,
+        mut frame: Frame,
+        destination: IpAddr,
+        via: Mac,
+        batch: &mut Batch,
+        now: Instant,
+    ) -> io::Result<()> {
+        let next = self.next_hop(destination).ok_or_else(unreachable)?;
+        let (known, ask) = self.neighbours.lock().look_up(next, now);
+        if ask {
+            self.push_question(next, batch);
+            self.proxies.wake();
+        }
+        emit::set_link_destination(&mut frame, known.unwrap_or(via));
+        batch.push_back(frame);
+        Ok(())
+    }
+
     /// The link address of a group or of everybody.
     fn many(&self, destination: IpAddr) -> Option<Mac> {
         let broadcast = match destination {

@@ -59,22 +59,11 @@ pub(crate) struct Neighbours {
 impl Neighbours {
     /// Where `frame` goes that is for the neighbour at `address`.
     pub(crate) fn resolve(&mut self, address: IpAddr, frame: Frame, now: Instant) -> Resolved {
-        if !self.entries.contains_key(&address) && !self.make_room() {
+        let Some(entry) = self.entry(address, now) else {
             return Resolved::Dropped;
-        }
-        let entry = self.entries.entry(address).or_insert_with(|| Entry {
-            mac: None,
-            learnt: now,
-            asked: 0,
-            asked_at: Instant::ZERO,
-            pending: Vec::new(),
-        });
-        let age = now.saturating_since(entry.learnt);
-        if age > BELIEVED + USED {
-            entry.mac = None;
-        }
+        };
         if let Some(mac) = entry.mac {
-            let ask = age > BELIEVED && entry.ask(now);
+            let ask = entry.is_old(now) && entry.ask(now);
             return Resolved::To { mac, frame, ask };
         }
         if entry.pending.len() == PENDING_MAX {
@@ -83,6 +72,30 @@ impl Neighbours {
         entry.pending.push(frame);
         let ask = entry.ask(now);
         Resolved::Kept { ask }
+    }
+
+    /// The neighbour at `address`, if it is known, and whether to ask for it.
+    pub(crate) fn look_up(&mut self, address: IpAddr, now: Instant) -> (Option<Mac>, bool) {
+        let Some(entry) = self.entry(address, now) else {
+            return (None, false);
+        };
+        let ask = (entry.mac.is_none() || entry.is_old(now)) && entry.ask(now);
+        (entry.mac, ask)
+    }
+
+    /// What is known of the neighbour at `address`. Nothing: too many are unknown.
+    fn entry(&mut self, address: IpAddr, now: Instant) -> Option<&mut Entry> {
+        if !self.entries.contains_key(&address) && !self.make_room() {
+            return None;
+        }
+        let entry = self
+            .entries
+            .entry(address)
+            .or_insert_with(|| Entry::new(now));
+        if now.saturating_since(entry.learnt) > BELIEVED + USED {
+            entry.mac = None;
+        }
+        Some(entry)
     }
 
     /// `address` is at `mac`. Returns the frames that waited for it. Unless
@@ -98,13 +111,10 @@ impl Neighbours {
         if mac[0] & 1 == 1 || !known && (!asked_us || !self.make_room()) {
             return Vec::new();
         }
-        let entry = self.entries.entry(address).or_insert_with(|| Entry {
-            mac: None,
-            learnt: now,
-            asked: 0,
-            asked_at: Instant::ZERO,
-            pending: Vec::new(),
-        });
+        let entry = self
+            .entries
+            .entry(address)
+            .or_insert_with(|| Entry::new(now));
         (entry.mac, entry.learnt, entry.asked) = (Some(mac), now, 0);
         std::mem::take(&mut entry.pending)
     }
@@ -143,6 +153,21 @@ impl Neighbours {
 }
 
 impl Entry {
+    fn new(now: Instant) -> Self {
+        Self {
+            mac: None,
+            learnt: now,
+            asked: 0,
+            asked_at: Instant::ZERO,
+            pending: Vec::new(),
+        }
+    }
+
+    /// It is used for a while yet, and asked for.
+    fn is_old(&self, now: Instant) -> bool {
+        now.saturating_since(self.learnt) > BELIEVED
+    }
+
     /// Whether to ask now; counts the question.
     fn ask(&mut self, now: Instant) -> bool {
         let due = self.asked == 0 || now.saturating_since(self.asked_at) >= ASK_AGAIN;
@@ -199,6 +224,21 @@ mod tests {
                 ..
             }
         ));
+    }
+
+    #[test]
+    fn who_only_wants_to_know_waits_for_nothing() {
+        let mut cache = Neighbours::default();
+        assert_eq!(cache.look_up(address(), NOW), (None, true));
+        assert_eq!(
+            cache.look_up(address(), NOW),
+            (None, false),
+            "asked a moment ago"
+        );
+        assert_eq!(cache.learn(address(), MAC, false, NOW).len(), 0);
+        assert_eq!(cache.look_up(address(), NOW), (Some(MAC), false));
+        let old = NOW + BELIEVED + Duration::from_secs(1);
+        assert_eq!(cache.look_up(address(), old), (Some(MAC), true));
     }
 
     #[test]

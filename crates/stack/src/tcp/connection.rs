@@ -58,6 +58,8 @@ struct Inner {
     consumer: Option<PooledConsumer<Arrived>>,
     /// Where its segments come from on the link.
     via: Option<Mac>,
+    /// A timer has fired since.
+    doubted: bool,
     /// What the owner's threads wait for.
     awaited: Vec<Wanted>,
     timer: Option<Instant>,
@@ -139,6 +141,7 @@ impl Connection {
                 wire,
                 consumer: Some(bound.consumer),
                 via: None,
+                doubted: false,
                 awaited: Vec::with_capacity(Wanted::KINDS),
                 timer: None,
                 listener,
@@ -231,8 +234,8 @@ impl Connection {
         inner.timer = None;
         if host.device.owns_address() {
             // Perhaps no answer came because the last segment's sender on the
-            // link was a wrong one: the next goes to whom neighbours say.
-            inner.via = None;
+            // link was a wrong one: neighbours are asked.
+            inner.doubted = true;
         }
         if inner.abandoned_at.is_some_and(|at| now >= at) {
             inner.socket().abort();
@@ -335,7 +338,7 @@ impl Inner {
             Ok((packet, _, _)) => packet,
             Err(outcome) => return outcome,
         };
-        self.via = Some(packet.via);
+        (self.via, self.doubted) = (Some(packet.via), false);
         keep_network_layer(&mut frame, &packet);
         self.wire.inbound = Some(frame);
         let (wire, sockets) = (&mut self.wire, &mut self.sockets);
@@ -360,10 +363,14 @@ impl Inner {
         let mut batch = std::mem::take(&mut self.wire.outbound);
         for _ in 0..batch.len() {
             if let Some(frame) = batch.pop_front() {
+                let (egress, to) = (&host.egress, remote.ip());
                 // What cannot be sent now TCP sends again.
-                let _ = host
-                    .egress
-                    .push(frame, remote.ip(), self.via, &mut batch, now);
+                let _ = match self.via {
+                    Some(via) if self.doubted => {
+                        egress.push_doubting(frame, to, via, &mut batch, now)
+                    }
+                    via => egress.push(frame, to, via, &mut batch, now),
+                };
             }
         }
         let _ = host.egress.transmit_or_drop(&mut batch);
