@@ -1,5 +1,5 @@
 //! `plimsoll serve` on Plimsoll's own stack, with ordinary clients, in network
-//! namespaces. Needs root, curl and wrk.
+//! namespaces. Needs root, curl, wrk and dig.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -126,6 +126,39 @@ fn curl_and_wrk_are_served_over_af_xdp() {
     });
 }
 
+/// A timer of a connection (here the delayed acknowledgement, while the server works) made
+/// the stack ask for its client's link address. On a link without address resolution nobody
+/// answers, and every answer came with the first retransmission, a second later.
+#[test]
+fn a_client_that_answers_no_arp_does_not_wait_for_a_retransmission() {
+    with_link(|| {
+        let directory = tempfile::tempdir().unwrap();
+        site(directory.path());
+        let mac = "02:00:00:00:00:02";
+        run(&format!("ip link set stack0 address {mac}"));
+        run("ip link set kernel0 arp off");
+        run(&format!(
+            "ip neigh replace 10.0.0.2 lladdr {mac} dev kernel0 nud permanent"
+        ));
+        let root = directory.path().display();
+        let _server = Server::start(&format!(
+            "http --port 80 --on af_xdp:stack0 --address 10.0.0.2/24 --work-us 100000 --root {root}"
+        ));
+        eventually("an answer at once", || {
+            let mut curl = Command::new("curl");
+            curl.args(["-sS", "--max-time", "20", "-o", "/dev/null"]);
+            let told = curl
+                .args(["-w", "%{time_total}", "http://10.0.0.2/"])
+                .output();
+            let seconds: f64 = String::from_utf8(told.unwrap().stdout)
+                .unwrap()
+                .parse()
+                .ok()?;
+            (0.1..0.9).contains(&seconds).then_some(())
+        });
+    });
+}
+
 #[test]
 fn http_is_the_same_on_the_kernels_sockets() {
     with_link(|| {
@@ -180,6 +213,104 @@ fn echo_answers_on_every_device_and_in_batches() {
     }
 }
 
+const ZONE: &str = "\
+$ORIGIN example.test.
+$TTL 60
+@ IN SOA ns admin 1 3600 900 604800 300
+@ IN NS ns
+ns IN A 192.0.2.1
+alias IN CNAME ns
+*.wild IN A 192.0.2.2
+";
+
+/// What dig understands of the answers of one server.
+fn digs_answers(at: &str, records: usize) {
+    let dig = |question: &str| run(&format!("dig @{at} +tries=1 +timeout=10 {question}"));
+    let is = |question: &str, flags: &str, words: &str| {
+        let said = dig(question);
+        let header = format!("flags: {flags};");
+        assert!(said.contains(&header) && said.contains(words), "{said}");
+        // It tells what it finds malformed, and what is no answer to what it asked.
+        assert!(
+            !said.contains("Warning") && !said.contains(";; Got bad"),
+            "{said}"
+        );
+    };
+    assert_eq!(dig("+short ns.example.test"), "192.0.2.1\n");
+    assert_eq!(dig("+short +tcp ns.example.test"), "192.0.2.1\n");
+    assert_eq!(dig("+short any.wild.example.test"), "192.0.2.2\n");
+    is("+norec alias.example.test", "qr aa", "ANSWER: 2");
+    is("+norec nobody.example.test", "qr aa", "NXDOMAIN");
+    is("+norec elsewhere.test", "qr", "REFUSED");
+    is("+norec +edns=1 +noednsneg ns.example.test", "qr", "BADVERS");
+    is(
+        "+norec +noedns +ignore large.example.test TXT",
+        "qr aa tc",
+        "ANSWER: 0",
+    );
+    // It asks again over TCP by itself.
+    let all = dig("+short large.example.test TXT");
+    assert_eq!(all.lines().count(), records, "{all}");
+}
+
+#[test]
+fn dig_is_answered_on_our_stack_and_on_the_kernels() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("zone");
+    let records = 100;
+    let large = (0..records).map(|number| format!("large IN TXT \"{number:060}\"\n"));
+    fs::write(&file, ZONE.to_owned() + &large.collect::<String>()).unwrap();
+    for (device, at) in [
+        (
+            "--on af_xdp:stack0 --address 10.0.0.2/24 --path ni-lrp --batch 64",
+            "10.0.0.2",
+        ),
+        (
+            "--on af_xdp:stack0 --address 10.0.0.2/24 --path soft-lrp",
+            "10.0.0.2",
+        ),
+        ("--on kernel --batch 64", "10.0.0.1"),
+    ] {
+        with_link(|| {
+            let file = file.display();
+            let server = Server::start(&format!("dns --port 53 --zone {file} {device}"));
+            eventually("a connection", || TcpStream::connect((at, 53)).ok());
+            let client = UdpSocket::bind("0.0.0.0:0").unwrap();
+            client
+                .set_read_timeout(Some(Duration::from_millis(200)))
+                .unwrap();
+            eventually("an error", || {
+                client.send_to(&[0; 12], (at, 53)).ok()?;
+                client.recv_from(&mut [0; 512]).ok()
+            });
+            digs_answers(at, records);
+            let counts = server.stop();
+            assert_eq!(counts["send_errors"], 0, "{device}: {counts}");
+        });
+    }
+}
+
+#[test]
+fn a_bystander_echoes_beside_a_sink() {
+    with_link(|| {
+        let server = Server::start(
+            "sink --port 9 --bystander 7 --on af_xdp:stack0 --address 10.0.0.2/24 --path ni-lrp",
+        );
+        let client = UdpSocket::bind("0.0.0.0:0").unwrap();
+        client
+            .set_read_timeout(Some(Duration::from_millis(200)))
+            .unwrap();
+        eventually("an echo", || {
+            client.send_to(b"hello", "10.0.0.2:7").ok()?;
+            client.recv_from(&mut [0; 100]).ok()
+        });
+        client.send_to(b"hello", "10.0.0.2:9").unwrap();
+        let counts = server.stop();
+        assert!(counts["received"].as_u64().unwrap() <= 1, "{counts}");
+        assert_eq!(counts["sent"], 0, "{counts}");
+    });
+}
+
 #[test]
 fn what_cannot_be_served_is_told_with_its_remedy() {
     let fails = |arguments: &str, code: i32, words: &str| {
@@ -201,6 +332,10 @@ fn what_cannot_be_served_is_told_with_its_remedy() {
         "ip link",
     );
     fails("echo --port 7 --address 10.0.0.2/24", 2, "af_xdp");
+    fails("dns --port 5300", 2, "--zone");
+    fails("dns --port 5300 --zone /nowhere/zone", 1, "/nowhere/zone");
+    // The bystander's port is taken by the server itself: it ends, and hangs nowhere.
+    fails("sink --port 5301 --bystander 5301", 1, "in use");
     with_link(|| {
         let server = Server::start("echo --port 7 --on af_xdp:stack0 --address 10.0.0.2/24");
         thread::sleep(Duration::from_secs(1));

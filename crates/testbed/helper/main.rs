@@ -17,7 +17,7 @@ enum Helper {
         millis: u64,
     },
     /// As `plimsoll serve`.
-    Serve(server::Config),
+    Serve(Box<server::Config>),
 }
 
 fn main() -> Result<(), Error> {

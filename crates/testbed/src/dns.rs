@@ -117,7 +117,9 @@ impl Drop for Nsd {
     }
 }
 
-fn zone() -> String {
+/// The zone as a file (RFC 1035, section 5).
+#[must_use]
+pub fn zone() -> String {
     let mut text = format!(
         "$ORIGIN {ZONE}.\n$TTL 3600\n\
          @ IN SOA ns admin 1 3600 900 604800 3600\n@ IN NS ns\nns IN A 198.18.0.2\n"

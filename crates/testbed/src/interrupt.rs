@@ -42,6 +42,13 @@ pub fn requested() -> bool {
     FLAG.get().is_some_and(|flag| flag.load(Ordering::Relaxed))
 }
 
+/// Ends all that looks at the flag, as SIGINT does.
+pub(crate) fn request() {
+    if let Some(flag) = FLAG.get() {
+        flag.store(true, Ordering::Relaxed);
+    }
+}
+
 /// Fails once SIGINT or SIGTERM has arrived. For loops that do not sleep.
 ///
 /// # Errors

@@ -207,7 +207,8 @@ fn make_answer(load: &Host, sink: &Host) -> Result<(), Error> {
     Ok(())
 }
 
-fn drop_all(sink: &Host, cpu: usize) -> Result<Burner, Error> {
+/// Drops every frame that reaches this host, in its driver, polled by a thread on `cpu`.
+pub(crate) fn drop_all(sink: &Host, cpu: usize) -> Result<Burner, Error> {
     let mut burner = Burner::attach(sink)?;
     burner.burn(SINK_SPAN);
     set_polling(sink, Duration::ZERO, 0, true)?;

@@ -6,8 +6,9 @@ use std::sync::Arc;
 use ipnet::Ipv4Net;
 use nix::unistd::geteuid;
 
+use crate::burner::Burner;
 use crate::registry::{self, Registration};
-use crate::{Error, Host, interrupt, link};
+use crate::{Error, Host, interrupt, link, routed};
 
 /// Which CPUs the hosts get.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -106,6 +107,17 @@ impl Testbed {
     /// [`Error::Io`] if the kernel refuses a route.
     pub fn own(&self, networks: &[Ipv4Net]) -> Result<(), Error> {
         link::own(&self.load, networks)
+    }
+
+    /// Drops whatever reaches the load host, at the least cost to both CPUs, until the
+    /// value is dropped: for counting answers by the test host's interface. Place receive
+    /// work before, since the proof of that needs answers.
+    ///
+    /// # Errors
+    ///
+    /// As [`Burner::attach`].
+    pub fn drop_answers(&self) -> Result<Burner, Error> {
+        routed::drop_all(&self.load, self.load.cpu())
     }
 
     /// The host under test.

@@ -54,13 +54,24 @@ impl SharedCounters {
     }
 
     pub(super) fn count_received(&self, length: usize) {
+        self.add_received(1, length);
+    }
+
+    /// Counts a batch, which costs as much as counting one.
+    pub(super) fn add_received(&self, count: usize, bytes: usize) {
         let words = self.words();
-        words[2].fetch_add(length as u64, Ordering::Relaxed);
-        words[1].fetch_add(1, Ordering::Relaxed);
+        words[2].fetch_add(bytes as u64, Ordering::Relaxed);
+        words[1].fetch_add(count as u64, Ordering::Relaxed);
     }
 
     pub(super) fn count_sent(&self, sent: bool) {
-        self.words()[if sent { 3 } else { 4 }].fetch_add(1, Ordering::Relaxed);
+        self.add_sent(1, usize::from(sent));
+    }
+
+    /// Counts answers, `sent` of which could be sent.
+    pub(super) fn add_sent(&self, answers: usize, sent: usize) {
+        self.words()[3].fetch_add(sent as u64, Ordering::Relaxed);
+        self.words()[4].fetch_add((answers - sent) as u64, Ordering::Relaxed);
     }
 
     pub(super) fn read(&self) -> Counts {

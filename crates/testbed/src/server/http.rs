@@ -5,15 +5,13 @@
 //! found. No ranges, no conditions, no compression.
 
 use std::fs;
-use std::io::{self, Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::thread;
 use std::time::{Duration, SystemTime};
 
 use super::counters::SharedCounters;
 use super::network::{Network, everywhere};
+use super::tcp::{self, Connection, IDLE};
 use super::{Config, LOOK, is_retry};
 use crate::spin::Work;
 use crate::{Error, interrupt};
@@ -22,28 +20,17 @@ mod answer;
 
 use self::answer::{Answer, Status};
 
-/// Connections at a time; more wait in the backlog.
-const CONNECTIONS_MAX: usize = 512;
 /// The longest head of a request.
 const HEAD_BYTES_MAX: usize = 16 << 10;
 /// Content of a request that is read past, to keep the connection.
 const CONTENT_BYTES_MAX: u64 = 64 << 10;
 const HEADERS_MAX: usize = 64;
-/// A connection without a request for so long is closed.
-const IDLE: Duration = Duration::from_secs(30);
-const STACK_BYTES: usize = 128 << 10;
-
-/// A connection of either network.
-trait Connection: Read + Write + Send {}
-impl Connection for TcpStream {}
-impl Connection for plimsoll_stack::TcpStream {}
 
 /// What all connections share.
 struct Site<'a> {
     root: PathBuf,
     work: Work,
     counters: &'a SharedCounters,
-    open: AtomicUsize,
 }
 
 pub(super) fn serve(
@@ -58,82 +45,28 @@ pub(super) fn serve(
         root,
         work,
         counters,
-        open: AtomicUsize::new(0),
     };
-    accept_until_interrupted(config, network, &site).map_err(Error::io("serve"))
-}
-
-fn accept_until_interrupted(config: &Config, network: &Network, site: &Site<'_>) -> io::Result<()> {
     let at = everywhere(network, config);
-    match network {
-        Network::Kernel => {
-            let listener = TcpListener::bind(&at[..])?;
-            listener.set_nonblocking(true)?;
-            serve_each(site, || {
-                let (stream, _) = listener.accept()?;
-                stream.set_nonblocking(false)?;
-                stream.set_read_timeout(Some(LOOK))?;
-                stream.set_nodelay(true)?;
-                Ok(stream)
-            })
-        }
-        Network::Stack(stack) => {
-            let listener = plimsoll_stack::TcpListener::bind(stack, &at[..])?;
-            listener.set_nonblocking(true)?;
-            serve_each(site, || {
-                let (stream, _) = listener.accept()?;
-                stream.set_read_timeout(Some(LOOK))?;
-                stream.set_write_timeout(Some(IDLE))?;
-                stream.set_nodelay(true)?;
-                Ok(stream)
-            })
-        }
-    }
+    tcp::serve_each(
+        network,
+        &at,
+        || counters.set_listening(),
+        |connection| {
+            // The client went away: its loss.
+            let _ = serve_connection(&site, connection);
+        },
+    )
+    .map_err(Error::io("serve"))
 }
 
-/// Between two looks at a listener that nobody knocks at.
-const KNOCK: Duration = Duration::from_millis(1);
-
-fn serve_each<C: Connection>(
-    site: &Site<'_>,
-    mut accept: impl FnMut() -> io::Result<C>,
-) -> io::Result<()> {
-    site.counters.set_listening();
-    thread::scope(|scope| {
-        while !interrupt::requested() {
-            if site.open.load(Ordering::Relaxed) >= CONNECTIONS_MAX {
-                thread::sleep(KNOCK);
-                continue;
-            }
-            match accept() {
-                Ok(connection) => {
-                    site.open.fetch_add(1, Ordering::Relaxed);
-                    let builder = thread::Builder::new().stack_size(STACK_BYTES);
-                    let serve = move || {
-                        // The client went away: its loss.
-                        let _ = serve_connection(site, connection);
-                        site.open.fetch_sub(1, Ordering::Relaxed);
-                    };
-                    builder.spawn_scoped(scope, serve)?;
-                }
-                Err(error) if is_retry(&error) => thread::sleep(KNOCK),
-                // The client was gone before it was accepted.
-                Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
-                Err(error) => return Err(error),
-            }
-        }
-        Ok(())
-    })
-}
-
-fn serve_connection(site: &Site<'_>, mut connection: impl Connection) -> io::Result<()> {
+fn serve_connection(site: &Site<'_>, connection: &mut dyn Connection) -> io::Result<()> {
     let mut buffer = Vec::with_capacity(4096);
     loop {
-        let answer = match read_request(&mut connection, &mut buffer)? {
+        let answer = match read_request(connection, &mut buffer)? {
             Received::Request(request) => {
                 site.work.run();
                 let content = request.content_bytes;
-                if !skip_content(&mut connection, &mut buffer, content)? {
+                if !skip_content(connection, &mut buffer, content)? {
                     return Ok(());
                 }
                 site.answer(&request)
@@ -142,7 +75,7 @@ fn serve_connection(site: &Site<'_>, mut connection: impl Connection) -> io::Res
             Received::Nothing => return Ok(()),
         };
         site.counters.count_received(answer.content_bytes());
-        let sent = answer.send(&mut connection, SystemTime::now());
+        let sent = answer.send(connection, SystemTime::now());
         site.counters.count_sent(sent.is_ok());
         sent?;
         if answer.closes() {
@@ -175,7 +108,7 @@ enum Received {
     Nothing,
 }
 
-fn read_request(connection: &mut impl Connection, buffer: &mut Vec<u8>) -> io::Result<Received> {
+fn read_request(connection: &mut dyn Connection, buffer: &mut Vec<u8>) -> io::Result<Received> {
     let mut silent = Duration::ZERO;
     loop {
         match parse(buffer) {
@@ -289,7 +222,7 @@ fn decode(target: &str) -> Option<String> {
 
 /// Reads past a request's content. False: the client went away.
 fn skip_content(
-    connection: &mut impl Connection,
+    connection: &mut dyn Connection,
     buffer: &mut Vec<u8>,
     bytes: u64,
 ) -> io::Result<bool> {
@@ -443,7 +376,6 @@ mod tests {
             root: fs::canonicalize(&root).unwrap(),
             work: Work::calibrate(Duration::ZERO),
             counters: &counters,
-            open: AtomicUsize::new(0),
         };
         assert!(site.read("/file.txt").is_some());
         for path in [

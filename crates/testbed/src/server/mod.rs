@@ -1,4 +1,4 @@
-//! Servers under test: a UDP sink that consumes, an echo that answers, and HTTP,
+//! Servers under test: a UDP sink that consumes, an echo that answers, HTTP, and DNS,
 //! with a known amount of work per packet or request, on the kernel's sockets or
 //! on Plimsoll's own stack.
 //!
@@ -12,8 +12,10 @@
 //! in memory shared with its parent, which reads them whenever it likes.
 
 mod counters;
+mod dns;
 mod http;
 mod network;
+mod tcp;
 mod udp;
 
 use std::fs::File;
@@ -23,6 +25,7 @@ use std::os::fd::AsRawFd;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
+use std::thread;
 use std::time::{Duration, Instant};
 
 use clap::ValueEnum;
@@ -33,6 +36,7 @@ use serde::Serialize;
 
 use self::counters::SharedCounters;
 use self::network::Network;
+use self::udp::Reply;
 
 use crate::spin::Work;
 use crate::{Error, Host, Process, interrupt};
@@ -48,6 +52,8 @@ pub enum Kind {
     Echo,
     /// Files over HTTP/1.1.
     Http,
+    /// A zone over DNS, as its authoritative server.
+    Dns,
 }
 
 /// A server's settings, also the arguments of `plimsoll serve`.
@@ -91,6 +97,13 @@ pub struct Config {
     /// page: the usual default of 208 KiB holds about 50 of them.
     #[arg(long, value_name = "BYTES")]
     pub rcvbuf_bytes: Option<usize>,
+    /// Zone file that `dns` answers from (RFC 1035; with $ORIGIN)
+    #[arg(long, value_name = "FILE", required_if_eq("kind", "dns"))]
+    pub zone: Option<PathBuf>,
+    /// Also echo UDP on this port, on a thread of its own: whom a flood of the first
+    /// port must not disturb. It is not counted.
+    #[arg(long, value_name = "PORT")]
+    pub bystander: Option<u16>,
     /// File to keep the counters in, for a parent process to map
     #[arg(long, value_name = "FILE", hide = true)]
     pub counters: Option<PathBuf>,
@@ -111,6 +124,8 @@ impl Config {
             root: ".".into(),
             work: Duration::ZERO,
             rcvbuf_bytes: None,
+            zone: None,
+            bystander: None,
             counters: None,
         }
     }
@@ -155,6 +170,10 @@ impl Config {
             self.rcvbuf_bytes
                 .map(|bytes| format!("--rcvbuf-bytes={bytes}")),
         );
+        let zone = self.zone.as_ref();
+        args.extend(zone.map(|file| format!("--zone={}", file.display())));
+        let bystander = self.bystander;
+        args.extend(bystander.map(|port| format!("--bystander={port}")));
         let counters = self.counters.as_ref();
         args.extend(counters.map(|file| format!("--counters={}", file.display())));
         args
@@ -292,11 +311,61 @@ pub fn serve(config: &Config) -> Result<Counts, Error> {
         None => SharedCounters::anonymous()?,
     };
     let work = Work::calibrate(config.work);
-    match config.kind {
-        Kind::Sink | Kind::Echo => udp::serve(config, &network, work, &counters)?,
-        Kind::Http => http::serve(config, &network, work, &counters)?,
-    }
+    beside_bystander(config, &network, || match config.kind {
+        Kind::Sink => serve_udp(config, &network, work, &counters, Reply::Nothing),
+        Kind::Echo => serve_udp(config, &network, work, &counters, Reply::Same),
+        Kind::Http => http::serve(config, &network, work, &counters),
+        Kind::Dns => dns::serve(config, &network, work, &counters),
+    })?;
     Ok(counters.read())
+}
+
+fn serve_udp(
+    config: &Config,
+    network: &Network,
+    work: Work,
+    counters: &SharedCounters,
+    reply: Reply,
+) -> Result<(), Error> {
+    udp::serve(config, network, counters, |_, _| {
+        work.run();
+        reply
+    })
+}
+
+/// Serves while the bystander echoes on a thread of its own, if there is to be one.
+fn beside_bystander(
+    config: &Config,
+    network: &Network,
+    serve: impl FnOnce() -> Result<(), Error>,
+) -> Result<(), Error> {
+    let Some(port) = config.bystander else {
+        return serve();
+    };
+    let config = Config {
+        kind: Kind::Echo,
+        port,
+        batch: 1,
+        ..config.clone()
+    };
+    let uncounted = SharedCounters::anonymous()?;
+    let no_work = Work::calibrate(Duration::ZERO);
+    thread::scope(|scope| {
+        let bystander =
+            scope.spawn(|| serve_udp(&config, network, no_work, &uncounted, Reply::Same));
+        while !uncounted.is_listening() && !bystander.is_finished() {
+            thread::sleep(Duration::from_millis(1));
+        }
+        // One that has ended could not bind.
+        let served = match bystander.is_finished() {
+            true => Ok(()),
+            false => serve(),
+        };
+        // Ends the bystander if the server failed.
+        interrupt::request();
+        let echoed = bystander.join();
+        served.and(echoed.unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+    })
 }
 
 /// How long a server waits before it looks at the interrupt flag.
@@ -332,6 +401,8 @@ mod tests {
             batch: 64,
             root: "/srv".into(),
             rcvbuf_bytes: Some(1 << 20),
+            zone: Some("/etc/zone".into()),
+            bystander: Some(7),
             counters: Some("/proc/1/fd/3".into()),
         };
         for config in [config, Config::new(Kind::Sink, 1)] {

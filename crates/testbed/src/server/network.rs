@@ -59,9 +59,11 @@ pub(super) enum Network {
     Stack(Stack),
 }
 
-/// Frames of the stack's memory: what a socket's channel holds, and as much as
-/// that on its way.
-const CHANNEL_FRAMES: u32 = 1024;
+/// What a socket's channel holds, and its ring: as much as a kernel's socket with 4 MiB,
+/// where a frame that XDP redirected is accounted as a page and the kernel doubles the size.
+const CHANNEL_FRAMES: u32 = 2048;
+/// A server and its bystander have one each.
+const CHANNELS: u32 = 8;
 
 impl Network {
     pub(super) fn open(config: &Config) -> Result<Self, Error> {
@@ -70,6 +72,7 @@ impl Network {
             gateways: config.gateway.clone(),
             path: config.path.clone(),
             channel: plimsoll_core::channel::ChannelConfig::drop_tail(CHANNEL_FRAMES),
+            channels_max: CHANNELS,
             ..StackConfig::default()
         };
         let stack = match &config.on {

@@ -1,4 +1,4 @@
-//! Sink and echo.
+//! Servers of datagrams: what becomes of each is the caller's to say.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::net::{SocketAddr, UdpSocket};
@@ -7,27 +7,37 @@ use std::os::fd::AsRawFd;
 use nix::sys::socket::{
     MsgFlags, MultiHeaders, SockaddrStorage, recvmmsg, sendmmsg, setsockopt, sockopt,
 };
-use plimsoll_stack::Datagram;
+use plimsoll_stack::{Datagram, Stack};
 
 use super::counters::SharedCounters;
 use super::network::{Network, everywhere};
-use super::{Config, Kind, LOOK, is_retry};
-use crate::spin::Work;
+use super::{Config, LOOK, is_retry};
 use crate::{Error, interrupt};
+
+/// What is sent back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Reply {
+    Nothing,
+    /// What came.
+    Same,
+    /// What was written.
+    Written,
+}
 
 /// The longest datagram.
 const DATAGRAM_BYTES_MAX: usize = 65_536;
 
+/// Serves until interrupted. `handle` gets what came and a buffer for the answer.
 pub(super) fn serve(
     config: &Config,
     network: &Network,
-    work: Work,
     counters: &SharedCounters,
+    handle: impl FnMut(&[u8], &mut Vec<u8>) -> Reply,
 ) -> Result<(), Error> {
     let served = match network {
-        Network::Kernel if config.batch == 1 => by_one(config, network, work, counters),
-        Network::Kernel => by_many(config, network, work, counters),
-        Network::Stack(_) => on_stack(config, network, work, counters),
+        Network::Kernel if config.batch == 1 => by_one(config, network, counters, handle),
+        Network::Kernel => by_many(config, network, counters, handle),
+        Network::Stack(stack) => on_stack(config, network, stack, counters, handle),
     };
     served.map_err(Error::io("serve"))
 }
@@ -45,20 +55,23 @@ fn bind(config: &Config, network: &Network) -> io::Result<UdpSocket> {
 fn by_one(
     config: &Config,
     network: &Network,
-    work: Work,
     counters: &SharedCounters,
+    mut handle: impl FnMut(&[u8], &mut Vec<u8>) -> Reply,
 ) -> io::Result<()> {
     let socket = bind(config, network)?;
     counters.set_listening();
-    let mut buffer = vec![0; DATAGRAM_BYTES_MAX];
+    let (mut buffer, mut written) = (vec![0; DATAGRAM_BYTES_MAX], Vec::new());
     while !interrupt::requested() {
         match socket.recv_from(&mut buffer) {
             Ok((length, from)) => {
-                work.run();
+                let reply = handle(&buffer[..length], &mut written);
                 counters.count_received(length);
-                if config.kind == Kind::Echo {
-                    counters.count_sent(socket.send_to(&buffer[..length], from).is_ok());
-                }
+                let answer = match reply {
+                    Reply::Nothing => continue,
+                    Reply::Same => &buffer[..length],
+                    Reply::Written => &written[..],
+                };
+                counters.count_sent(socket.send_to(answer, from).is_ok());
             }
             // Nothing came for a while: look at the interrupt flag.
             Err(error) if is_retry(&error) => {}
@@ -76,13 +89,14 @@ const BATCH_BYTES: usize = 2048;
 fn by_many(
     config: &Config,
     network: &Network,
-    work: Work,
     counters: &SharedCounters,
+    mut handle: impl FnMut(&[u8], &mut Vec<u8>) -> Reply,
 ) -> io::Result<()> {
     let socket = bind(config, network)?;
     counters.set_listening();
     let batch = usize::from(config.batch);
     let mut buffers = vec![[0_u8; BATCH_BYTES]; batch];
+    let mut written = vec![Vec::new(); batch];
     let mut received: Vec<(usize, Option<SockaddrStorage>)> = Vec::with_capacity(batch);
     let mut incoming = MultiHeaders::<SockaddrStorage>::preallocate(batch, None);
     let mut outgoing = MultiHeaders::<SockaddrStorage>::preallocate(batch, None);
@@ -98,41 +112,44 @@ fn by_many(
             Err(error) if is_retry(&error.into()) => continue,
             Err(error) => return Err(error.into()),
         }
-        for (length, _) in &received {
-            work.run();
-            counters.count_received(*length);
+        let bytes = received.iter().map(|(length, _)| length).sum();
+        let (mut answers, mut to) = (Vec::with_capacity(batch), Vec::with_capacity(batch));
+        let buffers = buffers.iter().zip(&mut written);
+        for ((length, address), (buffer, written)) in received.iter().zip(buffers) {
+            let reply = handle(&buffer[..*length], written);
+            let answer = match reply {
+                Reply::Nothing => continue,
+                Reply::Same => &buffer[..*length],
+                Reply::Written => &written[..],
+            };
+            answers.push([IoSlice::new(answer)]);
+            to.push(*address);
         }
-        if config.kind == Kind::Echo {
-            let payloads = buffers.iter().zip(&received);
-            let slices: Vec<_> = payloads
-                .map(|(buffer, (length, _))| [IoSlice::new(&buffer[..*length])])
-                .collect();
-            let to: Vec<_> = received.iter().map(|(_, address)| *address).collect();
-            let no_control = [];
-            let (fd, flags) = (socket.as_raw_fd(), MsgFlags::empty());
-            let sent = sendmmsg(fd, &mut outgoing, &slices, &to, no_control, flags);
+        counters.add_received(received.len(), bytes);
+        if !answers.is_empty() {
+            let (fd, flags, no_control) = (socket.as_raw_fd(), MsgFlags::empty(), []);
+            let sent = sendmmsg(fd, &mut outgoing, &answers, &to, no_control, flags);
             let sent = sent.map_or(0, Iterator::count);
-            (0..received.len()).for_each(|k| counters.count_sent(k < sent));
+            counters.add_sent(answers.len(), sent);
         }
     }
     Ok(())
 }
 
-/// On Plimsoll's own stack, in batches and without copies.
+/// On Plimsoll's own stack, in batches and in the memory that they came in.
 fn on_stack(
     config: &Config,
     network: &Network,
-    work: Work,
+    stack: &Stack,
     counters: &SharedCounters,
+    mut handle: impl FnMut(&[u8], &mut Vec<u8>) -> Reply,
 ) -> io::Result<()> {
-    let Network::Stack(stack) = network else {
-        return Ok(());
-    };
     let at: Vec<SocketAddr> = everywhere(network, config);
     let socket = plimsoll_stack::UdpSocket::bind(stack, &at[..])?;
     socket.set_read_timeout(Some(LOOK))?;
     counters.set_listening();
     let mut batch: Vec<Datagram> = Vec::with_capacity(config.batch.into());
+    let mut written = Vec::new();
     while !interrupt::requested() {
         batch.clear();
         match socket.recv_batch(&mut batch, config.batch.into()) {
@@ -140,14 +157,22 @@ fn on_stack(
             Err(error) if is_retry(&error) => continue,
             Err(error) => return Err(error),
         }
-        for datagram in &batch {
-            work.run();
-            counters.count_received(datagram.payload().len());
-        }
-        if config.kind == Kind::Echo {
-            let count = batch.len();
+        let (received, mut bytes, mut answers) = (batch.len(), 0, 0);
+        batch.retain_mut(|datagram| {
+            let payload = datagram.payload();
+            bytes += payload.len();
+            let reply = handle(payload, &mut written);
+            answers += usize::from(reply != Reply::Nothing);
+            match reply {
+                Reply::Nothing => false,
+                Reply::Same => true,
+                Reply::Written => datagram.set_payload(&written),
+            }
+        });
+        counters.add_received(received, bytes);
+        if answers > 0 {
             let sent = socket.reply_batch(&mut batch).unwrap_or(0);
-            (0..count).for_each(|k| counters.count_sent(k < sent));
+            counters.add_sent(answers, sent);
         }
     }
     Ok(())

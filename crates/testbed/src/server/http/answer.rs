@@ -88,7 +88,7 @@ impl Answer {
     }
 
     /// Writes all of it with as few calls as possible.
-    pub(super) fn send(&self, to: &mut impl Write, now: SystemTime) -> io::Result<()> {
+    pub(super) fn send(&self, to: &mut (impl Write + ?Sized), now: SystemTime) -> io::Result<()> {
         let mut bytes = Vec::with_capacity(256 + self.content.len());
         write!(
             bytes,

@@ -1,0 +1,130 @@
+//! An authoritative DNS server for one zone (RFC 1034, RFC 1035): UDP and TCP, EDNS,
+//! truncation. The smallest real server whose operators live with floods.
+
+mod answer;
+mod zone;
+
+use std::io;
+use std::thread;
+use std::time::Duration;
+
+use self::answer::Transport;
+use self::zone::Zone;
+use super::counters::SharedCounters;
+use super::network::{Network, everywhere};
+use super::tcp::{self, Connection, IDLE};
+use super::udp::{self, Reply};
+use super::{Config, LOOK, is_retry};
+use crate::spin::Work;
+use crate::{Error, interrupt};
+
+/// The length in front of a message over TCP.
+const LENGTH_BYTES: usize = 2;
+
+/// What all queries share.
+struct Server<'a> {
+    zone: Zone,
+    work: Work,
+    counters: &'a SharedCounters,
+}
+
+pub(super) fn serve(
+    config: &Config,
+    network: &Network,
+    work: Work,
+    counters: &SharedCounters,
+) -> Result<(), Error> {
+    let file = config.zone.as_deref().ok_or(Error::Config {
+        field: "zone",
+        given: "nothing".to_owned(),
+        allowed: "the path of a zone file",
+    })?;
+    let zone = Zone::read(file).map_err(Error::io(format!("serve {}", file.display())))?;
+    let server = Server {
+        zone,
+        work,
+        counters,
+    };
+    let at = everywhere(network, config);
+    thread::scope(|scope| {
+        let over_tcp = scope.spawn(|| {
+            let served = tcp::serve_each(
+                network,
+                &at,
+                || {},
+                |connection| {
+                    // The client went away: its loss.
+                    let _ = server.converse(connection);
+                },
+            );
+            // Without it the server would be half a server.
+            interrupt::request();
+            served
+        });
+        let over_udp = udp::serve(config, network, counters, |query, answer| {
+            match server.answer(query, Transport::Udp, answer) {
+                true => Reply::Written,
+                false => Reply::Nothing,
+            }
+        });
+        interrupt::request();
+        let over_tcp = over_tcp
+            .join()
+            .unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        over_udp.and(over_tcp.map_err(Error::io("serve DNS over TCP")))
+    })
+}
+
+impl Server<'_> {
+    fn answer(&self, query: &[u8], transport: Transport, answer: &mut Vec<u8>) -> bool {
+        self.work.run();
+        self.zone.answer(query, transport, answer)
+    }
+
+    /// Answers one query after the other, until the client closes or is silent for long.
+    fn converse(&self, connection: &mut dyn Connection) -> io::Result<()> {
+        let (mut query, mut answer, mut message) = (Vec::new(), Vec::new(), Vec::new());
+        let mut length = [0; LENGTH_BYTES];
+        while read_whole(connection, &mut length)? {
+            query.resize(usize::from(u16::from_be_bytes(length)), 0);
+            if !read_whole(connection, &mut query)? {
+                return Ok(());
+            }
+            let answered = self.answer(&query, Transport::Tcp, &mut answer);
+            self.counters.count_received(query.len());
+            if !answered {
+                return Ok(());
+            }
+            // One write, so that it is one segment.
+            message.clear();
+            message.extend_from_slice(&(answer.len() as u16).to_be_bytes());
+            message.extend_from_slice(&answer);
+            let sent = connection.write_all(&message);
+            self.counters.count_sent(sent.is_ok());
+            sent?;
+        }
+        Ok(())
+    }
+}
+
+/// Fills `bytes`. False: the client closed or was silent for too long.
+fn read_whole(connection: &mut dyn Connection, bytes: &mut [u8]) -> io::Result<bool> {
+    let (mut read, mut silent) = (0, Duration::ZERO);
+    while read < bytes.len() {
+        match connection.read(&mut bytes[read..]) {
+            Ok(0) => return Ok(false),
+            Ok(more) => {
+                read += more;
+                silent = Duration::ZERO;
+            }
+            Err(error) if is_retry(&error) => {
+                silent += LOOK;
+                if interrupt::requested() || silent >= IDLE {
+                    return Ok(false);
+                }
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(true)
+}

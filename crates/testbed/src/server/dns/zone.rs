@@ -1,0 +1,333 @@
+//! A zone in memory: what exists, and where others take over.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::io;
+use std::path::Path;
+
+use bytes::Bytes;
+use domain::base::iana::{Class, Rtype};
+use domain::base::name::FlattenInto;
+use domain::base::{Record, ToName, Ttl};
+use domain::rdata::ZoneRecordData;
+use domain::zonefile::inplace::{Entry, Zonefile};
+use octseq::Array;
+
+pub(super) type Name = domain::base::Name<Bytes>;
+pub(super) type Data = ZoneRecordData<Bytes, Name>;
+/// A name in lower case, as it is sent: by that nodes are found.
+pub(super) struct Canonical(Array<255>);
+
+/// A label, as it is sent.
+const WILDCARD: &[u8] = b"\x01*";
+/// A name has 255 bytes and a label at least two, but for the last.
+const LABELS_MAX: usize = 128;
+
+/// The records of one type at a name.
+#[derive(Debug)]
+pub(super) struct RrSet {
+    pub(super) owner: Name,
+    pub(super) rtype: Rtype,
+    pub(super) ttl: Ttl,
+    pub(super) data: Vec<Data>,
+}
+
+/// A name that exists; without records if only names below it have some.
+#[derive(Debug, Default)]
+pub(super) struct Node(Vec<RrSet>);
+
+/// What a name is.
+#[derive(Debug)]
+pub(super) enum Found<'a> {
+    /// Not of this zone.
+    Elsewhere,
+    /// There, or made by a wildcard.
+    Here(&'a Node),
+    /// Below a name that another server answers for: the servers' names.
+    Delegated(&'a RrSet),
+    /// Not there.
+    Missing,
+}
+
+/// A zone.
+#[derive(Debug)]
+pub(super) struct Zone {
+    /// In lower case, as it is sent.
+    apex: Vec<u8>,
+    nodes: HashMap<Box<[u8]>, Node, foldhash::fast::RandomState>,
+    /// The SOA with the time for which a negative answer may be kept (RFC 2308).
+    negative: RrSet,
+}
+
+impl Node {
+    pub(super) fn get(&self, rtype: Rtype) -> Option<&RrSet> {
+        self.0.iter().find(|set| set.rtype == rtype)
+    }
+
+    /// Any of its sets: what is answered to a question for all (RFC 8482).
+    pub(super) fn any(&self) -> Option<&RrSet> {
+        self.0.first()
+    }
+
+    fn insert(&mut self, record: Record<Name, Data>) -> Result<(), &'static str> {
+        let (rtype, ttl) = (record.rtype(), record.ttl());
+        let alias = |rtype| rtype == Rtype::CNAME;
+        if self.0.iter().any(|set| alias(set.rtype) || alias(rtype)) {
+            return Err("stands beside a CNAME, which must be alone");
+        }
+        if let Some(set) = self.0.iter_mut().find(|set| set.rtype == rtype) {
+            // They have to be equal (RFC 2181, 5.2).
+            set.ttl = set.ttl.min(ttl);
+            set.data.push(record.into_data());
+            return Ok(());
+        }
+        self.0.push(RrSet {
+            owner: record.owner().clone(),
+            rtype,
+            ttl,
+            data: vec![record.into_data()],
+        });
+        Ok(())
+    }
+}
+
+impl Zone {
+    /// Reads a zone file (RFC 1035, section 5).
+    ///
+    /// # Errors
+    ///
+    /// It cannot be read, or says something that is no zone.
+    pub(super) fn read(path: &Path) -> io::Result<Self> {
+        let zone = Zonefile::load(&mut File::open(path)?)?;
+        Self::of_records(zone).map_err(|why| io::Error::new(io::ErrorKind::InvalidData, why))
+    }
+
+    fn of_records(mut file: Zonefile) -> Result<Self, String> {
+        let mut records = Vec::new();
+        while let Some(entry) = file.next_entry().map_err(|error| error.to_string())? {
+            match entry {
+                Entry::Record(record) => records.push(record.flatten_into()),
+                Entry::Include { .. } => {
+                    return Err("$INCLUDE is not known here: put all in one file".to_owned());
+                }
+            }
+        }
+        let mut starts = records.iter().filter(|record: &&Record<Name, Data>| {
+            record.rtype() == Rtype::SOA && record.class() == Class::IN
+        });
+        let (Some(soa), None) = (starts.next(), starts.next()) else {
+            return Err("a zone has exactly one SOA record, of class IN".to_owned());
+        };
+        let mut zone = Self {
+            apex: canonical(soa.owner()).as_slice().to_vec(),
+            nodes: HashMap::default(),
+            negative: negative(soa)?,
+        };
+        for record in records {
+            let owner = record.owner().clone();
+            zone.insert(record)
+                .map_err(|why| format!("{owner} {why}"))?;
+        }
+        Ok(zone)
+    }
+
+    fn insert(&mut self, record: Record<Name, Data>) -> Result<(), &'static str> {
+        let owner = canonical(record.owner());
+        let starts = self.starts(owner.as_slice());
+        let starts = starts.ok_or("is not of this zone")?;
+        if record.class() != Class::IN {
+            return Err("is of another class than IN");
+        }
+        // Names above it exist from now on as well.
+        for start in starts {
+            let name = owner.as_slice()[start..].into();
+            self.nodes.entry(name).or_default();
+        }
+        let node = self.nodes.get_mut(owner.as_slice());
+        node.expect("the last of its names").insert(record)
+    }
+
+    /// What this name is, to somebody who asks for `rtype`: whether a name that others
+    /// answer for is signed is asked of us (RFC 4035, 3.1.4.1).
+    pub(super) fn find(&self, name: &Canonical, rtype: Rtype) -> Found<'_> {
+        let name = name.as_slice();
+        let Some(starts) = self.starts(name) else {
+            return Found::Elsewhere;
+        };
+        let mut above = &self.apex[..];
+        for start in starts {
+            let at = &name[start..];
+            let Some(node) = self.nodes.get(at) else {
+                return self.wildcard(above);
+            };
+            let last = start == 0;
+            let is_cut = at.len() > self.apex.len() && !(last && rtype == Rtype::DS);
+            match node.get(Rtype::NS).filter(|_| is_cut) {
+                Some(servers) => return Found::Delegated(servers),
+                None if last => return Found::Here(node),
+                None => above = at,
+            }
+        }
+        Found::Missing
+    }
+
+    fn wildcard(&self, above: &[u8]) -> Found<'_> {
+        let mut name = [0; WILDCARD.len() + 255];
+        let length = WILDCARD.len() + above.len();
+        name[..WILDCARD.len()].copy_from_slice(WILDCARD);
+        name[WILDCARD.len()..length].copy_from_slice(above);
+        let node = self.nodes.get(&name[..length]);
+        node.map_or(Found::Missing, Found::Here)
+    }
+
+    /// The addresses of a server, below a delegation or not.
+    pub(super) fn addresses(&self, name: &Name) -> impl Iterator<Item = &RrSet> {
+        let node = self.nodes.get(canonical(name).as_slice());
+        let types = [Rtype::A, Rtype::AAAA];
+        types.into_iter().filter_map(move |rtype| node?.get(rtype))
+    }
+
+    /// The SOA of a negative answer.
+    pub(super) fn negative(&self) -> &RrSet {
+        &self.negative
+    }
+
+    /// Where in `name` the zone's apex begins, the name below it, and so on to the
+    /// whole name. Nothing if it is not of this zone.
+    fn starts(&self, name: &[u8]) -> Option<impl Iterator<Item = usize> + use<>> {
+        let mut starts = [0_u8; LABELS_MAX];
+        let (mut count, mut at) = (0, 0);
+        while name.len() - at > self.apex.len() {
+            at += usize::from(name[at]) + 1;
+            count += 1;
+            starts[count] = at as u8;
+        }
+        let ours = name.get(at..) == Some(&self.apex[..]);
+        ours.then(|| (0..=count).rev().map(move |place| starts[place].into()))
+    }
+}
+
+/// In lower case.
+pub(super) fn canonical(name: &impl ToName) -> Canonical {
+    let mut bytes = Array::default();
+    // Names are not longer. If one were, what is there of it would be nobody's.
+    let _ = name.compose_canonical(&mut bytes);
+    Canonical(bytes)
+}
+
+impl Canonical {
+    fn as_slice(&self) -> &[u8] {
+        self.0.as_ref()
+    }
+}
+
+/// What a negative answer carries.
+fn negative(soa: &Record<Name, Data>) -> Result<RrSet, String> {
+    let ZoneRecordData::Soa(data) = soa.data() else {
+        return Err("the SOA record is none".to_owned());
+    };
+    Ok(RrSet {
+        owner: soa.owner().clone(),
+        rtype: Rtype::SOA,
+        ttl: soa.ttl().min(data.minimum()),
+        data: vec![soa.data().clone()],
+    })
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use std::str::FromStr;
+
+    use super::*;
+
+    /// A zone with everything that is looked up differently.
+    pub(in super::super) const ZONE: &str = "\
+$ORIGIN Example.test.
+$TTL 3600
+@ IN SOA ns admin 1 3600 900 604800 300
+@ IN NS ns
+@ IN MX 10 mail
+ns IN A 192.0.2.1
+ns IN AAAA 2001:db8::1
+mail IN A 192.0.2.2
+deep.below IN A 192.0.2.3
+*.wild IN TXT \"made\"
+alias IN CNAME mail
+chain IN CNAME alias
+outside IN CNAME www.elsewhere.test.
+dangling IN CNAME nobody
+loop IN CNAME loop
+child IN NS ns.child
+ns.child IN A 192.0.2.4
+";
+
+    pub(in super::super) fn zone(text: &str) -> Result<Zone, String> {
+        Zone::of_records(Zonefile::load(&mut text.as_bytes()).unwrap())
+    }
+
+    fn found(zone: &Zone, name: &str) -> String {
+        let name = canonical(&domain::base::Name::<Vec<u8>>::from_str(name).unwrap());
+        match zone.find(&name, Rtype::A) {
+            Found::Elsewhere => "elsewhere".to_owned(),
+            Found::Missing => "missing".to_owned(),
+            Found::Delegated(servers) => format!("delegated by {}", servers.owner),
+            Found::Here(node) => {
+                let types = node.0.iter().map(|set| set.rtype.to_string());
+                types.collect::<Vec<_>>().join(" ")
+            }
+        }
+    }
+
+    #[test]
+    fn names_are_found_as_rfc_1034_says() {
+        let zone = zone(ZONE).unwrap();
+        for (name, what) in [
+            ("example.test", "SOA NS MX"),
+            ("NS.EXAMPLE.test", "A AAAA"),
+            ("below.example.test", ""),
+            ("deep.below.example.test", "A"),
+            ("other.below.example.test", "missing"),
+            ("a.wild.example.test", "TXT"),
+            ("a.b.wild.example.test", "TXT"),
+            ("wild.example.test", ""),
+            ("child.example.test", "delegated by child.Example.test"),
+            ("a.ns.child.example.test", "delegated by child.Example.test"),
+            ("nobody.example.test", "missing"),
+            ("test", "elsewhere"),
+            (".", "elsewhere"),
+            ("xexample.test", "elsewhere"),
+            ("example.tes", "elsewhere"),
+        ] {
+            assert_eq!(found(&zone, name), what, "{name}");
+        }
+    }
+
+    #[test]
+    fn whether_a_child_is_signed_is_answered_here() {
+        let zone = zone(ZONE).unwrap();
+        let child = domain::base::Name::<Vec<u8>>::from_str("child.example.test").unwrap();
+        let found = zone.find(&canonical(&child), Rtype::DS);
+        assert!(matches!(found, Found::Here(_)), "{found:?}");
+    }
+
+    #[test]
+    fn what_is_no_zone_is_refused_with_a_reason() {
+        for (text, why) in [
+            ("", "exactly one SOA"),
+            ("$ORIGIN a.\n@ 1 IN A 192.0.2.1\n", "exactly one SOA"),
+            (
+                "$ORIGIN a.\n@ 1 IN SOA n m 1 2 3 4 5\nb. 1 IN A 192.0.2.1\n",
+                "b is not of this zone",
+            ),
+            (
+                "$ORIGIN a.\n@ 1 IN SOA n m 1 2 3 4 5\nb 1 IN CNAME c\nb 1 IN A 192.0.2.1\n",
+                "CNAME",
+            ),
+            ("$ORIGIN a.\n$INCLUDE other\n", "$INCLUDE"),
+            ("$ORIGIN a.\n@ 1 IN A 192.0.2\n", "1"),
+        ] {
+            let error = zone(text).unwrap_err();
+            assert!(error.contains(why), "{text:?}: {error}");
+        }
+    }
+}

@@ -1,0 +1,90 @@
+//! Connections of either network, a thread for each.
+
+use std::io::{self, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use super::network::Network;
+use super::{LOOK, is_retry};
+use crate::interrupt;
+
+/// A connection. Reading gives up after [`LOOK`], so that the interrupt flag is seen.
+pub(super) trait Connection: Read + Write + Send {}
+impl Connection for TcpStream {}
+impl Connection for plimsoll_stack::TcpStream {}
+
+/// Connections at a time; more wait in the backlog.
+const CONNECTIONS_MAX: usize = 512;
+/// A connection without a request for so long is closed.
+pub(super) const IDLE: Duration = Duration::from_secs(30);
+const STACK_BYTES: usize = 128 << 10;
+/// Between two looks at a listener that nobody knocks at.
+const KNOCK: Duration = Duration::from_millis(1);
+
+/// Serves connections to one of the addresses until interrupted.
+pub(super) fn serve_each(
+    network: &Network,
+    at: &[SocketAddr],
+    listening: impl FnOnce(),
+    serve: impl Fn(&mut dyn Connection) + Sync,
+) -> io::Result<()> {
+    match network {
+        Network::Kernel => {
+            let listener = TcpListener::bind(at)?;
+            listener.set_nonblocking(true)?;
+            listening();
+            accept_each(serve, || {
+                let (stream, _) = listener.accept()?;
+                stream.set_nonblocking(false)?;
+                stream.set_read_timeout(Some(LOOK))?;
+                stream.set_nodelay(true)?;
+                Ok(stream)
+            })
+        }
+        Network::Stack(stack) => {
+            let listener = plimsoll_stack::TcpListener::bind(stack, at)?;
+            listener.set_nonblocking(true)?;
+            listening();
+            accept_each(serve, || {
+                let (stream, _) = listener.accept()?;
+                stream.set_read_timeout(Some(LOOK))?;
+                stream.set_write_timeout(Some(IDLE))?;
+                stream.set_nodelay(true)?;
+                Ok(stream)
+            })
+        }
+    }
+}
+
+fn accept_each<C: Connection>(
+    serve: impl Fn(&mut dyn Connection) + Sync,
+    mut accept: impl FnMut() -> io::Result<C>,
+) -> io::Result<()> {
+    let (open, serve) = (&AtomicUsize::new(0), &serve);
+    thread::scope(|scope| {
+        while !interrupt::requested() {
+            if open.load(Ordering::Relaxed) >= CONNECTIONS_MAX {
+                thread::sleep(KNOCK);
+                continue;
+            }
+            match accept() {
+                Ok(mut connection) => {
+                    open.fetch_add(1, Ordering::Relaxed);
+                    let builder = thread::Builder::new().stack_size(STACK_BYTES);
+                    let serve = move || {
+                        serve(&mut connection);
+                        open.fetch_sub(1, Ordering::Relaxed);
+                    };
+                    builder.spawn_scoped(scope, serve)?;
+                }
+                Err(error) if is_retry(&error) => thread::sleep(KNOCK),
+                // The client was gone before it was accepted.
+                Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    })
+}
