@@ -1,6 +1,6 @@
 # What a newcomer types: `make demo` and `make test`. Both set up first.
 
-.PHONY: demo test test-unprivileged setup packages lint advisories unit loom miri no-std mutants bench bench-core bench-sim bench-guard bench-programs bench-timers bench-verdict no-harm vm-test lab-snapshot golden deb clean
+.PHONY: demo test test-unprivileged setup packages lint advisories unit loom miri no-std mutants bench bench-core bench-sim bench-guard bench-programs bench-stack bench-timers bench-verdict no-harm vm-test lab-snapshot golden deb clean
 
 CARGO ?= cargo
 
@@ -65,7 +65,7 @@ mutants:
 	$(CARGO) run --quiet --locked -p plimsoll-core --example mutants -- $(MODULES)
 
 # Every bench, each with its JSON document under target/bench.
-bench: bench-core bench-timers bench-sim bench-guard
+bench: bench-core bench-timers bench-sim bench-guard bench-stack
 
 # What a decision costs, in ns, beside its best peers (a few minutes). The old
 # measurements go first: a bench that fails must not be reported from before.
@@ -114,6 +114,13 @@ bench-programs: packages
 	target/release/plimsoll bench forward --json target/bench/forward.json
 	target/release/plimsoll bench screen --json target/bench/screen.json
 	target/release/plimsoll bench capture --json target/bench/capture.json
+
+# What the user-space stack receives, by receive path, beside the kernel's sockets,
+# testpmd and NSD (twelve minutes). Needs root.
+bench-stack: packages
+	@mkdir -p target/bench
+	$(CARGO) build --release --locked
+	target/release/plimsoll bench stack --json target/bench/stack.json
 
 # Whether any set-up that operators have is worse off with the guard (fifteen
 # minutes). Needs root.

@@ -8,7 +8,7 @@
 //!
 //! [`demo`] shows what Plimsoll is for; [`guard`] measures every figure that is
 //! promised of the guard; [`forward`], [`screen`] and [`capture`] the router, the
-//! screening firewall and the monitor beside others; [`no_harm`] whether any set-up is
+//! screening firewall and the monitor beside others; [`stack`] the user data path; [`no_harm`] whether any set-up is
 //! worse off with the guard; [`Flooded`] runs one case at a time, and with it
 //! [`RealPackets`] is a host of the lab's experiments. All stand on the same
 //! parts: what protects (`protection`, `nftables`, `guard_process`), what loads
@@ -34,6 +34,7 @@ pub mod passing;
 mod protection;
 pub mod screen;
 mod spoken;
+pub mod stack;
 mod traffic;
 pub mod triggers;
 mod udp;

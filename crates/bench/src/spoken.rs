@@ -53,7 +53,8 @@ impl Spoken {
         Ok(running)
     }
 
-    fn said(&self) -> String {
+    /// All it has said so far.
+    pub(crate) fn said(&self) -> String {
         String::from_utf8_lossy(&fs::read(&self.log).unwrap_or_default()).into_owned()
     }
 

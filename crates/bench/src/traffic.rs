@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use ipnet::{IpNet, Ipv4Net};
 use plimsoll_testbed::blast::{
-    Blast, Bound, Flow, Priority, Report, Schedule, Spec, Stop, Transport,
+    Blast, Bound, Flow, Priority, RATE_MAX_PPS, Report, Schedule, Spec, Stop, Transport,
 };
 use plimsoll_testbed::{Error as TestbedError, Host, Process, interrupt};
 
@@ -69,6 +69,18 @@ pub(crate) fn flood(
     spec
 }
 
+/// From this rate on the generator is told to send what it can.
+const UNLIMITED_PPS: f64 = 6_000_000.0;
+
+/// Evenly spaced, or all that the generator can.
+pub(crate) fn fixed_or_unlimited(rate_pps: f64) -> Schedule {
+    if rate_pps >= UNLIMITED_PPS {
+        return Schedule::Unlimited;
+    }
+    let rate_pps = (rate_pps as u64).clamp(1, RATE_MAX_PPS);
+    Schedule::Fixed { rate_pps }
+}
+
 /// Sends until the bound of `spec`.
 pub(crate) fn send(stage: &Stage<'_>, spec: &Spec) -> Result<Report, Error> {
     on_load_host(stage, || Blast::load(spec)?.run(&Stop::new()))
@@ -120,7 +132,12 @@ pub(crate) fn counting_answers<T>(
 }
 
 fn sent_frames(host: &Host) -> Result<u64, Error> {
-    let path = format!("/sys/class/net/{}/statistics/tx_packets", host.device());
+    device_counter(host, "tx_packets")
+}
+
+/// A counter of the host's end of the link, by its name in `/sys/class/net/*/statistics`.
+pub(crate) fn device_counter(host: &Host, name: &str) -> Result<u64, Error> {
+    let path = format!("/sys/class/net/{}/statistics/{name}", host.device());
     let text = host.run(|| fs::read_to_string(&path))?;
     let text = text.map_err(|source| TestbedError::Io {
         action: format!("read {path}"),

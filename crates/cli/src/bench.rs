@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::failure::Context;
 use plimsoll_bench::guard::{self, CPU_LIMITS, Part, Plan};
 use plimsoll_bench::passing::{Effort, Family};
-use plimsoll_bench::{Protection, capture, forward, no_harm, screen};
+use plimsoll_bench::{Protection, capture, forward, no_harm, screen, stack};
 
 use crate::output;
 
@@ -25,6 +25,7 @@ enum Command {
     Guard(GuardArgs),
     NoHarm(NoHarmArgs),
     Screen(ScreenArgs),
+    Stack(StackArgs),
 }
 
 /// Measure the guard beside the stock kernel, a tuned nftables limit and threaded polling.
@@ -165,6 +166,39 @@ struct ScreenArgs {
     passing: PassingArgs,
 }
 
+/// Measure what the user-space stack receives, beside the kernel's sockets and testpmd.
+///
+/// 64-byte UDP packets over veth to a host with one CPU, for each receive path: the
+/// highest rate without loss (MLFRR) of a sink and of an echo, what a sink that works
+/// gets at multiples of its own MLFRR, and what a client of another endpoint sees
+/// meanwhile. Then HTTP beside a SYN flood, TCP bulk, and DNS beside NSD. Everything
+/// happens between network namespaces made for it, which are removed again.
+#[derive(clap::Args, Debug)]
+#[command(after_help = STACK_HELP)]
+struct StackArgs {
+    /// How often each case runs
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u8).range(1..=99))]
+    runs: u8,
+    /// Measure only these parts
+    #[arg(long, value_name = "PART", value_delimiter = ',', value_parser = parse_stack_part)]
+    only: Vec<stack::Part>,
+    /// Measure only these sides
+    #[arg(long, value_name = "SIDE", value_delimiter = ',', value_parser = parse_side)]
+    sides: Vec<stack::Side>,
+    /// How long each rate is offered in a search, in milliseconds
+    #[arg(long, value_name = "MS", default_value_t = 300, value_parser = clap::value_parser!(u64).range(30..=60_000))]
+    trial_ms: u64,
+    /// How long each overload is measured, in milliseconds
+    #[arg(long, value_name = "MS", default_value_t = 700, value_parser = clap::value_parser!(u64).range(50..=60_000))]
+    window_ms: u64,
+    /// MLFRR of all in packets/s, instead of measuring it
+    #[arg(long, value_name = "PPS", value_parser = clap::value_parser!(u64).range(1000..))]
+    mlfrr: Option<u64>,
+    /// Write the figures as one JSON document to FILE (`-`: standard output instead of the tables)
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+}
+
 #[derive(clap::Args, Debug)]
 struct PassingArgs {
     /// How often each case runs
@@ -202,6 +236,12 @@ const FORWARD_HELP: &str = "Routers: kernel, threaded, pass-through, bare, xdp, 
     (scripts/setup installs them). testpmd is measured if Debian's package dpdk is installed.\n\
     Example: plimsoll bench forward --only kernel,xdp --ip 4";
 
+const STACK_HELP: &str = "Parts: udp, overload, bystander, http, tcp, dns.\n\
+    Sides: kernel, ni-lrp, soft-lrp, polled, early-demux, eager, testpmd.\n\
+    Needs root, two CPUs, Linux 6.8 or newer with BTF, and ethtool, nginx, wrk, curl and nsd (scripts/setup installs them). \
+    testpmd is measured if Debian's package dpdk is installed.\n\
+    Example: plimsoll bench stack --only udp --sides kernel,ni-lrp";
+
 const SCREEN_HELP: &str = "Screens: screen, nfqueue, nftables, none.\n\
     Needs root, two CPUs, Linux 6.8 or newer with BTF, and iproute2, ethtool, nftables and \
     iptables, which leads packets to NFQUEUE (scripts/setup installs them).";
@@ -224,6 +264,7 @@ pub(crate) fn run(args: &Args) -> crate::Result<()> {
         Command::Guard(args) => run_guard(args),
         Command::NoHarm(args) => run_no_harm(args),
         Command::Screen(args) => run_screen(args),
+        Command::Stack(args) => run_stack(args),
     }
 }
 
@@ -242,7 +283,7 @@ fn run_guard(args: &GuardArgs) -> crate::Result<()> {
 }
 
 fn run_capture(args: &CaptureArgs) -> crate::Result<()> {
-    let mut json = args.json.as_deref().map(output::json_writer).transpose()?;
+    let json = args.json.as_deref().map(output::json_writer).transpose()?;
     let defaults = capture::Plan::new(this_program()?);
     let plan = capture::Plan {
         runs: args.runs.into(),
@@ -251,48 +292,50 @@ fn run_capture(args: &CaptureArgs) -> crate::Result<()> {
         ..defaults
     };
     let document = capture::run(&plan, output::progress)?;
-    output::clear_progress();
-    write_json(json.as_mut(), &document)?;
-    if args.json.as_deref() != Some(Path::new("-")) {
-        output::print(&document.table())?;
-    }
-    Ok(())
+    deliver(json, args.json.as_deref(), &document, || document.table())
 }
 
 fn run_forward(args: &ForwardArgs) -> crate::Result<()> {
     let target = args.passing.json.as_deref();
-    let mut json = target.map(output::json_writer).transpose()?;
+    let json = target.map(output::json_writer).transpose()?;
     let plan = forward::Plan {
         effort: args.passing.effort()?,
         routers: given_or(&args.only, forward::Router::ALL.to_vec()),
     };
     let document = forward::run(&plan, output::progress)?;
-    output::clear_progress();
-    write_json(json.as_mut(), &document)?;
-    if target != Some(Path::new("-")) {
-        output::print(&document.table())?;
-    }
-    Ok(())
+    deliver(json, target, &document, || document.table())
 }
 
 fn run_screen(args: &ScreenArgs) -> crate::Result<()> {
     let target = args.passing.json.as_deref();
-    let mut json = target.map(output::json_writer).transpose()?;
+    let json = target.map(output::json_writer).transpose()?;
     let plan = screen::Plan {
         effort: args.passing.effort()?,
         screens: given_or(&args.only, screen::Screen::ALL.to_vec()),
     };
     let document = screen::run(&plan, output::progress)?;
-    output::clear_progress();
-    write_json(json.as_mut(), &document)?;
-    if target != Some(Path::new("-")) {
-        output::print(&document.table())?;
-    }
-    Ok(())
+    deliver(json, target, &document, || document.table())
+}
+
+fn run_stack(args: &StackArgs) -> crate::Result<()> {
+    let json = args.json.as_deref().map(output::json_writer).transpose()?;
+    let plan = stack::Plan {
+        effort: stack::Effort {
+            runs: args.runs.into(),
+            trial: Duration::from_millis(args.trial_ms),
+            window: Duration::from_millis(args.window_ms),
+            mlfrr_pps: args.mlfrr.map(|pps| pps as f64),
+            ..stack::Effort::new(this_program()?)
+        },
+        parts: given_or(&args.only, stack::Part::ALL.to_vec()),
+        sides: given_or(&args.sides, stack::Side::ALL.to_vec()),
+    };
+    let document = stack::run(&plan, output::progress)?;
+    deliver(json, args.json.as_deref(), &document, || document.table())
 }
 
 fn run_no_harm(args: &NoHarmArgs) -> crate::Result<()> {
-    let mut json = args.json.as_deref().map(output::json_writer).transpose()?;
+    let json = args.json.as_deref().map(output::json_writer).transpose()?;
     let plan = no_harm::Plan {
         runs: args.runs.into(),
         only: args.only.clone(),
@@ -300,10 +343,20 @@ fn run_no_harm(args: &NoHarmArgs) -> crate::Result<()> {
         ..no_harm::Plan::new(this_program()?)
     };
     let document = no_harm::run(&plan, output::progress)?;
+    deliver(json, args.json.as_deref(), &document, || document.table())
+}
+
+/// The document to where it was wanted, and the table unless the document took its place.
+fn deliver(
+    mut json: Option<impl Write>,
+    target: Option<&Path>,
+    document: &impl serde::Serialize,
+    table: impl FnOnce() -> String,
+) -> crate::Result<()> {
     output::clear_progress();
-    write_json(json.as_mut(), &document)?;
-    if args.json.as_deref() != Some(Path::new("-")) {
-        output::print(&document.table())?;
+    write_json(json.as_mut(), document)?;
+    if target != Some(Path::new("-")) {
+        output::print(&table())?;
     }
     Ok(())
 }
@@ -400,6 +453,14 @@ fn parse_screen(text: &str) -> Result<screen::Screen, String> {
     find(text, &screen::Screen::ALL, screen::Screen::name)
 }
 
+fn parse_stack_part(text: &str) -> Result<stack::Part, String> {
+    find(text, &stack::Part::ALL, stack::Part::name)
+}
+
+fn parse_side(text: &str) -> Result<stack::Side, String> {
+    find(text, &stack::Side::ALL, stack::Side::name)
+}
+
 fn parse_family(text: &str) -> Result<Family, String> {
     match text {
         "4" => Ok(Family::Ipv4),
@@ -429,6 +490,8 @@ mod tests {
         assert!(HELP.contains(&Part::ALL.map(Part::name).join(", ")));
         assert!(FORWARD_HELP.contains(&forward::Router::ALL.map(forward::Router::name).join(", ")));
         assert!(SCREEN_HELP.contains(&screen::Screen::ALL.map(screen::Screen::name).join(", ")));
+        assert!(STACK_HELP.contains(&stack::Part::ALL.map(stack::Part::name).join(", ")));
+        assert!(STACK_HELP.contains(&stack::Side::ALL.map(stack::Side::name).join(", ")));
         assert_eq!(parse_part("cpu-limit"), Ok(Part::CpuLimit));
         assert!(parse_part("cpu").is_err());
         assert_eq!(parse_cpu_limit("50"), Ok(50));

@@ -422,3 +422,38 @@ fn screens_pass_what_they_accept_and_every_goal_is_listed() {
     ];
     assert_goals(&document, &ids);
 }
+
+/// The receive path that demultiplexes in the driver, and what a bystander sees of it.
+#[test]
+fn the_stack_receives_beside_a_bystander_and_every_goal_is_listed() {
+    let few = ["stack", "--only", "udp,bystander", "--sides", "ni-lrp"];
+    let short = ["--runs", "1", "--window-ms", "100", "--mlfrr", "5000"];
+    let document = measure(&[&few[..], &short].concat());
+    let ids = [
+        "udp.sink.kernel",
+        "udp.sink.testpmd",
+        "udp.echo.kernel",
+        "udp.echo.testpmd",
+        "bystander.p99.2us",
+        "bystander.loss.2us",
+        "bystander.p99.20us",
+        "bystander.loss.20us",
+        "rpc",
+        "round-trip",
+        "idle",
+        "allocations",
+    ];
+    let ids = ids.map(|id| format!("stack.{id}"));
+    assert_goals(&document, &ids.each_ref().map(String::as_str));
+    for case in [&document["udp"]["sink"][0], &document["udp"]["echo"][0]] {
+        assert!(case["why"].is_null(), "{case}");
+        assert_eq!(case["runs"][0]["mlfrr_is"], "given", "{case}");
+    }
+    for case in document["loaded"].as_array().unwrap() {
+        let run = &case["bystander"][0];
+        for when in ["calm", "flooded"] {
+            let of = |name: &str| run[when][name].as_u64().unwrap();
+            assert!(of("sent") > 0 && of("lost") < of("sent"), "{when}: {case}");
+        }
+    }
+}

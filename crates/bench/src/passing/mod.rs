@@ -221,6 +221,40 @@ impl PassingRun {
     }
 }
 
+/// What came of a rate.
+pub(crate) struct Tried {
+    pub(crate) offered: u64,
+    pub(crate) offered_pps: f64,
+    pub(crate) passed: u64,
+}
+
+/// The highest rate that `trial` shows to be loss-free, 0 if there is none, and where
+/// the search ended.
+pub(crate) fn search_mlfrr(
+    bounds: mlfrr::Bounds,
+    mut trial: impl FnMut(f64) -> Result<Tried, Error>,
+) -> Result<(f64, Mlfrr), Error> {
+    // The lowest rates that were not offered, and that had losses.
+    let (mut missed, mut lost) = (f64::INFINITY, f64::INFINITY);
+    let found = mlfrr::search(bounds, |rate_pps| {
+        let rate = rate_pps as f64;
+        let tried = trial(rate)?;
+        let is_free = mlfrr::is_loss_free(tried.offered, tried.passed);
+        let is_kept = tried.offered_pps >= rate * KEPT;
+        if !is_free {
+            lost = lost.min(rate);
+        } else if !is_kept {
+            missed = missed.min(rate);
+        }
+        Ok(is_free && is_kept)
+    })?;
+    let ended = match missed < lost {
+        true => Mlfrr::AtLeast,
+        false => Mlfrr::Measured,
+    };
+    Ok((found.unwrap_or(0.0), ended))
+}
+
 /// Measures all ways, in turns.
 pub(crate) fn measure<W: Way>(
     effort: &Effort,
@@ -229,7 +263,10 @@ pub(crate) fn measure<W: Way>(
 ) -> Result<Vec<PassingCase>, Error> {
     let mut cases: Vec<(W, PassingCase)> = Vec::new();
     for &family in &effort.families {
-        cases.extend(ways.iter().map(|&way| (way, PassingCase::new(way, family))));
+        cases.extend(
+            ways.iter()
+                .map(|&way| (way, PassingCase::new(way.name(), family))),
+        );
     }
     for run in 1..=effort.runs {
         for (way, case) in cases.iter_mut().filter(|(_, case)| case.why.is_none()) {
@@ -252,9 +289,9 @@ pub(crate) fn is_of_all(error: &Error) -> bool {
 }
 
 impl PassingCase {
-    fn new(way: impl Way, family: Family) -> Self {
+    pub(crate) fn new(way: &'static str, family: Family) -> Self {
         Self {
-            way: way.name(),
+            way,
             family,
             runs: Vec::new(),
             why: None,

@@ -4,17 +4,16 @@ use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use plimsoll_testbed::blast::{
-    Blast, Bound, Flow, RATE_MAX_PPS, Report, Schedule, Spec, Stop, Transport,
-};
+use plimsoll_testbed::blast::{Blast, Bound, Flow, Report, Spec, Stop, Transport};
 use plimsoll_testbed::routed::{Routed, SINK_IPV4, SINK_IPV6, Sink};
 use plimsoll_testbed::{Config as TestbedConfig, INNER_DEVICE};
 
-use super::{BOUNDS, Effort, Family, KEPT, Mlfrr, PassingCounts, Point, Running, Way};
+use super::{
+    BOUNDS, Effort, Family, Mlfrr, PassingCounts, Point, Running, Tried, Way, search_mlfrr,
+};
+use crate::traffic::fixed_or_unlimited;
 use crate::{Error, mlfrr};
 
-/// From this rate on the generator is told to send what it can.
-const UNLIMITED_PPS: f64 = 6_000_000.0;
 /// The port that packets are for, which the last of four rules accepts.
 pub(crate) const PORT: u16 = 9;
 
@@ -70,26 +69,14 @@ impl<'a> Site<'a> {
 
     /// The MLFRR, 0 if there is none, and where the search ended.
     pub(crate) fn mlfrr(&self) -> Result<(f64, Mlfrr), Error> {
-        // The lowest rate that was not offered.
-        let mut missed = f64::INFINITY;
-        let mut lost = f64::INFINITY;
-        let found = mlfrr::search(BOUNDS, |rate_pps| {
-            let rate = rate_pps as f64;
-            let trial = self.trial(rate, mlfrr::TRIAL)?;
-            let is_free = mlfrr::is_loss_free(trial.counts.offered, trial.counts.passed);
-            let is_kept = trial.report.offered_pps >= rate * KEPT;
-            if !is_free {
-                lost = lost.min(rate);
-            } else if !is_kept {
-                missed = missed.min(rate);
-            }
-            Ok(is_free && is_kept)
-        })?;
-        let ended = match missed < lost {
-            true => Mlfrr::AtLeast,
-            false => Mlfrr::Measured,
-        };
-        Ok((found.unwrap_or(0.0), ended))
+        search_mlfrr(BOUNDS, |rate_pps| {
+            let trial = self.trial(rate_pps, mlfrr::TRIAL)?;
+            Ok(Tried {
+                offered: trial.counts.offered,
+                offered_pps: trial.report.offered_pps,
+                passed: trial.counts.passed,
+            })
+        })
     }
 
     /// Offers a rate for a time.
@@ -147,12 +134,7 @@ impl<'a> Site<'a> {
                 payload: vec![0; payload_bytes],
             },
         };
-        let schedule = if rate_pps >= UNLIMITED_PPS {
-            Schedule::Unlimited
-        } else {
-            let rate_pps = (rate_pps as u64).clamp(1, RATE_MAX_PPS);
-            Schedule::Fixed { rate_pps }
-        };
+        let schedule = fixed_or_unlimited(rate_pps);
         let (load, router) = (self.hosts.load(), self.hosts.router());
         let mut spec = Spec::new(load.device(), router.mac(), flow, schedule);
         spec.bound = Bound {

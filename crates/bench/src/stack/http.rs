@@ -1,0 +1,167 @@
+//! HTTP beside a flood of SYNs for another port (LRP's figure 5): nginx on the kernel's
+//! sockets, and `plimsoll serve http` on an address of our stack's own.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::time::Duration;
+
+use plimsoll_testbed::blast::{Priority, Spec, Transport};
+use plimsoll_testbed::http::{FILE_BYTES, HttpLoad, Nginx, run_wrk};
+use plimsoll_testbed::server::{Kind, Server};
+use serde::Serialize;
+
+use super::site::{Answers, Site};
+use super::{Effort, Plan, Side};
+use crate::Error;
+use crate::passing::is_of_all;
+use crate::traffic::{SPOOFED_SOURCES, during_flood_of};
+
+/// The flood, in packets per second.
+pub(super) const SYNS_PPS: u64 = 150_000;
+const PORT: u16 = 80;
+/// Nobody listens there.
+const OTHER_PORT: u16 = 8080;
+const CONNECTIONS: u32 = 32;
+/// Whole seconds, as wrk counts.
+const SECONDS: u32 = 2;
+/// Two repetitions of a lost SYN.
+const PATIENCE: Duration = Duration::from_secs(4);
+/// Our stack's own, on the link.
+const ADDRESS: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 3);
+
+/// A server of files.
+#[derive(Clone, Debug, Serialize)]
+pub struct HttpCase {
+    /// Whose sockets.
+    pub way: &'static str,
+    /// A value for each run.
+    pub runs: Vec<HttpRun>,
+    /// Why there are fewer runs than asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub why: Option<String>,
+}
+
+/// Requests without a flood and with one.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct HttpRun {
+    /// Answered requests per second, without a flood.
+    pub calm_rps: f64,
+    /// The flood, in SYNs per second.
+    pub offered_pps: f64,
+    /// Answered requests per second, beside it.
+    pub flooded_rps: f64,
+}
+
+pub(super) fn measure(
+    plan: &Plan,
+    progress: &mut impl FnMut(&str),
+) -> Result<Vec<HttpCase>, Error> {
+    let sides = [Side::Kernel, Side::SoftLrp, Side::NiLrp];
+    let sides = sides.into_iter().filter(|side| plan.sides.contains(side));
+    let mut cases: Vec<(Side, HttpCase)> = sides.map(|side| (side, HttpCase::new(side))).collect();
+    for run in 1..=plan.effort.runs {
+        for (side, case) in &mut cases {
+            if case.why.is_some() {
+                continue;
+            }
+            progress(&format!("run {run}, http: {}", side.name()));
+            match one_run(&plan.effort, *side) {
+                Ok(run) => case.runs.push(run),
+                Err(error) if is_of_all(&error) => return Err(error),
+                Err(error) => case.why = Some(error.to_string()),
+            }
+        }
+    }
+    Ok(cases.into_iter().map(|(_, case)| case).collect())
+}
+
+impl HttpCase {
+    fn new(side: Side) -> Self {
+        Self {
+            way: side.name(),
+            runs: Vec::new(),
+            why: None,
+        }
+    }
+}
+
+/// Ends with the value.
+enum Running {
+    Nginx { _server: Nginx },
+    Ours(Server),
+}
+
+fn one_run(effort: &Effort, side: Side) -> Result<HttpRun, Error> {
+    let site = Site::new(effort, Answers::Received)?;
+    let (running, at) = start(&site, side)?;
+    let load = HttpLoad {
+        connections: CONNECTIONS,
+        seconds: SECONDS,
+        keep_alive: true,
+        patience: PATIENCE,
+    };
+    let host = site.testbed.load();
+    let served = || Ok(run_wrk(host, at, load)?.requests_per_second);
+    let calm_rps = served()?;
+    let (report, flooded_rps) = during_flood_of(host, Some(&syns(&site, at)), served)?;
+    if let Running::Ours(server) = running {
+        server.stop()?;
+    }
+    Ok(HttpRun {
+        calm_rps,
+        offered_pps: report.map_or(0.0, |report| report.offered_pps),
+        flooded_rps,
+    })
+}
+
+fn start(site: &Site<'_>, side: Side) -> Result<(Running, SocketAddr), Error> {
+    if side == Side::Kernel {
+        let nginx = Nginx::start(site.testbed.test(), PORT)?;
+        let at = nginx.address();
+        return Ok((Running::Nginx { _server: nginx }, at));
+    }
+    let page = "x".repeat(FILE_BYTES);
+    let (server, at) = serve_file(site, side, "index.html", page.as_bytes())?;
+    Ok((Running::Ours(server), at))
+}
+
+/// Serves a file with `plimsoll serve http`, over our stack on an address of its own.
+pub(super) fn serve_file(
+    site: &Site<'_>,
+    side: Side,
+    name: &str,
+    content: &[u8],
+) -> Result<(Server, SocketAddr), Error> {
+    let (load, test) = (site.testbed.load(), site.testbed.test());
+    std::fs::write(site.file(name), content).map_err(|source| Error::Traffic {
+        action: "write a page",
+        source,
+    })?;
+    let mut config = side.server(Kind::Http, PORT, test.device());
+    config.root = site.file("");
+    let mut address = test.ipv4();
+    if side != Side::Kernel {
+        // The link has no address resolution.
+        let mac = test.mac().map(|byte| format!("{byte:02x}")).join(":");
+        let device = load.device();
+        load.ip(&format!(
+            "neighbour replace {ADDRESS} lladdr {mac} dev {device} nud permanent"
+        ))?;
+        address = ADDRESS;
+        config.address = vec![format!("{address}/24").parse().expect("a network")];
+    }
+    let server = Server::start(test, site.program(), &config)?;
+    Ok((server, SocketAddr::new(address.into(), PORT)))
+}
+
+/// SYNs from addresses that lead nowhere, to a port of the same address.
+fn syns(site: &Site<'_>, at: SocketAddr) -> Spec {
+    let mut spec = site.flood(SYNS_PPS as f64);
+    spec.flow.source = SPOOFED_SOURCES.into();
+    spec.flow.source_ports = 1024..=65535;
+    spec.flow.destination = at.ip();
+    spec.flow.destination_ports = OTHER_PORT..=OTHER_PORT;
+    spec.flow.transport = Transport::TcpSyn;
+    // The client shares this CPU and must not be what limits the server.
+    spec.priority = Priority::Idle;
+    spec
+}

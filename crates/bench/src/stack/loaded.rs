@@ -1,0 +1,163 @@
+//! A sink that works on each packet: what it gets at multiples of its own MLFRR, and
+//! what a client of another endpoint of the same host sees of that.
+//!
+//! Two amounts of work, since the discards cost the host's CPU a constant each: at ten
+//! times the MLFRR they weigh ten times more for a server that is ten times faster.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use plimsoll_testbed::probe;
+use plimsoll_testbed::server::Kind;
+use serde::Serialize;
+
+use super::side::{Running, Task};
+use super::site::{Answers, PORT, Site};
+use super::{Part, Plan, Side, keep};
+use crate::Error;
+use crate::figures::Bystander;
+use crate::mlfrr::Bounds;
+use crate::passing::{Family, OVERLOAD, PassingCase, PassingRun};
+use crate::traffic::{during_flood_of, on_cpu_of};
+
+/// What the sink does with each packet: a small real server, and one that computes.
+pub(super) const WORK: [Duration; 2] = [Duration::from_micros(2), Duration::from_micros(20)];
+/// The rates of a curve, as multiples of the MLFRR.
+pub(super) const MULTIPLES: [f64; 4] = [1.0, 2.0, 5.0, OVERLOAD];
+const BYSTANDER_PORT: u16 = 7;
+const PROBE_RATE_PPS: u32 = 2000;
+/// An answer later than this is as good as lost to an interactive client.
+const PROBE_TIMEOUT: Duration = Duration::from_millis(200);
+
+/// One side with one amount of work.
+#[derive(Clone, Debug, Serialize)]
+pub struct LoadedCase {
+    /// The sink's work on each packet, in microseconds.
+    pub work_us: u128,
+    /// What the sink got.
+    #[serde(flatten)]
+    pub sink: PassingCase,
+    /// What the bystander's client saw, a value for each run.
+    pub bystander: Vec<BystanderRun>,
+}
+
+/// Another endpoint's client, without a flood and with one.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct BystanderRun {
+    /// The flood, in packets per second.
+    pub offered_pps: f64,
+    /// The flood, as a multiple of the sink's MLFRR.
+    pub multiple: f64,
+    /// Nothing but probes.
+    pub calm: Bystander,
+    /// During the flood.
+    pub flooded: Bystander,
+}
+
+pub(super) fn measure(
+    plan: &Plan,
+    progress: &mut impl FnMut(&str),
+) -> Result<Vec<LoadedCase>, Error> {
+    if !plan.has(Part::Overload) && !plan.has(Part::Bystander) {
+        return Ok(Vec::new());
+    }
+    let mut cases: Vec<(Side, Duration, LoadedCase)> = Vec::new();
+    for work in WORK {
+        let sides = plan.sides.iter().filter(|side| side.has_sockets());
+        cases.extend(sides.map(|&side| (side, work, LoadedCase::new(side, work))));
+    }
+    for run in 1..=plan.effort.runs {
+        for (side, work, case) in &mut cases {
+            if case.sink.why.is_some() {
+                continue;
+            }
+            progress(&format!("run {run}, {work:?} of work: {}", side.name()));
+            let bystander = &mut case.bystander;
+            let measured = one_run(plan, *side, *work);
+            keep(measured, &mut case.sink, |sink, (run, beside)| {
+                sink.runs.push(run);
+                bystander.extend(beside);
+            })?;
+        }
+    }
+    Ok(cases.into_iter().map(|(_, _, case)| case).collect())
+}
+
+impl LoadedCase {
+    fn new(side: Side, work: Duration) -> Self {
+        Self {
+            work_us: work.as_micros(),
+            sink: PassingCase::new(side.name(), Family::Ipv4),
+            bystander: Vec::new(),
+        }
+    }
+}
+
+/// From a sixth of what the work alone allows.
+fn bounds(work: Duration) -> Bounds {
+    let highest = 1.05 / work.as_secs_f64();
+    Bounds {
+        lowest_pps: (highest / 6.0) as u64,
+        highest_pps: highest as u64,
+        steps: 5,
+    }
+}
+
+fn one_run(
+    plan: &Plan,
+    side: Side,
+    work: Duration,
+) -> Result<(PassingRun, Option<BystanderRun>), Error> {
+    let effort = &plan.effort;
+    let site = Site::new(effort, Answers::Received)?;
+    let task = Task {
+        bystander: Some(BYSTANDER_PORT),
+        ..Task::new(Kind::Sink, work)
+    };
+    let running = Running::start(&site, side, &task, PORT)?;
+    let bounds = bounds(work);
+    let (mlfrr_pps, mlfrr_is) = site.mlfrr(&running, Kind::Sink, bounds)?;
+    let base_pps = mlfrr_pps.max(bounds.lowest_pps as f64);
+    let mut curve = Vec::new();
+    if plan.has(Part::Overload) {
+        for multiple in MULTIPLES {
+            let rate = (multiple, base_pps * multiple);
+            curve.push(site.overload(&running, Kind::Sink, rate, effort.window)?);
+        }
+    }
+    let beside = plan.has(Part::Bystander).then(|| beside(&site, base_pps));
+    let beside = beside.transpose()?;
+    running.stop()?;
+    let run = PassingRun {
+        mlfrr_pps,
+        mlfrr_is,
+        curve,
+    };
+    Ok((run, beside))
+}
+
+/// Probes the bystander, alone and beside a flood of the sink.
+fn beside(site: &Site<'_>, mlfrr_pps: f64) -> Result<BystanderRun, Error> {
+    let load = site.testbed.load();
+    let config = probe::Config {
+        rate_pps: PROBE_RATE_PPS,
+        duration: site.effort().window,
+        timeout: PROBE_TIMEOUT,
+        realtime: true,
+        ..probe::Config::new(SocketAddr::new(
+            site.testbed.test().ipv4().into(),
+            BYSTANDER_PORT,
+        ))
+    };
+    let probe = || on_cpu_of(load, || probe::run(&config));
+    let calm = probe()?;
+    let spec = site.flood(mlfrr_pps * OVERLOAD);
+    let (report, flooded) = during_flood_of(load, Some(&spec), probe)?;
+    let offered_pps = report.map_or(0.0, |report| report.offered_pps);
+    Ok(BystanderRun {
+        offered_pps,
+        multiple: offered_pps / mlfrr_pps,
+        calm: Bystander::of(&calm),
+        flooded: Bystander::of(&flooded),
+    })
+}
