@@ -116,7 +116,7 @@ bench-programs: packages
 	target/release/plimsoll bench capture --json target/bench/capture.json
 
 # What the user-space stack receives, by receive path, beside the kernel's sockets,
-# testpmd and NSD (twelve minutes). Needs root.
+# testpmd, nginx and NSD (thirteen minutes). Needs root.
 bench-stack: packages
 	@mkdir -p target/bench
 	$(CARGO) build --release --locked

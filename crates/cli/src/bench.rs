@@ -186,10 +186,10 @@ struct StackArgs {
     #[arg(long, value_name = "SIDE", value_delimiter = ',', value_parser = parse_side)]
     sides: Vec<stack::Side>,
     /// How long each rate is offered in a search, in milliseconds
-    #[arg(long, value_name = "MS", default_value_t = 300, value_parser = clap::value_parser!(u64).range(30..=60_000))]
+    #[arg(long, value_name = "MS", default_value_t = 200, value_parser = clap::value_parser!(u64).range(30..=60_000))]
     trial_ms: u64,
     /// How long each overload is measured, in milliseconds
-    #[arg(long, value_name = "MS", default_value_t = 700, value_parser = clap::value_parser!(u64).range(50..=60_000))]
+    #[arg(long, value_name = "MS", default_value_t = 500, value_parser = clap::value_parser!(u64).range(50..=60_000))]
     window_ms: u64,
     /// MLFRR of all in packets/s, instead of measuring it
     #[arg(long, value_name = "PPS", value_parser = clap::value_parser!(u64).range(1000..))]

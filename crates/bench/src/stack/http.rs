@@ -55,7 +55,7 @@ pub(super) fn measure(
     plan: &Plan,
     progress: &mut impl FnMut(&str),
 ) -> Result<Vec<HttpCase>, Error> {
-    let sides = [Side::Kernel, Side::SoftLrp, Side::NiLrp];
+    let sides = [Side::Kernel, Side::SoftLrp];
     let sides = sides.into_iter().filter(|side| plan.sides.contains(side));
     let mut cases: Vec<(Side, HttpCase)> = sides.map(|side| (side, HttpCase::new(side))).collect();
     for run in 1..=plan.effort.runs {

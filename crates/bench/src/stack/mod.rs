@@ -106,8 +106,8 @@ impl Effort {
         Self {
             program,
             runs: 3,
-            trial: Duration::from_millis(300),
-            window: Duration::from_millis(700),
+            trial: Duration::from_millis(200),
+            window: Duration::from_millis(500),
             mlfrr_pps: None,
         }
     }
