@@ -85,15 +85,7 @@ mod tests {
             Channel::sample(9, flood.0, flood.1),
             Channel::sample(53, quiet, 0),
         ];
-        let mut totals = [Packets::default(); Kind::ALL.len()];
-        for channel in &channels {
-            totals[Kind::UdpSocket as usize].add_all(&channel.packets);
-        }
-        Counters {
-            totals,
-            channels,
-            charged_ns: [0; Kind::ALL.len()],
-        }
+        Counters::sample(channels)
     }
 
     #[test]

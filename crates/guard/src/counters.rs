@@ -12,6 +12,7 @@ use serde::ser::SerializeMap;
 
 use crate::by_channel::Key;
 use crate::program::types::{self, channel_kind};
+use crate::sources::Sources;
 
 /// What became of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -138,7 +139,7 @@ impl Serialize for Packets {
 
 /// One UDP socket or TCP listener; the members of a reuseport group that are
 /// bound to the same address are one channel.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Channel {
     /// [`Kind::UdpSocket`] or [`Kind::TcpListener`].
     #[serde(serialize_with = "serialize_kind")]
@@ -161,6 +162,8 @@ pub struct Channel {
     /// CPU time that its packets cost the receiving CPUs so far, in nanoseconds:
     /// its part, by packets, of what the meter measured.
     pub charged_ns: u64,
+    /// Who sends to it; `None` as long as none of its packets was judged by source.
+    pub sources: Option<Sources>,
 }
 
 impl Channel {
@@ -186,6 +189,7 @@ impl Channel {
             capacity: 100,
             queued: 0,
             charged_ns: 0,
+            sources: None,
         }
     }
 }
@@ -202,12 +206,13 @@ impl Counters {
             totals,
             channels,
             charged_ns: [0; Kind::ALL.len()],
+            known_sources: 0,
         }
     }
 }
 
 /// A reading of all counters.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Counters {
     /// Exact sums by kind, in the order of [`Kind::ALL`].
     #[serde(serialize_with = "serialize_totals")]
@@ -218,6 +223,8 @@ pub struct Counters {
     /// order of [`Kind::ALL`]. All together are the network time measured.
     #[serde(serialize_with = "serialize_charges")]
     pub charged_ns: [u64; Kind::ALL.len()],
+    /// Sources that are known now, at whatever port: they were served before.
+    pub known_sources: u32,
 }
 
 impl Counters {
@@ -312,11 +319,13 @@ mod tests {
             capacity: 0,
             queued: 0,
             charged_ns: 0,
+            sources: None,
         };
         let counters = Counters {
             totals,
             channels: vec![channel],
             charged_ns: [0; Kind::ALL.len()],
+            known_sources: 0,
         };
         assert_eq!(
             counters.retired(Kind::UdpSocket),

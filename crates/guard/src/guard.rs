@@ -17,9 +17,9 @@ use crate::charges::Charges;
 use crate::cookies::Cookies;
 use crate::counters::{self, Channel, Counters, Packets};
 use crate::error::Error;
-use crate::program::Program;
 pub use crate::program::Storage;
 use crate::program::types::{answering, limit};
+use crate::program::{Program, SourcesReader};
 use crate::protection::Protection;
 use crate::regulator::Regulator;
 use plimsoll_kernel::error::bpf;
@@ -401,7 +401,8 @@ impl<'obj> Guard<'obj> {
         }
     }
 
-    /// Reads all counters. Forgets idle channels when there are too many.
+    /// Reads all counters. Forgets idle channels when there are too many. Of sources, only
+    /// their packets: see [`Guard::sources`].
     ///
     /// # Errors
     ///
@@ -415,12 +416,18 @@ impl<'obj> Guard<'obj> {
             totals,
             channels,
             charged_ns: [0; Kind::ALL.len()],
+            known_sources: 0,
         };
         if let Some(regulator) = &self.regulator {
             let (network_ns, costs) = regulator.network_time()?;
             self.charges.on_reading(&mut counters, network_ns, costs);
         }
         Ok(counters)
+    }
+
+    /// Who sends to the channels of the last reading, for whoever has the time to look.
+    pub fn sources(&mut self) -> SourcesReader {
+        self.program.sources()
     }
 
     /// The live channels. Forgets sockets idle since before an epoch when there are

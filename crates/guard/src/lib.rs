@@ -30,6 +30,7 @@ mod program;
 mod protection;
 mod regulator;
 pub mod session;
+mod sources;
 pub mod status;
 
 pub use counters::{Channel, Counters, Outcome, Packets};
@@ -39,4 +40,6 @@ pub use guard::{Config, Guard, Regulated, Storage};
 pub use owner::{Owner, OwnerProcess, Owners};
 pub use plimsoll_core::answering::Answerer;
 pub use plimsoll_core::demux::Kind;
+pub use program::SourcesReader;
 pub use protection::{ProtectedPort, Protection, Transport, parse_port};
+pub use sources::{Class, Heaviest, Judged, Level, Sources, culprit};

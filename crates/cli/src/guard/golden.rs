@@ -10,8 +10,10 @@ use std::path::Path;
 
 use plimsoll_guard::check::{Check, Finding, Verdict};
 use plimsoll_guard::ledger::{Fate, Ledger, Place, Stage};
-use plimsoll_guard::status::{ChannelStatus, GovernorStatus, KindStatus, Status};
-use plimsoll_guard::{Kind, Outcome, Owner, OwnerProcess};
+use plimsoll_guard::status::{
+    ChannelStatus, ClassStatus, GovernorStatus, KindStatus, SourcesStatus, Status,
+};
+use plimsoll_guard::{Heaviest, Kind, Level, Outcome, Owner, OwnerProcess};
 
 use super::top::{self, State};
 use super::{check, status, words};
@@ -94,6 +96,7 @@ pub(super) fn channel(
         occupancy,
         capacity,
         owner,
+        sources: None,
     }
 }
 
@@ -121,8 +124,59 @@ const LOST: &[(Outcome, u64)] = &[
     (Outcome::Share, 12_000),
 ];
 
+/// More sources of the flooded server than can be told apart; a tenth of the packets in
+/// the last second.
+fn flooding() -> SourcesStatus {
+    let class = |seen, admitted: u64, discarded: u64| ClassStatus {
+        seen,
+        admitted,
+        discarded,
+        admitted_pps: admitted as f64 / 10.0,
+        discarded_pps: discarded as f64 / 10.0,
+    };
+    let heaviest = |level, prefix: &str, part| Heaviest {
+        level,
+        prefix: prefix.parse().expect("a prefix"),
+        part,
+    };
+    SourcesStatus {
+        known: class(12, 5_000, 10),
+        unknown: class(131_000, 320_000, 2_540_000),
+        at_least: true,
+        heaviest: vec![
+            heaviest(Level::Host, "203.0.113.9/32", 0.031),
+            heaviest(Level::Subnet, "203.0.113.0/24", 0.74),
+            heaviest(Level::Network, "203.0.0.0/16", 0.81),
+        ],
+    }
+}
+
+/// Overloaded once, and calm now.
+fn calm_again() -> SourcesStatus {
+    let class = |seen, admitted: u64| ClassStatus {
+        seen,
+        admitted,
+        discarded: 0,
+        admitted_pps: 0.0,
+        discarded_pps: 0.0,
+    };
+    SourcesStatus {
+        known: class(0, 0),
+        unknown: class(0, 700),
+        at_least: false,
+        heaviest: Vec::new(),
+    }
+}
+
 /// Channels of both kinds with every sort of owner and fullness.
 fn channels() -> Vec<ChannelStatus> {
+    let mut channels = unjudged_channels();
+    channels[0].sources = Some(flooding());
+    channels[2].sources = Some(calm_again());
+    channels
+}
+
+fn unjudged_channels() -> Vec<ChannelStatus> {
     use Outcome::{AcceptQueue, NoCookie, SynCookie, SynQueue};
     let any = IpAddr::V6(Ipv6Addr::UNSPECIFIED);
     let (udp, tcp) = (Kind::UdpSocket, Kind::TcpListener);
@@ -332,6 +386,7 @@ fn overloaded() -> Status {
         most_offered: channels.first().cloned(),
         channels,
         ledger: ledger(),
+        known_sources: 812,
     }
 }
 
@@ -377,6 +432,7 @@ fn idle() -> Status {
         channels_total: 0,
         most_offered: None,
         ledger: Ledger::default(),
+        known_sources: 0,
         observe: false,
         ..observing()
     }

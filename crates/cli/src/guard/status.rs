@@ -4,13 +4,15 @@ use std::io::Write;
 use std::path::PathBuf;
 
 use plimsoll_guard::Outcome;
-use plimsoll_guard::status::{ChannelStatus, Client, Request, Sort, Status, guarded_interfaces};
+use plimsoll_guard::status::{
+    ChannelStatus, ClassStatus, Client, Request, Sort, SourcesStatus, Status, guarded_interfaces,
+};
 
 use super::{ledger, words};
 use crate::failure::Absent;
 use crate::output;
 
-/// Show what the running guard does, and to whom
+/// Show what the running guard does, to whom, and who floods
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
     /// Guarded interface, in this network namespace; all of them if none is named
@@ -126,9 +128,52 @@ pub(super) fn table(status: &Status) -> String {
     if more > 0 {
         text += &format!("… and {more} more\n");
     }
+    text += &sources(status, width);
     text.push('\n');
     text += &ledger::table(&status.ledger);
     text
+}
+
+/// The channels whose packets were judged by source.
+fn sources(status: &Status, width: usize) -> String {
+    let judged = status.channels.iter();
+    let judged = judged.filter_map(|channel| Some((channel, channel.sources.as_ref()?)));
+    let rows: String = judged
+        .map(|(channel, sources)| {
+            let heaviest = format!("  {}", words::heaviest(sources));
+            let row = |head: &str, name, class| class_row(head, name, width, sources, class);
+            let known = row(&words::name(channel), "known", &sources.known);
+            known + row(&heaviest, "unknown", &sources.unknown).as_str()
+        })
+        .collect();
+    let mut text = String::new();
+    if !rows.is_empty() {
+        text += &format!(
+            "\n{:<width$} {:<8}{:>8}{:>12}{:>14}{:>14}{:>14}\n{rows}",
+            "sources of", "class", "seen", "admitted/s", "discarded/s", "admitted", "discarded"
+        );
+    }
+    if status.known_sources > 0 {
+        text += &format!("\nknown sources: {}\n", status.known_sources);
+    }
+    text
+}
+
+fn class_row(
+    head: &str,
+    class: &str,
+    width: usize,
+    sources: &SourcesStatus,
+    of_class: &ClassStatus,
+) -> String {
+    format!(
+        "{head:<width$} {class:<8}{:>8}{:>12.0}{:>14.0}{:>14}{:>14}\n",
+        words::seen(sources, of_class),
+        of_class.admitted_pps,
+        of_class.discarded_pps,
+        of_class.admitted,
+        of_class.discarded,
+    )
 }
 
 fn row(channel: &ChannelStatus, width: usize) -> String {

@@ -3,7 +3,8 @@
 
 use std::net::SocketAddr;
 
-use plimsoll_guard::status::{ChannelStatus, GovernorStatus, Status};
+use plimsoll_guard::status::{ChannelStatus, ClassStatus, GovernorStatus, SourcesStatus, Status};
+use plimsoll_guard::{Heaviest, culprit};
 
 /// A channel by kind and address.
 pub(super) fn name(channel: &ChannelStatus) -> String {
@@ -102,6 +103,24 @@ pub(super) fn most_offered(status: &Status) -> Option<String> {
         offered / all * 100.0,
         cpus * 100.0
     ))
+}
+
+/// From where most packets of a channel come; empty if no prefix stands out.
+pub(super) fn heaviest(sources: &SourcesStatus) -> String {
+    let prefix = culprit(&sources.heaviest);
+    prefix.map_or_else(String::new, |Heaviest { prefix, part, .. }| {
+        format!("most from {prefix} ({:.0}%)", part * 100.0)
+    })
+}
+
+/// How many sources of a class were seen, as far as they can be told apart.
+pub(super) fn seen(sources: &SourcesStatus, class: &ClassStatus) -> String {
+    let more = if sources.at_least && class.seen > 0 {
+        "≥"
+    } else {
+        ""
+    };
+    format!("{more}{}", class.seen)
 }
 
 #[cfg(test)]

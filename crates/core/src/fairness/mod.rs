@@ -233,7 +233,6 @@ struct Host {
     /// So many ticks later it has its `credit`. Until then it has none.
     wait: u16,
     credit: u32,
-    packets: u32,
 }
 
 impl Entry for Host {
@@ -247,7 +246,6 @@ impl Entry for Host {
 
     fn take_over(&mut self, tag: u16) {
         self.tag = tag;
-        self.packets = 0;
     }
 }
 
@@ -322,7 +320,6 @@ impl Fairness {
             return Profile::Out;
         }
         let (host, owner) = self.hosts.find(paths.host, tick);
-        host.packets = host.packets.saturating_add(1);
         let waits_itself = owner == Owner::Same && host.is_waiting(tick);
         if !waits_itself && request.known {
             let known = share.known(tick);

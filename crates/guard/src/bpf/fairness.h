@@ -43,19 +43,6 @@ static __always_inline void begin_fair_share(struct fair_share *share, __u32 gen
 	share->generation = generation;
 }
 
-/* The tick's loudest source is no longer it. Its packets go to the books of its entry. */
-static __always_inline void forget_loudest(struct channel *channel)
-{
-	__u32 index = fair_set(channel->loud_entry, settings.fair_host_mask);
-	struct fair_hosts *hosts = bpf_map_lookup_elem(&fair_hosts, &index);
-
-	for (int i = 0; hosts && channel->loud_packets && i < FAIR_WAYS; i++)
-		if (hosts->ways[i].tag == fair_tag(channel->loud_entry))
-			hosts->ways[i].packets += channel->loud_packets;
-	channel->loud_packets = 0;
-	channel->loud_profile = PROFILE_UNKNOWN;
-}
-
 /* Once per tick and CPU. A function of its own for the verifier. */
 __noinline int end_fair_tick(__u32 slot, __u32 tick)
 {
@@ -69,7 +56,7 @@ __noinline int end_fair_tick(__u32 slot, __u32 tick)
 	if (share->generation != channel->generation)
 		begin_fair_share(share, channel->generation);
 	channel->fair_tick = tick;
-	forget_loudest(channel);
+	channel->loud_profile = PROFILE_UNKNOWN;
 	__sync_fetch_and_add(&share->admitted, channel->fair_admitted);
 	__sync_fetch_and_add(&share->used, channel->fair_used);
 	channel->fair_admitted = 0;
@@ -90,18 +77,39 @@ __noinline int end_fair_tick(__u32 slot, __u32 tick)
 }
 
 /* The tick's other packets of a source that waits need no look at its entry. */
-static __always_inline void note_loudest(const struct packet *packet,
-					 const struct verdict *verdict, __u32 hash)
+static __always_inline void note_loudest(const struct verdict *verdict, __u32 hash)
 {
 	struct channel *channel = verdict->channel;
-	struct fair_path path;
 
 	if (!channel || channel->loud_profile)
 		return;
-	fair_path_of(packet, verdict->slot, verdict->profile & PROFILE_KNOWN, &path);
 	channel->loud = hash;
-	channel->loud_entry = path.host;
 	channel->loud_profile = verdict->profile;
+}
+
+/*
+ * Notes whose packet it is, for whoever asks who floods a channel. A function of its own
+ * for the verifier.
+ */
+__noinline int sample_source(const struct packet *packet, __u32 slot, __u32 tick)
+{
+	/* Channels begin at places of their own, and overwrite each other's oldest. */
+	__u32 place = (tick + slot * (FAIR_SAMPLES * 5 / 8 + 1)) % FAIR_SAMPLES;
+	__u32 index = bpf_get_smp_processor_id() * FAIR_SAMPLES + place;
+	struct fair_sample *sample = bpf_map_lookup_elem(&fair_samples, &index);
+	struct channel *channel = channel_at(slot);
+	__u32 judged = 0;
+
+	if (!packet || !sample || !channel)
+		return 0;
+	for (int class = 0; class < CLASS_COUNT; class++)
+		judged += channel->judged[class].admitted + channel->judged[class].discarded;
+	sample->source = packet->source;
+	sample->slot = slot;
+	sample->generation = channel->generation;
+	sample->tick = tick;
+	sample->judged = judged;
+	return 0;
 }
 
 /* Finds out whether a packet is in profile, and takes its credit. */
@@ -112,27 +120,35 @@ static __always_inline void take_profile(const struct packet *packet, struct ver
 	struct channel *channel = verdict->channel;
 	struct fair_path path;
 
-	if (channel && channel->fair_tick != tick)
+	if (channel && channel->fair_tick != tick) {
 		end_fair_tick(verdict->slot, tick);
+		if (!channel->sample_in)
+			channel->sample_in =
+				1 + (bpf_get_prandom_u32() & (FAIR_SAMPLE_PACKETS - 1));
+	}
+	if (channel && channel->sample_in && !--channel->sample_in)
+		sample_source(packet, verdict->slot, tick);
 	fair_path_of(packet, verdict->slot, false, &path);
 	if (channel && channel->loud_profile && channel->loud == path.host) {
-		channel->loud_packets++;
 		verdict->profile = channel->loud_profile;
 		return;
 	}
 	verdict->profile = take_credit(packet, verdict->slot, service, tick);
 	if (verdict->profile & PROFILE_WAITING)
-		note_loudest(packet, verdict, path.host);
+		note_loudest(verdict, path.host);
 }
 
-static __always_inline void count_known(struct channel *channel, __u32 profile, bool admitted)
+/* A packet's class, if packets of its channel are judged by source. */
+static __always_inline void count_judged(const struct verdict *verdict)
 {
-	if (!(profile & PROFILE_KNOWN))
+	__u32 class = verdict->profile & PROFILE_KNOWN ? CLASS_KNOWN : CLASS_UNKNOWN;
+
+	if (!verdict->profile)
 		return;
-	if (admitted)
-		channel->known_admitted++;
+	if (verdict->outcome == OUTCOME_ADMITTED)
+		verdict->channel->judged[class].admitted++;
 	else
-		channel->known_discarded++;
+		verdict->channel->judged[class].discarded++;
 }
 
 /* Where a queue stands, in its own unit. */
@@ -200,7 +216,6 @@ static __always_inline enum outcome judge_source(const struct packet *packet,
 	}
 	if (outcome == OUTCOME_ADMITTED)
 		channel->fair_admitted++;
-	count_known(channel, verdict->profile, outcome == OUTCOME_ADMITTED);
 	return outcome;
 }
 

@@ -127,6 +127,7 @@ static __always_inline void count(const struct verdict *verdict)
 	if (verdict->channel) {
 		note_change(verdict->channel, verdict->slot);
 		verdict->channel->packets[outcome]++;
+		count_judged(verdict);
 	}
 }
 

@@ -167,6 +167,10 @@ enum fair_limit {
 	FAIR_NETWORK_SETS = 1024,
 	FAIR_SUBNET_SETS = 4096,
 	FAIR_HOST_SETS = 32768,
+	/* Of each CPU; a power of two: four seconds of one channel. */
+	FAIR_SAMPLES = 1024,
+	/* A power of two: the first packet of a tick may be of who keeps time with it. */
+	FAIR_SAMPLE_PACKETS = 32,
 	/* Known sources: sets of eight, for all CPUs. */
 	KNOWN_SOURCE_SETS = 2048,
 	KNOWN_SOURCE_WAYS = 8,
@@ -222,11 +226,41 @@ struct fair_host {
 	__u16 slot; /* of the channel */
 	__u16 wait; /* so many ticks later it has its credit, and has none until then */
 	__u32 credit;
-	__u32 packets; /* offered while the channel was overloaded */
+	__u32 class; /* enum source_class */
 };
 
 struct fair_hosts {
 	struct fair_host ways[FAIR_WAYS];
+};
+
+/* An IPv6 address, or an IPv4 one as ::ffff:a.b.c.d, in network byte order. */
+struct address {
+	__u32 words[4];
+};
+
+/*
+ * A packet of a tick in which a CPU judged a channel's packets by source. It stands
+ * for those until the CPU's next sample of the channel.
+ */
+struct fair_sample {
+	struct address source;
+	__u32 slot; /* of the channel; 0: no sample yet */
+	__u32 generation; /* of the slot's owner */
+	__u32 tick;
+	__u32 judged; /* packets of the channel that this CPU had judged before it */
+};
+
+/* Whether a source was served before an overload. */
+enum source_class {
+	CLASS_UNKNOWN,
+	CLASS_KNOWN,
+	CLASS_COUNT,
+};
+
+/* What became of a class's packets. */
+struct judged {
+	__u64 admitted;
+	__u64 discarded;
 };
 
 /* A source that was served before an overload. */
@@ -238,11 +272,6 @@ struct known_source {
 
 struct known_sources {
 	struct known_source ways[KNOWN_SOURCE_WAYS];
-};
-
-/* An IPv6 address, or an IPv4 one as ::ffff:a.b.c.d, in network byte order. */
-struct address {
-	__u32 words[4];
 };
 
 /* Exact count of all packets, per CPU. The sum is the number of packets seen. */
@@ -279,16 +308,14 @@ struct channel {
 	__u32 fair_tick; /* of `fair_admitted` and `fair_used` */
 	__u32 fair_admitted; /* since then, not yet told to the allowance */
 	__u32 fair_used; /* in profile, likewise */
-	__u32 known_admitted; /* of known sources while packets were judged by source */
-	__u32 known_discarded;
 	struct fair_node known; /* all known sources together */
 	/* The first source of this tick that was found waiting for credit: */
 	__u32 loud; /* hash of its address */
-	__u32 loud_entry; /* hash of its entry in `fair_hosts` */
 	__u32 loud_profile; /* enum profile; 0: none was found yet */
-	__u32 loud_packets; /* since then, not yet told to its entry */
-	__u32 strangers; /* newcomers without credit, less all others */
-	__u32 strangers_passed_over; /* since the last one that was looked at */
+	struct judged judged[CLASS_COUNT]; /* while packets were judged by source */
+	__u16 strangers; /* newcomers without credit, less all others */
+	__u16 strangers_passed_over; /* since the last one that was looked at */
+	__u32 sample_in; /* so many packets; 0: none in this tick any more */
 } __attribute__((aligned(64)));
 
 /*

@@ -41,7 +41,6 @@ static __always_inline bool judge_source_first(const struct packet *packet,
 	take_profile(packet, verdict, coarse_tick());
 	if ((verdict->profile & PROFILE_PARTS) != PROFILE_OUT)
 		return true;
-	count_known(verdict->channel, verdict->profile, false);
 	verdict->outcome = OUTCOME_SOURCE_SHARE;
 	return false;
 }

@@ -29,6 +29,7 @@ struct vocabulary {
 	enum limit limit;
 	enum fair_limit fair_limit;
 	enum fair_key fair_key;
+	enum source_class source_class;
 	enum answering answering;
 	enum local_address local_address;
 } vocabulary = {};
@@ -139,6 +140,15 @@ struct {
 	__type(key, __u32);
 	__type(value, struct fair_hosts);
 } fair_hosts SEC(".maps");
+
+/* FAIR_SAMPLES for each CPU: the loader sizes it. Nothing is decided by them. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, FAIR_SAMPLES);
+	__type(key, __u32);
+	__type(value, struct fair_sample);
+} fair_samples SEC(".maps");
 
 /* Of all CPUs: hardly ever written, and always by one instruction an entry. */
 struct {

@@ -292,7 +292,8 @@ static __always_inline __u32 take_of_known(struct channel *channel, struct fair_
 }
 
 /* The entry of a source of a channel, and whose it was. */
-static __always_inline struct fair_host *fair_host_of(__u32 hash, __u32 slot, __u16 tick,
+static __always_inline struct fair_host *fair_host_of(__u32 hash, __u32 slot,
+						      enum source_class class, __u16 tick,
 						      enum owner *owner)
 {
 	__u32 index = fair_set(hash, settings.fair_host_mask);
@@ -305,9 +306,8 @@ static __always_inline struct fair_host *fair_host_of(__u32 hash, __u32 slot, __
 	if (*owner != OWNER_SAME) {
 		host->tag = fair_tag(hash);
 		host->slot = slot;
-		host->packets = 0;
+		host->class = class;
 	}
-	host->packets++;
 	return host;
 }
 
@@ -447,7 +447,7 @@ __noinline int take_credit(const struct packet *packet, __u32 slot, __u32 servic
 	fair_path_of(packet, slot, known, &path);
 	if (!known && is_passed_over(channel, path.network, share, tick))
 		return PROFILE_OUT;
-	host = fair_host_of(path.host, slot, tick, &owner);
+	host = fair_host_of(path.host, slot, known ? CLASS_KNOWN : CLASS_UNKNOWN, tick, &owner);
 	if (!host)
 		return PROFILE_IN;
 	if (owner == OWNER_SAME && fair_is_waiting(host, tick)) {

@@ -112,9 +112,17 @@ impl Books {
 impl Parts {
     /// What the CPUs saw of the slot's present owner.
     pub(super) fn of(&self, owner: &types::allowance) -> impl Iterator<Item = &types::channel> {
+        self.by_cpu(owner).map(|(_, part)| part)
+    }
+
+    /// The same with the CPUs.
+    pub(super) fn by_cpu(
+        &self,
+        owner: &types::allowance,
+    ) -> impl Iterator<Item = (u32, &types::channel)> {
         let generation = owner.generation;
-        let parts = self.by_cpu.values();
-        parts.filter(move |part| part.generation == generation)
+        let parts = self.by_cpu.iter().map(|(cpu, part)| (*cpu, part));
+        parts.filter(move |(_, part)| part.generation == generation)
     }
 
     /// What one CPU saw of whoever had the slot then.

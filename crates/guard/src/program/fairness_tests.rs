@@ -1,7 +1,7 @@
 //! The program and `plimsoll_core::fairness` judge the same packets alike: of many
 //! sources, at every fill of a queue, over seconds. Needs root.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
 use std::time::Duration;
 
 use nix::sched::{CpuSet, sched_setaffinity};
@@ -14,24 +14,8 @@ use plimsoll_core::time::Instant;
 use plimsoll_packets::frame::Packet;
 
 use super::SLOT_SOCKETS;
-use super::test_host::{HOST, with_guard_for};
+use super::test_host::{HOST, KERNEL_TICK, UDP_PORT as PORT, unread_server, with_guard_for};
 use crate::{Guard, Outcome};
-
-const PORT: u16 = 5300;
-/// Longer than the kernel's tick, after which a socket is looked up again.
-const KERNEL_TICK: Duration = Duration::from_millis(12);
-
-/// A server that nobody reads, with so many datagrams in its queue.
-fn unread_server(datagrams: u32) -> UdpSocket {
-    let server = UdpSocket::bind((Ipv6Addr::UNSPECIFIED, PORT)).unwrap();
-    setsockopt(&server, sockopt::RcvBufForce, &(4 << 20)).unwrap();
-    let client = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
-    for _ in 0..datagrams {
-        let to = SocketAddr::from((HOST, PORT));
-        client.send_to(&[0; 64], to).unwrap();
-    }
-    server
-}
 
 /// Both decisions, told the same.
 struct Pair<'a, 'obj> {

@@ -8,6 +8,7 @@ use std::hash::BuildHasher;
 use std::mem::MaybeUninit;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
 use std::time::Duration;
 
 use ipnet::IpNet;
@@ -25,6 +26,8 @@ use plimsoll_kernel::error::{bpf, os};
 use plimsoll_kernel::mapped::{Mapped, Plain, read_struct};
 use plimsoll_kernel::meter::monotonic_ns;
 use plimsoll_kernel::namespace;
+pub use sources::SourcesReader;
+use sources::{Overloaded, Tables};
 
 include!(concat!(env!("OUT_DIR"), "/guard.rs")); // mod skeleton
 
@@ -36,6 +39,8 @@ mod limit_tests;
 #[cfg(test)]
 mod share_tests;
 mod sources;
+#[cfg(test)]
+mod sources_tests;
 #[cfg(test)]
 mod test_host;
 #[cfg(test)]
@@ -68,6 +73,7 @@ impl Default for Storage {
 pub(crate) struct Program<'obj> {
     skeleton: GuardSkel<'obj>,
     books: Books,
+    sources: Arc<Tables>,
     allowances: Mapped<types::allowance>,
     /// Slots with a share of their own.
     shared: BTreeSet<u32>,
@@ -117,6 +123,7 @@ impl<'obj> Program<'obj> {
         }
         Ok(Self {
             books: Books::of(&skeleton.maps, cpus)?,
+            sources: Arc::new(Tables::of(&skeleton.maps, cpus)?),
             allowances: Mapped::of(&skeleton.maps.allowances)?,
             shared: BTreeSet::new(),
             protected_ports: Vec::new(),
@@ -251,6 +258,36 @@ impl<'obj> Program<'obj> {
             place.words = words;
         }
         Ok(())
+    }
+
+    /// Who sends to the channels that are overloaded, as of the last reading, for
+    /// whoever has the time to look.
+    pub(crate) fn sources(&mut self) -> SourcesReader {
+        let mut overloaded = BTreeMap::new();
+        for (slot, parts) in self.books.slots() {
+            let Some(owner) = self.owner(slot) else {
+                continue;
+            };
+            let Some(kind) = Kind::ALL.get(usize::from(owner.kind)) else {
+                continue;
+            };
+            let parts = parts.by_cpu(&owner);
+            let cpus: Vec<u32> = parts.filter_map(sources::overloaded_cpu).collect();
+            if !cpus.is_empty() {
+                let channel = (*kind, owner.port, bound_address(&owner));
+                let generation = owner.generation;
+                overloaded.insert(
+                    slot,
+                    Overloaded {
+                        generation,
+                        channel,
+                        cpus,
+                    },
+                );
+            }
+        }
+        let epoch = self.settings().epoch;
+        SourcesReader::new(Arc::clone(&self.sources), overloaded, epoch)
     }
 
     /// Exact sums by kind.
@@ -570,8 +607,13 @@ fn words(octets: [u8; 16]) -> [u32; 4] {
 }
 
 fn bound_address(owner: &types::allowance) -> IpAddr {
+    from_words(owner.local.words)
+}
+
+/// The inverse of [`words`].
+fn from_words(words: [u32; 4]) -> IpAddr {
     let mut octets = [0; 16];
-    for (bytes, word) in octets.chunks_exact_mut(4).zip(owner.local.words) {
+    for (bytes, word) in octets.chunks_exact_mut(4).zip(words) {
         bytes.copy_from_slice(&word.to_ne_bytes());
     }
     from_mapped(octets)
@@ -601,6 +643,7 @@ fn channel_of(owner: &types::allowance, seen: &types::channel) -> Option<Channel
         capacity: seen.capacity,
         queued: seen.queued,
         charged_ns: 0,
+        sources: sources::judged(seen),
     })
 }
 
@@ -608,6 +651,7 @@ fn channel_of(owner: &types::allowance, seen: &types::channel) -> Option<Channel
 fn merge(channel: &mut Channel, part: &Channel) {
     channel.packets.add_all(&part.packets);
     channel.discarding |= part.discarding;
+    sources::merge(&mut channel.sources, part.sources.as_ref());
     if (part.occupancy, part.capacity) > (channel.occupancy, channel.capacity) {
         channel.occupancy = part.occupancy;
         channel.capacity = part.capacity;

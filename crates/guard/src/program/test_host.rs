@@ -1,9 +1,11 @@
 //! A host for tests of the program itself: a network namespace with nothing but
 //! loopback, and the program loaded in it. Needs root.
 
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::process::Command;
+use std::time::Duration;
 
+use nix::sys::socket::{setsockopt, sockopt};
 use plimsoll_kernel::namespace;
 use plimsoll_packets::frame::Packet;
 
@@ -11,6 +13,10 @@ use super::types;
 use crate::{Config, Guard, Kind, Storage};
 
 pub(super) const HOST: Ipv4Addr = Ipv4Addr::LOCALHOST;
+/// Where [`unread_server`] listens.
+pub(super) const UDP_PORT: u16 = 5300;
+/// Longer than the kernel's tick, after which a socket is looked up again.
+pub(super) const KERNEL_TICK: Duration = Duration::from_millis(12);
 
 /// Runs `test` with a loaded program in a network namespace of its own.
 pub(super) fn with_guard(test: impl FnOnce(&mut Guard<'_>) + Send) {
@@ -31,6 +37,23 @@ pub(super) fn with_guard_for(cpus: u32, test: impl FnOnce(&mut Guard<'_>) + Send
     };
     namespace::in_new(inside)
         .expect("this test makes a network namespace and needs root: run `sudo make test`");
+}
+
+/// A server that nobody reads, with so many datagrams in its queue.
+pub(super) fn unread_server(datagrams: u32) -> UdpSocket {
+    let server = UdpSocket::bind((Ipv6Addr::UNSPECIFIED, UDP_PORT)).unwrap();
+    setsockopt(&server, sockopt::RcvBufForce, &(4 << 20)).unwrap();
+    send_datagrams(datagrams);
+    server
+}
+
+/// More of them.
+pub(super) fn send_datagrams(datagrams: u32) {
+    let client = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    for _ in 0..datagrams {
+        let to = SocketAddr::from((HOST, UDP_PORT));
+        client.send_to(&[0; 64], to).unwrap();
+    }
 }
 
 /// A packet to the host.

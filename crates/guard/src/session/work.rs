@@ -150,6 +150,7 @@ impl Work for Guarded<'_> {
         Ok(Snapshot {
             observed: self.guard.observed(&counters.all()),
             counters,
+            sources: Some(self.guard.sources()),
             observe: self.settings.guard.observe,
             shedding: self.guard.is_shedding(),
             governor: self.governor.status(),

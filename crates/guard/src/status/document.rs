@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::governor;
 use crate::ledger::Ledger;
 use crate::owner::Owner;
+use crate::sources::Heaviest;
 
 /// What to tell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -63,6 +64,9 @@ pub struct Status {
     pub most_offered: Option<ChannelStatus>,
     /// Where all packets went since the start.
     pub ledger: Ledger,
+    /// Sources that are known now, at whatever port: they were served before.
+    #[serde(default)]
+    pub known_sources: u32,
 }
 
 /// What the governor does.
@@ -135,4 +139,36 @@ pub struct ChannelStatus {
     /// Who has the socket, if that is known. Left to the one who asks, so that
     /// the guard needs no right to look into other processes.
     pub owner: Option<Owner>,
+    /// Who sends to it; none as long as none of its packets was judged by source.
+    pub sources: Option<SourcesStatus>,
+}
+
+/// The sources of a channel. Packets are those that came while it was overloaded; while
+/// outcomes are counted only, `discarded` is what would be.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct SourcesStatus {
+    /// Those that were served before the overload.
+    pub known: ClassStatus,
+    /// All others.
+    pub unknown: ClassStatus,
+    /// There are more sources than can be told apart: `seen` is a lower bound.
+    pub at_least: bool,
+    /// The heaviest prefix of each level, from hosts to networks. Empty in calm, and
+    /// where no prefix stands out.
+    pub heaviest: Vec<Heaviest>,
+}
+
+/// The known or the unknown sources of a channel.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ClassStatus {
+    /// Hosts that sent something in the last four seconds.
+    pub seen: u32,
+    /// Their packets that were admitted, since the start.
+    pub admitted: u64,
+    /// Their packets that were discarded, since the start.
+    pub discarded: u64,
+    /// Packets admitted per second.
+    pub admitted_pps: f64,
+    /// Packets discarded per second.
+    pub discarded_pps: f64,
 }

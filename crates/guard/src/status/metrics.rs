@@ -3,7 +3,11 @@
 //! Totals by kind and outcome are always exported. Channels are many on a
 //! resolver, so only so many are: those with most packets when there was room,
 //! and then as long as they live, so that no series jumps. The rest is counted
-//! in the totals.
+//! in the totals. No metric has the address of a sender.
+
+mod sources;
+#[cfg(test)]
+mod tests;
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -91,6 +95,7 @@ impl Exporter {
             channels_total: counters.channels.len(),
             channels: self.choose(&counters.channels),
             ledger: ledger.clone(),
+            known_sources: counters.known_sources,
         }
     }
 
@@ -125,6 +130,7 @@ struct Sample {
     channels_total: usize,
     channels: Vec<Channel>,
     ledger: Ledger,
+    known_sources: u32,
 }
 
 impl Sample {
@@ -270,6 +276,7 @@ impl Collector for Sample {
         let encoder = &mut encoder;
         self.encode_totals(encoder)?;
         self.encode_channels(encoder)?;
+        self.encode_sources(encoder)?;
         let help = "Live channels, exported one by one or not";
         self.encode_one(encoder, "channels", help, None, self.channels_total as f64)?;
         let help = "Channels with series of their own";
@@ -282,86 +289,5 @@ impl Collector for Sample {
         self.encode_one(encoder, "observing", help, None, observing)?;
         let help = "Time since the guard attached";
         self.encode_one(encoder, "uptime", help, Some(&Unit::Seconds), self.uptime_s)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::status::reader::Snapshot;
-
-    fn counters(ports: impl IntoIterator<Item = u16>) -> Latest {
-        let channel = |port: u16| Channel::sample(port, u64::from(port), 1);
-        Latest {
-            at: Instant::now(),
-            snapshot: Snapshot::sample(ports.into_iter().map(channel).collect()),
-            ledger: Ledger::sample(),
-        }
-    }
-
-    fn exporter(channels_max: usize) -> Exporter {
-        Exporter {
-            interface: "eth0".to_owned(),
-            started: Instant::now(),
-            channels_max,
-            exported: BTreeSet::new(),
-            last: None,
-        }
-    }
-
-    #[test]
-    fn names_and_labels_follow_the_conventions() {
-        let text = exporter(9).text(&counters([53]), Format::OpenMetrics);
-        for line in [
-            "# TYPE plimsoll_guard_packets counter",
-            "plimsoll_guard_packets_total{interface=\"eth0\",kind=\"udp_socket\",outcome=\"admitted\"} 53",
-            "plimsoll_guard_channel_packets_total{interface=\"eth0\",kind=\"udp_socket\",address=\"198.18.0.2\",port=\"53\",outcome=\"admitted\"} 53",
-            "plimsoll_guard_channel_occupancy_ratio{interface=\"eth0\",kind=\"udp_socket\",address=\"198.18.0.2\",port=\"53\"} 0.53",
-            "plimsoll_guard_charged_cpu_seconds_total{interface=\"eth0\",kind=\"icmp\"} 0.0",
-            "plimsoll_guard_overload{interface=\"eth0\"} 0.0",
-            "plimsoll_guard_network_share_ratio{interface=\"eth0\"} 0.25",
-            "plimsoll_guard_mode_changes_total{interface=\"eth0\"} 2",
-            "plimsoll_guard_observing{interface=\"eth0\"} 1.0",
-            "plimsoll_guard_channels{interface=\"eth0\"} 1.0",
-            "# UNIT plimsoll_guard_uptime_seconds seconds",
-            "plimsoll_guard_ledger_packets{interface=\"eth0\",stage=\"adapter\",place=\"receive_ring\",fate=\"lost\"} 7.0",
-            "plimsoll_guard_ledger_entered_packets{interface=\"eth0\",stage=\"adapter\"} 107.0",
-            "plimsoll_guard_ledger_unaccounted_packets{interface=\"eth0\",stage=\"adapter\"} -3.0",
-            "plimsoll_guard_ledger_in_motion_packets{interface=\"eth0\",stage=\"adapter\"} 1.0",
-        ] {
-            assert!(text.lines().any(|l| l == line), "{line} in:\n{text}");
-        }
-        assert!(text.ends_with("# EOF\n"));
-        assert!(text.is_ascii());
-    }
-
-    #[test]
-    fn one_reading_is_encoded_once_per_format() {
-        let mut exporter = exporter(9);
-        let mut latest = counters([53]);
-        let first = exporter.text(&latest, Format::Text);
-        latest.snapshot.shedding = true;
-        assert_eq!(
-            exporter.text(&latest, Format::Text),
-            first,
-            "the same reading"
-        );
-        assert_ne!(exporter.text(&latest, Format::OpenMetrics), first);
-        latest.at += std::time::Duration::from_millis(1);
-        assert_ne!(exporter.text(&latest, Format::Text), first, "another one");
-    }
-
-    #[test]
-    fn series_are_bounded_and_stay_as_long_as_their_channel() {
-        let mut exporter = exporter(2);
-        let ports = |channels: Vec<Channel>| -> BTreeSet<u16> {
-            channels.iter().map(|channel| channel.port).collect()
-        };
-        let first = exporter.choose(&counters([1, 2, 3]).snapshot.counters.channels);
-        assert_eq!(ports(first), BTreeSet::from([2, 3]), "the busiest");
-        let busier = exporter.choose(&counters([1, 2, 3, 9]).snapshot.counters.channels);
-        assert_eq!(ports(busier), BTreeSet::from([2, 3]), "they stay");
-        let gone = exporter.choose(&counters([1, 3, 9]).snapshot.counters.channels);
-        assert_eq!(ports(gone), BTreeSet::from([3, 9]), "room for the next");
     }
 }

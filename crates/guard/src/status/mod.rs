@@ -18,7 +18,9 @@ use std::time::{Duration, Instant};
 
 use plimsoll_core::demux::Kind;
 
-pub use document::{ChannelStatus, GovernorStatus, KindStatus, Request, Sort, Status};
+pub use document::{
+    ChannelStatus, ClassStatus, GovernorStatus, KindStatus, Request, Sort, SourcesStatus, Status,
+};
 pub use error::StatusError;
 pub use metrics::serve_metrics;
 pub use reader::Snapshot;

@@ -7,11 +7,15 @@ use std::time::{Duration, Instant};
 
 use plimsoll_core::demux::Kind;
 
-use super::document::{ChannelStatus, KindStatus, Request, Sort, Status};
+use super::document::{
+    ChannelStatus, ClassStatus, KindStatus, Request, Sort, SourcesStatus, Status,
+};
 use crate::by_channel::ByChannel;
 use crate::counters::{Channel, Counters, Outcome, Packets};
 use crate::governor;
 use crate::ledger::Ledger;
+use crate::program::SourcesReader;
+use crate::sources::{Class, Judged, Sources};
 
 /// Version of the answer's form.
 const SCHEMA: u32 = 1;
@@ -23,13 +27,19 @@ const INTERVAL_MIN: Duration = Duration::from_millis(400);
 struct Count {
     packets: Packets,
     charged_ns: u64,
+    known: Judged,
+    unknown: Judged,
 }
 
 impl Count {
     fn of(channel: &Channel) -> Self {
+        let sources = channel.sources.as_ref();
+        let judged = |class: fn(&Sources) -> Class| sources.map(class).unwrap_or_default().judged;
         Self {
             packets: channel.packets,
             charged_ns: channel.charged_ns,
+            known: judged(|sources| sources.known),
+            unknown: judged(|sources| sources.unknown),
         }
     }
 
@@ -37,6 +47,7 @@ impl Count {
         std::array::from_fn(|i| Self {
             packets: counters.totals[i],
             charged_ns: counters.charged_ns[i],
+            ..Self::default()
         })
     }
 
@@ -44,6 +55,8 @@ impl Count {
         Self {
             packets: self.packets.saturating_sub(&earlier.packets),
             charged_ns: self.charged_ns.saturating_sub(earlier.charged_ns),
+            known: self.known.since(&earlier.known),
+            unknown: self.unknown.since(&earlier.unknown),
         }
     }
 }
@@ -63,6 +76,8 @@ pub struct Snapshot {
     pub counters: Counters,
     /// Packets that passed whatever their outcome, because it was observed only.
     pub observed: Packets,
+    /// What finds out who sends to these channels; `None`: the counters tell.
+    pub sources: Option<SourcesReader>,
     /// Outcomes are counted only: everything passes.
     pub observe: bool,
     /// Input is being shed by shares.
@@ -86,6 +101,7 @@ impl Snapshot {
         Self {
             counters: Counters::sample(channels),
             observed: Packets::default(),
+            sources: None,
             observe: true,
             shedding: false,
             governor: governor::Status {
@@ -159,6 +175,7 @@ impl Reader {
             channels: rows.iter().map(|row| channel_status(row, rate)).collect(),
             most_offered,
             ledger: ledger.clone(),
+            known_sources: counters.known_sources,
         }
     }
 
@@ -230,6 +247,26 @@ fn channel_status((channel, new): &(&Channel, Count), rate: impl Fn(u64) -> f64)
         occupancy: channel.occupancy,
         capacity: channel.capacity,
         owner: None,
+        sources: channel
+            .sources
+            .as_ref()
+            .map(|sources| sources_status(sources, new, rate)),
+    }
+}
+
+fn sources_status(sources: &Sources, new: &Count, rate: impl Fn(u64) -> f64) -> SourcesStatus {
+    let class = |Class { seen, judged }: Class, new: &Judged| ClassStatus {
+        seen,
+        admitted: judged.admitted,
+        discarded: judged.discarded,
+        admitted_pps: rate(new.admitted),
+        discarded_pps: rate(new.discarded),
+    };
+    SourcesStatus {
+        known: class(sources.known, &new.known),
+        unknown: class(sources.unknown, &new.unknown),
+        at_least: sources.at_least,
+        heaviest: sources.heaviest.clone(),
     }
 }
 

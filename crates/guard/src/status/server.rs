@@ -37,10 +37,13 @@ impl Shared {
     fn read(&mut self) -> Option<Latest> {
         let begun = self.ledger.start();
         let at = Instant::now();
-        let snapshot = (self.read)()?;
+        let mut snapshot = (self.read)()?;
         let ledger = self
             .ledger
             .ledger(begun, &snapshot.counters, &snapshot.observed);
+        if let Some(sources) = snapshot.sources.take() {
+            sources.tell(&mut snapshot.counters);
+        }
         Some(Latest {
             at,
             snapshot,

@@ -10,7 +10,7 @@ use std::net::SocketAddr;
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, channel, sync_channel};
 use std::time::{Duration, Instant};
 
-use plimsoll_guard::{Channel, Counters, Kind, Outcome, Packets, governor, session};
+use plimsoll_guard::{Channel, Counters, Kind, Outcome, Packets, SourcesReader, governor, session};
 use plimsoll_kernel::privileges::start_thread;
 use serde::Serialize;
 
@@ -44,6 +44,8 @@ pub(super) struct Line {
     governor: governor::Status,
     #[serde(flatten)]
     counters: Counters,
+    #[serde(skip)]
+    sources: Option<SourcesReader>,
 }
 
 impl From<&session::Report<'_>> for Line {
@@ -57,6 +59,7 @@ impl From<&session::Report<'_>> for Line {
             shedding: snapshot.shedding,
             governor: snapshot.governor,
             counters: snapshot.counters.clone(),
+            sources: snapshot.sources.clone(),
         }
     }
 }
@@ -97,7 +100,10 @@ impl Reporter {
             start_thread(move || {
                 let show = || {
                     let mut before: Option<Line> = None;
-                    for line in to_show {
+                    for mut line in to_show {
+                        if let Some(sources) = line.sources.take() {
+                            sources.tell(&mut line.counters);
+                        }
                         form.show(&line, &before.as_ref().unwrap_or(&line).counters)?;
                         before = Some(line);
                     }

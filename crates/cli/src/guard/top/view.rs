@@ -1,6 +1,6 @@
 //! Draws the live view.
 
-use plimsoll_guard::status::{ChannelStatus, KindStatus, Sort, Status};
+use plimsoll_guard::status::{ChannelStatus, ClassStatus, KindStatus, Sort, SourcesStatus, Status};
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout};
 use ratatui::style::{Color, Modifier, Style};
@@ -262,14 +262,34 @@ fn detail(state: &State) -> Text<'static> {
     } else {
         String::new()
     };
-    Text::from(format!(
+    let mut text = Text::from(format!(
         "{}  {} of {}{sockets}  {}  {}",
         words::name(channel),
         channel.occupancy,
         channel.capacity,
         outcomes.join("  "),
         owner(channel),
-    ))
+    ));
+    text.extend(channel.sources.as_ref().and_then(sources));
+    text
+}
+
+/// Who sends to an overloaded channel, and what becomes of it.
+fn sources(sources: &SourcesStatus) -> Option<Line<'static>> {
+    let class = |(name, class): (&str, &ClassStatus)| {
+        (class.seen > 0).then(|| {
+            format!(
+                "{} {name}: {}/s admitted, {}/s discarded",
+                words::seen(sources, class),
+                count(class.admitted_pps),
+                count(class.discarded_pps),
+            )
+        })
+    };
+    let classes = [("known", &sources.known), ("unknown", &sources.unknown)];
+    let told: Vec<_> = classes.into_iter().filter_map(class).collect();
+    let text = format!("sources: {}  {}", told.join("  "), words::heaviest(sources));
+    (!told.is_empty()).then(|| Line::from(text.trim_end().to_owned()))
 }
 
 fn ledger_line(state: &State) -> Text<'static> {

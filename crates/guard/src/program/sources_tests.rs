@@ -1,0 +1,112 @@
+//! What is told of the sources of an overloaded channel. Needs root.
+
+use std::collections::BTreeSet;
+use std::net::{IpAddr, Ipv4Addr, UdpSocket};
+use std::time::{Duration, Instant};
+
+use nix::sys::socket::{setsockopt, sockopt};
+
+use super::test_host::{KERNEL_TICK, UDP_PORT, from, unread_server, with_guard, with_guard_for};
+use crate::sources::{Level, Sources, culprit};
+use crate::{Channel, Counters, Guard};
+
+/// Until samples have come, should others have taken the CPU.
+const LIMIT: Duration = Duration::from_secs(20);
+
+fn counters(guard: &mut Guard<'_>) -> Counters {
+    let mut counters = guard.counters().unwrap();
+    guard.sources().tell(&mut counters);
+    counters
+}
+
+fn channel(guard: &mut Guard<'_>) -> Channel {
+    let channels = counters(guard).channels;
+    let channel = channels.into_iter().find(|c| c.port == UDP_PORT);
+    channel.expect("the server has had a packet")
+}
+
+fn sources(guard: &mut Guard<'_>) -> Sources {
+    channel(guard).sources.expect("judged by source")
+}
+
+/// Gives the server a buffer of which its queue is so many percent.
+fn fill(guard: &mut Guard<'_>, server: &UdpSocket, percent: usize) {
+    let occupancy = channel(guard).occupancy as usize;
+    // The kernel doubles it.
+    let buffer = occupancy * 50 / percent;
+    setsockopt(server, sockopt::RcvBufForce, &buffer).unwrap();
+    std::thread::sleep(KERNEL_TICK);
+}
+
+fn send(guard: &mut Guard<'_>, source: Ipv4Addr) {
+    let frame = from(source).udp(4000, UDP_PORT, b"query");
+    let _ = guard.test_run(&frame, 1).unwrap();
+}
+
+/// Makes a source known: it is served in three periods of four seconds.
+fn become_known(guard: &mut Guard<'_>, source: Ipv4Addr) {
+    for period in 1..=3 {
+        guard.program.set_epoch(4 * period);
+        std::thread::sleep(KERNEL_TICK);
+        send(guard, source);
+    }
+}
+
+#[test]
+fn classes_are_counted_exactly_and_the_heaviest_prefix_is_named() {
+    with_guard(|guard| {
+        let server = unread_server(200);
+        let client = Ipv4Addr::new(192, 0, 2, 7);
+        let loud = Ipv4Addr::new(10, 1, 1, 1);
+        become_known(guard, client);
+        assert_eq!(counters(guard).known_sources, 1);
+        assert_eq!(channel(guard).sources, None, "in calm nobody is judged");
+        fill(guard, &server, 78);
+        let mut random = fastrand::Rng::with_seed(7);
+        let mut sent = [0, 0];
+        let mut hosts = BTreeSet::new();
+        let (begun, mut told) = (Instant::now(), Sources::default());
+        while begun.elapsed() < Duration::from_millis(600) || told.heaviest.is_empty() {
+            assert!(begun.elapsed() < LIMIT, "{told:?}");
+            for _ in 0..500 {
+                let is_known = random.u32(..10) == 0;
+                let quiet = Ipv4Addr::new(10, 1, 2, random.u8(..30));
+                let source = if random.u32(..9) < 7 { loud } else { quiet };
+                send(guard, if is_known { client } else { source });
+                sent[usize::from(is_known)] += 1;
+                hosts.extend((!is_known).then_some(source));
+            }
+            told = sources(guard);
+        }
+        assert_eq!([told.unknown.judged.sum(), told.known.judged.sum()], sent);
+        assert!(told.unknown.judged.discarded > 0 && told.known.judged.admitted > 0);
+        assert_eq!(
+            (told.unknown.seen as usize, told.known.seen),
+            (hosts.len(), 1)
+        );
+        assert!(!told.at_least);
+        let named = culprit(&told.heaviest).unwrap();
+        let loud = IpAddr::from(loud);
+        assert_eq!((named.level, named.prefix.addr()), (Level::Host, loud));
+        assert!((named.part - 0.7).abs() < 0.15, "{}", named.part);
+    });
+}
+
+/// More addresses than the small tables of a host with many CPUs hold.
+#[test]
+fn more_sources_than_have_room_are_at_least_as_many() {
+    with_guard_for(64, |guard| {
+        let server = unread_server(200);
+        send(guard, Ipv4Addr::new(10, 1, 1, 1));
+        fill(guard, &server, 78);
+        let mut random = fastrand::Rng::with_seed(8);
+        for _ in 0..20_000 {
+            let anybody = Ipv4Addr::from_bits(random.u32(0x0b00_0000..0x7e00_0000));
+            send(guard, anybody);
+        }
+        let told = sources(guard);
+        assert!(told.at_least, "{told:?}");
+        assert!(told.unknown.seen > 1000, "{told:?}");
+        assert_eq!(culprit(&told.heaviest), None, "nobody stands out");
+    });
+}

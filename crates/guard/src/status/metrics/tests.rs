@@ -1,0 +1,128 @@
+//! Names, formats and bounds of what is exported.
+
+use super::*;
+use crate::sources::{Class, Heaviest, Judged, Level, Sources};
+use crate::status::reader::Snapshot;
+
+fn counters(ports: impl IntoIterator<Item = u16>) -> Latest {
+    let channel = |port: u16| Channel::sample(port, u64::from(port), 1);
+    Latest {
+        at: Instant::now(),
+        snapshot: Snapshot::sample(ports.into_iter().map(channel).collect()),
+        ledger: Ledger::sample(),
+    }
+}
+
+fn exporter(channels_max: usize) -> Exporter {
+    Exporter {
+        interface: "eth0".to_owned(),
+        started: Instant::now(),
+        channels_max,
+        exported: BTreeSet::new(),
+        last: None,
+    }
+}
+
+#[test]
+fn names_and_labels_follow_the_conventions() {
+    let text = exporter(9).text(&counters([53]), Format::OpenMetrics);
+    for line in [
+        "# TYPE plimsoll_guard_packets counter",
+        "plimsoll_guard_packets_total{interface=\"eth0\",kind=\"udp_socket\",outcome=\"admitted\"} 53",
+        "plimsoll_guard_channel_packets_total{interface=\"eth0\",kind=\"udp_socket\",address=\"198.18.0.2\",port=\"53\",outcome=\"admitted\"} 53",
+        "plimsoll_guard_channel_source_packets_total{interface=\"eth0\",kind=\"udp_socket\",address=\"198.18.0.2\",port=\"53\",class=\"unknown\",fate=\"discarded\"} 0",
+        "plimsoll_guard_known_sources{interface=\"eth0\"} 0.0",
+        "plimsoll_guard_channel_occupancy_ratio{interface=\"eth0\",kind=\"udp_socket\",address=\"198.18.0.2\",port=\"53\"} 0.53",
+        "plimsoll_guard_charged_cpu_seconds_total{interface=\"eth0\",kind=\"icmp\"} 0.0",
+        "plimsoll_guard_overload{interface=\"eth0\"} 0.0",
+        "plimsoll_guard_network_share_ratio{interface=\"eth0\"} 0.25",
+        "plimsoll_guard_mode_changes_total{interface=\"eth0\"} 2",
+        "plimsoll_guard_observing{interface=\"eth0\"} 1.0",
+        "plimsoll_guard_channels{interface=\"eth0\"} 1.0",
+        "# UNIT plimsoll_guard_uptime_seconds seconds",
+        "plimsoll_guard_ledger_packets{interface=\"eth0\",stage=\"adapter\",place=\"receive_ring\",fate=\"lost\"} 7.0",
+        "plimsoll_guard_ledger_entered_packets{interface=\"eth0\",stage=\"adapter\"} 107.0",
+        "plimsoll_guard_ledger_unaccounted_packets{interface=\"eth0\",stage=\"adapter\"} -3.0",
+        "plimsoll_guard_ledger_in_motion_packets{interface=\"eth0\",stage=\"adapter\"} 1.0",
+    ] {
+        assert!(text.lines().any(|l| l == line), "{line} in:\n{text}");
+    }
+    assert!(text.ends_with("# EOF\n"));
+    assert!(text.is_ascii());
+}
+
+#[test]
+fn one_reading_is_encoded_once_per_format() {
+    let mut exporter = exporter(9);
+    let mut latest = counters([53]);
+    let first = exporter.text(&latest, Format::Text);
+    latest.snapshot.shedding = true;
+    assert_eq!(
+        exporter.text(&latest, Format::Text),
+        first,
+        "the same reading"
+    );
+    assert_ne!(exporter.text(&latest, Format::OpenMetrics), first);
+    latest.at += std::time::Duration::from_millis(1);
+    assert_ne!(exporter.text(&latest, Format::Text), first, "another one");
+}
+
+#[test]
+fn series_are_bounded_and_stay_as_long_as_their_channel() {
+    let mut exporter = exporter(2);
+    let ports = |channels: Vec<Channel>| -> BTreeSet<u16> {
+        channels.iter().map(|channel| channel.port).collect()
+    };
+    let first = exporter.choose(&counters([1, 2, 3]).snapshot.counters.channels);
+    assert_eq!(ports(first), BTreeSet::from([2, 3]), "the busiest");
+    let busier = exporter.choose(&counters([1, 2, 3, 9]).snapshot.counters.channels);
+    assert_eq!(ports(busier), BTreeSet::from([2, 3]), "they stay");
+    let gone = exporter.choose(&counters([1, 3, 9]).snapshot.counters.channels);
+    assert_eq!(ports(gone), BTreeSet::from([3, 9]), "room for the next");
+}
+
+/// Whoever keeps metrics must not learn who sent what.
+#[test]
+fn sources_are_told_without_their_addresses() {
+    let mut latest = counters([53]);
+    let channel = &mut latest.snapshot.counters.channels[0];
+    let class = |seen, admitted, discarded| Class {
+        seen,
+        judged: Judged {
+            admitted,
+            discarded,
+        },
+    };
+    channel.sources = Some(Sources {
+        known: class(3, 40, 1),
+        unknown: class(70_000, 5, 900),
+        at_least: true,
+        heaviest: vec![Heaviest {
+            level: Level::Subnet,
+            prefix: "203.0.113.0/24".parse().unwrap(),
+            part: 0.75,
+        }],
+    });
+    let text = exporter(9).text(&latest, Format::OpenMetrics);
+    let channel = "interface=\"eth0\",kind=\"udp_socket\",address=\"198.18.0.2\",port=\"53\"";
+    for (name, labels, value) in [
+        (
+            "source_packets_total",
+            "class=\"known\",fate=\"admitted\"",
+            "40",
+        ),
+        (
+            "source_packets_total",
+            "class=\"unknown\",fate=\"discarded\"",
+            "900",
+        ),
+        ("sources", "class=\"known\"", "3.0"),
+        ("sources", "class=\"unknown\"", "70000.0"),
+        ("heaviest_source_ratio", "level=\"host\"", "0.0"),
+        ("heaviest_source_ratio", "level=\"subnet\"", "0.75"),
+    ] {
+        let line = format!("plimsoll_guard_channel_{name}{{{channel},{labels}}} {value}");
+        assert!(text.lines().any(|l| l == line), "{line} in:\n{text}");
+    }
+    assert!(!text.contains("203.0.113"), "{text}");
+}
