@@ -156,3 +156,23 @@ fn a_known_client_is_served_beside_forged_addresses() {
     assert!(packets("admitted") > 20 * packets("discarded"), "{known}");
     assert!(fair.sources()["unknown"]["discarded"].as_u64().unwrap() > RATE_PPS);
 }
+
+/// While everything passes, the flooded queue is always full. What is said to be
+/// discarded is still what would be: all but what the server really takes.
+#[test]
+fn observing_says_what_would_be_discarded_by_source() {
+    let observed = flooded_server("10.9.9.9/32", &["--observe"], Duration::ZERO);
+    let unknown = &observed.sources()["unknown"];
+    let packets = |what| unknown[what].as_u64().unwrap() as f64;
+    let stages = observed.status["ledger"]["stages"].as_array().unwrap();
+    let mut places = stages
+        .iter()
+        .flat_map(|stage| stage["places"].as_array().unwrap());
+    let taken = places.find(|place| place["name"] == "udp").unwrap();
+    let taken = taken["packets"].as_f64().unwrap();
+    assert!(taken > 1000.0, "the server works: {taken}");
+    let admitted = packets("admitted") / taken;
+    assert!((0.7..1.3).contains(&admitted), "{unknown} of {taken}");
+    assert!(packets("discarded") > 2.0 * taken, "{unknown} of {taken}");
+    assert_eq!(observed.heaviest("host").unwrap()["prefix"], "10.9.9.9/32");
+}

@@ -27,6 +27,7 @@
  * address.h (whose destination), udp.h with known_socket.h and udp_queue.h,
  * tcp.h with cookie.h and transmit.h, fragment.h, channel.h (a socket's slot and books),
  * fairness.h with source_credit.h and known_source.h (whose packets an overloaded channel takes),
+ * observing.h (how full a queue would be),
  * share.h and protection.h (shedding), closed_port.h; maps.h is what stays between two packets.
  */
 #include <linux/bpf.h>
@@ -131,11 +132,15 @@ static __always_inline void count(const struct verdict *verdict)
 	}
 }
 
-static __always_inline int action(enum outcome outcome)
+static __always_inline int action(const struct verdict *verdict)
 {
-	if (outcome == OUTCOME_ADMITTED || settings.observing)
+	if (verdict->outcome == OUTCOME_ADMITTED)
 		return XDP_PASS;
-	return outcome == OUTCOME_SYN_COOKIE ? XDP_TX : XDP_DROP;
+	if (settings.observing) {
+		note_spared(verdict);
+		return XDP_PASS;
+	}
+	return verdict->outcome == OUTCOME_SYN_COOKIE ? XDP_TX : XDP_DROP;
 }
 
 SEC("xdp.frags")
@@ -152,7 +157,7 @@ int plimsoll_guard(struct xdp_md *ctx)
 	if (verdict.outcome == OUTCOME_ADMITTED && verdict.kind == KIND_CLOSED_PORT)
 		judge_closed_port(ctx, &packet, &verdict);
 	count(&verdict);
-	return action(verdict.outcome);
+	return action(&verdict);
 }
 
 /* The kernel throws a packet away. */

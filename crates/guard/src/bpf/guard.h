@@ -204,6 +204,8 @@ struct fair_share {
 	__u32 began; /* the epoch's first tick */
 	__u32 discarded_at; /* tick */
 	__u32 generation; /* of the slot's owner */
+	__u32 spared; /* packets that were admitted for the sake of observing alone */
+	__u32 settled; /* of them less the socket's drops, as many are made up for */
 } __attribute__((aligned(64)));
 
 /* A network or subnet: its own credit, and the part of each of those within. */

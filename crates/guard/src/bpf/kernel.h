@@ -76,6 +76,12 @@ struct sk_buff_head {
 struct bpf_prog;
 struct sock;
 
+/* Since Linux 6.18: drops are counted in two places. */
+struct numa_drop_counters {
+	atomic_t drops0;
+	atomic_t drops1;
+};
+
 /* A group of SO_REUSEPORT sockets. */
 struct sock_reuseport {
 	__u16 num_socks;
@@ -95,6 +101,8 @@ struct sock {
 	__u32 sk_max_ack_backlog;
 	struct sock_reuseport *sk_reuseport_cb;
 	struct socket *sk_socket;
+	atomic_t sk_drops;
+	struct numa_drop_counters *sk_drop_counters; /* instead of sk_drops, if not NULL */
 };
 
 struct request_sock_queue {

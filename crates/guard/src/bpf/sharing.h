@@ -91,7 +91,9 @@ static __always_inline enum sharing sharing_of(const struct sock_common *sk, __u
 		return SHARING_UNKNOWN;
 	if ((!group && !BPF_CORE_READ_BITFIELD(sk, skc_reuse)) || sockets_at_port(sk) == 1)
 		return SHARING_ALONE;
-	return group && full && is_group_full(slot) ? SHARING_FULL_GROUP : SHARING_UNKNOWN;
+	/* While everything passes, all queues of a flooded group are full. */
+	return group && full && !settings.observing && is_group_full(slot) ? SHARING_FULL_GROUP :
+									     SHARING_UNKNOWN;
 }
 
 #endif

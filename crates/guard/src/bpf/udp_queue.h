@@ -7,6 +7,7 @@
 #define PLIMSOLL_UDP_QUEUE_H
 
 #include "fairness.h"
+#include "observing.h"
 
 #define NUMA_NODES_MAX 8
 
@@ -82,8 +83,8 @@ static __always_inline enum outcome judge_full_queue(const struct packet *packet
 
 /* Feedback from the consumer's queue with hysteresis (Mogul & Ramakrishnan 6.6.1). */
 static __always_inline enum outcome judge_queue(const struct packet *packet,
-						struct verdict *verdict,
-						const struct queue *queue)
+						struct verdict *verdict, const struct sock *sk,
+						struct queue *queue)
 {
 	struct channel *channel = verdict->channel;
 	bool discard;
@@ -91,11 +92,17 @@ static __always_inline enum outcome judge_queue(const struct packet *packet,
 	if (!channel)
 		return queue->occupancy >= limit_bytes(queue, 0, false) ? OUTCOME_SOCKET_QUEUE :
 									  OUTCOME_ADMITTED;
-	discard = queue->occupancy >= limit_bytes(queue, verdict->slot, channel->discarding);
-	channel->discarding = discard;
 	channel->occupancy = queue->occupancy;
 	channel->capacity = queue->capacity;
 	channel->queued = queue->datagrams;
+	discard = queue->occupancy >= limit_bytes(queue, verdict->slot, channel->discarding);
+	if (discard && settings.observing) {
+		queue->occupancy = unobserved_bytes(verdict->slot, queue->occupancy,
+						    queue->datagrams, socket_drops(sk));
+		discard = queue->occupancy >=
+			  limit_bytes(queue, verdict->slot, channel->discarding);
+	}
+	channel->discarding = discard;
 	if ((discard || channel->pressed) && settings.fairness)
 		return judge_full_queue(packet, verdict, queue, discard);
 	return discard ? OUTCOME_SOCKET_QUEUE : OUTCOME_ADMITTED;
@@ -109,7 +116,7 @@ static __always_inline void judge_udp_queue(const struct packet *packet, const v
 		bpf_rdonly_cast(socket, bpf_core_type_id_kernel(struct udp_sock));
 	struct queue queue = udp_queue(sk, udp);
 
-	verdict->outcome = judge_queue(packet, verdict, &queue);
+	verdict->outcome = judge_queue(packet, verdict, sk, &queue);
 }
 
 #endif

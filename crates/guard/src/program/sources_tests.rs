@@ -1,4 +1,5 @@
-//! What is told of the sources of an overloaded channel. Needs root.
+//! What is told of the sources of an overloaded channel, and what an observing guard
+//! says of it. Needs root.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, UdpSocket};
@@ -6,9 +7,11 @@ use std::time::{Duration, Instant};
 
 use nix::sys::socket::{setsockopt, sockopt};
 
-use super::test_host::{KERNEL_TICK, UDP_PORT, from, unread_server, with_guard, with_guard_for};
+use super::test_host::{
+    KERNEL_TICK, UDP_PORT, from, send_datagrams, unread_server, with_guard, with_guard_for,
+};
 use crate::sources::{Level, Sources, culprit};
-use crate::{Channel, Counters, Guard};
+use crate::{Channel, Config, Counters, Guard};
 
 /// Until samples have come, should others have taken the CPU.
 const LIMIT: Duration = Duration::from_secs(20);
@@ -108,5 +111,38 @@ fn more_sources_than_have_room_are_at_least_as_many() {
         assert!(told.at_least, "{told:?}");
         assert!(told.unknown.seen > 1000, "{told:?}");
         assert_eq!(culprit(&told.heaviest), None, "nobody stands out");
+    });
+}
+
+/// While everything passes, a flooded queue stays full. Every packet of it would once
+/// have been said to be discarded, whoever sent it.
+#[test]
+fn an_observing_guard_judges_by_the_queue_that_would_be_there() {
+    const QUEUED: u64 = 400;
+    with_guard(|guard| {
+        let observing = Config {
+            observe: true,
+            ..Config::default()
+        };
+        guard.configure(&observing).unwrap();
+        let server = unread_server(u32::try_from(QUEUED).unwrap());
+        send(guard, Ipv4Addr::new(10, 1, 1, 1));
+        fill(guard, &server, 90);
+        let mut flood = |packets: u32| {
+            let before = channel(guard).packets.discarded();
+            for _ in 0..packets {
+                send(guard, Ipv4Addr::new(10, 1, 1, 1));
+            }
+            channel(guard).packets.discarded() - before
+        };
+        // Enough spared ones stand in the queue instead of admitted ones: at half of it,
+        // there would be room.
+        let spared = flood(2000);
+        assert!((QUEUED / 4..QUEUED).contains(&spared), "{spared}");
+        assert!(flood(500) < 40, "there would be room now");
+        // The socket drops as many: they are gone from the real queue as well.
+        setsockopt(&server, sockopt::RcvBufForce, &4096).unwrap();
+        send_datagrams(u32::try_from(QUEUED).unwrap());
+        assert!(flood(100) > 60, "what was admitted would be in the queue");
     });
 }

@@ -43,7 +43,8 @@ pub(crate) struct Args {
     pub(super) low_watermark: u32,
     /// Only count what would be discarded or answered: everything passes
     ///
-    /// Cost: nothing is protected; each packet is still looked at.
+    /// Cost: nothing is protected; each packet is still looked at. A flooded queue is judged as if
+    /// what would be discarded were not in it.
     #[arg(long)]
     pub(super) observe: bool,
     /// Answer SYNs past a listener's SYN queue with SYN cookies, where they arrive; without, the stack does
@@ -54,6 +55,7 @@ pub(crate) struct Args {
     /// Whose packets are discarded when a channel is overloaded
     ///
     /// Cost: by sources, some nanoseconds for each packet of such a channel, and up to 4 MiB of memory per CPU.
+    /// Off, `guard status` and `guard top` do not show who sends most.
     #[arg(long, value_name = "BY", value_enum, default_value_t = Fairness::Sources)]
     pub(super) fairness: Fairness,
     /// Part of each CPU's time that receiving may take, in percent; beyond it input is shed by
