@@ -151,7 +151,12 @@ fn a_known_client_is_served_beside_forged_addresses() {
     assert!(fair.answered > 0.98, "{}", fair.answered);
     assert_eq!(fair.status["known_sources"], 1);
     let known = &fair.sources()["known"];
-    assert_eq!(known["seen"], 1);
+    // A crowded table may have no room for it: then the number is said to be a lower bound.
+    let (seen, at_least) = (known["seen"].as_u64(), &fair.sources()["at_least"]);
+    assert!(
+        seen == Some(1) || (seen == Some(0) && *at_least == true),
+        "{known}"
+    );
     let packets = |what| known[what].as_u64().unwrap();
     assert!(packets("admitted") > 20 * packets("discarded"), "{known}");
     assert!(fair.sources()["unknown"]["discarded"].as_u64().unwrap() > RATE_PPS);
