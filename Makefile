@@ -1,6 +1,6 @@
 # What a newcomer types: `make demo` and `make test`. Both set up first.
 
-.PHONY: demo test test-unprivileged setup packages lint advisories unit loom miri no-std mutants bench bench-core bench-sim bench-guard bench-programs bench-stack bench-timers bench-verdict no-harm vm-test lab-snapshot golden deb clean
+.PHONY: demo test thorough test-unprivileged setup packages lint-code lint advisories unit loom miri no-std mutants bench bench-core bench-sim bench-guard bench-programs bench-stack bench-timers bench-verdict no-harm vm-test lab-snapshot golden deb clean
 
 CARGO ?= cargo
 
@@ -9,8 +9,11 @@ demo: packages
 	$(CARGO) build --release --locked
 	target/release/plimsoll demo --html target/demo.html
 
-# Lints, then every test. As root: namespaces and BPF programs are real.
-test: setup lint no-std loom unit
+# Lints, then every test. As root: namespaces and BPF programs are real. What takes long to
+# build and seldom finds anything is not among them: `make thorough` has that, too.
+test: setup lint-code no-std unit
+
+thorough: test lint loom
 
 setup:
 	@scripts/setup
@@ -18,15 +21,18 @@ setup:
 packages:
 	@scripts/setup --packages
 
-# Form, clippy, documentation, and what dependencies may be (deny.toml). The lock file
-# of fuzz is checked since nothing else here would notice that it is out of date.
-lint:
+# Form, clippy and documentation. The lock file of fuzz is checked since nothing else here
+# would notice that it is out of date.
+lint-code:
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --quiet --workspace --no-deps --document-private-items --locked
+	$(CARGO) metadata --quiet --manifest-path fuzz/Cargo.toml --locked --format-version 1 >/dev/null
+
+# The code, and what dependencies may be (deny.toml).
+lint: lint-code
 	@scripts/setup --tools
 	target/tools/bin/cargo-deny --locked --log-level error check licenses bans sources
-	$(CARGO) metadata --quiet --manifest-path fuzz/Cargo.toml --locked --format-version 1 >/dev/null
 
 # Known faults of dependencies. Not part of lint: the list of them is fetched from
 # github.com, and it changes without a change here.

@@ -93,8 +93,9 @@ fn flooded_server(sources: &str, more: &[&str], learning: Duration) -> Outcome {
 }
 
 /// The flooded host and the flood need a CPU each. Where others took them, the test is
-/// repeated: without fairness no run comes near these goals.
-const TRIES: u32 = 3;
+/// repeated: without fairness no run comes near these goals. (Three tries were not enough
+/// once, on a virtual machine with busy neighbours: the best answered 96.7 %.)
+const TRIES: u32 = 8;
 
 /// The best of some tries by what was answered, the first that reaches the goal ends them.
 fn best_of_some(goal: f64, sources: &str, learning: Duration) -> Outcome {

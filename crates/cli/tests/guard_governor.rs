@@ -163,37 +163,6 @@ fn with_the_governor_off_early_discard_goes_on_and_nothing_is_touched() {
     });
 }
 
-/// A flood of one interface once turned its calm neighbour's settings as well. Where other
-/// processes take the CPU, the flood cannot: the exact rule is tested in core.
-#[test]
-fn a_calm_interface_is_left_alone_while_another_is_flooded() {
-    let (calm, other) = (testbed(), testbed());
-    let host = calm.test();
-    assert_eq!(host.cpu(), other.test().cpu());
-    let (_guard, mut reports) = start_with(host, &["--interval-ms", "100"]);
-    receive_on_test_cpu(&calm);
-    let before = settings(host);
-    let _servers = [host, other.test()].map(|host| busy_server(host, PORT));
-    let _computing = compute(host);
-    let trickle = flood(&calm, PORT..=PORT, 1000);
-    let whole = flood(&other, PORT..=PORT, RATE_PPS);
-    flooded(&calm, &trickle, || {
-        flooded(&other, &whole, || {
-            let (mut looks, mut busy, mut flooded) = (0, 0, 0);
-            await_report(&mut reports, "that the network takes time", |report| {
-                let governor = &report["governor"];
-                assert_eq!(governor["switches"], 0, "{governor}");
-                let share = governor["network_share"].as_f64().unwrap();
-                looks += 1;
-                flooded += usize::from(share > 0.15);
-                busy += usize::from(share > 0.5);
-                busy == 10 || (looks > 100 && flooded > 50)
-            });
-            assert_eq!(settings(host), before);
-        });
-    });
-}
-
 /// The thread's classes while it is looked at, until both were seen.
 fn sees_both_classes(thread: i32) -> bool {
     let end = Instant::now() + LIMIT;

@@ -119,7 +119,7 @@ fn every_queue_gets_a_thread_and_a_holdoff_and_loses_both_again() {
     let before = settings(host);
     let _servers = [FIRST, SECOND, BOTH].map(|port| busy_server(host, port));
     let _computing = compute(host);
-    let sent = flooded_from_both(&testbed, 400_000, || {
+    let sent = flooded_from_both(&testbed, 200_000, || {
         await_mode(&mut reports, "overload");
         let (turned, threads) = settings(host);
         assert!(are_governed(&threads), "{threads:?}");
@@ -149,7 +149,7 @@ fn instances_made_anew_in_overload_are_turned_as_well() {
     let before = settings(host);
     let _servers = [FIRST, SECOND, BOTH].map(|port| busy_server(host, port));
     let _computing = compute(host);
-    flooded_from_both(&testbed, 400_000, || {
+    flooded_from_both(&testbed, 200_000, || {
         await_mode(&mut reports, "overload");
         let old = settings(host).1;
         for state in ["down", "up"] {

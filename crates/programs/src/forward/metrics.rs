@@ -164,9 +164,9 @@ mod tests {
             "plimsoll_forward_sent_packets_total{interface=\"eth0\"} 3",
             "plimsoll_forward_refused_packets_total{interface=\"eth0\"} 2",
             "plimsoll_forward_failed_packets_total{interface=\"eth0\"} 1",
-            "plimsoll_forward_mirror_overruns_total 5",
-            "plimsoll_forward_ended 0.0",
-            "plimsoll_forward_uptime_seconds 2.5",
+            "plimsoll_forward_mirror_overruns_total{} 5",
+            "plimsoll_forward_ended{} 0.0",
+            "plimsoll_forward_uptime_seconds{} 2.5",
         ] {
             assert!(text.lines().any(|l| l == line), "{line} in:\n{text}");
         }
