@@ -4,6 +4,7 @@
 mod common;
 
 use std::io::BufRead;
+use std::sync::{Mutex, PoisonError};
 
 use common::overload::{
     await_mode, await_report, busy_server, class_of, compute, flood, flooded, settings,
@@ -18,6 +19,9 @@ const FIRST: u16 = 7000;
 const SECOND: u16 = 7001;
 const BOTH: u16 = 7002;
 const QUEUES: usize = 2;
+
+/// Together, the polling threads of one test would leave another's servers no CPU.
+static ONE_BY_ONE: Mutex<()> = Mutex::new(());
 
 /// A testbed whose ends have two queues: frames that XDP redirects arrive in the
 /// queue with the number of the CPU that sent them.
@@ -88,6 +92,7 @@ fn assert_counted(reports: &mut impl BufRead, sent: &[(u16, u64)]) {
 
 #[test]
 fn two_cpus_count_exactly_and_each_channel_once() {
+    let _alone = ONE_BY_ONE.lock().unwrap_or_else(PoisonError::into_inner);
     let testbed = testbed();
     let host = testbed.test();
     let arguments = ["--interval-ms", "100", "--strategy", "off"];
@@ -112,6 +117,7 @@ fn are_governed(threads: &[i32]) -> bool {
 
 #[test]
 fn every_queue_gets_a_thread_and_a_holdoff_and_loses_both_again() {
+    let _alone = ONE_BY_ONE.lock().unwrap_or_else(PoisonError::into_inner);
     let testbed = testbed();
     let host = testbed.test();
     let arguments = ["--interval-ms", "100", "--strategy", "thread"];
@@ -142,6 +148,7 @@ fn every_queue_gets_a_thread_and_a_holdoff_and_loses_both_again() {
 /// threads and holdoffs. The governor once went on as if it had set them.
 #[test]
 fn instances_made_anew_in_overload_are_turned_as_well() {
+    let _alone = ONE_BY_ONE.lock().unwrap_or_else(PoisonError::into_inner);
     let testbed = testbed();
     let host = testbed.test();
     let arguments = ["--interval-ms", "100", "--strategy", "thread"];

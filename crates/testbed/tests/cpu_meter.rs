@@ -20,8 +20,9 @@
 //! wake-up that was 5 to 10 µs on its way for the process's time (160 ms of 400).
 //!
 //! A virtual machine's pauses and exits are in nobody's books, and come and go (13.5 of
-//! 400 ms in one run, where the bound is 12.1). So a test that misses its bound is
-//! repeated; a meter that books wrongly misses it each time.
+//! 400 ms in one run, where the bound is 12.1). What the hypervisor says that it took is
+//! allowed beside the bound (once it took 14 to 25 ms of 400 in five runs of five), and a
+//! test that misses its bound is repeated; a meter that books wrongly misses it each time.
 
 mod common;
 
@@ -42,7 +43,7 @@ use plimsoll_testbed::{Host, Process, Testbed};
 
 /// Each test needs both CPUs before everybody else.
 static ONE_BY_ONE: Mutex<()> = Mutex::new(());
-const TRIES: u32 = 5;
+const TRIES: u32 = 8;
 const WINDOW: Duration = Duration::from_millis(400);
 /// What a hypervisor without help from the processor takes for a timer's interrupt,
 /// before the kernel knows of it.
@@ -55,9 +56,20 @@ fn now() -> Duration {
     clock_gettime(ClockId::CLOCK_MONOTONIC).unwrap().into()
 }
 
+/// Time that the hypervisor has taken from the metered CPU, in the kernel's ticks of 10 ms
+/// (`steal` in proc_stat(5)). What it takes is in nobody's books.
+fn stolen() -> Duration {
+    let cpu = format!("cpu{} ", plimsoll_testbed::Config::default().test_cpu);
+    let stat = std::fs::read_to_string("/proc/stat").unwrap();
+    let line = stat.lines().find(|line| line.starts_with(&cpu)).unwrap();
+    let ticks: u32 = line.split_whitespace().nth(8).unwrap().parse().unwrap();
+    Duration::from_millis(10) * ticks
+}
+
 /// What was metered during some work, and when.
 struct Metered {
     time: CpuTime,
+    stolen: Duration,
     from: Duration,
     until: Duration,
 }
@@ -65,7 +77,7 @@ struct Metered {
 /// Meters `work` and checks what must hold of any work: no time is lost or
 /// booked twice, against a clock of our own read on both sides of each snapshot.
 fn meter(meter: &CpuMeter, work: impl FnOnce()) -> Metered {
-    let outer = now();
+    let (outer, stolen_before) = (now(), stolen());
     let before = meter.snapshot();
     let from = now();
     work();
@@ -83,7 +95,12 @@ fn meter(meter: &CpuMeter, work: impl FnOnce()) -> Metered {
     );
     let watched: Duration = time.processes.iter().map(|process| process.cpu).sum();
     assert!(watched <= time.app);
-    Metered { time, from, until }
+    Metered {
+        time,
+        stolen: stolen() - stolen_before,
+        from,
+        until,
+    }
 }
 
 /// A process that computes on the host's CPU for a window and what is around it,
@@ -170,7 +187,8 @@ fn a_computing_process_is_booked_as_application_under_its_own_name() {
         let time = metered.time;
         assert_eq!(time.processes[0].pid, pid);
         // Its ticks and what they wake are shorter than it notices, or other kernel work.
-        assert_close(time.processes[0].cpu, computed, time.elapsed / 33, &time);
+        let slack = time.elapsed / 33 + metered.stolen;
+        assert_close(time.processes[0].cpu, computed, slack, &time);
         assert!(time.idle < time.elapsed / 100, "{time:?}");
     });
 }
@@ -194,7 +212,7 @@ fn receive_work_in_softirq_context_is_booked_as_network() {
         assert!(burned > WINDOW / 4, "{burned:?}");
         // A frame that is being received at either end belongs to both.
         assert!(time.network + PER_FRAME >= burned, "{burned:?}, {time:?}");
-        let slack = time.elapsed / 33 + TIMER_EXIT * sent;
+        let slack = time.elapsed / 33 + TIMER_EXIT * sent + metered.stolen;
         assert_close(time.processes[0].cpu, computed, slack, &time);
     });
 }
@@ -205,6 +223,7 @@ struct Polled {
     computed: Duration,
     sent: u32,
     time: CpuTime,
+    stolen: Duration,
 }
 
 fn poll_in_thread(per_frame: Duration, pause: Duration) -> Polled {
@@ -224,6 +243,7 @@ fn poll_in_thread(per_frame: Duration, pause: Duration) -> Polled {
         computed: computed(process, metered.from, metered.until),
         sent,
         time: metered.time,
+        stolen: metered.stolen,
     }
 }
 
@@ -235,7 +255,8 @@ fn a_polling_thread_is_booked_as_network() {
         assert!(polled.burned > WINDOW / 4, "{:?}", polled.burned);
         assert!(time.network + PER_FRAME >= polled.burned, "{time:?}");
         let process = time.processes[0].cpu;
-        assert_close(process, polled.computed, time.elapsed / 33, &time);
+        let slack = time.elapsed / 33 + polled.stolen;
+        assert_close(process, polled.computed, slack, &time);
     });
 }
 
@@ -246,7 +267,8 @@ fn what_wakes_a_polling_thread_is_not_the_interrupted_process_s() {
         let polled = poll_in_thread(Duration::from_nanos(500), Duration::from_micros(10));
         let time = polled.time;
         assert!(polled.sent > 10_000, "{} wake-ups", polled.sent);
-        let slack = time.elapsed / 100 + Duration::from_micros(1) * polled.sent;
+        let each = Duration::from_micros(1) * polled.sent;
+        let slack = time.elapsed / 100 + each + polled.stolen;
         assert_close(time.processes[0].cpu, polled.computed, slack, &time);
     });
 }
