@@ -57,7 +57,7 @@ fn now() -> Duration {
 }
 
 /// Time that the hypervisor has taken from the metered CPU, in the kernel's ticks of 10 ms
-/// (`steal` in proc_stat(5)). What it takes is in nobody's books.
+/// (`steal` in `/proc/stat`). What it takes is in nobody's books.
 fn stolen() -> Duration {
     let cpu = format!("cpu{} ", plimsoll_testbed::Config::default().test_cpu);
     let stat = std::fs::read_to_string("/proc/stat").unwrap();
