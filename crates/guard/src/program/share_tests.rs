@@ -2,6 +2,7 @@
 //! that every packet is counted once. Needs root.
 
 use std::net::{Ipv4Addr, TcpListener, TcpStream, UdpSocket};
+use std::time::Duration;
 
 use plimsoll_packets::frame::{self, Fragment, Packet, TcpFlags};
 
