@@ -20,7 +20,9 @@ use crate::process::Process;
 const TRIES: u32 = 50;
 const TRY_AGAIN: Duration = Duration::from_millis(10);
 
-/// The lock, held.
+/// The lock, held. When it goes, the status socket beside it goes first: if its owner was
+/// killed, nobody else would remove it, and without lock and record nobody could tell
+/// whether its namespace lives.
 #[derive(Debug)]
 pub(crate) struct Lock {
     path: PathBuf,
@@ -74,6 +76,7 @@ impl Lock {
 
 impl Drop for Lock {
     fn drop(&mut self) {
+        let _ = fs::remove_file(self.path.with_extension("sock"));
         // If it stays it is no harm: it is not locked.
         let _ = fs::remove_file(&self.path);
     }
@@ -142,6 +145,15 @@ mod tests {
         assert!(!path.exists());
         assert_eq!(Lock::owner(&path), None);
         take().unwrap();
+    }
+
+    #[test]
+    fn a_killed_guard_s_socket_goes_with_the_lock() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("eth0.1.lock");
+        fs::write(directory.path().join("eth0.1.sock"), "").unwrap();
+        drop(Lock::take(path, "eth0", Process::current().unwrap(), 1).unwrap());
+        assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 0);
     }
 
     #[test]
