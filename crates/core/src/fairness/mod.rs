@@ -50,6 +50,11 @@
 //! Delivery Service" (1998). Multilinear hashing: Lemire & Kaser, "Strongly Universal
 //! String Hashing is Fast" (2014).
 //!
+//! **Shedding.** A channel without a queue that bounds it has a number of packets per tick
+//! while input is shed. Its sources divide that by the same rules. What those in profile
+//! left over in the tick before is for the others. Those in profile may overdraw a tick's
+//! packets by a quarter, since there are not equally many in each tick.
+//!
 //! **How exact.** Tests compare with the exact hierarchical max-min division. A source
 //! that asks for half of its exact share or less loses nothing. One that asks for more
 //! than it may have gets 7/8 of it at each level that is overloaded within its network,
@@ -66,6 +71,7 @@
 //! The guard's BPF program makes the same decision, in `fairness.h`; a test shows both
 //! the same packets. There, each CPU has tables of its own.
 
+mod budget;
 mod level;
 mod share;
 mod source;
@@ -78,6 +84,7 @@ use core::time::Duration;
 use crate::config::{ConfigError, Field};
 use crate::time::Instant;
 
+pub use self::budget::Budget;
 use self::level::{Node, initial, refill};
 pub use self::share::{STALE_TICKS, Share};
 use self::source::Paths;
@@ -160,7 +167,7 @@ pub enum Verdict {
     /// Discarded: its source has had its share, or is the nearest to it while the queue
     /// is nearly full.
     SourceShare,
-    /// Discarded: the queue is full.
+    /// Discarded: the queue is full, or the tick's packets are used up.
     QueueFull,
 }
 
@@ -288,24 +295,56 @@ impl Fairness {
             return Verdict::Admitted;
         }
         share.on_tick(tick);
-        match self.take(share, request, tick) {
+        let verdict = match self.take(share, request, tick) {
             Profile::Out if discarding => Verdict::SourceShare,
-            Profile::Out => {
-                share.on_admitted();
-                Verdict::Admitted
-            }
+            Profile::Out => Verdict::Admitted,
             Profile::In(credit) => {
                 share.on_used();
-                if queue.occupancy >= queue.full {
-                    Verdict::QueueFull
-                } else if credit < queue.pressure() {
-                    Verdict::SourceShare
-                } else {
-                    share.on_admitted();
-                    Verdict::Admitted
-                }
+                queue.judge_in_profile(credit)
             }
+        };
+        if verdict == Verdict::Admitted {
+            share.on_admitted();
         }
+        verdict
+    }
+
+    /// Judges one packet of a channel that has a budget, since input is shed: its share of
+    /// the work (`core::charge::shedding`) takes the place of a consumer.
+    /// [`Verdict::QueueFull`]: the tick's packets are used up.
+    pub fn judge_shed(
+        &mut self,
+        share: &mut Share,
+        budget: &mut Budget,
+        request: &Request,
+        now: Instant,
+    ) -> Verdict {
+        let tick = (now.as_nanos() >> TICK_SHIFT) as u32;
+        if !share.on_room(budget.has_room(), tick) {
+            budget.admit();
+            return Verdict::Admitted;
+        }
+        share.on_tick(tick);
+        let verdict = match self.take(share, request, tick) {
+            Profile::In(credit) => {
+                share.on_used();
+                budget.on_in_profile();
+                budget.as_queue().judge_in_profile(credit)
+            }
+            Profile::Out if budget.has_room_for_others() => {
+                budget.admit_other();
+                share.on_admitted();
+                return Verdict::Admitted;
+            }
+            Profile::Out => Verdict::SourceShare,
+        };
+        if verdict == Verdict::Admitted {
+            budget.admit();
+            share.on_admitted();
+        } else {
+            share.on_discarded(tick);
+        }
+        verdict
     }
 
     /// Takes a packet's credit from its host, then its subnet, then its network.
@@ -389,6 +428,18 @@ impl Host {
 }
 
 impl Queue {
+    /// A packet in profile finds room up to the queue's end. `credit`: the part that its
+    /// source has left.
+    fn judge_in_profile(&self, credit: u32) -> Verdict {
+        if self.occupancy >= self.full {
+            Verdict::QueueFull
+        } else if credit < self.pressure() {
+            Verdict::SourceShare
+        } else {
+            Verdict::Admitted
+        }
+    }
+
     /// How far a queue above its high watermark is filled, of 256. Who has less than
     /// this part of its credit left is refused: the last room is for the quiet ones.
     fn pressure(&self) -> u32 {

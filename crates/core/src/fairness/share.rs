@@ -22,7 +22,7 @@ pub struct Share {
     admitted: u32,
     /// … and in profile, whatever became of it.
     used: u32,
-    /// When the queue was last seen to discard.
+    /// When there was last no room for everybody.
     pressed: Option<u32>,
     discarding: bool,
     /// All known sources together.
@@ -68,7 +68,7 @@ impl Share {
         self.level.max(self.taken / 2)
     }
 
-    /// Whether packets are judged by their source: the queue was full a moment ago.
+    /// Whether packets are judged by their source: there was no room a moment ago.
     #[must_use]
     pub const fn is_pressed(&self) -> bool {
         self.pressed.is_some()
@@ -82,14 +82,26 @@ impl Share {
             queue.high
         };
         self.discarding = queue.occupancy >= limit;
-        if self.discarding {
-            self.pressed = Some(tick);
+        self.on_room(!self.discarding, tick);
+        self.discarding
+    }
+
+    /// Takes notice of whether there is room for everybody; returns whether packets are
+    /// judged by their source.
+    pub(super) fn on_room(&mut self, has_room: bool, tick: u32) -> bool {
+        if !has_room {
+            self.on_discarded(tick);
         } else if let Some(last) = self.pressed
             && tick.wrapping_sub(last) >= CALM_TICKS
         {
             self.pressed = None;
         }
-        self.discarding
+        self.is_pressed()
+    }
+
+    /// Not everybody finds room.
+    pub(super) fn on_discarded(&mut self, tick: u32) {
+        self.pressed = Some(tick);
     }
 
     /// A packet in profile came.

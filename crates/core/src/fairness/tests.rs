@@ -10,6 +10,7 @@ use proptest::prelude::*;
 
 use super::*;
 
+mod shed;
 mod strangers;
 
 const KEYS: Keys = Keys([
@@ -125,6 +126,8 @@ struct Host {
     rate: u32,
     now_ns: u64,
     queued: f64,
+    /// While input is shed, this takes the place of the queue.
+    budget: Option<Budget>,
 }
 
 impl Host {
@@ -140,6 +143,21 @@ impl Host {
             rate,
             now_ns: 7_000_000_000,
             queued: 0.0,
+            budget: None,
+        }
+    }
+
+    fn judge(&mut self, request: &Request) -> Verdict {
+        let now = Instant::from_nanos(self.now_ns);
+        let Self {
+            fairness, share, ..
+        } = self;
+        if let Some(budget) = &mut self.budget {
+            let packets = u64::from(self.rate) * TICK.as_nanos() as u64 / 1_000_000_000;
+            budget.allow(packets as u32, now);
+            fairness.judge_shed(share, budget, request, now)
+        } else {
+            fairness.judge(share, request, &queue(self.queued as u32), now)
         }
     }
 
@@ -174,11 +192,9 @@ impl Host {
                 source: sender.source(&mut self.random),
                 known: sender.known,
             };
-            let now = Instant::from_nanos(self.now_ns);
-            let queue = queue(self.queued as u32);
-            let verdict = self.fairness.judge(&mut self.share, &request, &queue, now);
+            let verdict = self.judge(&request);
             offered[place] += 1;
-            let has_room = self.queued + landed < f64::from(CAPACITY);
+            let has_room = self.budget.is_some() || self.queued + landed < f64::from(CAPACITY);
             if verdict == Verdict::Admitted && has_room {
                 admitted[place] += 1;
                 landed += 1.0;

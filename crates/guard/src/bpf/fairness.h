@@ -77,14 +77,12 @@ __noinline int end_fair_tick(__u32 slot, __u32 tick)
 }
 
 /* The tick's other packets of a source that waits need no look at its entry. */
-static __always_inline void note_loudest(const struct verdict *verdict, __u32 hash)
+static __always_inline void note_loudest(struct channel *channel, __u32 profile, __u32 hash)
 {
-	struct channel *channel = verdict->channel;
-
-	if (!channel || channel->loud_profile)
+	if (channel->loud_profile)
 		return;
 	channel->loud = hash;
-	channel->loud_profile = verdict->profile;
+	channel->loud_profile = profile;
 }
 
 /*
@@ -112,30 +110,52 @@ __noinline int sample_source(const struct packet *packet, __u32 slot, __u32 tick
 	return 0;
 }
 
-/* Finds out whether a packet is in profile, and takes its credit. */
-static __always_inline void take_profile(const struct packet *packet, struct verdict *verdict,
-					 __u32 tick)
+/*
+ * Whether a packet of a slot is in profile (enum profile); takes its credit. `service`:
+ * destination port and protocol.
+ */
+static __always_inline __u32 take_profile(const struct packet *packet, struct channel *channel,
+					  __u32 slot, __u32 service, __u32 tick)
 {
-	__u32 service = bpf_ntohs(verdict->port) | packet->protocol << 16;
-	struct channel *channel = verdict->channel;
 	struct fair_path path;
+	__u32 profile;
 
-	if (channel && channel->fair_tick != tick) {
-		end_fair_tick(verdict->slot, tick);
+	if (channel->fair_tick != tick) {
+		end_fair_tick(slot, tick);
 		if (!channel->sample_in)
 			channel->sample_in =
 				1 + (bpf_get_prandom_u32() & (FAIR_SAMPLE_PACKETS - 1));
 	}
-	if (channel && channel->sample_in && !--channel->sample_in)
-		sample_source(packet, verdict->slot, tick);
-	fair_path_of(packet, verdict->slot, false, &path);
-	if (channel && channel->loud_profile && channel->loud == path.host) {
-		verdict->profile = channel->loud_profile;
-		return;
-	}
-	verdict->profile = take_credit(packet, verdict->slot, service, tick);
-	if (verdict->profile & PROFILE_WAITING)
-		note_loudest(verdict, path.host);
+	if (channel->sample_in && !--channel->sample_in)
+		sample_source(packet, slot, tick);
+	fair_path_of(packet, slot, false, &path);
+	if (channel->loud_profile && channel->loud == path.host)
+		return channel->loud_profile;
+	profile = take_credit(packet, slot, service, tick);
+	if (profile & PROFILE_WAITING)
+		note_loudest(channel, profile, path.host);
+	return profile;
+}
+
+static __always_inline __u32 service_of(const struct packet *packet, const struct verdict *verdict)
+{
+	return bpf_ntohs(verdict->port) | packet->protocol << 16;
+}
+
+static __always_inline bool is_in_profile(__u32 profile)
+{
+	return (profile & PROFILE_PARTS) != PROFILE_OUT;
+}
+
+/* The channel has not room for everybody: it is pressed. */
+static __always_inline void press(struct channel *channel, __u32 slot, __u32 tick)
+{
+	struct fair_share *share = bpf_map_lookup_elem(&fair_shares, &slot);
+
+	channel->pressed = true;
+	channel->pressed_tick = tick;
+	if (share && share->discarded_at != tick)
+		share->discarded_at = tick;
 }
 
 /* A packet's class, if packets of its channel are judged by source. */
@@ -193,22 +213,18 @@ static __always_inline enum outcome judge_source(const struct packet *packet,
 {
 	struct channel *channel = verdict->channel;
 	enum outcome outcome = OUTCOME_ADMITTED;
-	__u32 slot = verdict->slot, tick = coarse_tick();
+	__u32 tick = coarse_tick();
 
 	if (discarding) {
-		struct fair_share *share = bpf_map_lookup_elem(&fair_shares, &slot);
-
-		channel->pressed = true;
-		channel->pressed_tick = tick;
-		if (share && share->discarded_at != tick)
-			share->discarded_at = tick;
+		press(channel, verdict->slot, tick);
 	} else if (tick - channel->pressed_tick >= FAIR_CALM_TICKS) {
 		channel->pressed = false;
 		return OUTCOME_ADMITTED;
 	}
 	if (!verdict->profile)
-		take_profile(packet, verdict, tick);
-	if ((verdict->profile & PROFILE_PARTS) != PROFILE_OUT) {
+		verdict->profile = take_profile(packet, channel, verdict->slot,
+						service_of(packet, verdict), tick);
+	if (is_in_profile(verdict->profile)) {
 		channel->fair_used++;
 		outcome = judge_in_profile(verdict->profile, queue);
 	} else if (discarding) {

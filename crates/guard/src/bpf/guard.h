@@ -298,7 +298,11 @@ struct channel {
 	__u64 packets[OUTCOME_COUNT]; /* of sockets only; kinds have `totals` */
 	__u64 demand; /* packets that asked for a share */
 	__u64 share_tick; /* of `share_packets` */
-	__u32 share_packets; /* admitted in this tick */
+	__u32 share_packets; /* admitted in this tick, and overdrawn in the one before */
+	__u32 share_budget; /* packets that it may have in this tick */
+	__u32 share_others; /* those of them that were out of profile, … */
+	__u32 share_others_max; /* … and may be */
+	__u32 share_in_profile; /* in profile, whatever became of it */
 	__u32 generation; /* of the allowance when this CPU began to count */
 	__u32 reading; /* settings.reading at the last packet */
 	__u32 occupancy; /* bytes or connections when last looked at */

@@ -38,8 +38,9 @@ static __always_inline bool judge_source_first(const struct packet *packet,
 		verdict->outcome = OUTCOME_SOCKET_QUEUE;
 		return false;
 	}
-	take_profile(packet, verdict, coarse_tick());
-	if ((verdict->profile & PROFILE_PARTS) != PROFILE_OUT)
+	verdict->profile = take_profile(packet, verdict->channel, verdict->slot,
+					service_of(packet, verdict), coarse_tick());
+	if (is_in_profile(verdict->profile))
 		return true;
 	verdict->outcome = OUTCOME_SOURCE_SHARE;
 	return false;

@@ -3,10 +3,10 @@
  * Sources that were served before an overload. While it lasts, they have a part for
  * themselves: nothing else tells a client from forged addresses.
  *
- * Learning. Whoever is served by a calm channel in three periods of four seconds is
- * known at that channel's port. At most one packet per kernel tick and CPU is looked
+ * Learning. Whoever is served by a calm channel, or has a connection, in three periods of
+ * four seconds is known at that port. At most one packet per kernel tick and CPU is looked
  * at, and only where the socket was looked up anyway: who sends more is seen sooner. An
- * overloaded socket teaches nothing.
+ * overloaded socket teaches nothing, nor does anybody while input is shed.
  *
  * What is remembered is 32 bits of a keyed hash for each source, so the memory is
  * fixed and tells nobody's address. A newcomer takes the

@@ -3,6 +3,7 @@
 #ifndef PLIMSOLL_SHARE_H
 #define PLIMSOLL_SHARE_H
 
+#include "fairness.h"
 #include "protection.h"
 #include "tick.h"
 
@@ -19,10 +20,105 @@ static __always_inline bool take_share(struct channel *channel, __u64 tick, __u3
 	return true;
 }
 
+static __always_inline __u32 less(__u32 all, __u32 part)
+{
+	return all > part ? all - part : 0;
+}
+
+/*
+ * Begins a tick of a share that is divided among sources. Those in profile may overdraw
+ * it; what they left over in the tick before is for the others.
+ */
+static __always_inline void begin_divided_tick(struct channel *channel, __u64 tick,
+					       __u32 packets)
+{
+	bool is_next = channel->share_tick + 1 == tick;
+	__u32 overdrawn, in_profile;
+
+	if (channel->share_tick == tick)
+		return;
+	overdrawn = is_next ? less(channel->share_packets, channel->share_budget) : 0;
+	in_profile = is_next ? channel->share_in_profile : 0;
+	channel->share_tick = tick;
+	channel->share_packets = overdrawn;
+	channel->share_others_max = less(packets, in_profile + overdrawn);
+	channel->share_others = 0;
+	channel->share_in_profile = 0;
+}
+
+/* A function of its own for the verifier. */
+__noinline int share_profile(const struct packet *packet, __u32 slot, __u32 service, __u32 tick)
+{
+	struct channel *channel = channel_at(slot);
+
+	return packet && channel ? take_profile(packet, channel, slot, service, tick) : PROFILE_IN;
+}
+
+/* A packet of a channel whose share does not suffice for everybody. */
+static __always_inline enum outcome take_part(struct channel *channel, __u32 profile,
+					      __u32 packets)
+{
+	struct fair_queue budget = {
+		.occupancy = channel->share_packets,
+		.high = packets,
+		.full = packets + packets / 4,
+	};
+	enum outcome outcome;
+
+	if (is_in_profile(profile)) {
+		channel->share_in_profile++;
+		outcome = judge_in_profile(profile, &budget);
+		channel->share_packets += outcome == OUTCOME_ADMITTED;
+		return outcome == OUTCOME_SOCKET_QUEUE ? OUTCOME_SHARE : outcome;
+	}
+	if (budget.occupancy >= packets || channel->share_others >= channel->share_others_max)
+		return OUTCOME_SOURCE_SHARE;
+	channel->share_others++;
+	channel->share_packets++;
+	return OUTCOME_ADMITTED;
+}
+
+/* Divides a channel's share among its sources: core::fairness, judge_shed. */
+static __always_inline enum outcome judge_sources_of_share(const struct packet *packet,
+							   struct verdict *verdict,
+							   struct channel *channel, __u32 slot,
+							   __u64 tick, __u32 packets)
+{
+	/* Then its queue has asked for it, and has counted it. */
+	bool counted = verdict->profile;
+	enum outcome outcome;
+	__u32 now = coarse_tick();
+
+	begin_divided_tick(channel, tick, packets);
+	channel->share_budget = packets;
+	if (channel->share_packets >= packets)
+		press(channel, slot, now);
+	else if (channel->pressed && now - channel->pressed_tick >= FAIR_CALM_TICKS)
+		channel->pressed = false;
+	if (!channel->pressed) {
+		channel->share_packets++;
+		return OUTCOME_ADMITTED;
+	}
+	if (!counted) {
+		verdict->profile =
+			share_profile(packet, slot, service_of(packet, verdict), now);
+		channel->fair_used += is_in_profile(verdict->profile);
+	}
+	outcome = take_part(channel, verdict->profile, packets);
+	if (outcome != OUTCOME_ADMITTED) {
+		press(channel, slot, now);
+		channel->fair_admitted -= counted;
+	} else {
+		channel->fair_admitted += !counted;
+	}
+	return outcome;
+}
+
 /*
  * Proportional shares when input must be shed (Mogul & Ramakrishnan, section
  * 7; Druschel & Banga's accounting): each channel gets what the loader found
- * fair, per tick; all protected traffic is one channel with a guarantee.
+ * fair, per tick, and divides it among its sources; all protected traffic is one
+ * channel with a guarantee.
  */
 static __always_inline void judge_share(const struct packet *packet, struct verdict *verdict)
 {
@@ -51,8 +147,13 @@ static __always_inline void judge_share(const struct packet *packet, struct verd
 		fits = take_share(channel, tick, NEIGHBOUR_PACKETS);
 	else if (protection != PROTECTION_NONE)
 		fits = take_protected(packet, verdict, protection, tick, packets);
-	else
+	else if (!settings.fairness)
 		fits = take_share(channel, tick, packets);
+	else {
+		verdict->outcome =
+			judge_sources_of_share(packet, verdict, channel, slot, tick, packets);
+		return;
+	}
 	if (!fits)
 		verdict->outcome = OUTCOME_SHARE;
 }

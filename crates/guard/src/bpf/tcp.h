@@ -6,8 +6,8 @@
 #ifndef PLIMSOLL_TCP_H
 #define PLIMSOLL_TCP_H
 
-#include "channel.h"
 #include "cookie.h"
+#include "fairness.h"
 #include "protection.h"
 
 /* A new connection request: refused while a queue it needs is at its backlog. */
@@ -49,6 +49,14 @@ static __always_inline void judge_listener(const void *listener, const struct tc
 		verdict->ends_handshake = true;
 }
 
+/* Whoever has a connection has shown who he is. */
+static __always_inline void learn_connected(const struct packet *packet,
+					    const struct verdict *verdict)
+{
+	if (verdict->is_established && !settings.shedding && may_learn())
+		learn_source(packet, service_of(packet, verdict), 1);
+}
+
 static __always_inline void judge_tcp_socket(struct xdp_md *ctx, const struct packet *packet,
 					     const struct tcphdr *tcp, struct verdict *verdict)
 {
@@ -69,6 +77,7 @@ static __always_inline void judge_tcp_socket(struct xdp_md *ctx, const struct pa
 	if (sk->skc_state != TCP_LISTEN) {
 		verdict->kind = KIND_TCP_CONNECTION;
 		verdict->is_established = is_established(sk);
+		learn_connected(packet, verdict);
 	} else {
 		verdict->kind = KIND_TCP_LISTENER;
 		find_channel(sk, verdict);

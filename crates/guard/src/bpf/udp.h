@@ -9,8 +9,8 @@
 static __always_inline void learn_served(const struct packet *packet,
 					 const struct verdict *verdict)
 {
-	if (verdict->channel && !verdict->channel->pressed && may_learn())
-		learn_source(packet, bpf_ntohs(verdict->port) | IPPROTO_UDP << 16, 1);
+	if (verdict->channel && !verdict->channel->pressed && !settings.shedding && may_learn())
+		learn_source(packet, service_of(packet, verdict), 1);
 }
 
 static __always_inline void judge_udp_socket(struct xdp_md *ctx, const struct packet *packet,

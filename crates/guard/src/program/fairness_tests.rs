@@ -1,6 +1,7 @@
 //! The program and `plimsoll_core::fairness` judge the same packets alike: of many
 //! sources, at every fill of a queue, over seconds. Needs root.
 
+use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
 use std::time::Duration;
 
@@ -8,14 +9,19 @@ use nix::sched::{CpuSet, sched_setaffinity};
 use nix::sys::socket::{setsockopt, sockopt};
 use nix::unistd::Pid;
 use plimsoll_core::fairness::{
-    Fairness, FairnessConfig, Keys, Queue, Request, Share, Source, TICK_SHIFT, Verdict,
+    Budget, Fairness, FairnessConfig, Keys, Queue, Request, Share, Source, TICK_SHIFT, Verdict,
 };
 use plimsoll_core::time::Instant;
 use plimsoll_packets::frame::Packet;
 
 use super::SLOT_SOCKETS;
-use super::test_host::{HOST, KERNEL_TICK, UDP_PORT as PORT, unread_server, with_guard_for};
-use crate::{Guard, Outcome};
+use super::test_host::{
+    HOST, KERNEL_TICK, UDP_PORT as PORT, slot_of, unread_server, with_guard_for,
+};
+use crate::{Guard, Kind, Outcome};
+
+/// Where nobody listens.
+const CLOSED: u16 = 9;
 
 /// Both decisions, told the same.
 struct Pair<'a, 'obj> {
@@ -71,13 +77,42 @@ impl<'a, 'obj> Pair<'a, 'obj> {
         setsockopt(server, sockopt::RcvBufForce, &buffer).unwrap();
     }
 
-    /// Shows both one packet; what both say.
+    /// Shows both one packet for the queue; what both say.
     fn judge(&mut self, source: IpAddr) -> Verdict {
+        let program = self.judge_by_program(source, PORT);
+        let part = self.guard.program.books.part(SLOT_SOCKETS, self.cpu);
+        let now = instant(part.fair_tick.into());
+        let queue = self.queue();
+        let request = request(SLOT_SOCKETS, source);
+        let core = self.core.judge(&mut self.share, &request, &queue, now);
+        assert_eq!(program, core, "(program, core) of {source} at {queue:?}");
+        core
+    }
+
+    /// Shows both one packet for a closed port while input is shed; what both say.
+    fn judge_shed(&mut self, source: IpAddr, budget: &mut Budget, packets: u32) -> Verdict {
+        let slot = slot_of(Kind::ClosedPort);
+        self.guard.program.beat();
+        self.guard
+            .program
+            .set_shares(Some((packets, &BTreeMap::new())));
+        let program = self.judge_by_program(source, CLOSED);
+        let part = self.guard.program.books.part(slot, self.cpu);
+        budget.allow(packets, instant(part.share_tick));
+        let now = instant(part.fair_tick.into());
+        let core = self
+            .core
+            .judge_shed(&mut self.share, budget, &request(slot, source), now);
+        assert_eq!(program, core, "(program, core) of {source} at {budget:?}");
+        core
+    }
+
+    fn judge_by_program(&mut self, source: IpAddr, port: u16) -> Verdict {
         let destination = match source {
             IpAddr::V4(_) => HOST.into(),
             IpAddr::V6(_) => Ipv6Addr::LOCALHOST.into(),
         };
-        let frame = Packet::new(source, destination).udp(4000, PORT, b"query");
+        let frame = Packet::new(source, destination).udp(4000, port, b"query");
         let before = self.guard.program.totals().unwrap();
         let _ = self.guard.test_run(&frame, 1).unwrap();
         let after = self.guard.program.totals().unwrap();
@@ -87,25 +122,27 @@ impl<'a, 'obj> Pair<'a, 'obj> {
             };
             count(&after) > count(&before)
         };
-        let program = if is(Outcome::Admitted) {
+        if is(Outcome::Admitted) {
             Verdict::Admitted
         } else if is(Outcome::SourceShare) {
             Verdict::SourceShare
         } else {
-            assert!(is(Outcome::SocketQueue), "one of three outcomes");
+            let is_full = is(Outcome::SocketQueue) || is(Outcome::Share);
+            assert!(is_full, "one of four outcomes");
             Verdict::QueueFull
-        };
-        let part = self.guard.program.books.part(SLOT_SOCKETS, self.cpu);
-        let request = Request {
-            channel: SLOT_SOCKETS,
-            source: Source::from(source),
-            known: false,
-        };
-        let now = Instant::from_nanos(u64::from(part.fair_tick) << TICK_SHIFT);
-        let queue = self.queue();
-        let core = self.core.judge(&mut self.share, &request, &queue, now);
-        assert_eq!(program, core, "(program, core) of {source} at {queue:?}");
-        core
+        }
+    }
+}
+
+fn instant(tick: u64) -> Instant {
+    Instant::from_nanos(tick << TICK_SHIFT)
+}
+
+fn request(channel: u32, source: IpAddr) -> Request {
+    Request {
+        channel,
+        source: Source::from(source),
+        known: false,
     }
 }
 
@@ -139,6 +176,27 @@ fn the_program_judges_sources_as_core_does() {
                     std::thread::sleep(Duration::from_millis(random.u64(1..15)));
                 }
                 seen[pair.judge(source(&mut random)) as usize] += 1;
+            }
+        }
+        assert!(seen.iter().all(|count| *count > 100), "{seen:?}");
+    });
+}
+
+#[test]
+fn the_program_divides_a_share_as_core_does() {
+    let cpus = libbpf_rs::num_possible_cpus().unwrap();
+    with_guard_for(u32::try_from(cpus).unwrap(), |guard| {
+        let mut pair = Pair::new(guard, cpus);
+        let mut budget = Budget::default();
+        let mut random = fastrand::Rng::with_seed(7);
+        let mut seen = [0_u32; 3];
+        for packets in [3, 20, 8, 1, 12, 5] {
+            for _ in 0..1000 {
+                if random.u32(..60) == 0 {
+                    std::thread::sleep(Duration::from_millis(random.u64(1..10)));
+                }
+                let verdict = pair.judge_shed(source(&mut random), &mut budget, packets);
+                seen[verdict as usize] += 1;
             }
         }
         assert!(seen.iter().all(|count| *count > 100), "{seen:?}");

@@ -26,11 +26,9 @@ fn judge(guard: &mut Guard<'_>, frame: &[u8]) -> (u64, u64) {
     let after = guard.counters().unwrap().all();
     assert_eq!(after.offered() - before.offered(), u64::from(FRAMES));
     let new = |outcome| after.count(outcome) - before.count(outcome);
-    assert_eq!(
-        new(Outcome::Admitted) + new(Outcome::Share),
-        u64::from(FRAMES)
-    );
-    (new(Outcome::Admitted), new(Outcome::Share))
+    let shed = new(Outcome::Share) + new(Outcome::SourceShare);
+    assert_eq!(new(Outcome::Admitted) + shed, u64::from(FRAMES));
+    (new(Outcome::Admitted), shed)
 }
 
 /// Whether such frames get this share of a tick. A run that the machine holds up

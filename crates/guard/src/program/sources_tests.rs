@@ -1,14 +1,15 @@
 //! What is told of the sources of an overloaded channel, and what an observing guard
 //! says of it. Needs root.
 
-use std::collections::BTreeSet;
-use std::net::{IpAddr, Ipv4Addr, UdpSocket};
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, Ipv4Addr, TcpListener, TcpStream, UdpSocket};
 use std::time::{Duration, Instant};
 
 use nix::sys::socket::{setsockopt, sockopt};
+use plimsoll_packets::frame::TcpFlags;
 
 use super::test_host::{
-    KERNEL_TICK, UDP_PORT, from, send_datagrams, unread_server, with_guard, with_guard_for,
+    HOST, KERNEL_TICK, UDP_PORT, from, send_datagrams, unread_server, with_guard, with_guard_for,
 };
 use crate::sources::{Level, Sources, culprit};
 use crate::{Channel, Config, Counters, Guard};
@@ -46,13 +47,56 @@ fn send(guard: &mut Guard<'_>, source: Ipv4Addr) {
     let _ = guard.test_run(&frame, 1).unwrap();
 }
 
-/// Makes a source known: it is served in three periods of four seconds.
-fn become_known(guard: &mut Guard<'_>, source: Ipv4Addr) {
+/// In each of three periods of four seconds.
+fn in_three_periods(guard: &mut Guard<'_>, mut send: impl FnMut(&mut Guard<'_>)) {
     for period in 1..=3 {
         guard.program.set_epoch(4 * period);
         std::thread::sleep(KERNEL_TICK);
-        send(guard, source);
+        send(guard);
     }
+}
+
+/// Makes a source known: it is served in three periods.
+fn become_known(guard: &mut Guard<'_>, source: Ipv4Addr) {
+    in_three_periods(guard, |guard| send(guard, source));
+}
+
+/// A flood of SYNs from anywhere shares the listener's part with a client that had a
+/// connection before: nothing but that tells him from the flood.
+#[test]
+fn who_had_a_connection_is_known_to_the_listener_while_input_is_shed() {
+    // Its tables are soon full.
+    with_guard_for(64, |guard| {
+        let _listener = TcpListener::bind((HOST, 80)).unwrap();
+        let client = TcpStream::connect((HOST, 80)).unwrap();
+        let port = client.local_addr().unwrap().port();
+        let connected = from(HOST).tcp(port, 80, TcpFlags::ACK, &[]);
+        let forged = from(HOST).tcp(port ^ 1, 80, TcpFlags::ACK, &[]);
+        in_three_periods(guard, |guard| drop(guard.test_run(&forged, 1)));
+        assert_eq!(counters(guard).known_sources, 0);
+        in_three_periods(guard, |guard| drop(guard.test_run(&connected, 1)));
+        assert_eq!(counters(guard).known_sources, 1);
+
+        guard.program.set_shares(Some((8, &BTreeMap::new())));
+        let mut random = fastrand::Rng::with_seed(9);
+        let known = from(HOST).tcp(4000, 80, TcpFlags::SYN, &[]);
+        let (mut served, mut flooded) = (0, 0);
+        for round in 0..400 {
+            // Longer than a tick: the client asks for less than his part of each.
+            std::thread::sleep(Duration::from_millis(5));
+            guard.program.beat();
+            for _ in 0..40 {
+                let anybody = Ipv4Addr::from_bits(random.u32(0x0b00_0000..0x7e00_0000));
+                let syn = from(anybody).tcp(4000, 80, TcpFlags::SYN, &[]);
+                flooded += u32::from(guard.test_run(&syn, 1).unwrap().0);
+            }
+            let is_served = guard.test_run(&known, 1).unwrap().0;
+            // At first the program does not know what a network's part is.
+            served += u32::from(round >= 300 && is_served);
+        }
+        assert!(served >= 95, "{served} of 100");
+        assert!((1000..6000).contains(&flooded), "{flooded} of 16,000");
+    });
 }
 
 #[test]

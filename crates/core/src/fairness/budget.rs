@@ -1,0 +1,74 @@
+//! What a channel may have in a tick while input is shed, and for whom.
+
+use super::{Queue, TICK_SHIFT};
+use crate::time::Instant;
+
+/// A channel's packets of a tick.
+///
+/// Packets in profile may overdraw it by a quarter: there are not equally many in each
+/// tick. The next tick has that much less.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Budget {
+    tick: u32,
+    packets: u32,
+    /// Admitted in this tick, and what the one before has overdrawn.
+    admitted: u32,
+    /// Room that was left for packets out of profile when the tick began.
+    others_max: u32,
+    /// Those of them that were admitted.
+    others: u32,
+    /// Packets in profile that came.
+    in_profile: u32,
+}
+
+impl Budget {
+    /// The channel may have so many packets in the tick of `now`. Call it before each
+    /// packet.
+    pub fn allow(&mut self, packets: u32, now: Instant) {
+        let tick = (now.as_nanos() >> TICK_SHIFT) as u32;
+        if self.tick != tick {
+            let is_next = tick.wrapping_sub(self.tick) == 1;
+            let before = if is_next { *self } else { Self::default() };
+            let overdrawn = before.admitted.saturating_sub(before.packets);
+            *self = Self {
+                tick,
+                admitted: overdrawn,
+                // What those in profile left over in the tick before.
+                others_max: packets.saturating_sub(before.in_profile + overdrawn),
+                ..Self::default()
+            };
+        }
+        self.packets = packets;
+    }
+
+    /// The budget as a queue of packets.
+    pub(super) const fn as_queue(&self) -> Queue {
+        Queue {
+            occupancy: self.admitted,
+            low: self.packets,
+            high: self.packets,
+            full: self.packets + self.packets / 4,
+        }
+    }
+
+    pub(super) const fn has_room(&self) -> bool {
+        self.admitted < self.packets
+    }
+
+    pub(super) const fn has_room_for_others(&self) -> bool {
+        self.has_room() && self.others < self.others_max
+    }
+
+    pub(super) fn on_in_profile(&mut self) {
+        self.in_profile += 1;
+    }
+
+    pub(super) fn admit(&mut self) {
+        self.admitted += 1;
+    }
+
+    pub(super) fn admit_other(&mut self) {
+        self.admitted += 1;
+        self.others += 1;
+    }
+}
