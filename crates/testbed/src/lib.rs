@@ -60,6 +60,7 @@ pub mod rpc;
 pub mod server;
 mod spin;
 mod testbed;
+pub mod wide_area;
 
 pub use behind::INNER_DEVICE;
 pub use error::Error;

@@ -22,7 +22,7 @@ use parking_lot::Mutex;
 pub use self::monitor::{Arrival, Instruction, MonitorConfig, MonitorCounts, PacketMonitor};
 use self::ring::{Entry, Geometry, Ring};
 use super::simulated::chunk_bytes_for;
-use super::{Batch, Capabilities, Device, Drops, Mac, Pool};
+use super::{Batch, Capabilities, Device, Drops, Frame, Mac, Pool};
 use crate::error::Error;
 use crate::interface;
 
@@ -74,17 +74,28 @@ impl PacketDevice {
         })
     }
 
-    fn copy(&self, entry: &Entry<'_>, batch: &mut Batch) {
+    /// As [`Device::receive`], with the moment at which the kernel saw each frame, in
+    /// nanoseconds since 1970: a block is handed over later than that.
+    pub fn receive_stamped(&self, max: usize, mut each: impl FnMut(u64, Frame)) {
+        let (_, invalid) = self.ring.lock().visit(max, |entry| {
+            if let Some(frame) = self.copy(&entry) {
+                each(entry.at_ns, frame);
+            }
+        });
+        self.invalid.fetch_add(invalid, Ordering::Relaxed);
+    }
+
+    fn copy(&self, entry: &Entry<'_>) -> Option<Frame> {
         let Some(mut frame) = self.pool.take() else {
             self.no_buffer.fetch_add(1, Ordering::Relaxed);
-            return;
+            return None;
         };
         let receivable = entry.bytes.len() == entry.whole && entry.vlan.is_none();
         if receivable && frame.copy_from(entry.bytes) {
-            batch.push_back(frame);
-        } else {
-            self.invalid.fetch_add(1, Ordering::Relaxed);
+            return Some(frame);
         }
+        self.invalid.fetch_add(1, Ordering::Relaxed);
+        None
     }
 }
 
@@ -99,11 +110,7 @@ impl Device for PacketDevice {
 
     fn receive(&self, batch: &mut Batch, max: usize) -> io::Result<usize> {
         let before = batch.len();
-        let visited = self
-            .ring
-            .lock()
-            .visit(max, |entry| self.copy(&entry, batch));
-        self.invalid.fetch_add(visited.1, Ordering::Relaxed);
+        self.receive_stamped(max, |_, frame| batch.push_back(frame));
         Ok(batch.len() - before)
     }
 

@@ -1,0 +1,172 @@
+//! The wide-area path delays, limits and drops as it says: by the stamps of the kernels at
+//! both of its ends, which know nothing of it. Needs root.
+
+mod common;
+
+use std::net::{SocketAddr, UdpSocket};
+use std::time::Duration;
+
+use common::bound;
+use plimsoll_core::pacing::Rate;
+use plimsoll_stack::device::packet::{MonitorConfig, PacketMonitor};
+use plimsoll_testbed::wide_area::{FAR, NEAR, PathConfig, WideArea};
+use plimsoll_testbed::{Config, Host, interrupt};
+
+const PORT: u16 = 9;
+const PAYLOAD_BYTES: usize = 1208;
+/// Ethernet, IPv4 and UDP headers and the payload.
+const FRAME_BYTES: usize = 14 + 20 + 8 + PAYLOAD_BYTES;
+/// 1250 bytes at 100 Mbit/s.
+const SENDING: Duration = Duration::from_micros(100);
+const DELAY: Duration = Duration::from_millis(20);
+
+fn path(queue_frames: usize) -> WideArea {
+    let config = PathConfig {
+        delay: DELAY,
+        queue_frames,
+        passages_max: 10_000,
+        ..PathConfig::new(Rate::clamped(100_000_000))
+    };
+    let path = WideArea::create(Config::default(), config);
+    path.unwrap_or_else(|error| panic!("{error}"))
+}
+
+/// Sends bursts of numbered datagrams from the near host to the far one.
+fn send(path: &WideArea, bursts: u32, datagrams: u32, pause: Duration) {
+    let socket = bound(path.near(), NEAR);
+    let mut payload = [0; PAYLOAD_BYTES];
+    for burst in 0..bursts {
+        for number in 0..datagrams {
+            payload[..4].copy_from_slice(&(burst * datagrams + number).to_be_bytes());
+            socket.send_to(&payload, (FAR, PORT)).unwrap();
+        }
+        std::thread::sleep(pause);
+    }
+}
+
+/// What a host's kernel saw of them: number and time.
+struct Watch(PacketMonitor);
+
+impl Watch {
+    fn begin(host: &Host) -> Self {
+        // Nobody reads while frames are sent: blocks for two seconds.
+        let config = MonitorConfig {
+            ring_bytes: 40 << 20,
+            block_timeout_ms: 50,
+            ..MonitorConfig::default()
+        };
+        let open = || PacketMonitor::open(host.device(), &config);
+        Self(host.run(open).unwrap().unwrap())
+    }
+
+    fn until(mut self, count: usize) -> Vec<(u32, u64)> {
+        let mut seen = Vec::new();
+        let wait = interrupt::wait_for("all frames", Duration::from_secs(5), || {
+            self.0.visit(10_000, |arrival| {
+                if arrival.whole_bytes == FRAME_BYTES {
+                    let number = arrival.bytes[42..46].try_into().expect("four bytes");
+                    seen.push((u32::from_be_bytes(number), arrival.at_ns));
+                }
+            });
+            Ok((seen.len() >= count).then_some(()))
+        });
+        wait.unwrap_or_else(|error| panic!("{error}: {:?}", self.0.read_counts()));
+        seen
+    }
+}
+
+fn listen(path: &WideArea) -> UdpSocket {
+    let at = SocketAddr::from((FAR, PORT));
+    path.far().run(|| UdpSocket::bind(at)).unwrap().unwrap()
+}
+
+fn median(mut values: Vec<u64>) -> Duration {
+    values.sort_unstable();
+    Duration::from_nanos(values[values.len() / 2])
+}
+
+/// ST-64: a router that adds a delay and has a bottleneck.
+#[test]
+fn what_is_offered_arrives_once_in_order_and_after_its_time() {
+    let path = path(100);
+    let _receiver = listen(&path);
+    let (near, far) = (Watch::begin(path.near()), Watch::begin(path.far()));
+    send(&path, 40, 10, Duration::from_millis(2));
+    let (sent, arrived) = (near.until(400), far.until(400));
+    let report = path.stop().unwrap();
+    let numbers: Vec<u32> = arrived.iter().map(|(number, _)| *number).collect();
+    assert!(numbers.into_iter().eq(0..400), "{arrived:?}");
+    // By a second reckoning, from the stamps of both ends.
+    let (sending, delay) = (SENDING.as_nanos() as u64, DELAY.as_nanos() as u64);
+    let mut free_at = 0;
+    let mut late = Vec::new();
+    for ((_, sent), (number, arrived)) in sent.iter().zip(&arrived) {
+        free_at = free_at.max(*sent) + sending;
+        assert!(*arrived >= free_at + delay, "{number} came too early");
+        late.push(arrived - free_at - delay);
+    }
+    // Half of them, as the machine may be busy.
+    assert!(median(late) < Duration::from_micros(500));
+    assert_eq!(report.there.offered, report.there.accounted());
+    assert_eq!((report.there.delivered, report.there.unreceived), (400, 0));
+    assert!(report.there.lateness(0.5) < Duration::from_micros(500));
+}
+
+#[test]
+fn by_its_own_stamps_nothing_leaves_early_or_faster_than_the_bottleneck_sends() {
+    let path = path(300);
+    let _receiver = listen(&path);
+    let far = Watch::begin(path.far());
+    send(&path, 10, 30, Duration::from_millis(1));
+    far.until(300);
+    let report = path.stop().unwrap();
+    let passages = &report.there.passages;
+    assert_eq!(passages.len(), 300);
+    let shortest = (SENDING + DELAY).as_nanos() as u64;
+    for passage in passages {
+        assert_eq!(passage.bytes as usize, FRAME_BYTES);
+        assert!(passage.due_ns >= passage.offered_ns + shortest);
+        assert!(passage.delivered_ns >= passage.due_ns);
+    }
+    let sending = SENDING.as_nanos() as u64;
+    assert!(
+        passages
+            .windows(2)
+            .all(|pair| pair[1].due_ns - pair[0].due_ns >= sending)
+    );
+    assert!(
+        passages
+            .windows(2)
+            .all(|pair| pair[1].delivered_ns > pair[0].delivered_ns)
+    );
+}
+
+#[test]
+fn a_full_queue_drops_what_comes_and_every_frame_is_counted() {
+    let path = path(20);
+    let _receiver = listen(&path);
+    let far = Watch::begin(path.far());
+    // Two milliseconds' worth fit; the burst comes at the speed of the link.
+    send(&path, 1, 400, Duration::ZERO);
+    let first = far.until(21);
+    let report = path.stop().unwrap();
+    let there = &report.there;
+    assert_eq!(there.offered + there.unreceived, 400, "{there:?}");
+    assert_eq!(there.offered, there.accounted(), "{there:?}");
+    assert!(there.queue_full > 0, "{there:?}");
+    let numbers: Vec<u32> = first[..21].iter().map(|(number, _)| *number).collect();
+    assert!(
+        numbers.into_iter().eq(0..21),
+        "the queue takes what comes first"
+    );
+}
+
+#[test]
+fn a_delay_that_is_shorter_than_the_kernels_blocks_is_refused() {
+    let config = PathConfig {
+        delay: Duration::from_millis(1),
+        ..PathConfig::new(Rate::clamped(100_000_000))
+    };
+    let error = WideArea::create(Config::default(), config).unwrap_err();
+    assert_eq!(error.to_string(), "delay = 1ms: must be from 10 ms to 10 s");
+}
