@@ -16,7 +16,7 @@
 //! | [`fidelity`] | how much a monitor keeps of each packet while its disk cannot follow | programs |
 //! | [`governor`] | when the host leaves its own interrupt settings | guard, sim |
 //! | [`holdoff`] | how long an interrupt is held off | sim, and the governor |
-//! | [`pacing`] | when the next packet may leave | sim, testbed, timers |
+//! | [`pacing`] | when the next packet may leave | sim, stack, testbed, timers |
 //! | [`poll`] | which source is served next | sim, stack |
 //! | [`quota`] | how many packets a turn may take | sim |
 //! | [`soft_timer`] | which soft events fire at a trigger state | sim, timers |

@@ -3,12 +3,14 @@
 use std::fmt;
 use std::net::IpAddr;
 use std::str::FromStr;
+use std::time::Duration;
 
 use ipnet::IpNet;
 use plimsoll_core::channel::ChannelConfig;
 
 use crate::error::Error;
 use crate::receive::polled::PolledConfig;
+use crate::tcp::Pacing;
 use crate::wire::reassembly::ReassemblyConfig;
 
 /// Settings of a [`Stack`](crate::Stack).
@@ -48,6 +50,15 @@ pub struct TcpConfig {
     /// Segments that may wait for the TCP thread, per connection; at least 1. More
     /// than a receive buffer's worth only wait in vain. Default 64.
     pub channel_segments: u32,
+    /// How connections send, until [`TcpStream::set_pacing`](crate::TcpStream::set_pacing)
+    /// says otherwise. Default [`Pacing::Off`].
+    pub pacing: Pacing,
+    /// The TCP thread does not sleep if a paced segment is due so soon. As long as the
+    /// kernel takes to wake a thread (20 to 100 µs), segments leave within some
+    /// microseconds of their time, and the thread takes most of a CPU while it sends
+    /// above 100 Mbit/s. Default 0: they leave when the kernel wakes it, and the rate is kept
+    /// by catching up.
+    pub wake_up: Duration,
 }
 
 impl Default for TcpConfig {
@@ -56,6 +67,8 @@ impl Default for TcpConfig {
             connections_max: 256,
             buffer_bytes: 64 << 10,
             channel_segments: 64,
+            pacing: Pacing::Off,
+            wake_up: Duration::ZERO,
         }
     }
 }
@@ -119,6 +132,7 @@ impl StackConfig {
             return refuse("tcp.buffer_bytes", given, "from 2048 to 1,073,741,824");
         }
         tcp.channel().validate()?;
+        tcp.pacing.validate()?;
         if let ReceivePath::Polled(polled) = &self.path {
             polled.validate()?;
         }

@@ -116,6 +116,6 @@ pub use outcome::{Counts, Outcome};
 pub use receive::polled::PolledConfig;
 pub use socket::UdpSocket;
 pub use stack::Stack;
-pub use tcp::{BACKLOG, TcpListener, TcpStream};
+pub use tcp::{BACKLOG, Pacing, TcpListener, TcpStream};
 pub use wire::datagram::Datagram;
 pub use wire::reassembly::ReassemblyConfig;

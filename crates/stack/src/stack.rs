@@ -121,7 +121,7 @@ impl Parts {
         Ok(Self {
             receiver: Receiver::new(&host, config)?,
             proxies: Proxies::new(&host, channels),
-            tcp: tcp::Worker::new(&host, time_wait),
+            tcp: tcp::Worker::new(&host, time_wait)?,
             stack: Stack(Arc::new(Inner {
                 host,
                 proxies: waker,

@@ -3,13 +3,16 @@
 
 mod common;
 
+use std::io::{Read, Write};
 use std::net::{SocketAddr, UdpSocket};
 use std::time::Duration;
 
 use common::bound;
 use plimsoll_core::pacing::Rate;
 use plimsoll_stack::device::packet::{MonitorConfig, PacketMonitor};
-use plimsoll_testbed::wide_area::{FAR, NEAR, PathConfig, WideArea};
+use plimsoll_stack::device::xdp::{XdpConfig, XdpInterface};
+use plimsoll_stack::{Pacing, Stack, StackConfig, TcpConfig, TcpListener};
+use plimsoll_testbed::wide_area::{FAR, FAR_STACK, NEAR, PathConfig, WideArea};
 use plimsoll_testbed::{Config, Host, interrupt};
 
 const PORT: u16 = 9;
@@ -159,6 +162,48 @@ fn a_full_queue_drops_what_comes_and_every_frame_is_counted() {
         numbers.into_iter().eq(0..21),
         "the queue takes what comes first"
     );
+}
+
+/// ST-38, ST-51: 100 segments at a known rate leave within one round trip, before the first
+/// of them is acknowledged. Slow start needs several.
+#[test]
+fn our_stack_fills_a_path_of_known_capacity_without_slow_start() {
+    const SEGMENTS: usize = 100;
+    let path = path(100);
+    let device = XdpConfig {
+        owned: vec![FAR_STACK.into()],
+        ..XdpConfig::default()
+    };
+    let stack = StackConfig {
+        tcp: TcpConfig {
+            buffer_bytes: 1 << 20,
+            pacing: Pacing::at(Rate::clamped(50_000_000)),
+            ..TcpConfig::default()
+        },
+        ..StackConfig::at(format!("{FAR_STACK}/24").parse().unwrap())
+    };
+    let open = || XdpInterface::open(path.far().device(), &device);
+    let stack = Stack::start(path.far().run(open).unwrap().unwrap(), &stack).unwrap();
+    let listener = TcpListener::bind(&stack, (FAR_STACK, PORT)).unwrap();
+    let connect = || std::net::TcpStream::connect((FAR_STACK, PORT));
+    let mut client = path.near().run(connect).unwrap().unwrap();
+    let mut server = listener.accept().unwrap().0;
+    let mut received = vec![0; SEGMENTS * 1460];
+    // The first opens the client's receive window, the second is looked at.
+    for round in 0..2 {
+        server.write_all(&vec![round; received.len()]).unwrap();
+        client.read_exact(&mut received).unwrap();
+        assert!(received.iter().all(|byte| *byte == round));
+    }
+    drop((server, listener, stack));
+    let back = path.stop().unwrap().back;
+    let full = back.passages.iter().filter(|passage| passage.bytes == 1514);
+    let offered: Vec<u64> = full.map(|passage| passage.offered_ns).collect();
+    assert!(offered.len() >= 2 * SEGMENTS);
+    let second = &offered[offered.len() - SEGMENTS..];
+    let took = Duration::from_nanos(second[SEGMENTS - 1] - second[0]);
+    assert!(took < 2 * DELAY, "{took:?}");
+    assert_eq!(back.queue_full, 0);
 }
 
 #[test]

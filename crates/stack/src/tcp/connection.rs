@@ -14,19 +14,23 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use plimsoll_core::channel::{InterruptRequest, PooledConsumer};
 use plimsoll_core::demux::ChannelId;
+use plimsoll_core::pacing::FlowId;
 use plimsoll_core::time::Instant;
 use smoltcp::iface::{Config, Interface, SocketHandle, SocketSet};
 use smoltcp::socket::tcp::{CongestionControl, Socket, SocketBuffer, State};
 use smoltcp::wire::{HardwareAddress, IpEndpoint};
 
 use super::listener::Listener;
+use super::pacing::{Pace, Pacing};
 use super::reset::{host_cidr, instant, keep_network_layer, parse};
-use super::wire::Wire;
+use super::wire::{Payload, Wire};
 use crate::device::{Frame, Mac};
 use crate::host::Host;
 use crate::outcome::{Outcome, Tally};
 use crate::table::{Arrived, Bound};
 use crate::wait::Waker;
+
+mod paced;
 
 /// How long an unanswered handshake is tried.
 const HANDSHAKE: Duration = Duration::from_secs(20);
@@ -65,6 +69,7 @@ struct Inner {
     timer: Option<Instant>,
     /// Who is to accept it, while nobody has.
     listener: Option<Arc<Listener>>,
+    pace: Pace,
     /// When a connection without owner is ended by force.
     abandoned_at: Option<Instant>,
 }
@@ -129,7 +134,7 @@ impl Connection {
         socket.set_congestion_control(CongestionControl::Cubic);
         let mut sockets = SocketSet::new(Vec::with_capacity(1));
         let handle = sockets.add(socket);
-        Ok(Self {
+        let mut connection = Self {
             local,
             remote,
             channel: bound.channel,
@@ -145,9 +150,13 @@ impl Connection {
                 awaited: Vec::with_capacity(Wanted::KINDS),
                 timer: None,
                 listener,
+                pace: Pace::default(),
                 abandoned_at: None,
             }),
-        })
+        };
+        let inner = connection.inner.get_mut();
+        inner.set_pacing(host, connection.channel, host.tcp.config.pacing)?;
+        Ok(connection)
     }
 
     /// Answers a SYN, of whose addresses the demultiplexer knows already.
@@ -200,7 +209,13 @@ impl Connection {
                 break;
             };
             if let Some(frame) = arrival.item.into_frame() {
+                let unacknowledged = inner.socket().send_queue();
                 tally.count(inner.bring_in(frame, now));
+                let left = inner.socket().send_queue();
+                if left < unacknowledged {
+                    let bytes = unacknowledged - left;
+                    inner.pace.on_acknowledged(bytes, arrival.arrived);
+                }
             }
         }
         if !more {
@@ -244,6 +259,22 @@ impl Connection {
         inner.event()
     }
 
+    /// It may send one segment: its departure is due.
+    pub(super) fn on_departure(&self, host: &Host, now: Instant) -> Event {
+        let mut inner = self.inner.lock();
+        inner.depart(host, now);
+        self.after(&mut inner, host, now);
+        inner.event()
+    }
+
+    /// Sends like this from now on.
+    pub(super) fn set_pacing(&self, host: &Host, now: Instant, pacing: Pacing) -> io::Result<()> {
+        let mut inner = self.inner.lock();
+        inner.set_pacing(host, self.channel, pacing)?;
+        self.after(&mut inner, host, now);
+        Ok(())
+    }
+
     /// Does something with the socket on the owner's thread, and sends what that
     /// makes due.
     pub(super) fn with<R>(
@@ -253,7 +284,7 @@ impl Connection {
         act: impl FnOnce(&mut Socket<'static>) -> R,
     ) -> R {
         let mut inner = self.inner.lock();
-        let result = act(inner.socket());
+        let result = inner.act(host, now, act);
         self.after(&mut inner, host, now);
         result
     }
@@ -268,7 +299,7 @@ impl Connection {
         act: impl FnOnce(&mut Socket<'static>) -> Option<R>,
     ) -> Option<R> {
         let mut inner = self.inner.lock();
-        let result = act(inner.socket());
+        let result = inner.act(host, now, act);
         if result.is_none() {
             self.waker.clear();
             if !inner.awaited.contains(&wanted) {
@@ -301,11 +332,12 @@ impl Connection {
         host.tcp.ready.push(self.channel);
     }
 
-    /// The channel and its timer go; what was received can still be read.
-    pub(super) fn detach(&self) -> Option<Instant> {
+    /// The channel, its timer and its departures go; what was received can still be
+    /// read.
+    pub(super) fn detach(&self) -> (Option<Instant>, Option<FlowId>) {
         let mut inner = self.inner.lock();
         inner.consumer = None;
-        inner.timer.take()
+        (inner.timer.take(), inner.pace.flow.take())
     }
 
     /// Sends what is due, sets the timer, wakes the owner.
@@ -349,12 +381,15 @@ impl Inner {
     }
 
     fn send(&mut self, host: &Host, remote: SocketAddr, now: Instant) {
-        for _ in 0..SEND_MAX {
-            let before = self.wire.outbound.len();
-            let (wire, sockets) = (&mut self.wire, &mut self.sockets);
-            self.interface.poll_egress(instant(now), wire, sockets);
-            if self.wire.outbound.len() == before {
-                break;
+        if let Some(flow) = self.gate() {
+            if self.is_due(now) {
+                host.tcp.request_departure(flow, now);
+            }
+        } else {
+            for _ in 0..SEND_MAX {
+                if self.emit(now).is_none() {
+                    break;
+                }
             }
         }
         if self.wire.outbound.is_empty() {
@@ -377,8 +412,25 @@ impl Inner {
         self.wire.outbound = batch;
     }
 
+    /// One segment, if one is due. Returns its frame's length.
+    fn emit(&mut self, now: Instant) -> Option<usize> {
+        let before = self.wire.outbound.len();
+        let (wire, sockets) = (&mut self.wire, &mut self.sockets);
+        self.interface.poll_egress(instant(now), wire, sockets);
+        // As many as there are sockets.
+        let frame = self.wire.outbound.get(before)?;
+        let length = frame.len();
+        if let Some(payload) = Payload::of(frame) {
+            let socket = self.sockets.get_mut(self.handle);
+            self.pace.on_sent(payload, socket, now);
+        }
+        Some(length)
+    }
+
     fn set_timer(&mut self, host: &Host, channel: ChannelId, now: Instant) {
         let due = self.interface.poll_at(instant(now), &self.sockets);
+        // What is due now and paced has a departure.
+        let due = due.filter(|at| *at > instant(now) || self.gate().is_none());
         let due = due.map(|at| {
             let nanos = u64::try_from(at.total_micros())
                 .unwrap_or(0)

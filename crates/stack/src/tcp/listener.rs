@@ -260,7 +260,7 @@ impl Drop for TcpListener {
         let mut table = host.table.lock();
         table.close(Protocol::Tcp, listener.local, None, listener.channel);
         drop(table);
-        host.tcp.forget(listener.channel, None);
+        host.tcp.forget(listener.channel, None, None);
         let mut waiting = listener.waiting.lock();
         waiting.closed = true;
         let unaccepted = std::mem::take(&mut waiting.established);

@@ -13,18 +13,22 @@
 //!   Sending happens in the sender's call.
 //! * **Listeners.** Half-open and unaccepted connections count against the
 //!   backlog; beyond it SYNs are discarded at the demultiplexer (LRP-39).
+//! * **Pacing.** A paced connection sends one segment per departure, on the TCP thread
+//!   ([`Pacing`]); the others whenever something makes it possible.
 //! * **`TIME_WAIT`** gives the channel back (LRP-42). Late segments of all such
 //!   connections are answered from one channel without any state.
 //!
-//! **Limits.** smoltcp's: no selective acknowledgements as a sender, no pacing,
-//! and a retransmission timeout of a second at least, so a loss that no later
+//! **Limits.** smoltcp's: no selective acknowledgements as a sender, and a
+//! retransmission timeout of a second at least, so a loss that no later
 //! segment shows costs a second.
 //! No SYN cookies: a flood of SYNs for an open port keeps new clients out while it
 //! lasts, though at the price of the demultiplexer only. The thread's time is not
 //! charged to each connection's owner.
 
 mod connection;
+mod departures;
 mod listener;
+mod pacing;
 mod reset;
 mod stream;
 mod thread;
@@ -35,14 +39,17 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 use plimsoll_core::demux::ChannelId;
+use plimsoll_core::pacing::FlowId;
 use plimsoll_core::time::Instant;
 
 use self::connection::Connection;
+use self::departures::Departures;
 use self::listener::Listener;
 use crate::config::TcpConfig;
 use crate::table::Ready;
 
 pub use listener::{BACKLOG, TcpListener};
+pub use pacing::Pacing;
 pub(crate) use reset::Resetter;
 pub use stream::TcpStream;
 pub(crate) use thread::Worker;
@@ -61,6 +68,7 @@ pub(crate) struct Tcp {
     pub(crate) ready: Arc<Ready>,
     endpoints: Mutex<HashMap<ChannelId, Endpoint>>,
     timers: Mutex<BTreeSet<(Instant, ChannelId)>>,
+    departures: Departures,
 }
 
 impl Tcp {
@@ -70,6 +78,7 @@ impl Tcp {
             ready: Arc::clone(ready),
             endpoints: Mutex::default(),
             timers: Mutex::default(),
+            departures: Departures::new(config.connections_max),
         }
     }
 
@@ -106,11 +115,21 @@ impl Tcp {
         self.timers.lock().first().map(|(at, _)| *at)
     }
 
+    /// A paced connection has something to send.
+    fn request_departure(&self, flow: FlowId, now: Instant) {
+        if self.departures.request(flow, now) {
+            self.ready.waker.wake();
+        }
+    }
+
     /// The endpoint is gone.
-    fn forget(&self, channel: ChannelId, timer: Option<Instant>) {
+    fn forget(&self, channel: ChannelId, timer: Option<Instant>, flow: Option<FlowId>) {
         self.endpoints.lock().remove(&channel);
         if let Some(timer) = timer {
             self.timers.lock().remove(&(timer, channel));
+        }
+        if let Some(flow) = flow {
+            self.departures.close(flow);
         }
     }
 }

@@ -12,6 +12,7 @@ use smoltcp::socket::tcp::{RecvError, Socket, State};
 
 use super::Endpoint;
 use super::connection::{Connection, Wanted};
+use super::pacing::Pacing;
 use crate::clock;
 use crate::host::Host;
 use crate::socket::addresses::{first_that_works, on_a_free_port};
@@ -152,6 +153,18 @@ impl TcpStream {
         let set = |socket: &mut Socket<'static>| socket.set_nagle_enabled(!nodelay);
         self.connection.with(self.stack.host(), clock::now(), set);
         Ok(())
+    }
+
+    /// Whether segments leave by the clock. Within a transfer a new rate holds at once.
+    ///
+    /// # Errors
+    ///
+    /// `InvalidInput`: a rate that cannot be kept; the error says which can.
+    pub fn set_pacing(&self, pacing: Pacing) -> io::Result<()> {
+        let refused = |error| io::Error::new(io::ErrorKind::InvalidInput, error);
+        pacing.validate().map_err(refused)?;
+        let host = self.stack.host();
+        self.connection.set_pacing(host, clock::now(), pacing)
     }
 
     /// This side's address.

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use plimsoll_core::channel::{InterruptRequest, PooledConsumer};
 use plimsoll_core::demux::{ChannelId, Protocol};
 use plimsoll_core::time::Instant;
+use plimsoll_timers::{Backup, TimerFd};
 
 use super::connection::{Connection, Event};
 use super::listener::Listener;
@@ -16,6 +17,7 @@ use super::reset::{self, Resetter};
 use super::{Endpoint, Tcp};
 use crate::clock;
 use crate::device::{Batch, Frame};
+use crate::error::Error;
 use crate::host::Host;
 use crate::outcome::{Outcome, Tally};
 use crate::table::{Arrived, TIME_WAIT};
@@ -32,17 +34,20 @@ pub(crate) struct Worker {
     time_wait: PooledConsumer<Arrived>,
     resetter: Resetter,
     out: Batch,
+    /// Wakes the thread for the next departure.
+    backup: TimerFd,
 }
 
 impl Worker {
-    pub(crate) fn new(host: &Arc<Host>, time_wait: PooledConsumer<Arrived>) -> Self {
-        Self {
+    pub(crate) fn new(host: &Arc<Host>, time_wait: PooledConsumer<Arrived>) -> Result<Self, Error> {
+        Ok(Self {
             tally: host.book.open(),
             resetter: Resetter::new(host.device.pool(), &host.capabilities),
             host: Arc::clone(host),
             time_wait,
             out: Batch::new(),
-        }
+            backup: TimerFd::new().map_err(Error::io("make a timer descriptor"))?,
+        })
     }
 
     /// Works until the stack stops or its device fails.
@@ -64,15 +69,34 @@ impl Worker {
             if !host.tcp.ready.is_empty() {
                 continue;
             }
-            let now = clock::now();
-            let until = host.tcp.next_timer();
-            let limit = until.map(|until| until.saturating_since(now));
-            wait::wait_any([host.tcp.ready.waker.as_fd()], limit)?;
+            self.sleep()?;
         }
         Ok(())
     }
 
-    /// Looks once at every channel that asked for it, and at the timers.
+    /// Until there is something to do; not at all if a departure is near.
+    fn sleep(&mut self) -> io::Result<()> {
+        let host = Arc::clone(&self.host);
+        let now = clock::now();
+        let until = host.tcp.next_timer();
+        let limit = until.map(|until| until.saturating_since(now));
+        let woken = host.tcp.ready.waker.as_fd();
+        let Some(departure) = host.tcp.departures.next() else {
+            wait::wait_any([woken], limit)?;
+            return Ok(());
+        };
+        let wake_up = host.tcp.config.wake_up;
+        let left = departure.saturating_since(now);
+        if left > wake_up {
+            // Not by the limit, which is in milliseconds.
+            self.backup.arm(left - wake_up)?;
+            wait::wait_any([woken, self.backup.as_fd()], limit)?;
+        }
+        Ok(())
+    }
+
+    /// Looks once at every channel that asked for it, at the timers, and at the
+    /// departures: a trigger state.
     pub(crate) fn turn(&mut self, now: Instant) -> io::Result<()> {
         // Those that are put back meanwhile wait for the next turn.
         for _ in 0..self.host.tcp.ready.len() {
@@ -87,7 +111,23 @@ impl Worker {
                 self.settle(&connection, event, now);
             }
         }
+        self.send_departures();
         self.host.egress.transmit_or_drop(&mut self.out)
+    }
+
+    /// One segment of every paced connection that may send now.
+    fn send_departures(&mut self) {
+        if self.tcp().departures.next().is_none() {
+            return;
+        }
+        // Not the turn's time: segments that came since then took some of it.
+        let now = clock::now();
+        while let Some(channel) = self.tcp().departures.take_due(now) {
+            if let Some(Endpoint::Connection(connection)) = self.tcp().endpoint(channel) {
+                let event = connection.on_departure(&self.host, now);
+                self.settle(&connection, event, now);
+            }
+        }
     }
 
     fn tcp(&self) -> &Tcp {
@@ -258,7 +298,7 @@ impl Worker {
             table.close(Protocol::Tcp, local, Some(remote), channel);
         }
         drop(table);
-        let timer = connection.detach();
-        self.tcp().forget(connection.channel, timer);
+        let (timer, flow) = connection.detach();
+        self.tcp().forget(connection.channel, timer, flow);
     }
 }

@@ -6,6 +6,7 @@ use smoltcp::phy::{
     Checksum, ChecksumCapabilities, Device, DeviceCapabilities, Medium, RxToken, TxToken,
 };
 use smoltcp::time::Instant;
+use smoltcp::wire::{IpVersion, Ipv4Packet, Ipv6Packet, TcpPacket, TcpSeqNumber};
 
 use crate::device::{Batch, Capabilities, Frame, HEADROOM_BYTES, Mac, Pool};
 use crate::wire::{ETHERNET_BYTES, emit};
@@ -65,6 +66,42 @@ impl TxToken for Outbound<'_> {
         emit::write_link(&mut frame, self.mac);
         self.outbound.push_back(frame);
         built
+    }
+}
+
+/// Which bytes of the stream a segment carries: at least one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Payload {
+    begin: TcpSeqNumber,
+    length: usize,
+}
+
+impl Payload {
+    #[cfg(test)]
+    pub(super) fn new(begin: i32, length: usize) -> Self {
+        let begin = TcpSeqNumber(begin);
+        Self { begin, length }
+    }
+
+    /// That of a frame as [`Outbound`] built it; nothing without any.
+    pub(super) fn of(frame: &Frame) -> Option<Self> {
+        let packet = frame.get(ETHERNET_BYTES..)?;
+        let segment = match IpVersion::of_packet(packet).ok()? {
+            IpVersion::Ipv4 => Ipv4Packet::new_checked(packet).ok()?.payload(),
+            IpVersion::Ipv6 => Ipv6Packet::new_checked(packet).ok()?.payload(),
+        };
+        let segment = TcpPacket::new_checked(segment).ok()?;
+        let length = segment.payload().len();
+        (length > 0).then(|| Self {
+            begin: segment.seq_number(),
+            length,
+        })
+    }
+
+    /// All of it lies before the end of `other`. Not so a single byte: a probe of a closed
+    /// window is sent again and again, and is no loss.
+    pub(super) fn is_before(self, other: Self) -> bool {
+        self.length > 1 && self.begin + self.length <= other.begin + other.length
     }
 }
 

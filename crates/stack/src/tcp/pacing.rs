@@ -1,0 +1,317 @@
+//! Whether a connection's segments leave by the clock, at which rate, and until when.
+//!
+//! A sender that waits for acknowledgements begins slowly and sends in bursts whenever
+//! they come in bursts. One that knows what the path can carry needs neither: it sends by
+//! the clock from the first segment on (rate-based clocking; Aron & Druschel, sections 4.1,
+//! 5.7 and appendix A: ST-38, ST-39, ST-41, ST-50, ST-51).
+//!
+//! **How it is done around smoltcp.** Its socket emits one segment whenever it is asked, if
+//! windows allow. A paced connection asks only when a departure is due, so segments are cut
+//! as they leave, and timers run from then. It has no congestion control in a paced busy
+//! period: the rate and the peer's window are the only limits. Acknowledgements without
+//! data wait for a departure too; there is always one within the time that the last segment
+//! takes at the rate.
+//!
+//! **A loss** shows as a segment that is sent again. From then on the connection has
+//! smoltcp's Cubic, which begins with slow start, and its pace as an upper bound. The next
+//! busy period is paced again, at half the rate; each busy period without a loss doubles it
+//! again up to what was set.
+//!
+//! **Limits.** smoltcp takes no window from outside, so a fallback begins with two
+//! segments, and it has no selective acknowledgements, so several losses in one window cost
+//! a second. An estimate is renewed only in busy periods without pace: growing capacity is
+//! not noticed while paced.
+
+use std::time::Duration;
+
+use plimsoll_core::config::Fraction;
+use plimsoll_core::pacing::{
+    CapacityEstimator, FlowId, FlowRates, KnownCapacity, Rate, StartConfig,
+};
+use plimsoll_core::time::Instant;
+use smoltcp::socket::tcp::{CongestionControl, Socket};
+
+use super::wire::Payload;
+use crate::error::Error;
+
+/// Whether a connection's segments leave by the clock. A rate counts frames with their
+/// Ethernet headers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Pacing {
+    /// Acknowledgements release segments, beginning with slow start. Default.
+    #[default]
+    Off,
+    /// At this rate from the first segment on, without slow start. For paths whose
+    /// capacity is known: too high a rate fills their queues and takes from others until
+    /// the first loss.
+    At(FlowRates),
+    /// The first busy period begins with slow start. Those after it are paced at this
+    /// part of the capacity that the acknowledgements showed: one half is cautious, since
+    /// others may have come meanwhile. Where they showed nothing, slow start remains.
+    LastBusyPeriod(Fraction),
+}
+
+/// The lowest rate: a full frame takes 120 ms there, and an acknowledgement may wait for so
+/// long.
+const RATE_MIN: u64 = 100_000;
+/// A connection that sent nothing for so long begins anew (RFC 5681, 4.1: a retransmission
+/// timeout, of which smoltcp's is a second at least).
+const IDLE: Duration = Duration::from_secs(1);
+/// Acknowledgements further apart are of different bunches.
+const BUNCH_GAP: Duration = Duration::from_millis(5);
+/// Acknowledgements of a bunch: what the estimator looks at.
+const BUNCH: u8 = 5;
+/// Halvings of the rate: after as many a path has other troubles.
+const HALVINGS_MAX: u8 = 10;
+
+impl Pacing {
+    /// At `rate`; what was delayed is caught up at twice the rate.
+    #[must_use]
+    pub fn at(rate: Rate) -> Self {
+        Self::At(with_catching_up(rate))
+    }
+
+    pub(crate) fn validate(self) -> Result<(), Error> {
+        let refuse = |given: String, allowed| {
+            Err(Error::Config {
+                field: "pacing",
+                given,
+                allowed,
+            })
+        };
+        match self {
+            Self::At(rates) if rates.target.bits_per_second() < RATE_MIN => {
+                let given = format!("{} bit/s", rates.target.bits_per_second());
+                refuse(given, "at least 100,000 bit/s")
+            }
+            Self::At(rates) if rates.burst < rates.target => {
+                let given = format!("a burst of {} bit/s", rates.burst.bits_per_second());
+                refuse(given, "a burst rate of at least the target rate")
+            }
+            Self::LastBusyPeriod(Fraction::NONE) => {
+                refuse("nothing of the capacity".to_owned(), "a part above nothing")
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+fn with_catching_up(target: Rate) -> FlowRates {
+    FlowRates {
+        target,
+        burst: Rate::clamped(target.bits_per_second().saturating_mul(2)),
+    }
+}
+
+/// A connection's pace.
+#[derive(Debug, Default)]
+pub(super) struct Pace {
+    pacing: Pacing,
+    /// Of the stack's departures, once pacing was asked for.
+    pub(super) flow: Option<FlowId>,
+    /// This busy period is paced.
+    paced: bool,
+    /// A segment was sent again in this busy period.
+    lossy: bool,
+    halvings: u8,
+    /// The end of what was ever sent.
+    sent: Option<Payload>,
+    sent_at: Option<Instant>,
+    estimator: CapacityEstimator,
+    acknowledged_at: Option<Instant>,
+    bunch: u8,
+}
+
+impl Pace {
+    /// Until told otherwise.
+    pub(super) fn set(&mut self, pacing: Pacing) {
+        self.pacing = pacing;
+        self.halvings = 0;
+    }
+
+    /// The flow whose departures release segments; without one they need not wait.
+    pub(super) fn gate(&self) -> Option<FlowId> {
+        self.flow.filter(|_| self.paced)
+    }
+
+    /// A busy period begins: there is something to send after there was nothing. Returns
+    /// at which rates it is paced, if it is.
+    pub(super) fn begin(&mut self, socket: &mut Socket<'_>, now: Instant) -> Option<FlowRates> {
+        self.halvings = match std::mem::take(&mut self.lossy) {
+            true => (self.halvings + 1).min(HALVINGS_MAX),
+            false => self.halvings.saturating_sub(1),
+        };
+        let was_idle = self.sent_at.is_some_and(|at| now > at + IDLE);
+        self.apply(socket, was_idle)
+    }
+
+    /// As [`begin`](Self::begin), within a busy period after a change of the setting.
+    pub(super) fn apply(&mut self, socket: &mut Socket<'_>, anew: bool) -> Option<FlowRates> {
+        let rates = self.flow.and_then(|_| self.rates());
+        if rates.is_some() {
+            socket.set_congestion_control(CongestionControl::None);
+        } else if anew || self.paced {
+            socket.set_congestion_control(CongestionControl::Cubic);
+        }
+        self.paced = rates.is_some();
+        rates
+    }
+
+    fn rates(&self) -> Option<FlowRates> {
+        let rates = match self.pacing {
+            Pacing::Off => return None,
+            Pacing::At(rates) => rates,
+            Pacing::LastBusyPeriod(fraction) => {
+                let capacity = self.estimator.estimate()?.low;
+                let start = StartConfig {
+                    fraction,
+                    ..StartConfig::default()
+                };
+                with_catching_up(start.rate(KnownCapacity::LastBusyPeriod(capacity)))
+            }
+        };
+        let lowered =
+            |rate: Rate| Rate::clamped((rate.bits_per_second() >> self.halvings).max(RATE_MIN));
+        Some(FlowRates {
+            target: lowered(rates.target),
+            burst: lowered(rates.burst),
+        })
+    }
+
+    /// A segment leaves. The first one of a busy period that was sent before ends the
+    /// time without congestion control.
+    pub(super) fn on_sent(&mut self, payload: Payload, socket: &mut Socket<'_>, now: Instant) {
+        self.sent_at = Some(now);
+        let again = self.sent.is_some_and(|sent| payload.is_before(sent));
+        if !again {
+            self.sent = Some(payload);
+            return;
+        }
+        if !std::mem::replace(&mut self.lossy, true) && self.paced {
+            socket.set_congestion_control(CongestionControl::Cubic);
+        }
+    }
+
+    /// The peer acknowledged so many bytes with a segment that came at this moment.
+    pub(super) fn on_acknowledged(&mut self, bytes: usize, at: Instant) {
+        if self.paced || !matches!(self.pacing, Pacing::LastBusyPeriod(_)) {
+            return;
+        }
+        let apart = self
+            .acknowledged_at
+            .is_none_or(|last| at > last + BUNCH_GAP);
+        if apart || self.bunch == BUNCH {
+            self.estimator.on_bunch_start();
+            self.bunch = 0;
+        }
+        self.bunch += 1;
+        self.acknowledged_at = Some(at);
+        let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
+        self.estimator.on_arrival(at, bytes);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use plimsoll_core::demux::ChannelId;
+    use smoltcp::socket::tcp::SocketBuffer;
+
+    use super::super::departures::Departures;
+    use super::*;
+
+    fn at(micros: u64) -> Instant {
+        Instant::from_nanos(micros * 1000)
+    }
+
+    fn megabits(rate: u64) -> Rate {
+        Rate::clamped(rate * 1_000_000)
+    }
+
+    fn socket() -> Socket<'static> {
+        let buffer = || SocketBuffer::new(vec![0; 2048]);
+        Socket::new(buffer(), buffer())
+    }
+
+    fn pace(pacing: Pacing) -> Pace {
+        let mut pace = Pace::default();
+        pace.set(pacing);
+        pace.flow = Departures::new(1).open(ChannelId(1)).ok();
+        pace
+    }
+
+    fn target(pace: &mut Pace, socket: &mut Socket<'_>, now: u64) -> Option<u64> {
+        let rates = pace.begin(socket, at(now))?;
+        assert_eq!(socket.congestion_control(), CongestionControl::None);
+        assert!(pace.gate().is_some());
+        Some(rates.target.bits_per_second())
+    }
+
+    /// ST-38, ST-51: a known capacity needs no slow start.
+    #[test]
+    fn a_known_rate_is_used_from_the_first_segment_on() {
+        let (mut socket, mut pace) = (socket(), pace(Pacing::at(megabits(100))));
+        assert_eq!(pace.gate(), None, "until there is something to send");
+        assert_eq!(target(&mut pace, &mut socket, 0), Some(100_000_000));
+    }
+
+    #[test]
+    fn a_loss_brings_congestion_control_back_and_halves_the_next_rate() {
+        let (mut socket, mut pace) = (socket(), pace(Pacing::at(megabits(100))));
+        target(&mut pace, &mut socket, 0);
+        let (first, second) = (Payload::new(0, 1000), Payload::new(1000, 1000));
+        for payload in [first, second] {
+            pace.on_sent(payload, &mut socket, at(1));
+            assert_eq!(socket.congestion_control(), CongestionControl::None);
+        }
+        pace.on_sent(first, &mut socket, at(2));
+        assert_eq!(socket.congestion_control(), CongestionControl::Cubic);
+        assert!(pace.gate().is_some(), "its pace stays the upper bound");
+        assert_eq!(target(&mut pace, &mut socket, 3), Some(50_000_000));
+        assert_eq!(target(&mut pace, &mut socket, 4), Some(100_000_000));
+    }
+
+    /// ST-39, ST-41: after an idle time at a part of what the last busy period showed.
+    #[test]
+    fn an_estimate_takes_the_place_of_slow_start_once_there_is_one() {
+        let half = Fraction::from_percent(50);
+        let (mut socket, mut pace) = (socket(), pace(Pacing::LastBusyPeriod(half)));
+        assert_eq!(pace.begin(&mut socket, at(0)), None);
+        assert_eq!(socket.congestion_control(), CongestionControl::Cubic);
+        // Four flights; acknowledgements of two segments of 1250 bytes each 400 µs.
+        for (flight, acknowledgements) in [(0, 2), (1, 3), (2, 6), (3, 12)] {
+            for number in 0..acknowledgements {
+                let now = flight * 100_000 + number * 400;
+                pace.on_acknowledged(2500, at(now));
+            }
+        }
+        assert_eq!(target(&mut pace, &mut socket, 500_000), Some(25_000_000));
+    }
+
+    #[test]
+    fn without_a_pace_an_idle_connection_begins_with_slow_start_again() {
+        let (mut socket, mut pace) = (socket(), Pace::default());
+        pace.on_sent(Payload::new(0, 100), &mut socket, at(0));
+        // Stands for a window that has grown.
+        socket.set_congestion_control(CongestionControl::None);
+        pace.begin(&mut socket, at(900_000));
+        assert_eq!(socket.congestion_control(), CongestionControl::None);
+        pace.begin(&mut socket, at(1_100_000));
+        assert_eq!(socket.congestion_control(), CongestionControl::Cubic);
+    }
+
+    #[test]
+    fn impossible_paces_are_refused_with_a_remedy() {
+        let slow = Pacing::at(Rate::clamped(1000)).validate().unwrap_err();
+        assert_eq!(
+            slow.to_string(),
+            "pacing = 1000 bit/s: must be at least 100,000 bit/s"
+        );
+        let backwards = FlowRates {
+            target: megabits(2),
+            burst: megabits(1),
+        };
+        assert!(Pacing::At(backwards).validate().unwrap_err().is_usage());
+        assert!(Pacing::LastBusyPeriod(Fraction::NONE).validate().is_err());
+        Pacing::at(megabits(1)).validate().unwrap();
+    }
+}

@@ -1,0 +1,255 @@
+//! Paced TCP on a cable in memory, seen by a capture at the sender's device.
+
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::Shutdown;
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use pcap_file::pcap::PcapReader;
+use plimsoll_core::config::Fraction;
+use plimsoll_core::pacing::Rate;
+use plimsoll_stack::device::faulty::{Faults, Faulty};
+use plimsoll_stack::device::recording::Recording;
+use plimsoll_stack::device::simulated::{SimulatedConfig, SimulatedDevice};
+use plimsoll_stack::{Pacing, Stack, StackConfig, TcpConfig, TcpListener, TcpStream};
+use smoltcp::wire::{EthernetFrame, Ipv4Packet, TcpPacket};
+
+/// No test waits longer for what must come.
+const SOON: Duration = Duration::from_secs(20);
+const SEGMENT_BYTES: usize = 1460;
+/// Of a full frame: Ethernet, IPv4 and TCP headers and a segment.
+const FRAME_BYTES: u32 = 1514;
+
+/// What a device wrote down, while the stack has the device.
+#[derive(Clone, Default)]
+struct Capture(Arc<Mutex<Vec<u8>>>);
+
+impl Write for Capture {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.lock().unwrap().extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Capture {
+    /// When segments with payload left for this port, in nanoseconds.
+    fn departures_to(&self, port: u16) -> Vec<u64> {
+        let bytes = self.0.lock().unwrap().clone();
+        let mut reader = PcapReader::new(&bytes[..]).unwrap();
+        let mut departures = Vec::new();
+        while let Some(packet) = reader.next_packet() {
+            let packet = packet.unwrap();
+            let frame = EthernetFrame::new_checked(&packet.data[..]).unwrap();
+            let Ok(ip) = Ipv4Packet::new_checked(frame.payload()) else {
+                continue;
+            };
+            let Ok(tcp) = TcpPacket::new_checked(ip.payload()) else {
+                continue;
+            };
+            if tcp.dst_port() == port && !tcp.payload().is_empty() {
+                departures.push(packet.timestamp.as_nanos() as u64);
+            }
+        }
+        departures
+    }
+}
+
+struct Pair {
+    client: Stack,
+    _server: Stack,
+    listener: TcpListener,
+    capture: Capture,
+}
+
+impl Pair {
+    fn new(tcp: TcpConfig, faults: Faults) -> Self {
+        let (one, other) = SimulatedDevice::pair(&SimulatedConfig::default()).unwrap();
+        let config = |last: u8| StackConfig::at(format!("10.0.0.{last}/24").parse().unwrap());
+        let capture = Capture::default();
+        let server = Recording::new(Faulty::new(other, faults, 5), capture.clone()).unwrap();
+        let server = Stack::start(server, &StackConfig { tcp, ..config(2) }).unwrap();
+        Self {
+            client: Stack::start(one, &config(1)).unwrap(),
+            listener: TcpListener::bind(&server, "10.0.0.2:80").unwrap(),
+            _server: server,
+            capture,
+        }
+    }
+
+    /// The client's and the server's end of a connection.
+    fn connect(&self) -> (TcpStream, TcpStream) {
+        let here = TcpStream::connect(&self.client, "10.0.0.2:80").unwrap();
+        let there = self.listener.accept().unwrap().0;
+        for stream in [&here, &there] {
+            stream.set_read_timeout(Some(SOON)).unwrap();
+            stream.set_write_timeout(Some(SOON)).unwrap();
+        }
+        (here, there)
+    }
+}
+
+fn port_of(stream: &TcpStream) -> u16 {
+    stream.local_addr().unwrap().port()
+}
+
+fn content(length: usize) -> Vec<u8> {
+    (0..length as u32)
+        .map(|k| (k.wrapping_mul(2_654_435_761) >> 24) as u8)
+        .collect()
+}
+
+/// Sends from one to the other and compares.
+fn transfer(mut from: &TcpStream, mut to: &TcpStream, length: usize) {
+    let sent = content(length);
+    thread::scope(|scope| {
+        scope.spawn(|| from.write_all(&sent).unwrap());
+        let mut received = vec![0; length];
+        to.read_exact(&mut received).unwrap();
+        assert!(received == sent, "damaged on the way");
+    });
+}
+
+fn megabits(rate: u64) -> Rate {
+    Rate::clamped(rate * 1_000_000)
+}
+
+/// Never faster than one per `interval`. A departure may be stamped late, which shortens the
+/// gap behind it: so of some gaps in a row one does not count. The clocks of stamps and
+/// departures may differ by a hundredth.
+fn assert_spaced(departures: &[u64], interval: Duration) {
+    for gaps in [2, 5, 20] {
+        let least = (gaps - 1) * interval.as_nanos() as u64 * 99 / 100;
+        let places = departures.windows(gaps as usize + 1);
+        let shortest = places.map(|place| place[gaps as usize] - place[0]).min();
+        assert!(shortest >= Some(least), "{gaps} gaps in {shortest:?} ns");
+    }
+}
+
+/// ST-27, ST-30: by the clock, on average at the target rate, and never faster than the
+/// burst rate.
+#[test]
+fn segments_leave_one_by_one_at_their_rate() {
+    let pair = Pair::new(TcpConfig::default(), Faults::NONE);
+    let (here, there) = pair.connect();
+    there.set_pacing(Pacing::at(megabits(20))).unwrap();
+    transfer(&there, &here, 100 * SEGMENT_BYTES);
+    let departures = pair.capture.departures_to(port_of(&here));
+    assert!(departures.len() >= 100);
+    assert_spaced(&departures, megabits(40).interval(FRAME_BYTES));
+    // What the first departure was late is slack.
+    let slack = Duration::from_millis(10);
+    let took = Duration::from_nanos(departures[99] - departures[0]);
+    assert!(
+        took + slack >= 99 * megabits(20).interval(FRAME_BYTES),
+        "{took:?}"
+    );
+}
+
+/// ST-33, ST-37: each at its own rate.
+#[test]
+fn many_connections_are_paced_at_once() {
+    let tcp = TcpConfig {
+        pacing: Pacing::at(megabits(5)),
+        ..TcpConfig::default()
+    };
+    let pair = Pair::new(tcp, Faults::NONE);
+    let ends: Vec<_> = (0..8).map(|_| pair.connect()).collect();
+    thread::scope(|scope| {
+        for (here, there) in &ends {
+            scope.spawn(|| transfer(there, here, 21 * SEGMENT_BYTES));
+        }
+    });
+    for (here, _) in &ends {
+        let departures = pair.capture.departures_to(port_of(here));
+        assert!(departures.len() >= 21);
+        assert_spaced(&departures, megabits(10).interval(FRAME_BYTES));
+    }
+}
+
+/// A loss shows, congestion control takes over, and the stream is whole.
+#[test]
+fn a_paced_stream_is_whole_through_faults() {
+    let tcp = TcpConfig {
+        pacing: Pacing::at(megabits(50)),
+        ..TcpConfig::default()
+    };
+    let faults = Faults {
+        loss: Fraction::from_percent(1),
+        reordering: Fraction::from_percent(1),
+        ..Faults::NONE
+    };
+    let pair = Pair::new(tcp, faults);
+    let (here, there) = pair.connect();
+    transfer(&there, &here, 100_000);
+    transfer(&here, &there, 50_000);
+}
+
+#[test]
+fn a_paced_connection_ends_as_others_do() {
+    let tcp = TcpConfig {
+        pacing: Pacing::at(megabits(50)),
+        ..TcpConfig::default()
+    };
+    let pair = Pair::new(tcp, Faults::NONE);
+    for _ in 0..3 {
+        let (mut here, mut there) = pair.connect();
+        here.write_all(b"question").unwrap();
+        here.shutdown(Shutdown::Write).unwrap();
+        let mut question = String::new();
+        there.read_to_string(&mut question).unwrap();
+        assert_eq!(question, "question");
+        // Dropped with most of it unsent.
+        there.write_all(&content(30 * SEGMENT_BYTES)).unwrap();
+        drop(there);
+        let mut answer = Vec::new();
+        here.read_to_end(&mut answer).unwrap();
+        assert!(answer == content(30 * SEGMENT_BYTES));
+    }
+    // Nobody accepts: a reset, without waiting for a departure.
+    let mut waiting = TcpStream::connect(&pair.client, "10.0.0.2:80").unwrap();
+    waiting.set_read_timeout(Some(SOON)).unwrap();
+    drop(pair.listener);
+    let error = waiting.read(&mut [0; 1]).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::ConnectionReset);
+}
+
+#[test]
+fn a_pace_can_be_changed_and_taken_away_within_a_transfer() {
+    let pair = Pair::new(TcpConfig::default(), Faults::NONE);
+    let (mut here, there) = pair.connect();
+    // 60 segments take seven seconds at this rate.
+    there
+        .set_pacing(Pacing::at(Rate::clamped(100_000)))
+        .unwrap();
+    let sent = content(40 * SEGMENT_BYTES);
+    (&there).write_all(&sent).unwrap();
+    let begun = Instant::now();
+    there.set_pacing(Pacing::at(megabits(50))).unwrap();
+    let mut received = vec![0; sent.len()];
+    here.read_exact(&mut received).unwrap();
+    assert!(received == sent && begun.elapsed() < Duration::from_secs(3));
+    there
+        .set_pacing(Pacing::at(Rate::clamped(100_000)))
+        .unwrap();
+    (&there).write_all(&sent).unwrap();
+    there.set_pacing(Pacing::Off).unwrap();
+    here.read_exact(&mut received).unwrap();
+    assert!(received == sent && begun.elapsed() < Duration::from_secs(5));
+}
+
+#[test]
+fn a_rate_that_cannot_be_kept_is_refused() {
+    let pair = Pair::new(TcpConfig::default(), Faults::NONE);
+    let (_here, there) = pair.connect();
+    let error = there.set_pacing(Pacing::at(Rate::MIN)).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidInput);
+    assert_eq!(
+        error.to_string(),
+        "pacing = 8 bit/s: must be at least 100,000 bit/s"
+    );
+}
