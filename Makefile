@@ -9,8 +9,8 @@ demo: packages
 	$(CARGO) build --release --locked
 	target/release/plimsoll demo --html target/demo.html
 
-# Lints, then every test. As root: namespaces and BPF programs are real. What takes long to
-# build and seldom finds anything is not among them: `make thorough` has that, too.
+# Lints, then every test. As root: namespaces and BPF programs are real. cargo-deny and loom
+# take long to build and seldom find anything: `make thorough` runs them as well.
 test: setup lint-code no-std unit
 
 thorough: test lint loom
@@ -64,13 +64,14 @@ miri:
 no-std:
 	$(CARGO) run --quiet --manifest-path crates/core/no-std/Cargo.toml --locked --target-dir target/no-std
 
-# Breaks core, the BPF program and what turns settings in each of the ways kept in
-# crates/core/mutations.toml and requires that a test notices (a quarter of an hour;
+# Breaks core, the BPF program and what turns settings in each of the ways listed in
+# crates/core/mutations.toml, and requires that a test notices (a quarter of an hour;
 # MODULES="poll quota" for some of it; MODULES="bpf knobs" needs root).
 mutants:
 	$(CARGO) run --quiet --locked -p plimsoll-core --example mutants -- $(MODULES)
 
-# Every bench, each with its JSON document under target/bench.
+# All benches but bench-programs and no-harm, each with its JSON document under
+# target/bench (an hour).
 bench: bench-core bench-timers bench-sim bench-guard bench-stack
 
 # What a decision costs, in ns, beside its best peers (a few minutes). The old

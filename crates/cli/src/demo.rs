@@ -10,17 +10,18 @@ use plimsoll_lab::{Catalogue, Document, Options, html, table, values};
 
 use crate::{lab, output};
 
-/// Flood stock servers and guarded ones, and show both (three minutes).
+/// Flood stock servers and guarded ones, and show both (four minutes).
 ///
 /// Everything happens between two network namespaces made for it, which are
-/// removed again. A sink and nginx are flooded with up to 15 times the packets
-/// they can handle; another server's client measures what that costs it. Then a
-/// DNS server is flooded on its own port, and its own client measures it.
+/// removed again. A sink is flooded with up to 15 times the packets that it can
+/// handle; another server's client measures what that costs it. nginx serves beside
+/// SYNs for another port. A DNS server is flooded on its own port, and its own client
+/// measures that.
 #[derive(clap::Args, Debug)]
 #[command(
     after_help = "Needs root, two CPUs, Linux 6.8 or newer with BTF, and nginx, wrk, nsd, dnsperf and ethtool \
-                        (scripts/setup installs them). Where root or a suitable kernel is missing, the same \
-                        cases run on a modelled host, and the output says so."
+                        (scripts/setup installs them). Where root or a suitable kernel is missing, the UDP \
+                        and SYN floods run on a modelled host, and the output says so."
 )]
 pub(crate) struct Args {
     /// Also write the figures as one JSON document to FILE (`-`: standard output)
@@ -126,7 +127,7 @@ impl Args {
 /// The experiments that model the demo's two floods.
 const MODELLED: [&str; 2] = ["demo-udp", "demo-syn"];
 
-/// The same cases on the modelled host, for whoever cannot send real packets.
+/// The UDP and the SYN flood on the modelled host, for whoever cannot send real packets.
 fn modelled(args: &Args, json: Option<Box<dyn Write + Send>>, why: &str) -> crate::Result<()> {
     output::clear_progress();
     eprintln!("No real packets ({why}): the demo runs on a modelled host instead.");

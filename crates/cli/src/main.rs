@@ -25,7 +25,7 @@ use clap::{Parser, Subcommand};
 
 use failure::Result;
 
-/// Keeps a Linux host at its full useful throughput under network overload.
+/// Keeps a Linux host useful under network overload.
 #[derive(Parser, Debug)]
 #[command(name = "plimsoll", version, after_help = EXIT_CODES)]
 struct Cli {
@@ -84,8 +84,8 @@ fn run() -> Result<()> {
 
 /// What `plimsoll` alone says.
 const FIRST_CONTACT: &str = "\
-Plimsoll keeps a Linux host at its full useful throughput when the network
-offers more than it can take: no receive livelock, no starved bystanders.
+Plimsoll keeps a Linux host useful when the network offers it more packets
+than it can take. A stock host then does little but receive them.
 An XDP program discards early what a full socket could not take; servers
 need no change, and it vanishes with its process.
 

@@ -1,10 +1,10 @@
-//! `plimsoll serve`: UDP servers and HTTP, on any of the devices.
+//! `plimsoll serve`: a UDP sink and echo, HTTP and DNS, on any of the devices.
 
 use std::io::{self, Write};
 
 use plimsoll_testbed::server::{self, Config};
 
-/// Serve UDP or HTTP, on the kernel's sockets or Plimsoll's own stack.
+/// Serve UDP, HTTP or DNS, on the kernel's sockets or Plimsoll's own stack.
 ///
 /// Runs until Ctrl-C or SIGTERM, then prints what it counted as one line of
 /// JSON.

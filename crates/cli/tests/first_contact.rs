@@ -27,8 +27,8 @@ fn alone_it_says_in_ten_lines_what_it_is_and_three_commands() {
     let output = Command::new(PROGRAM).output().unwrap();
     assert!(output.status.success());
     let expected = "\
-Plimsoll keeps a Linux host at its full useful throughput when the network
-offers more than it can take: no receive livelock, no starved bystanders.
+Plimsoll keeps a Linux host useful when the network offers it more packets
+than it can take. A stock host then does little but receive them.
 An XDP program discards early what a full socket could not take; servers
 need no change, and it vanishes with its process.
 

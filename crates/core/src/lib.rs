@@ -1,23 +1,23 @@
 //! The decisions of Plimsoll, each written once for whoever has to make it: the
-//! guard, the user-space stack, soft timers, and the simulated host, which makes
-//! nearly all.
+//! guard, the user-space stack and the programs on it, soft timers, and the simulated
+//! host, which makes nearly all.
 //!
 //! | module | decides | used by |
 //! | --- | --- | --- |
 //! | [`aggregation`] | when to poll next, so that a poll finds a wanted number of packets | sim |
 //! | [`answering`] | whether cookies are answered from the driver or by the stack | guard |
-//! | [`channel`] | which packets a queue between demultiplexing and consumer takes | sim, stack, testbed (its size) |
+//! | [`channel`] | which packets a queue between demultiplexing and consumer takes | programs, sim, stack, testbed (its size) |
 //! | [`charge`] | whom work is charged to; what is shed ([`charge::shedding`]) | guard, sim |
-//! | [`cpu_limit`] | when packets have used their part of a period | kernel (its polling limit), sim, stack |
-//! | [`demux`] | which channel a packet belongs to | guard (kinds only), sim, stack |
+//! | [`cpu_limit`] | when packets have used their part of a period | kernel (its polling limit), programs, sim, stack |
+//! | [`demux`] | which channel a packet belongs to | guard (kinds only), programs (its key), sim, stack |
 //! | [`driver`] | what a driver believes of its adapter | sim |
 //! | [`fairness`] | which sources' packets an overloaded channel takes | guard |
-//! | [`feedback`] | when a full queue stops its input | guard (watermarks only), sim, stack |
+//! | [`feedback`] | when a full queue stops its input | guard (watermarks only), programs, sim, stack |
 //! | [`fidelity`] | how much a monitor keeps of each packet while its disk cannot follow | programs |
 //! | [`governor`] | when the host leaves its own interrupt settings | guard, sim |
 //! | [`holdoff`] | how long an interrupt is held off | sim, and the governor |
 //! | [`pacing`] | when the next packet may leave | sim, stack, testbed, timers |
-//! | [`poll`] | which source is served next | sim, stack |
+//! | [`poll`] | which source is served next | programs, sim, stack |
 //! | [`quota`] | how many packets a turn may take | sim |
 //! | [`soft_timer`] | which soft events fire at a trigger state | sim, timers |
 //!

@@ -42,7 +42,9 @@ fn who_uses_a_decision_is_named_and_no_other() {
     let helpers = ["config", "time"].len();
     assert_eq!(rows.len(), declared - helpers, "every decision has its row");
     for (module, users) in rows {
-        for krate in ["guard", "sim", "stack", "timers", "testbed"] {
+        for krate in [
+            "guard", "kernel", "programs", "sim", "stack", "timers", "testbed",
+        ] {
             let (named, does) = (users.contains(krate), uses(krate, &module));
             assert_eq!(
                 named, does,

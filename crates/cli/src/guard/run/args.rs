@@ -107,7 +107,7 @@ pub(crate) struct Args {
     /// A UDP socket gets no more packets while its last one would wait longer than this for its
     /// consumer, in milliseconds; 0: only the watermarks count
     ///
-    /// Cost: short queues discard bursts that would have fitted; queues are read every 10 to 50 ms.
+    /// Cost: short queues discard bursts that would have fitted; queues are read every 100 ms.
     #[arg(long, value_name = "MS", default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..=60_000))]
     pub(super) delay_target_ms: u32,
     /// What is done about overload beside discarding: an adaptive interrupt holdoff, polling
