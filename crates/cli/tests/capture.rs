@@ -319,7 +319,7 @@ fn a_full_disk_leaves_a_whole_file_that_says_what_is_missing() {
     assert_eq!(stated(&file, "received"), document["results"]["received"]);
 }
 
-/// A reader that takes nothing for a while stands for a slow disk.
+/// MR-99: the monitor. A reader that takes nothing for a while stands for a slow disk.
 #[test]
 fn a_slow_disk_costs_bytes_then_flows_and_the_file_says_so() {
     let testbed = testbed();

@@ -156,6 +156,7 @@ fn end(mut process: Process) -> Value {
     document["results"].clone()
 }
 
+/// MR-99: the firewall.
 #[test]
 fn rules_decide_and_are_read_anew_without_loss() {
     let line = Line::new();

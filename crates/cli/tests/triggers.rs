@@ -4,6 +4,7 @@ use std::process::Command;
 
 use serde_json::Value;
 
+/// ST-62: of a real program.
 #[test]
 fn triggers_of_a_build_come_from_its_system_calls_and_page_faults() {
     let output = Command::new(env!("CARGO_BIN_EXE_plimsoll"))

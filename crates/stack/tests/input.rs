@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 
 use plimsoll_packets::frame::{self, Packet};
 use plimsoll_stack::Outcome;
+use plimsoll_stack::device::{Batch, Device};
 use plimsoll_stack::driven::{Driven, check};
 use proptest::prelude::*;
 
@@ -80,6 +81,20 @@ fn protocol_work_is_done_in_the_receiving_call() {
         assert_eq!(driven.drain(), 0);
         assert_eq!(driven.counts()[Outcome::Checksum], 1, "{path}");
     }
+}
+
+/// LRP-33: no thread takes a turn between the call and the link.
+#[test]
+fn sending_is_the_callers() {
+    let mut driven = Driven::new("soft-lrp");
+    driven.cable.send(&frames().swap_remove(0));
+    driven.receive();
+    let mut datagrams = vec![driven.sockets[0].recv_datagram().unwrap()];
+    let mut sent = Batch::new();
+    driven.cable.receive(&mut sent, 8).unwrap();
+    sent.clear();
+    driven.sockets[0].reply_batch(&mut datagrams).unwrap();
+    assert_eq!(driven.cable.receive(&mut sent, 8).unwrap(), 1);
 }
 
 #[test]

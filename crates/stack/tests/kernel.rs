@@ -174,6 +174,7 @@ fn over_a_packet_socket() {
     });
 }
 
+/// TB-40: frames lie in one memory that the kernel and this process have mapped.
 #[test]
 fn over_af_xdp_on_every_path() {
     for path in ReceivePath::NAMES {

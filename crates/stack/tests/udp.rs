@@ -197,6 +197,7 @@ fn batches_are_received_and_answered_in_place() {
     }
 }
 
+/// LRP-56: the principles hold in a user-level stack, too.
 #[test]
 fn a_full_socket_loses_its_own_packets_and_nobody_elses() {
     for path in ["early-demux", "soft-lrp"] {
@@ -223,7 +224,8 @@ fn a_full_socket_loses_its_own_packets_and_nobody_elses() {
 }
 
 /// MR-32, MR-36: every packet is carried to its socket's queue at once, and what
-/// that could not take stays in the device's ring.
+/// that could not take stays in the device's ring. MR-80: the socket is found first,
+/// polling has a quota, and a full socket inhibits input.
 #[test]
 fn polled_input_is_inhibited_by_a_full_socket_and_goes_on_when_it_has_room() {
     let (one, other) = pair("polled");

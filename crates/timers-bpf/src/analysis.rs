@@ -314,6 +314,7 @@ mod tests {
         assert_eq!(busy.idle_ns, 0);
     }
 
+    /// ST-62: distribution and tails.
     #[test]
     fn the_figures_of_table_four_by_hand() {
         let figures = Intervals::of(&example(), |_| false).distribution().unwrap();
@@ -336,6 +337,7 @@ mod tests {
         assert_eq!((upto(1.0), upto(10.0), upto(1000.0)), (0.0, 0.8, 1.0));
     }
 
+    /// ST-62: with a source left out.
     #[test]
     fn sources_have_their_shares_and_what_they_spare() {
         let example = example();
@@ -349,6 +351,7 @@ mod tests {
         assert!((analysis.states_per_s - 7.0 / 636e-6).abs() < 1e-6);
     }
 
+    /// ST-62: windowed medians.
     #[test]
     fn medians_are_taken_window_by_window() {
         let call = |at_us| (at_us, Source::SystemCall);

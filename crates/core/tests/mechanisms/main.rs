@@ -24,13 +24,14 @@ const DOCUMENT: &str = include_str!("../../../../docs/mechanisms.md");
 /// gap. They do not change unless a paper is read again.
 const ENTRIES: [(&str, usize); 5] = [("MR", 100), ("ST", 65), ("TB", 54), ("LRP", 59), ("MH", 33)];
 
-/// Where an entry can be at home beside the modules of core. Not all exist yet.
-const HOMES: [&str; 12] = [
+/// Where an entry can be at home beside the modules of core.
+const HOMES: [&str; 13] = [
     "kernel",
     "guard",
     "stack",
     "programs",
     "timers",
+    "timers-bpf",
     "sim",
     "lab",
     "testbed",
