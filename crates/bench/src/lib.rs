@@ -2,18 +2,23 @@
 //! without the guard, in one run and alternating, so that a noisy machine
 //! treats all alike.
 //!
-//! This is the one room that knows both the testbed and the guard, and it
-//! knows the guard only as an operator does: as the command `plimsoll guard`
-//! running beside the servers in the test host.
+//! This is the one room that knows both the testbed and what is compared on it. It
+//! knows guard, programs and stack only as an operator does: as the command `plimsoll`
+//! that runs in the test host.
 //!
-//! [`demo`] shows what Plimsoll is for; [`guard`] measures every figure that is
-//! promised of the guard; [`forward`], [`screen`] and [`capture`] the router, the
-//! screening firewall and the monitor beside others; [`stack`] the user data path; [`no_harm`] whether any set-up is
-//! worse off with the guard; [`Flooded`] runs one case at a time, and with it
-//! [`RealPackets`] is a host of the lab's experiments. All stand on the same
-//! parts: what protects (`protection`, `nftables`, `guard_process`), what loads
-//! (`traffic`), who is flooded and asked (`own_port`, `web`), what is measured meanwhile (`udp`, `figures`), in which turns
-//! (`cases`), and how it is drawn (`page`).
+//! - [`demo`] shows what Plimsoll is for.
+//! - [`guard`] measures every figure that is promised of the guard, and [`no_harm`]
+//!   whether any set-up is worse off with it.
+//! - [`forward`], [`screen`] and [`capture`] measure the router, the screening firewall
+//!   and the monitor beside others; [`stack`] the user data path.
+//! - [`triggers`] measures when this kernel could fire soft timers.
+//! - [`Flooded`] runs one case at a time. With it [`RealPackets`] is a host of the lab's
+//!   experiments.
+//!
+//! Parts that several share: what protects (`protection`, `nftables`, `guard_process`),
+//! what loads (`traffic`), who is flooded and asked (`own_port`, `web`), what crosses a
+//! host (`passing`), what is measured meanwhile (`udp`, `mlfrr`, `figures`), in which
+//! turns (`cases`), and how it is drawn (`page`).
 
 pub mod capture;
 mod cases;

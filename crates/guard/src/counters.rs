@@ -20,7 +20,7 @@ use crate::sources::Sources;
 pub enum Outcome {
     /// Handed to the Linux stack.
     Admitted = types::outcome::OUTCOME_ADMITTED.0 as u8,
-    /// A SYN past its listener's backlog, answered with a SYN cookie.
+    /// A SYN past its listener's SYN queue, answered with a SYN cookie.
     SynCookie = types::outcome::OUTCOME_SYN_COOKIE.0 as u8,
     /// Discarded early: the socket's receive queue is full.
     SocketQueue = types::outcome::OUTCOME_SOCKET_QUEUE.0 as u8,

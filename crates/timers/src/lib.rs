@@ -10,7 +10,7 @@
 //!
 //! Source: Aron and Druschel, "Soft Timers", ACM TOCS 18(3), 2000. Which events
 //! fire is decided by [`plimsoll_core::soft_timer`]; this crate gives it a clock,
-//! a backup and a place in three kinds of program:
+//! a backup and a place in four kinds of program:
 //!
 //! | program | takes |
 //! | --- | --- |

@@ -26,7 +26,7 @@ enum channel_kind {
 /* What became of a packet; every packet has exactly one outcome. */
 enum outcome {
 	OUTCOME_ADMITTED,
-	OUTCOME_SYN_COOKIE, /* a SYN past the listener's backlog, answered from here */
+	OUTCOME_SYN_COOKIE, /* a SYN past the listener's SYN queue, answered from here */
 	OUTCOME_SOCKET_QUEUE, /* discarded early: the socket's queue is full */
 	OUTCOME_ACCEPT_QUEUE, /* SYN discarded early: the accept queue is full */
 	OUTCOME_SYN_QUEUE, /* SYN discarded early: the SYN queue is full, no cookie possible */
