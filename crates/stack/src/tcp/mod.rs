@@ -10,7 +10,7 @@
 //!   program's, processes them: received data must be acknowledged also between
 //!   receive calls (Druschel & Banga, section 3.4: LRP-35, LRP-40). If it
 //!   falls behind, channels fill, and segments are discarded there (LRP-38).
-//!   Sending happens in the sender's call.
+//!   Sending happens in the sender's call, unless the connection is paced.
 //! * **Listeners.** Half-open and unaccepted connections count against the
 //!   backlog; beyond it SYNs are discarded at the demultiplexer (LRP-39).
 //! * **Pacing.** A paced connection sends one segment per departure, on the TCP thread
