@@ -6,6 +6,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use ipnet::IpNet;
+use plimsoll_core::aggregation::AggregationConfig;
 use plimsoll_core::channel::ChannelConfig;
 
 use crate::error::Error;
@@ -133,8 +134,10 @@ impl StackConfig {
         }
         tcp.channel().validate()?;
         tcp.pacing.validate()?;
-        if let ReceivePath::Polled(polled) = &self.path {
-            polled.validate()?;
+        match &self.path {
+            ReceivePath::Polled(polled) => polled.validate()?,
+            ReceivePath::SoftTimerPolling(config) => config.validate()?,
+            _ => {}
         }
         Ok(self.channel.validate()?)
     }
@@ -156,6 +159,10 @@ pub enum ReceivePath {
     /// The same with the demultiplexing done by the device: a socket of its own
     /// for every endpoint, no thread of ours in between.
     NiLrp,
+    /// Aron & Druschel: as `SoftLrp`, but while no CPU is idle, arrivals wake nobody. The
+    /// calls of the sockets poll, so often that a poll finds a quota of packets on average.
+    /// By name with another quota than the default: `soft-timer-polling:10`.
+    SoftTimerPolling(AggregationConfig),
     /// Mogul & Ramakrishnan: polling in bounded turns, input inhibited while
     /// sockets are full or packets have used their share of the CPU.
     Polled(PolledConfig),
@@ -163,7 +170,14 @@ pub enum ReceivePath {
 
 impl ReceivePath {
     /// The names, for command lines.
-    pub const NAMES: [&'static str; 5] = ["eager", "early-demux", "soft-lrp", "ni-lrp", "polled"];
+    pub const NAMES: [&'static str; 6] = [
+        "eager",
+        "early-demux",
+        "soft-lrp",
+        "ni-lrp",
+        "polled",
+        "soft-timer-polling",
+    ];
 
     /// The name of this one.
     #[must_use]
@@ -174,13 +188,20 @@ impl ReceivePath {
             Self::SoftLrp => Self::NAMES[2],
             Self::NiLrp => Self::NAMES[3],
             Self::Polled(_) => Self::NAMES[4],
+            Self::SoftTimerPolling(_) => Self::NAMES[5],
         }
     }
 }
 
 impl fmt::Display for ReceivePath {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
+        f.write_str(self.name())?;
+        match self {
+            Self::SoftTimerPolling(config) if config.quota != default_quota() => {
+                write!(f, ":{}", config.quota)
+            }
+            _ => Ok(()),
+        }
     }
 }
 
@@ -188,19 +209,42 @@ impl FromStr for ReceivePath {
     type Err = Error;
 
     fn from_str(name: &str) -> Result<Self, Error> {
+        let refused = || Error::Config {
+            field: "path",
+            given: name.to_owned(),
+            allowed: "eager, early-demux, soft-lrp, ni-lrp, polled, soft-timer-polling or \
+                soft-timer-polling:QUOTA",
+        };
+        let (name, quota) = match name.split_once(':') {
+            Some(("soft-timer-polling", quota)) => {
+                let quota = quota.parse().map_err(|_| refused())?;
+                ("soft-timer-polling", quota)
+            }
+            Some(_) => return Err(refused()),
+            None => (name, default_quota()),
+        };
         match name {
             "eager" => Ok(Self::Eager),
             "early-demux" => Ok(Self::EarlyDemux),
             "soft-lrp" => Ok(Self::SoftLrp),
             "ni-lrp" => Ok(Self::NiLrp),
             "polled" => Ok(Self::Polled(PolledConfig::default())),
-            _ => Err(Error::Config {
-                field: "path",
-                given: name.to_owned(),
-                allowed: "eager, early-demux, soft-lrp, ni-lrp or polled",
-            }),
+            "soft-timer-polling" => {
+                let config = AggregationConfig {
+                    quota,
+                    ..AggregationConfig::default()
+                };
+                config.validate()?;
+                Ok(Self::SoftTimerPolling(config))
+            }
+            _ => Err(refused()),
         }
     }
+}
+
+/// The aggregation quota of a path that is named without one.
+fn default_quota() -> u32 {
+    AggregationConfig::default().quota
 }
 
 #[cfg(test)]
@@ -211,6 +255,14 @@ mod tests {
     fn paths_parse_back_from_their_names() {
         for name in ReceivePath::NAMES {
             assert_eq!(name.parse::<ReceivePath>().unwrap().to_string(), name);
+        }
+        let ten = "soft-timer-polling:10";
+        assert_eq!(ten.parse::<ReceivePath>().unwrap().to_string(), ten);
+        for wrong in ["soft-timer-polling:0", "soft-timer-polling:x", "polled:8"] {
+            assert!(
+                wrong.parse::<ReceivePath>().unwrap_err().is_usage(),
+                "{wrong}"
+            );
         }
         assert!("lazy".parse::<ReceivePath>().unwrap_err().is_usage());
     }

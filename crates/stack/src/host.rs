@@ -10,11 +10,12 @@ use plimsoll_core::channel::PooledConsumer;
 use plimsoll_core::demux::Protocol;
 use plimsoll_core::time::Instant;
 
-use crate::config::StackConfig;
+use crate::config::{ReceivePath, StackConfig};
 use crate::device::{Capabilities, Device, Endpoint, Frame};
 use crate::error::Error;
 use crate::link::egress::Egress;
 use crate::outcome::{Book, Counts, Outcome, Tally};
+use crate::receive::soft_timers::SoftPolling;
 use crate::table::{Arrived, Table};
 use crate::tcp::Tcp;
 use crate::wait::Waker;
@@ -34,6 +35,8 @@ pub(crate) struct Host {
     /// Wakes the receiving thread.
     pub(crate) attention: Waker,
     pub(crate) stopping: AtomicBool,
+    /// Who finds arrivals without being woken, on the path that does so.
+    pub(crate) polling: Option<SoftPolling>,
     fragments: Mutex<Fragments>,
     /// Why the receiving thread has ended, if it has.
     failure: Mutex<Option<String>>,
@@ -68,7 +71,12 @@ impl Host {
             table.add_broadcast(broadcast)?;
         }
         let book = Book::default();
+        let polling = match &config.path {
+            ReceivePath::SoftTimerPolling(wanted) => Some(SoftPolling::new(*wanted, book.open())?),
+            _ => None,
+        };
         Ok(Self {
+            polling,
             fragments: Mutex::new(Fragments {
                 reassembler: Reassembler::new(config.reassembly),
                 early: table.take_fragment_channel(),
@@ -130,6 +138,15 @@ impl Host {
         counts.add_channels(&self.table.lock().channel_counts());
         counts.incomplete = self.fragments.lock().reassembler.incomplete();
         counts
+    }
+
+    /// A thread passes a moment in which receiving costs no switch to another.
+    #[inline]
+    pub(crate) fn trigger_state(&self, now: Instant) {
+        if let Some(polling) = &self.polling {
+            // A device that failed is reported by the receiving thread, the next to poll.
+            let _ = polling.trigger_state(self, now);
+        }
     }
 
     pub(crate) fn is_stopping(&self) -> bool {

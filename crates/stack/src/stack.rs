@@ -33,7 +33,8 @@ struct Inner {
 
 impl Stack {
     /// Starts on `device`, with three threads: one receives, one processes TCP,
-    /// one does what belongs to no socket (ARP, ICMP).
+    /// one does what belongs to no socket (ARP, ICMP). The path `soft-timer-polling` has
+    /// a fourth, which notices idle CPUs.
     ///
     /// # Errors
     ///
@@ -46,6 +47,14 @@ impl Stack {
         stack.spawn("plimsoll-rx", move || receiver.run())?;
         stack.spawn("plimsoll-proxy", move || proxies.run())?;
         stack.spawn("plimsoll-tcp", move || tcp.run())?;
+        if stack.host().polling.is_some() {
+            let host = Arc::clone(&stack.0.host);
+            stack.spawn("plimsoll-idle", move || {
+                if let Some(polling) = &host.polling {
+                    polling.answer(&host);
+                }
+            })?;
+        }
         Ok(stack)
     }
 
@@ -137,6 +146,9 @@ impl Drop for Inner {
         self.host.stopping.store(true, Ordering::Relaxed);
         self.host.attention.wake();
         self.proxies.wake();
+        if let Some(polling) = &self.host.polling {
+            polling.stop();
+        }
         self.host.tcp.ready.waker.wake();
         for thread in self.threads.get_mut().drain(..) {
             // It was reported if it panicked.

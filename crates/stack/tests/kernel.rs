@@ -153,7 +153,7 @@ fn tcp_over_a_packet_socket() {
 
 #[test]
 fn tcp_over_af_xdp() {
-    for path in ["polled", "ni-lrp"] {
+    for path in ["polled", "ni-lrp", "soft-timer-polling"] {
         Lan::create(|| transfers_with_the_kernel(xdp(&owned()), path));
     }
 }

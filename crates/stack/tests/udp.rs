@@ -12,7 +12,13 @@ use plimsoll_stack::device::faulty::{Faults, Faulty};
 use plimsoll_stack::device::simulated::{SimulatedConfig, SimulatedDevice};
 use plimsoll_stack::{Counts, Outcome, ReceivePath, Stack, StackConfig, UdpSocket};
 
-const PATHS: [&str; 4] = ["eager", "early-demux", "soft-lrp", "polled"];
+const PATHS: [&str; 5] = [
+    "eager",
+    "early-demux",
+    "soft-lrp",
+    "polled",
+    "soft-timer-polling:2",
+];
 /// No test waits longer for what must come.
 const SOON: Duration = Duration::from_secs(10);
 

@@ -13,6 +13,7 @@ mod early_demux;
 pub(crate) mod ni_lrp;
 pub(crate) mod polled;
 mod soft_lrp;
+pub(crate) mod soft_timers;
 
 use std::fmt;
 use std::io;
@@ -79,6 +80,9 @@ impl Receiver {
             ReceivePath::EarlyDemux => Box::new(early_demux::EarlyDemux { frames }),
             ReceivePath::SoftLrp => Box::new(soft_lrp::SoftLrp { frames }),
             ReceivePath::NiLrp => Box::new(ni_lrp::rest(frames)),
+            ReceivePath::SoftTimerPolling(_) => Box::new(soft_timers::SoftTimerPolling {
+                interrupts: soft_lrp::SoftLrp { frames },
+            }),
             ReceivePath::Polled(polled) => Box::new(polled::Polled::new(polled, config)?),
         };
         Ok(Self {

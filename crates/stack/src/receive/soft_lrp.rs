@@ -8,8 +8,12 @@
 use std::io;
 
 use parking_lot::MutexGuard;
+use plimsoll_core::time::Instant;
 
 use super::{Next, Path, Turn, WAIT_FOR_DEVICE};
+use crate::device::Batch;
+use crate::host::Host;
+use crate::outcome::Tally;
 use crate::table::Arrived;
 
 #[derive(Debug)]
@@ -24,20 +28,20 @@ impl Path for SoftLrp {
             return Ok(WAIT_FOR_DEVICE);
         }
         turn.tally.received(received);
-        let mut table = turn.host.table.lock();
-        for frame in turn.batch.drain(..) {
-            if let Some(to) = table.classify(&frame, turn.tally, turn.now) {
-                let early = to.earlier_fragments;
-                table.push(
-                    to.channel,
-                    Arrived::Raw { frame, early },
-                    turn.tally,
-                    turn.now,
-                );
-            }
-        }
-        table.wake_receivers();
-        MutexGuard::unlock_fair(table);
+        demultiplex(turn.host, turn.batch, turn.tally, turn.now);
         Ok(Next::Again)
     }
+}
+
+/// Puts the frames of a batch where they belong, and empties it.
+pub(super) fn demultiplex(host: &Host, batch: &mut Batch, tally: &Tally, now: Instant) {
+    let mut table = host.table.lock();
+    for frame in batch.drain(..) {
+        if let Some(to) = table.classify(&frame, tally, now) {
+            let early = to.earlier_fragments;
+            table.push(to.channel, Arrived::Raw { frame, early }, tally, now);
+        }
+    }
+    table.wake_receivers();
+    MutexGuard::unlock_fair(table);
 }

@@ -234,6 +234,7 @@ impl UdpSocket {
         let mut now = clock::now();
         let deadline = options.read_timeout.map(|timeout| now + timeout);
         loop {
+            self.host().trigger_state(now);
             let mut receiving = self.receiving.lock();
             if let Some(received) = receive(&mut receiving, now)? {
                 return Ok(received);

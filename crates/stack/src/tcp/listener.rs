@@ -208,6 +208,7 @@ impl TcpListener {
     pub fn accept(&self) -> io::Result<(TcpStream, SocketAddr)> {
         let host = self.stack.host();
         loop {
+            host.trigger_state(clock::now());
             if let Some(connection) = self.listener.take(host) {
                 let from = connection.remote;
                 return Ok((TcpStream::new(&self.stack, connection), from));

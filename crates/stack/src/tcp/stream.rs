@@ -110,6 +110,7 @@ impl TcpStream {
         let mut now = clock::now();
         let deadline = timeout.map(|timeout| now + timeout);
         loop {
+            host.trigger_state(now);
             let connection = &self.connection;
             let result = connection.with_or_await(host, now, wanted, &mut act);
             if let Some(result) = result {

@@ -66,6 +66,7 @@ impl Worker {
         while !host.is_stopping() {
             host.tcp.ready.waker.clear();
             self.turn(clock::now())?;
+            host.trigger_state(clock::now());
             if !host.tcp.ready.is_empty() {
                 continue;
             }
