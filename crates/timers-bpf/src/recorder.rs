@@ -8,11 +8,12 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::time::{Duration, Instant};
 
 use libbpf_rs::skel::{OpenSkel, Skel, SkelBuilder};
-use libbpf_rs::{MapCore, MapFlags};
+use libbpf_rs::{Link, MapCore, MapFlags};
 use memmap2::{Mmap, MmapOptions};
 use nix::unistd::getppid;
 
 use crate::analysis::State;
+use crate::faults::FaultCounts;
 use crate::source::Source;
 
 include!(concat!(env!("OUT_DIR"), "/triggers.rs")); // mod skeleton
@@ -99,6 +100,8 @@ pub struct Record {
 /// Programs at every source. They record from [`Recorder::start`] on and end
 /// with it. Needs root.
 pub struct Recorder {
+    /// Before the program that they are of.
+    _faults: Vec<Link>,
     skeleton: skeleton::TriggersSkel<'static>,
     array: Mmap,
     cpus: usize,
@@ -140,9 +143,14 @@ impl Recorder {
             .states
             .set_max_entries(places)
             .map_err(bpf("make room for the states"))?;
-        enable_what_exists(&mut open);
+        let faults = FaultCounts::open(cpus).ok();
+        enable_what_exists(&mut open, faults.is_some());
         let mut skeleton = open.load().map_err(bpf("load the recorder (as root)"))?;
         skeleton.attach().map_err(bpf("attach the recorder"))?;
+        let faults = faults.map_or(Ok(Vec::new()), |faults| {
+            faults.attach(&skeleton.progs.on_fault_end)
+        });
+        let faults = faults.map_err(bpf("attach the recorder to page faults"))?;
         // SAFETY: the descriptor is a map with BPF_F_MMAPABLE, which keeps its
         // memory as long as it is mapped. The programs write whole words.
         let array = unsafe {
@@ -155,6 +163,7 @@ impl Recorder {
             source,
         })?;
         Ok(Self {
+            _faults: faults,
             skeleton,
             array,
             cpus,
@@ -238,8 +247,9 @@ fn word(bytes: &[u8]) -> Option<u64> {
 }
 
 /// Tracepoints of page faults and of interrupts without a handler of a device's
-/// do not exist on every machine.
-fn enable_what_exists(open: &mut skeleton::OpenTriggersSkel<'_>) {
+/// do not exist on every machine. Those of faults are not wanted where their ends are
+/// counted.
+fn enable_what_exists(open: &mut skeleton::OpenTriggersSkel<'_>, fault_ends: bool) {
     let kernel = libbpf_rs::btf::Btf::from_vmlinux();
     let exists = |tracepoint: &str| {
         kernel.as_ref().is_ok_and(|btf| {
@@ -250,8 +260,6 @@ fn enable_what_exists(open: &mut skeleton::OpenTriggersSkel<'_>) {
     };
     let programs = &mut open.progs;
     for (program, tracepoint) in [
-        (&mut programs.on_user_fault, "page_fault_user"),
-        (&mut programs.on_kernel_fault, "page_fault_kernel"),
         (&mut programs.on_timer_interrupt, "local_timer_exit"),
         (&mut programs.on_reschedule, "reschedule_exit"),
         (&mut programs.on_call_function, "call_function_exit"),
@@ -261,6 +269,12 @@ fn enable_what_exists(open: &mut skeleton::OpenTriggersSkel<'_>) {
         ),
     ] {
         program.set_autoload(exists(tracepoint));
+    }
+    for (program, tracepoint) in [
+        (&mut programs.on_user_fault, "page_fault_user"),
+        (&mut programs.on_kernel_fault, "page_fault_kernel"),
+    ] {
+        program.set_autoload(!fault_ends && exists(tracepoint));
     }
 }
 

@@ -22,8 +22,8 @@ pub enum Source {
     TimerInterrupt,
     /// The end of an interrupt from another CPU.
     OtherInterrupt,
-    /// A page fault (`page_fault_user`, `page_fault_kernel`). The kernel shows its
-    /// begin only, so that the state is early by the time of its handling.
+    /// The end of a page fault's handling (the perf events of minor and major faults).
+    /// Where perf events are refused its begin (`page_fault_user`, `page_fault_kernel`).
     PageFault,
     /// The CPU becomes idle (`cpu_idle`). From here on it could check all the
     /// time, so the time until its exit is no interval between states.

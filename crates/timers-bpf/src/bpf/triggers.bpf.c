@@ -117,8 +117,19 @@ int BPF_PROG(on_call_function_single, int vector)
 }
 
 /*
- * There is no tracepoint at a fault's end, and not every kernel lets a program be
- * attached to the return of its handler. So the state is early by the handling.
+ * A fault's end: the kernel counts it as minor or major once it is handled
+ * (mm_account_fault), and this runs at each count.
+ */
+SEC("perf_event")
+int on_fault_end(void *context)
+{
+	return record(SOURCE_PAGE_FAULT);
+}
+
+/*
+ * Where these counts cannot be asked for: the begin, early by the handling. The
+ * kernel has no tracepoint at the end, and not every kernel lets a program be
+ * attached to the return of a function.
  */
 SEC("?tp_btf/page_fault_user")
 int BPF_PROG(on_user_fault, unsigned long address, void *regs, unsigned long error)
