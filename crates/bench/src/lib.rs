@@ -11,7 +11,8 @@
 //!   whether any set-up is worse off with it.
 //! - [`forward`], [`screen`] and [`capture`] measure the router, the screening firewall
 //!   and the monitor beside others; [`stack`] the user data path.
-//! - [`triggers`] measures when this kernel could fire soft timers.
+//! - [`triggers`] measures when this kernel could fire soft timers, and [`timers`] what
+//!   events cost a server.
 //! - [`Flooded`] runs one case at a time. With it [`RealPackets`] is a host of the lab's
 //!   experiments.
 //!
@@ -40,6 +41,7 @@ mod protection;
 pub mod screen;
 mod spoken;
 pub mod stack;
+pub mod timers;
 mod traffic;
 pub mod triggers;
 mod udp;

@@ -11,6 +11,8 @@ use plimsoll_bench::{Protection, capture, forward, no_harm, screen, stack};
 
 use crate::output;
 
+mod timers;
+
 /// Measure what is promised, beside the alternatives, in one run.
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
@@ -26,6 +28,7 @@ enum Command {
     NoHarm(NoHarmArgs),
     Screen(ScreenArgs),
     Stack(StackArgs),
+    Timers(timers::Args),
 }
 
 /// Measure the guard beside the stock kernel, a tuned nftables limit and threaded polling.
@@ -265,6 +268,7 @@ pub(crate) fn run(args: &Args) -> crate::Result<()> {
         Command::NoHarm(args) => run_no_harm(args),
         Command::Screen(args) => run_screen(args),
         Command::Stack(args) => run_stack(args),
+        Command::Timers(args) => timers::run(args),
     }
 }
 

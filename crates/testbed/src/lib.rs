@@ -51,6 +51,7 @@ pub mod ledger;
 pub mod link;
 pub mod namespace;
 pub mod pauses;
+pub mod periodic;
 pub mod placement;
 pub mod probe;
 pub mod process;

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use plimsoll_testbed::blast::{Priority, Spec, Transport};
 use plimsoll_testbed::http::{FILE_BYTES, HttpLoad, Nginx, run_wrk};
-use plimsoll_testbed::server::{Kind, Server};
+use plimsoll_testbed::server::{Config as ServerConfig, Kind, On, Server};
 use serde::Serialize;
 
 use super::site::{Answers, Site};
@@ -131,15 +131,25 @@ pub(super) fn serve_file(
     name: &str,
     content: &[u8],
 ) -> Result<(Server, SocketAddr), Error> {
+    let config = side.server(Kind::Http, PORT, site.testbed.test().device());
+    serve_configured(site, config, name, content)
+}
+
+/// As [`serve_file`]; the place of the file and the address are set here.
+pub(crate) fn serve_configured(
+    site: &Site<'_>,
+    mut config: ServerConfig,
+    name: &str,
+    content: &[u8],
+) -> Result<(Server, SocketAddr), Error> {
     let (load, test) = (site.testbed.load(), site.testbed.test());
     std::fs::write(site.file(name), content).map_err(|source| Error::Traffic {
         action: "write a page",
         source,
     })?;
-    let mut config = side.server(Kind::Http, PORT, test.device());
     config.root = site.file("");
     let mut address = test.ipv4();
-    if side != Side::Kernel {
+    if config.on != On::Kernel {
         // The link has no address resolution.
         let mac = test.mac().map(|byte| format!("{byte:02x}")).join(":");
         let device = load.device();
@@ -150,7 +160,7 @@ pub(super) fn serve_file(
         config.address = vec![format!("{address}/24").parse().expect("a network")];
     }
     let server = Server::start(test, site.program(), &config)?;
-    Ok((server, SocketAddr::new(address.into(), PORT)))
+    Ok((server, SocketAddr::new(address.into(), config.port)))
 }
 
 /// SYNs from addresses that lead nowhere, to a port of the same address.

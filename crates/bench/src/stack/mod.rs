@@ -19,10 +19,10 @@
 
 mod dns;
 mod goals;
-mod http;
+pub(crate) mod http;
 mod loaded;
 mod side;
-mod site;
+pub(crate) mod site;
 mod table;
 mod tcp;
 mod udp;

@@ -26,11 +26,11 @@ const TESTPMD_QUIET: Duration = Duration::from_millis(1100 * TESTPMD_SAYS);
 const SETTLING_LIMIT: Duration = Duration::from_secs(5);
 
 /// Two hosts made anew, and a place for files.
-pub(super) struct Site<'a> {
+pub(crate) struct Site<'a> {
     effort: &'a Effort,
     /// Detached before the hosts go.
     _dropping: Option<Burner>,
-    pub(super) testbed: Testbed,
+    pub(crate) testbed: Testbed,
     place: tempfile::TempDir,
     /// What each packet of a flood carries.
     payload: Vec<u8>,
@@ -38,7 +38,7 @@ pub(super) struct Site<'a> {
 
 /// What becomes of answers at the load host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Answers {
+pub(crate) enum Answers {
     /// They are received, as by any host.
     Received,
     /// They are dropped in the driver: for counting.
@@ -52,7 +52,7 @@ struct Trial {
 }
 
 impl<'a> Site<'a> {
-    pub(super) fn new(effort: &'a Effort, answers: Answers) -> Result<Self, Error> {
+    pub(crate) fn new(effort: &'a Effort, answers: Answers) -> Result<Self, Error> {
         let place = tempfile::tempdir().map_err(|source| Error::Traffic {
             action: "make a directory for files",
             source,

@@ -17,8 +17,10 @@ use crate::spin::Work;
 use crate::{Error, interrupt};
 
 mod answer;
+mod event_loop;
 
 use self::answer::{Answer, Status};
+pub use self::event_loop::{PageServer, Passing};
 
 /// The longest head of a request.
 const HEAD_BYTES_MAX: usize = 16 << 10;

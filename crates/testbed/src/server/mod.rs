@@ -41,6 +41,7 @@ use self::udp::Reply;
 use crate::spin::Work;
 use crate::{Error, Host, Process, interrupt};
 
+pub use self::http::{PageServer, Passing};
 pub use self::network::On;
 
 /// What a server does with a packet, after working on it.
@@ -77,8 +78,8 @@ pub struct Config {
     /// Router of Plimsoll's own stack for other networks
     #[arg(long, value_name = "IP")]
     pub gateway: Vec<IpAddr>,
-    /// Receive path of Plimsoll's own stack: eager, early-demux, soft-lrp, ni-lrp
-    /// or polled
+    /// Receive path of Plimsoll's own stack: eager, early-demux, soft-lrp, ni-lrp,
+    /// polled or soft-timer-polling[:QUOTA]
     #[arg(long, value_name = "PATH", default_value = "soft-lrp")]
     pub path: ReceivePath,
     /// Datagrams to receive, and to send, at a time (1 to 1024)

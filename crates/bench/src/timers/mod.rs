@@ -1,0 +1,144 @@
+//! `plimsoll bench timers`: what events of a few microseconds cost a real server.
+//!
+//! - `slowdown`: how much slower a saturated HTTP server gets by an event every 20 µs, with
+//!   soft timers and with the kernel's (section 5.1 of the soft-timers paper).
+//! - `polling`: what polling the network by soft timers gains over interrupts, in an HTTP
+//!   server on our stack (table XII).
+//! - `deadlines`: what it costs that soft events never come late (section 5.9).
+//!
+//! What one check and one event cost, and how exact paced senders are, measure the benches
+//! of the crate `timers`; `make bench-timers` runs all.
+//!
+//! **Limits.** A testbed on this machine: one CPU for the server and its receiving, one
+//! for the client.
+
+mod deadlines;
+mod polling;
+mod slices;
+mod slowdown;
+mod table;
+
+use std::path::PathBuf;
+
+use plimsoll_report::{Goal, Machine, SCHEMA};
+use serde::Serialize;
+
+use crate::Error;
+pub use polling::PollingCase;
+pub use slices::{Slowdown, SlowdownCase};
+
+/// A part of the bench.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Part {
+    /// A saturated server with events, and without.
+    Slowdown,
+    /// Polling by soft timers in the stack.
+    Polling,
+    /// The same as `slowdown` with soft events that have deadlines.
+    Deadlines,
+}
+
+impl Part {
+    /// All, in the order in which they run.
+    pub const ALL: [Self; 3] = [Self::Slowdown, Self::Polling, Self::Deadlines];
+
+    /// Its name on the command line and in its goals' ids.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Slowdown => "slowdown",
+            Self::Polling => "polling",
+            Self::Deadlines => "deadlines",
+        }
+    }
+}
+
+/// What is measured, and how long.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// The `plimsoll` command itself.
+    pub program: PathBuf,
+    /// Which parts.
+    pub parts: Vec<Part>,
+    /// How often each part runs, each time on hosts made anew.
+    pub runs: usize,
+    /// How long the client of a run asks in the parts `slowdown` and `deadlines`. In this
+    /// time all kinds of events take turns.
+    pub seconds: u32,
+}
+
+impl Plan {
+    /// As `plimsoll bench timers` runs without arguments.
+    #[must_use]
+    pub fn new(program: PathBuf) -> Self {
+        Self {
+            program,
+            parts: Part::ALL.to_vec(),
+            runs: 3,
+            seconds: 30,
+        }
+    }
+}
+
+/// Everything a run measured.
+#[derive(Clone, Debug, Serialize)]
+pub struct Document {
+    /// Version of this form.
+    pub schema: u32,
+    /// Where it was measured.
+    pub machine: Machine,
+    /// How often each part ran.
+    pub runs: usize,
+    /// Servers with events.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub slowdown: Option<Slowdown>,
+    /// Servers on our stack, by how they find arrivals.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub polling: Vec<PollingCase>,
+    /// Servers with events that have deadlines.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub deadlines: Option<Slowdown>,
+    /// What is promised.
+    pub goals: Vec<Goal>,
+}
+
+impl Document {
+    /// The document as tables.
+    #[must_use]
+    pub fn table(&self) -> String {
+        table::tables(self)
+    }
+}
+
+/// Measures the parts one after the other.
+///
+/// # Errors
+///
+/// The testbed cannot be made, or a program is missing.
+pub fn run(plan: &Plan, mut progress: impl FnMut(&str)) -> Result<Document, Error> {
+    let mut goals = Vec::new();
+    let mut slowdown = None;
+    if plan.parts.contains(&Part::Slowdown) {
+        let measured = slowdown::measure(plan, &mut progress)?;
+        goals.extend(slowdown::goals(&measured));
+        slowdown = Some(measured);
+    }
+    let mut polling = Vec::new();
+    if plan.parts.contains(&Part::Polling) {
+        polling = polling::measure(plan, &mut progress)?;
+        goals.extend(polling::goals(&polling));
+    }
+    let mut deadlines = None;
+    if plan.parts.contains(&Part::Deadlines) {
+        deadlines = Some(deadlines::measure(plan, &mut progress)?);
+    }
+    Ok(Document {
+        schema: SCHEMA,
+        machine: Machine::read(Some("veth")),
+        runs: plan.runs,
+        slowdown,
+        polling,
+        deadlines,
+        goals,
+    })
+}

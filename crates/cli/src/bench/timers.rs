@@ -1,0 +1,61 @@
+//! `plimsoll bench timers`.
+
+use std::path::PathBuf;
+
+use plimsoll_bench::timers::{self, Part, Plan};
+
+use super::{deliver, find, given_or, this_program};
+use crate::output;
+
+/// Measure what events of a few microseconds cost a saturated HTTP server.
+///
+/// Soft timers beside a timer descriptor and a POSIX timer, in turns within one run of
+/// server and client. Then the stack's HTTP server, polled by soft timers and woken by
+/// arrivals. Everything happens between network namespaces made for it, which
+/// are removed again.
+#[derive(clap::Args, Debug)]
+#[command(after_help = HELP)]
+pub(super) struct Args {
+    /// How often each part runs
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u8).range(1..=99))]
+    runs: u8,
+    /// Measure only these parts
+    #[arg(long, value_name = "PART", value_delimiter = ',', value_parser = parse_part)]
+    only: Vec<Part>,
+    /// How long each run's client asks in the parts `slowdown` and `deadlines`, in seconds
+    #[arg(long, value_name = "SECONDS", default_value_t = 30, value_parser = clap::value_parser!(u32).range(3..=3600))]
+    seconds: u32,
+    /// Write the figures as one JSON document to FILE (`-`: standard output instead of the tables)
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+}
+
+const HELP: &str = "Parts: slowdown, polling, deadlines.\n\
+    Needs root, two CPUs, Linux 6.8 or newer with BTF, and ethtool and wrk (scripts/setup installs them).\n\
+    What a check and an event cost alone measures `make bench-timers` beside this.";
+
+pub(super) fn run(args: &Args) -> crate::Result<()> {
+    let json = args.json.as_deref().map(output::json_writer).transpose()?;
+    let plan = Plan {
+        parts: given_or(&args.only, Part::ALL.to_vec()),
+        runs: args.runs.into(),
+        seconds: args.seconds,
+        ..Plan::new(this_program()?)
+    };
+    let document = timers::run(&plan, output::progress)?;
+    deliver(json, args.json.as_deref(), &document, || document.table())
+}
+
+fn parse_part(text: &str) -> Result<Part, String> {
+    find(text, &Part::ALL, Part::name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_help_lists_the_parts() {
+        assert!(HELP.contains(&Part::ALL.map(Part::name).join(", ")));
+    }
+}
