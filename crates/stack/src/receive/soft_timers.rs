@@ -314,7 +314,7 @@ mod tests {
         moved.arrival();
         moved.trigger_state();
         assert_eq!(moved.received(), 0);
-        moved.now = moved.now + AggregationConfig::default().interval_max;
+        moved.now += AggregationConfig::default().interval_max;
         moved.trigger_state();
         assert_eq!(moved.received(), 1);
     }
@@ -326,7 +326,7 @@ mod tests {
         moved.polling().look_for_idleness(moved.now);
         assert!(!moved.polling().is_on());
         moved.arrival();
-        moved.now = moved.now + Duration::from_secs(1);
+        moved.now += Duration::from_secs(1);
         moved.trigger_state();
         assert_eq!(moved.received(), 0);
         let next = moved.parts.receiver.turn(false).unwrap();
@@ -356,7 +356,7 @@ mod tests {
             let mut moved = Moved::busy(quota);
             let (mut polls, mut found_before, mut due) = (0, 0, 0);
             for step in 0..60_000_u64 {
-                moved.now = moved.now + Duration::from_micros(1);
+                moved.now += Duration::from_micros(1);
                 if step % 20 == 0 {
                     moved.arrival();
                 }
@@ -382,7 +382,7 @@ mod tests {
     fn who_comes_during_a_poll_goes_on() {
         let mut moved = Moved::busy(5);
         moved.arrival();
-        moved.now = moved.now + AggregationConfig::default().interval_max;
+        moved.now += AggregationConfig::default().interval_max;
         let held = moved.polling().poll.lock();
         moved.trigger_state();
         drop(held);
