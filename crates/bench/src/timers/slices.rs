@@ -346,16 +346,27 @@ impl SlowdownCase {
 }
 
 impl Slowdown {
-    /// The slowdowns of one kind by run, in percent; or why they say nothing.
-    pub(super) fn judged(&self, name: &str) -> Result<Vec<f64>, String> {
+    /// The slowdowns of one kind by run, in percent; or why they say nothing about a bound
+    /// of so many percent. `nothing` is the kind that equals what the others are compared
+    /// with.
+    pub(super) fn judged(&self, name: &str, nothing: &str, bound: f64) -> Result<Vec<f64>, String> {
         let slept = median(&self.slept).unwrap_or(1.0);
         if slept > SATURATED {
             return Err(format!(
                 "the server was not saturated: it slept for {slept:.2} of its requests"
             ));
         }
-        let case = self.cases.iter().find(|case| case.name == name);
-        Ok(case.map_or_else(Vec::new, |case| case.slowdown_percent.clone()))
+        let of = |name: &str| {
+            let case = self.cases.iter().find(|case| case.name == name);
+            case.map_or_else(Vec::new, |case| case.slowdown_percent.clone())
+        };
+        let noise = median(&of(nothing)).unwrap_or(0.0);
+        let measured = median(&of(name)).unwrap_or(0.0);
+        // A loss beyond both is one, however noisy the machine.
+        if noise.abs() > bound && measured < bound + noise.abs() {
+            return Err(format!("equal slices differ by {noise:.1} %"));
+        }
+        Ok(of(name))
     }
 }
 
@@ -401,22 +412,25 @@ mod tests {
     }
 
     #[test]
-    fn a_server_that_sleeps_is_not_judged() {
-        let with = |slept: f64| Slowdown {
+    fn neither_a_server_that_sleeps_nor_a_noisy_machine_is_judged() {
+        let case = |name, percent| SlowdownCase {
+            slowdown_percent: vec![percent],
+            ..SlowdownCase::of(name, 0, &[])
+        };
+        let with = |slept: f64, noise: f64| Slowdown {
             beside: "nothing",
             requests_per_s: vec![1.0],
             slept: vec![slept],
-            cases: vec![SlowdownCase {
-                slowdown_percent: vec![0.5],
-                ..SlowdownCase::of("one", 0, &[])
-            }],
+            cases: vec![case("nothing", noise), case("one", 0.5), case("dear", 5.0)],
         };
-        assert_eq!(with(0.0).judged("one"), Ok(vec![0.5]));
-        assert!(
-            with(0.5)
-                .judged("one")
-                .unwrap_err()
-                .contains("slept for 0.50")
+        assert_eq!(with(0.0, 0.4).judged("one", "nothing", 1.0), Ok(vec![0.5]));
+        let slept = with(0.5, 0.0).judged("one", "nothing", 1.0);
+        assert!(slept.unwrap_err().contains("slept for 0.50"));
+        let noisy = with(0.0, -3.0).judged("one", "nothing", 1.0);
+        assert_eq!(noisy, Err("equal slices differ by -3.0 %".to_owned()));
+        assert_eq!(
+            with(0.0, -3.0).judged("dear", "nothing", 1.0),
+            Ok(vec![5.0])
         );
     }
 }

@@ -46,7 +46,7 @@ pub(super) fn goals(measured: &Slowdown) -> Vec<Goal> {
                 runs,
             )
         };
-        match measured.judged(name) {
+        match measured.judged(name, NOTHING.name, GOAL) {
             Ok(runs) => of(runs),
             Err(why) => of(Vec::new()).because(why),
         }
