@@ -1,6 +1,6 @@
 # What a newcomer types: `make demo` and `make test`. Both set up first.
 
-.PHONY: demo test thorough test-unprivileged setup packages lint-code lint advisories unit loom miri no-std mutants bench bench-core bench-sim bench-guard bench-programs bench-stack bench-timers bench-verdict no-harm vm-test lab-snapshot golden deb clean
+.PHONY: demo test thorough test-unprivileged setup packages lint-code lint advisories unit loom miri no-std mutants bench bench-core bench-sim bench-guard bench-programs bench-stack bench-timers bench-verdict no-harm vm-test lab-real lab-snapshot golden deb clean
 
 CARGO ?= cargo
 
@@ -153,6 +153,13 @@ vm-test:
 	$(CARGO) build --release --locked -p plimsoll-cli -p plimsoll-vm
 	target/release/plimsoll-vm --kernels $(KERNELS) --drivers $(DRIVERS) \
 		--kills $(KILLS) --limit $(VM_LIMIT_SECONDS) --json target/bench/vm.json
+
+# The papers' figures on this machine's kernel, with real packets (ten minutes). Needs
+# root.
+lab-real: packages
+	@mkdir -p target/bench
+	$(CARGO) build --release --locked
+	target/release/plimsoll lab run real --values --json target/bench/lab-real.json
 
 # Writes the table of all claims with one seed, which the tests compare with: review
 # the difference.

@@ -46,8 +46,8 @@ pub enum Error {
         /// The kernel's answer.
         source: std::io::Error,
     },
-    /// The server drops packets at any rate, so that nothing can be compared.
-    #[error("the UDP sink loses packets at {rate_pps} packets/s already: is the machine busy?")]
+    /// Packets are lost at any rate, so that nothing can be compared.
+    #[error("packets are lost at {rate_pps} packets/s already: is the machine busy?")]
     NoLossFreeRate {
         /// The lowest rate tried.
         rate_pps: u64,

@@ -13,8 +13,7 @@
 //!   and the monitor beside others; [`stack`] the user data path.
 //! - [`triggers`] measures when this kernel could fire soft timers, and [`timers`] what
 //!   events cost a server.
-//! - [`Flooded`] runs one case at a time. With it [`RealPackets`] is a host of the lab's
-//!   experiments.
+//! - [`RealPackets`] is a host of the lab's experiments, with the trials of these benches.
 //!
 //! Parts that several share: what protects (`protection`, `nftables`, `guard_process`),
 //! what loads (`traffic`), who is flooded and asked (`own_port`, `web`), what crosses a
@@ -26,7 +25,6 @@ mod cases;
 pub mod demo;
 mod error;
 mod figures;
-mod flooded;
 pub mod forward;
 pub mod guard;
 mod guard_process;
@@ -49,7 +47,6 @@ mod web;
 
 pub use error::Error;
 pub use figures::{Bystander, HostCpu, Losses};
-pub use flooded::{FloodFigures, Flooded};
 pub use lab_host::RealPackets;
 pub use plimsoll_report::plot::PlotError;
 pub use protection::Protection;

@@ -36,7 +36,7 @@ const SETTLING: Duration = Duration::from_secs(2);
 /// Goodput is also read this often, to see whether it is steady.
 const SAMPLE: Duration = Duration::from_millis(100);
 
-const MLFRR_BOUNDS: mlfrr::Bounds = mlfrr::Bounds {
+pub(crate) const MLFRR_BOUNDS: mlfrr::Bounds = mlfrr::Bounds {
     lowest_pps: 20_000,
     highest_pps: 1_000_000,
     steps: 8,
@@ -122,11 +122,20 @@ impl Servers {
 
     /// The highest rate without loss on the stock host.
     pub(crate) fn mlfrr(&self, stage: &Stage<'_>) -> Result<f64, Error> {
-        stage.stock()?;
-        let found = mlfrr::search(MLFRR_BOUNDS, |rate_pps| self.loses_nothing(stage, rate_pps))?;
+        let found = self.mlfrr_within(stage, MLFRR_BOUNDS)?;
         found.ok_or(Error::NoLossFreeRate {
             rate_pps: MLFRR_BOUNDS.lowest_pps,
         })
+    }
+
+    /// The same within these bounds, if the lowest rate has no loss.
+    pub(crate) fn mlfrr_within(
+        &self,
+        stage: &Stage<'_>,
+        bounds: mlfrr::Bounds,
+    ) -> Result<Option<f64>, Error> {
+        stage.stock()?;
+        mlfrr::search(bounds, |rate_pps| self.loses_nothing(stage, rate_pps))
     }
 
     fn loses_nothing(&self, stage: &Stage<'_>, rate_pps: u64) -> Result<bool, Error> {

@@ -1,4 +1,5 @@
-//! `plimsoll lab`: the papers' experiments, and ours, on a modelled host.
+//! `plimsoll lab`: the papers' experiments, and ours, on a modelled host or on real
+//! packets.
 
 use std::fmt::Write as _;
 use std::io::Write;
@@ -16,11 +17,13 @@ use crate::output;
 /// Run the papers' experiments on a modelled host and check their claims.
 ///
 /// Every published overload figure, and some that no paper has, as data: what is
-/// swept, what is measured, and what must come out. Needs no root and no network.
+/// swept, what is measured, and what must come out. Needs no root and no network, but
+/// for the experiments on real packets (`real`), which need root.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "Examples:\n  \
     plimsoll lab run all               every claim, with its measured value\n  \
     plimsoll lab report                the same as one HTML file with all curves\n  \
+    sudo plimsoll lab run real         the papers' figures on this machine's kernel, ten minutes\n  \
     plimsoll lab explain lrp-fig3      what was done, and where the model departs\n  \
     plimsoll lab sweep mr-fig7 --parameter path.quota --from 2 --to 40 --steps 20 \\\n      \
     --set source.flood.traffic.rate_pps=14000 --curve quota5 --html quota.html")]
@@ -74,7 +77,7 @@ struct How {
     /// The first seed; the same seeds give the same results
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
-    /// How many seeds each point is run with
+    /// How many seeds each point is run with; of real packets how many rounds, at most 4
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000), conflicts_with = "quick")]
     seeds: Option<u32>,
     /// One seed only: a quick look, which knows nothing of chance
@@ -93,7 +96,7 @@ const SEEDS: u32 = 20;
 
 #[derive(clap::Args, Debug)]
 struct RunArgs {
-    /// Experiments, or `all`
+    /// Experiments, `all` that are modelled, or `real` for those on real packets (root)
     #[arg(required = true, value_name = "ID")]
     ids: Vec<String>,
     /// Also run on real packets what can be: the same as `host = "testbed"` in the files
@@ -187,7 +190,7 @@ struct TraceArgs {
 
 #[derive(clap::Args, Debug)]
 struct ReportArgs {
-    /// Experiments; all without any
+    /// Experiments, `all` or `real`; all that are modelled without any
     #[arg(value_name = "ID")]
     ids: Vec<String>,
     /// Where to write it
@@ -282,20 +285,21 @@ pub(crate) fn run_modelled(
     Ok(runs?)
 }
 
-/// The testbed if an experiment wants it, or why there is none.
+/// The testbed if an experiment wants it, or why there is none. An experiment on real
+/// packets alone is nothing without.
 fn real_packets(
     experiments: &[Experiment],
 ) -> crate::Result<(Option<RealPackets>, Option<String>)> {
-    if !experiments
-        .iter()
-        .any(|experiment| experiment.host == HostKind::Testbed)
-    {
+    let wanted = |host: HostKind| experiments.iter().any(|experiment| experiment.host == host);
+    if !wanted(HostKind::Testbed) && !wanted(HostKind::Real) {
         return Ok((None, None));
     }
     let program = std::env::current_exe().context("cannot find this program")?;
     match RealPackets::start(program) {
         Ok(real) => Ok((Some(real), None)),
-        Err(error) if error.is_missing() => Ok((None, Some(error.to_string()))),
+        Err(error) if error.is_missing() && !wanted(HostKind::Real) => {
+            Ok((None, Some(error.to_string())))
+        }
         Err(error) => Err(error.into()),
     }
 }
@@ -326,12 +330,12 @@ fn list(source: &Source) -> crate::Result<()> {
     for experiment in source.catalogue()?.all() {
         let _ = writeln!(
             text,
-            "{:<24} {} ({} curves, {} claims, profile {})",
+            "{:<24} {} ({} curves, {} claims, {})",
             experiment.id,
             experiment.title,
             experiment.curves.len(),
             experiment.claims.len(),
-            experiment.profile
+            experiment.runs_on()
         );
     }
     let _ = writeln!(text, "Machine profiles: {}", profiles().join(", "));
@@ -415,7 +419,7 @@ fn show_trace(args: &TraceArgs) -> crate::Result<()> {
 fn report(args: &ReportArgs) -> crate::Result<()> {
     let catalogue = args.how.source.catalogue()?;
     let experiments = match args.ids.as_slice() {
-        [] => catalogue.all().to_vec(),
+        [] => catalogue.modelled(),
         ids => catalogue.select(ids)?,
     };
     let runs = args.how.run(&experiments, SEEDS)?;

@@ -238,3 +238,15 @@ fn a_testbed_that_cannot_be_is_reported_as_not_measured() {
         assert!(shown.contains(&told), "{shown}");
     }
 }
+
+#[test]
+fn real_packets_without_root_are_refused_and_not_passed_over() {
+    for ids in [&["real"][..], &["mr-fig1", "real-mr-fig5"]] {
+        let output = plimsoll_without_root(&[&["lab", "run", "--quick"], ids].concat());
+        assert_eq!(output.status.code(), Some(3), "{output:?}");
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert!(error.contains("root"), "{error}");
+    }
+    // What is modelled asks for nothing.
+    assert!(text(&plimsoll(&["lab", "list"])).contains("real-mr-fig5"));
+}

@@ -26,7 +26,7 @@ fn the_same_file_runs_on_real_packets_and_on_the_model() {
         .args([
             "lab",
             "run",
-            "real",
+            "udp",
             "--quick",
             "--json",
             "-",

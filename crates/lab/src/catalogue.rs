@@ -6,7 +6,12 @@ use std::path::Path;
 use include_dir::{Dir, include_dir};
 
 use crate::error::Error;
-use crate::experiment::Experiment;
+use crate::experiment::{Experiment, HostKind};
+
+/// Asks for all experiments with a model.
+const ALL: &str = "all";
+/// Asks for all experiments on real packets alone.
+const REAL: &str = "real";
 
 /// `experiments/` as it was when this program was built, so that the report needs
 /// nothing but the program.
@@ -72,19 +77,31 @@ impl Catalogue {
         &self.0
     }
 
-    /// The experiments of these ids, in the catalogue's order; `all` means all.
+    /// Those that have a model.
+    #[must_use]
+    pub fn modelled(&self) -> Vec<Experiment> {
+        let modelled = |experiment: &&Experiment| experiment.host != HostKind::Real;
+        self.0.iter().filter(modelled).cloned().collect()
+    }
+
+    /// The experiments of these ids, in the catalogue's order; `all` means all that
+    /// have a model, `real` all that are on real packets alone.
     ///
     /// # Errors
     ///
     /// One of them does not exist.
     pub fn select(&self, ids: &[String]) -> Result<Vec<Experiment>, Error> {
-        if ids.iter().any(|id| id == "all") {
-            return Ok(self.0.clone());
-        }
-        for id in ids {
+        for id in ids.iter().filter(|id| *id != ALL && *id != REAL) {
             self.get(id)?;
         }
-        let is_meant = |experiment: &&Experiment| ids.contains(&experiment.id);
+        let asked = |id: &str| ids.iter().any(|asked| asked == id);
+        let is_meant = |experiment: &&Experiment| {
+            let group = match experiment.host {
+                HostKind::Real => REAL,
+                HostKind::Modelled | HostKind::Testbed => ALL,
+            };
+            asked(group) || asked(&experiment.id)
+        };
         Ok(self.0.iter().filter(is_meant).cloned().collect())
     }
 
@@ -116,10 +133,13 @@ mod tests {
         let error = catalogue.select(&["nonsense".to_owned()]).unwrap_err();
         let first = &catalogue.all()[0].id;
         assert!(error.is_usage() && error.to_string().contains(first.as_str()));
-        assert_eq!(
-            catalogue.select(&["all".to_owned()]).unwrap().len(),
-            catalogue.all().len()
-        );
+        let number = |ids: &[&str]| {
+            let ids: Vec<String> = ids.iter().map(|&id| id.to_owned()).collect();
+            catalogue.select(&ids).unwrap().len()
+        };
+        assert_eq!(number(&["all"]), catalogue.modelled().len());
+        assert!(number(&["real"]) > 0 && number(&["all"]) > 0);
+        assert_eq!(number(&["all", "real"]), catalogue.all().len());
         assert_eq!(
             catalogue.select(std::slice::from_ref(first)).unwrap().len(),
             1

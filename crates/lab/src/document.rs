@@ -7,6 +7,7 @@ use plimsoll_report::{Goal, Machine, SCHEMA, Side, mark};
 use serde::Serialize;
 
 use crate::claim::Verdict;
+use crate::experiment::HostKind;
 use crate::runner::{Measured, Run, Tally};
 use crate::score::Score;
 
@@ -94,7 +95,7 @@ impl Document {
             version: env!("CARGO_PKG_VERSION"),
             score: Score::of(runs),
             experiments: runs.iter().map(entry).collect(),
-            goals: vec![claims_goal(Score::of(runs).test)],
+            goals: claims_goals(&Score::of(runs)),
         }
     }
 }
@@ -111,7 +112,20 @@ fn modelled_machine() -> Machine {
     }
 }
 
-fn claims_goal(tally: Tally) -> Goal {
+fn claims_goals(score: &Score) -> Vec<Goal> {
+    let mut goals = Vec::new();
+    if score.test.total() > 0 || score.real.total() == 0 {
+        let what = "test claims that hold, of those decided";
+        goals.push(claims_goal("lab/test-claims", what, score.test));
+    }
+    if score.real.total() > 0 {
+        let what = "test claims that hold on real packets, of those decided";
+        goals.push(claims_goal("lab/real-claims", what, score.real));
+    }
+    goals
+}
+
+fn claims_goal(id: &str, what: &str, tally: Tally) -> Goal {
     let judged = tally.hold + tally.fail;
     let percent = 100.0 * tally.hold as f64 / judged as f64;
     let runs = if judged > 0 {
@@ -119,14 +133,7 @@ fn claims_goal(tally: Tally) -> Goal {
     } else {
         Vec::new()
     };
-    Goal::new(
-        "lab/test-claims",
-        "test claims that hold, of those decided",
-        Side::AtLeast,
-        100.0,
-        "%",
-        runs,
-    )
+    Goal::new(id, what, Side::AtLeast, 100.0, "%", runs)
 }
 
 fn entry(run: &Run) -> Entry {
@@ -208,19 +215,22 @@ pub fn csv(runs: &[Run]) -> String {
 #[must_use]
 pub fn table(runs: &[Run]) -> String {
     let mut text = Score::of(runs).text();
-    if runs.iter().any(|run| run.seeds == 1) {
-        text += "One seed: nothing is known of chance.\n";
+    if let Some(run) = runs.iter().find(|run| run.seeds == 1) {
+        let what = match run.experiment.host {
+            HostKind::Real => "round",
+            HostKind::Modelled | HostKind::Testbed => "seed",
+        };
+        let _ = writeln!(text, "One {what}: nothing is known of chance.");
     }
     for run in runs {
         let experiment = &run.experiment;
-        let seeds = match run.seeds {
-            1 => format!("seed {}", run.seed),
-            seeds => format!("{seeds} seeds from {}", run.seed),
-        };
+        let seeds = seeds_of(run);
         let _ = writeln!(
             text,
-            "{}  {} (profile {}, {seeds})",
-            experiment.id, experiment.title, experiment.profile
+            "{}  {} ({}, {seeds})",
+            experiment.id,
+            experiment.title,
+            experiment.runs_on()
         );
         for verdict in &run.verdicts {
             let _ = writeln!(text, "  {}", verdict_line(verdict));
@@ -231,6 +241,16 @@ pub fn table(runs: &[Run]) -> String {
         }
     }
     text
+}
+
+/// How often it was run.
+pub(crate) fn seeds_of(run: &Run) -> String {
+    match (run.experiment.host, run.seeds) {
+        (HostKind::Real, 1) => "one round".to_owned(),
+        (HostKind::Real, rounds) => format!("{rounds} rounds"),
+        (_, 1) => format!("seed {}", run.seed),
+        (_, seeds) => format!("{seeds} seeds from {}", run.seed),
+    }
 }
 
 /// Every measured value, for a person: a table per measure.

@@ -44,6 +44,8 @@ pub enum Error {
     Testbed {
         /// Curve and value.
         what: String,
+        /// Whether nothing else can be measured either.
+        fatal: bool,
         /// What went wrong.
         source: Box<dyn std::error::Error + Send + Sync>,
     },

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use plimsoll_sim::Profile;
 
 use crate::error::Error;
-use crate::experiment::Experiment;
+use crate::experiment::{Experiment, HostKind};
 
 /// What was done, what the model does, where it departs, what its machine profile
 /// was calibrated on, and the claims.
@@ -22,7 +22,7 @@ pub fn explain(experiment: &Experiment) -> Result<String, Error> {
     let explain = &experiment.explain;
     for (title, prose) in [
         ("What was done", &explain.setup),
-        ("What the model does", &explain.model),
+        (done(experiment), &explain.model),
         ("Limits", &explain.limits),
     ] {
         let _ = writeln!(text, "\n{title}");
@@ -30,7 +30,7 @@ pub fn explain(experiment: &Experiment) -> Result<String, Error> {
             let _ = writeln!(text, "{}", indented(paragraph));
         }
     }
-    let _ = writeln!(text, "\nMachine profile\n{}", indented_lines(&machine));
+    let _ = writeln!(text, "\nMachine\n{}", indented_lines(&machine));
     let _ = writeln!(text, "\nClaims");
     for claim in &experiment.claims {
         let from = claim.from.as_deref().map(|from| format!(", {from}"));
@@ -58,6 +58,22 @@ pub fn explain(experiment: &Experiment) -> Result<String, Error> {
     Ok(text)
 }
 
+/// What stands above what an experiment does instead of the paper.
+pub(crate) fn done(experiment: &Experiment) -> &'static str {
+    match experiment.host {
+        HostKind::Real => "What is done here",
+        HostKind::Modelled | HostKind::Testbed => "What the model does",
+    }
+}
+
+/// What stands above why claims do not hold.
+pub(crate) fn lacking(experiment: &Experiment) -> &'static str {
+    match experiment.host {
+        HostKind::Real => "What is different today",
+        HostKind::Modelled | HostKind::Testbed => "What the model lacks",
+    }
+}
+
 /// Prose, with a new paragraph for what was traced and for what is supposed.
 pub(crate) fn paragraphs(prose: &str) -> Vec<&str> {
     const MARKS: [&str; 2] = ["Traced: ", "Supposed: "];
@@ -76,6 +92,9 @@ pub(crate) fn paragraphs(prose: &str) -> Vec<&str> {
 /// The machine profile and the published points its costs were chosen to meet, a
 /// line each.
 pub(crate) fn machine(experiment: &Experiment) -> Result<String, Error> {
+    if experiment.host == HostKind::Real {
+        return Ok("The machine that it runs on: no cost is put in.".to_owned());
+    }
     let profile = Profile::named(&experiment.profile).map_err(|error| {
         let remedy = "name one of the built-in profiles";
         Error::file(&experiment.file, "profile", error.to_string(), remedy)

@@ -55,4 +55,14 @@ pub trait Host {
     ///
     /// The settings make no sense to this host, or the run failed.
     fn run(&self, point: &Point<'_>) -> Result<Figures, Error>;
+
+    /// Runs the points of one curve, from light to heavy. A host that has to be made
+    /// ready for a curve does so once.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::run`].
+    fn run_curve(&self, points: &[Point<'_>]) -> Result<Vec<Figures>, Error> {
+        points.iter().map(|point| self.run(point)).collect()
+    }
 }

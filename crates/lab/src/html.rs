@@ -9,7 +9,7 @@ use plimsoll_report::page::{class, legend_entry, shell};
 
 use crate::claim::Verdict;
 use crate::declared::Kind;
-use crate::document::{figure, value};
+use crate::document::{figure, seeds_of, value};
 use crate::error::Error;
 use crate::experiment::{Experiment, Measure};
 use crate::explain;
@@ -64,7 +64,8 @@ fn score(runs: &[Run]) -> Markup {
         }
     };
     html! {
-        p.score { "Test claims: " (sentence(score.test)) "." }
+        @if score.test.total() > 0 { p.score { "Test claims: " (sentence(score.test)) "." } }
+        @if score.real.total() > 0 { p.score { "On real packets: " (sentence(score.real)) "." } }
         div.scroll {
             table.score {
                 thead {
@@ -72,6 +73,9 @@ fn score(runs: &[Run]) -> Markup {
                 }
                 tbody {
                     @for (paper, tally) in &score.by_paper { (row(&format!("{paper}, test"), *tally)) }
+                    @for (paper, tally) in &score.real_by_paper {
+                        (row(&format!("{paper}, test on real packets"), *tally))
+                    }
                     @for (kind, tally) in &score.by_kind {
                         @if *kind != Kind::Test { (row(&format!("{}, not in the score", kind.name()), *tally)) }
                     }
@@ -162,7 +166,7 @@ fn section(run: &Run) -> Result<Markup, Error> {
             @for figure in &figures { (figure) }
             (claims(run))
             @if fails {
-                h3 { "What the model lacks" }
+                h3 { (explain::lacking(experiment)) }
                 @for paragraph in explain::paragraphs(&experiment.explain.limits) {
                     p.why { (paragraph) }
                 }
@@ -181,12 +185,8 @@ fn meta_line(run: &Run) -> String {
     if !experiment.paper.is_empty() {
         text += &format!(" · {}", experiment.paper.join(", "));
     }
-    let (profile, seeds, seed) = (&experiment.profile, run.seeds, run.seed);
-    let seeds = match seeds {
-        1 => format!("seed {seed}"),
-        seeds => format!("{seeds} seeds from {seed}"),
-    };
-    format!("{text} · profile {profile} · {seeds}")
+    let (host, seeds) = (experiment.runs_on(), seeds_of(run));
+    format!("{text} · {host} · {seeds}")
 }
 
 /// A plot, or a table where there is nothing to draw a line through.
@@ -378,7 +378,7 @@ fn explanation(experiment: &Experiment, machine: &str, told: bool) -> Markup {
             summary { "What this is, and where the model departs" }
             @for (title, text) in [
                 ("What was done", explain.setup.as_str()),
-                ("What the model does", &explain.model),
+                (explain::done(experiment), &explain.model),
             ] {
                 h3 { (title) }
                 p { (text) }
@@ -387,7 +387,7 @@ fn explanation(experiment: &Experiment, machine: &str, told: bool) -> Markup {
                 h3 { "Limits" }
                 @for paragraph in explain::paragraphs(&explain.limits) { p { (paragraph) } }
             }
-            h3 { "Machine profile" }
+            h3 { "Machine" }
             p { (machine) }
         }
     }

@@ -7,8 +7,8 @@ use toml::{Table, Value};
 
 use crate::document::MODELLED;
 use crate::error::Error;
-use crate::experiment::overlay;
 use crate::host::{Figures, Host, Point};
+use crate::settings::overlay;
 
 /// `plimsoll-sim` as a host of experiments.
 ///

@@ -30,7 +30,9 @@ pub struct Source {
 pub(crate) fn profiles(experiment: &Experiment) -> Result<Vec<Profile>, Error> {
     let others = experiment.curves.iter();
     let others = others.filter_map(|curve| curve.profile.as_deref());
-    let mut names = vec![experiment.profile.as_str()];
+    let mut names: Vec<&str> = Vec::new();
+    // Real packets have no machine profile.
+    names.extend(Some(experiment.profile.as_str()).filter(|name| !name.is_empty()));
     for name in others {
         if !names.contains(&name) {
             names.push(name);

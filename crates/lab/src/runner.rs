@@ -17,6 +17,7 @@ use crate::declared::Kind;
 use crate::error::Error;
 use crate::experiment::{Curve, Experiment, HostKind};
 use crate::host::{Figures, Host, Point};
+use crate::real::{self, REAL_ROUNDS, RealFigures};
 use crate::series::Series;
 use crate::statistics::Estimate;
 
@@ -87,11 +88,8 @@ pub struct Measured {
     pub why: Option<String>,
 }
 
-/// How often a point of real packets is repeated at most: each takes a second.
-pub(crate) const REAL_REPEATS: u32 = 5;
-
-/// Runs `experiments` on the host `modelled`, and on the testbed those that want
-/// it. `progress` is told how many points are done, of how many.
+/// Runs `experiments` on the host `modelled`, and on real packets those that want
+/// them. `progress` is told how many points are done, of how many.
 ///
 /// With a shard only its points are run, for the cache; nothing is judged then.
 ///
@@ -106,12 +104,15 @@ pub fn run(
     progress: &(dyn Fn(usize, usize) + Sync),
 ) -> Result<Vec<Run>, Error> {
     let mut points = Vec::new();
-    for experiment in experiments {
+    for experiment in experiments.iter().filter(|one| is_modelled(one)) {
         for curve in &experiment.curves {
             points.extend(self::points(experiment, curve, options.seed)?);
         }
     }
-    let twins = testbed_points(experiments, options)?;
+    let twins = match options.testbed {
+        Some(_) => real::curves(experiments, options.seed)?,
+        None => Vec::new(),
+    };
     if let Some(shard) = options.shard {
         points = points
             .into_iter()
@@ -120,26 +121,27 @@ pub fn run(
             .map(|(_, point)| point)
             .collect();
     }
-    let (total, done) = (points.len() + twins.len(), AtomicUsize::new(0));
-    let cache = options.cache;
-    let one = |host: &dyn Host, point: &Point<'_>, seeds: u32| {
-        let samples = samples(host, point, seeds, cache);
-        progress(done.fetch_add(1, Ordering::Relaxed) + 1, total);
-        samples
-    };
     let seeds = options.seeds.max(1);
+    let (rounds, cache) = (seeds.min(REAL_ROUNDS), options.cache);
+    let real_points: usize = twins.iter().map(Vec::len).sum::<usize>() * rounds as usize;
+    let (total, done) = (points.len() + real_points, AtomicUsize::new(0));
+    let advance = |by| progress(done.fetch_add(by, Ordering::Relaxed) + by, total);
     let results: Vec<_> = points
         .par_iter()
         .with_max_len(1)
-        .map(|point| one(modelled, point, seeds))
+        .map(|point| {
+            let samples = samples(modelled, point, seeds, cache);
+            advance(1);
+            samples
+        })
         .collect();
-    // One after the other: they share this machine's CPUs.
-    let real: Vec<_> = twins
-        .iter()
-        .map(|(host, point)| one(*host, point, seeds.min(REAL_REPEATS)))
-        .collect();
+    let mut real = Vec::new();
+    if let Some(host) = options.testbed {
+        real = real::run(host, &twins, rounds, cache, &advance)?;
+    }
     if options.shard.is_some() {
-        let failed = results.into_iter().chain(real).find_map(Result::err);
+        let failed = results.into_iter().find_map(Result::err);
+        let failed = failed.or_else(|| real.into_iter().find_map(Result::err));
         return failed.map_or_else(|| Ok(Vec::new()), Err);
     }
     let mut results = results.into_iter();
@@ -176,30 +178,6 @@ pub(crate) fn points<'a>(
     experiment.sweep.values.iter().map(point).collect()
 }
 
-fn testbed_points<'a>(
-    experiments: &'a [Experiment],
-    options: &Options<'a>,
-) -> Result<Vec<(&'a dyn Host, Point<'a>)>, Error> {
-    let mut twins = Vec::new();
-    let Some(testbed) = options.testbed else {
-        return Ok(twins);
-    };
-    let wanting = experiments
-        .iter()
-        .filter(|experiment| experiment.host == HostKind::Testbed);
-    for experiment in wanting {
-        for curve in experiment
-            .curves
-            .iter()
-            .filter(|curve| curve.testbed.is_some())
-        {
-            let points = points(experiment, curve, options.seed)?;
-            twins.extend(points.into_iter().map(|point| (testbed, point)));
-        }
-    }
-    Ok(twins)
-}
-
 /// The figures of a point with each seed: all of them with the first, those that
 /// the experiment measures with the others.
 fn samples(
@@ -217,14 +195,19 @@ fn samples(
         };
         let mut figures = cached(host, &point, cache)?;
         let same = offset == 1 && figures == all[0];
-        let measures = &point.experiment.measures;
-        figures.retain(|name, _| measures.iter().any(|measure| measure.of == *name));
+        measured_alone(point.experiment, &mut figures);
         all.push(figures);
         if same {
             break;
         }
     }
     Ok(all)
+}
+
+/// Leaves those figures that the experiment measures.
+pub(crate) fn measured_alone(experiment: &Experiment, figures: &mut Figures) {
+    let measures = &experiment.measures;
+    figures.retain(|name, _| measures.iter().any(|measure| measure.of == *name));
 }
 
 fn cached(host: &dyn Host, point: &Point<'_>, cache: Option<&Cache>) -> Result<Figures, Error> {
@@ -241,49 +224,34 @@ fn cached(host: &dyn Host, point: &Point<'_>, cache: Option<&Cache>) -> Result<F
 }
 
 type Results = std::vec::IntoIter<Result<Vec<Figures>, Error>>;
+type RealResults = std::vec::IntoIter<Result<RealFigures, Error>>;
+
+fn is_modelled(experiment: &Experiment) -> bool {
+    experiment.host != HostKind::Real
+}
 
 fn assemble(
     experiment: &Experiment,
     modelled: &'static str,
     options: &Options<'_>,
     results: &mut Results,
-    real: &mut Results,
+    real: &mut RealResults,
 ) -> Result<Run, Error> {
     let mut curves = Vec::new();
-    let values = || experiment.sweep.values.iter().copied();
-    for curve in &experiment.curves {
-        let taken = values().zip(&mut *results).collect();
-        curves.push(Measured::new(
-            curve.id.clone(),
-            &curve.label,
-            modelled,
-            taken,
-        )?);
+    for curve in experiment.curves.iter().filter(|_| is_modelled(experiment)) {
+        let points = experiment.sweep.values.len();
+        let taken = results.take(points).collect::<Result<_, _>>()?;
+        let (id, label) = (curve.id.clone(), curve.label.clone());
+        curves.push(Measured::new(experiment, id, label, modelled, taken));
     }
-    if experiment.host == HostKind::Testbed {
-        for curve in experiment
-            .curves
-            .iter()
-            .filter(|curve| curve.testbed.is_some())
-        {
-            // All of this curve's points are taken, also after one that failed.
-            let taken = values().zip(&mut *real).collect();
-            let label = format!("{} (real packets)", curve.label);
-            let host = options.testbed.map_or("testbed", Host::name);
-            let mut measured = Measured::new(curve.testbed_id(), &label, host, taken);
-            if options.testbed.is_none() {
-                let mut nothing = Measured::new(curve.testbed_id(), &label, host, Vec::new())?;
-                nothing.why.clone_from(&options.why_no_testbed);
-                measured = Ok(nothing);
-            } else if let Err(error @ Error::Testbed { .. }) = &measured {
-                let why = Some(error.with_causes());
-                let nothing = Measured::new(curve.testbed_id(), &label, host, Vec::new())?;
-                measured = Ok(Measured { why, ..nothing });
-            }
-            curves.push(measured?);
-        }
+    let wanted = experiment.curves.iter();
+    for curve in wanted.filter(|curve| real::is_real(experiment, curve)) {
+        curves.push(on_real_packets(experiment, curve, options, real.next())?);
     }
-    let seeds = options.seeds.max(1);
+    let seeds = match experiment.host {
+        HostKind::Real => options.seeds.clamp(1, REAL_ROUNDS),
+        HostKind::Modelled | HostKind::Testbed => options.seeds.max(1),
+    };
     let by_seed: Vec<Curves> = (0..seeds as usize)
         .map(|seed| series(experiment, &curves, seed))
         .collect();
@@ -295,6 +263,31 @@ fn assemble(
         curves,
         verdicts,
     })
+}
+
+/// A curve of real packets, or why there is none.
+fn on_real_packets(
+    experiment: &Experiment,
+    curve: &Curve,
+    options: &Options<'_>,
+    taken: Option<Result<RealFigures, Error>>,
+) -> Result<Measured, Error> {
+    let (id, label) = match experiment.host {
+        HostKind::Real => (curve.id.clone(), curve.label.clone()),
+        HostKind::Modelled | HostKind::Testbed => (
+            curve.testbed_id(),
+            format!("{} (real packets)", curve.label),
+        ),
+    };
+    let host = options.testbed.map_or("testbed", Host::name);
+    let (taken, why) = match taken {
+        Some(Ok(taken)) => (taken, None),
+        Some(Err(error @ Error::Testbed { .. })) => (Vec::new(), Some(error.with_causes())),
+        Some(Err(error)) => return Err(error),
+        None => (Vec::new(), options.why_no_testbed.clone()),
+    };
+    let measured = Measured::new(experiment, id, label, host, taken);
+    Ok(Measured { why, ..measured })
 }
 
 fn series(experiment: &Experiment, curves: &[Measured], seed: usize) -> Curves {
@@ -310,26 +303,28 @@ fn series(experiment: &Experiment, curves: &[Measured], seed: usize) -> Curves {
 }
 
 impl Measured {
+    /// `taken`: by point and seed.
     fn new(
+        experiment: &Experiment,
         id: String,
-        label: &str,
+        label: String,
         host: &'static str,
-        taken: Vec<(f64, Result<Vec<Figures>, Error>)>,
-    ) -> Result<Self, Error> {
+        taken: Vec<Vec<Figures>>,
+    ) -> Self {
         let (mut points, mut others) = (Vec::new(), Vec::new());
-        for (x, samples) in taken {
-            let mut samples = samples?.into_iter();
-            points.extend(samples.next().map(|first| (x, first)));
+        for (x, samples) in experiment.sweep.values.iter().zip(taken) {
+            let mut samples = samples.into_iter();
+            points.extend(samples.next().map(|first| (*x, first)));
             others.push(samples.collect());
         }
-        Ok(Self {
+        Self {
             id,
-            label: label.to_owned(),
+            label,
             host,
             points,
             others,
             why: None,
-        })
+        }
     }
 
     /// One figure at one point, seed by seed; those without it are left out.

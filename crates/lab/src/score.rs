@@ -14,10 +14,14 @@ use crate::runner::{Run, Tally};
 /// Numbers of claims.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Score {
-    /// Test claims of all papers.
+    /// Test claims of all papers, on the model.
     pub test: Tally,
     /// Test claims by paper: the prefix of its entries.
     pub by_paper: BTreeMap<String, Tally>,
+    /// Test claims of all papers, on real packets.
+    pub real: Tally,
+    /// The same by paper.
+    pub real_by_paper: BTreeMap<String, Tally>,
     /// Claims of all kinds, by kind.
     pub by_kind: BTreeMap<Kind, Tally>,
 }
@@ -27,16 +31,24 @@ impl Score {
     #[must_use]
     pub fn of(runs: &[Run]) -> Self {
         let all = || runs.iter().flat_map(|run| &run.verdicts);
-        let of_kind = |kind| Tally::of(all().filter(|one| one.kind == kind));
-        let mut by_paper: BTreeMap<String, Vec<&Verdict>> = BTreeMap::new();
-        for verdict in all().filter(|one| one.kind == Kind::Test) {
-            by_paper.entry(paper(verdict)).or_default().push(verdict);
-        }
-        let tallied = by_paper.into_iter();
+        let tests = |real: bool| -> Vec<&Verdict> {
+            let tests = all().filter(|one| one.kind == Kind::Test);
+            tests.filter(|one| one.is_real() == real).collect()
+        };
+        let (modelled, real) = (tests(false), tests(true));
+        let of_kind = |kind| {
+            let tally = match kind {
+                Kind::Test => Tally::of(modelled.iter().copied()),
+                _ => Tally::of(all().filter(|one| one.kind == kind)),
+            };
+            (kind, tally)
+        };
         Self {
-            test: of_kind(Kind::Test),
-            by_paper: tallied.map(|(paper, of)| (paper, Tally::of(of))).collect(),
-            by_kind: Kind::ALL.map(|kind| (kind, of_kind(kind))).into(),
+            test: Tally::of(modelled.iter().copied()),
+            by_paper: by_paper(&modelled),
+            real: Tally::of(real.iter().copied()),
+            real_by_paper: by_paper(&real),
+            by_kind: Kind::ALL.map(of_kind).into(),
         }
     }
 
@@ -48,6 +60,12 @@ impl Score {
             let _ = writeln!(text, "Test claims: {}", sentence(self.test));
         }
         for (paper, tally) in &self.by_paper {
+            let _ = writeln!(text, "  {paper:<4} {}", sentence(*tally));
+        }
+        if self.real.total() > 0 {
+            let _ = writeln!(text, "On real packets: {}", sentence(self.real));
+        }
+        for (paper, tally) in &self.real_by_paper {
             let _ = writeln!(text, "  {paper:<4} {}", sentence(*tally));
         }
         for (kind, tally) in &self.by_kind {
@@ -63,6 +81,15 @@ impl Score {
         }
         text
     }
+}
+
+fn by_paper(verdicts: &[&Verdict]) -> BTreeMap<String, Tally> {
+    let mut by_paper: BTreeMap<String, Vec<&Verdict>> = BTreeMap::new();
+    for verdict in verdicts {
+        by_paper.entry(paper(verdict)).or_default().push(verdict);
+    }
+    let tallied = by_paper.into_iter();
+    tallied.map(|(paper, of)| (paper, Tally::of(of))).collect()
 }
 
 /// `3 of 7 hold, 2 do not, 2 are undecided`.
@@ -89,4 +116,52 @@ pub(crate) fn paper(verdict: &Verdict) -> String {
     let entries = Address::all_in(verdict.entry.as_deref().unwrap_or_default());
     let first = entries.first().and_then(|one| one.entry.split_once('-'));
     first.map(|(paper, _)| paper.to_owned()).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn verdict(kind: Kind, host: &'static str, holds: bool) -> Verdict {
+        Verdict {
+            id: "c".to_owned(),
+            kind,
+            text: String::new(),
+            entry: Some("LRP-E04".to_owned()),
+            host,
+            measured: Some(1.0),
+            interval: None,
+            unit: String::new(),
+            bound: String::new(),
+            holds: Some(holds),
+            why: None,
+        }
+    }
+
+    #[test]
+    fn real_packets_have_a_score_of_their_own() {
+        let experiments = crate::Catalogue::built_in().unwrap();
+        let run = Run {
+            experiment: experiments.all()[0].clone(),
+            seed: 1,
+            seeds: 1,
+            curves: Vec::new(),
+            verdicts: vec![
+                verdict(Kind::Test, "model", true),
+                verdict(Kind::Test, "testbed", false),
+                verdict(Kind::Test, "testbed", true),
+                verdict(Kind::Ours, "testbed", true),
+            ],
+        };
+        let score = Score::of(&[run]);
+        assert_eq!((score.test.total(), score.real.total()), (1, 2));
+        assert_eq!(score.by_kind[&Kind::Test].total(), 1);
+        let text = score.text();
+        assert!(text.contains("Test claims: 1 of 1 hold"), "{text}");
+        assert!(
+            text.contains("On real packets: 1 of 2 hold, 1 do not"),
+            "{text}"
+        );
+        assert_eq!(score.real_by_paper["LRP"].hold, 1);
+    }
 }

@@ -27,7 +27,11 @@ impl Host for Smooth {
 #[test]
 fn the_report_opens_in_a_browser_with_all_its_plots() {
     let catalogue = Catalogue::built_in().unwrap();
-    let runs = run(catalogue.all(), &Smooth, &Options::default(), &|_, _| ()).unwrap();
+    let options = Options {
+        testbed: Some(&Smooth),
+        ..Options::default()
+    };
+    let runs = run(catalogue.all(), &Smooth, &options, &|_, _| ()).unwrap();
     let page = html(&runs).unwrap();
     let experiments = catalogue.all().iter();
     let plotted = experiments.filter(|experiment| experiment.sweep.is_a_range());

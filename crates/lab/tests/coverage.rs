@@ -7,7 +7,7 @@ use std::fs;
 use std::path::Path;
 
 use plimsoll_lab::published::{Address, PaperEntry, PublishedNumber, papers, uncovered};
-use plimsoll_lab::{Catalogue, contradiction, sources};
+use plimsoll_lab::{Catalogue, HostKind, Kind, contradiction, sources};
 
 fn numbers() -> Vec<PublishedNumber> {
     let entries = papers()
@@ -17,13 +17,10 @@ fn numbers() -> Vec<PublishedNumber> {
     entries.flat_map(|entry| entry.numbers()).collect()
 }
 
-/// What claims are from.
+/// What claims about the model are from.
 fn claimed() -> Vec<Address> {
-    let catalogue = Catalogue::built_in().unwrap();
-    let claims = catalogue
-        .all()
-        .iter()
-        .flat_map(|experiment| &experiment.claims);
+    let modelled = Catalogue::built_in().unwrap().modelled();
+    let claims = modelled.iter().flat_map(|experiment| &experiment.claims);
     let from = claims.filter_map(|claim| claim.from.as_deref());
     from.flat_map(Address::all_in).collect()
 }
@@ -172,6 +169,21 @@ fn no_test_is_about_what_the_model_was_given_or_chosen_by() {
         }
     }
     assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+#[test]
+fn real_packets_stand_beside_models_of_the_same_figures() {
+    let catalogue = Catalogue::built_in().unwrap();
+    let real = catalogue.select(&["real".to_owned()]).unwrap();
+    for experiment in &real {
+        assert!(!experiment.twins.is_empty(), "{}", experiment.id);
+        for twin in &experiment.twins {
+            assert_eq!(catalogue.get(twin).unwrap().host, HostKind::Modelled);
+        }
+    }
+    let claims = real.iter().flat_map(|experiment| &experiment.claims);
+    let tests = claims.filter(|claim| claim.kind == Kind::Test).count();
+    assert!(tests >= 20, "{tests} published claims on real packets");
 }
 
 /// A cost that curves set is a free parameter unless it is what they are about.

@@ -16,6 +16,7 @@ use crate::figures::{conclusion, grouped};
 use crate::passing::{self, Effort, Family, KEPT, OVERLOAD, PassingCase};
 pub use beside::{BesideCase, BesideRun};
 pub use way::Router;
+pub(crate) use way::start_ours;
 
 /// What is measured.
 #[derive(Clone, Debug)]

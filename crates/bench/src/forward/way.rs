@@ -86,7 +86,7 @@ impl Way for Router {
 }
 
 /// `plimsoll forward` on the router's CPU, with further arguments.
-pub(super) fn start_ours(
+pub(crate) fn start_ours(
     site: &Site<'_>,
     way: Router,
     arguments: &[&str],

@@ -22,7 +22,7 @@ mod dns;
 mod document;
 mod flood;
 mod light;
-mod rpc;
+pub(crate) mod rpc;
 mod sources;
 mod syn;
 mod verdict;

@@ -55,11 +55,12 @@ pub struct RpcCase {
     pub calls_per_s: f64,
 }
 
+/// One mix.
 #[derive(Clone, Copy, Debug)]
-struct Run {
-    worker_percent: f64,
-    network_percent: f64,
-    calls_per_s: f64,
+pub(crate) struct Run {
+    pub(crate) worker_percent: f64,
+    pub(crate) network_percent: f64,
+    pub(crate) calls_per_s: f64,
 }
 
 /// Everything this part measured; loads are work per request in microseconds.
@@ -83,7 +84,8 @@ pub(super) fn run(bench: &mut Bench<'_>) -> Result<Outcome, Error> {
     Ok(Outcome { cases })
 }
 
-fn mix(stage: &Stage<'_>, work_us: u64, window: Duration) -> Result<Run, Error> {
+/// Both servers and the worker for `window`.
+pub(crate) fn mix(stage: &Stage<'_>, work_us: u64, window: Duration) -> Result<Run, Error> {
     let serve = |port: u16| {
         let mut config = ServerConfig::new(Kind::Echo, port);
         config.work = Duration::from_micros(work_us);

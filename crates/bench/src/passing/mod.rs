@@ -39,7 +39,8 @@ const MULTIPLES: [f64; 6] = [0.5, 1.0, 1.5, 2.0, 4.0, OVERLOAD];
 pub(crate) const OVERLOAD: f64 = 10.0;
 /// A generator that offered less than this part of a rate has not offered it.
 pub(crate) const KEPT: f64 = 0.97;
-const BOUNDS: mlfrr::Bounds = mlfrr::Bounds {
+/// Between which rates an MLFRR is searched.
+pub(crate) const BOUNDS: mlfrr::Bounds = mlfrr::Bounds {
     lowest_pps: 20_000,
     highest_pps: 6_000_000,
     steps: 9,
@@ -133,7 +134,7 @@ impl Running {
         }
     }
 
-    fn stop(self) -> Result<(), Error> {
+    pub(crate) fn stop(self) -> Result<(), Error> {
         let Self::Program(mut spoken) = self else {
             return Ok(());
         };

@@ -39,6 +39,8 @@ pub use dns::Dns;
 pub use http::{HttpCase, HttpRun};
 pub use loaded::{BystanderRun, LoadedCase};
 pub use side::Side;
+pub(crate) use side::{Running, Task};
+pub(crate) use site::{Answers, PORT, Site};
 pub use tcp::TcpCase;
 pub use udp::Udp;
 

@@ -62,12 +62,12 @@ impl Side {
     }
 
     /// Whether it has sockets that a server can use.
-    pub(super) const fn has_sockets(self) -> bool {
+    pub(crate) const fn has_sockets(self) -> bool {
         !matches!(self, Self::Testpmd)
     }
 
     /// The settings of a server on it.
-    pub(super) fn server(self, kind: Kind, port: u16, device: &str) -> ServerConfig {
+    pub(crate) fn server(self, kind: Kind, port: u16, device: &str) -> ServerConfig {
         let mut config = ServerConfig::new(kind, port);
         config.batch = BATCH;
         config.rcvbuf_bytes = Some(RCVBUF_BYTES);
@@ -81,18 +81,18 @@ impl Side {
 
 /// What a side is told to do with the packets of one port.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Task {
-    pub(super) kind: Kind,
+pub(crate) struct Task {
+    pub(crate) kind: Kind,
     /// CPU time spent on each packet.
-    pub(super) work: Duration,
+    pub(crate) work: Duration,
     /// Another endpoint on the same host that echoes.
-    pub(super) bystander: Option<u16>,
+    pub(crate) bystander: Option<u16>,
     /// What a DNS server answers from.
-    pub(super) zone: Option<PathBuf>,
+    pub(crate) zone: Option<PathBuf>,
 }
 
 impl Task {
-    pub(super) fn new(kind: Kind, work: Duration) -> Self {
+    pub(crate) fn new(kind: Kind, work: Duration) -> Self {
         Self {
             kind,
             work,
@@ -103,14 +103,14 @@ impl Task {
 }
 
 /// A side at work. Dropping it ends it.
-pub(super) enum Running {
+pub(crate) enum Running {
     Server(Server),
     Testpmd(Spoken),
     Nsd(Nsd),
 }
 
 impl Running {
-    pub(super) fn start(
+    pub(crate) fn start(
         site: &Site<'_>,
         side: Side,
         task: &Task,
@@ -129,7 +129,7 @@ impl Running {
     }
 
     /// Packets that it has got so far.
-    pub(super) fn received(&self) -> u64 {
+    pub(crate) fn received(&self) -> u64 {
         match self {
             Self::Server(server) => server.counts().received,
             // It tells nobody; its answers are counted as they leave.
@@ -138,7 +138,7 @@ impl Running {
         }
     }
 
-    pub(super) fn stop(self) -> Result<(), Error> {
+    pub(crate) fn stop(self) -> Result<(), Error> {
         match self {
             Self::Server(server) => {
                 server.stop()?;
@@ -153,7 +153,7 @@ impl Running {
 }
 
 /// How often testpmd says what it has counted, in seconds.
-pub(super) const TESTPMD_SAYS: u64 = 1;
+pub(crate) const TESTPMD_SAYS: u64 = 1;
 
 /// testpmd takes every frame of the interface; as an echo it turns the Ethernet addresses
 /// around and nothing else.

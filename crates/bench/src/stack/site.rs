@@ -16,7 +16,7 @@ use crate::traffic::{TIME_BOUND, device_counter, during_flood_of, fixed_or_unlim
 use crate::{Error, mlfrr};
 
 /// The flooded port.
-pub(super) const PORT: u16 = 9;
+pub(crate) const PORT: u16 = 9;
 /// Ethernet, IPv4 and UDP headers and this make 60 bytes, 64 with the check sequence.
 const PAYLOAD_BYTES: usize = 18;
 /// Where nothing moves for so long, queues are empty.
@@ -76,26 +76,26 @@ impl<'a> Site<'a> {
     }
 
     /// Floods carry this instead of nothing.
-    pub(super) fn asking(self, payload: Vec<u8>) -> Self {
+    pub(crate) fn asking(self, payload: Vec<u8>) -> Self {
         Self { payload, ..self }
     }
 
     /// A path for a file that ends with the site.
-    pub(super) fn file(&self, name: &str) -> PathBuf {
+    pub(crate) fn file(&self, name: &str) -> PathBuf {
         self.place.path().join(name)
     }
 
     /// The `plimsoll` command.
-    pub(super) fn program(&self) -> &Path {
+    pub(crate) fn program(&self) -> &Path {
         &self.effort.program
     }
 
-    pub(super) fn effort(&self) -> &Effort {
+    pub(crate) fn effort(&self) -> &Effort {
         self.effort
     }
 
     /// The MLFRR of what runs, 0 if there is none, and where the search ended.
-    pub(super) fn mlfrr(
+    pub(crate) fn mlfrr(
         &self,
         running: &Running,
         kind: Kind,
@@ -126,7 +126,7 @@ impl<'a> Site<'a> {
     }
 
     /// Offers a rate and reads for `window` what arrives meanwhile.
-    pub(super) fn overload(
+    pub(crate) fn overload(
         &self,
         running: &Running,
         kind: Kind,
@@ -187,7 +187,7 @@ impl<'a> Site<'a> {
     }
 
     /// The smallest UDP packets from some hundred hosts to the flooded port.
-    pub(super) fn flood(&self, rate_pps: f64) -> Spec {
+    pub(crate) fn flood(&self, rate_pps: f64) -> Spec {
         let (load, test) = (self.testbed.load(), self.testbed.test());
         let flow = Flow {
             source: "198.18.7.0/24".parse().expect("a prefix"),

@@ -26,8 +26,8 @@ use self::bound::Bound;
 use self::functions::{Measured, engine, float, innermost};
 use crate::declared::{Claim, Kind, Number};
 use crate::error::Error;
-use crate::experiment::{Curve, Experiment, Measure};
-use crate::runner::REAL_REPEATS;
+use crate::experiment::{Curve, Experiment, HostKind, Measure};
+use crate::real::REAL_ROUNDS;
 use crate::series::Series;
 use crate::statistics::Estimate;
 
@@ -64,12 +64,21 @@ pub struct Verdict {
 }
 
 impl Verdict {
+    /// About real packets.
+    #[must_use]
+    pub fn is_real(&self) -> bool {
+        self.host == REAL
+    }
+
     /// Measured, but chance could decide either way.
     #[must_use]
     pub fn is_undecided(&self) -> bool {
         self.holds.is_none() && self.interval.is_some()
     }
 }
+
+/// What real packets are called where results are.
+const REAL: &str = "testbed";
 
 /// Judges all claims of `experiment` by what was measured, seed by seed.
 pub(crate) fn judge(experiment: &Experiment, seeds: &[Curves]) -> Vec<Verdict> {
@@ -85,13 +94,14 @@ pub(crate) fn judge(experiment: &Experiment, seeds: &[Curves]) -> Vec<Verdict> {
 
 fn verdict(experiment: &Experiment, judges: &[Judge<'_>], claim: &Claim) -> Verdict {
     let real = experiment.curves.iter().map(Curve::testbed_id);
-    let is_real = { real }.any(|id| claim.measure.contains(&id));
+    let is_real =
+        experiment.host == HostKind::Real || { real }.any(|id| claim.measure.contains(&id));
     let unmeasured = Verdict {
         id: claim.id.clone(),
         kind: claim.kind,
         text: claim.text.clone(),
         entry: claim.from.clone(),
-        host: if is_real { "testbed" } else { "model" },
+        host: if is_real { REAL } else { "model" },
         measured: None,
         interval: None,
         unit: claim.unit.clone(),
@@ -101,7 +111,7 @@ fn verdict(experiment: &Experiment, judges: &[Judge<'_>], claim: &Claim) -> Verd
     };
     // Real packets are repeated less often than the model, and then taken again.
     let repeats = if is_real {
-        REAL_REPEATS as usize
+        REAL_ROUNDS as usize
     } else {
         judges.len()
     };

@@ -1,0 +1,48 @@
+//! Two RPC servers and a worker share the CPU (Druschel & Banga's table 2).
+
+use std::time::Duration;
+
+use plimsoll_lab::Figures;
+use plimsoll_testbed::{Config as TestbedConfig, Testbed};
+
+use super::settings::{RpcTrial, Trial};
+use super::{Offer, RealPackets};
+use crate::Error;
+use crate::guard::rpc::mix;
+use crate::protection::Stage;
+
+const HOLDOFF: Duration = Duration::from_micros(30);
+
+pub(super) fn run(real: &RealPackets, trials: &[(Trial, Offer)]) -> Result<Vec<Figures>, Error> {
+    let testbed = Testbed::create(TestbedConfig::default())?;
+    let rpcs = trials.iter().filter_map(|(trial, offer)| match trial {
+        Trial::Rpc(rpc) => Some((rpc, *offer)),
+        _ => None,
+    });
+    rpcs.map(|(rpc, offer)| one(real, &testbed, rpc, offer))
+        .collect()
+}
+
+fn one(
+    real: &RealPackets,
+    testbed: &Testbed,
+    trial: &RpcTrial,
+    offer: Offer,
+) -> Result<Figures, Error> {
+    let arguments = trial.path.arguments();
+    let stage = Stage {
+        testbed,
+        program: &real.program,
+        holdoff: HOLDOFF,
+        guard_arguments: &arguments,
+    };
+    let protector = stage.protect(trial.path.protection(), None)?;
+    let run = mix(&stage, trial.work_us, offer.window)?;
+    protector.stop()?;
+    let given = [
+        ("cpu.worker_pct", run.worker_percent),
+        ("cpu.network_pct", run.network_percent),
+        ("rpc_hz", run.calls_per_s),
+    ];
+    Ok(offer.figures(0.0, 0.0, given))
+}
