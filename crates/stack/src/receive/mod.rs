@@ -1,9 +1,10 @@
 //! The receive paths: who does which work when a frame has arrived. One file
 //! each, with the simulator's names.
 //!
-//! All of them run on one thread per stack, the place of the papers' interrupt
+//! All of them have one thread per stack, the place of the papers' interrupt
 //! handlers and polling thread, and differ in what that thread does with a frame
-//! before the application asks for it. They share the table (`core::demux` and
+//! before the application asks for it. With `soft-timer-polling` the application's own
+//! calls do that thread's work while no CPU is idle. They share the table (`core::demux` and
 //! the channels), which the thread holds for one turn of some frames at a time
 //! and then hands to whoever waits for it, so that sockets can be bound and
 //! closed also under overload.
