@@ -4,7 +4,7 @@
 //!
 //! | module | decides | used by |
 //! | --- | --- | --- |
-//! | [`aggregation`] | when to poll next, so that a poll finds a wanted number of packets | sim |
+//! | [`aggregation`] | when to poll next, so that a poll finds a wanted number of packets | sim, stack |
 //! | [`answering`] | whether cookies are answered from the driver or by the stack | guard |
 //! | [`channel`] | which packets a queue between demultiplexing and consumer takes | programs, sim, stack, testbed (its size) |
 //! | [`charge`] | whom work is charged to; what is shed ([`charge::shedding`]) | guard, sim |
