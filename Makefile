@@ -1,6 +1,6 @@
 # What a newcomer types: `make demo` and `make test`. Both set up first.
 
-.PHONY: demo test thorough test-unprivileged setup packages lint-code lint advisories unit loom miri no-std mutants bench bench-core bench-sim bench-guard bench-programs bench-stack bench-timers bench-verdict no-harm vm-test lab-real lab-snapshot golden deb clean
+.PHONY: demo test thorough test-unprivileged setup packages lint-code lint advisories unit loom miri no-std mutants bench bench-core bench-sim bench-guard bench-programs bench-stack bench-timers bench-verdict bench-wan no-harm vm-test lab-real lab-snapshot golden deb clean
 
 CARGO ?= cargo
 
@@ -72,7 +72,7 @@ mutants:
 
 # All benches but bench-programs and no-harm, each with its JSON document under
 # target/bench (an hour).
-bench: bench-core bench-timers bench-sim bench-guard bench-stack
+bench: bench-core bench-timers bench-sim bench-guard bench-stack bench-wan
 
 # What a decision costs, in ns, beside its best peers (a few minutes). The old
 # measurements go first: a bench that fails must not be reported from before.
@@ -131,6 +131,13 @@ bench-stack: packages
 	@mkdir -p target/bench
 	$(CARGO) build --release --locked
 	target/release/plimsoll bench stack --json target/bench/stack.json
+
+# TCP transfers over a wide-area path, with slow start and paced (eight minutes). Needs
+# root.
+bench-wan: packages
+	@mkdir -p target/bench
+	$(CARGO) build --release --locked
+	target/release/plimsoll bench wan --json target/bench/wan.json
 
 # Whether any set-up that operators have is worse off with the guard (fifteen
 # minutes). Needs root.

@@ -12,7 +12,7 @@
 //! - [`forward`], [`screen`] and [`capture`] measure the router, the screening firewall
 //!   and the monitor beside others; [`stack`] the user data path.
 //! - [`triggers`] measures when this kernel could fire soft timers, and [`timers`] what
-//!   events cost a server.
+//!   events cost a server; [`wan`] TCP over a wide-area path.
 //! - [`RealPackets`] is a host of the lab's experiments, with the trials of these benches.
 //!
 //! Parts that several share: what protects (`protection`, `nftables`, `guard_process`),
@@ -43,6 +43,7 @@ pub mod timers;
 mod traffic;
 pub mod triggers;
 mod udp;
+pub mod wan;
 mod web;
 
 pub use error::Error;

@@ -12,6 +12,7 @@ use plimsoll_bench::{Protection, capture, forward, no_harm, screen, stack};
 use crate::output;
 
 mod timers;
+mod wan;
 
 /// Measure what is promised, beside the alternatives, in one run.
 #[derive(clap::Args, Debug)]
@@ -29,6 +30,7 @@ enum Command {
     Screen(ScreenArgs),
     Stack(StackArgs),
     Timers(timers::Args),
+    Wan(wan::Args),
 }
 
 /// Measure the guard beside the stock kernel, a tuned nftables limit and threaded polling.
@@ -269,6 +271,7 @@ pub(crate) fn run(args: &Args) -> crate::Result<()> {
         Command::Screen(args) => run_screen(args),
         Command::Stack(args) => run_stack(args),
         Command::Timers(args) => timers::run(args),
+        Command::Wan(args) => wan::run(args),
     }
 }
 

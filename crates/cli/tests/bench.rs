@@ -423,6 +423,28 @@ fn screens_pass_what_they_accept_and_every_goal_is_listed() {
     assert_goals(&document, &ids);
 }
 
+/// Short files over the path: slow start and pace, the kernel's and ours.
+#[test]
+fn transfers_over_a_wide_area_path_are_timed_and_the_path_loses_nothing() {
+    let few = ["wan", "--only", "kernel,ours-paced", "--rates", "100"];
+    let short = ["--runs", "1", "--packets", "5", "--idle-ms", "0"];
+    let document = measure(&[&few[..], &short].concat());
+    assert_goals(&document, &["wan.response", "wan.path"]);
+    for case in document["cases"].as_array().unwrap() {
+        assert!(case["why"].is_null(), "{case}");
+        let times = case["transfers"][0]["response_ms"].as_array().unwrap();
+        assert_eq!(times.len(), 3, "{case}");
+        // There and back take 100 ms.
+        assert!(
+            times.iter().all(|time| time.as_f64().unwrap() > 100.0),
+            "{case}"
+        );
+    }
+    let path = &document["path"][0];
+    assert!(path["frames"].as_u64().unwrap() > 300, "{path}");
+    assert_eq!(path["lost_by_path"], 0, "{path}");
+}
+
 /// The receive path that demultiplexes in the driver, and what a bystander sees of it.
 #[test]
 fn the_stack_receives_beside_a_bystander_and_every_goal_is_listed() {

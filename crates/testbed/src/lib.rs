@@ -45,6 +45,7 @@ pub mod connect;
 pub mod crowd;
 pub mod dns;
 pub mod error;
+pub mod fetch;
 pub mod http;
 pub mod interrupt;
 pub mod ledger;

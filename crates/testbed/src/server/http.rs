@@ -52,6 +52,7 @@ pub(super) fn serve(
     tcp::serve_each(
         network,
         &at,
+        config.pace,
         || counters.set_listening(),
         |connection| {
             // The client went away: its loss.

@@ -15,6 +15,7 @@ mod counters;
 mod dns;
 mod http;
 mod network;
+mod pace;
 mod tcp;
 mod udp;
 
@@ -31,7 +32,7 @@ use std::time::{Duration, Instant};
 use clap::ValueEnum;
 use ipnet::IpNet;
 use nix::sys::memfd::{MFdFlags, memfd_create};
-use plimsoll_stack::ReceivePath;
+use plimsoll_stack::{ReceivePath, TcpConfig};
 use serde::Serialize;
 
 use self::counters::SharedCounters;
@@ -43,6 +44,7 @@ use crate::{Error, Host, Process, interrupt};
 
 pub use self::http::{PageServer, Passing};
 pub use self::network::On;
+pub use self::pace::Pace;
 
 /// What a server does with a packet, after working on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -79,7 +81,7 @@ pub struct Config {
     #[arg(long, value_name = "IP")]
     pub gateway: Vec<IpAddr>,
     /// Receive path of Plimsoll's own stack: eager, early-demux, soft-lrp, ni-lrp,
-    /// polled or soft-timer-polling[:QUOTA]
+    /// polled or soft-timer-polling, which may have a quota: soft-timer-polling:10
     #[arg(long, value_name = "PATH", default_value = "soft-lrp")]
     pub path: ReceivePath,
     /// Datagrams to receive, and to send, at a time (1 to 1024)
@@ -88,6 +90,16 @@ pub struct Config {
     /// Directory of the files that `http` serves
     #[arg(long, value_name = "DIR", default_value = ".")]
     pub root: PathBuf,
+    /// Send on each TCP connection at this rate, in Mbit/s, by the clock: without slow
+    /// start on Plimsoll's own stack, as an upper bound on the kernel's
+    /// (`SO_MAX_PACING_RATE`). `last`: at half of what the connection's last busy period
+    /// showed (own stack only).
+    #[arg(long, value_name = "MBIT")]
+    pub pace: Option<Pace>,
+    /// Send and receive buffer of a TCP connection of Plimsoll's own stack: the path's rate
+    /// times its round trip, or more
+    #[arg(long, value_name = "BYTES", default_value_t = TcpConfig::default().buffer_bytes)]
+    pub tcp_buffer_bytes: usize,
     /// CPU time spent on each packet or HTTP request, in microseconds
     #[arg(long = "work-us", value_name = "US", value_parser = parse_micros, default_value = "0")]
     pub work: Duration,
@@ -123,6 +135,8 @@ impl Config {
             path: ReceivePath::SoftLrp,
             batch: 1,
             root: ".".into(),
+            pace: None,
+            tcp_buffer_bytes: TcpConfig::default().buffer_bytes,
             work: Duration::ZERO,
             rcvbuf_bytes: None,
             zone: None,
@@ -150,6 +164,11 @@ impl Config {
                 &self.on,
                 "used with --address: the stack needs one of its own",
             ),
+            On::Kernel if self.pace == Some(Pace::Last) => refuse(
+                "on",
+                &self.on,
+                "Plimsoll's own stack with --pace last: the kernel's sockets estimate nothing",
+            ),
             On::Kernel | On::AfXdp(_) | On::Packet(_) | On::Tap(_) => Ok(()),
         }
     }
@@ -167,6 +186,8 @@ impl Config {
         args.push(format!("--path={}", self.path));
         args.push(format!("--batch={}", self.batch));
         args.push(format!("--root={}", self.root.display()));
+        args.extend(self.pace.map(|pace| format!("--pace={pace}")));
+        args.push(format!("--tcp-buffer-bytes={}", self.tcp_buffer_bytes));
         args.extend(
             self.rcvbuf_bytes
                 .map(|bytes| format!("--rcvbuf-bytes={bytes}")),
@@ -380,6 +401,7 @@ fn is_retry(error: &io::Error) -> bool {
 #[cfg(test)]
 mod tests {
     use clap::Parser;
+    use plimsoll_core::pacing::Rate;
 
     use super::*;
 
@@ -401,6 +423,8 @@ mod tests {
             path: ReceivePath::NiLrp,
             batch: 64,
             root: "/srv".into(),
+            pace: Some(Pace::At(Rate::clamped(12_500_000))),
+            tcp_buffer_bytes: 1 << 20,
             rcvbuf_bytes: Some(1 << 20),
             zone: Some("/etc/zone".into()),
             bystander: Some(7),
@@ -410,6 +434,16 @@ mod tests {
             let words = std::iter::once("serve".to_owned()).chain(config.to_args());
             assert_eq!(Line::try_parse_from(words).unwrap().config, config);
         }
+    }
+
+    #[test]
+    fn an_estimated_pace_needs_our_own_stack() {
+        let config = Config {
+            pace: Some(Pace::Last),
+            ..Config::new(Kind::Http, 80)
+        };
+        let error = config.validate().unwrap_err().to_string();
+        assert!(error.contains("--pace last"), "{error}");
     }
 
     #[test]

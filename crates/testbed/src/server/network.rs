@@ -9,9 +9,9 @@ use nix::ifaddrs::getifaddrs;
 use plimsoll_stack::device::packet::PacketDevice;
 use plimsoll_stack::device::tap::TapDevice;
 use plimsoll_stack::device::xdp::{XdpConfig, XdpInterface};
-use plimsoll_stack::{Stack, StackConfig};
+use plimsoll_stack::{Stack, StackConfig, TcpConfig};
 
-use super::Config;
+use super::{Config, Pace};
 use crate::Error;
 
 /// Whose sockets.
@@ -73,6 +73,11 @@ impl Network {
             path: config.path.clone(),
             channel: plimsoll_core::channel::ChannelConfig::drop_tail(CHANNEL_FRAMES),
             channels_max: CHANNELS,
+            tcp: TcpConfig {
+                buffer_bytes: config.tcp_buffer_bytes,
+                pacing: config.pace.map(Pace::of_stack).unwrap_or_default(),
+                ..TcpConfig::default()
+            },
             ..StackConfig::default()
         };
         let stack = match &config.on {

@@ -7,7 +7,7 @@ use std::thread;
 use std::time::Duration;
 
 use super::network::Network;
-use super::{LOOK, is_retry};
+use super::{LOOK, Pace, is_retry};
 use crate::interrupt;
 
 /// A connection. Reading gives up after [`LOOK`], so that the interrupt flag is seen.
@@ -23,10 +23,12 @@ const STACK_BYTES: usize = 128 << 10;
 /// Between two looks at a listener that nobody knocks at.
 const KNOCK: Duration = Duration::from_millis(1);
 
-/// Serves connections to one of the addresses until interrupted.
+/// Serves connections to one of the addresses until interrupted. The stack's connections
+/// have their pace already.
 pub(super) fn serve_each(
     network: &Network,
     at: &[SocketAddr],
+    pace: Option<Pace>,
     listening: impl FnOnce(),
     serve: impl Fn(&mut dyn Connection) + Sync,
 ) -> io::Result<()> {
@@ -40,6 +42,9 @@ pub(super) fn serve_each(
                 stream.set_nonblocking(false)?;
                 stream.set_read_timeout(Some(LOOK))?;
                 stream.set_nodelay(true)?;
+                if let Some(pace) = pace {
+                    pace.limit(&stream)?;
+                }
                 Ok(stream)
             })
         }

@@ -78,6 +78,12 @@ impl PathConfig {
         }
     }
 
+    /// The same of so many Mbit/s.
+    #[must_use]
+    pub fn of_megabits(megabits: u32) -> Self {
+        Self::new(Rate::clamped(u64::from(megabits) * 1_000_000))
+    }
+
     fn validate(&self) -> Result<(), Error> {
         let allowed = Duration::from_millis(10)..=Duration::from_secs(10);
         if allowed.contains(&self.delay) {

@@ -51,6 +51,7 @@ pub(super) fn serve(
             let served = tcp::serve_each(
                 network,
                 &at,
+                config.pace,
                 || {},
                 |connection| {
                     // The client went away: its loss.

@@ -1,0 +1,69 @@
+//! `plimsoll bench wan`.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use plimsoll_bench::wan::{self, Plan, Way};
+
+use super::{deliver, find, given_or, this_program};
+use crate::output;
+
+/// Measure TCP transfers over a wide-area path: with slow start and paced, the kernel's and ours.
+///
+/// A path of 50 ms each way with a bottleneck, in user space between network namespaces
+/// made for it, which are removed again. Each connection is idle before it is asked for a
+/// file.
+#[derive(clap::Args, Debug)]
+#[command(after_help = HELP)]
+pub(super) struct Args {
+    /// How often all ways take turns; in each three connections fetch each file
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u8).range(1..=99))]
+    runs: u8,
+    /// Measure only these ways
+    #[arg(long, value_name = "WAY", value_delimiter = ',', value_parser = parse_way)]
+    only: Vec<Way>,
+    /// Rates of the bottleneck, in Mbit/s
+    #[arg(long, value_name = "MBIT", value_delimiter = ',', default_value = "50,100", value_parser = clap::value_parser!(u32).range(1..=1000))]
+    rates: Vec<u32>,
+    /// Lengths of the files, in packets of 1448 bytes
+    #[arg(long, value_name = "N", value_delimiter = ',', default_value = "5,100,1000", value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    packets: Vec<u32>,
+    /// How long connections are idle before they are asked, in milliseconds
+    #[arg(long, value_name = "MS", default_value_t = 2500, value_parser = clap::value_parser!(u64).range(0..=20_000))]
+    idle_ms: u64,
+    /// Write the figures as one JSON document to FILE (`-`: standard output instead of the tables)
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+}
+
+const HELP: &str = "Ways: kernel, kernel-paced, kernel-kept, kernel-bbr, ours, ours-paced, ours-last.\n\
+    Needs root, two CPUs, Linux 6.8 or newer with BTF, and iproute2 and ethtool (scripts/setup installs them).\n\
+    Example: plimsoll bench wan --rates 100 --packets 100 --only kernel,kernel-bbr,ours-paced";
+
+pub(super) fn run(args: &Args) -> crate::Result<()> {
+    let json = args.json.as_deref().map(output::json_writer).transpose()?;
+    let plan = Plan {
+        rounds: args.runs.into(),
+        rates_mbit: args.rates.clone(),
+        packets: args.packets.clone(),
+        ways: given_or(&args.only, Way::ALL.to_vec()),
+        idle: Duration::from_millis(args.idle_ms),
+        ..Plan::new(this_program()?)
+    };
+    let document = wan::run(&plan, output::progress)?;
+    deliver(json, args.json.as_deref(), &document, || document.table())
+}
+
+fn parse_way(text: &str) -> Result<Way, String> {
+    find(text, &Way::ALL, Way::name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_help_lists_the_ways() {
+        assert!(HELP.contains(&Way::ALL.map(Way::name).join(", ")));
+    }
+}

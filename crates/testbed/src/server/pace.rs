@@ -1,0 +1,97 @@
+//! How fast a server's TCP connections send.
+
+use std::fmt;
+use std::net::TcpStream;
+use std::os::fd::AsRawFd;
+use std::str::FromStr;
+
+use nix::libc;
+use plimsoll_core::config::Fraction;
+use plimsoll_core::pacing::Rate;
+use plimsoll_stack::Pacing;
+
+/// A pace, as given on the command line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pace {
+    /// At this rate.
+    At(Rate),
+    /// At half of what the last busy period showed.
+    Last,
+}
+
+/// In bits per second.
+const MEGABIT: f64 = 1e6;
+
+impl Pace {
+    /// For Plimsoll's own stack.
+    pub(super) fn of_stack(self) -> Pacing {
+        match self {
+            Self::At(rate) => Pacing::at(rate),
+            Self::Last => Pacing::LastBusyPeriod(Fraction::from_percent(50)),
+        }
+    }
+
+    /// Limits what the kernel sends on a connection.
+    #[allow(
+        unsafe_code,
+        reason = "a socket option that nix and rustix do not have"
+    )]
+    pub(super) fn limit(self, stream: &TcpStream) -> std::io::Result<()> {
+        let Self::At(rate) = self else { return Ok(()) };
+        let bytes_per_second: u64 = rate.bits_per_second() / 8;
+        // SAFETY: the kernel reads `size_of::<u64>()` bytes of a value that lives.
+        let result = unsafe {
+            libc::setsockopt(
+                stream.as_raw_fd(),
+                libc::SOL_SOCKET,
+                libc::SO_MAX_PACING_RATE,
+                (&raw const bytes_per_second).cast(),
+                size_of::<u64>() as libc::socklen_t,
+            )
+        };
+        match result {
+            0 => Ok(()),
+            _ => Err(std::io::Error::last_os_error()),
+        }
+    }
+}
+
+impl fmt::Display for Pace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::At(rate) => write!(f, "{}", rate.bits_per_second() as f64 / MEGABIT),
+            Self::Last => f.write_str("last"),
+        }
+    }
+}
+
+impl FromStr for Pace {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if text == "last" {
+            return Ok(Self::Last);
+        }
+        let refuse = || "must be a rate of 0.1 to 100000 Mbit/s, or `last`".to_owned();
+        let megabits: f64 = text.parse().map_err(|_| refuse())?;
+        if !(0.1..=1e5).contains(&megabits) {
+            return Err(refuse());
+        }
+        Ok(Self::At(Rate::clamped((megabits * MEGABIT).round() as u64)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pace_parses_back_and_others_are_refused() {
+        for text in ["last", "100", "0.1", "12.5"] {
+            assert_eq!(text.parse::<Pace>().unwrap().to_string(), text);
+        }
+        for wrong in ["", "0", "fast", "nan", "1e9"] {
+            assert!(wrong.parse::<Pace>().is_err(), "{wrong}");
+        }
+    }
+}
