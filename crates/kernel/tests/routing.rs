@@ -22,6 +22,9 @@ fn with_mirror(work: impl FnOnce(&mut Mirror) + Send) {
         for words in [
             "link set lo up",
             "link add one type veth peer name two",
+            // Link-local addresses come when the kernel likes, with routes of their own.
+            "link set one addrgenmode none",
+            "link set two addrgenmode none",
             "link set one up",
             "link set two up",
             "address add 192.0.2.1/24 dev one",
@@ -30,7 +33,6 @@ fn with_mirror(work: impl FnOnce(&mut Mirror) + Send) {
             ip(words);
         }
         let mut mirror = Mirror::open().expect("rtnetlink answers");
-        // IPv6 makes link-local addresses a moment after the links are up.
         settle(&mut mirror, Duration::from_millis(300));
         work(&mut mirror);
     };

@@ -20,9 +20,7 @@ use crate::process::Process;
 const TRIES: u32 = 50;
 const TRY_AGAIN: Duration = Duration::from_millis(10);
 
-/// The lock, held. When it goes, the status socket beside it goes first: if its owner was
-/// killed, nobody else would remove it, and without lock and record nobody could tell
-/// whether its namespace lives.
+/// The lock, held.
 #[derive(Debug)]
 pub(crate) struct Lock {
     path: PathBuf,
@@ -30,7 +28,9 @@ pub(crate) struct Lock {
 }
 
 impl Lock {
-    /// Takes the lock of `interface` in the network namespace of an inode.
+    /// Takes the lock of `interface` in the network namespace of an inode. A status socket
+    /// beside it is a killed owner's, and goes: without lock and record nobody could tell
+    /// later whether its namespace lives.
     pub(crate) fn take(
         path: PathBuf,
         interface: &str,
@@ -42,6 +42,7 @@ impl Lock {
                 Ok(Some(file)) => {
                     write!(&file, "{owner} {netns_inode}")
                         .map_err(|source| not_locked(&path, source))?;
+                    let _ = fs::remove_file(path.with_extension("sock"));
                     return Ok(Self { path, _file: file });
                 }
                 Ok(None) => {}
@@ -76,7 +77,6 @@ impl Lock {
 
 impl Drop for Lock {
     fn drop(&mut self) {
-        let _ = fs::remove_file(self.path.with_extension("sock"));
         // If it stays it is no harm: it is not locked.
         let _ = fs::remove_file(&self.path);
     }

@@ -106,7 +106,8 @@ fn remove_remains(directory: &Path, interface: Option<&str>, cookie: u64) -> Res
         if interface.is_some_and(|wanted| wanted != name) || Lock::owner(&lock).is_some() {
             continue;
         }
-        // Who starts meanwhile waits for the lock. Both files go when it is dropped.
+        // Who starts meanwhile waits for the lock. The socket goes when it is taken, the lock
+        // when it is dropped.
         drop(Lock::take(lock, name, Process::current()?, inode));
     }
     Ok(())
