@@ -13,9 +13,7 @@ pub struct Budget {
     packets: u32,
     /// Admitted in this tick, and what the one before has overdrawn.
     admitted: u32,
-    /// Room that was left for packets out of profile when the tick began.
-    others_max: u32,
-    /// Those of them that were admitted.
+    /// Room for packets out of profile.
     others: u32,
     /// Packets in profile that came.
     in_profile: u32,
@@ -34,7 +32,7 @@ impl Budget {
                 tick,
                 admitted: overdrawn,
                 // What those in profile left over in the tick before.
-                others_max: packets.saturating_sub(before.in_profile + overdrawn),
+                others: packets.saturating_sub(before.in_profile + overdrawn),
                 ..Self::default()
             };
         }
@@ -56,7 +54,7 @@ impl Budget {
     }
 
     pub(super) const fn has_room_for_others(&self) -> bool {
-        self.has_room() && self.others < self.others_max
+        self.has_room() && self.others > 0
     }
 
     pub(super) fn on_in_profile(&mut self) {
@@ -69,6 +67,6 @@ impl Budget {
 
     pub(super) fn admit_other(&mut self) {
         self.admitted += 1;
-        self.others += 1;
+        self.others -= 1;
     }
 }

@@ -292,24 +292,21 @@ enum discarding {
  * One channel as one CPU sees it: slot `s` of CPU `c` is element
  * `c * CHANNELS_MAX + s` of the array `channels`. It is of the socket that the
  * slot's allowance names while both have the same generation; a former socket's
- * counters remain in `totals`.
+ * counters remain in `totals`. Three cache lines; a packet of a calm channel needs two.
  */
 struct channel {
 	__u64 packets[OUTCOME_COUNT]; /* of sockets only; kinds have `totals` */
 	__u64 demand; /* packets that asked for a share */
-	__u64 share_tick; /* of `share_packets` */
+	__u32 share_tick; /* of `share_packets` */
 	__u32 share_packets; /* admitted in this tick, and overdrawn in the one before */
-	__u32 share_budget; /* packets that it may have in this tick */
-	__u32 share_others; /* those of them that were out of profile, … */
-	__u32 share_others_max; /* … and may be */
-	__u32 share_in_profile; /* in profile, whatever became of it */
 	__u32 generation; /* of the allowance when this CPU began to count */
 	__u32 reading; /* settings.reading at the last packet */
 	__u32 occupancy; /* bytes or connections when last looked at */
 	__u32 capacity; /* the same unit */
 	__u32 queued; /* datagrams when last looked at; 0 for listeners */
-	__u32 discarding; /* enum discarding */
-	__u32 pressed; /* packets are judged by source */
+	__u8 discarding; /* enum discarding */
+	__u8 pressed; /* packets are judged by source */
+	__u16 sample_in; /* so many packets; 0: none in this tick any more */
 	__u32 pressed_tick; /* when it last discarded */
 	__u32 fair_tick; /* of `fair_admitted` and `fair_used` */
 	__u32 fair_admitted; /* since then, not yet told to the allowance */
@@ -321,8 +318,12 @@ struct channel {
 	struct judged judged[CLASS_COUNT]; /* while packets were judged by source */
 	__u16 strangers; /* newcomers without credit, less all others */
 	__u16 strangers_passed_over; /* since the last one that was looked at */
-	__u32 sample_in; /* so many packets; 0: none in this tick any more */
+	/* While input is shed only: */
+	__u32 share_budget; /* packets that the channel may have in this tick */
+	__u32 share_others; /* room for packets out of profile */
+	__u32 share_in_profile; /* in profile, whatever became of it */
 } __attribute__((aligned(64)));
+_Static_assert(sizeof(struct channel) == 3 * 64, "three cache lines");
 
 /*
  * Who has a slot, and what the loader allows him; the same on every CPU. A

@@ -8,7 +8,7 @@
 #include "tick.h"
 
 /* Takes one of the packets that a channel may have in a tick. */
-static __always_inline bool take_share(struct channel *channel, __u64 tick, __u32 packets)
+static __always_inline bool take_share(struct channel *channel, __u32 tick, __u32 packets)
 {
 	if (channel->share_tick != tick) {
 		channel->share_tick = tick;
@@ -29,7 +29,7 @@ static __always_inline __u32 less(__u32 all, __u32 part)
  * Begins a tick of a share that is divided among sources. Those in profile may overdraw
  * it; what they left over in the tick before is for the others.
  */
-static __always_inline void begin_divided_tick(struct channel *channel, __u64 tick,
+static __always_inline void begin_divided_tick(struct channel *channel, __u32 tick,
 					       __u32 packets)
 {
 	bool is_next = channel->share_tick + 1 == tick;
@@ -41,8 +41,7 @@ static __always_inline void begin_divided_tick(struct channel *channel, __u64 ti
 	in_profile = is_next ? channel->share_in_profile : 0;
 	channel->share_tick = tick;
 	channel->share_packets = overdrawn;
-	channel->share_others_max = less(packets, in_profile + overdrawn);
-	channel->share_others = 0;
+	channel->share_others = less(packets, in_profile + overdrawn);
 	channel->share_in_profile = 0;
 }
 
@@ -71,9 +70,9 @@ static __always_inline enum outcome take_part(struct channel *channel, __u32 pro
 		channel->share_packets += outcome == OUTCOME_ADMITTED;
 		return outcome == OUTCOME_SOCKET_QUEUE ? OUTCOME_SHARE : outcome;
 	}
-	if (budget.occupancy >= packets || channel->share_others >= channel->share_others_max)
+	if (budget.occupancy >= packets || !channel->share_others)
 		return OUTCOME_SOURCE_SHARE;
-	channel->share_others++;
+	channel->share_others--;
 	channel->share_packets++;
 	return OUTCOME_ADMITTED;
 }
@@ -82,7 +81,7 @@ static __always_inline enum outcome take_part(struct channel *channel, __u32 pro
 static __always_inline enum outcome judge_sources_of_share(const struct packet *packet,
 							   struct verdict *verdict,
 							   struct channel *channel, __u32 slot,
-							   __u64 tick, __u32 packets)
+							   __u32 tick, __u32 packets)
 {
 	/* Then its queue has asked for it, and has counted it. */
 	bool counted = verdict->profile;

@@ -98,7 +98,7 @@ impl<'a, 'obj> Pair<'a, 'obj> {
             .set_shares(Some((packets, &BTreeMap::new())));
         let program = self.judge_by_program(source, CLOSED);
         let part = self.guard.program.books.part(slot, self.cpu);
-        budget.allow(packets, instant(part.share_tick));
+        budget.allow(packets, instant(part.share_tick.into()));
         let now = instant(part.fair_tick.into());
         let core = self
             .core
