@@ -6,7 +6,8 @@ use crate::time::Instant;
 /// A channel's packets of a tick.
 ///
 /// Packets in profile may overdraw it by a quarter: there are not equally many in each
-/// tick. The next tick has that much less.
+/// tick. Half of it is kept for known sources, who may come last. The next tick has as
+/// much less as was overdrawn.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Budget {
     tick: u32,
@@ -17,6 +18,8 @@ pub struct Budget {
     others: u32,
     /// Packets in profile that came.
     in_profile: u32,
+    /// Packets of known sources that were admitted in places kept for them.
+    known: u32,
 }
 
 impl Budget {
@@ -55,6 +58,15 @@ impl Budget {
 
     pub(super) const fn has_room_for_others(&self) -> bool {
         self.has_room() && self.others > 0
+    }
+
+    pub(super) const fn keeps_place_for_known(&self) -> bool {
+        self.known < self.packets.div_ceil(2)
+    }
+
+    pub(super) fn admit_known(&mut self) {
+        self.admitted += 1;
+        self.known += 1;
     }
 
     pub(super) fn on_in_profile(&mut self) {

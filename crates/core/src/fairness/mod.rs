@@ -53,7 +53,9 @@
 //! **Shedding.** A channel without a queue that bounds it has a number of packets per tick
 //! while input is shed. Its sources divide that by the same rules. What those in profile
 //! left over in the tick before is for the others. Those in profile may overdraw a tick's
-//! packets by a quarter, since there are not equally many in each tick.
+//! packets by a quarter, since there are not equally many in each tick. Half of a tick's
+//! packets is kept for known sources: a flood from anywhere, while its share is still too
+//! large, may have used all others.
 //!
 //! **How exact.** Tests compare with the exact hierarchical max-min division. A source
 //! that asks for half of its exact share or less loses nothing. One that asks for more
@@ -329,6 +331,11 @@ impl Fairness {
             Profile::In(credit) => {
                 share.on_used();
                 budget.on_in_profile();
+                if request.known && budget.keeps_place_for_known() {
+                    budget.admit_known();
+                    share.on_admitted();
+                    return Verdict::Admitted;
+                }
                 budget.as_queue().judge_in_profile(credit)
             }
             Profile::Out if budget.has_room_for_others() => {

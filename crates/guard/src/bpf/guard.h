@@ -321,7 +321,8 @@ struct channel {
 	/* While input is shed only: */
 	__u32 share_budget; /* packets that the channel may have in this tick */
 	__u32 share_others; /* room for packets out of profile */
-	__u32 share_in_profile; /* in profile, whatever became of it */
+	__u16 share_in_profile; /* in profile, whatever became of it */
+	__u16 share_known; /* admitted in places kept for known sources */
 } __attribute__((aligned(64)));
 _Static_assert(sizeof(struct channel) == 3 * 64, "three cache lines");
 

@@ -27,7 +27,8 @@ static __always_inline __u32 less(__u32 all, __u32 part)
 
 /*
  * Begins a tick of a share that is divided among sources. Those in profile may overdraw
- * it; what they left over in the tick before is for the others.
+ * it, and half of it is kept for known ones. What those in profile left over in the tick
+ * before is for the others.
  */
 static __always_inline void begin_divided_tick(struct channel *channel, __u32 tick,
 					       __u32 packets)
@@ -43,6 +44,7 @@ static __always_inline void begin_divided_tick(struct channel *channel, __u32 ti
 	channel->share_packets = overdrawn;
 	channel->share_others = less(packets, in_profile + overdrawn);
 	channel->share_in_profile = 0;
+	channel->share_known = 0;
 }
 
 /* A function of its own for the verifier. */
@@ -65,7 +67,13 @@ static __always_inline enum outcome take_part(struct channel *channel, __u32 pro
 	enum outcome outcome;
 
 	if (is_in_profile(profile)) {
-		channel->share_in_profile++;
+		if (channel->share_in_profile != 0xffff)
+			channel->share_in_profile++;
+		if (profile & PROFILE_KNOWN && channel->share_known < (packets + 1) / 2) {
+			channel->share_known++;
+			channel->share_packets++;
+			return OUTCOME_ADMITTED;
+		}
 		outcome = judge_in_profile(profile, &budget);
 		channel->share_packets += outcome == OUTCOME_ADMITTED;
 		return outcome == OUTCOME_SOCKET_QUEUE ? OUTCOME_SHARE : outcome;

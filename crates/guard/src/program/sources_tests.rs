@@ -94,9 +94,10 @@ fn who_had_a_connection_is_known_to_the_listener_while_input_is_shed() {
             // At first the program does not know what a network's part is.
             served += u32::from(round >= 300 && is_served);
         }
-        // The bound was 95. 93 was seen where other tests took the CPU: ticks are real time.
-        // Of the flood a quarter passes.
-        assert!(served >= 80, "{served} of 100");
+        // Of the flood a quarter passes. Beside other tests ticks are not even: then only
+        // the places kept for known sources let the client in (without them 50 to 96 were
+        // served, against bounds of 95 and then 80).
+        assert!(served >= 98, "{served} of 100");
         assert!((1000..6000).contains(&flooded), "{flooded} of 16,000");
     });
 }
