@@ -3,10 +3,11 @@
 mod common;
 
 use std::net::{SocketAddr, UdpSocket};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use common::{bound, create, drain};
 use nix::sys::socket::{setsockopt, sockopt};
+use plimsoll_kernel::counters::stack;
 use plimsoll_testbed::ledger::{Counters, Ledger, Traffic};
 use plimsoll_testbed::{Placement, Testbed};
 
@@ -56,6 +57,41 @@ fn an_overflowed_socket_queue_is_found_over_ipv4_and_ipv6() {
         assert!(ledger.socket_queue > MANY, "{ledger}");
         assert!(ledger.delivered > 10, "{ledger}");
         assert_eq!(ledger.unaccounted, 0, "{ledger}");
+    }
+}
+
+/// The error for an answer to a client that has gone was once counted where it was lost: a
+/// packet more than was offered.
+#[test]
+fn a_load_host_sends_no_errors_for_late_answers() {
+    let testbed = create();
+    let (load, test) = (testbed.load(), testbed.test());
+    let counted = |name: &str| load.run(stack::read).unwrap()[name];
+    for (client, server, refused, errors) in [
+        (
+            bound(load, load.ipv4()),
+            bound(test, test.ipv4()),
+            "Udp.NoPorts",
+            "Icmp.OutDestUnreachs",
+        ),
+        (
+            bound(load, load.ipv6()),
+            bound(test, test.ipv6()),
+            "Udp6NoPorts",
+            "Icmp6OutDestUnreachs",
+        ),
+    ] {
+        let gone = client.local_addr().unwrap();
+        drop(client);
+        // The last one comes after all that the others caused. Between another test's fork
+        // and exec, the port may still be open.
+        let begun = Instant::now();
+        while counted(refused) < 2 {
+            assert!(begun.elapsed() < Duration::from_secs(10), "{refused}");
+            server.send_to(b"late", gone).unwrap();
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        assert_eq!(counted(errors), 0, "{errors}");
     }
 }
 
