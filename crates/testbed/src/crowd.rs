@@ -24,7 +24,7 @@ use nix::sys::socket::{ControlMessage, MsgFlags, SockaddrIn, sendmsg, setsockopt
 
 use crate::error::{check, check_times};
 use crate::probe::{become_realtime, wait_for_answer};
-use crate::{Error, dns, interrupt};
+use crate::{Error, dns};
 
 /// Most questions that can wait for their answer at once: a DNS message's
 /// identification has 16 bits.
@@ -267,12 +267,9 @@ impl Run<'_> {
     fn receive_until(&mut self, end: Duration) -> Result<(), Error> {
         loop {
             self.receive_all();
-            interrupt::check()?;
-            let left = end.saturating_sub(self.begun.elapsed());
-            if left.is_zero() {
+            if !wait_for_answer(&self.socket, self.begun, end)? {
                 return Ok(());
             }
-            wait_for_answer(&self.socket, left)?;
         }
     }
 

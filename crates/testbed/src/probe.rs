@@ -338,12 +338,9 @@ impl Run {
     fn receive_until(&mut self, end: Duration) -> Result<(), Error> {
         loop {
             self.receive_all();
-            interrupt::check()?;
-            let left = end.saturating_sub(self.begun.elapsed());
-            if left.is_zero() {
+            if !wait_for_answer(&self.socket, self.begun, end)? {
                 return Ok(());
             }
-            wait_for_answer(&self.socket, left)?;
         }
     }
 
@@ -380,11 +377,21 @@ fn is_network_down(error: &io::Error) -> bool {
     )
 }
 
-/// Waits until an answer comes, a signal does, or `left` is over.
-pub(crate) fn wait_for_answer(socket: &UdpSocket, left: Duration) -> Result<(), Error> {
+/// Waits for an answer until `end`, a time since `begun`; returns whether there is time left
+/// for more.
+pub(crate) fn wait_for_answer(
+    socket: &UdpSocket,
+    begun: Instant,
+    end: Duration,
+) -> Result<bool, Error> {
+    interrupt::check()?;
+    let left = end.saturating_sub(begun.elapsed());
+    if left.is_zero() {
+        return Ok(false);
+    }
     let mut socket = [PollFd::new(socket.as_fd(), PollFlags::POLLIN)];
     match ppoll(&mut socket, Some(TimeSpec::from_duration(left)), None) {
-        Ok(_) | Err(Errno::EINTR) => Ok(()),
+        Ok(_) | Err(Errno::EINTR) => Ok(true),
         Err(errno) => Err(Error::io("wait for answers")(errno)),
     }
 }
