@@ -20,8 +20,8 @@ use plimsoll_testbed::{Config, Host, Testbed, probe};
 use serde_json::Value;
 
 const PORT: u16 = 7000;
-/// Some six times what the server takes.
-const RATE_PPS: u64 = 300_000;
+/// Some six times what the server takes, and still more than it takes of half a CPU.
+const RATES_PPS: [u64; 3] = [300_000, 150_000, 75_000];
 /// The client's.
 const PROBES_PPS: u32 = 200;
 /// Until the shares have settled.
@@ -38,6 +38,10 @@ struct Outcome {
     /// 2026-11-22 this was the part of all probes. Where others took the host's CPU, the
     /// ring lost some, and all eight tries were needed.)
     answered: f64,
+    /// The part of all frames that the receive ring lost.
+    ring: f64,
+    /// The flood's frames.
+    sent: u64,
     status: Value,
 }
 
@@ -70,7 +74,7 @@ fn part_lost(before: &Adapter, after: &Adapter) -> f64 {
 }
 
 /// Sends probes to a server that is flooded from `sources`, after a time of calm.
-fn flooded_server(sources: &str, more: &[&str], learning: Duration) -> Outcome {
+fn flooded_server(rate_pps: u64, sources: &str, more: &[&str], learning: Duration) -> Outcome {
     let _alone = ONE_BY_ONE.lock().unwrap_or_else(PoisonError::into_inner);
     let testbed = Testbed::create(Config::default()).unwrap();
     let host = testbed.test();
@@ -97,7 +101,7 @@ fn flooded_server(sources: &str, more: &[&str], learning: Duration) -> Outcome {
         let calm = probing(learning);
         assert_eq!(calm.lost, 0, "of {} in a calm host", calm.sent);
     }
-    let mut spec = flood(&testbed, PORT..=PORT, RATE_PPS);
+    let mut spec = flood(&testbed, PORT..=PORT, rate_pps);
     spec.flow.source = sources.parse().unwrap();
     let ((report, ring, status), sent) = flooded(&testbed, &spec, || {
         thread::sleep(SETTLING);
@@ -106,9 +110,11 @@ fn flooded_server(sources: &str, more: &[&str], learning: Duration) -> Outcome {
         let ring = part_lost(&before, &adapter(testbed.load()));
         (report, ring, output(host, &["status", "--json"]))
     });
-    assert!(sent.sent > RATE_PPS, "a flood: {}", sent.sent);
+    assert!(sent.sent > rate_pps, "a flood: {}", sent.sent);
     Outcome {
         answered: report.answered as f64 / report.sent as f64 / (1.0 - ring),
+        ring,
+        sent: sent.sent,
         status: serde_json::from_str(&status).unwrap(),
     }
 }
@@ -117,25 +123,47 @@ fn flooded_server(sources: &str, more: &[&str], learning: Duration) -> Outcome {
 /// repeated: without fairness no run comes near these goals. (Three tries were not enough
 /// once, on a virtual machine with busy neighbours: the best answered 96.7 %.)
 const TRIES: u32 = 8;
+/// Where the receive ring loses more than this part, the host had too little of its CPU to
+/// judge all frames: the next try floods less. (Eight tries of the same flood were not enough
+/// beside builds: the best answered 79 %.)
+const RING_LOSES: f64 = 0.002;
 
 /// The best of some tries by what was answered, the first that reaches the goal ends them.
 fn best_of_some(goal: f64, sources: &str, learning: Duration) -> Outcome {
-    let mut best = flooded_server(sources, &[], learning);
-    for _ in 1..TRIES {
-        if best.answered > goal {
+    let mut rates = RATES_PPS.into_iter().peekable();
+    let mut best: Option<Outcome> = None;
+    for _ in 0..TRIES {
+        let rate_pps = *rates.peek().expect("the last rate stays");
+        let outcome = flooded_server(rate_pps, sources, &[], learning);
+        eprintln!(
+            "flooded with {rate_pps} packets/s: answered {:.4}, lost by the ring {:.4}",
+            outcome.answered, outcome.ring
+        );
+        let is_judged = outcome.ring <= RING_LOSES;
+        if best
+            .as_ref()
+            .is_none_or(|best| outcome.answered > best.answered)
+        {
+            best = Some(outcome);
+        }
+        if best.as_ref().is_some_and(|best| best.answered > goal) {
             break;
         }
-        let other = flooded_server(sources, &[], learning);
-        if other.answered > best.answered {
-            best = other;
+        if !is_judged && rate_pps > RATES_PPS[RATES_PPS.len() - 1] {
+            rates.next();
         }
     }
-    best
+    best.expect("there was a try")
 }
 
 #[test]
 fn one_loud_source_takes_nothing_from_a_client() {
-    let off = flooded_server("10.9.9.9/32", &["--fairness", "off"], Duration::ZERO);
+    let off = flooded_server(
+        RATES_PPS[0],
+        "10.9.9.9/32",
+        &["--fairness", "off"],
+        Duration::ZERO,
+    );
     assert_eq!(*off.sources(), Value::Null, "nobody is judged by source");
     let without = off.answered;
     let fair = best_of_some(0.995, "10.9.9.9/32", Duration::ZERO);
@@ -183,14 +211,14 @@ fn a_known_client_is_served_beside_forged_addresses() {
     );
     let packets = |what| known[what].as_u64().unwrap();
     assert!(packets("admitted") > 20 * packets("discarded"), "{known}");
-    assert!(fair.sources()["unknown"]["discarded"].as_u64().unwrap() > RATE_PPS);
+    assert!(fair.sources()["unknown"]["discarded"].as_u64().unwrap() > fair.sent / 4);
 }
 
 /// While everything passes, the flooded queue is always full. What is said to be
 /// discarded is still what would be: all but what the server really takes.
 #[test]
 fn observing_says_what_would_be_discarded_by_source() {
-    let observed = flooded_server("10.9.9.9/32", &["--observe"], Duration::ZERO);
+    let observed = flooded_server(RATES_PPS[0], "10.9.9.9/32", &["--observe"], Duration::ZERO);
     let unknown = &observed.sources()["unknown"];
     let packets = |what| unknown[what].as_u64().unwrap() as f64;
     let stages = observed.status["ledger"]["stages"].as_array().unwrap();
