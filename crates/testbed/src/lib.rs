@@ -62,6 +62,7 @@ pub mod rpc;
 pub mod server;
 mod spin;
 mod testbed;
+pub mod tunnel;
 pub mod wide_area;
 
 pub use behind::INNER_DEVICE;

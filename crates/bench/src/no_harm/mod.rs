@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use plimsoll_report::{Goal, Machine, SCHEMA, Side};
 use plimsoll_testbed::blast::Schedule;
-use plimsoll_testbed::{Config as TestbedConfig, Testbed};
+use plimsoll_testbed::{Config as TestbedConfig, Testbed, tunnel};
 use serde::Serialize;
 
 use crate::Error;
@@ -28,7 +28,7 @@ use crate::protection::{Protection, Stage};
 use crate::traffic::{during, udp_flood};
 use crate::udp::{SINK_PORT, start_sink};
 use setup::{Load, Setup, Site};
-use traffic::{Counted, Flow};
+use traffic::{Counted, Flow, Receiver};
 
 /// What is compared.
 const SIDES: [Protection; 2] = [Protection::Stock, Protection::Guard];
@@ -235,6 +235,13 @@ fn cross(plan: &Plan, setup: &Setup, site: &Site<'_>, flooded: bool) -> Result<C
         } => {
             let host = if behind { &site.behind } else { test };
             traffic::udp(load, host, receiver, target.address(site), flow)
+        }
+        Load::Tunnel => {
+            let hosts = [(load, setup::TUNNEL_LOAD), (test, setup::BEHIND)];
+            let target = setup::Target::Behind.address(site);
+            tunnel::through(hosts, setup::TUNNEL_PORT, || {
+                traffic::udp(load, test, Receiver::Bound(setup::PORT), target, flow)
+            })?
         }
         Load::Tcp(to_test) => traffic::tcp(test, load, TCP_PORT, to_test, plan.window),
     }

@@ -1,7 +1,7 @@
 //! The set-ups that operators really have. In each, the look-up from the driver sees
 //! less than the stack knows, or the stack is not who takes the packets.
 
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use plimsoll_testbed::{Host, INNER_DEVICE, Testbed};
 
@@ -9,9 +9,13 @@ use super::traffic::Receiver;
 use crate::Error;
 
 /// The port that the load host is asked at, or that it sends to.
-const PORT: u16 = 4433;
+pub(super) const PORT: u16 = 4433;
 /// The address of the host behind, and of the test host towards it.
-const BEHIND: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 2);
+pub(super) const BEHIND: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 2);
+const BEHIND_V6: Ipv6Addr = Ipv6Addr::new(0xfd00, 0x77, 0, 0, 0, 0, 0, 2);
+/// Where a tunnel's ends listen, and the load host's address in it.
+pub(super) const TUNNEL_PORT: u16 = 51820;
+pub(super) const TUNNEL_LOAD: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
 const GROUP: Ipv4Addr = Ipv4Addr::new(239, 1, 1, 1);
 
 /// A set-up of the test host and what crosses it.
@@ -33,6 +37,8 @@ pub(super) enum Load {
         behind: bool,
         target: Target,
     },
+    /// Datagrams from the load host through a tunnel whose ends are processes.
+    Tunnel,
     /// Bytes over one connection; `true`: towards the test host.
     Tcp(bool),
 }
@@ -46,6 +52,8 @@ pub(super) enum Target {
     TestHost,
     /// The host behind.
     Behind,
+    /// The same over IPv6.
+    BehindV6,
     Group,
 }
 
@@ -63,13 +71,14 @@ impl Setup {
 
 impl Target {
     pub(super) fn address(self, site: &Site<'_>) -> SocketAddr {
-        let ip = match self {
-            Self::Asker => site.testbed.load().ipv4(),
-            Self::TestHost => site.testbed.test().ipv4(),
-            Self::Behind => BEHIND,
-            Self::Group => GROUP,
+        let ip: IpAddr = match self {
+            Self::Asker => site.testbed.load().ipv4().into(),
+            Self::TestHost => site.testbed.test().ipv4().into(),
+            Self::Behind => BEHIND.into(),
+            Self::BehindV6 => BEHIND_V6.into(),
+            Self::Group => GROUP.into(),
         };
-        SocketAddr::new(IpAddr::V4(ip), PORT)
+        SocketAddr::new(ip, PORT)
     }
 }
 
@@ -82,7 +91,7 @@ const fn udp(receiver: Receiver, behind: bool, target: Target) -> Load {
 }
 
 /// All of them. A kernel that lacks one (IPVS, VLAN devices here) cannot show it.
-pub(super) const ALL: [Setup; 16] = [
+pub(super) const ALL: [Setup; 18] = [
     Setup {
         name: "socket",
         what: "a UDP server of the host itself",
@@ -158,6 +167,18 @@ pub(super) const ALL: [Setup; 16] = [
         what: "a router between the interface and another",
         load: udp(Receiver::Bound(PORT), true, Target::Behind),
         prepare: routed,
+    },
+    Setup {
+        name: "router-ipv6",
+        what: "the same over IPv6",
+        load: udp(Receiver::Bound(PORT), true, Target::BehindV6),
+        prepare: routed_ipv6,
+    },
+    Setup {
+        name: "tunnel",
+        what: "a tunnel over UDP whose ends are processes",
+        load: Load::Tunnel,
+        prepare: |_| Ok(()),
     },
     Setup {
         name: "packet-reader",
@@ -238,6 +259,22 @@ fn routed(site: &Site<'_>) -> Result<(), Error> {
     behind.ip("route add default via 10.77.0.1")?;
     load.ip(&format!("route add 10.77.0.0/24 via {}", test.ipv4()))?;
     nft(site, "add table t")
+}
+
+fn routed_ipv6(site: &Site<'_>) -> Result<(), Error> {
+    let (load, test, behind) = (site.testbed.load(), site.testbed.test(), &site.behind);
+    test.ip(&format!(
+        "-6 address add fd00:77::1/64 dev {INNER_DEVICE} nodad"
+    ))?;
+    test.sysctl("net.ipv6.conf.all.forwarding", "1")?;
+    behind.ip(&format!("-6 address add {BEHIND_V6}/64 dev behind0 nodad"))?;
+    behind.ip("-6 route add default via fd00:77::1")?;
+    // A router asks for it from its link-local address, which takes a second to be unique.
+    let mac = "02:00:00:00:00:03";
+    test.ip(&format!(
+        "-6 neighbour replace {BEHIND_V6} lladdr {mac} dev {INNER_DEVICE} nud permanent"
+    ))?;
+    Ok(load.ip(&format!("-6 route add fd00:77::/64 via {}", test.ipv6()))?)
 }
 
 /// The interface and the container's belong to one bridge; the container has an

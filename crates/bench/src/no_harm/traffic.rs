@@ -2,7 +2,7 @@
 //! where they arrive, or a connection that sends as fast as it can.
 
 use std::io::{self, Read, Write};
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -10,7 +10,8 @@ use std::time::{Duration, Instant};
 
 use nix::sys::socket::sockopt::{BindToDevice, RcvBufForce, ReuseAddr};
 use nix::sys::socket::{
-    AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, bind, recv, setsockopt, socket,
+    AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, SockaddrStorage, bind, recv,
+    setsockopt, socket,
 };
 use plimsoll_testbed::Host;
 
@@ -75,11 +76,11 @@ pub(super) fn udp(
         return ephemeral(sender, host, target, flow);
     }
     let sockets = host
-        .run(|| open(receiver, sender.ipv4()))?
+        .run(|| open(receiver, sender.ipv4(), any(target)))?
         .map_err(io_error("open the receiver"))?;
     let asks = matches!(receiver, Receiver::Asking);
     let server = sender
-        .run(|| senders(receiver, asks.then_some(target)))?
+        .run(|| senders(receiver, if asks { target } else { any(target) }))?
         .map_err(io_error("open the sender"))?;
     let done = AtomicBool::new(false);
     thread::scope(|scope| {
@@ -96,13 +97,22 @@ pub(super) fn udp(
     })
 }
 
+/// Any port of any address of the same family.
+const fn any(of: SocketAddr) -> SocketAddr {
+    let address = match of {
+        SocketAddr::V4(_) => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+        SocketAddr::V6(_) => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
+    };
+    SocketAddr::new(address, 0)
+}
+
 /// The receiver's sockets.
 enum Sockets {
     Udp(Vec<UdpSocket>),
     Packet(OwnedFd, u16),
 }
 
-fn open(receiver: Receiver, peer: Ipv4Addr) -> io::Result<Sockets> {
+fn open(receiver: Receiver, peer: Ipv4Addr, any: SocketAddr) -> io::Result<Sockets> {
     let port = match receiver {
         Receiver::Asking | Receiver::Ephemeral => 0,
         Receiver::Bound(port)
@@ -117,7 +127,7 @@ fn open(receiver: Receiver, peer: Ipv4Addr) -> io::Result<Sockets> {
         1
     };
     let sockets = (0..count).map(|number| {
-        let socket = bound(port)?;
+        let socket = bound(any.ip(), port)?;
         match receiver {
             Receiver::Connected(_) => socket.connect((peer, FIRST_PEER_PORT + number))?,
             Receiver::Member(group, _) => {
@@ -137,19 +147,15 @@ fn open(receiver: Receiver, peer: Ipv4Addr) -> io::Result<Sockets> {
 const FIRST_PEER_PORT: u16 = 20_000;
 
 /// A socket of a port that several may share, as those of one QUIC server do.
-fn bound(port: u16) -> io::Result<UdpSocket> {
-    let descriptor = socket(
-        AddressFamily::Inet,
-        SockType::Datagram,
-        SockFlag::SOCK_CLOEXEC,
-        None,
-    )?;
+fn bound(address: IpAddr, port: u16) -> io::Result<UdpSocket> {
+    let family = match address {
+        IpAddr::V4(_) => AddressFamily::Inet,
+        IpAddr::V6(_) => AddressFamily::Inet6,
+    };
+    let descriptor = socket(family, SockType::Datagram, SockFlag::SOCK_CLOEXEC, None)?;
     setsockopt(&descriptor, ReuseAddr, &true)?;
     setsockopt(&descriptor, RcvBufForce, &RECEIVE_BUFFER_BYTES)?;
-    let address = nix::sys::socket::SockaddrIn::from(std::net::SocketAddrV4::new(
-        Ipv4Addr::UNSPECIFIED,
-        port,
-    ));
+    let address = SockaddrStorage::from(SocketAddr::new(address, port));
     bind(std::os::fd::AsRawFd::as_raw_fd(&descriptor), &address)?;
     Ok(UdpSocket::from(descriptor))
 }
@@ -172,14 +178,14 @@ fn open_packet(port: u16) -> io::Result<Sockets> {
 }
 
 /// Where datagrams leave: one socket, or one for each connected receiver.
-fn senders(receiver: Receiver, asked_at: Option<SocketAddr>) -> io::Result<Vec<UdpSocket>> {
-    match (receiver, asked_at) {
-        (Receiver::Connected(_), _) => (0..PEERS)
-            .map(|number| UdpSocket::bind((Ipv4Addr::UNSPECIFIED, FIRST_PEER_PORT + number)))
-            .collect(),
-        (_, Some(address)) => Ok(vec![UdpSocket::bind(address)?]),
-        _ => Ok(vec![UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?]),
+fn senders(receiver: Receiver, from: SocketAddr) -> io::Result<Vec<UdpSocket>> {
+    if !matches!(receiver, Receiver::Connected(_)) {
+        return Ok(vec![UdpSocket::bind(from)?]);
     }
+    let ports = FIRST_PEER_PORT..FIRST_PEER_PORT + PEERS;
+    ports
+        .map(|port| UdpSocket::bind((from.ip(), port)))
+        .collect()
 }
 
 /// Sends the whole flow; to `target`, or to who asks. Returns what the kernel took.
