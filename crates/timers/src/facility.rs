@@ -201,6 +201,20 @@ impl<T: Copy, C: Clock> Timers<T, C> {
         }
     }
 
+    /// As [`Self::arm_for_deadline`], with a system call per deadline and not one per event:
+    /// a backup that is armed for an earlier moment stays so. Its expiry may find nothing
+    /// overdue. Call [`Self::on_backup_expiry`] and then this again.
+    ///
+    /// # Errors
+    ///
+    /// What the backup answers.
+    pub fn arm_no_later(&mut self, backup: &mut impl Backup) -> io::Result<()> {
+        match self.events.poll_earlier_hardware_timer() {
+            Some(at) => backup.arm(at.saturating_since(self.now())),
+            None => Ok(()),
+        }
+    }
+
     /// The backup expired: it is no longer armed.
     pub fn on_backup_expiry(&mut self) {
         self.events.on_hardware_expiry();

@@ -330,6 +330,21 @@ impl<T: Copy> SoftTimers<T> {
         Some(wanted.map_or(HardwareTimer::Cancel, HardwareTimer::Arm))
     }
 
+    /// As [`Self::poll_hardware_timer`], for a timer that is dear to arm: one that is armed
+    /// for an earlier moment stays so, and none is cancelled. Its expiry may find nothing
+    /// overdue; ask again then. Returns the moment to arm for.
+    ///
+    /// With an event every 20 µs and deadlines of 1000 µs the timer is armed once per
+    /// deadline instead of once per event.
+    pub fn poll_earlier_hardware_timer(&mut self) -> Option<Instant> {
+        let wanted = self.next_deadline()?;
+        if self.armed.is_some_and(|armed| armed <= wanted) {
+            return None;
+        }
+        self.armed = Some(wanted);
+        Some(wanted)
+    }
+
     /// The hardware timer expired: it is no longer armed. The due events are
     /// then polled as in any trigger state.
     pub fn on_hardware_expiry(&mut self) {

@@ -175,6 +175,27 @@ fn the_hardware_timer_covers_the_earliest_deadline_of_all_events() {
     assert_eq!(timers.poll_hardware_timer(), None);
 }
 
+/// Where arming is dear an earlier expiry is suffered, but no deadline is left uncovered.
+#[test]
+fn a_timer_that_is_dear_to_arm_stays_armed_for_an_earlier_deadline() {
+    let mut timers = timers();
+    assert_eq!(timers.poll_earlier_hardware_timer(), None);
+    timers.schedule_with_deadline(at(0), 9, 100, 1).unwrap();
+    assert_eq!(timers.poll_earlier_hardware_timer(), Some(at(110)));
+    // A trigger state fires the event in time, and the next one has a later deadline.
+    assert!(timers.poll_event(at(10)).is_some());
+    assert_eq!(timers.poll_earlier_hardware_timer(), None);
+    timers.schedule_with_deadline(at(10), 9, 100, 2).unwrap();
+    assert_eq!(timers.poll_earlier_hardware_timer(), None);
+    // The expiry is too early for it: the timer is armed anew.
+    timers.on_hardware_expiry();
+    assert_eq!(timers.poll_event(at(19)), None);
+    assert_eq!(timers.poll_earlier_hardware_timer(), Some(at(120)));
+    // An earlier deadline is never left to it.
+    timers.schedule_with_deadline(at(11), 9, 20, 3).unwrap();
+    assert_eq!(timers.poll_earlier_hardware_timer(), Some(at(41)));
+}
+
 #[test]
 fn a_trigger_state_before_the_deadline_cancels_the_hardware_timer() {
     let mut timers = timers();

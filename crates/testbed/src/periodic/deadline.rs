@@ -2,14 +2,20 @@
 //!
 //! Its signal runs the handler of an event that is overdue. The next event is scheduled in
 //! the trigger state after that, where alone the timers may be touched.
+//!
+//! Arming is a system call and often an exit to a hypervisor, so it is not done for each
+//! event: the timer stays armed for an earlier deadline, and a signal that comes before the
+//! pending event's deadline arms it for that. At any moment the timer is armed for no later
+//! than the pending event's deadline.
 
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::Ordering::SeqCst;
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering::Relaxed, compiler_fence};
 use std::thread;
 use std::time::Duration;
 
-use plimsoll_timers::{Backup, Instant, Timers};
+use plimsoll_timers::{Backup, Clock, CycleClock, Instant, Timers};
 
 use super::handler::Handler;
 use super::one_event;
@@ -30,6 +36,10 @@ pub(super) struct Within {
 #[derive(Debug, Default)]
 struct Event {
     state: AtomicU8,
+    /// In nanoseconds of the timers' clock, while it is pending.
+    deadline: AtomicU64,
+    /// The timer expired while none was pending.
+    expired: AtomicBool,
     by_kernel: AtomicU64,
 }
 
@@ -52,11 +62,13 @@ impl Within {
         handler: &Arc<Handler>,
     ) -> io::Result<Self> {
         let event = Arc::new(Event::default());
+        let clock = CycleClock::new();
         let run = {
             let (event, handler) = (Arc::clone(&event), Arc::clone(handler));
-            move || event.on_deadline(&handler)
+            let clock = clock.clone();
+            move || event.on_signal(clock.now(), &handler)
         };
-        let timers = one_event();
+        let timers = one_event(clock);
         let mut within = Self {
             due: timers.now(),
             timers,
@@ -99,22 +111,39 @@ impl Within {
             .timers
             .schedule_with_deadline(ahead, self.slack_ticks, ());
         again.expect("the event that fired left its place");
-        // A timer that exists takes any time to expire at.
-        let armed = self.timers.arm_for_deadline(&mut self.alarm);
-        debug_assert!(armed.is_ok(), "{armed:?}");
-        // Now, since until it was armed anew it could expire for the event before.
+        let deadline = self.timers.next_deadline().unwrap_or(Instant::MAX);
+        self.event.deadline.store(deadline.as_nanos(), Relaxed);
+        // In this order, as a signal sees it. From here on it arms the timer itself.
+        compiler_fence(SeqCst);
         self.event.state.store(PENDING, Relaxed);
+        compiler_fence(SeqCst);
+        if self.event.expired.swap(false, Relaxed) {
+            self.timers.on_backup_expiry();
+        }
+        // A timer that exists takes any time to expire at.
+        let armed = self.timers.arm_no_later(&mut self.alarm);
+        debug_assert!(armed.is_ok(), "{armed:?}");
     }
 }
 
 impl Event {
-    fn on_deadline(&self, handler: &Handler) {
-        if self.state.load(Relaxed) == PENDING {
-            self.state.store(FIRED, Relaxed);
-            handler.run();
-            self.by_kernel
-                .store(self.by_kernel.load(Relaxed) + 1, Relaxed);
+    /// Fires the pending event if it is overdue. If it is not, or not yet, returns how long
+    /// its deadline is away.
+    fn on_signal(&self, now: Instant, handler: &Handler) -> Option<Duration> {
+        if self.state.load(Relaxed) != PENDING {
+            // The thread is about to schedule the next one, and may believe it armed.
+            self.expired.store(true, Relaxed);
+            return None;
         }
+        let deadline = Instant::from_nanos(self.deadline.load(Relaxed));
+        if now < deadline {
+            return Some(deadline.saturating_since(now));
+        }
+        self.state.store(FIRED, Relaxed);
+        handler.run();
+        self.by_kernel
+            .store(self.by_kernel.load(Relaxed) + 1, Relaxed);
+        None
     }
 }
 

@@ -21,7 +21,7 @@ use std::time::Duration;
 
 use nix::errno::Errno;
 use nix::sys::timerfd::{ClockId, Expiration, TimerFd, TimerFlags, TimerSetTimeFlags};
-use plimsoll_timers::{Instant, SoftTimerConfig, Timers};
+use plimsoll_timers::{CycleClock, Instant, SoftTimerConfig, Timers};
 
 use crate::Error;
 use crate::server::Passing;
@@ -105,7 +105,10 @@ impl Periodic {
             By::Signal => {
                 let run = {
                     let handler = Arc::clone(&handler);
-                    move || handler.run()
+                    move || {
+                        handler.run();
+                        None
+                    }
                 };
                 let mut timer = SignalTimer::new(run).map_err(Error::io(POSIX))?;
                 timer
@@ -145,17 +148,17 @@ fn timer_fd(every: Duration) -> nix::Result<TimerFd> {
 }
 
 /// Timers with room for one event.
-fn one_event() -> Timers<()> {
+fn one_event(clock: CycleClock) -> Timers<()> {
     let config = SoftTimerConfig {
         capacity: 1,
         ..SoftTimerConfig::default()
     };
-    Timers::new(config).expect("the defaults with one event are valid")
+    Timers::with_clock(config, clock).expect("the defaults with one event are valid")
 }
 
 impl Soft {
     fn start(every: Duration) -> Self {
-        let mut timers = one_event();
+        let mut timers = one_event(CycleClock::new());
         let due = timers.now() + every;
         timers.schedule_at(due, ()).expect("its place is free");
         Self { timers, every, due }
@@ -261,6 +264,25 @@ mod tests {
         within.pass();
         assert_eq!(within.fired(), 1);
         until(&mut within, 2);
+    }
+
+    /// The timer stays armed for an earlier deadline: where trigger states are frequent it
+    /// fires nothing, and still every event that no state fires.
+    #[test]
+    fn a_deadline_is_kept_also_after_many_events_in_time() {
+        let slack = Duration::from_millis(20);
+        let mut within = start(By::SoftWithin { slack });
+        for round in 1..=3 {
+            // Several deadlines long, with trigger states all the time.
+            let events = within.fired() + 250;
+            until(&mut within, events);
+            let (fired, by_kernel) = (within.fired(), within.fired_by_kernel());
+            let begun = std::time::Instant::now();
+            while within.fired() == fired {
+                assert!(begun.elapsed() < SOON, "round {round}: {within:?}");
+            }
+            assert_eq!(within.fired_by_kernel(), by_kernel + 1, "round {round}");
+        }
     }
 
     #[test]
