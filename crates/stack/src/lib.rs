@@ -114,7 +114,7 @@ pub use config::{ReceivePath, StackConfig, TcpConfig};
 pub use error::Error;
 pub use outcome::{Counts, Outcome};
 pub use receive::polled::PolledConfig;
-pub use socket::UdpSocket;
+pub use socket::{Filled, PacedSender, PacedSenderConfig, UdpSocket};
 pub use stack::Stack;
 pub use tcp::{BACKLOG, Pacing, TcpListener, TcpStream};
 pub use wire::datagram::Datagram;

@@ -1,63 +1,26 @@
 //! Paced TCP on a cable in memory, seen by a capture at the sender's device.
 
-use std::io::{self, ErrorKind, Read, Write};
+mod capture;
+
+use std::io::{ErrorKind, Read, Write};
 use std::net::Shutdown;
-use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use pcap_file::pcap::PcapReader;
 use plimsoll_core::config::Fraction;
 use plimsoll_core::pacing::Rate;
 use plimsoll_stack::device::faulty::{Faults, Faulty};
 use plimsoll_stack::device::recording::Recording;
 use plimsoll_stack::device::simulated::{SimulatedConfig, SimulatedDevice};
 use plimsoll_stack::{Pacing, Stack, StackConfig, TcpConfig, TcpListener, TcpStream};
-use smoltcp::wire::{EthernetFrame, Ipv4Packet, TcpPacket};
+
+use capture::{Capture, assert_spaced};
 
 /// No test waits longer for what must come.
 const SOON: Duration = Duration::from_secs(20);
 const SEGMENT_BYTES: usize = 1460;
 /// Of a full frame: Ethernet, IPv4 and TCP headers and a segment.
 const FRAME_BYTES: u32 = 1514;
-
-/// What a device wrote down, while the stack has the device.
-#[derive(Clone, Default)]
-struct Capture(Arc<Mutex<Vec<u8>>>);
-
-impl Write for Capture {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0.lock().unwrap().extend_from_slice(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
-
-impl Capture {
-    /// When segments with payload left for this port, in nanoseconds.
-    fn departures_to(&self, port: u16) -> Vec<u64> {
-        let bytes = self.0.lock().unwrap().clone();
-        let mut reader = PcapReader::new(&bytes[..]).unwrap();
-        let mut departures = Vec::new();
-        while let Some(packet) = reader.next_packet() {
-            let packet = packet.unwrap();
-            let frame = EthernetFrame::new_checked(&packet.data[..]).unwrap();
-            let Ok(ip) = Ipv4Packet::new_checked(frame.payload()) else {
-                continue;
-            };
-            let Ok(tcp) = TcpPacket::new_checked(ip.payload()) else {
-                continue;
-            };
-            if tcp.dst_port() == port && !tcp.payload().is_empty() {
-                departures.push(packet.timestamp.as_nanos() as u64);
-            }
-        }
-        departures
-    }
-}
 
 struct Pair {
     client: Stack,
@@ -116,18 +79,6 @@ fn transfer(mut from: &TcpStream, mut to: &TcpStream, length: usize) {
 
 fn megabits(rate: u64) -> Rate {
     Rate::clamped(rate * 1_000_000)
-}
-
-/// Never faster than one per `interval`. A departure may be stamped late, which shortens the
-/// gap behind it: so of some gaps in a row one does not count. The clocks of stamps and
-/// departures may differ by a hundredth.
-fn assert_spaced(departures: &[u64], interval: Duration) {
-    for gaps in [2, 5, 20] {
-        let least = (gaps - 1) * interval.as_nanos() as u64 * 99 / 100;
-        let places = departures.windows(gaps as usize + 1);
-        let shortest = places.map(|place| place[gaps as usize] - place[0]).min();
-        assert!(shortest >= Some(least), "{gaps} gaps in {shortest:?} ns");
-    }
 }
 
 /// ST-27, ST-30: by the clock, on average at the target rate, and never faster than the

@@ -150,6 +150,15 @@ pub struct FlowId {
     generation: NonZeroU32,
 }
 
+impl FlowId {
+    /// The flow's place: below [`PacerConfig::flows`], and another flow's after this one was
+    /// removed. For tables beside the pacer.
+    #[must_use]
+    pub const fn place(self) -> usize {
+        self.index as usize
+    }
+}
+
 /// The packets since a flow last started to send after having nothing to send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Train {

@@ -2,7 +2,9 @@
 
 pub(crate) mod addresses;
 pub(crate) mod options;
+mod paced;
 mod peers;
 mod udp;
 
+pub use paced::{Filled, PacedSender, PacedSenderConfig};
 pub use udp::UdpSocket;

@@ -482,11 +482,11 @@ impl UdpSocket {
         self.options.set_write_timeout(timeout)
     }
 
-    fn host(&self) -> &Host {
+    pub(super) fn host(&self) -> &Host {
         self.stack.host()
     }
 
-    fn egress(&self) -> &Egress {
+    pub(super) fn egress(&self) -> &Egress {
         &self.host().egress
     }
 }
