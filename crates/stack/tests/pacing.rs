@@ -4,6 +4,7 @@ mod capture;
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::Shutdown;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -191,6 +192,51 @@ fn a_pace_can_be_changed_and_taken_away_within_a_transfer() {
     there.set_pacing(Pacing::Off).unwrap();
     here.read_exact(&mut received).unwrap();
     assert!(received == sent && begun.elapsed() < Duration::from_secs(5));
+}
+
+/// ST-44, ST-46: a reader that is busy elsewhere for 20 ms at a time opens the window by all that
+/// it then reads. Without smoothing each answer to that is a burst.
+#[test]
+fn a_slow_reader_gets_no_bursts_if_acknowledgements_are_smoothed() {
+    let bursts = |pacing| {
+        let pair = Pair::new(TcpConfig::default(), Faults::NONE);
+        let (mut here, there) = pair.connect();
+        there.set_pacing(pacing).unwrap();
+        let stop = AtomicBool::new(false);
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                let content = content(SEGMENT_BYTES);
+                while !stop.load(Ordering::Relaxed) {
+                    (&there).write_all(&content).unwrap();
+                }
+                there.shutdown(Shutdown::Write).unwrap();
+            });
+            let mut buffer = vec![0; 64 << 10];
+            // The window opens when it was all read, after so long.
+            for _ in 0..70 {
+                thread::sleep(Duration::from_millis(20));
+                here.set_nonblocking(true).unwrap();
+                while here.read(&mut buffer).is_ok() {}
+                here.set_nonblocking(false).unwrap();
+            }
+            stop.store(true, Ordering::Relaxed);
+            here.read_to_end(&mut Vec::new()).unwrap();
+        });
+        let departures = pair.capture.departures_to(port_of(&here));
+        // The last third of the time in which the reader was slow: the first 0.8 s are never
+        // smoothed.
+        let (first, last) = (departures[0] + 950_000_000, departures[0] + 1_350_000_000);
+        let late: Vec<u64> = departures
+            .into_iter()
+            .filter(|at| (first..last).contains(at))
+            .collect();
+        assert!(late.len() > 100, "{}", late.len());
+        let together = late.windows(10).filter(|ten| ten[9] - ten[0] < 1_000_000);
+        together.count() as f64 / late.len() as f64
+    };
+    let (plain, smoothed) = (bursts(Pacing::Off), bursts(Pacing::SmoothAcks));
+    assert!(plain > 0.3, "{plain} of the segments were in bursts of ten");
+    assert!(smoothed < plain / 3.0, "{smoothed} instead of {plain}");
 }
 
 #[test]

@@ -160,6 +160,17 @@ impl AckSpacer {
         }
     }
 
+    /// A segment that acknowledges no data opens the window by `packets`. They were counted
+    /// when they were acknowledged, so the average stays.
+    #[must_use]
+    pub fn on_window_update(&self, packets: u32) -> AckRelease {
+        if packets > self.config.big_ack_packets {
+            AckRelease::Paced(self.average_interval())
+        } else {
+            AckRelease::AtOnce
+        }
+    }
+
     /// The sender pauses: the time until the next ACK says nothing about the
     /// path.
     pub fn on_idle(&mut self) {
@@ -245,6 +256,17 @@ mod tests {
             spacer.on_ack(Instant::from_nanos(NOW + 7 * MILLI), 4),
             AckRelease::Paced(_)
         ));
+    }
+
+    /// A slow reader: the data was acknowledged long ago.
+    #[test]
+    fn a_window_that_opens_far_is_paced_and_does_not_count_as_acknowledged() {
+        let spacer = spacer();
+        assert_eq!(spacer.on_window_update(3), AckRelease::AtOnce);
+        let AckRelease::Paced(interval) = spacer.on_window_update(40) else {
+            panic!("40 packets at once are a burst");
+        };
+        assert_close(interval, Duration::from_millis(1));
     }
 
     #[test]

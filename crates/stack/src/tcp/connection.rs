@@ -23,7 +23,7 @@ use smoltcp::wire::{HardwareAddress, IpEndpoint};
 use super::listener::Listener;
 use super::pacing::{Pace, Pacing};
 use super::reset::{host_cidr, instant, keep_network_layer, parse};
-use super::wire::{Payload, Wire};
+use super::wire::{Payload, PeerWindow, Wire};
 use crate::device::{Frame, Mac};
 use crate::host::Host;
 use crate::outcome::{Outcome, Tally};
@@ -70,6 +70,7 @@ struct Inner {
     /// Who is to accept it, while nobody has.
     listener: Option<Arc<Listener>>,
     pace: Pace,
+    window: PeerWindow,
     /// When a connection without owner is ended by force.
     abandoned_at: Option<Instant>,
 }
@@ -151,6 +152,7 @@ impl Connection {
                 timer: None,
                 listener,
                 pace: Pace::default(),
+                window: PeerWindow::default(),
                 abandoned_at: None,
             }),
         };
@@ -211,11 +213,7 @@ impl Connection {
             if let Some(frame) = arrival.item.into_frame() {
                 let unacknowledged = inner.socket().send_queue();
                 tally.count(inner.bring_in(frame, now));
-                let left = inner.socket().send_queue();
-                if left < unacknowledged {
-                    let bytes = unacknowledged - left;
-                    inner.pace.on_acknowledged(bytes, arrival.arrived);
-                }
+                inner.release(host, unacknowledged, arrival.arrived);
             }
         }
         if !more {
@@ -371,6 +369,7 @@ impl Inner {
             Err(outcome) => return outcome,
         };
         (self.via, self.doubted) = (Some(packet.via), false);
+        self.window.on_segment(&frame[packet.payload.clone()]);
         keep_network_layer(&mut frame, &packet);
         self.wire.inbound = Some(frame);
         let (wire, sockets) = (&mut self.wire, &mut self.sockets);
@@ -384,6 +383,8 @@ impl Inner {
         if let Some(flow) = self.gate() {
             if self.is_due(now) {
                 host.tcp.request_departure(flow, now);
+            } else {
+                self.pace.on_nothing_due();
             }
         } else {
             for _ in 0..SEND_MAX {

@@ -17,6 +17,13 @@
 //! busy period is paced again, at half the rate; each busy period without a loss doubles it
 //! again up to what was set.
 //!
+//! **Acknowledgements in bursts** ([`Pacing::SmoothAcks`]; appendix A: ST-43, ST-44, ST-49).
+//! Congestion control stays as it is. [`AckSpacer`] keeps the average rate at which segments
+//! were acknowledged. What a big acknowledgement releases, or a burst of compressed ones,
+//! leaves at that rate, until nothing is left of it. An opened window counts as acknowledged
+//! data, since it releases as much. In the first moments of a busy period nothing is smoothed:
+//! in slow start each flight comes faster than the average so far.
+//!
 //! **Limits.** smoltcp takes no window from outside, so a fallback begins with two
 //! segments, and it has no selective acknowledgements, so several losses in one window cost
 //! a second. An estimate is renewed only in busy periods without pace: growing capacity is
@@ -26,7 +33,8 @@ use std::time::Duration;
 
 use plimsoll_core::config::Fraction;
 use plimsoll_core::pacing::{
-    CapacityEstimator, FlowId, FlowRates, KnownCapacity, Rate, StartConfig,
+    AckRelease, AckSpacer, AckSpacingConfig, CapacityEstimator, FlowId, FlowRates, KnownCapacity,
+    Rate, StartConfig,
 };
 use plimsoll_core::time::Instant;
 use smoltcp::socket::tcp::{CongestionControl, Socket};
@@ -41,6 +49,9 @@ pub enum Pacing {
     /// Acknowledgements release segments, beginning with slow start. Default.
     #[default]
     Off,
+    /// As `Off`, but what an acknowledgement of more than three segments releases, or a burst
+    /// of compressed ones, leaves at the average rate of acknowledgements instead of at once.
+    SmoothAcks,
     /// At this rate from the first segment on, without slow start. For paths whose
     /// capacity is known: too high a rate fills their queues and takes from others until
     /// the first loss.
@@ -61,6 +72,9 @@ const IDLE: Duration = Duration::from_secs(1);
 const BUNCH_GAP: Duration = Duration::from_millis(5);
 /// Acknowledgements of a bunch: what the estimator looks at.
 const BUNCH: u8 = 5;
+/// A busy period's acknowledgements are averaged for so long before any is smoothed: twice the
+/// spacer's averaging time, and longer than slow start over 100 ms.
+const SMOOTH_AFTER: Duration = Duration::from_millis(800);
 /// Halvings of the rate: after as many a path has other troubles.
 const HALVINGS_MAX: u8 = 10;
 
@@ -103,6 +117,19 @@ fn with_catching_up(target: Rate) -> FlowRates {
     }
 }
 
+/// What a segment of the peer's lets the sender send.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Released {
+    /// Bytes that it acknowledged.
+    pub(super) acknowledged: usize,
+    /// Bytes by which the end of the peer's window moved.
+    pub(super) opened: usize,
+    /// Of a full segment.
+    pub(super) segment_bytes: usize,
+    /// Of a full frame.
+    pub(super) frame_bytes: usize,
+}
+
 /// A connection's pace.
 #[derive(Debug, Default)]
 pub(super) struct Pace {
@@ -111,6 +138,12 @@ pub(super) struct Pace {
     pub(super) flow: Option<FlowId>,
     /// This busy period is paced.
     paced: bool,
+    /// Acknowledgements of a connection that is to smooth them.
+    spacer: Option<AckSpacer>,
+    /// What they released leaves by the clock.
+    smoothing: bool,
+    /// When this busy period began.
+    busy_since: Option<Instant>,
     /// A segment was sent again in this busy period.
     lossy: bool,
     halvings: u8,
@@ -127,11 +160,17 @@ impl Pace {
     pub(super) fn set(&mut self, pacing: Pacing) {
         self.pacing = pacing;
         self.halvings = 0;
+        self.smoothing = false;
+        self.spacer = match pacing {
+            // The defaults are valid.
+            Pacing::SmoothAcks => AckSpacer::new(AckSpacingConfig::default()).ok(),
+            _ => None,
+        };
     }
 
     /// The flow whose departures release segments; without one they need not wait.
     pub(super) fn gate(&self) -> Option<FlowId> {
-        self.flow.filter(|_| self.paced)
+        self.flow.filter(|_| self.paced || self.smoothing)
     }
 
     /// A busy period begins: there is something to send after there was nothing. Returns
@@ -142,6 +181,12 @@ impl Pace {
             false => self.halvings.saturating_sub(1),
         };
         let was_idle = self.sent_at.is_some_and(|at| now > at + IDLE);
+        if self.busy_since.is_none() || was_idle {
+            self.busy_since = Some(now);
+        }
+        if let Some(spacer) = &mut self.spacer {
+            spacer.on_idle();
+        }
         self.apply(socket, was_idle)
     }
 
@@ -159,7 +204,7 @@ impl Pace {
 
     fn rates(&self) -> Option<FlowRates> {
         let rates = match self.pacing {
-            Pacing::Off => return None,
+            Pacing::Off | Pacing::SmoothAcks => return None,
             Pacing::At(rates) => rates,
             Pacing::LastBusyPeriod(fraction) => {
                 let capacity = self.estimator.estimate()?.low;
@@ -190,6 +235,39 @@ impl Pace {
         if !std::mem::replace(&mut self.lossy, true) && self.paced {
             socket.set_congestion_control(CongestionControl::Cubic);
         }
+    }
+
+    /// A segment of the peer's came. Returns at which rates what it released is to leave, if
+    /// not at once.
+    pub(super) fn on_released(&mut self, released: Released, at: Instant) -> Option<FlowRates> {
+        self.flow?;
+        let spacer = self.spacer.as_mut()?;
+        let segments = |bytes: usize| {
+            let segments = bytes.div_ceil(released.segment_bytes.max(1));
+            u32::try_from(segments).unwrap_or(u32::MAX)
+        };
+        let release = match (released.acknowledged, released.opened) {
+            (0, 0) => return None,
+            (0, opened) => spacer.on_window_update(segments(opened)),
+            (acknowledged, _) => spacer.on_ack(at, segments(acknowledged)),
+        };
+        let young = self
+            .busy_since
+            .is_none_or(|since| at < since + SMOOTH_AFTER);
+        match release {
+            AckRelease::Paced(interval) if !young => {
+                let rate = Rate::from_interval(released.frame_bytes as u64, interval);
+                let target = Rate::clamped(rate.bits_per_second().max(RATE_MIN));
+                self.smoothing = true;
+                Some(with_catching_up(target))
+            }
+            _ => None,
+        }
+    }
+
+    /// All that was released has left.
+    pub(super) fn on_nothing_due(&mut self) {
+        self.smoothing = false;
     }
 
     /// The peer acknowledged so many bytes with a segment that came at this moment.
@@ -297,6 +375,79 @@ mod tests {
         assert_eq!(socket.congestion_control(), CongestionControl::None);
         pace.begin(&mut socket, at(1_100_000));
         assert_eq!(socket.congestion_control(), CongestionControl::Cubic);
+    }
+
+    const FRAME: usize = 1514;
+
+    fn of(acknowledged: usize, opened: usize) -> Released {
+        Released {
+            acknowledged: acknowledged * 1460,
+            opened: opened * 1460,
+            segment_bytes: 1460,
+            frame_bytes: FRAME,
+        }
+    }
+
+    /// After a second of acknowledgements of two segments each, 1 ms apart.
+    fn acknowledged(pacing: Pacing, socket: &mut Socket<'_>) -> Pace {
+        let mut pace = pace(pacing);
+        assert_eq!(pace.begin(socket, at(0)), None);
+        for number in 1..=1000 {
+            let rates = pace.on_released(of(2, 2), at(1000 * number));
+            assert_eq!(rates, None, "regular acknowledgements release at once");
+        }
+        pace
+    }
+
+    /// ST-44, ST-49: forty segments at once leave one each 500 µs, as they were acknowledged.
+    #[test]
+    fn what_a_big_acknowledgement_releases_leaves_at_the_average_rate() {
+        let mut socket = socket();
+        let mut pace = acknowledged(Pacing::SmoothAcks, &mut socket);
+        assert_eq!(pace.gate(), None);
+        let rates = pace.on_released(of(40, 40), at(1_020_000)).unwrap();
+        let interval = rates.target.interval(FRAME as u32).as_micros();
+        assert!((475..=525).contains(&interval), "{interval} µs");
+        assert!(pace.gate().is_some());
+        assert_eq!(socket.congestion_control(), CongestionControl::Cubic);
+        pace.on_nothing_due();
+        assert_eq!(pace.gate(), None);
+    }
+
+    /// A reader that was busy elsewhere opens the window by forty segments at once.
+    #[test]
+    fn what_an_opened_window_releases_leaves_at_the_average_rate() {
+        let mut socket = socket();
+        let mut pace = acknowledged(Pacing::SmoothAcks, &mut socket);
+        assert_eq!(pace.on_released(of(0, 0), at(1_010_000)), None);
+        assert_eq!(pace.on_released(of(0, 3), at(1_010_000)), None);
+        assert!(pace.on_released(of(0, 40), at(1_020_000)).is_some());
+    }
+
+    /// ST-43: the way back was blocked for 20 ms, then they come 50 µs apart.
+    #[test]
+    fn what_compressed_acknowledgements_release_leaves_at_the_average_rate() {
+        let mut socket = socket();
+        let mut pace = acknowledged(Pacing::SmoothAcks, &mut socket);
+        let releases: Vec<bool> = (0..20)
+            .map(|number| {
+                let now = at(1_020_000 + 50 * number);
+                pace.on_released(of(2, 2), now).is_some()
+            })
+            .collect();
+        let paced = releases.iter().filter(|paced| **paced).count();
+        assert!(paced >= 17, "{releases:?}");
+    }
+
+    #[test]
+    fn slow_start_and_connections_that_were_not_told_to_are_not_smoothed() {
+        let mut socket = socket();
+        let mut young = pace(Pacing::SmoothAcks);
+        young.begin(&mut socket, at(0));
+        assert_eq!(young.on_released(of(40, 40), at(500_000)), None);
+        let mut off = acknowledged(Pacing::Off, &mut socket);
+        assert_eq!(off.on_released(of(40, 40), at(1_020_000)), None);
+        assert_eq!(off.gate(), None);
     }
 
     #[test]

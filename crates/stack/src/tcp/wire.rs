@@ -6,7 +6,7 @@ use smoltcp::phy::{
     Checksum, ChecksumCapabilities, Device, DeviceCapabilities, Medium, RxToken, TxToken,
 };
 use smoltcp::time::Instant;
-use smoltcp::wire::{IpVersion, Ipv4Packet, Ipv6Packet, TcpPacket, TcpSeqNumber};
+use smoltcp::wire::{IpVersion, Ipv4Packet, Ipv6Packet, TcpOption, TcpPacket, TcpSeqNumber};
 
 use crate::device::{Batch, Capabilities, Frame, HEADROOM_BYTES, Mac, Pool};
 use crate::wire::{ETHERNET_BYTES, emit};
@@ -105,6 +105,61 @@ impl Payload {
     }
 }
 
+/// How far the peer's window reaches, which smoltcp does not tell.
+#[derive(Debug, Default)]
+pub(super) struct PeerWindow {
+    scale: u8,
+    end: Option<TcpSeqNumber>,
+    opened: usize,
+}
+
+/// The greatest shift of a window (RFC 7323, 2.3).
+const SCALE_MAX: u8 = 14;
+
+impl PeerWindow {
+    /// The peer sent this segment.
+    pub(super) fn on_segment(&mut self, bytes: &[u8]) {
+        let Ok(segment) = TcpPacket::new_checked(bytes) else {
+            return;
+        };
+        let window = usize::from(segment.window_len());
+        let window = if segment.syn() {
+            self.scale = scale_of(&segment);
+            window
+        } else {
+            window << self.scale
+        };
+        if !segment.ack() {
+            return;
+        }
+        let end = segment.ack_number() + window;
+        match self.end {
+            Some(before) if end > before => self.opened += end - before,
+            // It is not shrunk by segments that come late.
+            Some(_) => return,
+            None => {}
+        }
+        self.end = Some(end);
+    }
+
+    /// Bytes by which its end has moved since this was asked.
+    pub(super) fn take_opened(&mut self) -> usize {
+        std::mem::take(&mut self.opened)
+    }
+}
+
+fn scale_of(syn: &TcpPacket<&[u8]>) -> u8 {
+    let mut options = syn.options();
+    while !options.is_empty() {
+        match TcpOption::parse(options) {
+            Ok((_, TcpOption::WindowScale(scale))) => return scale.min(SCALE_MAX),
+            Ok((_, TcpOption::EndOfList)) | Err(_) => break,
+            Ok((rest, _)) => options = rest,
+        }
+    }
+    0
+}
+
 impl Device for Wire {
     type RxToken<'a> = Inbound;
     type TxToken<'a> = Outbound<'a>;
@@ -132,5 +187,54 @@ impl Device for Wire {
         capabilities.max_transmission_unit = self.mtu;
         capabilities.checksum = checksum;
         capabilities
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use smoltcp::wire::{IpAddress, TcpControl, TcpRepr};
+
+    use super::*;
+
+    fn segment(control: TcpControl, ack: i32, window: u16) -> Vec<u8> {
+        let repr = TcpRepr {
+            src_port: 1,
+            dst_port: 2,
+            control,
+            seq_number: TcpSeqNumber(0),
+            ack_number: Some(TcpSeqNumber(ack)),
+            window_len: window,
+            window_scale: (control == TcpControl::Syn).then_some(3),
+            max_seg_size: None,
+            sack_permitted: false,
+            sack_ranges: [None; 3],
+            timestamp: None,
+            payload: &[],
+        };
+        let mut bytes = vec![0; repr.buffer_len()];
+        let (one, other) = (IpAddress::v4(10, 0, 0, 1), IpAddress::v4(10, 0, 0, 2));
+        let mut packet = TcpPacket::new_unchecked(&mut bytes[..]);
+        repr.emit(&mut packet, &one, &other, &ChecksumCapabilities::default());
+        bytes
+    }
+
+    #[test]
+    fn a_window_opens_by_what_is_acknowledged_and_by_what_is_read() {
+        let mut window = PeerWindow::default();
+        // The window of a SYN is not scaled.
+        window.on_segment(&segment(TcpControl::Syn, 1, 8000));
+        assert_eq!(window.take_opened(), 0);
+        // 500 bytes acknowledged, nothing read.
+        window.on_segment(&segment(TcpControl::None, 501, 7500 / 8));
+        assert_eq!(window.take_opened(), 0);
+        // All read.
+        window.on_segment(&segment(TcpControl::None, 501, 8000 / 8));
+        assert_eq!(window.take_opened(), 500);
+        assert_eq!(window.take_opened(), 0);
+        // An older one comes late.
+        window.on_segment(&segment(TcpControl::None, 1, 10));
+        window.on_segment(&segment(TcpControl::None, 501, 8008 / 8));
+        assert_eq!(window.take_opened(), 8);
+        window.on_segment(b"nonsense");
     }
 }

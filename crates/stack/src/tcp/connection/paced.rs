@@ -9,9 +9,12 @@ use smoltcp::socket::tcp::{Socket, State};
 
 use super::Inner;
 use crate::host::Host;
-use crate::tcp::pacing::Pacing;
+use crate::tcp::pacing::{Pacing, Released};
 use crate::tcp::reset::instant;
 use crate::wire::ETHERNET_BYTES;
+
+/// Of IPv4 and TCP, without options.
+const HEADERS_BYTES: usize = 40;
 
 impl Inner {
     pub(super) fn set_pacing(
@@ -52,6 +55,26 @@ impl Inner {
             host.tcp.departures.set_rates(self.pace.gate(), rates);
         }
         result
+    }
+
+    /// A segment of the peer's came, before which so many bytes were not acknowledged: what it
+    /// releases may have to leave by the clock.
+    pub(super) fn release(&mut self, host: &Host, unacknowledged: usize, at: Instant) {
+        let left = self.socket().send_queue();
+        let acknowledged = unacknowledged.saturating_sub(left);
+        if acknowledged > 0 {
+            self.pace.on_acknowledged(acknowledged, at);
+        }
+        let released = Released {
+            acknowledged,
+            opened: self.window.take_opened(),
+            segment_bytes: host.capabilities.mtu.saturating_sub(HEADERS_BYTES),
+            frame_bytes: ETHERNET_BYTES + host.capabilities.mtu,
+        };
+        let rates = self.pace.on_released(released, at);
+        if rates.is_some() {
+            host.tcp.departures.set_rates(self.pace.flow, rates);
+        }
     }
 
     /// The flow whose departures release segments. A connection that is over waits for
