@@ -10,9 +10,14 @@
 //! client sees, not the time inside the host.
 
 mod crossing;
+mod events;
 mod flood;
+mod polling;
 mod settings;
 mod sockets;
+mod spacing;
+mod triggers;
+mod wan;
 mod web;
 mod worker;
 
@@ -117,6 +122,11 @@ impl RealPackets {
             Trial::Beside(trial) => crossing::beside(self, trial, offers),
             Trial::Web(trial) => web::run(self, trial, offers),
             Trial::Rpc(_) => worker::run(self, trials),
+            Trial::Wan(_) => wan::run(self, trials),
+            Trial::Polling(trial) => polling::run(self, trial, trials),
+            Trial::Events(_) => events::run(self, trials),
+            Trial::Spacing(_) => spacing::run(trials),
+            Trial::Triggers(trial) => triggers::run(trial, offers),
         }
     }
 }

@@ -7,6 +7,11 @@ use serde::de::Error as _;
 use serde::{Deserialize, Deserializer};
 use toml::Value;
 
+use super::events::EventsTrial;
+use super::polling::PollingTrial;
+use super::spacing::SpacingTrial;
+use super::triggers::TriggersTrial;
+use super::wan::WanTrial;
 use super::{Offer, Rate};
 use crate::forward::Router;
 use crate::protection::Protection;
@@ -44,6 +49,16 @@ pub(super) enum Trial {
     Web(WebTrial),
     /// Two RPC servers and a worker share the CPU.
     Rpc(RpcTrial),
+    /// Files over a wide-area path.
+    Wan(WanTrial),
+    /// Requests to a web server on our stack.
+    Polling(PollingTrial),
+    /// An event every so many microseconds in a saturated web server.
+    Events(EventsTrial),
+    /// Paced packets from a saturated web server.
+    Spacing(SpacingTrial),
+    /// Trigger states under a workload.
+    Triggers(TriggersTrial),
 }
 
 /// How the kernel's sockets receive.
@@ -157,7 +172,7 @@ fn screen<'de, D: Deserializer<'de>>(given: D) -> Result<Screen, D::Error> {
 }
 
 /// The one of this name.
-fn named<'de, D: Deserializer<'de>, T: Copy>(
+pub(super) fn named<'de, D: Deserializer<'de>, T: Copy>(
     given: D,
     all: impl IntoIterator<Item = T>,
     name: fn(T) -> &'static str,

@@ -25,6 +25,8 @@ use serde::Serialize;
 
 use crate::Error;
 pub use polling::PollingCase;
+pub(crate) use polling::{ServerRun, measure_server};
+pub(crate) use slices::{Kind as EventKind, begin_slices, measure as measure_events, saturated};
 pub use slices::{Slowdown, SlowdownCase};
 
 /// A part of the bench.

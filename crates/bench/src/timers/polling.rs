@@ -5,6 +5,7 @@
 //! states. The kernel's sockets stand beside them, with the same server.
 
 use std::net::SocketAddr;
+use std::path::Path;
 use std::time::Duration;
 
 use plimsoll_report::{Goal, Side, median};
@@ -91,7 +92,7 @@ impl PollingCase {
         }
     }
 
-    fn push(&mut self, run: &Run) {
+    fn push(&mut self, run: &ServerRun) {
         self.single_per_s.push(run.single.requests_per_second);
         self.persistent_per_s
             .push(run.persistent.requests_per_second);
@@ -100,17 +101,20 @@ impl PollingCase {
     }
 }
 
-struct Run {
-    single: HttpResult,
-    persistent: HttpResult,
-    light: HttpResult,
+/// What a client measured of one server.
+pub(crate) struct ServerRun {
+    /// A request per connection.
+    pub(crate) single: HttpResult,
+    /// Persistent connections.
+    pub(crate) persistent: HttpResult,
+    /// One connection that waits for each answer.
+    pub(crate) light: HttpResult,
 }
 
 pub(super) fn measure(
     plan: &Plan,
     progress: &mut impl FnMut(&str),
 ) -> Result<Vec<PollingCase>, Error> {
-    let effort = Effort::new(plan.program.clone());
     let mut cases = WAYS.map(|way| (way, PollingCase::new(way)));
     for run in 1..=plan.runs {
         for (way, case) in &mut cases {
@@ -118,7 +122,7 @@ pub(super) fn measure(
                 continue;
             }
             progress(&format!("run {run}, polling: {}", way.name));
-            match one_run(&effort, *way) {
+            match measure_server(&plan.program, way.path) {
                 Ok(run) => case.push(&run),
                 Err(error) if is_of_all(&error) => return Err(error),
                 Err(error) => case.why = Some(error.to_string()),
@@ -128,16 +132,22 @@ pub(super) fn measure(
     Ok(cases.into_iter().map(|(_, case)| case).collect())
 }
 
-fn one_run(effort: &Effort, way: Way) -> Result<Run, Error> {
-    let site = Site::new(effort, Answers::Received)?;
+/// Makes hosts and a server with this path of the stack, or the kernel's sockets, and asks it.
+pub(crate) fn measure_server(program: &Path, path: Option<&str>) -> Result<ServerRun, Error> {
+    let effort = Effort::new(program.to_owned());
+    let site = Site::new(&effort, Answers::Received)?;
     let mut config = ServerConfig::new(Kind::Http, PORT);
-    if let Some(path) = way.path {
+    if let Some(path) = path {
         config.on = On::AfXdp(site.testbed.test().device().to_owned());
-        config.path = path.parse().expect("a path of the stack");
+        let parsed = path.parse();
+        config.path = parsed.map_err(|error| Error::Tool {
+            tool: "a receive path",
+            problem: format!("{error}"),
+        })?;
     }
     let page = "x".repeat(FILE_BYTES);
     let (server, at) = serve_configured(&site, config, "index.html", page.as_bytes())?;
-    let run = Run {
+    let run = ServerRun {
         single: ask(&site, at, CONNECTIONS, false)?,
         persistent: ask(&site, at, CONNECTIONS, true)?,
         light: ask(&site, at, 1, true)?,

@@ -45,7 +45,7 @@ const SATURATED: f64 = 0.02;
 
 /// A kind of event.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Kind {
+pub(crate) struct Kind {
     pub(super) name: &'static str,
     pub(super) by: By,
     pub(super) every_us: u64,
@@ -53,7 +53,7 @@ pub(super) struct Kind {
 }
 
 impl Kind {
-    pub(super) const fn new(name: &'static str, by: By, every_us: u64, work: Work) -> Self {
+    pub(crate) const fn new(name: &'static str, by: By, every_us: u64, work: Work) -> Self {
         Self {
             name,
             by,
@@ -121,7 +121,7 @@ struct Run {
 }
 
 /// Measures all kinds in each run, compared with `beside`.
-pub(super) fn measure(
+pub(crate) fn measure(
     plan: &Plan,
     beside: &Kind,
     kinds: &[Kind],
@@ -130,7 +130,9 @@ pub(super) fn measure(
     let mut runs = Vec::new();
     for run in 1..=plan.runs {
         progress(run);
-        runs.push(one_run(plan.seconds, beside, kinds)?);
+        runs.push(saturated(plan.seconds, |_, server, span| {
+            take_turns(server, span, beside, kinds)
+        })?);
     }
     let cases = kinds.iter().enumerate();
     Ok(Slowdown {
@@ -143,7 +145,11 @@ pub(super) fn measure(
     })
 }
 
-fn one_run(seconds: u32, beside: &Kind, kinds: &[Kind]) -> Result<Run, Error> {
+/// Calls `measure` on the CPU of a server that a client asks all the time, for so long.
+pub(crate) fn saturated<T: Send>(
+    seconds: u32,
+    measure: impl FnOnce(&Testbed, &mut PageServer, Duration) -> Result<T, Error> + Send,
+) -> Result<T, Error> {
     let testbed = Testbed::create(TestbedConfig::default())?;
     Placement::Softirq { holdoff: HOLDOFF }.apply(&testbed)?;
     let page = "x".repeat(FILE_BYTES).into_bytes();
@@ -165,7 +171,7 @@ fn one_run(seconds: u32, beside: &Kind, kinds: &[Kind]) -> Result<Run, Error> {
         });
         let span = Duration::from_secs(seconds.into());
         let run = testbed.test().run_on_cpu(|| {
-            let run = take_turns(&mut server, span, beside, kinds);
+            let run = measure(&testbed, &mut server, span);
             // wrk waits for its last answers.
             while !ended.load(Ordering::Relaxed) {
                 server
@@ -194,8 +200,7 @@ fn take_turns(
     beside: &Kind,
     kinds: &[Kind],
 ) -> Result<Run, Error> {
-    let begun = wait_for_client(server)?;
-    let requests = requests_of_a_slice(server)?;
+    let (begun, requests) = begin_slices(server)?;
     let mut run = Run::default();
     let mut longest = Duration::ZERO;
     while begun.elapsed() + longest * SPARE < span {
@@ -209,6 +214,12 @@ fn take_turns(
     }
     run.between.push(slice(server, requests, beside)?);
     Ok(run)
+}
+
+/// Waits for the client: when it began, and how many requests fill a slice.
+pub(crate) fn begin_slices(server: &mut PageServer) -> Result<(Instant, u64), Error> {
+    let begun = wait_for_client(server)?;
+    Ok((begun, requests_of_a_slice(server)?))
 }
 
 fn wait_for_client(server: &mut PageServer) -> Result<Instant, Error> {

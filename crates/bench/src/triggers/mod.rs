@@ -51,15 +51,8 @@ pub fn measure(
 }
 
 fn measure_one(workload: Workload, plan: Plan) -> Result<Measured, Error> {
-    let mut recorder = Recorder::attach(plan.states)?;
-    let load = Load::start(workload, plan.seconds)?;
-    interrupt::sleep(WARM_UP)?;
-    recorder.start()?;
-    interrupt::sleep(Duration::from_secs(plan.seconds.into()))?;
-    let record = recorder.stop()?;
-    drop(recorder);
-    let cpu = load.cpu();
-    let probed = load.stop()?;
+    let recorded = record(workload, plan)?;
+    let probed = recorded.work_per_s;
     // The same again, unprobed.
     let unprobed = match probed {
         Some(_) => {
@@ -71,11 +64,37 @@ fn measure_one(workload: Workload, plan: Plan) -> Result<Measured, Error> {
     };
     Ok(Measured {
         workload,
-        cpu,
-        analysis: analyse(&record, cpu),
-        lost: record.lost,
+        cpu: recorded.cpu,
+        analysis: recorded.analysis,
+        lost: recorded.lost,
         work_per_s: unprobed,
         work_per_s_probed: probed,
+    })
+}
+
+/// A workload's trigger states, while it was probed.
+pub(crate) struct Recorded {
+    pub(crate) analysis: Analysis,
+    cpu: Option<usize>,
+    lost: u64,
+    work_per_s: Option<f64>,
+}
+
+/// Runs a workload once, with the probes.
+pub(crate) fn record(workload: Workload, plan: Plan) -> Result<Recorded, Error> {
+    let mut recorder = Recorder::attach(plan.states)?;
+    let load = Load::start(workload, plan.seconds)?;
+    interrupt::sleep(WARM_UP)?;
+    recorder.start()?;
+    interrupt::sleep(Duration::from_secs(plan.seconds.into()))?;
+    let record = recorder.stop()?;
+    drop(recorder);
+    let cpu = load.cpu();
+    Ok(Recorded {
+        work_per_s: load.stop()?,
+        analysis: analyse(&record, cpu),
+        lost: record.lost,
+        cpu,
     })
 }
 

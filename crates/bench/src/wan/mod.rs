@@ -28,6 +28,7 @@ use plimsoll_report::{Goal, Machine, SCHEMA};
 use plimsoll_testbed::wide_area::{Direction, Report};
 use serde::Serialize;
 
+pub(crate) use self::round::measure as measure_round;
 pub use self::spacing::Spacing;
 pub use self::way::Way;
 use crate::Error;
@@ -58,7 +59,7 @@ impl Plan {
             program,
             rounds: 2,
             rates_mbit: vec![50, 100],
-            packets: vec![5, 100, 1000],
+            packets: vec![5, 100, 1000, 10_000],
             ways: Way::ALL.to_vec(),
             idle: Duration::from_millis(2500),
         }
@@ -211,15 +212,11 @@ fn add_path(over: &mut Option<Direction>, report: Report) {
 
 impl Case {
     fn new(way: Way, rate_mbit: u32, packets: &[u32]) -> Self {
-        let transfer = |packets: &u32| Transfer {
-            packets: *packets,
-            response_ms: Vec::new(),
-            throughput_mbit: None,
-        };
+        let transfers = packets.iter().map(|packets| Transfer::of(*packets));
         Self {
             way: way.name(),
             rate_mbit,
-            transfers: packets.iter().map(transfer).collect(),
+            transfers: transfers.collect(),
             spacing: None,
             queue_full: 0,
             why: None,
@@ -238,7 +235,17 @@ impl Case {
 }
 
 impl Transfer {
-    fn throughput(&self) -> Option<f64> {
+    /// None was fetched yet.
+    pub(crate) fn of(packets: u32) -> Self {
+        Self {
+            packets,
+            response_ms: Vec::new(),
+            throughput_mbit: None,
+        }
+    }
+
+    /// Of the median response time, in Mbit/s.
+    pub(crate) fn throughput(&self) -> Option<f64> {
         let millis = plimsoll_report::median(&self.response_ms)?;
         Some(round::bytes(self.packets) as f64 * 8.0 / millis / 1e3)
     }

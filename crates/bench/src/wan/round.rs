@@ -30,7 +30,7 @@ pub(super) fn bytes(packets: u32) -> u64 {
 }
 
 /// Adds the response times to `transfers` and tells what the path did.
-pub(super) fn measure(
+pub(crate) fn measure(
     plan: &Plan,
     way: Way,
     rate_mbit: u32,

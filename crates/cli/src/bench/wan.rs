@@ -26,7 +26,7 @@ pub(super) struct Args {
     #[arg(long, value_name = "MBIT", value_delimiter = ',', default_value = "50,100", value_parser = clap::value_parser!(u32).range(1..=1000))]
     rates: Vec<u32>,
     /// Lengths of the files, in packets of 1448 bytes
-    #[arg(long, value_name = "N", value_delimiter = ',', default_value = "5,100,1000", value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    #[arg(long, value_name = "N", value_delimiter = ',', default_value = "5,100,1000,10000", value_parser = clap::value_parser!(u32).range(1..=100_000))]
     packets: Vec<u32>,
     /// How long connections are idle before they are asked, in milliseconds
     #[arg(long, value_name = "MS", default_value_t = 2500, value_parser = clap::value_parser!(u64).range(0..=20_000))]

@@ -12,6 +12,7 @@
 
 mod deadline;
 mod handler;
+mod paced;
 mod signal;
 
 use std::io;
@@ -28,6 +29,7 @@ use crate::server::Passing;
 use deadline::Within;
 use handler::Handler;
 pub use handler::Work;
+pub use paced::{PacedStream, Sink, Spacing};
 use signal::SignalTimer;
 
 /// By which means an event comes.

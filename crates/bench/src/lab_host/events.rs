@@ -1,0 +1,106 @@
+//! An event every so many microseconds in a saturated web server (Aron & Druschel's tables
+//! I to III, and with deadlines table XIII).
+
+use std::time::Duration;
+
+use plimsoll_lab::Figures;
+use plimsoll_testbed::periodic::{By, Work};
+use serde::Deserialize;
+
+use super::settings::Trial;
+use super::{Offer, RealPackets};
+use crate::Error;
+use crate::timers::{EventKind, Plan, measure_events};
+
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct EventsTrial {
+    by: Means,
+    every_us: u64,
+    /// The handler touches 50 cache lines.
+    #[serde(default)]
+    lines: bool,
+    /// With `by = "deadline"`: so long after an event is due the kernel's timer fires it.
+    #[serde(default)]
+    slack_us: u64,
+}
+
+/// By which means an event comes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum Means {
+    Soft,
+    /// Soft timers, in every trigger state.
+    SoftEach,
+    /// Soft timers with deadlines, compared with soft timers without.
+    Deadline,
+    TimerFd,
+    /// A POSIX timer, whose signal interrupts the server.
+    Signal,
+}
+
+impl EventsTrial {
+    fn kind(&self) -> EventKind {
+        let by = match self.by {
+            Means::Soft => By::Soft,
+            Means::SoftEach => By::SoftEach,
+            Means::Deadline => By::SoftWithin {
+                slack: Duration::from_micros(self.slack_us),
+            },
+            Means::TimerFd => By::TimerFd,
+            Means::Signal => By::Signal,
+        };
+        let work = match self.lines {
+            true => Work::Lines,
+            false => Work::Empty,
+        };
+        EventKind::new("point", by, self.every_us, work)
+    }
+
+    /// What its slices are compared with.
+    fn beside(&self) -> EventKind {
+        let by = match self.by {
+            Means::Deadline => By::Soft,
+            _ => By::Nothing,
+        };
+        EventKind::new("beside", by, self.every_us, Work::Empty)
+    }
+}
+
+/// All points of a curve take turns under one client.
+pub(super) fn run(real: &RealPackets, trials: &[(Trial, Offer)]) -> Result<Vec<Figures>, Error> {
+    let mut points = Vec::new();
+    for (trial, offer) in trials {
+        if let Trial::Events(trial) = trial {
+            points.push((trial, *offer));
+        }
+    }
+    let Some((first, offer)) = points.first() else {
+        return Ok(Vec::new());
+    };
+    let plan = Plan {
+        runs: 1,
+        // The client counts in whole seconds.
+        seconds: offer.window.as_secs().max(3) as u32,
+        ..Plan::new(real.program.clone())
+    };
+    let kinds: Vec<EventKind> = points.iter().map(|(trial, _)| trial.kind()).collect();
+    let measured = measure_events(&plan, &first.beside(), &kinds, |_| {})?;
+    let figures = points
+        .iter()
+        .zip(&measured.cases)
+        .map(|((_, offer), case)| {
+            let one = |values: &[f64]| values.first().copied();
+            let given = [
+                ("lost_pct", one(&case.slowdown_percent)),
+                ("events_hz", one(&case.events_per_s)),
+                ("hardware_pct", one(&case.by_kernel_percent)),
+                ("event_us", one(&case.event_ns).map(|ns| ns / 1000.0)),
+                ("slept_part", one(&measured.slept)),
+                ("http_hz", one(&measured.requests_per_s)),
+            ];
+            let given = given.map(|(name, value)| value.map(|value| (name, value)));
+            offer.figures(0.0, 0.0, given.into_iter().flatten())
+        });
+    Ok(figures.collect())
+}

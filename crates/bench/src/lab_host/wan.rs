@@ -1,0 +1,56 @@
+//! Files over a wide-area path (Aron & Druschel's tables X and XI).
+
+use plimsoll_lab::Figures;
+use plimsoll_report::median;
+use serde::{Deserialize, Deserializer};
+
+use super::settings::{Trial, named};
+use super::{Offer, RealPackets};
+use crate::Error;
+use crate::wan::{Plan, Transfer, Way, measure_round};
+
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct WanTrial {
+    /// A sender by its name in `plimsoll bench wan`.
+    #[serde(deserialize_with = "way")]
+    way: Way,
+    /// The bottleneck.
+    rate_mbit: u32,
+    /// The file's length.
+    packets: u32,
+}
+
+fn way<'de, D: Deserializer<'de>>(given: D) -> Result<Way, D::Error> {
+    named(given, Way::ALL, Way::name)
+}
+
+/// All points of a curve are fetched over one path.
+pub(super) fn run(real: &RealPackets, trials: &[(Trial, Offer)]) -> Result<Vec<Figures>, Error> {
+    let mut points = Vec::new();
+    for (trial, offer) in trials {
+        if let Trial::Wan(trial) = trial {
+            points.push((trial, *offer));
+        }
+    }
+    let Some((first, offer)) = points.first() else {
+        return Ok(Vec::new());
+    };
+    let plan = Plan {
+        // Before each file a connection is idle for so long.
+        idle: offer.window,
+        ..Plan::new(real.program.clone())
+    };
+    let transfer = |(trial, _): &(&WanTrial, Offer)| Transfer::of(trial.packets);
+    let mut transfers: Vec<Transfer> = points.iter().map(transfer).collect();
+    measure_round(&plan, first.way, first.rate_mbit, &mut transfers)?;
+    let figures = points.iter().zip(&transfers).map(|((_, offer), transfer)| {
+        let response_ms = median(&transfer.response_ms).unwrap_or(f64::NAN);
+        let given = [
+            ("response_ms", response_ms),
+            ("throughput_mbps", transfer.throughput().unwrap_or(f64::NAN)),
+        ];
+        offer.figures(0.0, 0.0, given)
+    });
+    Ok(figures.collect())
+}
