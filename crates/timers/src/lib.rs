@@ -52,6 +52,9 @@
 
 mod backup;
 mod clock;
+// Only tokio shares events; loom checks how.
+#[cfg(any(feature = "tokio", all(loom, test)))]
+mod earliest;
 mod facility;
 mod pacer;
 // tokio has no hooks under loom.

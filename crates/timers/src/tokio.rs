@@ -29,8 +29,8 @@
 use std::future::Future;
 use std::io;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
@@ -44,9 +44,7 @@ use tokio::runtime::{Builder, Handle};
 
 use crate::backup::TimerFd;
 use crate::clock::{Clock, CycleClock};
-
-/// No event is pending.
-const NEVER: u64 = u64::MAX;
+use crate::earliest::{Earliest, Guard, Scheduled};
 
 /// What a [`SoftTime`] may hold and burn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -76,14 +74,11 @@ pub struct SoftTime(Arc<Shared>);
 #[derive(Debug)]
 struct Shared {
     clock: CycleClock,
-    /// When the earliest event is due, in ns of the clock: what a check looks
-    /// at. Written under the lock only.
-    next: AtomicU64,
     /// A worker spins until the next event: another need not (section 5.1,
     /// "some other idle CPU is doing the checking").
     checking: AtomicBool,
     wake_up: Duration,
-    pending: Mutex<Pending>,
+    pending: Earliest<Pending>,
     /// The backup in the runtime's driver, from the first sleep on.
     backup: OnceLock<Arc<AsyncFd<TimerFd>>>,
 }
@@ -96,6 +91,12 @@ struct Pending {
     armed: Option<Instant>,
     /// Workers between both hooks.
     parked: u32,
+}
+
+impl Scheduled for Pending {
+    fn next_event(&self) -> Option<Instant> {
+        self.events.next_event()
+    }
 }
 
 /// A sleep that was polled and is neither over nor dropped.
@@ -114,10 +115,9 @@ impl SoftTime {
     pub fn new(config: SoftTimeConfig) -> Result<Self, ConfigError> {
         Ok(Self(Arc::new(Shared {
             clock: CycleClock::new(),
-            next: AtomicU64::new(NEVER),
             checking: AtomicBool::new(false),
             wake_up: config.wake_up,
-            pending: Mutex::new(Pending {
+            pending: Earliest::new(Pending {
                 events: SoftTimers::new(config.timers)?,
                 sleeps: Slab::with_capacity(config.timers.capacity as usize),
                 armed: None,
@@ -176,14 +176,14 @@ impl SoftTime {
 }
 
 impl Shared {
-    fn lock(&self) -> MutexGuard<'_, Pending> {
-        self.pending.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> Guard<'_, Pending> {
+        self.pending.lock()
     }
 
     #[inline]
     fn check(&self) {
-        let next = self.next.load(Ordering::Acquire);
-        if next != NEVER && self.clock.now().as_nanos() >= next {
+        let next = self.pending.next();
+        if next != Instant::MAX && self.clock.now() >= next {
             self.fire();
         }
     }
@@ -202,7 +202,6 @@ impl Shared {
                 due[woken] = pending.sleeps[event.payload as usize].waker.take();
                 woken += 1;
             }
-            self.publish(&pending);
             drop(pending);
             due.iter_mut()
                 .filter_map(Option::take)
@@ -211,13 +210,6 @@ impl Shared {
                 return;
             }
         }
-    }
-
-    /// Says to checks when the next event is due. Called under the lock.
-    fn publish(&self, pending: &Pending) {
-        let next = pending.events.next_event();
-        self.next
-            .store(next.map_or(NEVER, Instant::as_nanos), Ordering::Release);
     }
 
     /// The hook before a worker parks: the idle rule.
@@ -248,9 +240,7 @@ impl Shared {
         }
         if self.lock().events.idle_action(woken, others) == IdleAction::Check {
             // Another thread may fire or cancel the event meanwhile.
-            while self.clock.now().as_nanos() < self.next.load(Ordering::Acquire)
-                && self.next.load(Ordering::Acquire) < woken.as_nanos()
-            {
+            while self.clock.now() < self.pending.next() && self.pending.next() < woken {
                 std::hint::spin_loop();
             }
             self.check();
@@ -309,7 +299,6 @@ impl Shared {
             event,
             waker: Some(waker),
         });
-        self.publish(pending);
         self.cover(pending);
         Ok(key)
     }
@@ -318,7 +307,6 @@ impl Shared {
         let mut pending = self.lock();
         let waiting = pending.sleeps.remove(place);
         pending.events.cancel(waiting.event);
-        self.publish(&pending);
     }
 
     /// Registers the backup with the current runtime's driver. A task waits for

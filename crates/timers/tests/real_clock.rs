@@ -8,6 +8,8 @@ use std::thread;
 use std::time::Duration;
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
+use nix::unistd::Pid;
 use plimsoll_timers::{
     AlarmThread, Backup, Clock, CycleClock, IdleAction, IdleRule, Instant, SoftTimerConfig,
     TimerFd, Timers, Until,
@@ -131,6 +133,50 @@ fn an_idle_thread_does_not_block_for_an_event_that_is_near() {
     let idle = IdleRule::new(TimerFd::new().unwrap(), Until::NextEvent, near);
     let blocked = idle_thread(idle, 100, |backup| wait_readable(backup));
     assert_eq!(blocked, 0);
+}
+
+/// A thread that the scheduler moves from CPU to CPU while events are pending: the counter goes
+/// on, and no event comes before its time or in a later check than the first.
+#[test]
+fn a_thread_that_changes_its_cpu_keeps_time() {
+    let allowed = sched_getaffinity(Pid::from_raw(0)).unwrap();
+    let cpus: Vec<usize> = (0..CpuSet::count())
+        .filter(|cpu| allowed.is_set(*cpu).unwrap_or(false))
+        .collect();
+    let move_to = |cpu: usize| {
+        let mut only = CpuSet::new();
+        only.set(cpu).unwrap();
+        // Before it returns the thread runs there.
+        sched_setaffinity(Pid::from_raw(0), &only).unwrap();
+    };
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut timers = Timers::new(SoftTimerConfig::default()).unwrap();
+            let mut before = timers.now();
+            for event in 0..300 {
+                let asked = timers.now();
+                assert!(asked >= before, "the clock went back");
+                let ticks = wanted(event);
+                timers.schedule_soft_event(ticks, event).unwrap();
+                assert_eq!(timers.poll_event(asked), None);
+                move_to(cpus[event as usize % cpus.len()]);
+                before = asked;
+                let fired = loop {
+                    let now = timers.now();
+                    assert!(now >= before, "the clock went back");
+                    before = now;
+                    if let Some(now) = timers.check() {
+                        break now;
+                    }
+                };
+                assert!(fired >= before, "the clock went back");
+                let due = timers.poll_event(fired).expect("the check said so");
+                assert_eq!(due.payload, event);
+                assert!(fired.saturating_since(asked) > Duration::from_micros(ticks));
+                before = fired;
+            }
+        });
+    });
 }
 
 /// Each thread has its own; a set of timers moves to another thread whole.

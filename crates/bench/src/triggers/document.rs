@@ -219,17 +219,28 @@ impl Document {
             let all = measured.analysis.all.as_ref()?;
             Some((measured.workload.name(), line(index, all)))
         };
+        let measured = self.workloads.iter().enumerate().filter_map(curve);
+        let first = self.workloads.len();
+        let published = PAPER.iter().enumerate();
+        let published = published.map(|(place, row)| of_2000(first + place, row));
         Figure {
             x: INTERVAL,
             y: percent("Intervals no longer than this (figure 2)"),
-            curves: self
-                .workloads
-                .iter()
-                .enumerate()
-                .filter_map(curve)
-                .collect(),
+            curves: measured.chain(published).collect(),
         }
     }
+}
+
+/// A row of the paper's table IV as a curve through the three points that it has: the median
+/// and the shares above 100 and 150 µs.
+fn of_2000(index: usize, (name, row): &(&'static str, [f64; 5])) -> (&'static str, Line) {
+    let [_, median, _, above_100, above_150] = *row;
+    let points = vec![
+        (median, 50.0),
+        (100.0, 100.0 - above_100),
+        (150.0, 100.0 - above_150),
+    ];
+    (*name, Line::new(index, points))
 }
 
 const INTERVAL: Axis<'static> = Axis {
@@ -391,6 +402,9 @@ mod tests {
     fn the_page_has_a_plot_per_figure_of_the_paper() {
         let page = document().html().unwrap();
         assert_eq!(page.matches("<svg").count(), 3);
+        // The curves of 2000 stand beside them: the first plot has their names.
+        let (first, _) = page.split_once("(figure 4)").unwrap();
+        assert!(first.contains("ST-Apache-compute") && first.contains("ST-kernel-build"));
         assert!(page.contains("nginx: median interval in each window of time (figure 3)"));
     }
 }
