@@ -51,6 +51,7 @@ pub mod interrupt;
 pub mod ledger;
 pub mod link;
 pub mod namespace;
+pub mod paced_flows;
 pub mod pauses;
 pub mod periodic;
 pub mod placement;

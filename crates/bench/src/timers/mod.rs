@@ -4,6 +4,7 @@
 //!   soft timers and with the kernel's (section 5.1 of the soft-timers paper).
 //! - `polling`: what polling the network by soft timers gains over interrupts, in an HTTP
 //!   server on our stack (table XII).
+//! - `flows`: how many datagrams of 10,000 paced flows one core sends with our stack.
 //! - `deadlines`: what it costs that soft events never come late (section 5.9).
 //!
 //! What one check and one event cost, and how exact paced senders are, measure the benches
@@ -13,6 +14,7 @@
 //! for the client.
 
 mod deadlines;
+mod flows;
 mod polling;
 mod slices;
 mod slowdown;
@@ -24,6 +26,7 @@ use plimsoll_report::{Goal, Machine, SCHEMA};
 use serde::Serialize;
 
 use crate::Error;
+pub use flows::Flows;
 pub use polling::PollingCase;
 pub(crate) use polling::{ServerRun, measure_server};
 pub(crate) use slices::{Kind as EventKind, begin_slices, measure as measure_events, saturated};
@@ -36,13 +39,15 @@ pub enum Part {
     Slowdown,
     /// Polling by soft timers in the stack.
     Polling,
+    /// Ten thousand paced flows of our stack.
+    Flows,
     /// The same as `slowdown` with soft events that have deadlines.
     Deadlines,
 }
 
 impl Part {
     /// All, in the order in which they run.
-    pub const ALL: [Self; 3] = [Self::Slowdown, Self::Polling, Self::Deadlines];
+    pub const ALL: [Self; 4] = [Self::Slowdown, Self::Polling, Self::Flows, Self::Deadlines];
 
     /// Its name on the command line and in its goals' ids.
     #[must_use]
@@ -50,6 +55,7 @@ impl Part {
         match self {
             Self::Slowdown => "slowdown",
             Self::Polling => "polling",
+            Self::Flows => "flows",
             Self::Deadlines => "deadlines",
         }
     }
@@ -97,6 +103,9 @@ pub struct Document {
     /// Servers on our stack, by how they find arrivals.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub polling: Vec<PollingCase>,
+    /// Paced flows of our stack.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub flows: Option<Flows>,
     /// Servers with events that have deadlines.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub deadlines: Option<Slowdown>,
@@ -130,6 +139,12 @@ pub fn run(plan: &Plan, mut progress: impl FnMut(&str)) -> Result<Document, Erro
         polling = polling::measure(plan, &mut progress)?;
         goals.extend(polling::goals(&polling));
     }
+    let mut flows = None;
+    if plan.parts.contains(&Part::Flows) {
+        let measured = flows::measure(plan, &mut progress)?;
+        goals.extend(flows::goals(&measured));
+        flows = Some(measured);
+    }
     let mut deadlines = None;
     if plan.parts.contains(&Part::Deadlines) {
         deadlines = Some(deadlines::measure(plan, &mut progress)?);
@@ -140,6 +155,7 @@ pub fn run(plan: &Plan, mut progress: impl FnMut(&str)) -> Result<Document, Erro
         runs: plan.runs,
         slowdown,
         polling,
+        flows,
         deadlines,
         goals,
     })

@@ -16,6 +16,16 @@ pub(super) fn tables(document: &Document) -> String {
     if !document.polling.is_empty() {
         of_polling(&mut text, &document.polling);
     }
+    if let Some(flows) = &document.flows {
+        let _ = writeln!(
+            text,
+            "\n{} paced flows of the stack's UDP, {} datagrams/s wanted: {} left a second, {} % of them late by an interval",
+            grouped(f64::from(flows.flows)),
+            grouped(flows.target_per_s),
+            grouped(middle(&flows.per_s)),
+            figure(middle(&flows.late_percent)),
+        );
+    }
     if let Some(deadlines) = &document.deadlines {
         text += "\nDeadlines so many µs after a soft event is due\n";
         of_slowdown(&mut text, deadlines);

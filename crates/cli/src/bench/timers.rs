@@ -11,7 +11,7 @@ use crate::output;
 ///
 /// Soft timers beside a timer descriptor and a POSIX timer, in turns within one run of
 /// server and client. Then the stack's HTTP server, polled by soft timers and woken by
-/// arrivals. Everything happens between network namespaces made for it, which
+/// arrivals, and 10,000 paced flows of the stack's UDP. Everything happens between network namespaces made for it, which
 /// are removed again.
 #[derive(clap::Args, Debug)]
 #[command(after_help = HELP)]
@@ -30,7 +30,7 @@ pub(super) struct Args {
     json: Option<PathBuf>,
 }
 
-const HELP: &str = "Parts: slowdown, polling, deadlines.\n\
+const HELP: &str = "Parts: slowdown, polling, flows, deadlines.\n\
     Needs root, two CPUs, Linux 6.8 or newer with BTF, and ethtool and wrk (scripts/setup installs them).\n\
     What a check and an event cost alone measures `make bench-timers` beside this.";
 

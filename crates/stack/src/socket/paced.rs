@@ -260,7 +260,9 @@ impl PacedSender {
         frame.set_range(HEADROOM_BYTES..HEADROOM_BYTES + filled.bytes);
         emit::wrap_udp(&mut frame, egress.mac, source, destination);
         let length = ETHERNET_BYTES + headers + filled.bytes;
-        egress.push(frame, destination.ip(), None, &mut self.batch, arrived)?;
+        let to = destination.ip();
+        let via = self.socket.via(to, arrived);
+        egress.push(frame, to, via, &mut self.batch, arrived)?;
         // Its id came from the pacer just now, and frames are shorter than 4 GiB.
         let _ = self.pacer.on_sent(now, flow, length as u32, filled.more);
         Ok(())

@@ -6,7 +6,7 @@
 //! thread that does not run spends nothing on packets.
 
 use std::io;
-use std::net::{SocketAddr, ToSocketAddrs};
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -22,7 +22,7 @@ use super::addresses::{first, first_that_works, on_a_free_port};
 use super::options::Options;
 use super::peers::Peers;
 use crate::clock;
-use crate::device::{Batch, Endpoint, Frame};
+use crate::device::{Batch, Endpoint, Frame, Mac};
 use crate::host::Host;
 use crate::link::egress::Egress;
 use crate::outcome::{Outcome, Tally};
@@ -390,7 +390,7 @@ impl UdpSocket {
         now: Instant,
     ) -> io::Result<()> {
         let ends = self.host().ends(local, to)?;
-        let via = self.peers.lock().get(ends.1.ip(), now);
+        let via = self.via(ends.1.ip(), now);
         self.egress().push_udp(ends, via, payload, batch, now)
     }
 
@@ -480,6 +480,11 @@ impl UdpSocket {
     /// `InvalidInput` for zero, as in the standard library.
     pub fn set_write_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
         self.options.set_write_timeout(timeout)
+    }
+
+    /// Where a peer's datagrams came from on the link.
+    pub(super) fn via(&self, peer: IpAddr, now: Instant) -> Option<Mac> {
+        self.peers.lock().get(peer, now)
     }
 
     pub(super) fn host(&self) -> &Host {
