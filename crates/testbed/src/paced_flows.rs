@@ -4,7 +4,7 @@
 //! **Limits.** All flows have one rate and go to one host, which drops them in its driver. A
 //! datagram counts as sent once the kernel took it from the socket's ring.
 
-use std::net::{SocketAddr, UdpSocket as KernelSocket};
+use std::net::{IpAddr, SocketAddr, UdpSocket as KernelSocket};
 use std::time::Duration;
 
 use plimsoll_core::pacing::{FlowId, FlowRates, Rate};
@@ -58,8 +58,8 @@ impl PacedFlows {
         let testbed = Testbed::create(Config::default())?;
         let (load, test) = (testbed.load(), testbed.test());
         load.configure("ethtool", ["-K", load.device(), "tx", "off"])?;
-        let address = format!("{}/24", test.ipv4());
-        let config = StackConfig::at(address.parse().expect("a network"));
+        // The peer's place on the link is learnt from its datagram: no network is needed.
+        let config = StackConfig::at(IpAddr::from(test.ipv4()).into());
         let open = || XdpInterface::open(test.device(), &XdpConfig::default());
         let stack = test.run_on_cpu(|| Stack::start(open()?, &config))??;
         let socket = UdpSocket::bind(&stack, (test.ipv4(), PORT)).map_err(sending)?;

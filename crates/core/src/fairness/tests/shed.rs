@@ -67,7 +67,7 @@ fn known_clients_have_a_place_in_every_tick() {
     };
     let mut flooded = 0;
     for round in 0..1000 {
-        now = now + TICK * (1 + random.below(4) as u32);
+        now += TICK * (1 + random.below(4) as u32);
         for _ in 0..40 {
             let anybody = Ipv4Addr::from_bits(0x0b00_0000 + random.below(0x7000_0000) as u32);
             flooded += u32::from(judge(anybody, false, now));
