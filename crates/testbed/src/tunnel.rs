@@ -1,5 +1,5 @@
-//! A tunnel whose ends are processes, as those of WireGuard in user space or OpenVPN:
-//! Ethernet frames of a TAP interface travel in datagrams of one socket.
+//! A tunnel whose ends are processes, as those of VPN programs in user space: Ethernet frames
+//! of a TAP interface travel in datagrams of one socket.
 
 use std::io;
 use std::net::{Ipv4Addr, UdpSocket};
