@@ -143,3 +143,29 @@ fn a_flood_for_a_full_socket_allocates_nothing_either() {
     assert_eq!(allocated.count_total, 0, "{allocated:?}");
     assert_eq!(driven.drain(), 256, "a channel's worth");
 }
+
+/// What may not be answered is not looked at: its channel stays full, and the rest is
+/// discarded by the demultiplexer.
+#[test]
+fn frames_for_closed_ports_are_looked_at_as_fast_as_they_may_be_answered() {
+    let mut driven = Driven::new("soft-lrp");
+    let mut stray = frames().swap_remove(0);
+    // The low byte of an IPv4 datagram's destination port.
+    stray[14 + 20 + 3] = 9;
+    for _ in 0..6 {
+        for _ in 0..100 {
+            driven.cable.send(&stray);
+        }
+        driven.receive();
+        driven.settle();
+    }
+    let counts = driven.counts();
+    // Fifty at once, and one per millisecond.
+    assert!(counts[Outcome::ClosedPort] >= 50, "{counts:?}");
+    assert!(counts[Outcome::Full] > 100, "{counts:?}");
+    assert_eq!(
+        counts.received,
+        counts.ended() + counts.queued,
+        "{counts:?}"
+    );
+}

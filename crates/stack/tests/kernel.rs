@@ -3,14 +3,18 @@
 
 mod lan;
 
+use std::fs::File;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream, UdpSocket as KernelSocket};
+use std::path::Path;
+use std::process::Command;
 use std::thread;
 use std::time::Duration;
 
 use lan::{Lan, in_namespace};
 use plimsoll_stack::device::Device;
 use plimsoll_stack::device::packet::PacketDevice;
+use plimsoll_stack::device::recording::Recording;
 use plimsoll_stack::device::tap::TapDevice;
 use plimsoll_stack::device::xdp::{CopyMode, XdpConfig, XdpInterface};
 use plimsoll_stack::{
@@ -87,10 +91,17 @@ fn content(length: usize) -> Vec<u8> {
         .collect()
 }
 
+/// What bulk is.
+const BULK_BYTES: usize = 4_000_000;
+
 /// Bulk in both directions, connections begun by either side.
 fn transfers_with_the_kernel(device: impl Device + 'static, path: &str) {
+    transfers(device, path, BULK_BYTES);
+}
+
+fn transfers(device: impl Device + 'static, path: &str, bytes: usize) {
     let stack = Stack::start(device, &config(path)).unwrap();
-    let sent = content(4_000_000);
+    let sent = content(bytes);
     for (here, there) in [
         ("10.0.0.2:80", "10.0.0.1:81"),
         ("[fd00::2]:80", "[fd00::1]:81"),
@@ -375,5 +386,88 @@ fn without_capabilities_errors_name_the_one_that_is_missing() {
             let tap = TapDevice::open("tap9").unwrap_err();
             assert!(tap.to_string().contains("CAP_NET_ADMIN"), "{tap}");
         });
+    });
+}
+
+/// What is wrong in a frame, as tshark sees it: also checksums. Some of our content looks to
+/// it like Thrift.
+const WRONG: &str = "(_ws.malformed || _ws.expert.severity >= 8388608) && !thrift \
+    || ip.checksum.status == 0 || tcp.checksum.status == 0 || udp.checksum.status == 0 \
+    || icmp.checksum.status == 0 || icmpv6.checksum.status == 0";
+
+/// A line for each frame of a capture that a filter finds: its protocols, and TCP's flags.
+fn frames(capture: &Path, filter: &str) -> String {
+    let mut tshark = Command::new("tshark");
+    tshark.args(["-n", "-r"]).arg(capture);
+    for checksum in ["ip", "tcp", "udp"] {
+        tshark.args(["-o", &format!("{checksum}.check_checksum:TRUE")]);
+    }
+    tshark.args([
+        "-Y",
+        filter,
+        "-T",
+        "fields",
+        "-e",
+        "frame.protocols",
+        "-e",
+        "tcp.flags.str",
+    ]);
+    let output = tshark.output().expect("scripts/setup installs tshark");
+    assert!(output.status.success(), "{output:?}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// Pings, datagrams of all sizes and streams, both ways and over both families.
+#[test]
+fn tshark_finds_nothing_wrong_in_a_capture() {
+    let directory = tempfile::tempdir().unwrap();
+    let captures = ["talk", "transfers"].map(|name| directory.path().join(name));
+    Lan::create(|| {
+        let recorded = |file: &Path| {
+            let device = xdp(&owned());
+            Recording::new(device, File::create(file).unwrap()).unwrap()
+        };
+        talks_with_the_kernel(recorded(&captures[0]), "soft-lrp");
+        transfers(recorded(&captures[1]), "soft-lrp", 100_000);
+    });
+    for capture in &captures {
+        assert_eq!(frames(capture, WRONG), "", "{}", capture.display());
+    }
+    let [talk, transfers] = captures.map(|capture| frames(&capture, "frame"));
+    for kind in [
+        ":arp",
+        ":ip:icmp",
+        ":ipv6:icmpv6",
+        ":ip:udp",
+        ":ipv6:udp",
+        ":ip:data",
+    ] {
+        assert!(talk.contains(kind), "{kind}: {talk}");
+    }
+    for kind in [":ip:tcp", ":ipv6:tcp", "F", "R"] {
+        assert!(transfers.contains(kind), "{kind}: {transfers}");
+    }
+}
+
+/// LRP-20, for ports without a channel: what nobody will answer costs the stack nothing.
+#[test]
+fn a_flood_for_ports_that_nobody_bound_ends_in_the_xdp_program() {
+    Lan::create(|| {
+        let stack = Stack::start(xdp(&owned()), &config("soft-lrp")).unwrap();
+        let server = UdpSocket::bind(&stack, "10.0.0.2:7").unwrap();
+        server.set_read_timeout(Some(SOON)).unwrap();
+        let client = KernelSocket::bind("10.0.0.1:0").unwrap();
+        client.send_to(b"first", "10.0.0.2:7").unwrap();
+        server.recv_from(&mut [0; 100]).unwrap();
+        let end = std::time::Instant::now() + SOON;
+        while stack.device_drops().stray == 0 {
+            assert!(std::time::Instant::now() < end, "{:?}", stack.counts());
+            for _ in 0..500 {
+                client.send_to(b"for nobody", "10.0.0.2:9").unwrap();
+            }
+        }
+        client.send_to(b"bound", "10.0.0.2:7").unwrap();
+        assert_eq!(server.recv_from(&mut [0; 100]).unwrap().0, 5);
+        lan::assert_sums(&stack);
     });
 }

@@ -10,7 +10,8 @@
  * - frames of another receive queue than the sockets': the kernel's;
  * - an endpoint at the frame's address, else at any address: its socket;
  * - an address that the stack owns (ARP and neighbour solicitations for it
- *   included): the main socket;
+ *   included): the main socket; but of what is for a port that nobody bound, only as
+ *   much as may be answered, the rest is dropped;
  * - anything else: the kernel's, so that ssh stays.
  *
  * An endpoint at any address is found by its port alone, in an array: a hash table
@@ -26,6 +27,7 @@
 #include <linux/ip.h>
 #include <linux/ipv6.h>
 #include <linux/icmpv6.h>
+#include <linux/tcp.h>
 #include <bpf/bpf_endian.h>
 #include <bpf/bpf_helpers.h>
 
@@ -35,6 +37,9 @@
 #define ARP_BYTES 28
 #define ARP_TARGET_OFFSET 24
 #define NEIGHBOUR_SOLICITATION 135 /* RFC 4861, 4.3 */
+#define TICK_SHIFT 20 /* a tick is 2^20 ns, about a millisecond */
+/* More than the proxies answer (a thousand a second), so that they choose. */
+#define STRAYS_PER_TICK 8
 
 char LICENSE[] SEC("license") = "Dual MIT/GPL";
 
@@ -82,6 +87,14 @@ struct {
 	__type(value, __u8);
 } owned SEC(".maps");
 
+/* What came for ports that nobody bound. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct strays);
+} strays SEC(".maps");
+
 struct ports {
 	__be16 source;
 	__be16 destination;
@@ -126,9 +139,44 @@ static __always_inline __u32 *at_address(const struct address *address, __u8 pro
 	return count && *count ? bpf_map_lookup_elem(&endpoints, &key) : NULL;
 }
 
+/*
+ * Every listener and every UDP socket has an entry. So what begins a connection or is UDP
+ * and finds none is for nobody. Other segments may be those of a connection that the stack
+ * made itself.
+ */
+static __always_inline int is_for_nobody(__u8 protocol, const struct ports *ports, void *end)
+{
+	const struct tcphdr *tcp = (const void *)ports;
+
+	if (protocol == IPPROTO_UDP)
+		return 1;
+	return (void *)(tcp + 1) <= end && tcp->syn && !tcp->ack;
+}
+
+/* The count is not exact between CPUs, and need not be. */
+static __always_inline int stray_to_owner(const struct address *address)
+{
+	__u64 tick = bpf_ktime_get_ns() >> TICK_SHIFT;
+	__u32 first = 0;
+	struct strays *all = bpf_map_lookup_elem(&strays, &first);
+
+	if (!all || !bpf_map_lookup_elem(&owned, address))
+		return XDP_PASS;
+	if (all->tick != tick) {
+		all->tick = tick;
+		all->passed = 0;
+	}
+	if (all->passed < STRAYS_PER_TICK) {
+		all->passed++;
+		return to_socket(MAIN_SOCKET);
+	}
+	__sync_fetch_and_add(&all->dropped, 1);
+	return XDP_DROP;
+}
+
 /* Sends a packet with these ports to their endpoint, if there is one. */
 static __always_inline int to_endpoint(const struct address *address, __u8 protocol,
-				       const struct ports *ports)
+				       const struct ports *ports, void *end)
 {
 	__u32 place = place_of(protocol, ports->destination);
 	__u32 *index = at_address(address, protocol, ports->destination);
@@ -136,7 +184,9 @@ static __always_inline int to_endpoint(const struct address *address, __u8 proto
 	if (index)
 		return to_socket(*index);
 	index = bpf_map_lookup_elem(&everywhere, &place);
-	return index && *index ? to_socket(*index - 1) : to_owner(address);
+	if (index && *index)
+		return to_socket(*index - 1);
+	return is_for_nobody(protocol, ports, end) ? stray_to_owner(address) : to_owner(address);
 }
 
 static __always_inline int has_ports(__u8 protocol)
@@ -168,7 +218,7 @@ static __always_inline int steer_ipv4(struct iphdr *ip, void *end)
 	if (!has_ports(ip->protocol) || (ip->frag_off & bpf_htons(IPV4_FRAGMENT)) ||
 	    (void *)(ports + 1) > end)
 		return to_owner(&destination);
-	return to_endpoint(&destination, ip->protocol, ports);
+	return to_endpoint(&destination, ip->protocol, ports, end);
 }
 
 /* A neighbour solicitation goes to a group; its target says whose it is. */
@@ -197,7 +247,7 @@ static __always_inline int steer_ipv6(struct ipv6hdr *ip, void *end)
 	ports = (void *)(ip + 1);
 	if (!has_ports(ip->nexthdr) || (void *)(ports + 1) > end)
 		return to_owner(&destination);
-	return to_endpoint(&destination, ip->nexthdr, ports);
+	return to_endpoint(&destination, ip->nexthdr, ports, end);
 }
 
 SEC("xdp")

@@ -26,4 +26,11 @@ struct endpoint {
 	__u8 reserved;
 };
 
+/* Of the frames for ports that nobody bound: how many passed in this tick, how many were dropped. */
+struct strays {
+	__u64 tick;
+	__u64 passed;
+	__u64 dropped;
+};
+
 #endif

@@ -72,6 +72,8 @@ pub struct Drops {
     /// Not a frame: too long for a buffer, or an entry of a ring that pointed
     /// outside of its frame.
     pub invalid: u64,
+    /// For a port of ours that nobody bound, beyond as many as are answered.
+    pub stray: u64,
 }
 
 /// What a device's own demultiplexer steers to a socket of its own.

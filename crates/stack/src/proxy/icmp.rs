@@ -163,8 +163,8 @@ impl Default for ErrorRate {
 }
 
 impl ErrorRate {
-    /// Takes one, if there is one.
-    pub(super) fn allows(&mut self, now: Instant) -> bool {
+    /// Whether one may be sent now.
+    pub(super) fn has_some(&mut self, now: Instant) -> bool {
         let earned = now.as_nanos().saturating_sub(self.since.as_nanos()) / NANOS_PER_ERROR;
         if self.tokens + earned >= ERRORS_BURST {
             (self.tokens, self.since) = (ERRORS_BURST, now);
@@ -173,7 +173,12 @@ impl ErrorRate {
             let given = self.since.as_nanos() + earned * NANOS_PER_ERROR;
             self.since = Instant::from_nanos(given);
         }
-        let some = self.tokens > 0;
+        self.tokens > 0
+    }
+
+    /// Takes one, if there is one.
+    pub(super) fn allows(&mut self, now: Instant) -> bool {
+        let some = self.has_some(now);
         self.tokens -= u64::from(some);
         some
     }

@@ -4,6 +4,9 @@
 //! of their own and a thread that the scheduler treats as any other (Druschel &
 //! Banga, section 3.5: LRP-45). A flood of pings thus fills the pings' channel
 //! and takes the time of this thread, nobody else's.
+//!
+//! Frames for closed ports are looked at only as fast as they may be answered. Under a
+//! flood their channel stays full, so the demultiplexer discards the rest and wakes nobody.
 
 mod icmp;
 
@@ -28,6 +31,9 @@ use crate::wire::packet;
 
 /// Frames of one kind that are dealt with before the next kind's turn.
 const TURN_FRAMES: usize = 32;
+/// How long frames for closed ports wait once the last answer was given: some may be given
+/// together then.
+const ANSWERS_AGAIN: Duration = Duration::from_millis(10);
 /// How often old fragments are looked for.
 const HOUSEKEEPING: Duration = Duration::from_secs(5);
 
@@ -91,6 +97,9 @@ impl Proxies {
             self.on_icmp(frame, now);
         }
         for _ in 0..TURN_FRAMES {
+            if !self.errors.has_some(now) {
+                break;
+            }
             let Some(frame) = next(&mut self.channels.closed_port, now) else {
                 break;
             };
@@ -102,19 +111,21 @@ impl Proxies {
             self.host.expire_fragments(now);
             self.housekeeping_at = now + HOUSEKEEPING;
         }
-        Ok(question.map_or(self.housekeeping_at, |at| at.min(self.housekeeping_at)))
+        let answers = (!self.errors.has_some(now)).then(|| now + ANSWERS_AGAIN);
+        let times = [question, answers, Some(self.housekeeping_at)];
+        Ok(times.into_iter().flatten().min().unwrap_or(now))
     }
 
-    /// Asks to be woken; false if something came meanwhile.
+    /// Asks to be woken; false if something came meanwhile. Not for closed ports while
+    /// nothing may be answered: that has its time.
     fn may_sleep(&mut self) -> bool {
+        let may_answer = self.errors.has_some(clock::now());
         let channels = &mut self.channels;
-        let queues = [
-            &mut channels.neighbour,
-            &mut channels.icmp,
-            &mut channels.closed_port,
-        ];
+        let closed_port = may_answer.then_some(&mut channels.closed_port);
+        let queues = [&mut channels.neighbour, &mut channels.icmp];
         queues
             .into_iter()
+            .chain(closed_port)
             .all(|queue| queue.request_interrupt() != InterruptRequest::Ready)
     }
 

@@ -17,6 +17,8 @@ pub(crate) struct Waits {
     pub(crate) read_timeout: Option<Duration>,
     /// None: for ever.
     pub(crate) write_timeout: Option<Duration>,
+    /// How long a call looks again before it sleeps.
+    pub(crate) busy_poll: Duration,
 }
 
 impl Options {
@@ -36,6 +38,13 @@ impl Options {
     pub(crate) fn set_write_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
         self.0.write().write_timeout = nonzero(timeout)?;
         Ok(())
+    }
+}
+
+/// Sockets of datagrams only: those of streams are served by a thread that must run.
+impl Options {
+    pub(crate) fn set_busy_poll(&self, busy_poll: Duration) {
+        self.0.write().busy_poll = busy_poll;
     }
 }
 

@@ -140,6 +140,7 @@ impl Device for PacketDevice {
             ring_full: self.ring_full.load(Ordering::Relaxed),
             no_buffer: self.no_buffer.load(Ordering::Relaxed),
             invalid: self.invalid.load(Ordering::Relaxed),
+            stray: 0,
         }
     }
 }

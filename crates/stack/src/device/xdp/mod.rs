@@ -320,7 +320,10 @@ impl Device for XdpInterface {
     }
 
     fn drops(&self) -> Drops {
-        self.socket.drops()
+        Drops {
+            stray: self.shared.program.strays(),
+            ..self.socket.drops()
+        }
     }
 
     fn open_endpoint(&self, endpoint: Endpoint) -> io::Result<Arc<dyn Device>> {

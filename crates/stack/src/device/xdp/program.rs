@@ -27,6 +27,7 @@ pub(super) struct Program {
     /// How many endpoints are at one address, as the program knows it.
     counted: Mutex<u32>,
     owned: MapHandle,
+    strays: MapHandle,
     _link: XdpLink,
 }
 
@@ -57,6 +58,7 @@ impl Program {
             endpoint_count: handle(&maps.endpoint_count)?,
             counted: Mutex::new(0),
             owned: handle(&maps.owned)?,
+            strays: handle(&maps.strays)?,
             _link: link,
         })
     }
@@ -107,6 +109,13 @@ impl Program {
             .update(&[0; 4], &count.to_ne_bytes(), MapFlags::ANY)?;
         *counted = count;
         Ok(())
+    }
+
+    /// Frames that were dropped because nobody bound their port.
+    pub(super) fn strays(&self) -> u64 {
+        let strays = self.strays.lookup(&[0; 4], MapFlags::ANY).ok().flatten();
+        let dropped = strays.and_then(|strays| strays.get(16..24)?.try_into().ok());
+        dropped.map_or(0, u64::from_ne_bytes)
     }
 
     /// Everything for this address is the stack's.
