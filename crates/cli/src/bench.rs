@@ -176,8 +176,9 @@ struct ScreenArgs {
 /// 64-byte UDP packets over veth to a host with one CPU, for each receive path: the
 /// highest rate without loss (MLFRR) of a sink and of an echo, what a sink that works
 /// gets at multiples of its own MLFRR, and what a client of another endpoint sees
-/// meanwhile. Then HTTP beside a SYN flood, TCP bulk, and DNS beside NSD. Everything
-/// happens between network namespaces made for it, which are removed again.
+/// meanwhile. Then how calls and a worker share the CPU, HTTP beside a SYN flood, TCP
+/// bulk, DNS beside NSD, round trips of single messages, and connections beside 9,900 idle
+/// ones. Everything happens between network namespaces made for it, which are removed again.
 #[derive(clap::Args, Debug)]
 #[command(after_help = STACK_HELP)]
 struct StackArgs {
@@ -241,9 +242,9 @@ const FORWARD_HELP: &str = "Routers: kernel, threaded, pass-through, bare, xdp, 
     (scripts/setup installs them). testpmd is measured if Debian's package dpdk is installed.\n\
     Example: plimsoll bench forward --only kernel,xdp --ip 4";
 
-const STACK_HELP: &str = "Parts: udp, overload, bystander, http, tcp, dns.\n\
+const STACK_HELP: &str = "Parts: udp, overload, bystander, rpc, http, tcp, dns, round-trip, idle.\n\
     Sides: kernel, ni-lrp, soft-lrp, polled, early-demux, eager, testpmd.\n\
-    Needs root, two CPUs, Linux 6.8 or newer with BTF, and ethtool, nginx, wrk, curl and nsd (scripts/setup installs them). \
+    Needs root, two CPUs, Linux 6.8 or newer with BTF, and ethtool, nginx, wrk, curl, dnsperf and nsd (scripts/setup installs them). \
     testpmd is measured if Debian's package dpdk is installed.\n\
     Example: plimsoll bench stack --only udp --sides kernel,ni-lrp";
 

@@ -460,10 +460,6 @@ fn the_stack_receives_beside_a_bystander_and_every_goal_is_listed() {
         "bystander.loss.2us",
         "bystander.p99.20us",
         "bystander.loss.20us",
-        "rpc",
-        "round-trip",
-        "idle",
-        "allocations",
     ];
     let ids = ids.map(|id| format!("stack.{id}"));
     assert_goals(&document, &ids.each_ref().map(String::as_str));

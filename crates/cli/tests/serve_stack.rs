@@ -213,6 +213,53 @@ fn echo_answers_on_every_device_and_in_batches() {
     }
 }
 
+#[test]
+fn calls_get_the_work_that_they_ask_for_on_both_ports() {
+    for (device, at) in [
+        (
+            "--on af_xdp:stack0 --address 10.0.0.2/24 --path ni-lrp --batch 8",
+            "10.0.0.2",
+        ),
+        ("--on kernel", "10.0.0.1"),
+    ] {
+        with_link(|| {
+            let server = Server::start(&format!("rpc --port 7 --bystander 8 {device}"));
+            let client = UdpSocket::bind("0.0.0.0:0").unwrap();
+            client
+                .set_read_timeout(Some(Duration::from_millis(500)))
+                .unwrap();
+            let call = |micros: u32| {
+                let mut call = [1; 12];
+                call[8..].copy_from_slice(&micros.to_be_bytes());
+                call
+            };
+            for port in [7, 8] {
+                let mut answer = [0; 100];
+                eventually(device, || {
+                    client.send_to(&call(0), (at, port)).ok()?;
+                    client.recv_from(&mut answer).ok()
+                });
+                assert_eq!(&answer[..12], call(0), "{device}");
+            }
+            // Later answers of the first calls, if it was asked several times.
+            while client.recv_from(&mut [0; 100]).is_ok() {}
+            let begun = Instant::now();
+            client.send_to(&call(100_000), (at, 7)).unwrap();
+            client.recv_from(&mut [0; 100]).unwrap();
+            let took = begun.elapsed();
+            assert!(took > Duration::from_millis(30), "{device}: {took:?}");
+            client.send_to(b"no call", (at, 7)).unwrap();
+            eventually("an unanswered message", || {
+                client.send_to(&call(0), (at, 7)).ok()?;
+                client.recv_from(&mut [0; 100]).ok()
+            });
+            let counts = server.stop();
+            let of = |name: &str| counts[name].as_u64().unwrap();
+            assert_eq!(of("received"), of("sent") + 1, "{device}: {counts}");
+        });
+    }
+}
+
 const ZONE: &str = "\
 $ORIGIN example.test.
 $TTL 60

@@ -58,6 +58,7 @@ pub mod placement;
 pub mod probe;
 pub mod process;
 mod registry;
+pub mod round_trip;
 pub mod routed;
 pub mod rpc;
 pub mod server;

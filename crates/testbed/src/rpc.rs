@@ -1,6 +1,10 @@
 //! A remote procedure call client: keeps a number of requests outstanding at a
 //! UDP server that sends back what it gets.
 //!
+//! A call is its number (8 bytes) and the work that it asks for, in microseconds (4 bytes,
+//! both big-endian). `plimsoll serve rpc` does that work; an echo takes no notice. The
+//! answer is the call.
+//!
 //! The server always has work and is never overloaded (Druschel & Banga 1996,
 //! section 4.2, table 2): what is measured is how the host's CPU is shared, not
 //! what is lost.
@@ -24,6 +28,8 @@ pub struct Config {
     pub target: SocketAddr,
     /// Requests outstanding, 1 to 1024. Must fit the server's receive buffer.
     pub outstanding: usize,
+    /// The work that each call asks for.
+    pub work: Duration,
     /// How long to call.
     pub duration: Duration,
     /// Without an answer for so long, all that is outstanding counts as lost.
@@ -70,6 +76,7 @@ pub fn run(config: &Config) -> Result<Report, Error> {
     let mut calls = Calls {
         socket,
         outstanding: config.outstanding,
+        work_us: u32::try_from(config.work.as_micros()).unwrap_or(u32::MAX),
         batch: 0,
         report: Report::default(),
     };
@@ -82,9 +89,27 @@ pub fn run(config: &Config) -> Result<Report, Error> {
     Ok(calls.report)
 }
 
+const CALL_BYTES: usize = 12;
+/// The longest work that a server does for a call, in microseconds.
+const WORK_US_MAX: u32 = 1_000_000;
+
+fn encode(number: u64, work_us: u32) -> [u8; CALL_BYTES] {
+    let mut call = [0; CALL_BYTES];
+    call[..8].copy_from_slice(&number.to_be_bytes());
+    call[8..].copy_from_slice(&work_us.to_be_bytes());
+    call
+}
+
+/// The work that a call asks for, in microseconds; nothing if it is no call.
+pub(crate) fn asked(call: &[u8]) -> Option<u32> {
+    let micros = call.get(8..CALL_BYTES)?.try_into().ok()?;
+    Some(u32::from_be_bytes(micros).min(WORK_US_MAX))
+}
+
 struct Calls {
     socket: UdpSocket,
     outstanding: usize,
+    work_us: u32,
     /// Counts the times all was given up, so that a late answer is known.
     batch: u64,
     report: Report,
@@ -96,7 +121,7 @@ impl Calls {
     }
 
     fn call(&self) -> Result<(), Error> {
-        match self.socket.send(&self.batch.to_be_bytes()) {
+        match self.socket.send(&encode(self.batch, self.work_us)) {
             // "Port unreachable" about an earlier call: the timeout counts it.
             Err(error) if error.kind() != io::ErrorKind::ConnectionRefused => {
                 Err(Error::io("send a request")(error))
@@ -129,5 +154,17 @@ impl Calls {
             }
             Err(error) => Err(Error::io("receive an answer")(error)),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_call_says_how_much_work_it_is_and_no_server_works_for_ever() {
+        assert_eq!(asked(&encode(7, 250)), Some(250));
+        assert_eq!(asked(&encode(7, u32::MAX)), Some(WORK_US_MAX));
+        assert_eq!(asked(&encode(7, 250)[..11]), None);
     }
 }

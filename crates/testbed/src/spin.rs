@@ -33,6 +33,13 @@ impl Work {
         }
     }
 
+    /// So many times the work, as one piece.
+    pub(crate) fn times(self, count: u32) -> Self {
+        Self {
+            rounds: self.rounds.saturating_mul(count.into()),
+        }
+    }
+
     /// Does the work.
     pub(crate) fn run(self) {
         spin(self.rounds);

@@ -17,6 +17,7 @@ fn config(target: SocketAddr) -> Config {
     Config {
         target,
         outstanding: 8,
+        work: Duration::ZERO,
         duration: Duration::from_millis(300),
         timeout: TIMEOUT,
     }

@@ -122,6 +122,7 @@ fn call(stage: &Stage<'_>, port: u16, window: Duration) -> Config {
     Config {
         target: SocketAddr::new(stage.host().ipv4().into(), port),
         outstanding: OUTSTANDING,
+        work: Duration::ZERO,
         // Before and after what is measured.
         duration: window + 2 * RAMP_UP,
         timeout: CALL_TIMEOUT,

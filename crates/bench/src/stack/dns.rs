@@ -2,17 +2,20 @@
 //! our own. One CPU, the same zone and the same query for all.
 //!
 //! The queries come from the flood's generator, since no client keeps up with the faster
-//! servers. Answers are counted as they leave.
+//! servers. Answers are counted as they leave. Beside that stands what dnsperf gets, which
+//! asks as fast as it can.
 
+use std::net::SocketAddr;
 use std::time::Duration;
 
-use plimsoll_testbed::dns::{Nsd, query, zone};
+use plimsoll_testbed::dns::{DnsLoad, Nsd, query, run_dnsperf, zone};
 use plimsoll_testbed::server::Kind;
 use serde::Serialize;
 
 use super::loaded::MULTIPLES;
 use super::side::{Running, Task};
 use super::site::{Answers, PORT, Site};
+use super::turns::{SideCase, in_turns};
 use super::{Effort, Plan, Side, keep};
 use crate::Error;
 use crate::mlfrr::Bounds;
@@ -30,11 +33,21 @@ pub(super) const NSD: &str = "nsd";
 /// Our responder is measured on these.
 const SIDES: [Side; 3] = [Side::Kernel, Side::NiLrp, Side::SoftLrp];
 
+/// More than it can send, for whole seconds; few enough outstanding that answers fit its
+/// sockets.
+const DNSPERF: DnsLoad = DnsLoad {
+    rate_qps: 1_000_000,
+    seconds: 2,
+    timeout: Duration::from_millis(1),
+};
+
 /// All responders.
 #[derive(Clone, Debug, Serialize)]
 pub struct Dns {
     /// Answers per second.
     pub responders: Vec<PassingCase>,
+    /// Answers per second that dnsperf got.
+    pub dnsperf: Vec<SideCase<f64>>,
 }
 
 pub(super) fn measure(plan: &Plan, progress: &mut impl FnMut(&str)) -> Result<Dns, Error> {
@@ -55,26 +68,43 @@ pub(super) fn measure(plan: &Plan, progress: &mut impl FnMut(&str)) -> Result<Dn
             }
         }
     }
+    let ways: Vec<Option<Side>> = cases.iter().map(|(side, _)| *side).collect();
+    let name = |side: Option<Side>| side.map_or(NSD, Side::name);
+    let dnsperf = in_turns(plan, ("dnsperf", &ways), name, progress, |side| {
+        by_dnsperf(&plan.effort, side)
+    })?;
     Ok(Dns {
         responders: cases.into_iter().map(|(_, case)| case).collect(),
+        dnsperf,
     })
+}
+
+fn by_dnsperf(effort: &Effort, side: Option<Side>) -> Result<f64, Error> {
+    let site = Site::new(effort, Answers::Received)?;
+    let running = start(&site, side)?;
+    let at = SocketAddr::new(site.testbed.test().ipv4().into(), PORT);
+    let result = run_dnsperf(site.testbed.load(), at, DNSPERF)?;
+    running.stop()?;
+    Ok(result.queries_per_s)
+}
+
+fn start(site: &Site<'_>, side: Option<Side>) -> Result<Running, Error> {
+    let Some(side) = side else {
+        return Ok(Running::Nsd(Nsd::start(site.testbed.test(), PORT)?));
+    };
+    let file = site.file("zone");
+    std::fs::write(&file, zone()).map_err(|source| Error::Traffic {
+        action: "write a zone file",
+        source,
+    })?;
+    let mut task = Task::new(Kind::Dns, Duration::ZERO);
+    task.zone = Some(file);
+    Running::start(site, side, &task, PORT)
 }
 
 fn one_run(effort: &Effort, side: Option<Side>) -> Result<PassingRun, Error> {
     let site = Site::new(effort, Answers::Dropped)?.asking(query(0));
-    let running = match side {
-        None => Running::Nsd(Nsd::start(site.testbed.test(), PORT)?),
-        Some(side) => {
-            let file = site.file("zone");
-            std::fs::write(&file, zone()).map_err(|source| Error::Traffic {
-                action: "write a zone file",
-                source,
-            })?;
-            let mut task = Task::new(Kind::Dns, Duration::ZERO);
-            task.zone = Some(file);
-            Running::start(&site, side, &task, PORT)?
-        }
-    };
+    let running = start(&site, side)?;
     let (mlfrr_pps, mlfrr_is) = site.mlfrr(&running, Kind::Dns, BOUNDS)?;
     let base_pps = mlfrr_pps.max(BOUNDS.lowest_pps as f64);
     let mut curve = Vec::new();

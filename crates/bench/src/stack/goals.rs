@@ -3,43 +3,14 @@
 use plimsoll_report::{Goal, Side as Bound, median};
 
 use super::dns::NSD;
-use super::http::{HttpCase, HttpRun, SYNS_PPS};
+use super::http::{HttpRun, SYNS_PPS};
+use super::idle::{IDLE, IdleRun};
 use super::loaded::{BystanderRun, LoadedCase};
-use super::{Dns, Figures, Part, Plan, Side, TcpCase, Udp};
+use super::round_trip::{KERNEL_POLLING, OURS_POLLING};
+use super::rpc::{RpcRun, RpcWork, WORKS_US};
+use super::{Dns, Figures, Part, Plan, RoundTrip, Side, SideCase, TcpCase, Udp};
 use crate::figures::percents_of;
 use crate::passing::{KEPT, OVERLOAD, PassingCase, PassingRun, at_overload, mlfrr_ratio};
-
-/// What is promised and nothing here measures yet.
-const NOT_YET: [(&str, &str, Bound, f64, &str); 4] = [
-    (
-        "rpc",
-        "LRP's table 2: error of fair thirds",
-        Bound::AtMost,
-        2.0,
-        "points",
-    ),
-    (
-        "round-trip",
-        "round trip of 60 bytes, beside the kernel's socket with busy polling",
-        Bound::AtMost,
-        1.0,
-        "times",
-    ),
-    (
-        "idle",
-        "requests/s of busy connections beside 9,900 idle ones, of alone",
-        Bound::AtLeast,
-        90.0,
-        "%",
-    ),
-    (
-        "allocations",
-        "allocations for each packet",
-        Bound::AtMost,
-        0.0,
-        "allocations",
-    ),
-];
 
 /// The client comes first on the generator's CPU, so somewhat less may be offered.
 const OFFERED: f64 = 0.8;
@@ -69,11 +40,89 @@ pub(super) fn goals(plan: &Plan, figures: &Figures) -> Vec<Goal> {
         goals.push(of_tcp(&figures.tcp));
     }
     goals.extend(figures.dns.iter().flat_map(of_dns));
-    goals.extend(NOT_YET.map(|(id, what, bound, goal, unit)| {
-        let goal = Goal::new(format!("stack.{id}"), what, bound, goal, unit, Vec::new());
-        goal.because("this bench does not measure it yet")
-    }));
+    if has(Part::Rpc) {
+        goals.extend(WORKS_US.map(|work_us| of_rpc(work_us, &figures.rpc)));
+    }
+    if has(Part::RoundTrip) {
+        goals.push(of_round_trip(&figures.round_trip));
+    }
+    if has(Part::Idle) {
+        goals.extend(of_idle(&figures.idle));
+    }
     goals
+}
+
+/// With the reason why there are no runs, if there is one.
+fn explained<R>(goal: Goal, case: Option<&SideCase<R>>) -> Goal {
+    match case.and_then(|case| case.why.clone()) {
+        Some(why) => goal.because(why),
+        None => goal,
+    }
+}
+
+fn of_rpc(work_us: u64, works: &[RpcWork]) -> Goal {
+    let side = Side::NiLrp.name();
+    let work = works.iter().find(|work| work.work_us == work_us);
+    let case = work.and_then(|work| work.cases.iter().find(|case| case.way == side));
+    let goal = Goal::new(
+        format!("stack.rpc.{work_us}us"),
+        format!("LRP's table 2, calls of {work_us} µs: farthest from a fair third, {side}"),
+        Bound::AtMost,
+        2.0,
+        "points",
+        case.map_or_else(Vec::new, |case| case.values(RpcRun::error_points)),
+    );
+    explained(goal, case)
+}
+
+fn of_round_trip(cases: &[SideCase<RoundTrip>]) -> Goal {
+    let of = |name: &str| cases.iter().find(|case| case.way == name);
+    let means = |case: Option<&SideCase<RoundTrip>>| {
+        case.map_or_else(Vec::new, |case| case.values(|run| run.mean_us))
+    };
+    let ours = of(OURS_POLLING);
+    let ratios = percents_of(&means(ours), &means(of(KERNEL_POLLING)));
+    let goal = Goal::new(
+        "stack.round-trip",
+        format!("round trip of 60 bytes, {OURS_POLLING}, beside the {KERNEL_POLLING}"),
+        Bound::AtMost,
+        1.0,
+        "times",
+        ratios.iter().map(|percent| percent / 100.0).collect(),
+    );
+    explained(goal, ours)
+}
+
+/// A whole receive buffer and send buffer of one page each, and half as much for the rest.
+const IDLE_KIB: f64 = 48.0;
+
+fn of_idle(cases: &[SideCase<IdleRun>]) -> [Goal; 2] {
+    let side = Side::SoftLrp.name();
+    let case = cases.iter().find(|case| case.way == side);
+    // With fewer it would be another measurement.
+    let whole = |case: &SideCase<IdleRun>| {
+        let all = case.runs.iter().filter(|run| run.idle == IDLE as usize);
+        all.copied().collect::<Vec<IdleRun>>()
+    };
+    let runs = case.map_or_else(Vec::new, whole);
+    let kept = |run: &IdleRun| 100.0 * run.beside_rps / run.alone_rps.max(f64::EPSILON);
+    let goal = Goal::new(
+        "stack.idle",
+        format!("requests/s of 100 busy connections beside {IDLE} idle ones, of alone, {side}"),
+        Bound::AtLeast,
+        90.0,
+        "%",
+        runs.iter().map(kept).collect(),
+    );
+    let memory = Goal::new(
+        "stack.idle.memory",
+        format!("memory of an idle connection, {side}"),
+        Bound::AtMost,
+        IDLE_KIB,
+        "KiB",
+        runs.iter().map(|run| run.bytes_each / 1024.0).collect(),
+    );
+    [explained(goal, case), explained(memory, case)]
 }
 
 fn of_udp(udp: &Udp) -> Vec<Goal> {
@@ -94,7 +143,7 @@ fn of_udp(udp: &Udp) -> Vec<Goal> {
     goals
 }
 
-fn of_http(cases: &[HttpCase]) -> Goal {
+fn of_http(cases: &[SideCase<HttpRun>]) -> Goal {
     let side = Side::SoftLrp.name();
     let case = cases.iter().find(|case| case.way == side);
     let runs = case.map_or(&[][..], |case| &case.runs);
@@ -265,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn every_promise_is_listed_once_also_what_is_not_measured() {
+    fn every_promise_is_listed_once_also_what_was_not_measured() {
         let plan = Plan {
             effort: Effort::new(PathBuf::new()),
             parts: Part::ALL.to_vec(),
@@ -279,12 +328,13 @@ mod tests {
             loaded: vec![case(Vec::new())],
             dns: Some(Dns {
                 responders: Vec::new(),
+                dnsperf: Vec::new(),
             }),
             ..Figures::default()
         };
         let goals = goals(&plan, &figures);
         let mut ids: Vec<&str> = goals.iter().map(|goal| goal.id.as_str()).collect();
-        assert_eq!(ids.len(), 4 + 3 + 2 + 1 + 1 + 2 + NOT_YET.len());
+        assert_eq!(ids.len(), 4 + 3 + 2 + 2 + 1 + 1 + 2 + 1 + 2);
         assert!(
             goals
                 .iter()

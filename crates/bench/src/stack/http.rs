@@ -10,9 +10,9 @@ use plimsoll_testbed::server::{Config as ServerConfig, Kind, On, Server};
 use serde::Serialize;
 
 use super::site::{Answers, Site};
+use super::turns::{SideCase, in_turns};
 use super::{Effort, Plan, Side};
 use crate::Error;
-use crate::passing::is_of_all;
 use crate::traffic::{SPOOFED_SOURCES, during_flood_of};
 
 /// The flood, in packets per second.
@@ -28,18 +28,6 @@ const PATIENCE: Duration = Duration::from_secs(4);
 /// Our stack's own, on the link.
 const ADDRESS: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 3);
 
-/// A server of files.
-#[derive(Clone, Debug, Serialize)]
-pub struct HttpCase {
-    /// Whose sockets.
-    pub way: &'static str,
-    /// A value for each run.
-    pub runs: Vec<HttpRun>,
-    /// Why there are fewer runs than asked for.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub why: Option<String>,
-}
-
 /// Requests without a flood and with one.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct HttpRun {
@@ -54,34 +42,13 @@ pub struct HttpRun {
 pub(super) fn measure(
     plan: &Plan,
     progress: &mut impl FnMut(&str),
-) -> Result<Vec<HttpCase>, Error> {
+) -> Result<Vec<SideCase<HttpRun>>, Error> {
     let sides = [Side::Kernel, Side::SoftLrp];
     let sides = sides.into_iter().filter(|side| plan.sides.contains(side));
-    let mut cases: Vec<(Side, HttpCase)> = sides.map(|side| (side, HttpCase::new(side))).collect();
-    for run in 1..=plan.effort.runs {
-        for (side, case) in &mut cases {
-            if case.why.is_some() {
-                continue;
-            }
-            progress(&format!("run {run}, http: {}", side.name()));
-            match one_run(&plan.effort, *side) {
-                Ok(run) => case.runs.push(run),
-                Err(error) if is_of_all(&error) => return Err(error),
-                Err(error) => case.why = Some(error.to_string()),
-            }
-        }
-    }
-    Ok(cases.into_iter().map(|(_, case)| case).collect())
-}
-
-impl HttpCase {
-    fn new(side: Side) -> Self {
-        Self {
-            way: side.name(),
-            runs: Vec::new(),
-            why: None,
-        }
-    }
+    let sides: Vec<Side> = sides.collect();
+    in_turns(plan, ("http", &sides), Side::name, progress, |side| {
+        one_run(&plan.effort, side)
+    })
 }
 
 /// Ends with the value.
@@ -120,22 +87,12 @@ fn start(site: &Site<'_>, side: Side) -> Result<(Running, SocketAddr), Error> {
         return Ok((Running::Nginx { _server: nginx }, at));
     }
     let page = "x".repeat(FILE_BYTES);
-    let (server, at) = serve_file(site, side, "index.html", page.as_bytes())?;
+    let config = side.server(Kind::Http, PORT, site.testbed.test().device());
+    let (server, at) = serve_configured(site, config, "index.html", page.as_bytes())?;
     Ok((Running::Ours(server), at))
 }
 
-/// Serves a file with `plimsoll serve http`, over our stack on an address of its own.
-pub(super) fn serve_file(
-    site: &Site<'_>,
-    side: Side,
-    name: &str,
-    content: &[u8],
-) -> Result<(Server, SocketAddr), Error> {
-    let config = side.server(Kind::Http, PORT, site.testbed.test().device());
-    serve_configured(site, config, name, content)
-}
-
-/// As [`serve_file`]; the place of the file and the address are set here.
+/// Serves a file with `plimsoll serve http`; its place and the address are set here.
 pub(crate) fn serve_configured(
     site: &Site<'_>,
     mut config: ServerConfig,

@@ -9,9 +9,12 @@
 //! - `udp`: the highest rate without loss (MLFRR) of a sink and of an echo that do no work.
 //! - `overload`: what a sink that works on each packet gets at multiples of its own MLFRR.
 //! - `bystander`: what a client of another endpoint sees meanwhile (LRP's figure 4).
+//! - `rpc`: how two servers of calls and a worker share the CPU (LRP's table 2).
 //! - `http`: requests beside a flood of SYNs for another port (LRP's figure 5).
 //! - `tcp`: bulk over one connection.
 //! - `dns`: the answers of our DNS responder beside NSD's.
+//! - `round-trip`: one message after the other, with nothing else to do (the 1994 paper).
+//! - `idle`: busy connections beside 9,900 idle ones, and the memory that these take.
 //!
 //! **Limits.** veth, and copies. Generator and whatever drops answers share a CPU, so
 //! what can be offered ends at some 4 to 6 million packets a second, with answers below
@@ -20,11 +23,15 @@
 mod dns;
 mod goals;
 pub(crate) mod http;
+mod idle;
 mod loaded;
+mod round_trip;
+mod rpc;
 mod side;
 pub(crate) mod site;
 mod table;
 mod tcp;
+mod turns;
 mod udp;
 
 use std::path::PathBuf;
@@ -36,13 +43,18 @@ use serde::Serialize;
 use crate::Error;
 use crate::passing::{PassingCase, is_of_all};
 pub use dns::Dns;
-pub use http::{HttpCase, HttpRun};
+pub use http::HttpRun;
+pub use idle::IdleRun;
 pub use loaded::{BystanderRun, LoadedCase};
+pub use rpc::{RpcRun, RpcWork};
 pub use side::Side;
 pub(crate) use side::{Running, Task};
 pub(crate) use site::{Answers, PORT, Site};
 pub use tcp::TcpCase;
+pub use turns::SideCase;
 pub use udp::Udp;
+
+pub use plimsoll_testbed::round_trip::Report as RoundTrip;
 
 /// A part of the bench.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,23 +65,32 @@ pub enum Part {
     Overload,
     /// Latency and loss of another endpoint's client under a flood.
     Bystander,
+    /// How servers of calls and a worker share the CPU.
+    Rpc,
     /// HTTP requests beside a SYN flood.
     Http,
     /// TCP bulk.
     Tcp,
     /// Answers per second of DNS servers.
     Dns,
+    /// Round trips of single messages.
+    RoundTrip,
+    /// Busy connections beside idle ones.
+    Idle,
 }
 
 impl Part {
     /// All, in the order in which they run.
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 9] = [
         Self::Udp,
         Self::Overload,
         Self::Bystander,
+        Self::Rpc,
         Self::Http,
         Self::Tcp,
         Self::Dns,
+        Self::RoundTrip,
+        Self::Idle,
     ];
 
     /// Its name on the command line and in its goals' ids.
@@ -79,9 +100,12 @@ impl Part {
             Self::Udp => "udp",
             Self::Overload => "overload",
             Self::Bystander => "bystander",
+            Self::Rpc => "rpc",
             Self::Http => "http",
             Self::Tcp => "tcp",
             Self::Dns => "dns",
+            Self::RoundTrip => "round-trip",
+            Self::Idle => "idle",
         }
     }
 }
@@ -140,13 +164,19 @@ pub struct Figures {
     pub udp: Option<Udp>,
     /// Sinks that work, by work and side.
     pub loaded: Vec<LoadedCase>,
+    /// Servers of calls beside a worker.
+    pub rpc: Vec<RpcWork>,
     /// HTTP servers.
-    pub http: Vec<HttpCase>,
+    pub http: Vec<SideCase<HttpRun>>,
     /// TCP bulk.
     pub tcp: Vec<TcpCase>,
     /// DNS servers.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub dns: Option<Dns>,
+    /// Round trips of single messages.
+    pub round_trip: Vec<SideCase<RoundTrip>>,
+    /// Busy connections beside idle ones.
+    pub idle: Vec<SideCase<IdleRun>>,
 }
 
 /// Everything a run measured.
@@ -186,6 +216,9 @@ pub fn run(plan: &Plan, mut progress: impl FnMut(&str)) -> Result<Document, Erro
         figures.udp = Some(udp::measure(plan, &mut progress)?);
     }
     figures.loaded = loaded::measure(plan, &mut progress)?;
+    if plan.has(Part::Rpc) {
+        figures.rpc = rpc::measure(plan, &mut progress)?;
+    }
     if plan.has(Part::Http) {
         figures.http = http::measure(plan, &mut progress)?;
     }
@@ -194,6 +227,12 @@ pub fn run(plan: &Plan, mut progress: impl FnMut(&str)) -> Result<Document, Erro
     }
     if plan.has(Part::Dns) {
         figures.dns = Some(dns::measure(plan, &mut progress)?);
+    }
+    if plan.has(Part::RoundTrip) {
+        figures.round_trip = round_trip::measure(plan, &mut progress)?;
+    }
+    if plan.has(Part::Idle) {
+        figures.idle = idle::measure(plan, &mut progress)?;
     }
     Ok(Document {
         schema: SCHEMA,

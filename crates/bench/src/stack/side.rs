@@ -162,7 +162,7 @@ fn start_testpmd(site: &Site<'_>, kind: Kind) -> Result<Spoken, Error> {
     let cpu = host.cpu();
     let mode = match kind {
         Kind::Echo => "macswap",
-        Kind::Sink | Kind::Http | Kind::Dns => "rxonly",
+        Kind::Sink | Kind::Rpc | Kind::Http | Kind::Dns => "rxonly",
     };
     let mut command = host.command("dpdk-testpmd");
     // The main core only waits, so both share the CPU.

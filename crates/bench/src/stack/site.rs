@@ -52,20 +52,27 @@ struct Trial {
 }
 
 impl<'a> Site<'a> {
+    /// The host receives in softirq context on its own CPU, as with an adapter.
     pub(crate) fn new(effort: &'a Effort, answers: Answers) -> Result<Self, Error> {
-        let place = tempfile::tempdir().map_err(|source| Error::Traffic {
-            action: "make a directory for files",
-            source,
-        })?;
-        let testbed = Testbed::create(TestbedConfig::default())?;
-        let load = testbed.load();
-        // Frames of ordinary sockets leave their checksums to an adapter that is none.
-        load.configure("ethtool", ["-K", load.device(), "tx", "off"])?;
+        let testbed = linked()?;
         Placement::Softirq { holdoff: HOLDOFF }.apply(&testbed)?;
         let dropping = match answers {
             Answers::Received => None,
             Answers::Dropped => Some(testbed.drop_answers()?),
         };
+        Self::on(effort, testbed, dropping)
+    }
+
+    /// Receive work happens wherever veth puts it: on the sender's CPU.
+    pub(crate) fn plain(effort: &'a Effort) -> Result<Self, Error> {
+        Self::on(effort, linked()?, None)
+    }
+
+    fn on(effort: &'a Effort, testbed: Testbed, dropping: Option<Burner>) -> Result<Self, Error> {
+        let place = tempfile::tempdir().map_err(|source| Error::Traffic {
+            action: "make a directory for files",
+            source,
+        })?;
         Ok(Self {
             effort,
             _dropping: dropping,
@@ -165,7 +172,7 @@ impl<'a> Site<'a> {
                 // What the load host's ring did not take has left nevertheless.
                 Ok(count("tx_packets")? + count("tx_dropped")?)
             }
-            Kind::Sink | Kind::Http => Ok(running.received()),
+            Kind::Sink | Kind::Rpc | Kind::Http => Ok(running.received()),
         }
     }
 
@@ -207,4 +214,12 @@ impl<'a> Site<'a> {
         spec.cpu = Some(load.cpu());
         spec
     }
+}
+
+fn linked() -> Result<Testbed, Error> {
+    let testbed = Testbed::create(TestbedConfig::default())?;
+    let load = testbed.load();
+    // Frames of ordinary sockets leave their checksums to an adapter that is none.
+    load.configure("ethtool", ["-K", load.device(), "tx", "off"])?;
+    Ok(testbed)
 }

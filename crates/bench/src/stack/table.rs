@@ -4,9 +4,11 @@ use std::fmt::Write as _;
 
 use plimsoll_report::median;
 
-use super::http::{HttpCase, HttpRun};
+use super::http::HttpRun;
+use super::idle::IdleRun;
 use super::loaded::{BystanderRun, LoadedCase, MULTIPLES};
-use super::{Document, TcpCase, Udp};
+use super::rpc::RpcRun;
+use super::{Document, RoundTrip, RpcWork, SideCase, TcpCase, Udp};
 use crate::figures::{conclusion, grouped};
 use crate::passing::{Mlfrr, PassingCase, PassingRun};
 
@@ -34,6 +36,9 @@ pub(super) fn tables(document: &Document) -> String {
         curves(&mut text, &title, &sinks);
         of_bystander(&mut text, work, &cases);
     }
+    for work in &document.figures.rpc {
+        of_rpc(&mut text, work);
+    }
     if !document.figures.http.is_empty() {
         of_http(&mut text, &document.figures.http);
     }
@@ -43,6 +48,14 @@ pub(super) fn tables(document: &Document) -> String {
     if let Some(dns) = &document.figures.dns {
         let responders: Vec<&PassingCase> = dns.responders.iter().collect();
         curves(&mut text, "DNS: answers/s", &responders);
+        let _ = writeln!(text, "\nDNS: answers/s that dnsperf got");
+        rows(&mut text, &dns.dnsperf, |case| spread(&case.runs));
+    }
+    if !document.figures.round_trip.is_empty() {
+        of_round_trip(&mut text, &document.figures.round_trip);
+    }
+    if !document.figures.idle.is_empty() {
+        of_idle(&mut text, &document.figures.idle);
     }
     text + conclusion(&document.machine, &document.goals).as_str()
 }
@@ -140,7 +153,73 @@ fn of_bystander(text: &mut String, work: u128, cases: &[&LoadedCase]) {
     }
 }
 
-fn of_http(text: &mut String, cases: &[HttpCase]) {
+/// A row for each case, or why it has none.
+fn rows<R>(text: &mut String, cases: &[SideCase<R>], row: impl Fn(&SideCase<R>) -> String) {
+    for case in cases {
+        let figures = match case.runs.is_empty() {
+            true => case.why.clone().unwrap_or_default(),
+            false => row(case),
+        };
+        let _ = writeln!(text, "{:<22}{figures}", case.way);
+    }
+}
+
+/// A median with the lowest and the highest value, with two decimals.
+fn fine_spread(values: &[f64]) -> String {
+    let middle = median(values).unwrap_or(0.0);
+    let lowest = values.iter().copied().fold(f64::INFINITY, f64::min);
+    let highest = values.iter().copied().fold(0.0, f64::max);
+    format!("{middle:.2} ({lowest:.2} to {highest:.2})")
+}
+
+fn of_rpc(text: &mut String, work: &RpcWork) {
+    let _ = writeln!(
+        text,
+        "\nTwo servers of calls of {} µs and a worker on one CPU\n{:<22}{:<28}{:<28}calls/s of each",
+        work.work_us, "", "worker, % of the CPU", "farthest from a third, points"
+    );
+    rows(text, &work.cases, |case| {
+        format!(
+            "{:<28}{:<28}  {} {}",
+            fine_spread(&case.values(|run| run.worker_percent)),
+            fine_spread(&case.values(RpcRun::error_points)),
+            grouped(median(&case.values(|run| run.calls_per_s[0])).unwrap_or(0.0)),
+            grouped(median(&case.values(|run| run.calls_per_s[1])).unwrap_or(0.0)),
+        )
+    });
+}
+
+fn of_round_trip(text: &mut String, cases: &[SideCase<RoundTrip>]) {
+    let _ = writeln!(
+        text,
+        "\nRound trip of 60 bytes, µs: mean of the fastest 4,000 of 5,120\n{:<22}{:<28}median of all",
+        "", "mean"
+    );
+    rows(text, cases, |case| {
+        let mean = fine_spread(&case.values(|run| run.mean_us));
+        let middle = fine_spread(&case.values(|run| run.median_us));
+        format!("{mean:<28}{middle}")
+    });
+}
+
+fn of_idle(text: &mut String, cases: &[SideCase<IdleRun>]) {
+    let _ = writeln!(
+        text,
+        "\n100 busy connections, requests/s\n{:<22}{:<34}{:<34}KiB of each idle one; MiB before all",
+        "", "alone", "beside 9,900 idle ones"
+    );
+    rows(text, cases, |case| {
+        format!(
+            "{:<34}{:<34}{}; {}",
+            spread(&case.values(|run| run.alone_rps)),
+            spread(&case.values(|run| run.beside_rps)),
+            fine_spread(&case.values(|run| run.bytes_each / 1024.0)),
+            fine_spread(&case.values(|run| run.bytes_before / 1024.0 / 1024.0)),
+        )
+    });
+}
+
+fn of_http(text: &mut String, cases: &[SideCase<HttpRun>]) {
     let _ = writeln!(
         text,
         "\nHTTP requests/s beside SYNs for another port (kernel: nginx)\n{:<13}{:<34}{:<34}{:>10}",
@@ -168,15 +247,9 @@ fn of_http(text: &mut String, cases: &[HttpCase]) {
 fn of_tcp(text: &mut String, cases: &[TcpCase]) {
     let _ = writeln!(text, "\nTCP bulk over one connection, Gbit/s");
     for case in cases {
-        let lowest = case
-            .gbit_per_s
-            .iter()
-            .copied()
-            .fold(f64::INFINITY, f64::min);
-        let highest = case.gbit_per_s.iter().copied().fold(0.0, f64::max);
-        let figures = match median(&case.gbit_per_s) {
-            Some(middle) => format!("{middle:.2} ({lowest:.2} to {highest:.2})"),
-            None => case.why.clone().unwrap_or_default(),
+        let figures = match case.gbit_per_s.is_empty() {
+            false => fine_spread(&case.gbit_per_s),
+            true => case.why.clone().unwrap_or_default(),
         };
         let _ = writeln!(text, "{:<13}{figures}", case.way);
     }

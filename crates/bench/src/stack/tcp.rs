@@ -1,19 +1,27 @@
 //! TCP bulk: one connection of a client on the kernel's sockets, which takes a large file
 //! from `plimsoll serve http` on either network. One CPU for the server, an MTU of 1500.
 //!
-//! The kernel's side hands the link segments of up to 64 KiB, which ours cannot.
+//! The kernel's side hands the link segments of up to 64 KiB, which ours cannot. Both have as
+//! much to send under way as they like: the kernel's buffer grows by itself to 4 MiB, ours is
+//! given its size. The client's part of the work is on the client's CPU, as on any link
+//! between two machines; veth alone would have the server's CPU do it.
 
 use std::time::Duration;
 
+use plimsoll_testbed::server::Kind;
 use serde::Serialize;
 
-use super::http::serve_file;
+use super::http::serve_configured;
 use super::site::{Answers, Site};
 use super::{Effort, Plan, Side};
 use crate::Error;
 use crate::passing::is_of_all;
 
 const FILE_BYTES: usize = 64 << 20;
+const PORT: u16 = 80;
+/// What a round trip of some hundred microseconds, most of them threads that wait for their
+/// turn, takes at several Gbit/s.
+const BUFFER_BYTES: usize = 1 << 20;
 const LIMIT: Duration = Duration::from_secs(60);
 
 /// A server of one large file.
@@ -55,7 +63,11 @@ pub(super) fn measure(plan: &Plan, progress: &mut impl FnMut(&str)) -> Result<Ve
 
 fn one_run(effort: &Effort, side: Side) -> Result<f64, Error> {
     let site = Site::new(effort, Answers::Received)?;
-    let (server, at) = serve_file(&site, side, "bulk", &vec![b'x'; FILE_BYTES])?;
+    receive_on_own_cpu(&site)?;
+    let mut config = side.server(Kind::Http, PORT, site.testbed.test().device());
+    config.tcp_buffer_bytes = BUFFER_BYTES;
+    let content = vec![b'x'; FILE_BYTES];
+    let (server, at) = serve_configured(&site, config, "bulk", &content)?;
     let mut curl = site.testbed.load().command("curl");
     let output = curl
         .args(["-sS", "--fail", "-o", "/dev/null"])
@@ -74,4 +86,16 @@ fn one_run(effort: &Effort, side: Side) -> Result<f64, Error> {
         problem: format!("did not get the whole file: {said}"),
     })?;
     Ok(bytes_per_s * 8.0 / 1e9)
+}
+
+/// The load host receives on its own CPU (receive packet steering).
+fn receive_on_own_cpu(site: &Site<'_>) -> Result<(), Error> {
+    let load = site.testbed.load();
+    let file = format!("/sys/class/net/{}/queues/rx-0/rps_cpus", load.device());
+    let mask = format!("{:x}", 1_u64 << load.cpu());
+    let written = load.run(|| std::fs::write(&file, &mask))?;
+    written.map_err(|source| Error::Traffic {
+        action: "have the load host receive on its CPU",
+        source,
+    })
 }

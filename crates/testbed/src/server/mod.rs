@@ -1,4 +1,4 @@
-//! Servers under test: a UDP sink that consumes, an echo that answers, HTTP, and DNS,
+//! Servers under test: a UDP sink that consumes, an echo that answers, calls, HTTP, and DNS,
 //! with a known amount of work per packet or request, on the kernel's sockets or
 //! on Plimsoll's own stack.
 //!
@@ -13,8 +13,10 @@
 
 mod counters;
 mod dns;
+mod events;
 mod http;
 mod network;
+mod option;
 mod pace;
 mod tcp;
 mod udp;
@@ -40,7 +42,7 @@ use self::network::Network;
 use self::udp::Reply;
 
 use crate::spin::Work;
-use crate::{Error, Host, Process, interrupt};
+use crate::{Error, Host, Process, allow_descriptors, interrupt, rpc};
 
 pub use self::http::{PageServer, Passing};
 pub use self::network::On;
@@ -53,6 +55,8 @@ pub enum Kind {
     Sink,
     /// Sends it back.
     Echo,
+    /// Does the work that each call asks for, and answers it (see [`crate::rpc`]).
+    Rpc,
     /// Files over HTTP/1.1.
     Http,
     /// A zone over DNS, as its authoritative server.
@@ -100,6 +104,9 @@ pub struct Config {
     /// times its round trip, or more
     #[arg(long, value_name = "BYTES", default_value_t = TcpConfig::default().buffer_bytes)]
     pub tcp_buffer_bytes: usize,
+    /// Connections at a time, of `http` and of `dns` over TCP (1 to 65535); more wait to be accepted
+    #[arg(long, value_name = "N", default_value_t = 512, value_parser = clap::value_parser!(u16).range(1..))]
+    pub connections: u16,
     /// CPU time spent on each packet or HTTP request, in microseconds
     #[arg(long = "work-us", value_name = "US", value_parser = parse_micros, default_value = "0")]
     pub work: Duration,
@@ -113,10 +120,14 @@ pub struct Config {
     /// Zone file that `dns` answers from (RFC 1035; with $ORIGIN)
     #[arg(long, value_name = "FILE", required_if_eq("kind", "dns"))]
     pub zone: Option<PathBuf>,
-    /// Also echo UDP on this port, on a thread of its own: whom a flood of the first
-    /// port must not disturb. It is not counted.
+    /// Also echo UDP on this port, or serve `rpc` if that is what is served, on a thread of
+    /// its own: whom a flood of the first port must not disturb. It is not counted.
     #[arg(long, value_name = "PORT")]
     pub bystander: Option<u16>,
+    /// Look for datagrams for so long before sleeping, in microseconds (`SO_BUSY_POLL` on the
+    /// kernel's sockets)
+    #[arg(long = "busy-poll-us", value_name = "US", value_parser = parse_micros, default_value = "0")]
+    pub busy_poll: Duration,
     /// File to keep the counters in, for a parent process to map
     #[arg(long, value_name = "FILE", hide = true)]
     pub counters: Option<PathBuf>,
@@ -137,10 +148,12 @@ impl Config {
             root: ".".into(),
             pace: None,
             tcp_buffer_bytes: TcpConfig::default().buffer_bytes,
+            connections: 512,
             work: Duration::ZERO,
             rcvbuf_bytes: None,
             zone: None,
             bystander: None,
+            busy_poll: Duration::ZERO,
             counters: None,
         }
     }
@@ -177,9 +190,10 @@ impl Config {
     fn to_args(&self) -> Vec<String> {
         let kind = self.kind.to_possible_value();
         let kind = kind.expect("no kind is skipped").get_name().to_owned();
-        let micros = self.work.as_nanos() as f64 / 1e3;
+        let micros = |span: Duration| span.as_nanos() as f64 / 1e3;
         let mut args = vec![kind, format!("--port={}", self.port)];
-        args.push(format!("--work-us={micros}"));
+        args.push(format!("--work-us={}", micros(self.work)));
+        args.push(format!("--busy-poll-us={}", micros(self.busy_poll)));
         args.push(format!("--on={}", self.on));
         args.extend(self.address.iter().map(|net| format!("--address={net}")));
         args.extend(self.gateway.iter().map(|ip| format!("--gateway={ip}")));
@@ -188,6 +202,7 @@ impl Config {
         args.push(format!("--root={}", self.root.display()));
         args.extend(self.pace.map(|pace| format!("--pace={pace}")));
         args.push(format!("--tcp-buffer-bytes={}", self.tcp_buffer_bytes));
+        args.push(format!("--connections={}", self.connections));
         args.extend(
             self.rcvbuf_bytes
                 .map(|bytes| format!("--rcvbuf-bytes={bytes}")),
@@ -327,6 +342,7 @@ impl Server {
 pub fn serve(config: &Config) -> Result<Counts, Error> {
     config.validate()?;
     interrupt::install()?;
+    allow_descriptors()?;
     let network = Network::open(config)?;
     let counters = match &config.counters {
         Some(path) => SharedCounters::open(path)?,
@@ -336,6 +352,7 @@ pub fn serve(config: &Config) -> Result<Counts, Error> {
     beside_bystander(config, &network, || match config.kind {
         Kind::Sink => serve_udp(config, &network, work, &counters, Reply::Nothing),
         Kind::Echo => serve_udp(config, &network, work, &counters, Reply::Same),
+        Kind::Rpc => serve_rpc(config, &network, work, &counters),
         Kind::Http => http::serve(config, &network, work, &counters),
         Kind::Dns => dns::serve(config, &network, work, &counters),
     })?;
@@ -355,6 +372,26 @@ fn serve_udp(
     })
 }
 
+/// As each call asks, on top of the work that every call is.
+fn serve_rpc(
+    config: &Config,
+    network: &Network,
+    work: Work,
+    counters: &SharedCounters,
+) -> Result<(), Error> {
+    let microsecond = Work::calibrate(Duration::from_micros(1));
+    udp::serve(config, network, counters, |call, _| {
+        match rpc::asked(call) {
+            Some(micros) => {
+                work.run();
+                microsecond.times(micros).run();
+                Reply::Same
+            }
+            None => Reply::Nothing,
+        }
+    })
+}
+
 /// Serves while the bystander echoes on a thread of its own, if there is to be one.
 fn beside_bystander(
     config: &Config,
@@ -364,17 +401,19 @@ fn beside_bystander(
     let Some(port) = config.bystander else {
         return serve();
     };
+    let calls = config.kind == Kind::Rpc;
     let config = Config {
-        kind: Kind::Echo,
         port,
-        batch: 1,
+        batch: if calls { config.batch } else { 1 },
         ..config.clone()
     };
     let uncounted = SharedCounters::anonymous()?;
     let no_work = Work::calibrate(Duration::ZERO);
     thread::scope(|scope| {
-        let bystander =
-            scope.spawn(|| serve_udp(&config, network, no_work, &uncounted, Reply::Same));
+        let bystander = scope.spawn(|| match calls {
+            true => serve_rpc(&config, network, no_work, &uncounted),
+            false => serve_udp(&config, network, no_work, &uncounted, Reply::Same),
+        });
         while !uncounted.is_listening() && !bystander.is_finished() {
             thread::sleep(Duration::from_millis(1));
         }
@@ -425,9 +464,11 @@ mod tests {
             root: "/srv".into(),
             pace: Some(Pace::At(Rate::clamped(12_500_000))),
             tcp_buffer_bytes: 1 << 20,
+            connections: 10_000,
             rcvbuf_bytes: Some(1 << 20),
             zone: Some("/etc/zone".into()),
             bystander: Some(7),
+            busy_poll: Duration::from_micros(50),
             counters: Some("/proc/1/fd/3".into()),
         };
         for config in [config, Config::new(Kind::Sink, 1)] {

@@ -9,7 +9,7 @@ use nix::ifaddrs::getifaddrs;
 use plimsoll_stack::device::packet::PacketDevice;
 use plimsoll_stack::device::tap::TapDevice;
 use plimsoll_stack::device::xdp::{XdpConfig, XdpInterface};
-use plimsoll_stack::{Stack, StackConfig, TcpConfig};
+use plimsoll_stack::{BACKLOG, Stack, StackConfig, TcpConfig};
 
 use super::{Config, Pace};
 use crate::Error;
@@ -74,6 +74,8 @@ impl Network {
             channel: plimsoll_core::channel::ChannelConfig::drop_tail(CHANNEL_FRAMES),
             channels_max: CHANNELS,
             tcp: TcpConfig {
+                // Those that wait to be accepted, and the listener, have a place each.
+                connections_max: u32::from(config.connections) + BACKLOG as u32 + 1,
                 buffer_bytes: config.tcp_buffer_bytes,
                 pacing: config.pace.map(Pace::of_stack).unwrap_or_default(),
                 ..TcpConfig::default()

@@ -2,13 +2,14 @@
 
 use std::fmt;
 use std::net::TcpStream;
-use std::os::fd::AsRawFd;
 use std::str::FromStr;
 
 use nix::libc;
 use plimsoll_core::config::Fraction;
 use plimsoll_core::pacing::Rate;
 use plimsoll_stack::Pacing;
+
+use super::option::set_option;
 
 /// A pace, as given on the command line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,27 +33,10 @@ impl Pace {
     }
 
     /// Limits what the kernel sends on a connection.
-    #[allow(
-        unsafe_code,
-        reason = "a socket option that nix and rustix do not have"
-    )]
     pub(super) fn limit(self, stream: &TcpStream) -> std::io::Result<()> {
         let Self::At(rate) = self else { return Ok(()) };
         let bytes_per_second: u64 = rate.bits_per_second() / 8;
-        // SAFETY: the kernel reads `size_of::<u64>()` bytes of a value that lives.
-        let result = unsafe {
-            libc::setsockopt(
-                stream.as_raw_fd(),
-                libc::SOL_SOCKET,
-                libc::SO_MAX_PACING_RATE,
-                (&raw const bytes_per_second).cast(),
-                size_of::<u64>() as libc::socklen_t,
-            )
-        };
-        match result {
-            0 => Ok(()),
-            _ => Err(std::io::Error::last_os_error()),
-        }
+        set_option(stream, libc::SO_MAX_PACING_RATE, &bytes_per_second)
     }
 }
 

@@ -15,29 +15,26 @@ pub(super) trait Connection: Read + Write + Send {}
 impl Connection for TcpStream {}
 impl Connection for plimsoll_stack::TcpStream {}
 
-/// Connections at a time; more wait in the backlog.
-const CONNECTIONS_MAX: usize = 512;
 /// A connection without a request for so long is closed.
 pub(super) const IDLE: Duration = Duration::from_secs(30);
 const STACK_BYTES: usize = 128 << 10;
 /// Between two looks at a listener that nobody knocks at.
 const KNOCK: Duration = Duration::from_millis(1);
 
-/// Serves connections to one of the addresses until interrupted. The stack's connections
-/// have their pace already.
+/// Serves connections to one of the addresses until interrupted, at most `most` at a time;
+/// more wait in the backlog. The stack's connections have their pace already.
 pub(super) fn serve_each(
     network: &Network,
     at: &[SocketAddr],
     pace: Option<Pace>,
-    listening: impl FnOnce(),
+    most: usize,
     serve: impl Fn(&mut dyn Connection) + Sync,
 ) -> io::Result<()> {
     match network {
         Network::Kernel => {
             let listener = TcpListener::bind(at)?;
             listener.set_nonblocking(true)?;
-            listening();
-            accept_each(serve, || {
+            accept_each(most, serve, || {
                 let (stream, _) = listener.accept()?;
                 stream.set_nonblocking(false)?;
                 stream.set_read_timeout(Some(LOOK))?;
@@ -51,8 +48,7 @@ pub(super) fn serve_each(
         Network::Stack(stack) => {
             let listener = plimsoll_stack::TcpListener::bind(stack, at)?;
             listener.set_nonblocking(true)?;
-            listening();
-            accept_each(serve, || {
+            accept_each(most, serve, || {
                 let (stream, _) = listener.accept()?;
                 stream.set_read_timeout(Some(LOOK))?;
                 stream.set_write_timeout(Some(IDLE))?;
@@ -64,13 +60,14 @@ pub(super) fn serve_each(
 }
 
 fn accept_each<C: Connection>(
+    most: usize,
     serve: impl Fn(&mut dyn Connection) + Sync,
     mut accept: impl FnMut() -> io::Result<C>,
 ) -> io::Result<()> {
     let (open, serve) = (&AtomicUsize::new(0), &serve);
     thread::scope(|scope| {
         while !interrupt::requested() {
-            if open.load(Ordering::Relaxed) >= CONNECTIONS_MAX {
+            if open.load(Ordering::Relaxed) >= most {
                 thread::sleep(KNOCK);
                 continue;
             }

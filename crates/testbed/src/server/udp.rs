@@ -11,6 +11,7 @@ use plimsoll_stack::{Datagram, Stack};
 
 use super::counters::SharedCounters;
 use super::network::{Network, everywhere};
+use super::option::set_option;
 use super::{Config, LOOK, is_retry};
 use crate::{Error, interrupt};
 
@@ -47,8 +48,17 @@ fn bind(config: &Config, network: &Network) -> io::Result<UdpSocket> {
     if let Some(bytes) = config.rcvbuf_bytes {
         setsockopt(&socket, sockopt::RcvBufForce, &bytes)?;
     }
+    if !config.busy_poll.is_zero() {
+        set_busy_poll(&socket, config.busy_poll)?;
+    }
     socket.set_read_timeout(Some(LOOK))?;
     Ok(socket)
+}
+
+/// The kernel polls the device from the receiving call (socket(7)).
+fn set_busy_poll(socket: &UdpSocket, span: std::time::Duration) -> io::Result<()> {
+    let micros = u32::try_from(span.as_micros()).unwrap_or(u32::MAX);
+    set_option(socket, nix::libc::SO_BUSY_POLL, &micros)
 }
 
 /// A receive and a send per packet.
@@ -147,6 +157,7 @@ fn on_stack(
     let at: Vec<SocketAddr> = everywhere(network, config);
     let socket = plimsoll_stack::UdpSocket::bind(stack, &at[..])?;
     socket.set_read_timeout(Some(LOOK))?;
+    socket.set_busy_poll(config.busy_poll);
     counters.set_listening();
     let mut batch: Vec<Datagram> = Vec::with_capacity(config.batch.into());
     let mut written = Vec::new();

@@ -52,7 +52,7 @@ pub(super) fn serve(
                 network,
                 &at,
                 config.pace,
-                || {},
+                config.connections.into(),
                 |connection| {
                     // The client went away: its loss.
                     let _ = server.converse(connection);

@@ -1,6 +1,7 @@
 //! Answers: a status, headers, and content.
 
-use std::io::{self, Write};
+use std::fs::File;
+use std::io::{self, Read, Write};
 use std::time::SystemTime;
 
 /// The statuses that this server has.
@@ -34,18 +35,65 @@ impl Status {
     }
 }
 
+/// What is behind a head.
+#[derive(Debug)]
+pub(super) enum Content {
+    Bytes(Vec<u8>),
+    /// So many bytes of a file, which are read as they are sent.
+    File {
+        file: File,
+        bytes: u64,
+    },
+}
+
+impl Content {
+    fn bytes(&self) -> u64 {
+        match self {
+            Self::Bytes(bytes) => bytes.len() as u64,
+            Self::File { bytes, .. } => *bytes,
+        }
+    }
+
+    /// Moves up to about `most` bytes to the end of `to`. False: there are none left.
+    ///
+    /// # Errors
+    ///
+    /// The file cannot be read, or is shorter than it was.
+    pub(super) fn take(&mut self, to: &mut Vec<u8>, most: usize) -> io::Result<bool> {
+        match self {
+            Self::Bytes(content) => {
+                let some = !content.is_empty();
+                to.append(content);
+                Ok(some)
+            }
+            Self::File { bytes: 0, .. } => Ok(false),
+            Self::File { file, bytes } => {
+                let before = to.len();
+                let piece = (most as u64).min(*bytes) as usize;
+                to.resize(before + piece, 0);
+                file.read_exact(&mut to[before..])?;
+                *bytes -= piece as u64;
+                Ok(true)
+            }
+        }
+    }
+}
+
+/// Content up to this goes with its head.
+const TOGETHER_BYTES: usize = 16 << 10;
+
 /// An answer to be sent.
 #[derive(Debug)]
 pub(super) struct Answer {
     status: Status,
     kind: &'static str,
-    content: Vec<u8>,
+    content: Content,
     head_only: bool,
     closing: bool,
 }
 
 impl Answer {
-    pub(super) fn file(content: Vec<u8>, kind: &'static str) -> Self {
+    pub(super) fn new(content: Content, kind: &'static str) -> Self {
         Self {
             status: Status::Ok,
             kind,
@@ -55,11 +103,19 @@ impl Answer {
         }
     }
 
+    pub(super) fn page(content: Vec<u8>, kind: &'static str) -> Self {
+        Self::new(Content::Bytes(content), kind)
+    }
+
+    pub(super) fn file(file: File, bytes: u64, kind: &'static str) -> Self {
+        Self::new(Content::File { file, bytes }, kind)
+    }
+
     pub(super) fn error(status: Status) -> Self {
         let content = format!("{}\n", status.line()).into_bytes();
         Self {
             status,
-            ..Self::file(content, "text/plain; charset=utf-8")
+            ..Self::page(content, "text/plain; charset=utf-8")
         }
     }
 
@@ -84,29 +140,39 @@ impl Answer {
     }
 
     pub(super) fn content_bytes(&self) -> usize {
-        self.content.len()
+        self.content.bytes() as usize
     }
 
-    /// Writes all of it with as few calls as possible.
-    pub(super) fn send(&self, to: &mut (impl Write + ?Sized), now: SystemTime) -> io::Result<()> {
-        let mut bytes = Vec::with_capacity(256 + self.content.len());
-        write!(
-            bytes,
+    /// Writes the head, and as much content as goes with it; returns the rest.
+    pub(super) fn write(mut self, to: &mut Vec<u8>, now: SystemTime) -> Content {
+        // Writing to memory cannot fail.
+        let _ = write!(
+            to,
             "HTTP/1.1 {}\r\nDate: {}\r\nServer: plimsoll\r\nContent-Type: {}\r\nContent-Length: {}\r\n",
             self.status.line(),
             httpdate::fmt_http_date(now),
             self.kind,
-            self.content.len(),
-        )?;
+            self.content.bytes(),
+        );
         if self.status == Status::MethodNotAllowed {
-            bytes.extend_from_slice(b"Allow: GET, HEAD\r\n");
+            to.extend_from_slice(b"Allow: GET, HEAD\r\n");
         }
         // Also good for clients of HTTP/1.0, who asked for it.
         let connection = if self.closing { "close" } else { "keep-alive" };
-        write!(bytes, "Connection: {connection}\r\n\r\n")?;
-        if !self.head_only {
-            bytes.extend_from_slice(&self.content);
+        let _ = write!(to, "Connection: {connection}\r\n\r\n");
+        if self.head_only {
+            return Content::Bytes(Vec::new());
         }
+        // What cannot be read is found out with the rest.
+        let _ = self.content.take(to, TOGETHER_BYTES);
+        self.content
+    }
+
+    /// Writes all of it.
+    pub(super) fn send(self, to: &mut impl Write, now: SystemTime) -> io::Result<()> {
+        let mut bytes = Vec::with_capacity(256 + TOGETHER_BYTES.min(self.content_bytes()));
+        let mut rest = self.write(&mut bytes, now);
+        while rest.take(&mut bytes, usize::MAX)? {}
         to.write_all(&bytes)
     }
 }
@@ -115,7 +181,7 @@ impl Answer {
 mod tests {
     use super::*;
 
-    fn sent(answer: &Answer) -> String {
+    fn sent(answer: Answer) -> String {
         let mut bytes = Vec::new();
         answer.send(&mut bytes, SystemTime::UNIX_EPOCH).unwrap();
         String::from_utf8(bytes).unwrap()
@@ -123,15 +189,15 @@ mod tests {
 
     #[test]
     fn an_answer_has_its_length_and_its_date() {
-        let answer = Answer::file(b"hello".to_vec(), "text/plain");
+        let answer = || Answer::page(b"hello".to_vec(), "text/plain");
         assert_eq!(
-            sent(&answer),
+            sent(answer()),
             "HTTP/1.1 200 OK\r\nDate: Thu, 01 Jan 1970 00:00:00 GMT\r\nServer: plimsoll\r\n\
              Content-Type: text/plain\r\nContent-Length: 5\r\nConnection: keep-alive\r\n\r\nhello"
         );
-        let head = sent(&answer.without_content());
+        let head = sent(answer().without_content());
         assert!(head.contains("Content-Length: 5") && head.ends_with("\r\n\r\n"));
-        let refused = sent(&Answer::error(Status::MethodNotAllowed).closing());
+        let refused = sent(Answer::error(Status::MethodNotAllowed).closing());
         assert!(refused.contains("Allow: GET, HEAD") && refused.contains("Connection: close"));
     }
 }

@@ -19,7 +19,7 @@ use nix::errno::Errno;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 
 use super::answer::Answer;
-use super::{HEAD_BYTES_MAX, parse};
+use super::request::{HEAD_BYTES_MAX, parse};
 
 /// Who is told of a program's trigger states.
 pub trait Passing {
@@ -187,7 +187,7 @@ impl Connection {
             let answer = match parse(&self.received) {
                 Ok(Some((request, length))) => {
                     self.received.drain(..length);
-                    let answer = Answer::file(page.to_vec(), "text/html; charset=utf-8");
+                    let answer = Answer::page(page.to_vec(), "text/html; charset=utf-8");
                     match request.persistent {
                         true => answer,
                         false => answer.closing(),
@@ -196,10 +196,11 @@ impl Connection {
                 Ok(None) => return (answered, self.received.len() < HEAD_BYTES_MAX),
                 Err(status) => Answer::error(status).closing(),
             };
+            let closes = answer.closes();
             let sent = answer.send(&mut self.stream, SystemTime::now());
             passing.pass();
             answered += 1;
-            if sent.is_err() || answer.closes() {
+            if sent.is_err() || closes {
                 return (answered, false);
             }
         }

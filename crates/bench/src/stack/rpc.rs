@@ -1,0 +1,141 @@
+//! Calls and computing on one CPU (LRP's table 2): two servers that always have calls, and a
+//! worker that only computes. A third of the CPU is fair for each.
+//!
+//! The servers are two endpoints of one process with a thread each, since a queue of an
+//! interface has one owner. On the kernel's sockets they are the same process.
+
+use std::net::SocketAddr;
+use std::thread;
+use std::time::Duration;
+
+use plimsoll_testbed::interrupt;
+use plimsoll_testbed::rpc::{self, Config, Report};
+use plimsoll_testbed::server::{Kind, Server};
+use serde::Serialize;
+
+use super::site::{Answers, Site};
+use super::turns::{SideCase, in_turns};
+use super::{Effort, Plan, Side};
+use crate::Error;
+use crate::traffic::{RAMP_UP, compute_bound, join, on_cpu_of};
+
+const PORTS: [u16; 2] = [5001, 5002];
+const OUTSTANDING: usize = 16;
+/// Much longer than the scheduler keeps a server waiting for its turn.
+const CALL_TIMEOUT: Duration = Duration::from_millis(500);
+/// Two amounts: many packets, and few.
+pub(super) const WORKS_US: [u64; 2] = [2, 8];
+/// Some hundred turns of the scheduler.
+const WINDOW: Duration = Duration::from_secs(2);
+/// Of three.
+const FAIR_PERCENT: f64 = 100.0 / 3.0;
+const SIDES: [Side; 4] = [Side::Kernel, Side::NiLrp, Side::SoftLrp, Side::Polled];
+
+/// One amount of work per call.
+#[derive(Clone, Debug, Serialize)]
+pub struct RpcWork {
+    /// CPU time that each call asks for, in microseconds.
+    pub work_us: u64,
+    /// By side.
+    pub cases: Vec<SideCase<RpcRun>>,
+}
+
+/// One mix.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct RpcRun {
+    /// The worker's part of the CPU, in percent.
+    pub worker_percent: f64,
+    /// Answered calls of each server, per second.
+    pub calls_per_s: [f64; 2],
+    /// Calls that were given up.
+    pub lost: u64,
+}
+
+impl RpcRun {
+    /// How far the one farthest from its third is from it, in points. What the worker leaves
+    /// is divided between the servers by their calls, which are all alike.
+    pub(super) fn error_points(&self) -> f64 {
+        let calls: f64 = self.calls_per_s.iter().sum();
+        let served = 100.0 - self.worker_percent;
+        let servers = self
+            .calls_per_s
+            .map(|of_one| served * of_one / calls.max(f64::EPSILON));
+        let shares = servers.into_iter().chain([self.worker_percent]);
+        shares.fold(0.0, |worst, share| (share - FAIR_PERCENT).abs().max(worst))
+    }
+}
+
+pub(super) fn measure(plan: &Plan, progress: &mut impl FnMut(&str)) -> Result<Vec<RpcWork>, Error> {
+    let sides = SIDES.into_iter().filter(|side| plan.sides.contains(side));
+    let sides: Vec<Side> = sides.collect();
+    let mut works = Vec::new();
+    for work_us in WORKS_US {
+        let part = format!("calls of {work_us} µs");
+        let cases = in_turns(plan, (&part, &sides), Side::name, progress, |side| {
+            one_run(&plan.effort, side, work_us)
+        })?;
+        works.push(RpcWork { work_us, cases });
+    }
+    Ok(works)
+}
+
+fn one_run(effort: &Effort, side: Side, work_us: u64) -> Result<RpcRun, Error> {
+    let site = Site::new(effort, Answers::Received)?;
+    let host = site.testbed.test();
+    let mut config = side.server(Kind::Rpc, PORTS[0], host.device());
+    config.bystander = Some(PORTS[1]);
+    let server = Server::start(host, site.program(), &config)?;
+    let mut meter = host.cpu_meter()?;
+    let worker = compute_bound(host)?;
+    meter.watch(worker.pid());
+    let run = thread::scope(|scope| {
+        let clients = PORTS.map(|port| {
+            let config = Config {
+                target: SocketAddr::new(host.ipv4().into(), port),
+                outstanding: OUTSTANDING,
+                work: Duration::from_micros(work_us),
+                // Before and after what is measured.
+                duration: WINDOW + 2 * RAMP_UP,
+                timeout: CALL_TIMEOUT,
+            };
+            let load = site.testbed.load();
+            scope.spawn(move || on_cpu_of(load, || rpc::run(&config)))
+        });
+        let slept = interrupt::sleep(RAMP_UP);
+        let before = meter.snapshot();
+        let slept = slept.and_then(|()| interrupt::sleep(WINDOW));
+        let cpu = meter.snapshot().since(&before);
+        let [one, other] = clients.map(join);
+        slept?;
+        let reports: [Report; 2] = [one?, other?];
+        let worked = cpu.processes.first();
+        let worked = worked.map_or(Duration::ZERO, |process| process.cpu);
+        Ok::<_, Error>(RpcRun {
+            worker_percent: 100.0 * cpu.share(worked),
+            calls_per_s: reports.each_ref().map(|report| report.rate_per_s),
+            lost: reports.iter().map(|report| report.lost).sum(),
+        })
+    })?;
+    drop(worker);
+    server.stop()?;
+    Ok(run)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whoever_is_farthest_from_a_third_counts() {
+        let run = |worker_percent, calls_per_s| RpcRun {
+            worker_percent,
+            calls_per_s,
+            lost: 0,
+        };
+        let error = |run: RpcRun| (run.error_points() * 10.0).round() / 10.0;
+        assert_eq!(error(run(100.0 / 3.0, [10.0, 10.0])), 0.0);
+        assert_eq!(error(run(30.0, [10.0, 10.0])), 3.3);
+        assert_eq!(error(run(40.0, [20.0, 10.0])), 13.3);
+        assert_eq!(error(run(90.0, [0.0, 0.0])), 56.7);
+    }
+}

@@ -1,0 +1,230 @@
+//! Connections of either network around one epoll instance: one thread for all of them.
+//!
+//! Both networks follow one rule: go on until a call would block, then wait for the
+//! descriptor. The kernel's tells of an edge, our stack's that something happened since. So
+//! an idle connection costs its memory and nothing else.
+
+use std::collections::{HashMap, VecDeque};
+use std::io::{self, Read, Write};
+use std::net::{SocketAddr, TcpListener};
+use std::os::fd::{AsFd, AsRawFd};
+use std::time::{Duration, Instant};
+
+use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
+
+use super::network::Network;
+use super::tcp::IDLE;
+use super::{LOOK, Pace, is_retry};
+use crate::interrupt;
+
+/// What a turn has led to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Progress {
+    /// It goes on when something comes, or when there is room.
+    Waits,
+    /// It could go on at once; others come first.
+    Yields,
+    Ended,
+}
+
+/// What a connection is for.
+pub(super) trait Session {
+    /// Goes on as far as it can. `silent`: nothing moved for [`IDLE`], so this is the last
+    /// turn but for what must be sent.
+    fn turn(&mut self, stream: &mut (impl Read + Write), silent: bool) -> Progress;
+}
+
+/// How often silent connections are looked for.
+const SWEEP: Duration = Duration::from_secs(1);
+/// Descriptors that one call tells of.
+const READY: usize = 64;
+/// Connections that are accepted before others have a turn.
+const ACCEPTS: usize = 64;
+/// What the listener is known as; no descriptor.
+const LISTENER: u64 = u64::MAX;
+
+/// Serves connections to one of the addresses until interrupted, at most `most` at a time;
+/// more wait in the backlog. The stack's connections have their pace already.
+pub(super) fn serve<S: Session>(
+    network: &Network,
+    at: &[SocketAddr],
+    pace: Option<Pace>,
+    most: usize,
+    listening: impl FnOnce(),
+    session: impl FnMut() -> S,
+) -> io::Result<()> {
+    match network {
+        Network::Kernel => {
+            let listener = TcpListener::bind(at)?;
+            listener.set_nonblocking(true)?;
+            let accept = || {
+                let (stream, _) = listener.accept()?;
+                stream.set_nonblocking(true)?;
+                stream.set_nodelay(true)?;
+                pace.map_or(Ok(()), |pace| pace.limit(&stream))?;
+                Ok(stream)
+            };
+            Events::new(&listener, most, accept, session)?.run(listening)
+        }
+        Network::Stack(stack) => {
+            let listener = plimsoll_stack::TcpListener::bind(stack, at)?;
+            listener.set_nonblocking(true)?;
+            let accept = || {
+                let (stream, _) = listener.accept()?;
+                stream.set_nonblocking(true)?;
+                stream.set_nodelay(true)?;
+                Ok(stream)
+            };
+            Events::new(&listener, most, accept, session)?.run(listening)
+        }
+    }
+}
+
+struct Connection<C, S> {
+    stream: C,
+    session: S,
+    moved: Instant,
+}
+
+struct Events<'a, C, S, A, O> {
+    epoll: Epoll,
+    listener: &'a dyn AsFd,
+    accepting: bool,
+    most: usize,
+    accept: A,
+    open: O,
+    /// By descriptor.
+    connections: HashMap<u64, Connection<C, S>>,
+    /// Those that yielded.
+    again: VecDeque<u64>,
+    swept: Instant,
+}
+
+impl<'a, C, S, A, O> Events<'a, C, S, A, O>
+where
+    C: Read + Write + AsFd,
+    S: Session,
+    A: FnMut() -> io::Result<C>,
+    O: FnMut() -> S,
+{
+    fn new(listener: &'a dyn AsFd, most: usize, accept: A, open: O) -> io::Result<Self> {
+        let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
+        let event = EpollEvent::new(EpollFlags::EPOLLIN, LISTENER);
+        epoll.add(listener, event)?;
+        Ok(Self {
+            epoll,
+            listener,
+            accepting: true,
+            most,
+            accept,
+            open,
+            connections: HashMap::new(),
+            again: VecDeque::new(),
+            swept: Instant::now(),
+        })
+    }
+
+    fn run(mut self, listening: impl FnOnce()) -> io::Result<()> {
+        listening();
+        let look = EpollTimeout::try_from(LOOK).map_err(io::Error::other)?;
+        let mut ready = [EpollEvent::empty(); READY];
+        while !interrupt::requested() {
+            let limit = match self.again.is_empty() {
+                true => look,
+                false => EpollTimeout::ZERO,
+            };
+            let found = match self.epoll.wait(&mut ready, limit).map_err(io::Error::from) {
+                Ok(found) => found,
+                Err(error) if is_retry(&error) => 0,
+                Err(error) => return Err(error),
+            };
+            let now = Instant::now();
+            for event in &ready[..found] {
+                match event.data() {
+                    LISTENER => self.accept(now)?,
+                    place => self.turn(place, now, false),
+                }
+            }
+            for _ in 0..self.again.len() {
+                if let Some(place) = self.again.pop_front() {
+                    self.turn(place, now, false);
+                }
+            }
+            self.sweep(now);
+            self.listen()?;
+        }
+        Ok(())
+    }
+
+    fn accept(&mut self, now: Instant) -> io::Result<()> {
+        for _ in 0..ACCEPTS {
+            if self.connections.len() >= self.most {
+                break;
+            }
+            let stream = match (self.accept)() {
+                Ok(stream) => stream,
+                Err(error) if is_retry(&error) => break,
+                // The client was gone before it was accepted.
+                Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => continue,
+                Err(error) => return Err(error),
+            };
+            let place = stream.as_fd().as_raw_fd() as u64;
+            let events = EpollFlags::EPOLLIN | EpollFlags::EPOLLOUT | EpollFlags::EPOLLRDHUP;
+            let events = events | EpollFlags::EPOLLET;
+            self.epoll.add(&stream, EpollEvent::new(events, place))?;
+            let connection = Connection {
+                stream,
+                session: (self.open)(),
+                moved: now,
+            };
+            self.connections.insert(place, connection);
+            // What came before it was watched makes no edge.
+            self.turn(place, now, false);
+        }
+        Ok(())
+    }
+
+    fn turn(&mut self, place: u64, now: Instant, silent: bool) {
+        let Some(connection) = self.connections.get_mut(&place) else {
+            return;
+        };
+        connection.moved = now;
+        match connection.session.turn(&mut connection.stream, silent) {
+            Progress::Waits => {}
+            Progress::Yields => self.again.push_back(place),
+            // Closing its descriptor takes it out of the epoll instance.
+            Progress::Ended => drop(self.connections.remove(&place)),
+        }
+    }
+
+    /// Tells those that were silent for too long.
+    fn sweep(&mut self, now: Instant) {
+        if now.duration_since(self.swept) < SWEEP {
+            return;
+        }
+        self.swept = now;
+        let all = self.connections.iter();
+        let is_silent =
+            |connection: &Connection<C, S>| now.duration_since(connection.moved) >= IDLE;
+        let silent = all.filter(|(_, connection)| is_silent(connection));
+        let silent: Vec<u64> = silent.map(|(place, _)| *place).collect();
+        for place in silent {
+            self.turn(place, now, true);
+        }
+    }
+
+    /// The backlog is looked at as long as there is a place.
+    fn listen(&mut self) -> io::Result<()> {
+        let accepting = self.connections.len() < self.most;
+        if accepting != self.accepting {
+            let events = match accepting {
+                true => EpollFlags::EPOLLIN,
+                false => EpollFlags::empty(),
+            };
+            let mut event = EpollEvent::new(events, LISTENER);
+            self.epoll.modify(self.listener, &mut event)?;
+            self.accepting = accepting;
+        }
+        Ok(())
+    }
+}
