@@ -124,6 +124,40 @@ fn receiving_allocates_nothing_per_packet() {
 }
 
 #[test]
+fn answering_allocates_nothing_per_packet() {
+    let mut driven = Driven::new("soft-lrp");
+    let question = frames().swap_remove(0);
+    let (mut batch, mut sent) = (Vec::with_capacity(32), Batch::with_capacity(64));
+    let mut answered = 0;
+    let mut round = |driven: &mut Driven| {
+        for _ in 0..32 {
+            driven.cable.send(&question);
+        }
+        driven.receive();
+        let socket = &driven.sockets[0];
+        while socket.recv_batch(&mut batch, 32).is_ok() {
+            answered += socket.reply_batch(&mut batch).unwrap();
+            let payload: (&[u8], _) = (b"single", "10.0.0.1:9".parse().unwrap());
+            socket.send_batch([payload]).unwrap();
+        }
+        while driven.cable.receive(&mut sent, 64).unwrap() > 0 {
+            sent.clear();
+        }
+    };
+    // Queues get their capacity, and the neighbour is asked for.
+    round(&mut driven);
+    driven.settle();
+    round(&mut driven);
+    let allocated = allocation_counter::measure(|| {
+        for _ in 0..20 {
+            round(&mut driven);
+        }
+    });
+    assert_eq!(answered, 22 * 32);
+    assert_eq!(allocated.count_total, 0, "{allocated:?}");
+}
+
+#[test]
 fn a_flood_for_a_full_socket_allocates_nothing_either() {
     let mut driven = Driven::new("soft-lrp");
     let flood = frames().swap_remove(0);

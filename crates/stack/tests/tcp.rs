@@ -263,3 +263,21 @@ fn storms_of_connections_leave_nothing_behind() {
     assert_sums(&client);
     assert_sums(&server);
 }
+
+/// What the calls of a stream's owner do: reading, writing, and sending segments.
+#[test]
+fn a_streams_calls_allocate_nothing_per_segment() {
+    let (client, server) = pair();
+    let listener = TcpListener::bind(&server, "10.0.0.2:80").unwrap();
+    let (one, other) = connected(&client, &listener);
+    one.set_nodelay(true).unwrap();
+    let mut buffer = [7; 4000];
+    let mut round = || {
+        (&one).write_all(&buffer).unwrap();
+        (&other).read_exact(&mut buffer).unwrap();
+    };
+    // Queues get their capacity.
+    (0..50).for_each(|_| round());
+    let allocated = allocation_counter::measure(|| (0..200).for_each(|_| round()));
+    assert_eq!(allocated.count_total, 0, "{allocated:?}");
+}

@@ -126,7 +126,7 @@ fn unreachable(source: std::io::Error) -> Error {
     }
 }
 
-/// The process's resident memory (proc_pid_status(5)).
+/// The process's resident memory (`proc_pid_status(5)`).
 fn resident_bytes(pid: u32) -> Result<f64, Error> {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status"));
     let status = status.map_err(|source| Error::Traffic {
