@@ -359,6 +359,28 @@ fn a_bystander_echoes_beside_a_sink() {
 }
 
 #[test]
+fn a_killed_server_leaves_the_interface_as_it_was() {
+    with_link(|| {
+        let serve = || Server::start("echo --port 7 --on af_xdp:stack0 --address 10.0.0.2/24");
+        let steered = || run("ip -details link show stack0").contains("xdp");
+        let mut server = serve();
+        eventually("the program", || steered().then_some(()));
+        server.0.kill().unwrap();
+        server.0.wait().unwrap();
+        eventually("the end of the program", || (!steered()).then_some(()));
+        let _again = serve();
+        let client = UdpSocket::bind("0.0.0.0:0").unwrap();
+        client
+            .set_read_timeout(Some(Duration::from_millis(200)))
+            .unwrap();
+        eventually("an echo", || {
+            client.send_to(b"hello", "10.0.0.2:7").ok()?;
+            client.recv_from(&mut [0; 100]).ok()
+        });
+    });
+}
+
+#[test]
 fn what_cannot_be_served_is_told_with_its_remedy() {
     let fails = |arguments: &str, code: i32, words: &str| {
         let mut command = Command::new(env!("CARGO_BIN_EXE_plimsoll"));

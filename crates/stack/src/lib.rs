@@ -72,6 +72,40 @@
 //! # }
 //! ```
 //!
+//! # A polling loop
+//!
+//! A thread with a CPU to itself never sleeps, and does other work when nothing came. With
+//! AF_XDP and the path `ni-lrp` it takes frames straight from the socket's ring:
+//!
+//! ```
+//! # use plimsoll_stack::device::simulated::{SimulatedConfig, SimulatedDevice};
+//! # use plimsoll_stack::{Stack, StackConfig, UdpSocket};
+//! # use std::io::ErrorKind;
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let (here, there) = SimulatedDevice::pair(&SimulatedConfig::default())?;
+//! # let stack = Stack::start(here, &StackConfig::at("10.0.0.1/24".parse()?))?;
+//! # let other = Stack::start(there, &StackConfig::at("10.0.0.2/24".parse()?))?;
+//! # let (mut served, mut other_work) = (0, 0_u64);
+//! # let client = UdpSocket::bind(&other, "10.0.0.2:0")?;
+//! let socket = UdpSocket::bind(&stack, "10.0.0.1:7")?;
+//! socket.set_nonblocking(true)?;
+//! # client.send_to(b"hello", "10.0.0.1:7")?;
+//! let mut batch = Vec::with_capacity(64);
+//! while served < 1 {
+//!     match socket.recv_batch(&mut batch, 64) {
+//!         Ok(_) => served += socket.reply_batch(&mut batch)?,
+//!         Err(error) if error.kind() == ErrorKind::WouldBlock => other_work += 1,
+//!         Err(error) => return Err(error.into()),
+//!     }
+//! }
+//! # assert_eq!(client.recv(&mut [0; 16])?, 5);
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! A blocking socket does the same for a bounded time, if told so
+//! ([`UdpSocket::set_busy_poll`]).
+//!
 //! # What is where
 //!
 //! * [`device`]: AF_XDP, AF_PACKET, TAP, simulated; recording and faulty wrappers.

@@ -20,7 +20,8 @@ use crate::Error;
 use crate::traffic::{RAMP_UP, compute_bound, join, on_cpu_of};
 
 const PORTS: [u16; 2] = [5001, 5002];
-const OUTSTANDING: usize = 16;
+/// So many that a server never waits for its client.
+const OUTSTANDING: usize = 64;
 /// Much longer than the scheduler keeps a server waiting for its turn.
 const CALL_TIMEOUT: Duration = Duration::from_millis(500);
 /// Two amounts: many packets, and few.

@@ -22,7 +22,7 @@ use super::addresses::{first, first_that_works, on_a_free_port};
 use super::options::Options;
 use super::peers::Peers;
 use crate::clock;
-use crate::device::{Batch, Endpoint, Frame, Mac};
+use crate::device::{Batch, Device, Endpoint, Frame, Mac};
 use crate::host::Host;
 use crate::link::egress::Egress;
 use crate::outcome::{Outcome, Tally};
@@ -50,8 +50,8 @@ pub struct UdpSocket {
     peers: Mutex<Peers>,
     options: Options,
     waker: Arc<Waker>,
-    /// Waker and ring together, where the device demultiplexes.
-    both: Option<Epoll>,
+    /// Waker and ring, where the device demultiplexes.
+    both: Option<Both>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -68,6 +68,14 @@ struct Receiving {
     ring: Option<Ring>,
     tally: Arc<Tally>,
     inhibiting: Arc<AtomicBool>,
+}
+
+/// A socket with a ring of its own is woken by two descriptors.
+#[derive(Debug)]
+struct Both {
+    /// For event loops, who know one descriptor.
+    together: Epoll,
+    ring: Arc<dyn Device>,
 }
 
 /// Frames that one look at the queue may find unfit before the clock is read.
@@ -254,13 +262,24 @@ impl UdpSocket {
                     return Err(io::ErrorKind::WouldBlock.into());
                 }
                 let limit = deadline.map(|deadline| deadline.saturating_since(now));
-                wait::wait_any([self.as_fd()], limit)?;
+                self.wait(limit)?;
             }
             now = clock::now();
             if deadline.is_some_and(|deadline| now >= deadline) {
                 return self.last_look(receive, now);
             }
         }
+    }
+
+    /// Waits for something to receive.
+    fn wait(&self, limit: Option<Duration>) -> io::Result<()> {
+        let waker = self.waker.as_fd();
+        match &self.both {
+            // Not for the two of them together: waking through one more descriptor takes longer.
+            Some(both) => drop(wait::wait_any([waker, both.ring.readiness()], limit)?),
+            None => drop(wait::wait_any([waker], limit)?),
+        }
+        Ok(())
     }
 
     /// The time is over; what came meanwhile is received nevertheless.
@@ -510,7 +529,7 @@ impl UdpSocket {
 impl AsFd for UdpSocket {
     fn as_fd(&self) -> BorrowedFd<'_> {
         match &self.both {
-            Some(both) => both.0.as_fd(),
+            Some(both) => both.together.0.as_fd(),
             None => self.waker.as_fd(),
         }
     }
@@ -523,6 +542,7 @@ impl Drop for UdpSocket {
         let (local, remote) =
             peer.map_or((self.bound, None), |peer| (peer.local, Some(peer.remote)));
         host.release(Protocol::Udp, self.bound);
+        self.both = None;
         let receiving = self.receiving.get_mut();
         if let Some(ring) = receiving.ring.take() {
             let unread = ring.batch.len() as u64;
@@ -558,11 +578,7 @@ impl Receiving {
 
 /// Has the device steer the endpoint's frames: to a ring of its own, or to us
 /// at all.
-fn steer(
-    stack: &Stack,
-    at: SocketAddr,
-    waker: &Waker,
-) -> io::Result<(Option<Ring>, Option<Epoll>)> {
+fn steer(stack: &Stack, at: SocketAddr, waker: &Waker) -> io::Result<(Option<Ring>, Option<Both>)> {
     let host = stack.host();
     let endpoint = Endpoint {
         protocol: Protocol::Udp,
@@ -573,9 +589,13 @@ fn steer(
         return Ok((None, None));
     }
     let ring = Ring::open(host, endpoint)?;
-    let both = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
+    let together = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
     let readable = EpollEvent::new(EpollFlags::EPOLLIN, 0);
-    both.add(waker, readable)?;
-    both.add(ring.device.readiness(), readable)?;
+    together.add(waker, readable)?;
+    together.add(ring.device.readiness(), readable)?;
+    let both = Both {
+        together,
+        ring: Arc::clone(&ring.device),
+    };
     Ok((Some(ring), Some(both)))
 }
