@@ -207,6 +207,43 @@ pub struct DnsResult {
 /// [`Error::MissingProgram`], [`Error::Failed`] with what dnsperf said,
 /// [`Error::Parse`], [`Error::Interrupted`].
 pub fn run_dnsperf(host: &Host, server: SocketAddr, load: DnsLoad) -> Result<DnsResult, Error> {
+    // As many as the rate brings within a timeout, so that lost queries do not
+    // hold up others.
+    let outstanding = f64::from(load.rate_qps) * load.timeout.as_secs_f64();
+    let outstanding = outstanding.ceil().clamp(1.0, 60_000.0) as u32;
+    let rate = Some(load.rate_qps);
+    dnsperf(
+        host,
+        server,
+        (rate, outstanding),
+        load.seconds,
+        load.timeout,
+    )
+}
+
+/// As [`run_dnsperf`], as fast as the server answers `outstanding` queries at a time.
+///
+/// # Errors
+///
+/// As there.
+pub fn run_dnsperf_closed(
+    host: &Host,
+    server: SocketAddr,
+    outstanding: u32,
+    seconds: u32,
+) -> Result<DnsResult, Error> {
+    // Longer than any queue; a lost query takes a place for so long.
+    let timeout = Duration::from_millis(100);
+    dnsperf(host, server, (None, outstanding), seconds, timeout)
+}
+
+fn dnsperf(
+    host: &Host,
+    server: SocketAddr,
+    (rate_qps, outstanding): (Option<u32>, u32),
+    seconds: u32,
+    timeout: Duration,
+) -> Result<DnsResult, Error> {
     let mut names = tempfile::NamedTempFile::with_prefix("plimsoll-dnsperf-")
         .map_err(Error::io("make a file of names for dnsperf"))?;
     let text: String = (0..NAMES)
@@ -214,22 +251,21 @@ pub fn run_dnsperf(host: &Host, server: SocketAddr, load: DnsLoad) -> Result<Dns
         .collect();
     std::io::Write::write_all(&mut names, text.as_bytes())
         .map_err(Error::io("write the names for dnsperf"))?;
-    // As many as the rate brings within a timeout, so that lost queries do not
-    // hold up others.
-    let outstanding = f64::from(load.rate_qps) * load.timeout.as_secs_f64();
     let mut command = host.command("dnsperf");
     command
         .args(["-f", "inet", "-T", "1", "-c", "4"])
         .args(["-s", &server.ip().to_string()])
         .args(["-p", &server.port().to_string()])
-        .args(["-l", &load.seconds.to_string()])
-        .args(["-Q", &load.rate_qps.to_string()])
-        .args(["-q", &(outstanding.ceil().clamp(1.0, 60_000.0)).to_string()])
-        .args(["-t", &load.timeout.as_secs_f64().to_string()])
+        .args(["-l", &seconds.to_string()])
+        .args(["-q", &outstanding.to_string()])
+        .args(["-t", &timeout.as_secs_f64().to_string()])
         .arg("-d")
         .arg(names.path())
         .package("dnsperf");
-    let limit = Duration::from_secs(u64::from(load.seconds) + 15);
+    if let Some(rate) = rate_qps {
+        command.args(["-Q", &rate.to_string()]);
+    }
+    let limit = Duration::from_secs(u64::from(seconds) + 15);
     parse_dnsperf(&String::from_utf8_lossy(&command.output(limit)?.stdout))
 }
 

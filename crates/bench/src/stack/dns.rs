@@ -3,12 +3,12 @@
 //!
 //! The queries come from the flood's generator, since no client keeps up with the faster
 //! servers. Answers are counted as they leave. Beside that stands what dnsperf gets, which
-//! asks as fast as it can.
+//! always has 200 queries outstanding: mostly its own limit.
 
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use plimsoll_testbed::dns::{DnsLoad, Nsd, query, run_dnsperf, zone};
+use plimsoll_testbed::dns::{Nsd, query, run_dnsperf_closed, zone};
 use plimsoll_testbed::server::Kind;
 use serde::Serialize;
 
@@ -33,13 +33,10 @@ pub(super) const NSD: &str = "nsd";
 /// Our responder is measured on these.
 const SIDES: [Side; 3] = [Side::Kernel, Side::NiLrp, Side::SoftLrp];
 
-/// More than it can send, for whole seconds; few enough outstanding that answers fit its
-/// sockets.
-const DNSPERF: DnsLoad = DnsLoad {
-    rate_qps: 1_000_000,
-    seconds: 2,
-    timeout: Duration::from_millis(1),
-};
+/// Queries of dnsperf at a time: enough that a server never waits for it, and few enough that
+/// no queue overflows.
+const OUTSTANDING: u32 = 200;
+const SECONDS: u32 = 2;
 
 /// All responders.
 #[derive(Clone, Debug, Serialize)]
@@ -83,7 +80,7 @@ fn by_dnsperf(effort: &Effort, side: Option<Side>) -> Result<f64, Error> {
     let site = Site::new(effort, Answers::Received)?;
     let running = start(&site, side)?;
     let at = SocketAddr::new(site.testbed.test().ipv4().into(), PORT);
-    let result = run_dnsperf(site.testbed.load(), at, DNSPERF)?;
+    let result = run_dnsperf_closed(site.testbed.load(), at, OUTSTANDING, SECONDS)?;
     running.stop()?;
     Ok(result.queries_per_s)
 }
