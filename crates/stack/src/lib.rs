@@ -121,7 +121,8 @@
 //!
 //! # Limits
 //!
-//! No VLAN tags, no multicast membership, no forwarding, no path MTU discovery.
+//! No VLAN tags, no forwarding, no path MTU discovery. A multicast group has one socket per
+//! port, and queries about groups are not answered: each is reported once a minute.
 //! ICMP errors are not passed to sockets. One receive queue per stack.
 
 pub mod device;

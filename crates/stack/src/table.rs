@@ -306,6 +306,22 @@ impl Table {
         Ok(())
     }
 
+    /// The channel also gets what is for a group at a port.
+    pub(crate) fn join(&mut self, group: SocketAddr, channel: ChannelId) -> io::Result<()> {
+        let joined = self.demux.join(group, channel);
+        let of_group = joined.map_err(|error| refused(group, &error))?;
+        if of_group != channel {
+            // They would share one queue.
+            self.demux.leave(group);
+            return Err(error::address_in_use(group));
+        }
+        Ok(())
+    }
+
+    pub(crate) fn leave(&mut self, group: SocketAddr) {
+        self.demux.leave(group);
+    }
+
     /// A TCP connection with a channel of its own, which may take the place of
     /// one in `TIME_WAIT`.
     pub(crate) fn open_connection(

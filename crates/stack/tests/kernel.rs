@@ -5,7 +5,7 @@ mod lan;
 
 use std::fs::File;
 use std::io::{ErrorKind, Read, Write};
-use std::net::{Shutdown, TcpListener, TcpStream, UdpSocket as KernelSocket};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream, UdpSocket as KernelSocket};
 use std::path::Path;
 use std::process::Command;
 use std::thread;
@@ -470,7 +470,7 @@ fn storms_of_the_kernels_connections_leave_nothing_behind() {
 /// it like Thrift.
 const WRONG: &str = "(_ws.malformed || _ws.expert.severity >= 8388608) && !thrift \
     || ip.checksum.status == 0 || tcp.checksum.status == 0 || udp.checksum.status == 0 \
-    || icmp.checksum.status == 0 || icmpv6.checksum.status == 0";
+    || icmp.checksum.status == 0 || icmpv6.checksum.status == 0 || igmp.checksum.status == 0";
 
 /// A line for each frame of a capture that a filter finds: its protocols, and TCP's flags.
 fn frames(capture: &Path, filter: &str) -> String {
@@ -524,6 +524,57 @@ fn tshark_finds_nothing_wrong_in_a_capture() {
     for kind in [":ip:tcp", ":ipv6:tcp", "F", "R"] {
         assert!(transfers.contains(kind), "{kind}: {transfers}");
     }
+}
+
+/// Reports as tshark understands them, and datagrams of the kernel's to groups.
+#[test]
+fn groups_are_joined_reported_heard_and_left() {
+    let directory = tempfile::tempdir().unwrap();
+    let capture = directory.path().join("groups");
+    Lan::create(|| {
+        lan::run("ip route add 239.0.0.0/8 dev kernel0");
+        let device = Recording::new(xdp(&owned()), File::create(&capture).unwrap()).unwrap();
+        let stack = Stack::start(device, &config("soft-lrp")).unwrap();
+        let index = nix::net::if_::if_nametoindex("kernel0").unwrap();
+        let six: std::net::Ipv6Addr = "ff02::4321".parse().unwrap();
+        let six = std::net::SocketAddrV6::new(six, 5000, 0, index);
+        let four: SocketAddr = "239.1.2.3:5000".parse().unwrap();
+        for (local, group, from) in [
+            ("10.0.0.2:5000", four, "10.0.0.1:0"),
+            ("[fd00::2]:5000", SocketAddr::V6(six), "[fd00::1]:0"),
+        ] {
+            let socket = UdpSocket::bind(&stack, local).unwrap();
+            socket.set_read_timeout(Some(SOON)).unwrap();
+            socket.join_multicast(group.ip()).unwrap();
+            let again = socket.join_multicast(group.ip()).unwrap_err();
+            assert_eq!(again.kind(), ErrorKind::AddrInUse);
+            let client = KernelSocket::bind(from).unwrap();
+            client.set_read_timeout(Some(SOON)).unwrap();
+            client.send_to(b"to all", group).unwrap();
+            let mut batch = Vec::new();
+            socket.recv_batch(&mut batch, 8).unwrap();
+            assert_eq!(batch[0].payload(), b"to all");
+            assert_eq!(batch[0].destination().ip(), group.ip());
+            socket.reply_batch(&mut batch).unwrap();
+            let answered = client.recv_from(&mut [0; 100]).unwrap().1;
+            assert_eq!(answered, local.parse().unwrap(), "not from the group");
+            socket.leave_multicast(group.ip()).unwrap();
+            client.send_to(b"to others", group).unwrap();
+            client.send_to(b"to it", local).unwrap();
+            let mut buffer = [0; 100];
+            let length = socket.recv_from(&mut buffer).unwrap().0;
+            assert_eq!(&buffer[..length], b"to it");
+        }
+        let socket = UdpSocket::bind(&stack, "10.0.0.2:5001").unwrap();
+        let unicast = socket.join_multicast("10.0.0.9".parse().unwrap());
+        assert_eq!(unicast.unwrap_err().kind(), ErrorKind::InvalidInput);
+        lan::assert_sums(&stack);
+    });
+    assert_eq!(frames(&capture, WRONG), "");
+    let reported = |filter| frames(&capture, filter).lines().count();
+    assert_eq!(reported("igmp.type == 0x16 && igmp.maddr == 239.1.2.3"), 1);
+    let of_six = "icmpv6.type == 131 && icmpv6.mld.multicast_address == ff02::4321";
+    assert_eq!(reported(of_six), 1);
 }
 
 /// LRP-20, for ports without a channel: what nobody will answer costs the stack nothing.

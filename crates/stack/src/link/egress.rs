@@ -9,6 +9,7 @@ use ipnet::IpNet;
 use parking_lot::Mutex;
 use plimsoll_core::time::Instant;
 
+use super::membership::{Memberships, REPORT_EVERY};
 use super::neighbours::{Neighbours, Resolved};
 use super::resolution::Builder;
 use crate::device::{Batch, Device, Frame, Mac};
@@ -24,6 +25,7 @@ pub(crate) struct Egress {
     addresses: Box<[IpNet]>,
     gateways: Box<[IpAddr]>,
     neighbours: Mutex<Neighbours>,
+    memberships: Memberships,
     /// Wakes the proxies, who repeat unanswered questions.
     proxies: Arc<Waker>,
     /// Of fragmented datagrams; starts anywhere.
@@ -46,6 +48,7 @@ impl Egress {
             addresses: addresses.into(),
             gateways: gateways.into(),
             neighbours: Mutex::default(),
+            memberships: Memberships::default(),
             proxies,
             identification: AtomicU32::new(fastrand::u32(..)),
             unsent: AtomicU64::new(0),
@@ -237,6 +240,32 @@ impl Egress {
             self.push_question(neighbour, batch);
         }
         next
+    }
+
+    /// One more socket is in the group.
+    pub(crate) fn join(&self, group: IpAddr) -> io::Result<()> {
+        let mut batch = Batch::new();
+        if self.memberships.join(group) {
+            self.push_report(group, &mut batch);
+        }
+        self.transmit_or_drop(&mut batch)
+    }
+
+    pub(crate) fn leave(&self, group: IpAddr) {
+        self.memberships.leave(group);
+    }
+
+    /// Appends reports of all groups; returns when to do it again.
+    pub(crate) fn push_reports(&self, batch: &mut Batch, now: Instant) -> Instant {
+        for group in self.memberships.groups() {
+            self.push_report(group, batch);
+        }
+        now + REPORT_EVERY
+    }
+
+    fn push_report(&self, group: IpAddr, batch: &mut Batch) {
+        let ours = self.addresses.iter().map(IpNet::addr);
+        batch.extend(self.builder().membership(group, ours));
     }
 
     /// Sends what is in `batch`; what stays there found no room now.

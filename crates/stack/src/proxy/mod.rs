@@ -46,6 +46,7 @@ pub(crate) struct Proxies {
     errors: icmp::ErrorRate,
     resetter: Resetter,
     housekeeping_at: Instant,
+    reports_at: Instant,
 }
 
 impl Proxies {
@@ -58,6 +59,7 @@ impl Proxies {
             out: Batch::new(),
             errors: icmp::ErrorRate::default(),
             housekeeping_at: Instant::ZERO,
+            reports_at: Instant::ZERO,
         }
     }
 
@@ -106,6 +108,9 @@ impl Proxies {
             self.on_closed_port(frame, now);
         }
         let question = self.host.egress.push_questions(&mut self.out, now);
+        if now >= self.reports_at {
+            self.reports_at = self.host.egress.push_reports(&mut self.out, now);
+        }
         self.host.egress.transmit_or_drop(&mut self.out)?;
         if now >= self.housekeeping_at {
             self.host.expire_fragments(now);

@@ -48,6 +48,7 @@ pub struct UdpSocket {
     receiving: Mutex<Receiving>,
     sending: Mutex<Batch>,
     peers: Mutex<Peers>,
+    groups: Mutex<Vec<IpAddr>>,
     options: Options,
     waker: Arc<Waker>,
     /// Waker and ring, where the device demultiplexes.
@@ -129,6 +130,7 @@ impl UdpSocket {
             }),
             sending: Mutex::new(Batch::new()),
             peers: Mutex::new(Peers::new()),
+            groups: Mutex::default(),
             options: Options::default(),
             waker: bound.waker,
             both,
@@ -153,6 +155,60 @@ impl UdpSocket {
         table.connect(Protocol::Udp, (self.bound, local), remote, self.channel)?;
         *peer = Some(Peer { local, remote });
         Ok(())
+    }
+
+    /// From now on the socket also gets what is sent to this multicast group at its port.
+    /// Answers to it come from an address of the stack.
+    ///
+    /// The device must hear the group: an adapter that filters is told by
+    /// `ip maddress add 01:00:5e:… dev IFACE`.
+    ///
+    /// # Errors
+    ///
+    /// `InvalidInput`: no multicast address. `AddrInUse`: this socket or another of the
+    /// same port is in the group.
+    pub fn join_multicast(&self, group: IpAddr) -> io::Result<()> {
+        let group = group.to_canonical();
+        if !group.is_multicast() {
+            let why = format!("{group} is no multicast address");
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
+        }
+        let at = SocketAddr::new(group, self.bound.port());
+        let host = self.host();
+        let mut groups = self.groups.lock();
+        if groups.contains(&group) {
+            return Err(crate::error::address_in_use(at));
+        }
+        host.table.lock().join(at, self.channel)?;
+        if let Err(error) = host.claim(Protocol::Udp, at) {
+            host.table.lock().leave(at);
+            return Err(error);
+        }
+        groups.push(group);
+        host.egress.join(group)
+    }
+
+    /// Ends what [`join_multicast`](Self::join_multicast) began. Closing the socket does too.
+    ///
+    /// # Errors
+    ///
+    /// `AddrNotAvailable`: the socket is not in the group.
+    pub fn leave_multicast(&self, group: IpAddr) -> io::Result<()> {
+        let group = group.to_canonical();
+        let mut groups = self.groups.lock();
+        let place = groups.iter().position(|joined| *joined == group);
+        let place = place.ok_or(io::ErrorKind::AddrNotAvailable)?;
+        groups.swap_remove(place);
+        self.leave(group);
+        Ok(())
+    }
+
+    fn leave(&self, group: IpAddr) {
+        let at = SocketAddr::new(group, self.bound.port());
+        let host = self.host();
+        host.release(Protocol::Udp, at);
+        host.table.lock().leave(at);
+        host.egress.leave(group);
     }
 
     /// The address the socket is bound to.
@@ -426,7 +482,11 @@ impl UdpSocket {
         let now = clock::now();
         let count = batch.len();
         for datagram in batch.drain(..) {
-            let (source, to) = (datagram.destination, datagram.source);
+            let (mut source, to) = (datagram.destination, datagram.source);
+            if source.ip().is_multicast() {
+                let ours = self.egress().source_for(to.ip());
+                source.set_ip(ours.ok_or_else(|| io::Error::from_raw_os_error(libc::ENETUNREACH))?);
+            }
             let via = Some(datagram.via);
             match datagram.payload {
                 Payload::Frame(mut frame) if self.fits(&frame, to) => {
@@ -542,6 +602,10 @@ impl Drop for UdpSocket {
         let (local, remote) =
             peer.map_or((self.bound, None), |peer| (peer.local, Some(peer.remote)));
         host.release(Protocol::Udp, self.bound);
+        for group in std::mem::take(self.groups.get_mut()) {
+            self.leave(group);
+        }
+        let host = self.stack.host();
         self.both = None;
         let receiving = self.receiving.get_mut();
         if let Some(ring) = receiving.ring.take() {
