@@ -25,7 +25,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use plimsoll_report::{Goal, Machine, SCHEMA};
-use plimsoll_testbed::wide_area::{Direction, Report};
+use plimsoll_testbed::wide_area::{By, Direction, Report};
 use serde::Serialize;
 
 pub(crate) use self::round::measure as measure_round;
@@ -49,6 +49,8 @@ pub struct Plan {
     pub ways: Vec<Way>,
     /// How long connections are idle before they are asked.
     pub idle: Duration,
+    /// Who carries frames.
+    pub path: By,
 }
 
 impl Plan {
@@ -62,6 +64,7 @@ impl Plan {
             packets: vec![5, 100, 1000, 10_000],
             ways: Way::ALL.to_vec(),
             idle: Duration::from_millis(2500),
+            path: By::NetemIfThere,
         }
     }
 }
@@ -123,6 +126,8 @@ pub struct Document {
     pub machine: Machine,
     /// How often all ways took turns.
     pub rounds: usize,
+    /// Who carried the frames: `netem` where the kernel has it, else `relay`, a program.
+    pub carried_by: &'static str,
     /// What each way took.
     pub cases: Vec<Case>,
     /// What the path added.
@@ -146,16 +151,18 @@ impl Document {
 /// The testbed cannot be made. What one way alone lacks, its case says.
 pub fn run(plan: &Plan, mut progress: impl FnMut(&str)) -> Result<Document, Error> {
     let (mut cases, mut path) = (Vec::new(), Vec::new());
+    let mut carried_by = "relay";
     for &rate_mbit in &plan.rates_mbit {
-        let (measured, over) = measure(plan, rate_mbit, &mut progress)?;
+        let (measured, over) = measure(plan, rate_mbit, &mut carried_by, &mut progress)?;
         path.extend(over.map(|over| PathFigures::of(rate_mbit, &over)));
         cases.extend(measured);
     }
     let goals = goals::goals(&cases, &path);
     Ok(Document {
         schema: SCHEMA,
-        machine: Machine::read(Some("veth, a wide-area path in user space")),
+        machine: Machine::read(Some("veth, a wide-area path")),
         rounds: plan.rounds,
+        carried_by,
         cases,
         path,
         goals,
@@ -165,6 +172,7 @@ pub fn run(plan: &Plan, mut progress: impl FnMut(&str)) -> Result<Document, Erro
 fn measure(
     plan: &Plan,
     rate_mbit: u32,
+    carried_by: &mut &'static str,
     progress: &mut impl FnMut(&str),
 ) -> Result<(Vec<Case>, Option<Direction>), Error> {
     let mut cases: Vec<(Way, Case)> = plan
@@ -179,9 +187,13 @@ fn measure(
             let name = way.name();
             progress(&format!("{rate_mbit} Mbit/s, round {round}: {name}"));
             match round::measure(plan, *way, rate_mbit, &mut case.transfers) {
-                Ok(report) => {
+                Ok((report, by)) => {
+                    *carried_by = by;
                     case.take(&report);
-                    add_path(&mut over, report);
+                    // netem stamps nothing.
+                    if by == "relay" {
+                        add_path(&mut over, report);
+                    }
                 }
                 Err(error) if is_of_all(&error) => return Err(error),
                 Err(error) => case.why = Some(error.to_string()),

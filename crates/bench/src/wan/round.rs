@@ -29,13 +29,13 @@ pub(super) fn bytes(packets: u32) -> u64 {
     u64::from(packets) * PACKET_BYTES - HEAD_BYTES
 }
 
-/// Adds the response times to `transfers` and tells what the path did.
+/// Adds the response times to `transfers` and tells what the path did, and what it was.
 pub(crate) fn measure(
     plan: &Plan,
     way: Way,
     rate_mbit: u32,
     transfers: &mut [Transfer],
-) -> Result<Report, Error> {
+) -> Result<(Report, &'static str), Error> {
     let place = tempfile::tempdir().map_err(writing)?;
     let lengths = transfers.iter().map(|transfer| transfer.packets);
     for packets in lengths.chain([FIRST_PACKETS]) {
@@ -43,6 +43,7 @@ pub(crate) fn measure(
     }
     let config = PathConfig {
         passages_max: PASSAGES_MAX,
+        by: plan.path,
         ..PathConfig::of_megabits(rate_mbit)
     };
     let path = WideArea::create(TestbedConfig::default(), config)?;
@@ -65,7 +66,8 @@ pub(crate) fn measure(
     }
     drop(connections);
     server.stop()?;
-    Ok(path.stop()?)
+    let carried_by = path.carried_by();
+    Ok((path.stop()?, carried_by))
 }
 
 fn fetch(path: &WideArea, connection: &mut Fetcher, packets: u32) -> Result<Duration, Error> {

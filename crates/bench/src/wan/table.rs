@@ -18,6 +18,10 @@ pub(super) fn tables(document: &Document) -> String {
             of_path(&mut text, path);
         }
     }
+    text += match document.carried_by {
+        "relay" => "This kernel has no netem: a program carried the frames.\n",
+        _ => "netem carried the frames, and stamped none.\n",
+    };
     text + conclusion(&document.machine, &document.goals).as_str()
 }
 

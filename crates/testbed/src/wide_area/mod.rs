@@ -8,11 +8,11 @@
 //! Departures are timed by a real-time thread on a timer descriptor, which waits for the
 //! last microseconds itself.
 //!
-//! # Why not netem
+//! # Or netem
 //!
-//! netem and a rate-limiting qdisc do the same in kernels that have them. The kernel this
-//! is written on has none, and one path that is the same everywhere, with stamps of every
-//! frame, compares better than two.
+//! A kernel that has netem does the same by itself ([`By::NetemIfThere`]), at less cost to the
+//! CPUs, but stamps nothing. The kernel this is written on has none, so that way was never
+//! measured; its bridge and its counts are tested with another queue.
 //!
 //! # Limits
 //!
@@ -23,6 +23,7 @@
 //! reordering, no jitter: [`plimsoll_stack::device::faulty`] has those for our stack.
 
 mod line;
+mod netem;
 mod relay;
 mod report;
 
@@ -61,6 +62,17 @@ pub struct PathConfig {
     pub queue_frames: usize,
     /// Frames of each direction whose times are kept for the report.
     pub passages_max: usize,
+    /// Who carries them.
+    pub by: By,
+}
+
+/// Who carries frames over a path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum By {
+    /// A program of ours, which stamps every frame.
+    Relay,
+    /// The kernel's netem where it has it, else the relay.
+    NetemIfThere,
 }
 
 impl PathConfig {
@@ -75,6 +87,7 @@ impl PathConfig {
             delay: DELAY,
             queue_frames: (DELAY.as_nanos() / frame) as usize,
             passages_max: 0,
+            by: By::Relay,
         }
     }
 
@@ -104,9 +117,16 @@ pub const FRAME_BYTES: u32 = 1514;
 #[derive(Debug)]
 pub struct WideArea {
     stop: Arc<AtomicBool>,
-    relay: Option<JoinHandle<std::io::Result<Report>>>,
+    carrier: Carrier,
     far: Host,
     testbed: Testbed,
+}
+
+#[derive(Debug)]
+enum Carrier {
+    Relay(JoinHandle<std::io::Result<Report>>),
+    Netem,
+    Ended,
 }
 
 impl WideArea {
@@ -122,29 +142,29 @@ impl WideArea {
         let testbed = Testbed::create(config)?;
         let far = testbed.add_host_behind()?;
         make_ends(testbed.load(), &far)?;
-        let middle = testbed.test();
-        let open = || -> Result<_, Error> {
-            let near = PacketDevice::open(middle.device())?;
-            Ok((near, PacketDevice::open(INNER_DEVICE)?))
-        };
-        let (near, behind) = middle.run(open)??;
-        let relay = Relay::new(&path, near, behind).map_err(Error::io("make a timer"))?;
         let stop = Arc::new(AtomicBool::new(false));
-        let (told, cpu) = (Arc::clone(&stop), config.load_cpu);
-        let run = move || {
-            // Before every process: a frame that waits for the scheduler is late.
-            let own = Scheduling::of(0)?.with_priority(Priority::RealTime);
-            own.with_cpus(&[cpu]).give_to(0)?;
-            relay.run(&told)
+        let carrier = match path.by {
+            By::NetemIfThere if netem::is_there(testbed.test()) => {
+                netem::set_up(testbed.test(), &path)?;
+                Carrier::Netem
+            }
+            _ => Carrier::Relay(start_relay(testbed.test(), &path, config.load_cpu, &stop)?),
         };
-        let thread = std::thread::Builder::new().name("wide-area".to_owned());
-        let relay = thread.spawn(run).map_err(Error::io("start a thread"))?;
         Ok(Self {
             stop,
-            relay: Some(relay),
+            carrier,
             far,
             testbed,
         })
+    }
+
+    /// `netem` or `relay`.
+    #[must_use]
+    pub fn carried_by(&self) -> &'static str {
+        match self.carrier {
+            Carrier::Netem => "netem",
+            Carrier::Relay(_) | Carrier::Ended => "relay",
+        }
     }
 
     /// The host at [`NEAR`].
@@ -176,8 +196,14 @@ impl WideArea {
 
     fn end(&mut self) -> Option<Result<Report, Error>> {
         self.stop.store(true, Ordering::Relaxed);
-        let report = self.relay.take()?.join().ok()?;
-        Some(report.map_err(Error::io("carry frames over the wide-area path")))
+        match std::mem::replace(&mut self.carrier, Carrier::Ended) {
+            Carrier::Relay(relay) => {
+                let report = relay.join().ok()?;
+                Some(report.map_err(Error::io("carry frames over the wide-area path")))
+            }
+            Carrier::Netem => Some(netem::report(self.testbed.test())),
+            Carrier::Ended => None,
+        }
     }
 }
 
@@ -185,6 +211,30 @@ impl Drop for WideArea {
     fn drop(&mut self) {
         self.end();
     }
+}
+
+/// A thread on this CPU that carries frames between the middle host's interfaces.
+fn start_relay(
+    middle: &Host,
+    path: &PathConfig,
+    cpu: usize,
+    stop: &Arc<AtomicBool>,
+) -> Result<JoinHandle<std::io::Result<Report>>, Error> {
+    let open = || -> Result<_, Error> {
+        let near = PacketDevice::open(middle.device())?;
+        Ok((near, PacketDevice::open(INNER_DEVICE)?))
+    };
+    let (near, behind) = middle.run(open)??;
+    let relay = Relay::new(path, near, behind).map_err(Error::io("make a timer"))?;
+    let told = Arc::clone(stop);
+    let run = move || {
+        // Before every process: a frame that waits for the scheduler is late.
+        let own = Scheduling::of(0)?.with_priority(Priority::RealTime);
+        own.with_cpus(&[cpu]).give_to(0)?;
+        relay.run(&told)
+    };
+    let thread = std::thread::Builder::new().name("wide-area".to_owned());
+    thread.spawn(run).map_err(Error::io("start a thread"))
 }
 
 /// Addresses that are neighbours of each other, and nothing on the wire that nobody sent.
