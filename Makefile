@@ -132,7 +132,7 @@ bench-stack: packages
 	$(CARGO) build --release --locked
 	target/release/plimsoll bench stack --json target/bench/stack.json
 
-# TCP transfers over a wide-area path, with slow start and paced (eight minutes). Needs
+# TCP transfers over a wide-area path, with slow start and paced (a quarter of an hour). Needs
 # root.
 bench-wan: packages
 	@mkdir -p target/bench

@@ -36,6 +36,24 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
+//! **How exact, and how dear.** One event at a time in a program that has nothing else to do,
+//! due after 20 to 531 µs (`cargo bench --bench intervals`, release, one run of 2,000 events
+//! each, 2026-11-22, AMD EPYC, 2 virtual CPUs, Linux 6.18, others at work on the machine):
+//!
+//! | waits by | late, median (µs) | p99 (µs) | CPU time per event (µs) |
+//! | --- | --- | --- | --- |
+//! | polling loop | 0.01 | 2,114 | 275 (all of it) |
+//! | [`TimerFd`] | 35 | 62 | 24 |
+//! | the same, the last 50 µs by checking | 37 | 58 | 26 |
+//! | [`AlarmThread`] | 40 | 90 | 33 |
+//! | tokio | 43 | 66 | 39 |
+//! | the same, the last 50 µs by checking | 43 | 86 | 39 |
+//! | for comparison: `tokio::time::sleep` | 952 | 2,013 | 29 |
+//! | `thread::sleep` | 77 | 103 | 19 |
+//!
+//! What a blocked thread is late by is the kernel's wake-up. In a program that works, events
+//! cost a check (some nanoseconds) and are late by the time between two checks.
+//!
 //! **Bounds.** An event fires later than T ticks after it was scheduled, always.
 //! It fires in the first check after that: less than T + X + 1 ticks after it
 //! was scheduled if the thread checks at least every X ticks while it runs, and

@@ -39,7 +39,14 @@ enum Means {
     Signal,
 }
 
+/// Signals that come more often may leave the server no time at all.
+const SIGNAL_LEAST_US: u64 = 50;
+
 impl EventsTrial {
+    fn is_measured(&self) -> bool {
+        self.by != Means::Signal || self.every_us >= SIGNAL_LEAST_US
+    }
+
     fn kind(&self) -> EventKind {
         let by = match self.by {
             Means::Soft => By::Soft,
@@ -84,23 +91,26 @@ pub(super) fn run(real: &RealPackets, trials: &[(Trial, Offer)]) -> Result<Vec<F
         seconds: offer.window.as_secs().max(3) as u32,
         ..Plan::new(real.program.clone())
     };
-    let kinds: Vec<EventKind> = points.iter().map(|(trial, _)| trial.kind()).collect();
+    let run = points.iter().filter(|(trial, _)| trial.is_measured());
+    let kinds: Vec<EventKind> = run.map(|(trial, _)| trial.kind()).collect();
     let measured = measure_events(&plan, &first.beside(), &kinds, |_| {})?;
-    let figures = points
-        .iter()
-        .zip(&measured.cases)
-        .map(|((_, offer), case)| {
-            let one = |values: &[f64]| values.first().copied();
-            let given = [
-                ("lost_pct", one(&case.slowdown_percent)),
-                ("events_hz", one(&case.events_per_s)),
-                ("hardware_pct", one(&case.by_kernel_percent)),
-                ("event_us", one(&case.event_ns).map(|ns| ns / 1000.0)),
-                ("slept_part", one(&measured.slept)),
-                ("http_hz", one(&measured.requests_per_s)),
-            ];
-            let given = given.map(|(name, value)| value.map(|value| (name, value)));
-            offer.figures(0.0, 0.0, given.into_iter().flatten())
-        });
+    let mut cases = measured.cases.iter();
+    let figures = points.iter().map(|(trial, offer)| {
+        let case = trial.is_measured().then(|| cases.next()).flatten();
+        let Some(case) = case else {
+            return offer.figures(0.0, 0.0, []);
+        };
+        let one = |values: &[f64]| values.first().copied();
+        let given = [
+            ("lost_pct", one(&case.slowdown_percent)),
+            ("events_hz", one(&case.events_per_s)),
+            ("hardware_pct", one(&case.by_kernel_percent)),
+            ("event_us", one(&case.event_ns).map(|ns| ns / 1000.0)),
+            ("slept_part", one(&measured.slept)),
+            ("http_hz", one(&measured.requests_per_s)),
+        ];
+        let given = given.map(|(name, value)| value.map(|value| (name, value)));
+        offer.figures(0.0, 0.0, given.into_iter().flatten())
+    });
     Ok(figures.collect())
 }
