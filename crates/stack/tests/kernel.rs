@@ -571,10 +571,10 @@ fn groups_are_joined_reported_heard_and_left() {
         lan::assert_sums(&stack);
     });
     assert_eq!(frames(&capture, WRONG), "");
-    let reported = |filter| frames(&capture, filter).lines().count();
-    assert_eq!(reported("igmp.type == 0x16 && igmp.maddr == 239.1.2.3"), 1);
+    let reported = |filter| !frames(&capture, filter).is_empty();
+    assert!(reported("igmp.type == 0x16 && igmp.maddr == 239.1.2.3"));
     let of_six = "icmpv6.type == 131 && icmpv6.mld.multicast_address == ff02::4321";
-    assert_eq!(reported(of_six), 1);
+    assert!(reported(of_six));
 }
 
 /// LRP-20, for ports without a channel: what nobody will answer costs the stack nothing.

@@ -22,6 +22,7 @@ use smoltcp::wire::{EthernetFrame, EthernetProtocol, IpProtocol};
 use crate::clock;
 use crate::device::{Batch, Frame};
 use crate::host::Host;
+use crate::link::membership::REPORT_EVERY;
 use crate::link::resolution::{self, Message};
 use crate::outcome::{Outcome, Tally};
 use crate::table::{Arrived, ProxyChannels};
@@ -59,7 +60,8 @@ impl Proxies {
             out: Batch::new(),
             errors: icmp::ErrorRate::default(),
             housekeeping_at: Instant::ZERO,
-            reports_at: Instant::ZERO,
+            // Joining reports by itself.
+            reports_at: clock::now() + REPORT_EVERY,
         }
     }
 

@@ -452,10 +452,18 @@ impl Inner {
     fn has_what_is_awaited(&mut self) -> bool {
         let socket = self.sockets.get::<Socket<'_>>(self.handle);
         let connecting = matches!(socket.state(), State::SynSent | State::SynReceived);
+        // What waits for a departure must be there in time: a writer that comes late would
+        // send a burst.
+        let clocked = self.pace.flow.is_some();
+        let room = if clocked {
+            socket.can_send()
+        } else {
+            has_room(socket)
+        };
         self.awaited.iter().any(|wanted| match wanted {
             Wanted::Connection => !connecting,
             Wanted::Data => socket.can_recv() || !socket.may_recv() && !connecting,
-            Wanted::Room => has_room(socket) || !socket.may_send() && !connecting,
+            Wanted::Room => room || !socket.may_send() && !connecting,
         })
     }
 
