@@ -153,18 +153,22 @@ impl AckSpacer {
             }
             self.average(gap, packets);
         }
-        if packets > self.config.big_ack_packets || self.fast_acks >= self.config.burst_acks {
+        if self.is_big(packets) || self.fast_acks >= self.config.burst_acks {
             AckRelease::Paced(average)
         } else {
             AckRelease::AtOnce
         }
     }
 
+    const fn is_big(&self, packets: u32) -> bool {
+        packets > self.config.big_ack_packets
+    }
+
     /// A segment that acknowledges no data opens the window by `packets`. They were counted
     /// when they were acknowledged, so the average stays.
     #[must_use]
     pub fn on_window_update(&self, packets: u32) -> AckRelease {
-        if packets > self.config.big_ack_packets {
+        if self.is_big(packets) {
             AckRelease::Paced(self.average_interval())
         } else {
             AckRelease::AtOnce
