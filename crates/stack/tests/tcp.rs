@@ -276,8 +276,10 @@ fn a_streams_calls_allocate_nothing_per_segment() {
         (&one).write_all(&buffer).unwrap();
         (&other).read_exact(&mut buffer).unwrap();
     };
-    // Queues get their capacity.
-    (0..50).for_each(|_| round());
-    let allocated = allocation_counter::measure(|| (0..200).for_each(|_| round()));
-    assert_eq!(allocated.count_total, 0, "{allocated:?}");
+    // Queues get their capacity. On a busy machine more waits in them than before, and they
+    // grow once more (two allocations in 200 rounds were seen): what is allocated per segment
+    // is so each time.
+    let mut allocated = || allocation_counter::measure(|| (0..200).for_each(|_| round()));
+    let least = (0..10).map(|_| allocated().count_total).min();
+    assert_eq!(least, Some(0));
 }
