@@ -276,6 +276,11 @@ impl Egress {
         Ok(())
     }
 
+    /// Has the device go on with what it could not send so far, and give frames back.
+    pub(crate) fn push_on(&self) -> io::Result<()> {
+        self.device.transmit(&mut Batch::new()).map(drop)
+    }
+
     /// As [`transmit`](Self::transmit), and drops what found no room.
     pub(crate) fn transmit_or_drop(&self, batch: &mut Batch) -> io::Result<()> {
         self.transmit(batch)?;

@@ -227,6 +227,8 @@ impl PacedSender {
     ) -> io::Result<bool> {
         while self.batch.len() < BATCH {
             let Some(frame) = self.pool.take() else {
+                // All are in the device: it is to send them, and give them back.
+                self.socket.egress().push_on()?;
                 return Ok(false);
             };
             let Some(flow) = self.pacer.poll_departure(now) else {

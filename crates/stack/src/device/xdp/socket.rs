@@ -244,7 +244,8 @@ impl Device for Socket {
             ring.put(xdp_desc { addr, len, options });
         }
         ring.publish();
-        if sent > 0 && ring.needs_wakeup() {
+        // Also for what an earlier call could not send: nobody else would come back to it.
+        if ring.queued() > 0 && ring.needs_wakeup() {
             self.kick()?;
         }
         Ok(sent)
