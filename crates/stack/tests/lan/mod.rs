@@ -4,13 +4,58 @@
 #![allow(dead_code, reason = "each test file uses a part")]
 
 use std::fs::File;
+use std::io::{Read, Write};
 use std::process::{self, Command};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use plimsoll_kernel::{link, namespace};
-use plimsoll_stack::Stack;
+use plimsoll_stack::device::xdp::{XdpConfig, XdpInterface};
+use plimsoll_stack::{Stack, StackConfig};
+
+/// No test waits longer for what must come.
+pub(crate) const SOON: Duration = Duration::from_secs(10);
+
+pub(crate) fn config(path: &str) -> StackConfig {
+    StackConfig {
+        addresses: ["10.0.0.2/24", "fd00::2/64"]
+            .map(|net| net.parse().unwrap())
+            .to_vec(),
+        path: path.parse().unwrap(),
+        ..StackConfig::default()
+    }
+}
+
+/// Addresses of the stack's own.
+pub(crate) fn owned() -> XdpConfig {
+    XdpConfig {
+        owned: ["10.0.0.2", "fd00::2"]
+            .map(|address| address.parse().unwrap())
+            .to_vec(),
+        ..XdpConfig::default()
+    }
+}
+
+pub(crate) fn xdp(config: &XdpConfig) -> XdpInterface {
+    XdpInterface::open("stack0", config).unwrap()
+}
+
+/// Bytes that tell where they belong.
+pub(crate) fn content(length: usize) -> Vec<u8> {
+    (0..length as u32)
+        .map(|k| (k.wrapping_mul(2_654_435_761) >> 24) as u8)
+        .collect()
+}
+
+pub(crate) fn transfer(from: &mut (impl Write + Send), to: &mut impl Read, sent: &[u8]) {
+    thread::scope(|scope| {
+        scope.spawn(|| from.write_all(sent).unwrap());
+        let mut received = vec![0; sent.len()];
+        to.read_exact(&mut received).unwrap();
+        assert!(received == sent, "damaged on the way");
+    });
+}
 
 /// Runs `test` in a network namespace of its own.
 pub(crate) fn in_namespace(test: impl FnOnce() + Send) {
