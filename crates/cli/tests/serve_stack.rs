@@ -337,20 +337,26 @@ fn dig_is_answered_on_our_stack_and_on_the_kernels() {
     }
 }
 
+/// A client that port 7 has answered.
+fn client_of_an_echo() -> UdpSocket {
+    let client = UdpSocket::bind("0.0.0.0:0").unwrap();
+    client
+        .set_read_timeout(Some(Duration::from_millis(200)))
+        .unwrap();
+    eventually("an echo", || {
+        client.send_to(b"hello", "10.0.0.2:7").ok()?;
+        client.recv_from(&mut [0; 100]).ok()
+    });
+    client
+}
+
 #[test]
 fn a_bystander_echoes_beside_a_sink() {
     with_link(|| {
         let server = Server::start(
             "sink --port 9 --bystander 7 --on af_xdp:stack0 --address 10.0.0.2/24 --path ni-lrp",
         );
-        let client = UdpSocket::bind("0.0.0.0:0").unwrap();
-        client
-            .set_read_timeout(Some(Duration::from_millis(200)))
-            .unwrap();
-        eventually("an echo", || {
-            client.send_to(b"hello", "10.0.0.2:7").ok()?;
-            client.recv_from(&mut [0; 100]).ok()
-        });
+        let client = client_of_an_echo();
         client.send_to(b"hello", "10.0.0.2:9").unwrap();
         let counts = server.stop();
         assert!(counts["received"].as_u64().unwrap() <= 1, "{counts}");
@@ -369,14 +375,7 @@ fn a_killed_server_leaves_the_interface_as_it_was() {
         server.0.wait().unwrap();
         eventually("the end of the program", || (!steered()).then_some(()));
         let _again = serve();
-        let client = UdpSocket::bind("0.0.0.0:0").unwrap();
-        client
-            .set_read_timeout(Some(Duration::from_millis(200)))
-            .unwrap();
-        eventually("an echo", || {
-            client.send_to(b"hello", "10.0.0.2:7").ok()?;
-            client.recv_from(&mut [0; 100]).ok()
-        });
+        client_of_an_echo();
     });
 }
 
