@@ -88,7 +88,7 @@ impl Placement {
     pub fn apply(self, testbed: &Testbed) -> Result<(), Error> {
         self.validate()?;
         let test = testbed.test();
-        steer_answers(testbed.load())?;
+        receive_on(testbed.load(), testbed.load().cpu())?;
         set_feature(test, "gro", "on")?;
         // Else veth bypasses NAPI for what ordinary sockets send: it expects
         // such a sender to have filled whole segments, so that GRO is pointless.
@@ -225,10 +225,14 @@ fn set_feature(host: &Host, feature: &str, value: &str) -> Result<(), Error> {
         .map(drop)
 }
 
-fn steer_answers(load: &Host) -> Result<(), Error> {
-    let path = format!("/sys/class/net/{}/queues/rx-0/rps_cpus", load.device());
-    let mask = cpu_mask(load.cpu());
-    load.run(|| fs::write(&path, mask))?
+/// Steers what a host's device receives to a CPU (receive packet steering), whoever sent it.
+///
+/// # Errors
+///
+/// [`Error::MissingKernelFeature`] without `CONFIG_RPS`; [`Error::Io`] if the kernel refuses.
+pub fn receive_on(host: &Host, cpu: usize) -> Result<(), Error> {
+    let path = format!("/sys/class/net/{}/queues/rx-0/rps_cpus", host.device());
+    host.run(|| fs::write(&path, cpu_mask(cpu)))?
         .map_err(|error| match error.kind() {
             io::ErrorKind::NotFound => missing("CONFIG_RPS", &path),
             _ => Error::io(format!("write {path}"))(error),

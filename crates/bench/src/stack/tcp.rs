@@ -8,6 +8,7 @@
 
 use std::time::Duration;
 
+use plimsoll_testbed::placement::receive_on;
 use plimsoll_testbed::server::Kind;
 use serde::Serialize;
 
@@ -63,7 +64,8 @@ pub(super) fn measure(plan: &Plan, progress: &mut impl FnMut(&str)) -> Result<Ve
 
 fn one_run(effort: &Effort, side: Side) -> Result<f64, Error> {
     let site = Site::new(effort, Answers::Received)?;
-    receive_on_own_cpu(&site)?;
+    let load = site.testbed.load();
+    receive_on(load, load.cpu())?;
     let mut config = side.server(Kind::Http, PORT, site.testbed.test().device());
     config.tcp_buffer_bytes = BUFFER_BYTES;
     let content = vec![b'x'; FILE_BYTES];
@@ -88,14 +90,3 @@ fn one_run(effort: &Effort, side: Side) -> Result<f64, Error> {
     Ok(bytes_per_s * 8.0 / 1e9)
 }
 
-/// The load host receives on its own CPU (receive packet steering).
-fn receive_on_own_cpu(site: &Site<'_>) -> Result<(), Error> {
-    let load = site.testbed.load();
-    let file = format!("/sys/class/net/{}/queues/rx-0/rps_cpus", load.device());
-    let mask = format!("{:x}", 1_u64 << load.cpu());
-    let written = load.run(|| std::fs::write(&file, &mask))?;
-    written.map_err(|source| Error::Traffic {
-        action: "have the load host receive on its CPU",
-        source,
-    })
-}

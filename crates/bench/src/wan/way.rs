@@ -22,6 +22,8 @@ pub enum Way {
     KernelBbr,
     /// Our stack with slow start.
     Ours,
+    /// The same, but bursts of acknowledgements release no bursts of segments.
+    OursSmooth,
     /// Our stack, paced at the path's rate.
     OursPaced,
     /// Our stack, paced at half of what the last busy period showed.
@@ -34,12 +36,13 @@ const PORT: u16 = 80;
 
 impl Way {
     /// All, in the order in which they take turns.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::Kernel,
         Self::KernelPaced,
         Self::KernelKept,
         Self::KernelBbr,
         Self::Ours,
+        Self::OursSmooth,
         Self::OursPaced,
         Self::OursLast,
     ];
@@ -53,13 +56,17 @@ impl Way {
             Self::KernelKept => "kernel-kept",
             Self::KernelBbr => "kernel-bbr",
             Self::Ours => "ours",
+            Self::OursSmooth => "ours-smooth",
             Self::OursPaced => "ours-paced",
             Self::OursLast => "ours-last",
         }
     }
 
     fn is_ours(self) -> bool {
-        matches!(self, Self::Ours | Self::OursPaced | Self::OursLast)
+        matches!(
+            self,
+            Self::Ours | Self::OursSmooth | Self::OursPaced | Self::OursLast
+        )
     }
 
     /// Tells the server's kernel what this way needs.
@@ -93,6 +100,7 @@ impl Way {
         let mut config = ServerConfig::new(Kind::Http, PORT);
         let pace = match self {
             Self::Kernel | Self::KernelBbr | Self::Ours => None,
+            Self::OursSmooth => Some("acks".to_owned()),
             Self::OursLast => Some("last".to_owned()),
             Self::KernelPaced | Self::KernelKept | Self::OursPaced => Some(rate_mbit.to_string()),
         };

@@ -36,7 +36,7 @@ pub(super) struct Args {
     json: Option<PathBuf>,
 }
 
-const HELP: &str = "Ways: kernel, kernel-paced, kernel-kept, kernel-bbr, ours, ours-paced, ours-last.\n\
+const HELP: &str = "Ways: kernel, kernel-paced, kernel-kept, kernel-bbr, ours, ours-smooth, ours-paced, ours-last.\n\
     Needs root, two CPUs, Linux 6.8 or newer with BTF, and iproute2 and ethtool (scripts/setup installs them).\n\
     Example: plimsoll bench wan --rates 100 --packets 100 --only kernel,kernel-bbr,ours-paced";
 

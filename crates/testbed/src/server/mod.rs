@@ -97,7 +97,8 @@ pub struct Config {
     /// Send on each TCP connection at this rate, in Mbit/s, by the clock: without slow
     /// start on Plimsoll's own stack, as an upper bound on the kernel's
     /// (`SO_MAX_PACING_RATE`). `last`: at half of what the connection's last busy period
-    /// showed (own stack only).
+    /// showed (own stack only). `acks`: slow start stays, but what a burst of
+    /// acknowledgements releases leaves at their average rate (own stack only).
     #[arg(long, value_name = "MBIT")]
     pub pace: Option<Pace>,
     /// Send and receive buffer of a TCP connection of Plimsoll's own stack: the path's rate
@@ -177,10 +178,10 @@ impl Config {
                 &self.on,
                 "used with --address: the stack needs one of its own",
             ),
-            On::Kernel if self.pace == Some(Pace::Last) => refuse(
+            On::Kernel if matches!(self.pace, Some(Pace::Last | Pace::Acks)) => refuse(
                 "on",
                 &self.on,
-                "Plimsoll's own stack with --pace last: the kernel's sockets estimate nothing",
+                "Plimsoll's own stack with --pace last or acks: the kernel's sockets have neither",
             ),
             On::Kernel | On::AfXdp(_) | On::Packet(_) | On::Tap(_) => Ok(()),
         }
@@ -479,12 +480,14 @@ mod tests {
 
     #[test]
     fn an_estimated_pace_needs_our_own_stack() {
-        let config = Config {
-            pace: Some(Pace::Last),
-            ..Config::new(Kind::Http, 80)
-        };
-        let error = config.validate().unwrap_err().to_string();
-        assert!(error.contains("--pace last"), "{error}");
+        for pace in [Pace::Last, Pace::Acks] {
+            let config = Config {
+                pace: Some(pace),
+                ..Config::new(Kind::Http, 80)
+            };
+            let error = config.validate().unwrap_err().to_string();
+            assert!(error.contains("--pace last or acks"), "{error}");
+        }
     }
 
     #[test]

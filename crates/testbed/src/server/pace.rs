@@ -18,6 +18,8 @@ pub enum Pace {
     At(Rate),
     /// At half of what the last busy period showed.
     Last,
+    /// As acknowledgements came on the average, instead of in their bursts.
+    Acks,
 }
 
 /// In bits per second.
@@ -29,6 +31,7 @@ impl Pace {
         match self {
             Self::At(rate) => Pacing::at(rate),
             Self::Last => Pacing::LastBusyPeriod(Fraction::from_percent(50)),
+            Self::Acks => Pacing::SmoothAcks,
         }
     }
 
@@ -45,6 +48,7 @@ impl fmt::Display for Pace {
         match self {
             Self::At(rate) => write!(f, "{}", rate.bits_per_second() as f64 / MEGABIT),
             Self::Last => f.write_str("last"),
+            Self::Acks => f.write_str("acks"),
         }
     }
 }
@@ -53,10 +57,12 @@ impl FromStr for Pace {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        if text == "last" {
-            return Ok(Self::Last);
+        match text {
+            "last" => return Ok(Self::Last),
+            "acks" => return Ok(Self::Acks),
+            _ => {}
         }
-        let refuse = || "must be a rate of 0.1 to 100000 Mbit/s, or `last`".to_owned();
+        let refuse = || "must be a rate of 0.1 to 100000 Mbit/s, `last` or `acks`".to_owned();
         let megabits: f64 = text.parse().map_err(|_| refuse())?;
         if !(0.1..=1e5).contains(&megabits) {
             return Err(refuse());
@@ -71,7 +77,7 @@ mod tests {
 
     #[test]
     fn a_pace_parses_back_and_others_are_refused() {
-        for text in ["last", "100", "0.1", "12.5"] {
+        for text in ["last", "acks", "100", "0.1", "12.5"] {
             assert_eq!(text.parse::<Pace>().unwrap().to_string(), text);
         }
         for wrong in ["", "0", "fast", "nan", "1e9"] {

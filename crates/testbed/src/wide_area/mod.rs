@@ -38,6 +38,7 @@ use plimsoll_kernel::scheduling::{Priority, Scheduling};
 use plimsoll_stack::device::packet::PacketDevice;
 
 use self::relay::Relay;
+use crate::placement::receive_on;
 use crate::{Config, Error, Host, INNER_DEVICE, Testbed};
 
 pub use self::report::{Direction, Passage, Report};
@@ -130,8 +131,9 @@ enum Carrier {
 }
 
 impl WideArea {
-    /// Makes the hosts and begins to carry frames. The near host, and the relay, are on
-    /// the load CPU; the far host is on the other.
+    /// Makes the hosts and begins to carry frames. The near host's programs, and the relay,
+    /// are on the load CPU; the far host is on the other. So is what both ends' kernels do
+    /// with the frames that the relay hands to them: it would make the next frames late.
     ///
     /// # Errors
     ///
@@ -142,6 +144,9 @@ impl WideArea {
         let testbed = Testbed::create(config)?;
         let far = testbed.add_host_behind()?;
         make_ends(testbed.load(), &far)?;
+        for end in [testbed.load(), &far] {
+            receive_on(end, far.cpu())?;
+        }
         let stop = Arc::new(AtomicBool::new(false));
         let carrier = match path.by {
             By::NetemIfThere if netem::is_there(testbed.test()) => {

@@ -18,8 +18,9 @@ use super::report::{Direction, Passage};
 use super::{PathConfig, Report};
 use crate::interrupt;
 
-/// Frames that are taken from a ring before others are let out.
-const BATCH: usize = 64;
+/// Frames that are taken from a ring before those that are due are let out: a few
+/// microseconds of copying. The ring hands over what came in some milliseconds at once.
+const BATCH: usize = 4;
 /// The thread does not block if a frame is due so soon: the kernel takes about that long
 /// to wake it.
 const WAKE_UP: Duration = Duration::from_micros(50);
