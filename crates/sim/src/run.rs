@@ -73,7 +73,7 @@ fn sizes(scenario: &Scenario) -> Sizes {
 
 fn build(profile: &Profile, scenario: &Scenario, seed: u64) -> Result<Engine, Error> {
     let scheduler = scenario.scheduler.unwrap_or(profile.scheduler);
-    let mut host = Host::new(profile, scheduler, sizes(scenario), seed)?;
+    let mut host = Host::new(profile, scheduler, sizes(scenario))?;
     host.protocol = ProtocolCosts::load(profile, needs(scenario))?;
     for adapter in &scenario.adapters {
         let default = |given: Option<u32>, name| given.map_or_else(|| profile.queue(name), Ok);
@@ -96,7 +96,7 @@ fn build(profile: &Profile, scenario: &Scenario, seed: u64) -> Result<Engine, Er
     for (index, consumer) in scenario.consumers.iter().enumerate() {
         processes.push(add_consumer(profile, scenario, &mut host, index, consumer)?);
     }
-    let sources = sources(scenario, &mut host)?;
+    let sources = sources(scenario, &mut host, seed)?;
     for (index, source) in scenario.sources.iter().enumerate() {
         if let Traffic::Bursts { burst, .. } = source.traffic {
             host.ledger.bursts[index] = burst;
@@ -251,7 +251,7 @@ fn add_process(host: &mut Host, index: usize, process: usize, consumer: &Consume
     host.endpoints[index].threads.push(thread);
 }
 
-fn sources(scenario: &Scenario, host: &mut Host) -> Result<Vec<Source>, Error> {
+fn sources(scenario: &Scenario, host: &mut Host, seed: u64) -> Result<Vec<Source>, Error> {
     let made = scenario.sources.iter().enumerate().map(|(index, config)| {
         let adapter = match &config.adapter {
             Some(name) => scenario.adapter("source.adapter", name)?,
@@ -265,7 +265,7 @@ fn sources(scenario: &Scenario, host: &mut Host) -> Result<Vec<Source>, Error> {
             bytes: config.bytes as u16,
             corrupt: config.corrupt,
         };
-        Ok(Source::new(config, origin))
+        Ok(Source::new(config, origin, seed))
     });
     made.collect()
 }

@@ -205,6 +205,38 @@ fn a_run_is_its_arguments() {
     }
 }
 
+/// Curves are compared with common random numbers: a source sends the same on every
+/// path, and beside any other source.
+#[test]
+fn what_a_source_sends_depends_on_its_seed_and_place_alone() {
+    let profile = Profile::named("sparcstation-20").unwrap();
+    let sent = |path: &str, other: &str, seed| {
+        let text = format!(
+            "duration_ms = 300\npath = {{ {path} }}\n\
+             [[source]]\nname = \"flood\"\nto = \"sink\"\n\
+             traffic = {{ kind = \"poisson\", rate_pps = 9000 }}\n\
+             [[source]]\nname = \"other\"\nto = \"sink\"\ntraffic = {{ {other} }}\n\
+             [[consumer]]\nname = \"sink\"\nrole = {{ kind = \"sink\" }}\n"
+        );
+        let outcome = run(&profile, &scenario(&text), seed).unwrap();
+        [outcome.sources[0].sent, outcome.sources[1].sent]
+    };
+    let poisson = |rate| format!(r#"kind = "poisson", rate_pps = {rate}"#);
+    let reference = sent(PATHS[0], &poisson(9000), 1);
+    assert_ne!(reference[0], reference[1], "each has numbers of its own");
+    assert_ne!(reference, sent(PATHS[0], &poisson(9000), 2));
+    for path in [
+        r#"kind = "soft-lrp""#,
+        r#"kind = "polling-thread", quota = 8"#,
+    ] {
+        assert_eq!(reference, sent(path, &poisson(9000), 1), "{path}");
+        for rate in [10, 20_000] {
+            let beside = sent(path, &poisson(rate), 1);
+            assert_eq!(reference[0], beside[0], "{path}, {rate}");
+        }
+    }
+}
+
 /// Every built-in profile is complete enough for the plain sink, and says where
 /// all its numbers are from.
 #[test]

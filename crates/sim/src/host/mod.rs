@@ -132,7 +132,6 @@ pub(crate) struct Host {
     pub(crate) warm: Option<(u16, u32)>,
     pub(crate) ledger: Ledger,
     pub(crate) recorder: Option<Box<Recorder>>,
-    pub(crate) rng: fastrand::Rng,
     /// CPUs that may have to run something else.
     pub(crate) dirty: u64,
     pub(crate) scheduler: Scheduler,
@@ -176,7 +175,6 @@ impl Host {
         profile: &Profile,
         scheduler: Scheduler,
         sizes: Sizes,
-        seed: u64,
     ) -> Result<Self, crate::Error> {
         let (slots, bases) = slots(sizes);
         let ip_queue = profile
@@ -201,7 +199,6 @@ impl Host {
             warm: None,
             ledger: Ledger::new(sizes.sources),
             recorder: None,
-            rng: fastrand::Rng::with_seed(seed),
             dirty: 0,
             scheduler,
             tick_ns,

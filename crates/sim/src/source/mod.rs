@@ -1,11 +1,15 @@
 //! Who sends to the host, and when.
 //!
 //! A source has one point in time at which it acts next. Open loops only send;
-//! closed loops also hear what the host answers.
+//! closed loops also hear what the host answers. An open loop draws from random
+//! numbers of its own, which depend on the seed and its place alone. So it sends the
+//! same packets at the same times on every path, and whoever else sends.
 
 mod http;
 mod open;
 mod ping_pong;
+
+use fastrand::Rng;
 
 use crate::engine::agenda::NEVER;
 use crate::host::Host;
@@ -54,7 +58,7 @@ pub(crate) enum Source {
 }
 
 impl Source {
-    pub(crate) fn new(config: &Config, origin: Origin) -> Self {
+    pub(crate) fn new(config: &Config, origin: Origin, seed: u64) -> Self {
         match &config.traffic {
             Traffic::PingPong {
                 outstanding,
@@ -66,14 +70,14 @@ impl Source {
                 Self::PingPong(origin, if *even { loops.evenly() } else { loops })
             }
             Traffic::Http { .. } => Self::Http(origin, Http::new(&config.traffic)),
-            open => Self::Open(origin, Open::new(open)),
+            open => Self::Open(origin, Open::new(open, stream(seed, origin.index))),
         }
     }
 
     /// Sets the first point in time.
     pub(crate) fn start(&mut self, host: &mut Host) {
         let (origin, first) = match self {
-            Self::Open(origin, open) => (*origin, open.first(&mut host.rng)),
+            Self::Open(origin, open) => (*origin, open.first()),
             Self::PingPong(origin, _) | Self::Http(origin, _) => (*origin, 0),
         };
         host.set_source_timer(origin.index, first);
@@ -85,7 +89,7 @@ impl Source {
         match self {
             Self::Open(origin, open) => {
                 open.send(host, origin);
-                let next = open.next(host.now, &mut host.rng);
+                let next = open.next(host.now);
                 host.set_source_timer(origin.index, next);
             }
             Self::PingPong(origin, loops) => loops.on_timer(host, origin),
@@ -101,6 +105,12 @@ impl Source {
             Self::Http(origin, clients) => clients.on_reply(host, origin, packet),
         }
     }
+}
+
+/// The random numbers of the source at this place.
+fn stream(seed: u64, index: usize) -> Rng {
+    let mut root = Rng::with_seed(seed);
+    (0..index).fold(root.fork(), |_, _| root.fork())
 }
 
 /// A duration in µs as ns; far-off ones as never.

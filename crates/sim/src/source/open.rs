@@ -1,5 +1,7 @@
 //! Open loops: they send whatever happens.
 
+use fastrand::Rng;
+
 use crate::engine::agenda::NEVER;
 use crate::host::Host;
 use crate::packet::Kind;
@@ -16,6 +18,7 @@ pub(crate) struct Open {
     sent: u64,
     limit: u64,
     kind: Kind,
+    rng: Rng,
 }
 
 #[derive(Clone, Debug)]
@@ -110,7 +113,7 @@ impl Pattern {
 }
 
 impl Open {
-    pub(super) fn new(traffic: &Traffic) -> Self {
+    pub(super) fn new(traffic: &Traffic, rng: Rng) -> Self {
         let never = Pattern::Replay { times: Vec::new() };
         let (pattern, limit) = match traffic {
             Traffic::Constant {
@@ -153,11 +156,13 @@ impl Open {
             sent: 0,
             limit,
             kind: if syn { Kind::Syn } else { Kind::Datagram },
+            rng,
         }
     }
 
     /// When the first packet is sent.
-    pub(super) fn first(&mut self, rng: &mut fastrand::Rng) -> u64 {
+    pub(super) fn first(&mut self) -> u64 {
+        let rng = &mut self.rng;
         match &self.pattern {
             Pattern::Constant { gap, start, .. } => start + rng.u64(..=gap.whole),
             Pattern::Poisson { mean_ns } => exponential(rng, *mean_ns),
@@ -184,7 +189,8 @@ impl Open {
 
     /// When the packet after the one sent `now` is sent.
     #[inline]
-    pub(super) fn next(&mut self, now: u64, rng: &mut fastrand::Rng) -> u64 {
+    pub(super) fn next(&mut self, now: u64) -> u64 {
+        let rng = &mut self.rng;
         if self.sent >= self.limit {
             return NEVER;
         }
@@ -245,7 +251,7 @@ fn step(steps: &[RateStep], current: &mut usize, gap: &mut Gap, now: u64) -> u64
 }
 
 /// An exponentially distributed time in ns.
-fn exponential(rng: &mut fastrand::Rng, mean_ns: f64) -> u64 {
+fn exponential(rng: &mut Rng, mean_ns: f64) -> u64 {
     // Never of zero: `f64` yields values below one.
     (-mean_ns * libm::log(1.0 - rng.f64())) as u64
 }
@@ -264,7 +270,7 @@ mod tests {
 
     #[test]
     fn exponential_gaps_have_their_mean() {
-        let mut rng = fastrand::Rng::with_seed(3);
+        let mut rng = Rng::with_seed(3);
         let sum: u64 = (0..100_000).map(|_| exponential(&mut rng, 1e4)).sum();
         assert!(sum.abs_diff(1_000_000_000) < 20_000_000, "{sum}");
     }

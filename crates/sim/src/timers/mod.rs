@@ -188,6 +188,8 @@ impl Timers {
 struct States {
     intervals: Intervals,
     rng: Rng,
+    /// Which states count is drawn apart, so that leaving some out moves no other.
+    kept_rng: Rng,
     now: u64,
     /// Of the workload's own next state.
     next: u64,
@@ -214,9 +216,12 @@ impl States {
                 1.0 - part / 100.0
             }
         };
+        let mut rng = Rng::with_seed(seed);
+        let kept_rng = rng.fork();
         Ok(Self {
             intervals: Intervals::new(workload)?,
-            rng: Rng::with_seed(seed),
+            rng,
+            kept_rng,
             now: 0,
             next: 0,
             backup_ns: 1_000_000_000 / u64::from(timers.backup_hz),
@@ -231,7 +236,7 @@ impl States {
         while self.next <= self.now {
             let interval = (self.intervals.draw(&mut self.rng) * 1e3) as u64;
             self.next += interval.max(1);
-            while self.kept < 1.0 && self.rng.f64() >= self.kept {
+            while self.kept < 1.0 && self.kept_rng.f64() >= self.kept {
                 let interval = (self.intervals.draw(&mut self.rng) * 1e3) as u64;
                 self.next += interval.max(1);
             }
