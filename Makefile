@@ -168,10 +168,10 @@ lab-real: packages
 	$(CARGO) build --release --locked
 	target/release/plimsoll lab run real --values --json target/bench/lab-real.json
 
-# Writes the table of all claims with one seed, which the tests compare with: review
-# the difference.
+# Writes the table of all claims with one seed and that of their bounds, which the tests
+# compare with: review the difference.
 lab-snapshot:
-	PLIMSOLL_RENEW_CLAIMS=1 $(CARGO) test --locked -p plimsoll-lab --test claims reviewed_table
+	PLIMSOLL_RENEW_CLAIMS=1 $(CARGO) test --locked -p plimsoll-lab --test claims --test history reviewed
 
 # Writes the texts that the commands' golden tests compare with: review the difference.
 golden:
