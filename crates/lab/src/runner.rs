@@ -103,34 +103,22 @@ pub fn run(
     options: &Options<'_>,
     progress: &(dyn Fn(usize, usize) + Sync),
 ) -> Result<Vec<Run>, Error> {
-    let mut points = Vec::new();
-    for experiment in experiments.iter().filter(|one| is_modelled(one)) {
-        for curve in &experiment.curves {
-            points.extend(self::points(experiment, curve, options.seed)?);
-        }
-    }
+    let places = places(experiments, options)?;
     let twins = match options.testbed {
         Some(_) => real::curves(experiments, options.seed)?,
         None => Vec::new(),
     };
-    if let Some(shard) = options.shard {
-        points = points
-            .into_iter()
-            .enumerate()
-            .filter(|(number, _)| shard.has(*number))
-            .map(|(_, point)| point)
-            .collect();
-    }
     let seeds = options.seeds.max(1);
-    let (rounds, cache) = (seeds.min(REAL_ROUNDS), options.cache);
+    let (rounds, cache, seed) = (seeds.min(REAL_ROUNDS), options.cache, options.seed);
     let real_points: usize = twins.iter().map(Vec::len).sum::<usize>() * rounds as usize;
-    let (total, done) = (points.len() + real_points, AtomicUsize::new(0));
+    let (total, done) = (places.len() + real_points, AtomicUsize::new(0));
     let advance = |by| progress(done.fetch_add(by, Ordering::Relaxed) + by, total);
-    let results: Vec<_> = points
+    let results: Vec<_> = places
         .par_iter()
         .with_max_len(1)
-        .map(|point| {
-            let samples = samples(modelled, point, seeds, cache);
+        .map(|(experiment, curve, x)| {
+            let point = point(experiment, curve, *x, seed)?;
+            let samples = samples(modelled, &point, seeds, cache);
             advance(1);
             samples
         })
@@ -139,10 +127,12 @@ pub fn run(
     if let Some(host) = options.testbed {
         real = real::run(host, &twins, rounds, cache, &advance)?;
     }
-    if options.shard.is_some() {
-        let failed = results.into_iter().find_map(Result::err);
-        let failed = failed.or_else(|| real.into_iter().find_map(Result::err));
-        return failed.map_or_else(|| Ok(Vec::new()), Err);
+    if let Some(shard) = options.shard {
+        results.into_iter().collect::<Result<Vec<_>, _>>()?;
+        if let Some(cache) = cache {
+            cache.keep_part(modelled.name(), experiments, (seed, seeds), shard)?;
+        }
+        return Ok(Vec::new());
     }
     let mut results = results.into_iter();
     let mut real = real.into_iter();
@@ -160,22 +150,62 @@ pub fn run(
         .collect()
 }
 
+/// Where there is something to run: experiment, curve and value of the swept
+/// parameter. Settings are made when a point runs, so that a million places are small.
+type Place<'a> = (&'a Experiment, &'a Curve, f64);
+
+fn places<'a>(
+    experiments: &'a [Experiment],
+    options: &Options<'_>,
+) -> Result<Vec<Place<'a>>, Error> {
+    let mut places = Vec::new();
+    let mut number = 0;
+    for experiment in experiments {
+        let real = !is_modelled(experiment) || experiment.host == HostKind::Testbed;
+        if real && options.shard.is_some() {
+            let problem = "real packets cannot be divided over machines";
+            let remedy = "run it without --shard";
+            return Err(Error::file(&experiment.file, "host", problem, remedy));
+        }
+        for curve in experiment.curves.iter().filter(|_| is_modelled(experiment)) {
+            // Settings that cannot be are said before anything runs.
+            if let Some(x) = experiment.sweep.values.first() {
+                point(experiment, curve, *x, options.seed)?;
+            }
+            for x in &experiment.sweep.values {
+                if options.shard.is_none_or(|shard| shard.has(number)) {
+                    places.push((experiment, curve, *x));
+                }
+                number += 1;
+            }
+        }
+    }
+    Ok(places)
+}
+
+fn point<'a>(
+    experiment: &'a Experiment,
+    curve: &'a Curve,
+    x: f64,
+    seed: u64,
+) -> Result<Point<'a>, Error> {
+    Ok(Point {
+        experiment,
+        curve,
+        x,
+        settings: experiment.settings(curve, x)?,
+        seed,
+    })
+}
+
 /// The points of one curve.
 pub(crate) fn points<'a>(
     experiment: &'a Experiment,
     curve: &'a Curve,
     seed: u64,
 ) -> Result<Vec<Point<'a>>, Error> {
-    let point = |x: &f64| {
-        Ok(Point {
-            experiment,
-            curve,
-            x: *x,
-            settings: experiment.settings(curve, *x)?,
-            seed,
-        })
-    };
-    experiment.sweep.values.iter().map(point).collect()
+    let values = experiment.sweep.values.iter();
+    values.map(|x| point(experiment, curve, *x, seed)).collect()
 }
 
 /// The figures of a point with each seed: all of them with the first, those that

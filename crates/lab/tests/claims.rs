@@ -6,7 +6,7 @@ use std::path::Path;
 
 use plimsoll_lab::{
     Cache, Catalogue, Document, Error, Experiment, Figures, Host, Modelled, Options, Point, Run,
-    Shard, csv, run, table,
+    csv, run, table,
 };
 
 fn run_all(experiments: &[Experiment], seed: u64) -> Vec<Run> {
@@ -122,46 +122,4 @@ fn an_interrupted_run_goes_on_where_it_was() {
     let resumed = interrupted(1).unwrap();
     let document = |runs: &[Run]| serde_json::to_string(&Document::new(runs)).unwrap();
     assert_eq!(document(&resumed), document(&run_all(&experiments, 1)));
-}
-
-/// What a run gives that takes its results from `file`, if it has them.
-fn document(experiments: &[Experiment], file: &Path, shard: Option<Shard>) -> String {
-    let cache = Cache::open(file).unwrap();
-    let options = Options {
-        seed: 1,
-        seeds: 3,
-        shard,
-        cache: Some(&cache),
-        ..Options::default()
-    };
-    let runs = run(experiments, &Modelled, &options, &|_, _| ()).unwrap();
-    format!(
-        "{}{}",
-        serde_json::to_string(&Document::new(&runs)).unwrap(),
-        csv(&runs)
-    )
-}
-
-#[test]
-fn parts_of_a_run_join_to_the_bytes_of_an_undivided_one() {
-    let experiments = some();
-    let directory = tempfile::tempdir().unwrap();
-    let file = |name: &str| directory.path().join(name);
-    let whole = document(&experiments, &file("whole"), None);
-    let parts: Vec<_> = (1..=3)
-        .map(|index| file(&format!("part-{index}")))
-        .collect();
-    for (index, part) in (1..).zip(&parts) {
-        let of = parts.len();
-        document(&experiments, part, Some(Shard { index, of }));
-    }
-    let joined = file("joined");
-    let results = Cache::merge(&parts, &joined).unwrap();
-    // Nothing is missing, so that nothing is run again.
-    assert_eq!(document(&experiments, &joined, None), whole);
-    assert_eq!(Cache::open(&joined).unwrap().len(), results);
-    // However it was divided, the joined file is the same.
-    let again = file("again");
-    Cache::merge(&[file("whole")], &again).unwrap();
-    assert_eq!(fs::read(&joined).unwrap(), fs::read(&again).unwrap());
 }
