@@ -5,15 +5,15 @@ use plimsoll_report::median;
 
 use crate::protection::Protection;
 
-/// One load with one protection, and what each of its runs measured.
+/// One load with one protection (or one router), and what each of its runs measured.
 #[derive(Debug)]
-pub(crate) struct Case<L, R> {
-    pub(crate) protection: Protection,
+pub(crate) struct Case<L, R, P = Protection> {
+    pub(crate) protection: P,
     pub(crate) load: L,
     pub(crate) runs: Vec<R>,
 }
 
-impl<L, R> Case<L, R> {
+impl<L, R, P> Case<L, R, P> {
     /// Median of one value over the runs.
     pub(crate) fn middle(&self, value: impl Fn(&R) -> f64) -> f64 {
         let values: Vec<f64> = self.runs.iter().map(value).collect();
@@ -28,17 +28,17 @@ impl<L, R> Case<L, R> {
 
 /// All cases, in the order in which they take turns.
 #[derive(Debug)]
-pub(crate) struct Cases<L, R>(pub(crate) Vec<Case<L, R>>);
+pub(crate) struct Cases<L, R, P = Protection>(pub(crate) Vec<Case<L, R, P>>);
 
-impl<L, R> Default for Cases<L, R> {
+impl<L, R, P> Default for Cases<L, R, P> {
     fn default() -> Self {
         Self(Vec::new())
     }
 }
 
-impl<L: Copy + PartialEq, R> Cases<L, R> {
+impl<L: Copy + PartialEq, R, P: Copy + PartialEq> Cases<L, R, P> {
     /// No runs yet.
-    pub(crate) fn new(protections: &[Protection], loads: &[L]) -> Self {
+    pub(crate) fn new(protections: &[P], loads: &[L]) -> Self {
         let all = |&load: &L| {
             protections.iter().map(move |&protection| Case {
                 protection,
@@ -50,13 +50,8 @@ impl<L: Copy + PartialEq, R> Cases<L, R> {
     }
 
     /// One value of each run of a case; nothing if there is no such case.
-    pub(crate) fn values(
-        &self,
-        protection: Protection,
-        load: L,
-        value: impl Fn(&R) -> f64,
-    ) -> Vec<f64> {
-        let is_meant = |case: &&Case<L, R>| case.protection == protection && case.load == load;
+    pub(crate) fn values(&self, protection: P, load: L, value: impl Fn(&R) -> f64) -> Vec<f64> {
+        let is_meant = |case: &&Case<L, R, P>| case.protection == protection && case.load == load;
         let case = self.0.iter().find(is_meant);
         case.map_or_else(Vec::new, |case| case.runs.iter().map(value).collect())
     }

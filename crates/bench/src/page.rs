@@ -14,35 +14,38 @@ pub(crate) fn over_flood<C>(
     cases: &[C],
     point: impl Fn(&C) -> (Protection, f64, f64),
 ) -> Figure<'static> {
+    let names = Protection::ALL.map(Protection::name);
+    curves_over_flood(label, unit, &names, cases, |case| {
+        let (protection, x, y) = point(case);
+        (protection.name(), x, y)
+    })
+}
+
+/// As [`over_flood`], with a curve for each of `names` that there is.
+pub(crate) fn curves_over_flood<C>(
+    label: &'static str,
+    unit: &'static str,
+    names: &[&'static str],
+    cases: &[C],
+    point: impl Fn(&C) -> (&'static str, f64, f64),
+) -> Figure<'static> {
     let axis = |label, unit| Axis {
         label,
         unit,
         scale: Scale::Linear,
     };
+    let curve = |(index, name): (usize, &&'static str)| {
+        let of = cases.iter().map(&point).filter(|(one, ..)| one == name);
+        let points: Vec<(f64, f64)> = of.map(|(_, x, y)| (x, y)).collect();
+        (!points.is_empty()).then(|| (*name, Line::new(index, points)))
+    };
     Figure {
         x: axis("Flood", "packets/s"),
         y: axis(label, unit),
-        curves: by_protection(cases, point),
+        curves: names.iter().enumerate().filter_map(curve).collect(),
     }
 }
 
 pub(crate) fn loss_percent(bystander: Bystander) -> f64 {
     100.0 * bystander.loss()
-}
-
-/// A curve for each protection that was there.
-fn by_protection<C>(
-    cases: &[C],
-    point: impl Fn(&C) -> (Protection, f64, f64),
-) -> Vec<(&'static str, Line)> {
-    let curve = |(index, protection): (usize, Protection)| {
-        let of = cases
-            .iter()
-            .map(&point)
-            .filter(|(one, ..)| *one == protection);
-        let points: Vec<(f64, f64)> = of.map(|(_, x, y)| (x, y)).collect();
-        (!points.is_empty()).then(|| (protection.name(), Line::new(index, points)))
-    };
-    let all = Protection::ALL.into_iter().enumerate();
-    all.filter_map(curve).collect()
 }

@@ -407,7 +407,7 @@ fn plan(args: &GuardArgs) -> crate::Result<Plan> {
     })
 }
 
-fn given_or<T: Clone>(given: &[T], default: Vec<T>) -> Vec<T> {
+pub(crate) fn given_or<T: Clone>(given: &[T], default: Vec<T>) -> Vec<T> {
     if given.is_empty() {
         default
     } else {
@@ -481,7 +481,12 @@ fn parse_protection(text: &str) -> Result<Protection, String> {
     find(text, &Protection::ALL, Protection::name)
 }
 
-fn find<T: Copy>(text: &str, all: &[T], name: fn(T) -> &'static str) -> Result<T, String> {
+/// The one of this name.
+pub(crate) fn find<T: Copy>(
+    text: &str,
+    all: &[T],
+    name: fn(T) -> &'static str,
+) -> Result<T, String> {
     let found = all.iter().copied().find(|&one| name(one) == text);
     found.ok_or_else(|| {
         let names: Vec<&str> = all.iter().copied().map(name).collect();

@@ -4,22 +4,24 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use crate::bench::{find, given_or};
 use crate::failure::Context;
-use plimsoll_bench::demo::{self, Plan};
+use plimsoll_bench::demo::{self, Plan, Scene};
 use plimsoll_lab::{Catalogue, Document, Options, html, table, values};
 
 use crate::{lab, output};
 
-/// Flood stock servers and guarded ones, and show both (four minutes).
+/// Flood stock servers and guarded ones, and a router, and show both (six minutes).
 ///
-/// Everything happens between two network namespaces made for it, which are
+/// Everything happens between network namespaces made for it, which are
 /// removed again. A sink is flooded with up to 15 times the packets that it can
 /// handle; another server's client measures what that costs it. nginx serves beside
 /// SYNs for another port. A DNS server is flooded on its own port, and its own client
-/// measures that.
+/// measures that. Packets flood a router that also computes and speaks BGP: the kernel
+/// forwards, then `plimsoll forward`.
 #[derive(clap::Args, Debug)]
 #[command(
-    after_help = "Needs root, two CPUs, Linux 6.8 or newer with BTF, and nginx, wrk, nsd, dnsperf and ethtool \
+    after_help = "Needs root, two CPUs, Linux 6.8 or newer with BTF, and nginx, wrk, nsd, dnsperf, bird2 and ethtool \
                         (scripts/setup installs them). Where root or a suitable kernel is missing, the UDP \
                         and SYN floods run on a modelled host, and the output says so."
 )]
@@ -30,6 +32,9 @@ pub(crate) struct Args {
     /// Also write the figures as one self-contained HTML page to FILE
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
+    /// Show only these scenes: udp, syn, dns, router
+    #[arg(long, value_name = "SCENE", value_delimiter = ',', value_parser = parse_scene)]
+    only: Vec<Scene>,
     /// How often each case runs [default: 3]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=99))]
     runs: Option<u8>,
@@ -42,11 +47,15 @@ pub(crate) struct Args {
     /// Floods on the DNS server's own port, in queries/s [default: 0,200000,800000]
     #[arg(long, value_name = "RATES", value_delimiter = ',')]
     queries: Option<Vec<u64>>,
-    /// Interrupt holdoff of the flooded interface, in microseconds [default: 30]
+    /// Floods across the router, as multiples of the kernel's maximum loss-free rate
+    /// [default: 0,1,2]
+    #[arg(long, value_name = "MULTIPLES", value_delimiter = ',')]
+    crossing: Option<Vec<f64>>,
+    /// Interrupt holdoff of the flooded servers' interface, in microseconds [default: 30]
     #[arg(long, value_name = "US", value_parser = clap::value_parser!(u64).range(1..=10_000))]
     holdoff_us: Option<u64>,
     /// Use the modelled host even if this one could do it with real packets; its cases are fixed
-    #[arg(long, conflicts_with_all = ["runs", "floods", "syns", "queries", "holdoff_us", "guard"])]
+    #[arg(long, conflicts_with_all = ["only", "runs", "floods", "syns", "queries", "crossing", "holdoff_us", "guard"])]
     modelled: bool,
     /// Arguments for `plimsoll guard`, for example "--threaded 5 --poll-cpu 1"
     #[arg(long, value_name = "ARGUMENTS", allow_hyphen_values = true)]
@@ -92,10 +101,12 @@ impl Args {
         let plan = Plan::new(program);
         let arguments = self.guard.iter().flat_map(|text| text.split_whitespace());
         Plan {
+            scenes: given_or(&self.only, plan.scenes),
             runs: self.runs.map_or(plan.runs, Into::into),
             flood_multiples: self.floods.clone().unwrap_or(plan.flood_multiples),
             syn_rates_pps: self.syns.clone().unwrap_or(plan.syn_rates_pps),
             dns_rates_pps: self.queries.clone().unwrap_or(plan.dns_rates_pps),
+            router_multiples: self.crossing.clone().unwrap_or(plan.router_multiples),
             holdoff: self.holdoff_us.map_or(plan.holdoff, Duration::from_micros),
             guard_arguments: arguments.map(str::to_owned).collect(),
             ..plan
@@ -112,16 +123,22 @@ impl Args {
     /// The options given that a modelled host cannot honour.
     fn for_real_packets(&self) -> Vec<&'static str> {
         let all = [
+            ("--only", !self.only.is_empty()),
             ("--runs", self.runs.is_some()),
             ("--floods", self.floods.is_some()),
             ("--syns", self.syns.is_some()),
             ("--queries", self.queries.is_some()),
+            ("--crossing", self.crossing.is_some()),
             ("--holdoff-us", self.holdoff_us.is_some()),
             ("--guard", self.guard.is_some()),
         ];
         let given = all.into_iter().filter(|(_, given)| *given);
         given.map(|(name, _)| name).collect()
     }
+}
+
+fn parse_scene(text: &str) -> Result<Scene, String> {
+    find(text, &Scene::ALL, Scene::name)
 }
 
 /// The experiments that model the demo's two floods.

@@ -208,9 +208,11 @@ fn the_demo_without_root_models_by_itself_and_says_why() {
 #[test]
 fn options_for_real_packets_are_refused_on_a_modelled_host() {
     for option in [
+        "--only=udp",
         "--runs=1",
         "--floods=1",
         "--syns=0",
+        "--crossing=1",
         "--holdoff-us=50",
         "--guard=--observe",
     ] {

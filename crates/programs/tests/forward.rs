@@ -1,15 +1,21 @@
 //! The router between real hosts: two that talk to each other, and floods. Needs root.
 
 use std::sync::{Mutex, PoisonError};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use plimsoll_programs::forward::{Config, DataPath, InterfaceStatus, Router, Status};
+use plimsoll_testbed::bird::{Bird, Speaker};
 use plimsoll_testbed::blast::{Blast, Bound, Flow, Report, Schedule, Spec, Stop, Transport};
 use plimsoll_testbed::routed::{Routed, SINK_IPV4, SINK_IPV6, Sink};
 use plimsoll_testbed::{Config as TestbedConfig, Host, INNER_DEVICE, Placement};
 
 /// Two CPUs are shared by all.
 static TURN: Mutex<()> = Mutex::new(());
+
+/// Of the host behind the router, and of the router there ([`Sink::Answers`]).
+const ANSWERING: &str = "10.77.0.2";
+const ROUTER_BEHIND: &str = "10.77.0.1";
 
 const LIMIT: Duration = Duration::from_secs(20);
 
@@ -218,7 +224,7 @@ fn the_kernel_answers(hosts: &Routed, router: &Router) {
     hosts.sink().ip("link set behind0 mtu 1400").unwrap();
     let mtu = format!("link set {INNER_DEVICE} mtu 1400");
     hosts.router().ip(&mtu).unwrap();
-    std::thread::sleep(Duration::from_millis(300));
+    thread::sleep(Duration::from_millis(300));
     let big = ping(load, "-c 1 -M do -s 1400 10.77.0.2");
     assert!(big.contains("Frag needed"), "{big}");
     // Its own host has learnt the path's MTU by now.
@@ -230,7 +236,7 @@ fn the_kernel_answers(hosts: &Routed, router: &Router) {
         .router()
         .ip("route add unreachable 192.0.2.0/24")
         .unwrap();
-    std::thread::sleep(Duration::from_millis(100));
+    thread::sleep(Duration::from_millis(100));
     let unreachable = ping(load, "-c 1 192.0.2.1");
     assert!(unreachable.contains("Unreachable"), "{unreachable}");
     let status = router.status().unwrap();
@@ -249,7 +255,7 @@ fn changes_are_followed(path: DataPath) {
             middle.ip("route add 192.0.2.0/24 via 10.77.0.2").unwrap();
             eventually_answered(load, "192.0.2.1");
             middle.ip("route del 192.0.2.0/24").unwrap();
-            std::thread::sleep(Duration::from_millis(200));
+            thread::sleep(Duration::from_millis(200));
             let lost = ping(load, "-c 1 192.0.2.1");
             assert!(lost.contains("100% packet loss"), "{lost}");
         }
@@ -258,7 +264,7 @@ fn changes_are_followed(path: DataPath) {
         assert!(lost.contains("100% packet loss"), "{lost}");
         middle.ip(&format!("link set {INNER_DEVICE} up")).unwrap();
         eventually_answered(load, "10.77.0.2");
-        std::thread::sleep(Duration::from_millis(300));
+        thread::sleep(Duration::from_millis(300));
         let before = of(&router.status().unwrap(), "forwarded");
         is_answered(load, "-c 20 10.77.0.2");
         let status = router.status().unwrap();
@@ -271,6 +277,76 @@ fn eventually_answered(host: &Host, target: &str) {
     let end = Instant::now() + Duration::from_secs(10);
     while !ping(host, &format!("-c 5 {target}")).contains(" 0% packet loss") {
         assert!(Instant::now() < end, "{target} answers within 10 s");
+    }
+}
+
+/// Documentation's own (RFC 5737).
+const LEARNT: &str = "192.0.2.0/24";
+
+/// BIRD on the router and on the host behind it, which announces a network.
+fn session(hosts: &Routed) -> [Bird; 2] {
+    let ends = [(hosts.router(), ROUTER_BEHIND), (hosts.sink(), ANSWERING)];
+    [0, 1].map(|own: usize| {
+        let announced = (own == 1).then(|| LEARNT.parse().unwrap());
+        let speaker = Speaker {
+            own: ends[own].1.parse().unwrap(),
+            own_as: 64_496 + own as u32,
+            neighbour: ends[1 - own].1.parse().unwrap(),
+            neighbour_as: 64_497 - own as u32,
+            announces: announced.into_iter().collect(),
+        };
+        Bird::start(ends[own].0, &speaker).expect("BIRD")
+    })
+}
+
+/// MR-99. A route that BGP has taught the kernel is forwarded by; the session crosses the
+/// flooded link and stays up; the route goes with the session.
+#[test]
+fn bgp_teaches_routes_over_a_flooded_link() {
+    with_router(DataPath::Xdp, Sink::Answers, |hosts, router| {
+        let [own, neighbour] = session(hosts);
+        own.wait_until_established(LIMIT).unwrap();
+        let has_route =
+            || said(hosts.router(), &format!("ip route show {LEARNT}")).contains("bird");
+        eventually("a route from BGP", has_route);
+        // Its next hop's Ethernet address has to be known, or the flood asks for it.
+        eventually_answered(hosts.router(), ANSWERING);
+        let before = of(&router.status().unwrap(), "forwarded");
+        let (report, looks) = thread::scope(|scope| {
+            let flood = scope.spawn(|| packets(hosts, "192.0.2.1", 100_000, 100_000));
+            let mut looks = Vec::new();
+            while !flood.is_finished() {
+                looks.push(own.is_established().unwrap());
+                thread::sleep(Duration::from_millis(50));
+            }
+            (flood.join().unwrap(), looks)
+        });
+        assert!(looks.iter().all(|is_up| *is_up), "{looks:?}");
+        let status = router.status().unwrap();
+        let forwarded = of(&status, "forwarded") - before;
+        // A busy machine loses some in the ring.
+        assert!(
+            forwarded > report.sent / 2,
+            "{forwarded} of {}: {status}",
+            report.sent
+        );
+        drop(neighbour);
+        eventually("the route's end", || !has_route());
+        let before = of(&router.status().unwrap(), "forwarded");
+        packets(hosts, "192.0.2.1", 1000, 10_000);
+        let status = router.status().unwrap();
+        assert_eq!(of(&status, "forwarded"), before, "{status}");
+        // The kernel is to answer only some.
+        let refused = of(&status, "no_route") + of(&status, "limited");
+        assert!(refused >= 500, "{status}");
+    });
+}
+
+fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
+    let end = Instant::now() + LIMIT;
+    while !is_so() {
+        assert!(Instant::now() < end, "{what}");
+        thread::sleep(Duration::from_millis(20));
     }
 }
 

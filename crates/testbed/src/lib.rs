@@ -39,6 +39,7 @@
 
 pub mod bare_router;
 mod behind;
+pub mod bird;
 pub mod blast;
 pub mod burner;
 pub mod connect;

@@ -1,18 +1,18 @@
-//! The demo's document, its goals, and its table for a person.
+//! The demo's document, and its table for a person.
 
 use std::fmt::Write as _;
 
+use plimsoll_report::page::Figure;
 use plimsoll_report::plot::PlotError;
-use plimsoll_report::{Goal, Machine, Side, median, page};
+use plimsoll_report::{Goal, Machine, page};
 use serde::Serialize;
 
-use super::bars::chart;
-use super::{dns, syn, udp};
-use crate::figures::{conclusion, grouped, percents_of, percents_of_better};
-use crate::own_port::servers::Served;
-use crate::page::{loss_percent, over_flood};
+use super::bars::{Bar, chart};
+use super::router::{ROUTERS, RouterCase, RouterScene, name};
+use crate::figures::{conclusion, grouped};
+use crate::page::{curves_over_flood, loss_percent, over_flood};
 use crate::protection::Protection;
-use crate::udp::{Run, UdpCase};
+use crate::udp::UdpCase;
 
 /// Everything the demo measured.
 #[derive(Clone, Debug, Serialize)]
@@ -22,11 +22,17 @@ pub struct Document {
     /// Where it was measured.
     pub machine: Machine,
     /// The UDP flood.
-    pub udp: Udp,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub udp: Option<Udp>,
     /// The SYN flood.
-    pub syn: Syn,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub syn: Option<Syn>,
     /// The DNS flood.
-    pub dns: Dns,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub dns: Option<Dns>,
+    /// The flooded router.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub router: Option<RouterScene>,
     /// The promised figures.
     pub goals: Vec<Goal>,
 }
@@ -91,153 +97,6 @@ pub struct DnsCase {
     pub answers_per_s: f64,
 }
 
-/// The promised figures of all floods.
-pub(super) fn goals(udp: &udp::Outcome, syn: &syn::Outcome, dns: &dns::Outcome) -> Vec<Goal> {
-    let mut goals = udp_goodput_goals(udp);
-    goals.extend(udp_bystander_goals(udp));
-    goals.extend(udp_light_goals(udp));
-    goals.extend(syn_goals(syn));
-    goals.extend(dns_goals(dns));
-    goals
-}
-
-fn udp_goodput_goals(udp: &udp::Outcome) -> Vec<Goal> {
-    let percent_of_mlfrr = |protection, multiple| {
-        udp.cases.values(protection, multiple, |run| {
-            run.goodput_pps / udp.mlfrr_pps * 100.0
-        })
-    };
-    let highest = udp.cases.heaviest().unwrap_or(0.0);
-    let mut goals = vec![Goal::new(
-        "udp/collapse",
-        "stock goodput at the highest flood, of MLFRR",
-        Side::AtMost,
-        5.0,
-        "%",
-        percent_of_mlfrr(Protection::Stock, highest),
-    )];
-    for (multiple, percent) in [(5.0, 60.0), (15.0, 30.0)] {
-        goals.push(Goal::new(
-            format!("udp/goodput/{multiple}"),
-            format!("guarded goodput at {multiple} × MLFRR, of MLFRR"),
-            Side::AtLeast,
-            percent,
-            "%",
-            percent_of_mlfrr(Protection::Guard, multiple),
-        ));
-    }
-    goals
-}
-
-fn udp_bystander_goals(udp: &udp::Outcome) -> Vec<Goal> {
-    let loss = |run: &Run| 100.0 * run.bystander.loss();
-    let goal = |multiple: f64| {
-        Goal::new(
-            format!("udp/bystander/{multiple}"),
-            format!("guarded bystander's loss at {multiple} × MLFRR"),
-            Side::AtMost,
-            0.1,
-            "%",
-            udp.cases.values(Protection::Guard, multiple, loss),
-        )
-    };
-    vec![goal(5.0), goal(15.0)]
-}
-
-fn udp_light_goals(udp: &udp::Outcome) -> Vec<Goal> {
-    let goodput = |protection| udp.cases.values(protection, 1.0, |run| run.goodput_pps);
-    let latency = |protection| {
-        udp.cases
-            .values(protection, 0.0, |run| run.bystander.p50_us)
-    };
-    let stock = median(&latency(Protection::Stock)).unwrap_or(0.0);
-    vec![
-        Goal::new(
-            "udp/light/throughput",
-            "guarded goodput at 1 × MLFRR, of stock",
-            Side::AtLeast,
-            97.0,
-            "%",
-            percents_of(&goodput(Protection::Guard), &goodput(Protection::Stock)),
-        ),
-        Goal::new(
-            "udp/light/latency",
-            "median latency that the guard adds without a flood",
-            Side::AtMost,
-            2.0,
-            "µs",
-            latency(Protection::Guard)
-                .into_iter()
-                .map(|guarded| guarded - stock)
-                .collect(),
-        ),
-    ]
-}
-
-fn syn_goals(syn: &syn::Outcome) -> Vec<Goal> {
-    let requests = |protection, rate| syn.cases.values(protection, rate, |run| run.requests_per_s);
-    let highest = syn.cases.heaviest().unwrap_or(0);
-    vec![
-        Goal::new(
-            "syn/guarded/better",
-            format!("guarded nginx at {highest} SYN/s, of stock or guarded unflooded, the better"),
-            Side::AtLeast,
-            85.0,
-            "%",
-            percents_of_better(
-                &requests(Protection::Guard, highest),
-                &requests(Protection::Stock, 0),
-                &requests(Protection::Guard, 0),
-            ),
-        ),
-        Goal::new(
-            "syn/guarded",
-            format!("former definition: guarded nginx at {highest} SYN/s, of guarded unflooded"),
-            Side::AtLeast,
-            85.0,
-            "%",
-            percents_of(
-                &requests(Protection::Guard, highest),
-                &requests(Protection::Guard, 0),
-            ),
-        ),
-        Goal::new(
-            "syn/light/throughput",
-            "guarded nginx without a flood, of stock",
-            Side::AtLeast,
-            97.0,
-            "%",
-            percents_of(
-                &requests(Protection::Guard, 0),
-                &requests(Protection::Stock, 0),
-            ),
-        ),
-    ]
-}
-
-fn dns_goals(dns: &dns::Outcome) -> Vec<Goal> {
-    let answered = |protection, rate| dns.cases.values(protection, rate, Served::percent);
-    let highest = dns.cases.heaviest().unwrap_or(0);
-    vec![
-        Goal::new(
-            "dns/collapse",
-            format!("queries that stock NSD answers its client at {highest} queries/s of others"),
-            Side::AtMost,
-            20.0,
-            "%",
-            answered(Protection::Stock, highest),
-        ),
-        Goal::new(
-            "dns/guarded",
-            format!("queries that guarded NSD answers its client at {highest} queries/s of others"),
-            Side::AtLeast,
-            99.0,
-            "%",
-            answered(Protection::Guard, highest),
-        ),
-    ]
-}
-
 impl Document {
     /// The document as a page.
     ///
@@ -245,31 +104,11 @@ impl Document {
     ///
     /// A plot could not be drawn: our own mistake.
     pub fn page(&self) -> Result<String, PlotError> {
-        let udp = |label, unit, of: fn(&UdpCase) -> f64| {
-            over_flood(label, unit, &self.udp.cases, |case| {
-                (case.protection, case.offered_pps, of(case))
-            })
-        };
-        let figures = [
-            udp("Delivered to the flooded server", "packets/s", |case| {
-                case.goodput_pps
-            }),
-            udp("Probes that a bystander loses", "%", |case| {
-                loss_percent(case.bystander)
-            }),
-            over_flood(
-                "Requests nginx answers during a SYN flood of another port",
-                "1/s",
-                &self.syn.cases,
-                |case| (case.protection, case.offered_pps, case.requests_per_s),
-            ),
-            over_flood(
-                "Queries NSD answers its client during a flood of its own port",
-                "1/s",
-                &self.dns.cases,
-                |case| (case.protection, case.offered_pps, case.answered_per_s),
-            ),
-        ];
+        let mut figures = Vec::new();
+        figures.extend(self.udp.iter().flat_map(Udp::figures));
+        figures.extend(self.syn.iter().map(Syn::figure));
+        figures.extend(self.dns.iter().map(Dns::figure));
+        figures.extend(self.router.iter().flat_map(RouterScene::figures));
         let tables = self.tables();
         page::measured(
             "Plimsoll demo",
@@ -280,40 +119,61 @@ impl Document {
         )
     }
 
-    /// The document for a person: a chart per flood, then the tables.
+    /// The document for a person: charts for each scene, then the tables.
     #[must_use]
     pub fn text(&self) -> String {
-        let udp = self.udp.cases.iter();
-        let udp = udp.map(|case| (case.offered_pps, case.protection, case.goodput_pps));
-        let syn = self.syn.cases.iter();
-        let syn = syn.map(|case| (case.offered_pps, case.protection, case.requests_per_s));
-        // Without a flood nothing is delivered to its target.
-        let flooded: Vec<_> = udp.filter(|(offered_pps, ..)| *offered_pps > 0.0).collect();
-        let mut text = chart("Goodput of a flooded UDP server, packets/s", &flooded);
-        let title = "Requests/s of nginx while another port gets a SYN flood";
-        text += &chart(title, &syn.collect::<Vec<_>>());
-        let dns = self.dns.cases.iter();
-        let dns = dns.map(|case| (case.offered_pps, case.protection, case.answered_per_s));
-        let title = format!(
-            "Queries/s that NSD answers its client, of {}, while others flood its port",
-            grouped(self.dns.queries_per_s.into())
-        );
-        text += &chart(&title, &dns.collect::<Vec<_>>());
+        let mut text = String::new();
+        text.extend(self.udp.iter().map(Udp::chart));
+        text.extend(self.syn.iter().map(Syn::chart));
+        text.extend(self.dns.iter().map(Dns::chart));
+        text.extend(self.router.iter().map(RouterScene::charts));
         text + self.tables().as_str()
     }
 
     fn tables(&self) -> String {
-        let mut text = self.udp_table();
-        text += &self.syn_table();
-        text += &self.dns_table();
-        text + conclusion(&self.machine, &self.goals).as_str()
+        let tables = [
+            self.udp.as_ref().map(Udp::table),
+            self.syn.as_ref().map(Syn::table),
+            self.dns.as_ref().map(Dns::table),
+            self.router.as_ref().map(RouterScene::table),
+        ];
+        let tables: Vec<String> = tables.into_iter().flatten().collect();
+        tables.join("\n") + conclusion(&self.machine, &self.goals).as_str()
+    }
+}
+
+impl Udp {
+    fn figures(&self) -> [Figure<'static>; 2] {
+        let over = |label, unit, of: fn(&UdpCase) -> f64| {
+            over_flood(label, unit, &self.cases, |case| {
+                (case.protection, case.offered_pps, of(case))
+            })
+        };
+        [
+            over("Delivered to the flooded server", "packets/s", |case| {
+                case.goodput_pps
+            }),
+            over("Probes that a bystander loses", "%", |case| {
+                loss_percent(case.bystander)
+            }),
+        ]
     }
 
-    fn udp_table(&self) -> String {
+    fn chart(&self) -> String {
+        let bar = |case: &UdpCase| {
+            let name = case.protection.name();
+            // Without a flood nothing is delivered to its target.
+            (case.offered_pps > 0.0).then_some((case.offered_pps, name, case.goodput_pps))
+        };
+        let bars: Vec<Bar> = self.cases.iter().filter_map(bar).collect();
+        chart("Goodput of a flooded UDP server, packets/s", &bars)
+    }
+
+    fn table(&self) -> String {
         let mut text = format!(
             "UDP flood of one socket, MLFRR {} packets/s; a bystander echo on another port is probed\n\
              {:>10} {:>6}{:>11}{:>8}{:>5}{:>5}{:>5}  {:>9}{:>9}{:>9}{:>9}\n",
-            grouped(self.udp.mlfrr_pps),
+            grouped(self.mlfrr_pps),
             "offered/s",
             "",
             "goodput/s",
@@ -326,7 +186,7 @@ impl Document {
             "p50 µs",
             "p99 µs",
         );
-        for case in &self.udp.cases {
+        for case in &self.cases {
             let percent = |part: f64| part * 100.0;
             let _ = writeln!(
                 text,
@@ -334,7 +194,7 @@ impl Document {
                 grouped(case.offered_pps),
                 case.protection.name(),
                 grouped(case.goodput_pps),
-                percent(case.goodput_pps / self.udp.mlfrr_pps),
+                percent(case.goodput_pps / self.mlfrr_pps),
                 percent(case.host_cpu.app),
                 percent(case.host_cpu.network),
                 percent(case.host_cpu.idle),
@@ -345,7 +205,7 @@ impl Document {
             );
         }
         text += "where the packets went\n";
-        for case in &self.udp.cases {
+        for case in &self.cases {
             let losses = &case.losses;
             let _ = writeln!(
                 text,
@@ -363,13 +223,34 @@ impl Document {
         }
         text
     }
+}
 
-    fn syn_table(&self) -> String {
+impl Syn {
+    fn figure(&self) -> Figure<'static> {
+        over_flood(
+            "Requests nginx answers during a SYN flood of another port",
+            "1/s",
+            &self.cases,
+            |case| (case.protection, case.offered_pps, case.requests_per_s),
+        )
+    }
+
+    fn chart(&self) -> String {
+        let cases = self.cases.iter();
+        let bars = cases.map(|case| {
+            let name = case.protection.name();
+            (case.offered_pps, name, case.requests_per_s)
+        });
+        let title = "Requests/s of nginx while another port gets a SYN flood";
+        chart(title, &bars.collect::<Vec<_>>())
+    }
+
+    fn table(&self) -> String {
         let mut text = format!(
-            "\nSYN flood of another listener while {} serves\n{:>10} {:>6}{:>12}{:>10}\n",
-            self.syn.server, "SYN/s", "", "requests/s", "p99 µs"
+            "SYN flood of another listener while {} serves\n{:>10} {:>6}{:>12}{:>10}\n",
+            self.server, "SYN/s", "", "requests/s", "p99 µs"
         );
-        for case in &self.syn.cases {
+        for case in &self.cases {
             let _ = writeln!(
                 text,
                 "{:>10} {:>6}{:>12}{:>10.0}",
@@ -383,13 +264,35 @@ impl Document {
     }
 }
 
-impl Document {
-    fn dns_table(&self) -> String {
+impl Dns {
+    fn figure(&self) -> Figure<'static> {
+        over_flood(
+            "Queries NSD answers its client during a flood of its own port",
+            "1/s",
+            &self.cases,
+            |case| (case.protection, case.offered_pps, case.answered_per_s),
+        )
+    }
+
+    fn chart(&self) -> String {
+        let cases = self.cases.iter();
+        let bars = cases.map(|case| {
+            let name = case.protection.name();
+            (case.offered_pps, name, case.answered_per_s)
+        });
+        let title = format!(
+            "Queries/s that NSD answers its client, of {}, while others flood its port",
+            grouped(self.queries_per_s.into())
+        );
+        chart(&title, &bars.collect::<Vec<_>>())
+    }
+
+    fn table(&self) -> String {
         let mut text = format!(
-            "\nFlood of NSD's own port by {}; its client asks {} queries/s\n\
+            "Flood of NSD's own port by {}; its client asks {} queries/s\n\
              {:>10} {:>6}{:>10}{:>8}{:>9}{:>11}\n",
-            self.dns.flood,
-            grouped(self.dns.queries_per_s.into()),
+            self.flood,
+            grouped(self.queries_per_s.into()),
             "flood/s",
             "",
             "answered",
@@ -397,7 +300,7 @@ impl Document {
             "percent",
             "answers/s",
         );
-        for case in &self.dns.cases {
+        for case in &self.cases {
             let percent = 100.0 * case.answered as f64 / case.asked.max(1) as f64;
             let _ = writeln!(
                 text,
@@ -407,6 +310,80 @@ impl Document {
                 case.answered,
                 case.asked,
                 grouped(case.answers_per_s),
+            );
+        }
+        text
+    }
+}
+
+impl RouterScene {
+    fn figures(&self) -> [Figure<'static>; 3] {
+        let over = |label, unit, of: fn(&RouterCase) -> f64| {
+            curves_over_flood(label, unit, &ROUTERS.map(name), &self.cases, |case| {
+                (case.router, case.offered_pps, of(case))
+            })
+        };
+        [
+            over("Forwarded by the flooded router", "packets/s", |case| {
+                case.forwarded_pps
+            }),
+            over("CPU of a compute-bound process on it", "%", |case| {
+                case.compute_percent
+            }),
+            over("Time that its routing session is up", "%", |case| {
+                case.session_percent
+            }),
+        ]
+    }
+
+    fn charts(&self) -> String {
+        let bars = |of: fn(&RouterCase) -> f64| {
+            let bar = |case: &RouterCase| (case.offered_pps, case.router, of(case));
+            self.cases.iter().map(bar).collect::<Vec<Bar>>()
+        };
+        let forwarded = bars(|case| case.forwarded_pps).into_iter();
+        // Without a flood nothing is forwarded.
+        let forwarded: Vec<Bar> = forwarded
+            .filter(|(offered_pps, ..)| *offered_pps > 0.0)
+            .collect();
+        let title = "CPU of a compute-bound process on that router, %";
+        chart("Packets/s that a flooded router forwards", &forwarded)
+            + chart(title, &bars(|case| case.compute_percent)).as_str()
+            + chart(
+                "Time that its routing session is up, %",
+                &bars(|case| case.session_percent),
+            )
+            .as_str()
+    }
+
+    fn table(&self) -> String {
+        let mut text = format!(
+            "Flood across a router, MLFRR of the kernel {} packets/s; forward leaves {} % of its CPU; {}\n\
+             {:>10} {:>8}{:>12}{:>9}{:>12}{:>7}  where the packets went\n",
+            grouped(self.mlfrr_pps),
+            self.left_percent,
+            self.session,
+            "offered/s",
+            "",
+            "forwarded/s",
+            "compute",
+            "session up",
+            "ended",
+        );
+        for case in &self.cases {
+            let behind = case.offered.saturating_sub(case.ring_full + case.forwarded);
+            let _ = writeln!(
+                text,
+                "{:>10} {:>8}{:>12}{:>8.0}%{:>11.0}%{:>7}  offered {} = forwarded {} + receive ring {} + behind it {behind}",
+                grouped(case.offered_pps),
+                case.router,
+                grouped(case.forwarded_pps),
+                case.compute_percent,
+                case.session_percent,
+                case.session_ended,
+                case.offered,
+                case.forwarded,
+                case.ring_full,
             );
         }
         text
@@ -434,8 +411,22 @@ mod tests {
         }
     }
 
+    fn router(router: &'static str, session_percent: f64) -> RouterCase {
+        RouterCase {
+            router,
+            offered_pps: 2e6,
+            forwarded_pps: 1e6,
+            compute_percent: 25.0,
+            session_percent,
+            session_ended: 3,
+            offered: 1000,
+            ring_full: 400,
+            forwarded: 500,
+        }
+    }
+
     #[test]
-    fn the_page_has_a_plot_for_each_of_four_questions_and_a_curve_per_protection() {
+    fn the_page_has_a_plot_for_each_question_and_a_curve_per_protection() {
         let cases = [(Protection::Stock, 1e3), (Protection::Guard, 9e4)].into_iter();
         let cases = cases.flat_map(|(protection, goodput)| {
             [udp(protection, 1e5, 1e5), udp(protection, 2e6, goodput)]
@@ -443,11 +434,11 @@ mod tests {
         let document = Document {
             schema: plimsoll_report::SCHEMA,
             machine: Machine::read(Some("veth")),
-            udp: Udp {
+            udp: Some(Udp {
                 mlfrr_pps: 1e5,
                 cases: cases.collect(),
-            },
-            syn: Syn {
+            }),
+            syn: Some(Syn {
                 server: "nginx".to_owned(),
                 cases: vec![SynCase {
                     protection: Protection::Guard,
@@ -455,8 +446,8 @@ mod tests {
                     requests_per_s: 3e4,
                     p99_us: 1e3,
                 }],
-            },
-            dns: Dns {
+            }),
+            dns: Some(Dns {
                 queries_per_s: 1000,
                 flood: "one source",
                 cases: vec![DnsCase {
@@ -467,14 +458,25 @@ mod tests {
                     answered_per_s: 995.0,
                     answers_per_s: 6e4,
                 }],
-            },
+            }),
+            router: Some(RouterScene {
+                mlfrr_pps: 1e6,
+                left_percent: 25,
+                session: "BIRD".to_owned(),
+                cases: vec![router("stock", 50.0), router("forward", 100.0)],
+            }),
             goals: Vec::new(),
         };
         let text = document.text();
         assert!(text.contains("1990    2000    99.5%"), "{text}");
         let page = document.page().unwrap();
-        assert_eq!(page.matches("<svg").count(), 4);
-        assert_eq!(page.matches("> stock</li>").count(), 2);
+        assert!(
+            text.contains("forwarded 500 + receive ring 400 + behind it 100"),
+            "{text}"
+        );
+        assert_eq!(page.matches("<svg").count(), 7);
+        assert_eq!(page.matches("> forward</li>").count(), 3);
+        assert_eq!(page.matches("> stock</li>").count(), 5);
         assert_eq!(page.matches("> guard</li>").count(), 4);
     }
 }

@@ -1,5 +1,5 @@
 //! `plimsoll demo`: a stock server collapses under a flood, a guarded one does
-//! not. Real packets through the real kernel, four minutes.
+//! not. Real packets through the real kernel, less than six minutes.
 //!
 //! *UDP flood.* A sink with some work per packet is flooded on its own socket,
 //! while a bystander, an echo on another port, is probed. First its maximum
@@ -10,8 +10,11 @@
 //! *DNS flood.* NSD is flooded on its own port by a thousand sources, while its honest
 //! client asks it.
 //!
-//! Every case runs several times, stock and guarded taking turns; figures are
-//! medians of the runs, packet counts their sums. Stock and guarded share
+//! *Flooded router.* Packets cross a router on which a process computes and BIRD speaks
+//! to a neighbour: the kernel forwards, then `plimsoll forward`.
+//!
+//! Every case runs several times, stock and ours taking turns; figures are
+//! medians of the runs, packet counts their sums. Stock and ours share
 //! everything else: the receive work is on the test host's CPU as an adapter's
 //! interrupts would put it, with the same holdoff.
 //!
@@ -21,6 +24,8 @@
 mod bars;
 mod dns;
 mod document;
+mod goals;
+mod router;
 mod syn;
 mod udp;
 
@@ -31,6 +36,7 @@ use plimsoll_report::{Machine, SCHEMA};
 use plimsoll_testbed::{Config as TestbedConfig, Testbed};
 
 pub use document::{Dns, DnsCase, Document, Syn, SynCase, Udp};
+pub use router::{RouterCase, RouterScene};
 
 use crate::Error;
 use crate::protection::{Protection, Stage};
@@ -38,11 +44,42 @@ use crate::protection::{Protection, Stage};
 /// In the order in which they take turns.
 const PROTECTIONS: [Protection; 2] = [Protection::Stock, Protection::Guard];
 
+/// One comparison of the demo.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scene {
+    /// A UDP server is flooded.
+    Udp,
+    /// nginx serves beside a SYN flood.
+    Syn,
+    /// NSD is flooded on its own port.
+    Dns,
+    /// A router is flooded.
+    Router,
+}
+
+impl Scene {
+    /// All, in the order in which they are shown.
+    pub const ALL: [Self; 4] = [Self::Udp, Self::Syn, Self::Dns, Self::Router];
+
+    /// Its name on the command line and at the start of its goals.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Udp => "udp",
+            Self::Syn => "syn",
+            Self::Dns => "dns",
+            Self::Router => "router",
+        }
+    }
+}
+
 /// What the demo does, and how long.
 #[derive(Clone, Debug)]
 pub struct Plan {
     /// The `plimsoll` command itself, which the demo starts as server and guard.
     pub program: PathBuf,
+    /// Which scenes.
+    pub scenes: Vec<Scene>,
     /// How often each case runs; odd, so that a median is a run's own value.
     pub runs: usize,
     /// Measured part of each UDP run.
@@ -57,6 +94,11 @@ pub struct Plan {
     pub syn_rates_pps: Vec<u64>,
     /// Floods on the DNS server's own port, in queries/s.
     pub dns_rates_pps: Vec<u64>,
+    /// Floods across the router, as multiples of what the kernel forwards without loss.
+    pub router_multiples: Vec<f64>,
+    /// Measured part of each flood of the router: some times what a lost session takes to
+    /// be noticed.
+    pub router_window: Duration,
     /// Further arguments for `plimsoll guard`.
     pub guard_arguments: Vec<String>,
 }
@@ -67,6 +109,7 @@ impl Plan {
     pub fn new(program: PathBuf) -> Self {
         Self {
             program,
+            scenes: Scene::ALL.to_vec(),
             runs: 3,
             window: Duration::from_millis(1200),
             http_seconds: 2,
@@ -74,6 +117,8 @@ impl Plan {
             flood_multiples: vec![0.0, 1.0, 5.0, 15.0],
             syn_rates_pps: vec![0, 50_000, 150_000],
             dns_rates_pps: vec![0, 200_000, 800_000],
+            router_multiples: vec![0.0, 1.0, 2.0],
+            router_window: Duration::from_secs(2),
             guard_arguments: Vec::new(),
         }
     }
@@ -86,6 +131,40 @@ impl Plan {
 /// This host lacks something ([`Error::is_missing`]), or a part failed. Missed
 /// goals are in the document, not an error.
 pub fn run(plan: &Plan, mut progress: impl FnMut(&str)) -> Result<Document, Error> {
+    let mut outcomes = with_servers(plan, &mut progress)?;
+    if plan.scenes.contains(&Scene::Router) {
+        outcomes.router = Some(router::run(plan, &mut progress)?);
+    }
+    Ok(Document {
+        schema: SCHEMA,
+        machine: Machine::read(Some("veth")),
+        goals: goals::goals(&outcomes),
+        udp: outcomes.udp.as_ref().map(udp::Outcome::summary),
+        syn: outcomes.syn.as_ref().map(syn::Outcome::summary),
+        dns: outcomes.dns.as_ref().map(dns::Outcome::summary),
+        router: outcomes.router.as_ref().map(router::Outcome::summary),
+    })
+}
+
+/// What all scenes measured that were asked for.
+#[derive(Debug, Default)]
+struct Outcomes {
+    udp: Option<udp::Outcome>,
+    syn: Option<syn::Outcome>,
+    dns: Option<dns::Outcome>,
+    router: Option<router::Outcome>,
+}
+
+/// The scenes with servers, which share two hosts.
+fn with_servers(plan: &Plan, progress: &mut impl FnMut(&str)) -> Result<Outcomes, Error> {
+    let mut outcomes = Outcomes::default();
+    let is_wanted = |scene| plan.scenes.contains(&scene);
+    if ![Scene::Udp, Scene::Syn, Scene::Dns]
+        .map(is_wanted)
+        .contains(&true)
+    {
+        return Ok(outcomes);
+    }
     let testbed = Testbed::create(TestbedConfig::default())?;
     let stage = Stage {
         testbed: &testbed,
@@ -93,16 +172,14 @@ pub fn run(plan: &Plan, mut progress: impl FnMut(&str)) -> Result<Document, Erro
         holdoff: plan.holdoff,
         guard_arguments: &plan.guard_arguments,
     };
-    let udp = udp::run(plan, &stage, &mut progress)?;
-    let syn = syn::run(plan, &stage, &mut progress)?;
-    let dns = dns::run(plan, &stage, &mut progress)?;
-    let goals = document::goals(&udp, &syn, &dns);
-    Ok(Document {
-        schema: SCHEMA,
-        machine: Machine::read(Some("veth")),
-        udp: udp.summary(),
-        syn: syn.summary(),
-        dns: dns.summary(),
-        goals,
-    })
+    if is_wanted(Scene::Udp) {
+        outcomes.udp = Some(udp::run(plan, &stage, progress)?);
+    }
+    if is_wanted(Scene::Syn) {
+        outcomes.syn = Some(syn::run(plan, &stage, progress)?);
+    }
+    if is_wanted(Scene::Dns) {
+        outcomes.dns = Some(dns::run(plan, &stage, progress)?);
+    }
+    Ok(outcomes)
 }

@@ -9,13 +9,13 @@ use plimsoll_testbed::http::Nginx;
 use plimsoll_testbed::interrupt;
 use serde::Serialize;
 
-use super::way::{Router, start_ours};
+use super::way::{Router, start_limited};
 use crate::Error;
-use crate::passing::{Effort, Family, OVERLOAD, PassingCase, PassingCounts, Running, Site, Way};
+use crate::passing::{Effort, Family, OVERLOAD, PassingCase, PassingCounts, Site};
 use crate::traffic::{TIME_BOUND, compute_bound, during_flood_of, on_cpu_of};
 
 /// Part of the CPU that ours may take where others want it, in percent.
-pub(super) const LIMIT_PERCENT: u32 = 75;
+pub(crate) const LIMIT_PERCENT: u32 = 75;
 /// What stands in for sshd.
 const SSH_PORT: u16 = 22;
 /// Attempts to connect, per second.
@@ -123,7 +123,7 @@ fn flood(
     mlfrr_pps: f64,
 ) -> Result<BesideRun, Error> {
     let site = Site::new(effort, family)?;
-    let _running = start(&site, router)?;
+    let _running = start_limited(&site, router, Some(LIMIT_PERCENT))?;
     let host = site.hosts.router();
     let ssh = Nginx::start(host, SSH_PORT)?;
     let computing = compute_bound(host)?;
@@ -157,15 +157,4 @@ fn flood(
         ssh_answered: ssh.succeeded,
         counts,
     })
-}
-
-/// Ours is told to leave a part of the CPU, which takes its polling into threads.
-fn start(site: &Site<'_>, router: Router) -> Result<Running, Error> {
-    if !router.is_ours() {
-        return site.start(router);
-    }
-    site.hosts.place(router.placement())?;
-    let (limit, cpu) = (LIMIT_PERCENT.to_string(), site.hosts.router().cpu());
-    let arguments = ["--cpu-limit", &limit, "--cpu", &cpu.to_string()];
-    Ok(Running::Program(start_ours(site, router, &arguments)?))
 }

@@ -14,9 +14,10 @@ use serde::Serialize;
 use crate::Error;
 use crate::figures::{conclusion, grouped};
 use crate::passing::{self, Effort, Family, KEPT, OVERLOAD, PassingCase};
+pub(crate) use beside::LIMIT_PERCENT;
 pub use beside::{BesideCase, BesideRun};
 pub use way::Router;
-pub(crate) use way::start_ours;
+pub(crate) use way::start_limited;
 
 /// What is measured.
 #[derive(Clone, Debug)]
@@ -183,7 +184,7 @@ fn runs_of(case: Option<&BesideCase>) -> Result<&[BesideRun], String> {
 /// What a flood leaves to others.
 fn beside_goals(family: Family, router: Router, runs: Result<&[BesideRun], String>) -> [Goal; 2] {
     let (name, way) = (family.name(), router.name());
-    let left = f64::from(100 - beside::LIMIT_PERCENT);
+    let left = f64::from(100 - LIMIT_PERCENT);
     let measured = runs.as_deref().unwrap_or_default().iter();
     let missed = measured.clone().map(|run| left - run.compute_percent);
     let goals = [

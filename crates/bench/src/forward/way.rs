@@ -85,12 +85,24 @@ impl Way for Router {
     }
 }
 
-/// `plimsoll forward` on the router's CPU, with further arguments.
-pub(crate) fn start_ours(
+/// Starts a router. Ours may be told to keep to a part of the CPU where others want it,
+/// which takes its polling into threads.
+pub(crate) fn start_limited(
     site: &Site<'_>,
-    way: Router,
-    arguments: &[&str],
-) -> Result<Spoken, Error> {
+    router: Router,
+    limit_percent: Option<u32>,
+) -> Result<Running, Error> {
+    let Some(limit) = limit_percent.filter(|_| router.is_ours()) else {
+        return site.start(router);
+    };
+    site.hosts.place(router.placement())?;
+    let (limit, cpu) = (limit.to_string(), site.hosts.router().cpu().to_string());
+    let arguments = ["--cpu-limit", &limit, "--cpu", &cpu];
+    Ok(Running::Program(start_ours(site, router, &arguments)?))
+}
+
+/// `plimsoll forward` on the router's CPU, with further arguments.
+fn start_ours(site: &Site<'_>, way: Router, arguments: &[&str]) -> Result<Spoken, Error> {
     let mut command = site.hosts.router().command(site.program());
     command
         .arg("forward")

@@ -10,7 +10,7 @@ use super::settings::{BesideTrial, ForwardTrial, ScreenTrial};
 use super::{Offer, RealPackets, cpu_figures};
 use crate::Error;
 use crate::figures::HostCpu;
-use crate::forward::{Router, start_ours};
+use crate::forward::{Router, start_limited};
 use crate::passing::{BOUNDS, Effort, Family, Point, Running, Site, Way};
 use crate::traffic::{TIME_BOUND, compute_bound, during_flood_of};
 
@@ -122,7 +122,7 @@ pub(super) fn beside(
     let offers = wanted(real, offers)?;
     let effort = effort(real);
     let site = Site::new(&effort, Family::Ipv4)?;
-    let running = start_limited(&site, trial)?;
+    let running = start_limited(&site, trial.router, trial.limit_pct)?;
     let host = site.hosts.router();
     let computing = compute_bound(host)?;
     let mut meter = host.cpu_meter()?;
@@ -155,16 +155,4 @@ pub(super) fn beside(
     let figures: Result<Vec<Figures>, Error> = offers.into_iter().map(one).collect();
     running.stop()?;
     figures
-}
-
-/// Ours may be told to leave a part of the CPU.
-fn start_limited(site: &Site<'_>, trial: &BesideTrial) -> Result<Running, Error> {
-    let router = trial.router;
-    let Some(limit) = trial.limit_pct.filter(|_| router.is_ours()) else {
-        return site.start(router);
-    };
-    site.hosts.place(router.placement())?;
-    let (limit, cpu) = (limit.to_string(), site.hosts.router().cpu().to_string());
-    let arguments = ["--cpu-limit", &limit, "--cpu", &cpu];
-    Ok(Running::Program(start_ours(site, router, &arguments)?))
 }
