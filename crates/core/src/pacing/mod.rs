@@ -12,7 +12,8 @@
 //!
 //! Source: Aron and Druschel, sections 4.1, 5.5 to 5.7 and appendix A. Covers
 //! ST-27 to ST-34 and ST-37 here, ST-38 to ST-41 in [`CapacityEstimator`] and
-//! [`StartConfig`], ST-43, ST-44 and ST-49 in [`AckSpacer`]. A flow whose
+//! [`StartConfig`], ST-43, ST-44 and ST-49 in [`AckSpacer`]. [`SlowStart`] is for senders
+//! that are not paced. A flow whose
 //! burst rate is its target rate is a strict shaper (ST-42).
 //!
 //! **A decision's course.** [`Pacer::on_backlog`] says that a flow has
@@ -42,6 +43,7 @@
 mod ack;
 mod capacity;
 mod rate;
+mod slow_start;
 
 use alloc::vec::Vec;
 use core::fmt;
@@ -52,6 +54,7 @@ pub use ack::{AckRelease, AckSpacer, AckSpacingConfig};
 pub use capacity::{CapacityEstimate, CapacityEstimator, KnownCapacity, StartConfig};
 pub use rate::Rate;
 use rate::{Fine, Pace};
+pub use slow_start::SlowStart;
 
 use crate::config::{ConfigError, Field};
 use crate::soft_timer::{EventId, HardwareTimer, SoftTimerConfig, SoftTimers};

@@ -1,0 +1,336 @@
+//! Where slow start ends: before the path's queue overflows.
+//!
+//! Slow start doubles what is under way with every round trip and, left alone, stops only
+//! at a loss. By then up to half of it is lost, hundreds of segments on a long path. A
+//! sender with selective acknowledgements mends that in a round trip or two. One without
+//! them needs a round trip for each. So slow start should end before (Ha and Rhee, `HyStart`;
+//! RFC 9406).
+//!
+//! [`SlowStart`] looks for two signs. **A train of acknowledgements**, one soon after the
+//! other, that lasts for half a round trip: at the rate at which they come, what is under way
+//! fills half of the path, and another doubling would fill the queue. From then on the window
+//! grows by an eighth per round (a round: what is under way is acknowledged once). **A longer
+//! round trip**, by an eighth, by 4 ms at least and by 16 ms at most: the queue grows. From
+//! then on the window grows by a segment per round, as in congestion avoidance. After a loss
+//! congestion control has a bound of its own, and this one ends.
+//!
+//! Departures: RFC 9406 has no trains, and Linux, which has them, goes on with CUBIC
+//! after either sign.
+//!
+//! When it loses: a receiver or a link that delays everything for some milliseconds looks
+//! like a queue, and what is left of the path's capacity is found only slowly.
+
+use core::time::Duration;
+
+use crate::time::Instant;
+
+/// Fewer round trips than these in a round show nothing (RFC 9406: `N_RTT_SAMPLE`).
+const SAMPLES_MIN: u32 = 8;
+/// By how much the round trip must have grown, at least and at most (`MIN_RTT_THRESH`,
+/// `MAX_RTT_THRESH`), and as a part of it (`MIN_RTT_DIVISOR`).
+const GROWTH: [Duration; 2] = [Duration::from_millis(4), Duration::from_millis(16)];
+const GROWTH_DIVISOR: u32 = 8;
+/// Acknowledgements of a train are no further apart (Linux: `hystart_ack_delta_us`).
+const TRAIN_GAP: Duration = Duration::from_millis(2);
+/// A train lasts so much of a round trip.
+const TRAIN_DIVISOR: u32 = 2;
+/// With fewer segments under way slow start goes on (Linux: `hystart_low_window`).
+const SEGMENTS_MIN: u64 = 16;
+/// By which part the window grows after a train.
+const STEP_DIVISOR: u64 = 8;
+/// Segments whose departures are remembered. Of more under way the first ones: those behind
+/// them waited for them.
+const PROBES: usize = 64;
+
+/// A segment under way: the stream's bytes up to its end, and when it left.
+#[derive(Clone, Copy, Debug)]
+struct Probe {
+    end: u64,
+    left_at: Instant,
+}
+
+/// What bounds the window.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Phase {
+    /// Nothing.
+    #[default]
+    Doubling,
+    /// It grows by a part.
+    Careful(u64),
+    /// It grows by a segment.
+    Steady(u64),
+    /// Congestion control.
+    Lost,
+}
+
+/// What a round showed so far.
+#[derive(Clone, Copy, Debug, Default)]
+struct Round {
+    /// It is over once more than this is acknowledged.
+    end: u64,
+    shortest: Option<Duration>,
+    samples: u32,
+    /// When its acknowledgements began, if they came one soon after the other.
+    train: Option<Instant>,
+}
+
+/// A sender's slow start. Bytes are those of the stream, each counted once.
+#[derive(Clone, Debug)]
+pub struct SlowStart {
+    sent: u64,
+    acknowledged: u64,
+    acknowledged_at: Instant,
+    /// In the order of departure, from `first` on.
+    probes: [Option<Probe>; PROBES],
+    first: usize,
+    probes_len: usize,
+    round: Round,
+    /// The shortest round trip of all rounds.
+    shortest: Option<Duration>,
+    phase: Phase,
+}
+
+impl Default for SlowStart {
+    fn default() -> Self {
+        Self {
+            sent: 0,
+            acknowledged: 0,
+            acknowledged_at: Instant::ZERO,
+            probes: [None; PROBES],
+            first: 0,
+            probes_len: 0,
+            round: Round::default(),
+            shortest: None,
+            phase: Phase::Doubling,
+        }
+    }
+}
+
+impl SlowStart {
+    /// Bytes that may be under way. None: as many as congestion control allows.
+    #[must_use]
+    pub const fn window(&self) -> Option<u64> {
+        match self.phase {
+            Phase::Careful(window) | Phase::Steady(window) => Some(window),
+            Phase::Doubling | Phase::Lost => None,
+        }
+    }
+
+    /// A segment with `bytes` of the stream left, for the first time.
+    pub fn on_sent(&mut self, bytes: u64, now: Instant) {
+        self.sent += bytes;
+        if self.phase == Phase::Lost || self.probes_len == PROBES {
+            return;
+        }
+        let place = (self.first + self.probes_len) % PROBES;
+        self.probes[place] = Some(Probe {
+            end: self.sent,
+            left_at: now,
+        });
+        self.probes_len += 1;
+    }
+
+    /// `bytes` more of the stream were acknowledged, sent in segments of `segment_bytes`.
+    pub fn on_acknowledged(&mut self, bytes: u64, segment_bytes: u64, now: Instant) {
+        let under_way = self.sent.saturating_sub(self.acknowledged);
+        self.acknowledged = self.acknowledged.saturating_add(bytes).min(self.sent);
+        if self.phase == Phase::Lost || bytes == 0 {
+            return;
+        }
+        self.take_sample(now);
+        if now > self.acknowledged_at + TRAIN_GAP {
+            self.round.train = None;
+        }
+        self.acknowledged_at = now;
+        if under_way >= SEGMENTS_MIN * segment_bytes {
+            self.look_for_signs(under_way, now);
+        }
+        if self.acknowledged > self.round.end {
+            self.begin_round(under_way, segment_bytes, now);
+        }
+    }
+
+    fn look_for_signs(&mut self, under_way: u64, now: Instant) {
+        self.phase = match self.phase {
+            Phase::Doubling if self.queue_grows() => Phase::Steady(under_way),
+            Phase::Careful(window) if self.queue_grows() => Phase::Steady(window.min(under_way)),
+            Phase::Doubling if self.is_long_train(now) => Phase::Careful(under_way),
+            phase => phase,
+        };
+    }
+
+    /// The next round begins. The window grows if the one before made use of it.
+    fn begin_round(&mut self, under_way: u64, segment_bytes: u64, now: Instant) {
+        let used = |window: u64| under_way >= window - window / STEP_DIVISOR;
+        match &mut self.phase {
+            Phase::Careful(window) if used(*window) => {
+                *window += segment_bytes.max(*window / STEP_DIVISOR);
+            }
+            Phase::Steady(window) if used(*window) => *window += segment_bytes,
+            _ => {}
+        }
+        self.round = Round {
+            end: self.sent,
+            train: Some(now),
+            ..Round::default()
+        };
+    }
+
+    /// A segment is sent again: congestion control has its own bound from now on.
+    pub fn on_loss(&mut self) {
+        self.phase = Phase::Lost;
+    }
+
+    /// Another slow start begins, after a time without anything to send.
+    pub fn on_restart(&mut self) {
+        *self = Self::default();
+    }
+
+    /// The latest segment that was acknowledged tells how long the round trip is: its
+    /// acknowledgement waited least.
+    fn take_sample(&mut self, now: Instant) {
+        let mut latest = None;
+        while let Some(probe) = self.probes[self.first] {
+            if probe.end > self.acknowledged {
+                break;
+            }
+            latest = Some(probe);
+            self.probes[self.first] = None;
+            self.first = (self.first + 1) % PROBES;
+            self.probes_len -= 1;
+        }
+        let Some(probe) = latest else { return };
+        let took = now.saturating_since(probe.left_at);
+        for shortest in [&mut self.shortest, &mut self.round.shortest] {
+            *shortest = Some(shortest.map_or(took, |least| least.min(took)));
+        }
+        self.round.samples += 1;
+    }
+
+    fn queue_grows(&self) -> bool {
+        let (Some(now), Some(before)) = (self.round.shortest, self.shortest) else {
+            return false;
+        };
+        let growth = (before / GROWTH_DIVISOR).clamp(GROWTH[0], GROWTH[1]);
+        self.round.samples >= SAMPLES_MIN && now >= before + growth
+    }
+
+    fn is_long_train(&self, now: Instant) -> bool {
+        let (Some(began), Some(trip)) = (self.round.train, self.shortest) else {
+            return false;
+        };
+        now.saturating_since(began) >= trip / TRAIN_DIVISOR
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SEGMENT: u64 = 1000;
+
+    fn at(micros: u64) -> Instant {
+        Instant::from_nanos(micros * 1000)
+    }
+
+    /// A round of `segments` that leave together and are acknowledged in order, the first
+    /// after `trip` µs, one every `gap` µs. Returns when the last one was.
+    fn round(start: &mut SlowStart, now: u64, segments: u64, trip: u64, gap: u64) -> u64 {
+        for _ in 0..segments {
+            start.on_sent(SEGMENT, at(now));
+        }
+        for k in 0..segments {
+            start.on_acknowledged(SEGMENT, SEGMENT, at(now + trip + gap * k));
+        }
+        now + trip + gap * segments
+    }
+
+    #[test]
+    fn short_trains_and_a_steady_round_trip_end_nothing() {
+        let (mut start, mut now) = (SlowStart::default(), 0);
+        for doubling in 0..12 {
+            now = round(&mut start, now, 2 << doubling, 100_000, 10);
+            assert_eq!(start.window(), None, "{doubling}");
+        }
+    }
+
+    #[test]
+    fn a_longer_round_trip_ends_it_with_what_is_under_way() {
+        let (mut start, mut now) = (SlowStart::default(), 0);
+        for segments in [4, 8, 16, 32] {
+            now = round(&mut start, now, segments, 100_000, 10);
+        }
+        // An eighth of 100 ms is enough, a ninth is not.
+        let mut other = start.clone();
+        round(&mut other, now, 64, 112_000, 10);
+        assert_eq!(other.window(), None);
+        now = round(&mut start, now, 64, 113_000, 10);
+        // The round's first acknowledgement ends the round before; it takes eight more.
+        let window = (64 - 8) * SEGMENT;
+        assert_eq!(start.window(), Some(window));
+        // Each round adds a segment, if the one before had the window filled.
+        now = round(&mut start, now, 56, 113_000, 10);
+        assert_eq!(start.window(), Some(window + SEGMENT));
+        round(&mut start, now, 30, 113_000, 10);
+        assert_eq!(start.window(), Some(window + SEGMENT));
+    }
+
+    #[test]
+    fn a_long_train_ends_the_doubling_before_the_queue_grows() {
+        // 1 ms per segment: the path holds 100.
+        let (mut start, mut now) = (SlowStart::default(), 0);
+        for segments in [8, 16, 32, 48] {
+            now = round(&mut start, now, segments, 100_000, 1000);
+            assert_eq!(start.window(), None, "{segments}");
+        }
+        let mut apart = start.clone();
+        round(&mut apart, now, 80, 100_000, 2001);
+        assert_eq!(apart.window(), None, "no train");
+        now = round(&mut start, now, 80, 100_000, 1000);
+        // Half a round trip after the round's first one.
+        let window = (80 - 50) * SEGMENT;
+        assert_eq!(start.window(), Some(window));
+        now = round(&mut start, now, 30, 100_000, 1000);
+        assert_eq!(start.window(), Some(window + window / 8));
+        // Then the queue grows.
+        now = round(&mut start, now, 33, 130_000, 1000);
+        let steady = start.window().unwrap();
+        now = round(&mut start, now, 33, 130_000, 1000);
+        round(&mut start, now, 33, 130_000, 1000);
+        assert!(start.window().unwrap() <= steady + 2 * SEGMENT);
+    }
+
+    #[test]
+    fn a_loss_ends_the_bound_until_the_next_start() {
+        let (mut start, mut now) = (SlowStart::default(), 0);
+        for (segments, trip) in [(32, 20_000), (64, 30_000)] {
+            now = round(&mut start, now, segments, trip, 10);
+        }
+        assert!(start.window().is_some());
+        start.on_loss();
+        now = round(&mut start, now, 50, 90_000, 10);
+        assert_eq!(start.window(), None);
+        start.on_restart();
+        for (segments, trip) in [(32, 20_000), (64, 30_000)] {
+            now = round(&mut start, now, segments, trip, 10);
+        }
+        assert!(start.window().is_some());
+    }
+
+    #[test]
+    fn few_segments_and_one_acknowledgement_for_all_show_nothing() {
+        let (mut start, mut now) = (SlowStart::default(), 0);
+        for trip in [10_000, 20_000, 40_000, 80_000] {
+            now = round(&mut start, now, SEGMENTS_MIN - 1, trip, 10);
+        }
+        assert_eq!(start.window(), None);
+        for trip in [10_000, 90_000] {
+            for _ in 0..100 {
+                start.on_sent(SEGMENT, at(now));
+            }
+            now += trip;
+            start.on_acknowledged(100 * SEGMENT, SEGMENT, at(now));
+        }
+        assert_eq!(start.window(), None);
+    }
+}
