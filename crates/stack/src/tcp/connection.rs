@@ -23,7 +23,7 @@ use smoltcp::wire::{HardwareAddress, IpEndpoint};
 use super::listener::Listener;
 use super::pacing::{Pace, Pacing};
 use super::reset::{host_cidr, instant, keep_network_layer, parse};
-use super::wire::{Payload, PeerWindow, Wire};
+use super::wire::{PeerWindow, Wire};
 use crate::device::{Frame, Mac};
 use crate::host::Host;
 use crate::outcome::{Outcome, Tally};
@@ -31,17 +31,14 @@ use crate::table::{Arrived, Bound};
 use crate::wait::Waker;
 
 mod paced;
+mod sending;
 
 /// How long an unanswered handshake is tried.
 const HANDSHAKE: Duration = Duration::from_secs(20);
 /// How long a closed connection may take to end (Linux: `tcp_fin_timeout`).
 const LINGER: Duration = Duration::from_secs(60);
-/// A timer is not set nearer than this: what is due now was just tried.
-const TIMER_MIN: Duration = Duration::from_millis(1);
 /// Segments that one turn brings in.
 const TURN_SEGMENTS: usize = 64;
-/// Segments that are sent before the lock is given back.
-const SEND_MAX: usize = 1024;
 
 /// A connection, half-open, open or closing.
 pub(super) struct Connection {
@@ -64,6 +61,8 @@ struct Inner {
     via: Option<Mac>,
     /// A timer has fired since.
     doubted: bool,
+    /// The device had no room for all that could be sent.
+    held_up: bool,
     /// What the owner's threads wait for.
     awaited: Vec<Wanted>,
     timer: Option<Instant>,
@@ -148,6 +147,7 @@ impl Connection {
                 consumer: Some(bound.consumer),
                 via: None,
                 doubted: false,
+                held_up: false,
                 awaited: Vec::with_capacity(Wanted::KINDS),
                 timer: None,
                 listener,
@@ -245,7 +245,7 @@ impl Connection {
     pub(super) fn on_timer(&self, host: &Host, now: Instant) -> Event {
         let mut inner = self.inner.lock();
         inner.timer = None;
-        if host.device.owns_address() {
+        if host.device.owns_address() && !inner.held_up {
             // Perhaps no answer came because the last segment's sender on the
             // link was a wrong one: neighbours are asked.
             inner.doubted = true;
@@ -369,7 +369,11 @@ impl Inner {
             Err(outcome) => return outcome,
         };
         (self.via, self.doubted) = (Some(packet.via), false);
-        self.window.on_segment(&frame[packet.payload.clone()]);
+        let segment = &mut frame[packet.payload.clone()];
+        self.window.on_segment(segment);
+        if let Some(most) = self.pace.window() {
+            self.window.lower(segment, most);
+        }
         keep_network_layer(&mut frame, &packet);
         self.wire.inbound = Some(frame);
         let (wire, sockets) = (&mut self.wire, &mut self.sockets);
@@ -377,75 +381,6 @@ impl Inner {
             .poll_ingress_single(instant(now), wire, sockets);
         self.wire.inbound = None;
         Outcome::Delivered
-    }
-
-    fn send(&mut self, host: &Host, remote: SocketAddr, now: Instant) {
-        if let Some(flow) = self.gate() {
-            if self.is_due(now) {
-                host.tcp.request_departure(flow, now);
-            } else {
-                self.pace.on_nothing_due();
-            }
-        } else {
-            for _ in 0..SEND_MAX {
-                if self.emit(now).is_none() {
-                    break;
-                }
-            }
-        }
-        if self.wire.outbound.is_empty() {
-            return;
-        }
-        let mut batch = std::mem::take(&mut self.wire.outbound);
-        for _ in 0..batch.len() {
-            if let Some(frame) = batch.pop_front() {
-                let (egress, to) = (&host.egress, remote.ip());
-                // What cannot be sent now TCP sends again.
-                let _ = match self.via {
-                    Some(via) if self.doubted => {
-                        egress.push_doubting(frame, to, via, &mut batch, now)
-                    }
-                    via => egress.push(frame, to, via, &mut batch, now),
-                };
-            }
-        }
-        let _ = host.egress.transmit_or_drop(&mut batch);
-        self.wire.outbound = batch;
-    }
-
-    /// One segment, if one is due. Returns its frame's length.
-    fn emit(&mut self, now: Instant) -> Option<usize> {
-        let before = self.wire.outbound.len();
-        let (wire, sockets) = (&mut self.wire, &mut self.sockets);
-        self.interface.poll_egress(instant(now), wire, sockets);
-        // As many as there are sockets.
-        let frame = self.wire.outbound.get(before)?;
-        let length = frame.len();
-        if let Some(payload) = Payload::of(frame) {
-            let socket = self.sockets.get_mut(self.handle);
-            self.pace.on_sent(payload, socket, now);
-        }
-        Some(length)
-    }
-
-    fn set_timer(&mut self, host: &Host, channel: ChannelId, now: Instant) {
-        let due = self.interface.poll_at(instant(now), &self.sockets);
-        // What is due now and paced has a departure.
-        let due = due.filter(|at| *at > instant(now) || self.gate().is_none());
-        let due = due.map(|at| {
-            let nanos = u64::try_from(at.total_micros())
-                .unwrap_or(0)
-                .saturating_mul(1000);
-            Instant::from_nanos(nanos).max(now + TIMER_MIN)
-        });
-        let Some(due) = due.into_iter().chain(self.abandoned_at).min() else {
-            return;
-        };
-        // A timer that comes too early is set again; one too late would not do.
-        if self.timer.is_none_or(|set| due < set) {
-            host.tcp.set_timer(channel, self.timer, due);
-            self.timer = Some(due);
-        }
     }
 
     /// Whether somebody who waits would go on now.

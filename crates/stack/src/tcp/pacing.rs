@@ -24,17 +24,19 @@
 //! data, since it releases as much. In the first moments of a busy period nothing is smoothed:
 //! in slow start each flight comes faster than the average so far.
 //!
-//! **Limits.** smoltcp takes no window from outside, so a fallback begins with two
-//! segments, and it has no selective acknowledgements, so several losses in one window cost
-//! a second. An estimate is renewed only in busy periods without pace: growing capacity is
-//! not noticed while paced.
+//! **Slow start** ends where the path's queue begins to grow ([`SlowStart`]), if it has not
+//! ended by a loss. smoltcp takes no window from outside, so the peer's is lowered on its way in.
+//!
+//! **Limits.** smoltcp's: a fallback begins with two segments, and it has no selective
+//! acknowledgements, so several losses in one window cost a second. An estimate is renewed
+//! only in busy periods without pace: growing capacity is not noticed while paced.
 
 use std::time::Duration;
 
 use plimsoll_core::config::Fraction;
 use plimsoll_core::pacing::{
     AckRelease, AckSpacer, AckSpacingConfig, CapacityEstimator, FlowId, FlowRates, KnownCapacity,
-    Rate, StartConfig,
+    Rate, SlowStart, StartConfig,
 };
 use plimsoll_core::time::Instant;
 use smoltcp::socket::tcp::{CongestionControl, Socket};
@@ -153,6 +155,7 @@ pub(super) struct Pace {
     estimator: CapacityEstimator,
     acknowledged_at: Option<Instant>,
     bunch: u8,
+    slow_start: SlowStart,
 }
 
 impl Pace {
@@ -197,6 +200,7 @@ impl Pace {
             socket.set_congestion_control(CongestionControl::None);
         } else if anew || self.paced {
             socket.set_congestion_control(CongestionControl::Cubic);
+            self.slow_start.on_restart();
         }
         self.paced = rates.is_some();
         rates
@@ -229,9 +233,11 @@ impl Pace {
         self.sent_at = Some(now);
         let again = self.sent.is_some_and(|sent| payload.is_before(sent));
         if !again {
+            self.slow_start.on_sent(payload.bytes() as u64, now);
             self.sent = Some(payload);
             return;
         }
+        self.slow_start.on_loss();
         if !std::mem::replace(&mut self.lossy, true) && self.paced {
             socket.set_congestion_control(CongestionControl::Cubic);
         }
@@ -270,8 +276,16 @@ impl Pace {
         self.smoothing = false;
     }
 
+    /// Bytes that may be under way, if congestion control would allow more than is good.
+    pub(super) fn window(&self) -> Option<usize> {
+        let window = self.slow_start.window().filter(|_| !self.paced);
+        window.map(|bytes| usize::try_from(bytes).unwrap_or(usize::MAX))
+    }
+
     /// The peer acknowledged so many bytes with a segment that came at this moment.
-    pub(super) fn on_acknowledged(&mut self, bytes: usize, at: Instant) {
+    pub(super) fn on_acknowledged(&mut self, bytes: usize, segment_bytes: usize, at: Instant) {
+        let (acknowledged, segment) = (bytes as u64, segment_bytes as u64);
+        self.slow_start.on_acknowledged(acknowledged, segment, at);
         if self.paced || !matches!(self.pacing, Pacing::LastBusyPeriod(_)) {
             return;
         }
@@ -359,7 +373,7 @@ mod tests {
         for (flight, acknowledgements) in [(0, 2), (1, 3), (2, 6), (3, 12)] {
             for number in 0..acknowledgements {
                 let now = flight * 100_000 + number * 400;
-                pace.on_acknowledged(2500, at(now));
+                pace.on_acknowledged(2500, 1250, at(now));
             }
         }
         assert_eq!(target(&mut pace, &mut socket, 500_000), Some(25_000_000));

@@ -35,6 +35,15 @@ impl Wire {
             outbound: Batch::new(),
         }
     }
+
+    fn room(&mut self, frame: Option<Frame>) -> Outbound<'_> {
+        Outbound {
+            frame,
+            pool: &self.pool,
+            mac: self.mac,
+            outbound: &mut self.outbound,
+        }
+    }
 }
 
 /// A received segment.
@@ -47,9 +56,14 @@ impl RxToken for Inbound {
     }
 }
 
+/// Frames of a connection that wait for room in the device before it makes no more.
+pub(super) const WAITING_MAX: usize = 64;
+
 /// Room for a segment to be sent.
 #[derive(Debug)]
 pub(super) struct Outbound<'a> {
+    /// Taken beforehand where nothing is to be lost.
+    frame: Option<Frame>,
     pool: &'a Arc<Pool>,
     mac: Mac,
     outbound: &'a mut Batch,
@@ -57,8 +71,10 @@ pub(super) struct Outbound<'a> {
 
 impl TxToken for Outbound<'_> {
     fn consume<R, F: FnOnce(&mut [u8]) -> R>(self, length: usize, build: F) -> R {
-        let Some(mut frame) = self.pool.take() else {
-            // Lost on the way, as it were: TCP sends it again.
+        // Answers to segments, beyond what the device takes: an answer that is lost is
+        // given again, and a peer that sends on must not fill our memory with them.
+        let take = || (self.outbound.len() < 2 * WAITING_MAX).then(|| self.pool.take());
+        let Some(mut frame) = self.frame.or_else(|| take()?) else {
             return build(&mut vec![0; length]);
         };
         frame.set_range(HEADROOM_BYTES..HEADROOM_BYTES + ETHERNET_BYTES + length);
@@ -96,6 +112,10 @@ impl Payload {
             begin: segment.seq_number(),
             length,
         })
+    }
+
+    pub(super) fn bytes(self) -> usize {
+        self.length
     }
 
     /// All of it lies before the end of `other`. Not so a single byte: a probe of a closed
@@ -142,6 +162,29 @@ impl PeerWindow {
         self.end = Some(end);
     }
 
+    /// Has a segment advertise at most `bytes`, if the peer's handshake is done.
+    pub(super) fn lower(&self, segment: &mut [u8], bytes: usize) {
+        let Ok(mut segment) = TcpPacket::new_checked(segment) else {
+            return;
+        };
+        let (window, checksum) = (segment.window_len(), segment.checksum());
+        let most = u16::try_from(bytes >> self.scale)
+            .unwrap_or(u16::MAX)
+            .max(1);
+        if segment.syn() || window <= most {
+            return;
+        }
+        segment.set_window_len(most);
+        // RFC 1624: a segment that was damaged stays so.
+        let sum = [!checksum, !window, most]
+            .map(u32::from)
+            .iter()
+            .sum::<u32>();
+        let sum = (sum & 0xffff) + (sum >> 16);
+        let sum = (sum & 0xffff) + (sum >> 16);
+        segment.set_checksum(!(sum as u16));
+    }
+
     /// Bytes by which its end has moved since this was asked.
     pub(super) fn take_opened(&mut self) -> usize {
         std::mem::take(&mut self.opened)
@@ -164,17 +207,19 @@ impl Device for Wire {
     type RxToken<'a> = Inbound;
     type TxToken<'a> = Outbound<'a>;
 
-    fn receive(&mut self, at: Instant) -> Option<(Inbound, Outbound<'_>)> {
+    fn receive(&mut self, _: Instant) -> Option<(Inbound, Outbound<'_>)> {
         let inbound = self.inbound.take()?;
-        Some((Inbound(inbound), self.transmit(at)?))
+        Some((Inbound(inbound), self.room(None)))
     }
 
+    /// Nothing without a free frame, or while others wait for the device: the socket then
+    /// keeps its segment and knows that it was not sent.
     fn transmit(&mut self, _: Instant) -> Option<Outbound<'_>> {
-        Some(Outbound {
-            pool: &self.pool,
-            mac: self.mac,
-            outbound: &mut self.outbound,
-        })
+        if self.outbound.len() >= WAITING_MAX {
+            return None;
+        }
+        let frame = self.pool.take()?;
+        Some(self.room(Some(frame)))
     }
 
     fn capabilities(&self) -> DeviceCapabilities {
@@ -236,5 +281,28 @@ mod tests {
         window.on_segment(&segment(TcpControl::None, 501, 8008 / 8));
         assert_eq!(window.take_opened(), 8);
         window.on_segment(b"nonsense");
+    }
+
+    #[test]
+    fn a_lowered_window_is_whole_and_a_damaged_segment_stays_damaged() {
+        let mut window = PeerWindow::default();
+        window.on_segment(&segment(TcpControl::Syn, 1, 8000));
+        let is_right = |bytes: &[u8]| {
+            let (one, other) = (IpAddress::v4(10, 0, 0, 1), IpAddress::v4(10, 0, 0, 2));
+            TcpPacket::new_checked(bytes)
+                .unwrap()
+                .verify_checksum(&one, &other)
+        };
+        for bytes in [1, 800, 12_345, 65_535 * 8] {
+            let mut whole = segment(TcpControl::None, 501, 7500);
+            let mut damaged = whole.clone();
+            damaged[4] ^= 1;
+            window.lower(&mut whole, bytes);
+            window.lower(&mut damaged, bytes);
+            assert!(is_right(&whole) && !is_right(&damaged), "{bytes}");
+            let advertised = usize::from(TcpPacket::new_checked(&whole[..]).unwrap().window_len());
+            assert_eq!(advertised, (bytes / 8).clamp(1, 7500));
+        }
+        window.lower(&mut [0; 3], 1);
     }
 }

@@ -62,13 +62,14 @@ impl Inner {
     pub(super) fn release(&mut self, host: &Host, unacknowledged: usize, at: Instant) {
         let left = self.socket().send_queue();
         let acknowledged = unacknowledged.saturating_sub(left);
+        let segment_bytes = host.capabilities.mtu.saturating_sub(HEADERS_BYTES);
         if acknowledged > 0 {
-            self.pace.on_acknowledged(acknowledged, at);
+            self.pace.on_acknowledged(acknowledged, segment_bytes, at);
         }
         let released = Released {
             acknowledged,
             opened: self.window.take_opened(),
-            segment_bytes: host.capabilities.mtu.saturating_sub(HEADERS_BYTES),
+            segment_bytes,
             frame_bytes: ETHERNET_BYTES + host.capabilities.mtu,
         };
         let rates = self.pace.on_released(released, at);
@@ -97,7 +98,7 @@ impl Inner {
         let Some(flow) = self.gate() else { return };
         let bytes = match self.emit(now) {
             Some(bytes) => bytes,
-            // There was no buffer: it counts as lost on the way.
+            // There is no room for it now: the next departure tries again.
             None if self.is_due(now) => ETHERNET_BYTES + host.capabilities.mtu,
             None => return,
         };

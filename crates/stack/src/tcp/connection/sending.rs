@@ -1,0 +1,118 @@
+//! What a connection sends, as far as the device takes it.
+//!
+//! smoltcp's socket counts a segment as sent once it was given a frame for it. So it gets
+//! none that cannot be sent: a device without room holds the socket up, and what waits is
+//! tried again a millisecond later. Dropping it instead would look like loss on the path,
+//! of a whole flight at once, for which TCP would slow down.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use plimsoll_core::demux::ChannelId;
+use plimsoll_core::time::Instant;
+
+use super::Inner;
+use crate::host::Host;
+use crate::tcp::reset::instant;
+use crate::tcp::wire::{Payload, WAITING_MAX};
+
+/// A timer is not set nearer than this: what is due now was just tried.
+const TIMER_MIN: Duration = Duration::from_millis(1);
+/// Segments that are sent before the lock is given back, in batches for the device.
+const BATCHES_MAX: usize = 1024 / WAITING_MAX;
+
+impl Inner {
+    /// Sends what is due.
+    pub(super) fn send(&mut self, host: &Host, remote: SocketAddr, now: Instant) {
+        if let Some(flow) = self.gate() {
+            if self.is_due(now) {
+                host.tcp.request_departure(flow, now);
+            } else {
+                self.pace.on_nothing_due();
+            }
+            self.held_up = !self.hand_over(host, remote, now);
+            return;
+        }
+        for _ in 0..BATCHES_MAX {
+            while self.emit(now).is_some() {}
+            let nothing = self.wire.outbound.is_empty();
+            self.held_up = !self.hand_over(host, remote, now);
+            if self.held_up || nothing {
+                break;
+            }
+        }
+        if !self.held_up && host.device.pool().available() == 0 && self.is_due(now) {
+            // The device is to give back what it has sent.
+            let _ = host.egress.push_on();
+            self.held_up = true;
+        }
+    }
+
+    /// Gives the device what is complete. False: it has no room for all of it now.
+    fn hand_over(&mut self, host: &Host, remote: SocketAddr, now: Instant) -> bool {
+        if self.wire.outbound.is_empty() {
+            return true;
+        }
+        let mut batch = std::mem::take(&mut self.wire.outbound);
+        for _ in 0..batch.len() {
+            if let Some(frame) = batch.pop_front() {
+                let (egress, to) = (&host.egress, remote.ip());
+                // What cannot be sent now TCP sends again.
+                let _ = match self.via {
+                    Some(via) if self.doubted => {
+                        egress.push_doubting(frame, to, via, &mut batch, now)
+                    }
+                    via => egress.push(frame, to, via, &mut batch, now),
+                };
+            }
+        }
+        // A connection that is over has no timer to try again.
+        let sent = match self.consumer {
+            Some(_) => host.egress.transmit(&mut batch),
+            None => host.egress.transmit_or_drop(&mut batch),
+        };
+        if sent.is_err() {
+            // The device is gone, which the receiving thread reports.
+            batch.clear();
+        }
+        self.wire.outbound = batch;
+        self.wire.outbound.is_empty()
+    }
+
+    /// One segment, if one is due and there is room. Returns its frame's length.
+    pub(super) fn emit(&mut self, now: Instant) -> Option<usize> {
+        let before = self.wire.outbound.len();
+        let (wire, sockets) = (&mut self.wire, &mut self.sockets);
+        self.interface.poll_egress(instant(now), wire, sockets);
+        // As many as there are sockets.
+        let frame = self.wire.outbound.get(before)?;
+        let length = frame.len();
+        if let Some(payload) = Payload::of(frame) {
+            let socket = self.sockets.get_mut(self.handle);
+            self.pace.on_sent(payload, socket, now);
+        }
+        Some(length)
+    }
+
+    pub(super) fn set_timer(&mut self, host: &Host, channel: ChannelId, now: Instant) {
+        let due = self.interface.poll_at(instant(now), &self.sockets);
+        // What is due now and paced has a departure.
+        let due = due.filter(|at| *at > instant(now) || self.gate().is_none());
+        let due = due.map(|at| {
+            let nanos = u64::try_from(at.total_micros())
+                .unwrap_or(0)
+                .saturating_mul(1000);
+            Instant::from_nanos(nanos).max(now + TIMER_MIN)
+        });
+        let again = self.held_up.then_some(now + TIMER_MIN);
+        let others = again.into_iter().chain(self.abandoned_at);
+        let Some(due) = due.into_iter().chain(others).min() else {
+            return;
+        };
+        // A timer that comes too early is set again; one too late would not do.
+        if self.timer.is_none_or(|set| due < set) {
+            host.tcp.set_timer(channel, self.timer, due);
+            self.timer = Some(due);
+        }
+    }
+}
