@@ -14,6 +14,7 @@ use plimsoll_core::feedback::SocketWatermarks;
 
 use crate::address::local_addresses;
 use crate::charges::Charges;
+use crate::company::Reading;
 use crate::cookies::Cookies;
 use crate::counters::{self, Channel, Counters, Packets};
 use crate::error::Error;
@@ -152,8 +153,10 @@ pub struct Guard<'obj> {
     charges: Charges,
     /// Packets without a socket when packet readers were last looked for.
     closed_ports: u64,
-    config: Config,
+    pub(crate) config: Config,
     interface: Option<String>,
+    /// Whose packets had come when this was last asked.
+    pub(crate) company: Option<Reading>,
     /// What passed whatever its outcome, up to when observing was last left.
     observed: Packets,
     /// All packets when observing was last begun.
@@ -190,6 +193,7 @@ impl<'obj> Guard<'obj> {
             regulator: None,
             cookies: None,
             interface: None,
+            company: None,
             charges: Charges::default(),
             closed_ports: 0,
             config: *config,

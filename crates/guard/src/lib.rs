@@ -17,6 +17,7 @@ mod address;
 mod by_channel;
 mod charges;
 pub mod check;
+mod company;
 mod cookies;
 mod counters;
 mod delay;

@@ -97,6 +97,7 @@ fn every_mode_and_reason_in_words() {
         ("overload", "discards"),
         ("overload", "network_share"),
         ("overload", "ring"),
+        ("overload", "alone"),
     ] {
         for (observe, shedding) in [(false, false), (false, true), (true, false), (true, true)] {
             if observe && mode == "overload" {

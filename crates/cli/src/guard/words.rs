@@ -62,6 +62,7 @@ pub(crate) fn doing(governor: &GovernorStatus, observe: bool, shedding: bool) ->
             "discards" => "discards: queues are full",
             "network_share" => "network_share: receiving takes much CPU",
             "ring" => "ring: it fills up",
+            "alone" => "alone: nobody but a flood is there, and the ring may overflow",
             other => other,
         };
         format!("{} ({reason})", governor.mode)

@@ -134,6 +134,9 @@ pub const STRANGERS_TICKS: u32 = 4;
 pub const LEVEL_MIN: u32 = 16;
 /// See [`LEVEL_MIN`]. Eight of it are still 32 bits of credit.
 pub const LEVEL_MAX: u32 = (1 << 29) - 1;
+/// A source asks for far less than its share if so much of its credit was left, of 256:
+/// seven of eight ticks'. One that floods has that after a pause of 29 ms only.
+pub const SILENT: u32 = 224;
 /// Entries of a set.
 pub const WAYS: usize = 4;
 
@@ -384,6 +387,9 @@ impl Fairness {
         let (subnet, subnet_owner) = self.subnets.find(paths.subnet, tick);
         subnet.refresh(network.level(), tick, subnet_owner);
         let profile = host.take(subnet.level(), tick, owner);
+        if owner == Owner::Same && matches!(profile, Profile::In(credit) if credit >= SILENT) {
+            share.on_silent();
+        }
         share.note_stranger(owner == Owner::Other && profile == Profile::Out);
         network.pass(subnet.pass(profile))
     }

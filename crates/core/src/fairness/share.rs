@@ -33,6 +33,8 @@ pub struct Share {
     strangers: u32,
     /// Since the last one that was looked at.
     strangers_passed_over: u32,
+    /// Packets of sources that ask for far less than their share.
+    silent: u64,
 }
 
 impl Default for Share {
@@ -50,6 +52,7 @@ impl Default for Share {
             loudest: None,
             strangers: 0,
             strangers_passed_over: 0,
+            silent: 0,
         }
     }
 }
@@ -72,6 +75,13 @@ impl Share {
     #[must_use]
     pub const fn is_pressed(&self) -> bool {
         self.pressed.is_some()
+    }
+
+    /// Packets so far of sources that ask for far less than their share. Whoever lets a
+    /// receive ring overflow takes them from these.
+    #[must_use]
+    pub const fn silent(&self) -> u64 {
+        self.silent
     }
 
     /// Takes notice of the queue; returns whether it has room for packets in profile only.
@@ -107,6 +117,11 @@ impl Share {
     /// A packet in profile came.
     pub(super) fn on_used(&mut self) {
         self.used += 1;
+    }
+
+    /// A packet of a source that asks for far less than its share came.
+    pub(super) fn on_silent(&mut self) {
+        self.silent += 1;
     }
 
     /// A packet was admitted.

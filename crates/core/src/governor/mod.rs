@@ -34,6 +34,9 @@
 //! polling may be what makes it look calm: leaving is then a probe, made after a
 //! longer time that doubles with each probe that had to be taken back soon.
 //!
+//! **Lazy when alone.** While nobody but a flood is there, the ring may overflow: see
+//! `alone`, whose holdoffs are longer than what fits.
+//!
 //! **Several CPUs.** The worst decides for all: overload on one is overload, calm
 //! must be everywhere, and the shortest holdoff is everybody's.
 //!
@@ -57,11 +60,14 @@ use crate::holdoff::{BufferCredit, CreditConfig, HoldoffConfig, HoldoffRange, Lo
 use crate::holdoff::{Turn, TurnDrops};
 use crate::time::{Instant, NANOS_PER_SECOND, span_nanos};
 
+mod alone;
 mod config;
 mod dwell;
 #[cfg(test)]
 mod tests;
 
+pub use alone::Company;
+use alone::{Alone, Seen};
 pub use config::{GovernorConfig, Strategy};
 use dwell::Dwell;
 
@@ -157,6 +163,8 @@ pub struct Setting {
     pub holdoff: Duration,
     /// Why.
     pub reason: Reason,
+    /// The ring may overflow, since nobody but the flood is there.
+    pub is_lazy: bool,
 }
 
 /// The decision; see the module's documentation.
@@ -166,6 +174,9 @@ pub struct Governor {
     setting: Setting,
     dwell: Dwell,
     credit: BufferCredit,
+    alone: Alone,
+    /// Whose packets were polled, if the caller knows.
+    company: Option<Company>,
     /// Highest recent rate of a CPU, frames per second.
     rate_pps: u64,
     limiter: Option<LoadTarget>,
@@ -213,9 +224,12 @@ impl Governor {
                 mode: Mode::Interrupts,
                 holdoff: config.holdoff.min,
                 reason: Reason::Calm,
+                is_lazy: false,
             },
             dwell: Dwell::new(&config),
             credit,
+            alone: Alone::new(config.ring_frames),
+            company: None,
             rate_pps: 0,
             limiter,
             limiter_time: Instant::ZERO,
@@ -245,6 +259,12 @@ impl Governor {
         }
     }
 
+    /// Hears whose packets were polled in the interval that ends now, before it is
+    /// observed. Who never tells has a governor that never lets the ring overflow.
+    pub fn on_company(&mut self, company: Company) {
+        self.company = Some(company);
+    }
+
     /// Takes an observation of all CPUs that receive, and says what the host is
     /// to be set to.
     pub fn on_interval(
@@ -257,7 +277,8 @@ impl Governor {
             return self.setting;
         }
         let rate_pps = cpus.iter().map(|cpu| rate(cpu, losses.ring)).max();
-        let rate_pps = rate_pps.unwrap_or(0);
+        let polled_pps = rate_pps.unwrap_or(0);
+        let rate_pps = self.alone.arriving(polled_pps);
         // Up at once, down slowly.
         self.rate_pps = rate_pps.max(RATE_KEPT.of(self.rate_pps));
         let reason = self.overload(cpus, losses);
@@ -278,7 +299,31 @@ impl Governor {
             self.setting.reason = reason;
         }
         self.set_holdoff(cpus, losses, before);
+        self.be_lazy(cpus, losses, polled_pps, now);
         self.setting
+    }
+
+    /// Lengthens the holdoff while the ring may overflow.
+    fn be_lazy(&mut self, cpus: &[CpuObservation], losses: Losses, rate_pps: u64, now: Instant) {
+        let company = self.company.take();
+        if self.setting.mode == Mode::Interrupts {
+            self.alone.end();
+            self.setting.is_lazy = false;
+            return;
+        }
+        let busiest = cpus.iter().max_by_key(|cpu| cpu.network);
+        let seen = Seen {
+            company,
+            rate_pps,
+            recent_pps: self.rate_pps,
+            load: busiest.map_or(Fraction::NONE, load),
+            elapsed: busiest.map_or(Duration::ZERO, |cpu| cpu.elapsed),
+            discards_matter: self.discards_matter(cpus, losses),
+        };
+        if let Some(holdoff) = self.alone.on_interval(&seen, now) {
+            self.setting.holdoff = self.setting.holdoff.max(holdoff);
+        }
+        self.setting.is_lazy = self.alone.is_lazy();
     }
 
     /// The sign of overload, or [`Reason::Calm`].
@@ -329,11 +374,12 @@ impl Governor {
         if self.setting.mode == Mode::Interrupts {
             return;
         }
+        let is_meant = losses.inhibited || self.setting.is_lazy;
         // What the ring lost before was not this holdoff's doing.
         if before == Mode::Overload {
             self.credit.on_turn(TurnDrops {
                 packets: 0,
-                dropped: if losses.inhibited { 0 } else { losses.ring },
+                dropped: if is_meant { 0 } else { losses.ring },
                 cpu_was_idle: false,
             });
         }
@@ -379,6 +425,13 @@ fn rate(cpu: &CpuObservation, lost: u64) -> u64 {
     let lost = if cpu.frames > 0 { lost } else { 0 };
     let frames = u128::from(cpu.frames.saturating_add(lost));
     u64::try_from(frames * u128::from(NANOS_PER_SECOND) / nanos).unwrap_or(u64::MAX)
+}
+
+/// The part of the CPU's time that receiving took.
+fn load(cpu: &CpuObservation) -> Fraction {
+    let whole = u64::from(Fraction::WHOLE.as_ppm());
+    let ppm = span_nanos(cpu.network).saturating_mul(whole) / span_nanos(cpu.elapsed).max(1);
+    Fraction::from_ppm(u32::try_from(ppm.min(whole)).unwrap_or(u32::MAX))
 }
 
 /// The network time that may be this interface's.

@@ -113,6 +113,16 @@ static __always_inline void judge_frame(struct xdp_md *ctx, struct packet *packe
 	}
 }
 
+/*
+ * Whether a packet is a flood's: of a socket's channel that is overloaded, and of a
+ * source that is neither known nor asks for less than its share.
+ */
+static __always_inline bool is_of_flood(const struct verdict *verdict)
+{
+	return verdict->profile && verdict->channel && verdict->kind == KIND_UDP_SOCKET &&
+	       !(verdict->profile & (PROFILE_KNOWN | PROFILE_SILENT));
+}
+
 static __always_inline void count(const struct verdict *verdict)
 {
 	/* 64 bits: the verifier loses the bounds of what clang zero-extends. */
@@ -125,6 +135,8 @@ static __always_inline void count(const struct verdict *verdict)
 	if (!counters || kind >= KIND_COUNT || outcome >= OUTCOME_COUNT)
 		return;
 	counters->packets[kind][outcome]++;
+	if (!is_of_flood(verdict))
+		counters->company++;
 	if (verdict->channel) {
 		note_change(verdict->channel, verdict->slot);
 		verdict->channel->packets[outcome]++;

@@ -161,6 +161,7 @@ enum fair_limit {
 	FAIR_LEVEL_MIN = 16,
 	FAIR_LEVEL_MAX = (1 << 29) - 1,
 	FAIR_WHOLE = 1 << 24,
+	FAIR_SILENT = 224, /* of 256 */
 	FAIR_STEP_MAX = 4,
 	FAIR_WAYS = 4,
 	/* Sets for all CPUs together, at most; the loader has fewer for each of many. */
@@ -279,6 +280,7 @@ struct known_sources {
 /* Exact count of all packets, per CPU. The sum is the number of packets seen. */
 struct totals {
 	__u64 packets[KIND_COUNT][OUTCOME_COUNT];
+	__u64 company; /* those that would miss something if the receive ring overflowed */
 };
 
 /* Why a channel took no more packets when last looked at. */

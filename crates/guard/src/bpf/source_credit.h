@@ -17,6 +17,7 @@ enum profile {
 	PROFILE_PARTS = 0xffff,
 	PROFILE_KNOWN = 0x10000, /* a bit: the source is known from before the overload */
 	PROFILE_WAITING = 0x20000, /* a bit: the source gets no credit in this tick */
+	PROFILE_SILENT = 0x40000, /* a bit: the source asks for far less than its share */
 };
 
 /* Whose an entry of a table was. */
@@ -404,7 +405,7 @@ static __always_inline __u32 take_of_levels(struct fair_host *host, enum owner o
 {
 	__u32 index = fair_set(path->subnet, settings.fair_subnet_mask);
 	struct fair_nodes *subnets = bpf_map_lookup_elem(&fair_subnets, &index);
-	__u32 level, host_level, profile, way;
+	__u32 level, host_level, profile, way, silent = 0;
 	struct network_found network;
 	struct fair_node *subnet;
 
@@ -421,9 +422,11 @@ static __always_inline __u32 take_of_levels(struct fair_host *host, enum owner o
 	subnet = &subnets->ways[way & (FAIR_WAYS - 1)];
 	host_level = fair_refresh(subnet, level, tick, fair_tag(path->subnet), way >> 2);
 	profile = fair_host_take(host, host_level, tick, owner);
+	if (owner == OWNER_SAME && profile >= PROFILE_IN + FAIR_SILENT)
+		silent = PROFILE_SILENT;
 	note_stranger(channel, owner == OWNER_OTHER && profile == PROFILE_OUT);
 	profile = fair_pass(subnet, level, profile);
-	return fair_pass(network.node, network.own_level, profile);
+	return fair_pass(network.node, network.own_level, profile) | silent;
 }
 
 /*

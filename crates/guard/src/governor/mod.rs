@@ -18,12 +18,13 @@ use std::time::{Duration, Instant};
 
 use plimsoll_core::config::Fraction;
 use plimsoll_core::governor::{
-    CpuObservation, Governor as Decision, GovernorConfig, Losses, Mode, Reason, Setting,
+    Company, CpuObservation, Governor as Decision, GovernorConfig, Losses, Mode, Reason, Setting,
 };
 use serde::Serialize;
 
 use crate::error::Error;
 use crate::guard::Regulated;
+use plimsoll_kernel::counters::interfaces::Interfaces;
 use plimsoll_kernel::knobs::{DEFER_MARK, Device, Knobs, Queues, Statistic};
 use plimsoll_kernel::meter::CpuReading;
 use plimsoll_kernel::polling_limit::PollingLimit;
@@ -53,6 +54,9 @@ pub struct Config {
     pub ring_frames: Option<u32>,
     /// The only CPU that polling threads may run on. Default: see the module.
     pub poll_cpu: Option<usize>,
+    /// Lets the ring overflow while one socket's flood is alone, where the ring's size is
+    /// known. Default: yes.
+    pub lazy: bool,
 }
 
 impl Default for Config {
@@ -62,6 +66,7 @@ impl Default for Config {
             cpu_limit: None,
             ring_frames: None,
             poll_cpu: None,
+            lazy: true,
         }
     }
 }
@@ -71,7 +76,8 @@ impl Default for Config {
 pub struct Status {
     /// `interrupts` or `overload`.
     pub mode: &'static str,
-    /// Why: `calm`, `discards`, `network_share` or `ring`.
+    /// Why: `calm`, `discards`, `network_share` or `ring`; `alone` while the ring may
+    /// overflow, since nobody but a flood is there.
     pub reason: &'static str,
     /// The holdoff in overload, in microseconds; 0: the host's own.
     pub holdoff_us: f64,
@@ -90,6 +96,7 @@ pub struct Governor {
     switches_before: u64,
     /// Frames that the receive ring holds, as the driver tells.
     told_frames: Option<u32>,
+    is_veth: bool,
     started: Instant,
     before: Option<(Vec<CpuReading>, u64, u64)>,
     /// What counts frames that the ring did not hold.
@@ -117,6 +124,7 @@ impl Governor {
             decision: Decision::new(core_config(&config, told_frames))?,
             switches_before: 0,
             told_frames,
+            is_veth: Interfaces::read(ifindex).is_ok_and(|found| found.is_veth()),
             started: Instant::now(),
             before: None,
             statistics: ring_statistics(interface, ifindex),
@@ -168,6 +176,18 @@ impl Governor {
         self.decision.interval()
     }
 
+    /// Whether it wants to hear whose packets came, before it is asked.
+    #[must_use]
+    pub fn asks_for_company(&self) -> bool {
+        let is_known = self.is_veth || self.told_frames.or(self.config.ring_frames).is_some();
+        self.config.lazy && is_known && self.decision.setting().mode == Mode::Overload
+    }
+
+    /// Whose packets came in the interval that ends now.
+    pub fn on_company(&mut self, company: Company) {
+        self.decision.on_company(company);
+    }
+
     /// What it does now.
     #[must_use]
     pub fn status(&self) -> Status {
@@ -176,6 +196,7 @@ impl Governor {
         Status {
             mode: if overload { "overload" } else { "interrupts" },
             reason: match setting.reason {
+                _ if setting.is_lazy => "alone",
                 Reason::Calm => "calm",
                 Reason::Discards => "discards",
                 Reason::NetworkShare => "network_share",

@@ -29,6 +29,8 @@ struct Pair<'a, 'obj> {
     core: Fairness,
     share: Share,
     cpu: u32,
+    /// Packets so far that core takes for no flood's.
+    company: u64,
 }
 
 impl<'a, 'obj> Pair<'a, 'obj> {
@@ -43,6 +45,7 @@ impl<'a, 'obj> Pair<'a, 'obj> {
             core: Fairness::new(&FairnessConfig::for_cpus(cpus), Keys(keys)).unwrap(),
             share: Share::default(),
             cpu: 0,
+            company: 0,
         }
     }
 
@@ -84,7 +87,12 @@ impl<'a, 'obj> Pair<'a, 'obj> {
         let now = instant(part.fair_tick.into());
         let queue = self.queue();
         let request = request(SLOT_SOCKETS, source);
+        let silent = self.share.silent();
         let core = self.core.judge(&mut self.share, &request, &queue, now);
+        let is_flood = self.share.is_pressed() && self.share.silent() == silent;
+        self.company += u64::from(!is_flood);
+        let company = self.guard.program.company().unwrap().company;
+        assert_eq!(company, self.company, "{source} is the flood's: {is_flood}");
         assert_eq!(program, core, "(program, core) of {source} at {queue:?}");
         core
     }

@@ -31,6 +31,7 @@ use sources::{Overloaded, Tables};
 include!(concat!(env!("OUT_DIR"), "/guard.rs")); // mod skeleton
 
 mod books;
+mod company;
 #[cfg(test)]
 mod fairness_tests;
 #[cfg(test)]
@@ -75,6 +76,7 @@ pub(crate) struct Program<'obj> {
     /// Slots with a share of their own.
     shared: BTreeSet<u32>,
     protected_ports: Vec<u16>,
+    protected_udp_ports: Vec<u16>,
 }
 
 impl fmt::Debug for Program<'_> {
@@ -124,6 +126,7 @@ impl<'obj> Program<'obj> {
             allowances: Mapped::of(&skeleton.maps.allowances)?,
             shared: BTreeSet::new(),
             protected_ports: Vec::new(),
+            protected_udp_ports: Vec::new(),
             skeleton,
         })
     }
@@ -450,6 +453,12 @@ impl<'obj> Program<'obj> {
                 .update(&prefix_key(source), &[1], MapFlags::ANY)
                 .map_err(bpf("protect a prefix"))?;
         }
+        self.protected_udp_ports = protection
+            .ports
+            .iter()
+            .filter(|protected| protected.transport == Transport::Udp)
+            .map(|protected| protected.port)
+            .collect();
         let settings = self.settings();
         settings.protect_connections = protection.connections.into();
         settings.protect_prefixes = (!protection.sources.is_empty()).into();

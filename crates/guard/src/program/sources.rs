@@ -38,6 +38,7 @@ const _: () = {
     assert!(fairness::STRANGERS_MAX == P::FAIR_STRANGERS_MAX.0);
     assert!(fairness::STRANGERS_LOOK == P::FAIR_STRANGERS_LOOK.0);
     assert!(fairness::STRANGERS_TICKS == P::FAIR_STRANGERS_TICKS.0);
+    assert!(fairness::SILENT == P::FAIR_SILENT.0);
     assert!(fairness::LEVEL_MIN == P::FAIR_LEVEL_MIN.0);
     assert!(fairness::LEVEL_MAX == P::FAIR_LEVEL_MAX.0);
     assert!(fairness::WAYS == P::FAIR_WAYS.0 as usize);

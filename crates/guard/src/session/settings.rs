@@ -60,6 +60,8 @@ pub struct Settings {
     /// What is done about overload beside discarding. What is only observed is not
     /// governed, and threads asked for by `threaded` stay.
     pub strategy: Strategy,
+    /// Lets the receive ring overflow while one socket's flood is alone.
+    pub lazy: bool,
     /// Frames that a receive ring holds; `None`: the driver tells.
     pub ring_frames: Option<u32>,
     /// Poll in threads of this priority from start to exit, instead of a strategy.
@@ -92,6 +94,7 @@ impl Settings {
             protect_control_groups: Vec::new(),
             shares: Shares::default(),
             strategy: Strategy::Holdoff,
+            lazy: true,
             ring_frames: None,
             threaded: None,
             poll_cpu: None,
@@ -149,6 +152,7 @@ impl Settings {
             cpu_limit: Some(self.guard.cpu_limit),
             ring_frames: self.ring_frames,
             poll_cpu: self.poll_cpu,
+            lazy: self.lazy,
         }
     }
 

@@ -100,6 +100,11 @@ impl Work for Guarded<'_> {
         if self.must_restore {
             self.restore()?;
         }
+        if self.governor.asks_for_company()
+            && let Some(company) = self.guard.company()?
+        {
+            self.governor.on_company(company);
+        }
         self.governor.on_interval(regulated, &mut self.knobs)
     }
 

@@ -117,6 +117,13 @@ pub(crate) struct Args {
     /// threads cost two context switches per poll, and some drivers hang when they are switched on.
     #[arg(long, value_enum, default_value_t = Strategy::Holdoff)]
     pub(super) strategy: Strategy,
+    /// Whether the receive ring may overflow while one UDP socket is flooded and nobody else sends
+    ///
+    /// Cost: a client that begins then loses a packet or two before it is noticed; one that comes
+    /// less often than every five minutes may lose half of its packets. Needs fairness, and a ring
+    /// of known size.
+    #[arg(long, value_name = "BOOL", default_value_t = true, action = clap::ArgAction::Set)]
+    pub(super) lazy: bool,
     /// Frames that a receive ring holds, where the driver does not tell
     ///
     /// Cost: more than it really holds, and it overflows during holdoffs.
@@ -222,6 +229,7 @@ impl Args {
             protect_control_groups: self.protect_control_groups.clone(),
             shares: self.shares.into(),
             strategy: self.strategy.into(),
+            lazy: self.lazy,
             ring_frames: self.ring_frames,
             threaded: self.threaded,
             poll_cpu: self.poll_cpu,

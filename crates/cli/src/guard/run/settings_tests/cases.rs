@@ -48,7 +48,7 @@ const fn case(
     }
 }
 
-pub(super) const CASES: [Case; 25] = [
+pub(super) const CASES: [Case; 26] = [
     case(
         "high-watermark",
         "80",
@@ -193,6 +193,7 @@ pub(super) const CASES: [Case; 25] = [
         "false",
         &[("\"threads\"", "[possible values: off, thread, holdoff]")],
     ),
+    case("lazy", "false", |a| !a.governor().lazy, "0", &[]),
     case(
         "ring-frames",
         "1024",
