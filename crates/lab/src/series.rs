@@ -3,6 +3,10 @@
 //! Values between two measured points are interpolated on the straight line; a
 //! question outside the measured range has no answer, never an extrapolated one.
 
+/// A curve is loss-free up to where more than this is lost: the one meaning of the word
+/// in all experiments. Less cannot be told from packets that are still under way.
+const LOSS_FREE_PERCENT: f64 = 1.0;
+
 /// Points with increasing x; never empty, all finite.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Series(Vec<(f64, f64)>);
@@ -124,11 +128,11 @@ impl Series {
         Some(pair[0].0 + part * (pair[1].0 - pair[0].0))
     }
 
-    /// Of a curve of delivered over offered load: the greatest x up to which every
-    /// value is within `percent` of x; 0 if not even the first is. Between the
-    /// last good and the first bad point the loss is interpolated.
+    /// Of a curve of delivered over offered load: the greatest x up to which less than
+    /// [`LOSS_FREE_PERCENT`] of x is lost; 0 if not even at the first. Between the last
+    /// good and the first bad point the loss is interpolated.
     #[must_use]
-    pub fn loss_free(&self, percent: f64) -> f64 {
+    pub fn loss_free(&self) -> f64 {
         let loss = |point: &(f64, f64)| {
             if point.0 == 0.0 {
                 0.0
@@ -136,15 +140,27 @@ impl Series {
                 100.0 * (1.0 - point.1 / point.0)
             }
         };
-        match self.0.iter().position(|point| loss(point) > percent) {
+        match self
+            .0
+            .iter()
+            .position(|point| loss(point) > LOSS_FREE_PERCENT)
+        {
             None => self.0[self.0.len() - 1].0,
             Some(0) => 0.0,
             Some(bad) => {
                 let (good, bad) = (self.0[bad - 1], self.0[bad]);
-                let part = (percent - loss(&good)) / (loss(&bad) - loss(&good));
+                let part = (LOSS_FREE_PERCENT - loss(&good)) / (loss(&bad) - loss(&good));
                 good.0 + part.clamp(0.0, 1.0) * (bad.0 - good.0)
             }
         }
+    }
+
+    /// The same of a curve of what was lost: a load that comes at random differs from its
+    /// nominal rate by more than the loss that is asked for.
+    #[must_use]
+    pub fn loss_free_by(&self) -> f64 {
+        let arrived = self.0.iter().map(|(x, lost)| (*x, x - lost));
+        Self(arrived.collect()).loss_free()
     }
 
     /// Greatest drop from one point to the next, in percent of the peak.
@@ -260,11 +276,13 @@ mod tests {
     #[test]
     fn loss_free_is_where_the_loss_begins() {
         let curve = livelock();
-        // No loss at 10, 20 % at 20: 2 % is a tenth of the way.
-        assert!((curve.loss_free(2.0) - 11.0).abs() < 1e-9);
+        // No loss at 10, 20 % at 20: 1 % is a twentieth of the way.
+        assert!((curve.loss_free() - 10.5).abs() < 1e-9);
+        let lost = Series::new(vec![(10.0, 0.0), (20.0, 4.0)]).unwrap();
+        assert!((lost.loss_free_by() - 10.5).abs() < 1e-9);
         let lossless = Series::new(vec![(1.0, 1.0), (2.0, 2.0)]).unwrap();
-        assert_eq!(lossless.loss_free(1.0), 2.0);
-        assert_eq!(lossless.map(|y| y / 2.0).unwrap().loss_free(1.0), 0.0);
+        assert_eq!(lossless.loss_free(), 2.0);
+        assert_eq!(lossless.map(|y| y / 2.0).unwrap().loss_free(), 0.0);
     }
 
     #[test]

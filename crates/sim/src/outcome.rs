@@ -54,6 +54,19 @@ impl Place {
         Self::Protocol,
     ];
 
+    /// A queue of the host's that was full: whoever finds that discards the packet.
+    #[must_use]
+    pub(crate) const fn is_full_queue(self) -> bool {
+        matches!(
+            self,
+            Self::IpQueue
+                | Self::SocketQueue
+                | Self::ScreeningQueue
+                | Self::FilterQueue
+                | Self::OutputQueue
+        )
+    }
+
     /// As in measures and JSON.
     #[must_use]
     pub const fn name(self) -> &'static str {

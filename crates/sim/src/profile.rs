@@ -38,10 +38,6 @@ pub const COSTS: &[(&str, &str)] = &[
         "what a packet costs in addition with the vendor's own driver and kernel",
     ),
     (
-        "driver_release",
-        "handing one receive buffer back to the adapter, where that is not part of driver_receive",
-    ),
-    (
         "queue_packet",
         "appending a packet to the queue between device level and protocol level and taking it off there",
     ),
@@ -116,7 +112,11 @@ pub const COSTS: &[(&str, &str)] = &[
         "one screening decision: the screening process's system call and its own work",
     ),
     ("capture_filter", "the packet filter on one packet"),
-    ("capture_read", "reading and printing one captured packet"),
+    (
+        "capture_read",
+        "one read by the capturing process, of all packets that wait",
+    ),
+    ("capture_print", "decoding and printing one captured packet"),
     ("capture_disk", "writing one captured packet to a disk file"),
     (
         "tcp_syn",
@@ -138,10 +138,6 @@ pub const COSTS: &[(&str, &str)] = &[
     (
         "web_request",
         "what the web server spends on one request, system calls included and protocol work excluded",
-    ),
-    (
-        "trap",
-        "an exception handler: page fault, TLB miss in software",
     ),
     (
         "timer_off_chip",

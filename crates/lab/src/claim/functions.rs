@@ -104,12 +104,8 @@ fn register_places(engine: &mut Engine) {
         .register_fn("rises_to", |curve: Series, y: Dynamic| -> Fallible<f64> {
             Ok(curve.rises_to(argument(&y)?).unwrap_or(f64::INFINITY))
         })
-        .register_fn(
-            "loss_free",
-            |curve: Series, percent: Dynamic| -> Fallible<f64> {
-                Ok(curve.loss_free(argument(&percent)?))
-            },
-        );
+        .register_fn("loss_free", |curve: Series| curve.loss_free())
+        .register_fn("loss_free_by", |lost: Series| lost.loss_free_by());
 }
 
 /// Curves → curve.

@@ -45,6 +45,8 @@ pub(crate) struct Process {
     frame: (u32, u32),
     /// CPU time left in the current period (periodic computing), in ns.
     busy_left: u64,
+    /// Captured packets that have been read, but not looked at.
+    read_left: usize,
 }
 
 /// What a web server's program spends, in ns.
@@ -90,6 +92,7 @@ impl Process {
             segments,
             frame: (0, 0),
             busy_left: 0,
+            read_left: 0,
         }
     }
 
@@ -177,7 +180,7 @@ impl Process {
     }
 
     /// What the receive call costs, with what belongs to it for some roles.
-    fn receive_cost(&self, host: &mut Host, thread: usize, call: u64) -> u64 {
+    fn receive_cost(&mut self, host: &mut Host, thread: usize, call: u64) -> u64 {
         let costs = host.protocol;
         match self.role {
             Role::Screen { .. } => {
@@ -187,14 +190,30 @@ impl Process {
                 };
                 costs.screen_call + costs.forward_output + start
             }
-            Role::Capture { disk: false } => costs.capture_read,
-            Role::Capture { disk: true } => costs.capture_read + costs.capture_disk,
+            Role::Capture { disk } => {
+                let disk = if disk { costs.capture_disk } else { 0 };
+                self.read(host) + costs.capture_print + disk
+            }
             Role::Web { .. } => {
                 let request = host.threads[thread].hand;
                 let first = request.is_some_and(|request| host.accept(self.endpoint, &request));
                 self.web.request + if first { self.web.accept } else { 0 }
             }
             _ => call,
+        }
+    }
+
+    /// What reading costs for the captured packet in hand: one read takes all that wait.
+    fn read(&mut self, host: &Host) -> u64 {
+        let begins = self.read_left == 0;
+        if begins {
+            self.read_left = 1 + host.endpoints[self.endpoint].queue.len();
+        }
+        self.read_left -= 1;
+        if begins {
+            host.protocol.capture_read
+        } else {
+            0
         }
     }
 

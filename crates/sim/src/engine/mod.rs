@@ -108,7 +108,9 @@ impl Engine {
             if self.host.cpus[cpu].until.is_some() {
                 return;
             }
-            let (step, mode) = match self.next_step(cpu) {
+            let next = self.next_step(cpu);
+            self.host.cpus[cpu].owed += std::mem::take(&mut self.host.owed);
+            let (step, mode) = match next {
                 Step::Kernel(ns) => (ns, Mode::Kernel),
                 Step::User(ns) => (ns, Mode::User),
                 Step::Done => {
@@ -227,7 +229,9 @@ impl Host {
         if let Some(packet) = hand {
             packet.work = packet.work.saturating_add(ns as u32);
         }
+        let state = &mut self.cpus[cpu];
         if ns > 0 && state.until.is_none() {
+            let ns = ns + std::mem::take(&mut state.owed);
             state.until = Some(self.now + ns);
             self.agenda.set(cpu, self.now + ns);
         }

@@ -56,6 +56,8 @@ pub(crate) struct Cpu {
     pub(crate) mode: Mode,
     /// Since when what runs has not been accounted for.
     pub(crate) since: u64,
+    /// What its next step takes longer, in ns: packets were discarded.
+    pub(crate) owed: u64,
     /// When its step ends; `None` between steps.
     pub(crate) until: Option<u64>,
     /// What was interrupted, innermost last.
@@ -98,6 +100,7 @@ impl Default for Cpu {
             level: 0,
             mode: Mode::User,
             since: 0,
+            owed: 0,
             until: None,
             suspended: Vec::with_capacity(LEVELS),
             thread: None,

@@ -138,6 +138,10 @@ pub(crate) struct Host {
     pub(crate) tick_ns: u64,
     pub(crate) clock_cost: u64,
     pub(crate) switch_cost: u64,
+    /// Discarding a packet that found a full queue.
+    discard_cost: u64,
+    /// Work of that kind since the last step began: it belongs to the next.
+    pub(crate) owed: u64,
     /// To a kernel thread, or back to the process it interrupted.
     pub(crate) thread_switch_cost: u64,
     /// Time of interrupts counts as used by the interrupted thread (LRP-04).
@@ -204,6 +208,8 @@ impl Host {
             tick_ns,
             clock_cost: profile.cost("clock_tick", "the clock")?,
             switch_cost: profile.cost("context_switch", "the scheduler")?,
+            discard_cost: profile.cost("discard", "a full queue")?,
+            owed: 0,
             thread_switch_cost: profile
                 .cost("thread_switch", "the scheduler")
                 .or_else(|_| profile.cost("context_switch", "the scheduler"))?,
@@ -293,7 +299,11 @@ impl Host {
 
     /// A packet is lost.
     #[inline]
-    pub(crate) fn lose(&mut self, packet: Packet, place: Place) {
+    pub(crate) fn lose(&mut self, mut packet: Packet, place: Place) {
+        if place.is_full_queue() {
+            self.owed += self.discard_cost;
+            packet.work = packet.work.saturating_add(self.discard_cost as u32);
+        }
         self.ledger.lose(&packet, place);
         self.record(What::Lost(place), packet.tag, packet.source);
     }

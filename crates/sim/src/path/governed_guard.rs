@@ -47,6 +47,7 @@ struct GuardCosts {
     demux: u64,
     discard: u64,
     poll_pass: u64,
+    poll_start: u64,
     enter: u64,
     exit: u64,
     soft_dispatch: u64,
@@ -111,6 +112,7 @@ impl GovernedGuard {
             demux: parts.cost("demux")?,
             discard: parts.cost("discard")?,
             poll_pass: parts.cost("poll_pass")?,
+            poll_start: parts.cost("poll_start")?,
             enter: costs.enter,
             exit: costs.exit,
             soft_dispatch: costs.soft_dispatch,
@@ -393,13 +395,17 @@ impl Path for GovernedGuard {
             self.inhibit(host, cpu);
             return Step::Done;
         }
+        let is_new = !self.cpus[cpu].visit.running;
         let Some((step, hand)) = self.visit(host, cpu) else {
             self.leave(host, cpu);
             self.rest(host, cpu);
             return Step::Done;
         };
         host.threads[thread].hand = hand;
-        step
+        match step {
+            Step::Kernel(ns) if is_new => Step::Kernel(ns + self.costs.poll_start),
+            step => step,
+        }
     }
 
     fn receive(&mut self, host: &mut Host, endpoint: usize, thread: usize) -> Received {

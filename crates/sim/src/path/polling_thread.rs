@@ -54,6 +54,8 @@ struct Source {
 /// Where the thread of a CPU is.
 #[derive(Clone, Copy, Debug)]
 enum Phase {
+    /// Sleeps; when it wakes, polling starts.
+    Asleep,
     /// About to ask the poller.
     Ask,
     /// In a turn.
@@ -77,6 +79,7 @@ struct PerCpu {
 pub(super) struct PollingThread {
     costs: Costs,
     poll_pass: u64,
+    poll_start: u64,
     quota: Option<u32>,
     initiation: Initiation,
     wait_while_active: bool,
@@ -124,6 +127,7 @@ impl PollingThread {
         let mut made = Self {
             costs: parts.costs,
             poll_pass: parts.cost("poll_pass")?,
+            poll_start: parts.cost("poll_start")?,
             quota: config.quota,
             initiation,
             wait_while_active: !config.queue_while_active,
@@ -167,7 +171,7 @@ impl PollingThread {
             sources: Vec::new(),
             inhibited: false,
             thread: 0,
-            phase: Phase::Ask,
+            phase: Phase::Asleep,
             transmit: TransmitService::default(),
         })
     }
@@ -420,12 +424,17 @@ impl Path for PollingThread {
     fn thread(&mut self, host: &mut Host, cpu: usize, _thread: usize) -> Step {
         loop {
             match self.cpus[cpu].phase {
+                Phase::Asleep => {
+                    self.cpus[cpu].phase = Phase::Ask;
+                    return Step::Kernel(self.poll_start);
+                }
                 Phase::Ask => {
                     let Some(turn) = self.cpus[cpu].poller.poll_next(host.instant()) else {
                         let wakeup = or_never(self.cpus[cpu].poller.next_wakeup());
                         if wakeup != NEVER {
                             host.set_path_timer(TIMER_WAKE + cpu, wakeup.max(host.now + 1));
                         }
+                        self.cpus[cpu].phase = Phase::Asleep;
                         return Step::Done;
                     };
                     self.limits.on_enter(cpu, host.instant());

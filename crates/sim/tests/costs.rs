@@ -1,0 +1,194 @@
+//! Every cost that a profile may declare is charged somewhere: raised alone, it changes
+//! what some scenario gives. An audit had found one that never was.
+
+mod common;
+
+use common::{PATHS, machine, scenario};
+use plimsoll_sim::profile::COSTS;
+use plimsoll_sim::round_trip::{Guarding, RoundTrips, Watchdog};
+use plimsoll_sim::timers::{Purpose, Timer, Timers};
+use plimsoll_sim::{Profile, round_trip, run, timers};
+
+/// What every scenario of this file costs where it is not raised, in ns.
+const BASE: u64 = 2_000;
+const RAISED: u64 = 9_000;
+
+/// All kinds of work on one host, some of it more than it can take.
+const WORK: &str = r#"
+    duration_ms = 60
+    warmup_ms = 10
+    adapter = [{ name = "in" }, { name = "out" }]
+    [[source]]
+    name = "flood"
+    to = "sink"
+    traffic = { kind = "poisson", rate_pps = 9000 }
+    [[source]]
+    name = "ping"
+    to = "echo"
+    traffic = { kind = "ping-pong" }
+    [[source]]
+    name = "corrupt"
+    to = "sink"
+    corrupt = true
+    traffic = { kind = "constant", rate_pps = 500 }
+    [[source]]
+    name = "forwarded"
+    to = "router"
+    traffic = { kind = "constant", rate_pps = 700 }
+    [[source]]
+    name = "screened"
+    to = "screen"
+    traffic = { kind = "constant", rate_pps = 700 }
+    [[source]]
+    name = "captured"
+    to = "monitor"
+    traffic = { kind = "constant", rate_pps = 700 }
+    [[source]]
+    name = "clients"
+    to = "web"
+    traffic = { kind = "http", clients = 8, requests_per_connection = 2, response_bytes = 6000, timeout_ms = 10 }
+    [[consumer]]
+    name = "sink"
+    queue = 4
+    role = { kind = "sink", work_us = 50 }
+    [[consumer]]
+    name = "echo"
+    role = { kind = "echo" }
+    [[consumer]]
+    name = "router"
+    role = { kind = "forward", out = "out" }
+    [[consumer]]
+    name = "screen"
+    role = { kind = "screen", out = "out" }
+    [[consumer]]
+    name = "monitor"
+    role = { kind = "capture", disk = true }
+    [[consumer]]
+    name = "web"
+    role = { kind = "web", processes = 2 }
+"#;
+
+fn costs(raised: &str) -> Vec<(&str, u64)> {
+    let of = |name: &'static str| match name {
+        _ if name == raised => RAISED,
+        // More than protocol_lookup, which is a part of it.
+        "protocol_input" => 2 * RAISED,
+        _ => BASE,
+    };
+    COSTS.iter().map(|(name, _)| (*name, of(name))).collect()
+}
+
+/// What the host gives on a path.
+fn host(raised: &str, path: &str) -> Vec<(String, f64)> {
+    let text = format!("path = {{ {path} }}\n{WORK}");
+    let outcome = run(&machine(&costs(raised), 100), &scenario(&text), 1);
+    outcome
+        .unwrap_or_else(|error| panic!("{path}: {error}"))
+        .measures()
+}
+
+/// What the models give that receive nothing.
+fn other_models(raised: &str) -> Vec<(String, f64)> {
+    let mut profile = Profile::named("pentium2-300").unwrap();
+    profile.costs = machine(&costs(raised), 100).costs;
+    let clocked = [Timer::Soft, Timer::OnChip, Timer::OffChip].map(|timer| Purpose::Clocked {
+        timer,
+        interval_us: 20.0,
+    });
+    let deadlines = Purpose::Deadlines { deadline_us: 50.0 };
+    let mut all = Vec::new();
+    for purpose in clocked.into_iter().chain([deadlines]) {
+        let timers = Timers {
+            workload: "ST-Apache".to_owned(),
+            seconds: 0.2,
+            purpose,
+            backup_hz: 1000,
+        };
+        all.extend(timers::run(&profile, &timers, 1).unwrap());
+    }
+    for (guard, watchdog) in [
+        (Guarding::Levels, Watchdog::Eager),
+        (Guarding::Flags, Watchdog::Lazy),
+    ] {
+        let trips = RoundTrips {
+            trials: 10,
+            pause_ms: 500.0,
+            write: guard,
+            read: guard,
+            watchdog,
+            reserved_segment: false,
+        };
+        all.extend(round_trip::run(&profile, &trips).unwrap());
+    }
+    all
+}
+
+#[test]
+fn every_cost_is_charged_somewhere() {
+    let hosts: Vec<_> = PATHS.iter().map(|path| (path, host("", path))).collect();
+    let others = other_models("");
+    let free = COSTS.iter().map(|(name, _)| *name).filter(|name| {
+        let changes = |(path, base): &(&&str, Vec<_>)| host(name, path) != *base;
+        other_models(name) == others && !hosts.iter().any(changes)
+    });
+    let free: Vec<&str> = free.collect();
+    assert!(free.is_empty(), "declared, but never charged: {free:?}");
+}
+
+/// A polling thread pays for starting each time it has slept.
+#[test]
+fn a_polling_thread_pays_for_each_start() {
+    let used = |start_ns: u64| {
+        let text = "duration_ms = 1000\npath = { kind = \"polling-thread\", quota = 8 }\n\
+             [[source]]\nname = \"source\"\nto = \"sink\"\n\
+             traffic = { kind = \"constant\", rate_pps = 101 }\n\
+             [[consumer]]\nname = \"sink\"\nrole = { kind = \"deaf\" }\n";
+        let outcome = common::simulate(&machine(&[("poll_start", start_ns)], 1000), text);
+        outcome.cpu.total_ns - outcome.cpu.idle_ns
+    };
+    // One start for each of 101 packets.
+    let starts = (used(30_000) - used(0)) / 30_000;
+    assert!((100..=102).contains(&starts), "{starts}");
+}
+
+/// Whoever finds a queue full pays for discarding the packet.
+#[test]
+fn a_full_queue_costs_a_discard_per_packet() {
+    let run = |discard_ns: u64| {
+        let text = "duration_ms = 1000\npath = { kind = \"batched-interrupts\" }\n\
+             [[source]]\nname = \"source\"\nto = \"sink\"\n\
+             traffic = { kind = \"constant\", rate_pps = 5000 }\n\
+             [[consumer]]\nname = \"sink\"\nrole = { kind = \"deaf\" }\n";
+        let costs = [("protocol_input", 20_000), ("discard", discard_ns)];
+        let outcome = common::simulate(&machine(&costs, 10), text);
+        let losses = outcome.losses.iter();
+        let lost: u64 = losses.map(|loss| loss.packets).sum();
+        (lost, outcome.cpu.total_ns - outcome.cpu.idle_ns)
+    };
+    let ((lost, with), (_, without)) = (run(7_000), run(0));
+    assert!(lost > 4_900, "{lost}");
+    let each = (with - without) as f64 / lost as f64;
+    assert!((each / 7_000.0 - 1.0).abs() < 0.01, "{each} ns per packet");
+}
+
+/// One read takes all captured packets that wait.
+#[test]
+fn a_monitor_reads_in_batches() {
+    let captured = |burst: u32| {
+        let text = format!(
+            "duration_ms = 1000\npath = {{ kind = \"polling-thread\", quota = 100 }}\n\
+             [[source]]\nname = \"source\"\nto = \"monitor\"\n\
+             traffic = {{ kind = \"bursts\", burst = {burst}, spacing_us = 1, period_us = {} }}\n\
+             [[consumer]]\nname = \"monitor\"\nrole = {{ kind = \"capture\" }}\n",
+            1000 * burst
+        );
+        let costs = [("capture_read", 100_000), ("capture_filter", 1_000)];
+        let outcome = common::simulate(&machine(&costs, 100), &text);
+        let read: u64 = outcome.consumers.iter().map(|one| one.cpu_ns).sum();
+        read as f64 / outcome.delivered as f64 / 100_000.0
+    };
+    // The first of a burst is read alone, the others together.
+    let (alone, together) = (captured(1), captured(20));
+    assert!((alone - 1.0).abs() < 0.02, "{alone}");
+    assert!((together - 0.1).abs() < 0.03, "{together}");
+}
