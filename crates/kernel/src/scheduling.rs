@@ -91,6 +91,11 @@ impl Scheduling {
         }
     }
 
+    /// The CPUs.
+    pub fn cpus(&self) -> &[usize] {
+        &self.cpus
+    }
+
     /// Gives it to a thread. `None` if the thread is gone.
     pub fn give_to(&self, thread: i32) -> io::Result<Option<()>> {
         let mut allowed = CpuSet::new();
