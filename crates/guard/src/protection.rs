@@ -66,6 +66,10 @@ pub struct Protection {
     pub ports: Vec<ProtectedPort>,
     /// Where packets come from. Default: nowhere. At most 1024.
     pub sources: Vec<IpNet>,
+    /// Where clients are known to come from, as if each had been served before. They are
+    /// preferred at overloaded channels, and no more than that. Default: nowhere. At most
+    /// 1024.
+    pub known: Vec<IpNet>,
     /// Established TCP connections. Default: yes; somebody waits for each.
     pub connections: bool,
 }
@@ -79,16 +83,21 @@ impl Protection {
     ///
     /// # Errors
     ///
-    /// There are more sources than [`Protection::sources`] may have.
+    /// There are more sources than [`Protection::sources`] or [`Protection::known`] may have.
     pub fn validate(&self) -> Result<(), ConfigError> {
-        if self.sources.len() <= SOURCES_MAX {
-            return Ok(());
+        for (field, sources) in [
+            ("protect_sources", &self.sources),
+            ("known_sources", &self.known),
+        ] {
+            if sources.len() > SOURCES_MAX {
+                return Err(ConfigError {
+                    field,
+                    given: sources.len() as u64,
+                    allowed: "at most 1024",
+                });
+            }
         }
-        Err(ConfigError {
-            field: "protect_sources",
-            given: self.sources.len() as u64,
-            allowed: "at most 1024",
-        })
+        Ok(())
     }
 }
 
@@ -97,6 +106,7 @@ impl Default for Protection {
         Self {
             ports: [22, 179].map(ProtectedPort::tcp).to_vec(),
             sources: Vec::new(),
+            known: Vec::new(),
             connections: true,
         }
     }

@@ -11,6 +11,7 @@ mod common;
 use std::error::Error;
 use std::fs;
 use std::io::{self, Write};
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
@@ -31,7 +32,7 @@ use plimsoll_guard::session::{Console, Metrics, Report, Requests, SessionError, 
 use plimsoll_kernel::knobs::restore;
 use plimsoll_kernel::scheduling::Priority;
 
-const TESTS: [(&str, fn()); 8] = [
+const TESTS: [(&str, fn()); 9] = [
     ("starts_in_order", starts_in_order),
     ("restores_before_it_detaches", restores_before_it_detaches),
     (
@@ -39,6 +40,10 @@ const TESTS: [(&str, fn()); 8] = [
         a_mistake_at_the_start_touches_nothing,
     ),
     ("reads_settings_again", reads_settings_again),
+    (
+        "keeps_known_clients_in_a_file",
+        keeps_known_clients_in_a_file,
+    ),
     ("goes_on_without_a_governor", goes_on_without_a_governor),
     ("ends_with_its_reader", ends_with_its_reader),
     ("a_second_one_is_refused", a_second_one_is_refused),
@@ -343,6 +348,34 @@ fn reads_settings_again() {
         ]
     );
     assert_eq!(seen_observing, [false, false, true]);
+}
+
+/// A damaged file is told, and replaced at the end.
+fn keeps_known_clients_in_a_file() {
+    let directory = tempfile::tempdir().unwrap();
+    fs::set_permissions(&directory, fs::Permissions::from_mode(0o700)).unwrap();
+    let file = directory.path().join("known.json");
+    fs::write(&file, "{}").unwrap();
+    let mut notes = Notes::new(|seen: Seen<'_>| {
+        seen.requests.stop();
+        Ok(())
+    });
+    let settings = Settings {
+        known_sources_file: Some(file.clone()),
+        ..settings()
+    };
+    run(settings, &mut notes).unwrap();
+    let told = notes
+        .lines
+        .iter()
+        .filter(|line| line.contains("no known sources"));
+    assert_eq!(told.count(), 1, "{:?}", notes.lines);
+    let kept = fs::read_to_string(&file).unwrap();
+    assert!(kept.contains("\"sources\":[]"), "{kept}");
+    assert_eq!(
+        fs::metadata(&file).unwrap().permissions().mode() & 0o777,
+        0o600
+    );
 }
 
 /// With no descriptor left, no netlink socket can be opened, no address be read.

@@ -25,6 +25,7 @@ pub mod meter;
 pub mod namespace;
 pub mod pass_all;
 pub mod polling_limit;
+pub mod private_file;
 pub mod privileges;
 pub mod process;
 pub mod routing;

@@ -384,6 +384,7 @@ struct settings {
 	__u8 answering; /* enum answering */
 	__u8 protect_connections; /* established TCP connections are protected */
 	__u8 protect_prefixes; /* there are prefixes in `protected_prefixes` */
+	__u8 know_prefixes; /* there are prefixes in `known_prefixes` */
 	__u8 delay_targets; /* some channel has limit_bytes */
 	__u8 cap_closed_ports; /* nobody reads packets beside the stack */
 	__u32 namespace_inode; /* of the network namespace guarded */

@@ -13,6 +13,8 @@
  * place of one that is not yet known, or not any more; if there is none, the place of
  * nobody. So nobody drives known sources out.
  *
+ * Whole prefixes can be known from the start, at every port (`known_prefixes`).
+ *
  * Limits: someone who sends slowly for a while becomes known, too, as in real life. He
  * then has one client's part.
  */
@@ -69,12 +71,22 @@ static __always_inline bool is_still_known(const struct known_source *entry)
 	       (__u16)(known_period() - entry->seen) < KNOWN_AGE_PERIODS;
 }
 
+/* Of a prefix that was known from the start. */
+static __always_inline bool is_of_known_prefix(const struct packet *packet)
+{
+	struct prefix source = { .bits = 128, .address = packet->source };
+
+	return settings.know_prefixes && bpf_map_lookup_elem(&known_prefixes, &source);
+}
+
 static __always_inline bool is_known_source(const struct packet *packet, __u32 service)
 {
 	__u64 hash = known_hash(packet, service);
 	struct known_sources *set = known_set(hash);
 	__u32 tag = known_tag(hash);
 
+	if (is_of_known_prefix(packet))
+		return true;
 	if (!set)
 		return false;
 #pragma unroll

@@ -86,6 +86,15 @@ struct {
 	__type(value, __u8);
 } protected_prefixes SEC(".maps");
 
+/* Prefixes whose sources are known at every port. */
+struct {
+	__uint(type, BPF_MAP_TYPE_LPM_TRIE);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, PROTECTED_PREFIXES_MAX);
+	__type(key, struct prefix);
+	__type(value, __u8);
+} known_prefixes SEC(".maps");
+
 /* Address of a struct sock → its slot in `channels`. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);

@@ -34,6 +34,9 @@ mod books;
 mod company;
 #[cfg(test)]
 mod fairness_tests;
+mod known;
+#[cfg(test)]
+mod known_tests;
 #[cfg(test)]
 mod limit_tests;
 #[cfg(test)]
@@ -442,17 +445,10 @@ impl<'obj> Program<'obj> {
                 .map_err(bpf("protect a port"))?;
         }
         self.protected_ports = ports.into_keys().collect();
-        let old: Vec<_> = maps.protected_prefixes.keys().collect();
-        for key in old {
-            maps.protected_prefixes
-                .delete(&key)
-                .map_err(bpf("forget a protected prefix"))?;
-        }
-        for source in &protection.sources {
-            maps.protected_prefixes
-                .update(&prefix_key(source), &[1], MapFlags::ANY)
-                .map_err(bpf("protect a prefix"))?;
-        }
+        set_prefixes(&maps.protected_prefixes, &protection.sources)
+            .map_err(bpf("store the protected prefixes"))?;
+        set_prefixes(&maps.known_prefixes, &protection.known)
+            .map_err(bpf("store the known prefixes"))?;
         self.protected_udp_ports = protection
             .ports
             .iter()
@@ -462,6 +458,7 @@ impl<'obj> Program<'obj> {
         let settings = self.settings();
         settings.protect_connections = protection.connections.into();
         settings.protect_prefixes = (!protection.sources.is_empty()).into();
+        settings.know_prefixes = (!protection.known.is_empty()).into();
         Ok(())
     }
 
@@ -538,6 +535,18 @@ fn now_tick() -> u64 {
 fn release_slot(free_slots: &impl MapCore, slot: u32) -> Result<(), Error> {
     let released = free_slots.update(&[], &slot.to_ne_bytes(), MapFlags::ANY);
     Ok(released.map_err(bpf("release a channel's slot"))?)
+}
+
+/// Makes these prefixes the whole of a map.
+fn set_prefixes(map: &impl MapCore, prefixes: &[IpNet]) -> libbpf_rs::Result<()> {
+    let old: Vec<_> = map.keys().collect();
+    for key in old {
+        map.delete(&key)?;
+    }
+    for prefix in prefixes {
+        map.update(&prefix_key(prefix), &[1], MapFlags::ANY)?;
+    }
+    Ok(())
 }
 
 /// A number that nobody outside this process can know: from the system, by way of

@@ -8,6 +8,7 @@ use plimsoll_core::fairness::{self, FairnessConfig, Keys};
 use plimsoll_kernel::error::bpf;
 use plimsoll_kernel::mapped::{Mapped, Plain};
 
+use super::known::is_known;
 use super::skeleton::{GuardMaps, OpenGuardSkel};
 use super::types::{self, fair_key, fair_limit, source_class};
 use super::{from_words, now_tick};
@@ -237,12 +238,10 @@ impl Tables {
         use fair_limit as L;
 
         let now = (epoch >> L::KNOWN_PERIOD_SHIFT.0) as u16;
-        let is_known = |source: &&types::known_source| {
-            source.tag != 0
-                && u32::from(source.periods) >= L::KNOWN_PERIODS_MIN.0
-                && u32::from(now.wrapping_sub(source.seen)) < L::KNOWN_AGE_PERIODS.0
+        let of_set = |set| {
+            let ways = self.known.get(set).ways;
+            ways.iter().filter(|way| is_known(way, now)).count()
         };
-        let of_set = |set| self.known.get(set).ways.iter().filter(is_known).count();
         let known: usize = (0..self.known.len()).map(of_set).sum();
         u32::try_from(known).unwrap_or(u32::MAX)
     }

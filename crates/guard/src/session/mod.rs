@@ -36,11 +36,12 @@ use plimsoll_kernel::threaded::poll_in_threads;
 
 use crate::governor::Governor;
 use crate::guard::{Guard, Storage};
+use crate::known::KnownFile;
 use crate::ledger::LedgerReader;
 use crate::status::{Answers, Snapshot, StatusServer, serve_metrics};
 use handover::Manager;
 use plimsoll_metrics::{MetricsError, MetricsServer};
-use turns::Turns;
+use turns::{Turns, with_causes};
 use work::Guarded;
 
 /// How long somebody who asks for counters waits for a busy guard.
@@ -189,6 +190,10 @@ pub fn run(settings: Settings, console: &mut dyn Console) -> Result<(), SessionE
     let knobs = Knobs::open(&interface)?;
     let mut storage = Storage::default();
     let mut guarded = attach(&settings, knobs, before, &mut storage)?;
+    let known = settings.known_sources_file.clone().map(KnownFile);
+    if let Some(problem) = known.as_ref().and_then(|file| remember(&mut guarded, file)) {
+        console.log(format!("interface={interface} {problem}"));
+    }
     let ledger = LedgerReader::begin(&interface, || guarded.guard.counters())?;
     drop_capabilities(&settings.needs())?;
 
@@ -229,6 +234,26 @@ fn attach<'obj>(
     Ok(guarded)
 }
 
+/// Makes known who was known to the guard before. What goes wrong is no reason not to
+/// guard: it is returned to be told.
+fn remember(guarded: &mut Guarded<'_>, file: &KnownFile) -> Option<String> {
+    let known = match file.read() {
+        Ok(known) => known?,
+        Err(error) => return Some(with_causes(&error)),
+    };
+    let remembered = guarded.guard.program.remember(&known);
+    remembered.err().map(|error| with_causes(&error))
+}
+
+/// Keeps who is known for the next guard. What goes wrong is returned to be told.
+fn keep_known(guarded: &mut Guarded<'_>, file: &KnownFile) -> Option<String> {
+    let known = match guarded.guard.program.known_sources() {
+        Ok(known) => known,
+        Err(error) => return Some(with_causes(&error)),
+    };
+    file.write(&known).err().map(|error| with_causes(&error))
+}
+
 /// The time from the start to the end.
 fn serve(
     settings: Settings,
@@ -239,11 +264,15 @@ fn serve(
     manager: &Manager,
 ) -> Result<(), SessionError> {
     let interface = settings.interface.clone();
-    let (guarded, last) = {
+    let known = settings.known_sources_file.clone().map(KnownFile);
+    let (mut guarded, last) = {
         let mut turns = Turns::new(settings, guarded, console, started);
         turns.run(requests).map_err(SessionError::Console)?;
         turns.into_parts()
     };
+    if let Some(problem) = known.and_then(|file| keep_known(&mut guarded, &file)) {
+        console.log(format!("interface={interface} {problem}"));
+    }
     guarded.end(manager);
     let Some(snapshot) = last else {
         return Ok(());

@@ -50,6 +50,8 @@ pub struct Settings {
     pub guard: Config,
     /// What is protected while input is shed.
     pub protection: Protection,
+    /// Where known clients are kept from one guard to the next, if anywhere.
+    pub known_sources_file: Option<PathBuf>,
     /// Executables whose processes' sockets are protected.
     pub protect_processes: Vec<PathBuf>,
     /// Control groups whose sockets are protected, with the groups below them: paths
@@ -90,6 +92,7 @@ impl Settings {
             interface: interface.to_owned(),
             guard: Config::default(),
             protection: Protection::default(),
+            known_sources_file: None,
             protect_processes: Vec::new(),
             protect_control_groups: Vec::new(),
             shares: Shares::default(),
@@ -188,6 +191,7 @@ impl Settings {
             interface: self.interface.clone(),
             shares: if keep_shares { self.shares } else { new.shares },
             protect_processes: processes.protect_processes.clone(),
+            known_sources_file: self.known_sources_file.clone(),
             threaded: self.threaded,
             poll_cpu: cpu.poll_cpu,
             metrics: self.metrics.clone(),
@@ -210,6 +214,10 @@ impl Settings {
             (
                 "protect-processes",
                 self.protect_processes != new.protect_processes,
+            ),
+            (
+                "known-sources-file",
+                self.known_sources_file != new.known_sources_file,
             ),
             ("threaded", self.threaded != new.threaded),
             ("poll-cpu", self.poll_cpu != new.poll_cpu),

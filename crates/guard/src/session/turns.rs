@@ -220,7 +220,7 @@ impl<'a, W: Work> Turns<'a, W> {
 }
 
 /// An error and what caused it, on one line.
-fn with_causes(error: &(dyn StdError + 'static)) -> String {
+pub(super) fn with_causes(error: &(dyn StdError + 'static)) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
     while let Some(error) = cause {

@@ -1,13 +1,11 @@
 //! What was turned, on disk: the old values of one interface's settings, with
 //! all that is needed to know whether they still are anybody's.
 //!
-//! One JSON file per interface, replaced as a whole (written beside it,
-//! synced, renamed, the directory synced), so that a reader finds either the
-//! old or the new one, whatever happens in between.
+//! One JSON file per interface, replaced as a whole ([`private_file`]), so that a reader
+//! finds either the old or the new one, whatever happens in between.
 
-use std::fs::{self, File, OpenOptions, Permissions};
-use std::io::{self, Write};
-use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
@@ -16,6 +14,7 @@ use super::device::{Attribute, Identity};
 use super::instances::{Instances, Renumbered};
 use super::napi::Napi;
 use crate::error::FAILED;
+use crate::private_file;
 use crate::process::Process;
 use crate::scheduling::Scheduling;
 
@@ -230,34 +229,17 @@ impl RecordFile {
     }
 
     fn replace(&self, record: &Record) -> io::Result<()> {
-        let beside = self.path.with_extension("json.new");
-        // At once: a file that is not buffered is written token by token.
         let mut text = serde_json::to_vec_pretty(record)?;
         text.push(b'\n');
-        let mut file = private(&beside)?;
-        file.write_all(&text)?;
-        file.sync_all()?;
-        fs::rename(&beside, &self.path)?;
-        self.sync_directory()
+        private_file::replace(&self.path, &text)
     }
 
     /// Removes it, if it is there.
     pub(crate) fn remove(&self) -> Result<(), RecordError> {
-        let remove = || match fs::remove_file(&self.path) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-            _ => self.sync_directory(),
-        };
-        remove().map_err(|source| RecordError::NotWritten {
+        private_file::remove(&self.path).map_err(|source| RecordError::NotWritten {
             path: self.path.clone(),
             source,
         })
-    }
-
-    fn sync_directory(&self) -> io::Result<()> {
-        match self.path.parent() {
-            Some(directory) => File::open(directory)?.sync_all(),
-            None => Ok(()),
-        }
     }
 
     fn unusable(&self, source: io::Error) -> RecordError {
@@ -266,15 +248,6 @@ impl RecordFile {
             source,
         }
     }
-}
-
-/// Makes a file, or empties it, that is its owner's alone whatever the umask.
-fn private(path: &Path) -> io::Result<File> {
-    let mut options = OpenOptions::new();
-    options.write(true).create(true).truncate(true).mode(0o600);
-    let file = options.open(path)?;
-    file.set_permissions(Permissions::from_mode(0o600))?;
-    Ok(file)
 }
 
 #[cfg(test)]

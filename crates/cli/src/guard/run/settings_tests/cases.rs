@@ -48,7 +48,7 @@ const fn case(
     }
 }
 
-pub(super) const CASES: [Case; 26] = [
+pub(super) const CASES: [Case; 28] = [
     case(
         "high-watermark",
         "80",
@@ -130,6 +130,23 @@ pub(super) const CASES: [Case; 26] = [
             ("\"198.18.0.0\"", "invalid IP address syntax"),
         ],
     ),
+    case(
+        "known-sources",
+        "\"2001:db8::/32,198.18.0.0/24\"",
+        |a| a.protection.known.len() == 2,
+        "198",
+        &[("\"198.18.0.0/33\"", "invalid IP address syntax")],
+    ),
+    Case {
+        on_reload: TakesANewStart,
+        ..case(
+            "known-sources-file",
+            "\"/var/lib/plimsoll/eth0.json\"",
+            |a| a.known_sources_file.is_some(),
+            "5",
+            &[],
+        )
+    },
     Case {
         on_reload: TakesANewStart,
         ..case(
