@@ -14,16 +14,17 @@ use plimsoll_core::charge::shedding::{
 };
 use plimsoll_core::config::Fraction;
 use plimsoll_core::feedback::{Change, FeedbackConfig, SocketWatermarks, Watermarks};
-use plimsoll_core::governor::CpuObservation;
+use plimsoll_core::governor::{Company, CpuObservation};
 use plimsoll_core::poll::{SourceId, SourceSet};
 
 use super::queue_feedback::QueueFeedback;
+use super::sources::Sources;
 use crate::Error;
 use crate::host::{Host, Queued};
 use crate::packet::{Kind, Packet};
 
 /// What a queued packet takes of a socket's buffer: a page each, as on veth with XDP.
-const PACKET_BYTES: u32 = 4096;
+pub(super) const PACKET_BYTES: u32 = 4096;
 /// Feedback knows this many consumers; further ones are discarded when full.
 const CONSUMERS_MAX: usize = SourceId::COUNT_MAX;
 
@@ -33,6 +34,7 @@ pub(super) struct EarlyDiscard {
     feedback: QueueFeedback,
     /// Consumers, as sources of the feedback, for whom nothing is taken.
     discarding: SourceSet,
+    sources: Sources,
     shedding: Shedding,
     /// Packets are admitted by their consumer's share.
     is_shedding: bool,
@@ -63,7 +65,12 @@ struct Taken {
 impl EarlyDiscard {
     /// Receiving may take the part `limit` of a CPU; a discarded packet costs
     /// `discarded`.
-    pub(super) fn new(host: &Host, limit: Fraction, discarded: Duration) -> Result<Self, Error> {
+    pub(super) fn new(
+        host: &Host,
+        sources: Sources,
+        limit: Fraction,
+        discarded: Duration,
+    ) -> Result<Self, Error> {
         let consumers = host.endpoints.len();
         let config = FeedbackConfig {
             // A consumer that takes nothing is no reason to receive for it.
@@ -79,6 +86,7 @@ impl EarlyDiscard {
         let mut made = Self {
             feedback: QueueFeedback::new(config, host)?,
             discarding: SourceSet::EMPTY,
+            sources,
             shedding: Shedding::new(shedding).map_err(Error::core("shedding"))?,
             is_shedding: false,
             shares: vec![0; consumers],
@@ -99,16 +107,27 @@ impl EarlyDiscard {
     /// Whether `packet`, which `cpu` has received, is taken.
     pub(super) fn admits(&mut self, host: &Host, packet: &Packet, cpu: usize) -> bool {
         let is_full = self.is_full(host, packet);
+        let has_place = if is_datagram(host, packet) {
+            self.sources.admit(host, packet, is_full)
+        } else {
+            self.sources.on_other();
+            !is_full
+        };
         let to = usize::from(packet.to);
         let share = self.is_shedding.then_some(self.shares[to]);
         let cpu = &mut self.cpus[cpu];
-        let admitted = !is_full && cpu.has_share(to, share, host.now);
+        let admitted = has_place && cpu.has_share(to, share, host.now);
         if admitted {
             cpu.admitted += 1;
         } else {
             cpu.discarded += 1;
         }
         admitted
+    }
+
+    /// Whose packets came since this was last asked, if sources are told apart.
+    pub(super) fn company(&mut self, host: &Host) -> Option<Company> {
+        self.sources.company(host)
     }
 
     fn is_full(&self, host: &Host, packet: &Packet) -> bool {
@@ -232,6 +251,12 @@ impl PerCpu {
             demand.packets = 0;
         }
     }
+}
+
+/// Whether the packet is a datagram for a process.
+fn is_datagram(host: &Host, packet: &Packet) -> bool {
+    let is_read = !host.endpoints[usize::from(packet.to)].threads.is_empty();
+    packet.kind == Kind::Datagram && is_read
 }
 
 /// What packets are taken to cost where discarding one costs `discarded`: a slower

@@ -25,6 +25,7 @@ use plimsoll_core::time::Instant;
 
 use super::early_discard::EarlyDiscard;
 use super::governing::{Governing, Polled};
+use super::sources::Sources;
 use super::stages::{Behind, receive_from_socket, receive_queues};
 use super::{Parts, Path, Received};
 use crate::Error;
@@ -37,6 +38,9 @@ use crate::source::nanos;
 
 /// The timer that asks the governor; CPUs have lower numbers.
 const TIMER_GOVERN: usize = 32;
+/// What judging by source adds to each packet: as measured on real packets beside one
+/// loud source (docs/measurements.md, 12 to 15 ns).
+const FAIRNESS_NS: u64 = 15;
 /// A period of the threads' CPU limit.
 const LIMIT_PERIOD: Duration = Duration::from_millis(2);
 
@@ -101,6 +105,8 @@ pub(super) struct GovernedGuard {
     handlers: Vec<u8>,
     cpus: Vec<PerCpu>,
     governing: Governing,
+    /// The ring may overflow while a flood is alone.
+    lazy: bool,
     discard: EarlyDiscard,
 }
 
@@ -109,7 +115,7 @@ impl GovernedGuard {
         let Parts { costs, host, .. } = *parts;
         let own = GuardCosts {
             receive: costs.receive,
-            demux: parts.cost("demux")?,
+            demux: parts.cost("demux")? + if config.fair { FAIRNESS_NS } else { 0 },
             discard: parts.cost("discard")?,
             poll_pass: parts.cost("poll_pass")?,
             poll_start: parts.cost("poll_start")?,
@@ -131,7 +137,13 @@ impl GovernedGuard {
                 .map(per_cpu)
                 .collect::<Result<_, _>>()?,
             governing: Governing::new(host, config.strategy, share, interval)?,
-            discard: EarlyDiscard::new(host, share, Duration::from_nanos(own.discarded()))?,
+            lazy: config.lazy,
+            discard: EarlyDiscard::new(
+                host,
+                Sources::new(host, config)?,
+                share,
+                Duration::from_nanos(own.discarded()),
+            )?,
         })
     }
 
@@ -294,7 +306,8 @@ impl GovernedGuard {
             let polled = std::mem::take(&mut per.polled);
             (polled, per.thread)
         });
-        let seen = self.governing.ask(host, polled);
+        let company = self.discard.company(host).filter(|_| self.lazy);
+        let seen = self.governing.ask(host, polled, company);
         self.discard.on_interval(seen);
         let interval = self.governing.interval();
         host.set_path_timer(TIMER_GOVERN, host.now + interval.as_nanos() as u64);

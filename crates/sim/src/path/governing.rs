@@ -7,7 +7,9 @@
 use std::time::Duration;
 
 use plimsoll_core::config::Fraction;
-use plimsoll_core::governor::{CpuObservation, Governor, GovernorConfig, Losses, Mode, Strategy};
+use plimsoll_core::governor::{
+    Company, CpuObservation, Governor, GovernorConfig, Losses, Mode, Strategy,
+};
 
 use crate::Error;
 use crate::host::Host;
@@ -117,11 +119,12 @@ impl Governing {
     }
 
     /// Asks; what was seen is returned, by CPU. `polled` yields what each CPU polled
-    /// since, and its polling thread.
+    /// since, and its polling thread; `company`: whose packets these were.
     pub(super) fn ask(
         &mut self,
         host: &mut Host,
         polled: impl Iterator<Item = (Polled, usize)>,
+        company: Option<Company>,
     ) -> &[CpuObservation] {
         let span = Duration::from_nanos(host.now - self.asked);
         self.asked = host.now;
@@ -140,6 +143,9 @@ impl Governing {
         }
         let losses = self.losses(host);
         let was = self.is_overload();
+        if let Some(company) = company {
+            self.governor.on_company(company);
+        }
         self.governor
             .on_interval(&self.seen, losses, host.instant());
         let modes = (was, self.is_overload());
@@ -180,6 +186,8 @@ impl Governing {
         let overload = percent(overload as f64, (now - tally.from) as f64);
         list.push(("overload_pct".into(), overload));
         list.push(("network_pct".into(), network));
+        let lazy = f64::from(u8::from(self.governor.setting().is_lazy));
+        list.push(("lazy".into(), lazy));
     }
 }
 

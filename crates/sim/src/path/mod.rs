@@ -30,6 +30,7 @@ mod polling_watchdog;
 mod queue_feedback;
 mod soft_lrp;
 mod soft_timer_polling;
+mod sources;
 mod stages;
 mod timed_polling;
 

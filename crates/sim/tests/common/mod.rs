@@ -90,4 +90,6 @@ pub(crate) const PATHS: &[&str] = &[
     r#"kind = "governed-guard", holdoff_us = 30, share_pct = 40"#,
     r#"kind = "governed-guard", strategy = "thread", share_pct = 40"#,
     r#"kind = "governed-guard", strategy = "off", holdoff_us = 30"#,
+    r#"kind = "governed-guard", fair = true, lazy = true"#,
+    r#"kind = "governed-guard", source_limit_pps = 1000.0"#,
 ];

@@ -29,6 +29,18 @@ pub struct GovernedGuardConfig {
     /// overload. Default 0: none.
     #[serde(default)]
     pub holdoff_us: f64,
+    /// Which packets an overloaded process loses is decided by source, as the guard does.
+    /// Default: whichever come.
+    #[serde(default)]
+    pub fair: bool,
+    /// Instead: so many datagrams a second of each source are taken, at any load, as a
+    /// packet filter's limit does. Default 0: no limit.
+    #[serde(default)]
+    pub source_limit_pps: f64,
+    /// The receive ring may overflow while the flood of one process is alone. Needs
+    /// `fair`. Default: no.
+    #[serde(default)]
+    pub lazy: bool,
 }
 
 impl GovernedGuardConfig {
@@ -36,6 +48,12 @@ impl GovernedGuardConfig {
         percent("share_pct", self.share_pct)?;
         count("quota", self.quota)?;
         within("path.holdoff_us", self.holdoff_us, 0.0, 1e7)?;
+        within("path.source_limit_pps", self.source_limit_pps, 0.0, 1e9)?;
+        // One rule at a time, and laziness by fairness only.
+        let rules = f64::from(u8::from(self.fair)) + self.source_limit_pps.min(1.0);
+        within("path.fair and path.source_limit_pps", rules, 0.0, 1.0)?;
+        let lazy_alone = f64::from(u8::from(self.lazy && !self.fair));
+        within("path.lazy without path.fair", lazy_alone, 0.0, 0.0)?;
         within("path.interval_ms", self.interval_ms, 1.0, 1000.0)
     }
 }

@@ -1,0 +1,179 @@
+//! Whose packets an overloaded consumer takes: anybody's, those within a limit for each
+//! source, or those that the core's fairness admits.
+//!
+//! Each source of a scenario is a host in a network of its own. What the guard's program
+//! keeps for each CPU stands once here: the modelled host has one CPU that receives, in
+//! what this is for.
+
+use std::net::{IpAddr, Ipv4Addr};
+
+use plimsoll_core::fairness::{
+    Fairness, FairnessConfig, Keys, Queue, Request, Share, Source, Verdict,
+};
+use plimsoll_core::feedback::SocketWatermarks;
+use plimsoll_core::governor::Company;
+
+use super::early_discard::PACKET_BYTES;
+use crate::Error;
+use crate::host::Host;
+use crate::packet::Packet;
+use crate::scenario::GovernedGuardConfig;
+
+/// Any keys will do: nobody attacks the model.
+const KEYS: Keys = Keys([0x9e37_79b9_7f4a_7c15; Keys::COUNT]);
+/// Packets at once within a limit, as nftables has it if nothing is said.
+const LIMIT_BURST: f64 = 5.0;
+
+/// The rule.
+#[derive(Debug)]
+pub(super) enum Sources {
+    /// Whoever comes while there is room.
+    Any,
+    /// So many packets a second of each source, at any load.
+    Limited(Limits),
+    /// By the core's fairness.
+    Fair(Box<Fair>),
+}
+
+/// A token bucket for each source.
+#[derive(Debug)]
+pub(super) struct Limits {
+    rate_pps: f64,
+    /// By source: tokens, and as of when in ns.
+    buckets: Vec<(f64, u64)>,
+}
+
+/// Fairness, and whether a flood is alone.
+#[derive(Debug)]
+pub(super) struct Fair {
+    fairness: Fairness,
+    /// By consumer.
+    channels: Vec<Channel>,
+    /// Packets of no flood.
+    others: u64,
+}
+
+/// What one consumer had since the governor was last asked.
+#[derive(Clone, Copy, Debug, Default)]
+struct Channel {
+    share: Share,
+    flood: u64,
+    admitted: u64,
+}
+
+impl Sources {
+    pub(super) fn new(host: &Host, config: &GovernedGuardConfig) -> Result<Self, Error> {
+        if config.source_limit_pps > 0.0 {
+            return Ok(Self::Limited(Limits {
+                rate_pps: config.source_limit_pps,
+                buckets: Vec::new(),
+            }));
+        }
+        if !config.fair {
+            return Ok(Self::Any);
+        }
+        let fairness = Fairness::new(&FairnessConfig::DEFAULT, KEYS);
+        Ok(Self::Fair(Box::new(Fair {
+            fairness: fairness.map_err(Error::core("fairness"))?,
+            channels: vec![Channel::default(); host.endpoints.len()],
+            others: 0,
+        })))
+    }
+
+    /// Whether a process's datagram is taken; `is_full`: its queue is over the watermark.
+    pub(super) fn admit(&mut self, host: &Host, packet: &Packet, is_full: bool) -> bool {
+        match self {
+            Self::Any => !is_full,
+            Self::Limited(limits) => limits.has_token(packet.source, host.now) && !is_full,
+            Self::Fair(fair) => fair.admit(host, packet),
+        }
+    }
+
+    /// A packet that is no process's datagram.
+    pub(super) fn on_other(&mut self) {
+        if let Self::Fair(fair) = self {
+            fair.others += 1;
+        }
+    }
+
+    /// Whose packets came since this was last asked. With several floods, the largest is
+    /// the flood, and the others are company.
+    pub(super) fn company(&mut self, host: &Host) -> Option<Company> {
+        let Self::Fair(fair) = self else {
+            return None;
+        };
+        let mut company = Company {
+            others: std::mem::take(&mut fair.others),
+            ..Company::default()
+        };
+        for (to, channel) in fair.channels.iter_mut().enumerate() {
+            let flood = std::mem::take(&mut channel.flood);
+            let admitted = std::mem::take(&mut channel.admitted);
+            if flood > company.flood {
+                company.others += company.flood;
+                company.flood = flood;
+                company.admitted = admitted;
+                company.queued = host.endpoints[to].queue.len() as u64;
+            } else {
+                company.others += flood;
+            }
+        }
+        Some(company)
+    }
+}
+
+impl Limits {
+    fn has_token(&mut self, source: u16, now: u64) -> bool {
+        let source = usize::from(source);
+        if self.buckets.len() <= source {
+            self.buckets.resize(source + 1, (LIMIT_BURST, now));
+        }
+        let (tokens, at) = &mut self.buckets[source];
+        let earned = (now - *at) as f64 * self.rate_pps / 1e9;
+        *tokens = (*tokens + earned).min(LIMIT_BURST);
+        *at = now;
+        let has_one = *tokens >= 1.0;
+        *tokens -= f64::from(u8::from(has_one));
+        has_one
+    }
+}
+
+impl Fair {
+    fn admit(&mut self, host: &Host, packet: &Packet) -> bool {
+        let to = usize::from(packet.to);
+        let [high, low] = packet.source.to_be_bytes();
+        let request = Request {
+            channel: u32::from(packet.to) + 1,
+            source: Source::from(IpAddr::from(Ipv4Addr::new(high, low, 0, 1))),
+            known: false,
+        };
+        let queue = queue(&host.endpoints[to].queue);
+        let channel = &mut self.channels[to];
+        let silent = channel.share.silent();
+        let verdict = self
+            .fairness
+            .judge(&mut channel.share, &request, &queue, host.instant());
+        let is_flood = channel.share.is_pressed() && channel.share.silent() == silent;
+        channel.flood += u64::from(is_flood);
+        self.others += u64::from(!is_flood);
+        let is_admitted = verdict == Verdict::Admitted;
+        channel.admitted += u64::from(is_admitted);
+        is_admitted
+    }
+}
+
+/// A consumer's queue in packets, with the guard's watermarks; packets in profile have
+/// half of what is left above.
+fn queue(fifo: &crate::packet::Fifo) -> Queue {
+    let marks = SocketWatermarks::DEFAULT;
+    let limit = fifo.limit() as u64;
+    let high = marks.high.of(limit) as u32;
+    let drained = marks.drained_bytes_max / PACKET_BYTES;
+    let low = (marks.low.of(limit) as u32).max(high.saturating_sub(drained));
+    Queue {
+        occupancy: fifo.len() as u32,
+        low: low.max(1),
+        high: high.max(1),
+        full: (high + limit as u32).div_ceil(2).max(1),
+    }
+}

@@ -1,0 +1,109 @@
+//! One flooded process and its honest client, by each rule of whose packets are taken.
+
+mod common;
+
+use common::{figure, scenario, simulate};
+use plimsoll_sim::{Outcome, Profile, run};
+
+fn text(path: &str, flood_pps: f64, probe: &str, duration_ms: u32) -> String {
+    format!(
+        r#"
+        duration_ms = {duration_ms}
+        warmup_ms = 700
+        path = {{ kind = "governed-guard", holdoff_us = 30, {path} }}
+        [[source]]
+        name = "flood"
+        to = "server"
+        traffic = {{ kind = "constant", rate_pps = {flood_pps}, jitter_pct = 20 }}
+        [[source]]
+        name = "client"
+        to = "server"
+        traffic = {probe}
+        [[source]]
+        name = "bystander"
+        to = "other"
+        traffic = {{ kind = "steps", steps = [{{ at_ms = 0, rate_pps = 0 }}, {{ at_ms = 1000, rate_pps = 100 }}] }}
+        [[consumer]]
+        name = "server"
+        role = {{ kind = "sink", work_us = 5 }}
+        [[consumer]]
+        name = "other"
+        role = {{ kind = "sink", work_us = 5 }}
+        "#
+    )
+}
+
+fn measured(path: &str, flood_pps: f64, probe: &str, duration_ms: u32) -> Outcome {
+    let profile = Profile::named("modern-veth").unwrap();
+    simulate(&profile, &text(path, flood_pps, probe, duration_ms))
+}
+
+const CLIENT: &str = r#"{ kind = "poisson", rate_pps = 1000 }"#;
+const NOBODY: &str = r#"{ kind = "constant", rate_pps = 0 }"#;
+
+fn lost_percent(outcome: &Outcome, source: &str) -> f64 {
+    let lost = figure(outcome, &format!("source.{source}.lost_pps"));
+    let sent = figure(outcome, &format!("source.{source}.sent_pps"));
+    100.0 * lost / sent
+}
+
+#[test]
+fn a_client_loses_little_by_fairness_and_nearly_all_by_chance() {
+    let by = |path| measured(path, 1e6, CLIENT, 250);
+    let any = by("fair = false");
+    let fair = by("fair = true");
+    assert!(
+        lost_percent(&any, "client") > 60.0,
+        "{}",
+        lost_percent(&any, "client")
+    );
+    assert!(
+        lost_percent(&fair, "client") < 1.0,
+        "{}",
+        lost_percent(&fair, "client")
+    );
+    // What the server takes is hardly less.
+    let goodput = |outcome| figure(outcome, "consumer.server.delivered_pps");
+    assert!(goodput(&fair) > 0.9 * goodput(&any), "{}", goodput(&fair));
+}
+
+#[test]
+fn a_limit_for_each_source_serves_the_client_and_wastes_the_server() {
+    let any = measured("fair = false", 1e6, CLIENT, 250);
+    let limited = measured("source_limit_pps = 2000", 1e6, CLIENT, 250);
+    assert!(lost_percent(&limited, "client") < 5.0);
+    let goodput = |outcome| figure(outcome, "consumer.server.delivered_pps");
+    assert!(goodput(&limited) < 3100.0);
+    assert!(goodput(&any) > 20.0 * goodput(&limited));
+}
+
+/// Nobody but the flood for a second; then a bystander begins.
+#[test]
+fn a_lone_flood_may_overflow_the_ring_and_a_bystander_ends_that() {
+    let by = |path, duration_ms| measured(path, 2e6, NOBODY, duration_ms);
+    let goodput = |outcome: &Outcome| figure(outcome, "consumer.server.delivered_pps");
+    let attentive = by("fair = true", 250);
+    let lazy = by("fair = true, lazy = true", 250);
+    assert_eq!(figure(&attentive, "path.lazy"), 0.0);
+    assert_eq!(figure(&lazy, "path.lazy"), 1.0);
+    let (lazy, attentive) = (goodput(&lazy), goodput(&attentive));
+    assert!(lazy > 1.1 * attentive, "{attentive}, lazy {lazy}");
+    let ended = by("fair = true, lazy = true", 1000);
+    assert_eq!(figure(&ended, "path.lazy"), 0.0, "the bystander is there");
+    // One second is measured, in 700 ms of which it sends: those before it was noticed.
+    let lost = figure(&ended, "source.bystander.lost_pps");
+    assert!(lost <= 16.0, "{lost}");
+}
+
+#[test]
+fn rules_that_exclude_each_other_are_refused() {
+    let profile = Profile::named("modern-veth").unwrap();
+    for path in [
+        "fair = true, source_limit_pps = 5.0",
+        "lazy = true",
+        "source_limit_pps = -1.0",
+    ] {
+        let scenario = scenario(&text(path, 1e3, NOBODY, 100));
+        assert!(run(&profile, &scenario, 1).is_err(), "{path}");
+    }
+}
