@@ -89,4 +89,3 @@ fn one_run(effort: &Effort, side: Side) -> Result<f64, Error> {
     })?;
     Ok(bytes_per_s * 8.0 / 1e9)
 }
-

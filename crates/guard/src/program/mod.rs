@@ -33,6 +33,8 @@ include!(concat!(env!("OUT_DIR"), "/guard.rs")); // mod skeleton
 mod books;
 mod company;
 #[cfg(test)]
+mod cpus_tests;
+#[cfg(test)]
 mod fairness_tests;
 mod known;
 #[cfg(test)]
