@@ -1,5 +1,6 @@
 //! What all threads of a stack share.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -10,11 +11,12 @@ use plimsoll_core::channel::PooledConsumer;
 use plimsoll_core::demux::Protocol;
 use plimsoll_core::time::Instant;
 
+use crate::account::{Account, Book, Charged, Owner};
 use crate::config::{ReceivePath, StackConfig};
 use crate::device::{Capabilities, Device, Endpoint, Frame};
 use crate::error::Error;
 use crate::link::egress::Egress;
-use crate::outcome::{Book, Counts, Outcome, Tally};
+use crate::outcome::{Counts, Outcome, Tally};
 use crate::receive::soft_timers::SoftPolling;
 use crate::table::{Arrived, Table};
 use crate::tcp::Tcp;
@@ -47,7 +49,7 @@ pub(crate) struct Host {
 struct Fragments {
     reassembler: Reassembler,
     early: PooledConsumer<Arrived>,
-    tally: Arc<Tally>,
+    tally: Arc<Account>,
 }
 
 impl Host {
@@ -72,7 +74,10 @@ impl Host {
         }
         let book = Book::default();
         let polling = match &config.path {
-            ReceivePath::SoftTimerPolling(wanted) => Some(SoftPolling::new(*wanted, book.open())?),
+            ReceivePath::SoftTimerPolling(wanted) => {
+                let account = book.open(Owner::Demultiplexer);
+                Some(SoftPolling::new(*wanted, account)?)
+            }
             _ => None,
         };
         Ok(Self {
@@ -80,9 +85,9 @@ impl Host {
             fragments: Mutex::new(Fragments {
                 reassembler: Reassembler::new(config.reassembly),
                 early: table.take_fragment_channel(),
-                tally: book.open(),
+                tally: book.open(Owner::Demultiplexer),
             }),
-            tcp: Tcp::new(config.tcp, table.ready()),
+            tcp: Tcp::new(config.tcp, table.ready(), book.open(Owner::TcpOutgoing)),
             device,
             capabilities,
             egress,
@@ -138,6 +143,18 @@ impl Host {
         counts.add_channels(&self.table.lock().channel_counts());
         counts.incomplete = self.fragments.lock().reassembler.incomplete();
         counts
+    }
+
+    /// What each owner has caused.
+    pub(crate) fn charged(&self) -> BTreeMap<Owner, Charged> {
+        // Both at once: a channel that is given back in between would count twice.
+        let table = self.table.lock();
+        let mut charged = self.book.charged();
+        table.add_to(&mut charged);
+        drop(table);
+        let demultiplexer = charged.entry(Owner::Demultiplexer).or_default();
+        demultiplexer.counts.incomplete = self.fragments.lock().reassembler.incomplete();
+        charged
     }
 
     /// A thread passes a moment in which receiving costs no switch to another.

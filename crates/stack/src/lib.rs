@@ -117,7 +117,8 @@
 //! * `socket`: UDP sockets; protocol processing in the receiving call.
 //! * `tcp`: listeners and streams around smoltcp's state machine, on a thread
 //!   of their own.
-//! * `host`: what those share; `outcome`: what became of every frame.
+//! * `host`: what those share; `outcome`: what became of every frame; `account`: who caused it,
+//!   and the CPU time it took.
 //!
 //! # Limits
 //!
@@ -129,6 +130,7 @@ pub mod device;
 #[doc(hidden)]
 pub mod driven;
 
+mod account;
 mod clock;
 mod config;
 mod error;
@@ -145,6 +147,7 @@ mod tcp;
 mod wait;
 mod wire;
 
+pub use account::{Charged, Owner};
 pub use config::{ReceivePath, StackConfig, TcpConfig};
 pub use error::Error;
 pub use outcome::{Counts, Outcome};

@@ -1,16 +1,14 @@
 //! What became of every frame: exactly one counted outcome each.
 //!
 //! Whoever ends a frame's way counts it, in a tally of its own, so that counting
-//! shares no cache line: the receive path, the proxies, and every socket. Frames
+//! shares no cache line: the receive path, the proxies, and every socket ([`crate::account`]). Frames
 //! that end in a channel are counted there (`core::channel`) and added when
 //! asked. Received frames = the sum over all outcomes + those that are queued
 //! or wait for the rest of their datagram.
 
 use std::ops::{AddAssign, Index};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use parking_lot::Mutex;
 use plimsoll_core::channel;
 
 /// How a frame ended.
@@ -108,6 +106,14 @@ impl Outcome {
     }
 }
 
+/// What ends in channels.
+const OF_CHANNELS: [(Outcome, channel::Outcome); 4] = [
+    (Outcome::Full, channel::Outcome::Full),
+    (Outcome::NoBuffer, channel::Outcome::NoBuffer),
+    (Outcome::Late, channel::Outcome::Late),
+    (Outcome::Closed, channel::Outcome::Closed),
+];
+
 /// Frames by outcome.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
@@ -131,14 +137,28 @@ impl Counts {
     /// receivers.
     pub(crate) fn add_channels(&mut self, channels: &channel::Counts) {
         self.queued += channels.queued;
-        for (outcome, of_channel) in [
-            (Outcome::Full, channel::Outcome::Full),
-            (Outcome::NoBuffer, channel::Outcome::NoBuffer),
-            (Outcome::Late, channel::Outcome::Late),
-            (Outcome::Closed, channel::Outcome::Closed),
-        ] {
+        for (outcome, of_channel) in OF_CHANNELS {
             self.by_outcome[outcome as usize] += channels[of_channel];
         }
+    }
+
+    /// Those of one channel since `before`.
+    pub(crate) fn of_channel(channel: &channel::Counts, before: &channel::Counts) -> Self {
+        let mut counts = Self {
+            queued: channel.queued.saturating_sub(before.queued),
+            ..Self::default()
+        };
+        for (outcome, of_channel) in OF_CHANNELS {
+            let since = channel[of_channel].saturating_sub(before[of_channel]);
+            counts.by_outcome[outcome as usize] = since;
+        }
+        counts
+    }
+
+    /// Nobody will take what is queued.
+    pub(crate) fn closed(mut self) -> Self {
+        self.by_outcome[Outcome::Closed as usize] += std::mem::take(&mut self.queued);
+        self
     }
 }
 
@@ -206,38 +226,6 @@ fn bump(tally: &AtomicU64, by: u64) {
     );
 }
 
-/// All tallies, of writers present and past.
-#[derive(Debug, Default)]
-pub(crate) struct Book {
-    tallies: Mutex<(Vec<Arc<Tally>>, Counts)>,
-}
-
-impl Book {
-    /// A tally for a new writer.
-    pub(crate) fn open(&self) -> Arc<Tally> {
-        let tally = Arc::<Tally>::default();
-        self.tallies.lock().0.push(Arc::clone(&tally));
-        tally
-    }
-
-    /// The writer is gone; its counts stay.
-    pub(crate) fn close(&self, tally: &Arc<Tally>) {
-        let mut tallies = self.tallies.lock();
-        tallies.0.retain(|open| !Arc::ptr_eq(open, tally));
-        let counts = tally.counts();
-        tallies.1 += counts;
-    }
-
-    pub(crate) fn counts(&self) -> Counts {
-        let tallies = self.tallies.lock();
-        let mut sum = tallies.1;
-        for tally in &tallies.0 {
-            sum += tally.counts();
-        }
-        sum
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -249,18 +237,5 @@ mod tests {
             let same = Outcome::ALL.iter().filter(|o| o.name() == outcome.name());
             assert_eq!(same.count(), 1);
         }
-    }
-
-    #[test]
-    fn counts_outlive_their_writers() {
-        let book = Book::default();
-        let (one, other) = (book.open(), book.open());
-        one.received(3);
-        one.count(Outcome::Full);
-        other.add(Outcome::Delivered, 2);
-        book.close(&one);
-        let counts = book.counts();
-        assert_eq!((counts.received, counts.ended()), (3, 3));
-        assert_eq!(counts[Outcome::Delivered], 2);
     }
 }

@@ -1,5 +1,6 @@
 //! A stack: a device, addresses, and the threads that receive.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -7,6 +8,7 @@ use std::thread::{self, JoinHandle};
 
 use parking_lot::Mutex;
 
+use crate::account::{Charged, Owner};
 use crate::config::{ReceivePath, StackConfig};
 use crate::device::{Device, Drops};
 use crate::error::Error;
@@ -69,6 +71,12 @@ impl Stack {
     #[must_use]
     pub fn counts(&self) -> Counts {
         self.0.host.counts()
+    }
+
+    /// Frames and CPU time by who caused them: sockets, listeners, and what belongs to none.
+    #[must_use]
+    pub fn charged(&self) -> BTreeMap<Owner, Charged> {
+        self.0.host.charged()
     }
 
     /// Frames that the device dropped before they could be received.

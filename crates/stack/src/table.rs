@@ -4,22 +4,26 @@
 //! as long as it takes to bind or close. Whoever waits for it is let in between
 //! turns, also under overload (see `receive`).
 
+use std::collections::BTreeMap;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 
 use crossbeam_queue::ArrayQueue;
-use plimsoll_core::channel::{self, Admission, ChannelPool, PooledConsumer, PooledProducer};
+use plimsoll_core::channel::{
+    self, Admission, ChannelPool, Monitor, PooledConsumer, PooledProducer,
+};
 use plimsoll_core::demux::{
     ChannelId, Channels, Classified, Demand, Demux, DemuxConfig, EndpointError, Kind, Protocol,
     Seed,
 };
 use plimsoll_core::time::Instant;
 
+use crate::account::{Account, Charged, Owner};
 use crate::config::StackConfig;
 use crate::device::{Frame, Mac};
 use crate::error::{self, Error};
-use crate::outcome::{Outcome, Tally};
+use crate::outcome::{Counts, Outcome, Tally};
 use crate::wait::Waker;
 use crate::wire::datagram::Datagram;
 use crate::wire::packet;
@@ -88,6 +92,17 @@ struct Slot {
     touched: bool,
     /// Whose receiver is the TCP thread.
     tcp: bool,
+    /// None: the stack's own.
+    account: Option<Arc<Account>>,
+    /// What became of the channel's frames, also in former lives, and of those until this one.
+    monitor: Monitor,
+    before: channel::Counts,
+}
+
+impl Slot {
+    fn counts(&self) -> Counts {
+        Counts::of_channel(&self.monitor.counts(), &self.before)
+    }
 }
 
 /// Channels whose receiver is the TCP thread and must be told which of them has
@@ -194,7 +209,7 @@ impl Table {
         let waker = Waker::new().map_err(Error::io("make an event descriptor"))?;
         let waker = Arc::new(waker);
         let mut make = |tcp| {
-            let bound = self.create(&waker, tcp);
+            let bound = self.create(&waker, tcp, None);
             let bound = bound.map_err(Error::io("make a channel"))?;
             Ok::<_, Error>(bound.consumer)
         };
@@ -243,7 +258,12 @@ impl Table {
     }
 
     /// Makes a channel; nothing leads to it yet.
-    fn create(&mut self, waker: &Arc<Waker>, tcp: bool) -> io::Result<Bound> {
+    fn create(
+        &mut self,
+        waker: &Arc<Waker>,
+        tcp: bool,
+        account: Option<&Arc<Account>>,
+    ) -> io::Result<Bound> {
         // That of TIME_WAIT is not a connection's.
         let of_connection = tcp && self.slots.len() >= SPECIAL;
         let (pool, setting) = match of_connection {
@@ -255,12 +275,16 @@ impl Table {
             io::Error::new(io::ErrorKind::OutOfMemory, why)
         })?;
         let inhibiting = Arc::default();
+        let monitor = producer.monitor();
         let slot = Slot {
             producer,
             waker: Arc::clone(waker),
             inhibiting: Arc::clone(&inhibiting),
             touched: false,
             tcp,
+            account: account.cloned(),
+            before: monitor.counts(),
+            monitor,
         };
         let place = self.free.pop().unwrap_or_else(|| {
             self.slots.push(None);
@@ -276,13 +300,18 @@ impl Table {
     }
 
     /// Binds an endpoint to a channel of its own.
-    pub(crate) fn bind(&mut self, protocol: Protocol, local: SocketAddr) -> io::Result<Bound> {
+    pub(crate) fn bind(
+        &mut self,
+        protocol: Protocol,
+        local: SocketAddr,
+        account: &Arc<Account>,
+    ) -> io::Result<Bound> {
         let tcp = protocol == Protocol::Tcp;
         let waker = match tcp {
             true => Arc::clone(&self.ready.waker),
             false => Arc::new(Waker::new()?),
         };
-        let bound = self.create(&waker, tcp)?;
+        let bound = self.create(&waker, tcp, Some(account))?;
         let dual_stack = local.ip() == IpAddr::V6(std::net::Ipv6Addr::UNSPECIFIED);
         let result = self.demux.bind(protocol, local, dual_stack, bound.channel);
         if let Err(error) = result {
@@ -328,9 +357,10 @@ impl Table {
         &mut self,
         local: SocketAddr,
         remote: SocketAddr,
+        account: &Arc<Account>,
     ) -> io::Result<Bound> {
         let waker = Arc::clone(&self.ready.waker);
-        let bound = self.create(&waker, true)?;
+        let bound = self.create(&waker, true, Some(account))?;
         let connected = self
             .demux
             .connect(Protocol::Tcp, local, remote, bound.channel);
@@ -371,7 +401,10 @@ impl Table {
 
     fn remove(&mut self, channel: ChannelId) {
         let slot = self.slots.get_mut(channel.0 as usize);
-        if slot.and_then(Option::take).is_some() {
+        if let Some(slot) = slot.and_then(Option::take) {
+            if let Some(account) = &slot.account {
+                account.add_channel(slot.counts().closed());
+            }
             self.free.push(channel.0);
         }
     }
@@ -403,6 +436,9 @@ impl Table {
         }
         let classified = self.demux.classify(frame, now);
         if classified.demand == Demand::Excess {
+            let listener = self.slot(classified.channel);
+            let account = listener.and_then(|slot| slot.account.as_ref());
+            let tally = account.map_or(tally, |account| &account.at_demultiplexer);
             tally.count(Outcome::Backlog);
             return None;
         }
@@ -473,6 +509,20 @@ impl Table {
     /// Items on a channel; none if it is gone.
     pub(crate) fn occupancy(&self, channel: ChannelId) -> Option<usize> {
         self.slot(channel).map(|slot| slot.producer.occupancy())
+    }
+
+    /// Whose a channel is.
+    pub(crate) fn account(&self, channel: ChannelId) -> Option<&Arc<Account>> {
+        self.slot(channel)?.account.as_ref()
+    }
+
+    /// Adds what ended in channels that are in use.
+    pub(crate) fn add_to(&self, charged: &mut BTreeMap<Owner, Charged>) {
+        for slot in self.slots.iter().flatten() {
+            let account = slot.account.as_ref();
+            let owner = account.map_or(Owner::Proxies, |account| account.owner);
+            charged.entry(owner).or_default().counts += slot.counts();
+        }
     }
 
     pub(crate) fn channel_counts(&self) -> channel::Counts {

@@ -10,7 +10,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use plimsoll_core::config::Fraction;
 use plimsoll_stack::device::faulty::{Faults, Faulty};
 use plimsoll_stack::device::simulated::{SimulatedConfig, SimulatedDevice};
-use plimsoll_stack::{Counts, Outcome, ReceivePath, Stack, StackConfig, UdpSocket};
+use plimsoll_stack::{Counts, Outcome, Owner, ReceivePath, Stack, StackConfig, UdpSocket};
 
 const PATHS: [&str; 5] = [
     "eager",
@@ -313,4 +313,46 @@ fn ni_lrp_needs_a_device_that_steers() {
     let error = Stack::start(one, &config).unwrap_err();
     assert!(error.is_missing(), "{error}");
     assert!(error.to_string().contains("soft-lrp"), "{error}");
+}
+
+/// Each frame and the time that it took are on its owner's account.
+#[test]
+fn what_a_flood_costs_is_charged_to_its_socket() {
+    for path in ["soft-lrp", "early-demux"] {
+        let (client, server) = pair(path);
+        let flooded = bind(&server, "10.0.0.2:7");
+        let calm = bind(&server, "10.0.0.2:8");
+        let sender = bind(&client, "10.0.0.1:0");
+        sender.send_to(b"x", "10.0.0.2:8").unwrap();
+        calm.recv(&mut [0; 8]).unwrap();
+        let mut batch = Vec::new();
+        for _ in 0..400 {
+            sender
+                .send_batch([(&b"xyz"[..], "10.0.0.2:7".parse().unwrap()); 20])
+                .unwrap();
+            batch.clear();
+            flooded.recv_batch(&mut batch, 20).unwrap();
+        }
+        let end = Instant::now() + SOON;
+        let charged = loop {
+            let charged = server.charged();
+            let mut sum = Counts::default();
+            charged.values().for_each(|one| sum += one.counts);
+            if sum == server.counts() && sum.received == sum.ended() + sum.queued {
+                break charged;
+            }
+            assert!(Instant::now() < end, "{charged:?}");
+        };
+        let of = |port| charged[&Owner::Udp(SocketAddr::from(([10, 0, 0, 2], port)))];
+        assert_eq!(of(8).counts[Outcome::Delivered], 1, "{path}");
+        let counts = of(7).counts;
+        let arrived = counts.ended() + counts.queued;
+        assert!(counts[Outcome::Delivered] >= 400, "{path}: {counts:?}");
+        assert!(arrived <= 8000, "{path}: {counts:?}");
+        assert!(of(7).cpu > of(8).cpu, "{path}: {charged:?}");
+        drop(flooded);
+        let owner = Owner::Udp(SocketAddr::from(([10, 0, 0, 2], 7)));
+        let closed = server.charged()[&owner].counts;
+        assert_eq!(closed.ended(), arrived, "{path}");
+    }
 }

@@ -19,12 +19,13 @@ use plimsoll_core::channel::{InterruptRequest, PooledConsumer};
 use plimsoll_core::time::Instant;
 use smoltcp::wire::{EthernetFrame, EthernetProtocol, IpProtocol};
 
+use crate::account::{Account, Owner};
 use crate::clock;
 use crate::device::{Batch, Frame};
 use crate::host::Host;
 use crate::link::membership::REPORT_EVERY;
 use crate::link::resolution::{self, Message};
-use crate::outcome::{Outcome, Tally};
+use crate::outcome::Outcome;
 use crate::table::{Arrived, ProxyChannels};
 use crate::tcp::Resetter;
 use crate::wait;
@@ -42,7 +43,7 @@ const HOUSEKEEPING: Duration = Duration::from_secs(5);
 pub(crate) struct Proxies {
     host: Arc<Host>,
     channels: ProxyChannels,
-    tally: Arc<Tally>,
+    tally: Arc<Account>,
     out: Batch,
     errors: icmp::ErrorRate,
     resetter: Resetter,
@@ -53,7 +54,7 @@ pub(crate) struct Proxies {
 impl Proxies {
     pub(crate) fn new(host: &Arc<Host>, channels: ProxyChannels) -> Self {
         Self {
-            tally: host.book.open(),
+            tally: host.book.open(Owner::Proxies),
             resetter: Resetter::new(host.device.pool(), &host.capabilities),
             host: Arc::clone(host),
             channels,
@@ -88,6 +89,7 @@ impl Proxies {
 
     /// Deals with some of what waits; returns when something else is due.
     pub(crate) fn turn(&mut self, now: Instant) -> io::Result<Instant> {
+        let _work = self.tally.work();
         for _ in 0..TURN_FRAMES {
             let Some(frame) = next(&mut self.channels.neighbour, now) else {
                 break;

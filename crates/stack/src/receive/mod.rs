@@ -26,12 +26,12 @@ use plimsoll_core::demux::{Classified, Kind};
 use plimsoll_core::time::Instant;
 use plimsoll_kernel::scheduling::Scheduling;
 
+use crate::account::{Account, Owner};
 use crate::clock;
 use crate::config::{ReceivePath, StackConfig};
 use crate::device::{Batch, Frame};
 use crate::error::Error;
 use crate::host::Host;
-use crate::outcome::Tally;
 use crate::table::{Arrived, Table};
 use crate::wait;
 use crate::wire::datagram::Input;
@@ -51,7 +51,7 @@ pub(crate) enum Next {
 /// What a turn works on.
 pub(crate) struct Turn<'a> {
     pub(crate) host: &'a Host,
-    pub(crate) tally: &'a Tally,
+    pub(crate) tally: &'a Arc<Account>,
     pub(crate) batch: &'a mut Batch,
     /// The device's descriptor was found readable.
     pub(crate) arrived: bool,
@@ -68,7 +68,7 @@ pub(crate) trait Path: Send + fmt::Debug {
 /// driven turn by turn.
 pub(crate) struct Receiver {
     host: Arc<Host>,
-    tally: Arc<Tally>,
+    tally: Arc<Account>,
     batch: Batch,
     path: Box<dyn Path>,
 }
@@ -88,7 +88,7 @@ impl Receiver {
         };
         Ok(Self {
             host: Arc::clone(host),
-            tally: host.book.open(),
+            tally: host.book.open(Owner::Demultiplexer),
             batch: Batch::with_capacity(frames.max(64)),
             path,
         })
@@ -96,6 +96,7 @@ impl Receiver {
 
     /// One turn; `arrived`: the device was found readable.
     pub(crate) fn turn(&mut self, arrived: bool) -> io::Result<Next> {
+        let _work = self.tally.work();
         self.path.turn(&mut Turn {
             host: &self.host,
             tally: &self.tally,
@@ -173,6 +174,8 @@ fn process_and_push(
         table.push(to.channel, item, turn.tally, turn.now);
         return None;
     }
+    let account = table.account(to.channel);
+    let _work = account.and_then(|account| account.work_instead_of(turn.tally));
     match turn.host.udp_input(frame, early, turn.now) {
         Input::Datagram(datagram) => {
             let item = Arrived::Ready(datagram);

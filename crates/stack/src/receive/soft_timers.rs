@@ -31,10 +31,10 @@ use plimsoll_kernel::scheduling::{Class, Priority, Scheduling, set_class};
 
 use super::soft_lrp::{SoftLrp, demultiplex};
 use super::{Next, Path, Turn};
+use crate::account::Account;
 use crate::device::Batch;
 use crate::error::Error;
 use crate::host::Host;
-use crate::outcome::Tally;
 use crate::wait::{self, Waker};
 
 /// In the place of a time: arrivals wake the receiving thread.
@@ -65,13 +65,13 @@ struct Poll {
     aggregation: Aggregation,
     found_max: usize,
     batch: Batch,
-    tally: Arc<Tally>,
+    tally: Arc<Account>,
     /// Since an idle CPU was last asked for.
     interrupts: u32,
 }
 
 impl SoftPolling {
-    pub(crate) fn new(config: AggregationConfig, tally: Arc<Tally>) -> Result<Self, Error> {
+    pub(crate) fn new(config: AggregationConfig, tally: Arc<Account>) -> Result<Self, Error> {
         let found_max = config.found_max as usize;
         let poll = Poll {
             aggregation: Aggregation::new(config)?,

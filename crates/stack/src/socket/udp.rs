@@ -21,11 +21,12 @@ use plimsoll_core::time::Instant;
 use super::addresses::{first, first_that_works, on_a_free_port};
 use super::options::Options;
 use super::peers::Peers;
+use crate::account::{Account, Owner};
 use crate::clock;
 use crate::device::{Batch, Device, Endpoint, Frame, Mac};
 use crate::host::Host;
 use crate::link::egress::Egress;
-use crate::outcome::{Outcome, Tally};
+use crate::outcome::Outcome;
 use crate::receive::ni_lrp::Ring;
 use crate::stack::Stack;
 use crate::table::{Arrived, Bound};
@@ -47,6 +48,7 @@ pub struct UdpSocket {
     peer: RwLock<Option<Peer>>,
     receiving: Mutex<Receiving>,
     sending: Mutex<Batch>,
+    account: Arc<Account>,
     peers: Mutex<Peers>,
     groups: Mutex<Vec<IpAddr>>,
     options: Options,
@@ -67,7 +69,7 @@ struct Peer {
 struct Receiving {
     consumer: PooledConsumer<Arrived>,
     ring: Option<Ring>,
-    tally: Arc<Tally>,
+    tally: Arc<Account>,
     inhibiting: Arc<AtomicBool>,
 }
 
@@ -101,17 +103,23 @@ impl UdpSocket {
         host.check_bindable(at.ip())?;
         let bind = |port| {
             let at = SocketAddr::new(at.ip(), port);
-            let bound = host.table.lock().bind(Protocol::Udp, at)?;
-            Ok((at, bound))
+            let account = host.book.open(Owner::Udp(at));
+            let bound = host.table.lock().bind(Protocol::Udp, at, &account);
+            Ok((at, bound?, account))
         };
-        let (at, bound) = match at.port() {
+        let (at, bound, account) = match at.port() {
             0 => on_a_free_port(bind)?,
             port => bind(port)?,
         };
-        Self::with(stack, at, bound)
+        Self::with(stack, at, bound, account)
     }
 
-    fn with(stack: &Stack, at: SocketAddr, bound: Bound) -> io::Result<Self> {
+    fn with(
+        stack: &Stack,
+        at: SocketAddr,
+        bound: Bound,
+        account: Arc<Account>,
+    ) -> io::Result<Self> {
         let host = stack.host();
         let steered = steer(stack, at, &bound.waker).inspect_err(|_| {
             let mut table = host.table.lock();
@@ -125,10 +133,11 @@ impl UdpSocket {
             receiving: Mutex::new(Receiving {
                 consumer: bound.consumer,
                 ring,
-                tally: host.book.open(),
+                tally: Arc::clone(&account),
                 inhibiting: bound.inhibiting,
             }),
             sending: Mutex::new(Batch::new()),
+            account,
             peers: Mutex::new(Peers::new()),
             groups: Mutex::default(),
             options: Options::default(),
@@ -301,7 +310,10 @@ impl UdpSocket {
         loop {
             self.host().trigger_state(now);
             let mut receiving = self.receiving.lock();
-            if let Some(received) = receive(&mut receiving, now)? {
+            let work = self.account.work();
+            let received = receive(&mut receiving, now)?;
+            drop(work);
+            if let Some(received) = received {
                 return Ok(received);
             }
             if receiving.has_more() || !options.nonblocking && now < polling {
@@ -440,6 +452,7 @@ impl UdpSocket {
         datagrams: impl IntoIterator<Item = (&'a [u8], SocketAddr)>,
     ) -> io::Result<usize> {
         let mut batch = self.sending.lock();
+        let _work = self.account.work();
         let now = clock::now();
         let local = self.local_addr()?;
         let (mut built, mut failure) = (0, None);
@@ -479,6 +492,7 @@ impl UdpSocket {
     /// As [`send_to`](Self::send_to).
     pub fn reply_batch(&self, batch: &mut Vec<Datagram>) -> io::Result<usize> {
         let mut out = self.sending.lock();
+        let _work = self.account.work();
         let now = clock::now();
         let count = batch.len();
         for datagram in batch.drain(..) {
@@ -615,7 +629,6 @@ impl Drop for UdpSocket {
         host.table
             .lock()
             .close(Protocol::Udp, local, remote, self.channel);
-        host.book.close(&receiving.tally);
     }
 }
 

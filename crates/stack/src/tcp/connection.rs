@@ -24,9 +24,10 @@ use super::listener::Listener;
 use super::pacing::{Pace, Pacing};
 use super::reset::{host_cidr, instant, keep_network_layer, parse};
 use super::wire::{PeerWindow, Wire};
+use crate::account::Account;
 use crate::device::{Frame, Mac};
 use crate::host::Host;
-use crate::outcome::{Outcome, Tally};
+use crate::outcome::Outcome;
 use crate::table::{Arrived, Bound};
 use crate::wait::Waker;
 
@@ -45,6 +46,7 @@ pub(super) struct Connection {
     pub(super) local: SocketAddr,
     pub(super) remote: SocketAddr,
     pub(super) channel: ChannelId,
+    account: Arc<Account>,
     /// Readable once something happened that the owner waits for.
     waker: Waker,
     inner: Mutex<Inner>,
@@ -118,6 +120,10 @@ impl Connection {
         bound: Bound,
         listener: Option<Arc<Listener>>,
     ) -> io::Result<Self> {
+        let account = listener
+            .as_ref()
+            .map_or(&host.tcp.outgoing, |one| &one.account);
+        let account = &Arc::clone(account);
         let mut wire = Wire::new(host.device.pool(), &host.capabilities);
         let mut config = Config::new(HardwareAddress::Ip);
         // Sequence numbers must not be guessed.
@@ -138,6 +144,7 @@ impl Connection {
             local,
             remote,
             channel: bound.channel,
+            account: Arc::clone(account),
             waker: Waker::new()?,
             inner: Mutex::new(Inner {
                 interface,
@@ -201,7 +208,8 @@ impl Connection {
     }
 
     /// Brings in what waits on the channel. True: there may be more.
-    pub(super) fn receive(&self, host: &Host, tally: &Tally, now: Instant) -> (bool, Event) {
+    pub(super) fn receive(&self, host: &Host, now: Instant) -> (bool, Event) {
+        let _work = self.account.work();
         let mut inner = self.inner.lock();
         let mut more = true;
         for _ in 0..TURN_SEGMENTS {
@@ -212,7 +220,7 @@ impl Connection {
             };
             if let Some(frame) = arrival.item.into_frame() {
                 let unacknowledged = inner.socket().send_queue();
-                tally.count(inner.bring_in(frame, now));
+                self.account.count(inner.bring_in(frame, now));
                 inner.release(host, unacknowledged, arrival.arrived);
             }
         }
@@ -228,21 +236,16 @@ impl Connection {
     }
 
     /// One segment that did not come by the channel.
-    pub(super) fn receive_one(
-        &self,
-        host: &Host,
-        frame: Frame,
-        tally: &Tally,
-        now: Instant,
-    ) -> Event {
+    pub(super) fn receive_one(&self, host: &Host, frame: Frame, now: Instant) -> Event {
         let mut inner = self.inner.lock();
-        tally.count(inner.bring_in(frame, now));
+        self.account.count(inner.bring_in(frame, now));
         self.after(&mut inner, host, now);
         inner.event()
     }
 
     /// Its time has come.
     pub(super) fn on_timer(&self, host: &Host, now: Instant) -> Event {
+        let _work = self.account.work();
         let mut inner = self.inner.lock();
         inner.timer = None;
         if host.device.owns_address() && !inner.held_up {
@@ -259,6 +262,7 @@ impl Connection {
 
     /// It may send one segment: its departure is due.
     pub(super) fn on_departure(&self, host: &Host, now: Instant) -> Event {
+        let _work = self.account.work();
         let mut inner = self.inner.lock();
         inner.depart(host, now);
         self.after(&mut inner, host, now);
@@ -281,6 +285,7 @@ impl Connection {
         now: Instant,
         act: impl FnOnce(&mut Socket<'static>) -> R,
     ) -> R {
+        let _work = self.account.work();
         let mut inner = self.inner.lock();
         let result = inner.act(host, now, act);
         self.after(&mut inner, host, now);
@@ -296,6 +301,7 @@ impl Connection {
         wanted: Wanted,
         act: impl FnOnce(&mut Socket<'static>) -> Option<R>,
     ) -> Option<R> {
+        let _work = self.account.work();
         let mut inner = self.inner.lock();
         let result = inner.act(host, now, act);
         if result.is_none() {

@@ -15,6 +15,7 @@ use plimsoll_core::time::Instant;
 use super::connection::Connection;
 use super::stream::TcpStream;
 use super::{Endpoint, Tcp};
+use crate::account::{Account, Owner};
 use crate::clock;
 use crate::device::Frame;
 use crate::host::Host;
@@ -32,6 +33,7 @@ pub const BACKLOG: usize = 128;
 pub(super) struct Listener {
     pub(super) local: SocketAddr,
     pub(super) channel: ChannelId,
+    pub(super) account: Arc<Account>,
     backlog: usize,
     consumer: Mutex<PooledConsumer<Arrived>>,
     waiting: Mutex<Waiting>,
@@ -173,8 +175,10 @@ impl TcpListener {
         host.check_bindable(local.ip())?;
         let waker = Waker::new()?;
         let mut table = host.table.lock();
-        let bound = table.bind(Protocol::Tcp, local)?;
+        let account = host.book.open(Owner::TcpListener(local));
+        let bound = table.bind(Protocol::Tcp, local, &account);
         drop(table);
+        let bound = bound?;
         if let Err(error) = host.claim(Protocol::Tcp, local) {
             let mut table = host.table.lock();
             table.close(Protocol::Tcp, local, None, bound.channel);
@@ -183,6 +187,7 @@ impl TcpListener {
         let listener = Arc::new(Listener {
             local,
             channel: bound.channel,
+            account,
             backlog,
             consumer: Mutex::new(bound.consumer),
             waiting: Mutex::default(),

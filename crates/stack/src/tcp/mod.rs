@@ -22,8 +22,8 @@
 //! retransmission timeout of a second at least, so a loss that no later
 //! segment shows costs a second.
 //! No SYN cookies: a flood of SYNs for an open port keeps new clients out while it
-//! lasts, though at the price of the demultiplexer only. The thread's time is not
-//! charged to each connection's owner.
+//! lasts, though at the price of the demultiplexer only. The thread's time is charged to
+//! listeners, with all their connections (`account`); its priority is not theirs.
 
 mod connection;
 mod departures;
@@ -45,6 +45,7 @@ use plimsoll_core::time::Instant;
 use self::connection::Connection;
 use self::departures::Departures;
 use self::listener::Listener;
+use crate::account::Account;
 use crate::config::TcpConfig;
 use crate::table::Ready;
 
@@ -69,12 +70,15 @@ pub(crate) struct Tcp {
     endpoints: Mutex<HashMap<ChannelId, Endpoint>>,
     timers: Mutex<BTreeSet<(Instant, ChannelId)>>,
     departures: Departures,
+    /// Of connections to others.
+    outgoing: Arc<Account>,
 }
 
 impl Tcp {
-    pub(crate) fn new(config: TcpConfig, ready: &Arc<Ready>) -> Self {
+    pub(crate) fn new(config: TcpConfig, ready: &Arc<Ready>, outgoing: Arc<Account>) -> Self {
         Self {
             config,
+            outgoing,
             ready: Arc::clone(ready),
             endpoints: Mutex::default(),
             timers: Mutex::default(),

@@ -87,7 +87,8 @@ impl TcpStream {
         };
         let (ends, bound) = on_a_free_port(|port| {
             let ends = host.ends(SocketAddr::new(wildcard, port), to)?;
-            let bound = host.table.lock().open_connection(ends.0, ends.1)?;
+            let mut table = host.table.lock();
+            let bound = table.open_connection(ends.0, ends.1, &host.tcp.outgoing)?;
             Ok((ends, bound))
         })?;
         let channel = bound.channel;

@@ -15,11 +15,12 @@ use super::connection::{Connection, Event};
 use super::listener::Listener;
 use super::reset::{self, Resetter};
 use super::{Endpoint, Tcp};
+use crate::account::{Account, Owner};
 use crate::clock;
 use crate::device::{Batch, Frame};
 use crate::error::Error;
 use crate::host::Host;
-use crate::outcome::{Outcome, Tally};
+use crate::outcome::Outcome;
 use crate::table::{Arrived, TIME_WAIT};
 use crate::wait;
 use crate::wire::packet::Packet;
@@ -30,7 +31,7 @@ const TURN_SEGMENTS: usize = 64;
 /// The TCP thread's state.
 pub(crate) struct Worker {
     host: Arc<Host>,
-    tally: Arc<Tally>,
+    tally: Arc<Account>,
     time_wait: PooledConsumer<Arrived>,
     resetter: Resetter,
     out: Batch,
@@ -41,7 +42,7 @@ pub(crate) struct Worker {
 impl Worker {
     pub(crate) fn new(host: &Arc<Host>, time_wait: PooledConsumer<Arrived>) -> Result<Self, Error> {
         Ok(Self {
-            tally: host.book.open(),
+            tally: host.book.open(Owner::TcpOther),
             resetter: Resetter::new(host.device.pool(), &host.capabilities),
             host: Arc::clone(host),
             time_wait,
@@ -141,7 +142,7 @@ impl Worker {
         }
         match self.tcp().endpoint(channel) {
             Some(Endpoint::Connection(connection)) => {
-                let (more, event) = connection.receive(&self.host, &self.tally, now);
+                let (more, event) = connection.receive(&self.host, now);
                 self.settle(&connection, event, now);
                 if more {
                     self.tcp().ready.push(channel);
@@ -153,6 +154,7 @@ impl Worker {
     }
 
     fn look_at_listener(&mut self, listener: &Arc<Listener>, now: Instant) {
+        let _work = listener.account.work();
         for _ in 0..TURN_SEGMENTS {
             let Some(frame) = listener.next_segment(now) else {
                 break;
@@ -213,8 +215,10 @@ impl Worker {
                 self.open(listener, ends, frame, now);
             }
             _ => {
-                let outcome = listener.map_or(Outcome::ClosedPort, |_| Outcome::Control);
-                self.tally.count(outcome);
+                match listener {
+                    Some(listener) => listener.account.count(Outcome::Control),
+                    None => self.tally.count(Outcome::ClosedPort),
+                }
                 if let Some(reset) = self.resetter.reset(frame, &packet, now) {
                     self.answer(reset, &packet, now);
                 }
@@ -231,7 +235,7 @@ impl Worker {
         now: Instant,
     ) {
         if !listener.reserve(&self.host) {
-            return self.tally.count(Outcome::Backlog);
+            return listener.account.count(Outcome::Backlog);
         }
         let connection = match self.make(listener, ends) {
             Ok(connection) => Arc::new(connection),
@@ -239,13 +243,13 @@ impl Worker {
                 // No channel is left, or the SYN is one of a connection that a
                 // SYN before it began.
                 listener.unreserve(&self.host);
-                return self.tally.count(Outcome::Backlog);
+                return listener.account.count(Outcome::Backlog);
             }
         };
         let endpoint = Endpoint::Connection(Arc::clone(&connection));
         let channel = connection.channel;
         self.tcp().endpoints.lock().insert(channel, endpoint);
-        let event = connection.receive_one(&self.host, frame, &self.tally, now);
+        let event = connection.receive_one(&self.host, frame, now);
         self.settle(&connection, event, now);
         // Its first arrival is to be noticed.
         self.tcp().ready.push(channel);
@@ -257,7 +261,7 @@ impl Worker {
         ends: (SocketAddr, SocketAddr),
     ) -> io::Result<Connection> {
         let mut table = self.host.table.lock();
-        let bound = table.open_connection(ends.0, ends.1)?;
+        let bound = table.open_connection(ends.0, ends.1, &listener.account)?;
         drop(table);
         let channel = bound.channel;
         Connection::accept(&self.host, ends, bound, listener).inspect_err(|_| {
