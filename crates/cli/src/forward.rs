@@ -10,11 +10,11 @@ use std::time::{Duration, Instant};
 
 use clap::ValueEnum;
 use plimsoll_core::config::Fraction;
-use plimsoll_metrics::{MetricsServer, is_public};
+use plimsoll_metrics::MetricsServer;
 use plimsoll_programs::forward::{Config, DataPath, Limits, ReversePath, Router, Status};
 use signal_hook::consts::{SIGINT, SIGTERM};
 
-use crate::failure::{Context, Usage};
+use crate::failure::Context;
 use crate::output;
 
 /// Forward IPv4 and IPv6 packets between interfaces, past the kernel's stack.
@@ -103,7 +103,7 @@ type Question = Sender<Status>;
 
 pub(crate) fn run(args: &Args) -> crate::Result<()> {
     let config = config(args);
-    let metrics = metrics_server(args)?;
+    let metrics = output::metrics_server(args.metrics, args.metrics_public)?;
     let keepers = Router::keepers(&config)?;
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM] {
@@ -139,16 +139,6 @@ pub(crate) fn run(args: &Args) -> crate::Result<()> {
         }
     }
     output::print(&format!("{status}\n"))
-}
-
-fn metrics_server(args: &Args) -> crate::Result<Option<MetricsServer>> {
-    let Some(address) = args.metrics else {
-        return Ok(None);
-    };
-    if is_public(address) && !args.metrics_public {
-        return Err(Usage("other hosts may reach the address of --metrics: take 127.0.0.1, or say --metrics-public as well").into());
-    }
-    Ok(Some(MetricsServer::bind(address)?))
 }
 
 fn serve_metrics(server: MetricsServer, asker: Sender<Question>) -> crate::Result<()> {

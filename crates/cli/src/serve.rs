@@ -1,8 +1,14 @@
-//! `plimsoll serve`: a UDP sink and echo, HTTP and DNS, on any of the devices.
+//! `plimsoll serve`: a UDP sink and echo, calls, HTTP and DNS, on any of the devices.
 
 use std::io::{self, Write};
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
 
-use plimsoll_testbed::server::{self, Config};
+use plimsoll_metrics::MetricsServer;
+use plimsoll_testbed::server::{self, Config, Watch};
+
+use crate::output::{self, metrics_server};
 
 /// Serve UDP, HTTP or DNS, on the kernel's sockets or Plimsoll's own stack.
 ///
@@ -12,10 +18,45 @@ use plimsoll_testbed::server::{self, Config};
 pub(crate) struct Args {
     #[command(flatten)]
     config: Config,
+    /// Write all that was counted as one JSON document to FILE at the end (`-`: standard output
+    /// instead of the line): also frames by outcome and CPU time of each channel of Plimsoll's
+    /// own stack
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Serve Prometheus metrics on the kernel's sockets at this address, as in 127.0.0.1:9466
+    #[arg(long, value_name = "ADDRESS")]
+    metrics: Option<SocketAddr>,
+    /// Serve metrics also where other hosts reach them: at an address that is not loopback
+    #[arg(long, requires = "metrics")]
+    metrics_public: bool,
 }
 
+/// The running server, while there is one.
+type Running = Arc<Mutex<Option<Watch>>>;
+
 pub(crate) fn run(args: &Args) -> crate::Result<()> {
-    let counts = server::serve(&args.config)?;
-    writeln!(io::stdout(), "{}", serde_json::to_string(&counts)?)?;
+    let running = Running::default();
+    if let Some(metrics) = metrics_server(args.metrics, args.metrics_public)? {
+        serve_metrics(metrics, Arc::clone(&running))?;
+    }
+    let set = |watch| *running.lock().unwrap_or_else(PoisonError::into_inner) = watch;
+    let served = server::serve_watched(&args.config, |watch| set(Some(watch.clone())));
+    // The stack ends with the last who knows it.
+    set(None);
+    let status = served?;
+    if let Some(target) = &args.json {
+        output::write_json(target, &status)?;
+        if target == Path::new("-") {
+            return Ok(());
+        }
+    }
+    writeln!(io::stdout(), "{}", serde_json::to_string(&status.served)?)?;
     Ok(())
+}
+
+fn serve_metrics(metrics: MetricsServer, running: Running) -> crate::Result<()> {
+    Ok(metrics.start(move |format| {
+        let running = running.lock().unwrap_or_else(PoisonError::into_inner);
+        Some(running.as_ref()?.status().metrics(format))
+    })?)
 }

@@ -18,6 +18,7 @@ mod http;
 mod network;
 mod option;
 mod pace;
+mod status;
 mod tcp;
 mod udp;
 
@@ -28,6 +29,7 @@ use std::os::fd::AsRawFd;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
+use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -47,6 +49,7 @@ use crate::{Error, Host, Process, allow_descriptors, interrupt, rpc};
 pub use self::http::{PageServer, Passing};
 pub use self::network::On;
 pub use self::pace::Pace;
+pub use self::status::{Channel, Packets, StackStatus, Status, Watch};
 
 /// What a server does with a packet, after working on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -341,6 +344,15 @@ impl Server {
 /// [`Error::Config`] for settings that contradict each other,
 /// [`Error::Stack`] if the user-space stack cannot be started.
 pub fn serve(config: &Config) -> Result<Counts, Error> {
+    Ok(serve_watched(config, |_| ())?.served)
+}
+
+/// As [`serve`]; `begun` is told how to look at the server meanwhile.
+///
+/// # Errors
+///
+/// As there.
+pub fn serve_watched(config: &Config, begun: impl FnOnce(&Watch)) -> Result<Status, Error> {
     config.validate()?;
     interrupt::install()?;
     allow_descriptors()?;
@@ -349,6 +361,13 @@ pub fn serve(config: &Config) -> Result<Counts, Error> {
         Some(path) => SharedCounters::open(path)?,
         None => SharedCounters::anonymous()?,
     };
+    let counters = Arc::new(counters);
+    let watch = Watch {
+        counters: Arc::clone(&counters),
+        stack: network.stack().cloned(),
+        began: Instant::now(),
+    };
+    begun(&watch);
     let work = Work::calibrate(config.work);
     beside_bystander(config, &network, || match config.kind {
         Kind::Sink => serve_udp(config, &network, work, &counters, Reply::Nothing),
@@ -357,7 +376,7 @@ pub fn serve(config: &Config) -> Result<Counts, Error> {
         Kind::Http => http::serve(config, &network, work, &counters),
         Kind::Dns => dns::serve(config, &network, work, &counters),
     })?;
-    Ok(counters.read())
+    Ok(watch.status())
 }
 
 fn serve_udp(

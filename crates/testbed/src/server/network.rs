@@ -92,6 +92,15 @@ impl Network {
     }
 }
 
+impl Network {
+    pub(super) fn stack(&self) -> Option<&Stack> {
+        match self {
+            Self::Kernel => None,
+            Self::Stack(stack) => Some(stack),
+        }
+    }
+}
+
 /// With addresses of its own, or sharing the interface's.
 fn start_af_xdp(interface: &str, mut stack: StackConfig) -> Result<Stack, Error> {
     let device = XdpConfig {
