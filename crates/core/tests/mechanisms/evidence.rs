@@ -25,8 +25,8 @@ fn claim(experiments: &Path, evidence: &str) -> Result<String, String> {
     let (experiment, claim) = evidence
         .split_once('.')
         .ok_or_else(|| format!("{evidence}: neither crate::module::name nor experiment.claim"))?;
-    let table = fs::read_to_string(experiments.join("claims-quick.txt"))
-        .map_err(|why| format!("claims-quick.txt: {why}"))?;
+    let table = fs::read_to_string(experiments.join("claims.txt"))
+        .map_err(|why| format!("claims.txt: {why}"))?;
     let heading = format!("{experiment} ");
     let mut lines = table.lines().skip_while(|line| !line.starts_with(&heading));
     lines.next();
