@@ -1,17 +1,18 @@
 //! `plimsoll blast`: the load generator.
 
-use std::io::Write;
+use std::fs::File;
+use std::io::{self, BufReader, Write};
 use std::net::IpAddr;
 use std::ops::RangeInclusive;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crate::failure::{Context, Usage};
 use ipnet::IpNet;
 use plimsoll_report::{Machine, SCHEMA};
 use plimsoll_testbed::blast::{
-    Blast, Bound, FRAMES_MAX, Flow, Hosts, Priority, Report, Schedule, Sources, Spec, Stop,
-    Transport,
+    Blast, Bound, Departures, FRAMES_MAX, Flow, Hosts, Priority, Report, Schedule, Sources, Spec,
+    Stop, Transport,
 };
 use plimsoll_testbed::{Config as TestbedConfig, Placement, Testbed, interrupt};
 
@@ -63,7 +64,8 @@ const EXAMPLES: &str = "Needs root and Linux 6.2 or newer with BTF.\n\
     plimsoll blast --rate 1000000 --duration 2\n  \
     plimsoll blast --syn --source 198.19.0.0/16 --destination-ports 80 --rate 150000\n  \
     plimsoll blast --source 24.0.7.0/24 --hosts 1000 --networks 16\n  \
-    plimsoll blast --unlimited --count 10000000";
+    plimsoll blast --unlimited --count 10000000\n  \
+    plimsoll capture --replay day.pcapng | plimsoll blast --arrivals -";
 
 /// Where the packets go.
 #[derive(clap::Args, Debug)]
@@ -145,9 +147,25 @@ struct ScheduleArgs {
     /// As fast as this CPU can
     #[arg(long)]
     unlimited: bool,
+    /// At the times in FILE (`-`: standard input), once: seconds, a line for each packet, as
+    /// `plimsoll capture --replay` writes them
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["rate", "poisson", "burst", "ramp_to", "unlimited"])]
+    arrivals: Option<PathBuf>,
 }
 
 impl ScheduleArgs {
+    /// The times in `--arrivals`.
+    fn departures(&self) -> crate::Result<Option<Departures>> {
+        let Some(file) = &self.arrivals else {
+            return Ok(None);
+        };
+        if file == Path::new("-") {
+            return Ok(Some(Departures::read(io::stdin().lock())?));
+        }
+        let opened = File::open(file).with_context(|| format!("cannot read {}", file.display()))?;
+        Ok(Some(Departures::read(BufReader::new(opened))?))
+    }
+
     fn schedule(&self) -> Schedule {
         let rate_pps = self.rate;
         match (self.burst, self.ramp_to) {
@@ -252,6 +270,9 @@ fn spec(
         time,
         frames: args.count,
     };
+    if let Some(departures) = args.schedule.departures()? {
+        spec.depart_at(departures);
+    }
     spec.seed = args.seed;
     spec.cpu = args.cpu;
     spec.priority = if args.idle {

@@ -1,13 +1,16 @@
 //! `plimsoll capture`: the monitor.
 
-use std::fmt::Write;
+use std::fmt::Write as _;
+use std::io::{BufWriter, Write as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use clap::ValueEnum;
-use plimsoll_programs::capture::{Capture, CaptureConfig, Mode, Output, RingFiles, Summary};
+use plimsoll_programs::capture::{
+    ArrivalsConfig, Capture, CaptureConfig, Mode, Output, RingFiles, Summary, arrivals,
+};
 use plimsoll_report::{Machine, SCHEMA};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
@@ -23,14 +26,20 @@ use crate::output;
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
     /// Interface to record, in this network namespace
-    #[arg(value_name = "IFACE")]
-    interface: String,
+    #[arg(value_name = "IFACE", required_unless_present = "replay")]
+    interface: Option<String>,
     /// What to record, as pcap-filter(7) has it
     #[arg(value_name = "FILTER")]
     filter: Vec<String>,
     /// Write to FILE (`-`: standard output)
-    #[arg(short, long, value_name = "FILE")]
-    write: PathBuf,
+    #[arg(short, long, value_name = "FILE", required_unless_present = "replay")]
+    write: Option<PathBuf>,
+    /// Record nothing: write the arrival times of a pcap or pcapng file, for `plimsoll blast
+    /// --arrivals`
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["mode", "snaplen", "ring_size",
+        "ring_time", "files", "queue", "ring", "no_sampling", "no_outgoing", "no_promiscuous",
+        "json"])]
+    replay: Option<PathBuf>,
     /// Who else gets the packets
     #[arg(long, value_enum, default_value_t = ModeArg::Copy)]
     mode: ModeArg,
@@ -84,19 +93,26 @@ const EXAMPLES: &str = "Needs root (CAP_NET_RAW; mode take also CAP_NET_ADMIN an
     Examples:\n  \
     plimsoll capture eth0 udp port 53 -w dns.pcapng\n  \
     plimsoll capture span0 --mode take -w /srv/span.pcapng --ring-size 1G --files 20\n  \
-    plimsoll capture eth0 -w - | tshark -r -";
+    plimsoll capture eth0 -w - | tshark -r -\n  \
+    plimsoll capture --replay dns.pcapng udp port 53 | plimsoll blast --arrivals -";
 
 pub(crate) fn run(args: &Args) -> crate::Result<()> {
+    if let Some(file) = &args.replay {
+        return replay(args, file);
+    }
+    let (Some(interface), Some(write)) = (&args.interface, &args.write) else {
+        return Err(Usage("an interface and --write FILE are needed").into());
+    };
     let to_stdout = |path: &Path| path == Path::new("-");
-    if to_stdout(&args.write) && args.json.as_deref().is_some_and(to_stdout) {
+    if to_stdout(write) && args.json.as_deref().is_some_and(to_stdout) {
         return Err(Usage("both the packets and --json on standard output").into());
     }
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [SIGHUP, SIGINT, SIGTERM] {
         signal_hook::flag::register(signal, Arc::clone(&stop)).context("cannot catch signals")?;
     }
-    let capture = Capture::open(&config(args)?)?;
-    eprintln!("capturing on {}, Ctrl-C ends", args.interface);
+    let capture = Capture::open(&config(args, interface, write)?)?;
+    eprintln!("capturing on {interface}, Ctrl-C ends");
     let (summary, result) = capture.run(&stop);
     eprint!("{}", table(&summary));
     if let Some(target) = &args.json {
@@ -108,14 +124,33 @@ pub(crate) fn run(args: &Args) -> crate::Result<()> {
     Ok(result?)
 }
 
-fn config(args: &Args) -> crate::Result<CaptureConfig> {
+/// Writes when the packets of `file` came, a time a line.
+fn replay(args: &Args, file: &Path) -> crate::Result<()> {
+    // There is no interface: the filter begins where its name would stand.
+    let words = args.interface.iter().chain(&args.filter).cloned();
+    let duration = args.duration.map(Duration::try_from_secs_f64).transpose();
+    let times = arrivals(&ArrivalsConfig {
+        file: file.to_owned(),
+        filter: words.collect::<Vec<_>>().join(" "),
+        packets_max: args.count,
+        time_max: duration.context("--duration")?.unwrap_or(Duration::MAX),
+    })?;
+    let target = args.write.as_deref().unwrap_or(Path::new("-"));
+    let mut writer = BufWriter::new(output::json_writer(target)?);
+    for time in times {
+        writeln!(writer, "{}.{:09}", time.as_secs(), time.subsec_nanos())?;
+    }
+    Ok(writer.flush()?)
+}
+
+fn config(args: &Args, interface: &str, write: &Path) -> crate::Result<CaptureConfig> {
     let span = |seconds: Option<f64>| seconds.map(Duration::try_from_secs_f64).transpose();
-    let output = match args.write.as_os_str().as_encoded_bytes() {
+    let output = match write.as_os_str().as_encoded_bytes() {
         b"-" => Output::Standard,
-        _ => Output::File(args.write.clone()),
+        _ => Output::File(write.to_owned()),
     };
     let memory = |bytes: u64| usize::try_from(bytes).unwrap_or(usize::MAX);
-    let mut config = CaptureConfig::new(&args.interface, output);
+    let mut config = CaptureConfig::new(interface, output);
     config.filter = args.filter.join(" ");
     config.mode = match args.mode {
         ModeArg::Copy => Mode::Copy,

@@ -173,6 +173,7 @@ fails_as_it_says! {
     plimsoll_kernel::error::CallError,
     plimsoll_kernel::error::OpenError,
     plimsoll_lab::Error,
+    plimsoll_programs::capture::ArrivalsError,
     plimsoll_programs::capture::Error,
     plimsoll_programs::forward::Error,
     plimsoll_programs::screen::Error,

@@ -359,6 +359,92 @@ fn a_slow_disk_costs_bytes_then_flows_and_the_file_says_so() {
     assert_eq!(stated(&file, "sampled"), counts["sampled"]);
 }
 
+/// What `capture --replay` does with these arguments.
+fn replayed(arguments: &[&str]) -> (i32, String, String) {
+    let output = Command::new(PROGRAM)
+        .args(["capture", "--replay"])
+        .args(arguments)
+        .output()
+        .unwrap();
+    let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+    let code = output.status.code().unwrap();
+    (code, text(output.stdout), text(output.stderr))
+}
+
+#[test]
+fn a_capture_is_sent_again_at_its_own_times() {
+    let testbed = testbed();
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("first.pcapng");
+    let name = file.to_str().unwrap();
+    let arguments = ["udp", "--mode", "take", "-w", name, "--json", "-"];
+    let (process, output) = start(&testbed, &arguments);
+    blast(&testbed, 2000, 500);
+    assert_eq!(end(process, output)["counts"]["recorded"], 500);
+
+    // tshark wrote the times that it reads.
+    let (code, times, said) = replayed(&[name, "udp", "dst", "port", "9"]);
+    assert_eq!(code, 0, "{said}");
+    let relative = fields(&file, &["frame.time_relative"]);
+    assert_eq!(times.lines().collect::<Vec<_>>(), relative);
+    // The old format, in microseconds, by somebody else.
+    let old = directory.path().join("old.pcap");
+    let converted = read_by("editcap", &["-F", "pcap", name], &old);
+    let (_, coarse, _) = replayed(&[old.to_str().unwrap(), "--count", "10"]);
+    assert_eq!(coarse.lines().count(), 10, "{converted}");
+    assert_eq!(coarse.lines().next(), Some("0.000000000"));
+
+    let given = directory.path().join("times");
+    fs::write(&given, &times).unwrap();
+    let sent = Command::new(PROGRAM)
+        .args(["blast", "--json", "-", "--arrivals"])
+        .arg(&given)
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&sent.stderr);
+    let document: Value = serde_json::from_slice(&sent.stdout).expect(&said);
+    let results = &document["results"];
+    assert_eq!(
+        (&results["offered"], &results["end"]),
+        (&500.into(), &"frames".into())
+    );
+    let took: f64 = times.lines().last().unwrap().parse().unwrap();
+    let elapsed = results["elapsed_s"].as_f64().unwrap();
+    assert!(
+        (elapsed - took).abs() < 0.1,
+        "{elapsed} s instead of {took}"
+    );
+}
+
+#[test]
+fn what_cannot_be_replayed_is_said() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("file");
+    let name = path.to_str().unwrap();
+    assert_eq!(replayed(&["/no/such/file"]).0, 1);
+    fs::write(&path, "no capture at all").unwrap();
+    let (code, _, said) = replayed(&[name]);
+    assert!(code == 1 && said.contains("pcapng"), "{said}");
+    // Three packets of four bytes, the last cut off.
+    let header = [0xa1b2_c3d4_u32, 0x0002_0004, 0, 0, 65_535, 1];
+    let packet = |second: u32| [second, 7, 4, 4, 0];
+    let words = header
+        .into_iter()
+        .chain([5, 6, 9].into_iter().flat_map(packet));
+    let bytes: Vec<u8> = words.flat_map(u32::to_be_bytes).collect();
+    fs::write(&path, &bytes[..bytes.len() - 1]).unwrap();
+    let (code, times, said) = replayed(&[name]);
+    assert_eq!((code, times.as_str()), (1, ""));
+    assert!(said.contains("damaged after 2 packets"), "{said}");
+    let (code, times, _) = replayed(&[name, "--count", "2"]);
+    assert_eq!((code, times.as_str()), (0, "0.000000000\n1.000000000\n"));
+    let (code, _, said) = replayed(&[name, "--count", "2", "udp and"]);
+    assert!(code == 2 && said.contains("`udp and`"), "{said}");
+    fs::write(&path, &bytes).unwrap();
+    let (code, _, said) = replayed(&[name, "udp"]);
+    assert!(code == 1 && said.contains("filter"), "{said}");
+}
+
 #[test]
 fn a_killed_capture_leaves_the_interface_as_it_was() {
     let testbed = testbed();

@@ -33,6 +33,17 @@ pub struct FilterError {
     why: String,
 }
 
+/// libpcap's answer to an expression.
+pub(crate) fn refused(expression: &str, error: pcap::Error) -> FilterError {
+    FilterError {
+        expression: expression.to_owned(),
+        why: match error {
+            pcap::Error::PcapError(text) => text,
+            other => other.to_string(),
+        },
+    }
+}
+
 impl Filter {
     /// Compiles `expression`; an empty one accepts everything.
     ///
@@ -40,13 +51,7 @@ impl Filter {
     ///
     /// libpcap's words about it.
     pub fn compile(expression: &str) -> Result<Self, FilterError> {
-        let refused = |error: pcap::Error| FilterError {
-            expression: expression.to_owned(),
-            why: match error {
-                pcap::Error::PcapError(text) => text,
-                other => other.to_string(),
-            },
-        };
+        let refused = |error| refused(expression, error);
         let capture = Capture::dead(Linktype::ETHERNET).map_err(refused)?;
         let program = capture.compile(expression, true).map_err(refused)?;
         Ok(Self {

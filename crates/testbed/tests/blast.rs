@@ -17,7 +17,8 @@ use nix::sys::socket::{
 use nix::sys::time::{TimeVal, TimeValLike};
 use nix::unistd::Pid;
 use plimsoll_testbed::blast::{
-    Blast, Bound, End, Flow, Hosts, Priority, Report, Schedule, Sources, Spec, Stop, Transport,
+    Blast, Bound, Departures, End, Flow, Hosts, Priority, Report, Schedule, Sources, Spec, Stop,
+    Transport,
 };
 use plimsoll_testbed::placement::Placement;
 use plimsoll_testbed::{Error, Testbed};
@@ -426,6 +427,28 @@ fn every_size_of_group_is_accounted_for() {
         assert_eq!(report.offered, spec.bound.frames, "{report}");
         assert_eq!(report.failed, 0, "{report}");
     }
+}
+
+#[test]
+fn recorded_departures_are_repeated_once() {
+    let testbed = testbed();
+    let mut spec = spec(&testbed, false, udp(), 1_000_000);
+    // Three hundred in 30 ms, a pause, and as many again.
+    let times = (0..300).chain(2000..2300);
+    let text: String = times
+        .map(|time| format!("5.{:09}\n", time * 100_000))
+        .collect();
+    spec.depart_at(Departures::read(text.as_bytes()).unwrap());
+    let report = run(&testbed, &spec, &Stop::new());
+    assert_eq!((report.offered, report.end), (600, End::Frames), "{report}");
+    assert!((report.elapsed_s - 0.2299).abs() < 0.05, "{report}");
+    // Bounds hold as well: here before the pause is over.
+    spec.bound.time = Duration::from_millis(100);
+    let report = run(&testbed, &spec, &Stop::new());
+    assert_eq!((report.offered, report.end), (300, End::Time), "{report}");
+    spec.bound.frames = 200;
+    let report = run(&testbed, &spec, &Stop::new());
+    assert_eq!((report.offered, report.end), (200, End::Frames), "{report}");
 }
 
 #[test]

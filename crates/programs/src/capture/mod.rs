@@ -16,6 +16,7 @@
 //! Nothing of the interface is set: it is as before when the capture ends, also by
 //! SIGKILL.
 
+mod arrivals;
 mod config;
 mod counts;
 mod error;
@@ -35,6 +36,7 @@ use plimsoll_core::time::Instant;
 use plimsoll_kernel::counters::interfaces::{Adapter, Interfaces};
 use serde::Serialize;
 
+pub use arrivals::{ARRIVALS_MAX, ArrivalsConfig, ArrivalsError, arrivals};
 pub use config::{CaptureConfig, Mode, Output, RingFiles};
 pub use counts::Counts;
 pub use error::Error;

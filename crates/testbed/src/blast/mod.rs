@@ -35,6 +35,7 @@
 //! - Linux 6.2 or newer with BTF, and root.
 
 mod call;
+mod departures;
 mod frame;
 mod interface;
 mod program;
@@ -50,6 +51,7 @@ use std::time::{Duration, Instant};
 use nix::errno::Errno;
 use nix::unistd::geteuid;
 
+pub use departures::{DEPARTURES_MAX, Departures};
 pub use report::{DepartureError, End, Lag, Report};
 pub use sources::{Hosts, NETWORKS_MAX, Sources};
 pub use spec::{

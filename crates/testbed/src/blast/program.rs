@@ -8,8 +8,9 @@ use std::time::Duration;
 
 use ipnet::{IpNet, Ipv4Net};
 use libbpf_rs::skel::{OpenSkel as _, SkelBuilder as _};
-use libbpf_rs::{ErrorKind, Link, MapCore as _, MapFlags};
+use libbpf_rs::{ErrorKind, Link, MapCore, MapFlags};
 
+use super::departures::Departures;
 use super::frame::Template;
 use super::sources::{Hosts, Sources};
 use super::spec::{Schedule, Spec, Transport};
@@ -58,7 +59,12 @@ impl Program {
         rodata.flow = flow(spec, template, ifindex);
         rodata.schedule = schedule(spec);
         rodata.log_table = log_table();
+        let recorded = spec.recorded().map_or(&[][..], Departures::times_ns);
+        let room = u32::try_from(recorded.len()).unwrap_or(u32::MAX).max(1);
+        let sized = open.maps.departures.set_max_entries(room);
+        sized.map_err(refused("make room for departures"))?;
         let skeleton = open.load().map_err(refused("load the generator"))?;
+        write_departures(&skeleton.maps.departures, recorded)?;
         let watcher = skeleton
             .progs
             .on_transmit
@@ -131,6 +137,21 @@ impl Program {
         bss.progress.failed += u64::from(std::mem::take(&mut bss.group.frames));
         (bss.progress, &bss.departure_errors)
     }
+}
+
+/// Tells the program when frames depart.
+fn write_departures(map: &impl MapCore, times_ns: &[u64]) -> Result<(), Error> {
+    let count = u32::try_from(times_ns.len()).unwrap_or(u32::MAX);
+    if count == 0 {
+        return Ok(());
+    }
+    let keys: Vec<u8> = (0..count).flat_map(u32::to_ne_bytes).collect();
+    let values: Vec<u8> = times_ns
+        .iter()
+        .flat_map(|time| time.to_ne_bytes())
+        .collect();
+    map.update_batch(&keys, &values, count, MapFlags::ANY, MapFlags::ANY)
+        .map_err(refused("write departures"))
 }
 
 fn flow(spec: &Spec, template: &Template, ifindex: u32) -> types::blast_flow {
@@ -225,7 +246,7 @@ fn schedule(spec: &Spec) -> types::blast_schedule {
         catch_up_burst_ticks: catch_up_gap * u64::from(catch_up.burst_for(spec.schedule) - 1),
         lag_max_ticks: nanos(catch_up.lag_max) << TICK_BITS,
         duration_ns: nanos(spec.bound.time),
-        count_frames: spec.bound.frames,
+        count_frames: spec.frames_max(),
         batch_runs: batch_runs(spec),
         ..Default::default()
     };
@@ -252,6 +273,7 @@ fn schedule(spec: &Spec) -> types::blast_schedule {
             schedule.ramp_us = nanos(spec.bound.time) / 1000;
             Kind::SCHEDULE_RAMP
         }
+        Schedule::Recorded { .. } => Kind::SCHEDULE_RECORDED,
         Schedule::Unlimited => Kind::SCHEDULE_UNLIMITED,
     };
     schedule

@@ -93,7 +93,7 @@ impl Report {
     pub(super) fn new(spec: &Spec, progress: &Progress, errors: &[u64]) -> Result<Self, Error> {
         let end = match progress.finished {
             0 => End::Stopped,
-            _ if progress.departed >= spec.bound.frames => End::Frames,
+            _ if progress.departed >= spec.frames_max() => End::Frames,
             _ => End::Time,
         };
         let elapsed_ns = match end {
@@ -106,7 +106,7 @@ impl Report {
         } else {
             progress.departed as f64 / elapsed.as_secs_f64()
         };
-        let requested_pps = spec.schedule.mean_pps(elapsed, spec.bound.time);
+        let requested_pps = spec.mean_pps(elapsed);
         let departure_error = match spec.schedule {
             Schedule::Unlimited => None,
             _ => departure_error(errors)?,

@@ -4,6 +4,7 @@ use std::net::IpAddr;
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
+use super::departures::Departures;
 use super::frame;
 use super::sources::Sources;
 use crate::Error;
@@ -39,6 +40,8 @@ pub struct Spec {
     pub flow: Flow,
     /// When frames depart.
     pub schedule: Schedule,
+    /// The times of [`Schedule::Recorded`], set by [`Spec::depart_at`].
+    departures: Option<Departures>,
     /// When the blast ends.
     pub bound: Bound,
     /// What is done about departures missed while the thread was not running.
@@ -73,6 +76,7 @@ impl Spec {
             destination_mac,
             flow,
             schedule,
+            departures: None,
             bound: Bound::default(),
             catch_up: CatchUp::default(),
             seed: 1,
@@ -80,6 +84,36 @@ impl Spec {
             priority: Priority::default(),
             batch_runs: None,
         }
+    }
+
+    /// Frames depart when these did.
+    pub fn depart_at(&mut self, departures: Departures) {
+        self.schedule = departures.schedule();
+        self.departures = Some(departures);
+    }
+
+    /// The times of [`Schedule::Recorded`].
+    pub(super) fn recorded(&self) -> Option<&Departures> {
+        let is_recorded = matches!(self.schedule, Schedule::Recorded { .. });
+        self.departures.as_ref().filter(|_| is_recorded)
+    }
+
+    /// The mean rate over the first `elapsed`, in frames per second; `None` if unlimited.
+    pub(super) fn mean_pps(&self, elapsed: Duration) -> Option<f64> {
+        match self.recorded() {
+            Some(departures) => Some(departures.mean_pps(elapsed)),
+            None => self.schedule.mean_pps(elapsed, self.bound.time),
+        }
+    }
+
+    /// How many frames depart at most.
+    pub(super) fn frames_max(&self) -> u64 {
+        let recorded = self
+            .recorded()
+            .map(|departures| departures.times_ns().len());
+        recorded.map_or(self.bound.frames, |frames| {
+            self.bound.frames.min(frames as u64)
+        })
     }
 
     /// Checks everything that needs no look at the machine.
@@ -90,6 +124,13 @@ impl Spec {
     pub fn validate(&self) -> Result<(), Error> {
         self.flow.validate()?;
         self.schedule.validate()?;
+        let is_recorded = matches!(self.schedule, Schedule::Recorded { .. });
+        check(
+            !is_recorded || self.departures.is_some(),
+            "schedule",
+            &"recorded, without departures",
+            "made by `Spec::depart_at`",
+        )?;
         self.bound.validate()?;
         self.catch_up.validate(&self.schedule)?;
         check(
@@ -250,6 +291,13 @@ pub enum Schedule {
         /// Frames per second at the end.
         to_pps: u64,
     },
+    /// At recorded times, once ([`Spec::depart_at`]).
+    Recorded {
+        /// Mean frames per second.
+        mean_pps: u64,
+        /// Frames per second of the fastest 64 in a row.
+        peak_pps: u64,
+    },
     /// As fast as this CPU can.
     Unlimited,
 }
@@ -271,6 +319,10 @@ impl Schedule {
             Self::Ramp { from_pps, to_pps } => {
                 [("schedule.from_pps", from_pps), ("schedule.to_pps", to_pps)]
             }
+            Self::Recorded { mean_pps, peak_pps } => [
+                ("schedule.mean_pps", mean_pps),
+                ("schedule.peak_pps", peak_pps),
+            ],
             Self::Unlimited => return Ok(()),
         };
         for (field, rate) in rates {
@@ -288,6 +340,7 @@ impl Schedule {
             | Self::Poisson { rate_pps }
             | Self::Bursts { rate_pps, .. } => Some(rate_pps),
             Self::Ramp { from_pps, to_pps } => Some(from_pps.max(to_pps)),
+            Self::Recorded { peak_pps, .. } => Some(peak_pps),
             Self::Unlimited => None,
         }
     }
@@ -304,6 +357,7 @@ impl Schedule {
                 let part = elapsed.div_duration_f64(time);
                 Some(from_pps as f64 + (to_pps as f64 - from_pps as f64) * part / 2.0)
             }
+            Self::Recorded { mean_pps, .. } => Some(mean_pps as f64),
             Self::Unlimited => None,
         }
     }
@@ -318,7 +372,12 @@ impl Schedule {
     /// from 800,000 frames per second on.
     #[must_use]
     pub fn batch_runs(self) -> u32 {
-        match self.peak_pps() {
+        let usual_pps = match self {
+            // Between its bursts a recording has gaps, which end a batch early.
+            Self::Recorded { mean_pps, .. } => Some(mean_pps),
+            _ => self.peak_pps(),
+        };
+        match usual_pps {
             Some(..=20_000) => 1,
             Some(..=400_000) => 16,
             Some(..=600_000) => 64,

@@ -46,6 +46,14 @@ char LICENSE[] SEC("license") = "Dual MIT/GPL";
 
 const volatile struct blast_flow flow;
 const volatile struct blast_schedule schedule;
+
+/* Of a recorded schedule; user space makes it as large as that. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, __u64);
+} departures SEC(".maps");
 const volatile __u32 log_table[LOG_STEPS + 1];
 /* Unused, but it takes the constants into the type information. */
 const volatile enum blast_constants constants;
@@ -253,6 +261,16 @@ static __always_inline __u64 ramp_gap_ticks(__u64 due_ticks)
 	return (1000000000ULL << TICK_BITS) / rate;
 }
 
+/* After the last one there is none, and `count_frames` ends the blast. */
+static __always_inline void schedule_recorded(void)
+{
+	__u32 next = progress.departed + 1;
+	__u64 *at_ns = bpf_map_lookup_elem(&departures, &next);
+
+	if (at_ns)
+		progress.due_ticks = (*at_ns << TICK_BITS) + progress.given_up_ticks;
+}
+
 /* Moves `due_ticks` to the departure after this one. */
 static __always_inline void schedule_next(void)
 {
@@ -273,6 +291,9 @@ static __always_inline void schedule_next(void)
 		break;
 	case SCHEDULE_RAMP:
 		progress.due_ticks += ramp_gap_ticks(progress.due_ticks);
+		break;
+	case SCHEDULE_RECORDED:
+		schedule_recorded();
 		break;
 	case SCHEDULE_UNLIMITED:
 		break;

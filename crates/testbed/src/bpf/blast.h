@@ -74,6 +74,8 @@ enum blast_schedule_kind {
 	SCHEDULE_POISSON,
 	SCHEDULE_BURSTS,
 	SCHEDULE_RAMP,
+	/* At the times in the map `departures`, in nanoseconds. */
+	SCHEDULE_RECORDED,
 	SCHEDULE_UNLIMITED,
 };
 
