@@ -11,6 +11,7 @@
 
 pub mod capture;
 mod clock;
+pub mod driven;
 pub mod filter;
 pub mod forward;
 pub mod screen;
