@@ -11,7 +11,7 @@
 //! | [`cpu_limit`] | when packets have used their part of a period | kernel (its polling limit), programs, sim, stack |
 //! | [`demux`] | which channel a packet belongs to | guard (kinds only), programs (its key), sim, stack |
 //! | [`driver`] | what a driver believes of its adapter | sim |
-//! | [`fairness`] | which sources' packets an overloaded channel takes | guard |
+//! | [`fairness`] | which sources' packets an overloaded channel takes | guard, sim |
 //! | [`feedback`] | when a full queue stops its input | guard (watermarks only), programs, sim, stack |
 //! | [`fidelity`] | how much a monitor keeps of each packet while its disk cannot follow | programs |
 //! | [`governor`] | when the host leaves its own interrupt settings | guard, sim |
