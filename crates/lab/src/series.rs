@@ -129,7 +129,7 @@ impl Series {
     }
 
     /// Of a curve of delivered over offered load: the greatest x up to which less than
-    /// [`LOSS_FREE_PERCENT`] of x is lost; 0 if not even at the first. Between the last
+    /// 1 percent of x is lost; 0 if not even at the first. Between the last
     /// good and the first bad point the loss is interpolated.
     #[must_use]
     pub fn loss_free(&self) -> f64 {
