@@ -2,6 +2,7 @@
 //! and curl.
 
 mod promlint;
+mod shell;
 
 use std::fs;
 use std::net::{TcpStream, UdpSocket};
@@ -13,20 +14,13 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use plimsoll_kernel::namespace;
+use shell::run;
 
 /// No test waits longer for what must come.
 const SOON: Duration = Duration::from_secs(20);
 /// The flood ends by itself.
 const FLOOD: Duration = Duration::from_secs(3);
 const METRICS: &str = "127.0.0.1:9466";
-
-fn run(command: &str) -> String {
-    let mut words = command.split_whitespace();
-    let output = Command::new(words.next().unwrap()).args(words).output();
-    let output = output.unwrap_or_else(|error| panic!("{command}: {error}"));
-    assert!(output.status.success(), "{command}: {output:?}");
-    String::from_utf8(output.stdout).unwrap()
-}
 
 /// The server, ended with the test.
 struct Server(Child);

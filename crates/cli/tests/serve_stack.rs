@@ -1,6 +1,8 @@
 //! `plimsoll serve` on Plimsoll's own stack, with ordinary clients, in network
 //! namespaces. Needs root, curl, wrk and dig.
 
+mod shell;
+
 use std::fs;
 use std::io::{Read, Write};
 use std::net::{TcpStream, UdpSocket};
@@ -10,6 +12,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use plimsoll_kernel::{link, namespace};
+use shell::run;
 
 /// No test waits longer for what must come.
 const SOON: Duration = Duration::from_secs(20);
@@ -29,15 +32,6 @@ fn with_link(test: impl FnOnce() + Send) {
         test();
     })
     .expect("this test makes a network namespace: run it as root");
-}
-
-/// Runs a command that must succeed; its standard output.
-fn run(command: &str) -> String {
-    let mut words = command.split_whitespace();
-    let output = Command::new(words.next().unwrap()).args(words).output();
-    let output = output.unwrap_or_else(|error| panic!("{command}: {error}"));
-    assert!(output.status.success(), "{command}: {output:?}");
-    String::from_utf8(output.stdout).unwrap()
 }
 
 /// `plimsoll serve`, ended with the test.

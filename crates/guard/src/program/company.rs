@@ -5,7 +5,8 @@ use std::collections::HashMap;
 use libbpf_rs::{MapCore, MapFlags};
 use plimsoll_core::demux::Kind;
 
-use super::{Program, bound_address, types};
+use super::address::bound_address;
+use super::{Program, types};
 use crate::company::{Bound, Flood, Reading};
 use crate::counters::Outcome;
 use crate::error::Error;

@@ -349,7 +349,7 @@ fn more_protected_prefixes_than_fit_are_refused_and_the_old_ones_stay() {
     with_guard(|guard| {
         let prefix = |number: u32| {
             let address = Ipv6Addr::from_bits(0x2001_0db8 << 96 | u128::from(number) << 64);
-            IpNet::new(address.into(), 64).unwrap()
+            ipnet::IpNet::new(address.into(), 64).unwrap()
         };
         let protect = |count| Protection {
             sources: (0..count).map(prefix).collect(),

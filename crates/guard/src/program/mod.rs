@@ -10,7 +10,6 @@ use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
-use ipnet::IpNet;
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use libbpf_rs::{Link, MapCore, MapFlags, OpenObject};
 use plimsoll_core::demux::Kind;
@@ -20,6 +19,7 @@ use crate::counters::{Channel, Outcome, Packets, from_mapped, to_mapped};
 use crate::delay::Queue;
 use crate::error::Error;
 use crate::protection::{ProtectedPort, Protection, Transport};
+use address::{bound_address, set_prefixes, words};
 use books::{Books, Parts};
 use plimsoll_kernel::error::{bpf, os};
 use plimsoll_kernel::mapped::{Mapped, Plain, read_struct};
@@ -30,6 +30,7 @@ use sources::{Overloaded, Tables};
 
 include!(concat!(env!("OUT_DIR"), "/guard.rs")); // mod skeleton
 
+mod address;
 mod books;
 mod company;
 #[cfg(test)]
@@ -539,53 +540,10 @@ fn release_slot(free_slots: &impl MapCore, slot: u32) -> Result<(), Error> {
     Ok(released.map_err(bpf("release a channel's slot"))?)
 }
 
-/// Makes these prefixes the whole of a map.
-fn set_prefixes(map: &impl MapCore, prefixes: &[IpNet]) -> libbpf_rs::Result<()> {
-    let old: Vec<_> = map.keys().collect();
-    for key in old {
-        map.delete(&key)?;
-    }
-    for prefix in prefixes {
-        map.update(&prefix_key(prefix), &[1], MapFlags::ANY)?;
-    }
-    Ok(())
-}
-
 /// A number that nobody outside this process can know: from the system, by way of
 /// the keys that every hash map of the standard library gets.
 fn secret() -> u64 {
     std::hash::RandomState::new().hash_one(0)
-}
-
-/// An address as four words in memory order, as the program holds it.
-fn words(octets: [u8; 16]) -> [u32; 4] {
-    let mut words = [0; 4];
-    for (word, bytes) in words.iter_mut().zip(octets.chunks_exact(4)) {
-        *word = u32::from_ne_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
-    }
-    words
-}
-
-fn bound_address(owner: &types::allowance) -> IpAddr {
-    from_words(owner.local.words)
-}
-
-/// The inverse of [`words`].
-fn from_words(words: [u32; 4]) -> IpAddr {
-    let mut octets = [0; 16];
-    for (bytes, word) in octets.chunks_exact_mut(4).zip(words) {
-        bytes.copy_from_slice(&word.to_ne_bytes());
-    }
-    from_mapped(octets)
-}
-
-/// A prefix as the program's trie wants it: `struct prefix`.
-fn prefix_key(prefix: &IpNet) -> Vec<u8> {
-    let bits = match prefix {
-        IpNet::V4(v4) => 96 + u32::from(v4.prefix_len()),
-        IpNet::V6(v6) => v6.prefix_len().into(),
-    };
-    [&bits.to_ne_bytes()[..], &to_mapped(prefix.network())[..]].concat()
 }
 
 /// What one CPU saw of a socket.

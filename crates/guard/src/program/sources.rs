@@ -8,10 +8,11 @@ use plimsoll_core::fairness::{self, FairnessConfig, Keys};
 use plimsoll_kernel::error::bpf;
 use plimsoll_kernel::mapped::{Mapped, Plain};
 
+use super::address::from_words;
 use super::known::is_known;
+use super::now_tick;
 use super::skeleton::{GuardMaps, OpenGuardSkel};
 use super::types::{self, fair_key, fair_limit, source_class};
-use super::{from_words, now_tick};
 use crate::by_channel::Key;
 use crate::counters::Counters;
 use crate::error::Error;
