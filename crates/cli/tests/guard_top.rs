@@ -109,13 +109,15 @@ impl Session {
     /// What stands under a column's head, in the row that begins so. Numbers are
     /// aligned with the end of their head, texts with its start.
     fn column(&self, row: &str, head: &str) -> String {
-        // A row may be seen while it is being written anew.
+        // A row may be seen while it is being written anew: the same is read twice.
         let deadline = Instant::now() + LIMIT;
+        let mut before = String::new();
         loop {
             let text = self.column_now(row, head);
-            if !text.is_empty() || Instant::now() > deadline {
+            if (text == before && !text.is_empty()) || Instant::now() > deadline {
                 return text;
             }
+            before = text;
             thread::sleep(Duration::from_millis(20));
         }
     }

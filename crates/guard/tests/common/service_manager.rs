@@ -66,8 +66,9 @@ impl Manager {
     /// Serves messages until `child` has ended; how it ended.
     pub(crate) fn wait(&mut self, child: Pid) -> WaitStatus {
         loop {
-            while self.receive() {}
+            // In this order: what it said last is heard as well.
             let ended = waitpid(child, Some(WaitPidFlag::WNOHANG)).unwrap();
+            while self.receive() {}
             if ended != WaitStatus::StillAlive {
                 return ended;
             }
