@@ -4,7 +4,7 @@
 
 CARGO ?= cargo
 
-# Shows stock servers collapse and guarded ones stay afloat (six minutes).
+# Shows stock servers collapse and guarded ones stay afloat (4 minutes and the build).
 demo: packages
 	$(CARGO) build --release --locked
 	target/release/plimsoll demo --html target/demo.html
