@@ -78,6 +78,19 @@ fn count(report: &Value, kind: &str, outcome: &str) -> u64 {
     report["totals"][kind][outcome].as_u64().unwrap()
 }
 
+/// A server's socket of the test host, and its client on the load host.
+fn connected(testbed: &Testbed) -> (UdpSocket, UdpSocket) {
+    let bound = |host: &Host, port| {
+        host.run(|| UdpSocket::bind((host.ipv4(), port)).unwrap())
+            .unwrap()
+    };
+    let server = bound(testbed.test(), PORT);
+    let client = bound(testbed.load(), 0);
+    client.connect((testbed.test().ipv4(), PORT)).unwrap();
+    server.set_read_timeout(Some(LIMIT)).unwrap();
+    (server, client)
+}
+
 #[test]
 fn settings_are_read_again_without_losing_a_packet_or_a_counter() {
     let directory = tempfile::tempdir().unwrap();
@@ -90,15 +103,7 @@ fn settings_are_read_again_without_losing_a_packet_or_a_counter() {
     assert!(guard.interval() < 0.5, "the file's interval");
 
     // A steady stream across all the reloads.
-    let server = host
-        .run(|| UdpSocket::bind((host.ipv4(), PORT)).unwrap())
-        .unwrap();
-    let client = testbed
-        .load()
-        .run(|| UdpSocket::bind((testbed.load().ipv4(), 0)).unwrap())
-        .unwrap();
-    client.connect((host.ipv4(), PORT)).unwrap();
-    server.set_read_timeout(Some(LIMIT)).unwrap();
+    let (server, client) = connected(&testbed);
     let mut sent = 0;
     let mut exchange = || {
         for _ in 0..200 {

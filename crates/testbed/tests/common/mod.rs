@@ -1,6 +1,8 @@
 //! What the tests share.
 #![allow(dead_code)] // Each test file uses its part.
 
+pub(crate) mod capture;
+
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::path::Path;
 use std::time::Duration;

@@ -93,19 +93,8 @@ impl Division {
                 // As everybody.
                 continue;
             };
-            let member = |i: &u32| demands[*i as usize];
-            let own = || {
-                members.iter().map(|i| Claim {
-                    weight: 1,
-                    demand: member(i).packets,
-                })
-            };
-            let packets = per_tick(level_of(allowed, own), elapsed);
-            let share = |i: &u32| Share {
-                slot: member(i).slot,
-                packets,
-            };
-            self.shares.extend(members.iter().map(share));
+            self.shares
+                .extend(shares_of(demands, members, allowed, elapsed));
         }
         Order::Shed {
             others: per_tick(level, elapsed),
@@ -119,6 +108,28 @@ impl Division {
         self.order.extend(all);
         self.order.sort_unstable_by_key(|i| party(demands, *i));
     }
+}
+
+/// The shares of one party's `members`, who may have `allowed` packets of the interval
+/// together.
+fn shares_of(
+    demands: &[Demand],
+    members: &[u32],
+    allowed: u64,
+    elapsed: Duration,
+) -> impl Iterator<Item = Share> {
+    let member = |i: &u32| demands[*i as usize];
+    let own = || {
+        members.iter().map(move |i| Claim {
+            weight: 1,
+            demand: member(i).packets,
+        })
+    };
+    let packets = per_tick(level_of(allowed, own), elapsed);
+    members.iter().map(move |i| Share {
+        slot: member(i).slot,
+        packets,
+    })
 }
 
 fn party(demands: &[Demand], place: u32) -> Party {

@@ -106,8 +106,8 @@ fn nothing_happened() {
     assert_eq!(ledger.began_anew, [""; 0]);
 }
 
-#[test]
-fn every_cause_has_its_place_and_all_adds_up() {
+/// A packet or more of each outcome.
+fn every_cause() -> Reading {
     let mut now = host();
     deliver(&mut now, 100);
     // Lost before the guard.
@@ -143,6 +143,12 @@ fn every_cause_has_its_place_and_all_adds_up() {
         ],
     );
     now.waiting = Some(6);
+    now
+}
+
+#[test]
+fn every_cause_has_its_place_and_all_adds_up() {
+    let now = every_cause();
     let (ledger, places) = ledger(&host(), &now);
     is(
         &places,
