@@ -102,7 +102,8 @@ pub struct Goal {
 
 impl Goal {
     /// Compares the median of `runs` with `goal`. Without runs the goal counts
-    /// as not measured.
+    /// as not measured; so it does if a run gave no finite number, for example the
+    /// ratio to something that was 0: the median of the others would hide that run.
     #[must_use]
     pub fn new(
         id: impl Into<String>,
@@ -112,12 +113,17 @@ impl Goal {
         unit: &'static str,
         runs: Vec<f64>,
     ) -> Self {
+        let strange = runs.iter().find(|run| !run.is_finite());
+        let why = match strange {
+            Some(run) => Some(format!("a run gave {run}, which is no measurement")),
+            None => runs.is_empty().then(|| "no run gave a value".to_owned()),
+        };
+        let runs = if why.is_some() { Vec::new() } else { runs };
         let measured = median(&runs);
         let met = measured.map(|value| match side {
             Side::AtLeast => value >= goal,
             Side::AtMost => value <= goal,
         });
-        let why = measured.is_none().then(|| "no run gave a value".to_owned());
         Self {
             id: id.into(),
             what: what.into(),
@@ -200,6 +206,15 @@ mod tests {
         assert_eq!(goal(Side::AtMost, vec![9.9]), Some(true));
         assert_eq!(goal(Side::AtMost, vec![10.1]), Some(false));
         assert_eq!(goal(Side::AtMost, vec![]), None);
+    }
+
+    #[test]
+    fn what_is_no_number_meets_no_goal() {
+        for run in [f64::INFINITY, f64::NEG_INFINITY, f64::NAN] {
+            let goal = Goal::new("id", "what", Side::AtLeast, 1.0, "%", vec![2.0, run, 2.0]);
+            assert_eq!((goal.measured, goal.met), (None, None), "{run}");
+            assert!(goal.runs.is_empty() && goal.why.is_some(), "{goal:?}");
+        }
     }
 
     #[test]
