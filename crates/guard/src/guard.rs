@@ -258,7 +258,7 @@ impl<'obj> Guard<'obj> {
     pub fn hand_on(&mut self) -> Option<BorrowedFd<'_>> {
         // If the program cannot be told, it notices the silence and sheds nothing either.
         let _ = self.begin_shedding_anew();
-        self.link.as_ref().map(XdpLink::fd)
+        self.link.as_mut().map(XdpLink::hand_on)
     }
 
     /// Changes the settings of the running program.

@@ -1,6 +1,6 @@
 //! Attachment of an XDP program to an interface by a BPF link.
 //!
-//! A link lives as long as its file descriptor: when the process ends, however
+//! A link lives at most as long as its file descriptor: when the process ends, however
 //! it ends, the kernel detaches the program and the host receives as before.
 //! libbpf's own `attach_xdp` passes no flags and would fall back to generic
 //! mode; here native mode is demanded.
@@ -73,10 +73,13 @@ impl AttachError {
     }
 }
 
-/// The attachment; dropping it detaches.
+/// The attachment; dropping it detaches, unless its descriptor was handed on. So it does
+/// at once, although a child that another thread is starting may have a copy of the
+/// descriptor until it runs its own program.
 #[derive(Debug)]
 pub struct XdpLink {
     fd: OwnedFd,
+    is_handed_on: bool,
 }
 
 impl XdpLink {
@@ -107,7 +110,14 @@ impl XdpLink {
         // SAFETY: bpf_link_create has just returned this descriptor and
         // nothing else knows it.
         let fd = unsafe { OwnedFd::from_raw_fd(fd) };
-        Ok(Self { fd })
+        Ok(Self::of(fd))
+    }
+
+    const fn of(fd: OwnedFd) -> Self {
+        Self {
+            fd,
+            is_handed_on: false,
+        }
     }
 
     /// Takes over a link that was handed on, and puts `program` in its program's
@@ -122,14 +132,25 @@ impl XdpLink {
         let updated = unsafe {
             libbpf_sys::bpf_link_update(fd.as_raw_fd(), program.as_raw_fd(), ptr::null())
         };
-        (updated == 0).then_some(Self { fd })
+        (updated == 0).then(|| Self::of(fd))
     }
 
     /// The descriptor, to hand the link on. As long as any copy of it is open, the
-    /// program stays attached.
+    /// program stays attached, also when this link is dropped.
     #[must_use]
-    pub fn fd(&self) -> BorrowedFd<'_> {
+    pub fn hand_on(&mut self) -> BorrowedFd<'_> {
+        self.is_handed_on = true;
         self.fd.as_fd()
+    }
+}
+
+impl Drop for XdpLink {
+    fn drop(&mut self) {
+        if !self.is_handed_on {
+            // SAFETY: a descriptor of a link, still open. If the kernel refuses, the last
+            // copy that is closed detaches.
+            unsafe { libbpf_sys::bpf_link_detach(self.fd.as_raw_fd()) };
+        }
     }
 }
 
