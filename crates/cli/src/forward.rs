@@ -1,7 +1,6 @@
 //! `plimsoll forward`: a router that keeps forwarding under overload.
 
 use std::io::IsTerminal;
-use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,6 +14,7 @@ use plimsoll_programs::forward::{Config, DataPath, Limits, ReversePath, Router, 
 use signal_hook::consts::{SIGINT, SIGTERM};
 
 use crate::failure::Context;
+use crate::metrics::MetricsArgs;
 use crate::output;
 
 /// Forward IPv4 and IPv6 packets between interfaces, past the kernel's stack.
@@ -57,12 +57,8 @@ pub(crate) struct Args {
     /// of the table)
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-    /// Serve Prometheus metrics at this address, as in 127.0.0.1:9465
-    #[arg(long, value_name = "ADDRESS")]
-    metrics: Option<SocketAddr>,
-    /// Serve metrics also where other hosts reach them: at an address that is not loopback
-    #[arg(long, requires = "metrics")]
-    metrics_public: bool,
+    #[command(flatten)]
+    metrics: MetricsArgs,
     /// End after this many seconds
     #[arg(long, value_name = "S")]
     seconds: Option<u64>,
@@ -103,7 +99,7 @@ type Question = Sender<Status>;
 
 pub(crate) fn run(args: &Args) -> crate::Result<()> {
     let config = config(args);
-    let metrics = output::metrics_server(args.metrics, args.metrics_public)?;
+    let metrics = args.metrics.server()?;
     let keepers = Router::keepers(&config)?;
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM] {

@@ -13,6 +13,7 @@ mod forward;
 mod generate;
 mod guard;
 mod lab;
+mod metrics;
 mod output;
 mod probe;
 mod screen;

@@ -2,12 +2,9 @@
 
 use std::fs::File;
 use std::io::{self, IsTerminal, Write};
-use std::net::SocketAddr;
 use std::path::Path;
 
-use plimsoll_metrics::{MetricsServer, is_public};
-
-use crate::failure::{Context, Usage};
+use crate::failure::Context;
 
 /// Opens a `--json FILE|-` argument: `-` is standard output.
 pub(crate) fn json_writer(target: &Path) -> crate::Result<Box<dyn Write + Send>> {
@@ -52,20 +49,6 @@ pub(crate) fn write_json(target: &Path, document: &impl serde::Serialize) -> cra
     serde_json::to_writer_pretty(&mut writer, document)?;
     writer.write_all(b"\n")?;
     Ok(writer.flush()?)
-}
-
-/// Takes the address of `--metrics`. One that others reach needs `--metrics-public`.
-pub(crate) fn metrics_server(
-    address: Option<SocketAddr>,
-    public: bool,
-) -> crate::Result<Option<MetricsServer>> {
-    let Some(address) = address else {
-        return Ok(None);
-    };
-    if is_public(address) && !public {
-        return Err(Usage("other hosts may reach the address of --metrics: take 127.0.0.1, or say --metrics-public as well").into());
-    }
-    Ok(Some(MetricsServer::bind(address)?))
 }
 
 /// Writes text to standard output. Unlike `print!`, it does not panic when the

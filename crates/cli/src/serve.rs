@@ -1,14 +1,14 @@
 //! `plimsoll serve`: a UDP sink and echo, calls, HTTP and DNS, on any of the devices.
 
 use std::io::{self, Write};
-use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use plimsoll_metrics::MetricsServer;
 use plimsoll_testbed::server::{self, Config, Watch};
 
-use crate::output::{self, metrics_server};
+use crate::metrics::MetricsArgs;
+use crate::output;
 
 /// Serve UDP, HTTP or DNS, on the kernel's sockets or Plimsoll's own stack.
 ///
@@ -23,12 +23,8 @@ pub(crate) struct Args {
     /// own stack
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-    /// Serve Prometheus metrics on the kernel's sockets at this address, as in 127.0.0.1:9466
-    #[arg(long, value_name = "ADDRESS")]
-    metrics: Option<SocketAddr>,
-    /// Serve metrics also where other hosts reach them: at an address that is not loopback
-    #[arg(long, requires = "metrics")]
-    metrics_public: bool,
+    #[command(flatten)]
+    metrics: MetricsArgs,
 }
 
 /// The running server, while there is one.
@@ -36,7 +32,7 @@ type Running = Arc<Mutex<Option<Watch>>>;
 
 pub(crate) fn run(args: &Args) -> crate::Result<()> {
     let running = Running::default();
-    if let Some(metrics) = metrics_server(args.metrics, args.metrics_public)? {
+    if let Some(metrics) = args.metrics.server()? {
         serve_metrics(metrics, Arc::clone(&running))?;
     }
     let set = |watch| *running.lock().unwrap_or_else(PoisonError::into_inner) = watch;

@@ -6,7 +6,6 @@
 //! in `--help`, the man page and the file of the package.
 
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -16,11 +15,16 @@ use plimsoll_guard::session::{self, Metrics, Settings};
 use plimsoll_guard::{Config, ProtectedPort, Protection, governor, parse_port};
 use plimsoll_kernel::scheduling::Priority;
 
+use crate::metrics::MetricsArgs;
+
 /// Discard early what a full socket could not take; servers need no change.
 ///
 /// Attaches to IFACE until Ctrl-C and shows its counters once a second. The
 /// attachment ends with the process, however it ends.
 #[derive(clap::Args, Clone, Debug, PartialEq, Eq)]
+// clap_derive leaves a struct's group empty where another struct is flattened into it, and
+// then takes the whole for absent (`Option<Args>` in `guard`).
+#[group(args = ["interface"])]
 #[command(
     args_override_self = true,
     after_help = "Needs root, Linux 6.2 or newer with BTF, and a driver with native XDP.\n\
@@ -152,18 +156,8 @@ pub(crate) struct Args {
     /// Cost: receiving cannot use the others. With `threaded`, a change takes a new start.
     #[arg(long, value_name = "CPU", value_parser = parse_cpu)]
     pub(super) poll_cpu: Option<usize>,
-    /// Serve Prometheus metrics at this address, as in 127.0.0.1:9464
-    ///
-    /// Cost: each scrape reads all channels; whoever reaches the address may read them.
-    /// Takes a new start.
-    #[arg(long, value_name = "ADDRESS:PORT")]
-    pub(super) metrics: Option<SocketAddr>,
-    /// Serve metrics also where other hosts reach them: at an address that is not loopback
-    ///
-    /// Cost: they tell every port in use, and how full each queue is, to whoever asks.
-    /// Takes a new start.
-    #[arg(long, requires = "metrics")]
-    pub(super) metrics_public: bool,
+    #[command(flatten)]
+    pub(super) metrics: MetricsArgs,
     /// Channels that get metrics of their own
     ///
     /// Cost: eight series each, at every scrape and in Prometheus. Takes a new start.
@@ -247,10 +241,10 @@ impl Args {
             ring_frames: self.ring_frames,
             threaded: self.threaded,
             poll_cpu: self.poll_cpu,
-            metrics: self.metrics.map(|address| Metrics {
+            metrics: self.metrics.metrics.map(|address| Metrics {
                 address,
                 channels_max: self.metrics_channels as usize,
-                public: self.metrics_public,
+                public: self.metrics.metrics_public,
             }),
             interval: Duration::from_millis(self.interval_ms.into()),
             duration: self
