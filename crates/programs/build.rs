@@ -2,5 +2,6 @@
 
 fn main() {
     plimsoll_bpf_build::compile("forward");
+    plimsoll_bpf_build::compile("screen");
     plimsoll_bpf_build::compile("sent");
 }

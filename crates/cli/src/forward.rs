@@ -44,6 +44,9 @@ pub(crate) struct Args {
     /// Poll on this CPU alone
     #[arg(long, value_name = "CPU")]
     cpu: Option<usize>,
+    /// Packets of an interface in a turn of polling, with `--path user`
+    #[arg(long, value_name = "PACKETS", default_value_t = Config::default().quota, value_parser = clap::value_parser!(u32).range(1..=1024))]
+    quota: u32,
     /// Packets a second that the kernel answers with an ICMP error, at most; 0: no limit
     #[arg(long, value_name = "PPS", default_value_t = Limits::default().answered_pps)]
     answered_pps: u64,
@@ -173,6 +176,6 @@ fn config(args: &Args) -> Config {
         }),
         cpu_limit: args.cpu_limit.map(Fraction::from_percent),
         cpu: args.cpu,
-        ..Config::default()
+        quota: args.quota,
     }
 }

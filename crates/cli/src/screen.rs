@@ -7,7 +7,9 @@ use std::thread;
 use std::time::Duration;
 
 use clap::ValueEnum;
-use plimsoll_programs::screen::{Counts, Firewall, PortCounts, Rules, ScreenConfig, Verdict};
+use plimsoll_programs::screen::{
+    Counts, Firewall, PortCounts, Remember, Rules, ScreenConfig, Verdict,
+};
 use plimsoll_report::{Machine, SCHEMA};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
@@ -39,6 +41,16 @@ pub(crate) struct Args {
     /// Frames that wait for the screen, per interface
     #[arg(long, value_name = "FRAMES", default_value_t = 256)]
     queue: u32,
+    /// Frames of each receive queue in a turn of polling
+    #[arg(long, value_name = "FRAMES", default_value_t = 32, value_parser = clap::value_parser!(u32).range(1..=1024))]
+    quota: u32,
+    /// Have the driver do again what was decided, for so many flows of each interface, where
+    /// rules look at addresses, protocol and ports alone
+    #[arg(long, value_name = "FLOWS", value_parser = clap::value_parser!(u32).range(1..=i64::from(Remember::FLOWS_MAX)))]
+    remember: Option<u32>,
+    /// Decide anew on a flow after this many seconds
+    #[arg(long, value_name = "S", requires = "remember", default_value_t = Remember::LIFETIME.as_secs(), value_parser = clap::value_parser!(u64).range(1..=3600))]
+    remember_seconds: u64,
     /// Write what it came to as one JSON document to FILE (`-`: standard output)
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
@@ -73,6 +85,11 @@ pub(crate) fn run(args: &Args) -> crate::Result<()> {
     let mut config = ScreenConfig::between(&args.inside, &args.outside);
     config.protected.clone_from(&args.protect);
     config.queue_frames = args.queue;
+    config.quota = args.quota;
+    config.remember = args.remember.map(|flows| Remember {
+        flows,
+        lifetime: Duration::from_secs(args.remember_seconds),
+    });
     config.on_failure = match args.on_failure {
         Failure::Closed => Verdict::Discard,
         Failure::Open => Verdict::Accept,

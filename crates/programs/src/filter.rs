@@ -8,6 +8,8 @@
 //! expression that is compiled here looks for them in the frame. So an expression that
 //! names tags is for whole frames only ([`Filter::names_vlan`]).
 
+pub(crate) mod trace;
+
 use std::fmt;
 
 use pcap::{BpfProgram, Capture, Linktype};
@@ -17,6 +19,7 @@ use plimsoll_stack::device::packet::Instruction;
 pub struct Filter {
     expression: String,
     program: BpfProgram,
+    instructions: Vec<Instruction>,
 }
 
 impl fmt::Debug for Filter {
@@ -54,8 +57,10 @@ impl Filter {
         let refused = |error| refused(expression, error);
         let capture = Capture::dead(Linktype::ETHERNET).map_err(refused)?;
         let program = capture.compile(expression, true).map_err(refused)?;
+        let instructions = program.get_instructions().iter();
         Ok(Self {
             expression: expression.to_owned(),
+            instructions: instructions.map(|one| parse(&one.to_string())).collect(),
             program,
         })
     }
@@ -83,9 +88,8 @@ impl Filter {
 
     /// The program, for a socket.
     #[must_use]
-    pub fn instructions(&self) -> Vec<Instruction> {
-        let all = self.program.get_instructions();
-        all.iter().map(|one| parse(&one.to_string())).collect()
+    pub fn instructions(&self) -> &[Instruction] {
+        &self.instructions
     }
 }
 
@@ -136,7 +140,8 @@ mod tests {
 
     #[test]
     fn a_program_for_sockets_ends_in_returns() {
-        let program = Filter::compile("udp port 53").unwrap().instructions();
+        let filter = Filter::compile("udp port 53").unwrap();
+        let program = filter.instructions();
         // BPF_LD | BPF_H | BPF_ABS of the ethertype, first.
         assert_eq!((program[0].code, program[0].operand), (0x28, 12));
         let returns = program.iter().filter(|one| one.code == 6);

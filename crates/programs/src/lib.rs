@@ -15,3 +15,4 @@ pub mod driven;
 pub mod filter;
 pub mod forward;
 pub mod screen;
+mod sent;

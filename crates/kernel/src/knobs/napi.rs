@@ -112,6 +112,27 @@ impl Netdev {
         Ok(instances)
     }
 
+    /// Whether the interface takes frames that XDP programs redirect to it, which may
+    /// change. `None` if the kernel does not tell (before 6.3).
+    ///
+    /// # Errors
+    ///
+    /// There is no such interface, or the kernel does not answer.
+    pub fn takes_redirected(&mut self, ifindex: u32) -> io::Result<Option<bool>> {
+        let mut request = netdev::Request::new().op_dev_get_do();
+        request.encode().push_ifindex(ifindex);
+        let mut replies = self.socket.request(&request)?;
+        let mut features = None;
+        while let Some(reply) = replies.recv() {
+            match reply.map_err(io::Error::from) {
+                Ok(device) => features = device.get_xdp_features().ok(),
+                Err(error) if is_unsupported(&error) => return Ok(None),
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(features.map(|features| features & netdev::XdpAct::NdoXmit as u64 != 0))
+    }
+
     /// The first receive queue of each instance that polls one.
     fn queues(&mut self, ifindex: u32) -> io::Result<BTreeMap<u32, u32>> {
         let mut request = netdev::Request::new().op_queue_get_dump();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR Apache-2.0 OR MIT
 /*
- * What became of the frames that the router's XDP program sent on.
+ * What became of the frames that an XDP program of ours sent on.
  *
  * A redirect only says where a frame should go. The kernel sends redirected frames in
  * groups when a poll ends, and a full or missing receiver drops them there. These
@@ -32,6 +32,8 @@ struct net_device {
 	possible_net_t nd_net;
 };
 #pragma clang attribute pop
+
+struct bpf_prog;
 
 /* The inode of our network namespace. */
 const volatile __u32 netns_inode;
@@ -72,11 +74,13 @@ int BPF_PROG(on_transmit, const struct net_device *from, const struct net_device
 }
 
 SEC("tp_btf/xdp_redirect_err")
-int BPF_PROG(on_error, const struct net_device *device)
+int BPF_PROG(on_error, const struct net_device *device, const struct bpf_prog *program,
+	     const void *target, int error, enum bpf_map_type kind)
 {
 	struct sent *entry = of(device);
 
-	if (entry)
+	/* What a socket's ring does not take, the socket counts. */
+	if (entry && kind != BPF_MAP_TYPE_XSKMAP)
 		entry->failed++;
 	return 0;
 }

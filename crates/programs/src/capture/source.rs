@@ -125,7 +125,7 @@ impl Copied {
             outgoing: config.outgoing,
             promiscuous: config.promiscuous,
             filter: if in_kernel {
-                filter.instructions()
+                filter.instructions().to_vec()
             } else {
                 Vec::new()
             },

@@ -45,10 +45,10 @@ use super::error::Error;
 use super::limits::Buckets;
 use super::outcome::{Counts, Fate, Outcome};
 use super::packet;
-use super::program::Transmitted;
 use super::router::Attached;
 use super::table::{Port, Table};
 use super::to_kernel::ToKernel;
+use crate::sent::Transmitted;
 use regime::Regime;
 
 /// Frames of an output queue.

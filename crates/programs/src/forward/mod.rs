@@ -39,9 +39,10 @@ mod to_kernel;
 
 use plimsoll_core::config::Fraction;
 
+pub use crate::sent::Transmitted;
 pub use error::Error;
 pub use limits::Limits;
-pub use program::{DEVICES_MAX, Transmitted};
+pub use program::DEVICES_MAX;
 pub use router::Router;
 pub use status::{InterfaceStatus, Status, UserStatus};
 pub use table::ReversePath;

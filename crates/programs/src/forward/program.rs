@@ -1,17 +1,15 @@
-//! The XDP programs: one instance per interface, and the tracepoints that see what
-//! became of what they sent on.
+//! The XDP programs: one instance per interface.
 //!
 //! Instances share the table of interfaces and that of own addresses; counters and
 //! settings are each one's own.
 
 use std::fmt;
-use std::io;
 use std::mem::MaybeUninit;
 use std::net::{IpAddr, Ipv6Addr};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 
-use libbpf_rs::skel::{OpenSkel, Skel, SkelBuilder};
-use libbpf_rs::{Link, MapCore, MapFlags, MapHandle};
+use libbpf_rs::skel::{OpenSkel, SkelBuilder};
+use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use plimsoll_kernel::xdp_link::XdpLink;
 use plimsoll_stack::device::Mac;
 
@@ -22,11 +20,6 @@ use super::{DataPath, Limits};
 
 include!(concat!(env!("OUT_DIR"), "/forward.rs")); // mod skeleton
 pub(super) use skeleton::types;
-
-mod transmitted {
-    include!(concat!(env!("OUT_DIR"), "/sent.rs")); // mod skeleton
-    pub(super) use skeleton::{SentSkelBuilder, types};
-}
 
 /// Interfaces that a router may have.
 pub const DEVICES_MAX: usize = types::forward_bounds::DEVICES_MAX.0 as usize;
@@ -193,85 +186,6 @@ fn mapped(address: IpAddr) -> [u8; 16] {
         IpAddr::V6(address) => address,
     };
     address.octets()
-}
-
-/// What became of the frames that were redirected, by interface.
-pub(super) struct Sent {
-    map: MapHandle,
-    _links: [Link; 2],
-}
-
-impl fmt::Debug for Sent {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Sent").finish_non_exhaustive()
-    }
-}
-
-/// What an interface sent, and what it did not.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
-pub struct Transmitted {
-    /// Frames that the next link took.
-    pub sent: u64,
-    /// Frames that it did not take: the receiver's ring was full, or there is none.
-    pub dropped: u64,
-    /// Frames that came in here and could not be sent on: the other interface was
-    /// down, or takes none that long.
-    pub failed: u64,
-}
-
-impl Sent {
-    /// Watches these interfaces of the current network namespace.
-    pub(super) fn watch(indices: &[u32]) -> Result<Self, Error> {
-        let bpf = Error::bpf("load the tracepoints that see what was sent");
-        let netns = plimsoll_kernel::namespace::inode();
-        let netns = netns.map_err(Error::os("look at the network namespace"))?;
-        let mut place = MaybeUninit::uninit();
-        let builder = transmitted::SentSkelBuilder::default();
-        let mut open = builder.open(&mut place).map_err(&bpf)?;
-        if let Some(constants) = open.maps.rodata_data.as_deref_mut() {
-            constants.netns_inode = netns;
-        }
-        let mut loaded = open.load().map_err(&bpf)?;
-        let map = MapHandle::try_from(&loaded.maps.sent).map_err(&bpf)?;
-        let cpus = libbpf_rs::num_possible_cpus().map_err(&bpf)?;
-        let nothing = vec![vec![0; size_of::<transmitted::types::sent>()]; cpus];
-        for index in indices {
-            let key = index.to_ne_bytes();
-            map.update_percpu(&key, &nothing, MapFlags::ANY)
-                .map_err(&bpf)?;
-        }
-        loaded.attach().map_err(&bpf)?;
-        let links = &mut loaded.links;
-        let taken = [links.on_transmit.take(), links.on_error.take()];
-        let [Some(transmit), Some(error)] = taken else {
-            return Err(Error::os("attach tracepoints")(io::Error::other(
-                "libbpf attached fewer than there are",
-            )));
-        };
-        Ok(Self {
-            map,
-            _links: [transmit, error],
-        })
-    }
-
-    /// What this interface sent so far.
-    pub(super) fn of(&self, index: u32) -> Result<Transmitted, Error> {
-        let cpus = self.map.lookup_percpu(&index.to_ne_bytes(), MapFlags::ANY);
-        let mut all = Transmitted::default();
-        for cpu in cpus
-            .map_err(Error::bpf("read counters"))?
-            .unwrap_or_default()
-        {
-            let number = |at: usize| {
-                let bytes = cpu.get(at..at + 8).and_then(|bytes| bytes.try_into().ok());
-                bytes.map_or(0, u64::from_ne_bytes)
-            };
-            all.sent += number(0);
-            all.dropped += number(8);
-            all.failed += number(16);
-        }
-        Ok(all)
-    }
 }
 
 #[cfg(test)]

@@ -22,10 +22,11 @@ use plimsoll_kernel::{host, link};
 use super::engine::Engine;
 use super::error::Error;
 use super::follow::Follower;
-use super::program::{self, DEVICES_MAX, Instance, Interface, Sent, Shared};
+use super::program::{self, DEVICES_MAX, Instance, Interface, Shared};
 use super::status::{InterfaceStatus, Status, UserStatus};
 use super::table::{Port, ReversePath, Table};
 use super::{Config, DataPath};
+use crate::sent::Sent;
 
 /// Version of the status document.
 const SCHEMA: u32 = 1;

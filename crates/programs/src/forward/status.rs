@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use super::DataPath;
 use super::outcome::{Counts, Fate};
-use super::program::Transmitted;
+use crate::sent::Transmitted;
 
 /// A router's work since its start.
 #[derive(Clone, Debug, Serialize)]

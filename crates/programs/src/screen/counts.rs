@@ -4,6 +4,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use serde::Serialize;
 
+use super::memory::Enforced;
+
 /// Frames of one interface, each in one place.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct PortCounts {
@@ -23,11 +25,21 @@ pub struct PortCounts {
     pub protected: u64,
     /// Of these: passed undecided, since the screen had died or hung.
     pub passed: u64,
+    /// Of those that were discarded or accepted, or that the other interface could not
+    /// take: decided in the driver, by a remembered verdict.
+    pub remembered: u64,
     /// How often input was inhibited.
     pub inhibited: u64,
 }
 
 impl PortCounts {
+    pub(super) fn add(&mut self, enforced: Enforced) {
+        self.discarded += enforced.discarded;
+        self.accepted += enforced.accepted;
+        self.output += enforced.output;
+        self.remembered += enforced.discarded + enforced.accepted + enforced.output;
+    }
+
     /// All frames that arrived.
     #[must_use]
     pub const fn received(&self) -> u64 {
@@ -77,6 +89,7 @@ impl Counters {
             accepted: read(&self.accepted),
             protected: read(&self.protected),
             passed: read(&self.passed),
+            remembered: 0,
             inhibited: read(&self.inhibited),
         }
     }

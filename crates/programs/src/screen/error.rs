@@ -39,6 +39,9 @@ pub enum Error {
     /// An interface could not be opened.
     #[error(transparent)]
     Interface(#[from] plimsoll_stack::Error),
+    /// The driver's program cannot be loaded or talked to.
+    #[error(transparent)]
+    Kernel(#[from] plimsoll_kernel::Error),
     /// A device failed.
     #[error("cannot {action}: {source}")]
     Io {
@@ -49,6 +52,8 @@ pub enum Error {
     },
 }
 
+plimsoll_kernel::from_operations!(Error::Kernel);
+
 impl Error {
     /// The exit code of a command that ends by it: 1 failed, 2 used wrongly, 3 this host
     /// lacks something.
@@ -57,6 +62,7 @@ impl Error {
         match self {
             Self::Config { .. } | Self::Rules { .. } | Self::Filter(_) => 2,
             Self::Interface(error) => error.exit_code(),
+            Self::Kernel(error) => error.exit_code(),
             Self::Read { .. } | Self::Io { .. } => 1,
         }
     }

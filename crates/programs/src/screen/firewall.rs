@@ -1,30 +1,33 @@
 //! The two threads of the firewall, and the queues between them.
 
+mod screening;
+
 use std::io;
 use std::os::fd::BorrowedFd;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, Thread};
 use std::time::Duration;
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use plimsoll_core::channel::{
-    Admission, ChannelConfig, Consumer, InterruptRequest, Producer, channel,
-};
+use plimsoll_core::channel::{Admission, ChannelConfig, Producer, channel};
 use plimsoll_core::feedback::{Change, Feedback, FeedbackConfig, QueueId, Watermarks};
 use plimsoll_core::poll::{SourceId, SourceSet};
 use plimsoll_core::time::Instant;
+use plimsoll_kernel::error::bpf;
+use plimsoll_kernel::link;
+use plimsoll_stack::device::packet::Instruction;
 use plimsoll_stack::device::{Batch, Frame};
 
 use super::counts::{Counters, add};
+use super::memory::{Memory, Program, Remember};
 use super::port::Port;
-use super::{Counts, Error, Screen, ScreenConfig, Side, Verdict};
+use super::{Counts, Error, PortCounts, Screen, ScreenConfig, Side, Verdict};
 use crate::clock;
 use crate::filter::Filter;
+use screening::Screening;
 
-/// Frames of one interface in a turn of either thread. Below the room that is left at
-/// the high watermark of the smallest sensible queue.
+/// Frames of one interface in a turn of the screening thread.
 const QUOTA: usize = 32;
 /// Longest wait: signals are noticed so soon.
 const WAIT: Duration = Duration::from_millis(20);
@@ -64,6 +67,9 @@ pub struct Firewall {
     config: ScreenConfig,
     /// For one thread at a time: libpcap does not say that its programs are for more.
     protected: Mutex<Option<Filter>>,
+    /// The same, for whoever asks what it looks at.
+    protected_program: Option<Vec<Instruction>>,
+    memory: Option<Memory>,
     ports: [Port; 2],
     reload: Reload,
 }
@@ -72,6 +78,8 @@ pub struct Firewall {
 struct Shared<'a> {
     config: &'a ScreenConfig,
     ports: &'a [Port; 2],
+    protected: Option<&'a [Instruction]>,
+    memory: Option<&'a Memory>,
     counters: [Counters; 2],
     feedback: Mutex<(Feedback, [QueueId; 2])>,
     inhibited: [AtomicBool; 2],
@@ -91,10 +99,19 @@ impl Firewall {
     pub fn open(config: &ScreenConfig) -> Result<Self, Error> {
         config.validate()?;
         let protected = config.protected.as_deref().map(Filter::compile);
+        let protected = protected.transpose()?;
+        let program = protected
+            .as_ref()
+            .map(|filter| filter.instructions().to_vec());
         let [inside, outside] = &config.interfaces;
+        let flows = config.remember.map(|remember| remember.flows);
+        let ports = [Port::open(inside, flows)?, Port::open(outside, flows)?];
+        let memory = config.remember.map(|one| memory(config, one, &ports));
         Ok(Self {
-            protected: Mutex::new(protected.transpose()?),
-            ports: [Port::open(inside)?, Port::open(outside)?],
+            protected: Mutex::new(protected),
+            protected_program: program,
+            memory: memory.transpose()?,
+            ports,
             config: config.clone(),
             reload: Reload::default(),
         })
@@ -116,6 +133,8 @@ impl Firewall {
         let shared = Shared {
             config: &self.config,
             ports: &self.ports,
+            protected: self.protected_program.as_deref(),
+            memory: self.memory.as_ref(),
             counters: Default::default(),
             feedback: Mutex::new((feedback, queues)),
             inhibited: Default::default(),
@@ -124,6 +143,7 @@ impl Firewall {
             reloads: AtomicU64::new(0),
             over: AtomicBool::new(false),
         };
+        shared.forget()?;
         let queue = || channel::<Frame>(&ChannelConfig::drop_tail(self.config.queue_frames));
         let refused = |_| Error::Config {
             field: "queue_frames",
@@ -144,9 +164,10 @@ impl Firewall {
                 protected: protected.as_ref(),
                 queues: [inside_in, outside_in],
                 screening: thread.thread().clone(),
-                batch: Batch::with_capacity(4 * QUOTA),
+                batch: Batch::with_capacity(4 * self.config.quota as usize),
                 decided: 0,
                 decided_at: now(),
+                was_hung: false,
             };
             let received = receiving.run(stop);
             shared.over.store(true, Ordering::Relaxed);
@@ -157,17 +178,25 @@ impl Firewall {
             action: "receive or send frames",
             source,
         })?;
-        let read = |side: Side| {
-            let ring = self.ports[side.index()].dropped();
-            shared.counters[side.index()].read(ring)
-        };
+        // From now on nobody decides anything.
+        shared.forget()?;
         Ok(Counts {
-            inside: read(Side::Inside),
-            outside: read(Side::Outside),
+            inside: shared.read(Side::Inside)?,
+            outside: shared.read(Side::Outside)?,
             reloads: shared.reloads.load(Ordering::Relaxed),
             screen_died: shared.died.load(Ordering::Relaxed),
         })
     }
+}
+
+fn memory(config: &ScreenConfig, remember: Remember, ports: &[Port; 2]) -> Result<Memory, Error> {
+    let [inside, outside] = &config.interfaces;
+    let indices = [link::index(inside)?, link::index(outside)?];
+    Ok(Memory::new(remember.lifetime, indices, programs(ports))?)
+}
+
+fn programs(ports: &[Port; 2]) -> [&Program; 2] {
+    ports.each_ref().map(|port| &port.program)
 }
 
 fn feedback(queue_frames: u32) -> Result<(Feedback, [QueueId; 2]), Error> {
@@ -197,6 +226,25 @@ fn now() -> Instant {
 impl Shared<'_> {
     fn counters(&self, side: Side) -> &Counters {
         &self.counters[side.index()]
+    }
+
+    /// Nothing that was decided so far is remembered.
+    fn forget(&self) -> Result<(), Error> {
+        let Some(memory) = self.memory else {
+            return Ok(());
+        };
+        let forgotten = memory.forget(programs(self.ports));
+        Ok(forgotten.map_err(bpf("have the XDP program forget verdicts"))?)
+    }
+
+    /// All that became of an interface's frames.
+    fn read(&self, side: Side) -> Result<PortCounts, Error> {
+        let port = &self.ports[side.index()];
+        let mut counts = self.counters(side).read(port.dropped());
+        if let Some(memory) = self.memory {
+            counts.add(memory.enforced(side, &port.program)?);
+        }
+        Ok(counts)
     }
 
     /// Tells feedback what happened to a queue, and does what it says.
@@ -250,6 +298,7 @@ struct Receiving<'a> {
     /// Decisions at the last look that found new ones, and when that was.
     decided: u64,
     decided_at: Instant,
+    was_hung: bool,
 }
 
 impl Receiving<'_> {
@@ -273,7 +322,7 @@ impl Receiving<'_> {
     /// Takes a quota of frames from one interface.
     fn turn(&mut self, side: Side, now: Instant) -> io::Result<usize> {
         let port = &self.shared.ports[side.index()];
-        let received = port.receive(&mut self.batch, QUOTA)?;
+        let received = port.receive(&mut self.batch, self.shared.config.quota as usize)?;
         if received == 0 {
             return Ok(0);
         }
@@ -285,7 +334,12 @@ impl Receiving<'_> {
             let sent = self.shared.send(side, &bytes(&protected))?;
             add(&self.shared.counters(side).protected, sent);
         }
-        if self.is_hung(now) {
+        let is_hung = self.is_hung(now);
+        if is_hung && !std::mem::replace(&mut self.was_hung, is_hung) {
+            self.shared.forget().map_err(io::Error::other)?;
+        }
+        self.was_hung = is_hung;
+        if is_hung {
             self.shared.without_screen(side, &bytes(&others))?;
         } else {
             self.push(side, others, now);
@@ -343,80 +397,4 @@ impl Receiving<'_> {
 
 fn bytes(frames: &[Frame]) -> Vec<&[u8]> {
     frames.iter().map(|frame| &frame[..]).collect()
-}
-
-/// The screening thread.
-struct Screening<'a> {
-    shared: &'a Shared<'a>,
-    screen: Box<dyn Screen>,
-    reload: &'a Reload,
-}
-
-impl Screening<'_> {
-    fn run(mut self, mut queues: [Consumer<Frame>; 2]) {
-        while !self.shared.over.load(Ordering::Relaxed) {
-            if let Some(screen) = self.reload.take() {
-                self.screen = screen;
-                self.shared.died.store(false, Ordering::Relaxed);
-                add(&self.shared.reloads, 1);
-            }
-            let mut taken = 0;
-            for side in Side::ALL {
-                taken += self.turn(side, &mut queues[side.index()]);
-            }
-            if taken == 0 {
-                let mut requests = queues.iter_mut().map(Consumer::request_interrupt);
-                if requests.all(|request| request == InterruptRequest::Pending) {
-                    thread::park_timeout(WAIT);
-                }
-            }
-        }
-    }
-
-    /// Decides on a quota of frames.
-    fn turn(&mut self, side: Side, queue: &mut Consumer<Frame>) -> usize {
-        let now = now();
-        let popped = std::iter::from_fn(|| queue.pop(now)).take(QUOTA);
-        let frames: Vec<Frame> = popped.map(|arrival| arrival.item).collect();
-        if frames.is_empty() {
-            return 0;
-        }
-        let mut accepted = Vec::with_capacity(frames.len());
-        for (index, frame) in frames.iter().enumerate() {
-            match self.decide(frame, side) {
-                Some(Verdict::Accept) => accepted.push(&frame[..]),
-                Some(Verdict::Discard) => add(&self.shared.counters(side).discarded, 1),
-                None => {
-                    self.without_screen(side, &frames[index..]);
-                    break;
-                }
-            }
-        }
-        // What an interface could not take is counted; one that is gone ends the
-        // receiving thread, and with it this one.
-        let _ = self.shared.send(side, &accepted);
-        let occupancy = queue.occupancy() as u32;
-        self.shared
-            .tell(|feedback, queues| feedback.on_dequeue(queues[side.index()], occupancy, now));
-        frames.len()
-    }
-
-    /// `None`: the screen has died.
-    fn decide(&mut self, frame: &[u8], side: Side) -> Option<Verdict> {
-        if self.shared.died.load(Ordering::Relaxed) {
-            return None;
-        }
-        let screen = &mut self.screen;
-        let decided = catch_unwind(AssertUnwindSafe(|| screen.decide(frame, side)));
-        add(&self.shared.decided, 1);
-        if decided.is_err() {
-            self.shared.died.store(true, Ordering::Relaxed);
-        }
-        decided.ok()
-    }
-
-    fn without_screen(&self, side: Side, frames: &[Frame]) {
-        add(&self.shared.decided, frames.len());
-        let _ = self.shared.without_screen(side, &bytes(frames));
-    }
 }

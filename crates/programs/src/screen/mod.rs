@@ -18,10 +18,16 @@
 //! **A screen that dies or hangs.** From then on frames pass undecided or are discarded,
 //! as [`ScreenConfig::on_failure`] says. When the whole process dies nothing passes
 //! between the interfaces but what the kernel itself is set to forward.
+//!
+//! **Remembered verdicts.** With [`ScreenConfig::remember`] the driver does for a while
+//! what the screen has decided, for flows of which it would say the same again
+//! (`memory`).
 
 mod counts;
 mod error;
 mod firewall;
+mod flow;
+mod memory;
 mod port;
 mod rules;
 
@@ -30,6 +36,7 @@ use std::time::Duration;
 pub use counts::{Counts, PortCounts};
 pub use error::Error;
 pub use firewall::{Firewall, Reload};
+pub use memory::Remember;
 pub use rules::Rules;
 
 /// Which interface a frame came from.
@@ -71,6 +78,14 @@ pub enum Verdict {
 pub trait Screen: Send {
     /// What becomes of an Ethernet frame that came from this side.
     fn decide(&mut self, frame: &[u8], from: Side) -> Verdict;
+
+    /// Whether every TCP or UDP packet with these addresses and ports gets the verdict on
+    /// `frame` as well, if it comes from the same side. Asked right after
+    /// [`Screen::decide`], and only if verdicts are remembered. By default it is not so.
+    fn holds_for_flow(&mut self, frame: &[u8], from: Side) -> bool {
+        let _ = (frame, from);
+        false
+    }
 }
 
 impl<F: FnMut(&[u8], Side) -> Verdict + Send> Screen for F {
@@ -87,6 +102,10 @@ pub struct ScreenConfig {
     /// Frames that a queue holds; from 4 to 65,536. More bridges longer absences of the
     /// screening thread, and delays more. Default 256.
     pub queue_frames: u32,
+    /// Frames of each receive queue in a turn of the receiving thread; from 1 to 1024.
+    /// Above the room that is left at the high watermark, one turn may overflow the queue.
+    /// Default 32.
+    pub quota: u32,
     /// A filter expression of frames that need no decision. Default: none.
     pub protected: Option<String>,
     /// What becomes of frames when the screen has died or hangs. Default
@@ -95,6 +114,8 @@ pub struct ScreenConfig {
     /// Time without a decision, although frames wait, after which the screen counts as
     /// hung; above zero. Default 1 s.
     pub hang: Duration,
+    /// Verdicts that are enforced in the driver. Default: none.
+    pub remember: Option<Remember>,
 }
 
 impl ScreenConfig {
@@ -104,9 +125,11 @@ impl ScreenConfig {
         Self {
             interfaces: [inside.into(), outside.into()],
             queue_frames: 256,
+            quota: 32,
             protected: None,
             on_failure: Verdict::Discard,
             hang: Duration::from_secs(1),
+            remember: None,
         }
     }
 
@@ -119,6 +142,14 @@ impl ScreenConfig {
         let frames = (4..=1 << 16).contains(&self.queue_frames);
         check(inside != outside, "interfaces", "two different ones")?;
         check(frames, "queue_frames", "from 4 to 65536")?;
-        check(!self.hang.is_zero(), "hang", "above zero")
+        let quota = (1..=1024).contains(&self.quota);
+        check(quota, "quota", "from 1 to 1024")?;
+        check(!self.hang.is_zero(), "hang", "above zero")?;
+        let remember = self.remember.is_none_or(|remember| remember.is_valid());
+        check(
+            remember,
+            "remember",
+            "from 1 to 1048576 flows, for above zero",
+        )
     }
 }

@@ -1,12 +1,13 @@
 //! An interface of the firewall: all its receive queues.
 
 use std::io;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsFd, BorrowedFd};
 
-use plimsoll_stack::device::xdp::{WholeQueue, XdpConfig, open_whole};
+use plimsoll_stack::device::xdp::{WholeQueue, XdpConfig, open_whole_by};
 use plimsoll_stack::device::{Batch, Device};
 
 use super::Error;
+use super::memory::Program;
 
 /// Frames of memory for each receive queue, some of them kept for sending.
 const CHUNKS: usize = 8192;
@@ -19,19 +20,22 @@ const TRIES: usize = 3;
 #[derive(Debug)]
 pub(super) struct Port {
     queues: Vec<WholeQueue>,
+    /// What decides in the driver.
+    pub(super) program: Program,
 }
 
 impl Port {
-    pub(super) fn open(interface: &str) -> Result<Self, Error> {
+    /// Takes an interface, of which so many flows are remembered.
+    pub(super) fn open(interface: &str, flows: Option<u32>) -> Result<Self, Error> {
         let config = XdpConfig {
             chunks: CHUNKS,
             send_frames: SEND_FRAMES,
             ring_frames: RING_FRAMES,
             ..XdpConfig::default()
         };
-        Ok(Self {
-            queues: open_whole(interface, &config)?,
-        })
+        let program = Program::load(flows)?;
+        let queues = open_whole_by(interface, &config, program.as_fd(), &program.sockets)?;
+        Ok(Self { queues, program })
     }
 
     /// Up to `quota` frames of each queue.

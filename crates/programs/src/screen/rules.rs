@@ -13,7 +13,8 @@ use std::path::Path;
 
 use serde::Deserialize;
 
-use super::{Error, Screen, Side, Verdict};
+use super::flow::Flow;
+use super::{Error, Screen, Side, Verdict, memory};
 use crate::filter::Filter;
 
 #[derive(Deserialize)]
@@ -80,6 +81,21 @@ impl Screen for Rules {
         let first = self.rules.iter().find(|(filter, _)| filter.accepts(frame));
         first.map_or(self.default, |&(_, verdict)| verdict)
     }
+
+    /// If no rule up to the one that decided read more than the flow's own bytes.
+    fn holds_for_flow(&mut self, frame: &[u8], _: Side) -> bool {
+        let Some(flow) = Flow::of(frame) else {
+            return false;
+        };
+        for (filter, _) in &self.rules {
+            match memory::holds(filter.instructions(), frame, &flow) {
+                Some(true) => return true,
+                Some(false) => {}
+                None => return false,
+            }
+        }
+        true
+    }
 }
 
 #[cfg(test)]
@@ -113,6 +129,41 @@ mod tests {
             decide("default = 'discard'", "10.0.0.2:1"),
             Verdict::Discard
         );
+    }
+
+    #[test]
+    fn a_verdict_holds_for_a_flow_if_rules_look_at_nothing_else() {
+        let holds = |filter: &str, to: &str| {
+            let rules = format!(
+                "default = 'accept'\n[[rule]]\nfilter = 'udp dst port 53'\nverdict = 'accept'\n\
+                 [[rule]]\nfilter = '{filter}'\nverdict = 'discard'\n"
+            );
+            let from = "10.0.0.1:1000".parse().unwrap();
+            let frame = frame::udp(from, to.parse().unwrap(), b"hello");
+            let mut rules = Rules::parse(&rules).unwrap();
+            rules.decide(&frame, Side::Inside);
+            rules.holds_for_flow(&frame, Side::Inside)
+        };
+        for filter in [
+            "",
+            "arp",
+            "net 10.0.0.0/8",
+            "tcp port 80 or udp src port 1000",
+            "ip6",
+        ] {
+            assert!(holds(filter, "10.0.0.2:54"), "{filter}");
+        }
+        let of_one_packet = [
+            "ip[8] < 5",
+            "udp[8] = 7",
+            "greater 100",
+            "ether src 2:0:0:0:0:1",
+        ];
+        for filter in of_one_packet {
+            assert!(!holds(filter, "10.0.0.2:54"), "{filter}");
+            // The rule before has decided.
+            assert!(holds(filter, "10.0.0.2:53"), "{filter}");
+        }
     }
 
     #[test]

@@ -32,7 +32,7 @@ use parking_lot::Mutex;
 pub use self::bare::BareQueue;
 use self::program::{Program, steer_limit};
 use self::socket::{Queue, Socket};
-pub use self::whole::{WholeQueue, arrival_tai, open_whole};
+pub use self::whole::{WholeQueue, arrival_tai, open_whole, open_whole_by};
 use super::simulated::ETHERNET_BYTES_MAX;
 use super::wrapper::Wrapper;
 use super::{Batch, Capabilities, Device, Drops, Endpoint, HEADROOM_BYTES, Mac, Pool};

@@ -7,7 +7,7 @@
 use std::fmt;
 use std::io;
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -46,21 +46,38 @@ impl fmt::Debug for WholeQueue {
 ///
 /// As [`XdpInterface::open`](super::XdpInterface::open).
 pub fn open_whole(interface: &str, config: &XdpConfig) -> Result<Vec<WholeQueue>, Error> {
+    let mut place = MaybeUninit::uninit();
+    let open = skeleton::TakeSkelBuilder::default().open(&mut place);
+    let open = open.map_err(|error| program::refused(&error))?;
+    let loaded = open.load().map_err(|error| program::refused(&error))?;
+    open_whole_by(
+        interface,
+        config,
+        loaded.progs.take.as_fd(),
+        &loaded.maps.sockets,
+    )
+}
+
+/// The same with an XDP program of the caller's, which hands frames to the sockets in this
+/// map, by queue. Nothing stands in front of them that it does not put there.
+///
+/// # Errors
+///
+/// As [`open_whole`].
+pub fn open_whole_by(
+    interface: &str,
+    config: &XdpConfig,
+    program: BorrowedFd<'_>,
+    sockets: &impl MapCore,
+) -> Result<Vec<WholeQueue>, Error> {
     config.validate()?;
     let ifindex = interface::index(interface)?;
     let (mac, mtu) = (interface::mac(interface)?, interface::mtu(interface)?);
     let chunk_bytes = chunk_bytes(interface, mtu)?;
     let link = plimsoll_kernel::link::link(ifindex);
     let link = link.map_err(Error::io(format!("ask about {interface}")))?;
-    let mut place = MaybeUninit::uninit();
-    let open = skeleton::TakeSkelBuilder::default().open(&mut place);
-    let open = open.map_err(|error| program::refused(&error))?;
-    let loaded = open.load().map_err(|error| program::refused(&error))?;
-    let queues = link
-        .rx_queues
-        .unwrap_or(1)
-        .clamp(1, loaded.maps.sockets.max_entries());
-    let attached = XdpLink::attach(loaded.progs.take.as_fd(), interface, ifindex)
+    let queues = link.rx_queues.unwrap_or(1).clamp(1, sockets.max_entries());
+    let attached = XdpLink::attach(program, interface, ifindex)
         .map_err(|error| program::not_attached(interface, error))?;
     let attached = Arc::new(attached);
     let capabilities = Capabilities {
@@ -80,10 +97,7 @@ pub fn open_whole(interface: &str, config: &XdpConfig) -> Result<Vec<WholeQueue>
             Err(error) => return Err(refused(interface, &config, error)),
         };
         let descriptor = socket.as_fd().as_raw_fd().to_ne_bytes();
-        let added = loaded
-            .maps
-            .sockets
-            .update(&queue.to_ne_bytes(), &descriptor, MapFlags::ANY);
+        let added = sockets.update(&queue.to_ne_bytes(), &descriptor, MapFlags::ANY);
         added.map_err(|error| Error::Program(error.to_string()))?;
         taken.push(WholeQueue {
             socket,

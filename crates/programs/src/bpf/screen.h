@@ -1,0 +1,45 @@
+/* SPDX-License-Identifier: GPL-2.0 OR Apache-2.0 OR MIT */
+/* What the screen's XDP program and its user space share. */
+#ifndef PLIMSOLL_SCREEN_H
+#define PLIMSOLL_SCREEN_H
+
+#include <linux/types.h>
+
+enum screen_bounds {
+	QUEUES_MAX = 256,
+};
+
+enum remembered {
+	REMEMBERED_DISCARD = 1,
+	REMEMBERED_ACCEPT = 2,
+};
+
+/* All that a remembered verdict may depend on. IPv4 addresses are followed by zeros. */
+struct flow {
+	__u8 source[16];
+	__u8 destination[16];
+	__be16 source_port;
+	__be16 destination_port;
+	/* IPv4: flags; the packet is no fragment. IPv6: 0. */
+	__be16 fragment;
+	__be16 ethernet_type;
+	__u8 protocol;
+	__u8 unused[3];
+};
+
+struct verdict {
+	/* By bpf_ktime_get_ns. */
+	__u64 until_ns;
+	/* Another one than the program's: forgotten. */
+	__u32 generation;
+	/* enum remembered */
+	__u32 verdict;
+};
+
+/* Frames that remembered verdicts decided on. */
+struct counters {
+	__u64 discarded;
+	__u64 redirected;
+};
+
+#endif
