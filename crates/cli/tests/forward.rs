@@ -3,6 +3,8 @@
 mod common;
 mod promlint;
 
+use std::io::Read;
+use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
@@ -10,6 +12,9 @@ use plimsoll_testbed::routed::{Routed, Sink};
 use plimsoll_testbed::{Config, Host, INNER_DEVICE};
 
 use common::{LIMIT, PROGRAM, get};
+
+/// How often a program is killed on its way up, and how often when it works.
+const KILLS: (u32, u32) = (5, 1);
 
 const ADDRESS: (&str, u16) = ("127.0.0.1", 9465);
 /// Of the host behind the router ([`Sink::Answers`]).
@@ -80,4 +85,73 @@ fn an_address_that_others_reach_needs_a_word_more() {
     assert_eq!(output.status.code(), Some(2));
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(said.contains("--metrics-public"), "{said}");
+}
+
+/// What a program may turn or leave: programs, settings, interfaces, rules of the kernel.
+fn state(router: &Host) -> String {
+    let settings = "threaded gro_flush_timeout napi_defer_hard_irqs";
+    let script = format!(
+        "ip -details -o link show | grep -o 'xdp[^ ]*\\|^[0-9]*: [^:]*' ; \
+         for one in {} {INNER_DEVICE}; do for name in {settings}; do \
+         echo $one $name $(cat /sys/class/net/$one/$name); done; done; ip rule; ip -6 rule",
+        router.device()
+    );
+    let output = router.command("sh").args(["-c", &script]).output(LIMIT);
+    String::from_utf8_lossy(&output.unwrap().stdout).into_owned()
+}
+
+/// Starts a program, kills it after a while, and waits until all is as before.
+fn killed(router: &Host, arguments: &[&str], after: Option<Duration>, before: &str) -> Duration {
+    let mut command = router.command(PROGRAM);
+    command.args(arguments).stderr(Stdio::piped());
+    let begun = Instant::now();
+    let mut process = command.spawn().unwrap();
+    let mut says = process.take_stderr().unwrap();
+    match after {
+        Some(time) => std::thread::sleep(time),
+        // Its first words: it works.
+        None => says.read_exact(&mut [0; 8]).unwrap(),
+    }
+    let took = begun.elapsed();
+    process.signal(Signal::SIGKILL).unwrap();
+    process.wait(LIMIT).unwrap();
+    let end = Instant::now() + LIMIT;
+    while state(router) != before {
+        let left = state(router);
+        assert!(
+            Instant::now() < end,
+            "{arguments:?}, killed after {after:?}: {left}"
+        );
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    took
+}
+
+/// SIGKILL at every step of the start, and at work.
+#[test]
+fn a_killed_router_or_screen_leaves_interfaces_as_they_were() {
+    let hosts = Routed::create(Config::default(), Sink::Answers).unwrap();
+    let router = hosts.router();
+    let directory = tempfile::tempdir().unwrap();
+    let rules = directory.path().join("rules.toml");
+    std::fs::write(&rules, "default = 'accept'").unwrap();
+    let rules = rules.to_str().unwrap();
+    let links = [router.device(), INNER_DEVICE];
+    let before = state(router);
+    assert!(!before.contains("xdp"), "{before}");
+    let further: [&[&str]; 3] = [
+        &["forward", "--cpu-limit", "50"],
+        &["forward", "--path", "user"],
+        &["screen", "--remember", "64", "--rules", rules],
+    ];
+    for further in further {
+        let arguments = [further, &links].concat();
+        let mut whole = Duration::ZERO;
+        for _ in 0..KILLS.1 {
+            whole = killed(router, &arguments, None, &before);
+        }
+        for step in 0..KILLS.0 {
+            killed(router, &arguments, Some(whole * step / KILLS.0), &before);
+        }
+    }
 }

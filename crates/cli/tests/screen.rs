@@ -2,23 +2,21 @@
 //! both interfaces, and a host behind it. Needs root.
 
 mod common;
+mod screening;
 
 use std::fs;
-use std::io::{BufRead, BufReader, Read};
-use std::net::UdpSocket;
-use std::path::Path;
-use std::process::Stdio;
+use std::io::{BufRead, Read};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
-use nix::sys::socket::{setsockopt, sockopt};
-use plimsoll_programs::screen::{Firewall, Screen, ScreenConfig, Side, Verdict};
-use plimsoll_testbed::{Config, Host, Process, Testbed};
+use plimsoll_programs::screen::{Error, Firewall, Remember, Screen, ScreenConfig, Side, Verdict};
+use plimsoll_testbed::{Host, Process};
 use serde_json::Value;
 
-use common::{LIMIT, PROGRAM};
+use common::LIMIT;
+use screening::{Line, NOISE, arrived, flood, received, received_of, settle};
 
 const ACCEPT: &str = "default = 'discard'
 [[rule]]
@@ -28,124 +26,6 @@ verdict = 'accept'
 filter = 'udp dst port 7001'
 verdict = 'accept'
 ";
-/// The address of the host behind, in the load host's network.
-const BEHIND: &str = "198.18.0.77";
-
-const MAC: &str = "02:00:00:00:00:77";
-
-/// The test host becomes the firewall: its second interface leads to a namespace of its
-/// own, which has an address in the load host's network.
-struct Line {
-    testbed: Testbed,
-    behind: String,
-}
-
-impl Line {
-    fn new() -> Self {
-        let testbed = Testbed::create(Config::default()).unwrap();
-        let test = testbed.test();
-        let behind = format!("{}-behind", test.name());
-        // Before the shell: that sees the namespaces that were there when it began.
-        plimsoll_kernel::namespace::create(&behind).unwrap();
-        let line = Self { testbed, behind };
-        let (test, name) = (line.testbed.test(), &line.behind);
-        let script = format!(
-            "set -e
-             ip link add out0 type veth peer name far0
-             ip link set far0 netns {name} address {MAC}
-             ip addr flush dev {device}
-             ip link set out0 up
-             ip netns exec {name} ip link set lo up
-             ip netns exec {name} ip addr add {BEHIND}/15 dev far0
-             ip netns exec {name} ip link set far0 up
-             ip netns exec {name} ethtool -K far0 tx off gro on >/dev/null",
-            device = test.device(),
-        );
-        shell(test, &script);
-        let load = line.testbed.load();
-        let route = format!(
-            "set -e
-             ethtool -K {device} tx off gro on >/dev/null
-             ip route replace {BEHIND}/32 dev {device}
-             ip neigh replace {BEHIND} lladdr {MAC} dev {device} nud permanent",
-            device = load.device(),
-        );
-        shell(load, &route);
-        line
-    }
-
-    fn start(&self, rules: &Path, arguments: &[&str]) -> (Process, BufReader<impl Read + use<>>) {
-        let test = self.testbed.test();
-        let mut command = test.command(PROGRAM);
-        command
-            .args(["screen", test.device(), "out0", "--rules"])
-            .arg(rules)
-            .args(["--json", "-"])
-            .args(arguments)
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped());
-        let mut process = command.spawn().unwrap();
-        let mut says = BufReader::new(process.take_stderr().unwrap());
-        let mut line = String::new();
-        says.read_line(&mut line).unwrap();
-        assert!(line.starts_with("screening between"), "{line}");
-        (process, says)
-    }
-
-    /// A socket in the host behind.
-    fn listen(&self, port: u16) -> UdpSocket {
-        let file = fs::File::open(format!("/run/netns/{}", self.behind)).unwrap();
-        let bind = || {
-            plimsoll_kernel::namespace::enter(&file).unwrap();
-            UdpSocket::bind((BEHIND, port)).unwrap()
-        };
-        let socket = thread::scope(|scope| scope.spawn(bind).join().unwrap());
-        let patience = Some(Duration::from_millis(500));
-        socket.set_read_timeout(patience).unwrap();
-        // It is read after everything was sent.
-        setsockopt(&socket, sockopt::RcvBufForce, &(8 << 20)).unwrap();
-        socket
-    }
-
-    /// Sends numbered datagrams from the load host, one every 200 µs.
-    fn send(&self, port: u16, count: u32) {
-        let send = || {
-            let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
-            for number in 0..count {
-                socket
-                    .send_to(&number.to_be_bytes(), (BEHIND, port))
-                    .unwrap();
-                thread::sleep(Duration::from_micros(200));
-            }
-        };
-        self.testbed.load().run(send).unwrap();
-    }
-}
-
-impl Drop for Line {
-    fn drop(&mut self) {
-        let _ = std::process::Command::new("ip")
-            .args(["netns", "delete", &self.behind])
-            .status();
-    }
-}
-
-fn shell(host: &Host, script: &str) {
-    host.command("sh")
-        .args(["-c", script])
-        .output(LIMIT)
-        .unwrap();
-}
-
-fn received(socket: &UdpSocket) -> u32 {
-    let mut buffer = [0; 16];
-    let mut count = 0;
-    while socket.recv(&mut buffer).is_ok() {
-        count += 1;
-    }
-    count
-}
-
 fn end(mut process: Process) -> Value {
     process.signal(Signal::SIGINT).unwrap();
     let mut text = String::new();
@@ -209,6 +89,21 @@ fn protected_traffic_needs_no_rule() {
     );
 }
 
+/// Opens a firewall. A process that another test forks holds the link of the one before
+/// for a moment.
+fn open(test: &Host, config: &ScreenConfig) -> Firewall {
+    let end_at = Instant::now() + LIMIT;
+    loop {
+        match test.run(|| Firewall::open(config)).unwrap() {
+            Err(Error::Interface(error)) if Instant::now() < end_at => {
+                assert!(error.to_string().contains("XDP program"), "{error}");
+                thread::sleep(Duration::from_millis(20));
+            }
+            opened => return opened.unwrap(),
+        }
+    }
+}
+
 /// The datagram at which screens of this test fail.
 fn is_last(frame: &[u8]) -> bool {
     frame.ends_with(&50_u32.to_be_bytes())
@@ -243,7 +138,7 @@ fn a_screen_that_dies_or_hangs_fails_as_asked() {
                 hang: Duration::from_millis(100),
                 ..ScreenConfig::between(test.device(), "out0")
             };
-            let firewall = test.run(|| Firewall::open(&config)).unwrap().unwrap();
+            let firewall = open(test, &config);
             let stop = AtomicBool::new(false);
             let counts = thread::scope(|scope| {
                 let running = scope.spawn(|| firewall.run(screen(), &stop));
@@ -261,5 +156,178 @@ fn a_screen_that_dies_or_hangs_fails_as_asked() {
                 assert_eq!(arrived > 1500, open, "{arrived} arrived: {counts:?}");
             }
         }
+    }
+}
+
+/// The flow whose verdict the driver knows.
+const KNOWN_FROM: u16 = 4000;
+
+/// A flow that was decided on is decided on in the driver, until the rules change.
+#[test]
+fn verdicts_are_remembered_until_rules_change() {
+    let line = Line::new();
+    let directory = tempfile::tempdir().unwrap();
+    let rules = directory.path().join("rules.toml");
+    fs::write(&rules, ACCEPT).unwrap();
+    let (process, mut says) = line.start(&rules, &["--remember", "64"]);
+    let [open, closed] = [7001, 7002].map(|port| line.listen(port));
+    line.send_from(KNOWN_FROM, 7001, 500);
+    line.send_from(KNOWN_FROM, 7002, 500);
+    assert_eq!((received(&open), received(&closed)), (500, 0));
+
+    fs::write(&rules, ACCEPT.replace("7001", "7002")).unwrap();
+    process.signal(Signal::SIGHUP).unwrap();
+    let mut told = String::new();
+    says.read_line(&mut told).unwrap();
+    assert!(told.contains("rules read anew"), "{told}");
+    // Both verdicts are the other one now.
+    let end_at = Instant::now() + LIMIT;
+    loop {
+        line.send_from(KNOWN_FROM, 7001, 50);
+        line.send_from(KNOWN_FROM, 7002, 50);
+        if (received(&open), received(&closed)) == (0, 50) {
+            break;
+        }
+        assert!(Instant::now() < end_at, "the new rules count");
+    }
+    let counts = end(process)["inside"].clone();
+    let remembered = counts["remembered"].as_u64().unwrap();
+    // Of each run all but the first few.
+    assert!(remembered > 700, "{counts}");
+    let decided = counts["accepted"].as_u64().unwrap() + counts["discarded"].as_u64().unwrap();
+    assert!(decided >= 1100 && remembered < decided, "{counts}");
+}
+
+/// Decides by ports alone, and dies of one.
+struct Fragile {
+    poison: u16,
+}
+
+impl Screen for Fragile {
+    fn decide(&mut self, frame: &[u8], _: Side) -> Verdict {
+        assert!(!is_to(frame, self.poison), "a fault of the screen's");
+        Verdict::Accept
+    }
+
+    fn holds_for_flow(&mut self, _: &[u8], _: Side) -> bool {
+        true
+    }
+}
+
+/// Whether it is a UDP packet to this port, without IP options.
+fn is_to(frame: &[u8], port: u16) -> bool {
+    frame.get(23) == Some(&17) && frame.get(36..38) == Some(&port.to_be_bytes())
+}
+
+/// What a dead screen accepted once is not accepted for ever.
+#[test]
+fn a_dead_screen_s_verdicts_are_forgotten() {
+    let line = Line::new();
+    let test = line.testbed.test();
+    let socket = line.listen(7005);
+    let remember = Remember {
+        flows: 64,
+        lifetime: Duration::from_secs(60),
+    };
+    let config = ScreenConfig {
+        remember: Some(remember),
+        ..ScreenConfig::between(test.device(), "out0")
+    };
+    let firewall = open(test, &config);
+    let stop = AtomicBool::new(false);
+    let (counts, arrived) = thread::scope(|scope| {
+        let screen = Box::new(Fragile { poison: 7006 });
+        let running = scope.spawn(|| firewall.run(screen, &stop));
+        line.send_from(KNOWN_FROM, 7005, 200);
+        let before = received(&socket);
+        line.send(7006, 1);
+        // Whoever waits for the screen now knows that it is dead.
+        line.send(7006, 50);
+        thread::sleep(Duration::from_millis(100));
+        line.send_from(KNOWN_FROM, 7005, 200);
+        let after = received(&socket);
+        stop.store(true, Ordering::Relaxed);
+        (running.join().unwrap().unwrap(), [before, after])
+    });
+    assert_eq!(arrived, [200, 0], "{counts:?}");
+    assert!(
+        counts.screen_died && counts.inside.remembered > 100,
+        "{counts:?}"
+    );
+    assert!(counts.inside.failed >= 200, "{counts:?}");
+}
+
+/// Reloads while far more arrives than is screened: each takes effect, and each frame has
+/// one place. So also with a memory.
+#[test]
+fn rules_are_read_anew_under_overload() {
+    for arguments in [&[][..], &["--remember", "256"]] {
+        let line = Line::new();
+        let directory = tempfile::tempdir().unwrap();
+        let rules = directory.path().join("rules.toml");
+        fs::write(&rules, ACCEPT).unwrap();
+        let (process, mut says) = line.start(&rules, arguments);
+        let before = arrived(&line);
+        let report = thread::scope(|scope| {
+            let flooding = scope.spawn(|| flood(&line));
+            for _ in 0..3 {
+                process.signal(Signal::SIGHUP).unwrap();
+                let mut told = String::new();
+                says.read_line(&mut told).unwrap();
+                assert!(told.contains("rules read anew"), "{told}");
+                thread::sleep(Duration::from_millis(100));
+            }
+            flooding.join().unwrap()
+        });
+        settle(&line);
+        let came = arrived(&line) - before;
+        let counts = end(process);
+        assert_eq!(counts["reloads"], 3, "{counts}");
+        let inside = &counts["inside"];
+        assert!(inside["accepted"].as_u64().unwrap() > 0, "{counts}");
+        let is_sum = received_of(inside).abs_diff(came) <= NOISE;
+        assert!(is_sum, "{came} of {} came: {counts}", report.sent);
+        assert_eq!(
+            inside["remembered"].as_u64().unwrap() > 0,
+            !arguments.is_empty()
+        );
+    }
+}
+
+/// The screen dies in the middle of a flood: from then on frames pass undecided, or none.
+#[test]
+fn a_screen_that_dies_under_overload_fails_as_asked() {
+    let line = Line::new();
+    let test = line.testbed.test();
+    for on_failure in [Verdict::Discard, Verdict::Accept] {
+        let config = ScreenConfig {
+            on_failure,
+            ..ScreenConfig::between(test.device(), "out0")
+        };
+        let firewall = open(test, &config);
+        let stop = AtomicBool::new(false);
+        let before = arrived(&line);
+        let (counts, came) = thread::scope(|scope| {
+            let mut decided = 0;
+            let screen = Box::new(move |_: &[u8], _: Side| {
+                decided += 1;
+                assert!(decided < 2000, "a fault of the screen's");
+                Verdict::Accept
+            });
+            let running = scope.spawn(|| firewall.run(screen, &stop));
+            flood(&line);
+            settle(&line);
+            let came = arrived(&line) - before;
+            stop.store(true, Ordering::Relaxed);
+            (running.join().unwrap().unwrap(), came)
+        });
+        let (open, inside) = (on_failure == Verdict::Accept, counts.inside);
+        assert!(counts.screen_died, "{counts:?}");
+        assert_eq!(inside.passed > 0, open, "{counts:?}");
+        assert_eq!(inside.failed > 0, !open, "{counts:?}");
+        assert!(
+            inside.received().abs_diff(came) <= NOISE,
+            "{came} came: {counts:?}"
+        );
     }
 }

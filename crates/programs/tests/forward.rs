@@ -1,102 +1,20 @@
 //! The router between real hosts: two that talk to each other, and floods. Needs root.
 
-use std::sync::{Mutex, PoisonError};
+mod common;
+
+use std::sync::PoisonError;
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use plimsoll_programs::forward::{Config, DataPath, InterfaceStatus, Router, Status};
+use plimsoll_programs::forward::{Config, DataPath, Router};
 use plimsoll_testbed::bird::{Bird, Speaker};
-use plimsoll_testbed::blast::{Blast, Bound, Flow, Report, Schedule, Spec, Stop, Transport};
 use plimsoll_testbed::routed::{Routed, SINK_IPV4, SINK_IPV6, Sink};
-use plimsoll_testbed::{Config as TestbedConfig, Host, INNER_DEVICE, Placement};
+use plimsoll_testbed::{Config as TestbedConfig, INNER_DEVICE, Placement};
 
-/// Two CPUs are shared by all.
-static TURN: Mutex<()> = Mutex::new(());
-
-/// Of the host behind the router, and of the router there ([`Sink::Answers`]).
-const ANSWERING: &str = "10.77.0.2";
-const ROUTER_BEHIND: &str = "10.77.0.1";
-
-const LIMIT: Duration = Duration::from_secs(20);
-
-fn config(path: DataPath) -> Config {
-    Config {
-        interfaces: vec!["test0".to_owned(), INNER_DEVICE.to_owned()],
-        path,
-        ..Config::default()
-    }
-}
-
-fn with_router(path: DataPath, sink: Sink, work: impl Fn(&Routed, &Router)) {
-    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
-    let hosts = Routed::create(TestbedConfig::default(), sink).expect("three hosts");
-    let start = || Router::start(&config(path), Vec::new()).expect("the router starts");
-    let router = hosts.router().run(start).expect("the router's host");
-    work(&hosts, &router);
-    // In its own namespace: settings are put back there.
-    hosts.router().run(move || drop(router)).unwrap();
-    nothing_is_left(&hosts);
-}
-
-fn nothing_is_left(hosts: &Routed) {
-    let links = said(hosts.router(), "ip -details link show");
-    assert!(!links.contains("xdp"), "{links}");
-    assert!(!links.contains(": plimsoll"), "{links}");
-}
-
-/// Output of a shell command, whatever it ends with.
-fn said(host: &Host, words: &str) -> String {
-    let mut command = host.command("sh");
-    let output = command
-        .args(["-c", &format!("{words} 2>&1 || true")])
-        .output(LIMIT)
-        .unwrap_or_else(|error| panic!("{words}: {error}"));
-    String::from_utf8_lossy(&output.stdout).into_owned()
-}
-
-fn ping(host: &Host, words: &str) -> String {
-    said(host, &format!("ping -n -i 0.01 -W 2 {words}"))
-}
-
-fn is_answered(host: &Host, words: &str) {
-    let answer = ping(host, words);
-    assert!(answer.contains(" 0% packet loss"), "{words}: {answer}");
-}
-
-fn of(status: &Status, outcome: &str) -> u64 {
-    let of_interface = |interface: &InterfaceStatus| {
-        let seen = serde_json::to_value(interface.outcomes).unwrap();
-        let user = serde_json::to_value(interface.user.unwrap_or_default().outcomes).unwrap();
-        let number = |counts: &serde_json::Value| counts[outcome].as_u64().unwrap_or(0);
-        number(&seen) + number(&user)
-    };
-    status.interfaces.iter().map(of_interface).sum()
-}
-
-fn packets(hosts: &Routed, destination: &str, frames: u64, rate_pps: u64) -> Report {
-    let source = if destination.contains(':') {
-        "2001:2::1/128"
-    } else {
-        "198.18.0.1/32"
-    };
-    let flow = Flow {
-        source: source.parse().unwrap(),
-        source_ports: 1024..=2047,
-        destination: destination.parse().unwrap(),
-        destination_ports: 9..=9,
-        transport: Transport::Udp {
-            payload: vec![0; 4],
-        },
-    };
-    let schedule = Schedule::Fixed { rate_pps };
-    let mut spec = Spec::new(hosts.load().device(), hosts.router().mac(), flow, schedule);
-    spec.bound = Bound {
-        time: Duration::from_secs(10),
-        frames,
-    };
-    let blast = || Blast::load(&spec)?.run(&Stop::new());
-    hosts.load().run_on_cpu(blast).unwrap().unwrap()
-}
+use common::{
+    ANSWERING, Books, LIMIT, ROUTER_BEHIND, TURN, config, eventually, eventually_answered,
+    is_answered, nothing_is_left, of, packets, ping, said, sums, with_router,
+};
 
 /// The paper's trial (section 6.1): packets with 4 bytes of data, counted before and
 /// after at the output interface.
@@ -127,69 +45,6 @@ fn ten_thousand_arrive(path: DataPath) {
         }
         sums(&start, &Books::of(hosts, router));
     });
-}
-
-/// What the router says, and what the adapters say.
-struct Books {
-    status: Status,
-    arrived: Vec<u64>,
-    left: u64,
-    /// What the output interface's link did not take.
-    not_taken: u64,
-}
-
-impl Books {
-    fn of(hosts: &Routed, router: &Router) -> Self {
-        let left = hosts.settled().unwrap();
-        let status = router.status().unwrap();
-        let arrived = status.interfaces.iter().map(|interface| {
-            let counter = hosts.counter(hosts.router(), &interface.name, "rx_packets");
-            counter.unwrap()
-        });
-        let dropped = hosts.counter(hosts.router(), INNER_DEVICE, "tx_dropped");
-        Self {
-            arrived: arrived.collect(),
-            left,
-            not_taken: dropped.unwrap(),
-            status,
-        }
-    }
-
-    /// Frames for which the ring to user space had no room.
-    fn lost(&self) -> u64 {
-        let lost = |interface: &InterfaceStatus| interface.user.unwrap_or_default().lost;
-        self.status.interfaces.iter().map(lost).sum()
-    }
-
-    fn done(&self) -> u64 {
-        let done = |interface: &InterfaceStatus| {
-            let transmitted = interface.transmitted;
-            transmitted.sent + transmitted.dropped + transmitted.failed
-        };
-        self.status.interfaces.iter().map(done).sum()
-    }
-}
-
-/// Everything is counted once, and as often as the adapters have it.
-fn sums(start: &Books, end: &Books) {
-    let status = &end.status;
-    for (place, interface) in status.interfaces.iter().enumerate() {
-        let received = interface.received - start.status.interfaces[place].received;
-        let arrived = end.arrived[place] - start.arrived[place];
-        assert_eq!(received, arrived, "{status}");
-        if let Some(user) = interface.user {
-            let seen = serde_json::to_value(interface.outcomes).unwrap();
-            let handed = seen["to_user"].as_u64().unwrap_or(0);
-            assert_eq!(handed, user.outcomes.total() + user.lost, "{status}");
-        }
-    }
-    assert_eq!(end.done(), of(status, "forwarded"), "{status}");
-    // A redirect that the link does not take is told at once. What user space sends,
-    // the interface counts.
-    let is_user = status.interfaces[1].user.is_some();
-    let sent = |books: &Books| books.status.interfaces[1].transmitted.sent;
-    let left = |books: &Books| books.left + if is_user { books.not_taken } else { 0 };
-    assert_eq!(sent(end) - sent(start), left(end) - left(start), "{status}");
 }
 
 /// Hosts on both sides talk as if the kernel forwarded, and to the router itself.
@@ -273,13 +128,6 @@ fn changes_are_followed(path: DataPath) {
     });
 }
 
-fn eventually_answered(host: &Host, target: &str) {
-    let end = Instant::now() + Duration::from_secs(10);
-    while !ping(host, &format!("-c 5 {target}")).contains(" 0% packet loss") {
-        assert!(Instant::now() < end, "{target} answers within 10 s");
-    }
-}
-
 /// Documentation's own (RFC 5737).
 const LEARNT: &str = "192.0.2.0/24";
 
@@ -340,14 +188,6 @@ fn bgp_teaches_routes_over_a_flooded_link() {
         let refused = of(&status, "no_route") + of(&status, "limited");
         assert!(refused >= 500, "{status}");
     });
-}
-
-fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
-    let end = Instant::now() + LIMIT;
-    while !is_so() {
-        assert!(Instant::now() < end, "{what}");
-        thread::sleep(Duration::from_millis(20));
-    }
 }
 
 /// MR-96: counted before and after, at the output. MR-97: the IPv4 and IPv6 sinks are

@@ -1,0 +1,199 @@
+//! The firewall's host between two others, and floods of it.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Read};
+use std::net::UdpSocket;
+use std::path::Path;
+use std::process::Stdio;
+use std::thread;
+use std::time::Duration;
+
+use nix::sys::socket::{setsockopt, sockopt};
+use plimsoll_testbed::blast::{Blast, Bound, Flow, Report, Schedule, Spec, Stop, Transport};
+use plimsoll_testbed::{Config, Host, Process, Testbed};
+use serde_json::Value;
+
+use crate::common::{LIMIT, PROGRAM};
+
+/// The address of the host behind, in the load host's network.
+pub(crate) const BEHIND: &str = "198.18.0.77";
+
+pub(crate) const MAC: &str = "02:00:00:00:00:77";
+
+/// The test host becomes the firewall: its second interface leads to a namespace of its
+/// own, which has an address in the load host's network.
+pub(crate) struct Line {
+    pub(crate) testbed: Testbed,
+    behind: String,
+}
+
+impl Line {
+    pub(crate) fn new() -> Self {
+        let testbed = Testbed::create(Config::default()).unwrap();
+        let test = testbed.test();
+        let behind = format!("{}-behind", test.name());
+        // Before the shell: that sees the namespaces that were there when it began.
+        plimsoll_kernel::namespace::create(&behind).unwrap();
+        let line = Self { testbed, behind };
+        let (test, name) = (line.testbed.test(), &line.behind);
+        let script = format!(
+            "set -e
+             ip link add out0 type veth peer name far0
+             ip link set far0 netns {name} address {MAC}
+             ip addr flush dev {device}
+             ip link set out0 up
+             ip netns exec {name} ip link set lo up
+             ip netns exec {name} ip addr add {BEHIND}/15 dev far0
+             ip netns exec {name} ip link set far0 up
+             ip netns exec {name} ethtool -K far0 tx off gro on >/dev/null",
+            device = test.device(),
+        );
+        shell(test, &script);
+        let load = line.testbed.load();
+        let route = format!(
+            "set -e
+             ethtool -K {device} tx off gro on >/dev/null
+             ip route replace {BEHIND}/32 dev {device}
+             ip neigh replace {BEHIND} lladdr {MAC} dev {device} nud permanent",
+            device = load.device(),
+        );
+        shell(load, &route);
+        line
+    }
+
+    pub(crate) fn start(
+        &self,
+        rules: &Path,
+        arguments: &[&str],
+    ) -> (Process, BufReader<impl Read + use<>>) {
+        let test = self.testbed.test();
+        let mut command = test.command(PROGRAM);
+        command
+            .args(["screen", test.device(), "out0", "--rules"])
+            .arg(rules)
+            .args(["--json", "-"])
+            .args(arguments)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        let mut process = command.spawn().unwrap();
+        let mut says = BufReader::new(process.take_stderr().unwrap());
+        let mut line = String::new();
+        says.read_line(&mut line).unwrap();
+        assert!(line.starts_with("screening between"), "{line}");
+        (process, says)
+    }
+
+    /// A socket in the host behind.
+    pub(crate) fn listen(&self, port: u16) -> UdpSocket {
+        let file = fs::File::open(format!("/run/netns/{}", self.behind)).unwrap();
+        let bind = || {
+            plimsoll_kernel::namespace::enter(&file).unwrap();
+            UdpSocket::bind((BEHIND, port)).unwrap()
+        };
+        let socket = thread::scope(|scope| scope.spawn(bind).join().unwrap());
+        let patience = Some(Duration::from_millis(500));
+        socket.set_read_timeout(patience).unwrap();
+        // It is read after everything was sent.
+        setsockopt(&socket, sockopt::RcvBufForce, &(8 << 20)).unwrap();
+        socket
+    }
+
+    /// Sends numbered datagrams from the load host, one every 200 µs.
+    pub(crate) fn send(&self, port: u16, count: u32) {
+        self.send_from(0, port, count);
+    }
+
+    /// The same from a port of the load host's: datagrams of one flow.
+    pub(crate) fn send_from(&self, from: u16, port: u16, count: u32) {
+        let send = || {
+            let socket = UdpSocket::bind(("0.0.0.0", from)).unwrap();
+            for number in 0..count {
+                socket
+                    .send_to(&number.to_be_bytes(), (BEHIND, port))
+                    .unwrap();
+                thread::sleep(Duration::from_micros(200));
+            }
+        };
+        self.testbed.load().run(send).unwrap();
+    }
+}
+
+/// Frames that have arrived, by their outcomes.
+pub(crate) fn received_of(counts: &Value) -> u64 {
+    ["ring", "queue", "discarded", "failed", "output", "accepted"]
+        .iter()
+        .map(|place| counts[place].as_u64().unwrap())
+        .sum()
+}
+
+impl Drop for Line {
+    fn drop(&mut self) {
+        let _ = std::process::Command::new("ip")
+            .args(["netns", "delete", &self.behind])
+            .status();
+    }
+}
+
+pub(crate) fn shell(host: &Host, script: &str) {
+    host.command("sh")
+        .args(["-c", script])
+        .output(LIMIT)
+        .unwrap();
+}
+
+pub(crate) fn received(socket: &UdpSocket) -> u32 {
+    let mut buffer = [0; 16];
+    let mut count = 0;
+    while socket.recv(&mut buffer).is_ok() {
+        count += 1;
+    }
+    count
+}
+
+/// Frames that hosts send by themselves while a test counts.
+pub(crate) const NOISE: u64 = 10;
+
+/// More than the host can screen, for a while.
+pub(crate) fn flood(line: &Line) -> Report {
+    let load = line.testbed.load();
+    let flow = Flow {
+        source: "198.18.7.0/24".parse().unwrap(),
+        source_ports: 1024..=2047,
+        destination: BEHIND.parse().unwrap(),
+        destination_ports: 7001..=7001,
+        transport: Transport::Udp {
+            payload: vec![0; 18],
+        },
+    };
+    let schedule = Schedule::Fixed { rate_pps: 600_000 };
+    // For no host: what arrives there must not cost these CPUs more.
+    let nobody = [2, 0, 0, 0, 0, 0x78];
+    let mut spec = Spec::new(load.device(), nobody, flow, schedule);
+    spec.bound = Bound {
+        time: Duration::from_secs(3),
+        frames: 300_000,
+    };
+    let blast = || Blast::load(&spec)?.run(&Stop::new());
+    load.run_on_cpu(blast).unwrap().unwrap()
+}
+
+/// Frames that the firewall's first interface has received.
+pub(crate) fn arrived(line: &Line) -> u64 {
+    let test = line.testbed.test();
+    let path = format!("/sys/class/net/{}/statistics/rx_packets", test.device());
+    let text = test.run(|| fs::read_to_string(&path)).unwrap().unwrap();
+    text.trim().parse().unwrap()
+}
+
+/// Until nothing arrives and nothing waits any more.
+pub(crate) fn settle(line: &Line) {
+    let mut before = arrived(line);
+    loop {
+        thread::sleep(Duration::from_millis(200));
+        let now = arrived(line);
+        if now == before {
+            return;
+        }
+        before = now;
+    }
+}

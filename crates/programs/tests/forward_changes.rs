@@ -1,0 +1,174 @@
+//! What changes while a router works: neighbours that nobody knows yet, packets that turn
+//! round, routes and links during a flood. Needs root.
+
+mod common;
+
+use std::thread;
+use std::time::Duration;
+
+use plimsoll_programs::forward::{DataPath, Router};
+use plimsoll_testbed::INNER_DEVICE;
+use plimsoll_testbed::routed::{Routed, SINK_IPV4, Sink};
+
+use common::{
+    ANSWERING, Books, eventually, eventually_answered, is_answered, of, packets, ping, said,
+    with_router,
+};
+
+/// Nobody has this address of the sink's network.
+const NOBODY: &str = "10.77.0.99";
+
+fn the_unusual_is_forwarded(path: DataPath) {
+    with_router(path, Sink::Answers, |hosts, router| {
+        neighbours_are_asked_for(hosts, router);
+        packets_turn_round(hosts, router);
+    });
+}
+
+/// A neighbour that is not known is asked for by the kernel, which keeps the packet. Floods
+/// of packets for nobody reach the kernel up to a limit.
+fn neighbours_are_asked_for(hosts: &Routed, router: &Router) {
+    let load = hosts.load();
+    eventually_answered(load, ANSWERING);
+    let before = of(&router.status().unwrap(), "no_neighbour");
+    let forget = format!("neighbour del {ANSWERING} dev {INNER_DEVICE}");
+    hosts.router().ip(&forget).unwrap();
+    // Not before the mirror knows it, or the packet goes to the old address.
+    eventually("a packet that waits for a neighbour", || {
+        is_answered(load, &format!("-c 1 {ANSWERING}"));
+        hosts.router().ip(&forget).ok();
+        of(&router.status().unwrap(), "no_neighbour") > before
+    });
+    // It gives up after three questions.
+    let retry = format!("net/ipv4/neigh/{INNER_DEVICE}/retrans_time_ms");
+    hosts.router().sysctl(&retry, "50").unwrap();
+    let unreachable = ping(load, &format!("-c 1 -W 5 {NOBODY}"));
+    assert!(unreachable.contains("Unreachable"), "{unreachable}");
+    let before = router.status().unwrap();
+    let report = packets(hosts, NOBODY, 20_000, 200_000);
+    let after = router.status().unwrap();
+    let [asked, limited] =
+        ["no_neighbour", "limited"].map(|outcome| of(&after, outcome) - of(&before, outcome));
+    assert!(asked > 0 && limited > 0, "{after}");
+    assert!(asked + limited <= report.sent, "{after}");
+    eventually_answered(load, ANSWERING);
+}
+
+/// A packet whose next hop is where it came from is sent back there, as the kernel does.
+/// Nobody is told of a shorter way.
+fn packets_turn_round(hosts: &Routed, router: &Router) {
+    let (load, middle) = (hosts.load(), hosts.router());
+    middle
+        .ip(&format!("route add 192.0.2.0/24 via {}", load.ipv4()))
+        .unwrap();
+    // Their addresses have to be known.
+    eventually_answered(middle, &load.ipv4().to_string());
+    let returned = || hosts.counter(load, load.device(), "rx_packets").unwrap();
+    // Until the mirror has the route, the kernel answers.
+    eventually("a packet that is sent back", || {
+        let before = of(&router.status().unwrap(), "forwarded");
+        packets(hosts, "192.0.2.1", 1, 1000);
+        of(&router.status().unwrap(), "forwarded") > before
+    });
+    let (before, came_back) = (of(&router.status().unwrap(), "forwarded"), returned());
+    let report = packets(hosts, "192.0.2.1", 1000, 5000);
+    let status = router.status().unwrap();
+    let forwarded = of(&status, "forwarded") - before;
+    assert!(forwarded >= report.sent * 9 / 10, "{status}");
+    eventually("frames that come back", || {
+        returned() - came_back >= report.sent * 9 / 10
+    });
+}
+
+/// Each of these lasts for a moment of the flood.
+fn change(hosts: &Routed, round: u32) {
+    let middle = hosts.router();
+    let moment = || thread::sleep(Duration::from_millis(20));
+    let ip = |words: &str| middle.ip(words).unwrap();
+    match round % 4 {
+        0 => {
+            ip("route add unreachable 10.77.0.8/29");
+            moment();
+            ip("route del unreachable 10.77.0.8/29");
+        }
+        1 => {
+            ip(&format!("link set {INNER_DEVICE} down"));
+            moment();
+            ip(&format!("link set {INNER_DEVICE} up"));
+        }
+        2 => {
+            let routes = "for i in $(seq 1 200); do echo route replace 192.0.2.$i/32 via 10.77.0.2; done | ip -batch -";
+            said(middle, routes);
+            said(middle, "ip route flush 192.0.2.0/24");
+        }
+        _ => {
+            ip(&format!("link set {INNER_DEVICE} mtu 1300"));
+            moment();
+            ip(&format!("link set {INNER_DEVICE} mtu 1500"));
+        }
+    }
+    // A link that was down has forgotten who nobody is.
+    let mac = hosts
+        .sink()
+        .mac()
+        .map(|byte| format!("{byte:02x}"))
+        .join(":");
+    ip(&format!(
+        "neighbour replace {SINK_IPV4} lladdr {mac} dev {INNER_DEVICE} nud permanent"
+    ));
+}
+
+/// Routes, neighbours and links change during a flood. Each packet has one outcome all the
+/// same, and afterwards all are forwarded.
+fn changes_during_a_flood(path: DataPath) {
+    with_router(path, Sink::Drops, |hosts, router| {
+        let start = Books::of(hosts, router);
+        thread::scope(|scope| {
+            let flood = scope.spawn(|| packets(hosts, &SINK_IPV4.to_string(), 150_000, 150_000));
+            let mut round = 0;
+            while !flood.is_finished() {
+                change(hosts, round);
+                round += 1;
+            }
+            assert!(round >= 4, "{round} changes");
+            flood.join().unwrap();
+        });
+        afterwards_all_pass(hosts, router);
+        let end = Books::of(hosts, router);
+        assert_eq!(end.status.mirror.divergences, 0, "{}", end.status);
+        start.arrivals_match(&end);
+        // What user space still had to send when the link went down is counted by the link.
+        if path == DataPath::Xdp {
+            let forwarded = of(&end.status, "forwarded");
+            assert_eq!(end.done(), forwarded, "{}", end.status);
+        }
+    });
+}
+
+fn afterwards_all_pass(hosts: &Routed, router: &Router) {
+    eventually("all packets pass again", || {
+        let before = of(&router.status().unwrap(), "forwarded");
+        let report = packets(hosts, &SINK_IPV4.to_string(), 1000, 5000);
+        of(&router.status().unwrap(), "forwarded") - before == report.sent
+    });
+}
+
+#[test]
+fn xdp_asks_for_neighbours_and_sends_packets_back() {
+    the_unusual_is_forwarded(DataPath::Xdp);
+}
+
+#[test]
+fn user_space_asks_for_neighbours_and_sends_packets_back() {
+    the_unusual_is_forwarded(DataPath::User);
+}
+
+#[test]
+fn xdp_counts_every_packet_of_a_flood_while_routes_and_links_change() {
+    changes_during_a_flood(DataPath::Xdp);
+}
+
+#[test]
+fn user_space_counts_every_packet_of_a_flood_while_routes_and_links_change() {
+    changes_during_a_flood(DataPath::User);
+}
