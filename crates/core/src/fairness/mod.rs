@@ -57,6 +57,12 @@
 //! packets is kept for known sources: a flood from anywhere, while its share is still too
 //! large, may have used all others.
 //!
+//! **Listeners.** A listener's places are divided by the same rules: the last eighth of
+//! its SYN queue is for SYNs in profile, half of it for known sources alone, and others get a
+//! cookie, which needs no place. Once the server is behind, a cookie is of no use, and a SYN
+//! out of profile is discarded. The end of a handshake that was answered with a cookie is
+//! then judged as well.
+//!
 //! **How exact.** Tests compare with the exact hierarchical max-min division. A source
 //! that asks for half of its exact share or less loses nothing. One that asks for more
 //! than it may have gets 7/8 of it at each level that is overloaded within its network,
@@ -73,6 +79,7 @@
 //! The guard's BPF program makes the same decision, in `fairness.h`; a test shows both
 //! the same packets. There, each CPU has tables of its own.
 
+mod backlog;
 mod budget;
 mod level;
 mod share;
@@ -86,6 +93,9 @@ use core::time::Duration;
 use crate::config::{ConfigError, Field};
 use crate::time::Instant;
 
+pub use self::backlog::{
+    BACKLOG_BEHIND_PARTS, BACKLOG_KEPT_PARTS, BACKLOG_KNOWN_PARTS, BACKLOG_MIN, Backlog, SynVerdict,
+};
 pub use self::budget::Budget;
 use self::level::{Node, initial, refill};
 pub use self::share::{STALE_TICKS, Share};

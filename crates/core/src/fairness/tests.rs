@@ -10,6 +10,7 @@ use proptest::prelude::*;
 
 use super::*;
 
+mod listener;
 mod shed;
 mod strangers;
 

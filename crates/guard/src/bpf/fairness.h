@@ -163,7 +163,8 @@ static __always_inline void count_judged(const struct verdict *verdict)
 {
 	__u32 class = verdict->profile & PROFILE_KNOWN ? CLASS_KNOWN : CLASS_UNKNOWN;
 
-	if (!verdict->profile)
+	/* Whoever got a cookie has lost nothing. */
+	if (!verdict->profile || verdict->outcome == OUTCOME_SYN_COOKIE)
 		return;
 	if (verdict->outcome == OUTCOME_ADMITTED)
 		verdict->channel->judged[class].admitted++;

@@ -12,7 +12,7 @@
  * watermark until it has fallen below the low one, but not the packets of sources
  * that have not had their fair share; a listener discards new
  * SYNs while its accept queue is at its backlog, and answers them with cookies
- * while its SYN queue is. While input is shed, every channel has its share.
+ * while its SYN queue is. Its last places are for sources that have not had their share. While input is shed, every channel has its share.
  * Every packet ends in exactly one (kind, outcome) of `totals`.
  *
  * A UDP port without a socket here is closed only if the stack says so itself.
@@ -25,7 +25,7 @@
  *
  * Here is the way of a frame; each step has its header: parse.h (headers),
  * address.h (whose destination), udp.h with known_socket.h and udp_queue.h,
- * tcp.h with cookie.h and transmit.h, fragment.h, channel.h (a socket's slot and books),
+ * tcp.h with backlog.h, cookie.h and transmit.h, fragment.h, channel.h (a socket's slot and books),
  * fairness.h with source_credit.h and known_source.h (whose packets an overloaded channel takes),
  * observing.h (how full a queue would be),
  * share.h and protection.h (shedding), closed_port.h; maps.h is what stays between two packets.

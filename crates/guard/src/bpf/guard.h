@@ -164,6 +164,10 @@ enum fair_limit {
 	FAIR_SILENT = 224, /* of 256 */
 	FAIR_STEP_MAX = 4,
 	FAIR_WAYS = 4,
+	BACKLOG_MIN = 8,
+	BACKLOG_KEPT_PARTS = 8,
+	BACKLOG_KNOWN_PARTS = 16,
+	BACKLOG_BEHIND_PARTS = 4,
 	/* Sets for all CPUs together, at most; the loader has fewer for each of many. */
 	FAIR_NETWORK_SETS = 1024,
 	FAIR_SUBNET_SETS = 4096,
@@ -288,6 +292,14 @@ enum discarding {
 	DISCARDING_NOTHING,
 	DISCARDING_FULL, /* over the high watermark and not yet below the low one */
 	DISCARDING_SYNS, /* a listener past its SYN queue: new ones need cookies */
+	DISCARDING_SOURCES, /* a listener of which some sources have had their share */
+};
+
+/* A listener's queues, and what each of the two may hold. */
+struct backlog {
+	__u32 accept_queue;
+	__u32 syn_queue;
+	__u32 capacity;
 };
 
 /*

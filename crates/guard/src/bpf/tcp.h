@@ -6,45 +6,65 @@
 #ifndef PLIMSOLL_TCP_H
 #define PLIMSOLL_TCP_H
 
+#include "backlog.h"
 #include "cookie.h"
-#include "fairness.h"
 #include "protection.h"
 
-/* A new connection request: refused while a queue it needs is at its backlog. */
-static __always_inline void judge_syn(const void *listener, struct verdict *verdict)
+/*
+ * The places that are left are divided among sources. While the stack makes cookies of its
+ * own there is nothing to divide of a SYN queue: what it refuses it answers.
+ */
+static __always_inline void judge_syn_source(const struct packet *packet,
+					     struct verdict *verdict)
 {
-	const struct sock *sk = bpf_rdonly_cast(listener, bpf_core_type_id_kernel(struct sock));
-	const struct inet_connection_sock *connection =
-		bpf_rdonly_cast(listener, bpf_core_type_id_kernel(struct inet_connection_sock));
-	__u32 backlog = sk->sk_max_ack_backlog;
-	__u32 accept_queue = sk->sk_ack_backlog;
-	__u32 syn_queue = connection->icsk_accept_queue.qlen.counter;
+	const struct backlog *backlog = &verdict->backlog;
+	bool behind = is_behind(backlog);
+	enum outcome outcome;
 
-	/*
-	 * The kernel's own conditions: sk_acceptq_is_full, reqsk_queue_is_full.
-	 * The latter begins at the backlog or one above, as the release has it.
-	 */
-	verdict->at_backlog = syn_queue == backlog;
-	if (accept_queue > backlog)
-		verdict->outcome = OUTCOME_ACCEPT_QUEUE;
-	else if (syn_queue >= backlog)
-		verdict->outcome = OUTCOME_SYN_QUEUE;
-	if (verdict->channel) {
-		verdict->channel->discarding =
-			verdict->outcome == OUTCOME_ADMITTED  ? DISCARDING_NOTHING :
-			verdict->outcome == OUTCOME_SYN_QUEUE ? DISCARDING_SYNS :
-								DISCARDING_FULL;
-		verdict->channel->occupancy =
-			accept_queue > syn_queue ? accept_queue : syn_queue;
-		verdict->channel->capacity = backlog;
-	}
+	if (!is_divided(backlog) || (!behind && settings.answering == ANSWERING_STACK))
+		return;
+	outcome = judge_places(packet, verdict, occupancy_for_syn(backlog));
+	if (outcome == OUTCOME_ADMITTED || verdict->outcome != OUTCOME_ADMITTED)
+		return;
+	verdict->outcome = behind ? OUTCOME_SOURCE_SHARE : OUTCOME_SYN_QUEUE;
+	verdict->has_room = true;
 }
 
-static __always_inline void judge_listener(const void *listener, const struct tcphdr *tcp,
-					   struct verdict *verdict)
+static __always_inline enum discarding discarding_of(const struct verdict *verdict)
 {
+	if (is_accept_queue_full(&verdict->backlog))
+		return DISCARDING_FULL;
+	if (is_syn_queue_full(&verdict->backlog))
+		return DISCARDING_SYNS;
+	return verdict->channel->pressed ? DISCARDING_SOURCES : DISCARDING_NOTHING;
+}
+
+/* A new connection request: refused while a queue it needs is at its backlog. */
+static __always_inline void judge_syn(const struct packet *packet, struct verdict *verdict)
+{
+	const struct backlog *backlog = &verdict->backlog;
+	struct channel *channel = verdict->channel;
+
+	verdict->at_backlog = backlog->syn_queue == backlog->capacity;
+	if (is_accept_queue_full(backlog))
+		verdict->outcome = OUTCOME_ACCEPT_QUEUE;
+	else if (is_syn_queue_full(backlog))
+		verdict->outcome = OUTCOME_SYN_QUEUE;
+	if (!channel)
+		return;
+	judge_syn_source(packet, verdict);
+	channel->discarding = discarding_of(verdict);
+	channel->occupancy = backlog->accept_queue > backlog->syn_queue ? backlog->accept_queue :
+									  backlog->syn_queue;
+	channel->capacity = backlog->capacity;
+}
+
+static __always_inline void judge_listener(const struct packet *packet, const void *listener,
+					   const struct tcphdr *tcp, struct verdict *verdict)
+{
+	verdict->backlog = backlog_of(listener);
 	if (tcp->syn && !tcp->ack && !tcp->rst && !tcp->fin)
-		judge_syn(listener, verdict);
+		judge_syn(packet, verdict);
 	else if (tcp->ack && !tcp->syn && !tcp->rst)
 		verdict->ends_handshake = true;
 }
@@ -82,7 +102,7 @@ static __always_inline void judge_tcp_socket(struct xdp_md *ctx, const struct pa
 		verdict->kind = KIND_TCP_LISTENER;
 		find_channel(sk, verdict);
 		if (!is_selected_by_program(found, sk))
-			judge_listener(found, tcp, verdict);
+			judge_listener(packet, found, tcp, verdict);
 	}
 	bpf_sk_release(found);
 }
@@ -103,11 +123,13 @@ static __always_inline void judge_tcp(struct xdp_md *ctx, const struct packet *p
 		judge_tcp_socket(ctx, packet, tcp, verdict);
 }
 
-/* A SYN past the listener's SYN queue, and what the stack would do with it. */
+/* A SYN that has no place in the SYN queue, and what the stack would do with it. */
 static __always_inline enum outcome judge_excess_syn(struct xdp_md *ctx,
 						     const struct packet *packet,
 						     const struct verdict *verdict)
 {
+	if (settings.answering == ANSWERING_NOBODY && verdict->has_room)
+		return OUTCOME_SOURCE_SHARE;
 	if (settings.answering == ANSWERING_NOBODY)
 		return verdict->at_backlog ? OUTCOME_ADMITTED : OUTCOME_SYN_QUEUE;
 	if (settings.answering != ANSWERING_DRIVER || !may_answer(ctx, packet))
@@ -126,6 +148,21 @@ static __always_inline enum outcome judge_excess_syn(struct xdp_md *ctx,
 	}
 }
 
+/* The end of a handshake that a cookie began. */
+static __always_inline enum outcome judge_cookie(const struct packet *packet,
+						 struct verdict *verdict)
+{
+	const struct backlog *backlog = &verdict->backlog;
+
+	__sync_fetch_and_add(&answers.returned, 1);
+	if (!is_divided(backlog) || !is_behind(backlog))
+		return OUTCOME_ADMITTED;
+	if (judge_places(packet, verdict, backlog->accept_queue) == OUTCOME_ADMITTED)
+		return OUTCOME_ADMITTED;
+	/* The stack counts what finds no place at all. */
+	return is_accept_queue_full(backlog) ? OUTCOME_ADMITTED : OUTCOME_SOURCE_SHARE;
+}
+
 /*
  * A listener past its SYN queue: its SYNs are answered with cookies, and the
  * ends of handshakes must carry one. Without it the stack could only refuse.
@@ -133,14 +170,17 @@ static __always_inline enum outcome judge_excess_syn(struct xdp_md *ctx,
 static __always_inline void judge_handshake(struct xdp_md *ctx, const struct packet *packet,
 					    struct verdict *verdict)
 {
+	enum discarding discarding = verdict->channel ? verdict->channel->discarding :
+							DISCARDING_NOTHING;
+
 	if (verdict->outcome == OUTCOME_SYN_QUEUE) {
 		verdict->outcome = judge_excess_syn(ctx, packet, verdict);
-	} else if (settings.answering && verdict->ends_handshake && verdict->channel &&
-		   verdict->channel->discarding == DISCARDING_SYNS) {
+	} else if (settings.answering && verdict->ends_handshake &&
+		   discarding >= DISCARDING_SYNS) {
 		if (has_cookie(ctx, packet->network_offset, packet->transport_offset,
 			       packet->ipv6))
-			__sync_fetch_and_add(&answers.returned, 1);
-		else
+			verdict->outcome = judge_cookie(packet, verdict);
+		else if (discarding == DISCARDING_SYNS)
 			verdict->outcome = OUTCOME_NO_COOKIE;
 	}
 }

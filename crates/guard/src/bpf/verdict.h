@@ -15,7 +15,9 @@ struct verdict {
 	__be16 source_port; /* of UDP and TCP */
 	bool is_established; /* of a connection that is past its handshake */
 	bool at_backlog; /* a SYN for which some kernels still have room */
+	bool has_room; /* a SYN for which there is room, but not for its source */
 	bool ends_handshake; /* an ACK that no connection and no request knows */
+	struct backlog backlog; /* of a listener */
 	__u32 profile; /* see fairness.h; 0: not yet asked for */
 	enum channel_kind kind;
 	enum outcome outcome;

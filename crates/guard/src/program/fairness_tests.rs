@@ -16,7 +16,7 @@ use plimsoll_packets::frame::Packet;
 
 use super::SLOT_SOCKETS;
 use super::test_host::{
-    HOST, KERNEL_TICK, UDP_PORT as PORT, slot_of, unread_server, with_guard_for,
+    HOST, KERNEL_TICK, UDP_PORT as PORT, judged_at, slot_of, unread_server, with_guard_for,
 };
 use crate::{Guard, Kind, Outcome};
 
@@ -84,7 +84,7 @@ impl<'a, 'obj> Pair<'a, 'obj> {
     fn judge(&mut self, source: IpAddr) -> Verdict {
         let program = self.judge_by_program(source, PORT);
         let part = self.guard.program.books.part(SLOT_SOCKETS, self.cpu);
-        let now = instant(part.fair_tick.into());
+        let now = instant(judged_at(&part).into());
         let queue = self.queue();
         let request = request(SLOT_SOCKETS, source);
         let silent = self.share.silent();
@@ -107,7 +107,7 @@ impl<'a, 'obj> Pair<'a, 'obj> {
         let program = self.judge_by_program(source, CLOSED);
         let part = self.guard.program.books.part(slot, self.cpu);
         budget.allow(packets, instant(part.share_tick.into()));
-        let now = instant(part.fair_tick.into());
+        let now = instant(judged_at(&part).into());
         let core = self
             .core
             .judge_shed(&mut self.share, budget, &request(slot, source), now);

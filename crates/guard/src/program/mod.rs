@@ -43,6 +43,8 @@ mod known_tests;
 #[cfg(test)]
 mod limit_tests;
 #[cfg(test)]
+mod listener_tests;
+#[cfg(test)]
 mod share_tests;
 mod sources;
 #[cfg(test)]

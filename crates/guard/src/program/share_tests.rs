@@ -202,7 +202,7 @@ fn one_connection_does_not_starve_the_others() {
 }
 
 /// Has the listener's connections stay requests until their client sends data.
-fn defer_accept(listener: &TcpListener) {
+pub(super) fn defer_accept(listener: &TcpListener) {
     use std::os::fd::AsRawFd;
     let seconds: libc::c_int = 60;
     // SAFETY: the value lives through the call, and its size is given.

@@ -44,6 +44,10 @@ const _: () = {
     assert!(fairness::LEVEL_MIN == P::FAIR_LEVEL_MIN.0);
     assert!(fairness::LEVEL_MAX == P::FAIR_LEVEL_MAX.0);
     assert!(fairness::WAYS == P::FAIR_WAYS.0 as usize);
+    assert!(fairness::BACKLOG_MIN == P::BACKLOG_MIN.0);
+    assert!(fairness::BACKLOG_KEPT_PARTS == P::BACKLOG_KEPT_PARTS.0);
+    assert!(fairness::BACKLOG_KNOWN_PARTS == P::BACKLOG_KNOWN_PARTS.0);
+    assert!(fairness::BACKLOG_BEHIND_PARTS == P::BACKLOG_BEHIND_PARTS.0);
     assert!(FairnessConfig::DEFAULT.network_sets == P::FAIR_NETWORK_SETS.0 as usize);
     assert!(FairnessConfig::DEFAULT.subnet_sets == P::FAIR_SUBNET_SETS.0 as usize);
     assert!(FairnessConfig::DEFAULT.host_sets == P::FAIR_HOST_SETS.0 as usize);

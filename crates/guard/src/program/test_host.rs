@@ -6,6 +6,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use nix::sys::socket::{setsockopt, sockopt};
+use plimsoll_core::fairness::CALM_TICKS;
 use plimsoll_kernel::namespace;
 use plimsoll_packets::frame::Packet;
 
@@ -53,6 +54,16 @@ pub(super) fn send_datagrams(datagrams: u32) {
     for _ in 0..datagrams {
         let to = SocketAddr::from((HOST, UDP_PORT));
         client.send_to(&[0; 64], to).unwrap();
+    }
+}
+
+/// The tick by which the program judged the last packet of a channel by its source. One that
+/// came after half a second of calm ended that, and left no tick: any later one will do.
+pub(super) fn judged_at(part: &types::channel) -> u32 {
+    if part.pressed == 0 {
+        part.pressed_tick + CALM_TICKS
+    } else {
+        part.fair_tick
     }
 }
 

@@ -5,6 +5,7 @@
 #![allow(dead_code, reason = "each test binary uses its part")]
 
 pub(crate) mod packets_host;
+pub(crate) mod peer;
 pub(crate) mod service_manager;
 
 use std::io;

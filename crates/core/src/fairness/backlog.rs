@@ -1,0 +1,135 @@
+//! A listener's queues as channels: whose connections have room in them.
+
+use super::{Fairness, Queue, Request, Share, Verdict};
+use crate::time::Instant;
+
+/// A smaller backlog has no room that could be kept for anybody.
+pub const BACKLOG_MIN: u32 = 8;
+/// The last of so many parts of a queue is for packets in profile, …
+pub const BACKLOG_KEPT_PARTS: u32 = 8;
+/// … and the last of so many for known sources alone: forged addresses would fill the rest
+/// before their share has settled.
+pub const BACKLOG_KNOWN_PARTS: u32 = 16;
+/// A server is behind if no more than one of so many parts of its accept queue is free.
+pub const BACKLOG_BEHIND_PARTS: u32 = 4;
+
+/// A listener's queues as they are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Backlog {
+    /// Connections that the server has not accepted yet.
+    pub accept_queue: u32,
+    /// Handshakes that have not ended yet.
+    pub syn_queue: u32,
+    /// What each of the two may hold (`listen(2)`).
+    pub capacity: u32,
+}
+
+/// What becomes of a SYN.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SynVerdict {
+    /// It has a place in the SYN queue.
+    Admitted,
+    /// It has none. A cookie needs none; where nobody may make one, it is discarded.
+    Cookie,
+    /// Discarded: the server is behind, and the source has had its share.
+    SourceShare,
+    /// Discarded: the accept queue is full.
+    AcceptQueue,
+}
+
+impl Backlog {
+    /// Whether sources are told apart at all.
+    #[must_use]
+    pub const fn is_divided(&self) -> bool {
+        self.capacity >= BACKLOG_MIN
+    }
+
+    /// Whether the server accepts more slowly than connections come. Cookies do not help
+    /// then: they only put off what has no place in the accept queue.
+    #[must_use]
+    pub const fn is_behind(&self) -> bool {
+        self.accept_queue >= self.capacity - self.capacity / BACKLOG_BEHIND_PARTS
+    }
+
+    /// Linux's own condition: the accept queue holds one more.
+    const fn is_accept_queue_full(&self) -> bool {
+        self.accept_queue > self.capacity
+    }
+
+    const fn is_syn_queue_full(&self) -> bool {
+        self.syn_queue >= self.capacity
+    }
+
+    /// What a SYN finds. If the server is behind, each handshake that has begun will want
+    /// a place in the accept queue.
+    fn for_syn(&self, known: bool) -> Queue {
+        let occupancy = if self.is_accept_queue_full() || self.is_syn_queue_full() {
+            self.capacity + 1
+        } else if self.is_behind() {
+            (self.accept_queue + self.syn_queue).min(self.capacity)
+        } else {
+            self.syn_queue
+        };
+        self.queue(occupancy, known)
+    }
+
+    /// What the end of a handshake finds that was answered with a cookie.
+    const fn for_cookie(&self, known: bool) -> Queue {
+        self.queue(self.accept_queue, known)
+    }
+
+    const fn queue(&self, occupancy: u32, known: bool) -> Queue {
+        let kept = if known {
+            0
+        } else {
+            self.capacity / BACKLOG_KNOWN_PARTS
+        };
+        let high = self.capacity - self.capacity / BACKLOG_KEPT_PARTS;
+        Queue {
+            occupancy,
+            low: high,
+            high,
+            full: self.capacity - kept + 1,
+        }
+    }
+}
+
+impl Fairness {
+    /// Judges a SYN for a listener whose backlog [is divided](Backlog::is_divided).
+    pub fn judge_syn(
+        &mut self,
+        share: &mut Share,
+        request: &Request,
+        backlog: &Backlog,
+        now: Instant,
+    ) -> SynVerdict {
+        let verdict = self.judge(share, request, &backlog.for_syn(request.known), now);
+        if backlog.is_accept_queue_full() {
+            SynVerdict::AcceptQueue
+        } else if backlog.is_syn_queue_full() {
+            SynVerdict::Cookie
+        } else if verdict == Verdict::Admitted {
+            SynVerdict::Admitted
+        } else if backlog.is_behind() {
+            SynVerdict::SourceShare
+        } else {
+            SynVerdict::Cookie
+        }
+    }
+
+    /// Judges the end of a handshake that carries a valid cookie: whoever sends it has its
+    /// address for certain.
+    pub fn judge_cookie(
+        &mut self,
+        share: &mut Share,
+        request: &Request,
+        backlog: &Backlog,
+        now: Instant,
+    ) -> Verdict {
+        if backlog.is_behind() {
+            self.judge(share, request, &backlog.for_cookie(request.known), now)
+        } else {
+            Verdict::Admitted
+        }
+    }
+}

@@ -1,0 +1,177 @@
+//! The program and `plimsoll_core::fairness` judge the SYNs of a listener alike: of many
+//! sources, however full its two queues are. Needs root.
+
+use std::net::{IpAddr, Ipv4Addr, TcpListener, TcpStream};
+use std::time::Duration;
+
+use nix::sched::{CpuSet, sched_setaffinity};
+use nix::sys::socket::{Backlog as Listening, listen};
+use nix::unistd::Pid;
+use plimsoll_core::fairness::{
+    Backlog, Fairness, FairnessConfig, Keys, Request, Share, Source, SynVerdict, TICK_SHIFT,
+};
+use plimsoll_core::time::Instant;
+use plimsoll_packets::frame::TcpFlags;
+
+use super::SLOT_SOCKETS;
+use super::share_tests::defer_accept;
+use super::test_host::{HOST, from, judged_at, with_guard};
+use super::types::answering;
+use crate::{Guard, Kind, Outcome, Protection};
+
+const PORT: u16 = 80;
+/// All of them are known.
+const KNOWN: [u8; 2] = [192, 168];
+
+/// A listener with so many connections that nobody accepts, and so many handshakes that
+/// nobody ends.
+struct Listener {
+    socket: TcpListener,
+    waiting: u32,
+    half_open: u32,
+    _clients: Vec<TcpStream>,
+}
+
+impl Listener {
+    fn new(waiting: u32, half_open: u32) -> Self {
+        let socket = TcpListener::bind((HOST, PORT)).unwrap();
+        listen(&socket, Listening::new(128).unwrap()).unwrap();
+        let connect = || TcpStream::connect((HOST, PORT)).unwrap();
+        let mut clients: Vec<_> = (0..waiting).map(|_| connect()).collect();
+        defer_accept(&socket);
+        clients.extend((0..half_open).map(|_| connect()));
+        Self {
+            socket,
+            waiting,
+            half_open,
+            _clients: clients,
+        }
+    }
+
+    /// With a backlog of so many.
+    fn backlog(&self, capacity: u32) -> Backlog {
+        let backlog = Listening::new(i32::try_from(capacity).unwrap()).unwrap();
+        listen(&self.socket, backlog).unwrap();
+        Backlog {
+            accept_queue: self.waiting,
+            syn_queue: self.half_open,
+            capacity,
+        }
+    }
+}
+
+/// Both decisions, told the same.
+struct Pair<'a, 'obj> {
+    guard: &'a mut Guard<'obj>,
+    core: Fairness,
+    share: Share,
+    /// By [`SynVerdict`], of known sources and others.
+    seen: [[u32; 4]; 2],
+}
+
+impl<'a, 'obj> Pair<'a, 'obj> {
+    fn new(guard: &'a mut Guard<'obj>) -> Self {
+        let mut cpu = CpuSet::new();
+        cpu.set(0).unwrap();
+        sched_setaffinity(Pid::from_raw(0), &cpu).unwrap();
+        // What finds no place and is not admitted can be seen then.
+        guard.program.set_answering(answering::ANSWERING_NOBODY);
+        let [first, second] = KNOWN;
+        let protection = Protection {
+            known: vec![format!("{first}.{second}.0.0/16").parse().unwrap()],
+            ..Protection::default()
+        };
+        guard.protect(&protection).unwrap();
+        let keys = guard.program.settings().fair_keys;
+        let cpus = libbpf_rs::num_possible_cpus().unwrap();
+        Self {
+            guard,
+            core: Fairness::new(&FairnessConfig::for_cpus(cpus), Keys(keys)).unwrap(),
+            share: Share::default(),
+            seen: [[0; 4]; 2],
+        }
+    }
+
+    fn judge(&mut self, source: Ipv4Addr, backlog: &Backlog) {
+        let frame = from(source).tcp(4000, PORT, TcpFlags::SYN, &[]);
+        let before = *self.guard.counters().unwrap().of(Kind::TcpListener);
+        let _ = self.guard.test_run(&frame, 1).unwrap();
+        let after = *self.guard.counters().unwrap().of(Kind::TcpListener);
+        let is = |outcome| after.count(outcome) > before.count(outcome);
+        let program = match () {
+            () if is(Outcome::Admitted) => SynVerdict::Admitted,
+            () if is(Outcome::AcceptQueue) => SynVerdict::AcceptQueue,
+            () if is(Outcome::SynQueue) => SynVerdict::Cookie,
+            () if is(Outcome::SourceShare) && backlog.is_behind() => SynVerdict::SourceShare,
+            () if is(Outcome::SourceShare) => SynVerdict::Cookie,
+            () => panic!("one of four outcomes"),
+        };
+        let part = self.guard.program.books.part(SLOT_SOCKETS, 0);
+        let now = Instant::from_nanos(u64::from(judged_at(&part)) << TICK_SHIFT);
+        let known = source.octets()[..2] == KNOWN;
+        let request = Request {
+            channel: SLOT_SOCKETS,
+            source: Source::from(IpAddr::from(source)),
+            known,
+        };
+        let core = self.core.judge_syn(&mut self.share, &request, backlog, now);
+        assert_eq!(program, core, "(program, core) of {source} at {backlog:?}");
+        self.seen[usize::from(known)][core as usize] += 1;
+    }
+}
+
+/// Loud and silent hosts, in one network or in many, and known ones.
+fn source(random: &mut fastrand::Rng) -> Ipv4Addr {
+    let [first, second] = KNOWN;
+    match random.u32(..10) {
+        0..=3 => Ipv4Addr::new(10, 1, 1, 1),
+        4 => Ipv4Addr::new(10, 1, random.u8(..4), random.u8(..)),
+        5 => Ipv4Addr::new(20, random.u8(..), 1, 1),
+        6 => Ipv4Addr::new(first, second, 0, random.u8(..3)),
+        _ => Ipv4Addr::from_bits(random.u32(0x0b00_0000..0x7e00_0000)),
+    }
+}
+
+/// What was seen of others and of known sources at these backlogs.
+fn judge_all(waiting: u32, half_open: u32, backlogs: &[u32]) -> [[u32; 4]; 2] {
+    let mut seen = [[0; 4]; 2];
+    with_guard(|guard| {
+        let listener = Listener::new(waiting, half_open);
+        let mut pair = Pair::new(guard);
+        let mut random = fastrand::Rng::with_seed(8);
+        for capacity in backlogs {
+            let backlog = listener.backlog(*capacity);
+            for _ in 0..300 {
+                if random.u32(..40) == 0 {
+                    std::thread::sleep(Duration::from_millis(random.u64(1..15)));
+                }
+                pair.judge(source(&mut random), &backlog);
+            }
+        }
+        seen = pair.seen;
+    });
+    seen
+}
+
+#[test]
+fn the_program_divides_an_accept_queue_as_core_does() {
+    // Calm, behind, nearly full, full, and back.
+    let [others, known] = judge_all(40, 6, &[100, 52, 48, 42, 39, 47, 44, 100]);
+    for verdict in [
+        SynVerdict::Admitted,
+        SynVerdict::SourceShare,
+        SynVerdict::AcceptQueue,
+    ] {
+        assert!(others[verdict as usize] > 100, "{others:?}");
+    }
+    assert!(known[SynVerdict::Admitted as usize] > 50, "{known:?}");
+}
+
+#[test]
+fn the_program_divides_a_syn_queue_as_core_does() {
+    let [others, known] = judge_all(0, 40, &[100, 45, 43, 41, 39, 44, 42, 100]);
+    for verdict in [SynVerdict::Admitted, SynVerdict::Cookie] {
+        assert!(others[verdict as usize] > 100, "{others:?}");
+    }
+    assert!(known[SynVerdict::Admitted as usize] > 50, "{known:?}");
+}
