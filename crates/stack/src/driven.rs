@@ -110,13 +110,22 @@ impl Driven {
     ///
     /// As [`receive`](Self::receive).
     pub fn settle(&mut self) {
+        self.work();
+        let received = self.cable.receive(&mut self.answers, 256);
+        received.expect("no device to fail");
+        self.answers.clear();
+    }
+
+    /// What the proxies and TCP have to do.
+    ///
+    /// # Panics
+    ///
+    /// As [`receive`](Self::receive).
+    pub fn work(&mut self) {
         for _ in 0..16 {
             self.proxies.turn(clock::now()).expect("no device to fail");
             self.tcp.turn(clock::now()).expect("no device to fail");
         }
-        let received = self.cable.receive(&mut self.answers, 256);
-        received.expect("no device to fail");
-        self.answers.clear();
     }
 
     /// Takes every datagram that is there; returns how many.

@@ -1,7 +1,7 @@
 //! What can go wrong, whose fault it is, and the remedy.
 
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use plimsoll_core::config::ConfigError;
 
@@ -155,4 +155,38 @@ pub(crate) fn address_in_use(at: SocketAddr) -> io::Error {
         io::ErrorKind::AddrInUse,
         format!("{at} is in use by another socket of this stack"),
     )
+}
+
+/// A datagram does not go in one packet, and its socket was told not to cut it
+/// ([`UdpSocket::set_dont_fragment`](crate::UdpSocket::set_dont_fragment)). Found inside of an
+/// [`io::Error`] of the kind `InvalidInput`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "{payload} bytes do not go to {to} in one packet: send at most {payload_max}, or allow fragments (`set_dont_fragment(false)`)"
+)]
+pub struct TooLong {
+    /// Where it was to go.
+    pub to: IpAddr,
+    /// Its payload, in bytes.
+    pub payload: usize,
+    /// The longest that goes there.
+    pub payload_max: usize,
+}
+
+impl From<TooLong> for io::Error {
+    fn from(error: TooLong) -> Self {
+        Self::new(io::ErrorKind::InvalidInput, error)
+    }
+}
+
+/// No more sockets may share that address.
+pub(crate) fn group_full(at: SocketAddr, members_max: usize) -> io::Error {
+    let why = format!("{members_max} sockets share {at} already: no more are possible");
+    io::Error::new(io::ErrorKind::OutOfMemory, why)
+}
+
+/// A socket that shares its address serves everybody there.
+pub(crate) fn shared(at: SocketAddr) -> io::Error {
+    let why = format!("a socket that shares {at} cannot be connected: bind one of its own");
+    io::Error::new(io::ErrorKind::InvalidInput, why)
 }

@@ -108,12 +108,12 @@
 //!
 //! # What is where
 //!
-//! * [`device`]: AF_XDP, AF_PACKET, TAP, simulated; recording and faulty wrappers.
+//! * [`device`]: AF_XDP, AF_PACKET, TAP, TUN, simulated; VLAN, recording and faulty wrappers.
 //! * `wire`: frames to packets and back, with smoltcp's formats; reassembly.
-//! * `link`: neighbours, next hops, frames out (`Egress`).
+//! * `link`: neighbours, next hops, path MTUs, frames out (`Egress`).
 //! * `table`: `core::demux` joined with `core::channel`: who gets which frame.
 //! * `receive`: the receive paths, one file each, on one thread per stack.
-//! * `proxy`: ARP, neighbour discovery, ICMP, on a thread of their own.
+//! * `proxy`: ARP, neighbour discovery, ICMP and its errors, on a thread of their own.
 //! * `socket`: UDP sockets; protocol processing in the receiving call.
 //! * `tcp`: listeners and streams around smoltcp's state machine, on a thread
 //!   of their own.
@@ -122,9 +122,8 @@
 //!
 //! # Limits
 //!
-//! No VLAN tags, no forwarding, no path MTU discovery. A multicast group has one socket per
-//! port, and queries about groups are not answered: each is reported once a minute.
-//! ICMP errors are not passed to sockets. One receive queue per stack.
+//! No forwarding. A multicast group has one socket per port, and queries about groups are not
+//! answered: each is reported once a minute. One receive queue per stack.
 
 pub mod device;
 #[doc(hidden)]
@@ -149,7 +148,7 @@ mod wire;
 
 pub use account::{Charged, Owner};
 pub use config::{ReceivePath, StackConfig, TcpConfig};
-pub use error::Error;
+pub use error::{Error, TooLong};
 pub use outcome::{Counts, Outcome};
 pub use receive::polled::PolledConfig;
 pub use socket::{Filled, PacedSender, PacedSenderConfig, UdpSocket};

@@ -126,7 +126,7 @@ impl Parts {
         let capabilities = device.capabilities();
         if config.path == ReceivePath::NiLrp && !capabilities.steers {
             return Err(Error::Unsupported {
-                what: format!("{device:?}"),
+                what: "this device".to_owned(),
                 feature: "demultiplexing, which the receive path ni-lrp needs",
                 remedy: "take AF_XDP, or the path soft-lrp",
             });

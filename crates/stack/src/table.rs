@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 
 use crossbeam_queue::ArrayQueue;
 use plimsoll_core::channel::{
@@ -19,6 +20,7 @@ use plimsoll_core::demux::{
 };
 use plimsoll_core::time::Instant;
 
+use self::group::{Groups, Joined};
 use crate::account::{Account, Charged, Owner};
 use crate::config::StackConfig;
 use crate::device::{Frame, Mac};
@@ -27,6 +29,8 @@ use crate::outcome::{Counts, Outcome, Tally};
 use crate::wait::Waker;
 use crate::wire::datagram::Datagram;
 use crate::wire::packet;
+
+mod group;
 
 /// What stands in a channel.
 #[derive(Debug)]
@@ -81,14 +85,38 @@ pub(crate) struct Bound {
     pub(crate) waker: Arc<Waker>,
     /// Set while the channel inhibits input: who takes from it tells the
     /// receiving thread once there is room.
-    pub(crate) inhibiting: Arc<std::sync::atomic::AtomicBool>,
+    pub(crate) inhibiting: Arc<AtomicBool>,
+    pub(crate) trouble: Arc<Pending>,
+}
+
+/// An error that the network told of, until a call of the socket returns it.
+#[derive(Debug, Default)]
+pub(crate) struct Pending(AtomicI32);
+
+impl Pending {
+    fn set(&self, errno: i32) {
+        self.0.store(errno, Ordering::Release);
+    }
+
+    /// Each error is returned once.
+    #[inline]
+    pub(crate) fn take(&self) -> io::Result<()> {
+        if self.0.load(Ordering::Relaxed) == 0 {
+            return Ok(());
+        }
+        match self.0.swap(0, Ordering::Acquire) {
+            0 => Ok(()),
+            errno => Err(io::Error::from_raw_os_error(errno)),
+        }
+    }
 }
 
 #[derive(Debug)]
 struct Slot {
     producer: PooledProducer<Arrived>,
     waker: Arc<Waker>,
-    inhibiting: Arc<std::sync::atomic::AtomicBool>,
+    inhibiting: Arc<AtomicBool>,
+    trouble: Arc<Pending>,
     touched: bool,
     /// Whose receiver is the TCP thread.
     tcp: bool,
@@ -154,6 +182,7 @@ pub(crate) struct Table {
     tcp_pool: ChannelPool<Arrived>,
     slots: Vec<Option<Slot>>,
     free: Vec<u32>,
+    groups: Groups,
     /// Channels that the TCP thread has to look at.
     ready: Arc<Ready>,
     /// Channels that were pushed to in this turn.
@@ -194,6 +223,7 @@ impl Table {
             tcp_pool: ChannelPool::new(&tcp.channel(), tcp.connections_max)?,
             slots: Vec::with_capacity(all),
             free: Vec::with_capacity(all),
+            groups: Groups::default(),
             ready: Arc::new(ready.map_err(Error::io("make an event descriptor"))?),
             touched: Vec::with_capacity(all),
             high: config.channel.high_watermark as usize,
@@ -274,12 +304,13 @@ impl Table {
             let why = format!("all channels are in use: raise `{setting}` of the stack's config");
             io::Error::new(io::ErrorKind::OutOfMemory, why)
         })?;
-        let inhibiting = Arc::default();
+        let (inhibiting, trouble) = (Arc::default(), Arc::<Pending>::default());
         let monitor = producer.monitor();
         let slot = Slot {
             producer,
             waker: Arc::clone(waker),
             inhibiting: Arc::clone(&inhibiting),
+            trouble: Arc::clone(&trouble),
             touched: false,
             tcp,
             account: account.cloned(),
@@ -296,6 +327,7 @@ impl Table {
             consumer,
             waker: Arc::clone(waker),
             inhibiting,
+            trouble,
         })
     }
 
@@ -312,13 +344,51 @@ impl Table {
             false => Arc::new(Waker::new()?),
         };
         let bound = self.create(&waker, tcp, Some(account))?;
-        let dual_stack = local.ip() == IpAddr::V6(std::net::Ipv6Addr::UNSPECIFIED);
-        let result = self.demux.bind(protocol, local, dual_stack, bound.channel);
+        let result = self
+            .demux
+            .bind(protocol, local, is_dual(local), bound.channel);
         if let Err(error) = result {
             self.remove(bound.channel);
             return Err(refused(local, &error));
         }
         Ok(bound)
+    }
+
+    /// Binds a UDP endpoint to a channel of its own, beside others that were bound so. True:
+    /// it is the first.
+    pub(crate) fn bind_shared(
+        &mut self,
+        local: SocketAddr,
+        account: &Arc<Account>,
+    ) -> io::Result<(Bound, bool)> {
+        let bound = self.create(&Arc::new(Waker::new()?), false, Some(account))?;
+        let joined = self.groups.join(local, bound.channel);
+        let made = match joined {
+            Joined::Member => return Ok((bound, false)),
+            Joined::Full => Err(error::group_full(local, group::MEMBERS_MAX)),
+            Joined::NoGroup => {
+                let number = self.groups.next();
+                let bound = self
+                    .demux
+                    .bind(Protocol::Udp, local, is_dual(local), number);
+                bound
+                    .map(|()| number)
+                    .map_err(|error| refused(local, &error))
+            }
+        };
+        match made {
+            Ok(number) => self.groups.create(number, local, bound.channel),
+            Err(error) => {
+                self.remove(bound.channel);
+                return Err(error);
+            }
+        }
+        Ok((bound, true))
+    }
+
+    /// Whether other sockets go on at the address when this one is closed.
+    pub(crate) fn has_others(&self, channel: ChannelId) -> bool {
+        self.groups.has_others(channel)
     }
 
     /// From now on the channel gets what comes from `remote` only.
@@ -329,10 +399,31 @@ impl Table {
         remote: SocketAddr,
         channel: ChannelId,
     ) -> io::Result<()> {
+        if self.groups.contains(channel) {
+            return Err(error::shared(bound));
+        }
         let connected = self.demux.connect(protocol, local, remote, channel);
         connected.map_err(|error| refused(local, &error))?;
         self.demux.unbind(protocol, bound);
         Ok(())
+    }
+
+    /// The channel of a connection, which a socket or TCP has made.
+    pub(crate) fn connection(
+        &self,
+        protocol: Protocol,
+        local: SocketAddr,
+        remote: SocketAddr,
+    ) -> Option<ChannelId> {
+        self.demux.connection(protocol, local, remote)
+    }
+
+    /// The next call of the channel's socket is to return this error.
+    pub(crate) fn set_trouble(&self, channel: ChannelId, errno: i32) {
+        if let Some(slot) = self.slot(channel) {
+            slot.trouble.set(errno);
+            slot.waker.wake();
+        }
     }
 
     /// The channel also gets what is for a group at a port.
@@ -394,8 +485,10 @@ impl Table {
     ) {
         match remote {
             Some(remote) => self.demux.disconnect(protocol, local, remote),
+            None if self.groups.has_others(channel) => None,
             None => self.demux.unbind(protocol, local),
         };
+        self.groups.leave(channel);
         self.remove(channel);
     }
 
@@ -434,7 +527,7 @@ impl Table {
             });
             return None;
         }
-        let classified = self.demux.classify(frame, now);
+        let mut classified = self.demux.classify(frame, now);
         if classified.demand == Demand::Excess {
             let listener = self.slot(classified.channel);
             let account = listener.and_then(|slot| slot.account.as_ref());
@@ -446,6 +539,7 @@ impl Table {
             tally.count(outcome_of(classified.kind));
             return None;
         }
+        classified.channel = self.groups.member(classified.channel, frame);
         Some(classified)
     }
 
@@ -501,8 +595,7 @@ impl Table {
     /// The channel's flag by which its consumer is asked to tell of room.
     pub(crate) fn set_inhibiting(&self, channel: ChannelId, inhibiting: bool) {
         if let Some(slot) = self.slot(channel) {
-            let order = std::sync::atomic::Ordering::SeqCst;
-            slot.inhibiting.store(inhibiting, order);
+            slot.inhibiting.store(inhibiting, Ordering::SeqCst);
         }
     }
 
@@ -528,6 +621,11 @@ impl Table {
     pub(crate) fn channel_counts(&self) -> channel::Counts {
         self.pool.counts() + self.tcp_pool.counts()
     }
+}
+
+/// Whether an endpoint takes both families.
+fn is_dual(local: SocketAddr) -> bool {
+    local.ip() == IpAddr::V6(std::net::Ipv6Addr::UNSPECIFIED)
 }
 
 /// How a frame ends that no channel is for.

@@ -13,7 +13,7 @@ use lan::{Lan, SOON, config, content, in_namespace, owned, transfer, xdp};
 use plimsoll_stack::device::Device;
 use plimsoll_stack::device::packet::PacketDevice;
 use plimsoll_stack::device::recording::Recording;
-use plimsoll_stack::device::tap::TapDevice;
+use plimsoll_stack::device::tap::{TapDevice, TunDevice};
 use plimsoll_stack::device::xdp::{CopyMode, XdpConfig, XdpInterface};
 use plimsoll_stack::{
     Error, Outcome, ReceivePath, Stack, TcpListener as StackListener, TcpStream as StackStream,
@@ -130,6 +130,25 @@ fn over_tap() {
         let device = TapDevice::open("tap0").unwrap();
         lan::set_up_kernel_side("tap0");
         talks_with_the_kernel(device, "soft-lrp");
+    });
+}
+
+#[test]
+fn over_tun() {
+    in_namespace(|| {
+        let device = TunDevice::open("tun0").unwrap();
+        lan::set_up_kernel_side("tun0");
+        talks_with_the_kernel(device, "soft-lrp");
+    });
+    in_namespace(|| {
+        let device = TunDevice::open("tun0").unwrap();
+        lan::set_up_kernel_side("tun0");
+        transfers(device, "early-demux", BULK_BYTES / 4);
+    });
+    in_namespace(|| {
+        lan::run("ip tuntap add tap1 mode tap");
+        let wrong = TunDevice::open("tap1").unwrap_err().to_string();
+        assert!(wrong.contains("tap1") && wrong.contains("TUN"), "{wrong}");
     });
 }
 

@@ -265,6 +265,21 @@ impl Demux {
         Some(channel)
     }
 
+    /// The channel of a registered connection: whose a network's error about a packet of
+    /// ours is.
+    #[must_use]
+    pub fn connection(
+        &self,
+        protocol: Protocol,
+        local: SocketAddr,
+        remote: SocketAddr,
+    ) -> Option<ChannelId> {
+        match ends(local, remote).ok()? {
+            Ends::V4(flow) => self.v4.connection(protocol, &flow),
+            Ends::V6(flow) => self.v6.connection(protocol, &flow),
+        }
+    }
+
     /// A TCP connection enters TIME_WAIT: gives its channel back (LRP-42). Its
     /// late packets are `tcp_connection` on [`Channels::time_wait`] until
     /// [`DemuxConfig::time_wait_lifetime`] is over. Nothing: no such connection.
@@ -346,6 +361,14 @@ impl<A: Version> Family<A> {
             Protocol::Udp => &mut self.udp_connections,
             Protocol::Tcp => &mut self.tcp_connections,
         }
+    }
+
+    fn connection(&self, protocol: Protocol, flow: &Flow<A>) -> Option<ChannelId> {
+        let connections = match protocol {
+            Protocol::Udp => &self.udp_connections,
+            Protocol::Tcp => &self.tcp_connections,
+        };
+        connections.get(flow).copied()
     }
 
     fn connect(

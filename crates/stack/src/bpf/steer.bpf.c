@@ -8,7 +8,9 @@
  *
  * Rules, in this order:
  * - frames of another receive queue than the sockets': the kernel's;
- * - an endpoint at the frame's address, else at any address: its socket;
+ * - an endpoint at the frame's address, else at any address: its socket, or one of those
+ *   that share it, by a hash of the flow;
+ * - an ICMP error about what an endpoint sent: the main socket;
  * - an address that the stack owns (ARP and neighbour solicitations for it
  *   included): the main socket; but of what is for a port that nobody bound, only as
  *   much as may be answered, the rest is dropped;
@@ -17,7 +19,9 @@
  * An endpoint at any address is found by its port alone, in an array: a hash table
  * costs several times that, and most servers are bound like this.
  *
- * Limits: headers without VLAN tags. Fragments, and UDP or TCP behind IPv6
+ * A stack of one VLAN gets frames with that tag alone, one of none those without a tag.
+ *
+ * Limits: a tag that the adapter has taken off is not seen. Fragments, and UDP or TCP behind IPv6
  * extension headers, name no endpoint here: on an owned address they are the
  * main socket's, on a shared one the kernel's.
  */
@@ -34,8 +38,11 @@
 #include "steer.h"
 
 #define IPV4_FRAGMENT 0x3fff /* offset or "more fragments" */
+#define VLAN_ID_MASK 0xfff
 #define ARP_BYTES 28
 #define ARP_TARGET_OFFSET 24
+#define ICMP_BYTES 8
+#define UNREACHABLE 3 /* RFC 792; linux/icmp.h takes the C library's headers in */
 #define NEIGHBOUR_SOLICITATION 135 /* RFC 4861, 4.3 */
 #define TICK_SHIFT 20 /* a tick is 2^20 ns, about a millisecond */
 /* More than the proxies answer (a thousand a second), so that they choose. */
@@ -45,6 +52,12 @@ char LICENSE[] SEC("license") = "Dual MIT/GPL";
 
 /* Never read: a type of no variable would not be in the BTF. */
 const volatile enum steer_limit limits;
+
+/* The VLAN that the stack is in, 0: none. The program's only variable: the loader writes it. */
+volatile __u32 vlan;
+
+/* Has nobody know which flow is whose. */
+const volatile __u64 secret;
 
 /* The queue that all sockets are bound to. */
 const volatile __u32 queue;
@@ -87,6 +100,13 @@ struct {
 	__type(value, __u8);
 } owned SEC(".maps");
 
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, GROUPS_MAX);
+	__type(key, __u32);
+	__type(value, struct group);
+} groups SEC(".maps");
+
 /* What came for ports that nobody bound. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -94,6 +114,11 @@ struct {
 	__type(key, __u32);
 	__type(value, struct strays);
 } strays SEC(".maps");
+
+struct tag {
+	__be16 id;
+	__be16 protocol; /* of what follows */
+};
 
 struct ports {
 	__be16 source;
@@ -174,24 +199,62 @@ static __always_inline int stray_to_owner(const struct address *address)
 	return XDP_DROP;
 }
 
-/* Sends a packet with these ports to their endpoint, if there is one. */
-static __always_inline int to_endpoint(const struct address *address, __u8 protocol,
-				       const struct ports *ports, void *end)
+/* One more than the number of an endpoint's socket, 0 without an endpoint. */
+static __always_inline __u32 socket_of(const struct address *address, __u8 protocol, __be16 port)
 {
-	__u32 place = place_of(protocol, ports->destination);
-	__u32 *index = at_address(address, protocol, ports->destination);
+	__u32 place = place_of(protocol, port);
+	__u32 *index = at_address(address, protocol, port);
 
 	if (index)
-		return to_socket(*index);
+		return *index + 1;
 	index = bpf_map_lookup_elem(&everywhere, &place);
-	if (index && *index)
-		return to_socket(*index - 1);
+	return index ? *index : 0;
+}
+
+static __always_inline __u64 mix(__u64 flow, __u32 word)
+{
+	flow = (flow ^ word) * 0x9e3779b97f4a7c15;
+	return flow ^ (flow >> 32);
+}
+
+/* The member of a group that has a flow. A member that is just leaving gets some frames more. */
+static __always_inline __u32 member_of(__u32 number, __u64 flow)
+{
+	struct group *group = bpf_map_lookup_elem(&groups, &number);
+	__u32 place;
+
+	if (!group)
+		return MAIN_SOCKET;
+	place = ((flow & 0xffffffff) * group->count) >> 32;
+	return group->members[place & (MEMBERS_MAX - 1)];
+}
+
+/* Sends a packet with these ports to their endpoint, if there is one. */
+static __always_inline int to_endpoint(const struct address *address, __u8 protocol,
+				       const struct ports *ports, void *end, __u64 source)
+{
+	__u32 socket = socket_of(address, protocol, ports->destination);
+
+	if (socket && (socket - 1) & GROUP)
+		return to_socket(member_of((socket - 1) & ~GROUP, mix(source, ports->source)));
+	if (socket)
+		return to_socket(socket - 1);
 	return is_for_nobody(protocol, ports, end) ? stray_to_owner(address) : to_owner(address);
 }
 
 static __always_inline int has_ports(__u8 protocol)
 {
 	return protocol == IPPROTO_UDP || protocol == IPPROTO_TCP;
+}
+
+/* An error about a packet that `address` sent with these ports. */
+static __always_inline int steer_trouble(const struct address *address, __u8 protocol,
+					 const struct ports *ports, void *end)
+{
+	if (has_ports(protocol) && (void *)(ports + 1) <= end &&
+	    socket_of(address, protocol, ports->source))
+		return to_socket(MAIN_SOCKET);
+	return to_owner(address);
 }
 
 static __always_inline int steer_arp(void *at, void *end)
@@ -206,6 +269,15 @@ static __always_inline int steer_arp(void *at, void *end)
 	return to_owner(&target);
 }
 
+static __always_inline int steer_icmp(void *icmp, void *end, const struct address *destination)
+{
+	struct iphdr *quoted = icmp + ICMP_BYTES;
+
+	if ((void *)(quoted + 1) > end || *(__u8 *)icmp != UNREACHABLE || quoted->ihl < 5)
+		return to_owner(destination);
+	return steer_trouble(destination, quoted->protocol, (void *)quoted + quoted->ihl * 4, end);
+}
+
 static __always_inline int steer_ipv4(struct iphdr *ip, void *end)
 {
 	struct address destination;
@@ -215,18 +287,24 @@ static __always_inline int steer_ipv4(struct iphdr *ip, void *end)
 		return XDP_PASS;
 	map_ipv4(&destination, ip->daddr);
 	ports = (void *)ip + ip->ihl * 4;
+	if (ip->protocol == IPPROTO_ICMP && !(ip->frag_off & bpf_htons(IPV4_FRAGMENT)))
+		return steer_icmp(ports, end, &destination);
 	if (!has_ports(ip->protocol) || (ip->frag_off & bpf_htons(IPV4_FRAGMENT)) ||
 	    (void *)(ports + 1) > end)
 		return to_owner(&destination);
-	return to_endpoint(&destination, ip->protocol, ports, end);
+	return to_endpoint(&destination, ip->protocol, ports, end, mix(secret, ip->saddr));
 }
 
 /* A neighbour solicitation goes to a group; its target says whose it is. */
 static __always_inline int steer_icmpv6(struct icmp6hdr *icmp, void *end,
 					const struct address *destination)
 {
+	struct ipv6hdr *quoted = (void *)(icmp + 1);
 	struct address target;
 
+	if ((void *)(quoted + 1) <= end && (icmp->icmp6_type == ICMPV6_DEST_UNREACH ||
+					    icmp->icmp6_type == ICMPV6_PKT_TOOBIG))
+		return steer_trouble(destination, quoted->nexthdr, (void *)(quoted + 1), end);
 	if ((void *)(icmp + 1) + sizeof(target) > end ||
 	    icmp->icmp6_type != NEIGHBOUR_SOLICITATION)
 		return to_owner(destination);
@@ -237,6 +315,7 @@ static __always_inline int steer_icmpv6(struct icmp6hdr *icmp, void *end,
 static __always_inline int steer_ipv6(struct ipv6hdr *ip, void *end)
 {
 	struct address destination;
+	__u64 source = secret;
 	struct ports *ports;
 
 	if ((void *)(ip + 1) > end)
@@ -247,7 +326,34 @@ static __always_inline int steer_ipv6(struct ipv6hdr *ip, void *end)
 	ports = (void *)(ip + 1);
 	if (!has_ports(ip->nexthdr) || (void *)(ports + 1) > end)
 		return to_owner(&destination);
-	return to_endpoint(&destination, ip->nexthdr, ports, end);
+	for (int word = 0; word < 4; word++)
+		source = mix(source, ip->saddr.in6_u.u6_addr32[word]);
+	return to_endpoint(&destination, ip->nexthdr, ports, end, source);
+}
+
+static __always_inline int steer_network(void *network, void *end, __be16 protocol)
+{
+	switch (bpf_ntohs(protocol)) {
+	case ETH_P_ARP:
+		return steer_arp(network, end);
+	case ETH_P_IP:
+		return steer_ipv4(network, end);
+	case ETH_P_IPV6:
+		return steer_ipv6(network, end);
+	default:
+		return XDP_PASS;
+	}
+}
+
+/* The tag behind an Ethernet header, if it is that of the stack's VLAN. */
+static __always_inline struct tag *own_tag(struct ethhdr *ethernet, void *end)
+{
+	struct tag *tag = (void *)(ethernet + 1);
+
+	if (ethernet->h_proto != bpf_htons(ETH_P_8021Q) || (void *)(tag + 1) > end ||
+	    (bpf_ntohs(tag->id) & VLAN_ID_MASK) != vlan)
+		return NULL;
+	return tag;
 }
 
 SEC("xdp")
@@ -256,17 +362,12 @@ int steer(struct xdp_md *ctx)
 	void *data = (void *)(long)ctx->data;
 	void *end = (void *)(long)ctx->data_end;
 	struct ethhdr *ethernet = data;
+	struct tag *tag;
 
 	if (ctx->rx_queue_index != queue || (void *)(ethernet + 1) > end)
 		return XDP_PASS;
-	switch (bpf_ntohs(ethernet->h_proto)) {
-	case ETH_P_ARP:
-		return steer_arp(ethernet + 1, end);
-	case ETH_P_IP:
-		return steer_ipv4((void *)(ethernet + 1), end);
-	case ETH_P_IPV6:
-		return steer_ipv6((void *)(ethernet + 1), end);
-	default:
-		return XDP_PASS;
-	}
+	if (!vlan)
+		return steer_network((void *)(ethernet + 1), end, ethernet->h_proto);
+	tag = own_tag(ethernet, end);
+	return tag ? steer_network(tag + 1, end, tag->protocol) : XDP_PASS;
 }

@@ -11,6 +11,9 @@ enum steer_limit {
 	OWNED_MAX = 128,
 	PORTS = 1 << 16,
 	PLACES_MAX = 2 * PORTS, /* of UDP, then of TCP */
+	GROUP = 1 << 16, /* set in the number of an endpoint's socket: it is a group's */
+	GROUPS_MAX = 64,
+	MEMBERS_MAX = 64, /* a power of two */
 };
 
 /* An address in network byte order; IPv4 as ::ffff:a.b.c.d, any as zeros. */
@@ -24,6 +27,12 @@ struct endpoint {
 	__be16 port;
 	__u8 protocol; /* IPPROTO_UDP or IPPROTO_TCP */
 	__u8 reserved;
+};
+
+/* Sockets that share an endpoint. */
+struct group {
+	__u32 count;
+	__u32 members[MEMBERS_MAX];
 };
 
 /* Of the frames for ports that nobody bound: how many passed in this tick, how many were dropped. */

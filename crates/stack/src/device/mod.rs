@@ -4,8 +4,9 @@
 //! | --- | --- | --- |
 //! | [`xdp`] | shared with the kernel, no copy of ours | real interfaces, also beside the kernel's stack |
 //! | [`packet`] | a ring of the kernel, one copy | interfaces without XDP |
-//! | [`tap`] | a system call and a copy per frame | this machine alone, tests with ordinary tools |
+//! | [`tap`] (also TUN) | a system call and a copy per frame | this machine alone, tests with ordinary tools |
 //! | [`simulated`] | this process | tests, no privileges |
+//! | [`vlan`] | that of the device inside | one VLAN of any device |
 //! | [`recording`], [`faulty`] | those of the device inside | captures; loss, duplication, reordering, corruption |
 //!
 //! A device never blocks. Each direction has a lock of its own, held for a
@@ -17,6 +18,7 @@ mod pool;
 pub mod recording;
 pub mod simulated;
 pub mod tap;
+pub mod vlan;
 mod wrapper;
 pub mod xdp;
 
@@ -48,6 +50,8 @@ pub struct Capabilities {
     /// The device itself can steer frames to sockets of their own
     /// ([`Device::open_endpoint`]).
     pub steers: bool,
+    /// Who is at the other end of a link of two: nobody is asked for Ethernet addresses.
+    pub peer: Option<Mac>,
 }
 
 impl Capabilities {
@@ -58,6 +62,7 @@ impl Capabilities {
             mtu,
             checksums_verified: false,
             steers: false,
+            peer: None,
         }
     }
 }
@@ -74,6 +79,8 @@ pub struct Drops {
     pub invalid: u64,
     /// For a port of ours that nobody bound, beyond as many as are answered.
     pub stray: u64,
+    /// Without the tag of the one VLAN that this is ([`vlan::Vlan`]).
+    pub other_vlan: u64,
 }
 
 /// What a device's own demultiplexer steers to a socket of its own.
@@ -124,6 +131,28 @@ pub trait Device: Send + Sync + fmt::Debug {
     fn open_endpoint(&self, endpoint: Endpoint) -> io::Result<Arc<dyn Device>> {
         let _ = endpoint;
         Err(io::ErrorKind::Unsupported.into())
+    }
+
+    /// As [`open_endpoint`](Self::open_endpoint), beside other sockets that were opened so for
+    /// the same endpoint: each flow's frames go to one of them.
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    fn open_member(&self, endpoint: Endpoint) -> io::Result<Arc<dyn Device>> {
+        let _ = endpoint;
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    /// From now on only frames of this VLAN are asked for; they come with their tags. A device
+    /// that shares its interface with the kernel leaves it the others.
+    ///
+    /// # Errors
+    ///
+    /// The device cannot do it.
+    fn select_vlan(&self, id: u16) -> io::Result<()> {
+        let _ = id;
+        Ok(())
     }
 
     /// `endpoint` is served here from now on: a device that shares its

@@ -166,7 +166,7 @@ impl Device for SimulatedDevice {
             ring_full: inbound.ring_full.load(Ordering::Relaxed),
             no_buffer: inbound.no_buffer.load(Ordering::Relaxed),
             invalid: inbound.invalid.load(Ordering::Relaxed),
-            stray: 0,
+            ..Drops::default()
         }
     }
 }

@@ -1,10 +1,14 @@
-//! A TAP interface: the kernel's stack of this machine is the peer.
+//! A TAP or TUN interface: the kernel's stack of this machine is the peer.
 //!
 //! What the kernel sends into the interface is received here, one system call
 //! and one copy per frame. An interface of the name is created if there is none
 //! (`CAP_NET_ADMIN`); one that was made with `ip tuntap add … user ME` can be
 //! opened by that user without privileges. It has to be set up with an address
 //! of the kernel's side (`ip addr`, `ip link set up`); the stack has another one.
+//!
+//! TAP carries Ethernet frames, TUN IP packets: nobody is asked for Ethernet addresses there,
+//! and whatever is sent goes to the kernel. The stack works with frames, so a [`TunDevice`]
+//! puts a header in front of what it receives and takes it off again.
 
 #![allow(unsafe_code, reason = "two ioctls that no crate wraps")]
 
@@ -16,9 +20,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::simulated::chunk_bytes_for;
-use super::{Batch, Capabilities, Device, Drops, HEADROOM_BYTES, Mac, Pool};
+use super::wrapper::Wrapper;
+use super::{Batch, Capabilities, Device, Drops, Frame, HEADROOM_BYTES, Mac, Pool};
 use crate::error::Error;
 use crate::interface;
+use crate::wire::{ETHERNET_BYTES, emit};
 
 /// The stack's side of a TAP interface.
 #[derive(Debug)]
@@ -28,6 +34,14 @@ pub struct TapDevice {
     mtu: usize,
     pool: Arc<Pool>,
     no_buffer: AtomicU64,
+}
+
+/// The stack's side of a TUN interface.
+#[derive(Debug)]
+pub struct TunDevice {
+    device: TapDevice,
+    /// The kernel's, in the headers that are put in front.
+    peer: Mac,
 }
 
 /// Buffers, besides those in sockets' channels.
@@ -41,13 +55,17 @@ impl TapDevice {
     /// The name is impossible, another program has the interface, it is no TAP
     /// interface, or this process may not.
     pub fn open(name: &str) -> Result<Self, Error> {
+        Self::open_as(name, TAP)
+    }
+
+    fn open_as(name: &str, kind: Kind) -> Result<Self, Error> {
         let file = OpenOptions::new()
             .read(true)
             .write(true)
             .custom_flags(libc::O_NONBLOCK | libc::O_CLOEXEC)
             .open("/dev/net/tun")
             .map_err(Error::privileged("open /dev/net/tun", "CAP_NET_ADMIN"))?;
-        attach(&file, name)?;
+        attach(&file, name, kind)?;
         let mtu = interface::mtu(name)?;
         let pool = Pool::new(CHUNKS, chunk_bytes_for(mtu));
         Ok(Self {
@@ -60,9 +78,15 @@ impl TapDevice {
     }
 }
 
-fn attach(file: &File, name: &str) -> Result<(), Error> {
+/// What the kernel calls it, and what a user does.
+type Kind = (libc::c_int, &'static str);
+
+const TAP: Kind = (libc::IFF_TAP, "TAP");
+const TUN: Kind = (libc::IFF_TUN, "TUN");
+
+fn attach(file: &File, name: &str, (flag, kind): Kind) -> Result<(), Error> {
     let mut request = interface::request(name)?;
-    request.ifr_ifru.ifru_flags = (libc::IFF_TAP | libc::IFF_NO_PI) as libc::c_short;
+    request.ifr_ifru.ifru_flags = (flag | libc::IFF_NO_PI) as libc::c_short;
     // SAFETY: TUNSETIFF reads and writes one `ifreq`, which lives here.
     let result = unsafe { libc::ioctl(file.as_raw_fd(), libc::TUNSETIFF, &raw mut request) };
     if result == 0 {
@@ -71,15 +95,15 @@ fn attach(file: &File, name: &str) -> Result<(), Error> {
     let error = io::Error::last_os_error();
     Err(match error.raw_os_error() {
         Some(libc::EBUSY) => Error::Busy {
-            what: format!("the TAP interface {name}"),
+            what: format!("the {kind} interface {name}"),
             remedy: "end that program, or take another name".to_owned(),
         },
         Some(libc::EINVAL) => Error::Unsupported {
             what: name.to_owned(),
-            feature: "TAP",
+            feature: kind,
             remedy: "it is an interface of another kind; take another name",
         },
-        _ => Error::privileged("open a TAP interface", "CAP_NET_ADMIN")(error),
+        _ => Error::privileged("open a TAP or TUN interface", "CAP_NET_ADMIN")(error),
     })
 }
 
@@ -151,6 +175,63 @@ impl TapDevice {
         if (&self.file).read(&mut [0; 1]).is_ok() {
             self.no_buffer.fetch_add(1, Ordering::Relaxed);
         }
+    }
+}
+
+impl TunDevice {
+    /// Opens or creates the interface `name` of this network namespace.
+    ///
+    /// # Errors
+    ///
+    /// As [`TapDevice::open`].
+    pub fn open(name: &str) -> Result<Self, Error> {
+        Ok(Self {
+            device: TapDevice::open_as(name, TUN)?,
+            peer: random_mac().map_err(Error::io("draw an Ethernet address"))?,
+        })
+    }
+}
+
+impl Wrapper for TunDevice {
+    type Inner = TapDevice;
+
+    fn inner(&self) -> &TapDevice {
+        &self.device
+    }
+
+    fn narrow(&self, inner: Capabilities) -> Capabilities {
+        Capabilities {
+            peer: Some(self.peer),
+            ..inner
+        }
+    }
+
+    fn receive_through(&self, batch: &mut Batch, max: usize) -> io::Result<usize> {
+        let before = batch.len();
+        let received = self.device.receive(batch, max)?;
+        for frame in batch.iter_mut().skip(before) {
+            let packet = frame.range();
+            frame.set_range(packet.start - ETHERNET_BYTES..packet.end);
+            emit::write_link(frame, self.peer);
+            emit::set_link_destination(frame, self.device.mac);
+        }
+        Ok(received)
+    }
+
+    fn transmit_through(&self, batch: &mut Batch) -> io::Result<usize> {
+        let move_start = |frame: &mut Frame, start: usize| {
+            let end = frame.range().end;
+            frame.set_range(start..end);
+        };
+        for frame in batch.iter_mut() {
+            move_start(frame, frame.range().start + ETHERNET_BYTES);
+        }
+        let result = self.device.transmit(batch);
+        // What found no room comes again; its header is still there.
+        for frame in batch.iter_mut() {
+            move_start(frame, frame.range().start - ETHERNET_BYTES);
+        }
+        result
     }
 }
 

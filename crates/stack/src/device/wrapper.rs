@@ -68,6 +68,10 @@ impl<W: Wrapper> Device for W {
         self.inner().drops()
     }
 
+    fn select_vlan(&self, id: u16) -> io::Result<()> {
+        self.inner().select_vlan(id)
+    }
+
     fn claim(&self, endpoint: Endpoint) -> io::Result<()> {
         self.inner().claim(endpoint)
     }

@@ -11,10 +11,11 @@ use plimsoll_core::time::Instant;
 
 use super::membership::{Memberships, REPORT_EVERY};
 use super::neighbours::{Neighbours, Resolved};
+use super::paths::{self, Paths};
 use super::resolution::Builder;
 use crate::device::{Batch, Device, Frame, Mac};
 use crate::wait::Waker;
-use crate::wire::{UDP_BYTES, emit};
+use crate::wire::{ETHERNET_BYTES, UDP_BYTES, emit};
 
 /// Sends for all sockets of a stack, from any thread.
 #[derive(Debug)]
@@ -22,10 +23,13 @@ pub(crate) struct Egress {
     device: Arc<dyn Device>,
     pub(crate) mac: Mac,
     pub(crate) mtu: usize,
+    /// Whoever is at the other end of a link of two.
+    peer: Option<Mac>,
     addresses: Box<[IpNet]>,
     gateways: Box<[IpAddr]>,
     neighbours: Mutex<Neighbours>,
     memberships: Memberships,
+    pub(crate) paths: Paths,
     /// Wakes the proxies, who repeat unanswered questions.
     proxies: Arc<Waker>,
     /// Of fragmented datagrams; starts anywhere.
@@ -45,10 +49,12 @@ impl Egress {
             device,
             mac: capabilities.mac,
             mtu: capabilities.mtu,
+            peer: capabilities.peer,
             addresses: addresses.into(),
             gateways: gateways.into(),
             neighbours: Mutex::default(),
             memberships: Memberships::default(),
+            paths: Paths::new(),
             proxies,
             identification: AtomicU32::new(fastrand::u32(..)),
             unsent: AtomicU64::new(0),
@@ -70,6 +76,34 @@ impl Egress {
         let family = || self.addresses.iter().filter(same_family);
         let on_link = family().find(|net| net.contains(&destination));
         on_link.or_else(|| family().next()).map(IpNet::addr)
+    }
+
+    /// The longest packet to `destination` that is not to be cut on its way.
+    #[inline]
+    pub(crate) fn mtu_to(&self, destination: IpAddr, now: Instant) -> usize {
+        let path = self.paths.mtu(destination, now);
+        path.map_or(self.mtu, |mtu| mtu.min(self.mtu))
+    }
+
+    /// Puts headers in front of a datagram's payload, the frame's range. One that a path might
+    /// not take is remembered.
+    #[inline]
+    pub(crate) fn wrap_udp(&self, frame: &mut Frame, source: SocketAddr, destination: SocketAddr) {
+        emit::wrap_udp(frame, self.mac, source, destination);
+        self.remember(frame, 0, destination.ip());
+    }
+
+    /// `extension`: bytes between the network header and UDP's.
+    #[inline]
+    fn remember(&self, frame: &[u8], extension: usize, to: IpAddr) {
+        if frame.len() <= ETHERNET_BYTES + paths::mtu_min(to) {
+            return;
+        }
+        let at = ETHERNET_BYTES + emit::network_bytes(to) + extension;
+        let header = frame.get(at..).and_then(|udp| udp.first_chunk());
+        if let Some(header) = header {
+            self.paths.on_sent(to, u64::from_be_bytes(*header));
+        }
     }
 
     /// The neighbour that a packet to `destination` is handed to.
@@ -96,10 +130,11 @@ impl Egress {
         }
         let pool = self.device.pool();
         let headers = emit::network_bytes(destination.ip()) + UDP_BYTES;
-        if headers + payload.len() <= self.mtu {
+        let mtu = self.mtu_to(destination.ip(), now);
+        if headers + payload.len() <= mtu {
             let frame = emit::payload_frame(pool, payload);
             let mut frame = frame.ok_or_else(no_buffers)?;
-            emit::wrap_udp(&mut frame, self.mac, source, destination);
+            self.wrap_udp(&mut frame, source, destination);
             return self.push(frame, destination.ip(), via, batch, now);
         }
         let fragments = emit::Fragments {
@@ -107,10 +142,15 @@ impl Egress {
             source,
             destination,
             payload,
-            mtu: self.mtu,
+            mtu,
             id: self.identification.fetch_add(1, Ordering::Relaxed),
         };
-        for frame in fragments.build(pool).ok_or_else(no_buffers)? {
+        let frames = fragments.build(pool).ok_or_else(no_buffers)?;
+        // Over IPv4 any router may cut a fragment once more.
+        if let (Some(first), true) = (frames.first(), destination.is_ipv6()) {
+            self.remember(first, emit::FRAGMENT_HEADER_BYTES, destination.ip());
+        }
+        for frame in frames {
             self.push(frame, destination.ip(), via, batch, now)?;
         }
         Ok(())
@@ -126,7 +166,7 @@ impl Egress {
         batch: &mut Batch,
         now: Instant,
     ) -> io::Result<()> {
-        let known = via.or_else(|| self.many(destination));
+        let known = via.or(self.peer).or_else(|| self.many(destination));
         if let Some(mac) = known {
             emit::set_link_destination(&mut frame, mac);
             batch.push_back(frame);
@@ -168,6 +208,9 @@ impl Egress {
         batch: &mut Batch,
         now: Instant,
     ) -> io::Result<()> {
+        if self.peer.is_some() {
+            return self.push(frame, destination, None, batch, now);
+        }
         let next = self.next_hop(destination).ok_or_else(unreachable)?;
         let (known, ask) = self.neighbours.lock().look_up(next, now);
         if ask {

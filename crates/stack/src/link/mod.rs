@@ -1,6 +1,7 @@
-//! The link: who answers to which address on it, and how frames get out.
+//! The link: who answers to which address on it, how frames get out, and how long they may be.
 
 pub(crate) mod egress;
 pub(crate) mod membership;
 pub(crate) mod neighbours;
+pub(crate) mod paths;
 pub(crate) mod resolution;

@@ -1,4 +1,4 @@
-//! ICMP and ICMPv6: answers to echo requests, and "port unreachable".
+//! ICMP and ICMPv6: answers to echo requests, "port unreachable", and others' errors.
 //!
 //! ICMP in fragments is not answered: fragments that are not UDP's wait on the
 //! fragment channel and are lost there.
@@ -15,6 +15,7 @@ use crate::device::{Frame, HEADROOM_BYTES, Mac};
 use crate::host::Host;
 use crate::outcome::Outcome;
 use crate::wire::packet::{self, Packet, Part};
+use crate::wire::trouble::{self, Report};
 use crate::wire::{ETHERNET_BYTES, datagram, emit};
 
 const HEADER_BYTES: usize = 8;
@@ -30,14 +31,25 @@ pub(super) struct Answer {
     pub(super) via: Mac,
 }
 
-/// The answer to an echo request, made in the request's own frame.
-pub(super) fn answer(mut frame: Frame, host: &Host) -> Result<Answer, Outcome> {
+/// What an ICMP message leads to.
+#[derive(Debug)]
+pub(super) enum Input {
+    /// To an echo request, made in the request's own frame.
+    Answer(Answer),
+    /// The network has something to say about a packet of ours, perhaps.
+    Trouble(Report),
+}
+
+/// Reads a message. `Err`: how it ends, if it leads to nothing.
+pub(super) fn input(mut frame: Frame, host: &Host) -> Result<Input, Outcome> {
     let packet = packet::parse(&frame)?;
     if packet.part != Part::Whole {
         return Err(Outcome::FragmentLost);
     }
-    if !is_echo_request(&frame[packet.payload.clone()], &packet)? {
-        return Err(Outcome::Control);
+    let message = &frame[packet.payload.clone()];
+    if !is_echo_request(message, &packet)? {
+        let report = trouble::parse(message, &packet);
+        return report.map(Input::Trouble).ok_or(Outcome::Control);
     }
     // Requests to groups and everybody are not answered: they amplify.
     let answerable = datagram::is_answerable(&packet) && host.egress.is_local(packet.destination);
@@ -51,11 +63,11 @@ pub(super) fn answer(mut frame: Frame, host: &Host) -> Result<Answer, Outcome> {
     let ends = (packet.destination, packet.source);
     emit::write_headers(&mut frame, host.egress.mac, ends, packet.protocol, None);
     turn_into_reply(&mut frame[headers..], &packet);
-    Ok(Answer {
+    Ok(Input::Answer(Answer {
         frame,
         to: packet.source,
         via: packet.via,
-    })
+    }))
 }
 
 fn is_echo_request(bytes: &[u8], packet: &Packet) -> Result<bool, Outcome> {

@@ -9,6 +9,7 @@
 //! flood their channel stays full, so the demultiplexer discards the rest and wakes nobody.
 
 mod icmp;
+mod trouble;
 
 use std::io;
 use std::os::fd::AsFd;
@@ -172,8 +173,12 @@ impl Proxies {
     }
 
     fn on_icmp(&mut self, frame: Frame, now: Instant) {
-        let outcome = match icmp::answer(frame, &self.host) {
-            Ok(icmp::Answer { frame, to, via }) => {
+        let outcome = match icmp::input(frame, &self.host) {
+            Ok(icmp::Input::Trouble(report)) => {
+                trouble::settle(&self.host, &report, now);
+                Outcome::Control
+            }
+            Ok(icmp::Input::Answer(icmp::Answer { frame, to, via })) => {
                 // Without room or route the question was one asked in vain.
                 let egress = &self.host.egress;
                 let _ = egress.push(frame, to, Some(via), &mut self.out, now);

@@ -34,9 +34,14 @@ pub(crate) struct Ring {
 const TAKEN_FRAMES: usize = 64;
 
 impl Ring {
-    pub(crate) fn open(host: &Host, endpoint: Endpoint) -> io::Result<Self> {
+    /// `shared`: others may have the same endpoint.
+    pub(crate) fn open(host: &Host, endpoint: Endpoint, shared: bool) -> io::Result<Self> {
+        let device = match shared {
+            false => host.device.open_endpoint(endpoint)?,
+            true => host.device.open_member(endpoint)?,
+        };
         Ok(Self {
-            device: host.device.open_endpoint(endpoint)?,
+            device,
             batch: Batch::with_capacity(TAKEN_FRAMES),
         })
     }

@@ -19,6 +19,8 @@ pub(crate) struct Waits {
     pub(crate) write_timeout: Option<Duration>,
     /// How long a call looks again before it sleeps.
     pub(crate) busy_poll: Duration,
+    /// Datagrams go in one packet or not at all.
+    pub(crate) dont_fragment: bool,
 }
 
 impl Options {
@@ -45,6 +47,10 @@ impl Options {
 impl Options {
     pub(crate) fn set_busy_poll(&self, busy_poll: Duration) {
         self.0.write().busy_poll = busy_poll;
+    }
+
+    pub(crate) fn set_dont_fragment(&self, dont_fragment: bool) {
+        self.0.write().dont_fragment = dont_fragment;
     }
 }
 

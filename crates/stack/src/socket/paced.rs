@@ -250,7 +250,8 @@ impl PacedSender {
         let (source, destination) = self.ends[flow.place()];
         let headers = emit::network_bytes(destination.ip()) + UDP_BYTES;
         let egress = self.socket.egress();
-        let room = egress.mtu.saturating_sub(headers);
+        let mtu = egress.mtu_to(destination.ip(), arrived);
+        let room = mtu.saturating_sub(headers);
         frame.set_range(HEADROOM_BYTES..HEADROOM_BYTES + room);
         let Some(filled) = next(flow, &mut frame) else {
             return Ok(());
@@ -260,7 +261,7 @@ impl PacedSender {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, problem));
         }
         frame.set_range(HEADROOM_BYTES..HEADROOM_BYTES + filled.bytes);
-        emit::wrap_udp(&mut frame, egress.mac, source, destination);
+        egress.wrap_udp(&mut frame, source, destination);
         let length = ETHERNET_BYTES + headers + filled.bytes;
         let to = destination.ip();
         let via = self.socket.via(to, arrived);

@@ -24,12 +24,13 @@ use super::peers::Peers;
 use crate::account::{Account, Owner};
 use crate::clock;
 use crate::device::{Batch, Device, Endpoint, Frame, Mac};
+use crate::error::TooLong;
 use crate::host::Host;
 use crate::link::egress::Egress;
 use crate::outcome::Outcome;
 use crate::receive::ni_lrp::Ring;
 use crate::stack::Stack;
-use crate::table::{Arrived, Bound};
+use crate::table::{Arrived, Bound, Pending};
 use crate::wait::{self, Waker};
 use crate::wire::datagram::{Datagram, Input, Payload};
 use crate::wire::{UDP_BYTES, emit};
@@ -37,7 +38,9 @@ use crate::wire::{UDP_BYTES, emit};
 /// A UDP socket of a [`Stack`].
 ///
 /// Differences from the standard library's: an IPv4 peer of a socket bound to
-/// `[::]` has an IPv4 address, not a mapped one; ICMP errors are not reported.
+/// `[::]` has an IPv4 address, not a mapped one. A connected socket's next call returns what
+/// an ICMP error told: `ConnectionRefused` (nobody has the port), `HostUnreachable` or
+/// `NetworkUnreachable`. Anybody who knows both ends can make one up.
 ///
 /// All methods take `&self`; threads may share a socket.
 #[derive(Debug)]
@@ -53,6 +56,7 @@ pub struct UdpSocket {
     groups: Mutex<Vec<IpAddr>>,
     options: Options,
     waker: Arc<Waker>,
+    trouble: Arc<Pending>,
     /// Waker and ring, where the device demultiplexes.
     both: Option<Both>,
 }
@@ -81,6 +85,15 @@ struct Both {
     ring: Arc<dyn Device>,
 }
 
+/// Whether others are bound to the same address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Place {
+    Alone,
+    /// The first of those that share it.
+    First,
+    Beside,
+}
+
 /// Frames that one look at the queue may find unfit before the clock is read.
 const UNFIT_MAX: usize = 64;
 /// Between two tries to send into a full ring.
@@ -98,6 +111,28 @@ impl UdpSocket {
         first_that_works(at, |at| Self::bind_one(stack, at))
     }
 
+    /// As [`bind`](Self::bind), at an address and port that other sockets bound by this share
+    /// with it (`SO_REUSEPORT`). Each has a queue of its own, for a thread of its own: a flow's
+    /// datagrams go to one of them, until one comes or goes. Fragments of a datagram go to one
+    /// socket, perhaps not to their flow's.
+    ///
+    /// # Errors
+    ///
+    /// As [`bind`](Self::bind). `AddrInUse`: a socket has the address alone. `InvalidInput`:
+    /// port 0. `OutOfMemory`: 64 sockets share it.
+    pub fn bind_shared(stack: &Stack, at: impl ToSocketAddrs) -> io::Result<Self> {
+        first_that_works(at, |at| Self::bind_shared_one(stack, at))
+    }
+
+    fn bind_shared_one(stack: &Stack, at: SocketAddr) -> io::Result<Self> {
+        let host = stack.host();
+        host.check_bindable(at.ip())?;
+        let account = host.book.open(Owner::Udp(at));
+        let (bound, first) = host.table.lock().bind_shared(at, &account)?;
+        let place = if first { Place::First } else { Place::Beside };
+        Self::with(stack, at, bound, account, place)
+    }
+
     fn bind_one(stack: &Stack, at: SocketAddr) -> io::Result<Self> {
         let host = stack.host();
         host.check_bindable(at.ip())?;
@@ -111,7 +146,7 @@ impl UdpSocket {
             0 => on_a_free_port(bind)?,
             port => bind(port)?,
         };
-        Self::with(stack, at, bound, account)
+        Self::with(stack, at, bound, account, Place::Alone)
     }
 
     fn with(
@@ -119,9 +154,10 @@ impl UdpSocket {
         at: SocketAddr,
         bound: Bound,
         account: Arc<Account>,
+        place: Place,
     ) -> io::Result<Self> {
         let host = stack.host();
-        let steered = steer(stack, at, &bound.waker).inspect_err(|_| {
+        let steered = steer(stack, at, place, &bound.waker).inspect_err(|_| {
             let mut table = host.table.lock();
             table.close(Protocol::Udp, at, None, bound.channel);
         });
@@ -142,6 +178,7 @@ impl UdpSocket {
             groups: Mutex::default(),
             options: Options::default(),
             waker: bound.waker,
+            trouble: bound.trouble,
             both,
             stack: stack.clone(),
         })
@@ -309,6 +346,7 @@ impl UdpSocket {
         let polling = now + options.busy_poll;
         loop {
             self.host().trigger_state(now);
+            self.trouble.take()?;
             let mut receiving = self.receiving.lock();
             let work = self.account.work();
             let received = receive(&mut receiving, now)?;
@@ -320,6 +358,7 @@ impl UdpSocket {
                 // Many were unfit, or something may come at once; look at the clock.
             } else {
                 self.waker.clear();
+                self.trouble.take()?;
                 match receiving.consumer.request_interrupt() {
                     InterruptRequest::Ready => continue,
                     InterruptRequest::Closed => return Err(self.host().failure()),
@@ -419,8 +458,9 @@ impl UdpSocket {
     /// # Errors
     ///
     /// `InvalidInput` or `ENETUNREACH`: no way there. `EMSGSIZE`: longer than a
-    /// datagram can be. `WouldBlock`: the device has no room, and the socket is
-    /// non-blocking or the write timeout is over.
+    /// datagram can be. [`TooLong`](crate::TooLong): it would be cut, and the socket was told
+    /// not to. What an ICMP error told. `WouldBlock`: the device has no room, and the socket
+    /// is non-blocking or the write timeout is over.
     pub fn send_to(&self, payload: &[u8], to: impl ToSocketAddrs) -> io::Result<usize> {
         let to = first(to)?;
         self.send_batch([(payload, to)])?;
@@ -451,6 +491,7 @@ impl UdpSocket {
         &self,
         datagrams: impl IntoIterator<Item = (&'a [u8], SocketAddr)>,
     ) -> io::Result<usize> {
+        self.trouble.take()?;
         let mut batch = self.sending.lock();
         let _work = self.account.work();
         let now = clock::now();
@@ -479,6 +520,9 @@ impl UdpSocket {
         now: Instant,
     ) -> io::Result<()> {
         let ends = self.host().ends(local, to)?;
+        if self.options.get().dont_fragment {
+            self.check_length(payload, ends.1.ip(), now)?;
+        }
         let via = self.via(ends.1.ip(), now);
         self.egress().push_udp(ends, via, payload, batch, now)
     }
@@ -503,8 +547,8 @@ impl UdpSocket {
             }
             let via = Some(datagram.via);
             match datagram.payload {
-                Payload::Frame(mut frame) if self.fits(&frame, to) => {
-                    emit::wrap_udp(&mut frame, self.egress().mac, source, to);
+                Payload::Frame(mut frame) if self.payload_max(to.ip(), now) >= frame.len() => {
+                    self.egress().wrap_udp(&mut frame, source, to);
                     self.egress().push(frame, to.ip(), via, &mut out, now)?;
                 }
                 payload => {
@@ -513,6 +557,9 @@ impl UdpSocket {
                         ..datagram
                     };
                     let bytes = datagram.payload();
+                    if self.options.get().dont_fragment {
+                        self.check_length(bytes, to.ip(), now)?;
+                    }
                     let ends = (source, to);
                     self.egress().push_udp(ends, via, bytes, &mut out, now)?;
                 }
@@ -521,9 +568,34 @@ impl UdpSocket {
         self.flush(&mut out, count)
     }
 
-    /// Whether the payload and its headers are one packet.
-    fn fits(&self, payload: &[u8], to: SocketAddr) -> bool {
-        emit::network_bytes(to.ip()) + UDP_BYTES + payload.len() <= self.egress().mtu
+    /// The longest payload that goes in one packet all the way, as far as is known.
+    fn payload_max(&self, to: IpAddr, now: Instant) -> usize {
+        let headers = emit::network_bytes(to) + UDP_BYTES;
+        self.egress().mtu_to(to, now).saturating_sub(headers)
+    }
+
+    fn check_length(&self, payload: &[u8], to: IpAddr, now: Instant) -> io::Result<()> {
+        let payload_max = self.payload_max(to, now);
+        let fits = payload.len() <= payload_max;
+        let too_long = || TooLong {
+            to,
+            payload: payload.len(),
+            payload_max,
+        };
+        fits.then_some(()).ok_or_else(|| too_long().into())
+    }
+
+    /// The longest payload to `to` that goes there in one packet, as far as is known: what this
+    /// link takes, or less where a router has told of a smaller link on the path.
+    #[must_use]
+    pub fn payload_max_to(&self, to: IpAddr) -> usize {
+        self.payload_max(to.to_canonical(), clock::now())
+    }
+
+    /// Whether a datagram that does not go in one packet is refused
+    /// ([`TooLong`](crate::TooLong)) instead of being cut into fragments. Default: no.
+    pub fn set_dont_fragment(&self, dont_fragment: bool) {
+        self.options.set_dont_fragment(dont_fragment);
     }
 
     /// Sends what is in `batch`, waiting for room as the options say.
@@ -611,11 +683,9 @@ impl AsFd for UdpSocket {
 
 impl Drop for UdpSocket {
     fn drop(&mut self) {
-        let host = self.stack.host();
         let peer = *self.peer.read();
         let (local, remote) =
             peer.map_or((self.bound, None), |peer| (peer.local, Some(peer.remote)));
-        host.release(Protocol::Udp, self.bound);
         for group in std::mem::take(self.groups.get_mut()) {
             self.leave(group);
         }
@@ -626,9 +696,12 @@ impl Drop for UdpSocket {
             let unread = ring.batch.len() as u64;
             receiving.tally.add(Outcome::Closed, unread);
         }
-        host.table
-            .lock()
-            .close(Protocol::Udp, local, remote, self.channel);
+        // Both at once: a socket that joins meanwhile must not lose the address.
+        let mut table = host.table.lock();
+        if !table.has_others(self.channel) {
+            host.release(Protocol::Udp, self.bound);
+        }
+        table.close(Protocol::Udp, local, remote, self.channel);
     }
 }
 
@@ -655,17 +728,24 @@ impl Receiving {
 
 /// Has the device steer the endpoint's frames: to a ring of its own, or to us
 /// at all.
-fn steer(stack: &Stack, at: SocketAddr, waker: &Waker) -> io::Result<(Option<Ring>, Option<Both>)> {
+fn steer(
+    stack: &Stack,
+    at: SocketAddr,
+    place: Place,
+    waker: &Waker,
+) -> io::Result<(Option<Ring>, Option<Both>)> {
     let host = stack.host();
     let endpoint = Endpoint {
         protocol: Protocol::Udp,
         local: at,
     };
     if !stack.device_demultiplexes() {
-        host.claim(endpoint.protocol, endpoint.local)?;
+        if place != Place::Beside {
+            host.claim(endpoint.protocol, endpoint.local)?;
+        }
         return Ok((None, None));
     }
-    let ring = Ring::open(host, endpoint)?;
+    let ring = Ring::open(host, endpoint, place != Place::Alone)?;
     let together = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
     let readable = EpollEvent::new(EpollFlags::EPOLLIN, 0);
     together.add(waker, readable)?;

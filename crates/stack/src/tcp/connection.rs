@@ -23,13 +23,14 @@ use smoltcp::wire::{HardwareAddress, IpEndpoint};
 use super::listener::Listener;
 use super::pacing::{Pace, Pacing};
 use super::reset::{host_cidr, instant, keep_network_layer, parse};
-use super::wire::{PeerWindow, Wire};
+use super::wire::{PeerWindow, Sent, Wire};
 use crate::account::Account;
 use crate::device::{Frame, Mac};
 use crate::host::Host;
 use crate::outcome::Outcome;
 use crate::table::{Arrived, Bound};
 use crate::wait::Waker;
+use crate::wire::trouble::{Report, Trouble};
 
 mod paced;
 mod sending;
@@ -71,6 +72,9 @@ struct Inner {
     /// Who is to accept it, while nobody has.
     listener: Option<Arc<Listener>>,
     pace: Pace,
+    sent: Sent,
+    /// Why it did not come about, if the network told.
+    trouble: Option<i32>,
     window: PeerWindow,
     /// When a connection without owner is ended by force.
     abandoned_at: Option<Instant>,
@@ -159,6 +163,8 @@ impl Connection {
                 timer: None,
                 listener,
                 pace: Pace::default(),
+                sent: Sent::default(),
+                trouble: None,
                 window: PeerWindow::default(),
                 abandoned_at: None,
             }),
@@ -312,6 +318,38 @@ impl Connection {
         }
         self.after(&mut inner, host, now);
         result
+    }
+
+    /// The network tells of a segment of ours. Only one that is on its way is believed (RFC
+    /// 5927), and a connection that is there does not end by it.
+    pub(super) fn on_trouble(&self, host: &Host, report: &Report, now: Instant) {
+        let mut inner = self.inner.lock();
+        let queued = inner.socket().send_queue();
+        if !inner.sent.covers(report.after_ports, queued) {
+            return;
+        }
+        let connecting = inner.socket().state() == State::SynSent;
+        match (report.trouble, report.trouble.errno()) {
+            (Trouble::TooBig(mtu), _) => {
+                let bytes = report.bytes.min(host.egress.mtu);
+                host.egress.paths.lower(self.remote.ip(), mtu, bytes, now);
+            }
+            (_, Some(errno)) if connecting => {
+                inner.trouble = Some(errno);
+                inner.socket().abort();
+                self.after(&mut inner, host, now);
+                drop(inner);
+                // The TCP thread finds out that it has ended.
+                host.tcp.ready.push(self.channel);
+            }
+            _ => {}
+        }
+    }
+
+    /// Why it did not come about, as the network told.
+    pub(super) fn take_trouble(&self) -> Option<io::Error> {
+        let errno = self.inner.lock().trouble.take();
+        errno.map(io::Error::from_raw_os_error)
     }
 
     /// The owner is gone: what was written is sent, then the connection ends.

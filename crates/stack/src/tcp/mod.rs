@@ -30,6 +30,7 @@ mod departures;
 mod listener;
 mod pacing;
 mod reset;
+mod segmentation;
 mod stream;
 mod thread;
 mod wire;
@@ -38,7 +39,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use plimsoll_core::demux::ChannelId;
+use plimsoll_core::demux::{ChannelId, Protocol};
 use plimsoll_core::pacing::FlowId;
 use plimsoll_core::time::Instant;
 
@@ -47,7 +48,9 @@ use self::departures::Departures;
 use self::listener::Listener;
 use crate::account::Account;
 use crate::config::TcpConfig;
+use crate::host::Host;
 use crate::table::Ready;
+use crate::wire::trouble::Report;
 
 pub use listener::{BACKLOG, TcpListener};
 pub use pacing::Pacing;
@@ -123,6 +126,16 @@ impl Tcp {
     fn request_departure(&self, flow: FlowId, now: Instant) {
         if self.departures.request(flow, now) {
             self.ready.waker.wake();
+        }
+    }
+
+    /// The network tells of a segment of ours.
+    pub(crate) fn on_trouble(&self, host: &Host, report: &Report, now: Instant) {
+        let (local, remote) = (report.local, report.remote);
+        let channel = host.table.lock().connection(Protocol::Tcp, local, remote);
+        let endpoint = channel.and_then(|channel| self.endpoint(channel));
+        if let Some(Endpoint::Connection(connection)) = endpoint {
+            connection.on_trouble(host, report, now);
         }
     }
 

@@ -45,7 +45,8 @@ impl TcpStream {
     ///
     /// # Errors
     ///
-    /// `ConnectionRefused`, `TimedOut`; `ENETUNREACH`: no way there.
+    /// `ConnectionRefused`, `TimedOut`; `HostUnreachable`, `NetworkUnreachable`: no way there,
+    /// as far as this stack or a router knows.
     /// `OutOfMemory`: all channels are in use. `Unsupported` on a device that
     /// shares the kernel's address: what comes back would be the kernel's.
     pub fn connect(stack: &Stack, to: impl ToSocketAddrs) -> io::Result<Self> {
@@ -69,9 +70,10 @@ impl TcpStream {
         let result: io::Result<()> = stream.wait_for(wanted, Waits::default(), None, connected)?;
         // smoltcp does not tell a refusal from giving up.
         let elapsed = clock::now().saturating_since(began);
-        result.map_err(|error| match elapsed > GIVEN_UP {
-            true => io::ErrorKind::TimedOut.into(),
-            false => error,
+        result.map_err(|error| match stream.connection.take_trouble() {
+            Some(told) => told,
+            None if elapsed > GIVEN_UP => io::ErrorKind::TimedOut.into(),
+            None => error,
         })?;
         Ok(stream)
     }

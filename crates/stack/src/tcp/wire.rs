@@ -101,12 +101,7 @@ impl Payload {
 
     /// That of a frame as [`Outbound`] built it; nothing without any.
     pub(super) fn of(frame: &Frame) -> Option<Self> {
-        let packet = frame.get(ETHERNET_BYTES..)?;
-        let segment = match IpVersion::of_packet(packet).ok()? {
-            IpVersion::Ipv4 => Ipv4Packet::new_checked(packet).ok()?.payload(),
-            IpVersion::Ipv6 => Ipv6Packet::new_checked(packet).ok()?.payload(),
-        };
-        let segment = TcpPacket::new_checked(segment).ok()?;
+        let segment = segment_of(frame)?;
         let length = segment.payload().len();
         (length > 0).then(|| Self {
             begin: segment.seq_number(),
@@ -122,6 +117,43 @@ impl Payload {
     /// window is sent again and again, and is no loss.
     pub(super) fn is_before(self, other: Self) -> bool {
         self.length > 1 && self.begin + self.length <= other.begin + other.length
+    }
+}
+
+/// The segment of a frame as [`Outbound`] built it.
+fn segment_of(frame: &Frame) -> Option<TcpPacket<&[u8]>> {
+    let packet = frame.get(ETHERNET_BYTES..)?;
+    let segment = match IpVersion::of_packet(packet).ok()? {
+        IpVersion::Ipv4 => Ipv4Packet::new_checked(packet).ok()?.payload(),
+        IpVersion::Ipv6 => Ipv6Packet::new_checked(packet).ok()?.payload(),
+    };
+    TcpPacket::new_checked(segment).ok()
+}
+
+/// How far a connection has sent.
+#[derive(Debug, Default)]
+pub(super) struct Sent {
+    end: Option<TcpSeqNumber>,
+}
+
+impl Sent {
+    /// A frame was made to be sent.
+    pub(super) fn on_frame(&mut self, frame: &Frame) {
+        let Some(segment) = segment_of(frame).filter(|segment| segment.segment_len() > 0) else {
+            return;
+        };
+        let end = segment.seq_number() + segment.segment_len();
+        if self.end.is_none_or(|before| end > before) {
+            self.end = Some(end);
+        }
+    }
+
+    /// Whether a segment that begins at `sequence` may be on its way, while `queued` bytes
+    /// are not acknowledged. Bytes that were not sent yet widen this by as much.
+    pub(super) fn covers(&self, sequence: u32, queued: usize) -> bool {
+        let begin = TcpSeqNumber(sequence.cast_signed());
+        self.end
+            .is_some_and(|end| begin < end && begin + queued.max(1) >= end)
     }
 }
 

@@ -15,7 +15,8 @@ use std::sync::Arc;
 
 const IPV4_BYTES: usize = smoltcp::wire::IPV4_HEADER_LEN;
 const IPV6_BYTES: usize = smoltcp::wire::IPV6_HEADER_LEN;
-const FRAGMENT_HEADER_BYTES: usize = 8;
+/// Of the extension header of IPv6 fragments.
+pub(crate) const FRAGMENT_HEADER_BYTES: usize = 8;
 /// What Linux sends (`ip_default_ttl`).
 const HOP_LIMIT: u8 = 64;
 /// The longest UDP datagram without options, over IPv4 and over IPv6.

@@ -3,12 +3,13 @@
 //!
 //! `packet` takes a frame apart up to the transport header, `datagram` checks
 //! UDP and carries it to the application, `reassembly` joins fragments,
-//! `emit` builds frames.
+//! `emit` builds frames, `trouble` reads what the network says about them.
 
 pub(crate) mod datagram;
 pub(crate) mod emit;
 pub(crate) mod packet;
 pub(crate) mod reassembly;
+pub(crate) mod trouble;
 
 /// Bytes of an Ethernet header.
 pub(crate) const ETHERNET_BYTES: usize = 14;

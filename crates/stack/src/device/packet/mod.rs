@@ -5,8 +5,8 @@
 //! frames and hands a block over when it is full or 1 ms old; frames are copied
 //! out of it, since a block can only be given back as a whole.
 //!
-//! Frames with a VLAN tag are invalid here: the kernel takes the tag out, and
-//! without it they would seem to belong to the untagged network.
+//! The kernel takes VLAN tags out of frames; they are put back, since without them frames
+//! would seem to belong to the untagged network.
 
 mod monitor;
 mod ring;
@@ -22,6 +22,7 @@ use parking_lot::Mutex;
 pub use self::monitor::{Arrival, Instruction, MonitorConfig, MonitorCounts, PacketMonitor};
 use self::ring::{Entry, Geometry, Ring};
 use super::simulated::chunk_bytes_for;
+use super::vlan::insert_tag;
 use super::{Batch, Capabilities, Device, Drops, Frame, Mac, Pool};
 use crate::error::Error;
 use crate::interface;
@@ -90,8 +91,8 @@ impl PacketDevice {
             self.no_buffer.fetch_add(1, Ordering::Relaxed);
             return None;
         };
-        let receivable = entry.bytes.len() == entry.whole && entry.vlan.is_none();
-        if receivable && frame.copy_from(entry.bytes) {
+        let whole = entry.bytes.len() == entry.whole && frame.copy_from(entry.bytes);
+        if whole && entry.vlan.is_none_or(|tag| insert_tag(&mut frame, tag)) {
             return Some(frame);
         }
         self.invalid.fetch_add(1, Ordering::Relaxed);
@@ -140,7 +141,7 @@ impl Device for PacketDevice {
             ring_full: self.ring_full.load(Ordering::Relaxed),
             no_buffer: self.no_buffer.load(Ordering::Relaxed),
             invalid: self.invalid.load(Ordering::Relaxed),
-            stray: 0,
+            ..Drops::default()
         }
     }
 }

@@ -327,7 +327,18 @@ impl Device for XdpInterface {
     }
 
     fn open_endpoint(&self, endpoint: Endpoint) -> io::Result<Arc<dyn Device>> {
-        Ok(Arc::new(XdpEndpoint::open(&self.shared, endpoint)?))
+        let opened = XdpEndpoint::open(&self.shared, endpoint, false)?;
+        Ok(Arc::new(opened))
+    }
+
+    fn open_member(&self, endpoint: Endpoint) -> io::Result<Arc<dyn Device>> {
+        let opened = XdpEndpoint::open(&self.shared, endpoint, true)?;
+        Ok(Arc::new(opened))
+    }
+
+    fn select_vlan(&self, id: u16) -> io::Result<()> {
+        let selected = self.shared.program.select_vlan(id);
+        selected.map_err(io::Error::other)
     }
 
     fn claim(&self, endpoint: Endpoint) -> io::Result<()> {
@@ -350,23 +361,29 @@ struct XdpEndpoint {
     socket: Socket,
     number: u32,
     endpoint: Endpoint,
+    /// One of several of the endpoint.
+    member: bool,
     shared: Arc<Shared>,
 }
 
 impl XdpEndpoint {
-    fn open(shared: &Arc<Shared>, endpoint: Endpoint) -> io::Result<Self> {
+    fn open(shared: &Arc<Shared>, endpoint: Endpoint, member: bool) -> io::Result<Self> {
         let number = shared.numbers.lock().take()?;
         // From here on dropping it gives the number back.
         let opened = Self {
             socket: Socket::sharing(&shared.queue)?,
             number,
             endpoint,
+            member,
             shared: Arc::clone(shared),
         };
         let program = &shared.program;
         let added = program
             .add_socket(number, opened.socket.as_fd())
-            .and_then(|()| program.add_endpoint(endpoint, number));
+            .and_then(|()| match member {
+                false => program.add_endpoint(endpoint, number),
+                true => program.add_member(endpoint, number),
+            });
         added.map_err(io::Error::other)?;
         Ok(opened)
     }
@@ -391,7 +408,10 @@ impl Drop for XdpEndpoint {
         let Shared {
             program, numbers, ..
         } = &*self.shared;
-        program.remove_endpoint(self.endpoint);
+        match self.member {
+            false => program.remove_endpoint(self.endpoint),
+            true => program.remove_member(self.endpoint, self.number),
+        }
         program.remove_socket(self.number);
         self.socket.drain();
         numbers.lock().free.push(self.number);

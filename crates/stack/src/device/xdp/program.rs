@@ -27,7 +27,11 @@ pub(super) struct Program {
     /// How many endpoints are at one address, as the program knows it.
     counted: Mutex<u32>,
     owned: MapHandle,
+    group_map: MapHandle,
+    groups: Mutex<Vec<Group>>,
     strays: MapHandle,
+    /// The program's variables: `vlan` alone.
+    variables: MapHandle,
     _link: XdpLink,
 }
 
@@ -45,6 +49,7 @@ impl Program {
         let mut open = builder.open(&mut place).map_err(|error| refused(&error))?;
         if let Some(constants) = open.maps.rodata_data.as_deref_mut() {
             constants.queue = queue;
+            constants.secret = fastrand::u64(..);
         }
         let program = open.load().map_err(|error| refused(&error))?;
         let maps = &program.maps;
@@ -58,7 +63,10 @@ impl Program {
             endpoint_count: handle(&maps.endpoint_count)?,
             counted: Mutex::new(0),
             owned: handle(&maps.owned)?,
+            group_map: handle(&maps.groups)?,
+            groups: Mutex::default(),
             strays: handle(&maps.strays)?,
+            variables: handle(&maps.bss)?,
             _link: link,
         })
     }
@@ -102,6 +110,53 @@ impl Program {
         }
     }
 
+    /// Number `index` gets a part of the endpoint's flows.
+    pub(super) fn add_member(&self, endpoint: Endpoint, index: u32) -> libbpf_rs::Result<()> {
+        let mut groups = self.groups.lock();
+        if let Some(number) = place_of_group(&groups, endpoint) {
+            groups[number].members.push(index);
+            return self.write_group(number, &groups[number]);
+        }
+        let free = groups.iter().position(|group| group.members.is_empty());
+        let number = free.unwrap_or(groups.len());
+        let group = Group {
+            endpoint,
+            members: vec![index],
+        };
+        // One more than there is room for is refused here.
+        self.write_group(number, &group)?;
+        self.add_endpoint(endpoint, steer_limit::GROUP.0 | number as u32)?;
+        match groups.get_mut(number) {
+            Some(place) => *place = group,
+            None => groups.push(group),
+        }
+        Ok(())
+    }
+
+    pub(super) fn remove_member(&self, endpoint: Endpoint, index: u32) {
+        let mut groups = self.groups.lock();
+        let Some(number) = place_of_group(&groups, endpoint) else {
+            return;
+        };
+        groups[number].members.retain(|member| *member != index);
+        if groups[number].members.is_empty() {
+            self.remove_endpoint(endpoint);
+        }
+        // An array's element is always there.
+        let _ = self.write_group(number, &groups[number]);
+    }
+
+    fn write_group(&self, number: usize, group: &Group) -> libbpf_rs::Result<()> {
+        let mut bytes = vec![0; self.group_map.value_size() as usize];
+        let count = group.members.len() as u32;
+        let words = std::iter::once(&count).chain(&group.members);
+        for (place, word) in bytes.chunks_exact_mut(4).zip(words) {
+            place.copy_from_slice(&word.to_ne_bytes());
+        }
+        let number = (number as u32).to_ne_bytes();
+        self.group_map.update(&number, &bytes, MapFlags::ANY)
+    }
+
     fn count(&self, change: i32) -> libbpf_rs::Result<()> {
         let mut counted = self.counted.lock();
         let count = counted.saturating_add_signed(change);
@@ -118,10 +173,28 @@ impl Program {
         dropped.map_or(0, u64::from_ne_bytes)
     }
 
+    /// From now on only frames of this VLAN may be the stack's.
+    pub(super) fn select_vlan(&self, id: u16) -> libbpf_rs::Result<()> {
+        let mut variables = vec![0; self.variables.value_size() as usize];
+        variables[..4].copy_from_slice(&u32::from(id).to_ne_bytes());
+        self.variables.update(&[0; 4], &variables, MapFlags::ANY)
+    }
+
     /// Everything for this address is the stack's.
     pub(super) fn own(&self, address: IpAddr) -> libbpf_rs::Result<()> {
         self.owned.update(&bytes(address), &[1], MapFlags::ANY)
     }
+}
+
+/// Sockets that share an endpoint, as the program has them in `struct group`.
+struct Group {
+    endpoint: Endpoint,
+    members: Vec<u32>,
+}
+
+fn place_of_group(groups: &[Group], endpoint: Endpoint) -> Option<usize> {
+    let has = |group: &Group| group.endpoint == endpoint && !group.members.is_empty();
+    groups.iter().position(has)
 }
 
 /// `place_of` of the program; nothing for an endpoint at one address.

@@ -268,7 +268,7 @@ impl Device for Socket {
                 ring_full: kernel.rx_ring_full,
                 no_buffer: kernel.rx_dropped,
                 invalid: kernel.rx_invalid_descs + invalid,
-                stray: 0,
+                ..Drops::default()
             },
         )
     }

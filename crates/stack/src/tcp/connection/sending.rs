@@ -14,6 +14,7 @@ use plimsoll_core::time::Instant;
 use super::Inner;
 use crate::host::Host;
 use crate::tcp::reset::instant;
+use crate::tcp::segmentation;
 use crate::tcp::wire::{Payload, WAITING_MAX};
 
 /// A timer is not set nearer than this: what is due now was just tried.
@@ -54,6 +55,10 @@ impl Inner {
             return true;
         }
         let mut batch = std::mem::take(&mut self.wire.outbound);
+        let mtu = host.egress.mtu_to(remote.ip(), now);
+        if mtu < host.egress.mtu {
+            segmentation::cut_all(&mut batch, mtu, host.device.pool());
+        }
         for _ in 0..batch.len() {
             if let Some(frame) = batch.pop_front() {
                 let (egress, to) = (&host.egress, remote.ip());
@@ -87,6 +92,7 @@ impl Inner {
         // As many as there are sockets.
         let frame = self.wire.outbound.get(before)?;
         let length = frame.len();
+        self.sent.on_frame(frame);
         if let Some(payload) = Payload::of(frame) {
             let socket = self.sockets.get_mut(self.handle);
             self.pace.on_sent(payload, socket, now);

@@ -1,0 +1,152 @@
+//! ICMP errors that somebody made up change nothing; the same with the right quotation do.
+
+use std::io::ErrorKind;
+use std::net::{IpAddr, SocketAddr};
+
+use plimsoll_packets::frame::{self, Packet, TcpFlags};
+use plimsoll_stack::device::{Batch, Device};
+use plimsoll_stack::driven::Driven;
+use smoltcp::wire::{Icmpv4Packet, Icmpv6Packet};
+
+/// Where the ends' network headers begin.
+const ETHERNET_BYTES: usize = 14;
+const UDP_CHECKSUM: [usize; 2] = [20 + 6, 40 + 6];
+const TCP_SEQUENCE: usize = 20 + 4;
+
+fn at(text: &str) -> SocketAddr {
+    text.parse().unwrap()
+}
+
+/// An error from `from` to the stack at `to`: type, code, the four bytes after the checksum,
+/// and what it quotes.
+fn error(from: IpAddr, to: IpAddr, kind: [u8; 2], value: u32, quoted: &[u8]) -> Vec<u8> {
+    let mut frame = Packet::new(from, to).icmp(kind[0], quoted);
+    frame[..6].fill(0xff);
+    let header = if from.is_ipv4() { 20 } else { 40 };
+    let message = &mut frame[ETHERNET_BYTES + header..];
+    message[1] = kind[1];
+    message[4..8].copy_from_slice(&value.to_be_bytes());
+    match (from, to) {
+        (IpAddr::V6(from), IpAddr::V6(to)) => {
+            Icmpv6Packet::new_unchecked(message).fill_checksum(&from, &to);
+        }
+        _ => Icmpv4Packet::new_unchecked(message).fill_checksum(),
+    }
+    frame
+}
+
+fn too_big(from: IpAddr, to: IpAddr, mtu: u32, quoted: &[u8]) -> Vec<u8> {
+    let kind = if from.is_ipv4() { [3, 4] } else { [2, 0] };
+    error(from, to, kind, mtu, quoted)
+}
+
+fn bring_in(driven: &mut Driven, frame: &[u8]) {
+    driven.cable.send(frame);
+    driven.receive();
+    driven.settle();
+}
+
+/// The packets that the stack sends, without their Ethernet headers.
+fn sent(driven: &mut Driven) -> Vec<Vec<u8>> {
+    let mut batch = Batch::new();
+    driven.cable.receive(&mut batch, 64).unwrap();
+    batch
+        .iter()
+        .map(|frame| frame[ETHERNET_BYTES..].to_vec())
+        .collect()
+}
+
+/// Has a peer ask socket `number` with 1300 bytes, and returns the answer's packet.
+fn answer(driven: &mut Driven, number: usize, from: SocketAddr, to: SocketAddr) -> Vec<u8> {
+    let mut question = frame::udp(from, to, &[7; 1300]);
+    question[..6].fill(0xff);
+    driven.cable.send(&question);
+    driven.receive();
+    let socket = &driven.sockets[number];
+    let mut batch = Vec::new();
+    socket.recv_batch(&mut batch, 8).unwrap();
+    socket.reply_batch(&mut batch).unwrap();
+    sent(driven).pop().unwrap()
+}
+
+#[test]
+fn only_the_datagram_that_was_sent_shortens_its_path() {
+    let mut driven = Driven::new("soft-lrp");
+    for (number, peer, ours) in [
+        (0, "10.0.0.1:9", "10.0.0.2:7"),
+        (1, "[fd00::1]:9", "[fd00::2]:7"),
+    ] {
+        let (peer, ours) = (at(peer), at(ours));
+        let whole = driven.sockets[number].payload_max_to(peer.ip());
+        let answer = answer(&mut driven, number, peer, ours);
+        let mut forged = answer.clone();
+        forged[UDP_CHECKSUM[number]] ^= 1;
+        let somebody = if number == 0 { "10.0.0.77" } else { "fd00::77" };
+        let elsewhere = frame::udp(
+            ours,
+            SocketAddr::new(somebody.parse().unwrap(), 9),
+            &[7; 1300],
+        );
+        for quoted in [&forged, &elsewhere[ETHERNET_BYTES..], &answer[..24]] {
+            bring_in(&mut driven, &too_big(peer.ip(), ours.ip(), 1290, quoted));
+            assert_eq!(driven.sockets[number].payload_max_to(peer.ip()), whole);
+        }
+        // Any router may say it, not only the peer.
+        let router = somebody.parse().unwrap();
+        bring_in(
+            &mut driven,
+            &too_big(router, ours.ip(), 1290, &answer[..100]),
+        );
+        let headers = UDP_CHECKSUM[number] + 2;
+        assert_eq!(
+            driven.sockets[number].payload_max_to(peer.ip()),
+            1290 - headers
+        );
+        // Nor does a lie make it shorter than paths are.
+        bring_in(&mut driven, &too_big(router, ours.ip(), 68, &answer));
+        let least = [552, 1280][number] - headers;
+        assert_eq!(driven.sockets[number].payload_max_to(peer.ip()), least);
+    }
+}
+
+#[test]
+fn an_error_about_another_peer_is_not_told() {
+    let mut driven = Driven::new("soft-lrp");
+    let (peer, ours) = (at("10.0.0.1:9"), at("10.0.0.2:7"));
+    driven.sockets[0].connect(peer).unwrap();
+    let unreachable = |quoted: &[u8]| error(peer.ip(), ours.ip(), [3, 3], 0, quoted);
+    for other in ["10.0.0.1:10", "10.0.0.3:9"] {
+        let quoted = frame::udp(ours, at(other), b"never sent");
+        bring_in(&mut driven, &unreachable(&quoted[ETHERNET_BYTES..]));
+    }
+    let told = driven.sockets[0].recv(&mut [0; 9]).unwrap_err();
+    assert_eq!(told.kind(), ErrorKind::WouldBlock);
+    let quoted = frame::udp(ours, peer, b"sent");
+    bring_in(&mut driven, &unreachable(&quoted[ETHERNET_BYTES..]));
+    let told = driven.sockets[0].recv(&mut [0; 9]).unwrap_err();
+    assert_eq!(told.kind(), ErrorKind::ConnectionRefused);
+}
+
+#[test]
+fn only_a_segment_on_its_way_shortens_its_path() {
+    let mut driven = Driven::new("soft-lrp");
+    let (peer, ours) = (at("10.0.0.1:5000"), at("10.0.0.2:80"));
+    let mut syn =
+        Packet::new(peer.ip(), ours.ip()).tcp(peer.port(), ours.port(), TcpFlags::SYN, &[]);
+    syn[..6].fill(0xff);
+    driven.cable.send(&syn);
+    driven.receive();
+    driven.work();
+    let answer = sent(&mut driven).pop().expect("a SYN is answered");
+    let whole = driven.sockets[0].payload_max_to(peer.ip());
+    let mut forged = answer.clone();
+    forged[TCP_SEQUENCE] ^= 1;
+    // As long as no packet is.
+    forged[2..4].copy_from_slice(&1500_u16.to_be_bytes());
+    bring_in(&mut driven, &too_big(peer.ip(), ours.ip(), 1000, &forged));
+    assert_eq!(driven.sockets[0].payload_max_to(peer.ip()), whole);
+    let mut right = forged;
+    right[TCP_SEQUENCE] ^= 1;
+    bring_in(&mut driven, &too_big(peer.ip(), ours.ip(), 1000, &right));
+    assert_eq!(driven.sockets[0].payload_max_to(peer.ip()), 1000 - 28);
+}
