@@ -203,3 +203,36 @@ fn without_cookies_a_known_client_finds_a_place_among_forged_syns() {
         });
     });
 }
+
+/// Connections that one client begins at once, of which the server takes none for a while:
+/// as many as its queue holds. How many are established before a lost SYN is sent again.
+fn established_at_once(fairness: bool) -> usize {
+    let mut established = 0;
+    with_peer(OtherEnd::Takes, |peer| {
+        let config = Config {
+            fairness,
+            ..Config::default()
+        };
+        let mut storage = Storage::default();
+        let _guard = Guard::attach(&mut storage, &config, "v0").unwrap();
+        let _listener = listener();
+        established = run(peer, || {
+            let host = SocketAddr::from((HOST_V4, PORT));
+            let begun = (0..=BACKLOG)
+                .map(|_| thread::spawn(move || TcpStream::connect_timeout(&host, PATIENCE)));
+            let begun: Vec<_> = begun.collect();
+            let ended = begun.into_iter().map(|client| client.join().unwrap());
+            let streams: Vec<_> = ended.filter_map(Result::ok).collect();
+            streams.len()
+        });
+    });
+    established
+}
+
+/// A connection pool that starts, a proxy, a browser: the queue is there for them.
+#[test]
+fn a_burst_of_one_client_that_the_queue_holds_loses_no_connection() {
+    let without = in_namespace(|| established_at_once(false));
+    assert_eq!(without, usize::from(BACKLOG) + 1);
+    assert_eq!(in_namespace(|| established_at_once(true)), without);
+}

@@ -1,6 +1,6 @@
 //! A listener's queues as channels: whose connections have room in them.
 
-use super::{Fairness, Queue, Request, Share, Verdict};
+use super::{Fairness, Queue, Request, Share, Verdict, tick_of};
 use crate::time::Instant;
 
 /// A smaller backlog has no room that could be kept for anybody.
@@ -12,6 +12,9 @@ pub const BACKLOG_KEPT_PARTS: u32 = 8;
 pub const BACKLOG_KNOWN_PARTS: u32 = 16;
 /// A server is behind if no more than one of so many parts of its accept queue is free.
 pub const BACKLOG_BEHIND_PARTS: u32 = 4;
+/// A quarter of a second. Shorter, it is a burst, for which the queues are there: who loses
+/// a SYN waits a second for the next.
+pub const BACKLOG_BURST_TICKS: u16 = 60;
 
 /// A listener's queues as they are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -95,7 +98,9 @@ impl Backlog {
 }
 
 impl Fairness {
-    /// Judges a SYN for a listener whose backlog [is divided](Backlog::is_divided).
+    /// Judges a SYN for a listener whose backlog [is divided](Backlog::is_divided). Places
+    /// in the accept queue are kept for others only after the server has been behind for
+    /// longer than a burst.
     pub fn judge_syn(
         &mut self,
         share: &mut Share,
@@ -103,7 +108,12 @@ impl Fairness {
         backlog: &Backlog,
         now: Instant,
     ) -> SynVerdict {
-        let verdict = self.judge(share, request, &backlog.for_syn(request.known), now);
+        let is_burst = backlog.is_behind() && !share.on_behind(tick_of(now));
+        let verdict = if !is_burst || share.is_pressed() {
+            self.judge(share, request, &backlog.for_syn(request.known), now)
+        } else {
+            Verdict::Admitted
+        };
         if backlog.is_accept_queue_full() {
             SynVerdict::AcceptQueue
         } else if backlog.is_syn_queue_full() {
@@ -126,7 +136,7 @@ impl Fairness {
         backlog: &Backlog,
         now: Instant,
     ) -> Verdict {
-        if backlog.is_behind() {
+        if backlog.is_behind() && share.on_behind(tick_of(now)) {
             self.judge(share, request, &backlog.for_cookie(request.known), now)
         } else {
             Verdict::Admitted

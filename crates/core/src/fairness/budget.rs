@@ -1,6 +1,6 @@
 //! What a channel may have in a tick while input is shed, and for whom.
 
-use super::{Queue, TICK_SHIFT};
+use super::{Queue, tick_of};
 use crate::time::Instant;
 
 /// A channel's packets of a tick.
@@ -26,7 +26,7 @@ impl Budget {
     /// The channel may have so many packets in the tick of `now`. Call it before each
     /// packet.
     pub fn allow(&mut self, packets: u32, now: Instant) {
-        let tick = (now.as_nanos() >> TICK_SHIFT) as u32;
+        let tick = tick_of(now);
         if self.tick != tick {
             let is_next = tick.wrapping_sub(self.tick) == 1;
             let before = if is_next { *self } else { Self::default() };

@@ -94,7 +94,8 @@ use crate::config::{ConfigError, Field};
 use crate::time::Instant;
 
 pub use self::backlog::{
-    BACKLOG_BEHIND_PARTS, BACKLOG_KEPT_PARTS, BACKLOG_KNOWN_PARTS, BACKLOG_MIN, Backlog, SynVerdict,
+    BACKLOG_BEHIND_PARTS, BACKLOG_BURST_TICKS, BACKLOG_KEPT_PARTS, BACKLOG_KNOWN_PARTS,
+    BACKLOG_MIN, Backlog, SynVerdict,
 };
 pub use self::budget::Budget;
 use self::level::{Node, initial, refill};
@@ -107,6 +108,10 @@ use self::table::{Entry, Owner, Table};
 pub const TICK_SHIFT: u32 = 22;
 /// A tick.
 pub const TICK: Duration = Duration::from_nanos(1 << TICK_SHIFT);
+
+const fn tick_of(now: Instant) -> u32 {
+    (now.as_nanos() >> TICK_SHIFT) as u32
+}
 /// Credit of one packet.
 pub const PACKET: u32 = 1 << 16;
 /// Ticks of its share that a source may save up. More forgives burstier clients; it
@@ -304,7 +309,7 @@ impl Fairness {
         queue: &Queue,
         now: Instant,
     ) -> Verdict {
-        let tick = (now.as_nanos() >> TICK_SHIFT) as u32;
+        let tick = tick_of(now);
         let discarding = share.on_occupancy(queue, tick);
         if !share.is_pressed() {
             return Verdict::Admitted;
@@ -334,7 +339,7 @@ impl Fairness {
         request: &Request,
         now: Instant,
     ) -> Verdict {
-        let tick = (now.as_nanos() >> TICK_SHIFT) as u32;
+        let tick = tick_of(now);
         if !share.on_room(budget.has_room(), tick) {
             budget.admit();
             return Verdict::Admitted;

@@ -3,8 +3,8 @@
 use super::level::{Node, SAME, is_over, moved};
 use super::table::Owner;
 use super::{
-    CALM_TICKS, CHANNEL_EPOCH_PACKETS, EPOCH_TICKS_MAX, LEVEL_MAX, LEVEL_MIN, PACKET, Queue,
-    STRANGERS_LOOK, STRANGERS_MAX, STRANGERS_MIN, STRANGERS_TICKS, Source,
+    BACKLOG_BURST_TICKS, CALM_TICKS, CHANNEL_EPOCH_PACKETS, EPOCH_TICKS_MAX, LEVEL_MAX, LEVEL_MIN,
+    PACKET, Queue, STRANGERS_LOOK, STRANGERS_MAX, STRANGERS_MIN, STRANGERS_TICKS, Source,
 };
 
 /// A channel's epoch that is older than this is of another overload.
@@ -25,6 +25,10 @@ pub struct Share {
     /// When there was last no room for everybody.
     pressed: Option<u32>,
     discarding: bool,
+    /// When a packet last found a listener's server behind, …
+    behind_at: u16,
+    /// … and when one first did.
+    behind_since: u16,
     /// All known sources together.
     known: Node,
     /// The first source of this tick that was found waiting for credit.
@@ -48,6 +52,8 @@ impl Default for Share {
             used: 0,
             pressed: None,
             discarding: false,
+            behind_at: 0,
+            behind_since: 0,
             known: Node::default(),
             loudest: None,
             strangers: 0,
@@ -107,6 +113,17 @@ impl Share {
             self.pressed = None;
         }
         self.is_pressed()
+    }
+
+    /// A packet finds a listener's server behind; returns whether it has been for longer
+    /// than a burst.
+    pub(super) fn on_behind(&mut self, tick: u32) -> bool {
+        let tick = tick as u16;
+        if tick.wrapping_sub(self.behind_at) >= BACKLOG_BURST_TICKS {
+            self.behind_since = tick;
+        }
+        self.behind_at = tick;
+        tick.wrapping_sub(self.behind_since) >= BACKLOG_BURST_TICKS
     }
 
     /// Not everybody finds room.

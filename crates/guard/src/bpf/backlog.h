@@ -48,6 +48,23 @@ static __always_inline bool is_behind(const struct backlog *backlog)
 	       backlog->capacity - backlog->capacity / BACKLOG_BEHIND_PARTS;
 }
 
+/*
+ * A packet finds the server behind. Returns whether it has been for longer than a burst.
+ * A function of its own for the stack.
+ */
+__noinline int is_long_behind(__u32 slot)
+{
+	struct fair_share *share = bpf_map_lookup_elem(&fair_shares, &slot);
+	__u16 tick = coarse_tick();
+
+	if (!share)
+		return false;
+	if ((__u16)(tick - share->behind_at) >= BACKLOG_BURST_TICKS)
+		share->behind_since = tick;
+	share->behind_at = tick;
+	return (__u16)(tick - share->behind_since) >= BACKLOG_BURST_TICKS;
+}
+
 /* What a SYN finds: with a server that is behind, each handshake will want a place. */
 static __always_inline __u32 occupancy_for_syn(const struct backlog *backlog)
 {

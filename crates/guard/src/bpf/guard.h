@@ -168,6 +168,7 @@ enum fair_limit {
 	BACKLOG_KEPT_PARTS = 8,
 	BACKLOG_KNOWN_PARTS = 16,
 	BACKLOG_BEHIND_PARTS = 4,
+	BACKLOG_BURST_TICKS = 60,
 	/* Sets for all CPUs together, at most; the loader has fewer for each of many. */
 	FAIR_NETWORK_SETS = 1024,
 	FAIR_SUBNET_SETS = 4096,
@@ -211,7 +212,11 @@ struct fair_share {
 	__u32 generation; /* of the slot's owner */
 	__u32 spared; /* packets that were admitted for the sake of observing alone */
 	__u32 settled; /* of them less the socket's drops, as many are made up for */
+	/* Of a listener, ticks: */
+	__u16 behind_at; /* when a packet last found its server behind */
+	__u16 behind_since; /* and when one first did */
 } __attribute__((aligned(64)));
+_Static_assert(sizeof(struct fair_share) == 64, "a cache line");
 
 /* A network or subnet: its own credit, and the part of each of those within. */
 struct fair_node {

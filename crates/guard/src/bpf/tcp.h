@@ -23,6 +23,8 @@ static __always_inline void judge_syn_source(const struct packet *packet,
 
 	if (!is_divided(backlog) || (!behind && settings.answering == ANSWERING_STACK))
 		return;
+	if (behind && !is_long_behind(verdict->slot) && !verdict->channel->pressed)
+		return;
 	outcome = judge_places(packet, verdict, occupancy_for_syn(backlog));
 	if (outcome == OUTCOME_ADMITTED || verdict->outcome != OUTCOME_ADMITTED)
 		return;
@@ -155,7 +157,7 @@ static __always_inline enum outcome judge_cookie(const struct packet *packet,
 	const struct backlog *backlog = &verdict->backlog;
 
 	__sync_fetch_and_add(&answers.returned, 1);
-	if (!is_divided(backlog) || !is_behind(backlog))
+	if (!is_divided(backlog) || !is_behind(backlog) || !is_long_behind(verdict->slot))
 		return OUTCOME_ADMITTED;
 	if (judge_places(packet, verdict, backlog->accept_queue) == OUTCOME_ADMITTED)
 		return OUTCOME_ADMITTED;

@@ -1,9 +1,11 @@
 //! The program and `plimsoll_core::fairness` judge the SYNs of a listener alike: of many
 //! sources, however full its two queues are. Needs root.
 
+use std::mem::offset_of;
 use std::net::{IpAddr, Ipv4Addr, TcpListener, TcpStream};
 use std::time::Duration;
 
+use libbpf_rs::{MapCore, MapFlags};
 use nix::sched::{CpuSet, sched_setaffinity};
 use nix::sys::socket::{Backlog as Listening, listen};
 use nix::unistd::Pid;
@@ -16,7 +18,7 @@ use plimsoll_packets::frame::TcpFlags;
 use super::SLOT_SOCKETS;
 use super::share_tests::defer_accept;
 use super::test_host::{HOST, from, judged_at, with_guard};
-use super::types::answering;
+use super::types::{self, answering};
 use crate::{Guard, Kind, Outcome, Protection};
 
 const PORT: u16 = 80;
@@ -92,6 +94,22 @@ impl<'a, 'obj> Pair<'a, 'obj> {
         }
     }
 
+    /// The tick by which the program found the server behind, or judged by source.
+    fn looked_at(&self, backlog: &Backlog) -> u32 {
+        let part = self.guard.program.books.part(SLOT_SOCKETS, 0);
+        if part.pressed != 0 || !backlog.is_behind() {
+            return judged_at(&part);
+        }
+        let shares = &self.guard.program.skeleton.maps.fair_shares;
+        let share = shares.lookup(&SLOT_SOCKETS.to_ne_bytes(), MapFlags::ANY);
+        let share = share.unwrap().unwrap();
+        let at = offset_of!(types::fair_share, behind_at);
+        let low = u16::from_ne_bytes(share[at..at + 2].try_into().unwrap());
+        // Less than 65,536 ticks after the last packet that was judged by source.
+        let since = low.wrapping_sub(part.pressed_tick as u16);
+        part.pressed_tick.wrapping_add(since.into())
+    }
+
     fn judge(&mut self, source: Ipv4Addr, backlog: &Backlog) {
         let frame = from(source).tcp(4000, PORT, TcpFlags::SYN, &[]);
         let before = *self.guard.counters().unwrap().of(Kind::TcpListener);
@@ -106,8 +124,7 @@ impl<'a, 'obj> Pair<'a, 'obj> {
             () if is(Outcome::SourceShare) => SynVerdict::Cookie,
             () => panic!("one of four outcomes"),
         };
-        let part = self.guard.program.books.part(SLOT_SOCKETS, 0);
-        let now = Instant::from_nanos(u64::from(judged_at(&part)) << TICK_SHIFT);
+        let now = Instant::from_nanos(u64::from(self.looked_at(backlog)) << TICK_SHIFT);
         let known = source.octets()[..2] == KNOWN;
         let request = Request {
             channel: SLOT_SOCKETS,
@@ -141,9 +158,13 @@ fn judge_all(waiting: u32, half_open: u32, backlogs: &[u32]) -> [[u32; 4]; 2] {
         let mut random = fastrand::Rng::with_seed(8);
         for capacity in backlogs {
             let backlog = listener.backlog(*capacity);
-            for _ in 0..300 {
+            for packet in 0..300 {
                 if random.u32(..40) == 0 {
                     std::thread::sleep(Duration::from_millis(random.u64(1..15)));
+                }
+                // Together longer than a burst.
+                if packet % 10 == 0 && packet < 30 && backlog.is_behind() {
+                    std::thread::sleep(Duration::from_millis(100));
                 }
                 pair.judge(source(&mut random), &backlog);
             }

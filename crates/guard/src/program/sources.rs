@@ -47,6 +47,7 @@ const _: () = {
     assert!(fairness::BACKLOG_MIN == P::BACKLOG_MIN.0);
     assert!(fairness::BACKLOG_KEPT_PARTS == P::BACKLOG_KEPT_PARTS.0);
     assert!(fairness::BACKLOG_KNOWN_PARTS == P::BACKLOG_KNOWN_PARTS.0);
+    assert!(fairness::BACKLOG_BURST_TICKS as u32 == P::BACKLOG_BURST_TICKS.0);
     assert!(fairness::BACKLOG_BEHIND_PARTS == P::BACKLOG_BEHIND_PARTS.0);
     assert!(FairnessConfig::DEFAULT.network_sets == P::FAIR_NETWORK_SETS.0 as usize);
     assert!(FairnessConfig::DEFAULT.subnet_sets == P::FAIR_SUBNET_SETS.0 as usize);

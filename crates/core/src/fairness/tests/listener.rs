@@ -196,16 +196,22 @@ fn with_cookies_everybody_connects_and_the_known_one_without() {
     assert!(served[2].by_cookie * 20 < served[2].offered, "{served:?}");
 }
 
-/// A burst that fits is taken as a host without fairness takes it.
+/// A burst that fits is taken as a host without fairness takes it: up to the kept places
+/// of the SYN queue at once, and up to the last place of the accept queue.
 #[test]
 fn a_burst_that_fits_is_admitted() {
-    let mut listener = Listener::new(500.0, false);
-    let mut served = Served::default();
-    listener.pass();
-    for _ in 0..CAPACITY - CAPACITY / BACKLOG_KEPT_PARTS {
-        listener.syn(&client(), true, &mut served);
+    let at_once = CAPACITY - CAPACITY / BACKLOG_KEPT_PARTS;
+    for (bursts, syns) in [(1, at_once), (8, CAPACITY / 8)] {
+        let mut listener = Listener::new(0.0, false);
+        let mut served = Served::default();
+        for _ in 0..bursts {
+            listener.pass();
+            for _ in 0..syns {
+                listener.syn(&client(), true, &mut served);
+            }
+        }
+        assert_eq!(served.admitted, bursts * syns, "{served:?}");
     }
-    assert_eq!(served.admitted, served.offered);
 }
 
 proptest! {
