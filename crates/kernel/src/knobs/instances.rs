@@ -77,6 +77,7 @@ mod tests {
             thread: None,
             defer_hard_irqs: None,
             gro_flush_timeout: None,
+            irq_suspend_timeout: None,
             threaded: None,
         }
     }

@@ -29,8 +29,20 @@ pub struct Napi {
     pub defer_hard_irqs: Option<u32>,
     /// Holdoff, ns: time until the timer polls again.
     pub gro_flush_timeout: Option<u32>,
+    /// How long an application that polls busily may keep its interrupt suspended, ns
+    /// (Linux 6.13); 0: none does.
+    pub irq_suspend_timeout: Option<u32>,
     /// How it is polled: 0 softirq, 1 thread, 2 busy-polling thread.
     pub threaded: Option<u32>,
+}
+
+impl Napi {
+    /// Whether an application says when its interrupts come: another holdoff would upset
+    /// it (`Documentation/networking/napi.rst`, "IRQ suspension").
+    #[must_use]
+    pub fn is_suspended_by_application(&self) -> bool {
+        self.irq_suspend_timeout.is_some_and(|timeout| timeout > 0)
+    }
 }
 
 /// A setting of one instance to change; `None` leaves it.
@@ -105,6 +117,7 @@ impl Netdev {
                 thread: reply.get_pid().ok().and_then(|pid| i32::try_from(pid).ok()),
                 defer_hard_irqs: reply.get_defer_hard_irqs().ok(),
                 gro_flush_timeout: reply.get_gro_flush_timeout().ok(),
+                irq_suspend_timeout: reply.get_irq_suspend_timeout().ok(),
                 threaded: reply.get_threaded().ok(),
             });
         }

@@ -33,6 +33,7 @@ impl Driver {
             thread: None,
             defer_hard_irqs: Some(*defer),
             gro_flush_timeout: Some(*timeout),
+            irq_suspend_timeout: None,
             threaded: None,
         };
         let mut driver = Self {

@@ -83,3 +83,49 @@ fn what_takes_no_setting_now_gets_it_back_once_it_does() {
         assert_eq!(fs::read_dir(directory).unwrap().count(), 0);
     });
 }
+
+/// Has an application's suspension allowed on all instances of an interface.
+fn suspend(ifindex: u32, timeout: u32) -> bool {
+    use netlink_bindings::netdev;
+    use netlink_socket2::NetlinkSocket;
+    for napi in Netdev::new().instances(ifindex).unwrap() {
+        if napi.irq_suspend_timeout.is_none() {
+            return false;
+        }
+        let mut request = netdev::Request::new().op_napi_set_do();
+        let attributes = request.encode().push_id(napi.id);
+        attributes.push_irq_suspend_timeout(timeout);
+        let mut socket = NetlinkSocket::default();
+        let mut replies = socket.request(&request).unwrap();
+        while let Some(reply) = replies.recv() {
+            reply.unwrap();
+        }
+    }
+    true
+}
+
+#[test]
+fn an_instance_that_an_application_suspends_is_left_alone() {
+    with_veth(|directory| {
+        let _pass_all = PassAll::attach("v0").unwrap();
+        let mut knobs = Knobs::open_in(directory, "v0").unwrap();
+        let ifindex = crate::link::index("v0").unwrap();
+        if !suspend(ifindex, 20_000_000) {
+            eprintln!("skipped: Linux before 6.13 suspends nothing");
+            return;
+        }
+        let before = knobs.instances().unwrap();
+        assert!(before[0].is_suspended_by_application());
+        let holdoff = std::time::Duration::from_micros(50);
+        knobs.set_holdoff(Queues::All, 100, holdoff).unwrap();
+        if before[0].threaded.is_some() {
+            knobs.set_threaded(true).unwrap();
+        }
+        assert_eq!(knobs.instances().unwrap(), before);
+        assert!(suspend(ifindex, 0));
+        knobs.set_holdoff(Queues::All, 100, holdoff).unwrap();
+        let set = knobs.instances().unwrap()[0].gro_flush_timeout;
+        assert_eq!(set, Some(50_000), "it suspends nothing any more");
+        knobs.restore().unwrap();
+    });
+}

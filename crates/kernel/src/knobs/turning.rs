@@ -59,7 +59,8 @@ impl Knobs {
     /// poll, up to `defer` times in a row without a packet, until interrupts
     /// come back on (`Documentation/networking/napi.rst`). Zeros: interrupts
     /// only. Kernels before 6.13 know no holdoff per queue: there, and where
-    /// the driver shows no instances, [`Queues::All`] sets the device's.
+    /// the driver shows no instances, [`Queues::All`] sets the device's. Instances whose
+    /// interrupts an application suspends are left alone.
     ///
     /// # Errors
     ///
@@ -77,13 +78,14 @@ impl Knobs {
         if i32::try_from(defer).is_err() {
             return Err(invalid("defer interrupts for more than 2^31-1 polls").into());
         }
-        let instances = self.instances_of(queues)?;
+        let mut instances = self.instances_of(queues)?;
         if instances.is_empty() {
             return self.turn_device(&[
                 (Attribute::NapiDeferHardIrqs, u64::from(defer)),
                 (Attribute::GroFlushTimeout, u64::from(gro_flush_timeout)),
             ]);
         }
+        instances.retain(|napi| !napi.is_suspended_by_application());
         let own = self.device_holdoff();
         let old = instances.iter().filter_map(|napi| old_holdoff(napi, own));
         self.write_down(old.collect())?;
@@ -121,19 +123,21 @@ impl Knobs {
 
     /// Moves the polling of all queues into threads, or back into softirq: one
     /// instance after the other, where the kernel lets (6.17) and the driver shows
-    /// any; else by the device's switch.
+    /// any; else by the device's switch. Instances whose interrupts an application suspends
+    /// are left alone where the kernel lets.
     ///
     /// # Errors
     ///
     /// The device has no such switch ([`TurnError::NoThreadedPolling`]), the
     /// kernel refuses, or the record cannot be written.
     pub fn set_threaded(&mut self, threaded: bool) -> Result<(), TurnError> {
-        let instances = self.follow()?;
-        let old: Vec<_> = instances.iter().filter_map(old_threaded).collect();
-        if old.is_empty() || old.len() < instances.len() {
+        let mut instances = self.follow()?;
+        let is_told = |napi: &Napi| old_threaded(napi).is_some();
+        if instances.is_empty() || !instances.iter().all(is_told) {
             return self.turn_device(&[(Attribute::Threaded, u64::from(threaded))]);
         }
-        self.write_down(old)?;
+        instances.retain(|napi| !napi.is_suspended_by_application());
+        self.write_down(instances.iter().filter_map(old_threaded).collect())?;
         for napi in instances {
             let change = Change {
                 threaded: Some(threaded.into()),
