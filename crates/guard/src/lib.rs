@@ -40,6 +40,8 @@ pub use error::Error;
 pub use events::{Event, Events};
 pub use guard::{Config, Guard, Regulated, Storage};
 pub use known::KnownError;
+#[doc(hidden)]
+pub use known::check_known_sources;
 pub use owner::{Owner, OwnerProcess, Owners};
 pub use plimsoll_core::answering::Answerer;
 pub use plimsoll_core::demux::Kind;
