@@ -349,6 +349,24 @@ fn no_harm_counts_what_crosses_a_set_up() {
     }
 }
 
+/// A kernel without VLAN devices says so; any other shows them.
+#[test]
+fn no_harm_names_what_this_machine_cannot_make() {
+    let options = ["--runs", "1", "--window-ms", "200", "--only", "vlan"];
+    let document = measure(&[&["no-harm"], &options[..]].concat());
+    assert_goals(&document, &["vlan/calm", "vlan/flooded"]);
+    let cases = document["cases"].as_array().unwrap();
+    match document["not_shown"].as_array().unwrap().as_slice() {
+        [] => assert_eq!(cases.len(), 4, "stock and guard, calm and flooded"),
+        [only] => {
+            assert_eq!(only["setup"], "vlan");
+            assert!(!only["why"].as_str().unwrap().is_empty());
+            assert!(cases.is_empty());
+        }
+        more => panic!("{more:?}"),
+    }
+}
+
 /// What was sent to a host that passes packets went somewhere.
 fn assert_passed(cases: &Value, ways: &[&str]) {
     let cases = cases.as_array().unwrap();

@@ -87,6 +87,17 @@ pub struct NoHarmCase {
     pub received: u64,
 }
 
+/// A set-up that this machine cannot make, so that nothing is known of it.
+#[derive(Clone, Debug, Serialize)]
+pub struct NotShown {
+    /// The set-up.
+    pub setup: &'static str,
+    /// What it is.
+    pub what: &'static str,
+    /// What this machine lacks, in the words of whoever refused.
+    pub why: String,
+}
+
 /// Everything a run measured.
 #[derive(Clone, Debug, Serialize)]
 pub struct Document {
@@ -98,6 +109,8 @@ pub struct Document {
     pub runs: usize,
     /// All cases.
     pub cases: Vec<NoHarmCase>,
+    /// Set-ups that this machine cannot make.
+    pub not_shown: Vec<NotShown>,
     /// That no case is worse with the guard.
     pub goals: Vec<Goal>,
 }
@@ -120,6 +133,9 @@ impl Document {
                 case.received
             );
         }
+        for NotShown { setup, what, why } in &self.not_shown {
+            let _ = writeln!(table, "not shown here: {setup} ({what}), since {why}");
+        }
         table + conclusion(&self.machine, &self.goals).as_str()
     }
 }
@@ -129,33 +145,80 @@ impl Document {
 /// # Errors
 ///
 /// This host lacks something ([`Error::is_missing`]), or the run was interrupted. A
-/// set-up that this kernel cannot make has goals that say so.
+/// set-up that this machine cannot make is named, and has goals that say so.
 pub fn run(plan: &Plan, mut progress: impl FnMut(&str)) -> Result<Document, Error> {
-    let (mut cases, mut goals) = (Vec::new(), Vec::new());
+    let mut document = Document {
+        schema: SCHEMA,
+        machine: Machine::read(Some("veth")),
+        runs: plan.runs,
+        cases: Vec::new(),
+        not_shown: Vec::new(),
+        goals: Vec::new(),
+    };
     let is_wanted =
         |setup: &&Setup| plan.only.is_empty() || plan.only.iter().any(|name| name == setup.name);
     for setup in setup::ALL.iter().filter(is_wanted) {
+        match why_not(setup)? {
+            None => document.add(plan, setup, &mut progress)?,
+            Some(why) => {
+                progress(&format!("{}: not shown here, since {why}", setup.name));
+                document.add_unshown(setup, why);
+            }
+        }
+    }
+    Ok(document)
+}
+
+/// Why this machine cannot make a set-up, if it cannot.
+fn why_not(setup: &Setup) -> Result<Option<String>, Error> {
+    let testbed = Testbed::create(TestbedConfig::default())?;
+    let behind = testbed.add_host_behind()?;
+    let site = Site {
+        testbed: &testbed,
+        behind,
+    };
+    match setup.prepare(&site) {
+        Ok(()) => Ok(None),
+        Err(error) if error.is_fatal() && !error.is_missing() => Err(error),
+        Err(error) => Ok(Some(error.to_string())),
+    }
+}
+
+impl Document {
+    fn add(
+        &mut self,
+        plan: &Plan,
+        setup: &Setup,
+        progress: &mut impl FnMut(&str),
+    ) -> Result<(), Error> {
         for flooded in [false, true] {
-            match measure(plan, setup, flooded, &mut progress) {
+            match measure(plan, setup, flooded, progress) {
                 Ok(measured) => {
-                    cases.extend(sums(setup, flooded, &measured));
-                    goals.push(goal(setup, flooded, &measured));
+                    self.cases.extend(sums(setup, flooded, &measured));
+                    self.goals.push(goal(setup, flooded, &measured));
                 }
                 Err(error) if error.is_fatal() => return Err(error),
                 Err(error) => {
                     let none = goal(setup, flooded, &Cases::default());
-                    goals.push(none.because(error.to_string()));
+                    self.goals.push(none.because(error.to_string()));
                 }
             }
         }
+        Ok(())
     }
-    Ok(Document {
-        schema: SCHEMA,
-        machine: Machine::read(Some("veth")),
-        runs: plan.runs,
-        cases,
-        goals,
-    })
+
+    fn add_unshown(&mut self, setup: &Setup, why: String) {
+        for flooded in [false, true] {
+            let none = goal(setup, flooded, &Cases::default());
+            self.goals
+                .push(none.because(format!("not shown here: {why}")));
+        }
+        self.not_shown.push(NotShown {
+            setup: setup.name,
+            what: setup.what,
+            why,
+        });
+    }
 }
 
 /// Each side's runs, taken in turns.

@@ -90,8 +90,8 @@ const fn udp(receiver: Receiver, behind: bool, target: Target) -> Load {
     }
 }
 
-/// All of them. A kernel that lacks one (IPVS, VLAN devices here) cannot show it.
-pub(super) const ALL: [Setup; 18] = [
+/// All of them. A machine that cannot make one says so.
+pub(super) const ALL: [Setup; 20] = [
     Setup {
         name: "socket",
         what: "a UDP server of the host itself",
@@ -145,6 +145,19 @@ pub(super) const ALL: [Setup; 18] = [
         },
     },
     Setup {
+        name: "ipvs",
+        what: "IPVS in front of a server (needs ipvsadm)",
+        load: udp(Receiver::Bound(9000), true, Target::TestHost),
+        prepare: |site| {
+            routed(site)?;
+            let test = site.testbed.test();
+            let service = format!("{}:{PORT}", test.ipv4());
+            let ipvs = |words: &str| test.configure("ipvsadm", words.split_whitespace());
+            ipvs(&format!("-A -u {service} -s rr"))?;
+            Ok(ipvs(&format!("-a -u {service} -r {BEHIND}:9000 -m"))?)
+        },
+    },
+    Setup {
         name: "bridge",
         what: "a container on a bridge that the interface belongs to",
         load: udp(Receiver::Bound(PORT), true, Target::Behind),
@@ -155,6 +168,12 @@ pub(super) const ALL: [Setup; 18] = [
         what: "a container with a macvlan device on the interface",
         load: udp(Receiver::Bound(PORT), true, Target::Behind),
         prepare: macvlan,
+    },
+    Setup {
+        name: "vlan",
+        what: "a VLAN device on the interface",
+        load: udp(Receiver::Bound(PORT), false, Target::Behind),
+        prepare: vlan,
     },
     Setup {
         name: "vxlan",
@@ -302,6 +321,19 @@ fn macvlan(site: &Site<'_>) -> Result<(), Error> {
     behind.ip("link set mac0 up")?;
     load.ip("address add 10.77.0.1/24 dev load0")?;
     Ok(load.ip("neighbour replace 10.77.0.2 lladdr 02:00:00:00:00:04 dev load0")?)
+}
+
+fn vlan(site: &Site<'_>) -> Result<(), Error> {
+    let (load, test) = (site.testbed.load(), site.testbed.test());
+    for (host, device, address) in [
+        (load, "load0", "10.77.0.1/24"),
+        (test, test.device(), "10.77.0.2/24"),
+    ] {
+        host.ip(&format!("link add link {device} name vlan7 type vlan id 7"))?;
+        host.ip(&format!("address add {address} dev vlan7"))?;
+        host.ip("link set vlan7 up")?;
+    }
+    Ok(())
 }
 
 fn vxlan(site: &Site<'_>) -> Result<(), Error> {
