@@ -130,6 +130,7 @@ impl Report {
             self.step(Step::Drain, || steps::drain(site, guard))?;
             self.step(Step::SynFlood, || steps::syn_flood(site, guard, &stock))?;
             self.step(Step::Masquerade, || steps::masquerade(site, guard, &stock))?;
+            self.step(Step::Vlan, || steps::vlan(site, guard, &stock))?;
         }
         guard.map(Guard::stop).transpose()?;
         self.step(Step::Kill, || overload::kill(site, orders))?;

@@ -14,6 +14,9 @@ use super::Outcome;
 
 pub(crate) const LOAD: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 1);
 pub(crate) const HOST: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 2);
+/// The guarded host's address in a VLAN.
+pub(crate) const TAGGED_HOST: Ipv4Addr = Ipv4Addr::new(10, 78, 0, 2);
+const TAGGED_LOAD: Ipv4Addr = Ipv4Addr::new(10, 78, 0, 1);
 /// The namespaces of the loading host and of the one behind.
 const LOAD_NAME: &str = "load";
 const BEHIND_NAME: &str = "behind";
@@ -77,6 +80,8 @@ impl Site {
                 "neighbour replace {HOST} lladdr {HOST_MAC} dev {load_device}"
             ))
         })?;
+        tagged(device, TAGGED_HOST)?;
+        self.in_load(|| tagged(load_device, TAGGED_LOAD))?;
         self.masquerade()
     }
 
@@ -161,6 +166,13 @@ fn with_mac(mac: &str) -> Outcome<String> {
         }
     }
     Err(format!("no interface has the address {mac}").into())
+}
+
+/// A VLAN device with this address.
+fn tagged(device: &str, address: Ipv4Addr) -> Outcome<()> {
+    ip(&format!("link add link {device} name vlan7 type vlan id 7"))?;
+    ip(&format!("address add {address}/24 dev vlan7"))?;
+    ip("link set vlan7 up")
 }
 
 fn ip(words: &str) -> Outcome<()> {

@@ -11,7 +11,7 @@ use super::Outcome;
 use super::guard::{self, Guard, attached};
 use super::settings::Settings;
 use super::site::{HOST, LOAD, Site};
-use super::traffic::{Flood, Greeter, connect, datagrams, download, syns};
+use super::traffic::{Flood, Greeter, connect, datagrams, download, syns, upload_tagged};
 
 /// What a host lacks (the exit codes of `docs/guard.md`).
 const LACKS: i32 = 3;
@@ -27,6 +27,8 @@ pub(crate) struct Stock {
     connected: u32,
     /// Datagrams sent and received.
     downloaded: (u32, u32),
+    /// The same over the VLAN.
+    tagged: (u32, u32),
 }
 
 pub(crate) fn stock(site: &Site) -> Outcome<Stock> {
@@ -40,6 +42,7 @@ pub(crate) fn stock(site: &Site) -> Outcome<Stock> {
         greeter,
         connected,
         downloaded: download(site)?,
+        tagged: upload_tagged(site)?,
     })
 }
 
@@ -168,9 +171,18 @@ pub(crate) fn syn_flood(site: &Site, guard: &Guard, stock: &Stock) -> Outcome {
 
 /// No more is lost than without the guard.
 pub(crate) fn masquerade(site: &Site, guard: &Guard, stock: &Stock) -> Outcome {
-    let (sent, received) = download(site)?;
+    no_more_lost(guard, download(site)?, stock.downloaded)
+}
+
+/// As [`masquerade`], for a VLAN device, whose packets come with a tag or have lost it to
+/// the adapter.
+pub(crate) fn vlan(site: &Site, guard: &Guard, stock: &Stock) -> Outcome {
+    no_more_lost(guard, upload_tagged(site)?, stock.tagged)
+}
+
+fn no_more_lost(guard: &Guard, (sent, received): (u32, u32), stock: (u32, u32)) -> Outcome {
     let shares = guard.packets("closed_port", "share")?;
-    let (stock_sent, stock_received) = stock.downloaded;
+    let (stock_sent, stock_received) = stock;
     let found = format!(
         "{received} of {sent} datagrams, {stock_received} of {stock_sent} without the guard; {shares} discarded as for a closed port"
     );

@@ -15,7 +15,7 @@ use nix::sys::socket::{
 use plimsoll_packets::frame::{Packet, TcpFlags};
 
 use super::Outcome;
-use super::site::{HOST, LOAD, Site};
+use super::site::{HOST, LOAD, Site, TAGGED_HOST};
 
 const MACS: ([u8; 6], [u8; 6]) = ([0x52, 0x54, 0, 0, 0, 1], [0x52, 0x54, 0, 0, 0, 2]);
 const BURST_GAP: Duration = Duration::from_millis(4);
@@ -174,22 +174,43 @@ pub(crate) fn connect(site: &Site, port: u16) -> Outcome<u32> {
     })
 }
 
+/// More in a burst than the guard once let through of what it took for a closed port.
+const BURST: u32 = 400;
+const BURSTS: u32 = 8;
+
 /// Datagrams of a download through the gateway that arrive, of so many sent.
 pub(crate) fn download(site: &Site) -> Outcome<(u32, u32)> {
-    /// More in a burst than the guard once let through of what it took for a closed
-    /// port.
-    const BURST: u32 = 400;
-    const BURSTS: u32 = 8;
     let server = site.in_load(|| Ok(UdpSocket::bind((LOAD, 4433))?))?;
     let client = site.in_behind(|| Ok(UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?))?;
-    nix::sys::socket::setsockopt(&client, nix::sys::socket::sockopt::RcvBufForce, &(16 << 20))?;
     server.set_read_timeout(Some(Duration::from_secs(5)))?;
     client.send_to(b"send", (LOAD, 4433))?;
     let (_, to) = server.recv_from(&mut [0; 16])?;
+    bursts(&server, to, client)
+}
+
+/// The same of datagrams to the guarded host's VLAN device.
+pub(crate) fn upload_tagged(site: &Site) -> Outcome<(u32, u32)> {
+    let server = UdpSocket::bind((TAGGED_HOST, 0))?;
+    let to = server.local_addr()?;
+    let client = site.in_load(|| Ok(UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?))?;
+    // The first has to wait until the neighbour is known.
+    server.set_read_timeout(Some(Duration::from_secs(5)))?;
+    client.send_to(b"there?", to)?;
+    server.recv(&mut [0; 16])?;
+    bursts(&client, to, server)
+}
+
+/// Sends datagrams in bursts: how many were sent, and how many arrived.
+fn bursts(from: &UdpSocket, to: SocketAddr, receiver: UdpSocket) -> Outcome<(u32, u32)> {
+    nix::sys::socket::setsockopt(
+        &receiver,
+        nix::sys::socket::sockopt::RcvBufForce,
+        &(16 << 20),
+    )?;
     let receiving = thread::spawn(move || {
         let mut received = 0;
-        let silence = client.set_read_timeout(Some(Duration::from_secs(2)));
-        while silence.is_ok() && client.recv(&mut [0; 2048]).is_ok() {
+        let silence = receiver.set_read_timeout(Some(Duration::from_secs(2)));
+        while silence.is_ok() && receiver.recv(&mut [0; 2048]).is_ok() {
             received += 1;
         }
         received
@@ -197,9 +218,9 @@ pub(crate) fn download(site: &Site) -> Outcome<(u32, u32)> {
     let mut sent = 0;
     for _ in 0..BURSTS {
         for _ in 0..BURST {
-            sent += u32::from(server.send_to(&[0; 200], to).is_ok());
+            sent += u32::from(from.send_to(&[0; 200], to).is_ok());
         }
         thread::sleep(Duration::from_millis(100));
     }
-    Ok((sent, receiving.join().map_err(|_| "the client panicked")?))
+    Ok((sent, receiving.join().map_err(|_| "the receiver panicked")?))
 }

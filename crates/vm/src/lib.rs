@@ -38,6 +38,8 @@ pub enum Step {
     SynFlood,
     /// A gateway that masquerades loses nothing that it does not lose without the guard.
     Masquerade,
+    /// A VLAN device on the guarded interface gets what it gets without the guard.
+    Vlan,
     /// The guard is killed in overload, many times: settings are as before.
     Kill,
     /// A restart under a service manager: no datagram is lost, the program never gone.
@@ -48,13 +50,14 @@ pub enum Step {
 
 impl Step {
     /// All of them.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::Boot,
         Self::Check,
         Self::Start,
         Self::Drain,
         Self::SynFlood,
         Self::Masquerade,
+        Self::Vlan,
         Self::Kill,
         Self::HandOver,
         Self::End,
@@ -76,6 +79,7 @@ impl Step {
             Self::Drain => "drain",
             Self::SynFlood => "syn-flood",
             Self::Masquerade => "masquerade",
+            Self::Vlan => "vlan",
             Self::Kill => "kill",
             Self::HandOver => "hand-over",
             Self::End => "end",
