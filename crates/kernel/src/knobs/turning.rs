@@ -54,13 +54,23 @@ impl TurnError {
     }
 }
 
+/// Leaves out instances that receive nothing, as far as the driver tells, and those whose
+/// interrupts an application suspends.
+fn leave_what_is_not_ours(instances: &mut Vec<Napi>) {
+    let is_told = instances.iter().any(|napi| napi.queue.is_some());
+    instances.retain(|napi| {
+        let receives = napi.queue.is_some() || !is_told;
+        receives && !napi.is_suspended_by_application()
+    });
+}
+
 impl Knobs {
     /// Sets the holdoff of `queues`: the timer polls again `timeout` after a
     /// poll, up to `defer` times in a row without a packet, until interrupts
     /// come back on (`Documentation/networking/napi.rst`). Zeros: interrupts
     /// only. Kernels before 6.13 know no holdoff per queue: there, and where
     /// the driver shows no instances, [`Queues::All`] sets the device's. Instances whose
-    /// interrupts an application suspends are left alone.
+    /// interrupts an application suspends, and those that only transmit, are left alone.
     ///
     /// # Errors
     ///
@@ -85,7 +95,7 @@ impl Knobs {
                 (Attribute::GroFlushTimeout, u64::from(gro_flush_timeout)),
             ]);
         }
-        instances.retain(|napi| !napi.is_suspended_by_application());
+        leave_what_is_not_ours(&mut instances);
         let own = self.device_holdoff();
         let old = instances.iter().filter_map(|napi| old_holdoff(napi, own));
         self.write_down(old.collect())?;
@@ -123,8 +133,8 @@ impl Knobs {
 
     /// Moves the polling of all queues into threads, or back into softirq: one
     /// instance after the other, where the kernel lets (6.17) and the driver shows
-    /// any; else by the device's switch. Instances whose interrupts an application suspends
-    /// are left alone where the kernel lets.
+    /// any; else by the device's switch. As [`Knobs::set_holdoff`], it leaves some instances
+    /// alone where the kernel lets.
     ///
     /// # Errors
     ///
@@ -136,7 +146,7 @@ impl Knobs {
         if instances.is_empty() || !instances.iter().all(is_told) {
             return self.turn_device(&[(Attribute::Threaded, u64::from(threaded))]);
         }
-        instances.retain(|napi| !napi.is_suspended_by_application());
+        leave_what_is_not_ours(&mut instances);
         self.write_down(instances.iter().filter_map(old_threaded).collect())?;
         for napi in instances {
             let change = Change {
@@ -320,4 +330,38 @@ fn old_threaded(napi: &Napi) -> Option<Setting> {
 
 fn invalid(action: &'static str) -> CallError {
     os(action)(io::Error::from(io::ErrorKind::InvalidInput))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn left(instances: &[(u32, Option<u32>, Option<u32>)]) -> Vec<u32> {
+        let napi = |(id, queue, irq_suspend_timeout): &(u32, Option<u32>, Option<u32>)| Napi {
+            id: *id,
+            queue: *queue,
+            irq: None,
+            thread: None,
+            defer_hard_irqs: Some(0),
+            gro_flush_timeout: Some(0),
+            irq_suspend_timeout: *irq_suspend_timeout,
+            threaded: None,
+        };
+        let mut instances = instances.iter().map(napi).collect();
+        leave_what_is_not_ours(&mut instances);
+        instances.into_iter().map(|napi| napi.id).collect()
+    }
+
+    #[test]
+    fn what_only_transmits_or_is_an_application_s_is_left_alone() {
+        let told = [
+            (1, Some(0), Some(0)),
+            (2, Some(1), Some(20_000)),
+            (3, None, Some(0)),
+            (4, Some(2), None),
+        ];
+        assert_eq!(left(&told), [1, 4]);
+        let untold = [(1, None, None), (2, None, Some(1)), (3, None, Some(0))];
+        assert_eq!(left(&untold), [1, 3], "a driver that tells no queue");
+    }
 }
