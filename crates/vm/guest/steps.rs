@@ -117,11 +117,11 @@ pub(crate) fn start(site: &Site) -> Outcome<(Guard, String)> {
 pub(crate) fn drain(site: &Site, guard: &Guard) -> Outcome {
     let socket = UdpSocket::bind((HOST, 0))?;
     let port = socket.local_addr()?.port();
-    let before = guard.packets("udp_socket", "socket_queue")?;
+    let before = discarded(guard)?;
     let flood = Flood::start(site, datagrams(port), FILL_PPS)?;
     sleep(FILL_TIME);
     let sent = flood.stop();
-    let discarded = guard.packets("udp_socket", "socket_queue")? - before;
+    let discarded = discarded(guard)? - before;
     if discarded == 0 {
         return Err(format!("none of {sent} datagrams for a full socket was discarded").into());
     }
@@ -139,6 +139,12 @@ pub(crate) fn drain(site: &Site, guard: &Guard) -> Outcome {
     Ok(format!(
         "of {sent} datagrams {discarded} discarded, {waited} kept; drained, {again} of {AFTERWARDS}"
     ))
+}
+
+/// Datagrams for sockets that had no room, whether or not their source has had its share.
+fn discarded(guard: &Guard) -> Outcome<u64> {
+    let of = |outcome| guard.packets("udp_socket", outcome);
+    Ok(of("socket_queue")? + of("source_share")?)
 }
 
 fn receive(socket: &UdpSocket) -> u32 {
