@@ -198,7 +198,9 @@ mod tests {
             });
             (answer, seen.into_inner())
         };
-        assert_eq!(read("ip"), (Some(true), vec![12..14]));
+        let (passes, places) = read("ip");
+        assert_eq!((passes, places.len()), (Some(true), 1));
+        assert_eq!(places[0], 12..14);
         assert_eq!(read("ip[8] = 64").1.last(), Some(&(22..23)));
         assert_eq!(read("greater 20").0, None, "it asks for the length");
         let filter = Filter::compile("udp port 53").unwrap();
