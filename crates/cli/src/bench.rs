@@ -248,7 +248,7 @@ const STACK_HELP: &str = "Parts: udp, overload, bystander, rpc, http, tcp, dns, 
     testpmd is measured if Debian's package dpdk is installed.\n\
     Example: plimsoll bench stack --only udp --sides kernel,ni-lrp";
 
-const SCREEN_HELP: &str = "Screens: screen, nfqueue, nftables, none.\n\
+const SCREEN_HELP: &str = "Screens: screen, screen-remember, nfqueue, nftables, none.\n\
     Needs root, two CPUs, Linux 6.8 or newer with BTF, and iproute2, ethtool, nftables and \
     iptables, which leads packets to NFQUEUE (scripts/setup installs them).";
 

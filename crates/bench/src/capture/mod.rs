@@ -20,7 +20,7 @@ use plimsoll_report::{Goal, Machine, SCHEMA, Side, median};
 use plimsoll_testbed::blast::{Blast, Bound, Flow, Report, Schedule, Spec, Stop, Transport};
 use plimsoll_testbed::placement::Placement;
 use plimsoll_testbed::{Config as TestbedConfig, Testbed};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::Error;
 use crate::figures::conclusion;
@@ -41,7 +41,7 @@ const SETTLE: Duration = Duration::from_millis(150);
 const BEYOND: f64 = 2.0;
 
 /// Where packets go.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Sink {
     /// `/dev/null`.
@@ -160,7 +160,7 @@ pub fn run(plan: &Plan, mut progress: impl FnMut(&str)) -> Result<Document, Erro
         for case in &mut cases {
             let (tool, sink) = (case.tool.name(), case.sink.name());
             progress(&format!("run {run}, {tool} to {sink}"));
-            let site = Site::new(plan, case, place.path())?;
+            let site = Site::new(plan, case.tool, case.sink, place.path())?;
             let lossless = site.search()?;
             case.lossless_pps.push(lossless);
             if case.tool.is_ours() {
@@ -218,7 +218,7 @@ fn goals(cases: &[CaptureCase]) -> Vec<Goal> {
 }
 
 /// Two hosts made anew for one search.
-struct Site<'a> {
+pub(crate) struct Site<'a> {
     plan: &'a Plan,
     tool: Tool,
     sink: Sink,
@@ -227,7 +227,12 @@ struct Site<'a> {
 }
 
 impl<'a> Site<'a> {
-    fn new(plan: &'a Plan, case: &CaptureCase, place: &'a Path) -> Result<Self, Error> {
+    pub(crate) fn new(
+        plan: &'a Plan,
+        tool: Tool,
+        sink: Sink,
+        place: &'a Path,
+    ) -> Result<Self, Error> {
         let testbed = Testbed::create(TestbedConfig::default())?;
         for host in [testbed.load(), testbed.test()] {
             // Its announcements would count as packets.
@@ -237,8 +242,8 @@ impl<'a> Site<'a> {
         Placement::Softirq { holdoff: HOLDOFF }.apply(&testbed)?;
         Ok(Self {
             plan,
-            tool: case.tool,
-            sink: case.sink,
+            tool,
+            sink,
             place,
             testbed,
         })
@@ -280,7 +285,7 @@ impl<'a> Site<'a> {
 
     /// Offers a rate for the window; returns what was sent, what was recorded, and what
     /// the monitor said.
-    fn trial(&self, rate_pps: f64) -> Result<(Report, u64, String), Error> {
+    pub(crate) fn trial(&self, rate_pps: f64) -> Result<(Report, u64, String), Error> {
         let file = match self.sink {
             Sink::Null => PathBuf::from("/dev/null"),
             Sink::Disk => self.place.join("packets"),

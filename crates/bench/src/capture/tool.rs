@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use plimsoll_testbed::Host;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::Error;
 use crate::spoken::Spoken;
@@ -12,7 +12,7 @@ use crate::spoken::Spoken;
 const BUFFER_MIB: u32 = 32;
 
 /// A monitor.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Tool {
     /// `plimsoll capture --mode take`.

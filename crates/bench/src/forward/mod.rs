@@ -17,7 +17,7 @@ use crate::passing::{self, Effort, Family, KEPT, OVERLOAD, PassingCase};
 pub(crate) use beside::LIMIT_PERCENT;
 pub use beside::{BesideCase, BesideRun};
 pub use way::Router;
-pub(crate) use way::start_limited;
+pub(crate) use way::{start_limited, start_with};
 
 /// What is measured.
 #[derive(Clone, Debug)]

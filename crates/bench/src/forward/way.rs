@@ -95,10 +95,18 @@ pub(crate) fn start_limited(
     let Some(limit) = limit_percent.filter(|_| router.is_ours()) else {
         return site.start(router);
     };
-    site.hosts.place(router.placement())?;
     let (limit, cpu) = (limit.to_string(), site.hosts.router().cpu().to_string());
-    let arguments = ["--cpu-limit", &limit, "--cpu", &cpu];
-    Ok(Running::Program(start_ours(site, router, &arguments)?))
+    start_with(site, router, &["--cpu-limit", &limit, "--cpu", &cpu])
+}
+
+/// Starts a router of ours with further arguments.
+pub(crate) fn start_with(
+    site: &Site<'_>,
+    router: Router,
+    arguments: &[&str],
+) -> Result<Running, Error> {
+    site.hosts.place(router.placement())?;
+    Ok(Running::Program(start_ours(site, router, arguments)?))
 }
 
 /// `plimsoll forward` on the router's CPU, with further arguments.

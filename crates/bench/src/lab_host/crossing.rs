@@ -1,5 +1,5 @@
 //! Packets that cross a router, with and without a screen, and a compute-bound process
-//! beside it (Mogul & Ramakrishnan's figures 2, 5, 6 and 10).
+//! beside it (Mogul & Ramakrishnan's figures 2, 5 to 9, and 10).
 
 use std::time::Duration;
 
@@ -10,11 +10,12 @@ use super::settings::{BesideTrial, ForwardTrial, ScreenTrial};
 use super::{Offer, RealPackets, cpu_figures};
 use crate::Error;
 use crate::figures::HostCpu;
-use crate::forward::{Router, start_limited};
+use crate::forward::{Router, start_limited, start_with};
 use crate::passing::{BOUNDS, Effort, Family, Point, Running, Site, Way};
+use crate::screen::start_with_quota;
 use crate::traffic::{TIME_BOUND, compute_bound, during_flood_of};
 
-/// The router whose peak is the unit.
+/// The router whose peak is the unit, where no other is named.
 const UNMODIFIED: Router = Router::Kernel;
 /// The peak is looked for at these rates, and no longer than needed for a rate.
 const LADDER_FROM_PPS: f64 = 200_000.0;
@@ -26,7 +27,13 @@ pub(super) fn forward(
     trial: &ForwardTrial,
     offers: impl Iterator<Item = Offer>,
 ) -> Result<Vec<Figures>, Error> {
-    cross(real, offers, |site| site.start(trial.router))
+    let Some(quota) = trial.quota else {
+        return cross(real, UNMODIFIED, offers, |site| site.start(trial.router));
+    };
+    let quota = quota.to_string();
+    cross(real, trial.router, offers, |site| {
+        start_with(site, trial.router, &["--quota", &quota])
+    })
 }
 
 pub(super) fn screen(
@@ -39,9 +46,12 @@ pub(super) fn screen(
         true => Router::Threaded.placement(),
         false => screen.placement(),
     };
-    cross(real, offers, |site| {
-        site.hosts.place(placement)?;
-        screen.start(site)
+    cross(real, UNMODIFIED, offers, |site| match trial.quota {
+        Some(quota) => start_with_quota(site, quota),
+        None => {
+            site.hosts.place(placement)?;
+            screen.start(site)
+        }
     })
 }
 
@@ -49,15 +59,15 @@ fn effort(real: &RealPackets) -> Effort {
     Effort::new(real.program.clone())
 }
 
-/// The kernel's peak, forwarding alone: the greatest rate that passes at any offered rate.
+/// A router's peak, forwarding alone: the greatest rate that passes at any offered rate.
 /// (Its highest rate without loss says more about the generator: above 400,000 packets
 /// per second a batch of its frames fills veth's ring.)
-fn unit(real: &RealPackets, seed: u64) -> Result<f64, Error> {
-    let name = format!("router, {}", UNMODIFIED.name());
+fn unit(real: &RealPackets, router: Router, seed: u64) -> Result<f64, Error> {
+    let name = format!("router, {}", router.name());
     real.unit(name, seed, BOUNDS, |_| {
         let effort = effort(real);
         let site = Site::new(&effort, Family::Ipv4)?;
-        let _running = site.start(UNMODIFIED)?;
+        let _running = site.start(router)?;
         let rates = std::iter::successors(Some(LADDER_FROM_PPS), |rate| Some(rate * LADDER_STEP));
         let mut peak: f64 = 0.0;
         for rate_pps in rates.take_while(|rate| *rate <= BOUNDS.highest_pps as f64) {
@@ -68,13 +78,15 @@ fn unit(real: &RealPackets, seed: u64) -> Result<f64, Error> {
     })
 }
 
-/// Rates in packets per second, with the unit searched before hosts are made.
+/// Rates in packets per second, in multiples of a router's peak, which is searched before
+/// hosts are made.
 fn wanted(
     real: &RealPackets,
+    of: Router,
     offers: impl Iterator<Item = Offer>,
 ) -> Result<Vec<(Offer, f64)>, Error> {
     let wanted = |offer: Offer| {
-        let pps = offer.rate.pps(|| unit(real, offer.seed))?;
+        let pps = offer.rate.pps(|| unit(real, of, offer.seed))?;
         Ok((offer, pps))
     };
     offers.map(wanted).collect()
@@ -82,10 +94,11 @@ fn wanted(
 
 fn cross(
     real: &RealPackets,
+    of: Router,
     offers: impl Iterator<Item = Offer>,
     start: impl FnOnce(&Site<'_>) -> Result<Running, Error>,
 ) -> Result<Vec<Figures>, Error> {
-    let offers = wanted(real, offers)?;
+    let offers = wanted(real, of, offers)?;
     let effort = effort(real);
     let site = Site::new(&effort, Family::Ipv4)?;
     let running = start(&site)?;
@@ -119,7 +132,7 @@ pub(super) fn beside(
     trial: &BesideTrial,
     offers: impl Iterator<Item = Offer>,
 ) -> Result<Vec<Figures>, Error> {
-    let offers = wanted(real, offers)?;
+    let offers = wanted(real, UNMODIFIED, offers)?;
     let effort = effort(real);
     let site = Site::new(&effort, Family::Ipv4)?;
     let running = start_limited(&site, trial.router, trial.limit_pct)?;

@@ -9,6 +9,7 @@
 //! **Limits.** A veth link is no adapter. The bystander's latency is the round trip its
 //! client sees, not the time inside the host.
 
+mod capturing;
 mod crossing;
 mod events;
 mod flood;
@@ -119,6 +120,7 @@ impl RealPackets {
             Trial::Sockets(trial) => sockets::run(self, trial, offers),
             Trial::Forward(trial) => crossing::forward(self, trial, offers),
             Trial::Screen(trial) => crossing::screen(self, trial, offers),
+            Trial::Capture(trial) => capturing::run(self, trial, offers),
             Trial::Beside(trial) => crossing::beside(self, trial, offers),
             Trial::Web(trial) => web::run(self, trial, offers),
             Trial::Rpc(_) => worker::run(self, trials),

@@ -13,6 +13,7 @@ use super::spacing::SpacingTrial;
 use super::triggers::TriggersTrial;
 use super::wan::WanTrial;
 use super::{Offer, Rate};
+use crate::capture::{Sink, Tool};
 use crate::forward::Router;
 use crate::protection::Protection;
 use crate::screen::Screen;
@@ -43,6 +44,8 @@ pub(super) enum Trial {
     Forward(ForwardTrial),
     /// Packets cross a screening router.
     Screen(ScreenTrial),
+    /// Packets pass a monitor.
+    Capture(CaptureTrial),
     /// The same beside a compute-bound process on the router's CPU.
     Beside(BesideTrial),
     /// nginx answers while SYNs flood another port.
@@ -121,6 +124,10 @@ pub(super) struct ForwardTrial {
     /// A router by its name in `plimsoll bench forward`.
     #[serde(deserialize_with = "router")]
     pub(super) router: Router,
+    /// Packets of a turn of polling, of `user`. With it loads are multiples of what this
+    /// router forwards at its peak with its own quota.
+    #[serde(default)]
+    pub(super) quota: Option<u32>,
 }
 
 #[derive(Clone, Debug, PartialEq, Deserialize)]
@@ -132,6 +139,18 @@ pub(super) struct ScreenTrial {
     /// The kernel polls in a thread.
     #[serde(default)]
     pub(super) threaded: bool,
+    /// Packets of a turn of polling, of `screen`.
+    #[serde(default)]
+    pub(super) quota: Option<u32>,
+}
+
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct CaptureTrial {
+    /// A monitor by its name in documents of `plimsoll bench capture`.
+    pub(super) monitor: Tool,
+    /// Where its packets go: `null` or `disk`.
+    pub(super) sink: Sink,
 }
 
 #[derive(Clone, Debug, PartialEq, Deserialize)]

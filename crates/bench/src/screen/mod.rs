@@ -1,5 +1,5 @@
-//! `plimsoll bench screen`: how much passes four rules, decided by ours, by a process
-//! behind NFQUEUE, and by nftables in the kernel.
+//! `plimsoll bench screen`: how much passes four rules, decided by ours (with and without
+//! a memory in the driver), by a process behind NFQUEUE, and by nftables in the kernel.
 //!
 //! How it is measured is told by [`crate::passing`]. Only the last rule accepts the
 //! flood, so each packet is held against all four.
@@ -33,11 +33,16 @@ const NFT_RULES: [&str; 4] = [
     "udp dport 9",
 ];
 
+/// All flows of the flood: 256 sources with 1024 ports.
+const REMEMBER: [&str; 2] = ["--remember", "524288"];
+
 /// A screen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Screen {
     /// `plimsoll screen`.
     Ours,
+    /// The same, whose verdicts are remembered in the driver.
+    Remembering,
     /// A process on NFQUEUE with batch verdicts.
     Nfqueue,
     /// nftables in the kernel.
@@ -48,13 +53,20 @@ pub enum Screen {
 
 impl Screen {
     /// All, in the order in which they take turns.
-    pub const ALL: [Self; 4] = [Self::Ours, Self::Nfqueue, Self::Nftables, Self::None];
+    pub const ALL: [Self; 5] = [
+        Self::Ours,
+        Self::Remembering,
+        Self::Nfqueue,
+        Self::Nftables,
+        Self::None,
+    ];
 
     /// Its name on the command line and in tables.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
             Self::Ours => "screen",
+            Self::Remembering => "screen-remember",
             Self::Nfqueue => "nfqueue",
             Self::Nftables => "nftables",
             Self::None => "none",
@@ -70,7 +82,8 @@ impl Way for Screen {
     fn start(self, site: &Site<'_>) -> Result<Running, Error> {
         let host = site.hosts.router();
         Ok(match self {
-            Self::Ours => Running::Program(start_ours(site)?),
+            Self::Ours => Running::Program(start_ours(site, &[])?),
+            Self::Remembering => Running::Program(start_ours(site, &REMEMBER)?),
             Self::Nfqueue => {
                 let screen = NfqueueScreen::start(host, site.family, &FILTERS)?;
                 Running::held(screen)
@@ -87,7 +100,14 @@ impl Way for Screen {
     }
 }
 
-fn start_ours(site: &Site<'_>) -> Result<Spoken, Error> {
+/// `plimsoll screen` with a quota of packets in a turn of polling.
+pub(crate) fn start_with_quota(site: &Site<'_>, quota: u32) -> Result<Running, Error> {
+    site.hosts.place(Screen::Ours.placement())?;
+    let quota = quota.to_string();
+    Ok(Running::Program(start_ours(site, &["--quota", &quota])?))
+}
+
+fn start_ours(site: &Site<'_>, arguments: &[&str]) -> Result<Spoken, Error> {
     let rules = site.file("rules.toml");
     fs::write(&rules, our_rules()).map_err(|source| Error::Traffic {
         action: "write a file of rules",
@@ -95,7 +115,7 @@ fn start_ours(site: &Site<'_>) -> Result<Spoken, Error> {
     })?;
     let mut command = site.hosts.router().command(site.program());
     command.arg("screen").args(site.devices());
-    command.arg("--rules").arg(&rules);
+    command.arg("--rules").arg(&rules).args(arguments);
     let log = site.file("screen");
     Spoken::start("plimsoll screen", &mut command, &log, "screening between")
 }
