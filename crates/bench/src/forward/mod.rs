@@ -4,6 +4,7 @@
 //! How it is measured is told by [`crate::passing`].
 
 mod beside;
+mod first;
 mod way;
 
 use std::fmt::Write as _;
@@ -16,6 +17,7 @@ use crate::figures::{conclusion, grouped};
 use crate::passing::{self, Effort, Family, KEPT, OVERLOAD, PassingCase};
 pub(crate) use beside::LIMIT_PERCENT;
 pub use beside::{BesideCase, BesideRun};
+pub use first::FirstCase;
 pub use way::Router;
 pub(crate) use way::{start_limited, start_with};
 
@@ -43,6 +45,8 @@ pub struct Document {
     pub cases: Vec<PassingCase>,
     /// What floods left to others.
     pub beside: Vec<BesideCase>,
+    /// How long the first packet of a burst takes.
+    pub first: Vec<FirstCase>,
     /// What is promised.
     pub goals: Vec<Goal>,
 }
@@ -60,7 +64,20 @@ impl Document {
         for case in &self.beside {
             table += &row(case);
         }
+        table += "\nThe first packet of a burst of 64, one way\n";
+        let _ = writeln!(table, "{:<6}{:<14}{:>12}{:>12}", "", "router", "p50", "p99");
+        for case in &self.first {
+            table += &first_row(case);
+        }
         table + conclusion(&self.machine, &self.goals).as_str()
+    }
+}
+
+fn first_row(case: &FirstCase) -> String {
+    let name = format!("{:<6}{:<14}", case.family.name(), case.way);
+    match case.middle() {
+        Some([p50, p99]) => format!("{name}{p50:>9.1} µs{p99:>9.1} µs\n"),
+        None => format!("{name} {}\n", case.why.as_deref().unwrap_or("not measured")),
     }
 }
 
@@ -96,7 +113,8 @@ pub fn run(plan: &Plan, mut progress: impl FnMut(&str)) -> Result<Document, Erro
     let effort = &plan.effort;
     let cases = passing::measure(effort, &plan.routers, &mut progress)?;
     let beside = beside::measure(effort, &plan.routers, &cases, &mut progress)?;
-    let goals = Family::ALL.map(|family| goals(family, &cases, &beside));
+    let first = first::measure(effort, &plan.routers, &mut progress)?;
+    let goals = Family::ALL.map(|family| goals(family, &cases, &beside, &first));
     Ok(Document {
         schema: SCHEMA,
         machine: Machine::read(Some("veth")),
@@ -105,11 +123,17 @@ pub fn run(plan: &Plan, mut progress: impl FnMut(&str)) -> Result<Document, Erro
         goals: goals.into_iter().flatten().collect(),
         cases,
         beside,
+        first,
     })
 }
 
 /// What is promised of one version of IP.
-fn goals(family: Family, cases: &[PassingCase], beside: &[BesideCase]) -> Vec<Goal> {
+fn goals(
+    family: Family,
+    cases: &[PassingCase],
+    beside: &[BesideCase],
+    first: &[FirstCase],
+) -> Vec<Goal> {
     let of = |router: Router| {
         let mut cases = cases.iter();
         cases.find(|case| (case.way, case.family) == (router.name(), family))
@@ -150,11 +174,7 @@ fn goals(family: Family, cases: &[PassingCase], beside: &[BesideCase]) -> Vec<Go
         format!("{name}: all of the above with IMIX, which nothing here offers"),
         "the generator sends one length of frames at a time",
     ));
-    goals.push(not_yet(
-        format!("forward.{name}.first-packet"),
-        format!("{name}: median latency of a burst's first packet, beside kernel forwarding"),
-        "this bench counts packets and does not time them",
-    ));
+    goals.push(first_goal(family, first));
     goals
 }
 
@@ -210,6 +230,33 @@ fn beside_goals(family: Family, router: Router, runs: Result<&[BesideRun], Strin
     match runs {
         Ok(_) => goals,
         Err(why) => goals.map(|goal| goal.because(why.clone())),
+    }
+}
+
+/// Ours beside the kernel, run by run.
+fn first_goal(family: Family, first: &[FirstCase]) -> Goal {
+    let of = |router: Router| {
+        let mut cases = first.iter();
+        cases.find(|case| (case.way, case.family) == (router.name(), family))
+    };
+    let name = family.name();
+    let goal = |ratios| {
+        Goal::new(
+            format!("forward.{name}.first-packet"),
+            format!(
+                "{name}: median latency of a burst's first packet by --path xdp, beside kernel forwarding"
+            ),
+            Side::AtMost,
+            1.0,
+            "times",
+            ratios,
+        )
+    };
+    let kernel = of(Router::Kernel).and_then(|case| median(&case.p50_us));
+    let ours = of(Router::Xdp).filter(|case| !case.p50_us.is_empty());
+    match (ours, kernel.filter(|kernel| *kernel > 0.0)) {
+        (Some(ours), Some(kernel)) => goal(ours.p50_us.iter().map(|p50| p50 / kernel).collect()),
+        _ => goal(Vec::new()).because("kernel or xdp was not measured"),
     }
 }
 

@@ -33,13 +33,18 @@ pub(crate) struct Trial {
 
 impl<'a> Site<'a> {
     pub(crate) fn new(effort: &'a Effort, family: Family) -> Result<Self, Error> {
+        Self::with(effort, family, Sink::Drops)
+    }
+
+    /// With a sink of this kind.
+    pub(crate) fn with(effort: &'a Effort, family: Family, sink: Sink) -> Result<Self, Error> {
         let place = tempfile::tempdir().map_err(|source| Error::Traffic {
             action: "make a directory for files",
             source,
         })?;
         Ok(Self {
             effort,
-            hosts: Routed::create(TestbedConfig::default(), Sink::Drops)?,
+            hosts: Routed::create(TestbedConfig::default(), sink)?,
             family,
             place,
         })
