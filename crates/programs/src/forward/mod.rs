@@ -22,6 +22,7 @@
 //! address until it says otherwise. One receive queue serves all priorities: a flood
 //! that overflows an interface's ring takes protected packets with it.
 
+mod correction;
 mod engine;
 mod error;
 mod follow;

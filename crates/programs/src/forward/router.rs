@@ -19,6 +19,7 @@ use plimsoll_kernel::scheduling::Priority;
 use plimsoll_kernel::threaded::poll_in_threads;
 use plimsoll_kernel::{host, link};
 
+use super::correction::Correction;
 use super::engine::Engine;
 use super::error::Error;
 use super::follow::Follower;
@@ -63,7 +64,9 @@ struct AttachedPort {
 /// Polling threads that keep to a part of the CPU.
 #[derive(Debug)]
 struct Polling {
-    _limit: PollingLimit,
+    // Ends before the limit.
+    _correction: Option<Correction>,
+    _limit: Arc<PollingLimit>,
     _knobs: Vec<Knobs>,
 }
 
@@ -274,8 +277,11 @@ impl Polling {
             Some(_) => vec![threads],
             None => threads.into_iter().map(|thread| vec![thread]).collect(),
         };
+        let limit = Arc::new(PollingLimit::start(limit, groups)?);
+        let correction = config.cpu.map(|cpu| Correction::start(&limit, cpu));
         Ok(Self {
-            _limit: PollingLimit::start(limit, groups)?,
+            _correction: correction.transpose()?,
+            _limit: limit,
             _knobs: all,
         })
     }

@@ -1,0 +1,106 @@
+//! Holds the CPU limit by all that forwarding costs its CPU.
+//!
+//! A polling thread's own clock lacks what the network takes around it: interrupts that wake
+//! it, softirqs in other contexts, switches. A process beside a flooded router got 13 % of
+//! the CPU where it was promised 25. So the meter's view of the whole CPU corrects the
+//! threads' limit ([`PollingLimit::on_observation`]), as in the guard.
+//!
+//! **Limits.** The meter sees one CPU, so there is no correction unless polling is kept to
+//! one. If the meter cannot be loaded, the limit is that of the threads' own clocks.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use plimsoll_kernel::meter::{CpuMeter, CpuTime, Options};
+use plimsoll_kernel::polling_limit::PollingLimit;
+
+use super::error::Error;
+
+/// Some periods of the limit.
+const INTERVAL: Duration = Duration::from_millis(10);
+/// A CPU that is idle for more than this part has time for everybody …
+const IDLE_MAX: f64 = 0.02;
+/// … and with less than this part for processes, nobody wants any.
+const PROCESSES_MIN: f64 = 0.01;
+
+/// The correcting thread. Dropping it ends it.
+#[derive(Debug)]
+pub(super) struct Correction {
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Correction {
+    pub(super) fn start(limit: &Arc<PollingLimit>, cpu: usize) -> Result<Self, Error> {
+        let stop = Arc::new(AtomicBool::new(false));
+        let (limit, stopped) = (Arc::clone(limit), Arc::clone(&stop));
+        let thread = thread::Builder::new()
+            .name("limit-meter".to_owned())
+            .spawn(move || correct(&limit, cpu, &stopped));
+        Ok(Self {
+            stop,
+            thread: Some(thread.map_err(|error: io::Error| {
+                Error::os("start the thread that corrects the CPU limit")(error)
+            })?),
+        })
+    }
+}
+
+impl Drop for Correction {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            // A panic there has been printed; the limit is as it was last.
+            let _ = thread.join();
+        }
+    }
+}
+
+fn correct(limit: &PollingLimit, cpu: usize, stop: &AtomicBool) {
+    let options = Options {
+        cpu: Some(cpu),
+        ..Options::default()
+    };
+    let Ok(meter) = CpuMeter::start(options) else {
+        return;
+    };
+    let mut before = meter.snapshot();
+    while !stop.load(Ordering::Relaxed) {
+        thread::sleep(INTERVAL);
+        let now = meter.snapshot();
+        let passed = now.since(&before);
+        before = now;
+        if is_wanted(&passed) {
+            limit.on_observation(passed.network, passed.elapsed);
+        }
+    }
+}
+
+/// Whether processes want more of the CPU than they get. What polling uses of a CPU that
+/// nobody else wants says nothing about the limit.
+fn is_wanted(passed: &CpuTime) -> bool {
+    passed.share(passed.idle) <= IDLE_MAX && passed.share(passed.app) >= PROCESSES_MIN
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_limit_is_corrected_only_while_others_want_the_cpu() {
+        let passed = |app_ms: u64, network_ms: u64, idle_ms: u64| CpuTime {
+            elapsed: Duration::from_millis(1000),
+            app: Duration::from_millis(app_ms),
+            network: Duration::from_millis(network_ms),
+            other: Duration::ZERO,
+            idle: Duration::from_millis(idle_ms),
+            processes: Vec::new(),
+        };
+        assert!(is_wanted(&passed(130, 870, 0)));
+        assert!(!is_wanted(&passed(0, 1000, 0)), "nobody is there");
+        assert!(!is_wanted(&passed(200, 700, 100)), "there is time left");
+    }
+}
