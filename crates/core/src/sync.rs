@@ -5,9 +5,9 @@
 //! (the pattern of `tokio/src/loom`). `make loom` runs those tests.
 
 #[cfg(not(loom))]
-pub(crate) use core::sync::atomic::{AtomicU8, AtomicU64};
+pub(crate) use core::sync::atomic::{AtomicU8, AtomicU32, AtomicU64};
 #[cfg(loom)]
-pub(crate) use loom::sync::atomic::{AtomicU8, AtomicU64};
+pub(crate) use loom::sync::atomic::{AtomicU8, AtomicU32, AtomicU64};
 
 pub(crate) use core::sync::atomic::Ordering;
 

@@ -8,6 +8,7 @@ use std::time::Duration;
 use ipnet::IpNet;
 use plimsoll_core::aggregation::AggregationConfig;
 use plimsoll_core::channel::ChannelConfig;
+use plimsoll_core::holdoff::CreditConfig;
 
 use crate::error::Error;
 use crate::receive::polled::PolledConfig;
@@ -32,6 +33,10 @@ pub struct StackConfig {
     /// Frames that one turn of the receiving thread takes, at least 1: others
     /// wait at most that long for the table of sockets. Default 64.
     pub turn_frames: usize,
+    /// Takes buffers from the device while packets are dropped at full sockets, and gives them
+    /// back slowly: what comes then is dropped by the device, at no cost to this host. For
+    /// AF_XDP, and not with `ni-lrp`, where full rings do it. Default none.
+    pub credit: Option<CreditConfig>,
     /// Bounds of reassembly.
     pub reassembly: ReassemblyConfig,
     /// Bounds of TCP.
@@ -89,6 +94,7 @@ impl Default for StackConfig {
             channel: ChannelConfig::drop_tail(256),
             channels_max: 64,
             turn_frames: 64,
+            credit: None,
             reassembly: ReassemblyConfig::default(),
             tcp: TcpConfig::default(),
         }
@@ -122,6 +128,13 @@ impl StackConfig {
         if !(1..=1 << 20).contains(&self.channels_max) {
             let given = self.channels_max.to_string();
             return refuse("channels_max", given, "from 1 to 1,048,576");
+        }
+        if let Some(credit) = &self.credit {
+            credit.validate()?;
+            if self.path == ReceivePath::NiLrp {
+                let given = format!("{credit:?}");
+                return refuse("credit", given, "none with ni-lrp: full rings do it");
+            }
         }
         let tcp = &self.tcp;
         if !(1..=1 << 20).contains(&tcp.connections_max) {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use parking_lot::Mutex;
 use plimsoll_core::channel::PooledConsumer;
@@ -37,6 +37,8 @@ pub(crate) struct Host {
     /// Wakes the receiving thread.
     pub(crate) attention: Waker,
     pub(crate) stopping: AtomicBool,
+    /// Frames that the device may have to receive into, where that is limited.
+    pub(crate) credit: AtomicU32,
     /// Who finds arrivals without being woken, on the path that does so.
     pub(crate) polling: Option<SoftPolling>,
     fragments: Mutex<Fragments>,
@@ -95,6 +97,7 @@ impl Host {
             book,
             attention: Waker::new().map_err(Error::io("make an event descriptor"))?,
             stopping: AtomicBool::new(false),
+            credit: AtomicU32::new(u32::MAX),
             failure: Mutex::new(None),
         })
     }

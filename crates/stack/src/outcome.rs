@@ -205,6 +205,10 @@ impl Tally {
         bump(&self.received, frames as u64);
     }
 
+    pub(crate) fn received_so_far(&self) -> u64 {
+        self.received.load(Ordering::Relaxed)
+    }
+
     pub(crate) fn counts(&self) -> Counts {
         let mut counts = Counts {
             received: self.received.load(Ordering::Relaxed),

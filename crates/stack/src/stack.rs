@@ -92,6 +92,14 @@ impl Stack {
         self.0.host.egress.unsent()
     }
 
+    /// Frames that the device may have to receive into now, if [`StackConfig::credit`] limits
+    /// them.
+    #[must_use]
+    pub fn receive_credit(&self) -> Option<u32> {
+        let credit = self.0.host.credit.load(Ordering::Relaxed);
+        (credit != u32::MAX).then_some(credit)
+    }
+
     /// Why the stack has ended by itself, if it has.
     #[must_use]
     pub fn failure(&self) -> Option<io::Error> {

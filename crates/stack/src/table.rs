@@ -4,56 +4,32 @@
 //! as long as it takes to bind or close. Whoever waits for it is let in between
 //! turns, also under overload (see `receive`).
 
+mod endpoints;
+mod group;
+mod slot;
+
 use std::collections::BTreeMap;
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
+use std::sync::atomic::Ordering;
 
-use crossbeam_queue::ArrayQueue;
-use plimsoll_core::channel::{
-    self, Admission, ChannelPool, Monitor, PooledConsumer, PooledProducer,
-};
+use plimsoll_core::channel::{self, Admission, ChannelPool, PooledConsumer};
 use plimsoll_core::demux::{
-    ChannelId, Channels, Classified, Demand, Demux, DemuxConfig, EndpointError, Kind, Protocol,
-    Seed,
+    ChannelId, Channels, Classified, Demand, Demux, DemuxConfig, EndpointError, Kind, Seed,
 };
 use plimsoll_core::time::Instant;
 
-use self::group::{Groups, Joined};
+use self::group::Groups;
+pub(crate) use self::slot::{Arrived, Bound, Pending, Ready};
+use self::slot::{REASONS_MAX, Slot};
 use crate::account::{Account, Charged, Owner};
 use crate::config::StackConfig;
 use crate::device::{Frame, Mac};
-use crate::error::{self, Error};
-use crate::outcome::{Counts, Outcome, Tally};
+use crate::error::Error;
+use crate::outcome::{Outcome, Tally};
 use crate::wait::Waker;
-use crate::wire::datagram::Datagram;
 use crate::wire::packet;
-
-mod group;
-
-/// What stands in a channel.
-#[derive(Debug)]
-pub(crate) enum Arrived {
-    /// As it came: the receiver does the protocol processing.
-    Raw {
-        frame: Frame,
-        /// Fragments of its datagram came before it.
-        early: bool,
-    },
-    /// Processed already (receive paths that are not lazy).
-    Ready(Datagram),
-}
-
-impl Arrived {
-    /// The frame as it came.
-    pub(crate) fn into_frame(self) -> Option<Frame> {
-        match self {
-            Self::Raw { frame, .. } => Some(frame),
-            Self::Ready(_) => None,
-        }
-    }
-}
 
 /// The special channels, in the order of their ids.
 const FRAGMENT: ChannelId = ChannelId(0);
@@ -75,103 +51,6 @@ pub(crate) struct ProxyChannels {
     /// Wakes them.
     pub(crate) waker: Arc<Waker>,
 }
-
-/// A bound endpoint's half.
-#[derive(Debug)]
-pub(crate) struct Bound {
-    pub(crate) channel: ChannelId,
-    pub(crate) consumer: PooledConsumer<Arrived>,
-    /// Woken when something came after the consumer had asked for it.
-    pub(crate) waker: Arc<Waker>,
-    /// Set while the channel inhibits input: who takes from it tells the
-    /// receiving thread once there is room.
-    pub(crate) inhibiting: Arc<AtomicBool>,
-    pub(crate) trouble: Arc<Pending>,
-}
-
-/// An error that the network told of, until a call of the socket returns it.
-#[derive(Debug, Default)]
-pub(crate) struct Pending(AtomicI32);
-
-impl Pending {
-    fn set(&self, errno: i32) {
-        self.0.store(errno, Ordering::Release);
-    }
-
-    /// Each error is returned once.
-    #[inline]
-    pub(crate) fn take(&self) -> io::Result<()> {
-        if self.0.load(Ordering::Relaxed) == 0 {
-            return Ok(());
-        }
-        match self.0.swap(0, Ordering::Acquire) {
-            0 => Ok(()),
-            errno => Err(io::Error::from_raw_os_error(errno)),
-        }
-    }
-}
-
-#[derive(Debug)]
-struct Slot {
-    producer: PooledProducer<Arrived>,
-    waker: Arc<Waker>,
-    inhibiting: Arc<AtomicBool>,
-    trouble: Arc<Pending>,
-    touched: bool,
-    /// Whose receiver is the TCP thread.
-    tcp: bool,
-    /// None: the stack's own.
-    account: Option<Arc<Account>>,
-    /// What became of the channel's frames, also in former lives, and of those until this one.
-    monitor: Monitor,
-    before: channel::Counts,
-}
-
-impl Slot {
-    fn counts(&self) -> Counts {
-        Counts::of_channel(&self.monitor.counts(), &self.before)
-    }
-}
-
-/// Channels whose receiver is the TCP thread and must be told which of them has
-/// something.
-#[derive(Debug)]
-pub(crate) struct Ready {
-    channels: ArrayQueue<ChannelId>,
-    pub(crate) waker: Arc<Waker>,
-}
-
-impl Ready {
-    fn new(channels: usize) -> io::Result<Self> {
-        Ok(Self {
-            channels: ArrayQueue::new(channels),
-            waker: Arc::new(Waker::new()?),
-        })
-    }
-
-    /// The TCP thread is to look at the channel.
-    pub(crate) fn push(&self, channel: ChannelId) {
-        // There is room for every reason that a channel can have at a time: an
-        // arrival, its owner's leaving, more segments than one turn takes.
-        let _ = self.channels.push(channel);
-        self.waker.wake();
-    }
-
-    pub(crate) fn pop(&self) -> Option<ChannelId> {
-        self.channels.pop()
-    }
-
-    pub(crate) fn len(&self) -> usize {
-        self.channels.len()
-    }
-
-    pub(crate) fn is_empty(&self) -> bool {
-        self.channels.is_empty()
-    }
-}
-
-/// Reasons at a time to look at a channel; see [`Ready::push`].
-const REASONS_MAX: usize = 4;
 
 /// The demultiplexer and the channels' producers.
 #[derive(Debug)]
@@ -331,167 +210,6 @@ impl Table {
         })
     }
 
-    /// Binds an endpoint to a channel of its own.
-    pub(crate) fn bind(
-        &mut self,
-        protocol: Protocol,
-        local: SocketAddr,
-        account: &Arc<Account>,
-    ) -> io::Result<Bound> {
-        let tcp = protocol == Protocol::Tcp;
-        let waker = match tcp {
-            true => Arc::clone(&self.ready.waker),
-            false => Arc::new(Waker::new()?),
-        };
-        let bound = self.create(&waker, tcp, Some(account))?;
-        let result = self
-            .demux
-            .bind(protocol, local, is_dual(local), bound.channel);
-        if let Err(error) = result {
-            self.remove(bound.channel);
-            return Err(refused(local, &error));
-        }
-        Ok(bound)
-    }
-
-    /// Binds a UDP endpoint to a channel of its own, beside others that were bound so. True:
-    /// it is the first.
-    pub(crate) fn bind_shared(
-        &mut self,
-        local: SocketAddr,
-        account: &Arc<Account>,
-    ) -> io::Result<(Bound, bool)> {
-        let bound = self.create(&Arc::new(Waker::new()?), false, Some(account))?;
-        let joined = self.groups.join(local, bound.channel);
-        let made = match joined {
-            Joined::Member => return Ok((bound, false)),
-            Joined::Full => Err(error::group_full(local, group::MEMBERS_MAX)),
-            Joined::NoGroup => {
-                let number = self.groups.next();
-                let bound = self
-                    .demux
-                    .bind(Protocol::Udp, local, is_dual(local), number);
-                bound
-                    .map(|()| number)
-                    .map_err(|error| refused(local, &error))
-            }
-        };
-        match made {
-            Ok(number) => self.groups.create(number, local, bound.channel),
-            Err(error) => {
-                self.remove(bound.channel);
-                return Err(error);
-            }
-        }
-        Ok((bound, true))
-    }
-
-    /// Whether other sockets go on at the address when this one is closed.
-    pub(crate) fn has_others(&self, channel: ChannelId) -> bool {
-        self.groups.has_others(channel)
-    }
-
-    /// From now on the channel gets what comes from `remote` only.
-    pub(crate) fn connect(
-        &mut self,
-        protocol: Protocol,
-        (bound, local): (SocketAddr, SocketAddr),
-        remote: SocketAddr,
-        channel: ChannelId,
-    ) -> io::Result<()> {
-        if self.groups.contains(channel) {
-            return Err(error::shared(bound));
-        }
-        let connected = self.demux.connect(protocol, local, remote, channel);
-        connected.map_err(|error| refused(local, &error))?;
-        self.demux.unbind(protocol, bound);
-        Ok(())
-    }
-
-    /// The channel of a connection, which a socket or TCP has made.
-    pub(crate) fn connection(
-        &self,
-        protocol: Protocol,
-        local: SocketAddr,
-        remote: SocketAddr,
-    ) -> Option<ChannelId> {
-        self.demux.connection(protocol, local, remote)
-    }
-
-    /// The next call of the channel's socket is to return this error.
-    pub(crate) fn set_trouble(&self, channel: ChannelId, errno: i32) {
-        if let Some(slot) = self.slot(channel) {
-            slot.trouble.set(errno);
-            slot.waker.wake();
-        }
-    }
-
-    /// The channel also gets what is for a group at a port.
-    pub(crate) fn join(&mut self, group: SocketAddr, channel: ChannelId) -> io::Result<()> {
-        let joined = self.demux.join(group, channel);
-        let of_group = joined.map_err(|error| refused(group, &error))?;
-        if of_group != channel {
-            // They would share one queue.
-            self.demux.leave(group);
-            return Err(error::address_in_use(group));
-        }
-        Ok(())
-    }
-
-    pub(crate) fn leave(&mut self, group: SocketAddr) {
-        self.demux.leave(group);
-    }
-
-    /// A TCP connection with a channel of its own, which may take the place of
-    /// one in `TIME_WAIT`.
-    pub(crate) fn open_connection(
-        &mut self,
-        local: SocketAddr,
-        remote: SocketAddr,
-        account: &Arc<Account>,
-    ) -> io::Result<Bound> {
-        let waker = Arc::clone(&self.ready.waker);
-        let bound = self.create(&waker, true, Some(account))?;
-        let connected = self
-            .demux
-            .connect(Protocol::Tcp, local, remote, bound.channel);
-        if let Err(error) = connected {
-            self.remove(bound.channel);
-            return Err(refused(local, &error));
-        }
-        Ok(bound)
-    }
-
-    /// A connection's last packets go to the channel of `TIME_WAIT`; its own is
-    /// free for the next.
-    pub(crate) fn enter_time_wait(&mut self, local: SocketAddr, remote: SocketAddr, now: Instant) {
-        if let Some(channel) = self.demux.enter_time_wait(local, remote, now) {
-            self.remove(channel);
-        }
-    }
-
-    /// SYNs for a listener are discarded at once, or not any more.
-    pub(crate) fn set_beyond_backlog(&mut self, listener: SocketAddr, beyond: bool) {
-        self.demux.set_beyond_backlog(listener, beyond);
-    }
-
-    /// Ends an endpoint, bound or connected, and its channel.
-    pub(crate) fn close(
-        &mut self,
-        protocol: Protocol,
-        local: SocketAddr,
-        remote: Option<SocketAddr>,
-        channel: ChannelId,
-    ) {
-        match remote {
-            Some(remote) => self.demux.disconnect(protocol, local, remote),
-            None if self.groups.has_others(channel) => None,
-            None => self.demux.unbind(protocol, local),
-        };
-        self.groups.leave(channel);
-        self.remove(channel);
-    }
-
     fn remove(&mut self, channel: ChannelId) {
         let slot = self.slots.get_mut(channel.0 as usize);
         if let Some(slot) = slot.and_then(Option::take) {
@@ -618,14 +336,16 @@ impl Table {
         }
     }
 
+    /// Frames that were dropped at full queues of UDP sockets and proxies so far.
+    pub(crate) fn discarded(&self) -> u64 {
+        let counts = self.pool.counts();
+        let of = [channel::Outcome::Full, channel::Outcome::NoBuffer];
+        of.into_iter().map(|outcome| counts[outcome]).sum()
+    }
+
     pub(crate) fn channel_counts(&self) -> channel::Counts {
         self.pool.counts() + self.tcp_pool.counts()
     }
-}
-
-/// Whether an endpoint takes both families.
-fn is_dual(local: SocketAddr) -> bool {
-    local.ip() == IpAddr::V6(std::net::Ipv6Addr::UNSPECIFIED)
 }
 
 /// How a frame ends that no channel is for.
@@ -642,16 +362,6 @@ fn outcome_of(kind: Kind) -> Outcome {
         | Kind::Neighbour
         | Kind::ClosedPort
         | Kind::Other => Outcome::Other,
-    }
-}
-
-fn refused(at: SocketAddr, error: &EndpointError) -> io::Error {
-    match error {
-        EndpointError::Taken => error::address_in_use(at),
-        EndpointError::Full => io::Error::new(io::ErrorKind::OutOfMemory, error.to_string()),
-        EndpointError::Unsuitable(_) => {
-            io::Error::new(io::ErrorKind::InvalidInput, format!("{at}: {error}"))
-        }
     }
 }
 

@@ -58,8 +58,9 @@ fn bind(stack: &Stack, at: &str) -> UdpSocket {
 fn a_connected_socket_learns_that_nobody_is_there() {
     for path in ["soft-lrp", "ni-lrp"] {
         Lan::create(|| {
-            // The kernel tells the same one of a second at most.
-            lan::run("sysctl -qw net.ipv4.icmp_ratelimit=0 net.ipv6.icmp.ratelimit=0");
+            // As often as it is asked. (A limit of 0 would use up what the kernel may tell of
+            // unreachable routes.)
+            lan::run("sysctl -qw net.ipv4.icmp_ratemask=0 net.ipv6.icmp.ratelimit=0");
             lan::run("ip route add unreachable 203.0.113.0/24");
             lan::run("ip route add unreachable 2001:db8::/64");
             lan::run("sysctl -qw net.ipv4.ip_forward=1 net.ipv6.conf.all.forwarding=1");

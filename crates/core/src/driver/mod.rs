@@ -9,6 +9,7 @@
 //! | part | decides | ids |
 //! | --- | --- | --- |
 //! | [`DescriptorRing`] | which buffer is the driver's and which the device's; what the device may claim | TB-01 to TB-03 |
+//! | [`IncomingRing`], [`OutgoingRing`] | which entries of a ring in shared memory are there, and whose places are free | TB-01 |
 //! | [`LazyWatchdog`] | when a timer really has to be started or stopped | TB-07 to TB-11 |
 //! | [`NetidTable`] | which client a packet is for, with a prediction | TB-13 to TB-18 |
 //! | [`ProtectedSection`] | who may touch shared data, and what waits until later | TB-19 to TB-31 |
@@ -25,6 +26,7 @@ mod netid;
 mod protection;
 mod receive;
 mod ring;
+mod shared_ring;
 mod transmit;
 mod watchdog;
 
@@ -34,5 +36,6 @@ pub use receive::{PredictionConfig, ReceiveModes, ReceivePrediction, Routine};
 pub use ring::{
     Completion, DescriptorError, DescriptorRing, DeviceDescriptor, HostDescriptor, RingConfig,
 };
+pub use shared_ring::{IncomingRing, OutgoingRing, RingMemory};
 pub use transmit::{TransmitConfig, TransmitSlots};
 pub use watchdog::{Expiry, LazyWatchdog, TimerCommand, WatchdogConfig, WatchdogStatistics};

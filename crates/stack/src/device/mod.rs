@@ -144,6 +144,13 @@ pub trait Device: Send + Sync + fmt::Debug {
         Err(io::ErrorKind::Unsupported.into())
     }
 
+    /// From now on at most so many frames are lent to be received into. Those that are lent
+    /// already stay so until they are filled. False: this device lends none.
+    fn set_credit(&self, frames: u32) -> bool {
+        let _ = frames;
+        false
+    }
+
     /// From now on only frames of this VLAN are asked for; they come with their tags. A device
     /// that shares its interface with the kernel leaves it the others.
     ///

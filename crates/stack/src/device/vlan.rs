@@ -157,6 +157,10 @@ impl Device for Vlan {
         Ok(Arc::new(Vlan::of(device, self.id)))
     }
 
+    fn set_credit(&self, frames: u32) -> bool {
+        self.device.set_credit(frames)
+    }
+
     fn claim(&self, endpoint: Endpoint) -> io::Result<()> {
         self.device.claim(endpoint)
     }

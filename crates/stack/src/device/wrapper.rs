@@ -68,6 +68,10 @@ impl<W: Wrapper> Device for W {
         self.inner().drops()
     }
 
+    fn set_credit(&self, frames: u32) -> bool {
+        self.inner().set_credit(frames)
+    }
+
     fn select_vlan(&self, id: u16) -> io::Result<()> {
         self.inner().select_vlan(id)
     }

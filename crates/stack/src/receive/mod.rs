@@ -9,6 +9,7 @@
 //! and then hands to whoever waits for it, so that sockets can be bound and
 //! closed also under overload.
 
+mod credit;
 mod eager;
 mod early_demux;
 pub(crate) mod ni_lrp;
@@ -26,6 +27,7 @@ use plimsoll_core::demux::{Classified, Kind};
 use plimsoll_core::time::Instant;
 use plimsoll_kernel::scheduling::Scheduling;
 
+use self::credit::Credit;
 use crate::account::{Account, Owner};
 use crate::clock;
 use crate::config::{ReceivePath, StackConfig};
@@ -71,6 +73,7 @@ pub(crate) struct Receiver {
     tally: Arc<Account>,
     batch: Batch,
     path: Box<dyn Path>,
+    credit: Option<Credit>,
 }
 
 impl Receiver {
@@ -86,24 +89,32 @@ impl Receiver {
             }),
             ReceivePath::Polled(polled) => Box::new(polled::Polled::new(polled, config)?),
         };
+        let credit = config.credit.as_ref();
+        let credit = credit.map(|credit| Credit::new(credit, host));
         Ok(Self {
             host: Arc::clone(host),
             tally: host.book.open(Owner::Demultiplexer),
             batch: Batch::with_capacity(frames.max(64)),
             path,
+            credit: credit.transpose()?,
         })
     }
 
     /// One turn; `arrived`: the device was found readable.
     pub(crate) fn turn(&mut self, arrived: bool) -> io::Result<Next> {
         let _work = self.tally.work();
-        self.path.turn(&mut Turn {
+        let now = clock::now();
+        let next = self.path.turn(&mut Turn {
             host: &self.host,
             tally: &self.tally,
             batch: &mut self.batch,
             arrived,
-            now: clock::now(),
-        })
+            now,
+        });
+        if let Some(credit) = &mut self.credit {
+            credit.on_turn(&self.host, &self.tally, now);
+        }
+        next
     }
 
     /// Receives until the stack stops, or its device fails.

@@ -9,31 +9,29 @@ use std::io;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
 use parking_lot::{Mutex, RwLock};
-use plimsoll_core::channel::{InterruptRequest, PooledConsumer};
 use plimsoll_core::demux::{ChannelId, Protocol};
 use plimsoll_core::time::Instant;
 
+use self::receiving::Receiving;
 use super::addresses::{first, first_that_works, on_a_free_port};
 use super::options::Options;
 use super::peers::Peers;
 use crate::account::{Account, Owner};
-use crate::clock;
-use crate::device::{Batch, Device, Endpoint, Frame, Mac};
-use crate::error::TooLong;
+use crate::device::{Batch, Device, Endpoint, Mac};
 use crate::host::Host;
 use crate::link::egress::Egress;
 use crate::outcome::Outcome;
 use crate::receive::ni_lrp::Ring;
 use crate::stack::Stack;
-use crate::table::{Arrived, Bound, Pending};
-use crate::wait::{self, Waker};
-use crate::wire::datagram::{Datagram, Input, Payload};
-use crate::wire::{UDP_BYTES, emit};
+use crate::table::{Bound, Pending};
+use crate::wait::Waker;
+
+mod receiving;
+mod sending;
 
 /// A UDP socket of a [`Stack`].
 ///
@@ -68,15 +66,6 @@ struct Peer {
     remote: SocketAddr,
 }
 
-/// What receives: one thread at a time.
-#[derive(Debug)]
-struct Receiving {
-    consumer: PooledConsumer<Arrived>,
-    ring: Option<Ring>,
-    tally: Arc<Account>,
-    inhibiting: Arc<AtomicBool>,
-}
-
 /// A socket with a ring of its own is woken by two descriptors.
 #[derive(Debug)]
 struct Both {
@@ -93,11 +82,6 @@ enum Place {
     First,
     Beside,
 }
-
-/// Frames that one look at the queue may find unfit before the clock is read.
-const UNFIT_MAX: usize = 64;
-/// Between two tries to send into a full ring.
-const RETRY_SEND: Duration = Duration::from_micros(50);
 
 impl UdpSocket {
     /// Binds to an address of the stack, or to the wildcard; port 0 takes a free one.
@@ -277,349 +261,6 @@ impl UdpSocket {
             .ok_or_else(|| io::ErrorKind::NotConnected.into())
     }
 
-    /// Receives a datagram into `buffer`; what does not fit is discarded.
-    /// Returns its length there and who sent it.
-    ///
-    /// # Errors
-    ///
-    /// `WouldBlock`: nothing there, and the socket is non-blocking or the read
-    /// timeout is over. `BrokenPipe`: the device has failed.
-    pub fn recv_from(&self, buffer: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
-        let datagram = self.recv_datagram()?;
-        let payload = datagram.payload();
-        let length = payload.len().min(buffer.len());
-        buffer[..length].copy_from_slice(&payload[..length]);
-        let mut peers = self.peers.lock();
-        peers.remember(datagram.source.ip(), datagram.via, clock::now());
-        Ok((length, datagram.source))
-    }
-
-    /// As [`recv_from`](Self::recv_from), for connected sockets.
-    ///
-    /// # Errors
-    ///
-    /// As there.
-    pub fn recv(&self, buffer: &mut [u8]) -> io::Result<usize> {
-        Ok(self.recv_from(buffer)?.0)
-    }
-
-    /// Receives a datagram without copying it.
-    ///
-    /// # Errors
-    ///
-    /// As [`recv_from`](Self::recv_from).
-    pub fn recv_datagram(&self) -> io::Result<Datagram> {
-        self.receive_some(|receiving, now| {
-            let mut one = None;
-            self.take(receiving, self.remote(), now, |datagram| {
-                one = Some(datagram);
-            })?;
-            Ok(one)
-        })
-    }
-
-    /// Appends up to `max` datagrams to `batch`, without copying them, and waits
-    /// for the first only. Returns how many.
-    ///
-    /// # Errors
-    ///
-    /// As [`recv_from`](Self::recv_from).
-    pub fn recv_batch(&self, batch: &mut Vec<Datagram>, max: usize) -> io::Result<usize> {
-        self.receive_some(|receiving, now| {
-            let (before, remote) = (batch.len(), self.remote());
-            while batch.len() - before < max
-                && self.take(receiving, remote, now, |datagram| batch.push(datagram))?
-            {}
-            let received = batch.len() - before;
-            Ok((received > 0 || max == 0).then_some(received))
-        })
-    }
-
-    /// Calls `receive` until it has something, as the options say.
-    fn receive_some<T>(
-        &self,
-        mut receive: impl FnMut(&mut Receiving, Instant) -> io::Result<Option<T>>,
-    ) -> io::Result<T> {
-        let options = self.options.get();
-        let mut now = clock::now();
-        let deadline = options.read_timeout.map(|timeout| now + timeout);
-        let polling = now + options.busy_poll;
-        loop {
-            self.host().trigger_state(now);
-            self.trouble.take()?;
-            let mut receiving = self.receiving.lock();
-            let work = self.account.work();
-            let received = receive(&mut receiving, now)?;
-            drop(work);
-            if let Some(received) = received {
-                return Ok(received);
-            }
-            if receiving.has_more() || !options.nonblocking && now < polling {
-                // Many were unfit, or something may come at once; look at the clock.
-            } else {
-                self.waker.clear();
-                self.trouble.take()?;
-                match receiving.consumer.request_interrupt() {
-                    InterruptRequest::Ready => continue,
-                    InterruptRequest::Closed => return Err(self.host().failure()),
-                    InterruptRequest::Pending => {}
-                }
-                drop(receiving);
-                if options.nonblocking {
-                    return Err(io::ErrorKind::WouldBlock.into());
-                }
-                let limit = deadline.map(|deadline| deadline.saturating_since(now));
-                self.wait(limit)?;
-            }
-            now = clock::now();
-            if deadline.is_some_and(|deadline| now >= deadline) {
-                return self.last_look(receive, now);
-            }
-        }
-    }
-
-    /// Waits for something to receive.
-    fn wait(&self, limit: Option<Duration>) -> io::Result<()> {
-        let waker = self.waker.as_fd();
-        match &self.both {
-            // Not for the two of them together: waking through one more descriptor takes longer.
-            Some(both) => drop(wait::wait_any([waker, both.ring.readiness()], limit)?),
-            None => drop(wait::wait_any([waker], limit)?),
-        }
-        Ok(())
-    }
-
-    /// The time is over; what came meanwhile is received nevertheless.
-    fn last_look<T>(
-        &self,
-        mut receive: impl FnMut(&mut Receiving, Instant) -> io::Result<Option<T>>,
-        now: Instant,
-    ) -> io::Result<T> {
-        let received = receive(&mut self.receiving.lock(), now)?;
-        received.ok_or_else(|| io::ErrorKind::WouldBlock.into())
-    }
-
-    /// Whom the socket is connected to.
-    fn remote(&self) -> Option<SocketAddr> {
-        self.peer.read().map(|peer| peer.remote)
-    }
-
-    /// Gives the next datagram to `keep`, with its protocol processing if that is still
-    /// to be done. False: there is none. `remote`: whom the socket is connected to.
-    #[inline]
-    fn take(
-        &self,
-        receiving: &mut Receiving,
-        remote: Option<SocketAddr>,
-        now: Instant,
-        keep: impl FnOnce(Datagram),
-    ) -> io::Result<bool> {
-        for _ in 0..UNFIT_MAX {
-            // A frame of a ring goes straight on: each detour costs a copy of its state.
-            let input = match receiving.next_of_ring()? {
-                Some(frame) => self.host().udp_input(frame, false, now),
-                None => match self.next_of_channel(receiving, now) {
-                    Some(input) => input,
-                    None => return Ok(false),
-                },
-            };
-            let outcome = match input {
-                Input::Datagram(datagram) if self.is_wanted(&datagram, remote) => {
-                    receiving.tally.count(Outcome::Delivered);
-                    keep(datagram);
-                    return Ok(true);
-                }
-                Input::Datagram(_) => Outcome::OtherPeer,
-                Input::Ended(outcome) => outcome,
-                Input::Kept => continue,
-            };
-            receiving.tally.count(outcome);
-        }
-        Ok(false)
-    }
-
-    fn next_of_channel(&self, receiving: &mut Receiving, now: Instant) -> Option<Input> {
-        let arrived = receiving.consumer.pop(now)?.item;
-        receiving.tell_of_room(self.host());
-        Some(match arrived {
-            Arrived::Ready(datagram) => Input::Datagram(datagram),
-            Arrived::Raw { frame, early } => self.host().udp_input(frame, early, now),
-        })
-    }
-
-    /// The demultiplexer chose by headers that were not checked yet.
-    fn is_wanted(&self, datagram: &Datagram, remote: Option<SocketAddr>) -> bool {
-        remote.is_none_or(|remote| remote == datagram.source)
-            && datagram.destination.port() == self.bound.port()
-    }
-
-    /// Sends a datagram; of a neighbour that is not known yet, once it answers.
-    ///
-    /// # Errors
-    ///
-    /// `InvalidInput` or `ENETUNREACH`: no way there. `EMSGSIZE`: longer than a
-    /// datagram can be. [`TooLong`](crate::TooLong): it would be cut, and the socket was told
-    /// not to. What an ICMP error told. `WouldBlock`: the device has no room, and the socket
-    /// is non-blocking or the write timeout is over.
-    pub fn send_to(&self, payload: &[u8], to: impl ToSocketAddrs) -> io::Result<usize> {
-        let to = first(to)?;
-        self.send_batch([(payload, to)])?;
-        Ok(payload.len())
-    }
-
-    /// Sends a datagram to whom the socket is connected.
-    ///
-    /// # Errors
-    ///
-    /// `EDESTADDRREQ`: it is not connected. And those of [`send_to`](Self::send_to).
-    pub fn send(&self, payload: &[u8]) -> io::Result<usize> {
-        let to = self
-            .peer_addr()
-            .map_err(|_| io::Error::from_raw_os_error(libc::EDESTADDRREQ))?;
-        self.send_batch([(payload, to)])?;
-        Ok(payload.len())
-    }
-
-    /// Sends datagrams with one call into the device. Returns how many; fewer
-    /// than given only if the device has no room.
-    ///
-    /// # Errors
-    ///
-    /// As [`send_to`](Self::send_to), for the first that cannot be sent; those
-    /// before it are.
-    pub fn send_batch<'a>(
-        &self,
-        datagrams: impl IntoIterator<Item = (&'a [u8], SocketAddr)>,
-    ) -> io::Result<usize> {
-        self.trouble.take()?;
-        let mut batch = self.sending.lock();
-        let _work = self.account.work();
-        let now = clock::now();
-        let local = self.local_addr()?;
-        let (mut built, mut failure) = (0, None);
-        for (payload, to) in datagrams {
-            if let Err(error) = self.push(local, payload, to, &mut batch, now) {
-                failure = Some(error);
-                break;
-            }
-            built += 1;
-        }
-        let sent = self.flush(&mut batch, built)?;
-        match failure {
-            Some(error) if sent == 0 => Err(error),
-            _ => Ok(sent),
-        }
-    }
-
-    fn push(
-        &self,
-        local: SocketAddr,
-        payload: &[u8],
-        to: SocketAddr,
-        batch: &mut Batch,
-        now: Instant,
-    ) -> io::Result<()> {
-        let ends = self.host().ends(local, to)?;
-        if self.options.get().dont_fragment {
-            self.check_length(payload, ends.1.ip(), now)?;
-        }
-        let via = self.via(ends.1.ip(), now);
-        self.egress().push_udp(ends, via, payload, batch, now)
-    }
-
-    /// Sends received datagrams back to where they came from, each in its own
-    /// memory, with what is in their payload now. `batch` is empty afterwards.
-    /// Returns how many were sent.
-    ///
-    /// # Errors
-    ///
-    /// As [`send_to`](Self::send_to).
-    pub fn reply_batch(&self, batch: &mut Vec<Datagram>) -> io::Result<usize> {
-        let mut out = self.sending.lock();
-        let _work = self.account.work();
-        let now = clock::now();
-        let count = batch.len();
-        for datagram in batch.drain(..) {
-            let (mut source, to) = (datagram.destination, datagram.source);
-            if source.ip().is_multicast() {
-                let ours = self.egress().source_for(to.ip());
-                source.set_ip(ours.ok_or_else(|| io::Error::from_raw_os_error(libc::ENETUNREACH))?);
-            }
-            let via = Some(datagram.via);
-            match datagram.payload {
-                Payload::Frame(mut frame) if self.payload_max(to.ip(), now) >= frame.len() => {
-                    self.egress().wrap_udp(&mut frame, source, to);
-                    self.egress().push(frame, to.ip(), via, &mut out, now)?;
-                }
-                payload => {
-                    let datagram = Datagram {
-                        payload,
-                        ..datagram
-                    };
-                    let bytes = datagram.payload();
-                    if self.options.get().dont_fragment {
-                        self.check_length(bytes, to.ip(), now)?;
-                    }
-                    let ends = (source, to);
-                    self.egress().push_udp(ends, via, bytes, &mut out, now)?;
-                }
-            }
-        }
-        self.flush(&mut out, count)
-    }
-
-    /// The longest payload that goes in one packet all the way, as far as is known.
-    fn payload_max(&self, to: IpAddr, now: Instant) -> usize {
-        let headers = emit::network_bytes(to) + UDP_BYTES;
-        self.egress().mtu_to(to, now).saturating_sub(headers)
-    }
-
-    fn check_length(&self, payload: &[u8], to: IpAddr, now: Instant) -> io::Result<()> {
-        let payload_max = self.payload_max(to, now);
-        let fits = payload.len() <= payload_max;
-        let too_long = || TooLong {
-            to,
-            payload: payload.len(),
-            payload_max,
-        };
-        fits.then_some(()).ok_or_else(|| too_long().into())
-    }
-
-    /// The longest payload to `to` that goes there in one packet, as far as is known: what this
-    /// link takes, or less where a router has told of a smaller link on the path.
-    #[must_use]
-    pub fn payload_max_to(&self, to: IpAddr) -> usize {
-        self.payload_max(to.to_canonical(), clock::now())
-    }
-
-    /// Whether a datagram that does not go in one packet is refused
-    /// ([`TooLong`](crate::TooLong)) instead of being cut into fragments. Default: no.
-    pub fn set_dont_fragment(&self, dont_fragment: bool) {
-        self.options.set_dont_fragment(dont_fragment);
-    }
-
-    /// Sends what is in `batch`, waiting for room as the options say.
-    fn flush(&self, batch: &mut Batch, datagrams: usize) -> io::Result<usize> {
-        let options = self.options.get();
-        let deadline = options.write_timeout.map(|timeout| clock::now() + timeout);
-        loop {
-            self.egress().transmit(batch)?;
-            if batch.is_empty() {
-                return Ok(datagrams);
-            }
-            let over = deadline.is_some_and(|deadline| clock::now() >= deadline);
-            if options.nonblocking || over {
-                let unsent = batch.len();
-                batch.clear();
-                return match datagrams.saturating_sub(unsent) {
-                    0 => Err(io::ErrorKind::WouldBlock.into()),
-                    sent => Ok(sent),
-                };
-            }
-            std::thread::sleep(RETRY_SEND);
-        }
-    }
-
     /// Whether calls wait, or return `WouldBlock`.
     ///
     /// # Errors
@@ -702,27 +343,6 @@ impl Drop for UdpSocket {
             host.release(Protocol::Udp, self.bound);
         }
         table.close(Protocol::Udp, local, remote, self.channel);
-    }
-}
-
-impl Receiving {
-    /// The next frame of the socket's own ring, if it has one.
-    #[inline]
-    fn next_of_ring(&mut self) -> io::Result<Option<Frame>> {
-        let ring = self.ring.as_mut();
-        ring.map_or(Ok(None), |ring| ring.next(&self.tally))
-    }
-
-    fn has_more(&self) -> bool {
-        let in_ring = self.ring.as_ref().map_or(0, |ring| ring.batch.len());
-        in_ring + self.consumer.occupancy() > 0
-    }
-
-    /// If this channel inhibits input, its poller wants to know what was taken.
-    fn tell_of_room(&self, host: &Host) {
-        if self.inhibiting.load(Ordering::Relaxed) && self.consumer.occupancy() == 0 {
-            host.attention.wake();
-        }
     }
 }
 

@@ -76,7 +76,7 @@ pub struct Config {
     #[arg(long)]
     pub port: u16,
     /// Whose sockets: the `kernel`'s, or Plimsoll's own stack on `af_xdp:IFACE`,
-    /// `packet:IFACE` or `tap:NAME`
+    /// `packet:IFACE`, `tap:NAME` or `tun:NAME`
     #[arg(long, value_name = "DEVICE", default_value = "kernel")]
     pub on: On,
     /// Address of Plimsoll's own stack, as 198.18.0.2/24; may be repeated. The
@@ -84,6 +84,9 @@ pub struct Config {
     /// addresses: it takes this port, the kernel keeps everything else.
     #[arg(long, value_name = "NET")]
     pub address: Vec<IpNet>,
+    /// VLAN that Plimsoll's own stack is in (1 to 4094): it takes frames with that tag alone
+    #[arg(long, value_name = "ID", value_parser = clap::value_parser!(u16).range(1..=4094))]
+    pub vlan: Option<u16>,
     /// Router of Plimsoll's own stack for other networks
     #[arg(long, value_name = "IP")]
     pub gateway: Vec<IpAddr>,
@@ -146,6 +149,7 @@ impl Config {
             port,
             on: On::Kernel,
             address: Vec::new(),
+            vlan: None,
             gateway: Vec::new(),
             path: ReceivePath::SoftLrp,
             batch: 1,
@@ -174,9 +178,14 @@ impl Config {
             On::Kernel if !self.address.is_empty() => refuse(
                 "on",
                 &self.on,
-                "af_xdp:IFACE, packet:IFACE or tap:NAME with --address",
+                "af_xdp:IFACE, packet:IFACE, tap:NAME or tun:NAME with --address",
             ),
-            On::Packet(_) | On::Tap(_) if self.address.is_empty() => refuse(
+            On::Kernel | On::Tun(_) if self.vlan.is_some() => refuse(
+                "on",
+                &self.on,
+                "af_xdp:IFACE, packet:IFACE or tap:NAME with --vlan",
+            ),
+            On::Packet(_) | On::Tap(_) | On::Tun(_) if self.address.is_empty() => refuse(
                 "on",
                 &self.on,
                 "used with --address: the stack needs one of its own",
@@ -186,7 +195,7 @@ impl Config {
                 &self.on,
                 "Plimsoll's own stack with --pace last or acks: the kernel's sockets have neither",
             ),
-            On::Kernel | On::AfXdp(_) | On::Packet(_) | On::Tap(_) => Ok(()),
+            On::Kernel | On::AfXdp(_) | On::Packet(_) | On::Tap(_) | On::Tun(_) => Ok(()),
         }
     }
 
@@ -200,6 +209,7 @@ impl Config {
         args.push(format!("--busy-poll-us={}", micros(self.busy_poll)));
         args.push(format!("--on={}", self.on));
         args.extend(self.address.iter().map(|net| format!("--address={net}")));
+        args.extend(self.vlan.map(|id| format!("--vlan={id}")));
         args.extend(self.gateway.iter().map(|ip| format!("--gateway={ip}")));
         args.push(format!("--path={}", self.path));
         args.push(format!("--batch={}", self.batch));

@@ -6,8 +6,10 @@ use std::str::FromStr;
 
 use ipnet::IpNet;
 use nix::ifaddrs::getifaddrs;
+use plimsoll_stack::device::Device;
 use plimsoll_stack::device::packet::PacketDevice;
-use plimsoll_stack::device::tap::TapDevice;
+use plimsoll_stack::device::tap::{TapDevice, TunDevice};
+use plimsoll_stack::device::vlan::Vlan;
 use plimsoll_stack::device::xdp::{XdpConfig, XdpInterface};
 use plimsoll_stack::{BACKLOG, Stack, StackConfig, TcpConfig};
 
@@ -25,6 +27,8 @@ pub enum On {
     Packet(String),
     /// Plimsoll's own stack on a TAP interface.
     Tap(String),
+    /// Plimsoll's own stack on a TUN interface.
+    Tun(String),
 }
 
 impl fmt::Display for On {
@@ -34,6 +38,7 @@ impl fmt::Display for On {
             Self::AfXdp(interface) => write!(f, "af_xdp:{interface}"),
             Self::Packet(interface) => write!(f, "packet:{interface}"),
             Self::Tap(name) => write!(f, "tap:{name}"),
+            Self::Tun(name) => write!(f, "tun:{name}"),
         }
     }
 }
@@ -47,7 +52,8 @@ impl FromStr for On {
             Some(("af_xdp", interface)) => Ok(Self::AfXdp(interface.to_owned())),
             Some(("packet", interface)) => Ok(Self::Packet(interface.to_owned())),
             Some(("tap", name)) => Ok(Self::Tap(name.to_owned())),
-            _ => Err("must be kernel, af_xdp:IFACE, packet:IFACE or tap:NAME".to_owned()),
+            Some(("tun", name)) => Ok(Self::Tun(name.to_owned())),
+            _ => Err("must be kernel, af_xdp:IFACE, packet:IFACE, tap:NAME or tun:NAME".to_owned()),
         }
     }
 }
@@ -84,9 +90,10 @@ impl Network {
         };
         let stack = match &config.on {
             On::Kernel => return Ok(Self::Kernel),
-            On::Tap(name) => Stack::start(TapDevice::open(name)?, &stack)?,
-            On::Packet(interface) => Stack::start(PacketDevice::open(interface)?, &stack)?,
-            On::AfXdp(interface) => start_af_xdp(interface, stack)?,
+            On::Tap(name) => start(TapDevice::open(name)?, config.vlan, &stack)?,
+            On::Tun(name) => start(TunDevice::open(name)?, config.vlan, &stack)?,
+            On::Packet(interface) => start(PacketDevice::open(interface)?, config.vlan, &stack)?,
+            On::AfXdp(interface) => start_af_xdp(interface, config.vlan, stack)?,
         };
         Ok(Self::Stack(stack))
     }
@@ -101,8 +108,24 @@ impl Network {
     }
 }
 
+/// In one VLAN of the device, or in none.
+fn start(
+    device: impl Device + 'static,
+    vlan: Option<u16>,
+    config: &StackConfig,
+) -> Result<Stack, Error> {
+    Ok(match vlan {
+        Some(id) => Stack::start(Vlan::new(device, id)?, config)?,
+        None => Stack::start(device, config)?,
+    })
+}
+
 /// With addresses of its own, or sharing the interface's.
-fn start_af_xdp(interface: &str, mut stack: StackConfig) -> Result<Stack, Error> {
+fn start_af_xdp(
+    interface: &str,
+    vlan: Option<u16>,
+    mut stack: StackConfig,
+) -> Result<Stack, Error> {
     let device = XdpConfig {
         owned: stack.addresses.iter().map(IpNet::addr).collect(),
         ring_frames: CHANNEL_FRAMES,
@@ -112,7 +135,7 @@ fn start_af_xdp(interface: &str, mut stack: StackConfig) -> Result<Stack, Error>
         stack.addresses = addresses_of(interface)?;
     }
     let device = XdpInterface::open(interface, &device)?;
-    Ok(Stack::start(device, &stack)?)
+    start(device, vlan, &stack)
 }
 
 /// The addresses that the kernel has on `interface`.

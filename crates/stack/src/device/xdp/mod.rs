@@ -336,6 +336,11 @@ impl Device for XdpInterface {
         Ok(Arc::new(opened))
     }
 
+    fn set_credit(&self, frames: u32) -> bool {
+        self.shared.queue.set_credit(frames);
+        true
+    }
+
     fn select_vlan(&self, id: u16) -> io::Result<()> {
         let selected = self.shared.program.select_vlan(id);
         selected.map_err(io::Error::other)

@@ -2,12 +2,12 @@
 //!
 //! All sockets of one queue share the UMEM, and with it ONE fill and ONE
 //! completion ring, which therefore have a lock. Receive and transmit rings are
-//! each socket's own. The chunks lent by the fill ring are the receive-buffer
-//! credit of `core::holdoff`.
+//! each socket's own. Chunks are lent by the fill ring, at most as many as the
+//! receive-buffer credit of `core::holdoff` says, if there is one.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use libc::xdp_desc;
 use parking_lot::Mutex;
 
-use super::ring::{Incoming, Outgoing};
+use super::ring::{Incoming, Outgoing, Shared};
 use super::{BusyPoll, CopyMode, XdpConfig, sys};
 use crate::device::pool::Lent;
 use crate::device::{Batch, Capabilities, Device, Drops, Pool};
@@ -38,6 +38,9 @@ pub(super) struct Queue {
     capabilities: Capabilities,
     fill: Mutex<Outgoing<u64>>,
     completion: Mutex<Incoming<u64>>,
+    /// Chunks that are lent at most, and those that are: in the fill ring or a receive ring.
+    credit: AtomicU32,
+    lent: AtomicI64,
     /// The first socket's descriptor, which UMEM and both rings belong to.
     first: OwnedFd,
 }
@@ -99,14 +102,13 @@ impl Socket {
         let offsets = sys::offsets(&socket)?;
         let fill_at = libc::XDP_UMEM_PGOFF_FILL_RING;
         let completion_at = libc::XDP_UMEM_PGOFF_COMPLETION_RING;
+        let fill = Shared::map(&socket, fill_at, offsets.fr, fill_ring)?;
+        let completion = Shared::map(&socket, completion_at, offsets.cr, completion_ring)?;
         let queue = Queue {
-            fill: Mutex::new(Outgoing::map(&socket, fill_at, offsets.fr, fill_ring)?),
-            completion: Mutex::new(Incoming::map(
-                &socket,
-                completion_at,
-                offsets.cr,
-                completion_ring,
-            )?),
+            fill: Mutex::new(Outgoing::new(fill)),
+            completion: Mutex::new(Incoming::new(completion)),
+            credit: AtomicU32::new(u32::MAX),
+            lent: AtomicI64::new(0),
             pool,
             ifindex,
             config: config.clone(),
@@ -210,9 +212,11 @@ impl Device for Socket {
             sys::kick_receive(self.descriptor());
         }
         let before = batch.len();
+        let mut entries = 0;
         let mut ring = self.receive.lock();
         for _ in 0..max {
             let Some(entry) = ring.take() else { break };
+            entries += 1;
             // Any option is a frame of several buffers, which was not asked for.
             let frame = (entry.options == 0)
                 .then(|| self.pool().take_back(Lent::Receive, entry.addr, entry.len))
@@ -225,6 +229,7 @@ impl Device for Socket {
         }
         ring.release();
         drop(ring);
+        self.queue.lent.fetch_sub(entries, Ordering::Relaxed);
         self.queue.refill();
         let received = batch.len() - before;
         if busy_poll && received > 0 {
@@ -245,7 +250,7 @@ impl Device for Socket {
         }
         ring.publish();
         // Also for what an earlier call could not send: nobody else would come back to it.
-        if ring.queued() > 0 && ring.needs_wakeup() {
+        if ring.queued() > 0 && ring.memory().needs_wakeup() {
             self.kick()?;
         }
         Ok(sent)
@@ -283,10 +288,9 @@ fn own_rings(
     let offsets = sys::offsets(socket)?;
     let receive_at = libc::XDP_PGOFF_RX_RING.cast_unsigned();
     let transmit_at = libc::XDP_PGOFF_TX_RING.cast_unsigned();
-    Ok((
-        Incoming::map(socket, receive_at, offsets.rx, config.ring_frames)?,
-        Outgoing::map(socket, transmit_at, offsets.tx, config.ring_frames)?,
-    ))
+    let receive = Shared::map(socket, receive_at, offsets.rx, config.ring_frames)?;
+    let transmit = Shared::map(socket, transmit_at, offsets.tx, config.ring_frames)?;
+    Ok((Incoming::new(receive), Outgoing::new(transmit)))
 }
 
 fn apply_busy_poll(socket: &OwnedFd, busy_poll: Option<BusyPoll>) -> io::Result<()> {
@@ -317,21 +321,35 @@ impl Queue {
             .pool
             .available()
             .saturating_sub(self.config.send_frames);
-        let count = spare.min(fill.room() as usize);
+        let count = spare.min(fill.room() as usize).min(self.unused_credit());
         // A few at a time cost as much as many, but the ring must not run dry.
         if count < REFILL_BATCH && fill.queued() as usize >= REFILL_BATCH {
             return;
         }
+        let mut lent = 0;
         for _ in 0..count {
             let Some(offset) = self.pool.lend_empty() else {
                 break;
             };
             fill.put(offset);
+            lent += 1;
         }
+        self.lent.fetch_add(lent, Ordering::Relaxed);
         fill.publish();
-        if fill.needs_wakeup() {
+        if fill.memory().needs_wakeup() {
             sys::kick_receive(&self.first);
         }
+    }
+
+    pub(super) fn set_credit(&self, chunks: u32) {
+        self.credit.store(chunks, Ordering::Relaxed);
+    }
+
+    /// Chunks that may be lent now.
+    fn unused_credit(&self) -> usize {
+        let credit = i64::from(self.credit.load(Ordering::Relaxed));
+        let unused = credit - self.lent.load(Ordering::Relaxed);
+        usize::try_from(unused).unwrap_or(0)
     }
 
     /// Takes back the chunks of frames that were sent.

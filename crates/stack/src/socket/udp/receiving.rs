@@ -1,0 +1,233 @@
+//! Receiving calls: the protocol work for what they return is done in them.
+
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use plimsoll_core::channel::{InterruptRequest, PooledConsumer};
+use plimsoll_core::time::Instant;
+
+use super::UdpSocket;
+use crate::account::Account;
+use crate::clock;
+use crate::device::Frame;
+use crate::host::Host;
+use crate::outcome::Outcome;
+use crate::receive::ni_lrp::Ring;
+use crate::table::Arrived;
+use crate::wait;
+use crate::wire::datagram::{Datagram, Input};
+
+/// What receives: one thread at a time.
+#[derive(Debug)]
+pub(super) struct Receiving {
+    pub(super) consumer: PooledConsumer<Arrived>,
+    pub(super) ring: Option<Ring>,
+    pub(super) tally: Arc<Account>,
+    pub(super) inhibiting: Arc<AtomicBool>,
+}
+
+/// Frames that one look at the queue may find unfit before the clock is read.
+const UNFIT_MAX: usize = 64;
+
+impl UdpSocket {
+    /// Receives a datagram into `buffer`; what does not fit is discarded.
+    /// Returns its length there and who sent it.
+    ///
+    /// # Errors
+    ///
+    /// `WouldBlock`: nothing there, and the socket is non-blocking or the read
+    /// timeout is over. `BrokenPipe`: the device has failed.
+    pub fn recv_from(&self, buffer: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
+        let datagram = self.recv_datagram()?;
+        let payload = datagram.payload();
+        let length = payload.len().min(buffer.len());
+        buffer[..length].copy_from_slice(&payload[..length]);
+        let mut peers = self.peers.lock();
+        peers.remember(datagram.source.ip(), datagram.via, clock::now());
+        Ok((length, datagram.source))
+    }
+
+    /// As [`recv_from`](Self::recv_from), for connected sockets.
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub fn recv(&self, buffer: &mut [u8]) -> io::Result<usize> {
+        Ok(self.recv_from(buffer)?.0)
+    }
+
+    /// Receives a datagram without copying it.
+    ///
+    /// # Errors
+    ///
+    /// As [`recv_from`](Self::recv_from).
+    pub fn recv_datagram(&self) -> io::Result<Datagram> {
+        self.receive_some(|receiving, now| {
+            let mut one = None;
+            self.take(receiving, self.remote(), now, |datagram| {
+                one = Some(datagram);
+            })?;
+            Ok(one)
+        })
+    }
+
+    /// Appends up to `max` datagrams to `batch`, without copying them, and waits
+    /// for the first only. Returns how many.
+    ///
+    /// # Errors
+    ///
+    /// As [`recv_from`](Self::recv_from).
+    pub fn recv_batch(&self, batch: &mut Vec<Datagram>, max: usize) -> io::Result<usize> {
+        self.receive_some(|receiving, now| {
+            let (before, remote) = (batch.len(), self.remote());
+            while batch.len() - before < max
+                && self.take(receiving, remote, now, |datagram| batch.push(datagram))?
+            {}
+            let received = batch.len() - before;
+            Ok((received > 0 || max == 0).then_some(received))
+        })
+    }
+
+    /// Calls `receive` until it has something, as the options say.
+    fn receive_some<T>(
+        &self,
+        mut receive: impl FnMut(&mut Receiving, Instant) -> io::Result<Option<T>>,
+    ) -> io::Result<T> {
+        let options = self.options.get();
+        let mut now = clock::now();
+        let deadline = options.read_timeout.map(|timeout| now + timeout);
+        let polling = now + options.busy_poll;
+        loop {
+            self.host().trigger_state(now);
+            self.trouble.take()?;
+            let mut receiving = self.receiving.lock();
+            let work = self.account.work();
+            let received = receive(&mut receiving, now)?;
+            drop(work);
+            if let Some(received) = received {
+                return Ok(received);
+            }
+            if receiving.has_more() || !options.nonblocking && now < polling {
+                // Many were unfit, or something may come at once; look at the clock.
+            } else {
+                self.waker.clear();
+                self.trouble.take()?;
+                match receiving.consumer.request_interrupt() {
+                    InterruptRequest::Ready => continue,
+                    InterruptRequest::Closed => return Err(self.host().failure()),
+                    InterruptRequest::Pending => {}
+                }
+                drop(receiving);
+                if options.nonblocking {
+                    return Err(io::ErrorKind::WouldBlock.into());
+                }
+                let limit = deadline.map(|deadline| deadline.saturating_since(now));
+                self.wait(limit)?;
+            }
+            now = clock::now();
+            if deadline.is_some_and(|deadline| now >= deadline) {
+                return self.last_look(receive, now);
+            }
+        }
+    }
+
+    /// Waits for something to receive.
+    fn wait(&self, limit: Option<Duration>) -> io::Result<()> {
+        let waker = self.waker.as_fd();
+        match &self.both {
+            // Not for the two of them together: waking through one more descriptor takes longer.
+            Some(both) => drop(wait::wait_any([waker, both.ring.readiness()], limit)?),
+            None => drop(wait::wait_any([waker], limit)?),
+        }
+        Ok(())
+    }
+
+    /// The time is over; what came meanwhile is received nevertheless.
+    fn last_look<T>(
+        &self,
+        mut receive: impl FnMut(&mut Receiving, Instant) -> io::Result<Option<T>>,
+        now: Instant,
+    ) -> io::Result<T> {
+        let received = receive(&mut self.receiving.lock(), now)?;
+        received.ok_or_else(|| io::ErrorKind::WouldBlock.into())
+    }
+
+    /// Whom the socket is connected to.
+    pub(super) fn remote(&self) -> Option<SocketAddr> {
+        self.peer.read().map(|peer| peer.remote)
+    }
+
+    /// Gives the next datagram to `keep`, with its protocol processing if that is still
+    /// to be done. False: there is none. `remote`: whom the socket is connected to.
+    #[inline]
+    fn take(
+        &self,
+        receiving: &mut Receiving,
+        remote: Option<SocketAddr>,
+        now: Instant,
+        keep: impl FnOnce(Datagram),
+    ) -> io::Result<bool> {
+        for _ in 0..UNFIT_MAX {
+            // A frame of a ring goes straight on: each detour costs a copy of its state.
+            let input = match receiving.next_of_ring()? {
+                Some(frame) => self.host().udp_input(frame, false, now),
+                None => match self.next_of_channel(receiving, now) {
+                    Some(input) => input,
+                    None => return Ok(false),
+                },
+            };
+            let outcome = match input {
+                Input::Datagram(datagram) if self.is_wanted(&datagram, remote) => {
+                    receiving.tally.count(Outcome::Delivered);
+                    keep(datagram);
+                    return Ok(true);
+                }
+                Input::Datagram(_) => Outcome::OtherPeer,
+                Input::Ended(outcome) => outcome,
+                Input::Kept => continue,
+            };
+            receiving.tally.count(outcome);
+        }
+        Ok(false)
+    }
+
+    fn next_of_channel(&self, receiving: &mut Receiving, now: Instant) -> Option<Input> {
+        let arrived = receiving.consumer.pop(now)?.item;
+        receiving.tell_of_room(self.host());
+        Some(match arrived {
+            Arrived::Ready(datagram) => Input::Datagram(datagram),
+            Arrived::Raw { frame, early } => self.host().udp_input(frame, early, now),
+        })
+    }
+
+    /// The demultiplexer chose by headers that were not checked yet.
+    fn is_wanted(&self, datagram: &Datagram, remote: Option<SocketAddr>) -> bool {
+        remote.is_none_or(|remote| remote == datagram.source)
+            && datagram.destination.port() == self.bound.port()
+    }
+}
+
+impl Receiving {
+    /// The next frame of the socket's own ring, if it has one.
+    #[inline]
+    fn next_of_ring(&mut self) -> io::Result<Option<Frame>> {
+        let ring = self.ring.as_mut();
+        ring.map_or(Ok(None), |ring| ring.next(&self.tally))
+    }
+
+    fn has_more(&self) -> bool {
+        let in_ring = self.ring.as_ref().map_or(0, |ring| ring.batch.len());
+        in_ring + self.consumer.occupancy() > 0
+    }
+
+    /// If this channel inhibits input, its poller wants to know what was taken.
+    fn tell_of_room(&self, host: &Host) {
+        if self.inhibiting.load(Ordering::Relaxed) && self.consumer.occupancy() == 0 {
+            host.attention.wake();
+        }
+    }
+}

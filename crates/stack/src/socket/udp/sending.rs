@@ -1,0 +1,187 @@
+//! Sending calls: headers are written, and the device called, in them.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
+use std::time::Duration;
+
+use plimsoll_core::time::Instant;
+
+use super::UdpSocket;
+use crate::clock;
+use crate::device::Batch;
+use crate::error::TooLong;
+use crate::socket::addresses::first;
+use crate::wire::datagram::{Datagram, Payload};
+use crate::wire::{UDP_BYTES, emit};
+
+/// Between two tries to send into a full ring.
+const RETRY_SEND: Duration = Duration::from_micros(50);
+
+impl UdpSocket {
+    /// Sends a datagram; of a neighbour that is not known yet, once it answers.
+    ///
+    /// # Errors
+    ///
+    /// `InvalidInput` or `ENETUNREACH`: no way there. `EMSGSIZE`: longer than a
+    /// datagram can be. [`TooLong`](crate::TooLong): it would be cut, and the socket was told
+    /// not to. What an ICMP error told. `WouldBlock`: the device has no room, and the socket
+    /// is non-blocking or the write timeout is over.
+    pub fn send_to(&self, payload: &[u8], to: impl ToSocketAddrs) -> io::Result<usize> {
+        let to = first(to)?;
+        self.send_batch([(payload, to)])?;
+        Ok(payload.len())
+    }
+
+    /// Sends a datagram to whom the socket is connected.
+    ///
+    /// # Errors
+    ///
+    /// `EDESTADDRREQ`: it is not connected. And those of [`send_to`](Self::send_to).
+    pub fn send(&self, payload: &[u8]) -> io::Result<usize> {
+        let to = self
+            .peer_addr()
+            .map_err(|_| io::Error::from_raw_os_error(libc::EDESTADDRREQ))?;
+        self.send_batch([(payload, to)])?;
+        Ok(payload.len())
+    }
+
+    /// Sends datagrams with one call into the device. Returns how many; fewer
+    /// than given only if the device has no room.
+    ///
+    /// # Errors
+    ///
+    /// As [`send_to`](Self::send_to), for the first that cannot be sent; those
+    /// before it are.
+    pub fn send_batch<'a>(
+        &self,
+        datagrams: impl IntoIterator<Item = (&'a [u8], SocketAddr)>,
+    ) -> io::Result<usize> {
+        self.trouble.take()?;
+        let mut batch = self.sending.lock();
+        let _work = self.account.work();
+        let now = clock::now();
+        let local = self.local_addr()?;
+        let (mut built, mut failure) = (0, None);
+        for (payload, to) in datagrams {
+            if let Err(error) = self.push(local, payload, to, &mut batch, now) {
+                failure = Some(error);
+                break;
+            }
+            built += 1;
+        }
+        let sent = self.flush(&mut batch, built)?;
+        match failure {
+            Some(error) if sent == 0 => Err(error),
+            _ => Ok(sent),
+        }
+    }
+
+    fn push(
+        &self,
+        local: SocketAddr,
+        payload: &[u8],
+        to: SocketAddr,
+        batch: &mut Batch,
+        now: Instant,
+    ) -> io::Result<()> {
+        let ends = self.host().ends(local, to)?;
+        if self.options.get().dont_fragment {
+            self.check_length(payload, ends.1.ip(), now)?;
+        }
+        let via = self.via(ends.1.ip(), now);
+        self.egress().push_udp(ends, via, payload, batch, now)
+    }
+
+    /// Sends received datagrams back to where they came from, each in its own
+    /// memory, with what is in their payload now. `batch` is empty afterwards.
+    /// Returns how many were sent.
+    ///
+    /// # Errors
+    ///
+    /// As [`send_to`](Self::send_to).
+    pub fn reply_batch(&self, batch: &mut Vec<Datagram>) -> io::Result<usize> {
+        let mut out = self.sending.lock();
+        let _work = self.account.work();
+        let now = clock::now();
+        let count = batch.len();
+        for datagram in batch.drain(..) {
+            let (mut source, to) = (datagram.destination, datagram.source);
+            if source.ip().is_multicast() {
+                let ours = self.egress().source_for(to.ip());
+                source.set_ip(ours.ok_or_else(|| io::Error::from_raw_os_error(libc::ENETUNREACH))?);
+            }
+            let via = Some(datagram.via);
+            match datagram.payload {
+                Payload::Frame(mut frame) if self.payload_max(to.ip(), now) >= frame.len() => {
+                    self.egress().wrap_udp(&mut frame, source, to);
+                    self.egress().push(frame, to.ip(), via, &mut out, now)?;
+                }
+                payload => {
+                    let datagram = Datagram {
+                        payload,
+                        ..datagram
+                    };
+                    let bytes = datagram.payload();
+                    if self.options.get().dont_fragment {
+                        self.check_length(bytes, to.ip(), now)?;
+                    }
+                    let ends = (source, to);
+                    self.egress().push_udp(ends, via, bytes, &mut out, now)?;
+                }
+            }
+        }
+        self.flush(&mut out, count)
+    }
+
+    /// The longest payload that goes in one packet all the way, as far as is known.
+    fn payload_max(&self, to: IpAddr, now: Instant) -> usize {
+        let headers = emit::network_bytes(to) + UDP_BYTES;
+        self.egress().mtu_to(to, now).saturating_sub(headers)
+    }
+
+    fn check_length(&self, payload: &[u8], to: IpAddr, now: Instant) -> io::Result<()> {
+        let payload_max = self.payload_max(to, now);
+        let fits = payload.len() <= payload_max;
+        let too_long = || TooLong {
+            to,
+            payload: payload.len(),
+            payload_max,
+        };
+        fits.then_some(()).ok_or_else(|| too_long().into())
+    }
+
+    /// The longest payload to `to` that goes there in one packet, as far as is known: what this
+    /// link takes, or less where a router has told of a smaller link on the path.
+    #[must_use]
+    pub fn payload_max_to(&self, to: IpAddr) -> usize {
+        self.payload_max(to.to_canonical(), clock::now())
+    }
+
+    /// Whether a datagram that does not go in one packet is refused
+    /// ([`TooLong`](crate::TooLong)) instead of being cut into fragments. Default: no.
+    pub fn set_dont_fragment(&self, dont_fragment: bool) {
+        self.options.set_dont_fragment(dont_fragment);
+    }
+
+    /// Sends what is in `batch`, waiting for room as the options say.
+    fn flush(&self, batch: &mut Batch, datagrams: usize) -> io::Result<usize> {
+        let options = self.options.get();
+        let deadline = options.write_timeout.map(|timeout| clock::now() + timeout);
+        loop {
+            self.egress().transmit(batch)?;
+            if batch.is_empty() {
+                return Ok(datagrams);
+            }
+            let over = deadline.is_some_and(|deadline| clock::now() >= deadline);
+            if options.nonblocking || over {
+                let unsent = batch.len();
+                batch.clear();
+                return match datagrams.saturating_sub(unsent) {
+                    0 => Err(io::ErrorKind::WouldBlock.into()),
+                    sent => Ok(sent),
+                };
+            }
+            std::thread::sleep(RETRY_SEND);
+        }
+    }
+}

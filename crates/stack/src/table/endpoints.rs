@@ -1,0 +1,192 @@
+//! Endpoints come and go: sockets, listeners, connections, and groups.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+
+use plimsoll_core::demux::{ChannelId, EndpointError, Protocol};
+use plimsoll_core::time::Instant;
+
+use super::group::{self, Joined};
+use super::{Bound, Table};
+use crate::account::Account;
+use crate::error;
+use crate::wait::Waker;
+
+impl Table {
+    /// Binds an endpoint to a channel of its own.
+    pub(crate) fn bind(
+        &mut self,
+        protocol: Protocol,
+        local: SocketAddr,
+        account: &Arc<Account>,
+    ) -> io::Result<Bound> {
+        let tcp = protocol == Protocol::Tcp;
+        let waker = match tcp {
+            true => Arc::clone(&self.ready.waker),
+            false => Arc::new(Waker::new()?),
+        };
+        let bound = self.create(&waker, tcp, Some(account))?;
+        let result = self
+            .demux
+            .bind(protocol, local, is_dual(local), bound.channel);
+        if let Err(error) = result {
+            self.remove(bound.channel);
+            return Err(refused(local, &error));
+        }
+        Ok(bound)
+    }
+
+    /// Binds a UDP endpoint to a channel of its own, beside others that were bound so. True:
+    /// it is the first.
+    pub(crate) fn bind_shared(
+        &mut self,
+        local: SocketAddr,
+        account: &Arc<Account>,
+    ) -> io::Result<(Bound, bool)> {
+        let bound = self.create(&Arc::new(Waker::new()?), false, Some(account))?;
+        let joined = self.groups.join(local, bound.channel);
+        let made = match joined {
+            Joined::Member => return Ok((bound, false)),
+            Joined::Full => Err(error::group_full(local, group::MEMBERS_MAX)),
+            Joined::NoGroup => {
+                let number = self.groups.next();
+                let bound = self
+                    .demux
+                    .bind(Protocol::Udp, local, is_dual(local), number);
+                bound
+                    .map(|()| number)
+                    .map_err(|error| refused(local, &error))
+            }
+        };
+        match made {
+            Ok(number) => self.groups.create(number, local, bound.channel),
+            Err(error) => {
+                self.remove(bound.channel);
+                return Err(error);
+            }
+        }
+        Ok((bound, true))
+    }
+
+    /// Whether other sockets go on at the address when this one is closed.
+    pub(crate) fn has_others(&self, channel: ChannelId) -> bool {
+        self.groups.has_others(channel)
+    }
+
+    /// From now on the channel gets what comes from `remote` only.
+    pub(crate) fn connect(
+        &mut self,
+        protocol: Protocol,
+        (bound, local): (SocketAddr, SocketAddr),
+        remote: SocketAddr,
+        channel: ChannelId,
+    ) -> io::Result<()> {
+        if self.groups.contains(channel) {
+            return Err(error::shared(bound));
+        }
+        let connected = self.demux.connect(protocol, local, remote, channel);
+        connected.map_err(|error| refused(local, &error))?;
+        self.demux.unbind(protocol, bound);
+        Ok(())
+    }
+
+    /// The channel of a connection, which a socket or TCP has made.
+    pub(crate) fn connection(
+        &self,
+        protocol: Protocol,
+        local: SocketAddr,
+        remote: SocketAddr,
+    ) -> Option<ChannelId> {
+        self.demux.connection(protocol, local, remote)
+    }
+
+    /// The next call of the channel's socket is to return this error.
+    pub(crate) fn set_trouble(&self, channel: ChannelId, errno: i32) {
+        if let Some(slot) = self.slot(channel) {
+            slot.trouble.set(errno);
+            slot.waker.wake();
+        }
+    }
+
+    /// The channel also gets what is for a group at a port.
+    pub(crate) fn join(&mut self, group: SocketAddr, channel: ChannelId) -> io::Result<()> {
+        let joined = self.demux.join(group, channel);
+        let of_group = joined.map_err(|error| refused(group, &error))?;
+        if of_group != channel {
+            // They would share one queue.
+            self.demux.leave(group);
+            return Err(error::address_in_use(group));
+        }
+        Ok(())
+    }
+
+    pub(crate) fn leave(&mut self, group: SocketAddr) {
+        self.demux.leave(group);
+    }
+
+    /// A TCP connection with a channel of its own, which may take the place of
+    /// one in `TIME_WAIT`.
+    pub(crate) fn open_connection(
+        &mut self,
+        local: SocketAddr,
+        remote: SocketAddr,
+        account: &Arc<Account>,
+    ) -> io::Result<Bound> {
+        let waker = Arc::clone(&self.ready.waker);
+        let bound = self.create(&waker, true, Some(account))?;
+        let connected = self
+            .demux
+            .connect(Protocol::Tcp, local, remote, bound.channel);
+        if let Err(error) = connected {
+            self.remove(bound.channel);
+            return Err(refused(local, &error));
+        }
+        Ok(bound)
+    }
+
+    /// A connection's last packets go to the channel of `TIME_WAIT`; its own is
+    /// free for the next.
+    pub(crate) fn enter_time_wait(&mut self, local: SocketAddr, remote: SocketAddr, now: Instant) {
+        if let Some(channel) = self.demux.enter_time_wait(local, remote, now) {
+            self.remove(channel);
+        }
+    }
+
+    /// SYNs for a listener are discarded at once, or not any more.
+    pub(crate) fn set_beyond_backlog(&mut self, listener: SocketAddr, beyond: bool) {
+        self.demux.set_beyond_backlog(listener, beyond);
+    }
+
+    /// Ends an endpoint, bound or connected, and its channel.
+    pub(crate) fn close(
+        &mut self,
+        protocol: Protocol,
+        local: SocketAddr,
+        remote: Option<SocketAddr>,
+        channel: ChannelId,
+    ) {
+        match remote {
+            Some(remote) => self.demux.disconnect(protocol, local, remote),
+            None if self.groups.has_others(channel) => None,
+            None => self.demux.unbind(protocol, local),
+        };
+        self.groups.leave(channel);
+        self.remove(channel);
+    }
+}
+
+/// Whether an endpoint takes both families.
+fn is_dual(local: SocketAddr) -> bool {
+    local.ip() == IpAddr::V6(std::net::Ipv6Addr::UNSPECIFIED)
+}
+
+fn refused(at: SocketAddr, error: &EndpointError) -> io::Error {
+    match error {
+        EndpointError::Taken => error::address_in_use(at),
+        EndpointError::Full => io::Error::new(io::ErrorKind::OutOfMemory, error.to_string()),
+        EndpointError::Unsuitable(_) => {
+            io::Error::new(io::ErrorKind::InvalidInput, format!("{at}: {error}"))
+        }
+    }
+}

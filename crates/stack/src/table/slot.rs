@@ -1,0 +1,135 @@
+//! What the table keeps of a channel, and what its receiver has.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
+
+use crossbeam_queue::ArrayQueue;
+use plimsoll_core::channel::{self, Monitor, PooledConsumer, PooledProducer};
+use plimsoll_core::demux::ChannelId;
+
+use crate::account::Account;
+use crate::device::Frame;
+use crate::outcome::Counts;
+use crate::wait::Waker;
+use crate::wire::datagram::Datagram;
+
+/// What stands in a channel.
+#[derive(Debug)]
+pub(crate) enum Arrived {
+    /// As it came: the receiver does the protocol processing.
+    Raw {
+        frame: Frame,
+        /// Fragments of its datagram came before it.
+        early: bool,
+    },
+    /// Processed already (receive paths that are not lazy).
+    Ready(Datagram),
+}
+
+impl Arrived {
+    /// The frame as it came.
+    pub(crate) fn into_frame(self) -> Option<Frame> {
+        match self {
+            Self::Raw { frame, .. } => Some(frame),
+            Self::Ready(_) => None,
+        }
+    }
+}
+
+/// A bound endpoint's half.
+#[derive(Debug)]
+pub(crate) struct Bound {
+    pub(crate) channel: ChannelId,
+    pub(crate) consumer: PooledConsumer<Arrived>,
+    /// Woken when something came after the consumer had asked for it.
+    pub(crate) waker: Arc<Waker>,
+    /// Set while the channel inhibits input: who takes from it tells the
+    /// receiving thread once there is room.
+    pub(crate) inhibiting: Arc<AtomicBool>,
+    pub(crate) trouble: Arc<Pending>,
+}
+
+/// An error that the network told of, until a call of the socket returns it.
+#[derive(Debug, Default)]
+pub(crate) struct Pending(AtomicI32);
+
+impl Pending {
+    pub(super) fn set(&self, errno: i32) {
+        self.0.store(errno, Ordering::Release);
+    }
+
+    /// Each error is returned once.
+    #[inline]
+    pub(crate) fn take(&self) -> io::Result<()> {
+        if self.0.load(Ordering::Relaxed) == 0 {
+            return Ok(());
+        }
+        match self.0.swap(0, Ordering::Acquire) {
+            0 => Ok(()),
+            errno => Err(io::Error::from_raw_os_error(errno)),
+        }
+    }
+}
+
+#[derive(Debug)]
+pub(super) struct Slot {
+    pub(super) producer: PooledProducer<Arrived>,
+    pub(super) waker: Arc<Waker>,
+    pub(super) inhibiting: Arc<AtomicBool>,
+    pub(super) trouble: Arc<Pending>,
+    pub(super) touched: bool,
+    /// Whose receiver is the TCP thread.
+    pub(super) tcp: bool,
+    /// None: the stack's own.
+    pub(super) account: Option<Arc<Account>>,
+    /// What became of the channel's frames, also in former lives, and of those until this one.
+    pub(super) monitor: Monitor,
+    pub(super) before: channel::Counts,
+}
+
+impl Slot {
+    pub(super) fn counts(&self) -> Counts {
+        Counts::of_channel(&self.monitor.counts(), &self.before)
+    }
+}
+
+/// Channels whose receiver is the TCP thread and must be told which of them has
+/// something.
+#[derive(Debug)]
+pub(crate) struct Ready {
+    channels: ArrayQueue<ChannelId>,
+    pub(crate) waker: Arc<Waker>,
+}
+
+impl Ready {
+    pub(super) fn new(channels: usize) -> io::Result<Self> {
+        Ok(Self {
+            channels: ArrayQueue::new(channels),
+            waker: Arc::new(Waker::new()?),
+        })
+    }
+
+    /// The TCP thread is to look at the channel.
+    pub(crate) fn push(&self, channel: ChannelId) {
+        // There is room for every reason that a channel can have at a time: an
+        // arrival, its owner's leaving, more segments than one turn takes.
+        let _ = self.channels.push(channel);
+        self.waker.wake();
+    }
+
+    pub(crate) fn pop(&self) -> Option<ChannelId> {
+        self.channels.pop()
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.channels.len()
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.channels.is_empty()
+    }
+}
+
+/// Reasons at a time to look at a channel; see [`Ready::push`].
+pub(super) const REASONS_MAX: usize = 4;
