@@ -31,6 +31,8 @@ pub(crate) struct Args {
 type Running = Arc<Mutex<Option<Watch>>>;
 
 pub(crate) fn run(args: &Args) -> crate::Result<()> {
+    // Dropped when the stack is gone, which then has put its settings back.
+    let _keeper = server::keeper(&args.config)?;
     let running = Running::default();
     if let Some(metrics) = args.metrics.server()? {
         serve_metrics(metrics, Arc::clone(&running))?;

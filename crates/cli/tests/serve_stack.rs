@@ -11,6 +11,7 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use plimsoll_kernel::knobs::{Attribute, Device, Netdev};
 use plimsoll_kernel::{link, namespace};
 use shell::run;
 
@@ -373,6 +374,59 @@ fn a_killed_server_leaves_the_interface_as_it_was() {
     });
 }
 
+/// What the kernel has set for the interface and its NAPI instances.
+fn holdoffs() -> Vec<Option<u32>> {
+    let index = link::index("stack0").unwrap();
+    let instances = Netdev::new().instances(index).unwrap();
+    let device = Device::open("stack0", index).unwrap();
+    let of_device = device.attribute(Attribute::GroFlushTimeout).unwrap();
+    let of_device = of_device.map(|nanos| nanos as u32);
+    let instances = instances.iter().map(|napi| napi.gro_flush_timeout);
+    instances.chain([of_device]).collect()
+}
+
+#[test]
+fn a_holdoff_is_set_and_put_back_after_an_end_and_after_a_kill() {
+    with_link(|| {
+        let has = |nanos: u32| holdoffs().contains(&Some(nanos));
+        for killed in [false, true] {
+            let mut server = Server::start(
+                "echo --port 7 --on af_xdp:stack0 --address 10.0.0.2/24 --holdoff-us 40 \
+                 --metrics 127.0.0.1:0",
+            );
+            eventually("the holdoff", || has(40_000).then_some(()));
+            client_of_an_echo();
+            if killed {
+                server.0.kill().unwrap();
+                server.0.wait().unwrap();
+            } else {
+                server.stop();
+            }
+            eventually("the old one", || (!has(40_000)).then_some(()));
+        }
+    });
+}
+
+#[test]
+fn a_tun_interface_is_served() {
+    with_link(|| {
+        let _server = Server::start("echo --port 7 --on tun:tun0 --address 10.0.9.2/24");
+        eventually("the interface", || {
+            run("ip link").contains("tun0").then_some(())
+        });
+        run("ip addr add 10.0.9.1/24 dev tun0");
+        run("ip link set tun0 up");
+        let client = UdpSocket::bind("10.0.9.1:0").unwrap();
+        client
+            .set_read_timeout(Some(Duration::from_millis(100)))
+            .unwrap();
+        eventually("an answer", || {
+            client.send_to(b"anybody?", "10.0.9.2:7").ok()?;
+            client.recv_from(&mut [0; 100]).ok()
+        });
+    });
+}
+
 #[test]
 fn what_cannot_be_served_is_told_with_its_remedy() {
     let fails = |arguments: &str, code: i32, words: &str| {
@@ -388,6 +442,9 @@ fn what_cannot_be_served_is_told_with_its_remedy() {
     };
     fails("echo --port 7 --on tap:tap9", 2, "--address");
     fails("echo --port 7 --on nothing", 2, "af_xdp:IFACE");
+    fails("echo --port 7 --vlan 5", 2, "--vlan");
+    fails("echo --port 7 --on tap:tap9 --vlan 4095", 2, "4094");
+    fails("echo --port 7 --holdoff-us 50", 2, "--holdoff-us");
     fails(
         "echo --port 7 --on af_xdp:nowhere0 --address 10.0.0.2/24",
         3,

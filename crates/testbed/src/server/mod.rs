@@ -36,6 +36,7 @@ use std::time::{Duration, Instant};
 use clap::ValueEnum;
 use ipnet::IpNet;
 use nix::sys::memfd::{MFdFlags, memfd_create};
+use plimsoll_stack::device::xdp::Keeper;
 use plimsoll_stack::{ReceivePath, TcpConfig};
 use serde::Serialize;
 
@@ -87,6 +88,11 @@ pub struct Config {
     /// VLAN that Plimsoll's own stack is in (1 to 4094): it takes frames with that tag alone
     #[arg(long, value_name = "ID", value_parser = clap::value_parser!(u16).range(1..=4094))]
     pub vlan: Option<u16>,
+    /// Under load the kernel waits so long for more frames before it polls the interface of
+    /// `af_xdp` again, in microseconds: fewer interrupts, more latency. Put back at the end, also
+    /// if this is killed.
+    #[arg(long = "holdoff-us", value_name = "US", value_parser = parse_micros)]
+    pub holdoff: Option<Duration>,
     /// Router of Plimsoll's own stack for other networks
     #[arg(long, value_name = "IP")]
     pub gateway: Vec<IpAddr>,
@@ -150,6 +156,7 @@ impl Config {
             on: On::Kernel,
             address: Vec::new(),
             vlan: None,
+            holdoff: None,
             gateway: Vec::new(),
             path: ReceivePath::SoftLrp,
             batch: 1,
@@ -185,6 +192,9 @@ impl Config {
                 &self.on,
                 "af_xdp:IFACE, packet:IFACE or tap:NAME with --vlan",
             ),
+            On::Kernel | On::Packet(_) | On::Tap(_) | On::Tun(_) if self.holdoff.is_some() => {
+                refuse("on", &self.on, "af_xdp:IFACE with --holdoff-us")
+            }
             On::Packet(_) | On::Tap(_) | On::Tun(_) if self.address.is_empty() => refuse(
                 "on",
                 &self.on,
@@ -210,6 +220,8 @@ impl Config {
         args.push(format!("--on={}", self.on));
         args.extend(self.address.iter().map(|net| format!("--address={net}")));
         args.extend(self.vlan.map(|id| format!("--vlan={id}")));
+        let holdoff = self.holdoff.map(micros);
+        args.extend(holdoff.map(|time| format!("--holdoff-us={time}")));
         args.extend(self.gateway.iter().map(|ip| format!("--gateway={ip}")));
         args.push(format!("--path={}", self.path));
         args.push(format!("--batch={}", self.batch));
@@ -344,6 +356,22 @@ impl Server {
             output: "see its messages above".to_owned(),
         })
     }
+}
+
+/// The keeper of the interface's settings, if the server turns any. Start it before any
+/// thread, and drop it when the server has ended.
+///
+/// # Errors
+///
+/// There is no such interface, or this process has other threads already.
+pub fn keeper(config: &Config) -> Result<Option<Keeper>, Error> {
+    let (On::AfXdp(interface), Some(_)) = (&config.on, config.holdoff) else {
+        return Ok(None);
+    };
+    let started = Keeper::start(interface).map_err(io::Error::other);
+    Ok(Some(
+        started.map_err(Error::io("start the keeper of settings"))?,
+    ))
 }
 
 /// Serves until SIGINT or SIGTERM, and returns what was counted.
@@ -488,6 +516,8 @@ mod tests {
             work: Duration::from_nanos(2_500),
             on: On::AfXdp("eth0".to_owned()),
             address: vec!["198.18.0.2/24".parse().unwrap()],
+            vlan: Some(100),
+            holdoff: Some(Duration::from_nanos(40_500)),
             gateway: vec!["198.18.0.1".parse().unwrap()],
             path: ReceivePath::NiLrp,
             batch: 64,

@@ -93,7 +93,7 @@ impl Network {
             On::Tap(name) => start(TapDevice::open(name)?, config.vlan, &stack)?,
             On::Tun(name) => start(TunDevice::open(name)?, config.vlan, &stack)?,
             On::Packet(interface) => start(PacketDevice::open(interface)?, config.vlan, &stack)?,
-            On::AfXdp(interface) => start_af_xdp(interface, config.vlan, stack)?,
+            On::AfXdp(interface) => start_af_xdp(interface, config, stack)?,
         };
         Ok(Self::Stack(stack))
     }
@@ -121,21 +121,18 @@ fn start(
 }
 
 /// With addresses of its own, or sharing the interface's.
-fn start_af_xdp(
-    interface: &str,
-    vlan: Option<u16>,
-    mut stack: StackConfig,
-) -> Result<Stack, Error> {
+fn start_af_xdp(interface: &str, config: &Config, mut stack: StackConfig) -> Result<Stack, Error> {
     let device = XdpConfig {
         owned: stack.addresses.iter().map(IpNet::addr).collect(),
         ring_frames: CHANNEL_FRAMES,
+        holdoff: config.holdoff,
         ..XdpConfig::default()
     };
     if stack.addresses.is_empty() {
         stack.addresses = addresses_of(interface)?;
     }
     let device = XdpInterface::open(interface, &device)?;
-    start(device, vlan, &stack)
+    start(device, config.vlan, &stack)
 }
 
 /// The addresses that the kernel has on `interface`.

@@ -16,6 +16,7 @@
 //! (`ethtool -K PEER tx off`), or set [`XdpConfig::trust_checksums`].
 
 mod bare;
+mod holdoff;
 mod program;
 mod ring;
 mod socket;
@@ -26,10 +27,15 @@ use std::io;
 use std::net::IpAddr;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
+use std::time::Duration;
 
 use parking_lot::Mutex;
+/// A process that puts a killed program's settings of an interface back. It must be started
+/// before any other thread.
+pub use plimsoll_kernel::knobs::Keeper;
 
 pub use self::bare::BareQueue;
+use self::holdoff::Holdoff;
 use self::program::{Program, steer_limit};
 use self::socket::{Queue, Socket};
 pub use self::whole::{WholeQueue, arrival_tai, open_whole, open_whole_by};
@@ -90,6 +96,13 @@ pub struct XdpConfig {
     pub copy: CopyMode,
     /// Default none.
     pub busy_poll: Option<BusyPoll>,
+    /// After a poll that found frames the kernel waits so long for more before it polls again,
+    /// instead of being interrupted: fewer interrupts under load, and up to so much more
+    /// latency then. At most 4.29 s. Default none: what the interface has.
+    ///
+    /// The old setting is put back when the device is dropped. After a killed program the next
+    /// one that sets it does so, or `plimsoll guard restore`; a [`Keeper`] does at once.
+    pub holdoff: Option<Duration>,
     /// Do not check transport checksums of received frames. Default false.
     pub trust_checksums: bool,
 }
@@ -105,6 +118,7 @@ impl Default for XdpConfig {
             fill_frames: None,
             copy: CopyMode::KernelChooses,
             busy_poll: None,
+            holdoff: None,
             trust_checksums: false,
         }
     }
@@ -186,6 +200,8 @@ const SOCKETS_MAX: u32 = steer_limit::SOCKETS_MAX.0;
 /// An interface's queue, and its main socket as a device.
 #[derive(Debug)]
 pub struct XdpInterface {
+    // While the program is there: some drivers have no polling without it.
+    _holdoff: Option<Holdoff>,
     // Before the rest: the program must not deliver to a socket that is gone.
     socket: Socket,
     shared: Arc<Shared>,
@@ -219,7 +235,10 @@ impl XdpInterface {
             let owned = program.own(*address);
             owned.map_err(|error| Error::Program(error.to_string()))?;
         }
+        let holdoff = config.holdoff;
+        let holdoff = holdoff.map(|time| Holdoff::set(interface, ifindex, config.queue, time));
         Ok(Self {
+            _holdoff: holdoff.transpose()?,
             shared: Arc::new(Shared {
                 program,
                 queue: Arc::clone(socket.queue()),

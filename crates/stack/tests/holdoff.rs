@@ -1,0 +1,57 @@
+//! The kernel-side holdoff of an interface is set with its device and put back with it. Needs
+//! root.
+
+mod lan;
+
+use std::time::Duration;
+
+use lan::{Lan, owned};
+use plimsoll_kernel::knobs::{Attribute, Device, Netdev};
+use plimsoll_kernel::link;
+use plimsoll_stack::device::xdp::{XdpConfig, XdpInterface};
+
+/// Of the interface's NAPI instances and of the device: time in ns, and empty polls.
+fn settings() -> Vec<(u32, u32)> {
+    let index = link::index("stack0").unwrap();
+    let instances = Netdev::new().instances(index).unwrap();
+    let device = Device::open("stack0", index).unwrap();
+    let of = |attribute| device.attribute(attribute).unwrap().unwrap() as u32;
+    let instances = instances
+        .iter()
+        .filter_map(|napi| napi.gro_flush_timeout.zip(napi.defer_hard_irqs));
+    let device = (
+        of(Attribute::GroFlushTimeout),
+        of(Attribute::NapiDeferHardIrqs),
+    );
+    instances.chain([device]).collect()
+}
+
+#[test]
+fn a_holdoff_comes_and_goes_with_its_device() {
+    Lan::create(|| {
+        let plain = XdpInterface::open("stack0", &owned()).unwrap();
+        let before = settings();
+        drop(plain);
+        let config = XdpConfig {
+            holdoff: Some(Duration::from_micros(40)),
+            ..owned()
+        };
+        let device = XdpInterface::open("stack0", &config).unwrap();
+        let (time, empty_polls) = settings()[0];
+        assert_eq!(time, 40_000);
+        assert!(empty_polls > 0, "the timer would never run");
+        // A second owner is refused, and turns nothing.
+        assert!(XdpInterface::open("stack0", &config).is_err());
+        assert_eq!(settings()[0].0, 40_000);
+        drop(device);
+        let plain = XdpInterface::open("stack0", &owned()).unwrap();
+        assert_eq!(settings(), before, "put back");
+        drop(plain);
+        let too_long = XdpConfig {
+            holdoff: Some(Duration::from_secs(5)),
+            ..owned()
+        };
+        let refused = XdpInterface::open("stack0", &too_long).unwrap_err();
+        assert!(refused.to_string().contains("holdoff"), "{refused}");
+    });
+}
