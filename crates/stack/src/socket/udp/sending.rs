@@ -23,7 +23,7 @@ impl UdpSocket {
     /// # Errors
     ///
     /// `InvalidInput` or `ENETUNREACH`: no way there. `EMSGSIZE`: longer than a
-    /// datagram can be. [`TooLong`](crate::TooLong): it would be cut, and the socket was told
+    /// datagram can be. [`TooLong`]: it would be cut, and the socket was told
     /// not to. What an ICMP error told. `WouldBlock`: the device has no room, and the socket
     /// is non-blocking or the write timeout is over.
     pub fn send_to(&self, payload: &[u8], to: impl ToSocketAddrs) -> io::Result<usize> {
@@ -158,7 +158,7 @@ impl UdpSocket {
     }
 
     /// Whether a datagram that does not go in one packet is refused
-    /// ([`TooLong`](crate::TooLong)) instead of being cut into fragments. Default: no.
+    /// ([`TooLong`]) instead of being cut into fragments. Default: no.
     pub fn set_dont_fragment(&self, dont_fragment: bool) {
         self.options.set_dont_fragment(dont_fragment);
     }
