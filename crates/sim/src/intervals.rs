@@ -182,6 +182,7 @@ mod tests {
             above_100us_pct: above[0],
             above_150us_pct: above[1],
             per_request: 0,
+            raised_pct: 0.0,
             sources: BTreeMap::new(),
             source: "a test".into(),
         }

@@ -18,6 +18,7 @@
 mod consumer;
 mod engine;
 mod error;
+mod footprint;
 mod host;
 mod intervals;
 pub mod outcome;

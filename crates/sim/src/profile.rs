@@ -8,7 +8,9 @@
 //! they are more, and never one per curve). All other published points are then a
 //! test of the model. A source that is revised keeps its history.
 //!
-//! **Limits.** Costs are constant: caches are modelled only where a cost says so.
+//! **Limits.** Costs are constant: caches are modelled only where a cost says so. A machine
+//! whose profile has `input_refill` remembers when it last worked on input
+//! (`src/footprint.rs`).
 
 use std::collections::BTreeMap;
 
@@ -156,6 +158,14 @@ pub const COSTS: &[(&str, &str)] = &[
     (
         "handler_pollution",
         "what an interrupt's handler costs the interrupted program in cache and TLB misses, per timer event that is not a soft one",
+    ),
+    (
+        "input_refill",
+        "filling the caches with what packet input needs, if others have replaced all of it; default 0: constant costs",
+    ),
+    (
+        "cache_turnover",
+        "other work that replaces all but the e-th part of a small footprint in the caches",
     ),
     (
         "pacing_send",
@@ -354,6 +364,10 @@ pub struct Workload {
     /// Part of the trigger states by source: name and percent.
     #[serde(default)]
     pub sources: BTreeMap<String, f64>,
+    /// Part of the intervals that are spent where software interrupts have to wait.
+    /// Default 0.
+    #[serde(default)]
+    pub raised_pct: f64,
     /// Where the numbers are from.
     pub source: String,
 }
@@ -450,6 +464,12 @@ impl Profile {
         })?;
         let own = program.costs.get(name).map(|cost| cost.ns);
         own.map_or_else(|| self.cost(name, user), Ok)
+    }
+
+    /// The duration of cost `name` in ns; 0 on a machine that does not give it.
+    pub(crate) fn cost_or_zero(&self, name: &'static str) -> u64 {
+        debug_assert!(COSTS.iter().any(|(known, _)| *known == name), "{name}");
+        self.costs.get(name).map_or(0, |cost| cost.ns)
     }
 
     /// Every cost with its name: the machine's own, and those of programs.

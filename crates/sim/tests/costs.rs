@@ -192,3 +192,57 @@ fn a_monitor_reads_in_batches() {
     assert!((alone - 1.0).abs() < 0.02, "{alone}");
     assert!((together - 0.1).abs() < 0.03, "{together}");
 }
+
+/// Packets that are found together share what input has to fetch into the caches; one that
+/// comes soon after another finds a part of it there.
+#[test]
+fn packet_input_pays_for_its_footprint_once_per_visit_and_by_time_away() {
+    let per_packet = |burst: u32, rate_pps: u32| {
+        let text = format!(
+            "duration_ms = 1000\npath = {{ kind = \"batched-interrupts\" }}\n\
+             [[source]]\nname = \"source\"\nto = \"sink\"\n\
+             traffic = {{ kind = \"constant\", rate_pps = {rate_pps}, burst = {burst} }}\n\
+             [[consumer]]\nname = \"sink\"\nrole = {{ kind = \"sink\" }}\n\
+             [[consumer]]\nname = \"worker\"\nrole = {{ kind = \"compute\" }}\nnice = 20\n"
+        );
+        let used = |refill_ns: u64| {
+            let costs = [("input_refill", refill_ns), ("cache_turnover", 100_000)];
+            let outcome = common::simulate(&machine(&costs, 100), &text);
+            (outcome.cpu.interrupt_ns, outcome.delivered)
+        };
+        let ((with, packets), (without, _)) = (used(10_000), used(0));
+        (with - without) as f64 / packets as f64
+    };
+    let alone = per_packet(1, 100);
+    assert!((alone / 10_000.0 - 1.0).abs() < 0.01, "{alone}");
+    let together = per_packet(10, 100);
+    assert!((together / 1_000.0 - 1.0).abs() < 0.05, "{together}");
+    // Away for 100 µs, the turnover: all but the e-th part is gone, 63 percent.
+    let soon = per_packet(1, 10_000);
+    assert!((soon / 6_321.0 - 1.0).abs() < 0.15, "{soon}");
+}
+
+/// An interrupt costs the thread that it interrupts, and nobody if the CPU was idle.
+#[test]
+fn an_interrupt_pollutes_the_thread_it_interrupts() {
+    let used = |pollution_ns: u64, worker: &str| {
+        let text = format!(
+            "duration_ms = 1000\npath = {{ kind = \"batched-interrupts\" }}\n\
+             [[source]]\nname = \"source\"\nto = \"nobody\"\n\
+             traffic = {{ kind = \"constant\", rate_pps = 1009 }}\n\
+             [[consumer]]\nname = \"nobody\"\nrole = {{ kind = \"deaf\" }}\n{worker}"
+        );
+        let costs = [
+            ("handler_pollution", pollution_ns),
+            ("interrupt_enter", 1_000),
+        ];
+        let outcome = common::simulate(&machine(&costs, 2000), &text);
+        outcome.cpu.total_ns - outcome.cpu.idle_ns
+    };
+    assert_eq!(used(5_000, ""), used(0, ""), "nobody was interrupted");
+    let half = "[[consumer]]\nname = \"worker\"\n\
+                role = { kind = \"compute\", demand = { kind = \"periodic\", period_us = 1000, busy_us = 500 } }\n";
+    // Half of the interrupts find the worker at work; the clock's 100 ticks find it begin.
+    let polluted = (used(5_000, half) - used(0, half)) as f64 / 5_000.0;
+    assert!((450.0..=650.0).contains(&polluted), "{polluted}");
+}

@@ -107,3 +107,30 @@ fn rules_that_exclude_each_other_are_refused() {
         assert!(run(&profile, &scenario, 1).is_err(), "{path}");
     }
 }
+
+/// Packets of a burst leave together; the rate stays what it is.
+#[test]
+fn bursts_leave_together_and_keep_the_rate() {
+    for kind in ["constant", "poisson", "syn-flood"] {
+        let received = |burst: u32| {
+            let text = format!(
+                "duration_ms = 10000\npath = {{ kind = \"batched-interrupts\" }}\n\
+                 [[source]]\nname = \"source\"\nto = \"server\"\n\
+                 traffic = {{ kind = \"{kind}\", rate_pps = 1000, burst = {burst} }}\n\
+                 [[consumer]]\nname = \"server\"\nrole = {{ kind = \"{}\" }}\n",
+                if kind == "syn-flood" {
+                    "listener"
+                } else {
+                    "sink"
+                }
+            );
+            let outcome = simulate(&Profile::named("sparcstation-20").unwrap(), &text);
+            (outcome.offered, outcome.interrupts)
+        };
+        let (offered, interrupts) = received(5);
+        assert!(offered.abs_diff(10_000) < 500, "{kind}: {offered}");
+        // A burst is found by one interrupt.
+        assert!(interrupts * 4 < offered, "{kind}: {interrupts}");
+        assert!(received(1).1 > 9_000, "{kind}");
+    }
+}

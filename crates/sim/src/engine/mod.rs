@@ -11,7 +11,7 @@ use agenda::NEVER;
 
 use crate::consumer::Process;
 use crate::host::cpu::Suspended;
-use crate::host::{Body, Cx, Host, LineKind, Mode, Running, Slot, Step, ThreadState};
+use crate::host::{Body, Cx, Host, LEVEL_DEVICE, LineKind, Mode, Running, Slot, Step, ThreadState};
 use crate::path::Path;
 use crate::source::Source;
 use crate::trace::What;
@@ -267,12 +267,19 @@ impl Host {
         let Some(suspended) = state.suspended.pop() else {
             unreachable!("a handler interrupted something, if only idleness");
         };
+        let disturbs = state.level >= LEVEL_DEVICE && suspended.level == 0;
         state.running = suspended.running;
         state.level = suspended.level;
         state.mode = suspended.mode;
         if let Some(rest) = suspended.rest {
-            state.until = Some(now + rest);
-            self.agenda.set(cpu, now + rest);
+            let thread = matches!(suspended.running, Running::Thread(_));
+            let pollution = if disturbs && thread {
+                self.pollution
+            } else {
+                0
+            };
+            state.until = Some(now + rest + pollution);
+            self.agenda.set(cpu, now + rest + pollution);
         }
         self.note_begin(cpu);
     }

@@ -71,6 +71,8 @@ pub(crate) struct Cpu {
     pub(crate) last_process: Option<usize>,
     /// When it was put aside.
     pub(crate) left_process: u64,
+    /// When it last worked on packet input, and its idle time until then, in ns.
+    pub(crate) left_input: (u64, u64),
     /// Another thread may have to run.
     pub(crate) reschedule: bool,
     /// Among equals, another one is to run.
@@ -107,6 +109,7 @@ impl Default for Cpu {
             last_thread: None,
             last_process: None,
             left_process: 0,
+            left_input: (0, 0),
             reschedule: false,
             rotate: false,
             turn_began: 0,

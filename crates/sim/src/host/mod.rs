@@ -12,6 +12,7 @@ pub(crate) mod thread;
 pub(crate) mod wire;
 
 use crate::engine::agenda::{Agenda, NEVER};
+use crate::footprint::Footprint;
 use crate::outcome::Place;
 use crate::packet::{Fifo, Packet};
 use crate::profile::{Profile, Scheduler};
@@ -144,6 +145,10 @@ pub(crate) struct Host {
     pub(crate) owed: u64,
     /// To a kernel thread, or back to the process it interrupted.
     pub(crate) thread_switch_cost: u64,
+    /// What packet input needs in the caches.
+    pub(crate) input: Footprint,
+    /// What a device's or timer's interrupt costs the thread it interrupted, in ns.
+    pub(crate) pollution: u64,
     /// Time of interrupts counts as used by the interrupted thread (LRP-04).
     pub(crate) charges_interrupted: bool,
     pub(crate) quantum_ns: u64,
@@ -213,6 +218,8 @@ impl Host {
             thread_switch_cost: profile
                 .cost("thread_switch", "the scheduler")
                 .or_else(|_| profile.cost("context_switch", "the scheduler"))?,
+            input: Footprint::of_input(profile),
+            pollution: profile.cost_or_zero("handler_pollution"),
             charges_interrupted: scheduler == Scheduler::DecayUsage,
             quantum_ns: (profile.quantum_ms * 1e6) as u64,
             turns: 0,
@@ -265,6 +272,25 @@ impl Host {
     #[inline]
     pub(crate) fn raise_soft(&mut self, cpu: usize) {
         self.raise(self.cpus[cpu].soft);
+    }
+
+    /// What packet input on `cpu` has to fetch into the caches, in ns, after `taken` packets
+    /// of this visit: only the first pays.
+    #[inline]
+    pub(crate) fn refill_input(&self, cpu: usize, taken: u32) -> u64 {
+        if taken > 0 || self.input.is_none() {
+            return 0;
+        }
+        let (at, idle) = self.cpus[cpu].left_input;
+        let slept = self.cpus[cpu].accounts.idle - idle;
+        self.input.refill((self.now - at).saturating_sub(slept))
+    }
+
+    /// Packet input on `cpu` is over for now.
+    #[inline]
+    pub(crate) fn leave_input(&mut self, cpu: usize) {
+        let state = &mut self.cpus[cpu];
+        state.left_input = (self.now, state.accounts.idle);
     }
 
     /// Sets, or with [`NEVER`] stops, a timer of the receive path.

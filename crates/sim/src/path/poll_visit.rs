@@ -65,13 +65,17 @@ impl PollVisit {
                         && let Some(packet) = host.take(adapter, queue)
                     {
                         host.lines[cx.line].hand = Some(packet);
+                        let refill = host.refill_input(cx.cpu, self.found);
                         self.found += 1;
                         self.stage = VisitStage::Ring {
                             adapter,
                             queue,
                             taken: taken + 1,
                         };
-                        return Step::Kernel(costs.receive + costs.queue);
+                        return Step::Kernel(costs.receive + costs.queue + refill);
+                    }
+                    if self.found > 0 {
+                        host.leave_input(cx.cpu);
                     }
                     self.stage = after(host, adapter, queue);
                 }

@@ -99,6 +99,7 @@ impl SoftInterrupt {
             }
             None => {
                 self.running = false;
+                host.leave_input(cx.cpu);
                 (Step::Done, queued)
             }
         }
@@ -232,12 +233,14 @@ impl ReceiveHandler {
                 if *taken < batch
                     && let Some(packet) = host.take(adapter, queue)
                 {
+                    let refill = host.refill_input(cx.cpu, *taken);
                     *taken += 1;
                     let (kept, cost) = take(host, packet);
                     host.lines[cx.line].hand = kept;
-                    return Step::Kernel(self.costs.receive + cost);
+                    return Step::Kernel(self.costs.receive + cost + refill);
                 }
                 *phase = ReceivePhase::Exit;
+                host.leave_input(cx.cpu);
                 Step::Kernel(self.costs.exit)
             }
             ReceivePhase::Exit => {

@@ -27,11 +27,17 @@ pub enum Traffic {
         /// First packet, in ms after the start of the run. Default 0.
         #[serde(default)]
         start_ms: f64,
+        /// Packets that leave together, back to back; the rate stays. Default 1.
+        #[serde(default = "one")]
+        burst: u32,
     },
     /// Open loop: exponentially distributed gaps.
     Poisson {
         /// Mean packets per second; 0 sends nothing.
         rate_pps: f64,
+        /// As of `constant`.
+        #[serde(default = "one")]
+        burst: u32,
     },
     /// Open loop: bursts of evenly spaced packets.
     Bursts {
@@ -60,6 +66,9 @@ pub enum Traffic {
         /// false.
         #[serde(default)]
         random: bool,
+        /// As of `constant`.
+        #[serde(default = "one")]
+        burst: u32,
     },
     /// Closed loop: the next packet is sent when the answer to the last has
     /// arrived, or is given up.
@@ -122,24 +131,33 @@ impl Traffic {
     pub(super) fn validate(&self, name: &str) -> Result<(), Error> {
         let field = |part: &str| format!("source.{name}.traffic.{part}");
         let rate = |given: f64| within(field("rate_pps"), given, 0.0, RATE_MAX_PPS);
+        let packets = |given: u32| within(field("burst"), f64::from(given), 1.0, 1e6);
         match self {
             Self::Constant {
                 rate_pps,
                 jitter_pct,
                 start_ms,
+                burst,
                 ..
             } => {
+                packets(*burst)?;
                 rate(*rate_pps)?;
                 within(field("start_ms"), *start_ms, 0.0, 1e7)?;
                 within(field("jitter_pct"), *jitter_pct, 0.0, 100.0)
             }
-            Self::Poisson { rate_pps } | Self::SynFlood { rate_pps, .. } => rate(*rate_pps),
+            Self::Poisson { rate_pps, burst }
+            | Self::SynFlood {
+                rate_pps, burst, ..
+            } => {
+                packets(*burst)?;
+                rate(*rate_pps)
+            }
             Self::Bursts {
                 burst,
                 spacing_us,
                 period_us,
             } => {
-                within(field("burst"), f64::from(*burst), 1.0, 1e6)?;
+                packets(*burst)?;
                 within(field("spacing_us"), *spacing_us, 0.0, 1e9)?;
                 let length = spacing_us * f64::from(burst - 1);
                 within(field("period_us"), *period_us, length.max(0.001), 1e10)
@@ -164,12 +182,8 @@ impl Traffic {
                 within(field("clients"), f64::from(*clients), 1.0, 4096.0)?;
                 let requests = f64::from(*requests_per_connection);
                 within(field("requests_per_connection"), requests, 1.0, 1e6)?;
-                within(
-                    field("response_bytes"),
-                    f64::from(*response_bytes),
-                    1.0,
-                    1e6,
-                )?;
+                let bytes = f64::from(*response_bytes);
+                within(field("response_bytes"), bytes, 1.0, 1e6)?;
                 within(field("timeout_ms"), *timeout_ms, 0.001, 1e6)
             }
         }

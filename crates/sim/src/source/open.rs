@@ -16,6 +16,8 @@ pub(crate) struct Open {
     pattern: Pattern,
     /// Packets sent.
     sent: u64,
+    /// Packets that leave together.
+    burst: u32,
     limit: u64,
     kind: Kind,
     rng: Rng,
@@ -121,30 +123,38 @@ impl Open {
                 jitter_pct,
                 packets,
                 start_ms,
+                burst,
             } => {
                 let start = nanos(start_ms * 1e3);
-                let pattern = Gap::of_rate(*rate_pps).map_or(never, |gap| Pattern::Constant {
-                    gap,
-                    start,
-                    due: start,
-                    jitter: (gap.whole as f64 * jitter_pct / 100.0) as u64,
+                let pattern = Gap::of_rate(rate_pps / f64::from(*burst)).map_or(never, |gap| {
+                    Pattern::Constant {
+                        gap,
+                        start,
+                        due: start,
+                        jitter: (gap.whole as f64 * jitter_pct / 100.0) as u64,
+                    }
                 });
                 (pattern, packets.unwrap_or(u64::MAX))
             }
-            Traffic::Poisson { rate_pps }
+            Traffic::Poisson { rate_pps, burst }
             | Traffic::SynFlood {
                 rate_pps,
                 random: true,
+                burst,
             } if *rate_pps > 0.0 => {
-                let mean_ns = 1e9 / rate_pps;
+                let mean_ns = 1e9 * f64::from(*burst) / rate_pps;
                 (Pattern::Poisson { mean_ns }, u64::MAX)
             }
-            Traffic::SynFlood { rate_pps, .. } => {
-                let pattern = Gap::of_rate(*rate_pps).map_or(never, |gap| Pattern::Constant {
-                    gap,
-                    start: 0,
-                    due: 0,
-                    jitter: gap.whole / 4,
+            Traffic::SynFlood {
+                rate_pps, burst, ..
+            } => {
+                let pattern = Gap::of_rate(rate_pps / f64::from(*burst)).map_or(never, |gap| {
+                    Pattern::Constant {
+                        gap,
+                        start: 0,
+                        due: 0,
+                        jitter: gap.whole / 4,
+                    }
                 });
                 (pattern, u64::MAX)
             }
@@ -154,6 +164,7 @@ impl Open {
         Self {
             pattern,
             sent: 0,
+            burst: together(traffic),
             limit,
             kind: if syn { Kind::Syn } else { Kind::Datagram },
             rng,
@@ -182,8 +193,13 @@ impl Open {
             } else {
                 0
             };
-            origin.send(host, self.kind, self.sent as u32 | spoofed);
-            self.sent += 1;
+            for _ in 0..self.burst {
+                origin.send(host, self.kind, self.sent as u32 | spoofed);
+                self.sent += 1;
+                if self.sent >= self.limit {
+                    break;
+                }
+            }
         }
     }
 
@@ -198,7 +214,7 @@ impl Open {
             Pattern::Constant {
                 gap, due, jitter, ..
             } => {
-                if self.sent <= 1 {
+                if self.sent <= u64::from(self.burst) {
                     *due = now;
                 }
                 *due += gap.next();
@@ -227,6 +243,16 @@ impl Open {
                 times.get(index).copied().unwrap_or(NEVER)
             }
         }
+    }
+}
+
+/// How many packets of `traffic` leave together.
+fn together(traffic: &Traffic) -> u32 {
+    match traffic {
+        Traffic::Constant { burst, .. }
+        | Traffic::Poisson { burst, .. }
+        | Traffic::SynFlood { burst, .. } => *burst,
+        _ => 1,
     }
 }
 

@@ -4,10 +4,11 @@
 //! of the machine's profile; a periodic interrupt is one more. What fires when is
 //! decided by the core's soft timers and pacer, as it would be on a real host.
 //!
-//! **Limits.** The workload is not slowed down by what the timers do: overheads are
-//! the time spent on timer events per time, with constant costs. Caches, which the
-//! paper names as the other part of a timer's cost, are in one constant per event.
+//! **Limits.** Only clocking slows the workload down; what deadlines cost is computed from
+//! their number. Caches, which the paper names as the other part of a timer's cost, are
+//! one footprint, of an event's handler.
 
+mod clocked;
 mod figures;
 
 use std::time::Duration;
@@ -18,6 +19,7 @@ use plimsoll_core::soft_timer::{SoftTimerConfig, SoftTimers};
 use plimsoll_core::time::Instant;
 use serde::{Deserialize, Serialize};
 
+use clocked::clocked;
 use figures::{Times, Windows};
 
 use crate::Error;
@@ -119,14 +121,17 @@ pub fn run(profile: &Profile, timers: &Timers, seed: u64) -> Result<Vec<(String,
     let workload = timers.workload(profile)?;
     let states = States::new(timers, workload, seed)?;
     match &timers.purpose {
-        Purpose::Watch { .. } => Ok(watch(states, |_, _| ())),
+        Purpose::Watch { .. } => Ok(watch_windows(states)),
         Purpose::Events { delay_us } => events(timers, states, *delay_us),
         Purpose::Pacing {
             target_us,
             burst_us,
         } => pacing(timers, states, *target_us, *burst_us),
         Purpose::Deadlines { deadline_us } => deadlines(profile, timers, states, *deadline_us),
-        Purpose::Clocked { timer, interval_us } => clocked(profile, states, *timer, *interval_us),
+        Purpose::Clocked { timer, interval_us } => {
+            let interval_ns = (interval_us * 1e3) as u64;
+            clocked(profile, states, workload, *timer, interval_ns)
+        }
     }
 }
 
@@ -197,6 +202,8 @@ struct States {
     end: u64,
     /// The part of the states that counts.
     kept: f64,
+    /// By what the workload's next interval is longer: others took the CPU.
+    owed: u64,
 }
 
 impl States {
@@ -227,6 +234,7 @@ impl States {
             backup_ns: 1_000_000_000 / u64::from(timers.backup_hz),
             end: (timers.seconds * 1e9) as u64,
             kept,
+            owed: 0,
         })
     }
 
@@ -235,7 +243,7 @@ impl States {
     fn step(&mut self) -> Option<(u64, bool)> {
         while self.next <= self.now {
             let interval = (self.intervals.draw(&mut self.rng) * 1e3) as u64;
-            self.next += interval.max(1);
+            self.next += interval.max(1) + std::mem::take(&mut self.owed);
             while self.kept < 1.0 && self.kept_rng.f64() >= self.kept {
                 let interval = (self.intervals.draw(&mut self.rng) * 1e3) as u64;
                 self.next += interval.max(1);
@@ -247,26 +255,16 @@ impl States {
     }
 }
 
-/// Passes all states, tells `each` the time and the interval since the last one of
-/// the workload, and returns what the intervals were.
-fn watch(mut states: States, mut each: impl FnMut(u64, Option<u64>)) -> Vec<(String, f64)> {
-    let mut intervals = Times::new();
+/// Passes all states and returns what the intervals were, as a whole and in windows.
+fn watch_windows(states: States) -> Vec<(String, f64)> {
     let mut windows = [Windows::new(1_000_000), Windows::new(10_000_000)];
-    let mut last = 0;
-    while let Some((now, own)) = states.step() {
-        each(now, own.then(|| now - last));
-        if own {
-            intervals.record(now - last);
+    let mut figures = watch(states, |now, interval| {
+        if let Some(interval) = interval {
             for window in &mut windows {
-                window.record(now, now - last);
+                window.record(now, interval);
             }
-            last = now;
         }
-    }
-    let mut figures = intervals.figures("interval");
-    figures.push(("above_100us_pct".to_owned(), intervals.above(100_000)));
-    figures.push(("above_150us_pct".to_owned(), intervals.above(150_000)));
-    figures.push(("trigger_states".to_owned(), intervals.count() as f64));
+    });
     for (window, name) in windows.iter().zip(["window_1ms", "window_10ms"]) {
         figures.push((format!("{name}_p5_us"), window.medians.percentile(5.0)));
         figures.push((format!("{name}_p95_us"), window.medians.percentile(95.0)));
@@ -275,6 +273,25 @@ fn watch(mut states: States, mut each: impl FnMut(u64, Option<u64>)) -> Vec<(Str
             window.medians.above(40_000),
         ));
     }
+    figures
+}
+
+/// Passes all states, tells `each` the time and the interval since the last one of
+/// the workload, and returns what the intervals were.
+fn watch(mut states: States, mut each: impl FnMut(u64, Option<u64>)) -> Vec<(String, f64)> {
+    let mut intervals = Times::new();
+    let mut last = 0;
+    while let Some((now, own)) = states.step() {
+        each(now, own.then(|| now - last));
+        if own {
+            intervals.record(now - last);
+            last = now;
+        }
+    }
+    let mut figures = intervals.figures("interval");
+    figures.push(("above_100us_pct".to_owned(), intervals.above(100_000)));
+    figures.push(("above_150us_pct".to_owned(), intervals.above(150_000)));
+    figures.push(("trigger_states".to_owned(), intervals.count() as f64));
     figures
 }
 
@@ -377,39 +394,6 @@ fn deadlines(
     let part = 100.0 * hardware as f64 / fired.max(1) as f64;
     figures.push(("hardware_pct".to_owned(), part));
     figures.push(("overhead_pct".to_owned(), 100.0 * busy_ns / end));
-    Ok(figures)
-}
-
-fn clocked(
-    profile: &Profile,
-    states: States,
-    timer: Timer,
-    interval_us: f64,
-) -> Result<Vec<(String, f64)>, Error> {
-    let user = "rate-based clocking";
-    let end_us = states.end as f64 / 1e3;
-    let figures = watch(states, |_, _| ());
-    let triggers = figures.iter().find(|(name, _)| name == "trigger_states");
-    let triggers = triggers.map_or(0.0, |(_, count)| *count);
-    let send_ns = profile.cost("pacing_send", user)? as f64;
-    let (events, event_ns) = match timer {
-        Timer::Soft => (triggers, profile.cost("timer_event", user)? as f64),
-        Timer::OffChip | Timer::OnChip => {
-            let name = if timer == Timer::OffChip {
-                "timer_off_chip"
-            } else {
-                "timer_on_chip"
-            };
-            let pollution = profile.cost("handler_pollution", user)? as f64;
-            (
-                end_us / interval_us,
-                profile.cost(name, user)? as f64 + pollution,
-            )
-        }
-    };
-    let busy_us = events * (event_ns + send_ns) / 1e3;
-    let mut figures = figures;
-    figures.push(("overhead_pct".to_owned(), 100.0 * busy_us / end_us));
     Ok(figures)
 }
 
