@@ -62,6 +62,9 @@ pub struct Experiment {
     /// Numbers of the papers, drawn into the plots.
     #[serde(default)]
     pub published: Vec<Published>,
+    /// On real packets: modelled curves that are drawn into its plots.
+    #[serde(default)]
+    pub beside: Vec<Beside>,
     /// What of its own settings was chosen by a published result.
     #[serde(default, rename = "choice")]
     pub choices: Vec<Choice>,
@@ -188,6 +191,29 @@ pub struct Published {
     pub points: Vec<(f64, f64)>,
 }
 
+/// Modelled curves beside real ones: rates as multiples of the paper's unit.
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct Beside {
+    /// The plot: a measure's id.
+    pub measure: String,
+    /// One of the twins.
+    pub twin: String,
+    /// Its curves.
+    pub curves: Vec<String>,
+    /// The id of its measure.
+    pub of: String,
+    /// What its swept parameter is divided by.
+    pub unit: f64,
+    /// What its measure is divided by. Default 1.
+    #[serde(default = "one")]
+    pub measure_unit: f64,
+}
+
+fn one() -> f64 {
+    1.0
+}
+
 impl Experiment {
     /// Reads and checks the text of the file `file`.
     ///
@@ -300,6 +326,9 @@ impl Experiment {
         } else if real && self.curves.iter().any(|curve| curve.testbed.is_some()) {
             let remedy = "leave testbed out: all curves of host = \"real\" are real";
             ("curve.testbed", "does not fit the host", remedy)
+        } else if let Some(one) = self.beside.iter().find(|one| !self.can_draw(one)) {
+            let remedy = "draw a twin into one of the measures, with units above 0";
+            (one.twin.as_str(), "cannot be drawn beside", remedy)
         } else if !real && !self.twins.is_empty() {
             let remedy = "name twins in the experiment with host = \"real\"";
             ("twins", "is about real packets", remedy)
@@ -307,6 +336,11 @@ impl Experiment {
             return Ok(());
         };
         Err(Error::file(file, key, problem, remedy))
+    }
+
+    fn can_draw(&self, one: &Beside) -> bool {
+        let units = one.unit > 0.0 && one.measure_unit > 0.0;
+        units && self.twins.contains(&one.twin) && self.measure(&one.measure).is_some()
     }
 
     /// A machine profile, or real packets.

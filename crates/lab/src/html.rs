@@ -6,7 +6,9 @@
 use maud::{Markup, PreEscaped, html};
 use plimsoll_report::mark;
 use plimsoll_report::page::{class, legend_entry, shell};
+use plimsoll_report::plot::Line;
 
+use crate::breakdown::breakdown;
 use crate::claim::Verdict;
 use crate::declared::Kind;
 use crate::document::{figure, seeds_of, value};
@@ -14,8 +16,9 @@ use crate::error::Error;
 use crate::experiment::{Experiment, Measure};
 use crate::explain;
 use crate::machines::machines;
+use crate::paper_pages::{anchor, cited, page};
 use crate::plot;
-use crate::published::{Uncovered, uncovered};
+use crate::published::{Paper, Uncovered, uncovered};
 use crate::runner::{Measured, Run, Tally};
 use crate::score::{Score, sentence};
 
@@ -25,10 +28,12 @@ use crate::score::{Score, sentence};
 ///
 /// A plot could not be drawn: our own mistake.
 pub fn html(runs: &[Run]) -> Result<String, Error> {
-    let sections = runs.iter().map(section).collect::<Result<Vec<_>, _>>()?;
+    let sections = runs.iter().map(|run| section(run, runs));
+    let sections = sections.collect::<Result<Vec<_>, _>>()?;
     let machines = machines(runs)?;
     let whole = runs.len() > 1;
     let uncovered = if whole { uncovered()? } else { Vec::new() };
+    let papers = if whole { cited(runs)? } else { Vec::new() };
     let title = "Plimsoll lab report";
     let body = html! {
         header {
@@ -41,8 +46,9 @@ pub fn html(runs: &[Run]) -> Result<String, Error> {
             }
             p.note { (made_by(runs)) }
         }
-        (contents(runs))
+        (contents(runs, &papers))
         main {
+            @for paper in &papers { (page(runs, paper)) }
             @for section in &sections { (section) }
             (machines)
             @if whole { (not_claimed(&uncovered)) }
@@ -130,10 +136,13 @@ fn not_claimed(uncovered: &[Uncovered]) -> Markup {
     }
 }
 
-fn contents(runs: &[Run]) -> Markup {
+fn contents(runs: &[Run], papers: &[Paper]) -> Markup {
     html! {
         nav {
             ul {
+                @for paper in papers {
+                    li { a href={ "#" (anchor(paper)) } { (paper.title) } }
+                }
                 li { a href="#machines" { "The machines and their costs" } }
                 @for run in runs {
                     @let tests = run.tally(&[Kind::Test]);
@@ -147,12 +156,12 @@ fn contents(runs: &[Run]) -> Markup {
     }
 }
 
-fn section(run: &Run) -> Result<Markup, Error> {
+fn section(run: &Run, runs: &[Run]) -> Result<Markup, Error> {
     let experiment = &run.experiment;
     let figures = experiment
         .measures
         .iter()
-        .map(|measure| figure_of(run, measure));
+        .map(|measure| figure_of(run, measure, runs));
     let figures = figures.collect::<Result<Vec<_>, _>>()?;
     let machine = explain::machine(experiment)?;
     let fails = run
@@ -174,6 +183,7 @@ fn section(run: &Run) -> Result<Markup, Error> {
             @for curve in run.curves.iter().filter(|curve| curve.points.is_empty()) {
                 p.note { (curve.label) " was not measured: " (curve.why.as_deref().unwrap_or_default()) }
             }
+            (breakdown(run))
             (explanation(experiment, &machine, fails))
         }
     })
@@ -190,13 +200,14 @@ fn meta_line(run: &Run) -> String {
 }
 
 /// A plot, or a table where there is nothing to draw a line through.
-fn figure_of(run: &Run, measure: &Measure) -> Result<Markup, Error> {
+fn figure_of(run: &Run, measure: &Measure, runs: &[Run]) -> Result<Markup, Error> {
     let has = |curve: &&Measured| curve.series(&measure.of).is_some();
     if !run.curves.iter().any(|curve| has(&curve)) {
         return Ok(html! { p.note { (measure.label) ": no run gave a value." } });
     }
+    let beside = plot::beside(run, measure, runs);
     let drawn = if run.experiment.sweep.is_a_range() {
-        plot::svg(run, measure)?
+        plot::svg(run, measure, &beside)?
     } else {
         None
     };
@@ -205,7 +216,7 @@ fn figure_of(run: &Run, measure: &Measure) -> Result<Markup, Error> {
             figcaption { (measure.label) " (" (measure.unit) ")" }
             @if let Some(svg) = &drawn {
                 (PreEscaped(svg))
-                (legend(run, measure))
+                (legend(run, measure, &beside))
                 details { summary { "The numbers" } (numbers(run, measure)) }
             } @else {
                 (cases(run, measure))
@@ -214,7 +225,7 @@ fn figure_of(run: &Run, measure: &Measure) -> Result<Markup, Error> {
     })
 }
 
-fn legend(run: &Run, measure: &Measure) -> Markup {
+fn legend(run: &Run, measure: &Measure, beside: &[(String, Line)]) -> Markup {
     let curves = run.curves.iter().enumerate();
     let curves = curves.filter(|(_, curve)| curve.series(&measure.of).is_some());
     let ringed = |id: &str| {
@@ -227,6 +238,7 @@ fn legend(run: &Run, measure: &Measure) -> Markup {
                 @let rings = if ringed(&curve.id) { " (rings: published)" } else { "" };
                 (legend_entry(index, &format!("{}{rings}", curve.label)))
             }
+            @for (label, line) in beside { (legend_entry(line.index, label)) }
         }
     }
 }

@@ -8,6 +8,7 @@
 //! This crate knows the model only. Real packets are another [`Host`], which the
 //! bench has and whoever runs experiments passes in [`Options::testbed`].
 
+mod breakdown;
 mod cache;
 mod catalogue;
 mod claim;
@@ -20,6 +21,7 @@ mod host;
 mod html;
 mod machines;
 mod modelled;
+mod paper_pages;
 mod plot;
 mod provenance;
 pub mod published;
@@ -39,7 +41,7 @@ pub use declared::{Choice, Claim, Kind, Number, Revised};
 pub use document::{CurveEntry, Document, Entry, PointEntry, csv, table, values, verdict_line};
 pub use error::Error;
 pub use experiment::{
-    Curve, Experiment, Explain, HostKind, Measure, Published, Scale, Sweep, TestbedPath,
+    Beside, Curve, Experiment, Explain, HostKind, Measure, Published, Scale, Sweep, TestbedPath,
 };
 pub use explain::explain;
 pub use host::{Figures, Host, Point};

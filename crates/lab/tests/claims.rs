@@ -6,7 +6,7 @@ use std::path::Path;
 
 use plimsoll_lab::{
     Cache, Catalogue, Document, Error, Experiment, Figures, Host, Modelled, Options, Point, Run,
-    csv, run, table,
+    csv, html, run, table,
 };
 
 fn run_all(experiments: &[Experiment], seed: u64) -> Vec<Run> {
@@ -122,4 +122,59 @@ fn an_interrupted_run_goes_on_where_it_was() {
     let resumed = interrupted(1).unwrap();
     let document = |runs: &[Run]| serde_json::to_string(&Document::new(runs)).unwrap();
     assert_eq!(document(&resumed), document(&run_all(&experiments, 1)));
+}
+
+/// Each paper has a section with its score, and each curve of a host its breakdown.
+#[test]
+fn the_report_has_a_page_per_paper_and_where_time_and_packets_went() {
+    let runs = run_all(&some(), 1);
+    let page = html(&runs).unwrap();
+    for (paper, id) in [("MR", "mr-fig2"), ("LRP", "lrp-fig3"), ("ST", "st-table8")] {
+        let begin = page
+            .find(&format!("<section id=\"paper-{paper}\""))
+            .unwrap();
+        let section = &page[begin..begin + page[begin..].find("</section>").unwrap()];
+        assert!(section.contains("Test claims: "), "{section}");
+        assert!(section.contains(&format!("href=\"#{id}\"")), "{section}");
+    }
+    // Timers run on no host: they have neither CPU accounts nor queues.
+    assert_eq!(page.matches("class=\"breakdown\"").count(), 2);
+    for column in ["soft", "threads", "ip-queue", "socket-queue"] {
+        assert!(page.contains(&format!(" {column}")), "{column}");
+    }
+}
+
+/// Gives each real curve a straight line.
+struct Line;
+
+impl Host for Line {
+    fn name(&self) -> &'static str {
+        "testbed"
+    }
+
+    fn run(&self, point: &Point<'_>) -> Result<Figures, Error> {
+        let measures = point.experiment.measures.iter();
+        Ok(measures.map(|one| (one.of.clone(), point.x)).collect())
+    }
+}
+
+/// A report on both has the modelled curves in the plot of the real ones.
+#[test]
+fn real_and_modelled_curves_are_in_one_plot() {
+    let ids = ["real-mr-fig5", "mr-fig5"].map(str::to_owned);
+    let both = Catalogue::built_in().unwrap().select(&ids).unwrap();
+    let page = |experiments: &[Experiment]| {
+        let options = Options {
+            seed: 1,
+            testbed: Some(&Line),
+            ..Options::default()
+        };
+        html(&run(experiments, &Modelled, &options, &|_, _| ()).unwrap()).unwrap()
+    };
+    assert_eq!(page(&both).matches(", modelled</li>").count(), 2);
+    let real: Vec<Experiment> = both
+        .into_iter()
+        .filter(|one| one.id == "real-mr-fig5")
+        .collect();
+    assert!(!page(&real).contains(", modelled</li>"));
 }
