@@ -71,7 +71,7 @@ mutants:
 	$(CARGO) run --quiet --locked -p plimsoll-core --example mutants -- $(MODULES)
 
 # All benches but bench-programs and no-harm, each with its JSON document under
-# target/bench (an hour).
+# target/bench (an hour and a half).
 bench: bench-core bench-timers bench-sim bench-guard bench-stack bench-wan
 
 # What a decision costs, in ns, beside its best peers (a few minutes). The old
@@ -128,7 +128,7 @@ bench-programs: packages
 	done
 
 # What the user-space stack receives, by receive path, beside the kernel's sockets,
-# testpmd, nginx and NSD (thirteen minutes). Needs root.
+# testpmd, nginx and NSD (twenty minutes). Needs root.
 bench-stack: packages
 	@mkdir -p target/bench
 	$(CARGO) build --release --locked
@@ -163,7 +163,7 @@ vm-test:
 	target/release/plimsoll-vm --kernels $(KERNELS) --drivers $(DRIVERS) \
 		--kills $(KILLS) --limit $(VM_LIMIT_SECONDS) --json target/bench/vm.json
 
-# The papers' figures on this machine's kernel, with real packets (ten minutes). Needs
+# The papers' figures on this machine's kernel, with real packets (half an hour). Needs
 # root.
 lab-real: packages
 	@mkdir -p target/bench

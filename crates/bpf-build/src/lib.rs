@@ -6,8 +6,8 @@
 //! include!(concat!(env!("OUT_DIR"), "/NAME.rs")); // mod skeleton
 //! ```
 //!
-//! The programs use CO-RE with hand-written, partial kernel types (see each
-//! `*.bpf.c`), so no `vmlinux.h` is generated or kept.
+//! The programs use CO-RE with hand-written, partial kernel types (in each
+//! `*.bpf.c`, or a header beside it), so no `vmlinux.h` is generated or kept.
 
 use std::path::PathBuf;
 use std::{env, fs};

@@ -11,7 +11,7 @@ use plimsoll_lab::{Catalogue, Document, Options, html, table, values};
 
 use crate::{lab, output};
 
-/// Flood stock servers and guarded ones, and a router, and show both (six minutes).
+/// Flood stock servers and guarded ones, and a router, and show both (four minutes).
 ///
 /// Everything happens between network namespaces made for it, which are
 /// removed again. A sink is flooded with up to 15 times the packets that it can

@@ -23,7 +23,7 @@ use crate::output;
 #[command(after_help = "Examples:\n  \
     plimsoll lab run all               every claim, with its measured value\n  \
     plimsoll lab report                the same as one HTML file with all curves\n  \
-    sudo plimsoll lab run real         the papers' figures on this machine's kernel, ten minutes\n  \
+    sudo plimsoll lab run real         the papers' figures on this machine's kernel, half an hour\n  \
     plimsoll lab explain lrp-fig3      what was done, and where the model departs\n  \
     plimsoll lab sweep mr-fig7 --parameter path.quota --from 2 --to 40 --steps 20 \\\n      \
     --set source.flood.traffic.rate_pps=14000 --curve quota5 --html quota.html")]

@@ -12,7 +12,7 @@ use crate::host::{Figures, Host, Point};
 use crate::runner::{measured_alone, points};
 
 /// How often a curve of real packets is repeated at most: each point takes a second, and
-/// all published figures together ten minutes.
+/// all published figures together half an hour.
 pub(crate) const REAL_ROUNDS: u32 = 4;
 
 /// The figures of a curve: by point, then by round.

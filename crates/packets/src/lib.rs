@@ -13,7 +13,7 @@
 //! - [`agreement`] turns arbitrary bytes into frames and changes of endpoints,
 //!   and checks that all opinions agree. Fuzzing and tests call it alike.
 //!
-//! It is used by tests, benches and fuzzing only, so it allocates as it likes,
+//! It is used by tests, benches, fuzzing and `plimsoll-vm` only, so it allocates as it likes,
 //! and panics where a builder is asked for something that cannot be encoded.
 
 pub mod agreement;
