@@ -70,7 +70,8 @@ pub(crate) struct Args {
 const HELP: &str = "\
 Needs root, native XDP on every interface, Linux 6.3 or newer with BTF, and a host that
 is a router: sysctl -w net.ipv4.ip_forward=1 net.ipv6.conf.all.forwarding=1
-Limits in packets a second are those of each interface and CPU.
+Limits in packets a second are those of each interface and CPU; with --path user those of
+user space are for all interfaces together.
 Example: plimsoll forward eth0 eth1 --cpu-limit 75";
 
 #[derive(ValueEnum, Clone, Copy, Debug)]

@@ -32,7 +32,7 @@ pub(super) struct Args {
 
 const HELP: &str = "Parts: slowdown, polling, flows, deadlines.\n\
     Needs root, two CPUs, Linux 6.8 or newer with BTF, and ethtool and wrk (scripts/setup installs them).\n\
-    What a check and an event cost alone measures `make bench-timers` beside this.";
+    `make bench-timers` also measures the cost of a check and of an event alone.";
 
 pub(super) fn run(args: &Args) -> crate::Result<()> {
     let json = args.json.as_deref().map(output::json_writer).transpose()?;
