@@ -96,7 +96,7 @@ fn parts_of_a_run_are_joined() {
         assert!(text(&output).contains(&format!("part {} of 2", &shard[..1])));
     }
     let output = plimsoll(&["lab", "merge", &first, &second, "-o", &all]);
-    assert!(text(&output).starts_with("10 results"), "{output:?}");
+    assert!(text(&output).starts_with("12 results"), "{output:?}");
     let joined = plimsoll(&[&run[..], &[&all]].concat());
     let whole = plimsoll(&[&run[..], &[&file("whole")]].concat());
     assert!(joined.status.success() && joined.stdout == whole.stdout);

@@ -10,12 +10,12 @@
 //! | [`charge`] | whom work is charged to; what is shed ([`charge::shedding`]) | guard, sim |
 //! | [`cpu_limit`] | when packets have used their part of a period | kernel (its polling limit), programs, sim, stack |
 //! | [`demux`] | which channel a packet belongs to | guard (kinds only), programs (its key), sim, stack |
-//! | [`driver`] | what a driver believes of its adapter | sim |
+//! | [`driver`] | what a driver believes of its adapter | sim, stack (its rings) |
 //! | [`fairness`] | which sources' packets an overloaded channel takes | guard, sim |
 //! | [`feedback`] | when a full queue stops its input | guard (watermarks only), programs, sim, stack |
 //! | [`fidelity`] | how much a monitor keeps of each packet while its disk cannot follow | programs |
 //! | [`governor`] | when the host leaves its own interrupt settings | guard, sim |
-//! | [`holdoff`] | how long an interrupt is held off | sim, and the governor |
+//! | [`holdoff`] | how long an interrupt is held off | sim, stack (its credit), and the governor |
 //! | [`pacing`] | when the next packet may leave | sim, stack, testbed, timers |
 //! | [`poll`] | which source is served next | programs, sim, stack |
 //! | [`quota`] | how many packets a turn may take | sim |

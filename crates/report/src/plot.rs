@@ -181,31 +181,28 @@ impl Drawing<'_> {
             .map_err(|error| error.to_string())?;
         for line in &self.lines {
             let style = colour(line.index).stroke_width(2);
-            let points = line.points.iter().copied();
+            let (points, dots) = (line.points.iter().copied(), line.points.iter());
             if is_dashed(line.index) {
                 chart.draw_series(DashedLineSeries::new(points, 6, 4, style))
             } else {
                 chart.draw_series(LineSeries::new(points, style))
             }
             .map_err(|error| error.to_string())?;
-            let dots = line.points.iter();
             let dots = dots.map(|point| Circle::new(*point, 2, colour(line.index).filled()));
             chart.draw_series(dots).map_err(|error| error.to_string())?;
         }
         for line in &self.lines {
             let colour = colour(line.index).stroke_width(1);
             let bars = line.spread.iter();
-            let bars =
-                bars.map(|(x, low, high)| PathElement::new([(*x, *low), (*x, *high)], colour));
+            let bars = bars.map(|&(x, low, high)| PathElement::new([(x, low), (x, high)], colour));
             chart.draw_series(bars).map_err(|error| error.to_string())?;
         }
         for line in &self.published {
+            let style = colour(line.index).stroke_width(2);
             let rings = line.points.iter();
-            let rings =
-                rings.map(|point| Circle::new(*point, 6, colour(line.index).stroke_width(2)));
-            chart
-                .draw_series(rings)
-                .map_err(|error| error.to_string())?;
+            let rings = rings.map(|point| Circle::new(*point, 6, style));
+            let drawn = chart.draw_series(rings);
+            drawn.map_err(|error| error.to_string())?;
         }
         Ok(())
     }

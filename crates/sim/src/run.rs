@@ -161,14 +161,10 @@ fn add_consumer(
         (None, Some(name)) => profile.queue(name)?,
         (None, None) => 1,
     };
-    let backlog_max = match role {
-        EndpointRole::Tcp => profile.queue("backlog")? as usize,
-        _ => 0,
-    };
-    let clients = if role == EndpointRole::Tcp {
-        scenario.sources.len() * CLIENTS_MAX
-    } else {
-        0
+    let clients = scenario.sources.len() * CLIENTS_MAX;
+    let (backlog_max, clients) = match role {
+        EndpointRole::Tcp => (profile.queue("backlog")? as usize, clients),
+        _ => (0, 0),
     };
     host.endpoints.push(Endpoint {
         role,
@@ -202,17 +198,21 @@ fn add_consumer(
     if periodic {
         host.set_consumer_timer(index, 0);
     }
-    let segments = scenario.sources.iter().map(|source| match source.traffic {
-        Traffic::Http { response_bytes, .. } => response_bytes.div_ceil(SEGMENT_BYTES),
-        _ => 1,
-    });
-    let segments = segments.collect();
     let web = match &consumer.role {
         Role::Web { program, .. } => WebCosts::load(profile, program.as_deref())?,
         _ => WebCosts::default(),
     };
-    let role = consumer.role.clone();
+    let (role, segments) = (consumer.role.clone(), segments(scenario));
     Ok(Process::new(index, role, count, segments, web))
+}
+
+/// How many segments an answer to a request of each source has.
+fn segments(scenario: &Scenario) -> Vec<u32> {
+    let segments = scenario.sources.iter().map(|source| match source.traffic {
+        Traffic::Http { response_bytes, .. } => response_bytes.div_ceil(SEGMENT_BYTES),
+        _ => 1,
+    });
+    segments.collect()
 }
 
 /// What the kernel does with a consumer's packets, and which queue they wait in.

@@ -234,9 +234,15 @@ fn a_slow_reader_gets_no_bursts_if_acknowledgements_are_smoothed() {
         let together = late.windows(10).filter(|ten| ten[9] - ten[0] < 1_000_000);
         together.count() as f64 / late.len() as f64
     };
-    let (plain, smoothed) = (bursts(Pacing::Off), bursts(Pacing::SmoothAcks));
-    assert!(plain > 0.3, "{plain} of the segments were in bursts of ten");
-    assert!(smoothed < plain / 3.0, "{smoothed} instead of {plain}");
+    // Other processes may take the CPU until several segments are due: then it is tried again.
+    // (Once, beside a build, 0.32 of the segments were in bursts instead of 0.72.)
+    let mut said = String::new();
+    let is_smoothed = (0..3).any(|_| {
+        let (plain, smoothed) = (bursts(Pacing::Off), bursts(Pacing::SmoothAcks));
+        said += &format!("{smoothed} of the segments were in bursts of ten instead of {plain}\n");
+        plain > 0.3 && smoothed < plain / 3.0
+    });
+    assert!(is_smoothed, "{said}");
 }
 
 #[test]

@@ -56,23 +56,9 @@ impl PollVisit {
                     queue,
                     taken,
                 } => {
-                    if let Some(packet) = host.lines[cx.line].hand.take() {
-                        to_ip_queue(host, cx.cpu, packet);
-                    }
-                    let ring = &host.adapters[adapter].rings[queue];
-                    if taken < quota
-                        && ring.cpu == cx.cpu
-                        && let Some(packet) = host.take(adapter, queue)
-                    {
-                        host.lines[cx.line].hand = Some(packet);
-                        let refill = host.refill_input(cx.cpu, self.found);
-                        self.found += 1;
-                        self.stage = VisitStage::Ring {
-                            adapter,
-                            queue,
-                            taken: taken + 1,
-                        };
-                        return Step::Kernel(costs.receive + costs.queue + refill);
+                    let place = (adapter, queue, taken);
+                    if let Some(step) = self.take(host, cx, costs, quota, place) {
+                        return step;
                     }
                     if self.found > 0 {
                         host.leave_input(cx.cpu);
@@ -97,6 +83,34 @@ impl PollVisit {
                 }
             }
         }
+    }
+
+    /// Queues the packet that was just handled, and takes the next one of a ring (adapter,
+    /// queue, how many so far), if the quota allows it.
+    fn take(
+        &mut self,
+        host: &mut Host,
+        cx: Cx,
+        costs: &Costs,
+        quota: u32,
+        (adapter, queue, taken): (usize, usize, u32),
+    ) -> Option<Step> {
+        if let Some(packet) = host.lines[cx.line].hand.take() {
+            to_ip_queue(host, cx.cpu, packet);
+        }
+        if taken >= quota || host.adapters[adapter].rings[queue].cpu != cx.cpu {
+            return None;
+        }
+        let packet = host.take(adapter, queue)?;
+        host.lines[cx.line].hand = Some(packet);
+        let refill = host.refill_input(cx.cpu, self.found);
+        self.found += 1;
+        self.stage = VisitStage::Ring {
+            adapter,
+            queue,
+            taken: taken + 1,
+        };
+        Some(Step::Kernel(costs.receive + costs.queue + refill))
     }
 }
 
