@@ -239,13 +239,13 @@ impl PassingArgs {
 
 const FORWARD_HELP: &str = "Routers: kernel, threaded, pass-through, bare, xdp, user, testpmd.\n\
     Needs root, two CPUs, Linux 6.8 or newer with BTF, and iproute2, ethtool and nginx \
-    (scripts/setup installs them). testpmd is measured if Debian's package dpdk is installed.\n\
+    (scripts/setup installs them). testpmd is measured if Debian's dpdk-dev and librte-net-af-xdp* are installed.\n\
     Example: plimsoll bench forward --only kernel,xdp --ip 4";
 
 const STACK_HELP: &str = "Parts: udp, overload, bystander, rpc, http, tcp, dns, round-trip, idle.\n\
     Sides: kernel, ni-lrp, soft-lrp, polled, early-demux, eager, testpmd.\n\
     Needs root, two CPUs, Linux 6.8 or newer with BTF, and ethtool, nginx, wrk, curl, dnsperf and nsd (scripts/setup installs them). \
-    testpmd is measured if Debian's package dpdk is installed.\n\
+    testpmd is measured if Debian's dpdk-dev and librte-net-af-xdp* are installed.\n\
     Example: plimsoll bench stack --only udp --sides kernel,ni-lrp";
 
 const SCREEN_HELP: &str = "Screens: screen, screen-remember, nfqueue, nftables, none.\n\

@@ -131,9 +131,9 @@ fn start_testpmd(site: &Site<'_>) -> Result<Spoken, Error> {
     let mut command = site.hosts.router().command("dpdk-testpmd");
     // The main core only waits, so both share the CPU.
     command
-        .package("dpdk")
+        .package("dpdk-dev")
         .arg(format!("--lcores=0@{cpu},1@{cpu}"))
-        .args(["--no-huge", "-m", "512", "--no-pci", "--no-telemetry"])
+        .args(["--no-huge", "-m", "1024", "--no-pci", "--no-telemetry"])
         .arg(format!("--file-prefix={}", site.hosts.router().name()));
     for (number, device) in site.devices().into_iter().enumerate() {
         command.arg(format!("--vdev=net_af_xdp{number},iface={device}"));

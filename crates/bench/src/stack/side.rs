@@ -167,9 +167,9 @@ fn start_testpmd(site: &Site<'_>, kind: Kind) -> Result<Spoken, Error> {
     let mut command = host.command("dpdk-testpmd");
     // The main core only waits, so both share the CPU.
     command
-        .package("dpdk")
+        .package("dpdk-dev")
         .arg(format!("--lcores=0@{cpu},1@{cpu}"))
-        .args(["--no-huge", "-m", "512", "--no-pci", "--no-telemetry"])
+        .args(["--no-huge", "-m", "1024", "--no-pci", "--no-telemetry"])
         .arg(format!("--file-prefix={}", host.name()))
         .arg(format!("--vdev=net_af_xdp0,iface={}", host.device()))
         .args(["--", "--auto-start"])
