@@ -110,6 +110,9 @@ pub(crate) fn run(args: &Args) -> crate::Result<()> {
         signal_hook::flag::register(signal, Arc::clone(&stop)).context("cannot catch signals")?;
     }
     let router = Router::start(&config, keepers)?;
+    if let Some(problem) = router.uncorrected() {
+        eprintln!("plimsoll: others may get less of the CPU than --cpu-limit leaves: {problem}");
+    }
     let (asker, questions) = channel();
     if let Some(server) = metrics {
         serve_metrics(server, asker.clone())?;

@@ -6,15 +6,17 @@
 //! threads' limit ([`PollingLimit::on_observation`]), as in the guard.
 //!
 //! **Limits.** The meter sees one CPU, so there is no correction unless polling is kept to
-//! one. If the meter cannot be loaded, the limit is that of the threads' own clocks.
+//! one. If the meter cannot be started, the limit is that of the threads' own clocks, and
+//! [`Correction::problem`] says why.
 
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Sender, channel};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use plimsoll_kernel::meter::{CpuMeter, CpuTime, Options};
+use plimsoll_kernel::meter::{CpuMeter, CpuTime, MeterError, Options};
 use plimsoll_kernel::polling_limit::PollingLimit;
 
 use super::error::Error;
@@ -31,21 +33,31 @@ const PROCESSES_MIN: f64 = 0.01;
 pub(super) struct Correction {
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
+    problem: Option<MeterError>,
 }
 
 impl Correction {
+    /// Starts to correct `limit`, or finds out why it cannot.
     pub(super) fn start(limit: &Arc<PollingLimit>, cpu: usize) -> Result<Self, Error> {
         let stop = Arc::new(AtomicBool::new(false));
         let (limit, stopped) = (Arc::clone(limit), Arc::clone(&stop));
+        let (began, beginning) = channel();
         let thread = thread::Builder::new()
             .name("limit-meter".to_owned())
-            .spawn(move || correct(&limit, cpu, &stopped));
+            .spawn(move || correct(&limit, cpu, &stopped, &began));
+        let thread = thread.map_err(|error: io::Error| {
+            Error::os("start the thread that corrects the CPU limit")(error)
+        })?;
         Ok(Self {
             stop,
-            thread: Some(thread.map_err(|error: io::Error| {
-                Error::os("start the thread that corrects the CPU limit")(error)
-            })?),
+            thread: Some(thread),
+            problem: beginning.recv().ok().flatten(),
         })
+    }
+
+    /// Why nothing is corrected.
+    pub(super) const fn problem(&self) -> Option<&MeterError> {
+        self.problem.as_ref()
     }
 }
 
@@ -59,12 +71,24 @@ impl Drop for Correction {
     }
 }
 
-fn correct(limit: &PollingLimit, cpu: usize, stop: &AtomicBool) {
+/// Tells `began` of the problem that keeps it from correcting, if there is one.
+fn correct(
+    limit: &PollingLimit,
+    cpu: usize,
+    stop: &AtomicBool,
+    began: &Sender<Option<MeterError>>,
+) {
     let options = Options {
         cpu: Some(cpu),
         ..Options::default()
     };
-    let Ok(meter) = CpuMeter::start(options) else {
+    let (meter, problem) = match CpuMeter::start(options) {
+        Ok(meter) => (Some(meter), None),
+        Err(problem) => (None, Some(problem)),
+    };
+    // Whoever started this waits for it.
+    let _ = began.send(problem);
+    let Some(meter) = meter else {
         return;
     };
     let mut before = meter.snapshot();
@@ -87,7 +111,17 @@ fn is_wanted(passed: &CpuTime) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use plimsoll_core::config::Fraction;
+
     use super::*;
+
+    #[test]
+    fn a_meter_that_cannot_start_is_told() {
+        let limit = PollingLimit::start(Fraction::from_percent(75), Vec::new()).unwrap();
+        let correction = Correction::start(&Arc::new(limit), 1 << 20).unwrap();
+        let problem = correction.problem().map(ToString::to_string);
+        assert!(problem.is_some_and(|problem| problem.contains("CPU 1048576")));
+    }
 
     #[test]
     fn a_limit_is_corrected_only_while_others_want_the_cpu() {

@@ -13,6 +13,7 @@ use std::time::Instant;
 use parking_lot::RwLock;
 use plimsoll_core::config::Fraction;
 use plimsoll_kernel::knobs::{Keeper, Knobs};
+use plimsoll_kernel::meter::MeterError;
 use plimsoll_kernel::polling_limit::PollingLimit;
 use plimsoll_kernel::routing::{Mirror, switches};
 use plimsoll_kernel::scheduling::Priority;
@@ -65,7 +66,7 @@ struct AttachedPort {
 #[derive(Debug)]
 struct Polling {
     // Ends before the limit.
-    _correction: Option<Correction>,
+    correction: Option<Correction>,
     _limit: Arc<PollingLimit>,
     _knobs: Vec<Knobs>,
 }
@@ -126,6 +127,14 @@ impl Router {
             attached,
             _keepers: keepers,
         })
+    }
+
+    /// Why the CPU limit is kept by the polling threads' own clocks alone, if it was to be
+    /// corrected by a meter of the CPU: others get less than the limit leaves them.
+    #[must_use]
+    pub fn uncorrected(&self) -> Option<&MeterError> {
+        let polling = self.polling.as_ref()?;
+        polling.correction.as_ref().and_then(Correction::problem)
     }
 
     /// What it did so far.
@@ -280,7 +289,7 @@ impl Polling {
         let limit = Arc::new(PollingLimit::start(limit, groups)?);
         let correction = config.cpu.map(|cpu| Correction::start(&limit, cpu));
         Ok(Self {
-            _correction: correction.transpose()?,
+            correction: correction.transpose()?,
             _limit: limit,
             _knobs: all,
         })
