@@ -58,14 +58,23 @@ struct Shared {
     stop: AtomicBool,
 }
 
+/// A thread that is kept to a limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limited {
+    /// What the kernel calls it.
+    pub tid: i32,
+    /// How it runs within the limit.
+    pub class: Class,
+}
+
 impl PollingLimit {
-    /// Keeps each group of polling threads to `limit` of each period. Threads of a group
-    /// share one CPU, and so one limit.
+    /// Keeps each group of threads to `limit` of each period. Threads of a group share one
+    /// CPU, and so one limit.
     ///
     /// # Errors
     ///
     /// There are no more threads.
-    pub fn start(limit: Fraction, groups: Vec<Vec<i32>>) -> Result<Self, CallError> {
+    pub fn start(limit: Fraction, groups: Vec<Vec<Limited>>) -> Result<Self, CallError> {
         let shared = Arc::new(Shared {
             limit_ppm: AtomicU64::new(limit.as_ppm().into()),
             inhibited: AtomicBool::new(false),
@@ -126,13 +135,13 @@ impl Drop for PollingLimit {
 
 /// Polling threads of one CPU.
 struct Account {
-    threads: Vec<i32>,
+    threads: Vec<Limited>,
     /// Where they may run.
     cpus: Vec<usize>,
     budget: Budget,
 }
 
-fn watch(shared: &Shared, groups: &[Vec<i32>]) {
+fn watch(shared: &Shared, groups: &[Vec<Limited>]) {
     let start = Instant::now();
     let now = || {
         let nanos = u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX);
@@ -152,7 +161,7 @@ fn watch(shared: &Shared, groups: &[Vec<i32>]) {
     }
     for account in &accounts {
         // A thread may be gone.
-        let _ = account.set_class(Class::Polling);
+        let _ = account.promote();
     }
 }
 
@@ -171,41 +180,53 @@ fn charge(accounts: &mut [Account], own: &mut Duration) {
 }
 
 impl Account {
-    fn open(threads: &[i32], shared: &Shared, now: CoreInstant) -> Option<Self> {
+    fn open(threads: &[Limited], shared: &Shared, now: CoreInstant) -> Option<Self> {
         let limit_ppm = shared.limit_ppm.load(Ordering::Relaxed);
         let budget = Budget::new(limit_ppm, time_of(threads).ok()?, now)?;
-        let cpus = threads.iter().map(|thread| Scheduling::of(*thread));
+        let cpus = threads.iter().map(|thread| Scheduling::of(thread.tid));
         let cpus = cpus.filter_map(|scheduling| Some(scheduling.ok()?.cpus().to_vec()));
-        Some(Self {
+        let account = Self {
             threads: threads.to_vec(),
             cpus: cpus.flatten().collect(),
             budget,
-        })
+        };
+        account.promote().ok()?;
+        Some(account)
     }
 
-    fn set_class(&self, class: Class) -> io::Result<()> {
-        self.threads
-            .iter()
-            .try_for_each(|thread| set_class(*thread, class))
+    fn promote(&self) -> io::Result<()> {
+        let mut threads = self.threads.iter();
+        threads.try_for_each(|thread| set_class(thread.tid, thread.class))
+    }
+
+    fn demote(&self) -> io::Result<()> {
+        let mut threads = self.threads.iter();
+        threads.try_for_each(|thread| set_class(thread.tid, Class::Idle))
     }
 
     /// Counts what the threads used; demotes and promotes them.
     fn check(&mut self, shared: &Shared, now: CoreInstant) -> io::Result<()> {
         self.budget
             .set_limit(shared.limit_ppm.load(Ordering::Relaxed));
+        // A driver makes its polling threads anew now and then.
+        self.threads
+            .retain(|thread| thread_time(thread.tid).is_ok());
+        if self.threads.is_empty() {
+            return Err(io::Error::from(io::ErrorKind::NotFound));
+        }
         match self.budget.on_time(time_of(&self.threads)?, now) {
             Change::None => Ok(()),
             Change::Inhibit => {
                 shared.inhibited.store(true, Ordering::Relaxed);
-                self.set_class(Class::Idle)
+                self.demote()
             }
-            Change::Allow => self.set_class(Class::Polling),
+            Change::Allow => self.promote(),
         }
     }
 }
 
-fn time_of(threads: &[i32]) -> io::Result<Duration> {
-    threads.iter().map(|thread| thread_time(*thread)).sum()
+fn time_of(threads: &[Limited]) -> io::Result<Duration> {
+    threads.iter().map(|thread| thread_time(thread.tid)).sum()
 }
 
 /// What threads may use yet, from their clocks.
@@ -282,6 +303,37 @@ fn fraction(ppm: u64) -> Fraction {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A driver's polling thread may end while others of its CPU go on.
+    #[test]
+    fn a_group_outlives_a_thread_of_it() {
+        let (ready, tids) = std::sync::mpsc::channel();
+        let (end, ended) = std::sync::mpsc::channel::<()>();
+        let other = thread::spawn(move || {
+            ready.send(nix::unistd::gettid().as_raw()).unwrap();
+            let _ = ended.recv();
+        });
+        let shared = Shared {
+            limit_ppm: AtomicU64::new(500_000),
+            inhibited: AtomicBool::new(false),
+            stop: AtomicBool::new(false),
+        };
+        let limited = |tid| Limited {
+            tid,
+            class: Class::Idle,
+        };
+        let threads = [limited(0), limited(tids.recv().unwrap())];
+        let mut account = Account::open(&threads, &shared, CoreInstant::ZERO).unwrap();
+        drop(end);
+        other.join().unwrap();
+        account
+            .check(&shared, CoreInstant::from_nanos(1_000_000))
+            .unwrap();
+        assert_eq!(account.threads, threads[..1]);
+        account.threads.clear();
+        let gone = account.check(&shared, CoreInstant::from_nanos(2_000_000));
+        assert!(gone.is_err());
+    }
 
     /// A thread that always has work, and runs for all of the time that it is not
     /// demoted; then only as others leave the CPU to it.

@@ -16,6 +16,9 @@ pub enum Priority {
     /// let a process finish its slice first: at high rates the ring overflows
     /// meanwhile.
     Nice(i8),
+    /// The same share, in short slices: it runs soon after it woke, so that the ring
+    /// overflows later. Before Linux 6.12 it is as [`Priority::Nice`].
+    Short(i8),
     /// Real-time (`SCHED_FIFO`, priority 2): before every process, at once. Beyond the discard capacity processes keep only what the kernel
     /// reserves for them (`sched_rt_runtime_us`, 5 % by default).
     RealTime,
@@ -23,6 +26,8 @@ pub enum Priority {
 
 /// Of a real-time polling thread; [`Class::Beneath`] has the one below.
 const POLLING_PRIORITY: u32 = 2;
+/// The shortest slice that the kernel gives.
+const SHORT: Duration = Duration::from_micros(100);
 
 /// Everything that decides when and where a thread runs (sched(7)).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -60,6 +65,10 @@ impl Scheduling {
     pub fn with_priority(&self, priority: Priority) -> Self {
         let (policy, nice, priority) = match priority {
             Priority::Nice(nice) => (libc::SCHED_OTHER, i32::from(nice), 0),
+            Priority::Short(nice) => {
+                let usual = self.with_priority(Priority::Nice(nice));
+                return usual.with_slice(SHORT);
+            }
             Priority::RealTime => (libc::SCHED_FIFO, 0, POLLING_PRIORITY),
         };
         Self {
@@ -89,6 +98,11 @@ impl Scheduling {
             cpus: cpus.to_vec(),
             ..self.clone()
         }
+    }
+
+    /// Its nice level (-20..=19), 0 for a real-time thread.
+    pub const fn nice(&self) -> i32 {
+        self.nice
     }
 
     /// The CPUs.
@@ -180,12 +194,19 @@ fn set_scheduler(thread: i32, policy: i32, sched_priority: i32) -> io::Result<()
     }
 }
 
-/// CPU time of a kernel thread since its start, to the nanosecond.
-#[allow(unsafe_code, reason = "nix knows no clock of another process")]
+/// CPU time of a kernel thread or of one of this process (0: this one) since its start, to
+/// the nanosecond.
 pub fn thread_time(thread: i32) -> io::Result<Duration> {
-    // The clock of a process's CPU time: include/linux/posix-timers.h.
+    // Clocks of CPU time: include/linux/posix-timers.h. That of a thread is told to its own
+    // process only, and a kernel thread is a process.
     const SCHED_CLOCK: i32 = 2;
-    let clock = (!thread << 3) | SCHED_CLOCK;
+    const PER_THREAD: i32 = 4;
+    let process = (!thread << 3) | SCHED_CLOCK;
+    clock_time(process | PER_THREAD).or_else(|_| clock_time(process))
+}
+
+#[allow(unsafe_code, reason = "nix knows no clock of another process")]
+fn clock_time(clock: i32) -> io::Result<Duration> {
     let mut time = libc::timespec {
         tv_sec: 0,
         tv_nsec: 0,
@@ -281,6 +302,27 @@ mod tests {
         })
         .join()
         .unwrap();
+    }
+
+    /// The watcher of polling threads took the time of all of its process for its own.
+    #[test]
+    fn a_thread_s_time_is_its_own() {
+        let (told, tids) = std::sync::mpsc::channel();
+        let (end, ended) = std::sync::mpsc::channel::<()>();
+        let burner = std::thread::spawn(move || {
+            let before = thread_time(0).unwrap();
+            while thread_time(0).unwrap() - before < Duration::from_millis(30) {}
+            told.send(nix::unistd::gettid().as_raw()).unwrap();
+            // Until the other thread has looked.
+            let _ = ended.recv();
+        });
+        let idle = thread_time(0).unwrap();
+        let burnt = thread_time(tids.recv().unwrap()).unwrap();
+        assert!(burnt >= Duration::from_millis(30), "{burnt:?}");
+        let waited = thread_time(0).unwrap() - idle;
+        assert!(waited < Duration::from_millis(15), "{waited:?}");
+        drop(end);
+        burner.join().unwrap();
     }
 
     #[test]

@@ -16,15 +16,15 @@ use std::thread::sleep;
 use std::time::Duration;
 
 use crate::error::{TurnError, os};
-use crate::knobs::{Knobs, PollingThread};
+use crate::knobs::{Knobs, PollingThread, Queues};
 use crate::scheduling::Priority;
 
 /// A driver may start its threads a moment after the switch.
 const THREAD_WAIT: Duration = Duration::from_millis(10);
 const THREAD_TRIES: u32 = 50;
 
-/// Switches the interface to threaded polling and sets its threads' priority
-/// and, if given, the only CPU they may run on.
+/// Switches `queues` to threaded polling and sets their threads' priority
+/// and, if given, the only CPUs they may run on. Returns the threads.
 ///
 /// # Errors
 ///
@@ -32,22 +32,30 @@ const THREAD_TRIES: u32 = 50;
 /// kernel refuses a change. What was changed by then is restored with `knobs`.
 pub fn poll_in_threads(
     knobs: &mut Knobs,
+    queues: Queues<'_>,
     priority: Priority,
-    cpu: Option<usize>,
-) -> Result<(), TurnError> {
-    knobs.set_threaded(true)?;
-    for thread in wait_for_threads(knobs)? {
+    cpus: Option<&[usize]>,
+) -> Result<Vec<PollingThread>, TurnError> {
+    knobs.set_threaded(queues, true)?;
+    let threads = wait_for_threads(knobs, queues)?;
+    for thread in &threads {
         knobs.set_thread_priority(thread.tid, priority)?;
-        if let Some(cpu) = cpu {
-            knobs.set_thread_cpus(thread.tid, &[cpu])?;
+        if let Some(cpus) = cpus {
+            knobs.set_thread_cpus(thread.tid, cpus)?;
         }
     }
-    Ok(())
+    Ok(threads)
 }
 
-fn wait_for_threads(knobs: &mut Knobs) -> Result<Vec<PollingThread>, TurnError> {
+fn wait_for_threads(
+    knobs: &mut Knobs,
+    queues: Queues<'_>,
+) -> Result<Vec<PollingThread>, TurnError> {
     for _ in 0..THREAD_TRIES {
-        let threads = knobs.polling_threads()?;
+        let mut threads = knobs.polling_threads()?;
+        if let Queues::Only(wanted) = queues {
+            threads.retain(|thread| thread.queue.is_some_and(|queue| wanted.contains(&queue)));
+        }
         if !threads.is_empty() {
             return Ok(threads);
         }

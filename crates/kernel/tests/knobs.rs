@@ -34,7 +34,9 @@ fn turn(knobs: &mut Knobs, step: usize) {
     let thread = |knobs: &mut Knobs| knobs.polling_threads().unwrap()[0].tid;
     match step {
         0 => knobs.set_holdoff(Queues::All, defer(), HOLDOFF).unwrap(),
-        1 => poll_in_threads(knobs, Priority::Nice(5), None).unwrap(),
+        1 => {
+            poll_in_threads(knobs, Queues::All, Priority::Nice(5), None).unwrap();
+        }
         2 => {
             let tid = thread(knobs);
             knobs.set_thread_priority(tid, Priority::RealTime).unwrap();
@@ -43,7 +45,7 @@ fn turn(knobs: &mut Knobs, step: usize) {
             let tid = thread(knobs);
             knobs.set_thread_cpus(tid, &[0]).unwrap();
         }
-        _ => knobs.set_threaded(false).unwrap(),
+        _ => knobs.set_threaded(Queues::All, false).unwrap(),
     }
 }
 
@@ -163,7 +165,7 @@ fn every_setting_is_turned_and_back_after_a_drop() {
 fn an_operators_own_threads_get_their_scheduling_back() {
     with_napi(|directory| {
         let mut operator = Knobs::open_in(&directory.path().join("operator"), "v0").unwrap();
-        poll_in_threads(&mut operator, Priority::Nice(-3), Some(0)).unwrap();
+        poll_in_threads(&mut operator, Queues::All, Priority::Nice(-3), Some(&[0])).unwrap();
         let before = settings();
         assert!(before.1[0].starts_with("nice -3 policy 0"), "{before:?}");
         for steps in [3, 4, 5] {
@@ -368,7 +370,7 @@ fn without_a_place_for_the_record_nothing_is_turned() {
             matches!(refused, TurnError::Record(RecordError::NotWritten { .. })),
             "{refused}"
         );
-        let refused = knobs.set_threaded(true).unwrap_err();
+        let refused = knobs.set_threaded(Queues::All, true).unwrap_err();
         assert!(
             matches!(refused, TurnError::Record(RecordError::NotWritten { .. })),
             "{refused}"
@@ -420,7 +422,7 @@ fn every_queue_of_an_interface_is_set_and_a_missing_one_is_named() {
             matches!(error, TurnError::NoSuchQueue { queue: 99, .. }),
             "{error}"
         );
-        poll_in_threads(&mut knobs, Priority::Nice(1), None).unwrap();
+        poll_in_threads(&mut knobs, Queues::All, Priority::Nice(1), None).unwrap();
         assert_eq!(knobs.polling_threads().unwrap().len(), 4);
         knobs.restore().unwrap();
         assert_eq!(knobs.instances().unwrap(), before);

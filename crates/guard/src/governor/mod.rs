@@ -25,10 +25,10 @@ use serde::Serialize;
 use crate::error::Error;
 use crate::guard::Regulated;
 use plimsoll_kernel::counters::interfaces::Interfaces;
-use plimsoll_kernel::knobs::{DEFER_MARK, Device, Knobs, Queues, Statistic};
+use plimsoll_kernel::knobs::{DEFER_MARK, Device, Knobs, PollingThread, Queues, Statistic};
 use plimsoll_kernel::meter::CpuReading;
-use plimsoll_kernel::polling_limit::PollingLimit;
-use plimsoll_kernel::scheduling::Priority;
+use plimsoll_kernel::polling_limit::{Limited, PollingLimit};
+use plimsoll_kernel::scheduling::{Class, Priority};
 use plimsoll_kernel::threaded::poll_in_threads;
 use plimsoll_kernel::{ethtool, link};
 
@@ -300,11 +300,15 @@ impl Governor {
                 .filter(|_| queues <= 1)
                 .map(|reading| reading.cpu as usize)
         });
-        poll_in_threads(knobs, Priority::RealTime, cpu)?;
+        let cpus = cpu.as_ref().map(std::slice::from_ref);
+        let threads = poll_in_threads(knobs, Queues::All, Priority::RealTime, cpus)?;
         if let Some(limit) = self.config.cpu_limit {
-            let threads = knobs.polling_threads()?;
-            let groups = threads.iter().map(|thread| vec![thread.tid]).collect();
-            self.limiter = Some(PollingLimit::start(limit, groups)?);
+            let limited = |thread: &PollingThread| Limited {
+                tid: thread.tid,
+                class: Class::Polling,
+            };
+            let groups = threads.iter().map(|thread| vec![limited(thread)]);
+            self.limiter = Some(PollingLimit::start(limit, groups.collect())?);
         }
         Ok(())
     }

@@ -30,7 +30,7 @@ pub use settings::{Metrics, Settings, SettingsError, Shares};
 
 use crate::error::Error;
 use plimsoll_kernel::host;
-use plimsoll_kernel::knobs::{Keeper, Knobs};
+use plimsoll_kernel::knobs::{Keeper, Knobs, Queues};
 use plimsoll_kernel::privileges::{drop_capabilities, outlive_overload};
 use plimsoll_kernel::threaded::poll_in_threads;
 
@@ -228,7 +228,8 @@ fn attach<'obj>(
         guarded.knobs.restore()?;
     }
     if let Some(priority) = settings.threaded {
-        poll_in_threads(&mut guarded.knobs, priority, settings.poll_cpu)?;
+        let cpus = settings.poll_cpu.as_ref().map(std::slice::from_ref);
+        poll_in_threads(&mut guarded.knobs, Queues::All, priority, cpus)?;
     }
     guarded.guard.protect(&settings.protection)?;
     Ok(guarded)

@@ -79,6 +79,18 @@ impl Keeper {
     }
 }
 
+impl Keeper {
+    /// One for each of the interfaces.
+    ///
+    /// # Errors
+    ///
+    /// As [`Keeper::start`].
+    pub fn start_all(interfaces: &[impl AsRef<str>]) -> Result<Vec<Self>, OpenError> {
+        let interfaces = interfaces.iter();
+        interfaces.map(|name| Self::start(name.as_ref())).collect()
+    }
+}
+
 impl Drop for Keeper {
     fn drop(&mut self) {
         // If it is gone, it has nothing to be told.

@@ -29,7 +29,7 @@ fn queues_that_can_be_switched_alone_leave_the_device_s_switch_as_it_is() {
         let _pass_all = PassAll::attach("v0").unwrap();
         let mut knobs = Knobs::open_in(directory, "v0").unwrap();
         let is_told = knobs.instances().unwrap()[0].threaded.is_some();
-        knobs.set_threaded(true).unwrap();
+        knobs.set_threaded(Queues::All, true).unwrap();
         assert_eq!(knobs.polling_threads().unwrap().len(), 1);
         let switch = knobs.device.attribute(Attribute::Threaded).unwrap();
         assert_eq!(switch, Some(u64::from(!is_told)));
@@ -119,7 +119,7 @@ fn an_instance_that_an_application_suspends_is_left_alone() {
         let holdoff = std::time::Duration::from_micros(50);
         knobs.set_holdoff(Queues::All, 100, holdoff).unwrap();
         if before[0].threaded.is_some() {
-            knobs.set_threaded(true).unwrap();
+            knobs.set_threaded(Queues::All, true).unwrap();
         }
         assert_eq!(knobs.instances().unwrap(), before);
         assert!(suspend(ifindex, 0));

@@ -88,7 +88,8 @@ impl Knobs {
         if i32::try_from(defer).is_err() {
             return Err(invalid("defer interrupts for more than 2^31-1 polls").into());
         }
-        let mut instances = self.instances_of(queues)?;
+        let mut instances =
+            self.instances_of(queues, |napi| old_holdoff(napi, (0, 0)).is_some())?;
         if instances.is_empty() {
             return self.turn_device(&[
                 (Attribute::NapiDeferHardIrqs, u64::from(defer)),
@@ -112,11 +113,17 @@ impl Knobs {
         Ok(())
     }
 
-    /// The instances that `queues` means and whose holdoff can be set one by
-    /// one. None for all queues where none can.
-    fn instances_of(&mut self, queues: Queues<'_>) -> Result<Vec<Napi>, TurnError> {
+    /// The instances that `queues` means, if the kernel tells of all of them the setting
+    /// that is to be turned. None for all queues where it does not.
+    fn instances_of(
+        &mut self,
+        queues: Queues<'_>,
+        is_told: impl Fn(&Napi) -> bool,
+    ) -> Result<Vec<Napi>, TurnError> {
         let mut instances = self.follow()?;
-        instances.retain(|napi| old_holdoff(napi, (0, 0)).is_some());
+        if !instances.iter().all(is_told) {
+            instances.clear();
+        }
         let Queues::Only(wanted) = queues else {
             return Ok(instances);
         };
@@ -131,19 +138,19 @@ impl Knobs {
         Ok(instances)
     }
 
-    /// Moves the polling of all queues into threads, or back into softirq: one
+    /// Moves the polling of `queues` into threads, or back into softirq: one
     /// instance after the other, where the kernel lets (6.17) and the driver shows
-    /// any; else by the device's switch. As [`Knobs::set_holdoff`], it leaves some instances
-    /// alone where the kernel lets.
+    /// any; else [`Queues::All`] by the device's switch. As [`Knobs::set_holdoff`], it leaves
+    /// some instances alone where the kernel lets.
     ///
     /// # Errors
     ///
-    /// The device has no such switch ([`TurnError::NoThreadedPolling`]), the
-    /// kernel refuses, or the record cannot be written.
-    pub fn set_threaded(&mut self, threaded: bool) -> Result<(), TurnError> {
-        let mut instances = self.follow()?;
-        let is_told = |napi: &Napi| old_threaded(napi).is_some();
-        if instances.is_empty() || !instances.iter().all(is_told) {
+    /// The device has no such switch ([`TurnError::NoThreadedPolling`]); single queues
+    /// where the kernel or driver has none; the kernel refuses; the record cannot be
+    /// written.
+    pub fn set_threaded(&mut self, queues: Queues<'_>, threaded: bool) -> Result<(), TurnError> {
+        let mut instances = self.instances_of(queues, |napi| old_threaded(napi).is_some())?;
+        if instances.is_empty() {
             return self.turn_device(&[(Attribute::Threaded, u64::from(threaded))]);
         }
         leave_what_is_not_ours(&mut instances);
