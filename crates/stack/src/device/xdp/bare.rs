@@ -4,12 +4,11 @@
 //! Queues of several interfaces may share their memory, so that a frame that came in by
 //! one is sent by another without a copy (`XDP_SHARED_UMEM` across devices, Linux 5.10).
 
-use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 
 use super::socket::Socket;
 use super::{CHUNK_BYTES, ETHERNET_BYTES_MAX};
-use super::{XdpConfig, check_queue, chunk_bytes_for, refused, sys};
+use super::{XdpConfig, check_queue, chunk_bytes_for, refused};
 use crate::device::wrapper::Wrapper;
 use crate::device::{Capabilities, Device, HEADROOM_BYTES};
 use crate::error::Error;
@@ -23,8 +22,9 @@ pub struct BareQueue {
 
 impl BareQueue {
     /// Opens a queue of an interface of this network namespace, with memory of its own
-    /// or that of `beside`. Of `config` the owned addresses say nothing here, and
-    /// beside another queue neither do the number of chunks and the copy mode.
+    /// or that of `beside`. Of `config` the owned addresses and the kernel's settings say
+    /// nothing here, and beside another queue neither do the number of chunks and the copy
+    /// mode.
     ///
     /// # Errors
     ///
@@ -59,31 +59,6 @@ impl BareQueue {
         };
         let socket = socket.map_err(|error| refused(interface, config, error))?;
         Ok(Self { socket })
-    }
-
-    /// Lets the device be polled from [`BareQueue::poll_device`] instead of by
-    /// interrupts, `budget` frames at a time, whenever its interrupts are deferred.
-    ///
-    /// # Errors
-    ///
-    /// The kernel refuses: before 5.11 it does not know this.
-    pub fn prefer_polling(&self, budget: u32) -> io::Result<()> {
-        // The time is that of blocking calls, which are not made here.
-        sys::busy_poll(self.socket.descriptor(), 1, budget)
-    }
-
-    /// Whether [`BareQueue::poll_device`] polls anything. To be asked once frames have
-    /// arrived: before 6.13 the kernel learns from them which instance is to be polled.
-    /// Since then it learns that when a socket without copies is bound, and never for
-    /// others.
-    #[must_use]
-    pub fn is_pollable(&self) -> bool {
-        sys::is_pollable(self.socket.descriptor())
-    }
-
-    /// Polls the device once from this thread.
-    pub fn poll_device(&self) {
-        self.socket.poll_device();
     }
 }
 

@@ -16,9 +16,9 @@
 //! (`ethtool -K PEER tx off`), or set [`XdpConfig::trust_checksums`].
 
 mod bare;
-mod holdoff;
 mod program;
 mod ring;
+mod settings;
 mod socket;
 mod sys;
 mod whole;
@@ -33,10 +33,11 @@ use parking_lot::Mutex;
 /// A process that puts a killed program's settings of an interface back. It must be started
 /// before any other thread.
 pub use plimsoll_kernel::knobs::Keeper;
+use plimsoll_kernel::knobs::Queues;
 
 pub use self::bare::BareQueue;
-use self::holdoff::Holdoff;
 use self::program::{Program, steer_limit};
+use self::settings::Settings;
 use self::socket::{Queue, Socket};
 pub use self::whole::{WholeQueue, arrival_tai, open_whole, open_whole_by};
 use super::simulated::ETHERNET_BYTES_MAX;
@@ -99,10 +100,19 @@ pub struct XdpConfig {
     /// After a poll that found frames the kernel waits so long for more before it polls again,
     /// instead of being interrupted: fewer interrupts under load, and up to so much more
     /// latency then. At most 4.29 s. Default none: what the interface has.
+    /// It is put back as [`XdpConfig::threaded`] is.
+    pub holdoff: Option<Duration>,
+    /// The kernel polls in a thread so many nice levels (0 to 19) beneath the one that opens
+    /// the interface, on the CPUs of that one, instead of in softirq context before every
+    /// process. So a flood cannot take the CPU from whoever works on its frames: what they do
+    /// not take overflows the adapter's ring. Other traffic of the queue waits where processes
+    /// want the CPU. Default none: as the interface has it. [`XdpConfig::BENEATH`] is what
+    /// was measured to be good. Where the kernel refuses, the interface is opened nevertheless,
+    /// and [`XdpInterface::unthreaded`] says why.
     ///
     /// The old setting is put back when the device is dropped. After a killed program the next
-    /// one that sets it does so, or `plimsoll guard restore`; a [`Keeper`] does at once.
-    pub holdoff: Option<Duration>,
+    /// one that turns it does so, or `plimsoll guard restore`; a [`Keeper`] does at once.
+    pub threaded: Option<u8>,
     /// Do not check transport checksums of received frames. Default false.
     pub trust_checksums: bool,
 }
@@ -119,6 +129,7 @@ impl Default for XdpConfig {
             copy: CopyMode::KernelChooses,
             busy_poll: None,
             holdoff: None,
+            threaded: None,
             trust_checksums: false,
         }
     }
@@ -131,6 +142,11 @@ const RING_FRAMES_MAX: u32 = 1 << 20;
 const CHUNK_BYTES: [usize; 2] = [2048, 4096];
 
 impl XdpConfig {
+    /// For [`XdpConfig::threaded`]: a tenth of the share of the thread above. At 5, a quarter,
+    /// a server with 2 µs of work lost a third of its goodput to polling; at 19 a busy process
+    /// of another program would starve all of the queue's traffic.
+    pub const BENEATH: u8 = 10;
+
     fn validate(&self) -> Result<(), Error> {
         let check = |holds, field, given: usize, allowed| match holds {
             true => Ok(()),
@@ -201,7 +217,7 @@ const SOCKETS_MAX: u32 = steer_limit::SOCKETS_MAX.0;
 #[derive(Debug)]
 pub struct XdpInterface {
     // While the program is there: some drivers have no polling without it.
-    _holdoff: Option<Holdoff>,
+    settings: Settings,
     // Before the rest: the program must not deliver to a socket that is gone.
     socket: Socket,
     shared: Arc<Shared>,
@@ -235,10 +251,9 @@ impl XdpInterface {
             let owned = program.own(*address);
             owned.map_err(|error| Error::Program(error.to_string()))?;
         }
-        let holdoff = config.holdoff;
-        let holdoff = holdoff.map(|time| Holdoff::set(interface, ifindex, config.queue, time));
+        let settings = Settings::turn(interface, ifindex, Queues::Only(&[config.queue]), config)?;
         Ok(Self {
-            _holdoff: holdoff.transpose()?,
+            settings,
             shared: Arc::new(Shared {
                 program,
                 queue: Arc::clone(socket.queue()),
@@ -259,6 +274,13 @@ impl XdpInterface {
     /// The kernel does not tell.
     pub fn is_zero_copy(&self) -> io::Result<bool> {
         self.socket.is_zero_copy()
+    }
+
+    /// Why the kernel polls as the interface has it although [`XdpConfig::threaded`] was asked
+    /// for: then a flood may take the CPU from this program.
+    #[must_use]
+    pub fn unthreaded(&self) -> Option<&str> {
+        self.settings.unthreaded()
     }
 
     /// The interface's Ethernet address.

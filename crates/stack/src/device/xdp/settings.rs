@@ -1,62 +1,109 @@
-//! Interrupts of the queue wait a little under load: the kernel polls again by a timer.
+//! What is turned of the kernel's polling while an interface is open.
 //!
-//! Each interrupt costs a busy host more than the frames it brings. After a poll that found
-//! frames the kernel polls again when the holdoff is over, and only after some empty polls do
-//! interrupts come back on (`Documentation/networking/napi.rst`). So frames that come while
-//! nothing happens still interrupt at once.
+//! **In threads** ([`XdpConfig::threaded`]). In softirq context the kernel's polling comes
+//! before every process. In copy mode it copies each frame, so a flood leaves nothing to the
+//! program that is to work on them. As a thread beneath the program it polls when the
+//! program has worked off what came before; what it does not poll overflows the adapter's
+//! ring, at no cost (Druschel & Banga 1996: receiver processing at the receiver's priority).
+//!
+//! **Holdoff** ([`XdpConfig::holdoff`]). Each interrupt costs a busy host more than the
+//! frames it brings. After a poll that found frames the kernel polls again when the holdoff
+//! is over, and only after some empty polls do interrupts come back on
+//! (`Documentation/networking/napi.rst`). So frames that come while nothing happens still
+//! interrupt at once.
 //!
 //! The old values are on disk before they are changed, as the guard does it, and are put back
-//! when the interface is dropped. See [`XdpConfig::holdoff`](super::XdpConfig::holdoff) for
-//! what happens if the program is killed.
+//! when the interface is dropped.
 
 use std::fmt;
 use std::io;
-use std::time::Duration;
 
 use parking_lot::Mutex;
 use plimsoll_kernel::knobs::{Device, Knobs, Queues, TurnError};
+use plimsoll_kernel::scheduling::{Priority, Scheduling};
+use plimsoll_kernel::threaded::poll_in_threads;
 
+use super::XdpConfig;
 use crate::error::Error;
 
 /// Empty polls until interrupts come back on.
 const EMPTY_POLLS: u32 = 2;
+/// The nice level that runs last.
+const NICE_MAX: i32 = 19;
 
-/// A queue's holdoff in force. Dropping it puts the old one back.
-pub(super) struct Holdoff {
+type Refusal = Box<dyn std::error::Error + Send + Sync>;
+
+/// Settings in force. Dropping them puts the old ones back.
+pub(super) struct Settings {
     /// Nobody asks for it; with the lock it may be in a device that threads share.
-    _knobs: Mutex<Knobs>,
+    _knobs: Option<Mutex<Knobs>>,
+    unthreaded: Option<String>,
 }
 
-impl fmt::Debug for Holdoff {
+impl fmt::Debug for Settings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Holdoff").finish_non_exhaustive()
+        f.debug_struct("Settings").finish_non_exhaustive()
     }
 }
 
-impl Holdoff {
-    /// Sets that of one queue. A driver that knows no queues apart has one for all, which is
-    /// set only if there is one queue.
-    pub(super) fn set(
+impl Settings {
+    /// Turns what `config` asks for, if anything, for `queues`. A holdoff that is refused is
+    /// an error; without threads things go on, and [`Settings::unthreaded`] says why.
+    pub(super) fn turn(
         interface: &str,
         ifindex: u32,
-        queue: u32,
-        holdoff: Duration,
+        queues: Queues<'_>,
+        config: &XdpConfig,
     ) -> Result<Self, Error> {
-        let refused = |error: Box<dyn std::error::Error + Send + Sync>| {
-            Error::io(format!("set the holdoff of {interface}"))(io::Error::other(error))
+        let mut settings = Self {
+            _knobs: None,
+            unthreaded: None,
         };
-        let device = Device::open(interface, ifindex).map_err(|error| refused(error.into()))?;
-        let alone = device.receive_queues().is_ok_and(|queues| queues == 1);
-        let mut knobs = Knobs::open(interface).map_err(|error| refused(error.into()))?;
-        let set = match knobs.set_holdoff(Queues::Only(&[queue]), EMPTY_POLLS, holdoff) {
-            Err(TurnError::NoSuchQueue { .. }) if alone => {
-                knobs.set_holdoff(Queues::All, EMPTY_POLLS, holdoff)
+        if config.holdoff.is_none() && config.threaded.is_none() {
+            return Ok(settings);
+        }
+        let refused = |error: Refusal| {
+            Error::io(format!("set how {interface} is polled"))(io::Error::other(error))
+        };
+        let opened = Device::open(interface, ifindex).map_err(Refusal::from);
+        let opened = opened.and_then(|device| Ok((device, Knobs::open(interface)?)));
+        let (device, mut knobs) = match opened {
+            Err(error) if config.holdoff.is_none() => {
+                settings.unthreaded = Some(refused(error).to_string());
+                return Ok(settings);
             }
-            set => set,
+            opened => opened.map_err(refused)?,
         };
-        set.map_err(|error| refused(error.into()))?;
-        Ok(Self {
-            _knobs: Mutex::new(knobs),
-        })
+        // A driver that knows no queues apart has settings for all, which are turned for one
+        // queue only if there is no other.
+        let queues = match device.receive_queues() {
+            Ok(1) => Queues::All,
+            _ => queues,
+        };
+        if let Some(holdoff) = config.holdoff {
+            let set = knobs.set_holdoff(queues, EMPTY_POLLS, holdoff);
+            set.map_err(|error| refused(error.into()))?;
+        }
+        let threaded = config
+            .threaded
+            .map(|levels| thread(&mut knobs, queues, levels));
+        let problem = threaded.and_then(Result::err);
+        settings.unthreaded = problem.map(|error| refused(error.into()).to_string());
+        settings._knobs = Some(Mutex::new(knobs));
+        Ok(settings)
     }
+
+    /// Why the kernel does not poll in threads, if it was to.
+    pub(super) fn unthreaded(&self) -> Option<&str> {
+        self.unthreaded.as_deref()
+    }
+}
+
+/// The kernel polls so many levels beneath this thread.
+fn thread(knobs: &mut Knobs, queues: Queues<'_>, levels: u8) -> Result<(), TurnError> {
+    let own = Scheduling::of(0).map_err(plimsoll_kernel::error::os("ask how this runs"))?;
+    let nice = own.nice() + i32::from(levels);
+    let nice = Priority::Short(nice.min(NICE_MAX) as i8);
+    poll_in_threads(knobs, queues, nice, Some(own.cpus()))?;
+    Ok(())
 }

@@ -150,11 +150,6 @@ impl Socket {
         &self.queue
     }
 
-    /// Polls the device once from this thread, as far as the socket prefers that.
-    pub(super) fn poll_device(&self) {
-        sys::kick_receive(self.descriptor());
-    }
-
     pub(super) fn is_zero_copy(&self) -> io::Result<bool> {
         sys::is_zero_copy(self.descriptor())
     }

@@ -13,8 +13,10 @@ use std::time::Duration;
 
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use libbpf_rs::{MapCore, MapFlags};
+use plimsoll_kernel::knobs::Queues;
 use plimsoll_kernel::xdp_link::XdpLink;
 
+use super::settings::Settings;
 use super::socket::Socket;
 use super::{XdpConfig, chunk_bytes, program, refused};
 use crate::device::wrapper::Wrapper;
@@ -28,7 +30,14 @@ include!(concat!(env!("OUT_DIR"), "/take.rs")); // mod skeleton
 pub struct WholeQueue {
     // Before the program: the last queue's end detaches it.
     socket: Socket,
-    _program: Arc<XdpLink>,
+    taken: Arc<Taken>,
+}
+
+/// What the queues share.
+struct Taken {
+    // While the program is there: some drivers have no polling without it.
+    settings: Settings,
+    _program: XdpLink,
 }
 
 impl fmt::Debug for WholeQueue {
@@ -79,12 +88,15 @@ pub fn open_whole_by(
     let queues = link.rx_queues.unwrap_or(1).clamp(1, sockets.max_entries());
     let attached = XdpLink::attach(program, interface, ifindex)
         .map_err(|error| program::not_attached(interface, error))?;
-    let attached = Arc::new(attached);
+    let taken = Arc::new(Taken {
+        settings: Settings::turn(interface, ifindex, Queues::All, config)?,
+        _program: attached,
+    });
     let capabilities = Capabilities {
         checksums_verified: config.trust_checksums,
         ..Capabilities::plain(mac, mtu)
     };
-    let mut taken = Vec::new();
+    let mut all = Vec::new();
     for queue in 0..queues {
         let config = XdpConfig {
             queue,
@@ -99,12 +111,12 @@ pub fn open_whole_by(
         let descriptor = socket.as_fd().as_raw_fd().to_ne_bytes();
         let added = sockets.update(&queue.to_ne_bytes(), &descriptor, MapFlags::ANY);
         added.map_err(|error| Error::Program(error.to_string()))?;
-        taken.push(WholeQueue {
+        all.push(WholeQueue {
             socket,
-            _program: Arc::clone(&attached),
+            taken: Arc::clone(&taken),
         });
     }
-    Ok(taken)
+    Ok(all)
 }
 
 /// When a frame of a [`WholeQueue`] arrived: nanoseconds of `CLOCK_TAI`. Any number if
@@ -123,6 +135,13 @@ impl WholeQueue {
     /// The kernel does not tell.
     pub fn is_zero_copy(&self) -> io::Result<bool> {
         self.socket.is_zero_copy()
+    }
+
+    /// Why the kernel polls as the interface has it although [`XdpConfig::threaded`] was asked
+    /// for: then a flood may take the CPU from this program.
+    #[must_use]
+    pub fn unthreaded(&self) -> Option<&str> {
+        self.taken.settings.unthreaded()
     }
 }
 
