@@ -36,7 +36,7 @@ use std::time::{Duration, Instant};
 use clap::ValueEnum;
 use ipnet::IpNet;
 use nix::sys::memfd::{MFdFlags, memfd_create};
-use plimsoll_stack::device::xdp::Keeper;
+use plimsoll_kernel::knobs::{Keeper, OpenError};
 use plimsoll_stack::{ReceivePath, TcpConfig};
 use serde::Serialize;
 
@@ -93,6 +93,12 @@ pub struct Config {
     /// if this is killed.
     #[arg(long = "holdoff-us", value_name = "US", value_parser = parse_micros)]
     pub holdoff: Option<Duration>,
+    /// With `af_xdp`: leave the kernel's polling in softirq context, before every process.
+    /// Without this it runs in a thread beneath the server, so that a flood overflows the
+    /// adapter's ring instead of taking the server's CPU. Put back at the end, also if this is
+    /// killed.
+    #[arg(long)]
+    pub softirq: bool,
     /// Router of Plimsoll's own stack for other networks
     #[arg(long, value_name = "IP")]
     pub gateway: Vec<IpAddr>,
@@ -157,6 +163,7 @@ impl Config {
             address: Vec::new(),
             vlan: None,
             holdoff: None,
+            softirq: false,
             gateway: Vec::new(),
             path: ReceivePath::SoftLrp,
             batch: 1,
@@ -195,6 +202,9 @@ impl Config {
             On::Kernel | On::Packet(_) | On::Tap(_) | On::Tun(_) if self.holdoff.is_some() => {
                 refuse("on", &self.on, "af_xdp:IFACE with --holdoff-us")
             }
+            On::Kernel | On::Packet(_) | On::Tap(_) | On::Tun(_) if self.softirq => {
+                refuse("on", &self.on, "af_xdp:IFACE with --softirq")
+            }
             On::Packet(_) | On::Tap(_) | On::Tun(_) if self.address.is_empty() => refuse(
                 "on",
                 &self.on,
@@ -222,6 +232,7 @@ impl Config {
         args.extend(self.vlan.map(|id| format!("--vlan={id}")));
         let holdoff = self.holdoff.map(micros);
         args.extend(holdoff.map(|time| format!("--holdoff-us={time}")));
+        args.extend(self.softirq.then(|| "--softirq".to_owned()));
         args.extend(self.gateway.iter().map(|ip| format!("--gateway={ip}")));
         args.push(format!("--path={}", self.path));
         args.push(format!("--batch={}", self.batch));
@@ -363,12 +374,19 @@ impl Server {
 ///
 /// # Errors
 ///
-/// There is no such interface, or this process has other threads already.
+/// This process has other threads already, or there can be no other process.
 pub fn keeper(config: &Config) -> Result<Option<Keeper>, Error> {
-    let (On::AfXdp(interface), Some(_)) = (&config.on, config.holdoff) else {
+    let On::AfXdp(interface) = &config.on else {
         return Ok(None);
     };
-    let started = Keeper::start(interface).map_err(io::Error::other);
+    if config.softirq && config.holdoff.is_none() {
+        return Ok(None);
+    }
+    let started = match Keeper::start(interface) {
+        // Opening it says so.
+        Err(OpenError::Interface(_)) => return Ok(None),
+        started => started.map_err(io::Error::other),
+    };
     Ok(Some(
         started.map_err(Error::io("start the keeper of settings"))?,
     ))
@@ -518,6 +536,7 @@ mod tests {
             address: vec!["198.18.0.2/24".parse().unwrap()],
             vlan: Some(100),
             holdoff: Some(Duration::from_nanos(40_500)),
+            softirq: true,
             gateway: vec!["198.18.0.1".parse().unwrap()],
             path: ReceivePath::NiLrp,
             batch: 64,

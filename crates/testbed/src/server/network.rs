@@ -126,12 +126,16 @@ fn start_af_xdp(interface: &str, config: &Config, mut stack: StackConfig) -> Res
         owned: stack.addresses.iter().map(IpNet::addr).collect(),
         ring_frames: CHANNEL_FRAMES,
         holdoff: config.holdoff,
+        threaded: (!config.softirq).then_some(XdpConfig::BENEATH),
         ..XdpConfig::default()
     };
     if stack.addresses.is_empty() {
         stack.addresses = addresses_of(interface)?;
     }
     let device = XdpInterface::open(interface, &device)?;
+    if let Some(why) = device.unthreaded() {
+        eprintln!("plimsoll: a flood may take the CPU from the server: {why}");
+    }
     start(device, config.vlan, &stack)
 }
 
