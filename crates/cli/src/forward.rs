@@ -38,7 +38,7 @@ pub(crate) struct Args {
     #[arg(long, value_enum, value_name = "HOW")]
     reverse_path: Option<ReverseChoice>,
     /// Leave at least the rest of each CPU to processes that want it: forwarding takes this
-    /// part, in percent; polling moves into threads
+    /// part, in percent; polling moves into threads, as with --path user
     #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u32).range(1..=99))]
     cpu_limit: Option<u32>,
     /// Poll on this CPU alone
@@ -110,8 +110,8 @@ pub(crate) fn run(args: &Args) -> crate::Result<()> {
         signal_hook::flag::register(signal, Arc::clone(&stop)).context("cannot catch signals")?;
     }
     let router = Router::start(&config, keepers)?;
-    if let Some(problem) = router.uncorrected() {
-        eprintln!("plimsoll: others may get less of the CPU than --cpu-limit leaves: {problem}");
+    if let Some(problem) = router.problem() {
+        eprintln!("plimsoll: {problem}");
     }
     let (asker, questions) = channel();
     if let Some(server) = metrics {

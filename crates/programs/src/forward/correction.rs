@@ -25,7 +25,7 @@ use super::error::Error;
 const INTERVAL: Duration = Duration::from_millis(10);
 /// A CPU that is idle for more than this part has time for everybody …
 const IDLE_MAX: f64 = 0.02;
-/// … and with less than this part for processes, nobody wants any.
+/// … and with less than this part for other processes, nobody wants any.
 const PROCESSES_MIN: f64 = 0.01;
 
 /// The correcting thread. Dropping it ends it.
@@ -80,6 +80,7 @@ fn correct(
 ) {
     let options = Options {
         cpu: Some(cpu),
+        watches: true,
         ..Options::default()
     };
     let (meter, problem) = match CpuMeter::start(options) {
@@ -88,9 +89,10 @@ fn correct(
     };
     // Whoever started this waits for it.
     let _ = began.send(problem);
-    let Some(meter) = meter else {
+    let Some(mut meter) = meter else {
         return;
     };
+    meter.watch(std::process::id());
     let mut before = meter.snapshot();
     while !stop.load(Ordering::Relaxed) {
         thread::sleep(INTERVAL);
@@ -98,20 +100,27 @@ fn correct(
         let passed = now.since(&before);
         before = now;
         if is_wanted(&passed) {
-            limit.on_observation(passed.network, passed.elapsed);
+            limit.on_observation(passed.network + own(&passed), passed.elapsed);
         }
     }
 }
 
-/// Whether processes want more of the CPU than they get. What polling uses of a CPU that
+/// What this process used: with `--path user` it forwards, and it watches its limit.
+fn own(passed: &CpuTime) -> Duration {
+    passed.processes.iter().map(|process| process.cpu).sum()
+}
+
+/// Whether other processes want more of the CPU than they get. What polling uses of a CPU that
 /// nobody else wants says nothing about the limit.
 fn is_wanted(passed: &CpuTime) -> bool {
-    passed.share(passed.idle) <= IDLE_MAX && passed.share(passed.app) >= PROCESSES_MIN
+    let others = passed.app.saturating_sub(own(passed));
+    passed.share(passed.idle) <= IDLE_MAX && passed.share(others) >= PROCESSES_MIN
 }
 
 #[cfg(test)]
 mod tests {
     use plimsoll_core::config::Fraction;
+    use plimsoll_kernel::meter::ProcessTime;
 
     use super::*;
 
@@ -125,16 +134,20 @@ mod tests {
 
     #[test]
     fn a_limit_is_corrected_only_while_others_want_the_cpu() {
+        let own_ms = 100;
         let passed = |app_ms: u64, network_ms: u64, idle_ms: u64| CpuTime {
             elapsed: Duration::from_millis(1000),
             app: Duration::from_millis(app_ms),
             network: Duration::from_millis(network_ms),
             other: Duration::ZERO,
             idle: Duration::from_millis(idle_ms),
-            processes: Vec::new(),
+            processes: vec![ProcessTime {
+                pid: 1,
+                cpu: Duration::from_millis(own_ms),
+            }],
         };
         assert!(is_wanted(&passed(130, 870, 0)));
-        assert!(!is_wanted(&passed(0, 1000, 0)), "nobody is there");
+        assert!(!is_wanted(&passed(own_ms, 900, 0)), "nobody else is there");
         assert!(!is_wanted(&passed(200, 700, 100)), "there is time left");
     }
 }

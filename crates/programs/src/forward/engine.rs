@@ -3,40 +3,37 @@
 //! Mogul & Ramakrishnan, sections 5 to 7, with real packets. Arrivals only start polling
 //! (`core::poll`). A turn takes at most the quota and carries each packet as far as it
 //! goes, to the output queue of its interface. An output queue at its high watermark
-//! inhibits input (`core::feedback`). The CPU limit (`core::cpu_limit`) makes the thread
+//! inhibits input (`core::feedback`). The CPU limit (`super::polling`) makes the thread
 //! yield: beyond it, it runs only where nobody else wants the CPU (MR-56).
 //!
-//! AF_XDP has two halves: the kernel's polling copies frames into our ring, and this
-//! thread takes them out. Under a flood the first half alone fills a CPU. So once turns
-//! stay full, interrupts are deferred (`regime`) and this thread polls the devices
-//! itself, a quota at a time: what it does not poll stays in the adapter's ring and is
-//! lost there, at no cost. Where the kernel lets nobody poll (copy mode since 6.13), its
-//! own polling is put off until this thread has worked off what came before (`pace`).
+//! AF_XDP has two halves: the kernel's polling puts frames into our ring, and this
+//! thread takes them out. In softirq context the first half comes before every process,
+//! and a flood of which it copies each frame leaves this thread nothing. So the kernel
+//! polls in threads beneath this one (`super::polling`): it goes on when this thread has
+//! worked off what came before, and what it does not poll is lost in the adapter's ring,
+//! at no cost.
 //!
 //! **Limits.** One thread, so one CPU. Sending copies in the kernel, about a microsecond
 //! per frame where the driver has no zero-copy mode.
 
-mod pace;
 mod queues;
-mod regime;
 
 use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::channel;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant as StdInstant};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::unistd::gettid;
 use parking_lot::{Mutex, RwLock};
-use plimsoll_core::config::Fraction;
-use plimsoll_core::cpu_limit::{Change as LimitChange, CpuLimit, CpuLimitConfig};
 use plimsoll_core::feedback::{Change, Feedback, FeedbackConfig, QueueId, Watermarks};
 use plimsoll_core::poll::{
     Direction, Directions, Driver, Interrupts, Poller, PollerConfig, SourceId, SourceSet, Turn,
 };
 use plimsoll_core::time::Instant;
-use plimsoll_kernel::scheduling::{Class, set_class};
 use plimsoll_stack::device::xdp::BareQueue;
 use plimsoll_stack::device::{Batch, Device, Frame};
 
@@ -49,7 +46,6 @@ use super::router::Attached;
 use super::table::{Port, Table};
 use super::to_kernel::ToKernel;
 use crate::sent::Transmitted;
-use regime::Regime;
 
 /// Frames of an output queue.
 const OUTPUT_FRAMES: usize = 512;
@@ -59,14 +55,14 @@ const TRANSMIT_QUOTA: u32 = 32;
 const LOOK: Duration = Duration::from_millis(50);
 /// How soon a full transmit ring is tried again.
 const AGAIN: Duration = Duration::from_micros(100);
-/// The thread is one CPU to the limit.
-const THIS_CPU: usize = 0;
 
 /// The forwarding thread; dropping it ends it.
 #[derive(Debug)]
 pub(super) struct Engine {
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
+    /// What the kernel calls the thread.
+    tid: i32,
 }
 
 /// What the thread tells.
@@ -114,8 +110,11 @@ impl Engine {
         let mtu = ports.iter().map(|port| port.mtu).max().unwrap_or(1500);
         let mut work = Work::new(config, &shared, table, mtu as u32)?;
         let (seen, cpu) = (Arc::clone(&shared), config.cpu);
+        let (began, beginning) = channel();
         let thread = thread::Builder::new().name("forward".to_owned());
         let thread = thread.spawn(move || {
+            // Whoever started this waits for it.
+            let _ = began.send(gettid().as_raw());
             if let Some(cpu) = cpu {
                 // Checked when the command line was read; elsewhere it forwards as well.
                 let _ = plimsoll_kernel::namespace::pin(cpu);
@@ -124,10 +123,17 @@ impl Engine {
                 *seen.failure.lock() = Some(error.to_string());
             }
         });
+        let thread = thread.map_err(Error::os("start the thread that forwards"))?;
         Ok(Self {
             shared,
-            thread: Some(thread.map_err(Error::os("start the thread that forwards"))?),
+            thread: Some(thread),
+            tid: beginning.recv().unwrap_or_default(),
         })
+    }
+
+    /// What the kernel calls the thread that forwards.
+    pub(super) const fn tid(&self) -> i32 {
+        self.tid
     }
 
     /// What became of the frames of the port in this place.
@@ -166,9 +172,7 @@ struct Work {
     table: Arc<RwLock<Table>>,
     poller: Poller,
     feedback: Feedback,
-    limit: Option<CpuLimit>,
     buckets: Buckets,
-    regime: Regime,
     to_kernel: ToKernel,
     batch: Batch,
     tallies: Vec<Tally>,
@@ -218,16 +222,13 @@ impl Work {
         for (place, line) in lines.iter().enumerate() {
             of_port[line.port].push(place);
         }
-        let limit = config.cpu_limit.map(|limit| cpu_limit(limit, start));
         Ok(Self {
             of_port,
             lines,
             table,
             poller,
             feedback,
-            limit: limit.transpose()?,
             buckets: Buckets::new(config.limits, start),
-            regime: Regime::new(&config.interfaces)?,
             to_kernel: ToKernel::open(mtu)?,
             batch: Batch::with_capacity(config.quota as usize),
             tallies: vec![Tally::default(); ports],
@@ -237,9 +238,6 @@ impl Work {
     }
 
     fn run(&mut self, shared: &Shared) -> io::Result<()> {
-        if self.limit.is_some() {
-            set_class(0, Class::Polling)?;
-        }
         while !shared.stop.load(Ordering::Relaxed) {
             let now = self.now();
             self.look(now);
@@ -261,9 +259,6 @@ impl Work {
     fn look(&mut self, now: Instant) {
         let change = self.feedback.poll_timeout(now);
         self.apply(change);
-        self.regime.look(|| lost(&self.lines), now);
-        let limited = self.limit.as_mut().map(|limit| limit.poll_timeout(now));
-        self.apply_limit(limited.unwrap_or(LimitChange::None));
         if self.again_at.is_some_and(|at| at <= now) {
             self.again_at = None;
             for line in self.lines.iter().filter(|line| !line.output.is_empty()) {
@@ -284,45 +279,18 @@ impl Work {
         }
     }
 
-    /// Beyond the limit this thread goes on where nobody else wants the CPU.
-    fn apply_limit(&self, change: LimitChange) {
-        let class = match change {
-            LimitChange::None => return,
-            LimitChange::Inhibit => Class::Idle,
-            LimitChange::Allow => Class::Polling,
-        };
-        // It was allowed at the start. If not any more, the limit is kept less well.
-        let _ = set_class(0, class);
-    }
-
     fn serve(&mut self, turn: Turn, now: Instant) -> io::Result<()> {
-        // What an idle CPU gives is not counted.
-        let counted = self.limit.as_ref().is_some_and(|limit| !limit.inhibited());
-        if let Some(limit) = self.limit.as_mut().filter(|_| counted) {
-            limit.on_enter(THIS_CPU, now);
-        }
         let place = turn.source.index();
         let (handled, more) = match turn.direction {
             Direction::Receive => self.receive(place, turn.quota, now)?,
             Direction::Transmit => self.transmit(place, turn.quota, now)?,
         };
         let _ = self.poller.on_turn_done(turn, handled, more);
-        if counted {
-            let now = self.now();
-            let change = self
-                .limit
-                .as_mut()
-                .map(|limit| limit.on_exit(THIS_CPU, now));
-            self.apply_limit(change.unwrap_or(LimitChange::None));
-        }
         Ok(())
     }
 
     fn receive(&mut self, place: usize, quota: u32, now: Instant) -> io::Result<(u32, bool)> {
         let device = Arc::clone(&self.lines[place].device);
-        if self.regime.is_polling() {
-            device.poll_device();
-        }
         let mut batch = std::mem::take(&mut self.batch);
         let received = device.receive(&mut batch, quota as usize)?;
         let port = self.lines[place].port;
@@ -335,12 +303,7 @@ impl Work {
         drop(table);
         self.batch = batch;
         self.to_kernel.flush()?;
-        let is_full = received == quota as usize;
-        if self.regime.on_turn(received, is_full, now) {
-            let is_pollable = self.lines[place].device.is_pollable();
-            self.regime.overload(is_pollable, lost(&self.lines), now);
-        }
-        Ok((received as u32, is_full))
+        Ok((received as u32, received == quota as usize))
     }
 
     /// Carries a frame as far as it goes.
@@ -410,25 +373,15 @@ impl Work {
         Ok((sent as u32, sent > 0 && occupancy > 0))
     }
 
-    /// Nothing to do. While devices are polled from here, they are looked at again;
-    /// else their interrupts are waited for.
+    /// Nothing to do: frames are waited for.
     fn rest(&mut self, now: Instant) -> io::Result<()> {
-        if self.regime.goes_on_polling(now) {
-            for line in &self.lines {
-                let _ = self.poller.on_interrupt(line.source, Directions::RECEIVE);
-            }
-            return Ok(());
-        }
         let awaited: Vec<SourceId> = self
             .lines
             .iter()
             .map(|line| line.source)
             .filter(|source| self.poller.interrupts(*source).receive)
             .collect();
-        let readable = self.wait(&awaited, now)?;
-        let rested = self.now().saturating_since(now);
-        self.regime.on_rest(rested);
-        for source in readable {
+        for source in self.wait(&awaited, now)? {
             // Whatever it answers: this is the polling thread, and awake.
             let _ = self.poller.on_interrupt(source, Directions::RECEIVE);
         }
@@ -437,11 +390,9 @@ impl Work {
 
     /// Which of the sources have frames, once one has or a time is up.
     fn wait(&self, awaited: &[SourceId], now: Instant) -> io::Result<Vec<SourceId>> {
-        let limit = self.limit.as_ref().and_then(CpuLimit::next_timeout);
         let times = [
             self.poller.next_wakeup(),
             self.feedback.next_timeout(),
-            limit,
             self.again_at,
         ];
         let next = times.into_iter().flatten().min();
@@ -461,18 +412,4 @@ impl Work {
         let ready = ready.filter(|(_, fd)| fd.any().unwrap_or(true));
         Ok(ready.map(|(source, _)| *source).collect())
     }
-}
-
-/// Frames for which our rings had no room, of all lines.
-fn lost(lines: &[Line]) -> u64 {
-    let drops = lines.iter().map(|line| line.device.drops());
-    drops.map(|drops| drops.ring_full + drops.no_buffer).sum()
-}
-
-fn cpu_limit(limit: Fraction, now: Instant) -> Result<CpuLimit, Error> {
-    let config = CpuLimitConfig {
-        limit,
-        ..CpuLimitConfig::default()
-    };
-    Ok(CpuLimit::new(config, now)?)
 }

@@ -14,7 +14,8 @@
 //!   tables ([`table`]) and sends (`engine`).
 //!
 //! `packet` looks at frames, `outcome` names what becomes of them, `program` loads the
-//! BPF programs, `follow` keeps the mirror, `router` starts and ends it all.
+//! BPF programs, `follow` keeps the mirror, `polling` has the threads that poll, `router` starts and
+//! ends it all.
 //!
 //! **Limits.** Netfilter does not see packets that are sent on here: a host with filter
 //! or translation rules for forwarded traffic must not forward it past them. A
@@ -32,6 +33,7 @@ mod limits;
 mod metrics;
 pub mod outcome;
 pub mod packet;
+mod polling;
 mod program;
 mod router;
 mod status;
@@ -69,10 +71,10 @@ pub struct Config {
     pub limits: Limits,
     /// How sources are looked at. Default none: as the kernel's `rp_filter` says.
     pub reverse_path: Option<ReversePath>,
-    /// The part of a CPU that forwarding may take where others want it. With it,
-    /// polling moves into threads. Default none: interrupts, as the host has them.
+    /// The part of a CPU that forwarding may take where others want it. With it, and in
+    /// user space always, polling moves into threads. Default none.
     pub cpu_limit: Option<Fraction>,
-    /// The only CPU that polling threads may run on. Default: the scheduler's choice.
+    /// The only CPU that polling threads may run on. Default: where this process may.
     pub cpu: Option<usize>,
     /// Packets that a turn of polling takes in user space. Default 64, a ring's quarter.
     pub quota: u32,

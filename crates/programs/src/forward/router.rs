@@ -11,19 +11,14 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use parking_lot::RwLock;
-use plimsoll_core::config::Fraction;
-use plimsoll_kernel::knobs::{Keeper, Knobs};
-use plimsoll_kernel::meter::MeterError;
-use plimsoll_kernel::polling_limit::PollingLimit;
+use plimsoll_kernel::knobs::Keeper;
 use plimsoll_kernel::routing::{Mirror, switches};
-use plimsoll_kernel::scheduling::Priority;
-use plimsoll_kernel::threaded::poll_in_threads;
 use plimsoll_kernel::{host, link};
 
-use super::correction::Correction;
 use super::engine::Engine;
 use super::error::Error;
 use super::follow::Follower;
+use super::polling::Polling;
 use super::program::{self, DEVICES_MAX, Instance, Interface, Shared};
 use super::status::{InterfaceStatus, Status, UserStatus};
 use super::table::{Port, ReversePath, Table};
@@ -62,15 +57,6 @@ struct AttachedPort {
     instance: Instance,
 }
 
-/// Polling threads that keep to a part of the CPU.
-#[derive(Debug)]
-struct Polling {
-    // Ends before the limit.
-    correction: Option<Correction>,
-    _limit: Arc<PollingLimit>,
-    _knobs: Vec<Knobs>,
-}
-
 impl Router {
     /// Forks the keepers that put the interfaces' settings back if this process is
     /// killed; none if the router turns no settings. To be called before all else.
@@ -80,10 +66,10 @@ impl Router {
     /// The settings make no sense, or this process has other threads already.
     pub fn keepers(config: &Config) -> Result<Vec<Keeper>, Error> {
         config.validate()?;
-        let names = config.interfaces.iter();
-        let names = names.filter(|_| config.turns_settings());
-        let keepers = names.map(|name| Keeper::start(name));
-        Ok(keepers.collect::<Result<_, _>>()?)
+        match config.turns_settings() {
+            true => Ok(Keeper::start_all(&config.interfaces)?),
+            false => Ok(Vec::new()),
+        }
     }
 
     /// Starts to forward between the interfaces. Without keepers, settings of a killed
@@ -103,11 +89,6 @@ impl Router {
         let attached = Arc::new(Attached::attach(config, &ports, &table)?);
         let indices: Vec<u32> = ports.iter().map(|port| port.interface).collect();
         let sent = Sent::watch(&indices)?;
-        let polling = config
-            .cpu_limit
-            .filter(|_| config.path == DataPath::Xdp)
-            .map(|limit| Polling::start(config, limit))
-            .transpose()?;
         let table = Arc::new(RwLock::new(table));
         let engine = match config.path {
             DataPath::Xdp => None,
@@ -116,12 +97,16 @@ impl Router {
                 Some(Engine::start(config, &ports, table, &attached)?)
             }
         };
+        let polling = config.turns_settings().then(|| {
+            let engine = engine.as_ref().map(Engine::tid);
+            Polling::start(config, engine)
+        });
         let follower = Follower::start(mirror, table, Arc::clone(&attached))?;
         Ok(Self {
             path: config.path,
             started: Instant::now(),
             follower,
-            polling,
+            polling: polling.transpose()?,
             engine,
             sent,
             attached,
@@ -129,12 +114,11 @@ impl Router {
         })
     }
 
-    /// Why the CPU limit is kept by the polling threads' own clocks alone, if it was to be
-    /// corrected by a meter of the CPU: others get less than the limit leaves them.
+    /// What it does less well than asked for, and why: the kernel does not poll in threads,
+    /// or no meter corrects the CPU limit.
     #[must_use]
-    pub fn uncorrected(&self) -> Option<&MeterError> {
-        let polling = self.polling.as_ref()?;
-        polling.correction.as_ref().and_then(Correction::problem)
+    pub fn problem(&self) -> Option<&str> {
+        self.polling.as_ref().and_then(Polling::problem)
     }
 
     /// What it did so far.
@@ -168,12 +152,6 @@ impl Router {
             failure: self.engine.as_ref().and_then(Engine::failure),
             mirror: self.follower.counters(),
         })
-    }
-
-    /// Whether polling threads are kept to a CPU limit.
-    #[must_use]
-    pub fn is_limited(&self) -> bool {
-        self.polling.is_some()
     }
 }
 
@@ -267,32 +245,6 @@ impl Attached {
             attached.instance.set(port.station, port.reverse_path)?;
         }
         Ok(())
-    }
-}
-
-impl Polling {
-    /// Moves polling into threads before every process and keeps them to `limit`. With
-    /// a CPU given, all run there and share one limit.
-    fn start(config: &Config, limit: Fraction) -> Result<Self, Error> {
-        let (mut all, mut threads) = (Vec::new(), Vec::new());
-        for name in &config.interfaces {
-            let mut knobs = Knobs::open(name)?;
-            poll_in_threads(&mut knobs, Priority::RealTime, config.cpu)?;
-            let polling = knobs.polling_threads()?;
-            threads.extend(polling.into_iter().map(|thread| thread.tid));
-            all.push(knobs);
-        }
-        let groups = match config.cpu {
-            Some(_) => vec![threads],
-            None => threads.into_iter().map(|thread| vec![thread]).collect(),
-        };
-        let limit = Arc::new(PollingLimit::start(limit, groups)?);
-        let correction = config.cpu.map(|cpu| Correction::start(&limit, cpu));
-        Ok(Self {
-            correction: correction.transpose()?,
-            _limit: limit,
-            _knobs: all,
-        })
     }
 }
 

@@ -56,9 +56,6 @@ pub(super) fn open(
             }
             Err(error) => return Err(error.into()),
         };
-        device
-            .prefer_polling(config.quota)
-            .map_err(Error::os("poll a device from user space"))?;
         attached.add_socket(port, queue, device.as_fd())?;
         devices.push((port, Arc::new(device)));
     }

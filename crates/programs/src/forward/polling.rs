@@ -1,0 +1,194 @@
+//! In which threads the interfaces are polled, and how those compete with processes.
+//!
+//! With a CPU limit polling comes before every process, and all of it keeps to the limit:
+//! beyond it, it runs only where nobody else wants the CPU.
+//!
+//! In user space there are two halves ([`super::engine`]). The kernel's threads run beneath
+//! the thread that forwards, so they take frames from the adapter only as fast as it works
+//! them off. Softirqs would take the CPU from it (docs/measurements.md has both).
+//!
+//! A driver makes its instances anew when its link goes down and up, and has none while it is
+//! down. So a thread of its own looks for new ones.
+
+use std::sync::Arc;
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use plimsoll_kernel::knobs::{Knobs, PollingThread, Queues};
+use plimsoll_kernel::link;
+use plimsoll_kernel::polling_limit::{Limited, PollingLimit};
+use plimsoll_kernel::scheduling::{Class, Priority, Scheduling};
+use plimsoll_kernel::threaded::poll_in_threads;
+use plimsoll_stack::device::xdp::XdpConfig;
+
+use super::Config;
+use super::correction::Correction;
+use super::error::Error;
+
+/// Of the kernel's polling where a thread of ours takes the frames, and there is no limit.
+const BENEATH: Priority = Priority::Short(XdpConfig::BENEATH as i8);
+/// How soon new instances are found.
+const LOOK: Duration = Duration::from_millis(500);
+
+/// The thread that looks after the polling threads. Dropping it puts the interfaces' settings
+/// back.
+#[derive(Debug)]
+pub(super) struct Polling {
+    /// Dropped to end the thread.
+    end: Option<Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+    problem: Option<String>,
+}
+
+impl Polling {
+    /// Moves polling into threads; keeps them, and `engine` where there is one, to the CPU
+    /// limit. With a CPU given, all run there and share one limit; else they run where this
+    /// process may.
+    pub(super) fn start(config: &Config, engine: Option<i32>) -> Result<Self, Error> {
+        let mut threads = Threads::open(config, engine)?;
+        let (end, ended) = channel();
+        let (began, beginning) = channel();
+        let thread = thread::Builder::new().name("polling".to_owned());
+        let thread = thread.spawn(move || {
+            // Whoever started this waits for it.
+            let _ = began.send(threads.look());
+            while matches!(ended.recv_timeout(LOOK), Err(RecvTimeoutError::Timeout)) {
+                // What is refused now is tried again.
+                let _ = threads.look();
+            }
+        });
+        let mut polling = Self {
+            end: Some(end),
+            thread: Some(thread.map_err(Error::os("start the thread that looks after polling"))?),
+            problem: None,
+        };
+        polling.problem = match beginning.recv().unwrap_or(Ok(None)) {
+            Err(error) if config.cpu_limit.is_none() => Some(format!(
+                "a flood may take the CPU from the thread that forwards: {error}"
+            )),
+            looked => looked?.map(|why| {
+                format!("others may get less of the CPU than the limit leaves them: {why}")
+            }),
+        };
+        Ok(polling)
+    }
+
+    /// What is kept less well than asked for, and why.
+    pub(super) fn problem(&self) -> Option<&str> {
+        self.problem.as_deref()
+    }
+}
+
+impl Drop for Polling {
+    fn drop(&mut self) {
+        self.end = None;
+        if let Some(thread) = self.thread.take() {
+            // A panic there has been printed; the settings are back in any case.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// The polling threads of all interfaces.
+struct Threads {
+    config: Config,
+    engine: Option<i32>,
+    cpus: Vec<usize>,
+    // Each ends before the next.
+    correction: Option<Correction>,
+    limit: Option<Arc<PollingLimit>>,
+    interfaces: Vec<Interface>,
+}
+
+struct Interface {
+    index: u32,
+    knobs: Knobs,
+    threads: Vec<PollingThread>,
+}
+
+impl Threads {
+    fn open(config: &Config, engine: Option<i32>) -> Result<Self, Error> {
+        let own = Scheduling::of(0).map_err(Error::os("ask where this process may run"))?;
+        let open = |name: &String| {
+            Ok(Interface {
+                index: link::index(name)?,
+                knobs: Knobs::open(name)?,
+                threads: Vec::new(),
+            })
+        };
+        let interfaces = config.interfaces.iter().map(open);
+        Ok(Self {
+            engine,
+            cpus: config.cpu.map_or(own.cpus().to_vec(), |cpu| vec![cpu]),
+            correction: None,
+            limit: None,
+            interfaces: interfaces.collect::<Result<_, Error>>()?,
+            config: config.clone(),
+        })
+    }
+
+    /// Looks for instances that are not polled by threads of ours. Returns why the limit is
+    /// not corrected.
+    fn look(&mut self) -> Result<Option<String>, Error> {
+        let priority = match self.config.cpu_limit {
+            Some(_) => Priority::RealTime,
+            None => BENEATH,
+        };
+        let mut is_new = false;
+        for interface in &mut self.interfaces {
+            is_new |= interface.look(priority, &self.cpus)?;
+        }
+        match is_new {
+            true => self.keep_limit(),
+            false => Ok(None),
+        }
+    }
+
+    /// Keeps the threads that are there now to the limit.
+    fn keep_limit(&mut self) -> Result<Option<String>, Error> {
+        let Some(limit) = self.config.cpu_limit else {
+            return Ok(None);
+        };
+        (self.correction, self.limit) = (None, None);
+        let limit = Arc::new(PollingLimit::start(limit, self.groups())?);
+        let correction = self.config.cpu.map(|cpu| Correction::start(&limit, cpu));
+        self.correction = correction.transpose()?;
+        self.limit = Some(limit);
+        let problem = self.correction.as_ref().and_then(Correction::problem);
+        Ok(problem.map(ToString::to_string))
+    }
+
+    /// Threads of one CPU share a limit.
+    fn groups(&self) -> Vec<Vec<Limited>> {
+        let of_kernel = match self.engine {
+            Some(_) => Class::Beneath,
+            None => Class::Polling,
+        };
+        let threads = self.interfaces.iter().flat_map(|one| &one.threads);
+        let threads = threads.map(|thread| (thread.tid, of_kernel));
+        let engine = self.engine.map(|tid| (tid, Class::Polling));
+        let all = threads.chain(engine);
+        let all = all.map(|(tid, class)| Limited { tid, class });
+        match self.config.cpu {
+            Some(_) => vec![all.collect()],
+            None => all.map(|thread| vec![thread]).collect(),
+        }
+    }
+}
+
+impl Interface {
+    /// Whether there are other threads than before. An interface that is down may have none.
+    fn look(&mut self, priority: Priority, cpus: &[usize]) -> Result<bool, Error> {
+        let now = self
+            .knobs
+            .polling_threads()
+            .map_err(plimsoll_kernel::Error::from)?;
+        let state = link::link(self.index).map_err(Error::os("ask about an interface"))?;
+        if !state.up || (!now.is_empty() && now == self.threads) {
+            return Ok(false);
+        }
+        self.threads = poll_in_threads(&mut self.knobs, Queues::All, priority, Some(cpus))?;
+        Ok(true)
+    }
+}
