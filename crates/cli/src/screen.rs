@@ -94,7 +94,12 @@ pub(crate) fn run(args: &Args) -> crate::Result<()> {
         Failure::Closed => Verdict::Discard,
         Failure::Open => Verdict::Accept,
     };
+    // Before all threads, and dropped last.
+    let _keepers = Firewall::keepers(&config)?;
     let firewall = Firewall::open(&config)?;
+    if let Some(why) = firewall.unthreaded() {
+        eprintln!("plimsoll: a flood may take the CPU from the firewall: {why}");
+    }
     eprintln!("screening between {} and {}", args.inside, args.outside);
     let counts = thread::scope(|scope| {
         let running = scope.spawn(|| firewall.run(Box::new(rules), &stop));

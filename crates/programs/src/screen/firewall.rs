@@ -3,7 +3,6 @@
 mod screening;
 
 use std::io;
-use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, Thread};
@@ -12,14 +11,16 @@ use std::time::Duration;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use plimsoll_core::channel::{Admission, ChannelConfig, Producer, channel};
 use plimsoll_core::feedback::{Change, Feedback, FeedbackConfig, QueueId, Watermarks};
-use plimsoll_core::poll::{SourceId, SourceSet};
+use plimsoll_core::poll::SourceSet;
 use plimsoll_core::time::Instant;
 use plimsoll_kernel::error::bpf;
+use plimsoll_kernel::knobs::Keeper;
 use plimsoll_kernel::link;
 use plimsoll_stack::device::packet::Instruction;
 use plimsoll_stack::device::{Batch, Frame};
 
 use super::counts::{Counters, add};
+use super::inhibited::{Inhibited, source};
 use super::memory::{Memory, Program, Remember};
 use super::port::Port;
 use super::{Counts, Error, PortCounts, Screen, ScreenConfig, Side, Verdict};
@@ -82,7 +83,7 @@ struct Shared<'a> {
     memory: Option<&'a Memory>,
     counters: [Counters; 2],
     feedback: Mutex<(Feedback, [QueueId; 2])>,
-    inhibited: [AtomicBool; 2],
+    inhibited: Inhibited,
     /// Frames that the screen has decided on.
     decided: AtomicU64,
     died: AtomicBool,
@@ -91,7 +92,18 @@ struct Shared<'a> {
 }
 
 impl Firewall {
-    /// Takes both interfaces from the kernel.
+    /// Forks the keepers that put the interfaces' settings back if this process is killed.
+    /// To be called before all else, and dropped last.
+    ///
+    /// # Errors
+    ///
+    /// A setting, an interface, or this process has other threads already.
+    pub fn keepers(config: &ScreenConfig) -> Result<Vec<Keeper>, Error> {
+        config.validate()?;
+        Ok(Keeper::start_all(&config.interfaces)?)
+    }
+
+    /// Takes both interfaces from the kernel. Polling moves into threads beneath this one.
     ///
     /// # Errors
     ///
@@ -117,6 +129,13 @@ impl Firewall {
         })
     }
 
+    /// Why the kernel does not poll an interface in threads beneath this one: a flood may take
+    /// the CPU from the firewall then.
+    #[must_use]
+    pub fn unthreaded(&self) -> Option<&str> {
+        self.ports.iter().find_map(Port::unthreaded)
+    }
+
     /// By which another screen takes over.
     #[must_use]
     pub fn reload(&self) -> Reload {
@@ -137,7 +156,7 @@ impl Firewall {
             memory: self.memory.as_ref(),
             counters: Default::default(),
             feedback: Mutex::new((feedback, queues)),
-            inhibited: Default::default(),
+            inhibited: Inhibited::new().map_err(failed_to("make an event descriptor"))?,
             decided: AtomicU64::new(0),
             died: AtomicBool::new(false),
             reloads: AtomicU64::new(0),
@@ -174,10 +193,7 @@ impl Firewall {
             thread.thread().unpark();
             received
         });
-        received.map_err(|source| Error::Io {
-            action: "receive or send frames",
-            source,
-        })?;
+        received.map_err(failed_to("receive or send frames"))?;
         // From now on nobody decides anything.
         shared.forget()?;
         Ok(Counts {
@@ -215,10 +231,6 @@ fn feedback(queue_frames: u32) -> Result<(Feedback, [QueueId; 2]), Error> {
     Ok((feedback, queues))
 }
 
-fn source(side: Side) -> SourceId {
-    SourceId::from_index(side.index()).expect("two of 64")
-}
-
 fn now() -> Instant {
     Instant::from_nanos(clock::monotonic_ns())
 }
@@ -253,19 +265,14 @@ impl Shared<'_> {
         let (feedback, queues) = &mut *feedback;
         let change = event(feedback, queues);
         for side in Side::ALL {
-            let inhibited = &self.inhibited[side.index()];
-            if change.inhibit.contains(source(side)) {
-                add(&self.counters(side).inhibited, 1);
-                inhibited.store(true, Ordering::Relaxed);
-            }
-            if change.allow.contains(source(side)) {
-                inhibited.store(false, Ordering::Relaxed);
-            }
+            let inhibits = change.inhibit.contains(source(side));
+            add(&self.counters(side).inhibited, inhibits.into());
         }
+        self.inhibited.apply(change);
     }
 
     fn is_inhibited(&self, side: Side) -> bool {
-        self.inhibited[side.index()].load(Ordering::Relaxed)
+        self.inhibited.is(side)
     }
 
     /// Sends frames that came from `side`; returns how many left.
@@ -378,21 +385,24 @@ impl Receiving<'_> {
         let open = Side::ALL
             .into_iter()
             .filter(|&side| !self.shared.is_inhibited(side));
-        let readable: Vec<BorrowedFd<'_>> = open
-            .flat_map(|side| self.shared.ports[side.index()].readiness())
-            .collect();
+        let readable = open.flat_map(|side| self.shared.ports[side.index()].readiness());
+        let readable = readable.chain([self.shared.inhibited.descriptor()]);
         let inhibited = Side::ALL
             .into_iter()
             .any(|side| self.shared.is_inhibited(side));
         let timeout = if inhibited { TICK } else { WAIT };
         let wanted = |descriptor| PollFd::new(descriptor, PollFlags::POLLIN);
-        let mut wanted: Vec<PollFd<'_>> = readable.into_iter().map(wanted).collect();
+        let mut wanted: Vec<PollFd<'_>> = readable.map(wanted).collect();
         let timeout = PollTimeout::try_from(timeout).unwrap_or(PollTimeout::ZERO);
         match poll(&mut wanted, timeout) {
-            Ok(_) | Err(nix::errno::Errno::EINTR) => Ok(()),
+            Ok(_) | Err(nix::errno::Errno::EINTR) => self.shared.inhibited.forget(),
             Err(error) => Err(error.into()),
         }
     }
+}
+
+fn failed_to(action: &'static str) -> impl FnOnce(io::Error) -> Error {
+    move |source| Error::Io { action, source }
 }
 
 fn bytes(frames: &[Frame]) -> Vec<&[u8]> {

@@ -27,6 +27,7 @@ mod counts;
 mod error;
 mod firewall;
 mod flow;
+mod inhibited;
 mod memory;
 mod port;
 mod rules;
