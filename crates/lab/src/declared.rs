@@ -5,6 +5,7 @@
 //! calibrated says little about the model, so the score counts tests alone.
 
 use serde::{Deserialize, Serialize};
+use toml::Table;
 
 use crate::error::Error;
 
@@ -90,6 +91,46 @@ impl Revised {
         let key = format!("revised.{}", self.claim);
         let remedy = "give a date as 2026-11-21, and from, to and why";
         Err(Error::file(file, key, "is no history", remedy))
+    }
+}
+
+/// Why claims do not hold, or are undecided: traced in the model, not guessed.
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct Cause {
+    /// The cause in a few words, the same wherever it is found.
+    pub name: String,
+    /// The claims it is about.
+    pub claims: Vec<String>,
+    /// One sentence: what was found.
+    pub traced: String,
+    /// Settings without the cause: the claims hold with them. Nothing where no setting
+    /// removes it; then `traced` says what was counted.
+    #[serde(default, skip_serializing_if = "Table::is_empty")]
+    pub set: Table,
+    /// The curves they are laid over; all without any.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub curves: Vec<String>,
+}
+
+impl Cause {
+    /// A cause of no claim, of unknown claims or without a sentence is refused.
+    pub(crate) fn check(&self, file: &str, claims: &[Claim]) -> Result<(), Error> {
+        let known = |id: &String| claims.iter().any(|claim| claim.id == *id);
+        let (problem, remedy) = if self.claims.is_empty() || !self.claims.iter().all(known) {
+            let problem = "is about no claim, or about one that does not exist";
+            (problem, "list ids of the file's claims")
+        } else if self.name.trim().is_empty() || !self.traced.ends_with('.') {
+            let problem = "has no name or no sentence";
+            (
+                problem,
+                "give a name of a few words, and a sentence in traced",
+            )
+        } else {
+            return Ok(());
+        };
+        let key = format!("cause.{}", self.name);
+        Err(Error::file(file, key, problem, remedy))
     }
 }
 

@@ -234,6 +234,9 @@ pub fn table(runs: &[Run]) -> String {
         );
         for verdict in &run.verdicts {
             let _ = writeln!(text, "  {}", verdict_line(verdict));
+            if let Some(cause) = &verdict.cause {
+                let _ = writeln!(text, "      {}: {}", cause.name, cause.traced);
+            }
         }
         for curve in run.curves.iter().filter(|curve| curve.points.is_empty()) {
             let why = curve.why.as_deref().unwrap_or("no point was run");

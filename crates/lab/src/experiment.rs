@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 use toml::Table;
 
 use crate::claim;
-use crate::declared::{Choice, Claim, Revised};
+use crate::declared::{Cause, Choice, Claim, Revised};
 use crate::error::Error;
 use crate::settings::{number, overlay, set};
 
@@ -71,6 +71,9 @@ pub struct Experiment {
     /// What must come out.
     #[serde(default, rename = "claim")]
     pub claims: Vec<Claim>,
+    /// Why claims do not hold.
+    #[serde(default, rename = "cause")]
+    pub causes: Vec<Cause>,
     /// What was changed of its claims and settings.
     #[serde(default)]
     pub revised: Vec<Revised>,
@@ -263,6 +266,30 @@ impl Experiment {
         Ok(settings)
     }
 
+    /// The same experiment without `cause`, to ask whether its claims hold then.
+    ///
+    /// # Errors
+    ///
+    /// A setting of the cause leads through something that is neither table nor list.
+    pub fn without(&self, cause: &Cause) -> Result<Self, Error> {
+        let mut without = self.clone();
+        let about = |id: &str| cause.curves.is_empty() || cause.curves.iter().any(|one| one == id);
+        for curve in without.curves.iter_mut().filter(|one| about(&one.id)) {
+            overlay(&mut curve.set, &cause.set).map_err(|problem| {
+                let key = format!("cause.{}.set", cause.name);
+                Error::file(&self.file, key, problem, PARAMETER_REMEDY)
+            })?;
+        }
+        Ok(without)
+    }
+
+    /// Why the claim `id` does not hold, if that was traced.
+    #[must_use]
+    pub fn cause(&self, id: &str) -> Option<&Cause> {
+        let about = |cause: &&Cause| cause.claims.iter().any(|claim| claim == id);
+        self.causes.iter().find(about)
+    }
+
     fn check(&self, file: &str) -> Result<(), Error> {
         self.check_names(file)?;
         self.check_host(file)?;
@@ -280,6 +307,15 @@ impl Experiment {
         }
         for revised in &self.revised {
             revised.check(file)?;
+        }
+        for (index, cause) in self.causes.iter().enumerate() {
+            cause.check(file, &self.claims)?;
+            let before = self.causes[..index].iter().flat_map(|one| &one.claims);
+            if let Some(twice) = { before }.find(|id| cause.claims.contains(id)) {
+                let key = format!("cause.{}", cause.name);
+                let problem = format!("claim {twice} has two causes");
+                return Err(Error::file(file, key, problem, "tell both in one sentence"));
+            }
         }
         claim::check(file, self)
     }

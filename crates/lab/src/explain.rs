@@ -44,6 +44,18 @@ pub fn explain(experiment: &Experiment) -> Result<String, Error> {
         let line = format!("{}: by {}; {}", choice.key, choice.entry, choice.why);
         let _ = writeln!(text, "{}", indented(&line));
     }
+    if !experiment.causes.is_empty() {
+        let _ = writeln!(text, "\nWhy claims do not hold");
+    }
+    for cause in &experiment.causes {
+        let line = format!(
+            "{}: {}: {}",
+            cause.claims.join(", "),
+            cause.name,
+            cause.traced
+        );
+        let _ = writeln!(text, "{}", indented(&line));
+    }
     if !experiment.revised.is_empty() {
         let _ = writeln!(text, "\nChanged");
     }

@@ -88,10 +88,28 @@ fn score(runs: &[Run]) -> Markup {
                 }
             }
         }
+        (causes(&score))
         p.note {
             "A test is about a published number or statement that nothing of the model was chosen by. "
             "Claims about what was calibrated or put in say little about the model; neither they nor our own "
             "claims count."
+        }
+    }
+}
+
+/// Why tests do not hold, the most frequent cause first.
+fn causes(score: &Score) -> Markup {
+    let missed = score.test.fail + score.test.undecided;
+    html! {
+        @if score.traced() > 0 {
+            details {
+                summary { "Cause traced for " (score.traced()) " of the " (missed) " others" }
+                table.score {
+                    tbody {
+                        @for (name, count) in score.causes_by_count() { tr { th { (name) } td { (count) } } }
+                    }
+                }
+            }
         }
     }
 }
@@ -367,7 +385,7 @@ fn claims_table(verdicts: &[&Verdict]) -> Markup {
                         tr class=(class(verdict.holds)) {
                             td.mark { (mark(verdict.holds)) }
                             td { (verdict.kind.name()) }
-                            td { (verdict.text) }
+                            td { (verdict.text) (traced(verdict)) }
                             td.value {
                                 (value(verdict))
                                 @if verdict.is_undecided() { br; "undecided" }
@@ -378,6 +396,15 @@ fn claims_table(verdicts: &[&Verdict]) -> Markup {
                     }
                 }
             }
+        }
+    }
+}
+
+/// Why a claim does not hold.
+pub(crate) fn traced(verdict: &Verdict) -> Markup {
+    html! {
+        @if let Some(cause) = &verdict.cause {
+            br; span.why { (cause.name) ": " (cause.traced) }
         }
     }
 }

@@ -37,7 +37,7 @@ pub mod trace;
 pub use cache::Cache;
 pub use catalogue::Catalogue;
 pub use claim::Verdict;
-pub use declared::{Choice, Claim, Kind, Number, Revised};
+pub use declared::{Cause, Choice, Claim, Kind, Number, Revised};
 pub use document::{CurveEntry, Document, Entry, PointEntry, csv, table, values, verdict_line};
 pub use error::Error;
 pub use experiment::{

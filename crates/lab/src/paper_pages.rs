@@ -8,6 +8,7 @@ use crate::claim::Verdict;
 use crate::declared::Kind;
 use crate::document::value;
 use crate::error::Error;
+use crate::html::traced;
 use crate::published::{Paper, papers};
 use crate::runner::{Run, Tally};
 use crate::score::{paper, sentence};
@@ -95,7 +96,7 @@ fn failing(about: &[(&Run, Vec<&Verdict>)]) -> Markup {
                                 tr {
                                     td.mark { (mark(one.holds)) }
                                     td { a href={ "#" (run.experiment.id) } { (run.experiment.id) } }
-                                    td { (one.text) }
+                                    td { (one.text) (traced(one)) }
                                     td.value { (value(one)) }
                                     td.value { (one.bound) }
                                 }

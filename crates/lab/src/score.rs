@@ -22,6 +22,9 @@ pub struct Score {
     pub real: Tally,
     /// The same by paper.
     pub real_by_paper: BTreeMap<String, Tally>,
+    /// Of the model's test claims that do not hold or are undecided: how many have
+    /// which traced cause.
+    pub causes: BTreeMap<String, usize>,
     /// Claims of all kinds, by kind.
     pub by_kind: BTreeMap<Kind, Tally>,
 }
@@ -48,8 +51,27 @@ impl Score {
             by_paper: by_paper(&modelled),
             real: Tally::of(real.iter().copied()),
             real_by_paper: by_paper(&real),
+            causes: causes(&modelled),
             by_kind: Kind::ALL.map(of_kind).into(),
         }
+    }
+
+    /// How many of the model's test claims that do not hold or are undecided have a
+    /// traced cause.
+    #[must_use]
+    pub fn traced(&self) -> usize {
+        self.causes.values().sum()
+    }
+
+    /// The most frequent cause first.
+    #[must_use]
+    pub fn causes_by_count(&self) -> Vec<(&str, usize)> {
+        let causes = self.causes.iter();
+        let mut causes: Vec<_> = causes
+            .map(|(name, count)| (name.as_str(), *count))
+            .collect();
+        causes.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
+        causes
     }
 
     /// In a few lines, tests first.
@@ -61,6 +83,13 @@ impl Score {
         }
         for (paper, tally) in &self.by_paper {
             let _ = writeln!(text, "  {paper:<4} {}", sentence(*tally));
+        }
+        if !self.causes.is_empty() {
+            let (traced, missed) = (self.traced(), self.test.fail + self.test.undecided);
+            let _ = writeln!(text, "Cause traced for {traced} of the {missed} others:");
+        }
+        for (name, count) in self.causes_by_count() {
+            let _ = writeln!(text, "  {count:>4} {name}");
         }
         if self.real.total() > 0 {
             let _ = writeln!(text, "On real packets: {}", sentence(self.real));
@@ -81,6 +110,14 @@ impl Score {
         }
         text
     }
+}
+
+fn causes(verdicts: &[&Verdict]) -> BTreeMap<String, usize> {
+    let mut causes = BTreeMap::new();
+    for cause in verdicts.iter().filter_map(|one| one.cause.as_ref()) {
+        *causes.entry(cause.name.clone()).or_default() += 1;
+    }
+    causes
 }
 
 fn by_paper(verdicts: &[&Verdict]) -> BTreeMap<String, Tally> {
@@ -135,6 +172,7 @@ mod tests {
             bound: String::new(),
             holds: Some(holds),
             why: None,
+            cause: None,
         }
     }
 

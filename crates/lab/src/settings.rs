@@ -9,10 +9,28 @@ pub(crate) fn overlay(lower: &mut Table, upper: &Table) -> Result<(), String> {
             (Some(Value::Table(below)), Value::Table(above)) if !above.contains_key("kind") => {
                 overlay(below, above)?;
             }
+            // Elements by name, as in a dotted key.
+            (Some(below @ Value::Array(_)), Value::Table(above)) => {
+                for (name, value) in above {
+                    overlay_element(below, name, value)?;
+                }
+            }
             _ => set(lower, key, value.clone())?,
         }
     }
     Ok(())
+}
+
+fn overlay_element(list: &mut Value, name: &str, value: &Value) -> Result<(), String> {
+    match value {
+        Value::Table(settings) if !settings.contains_key("kind") => {
+            for (key, value) in settings {
+                set_below(list, &format!("{name}.{key}"), value.clone())?;
+            }
+            Ok(())
+        }
+        whole => set_below(list, name, whole.clone()),
+    }
 }
 
 /// Sets one dotted key. Tables on the way are made, list elements must exist.
@@ -80,6 +98,20 @@ mod tests {
         let wanted: Table =
             toml::from_str("load = { rate = 3, size = 2 }\npath = { kind = 'lrp' }").unwrap();
         assert_eq!(lower, wanted);
+    }
+
+    #[test]
+    fn a_table_laid_over_a_list_reaches_its_elements_by_name() {
+        let mut lower: Table =
+            toml::from_str("load = [{ name = 'a', rate = 1, size = 2 }, { name = 'b', rate = 3 }]")
+                .unwrap();
+        overlay(&mut lower, &toml::from_str("load.a.rate = 7").unwrap()).unwrap();
+        let wanted: Table =
+            toml::from_str("load = [{ name = 'a', rate = 7, size = 2 }, { name = 'b', rate = 3 }]")
+                .unwrap();
+        assert_eq!(lower, wanted);
+        let unknown = toml::from_str("load.c.rate = 7").unwrap();
+        assert!(overlay(&mut lower, &unknown).is_err());
     }
 
     #[test]

@@ -151,6 +151,8 @@ pub struct ConsumerOutcome {
     pub frames: u64,
     /// From reaching the adapter to the end of the receive call.
     pub latency: Latency,
+    /// Of forwarded packets: from reaching the adapter until a transmitter has them.
+    pub handover: Latency,
     /// CPU time it used, in ns; 0 for those without a thread.
     pub cpu_ns: u64,
 }
@@ -173,6 +175,8 @@ pub struct SourceOutcome {
     /// Of the first packets of its bursts: from reaching the adapter to the
     /// consumer.
     pub first_latency: Latency,
+    /// The same until a transmitter has them, of forwarded ones.
+    pub first_handover: Latency,
 }
 
 /// What a run measured.
@@ -292,6 +296,8 @@ impl Outcome {
             consumer
                 .latency
                 .measures(&format!("{name}.latency"), &mut list);
+            let handover = &consumer.handover;
+            handover.measures(&format!("{name}.handover"), &mut list);
         }
         for source in &self.sources {
             let name = format!("source.{}", source.name);
@@ -303,6 +309,8 @@ impl Outcome {
             round_trip.measures(&format!("{name}.round_trip"), &mut list);
             let first = &source.first_latency;
             first.measures(&format!("{name}.first_latency"), &mut list);
+            let first = &source.first_handover;
+            first.measures(&format!("{name}.first_handover"), &mut list);
         }
         let extra = self.extra.iter();
         list.extend(extra.map(|(name, value)| (format!("path.{name}"), *value)));

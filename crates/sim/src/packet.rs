@@ -44,6 +44,14 @@ pub(crate) struct Packet {
     pub(crate) kind: Kind,
 }
 
+impl Packet {
+    /// On its way through: what a host makes itself is of other kinds.
+    #[inline]
+    pub(crate) fn is_forwarded(&self) -> bool {
+        matches!(self.kind, Kind::Datagram | Kind::Corrupt)
+    }
+}
+
 /// A first-in first-out queue with a limit: drop-tail is its caller's business.
 #[derive(Clone, Debug)]
 pub(crate) struct Fifo {

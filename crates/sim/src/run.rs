@@ -176,6 +176,7 @@ fn add_consumer(
         delivered: 0,
         frames: 0,
         latency: Times::default(),
+        handover: Times::default(),
     });
     let count = match consumer.role {
         Role::Web { processes, .. } => processes as usize,
@@ -448,6 +449,7 @@ fn consumers(
             delivered: endpoint.delivered - was.0,
             frames: endpoint.frames - was.1,
             latency: endpoint.latency.latency(),
+            handover: endpoint.handover.latency(),
             cpu_ns: used.sum(),
         }
     });
@@ -472,6 +474,7 @@ fn source_outcomes(
             timeouts: is.timeouts - was.timeouts,
             round_trip: host.ledger.round_trips[index].latency(),
             first_latency: host.ledger.first_latencies[index].latency(),
+            first_handover: host.ledger.first_handovers[index].latency(),
         }
     });
     made.collect()

@@ -24,7 +24,7 @@ use serde::Serialize;
 
 use self::bound::Bound;
 use self::functions::{Measured, engine, float, innermost};
-use crate::declared::{Claim, Kind, Number};
+use crate::declared::{Cause, Claim, Kind, Number};
 use crate::error::Error;
 use crate::experiment::{Curve, Experiment, HostKind, Measure};
 use crate::real::REAL_ROUNDS;
@@ -61,6 +61,9 @@ pub struct Verdict {
     /// Why there is no number, or no decision.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub why: Option<String>,
+    /// Why it does not hold, or is undecided, as far as that was traced.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cause: Option<Cause>,
 }
 
 impl Verdict {
@@ -92,7 +95,18 @@ pub(crate) fn judge(experiment: &Experiment, seeds: &[Curves]) -> Vec<Verdict> {
         .collect()
 }
 
+/// With the traced cause, unless the claim holds.
 fn verdict(experiment: &Experiment, judges: &[Judge<'_>], claim: &Claim) -> Verdict {
+    let verdict = judged(experiment, judges, claim);
+    let missed = verdict.holds == Some(false) || verdict.is_undecided();
+    let cause = missed.then(|| experiment.cause(&claim.id)).flatten();
+    Verdict {
+        cause: cause.cloned(),
+        ..verdict
+    }
+}
+
+fn judged(experiment: &Experiment, judges: &[Judge<'_>], claim: &Claim) -> Verdict {
     let real = experiment.curves.iter().map(Curve::testbed_id);
     let is_real =
         experiment.host == HostKind::Real || { real }.any(|id| claim.measure.contains(&id));
@@ -108,6 +122,7 @@ fn verdict(experiment: &Experiment, judges: &[Judge<'_>], claim: &Claim) -> Verd
         bound: String::new(),
         holds: None,
         why: None,
+        cause: None,
     };
     // Real packets are repeated less often than the model, and then taken again.
     let repeats = if is_real {

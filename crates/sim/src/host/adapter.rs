@@ -5,7 +5,7 @@ use super::wire::Wire;
 use super::{Host, LEVEL_DEVICE, LineId, LineKind};
 use crate::engine::agenda::NEVER;
 use crate::outcome::Place;
-use crate::packet::{Fifo, Kind, Packet};
+use crate::packet::{Fifo, Packet};
 use crate::trace::What;
 
 /// The part of a tag that tells flows of one source apart.
@@ -235,6 +235,9 @@ impl Host {
     /// Gives a packet to the transmitter, which has room.
     pub(crate) fn start_transmit(&mut self, adapter: usize, packet: Packet) {
         self.record(What::Transmit, packet.tag, packet.source);
+        if packet.is_forwarded() {
+            self.hand_over(&packet);
+        }
         let device = &mut self.adapters[adapter];
         device.active = true;
         let idle = device.transmit.is_empty();
@@ -277,7 +280,7 @@ impl Host {
         device.completed += 1;
         self.ledger.counts.transmitted += 1;
         self.begin_transmission(adapter);
-        if matches!(packet.kind, Kind::Datagram | Kind::Corrupt) {
+        if packet.is_forwarded() {
             // Forwarded: it has reached whom it was for.
             self.record(What::Left, packet.tag, packet.source);
             self.deliver(&packet);

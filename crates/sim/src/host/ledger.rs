@@ -49,6 +49,8 @@ pub(crate) struct Ledger {
     pub(crate) bursts: Vec<u32>,
     /// Of the first packets of bursts.
     pub(crate) first_latencies: Vec<Times>,
+    /// The same until a transmitter has them.
+    pub(crate) first_handovers: Vec<Times>,
     /// True once the warm-up is over.
     pub(crate) measuring: bool,
 }
@@ -61,6 +63,7 @@ impl Ledger {
             round_trips: (0..sources).map(|_| Times::default()).collect(),
             bursts: vec![0; sources],
             first_latencies: (0..sources).map(|_| Times::default()).collect(),
+            first_handovers: (0..sources).map(|_| Times::default()).collect(),
             measuring: false,
         }
     }
@@ -79,11 +82,24 @@ impl Ledger {
     pub(crate) fn deliver(&mut self, packet: &Packet, latency: u64) {
         self.counts.ended += 1;
         self.counts.delivered += 1;
-        let source = usize::from(packet.source);
-        let burst = self.bursts[source];
-        if self.measuring && burst > 0 && packet.tag.is_multiple_of(burst) {
-            self.first_latencies[source].add(latency);
+        if self.is_first(packet) {
+            self.first_latencies[usize::from(packet.source)].add(latency);
         }
+    }
+
+    /// A forwarded packet was given to a transmitter after `latency` ns on the host.
+    #[inline]
+    pub(crate) fn hand_over(&mut self, packet: &Packet, latency: u64) {
+        if self.is_first(packet) {
+            self.first_handovers[usize::from(packet.source)].add(latency);
+        }
+    }
+
+    /// The first packet of a burst, while measuring.
+    #[inline]
+    fn is_first(&self, packet: &Packet) -> bool {
+        let burst = self.bursts[usize::from(packet.source)];
+        self.measuring && burst > 0 && packet.tag.is_multiple_of(burst)
     }
 
     /// A packet came to an end that is neither goodput nor loss.

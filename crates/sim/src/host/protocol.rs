@@ -55,6 +55,8 @@ pub(crate) struct Endpoint {
     pub(crate) delivered: u64,
     pub(crate) frames: u64,
     pub(crate) latency: Times,
+    /// Of forwarded packets, until a transmitter has them.
+    pub(crate) handover: Times,
 }
 
 impl Endpoint {
@@ -290,5 +292,15 @@ impl Host {
             endpoint.latency.add(latency);
         }
         self.record(What::Delivered, packet.tag, packet.source);
+    }
+
+    /// A transmitter has been given `packet`, which is forwarded.
+    #[inline]
+    pub(crate) fn hand_over(&mut self, packet: &Packet) {
+        let latency = self.now - packet.arrived;
+        self.ledger.hand_over(packet, latency);
+        if self.ledger.measuring {
+            self.endpoints[usize::from(packet.to)].handover.add(latency);
+        }
     }
 }
