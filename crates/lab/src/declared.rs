@@ -95,6 +95,9 @@ impl Revised {
 }
 
 /// Why claims do not hold, or are undecided: traced in the model, not guessed.
+///
+/// It says what the model would need, not that the paper's machine had it: its settings
+/// may break other claims.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct Cause {
