@@ -10,9 +10,9 @@ pub(crate) fn overlay(lower: &mut Table, upper: &Table) -> Result<(), String> {
                 overlay(below, above)?;
             }
             // Elements by name, as in a dotted key.
-            (Some(below @ Value::Array(_)), Value::Table(above)) => {
+            (Some(Value::Array(list)), Value::Table(above)) => {
                 for (name, value) in above {
-                    overlay_element(below, name, value)?;
+                    overlay_element(element(list, name)?, value)?;
                 }
             }
             _ => set(lower, key, value.clone())?,
@@ -21,15 +21,15 @@ pub(crate) fn overlay(lower: &mut Table, upper: &Table) -> Result<(), String> {
     Ok(())
 }
 
-fn overlay_element(list: &mut Value, name: &str, value: &Value) -> Result<(), String> {
-    match value {
-        Value::Table(settings) if !settings.contains_key("kind") => {
-            for (key, value) in settings {
-                set_below(list, &format!("{name}.{key}"), value.clone())?;
-            }
+fn overlay_element(below: &mut Value, value: &Value) -> Result<(), String> {
+    match (below, value) {
+        (Value::Table(below), Value::Table(above)) if !above.contains_key("kind") => {
+            overlay(below, above)
+        }
+        (below, whole) => {
+            *below = whole.clone();
             Ok(())
         }
-        whole => set_below(list, name, whole.clone()),
     }
 }
 
@@ -103,11 +103,11 @@ mod tests {
     #[test]
     fn a_table_laid_over_a_list_reaches_its_elements_by_name() {
         let mut lower: Table =
-            toml::from_str("load = [{ name = 'a', rate = 1, size = 2 }, { name = 'b', rate = 3 }]")
+            toml::from_str("load = [{ name = 'a', how = { rate = 1, size = 2 } }, { name = 'b' }]")
                 .unwrap();
-        overlay(&mut lower, &toml::from_str("load.a.rate = 7").unwrap()).unwrap();
+        overlay(&mut lower, &toml::from_str("load.a.how.rate = 7").unwrap()).unwrap();
         let wanted: Table =
-            toml::from_str("load = [{ name = 'a', rate = 7, size = 2 }, { name = 'b', rate = 3 }]")
+            toml::from_str("load = [{ name = 'a', how = { rate = 7, size = 2 } }, { name = 'b' }]")
                 .unwrap();
         assert_eq!(lower, wanted);
         let unknown = toml::from_str("load.c.rate = 7").unwrap();
