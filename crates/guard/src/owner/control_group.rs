@@ -2,7 +2,9 @@
 //! hierarchy (cgroup v2), the inode of the group's directory.
 
 use std::collections::{HashMap, HashSet, VecDeque};
+use std::ffi::OsString;
 use std::fs;
+use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::DirEntryExt;
 use std::path::{Path, PathBuf};
 
@@ -38,31 +40,42 @@ impl ControlGroups {
 
 /// Where the unified hierarchy is mounted.
 fn mount_point() -> Option<PathBuf> {
-    parse_mounts(&fs::read_to_string("/proc/self/mounts").ok()?)
+    parse_mounts(&fs::read("/proc/self/mounts").ok()?)
 }
 
-/// The first cgroup v2 of a table in the form of fstab(5).
-fn parse_mounts(text: &str) -> Option<PathBuf> {
-    text.lines().find_map(|line| {
-        let mut fields = line.split(' ').skip(1);
+/// The first cgroup v2 of a table in the form of fstab(5). A mount point may have any
+/// bytes but zero in its path, whoever made it.
+pub(crate) fn parse_mounts(table: &[u8]) -> Option<PathBuf> {
+    table.split(|byte| *byte == b'\n').find_map(|line| {
+        let mut fields = line.split(|byte| *byte == b' ').skip(1);
         let path = fields.next()?;
-        (fields.next()? == "cgroup2").then(|| PathBuf::from(unescaped(path)))
+        (fields.next()? == b"cgroup2").then(|| PathBuf::from(OsString::from_vec(unescaped(path))))
     })
 }
 
-/// The table has blanks and backslashes as three octal digits.
-fn unescaped(field: &str) -> String {
-    let escapes = [
-        ("\\040", " "),
-        ("\\011", "\t"),
-        ("\\012", "\n"),
-        ("\\134", "\\"),
-    ];
-    let mut text = field.to_owned();
-    for (escape, character) in escapes {
-        text = text.replace(escape, character);
+/// The table has blanks, backslashes and hashes as three octal digits.
+fn unescaped(field: &[u8]) -> Vec<u8> {
+    let mut path = Vec::with_capacity(field.len());
+    let mut rest = field;
+    while let [first, after @ ..] = rest {
+        let digits = after.first_chunk().filter(|_| *first == b'\\');
+        let escaped = digits.and_then(octal);
+        path.push(escaped.unwrap_or(*first));
+        rest = if escaped.is_some() {
+            &after[3..]
+        } else {
+            after
+        };
     }
-    text
+    path
+}
+
+fn octal(digits: &[u8; 3]) -> Option<u8> {
+    let value = digits.iter().try_fold(0, |value, digit| {
+        let is_octal = (b'0'..=b'7').contains(digit);
+        is_octal.then(|| value * 8 + u16::from(digit - b'0'))
+    });
+    u8::try_from(value?).ok()
 }
 
 /// The groups under `root`, breadth first, by inode.
@@ -97,24 +110,29 @@ fn directories(root: &Path) -> HashMap<u64, String> {
 #[cfg(test)]
 mod tests {
     use proptest::collection::vec;
-    use proptest::{prop_assert, prop_assert_eq, proptest};
+    use proptest::{prop_assert_eq, proptest};
 
     use super::*;
 
     proptest! {
         #[test]
         fn the_hierarchy_is_found_among_any_mounts(
-            before in vec("[a-z0-9 /]{0,30}|.{0,30}", 0..6),
-            path in "/[a-z]{0,9}( [a-z]{1,5})?",
+            others in vec("[a-z0-9 /]{0,30}|.{0,30}", 0..6),
+            path in "/[a-z]{0,9}([ #\\\\][a-z0-7]{1,5})?",
         ) {
-            let text = before.join("\n");
-            if let Some(path) = parse_mounts(&text) {
-                prop_assert!(!path.as_os_str().is_empty() || text.contains("  cgroup2"));
-            }
-            let escaped = path.replace(' ', "\\040");
-            let text = format!("proc /proc proc rw 0 0\n\ncgroup2 {escaped} cgroup2 rw,nosuid 0 0\n{text}");
-            prop_assert_eq!(parse_mounts(&text), Some(PathBuf::from(path)));
+            let escaped = path.replace('\\', "\\134").replace(' ', "\\040").replace('#', "\\043");
+            let others = others.join("\n");
+            let table = format!("proc /proc proc rw 0 0\n\ncgroup2 {escaped} cgroup2 rw,nosuid 0 0\n{others}");
+            prop_assert_eq!(parse_mounts(table.as_bytes()), Some(PathBuf::from(path)));
         }
+    }
+
+    /// A user who mounts (by FUSE) where a path is no text once hid all control groups.
+    #[test]
+    fn a_mount_point_that_is_no_text_hides_nothing() {
+        let table = b"a /mnt/\xff\\040 fuse.a rw 0 0\nnone /cg\xfe cgroup2 rw 0 0\n";
+        let path = parse_mounts(table).unwrap();
+        assert_eq!(path.into_os_string().into_vec(), b"/cg\xfe");
     }
 
     #[test]
