@@ -177,7 +177,7 @@ lab-snapshot:
 
 # Writes the texts that the commands' golden tests compare with: review the difference.
 golden:
-	PLIMSOLL_RENEW_GOLDEN=1 $(CARGO) test --locked -p plimsoll-cli --bin plimsoll golden
+	PLIMSOLL_RENEW_GOLDEN=1 $(CARGO) test --locked -p plimsoll-cli --lib golden
 
 # A Debian package under target/debian.
 deb:

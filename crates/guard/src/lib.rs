@@ -21,6 +21,8 @@ mod company;
 mod cookies;
 mod counters;
 mod delay;
+#[doc(hidden)]
+pub mod driven;
 mod error;
 mod events;
 pub mod governor;

@@ -15,6 +15,8 @@
 //! Nothing here decides anything: decisions are `plimsoll-core`'s.
 
 pub mod counters;
+#[doc(hidden)]
+pub mod driven;
 pub mod error;
 pub mod ethtool;
 pub mod host;

@@ -136,7 +136,7 @@ const LOCAL_ROUTE: u32 = 0x8000_0000;
 
 /// Whether a line of `/proc/net/ipv6_route` is a route to this address of the host's
 /// own. First column: destination, ninth: flags, both in hexadecimal.
-fn is_local(routes: &str, address: Ipv6Addr) -> bool {
+pub(crate) fn is_local(routes: &str, address: Ipv6Addr) -> bool {
     let wanted = format!("{:032x}", address.to_bits());
     routes.lines().any(|line| {
         let mut columns = line.split_whitespace();

@@ -129,10 +129,20 @@ pub(crate) fn expand(cli: &Command, arguments: Vec<OsString>) -> crate::Result<V
         line: 0,
         problem: format!("{error}: check the name after --config"),
     })?;
+    Ok(expand_by(cli, arguments, &path, &text)?)
+}
+
+/// The same with the `text` of the file.
+fn expand_by(
+    cli: &Command,
+    arguments: Vec<OsString>,
+    path: &Path,
+    text: &str,
+) -> Result<Vec<OsString>, ConfigFileError> {
     let guard = cli.find_subcommand("guard").expect("the guard's command");
     let file = ConfigFile {
-        path: &path,
-        text: &text,
+        path,
+        text,
         command: guard.clone(),
     };
     let mut settings = file.settings()?;
@@ -151,7 +161,7 @@ pub(crate) fn expand(cli: &Command, arguments: Vec<OsString>) -> crate::Result<V
         let setting = settings.remove(i);
         if contradiction(cli, &with(&settings)).is_none() {
             let problem = mistake.told_of(&setting.name);
-            return Err(file.error(&setting.span, problem).into());
+            return Err(file.error(&setting.span, problem));
         }
         settings.insert(i, setting);
     }
@@ -271,13 +281,16 @@ fn example(option: &clap::Arg) -> String {
 pub(crate) fn place(arguments: &[OsString], setting: &str) -> Option<String> {
     let path = named_file(arguments)?;
     let text = fs::read_to_string(&path).ok()?;
-    let table = DeTable::parse(&text).ok()?;
+    Some(format!("{}:{}", path.display(), place_in(&text, setting)?))
+}
+
+/// The setting's line.
+fn place_in(text: &str, setting: &str) -> Option<usize> {
+    let table = DeTable::parse(text).ok()?;
     let name = option_name(setting);
-    let (key, _) = table
-        .get_ref()
-        .iter()
-        .find(|(key, _)| option_name(key.get_ref()) == name)?;
-    Some(format!("{}:{}", path.display(), line(&text, &key.span())))
+    let mut settings = table.get_ref().iter();
+    let (key, _) = settings.find(|(key, _)| option_name(key.get_ref()) == name)?;
+    Some(line(text, &key.span()))
 }
 
 fn named_file(arguments: &[OsString]) -> Option<PathBuf> {
@@ -415,6 +428,44 @@ impl ConfigFile<'_> {
             line: line(self.text, span),
             problem,
         }
+    }
+}
+
+/// Any text as a configuration file: settings that the command line takes, or a mistake
+/// with its line. What the command line takes is in range, or told by the name of a
+/// setting that the file has.
+///
+/// # Panics
+///
+/// If that is not so: our own fault.
+pub(super) fn check(text: &str) {
+    let cli = <crate::Cli as clap::CommandFactory>::command();
+    let arguments = ["plimsoll", "guard", "eth0", "--config=guard.toml"].map(OsString::from);
+    let expanded = match expand_by(&cli, arguments.to_vec(), Path::new("guard.toml"), text) {
+        Ok(expanded) => expanded,
+        Err(error) => {
+            let lines = 1 + text.matches('\n').count();
+            assert!(
+                !error.problem.is_empty() && (1..=lines).contains(&error.line),
+                "{error}"
+            );
+            return;
+        }
+    };
+    let taken = <crate::Cli as clap::Parser>::try_parse_from(&expanded);
+    let Ok(crate::Cli {
+        command: Some(crate::Command::Guard(guard)),
+    }) = taken
+    else {
+        panic!("{text:?} was taken for {expanded:?}: {taken:?}");
+    };
+    let settings = guard.run.expect("an interface is named").settings();
+    if let Err(error) = settings.validate() {
+        let named = error
+            .settings()
+            .iter()
+            .any(|name| place_in(text, name).is_some());
+        assert!(named, "{error}: of no setting in {text:?}");
     }
 }
 

@@ -2,6 +2,8 @@
 
 mod check;
 mod config_file;
+#[doc(hidden)]
+pub mod driven;
 #[cfg(test)]
 mod golden;
 mod ledger;

@@ -11,7 +11,7 @@
 //! takes `CAP_SYS_PTRACE` and `CAP_DAC_READ_SEARCH`; without them, their
 //! sockets still have a control group.
 
-mod control_group;
+pub(crate) mod control_group;
 mod diag;
 mod holder;
 

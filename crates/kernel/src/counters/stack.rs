@@ -59,13 +59,13 @@ fn read_softnet() -> String {
 
 /// A CPU's row of `/proc/net/softnet_stat`. CPUs that are offline have none.
 #[derive(Debug, PartialEq)]
-struct Softnet {
+pub(crate) struct Softnet {
     cpu: Option<u32>,
-    dropped: u32,
+    pub(crate) dropped: u32,
 }
 
 /// The second column and the thirteenth, in hexadecimal as all are.
-fn softnet_rows(text: &str) -> Vec<Softnet> {
+pub(crate) fn softnet_rows(text: &str) -> Vec<Softnet> {
     let rows = text.lines().map(|line| {
         let column = |place| u32::from_str_radix(line.split(' ').nth(place)?, 16).ok();
         Some(Softnet {
@@ -76,7 +76,7 @@ fn softnet_rows(text: &str) -> Vec<Softnet> {
     rows.flatten().collect()
 }
 
-fn add_pairs(stack: &mut Stack, text: &str) {
+pub(crate) fn add_pairs(stack: &mut Stack, text: &str) {
     let lines: Vec<&str> = text.lines().collect();
     for pair in lines.chunks_exact(2) {
         let (mut names, mut values) = (pair[0].split(' '), pair[1].split(' '));
@@ -96,7 +96,7 @@ fn add_pairs(stack: &mut Stack, text: &str) {
     }
 }
 
-fn add_lines(stack: &mut Stack, text: &str) {
+pub(crate) fn add_lines(stack: &mut Stack, text: &str) {
     for line in text.lines() {
         let mut words = line.split_whitespace();
         if let (Some(name), Some(Ok(value))) = (words.next(), words.next().map(str::parse)) {
@@ -113,22 +113,6 @@ mod tests {
     use super::*;
 
     proptest! {
-        #[test]
-        fn no_text_harms_and_no_number_is_made_up(lines in vec("[A-Za-z0-9: \t-]{0,60}|.{0,40}", 0..8)) {
-            let text = lines.join("\n");
-            let mut stack = Stack::new();
-            add_pairs(&mut stack, &text);
-            add_lines(&mut stack, &text);
-            for value in stack.values() {
-                // With leading zeros or a sign it may be written longer.
-                prop_assert!(text.contains(&value.to_string()), "{value} in {text:?}");
-            }
-            for row in softnet_rows(&text) {
-                let digits = format!("{:x}", row.dropped);
-                prop_assert!(text.to_lowercase().contains(&digits), "{row:?} in {text:?}");
-            }
-        }
-
         #[test]
         fn all_counters_of_any_kernel_are_read(
             groups in btree_map("[A-Z][A-Za-z]{0,9}", btree_map("[A-Z][A-Za-z0-9]{0,20}", proptest::num::u64::ANY, 1..9), 0..5),

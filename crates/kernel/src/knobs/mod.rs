@@ -26,7 +26,7 @@ mod instances;
 mod keeper;
 mod lock;
 mod napi;
-mod record;
+pub(crate) mod record;
 mod recovery;
 mod restoring;
 #[cfg(test)]

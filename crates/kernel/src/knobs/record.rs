@@ -318,12 +318,8 @@ mod tests {
             let at = spoilt_at.index(text.len());
             prop_assert!(Record::parse(&text[..at]).is_err(), "cut short");
             text[at] = byte;
-            for text in [&text, &bytes] {
-                if let Ok(read) = Record::parse(text) {
-                    let again = serde_json::to_vec(&read).unwrap();
-                    prop_assert_eq!(Record::parse(&again).unwrap(), read);
-                }
-            }
+            crate::driven::check_record(&text);
+            crate::driven::check_record(&bytes);
         }
     }
 

@@ -18,6 +18,7 @@ fn all_settings() -> String {
 
 /// Reads a file by the guard's own settings; a mistake has a line of the file.
 fn settings_or_line(text: &str) -> Result<usize, usize> {
+    crate::driven::check_settings(text.as_bytes());
     let cli = <crate::Cli as clap::CommandFactory>::command();
     let file = ConfigFile {
         path: Path::new("guard.toml"),
@@ -26,17 +27,40 @@ fn settings_or_line(text: &str) -> Result<usize, usize> {
     };
     match file.settings() {
         Ok(settings) => Ok(settings.len()),
-        Err(error) => {
-            assert!(!error.problem.is_empty());
-            let lines = 1 + text.matches('\n').count();
-            assert!((1..=lines).contains(&error.line), "{error} of {lines}");
-            Err(error.line)
-        }
+        Err(error) => Err(error.line),
     }
 }
 
+/// Values that some settings have and others refuse.
+const VALUES: [&str; 24] = [
+    "0",
+    "1",
+    "-1",
+    "69",
+    "70",
+    "100",
+    "1000",
+    "99999999999",
+    "0.5",
+    "true",
+    "false",
+    "\"rt\"",
+    "\"off\"",
+    "\"thread\"",
+    "\"process\"",
+    "\"22/tcp,53/udp\"",
+    "\"22/tcp/\"",
+    "[\"198.18.0.0/24\", \"2001:db8::/32\"]",
+    "[]",
+    "[1, 2]",
+    "\"/usr/sbin/nsd\"",
+    "\"127.0.0.1:9464\"",
+    "\"192.0.2.1:9464\"",
+    "\"\\u0007 --observe\"",
+];
+
 proptest! {
-    #![proptest_config(proptest::test_runner::Config::with_cases(60))]
+    #![proptest_config(proptest::test_runner::Config::with_cases(200))]
 
     #[test]
     fn any_bytes_are_settings_or_a_mistake_with_a_line(
@@ -45,6 +69,21 @@ proptest! {
     ) {
         let _ = settings_or_line(&String::from_utf8_lossy(&bytes));
         let _ = settings_or_line(&text);
+    }
+
+    /// Each right by itself or not, and right together or not.
+    #[test]
+    fn any_settings_in_company_are_taken_or_a_mistake_with_a_line(
+        lines in vec((proptest::num::u32::ANY, proptest::sample::select(VALUES.to_vec())), 0..5),
+    ) {
+        let cli = <crate::Cli as clap::CommandFactory>::command();
+        let guard = cli.find_subcommand("guard").unwrap();
+        let names: Vec<_> = settings_of(guard).filter_map(clap::Arg::get_long).collect();
+        let text: String = lines
+            .iter()
+            .map(|(name, value)| format!("{} = {value}\n", names[*name as usize % names.len()]))
+            .collect();
+        crate::driven::check_settings(text.as_bytes());
     }
 
     /// Characters of a good file are lost, doubled or replaced.
