@@ -9,6 +9,7 @@
 
 mod adapter;
 mod filters;
+mod stacking;
 
 use std::fs;
 use std::path::Path;
@@ -81,6 +82,9 @@ pub fn check(interface: &str) -> Result<Check, Error> {
     let napi = napi.map_err(os("ask for the interface's NAPI instances"))?;
     let device = Device::open(interface, ifindex);
     let name = driver_name(&link, device.as_ref().ok());
+    let below = device.as_ref().ok().map(Device::lower).transpose();
+    let below = below.map_err(os("list the interfaces below"))?;
+    let below = below.unwrap_or_default();
     let findings = vec![
         owner(interface)?,
         host_finding(host::check_capabilities(), "privileges", PRIVILEGES),
@@ -93,8 +97,10 @@ pub fn check(interface: &str) -> Result<Check, Error> {
         adapter::attachment(interface, ifindex, &name)
             .map_err(os("ask for the adapter's channels"))?,
         mtu(&link),
+        stacking::stacking(interface, &link, &below)
+            .map_err(os("ask how the interface stands to others"))?,
         queues(&link, device.as_ref().ok(), &napi),
-        holdoff(device.as_ref().ok(), &napi),
+        holdoff(device.as_ref().ok(), &napi, &below),
         threads(device.as_ref().ok(), &napi),
         adapter::interrupts(ifindex).map_err(os("ask how interrupts are coalesced"))?,
         ring(ifindex)?,
@@ -247,7 +253,15 @@ fn queues(link: &Link, device: Option<&Device>, napi: &[Napi]) -> Finding {
     )
 }
 
-fn holdoff(device: Option<&Device>, napi: &[Napi]) -> Finding {
+fn holdoff(device: Option<&Device>, napi: &[Napi], below: &[String]) -> Finding {
+    if !below.is_empty() {
+        return finding(
+            "holdoff",
+            Verdict::Limited,
+            "interrupts are those of the interfaces below",
+            "turns this interface's settings under overload, which changes nothing there",
+        );
+    }
     let mut settings: Vec<_> = napi
         .iter()
         .filter_map(|napi| Some((napi.defer_hard_irqs?, napi.gro_flush_timeout?)))
@@ -348,14 +362,6 @@ fn namespace(link: &Link) -> Finding {
             Verdict::Limited,
             "its other end is in another network namespace: a container's, or the host's if this is a container",
             "protects the sockets on this side only; run it over there for those",
-        );
-    }
-    if link.master.is_some() {
-        return finding(
-            "namespace",
-            Verdict::Limited,
-            "the interface belongs to a bridge or bond",
-            "judges packets for this host's addresses and admits the rest",
         );
     }
     finding(

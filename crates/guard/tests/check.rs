@@ -50,7 +50,7 @@ fn an_interface_that_can_be_guarded_is_described() {
             Verdict::Limited,
             "VLAN tags are taken out",
         );
-        assert_eq!(check.findings.len(), 21);
+        assert_eq!(check.findings.len(), 22);
     });
 }
 
@@ -124,6 +124,28 @@ fn offloads_and_filters_are_seen_as_they_are_switched() {
             Verdict::Limited,
             "this host forwards",
         );
+    });
+}
+
+/// This kernel has no bonds; a bridge has the same links below it and above.
+#[test]
+fn what_an_interface_receives_through_is_named() {
+    in_namespace(|| {
+        let alone = check("v0").unwrap();
+        assert_finding(&alone, "stacking", Verdict::Ok, "by itself");
+        ip("link add br0 type bridge");
+        ip("link set v0 master br0");
+        let port = check("v0").unwrap();
+        assert_finding(&port, "stacking", Verdict::Limited, "the bridge br0");
+        assert_finding(&port, "holdoff", Verdict::Ok, "whole device");
+        let bridge = check("br0").unwrap();
+        assert_finding(&bridge, "stacking", Verdict::Limited, "receives through v0");
+        assert!(
+            finding(&bridge, "stacking")
+                .guard
+                .contains("guard the interface where packets come in (v0)")
+        );
+        assert_finding(&bridge, "holdoff", Verdict::Limited, "interfaces below");
     });
 }
 

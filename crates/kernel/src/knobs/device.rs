@@ -242,6 +242,16 @@ impl Device {
             .count())
     }
 
+    /// Names of the interfaces that it receives through, in order: a bond's members, a
+    /// bridge's ports, what a VLAN device stands on.
+    ///
+    /// # Errors
+    ///
+    /// The device is gone.
+    pub fn lower(&self) -> io::Result<Vec<String>> {
+        lower_in(&self.directory)
+    }
+
     fn read(&self, name: &str) -> io::Result<String> {
         let mut text = String::new();
         self.file(name, OFlag::O_RDONLY)?
@@ -287,6 +297,21 @@ impl Statistic {
     }
 }
 
+/// As many links as it has to such interfaces are in its directory.
+fn lower_in(directory: &impl AsFd) -> io::Result<Vec<String>> {
+    let entries = Dir::openat(directory, ".", OFlag::O_DIRECTORY, Mode::empty())?;
+    let mut names: Vec<String> = entries
+        .into_iter()
+        .flatten()
+        .filter_map(|entry| {
+            let name = entry.file_name().to_string_lossy();
+            name.strip_prefix("lower_").map(str::to_owned)
+        })
+        .collect();
+    names.sort_unstable();
+    Ok(names)
+}
+
 const DIRECTORY: OFlag = OFlag::O_PATH
     .union(OFlag::O_DIRECTORY)
     .union(OFlag::O_CLOEXEC);
@@ -307,5 +332,28 @@ fn absent_is_none<T>(result: io::Result<T>) -> io::Result<Option<T>> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
         Err(error) if error.raw_os_error() == Some(libc::ENODEV) => Ok(None),
         Err(error) => Err(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// As the bonding driver makes it; this tree has no driver behind it.
+    #[test]
+    fn what_an_interface_receives_through_is_linked_in_its_directory() {
+        let directory = tempfile::tempdir().unwrap();
+        let link = |name: &str| {
+            std::os::unix::fs::symlink("../eth0", directory.path().join(name)).unwrap();
+        };
+        let found = || lower_in(&File::open(directory.path()).unwrap()).unwrap();
+        for name in ["upper_br0", "master", "lower", "statistics"] {
+            link(name);
+        }
+        assert_eq!(found(), [""; 0]);
+        for name in ["lower_eth1", "lower_eth0"] {
+            link(name);
+        }
+        assert_eq!(found(), ["eth0", "eth1"]);
     }
 }
