@@ -129,13 +129,13 @@ pub(crate) fn expand(cli: &Command, arguments: Vec<OsString>) -> crate::Result<V
         line: 0,
         problem: format!("{error}: check the name after --config"),
     })?;
-    Ok(expand_by(cli, arguments, &path, &text)?)
+    Ok(expand_by(cli, &arguments, &path, &text)?)
 }
 
 /// The same with the `text` of the file.
 fn expand_by(
     cli: &Command,
-    arguments: Vec<OsString>,
+    arguments: &[OsString],
     path: &Path,
     text: &str,
 ) -> Result<Vec<OsString>, ConfigFileError> {
@@ -146,7 +146,7 @@ fn expand_by(
         command: guard.clone(),
     };
     let mut settings = file.settings()?;
-    settings.retain(|setting| !setting.is_given(&arguments));
+    settings.retain(|setting| !setting.is_given(arguments));
     let with = |settings: &[Setting]| -> Vec<OsString> {
         let from_file = settings.iter().flat_map(|setting| &setting.arguments);
         let (first, rest) = arguments.split_at(2);
@@ -441,7 +441,7 @@ impl ConfigFile<'_> {
 pub(super) fn check(text: &str) {
     let cli = <crate::Cli as clap::CommandFactory>::command();
     let arguments = ["plimsoll", "guard", "eth0", "--config=guard.toml"].map(OsString::from);
-    let expanded = match expand_by(&cli, arguments.to_vec(), Path::new("guard.toml"), text) {
+    let expanded = match expand_by(&cli, &arguments, Path::new("guard.toml"), text) {
         Ok(expanded) => expanded,
         Err(error) => {
             let lines = 1 + text.matches('\n').count();
