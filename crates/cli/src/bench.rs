@@ -117,6 +117,9 @@ struct NoHarmArgs {
     /// Measured part of each run, in milliseconds
     #[arg(long, value_name = "MS", default_value_t = 2000, value_parser = clap::value_parser!(u64).range(100..=60_000))]
     window_ms: u64,
+    /// Packets per second of the floods; a host is overloaded if stock loses by them
+    #[arg(long, value_name = "PPS", default_value_t = no_harm::Plan::FLOOD_PPS_DEFAULT, value_parser = clap::value_parser!(u64).range(1..=10_000_000))]
+    flood_pps: u64,
 }
 
 /// Measure how much the monitor records without loss, beside tcpdump, dumpcap and netsniff-ng.
@@ -348,6 +351,7 @@ fn run_no_harm(args: &NoHarmArgs) -> crate::Result<()> {
         runs: args.runs.into(),
         only: args.only.clone(),
         window: Duration::from_millis(args.window_ms),
+        flood_pps: args.flood_pps,
         ..no_harm::Plan::new(this_program()?)
     };
     let document = no_harm::run(&plan, output::progress)?;

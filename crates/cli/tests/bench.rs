@@ -346,6 +346,9 @@ fn no_harm_counts_what_crosses_a_set_up() {
         let count = |name: &str| case[name].as_u64().unwrap();
         assert!(count("sent") > 0 && count("received") > 0, "{case}");
         assert!(count("received") <= count("sent"), "{case}");
+        let flood_pps = case["flood_pps"].as_f64();
+        assert_eq!(flood_pps.is_some(), case["flooded"].as_bool().unwrap());
+        assert!(flood_pps.is_none_or(|pps| pps > 100.0), "{case}");
     }
 }
 

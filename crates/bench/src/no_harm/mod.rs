@@ -3,7 +3,8 @@
 //!
 //! Each set-up is measured stock and guarded in turns, on hosts made anew for every
 //! run: calm, and beside a flood of another socket. Calm, nothing may be lost that
-//! stock does not lose; flooded, no less may arrive than with stock.
+//! stock does not lose; flooded, no less may arrive than with stock. A flood overloads
+//! the host only if stock loses by it: the table says what was offered.
 //!
 //! Limits: a veth link and two CPUs that sender and host share with whatever else this
 //! machine does. What is lost on it by the machine's own pauses is lost on both sides,
@@ -36,7 +37,6 @@ const SIDES: [Protection; 2] = [Protection::Stock, Protection::Guard];
 const CALM_PPS: u64 = 44_600;
 /// Beside a flood the sender shares its CPU with the generator.
 const FLOODED_PPS: u64 = 5_000;
-const FLOOD_PPS: u64 = 1_000_000;
 const PAYLOAD_BYTES: usize = 1400;
 const HOLDOFF: Duration = Duration::from_micros(30);
 const TCP_PORT: u16 = 5201;
@@ -52,6 +52,8 @@ pub struct Plan {
     pub runs: usize,
     /// Measured part of each run.
     pub window: Duration,
+    /// Packets per second of the floods.
+    pub flood_pps: u64,
 }
 
 impl Plan {
@@ -63,8 +65,12 @@ impl Plan {
             only: Vec::new(),
             runs: 3,
             window: Duration::from_secs(2),
+            flood_pps: Self::FLOOD_PPS_DEFAULT,
         }
     }
+
+    /// The floods, unless others are asked for.
+    pub const FLOOD_PPS_DEFAULT: u64 = 1_000_000;
 
     /// The names that [`Plan::only`] may have.
     pub fn names() -> impl Iterator<Item = &'static str> {
@@ -85,6 +91,16 @@ pub struct NoHarmCase {
     pub sent: u64,
     /// What arrived of them.
     pub received: u64,
+    /// Packets per second of the flood beside it, as the median run was offered it; none
+    /// if calm.
+    pub flood_pps: Option<f64>,
+}
+
+/// What one run measured.
+#[derive(Clone, Copy, Debug)]
+struct Run {
+    counted: Counted,
+    flood_pps: Option<f64>,
 }
 
 /// A set-up that this machine cannot make, so that nothing is known of it.
@@ -120,9 +136,11 @@ impl Document {
     #[must_use]
     pub fn table(&self) -> String {
         let mut table =
-            String::from("set-up          load     side        sent    received   lost\n");
+            String::from("set-up          flood/s  side        sent    received   lost\n");
         for case in &self.cases {
-            let load = if case.flooded { "flooded" } else { "calm" };
+            let load = case
+                .flood_pps
+                .map_or_else(|| "calm".to_owned(), |pps| format!("{:.2} M", pps / 1e6));
             let lost = 100.0 * (1.0 - case.received as f64 / case.sent.max(1) as f64);
             let _ = writeln!(
                 table,
@@ -227,7 +245,7 @@ fn measure(
     setup: &Setup,
     flooded: bool,
     progress: &mut impl FnMut(&str),
-) -> Result<Cases<(), Counted>, Error> {
+) -> Result<Cases<(), Run>, Error> {
     let mut cases = Cases::new(&SIDES, &[()]);
     let load = if flooded { "flooded" } else { "calm" };
     for round in 1..=plan.runs {
@@ -244,12 +262,7 @@ fn measure(
 }
 
 /// One run on hosts of its own.
-fn once(
-    plan: &Plan,
-    setup: &Setup,
-    protection: Protection,
-    flooded: bool,
-) -> Result<Counted, Error> {
+fn once(plan: &Plan, setup: &Setup, protection: Protection, flooded: bool) -> Result<Run, Error> {
     let testbed = Testbed::create(TestbedConfig::default())?;
     let stage = Stage {
         testbed: &testbed,
@@ -269,16 +282,19 @@ fn once(
     let guard = (protection == Protection::Guard)
         .then(|| stage.guard_as_it_is())
         .transpose()?;
-    let rate_pps = FLOOD_PPS;
+    let rate_pps = plan.flood_pps;
     let flood = flooded.then(|| udp_flood(&stage, SINK_PORT, Schedule::Fixed { rate_pps }));
-    let (_, counted) = during(&stage, flood.as_ref(), || {
+    let (report, counted) = during(&stage, flood.as_ref(), || {
         cross(plan, setup, &site, flooded)
     })?;
     guard
         .map(crate::guard_process::GuardProcess::stop)
         .transpose()?;
     drop(sink);
-    Ok(counted)
+    Ok(Run {
+        counted,
+        flood_pps: report.map(|report| report.offered_pps),
+    })
 }
 
 /// Sends what crosses the set-up.
@@ -310,23 +326,24 @@ fn cross(plan: &Plan, setup: &Setup, site: &Site<'_>, flooded: bool) -> Result<C
     }
 }
 
-fn sums(setup: &Setup, flooded: bool, measured: &Cases<(), Counted>) -> Vec<NoHarmCase> {
-    let case = |case: &crate::cases::Case<(), Counted>| NoHarmCase {
+fn sums(setup: &Setup, flooded: bool, measured: &Cases<(), Run>) -> Vec<NoHarmCase> {
+    let case = |case: &crate::cases::Case<(), Run>| NoHarmCase {
         setup: setup.name,
         flooded,
         protection: case.protection,
-        sent: case.total(|run| run.sent),
-        received: case.total(|run| run.received),
+        sent: case.total(|run| run.counted.sent),
+        received: case.total(|run| run.counted.received),
+        flood_pps: flooded.then(|| case.middle(|run| run.flood_pps.unwrap_or(0.0))),
     };
     measured.0.iter().map(case).collect()
 }
 
 /// That no less arrives with the guard: each guarded run against the stock run beside
 /// it, in percent of what was sent, or of the bytes that stock moved.
-fn goal(setup: &Setup, flooded: bool, measured: &Cases<(), Counted>) -> Goal {
-    let part = |run: &Counted| 100.0 * run.received as f64 / run.sent.max(1) as f64;
+fn goal(setup: &Setup, flooded: bool, measured: &Cases<(), Run>) -> Goal {
+    let part = |run: &Run| 100.0 * run.counted.received as f64 / run.counted.sent.max(1) as f64;
     let is_tcp = matches!(setup.load, Load::Tcp(_));
-    let bytes = |run: &Counted| run.received as f64;
+    let bytes = |run: &Run| run.counted.received as f64;
     let of = |side| {
         if is_tcp {
             measured.values(side, (), bytes)
@@ -374,9 +391,12 @@ mod tests {
     #[test]
     fn what_is_lost_beyond_stock_is_harm() {
         let mut cases = Cases::new(&SIDES, &[()]);
-        let counted = |received| Counted {
-            sent: 1000,
-            received,
+        let counted = |received| Run {
+            counted: Counted {
+                sent: 1000,
+                received,
+            },
+            flood_pps: None,
         };
         cases.0[0].runs = vec![counted(990), counted(1000), counted(1000)];
         cases.0[1].runs = vec![counted(980), counted(900), counted(1000)];
