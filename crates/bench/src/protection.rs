@@ -6,6 +6,7 @@
 use std::path::Path;
 use std::time::Duration;
 
+use plimsoll_kernel::pass_all::PassAll;
 use plimsoll_testbed::{Host, Placement, Testbed};
 use serde::Serialize;
 
@@ -23,6 +24,8 @@ pub enum Protection {
     Nftables,
     /// The kernel's threaded polling, its thread at nice 19.
     Threaded,
+    /// An XDP program that passes everything: what XDP itself costs on this link.
+    PassAll,
     /// `plimsoll guard` without fairness among sources: early discard alone.
     Unfair,
     /// `plimsoll guard`.
@@ -44,6 +47,7 @@ impl Protection {
             Self::Stock => "stock",
             Self::Nftables => "nftables",
             Self::Threaded => "threaded",
+            Self::PassAll => "pass-all",
             Self::Unfair => "unfair",
             Self::Guard => "guard",
         }
@@ -89,6 +93,10 @@ impl<'a> Stage<'a> {
                 Placement::Threaded { nice }.apply(self.testbed)?;
                 Ok(Protector::Kernel)
             }
+            (Protection::PassAll, _) => {
+                self.stock()?;
+                Ok(Protector::PassAll(self.host().pass_all()?))
+            }
             (Protection::Unfair, _) => self.guard(&UNFAIR.map(str::to_owned)).map(Protector::Guard),
             (Protection::Guard, _) => self.guard(&[]).map(Protector::Guard),
         }
@@ -125,6 +133,7 @@ pub(crate) enum Protector<'a> {
     /// The kernel alone, in either placement.
     Kernel,
     Filter(PacketFilter<'a>),
+    PassAll(#[expect(dead_code, reason = "its end detaches the program")] PassAll),
     Guard(GuardProcess),
 }
 
@@ -132,7 +141,7 @@ impl Protector<'_> {
     /// Ends it and returns how many packets it discarded before the stack.
     pub(crate) fn stop(self) -> Result<u64, Error> {
         match self {
-            Self::Kernel => Ok(0),
+            Self::Kernel | Self::PassAll(_) => Ok(0),
             Self::Filter(filter) => filter.stop(),
             Self::Guard(guard) => guard.stop().map(|line| line.discarded()),
         }

@@ -33,6 +33,8 @@ use traffic::{Counted, Flow, Receiver};
 
 /// What is compared.
 const SIDES: [Protection; 2] = [Protection::Stock, Protection::Guard];
+/// What is compared where throughput counts: XDP itself has its price on veth.
+const TCP_SIDES: [Protection; 3] = [Protection::Stock, Protection::PassAll, Protection::Guard];
 /// The rate at which a masquerading gateway once lost two thirds: 500 Mbit/s.
 const CALM_PPS: u64 = 44_600;
 /// Beside a flood the sender shares its CPU with the generator.
@@ -85,7 +87,7 @@ pub struct NoHarmCase {
     pub setup: &'static str,
     /// Beside a flood of another socket.
     pub flooded: bool,
-    /// Stock or guard.
+    /// Stock or guard; for connections a program that passes everything as well.
     pub protection: Protection,
     /// Datagrams, or bytes of a connection.
     pub sent: u64,
@@ -136,7 +138,7 @@ impl Document {
     #[must_use]
     pub fn table(&self) -> String {
         let mut table =
-            String::from("set-up          flood/s  side        sent    received   lost\n");
+            String::from("set-up          flood/s  side            sent    received   lost\n");
         for case in &self.cases {
             let load = case
                 .flood_pps
@@ -144,7 +146,7 @@ impl Document {
             let lost = 100.0 * (1.0 - case.received as f64 / case.sent.max(1) as f64);
             let _ = writeln!(
                 table,
-                "{:<15} {load:<8} {:<6} {:>10} {:>11} {lost:>5.2} %",
+                "{:<15} {load:<8} {:<8} {:>11} {:>11} {lost:>5.2} %",
                 case.setup,
                 case.protection.name(),
                 case.sent,
@@ -246,7 +248,11 @@ fn measure(
     flooded: bool,
     progress: &mut impl FnMut(&str),
 ) -> Result<Cases<(), Run>, Error> {
-    let mut cases = Cases::new(&SIDES, &[()]);
+    let sides: &[Protection] = match setup.load {
+        Load::Tcp(_) => &TCP_SIDES,
+        _ => &SIDES,
+    };
+    let mut cases = Cases::new(sides, &[()]);
     let load = if flooded { "flooded" } else { "calm" };
     for round in 1..=plan.runs {
         for case in &mut cases.0 {
@@ -281,6 +287,9 @@ fn once(plan: &Plan, setup: &Setup, protection: Protection, flooded: bool) -> Re
     setup.prepare(&site)?;
     let guard = (protection == Protection::Guard)
         .then(|| stage.guard_as_it_is())
+        .transpose()?;
+    let _passing = (protection == Protection::PassAll)
+        .then(|| stage.host().pass_all())
         .transpose()?;
     let rate_pps = plan.flood_pps;
     let flood = flooded.then(|| udp_flood(&stage, SINK_PORT, Schedule::Fixed { rate_pps }));
