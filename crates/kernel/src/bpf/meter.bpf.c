@@ -320,10 +320,13 @@ int BPF_PROG(on_wakeup, struct task_struct *task)
 static __always_inline void book_delivery(struct cpu *cpu)
 {
 	__u64 told_ns = cpu->woken_ns;
-	__u64 now_ns = bpf_ktime_get_ns();
+	__u64 now_ns;
 
-	if (!cpu->woken_network || told_ns <= cpu->since_ns || told_ns > now_ns ||
-	    now_ns - told_ns > DELIVERY_NS)
+	/* Most interrupts tell of nothing: the clock is not read for them. */
+	if (!cpu->woken_network || told_ns <= cpu->since_ns)
+		return;
+	now_ns = bpf_ktime_get_ns();
+	if (told_ns > now_ns || now_ns - told_ns > DELIVERY_NS)
 		return;
 	book_until(cpu, cpu->account, cpu->watched, told_ns);
 	book_until(cpu, ACCOUNT_NETWORK, NOBODY, now_ns);
