@@ -8,6 +8,7 @@ use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
+use plimsoll_kernel::knobs::{Napi, Netdev};
 use plimsoll_testbed::routed::{Routed, Sink};
 use plimsoll_testbed::{Config, Host, INNER_DEVICE};
 
@@ -97,7 +98,24 @@ fn state(router: &Host) -> String {
         router.device()
     );
     let output = router.command("sh").args(["-c", &script]).output(LIMIT);
-    String::from_utf8_lossy(&output.unwrap().stdout).into_owned()
+    let links = [router.device(), INNER_DEVICE];
+    let polled = router.run(|| links.map(polled));
+    let said = String::from_utf8_lossy(&output.unwrap().stdout).into_owned();
+    said + &polled.unwrap().concat()
+}
+
+/// How the kernel polls a link: each instance's own settings, whatever it is called now.
+fn polled(link: &str) -> String {
+    let index = plimsoll_kernel::link::index(link).unwrap();
+    let instances = Netdev::new().instances(index).unwrap();
+    let of = |napi: &Napi| {
+        let thread = napi.thread.is_some();
+        format!(
+            "{link} {:?} {:?} {thread}\n",
+            napi.defer_hard_irqs, napi.gro_flush_timeout
+        )
+    };
+    instances.iter().map(of).collect()
 }
 
 /// Starts a program, kills it after a while, and waits until all is as before.
@@ -125,6 +143,42 @@ fn killed(router: &Host, arguments: &[&str], after: Option<Duration>, before: &s
         std::thread::sleep(Duration::from_millis(20));
     }
     took
+}
+
+/// A driver makes its instances anew when its link goes down and up.
+#[test]
+fn a_link_that_comes_back_is_polled_by_a_thread_again() {
+    let hosts = Routed::create(Config::default(), Sink::Answers).unwrap();
+    let router = hosts.router();
+    let links = [router.device(), INNER_DEVICE];
+    let threads = |count: usize| {
+        let end = Instant::now() + LIMIT;
+        let present = || router.run(|| links.map(polled)).unwrap().concat();
+        while present().matches("true").count() != count {
+            assert!(Instant::now() < end, "{count} threads: {}", present());
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    };
+    let set = |to: &str| {
+        let mut command = router.command("ip");
+        command.args(["link", "set", INNER_DEVICE, to]);
+        assert!(command.output(LIMIT).unwrap().status.success());
+    };
+    // It is down at first.
+    set("down");
+    let mut command = router.command(PROGRAM);
+    command.args(["forward", "--path", "user"]).args(links);
+    let process = command.stderr(Stdio::null()).spawn().unwrap();
+    threads(1);
+    for _ in 0..2 {
+        set("up");
+        threads(2);
+        set("down");
+        threads(1);
+    }
+    process.signal(Signal::SIGTERM).unwrap();
+    threads(0);
+    drop(process);
 }
 
 /// SIGKILL at every step of the start, and at work.

@@ -1,5 +1,4 @@
-//! The kernel-side holdoff of an interface is set with its device and put back with it. Needs
-//! root.
+//! How the kernel polls an interface is set with its device and put back with it. Needs root.
 
 mod lan;
 
@@ -8,6 +7,7 @@ use std::time::Duration;
 use lan::{Lan, owned};
 use plimsoll_kernel::knobs::{Attribute, Device, Netdev};
 use plimsoll_kernel::link;
+use plimsoll_kernel::scheduling::Scheduling;
 use plimsoll_stack::device::xdp::{XdpConfig, XdpInterface};
 
 /// Of the interface's NAPI instances and of the device: time in ns, and empty polls.
@@ -24,6 +24,48 @@ fn settings() -> Vec<(u32, u32)> {
         of(Attribute::NapiDeferHardIrqs),
     );
     instances.chain([device]).collect()
+}
+
+/// How the threads that poll the interface are scheduled.
+fn polling_threads() -> Vec<Scheduling> {
+    let index = link::index("stack0").unwrap();
+    let instances = Netdev::new().instances(index).unwrap();
+    let threads = instances.iter().filter_map(|napi| napi.thread);
+    threads.map(|tid| Scheduling::of(tid).unwrap()).collect()
+}
+
+#[test]
+fn a_polling_thread_comes_and_goes_with_its_device() {
+    Lan::create(|| {
+        let plain = XdpInterface::open("stack0", &owned()).unwrap();
+        assert_eq!(polling_threads(), [], "nobody asked for one");
+        drop(plain);
+        let config = XdpConfig {
+            threaded: Some(XdpConfig::BENEATH),
+            ..owned()
+        };
+        let device = XdpInterface::open("stack0", &config).unwrap();
+        assert_eq!(device.unthreaded(), None);
+        let own = Scheduling::of(0).unwrap();
+        let threads = polling_threads();
+        assert_eq!(threads.len(), 1);
+        assert_eq!(
+            threads[0].nice(),
+            own.nice() + i32::from(XdpConfig::BENEATH)
+        );
+        assert_eq!(threads[0].cpus(), own.cpus());
+        drop(device);
+        let plain = XdpInterface::open("stack0", &owned()).unwrap();
+        assert_eq!(polling_threads(), [], "put back");
+        drop(plain);
+        // Somebody else has the settings: it is opened nevertheless, and says so.
+        let other = plimsoll_kernel::knobs::Knobs::open("stack0").unwrap();
+        let device = XdpInterface::open("stack0", &config).unwrap();
+        let why = device.unthreaded().unwrap();
+        assert!(why.contains("guarded by process"), "{why}");
+        assert_eq!(polling_threads(), []);
+        drop((device, other));
+    });
 }
 
 #[test]
