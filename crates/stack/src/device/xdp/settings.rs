@@ -104,6 +104,10 @@ fn thread(knobs: &mut Knobs, queues: Queues<'_>, levels: u8) -> Result<(), TurnE
     let own = Scheduling::of(0).map_err(plimsoll_kernel::error::os("ask how this runs"))?;
     let nice = own.nice() + i32::from(levels);
     let nice = Priority::Short(nice.min(NICE_MAX) as i8);
-    poll_in_threads(knobs, queues, nice, Some(own.cpus()))?;
-    Ok(())
+    let threads = poll_in_threads(knobs, queues, nice, Some(own.cpus()));
+    if threads.is_err() {
+        // A thread of any other level is not what was asked for.
+        let _ = knobs.set_threaded(queues, false);
+    }
+    threads.map(|_| ())
 }
