@@ -203,6 +203,10 @@ struct StackArgs {
     /// MLFRR of all in packets/s, instead of measuring it
     #[arg(long, value_name = "PPS", value_parser = clap::value_parser!(u64).range(1000..))]
     mlfrr: Option<u64>,
+    /// The kernel polls for our UDP servers in a thread so many nice levels beneath them,
+    /// instead of in softirq context (`serve --threaded`)
+    #[arg(long, value_name = "LEVELS", value_parser = clap::value_parser!(u8).range(0..=19))]
+    threaded: Option<u8>,
     /// Write the figures as one JSON document to FILE (`-`: standard output instead of the tables)
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
@@ -336,6 +340,7 @@ fn run_stack(args: &StackArgs) -> crate::Result<()> {
             trial: Duration::from_millis(args.trial_ms),
             window: Duration::from_millis(args.window_ms),
             mlfrr_pps: args.mlfrr.map(|pps| pps as f64),
+            threaded: args.threaded,
             ..stack::Effort::new(this_program()?)
         },
         parts: given_or(&args.only, stack::Part::ALL.to_vec()),

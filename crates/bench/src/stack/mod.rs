@@ -123,6 +123,9 @@ pub struct Effort {
     pub window: Duration,
     /// The MLFRR of all in packets per second, instead of measuring it.
     pub mlfrr_pps: Option<f64>,
+    /// So many nice levels beneath our UDP servers the kernel polls in a thread, instead of
+    /// in softirq context.
+    pub threaded: Option<u8>,
 }
 
 impl Effort {
@@ -135,6 +138,7 @@ impl Effort {
             trial: Duration::from_millis(200),
             window: Duration::from_millis(500),
             mlfrr_pps: None,
+            threaded: None,
         }
     }
 }
@@ -188,6 +192,9 @@ pub struct Document {
     pub machine: Machine,
     /// How frames reach our stack.
     pub device: &'static str,
+    /// Nice levels of the kernel's polling thread beneath our UDP servers; none: softirqs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub threaded: Option<u8>,
     /// How often all sides took their turns.
     pub runs: usize,
     /// What came out.
@@ -238,6 +245,7 @@ pub fn run(plan: &Plan, mut progress: impl FnMut(&str)) -> Result<Document, Erro
         schema: SCHEMA,
         machine: Machine::read(Some("veth")),
         device: "AF_XDP, copy mode",
+        threaded: plan.effort.threaded,
         runs: plan.effort.runs,
         goals: goals::goals(plan, &figures),
         figures,

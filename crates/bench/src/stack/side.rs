@@ -123,6 +123,9 @@ impl Running {
         let mut config = side.server(task.kind, port, host.device());
         config.work = task.work;
         config.bystander = task.bystander;
+        if side != Side::Kernel {
+            config.threaded = site.effort().threaded;
+        }
         config.zone.clone_from(&task.zone);
         let server = Server::start(host, site.program(), &config)?;
         Ok(Self::Server(server))

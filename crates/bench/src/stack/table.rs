@@ -13,7 +13,10 @@ use crate::figures::{conclusion, grouped};
 use crate::passing::{Mlfrr, PassingCase, PassingRun};
 
 pub(super) fn tables(document: &Document) -> String {
-    let mut text = format!("{}\n", document.device);
+    let polled = document.threaded.map_or_else(String::new, |levels| {
+        format!("; UDP servers are polled for in a thread {levels} nice levels beneath them")
+    });
+    let mut text = format!("{}{polled}\n", document.device);
     if let Some(udp) = &document.figures.udp {
         of_udp(&mut text, udp);
     }

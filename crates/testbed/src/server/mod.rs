@@ -93,12 +93,12 @@ pub struct Config {
     /// if this is killed.
     #[arg(long = "holdoff-us", value_name = "US", value_parser = parse_micros)]
     pub holdoff: Option<Duration>,
-    /// With `af_xdp`: leave the kernel's polling in softirq context, before every process.
-    /// Without this it runs in a thread beneath the server, so that a flood overflows the
-    /// adapter's ring instead of taking the server's CPU. Put back at the end, also if this is
-    /// killed.
-    #[arg(long)]
-    pub softirq: bool,
+    /// With `af_xdp`: the kernel polls in a thread so many nice levels (0 to 19) beneath the
+    /// server instead of in softirq context, before every process. A flooded server keeps its
+    /// goodput (at 10), but while it is busy other traffic of the queue is lost. Put back at the
+    /// end, also if this is killed.
+    #[arg(long, value_name = "LEVELS", value_parser = clap::value_parser!(u8).range(0..=19))]
+    pub threaded: Option<u8>,
     /// Router of Plimsoll's own stack for other networks
     #[arg(long, value_name = "IP")]
     pub gateway: Vec<IpAddr>,
@@ -163,7 +163,7 @@ impl Config {
             address: Vec::new(),
             vlan: None,
             holdoff: None,
-            softirq: false,
+            threaded: None,
             gateway: Vec::new(),
             path: ReceivePath::SoftLrp,
             batch: 1,
@@ -202,8 +202,8 @@ impl Config {
             On::Kernel | On::Packet(_) | On::Tap(_) | On::Tun(_) if self.holdoff.is_some() => {
                 refuse("on", &self.on, "af_xdp:IFACE with --holdoff-us")
             }
-            On::Kernel | On::Packet(_) | On::Tap(_) | On::Tun(_) if self.softirq => {
-                refuse("on", &self.on, "af_xdp:IFACE with --softirq")
+            On::Kernel | On::Packet(_) | On::Tap(_) | On::Tun(_) if self.threaded.is_some() => {
+                refuse("on", &self.on, "af_xdp:IFACE with --threaded")
             }
             On::Packet(_) | On::Tap(_) | On::Tun(_) if self.address.is_empty() => refuse(
                 "on",
@@ -232,7 +232,8 @@ impl Config {
         args.extend(self.vlan.map(|id| format!("--vlan={id}")));
         let holdoff = self.holdoff.map(micros);
         args.extend(holdoff.map(|time| format!("--holdoff-us={time}")));
-        args.extend(self.softirq.then(|| "--softirq".to_owned()));
+        let threaded = self.threaded;
+        args.extend(threaded.map(|levels| format!("--threaded={levels}")));
         args.extend(self.gateway.iter().map(|ip| format!("--gateway={ip}")));
         args.push(format!("--path={}", self.path));
         args.push(format!("--batch={}", self.batch));
@@ -379,7 +380,7 @@ pub fn keeper(config: &Config) -> Result<Option<Keeper>, Error> {
     let On::AfXdp(interface) = &config.on else {
         return Ok(None);
     };
-    if config.softirq && config.holdoff.is_none() {
+    if config.threaded.is_none() && config.holdoff.is_none() {
         return Ok(None);
     }
     let started = match Keeper::start(interface) {
@@ -536,7 +537,7 @@ mod tests {
             address: vec!["198.18.0.2/24".parse().unwrap()],
             vlan: Some(100),
             holdoff: Some(Duration::from_nanos(40_500)),
-            softirq: true,
+            threaded: Some(10),
             gateway: vec!["198.18.0.1".parse().unwrap()],
             path: ReceivePath::NiLrp,
             batch: 64,

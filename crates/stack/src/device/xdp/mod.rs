@@ -105,8 +105,8 @@ pub struct XdpConfig {
     /// The kernel polls in a thread so many nice levels (0 to 19) beneath the one that opens
     /// the interface, on the CPUs of that one, instead of in softirq context before every
     /// process. So a flood cannot take the CPU from whoever works on its frames: what they do
-    /// not take overflows the adapter's ring. Other traffic of the queue waits where processes
-    /// want the CPU. Default none: as the interface has it. [`XdpConfig::BENEATH`] is what
+    /// not take overflows the adapter's ring. So does other traffic of the queue while they are
+    /// busy: take this where the program is alone there. Default none: as the interface has it. [`XdpConfig::BENEATH`] is what
     /// was measured to be good. Where the kernel refuses, the interface is opened nevertheless,
     /// and [`XdpInterface::unthreaded`] says why.
     ///
