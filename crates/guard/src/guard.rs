@@ -128,14 +128,32 @@ impl Config {
 }
 
 /// What was seen while regulating. All counts are since the start.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Regulated {
+    /// When.
+    pub at: Instant,
     /// What the CPUs did.
     pub readings: Vec<CpuReading>,
+    /// Whether their time was metered since the regulating before. Frames and polling
+    /// runs are counted always.
+    pub is_metered: bool,
     /// Packets discarded early.
     pub discarded: u64,
     /// UDP and TCP packets for which no socket was found, whatever became of them.
     pub closed_ports: u64,
+}
+
+impl Regulated {
+    /// Where there is nothing to regulate.
+    pub(crate) fn nothing() -> Self {
+        Self {
+            at: Instant::now(),
+            readings: Vec::new(),
+            is_metered: false,
+            discarded: 0,
+            closed_ports: 0,
+        }
+    }
 }
 
 /// A loaded program; attached or, for tests and dry runs, not.
@@ -349,7 +367,7 @@ impl<'obj> Guard<'obj> {
     pub fn regulate(&mut self) -> Result<Regulated, Error> {
         self.program.beat();
         let Some(regulator) = &mut self.regulator else {
-            return Ok(Regulated::default());
+            return Ok(Regulated::nothing());
         };
         let regulated = regulator.on_interval(&mut self.program);
         if let Ok(seen) = &regulated
@@ -363,6 +381,21 @@ impl<'obj> Guard<'obj> {
             self.begin_shedding_anew()?;
         }
         regulated
+    }
+
+    /// Call after [`Guard::regulate`], when the governor has decided, with whether it sees
+    /// or suspects overload. From then on CPU time is metered only while it may matter,
+    /// which costs a calm host less. Without this call it is always metered.
+    pub fn attend(&mut self, is_strained: bool) {
+        if let Some(regulator) = &mut self.regulator {
+            regulator.attend(is_strained);
+        }
+    }
+
+    /// Whether load has just risen: regulate again soon.
+    #[must_use]
+    pub fn is_alarmed(&self) -> bool {
+        self.regulator.as_ref().is_some_and(Regulator::is_alarmed)
     }
 
     /// Closed ports are not capped while somebody reads packets beside the stack. A

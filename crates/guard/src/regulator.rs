@@ -1,6 +1,7 @@
 //! What is regulated several times a second: shedding when receiving takes too
 //! much of a CPU, and queue limits by delay targets. Reads the meter and the
-//! program, lets the pure parts decide, and tells the program.
+//! program, lets the pure parts decide, and tells the program. Has CPU time metered only
+//! while it may matter ([`metering`](plimsoll_core::governor::metering)).
 
 use std::collections::{BTreeMap, HashMap};
 use std::time::{Duration, Instant};
@@ -8,9 +9,11 @@ use std::time::{Duration, Instant};
 use plimsoll_core::charge::shedding::{
     CpuLoad, Demand, INTERVAL_MIN, Order, PacketCosts, Shedding, SheddingConfig, TICK,
 };
-use plimsoll_core::config::ConfigError;
+use plimsoll_core::config::{ConfigError, Fraction};
 use plimsoll_core::demux::Kind;
 use plimsoll_core::feedback::SocketWatermarks;
+use plimsoll_core::governor::GovernorConfig;
+use plimsoll_core::governor::metering::{Attention, Limits, Metering, Signs, Spent};
 
 use crate::counters::{Outcome, Packets};
 use crate::delay::{self, Queue};
@@ -36,6 +39,11 @@ type Totals = [Packets; Kind::ALL.len()];
 #[derive(Debug)]
 pub(crate) struct Regulator {
     meter: CpuMeter,
+    metering: Metering,
+    started: Instant,
+    /// What the interval that ended last showed, until it is decided by.
+    signs: Option<Signs>,
+    spent: Spent,
     shedding: Shedding,
     before: Option<Before>,
     counts: Counts,
@@ -71,6 +79,10 @@ impl Regulator {
                 interface: Some(interface),
                 ..Options::default()
             })?,
+            metering: Metering::new(limits(SheddingConfig::DEFAULT.limit)),
+            started: Instant::now(),
+            signs: None,
+            spent: Spent::default(),
             shedding: Shedding::new(SheddingConfig::DEFAULT)?,
             before: None,
             counts: Counts::default(),
@@ -89,6 +101,9 @@ impl Regulator {
             demands_max: DEMANDS_MAX,
             ..shedding
         })?;
+        self.metering = Metering::new(limits(shedding.limit));
+        self.meter.resume();
+        self.before = None;
         self.counts.read.clear();
         self.delay_target = delay_target;
         Ok(())
@@ -105,8 +120,33 @@ impl Regulator {
     /// All time that receiving has cost on all CPUs, and what packets cost.
     pub(crate) fn network_time(&self) -> Result<(u64, PacketCosts), Error> {
         let readings = self.meter.peek();
-        let network_ns = readings.iter().map(|reading| reading.network_ns).sum();
-        Ok((network_ns, self.shedding.costs()))
+        let metered_ns: u64 = readings.iter().map(|reading| reading.network_ns).sum();
+        let unmetered_ns = nanos(self.spent.unmetered());
+        Ok((metered_ns + unmetered_ns, self.shedding.costs()))
+    }
+
+    /// Call after each interval, when the governor has decided. Has CPU time metered in
+    /// the next, or not.
+    pub(crate) fn attend(&mut self, is_strained: bool) {
+        // An interval too short to decide by goes on.
+        let Some(signs) = self.signs.take() else {
+            return;
+        };
+        let signs = Signs {
+            is_strained: is_strained || self.shedding.is_strained(),
+            ..signs
+        };
+        let now = plimsoll_core::time::Instant::from_nanos(nanos(self.started.elapsed()));
+        if self.metering.on_interval(signs, now).is_metered() {
+            self.meter.resume();
+        } else {
+            self.meter.pause();
+        }
+    }
+
+    /// Whether load has just risen: the next interval should be short.
+    pub(crate) fn is_alarmed(&self) -> bool {
+        self.metering.attention() == Attention::Alarm
     }
 
     /// Looks and acts.
@@ -126,36 +166,64 @@ impl Regulator {
             .iter()
             .map(|kinds| kinds[Kind::ClosedPort as usize].offered())
             .sum();
+        let is_metered = self.metering.attention().is_metered();
         if is_due {
-            self.shed(program, now, &readings, totals);
+            let later = Before {
+                at: now,
+                readings: readings.clone(),
+                totals,
+            };
+            if let Some(before) = self.before.take() {
+                self.see(&before, &later);
+                if is_metered {
+                    self.shed(program, &before, &later);
+                }
+            }
+            self.before = Some(later);
         }
         Ok(Regulated {
+            at: now,
             readings,
+            is_metered,
             discarded,
             closed_ports,
         })
     }
 
-    fn shed(
-        &mut self,
-        program: &mut Program<'_>,
-        now: Instant,
-        readings: &[CpuReading],
-        totals: Vec<Totals>,
-    ) {
-        let later = Before {
-            at: now,
-            readings: readings.to_vec(),
-            totals,
+    /// Takes the interval's signs, and what its packets have cost.
+    fn see(&mut self, before: &Before, later: &Before) {
+        let loads: Vec<CpuLoad<'_>> = loads(before, later).collect();
+        let per_second = |count: u64| {
+            let nanos = (later.at - before.at).as_nanos().max(1);
+            u64::try_from(u128::from(count) * 1_000_000_000 / nanos).unwrap_or(u64::MAX)
         };
-        let Some(before) = self.before.take() else {
-            self.before = Some(later);
-            return;
+        let frames = later.readings.iter().map(|reading| {
+            let earlier = before.of(reading).map_or(0, |earlier| earlier.frames);
+            reading.frames.saturating_sub(earlier)
+        });
+        self.signs = Some(Signs {
+            frames_pps: per_second(frames.max().unwrap_or(0)),
+            discarded_pps: per_second(loads.iter().map(|load| load.discarded).sum()),
+            is_strained: false,
+        });
+        let costs = self.shedding.costs();
+        let weight = |load: &CpuLoad<'_>| {
+            let discarded = costs.discarded.as_nanos() * u128::from(load.discarded);
+            costs.admitted.as_nanos() * u128::from(load.admitted) + discarded
         };
-        let mut loads: Vec<CpuLoad<'_>> = readings
-            .iter()
-            .map(|reading| load(reading, &before, &later.totals))
-            .collect();
+        let weight: u128 = loads.iter().map(weight).sum();
+        let weight = Duration::from_nanos(u64::try_from(weight).unwrap_or(u64::MAX));
+        if self.metering.attention().is_metered() {
+            let network = loads.iter().map(|load| load.network).sum();
+            self.spent.on_metered(network, weight);
+        } else {
+            self.spent.on_unmetered(weight);
+        }
+    }
+
+    fn shed(&mut self, program: &mut Program<'_>, before: &Before, later: &Before) {
+        let (now, readings) = (later.at, &later.readings);
+        let mut loads: Vec<CpuLoad<'_>> = loads(before, later).collect();
         if self.shedding.is_active() {
             let place = self
                 .shedding
@@ -184,7 +252,6 @@ impl Regulator {
             // From here on its demands are counted.
             self.counts.read(program, reading.cpu, now, Duration::ZERO);
         }
-        self.before = Some(later);
     }
 
     fn limit_delays(&mut self, program: &mut Program<'_>, now: Instant) {
@@ -239,27 +306,51 @@ impl Counts {
     }
 }
 
-/// What one CPU did since the reading before.
-fn load(later: &CpuReading, before: &Before, totals: &[Totals]) -> CpuLoad<'static> {
-    let same = |earlier: &&CpuReading| earlier.cpu == later.cpu;
-    let Some(earlier) = before.readings.iter().find(same) else {
+impl Before {
+    fn of(&self, later: &CpuReading) -> Option<&CpuReading> {
+        self.readings
+            .iter()
+            .find(|earlier| earlier.cpu == later.cpu)
+    }
+}
+
+/// What each CPU did between two readings.
+fn loads<'a>(before: &'a Before, later: &'a Before) -> impl Iterator<Item = CpuLoad<'static>> + 'a {
+    let readings = later.readings.iter();
+    readings.map(|reading| load(reading, before, later))
+}
+
+/// What one CPU did between two readings. What it did not book is time in which nothing
+/// happened there.
+fn load(reading: &CpuReading, before: &Before, later: &Before) -> CpuLoad<'static> {
+    let Some(earlier) = before.of(reading) else {
         return CpuLoad::default();
     };
     let sum = |totals: &[Totals]| {
         let mut all = Packets::default();
-        if let Some(kinds) = totals.get(later.cpu as usize) {
+        if let Some(kinds) = totals.get(reading.cpu as usize) {
             kinds.iter().for_each(|packets| all.add_all(packets));
         }
         all
     };
-    let new = sum(totals).saturating_sub(&sum(&before.totals));
+    let new = sum(&later.totals).saturating_sub(&sum(&before.totals));
     let admitted = new.count(Outcome::Admitted);
-    let since = |later: u64, earlier: u64| Duration::from_nanos(later.saturating_sub(earlier));
     CpuLoad {
-        elapsed: since(later.total_ns(), earlier.total_ns()),
-        network: since(later.network_ns, earlier.network_ns),
+        elapsed: later.at - before.at,
+        network: Duration::from_nanos(reading.network_ns.saturating_sub(earlier.network_ns)),
         admitted,
         discarded: new.offered() - admitted,
         demands: None,
     }
+}
+
+/// 584 years, at most.
+fn nanos(span: Duration) -> u64 {
+    u64::try_from(span.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// From which load on time is metered, if receiving may take `most` of a CPU.
+fn limits(most: Fraction) -> Limits {
+    let governor = GovernorConfig::default();
+    Limits::new(most.min(governor.overload_share), governor.discard_share)
 }

@@ -108,6 +108,95 @@ fn frames_and_polling_runs_of_the_guarded_interface_are_counted() {
     });
 }
 
+/// Also on a CPU where nothing happens at first.
+#[test]
+fn a_window_begins_when_metering_is_resumed() {
+    in_namespace(|| {
+        let mut meter = start("v0").unwrap();
+        std::thread::sleep(Duration::from_millis(20));
+        meter.pause();
+        std::thread::sleep(Duration::from_millis(50));
+        let before = own(&meter.read());
+        let outer = Instant::now();
+        meter.resume();
+        let inner = Instant::now();
+        compute(Duration::from_millis(30));
+        // So that this CPU has a switch for sure.
+        std::thread::sleep(Duration::from_millis(1));
+        let inner = inner.elapsed();
+        let window = own(&meter.read()).since(&before).elapsed;
+        let outer = outer.elapsed();
+        assert!(
+            inner <= window && window <= outer,
+            "{inner:?}, {window:?}, {outer:?}"
+        );
+    });
+}
+
+#[test]
+fn frames_are_counted_while_metering_pauses() {
+    in_namespace(|| {
+        let _server = udp_socket((HOST_V4, 5000), 64 << 10);
+        let mut storage = Storage::default();
+        let _guard = Guard::attach(&mut storage, &Config::default(), "v0").unwrap();
+        let mut meter = start("v0").unwrap();
+        std::thread::sleep(Duration::from_millis(20));
+        meter.pause();
+        let before = meter.read();
+        let wire = Wire::open();
+        for _ in 0..FRAMES {
+            wire.send(&to_host(HOST_V4).udp(4000, 5000, &[0; 18]));
+        }
+        compute(Duration::from_millis(20));
+        let after = meter.read();
+        let sum = |value: fn(&CpuReading) -> u64| {
+            let sum = |readings: &[CpuReading]| -> u64 { readings.iter().map(value).sum() };
+            sum(&after) - sum(&before)
+        };
+        assert!(sum(|reading| reading.frames) >= FRAMES);
+        assert!(sum(|reading| reading.runs) > 0);
+        assert_eq!(sum(CpuReading::total_ns), 0);
+    });
+}
+
+/// Calls a guard as its session does, after `wait`. Whether the time that passed was
+/// metered.
+fn turn(guard: &mut Guard<'_>, is_strained: bool, wait: impl FnOnce()) -> bool {
+    wait();
+    let regulated = guard.regulate().unwrap();
+    guard.attend(is_strained);
+    regulated.is_metered
+}
+
+#[test]
+fn a_calm_host_is_hardly_metered_and_what_rises_or_strains_is() {
+    in_namespace(|| {
+        let mut storage = Storage::default();
+        let mut guard = Guard::attach(&mut storage, &Config::default(), "v0").unwrap();
+        let nap = || std::thread::sleep(Duration::from_millis(20));
+        let calm = |guard: &mut Guard<'_>| (0..20).filter(|_| turn(guard, false, nap)).count();
+        // The first reading has none before it to compare with.
+        let first = calm(&mut guard);
+        assert!((1..=2).contains(&first), "{first} of the first 20 turns");
+        assert_eq!(calm(&mut guard), 0, "less than 2 s later");
+
+        let wire = Wire::open();
+        let frame = to_host(HOST_V4).udp(4000, 5000, &[0; 18]);
+        let flood = || {
+            let start = Instant::now();
+            while start.elapsed() < Duration::from_millis(20) {
+                wire.send(&frame);
+            }
+        };
+        assert!(!turn(&mut guard, false, flood), "nobody could know");
+        assert!(guard.is_alarmed());
+        assert!(turn(&mut guard, false, flood));
+        assert!((0..10).all(|turns| turn(&mut guard, turns < 9, nap) || turns == 0));
+        assert!(!turn(&mut guard, false, nap), "the strain is over");
+        assert!(!guard.is_alarmed());
+    });
+}
+
 #[test]
 fn an_interface_that_is_not_there_is_named() {
     in_namespace(|| {

@@ -123,14 +123,23 @@ fn thread_id(process: &Process) -> i32 {
 }
 
 /// How long the process had the CPU between two times, by its own clock.
-fn computed(mut process: Process, from: Duration, until: Duration) -> Duration {
+fn computed(process: Process, from: Duration, until: Duration) -> Duration {
+    computed_in(process, &[(from, until)])
+}
+
+/// The same, in several spans of time.
+fn computed_in(mut process: Process, spans: &[(Duration, Duration)]) -> Duration {
     let mut stretches = String::new();
     let mut output = process.take_stdout().unwrap();
     output.read_to_string(&mut stretches).unwrap();
     let time = |text: &str| Duration::from_nanos(text.parse().unwrap());
-    let overlaps = stretches.lines().map(|line| {
+    let overlaps = stretches.lines().flat_map(|line| {
         let (began, ended) = line.split_once(' ').unwrap();
-        time(ended).min(until).saturating_sub(time(began).max(from))
+        let (began, ended) = (time(began), time(ended));
+        let overlap = move |&(from, until): &(Duration, Duration)| {
+            ended.min(until).saturating_sub(began.max(from))
+        };
+        spans.iter().map(overlap)
     });
     overlaps.sum()
 }
@@ -215,6 +224,58 @@ fn receive_work_in_softirq_context_is_booked_as_network() {
         assert!(time.network + PER_FRAME >= burned, "{burned:?}, {time:?}");
         let slack = time.elapsed / 33 + TIMER_EXIT * sent + metered.stolen;
         assert_close(time.processes[0].cpu, computed, slack, &time);
+    });
+}
+
+/// Metering that pauses: what happens in its windows is booked, each time from the
+/// window's beginning on, and nothing of the pauses.
+#[test]
+fn windows_of_metering_hold_what_happened_in_them_and_no_more() {
+    repeated(|| {
+        const WINDOWS: u32 = 5;
+        let testbed = create();
+        let mut burner = Burner::attach(testbed.test()).unwrap();
+        let holdoff = Duration::from_micros(100);
+        Placement::Softirq { holdoff }.apply(&testbed).unwrap();
+        let mut cpu = testbed.test().cpu_meter().unwrap();
+        let process = start_computing(testbed.test(), &mut cpu);
+        burner.burn(PER_FRAME);
+        let span = WINDOW / WINDOWS / 2;
+        let stolen_before = stolen();
+        let (mut windows, mut burned, mut times) = (Vec::new(), Duration::ZERO, Vec::new());
+        let sent = std::thread::scope(|scope| {
+            let sending = scope.spawn(|| send(&testbed, PER_FRAME * 2));
+            for _ in 0..WINDOWS {
+                cpu.pause();
+                let at_pause = cpu.snapshot();
+                std::thread::sleep(span);
+                let before = cpu.snapshot();
+                assert_eq!(before, at_pause, "nothing is booked in a pause");
+                let burned_before = burner.burned();
+                cpu.resume();
+                let from = now();
+                std::thread::sleep(span);
+                let until = now();
+                times.push(cpu.snapshot().since(&before));
+                burned += burner.burned() - burned_before;
+                windows.push((from, until));
+            }
+            sending.join().unwrap()
+        });
+        let stolen = stolen() - stolen_before;
+        let sum = |part: fn(&CpuTime) -> Duration| times.iter().map(part).sum::<Duration>();
+        let passed: Duration = windows.iter().map(|(from, until)| *until - *from).sum();
+        assert_close(sum(|time| time.elapsed), passed, passed / 100, &times[0]);
+        assert!(burned > WINDOW / 8, "{burned:?}");
+        // A frame that is being received at either end of a window belongs to both.
+        let ends = PER_FRAME * WINDOWS * 2;
+        assert!(
+            sum(|time| time.network) + ends >= burned,
+            "{burned:?}, {times:?}"
+        );
+        let slack = passed / 33 + TIMER_EXIT * sent / 2 + ends + stolen;
+        let booked = sum(|time| time.processes[0].cpu);
+        assert_close(booked, computed_in(process, &windows), slack, &times[0]);
     });
 }
 

@@ -63,6 +63,7 @@ use crate::time::{Instant, NANOS_PER_SECOND, span_nanos};
 mod alone;
 mod config;
 mod dwell;
+pub mod metering;
 #[cfg(test)]
 mod tests;
 
@@ -252,11 +253,17 @@ impl Governor {
     /// Time until the next observation.
     #[must_use]
     pub fn interval(&self) -> Duration {
-        if self.setting.mode == Mode::Overload || self.dwell.is_pending() {
+        if self.is_strained() {
             self.config.busy_interval
         } else {
             self.config.rest_interval
         }
+    }
+
+    /// Whether overload lasts or is suspected: all CPU time matters then.
+    #[must_use]
+    pub fn is_strained(&self) -> bool {
+        self.setting.mode == Mode::Overload || self.dwell.is_pending()
     }
 
     /// Hears whose packets were polled in the interval that ends now, before it is

@@ -87,6 +87,13 @@ pub struct Status {
     pub switches: u64,
 }
 
+/// What was read before, and the frames that the ring had lost.
+#[derive(Debug)]
+struct Before {
+    regulated: Regulated,
+    lost: u64,
+}
+
 /// The governor of one interface.
 #[derive(Debug)]
 pub struct Governor {
@@ -98,7 +105,7 @@ pub struct Governor {
     told_frames: Option<u32>,
     is_veth: bool,
     started: Instant,
-    before: Option<(Vec<CpuReading>, u64, u64)>,
+    before: Option<Before>,
     /// What counts frames that the ring did not hold.
     statistics: Vec<Statistic>,
     applied: Option<Setting>,
@@ -170,10 +177,20 @@ impl Governor {
         Ok(())
     }
 
-    /// Time until [`Governor::on_interval`] is due again.
+    /// Time until [`Governor::on_interval`] is due again, where load has just risen or not.
     #[must_use]
-    pub fn interval(&self) -> Duration {
-        self.decision.interval()
+    pub fn interval(&self, is_alarmed: bool) -> Duration {
+        if is_alarmed {
+            GovernorConfig::default().busy_interval
+        } else {
+            self.decision.interval()
+        }
+    }
+
+    /// Whether overload lasts or is suspected.
+    #[must_use]
+    pub fn is_strained(&self) -> bool {
+        self.decision.is_strained()
     }
 
     /// Whether it wants to hear whose packets came, before it is asked.
@@ -219,15 +236,22 @@ impl Governor {
     /// The kernel refuses a setting; what was turned is restored with `knobs`.
     pub fn on_interval(&mut self, regulated: &Regulated, knobs: &mut Knobs) -> Result<(), Error> {
         let lost = self.ring_losses();
-        let now = (regulated.readings.clone(), regulated.discarded, lost);
+        let now = Before {
+            regulated: regulated.clone(),
+            lost,
+        };
         let Some(before) = self.before.replace(now) else {
             return Ok(());
         };
-        let cpus = observations(&before.0, &regulated.readings);
-        self.network_share = cpus.iter().map(share).fold(0.0, f64::max);
+        let cpus = observations(&before.regulated, regulated);
+        if regulated.is_metered {
+            self.network_share = cpus.iter().map(share).fold(0.0, f64::max);
+        }
         let losses = Losses {
-            discarded: regulated.discarded.saturating_sub(before.1),
-            ring: lost.saturating_sub(before.2),
+            discarded: regulated
+                .discarded
+                .saturating_sub(before.regulated.discarded),
+            ring: lost.saturating_sub(before.lost),
             inhibited: self.limiter.as_mut().is_some_and(PollingLimit::inhibited),
         };
         let elapsed = u64::try_from(self.started.elapsed().as_nanos()).unwrap_or(u64::MAX);
@@ -348,22 +372,25 @@ fn ring_statistics(interface: &str, ifindex: u32) -> Vec<Statistic> {
     device.as_ref().map(open).unwrap_or_default()
 }
 
-/// What the CPUs that receive did between two readings.
-fn observations(before: &[CpuReading], now: &[CpuReading]) -> Vec<CpuObservation> {
+/// What the CPUs that receive did between two readings. A CPU that booked less than
+/// passed had nothing to do in the rest: time that is not metered counts as idle.
+fn observations(before: &Regulated, now: &Regulated) -> Vec<CpuObservation> {
+    let elapsed = now.at - before.at;
     let observe = |later: &CpuReading| {
-        let earlier = before.iter().find(|earlier| earlier.cpu == later.cpu)?;
+        let of_cpu = |earlier: &&CpuReading| earlier.cpu == later.cpu;
+        let earlier = before.readings.iter().find(of_cpu)?;
         let time = later.since(earlier);
         let frames = later.frames.saturating_sub(earlier.frames);
         (frames > 0 || !time.network.is_zero()).then_some(CpuObservation {
-            elapsed: time.elapsed,
+            elapsed,
             network: time.network,
-            idle: time.idle,
+            idle: elapsed.saturating_sub(time.app + time.network + time.other),
             frames,
             runs: later.runs.saturating_sub(earlier.runs),
             run_frames_max: later.run_frames_max,
         })
     };
-    now.iter().filter_map(observe).collect()
+    now.readings.iter().filter_map(observe).collect()
 }
 
 fn share(cpu: &CpuObservation) -> f64 {

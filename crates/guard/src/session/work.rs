@@ -105,11 +105,15 @@ impl Work for Guarded<'_> {
         {
             self.governor.on_company(company);
         }
-        self.governor.on_interval(regulated, &mut self.knobs)
+        self.governor.on_interval(regulated, &mut self.knobs)?;
+        self.guard.attend(self.governor.is_strained());
+        Ok(())
     }
 
     /// Threads that were asked for stay.
     fn stand_back(&mut self) -> Result<(), Error> {
+        // Whoever sheds must see, whatever the governor cannot do.
+        self.guard.attend(true);
         if self.settings.threaded.is_some() {
             return Ok(());
         }
@@ -118,7 +122,7 @@ impl Work for Guarded<'_> {
     }
 
     fn interval(&self) -> Duration {
-        self.governor.interval()
+        self.governor.interval(self.guard.is_alarmed())
     }
 
     fn refresh(&mut self) -> Result<(), Error> {

@@ -7,6 +7,10 @@
  * Ramakrishnan 1997, section 7; unlike theirs it includes the interrupts
  * themselves (their section 7.1 names that error).
  *
+ * Metering can pause. Then events cost a look at one word, and nothing is booked. A new
+ * window of metering begins a CPU's books at its first switch or softirq: only there it is
+ * known what has run since the window began.
+ *
  * Each CPU writes only its own books. Task switches and interrupts are booked
  * with interrupts off. An interrupt that arrives while a softirq's entry or exit
  * is being booked is not booked on its own, from its entry to its exit: sums
@@ -104,20 +108,27 @@ static __always_inline bool is_metered(__u32 cpu)
 }
 
 /* NULL on a CPU that is not metered. */
-static __always_inline struct cpu *this_cpu(void)
+static __always_inline struct cpu *books(void)
 {
 	__u32 key = bpf_get_smp_processor_id();
 
 	return is_metered(key) ? bpf_map_lookup_elem(&cpus, &key) : NULL;
 }
 
+/* The same, but NULL while metering pauses as well. */
+static __always_inline struct cpu *this_cpu(void)
+{
+	return meter_settings.window_ns ? books() : NULL;
+}
+
 /*
- * The CPU's books, unless the event interrupts one that is being booked, or no
- * task switch has told yet what runs.
+ * The CPU's books, unless the event interrupts one that is being booked, or they have
+ * not begun in this window.
  */
 static __always_inline struct cpu *begin(struct cpu *cpu)
 {
-	if (!cpu || (cpu->sequence & 1) || !cpu->since_ns)
+	if (!cpu || (cpu->sequence & 1) || !cpu->window_ns ||
+	    cpu->window_ns != meter_settings.window_ns)
 		return NULL;
 	cpu->sequence++;
 	barrier();
@@ -185,6 +196,34 @@ static __always_inline __u32 watched_index(__u32 tgid)
 }
 
 /*
+ * Begins the CPU's books, if they have not begun in this window. `task` has run all the
+ * while: a switch or a softirq would have begun them.
+ */
+static __always_inline void begin_window(struct cpu *cpu, const struct task_struct *task)
+{
+	__u64 window_ns = meter_settings.window_ns;
+
+	/* It may just have ended. */
+	if (!window_ns || cpu->window_ns == window_ns || (cpu->sequence & 1))
+		return;
+	cpu->sequence++;
+	barrier();
+	cpu->task_account = account_of(task);
+	cpu->task_watched = watched_index(task->tgid);
+	cpu->account = cpu->task_account;
+	cpu->watched = cpu->task_watched;
+	cpu->in_softirq = false;
+	cpu->in_interrupt = false;
+	cpu->raised_network = false;
+	cpu->woken_network = false;
+	cpu->preempted_ns = 0;
+	cpu->since_ns = window_ns;
+	cpu->window_ns = window_ns;
+	barrier();
+	cpu->sequence++;
+}
+
+/*
  * Whether the switch to a network thread follows at once on the interrupt that told
  * of it. Else the interrupt met a process in a system call, which went on until it
  * returned.
@@ -202,16 +241,9 @@ int BPF_PROG(on_switch, bool preempt, struct task_struct *prev, struct task_stru
 
 	if (!cpu)
 		return 0;
+	begin_window(cpu, prev);
 	account = account_of(next);
 	watched = watched_index(next->tgid);
-	if (!cpu->since_ns) {
-		cpu->task_account = account;
-		cpu->task_watched = watched;
-		cpu->account = account;
-		cpu->watched = watched;
-		cpu->since_ns = bpf_ktime_get_ns();
-		return 0;
-	}
 	/* Most switches are from one process to another. */
 	if (cpu->task_account == account && cpu->task_watched == watched)
 		return 0;
@@ -232,8 +264,12 @@ int BPF_PROG(on_switch, bool preempt, struct task_struct *prev, struct task_stru
 SEC("tp_btf/softirq_entry")
 int BPF_PROG(on_softirq_entry, unsigned int vector)
 {
-	struct cpu *cpu = begin(this_cpu());
+	struct cpu *cpu = this_cpu();
 
+	if (!cpu)
+		return 0;
+	begin_window(cpu, bpf_get_current_task_btf());
+	cpu = begin(cpu);
 	if (!cpu)
 		return 0;
 	book_current(cpu);
@@ -277,7 +313,7 @@ static __always_inline struct cpu *told_cpu(const struct task_struct *task)
 	__u32 key = task->thread_info.cpu;
 	struct cpu *cpu;
 
-	if (account_of(task) != ACCOUNT_NETWORK || !is_metered(key))
+	if (!meter_settings.window_ns || account_of(task) != ACCOUNT_NETWORK || !is_metered(key))
 		return NULL;
 	cpu = bpf_map_lookup_elem(&cpus, &key);
 	if (!cpu || (key == bpf_get_smp_processor_id() && !cpu->in_interrupt))
@@ -402,7 +438,10 @@ static __always_inline struct run *run_of(struct cpu *cpu, __u64 napi)
 	return &cpu->runs[0];
 }
 
-/* After each poll: `work` frames of at most `budget`; fewer: the ring is empty. */
+/*
+ * After each poll: `work` frames of at most `budget`; fewer: the ring is empty. Counted
+ * while metering pauses as well.
+ */
 SEC("tp_btf/napi_poll")
 int BPF_PROG(on_poll, struct napi_struct *napi, int work, int budget)
 {
@@ -413,7 +452,7 @@ int BPF_PROG(on_poll, struct napi_struct *napi, int work, int budget)
 	if (!device || (__u32)device->ifindex != polled_ifindex ||
 	    device->nd_net.net->ns.inum != polled_namespace)
 		return 0;
-	cpu = this_cpu();
+	cpu = books();
 	if (!cpu || work < 0)
 		return 0;
 	if (cpu->generation != meter_settings.generation) {

@@ -16,10 +16,11 @@ struct run {
 	__u64 frames;
 };
 
-/* One CPU's books; the accounts sum to the time since the first event. */
+/* One CPU's books; the accounts sum to the time of all windows in which it had an event. */
 struct cpu {
 	__u64 sequence; /* odd while being changed */
-	__u64 since_ns; /* up to here everything is booked; 0: not started */
+	__u64 window_ns; /* the window of metering that these books belong to */
+	__u64 since_ns; /* up to here everything is booked */
 	__u64 account_ns[ACCOUNTS];
 	__u64 watched_ns[WATCHED];
 	/* The interface's polling. */
@@ -40,10 +41,11 @@ struct cpu {
 	__u32 woken_network;
 	__u64 woken_ns; /* when this CPU was told */
 	__u64 preempted_ns; /* end of the interrupt that told it; 0: none */
-	__u32 unused[2]; /* 256 bytes: CPUs share no cache line */
+	/* 256 bytes: CPUs share no cache line. */
 };
 
 struct meter_settings {
+	__u64 window_ns; /* when the window of metering began; 0: metering pauses */
 	__u32 generation; /* raised by the reader: run_frames_max starts anew */
 	__u32 watched_pids[WATCHED]; /* process ids; 0: none */
 };

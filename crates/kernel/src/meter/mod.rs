@@ -29,7 +29,8 @@
 //!
 //! A program runs at each event and so costs the metered CPU time, on the account
 //! being booked: some 50 ns for each interrupt and softirq and for switches between
-//! accounts. The network account holds all interfaces' work of a CPU; frames and
+//! accounts. Metering can pause ([`CpuMeter::pause`]); then events cost a look at one word
+//! each. The network account holds all interfaces' work of a CPU; frames and
 //! runs are one interface's.
 
 #![allow(unsafe_code, reason = "map values are read as C structs")]
@@ -150,8 +151,9 @@ impl MeterError {
 }
 
 impl CpuMeter {
-    /// Starts metering. A CPU's books begin with its first task switch; for a
-    /// single CPU this waits until there was one.
+    /// Starts metering. A CPU's books begin with its first task switch or softirq, which
+    /// tells what has run there since the start; for a single CPU this waits until there
+    /// was one.
     ///
     /// # Errors
     ///
@@ -168,13 +170,14 @@ impl CpuMeter {
             None => None,
         };
         let (skeleton, links) = load(&options, polled).map_err(bpf("load the CPU meter"))?;
-        let meter = Self {
+        let mut meter = Self {
             cpus: Mapped::of(&skeleton.maps.cpus)?,
             skeleton,
             cpu: options.cpu,
             watches: options.watches,
             _links: links,
         };
+        meter.resume();
         if let Some(cpu) = options.cpu {
             provoke_switch(cpu)?;
         }
@@ -199,6 +202,20 @@ impl CpuMeter {
         }
     }
 
+    /// Books nothing until [`CpuMeter::resume`]: the accounts stand still. Frames and
+    /// polling runs are counted on.
+    pub fn pause(&mut self) {
+        self.variables_mut().meter_settings.window_ns = 0;
+    }
+
+    /// Begins a window of metering, unless one is under way.
+    pub fn resume(&mut self) {
+        let settings = &mut self.variables_mut().meter_settings;
+        if settings.window_ns == 0 {
+            settings.window_ns = monotonic_ns();
+        }
+    }
+
     /// Reads all CPUs that have had an event, and begins a new `run_frames_max`.
     pub fn read(&mut self) -> Vec<CpuReading> {
         let readings = self.peek();
@@ -220,7 +237,7 @@ impl CpuMeter {
     pub fn peek_at(&self, cpu: usize) -> Option<CpuReading> {
         let (books, now_ns) = self.settled(cpu);
         let settings = &self.variables().meter_settings;
-        (books.since_ns != 0).then(|| CpuReading::new(cpu, &books, now_ns, settings))
+        (books.window_ns != 0).then(|| CpuReading::new(cpu, &books, now_ns, settings))
     }
 
     /// As [`CpuMeter::peek_at`] the only CPU that is metered.

@@ -14,7 +14,7 @@ enum Account {
 }
 
 /// One CPU's books since the meter's start, in nanoseconds. The four accounts sum
-/// to the time since the CPU's first event.
+/// to the time of all windows of metering in which the CPU had a task switch or a softirq.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CpuReading {
     /// The CPU's number.
@@ -53,7 +53,12 @@ impl CpuReading {
         now_ns: u64,
         settings: &types::meter_settings,
     ) -> Self {
-        let running_ns = now_ns.saturating_sub(books.since_ns);
+        let is_running = books.window_ns != 0 && books.window_ns == settings.window_ns;
+        let running_ns = if is_running {
+            now_ns.saturating_sub(books.since_ns)
+        } else {
+            0
+        };
         let account = |account: Account| {
             let runs_now = books.account == account as u32;
             books.account_ns[account as usize] + if runs_now { running_ns } else { 0 }
@@ -78,7 +83,7 @@ impl CpuReading {
         }
     }
 
-    /// Time since the CPU's first event.
+    /// All time that is booked.
     #[must_use]
     pub const fn total_ns(&self) -> u64 {
         self.app_ns + self.network_ns + self.other_ns + self.idle_ns

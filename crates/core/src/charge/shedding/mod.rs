@@ -279,6 +279,12 @@ impl Shedding {
         self.is_active
     }
 
+    /// Whether input is being shed or may be from the next interval on.
+    #[must_use]
+    pub const fn is_strained(&self) -> bool {
+        self.is_active || self.intervals_above > 0
+    }
+
     /// The CPU that decided last, by its place: its demands are needed.
     #[must_use]
     pub const fn deciding_cpu(&self) -> usize {

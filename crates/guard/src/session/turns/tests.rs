@@ -31,7 +31,7 @@ impl Failing {
 
 impl Work for Failing {
     fn regulate(&mut self) -> Result<Regulated, Error> {
-        self.work("regulate").map(|()| Regulated::default())
+        self.work("regulate").map(|()| Regulated::nothing())
     }
     fn interval(&self) -> Duration {
         Duration::from_millis(5)
