@@ -53,6 +53,26 @@ fn an_interface_without_native_xdp() {
 }
 
 #[test]
+fn an_interface_that_receives_through_another() {
+    let testbed = Testbed::create(Config::default()).unwrap();
+    let host = testbed.test();
+    host.ip("link add br0 type bridge").unwrap();
+    let device = host.device();
+    host.ip(&format!("link set {device} master br0")).unwrap();
+    let (code, said) = said(&run(host, &[PROGRAM, "guard", "br0"]));
+    assert_eq!(code, Some(3));
+    let (warning, refusal) = said.split_once('\n').unwrap();
+    assert_eq!(
+        warning,
+        format!(
+            "plimsoll: interface=br0 warning: br0 receives through {device}. The guard cannot govern \
+             interrupts from here: guard the interface where packets come in ({device}) instead of br0"
+        )
+    );
+    assert!(refusal.starts_with("plimsoll: the driver of `br0` has no native XDP"));
+}
+
+#[test]
 fn without_root() {
     let testbed = Testbed::create(Config::default()).unwrap();
     let host = testbed.test();

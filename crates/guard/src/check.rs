@@ -9,7 +9,7 @@
 
 mod adapter;
 mod filters;
-mod stacking;
+pub(crate) mod stacking;
 
 use std::fs;
 use std::path::Path;

@@ -32,12 +32,16 @@ use plimsoll_guard::session::{Console, Metrics, Report, Requests, SessionError, 
 use plimsoll_kernel::knobs::restore;
 use plimsoll_kernel::scheduling::Priority;
 
-const TESTS: [(&str, fn()); 9] = [
+const TESTS: [(&str, fn()); 10] = [
     ("starts_in_order", starts_in_order),
     ("restores_before_it_detaches", restores_before_it_detaches),
     (
         "a_mistake_at_the_start_touches_nothing",
         a_mistake_at_the_start_touches_nothing,
+    ),
+    (
+        "says_which_interface_to_guard_instead",
+        says_which_interface_to_guard_instead,
     ),
     ("reads_settings_again", reads_settings_again),
     (
@@ -310,6 +314,30 @@ fn a_mistake_at_the_start_touches_nothing() {
     );
     assert_eq!(notes.steps, [""; 0]);
     assert!(!has_xdp());
+}
+
+/// This kernel has no bonds; a bridge stands on its ports as a bond on its members. A
+/// guard of a bond once started without a word.
+fn says_which_interface_to_guard_instead() {
+    common::ip("link add br0 type bridge");
+    common::ip("link set br0 up");
+    common::ip("link set v0 master br0");
+    let mut notes = Notes::new(stop_after(1));
+    let error = run(Settings::new("br0"), &mut notes).unwrap_err();
+    assert!(error.to_string().contains("no native XDP"), "{error}");
+    assert_eq!(
+        notes.lines,
+        [
+            "interface=br0 warning: br0 receives through v0. The guard cannot govern interrupts \
+             from here: guard the interface where packets come in (v0) instead of br0"
+        ]
+    );
+    let mut notes = Notes::new(stop_after(1));
+    run(settings(), &mut notes).unwrap();
+    let [line] = &notes.lines[..] else {
+        panic!("{:?}", notes.lines);
+    };
+    assert!(line.contains("warning: v0 belongs to the bridge br0. The guard judges"));
 }
 
 fn reads_settings_again() {

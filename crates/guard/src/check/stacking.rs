@@ -7,9 +7,25 @@
 use std::io;
 
 use nix::net::if_::if_indextoname;
+use plimsoll_kernel::error::os;
+use plimsoll_kernel::knobs::Device;
 use plimsoll_kernel::link::{self, Link};
 
+use crate::error::Error;
+
 use super::{Finding, Verdict, finding};
+
+/// What a guard that starts here has to say of it, if there is anything.
+pub(crate) fn warning(interface: &str) -> Result<Option<String>, Error> {
+    let ifindex = link::index(interface)?;
+    let own = link::link(ifindex).map_err(os("ask for the interface's state"))?;
+    let below = Device::open(interface, ifindex)?.lower();
+    let below = below.map_err(os("list the interfaces below"))?;
+    let finding = stacking(interface, &own, &below);
+    let finding = finding.map_err(os("ask how the interface stands to others"))?;
+    Ok((finding.verdict != Verdict::Ok)
+        .then(|| format!("{}. The guard {}", finding.found, finding.guard)))
+}
 
 /// How the interface stands to others; it receives through those `below`.
 pub(super) fn stacking(interface: &str, own: &Link, below: &[String]) -> io::Result<Finding> {

@@ -28,6 +28,7 @@ use std::time::{Duration, Instant};
 
 pub use settings::{Metrics, Settings, SettingsError, Shares};
 
+use crate::check::stacking;
 use crate::error::Error;
 use plimsoll_kernel::host;
 use plimsoll_kernel::knobs::{Keeper, Knobs, Queues};
@@ -188,6 +189,10 @@ pub fn run(settings: Settings, console: &mut dyn Console) -> Result<(), SessionE
         .transpose()?;
     // Restores what a killed guard left, and refuses a second one.
     let knobs = Knobs::open(&interface)?;
+    // Told before the driver may refuse: it says what to guard instead.
+    if let Some(warning) = warning(&interface) {
+        console.log(format!("interface={interface} warning: {warning}"));
+    }
     let mut storage = Storage::default();
     let mut guarded = attach(&settings, knobs, before, &mut storage)?;
     let known = settings.known_sources_file.clone().map(KnownFile);
@@ -212,6 +217,13 @@ pub fn run(settings: Settings, console: &mut dyn Console) -> Result<(), SessionE
     outlive_overload()?;
     manager.ready();
     serve(settings, guarded, console, &requests, started, &manager)
+}
+
+/// That the interface is not where packets come in, or not alone. Not to know it is no
+/// reason not to guard.
+fn warning(interface: &str) -> Option<String> {
+    let warning = stacking::warning(interface);
+    warning.unwrap_or_else(|error| Some(with_causes(&error)))
 }
 
 /// Attaches the program and turns what is turned from the start.

@@ -62,8 +62,10 @@ impl<R: Fn() -> crate::Result<Args>> Console for Terminal<R> {
     }
 
     fn log(&mut self, line: String) {
-        if let Some(reporter) = &self.reporter {
-            reporter.log(line);
+        match &self.reporter {
+            Some(reporter) => reporter.log(line),
+            // At the start nobody has to wait for this thread.
+            None => eprintln!("plimsoll: {line}"),
         }
     }
 
