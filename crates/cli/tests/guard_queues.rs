@@ -151,6 +151,51 @@ fn every_queue_gets_a_thread_and_a_holdoff_and_loses_both_again() {
     await_return(&mut reports, host, &before);
 }
 
+/// How many instances are held off.
+fn held_off(host: &Host) -> usize {
+    let instances = settings(host).0.instances;
+    let mark = Some(plimsoll_kernel::knobs::DEFER_MARK);
+    let held_off = instances.iter().filter(|napi| napi.defer_hard_irqs == mark);
+    held_off.count()
+}
+
+/// What comes by another queue than the flood's once waited for the flood's holdoff.
+#[test]
+fn a_queue_that_is_not_flooded_keeps_the_host_s_own_settings() {
+    let _alone = ONE_BY_ONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let testbed = testbed();
+    let host = testbed.test();
+    let (_guard, mut reports) = start_with(host, &["--interval-ms", "100"]);
+    let before = settings(host);
+    let _servers = [FIRST, SECOND, BOTH].map(|port| busy_server(host, port));
+    let _computing = compute(host);
+    let [first, _] = from_cpu(&testbed, testbed.load().cpu(), FIRST, 400_000);
+    let [little, _] = from_cpu(&testbed, host.cpu(), SECOND, 200);
+    let [much, _] = from_cpu(&testbed, host.cpu(), SECOND, 50_000);
+    let (sent, _) = flooded(&testbed, &first, || {
+        let (_, little) = flooded(&testbed, &little, || {
+            await_mode(&mut reports, "overload");
+            for _ in 0..20 {
+                let mut all = await_report(&mut reports, "any", |_| true);
+                let held_off = held_off(host);
+                let governor = all["governor"].take();
+                assert!(held_off <= 1, "{held_off} held off: {governor}");
+                if governor["mode"] == "overload" {
+                    assert_eq!(held_off, 1, "{governor}");
+                }
+            }
+        });
+        let (_, much) = flooded(&testbed, &much, || {
+            await_report(&mut reports, "both queues", |_| held_off(host) == QUEUES);
+        });
+        little.sent + much.sent
+    });
+    await_report(&mut reports, "all of the second queue", |report| {
+        offered_to(report, SECOND) == sent
+    });
+    await_return(&mut reports, host, &before);
+}
+
 /// Link down and up, a new ring size: the driver makes its instances anew, without
 /// threads and holdoffs. The governor once went on as if it had set them.
 #[test]

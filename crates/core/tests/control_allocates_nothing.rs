@@ -15,7 +15,9 @@ use plimsoll_core::fairness::{
     Fairness, FairnessConfig, Keys, Queue, Request, Share, Source, Verdict,
 };
 use plimsoll_core::feedback::{Feedback, FeedbackConfig, Watermarks};
-use plimsoll_core::governor::{CpuObservation, Governor, GovernorConfig, Losses, Strategy};
+use plimsoll_core::governor::{
+    CpuObservation, Governor, GovernorConfig, InstanceFrames, Instances, Losses, Strategy,
+};
 use plimsoll_core::poll::{Directions, Driver, Interrupts, Poller, PollerConfig, SourceSet};
 use plimsoll_core::quota::{Quota, QuotaConfig};
 use plimsoll_core::time::Instant;
@@ -103,6 +105,7 @@ fn governing_allocates_nothing() {
         ..GovernorConfig::default()
     })
     .unwrap();
+    let mut instances = Instances::new();
     let allocated = allocations(|| {
         // One second of flood, then four of nothing, ten times over.
         for step in 0..5000_u64 {
@@ -119,7 +122,12 @@ fn governing_allocates_nothing() {
                 discarded: u64::from(flooded),
                 ..Losses::default()
             };
-            let _ = governor.on_interval(&[cpu; 2], losses, at(step * 10_000));
+            let setting = governor.on_interval(&[cpu; 2], losses, at(step * 10_000));
+            let seen = [0, 1].map(|id| InstanceFrames {
+                id,
+                frames: cpu.frames * u64::from(id),
+            });
+            let _ = instances.on_interval(setting.mode, &seen, cpu.elapsed);
         }
     });
     assert_eq!(allocated, 0);

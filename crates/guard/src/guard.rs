@@ -18,6 +18,7 @@ use crate::company::Reading;
 use crate::cookies::Cookies;
 use crate::counters::{self, Channel, Counters, Packets};
 use crate::error::Error;
+use crate::governor::Frames;
 pub use crate::program::Storage;
 use crate::program::types::{answering, limit};
 use crate::program::{Program, SourcesReader};
@@ -404,6 +405,12 @@ impl<'obj> Guard<'obj> {
     fn spare_packet_readers(&mut self) {
         let cap = !host::has_packet_readers();
         self.program.set_cap_closed_ports(cap);
+    }
+
+    /// Frames that each NAPI instance has brought; none unless attached.
+    pub(crate) fn frames_by_instance(&self) -> Frames {
+        let regulator = self.regulator.iter();
+        regulator.flat_map(Regulator::frames_by_instance).collect()
     }
 
     /// Whether input is being shed by shares.

@@ -149,6 +149,11 @@ impl Regulator {
         self.metering.attention() == Attention::Alarm
     }
 
+    /// Frames that each NAPI instance has brought.
+    pub(crate) fn frames_by_instance(&self) -> impl Iterator<Item = (u32, u64)> {
+        self.meter.frames_by_instance()
+    }
+
     /// Looks and acts.
     pub(crate) fn on_interval(&mut self, program: &mut Program<'_>) -> Result<Regulated, Error> {
         let now = Instant::now();

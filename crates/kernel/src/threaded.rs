@@ -53,9 +53,11 @@ fn wait_for_threads(
 ) -> Result<Vec<PollingThread>, TurnError> {
     for _ in 0..THREAD_TRIES {
         let mut threads = knobs.polling_threads()?;
-        if let Queues::Only(wanted) = queues {
-            threads.retain(|thread| thread.queue.is_some_and(|queue| wanted.contains(&queue)));
-        }
+        threads.retain(|thread| match queues {
+            Queues::All => true,
+            Queues::Only(wanted) => thread.queue.is_some_and(|queue| wanted.contains(&queue)),
+            Queues::Of(ids) => ids.contains(&thread.napi),
+        });
         if !threads.is_empty() {
             return Ok(threads);
         }

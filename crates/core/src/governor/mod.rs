@@ -38,7 +38,8 @@
 //! `alone`, whose holdoffs are longer than what fits.
 //!
 //! **Several CPUs.** The worst decides for all: overload on one is overload, calm
-//! must be everywhere, and the shortest holdoff is everybody's.
+//! must be everywhere, and the shortest holdoff is everybody's. Which instances are held
+//! off at all is [`Instances`]' to decide.
 //!
 //! **Another interface's load.** A CPU's network time is that of all interfaces, its
 //! frames are this one's. As much as so many frames can have taken at most
@@ -63,6 +64,7 @@ use crate::time::{Instant, NANOS_PER_SECOND, span_nanos};
 mod alone;
 mod config;
 mod dwell;
+mod instances;
 pub mod metering;
 #[cfg(test)]
 mod tests;
@@ -71,6 +73,7 @@ pub use alone::Company;
 use alone::{Alone, Seen};
 pub use config::{GovernorConfig, Strategy};
 use dwell::Dwell;
+pub use instances::{InstanceFrames, Instances};
 
 /// A run that finds this part of the ring waiting has found it nearly full: the rest
 /// is what a run of a holdoff that fills half of it, the most that is aimed at, may

@@ -4,13 +4,15 @@
 //! Light load: nothing is touched. Overload, by strategy: an adaptive holdoff in
 //! interrupt context (`holdoff`), or polling threads before every process with the
 //! same holdoff (`thread`). Every setting goes through [`Knobs`], so it is on
-//! disk before it is turned. Holdoffs are those of all queues: the worst CPU's
-//! decides, as in the core.
+//! disk before it is turned. Held off are the instances that bring much; the worst CPU
+//! decides how long, as in the core. Polling threads are all instances'.
 //!
 //! Limits: ring losses are known only of adapters that count them
 //! (`rx_missed_errors` and its kin; veth does not): elsewhere the frames of a
 //! polling run tell how full the ring got. A single polling thread is pinned to the
 //! CPU that received most; several are left where the scheduler has them.
+
+mod instances;
 
 pub use plimsoll_core::governor::Strategy;
 
@@ -24,6 +26,8 @@ use serde::Serialize;
 
 use crate::error::Error;
 use crate::guard::Regulated;
+pub(crate) use instances::Frames;
+use instances::HeldOff;
 use plimsoll_kernel::counters::interfaces::Interfaces;
 use plimsoll_kernel::knobs::{DEFER_MARK, Device, Knobs, PollingThread, Queues, Statistic};
 use plimsoll_kernel::meter::CpuReading;
@@ -112,6 +116,9 @@ pub struct Governor {
     /// What it was applied to, and when that was last looked at.
     instances: Vec<Instance>,
     looked_at: Instant,
+    /// What instances have brought, if the caller knows.
+    frames: Frames,
+    held_off: HeldOff,
     limiter: Option<PollingLimit>,
     network_share: f64,
 }
@@ -138,6 +145,8 @@ impl Governor {
             applied: None,
             instances: Vec::new(),
             looked_at: Instant::now(),
+            frames: Frames::new(),
+            held_off: HeldOff::default(),
             limiter: None,
             network_share: 0.0,
         })
@@ -205,6 +214,12 @@ impl Governor {
         self.decision.on_company(company);
     }
 
+    /// What each instance has brought since the start, before it is asked. Who never tells
+    /// has a governor that holds all of them off.
+    pub(crate) fn on_frames(&mut self, frames: Frames) {
+        self.frames = frames;
+    }
+
     /// What it does now.
     #[must_use]
     pub fn status(&self) -> Status {
@@ -257,6 +272,14 @@ impl Governor {
         let elapsed = u64::try_from(self.started.elapsed().as_nanos()).unwrap_or(u64::MAX);
         let time = plimsoll_core::time::Instant::from_nanos(elapsed);
         let setting = self.decision.on_interval(&cpus, losses, time);
+        let frames = std::mem::take(&mut self.frames);
+        let others = self
+            .held_off
+            .on_interval(setting.mode, frames, Instant::now());
+        if others && let Some(applied) = &mut self.applied {
+            // Nothing is near it: the holdoff is set anew.
+            applied.holdoff = Duration::ZERO;
+        }
         self.apply(setting, &regulated.readings, knobs)?;
         if let (Some(limiter), Some(cpu)) = (&self.limiter, cpus.iter().max_by_key(|c| c.network)) {
             limiter.on_observation(cpu.network, cpu.elapsed);
@@ -282,7 +305,11 @@ impl Governor {
         let differs =
             |old: Setting| old.holdoff.abs_diff(setting.holdoff) > setting.holdoff / NOTICEABLE;
         if self.applied.is_none_or(differs) {
-            knobs.set_holdoff(Queues::All, DEFER_MARK, setting.holdoff)?;
+            let queues = match self.config.strategy {
+                Strategy::Thread => Queues::All,
+                Strategy::Holdoff | Strategy::Off => self.held_off.queues(),
+            };
+            knobs.set_holdoff(queues, DEFER_MARK, setting.holdoff)?;
             self.applied = Some(setting);
         }
         if is_new && self.config.strategy == Strategy::Thread {

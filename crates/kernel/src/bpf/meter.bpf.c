@@ -56,6 +56,7 @@ struct net_device {
 
 struct napi_struct {
 	struct net_device *dev;
+	unsigned int napi_id;
 };
 
 #pragma clang attribute pop
@@ -101,6 +102,15 @@ struct {
 	__type(key, __u32);
 	__type(value, struct cpu);
 } cpus SEC(".maps");
+
+/* By the last bits of the id: who comes later takes the place. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, INSTANCES);
+	__type(key, __u32);
+	__type(value, struct instance);
+} instances SEC(".maps");
 
 static __always_inline bool is_metered(__u32 cpu)
 {
@@ -438,6 +448,21 @@ static __always_inline struct run *run_of(struct cpu *cpu, __u64 napi)
 	return &cpu->runs[0];
 }
 
+/* One CPU polls an instance at a time. */
+static __always_inline void count_instance(__u32 napi_id, __u32 frames)
+{
+	__u32 key = napi_id % INSTANCES;
+	struct instance *instance = bpf_map_lookup_elem(&instances, &key);
+
+	if (!instance)
+		return;
+	if (instance->napi_id != napi_id) {
+		instance->napi_id = napi_id;
+		instance->frames = 0;
+	}
+	instance->frames += frames;
+}
+
 /*
  * After each poll: `work` frames of at most `budget`; fewer: the ring is empty. Counted
  * while metering pauses as well.
@@ -465,6 +490,7 @@ int BPF_PROG(on_poll, struct napi_struct *napi, int work, int budget)
 		run->frames = 0;
 	}
 	cpu->frames += work;
+	count_instance(napi->napi_id, work);
 	run->frames += work;
 	if (run->frames > cpu->run_frames_max)
 		cpu->run_frames_max = run->frames;

@@ -8,6 +8,14 @@ enum account { ACCOUNT_APP, ACCOUNT_NETWORK, ACCOUNT_OTHER, ACCOUNT_IDLE, ACCOUN
 enum meter_limit {
 	WATCHED = 8, /* how many processes can be watched at once */
 	RUNS = 4, /* how many NAPI instances' runs are told apart on one CPU */
+	INSTANCES = 256, /* how many NAPI instances' frames are told apart */
+};
+
+/* What one NAPI instance of the interface has brought. CPUs share no cache line. */
+struct instance {
+	__u32 napi_id; /* 0: nobody's */
+	__u32 unused[13];
+	__u64 frames;
 };
 
 /* A polling run under way: until the instance's ring is empty. */

@@ -54,13 +54,17 @@ impl TurnError {
     }
 }
 
-/// Leaves out instances that receive nothing, as far as the driver tells, and those whose
-/// interrupts an application suspends.
-fn leave_what_is_not_ours(instances: &mut Vec<Napi>) {
+/// Leaves out instances that are not meant, that receive nothing, as far as the driver
+/// tells, and those whose interrupts an application suspends.
+fn leave_what_is_not_ours(instances: &mut Vec<Napi>, queues: Queues<'_>) {
     let is_told = instances.iter().any(|napi| napi.queue.is_some());
     instances.retain(|napi| {
+        let is_meant = match queues {
+            Queues::Of(ids) => ids.contains(&napi.id),
+            Queues::All | Queues::Only(_) => true,
+        };
         let receives = napi.queue.is_some() || !is_told;
-        receives && !napi.is_suspended_by_application()
+        is_meant && receives && !napi.is_suspended_by_application()
     });
 }
 
@@ -96,7 +100,7 @@ impl Knobs {
                 (Attribute::GroFlushTimeout, u64::from(gro_flush_timeout)),
             ]);
         }
-        leave_what_is_not_ours(&mut instances);
+        leave_what_is_not_ours(&mut instances, queues);
         let own = self.device_holdoff();
         let old = instances.iter().filter_map(|napi| old_holdoff(napi, own));
         self.write_down(old.collect())?;
@@ -153,7 +157,7 @@ impl Knobs {
         if instances.is_empty() {
             return self.turn_device(&[(Attribute::Threaded, u64::from(threaded))]);
         }
-        leave_what_is_not_ours(&mut instances);
+        leave_what_is_not_ours(&mut instances, queues);
         self.write_down(instances.iter().filter_map(old_threaded).collect())?;
         for napi in instances {
             let change = Change {
@@ -343,7 +347,7 @@ fn invalid(action: &'static str) -> CallError {
 mod tests {
     use super::*;
 
-    fn left(instances: &[(u32, Option<u32>, Option<u32>)]) -> Vec<u32> {
+    fn left(instances: &[(u32, Option<u32>, Option<u32>)], queues: Queues<'_>) -> Vec<u32> {
         let napi = |(id, queue, irq_suspend_timeout): &(u32, Option<u32>, Option<u32>)| Napi {
             id: *id,
             queue: *queue,
@@ -355,7 +359,7 @@ mod tests {
             threaded: None,
         };
         let mut instances = instances.iter().map(napi).collect();
-        leave_what_is_not_ours(&mut instances);
+        leave_what_is_not_ours(&mut instances, queues);
         instances.into_iter().map(|napi| napi.id).collect()
     }
 
@@ -367,8 +371,13 @@ mod tests {
             (3, None, Some(0)),
             (4, Some(2), None),
         ];
-        assert_eq!(left(&told), [1, 4]);
+        assert_eq!(left(&told, Queues::All), [1, 4]);
+        assert_eq!(left(&told, Queues::Of(&[2, 3, 4, 9])), [4]);
         let untold = [(1, None, None), (2, None, Some(1)), (3, None, Some(0))];
-        assert_eq!(left(&untold), [1, 3], "a driver that tells no queue");
+        assert_eq!(
+            left(&untold, Queues::All),
+            [1, 3],
+            "a driver that tells no queue"
+        );
     }
 }

@@ -60,6 +60,8 @@ use skeleton::types;
 
 // SAFETY: generated from a struct of meter.h that holds integers only.
 unsafe impl Plain for types::cpu {}
+// SAFETY: as above.
+unsafe impl Plain for types::instance {}
 
 /// How many processes can be watched at once.
 pub const WATCHED_MAX: usize = types::meter_limit::WATCHED.0 as usize;
@@ -101,6 +103,7 @@ pub struct Options<'a> {
 pub struct CpuMeter {
     skeleton: skeleton::MeterSkel<'static>,
     cpus: Mapped<types::cpu>,
+    instances: Mapped<types::instance>,
     /// The only CPU that is metered.
     cpu: Option<usize>,
     watches: bool,
@@ -172,6 +175,7 @@ impl CpuMeter {
         let (skeleton, links) = load(&options, polled).map_err(bpf("load the CPU meter"))?;
         let mut meter = Self {
             cpus: Mapped::of(&skeleton.maps.cpus)?,
+            instances: Mapped::of(&skeleton.maps.instances)?,
             skeleton,
             cpu: options.cpu,
             watches: options.watches,
@@ -230,6 +234,14 @@ impl CpuMeter {
         (0..self.cpus.len())
             .filter_map(|cpu| self.peek_at(cpu))
             .collect()
+    }
+
+    /// Frames that each NAPI instance of the interface has brought, by the kernel's number
+    /// of it. Instances whose numbers have the same last eight bits hide each other.
+    pub fn frames_by_instance(&self) -> impl Iterator<Item = (u32, u64)> {
+        let all = (0..self.instances.len()).map(|place| self.instances.get(place));
+        all.filter(|instance| instance.napi_id != 0)
+            .map(|instance| (instance.napi_id, instance.frames))
     }
 
     /// One CPU's books; `None` if it has had no event.

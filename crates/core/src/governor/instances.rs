@@ -1,0 +1,197 @@
+//! Which receive instances of an interface overload holds off, and which keep the host's
+//! own settings.
+//!
+//! **Intuition.** A holdoff saves interrupts and delays frames. An instance that brings
+//! few frames has few interrupts to save, and its frames would wait for those of another
+//! queue's flood.
+//!
+//! **Rule.** An interrupt takes some 3 µs. What is left alone may bring
+//! [`LEFT_ALONE_PPS`] together, so its interrupts take 1 % of a CPU at most, whatever
+//! they bring. Each instance may have its part of that. In overload instances only join:
+//! a flood that changes its port changes its queue, too, and would be met by interrupts
+//! each time it came back. All are free when overload ends.
+//!
+//! **When it loses.** An instance that gets busy is held off one interval later. One that
+//! was busy for an interval is held off as long as overload lasts. All that are held off have
+//! one holdoff, the shortest that any of them needs.
+
+use alloc::vec::Vec;
+use core::time::Duration;
+
+use super::Mode;
+use crate::time::{NANOS_PER_SECOND, span_nanos};
+
+/// Frames per second that instances may bring together without being held off.
+const LEFT_ALONE_PPS: u64 = 3_300;
+/// More instances than this are not told apart.
+const INSTANCES_MAX: usize = 256;
+
+/// What one instance brought since the observation before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct InstanceFrames {
+    /// The kernel's number of it.
+    pub id: u32,
+    /// Frames polled.
+    pub frames: u64,
+}
+
+/// The decision; see the module's documentation.
+#[derive(Debug)]
+pub struct Instances {
+    held_off: Vec<u32>,
+    is_all: bool,
+}
+
+impl Default for Instances {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Instances {
+    /// None is held off.
+    #[must_use]
+    pub fn new() -> Self {
+        Self {
+            held_off: Vec::with_capacity(INSTANCES_MAX),
+            is_all: false,
+        }
+    }
+
+    /// Takes what all instances brought in `elapsed`, and the governor's mode from now
+    /// on. True if others are to be held off than before.
+    pub fn on_interval(
+        &mut self,
+        mode: Mode,
+        instances: &[InstanceFrames],
+        elapsed: Duration,
+    ) -> bool {
+        if mode == Mode::Interrupts {
+            self.is_all = false;
+            let some = !self.held_off.is_empty();
+            self.held_off.clear();
+            return some;
+        }
+        let before = (self.held_off.len(), self.is_all);
+        let count = u64::try_from(instances.len()).unwrap_or(u64::MAX).max(1);
+        for instance in instances {
+            let pps_of_all = rate(instance.frames, elapsed).saturating_mul(count);
+            if pps_of_all > LEFT_ALONE_PPS && !self.held_off.contains(&instance.id) {
+                self.join(instance.id);
+            }
+        }
+        // Overload that no instance shows is not told by them.
+        self.is_all |= self.held_off.is_empty();
+        before != (self.held_off.len(), self.is_all)
+    }
+
+    fn join(&mut self, id: u32) {
+        if self.held_off.len() < self.held_off.capacity() {
+            self.held_off.push(id);
+        } else {
+            self.is_all = true;
+        }
+    }
+
+    /// The instances that overload holds off; `None` for all there are.
+    #[must_use]
+    pub fn held_off(&self) -> Option<&[u32]> {
+        (!self.is_all).then_some(self.held_off.as_slice())
+    }
+}
+
+fn rate(frames: u64, elapsed: Duration) -> u64 {
+    let pps =
+        u128::from(frames) * u128::from(NANOS_PER_SECOND) / u128::from(span_nanos(elapsed).max(1));
+    u64::try_from(pps).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const INTERVAL: Duration = Duration::from_millis(10);
+
+    fn seen(frames: &[(u32, u64)]) -> Vec<InstanceFrames> {
+        let one = |(id, frames): &(u32, u64)| InstanceFrames {
+            id: *id,
+            frames: *frames,
+        };
+        frames.iter().map(one).collect()
+    }
+
+    fn overload(instances: &mut Instances, frames: &[(u32, u64)]) -> bool {
+        instances.on_interval(Mode::Overload, &seen(frames), INTERVAL)
+    }
+
+    #[test]
+    fn only_the_flooded_one_is_held_off() {
+        let mut instances = Instances::new();
+        assert!(overload(&mut instances, &[(11, 3_000), (12, 10)]));
+        assert_eq!(instances.held_off(), Some(&[11][..]));
+        assert!(!overload(&mut instances, &[(11, 3_000), (12, 16)]));
+        // Two may bring 33 frames in 10 ms together.
+        assert!(overload(&mut instances, &[(11, 3_000), (12, 17)]));
+        assert_eq!(instances.held_off(), Some(&[11, 12][..]));
+    }
+
+    #[test]
+    fn who_was_busy_stays_until_overload_ends() {
+        let mut instances = Instances::new();
+        overload(&mut instances, &[(11, 3_000), (12, 0)]);
+        overload(&mut instances, &[(11, 0), (12, 3_000)]);
+        assert!(!overload(&mut instances, &[(11, 0), (12, 3_000)]));
+        assert_eq!(instances.held_off(), Some(&[11, 12][..]));
+        assert!(instances.on_interval(Mode::Interrupts, &seen(&[(11, 9_000)]), INTERVAL));
+        assert_eq!(instances.held_off(), Some(&[][..]));
+        assert!(!instances.on_interval(Mode::Interrupts, &[], INTERVAL));
+    }
+
+    #[test]
+    fn overload_that_no_instance_shows_holds_all_off() {
+        for frames in [&[][..], &[(11, 0), (12, 5)]] {
+            let mut instances = Instances::new();
+            assert!(overload(&mut instances, frames));
+            assert_eq!(instances.held_off(), None);
+            assert!(!overload(&mut instances, frames));
+            instances.on_interval(Mode::Interrupts, &[], INTERVAL);
+            assert!(overload(&mut instances, &[(12, 500)]));
+            assert_eq!(instances.held_off(), Some(&[12][..]));
+        }
+    }
+
+    #[test]
+    fn more_than_can_be_told_apart_are_all() {
+        let mut instances = Instances::new();
+        let frames: Vec<_> = (0..=256).map(|id| (id, 3_000)).collect();
+        let capacity = instances.held_off.capacity();
+        overload(&mut instances, &frames);
+        assert_eq!(instances.held_off(), None);
+        assert_eq!(instances.held_off.capacity(), capacity, "nothing allocated");
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_left_alone_brings_little_together(
+            frames in prop::collection::vec(0_u64..200, 1..40),
+            millis in 1_u64..100,
+        ) {
+            let elapsed = Duration::from_millis(millis);
+            let frames: Vec<_> = (0_u32..).zip(frames).collect();
+            let mut instances = Instances::new();
+            instances.on_interval(Mode::Overload, &seen(&frames), elapsed);
+            let alone: u64 = match instances.held_off() {
+                None => 0,
+                Some(held_off) => {
+                    let mut alone = frames.clone();
+                    alone.retain(|(id, _)| !held_off.contains(id));
+                    alone.iter().map(|(_, frames)| frames).sum()
+                }
+            };
+            // Whole frames per second are compared: below one each is lost.
+            let most = (LEFT_ALONE_PPS + frames.len() as u64) * millis;
+            prop_assert!(alone * 1000 <= most);
+        }
+    }
+}
