@@ -211,25 +211,39 @@ fn commands_of_make_exist() {
     expect_none(&faults);
 }
 
-/// Every line of the guard's table of hosts names what shows it: tests that exist, or
-/// commands of `make`.
+/// Every line of the guard's tables of hosts and of containers names what shows it: tests
+/// that exist, or commands of `make`.
 #[test]
-fn every_line_of_the_table_of_hosts_has_its_test() {
+fn every_line_of_the_tables_of_hosts_has_its_test() {
     let text = text("docs/guard.md");
-    let head = "| your host | the guard there | `check` | shown by |";
-    let table = text.lines().skip_while(|line| *line != head).skip(2);
-    let rows: Vec<_> = table.take_while(|line| line.starts_with('|')).collect();
-    assert!(rows.len() > 10, "the table is not where it was");
+    let heads = [
+        (
+            "| your host | the guard there | `check` | shown by |",
+            5,
+            10,
+        ),
+        ("| traffic to a container | counts as | shown by |", 4, 4),
+    ];
     let mut faults = Vec::new();
-    for row in rows {
-        let cells: Vec<_> = row.trim_end_matches('|').split('|').collect();
-        let shown = cells.last().unwrap_or(&"").split('`').skip(1).step_by(2);
-        let shown: Vec<_> = shown.collect();
-        if cells.len() != 5 || shown.is_empty() {
-            faults.push(format!("nothing shows: {row}"));
+    for (head, columns, lines_min) in heads {
+        let table = text.lines().skip_while(|line| *line != head).skip(2);
+        let rows: Vec<_> = table.take_while(|line| line.starts_with('|')).collect();
+        assert!(
+            rows.len() > lines_min,
+            "a table is not where it was: {head}"
+        );
+        for row in rows {
+            let cells: Vec<_> = row.trim_end_matches('|').split('|').collect();
+            let shown = cells.last().unwrap_or(&"").split('`').skip(1).step_by(2);
+            let shown = shown.filter(|name| name.contains("::") || name.starts_with("make "));
+            let shown: Vec<_> = shown.collect();
+            if cells.len() != columns || shown.is_empty() {
+                faults.push(format!("nothing shows: {row}"));
+            }
+            let tests = shown.into_iter().filter(|name| !name.starts_with("make "));
+            let find = |test| named_test::find(&top().join("crates"), test).err();
+            faults.extend(tests.filter_map(find));
         }
-        let tests = shown.into_iter().filter(|name| !name.starts_with("make "));
-        faults.extend(tests.filter_map(|test| named_test::find(&top().join("crates"), test).err()));
     }
     expect_none(&faults);
 }

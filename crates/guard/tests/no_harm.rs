@@ -19,6 +19,8 @@ use plimsoll_kernel::namespace;
 use plimsoll_packets::frame::Packet;
 
 const INSIDE_V4: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 2);
+const POD_V4: Ipv4Addr = Ipv4Addr::new(10, 88, 0, 2);
+const POD_MAC: [u8; 6] = [2, 0, 0, 0, 0, 0x77];
 const CLOSED: u16 = 9;
 /// Many times what a tick of 4 ms may bring to closed ports.
 const FRAMES: u16 = 4000;
@@ -282,6 +284,61 @@ fn containers_behind_a_bridge_get_all_that_is_routed_to_them() {
             assert_eq!(forwarded.count(Outcome::Admitted), 2 * u64::from(FRAMES));
             assert_eq!(forwarded.discarded(), 0);
         });
+    });
+}
+
+/// A container's server that loses nothing, at its own Ethernet address.
+fn pod_server(pod: &Namespace, device: &'static str) -> UdpSocket {
+    pod.run(move || {
+        ip(&format!("address add {POD_V4}/24 dev {device}"));
+        ip(&format!("link set {device} up"));
+        patient((POD_V4, 53))
+    })
+}
+
+/// Nobody asked which namespace these end in: the host has no such address, so they count as
+/// `forward`, and all arrive.
+fn all_arrive_and_count_as_forward(pod: &Namespace, server: UdpSocket) {
+    guarded(|guard, wire| {
+        flood_closed_port(guard, wire);
+        for client in 10_000..10_000 + FRAMES {
+            let packet = Packet::new(PEER_V4.into(), POD_V4.into());
+            wire.send(&packet.macs(PEER_MAC, POD_MAC).udp(client, 53, &[0; 64]));
+        }
+        assert_eq!(pod.run(move || received(&server)), u64::from(FRAMES));
+        let forwarded = *guard.counters().unwrap().of(Kind::Forward);
+        assert_eq!(forwarded.count(Outcome::Admitted), u64::from(FRAMES));
+        assert_eq!(forwarded.discarded(), 0);
+    });
+}
+
+#[test]
+fn containers_on_the_interface_s_bridge_get_all_that_is_bridged_to_them() {
+    in_namespace(|| {
+        let pod = Namespace::new();
+        let tid = pod.tid;
+        ip("link add br0 type bridge");
+        ip("link set br0 up");
+        ip("link set v0 master br0");
+        ip(&format!(
+            "link add p0 type veth peer name h0 address 02:00:00:00:00:77 netns {tid}"
+        ));
+        ip("link set p0 master br0 up");
+        let server = pod_server(&pod, "h0");
+        all_arrive_and_count_as_forward(&pod, server);
+    });
+}
+
+#[test]
+fn containers_with_a_macvlan_device_get_all_that_is_sent_to_them() {
+    in_namespace(|| {
+        let pod = Namespace::new();
+        let tid = pod.tid;
+        ip(&format!(
+            "link add link v0 name m0 address 02:00:00:00:00:77 netns {tid} type macvlan mode bridge"
+        ));
+        let server = pod_server(&pod, "m0");
+        all_arrive_and_count_as_forward(&pod, server);
     });
 }
 
