@@ -140,6 +140,12 @@ impl Site {
         within(&self.behind, work)
     }
 
+    /// Frames that the guarded interface has received, by its driver's count.
+    pub(crate) fn received_frames(&self) -> Outcome<u64> {
+        let path = format!("/sys/class/net/{}/statistics/rx_packets", self.device);
+        Ok(fs::read_to_string(path)?.trim().parse()?)
+    }
+
     pub(crate) fn queues(&self) -> usize {
         let path = format!("/sys/class/net/{}/queues", self.device);
         let entries = fs::read_dir(path).into_iter().flatten().flatten();
