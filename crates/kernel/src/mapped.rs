@@ -115,4 +115,10 @@ impl Mapped<u64> {
             _ => value.swap(0, Ordering::AcqRel),
         }
     }
+
+    /// Replaces the value of one element, in one step.
+    pub fn store(&self, index: usize, value: u64) {
+        // SAFETY: as in `take`; the program only reads it, or writes atomically too.
+        unsafe { AtomicU64::from_ptr(self.at(index)) }.store(value, Ordering::Release);
+    }
 }

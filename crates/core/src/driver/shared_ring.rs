@@ -81,6 +81,14 @@ impl<M: RingMemory> IncomingRing<M> {
         Some(entry)
     }
 
+    /// Places that the other side can fill now.
+    pub fn room(&self) -> u32 {
+        let produced = self.memory.producer().load(Ordering::Acquire);
+        let released = self.memory.consumer().load(Ordering::Relaxed);
+        let there = produced.wrapping_sub(released);
+        self.memory.length().saturating_sub(there)
+    }
+
     /// Lets the other side use the places of what was taken.
     #[inline]
     pub fn release(&mut self) {

@@ -4,7 +4,8 @@
  *
  * Intuition: the adapter of NI-LRP (Druschel & Banga 1996, sections 3 and 3.3)
  * puts each packet on the queue of its socket. Here a bound port leads to an
- * AF_XDP socket, whose full ring drops the frame at the price of this program.
+ * AF_XDP socket, and a frame for which its ring has no room is dropped at the price of this
+ * program. The kernel finds that out too, but in copy mode it copies the frame first.
  *
  * Rules, in this order:
  * - frames of another receive queue than the sockets': the kernel's;
@@ -115,6 +116,23 @@ struct {
 	__type(value, struct strays);
 } strays SEC(".maps");
 
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, SOCKETS_MAX);
+	__type(key, __u32);
+	__type(value, struct given);
+} given SEC(".maps");
+
+/* The count of `given` up to which there is room, 0 where nobody says. Written by the sockets' owner. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, SOCKETS_MAX);
+	__type(key, __u32);
+	__type(value, __u64);
+} given_up_to SEC(".maps");
+
 struct tag {
 	__be16 id;
 	__be16 protocol; /* of what follows */
@@ -125,8 +143,27 @@ struct ports {
 	__be16 destination;
 };
 
-static __always_inline int to_socket(__u32 index)
+/* Only one queue's frames come so far, so nobody else counts at the same time. */
+static __always_inline int is_refused(__u32 index)
 {
+	struct given *to_it = bpf_map_lookup_elem(&given, &index);
+	__u64 *limit = bpf_map_lookup_elem(&given_up_to, &index);
+
+	if (!to_it || !limit || !*limit)
+		return 0;
+	/* What the kernel refused later was counted too: at worst all that there is room for. */
+	if (to_it->frames >= *limit && ++to_it->without_room % TRY_EVERY) {
+		to_it->refused++;
+		return 1;
+	}
+	to_it->frames++;
+	return 0;
+}
+
+static __noinline int to_socket(__u32 index)
+{
+	if (is_refused(index))
+		return XDP_DROP;
 	/* A socket that is just closing leaves the frame to the kernel. */
 	return bpf_redirect_map(&sockets, index, XDP_PASS);
 }

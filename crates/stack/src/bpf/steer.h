@@ -14,6 +14,7 @@ enum steer_limit {
 	GROUP = 1 << 16, /* set in the number of an endpoint's socket: it is a group's */
 	GROUPS_MAX = 64,
 	MEMBERS_MAX = 64, /* a power of two */
+	TRY_EVERY = 32, /* of the frames for a socket without room, so many are one that it gets */
 };
 
 /* An address in network byte order; IPv4 as ::ffff:a.b.c.d, any as zeros. */
@@ -40,6 +41,13 @@ struct strays {
 	__u64 tick;
 	__u64 passed;
 	__u64 dropped;
+};
+
+/* What the program did with the frames for one socket. */
+struct given {
+	__u64 frames; /* given to it */
+	__u64 without_room; /* for which its ring had no room */
+	__u64 refused; /* of these, dropped */
 };
 
 #endif

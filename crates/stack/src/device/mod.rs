@@ -72,6 +72,8 @@ impl Capabilities {
 pub struct Drops {
     /// The receive ring was full.
     pub ring_full: u64,
+    /// The receive ring had no room, and whoever steers knew it: dropped before a copy was made.
+    pub early: u64,
     /// There was no buffer to receive into.
     pub no_buffer: u64,
     /// Not a frame: too long for a buffer, or an entry of a ring that pointed

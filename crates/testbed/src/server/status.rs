@@ -110,7 +110,7 @@ impl StackStatus {
             received: sum.received,
             queued: sum.queued,
             incomplete: sum.incomplete,
-            dropped: drops.ring_full + drops.no_buffer + drops.invalid + drops.stray,
+            dropped: drops.ring_full + drops.early + drops.no_buffer + drops.invalid + drops.stray,
             unsent: stack.unsent(),
             channels: charged.into_iter().map(Channel::of).collect(),
         }

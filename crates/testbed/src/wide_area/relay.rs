@@ -157,7 +157,7 @@ impl Way {
     fn into_direction(mut self) -> Direction {
         let drops = self.from.drops();
         self.direction.travelling = self.line.travelling() as u64;
-        self.direction.unreceived = drops.ring_full + drops.no_buffer + drops.invalid;
+        self.direction.unreceived = drops.ring_full + drops.early + drops.no_buffer + drops.invalid;
         self.direction
     }
 }

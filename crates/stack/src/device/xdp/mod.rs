@@ -7,9 +7,9 @@
 //! Everything else goes to the kernel as before.
 //!
 //! `ring` and `sys` are the rings and system calls, `socket` a queue's shared
-//! memory and its sockets, `program` the steering, `whole` an interface with all its
-//! queues ([`open_whole`]). Sockets of their own for
-//! single endpoints ([`Device::open_endpoint`]) are what `ni-lrp` stands on.
+//! memory and its sockets, `program` the steering, `room` what it is told of full
+//! rings, `whole` an interface with all its queues ([`open_whole`]). Sockets of their own
+//! for single endpoints ([`Device::open_endpoint`]) are what `ni-lrp` stands on.
 //!
 //! **Trap.** A sender on this machine (the other end of a veth pair) leaves
 //! transport checksums to an adapter that does not exist: turn that off there
@@ -18,6 +18,7 @@
 mod bare;
 mod program;
 mod ring;
+mod room;
 mod settings;
 mod socket;
 mod sys;
@@ -138,6 +139,8 @@ impl Default for XdpConfig {
 const CHUNKS_MIN: usize = 64;
 const CHUNKS_MAX: usize = 1 << 24;
 const RING_FRAMES_MAX: u32 = 1 << 20;
+/// From a program's usual nice level to the last one.
+const LEVELS_MAX: u8 = 19;
 /// What the kernel accepts: chunks of up to a page.
 const CHUNK_BYTES: [usize; 2] = [2048, 4096];
 
@@ -175,7 +178,10 @@ impl XdpConfig {
         let allowed = "a power of two, at most 1,048,576";
         check(fits(ring), "ring_frames", ring as usize, allowed)?;
         let fill = self.fill_frames.unwrap_or(1);
-        check(fits(fill), "fill_frames", fill as usize, allowed)
+        check(fits(fill), "fill_frames", fill as usize, allowed)?;
+        let levels = self.threaded.unwrap_or(0);
+        let allowed = "from 0 to 19: there are no more nice levels beneath a program's";
+        check(levels <= LEVELS_MAX, "threaded", levels.into(), allowed)
     }
 }
 
@@ -244,7 +250,8 @@ impl XdpInterface {
             ..Capabilities::plain(mac, mtu)
         };
         let socket = Socket::first(ifindex, config, capabilities, chunk_bytes)
-            .map_err(|error| refused(interface, config, error))?;
+            .map_err(|error| refused(interface, config, error))?
+            .telling(program.room(MAIN_SOCKET));
         let added = program.add_socket(MAIN_SOCKET, socket.as_fd());
         added.map_err(|error| Error::Program(error.to_string()))?;
         for address in &config.owned {
@@ -417,7 +424,7 @@ impl XdpEndpoint {
         let number = shared.numbers.lock().take()?;
         // From here on dropping it gives the number back.
         let opened = Self {
-            socket: Socket::sharing(&shared.queue)?,
+            socket: Socket::sharing(&shared.queue)?.telling(shared.program.room(number)),
             number,
             endpoint,
             member,
@@ -517,9 +524,16 @@ mod tests {
         assert_eq!(
             field(XdpConfig {
                 fill_frames: Some(0),
-                ..good
+                ..good.clone()
             }),
             "fill_frames"
+        );
+        assert_eq!(
+            field(XdpConfig {
+                threaded: Some(20),
+                ..good
+            }),
+            "threaded"
         );
     }
 }

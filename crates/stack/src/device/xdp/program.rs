@@ -4,6 +4,7 @@ use std::fmt;
 use std::mem::MaybeUninit;
 use std::net::{IpAddr, Ipv6Addr};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::sync::Arc;
 
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
@@ -11,12 +12,13 @@ use parking_lot::Mutex;
 use plimsoll_core::demux::Protocol;
 use plimsoll_kernel::xdp_link::{AttachError, XdpLink};
 
+use super::room::{Room, Rooms};
 use crate::device::Endpoint;
 use crate::error::Error;
 
 include!(concat!(env!("OUT_DIR"), "/steer.rs")); // mod skeleton
 
-pub(super) use skeleton::types::steer_limit;
+pub(super) use skeleton::types::{self, steer_limit};
 
 /// The program in place. Dropping it detaches it.
 pub(super) struct Program {
@@ -30,6 +32,7 @@ pub(super) struct Program {
     group_map: MapHandle,
     groups: Mutex<Vec<Group>>,
     strays: MapHandle,
+    rooms: Arc<Rooms>,
     /// The program's variables: `vlan` alone.
     variables: MapHandle,
     _link: XdpLink,
@@ -66,9 +69,16 @@ impl Program {
             group_map: handle(&maps.groups)?,
             groups: Mutex::default(),
             strays: handle(&maps.strays)?,
+            rooms: Rooms::of(&maps.given, &maps.given_up_to)
+                .map_err(|error| Error::Program(error.to_string()))?,
             variables: handle(&maps.bss)?,
             _link: link,
         })
+    }
+
+    /// For socket `number`, before [`add_socket`](Self::add_socket).
+    pub(super) fn room(&self, number: u32) -> Room {
+        self.rooms.open(number)
     }
 
     /// Frames for number `index` go to this socket from now on.

@@ -16,6 +16,7 @@ use libc::xdp_desc;
 use parking_lot::Mutex;
 
 use super::ring::{Incoming, Outgoing, Shared};
+use super::room::Room;
 use super::{BusyPoll, CopyMode, XdpConfig, sys};
 use crate::device::pool::Lent;
 use crate::device::{Batch, Capabilities, Device, Drops, Pool};
@@ -56,6 +57,8 @@ pub struct Socket {
     /// Nothing is known before frames have arrived: until 6.13 the kernel learns from
     /// them what there is to poll. Then whether polling does anything.
     pollable: OnceLock<bool>,
+    /// Whoever steers wants to know how much more the receive ring can take.
+    room: Option<Room>,
     queue: Arc<Queue>,
 }
 
@@ -125,6 +128,7 @@ impl Socket {
             transmit: Mutex::new(transmit),
             invalid: AtomicU64::new(0),
             pollable: OnceLock::new(),
+            room: None,
             queue: Arc::new(queue),
         })
     }
@@ -142,8 +146,16 @@ impl Socket {
             transmit: Mutex::new(transmit),
             invalid: AtomicU64::new(0),
             pollable: OnceLock::new(),
+            room: None,
             queue: Arc::clone(queue),
         })
+    }
+
+    /// The program is told of room in the receive ring from now on.
+    pub(super) fn telling(self, room: Room) -> Self {
+        room.tell(|| self.receive.lock().room());
+        let room = Some(room);
+        Self { room, ..self }
     }
 
     pub(super) fn queue(&self) -> &Arc<Queue> {
@@ -223,6 +235,9 @@ impl Device for Socket {
             }
         }
         ring.release();
+        if let Some(room) = &self.room {
+            room.tell(|| ring.room());
+        }
         drop(ring);
         self.queue.lent.fetch_sub(entries, Ordering::Relaxed);
         self.queue.refill();
@@ -257,15 +272,18 @@ impl Device for Socket {
 
     fn drops(&self) -> Drops {
         let invalid = self.invalid.load(Ordering::Relaxed);
+        let early = self.room.as_ref().map_or(0, Room::refused);
         // Without an answer only what was counted here is known.
         let kernel = sys::statistics(self.descriptor()).ok();
         kernel.map_or(
             Drops {
+                early,
                 invalid,
                 ..Drops::default()
             },
             |kernel| Drops {
                 ring_full: kernel.rx_ring_full,
+                early,
                 no_buffer: kernel.rx_dropped,
                 invalid: kernel.rx_invalid_descs + invalid,
                 ..Drops::default()
