@@ -2,12 +2,13 @@
 
 mod lan;
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use lan::{Lan, owned};
+use lan::{Lan, SOON, config, owned, xdp};
 use plimsoll_kernel::knobs::{Attribute, Device, Netdev};
 use plimsoll_kernel::link;
 use plimsoll_kernel::scheduling::Scheduling;
+use plimsoll_stack::Stack;
 use plimsoll_stack::device::xdp::{XdpConfig, XdpInterface};
 
 /// Of the interface's NAPI instances and of the device: time in ns, and empty polls.
@@ -32,6 +33,35 @@ fn polling_threads() -> Vec<Scheduling> {
     let instances = Netdev::new().instances(index).unwrap();
     let threads = instances.iter().filter_map(|napi| napi.thread);
     threads.map(|tid| Scheduling::of(tid).unwrap()).collect()
+}
+
+/// How the receiving threads of this process are scheduled; no other test here starts one.
+fn receiving_threads() -> Vec<Scheduling> {
+    let tasks = std::fs::read_dir("/proc/self/task").unwrap();
+    let ids = tasks.map(|task| task.unwrap().file_name().into_string().unwrap());
+    let receives = |id: &String| {
+        let name = std::fs::read_to_string(format!("/proc/self/task/{id}/comm"));
+        name.is_ok_and(|name| name.trim_end() == "plimsoll-rx")
+    };
+    let threads = ids.filter(receives).map(|id| id.parse().unwrap());
+    threads.map(|id| Scheduling::of(id).unwrap()).collect()
+}
+
+/// With `eager` all work at arrival comes before every process, as in 4.4BSD.
+#[test]
+fn only_the_eager_path_outranks_processes() {
+    Lan::create(|| {
+        let own = Scheduling::of(0).unwrap().nice();
+        for (path, nice) in [("eager", -20), ("soft-lrp", own), ("early-demux", own)] {
+            let stack = Stack::start(xdp(&owned()), &config(path)).unwrap();
+            let end = Instant::now() + SOON;
+            let is_set = |threads: &[Scheduling]| threads.len() == 1 && threads[0].nice() == nice;
+            while !is_set(&receiving_threads()) {
+                assert!(Instant::now() < end, "{path}: {:?}", receiving_threads());
+            }
+            drop(stack);
+        }
+    });
 }
 
 #[test]
@@ -65,6 +95,13 @@ fn a_polling_thread_comes_and_goes_with_its_device() {
         assert!(why.contains("guarded by process"), "{why}");
         assert_eq!(polling_threads(), []);
         drop((device, other));
+        let too_deep = XdpConfig {
+            threaded: Some(20),
+            ..owned()
+        };
+        let refused = XdpInterface::open("stack0", &too_deep).unwrap_err();
+        assert!(refused.is_usage(), "{refused}");
+        assert!(refused.to_string().contains("from 0 to 19"), "{refused}");
     });
 }
 

@@ -7,6 +7,10 @@
 //! does IP and UDP and finds the socket last. Under overload the first stage
 //! has always more to take: the queue overflows, and then nothing is delivered
 //! (MR-02, MR-03, MR-08, LRP-01, LRP-02, LRP-07).
+//!
+//! Both come before every process. So this thread runs at nice -20, which leaves processes on its
+//! CPU a hundredth. At their own level it would share the CPU with them fairly, and they would
+//! keep their goodput as BSD's did not.
 
 use std::collections::VecDeque;
 use std::io;
@@ -63,6 +67,10 @@ impl Eager {
 }
 
 impl Path for Eager {
+    fn outranks_processes(&self) -> bool {
+        true
+    }
+
     fn turn(&mut self, turn: &mut Turn<'_>) -> io::Result<Next> {
         // A turn, so that somebody can stop it: then the interrupt again.
         if self.interrupt(turn)? > 0 {
