@@ -7,20 +7,22 @@
 
 mod common;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::hint::{black_box, spin_loop};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use crossbeam_queue::ArrayQueue;
 use nix::sched::{CpuSet, sched_setaffinity};
+use nix::sys::timerfd::{ClockId, Expiration, TimerFd, TimerFlags, TimerSetTimeFlags};
 use nix::unistd::Pid;
 use plimsoll_core::channel::{Admission, ChannelConfig, channel};
 use plimsoll_core::driver::{
     DescriptorRing, DeviceDescriptor, LazyWatchdog, Leave, NetidTable, PredictionConfig,
-    ProtectedSection, ReceivePrediction, RingConfig, TransmitConfig, TransmitSlots, WatchdogConfig,
+    ProtectedSection, ReceiveModes, ReceivePrediction, RingConfig, Routine, TransmitConfig,
+    TransmitSlots, WatchdogConfig,
 };
 use plimsoll_core::holdoff::{
     BufferCredit, BufferLedger, CreditConfig, HoldoffConfig, LoadTarget, Turn, TurnDrops,
@@ -197,6 +199,21 @@ fn transmit_decisions(c: &mut Criterion) {
             (start, watchdog.on_completion(1, now))
         });
     });
+    // Without laziness: a timer is started with each frame and stopped with its completion.
+    group.bench_function(
+        BenchmarkId::new("watchdog_of_a_frame", "a kernel timer"),
+        |b| {
+            let timer =
+                TimerFd::new(ClockId::CLOCK_MONOTONIC, TimerFlags::empty()).expect("a timer");
+            let nominal = Expiration::OneShot(WatchdogConfig::default().nominal.into());
+            b.iter(|| {
+                timer
+                    .set(nominal, TimerSetTimeFlags::empty())
+                    .expect("it starts");
+                timer.unset().expect("it stops");
+            });
+        },
+    );
     group.bench_function("protected_section", |b| {
         let section = ProtectedSection::new();
         b.iter(|| match black_box(&section).try_enter() {
@@ -204,15 +221,71 @@ fn transmit_decisions(c: &mut Criterion) {
             None => false,
         });
     });
+    group.bench_function(BenchmarkId::new("protected_section", "std Mutex"), |b| {
+        let lock = Mutex::new(0_u32);
+        b.iter(|| drop(black_box(&lock).lock()));
+    });
     group.bench_function("transmit_slot", |b| {
-        let mut slots = TransmitSlots::new(&TransmitConfig {
-            slots: 64,
-            reserved: 1,
-            buffer_bytes: 1514,
-            urgent_bytes: 60,
-        })
-        .expect("the config is valid");
+        let mut slots = slots();
         b.iter(|| (black_box(&mut slots).claim_queued(), slots.on_completion(1)));
+    });
+    group.bench_function("tiny_message", |b| {
+        let mut slots = slots();
+        b.iter(|| (black_box(&mut slots).claim_urgent(), slots.on_completion(1)));
+    });
+    // Without a way around it: through the high-level queue, even if nothing is in it.
+    group.bench_function(BenchmarkId::new("tiny_message", "through the queue"), |b| {
+        let (mut slots, queue) = (slots(), Mutex::new(VecDeque::with_capacity(64)));
+        b.iter(|| {
+            let mut queue = queue.lock().expect("nobody else has it");
+            black_box(&mut *queue).push_back(60_u32);
+            let claimed = black_box(&mut slots).claim_queued();
+            (claimed, queue.pop_front(), slots.on_completion(1))
+        });
+    });
+    group.finish();
+}
+
+fn slots() -> TransmitSlots {
+    TransmitSlots::new(&TransmitConfig {
+        slots: 64,
+        reserved: 1,
+        buffer_bytes: 1514,
+        urgent_bytes: 60,
+    })
+    .expect("the config is valid")
+}
+
+/// Frames to this host alone, with the routine for these, and with all checks for each.
+fn receive_routine(c: &mut Criterion) {
+    const NAME: &str = "receive_routine";
+    const OWN: [u8; 6] = [2, 0, 0, 0, 0, 1];
+    let packets = vec![OWN; 4096];
+    let (groups, watchers): (Vec<[u8; 6]>, Vec<u32>) = (Vec::new(), Vec::new());
+    let in_group = |to: &[u8; 6]| to[0] & 1 == 1 && black_box(&groups).contains(to);
+    let watched = || black_box(&watchers).len();
+    let mut group = c.benchmark_group("driver");
+    group.throughput(Throughput::Elements(4096));
+    group.bench_function(NAME, |b| {
+        let routine = ReceiveModes::new().routine();
+        b.iter(|| {
+            for to in &packets {
+                let to = black_box(to);
+                black_box(match black_box(routine) {
+                    Routine::Common => (*to == OWN, 0),
+                    Routine::Multicast => (*to == OWN || in_group(to), 0),
+                    Routine::Promiscuous => (*to == OWN || in_group(to), watched()),
+                });
+            }
+        });
+    });
+    group.bench_function(BenchmarkId::new(NAME, "all checks"), |b| {
+        b.iter(|| {
+            for to in &packets {
+                let to = black_box(to);
+                black_box((in_group(to) || *to == OWN, watched()));
+            }
+        });
     });
     group.finish();
 }
@@ -301,6 +374,6 @@ fn netid(c: &mut Criterion) {
 criterion_group! {
     name = benches;
     config = common::criterion();
-    targets = push_and_pop_across_threads, channel_on_one_thread, holdoff, transmit_decisions, receive_decisions, netid
+    targets = push_and_pop_across_threads, channel_on_one_thread, holdoff, transmit_decisions, receive_decisions, receive_routine, netid
 }
 criterion_main!(benches);
