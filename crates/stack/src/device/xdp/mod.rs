@@ -250,8 +250,7 @@ impl XdpInterface {
             ..Capabilities::plain(mac, mtu)
         };
         let socket = Socket::first(ifindex, config, capabilities, chunk_bytes)
-            .map_err(|error| refused(interface, config, error))?
-            .telling(program.room(MAIN_SOCKET));
+            .map_err(|error| refused(interface, config, error))?;
         let added = program.add_socket(MAIN_SOCKET, socket.as_fd());
         added.map_err(|error| Error::Program(error.to_string()))?;
         for address in &config.owned {

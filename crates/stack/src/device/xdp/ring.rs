@@ -148,7 +148,13 @@ mod tests {
             }
             kernel.publish();
             assert_eq!(std::iter::from_fn(|| ours.take()).count(), 5);
+            assert_eq!(
+                ours.room(),
+                LENGTH - 5,
+                "not before the places are released"
+            );
             ours.release();
+            assert_eq!(ours.room(), LENGTH);
         }
         let bytes = shared();
         let at = |offset: usize| bytes.word(offset as u64).load(Ordering::Relaxed);
