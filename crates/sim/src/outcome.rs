@@ -170,7 +170,8 @@ pub struct SourceOutcome {
     pub completed: u64,
     /// Exchanges it gave up, or packets it had to send again.
     pub timeouts: u64,
-    /// From the first packet of an exchange to its last.
+    /// From the first packet of an exchange to its last. Of an open loop: from a packet
+    /// to its answer, without waiting for others on the way to the adapter.
     pub round_trip: Latency,
     /// Of the first packets of its bursts: from reaching the adapter to the
     /// consumer.

@@ -347,3 +347,25 @@ fn a_burst_that_one_handler_takes_is_one_interrupt() {
         close(figure(&outcome, "delivered_pps"), 400.0, 1.0);
     }
 }
+
+/// An even load is not a closed loop, but its answers come back to it as well.
+#[test]
+fn an_open_loops_round_trip_is_both_wires_and_the_host() {
+    let profile = machine(&[("protocol_input", 20_000), ("send_call", 30_000)], 50);
+    let text = r#"
+        duration_ms = 1000
+        path = { kind = "interrupt-per-packet" }
+        adapter = [{ name = "in", link = { rate_mbps = 100, delay_us = 7 } }]
+        [[source]]
+        name = "load"
+        to = "echo"
+        bytes = 1000
+        traffic = { kind = "constant", rate_pps = 100 }
+        [[consumer]]
+        name = "echo"
+        role = { kind = "echo" }
+    "#;
+    let round_trip = figure(&simulate(&profile, text), "source.load.round_trip_mean_us");
+    // 80 µs to transmit and 7 on the way, twice, and 50 in the host.
+    assert!((round_trip - 224.0).abs() < 0.01, "{round_trip}");
+}

@@ -37,6 +37,11 @@ impl Wire {
         ((u64::from(bytes) + self.overhead_bytes) * self.fine_per_byte) >> 16
     }
 
+    /// Time for a packet that waits for no other, in ns.
+    pub(crate) fn alone_ns(&self, bytes: u16) -> u64 {
+        self.transmission_ns(bytes) + self.delay_ns
+    }
+
     /// Sends `packet` at `now`. `None`: the queue was full. Otherwise the time
     /// the first packet under way arrives.
     pub(crate) fn send(&mut self, packet: Packet, now: u64) -> Option<u64> {

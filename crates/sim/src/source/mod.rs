@@ -47,6 +47,16 @@ impl Origin {
         };
         host.inject(self.adapter, packet);
     }
+
+    /// An open loop's packet came back: how long it took, without what it waited for
+    /// others on the way there.
+    fn answered(&self, host: &mut Host, packet: &Packet) {
+        if host.ledger.measuring {
+            let there = host.adapters[self.adapter].inbound.alone_ns(packet.bytes);
+            let took = there + (host.now - packet.arrived);
+            host.ledger.round_trips[self.index].add(took);
+        }
+    }
 }
 
 /// A source.
@@ -100,7 +110,7 @@ impl Source {
     /// A packet of the host arrived.
     pub(crate) fn on_reply(&mut self, host: &mut Host, packet: &Packet) {
         match self {
-            Self::Open(..) => {}
+            Self::Open(origin, _) => origin.answered(host, packet),
             Self::PingPong(origin, loops) => loops.on_reply(host, origin, packet),
             Self::Http(origin, clients) => clients.on_reply(host, origin, packet),
         }
