@@ -3,12 +3,17 @@
 //!
 //! A server sends full-size packets through a bottleneck to a client that
 //! acknowledges every second one, or one alone when its delayed-acknowledgement
-//! timer ticks. In slow start each acknowledgement opens the window by a packet.
-//! Paced packets leave as the core's pacer says, at the bottleneck's rate.
+//! timer ticks. In slow start each acknowledgement opens the window by a packet, up to
+//! what the client's socket takes. Paced packets leave as the core's pacer says, at the
+//! bottleneck's rate.
 //!
-//! **Limits.** No loss and no limit of the window: the paper's transfers have
-//! neither. The timer's phase against the transfer is unknown, so that a transfer
-//! is run at several phases; the mean, the least and the greatest are given.
+//! The client acknowledges when its application reads, and packets come before the
+//! application. So packets that come faster than they are worked on are all received
+//! first, and one big acknowledgement covers them (appendix A.3).
+//!
+//! **Limits.** No loss: the paper's transfers have none. The timer's phase against the
+//! transfer is unknown, so that a transfer is run at several phases; the mean, the least
+//! and the greatest are given.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -43,6 +48,12 @@ pub struct Transfer {
     /// Phases of that timer over which the mean is taken. Default 20.
     #[serde(default = "phases")]
     pub phases: u32,
+    /// Packets the client's socket takes: the window grows no further. Default: no limit.
+    #[serde(default)]
+    pub window_packets: Option<u64>,
+    /// What the client's kernel does per packet, before any application runs. Default 0.
+    #[serde(default)]
+    pub client_us: f64,
 }
 
 /// How a transfer begins.
@@ -71,38 +82,74 @@ fn phases() -> u32 {
     20
 }
 
+/// An acknowledgement of more packets than this is a big one.
+const BIG_ACK: u64 = 3;
+
 /// Runs it; the figures are `response_ms`, from the client's request to its last
 /// packet, with `response_least_ms` and `response_most_ms` among the phases, and
-/// `throughput_mbps` of data.
+/// `throughput_mbps` of data. `packets_per_ack` is the mean of all acknowledgements,
+/// `big_acks_pct` the part of them that cover more than three packets, and
+/// `burst_packets` the most that were sent at once.
 ///
 /// # Errors
 ///
 /// A value makes no sense.
 pub fn run(transfer: &Transfer) -> Result<Vec<(String, f64)>, Error> {
     transfer.validate()?;
-    let responses_ns = match transfer.start {
-        Start::Paced => vec![paced(transfer)?],
+    let runs = match transfer.start {
+        Start::Paced => vec![Ran::taking(paced(transfer)?)],
         Start::SlowStart => {
             let period = transfer.delayed_ack_ns();
             let phases = u64::from(transfer.phases);
-            let response = |phase: u64| slow_start(transfer, period * phase / phases);
-            (0..phases).map(response).collect()
+            let one = |phase: u64| SlowStart::new(transfer, period * phase / phases).run();
+            (0..phases).map(one).collect()
         }
     };
-    let response_ns = responses_ns.iter().sum::<u64>() / responses_ns.len() as u64;
-    let extreme = |found: Option<&u64>| *found.unwrap_or(&response_ns) as f64 / 1e6;
-    let least_ms = extreme(responses_ns.iter().min());
-    let most_ms = extreme(responses_ns.iter().max());
+    let sum = |of: fn(&Ran) -> u64| runs.iter().map(of).sum::<u64>();
+    let response_ns = sum(|run| run.response_ns) / runs.len() as u64;
+    let responses = || runs.iter().map(|run| run.response_ns);
+    let extreme = |found: Option<u64>| found.unwrap_or(response_ns) as f64 / 1e6;
     let bits = transfer.packets as f64 * f64::from(transfer.payload_bytes) * 8.0;
-    Ok(vec![
-        ("response_ms".to_owned(), response_ns as f64 / 1e6),
-        ("response_least_ms".to_owned(), least_ms),
-        ("response_most_ms".to_owned(), most_ms),
+    let acks = sum(|run| run.acks).max(1) as f64;
+    let burst = runs.iter().map(|run| run.burst).max().unwrap_or(0);
+    let figures = [
+        ("response_ms", response_ns as f64 / 1e6),
+        ("response_least_ms", extreme(responses().min())),
+        ("response_most_ms", extreme(responses().max())),
+        ("throughput_mbps", bits * 1e3 / response_ns as f64),
+        ("packets_per_ack", sum(|run| run.acknowledged) as f64 / acks),
         (
-            "throughput_mbps".to_owned(),
-            bits * 1e3 / response_ns as f64,
+            "big_acks_pct",
+            100.0 * sum(|run| run.big_acks) as f64 / acks,
         ),
-    ])
+        ("burst_packets", burst as f64),
+    ];
+    let named = figures
+        .into_iter()
+        .map(|(name, value)| (name.to_owned(), value));
+    Ok(named.collect())
+}
+
+/// What a transfer came to.
+#[derive(Clone, Copy, Debug, Default)]
+struct Ran {
+    response_ns: u64,
+    acks: u64,
+    /// Acknowledgements of more than [`BIG_ACK`] packets.
+    big_acks: u64,
+    /// Packets that were acknowledged.
+    acknowledged: u64,
+    /// The most packets sent at one acknowledgement.
+    burst: u64,
+}
+
+impl Ran {
+    fn taking(response_ns: u64) -> Self {
+        Self {
+            response_ns,
+            ..Self::default()
+        }
+    }
 }
 
 impl Transfer {
@@ -118,12 +165,19 @@ impl Transfer {
         within("rate_mbps", self.rate_mbps, 1e-3, 1e6)?;
         within("round_trip_ms", self.round_trip_ms, 0.0, 1e6)?;
         within("delayed_ack_ms", self.delayed_ack_ms, 1.0, 1e6)?;
-        within("phases", f64::from(self.phases), 1.0, 1000.0)
+        within("phases", f64::from(self.phases), 1.0, 1000.0)?;
+        within("client_us", self.client_us, 0.0, 1e6)?;
+        let window = self.window_packets.unwrap_or(u64::MAX);
+        within("window_packets", window as f64, 2.0, f64::INFINITY)
     }
 
     /// Transmission time of a packet at the bottleneck.
     fn packet_ns(&self) -> u64 {
         (f64::from(self.packet_bytes) * 8e3 / self.rate_mbps) as u64
+    }
+
+    fn client_ns(&self) -> u64 {
+        (self.client_us * 1e3) as u64
     }
 
     fn one_way_ns(&self) -> u64 {
@@ -191,46 +245,113 @@ impl Link {
     }
 }
 
-/// The response time with the client's timer ticking `phase` after the request.
-fn slow_start(transfer: &Transfer, phase: u64) -> u64 {
-    let one_way = transfer.one_way_ns();
-    let period = transfer.delayed_ack_ns();
-    let mut link = Link::new(transfer);
-    let mut arrivals = VecDeque::from([link.send(one_way)]);
-    let mut acks = VecDeque::new();
-    let (mut sent, mut arrived, mut waiting) = (1, 0, 0);
-    // The window's room not yet used, in packets.
-    let mut room: u64 = 0;
-    // When the timer acknowledges what waits, if anything does.
-    let mut tick = u64::MAX;
-    loop {
-        let arrival = arrivals.front().copied().unwrap_or(u64::MAX);
-        let ack: u64 = acks.front().map_or(u64::MAX, |(at, _)| *at);
-        if arrival <= ack && arrival <= tick {
-            arrivals.pop_front();
-            arrived += 1;
-            if arrived == transfer.packets {
-                return arrival;
-            }
-            waiting += 1;
-            if waiting == 2 {
-                acks.push_back((arrival + one_way, waiting));
-                (waiting, tick) = (0, u64::MAX);
-            } else {
-                tick = next_tick(arrival, phase, period);
-            }
-        } else if tick <= ack {
-            acks.push_back((tick + one_way, waiting));
-            (waiting, tick) = (0, u64::MAX);
-        } else if let Some((now, acknowledged)) = acks.pop_front() {
-            // What was acknowledged left the network, and the window grows by one.
-            room += acknowledged + 1;
-            while room > 0 && sent < transfer.packets {
-                arrivals.push_back(link.send(now));
-                sent += 1;
-                room -= 1;
+/// A transfer that begins with one packet, while it runs.
+struct SlowStart<'a> {
+    transfer: &'a Transfer,
+    /// Of the client's timer, after the request.
+    phase: u64,
+    link: Link,
+    /// When packets reach the client, and acknowledgements, with what they cover, the server.
+    arrivals: VecDeque<u64>,
+    acks: VecDeque<(u64, u64)>,
+    sent: u64,
+    acknowledged: u64,
+    window: u64,
+    /// Packets the client has worked on, and those of them it has not acknowledged.
+    worked: u64,
+    waiting: u64,
+    /// When the client's kernel is done with what it has.
+    client_free: u64,
+    /// When the timer acknowledges what waits, if anything does.
+    tick: u64,
+    ran: Ran,
+}
+
+impl<'a> SlowStart<'a> {
+    fn new(transfer: &'a Transfer, phase: u64) -> Self {
+        let mut begun = Self {
+            transfer,
+            phase,
+            link: Link::new(transfer),
+            arrivals: VecDeque::new(),
+            acks: VecDeque::new(),
+            sent: 0,
+            acknowledged: 0,
+            window: 1,
+            worked: 0,
+            waiting: 0,
+            client_free: 0,
+            tick: u64::MAX,
+            ran: Ran::default(),
+        };
+        begun.send(transfer.one_way_ns());
+        begun.ran.burst = 0;
+        begun
+    }
+
+    fn run(mut self) -> Ran {
+        loop {
+            let arrival = self.arrivals.front().copied().unwrap_or(u64::MAX);
+            let done = arrival.max(self.client_free);
+            let done = done.saturating_add(self.transfer.client_ns());
+            let ack = self.acks.front().map_or(u64::MAX, |(at, _)| *at);
+            if done <= ack && done <= self.tick {
+                self.work(done);
+                if self.worked == self.transfer.packets {
+                    self.ran.response_ns = done;
+                    return self.ran;
+                }
+            } else if self.tick <= ack {
+                self.acknowledge(self.tick);
+            } else if let Some((now, packets)) = self.acks.pop_front() {
+                self.acknowledged += packets;
+                self.window = (self.window + 1).min(self.limit());
+                self.send(now);
             }
         }
+    }
+
+    fn limit(&self) -> u64 {
+        self.transfer.window_packets.unwrap_or(u64::MAX)
+    }
+
+    /// The server sends what the window allows.
+    fn send(&mut self, now: u64) {
+        let under_way = self.sent - self.acknowledged;
+        let left = self.transfer.packets - self.sent;
+        let burst = self.window.saturating_sub(under_way).min(left);
+        for _ in 0..burst {
+            self.arrivals.push_back(self.link.send(now));
+        }
+        self.sent += burst;
+        self.ran.burst = self.ran.burst.max(burst);
+    }
+
+    /// The client's kernel is done with a packet. If no other has come meanwhile, the
+    /// application reads what waits; from two packets on that is acknowledged.
+    fn work(&mut self, now: u64) {
+        self.arrivals.pop_front();
+        self.client_free = now;
+        self.worked += 1;
+        self.waiting += 1;
+        let busy = self.transfer.client_us > 0.0;
+        if busy && self.arrivals.front().is_some_and(|next| *next <= now) {
+            return;
+        }
+        if self.waiting >= 2 {
+            self.acknowledge(now);
+        } else {
+            self.tick = next_tick(now, self.phase, self.transfer.delayed_ack_ns());
+        }
+    }
+
+    fn acknowledge(&mut self, now: u64) {
+        let arrives = now + self.transfer.one_way_ns();
+        self.acks.push_back((arrives, self.waiting));
+        self.ran.acks += 1;
+        self.ran.acknowledged += self.waiting;
+        self.ran.big_acks += u64::from(self.waiting > BIG_ACK);
+        (self.waiting, self.tick) = (0, u64::MAX);
     }
 }
 
@@ -258,7 +379,52 @@ mod tests {
             start,
             delayed_ack_ms: 200.0,
             phases: 20,
+            window_packets: None,
+            client_us: 0.0,
         }
+    }
+
+    fn figure(transfer: &Transfer, name: &str) -> f64 {
+        let figures = run(transfer).unwrap();
+        figures.iter().find(|(of, _)| of == name).unwrap().1
+    }
+
+    /// A client on a local network, with a socket for 11 packets.
+    fn local(rate_mbps: f64, client_us: f64) -> Transfer {
+        Transfer {
+            rate_mbps,
+            round_trip_ms: 0.2,
+            window_packets: Some(11),
+            client_us,
+            ..transfer(10_000, Start::SlowStart)
+        }
+    }
+
+    /// Shows ST-46, ST-47.
+    #[test]
+    fn packets_that_come_faster_than_they_are_worked_on_share_an_acknowledgement() {
+        // 12 µs apart, 100 µs each: the whole window is received first.
+        let fast = local(1000.0, 100.0);
+        assert!(figure(&fast, "packets_per_ack") > 10.0);
+        assert_eq!(figure(&fast, "burst_packets"), 11.0);
+        // 120 µs apart: the application reads between two packets.
+        let slow = local(100.0, 100.0);
+        assert_eq!(figure(&slow, "big_acks_pct"), 0.0);
+        assert!(figure(&slow, "packets_per_ack") <= 2.0);
+    }
+
+    #[test]
+    fn a_window_bounds_what_is_under_way() {
+        let mut bounded = transfer(1000, Start::SlowStart);
+        bounded.window_packets = Some(10);
+        // Ten packets per round trip of 100 ms.
+        let got = response_ms(&bounded);
+        assert!((got / 10_000.0 - 1.0).abs() < 0.1, "{got}");
+        bounded.window_packets = Some(1);
+        assert!(
+            run(&bounded).is_err(),
+            "one packet alone is never acknowledged at once"
+        );
     }
 
     fn response_ms(transfer: &Transfer) -> f64 {
