@@ -143,7 +143,9 @@ impl Drawing<'_> {
         }?;
         root.present().map_err(|error| error.to_string())?;
         drop(root);
-        Ok(text)
+        Ok(DEFAULTS
+            .iter()
+            .fold(text, |text, default| text.replace(default, "")))
     }
 
     fn fill<X, Y>(
@@ -253,6 +255,10 @@ fn short(value: f64) -> String {
     format!("{text}{suffix}")
 }
 
+/// What the plotting library writes although SVG has it so: a sixth of a report with many
+/// plots.
+const DEFAULTS: [&str; 2] = [r#" opacity="1""#, r#" stroke-width="1""#];
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -279,5 +285,25 @@ mod tests {
         let (low, high) = extent([0.0, 5.0].into_iter(), Scale::Log);
         assert!(0.0 < low && low < 5.0 && 5.0 < high);
         assert!(extent([].into_iter(), Scale::Log).0 > 0.0);
+    }
+
+    #[test]
+    fn a_drawing_leaves_out_what_svg_has_by_default() {
+        let axis = |label| Axis {
+            label,
+            unit: "",
+            scale: Scale::Linear,
+        };
+        let line = Line::new(0, vec![(0.0, 1.0), (2.0, 3.0)]);
+        let drawing = Drawing {
+            x: axis("x"),
+            y: axis("y"),
+            lines: vec![&line],
+            published: Vec::new(),
+            name: None,
+        };
+        let svg = drawing.svg().unwrap();
+        assert!(svg.contains("<polyline") && svg.contains("opacity=\"0.2\""));
+        assert!(!DEFAULTS.iter().any(|default| svg.contains(default)));
     }
 }
