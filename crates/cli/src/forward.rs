@@ -38,7 +38,7 @@ pub(crate) struct Args {
     #[arg(long, value_enum, value_name = "HOW")]
     reverse_path: Option<ReverseChoice>,
     /// Leave at least the rest of each CPU to processes that want it: forwarding takes this
-    /// part, in percent; polling moves into threads, as with --path user
+    /// part, in percent; polling moves into threads. Default: none, and 75 with --path user
     #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u32).range(1..=99))]
     cpu_limit: Option<u32>,
     /// Poll on this CPU alone

@@ -3,8 +3,8 @@
 //! Mogul & Ramakrishnan, sections 5 to 7, with real packets. Arrivals only start polling
 //! (`core::poll`). A turn takes at most the quota and carries each packet as far as it
 //! goes, to the output queue of its interface. An output queue at its high watermark
-//! inhibits input (`core::feedback`). The CPU limit (`super::polling`) makes the thread
-//! yield: beyond it, it runs only where nobody else wants the CPU (MR-56).
+//! inhibits input (`core::feedback`). The CPU limit (`super::polling`; there is always one)
+//! makes the thread yield: beyond it, it runs only where nobody else wants the CPU (MR-56).
 //!
 //! AF_XDP has two halves: the kernel's polling puts frames into our ring, and this
 //! thread takes them out. In softirq context the first half comes before every process,
@@ -26,7 +26,8 @@ use std::sync::mpsc::channel;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant as StdInstant};
 
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::poll::{PollFd, PollFlags, ppoll};
+use nix::sys::time::TimeSpec;
 use nix::unistd::gettid;
 use parking_lot::{Mutex, RwLock};
 use plimsoll_core::feedback::{Change, Feedback, FeedbackConfig, QueueId, Watermarks};
@@ -397,14 +398,12 @@ impl Work {
         ];
         let next = times.into_iter().flatten().min();
         let span = next.map_or(LOOK, |next| next.saturating_since(now).min(LOOK));
-        // Rounded up, so that nobody wakes before the time.
-        let millis = span.as_micros().div_ceil(1000) as u16;
         let mut polled: Vec<PollFd<'_>> = awaited
             .iter()
             .map(|source| &self.lines[source.index()].device)
             .map(|device| PollFd::new(device.readiness(), PollFlags::POLLIN))
             .collect();
-        match poll(&mut polled, PollTimeout::from(millis)) {
+        match ppoll(&mut polled, Some(TimeSpec::from_duration(span)), None) {
             Ok(_) | Err(nix::errno::Errno::EINTR) => {}
             Err(errno) => return Err(errno.into()),
         }

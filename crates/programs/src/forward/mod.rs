@@ -71,8 +71,8 @@ pub struct Config {
     pub limits: Limits,
     /// How sources are looked at. Default none: as the kernel's `rp_filter` says.
     pub reverse_path: Option<ReversePath>,
-    /// The part of a CPU that forwarding may take where others want it. With it, and in
-    /// user space always, polling moves into threads. Default none.
+    /// The part of a CPU that forwarding may take where others want it. With it polling moves
+    /// into threads. Default none; in user space, where there always is one, 75 %.
     pub cpu_limit: Option<Fraction>,
     /// The only CPU that polling threads may run on. Default: where this process may.
     pub cpu: Option<usize>,

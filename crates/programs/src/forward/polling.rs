@@ -1,11 +1,14 @@
 //! In which threads the interfaces are polled, and how those compete with processes.
 //!
-//! With a CPU limit polling comes before every process, and all of it keeps to the limit:
-//! beyond it, it runs only where nobody else wants the CPU.
+//! Polling comes before every process, and all of it keeps to the CPU limit: beyond it, it
+//! runs only where nobody else wants the CPU.
 //!
 //! In user space there are two halves ([`super::engine`]). The kernel's threads run beneath
 //! the thread that forwards, so they take frames from the adapter only as fast as it works
-//! them off. Softirqs would take the CPU from it (docs/measurements.md has both).
+//! them off. Softirqs would take the CPU from it (docs/measurements.md has both). There is a
+//! limit there also if none was asked for. As ordinary threads the kernel's waited for the
+//! slices of other processes, some milliseconds each, and the adapter's ring overflowed
+//! meanwhile at a tenth of what the router can forward.
 //!
 //! A driver makes its instances anew when its link goes down and up, and has none while it is
 //! down. So a thread of its own looks for new ones.
@@ -15,19 +18,20 @@ use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
+use plimsoll_core::config::Fraction;
 use plimsoll_kernel::knobs::{Knobs, PollingThread, Queues};
 use plimsoll_kernel::link;
 use plimsoll_kernel::polling_limit::{Limited, PollingLimit};
 use plimsoll_kernel::scheduling::{Class, Priority, Scheduling};
 use plimsoll_kernel::threaded::poll_in_threads;
-use plimsoll_stack::device::xdp::XdpConfig;
 
 use super::Config;
 use super::correction::Correction;
 use super::error::Error;
 
-/// Of the kernel's polling where a thread of ours takes the frames, and there is no limit.
-const BENEATH: Priority = Priority::Short(XdpConfig::BENEATH as i8);
+/// Part of a CPU in user space, in percent, if none was asked for. The kernel's forwarding
+/// leaves others about as much under a flood.
+const LIMIT_PERCENT: u32 = 75;
 /// How soon new instances are found.
 const LOOK: Duration = Duration::from_millis(500);
 
@@ -92,9 +96,9 @@ impl Drop for Polling {
 
 /// The polling threads of all interfaces.
 struct Threads {
-    config: Config,
     engine: Option<i32>,
     cpus: Vec<usize>,
+    part: Fraction,
     // Each ends before the next.
     correction: Option<Correction>,
     limit: Option<Arc<PollingLimit>>,
@@ -118,26 +122,23 @@ impl Threads {
             })
         };
         let interfaces = config.interfaces.iter().map(open);
+        let asked = config.cpu_limit;
         Ok(Self {
             engine,
             cpus: config.cpu.map_or(own.cpus().to_vec(), |cpu| vec![cpu]),
+            part: asked.unwrap_or_else(|| Fraction::from_percent(LIMIT_PERCENT)),
             correction: None,
             limit: None,
             interfaces: interfaces.collect::<Result<_, Error>>()?,
-            config: config.clone(),
         })
     }
 
     /// Looks for instances that are not polled by threads of ours. Returns why the limit is
     /// not corrected.
     fn look(&mut self) -> Result<Option<String>, Error> {
-        let priority = match self.config.cpu_limit {
-            Some(_) => Priority::RealTime,
-            None => BENEATH,
-        };
         let mut is_new = false;
         for interface in &mut self.interfaces {
-            is_new |= interface.look(priority, &self.cpus)?;
+            is_new |= interface.look(&self.cpus)?;
         }
         match is_new {
             true => self.keep_limit(),
@@ -147,19 +148,20 @@ impl Threads {
 
     /// Keeps the threads that are there now to the limit.
     fn keep_limit(&mut self) -> Result<Option<String>, Error> {
-        let Some(limit) = self.config.cpu_limit else {
-            return Ok(None);
-        };
         (self.correction, self.limit) = (None, None);
-        let limit = Arc::new(PollingLimit::start(limit, self.groups())?);
-        let correction = self.config.cpu.map(|cpu| Correction::start(&limit, cpu));
+        let limit = Arc::new(PollingLimit::start(self.part, self.groups())?);
+        let correction = match self.cpus[..] {
+            [cpu] => Some(Correction::start(&limit, cpu)),
+            _ => None,
+        };
         self.correction = correction.transpose()?;
         self.limit = Some(limit);
         let problem = self.correction.as_ref().and_then(Correction::problem);
         Ok(problem.map(ToString::to_string))
     }
 
-    /// Threads of one CPU share a limit.
+    /// Threads of one CPU share a limit. So do the two halves in user space wherever they
+    /// run, since they may meet on one.
     fn groups(&self) -> Vec<Vec<Limited>> {
         let of_kernel = match self.engine {
             Some(_) => Class::Beneath,
@@ -170,16 +172,16 @@ impl Threads {
         let engine = self.engine.map(|tid| (tid, Class::Polling));
         let all = threads.chain(engine);
         let all = all.map(|(tid, class)| Limited { tid, class });
-        match self.config.cpu {
-            Some(_) => vec![all.collect()],
-            None => all.map(|thread| vec![thread]).collect(),
+        match self.cpus.len() == 1 || self.engine.is_some() {
+            true => vec![all.collect()],
+            false => all.map(|thread| vec![thread]).collect(),
         }
     }
 }
 
 impl Interface {
     /// Whether there are other threads than before. An interface that is down may have none.
-    fn look(&mut self, priority: Priority, cpus: &[usize]) -> Result<bool, Error> {
+    fn look(&mut self, cpus: &[usize]) -> Result<bool, Error> {
         let now = self
             .knobs
             .polling_threads()
@@ -188,7 +190,8 @@ impl Interface {
         if !state.up || (!now.is_empty() && now == self.threads) {
             return Ok(false);
         }
-        self.threads = poll_in_threads(&mut self.knobs, Queues::All, priority, Some(cpus))?;
+        self.threads =
+            poll_in_threads(&mut self.knobs, Queues::All, Priority::RealTime, Some(cpus))?;
         Ok(true)
     }
 }

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use plimsoll_programs::forward::{Config, DataPath, InterfaceStatus, Router, Status};
 use plimsoll_testbed::blast::{Blast, Bound, Flow, Report, Schedule, Spec, Stop, Transport};
-use plimsoll_testbed::routed::{Routed, Sink};
+use plimsoll_testbed::routed::{Routed, SINK_IPV4, Sink};
 use plimsoll_testbed::{Config as TestbedConfig, Host, INNER_DEVICE};
 
 /// Two CPUs are shared by all.
@@ -75,6 +75,19 @@ pub(crate) fn of(status: &Status, outcome: &str) -> u64 {
 }
 
 pub(crate) fn packets(hosts: &Routed, destination: &str, frames: u64, rate_pps: u64) -> Report {
+    offer(hosts, destination, frames, Schedule::Fixed { rate_pps })
+}
+
+/// IPv4 packets for the sink, for a second, so many at once.
+pub(crate) fn bursts(hosts: &Routed, rate_pps: u64, burst_frames: u32) -> Report {
+    let schedule = Schedule::Bursts {
+        rate_pps,
+        burst_frames,
+    };
+    offer(hosts, &SINK_IPV4.to_string(), rate_pps, schedule)
+}
+
+fn offer(hosts: &Routed, destination: &str, frames: u64, schedule: Schedule) -> Report {
     let source = if destination.contains(':') {
         "2001:2::1/128"
     } else {
@@ -89,7 +102,6 @@ pub(crate) fn packets(hosts: &Routed, destination: &str, frames: u64, rate_pps: 
             payload: vec![0; 4],
         },
     };
-    let schedule = Schedule::Fixed { rate_pps };
     let mut spec = Spec::new(hosts.load().device(), hosts.router().mac(), flow, schedule);
     spec.bound = Bound {
         time: Duration::from_secs(10),
