@@ -50,8 +50,8 @@ use crate::filter::Filter;
 
 /// Packets that are taken before the clock is read again.
 const TURN_PACKETS: usize = 512;
-/// Turns after the end, for what waits in the ring.
-const DRAIN_TURNS: usize = 256;
+/// A packet takes more of a ring than this: its header alone has as many bytes.
+const RING_ENTRY_BYTES_MIN: usize = 48;
 /// Longest wait for packets: signals and the time's end are noticed so soon.
 const WAIT: Duration = Duration::from_millis(20);
 
@@ -218,14 +218,18 @@ impl Capture {
         seen.map_err(failed_to("receive"))
     }
 
-    /// Takes what had arrived when the end came.
+    /// Takes what had arrived when the end came: as much as a ring can hold, and no more,
+    /// since more may go on arriving.
     fn drain(&mut self) -> Result<(), Error> {
         self.source.wait(WAIT).map_err(failed_to("receive"))?;
-        for _ in 0..DRAIN_TURNS {
+        let mut left = self.config.ring_bytes / RING_ENTRY_BYTES_MIN;
+        while left > 0 {
             let turn = self.turn_packets();
-            if turn == 0 || self.turn(turn)? == 0 {
+            let seen = if turn == 0 { 0 } else { self.turn(turn)? };
+            if seen == 0 {
                 break;
             }
+            left = left.saturating_sub(seen);
         }
         Ok(())
     }
