@@ -221,8 +221,11 @@ struct PassingArgs {
     #[arg(long, value_name = "MS", default_value_t = 1000, value_parser = clap::value_parser!(u64).range(50..=60_000))]
     window_ms: u64,
     /// Measure only this version of IP, 4 or 6
-    #[arg(long, value_name = "VERSION", value_parser = parse_family)]
-    ip: Option<Family>,
+    #[arg(long, value_name = "VERSION", value_parser = parse_version)]
+    ip: Option<Version>,
+    /// Measure only these lengths of frames: 64 (the smallest) or imix
+    #[arg(long, value_name = "LENGTHS", value_parser = parse_lengths)]
+    frames: Option<Lengths>,
     /// MLFRR of all in packets/s, instead of measuring it
     #[arg(long, value_name = "PPS", value_parser = clap::value_parser!(u64).range(1000..))]
     mlfrr: Option<u64>,
@@ -237,7 +240,7 @@ impl PassingArgs {
         Ok(Effort {
             runs: self.runs.into(),
             window: Duration::from_millis(self.window_ms),
-            families: self.ip.map_or(defaults.families, |family| vec![family]),
+            families: families(self.ip, self.frames),
             mlfrr_pps: self.mlfrr.map(|pps| pps as f64),
             ..defaults
         })
@@ -478,12 +481,43 @@ fn parse_side(text: &str) -> Result<stack::Side, String> {
     find(text, &stack::Side::ALL, stack::Side::name)
 }
 
-fn parse_family(text: &str) -> Result<Family, String> {
+/// A version of IP to measure.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Version {
+    V4,
+    V6,
+}
+
+fn parse_version(text: &str) -> Result<Version, String> {
     match text {
-        "4" => Ok(Family::Ipv4),
-        "6" => Ok(Family::Ipv6),
+        "4" => Ok(Version::V4),
+        "6" => Ok(Version::V6),
         _ => Err("must be 4 or 6".to_owned()),
     }
+}
+
+/// How long frames are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Lengths {
+    Smallest,
+    Imix,
+}
+
+fn parse_lengths(text: &str) -> Result<Lengths, String> {
+    match text {
+        "64" => Ok(Lengths::Smallest),
+        "imix" => Ok(Lengths::Imix),
+        _ => Err("must be 64 or imix".to_owned()),
+    }
+}
+
+/// What is asked for; nothing asked is all.
+fn families(version: Option<Version>, lengths: Option<Lengths>) -> Vec<Family> {
+    let is_asked = |family: &Family| {
+        version.is_none_or(|one| (one == Version::V4) == family.is_ipv4())
+            && lengths.is_none_or(|one| (one == Lengths::Imix) == family.is_imix())
+    };
+    Family::ALL.into_iter().filter(is_asked).collect()
 }
 
 fn parse_protection(text: &str) -> Result<Protection, String> {

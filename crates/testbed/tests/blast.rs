@@ -13,12 +13,13 @@ use nix::sched::{CpuSet, sched_setaffinity};
 use nix::sys::socket::{setsockopt, sockopt};
 use nix::unistd::Pid;
 use plimsoll_testbed::blast::{
-    Blast, Bound, Departures, End, Flow, Hosts, Priority, Report, Schedule, Sources, Spec, Stop,
-    Transport,
+    Blast, Bound, Departures, End, Flow, Hosts, IMIX_BYTES, Priority, Report, Schedule, Sources,
+    Spec, Stop, Transport, imix_payload,
 };
 use plimsoll_testbed::placement::Placement;
 use plimsoll_testbed::{Error, Testbed};
 
+const PAYLOAD: &[u8] = b"plimsoll";
 const FIXED: Schedule = Schedule::Fixed { rate_pps: 20_000 };
 
 fn testbed() -> Testbed {
@@ -53,7 +54,7 @@ fn spec(testbed: &Testbed, ipv6: bool, transport: Transport, frames: u64) -> Spe
 
 fn udp() -> Transport {
     Transport::Udp {
-        payload: b"plimsoll".to_vec(),
+        payload: PAYLOAD.to_vec(),
     }
 }
 
@@ -81,7 +82,8 @@ fn captured(testbed: &Testbed, spec: &Spec) -> Vec<Drawn> {
     let frames = capture.frames(testbed);
     assert_eq!(frames.len() as u64, report.sent, "{report}");
     assert!(frames.iter().all(|frame| frame.len() == report.frame_bytes));
-    frames.iter().map(|frame| check(testbed, frame)).collect()
+    let read = |frame: &Vec<u8>| check(testbed, frame, PAYLOAD);
+    frames.iter().map(read).collect()
 }
 
 /// Every frame of a blast. On a busy machine the receiving CPU may be away until its
@@ -127,6 +129,34 @@ fn frames_are_valid_exactly_counted_and_cover_their_ranges() {
             let is_tcp = matches!(spec.flow.transport, Transport::TcpSyn);
             assert_eq!(sequences.len(), if is_tcp { 1000 } else { 0 });
         }
+    }
+}
+
+/// Seven, four and one of twelve, each a whole frame with right checksums.
+#[test]
+fn lengths_are_mixed_as_on_the_internet() {
+    let testbed = testbed();
+    for ipv6 in [false, true] {
+        let mut spec = spec(&testbed, ipv6, udp(), 240);
+        let payload = imix_payload(&spec.flow);
+        spec.flow.transport = Transport::Udp { payload };
+        spec.imix = true;
+        let frames = (0..20)
+            .map(|_| {
+                let capture = Capture::start(&testbed);
+                run(&testbed, &spec, &Stop::new());
+                capture.frames(&testbed)
+            })
+            .find(|frames| frames.len() == 240);
+        let frames = frames.expect("one of twenty blasts finds room in the ring");
+        for frame in &frames {
+            let headers = if ipv6 { 62 } else { 42 };
+            check(&testbed, frame, &vec![0; frame.len() - headers]);
+        }
+        let count = |bytes| frames.iter().filter(|frame| frame.len() == bytes).count();
+        let shortest = if ipv6 { 62 } else { IMIX_BYTES[0] };
+        let counts = [shortest, IMIX_BYTES[1], IMIX_BYTES[2]].map(count);
+        assert_eq!(counts, [140, 80, 20]);
     }
 }
 

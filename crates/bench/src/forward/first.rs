@@ -61,7 +61,8 @@ pub(super) fn measure(
     mut progress: impl FnMut(&str),
 ) -> Result<Vec<FirstCase>, Error> {
     let mut cases = Vec::new();
-    for &family in &effort.families {
+    // Bursts are of one length.
+    for &family in effort.families.iter().filter(|family| !family.is_imix()) {
         let asked = ROUTERS.into_iter().filter(|one| routers.contains(one));
         cases.extend(asked.map(|router| (router, FirstCase::new(router, family))));
     }
@@ -105,9 +106,9 @@ impl FirstCase {
 fn one_run(effort: &Effort, router: Router, family: Family) -> Result<[f64; 2], Error> {
     let site = Site::with(effort, family, Sink::Answers)?;
     let running = site.start(router)?;
-    let (local, behind): (IpAddr, IpAddr) = match family {
-        Family::Ipv4 => ([0; 4].into(), [10, 77, 0, 2].into()),
-        Family::Ipv6 => ([0; 16].into(), [0xfd00, 0x77, 0, 0, 0, 0, 0, 2].into()),
+    let (local, behind): (IpAddr, IpAddr) = match family.is_ipv4() {
+        true => ([0; 4].into(), [10, 77, 0, 2].into()),
+        false => ([0; 16].into(), [0xfd00, 0x77, 0, 0, 0, 0, 0, 2].into()),
     };
     let target = SocketAddr::new(behind, PORT);
     let receiver = receiver(site.hosts.sink(), target)?;

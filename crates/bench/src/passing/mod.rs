@@ -46,19 +46,23 @@ pub(crate) const BOUNDS: mlfrr::Bounds = mlfrr::Bounds {
     steps: 9,
 };
 
-/// The version of IP.
+/// The version of IP, and how long frames are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
+#[serde(rename_all = "kebab-case")]
 pub enum Family {
     /// IPv4, frames of 64 bytes.
     Ipv4,
     /// IPv6, frames of 66 bytes: with UDP it has none of 64.
     Ipv6,
+    /// IPv4, frames of 64, 594 and 1518 bytes, seven to four to one.
+    Ipv4Imix,
+    /// IPv6, the same with 66 instead of 64.
+    Ipv6Imix,
 }
 
 impl Family {
-    /// Both.
-    pub const ALL: [Self; 2] = [Self::Ipv4, Self::Ipv6];
+    /// All.
+    pub const ALL: [Self; 4] = [Self::Ipv4, Self::Ipv6, Self::Ipv4Imix, Self::Ipv6Imix];
 
     /// As it stands in tables and ids.
     #[must_use]
@@ -66,7 +70,21 @@ impl Family {
         match self {
             Self::Ipv4 => "ipv4",
             Self::Ipv6 => "ipv6",
+            Self::Ipv4Imix => "ipv4-imix",
+            Self::Ipv6Imix => "ipv6-imix",
         }
+    }
+
+    /// Whether it is IPv4.
+    #[must_use]
+    pub const fn is_ipv4(self) -> bool {
+        matches!(self, Self::Ipv4 | Self::Ipv4Imix)
+    }
+
+    /// Whether frames have several lengths.
+    #[must_use]
+    pub const fn is_imix(self) -> bool {
+        matches!(self, Self::Ipv4Imix | Self::Ipv6Imix)
     }
 }
 
@@ -79,7 +97,7 @@ pub struct Effort {
     pub runs: usize,
     /// How long each rate of a curve is offered.
     pub window: Duration,
-    /// Versions of IP.
+    /// Versions of IP, and lengths.
     pub families: Vec<Family>,
     /// The MLFRR of all ways in packets per second, instead of measuring it.
     pub mlfrr_pps: Option<f64>,

@@ -10,7 +10,7 @@ use crate::figures::grouped;
 /// A row per way: its MLFRR, and what passed at each multiple of it.
 pub(crate) fn curves(title: &str, cases: &[PassingCase]) -> String {
     let mut text = format!("{title}: passed, in packets/s, at multiples of the way's MLFRR\n");
-    let _ = write!(text, "{:<6}{:<24}{:>11}", "", "way", "MLFRR");
+    let _ = write!(text, "{:<11}{:<24}{:>11}", "", "way", "MLFRR");
     for multiple in MULTIPLES {
         let _ = write!(text, "{:>11}", format!("{multiple} x"));
     }
@@ -22,7 +22,7 @@ pub(crate) fn curves(title: &str, cases: &[PassingCase]) -> String {
 }
 
 fn row(text: &mut String, case: &PassingCase) {
-    let _ = write!(text, "{:<6}{:<24}", case.family.name(), case.way);
+    let _ = write!(text, "{:<11}{:<24}", case.family.name(), case.way);
     if case.runs.is_empty() {
         let why = case.why.as_deref().unwrap_or("not measured");
         let _ = writeln!(text, " {why}");

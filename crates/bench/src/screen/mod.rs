@@ -188,7 +188,7 @@ pub fn run(plan: &Plan, progress: impl FnMut(&str)) -> Result<Document, Error> {
     })
 }
 
-/// What is promised of one version of IP.
+/// What is promised of one version of IP with one kind of lengths.
 fn goals(family: Family, cases: &[PassingCase]) -> [Goal; 2] {
     let of = |screen: Screen| {
         let mut cases = cases.iter();

@@ -59,9 +59,9 @@ impl NfqueueScreen {
         };
         let rules = Rules::compile(filters)?;
         let socket = host.run(open)?.map_err(failed)?;
-        let tables = match family {
-            Family::Ipv4 => "iptables",
-            Family::Ipv6 => "ip6tables",
+        let tables = match family.is_ipv4() {
+            true => "iptables",
+            false => "ip6tables",
         };
         let rule = format!("-w -A FORWARD -j NFQUEUE --queue-num {QUEUE}");
         host.command(tables)

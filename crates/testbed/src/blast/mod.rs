@@ -38,6 +38,7 @@ mod call;
 mod departures;
 mod frame;
 mod interface;
+mod lengths;
 mod program;
 mod report;
 mod sources;
@@ -52,6 +53,7 @@ use nix::errno::Errno;
 use nix::unistd::geteuid;
 
 pub use departures::{DEPARTURES_MAX, Departures};
+pub use lengths::{IMIX_BYTES, imix_payload};
 pub use report::{DepartureError, End, Lag, Report};
 pub use sources::{Hosts, NETWORKS_MAX, Sources};
 pub use spec::{

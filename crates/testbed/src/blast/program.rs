@@ -12,6 +12,7 @@ use libbpf_rs::{ErrorKind, Link, MapCore, MapFlags};
 
 use super::departures::Departures;
 use super::frame::Template;
+use super::lengths::{self, Length};
 use super::sources::{Hosts, Sources};
 use super::spec::{Schedule, Spec, Transport};
 use crate::Error;
@@ -173,9 +174,36 @@ fn flow(spec: &Spec, template: &Template, ifindex: u32) -> types::blast_flow {
         destination_port_base: (*flow.destination_ports.start()).into(),
         destination_port_span: span(&flow.destination_ports),
         ifindex,
+        lengths: lengths_of(spec, template),
+        order: lengths::ORDER,
+        is_mixed: spec.imix.into(),
         is_ipv6: flow.destination.is_ipv6().into(),
         is_tcp: matches!(flow.transport, Transport::TcpSyn).into(),
     }
+}
+
+/// Nothing where all frames have one length.
+fn lengths_of(spec: &Spec, template: &Template) -> [types::blast_length; 4] {
+    let mut all = [types::blast_length::default(); 4];
+    if spec.imix {
+        for (to, length) in all.iter_mut().zip(lengths::lengths(spec, template)) {
+            let Length {
+                cut,
+                ip_sum,
+                transport_sum,
+                ip_bytes,
+                udp_bytes,
+            } = length;
+            *to = types::blast_length {
+                cut,
+                ip_sum: ip_sum.into(),
+                transport_sum: transport_sum.into(),
+                ip_bytes: ip_bytes.to_be(),
+                udp_bytes: udp_bytes.to_be(),
+            };
+        }
+    }
+    all
 }
 
 /// How the program draws source addresses.

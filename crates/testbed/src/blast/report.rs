@@ -43,7 +43,7 @@ pub struct Report {
     pub lag: Lag,
     /// Program runs per batch.
     pub batch_runs: u32,
-    /// Length of each frame in bytes, without frame check sequence.
+    /// Length of each frame in bytes, or of the longest, without frame check sequence.
     pub frame_bytes: usize,
     /// Why the blast ended.
     pub end: End,

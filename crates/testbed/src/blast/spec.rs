@@ -38,6 +38,9 @@ pub struct Spec {
     pub destination_mac: [u8; 6],
     /// Addresses, ports and protocol.
     pub flow: Flow,
+    /// Frames of three lengths ([`super::IMIX_BYTES`]) in turns, cut from those of the flow:
+    /// these must be UDP and as long as they may be ([`super::imix_payload`]). Default false.
+    pub imix: bool,
     /// When frames depart.
     pub schedule: Schedule,
     /// The times of [`Schedule::Recorded`], set by [`Spec::depart_at`].
@@ -75,6 +78,7 @@ impl Spec {
             foreign_interface: false,
             destination_mac,
             flow,
+            imix: false,
             schedule,
             departures: None,
             bound: Bound::default(),
@@ -124,6 +128,14 @@ impl Spec {
     pub fn validate(&self) -> Result<(), Error> {
         self.flow.validate()?;
         self.schedule.validate()?;
+        let is_longest = matches!(self.flow.transport, Transport::Udp { .. })
+            && self.flow.frame_bytes() == FRAME_MAX_BYTES;
+        check(
+            !self.imix || is_longest,
+            "imix",
+            &format_args!("true, with frames of {} bytes", self.flow.frame_bytes()),
+            "of UDP frames of 1514 bytes",
+        )?;
         let is_recorded = matches!(self.schedule, Schedule::Recorded { .. });
         check(
             !is_recorded || self.departures.is_some(),
@@ -561,6 +573,7 @@ mod tests {
             refusal(|spec| spec.catch_up.rate_pps = Some(999)),
             refusal(|spec| spec.catch_up.burst_frames = 0),
             refusal(|spec| spec.batch_runs = Some(257)),
+            refusal(|spec| spec.imix = true),
             refusal(|spec| spec.priority = Priority::Nice(20)),
             refusal(|spec| spec.destination_mac = [0; 6]),
             refusal(|spec| spec.flow.destination = "2001:2::2".parse().unwrap()),
@@ -583,6 +596,7 @@ mod tests {
                 "catch_up.rate_pps = 999: must be at least the schedule's rate and at most 40000000",
                 "catch_up.burst_frames = 0: must be 1 to 65536",
                 "batch_runs = 257: must be 1 to 256",
+                "imix = true, with frames of 74 bytes: must be of UDP frames of 1514 bytes",
                 "priority = 20: must be a nice level, -20 to 19",
                 "destination_mac = all zero: must be an Ethernet address",
                 "flow.source = 198.18.0.0/24: must be of the same IP version as the destination",

@@ -138,6 +138,47 @@ static __always_inline void copy_header(void *frame, const __u32 bytes)
 		*(__u16 *)(frame + bytes - 2) = *(const volatile __u16 *)((const volatile char *)flow.header + bytes - 2);
 }
 
+/* Of the frame at hand, where lengths are mixed. */
+static __always_inline const volatile struct blast_length *length(void)
+{
+	__u32 place = progress.departed % LENGTH_ORDER;
+
+	/* The verifier knows a remainder's bound only by the mask, which the compiler
+	 * would leave out. */
+	barrier_var(place);
+	place &= LENGTH_PLACES - 1;
+	return &flow.lengths[flow.order[place] & (LENGTHS_MAX - 1)];
+}
+
+static __always_inline __u32 ip_sum(void)
+{
+	return flow.is_mixed ? length()->ip_sum : flow.ip_sum;
+}
+
+static __always_inline __u32 transport_sum(void)
+{
+	return flow.is_mixed ? length()->transport_sum : flow.transport_sum;
+}
+
+/* A page comes back as long as the longest frame. False if the kernel refuses. */
+static __always_inline bool cut_to_length(struct xdp_md *ctx)
+{
+	__u32 cut = flow.is_mixed ? length()->cut : 0;
+
+	return !cut || !bpf_xdp_adjust_tail(ctx, -(int)cut);
+}
+
+static __always_inline void write_lengths(void *ip, const __u32 ip_bytes)
+{
+	struct udphdr *udp = ip + ip_bytes;
+
+	if (ip_bytes == sizeof(struct iphdr))
+		((struct iphdr *)ip)->tot_len = length()->ip_bytes;
+	else
+		((struct ipv6hdr *)ip)->payload_len = length()->ip_bytes;
+	udp->len = length()->udp_bytes;
+}
+
 /* Which network, and which host in it. */
 struct place {
 	__u32 network;
@@ -163,7 +204,7 @@ static __always_inline __u64 write_source_v4(struct iphdr *ip, __u32 random)
 				 place.host);
 
 	ip->saddr = source;
-	ip->check = ~fold((__u64)flow.ip_sum + source);
+	ip->check = ~fold((__u64)ip_sum() + source);
 	return source;
 }
 
@@ -195,7 +236,7 @@ static __always_inline void write_transport(void *transport, __u64 sum)
 	__u16 destination = bpf_htons(flow.destination_port_base +
 				      scale(random >> 32, flow.destination_port_span));
 
-	sum += (__u64)flow.transport_sum + source + destination;
+	sum += (__u64)transport_sum() + source + destination;
 	if (flow.is_tcp) {
 		struct tcphdr *tcp = transport;
 		__u32 sequence = draw(&progress.frame_random);
@@ -227,6 +268,8 @@ static __always_inline bool write_frame(struct xdp_md *ctx, const __u32 ip_bytes
 	if (frame + bytes > (void *)(long)ctx->data_end)
 		return false;
 	copy_header(frame, bytes);
+	if (flow.is_mixed)
+		write_lengths(ip, ip_bytes);
 	random = draw(&progress.frame_random);
 	sum = ip_bytes == sizeof(struct iphdr) ? write_source_v4(ip, random) :
 						 write_source_v6(ip, random);
@@ -463,7 +506,7 @@ int blast(struct xdp_md *ctx)
 		progress.batch_closing = 1;
 		return XDP_DROP;
 	}
-	if (!write_any_frame(ctx))
+	if (!cut_to_length(ctx) || !write_any_frame(ctx))
 		return XDP_ABORTED;
 	group.cpu = bpf_get_smp_processor_id();
 	note_departure();

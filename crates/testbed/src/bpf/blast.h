@@ -30,6 +30,11 @@ enum blast_constants {
 	/* Log-linear histogram: below 16 ns exact, then 16 buckets per octave. */
 	ERROR_SUB_BUCKETS_LOG2 = 4,
 	ERROR_BUCKETS = (64 - ERROR_SUB_BUCKETS_LOG2 + 1) << ERROR_SUB_BUCKETS_LOG2,
+	/* A power of two. */
+	LENGTHS_MAX = 4,
+	/* Lengths come again in this order; then the power of two above. */
+	LENGTH_ORDER = 12,
+	LENGTH_PLACES = 16,
 };
 
 /*
@@ -50,6 +55,18 @@ struct blast_source {
 	__u32 networks;
 };
 
+/* What is different in frames of one length, where a blast has several. */
+struct blast_length {
+	/* Bytes to take off the longest frame. */
+	__u32 cut;
+	/* Instead of those of the flow. */
+	__u32 ip_sum;
+	__u32 transport_sum;
+	/* In network order. */
+	__u16 ip_bytes;
+	__u16 udp_bytes;
+};
+
 /* What each frame looks like. */
 struct blast_flow {
 	/* Ethernet, IP and transport header, with the randomised fields and the
@@ -65,6 +82,10 @@ struct blast_flow {
 	__u32 destination_port_base;
 	__u32 destination_port_span;
 	__u32 ifindex;
+	/* Of UDP, with `is_mixed`: by `order`, over and over. */
+	struct blast_length lengths[LENGTHS_MAX];
+	__u8 order[LENGTH_PLACES];
+	__u8 is_mixed;
 	__u8 is_ipv6;
 	__u8 is_tcp;
 };

@@ -61,8 +61,8 @@ pub(crate) struct Drawn {
     pub(crate) sequence: Option<i32>,
 }
 
-/// Reads a frame of a blast; everything in it must be right.
-pub(crate) fn check(testbed: &Testbed, bytes: &[u8]) -> Drawn {
+/// Reads a frame of a blast; everything in it must be right. A UDP frame has this payload.
+pub(crate) fn check(testbed: &Testbed, bytes: &[u8], wanted: &[u8]) -> Drawn {
     let frame = EthernetFrame::new_checked(bytes).unwrap();
     assert_eq!(frame.src_addr().0, testbed.load().mac());
     assert_eq!(frame.dst_addr().0, testbed.test().mac());
@@ -97,7 +97,7 @@ pub(crate) fn check(testbed: &Testbed, bytes: &[u8]) -> Drawn {
     } else {
         let udp = UdpPacket::new_checked(transport).unwrap();
         assert!(udp.checksum() != 0 && udp.verify_checksum(&source, &destination));
-        assert_eq!(udp.payload(), b"plimsoll");
+        assert_eq!(udp.payload(), wanted);
         ((udp.src_port(), udp.dst_port()), None)
     };
     Drawn {
