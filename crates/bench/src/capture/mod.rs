@@ -2,9 +2,11 @@
 //! that operators take today, and whether rates are right beyond that.
 //!
 //! 64-byte UDP frames over veth to a host with one CPU, which receives in softirq
-//! context, as with an adapter's interrupts. The lossless rate is searched on a ladder
-//! of rates, each a fifth above the one below. A rate counts as lossless when at most
+//! context, as with an adapter's interrupts. The lossless rate is searched as a router's
+//! is ([`crate::mlfrr`]): a rate has three tries, and counts as lossless when at most
 //! 0.1 % of the frames are missing, wherever they were lost: the ring of veth included.
+//! With one try a single pause of the machine barred all rates above, and the same
+//! monitor's lossless rate differed fivefold between runs.
 //!
 //! Limits: veth, and a generator on the same machine. Monitors say themselves how much
 //! they have recorded. Files go to the directory for temporary files.
@@ -24,17 +26,20 @@ use serde::{Deserialize, Serialize};
 
 use crate::Error;
 use crate::figures::conclusion;
+use crate::mlfrr;
+use crate::passing::KEPT;
 use tool::Running;
 pub use tool::Tool;
 
 const HOLDOFF: Duration = Duration::from_micros(50);
 /// Ethernet, IPv4 and UDP headers and this make 60 bytes, 64 with the check sequence.
 const PAYLOAD_BYTES: usize = 18;
-const LOWEST_PPS: f64 = 100_000.0;
-const STEP: f64 = 1.2;
-const STEPS: usize = 24;
-/// Part of the frames that may be missing.
-const LOSS_MAX: f64 = 0.001;
+/// Between which rates a lossless one is searched: within 4 %.
+const BOUNDS: mlfrr::Bounds = mlfrr::Bounds {
+    lowest_pps: 100_000,
+    highest_pps: 6_600_000,
+    steps: 7,
+};
 /// What waits in queues when the generator ends.
 const SETTLE: Duration = Duration::from_millis(150);
 /// Beyond its lossless rate a monitor of ours is asked for so much more.
@@ -164,7 +169,7 @@ pub fn run(plan: &Plan, mut progress: impl FnMut(&str)) -> Result<Document, Erro
             let lossless = site.search()?;
             case.lossless_pps.push(lossless);
             if case.tool.is_ours() {
-                let wrong = site.rate_error(lossless.max(LOWEST_PPS) * BEYOND)?;
+                let wrong = site.rate_error(lossless.max(BOUNDS.lowest_pps as f64) * BEYOND)?;
                 case.rate_error_percent.push(wrong * 100.0);
             }
         }
@@ -249,25 +254,15 @@ impl<'a> Site<'a> {
         })
     }
 
-    /// The highest lossless rate of the ladder; 0 if there is none.
+    /// The highest lossless rate; 0 if there is none.
     fn search(&self) -> Result<f64, Error> {
-        let (mut good, mut bad) = (None, STEPS);
-        loop {
-            let low = good.map_or(0, |step| step + 1);
-            if low >= bad {
-                return Ok(good.map_or(0.0, rate));
-            }
-            let step = usize::midpoint(low, bad - 1);
-            let (report, recorded, _) = self.trial(rate(step))?;
-            let wanted = report.offered as f64 * (1.0 - LOSS_MAX);
+        let found = mlfrr::search(BOUNDS, |rate_pps| {
+            let (report, recorded, _) = self.trial(rate_pps as f64)?;
             // A generator that is late has offered less than this rate.
-            let is_kept = report.offered_pps >= rate(step) * 0.97;
-            if recorded as f64 >= wanted && is_kept {
-                good = Some(step);
-            } else {
-                bad = step;
-            }
-        }
+            let is_kept = report.offered_pps >= rate_pps as f64 * KEPT;
+            Ok(is_kept && mlfrr::is_loss_free(report.offered, recorded))
+        })?;
+        Ok(found.unwrap_or(0.0))
     }
 
     /// How far what the monitor has counted is from what came to its interface.
@@ -325,8 +320,4 @@ impl<'a> Site<'a> {
         };
         Ok(load.run_on_cpu(|| Blast::load(&spec)?.run(&Stop::new()))??)
     }
-}
-
-fn rate(step: usize) -> f64 {
-    LOWEST_PPS * STEP.powi(step as i32)
 }
