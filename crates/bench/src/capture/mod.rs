@@ -3,7 +3,7 @@
 //!
 //! 64-byte UDP frames over veth to a host with one CPU, which receives in softirq
 //! context, as with an adapter's interrupts. The lossless rate is searched as a router's
-//! is ([`crate::mlfrr`]): a rate has three tries, and counts as lossless when at most
+//! is (`crate::mlfrr`): a rate has three tries, and counts as lossless when at most
 //! 0.1 % of the frames are missing, wherever they were lost: the ring of veth included.
 //! With one try a single pause of the machine barred all rates above, and the same
 //! monitor's lossless rate differed fivefold between runs.
