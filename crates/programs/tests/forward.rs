@@ -244,7 +244,7 @@ fn flooded_past_capacity(hosts: &Routed) -> Books {
 
 /// The kernel's polling waited for the slices of other processes. What came meanwhile
 /// overflowed the adapter's ring: beside a compute-bound process a router that takes a million
-/// packets a second lost half of 350,000.
+/// packets a second lost half of 350,000. Here 23, 43 and 55 % were lost before, and 0 to 0.5 after.
 #[test]
 fn user_space_forwards_beside_processes_that_compute() {
     let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
@@ -263,7 +263,7 @@ fn user_space_forwards_beside_processes_that_compute() {
     };
     let computing = [compute(), compute()];
     // A burst fits the ring, and two do not.
-    let report = bursts(&hosts, 60_000, 200);
+    let report = bursts(&hosts, 150_000, 200);
     drop(computing);
     let lost = report.ring_full as f64 / report.offered as f64;
     hosts.router().run(move || drop(router)).unwrap();
