@@ -104,7 +104,7 @@ pub enum InterruptRequest {
 pub fn channel<T>(config: &ChannelConfig) -> Result<(Producer<T>, Consumer<T>), ConfigError> {
     config.validate()?;
     let (ring_in, ring_out) = rtrb::RingBuffer::new(config.capacity as usize);
-    let shared = Arc::new(Shared::default());
+    let shared = Arc::new(Shared::new(config.high_watermark));
     let producer = Producer {
         ring: ring_in,
         shared: shared.clone(),

@@ -56,14 +56,27 @@ pub(super) struct ConsumerTallies {
     pub(super) returned: Tally,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Shared {
     flags: OwnLine<AtomicU8>,
+    /// Items that can be offered and not have ended.
+    most: u64,
     pub(super) by_producer: OwnLine<ProducerTallies>,
     pub(super) by_consumer: OwnLine<ConsumerTallies>,
 }
 
 impl Shared {
+    /// Of a channel that queues up to its high watermark. One more may be on its way in,
+    /// and one on its way out.
+    pub(super) fn new(high_watermark: u32) -> Self {
+        Self {
+            flags: OwnLine::default(),
+            most: u64::from(high_watermark) + 2,
+            by_producer: OwnLine::default(),
+            by_consumer: OwnLine::default(),
+        }
+    }
+
     /// Producer: takes the receiver's wish for an interrupt, if there is one.
     /// To be called after an item was published.
     pub(super) fn take_request(&self) -> bool {
@@ -115,7 +128,9 @@ impl Shared {
     /// The consumer's counters and the discards are read before the offered
     /// ones: an item is counted as offered before it can get any further, so the
     /// queue never appears to hold less than nothing. An item on its way in
-    /// counts as queued.
+    /// counts as queued. A thread that stood still between the two readings would
+    /// find in the queue all that passed meanwhile; what cannot have been there
+    /// counts as not offered yet.
     pub(super) fn counts(&self) -> Counts {
         let (produced, consumed) = (&self.by_producer.0, &self.by_consumer.0);
         let gone = self.is_consumer_gone();
@@ -128,7 +143,7 @@ impl Shared {
         let offered = produced.offered.get();
         let ended = delivered + late + full + no_buffer + closed;
         assert!(ended <= offered, "{ended} items ended of {offered} offered");
-        let mut queued = offered - ended;
+        let mut queued = (offered - ended).min(self.most);
         if gone {
             // Nobody will take them: also the one that a push in flight left
             // behind after the consumer had drained the ring.
@@ -145,6 +160,25 @@ impl Shared {
     }
 }
 
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::super::outcome::Outcome;
+    use super::*;
+
+    /// As a monitor sees it that read what was taken, stood still while 1,000 items passed,
+    /// and then read what was offered.
+    #[test]
+    fn no_more_is_queued_than_the_queue_holds() {
+        let shared = Shared::new(60);
+        shared.by_consumer.0.delivered.add(5);
+        shared.by_producer.0.offered.add(1005);
+        let counts = shared.counts();
+        assert_eq!(counts.queued, 62);
+        assert_eq!(counts[Outcome::Delivered], 5);
+        assert_eq!(counts.offered(), 67);
+    }
+}
+
 #[cfg(all(test, loom))]
 mod loom_tests {
     use loom::sync::Arc;
@@ -156,13 +190,19 @@ mod loom_tests {
 
     /// A ring reduced to what matters here: `rtrb` publishes its tail with
     /// Release and reads it with Acquire.
-    #[derive(Default)]
     struct Ring {
         tail: AtomicUsize,
         shared: Shared,
     }
 
     impl Ring {
+        fn new() -> Self {
+            Self {
+                tail: AtomicUsize::new(0),
+                shared: Shared::new(3),
+            }
+        }
+
         fn publish(&self, tail: usize) {
             self.shared.by_producer.0.offered.add(1);
             self.tail.store(tail, Ordering::Release);
@@ -182,7 +222,7 @@ mod loom_tests {
     #[test]
     fn no_wake_up_is_lost() {
         loom::model(|| {
-            let ring = Arc::new(Ring::default());
+            let ring = Arc::new(Ring::new());
             let producer = {
                 let ring = ring.clone();
                 thread::spawn(move || ring.publish_bursts())
@@ -198,7 +238,7 @@ mod loom_tests {
     #[test]
     fn the_last_word_of_a_leaving_producer_arrives() {
         loom::model(|| {
-            let ring = Arc::new(Ring::default());
+            let ring = Arc::new(Ring::new());
             let producer = {
                 let ring = ring.clone();
                 thread::spawn(move || {
@@ -217,7 +257,7 @@ mod loom_tests {
     #[test]
     fn a_producer_that_leaves_lets_nobody_sleep() {
         loom::model(|| {
-            let shared = Arc::new(Shared::default());
+            let shared = Arc::new(Shared::new(2));
             let producer = {
                 let shared = shared.clone();
                 thread::spawn(move || shared.retire_producer())
@@ -234,7 +274,7 @@ mod loom_tests {
     #[test]
     fn a_monitor_never_sees_more_ended_than_offered() {
         loom::model(|| {
-            let shared = Arc::new(Shared::default());
+            let shared = Arc::new(Shared::new(2));
             let monitor = {
                 let shared = shared.clone();
                 // Asserts by itself.

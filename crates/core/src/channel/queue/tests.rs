@@ -319,7 +319,9 @@ fn two_threads_and_a_sleeping_receiver() {
         });
         scope.spawn(|| {
             while !finished.load(Ordering::Relaxed) {
-                assert!(monitor.counts().queued <= 61);
+                // One on its way in, and one on its way out: 61 left out the latter, and failed
+                // once.
+                assert!(monitor.counts().queued <= 62);
                 thread::yield_now();
             }
         });
