@@ -177,6 +177,7 @@ impl Host {
     pub(crate) fn fail(&self, error: &io::Error) {
         *self.failure.lock() = Some(error.to_string());
         self.table.lock().close_all();
+        self.tcp.wake_all();
     }
 
     pub(crate) fn has_failed(&self) -> bool {

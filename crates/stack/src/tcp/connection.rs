@@ -11,7 +11,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
-use parking_lot::Mutex;
+use parking_lot::{Condvar, Mutex};
 use plimsoll_core::channel::{InterruptRequest, PooledConsumer};
 use plimsoll_core::demux::ChannelId;
 use plimsoll_core::pacing::FlowId;
@@ -48,8 +48,11 @@ pub(super) struct Connection {
     pub(super) remote: SocketAddr,
     pub(super) channel: ChannelId,
     account: Arc<Account>,
-    /// Readable once something happened that the owner waits for.
+    /// Readable once something happened that an event loop waits for.
     waker: Waker,
+    /// For calls that wait. Not the descriptor: a call that waits for room would miss its
+    /// waking if another one, that waits for data, cleared it in between.
+    changed: Condvar,
     inner: Mutex<Inner>,
 }
 
@@ -68,6 +71,8 @@ struct Inner {
     held_up: bool,
     /// What the owner's threads wait for.
     awaited: Vec<Wanted>,
+    /// One of them waits for the descriptor.
+    by_descriptor: bool,
     timer: Option<Instant>,
     /// Who is to accept it, while nobody has.
     listener: Option<Arc<Listener>>,
@@ -102,6 +107,15 @@ pub(super) enum Wanted {
 
 impl Wanted {
     const KINDS: usize = 3;
+}
+
+/// How long a call waits for what is wanted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Wait {
+    /// The caller waits for the descriptor instead.
+    Not,
+    For(Duration),
+    Ever,
 }
 
 /// What a turn has led to.
@@ -150,6 +164,7 @@ impl Connection {
             channel: bound.channel,
             account: Arc::clone(account),
             waker: Waker::new()?,
+            changed: Condvar::new(),
             inner: Mutex::new(Inner {
                 interface,
                 sockets,
@@ -160,6 +175,7 @@ impl Connection {
                 doubted: false,
                 held_up: false,
                 awaited: Vec::with_capacity(Wanted::KINDS),
+                by_descriptor: false,
                 timer: None,
                 listener,
                 pace: Pace::default(),
@@ -298,26 +314,51 @@ impl Connection {
         result
     }
 
-    /// As [`with`](Self::with); if `act` has no answer, the descriptor becomes
-    /// readable when there is what is `wanted`.
+    /// As [`with`](Self::with). If `act` has no answer, this waits as it is told, or the
+    /// descriptor becomes readable when there is what is `wanted`.
     pub(super) fn with_or_await<R>(
         &self,
         host: &Host,
         now: Instant,
-        wanted: Wanted,
+        (wanted, wait): (Wanted, Wait),
         act: impl FnOnce(&mut Socket<'static>) -> Option<R>,
     ) -> Option<R> {
-        let _work = self.account.work();
+        let work = self.account.work();
         let mut inner = self.inner.lock();
         let result = inner.act(host, now, act);
         if result.is_none() {
-            self.waker.clear();
+            if wait == Wait::Not {
+                self.waker.clear();
+                inner.by_descriptor = true;
+            }
             if !inner.awaited.contains(&wanted) {
                 inner.awaited.push(wanted);
             }
         }
         self.after(&mut inner, host, now);
+        drop(work);
+        // A device that fails from here on finds this call waiting, and wakes it.
+        if result.is_none() && !host.has_failed() {
+            match wait {
+                Wait::Not => {}
+                Wait::For(limit) => drop(self.changed.wait_for(&mut inner, limit)),
+                Wait::Ever => self.changed.wait(&mut inner),
+            }
+        }
         result
+    }
+
+    /// Whoever waits is to look again.
+    pub(super) fn wake(&self) {
+        self.wake_all(&mut self.inner.lock());
+    }
+
+    fn wake_all(&self, inner: &mut Inner) {
+        inner.awaited.clear();
+        self.changed.notify_all();
+        if std::mem::take(&mut inner.by_descriptor) {
+            self.waker.wake();
+        }
     }
 
     /// The network tells of a segment of ours. Only one that is on its way is believed (RFC
@@ -389,8 +430,7 @@ impl Connection {
             inner.set_timer(host, self.channel, now);
         }
         if inner.has_what_is_awaited() {
-            inner.awaited.clear();
-            self.waker.wake();
+            self.wake_all(inner);
         }
     }
 }

@@ -91,11 +91,18 @@ impl Listener {
     fn take(&self, host: &Host) -> Option<Arc<Connection>> {
         let mut waiting = self.waiting.lock();
         let connection = waiting.established.pop_front();
-        if waiting.established.is_empty() {
+        // A device that has failed is to be seen by all who wait.
+        if waiting.established.is_empty() && !host.has_failed() {
             self.waker.clear();
         }
         self.tell_demultiplexer(&mut waiting, host);
         connection
+    }
+
+    /// Whoever waits is to look again.
+    pub(super) fn wake(&self) {
+        let _waiting = self.waiting.lock();
+        self.waker.wake();
     }
 
     /// Beyond the backlog SYNs end at the demultiplexer.
@@ -224,7 +231,7 @@ impl TcpListener {
             if self.nonblocking.load(Ordering::Relaxed) {
                 return Err(io::ErrorKind::WouldBlock.into());
             }
-            wait::wait_any([self.as_fd()], Some(LOOK))?;
+            wait::wait_any([self.as_fd()], None)?;
         }
     }
 
@@ -247,9 +254,6 @@ impl TcpListener {
         Ok(self.listener.local)
     }
 }
-
-/// How often a waiting `accept` looks whether the device is still there.
-const LOOK: std::time::Duration = std::time::Duration::from_secs(1);
 
 /// Readable while connections wait to be accepted.
 impl AsFd for TcpListener {

@@ -139,6 +139,17 @@ impl Tcp {
         }
     }
 
+    /// The device has failed: who waits learns of it.
+    pub(crate) fn wake_all(&self) {
+        let endpoints: Vec<_> = self.endpoints.lock().values().cloned().collect();
+        for endpoint in endpoints {
+            match endpoint {
+                Endpoint::Listener(listener) => listener.wake(),
+                Endpoint::Connection(connection) => connection.wake(),
+            }
+        }
+    }
+
     /// The endpoint is gone.
     fn forget(&self, channel: ChannelId, timer: Option<Instant>, flow: Option<FlowId>) {
         self.endpoints.lock().remove(&channel);

@@ -7,18 +7,16 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use plimsoll_core::time::Instant;
 use smoltcp::socket::tcp::{RecvError, Socket, State};
 
 use super::Endpoint;
-use super::connection::{Connection, Wanted};
+use super::connection::{Connection, Wait, Wanted};
 use super::pacing::Pacing;
 use crate::clock;
 use crate::host::Host;
 use crate::socket::addresses::{first_that_works, on_a_free_port};
 use crate::socket::options::{Options, Waits};
 use crate::stack::Stack;
-use crate::wait;
 
 /// A TCP connection of a [`Stack`]. Dropping it sends what was written and ends
 /// the connection.
@@ -114,20 +112,23 @@ impl TcpStream {
         let deadline = timeout.map(|timeout| now + timeout);
         loop {
             host.trigger_state(now);
+            let over = deadline.is_some_and(|deadline| now >= deadline);
+            let wait = match deadline {
+                _ if options.nonblocking || over => Wait::Not,
+                Some(deadline) => Wait::For(deadline.saturating_since(now)),
+                None => Wait::Ever,
+            };
             let connection = &self.connection;
-            let result = connection.with_or_await(host, now, wanted, &mut act);
+            let result = connection.with_or_await(host, now, (wanted, wait), &mut act);
             if let Some(result) = result {
                 return Ok(result);
             }
             if host.has_failed() {
                 return Err(host.failure());
             }
-            let over = deadline.is_some_and(|deadline| now >= deadline);
-            if options.nonblocking || over {
+            if wait == Wait::Not {
                 return Err(io::ErrorKind::WouldBlock.into());
             }
-            let limit = deadline.map_or(LOOK, |deadline| until(deadline, now));
-            wait::wait_any([self.as_fd()], Some(limit))?;
             now = clock::now();
         }
     }
@@ -220,12 +221,6 @@ impl TcpStream {
 
 /// Beyond this a connection that did not come about was not refused, but given up.
 const GIVEN_UP: Duration = Duration::from_secs(15);
-/// How often a waiting call looks whether the device is still there.
-const LOOK: Duration = Duration::from_secs(1);
-
-fn until(deadline: Instant, now: Instant) -> Duration {
-    deadline.saturating_since(now).min(LOOK)
-}
 
 /// As far as received: nothing at the end, `None` if there is nothing now.
 fn read(socket: &mut Socket<'static>, buffer: &mut [u8]) -> Option<io::Result<usize>> {
@@ -292,7 +287,8 @@ impl Write for TcpStream {
 }
 
 /// Readable when something happened since a call returned `WouldBlock`: call
-/// until that, then wait for this descriptor, with poll(2) or an event loop.
+/// until that, then wait for this descriptor, with poll(2) or an event loop, on
+/// one thread: each such call begins to wait anew.
 impl AsFd for TcpStream {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.connection.as_fd()

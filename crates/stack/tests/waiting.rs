@@ -1,0 +1,161 @@
+//! Calls that wait: each is woken by what it waits for, whoever else waits, and by the end of
+//! the device. A call that misses its waking waits until its test's patience is over.
+
+use std::io::{self, ErrorKind, Read, Write};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use plimsoll_stack::device::simulated::{SimulatedConfig, SimulatedDevice};
+use plimsoll_stack::device::{Batch, Capabilities, Device, Drops, Pool};
+use plimsoll_stack::{Stack, StackConfig, TcpListener, TcpStream, UdpSocket};
+
+/// No test waits longer for what must come.
+const SOON: Duration = Duration::from_secs(20);
+
+/// A device that breaks when it is told to.
+#[derive(Debug)]
+struct Breaking {
+    inner: SimulatedDevice,
+    broken: Arc<AtomicBool>,
+}
+
+impl Device for Breaking {
+    fn capabilities(&self) -> Capabilities {
+        self.inner.capabilities()
+    }
+
+    fn pool(&self) -> &Arc<Pool> {
+        self.inner.pool()
+    }
+
+    fn receive(&self, batch: &mut Batch, max: usize) -> io::Result<usize> {
+        if self.broken.load(Ordering::Relaxed) {
+            return Err(io::Error::other("unplugged"));
+        }
+        self.inner.receive(batch, max)
+    }
+
+    fn transmit(&self, batch: &mut Batch) -> io::Result<usize> {
+        self.inner.transmit(batch)
+    }
+
+    fn readiness(&self) -> BorrowedFd<'_> {
+        self.inner.readiness()
+    }
+
+    fn drops(&self) -> Drops {
+        self.inner.drops()
+    }
+}
+
+/// A client, a server, and what breaks the server's device.
+fn pair() -> (Stack, Stack, Arc<AtomicBool>) {
+    let (one, inner) = SimulatedDevice::pair(&SimulatedConfig::default()).unwrap();
+    let broken = Arc::new(AtomicBool::new(false));
+    let other = Breaking {
+        inner,
+        broken: Arc::clone(&broken),
+    };
+    let config = |last: u8| StackConfig {
+        addresses: vec![format!("10.0.0.{last}/24").parse().unwrap()],
+        ..StackConfig::default()
+    };
+    let client = Stack::start(one, &config(1)).unwrap();
+    (client, Stack::start(other, &config(2)).unwrap(), broken)
+}
+
+/// Something arrives at the server, whose device is asked for it.
+fn knock(client: &Stack) {
+    let socket = UdpSocket::bind(client, "10.0.0.1:1000").unwrap();
+    socket.send_to(b"knock", "10.0.0.2:9").unwrap();
+}
+
+fn connected(client: &Stack, listener: &TcpListener) -> (TcpStream, TcpStream) {
+    let at = listener.local_addr().unwrap();
+    thread::scope(|scope| {
+        let accepting = scope.spawn(|| listener.accept().unwrap().0);
+        let stream = TcpStream::connect(client, at).unwrap();
+        (stream, accepting.join().unwrap())
+    })
+}
+
+/// One that waited for room missed its waking when one that waited for data cleared it: both
+/// directions stood still, three of ten times, for a second.
+#[test]
+fn threads_that_read_and_write_one_stream_miss_nothing() {
+    const BYTES: usize = 300_000;
+    let (client, server, _) = pair();
+    let listener = TcpListener::bind(&server, "10.0.0.2:80").unwrap();
+    let (here, there) = connected(&client, &listener);
+    for stream in [&here, &there] {
+        stream.set_read_timeout(Some(SOON)).unwrap();
+        stream.set_write_timeout(Some(SOON)).unwrap();
+    }
+    for _ in 0..30 {
+        thread::scope(|scope| {
+            for stream in [&here, &there] {
+                scope.spawn(move || (&*stream).write_all(&vec![7; BYTES]).unwrap());
+                scope.spawn(move || (&*stream).read_exact(&mut vec![0; BYTES]).unwrap());
+            }
+        });
+    }
+}
+
+/// On threads that a failing test leaves behind.
+#[test]
+fn all_who_wait_learn_that_the_device_has_failed() {
+    let (client, server, broken) = pair();
+    let listener = Arc::new(TcpListener::bind(&server, "10.0.0.2:80").unwrap());
+    let (_here, there) = connected(&client, &listener);
+    let there = Arc::new(there);
+    let socket = UdpSocket::bind(&server, "10.0.0.2:53").unwrap();
+    let (told, failures) = std::sync::mpsc::channel();
+    let wait = |who: &'static str, call: Box<dyn Fn() -> io::Result<usize> + Send>| {
+        let told = told.clone();
+        let until_it_fails = move || loop {
+            if let Err(error) = call() {
+                return told.send((who, error.kind())).unwrap();
+            }
+        };
+        thread::spawn(until_it_fails);
+    };
+    let reading = Arc::clone(&there);
+    wait("reader", Box::new(move || (&*reading).read(&mut [0; 9])));
+    // More than both buffers hold, which nobody reads.
+    wait("writer", Box::new(move || (&*there).write(&[0; 9000])));
+    for _ in 0..2 {
+        let listener = Arc::clone(&listener);
+        wait("listener", Box::new(move || listener.accept().map(|_| 1)));
+    }
+    let receive = move || socket.recv_from(&mut [0; 9]).map(|(length, _)| length);
+    wait("socket", Box::new(receive));
+    // Whether they wait already or not, each is to be told.
+    thread::sleep(Duration::from_millis(50));
+    broken.store(true, Ordering::Relaxed);
+    knock(&client);
+    for _ in 0..5 {
+        let (who, error) = failures.recv_timeout(SOON).expect("all are told");
+        assert_eq!(error, ErrorKind::BrokenPipe, "{who}");
+    }
+}
+
+/// An event loop was not told: it had asked before the device failed.
+#[test]
+fn an_event_loop_learns_that_the_device_has_failed() {
+    let (client, server, broken) = pair();
+    let listener = TcpListener::bind(&server, "10.0.0.2:80").unwrap();
+    let (_here, there) = connected(&client, &listener);
+    there.set_nonblocking(true).unwrap();
+    let read = || (&there).read(&mut [0; 9]).map_err(|error| error.kind());
+    assert_eq!(read(), Err(ErrorKind::WouldBlock));
+    broken.store(true, Ordering::Relaxed);
+    knock(&client);
+    let mut polled = [PollFd::new(there.as_fd(), PollFlags::POLLIN)];
+    let patience = PollTimeout::try_from(SOON).unwrap();
+    assert_eq!(poll(&mut polled, patience).unwrap(), 1);
+    assert_eq!(read(), Err(ErrorKind::BrokenPipe));
+}
