@@ -7,6 +7,7 @@ use std::thread;
 use std::time::Duration;
 
 use clap::ValueEnum;
+use plimsoll_core::config::Fraction;
 use plimsoll_programs::screen::{
     Counts, Firewall, PortCounts, Remember, Rules, ScreenConfig, Verdict,
 };
@@ -51,6 +52,10 @@ pub(crate) struct Args {
     /// Decide anew on a flow after this many seconds
     #[arg(long, value_name = "S", requires = "remember", default_value_t = Remember::LIFETIME.as_secs(), value_parser = clap::value_parser!(u64).range(1..=3600))]
     remember_seconds: u64,
+    /// Leave at least the rest of a CPU to processes that want it: screening and the kernel's
+    /// polling for it take this part together, in percent. Default: 75
+    #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u32).range(1..=99))]
+    cpu_limit: Option<u32>,
     /// Write what it came to as one JSON document to FILE (`-`: standard output)
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
@@ -86,6 +91,7 @@ pub(crate) fn run(args: &Args) -> crate::Result<()> {
     config.protected.clone_from(&args.protect);
     config.queue_frames = args.queue;
     config.quota = args.quota;
+    config.cpu_limit = args.cpu_limit.map(Fraction::from_percent);
     config.remember = args.remember.map(|flows| Remember {
         flows,
         lifetime: Duration::from_secs(args.remember_seconds),
@@ -97,13 +103,13 @@ pub(crate) fn run(args: &Args) -> crate::Result<()> {
     // Before all threads, and dropped last.
     let _keepers = Firewall::keepers(&config)?;
     let firewall = Firewall::open(&config)?;
-    if let Some(why) = firewall.unthreaded() {
-        eprintln!("plimsoll: a flood may take the CPU from the firewall: {why}");
-    }
     eprintln!("screening between {} and {}", args.inside, args.outside);
     let counts = thread::scope(|scope| {
         let running = scope.spawn(|| firewall.run(Box::new(rules), &stop));
         while !running.is_finished() {
+            if let Some(problem) = firewall.take_problem() {
+                eprintln!("plimsoll: {problem}");
+            }
             if hangup.swap(false, Ordering::Relaxed) {
                 read_anew(args, &firewall);
             }

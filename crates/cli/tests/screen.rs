@@ -16,7 +16,7 @@ use plimsoll_testbed::{Host, Process};
 use serde_json::Value;
 
 use common::LIMIT;
-use screening::{Line, NOISE, arrived, flood, received, received_of, settle};
+use screening::{Line, NOISE, arrived, flood, offer, received, received_of, settle};
 
 const ACCEPT: &str = "default = 'discard'
 [[rule]]
@@ -141,7 +141,7 @@ fn a_screen_that_dies_or_hangs_fails_as_asked() {
             let firewall = open(test, &config);
             let stop = AtomicBool::new(false);
             let counts = thread::scope(|scope| {
-                let running = scope.spawn(|| firewall.run(screen(), &stop));
+                let running = scope.spawn(|| test.run(|| firewall.run(screen(), &stop)).unwrap());
                 line.send(7004, 2000);
                 thread::sleep(Duration::from_millis(1500));
                 stop.store(true, Ordering::Relaxed);
@@ -237,7 +237,10 @@ fn a_dead_screen_s_verdicts_are_forgotten() {
     let stop = AtomicBool::new(false);
     let (counts, arrived) = thread::scope(|scope| {
         let screen = Box::new(Fragile { poison: 7006 });
-        let running = scope.spawn(|| firewall.run(screen, &stop));
+        let running = scope.spawn(|| test.run(|| firewall.run(screen, &stop)).unwrap());
+        // The first waits until the firewall has begun, and is decided on before others come.
+        line.send_from(KNOWN_FROM, 7005, 1);
+        let first = received(&socket);
         line.send_from(KNOWN_FROM, 7005, 200);
         let before = received(&socket);
         line.send(7006, 1);
@@ -247,9 +250,9 @@ fn a_dead_screen_s_verdicts_are_forgotten() {
         line.send_from(KNOWN_FROM, 7005, 200);
         let after = received(&socket);
         stop.store(true, Ordering::Relaxed);
-        (running.join().unwrap().unwrap(), [before, after])
+        (running.join().unwrap().unwrap(), [first, before, after])
     });
-    assert_eq!(arrived, [200, 0], "{counts:?}");
+    assert_eq!(arrived, [1, 200, 0], "{counts:?}");
     assert!(
         counts.screen_died && counts.inside.remembered > 100,
         "{counts:?}"
@@ -294,6 +297,31 @@ fn rules_are_read_anew_under_overload() {
     }
 }
 
+/// A firewall that is not overloaded passes what comes, whatever else runs on its CPU.
+#[test]
+fn a_firewall_screens_beside_processes_that_compute() {
+    let line = Line::new();
+    let directory = tempfile::tempdir().unwrap();
+    let rules = directory.path().join("rules.toml");
+    fs::write(&rules, ACCEPT).unwrap();
+    let (process, _says) = line.start(&rules, &[]);
+    let compute = || {
+        let mut shell = line.testbed.test().command("sh");
+        shell.args(["-c", "while :; do :; done"]).spawn().unwrap()
+    };
+    let computing = [compute(), compute()];
+    let report = offer(&line, 60_000, 150_000);
+    drop(computing);
+    settle(&line);
+    let counts = end(process);
+    let accepted = counts["inside"]["accepted"].as_u64().unwrap();
+    eprintln!(
+        "{} of {}, ring {}",
+        accepted, report.offered, report.ring_full
+    );
+    assert!(accepted * 100 > report.offered * 95, "{report}, {counts}");
+}
+
 /// The screen dies in the middle of a flood: from then on frames pass undecided, or none.
 #[test]
 fn a_screen_that_dies_under_overload_fails_as_asked() {
@@ -314,7 +342,7 @@ fn a_screen_that_dies_under_overload_fails_as_asked() {
                 assert!(decided < 2000, "a fault of the screen's");
                 Verdict::Accept
             });
-            let running = scope.spawn(|| firewall.run(screen, &stop));
+            let running = scope.spawn(|| test.run(|| firewall.run(screen, &stop)).unwrap());
             flood(&line);
             settle(&line);
             let came = arrived(&line) - before;

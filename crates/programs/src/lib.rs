@@ -14,5 +14,6 @@ mod clock;
 pub mod driven;
 pub mod filter;
 pub mod forward;
+mod polling;
 pub mod screen;
 mod sent;

@@ -155,6 +155,11 @@ pub(crate) const NOISE: u64 = 10;
 
 /// More than the host can screen, for a while.
 pub(crate) fn flood(line: &Line) -> Report {
+    offer(line, 600_000, 300_000)
+}
+
+/// Packets for nobody behind the firewall, at a rate.
+pub(crate) fn offer(line: &Line, rate_pps: u64, frames: u64) -> Report {
     let load = line.testbed.load();
     let flow = Flow {
         source: "198.18.7.0/24".parse().unwrap(),
@@ -165,13 +170,13 @@ pub(crate) fn flood(line: &Line) -> Report {
             payload: vec![0; 18],
         },
     };
-    let schedule = Schedule::Fixed { rate_pps: 600_000 };
+    let schedule = Schedule::Fixed { rate_pps };
     // For no host: what arrives there must not cost these CPUs more.
     let nobody = [2, 0, 0, 0, 0, 0x78];
     let mut spec = Spec::new(load.device(), nobody, flow, schedule);
     spec.bound = Bound {
         time: Duration::from_secs(3),
-        frames: 300_000,
+        frames,
     };
     let blast = || Blast::load(&spec)?.run(&Stop::new());
     load.run_on_cpu(blast).unwrap().unwrap()

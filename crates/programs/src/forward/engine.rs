@@ -3,13 +3,13 @@
 //! Mogul & Ramakrishnan, sections 5 to 7, with real packets. Arrivals only start polling
 //! (`core::poll`). A turn takes at most the quota and carries each packet as far as it
 //! goes, to the output queue of its interface. An output queue at its high watermark
-//! inhibits input (`core::feedback`). The CPU limit (`super::polling`; there is always one)
+//! inhibits input (`core::feedback`). The CPU limit (`crate::polling`; there is always one)
 //! makes the thread yield: beyond it, it runs only where nobody else wants the CPU (MR-56).
 //!
 //! AF_XDP has two halves: the kernel's polling puts frames into our ring, and this
 //! thread takes them out. In softirq context the first half comes before every process,
 //! and a flood of which it copies each frame leaves this thread nothing. So the kernel
-//! polls in threads beneath this one (`super::polling`): it goes on when this thread has
+//! polls in threads beneath this one (`crate::polling`): it goes on when this thread has
 //! worked off what came before, and what it does not poll is lost in the adapter's ring,
 //! at no cost.
 //!

@@ -14,8 +14,8 @@
 //!   tables ([`table`]) and sends (`engine`).
 //!
 //! `packet` looks at frames, `outcome` names what becomes of them, `program` loads the
-//! BPF programs, `follow` keeps the mirror, `polling` has the threads that poll, `router` starts and
-//! ends it all.
+//! BPF programs, `follow` keeps the mirror, `crate::polling` has the threads that poll, `router`
+//! starts and ends it all.
 //!
 //! **Limits.** Netfilter does not see packets that are sent on here: a host with filter
 //! or translation rules for forwarded traffic must not forward it past them. A
@@ -23,7 +23,6 @@
 //! address until it says otherwise. One receive queue serves all priorities: a flood
 //! that overflows an interface's ring takes protected packets with it.
 
-mod correction;
 mod engine;
 mod error;
 mod follow;
@@ -33,7 +32,6 @@ mod limits;
 mod metrics;
 pub mod outcome;
 pub mod packet;
-mod polling;
 mod program;
 mod router;
 mod status;

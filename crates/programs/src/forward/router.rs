@@ -18,11 +18,11 @@ use plimsoll_kernel::{host, link};
 use super::engine::Engine;
 use super::error::Error;
 use super::follow::Follower;
-use super::polling::Polling;
 use super::program::{self, DEVICES_MAX, Instance, Interface, Shared};
 use super::status::{InterfaceStatus, Status, UserStatus};
 use super::table::{Port, ReversePath, Table};
 use super::{Config, DataPath};
+use crate::polling::{Polling, Wanted};
 use crate::sent::Sent;
 
 /// Version of the status document.
@@ -98,8 +98,12 @@ impl Router {
             }
         };
         let polling = config.turns_settings().then(|| {
-            let engine = engine.as_ref().map(Engine::tid);
-            Polling::start(config, engine)
+            Polling::start(&Wanted {
+                interfaces: &config.interfaces,
+                takers: engine.as_ref().map(Engine::tid).as_slice(),
+                cpu_limit: config.cpu_limit,
+                cpu: config.cpu,
+            })
         });
         let follower = Follower::start(mirror, table, Arc::clone(&attached))?;
         Ok(Self {

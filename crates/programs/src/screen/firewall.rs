@@ -4,11 +4,12 @@ mod screening;
 
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::thread::{self, Thread};
 use std::time::Duration;
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::unistd::gettid;
 use plimsoll_core::channel::{Admission, ChannelConfig, Producer, channel};
 use plimsoll_core::feedback::{Change, Feedback, FeedbackConfig, QueueId, Watermarks};
 use plimsoll_core::poll::SourceSet;
@@ -16,6 +17,7 @@ use plimsoll_core::time::Instant;
 use plimsoll_kernel::error::bpf;
 use plimsoll_kernel::knobs::Keeper;
 use plimsoll_kernel::link;
+use plimsoll_kernel::scheduling::Scheduling;
 use plimsoll_stack::device::packet::Instruction;
 use plimsoll_stack::device::{Batch, Frame};
 
@@ -26,12 +28,15 @@ use super::port::Port;
 use super::{Counts, Error, PortCounts, Screen, ScreenConfig, Side, Verdict};
 use crate::clock;
 use crate::filter::Filter;
+use crate::polling::{Polling, Wanted};
 use screening::Screening;
 
 /// Frames of one interface in a turn of the screening thread.
 const QUOTA: usize = 32;
 /// Longest wait: signals are noticed so soon.
 const WAIT: Duration = Duration::from_millis(20);
+/// As the kernel names the calling thread.
+const THIS_THREAD: i32 = 0;
 /// Longest wait while an interface is inhibited: a tick.
 const TICK: Duration = Duration::from_millis(1);
 
@@ -73,6 +78,7 @@ pub struct Firewall {
     memory: Option<Memory>,
     ports: [Port; 2],
     reload: Reload,
+    problem: Mutex<Option<String>>,
 }
 
 /// What both threads see.
@@ -103,7 +109,7 @@ impl Firewall {
         Ok(Keeper::start_all(&config.interfaces)?)
     }
 
-    /// Takes both interfaces from the kernel. Polling moves into threads beneath this one.
+    /// Takes both interfaces from the kernel.
     ///
     /// # Errors
     ///
@@ -126,14 +132,14 @@ impl Firewall {
             ports,
             config: config.clone(),
             reload: Reload::default(),
+            problem: Mutex::default(),
         })
     }
 
-    /// Why the kernel does not poll an interface in threads beneath this one: a flood may take
-    /// the CPU from the firewall then.
-    #[must_use]
-    pub fn unthreaded(&self) -> Option<&str> {
-        self.ports.iter().find_map(Port::unthreaded)
+    /// What the running firewall does less well than asked for, and why: the kernel does not
+    /// poll in threads, or no meter corrects the CPU limit. Told once.
+    pub fn take_problem(&self) -> Option<String> {
+        lock(&self.problem).take()
     }
 
     /// By which another screen takes over.
@@ -142,11 +148,13 @@ impl Firewall {
         self.reload.clone()
     }
 
-    /// Screens until `stop` is set.
+    /// Screens until `stop` is set, in the network namespace where this was opened. This thread
+    /// and the screen's are real-time ones meanwhile, up to the CPU limit, and the kernel polls
+    /// in threads beneath them.
     ///
     /// # Errors
     ///
-    /// An interface failed.
+    /// An interface failed, or a CPU limit that was asked for cannot be kept.
     pub fn run(&self, screen: Box<dyn Screen>, stop: &AtomicBool) -> Result<Counts, Error> {
         let (feedback, queues) = feedback(self.config.queue_frames)?;
         let shared = Shared {
@@ -171,29 +179,34 @@ impl Firewall {
         let (inside_in, inside_out) = queue().map_err(refused)?;
         let (outside_in, outside_out) = queue().map_err(refused)?;
         let protected = lock(&self.protected);
+        let own = Scheduling::of(THIS_THREAD);
         let received = thread::scope(|scope| {
             let screening = Screening {
                 shared: &shared,
                 screen,
                 reload: &self.reload,
             };
-            let thread = scope.spawn(move || screening.run([inside_out, outside_out]));
-            let mut receiving = Receiving {
-                shared: &shared,
-                protected: protected.as_ref(),
-                queues: [inside_in, outside_in],
-                screening: thread.thread().clone(),
-                batch: Batch::with_capacity(4 * self.config.quota as usize),
-                decided: 0,
-                decided_at: now(),
-                was_hung: false,
-            };
-            let received = receiving.run(stop);
+            let (began, beginning) = mpsc::channel();
+            let thread = scope.spawn(move || {
+                // Whoever started this waits for it.
+                let _ = began.send(gettid().as_raw());
+                screening.run([inside_out, outside_out]);
+            });
+            let queues = [inside_in, outside_in];
+            let mut receiving =
+                Receiving::new(&shared, protected.as_ref(), queues, thread.thread());
+            let takers: Vec<i32> = beginning.recv().into_iter().collect();
+            let received = self.poll_beneath(takers).and_then(|_polling| {
+                let received = receiving.run(stop);
+                received.map_err(failed_to("receive or send frames"))
+            });
             shared.over.store(true, Ordering::Relaxed);
             thread.thread().unpark();
             received
         });
-        received.map_err(failed_to("receive or send frames"))?;
+        // Polling limited this thread; it is its caller's again.
+        let _ = own.and_then(|own| own.give_to(THIS_THREAD));
+        received?;
         // From now on nobody decides anything.
         shared.forget()?;
         Ok(Counts {
@@ -202,6 +215,19 @@ impl Firewall {
             reloads: shared.reloads.load(Ordering::Relaxed),
             screen_died: shared.died.load(Ordering::Relaxed),
         })
+    }
+
+    /// Has the kernel poll in threads beneath this one and `others`, until it is dropped.
+    fn poll_beneath(&self, mut others: Vec<i32>) -> Result<Polling, Error> {
+        others.push(gettid().as_raw());
+        let polling = Polling::start(&Wanted {
+            interfaces: &self.config.interfaces,
+            takers: &others,
+            cpu_limit: self.config.cpu_limit,
+            cpu: None,
+        })?;
+        *lock(&self.problem) = polling.problem().map(ToString::to_string);
+        Ok(polling)
     }
 }
 
@@ -308,7 +334,25 @@ struct Receiving<'a> {
     was_hung: bool,
 }
 
-impl Receiving<'_> {
+impl<'a> Receiving<'a> {
+    fn new(
+        shared: &'a Shared<'a>,
+        protected: Option<&'a Filter>,
+        queues: [Producer<Frame>; 2],
+        screening: &Thread,
+    ) -> Self {
+        Self {
+            shared,
+            protected,
+            queues,
+            screening: screening.clone(),
+            batch: Batch::with_capacity(4 * shared.config.quota as usize),
+            decided: 0,
+            decided_at: now(),
+            was_hung: false,
+        }
+    }
+
     fn run(&mut self, stop: &AtomicBool) -> io::Result<()> {
         while !stop.load(Ordering::Relaxed) {
             let now = now();

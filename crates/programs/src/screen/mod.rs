@@ -34,6 +34,8 @@ mod rules;
 
 use std::time::Duration;
 
+use plimsoll_core::config::Fraction;
+
 pub use counts::{Counts, PortCounts};
 pub use error::Error;
 pub use firewall::{Firewall, Reload};
@@ -117,6 +119,9 @@ pub struct ScreenConfig {
     pub hang: Duration,
     /// Verdicts that are enforced in the driver. Default: none.
     pub remember: Option<Remember>,
+    /// The part of a CPU that screening and the kernel's polling for it may take where others
+    /// want it. Default: 75 %.
+    pub cpu_limit: Option<Fraction>,
 }
 
 impl ScreenConfig {
@@ -131,6 +136,7 @@ impl ScreenConfig {
             on_failure: Verdict::Discard,
             hang: Duration::from_secs(1),
             remember: None,
+            cpu_limit: None,
         }
     }
 

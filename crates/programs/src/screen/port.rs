@@ -31,17 +31,11 @@ impl Port {
             chunks: CHUNKS,
             send_frames: SEND_FRAMES,
             ring_frames: RING_FRAMES,
-            threaded: Some(XdpConfig::BENEATH),
             ..XdpConfig::default()
         };
         let program = Program::load(flows)?;
         let queues = open_whole_by(interface, &config, program.as_fd(), &program.sockets)?;
         Ok(Self { queues, program })
-    }
-
-    /// Why a flood may take the CPU from the firewall.
-    pub(super) fn unthreaded(&self) -> Option<&str> {
-        self.queues.first().and_then(WholeQueue::unthreaded)
     }
 
     /// Up to `quota` frames of each queue.

@@ -1,14 +1,14 @@
-//! In which threads the interfaces are polled, and how those compete with processes.
+//! In which threads a program's interfaces are polled, and how those compete with processes.
 //!
 //! Polling comes before every process, and all of it keeps to the CPU limit: beyond it, it
 //! runs only where nobody else wants the CPU.
 //!
-//! In user space there are two halves ([`super::engine`]). The kernel's threads run beneath
-//! the thread that forwards, so they take frames from the adapter only as fast as it works
-//! them off. Softirqs would take the CPU from it (docs/measurements.md has both). There is a
-//! limit there also if none was asked for. As ordinary threads the kernel's waited for the
-//! slices of other processes, some milliseconds each, and the adapter's ring overflowed
-//! meanwhile at a tenth of what the router can forward.
+//! Where frames go to a program of ours there are two halves. The kernel's threads run beneath
+//! the program's, so they take frames from the adapter only as fast as it works them off.
+//! Softirqs would take the CPU from it (docs/measurements.md has both). There is a limit there
+//! also if none was asked for. As ordinary threads the kernel's waited for the slices of other
+//! processes, some milliseconds each, and the adapter's ring overflowed meanwhile at a tenth of
+//! what the program can take.
 //!
 //! A driver makes its instances anew when its link goes down and up, and has none while it is
 //! down. So a thread of its own looks for new ones.
@@ -19,26 +19,40 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use plimsoll_core::config::Fraction;
+use plimsoll_kernel::Error;
+use plimsoll_kernel::error::os;
 use plimsoll_kernel::knobs::{Knobs, PollingThread, Queues};
 use plimsoll_kernel::link;
 use plimsoll_kernel::polling_limit::{Limited, PollingLimit};
 use plimsoll_kernel::scheduling::{Class, Priority, Scheduling};
 use plimsoll_kernel::threaded::poll_in_threads;
 
-use super::Config;
-use super::correction::Correction;
-use super::error::Error;
+mod correction;
 
-/// Part of a CPU in user space, in percent, if none was asked for. The kernel's forwarding
+use correction::Correction;
+
+/// Part of a CPU for programs that take frames, in percent, if none was asked for. The kernel's forwarding
 /// leaves others about as much under a flood.
 const LIMIT_PERCENT: u32 = 75;
 /// How soon new instances are found.
 const LOOK: Duration = Duration::from_millis(500);
 
+/// What is to be polled, and for whom.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Wanted<'a> {
+    pub(crate) interfaces: &'a [String],
+    /// The program's own threads that take the frames. None: the kernel does all the work.
+    pub(crate) takers: &'a [i32],
+    /// The part of a CPU that all may take where others want it.
+    pub(crate) cpu_limit: Option<Fraction>,
+    /// The only CPU that polling threads may run on. Default: where this process may.
+    pub(crate) cpu: Option<usize>,
+}
+
 /// The thread that looks after the polling threads. Dropping it puts the interfaces' settings
 /// back.
 #[derive(Debug)]
-pub(super) struct Polling {
+pub(crate) struct Polling {
     /// Dropped to end the thread.
     end: Option<Sender<()>>,
     thread: Option<JoinHandle<()>>,
@@ -46,11 +60,10 @@ pub(super) struct Polling {
 }
 
 impl Polling {
-    /// Moves polling into threads; keeps them, and `engine` where there is one, to the CPU
-    /// limit. With a CPU given, all run there and share one limit; else they run where this
-    /// process may.
-    pub(super) fn start(config: &Config, engine: Option<i32>) -> Result<Self, Error> {
-        let mut threads = Threads::open(config, engine)?;
+    /// Moves polling into threads; keeps them and the takers to the CPU limit. With a CPU
+    /// given, all run there and share one limit; else they run where this process may.
+    pub(crate) fn start(wanted: &Wanted<'_>) -> Result<Self, Error> {
+        let mut threads = Threads::open(wanted)?;
         let (end, ended) = channel();
         let (began, beginning) = channel();
         let thread = thread::Builder::new().name("polling".to_owned());
@@ -64,12 +77,12 @@ impl Polling {
         });
         let mut polling = Self {
             end: Some(end),
-            thread: Some(thread.map_err(Error::os("start the thread that looks after polling"))?),
+            thread: Some(thread.map_err(os("start the thread that looks after polling"))?),
             problem: None,
         };
         polling.problem = match beginning.recv().unwrap_or(Ok(None)) {
-            Err(error) if config.cpu_limit.is_none() => Some(format!(
-                "a flood may take the CPU from the thread that forwards: {error}"
+            Err(error) if wanted.cpu_limit.is_none() => Some(format!(
+                "a flood may take the CPU from the threads that take its frames: {error}"
             )),
             looked => looked?.map(|why| {
                 format!("others may get less of the CPU than the limit leaves them: {why}")
@@ -79,7 +92,7 @@ impl Polling {
     }
 
     /// What is kept less well than asked for, and why.
-    pub(super) fn problem(&self) -> Option<&str> {
+    pub(crate) fn problem(&self) -> Option<&str> {
         self.problem.as_deref()
     }
 }
@@ -96,7 +109,7 @@ impl Drop for Polling {
 
 /// The polling threads of all interfaces.
 struct Threads {
-    engine: Option<i32>,
+    takers: Vec<i32>,
     cpus: Vec<usize>,
     part: Fraction,
     // Each ends before the next.
@@ -112,8 +125,8 @@ struct Interface {
 }
 
 impl Threads {
-    fn open(config: &Config, engine: Option<i32>) -> Result<Self, Error> {
-        let own = Scheduling::of(0).map_err(Error::os("ask where this process may run"))?;
+    fn open(wanted: &Wanted<'_>) -> Result<Self, Error> {
+        let own = Scheduling::of(0).map_err(os("ask where this process may run"))?;
         let open = |name: &String| {
             Ok(Interface {
                 index: link::index(name)?,
@@ -121,11 +134,11 @@ impl Threads {
                 threads: Vec::new(),
             })
         };
-        let interfaces = config.interfaces.iter().map(open);
-        let asked = config.cpu_limit;
+        let interfaces = wanted.interfaces.iter().map(open);
+        let asked = wanted.cpu_limit;
         Ok(Self {
-            engine,
-            cpus: config.cpu.map_or(own.cpus().to_vec(), |cpu| vec![cpu]),
+            takers: wanted.takers.to_vec(),
+            cpus: wanted.cpu.map_or(own.cpus().to_vec(), |cpu| vec![cpu]),
             part: asked.unwrap_or_else(|| Fraction::from_percent(LIMIT_PERCENT)),
             correction: None,
             limit: None,
@@ -160,19 +173,19 @@ impl Threads {
         Ok(problem.map(ToString::to_string))
     }
 
-    /// Threads of one CPU share a limit. So do the two halves in user space wherever they
-    /// run, since they may meet on one.
+    /// Threads of one CPU share a limit. So do both halves wherever they run, since they may
+    /// meet on one.
     fn groups(&self) -> Vec<Vec<Limited>> {
-        let of_kernel = match self.engine {
-            Some(_) => Class::Beneath,
-            None => Class::Polling,
+        let of_kernel = match self.takers[..] {
+            [] => Class::Polling,
+            _ => Class::Beneath,
         };
         let threads = self.interfaces.iter().flat_map(|one| &one.threads);
         let threads = threads.map(|thread| (thread.tid, of_kernel));
-        let engine = self.engine.map(|tid| (tid, Class::Polling));
-        let all = threads.chain(engine);
+        let takers = self.takers.iter().map(|&tid| (tid, Class::Polling));
+        let all = threads.chain(takers);
         let all = all.map(|(tid, class)| Limited { tid, class });
-        match self.cpus.len() == 1 || self.engine.is_some() {
+        match self.cpus.len() == 1 || !self.takers.is_empty() {
             true => vec![all.collect()],
             false => all.map(|thread| vec![thread]).collect(),
         }
@@ -182,11 +195,8 @@ impl Threads {
 impl Interface {
     /// Whether there are other threads than before. An interface that is down may have none.
     fn look(&mut self, cpus: &[usize]) -> Result<bool, Error> {
-        let now = self
-            .knobs
-            .polling_threads()
-            .map_err(plimsoll_kernel::Error::from)?;
-        let state = link::link(self.index).map_err(Error::os("ask about an interface"))?;
+        let now = self.knobs.polling_threads()?;
+        let state = link::link(self.index).map_err(os("ask about an interface"))?;
         if !state.up || (!now.is_empty() && now == self.threads) {
             return Ok(false);
         }

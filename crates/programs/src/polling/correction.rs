@@ -1,4 +1,4 @@
-//! Holds the CPU limit by all that forwarding costs its CPU.
+//! Holds the CPU limit by all that polling costs its CPU.
 //!
 //! A polling thread's own clock lacks what the network takes around it: interrupts that wake
 //! it, softirqs in other contexts, switches. A process beside a flooded router got 13 % of
@@ -9,17 +9,16 @@
 //! one. If the meter cannot be started, the limit is that of the threads' own clocks, and
 //! [`Correction::problem`] says why.
 
-use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Sender, channel};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
+use plimsoll_kernel::Error;
+use plimsoll_kernel::error::os;
 use plimsoll_kernel::meter::{CpuMeter, CpuTime, MeterError, Options};
 use plimsoll_kernel::polling_limit::PollingLimit;
-
-use super::error::Error;
 
 /// Some periods of the limit.
 const INTERVAL: Duration = Duration::from_millis(10);
@@ -45,9 +44,7 @@ impl Correction {
         let thread = thread::Builder::new()
             .name("limit-meter".to_owned())
             .spawn(move || correct(&limit, cpu, &stopped, &began));
-        let thread = thread.map_err(|error: io::Error| {
-            Error::os("start the thread that corrects the CPU limit")(error)
-        })?;
+        let thread = thread.map_err(os("start the thread that corrects the CPU limit"))?;
         Ok(Self {
             stop,
             thread: Some(thread),
@@ -105,7 +102,7 @@ fn correct(
     }
 }
 
-/// What this process used: with `--path user` it forwards, and it watches its limit.
+/// What this process used: it takes frames, and it watches its limit.
 fn own(passed: &CpuTime) -> Duration {
     passed.processes.iter().map(|process| process.cpu).sum()
 }
