@@ -58,7 +58,9 @@ static __always_inline bool has_takers(const struct unclaimed_port *entry)
 
 /*
  * Once in a while: does the stack refuse nearly all that it was given, or hardly
- * half? In between the answer stays. Without a packet there is nothing to learn.
+ * half? In between the answer stays. Without a packet there is nothing to learn. A
+ * closed port is doubted first: the refusals of the last packets may be still to
+ * come, and a few packets show nothing.
  */
 static __always_inline void review(struct unclaimed_port *entry, __u32 now)
 {
@@ -70,8 +72,11 @@ static __always_inline void review(struct unclaimed_port *entry, __u32 now)
 	} else if (!entry->fresh && entry->admitted &&
 		   entry->refused * 8 >= entry->admitted * 7) {
 		entry->closed = true;
+	} else if (has_takers(entry) && entry->doubted && entry->admitted < DOUBT_PACKETS) {
+		return;
 	} else if (has_takers(entry) && entry->closed && !entry->doubted) {
-		/* The refusals of the last ones may be still to come: count on. */
+		entry->admitted = 0;
+		entry->refused = 0;
 		entry->doubted = true;
 		return;
 	} else if (has_takers(entry)) {

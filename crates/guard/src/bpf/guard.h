@@ -125,6 +125,11 @@ enum limit {
 	 * be thrown away.
 	 */
 	CLOSED_PORT_PACKETS = 64,
+	/*
+	 * So many packets show that a port has takers: the refusals of fewer may be
+	 * still to come, since each CPU polls 64 before the stack sees them.
+	 */
+	DOUBT_PACKETS = 4 * CLOSED_PORT_PACKETS,
 	/* UDP ports without a socket that are remembered: all of one address. */
 	UNCLAIMED_PORTS = 65536,
 	/* What is known of them is reviewed every 2^25 ns, about 34 ms, … */
@@ -378,7 +383,7 @@ struct unclaimed_port {
 	__be16 port;
 	__u8 closed;
 	__u8 fresh; /* `admitted` is incomplete: since the first refusal only */
-	__u8 doubted; /* one review has found too few refusals for a closed port */
+	__u8 doubted; /* a review has found too few refusals for a closed port */
 	__u8 reserved[3];
 };
 
