@@ -11,6 +11,7 @@ use proptest::prelude::*;
 use super::*;
 
 mod listener;
+mod rotation;
 mod shed;
 mod strangers;
 
@@ -408,16 +409,26 @@ fn a_known_source_survives_forged_addresses_at_random() {
     assert!(got.goodput() > 19_400.0, "{}", got.goodput());
 }
 
+/// The first one's address is forged. A flood of somebody unknown takes all that is left.
 #[test]
 fn whoever_forges_a_known_source_gets_its_share_and_no_more() {
     let known = |host, rate| Sender {
         known: true,
         ..Sender::new(v4(1, 1, host), rate)
     };
-    // The first one's address is forged.
-    let senders = [known(1, 500_000), known(2, 4000)];
+    let senders = [
+        known(1, 500_000),
+        known(2, 4000),
+        Sender::new(v4(2, 1, 1), 500),
+        Sender::new(v4(3, 1, 1), 500_000),
+    ];
     let got = settled(20_000, &senders);
     assert!(got.part(1) > 0.98, "{}", got.part(1));
+    assert!(got.part(2) > 0.99, "{}", got.part(2));
+    // All known ones together have half, and the other one takes 4000 of it. The
+    // sixteenth that is admitted out of profile goes to whoever comes first.
+    let most = 6000.0 + 20_000.0 / 16.0;
+    assert!(got.admitted[0] < 1.1 * most, "{}", got.admitted[0]);
 }
 
 #[test]

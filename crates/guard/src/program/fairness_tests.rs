@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
 use std::time::Duration;
 
+use ipnet::IpNet;
 use nix::sched::{CpuSet, sched_setaffinity};
 use nix::sys::socket::{setsockopt, sockopt};
 use nix::unistd::Pid;
@@ -18,7 +19,7 @@ use super::SLOT_SOCKETS;
 use super::test_host::{
     HOST, KERNEL_TICK, UDP_PORT as PORT, judged_at, slot_of, unread_server, with_guard_for,
 };
-use crate::{Guard, Kind, Outcome};
+use crate::{Guard, Kind, Outcome, Protection};
 
 /// Where nobody listens.
 const CLOSED: u16 = 9;
@@ -31,6 +32,8 @@ struct Pair<'a, 'obj> {
     cpu: u32,
     /// Packets so far that core takes for no flood's.
     company: u64,
+    /// Whose hosts are known from the start.
+    known: Vec<IpNet>,
 }
 
 impl<'a, 'obj> Pair<'a, 'obj> {
@@ -46,6 +49,25 @@ impl<'a, 'obj> Pair<'a, 'obj> {
             share: Share::default(),
             cpu: 0,
             company: 0,
+            known: Vec::new(),
+        }
+    }
+
+    /// From now on the hosts of these prefixes are known.
+    fn know(&mut self, known: &[&str]) {
+        self.known = known.iter().map(|prefix| prefix.parse().unwrap()).collect();
+        let protection = Protection {
+            known: self.known.clone(),
+            ..Protection::default()
+        };
+        self.guard.protect(&protection).unwrap();
+    }
+
+    fn request(&self, channel: u32, source: IpAddr) -> Request {
+        Request {
+            channel,
+            source: Source::from(source),
+            known: self.known.iter().any(|prefix| prefix.contains(&source)),
         }
     }
 
@@ -86,10 +108,11 @@ impl<'a, 'obj> Pair<'a, 'obj> {
         let part = self.guard.program.books.part(SLOT_SOCKETS, self.cpu);
         let now = instant(judged_at(&part).into());
         let queue = self.queue();
-        let request = request(SLOT_SOCKETS, source);
+        let request = self.request(SLOT_SOCKETS, source);
         let silent = self.share.silent();
         let core = self.core.judge(&mut self.share, &request, &queue, now);
-        let is_flood = self.share.is_pressed() && self.share.silent() == silent;
+        let asks_for_much = self.share.is_pressed() && self.share.silent() == silent;
+        let is_flood = asks_for_much && !request.known;
         self.company += u64::from(!is_flood);
         let company = self.guard.program.company().unwrap().company;
         assert_eq!(company, self.company, "{source} is the flood's: {is_flood}");
@@ -108,9 +131,8 @@ impl<'a, 'obj> Pair<'a, 'obj> {
         let part = self.guard.program.books.part(slot, self.cpu);
         budget.allow(packets, instant(part.share_tick.into()));
         let now = instant(judged_at(&part).into());
-        let core = self
-            .core
-            .judge_shed(&mut self.share, budget, &request(slot, source), now);
+        let request = self.request(slot, source);
+        let core = self.core.judge_shed(&mut self.share, budget, &request, now);
         assert_eq!(program, core, "(program, core) of {source} at {budget:?}");
         core
     }
@@ -144,14 +166,6 @@ impl<'a, 'obj> Pair<'a, 'obj> {
 
 fn instant(tick: u64) -> Instant {
     Instant::from_nanos(tick << TICK_SHIFT)
-}
-
-fn request(channel: u32, source: IpAddr) -> Request {
-    Request {
-        channel,
-        source: Source::from(source),
-        known: false,
-    }
 }
 
 /// Loud and silent hosts, in one network or in many, of both families.
@@ -208,6 +222,70 @@ fn the_program_divides_a_share_as_core_does() {
             }
         }
         assert!(seen.iter().all(|count| *count > 100), "{seen:?}");
+    });
+}
+
+/// A loud known source and silent ones, of both families, or anybody.
+fn known_or_not(random: &mut fastrand::Rng) -> IpAddr {
+    match random.u32(..10) {
+        0..=2 => Ipv4Addr::new(130, 1, 1, 1).into(),
+        3 => Ipv4Addr::new(130, 1, random.u8(..4), random.u8(..8)).into(),
+        // Any interface of a known /64.
+        4 => Ipv6Addr::from_bits(0x2001_0db8_0003_u128 << 80 | u128::from(random.u64(..))).into(),
+        _ => source(random),
+    }
+}
+
+const KNOWN: [&str; 2] = ["130.0.0.0/8", "2001:db8:3::/48"];
+
+#[test]
+fn the_program_judges_known_sources_as_core_does() {
+    let cpus = libbpf_rs::num_possible_cpus().unwrap();
+    with_guard_for(u32::try_from(cpus).unwrap(), |guard| {
+        let server = unread_server(200);
+        let mut pair = Pair::new(guard, cpus);
+        pair.know(&KNOWN);
+        let mut random = fastrand::Rng::with_seed(11);
+        // By whether the source is known.
+        let mut seen = [[0_u32; 3]; 2];
+        for percent in [65, 72, 78, 84, 95, 68, 75, 90, 72, 81] {
+            pair.fill(&server, percent);
+            for _ in 0..800 {
+                if random.u32(..40) == 0 {
+                    std::thread::sleep(Duration::from_millis(random.u64(1..15)));
+                }
+                let source = known_or_not(&mut random);
+                let is_known = pair.request(0, source).known;
+                seen[usize::from(is_known)][pair.judge(source) as usize] += 1;
+            }
+        }
+        let all = seen.iter().flatten();
+        assert!(all.copied().all(|count| count > 50), "{seen:?}");
+    });
+}
+
+#[test]
+fn the_program_keeps_places_of_a_share_for_known_sources_as_core_does() {
+    let cpus = libbpf_rs::num_possible_cpus().unwrap();
+    with_guard_for(u32::try_from(cpus).unwrap(), |guard| {
+        let mut pair = Pair::new(guard, cpus);
+        pair.know(&KNOWN);
+        let mut budget = Budget::default();
+        let mut random = fastrand::Rng::with_seed(12);
+        let mut seen = [[0_u32; 3]; 2];
+        for packets in [3, 20, 8, 1, 12, 5] {
+            for _ in 0..1200 {
+                if random.u32(..60) == 0 {
+                    std::thread::sleep(Duration::from_millis(random.u64(1..10)));
+                }
+                let source = known_or_not(&mut random);
+                let is_known = pair.request(0, source).known;
+                let verdict = pair.judge_shed(source, &mut budget, packets);
+                seen[usize::from(is_known)][verdict as usize] += 1;
+            }
+        }
+        let all = seen.iter().flatten();
+        assert!(all.copied().all(|count| count > 50), "{seen:?}");
     });
 }
 

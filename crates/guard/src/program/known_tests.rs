@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use plimsoll_packets::frame::Packet;
 
-use super::test_host::{HOST, KERNEL_TICK, UDP_PORT, unread_server, with_guard};
+use super::test_host::{HOST, KERNEL_TICK, UDP_PORT, send_datagrams, unread_server, with_guard};
 use super::types;
 use crate::known::KnownSources;
 use crate::{Guard, Protection};
@@ -106,5 +106,83 @@ fn clients_of_a_given_prefix_are_known_from_the_start() {
         guard.protect(&protection(&[])).unwrap();
         send(guard, CLIENT);
         assert_eq!(known_packets(guard), before, "no prefix is known any more");
+    });
+}
+
+/// The set that remembers a client of the UDP server: the same hash as the program's.
+fn set_of(keys: &[u64], client: Ipv4Addr) -> u32 {
+    use types::fair_key as K;
+    const UDP: u64 = 17;
+    let service = u64::from(UDP_PORT) | UDP << 16 | 1 << 31;
+    let key = |number: u32| keys[number as usize];
+    let word = key(K::FAIR_KEY_WORDS.0 + 3).wrapping_mul(u64::from(client.to_bits()));
+    let channel = key(K::FAIR_KEY_CHANNEL.0).wrapping_mul(service);
+    let hash = key(K::FAIR_KEY_FIRST.0).wrapping_add(channel.wrapping_add(word));
+    (hash >> 32) as u32 & (types::fair_limit::KNOWN_SOURCE_SETS.0 - 1)
+}
+
+/// Serves some clients in three periods from this one on.
+fn serve(guard: &mut Guard<'_>, clients: &[Ipv4Addr], period: u32) {
+    for period in period..period + 3 {
+        guard.program.set_epoch(4 * period);
+        for client in clients {
+            std::thread::sleep(KERNEL_TICK);
+            send(guard, *client);
+        }
+    }
+}
+
+fn known(guard: &mut Guard<'_>) -> usize {
+    let known = guard.program.known_sources().unwrap();
+    known.still_known().iter().map(Vec::len).sum()
+}
+
+/// Who comes when all eight places of a set are taken drives nobody out, until somebody has
+/// not been seen for an hour. An overload keeps nobody from being seen.
+#[test]
+fn a_full_set_keeps_whom_it_knows_for_an_hour() {
+    const PLACES: usize = types::fair_limit::KNOWN_SOURCE_WAYS.0 as usize;
+    const AGE: u32 = types::fair_limit::KNOWN_AGE_PERIODS.0;
+    with_guard(|guard| {
+        on_one_cpu();
+        let keys = guard.program.settings().fair_keys;
+        let set = set_of(&keys, CLIENT);
+        let all = (0x0a00_0000..).map(Ipv4Addr::from_bits);
+        let in_set: Vec<Ipv4Addr> = all
+            .filter(|client| set_of(&keys, *client) == set)
+            .take(PLACES + 1)
+            .collect();
+        let (first, newcomer) = (&in_set[..PLACES], in_set[PLACES]);
+        let server = unread_server(1);
+        serve(guard, first, 1);
+        assert_eq!(known(guard), PLACES, "by the same hash as ours");
+        serve(guard, &[newcomer], 4);
+        assert_eq!(known(guard), PLACES, "no room for one more");
+
+        send_datagrams(200);
+        nix::sys::socket::setsockopt(&server, nix::sys::socket::sockopt::RcvBufForce, &110_000)
+            .unwrap();
+        std::thread::sleep(KERNEL_TICK);
+        send(guard, newcomer);
+        assert_eq!(known_packets(guard), 0, "a newcomer is not known");
+        // Just before the hour is over, during the overload, all but one come again.
+        guard.program.set_epoch(4 * (3 + AGE - 1));
+        for client in &first[1..] {
+            send(guard, *client);
+        }
+        assert_eq!(known_packets(guard), PLACES as u64 - 1);
+        guard.program.set_epoch(4 * (3 + AGE));
+        assert_eq!(known(guard), PLACES - 1, "one is forgotten");
+        for client in &in_set {
+            send(guard, *client);
+        }
+        assert_eq!(known_packets(guard), 2 * (PLACES as u64 - 1));
+
+        // There is a place again, once the queue has room.
+        nix::sys::socket::setsockopt(&server, nix::sys::socket::sockopt::RcvBufForce, &(4 << 20))
+            .unwrap();
+        std::thread::sleep(std::time::Duration::from_millis(600));
+        serve(guard, &[newcomer], 4 + AGE);
+        assert_eq!(known(guard), PLACES);
     });
 }
