@@ -38,6 +38,9 @@ pub(crate) struct Line {
     /// What the governor does.
     #[serde(default)]
     pub(crate) governor: GovernorLine,
+    /// Sources that it knows from before an overload.
+    #[serde(default)]
+    pub(crate) known_sources: u64,
 }
 
 /// The governor's part of a line.

@@ -277,6 +277,21 @@ fn floods_of_its_own_port_tell_what_a_servers_client_gets() {
     assert_eq!(goals.len(), 60);
 }
 
+/// The client once asked for three seconds, and no guard knows anybody after so short a time.
+#[test]
+fn the_client_that_is_to_be_known_before_a_flood_is_known() {
+    let chosen = ["--sources", "echo/known/5", "--seconds", "1"];
+    let document = bench(&[&["--only", "sources"][..], &chosen].concat());
+    let cases = document["sources"]["cases"].as_array().unwrap();
+    let known = |protection: &str| {
+        let case = cases.iter().find(|case| case["protection"] == protection);
+        case.unwrap()["known_sources"].as_u64()
+    };
+    assert_eq!(known("guard"), Some(1), "{cases:?}");
+    assert_eq!(known("unfair"), Some(0), "it learns nobody");
+    assert_eq!(known("stock"), None);
+}
+
 #[test]
 fn a_guard_is_started_watched_and_weighed() {
     let few = ["--channels", "50", "--seconds", "1"];

@@ -33,8 +33,9 @@ const CLIENT_CPS: u32 = 500;
 const QUERY_TIMEOUT: Duration = Duration::from_millis(500);
 /// Long enough for one repetition of a lost SYN.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
-/// A client that is known from before has been there this long.
-const KNOWN_SECONDS: u32 = 3;
+/// A client that is known from before has been there this long: the guard wants to have served
+/// it in three periods of four seconds.
+const KNOWN_SECONDS: u32 = 12;
 /// Floods of its own port that look for a server's highest answer rate.
 const CAPACITY_RATES_PPS: [u64; 4] = [60_000, 120_000, 180_000, 240_000];
 /// Connections that look for nginx's.
@@ -101,6 +102,8 @@ pub(crate) struct Served {
     /// The server's answers to anybody; nothing for nginx, whose answers to SYNs are
     /// not its work.
     pub(crate) answers_per_s: Option<f64>,
+    /// Sources that the guard knew when the flood of [`SourcesFlood::Known`] began.
+    pub(crate) known_sources: Option<u64>,
 }
 
 impl Served {
@@ -174,9 +177,7 @@ impl Running {
         rate_pps: u64,
         seconds: u32,
     ) -> Result<Served, Error> {
-        if flood == SourcesFlood::Known && matches!(protector, Protector::Guard(_)) {
-            self.ask(stage, flood, KNOWN_SECONDS)?;
-        }
+        let known_sources = self.become_known(stage, &protector, flood)?;
         let spec = (rate_pps > 0).then(|| self.spec(stage, flood, rate_pps));
         let (report, (asked, answers_per_s)) = during(stage, spec.as_ref(), || {
             counting_answers(stage.host(), || self.ask(stage, flood, seconds))
@@ -189,7 +190,24 @@ impl Running {
             answered,
             seconds: seconds.into(),
             answers_per_s: (!matches!(self, Self::Nginx(_))).then_some(answers_per_s),
+            known_sources,
         })
+    }
+
+    /// The honest client asks before the flood, if somebody learns from it. How many sources
+    /// are known then.
+    fn become_known(
+        &self,
+        stage: &Stage<'_>,
+        protector: &Protector<'_>,
+        flood: SourcesFlood,
+    ) -> Result<Option<u64>, Error> {
+        let (SourcesFlood::Known, Protector::Guard(guard)) = (flood, protector) else {
+            return Ok(None);
+        };
+        self.ask(stage, flood, KNOWN_SECONDS)?;
+        guard.new_lines()?;
+        Ok(Some(guard.next_line()?.known_sources))
     }
 
     fn spec(&self, stage: &Stage<'_>, flood: SourcesFlood, rate_pps: u64) -> Spec {

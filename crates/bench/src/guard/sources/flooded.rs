@@ -78,6 +78,10 @@ pub struct SourcesCase {
     pub answered_percents: Vec<f64>,
     /// All answers of the server, to anybody, per second.
     pub answers_per_s: Option<f64>,
+    /// Sources that the guard knew when a flood began for which the client was to be known: in
+    /// the run with the fewest.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub known_sources: Option<u64>,
 }
 
 /// What a server can take.
@@ -195,6 +199,7 @@ impl Flooded {
             answered: case.total(|run| run.answered),
             answered_percents: case.runs.iter().map(Served::percent).collect(),
             answers_per_s: median(&answers),
+            known_sources: case.runs.iter().filter_map(|run| run.known_sources).min(),
         }
     }
 
