@@ -72,7 +72,8 @@
 //! **Limits.** A source may use [`BURST_TICKS`] of its share at once. A share moves by a
 //! factor of 2.5 per epoch of at least [`EPOCH_TICKS`]: the first tenths of a second of
 //! an overload are less fair, and the first seconds are where each of very many sources
-//! has a share of few packets a second. Where more sources are active than a table has
+//! has a share of few packets a second. Whom a crowd's share of less than a packet a second
+//! serves first is left to chance. Where more sources are active than a table has
 //! entries, those of one set are one source. Under forged addresses only known sources
 //! are better off than others; an unknown one gets the part of its network then.
 //!

@@ -10,6 +10,7 @@ use proptest::prelude::*;
 
 use super::*;
 
+mod crowd;
 mod listener;
 mod rotation;
 mod shed;
