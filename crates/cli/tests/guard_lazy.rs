@@ -95,6 +95,22 @@ fn a_bystander_that_begins_beside_a_lone_flood_is_noticed() {
     );
 }
 
+/// The ring loses protected packets like any others, so no more of them may be lost.
+#[test]
+fn protected_traffic_that_begins_beside_a_lone_flood_is_noticed() {
+    let protecting = ["--protect-ports", "7001/udp"];
+    let (probes, before, meanwhile) = begin_beside_flood(OTHER, &protecting, REPORTS_MAX);
+    assert!(before, "nobody else was there");
+    assert!(!meanwhile, "protected traffic is seen");
+    eprintln!("it lost {} of {}", probes.lost, probes.sent);
+    assert!(
+        probes.lost <= LOST_MAX,
+        "{} of {}",
+        probes.lost,
+        probes.sent
+    );
+}
+
 /// Who asks for less than its share is served beside the flood, which needs all packets
 /// to be looked at.
 #[test]

@@ -59,6 +59,20 @@ fn left_by_a_guard() -> KnownSources {
     left.unwrap()
 }
 
+/// Whoever knew one guard's secret could choose addresses that collide. It is no other's.
+#[test]
+fn each_guard_has_a_secret_of_its_own() {
+    let mut keys = Vec::new();
+    for _ in 0..2 {
+        with_guard(|guard| keys.extend(guard.program.settings().fair_keys));
+    }
+    let all = keys.len();
+    assert_eq!(all, 2 * types::fair_key::FAIR_KEYS.0 as usize);
+    keys.sort_unstable();
+    keys.dedup();
+    assert_eq!(keys.len(), all, "and each key is drawn for itself");
+}
+
 #[test]
 fn a_client_is_still_known_to_the_next_guard() {
     let left = left_by_a_guard();
