@@ -6,7 +6,8 @@
 //! a bottleneck with a bounded queue and a delay of its own. Arrivals are stamped
 //! by the kernel (`AF_PACKET`), so that it does not matter when the relay reads its ring.
 //! Departures are timed by a real-time thread on a timer descriptor, which waits for the
-//! last microseconds itself.
+//! last microseconds itself. Its CPU is kept from halting meanwhile: most late frames were due to
+//! slow wake-ups, and those of a halted CPU are the slowest.
 //!
 //! # Or netem
 //!
@@ -19,9 +20,10 @@
 //! A delay of at least 10 ms: the kernel hands frames over in blocks, up to some
 //! milliseconds after their arrival. One CPU carries about 100,000 frames per second; with
 //! more, [`Direction::unreceived`] is not 0. The relay takes a part of the near host's CPU:
-//! in the milliseconds of a busy path about half of it. No loss but that of the queue, no
+//! in the milliseconds of a busy path about half of it. That CPU is never idle. No loss but that of the queue, no
 //! reordering, no jitter: [`plimsoll_stack::device::faulty`] has those for our stack.
 
+mod awake;
 mod line;
 mod netem;
 mod relay;
@@ -37,6 +39,7 @@ use plimsoll_core::pacing::Rate;
 use plimsoll_kernel::scheduling::{Priority, Scheduling};
 use plimsoll_stack::device::packet::PacketDevice;
 
+use self::awake::Awake;
 use self::relay::Relay;
 use crate::placement::receive_on;
 use crate::{Config, Error, Host, INNER_DEVICE, Testbed};
@@ -233,6 +236,7 @@ fn start_relay(
     let relay = Relay::new(path, near, behind).map_err(Error::io("make a timer"))?;
     let told = Arc::clone(stop);
     let run = move || {
+        let _awake = Awake::keep(cpu)?;
         // Before every process: a frame that waits for the scheduler is late.
         let own = Scheduling::of(0)?.with_priority(Priority::RealTime);
         own.with_cpus(&[cpu]).give_to(0)?;
