@@ -32,6 +32,11 @@ fn triggers_of_a_build_come_from_its_system_calls_and_page_faults() {
         .iter()
         .map(|one| one["share_percent"].as_f64().unwrap());
     assert!((shares.sum::<f64>() - 100.0).abs() < 1e-6);
+    // The CPUs' own figures are of the same states.
+    let cpus = build["cpus"].as_array().unwrap();
+    let count = |one: &Value| one["analysis"]["all"]["count"].as_u64();
+    let counts: u64 = cpus.iter().filter_map(count).sum();
+    assert_eq!(Some(counts), analysis["all"]["count"].as_u64());
 }
 
 #[test]

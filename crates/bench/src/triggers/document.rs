@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use plimsoll_report::page::{self, Figure};
 use plimsoll_report::plot::{Axis, Line, PlotError, Scale};
 use plimsoll_report::{Machine, SCHEMA, figure};
-use plimsoll_timers_bpf::{Analysis, Distribution, ProbeCost};
+use plimsoll_timers_bpf::{Analysis, Distribution, ProbeCost, Record};
 use serde::Serialize;
 
 use super::Workload;
@@ -19,12 +19,41 @@ pub struct Measured {
     pub cpu: Option<usize>,
     /// The figures.
     pub analysis: Analysis,
+    /// Those of each CPU alone.
+    pub cpus: Vec<OfCpu>,
     /// States that found no room in the record: its end is missing then.
     pub lost: u64,
     /// The workload's own rate, without the probes.
     pub work_per_s: Option<f64>,
     /// The same with them.
     pub work_per_s_probed: Option<f64>,
+}
+
+/// One CPU's trigger states.
+#[derive(Clone, Debug, Serialize)]
+pub struct OfCpu {
+    /// Which.
+    pub cpu: usize,
+    /// For curves.
+    #[serde(skip)]
+    name: String,
+    /// Its figures.
+    pub analysis: Analysis,
+}
+
+impl OfCpu {
+    /// Of all CPUs that passed trigger states.
+    pub(super) fn each(record: &Record) -> Vec<Self> {
+        let cpus = record.cpus.iter().enumerate();
+        let passed = cpus.filter(|(_, states)| !states.is_empty());
+        passed
+            .map(|(cpu, states)| Self {
+                cpu,
+                name: format!("CPU {cpu}"),
+                analysis: Analysis::of(&[states]),
+            })
+            .collect()
+    }
 }
 
 impl Measured {
@@ -92,6 +121,7 @@ impl Document {
         self.intervals(&mut text);
         self.probing(&mut text);
         for measured in &self.workloads {
+            of_each_cpu(&mut text, measured);
             sources(&mut text, measured);
             windows(&mut text, measured);
         }
@@ -198,12 +228,16 @@ impl Document {
             [
                 format!("{name}: the same without one source (figure 4)"),
                 format!("{name}: median interval in each window of time (figure 3)"),
+                format!("{name}: each CPU alone"),
             ]
         });
-        let captions: Vec<[String; 2]> = captions.collect();
-        for (measured, [without, over]) in self.workloads.iter().zip(&captions) {
+        let captions: Vec<[String; 3]> = captions.collect();
+        for (measured, [without, over, each]) in self.workloads.iter().zip(&captions) {
             figures.push(left_out(measured, without));
             figures.push(over_time(measured, over));
+            if measured.cpus.len() > 1 {
+                figures.push(per_cpu(measured, each));
+            }
         }
         page::measured(
             "Trigger states of this machine",
@@ -309,6 +343,63 @@ fn over_time<'a>(measured: &'a Measured, caption: &'a str) -> Figure<'a> {
     }
 }
 
+/// The busiest CPUs' distributions.
+fn per_cpu<'a>(measured: &'a Measured, caption: &'a str) -> Figure<'a> {
+    /// More curves cannot be told from each other.
+    const CURVES: usize = 8;
+    let mut busiest: Vec<&OfCpu> = measured.cpus.iter().collect();
+    busiest.sort_by(|a, b| b.analysis.states_per_s.total_cmp(&a.analysis.states_per_s));
+    let curve = |(index, of_cpu): (usize, &'a OfCpu)| {
+        let all = of_cpu.analysis.all.as_ref()?;
+        Some((of_cpu.name.as_str(), line(index, all)))
+    };
+    Figure {
+        x: INTERVAL,
+        y: percent(caption),
+        curves: busiest
+            .into_iter()
+            .take(CURVES)
+            .enumerate()
+            .filter_map(curve)
+            .collect(),
+    }
+}
+
+/// What each CPU passed by itself: the figures above are of the workload's CPU, or of all
+/// together.
+fn of_each_cpu(text: &mut String, measured: &Measured) {
+    let _ = writeln!(
+        text,
+        "\n{}: each CPU\n{:<8} {:>9} {:>8} {:>8} {:>8} {:>8} {:>6}  most by",
+        measured.workload.name(),
+        "CPU",
+        "states/s",
+        "mean",
+        "median",
+        "p99",
+        ">100us%",
+        "idle%"
+    );
+    for of_cpu in &measured.cpus {
+        let Some(all) = &of_cpu.analysis.all else {
+            continue;
+        };
+        let most = of_cpu.analysis.sources.first();
+        let _ = writeln!(
+            text,
+            "{:<8} {:>9.0} {:>8.2} {:>8.2} {:>8.1} {:>8.3} {:>6.1}  {}",
+            of_cpu.cpu,
+            of_cpu.analysis.states_per_s,
+            all.mean_us,
+            all.median_us,
+            all.p99_us,
+            all.above_100us_percent,
+            all.idle_percent,
+            most.map_or("-", |most| most.source.name())
+        );
+    }
+}
+
 fn sources(text: &mut String, measured: &Measured) {
     let _ = writeln!(
         text,
@@ -358,14 +449,14 @@ mod tests {
 
     use super::*;
 
-    /// A system call every 10 µs, on one CPU.
+    /// A system call every 10 µs on the workload's CPU, and interrupts on another.
     fn document() -> Document {
-        let states: Vec<State> = (0..1000)
-            .map(|call| State {
-                at_ns: call * 10_000,
-                source: Source::SystemCall,
-            })
-            .collect();
+        let every = |nanos: u64, source| -> Vec<State> {
+            let at_ns = (0..1000).map(|state| state * nanos);
+            at_ns.map(|at_ns| State { at_ns, source }).collect()
+        };
+        let states = every(10_000, Source::SystemCall);
+        let rare = every(200_000, Source::TimerInterrupt);
         let cost = ProbeCost {
             without_ns: 100.0,
             with_ns: 180.0,
@@ -374,6 +465,10 @@ mod tests {
             workload: Workload::Nginx,
             cpu: Some(1),
             analysis: Analysis::of(&[&states]),
+            cpus: OfCpu::each(&Record {
+                cpus: vec![rare, Vec::new(), states],
+                lost: 7,
+            }),
             lost: 7,
             work_per_s: Some(1000.0),
             work_per_s_probed: Some(900.0),
@@ -399,9 +494,35 @@ mod tests {
     }
 
     #[test]
+    fn each_cpu_has_its_own_figures() {
+        let document = document();
+        let tables = document.tables();
+        let (_, tables) = tables.split_once("nginx: each CPU\n").unwrap();
+        let rows: Vec<Vec<&str>> = tables
+            .lines()
+            .skip(1)
+            .take(2)
+            .map(|row| row.split_whitespace().collect())
+            .collect();
+        // The second CPU passed no state.
+        assert_eq!(rows[0][..3], ["0", "5005", "200.00"]);
+        assert_eq!(rows[0][5..], ["100.000", "0.0", "timer", "interrupts"]);
+        assert_eq!(rows[1][..3], ["2", "100100", "10.00"]);
+        assert_eq!(rows[1][7..], ["system", "calls"]);
+        let document = serde_json::to_value(&document).unwrap();
+        let cpus = document["workloads"][0]["cpus"].as_array().unwrap();
+        assert_eq!(cpus[1]["cpu"], 2);
+        let analysis = &cpus[0]["analysis"];
+        assert_eq!(analysis["all"]["mean_us"], 200.0);
+        assert_eq!(analysis["sources"][0]["source"], "timer_interrupt");
+        assert_eq!(analysis["windows"][1]["window_ms"], 10);
+    }
+
+    #[test]
     fn the_page_has_a_plot_per_figure_of_the_paper() {
         let page = document().html().unwrap();
-        assert_eq!(page.matches("<svg").count(), 3);
+        assert_eq!(page.matches("<svg").count(), 4);
+        assert!(page.contains("nginx: each CPU alone") && page.contains("CPU 2"));
         // The curves of 2000 stand beside them: the first plot has their names.
         let (first, _) = page.split_once("(figure 4)").unwrap();
         assert!(first.contains("ST-Apache-compute") && first.contains("ST-kernel-build"));

@@ -13,7 +13,7 @@ use plimsoll_testbed::interrupt;
 use plimsoll_timers_bpf::{Analysis, ProbeCost, Record, Recorder, State};
 
 use crate::Error;
-pub use document::{Document, Measured};
+pub use document::{Document, Measured, OfCpu};
 use workload::Load;
 pub use workload::Workload;
 
@@ -66,6 +66,7 @@ fn measure_one(workload: Workload, plan: Plan) -> Result<Measured, Error> {
         workload,
         cpu: recorded.cpu,
         analysis: recorded.analysis,
+        cpus: recorded.cpus,
         lost: recorded.lost,
         work_per_s: unprobed,
         work_per_s_probed: probed,
@@ -75,6 +76,7 @@ fn measure_one(workload: Workload, plan: Plan) -> Result<Measured, Error> {
 /// A workload's trigger states, while it was probed.
 pub(crate) struct Recorded {
     pub(crate) analysis: Analysis,
+    cpus: Vec<OfCpu>,
     cpu: Option<usize>,
     lost: u64,
     work_per_s: Option<f64>,
@@ -93,6 +95,7 @@ pub(crate) fn record(workload: Workload, plan: Plan) -> Result<Recorded, Error> 
     Ok(Recorded {
         work_per_s: load.stop()?,
         analysis: analyse(&record, cpu),
+        cpus: OfCpu::each(&record),
         lost: record.lost,
         cpu,
     })
