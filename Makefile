@@ -1,6 +1,6 @@
 # What a newcomer types: `make demo` and `make test`. Both set up first.
 
-.PHONY: demo test thorough test-unprivileged setup packages lint-code lint advisories unit loom miri no-std mutants bench bench-core bench-sim bench-guard bench-programs bench-stack bench-timers bench-verdict bench-wan no-harm vm-test lab-real lab-snapshot golden deb clean
+.PHONY: demo test thorough test-unprivileged setup packages lint-code lint advisories unit loom tokio-unstable miri no-std mutants bench bench-core bench-sim bench-guard bench-programs bench-stack bench-timers bench-verdict bench-wan no-harm vm-test lab-real lab-snapshot golden deb clean
 
 CARGO ?= cargo
 
@@ -13,7 +13,7 @@ demo: packages
 # take long to build and seldom find anything: `make thorough` runs them as well.
 test: setup lint-code no-std unit
 
-thorough: test lint loom
+thorough: test lint loom tokio-unstable
 
 setup:
 	@scripts/setup
@@ -45,7 +45,7 @@ unit:
 	$(CARGO) test --workspace --locked --no-fail-fast
 
 # The tests that need neither root nor a quiet machine: run them as any user.
-UNPRIVILEGED = core lab packets report sim
+UNPRIVILEGED = core lab packets report sim timers
 
 test-unprivileged:
 	$(CARGO) test --locked $(UNPRIVILEGED:%=-p plimsoll-%)
@@ -54,6 +54,10 @@ test-unprivileged:
 # without optimisation, which takes longer.
 loom:
 	RUSTFLAGS="--cfg loom" $(CARGO) --config profile.dev.package.plimsoll-core.opt-level=0 test -p plimsoll-core -p plimsoll-timers --lib --locked --target-dir target/loom loom_tests
+
+# The hooks around each poll of a task exist only in a tokio that is built with this.
+tokio-unstable:
+	RUSTFLAGS="--cfg tokio_unstable" $(CARGO) test -p plimsoll-timers --test tokio --locked --target-dir target/tokio-unstable
 
 # Runs what threads and the kernel share on an interpreter that knows undefined
 # behaviour (needs rustup's nightly with miri and rust-src; minutes).

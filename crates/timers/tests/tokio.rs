@@ -148,3 +148,30 @@ async fn futures_poll<F: Future + Unpin>(future: &mut F) -> Option<F::Output> {
     })
     .await
 }
+
+/// The runtime's own polls are trigger states, if tokio was built with them (`make
+/// tokio-unstable`): a worker that never parks and never looks at its driver ends the sleep all
+/// the same, though no task asks for it.
+#[cfg(tokio_unstable)]
+#[test]
+fn each_poll_of_a_task_is_a_trigger_state() {
+    let mut builder = Builder::new_current_thread();
+    // The backup is in the driver, which nobody looks at for hours.
+    builder.event_interval(u32::MAX);
+    let (runtime, time) = runtime(builder, Duration::ZERO);
+    let ended = runtime.block_on(async {
+        let sleeper = tokio::spawn(async move { time.sleep(Duration::from_micros(100)).await });
+        let begun = Instant::now();
+        // Ready again at once. (`yield_now` lets the worker look at its driver.)
+        let busy = std::future::poll_fn(move |context| {
+            let ended = sleeper.is_finished();
+            if ended || begun.elapsed() > Duration::from_secs(10) {
+                return std::task::Poll::Ready(ended);
+            }
+            context.waker().wake_by_ref();
+            std::task::Poll::Pending
+        });
+        tokio::spawn(busy).await.unwrap()
+    });
+    assert!(ended, "nothing asked whether the sleep was over");
+}
