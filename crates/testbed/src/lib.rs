@@ -63,6 +63,7 @@ pub mod round_trip;
 pub mod routed;
 pub mod rpc;
 pub mod server;
+pub mod spaced;
 mod spin;
 mod testbed;
 pub mod tunnel;

@@ -5,10 +5,12 @@
 //! - `polling`: what polling the network by soft timers gains over interrupts, in an HTTP
 //!   server on our stack (table XII).
 //! - `flows`: how many datagrams of 10,000 paced flows one core sends with our stack.
+//! - `spacing`: how evenly one paced stream leaves a CPU that works besides, by soft timers, by
+//!   sleeping and by the kernel's TCP (tables VIII and IX).
 //! - `deadlines`: what it costs that soft events never come late (section 5.9).
 //!
-//! What one check and one event cost, and how exact paced senders are, measure the benches
-//! of the crate `timers`; `make bench-timers` runs all.
+//! What one check and one event cost, and how late they are in each kind of program, measure the
+//! benches of the crate `timers`; `make bench-timers` runs all.
 //!
 //! **Limits.** A testbed on this machine: one CPU for the server and its receiving, one
 //! for the client.
@@ -18,6 +20,7 @@ mod flows;
 mod polling;
 mod slices;
 mod slowdown;
+mod spacing;
 mod table;
 
 use std::path::PathBuf;
@@ -31,6 +34,7 @@ pub use polling::PollingCase;
 pub(crate) use polling::{ServerRun, measure_server};
 pub(crate) use slices::{Kind as EventKind, begin_slices, measure as measure_events, saturated};
 pub use slices::{Slowdown, SlowdownCase};
+pub use spacing::SpacingCase;
 
 /// A part of the bench.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,13 +45,21 @@ pub enum Part {
     Polling,
     /// Ten thousand paced flows of our stack.
     Flows,
+    /// One paced stream beside work, by who sends it.
+    Spacing,
     /// The same as `slowdown` with soft events that have deadlines.
     Deadlines,
 }
 
 impl Part {
     /// All, in the order in which they run.
-    pub const ALL: [Self; 4] = [Self::Slowdown, Self::Polling, Self::Flows, Self::Deadlines];
+    pub const ALL: [Self; 5] = [
+        Self::Slowdown,
+        Self::Polling,
+        Self::Flows,
+        Self::Spacing,
+        Self::Deadlines,
+    ];
 
     /// Its name on the command line and in its goals' ids.
     #[must_use]
@@ -56,6 +68,7 @@ impl Part {
             Self::Slowdown => "slowdown",
             Self::Polling => "polling",
             Self::Flows => "flows",
+            Self::Spacing => "spacing",
             Self::Deadlines => "deadlines",
         }
     }
@@ -106,6 +119,9 @@ pub struct Document {
     /// Paced flows of our stack.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub flows: Option<Flows>,
+    /// One paced stream, by who sends it and how often.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub spacing: Vec<SpacingCase>,
     /// Servers with events that have deadlines.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub deadlines: Option<Slowdown>,
@@ -145,6 +161,11 @@ pub fn run(plan: &Plan, mut progress: impl FnMut(&str)) -> Result<Document, Erro
         goals.extend(flows::goals(&measured));
         flows = Some(measured);
     }
+    let mut spacing = Vec::new();
+    if plan.parts.contains(&Part::Spacing) {
+        spacing = spacing::measure(plan, &mut progress)?;
+        goals.extend(spacing::goals(&spacing));
+    }
     let mut deadlines = None;
     if plan.parts.contains(&Part::Deadlines) {
         deadlines = Some(deadlines::measure(plan, &mut progress)?);
@@ -156,6 +177,7 @@ pub fn run(plan: &Plan, mut progress: impl FnMut(&str)) -> Result<Document, Erro
         slowdown,
         polling,
         flows,
+        spacing,
         deadlines,
         goals,
     })

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use plimsoll_report::{figure, median};
 
-use super::{Document, PollingCase, Slowdown};
+use super::{Document, PollingCase, Slowdown, SpacingCase};
 use crate::figures::{conclusion, grouped};
 
 pub(super) fn tables(document: &Document) -> String {
@@ -25,6 +25,9 @@ pub(super) fn tables(document: &Document) -> String {
             grouped(middle(&flows.per_s)),
             figure(middle(&flows.late_percent)),
         );
+    }
+    if !document.spacing.is_empty() {
+        of_spacing(&mut text, &document.spacing);
     }
     if let Some(deadlines) = &document.deadlines {
         text += "\nDeadlines so many µs after a soft event is due\n";
@@ -85,6 +88,29 @@ fn of_polling(text: &mut String, cases: &[PollingCase]) {
             grouped(middle(&case.persistent_per_s)),
             figure(middle(&case.light_p50_us)),
             figure(middle(&case.light_p99_us)),
+        );
+    }
+}
+
+fn of_spacing(text: &mut String, cases: &[SpacingCase]) {
+    let _ = writeln!(
+        text,
+        "\nOne paced stream of full frames beside work: intervals in µs\n{:<10} {:>9} {:>9} {:>9} {:>11}",
+        "sender", "wanted", "mean", "stddev", "own work %"
+    );
+    for case in cases {
+        if let Some(why) = &case.why {
+            let _ = writeln!(text, "{:<10} {:>8} {why}", case.sender, case.target_us);
+            continue;
+        }
+        let _ = writeln!(
+            text,
+            "{:<10} {:>8} {:>9.3} {:>9.2} {:>11.1}",
+            case.sender,
+            case.target_us,
+            middle(&case.mean_us),
+            middle(&case.stddev_us),
+            middle(&case.work_percent),
         );
     }
 }

@@ -11,8 +11,8 @@ use crate::output;
 ///
 /// Soft timers beside a timer descriptor and a POSIX timer, in turns within one run of
 /// server and client. Then the stack's HTTP server, polled by soft timers and woken by
-/// arrivals, and 10,000 paced flows of the stack's UDP. Everything happens between network namespaces made for it, which
-/// are removed again.
+/// arrivals, 10,000 paced flows of the stack's UDP, and one paced stream by soft timers, by sleeping and by the kernel's
+/// TCP. Everything happens between network namespaces made for it, which are removed again.
 #[derive(clap::Args, Debug)]
 #[command(after_help = HELP)]
 pub(super) struct Args {
@@ -30,7 +30,7 @@ pub(super) struct Args {
     json: Option<PathBuf>,
 }
 
-const HELP: &str = "Parts: slowdown, polling, flows, deadlines.\n\
+const HELP: &str = "Parts: slowdown, polling, flows, spacing, deadlines.\n\
     Needs root, two CPUs, Linux 6.8 or newer with BTF, and ethtool and wrk (scripts/setup installs them).\n\
     `make bench-timers` also measures the cost of a check and of an event alone.";
 

@@ -36,7 +36,7 @@ impl Pace {
     }
 
     /// Limits what the kernel sends on a connection.
-    pub(super) fn limit(self, stream: &TcpStream) -> std::io::Result<()> {
+    pub(crate) fn limit(self, stream: &TcpStream) -> std::io::Result<()> {
         let Self::At(rate) = self else { return Ok(()) };
         let bytes_per_second: u64 = rate.bits_per_second() / 8;
         set_option(stream, libc::SO_MAX_PACING_RATE, &bytes_per_second)
