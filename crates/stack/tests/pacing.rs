@@ -1,7 +1,9 @@
 //! Paced TCP on a cable in memory, seen by a capture at the sender's device.
 
 mod capture;
+mod line;
 
+use std::collections::HashMap;
 use std::io::{ErrorKind, Read, Write};
 use std::net::Shutdown;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,6 +18,7 @@ use plimsoll_stack::device::simulated::{SimulatedConfig, SimulatedDevice};
 use plimsoll_stack::{Pacing, Stack, StackConfig, TcpConfig, TcpListener, TcpStream};
 
 use capture::{Capture, assert_spaced};
+use line::{Beyond, Line, Shape};
 
 /// No test waits longer for what must come.
 const SOON: Duration = Duration::from_secs(20);
@@ -34,11 +37,22 @@ impl Pair {
     fn new(tcp: TcpConfig, faults: Faults) -> Self {
         let (one, other) = SimulatedDevice::pair(&SimulatedConfig::default()).unwrap();
         let config = |last: u8| StackConfig::at(format!("10.0.0.{last}/24").parse().unwrap());
+        let room = TcpConfig {
+            connections_max: tcp.connections_max,
+            ..TcpConfig::default()
+        };
         let capture = Capture::default();
         let server = Recording::new(Faulty::new(other, faults, 5), capture.clone()).unwrap();
         let server = Stack::start(server, &StackConfig { tcp, ..config(2) }).unwrap();
         Self {
-            client: Stack::start(one, &config(1)).unwrap(),
+            client: Stack::start(
+                one,
+                &StackConfig {
+                    tcp: room,
+                    ..config(1)
+                },
+            )
+            .unwrap(),
             listener: TcpListener::bind(&server, "10.0.0.2:80").unwrap(),
             _server: server,
             capture,
@@ -121,6 +135,111 @@ fn many_connections_are_paced_at_once() {
         assert!(departures.len() >= 21);
         assert_spaced(&departures, megabits(10).interval(FRAME_BYTES));
     }
+}
+
+/// ST-37: a thousand connections at once, each with one outstanding departure and a rate of its
+/// own, by one thread.
+#[test]
+fn a_thousand_connections_are_paced_at_once() {
+    const CONNECTIONS: usize = 1000;
+    const SEGMENTS: usize = 4;
+    let tcp = TcpConfig {
+        pacing: Pacing::at(Rate::clamped(100_000)),
+        buffer_bytes: 8 << 10,
+        connections_max: 2048,
+        ..TcpConfig::default()
+    };
+    let pair = Pair::new(tcp, Faults::NONE);
+    let ends: Vec<_> = (0..CONNECTIONS).map(|_| pair.connect()).collect();
+    // All of them have something to send at the same time.
+    let sent = content(SEGMENTS * SEGMENT_BYTES);
+    for (_, there) in &ends {
+        let mut there = there;
+        there.write_all(&sent).unwrap();
+    }
+    for (here, _) in &ends {
+        let (mut here, mut received) = (here, vec![0; sent.len()]);
+        here.read_exact(&mut received).unwrap();
+        assert!(received == sent, "damaged on the way");
+    }
+    let mut departures: HashMap<u16, Vec<u64>> = HashMap::new();
+    for (port, at) in pair.capture.departures() {
+        departures.entry(port).or_default().push(at);
+    }
+    let rate = Rate::clamped(100_000);
+    let (interval, burst) = (rate.interval(FRAME_BYTES), rate.interval(FRAME_BYTES) / 2);
+    let mut took: Vec<u64> = Vec::new();
+    for (here, _) in &ends {
+        let departures = &departures[&port_of(here)];
+        assert_eq!(departures.len(), SEGMENTS);
+        // A stamp may be late, which shortens the gap behind it: of three gaps two count.
+        let least = departures[3] - departures[0];
+        assert!(least >= 2 * burst.as_nanos() as u64, "{least} ns");
+        took.push(least);
+    }
+    took.sort_unstable();
+    // Who is late catches up, but most keep the rate.
+    let middle = Duration::from_nanos(took[CONNECTIONS / 2]);
+    assert!(middle >= 3 * interval * 9 / 10, "{middle:?}");
+}
+
+/// ST-39, ST-41: an idle persistent connection restarts at half of what its last busy period
+/// showed, by the clock, where it had begun with slow start.
+#[test]
+fn an_idle_connection_restarts_paced() {
+    let tcp = TcpConfig {
+        pacing: Pacing::LastBusyPeriod(Fraction::from_percent(50)),
+        buffer_bytes: 256 << 10,
+        channel_segments: 1024,
+        ..TcpConfig::default()
+    };
+    // 1514 bytes in 1 ms: 12 Mbit/s.
+    let shape = Shape {
+        frame_time: Duration::from_millis(1),
+        delay: Duration::from_millis(20),
+        queue_frames: 200,
+        beyond: Beyond::Lost,
+    };
+    let restart = || {
+        let (one, other) = SimulatedDevice::pair(&SimulatedConfig::default()).unwrap();
+        let config = |last: u8| StackConfig {
+            tcp,
+            ..StackConfig::at(format!("10.0.0.{last}/24").parse().unwrap())
+        };
+        let capture = Capture::default();
+        let line = Line::new(other, shape);
+        let losses = line.losses();
+        let server = Recording::new(line, capture.clone()).unwrap();
+        let client = Stack::start(one, &config(1)).unwrap();
+        let server = Stack::start(server, &config(2)).unwrap();
+        let listener = TcpListener::bind(&server, "10.0.0.2:80").unwrap();
+        let here = TcpStream::connect(&client, "10.0.0.2:80").unwrap();
+        let there = listener.accept().unwrap().0;
+        here.set_read_timeout(Some(SOON)).unwrap();
+        there.set_write_timeout(Some(SOON)).unwrap();
+        transfer(&there, &here, 300 * SEGMENT_BYTES);
+        let first = capture.departures_to(port_of(&here)).len();
+        let lost = losses();
+        thread::sleep(Duration::from_millis(1500));
+        transfer(&there, &here, 60 * SEGMENT_BYTES);
+        assert_eq!(losses(), lost, "half of the path's rate fills no queue");
+        capture.departures_to(port_of(&here)).split_off(first)
+    };
+    // Frames that left together: of slow start's first ones all did.
+    let together = |departures: &[u64]| {
+        let gaps = departures.windows(2).map(|pair| pair[1] - pair[0]);
+        gaps.filter(|gap| *gap < 200_000).count()
+    };
+    // Half of 12 Mbit/s take 120 ms for 60 frames; slow start needs four round trips and more.
+    // Where others take the CPU the sender is late, and it is tried again.
+    let mut said = Vec::new();
+    let paced = (0..5).any(|_| {
+        let departures = restart();
+        let took = departures[59] - departures[0];
+        said.push((departures.len(), together(&departures), took));
+        (90_000_000..200_000_000).contains(&took) && together(&departures) <= 6
+    });
+    assert!(paced, "{said:?}");
 }
 
 /// A loss shows, congestion control takes over, and the stream is whole.

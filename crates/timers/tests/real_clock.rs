@@ -34,39 +34,52 @@ fn wanted(event: u64) -> u64 {
     event.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 40 & 511
 }
 
-/// An event fires later than T ticks after it was scheduled, and in the first
-/// check that finds it due. So it is late by less than the time between two
-/// checks, and within the paper's upper bound unless two checks are X apart.
+/// Runs a polling loop through 500 events: the share of them that fired within the paper's
+/// bounds. What holds however long others have the CPU is asserted of each event: it fires later
+/// than T ticks after it was scheduled, and in the first check that finds it due.
+fn share_within_bounds(clock: CycleClock) -> f64 {
+    const EVENTS: u64 = 500;
+    let clock = Recorded {
+        clock,
+        readings: Cell::default(),
+    };
+    let mut timers = Timers::with_clock(SoftTimerConfig::default(), &clock).unwrap();
+    let x = Duration::from_micros(timers.backup_ticks().into());
+    let tick = Duration::from_micros(1);
+    let mut within = 0;
+    for event in 0..EVENTS {
+        let span = Duration::from_micros(wanted(event));
+        timers.schedule_soft_event(wanted(event), event).unwrap();
+        let [_, asked] = clock.readings.get();
+        let fired = loop {
+            if let Some(now) = timers.check() {
+                break now;
+            }
+        };
+        let [check_before, _] = clock.readings.get();
+        let due = timers.poll_event(fired).expect("the check said so");
+        assert_eq!(due.payload, event);
+        let actual = fired.saturating_since(asked);
+        assert!(actual > span, "after {actual:?} instead of {span:?}");
+        assert!(due.scheduled <= asked + span + tick);
+        assert!(check_before < due.scheduled, "an earlier check missed it");
+        within += u64::from(actual < span + x + tick);
+    }
+    within as f64 / EVENTS as f64
+}
+
+/// T < actual < T + X + 1. The upper bound holds unless two checks are X apart, that is unless
+/// the scheduler runs somebody else: of 500 events for 95 of 100, with some tries on a busy
+/// machine.
 #[test]
 fn a_polling_loop_fires_each_event_in_the_first_check_after_it_is_due() {
     for clock in [CycleClock::new(), CycleClock::from_kernel()] {
-        let clock = Recorded {
-            clock,
-            readings: Cell::default(),
-        };
-        let mut timers = Timers::with_clock(SoftTimerConfig::default(), &clock).unwrap();
-        let x = Duration::from_micros(timers.backup_ticks().into());
-        let tick = Duration::from_micros(1);
-        let mut within = 0;
-        for event in 0..500 {
-            let span = Duration::from_micros(wanted(event));
-            timers.schedule_soft_event(wanted(event), event).unwrap();
-            let [_, asked] = clock.readings.get();
-            let fired = loop {
-                if let Some(now) = timers.check() {
-                    break now;
-                }
-            };
-            let [check_before, _] = clock.readings.get();
-            let due = timers.poll_event(fired).expect("the check said so");
-            assert_eq!(due.payload, event);
-            let actual = fired.saturating_since(asked);
-            assert!(actual > span, "after {actual:?} instead of {span:?}");
-            assert!(due.scheduled <= asked + span + tick);
-            assert!(check_before < due.scheduled, "an earlier check missed it");
-            within += u64::from(actual < span + x + tick);
-        }
-        assert!(within > 0, "all of 500 events were late by more than {x:?}");
+        let mut shares = Vec::new();
+        let kept = (0..8).any(|_| {
+            shares.push(share_within_bounds(clock.clone()));
+            shares.last().is_some_and(|share| *share >= 0.95)
+        });
+        assert!(kept, "{shares:?}");
     }
 }
 

@@ -518,6 +518,16 @@ mod tests {
         assert_eq!(analysis["windows"][1]["window_ms"], 10);
     }
 
+    /// The guide's picture has this Linux beside 2000, and tells which curve is whose.
+    #[test]
+    fn the_picture_in_the_guide_names_the_workloads_of_both() {
+        let picture = include_str!("../../../../docs/triggers.svg");
+        let today = Workload::ALL.map(Workload::name);
+        for name in today.into_iter().chain(PAPER.map(|(name, _)| name)) {
+            assert!(picture.contains(&format!(">{name}</text>")), "{name}");
+        }
+    }
+
     #[test]
     fn the_page_has_a_plot_per_figure_of_the_paper() {
         let page = document().html().unwrap();
