@@ -53,6 +53,8 @@ pub enum Pacing {
     Off,
     /// As `Off`, but what an acknowledgement of more than three segments releases, or a burst
     /// of compressed ones, leaves at the average rate of acknowledgements instead of at once.
+    /// Not for long paths yet: over 100 ms and 100 Mbit/s a transfer of 1,000 segments took four
+    /// times as long as with `Off`.
     SmoothAcks,
     /// At this rate from the first segment on, without slow start. For paths whose
     /// capacity is known: too high a rate fills their queues and takes from others until
