@@ -50,17 +50,22 @@ fn fill(guard: &mut Guard<'_>, server: &UdpSocket, percent: usize) {
     std::thread::sleep(KERNEL_TICK);
 }
 
-#[test]
-fn two_cpus_count_exactly_and_find_one_share() {
-    if std::thread::available_parallelism().unwrap().get() < 2 {
-        eprintln!("skipped: this machine has one CPU");
-        return;
-    }
+/// Runs on CPU 0, beside a server whose queue is over its low watermark.
+fn with_full_server(test: impl FnOnce(&mut Guard<'_>) + Send) {
+    let cpus = std::thread::available_parallelism().unwrap().get();
+    assert!(cpus >= 2, "these tests need two CPUs");
     with_guard(|guard| {
         let server = unread_server(200);
         run_on(0);
         assert!(send(guard, CLIENT), "a calm queue");
         fill(guard, &server, 78);
+        test(guard);
+    });
+}
+
+#[test]
+fn two_cpus_count_exactly_and_find_one_share() {
+    with_full_server(|guard| {
         let mut random = fastrand::Rng::with_seed(2);
         let (mut sent, mut hosts) = (0, BTreeSet::new());
         let mut admitted = [[0_u64; 2]; 2];
@@ -174,15 +179,7 @@ fn told_to_share(guard: &Guard<'_>) -> [u64; 2] {
 /// all, neither in the sums nor in what the share follows.
 #[test]
 fn two_cpus_at_once_count_exactly_and_starve_nobody() {
-    if std::thread::available_parallelism().unwrap().get() < 2 {
-        eprintln!("skipped: this machine has one CPU");
-        return;
-    }
-    with_guard(|guard| {
-        let server = unread_server(200);
-        run_on(0);
-        assert!(send(guard, CLIENT), "a calm queue");
-        fill(guard, &server, 78);
+    with_full_server(|guard| {
         let (program, begin) = (guard.program.fd(), Barrier::new(2));
         let sent = std::thread::scope(|scope| {
             [0, 1]
