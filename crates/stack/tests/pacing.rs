@@ -343,8 +343,8 @@ fn a_slow_reader_gets_no_bursts_if_acknowledgements_are_smoothed() {
             here.read_to_end(&mut Vec::new()).unwrap();
         });
         let departures = pair.capture.departures_to(port_of(&here));
-        // The last third of the time in which the reader was slow: the first 0.8 s are never
-        // smoothed.
+        // The last third of the time in which the reader was slow: by then the average, over
+        // 0.4 s, has no memory of the beginning.
         let (first, last) = (departures[0] + 950_000_000, departures[0] + 1_350_000_000);
         let late: Vec<u64> = departures
             .into_iter()

@@ -22,7 +22,9 @@
 //! Limits: the average must span several acknowledgements; below one per
 //! averaging time it says no more than "slow". It loses when the path really
 //! became faster: for about an averaging time the new rate is mistaken for
-//! compression and smoothed (never stopped).
+//! compression and smoothed (never stopped). So it is with a sender whose flights
+//! still grow. Whoever sends with a window should not let fewer leave than fit into
+//! a round trip ([`SlowStart::longest_interval`](super::SlowStart::longest_interval)).
 //!
 //! Left out: closing the congestion window or a burst limit (ST-48), which keep
 //! bursts off the path by draining it.

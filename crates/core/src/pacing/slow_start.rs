@@ -14,6 +14,9 @@
 //! then on the window grows by a segment per round, as in congestion avoidance. After a loss
 //! congestion control has a bound of its own, and this one ends.
 //!
+//! **How far apart segments may leave** without holding the sender back follows from the same
+//! samples ([`SlowStart::longest_interval`]): what is under way leaves anew in a round trip.
+//!
 //! Departures: RFC 9406 has no trains, and Linux, which has them, goes on with CUBIC
 //! after either sign.
 //!
@@ -38,6 +41,13 @@ const TRAIN_DIVISOR: u32 = 2;
 const SEGMENTS_MIN: u64 = 16;
 /// By which part the window grows after a train.
 const STEP_DIVISOR: u64 = 8;
+/// How much faster than what is under way needs in a round trip segments must be able to leave.
+/// While it may double: the doubled flight, in half a round trip. Otherwise a fifth faster. So
+/// does Linux (`tcp_pacing_ss_ratio`, `tcp_pacing_ca_ratio`), whose window has doubled already
+/// when the first half of a flight is acknowledged.
+const GAIN_PERCENT: [u64; 2] = [400, 120];
+/// Each sample moves the mean round trip by an eighth (RFC 6298).
+const MEAN_DIVISOR: u32 = 8;
 /// Segments whose departures are remembered. Of more under way the first ones: those behind
 /// them waited for them.
 const PROBES: usize = 64;
@@ -87,6 +97,8 @@ pub struct SlowStart {
     round: Round,
     /// The shortest round trip of all rounds.
     shortest: Option<Duration>,
+    /// Of all segments, with what they waited for their acknowledgements.
+    mean: Option<Duration>,
     phase: Phase,
 }
 
@@ -101,6 +113,7 @@ impl Default for SlowStart {
             probes_len: 0,
             round: Round::default(),
             shortest: None,
+            mean: None,
             phase: Phase::Doubling,
         }
     }
@@ -116,10 +129,26 @@ impl SlowStart {
         }
     }
 
+    /// The longest time between two segments of `segment_bytes` that does not slow the sender
+    /// down, when `bytes` of what was under way were just acknowledged (Little's law: the rate is
+    /// what is under way, divided by the mean round trip). None: no round trip was seen yet.
+    #[must_use]
+    pub fn longest_interval(&self, segment_bytes: u64, bytes: u64) -> Option<Duration> {
+        let gain = match self.phase {
+            // Lost: congestion control may be in slow start again.
+            Phase::Doubling | Phase::Lost => GAIN_PERCENT[0],
+            Phase::Careful(_) | Phase::Steady(_) => GAIN_PERCENT[1],
+        };
+        let under_way = self.sent.saturating_sub(self.acknowledged) + bytes;
+        let trip = self.mean?.as_nanos() as u64;
+        let in_a_trip = (under_way.saturating_mul(gain) / 100 / segment_bytes.max(1)).max(1);
+        Some(Duration::from_nanos(trip / in_a_trip))
+    }
+
     /// A segment with `bytes` of the stream left, for the first time.
     pub fn on_sent(&mut self, bytes: u64, now: Instant) {
         self.sent += bytes;
-        if self.phase == Phase::Lost || self.probes_len == PROBES {
+        if self.probes_len == PROBES {
             return;
         }
         let place = (self.first + self.probes_len) % PROBES;
@@ -134,10 +163,13 @@ impl SlowStart {
     pub fn on_acknowledged(&mut self, bytes: u64, segment_bytes: u64, now: Instant) {
         let under_way = self.sent.saturating_sub(self.acknowledged);
         self.acknowledged = self.acknowledged.saturating_add(bytes).min(self.sent);
-        if self.phase == Phase::Lost || bytes == 0 {
+        if bytes == 0 {
             return;
         }
         self.take_sample(now);
+        if self.phase == Phase::Lost {
+            return;
+        }
         if now > self.acknowledged_at + TRAIN_GAP {
             self.round.train = None;
         }
@@ -194,13 +226,15 @@ impl SlowStart {
             if probe.end > self.acknowledged {
                 break;
             }
-            latest = Some(probe);
+            let took = now.saturating_since(probe.left_at);
+            let mean = self.mean.unwrap_or(took);
+            self.mean = Some(mean - mean / MEAN_DIVISOR + took / MEAN_DIVISOR);
+            latest = Some(took);
             self.probes[self.first] = None;
             self.first = (self.first + 1) % PROBES;
             self.probes_len -= 1;
         }
-        let Some(probe) = latest else { return };
-        let took = now.saturating_since(probe.left_at);
+        let Some(took) = latest else { return };
         for shortest in [&mut self.shortest, &mut self.round.shortest] {
             *shortest = Some(shortest.map_or(took, |least| least.min(took)));
         }
@@ -315,6 +349,38 @@ mod tests {
             now = round(&mut start, now, segments, trip, 10);
         }
         assert!(start.window().is_some());
+    }
+
+    #[test]
+    fn what_is_under_way_leaves_within_a_round_trip() {
+        let mut start = SlowStart::default();
+        assert_eq!(
+            start.longest_interval(SEGMENT, 0),
+            None,
+            "no round trip yet"
+        );
+        let mut now = round(&mut start, 0, 32, 100_000, 0);
+        // Doubled, and in half of a round trip.
+        let interval = |start: &SlowStart, acknowledged: u64| {
+            let interval = start.longest_interval(SEGMENT, acknowledged * SEGMENT);
+            interval.unwrap().as_micros()
+        };
+        assert_eq!(interval(&start, 32), 100_000 / 128);
+        for _ in 0..20 {
+            now = round(&mut start, now, 64, 200_000, 0);
+        }
+        assert!(start.window().is_some(), "slow start has ended");
+        // 64, and a fifth.
+        assert!((2600..=2640).contains(&interval(&start, 64)));
+        assert!((5200..=5280).contains(&interval(&start, 32)));
+        start.on_loss();
+        round(&mut start, now, 32, 200_000, 0);
+        assert!(
+            (1550..=1570).contains(&interval(&start, 32)),
+            "slow start again"
+        );
+        // Nothing is under way: one segment may leave in a round trip.
+        assert!((199_000..=200_000).contains(&interval(&start, 0)));
     }
 
     #[test]
