@@ -8,18 +8,15 @@
 
 mod common;
 
-use std::error::Error;
 use std::fs;
 use std::io::{self, Write};
 use std::os::unix::fs::PermissionsExt;
-use std::os::unix::net::UnixStream;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::path::PathBuf;
 use std::process::{Command, ExitCode};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-use caps::{CapSet, Capability};
+use common::notes::{Notes, Seen, answers, attribute, has_xdp, is_polled_by_thread};
 use common::service_manager::Manager;
 use common::{HOST_V4, Wire, to_host, udp_socket};
 use nix::mount::{MsFlags, mount};
@@ -28,7 +25,7 @@ use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::{ForkResult, Uid, fork};
 use plimsoll_guard::Config;
-use plimsoll_guard::session::{Console, Metrics, Report, Requests, SessionError, Settings, run};
+use plimsoll_guard::session::{Metrics, SessionError, Settings, run};
 use plimsoll_kernel::knobs::restore;
 use plimsoll_kernel::scheduling::Priority;
 
@@ -108,138 +105,6 @@ fn own_sysfs() {
     let private = MsFlags::MS_REC | MsFlags::MS_PRIVATE;
     mount(none, "/", none, private, none).unwrap();
     mount(Some("sysfs"), "/sys", Some("sysfs"), MsFlags::empty(), none).unwrap();
-}
-
-/// What is known at a report.
-struct Seen<'a> {
-    reports: u32,
-    requests: &'a Requests,
-    report: &'a Report<'a>,
-    lines: &'a [String],
-    /// What is read as settings at the next reload; a mistake, if nothing.
-    new_settings: &'a mut Option<Settings>,
-}
-
-/// What a session did, with the state of the host at each step.
-struct Notes<F> {
-    requests: Option<Requests>,
-    steps: Vec<String>,
-    lines: Vec<String>,
-    shown: u32,
-    notes_steps: bool,
-    on_report: F,
-    new_settings: Option<Settings>,
-}
-
-impl<F: FnMut(Seen<'_>) -> io::Result<()>> Notes<F> {
-    fn new(on_report: F) -> Self {
-        Self {
-            requests: None,
-            steps: Vec::new(),
-            lines: Vec::new(),
-            shown: 0,
-            notes_steps: true,
-            on_report,
-            new_settings: None,
-        }
-    }
-
-    fn note(&mut self, step: &str) {
-        if !self.notes_steps {
-            return;
-        }
-        let has = |capability| caps::has_cap(None, CapSet::Permitted, capability).unwrap();
-        let capabilities = if has(Capability::CAP_SYS_ADMIN) {
-            "all"
-        } else {
-            "few"
-        };
-        let threads = fs::read_dir("/proc/self/task").unwrap().count();
-        let xdp = if has_xdp() { "attached" } else { "detached" };
-        let socket = if answers() { "answers" } else { "silent" };
-        self.steps.push(format!(
-            "{step}: {xdp}, {}, {capabilities} capabilities, {}, {}, {socket}",
-            if is_polled_by_thread() {
-                "in threads"
-            } else {
-                "in softirq"
-            },
-            if threads == 1 {
-                "one thread"
-            } else {
-                "threads"
-            },
-            if is_real_time() {
-                "real-time"
-            } else {
-                "ordinary"
-            },
-        ));
-    }
-}
-
-impl<F: FnMut(Seen<'_>) -> io::Result<()>> Console for Notes<F> {
-    fn start(&mut self, requests: Requests) -> io::Result<()> {
-        self.note("start");
-        self.requests = Some(requests);
-        Ok(())
-    }
-    fn show(&mut self, report: &Report<'_>) -> io::Result<()> {
-        self.note("show");
-        self.shown += 1;
-        (self.on_report)(Seen {
-            reports: self.shown,
-            requests: self.requests.as_ref().unwrap(),
-            report,
-            lines: &self.lines,
-            new_settings: &mut self.new_settings,
-        })
-    }
-    fn log(&mut self, line: String) {
-        self.lines.push(line);
-    }
-    fn settings(&mut self) -> Result<Settings, Box<dyn Error>> {
-        self.new_settings.take().ok_or_else(|| "a mistake".into())
-    }
-    fn finish(&mut self, _: &Report<'_>) -> io::Result<()> {
-        self.note("finish");
-        Ok(())
-    }
-}
-
-fn attribute(name: &str) -> String {
-    let text = fs::read_to_string(format!("/sys/class/net/v0/{name}")).unwrap();
-    text.trim().to_owned()
-}
-
-/// Whether a kernel thread polls an interface of this name, in whatever namespace.
-fn is_polled_by_thread() -> bool {
-    let entries = fs::read_dir("/proc").unwrap().flatten();
-    let mut names = entries.map(|entry| fs::read_to_string(entry.path().join("comm")));
-    names.any(|name| name.is_ok_and(|name| name.starts_with("napi/v0-")))
-}
-
-fn has_xdp() -> bool {
-    let output = Command::new("ip").args(["link", "show", "v0"]).output();
-    String::from_utf8(output.unwrap().stdout)
-        .unwrap()
-        .contains("xdp")
-}
-
-/// Whether the guard's socket takes questions. There is one guard in this namespace.
-fn answers() -> bool {
-    let table = fs::read_to_string("/proc/thread-self/net/unix").unwrap();
-    let path = table.lines().find_map(|line| {
-        let path = line.split_whitespace().nth(7)?;
-        (path.contains("/v0.") && path.ends_with(".sock")).then(|| PathBuf::from(path))
-    });
-    path.is_some_and(|path| UnixStream::connect(path).is_ok())
-}
-
-fn is_real_time() -> bool {
-    let policy = libc::SCHED_FIFO;
-    // SAFETY: takes a number.
-    unsafe { libc::sched_getscheduler(0) & !libc::SCHED_RESET_ON_FORK == policy }
 }
 
 fn settings() -> Settings {

@@ -4,6 +4,7 @@
 
 #![allow(dead_code, reason = "each test binary uses its part")]
 
+pub(crate) mod notes;
 pub(crate) mod packets_host;
 pub(crate) mod peer;
 pub(crate) mod service_manager;
