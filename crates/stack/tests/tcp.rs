@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use plimsoll_core::config::Fraction;
 use plimsoll_stack::device::faulty::{Faults, Faulty};
 use plimsoll_stack::device::simulated::{SimulatedConfig, SimulatedDevice};
-use plimsoll_stack::{Outcome, Stack, StackConfig, TcpConfig, TcpListener, TcpStream};
+use plimsoll_stack::{Outcome, Owner, Stack, StackConfig, TcpConfig, TcpListener, TcpStream};
 
 /// No test waits longer for what must come.
 const SOON: Duration = Duration::from_secs(20);
@@ -231,6 +231,26 @@ fn time_wait_gives_the_channel_back() {
         drop(there);
         assert_eq!(here.read(&mut [0; 1]).unwrap(), 0);
     }
+}
+
+/// The acknowledgement of the peer's end waited for more, and went with the connection. The peer
+/// sent its end again a second later.
+#[test]
+fn the_peers_end_is_acknowledged_at_once() {
+    let (client, server) = pair();
+    let listener = TcpListener::bind(&server, "10.0.0.2:80").unwrap();
+    for bytes in [0, 1, 3000] {
+        let (mut here, mut there) = connected(&client, &listener);
+        here.shutdown(Shutdown::Write).unwrap();
+        assert_eq!(there.read(&mut [0]).unwrap(), 0);
+        there.write_all(&content(bytes)).unwrap();
+        drop(there);
+        here.read_to_end(&mut Vec::new()).unwrap();
+    }
+    // Longer than the shortest retransmission timeout.
+    thread::sleep(Duration::from_millis(1200));
+    let late = client.charged()[&Owner::TcpOther].counts[Outcome::Control];
+    assert_eq!(late, 0, "ends sent again");
 }
 
 #[test]

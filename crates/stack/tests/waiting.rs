@@ -2,6 +2,7 @@
 //! the device. A call that misses its waking waits until its test's patience is over.
 
 use std::io::{self, ErrorKind, Read, Write};
+use std::net::Shutdown;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,9 +10,10 @@ use std::thread;
 use std::time::Duration;
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use plimsoll_core::pacing::Rate;
 use plimsoll_stack::device::simulated::{SimulatedConfig, SimulatedDevice};
 use plimsoll_stack::device::{Batch, Capabilities, Device, Drops, Pool};
-use plimsoll_stack::{Stack, StackConfig, TcpListener, TcpStream, UdpSocket};
+use plimsoll_stack::{Pacing, Stack, StackConfig, TcpListener, TcpStream, UdpSocket};
 
 /// No test waits longer for what must come.
 const SOON: Duration = Duration::from_secs(20);
@@ -103,6 +105,34 @@ fn threads_that_read_and_write_one_stream_miss_nothing() {
             }
         });
     }
+}
+
+/// The end of a connection gave its channel back, and then forgot who had it. By then it could be
+/// the channel of the next connection, which nobody worked for any more: it waited for ever.
+#[test]
+fn who_connects_while_another_ends_is_not_forgotten() {
+    let (client, server, _) = pair();
+    let (done, is_done) = std::sync::mpsc::channel();
+    let pace = Pacing::at(Rate::from_bits_per_second(50_000_000).unwrap());
+    // On a thread that a failing test leaves behind.
+    thread::spawn(move || {
+        let listener = TcpListener::bind(&server, "10.0.0.2:80").unwrap();
+        for _ in 0..200 {
+            let mut here = TcpStream::connect(&client, "10.0.0.2:80").unwrap();
+            here.set_pacing(pace).unwrap();
+            let (mut there, _) = listener.accept().unwrap();
+            here.write_all(b"question").unwrap();
+            here.shutdown(Shutdown::Write).unwrap();
+            there.read_to_end(&mut Vec::new()).unwrap();
+            // What waits for its departure ends the connection some time later.
+            there.set_pacing(pace).unwrap();
+            there.write_all(&[7; 40_000]).unwrap();
+            drop(there);
+            here.read_to_end(&mut Vec::new()).unwrap();
+        }
+        done.send(()).unwrap();
+    });
+    is_done.recv_timeout(2 * SOON).expect("all connect");
 }
 
 /// On threads that a failing test leaves behind.

@@ -268,9 +268,9 @@ impl Drop for TcpListener {
         let listener = &self.listener;
         host.release(Protocol::Tcp, listener.local);
         let mut table = host.table.lock();
+        host.tcp.forget(listener.channel);
         table.close(Protocol::Tcp, listener.local, None, listener.channel);
         drop(table);
-        host.tcp.forget(listener.channel, None, None);
         let mut waiting = listener.waiting.lock();
         waiting.closed = true;
         let unaccepted = std::mem::take(&mut waiting.established);

@@ -150,9 +150,14 @@ impl Tcp {
         }
     }
 
-    /// The endpoint is gone.
-    fn forget(&self, channel: ChannelId, timer: Option<Instant>, flow: Option<FlowId>) {
+    /// The endpoint is gone. To be called before the table gives its channel to another one,
+    /// whose endpoint it would take away.
+    fn forget(&self, channel: ChannelId) {
         self.endpoints.lock().remove(&channel);
+    }
+
+    /// What a connection had here beside its endpoint.
+    fn give_back(&self, channel: ChannelId, timer: Option<Instant>, flow: Option<FlowId>) {
         if let Some(timer) = timer {
             self.timers.lock().remove(&(timer, channel));
         }

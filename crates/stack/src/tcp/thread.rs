@@ -295,15 +295,16 @@ impl Worker {
 
     fn end(&mut self, connection: &Connection, time_wait: bool, now: Instant) {
         let (local, remote) = (connection.local, connection.remote);
+        let channel = connection.channel;
         let mut table = self.host.table.lock();
+        self.tcp().forget(channel);
         if time_wait {
             table.enter_time_wait(local, remote, now);
         } else {
-            let channel = connection.channel;
             table.close(Protocol::Tcp, local, Some(remote), channel);
         }
         drop(table);
         let (timer, flow) = connection.detach();
-        self.tcp().forget(connection.channel, timer, flow);
+        self.tcp().give_back(channel, timer, flow);
     }
 }

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use plimsoll_core::demux::ChannelId;
 use plimsoll_core::time::Instant;
+use smoltcp::socket::tcp::{Socket, State};
 
 use super::Inner;
 use crate::host::Host;
@@ -19,6 +20,8 @@ use crate::tcp::wire::{Payload, WAITING_MAX};
 
 /// A timer is not set nearer than this: what is due now was just tried.
 const TIMER_MIN: Duration = Duration::from_millis(1);
+/// smoltcp's default.
+const ACK_DELAY: Duration = Duration::from_millis(10);
 /// Segments that are sent before the lock is given back, in batches for the device.
 const BATCHES_MAX: usize = 1024 / WAITING_MAX;
 
@@ -34,8 +37,15 @@ impl Inner {
             self.held_up = !self.hand_over(host, remote, now);
             return;
         }
+        // An acknowledgement waits for more to acknowledge, but that of the peer's end is the last
+        // thing that this connection sends.
+        let state = self.sockets.get::<Socket<'_>>(self.handle).state();
+        let sent_at = match state {
+            State::TimeWait => now + ACK_DELAY,
+            _ => now,
+        };
         for _ in 0..BATCHES_MAX {
-            while self.emit(now).is_some() {}
+            while self.emit(sent_at).is_some() {}
             let nothing = self.wire.outbound.is_empty();
             self.held_up = !self.hand_over(host, remote, now);
             if self.held_up || nothing {
