@@ -185,36 +185,50 @@ fn connections_that_were_not_told_to_are_not_smoothed() {
     assert_eq!(off.gate(), None);
 }
 
-/// A transfer over a path of 50 ms each way, one segment each 120 µs, where the peer
-/// acknowledges so many segments at once. Returns its milliseconds, and how many segments
-/// left together with four before.
-fn over_a_long_path(pacing: Pacing, segments: u32, together: u32) -> (u64, u32) {
+/// A path of 50 ms each way, one segment each 120 µs.
+#[derive(Clone, Copy)]
+struct Path {
+    /// Segments that the peer acknowledges at once.
+    together: u32,
+    /// The sender pauses for up to so many µs, once in a hundred acknowledgements.
+    pauses: u64,
+    seed: u64,
+}
+
+/// What a transfer was like.
+#[derive(Debug)]
+struct Seen {
+    millis: u64,
+    /// Segments that left together with four before.
+    in_bursts: u32,
+    /// The most that waited at the bottleneck, in segments.
+    queue: u64,
+}
+
+fn over(path: Path, pacing: Pacing, segments: u32) -> Seen {
     const BYTES: u32 = 1460;
     let (mut socket, mut pace) = (socket(), pace(pacing));
     assert_eq!(pace.begin(&mut socket, at(0)), None);
+    let mut random = fastrand::Rng::with_seed(path.seed);
     let (mut now, mut sent, mut acknowledged) = (0, 0, 0);
-    let (mut free_at, mut window, mut interval) = (0, 2, 0);
-    let (mut departed_at, mut in_a_row, mut bursts) = (None, 0, 0);
+    let (mut free_at, mut window, mut interval) = (0_u64, 2, 0);
+    let (mut departed_at, mut in_a_row) = (None, 0);
+    let (mut in_bursts, mut queue) = (0, 0);
     let mut acknowledgements = std::collections::VecDeque::new();
     while acknowledged < segments {
         let bound = pace.window().map_or(window, |bytes| bytes as u32 / BYTES);
         let due_at = departed_at.map_or(0, |last| last + interval);
         let waits = sent < segments && sent - acknowledged < bound.min(window);
         if waits && (pace.gate().is_none() || due_at <= now) {
-            pace.on_sent(
-                Payload::new((sent * BYTES) as i32, BYTES as usize),
-                &mut socket,
-                at(now),
-            );
-            in_a_row = if departed_at.replace(now) == Some(now) {
-                in_a_row + 1
-            } else {
-                0
-            };
-            bursts += u32::from(in_a_row >= 4);
+            let payload = Payload::new((sent * BYTES) as i32, BYTES as usize);
+            pace.on_sent(payload, &mut socket, at(now));
+            let together = departed_at.replace(now) == Some(now);
+            in_a_row = if together { in_a_row + 1 } else { 0 };
+            in_bursts += u32::from(in_a_row >= 4);
             sent += 1;
             free_at = free_at.max(now + 50_000) + 120;
-            if sent % together == 0 || sent == segments {
+            queue = queue.max(free_at.saturating_sub(now + 50_000) / 120);
+            if sent % path.together == 0 || sent == segments {
                 acknowledgements.push_back((free_at + 50_000, sent));
             }
             continue;
@@ -230,16 +244,21 @@ fn over_a_long_path(pacing: Pacing, segments: u32, together: u32) -> (u64, u32) 
             continue;
         }
         acknowledgements.pop_front();
-        now = acknowledged_at;
+        now = acknowledged_at.max(now);
+        if path.pauses > 0 && random.u32(..100) == 0 {
+            now += random.u64(..path.pauses);
+        }
         let newly = up_to - std::mem::replace(&mut acknowledged, up_to);
         window += if pace.window().is_none() { newly } else { 0 };
-        pace.on_acknowledged((newly * BYTES) as usize, BYTES as usize, at(now));
-        let newly = newly as usize;
-        if let Some(rates) = pace.on_released(of(newly, newly), at(now)) {
+        if let Some(rates) = on_ack(&mut pace, newly as usize, now) {
             interval = interval_micros(rates);
         }
     }
-    (now / 1000, bursts)
+    Seen {
+        millis: now / 1000,
+        in_bursts,
+        queue,
+    }
 }
 
 /// The average of slow start's silent round trips held later flights back: 1,000 segments
@@ -247,15 +266,38 @@ fn over_a_long_path(pacing: Pacing, segments: u32, together: u32) -> (u64, u32) 
 #[test]
 fn smoothing_holds_no_flight_back() {
     for (segments, together) in [(1000, 2), (1000, 40), (10_000, 2), (10_000, 40)] {
-        let (plain, plain_bursts) = over_a_long_path(Pacing::Off, segments, together);
-        let (smooth, bursts) = over_a_long_path(Pacing::SmoothAcks, segments, together);
-        let said = format!(
-            "{segments}, {together} together: {smooth} ms, {bursts} in bursts; without \
-             {plain} ms, {plain_bursts}"
+        let path = Path {
+            together,
+            pauses: 0,
+            seed: 0,
+        };
+        let plain = over(path, Pacing::Off, segments);
+        let smooth = over(path, Pacing::SmoothAcks, segments);
+        let said = format!("{segments}, {together} together: {smooth:?}, without {plain:?}");
+        assert!(smooth.millis <= plain.millis + plain.millis / 5, "{said}");
+        assert!(smooth.in_bursts * 4 <= plain.in_bursts, "{said}");
+    }
+}
+
+/// 2 ms without an acknowledgement hid from slow start that the path was full. The path holds
+/// 833 segments: twice as many waited at its bottleneck then.
+#[test]
+fn pauses_do_not_hide_that_the_path_is_full() {
+    for pacing in [Pacing::Off, Pacing::SmoothAcks] {
+        let queues = (0..20).map(|seed| {
+            let path = Path {
+                together: 2,
+                pauses: 4000,
+                seed,
+            };
+            over(path, pacing, 10_000).queue
+        });
+        let mut queues: Vec<u64> = queues.collect();
+        queues.sort_unstable();
+        assert!(
+            queues[10] < 500 && queues[19] < 833,
+            "{pacing:?}: {queues:?}"
         );
-        assert!(smooth <= plain + plain / 5, "{said}");
-        assert!(bursts * 4 <= plain_bursts, "{said}");
-        println!("{said}");
     }
 }
 
