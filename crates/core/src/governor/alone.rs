@@ -8,9 +8,8 @@
 //!
 //! **Company.** Any packet that is not the flood's: of another channel, of a known
 //! client, or of a source that asks the flooded channel for less than its share. One
-//! such packet ends laziness at once. It begins when there was no company for a while.
-//! That while follows the company that there was: twice as long as it was away, so that
-//! who comes every ten seconds is not forgotten in between.
+//! such packet ends laziness at once. It begins when there was no company for a while
+//! ([`solitude`]).
 //!
 //! **How much is polled.** While the ring overflows, a packet of a bystander is polled
 //! with the probability that any packet has. At [`POLLED`] a bystander loses one packet
@@ -19,32 +18,25 @@
 //! twice what the consumer takes is polled, so that its queue never runs dry.
 //!
 //! **The rate** cannot be seen while the ring overflows. So now and then there is an
-//! interval of early discard ([`LOOK_INTERVAL`]), in which everything is polled.
+//! interval of early discard ([`Looks`]), in which everything is polled.
 //!
 //! **When it loses.** Beyond the discard capacity a polling run does not end, and a
-//! holdoff between two runs saves nothing. Company that is away for longer than
-//! [`QUIET_MAX`] is a newcomer each time.
+//! holdoff between two runs saves nothing.
 
 use core::time::Duration;
 
 use crate::config::Fraction;
 use crate::time::{Instant, NANOS_PER_SECOND, span_nanos};
 
+pub(super) mod solitude;
+
+use solitude::{Looks, Solitude};
+
 /// Part of the packets that arrive which is polled at least.
 const POLLED: Fraction = Fraction::from_percent(50);
 /// Packets polled for each that the consumer takes: where fewer are, chance may leave
 /// the consumer without one.
 const POLLED_PER_TAKEN: u64 = 2;
-/// The shortest and the longest time without company after which a flood is alone. The
-/// shortest is fifty intervals of overload; a bystander that comes less often than every
-/// five minutes may lose a packet each time.
-const QUIET_MIN: Duration = Duration::from_millis(500);
-const QUIET_MAX: Duration = Duration::from_secs(300);
-/// So many times as long as company was away, quiet must last.
-const QUIET_FACTOR: u32 = 2;
-/// How often one interval is spent on seeing the rate: one in 25 intervals of 10 ms
-/// costs 4 % of what laziness saves, and so long a rise of the flood stays unseen.
-const LOOK_INTERVAL: Duration = Duration::from_millis(250);
 /// No holdoff is longer: so long the first packet of a bystander waits.
 const HOLDOFF_MAX: Duration = Duration::from_millis(2);
 /// Part of a consumer's queue that a holdoff may drain.
@@ -88,16 +80,8 @@ pub(super) struct Seen {
 #[derive(Debug)]
 pub(super) struct Alone {
     ring_frames: u64,
-    /// When company was last seen; at first, when looking began.
-    seen_at: Option<Instant>,
-    /// Since when there has been a flood and no company.
-    since: Option<Instant>,
-    /// How long that must last, and until when this is remembered.
-    quiet: Duration,
-    remembered_until: Instant,
+    solitude: Solitude,
     lazy: Option<Lazy>,
-    /// The flood was there in the interval before.
-    was_steady: bool,
 }
 
 /// While the ring may overflow.
@@ -106,21 +90,15 @@ struct Lazy {
     /// What arrives, and the part of a CPU that it would take to poll all of it.
     rate_pps: u64,
     load: Fraction,
-    looked: Instant,
-    /// All is polled in this interval.
-    looks: bool,
+    looks: Looks,
 }
 
 impl Alone {
     pub(super) const fn new(ring_frames: u32) -> Self {
         Self {
             ring_frames: ring_frames as u64,
-            seen_at: None,
-            since: None,
-            quiet: QUIET_MIN,
-            remembered_until: Instant::ZERO,
+            solitude: Solitude::new(),
             lazy: None,
-            was_steady: false,
         }
     }
 
@@ -132,7 +110,7 @@ impl Alone {
     /// The rate of what arrives, of which `polled_pps` were polled.
     pub(super) fn arriving(&self, polled_pps: u64) -> u64 {
         match self.lazy {
-            Some(lazy) if !lazy.looks => polled_pps.max(lazy.rate_pps),
+            Some(lazy) if !lazy.looks.is_due() => polled_pps.max(lazy.rate_pps),
             _ => polled_pps,
         }
     }
@@ -144,21 +122,16 @@ impl Alone {
             self.end();
             return None;
         };
-        self.note_company(company, seen, now);
-        let floods = company.others == 0 && company.flood > 0 && seen.discards_matter;
-        if !floods {
+        let is_steady = seen.rate_pps >= seen.recent_pps / PAUSE_PARTS;
+        let solitude = &mut self.solitude;
+        if !solitude.on_interval(company, is_steady, seen.discards_matter, now) {
             self.lazy = None;
-            self.since = None;
-            return None;
-        }
-        let since = *self.since.get_or_insert(now);
-        if now.saturating_since(since) < self.quiet {
             return None;
         }
         let taken_pps = per_second(company.admitted, seen.elapsed);
         let part = polled_part(taken_pps, self.arriving(seen.rate_pps));
         self.lazy = part.map(|_| self.look(seen, now));
-        let lazy = self.lazy.filter(|lazy| !lazy.looks)?;
+        let lazy = self.lazy.filter(|lazy| !lazy.looks.is_due())?;
         let holdoff = self.holdoff(lazy, part?);
         Some(holdoff.min(draining(company.queued, taken_pps)))
     }
@@ -166,33 +139,14 @@ impl Alone {
     /// There is no overload.
     pub(super) fn end(&mut self) {
         self.lazy = None;
-        self.since = None;
-        self.was_steady = false;
-    }
-
-    /// Learns how long company stays away.
-    fn note_company(&mut self, company: Company, seen: &Seen, now: Instant) {
-        let seen_at = *self.seen_at.get_or_insert(now);
-        let is_steady = company.flood > 0 && seen.rate_pps >= seen.recent_pps / PAUSE_PARTS;
-        let was_steady = core::mem::replace(&mut self.was_steady, is_steady);
-        if company.others == 0 || !(is_steady && was_steady) {
-            return;
-        }
-        self.seen_at = Some(now);
-        let away = now.saturating_since(seen_at);
-        let quiet = away.saturating_mul(QUIET_FACTOR);
-        let quiet = quiet.clamp(QUIET_MIN, QUIET_MAX);
-        if quiet >= self.quiet || now >= self.remembered_until {
-            self.quiet = quiet;
-            self.remembered_until = now + QUIET_MAX;
-        }
+        self.solitude.end();
     }
 
     /// What is known of the flood now, and whether it is looked at in the next interval.
     fn look(&self, seen: &Seen, now: Instant) -> Lazy {
         match self.lazy {
-            Some(lazy) if !lazy.looks => Lazy {
-                looks: now.saturating_since(lazy.looked) >= LOOK_INTERVAL,
+            Some(lazy) if !lazy.looks.is_due() => Lazy {
+                looks: lazy.looks.next(now),
                 rate_pps: lazy.rate_pps.max(seen.rate_pps),
                 ..lazy
             },
@@ -200,8 +154,7 @@ impl Alone {
             _ => Lazy {
                 rate_pps: seen.rate_pps,
                 load: seen.load.min(LOAD_MAX),
-                looked: now,
-                looks: false,
+                looks: Looks::after_all(now),
             },
         }
     }

@@ -6,6 +6,7 @@ use std::vec::Vec;
 
 use proptest::prelude::{prop, prop_assert, proptest};
 
+use super::solitude::{LOOK_INTERVAL, QUIET_MIN};
 use super::*;
 use crate::governor::{CpuObservation, Governor, GovernorConfig, Losses, Mode, Setting};
 
