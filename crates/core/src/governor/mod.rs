@@ -66,6 +66,7 @@ mod config;
 mod dwell;
 mod instances;
 pub mod metering;
+mod placement;
 #[cfg(test)]
 mod tests;
 
@@ -74,6 +75,7 @@ use alone::{Alone, Seen};
 pub use config::{GovernorConfig, Strategy};
 use dwell::Dwell;
 pub use instances::{InstanceFrames, Instances};
+pub use placement::{Place, Placement};
 
 /// A run that finds this part of the ring waiting has found it nearly full: the rest
 /// is what a run of a holdoff that fills half of it, the most that is aimed at, may

@@ -67,8 +67,9 @@ impl Solitude {
         now.saturating_since(since) >= self.quiet
     }
 
-    /// There is no overload.
+    /// There is no overload. Until the next one nobody looks, so nobody is seen to be away.
     pub(in crate::governor) fn end(&mut self) {
+        self.seen_at = None;
         self.since = None;
         self.was_steady = false;
     }
