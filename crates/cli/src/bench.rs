@@ -8,6 +8,7 @@ use crate::failure::Context;
 use plimsoll_bench::guard::{self, CPU_LIMITS, Part, Plan};
 use plimsoll_bench::passing::{Effort, Family};
 use plimsoll_bench::{Protection, capture, forward, no_harm, screen, stack};
+use plimsoll_testbed::server::Threaded;
 
 use crate::output;
 
@@ -204,9 +205,10 @@ struct StackArgs {
     #[arg(long, value_name = "PPS", value_parser = clap::value_parser!(u64).range(1000..))]
     mlfrr: Option<u64>,
     /// The kernel polls for our UDP servers in a thread so many nice levels beneath them,
-    /// instead of in softirq context (`serve --threaded`)
-    #[arg(long, value_name = "LEVELS", value_parser = clap::value_parser!(u8).range(0..=19))]
-    threaded: Option<u8>,
+    /// instead of in softirq context; `auto`: for ni-lrp alone, beneath while a flood is alone
+    /// (`serve --threaded`)
+    #[arg(long, value_name = "LEVELS|auto")]
+    threaded: Option<Threaded>,
     /// Write the figures as one JSON document to FILE (`-`: standard output instead of the tables)
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,

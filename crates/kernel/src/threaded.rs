@@ -9,19 +9,77 @@
 //!
 //! Limits: before Linux 6.17 the switch is the whole interface's
 //! (`/sys/class/net/*/threaded`). Instances that the driver makes anew are not
-//! polled by threads until this is done again, which the governor does.
+//! polled by threads until this is done again, which the governor and [`PolledInterface`] do.
 
 use std::io;
 use std::thread::sleep;
 use std::time::Duration;
 
-use crate::error::{TurnError, os};
+use crate::error::{CallError, Error, TurnError, os};
 use crate::knobs::{Knobs, PollingThread, Queues};
+use crate::link;
 use crate::scheduling::Priority;
 
 /// A driver may start its threads a moment after the switch.
 const THREAD_WAIT: Duration = Duration::from_millis(10);
 const THREAD_TRIES: u32 = 50;
+
+/// An interface that is polled in threads, also in those that its driver makes anew when
+/// its link goes down and up.
+#[derive(Debug)]
+pub struct PolledInterface {
+    index: u32,
+    knobs: Knobs,
+    /// The only queue that is meant.
+    queue: Option<u32>,
+    threads: Vec<PollingThread>,
+}
+
+impl PolledInterface {
+    /// Of the interface with this index; with a queue given, of that one alone.
+    #[must_use]
+    pub const fn new(index: u32, knobs: Knobs, queue: Option<u32>) -> Self {
+        Self {
+            index,
+            knobs,
+            queue,
+            threads: Vec::new(),
+        }
+    }
+
+    /// Looks for instances that are not polled by the threads of the last look, and has
+    /// threads of this priority poll them. Whether there are other threads than before; an
+    /// interface that is down may have none.
+    ///
+    /// # Errors
+    ///
+    /// As [`poll_in_threads`].
+    pub fn look(&mut self, priority: Priority, cpus: &[usize]) -> Result<bool, Error> {
+        let queue = self.queue;
+        let queues = queue.as_ref().map_or(Queues::All, |queue| {
+            Queues::Only(std::slice::from_ref(queue))
+        });
+        let now = threads_of(&mut self.knobs, queues)?;
+        let state = link::link(self.index).map_err(os("ask about an interface"))?;
+        if !state.up || (!now.is_empty() && now == self.threads) {
+            return Ok(false);
+        }
+        self.threads = poll_in_threads(&mut self.knobs, queues, priority, Some(cpus))?;
+        Ok(true)
+    }
+
+    /// The threads of the last look.
+    #[must_use]
+    pub fn threads(&self) -> &[PollingThread] {
+        &self.threads
+    }
+
+    /// Leaves all as it is now, until the knobs are dropped.
+    #[must_use]
+    pub fn into_knobs(self) -> Knobs {
+        self.knobs
+    }
+}
 
 /// Switches `queues` to threaded polling and sets their threads' priority
 /// and, if given, the only CPUs they may run on. Returns the threads.
@@ -47,17 +105,23 @@ pub fn poll_in_threads(
     Ok(threads)
 }
 
+/// Those that are there now.
+fn threads_of(knobs: &mut Knobs, queues: Queues<'_>) -> Result<Vec<PollingThread>, CallError> {
+    let mut threads = knobs.polling_threads()?;
+    threads.retain(|thread| match queues {
+        Queues::All => true,
+        Queues::Only(wanted) => thread.queue.is_some_and(|queue| wanted.contains(&queue)),
+        Queues::Of(ids) => ids.contains(&thread.napi),
+    });
+    Ok(threads)
+}
+
 fn wait_for_threads(
     knobs: &mut Knobs,
     queues: Queues<'_>,
 ) -> Result<Vec<PollingThread>, TurnError> {
     for _ in 0..THREAD_TRIES {
-        let mut threads = knobs.polling_threads()?;
-        threads.retain(|thread| match queues {
-            Queues::All => true,
-            Queues::Only(wanted) => thread.queue.is_some_and(|queue| wanted.contains(&queue)),
-            Queues::Of(ids) => ids.contains(&thread.napi),
-        });
+        let threads = threads_of(knobs, queues)?;
         if !threads.is_empty() {
             return Ok(threads);
         }

@@ -9,7 +9,7 @@ use plimsoll_kernel::knobs::{Attribute, Device, Netdev};
 use plimsoll_kernel::link;
 use plimsoll_kernel::scheduling::Scheduling;
 use plimsoll_stack::Stack;
-use plimsoll_stack::device::xdp::{XdpConfig, XdpInterface};
+use plimsoll_stack::device::xdp::{Threaded, XdpConfig, XdpInterface};
 
 /// Of the interface's NAPI instances and of the device: time in ns, and empty polls.
 fn settings() -> Vec<(u32, u32)> {
@@ -71,7 +71,7 @@ fn a_polling_thread_comes_and_goes_with_its_device() {
         assert_eq!(polling_threads(), [], "nobody asked for one");
         drop(plain);
         let config = XdpConfig {
-            threaded: Some(XdpConfig::BENEATH),
+            threaded: Some(Threaded::Beneath(XdpConfig::BENEATH)),
             ..owned()
         };
         let device = XdpInterface::open("stack0", &config).unwrap();
@@ -96,7 +96,7 @@ fn a_polling_thread_comes_and_goes_with_its_device() {
         assert_eq!(polling_threads(), []);
         drop((device, other));
         let too_deep = XdpConfig {
-            threaded: Some(20),
+            threaded: Some(Threaded::Beneath(20)),
             ..owned()
         };
         let refused = XdpInterface::open("stack0", &too_deep).unwrap_err();

@@ -38,6 +38,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use plimsoll_report::{Goal, Machine, SCHEMA};
+use plimsoll_testbed::server::Threaded;
 use serde::Serialize;
 
 use crate::Error;
@@ -123,9 +124,9 @@ pub struct Effort {
     pub window: Duration,
     /// The MLFRR of all in packets per second, instead of measuring it.
     pub mlfrr_pps: Option<f64>,
-    /// So many nice levels beneath our UDP servers the kernel polls in a thread, instead of
-    /// in softirq context.
-    pub threaded: Option<u8>,
+    /// The kernel polls for our UDP servers in a thread, instead of in softirq context. With
+    /// `auto` for those on `ni-lrp` alone.
+    pub threaded: Option<Threaded>,
 }
 
 impl Effort {
@@ -192,9 +193,10 @@ pub struct Document {
     pub machine: Machine,
     /// How frames reach our stack.
     pub device: &'static str,
-    /// Nice levels of the kernel's polling thread beneath our UDP servers; none: softirqs.
+    /// Nice levels of the kernel's polling thread beneath our UDP servers, or `auto`; none:
+    /// softirqs.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub threaded: Option<u8>,
+    pub threaded: Option<String>,
     /// How often all sides took their turns.
     pub runs: usize,
     /// What came out.
@@ -245,7 +247,7 @@ pub fn run(plan: &Plan, mut progress: impl FnMut(&str)) -> Result<Document, Erro
         schema: SCHEMA,
         machine: Machine::read(Some("veth")),
         device: "AF_XDP, copy mode",
-        threaded: plan.effort.threaded,
+        threaded: plan.effort.threaded.map(|place| place.to_string()),
         runs: plan.effort.runs,
         goals: goals::goals(plan, &figures),
         figures,

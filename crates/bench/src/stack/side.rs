@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use plimsoll_testbed::dns::Nsd;
-use plimsoll_testbed::server::{Config as ServerConfig, Kind, On, Server};
+use plimsoll_testbed::server::{Config as ServerConfig, Kind, On, Server, Threaded};
 
 use super::site::Site;
 use crate::Error;
@@ -66,6 +66,14 @@ impl Side {
         !matches!(self, Self::Testpmd)
     }
 
+    /// Whether the kernel can be told to poll so for it.
+    const fn takes(self, place: Threaded) -> bool {
+        match place {
+            Threaded::Beneath(_) => !matches!(self, Self::Kernel | Self::Testpmd),
+            Threaded::Auto => matches!(self, Self::NiLrp),
+        }
+    }
+
     /// The settings of a server on it.
     pub(crate) fn server(self, kind: Kind, port: u16, device: &str) -> ServerConfig {
         let mut config = ServerConfig::new(kind, port);
@@ -123,9 +131,7 @@ impl Running {
         let mut config = side.server(task.kind, port, host.device());
         config.work = task.work;
         config.bystander = task.bystander;
-        if side != Side::Kernel {
-            config.threaded = site.effort().threaded;
-        }
+        config.threaded = site.effort().threaded.filter(|place| side.takes(*place));
         config.zone.clone_from(&task.zone);
         let server = Server::start(host, site.program(), &config)?;
         Ok(Self::Server(server))

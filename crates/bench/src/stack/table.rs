@@ -13,9 +13,16 @@ use crate::figures::{conclusion, grouped};
 use crate::passing::{Mlfrr, PassingCase, PassingRun};
 
 pub(super) fn tables(document: &Document) -> String {
-    let polled = document.threaded.map_or_else(String::new, |levels| {
-        format!("; UDP servers are polled for in a thread {levels} nice levels beneath them")
-    });
+    let polled = match document.threaded.as_deref() {
+        None => String::new(),
+        Some("auto") => {
+            "; the server on ni-lrp is polled for in a thread, beneath it while a flood is alone"
+                .to_owned()
+        }
+        Some(levels) => {
+            format!("; UDP servers are polled for in a thread {levels} nice levels beneath them")
+        }
+    };
     let mut text = format!("{}{polled}\n", document.device);
     if let Some(udp) = &document.figures.udp {
         of_udp(&mut text, udp);

@@ -21,11 +21,11 @@ use std::time::Duration;
 use plimsoll_core::config::Fraction;
 use plimsoll_kernel::Error;
 use plimsoll_kernel::error::os;
-use plimsoll_kernel::knobs::{Knobs, PollingThread, Queues};
+use plimsoll_kernel::knobs::Knobs;
 use plimsoll_kernel::link;
 use plimsoll_kernel::polling_limit::{Limited, PollingLimit};
 use plimsoll_kernel::scheduling::{Class, Priority, Scheduling};
-use plimsoll_kernel::threaded::poll_in_threads;
+use plimsoll_kernel::threaded::PolledInterface;
 
 mod correction;
 
@@ -115,24 +115,15 @@ struct Threads {
     // Each ends before the next.
     correction: Option<Correction>,
     limit: Option<Arc<PollingLimit>>,
-    interfaces: Vec<Interface>,
-}
-
-struct Interface {
-    index: u32,
-    knobs: Knobs,
-    threads: Vec<PollingThread>,
+    interfaces: Vec<PolledInterface>,
 }
 
 impl Threads {
     fn open(wanted: &Wanted<'_>) -> Result<Self, Error> {
         let own = Scheduling::of(0).map_err(os("ask where this process may run"))?;
         let open = |name: &String| {
-            Ok(Interface {
-                index: link::index(name)?,
-                knobs: Knobs::open(name)?,
-                threads: Vec::new(),
-            })
+            let index = link::index(name)?;
+            Ok(PolledInterface::new(index, Knobs::open(name)?, None))
         };
         let interfaces = wanted.interfaces.iter().map(open);
         let asked = wanted.cpu_limit;
@@ -151,7 +142,7 @@ impl Threads {
     fn look(&mut self) -> Result<Option<String>, Error> {
         let mut is_new = false;
         for interface in &mut self.interfaces {
-            is_new |= interface.look(&self.cpus)?;
+            is_new |= interface.look(Priority::RealTime, &self.cpus)?;
         }
         match is_new {
             true => self.keep_limit(),
@@ -180,7 +171,7 @@ impl Threads {
             [] => Class::Polling,
             _ => Class::Beneath,
         };
-        let threads = self.interfaces.iter().flat_map(|one| &one.threads);
+        let threads = self.interfaces.iter().flat_map(PolledInterface::threads);
         let threads = threads.map(|thread| (thread.tid, of_kernel));
         let takers = self.takers.iter().map(|&tid| (tid, Class::Polling));
         let all = threads.chain(takers);
@@ -189,19 +180,5 @@ impl Threads {
             true => vec![all.collect()],
             false => all.map(|thread| vec![thread]).collect(),
         }
-    }
-}
-
-impl Interface {
-    /// Whether there are other threads than before. An interface that is down may have none.
-    fn look(&mut self, cpus: &[usize]) -> Result<bool, Error> {
-        let now = self.knobs.polling_threads()?;
-        let state = link::link(self.index).map_err(os("ask about an interface"))?;
-        if !state.up || (!now.is_empty() && now == self.threads) {
-            return Ok(false);
-        }
-        self.threads =
-            poll_in_threads(&mut self.knobs, Queues::All, Priority::RealTime, Some(cpus))?;
-        Ok(true)
     }
 }

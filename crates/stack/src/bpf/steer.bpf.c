@@ -20,6 +20,9 @@
  * An endpoint at any address is found by its port alone, in an array: a hash table
  * costs several times that, and most servers are bound like this.
  *
+ * Where the kernel polls in a thread that changes its priority (device/xdp/polling.rs), all
+ * frames that are not for the one flooded endpoint are counted: its company.
+ *
  * A stack of one VLAN gets frames with that tag alone, one of none those without a tag.
  *
  * Limits: a tag that the adapter has taken off is not seen. Fragments, and UDP or TCP behind IPv6
@@ -53,6 +56,7 @@ char LICENSE[] SEC("license") = "Dual MIT/GPL";
 
 /* Never read: a type of no variable would not be in the BTF. */
 const volatile enum steer_limit limits;
+const volatile enum company_place company_places;
 
 /* The VLAN that the stack is in, 0: none. The program's only variable: the loader writes it. */
 volatile __u32 vlan;
@@ -62,6 +66,9 @@ const volatile __u64 secret;
 
 /* The queue that all sockets are bound to. */
 const volatile __u32 queue;
+
+/* Somebody asks who comes beside a flooded endpoint. */
+const volatile __u8 counts_company;
 
 struct {
 	__uint(type, BPF_MAP_TYPE_XSKMAP);
@@ -132,6 +139,15 @@ struct {
 	__type(key, __u32);
 	__type(value, __u64);
 } given_up_to SEC(".maps");
+
+/* By enum company_place. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, COMPANY_PLACES);
+	__type(key, __u32);
+	__type(value, __u64);
+} company SEC(".maps");
 
 struct tag {
 	__be16 id;
@@ -266,12 +282,14 @@ static __always_inline __u32 member_of(__u32 number, __u64 flow)
 	return group->members[place & (MEMBERS_MAX - 1)];
 }
 
-/* Sends a packet with these ports to their endpoint, if there is one. */
+/* Sends a packet with these ports to their endpoint, if there is one, and tells which: as socket_of(). */
 static __always_inline int to_endpoint(const struct address *address, __u8 protocol,
-				       const struct ports *ports, void *end, __u64 source)
+				       const struct ports *ports, void *end, __u64 source,
+				       __u32 *found)
 {
 	__u32 socket = socket_of(address, protocol, ports->destination);
 
+	*found = socket;
 	if (socket && (socket - 1) & GROUP)
 		return to_socket(member_of((socket - 1) & ~GROUP, mix(source, ports->source)));
 	if (socket)
@@ -315,7 +333,7 @@ static __always_inline int steer_icmp(void *icmp, void *end, const struct addres
 	return steer_trouble(destination, quoted->protocol, (void *)quoted + quoted->ihl * 4, end);
 }
 
-static __always_inline int steer_ipv4(struct iphdr *ip, void *end)
+static __always_inline int steer_ipv4(struct iphdr *ip, void *end, __u32 *found)
 {
 	struct address destination;
 	struct ports *ports;
@@ -329,7 +347,7 @@ static __always_inline int steer_ipv4(struct iphdr *ip, void *end)
 	if (!has_ports(ip->protocol) || (ip->frag_off & bpf_htons(IPV4_FRAGMENT)) ||
 	    (void *)(ports + 1) > end)
 		return to_owner(&destination);
-	return to_endpoint(&destination, ip->protocol, ports, end, mix(secret, ip->saddr));
+	return to_endpoint(&destination, ip->protocol, ports, end, mix(secret, ip->saddr), found);
 }
 
 /* A neighbour solicitation goes to a group; its target says whose it is. */
@@ -349,7 +367,7 @@ static __always_inline int steer_icmpv6(struct icmp6hdr *icmp, void *end,
 	return to_owner(&target);
 }
 
-static __always_inline int steer_ipv6(struct ipv6hdr *ip, void *end)
+static __always_inline int steer_ipv6(struct ipv6hdr *ip, void *end, __u32 *found)
 {
 	struct address destination;
 	__u64 source = secret;
@@ -365,18 +383,18 @@ static __always_inline int steer_ipv6(struct ipv6hdr *ip, void *end)
 		return to_owner(&destination);
 	for (int word = 0; word < 4; word++)
 		source = mix(source, ip->saddr.in6_u.u6_addr32[word]);
-	return to_endpoint(&destination, ip->nexthdr, ports, end, source);
+	return to_endpoint(&destination, ip->nexthdr, ports, end, source, found);
 }
 
-static __always_inline int steer_network(void *network, void *end, __be16 protocol)
+static __always_inline int steer_network(void *network, void *end, __be16 protocol, __u32 *found)
 {
 	switch (bpf_ntohs(protocol)) {
 	case ETH_P_ARP:
 		return steer_arp(network, end);
 	case ETH_P_IP:
-		return steer_ipv4(network, end);
+		return steer_ipv4(network, end, found);
 	case ETH_P_IPV6:
-		return steer_ipv6(network, end);
+		return steer_ipv6(network, end, found);
 	default:
 		return XDP_PASS;
 	}
@@ -393,6 +411,18 @@ static __always_inline struct tag *own_tag(struct ethhdr *ethernet, void *end)
 	return tag;
 }
 
+/* The endpoint of a frame, as socket_of() has it, tells whether it is the flood's. */
+static __always_inline void note_company(__u32 found)
+{
+	__u32 flooded_at = COMPANY_FLOODED, others_at = COMPANY_OTHERS;
+	__u64 *flooded = bpf_map_lookup_elem(&company, &flooded_at);
+	__u64 *others = bpf_map_lookup_elem(&company, &others_at);
+
+	/* Only one queue's frames come so far, so nobody else counts at the same time. */
+	if (flooded && others && (!found || found != *flooded))
+		++*others;
+}
+
 SEC("xdp")
 int steer(struct xdp_md *ctx)
 {
@@ -400,11 +430,18 @@ int steer(struct xdp_md *ctx)
 	void *end = (void *)(long)ctx->data_end;
 	struct ethhdr *ethernet = data;
 	struct tag *tag;
+	__u32 found = 0;
+	int verdict;
 
 	if (ctx->rx_queue_index != queue || (void *)(ethernet + 1) > end)
 		return XDP_PASS;
-	if (!vlan)
-		return steer_network((void *)(ethernet + 1), end, ethernet->h_proto);
-	tag = own_tag(ethernet, end);
-	return tag ? steer_network(tag + 1, end, tag->protocol) : XDP_PASS;
+	if (!vlan) {
+		verdict = steer_network((void *)(ethernet + 1), end, ethernet->h_proto, &found);
+	} else {
+		tag = own_tag(ethernet, end);
+		verdict = tag ? steer_network(tag + 1, end, tag->protocol, &found) : XDP_PASS;
+	}
+	if (counts_company)
+		note_company(found);
+	return verdict;
 }

@@ -17,6 +17,13 @@ enum steer_limit {
 	TRY_EVERY = 32, /* of the frames for a socket without room, so many are one that it gets */
 };
 
+/* What the program and its owner tell each other of company. */
+enum company_place {
+	COMPANY_OTHERS, /* frames that were not the flooded endpoint's: counted by the program */
+	COMPANY_FLOODED, /* the flooded endpoint, as its entry has it and one more; 0: none is known */
+	COMPANY_PLACES,
+};
+
 /* An address in network byte order; IPv4 as ::ffff:a.b.c.d, any as zeros. */
 struct address {
 	__u8 bytes[16];

@@ -51,6 +51,7 @@ pub use self::http::{PageServer, Passing};
 pub use self::network::On;
 pub use self::pace::Pace;
 pub use self::status::{Channel, Packets, StackStatus, Status, Watch};
+pub use plimsoll_stack::device::xdp::Threaded;
 
 /// What a server does with a packet, after working on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -95,10 +96,11 @@ pub struct Config {
     pub holdoff: Option<Duration>,
     /// With `af_xdp`: the kernel polls in a thread so many nice levels (0 to 19) beneath the
     /// server instead of in softirq context, before every process. A flooded server keeps its
-    /// goodput (at 10), but while it is busy other traffic of the queue is lost. Put back at the
-    /// end, also if this is killed.
-    #[arg(long, value_name = "LEVELS", value_parser = clap::value_parser!(u8).range(0..=19))]
-    pub threaded: Option<u8>,
+    /// goodput (at 10), but while it is busy other traffic of the queue is lost. `auto`, with
+    /// `--path ni-lrp`: beneath while the flood of one port is alone, and above every process as
+    /// soon as anything else comes. Put back at the end, also if this is killed.
+    #[arg(long, value_name = "LEVELS|auto")]
+    pub threaded: Option<Threaded>,
     /// Router of Plimsoll's own stack for other networks
     #[arg(long, value_name = "IP")]
     pub gateway: Vec<IpAddr>,
@@ -204,6 +206,15 @@ impl Config {
             }
             On::Kernel | On::Packet(_) | On::Tap(_) | On::Tun(_) if self.threaded.is_some() => {
                 refuse("on", &self.on, "af_xdp:IFACE with --threaded")
+            }
+            On::AfXdp(_)
+                if self.threaded == Some(Threaded::Auto) && self.path != ReceivePath::NiLrp =>
+            {
+                Err(Error::Config {
+                    field: "path",
+                    given: self.path.to_string(),
+                    allowed: "ni-lrp with --threaded auto: other paths have no ring for each port",
+                })
             }
             On::Packet(_) | On::Tap(_) | On::Tun(_) if self.address.is_empty() => refuse(
                 "on",
@@ -537,7 +548,7 @@ mod tests {
             address: vec!["198.18.0.2/24".parse().unwrap()],
             vlan: Some(100),
             holdoff: Some(Duration::from_nanos(40_500)),
-            threaded: Some(10),
+            threaded: Some(Threaded::Auto),
             gateway: vec!["198.18.0.1".parse().unwrap()],
             path: ReceivePath::NiLrp,
             batch: 64,

@@ -8,7 +8,8 @@
 //!
 //! `ring` and `sys` are the rings and system calls, `socket` a queue's shared
 //! memory and its sockets, `program` the steering, `room` what it is told of full
-//! rings, `whole` an interface with all its queues ([`open_whole`]). Sockets of their own
+//! rings, `company` what it counts beside a flood, `polling` where the kernel polls because
+//! of that, `settings` what is turned of it, `whole` an interface with all its queues ([`open_whole`]). Sockets of their own
 //! for single endpoints ([`Device::open_endpoint`]) are what `ni-lrp` stands on.
 //!
 //! **Trap.** A sender on this machine (the other end of a veth pair) leaves
@@ -16,6 +17,8 @@
 //! (`ethtool -K PEER tx off`), or set [`XdpConfig::trust_checksums`].
 
 mod bare;
+mod company;
+mod polling;
 mod program;
 mod ring;
 mod room;
@@ -24,9 +27,11 @@ mod socket;
 mod sys;
 mod whole;
 
+use std::fmt;
 use std::io;
 use std::net::IpAddr;
 use std::os::fd::BorrowedFd;
+use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -34,7 +39,6 @@ use parking_lot::Mutex;
 /// A process that puts a killed program's settings of an interface back. It must be started
 /// before any other thread.
 pub use plimsoll_kernel::knobs::Keeper;
-use plimsoll_kernel::knobs::Queues;
 
 pub use self::bare::BareQueue;
 use self::program::{Program, steer_limit};
@@ -72,6 +76,47 @@ pub struct BusyPoll {
     pub budget: u32,
 }
 
+/// How the kernel's polling thread competes with the program ([`XdpConfig::threaded`]).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Threaded {
+    /// So many nice levels (0 to 19) beneath the thread that opens the interface. So a flood
+    /// cannot take the CPU from whoever works on its frames: what they do not take overflows
+    /// the adapter's ring. So does other traffic of the queue while they are busy: take this
+    /// where the program is alone there. [`XdpConfig::BENEATH`] is what was measured to be good.
+    Beneath(u8),
+    /// That, by [`XdpConfig::BENEATH`] levels, while one endpoint with a socket of its own
+    /// ([`Device::open_endpoint`]) is flooded and nobody else's frames come. Otherwise above
+    /// every process, so that others lose nothing; where it takes more than nine tenths of a
+    /// CPU, it leaves the rest to them. Beside a flood the first frames of somebody who has been
+    /// away may be lost, until one of them is seen. Not for [`open_whole`].
+    Auto,
+}
+
+impl fmt::Display for Threaded {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Beneath(levels) => levels.fmt(f),
+            Self::Auto => f.write_str("auto"),
+        }
+    }
+}
+
+impl FromStr for Threaded {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self, Error> {
+        let levels = || text.parse().ok().filter(|levels| *levels <= LEVELS_MAX);
+        match text {
+            "auto" => Ok(Self::Auto),
+            _ => levels().map(Self::Beneath).ok_or_else(|| Error::Config {
+                field: "threaded",
+                given: text.to_owned(),
+                allowed: "auto, or nice levels from 0 to 19",
+            }),
+        }
+    }
+}
+
 /// How an interface is opened.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct XdpConfig {
@@ -103,17 +148,14 @@ pub struct XdpConfig {
     /// latency then. At most 4.29 s. Default none: what the interface has.
     /// It is put back as [`XdpConfig::threaded`] is.
     pub holdoff: Option<Duration>,
-    /// The kernel polls in a thread so many nice levels (0 to 19) beneath the one that opens
-    /// the interface, on the CPUs of that one, instead of in softirq context before every
-    /// process. So a flood cannot take the CPU from whoever works on its frames: what they do
-    /// not take overflows the adapter's ring. So does other traffic of the queue while they are
-    /// busy: take this where the program is alone there. Default none: as the interface has it. [`XdpConfig::BENEATH`] is what
-    /// was measured to be good. Where the kernel refuses, the interface is opened nevertheless,
-    /// and [`XdpInterface::unthreaded`] says why.
+    /// The kernel polls in a thread, on the CPUs of the one that opens the interface, instead
+    /// of in softirq context before every process. Default none: as the interface has it.
+    /// Where the kernel refuses, the interface is opened nevertheless, and
+    /// [`XdpInterface::unthreaded`] says why.
     ///
     /// The old setting is put back when the device is dropped. After a killed program the next
     /// one that turns it does so, or `plimsoll guard restore`; a [`Keeper`] does at once.
-    pub threaded: Option<u8>,
+    pub threaded: Option<Threaded>,
     /// Do not check transport checksums of received frames. Default false.
     pub trust_checksums: bool,
 }
@@ -145,7 +187,7 @@ const LEVELS_MAX: u8 = 19;
 const CHUNK_BYTES: [usize; 2] = [2048, 4096];
 
 impl XdpConfig {
-    /// For [`XdpConfig::threaded`]: a tenth of the share of the thread above. At 5, a quarter,
+    /// For [`Threaded::Beneath`]: a tenth of the share of the thread above. At 5, a quarter,
     /// a server with 2 µs of work lost a third of its goodput to polling; at 19 a busy process
     /// of another program would starve all of the queue's traffic.
     pub const BENEATH: u8 = 10;
@@ -179,7 +221,10 @@ impl XdpConfig {
         check(fits(ring), "ring_frames", ring as usize, allowed)?;
         let fill = self.fill_frames.unwrap_or(1);
         check(fits(fill), "fill_frames", fill as usize, allowed)?;
-        let levels = self.threaded.unwrap_or(0);
+        let levels = match self.threaded {
+            Some(Threaded::Beneath(levels)) => levels,
+            Some(Threaded::Auto) | None => 0,
+        };
         let allowed = "from 0 to 19: there are no more nice levels beneath a program's";
         check(levels <= LEVELS_MAX, "threaded", levels.into(), allowed)
     }
@@ -244,7 +289,8 @@ impl XdpInterface {
         let (mac, mtu) = (interface::mac(interface)?, interface::mtu(interface)?);
         let chunk_bytes = chunk_bytes(interface, mtu)?;
         check_queue(interface, ifindex, config.queue)?;
-        let program = Program::attach(interface, ifindex, config.queue)?;
+        let is_watched = config.threaded == Some(Threaded::Auto);
+        let program = Program::attach(interface, ifindex, config.queue, is_watched)?;
         let capabilities = Capabilities {
             checksums_verified: config.trust_checksums,
             ..Capabilities::plain(mac, mtu)
@@ -257,7 +303,8 @@ impl XdpInterface {
             let owned = program.own(*address);
             owned.map_err(|error| Error::Program(error.to_string()))?;
         }
-        let settings = Settings::turn(interface, ifindex, Queues::Only(&[config.queue]), config)?;
+        let watched = is_watched.then(|| program.watched()).transpose()?;
+        let settings = Settings::turn(interface, ifindex, Some(config.queue), config, watched)?;
         Ok(Self {
             settings,
             shared: Arc::new(Shared {
@@ -492,6 +539,17 @@ mod tests {
     }
 
     #[test]
+    fn threads_parse_back_from_their_names() {
+        for text in ["auto", "0", "19"] {
+            assert_eq!(text.parse::<Threaded>().unwrap().to_string(), text);
+        }
+        for wrong in ["20", "-1", "always", ""] {
+            let refused = wrong.parse::<Threaded>().unwrap_err();
+            assert!(refused.is_usage(), "{wrong}");
+        }
+    }
+
+    #[test]
     fn settings_are_checked() {
         let field = |config: XdpConfig| match config.validate() {
             Err(Error::Config { field, .. }) => field,
@@ -529,7 +587,7 @@ mod tests {
         );
         assert_eq!(
             field(XdpConfig {
-                threaded: Some(20),
+                threaded: Some(Threaded::Beneath(20)),
                 ..good
             }),
             "threaded"

@@ -12,6 +12,7 @@ use parking_lot::Mutex;
 use plimsoll_core::demux::Protocol;
 use plimsoll_kernel::xdp_link::{AttachError, XdpLink};
 
+use super::company::{Entries, Watched};
 use super::room::{Room, Rooms};
 use crate::device::Endpoint;
 use crate::error::Error;
@@ -33,6 +34,8 @@ pub(super) struct Program {
     groups: Mutex<Vec<Group>>,
     strays: MapHandle,
     rooms: Arc<Rooms>,
+    company: MapHandle,
+    entries: Arc<Entries>,
     /// The program's variables: `vlan` alone.
     variables: MapHandle,
     _link: XdpLink,
@@ -45,14 +48,21 @@ impl fmt::Debug for Program {
 }
 
 impl Program {
-    /// Loads it for one receive queue and attaches it in native mode.
-    pub(super) fn attach(interface: &str, ifindex: u32, queue: u32) -> Result<Self, Error> {
+    /// Loads it for one receive queue and attaches it in native mode. `counts_company`: it is
+    /// to be [watched](Self::watched).
+    pub(super) fn attach(
+        interface: &str,
+        ifindex: u32,
+        queue: u32,
+        counts_company: bool,
+    ) -> Result<Self, Error> {
         let mut place = MaybeUninit::uninit();
         let builder = skeleton::SteerSkelBuilder::default();
         let mut open = builder.open(&mut place).map_err(|error| refused(&error))?;
         if let Some(constants) = open.maps.rodata_data.as_deref_mut() {
             constants.queue = queue;
             constants.secret = fastrand::u64(..);
+            constants.counts_company = counts_company.into();
         }
         let program = open.load().map_err(|error| refused(&error))?;
         let maps = &program.maps;
@@ -71,9 +81,17 @@ impl Program {
             strays: handle(&maps.strays)?,
             rooms: Rooms::of(&maps.given, &maps.given_up_to)
                 .map_err(|error| Error::Program(error.to_string()))?,
+            company: handle(&maps.company)?,
+            entries: Entries::new(),
             variables: handle(&maps.bss)?,
             _link: link,
         })
+    }
+
+    /// Whose frames come, while one endpoint is flooded.
+    pub(super) fn watched(&self) -> Result<Watched, Error> {
+        let watched = Watched::of(&self.company, &self.rooms, &self.entries);
+        watched.map_err(|error| Error::Program(error.to_string()))
     }
 
     /// For socket `number`, before [`add_socket`](Self::add_socket).
@@ -89,12 +107,16 @@ impl Program {
     }
 
     pub(super) fn remove_socket(&self, index: u32) {
+        self.entries.remove(index);
         // Not there: the kernel removes a closed socket by itself.
         let _ = self.sockets.delete(&index.to_ne_bytes());
     }
 
     /// Frames for the endpoint go to number `index`.
     pub(super) fn add_endpoint(&self, endpoint: Endpoint, index: u32) -> libbpf_rs::Result<()> {
+        if index & steer_limit::GROUP.0 == 0 {
+            self.entries.add(index, index);
+        }
         if let Some(place) = place(endpoint) {
             let value = (index + 1).to_ne_bytes();
             return self.everywhere.update(&place, &value, MapFlags::ANY);
@@ -124,6 +146,8 @@ impl Program {
     pub(super) fn add_member(&self, endpoint: Endpoint, index: u32) -> libbpf_rs::Result<()> {
         let mut groups = self.groups.lock();
         if let Some(number) = place_of_group(&groups, endpoint) {
+            self.entries
+                .add(index, steer_limit::GROUP.0 | number as u32);
             groups[number].members.push(index);
             return self.write_group(number, &groups[number]);
         }
@@ -135,7 +159,9 @@ impl Program {
         };
         // One more than there is room for is refused here.
         self.write_group(number, &group)?;
-        self.add_endpoint(endpoint, steer_limit::GROUP.0 | number as u32)?;
+        let entry = steer_limit::GROUP.0 | number as u32;
+        self.entries.add(index, entry);
+        self.add_endpoint(endpoint, entry)?;
         match groups.get_mut(number) {
             Some(place) => *place = group,
             None => groups.push(group),

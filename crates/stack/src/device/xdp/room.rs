@@ -38,6 +38,11 @@ impl Rooms {
         Ok(Arc::new(Self { given, limits }))
     }
 
+    /// What the program did with the frames for socket `number`.
+    pub(super) fn given(&self, number: usize) -> given {
+        self.given.get(number)
+    }
+
     /// For socket `number`, whose ring is still empty.
     pub(super) fn open(self: &Arc<Self>, number: u32) -> Room {
         Room {

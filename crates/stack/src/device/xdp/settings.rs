@@ -6,6 +6,8 @@
 //! program has worked off what came before; what it does not poll overflows the adapter's
 //! ring, at no cost (Druschel & Banga 1996: receiver processing at the receiver's priority).
 //!
+//! With [`Threaded::Auto`] a thread of ours (`polling`) has the settings and turns them on.
+//!
 //! **Holdoff** ([`XdpConfig::holdoff`]). Each interrupt costs a busy host more than the
 //! frames it brings. After a poll that found frames the kernel polls again when the holdoff
 //! is over, and only after some empty polls do interrupts come back on
@@ -21,9 +23,11 @@ use std::io;
 use parking_lot::Mutex;
 use plimsoll_kernel::knobs::{Device, Knobs, Queues, TurnError};
 use plimsoll_kernel::scheduling::{Priority, Scheduling};
-use plimsoll_kernel::threaded::poll_in_threads;
+use plimsoll_kernel::threaded::{PolledInterface, poll_in_threads};
 
-use super::XdpConfig;
+use super::company::Watched;
+use super::polling::Polling;
+use super::{Threaded, XdpConfig};
 use crate::error::Error;
 
 /// Empty polls until interrupts come back on.
@@ -37,6 +41,8 @@ type Refusal = Box<dyn std::error::Error + Send + Sync>;
 pub(super) struct Settings {
     /// Nobody asks for it; with the lock it may be in a device that threads share.
     _knobs: Option<Mutex<Knobs>>,
+    /// It has the knobs instead.
+    _polling: Option<Polling>,
     unthreaded: Option<String>,
 }
 
@@ -47,16 +53,19 @@ impl fmt::Debug for Settings {
 }
 
 impl Settings {
-    /// Turns what `config` asks for, if anything, for `queues`. A holdoff that is refused is
-    /// an error; without threads things go on, and [`Settings::unthreaded`] says why.
+    /// Turns what `config` asks for, if anything, for this queue, or for all. A holdoff that
+    /// is refused is an error; without threads things go on, and [`Settings::unthreaded`] says
+    /// why. With [`Threaded::Auto`] somebody must be watched.
     pub(super) fn turn(
         interface: &str,
         ifindex: u32,
-        queues: Queues<'_>,
+        queue: Option<u32>,
         config: &XdpConfig,
+        watched: Option<Watched>,
     ) -> Result<Self, Error> {
         let mut settings = Self {
             _knobs: None,
+            _polling: None,
             unthreaded: None,
         };
         if config.holdoff.is_none() && config.threaded.is_none() {
@@ -76,21 +85,44 @@ impl Settings {
         };
         // A driver that knows no queues apart has settings for all, which are turned for one
         // queue only if there is no other.
-        let queues = match device.receive_queues() {
-            Ok(1) => Queues::All,
-            _ => queues,
-        };
+        let queue = queue.filter(|_| !matches!(device.receive_queues(), Ok(1)));
+        let only = queue.map(|queue| [queue]);
+        let queues = only.as_ref().map_or(Queues::All, |only| Queues::Only(only));
         if let Some(holdoff) = config.holdoff {
             let set = knobs.set_holdoff(queues, EMPTY_POLLS, holdoff);
             set.map_err(|error| refused(error.into()))?;
         }
-        let threaded = config
-            .threaded
-            .map(|levels| thread(&mut knobs, queues, levels));
-        let problem = threaded.and_then(Result::err);
-        settings.unthreaded = problem.map(|error| refused(error.into()).to_string());
-        settings._knobs = Some(Mutex::new(knobs));
+        let threaded = match (config.threaded, watched) {
+            (Some(Threaded::Beneath(levels)), _) => {
+                let threaded = thread(&mut knobs, queues, levels);
+                settings._knobs = Some(Mutex::new(knobs));
+                threaded.map_err(Refusal::from)
+            }
+            (Some(Threaded::Auto), Some(watched)) => {
+                settings.place(PolledInterface::new(ifindex, knobs, queue), watched)
+            }
+            _ => {
+                settings._knobs = Some(Mutex::new(knobs));
+                Ok(())
+            }
+        };
+        let problem = threaded.err();
+        settings.unthreaded = problem.map(|error| refused(error).to_string());
         Ok(settings)
+    }
+
+    /// The kernel polls in threads of which a thread of ours says where they run.
+    fn place(&mut self, mut interface: PolledInterface, watched: Watched) -> Result<(), Refusal> {
+        let own = Scheduling::of(0)?;
+        if let Err(error) = interface.look(Priority::RealTime, own.cpus()) {
+            let mut knobs = interface.into_knobs();
+            let _ = knobs.set_threaded(Queues::All, false);
+            self._knobs = Some(Mutex::new(knobs));
+            return Err(error.into());
+        }
+        let nice = beneath(&own, XdpConfig::BENEATH);
+        self._polling = Some(Polling::start(interface, watched, nice, own.cpus())?);
+        Ok(())
     }
 
     /// Why the kernel does not poll in threads, if it was to.
@@ -102,12 +134,16 @@ impl Settings {
 /// The kernel polls so many levels beneath this thread.
 fn thread(knobs: &mut Knobs, queues: Queues<'_>, levels: u8) -> Result<(), TurnError> {
     let own = Scheduling::of(0).map_err(plimsoll_kernel::error::os("ask how this runs"))?;
-    let nice = own.nice() + i32::from(levels);
-    let nice = Priority::Short(nice.min(NICE_MAX) as i8);
+    let nice = Priority::Short(beneath(&own, levels));
     let threads = poll_in_threads(knobs, queues, nice, Some(own.cpus()));
     if threads.is_err() {
         // A thread of any other level is not what was asked for.
         let _ = knobs.set_threaded(queues, false);
     }
     threads.map(|_| ())
+}
+
+/// The nice level so many beneath that of a thread.
+fn beneath(own: &Scheduling, levels: u8) -> i8 {
+    (own.nice() + i32::from(levels)).min(NICE_MAX) as i8
 }

@@ -13,12 +13,11 @@ use std::time::Duration;
 
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use libbpf_rs::{MapCore, MapFlags};
-use plimsoll_kernel::knobs::Queues;
 use plimsoll_kernel::xdp_link::XdpLink;
 
 use super::settings::Settings;
 use super::socket::Socket;
-use super::{XdpConfig, chunk_bytes, program, refused};
+use super::{Threaded, XdpConfig, chunk_bytes, program, refused};
 use crate::device::wrapper::Wrapper;
 use crate::device::{Capabilities, Frame};
 use crate::error::Error;
@@ -49,7 +48,7 @@ impl fmt::Debug for WholeQueue {
 }
 
 /// Takes all receive queues of an interface of this network namespace. Of `config` the
-/// queue and the owned addresses say nothing here.
+/// queue and the owned addresses say nothing here, and [`Threaded::Auto`] is refused.
 ///
 /// # Errors
 ///
@@ -80,6 +79,13 @@ pub fn open_whole_by(
     sockets: &impl MapCore,
 ) -> Result<Vec<WholeQueue>, Error> {
     config.validate()?;
+    if config.threaded == Some(Threaded::Auto) {
+        return Err(Error::Config {
+            field: "threaded",
+            given: Threaded::Auto.to_string(),
+            allowed: "nice levels, where the interface is taken as a whole: nobody else is there",
+        });
+    }
     let ifindex = interface::index(interface)?;
     let (mac, mtu) = (interface::mac(interface)?, interface::mtu(interface)?);
     let chunk_bytes = chunk_bytes(interface, mtu)?;
@@ -89,7 +95,7 @@ pub fn open_whole_by(
     let attached = XdpLink::attach(program, interface, ifindex)
         .map_err(|error| program::not_attached(interface, error))?;
     let taken = Arc::new(Taken {
-        settings: Settings::turn(interface, ifindex, Queues::All, config)?,
+        settings: Settings::turn(interface, ifindex, None, config, None)?,
         _program: attached,
     });
     let capabilities = Capabilities {

@@ -1,0 +1,123 @@
+//! Which endpoint is flooded, and who comes beside it.
+//!
+//! The XDP program counts company itself ([`company_place`]): all frames but those of the
+//! endpoint that it is told is flooded. Of two counters that are read one after the other, at
+//! millions of frames a second, the difference would never be none. An endpoint is flooded
+//! whose ring has no room for what comes (`room`).
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use libbpf_rs::MapCore;
+use plimsoll_core::governor::{Company, Place};
+use plimsoll_kernel::error::CallError;
+use plimsoll_kernel::mapped::Mapped;
+
+use super::program::types::{company_place, given};
+use super::room::Rooms;
+use super::{MAIN_SOCKET, SOCKETS_MAX};
+
+const OTHERS: usize = company_place::COMPANY_OTHERS.0 as usize;
+const FLOODED: usize = company_place::COMPANY_FLOODED.0 as usize;
+
+/// By the number of each socket, the entry of its endpoint in the program's maps and one more;
+/// 0 without one. Sockets that share an endpoint have its group's entry.
+#[derive(Debug)]
+pub(super) struct Entries(Box<[AtomicU32]>);
+
+impl Entries {
+    pub(super) fn new() -> Arc<Self> {
+        let all = (0..SOCKETS_MAX).map(|_| AtomicU32::new(0));
+        Arc::new(Self(all.collect()))
+    }
+
+    pub(super) fn add(&self, number: u32, entry: u32) {
+        self.0[number as usize].store(entry + 1, Ordering::Relaxed);
+    }
+
+    pub(super) fn remove(&self, number: u32) {
+        self.0[number as usize].store(0, Ordering::Relaxed);
+    }
+
+    fn of(&self, number: usize) -> u32 {
+        self.0[number].load(Ordering::Relaxed)
+    }
+}
+
+/// Looks at what the program counts.
+pub(super) struct Watched {
+    counts: Mapped<u64>,
+    rooms: Arc<Rooms>,
+    entries: Arc<Entries>,
+    /// What was given to each socket, and how many others came, when last looked at.
+    before: Vec<given>,
+    others: u64,
+    /// What the program is told, as [`Entries`] has it.
+    flooded: u32,
+}
+
+impl Watched {
+    pub(super) fn of(
+        counts: &impl MapCore,
+        rooms: &Arc<Rooms>,
+        entries: &Arc<Entries>,
+    ) -> Result<Self, CallError> {
+        Ok(Self {
+            counts: Mapped::of(counts)?,
+            rooms: Arc::clone(rooms),
+            entries: Arc::clone(entries),
+            before: (0..SOCKETS_MAX)
+                .map(|number| rooms.given(number as usize))
+                .collect(),
+            others: 0,
+            flooded: 0,
+        })
+    }
+
+    /// Whose frames came since the last call, during which the kernel polled at `place`.
+    /// Nothing if no endpoint is flooded, or was only just found to be.
+    pub(super) fn look(&mut self, place: Place) -> Option<Company> {
+        let (mut flood, mut admitted, mut refused) = (0, 0, 0);
+        let mut worst = (0, 0);
+        for number in MAIN_SOCKET as usize + 1..self.before.len() {
+            let entry = self.entries.of(number);
+            if entry == 0 {
+                continue;
+            }
+            let now = self.rooms.given(number);
+            let before = std::mem::replace(&mut self.before[number], now);
+            let new = (now.frames - before.frames, now.refused - before.refused);
+            if entry == self.flooded {
+                flood += new.0 + new.1;
+                admitted += new.0;
+                refused += new.1;
+            }
+            if new.1 > worst.1 {
+                worst = (entry, new.1);
+            }
+        }
+        // Beneath, what is too much overflows the adapter's ring, and nothing is refused.
+        let goes_on = refused > 0 || place == Place::Beneath || worst.0 == 0;
+        if self.flooded == 0 || !goes_on {
+            self.tell(worst.0);
+            return None;
+        }
+        let others = self.counts.get(OTHERS);
+        let before = std::mem::replace(&mut self.others, others);
+        Some(Company {
+            others: others - before,
+            flood,
+            admitted,
+            queued: 0,
+        })
+    }
+
+    /// Others than those of this endpoint are counted from now on.
+    fn tell(&mut self, flooded: u32) {
+        if flooded != self.flooded {
+            self.counts.store(FLOODED, flooded.into());
+        }
+        self.flooded = flooded;
+        self.others = self.counts.get(OTHERS);
+    }
+}

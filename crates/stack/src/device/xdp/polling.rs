@@ -1,0 +1,198 @@
+//! The kernel polls beneath the program while a flood is alone, and above it otherwise
+//! ([`Threaded::Auto`](super::Threaded::Auto)).
+//!
+//! `core` decides ([`Placement`]). Here is the thread that asks it: it looks at what the XDP
+//! program counts (`company`) and changes the priority of the kernel's polling threads. The
+//! threads stay: to switch them on and off takes long, and virtual devices lose their
+//! instances by it. The thread runs before every process and before the kernel's polling, or
+//! an overload would be over before it is seen. It reads mapped memory and makes two system
+//! calls for a change.
+//!
+//! **Above** means real-time, as softirqs come before every process. A waking ordinary thread,
+//! of any nice level, may wait for the next tick. Beyond a part of the CPU
+//! ([`PART_PERCENT`]) the kernel's polling is held back (`kernel::polling_limit`), or a flood
+//! beyond what can be discarded would leave processes nothing.
+//!
+//! What was before is on record since the threads were made (`kernel::knobs`), and is put back
+//! when this is dropped.
+
+use std::io;
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use plimsoll_core::config::Fraction;
+use plimsoll_core::governor::{Place, Placement};
+use plimsoll_core::time::Instant;
+use plimsoll_kernel::Error as KernelError;
+use plimsoll_kernel::error::os;
+use plimsoll_kernel::polling_limit::{Limited, PollingLimit};
+use plimsoll_kernel::scheduling::{Class, Priority, Scheduling, set_class, thread_time};
+use plimsoll_kernel::threaded::PolledInterface;
+
+use super::company::Watched;
+use crate::clock;
+
+/// Part of a CPU that polling above may take where others want it: somewhat less than the
+/// kernel's own bound for all real-time threads, which stops them for 50 ms at a time.
+const PART_PERCENT: u32 = 90;
+/// With less than this part of that, nothing needs to be held back.
+const LITTLE: Fraction = Fraction::from_percent(50);
+/// How soon threads are found that a driver made anew.
+const LOOK: Duration = Duration::from_millis(500);
+
+/// The deciding thread. Dropping it puts the interface's settings back.
+#[derive(Debug)]
+pub(super) struct Polling {
+    /// Dropped to end the thread.
+    end: Option<Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Polling {
+    /// Places the threads of an interface, which are above now. Beneath, they have this nice
+    /// level.
+    pub(super) fn start(
+        interface: PolledInterface,
+        watched: Watched,
+        nice: i8,
+        cpus: &[usize],
+    ) -> io::Result<Self> {
+        let mut threads = Threads {
+            interface,
+            cpus: cpus.to_vec(),
+            nice,
+            place: Place::Above,
+            limit: None,
+            used: Duration::ZERO,
+        };
+        let (end, ended) = channel();
+        let thread = thread::Builder::new().name("plimsoll-place".to_owned());
+        let thread = thread.spawn(move || {
+            // Who may change the kernel's threads may do this, too.
+            let _ = set_class(0, Class::Watcher);
+            decide(&mut threads, watched, |interval| {
+                matches!(ended.recv_timeout(interval), Err(RecvTimeoutError::Timeout))
+            });
+        });
+        Ok(Self {
+            end: Some(end),
+            thread: Some(thread?),
+        })
+    }
+}
+
+impl Drop for Polling {
+    fn drop(&mut self) {
+        self.end = None;
+        if let Some(thread) = self.thread.take() {
+            // A panic there has been printed; the settings are back in any case.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Decides after each interval for which `wait` says that there is one.
+fn decide(threads: &mut Threads, mut watched: Watched, wait: impl Fn(Duration) -> bool) {
+    let mut placement = Placement::new();
+    let (mut before, mut looked) = (clock::now(), clock::now());
+    while wait(placement.interval()) {
+        let now = clock::now();
+        let elapsed = now.saturating_since(before);
+        before = now;
+        let company = watched.look(placement.place());
+        let place = placement.on_interval(company, elapsed, now);
+        let placed = threads
+            .put(place)
+            .and_then(|()| threads.keep_limit(elapsed));
+        if placed.is_err() || is_over(looked, now) {
+            looked = now;
+            // What is refused now is tried again.
+            let _ = threads.look();
+        }
+    }
+}
+
+fn is_over(looked: Instant, now: Instant) -> bool {
+    now.saturating_since(looked) >= LOOK
+}
+
+/// The kernel's threads for the queue.
+struct Threads {
+    interface: PolledInterface,
+    cpus: Vec<usize>,
+    /// Their level beneath.
+    nice: i8,
+    place: Place,
+    /// While they are above and take much. It ends before the interface.
+    limit: Option<PollingLimit>,
+    /// Their clocks when last looked at.
+    used: Duration,
+}
+
+impl Threads {
+    /// Looks for instances that are not polled by threads of ours.
+    fn look(&mut self) -> Result<(), KernelError> {
+        if self.interface.look(Priority::RealTime, &self.cpus)? {
+            self.limit = None;
+            self.used = self.time().unwrap_or_default();
+            let place = std::mem::replace(&mut self.place, Place::Above);
+            self.put(place).map_err(os("place polling"))?;
+        }
+        Ok(())
+    }
+
+    fn put(&mut self, place: Place) -> io::Result<()> {
+        if place == self.place {
+            return Ok(());
+        }
+        // Whoever watches the threads would promote them again.
+        self.limit = None;
+        let priority = match place {
+            Place::Above => Priority::RealTime,
+            Place::Beneath => Priority::Short(self.nice),
+        };
+        for thread in self.interface.threads() {
+            let scheduling = Scheduling::of(thread.tid)?.with_priority(priority);
+            // A driver makes its threads anew now and then.
+            let given = scheduling.give_to(thread.tid)?;
+            given.ok_or_else(|| io::Error::from(io::ErrorKind::NotFound))?;
+        }
+        self.place = place;
+        self.used = self.time()?;
+        Ok(())
+    }
+
+    /// Holds back threads that took more than their part of the time `elapsed`.
+    fn keep_limit(&mut self, elapsed: Duration) -> io::Result<()> {
+        let time = self.time()?;
+        let used = time.saturating_sub(self.used);
+        self.used = time;
+        if self.place == Place::Beneath {
+            return Ok(());
+        }
+        let part = Fraction::from_percent(PART_PERCENT);
+        let most = of(part, elapsed);
+        if used < of(LITTLE, most) {
+            self.limit = None;
+        } else if used >= most && self.limit.is_none() {
+            let limited = self.interface.threads().iter().map(|thread| Limited {
+                tid: thread.tid,
+                class: Class::Polling,
+            });
+            let started = PollingLimit::start(part, vec![limited.collect()]);
+            self.limit = Some(started.map_err(io::Error::other)?);
+        }
+        Ok(())
+    }
+
+    fn time(&self) -> io::Result<Duration> {
+        let threads = self.interface.threads().iter();
+        threads.map(|thread| thread_time(thread.tid)).sum()
+    }
+}
+
+fn of(part: Fraction, span: Duration) -> Duration {
+    let nanos = u64::try_from(span.as_nanos()).unwrap_or(u64::MAX);
+    Duration::from_nanos(part.of(nanos))
+}
