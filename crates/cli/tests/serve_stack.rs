@@ -12,6 +12,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use plimsoll_kernel::knobs::{Attribute, Device, Netdev};
+use plimsoll_kernel::scheduling::Scheduling;
 use plimsoll_kernel::{link, namespace};
 use shell::run;
 
@@ -407,6 +408,47 @@ fn a_holdoff_is_set_and_put_back_after_an_end_and_after_a_kill() {
     });
 }
 
+/// How the threads that poll the interface are scheduled.
+fn polling_threads() -> Vec<Scheduling> {
+    let instances = Netdev::new().instances(link::index("stack0").unwrap());
+    let threads = instances.unwrap().into_iter();
+    let threads = threads.filter_map(|napi| napi.thread);
+    // One that is just ending is gone.
+    threads.filter_map(|tid| Scheduling::of(tid).ok()).collect()
+}
+
+/// Above, its threads are real-time ones: nobody else is left to end them.
+#[test]
+fn threads_are_placed_and_put_back_after_an_end_and_after_a_kill() {
+    with_link(|| {
+        // With it there are NAPI instances also without XDP, so that all can be put back.
+        run("ethtool -K stack0 gro on");
+        for killed in [false, true] {
+            let mut server = Server::start(
+                "echo --port 7 --on af_xdp:stack0 --address 10.0.0.2/24 --path ni-lrp \
+                 --threaded auto",
+            );
+            eventually("a thread before every process", || {
+                let threads = polling_threads();
+                let real_time = |thread: &Scheduling| thread.to_string().starts_with("policy 1,");
+                (!threads.is_empty() && threads.iter().all(real_time)).then_some(())
+            });
+            client_of_an_echo();
+            if killed {
+                server.0.kill().unwrap();
+                server.0.wait().unwrap();
+            } else {
+                server.stop();
+            }
+            eventually("no threads", || polling_threads().is_empty().then_some(()));
+            let device = Device::open("stack0", link::index("stack0").unwrap()).unwrap();
+            eventually("the old switch", || {
+                (device.attribute(Attribute::Threaded).unwrap() == Some(0)).then_some(())
+            });
+        }
+    });
+}
+
 #[test]
 fn a_tun_interface_is_served() {
     with_link(|| {
@@ -451,6 +493,13 @@ fn what_cannot_be_served_is_told_with_its_remedy() {
         "ip link",
     );
     fails("echo --port 7 --address 10.0.0.2/24", 2, "af_xdp");
+    fails("echo --port 7 --threaded auto", 2, "--threaded");
+    fails("echo --port 7 --threaded 20", 2, "from 0 to 19");
+    fails(
+        "echo --port 7 --on af_xdp:stack0 --threaded auto",
+        2,
+        "ni-lrp",
+    );
     fails("dns --port 5300", 2, "--zone");
     fails("dns --port 5300 --zone /nowhere/zone", 1, "/nowhere/zone");
     // The bystander's port is taken by the server itself: it ends, and hangs nowhere.

@@ -121,3 +121,97 @@ impl Watched {
         self.others = self.counts.get(OTHERS);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    //! The program on frames of the kernel's test-run facility. Needs root.
+
+    use std::mem::MaybeUninit;
+    use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+
+    use libbpf_rs::skel::{OpenSkel, SkelBuilder};
+    use libbpf_rs::{MapFlags, ProgramInput};
+    use plimsoll_packets::frame::{self, Packet};
+
+    use super::*;
+    use crate::device::xdp::program::{SteerSkel, SteerSkelBuilder, steer_limit};
+
+    const CLIENT: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
+    const HOST: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
+
+    fn to(port: u16) -> Vec<u8> {
+        let source = SocketAddr::from((CLIENT, 1000));
+        frame::udp(source, SocketAddr::from((HOST, port)), b"x")
+    }
+
+    /// The program with socket 1 for port 7, socket 2 for port 8, and a group of both for 9.
+    fn with_program(counts_company: bool, test: impl FnOnce(&SteerSkel<'_>)) {
+        let mut place = MaybeUninit::uninit();
+        let builder = SteerSkelBuilder::default();
+        let mut open = builder.open(&mut place).expect("run as root");
+        let constants = open.maps.rodata_data.as_deref_mut().unwrap();
+        constants.counts_company = counts_company.into();
+        let program = open.load().unwrap();
+        for (port, entry) in [(7_u32, 1), (8, 2), (9, steer_limit::GROUP.0)] {
+            let value = (entry + 1_u32).to_ne_bytes();
+            let everywhere = &program.maps.everywhere;
+            everywhere
+                .update(&port.to_ne_bytes(), &value, MapFlags::ANY)
+                .unwrap();
+        }
+        test(&program);
+    }
+
+    /// How many of these frames are company while this entry's endpoint is flooded.
+    fn company(program: &SteerSkel<'_>, flooded: u32, frames: &[Vec<u8>]) -> u64 {
+        let counts = Mapped::<u64>::of(&program.maps.company).unwrap();
+        counts.store(FLOODED, (flooded + 1).into());
+        let before = counts.get(OTHERS);
+        for frame in frames {
+            let input = ProgramInput {
+                data_in: Some(frame),
+                repeat: 1,
+                ..ProgramInput::default()
+            };
+            program.progs.steer.test_run(input).unwrap();
+        }
+        counts.get(OTHERS) - before
+    }
+
+    #[test]
+    fn whatever_is_not_the_flooded_endpoint_s_is_company() {
+        with_program(true, |program| {
+            let flood = [to(7), to(7), to(7)];
+            assert_eq!(company(program, 1, &flood), 0);
+            assert_eq!(company(program, 2, &flood), 3, "another is flooded");
+            let group = [to(9), to(9)];
+            assert_eq!(company(program, steer_limit::GROUP.0, &group), 0);
+            assert_eq!(company(program, 1, &group), 2, "of members as well");
+            // What is the kernel's, or the main socket's.
+            let packet = Packet::new(IpAddr::V4(CLIENT), IpAddr::V4(HOST));
+            let others = [
+                to(22),
+                to(8),
+                frame::arp(CLIENT, HOST, 0),
+                packet.icmp(8, &[0; 8]),
+                packet.tcp(1000, 7, frame::TcpFlags::default(), &[]),
+                frame::ethertype(&[], 0x88cc, &[0; 46]),
+                frame::ethertype(&[5], 0x0800, &[0; 46]),
+            ];
+            for one in &others {
+                assert_eq!(
+                    company(program, 1, std::slice::from_ref(one)),
+                    1,
+                    "{one:x?}"
+                );
+            }
+        });
+    }
+
+    #[test]
+    fn nobody_counts_unless_somebody_asks() {
+        with_program(false, |program| {
+            assert_eq!(company(program, 1, &[to(7), to(8), to(22)]), 0);
+        });
+    }
+}

@@ -19,6 +19,9 @@ use crate::error::Error;
 
 include!(concat!(env!("OUT_DIR"), "/steer.rs")); // mod skeleton
 
+#[cfg(test)]
+pub(super) use skeleton::SteerSkel;
+pub(super) use skeleton::SteerSkelBuilder;
 pub(super) use skeleton::types::{self, steer_limit};
 
 /// The program in place. Dropping it detaches it.
@@ -57,7 +60,7 @@ impl Program {
         counts_company: bool,
     ) -> Result<Self, Error> {
         let mut place = MaybeUninit::uninit();
-        let builder = skeleton::SteerSkelBuilder::default();
+        let builder = SteerSkelBuilder::default();
         let mut open = builder.open(&mut place).map_err(|error| refused(&error))?;
         if let Some(constants) = open.maps.rodata_data.as_deref_mut() {
             constants.queue = queue;
