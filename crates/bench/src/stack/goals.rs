@@ -285,6 +285,7 @@ mod tests {
             multiple,
             calm: of(100.0, 0),
             flooded: of(p99_us, lost),
+            newcomer: None,
         }
     }
 

@@ -7,8 +7,8 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use plimsoll_testbed::probe;
 use plimsoll_testbed::server::Kind;
+use plimsoll_testbed::{interrupt, probe};
 use serde::Serialize;
 
 use super::side::{Running, Task};
@@ -52,6 +52,10 @@ pub struct BystanderRun {
     pub calm: Bystander,
     /// During the flood.
     pub flooded: Bystander,
+    /// Begun when the flood had been alone for a while. Measured where the kernel's polling
+    /// depends on that.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub newcomer: Option<Bystander>,
 }
 
 pub(super) fn measure(
@@ -157,7 +161,17 @@ fn beside(site: &Site<'_>, mlfrr_pps: f64) -> Result<BystanderRun, Error> {
     let spec = site.flood(mlfrr_pps * OVERLOAD);
     let (report, flooded) = during_flood_of(load, Some(&spec), probe)?;
     let offered_pps = report.map_or(0.0, |report| report.offered_pps);
+    let settling = site.effort().settling();
+    let begin = || {
+        let later = || {
+            interrupt::sleep(settling)?;
+            probe()
+        };
+        Ok::<_, Error>(Bystander::of(&during_flood_of(load, Some(&spec), later)?.1))
+    };
+    let newcomer = (!settling.is_zero()).then(begin).transpose()?;
     Ok(BystanderRun {
+        newcomer,
         offered_pps,
         multiple: offered_pps / mlfrr_pps,
         calm: Bystander::of(&calm),

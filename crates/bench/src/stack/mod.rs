@@ -129,7 +129,19 @@ pub struct Effort {
     pub threaded: Option<Threaded>,
 }
 
+/// So long a flood is there before it is looked at, where the kernel's polling waits until it
+/// is alone: three times the shortest quiet.
+const ALONE: Duration = Duration::from_millis(1500);
+
 impl Effort {
+    /// How long a flood is there before it is looked at, of all sides alike.
+    pub(crate) fn settling(&self) -> Duration {
+        match self.threaded {
+            Some(Threaded::Auto) => ALONE,
+            Some(Threaded::Beneath(_)) | None => Duration::ZERO,
+        }
+    }
+
     /// As `plimsoll bench stack` runs without arguments.
     #[must_use]
     pub fn new(program: PathBuf) -> Self {

@@ -142,6 +142,7 @@ impl<'a> Site<'a> {
     ) -> Result<Point, Error> {
         let spec = self.flood(rate_pps);
         let (report, passed) = during_flood_of(self.testbed.load(), Some(&spec), || {
+            interrupt::sleep(self.effort.settling())?;
             let (before, begun) = (self.arrived(running, kind)?, Instant::now());
             interrupt::sleep(window)?;
             let arrived = self.arrived(running, kind)? - before;

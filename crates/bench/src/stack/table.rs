@@ -160,6 +160,16 @@ fn of_bystander(text: &mut String, work: u128, cases: &[&LoadedCase]) {
             format!("{:.0} / {:.0}", flooded.0, flooded.1),
             over(&|run| 100.0 * run.flooded.loss()),
         );
+        let newcomers = case.bystander.iter().filter_map(|run| run.newcomer);
+        let lost: Vec<f64> = newcomers.map(|seen| seen.lost as f64).collect();
+        if !lost.is_empty() {
+            let _ = writeln!(
+                text,
+                "{:<13}a client that begins when the flood was alone loses {} packets",
+                "",
+                spread(&lost)
+            );
+        }
     }
 }
 
