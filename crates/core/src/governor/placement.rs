@@ -15,11 +15,13 @@
 //! is seen for certain.
 //!
 //! **Beneath nothing is discarded early:** the ring overflows instead. So there a flood
-//! goes on as long as anything of it comes. Whether it is still too much is seen in the
-//! next interval above.
+//! goes on until the next interval above; others may keep the kernel from polling at all
+//! meanwhile. Whether it is still too much is seen there. What its consumer does not take counts as discarded then, also what
+//! still finds room in the queue: beneath, a queue may have run dry.
 //!
-//! **When it loses.** A flood that takes longer than an interval to fill its endpoint's
-//! queue looks over in each interval above, and must be alone for the whole time again.
+//! **When it loses.** A consumer that pauses during the interval above makes a load that it
+//! can take look like a flood until the next one. Beneath it gets that load as well, unless
+//! others leave the kernel's polling no time.
 
 use core::time::Duration;
 
@@ -84,8 +86,9 @@ impl Placement {
         }
     }
 
-    /// Takes whose packets came in the time `elapsed` that ends now; `None`: no endpoint is
-    /// known to be flooded. Says where the kernel is to poll.
+    /// Takes whose packets came in the time `elapsed` that ends now, where the flood's admitted
+    /// ones are those that its consumer took; `None`: no endpoint is known to be flooded. Says
+    /// where the kernel is to poll.
     pub fn on_interval(
         &mut self,
         company: Option<Company>,
@@ -99,10 +102,12 @@ impl Placement {
             return Place::Above;
         };
         let is_beneath = self.place() == Place::Beneath;
-        self.mattered = match is_beneath {
-            true => company.flood > 0,
-            false => self.discards_matter(company, elapsed),
-        };
+        let is_nothing = company.flood == 0 && company.others == 0;
+        if is_beneath && is_nothing {
+            self.looks = self.looks.map(|looks| looks.next(now));
+            return self.place();
+        }
+        self.mattered = is_beneath || self.discards_matter(company, elapsed);
         let solitude = &mut self.solitude;
         let is_alone = solitude.on_interval(company, self.mattered, self.mattered, now);
         let looks = match self.looks {
@@ -285,6 +290,20 @@ mod tests {
         assert_eq!(host.placement.place(), Place::Beneath);
     }
 
+    /// Two processes beside the server kept the kernel from polling for some intervals, and
+    /// each time the flood had to be alone for half a second again.
+    #[test]
+    fn nothing_polled_is_no_end_of_the_flood() {
+        let mut host = Host::new(1_000_000.0);
+        host.run(SECOND * 2);
+        host.polled = 0.0;
+        host.run(MS * 100);
+        host.polled = 0.25;
+        let places = host.run(SECOND);
+        let above = places.iter().filter(|place| **place == Place::Above);
+        assert!(above.count() <= 4, "but for looks");
+    }
+
     #[test]
     fn a_flood_that_ends_is_polled_for_above_soon() {
         for left_pps in [0.0, 50_000.0] {
@@ -314,7 +333,7 @@ mod tests {
                     now += MS * 10;
                     let others = if repeat == 0 { others } else { 0 };
                     let company = Company { others, flood, admitted, queued: 0 };
-                    if others > 0 || flood == 0 {
+                    if others > 0 {
                         company_at = now;
                     }
                     let place = placement.on_interval(Some(company), MS * 10, now);

@@ -13,7 +13,7 @@ use plimsoll_core::governor::{Company, Place};
 use plimsoll_kernel::error::CallError;
 use plimsoll_kernel::mapped::Mapped;
 
-use super::program::types::{company_place, given};
+use super::program::types::company_place;
 use super::room::Rooms;
 use super::{MAIN_SOCKET, SOCKETS_MAX};
 
@@ -44,13 +44,40 @@ impl Entries {
     }
 }
 
+/// What became of one socket's frames.
+#[derive(Clone, Copy, Default)]
+struct Frames {
+    given: u64,
+    refused: u64,
+    /// By whoever reads the ring.
+    taken: u64,
+}
+
+impl Frames {
+    fn of(rooms: &Rooms, number: usize) -> Self {
+        let given = rooms.given(number);
+        Self {
+            given: given.frames,
+            refused: given.refused,
+            taken: rooms.taken(number),
+        }
+    }
+
+    fn add_since(&mut self, before: Self, now: Self) {
+        self.given += now.given - before.given;
+        self.refused += now.refused - before.refused;
+        // A socket that is closed begins anew.
+        self.taken += now.taken.saturating_sub(before.taken);
+    }
+}
+
 /// Looks at what the program counts.
 pub(super) struct Watched {
     counts: Mapped<u64>,
     rooms: Arc<Rooms>,
     entries: Arc<Entries>,
-    /// What was given to each socket, and how many others came, when last looked at.
-    before: Vec<given>,
+    /// Of each socket, and how many others came, when last looked at.
+    before: Vec<Frames>,
     others: u64,
     /// What the program is told, as [`Entries`] has it.
     flooded: u32,
@@ -66,9 +93,7 @@ impl Watched {
             counts: Mapped::of(counts)?,
             rooms: Arc::clone(rooms),
             entries: Arc::clone(entries),
-            before: (0..SOCKETS_MAX)
-                .map(|number| rooms.given(number as usize))
-                .collect(),
+            before: vec![Frames::default(); SOCKETS_MAX as usize],
             others: 0,
             flooded: 0,
         })
@@ -77,37 +102,35 @@ impl Watched {
     /// Whose frames came since the last call, during which the kernel polled at `place`.
     /// Nothing if no endpoint is flooded, or was only just found to be.
     pub(super) fn look(&mut self, place: Place) -> Option<Company> {
-        let (mut flood, mut admitted, mut refused) = (0, 0, 0);
-        let mut worst = (0, 0);
+        let mut flood = Frames::default();
+        let (mut worst, mut most) = (0, 0);
         for number in MAIN_SOCKET as usize + 1..self.before.len() {
             let entry = self.entries.of(number);
             if entry == 0 {
                 continue;
             }
-            let now = self.rooms.given(number);
+            let now = Frames::of(&self.rooms, number);
             let before = std::mem::replace(&mut self.before[number], now);
-            let new = (now.frames - before.frames, now.refused - before.refused);
             if entry == self.flooded {
-                flood += new.0 + new.1;
-                admitted += new.0;
-                refused += new.1;
+                flood.add_since(before, now);
             }
-            if new.1 > worst.1 {
-                worst = (entry, new.1);
+            if now.refused - before.refused > most {
+                (worst, most) = (entry, now.refused - before.refused);
             }
         }
-        // Beneath, what is too much overflows the adapter's ring, and nothing is refused.
-        let goes_on = refused > 0 || place == Place::Beneath || worst.0 == 0;
+        // Beneath, what is too much overflows the adapter's ring, and little is refused.
+        let goes_on = flood.refused > 0 || place == Place::Beneath || worst == 0;
         if self.flooded == 0 || !goes_on {
-            self.tell(worst.0);
+            self.tell(worst);
             return None;
         }
         let others = self.counts.get(OTHERS);
         let before = std::mem::replace(&mut self.others, others);
         Some(Company {
             others: others - before,
-            flood,
-            admitted,
+            flood: flood.given + flood.refused,
+            // What fills the ring now is refused when it is full.
+            admitted: flood.taken,
             queued: 0,
         })
     }

@@ -43,6 +43,12 @@ impl Rooms {
         self.given.get(number)
     }
 
+    /// How many frames were taken from the ring of socket `number`, and its length besides: that
+    /// many it may be given. 0 where nobody tells.
+    pub(super) fn taken(&self, number: usize) -> u64 {
+        self.limits.get(number)
+    }
+
     /// For socket `number`, whose ring is still empty.
     pub(super) fn open(self: &Arc<Self>, number: u32) -> Room {
         Room {
