@@ -14,7 +14,7 @@
 //! | [`fairness`] | which sources' packets an overloaded channel takes | guard, sim |
 //! | [`feedback`] | when a full queue stops its input | guard (watermarks only), programs, sim, stack |
 //! | [`fidelity`] | how much a monitor keeps of each packet while its disk cannot follow | programs |
-//! | [`governor`] | when the host leaves its own interrupt settings | guard, sim |
+//! | [`governor`] | when the host leaves its own interrupt settings; where the kernel polls for a program | guard, sim, stack (the latter) |
 //! | [`holdoff`] | how long an interrupt is held off | sim, stack (its credit), and the governor |
 //! | [`pacing`] | when the next packet may leave | sim, stack, testbed, timers |
 //! | [`poll`] | which source is served next | programs, sim, stack |

@@ -16,7 +16,8 @@ use plimsoll_core::fairness::{
 };
 use plimsoll_core::feedback::{Feedback, FeedbackConfig, Watermarks};
 use plimsoll_core::governor::{
-    CpuObservation, Governor, GovernorConfig, InstanceFrames, Instances, Losses, Strategy,
+    Company, CpuObservation, Governor, GovernorConfig, InstanceFrames, Instances, Losses, Place,
+    Placement, Strategy,
 };
 use plimsoll_core::poll::{Directions, Driver, Interrupts, Poller, PollerConfig, SourceSet};
 use plimsoll_core::quota::{Quota, QuotaConfig};
@@ -132,6 +133,26 @@ fn governing_allocates_nothing() {
     });
     assert_eq!(allocated, 0);
     assert_eq!(governor.switches(), 20, "both modes were met");
+}
+
+#[test]
+fn placing_allocates_nothing() {
+    let mut placement = Placement::new();
+    let mut places = [0_u32; 2];
+    let allocated = allocations(|| {
+        for step in 0..5000_u64 {
+            let company = Company {
+                others: u64::from(step % 1000 == 0),
+                flood: 10_000,
+                admitted: 1000,
+                queued: 0,
+            };
+            let place = placement.on_interval(Some(company), US * 10_000, at(step * 10_000));
+            places[usize::from(place == Place::Beneath)] += 1;
+        }
+    });
+    assert_eq!(allocated, 0);
+    assert!(places.iter().all(|times| *times > 100), "both: {places:?}");
 }
 
 #[test]

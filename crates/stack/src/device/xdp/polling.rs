@@ -59,11 +59,11 @@ impl Polling {
         cpus: &[usize],
     ) -> io::Result<Self> {
         let mut threads = Threads {
+            limit: None,
             interface,
             cpus: cpus.to_vec(),
             nice,
             place: Place::Above,
-            limit: None,
             used: Duration::ZERO,
         };
         let (end, ended) = channel();
@@ -119,13 +119,14 @@ fn is_over(looked: Instant, now: Instant) -> bool {
 
 /// The kernel's threads for the queue.
 struct Threads {
+    /// While they are above and take much. It promotes them when it ends, so it ends before
+    /// the settings are put back.
+    limit: Option<PollingLimit>,
     interface: PolledInterface,
     cpus: Vec<usize>,
     /// Their level beneath.
     nice: i8,
     place: Place,
-    /// While they are above and take much. It ends before the interface.
-    limit: Option<PollingLimit>,
     /// Their clocks when last looked at.
     used: Duration,
 }
