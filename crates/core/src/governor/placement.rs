@@ -46,8 +46,9 @@ pub struct Placement {
     solitude: Solitude,
     /// While a flood is alone.
     looks: Option<Looks>,
-    /// Discards took time in the interval before.
+    /// Discards took time in the interval before, and when they last did.
     mattered: bool,
+    mattered_at: Instant,
 }
 
 impl Default for Placement {
@@ -65,6 +66,7 @@ impl Placement {
             solitude: Solitude::new(),
             looks: None,
             mattered: false,
+            mattered_at: Instant::ZERO,
         }
     }
 
@@ -108,6 +110,11 @@ impl Placement {
             return self.place();
         }
         self.mattered = is_beneath || self.discards_matter(company, elapsed);
+        if self.mattered {
+            self.mattered_at = now;
+        } else if now.saturating_since(self.mattered_at) >= self.config.leave_dwell {
+            self.solitude.end();
+        }
         let solitude = &mut self.solitude;
         let is_alone = solitude.on_interval(company, self.mattered, self.mattered, now);
         let looks = match self.looks {
@@ -278,16 +285,43 @@ mod tests {
     /// flood's first packet of company nobody was lazy for five minutes.
     #[test]
     fn nobody_was_away_while_nobody_looked() {
+        for is_known in [false, true] {
+            let mut host = Host::new(1_000_000.0);
+            host.run(SECOND);
+            let calm = SECOND * 100;
+            if is_known {
+                // The endpoint that was flooded last.
+                let flood_pps = std::mem::take(&mut host.flood_pps);
+                host.run(calm);
+                host.flood_pps = flood_pps;
+            } else {
+                host.now += calm;
+                host.placement.on_interval(None, calm, host.now);
+            }
+            host.run(MS * 100);
+            host.others = 1;
+            host.step();
+            host.run(QUIET_MIN + MS * 20);
+            assert_eq!(host.placement.place(), Place::Beneath, "{is_known}");
+        }
+    }
+
+    /// A pause of the flood is no reason to forget who comes every ten seconds.
+    #[test]
+    fn company_is_remembered_over_pauses_of_the_flood() {
         let mut host = Host::new(1_000_000.0);
-        host.run(SECOND);
-        let calm = SECOND * 100;
-        host.now += calm;
-        host.placement.on_interval(None, calm, host.now);
-        host.run(MS * 100);
+        let flood_pps = host.flood_pps;
+        for _ in 0..5 {
+            host.run(SECOND * 2);
+            host.flood_pps = 0.0;
+            host.run(MS * 100);
+            host.flood_pps = flood_pps;
+            host.run(MS * 50);
+        }
         host.others = 1;
         host.step();
-        host.run(QUIET_MIN + MS * 20);
-        assert_eq!(host.placement.place(), Place::Beneath);
+        let places = host.run(SECOND * 10);
+        assert!(!places.contains(&Place::Beneath), "twice ten seconds");
     }
 
     /// Two processes beside the server kept the kernel from polling for some intervals, and

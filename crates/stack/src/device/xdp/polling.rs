@@ -172,19 +172,21 @@ impl Threads {
         if self.place == Place::Beneath {
             return Ok(());
         }
-        let part = Fraction::from_percent(PART_PERCENT);
-        let most = of(part, elapsed);
-        if used < of(LITTLE, most) {
-            self.limit = None;
-        } else if used >= most && self.limit.is_none() {
-            let limited = self.interface.threads().iter().map(|thread| Limited {
-                tid: thread.tid,
-                class: Class::Polling,
-            });
-            let started = PollingLimit::start(part, vec![limited.collect()]);
-            self.limit = Some(started.map_err(io::Error::other)?);
+        match is_too_much(used, elapsed, self.limit.is_some()) {
+            true if self.limit.is_none() => self.limit = Some(self.hold_back()?),
+            true => {}
+            false => self.limit = None,
         }
         Ok(())
+    }
+
+    fn hold_back(&self) -> io::Result<PollingLimit> {
+        let limited = self.interface.threads().iter().map(|thread| Limited {
+            tid: thread.tid,
+            class: Class::Polling,
+        });
+        let part = Fraction::from_percent(PART_PERCENT);
+        PollingLimit::start(part, vec![limited.collect()]).map_err(io::Error::other)
     }
 
     fn time(&self) -> io::Result<Duration> {
@@ -193,7 +195,38 @@ impl Threads {
     }
 }
 
+/// Whether threads that used so much of the time `elapsed` are held back from now on; `is_held`:
+/// they were until now.
+fn is_too_much(used: Duration, elapsed: Duration, is_held: bool) -> bool {
+    let most = of(Fraction::from_percent(PART_PERCENT), elapsed);
+    // Held back, they never use more than that.
+    let enough = if is_held { of(LITTLE, most) } else { most };
+    used >= enough
+}
+
 fn of(part: Fraction, span: Duration) -> Duration {
     let nanos = u64::try_from(span.as_nanos()).unwrap_or(u64::MAX);
     Duration::from_nanos(part.of(nanos))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn polling_is_held_back_from_much_until_little() {
+        let elapsed = Duration::from_millis(10);
+        let percent = |percent| elapsed * percent / 100;
+        for (used, is_held, then) in [
+            (80, false, false),
+            (95, false, true),
+            (90, true, true),
+            (50, true, true),
+            (40, true, false),
+            (0, true, false),
+        ] {
+            let holds = is_too_much(percent(used), elapsed, is_held);
+            assert_eq!(holds, then, "{used} %, held back before: {is_held}");
+        }
+    }
 }
