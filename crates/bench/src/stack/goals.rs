@@ -285,6 +285,8 @@ mod tests {
             multiple,
             calm: of(100.0, 0),
             flooded: of(p99_us, lost),
+            kernel_calm: of(100.0, 0),
+            kernel_flooded: of(p99_us, lost),
             newcomer: None,
         }
     }

@@ -7,7 +7,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use plimsoll_testbed::server::Kind;
+use plimsoll_testbed::server::{Kind, Server};
 use plimsoll_testbed::{interrupt, probe};
 use serde::Serialize;
 
@@ -25,6 +25,8 @@ pub(super) const WORK: [Duration; 2] = [Duration::from_micros(2), Duration::from
 /// The rates of a curve, as multiples of the MLFRR.
 pub(super) const MULTIPLES: [f64; 4] = [1.0, 2.0, 5.0, OVERLOAD];
 const BYSTANDER_PORT: u16 = 7;
+/// Of another program on the same interface, with the kernel's sockets.
+const KERNEL_PORT: u16 = 11;
 const PROBE_RATE_PPS: u32 = 2000;
 /// An answer later than this is as good as lost to an interactive client.
 const PROBE_TIMEOUT: Duration = Duration::from_millis(200);
@@ -52,6 +54,10 @@ pub struct BystanderRun {
     pub calm: Bystander,
     /// During the flood.
     pub flooded: Bystander,
+    /// A client of another program, which has the kernel's sockets, without a flood.
+    pub kernel_calm: Bystander,
+    /// The same during the flood.
+    pub kernel_flooded: Bystander,
     /// Begun when the flood had been alone for a while. Measured where the kernel's polling
     /// depends on that.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -143,29 +149,37 @@ fn one_run(
     Ok((run, beside))
 }
 
-/// Probes the bystander, alone and beside a flood of the sink.
+/// Probes the bystander and another program, alone and beside a flood of the sink.
 fn beside(site: &Site<'_>, mlfrr_pps: f64) -> Result<BystanderRun, Error> {
     let load = site.testbed.load();
-    let config = probe::Config {
-        rate_pps: PROBE_RATE_PPS,
-        duration: site.effort().window,
-        timeout: PROBE_TIMEOUT,
-        realtime: true,
-        ..probe::Config::new(SocketAddr::new(
-            site.testbed.test().ipv4().into(),
-            BYSTANDER_PORT,
-        ))
+    let host = site.testbed.test();
+    let probe = |port: u16| {
+        let config = probe::Config {
+            rate_pps: PROBE_RATE_PPS,
+            duration: site.effort().window,
+            timeout: PROBE_TIMEOUT,
+            realtime: true,
+            ..probe::Config::new(SocketAddr::new(host.ipv4().into(), port))
+        };
+        on_cpu_of(load, || probe::run(&config))
     };
-    let probe = || on_cpu_of(load, || probe::run(&config));
-    let calm = probe()?;
+    let other = Side::Kernel.server(Kind::Echo, KERNEL_PORT, host.device());
+    let other = Server::start(host, site.program(), &other)?;
+    let calm = [BYSTANDER_PORT, KERNEL_PORT].map(probe);
     let spec = site.flood(mlfrr_pps * OVERLOAD);
-    let (report, flooded) = during_flood_of(load, Some(&spec), probe)?;
+    let flooded = |port| during_flood_of(load, Some(&spec), || probe(port));
+    let (report, flooded, kernel) = {
+        let (report, seen) = flooded(BYSTANDER_PORT)?;
+        (report, seen, flooded(KERNEL_PORT)?.1)
+    };
+    other.stop()?;
     let offered_pps = report.map_or(0.0, |report| report.offered_pps);
+    let [calm, kernel_calm] = calm;
     let settling = site.effort().settling();
     let begin = || {
         let later = || {
             interrupt::sleep(settling)?;
-            probe()
+            probe(BYSTANDER_PORT)
         };
         Ok::<_, Error>(Bystander::of(&during_flood_of(load, Some(&spec), later)?.1))
     };
@@ -174,7 +188,9 @@ fn beside(site: &Site<'_>, mlfrr_pps: f64) -> Result<BystanderRun, Error> {
         newcomer,
         offered_pps,
         multiple: offered_pps / mlfrr_pps,
-        calm: Bystander::of(&calm),
+        calm: Bystander::of(&calm?),
+        kernel_calm: Bystander::of(&kernel_calm?),
+        kernel_flooded: Bystander::of(&kernel),
         flooded: Bystander::of(&flooded),
     })
 }

@@ -9,7 +9,7 @@ use super::idle::IdleRun;
 use super::loaded::{BystanderRun, LoadedCase, MULTIPLES};
 use super::rpc::RpcRun;
 use super::{Document, RoundTrip, RpcWork, SideCase, TcpCase, Udp};
-use crate::figures::{conclusion, grouped};
+use crate::figures::{Bystander, conclusion, grouped};
 use crate::passing::{Mlfrr, PassingCase, PassingRun};
 
 pub(super) fn tables(document: &Document) -> String {
@@ -138,29 +138,20 @@ fn of_bystander(text: &mut String, work: u128, cases: &[&LoadedCase]) {
     }
     let _ = writeln!(
         text,
-        "\nAnother endpoint's client beside that sink, flooded ({work} µs of work)\n{:<13}{:>9}{:>22}{:>22}{:>10}",
+        "\nClients of another endpoint, and of another program on the kernel's sockets, beside that sink ({work} µs of work)\n{:<13}{:>9}{:>22}{:>22}{:>10}",
         "", "flood", "calm p50 / p99 µs", "flooded p50 / p99 µs", "lost"
     );
     for case in cases.iter().filter(|case| !case.bystander.is_empty()) {
-        let over = |value: &dyn Fn(&BystanderRun) -> f64| {
-            let values: Vec<f64> = case.bystander.iter().map(value).collect();
-            median(&values).unwrap_or(0.0)
-        };
-        let calm = (over(&|run| run.calm.p50_us), over(&|run| run.calm.p99_us));
-        let flooded = (
-            over(&|run| run.flooded.p50_us),
-            over(&|run| run.flooded.p99_us),
-        );
-        let _ = writeln!(
-            text,
-            "{:<13}{:>7.1} x{:>22}{:>22}{:>8.2} %",
-            case.sink.way,
-            over(&|run| run.multiple),
-            format!("{:.0} / {:.0}", calm.0, calm.1),
-            format!("{:.0} / {:.0}", flooded.0, flooded.1),
-            over(&|run| 100.0 * run.flooded.loss()),
-        );
-        let newcomers = case.bystander.iter().filter_map(|run| run.newcomer);
+        let runs = &case.bystander;
+        let flood: Vec<f64> = runs.iter().map(|run| run.multiple).collect();
+        let flood = format!("{:.1} x", median(&flood).unwrap_or(0.0));
+        bystander_row(text, case.sink.way, &flood, runs, |run| {
+            (run.calm, run.flooded)
+        });
+        bystander_row(text, "", "kernel's", runs, |run| {
+            (run.kernel_calm, run.kernel_flooded)
+        });
+        let newcomers = runs.iter().filter_map(|run| run.newcomer);
         let lost: Vec<f64> = newcomers.map(|seen| seen.lost as f64).collect();
         if !lost.is_empty() {
             let _ = writeln!(
@@ -171,6 +162,32 @@ fn of_bystander(text: &mut String, work: u128, cases: &[&LoadedCase]) {
             );
         }
     }
+}
+
+/// What a client saw without the flood and during it.
+fn bystander_row(
+    text: &mut String,
+    way: &str,
+    flood: &str,
+    runs: &[BystanderRun],
+    seen: impl Fn(&BystanderRun) -> (Bystander, Bystander),
+) {
+    let over = |value: &dyn Fn((Bystander, Bystander)) -> f64| {
+        let values: Vec<f64> = runs.iter().map(|run| value(seen(run))).collect();
+        median(&values).unwrap_or(0.0)
+    };
+    let calm = (
+        over(&|(calm, _)| calm.p50_us),
+        over(&|(calm, _)| calm.p99_us),
+    );
+    let flooded = (over(&|(_, f)| f.p50_us), over(&|(_, f)| f.p99_us));
+    let _ = writeln!(
+        text,
+        "{way:<13}{flood:>9}{:>22}{:>22}{:>8.2} %",
+        format!("{:.0} / {:.0}", calm.0, calm.1),
+        format!("{:.0} / {:.0}", flooded.0, flooded.1),
+        over(&|(_, flooded)| 100.0 * flooded.loss()),
+    );
 }
 
 /// A row for each case, or why it has none.
