@@ -266,3 +266,38 @@ fn whoever_has_the_settings_keeps_them() {
         assert!(refused.is_usage(), "{refused}");
     });
 }
+
+#[test]
+fn without_the_right_to_priorities_it_says_so_and_goes_on() {
+    Lan::create_apart(|far| {
+        let nice = caps::Capability::CAP_SYS_NICE;
+        caps::drop(None, caps::CapSet::Effective, nice).unwrap();
+        let config = XdpConfig {
+            threaded: Some(Threaded::Auto),
+            holdoff: Some(Duration::from_micros(40)),
+            ..XdpConfig::default()
+        };
+        let device = xdp(&config);
+        let why = device.unthreaded().unwrap().to_owned();
+        assert!(why.contains("priority"), "{why}");
+        assert_eq!(polling_threads(), [], "{why}");
+        let instances = || {
+            let instances = Netdev::new().instances(link::index("stack0").unwrap());
+            instances.unwrap()
+        };
+        let held_off = |napi: &plimsoll_kernel::knobs::Napi| napi.gro_flush_timeout == Some(40_000);
+        assert!(
+            instances().iter().all(held_off),
+            "what was not refused stays"
+        );
+        let stack = start(device);
+        let socket = UdpSocket::bind(&stack, ("10.0.0.2", OTHER)).unwrap();
+        far.run(|| {
+            let client = KernelSocket::bind("10.0.0.1:0").unwrap();
+            client.send_to(b"x", ("10.0.0.2", OTHER)).unwrap();
+        });
+        socket.set_read_timeout(Some(LIMIT)).unwrap();
+        socket.recv_from(&mut [0; 64]).unwrap();
+        caps::raise(None, caps::CapSet::Effective, nice).unwrap();
+    });
+}

@@ -99,7 +99,8 @@ impl Settings {
                 threaded.map_err(Refusal::from)
             }
             (Some(Threaded::Auto), Some(watched)) => {
-                settings.place(PolledInterface::new(ifindex, knobs, queue), watched)
+                let interface = PolledInterface::new(ifindex, knobs, queue);
+                settings.place(interface, queues, watched)
             }
             _ => {
                 settings._knobs = Some(Mutex::new(knobs));
@@ -112,11 +113,17 @@ impl Settings {
     }
 
     /// The kernel polls in threads of which a thread of ours says where they run.
-    fn place(&mut self, mut interface: PolledInterface, watched: Watched) -> Result<(), Refusal> {
+    fn place(
+        &mut self,
+        mut interface: PolledInterface,
+        queues: Queues<'_>,
+        watched: Watched,
+    ) -> Result<(), Refusal> {
         let own = Scheduling::of(0)?;
         if let Err(error) = interface.look(Priority::RealTime, own.cpus()) {
             let mut knobs = interface.into_knobs();
-            let _ = knobs.set_threaded(Queues::All, false);
+            // A thread of any other priority is not what was asked for.
+            let _ = knobs.set_threaded(queues, false);
             self._knobs = Some(Mutex::new(knobs));
             return Err(error.into());
         }
