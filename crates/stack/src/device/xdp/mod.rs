@@ -27,11 +27,9 @@ mod socket;
 mod sys;
 mod whole;
 
-use std::fmt;
 use std::io;
 use std::net::IpAddr;
 use std::os::fd::BorrowedFd;
-use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -43,6 +41,7 @@ pub use plimsoll_kernel::knobs::Keeper;
 pub use self::bare::BareQueue;
 use self::program::{Program, steer_limit};
 use self::settings::Settings;
+pub use self::settings::Threaded;
 use self::socket::{Queue, Socket};
 pub use self::whole::{WholeQueue, arrival_tai, open_whole, open_whole_by};
 use super::simulated::ETHERNET_BYTES_MAX;
@@ -74,47 +73,6 @@ pub struct BusyPoll {
     pub micros: u32,
     /// `SO_BUSY_POLL_BUDGET`, in frames.
     pub budget: u32,
-}
-
-/// How the kernel's polling thread competes with the program ([`XdpConfig::threaded`]).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Threaded {
-    /// So many nice levels (0 to 19) beneath the thread that opens the interface. So a flood
-    /// cannot take the CPU from whoever works on its frames: what they do not take overflows
-    /// the adapter's ring. So does other traffic of the queue while they are busy: take this
-    /// where the program is alone there. [`XdpConfig::BENEATH`] is what was measured to be good.
-    Beneath(u8),
-    /// That, by [`XdpConfig::BENEATH`] levels, while one endpoint with a socket of its own
-    /// ([`Device::open_endpoint`]) is flooded and nobody else's frames come. Otherwise above
-    /// every process, so that others lose nothing; where it takes more than nine tenths of a
-    /// CPU, it leaves the rest to them. Beside a flood the first frames of somebody who has been
-    /// away may be lost, until one of them is seen. Not for [`open_whole`].
-    Auto,
-}
-
-impl fmt::Display for Threaded {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Beneath(levels) => levels.fmt(f),
-            Self::Auto => f.write_str("auto"),
-        }
-    }
-}
-
-impl FromStr for Threaded {
-    type Err = Error;
-
-    fn from_str(text: &str) -> Result<Self, Error> {
-        let levels = || text.parse().ok().filter(|levels| *levels <= LEVELS_MAX);
-        match text {
-            "auto" => Ok(Self::Auto),
-            _ => levels().map(Self::Beneath).ok_or_else(|| Error::Config {
-                field: "threaded",
-                given: text.to_owned(),
-                allowed: "auto, or nice levels from 0 to 19",
-            }),
-        }
-    }
 }
 
 /// How an interface is opened.
@@ -536,17 +494,6 @@ mod tests {
         assert_eq!(chunk_bytes_for(1771), Some(4096));
         assert_eq!(chunk_bytes_for(3818), Some(4096));
         assert_eq!(chunk_bytes_for(3819), None);
-    }
-
-    #[test]
-    fn threads_parse_back_from_their_names() {
-        for text in ["auto", "0", "19"] {
-            assert_eq!(text.parse::<Threaded>().unwrap().to_string(), text);
-        }
-        for wrong in ["20", "-1", "always", ""] {
-            let refused = wrong.parse::<Threaded>().unwrap_err();
-            assert!(refused.is_usage(), "{wrong}");
-        }
     }
 
     #[test]

@@ -19,6 +19,7 @@
 
 use std::fmt;
 use std::io;
+use std::str::FromStr;
 
 use parking_lot::Mutex;
 use plimsoll_kernel::knobs::{Device, Knobs, Queues, TurnError};
@@ -27,13 +28,54 @@ use plimsoll_kernel::threaded::{PolledInterface, poll_in_threads};
 
 use super::company::Watched;
 use super::polling::Polling;
-use super::{Threaded, XdpConfig};
+use super::{LEVELS_MAX, XdpConfig};
 use crate::error::Error;
 
 /// Empty polls until interrupts come back on.
 const EMPTY_POLLS: u32 = 2;
 /// The nice level that runs last.
 const NICE_MAX: i32 = 19;
+
+/// How the kernel's polling thread competes with the program ([`XdpConfig::threaded`]).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Threaded {
+    /// So many nice levels (0 to 19) beneath the thread that opens the interface. So a flood
+    /// cannot take the CPU from whoever works on its frames: what they do not take overflows
+    /// the adapter's ring. So does other traffic of the queue while they are busy: take this
+    /// where the program is alone there. [`XdpConfig::BENEATH`] is what was measured to be good.
+    Beneath(u8),
+    /// That, by [`XdpConfig::BENEATH`] levels, while one endpoint with a socket of its own
+    /// ([`open_endpoint`](crate::device::Device::open_endpoint)) is flooded and nobody else's frames come. Otherwise above
+    /// every process, so that others lose nothing; where it takes more than nine tenths of a
+    /// CPU, it leaves the rest to them. Beside a flood the first frames of somebody who has been
+    /// away may be lost, until one of them is seen. Not for [`open_whole`](super::open_whole).
+    Auto,
+}
+
+impl fmt::Display for Threaded {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Beneath(levels) => levels.fmt(f),
+            Self::Auto => f.write_str("auto"),
+        }
+    }
+}
+
+impl FromStr for Threaded {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self, Error> {
+        let levels = || text.parse().ok().filter(|levels| *levels <= LEVELS_MAX);
+        match text {
+            "auto" => Ok(Self::Auto),
+            _ => levels().map(Self::Beneath).ok_or_else(|| Error::Config {
+                field: "threaded",
+                given: text.to_owned(),
+                allowed: "auto, or nice levels from 0 to 19",
+            }),
+        }
+    }
+}
 
 type Refusal = Box<dyn std::error::Error + Send + Sync>;
 
@@ -153,4 +195,20 @@ fn thread(knobs: &mut Knobs, queues: Queues<'_>, levels: u8) -> Result<(), TurnE
 /// The nice level so many beneath that of a thread.
 fn beneath(own: &Scheduling, levels: u8) -> i8 {
     (own.nice() + i32::from(levels)).min(NICE_MAX) as i8
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn threads_parse_back_from_their_names() {
+        for text in ["auto", "0", "19"] {
+            assert_eq!(text.parse::<Threaded>().unwrap().to_string(), text);
+        }
+        for wrong in ["20", "-1", "always", ""] {
+            let refused = wrong.parse::<Threaded>().unwrap_err();
+            assert!(refused.is_usage(), "{wrong}");
+        }
+    }
 }
