@@ -16,8 +16,9 @@
 //!
 //! **Beneath nothing is discarded early:** the ring overflows instead. So there a flood
 //! goes on until the next interval above; others may keep the kernel from polling at all
-//! meanwhile. Whether it is still too much is seen there. What its consumer does not take counts as discarded then, also what
-//! still finds room in the queue: beneath, a queue may have run dry.
+//! meanwhile. Whether it is still too much is seen there. What its consumer does not take
+//! counts as discarded then, also what still finds room in the queue: beneath, a queue may
+//! have run dry.
 //!
 //! **When it loses.** A consumer that pauses during the interval above makes a load that it
 //! can take look like a flood until the next one. Beneath it gets that load as well, unless
