@@ -2,8 +2,8 @@
 
 use super::table::{Entry, Owner};
 use super::{
-    BURST_PACKETS, BURST_TICKS, EPOCH_TICKS, EPOCH_TICKS_MAX, LEVEL_MIN, NODE_EPOCH_PACKETS,
-    PACKET, Profile,
+    BURST_PACKETS, BURST_TICKS, EPOCH_TICKS, EPOCH_TICKS_MAX, LEVEL_MIN, NEWCOMER_LEVEL,
+    NODE_EPOCH_PACKETS, PACKET, Profile,
 };
 
 /// One times, of the factor by which a level moves.
@@ -122,6 +122,17 @@ impl Node {
         let idle = u32::from((tick as u16).wrapping_sub(self.tick));
         let is_of_now = owner != Owner::Nobody && idle < EPOCH_TICKS_MAX;
         is_of_now.then(|| Self { own_level, ..*self }.level_within())
+    }
+
+    /// One more is within: where there were n, each has a part of n + 1. Use shows that after
+    /// some epochs only, and they are long where shares are small.
+    pub(super) fn divide_with_newcomer(&mut self) {
+        if self.level < NEWCOMER_LEVEL {
+            let part = u64::from(self.part);
+            let divided = (part << 24) / (part + u64::from(WHOLE));
+            self.part = divided.max(1) as u32;
+            self.level = self.level_within();
+        }
     }
 
     fn level_within(&self) -> u32 {

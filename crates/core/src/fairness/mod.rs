@@ -32,6 +32,14 @@
 //! one packet's. That moment is known, so until then no level is looked at. The first
 //! source of a tick that waits, mostly the loudest one, is even found without its entry.
 //!
+//! **Turns.** Where a share is less than a packet in half a second, there is next to no
+//! credit to save, and chance would decide. So sources have turns then: in profile is who
+//! was last served longer ago than a packet takes to earn. A packet that is refused costs
+//! no turn, so the longest waiting come first. A newcomer counts as one that has waited for
+//! [`NEWCOMER_TURNS`]: it may ask once only. What those within a network have is divided
+//! anew when somebody is seen for the first time. Its use would show that too, but after
+//! epochs as long as turns.
+//!
 //! **Strangers** are newcomers who find no credit in the entry that they take over: under
 //! a flood of random addresses nearly everybody. While most of those looked at are
 //! strangers, only one of [`STRANGERS_LOOK`] is looked at in networks whose hosts may
@@ -72,8 +80,9 @@
 //! **Limits.** A source may use [`BURST_TICKS`] of its share at once. A share moves by a
 //! factor of 2.5 per epoch of at least [`EPOCH_TICKS`]: the first tenths of a second of
 //! an overload are less fair, and the first seconds are where each of very many sources
-//! has a share of few packets a second. Whom a crowd's share of less than a packet a second
-//! serves first is left to chance. Where more sources are active than a table has
+//! has a share of few packets a second. Turns are not exact: of a crowd
+//! of 10,000 beyond the consumer's capacity nobody is forgotten in the model, but somebody waits
+//! for three to four turns within a minute. Where more sources are active than a table has
 //! entries, those of one set are one source. Under forged addresses only known sources
 //! are better off than others; an unknown one gets the part of its network then.
 //!
@@ -82,6 +91,7 @@
 
 mod backlog;
 mod budget;
+mod host;
 mod level;
 mod share;
 mod source;
@@ -99,11 +109,12 @@ pub use self::backlog::{
     BACKLOG_MIN, Backlog, SynVerdict,
 };
 pub use self::budget::Budget;
-use self::level::{Node, initial, refill};
+use self::host::{Host, has_turns};
+use self::level::Node;
 pub use self::share::{STALE_TICKS, Share};
 use self::source::Paths;
 pub use self::source::{Keys, Source};
-use self::table::{Entry, Owner, Table};
+use self::table::{Owner, Table};
 
 /// Time is counted in ticks of this many nanoseconds, as a power of two: 4.2 ms.
 pub const TICK_SHIFT: u32 = 22;
@@ -146,6 +157,17 @@ pub const STRANGERS_LOOK: u32 = 8;
 /// In networks whose hosts may have more than a packet in so many ticks, all are looked
 /// at.
 pub const STRANGERS_TICKS: u32 = 4;
+/// Sources whose share is less than a packet in so many ticks have turns: half a second.
+pub const TURN_TICKS: u32 = 128;
+/// A newcomer that has a turn comes as if it had waited for so many. Nobody else does for long.
+pub const NEWCOMER_TURNS: u32 = 4;
+/// The longest that is remembered of waiting for a turn: half a minute.
+pub const TURN_AGE_MAX: u16 = 8192;
+/// Packets that a channel's epoch wants to have seen while its sources have turns. With 64 the
+/// share's own noise would decide whose turn it is.
+pub const TURNS_EPOCH_PACKETS: u32 = 1024;
+/// Where those within have more than this, a newcomer is not divided with: epochs are short.
+pub const NEWCOMER_LEVEL: u32 = 4 * PACKET;
 /// The smallest and the largest share: 0.06 and two million packets a second.
 pub const LEVEL_MIN: u32 = 16;
 /// See [`LEVEL_MIN`]. Eight of it are still 32 bits of credit.
@@ -252,31 +274,6 @@ pub struct Fairness {
     hosts: Table<Host>,
 }
 
-/// A source's credit.
-#[derive(Clone, Copy, Debug, Default)]
-struct Host {
-    tag: u16,
-    /// When its last packet came.
-    tick: u16,
-    /// So many ticks later it has its `credit`. Until then it has none.
-    wait: u16,
-    credit: u32,
-}
-
-impl Entry for Host {
-    fn tag(&self) -> u16 {
-        self.tag
-    }
-
-    fn tick(&self) -> u16 {
-        self.tick
-    }
-
-    fn take_over(&mut self, tag: u16) {
-        self.tag = tag;
-    }
-}
-
 /// How a packet stands with its source's credit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Profile {
@@ -316,7 +313,8 @@ impl Fairness {
             return Verdict::Admitted;
         }
         share.on_tick(tick);
-        let verdict = match self.take(share, request, tick) {
+        let profile = self.take(share, request, tick);
+        let verdict = match profile {
             Profile::Out if discarding => Verdict::SourceShare,
             Profile::Out => Verdict::Admitted,
             Profile::In(credit) => {
@@ -326,6 +324,7 @@ impl Fairness {
         };
         if verdict == Verdict::Admitted {
             share.on_admitted();
+            self.end_turn(share, request, profile, tick);
         }
         verdict
     }
@@ -346,13 +345,15 @@ impl Fairness {
             return Verdict::Admitted;
         }
         share.on_tick(tick);
-        let verdict = match self.take(share, request, tick) {
+        let profile = self.take(share, request, tick);
+        let verdict = match profile {
             Profile::In(credit) => {
                 share.on_used();
                 budget.on_in_profile();
                 if request.known && budget.keeps_place_for_known() {
                     budget.admit_known();
                     share.on_admitted();
+                    self.end_turn(share, request, profile, tick);
                     return Verdict::Admitted;
                 }
                 budget.as_queue().judge_in_profile(credit)
@@ -367,10 +368,20 @@ impl Fairness {
         if verdict == Verdict::Admitted {
             budget.admit();
             share.on_admitted();
+            self.end_turn(share, request, profile, tick);
         } else {
             share.on_discarded(tick);
         }
         verdict
+    }
+
+    /// A source is served: if it has turns, this one ends. Who is refused has waited for longer
+    /// next time.
+    fn end_turn(&mut self, share: &Share, request: &Request, profile: Profile, tick: u32) {
+        if profile != Profile::Out && share.has_turns() {
+            let (host, _) = self.hosts.find(Paths::of(&self.keys, request).host, tick);
+            host.end_turn();
+        }
     }
 
     /// Takes a packet's credit from its host, then its subnet, then its network.
@@ -387,9 +398,15 @@ impl Fairness {
         let (host, owner) = self.hosts.find(paths.host, tick);
         let waits_itself = owner == Owner::Same && host.is_waiting(tick);
         if !waits_itself && request.known {
-            let known = share.known(tick);
-            let profile = host.take(known.level(), tick, owner);
-            return known.pass(profile);
+            let (known, known_owner) = share.known(tick);
+            if owner == Owner::Nobody && known_owner != Owner::Nobody {
+                known.divide_with_newcomer();
+            }
+            let level = known.level();
+            let profile = host.take(level, tick, owner);
+            let profile = known.pass(profile);
+            share.note_turn(has_turns(level));
+            return profile;
         }
         let is_refused = owner == Owner::Other && host.has_none_for(bound, tick);
         if waits_itself || is_refused {
@@ -401,58 +418,21 @@ impl Fairness {
         let (network, network_owner) = self.networks.find(paths.network, tick);
         network.refresh(share.level(), tick, network_owner);
         let (subnet, subnet_owner) = self.subnets.find(paths.subnet, tick);
+        if subnet_owner == Owner::Nobody && network_owner != Owner::Nobody {
+            network.divide_with_newcomer();
+        }
         subnet.refresh(network.level(), tick, subnet_owner);
-        let profile = host.take(subnet.level(), tick, owner);
+        if owner == Owner::Nobody && subnet_owner != Owner::Nobody {
+            subnet.divide_with_newcomer();
+        }
+        let level = subnet.level();
+        let profile = host.take(level, tick, owner);
+        share.note_turn(has_turns(level));
         if owner == Owner::Same && matches!(profile, Profile::In(credit) if credit >= SILENT) {
             share.on_silent();
         }
         share.note_stranger(owner == Owner::Other && profile == Profile::Out);
         network.pass(subnet.pass(profile))
-    }
-}
-
-impl Host {
-    fn is_waiting(&self, tick: u32) -> bool {
-        (tick as u16).wrapping_sub(self.tick) < self.wait
-    }
-
-    /// Whether a newcomer in the place of somebody who waits has no credit either, at
-    /// whatever level up to this bound.
-    fn has_none_for(&self, bound: Option<u32>, tick: u32) -> bool {
-        let elapsed = (tick as u16).wrapping_sub(self.tick);
-        let has_none = |bound| u64::from(bound) * u64::from(elapsed.max(1)) < PACKET.into();
-        self.is_waiting(tick) && bound.is_some_and(has_none)
-    }
-
-    fn go_on_waiting(&mut self, tick: u32) {
-        self.wait -= (tick as u16).wrapping_sub(self.tick);
-        self.tick = tick as u16;
-    }
-
-    fn take(&mut self, level: u32, tick: u32, owner: Owner) -> Profile {
-        let elapsed = (tick as u16).wrapping_sub(self.tick);
-        self.credit = if owner == Owner::Nobody {
-            initial(level)
-        } else if self.is_waiting(tick) {
-            // What was promised to somebody else, at his level, is void.
-            refill(0, level, elapsed.max(1))
-        } else {
-            refill(self.credit, level, elapsed - self.wait)
-        };
-        self.tick = tick as u16;
-        let profile = level::spend(&mut self.credit, level);
-        self.wait_for_credit(level);
-        profile
-    }
-
-    /// It waits until it has one packet's credit, and has it then.
-    fn wait_for_credit(&mut self, level: u32) {
-        self.wait = 0;
-        if self.credit < PACKET {
-            let ticks = (PACKET - self.credit).div_ceil(level).min(WAIT_TICKS_MAX);
-            self.wait = ticks as u16;
-            self.credit += level * ticks;
-        }
     }
 }
 

@@ -5,6 +5,7 @@ use super::table::Owner;
 use super::{
     BACKLOG_BURST_TICKS, CALM_TICKS, CHANNEL_EPOCH_PACKETS, EPOCH_TICKS_MAX, LEVEL_MAX, LEVEL_MIN,
     PACKET, Queue, STRANGERS_LOOK, STRANGERS_MAX, STRANGERS_MIN, STRANGERS_TICKS, Source,
+    TURNS_EPOCH_PACKETS,
 };
 
 /// A channel's epoch that is older than this is of another overload.
@@ -37,6 +38,8 @@ pub struct Share {
     strangers: u32,
     /// Since the last one that was looked at.
     strangers_passed_over: u32,
+    /// The last source that was looked at has turns.
+    has_turns: bool,
     /// Packets of sources that ask for far less than their share.
     silent: u64,
 }
@@ -58,6 +61,7 @@ impl Default for Share {
             loudest: None,
             strangers: 0,
             strangers_passed_over: 0,
+            has_turns: false,
             silent: 0,
         }
     }
@@ -154,7 +158,12 @@ impl Share {
         self.tick = tick;
         self.loudest = None;
         let ticks = tick.wrapping_sub(self.began);
-        if !is_over(ticks, self.level, self.admitted >= CHANNEL_EPOCH_PACKETS) {
+        let enough = if self.has_turns {
+            TURNS_EPOCH_PACKETS
+        } else {
+            CHANNEL_EPOCH_PACKETS
+        };
+        if !is_over(ticks, self.level, self.admitted >= enough) {
             return;
         }
         if ticks < STALE_TICKS {
@@ -190,6 +199,16 @@ impl Share {
         };
     }
 
+    /// A packet's source was looked at, and has turns or credit.
+    pub(super) fn note_turn(&mut self, has_turns: bool) {
+        self.has_turns = has_turns;
+    }
+
+    /// Whether the last source that was looked at has turns.
+    pub(super) const fn has_turns(&self) -> bool {
+        self.has_turns
+    }
+
     /// Whether a packet is not looked at; the hosts of its network have this at most.
     pub(super) fn passes_over(&mut self, bound: Option<u32>) -> bool {
         let is_low = bound.is_some_and(|level| level < PACKET / STRANGERS_TICKS);
@@ -200,8 +219,8 @@ impl Share {
         self.strangers_passed_over != 0
     }
 
-    /// All known sources together, up to date.
-    pub(super) fn known(&mut self, tick: u32) -> &mut Node {
+    /// All known sources together, up to date; nobody's until the first of them came.
+    pub(super) fn known(&mut self, tick: u32) -> (&mut Node, Owner) {
         let level = self.reserve();
         let owner = if self.known.level() == 0 {
             Owner::Nobody
@@ -209,7 +228,7 @@ impl Share {
             Owner::Same
         };
         self.known.refresh(level, tick, owner);
-        &mut self.known
+        (&mut self.known, owner)
     }
 
     fn follow(&mut self, ticks: u32) {

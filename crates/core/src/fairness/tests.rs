@@ -15,6 +15,7 @@ mod listener;
 mod rotation;
 mod shed;
 mod strangers;
+mod turns;
 
 const KEYS: Keys = Keys([
     0x9e37_79b9_7f4a_7c15,

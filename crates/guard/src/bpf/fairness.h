@@ -49,7 +49,7 @@ __noinline int end_fair_tick(__u32 slot, __u32 tick)
 	struct fair_share *share = bpf_map_lookup_elem(&fair_shares, &slot);
 	struct channel *channel = channel_at(slot);
 	__u64 admitted, used;
-	__u32 began, ticks;
+	__u32 began, ticks, enough;
 
 	if (!share || !channel)
 		return 0;
@@ -64,7 +64,8 @@ __noinline int end_fair_tick(__u32 slot, __u32 tick)
 	began = share->began;
 	ticks = tick - began;
 	admitted = share->admitted - share->admitted_before;
-	if (!fair_is_over(ticks, fair_level(share), admitted >= FAIR_CHANNEL_EPOCH_PACKETS))
+	enough = channel->turns ? FAIR_TURNS_EPOCH_PACKETS : FAIR_CHANNEL_EPOCH_PACKETS;
+	if (!fair_is_over(ticks, fair_level(share), admitted >= enough))
 		return 0;
 	share->began = tick;
 	used = share->used - share->used_before;
@@ -231,8 +232,11 @@ static __always_inline enum outcome judge_source(const struct packet *packet,
 	} else if (discarding) {
 		outcome = OUTCOME_SOURCE_SHARE;
 	}
-	if (outcome == OUTCOME_ADMITTED)
-		channel->fair_admitted++;
+	if (outcome != OUTCOME_ADMITTED)
+		return outcome;
+	channel->fair_admitted++;
+	if (channel->turns && is_in_profile(verdict->profile))
+		end_turn(packet, verdict->slot, !!(verdict->profile & PROFILE_KNOWN));
 	return outcome;
 }
 

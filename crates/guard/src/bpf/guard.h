@@ -163,6 +163,11 @@ enum fair_limit {
 	FAIR_STRANGERS_MAX = 512,
 	FAIR_STRANGERS_LOOK = 8,
 	FAIR_STRANGERS_TICKS = 4,
+	FAIR_TURN_TICKS = 128,
+	FAIR_NEWCOMER_TURNS = 4,
+	FAIR_TURN_AGE_MAX = 8192,
+	FAIR_TURNS_EPOCH_PACKETS = 1024,
+	FAIR_NEWCOMER_LEVEL = 4 << 16,
 	FAIR_LEVEL_MIN = 16,
 	FAIR_LEVEL_MAX = (1 << 29) - 1,
 	FAIR_WHOLE = 1 << 24,
@@ -243,7 +248,8 @@ struct fair_host {
 	__u16 slot; /* of the channel */
 	__u16 wait; /* so many ticks later it has its credit, and has none until then */
 	__u32 credit;
-	__u32 class; /* enum source_class */
+	__u16 class; /* enum source_class */
+	__u16 since; /* tick: when it was last served, as far as its turns go */
 };
 
 struct fair_hosts {
@@ -341,7 +347,8 @@ struct channel {
 	__u32 loud_profile; /* enum profile; 0: none was found yet */
 	struct judged judged[CLASS_COUNT]; /* while packets were judged by source */
 	__u16 strangers; /* newcomers without credit, less all others */
-	__u16 strangers_passed_over; /* since the last one that was looked at */
+	__u8 strangers_passed_over; /* since the last one that was looked at */
+	__u8 turns; /* the last source that was looked at has turns */
 	/* While input is shed only: */
 	__u32 share_budget; /* packets that the channel may have in this tick */
 	__u32 share_others; /* room for packets out of profile */

@@ -117,6 +117,8 @@ static __always_inline enum outcome judge_sources_of_share(const struct packet *
 		channel->fair_admitted -= counted;
 	} else {
 		channel->fair_admitted += !counted;
+		if (channel->turns && is_in_profile(verdict->profile))
+			end_turn(packet, slot, !!(verdict->profile & PROFILE_KNOWN));
 	}
 	return outcome;
 }

@@ -179,6 +179,18 @@ __noinline int fair_refresh(struct fair_node *node, __u32 own_level, __u32 now, 
 	return fair_review(node, own_level, tick);
 }
 
+/* One more is within: where there were n, each has a part of n + 1. */
+static __always_inline __u32 fair_divide(struct fair_node *node, __u32 own_level, __u32 level)
+{
+	__u64 part = node->part;
+
+	if (level >= FAIR_NEWCOMER_LEVEL)
+		return level;
+	part = (part << 24) / (part + FAIR_WHOLE);
+	node->part = part ? part : 1;
+	return fair_level_within(node, own_level);
+}
+
 /*
  * Whether a packet that is in profile below is so here as well. The second half of the
  * credit is for those who have saved theirs.
@@ -226,12 +238,52 @@ static __always_inline void fair_wait(struct fair_host *host, __u32 level)
 	host->credit += level * ticks;
 }
 
+/* Whether sources with this share have turns. */
+static __always_inline bool has_turns(__u32 level)
+{
+	return level < FAIR_PACKET / FAIR_TURN_TICKS;
+}
+
+/* In so many ticks a packet is earned. */
+static __always_inline __u16 turn_of(__u32 level)
+{
+	return (FAIR_PACKET + level - 1) / level;
+}
+
+/* In profile is who has waited for a turn. */
+static __always_inline __u32 fair_take_turn(struct fair_host *host, __u32 level, __u16 tick,
+					    enum owner owner)
+{
+	__u16 turn = turn_of(level), age, left;
+	__u32 credit;
+
+	if (owner == OWNER_NOBODY || (__u16)(tick - host->tick) >= FAIR_TURN_AGE_MAX) {
+		__u32 newcomers = (__u32)turn * FAIR_NEWCOMER_TURNS;
+
+		host->since = tick - (newcomers < FAIR_TURN_AGE_MAX ? newcomers : FAIR_TURN_AGE_MAX);
+	}
+	age = tick - host->since;
+	if (age > FAIR_TURN_AGE_MAX)
+		age = FAIR_TURN_AGE_MAX;
+	credit = (__u32)age * level;
+	if (credit > fair_cap(level))
+		credit = fair_cap(level);
+	host->since = tick - age;
+	host->tick = tick;
+	host->credit = credit;
+	left = age < turn ? turn - age : 0;
+	host->wait = left < FAIR_WAIT_TICKS_MAX ? left : FAIR_WAIT_TICKS_MAX;
+	return left ? PROFILE_OUT : PROFILE_IN + (credit << 8) / fair_cap(level);
+}
+
 static __always_inline __u32 fair_host_take(struct fair_host *host, __u32 level, __u16 tick,
 					    enum owner owner)
 {
 	__u16 elapsed = tick - host->tick;
 	__u32 profile;
 
+	if (has_turns(level))
+		return fair_take_turn(host, level, tick, owner);
 	if (owner == OWNER_NOBODY)
 		host->credit = fair_initial(level);
 	else if (fair_is_waiting(host, tick)) /* what another one was promised is void */
@@ -240,6 +292,8 @@ static __always_inline __u32 fair_host_take(struct fair_host *host, __u32 level,
 		host->credit = fair_refill(host->credit, level, elapsed - host->wait);
 	host->tick = tick;
 	profile = fair_spend(&host->credit, level);
+	if (profile != PROFILE_OUT)
+		host->since = tick;
 	fair_wait(host, level);
 	return profile;
 }
@@ -282,13 +336,16 @@ static __always_inline __u32 take_of_known(struct channel *channel, struct fair_
 					   __u32 level, __u32 taken, __u16 tick,
 					   enum owner owner)
 {
+	enum owner before = channel->known.tag ? OWNER_SAME : OWNER_NOBODY;
 	__u32 profile, host_level;
 
 	if (level < taken / 2)
 		level = taken / 2;
-	host_level = fair_refresh(&channel->known, level, tick, 1,
-				  channel->known.tag ? OWNER_SAME : OWNER_NOBODY);
+	host_level = fair_refresh(&channel->known, level, tick, 1, before);
+	if (owner == OWNER_NOBODY && before != OWNER_NOBODY)
+		host_level = fair_divide(&channel->known, level, host_level);
 	profile = fair_host_take(host, host_level, tick, owner);
+	channel->turns = has_turns(host_level);
 	return fair_pass(&channel->known, level, profile) | PROFILE_KNOWN;
 }
 
@@ -420,8 +477,13 @@ static __always_inline __u32 take_of_levels(struct fair_host *host, enum owner o
 			     network.owner);
 	way = fair_way_of(subnets, path->subnet, tick);
 	subnet = &subnets->ways[way & (FAIR_WAYS - 1)];
+	if (way >> 2 == OWNER_NOBODY && network.owner != OWNER_NOBODY)
+		level = fair_divide(network.node, network.own_level, level);
 	host_level = fair_refresh(subnet, level, tick, fair_tag(path->subnet), way >> 2);
+	if (owner == OWNER_NOBODY && way >> 2 != OWNER_NOBODY)
+		host_level = fair_divide(subnet, level, host_level);
 	profile = fair_host_take(host, host_level, tick, owner);
+	channel->turns = has_turns(host_level);
 	if (owner == OWNER_SAME && profile >= PROFILE_IN + FAIR_SILENT)
 		silent = PROFILE_SILENT;
 	note_stranger(channel, owner == OWNER_OTHER && profile == PROFILE_OUT);
@@ -461,6 +523,36 @@ __noinline int take_credit(const struct packet *packet, __u32 slot, __u32 servic
 	if (known)
 		return take_of_known(channel, host, fair_level(share), share->taken, tick, owner);
 	return take_of_levels(host, owner, &path, channel, share, tick);
+}
+
+/*
+ * A source is served: if it has turns, this one ends. Who is refused has waited for longer
+ * next time. A function of its own for the stack.
+ */
+__noinline int end_turn(const struct packet *packet, __u32 slot, __u32 known)
+{
+	struct channel *channel = channel_at(slot);
+	struct fair_hosts *hosts;
+	struct fair_path path;
+	__u32 index;
+
+	if (!packet || !channel || !channel->turns)
+		return 0;
+	fair_path_of(packet, slot, known, &path);
+	index = fair_set(path.host, settings.fair_host_mask);
+	hosts = bpf_map_lookup_elem(&fair_hosts, &index);
+	if (!hosts)
+		return 0;
+	for (__u32 i = 0; i < FAIR_WAYS; i++) {
+		struct fair_host *host = &hosts->ways[i];
+
+		if (host->tag != fair_tag(path.host))
+			continue;
+		host->since = host->tick;
+		host->credit = 0;
+		host->wait = 1;
+	}
+	return 0;
 }
 
 #endif

@@ -250,7 +250,7 @@ fn the_program_judges_known_sources_as_core_does() {
         let mut seen = [[0_u32; 3]; 2];
         for percent in [65, 72, 78, 84, 95, 68, 75, 90, 72, 81] {
             pair.fill(&server, percent);
-            for _ in 0..800 {
+            for _ in 0..1600 {
                 if random.u32(..40) == 0 {
                     std::thread::sleep(Duration::from_millis(random.u64(1..15)));
                 }

@@ -40,6 +40,11 @@ const _: () = {
     assert!(fairness::STRANGERS_MAX == P::FAIR_STRANGERS_MAX.0);
     assert!(fairness::STRANGERS_LOOK == P::FAIR_STRANGERS_LOOK.0);
     assert!(fairness::STRANGERS_TICKS == P::FAIR_STRANGERS_TICKS.0);
+    assert!(fairness::TURN_TICKS == P::FAIR_TURN_TICKS.0);
+    assert!(fairness::NEWCOMER_TURNS == P::FAIR_NEWCOMER_TURNS.0);
+    assert!(fairness::TURN_AGE_MAX as u32 == P::FAIR_TURN_AGE_MAX.0);
+    assert!(fairness::TURNS_EPOCH_PACKETS == P::FAIR_TURNS_EPOCH_PACKETS.0);
+    assert!(fairness::NEWCOMER_LEVEL == P::FAIR_NEWCOMER_LEVEL.0);
     assert!(fairness::SILENT == P::FAIR_SILENT.0);
     assert!(fairness::LEVEL_MIN == P::FAIR_LEVEL_MIN.0);
     assert!(fairness::LEVEL_MAX == P::FAIR_LEVEL_MAX.0);

@@ -1,8 +1,8 @@
 //! A flash crowd: ten thousand honest sources that ask once a second each, at any time in it, and
 //! together more than the consumer takes.
 //!
-//! The goal is that nobody goes without an answer for more than three seconds. It is missed: who
-//! is served is left to chance for as long as each has a share of less than a packet a second.
+//! The goal is that nobody goes without an answer for more than three seconds. It is missed
+//! (`turns`), but nobody is worse off than by chance.
 
 use super::*;
 
