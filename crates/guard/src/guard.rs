@@ -67,7 +67,7 @@ pub struct Config {
     pub delay_target: Option<Duration>,
     /// Discard by source while a channel is overloaded: whoever sends it less than the
     /// fair share loses nothing. Costs some nanoseconds for each packet of such a
-    /// channel, and up to 4 MiB per CPU. Default: yes.
+    /// channel, and up to 6 MiB per CPU. Default: yes.
     pub fairness: bool,
 }
 

@@ -221,8 +221,8 @@ pub struct FairnessConfig {
     pub network_sets: usize,
     /// For subnets. Default 4096.
     pub subnet_sets: usize,
-    /// For hosts, known ones included. Default 32,768: room for 100,000 sources, in
-    /// 2 MiB.
+    /// For hosts, known ones included. Default 65,536, in 4 MiB: of 100,000 sources 7 % are in sets
+    /// with more than have room. With half as many sets 36 % were.
     pub host_sets: usize,
 }
 
@@ -231,7 +231,7 @@ impl FairnessConfig {
     pub const DEFAULT: Self = Self {
         network_sets: 1 << 10,
         subnet_sets: 1 << 12,
-        host_sets: 1 << 15,
+        host_sets: 1 << 16,
     };
 
     /// The sizes for each of so many CPUs: a host with many needs fewer entries on each.

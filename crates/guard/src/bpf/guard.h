@@ -182,7 +182,7 @@ enum fair_limit {
 	/* Sets for all CPUs together, at most; the loader has fewer for each of many. */
 	FAIR_NETWORK_SETS = 1024,
 	FAIR_SUBNET_SETS = 4096,
-	FAIR_HOST_SETS = 32768,
+	FAIR_HOST_SETS = 65536,
 	/* Of each CPU; a power of two: four seconds of one channel. */
 	FAIR_SAMPLES = 1024,
 	/* A power of two: the first packet of a tick may be of who keeps time with it. */
