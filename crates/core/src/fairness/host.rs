@@ -1,9 +1,10 @@
 //! A source: its credit, or whose turn it is.
 //!
-//! While a share is worth a packet in half a second or more, its source saves credit. Below, credit
-//! would be worth nothing: it is mostly used up, and then chance decides. So sources have turns: one is in
-//! profile if it was last served longer ago than a packet takes to earn. Who is refused keeps that
-//! time. So the longest waiting are served first, and a change of the share shows at once.
+//! While a share is worth a packet in half a second or more, its source saves credit. Below,
+//! credit would be worth nothing: it is mostly used up, and then chance decides. So sources have
+//! turns: one is in profile if it was last served longer ago than a packet takes to earn. Who is
+//! refused keeps that time. So the longest waiting are served first, and a change of the share
+//! shows at once.
 
 use super::level::{cap, initial, refill, spend};
 use super::table::{Entry, Owner};
