@@ -77,6 +77,9 @@
 //! so 3/4 at worst, and the sixteenth that is admitted out of profile goes to whoever
 //! comes first.
 //!
+//! **Not always exact.** Two hosts of one subnet, and nobody else, offered a tenth too much in
+//! the model: the one that asked for half of its share lost 4.4 %. Why was not traced.
+//!
 //! **Limits.** A source may use [`BURST_TICKS`] of its share at once. A share moves by a
 //! factor of 2.5 per epoch of at least [`EPOCH_TICKS`]: the first tenths of a second of
 //! an overload are less fair, and the first seconds are where each of very many sources
