@@ -56,6 +56,16 @@ impl Server {
         assert!(self.0.wait().unwrap().success());
         serde_json::from_str(&counts).unwrap()
     }
+
+    /// Ends it, or kills it.
+    fn end(mut self, killed: bool) {
+        if killed {
+            self.0.kill().unwrap();
+            self.0.wait().unwrap();
+        } else {
+            self.stop();
+        }
+    }
 }
 
 impl Drop for Server {
@@ -391,18 +401,13 @@ fn a_holdoff_is_set_and_put_back_after_an_end_and_after_a_kill() {
     with_link(|| {
         let has = |nanos: u32| holdoffs().contains(&Some(nanos));
         for killed in [false, true] {
-            let mut server = Server::start(
+            let server = Server::start(
                 "echo --port 7 --on af_xdp:stack0 --address 10.0.0.2/24 --holdoff-us 40 \
                  --metrics 127.0.0.1:0",
             );
             eventually("the holdoff", || has(40_000).then_some(()));
             client_of_an_echo();
-            if killed {
-                server.0.kill().unwrap();
-                server.0.wait().unwrap();
-            } else {
-                server.stop();
-            }
+            server.end(killed);
             eventually("the old one", || (!has(40_000)).then_some(()));
         }
     });
@@ -424,7 +429,7 @@ fn threads_are_placed_and_put_back_after_an_end_and_after_a_kill() {
         // With it there are NAPI instances also without XDP, so that all can be put back.
         run("ethtool -K stack0 gro on");
         for killed in [false, true] {
-            let mut server = Server::start(
+            let server = Server::start(
                 "echo --port 7 --on af_xdp:stack0 --address 10.0.0.2/24 --path ni-lrp \
                  --threaded auto",
             );
@@ -434,12 +439,7 @@ fn threads_are_placed_and_put_back_after_an_end_and_after_a_kill() {
                 (!threads.is_empty() && threads.iter().all(real_time)).then_some(())
             });
             client_of_an_echo();
-            if killed {
-                server.0.kill().unwrap();
-                server.0.wait().unwrap();
-            } else {
-                server.stop();
-            }
+            server.end(killed);
             eventually("no threads", || polling_threads().is_empty().then_some(()));
             let device = Device::open("stack0", link::index("stack0").unwrap()).unwrap();
             eventually("the old switch", || {
