@@ -9,7 +9,9 @@ use std::thread;
 use std::time::Duration;
 
 use plimsoll_kernel::knobs::{Napi, Netdev};
-use plimsoll_testbed::blast::{Blast, Bound, Flow, Report, Schedule, Spec, Stop, Transport};
+use plimsoll_testbed::blast::{
+    Blast, Bound, Flow, Priority, Report, Schedule, Spec, Stop, Transport,
+};
 use plimsoll_testbed::placement::Placement;
 use plimsoll_testbed::server::{Config, Kind, Server};
 use plimsoll_testbed::{Host, Process, Testbed};
@@ -64,6 +66,9 @@ pub(crate) fn flood(testbed: &Testbed, ports: RangeInclusive<u16>, rate_pps: u64
         ..Bound::default()
     };
     spec.cpu = Some(load.cpu());
+    // It stands for another machine, so nothing that runs on this one may slow it: with
+    // pauses of a second, overload would end and begin again.
+    spec.priority = Priority::Nice(-20);
     spec
 }
 
@@ -81,7 +86,6 @@ pub(crate) fn flooded<T>(testbed: &Testbed, spec: &Spec, work: impl FnOnce() -> 
     let stop = Stop::new();
     thread::scope(|scope| {
         let sender = scope.spawn(|| {
-            stand_apart();
             let blast = || Blast::load(spec)?.run(&stop);
             testbed.load().run(blast).unwrap().unwrap()
         });
@@ -90,13 +94,6 @@ pub(crate) fn flooded<T>(testbed: &Testbed, spec: &Spec, work: impl FnOnce() -> 
         drop(ending);
         (result, sender.join().unwrap())
     })
-}
-
-/// The flood stands for another machine, so nothing that runs on this one may slow it:
-/// with pauses of a second, overload would end and begin again.
-fn stand_apart() {
-    // Of the calling thread only, against POSIX: setpriority(2).
-    rustix::process::setpriority_process(None, -20).expect("root may");
 }
 
 /// Reads the guard's reports until one is as wanted.

@@ -7,7 +7,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use plimsoll_programs::forward::{Config, DataPath, InterfaceStatus, Router, Status};
-use plimsoll_testbed::blast::{Blast, Bound, Flow, Report, Schedule, Spec, Stop, Transport};
+use plimsoll_testbed::blast::{
+    Blast, Bound, Flow, Priority, Report, Schedule, Spec, Stop, Transport,
+};
 use plimsoll_testbed::routed::{Routed, SINK_IPV4, Sink};
 use plimsoll_testbed::{Config as TestbedConfig, Host, INNER_DEVICE};
 
@@ -107,6 +109,8 @@ fn offer(hosts: &Routed, destination: &str, frames: u64, schedule: Schedule) -> 
         time: Duration::from_secs(10),
         frames,
     };
+    // It stands for another machine: a burst that waits for the CPU would come with the next.
+    spec.priority = Priority::Nice(-20);
     let blast = || Blast::load(&spec)?.run(&Stop::new());
     hosts.load().run_on_cpu(blast).unwrap().unwrap()
 }
