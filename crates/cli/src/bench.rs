@@ -204,11 +204,11 @@ struct StackArgs {
     /// MLFRR of all in packets/s, instead of measuring it
     #[arg(long, value_name = "PPS", value_parser = clap::value_parser!(u64).range(1000..))]
     mlfrr: Option<u64>,
-    /// The kernel polls for our UDP servers in a thread so many nice levels beneath them,
-    /// instead of in softirq context; `auto`: for ni-lrp alone, beneath while a flood is alone
+    /// Where the kernel polls for our UDP servers: in a thread so many nice levels beneath them;
+    /// `auto`: for ni-lrp alone, beneath while a flood is alone; `off`: in softirq context
     /// (`serve --threaded`)
-    #[arg(long, value_name = "LEVELS|auto")]
-    threaded: Option<Threaded>,
+    #[arg(long, value_name = "off|auto|LEVELS", default_value = "auto")]
+    threaded: Threaded,
     /// Write the figures as one JSON document to FILE (`-`: standard output instead of the tables)
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,

@@ -90,7 +90,7 @@ fn stays_above(span: Duration) {
 fn open() -> XdpInterface {
     let config = XdpConfig {
         ring_frames: 64,
-        threaded: Some(Threaded::Auto),
+        threaded: Threaded::Auto,
         ..XdpConfig::default()
     };
     let device = xdp(&config);
@@ -270,7 +270,7 @@ fn whoever_has_the_settings_keeps_them() {
     Lan::create_apart(|_far| {
         let other = plimsoll_kernel::knobs::Knobs::open("stack0").unwrap();
         let config = XdpConfig {
-            threaded: Some(Threaded::Auto),
+            threaded: Threaded::Auto,
             ..XdpConfig::default()
         };
         let device = xdp(&config);
@@ -289,7 +289,7 @@ fn without_the_right_to_priorities_it_says_so_and_goes_on() {
         let nice = caps::Capability::CAP_SYS_NICE;
         caps::drop(None, caps::CapSet::Effective, nice).unwrap();
         let config = XdpConfig {
-            threaded: Some(Threaded::Auto),
+            threaded: Threaded::Auto,
             holdoff: Some(Duration::from_micros(40)),
             ..XdpConfig::default()
         };

@@ -71,7 +71,7 @@ fn a_polling_thread_comes_and_goes_with_its_device() {
         assert_eq!(polling_threads(), [], "nobody asked for one");
         drop(plain);
         let config = XdpConfig {
-            threaded: Some(Threaded::Beneath(XdpConfig::BENEATH)),
+            threaded: Threaded::Beneath(XdpConfig::BENEATH),
             ..owned()
         };
         let device = XdpInterface::open("stack0", &config).unwrap();
@@ -97,7 +97,7 @@ fn a_polling_thread_comes_and_goes_with_its_device() {
         assert_eq!(polling_threads(), []);
         drop((device, other));
         let too_deep = XdpConfig {
-            threaded: Some(Threaded::Beneath(20)),
+            threaded: Threaded::Beneath(20),
             ..owned()
         };
         let refused = XdpInterface::open("stack0", &too_deep).unwrap_err();

@@ -269,6 +269,7 @@ mod tests {
     use std::path::PathBuf;
 
     use super::super::Effort;
+    use super::super::loaded::ComputingRun;
     use super::*;
     use crate::figures::Bystander;
     use crate::passing::Family;
@@ -288,6 +289,10 @@ mod tests {
             kernel_calm: of(100.0, 0),
             kernel_flooded: of(p99_us, lost),
             newcomer: None,
+            computing: ComputingRun {
+                process_percent: 50.0,
+                passed_pps: 1e5,
+            },
         }
     }
 

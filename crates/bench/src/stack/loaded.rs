@@ -1,12 +1,13 @@
 //! A sink that works on each packet: what it gets at multiples of its own MLFRR, and
-//! what a client of another endpoint of the same host sees of that.
+//! what a client of another endpoint and a process of the same host see of that.
 //!
 //! Two amounts of work, since the discards cost the host's CPU a constant each: at ten
 //! times the MLFRR they weigh ten times more for a server that is ten times faster.
 
 use std::net::SocketAddr;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use plimsoll_testbed::blast::Spec;
 use plimsoll_testbed::server::{Kind, Server};
 use plimsoll_testbed::{interrupt, probe};
 use serde::Serialize;
@@ -18,7 +19,7 @@ use crate::Error;
 use crate::figures::Bystander;
 use crate::mlfrr::Bounds;
 use crate::passing::{Family, OVERLOAD, PassingCase, PassingRun};
-use crate::traffic::{during_flood_of, on_cpu_of};
+use crate::traffic::{compute_bound, during_flood_of, on_cpu_of};
 
 /// What the sink does with each packet: a small real server, and one that computes.
 pub(super) const WORK: [Duration; 2] = [Duration::from_micros(2), Duration::from_micros(20)];
@@ -30,6 +31,8 @@ const KERNEL_PORT: u16 = 11;
 const PROBE_RATE_PPS: u32 = 2000;
 /// An answer later than this is as good as lost to an interactive client.
 const PROBE_TIMEOUT: Duration = Duration::from_millis(200);
+/// Some hundred turns of the scheduler.
+const COMPUTING_WINDOW: Duration = Duration::from_secs(2);
 
 /// One side with one amount of work.
 #[derive(Clone, Debug, Serialize)]
@@ -62,6 +65,17 @@ pub struct BystanderRun {
     /// depends on that.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub newcomer: Option<Bystander>,
+    /// The sink and a compute-bound process on its CPU, during the flood.
+    pub computing: ComputingRun,
+}
+
+/// A flooded sink and a compute-bound process of nice 0 on one CPU.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct ComputingRun {
+    /// The process's part of the CPU, in percent.
+    pub process_percent: f64,
+    /// What the sink got, in packets per second.
+    pub passed_pps: f64,
 }
 
 pub(super) fn measure(
@@ -138,7 +152,9 @@ fn one_run(
             curve.push(site.overload(&running, Kind::Sink, rate, effort.window)?);
         }
     }
-    let beside = plan.has(Part::Bystander).then(|| beside(&site, base_pps));
+    let beside = plan
+        .has(Part::Bystander)
+        .then(|| beside(&site, &running, base_pps));
     let beside = beside.transpose()?;
     running.stop()?;
     let run = PassingRun {
@@ -150,7 +166,7 @@ fn one_run(
 }
 
 /// Probes the bystander and another program, alone and beside a flood of the sink.
-fn beside(site: &Site<'_>, mlfrr_pps: f64) -> Result<BystanderRun, Error> {
+fn beside(site: &Site<'_>, running: &Running, mlfrr_pps: f64) -> Result<BystanderRun, Error> {
     let load = site.testbed.load();
     let host = site.testbed.test();
     let probe = |port: u16| {
@@ -192,5 +208,27 @@ fn beside(site: &Site<'_>, mlfrr_pps: f64) -> Result<BystanderRun, Error> {
         kernel_calm: Bystander::of(&kernel_calm?),
         kernel_flooded: Bystander::of(&kernel),
         flooded: Bystander::of(&flooded),
+        computing: computing(site, running, &spec)?,
     })
+}
+
+/// How the flooded sink and a compute-bound process share the CPU.
+fn computing(site: &Site<'_>, running: &Running, spec: &Spec) -> Result<ComputingRun, Error> {
+    let host = site.testbed.test();
+    let mut meter = host.cpu_meter()?;
+    let process = compute_bound(host)?;
+    meter.watch(process.pid());
+    let run = during_flood_of(site.testbed.load(), Some(spec), || {
+        interrupt::sleep(site.effort().settling())?;
+        let (cpu, received, begun) = (meter.snapshot(), running.received(), Instant::now());
+        interrupt::sleep(COMPUTING_WINDOW)?;
+        let cpu = meter.snapshot().since(&cpu);
+        let received = running.received() - received;
+        let used = cpu.processes.first().map_or(Duration::ZERO, |of| of.cpu);
+        Ok::<_, Error>(ComputingRun {
+            process_percent: 100.0 * cpu.share(used),
+            passed_pps: received as f64 / begun.elapsed().as_secs_f64(),
+        })
+    });
+    Ok(run?.1)
 }

@@ -46,7 +46,7 @@ use crate::passing::{PassingCase, is_of_all};
 pub use dns::Dns;
 pub use http::HttpRun;
 pub use idle::IdleRun;
-pub use loaded::{BystanderRun, LoadedCase};
+pub use loaded::{BystanderRun, ComputingRun, LoadedCase};
 pub use rpc::{RpcRun, RpcWork};
 pub use side::Side;
 pub(crate) use side::{Running, Task};
@@ -124,9 +124,9 @@ pub struct Effort {
     pub window: Duration,
     /// The MLFRR of all in packets per second, instead of measuring it.
     pub mlfrr_pps: Option<f64>,
-    /// The kernel polls for our UDP servers in a thread, instead of in softirq context. With
-    /// `auto` for those on `ni-lrp` alone.
-    pub threaded: Option<Threaded>,
+    /// Whether the kernel polls for our UDP servers in a thread, instead of in softirq context.
+    /// With `auto` for those on `ni-lrp` alone.
+    pub threaded: Threaded,
 }
 
 /// So long a flood is there before it is looked at, where the kernel's polling waits until it
@@ -137,8 +137,8 @@ impl Effort {
     /// How long a flood is there before it is looked at, of all sides alike.
     pub(crate) fn settling(&self) -> Duration {
         match self.threaded {
-            Some(Threaded::Auto) => ALONE,
-            Some(Threaded::Beneath(_)) | None => Duration::ZERO,
+            Threaded::Auto => ALONE,
+            Threaded::Beneath(_) | Threaded::Off => Duration::ZERO,
         }
     }
 
@@ -151,7 +151,7 @@ impl Effort {
             trial: Duration::from_millis(200),
             window: Duration::from_millis(500),
             mlfrr_pps: None,
-            threaded: None,
+            threaded: Threaded::Auto,
         }
     }
 }
@@ -205,10 +205,9 @@ pub struct Document {
     pub machine: Machine,
     /// How frames reach our stack.
     pub device: &'static str,
-    /// Nice levels of the kernel's polling thread beneath our UDP servers, or `auto`; none:
+    /// Nice levels of the kernel's polling thread beneath our UDP servers, or `auto`; `off`:
     /// softirqs.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub threaded: Option<String>,
+    pub threaded: String,
     /// How often all sides took their turns.
     pub runs: usize,
     /// What came out.
@@ -259,7 +258,7 @@ pub fn run(plan: &Plan, mut progress: impl FnMut(&str)) -> Result<Document, Erro
         schema: SCHEMA,
         machine: Machine::read(Some("veth")),
         device: "AF_XDP, copy mode",
-        threaded: plan.effort.threaded.map(|place| place.to_string()),
+        threaded: plan.effort.threaded.to_string(),
         runs: plan.effort.runs,
         goals: goals::goals(plan, &figures),
         figures,

@@ -8,7 +8,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use plimsoll_testbed::round_trip::{self, Report};
-use plimsoll_testbed::server::{Kind, Server};
+use plimsoll_testbed::server::{Kind, Server, Threaded};
 
 use super::site::{PORT, Site};
 use super::turns::{SideCase, in_turns};
@@ -76,10 +76,12 @@ fn one_run(effort: &Effort, way: Way) -> Result<Report, Error> {
     let host = site.testbed.test();
     // Without it veth has no receive queue that the kernel could poll.
     host.configure("ethtool", ["-K", host.device(), "gro", "on"])?;
-    let mut config = way.side.server(Kind::Echo, PORT, host.device());
+    let mut config = site.udp_server(way.side, Kind::Echo, PORT);
     config.batch = 1;
     if way.busy_poll {
         config.busy_poll = BUSY_POLL;
+        // A server that polls by itself is not polled for in a thread, unless that is asked for.
+        config.threaded = config.threaded.filter(|place| *place != Threaded::Auto);
     }
     let server = Server::start(host, site.program(), &config)?;
     let target = SocketAddr::new(host.ipv4().into(), PORT);

@@ -83,7 +83,7 @@ pub(super) fn measure(plan: &Plan, progress: &mut impl FnMut(&str)) -> Result<Ve
 fn one_run(effort: &Effort, side: Side, work_us: u64) -> Result<RpcRun, Error> {
     let site = Site::new(effort, Answers::Received)?;
     let host = site.testbed.test();
-    let mut config = side.server(Kind::Rpc, PORTS[0], host.device());
+    let mut config = site.udp_server(side, Kind::Rpc, PORTS[0]);
     config.bystander = Some(PORTS[1]);
     let server = Server::start(host, site.program(), &config)?;
     let mut meter = host.cpu_meter()?;

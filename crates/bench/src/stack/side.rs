@@ -67,10 +67,10 @@ impl Side {
     }
 
     /// Whether the kernel can be told to poll so for it.
-    const fn takes(self, place: Threaded) -> bool {
+    pub(crate) const fn takes(self, place: Threaded) -> bool {
         match place {
-            Threaded::Beneath(_) => !matches!(self, Self::Kernel | Self::Testpmd),
             Threaded::Auto => matches!(self, Self::NiLrp),
+            Threaded::Beneath(_) | Threaded::Off => !matches!(self, Self::Kernel | Self::Testpmd),
         }
     }
 
@@ -128,10 +128,9 @@ impl Running {
             return start_testpmd(site, task.kind).map(Self::Testpmd);
         }
         let host = site.testbed.test();
-        let mut config = side.server(task.kind, port, host.device());
+        let mut config = site.udp_server(side, task.kind, port);
         config.work = task.work;
         config.bystander = task.bystander;
-        config.threaded = site.effort().threaded.filter(|place| side.takes(*place));
         config.zone.clone_from(&task.zone);
         let server = Server::start(host, site.program(), &config)?;
         Ok(Self::Server(server))

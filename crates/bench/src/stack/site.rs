@@ -6,11 +6,11 @@ use std::time::{Duration, Instant};
 use plimsoll_testbed::blast::{Blast, Bound, Flow, Report, Spec, Stop, Transport};
 use plimsoll_testbed::burner::Burner;
 use plimsoll_testbed::placement::Placement;
-use plimsoll_testbed::server::Kind;
+use plimsoll_testbed::server::{Config as ServerConfig, Kind};
 use plimsoll_testbed::{Config as TestbedConfig, Testbed, interrupt};
 
 use super::Effort;
-use super::side::{Running, TESTPMD_SAYS};
+use super::side::{Running, Side, TESTPMD_SAYS};
 use crate::passing::{HOLDOFF, Mlfrr, PassingCounts, Point, Tried, search_mlfrr};
 use crate::traffic::{TIME_BOUND, device_counter, during_flood_of, fixed_or_unlimited};
 use crate::{Error, mlfrr};
@@ -192,6 +192,14 @@ impl<'a> Site<'a> {
             }
             before = now;
         }
+    }
+
+    /// The settings of a UDP server on one side.
+    pub(crate) fn udp_server(&self, side: Side, kind: Kind, port: u16) -> ServerConfig {
+        let mut config = side.server(kind, port, self.testbed.test().device());
+        let place = self.effort.threaded;
+        config.threaded = side.takes(place).then_some(place);
+        config
     }
 
     /// The smallest UDP packets from some hundred hosts to the flooded port.

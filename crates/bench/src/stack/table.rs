@@ -13,13 +13,13 @@ use crate::figures::{Bystander, conclusion, grouped};
 use crate::passing::{Mlfrr, PassingCase, PassingRun};
 
 pub(super) fn tables(document: &Document) -> String {
-    let polled = match document.threaded.as_deref() {
-        None => String::new(),
-        Some("auto") => {
+    let polled = match document.threaded.as_str() {
+        "off" => String::new(),
+        "auto" => {
             "; the server on ni-lrp is polled for in a thread, beneath it while a flood is alone"
                 .to_owned()
         }
-        Some(levels) => {
+        levels => {
             format!("; UDP servers are polled for in a thread {levels} nice levels beneath them")
         }
     };
@@ -161,6 +161,15 @@ fn of_bystander(text: &mut String, work: u128, cases: &[&LoadedCase]) {
                 spread(&lost)
             );
         }
+        let computing =
+            |value: fn(&BystanderRun) -> f64| -> Vec<f64> { runs.iter().map(value).collect() };
+        let _ = writeln!(
+            text,
+            "{:<13}a compute-bound process gets {} % of the CPU, the sink beside it {} packets/s",
+            "",
+            fine_spread(&computing(|run| run.computing.process_percent)),
+            spread(&computing(|run| run.computing.passed_pps)),
+        );
     }
 }
 

@@ -98,8 +98,9 @@ pub struct Config {
     /// server instead of in softirq context, before every process. A flooded server keeps its
     /// goodput (at 10), but while it is busy other traffic of the queue is lost. `auto`, with
     /// `--path ni-lrp`: beneath while the flood of one port is alone, and above every process as
-    /// soon as anything else comes. Put back at the end, also if this is killed.
-    #[arg(long, value_name = "LEVELS|auto")]
+    /// soon as anything else comes. `off`: as the interface has it. Put back at the end, also if
+    /// this is killed. Default: `auto` for UDP and DNS on `ni-lrp` without busy polling, else `off`.
+    #[arg(long, value_name = "off|auto|LEVELS")]
     pub threaded: Option<Threaded>,
     /// Router of Plimsoll's own stack for other networks
     #[arg(long, value_name = "IP")]
@@ -208,7 +209,7 @@ impl Config {
                 refuse("on", &self.on, "af_xdp:IFACE with --threaded")
             }
             On::AfXdp(_)
-                if self.threaded == Some(Threaded::Auto) && self.path != ReceivePath::NiLrp =>
+                if self.threaded() == Threaded::Auto && self.path != ReceivePath::NiLrp =>
             {
                 Err(Error::Config {
                     field: "path",
@@ -228,6 +229,20 @@ impl Config {
             ),
             On::Kernel | On::AfXdp(_) | On::Packet(_) | On::Tap(_) | On::Tun(_) => Ok(()),
         }
+    }
+
+    /// How the kernel is to poll: as asked, or as is best for the path.
+    fn threaded(&self) -> Threaded {
+        let is_for_it = matches!(self.on, On::AfXdp(_)) && self.path == ReceivePath::NiLrp;
+        // A TCP server's frames come by the ring for all, where no flood is ever alone. A
+        // server that polls by itself waited for the thread: a round trip took three times as
+        // long.
+        let is_best = is_for_it && self.kind != Kind::Http && self.busy_poll.is_zero();
+        let best = match is_best {
+            true => Threaded::Auto,
+            false => Threaded::Off,
+        };
+        self.threaded.unwrap_or(best)
     }
 
     /// The arguments that make `plimsoll serve` run this configuration.
@@ -391,7 +406,7 @@ pub fn keeper(config: &Config) -> Result<Option<Keeper>, Error> {
     let On::AfXdp(interface) = &config.on else {
         return Ok(None);
     };
-    if config.threaded.is_none() && config.holdoff.is_none() {
+    if config.threaded() == Threaded::Off && config.holdoff.is_none() {
         return Ok(None);
     }
     let started = match Keeper::start(interface) {
@@ -536,6 +551,30 @@ mod tests {
     struct Line {
         #[command(flatten)]
         config: Config,
+    }
+
+    #[test]
+    fn the_kernel_polls_in_a_thread_for_who_gains_by_it() {
+        let on_ni_lrp = |kind| Config {
+            on: On::AfXdp("eth0".to_owned()),
+            path: ReceivePath::NiLrp,
+            ..Config::new(kind, 7)
+        };
+        for kind in [Kind::Sink, Kind::Echo, Kind::Rpc, Kind::Dns] {
+            assert_eq!(on_ni_lrp(kind).threaded(), Threaded::Auto, "{kind:?}");
+        }
+        assert_eq!(on_ni_lrp(Kind::Http).threaded(), Threaded::Off);
+        let polling = Config {
+            busy_poll: Duration::from_micros(50),
+            ..on_ni_lrp(Kind::Echo)
+        };
+        assert_eq!(polling.threaded(), Threaded::Off);
+        let asked = Config {
+            threaded: Some(Threaded::Off),
+            ..on_ni_lrp(Kind::Echo)
+        };
+        assert_eq!(asked.threaded(), Threaded::Off);
+        assert_eq!(Config::new(Kind::Echo, 7).threaded(), Threaded::Off);
     }
 
     #[test]

@@ -106,14 +106,14 @@ pub struct XdpConfig {
     /// latency then. At most 4.29 s. Default none: what the interface has.
     /// It is put back as [`XdpConfig::threaded`] is.
     pub holdoff: Option<Duration>,
-    /// The kernel polls in a thread, on the CPUs of the one that opens the interface, instead
-    /// of in softirq context before every process. Default none: as the interface has it.
+    /// Whether the kernel polls in a thread, on the CPUs of the one that opens the interface,
+    /// instead of in softirq context before every process. Default [`Threaded::Off`].
     /// Where the kernel refuses, the interface is opened nevertheless, and
     /// [`XdpInterface::unthreaded`] says why.
     ///
     /// The old setting is put back when the device is dropped. After a killed program the next
     /// one that turns it does so, or `plimsoll guard restore`; a [`Keeper`] does at once.
-    pub threaded: Option<Threaded>,
+    pub threaded: Threaded,
     /// Do not check transport checksums of received frames. Default false.
     pub trust_checksums: bool,
 }
@@ -130,7 +130,7 @@ impl Default for XdpConfig {
             copy: CopyMode::KernelChooses,
             busy_poll: None,
             holdoff: None,
-            threaded: None,
+            threaded: Threaded::Off,
             trust_checksums: false,
         }
     }
@@ -180,8 +180,8 @@ impl XdpConfig {
         let fill = self.fill_frames.unwrap_or(1);
         check(fits(fill), "fill_frames", fill as usize, allowed)?;
         let levels = match self.threaded {
-            Some(Threaded::Beneath(levels)) => levels,
-            Some(Threaded::Auto) | None => 0,
+            Threaded::Beneath(levels) => levels,
+            Threaded::Auto | Threaded::Off => 0,
         };
         let allowed = "from 0 to 19: there are no more nice levels beneath a program's";
         check(levels <= LEVELS_MAX, "threaded", levels.into(), allowed)
@@ -247,7 +247,7 @@ impl XdpInterface {
         let (mac, mtu) = (interface::mac(interface)?, interface::mtu(interface)?);
         let chunk_bytes = chunk_bytes(interface, mtu)?;
         check_queue(interface, ifindex, config.queue)?;
-        let is_watched = config.threaded == Some(Threaded::Auto);
+        let is_watched = config.threaded == Threaded::Auto;
         let program = Program::attach(interface, ifindex, config.queue, is_watched)?;
         let capabilities = Capabilities {
             checksums_verified: config.trust_checksums,
@@ -534,7 +534,7 @@ mod tests {
         );
         assert_eq!(
             field(XdpConfig {
-                threaded: Some(Threaded::Beneath(20)),
+                threaded: Threaded::Beneath(20),
                 ..good
             }),
             "threaded"

@@ -39,6 +39,8 @@ const NICE_MAX: i32 = 19;
 /// How the kernel's polling thread competes with the program ([`XdpConfig::threaded`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Threaded {
+    /// It does not: the kernel polls as the interface has it.
+    Off,
     /// So many nice levels (0 to 19) beneath the thread that opens the interface. So a flood
     /// cannot take the CPU from whoever works on its frames: what they do not take overflows
     /// the adapter's ring. So does other traffic of the queue while they are busy: take this
@@ -55,6 +57,7 @@ pub enum Threaded {
 impl fmt::Display for Threaded {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            Self::Off => f.write_str("off"),
             Self::Beneath(levels) => levels.fmt(f),
             Self::Auto => f.write_str("auto"),
         }
@@ -67,11 +70,12 @@ impl FromStr for Threaded {
     fn from_str(text: &str) -> Result<Self, Error> {
         let levels = || text.parse().ok().filter(|levels| *levels <= LEVELS_MAX);
         match text {
+            "off" => Ok(Self::Off),
             "auto" => Ok(Self::Auto),
             _ => levels().map(Self::Beneath).ok_or_else(|| Error::Config {
                 field: "threaded",
                 given: text.to_owned(),
-                allowed: "auto, or nice levels from 0 to 19",
+                allowed: "off, auto, or nice levels from 0 to 19",
             }),
         }
     }
@@ -110,7 +114,7 @@ impl Settings {
             _polling: None,
             unthreaded: None,
         };
-        if config.holdoff.is_none() && config.threaded.is_none() {
+        if config.holdoff.is_none() && config.threaded == Threaded::Off {
             return Ok(settings);
         }
         let refused = |error: Refusal| {
@@ -135,12 +139,12 @@ impl Settings {
             set.map_err(|error| refused(error.into()))?;
         }
         let threaded = match (config.threaded, watched) {
-            (Some(Threaded::Beneath(levels)), _) => {
+            (Threaded::Beneath(levels), _) => {
                 let threaded = thread(&mut knobs, queues, levels);
                 settings._knobs = Some(Mutex::new(knobs));
                 threaded.map_err(Refusal::from)
             }
-            (Some(Threaded::Auto), Some(watched)) => {
+            (Threaded::Auto, Some(watched)) => {
                 let interface = PolledInterface::new(ifindex, knobs, queue);
                 settings.place(interface, queues, watched)
             }
@@ -203,7 +207,7 @@ mod tests {
 
     #[test]
     fn threads_parse_back_from_their_names() {
-        for text in ["auto", "0", "19"] {
+        for text in ["off", "auto", "0", "19"] {
             assert_eq!(text.parse::<Threaded>().unwrap().to_string(), text);
         }
         for wrong in ["20", "-1", "always", ""] {

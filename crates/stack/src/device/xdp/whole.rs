@@ -79,7 +79,7 @@ pub fn open_whole_by(
     sockets: &impl MapCore,
 ) -> Result<Vec<WholeQueue>, Error> {
     config.validate()?;
-    if config.threaded == Some(Threaded::Auto) {
+    if config.threaded == Threaded::Auto {
         return Err(Error::Config {
             field: "threaded",
             given: Threaded::Auto.to_string(),
