@@ -43,11 +43,12 @@ pub(super) fn spend(credit: &mut u32, level: u32) -> Profile {
     Profile::In(part as u32)
 }
 
-/// What follows a level, or a part, by a factor of 1/256. It goes half of the way:
-/// levels above and below move at the same time.
+/// What follows a level, or a part, by a factor of 1/256. It goes a third of the way:
+/// there are three levels, and all move at the same time. With half of the way they went up
+/// and down for ever.
 pub(super) fn moved(level: u32, factor: u64) -> u64 {
     let factor = factor.clamp((SAME / STEP_MAX).into(), (SAME * STEP_MAX).into());
-    (u64::from(level) * (factor + u64::from(SAME))) >> 9
+    u64::from(level) * (factor + u64::from(2 * SAME)) / u64::from(3 * SAME)
 }
 
 /// Whether an epoch of so many ticks at a level has taught enough.

@@ -71,14 +71,14 @@ static __always_inline __u32 fair_spend(__u32 *credit, __u32 level)
 	return PROFILE_IN + part;
 }
 
-/* What follows a level, or a part: half of the way by a factor of 1/256. */
+/* What follows a level, or a part: a third of the way by a factor of 1/256. */
 static __always_inline __u64 fair_moved(__u32 level, __u64 factor)
 {
 	if (factor < 256 / FAIR_STEP_MAX)
 		factor = 256 / FAIR_STEP_MAX;
 	if (factor > 256 * FAIR_STEP_MAX)
 		factor = 256 * FAIR_STEP_MAX;
-	return level * (factor + 256) >> 9;
+	return level * (factor + 512) / 768;
 }
 
 /* Whether an epoch of so many ticks at a level has taught enough. */

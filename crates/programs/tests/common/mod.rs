@@ -110,7 +110,9 @@ fn offer(hosts: &Routed, destination: &str, frames: u64, schedule: Schedule) -> 
         frames,
     };
     // It stands for another machine: a burst that waits for the CPU would come with the next.
-    spec.priority = Priority::Nice(-20);
+    if matches!(spec.schedule, Schedule::Bursts { .. }) {
+        spec.priority = Priority::Nice(-20);
+    }
     let blast = || Blast::load(&spec)?.run(&Stop::new());
     hosts.load().run_on_cpu(blast).unwrap().unwrap()
 }
