@@ -395,16 +395,19 @@ fn assert_passed(cases: &Value, ways: &[&str]) {
     assert_eq!(found, expected.into_iter().flatten().collect::<Vec<_>>());
     for case in cases {
         assert!(case["why"].is_null(), "{case}");
+        let mut passed = 0;
         for point in case["runs"][0]["curve"].as_array().unwrap() {
             let count = |name: &str| point["counts"][name].as_u64().unwrap();
             let taken = count("ring_full") + count("failed") + count("received");
             assert_eq!(count("offered"), taken, "{case}");
-            assert!(count("passed") > 0, "{case}");
+            passed += count("passed");
             assert!(
                 count("passed") + count("sink_full") <= count("received"),
                 "{case}"
             );
         }
+        // Of one point, a tenth of a second beside other tests, none may pass.
+        assert!(passed > 0, "{case}");
     }
 }
 
