@@ -495,7 +495,6 @@ fn what_cannot_be_served_is_told_with_its_remedy() {
     fails("echo --port 7 --address 10.0.0.2/24", 2, "af_xdp");
     fails("echo --port 7 --threaded auto", 2, "--threaded");
     fails("echo --port 7 --threaded 20", 2, "from 0 to 19");
-    fails("echo --port 7 --threaded off", 2, "--threaded");
     fails(
         "echo --port 7 --on af_xdp:stack0 --threaded auto",
         2,

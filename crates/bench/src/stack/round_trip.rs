@@ -80,8 +80,8 @@ fn one_run(effort: &Effort, way: Way) -> Result<Report, Error> {
     config.batch = 1;
     if way.busy_poll {
         config.busy_poll = BUSY_POLL;
-        // A server that polls by itself is not polled for in a thread, unless that is asked for.
-        config.threaded = config.threaded.filter(|place| *place != Threaded::Auto);
+        // A server that polls by itself would wait for the thread.
+        config.threaded = Threaded::Off;
     }
     let server = Server::start(host, site.program(), &config)?;
     let target = SocketAddr::new(host.ipv4().into(), PORT);

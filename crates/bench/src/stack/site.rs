@@ -198,7 +198,9 @@ impl<'a> Site<'a> {
     pub(crate) fn udp_server(&self, side: Side, kind: Kind, port: u16) -> ServerConfig {
         let mut config = side.server(kind, port, self.testbed.test().device());
         let place = self.effort.threaded;
-        config.threaded = side.takes(place).then_some(place);
+        if side.takes(place) {
+            config.threaded = place;
+        }
         config
     }
 

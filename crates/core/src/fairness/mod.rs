@@ -79,7 +79,7 @@
 //! can be is not known.
 //!
 //! **Limits.** A source may use [`BURST_TICKS`] of its share at once. A share moves by a
-//! factor of 2.5 per epoch of at least [`EPOCH_TICKS`]: the first tenths of a second of
+//! factor of 2 per epoch of at least [`EPOCH_TICKS`]: the first tenths of a second of
 //! an overload are less fair, and the first seconds are where each of very many sources
 //! has a share of few packets a second. Turns are not exact: of a crowd
 //! of 10,000 beyond the consumer's capacity nobody is forgotten in the model, but somebody waits

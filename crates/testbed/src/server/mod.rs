@@ -98,10 +98,10 @@ pub struct Config {
     /// server instead of in softirq context, before every process. A flooded server keeps its
     /// goodput (at 10), but while it is busy other traffic of the queue is lost. `auto`, with
     /// `--path ni-lrp`: beneath while the flood of one port is alone, and above every process as
-    /// soon as anything else comes. `off`: as the interface has it. Put back at the end, also if
-    /// this is killed. Default: `auto` for UDP and DNS on `ni-lrp` without busy polling, else `off`.
-    #[arg(long, value_name = "off|auto|LEVELS")]
-    pub threaded: Option<Threaded>,
+    /// soon as anything else comes. `off`: as the interface has it; some drivers hang when this
+    /// is turned. Put back at the end, also if this is killed.
+    #[arg(long, value_name = "off|auto|LEVELS", default_value = "off")]
+    pub threaded: Threaded,
     /// Router of Plimsoll's own stack for other networks
     #[arg(long, value_name = "IP")]
     pub gateway: Vec<IpAddr>,
@@ -166,7 +166,7 @@ impl Config {
             address: Vec::new(),
             vlan: None,
             holdoff: None,
-            threaded: None,
+            threaded: Threaded::Off,
             gateway: Vec::new(),
             path: ReceivePath::SoftLrp,
             batch: 1,
@@ -205,12 +205,12 @@ impl Config {
             On::Kernel | On::Packet(_) | On::Tap(_) | On::Tun(_) if self.holdoff.is_some() => {
                 refuse("on", &self.on, "af_xdp:IFACE with --holdoff-us")
             }
-            On::Kernel | On::Packet(_) | On::Tap(_) | On::Tun(_) if self.threaded.is_some() => {
+            On::Kernel | On::Packet(_) | On::Tap(_) | On::Tun(_)
+                if self.threaded != Threaded::Off =>
+            {
                 refuse("on", &self.on, "af_xdp:IFACE with --threaded")
             }
-            On::AfXdp(_)
-                if self.threaded() == Threaded::Auto && self.path != ReceivePath::NiLrp =>
-            {
+            On::AfXdp(_) if self.threaded == Threaded::Auto && self.path != ReceivePath::NiLrp => {
                 Err(Error::Config {
                     field: "path",
                     given: self.path.to_string(),
@@ -231,20 +231,6 @@ impl Config {
         }
     }
 
-    /// How the kernel is to poll: as asked, or as is best for the path.
-    fn threaded(&self) -> Threaded {
-        let is_for_it = matches!(self.on, On::AfXdp(_)) && self.path == ReceivePath::NiLrp;
-        // A TCP server's frames come by the ring for all, where no flood is ever alone. A
-        // server that polls by itself waited for the thread: a round trip took three times as
-        // long.
-        let is_best = is_for_it && self.kind != Kind::Http && self.busy_poll.is_zero();
-        let best = match is_best {
-            true => Threaded::Auto,
-            false => Threaded::Off,
-        };
-        self.threaded.unwrap_or(best)
-    }
-
     /// The arguments that make `plimsoll serve` run this configuration.
     fn to_args(&self) -> Vec<String> {
         let kind = self.kind.to_possible_value();
@@ -258,8 +244,7 @@ impl Config {
         args.extend(self.vlan.map(|id| format!("--vlan={id}")));
         let holdoff = self.holdoff.map(micros);
         args.extend(holdoff.map(|time| format!("--holdoff-us={time}")));
-        let threaded = self.threaded;
-        args.extend(threaded.map(|levels| format!("--threaded={levels}")));
+        args.push(format!("--threaded={}", self.threaded));
         args.extend(self.gateway.iter().map(|ip| format!("--gateway={ip}")));
         args.push(format!("--path={}", self.path));
         args.push(format!("--batch={}", self.batch));
@@ -406,7 +391,7 @@ pub fn keeper(config: &Config) -> Result<Option<Keeper>, Error> {
     let On::AfXdp(interface) = &config.on else {
         return Ok(None);
     };
-    if config.threaded() == Threaded::Off && config.holdoff.is_none() {
+    if config.threaded == Threaded::Off && config.holdoff.is_none() {
         return Ok(None);
     }
     let started = match Keeper::start(interface) {
@@ -554,30 +539,6 @@ mod tests {
     }
 
     #[test]
-    fn the_kernel_polls_in_a_thread_for_who_gains_by_it() {
-        let on_ni_lrp = |kind| Config {
-            on: On::AfXdp("eth0".to_owned()),
-            path: ReceivePath::NiLrp,
-            ..Config::new(kind, 7)
-        };
-        for kind in [Kind::Sink, Kind::Echo, Kind::Rpc, Kind::Dns] {
-            assert_eq!(on_ni_lrp(kind).threaded(), Threaded::Auto, "{kind:?}");
-        }
-        assert_eq!(on_ni_lrp(Kind::Http).threaded(), Threaded::Off);
-        let polling = Config {
-            busy_poll: Duration::from_micros(50),
-            ..on_ni_lrp(Kind::Echo)
-        };
-        assert_eq!(polling.threaded(), Threaded::Off);
-        let asked = Config {
-            threaded: Some(Threaded::Off),
-            ..on_ni_lrp(Kind::Echo)
-        };
-        assert_eq!(asked.threaded(), Threaded::Off);
-        assert_eq!(Config::new(Kind::Echo, 7).threaded(), Threaded::Off);
-    }
-
-    #[test]
     fn the_arguments_parse_back_to_the_config() {
         let config = Config {
             kind: Kind::Echo,
@@ -587,7 +548,7 @@ mod tests {
             address: vec!["198.18.0.2/24".parse().unwrap()],
             vlan: Some(100),
             holdoff: Some(Duration::from_nanos(40_500)),
-            threaded: Some(Threaded::Auto),
+            threaded: Threaded::Auto,
             gateway: vec!["198.18.0.1".parse().unwrap()],
             path: ReceivePath::NiLrp,
             batch: 64,
