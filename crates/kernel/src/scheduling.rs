@@ -19,8 +19,9 @@ pub enum Priority {
     /// The same share, in short slices: it runs soon after it woke, so that the ring
     /// overflows later. Before Linux 6.12 it is as [`Priority::Nice`].
     Short(i8),
-    /// Real-time (`SCHED_FIFO`, priority 2): before every process, at once. Beyond the discard capacity processes keep only what the kernel
-    /// reserves for them (`sched_rt_runtime_us`, 5 % by default).
+    /// Real-time (`SCHED_FIFO`, priority 2): before every process, at once. Beyond the
+    /// discard capacity processes keep only what the kernel reserves for them
+    /// (`sched_rt_runtime_us`, 5 % by default).
     RealTime,
 }
 

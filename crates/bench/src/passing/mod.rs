@@ -232,6 +232,14 @@ pub struct PassingCounts {
     pub sink_full: u64,
 }
 
+impl PassingCounts {
+    /// Whether no packet can be on its way: the rings took the others.
+    fn is_all_passed(&self) -> bool {
+        let taken = self.received + self.ring_full + self.failed;
+        taken >= self.offered && self.passed + self.sink_full >= self.received
+    }
+}
+
 impl PassingRun {
     /// The most that passed, in packets per second.
     pub(crate) fn peak_pps(&self) -> f64 {
