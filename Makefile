@@ -40,12 +40,12 @@ advisories:
 	@scripts/setup --tools
 	target/tools/bin/cargo-deny --locked check advisories
 
-# All tests also after one has failed: a run of twenty minutes tells all that is wrong.
-unit:
-	$(CARGO) test --workspace --locked --no-fail-fast
-
 # The tests that need neither root nor a quiet machine: run them as any user.
 UNPRIVILEGED = core lab packets report sim timers
+
+# All tests also after one has failed: a run of twenty minutes tells all that is wrong.
+unit:
+	CARGO=$(CARGO) scripts/tests $(UNPRIVILEGED)
 
 test-unprivileged:
 	$(CARGO) test --locked $(UNPRIVILEGED:%=-p plimsoll-%)
