@@ -1,0 +1,46 @@
+//! `plimsoll bench capture`.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use plimsoll_bench::capture::{self, Plan};
+
+use super::{deliver, this_program};
+use crate::output;
+
+/// Measure how much the monitor records without loss, beside tcpdump, dumpcap and netsniff-ng.
+///
+/// 64-byte frames over veth to a host with one CPU, to null and to disk. Everything
+/// happens between network namespaces made for it, which are removed again.
+#[derive(clap::Args, Debug)]
+#[command(after_help = HELP)]
+pub(super) struct Args {
+    /// How often each search runs
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u8).range(1..=99))]
+    runs: u8,
+    /// How long each rate is offered, in milliseconds
+    #[arg(long, value_name = "MS", default_value_t = 800, value_parser = clap::value_parser!(u64).range(100..=60_000))]
+    window_ms: u64,
+    /// Where files are written and removed again [default: the system's for temporary files]
+    #[arg(long, value_name = "DIRECTORY")]
+    directory: Option<PathBuf>,
+    /// Write the figures as one JSON document to FILE (`-`: standard output instead of the table)
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+}
+
+const HELP: &str = "Needs root, two CPUs, Linux 6.8 or newer with BTF, and tcpdump, dumpcap \
+    (wireshark-common), netsniff-ng and ethtool (scripts/setup installs them).";
+
+pub(super) fn run(args: &Args) -> crate::Result<()> {
+    let json = args.json.as_deref().map(output::json_writer).transpose()?;
+    let defaults = Plan::new(this_program()?);
+    let plan = Plan {
+        runs: args.runs.into(),
+        window: Duration::from_millis(args.window_ms),
+        directory: args.directory.clone().unwrap_or(defaults.directory.clone()),
+        ..defaults
+    };
+    let document = capture::run(&plan, output::progress)?;
+    deliver(json, args.json.as_deref(), &document, || document.table())
+}

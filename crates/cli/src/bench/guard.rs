@@ -1,0 +1,174 @@
+//! `plimsoll bench guard`.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use plimsoll_bench::Protection;
+use plimsoll_bench::guard::{self, CPU_LIMITS, Part, Plan};
+
+use super::{find, given_or, this_program, write_json};
+use crate::output;
+
+/// Measure the guard beside the stock kernel, a tuned nftables limit and threaded polling.
+///
+/// Everything happens between two network namespaces made for it, which are
+/// removed again. Every part stands alone; one that this guard or machine cannot
+/// do leaves its goals unmeasured and says why.
+#[derive(clap::Args, Debug)]
+#[command(after_help = HELP)]
+pub(super) struct Args {
+    /// How often each case runs
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u8).range(1..=99))]
+    runs: u8,
+    /// Measure only these parts
+    #[arg(long, value_name = "PART", value_delimiter = ',', value_parser = parse_part)]
+    only: Vec<Part>,
+    /// Compare only these in the parts `flood` and `syn`
+    #[arg(long, value_name = "PROTECTION", value_delimiter = ',', value_parser = parse_protection)]
+    protections: Vec<Protection>,
+    /// Write the figures as one JSON document to FILE (`-`: standard output instead of the tables)
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Also write the figures as one self-contained HTML page to FILE
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
+    /// A further argument for `plimsoll guard`; may be repeated
+    #[arg(long, value_name = "ARG", allow_hyphen_values = true)]
+    guard: Vec<String>,
+    /// Interrupt holdoff of the flooded interface, in microseconds
+    #[arg(long, value_name = "US", default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..=10_000))]
+    holdoff_us: u64,
+    /// Measured part of each run, in milliseconds
+    #[arg(long, value_name = "MS", default_value_t = 1200, value_parser = clap::value_parser!(u64).range(30..=60_000))]
+    window_ms: u64,
+    /// Measured part of each run with a client that counts in seconds
+    #[arg(long, value_name = "SECONDS", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=60))]
+    seconds: u32,
+    /// Pairs of runs at light load
+    #[arg(long, value_name = "N", default_value_t = 9, value_parser = clap::value_parser!(u8).range(1..=99))]
+    light_pairs: u8,
+    /// How long floods come and go in the part `chaos`
+    #[arg(long, value_name = "SECONDS", default_value_t = 60)]
+    chaos: u64,
+    /// Seed of what comes when in the part `chaos`
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Document of `make bench-verdict`, for the part `verdict`
+    #[arg(long, value_name = "FILE", default_value = "target/bench/verdict.json")]
+    verdict: PathBuf,
+    /// Channels of the guard in the part `watching`
+    #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = clap::value_parser!(u16).range(1..=16_000))]
+    channels: u16,
+    /// Measure only these cases of the part `sources`: nsd, nsd/one/5, clients and others
+    #[arg(long, value_name = "CASE", value_delimiter = ',', value_parser = parse_sources)]
+    sources: Vec<String>,
+    /// Measure only these limits of the part `cpu-limit`, in percent: 30, 50, 70
+    #[arg(long, value_name = "PERCENT", value_delimiter = ',', value_parser = parse_cpu_limit)]
+    cpu_limits: Vec<u32>,
+    /// Maximum loss-free receive rate in packets/s, instead of measuring it
+    #[arg(long, value_name = "PPS", value_parser = clap::value_parser!(u64).range(1000..))]
+    mlfrr: Option<u64>,
+    /// Discard capacity in packets/s, instead of measuring it
+    #[arg(long, value_name = "PPS", value_parser = clap::value_parser!(u64).range(1000..))]
+    discard_capacity: Option<u64>,
+}
+
+const HELP: &str = "Parts: capacity, flood, beyond, cpu-limit, syn, light, verdict, rpc, chaos, dns, watching, sources.\n\
+    Needs root, two CPUs, Linux 6.8 or newer with BTF, and nginx, wrk, nftables, nsd, dnsperf \
+    and ethtool (scripts/setup installs them).\n\
+    Example: plimsoll bench guard --only flood,syn --guard=--threaded --guard=rt";
+
+pub(super) fn run(args: &Args) -> crate::Result<()> {
+    let mut json = args.json.as_deref().map(output::json_writer).transpose()?;
+    let document = guard::run(&plan(args)?, output::progress)?;
+    output::clear_progress();
+    write_json(json.as_mut(), &document)?;
+    if let Some(target) = &args.html {
+        output::write_page(target, &document.page()?)?;
+    }
+    if args.json.as_deref() != Some(Path::new("-")) {
+        output::print(&document.table())?;
+    }
+    Ok(())
+}
+
+fn plan(args: &Args) -> crate::Result<Plan> {
+    let defaults = Plan::new(this_program()?);
+    Ok(Plan {
+        parts: given_or(&args.only, defaults.parts),
+        protections: given_or(&args.protections, defaults.protections),
+        runs: args.runs.into(),
+        light_pairs: args.light_pairs.into(),
+        window: Duration::from_millis(args.window_ms),
+        seconds: args.seconds,
+        holdoff: Duration::from_micros(args.holdoff_us),
+        guard_arguments: args.guard.clone(),
+        chaos: Duration::from_secs(args.chaos),
+        seed: args.seed,
+        verdict: args.verdict.clone(),
+        channels: args.channels,
+        sources: args.sources.clone(),
+        cpu_limits: given_or(&args.cpu_limits, defaults.cpu_limits),
+        mlfrr_pps: args.mlfrr.map(|pps| pps as f64),
+        capacity_pps: args.discard_capacity.map(|pps| pps as f64),
+        ..defaults
+    })
+}
+
+fn parse_part(text: &str) -> Result<Part, String> {
+    find(text, &Part::ALL, Part::name)
+}
+
+fn parse_protection(text: &str) -> Result<Protection, String> {
+    find(text, &Protection::ALL, Protection::name)
+}
+
+fn parse_cpu_limit(text: &str) -> Result<u32, String> {
+    let given = text.parse().ok();
+    let limit = CPU_LIMITS.into_iter().find(|limit| Some(*limit) == given);
+    limit.ok_or_else(|| format!("must be one of {CPU_LIMITS:?}"))
+}
+
+fn parse_sources(text: &str) -> Result<String, String> {
+    let paths = Plan::sources_paths();
+    let begins = |path: &String| {
+        path.split('/')
+            .zip(text.split('/'))
+            .all(|(one, given)| one == given)
+    };
+    if !text.is_empty()
+        && paths
+            .iter()
+            .any(|path| begins(path) && path.len() >= text.len())
+    {
+        return Ok(text.to_owned());
+    }
+    Err(format!(
+        "must be one of {}, or the first words of one",
+        paths.join(", ")
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_help_lists_the_parts() {
+        assert!(HELP.contains(&Part::ALL.map(Part::name).join(", ")));
+        assert_eq!(parse_part("cpu-limit"), Ok(Part::CpuLimit));
+        assert!(parse_part("cpu").is_err());
+        assert_eq!(parse_cpu_limit("50"), Ok(50));
+        assert!(parse_cpu_limit("40").unwrap_err().contains("30, 50, 70"));
+    }
+
+    #[test]
+    fn a_case_of_sources_is_named_by_its_path_or_the_first_words_of_it() {
+        for given in ["nsd", "nsd/one", "echo/many/25", "crowd"] {
+            assert_eq!(parse_sources(given).as_deref(), Ok(given));
+        }
+        for wrong in ["", "ns", "nsd/", "nsd/two", "nsd/one/5/5", "crowd/5"] {
+            assert!(parse_sources(wrong).is_err(), "{wrong}");
+        }
+    }
+}

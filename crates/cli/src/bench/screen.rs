@@ -1,0 +1,51 @@
+//! `plimsoll bench screen`.
+
+use plimsoll_bench::screen::{self, Plan, Screen};
+
+use super::passing::PassingArgs;
+use super::{deliver, find, given_or};
+use crate::output;
+
+/// Measure how much passes four rules of the screen, beside NFQUEUE and nftables.
+///
+/// The smallest UDP packets cross a host with one CPU, over veth. For each screen: the
+/// highest rate without loss (MLFRR), and what passes at multiples of it. Everything
+/// happens between network namespaces made for it, which are removed again.
+#[derive(clap::Args, Debug)]
+#[command(after_help = HELP)]
+pub(super) struct Args {
+    /// Measure only these screens
+    #[arg(long, value_name = "SCREEN", value_delimiter = ',', value_parser = parse_screen)]
+    only: Vec<Screen>,
+    #[command(flatten)]
+    passing: PassingArgs,
+}
+
+const HELP: &str = "Screens: screen, screen-remember, nfqueue, nftables, none.\n\
+    Needs root, two CPUs, Linux 6.8 or newer with BTF, and iproute2, ethtool, nftables and \
+    iptables, which leads packets to NFQUEUE (scripts/setup installs them).";
+
+pub(super) fn run(args: &Args) -> crate::Result<()> {
+    let target = args.passing.json.as_deref();
+    let json = target.map(output::json_writer).transpose()?;
+    let plan = Plan {
+        effort: args.passing.effort()?,
+        screens: given_or(&args.only, Screen::ALL.to_vec()),
+    };
+    let document = screen::run(&plan, output::progress)?;
+    deliver(json, target, &document, || document.table())
+}
+
+fn parse_screen(text: &str) -> Result<Screen, String> {
+    find(text, &Screen::ALL, Screen::name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_help_lists_the_screens() {
+        assert!(HELP.contains(&Screen::ALL.map(Screen::name).join(", ")));
+    }
+}
