@@ -16,6 +16,7 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 use crate::failure::Context;
 use crate::metrics::MetricsArgs;
 use crate::output;
+use crate::polling::DriverArgs;
 
 /// Forward IPv4 and IPv6 packets between interfaces, past the kernel's stack.
 ///
@@ -44,6 +45,8 @@ pub(crate) struct Args {
     /// Poll on this CPU alone
     #[arg(long, value_name = "CPU")]
     cpu: Option<usize>,
+    #[command(flatten)]
+    driver: DriverArgs,
     /// Packets of an interface in a turn of polling, with `--path user`
     #[arg(long, value_name = "PACKETS", default_value_t = Config::default().quota, value_parser = clap::value_parser!(u32).range(1..=1024))]
     quota: u32,
@@ -180,6 +183,7 @@ fn config(args: &Args) -> Config {
         }),
         cpu_limit: args.cpu_limit.map(Fraction::from_percent),
         cpu: args.cpu,
+        any_driver: args.driver.any_driver,
         quota: args.quota,
     }
 }

@@ -17,6 +17,7 @@ mod guard;
 mod lab;
 mod metrics;
 mod output;
+mod polling;
 mod probe;
 mod screen;
 mod serve;

@@ -16,6 +16,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use crate::failure::Context;
 use crate::output;
+use crate::polling::DriverArgs;
 
 /// Let frames pass between two interfaces only if rules say so, decided in user space.
 ///
@@ -56,6 +57,8 @@ pub(crate) struct Args {
     /// polling for it take this part together, in percent. Default: 75
     #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u32).range(1..=99))]
     cpu_limit: Option<u32>,
+    #[command(flatten)]
+    driver: DriverArgs,
     /// Write what it came to as one JSON document to FILE (`-`: standard output)
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
@@ -92,6 +95,7 @@ pub(crate) fn run(args: &Args) -> crate::Result<()> {
     config.queue_frames = args.queue;
     config.quota = args.quota;
     config.cpu_limit = args.cpu_limit.map(Fraction::from_percent);
+    config.any_driver = args.driver.any_driver;
     config.remember = args.remember.map(|flows| Remember {
         flows,
         lifetime: Duration::from_secs(args.remember_seconds),

@@ -148,8 +148,18 @@ fn check_tells_whether_the_guard_can_run() {
 fn what_cannot_work_is_refused_with_reason_and_exit_code() {
     let testbed = Testbed::create(Config::default()).unwrap();
     let host = testbed.test();
+    // A driver of which nobody knows whether threads may poll with it.
+    let mut tap = host.command("ip");
+    tap.args(["tuntap", "add", "tap0", "mode", "tap"]);
+    tap.output(LIMIT).unwrap();
     for (arguments, code, reason) in [
         (&["nosuch0"][..], "1", "no interface `nosuch0`"),
+        (&["tap0", "--strategy", "thread"], "3", "`any-driver`"),
+        (
+            &["tap0", "--threaded", "5"],
+            "3",
+            "not tried with the driver `tun`",
+        ),
         (&["lo"], "3", "has no native XDP"),
         (
             &[host.device(), "--low-watermark", "90"],

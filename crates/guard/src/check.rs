@@ -19,6 +19,7 @@ use plimsoll_kernel::ethtool;
 use plimsoll_kernel::host;
 use plimsoll_kernel::knobs::{self, Attribute, Device, Napi, Netdev};
 use plimsoll_kernel::link::{self, Link};
+use plimsoll_kernel::threaded::TRIED;
 use serde::Serialize;
 
 use crate::cookies::filter_wants_every_syn;
@@ -81,7 +82,10 @@ pub fn check(interface: &str) -> Result<Check, Error> {
     let napi = Netdev::new().instances(ifindex);
     let napi = napi.map_err(os("ask for the interface's NAPI instances"))?;
     let device = Device::open(interface, ifindex);
-    let name = driver_name(&link, device.as_ref().ok());
+    let name = device.as_ref().ok().map(|device| device.driver(&link));
+    let name = name
+        .flatten()
+        .unwrap_or_else(|| "a virtual device".to_owned());
     let below = device.as_ref().ok().map(Device::lower).transpose();
     let below = below.map_err(os("list the interfaces below"))?;
     let below = below.unwrap_or_default();
@@ -101,7 +105,7 @@ pub fn check(interface: &str) -> Result<Check, Error> {
             .map_err(os("ask how the interface stands to others"))?,
         queues(&link, device.as_ref().ok(), &napi),
         holdoff(device.as_ref().ok(), &napi, &below),
-        threads(device.as_ref().ok(), &napi),
+        threads(device.as_ref().ok(), &name, &napi),
         adapter::interrupts(ifindex).map_err(os("ask how interrupts are coalesced"))?,
         ring(ifindex)?,
         adapter::offloads(interface, ifindex).map_err(os("ask for the adapter's offloads"))?,
@@ -168,12 +172,6 @@ fn program() -> Finding {
             finding("program", Verdict::Missing, found, "does not start")
         }
     }
-}
-
-fn driver_name(link: &Link, device: Option<&Device>) -> String {
-    let name = device.and_then(Device::driver);
-    let name = name.or_else(|| link.kind.clone());
-    name.unwrap_or_else(|| "a virtual device".to_owned())
 }
 
 fn driver(link: &Link, name: String) -> Finding {
@@ -300,10 +298,16 @@ fn holdoff(device: Option<&Device>, napi: &[Napi], below: &[String]) -> Finding 
     }
 }
 
-fn threads(device: Option<&Device>, napi: &[Napi]) -> Finding {
+fn threads(device: Option<&Device>, driver: &str, napi: &[Napi]) -> Finding {
     let switch = device.and_then(|d| d.attribute(Attribute::Threaded).ok().flatten());
     let threads = napi.iter().filter(|napi| napi.thread.is_some()).count();
     match switch {
+        Some(0) if !TRIED.contains(&driver) => finding(
+            "threads",
+            Verdict::Limited,
+            format!("threaded polling was not tried with `{driver}`: some drivers hang by it"),
+            "switches it on with `any-driver` alone",
+        ),
         Some(0) => finding(
             "threads",
             Verdict::Ok,

@@ -19,6 +19,7 @@ use crate::cookies::Cookies;
 use crate::counters::{self, Channel, Counters, Packets};
 use crate::error::Error;
 use crate::governor::Frames;
+use crate::presence::{Absence, Presence};
 pub use crate::program::Storage;
 use crate::program::types::{answering, limit};
 use crate::program::{Program, SourcesReader};
@@ -161,7 +162,7 @@ impl Regulated {
 #[derive(Debug)]
 pub struct Guard<'obj> {
     // Detached first, before the program's maps go.
-    link: Option<XdpLink>,
+    pub(crate) link: Option<XdpLink>,
     /// Tells the program what the stack refuses.
     refusals: Option<Link>,
     pub(crate) program: Program<'obj>,
@@ -169,6 +170,8 @@ pub struct Guard<'obj> {
     regulator: Option<Regulator>,
     /// Only while attached: who answers SYNs past a listener's queue.
     cookies: Option<Cookies>,
+    /// Only while attached, where the driver's count is to be had.
+    pub(crate) presence: Option<Presence>,
     charges: Charges,
     /// Packets without a socket when packet readers were last looked for.
     closed_ports: u64,
@@ -211,6 +214,7 @@ impl<'obj> Guard<'obj> {
             program,
             regulator: None,
             cookies: None,
+            presence: None,
             interface: None,
             company: None,
             charges: Charges::default(),
@@ -258,6 +262,7 @@ impl<'obj> Guard<'obj> {
         let mut guard = Self::load(storage, config)?;
         guard.regulator = Some(Regulator::start(interface)?);
         guard.cookies = Some(Cookies::watch(ifindex, &guard.program)?);
+        guard.presence = Presence::watch(interface, ifindex);
         guard.interface = Some(interface.to_owned());
         guard.configure(config)?;
         guard.refusals = Some(guard.program.watch_refusals()?);
@@ -354,6 +359,30 @@ impl<'obj> Guard<'obj> {
         self.spare_packet_readers();
         let addresses = local_addresses(self.interface.as_deref())?;
         self.program.set_local_addresses(&addresses)
+    }
+
+    /// Call once a second: attaches the program anew if the driver does not run it any
+    /// more. What was wrong then.
+    ///
+    /// # Errors
+    ///
+    /// The counts cannot be read; the driver refuses the program, which is tried again at
+    /// the next call.
+    pub(crate) fn see_presence(&mut self) -> Result<Option<Absence>, Error> {
+        let (Some(presence), Some(interface)) = (&mut self.presence, &self.interface) else {
+            return Ok(None);
+        };
+        let totals = || Ok(counters::sum(self.program.totals()?.iter()).offered());
+        let absence = presence.on_second::<Error>(totals)?;
+        if absence == Some(Absence::Repaired) {
+            // Two at once there cannot be.
+            self.link = None;
+        }
+        if self.link.is_none() {
+            let ifindex = link::index(interface)?;
+            self.link = Some(XdpLink::attach(self.program.fd(), interface, ifindex)?);
+        }
+        Ok(absence)
     }
 
     /// Call every 10 to 50 ms. Tells the program that it is governed; after two

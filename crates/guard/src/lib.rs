@@ -30,6 +30,7 @@ mod guard;
 mod known;
 pub mod ledger;
 mod owner;
+mod presence;
 mod program;
 mod protection;
 mod regulator;

@@ -31,8 +31,14 @@ pub(crate) struct Guard {
 impl Guard {
     /// Starts it, and waits until it protects.
     pub(crate) fn start(site: &Site) -> Outcome<Self> {
+        Self::start_with(site, &[])
+    }
+
+    /// The same with more words.
+    pub(crate) fn start_with(site: &Site, words: &[&str]) -> Outcome<Self> {
         let mut command = Command::new(PROGRAM);
         command.args(["guard", &site.device, "--json", "-"]);
+        command.args(words);
         Self::spawn(command)
     }
 
@@ -117,8 +123,13 @@ impl Guard {
     fn problem(&self, text: &str) -> String {
         // What it said last may be on its way still.
         thread::sleep(Duration::from_millis(200));
+        format!("the guard {text}: {}", self.said())
+    }
+
+    /// What it has told on standard error.
+    pub(crate) fn said(&self) -> String {
         let said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
-        format!("the guard {text}: {}", said.join(" | "))
+        said.join(" | ")
     }
 }
 

@@ -7,6 +7,7 @@ mod overload;
 mod settings;
 mod site;
 mod steps;
+mod threads;
 mod traffic;
 
 use std::error::Error;
@@ -134,7 +135,9 @@ impl Report {
         }
         guard.map(Guard::stop).transpose()?;
         self.step(Step::Kill, || overload::kill(site, orders))?;
-        self.step(Step::HandOver, || manager::hand_over(site))
+        self.step(Step::HandOver, || manager::hand_over(site))?;
+        self.step(Step::Link, || steps::link(site))?;
+        self.step(Step::Threads, || threads::threads(site))
     }
 
     /// Takes one step, and tells how it went.

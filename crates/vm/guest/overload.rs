@@ -17,7 +17,7 @@ use super::settings::Settings;
 use super::site::{HOST, Site};
 use super::traffic::{Flood, datagrams};
 
-const FLOOD_PPS: u64 = 30_000;
+pub(crate) const FLOOD_PPS: u64 = 30_000;
 const TURN_LIMIT: Duration = Duration::from_secs(20);
 /// A kill comes so long after the first turn, at most.
 const MOMENT_MS: u64 = 400;
@@ -132,10 +132,10 @@ fn keeper_of(guard: u32) -> Outcome<Pid> {
 
 /// Processes that compute leave no CPU idle: overload is only what takes time from
 /// somebody.
-struct Busy(Arc<AtomicBool>);
+pub(crate) struct Busy(Arc<AtomicBool>);
 
 impl Busy {
-    fn start() -> Self {
+    pub(crate) fn start() -> Self {
         let stop = Arc::new(AtomicBool::new(false));
         let cpus = thread::available_parallelism().map_or(1, std::num::NonZero::get);
         for _ in 0..cpus {

@@ -110,6 +110,12 @@ impl Site {
         )
     }
 
+    /// Takes the guarded interface down and up again.
+    pub(crate) fn renew_link(&self) -> Outcome<()> {
+        ip(&format!("link set {} down", self.device))?;
+        ip(&format!("link set {} up", self.device))
+    }
+
     /// Adapters negotiate, drivers reset: until a datagram has come through.
     pub(crate) fn wait_for_packets(&self) -> Outcome<()> {
         let receiver = UdpSocket::bind((HOST, 0))?;

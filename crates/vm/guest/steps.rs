@@ -20,6 +20,7 @@ const FILL_PPS: u64 = 3_000;
 /// Enough for the receive buffer of a socket by default, several times.
 const FILL_TIME: Duration = Duration::from_secs(2);
 const AFTERWARDS: u32 = 50;
+const UNTIL_LIMIT: Duration = Duration::from_secs(20);
 
 /// What the host does without the guard.
 pub(crate) struct Stock {
@@ -225,6 +226,40 @@ fn no_more_lost(guard: &Guard, guarded: &Passed, stock: &Passed) -> Outcome {
         return Err(found.into());
     }
     Ok(found)
+}
+
+/// A new link may come with new rings: the guard sees what comes by them.
+pub(crate) fn link(site: &Site) -> Outcome {
+    let socket = UdpSocket::bind((HOST, 0))?;
+    let port = socket.local_addr()?.port();
+    let guard = Guard::start(site)?;
+    let _flood = Flood::start(site, datagrams(port), FILL_PPS)?;
+    sees_flood(&guard)?;
+    site.renew_link()?;
+    let began = Instant::now();
+    sees_flood(&guard).map_err(|why| format!("after a new link: {why}"))?;
+    let seconds = began.elapsed().as_secs_f64();
+    let said = guard.said();
+    guard.stop()?;
+    Ok(format!("seen again after {seconds:.1} s; {said}"))
+}
+
+/// Waits until the guard discards.
+pub(crate) fn sees_flood(guard: &Guard) -> Outcome<()> {
+    let before = discarded(guard)?;
+    until("the guard discards", || Ok(discarded(guard)? > before))
+}
+
+/// Waits until something holds.
+pub(crate) fn until(what: &str, mut holds: impl FnMut() -> Outcome<bool>) -> Outcome<()> {
+    let end = Instant::now() + UNTIL_LIMIT;
+    while !holds()? {
+        if Instant::now() > end {
+            return Err(format!("{what}: not within {UNTIL_LIMIT:?}").into());
+        }
+        sleep(Duration::from_millis(20));
+    }
+    Ok(())
 }
 
 /// All is as before the first guard.

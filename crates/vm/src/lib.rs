@@ -44,13 +44,18 @@ pub enum Step {
     Kill,
     /// A restart under a service manager: no datagram is lost, the program never gone.
     HandOver,
+    /// The link went down and up in a flood: the guard sees it again.
+    Link,
+    /// Threads poll while a flood lasts, also after the link went down and up; they end with
+    /// the flood, and with a killed guard.
+    Threads,
     /// The guard has ended: settings are as before, nothing is attached or left on disk.
     End,
 }
 
 impl Step {
     /// All of them.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 12] = [
         Self::Boot,
         Self::Check,
         Self::Start,
@@ -60,6 +65,8 @@ impl Step {
         Self::Vlan,
         Self::Kill,
         Self::HandOver,
+        Self::Link,
+        Self::Threads,
         Self::End,
     ];
 
@@ -82,6 +89,8 @@ impl Step {
             Self::Vlan => "vlan",
             Self::Kill => "kill",
             Self::HandOver => "hand-over",
+            Self::Link => "link",
+            Self::Threads => "threads",
             Self::End => "end",
         }
     }

@@ -31,7 +31,7 @@ pub use settings::{Metrics, Settings, SettingsError, Shares};
 use crate::check::stacking;
 use crate::error::Error;
 use plimsoll_kernel::host;
-use plimsoll_kernel::knobs::{Keeper, Knobs, Queues};
+use plimsoll_kernel::knobs::{Keeper, Knobs, Queues, TurnError};
 use plimsoll_kernel::privileges::{drop_capabilities, outlive_overload};
 use plimsoll_kernel::threaded::poll_in_threads;
 
@@ -229,10 +229,11 @@ fn warning(interface: &str) -> Option<String> {
 /// Attaches the program and turns what is turned from the start.
 fn attach<'obj>(
     settings: &Settings,
-    knobs: Knobs,
+    mut knobs: Knobs,
     before: Option<OwnedFd>,
     storage: &'obj mut Storage,
 ) -> Result<Guarded<'obj>, Error> {
+    allow_driver(&mut knobs, settings)?;
     let guard = Guard::attach_after(before, storage, &settings.guard, &settings.interface)?;
     let governor = Governor::new(&settings.interface, settings.governor())?;
     let mut guarded = Guarded::new(settings.clone(), knobs, guard, governor);
@@ -245,6 +246,15 @@ fn attach<'obj>(
     }
     guarded.guard.protect(&settings.protection)?;
     Ok(guarded)
+}
+
+/// Refuses now what would be refused in overload.
+fn allow_driver(knobs: &mut Knobs, settings: &Settings) -> Result<(), TurnError> {
+    knobs.allow_any_driver(settings.any_driver);
+    match settings.polls_in_threads() {
+        true => knobs.check_driver(),
+        false => Ok(()),
+    }
 }
 
 /// Makes known who was known to the guard before. What goes wrong is no reason not to

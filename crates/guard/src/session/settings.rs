@@ -70,6 +70,9 @@ pub struct Settings {
     pub threaded: Option<Priority>,
     /// The only CPU that polling threads may run on.
     pub poll_cpu: Option<usize>,
+    /// Threads may poll with any driver, not only with those that were
+    /// [tried](plimsoll_kernel::threaded::TRIED).
+    pub any_driver: bool,
     /// Where metrics are served, if anywhere.
     pub metrics: Option<Metrics>,
     /// Time between two reports.
@@ -101,6 +104,7 @@ impl Settings {
             ring_frames: None,
             threaded: None,
             poll_cpu: None,
+            any_driver: false,
             metrics: None,
             interval: Self::INTERVAL_DEFAULT,
             duration: None,
@@ -140,6 +144,11 @@ impl Settings {
         self.guard.validate()?;
         self.protection.validate()?;
         Ok(())
+    }
+
+    /// Whether threads poll, or will in overload.
+    pub(super) fn polls_in_threads(&self) -> bool {
+        self.threaded.is_some() || self.governor().strategy == Strategy::Thread
     }
 
     /// What the governor is told.

@@ -52,6 +52,7 @@ pub(super) struct Turns<'a, W> {
     /// Not before it is due, and only with what was just seen.
     govern: Turn,
     refresh: Turn,
+    presence: Turn,
     owners: Turn,
     report: Turn,
     events: Events,
@@ -73,6 +74,7 @@ impl<'a, W: Work> Turns<'a, W> {
             regulate: Turn::new("see how busy the CPUs are"),
             govern: Turn::new("govern"),
             refresh: Turn::new("take over the host's addresses"),
+            presence: Turn::new("attach the program anew"),
             owners: Turn::new("tell the owners of sockets apart"),
             report: Turn::new("read the counters"),
             events: Events::default(),
@@ -94,7 +96,13 @@ impl<'a, W: Work> Turns<'a, W> {
             if over {
                 return Ok(());
             }
-            let next = [&self.regulate, &self.refresh, &self.owners, &self.report];
+            let next = [
+                &self.regulate,
+                &self.refresh,
+                &self.presence,
+                &self.owners,
+                &self.report,
+            ];
             let next = next.into_iter().map(|turn| turn.due).chain(end).min();
             let wait = next.map_or(REFRESH, |next| {
                 next.saturating_duration_since(Instant::now())
@@ -126,6 +134,14 @@ impl<'a, W: Work> Turns<'a, W> {
             let result = self.work.refresh();
             let told = self.refresh.on_attempt(&result, REFRESH);
             self.tell(told);
+        }
+        if self.presence.due <= now {
+            let result = self.work.see_presence();
+            let told = self.presence.on_attempt(&result, REFRESH);
+            self.tell(told);
+            if let Ok(Some(absence)) = result {
+                self.log(&absence);
+            }
         }
         if self.owners.due <= now {
             let result = self.work.tell_owners_apart();
@@ -169,8 +185,7 @@ impl<'a, W: Work> Turns<'a, W> {
             return Ok(());
         };
         for event in self.events.on_reading(&snapshot, Instant::now()) {
-            let interface = &self.settings.interface;
-            self.console.log(format!("interface={interface} {event}"));
+            self.log(&event);
         }
         if !is_last {
             self.console.show(&Report {
@@ -181,6 +196,11 @@ impl<'a, W: Work> Turns<'a, W> {
         }
         self.last = Some(snapshot);
         Ok(())
+    }
+
+    fn log(&mut self, event: &dyn std::fmt::Display) {
+        let interface = &self.settings.interface;
+        self.console.log(format!("interface={interface} {event}"));
     }
 
     fn tell(&mut self, line: Option<String>) {

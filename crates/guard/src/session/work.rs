@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use plimsoll_kernel::Knobs;
 
+use super::allow_driver;
 use super::handover::Manager;
 use super::protected_owners::ProtectedOwners;
 use super::settings::{Settings, Shares};
@@ -12,6 +13,7 @@ use crate::error::Error;
 use crate::governor::Governor;
 use crate::guard::{Guard, Regulated};
 use crate::owner::Owners;
+use crate::presence::Absence;
 use crate::status::Snapshot;
 
 /// The work of a session. Each kind may fail for a moment.
@@ -26,6 +28,9 @@ pub(super) trait Work {
     fn stand_back(&mut self) -> Result<(), Error>;
     /// Takes over the host's addresses and settings; due once a second.
     fn refresh(&mut self) -> Result<(), Error>;
+    /// Attaches the program anew if the driver does not run it any more; due once a second.
+    /// What was wrong then.
+    fn see_presence(&mut self) -> Result<Option<Absence>, Error>;
     /// Finds out who owns new sockets; due once a second.
     fn tell_owners_apart(&mut self) -> Result<(), Error>;
     /// Reads all counters.
@@ -130,6 +135,10 @@ impl Work for Guarded<'_> {
         self.guard.refresh()
     }
 
+    fn see_presence(&mut self) -> Result<Option<Absence>, Error> {
+        self.guard.see_presence()
+    }
+
     fn tell_owners_apart(&mut self) -> Result<(), Error> {
         let settings = &self.settings;
         if !settings.tells_owners_apart() {
@@ -168,6 +177,11 @@ impl Work for Guarded<'_> {
     }
 
     fn configure(&mut self, settings: &Settings) -> Result<(), Error> {
+        let allowed = allow_driver(&mut self.knobs, settings);
+        if allowed.is_err() {
+            self.knobs.allow_any_driver(self.settings.any_driver);
+        }
+        allowed?;
         self.governor
             .configure(settings.governor(), &mut self.knobs)?;
         self.guard.configure(&settings.guard)?;

@@ -23,7 +23,7 @@ use serde::{Deserialize, Serialize};
 
 use super::OpenError;
 use crate::error::{CallError, FAILED, os};
-use crate::link;
+use crate::link::{self, Link};
 
 /// What tells an interface from all others of all namespaces and boots.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -217,16 +217,13 @@ impl Device {
         Ok(Statistic { file })
     }
 
-    /// Name of the driver of a physical device.
+    /// Name of the driver; of a virtual device its kind, such as `veth`.
     #[must_use]
-    pub fn driver(&self) -> Option<String> {
-        let driver = readlinkat(&self.directory, "device/driver").ok()?;
-        Some(
-            Path::new(&driver)
-                .file_name()?
-                .to_string_lossy()
-                .into_owned(),
-        )
+    pub fn driver(&self, link: &Link) -> Option<String> {
+        let driver = readlinkat(&self.directory, "device/driver").ok();
+        let driver = driver.as_ref().and_then(|path| Path::new(path).file_name());
+        let driver = driver.map(|name| name.to_string_lossy().into_owned());
+        driver.or_else(|| link.kind.clone())
     }
 
     /// Number of receive queues the device has now.

@@ -96,6 +96,7 @@ pub struct Knobs {
     netdev: Box<dyn Family>,
     record: Record,
     file: RecordFile,
+    any_driver: bool,
     // Given up last, when all is restored.
     _lock: Lock,
 }
@@ -195,6 +196,7 @@ impl Knobs {
             netdev,
             record: Record::new(interface, identity, owner),
             file,
+            any_driver: false,
             _lock: lock,
         };
         if let Some(left) = left {

@@ -38,6 +38,33 @@ fn queues_that_can_be_switched_alone_leave_the_device_s_switch_as_it_is() {
     });
 }
 
+/// A tap device stands for an adapter whose driver was never tried.
+#[test]
+fn a_driver_that_was_not_tried_is_refused_unless_any_is_allowed() {
+    with_veth(|directory| {
+        let words = "tuntap add t0 mode tap";
+        let ip = Command::new("ip").args(words.split(' ')).status();
+        assert!(ip.unwrap().success());
+        let mut knobs = Knobs::open_in(directory, "t0").unwrap();
+        let error = knobs.set_threaded(Queues::All, true).unwrap_err();
+        assert!(matches!(error, TurnError::UntriedDriver { .. }), "{error}");
+        assert_eq!(error.exit_code(), 3);
+        let told = error.to_string();
+        assert!(
+            told.contains("`tun`") && told.contains("`any-driver`"),
+            "{told}"
+        );
+        // What is off may be switched off.
+        let off = knobs.set_threaded(Queues::All, false);
+        assert!(!matches!(off, Err(TurnError::UntriedDriver { .. })));
+        knobs.allow_any_driver(true);
+        let allowed = knobs.set_threaded(Queues::All, true);
+        assert!(!matches!(allowed, Err(TurnError::UntriedDriver { .. })));
+        let veth = Knobs::open_in(directory, "v0").unwrap();
+        veth.check_driver().unwrap();
+    });
+}
+
 #[test]
 fn the_switch_is_turned_and_back() {
     with_veth(|directory| {

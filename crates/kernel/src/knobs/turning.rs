@@ -9,7 +9,9 @@ use super::napi::{Change, Napi};
 use super::record::{RecordError, Setting};
 use super::{DEFER_MARK, Knobs, PollingThread, Queues};
 use crate::error::{CallError, FAILED, LACKS, os};
+use crate::link;
 use crate::scheduling::{Priority, Scheduling};
+use crate::threaded::TRIED;
 
 /// Why a setting is not turned.
 #[derive(Debug, thiserror::Error)]
@@ -24,6 +26,16 @@ pub enum TurnError {
         interface: String,
         /// The kernel's switch.
         path: PathBuf,
+    },
+    /// Nobody has tried threaded polling with this driver.
+    #[error(
+        "`{interface}`: threaded polling was not tried with the driver `{driver}`, and some drivers hang when it is switched on: `any-driver` allows it, for a host that may hang"
+    )]
+    UntriedDriver {
+        /// As given.
+        interface: String,
+        /// By the kernel's name.
+        driver: String,
     },
     /// The interface has no such receive queue, or none that can be set alone.
     #[error(
@@ -48,7 +60,7 @@ impl TurnError {
     #[must_use]
     pub const fn exit_code(&self) -> u8 {
         match self {
-            Self::NoThreadedPolling { .. } => LACKS,
+            Self::NoThreadedPolling { .. } | Self::UntriedDriver { .. } => LACKS,
             Self::NoSuchQueue { .. } | Self::Record(_) | Self::Call(_) => FAILED,
         }
     }
@@ -149,10 +161,13 @@ impl Knobs {
     ///
     /// # Errors
     ///
-    /// The device has no such switch ([`TurnError::NoThreadedPolling`]); single queues
-    /// where the kernel or driver has none; the kernel refuses; the record cannot be
-    /// written.
+    /// The device has no such switch ([`TurnError::NoThreadedPolling`]); it is to be switched
+    /// on and [`Knobs::check_driver`] refuses; single queues where the kernel or driver has
+    /// none; the kernel refuses; the record cannot be written.
     pub fn set_threaded(&mut self, queues: Queues<'_>, threaded: bool) -> Result<(), TurnError> {
+        if threaded {
+            self.check_driver()?;
+        }
         let mut instances = self.instances_of(queues, |napi| old_threaded(napi).is_some())?;
         if instances.is_empty() {
             return self.turn_device(&[(Attribute::Threaded, u64::from(threaded))]);
@@ -169,6 +184,37 @@ impl Knobs {
                 .map_err(os("switch a queue's polling thread"))?;
         }
         Ok(())
+    }
+
+    /// Whether [`Knobs::set_threaded`] may switch threads on: with a driver that was
+    /// [tried](TRIED), where somebody else has switched them on already, and where any driver
+    /// was allowed.
+    ///
+    /// # Errors
+    ///
+    /// [`TurnError::UntriedDriver`]; the kernel does not answer.
+    pub fn check_driver(&self) -> Result<(), TurnError> {
+        let is_on = self.device.attribute(Attribute::Threaded);
+        let is_on = is_on.map_err(os("read the switch of threaded polling"))?;
+        if self.any_driver || is_on.is_some_and(|value| value > 0) {
+            return Ok(());
+        }
+        let link = link::link(self.record.identity.ifindex);
+        let link = link.map_err(os("ask for the interface's kind"))?;
+        let driver = self.device.driver(&link);
+        let driver = driver.unwrap_or_else(|| "unknown".to_owned());
+        match TRIED.contains(&driver.as_str()) {
+            true => Ok(()),
+            false => Err(TurnError::UntriedDriver {
+                interface: self.interface.clone(),
+                driver,
+            }),
+        }
+    }
+
+    /// Whether threads may be switched on with a driver that was not tried. Default: no.
+    pub const fn allow_any_driver(&mut self, any_driver: bool) {
+        self.any_driver = any_driver;
     }
 
     /// The threads that poll the interface now. A driver may start them a

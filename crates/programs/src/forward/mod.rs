@@ -74,6 +74,9 @@ pub struct Config {
     pub cpu_limit: Option<Fraction>,
     /// The only CPU that polling threads may run on. Default: where this process may.
     pub cpu: Option<usize>,
+    /// Threads may poll with any driver, not only with those that were
+    /// [tried](plimsoll_kernel::threaded::TRIED). Default false.
+    pub any_driver: bool,
     /// Packets that a turn of polling takes in user space. Default 64, a ring's quarter.
     pub quota: u32,
 }
@@ -87,6 +90,7 @@ impl Default for Config {
             reverse_path: None,
             cpu_limit: None,
             cpu: None,
+            any_driver: false,
             quota: 64,
         }
     }

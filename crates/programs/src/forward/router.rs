@@ -103,6 +103,7 @@ impl Router {
                 takers: engine.as_ref().map(Engine::tid).as_slice(),
                 cpu_limit: config.cpu_limit,
                 cpu: config.cpu,
+                any_driver: config.any_driver,
             })
         });
         let follower = Follower::start(mirror, table, Arc::clone(&attached))?;

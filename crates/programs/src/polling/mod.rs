@@ -10,6 +10,9 @@
 //! processes, some milliseconds each, and the adapter's ring overflowed meanwhile at a tenth of
 //! what the program can take.
 //!
+//! Where threads are refused, also with a driver that was not tried, the kernel polls in
+//! softirqs and [`Polling::problem`] says so; if a limit was asked for, it is an error.
+//!
 //! A driver makes its instances anew when its link goes down and up, and has none while it is
 //! down. So a thread of its own looks for new ones.
 
@@ -31,8 +34,8 @@ mod correction;
 
 use correction::Correction;
 
-/// Part of a CPU for programs that take frames, in percent, if none was asked for. The kernel's forwarding
-/// leaves others about as much under a flood.
+/// Part of a CPU for programs that take frames, in percent, if none was asked for. The
+/// kernel's forwarding leaves others about as much under a flood.
 const LIMIT_PERCENT: u32 = 75;
 /// How soon new instances are found.
 const LOOK: Duration = Duration::from_millis(500);
@@ -47,6 +50,8 @@ pub(crate) struct Wanted<'a> {
     pub(crate) cpu_limit: Option<Fraction>,
     /// The only CPU that polling threads may run on. Default: where this process may.
     pub(crate) cpu: Option<usize>,
+    /// Threads may poll with any driver, not only with those that were tried.
+    pub(crate) any_driver: bool,
 }
 
 /// The thread that looks after the polling threads. Dropping it puts the interfaces' settings
@@ -123,7 +128,9 @@ impl Threads {
         let own = Scheduling::of(0).map_err(os("ask where this process may run"))?;
         let open = |name: &String| {
             let index = link::index(name)?;
-            Ok(PolledInterface::new(index, Knobs::open(name)?, None))
+            let mut knobs = Knobs::open(name)?;
+            knobs.allow_any_driver(wanted.any_driver);
+            Ok(PolledInterface::new(index, knobs, None))
         };
         let interfaces = wanted.interfaces.iter().map(open);
         let asked = wanted.cpu_limit;

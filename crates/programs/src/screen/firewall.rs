@@ -225,6 +225,7 @@ impl Firewall {
             takers: &others,
             cpu_limit: self.config.cpu_limit,
             cpu: None,
+            any_driver: self.config.any_driver,
         })?;
         *lock(&self.problem) = polling.problem().map(ToString::to_string);
         Ok(polling)

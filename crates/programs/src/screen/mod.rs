@@ -122,6 +122,9 @@ pub struct ScreenConfig {
     /// The part of a CPU that screening and the kernel's polling for it may take where others
     /// want it. Default: 75 %.
     pub cpu_limit: Option<Fraction>,
+    /// The kernel may poll in threads with any driver, not only with those that were
+    /// [tried](plimsoll_kernel::threaded::TRIED). Default false.
+    pub any_driver: bool,
 }
 
 impl ScreenConfig {
@@ -137,6 +140,7 @@ impl ScreenConfig {
             hang: Duration::from_secs(1),
             remember: None,
             cpu_limit: None,
+            any_driver: false,
         }
     }
 

@@ -98,10 +98,13 @@ pub struct Config {
     /// server instead of in softirq context, before every process. A flooded server keeps its
     /// goodput (at 10), but while it is busy other traffic of the queue is lost. `auto`, with
     /// `--path ni-lrp`: beneath while the flood of one port is alone, and above every process as
-    /// soon as anything else comes. `off`: as the interface has it; some drivers hang when this
-    /// is turned. Put back at the end, also if this is killed.
+    /// soon as anything else comes. `off`: as the interface has it. Put back at the end, also if
+    /// this is killed.
     #[arg(long, value_name = "off|auto|LEVELS", default_value = "off")]
     pub threaded: Threaded,
+    /// `--threaded` also with a driver that this was not tried with: some hang then.
+    #[arg(long)]
+    pub any_driver: bool,
     /// Router of Plimsoll's own stack for other networks
     #[arg(long, value_name = "IP")]
     pub gateway: Vec<IpAddr>,
@@ -167,6 +170,7 @@ impl Config {
             vlan: None,
             holdoff: None,
             threaded: Threaded::Off,
+            any_driver: false,
             gateway: Vec::new(),
             path: ReceivePath::SoftLrp,
             batch: 1,
@@ -206,7 +210,7 @@ impl Config {
                 refuse("on", &self.on, "af_xdp:IFACE with --holdoff-us")
             }
             On::Kernel | On::Packet(_) | On::Tap(_) | On::Tun(_)
-                if self.threaded != Threaded::Off =>
+                if self.threaded != Threaded::Off || self.any_driver =>
             {
                 refuse("on", &self.on, "af_xdp:IFACE with --threaded")
             }
@@ -245,6 +249,7 @@ impl Config {
         let holdoff = self.holdoff.map(micros);
         args.extend(holdoff.map(|time| format!("--holdoff-us={time}")));
         args.push(format!("--threaded={}", self.threaded));
+        args.extend(self.any_driver.then(|| "--any-driver".to_owned()));
         args.extend(self.gateway.iter().map(|ip| format!("--gateway={ip}")));
         args.push(format!("--path={}", self.path));
         args.push(format!("--batch={}", self.batch));
@@ -549,6 +554,7 @@ mod tests {
             vlan: Some(100),
             holdoff: Some(Duration::from_nanos(40_500)),
             threaded: Threaded::Auto,
+            any_driver: true,
             gateway: vec!["198.18.0.1".parse().unwrap()],
             path: ReceivePath::NiLrp,
             batch: 64,

@@ -127,6 +127,7 @@ fn start_af_xdp(interface: &str, config: &Config, mut stack: StackConfig) -> Res
         ring_frames: CHANNEL_FRAMES,
         holdoff: config.holdoff,
         threaded: config.threaded,
+        any_driver: config.any_driver,
         ..XdpConfig::default()
     };
     if stack.addresses.is_empty() {

@@ -16,6 +16,7 @@ use plimsoll_guard::{Config, ProtectedPort, Protection, governor, parse_port};
 use plimsoll_kernel::scheduling::Priority;
 
 use crate::metrics::MetricsArgs;
+use crate::polling::DriverArgs;
 
 /// Discard early what a full socket could not take; servers need no change.
 ///
@@ -130,7 +131,7 @@ pub(crate) struct Args {
     /// threads before every process, or nothing; back at light load and on exit
     ///
     /// Cost: a holdoff delays packets by up to what fills half the ring, under overload only;
-    /// threads cost two context switches per poll, and some drivers hang when they are switched on.
+    /// threads cost two context switches per poll, and a driver that may hang (`any-driver`).
     #[arg(long, value_enum, default_value_t = Strategy::Holdoff)]
     pub(super) strategy: Strategy,
     /// Whether the receive ring may overflow while one UDP socket is flooded and nobody else sends
@@ -156,6 +157,8 @@ pub(crate) struct Args {
     /// Cost: receiving cannot use the others. With `threaded`, a change takes a new start.
     #[arg(long, value_name = "CPU", value_parser = parse_cpu)]
     pub(super) poll_cpu: Option<usize>,
+    #[command(flatten)]
+    pub(super) driver: DriverArgs,
     #[command(flatten)]
     pub(super) metrics: MetricsArgs,
     /// Channels that get metrics of their own
@@ -241,6 +244,7 @@ impl Args {
             ring_frames: self.ring_frames,
             threaded: self.threaded,
             poll_cpu: self.poll_cpu,
+            any_driver: self.driver.any_driver,
             metrics: self.metrics.metrics.map(|address| Metrics {
                 address,
                 channels_max: self.metrics_channels as usize,

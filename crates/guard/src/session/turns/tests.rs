@@ -5,6 +5,7 @@ use std::sync::mpsc::channel;
 
 use super::*;
 use crate::guard::Regulated;
+use crate::presence::Absence;
 use crate::session::SettingsError;
 
 /// Work that fails for a number of attempts, by its name.
@@ -45,6 +46,9 @@ impl Work for Failing {
     }
     fn refresh(&mut self) -> Result<(), Error> {
         self.work("refresh")
+    }
+    fn see_presence(&mut self) -> Result<Option<Absence>, Error> {
+        self.work("presence").map(|()| None)
     }
     fn tell_owners_apart(&mut self) -> Result<(), Error> {
         self.work("owners")
@@ -123,11 +127,12 @@ fn no_failure_of_a_moment_ends_the_loop_and_each_is_told_and_tried_again() {
         ("regulate", "cannot see how busy the CPUs are"),
         ("govern", "cannot govern"),
         ("refresh", "cannot take over the host's addresses"),
+        ("presence", "cannot attach the program anew"),
         ("owners", "cannot tell the owners of sockets apart"),
         ("snapshot", "cannot read the counters"),
     ] {
         // Once a second is too rare for this test to see a second attempt.
-        let is_rare = matches!(name, "refresh" | "owners");
+        let is_rare = matches!(name, "refresh" | "presence" | "owners");
         let work = Failing {
             failures: [(name, if is_rare { 1 } else { 2 })].into(),
             ..Failing::default()
@@ -141,12 +146,14 @@ fn no_failure_of_a_moment_ends_the_loop_and_each_is_told_and_tried_again() {
             notes.lines
         );
         assert!(
-            told(&format!("can{}", &said[6..])) || name == "owners",
+            told(&format!("can{}", &said[6..])) || matches!(name, "presence" | "owners"),
             "{name}: {:?}",
             notes.lines
         );
         assert_eq!(work.failures[name], 0, "{name}");
-        for other in ["regulate", "govern", "refresh", "owners", "snapshot"] {
+        for other in [
+            "regulate", "govern", "refresh", "presence", "owners", "snapshot",
+        ] {
             assert!(
                 work.done.contains_key(other) || other == name,
                 "{other} beside {name}"

@@ -114,6 +114,10 @@ pub struct XdpConfig {
     /// The old setting is put back when the device is dropped. After a killed program the next
     /// one that turns it does so, or `plimsoll guard restore`; a [`Keeper`] does at once.
     pub threaded: Threaded,
+    /// Threads may poll with any driver, not only with those that were
+    /// [tried](plimsoll_kernel::threaded::TRIED): with others it is refused, since some hang.
+    /// Default false.
+    pub any_driver: bool,
     /// Do not check transport checksums of received frames. Default false.
     pub trust_checksums: bool,
 }
@@ -131,6 +135,7 @@ impl Default for XdpConfig {
             busy_poll: None,
             holdoff: None,
             threaded: Threaded::Off,
+            any_driver: false,
             trust_checksums: false,
         }
     }

@@ -129,6 +129,7 @@ impl Settings {
             }
             opened => opened.map_err(refused)?,
         };
+        knobs.allow_any_driver(config.any_driver);
         // A driver that knows no queues apart has settings for all, which are turned for one
         // queue only if there is no other.
         let queue = queue.filter(|_| !matches!(device.receive_queues(), Ok(1)));

@@ -48,7 +48,7 @@ const fn case(
     }
 }
 
-pub(super) const CASES: [Case; 28] = [
+pub(super) const CASES: [Case; 29] = [
     case(
         "high-watermark",
         "80",
@@ -248,6 +248,7 @@ pub(super) const CASES: [Case; 28] = [
             ],
         )
     },
+    case("any-driver", "true", |a| a.any_driver, "\"true\"", &[]),
     Case {
         on_reload: TakesANewStart,
         ..case(

@@ -1,0 +1,63 @@
+//! The kernel polls in threads: some drivers hang when that is switched on, or when an
+//! interface that is polled so goes down.
+
+use std::fs;
+use std::net::UdpSocket;
+
+use super::Outcome;
+use super::guard::Guard;
+use super::overload::{Busy, FLOOD_PPS};
+use super::settings::Settings;
+use super::site::{HOST, Site};
+use super::steps::{sees_flood, until};
+use super::traffic::{Flood, datagrams};
+
+/// Whether the driver was tried is what this is to find out.
+const WORDS: [&str; 2] = ["--strategy=thread", "--any-driver"];
+const ROUNDS: u32 = 3;
+
+/// Threads come with a flood and with a new link. They go with the flood, with the guard
+/// that is asked to end, and with one that is killed.
+pub(crate) fn threads(site: &Site) -> Outcome {
+    let before = Settings::of(site)?;
+    let socket = UdpSocket::bind((HOST, 0))?;
+    let port = socket.local_addr()?.port();
+    let mut most = 0;
+    for round in 0..ROUNDS {
+        let guard = Guard::start_with(site, &WORDS)?;
+        let busy = Busy::start();
+        let flood = Flood::start(site, datagrams(port), FLOOD_PPS)?;
+        most = most.max(polled(site, &guard)?);
+        site.renew_link()?;
+        polled(site, &guard).map_err(|why| format!("after a new link: {why}"))?;
+        match round {
+            0 => {
+                drop((flood, busy));
+                until("threads end with the flood", || Ok(polling(site)? == 0))?;
+                guard.stop()?;
+            }
+            1 => guard.stop()?,
+            _ => guard.kill()?,
+        }
+        before.wait_until_back(site)?;
+    }
+    Ok(format!(
+        "up to {most} threads in {ROUNDS} floods, each with a new link; settings as before"
+    ))
+}
+
+/// Waits until threads poll and the guard has work; how many there are.
+fn polled(site: &Site, guard: &Guard) -> Outcome<usize> {
+    until("threads poll", || Ok(polling(site)? > 0))?;
+    sees_flood(guard)?;
+    polling(site)
+}
+
+/// The kernel's threads that poll the guarded interface, by their names: before Linux 6.8 it
+/// tells them no other way.
+fn polling(site: &Site) -> Outcome<usize> {
+    let name = format!("napi/{}-", site.device);
+    let entries = fs::read_dir("/proc")?.flatten();
+    let names = entries.filter_map(|entry| fs::read_to_string(entry.path().join("comm")).ok());
+    Ok(names.filter(|comm| comm.starts_with(&name)).count())
+}
