@@ -262,7 +262,6 @@ impl<'obj> Guard<'obj> {
         let mut guard = Self::load(storage, config)?;
         guard.regulator = Some(Regulator::start(interface)?);
         guard.cookies = Some(Cookies::watch(ifindex, &guard.program)?);
-        guard.presence = Presence::watch(interface, ifindex);
         guard.interface = Some(interface.to_owned());
         guard.configure(config)?;
         guard.refusals = Some(guard.program.watch_refusals()?);
@@ -273,6 +272,7 @@ impl<'obj> Guard<'obj> {
             Some(link) => link,
             None => XdpLink::attach(program, interface, ifindex)?,
         });
+        guard.presence = Presence::watch(interface, ifindex);
         Ok(guard)
     }
 

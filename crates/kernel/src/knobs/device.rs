@@ -217,6 +217,16 @@ impl Device {
         Ok(Statistic { file })
     }
 
+    /// How often the link lost or got its carrier (`carrier_changes`), held open as well.
+    ///
+    /// # Errors
+    ///
+    /// The device is gone.
+    pub fn link_changes(&self) -> io::Result<Statistic> {
+        let file = self.file("carrier_changes", OFlag::O_RDONLY)?;
+        Ok(Statistic { file })
+    }
+
     /// Name of the driver; of a virtual device its kind, such as `veth`.
     #[must_use]
     pub fn driver(&self, link: &Link) -> Option<String> {
