@@ -26,6 +26,7 @@ use crate::program::{Program, SourcesReader};
 use crate::protection::Protection;
 use crate::regulator::Regulator;
 use plimsoll_kernel::error::bpf;
+use plimsoll_kernel::lasting_link::LastingLink;
 use plimsoll_kernel::meter::CpuReading;
 use plimsoll_kernel::xdp_link::XdpLink;
 use plimsoll_kernel::{host, link};
@@ -162,7 +163,7 @@ impl Regulated {
 #[derive(Debug)]
 pub struct Guard<'obj> {
     // Detached first, before the program's maps go.
-    pub(crate) link: Option<XdpLink>,
+    link: Option<LastingLink>,
     /// Tells the program what the stack refuses.
     refusals: Option<Link>,
     pub(crate) program: Program<'obj>,
@@ -171,7 +172,7 @@ pub struct Guard<'obj> {
     /// Only while attached: who answers SYNs past a listener's queue.
     cookies: Option<Cookies>,
     /// Only while attached, where the driver's count is to be had.
-    pub(crate) presence: Option<Presence>,
+    presence: Option<Presence>,
     charges: Charges,
     /// Packets without a socket when packet readers were last looked for.
     closed_ports: u64,
@@ -268,10 +269,11 @@ impl<'obj> Guard<'obj> {
         guard.refresh()?;
         let program = guard.program.fd();
         let before = before.and_then(|link| XdpLink::take_over(link, program, ifindex));
-        guard.link = Some(match before {
+        let link = match before {
             Some(link) => link,
             None => XdpLink::attach(program, interface, ifindex)?,
-        });
+        };
+        guard.link = Some(LastingLink::of(link, program, interface, ifindex)?);
         guard.presence = Presence::watch(interface, ifindex);
         Ok(guard)
     }
@@ -282,7 +284,7 @@ impl<'obj> Guard<'obj> {
     pub fn hand_on(&mut self) -> Option<BorrowedFd<'_>> {
         // If the program cannot be told, it notices the silence and sheds nothing either.
         let _ = self.begin_shedding_anew();
-        self.link.as_mut().map(XdpLink::hand_on)
+        self.link.as_mut().and_then(LastingLink::hand_on)
     }
 
     /// Changes the settings of the running program.
@@ -361,28 +363,23 @@ impl<'obj> Guard<'obj> {
         self.program.set_local_addresses(&addresses)
     }
 
-    /// Call once a second: attaches the program anew if the driver does not run it any
-    /// more. What was wrong then.
+    /// Call once a second: attaches the program anew where the driver may have lost it.
+    /// Whether there was need, or is still.
     ///
     /// # Errors
     ///
     /// The counts cannot be read; the driver refuses the program, which is tried again at
     /// the next call.
     pub(crate) fn see_presence(&mut self) -> Result<Option<Absence>, Error> {
-        let (Some(presence), Some(interface)) = (&mut self.presence, &self.interface) else {
+        if let Some(link) = &mut self.link
+            && link.on_second()?
+        {
+            return Ok(Some(Absence::Repaired));
+        }
+        let Some(presence) = &mut self.presence else {
             return Ok(None);
         };
-        let totals = || Ok(counters::sum(self.program.totals()?.iter()).offered());
-        let absence = presence.on_second::<Error>(totals)?;
-        if absence == Some(Absence::Repaired) {
-            // Two at once there cannot be.
-            self.link = None;
-        }
-        if self.link.is_none() {
-            let ifindex = link::index(interface)?;
-            self.link = Some(XdpLink::attach(self.program.fd(), interface, ifindex)?);
-        }
-        Ok(absence)
+        presence.on_second(|| Ok(counters::sum(self.program.totals()?.iter()).offered()))
     }
 
     /// Call every 10 to 50 ms. Tells the program that it is governed; after two

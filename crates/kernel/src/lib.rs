@@ -2,7 +2,7 @@
 //! stands on this crate: the guard, the testbed, and what comes after them.
 //!
 //! - XDP: [`xdp_link`] attaches a program by a link that vanishes with the
-//!   process, [`mapped`] shares its arrays, [`pass_all`] is the program that
+//!   process, [`lasting_link`] by one that no driver loses, [`mapped`] shares its arrays, [`pass_all`] is the program that
 //!   does nothing.
 //! - Settings: [`Knobs`] writes every old value down before it turns one, and
 //!   restores it; [`threaded`] moves polling into threads, [`polling_limit`] keeps them
@@ -21,6 +21,7 @@ pub mod error;
 pub mod ethtool;
 pub mod host;
 pub mod knobs;
+pub mod lasting_link;
 pub mod link;
 pub mod mapped;
 pub mod meter;

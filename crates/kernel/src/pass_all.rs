@@ -12,14 +12,16 @@ use std::mem::MaybeUninit;
 use std::os::fd::AsFd;
 use std::time::Duration;
 
-use libbpf_rs::ProgramInput;
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
+use libbpf_rs::{OpenObject, ProgramInput};
 
 use crate::error::{AttachError, CallError, bpf};
 use crate::link;
 use crate::xdp_link::XdpLink;
 
 include!(concat!(env!("OUT_DIR"), "/pass_all.rs")); // mod skeleton
+
+use skeleton::PassAllSkel;
 
 /// The program in place. Dropping it detaches it.
 pub struct PassAll {
@@ -42,12 +44,16 @@ impl PassAll {
     pub fn attach(interface: &str) -> Result<Self, AttachError> {
         let ifindex = link::index(interface)?;
         let mut place = MaybeUninit::uninit();
-        let open = skeleton::PassAllSkelBuilder::default().open(&mut place);
-        let program = open.and_then(OpenSkel::load);
-        let program = program.map_err(bpf("load the program that passes everything"))?;
+        let program = load(&mut place)?;
         let link = XdpLink::attach(program.progs.pass_all.as_fd(), interface, ifindex)?;
         Ok(Self { _link: link })
     }
+}
+
+pub(crate) fn load(place: &mut MaybeUninit<OpenObject>) -> Result<PassAllSkel<'_>, CallError> {
+    let open = skeleton::PassAllSkelBuilder::default().open(place);
+    let program = open.and_then(OpenSkel::load);
+    program.map_err(bpf("load the program that passes everything"))
 }
 
 /// The mean time of a run of this program on one frame by the kernel's test-run
@@ -59,9 +65,7 @@ impl PassAll {
 /// The kernel refuses the program or the frame.
 pub fn test_run(frame: &[u8], repeat: u32) -> Result<Duration, CallError> {
     let mut place = MaybeUninit::uninit();
-    let open = skeleton::PassAllSkelBuilder::default().open(&mut place);
-    let program = open.and_then(OpenSkel::load);
-    let program = program.map_err(bpf("load the program that passes everything"))?;
+    let program = load(&mut place)?;
     let input = ProgramInput {
         data_in: Some(frame),
         repeat,

@@ -116,6 +116,11 @@ impl Site {
         ip(&format!("link set {} up", self.device))
     }
 
+    /// Gives the guarded interface another MTU, in bytes.
+    pub(crate) fn set_mtu(&self, mtu: u32) -> Outcome<()> {
+        ip(&format!("link set {} mtu {mtu}", self.device))
+    }
+
     /// Adapters negotiate, drivers reset: until a datagram has come through.
     pub(crate) fn wait_for_packets(&self) -> Outcome<()> {
         let receiver = UdpSocket::bind((HOST, 0))?;

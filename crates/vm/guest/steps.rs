@@ -1,6 +1,7 @@
 //! The steps but for killing and handing over.
 
 use std::net::UdpSocket;
+use std::process::Command;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -21,6 +22,11 @@ const FILL_PPS: u64 = 3_000;
 const FILL_TIME: Duration = Duration::from_secs(2);
 const AFTERWARDS: u32 = 50;
 const UNTIL_LIMIT: Duration = Duration::from_secs(20);
+const ETHERNET_MTU: u32 = 1500;
+const OTHER_MTU: u32 = 1400;
+/// Seconds of the flood that a capture records, more than those before the new link.
+const TAKE_SECONDS: u64 = 6;
+const TAKE_START: Duration = Duration::from_secs(3);
 
 /// What the host does without the guard.
 pub(crate) struct Stock {
@@ -228,7 +234,8 @@ fn no_more_lost(guard: &Guard, guarded: &Passed, stock: &Passed) -> Outcome {
     Ok(found)
 }
 
-/// A new link may come with new rings: the guard sees what comes by them.
+/// A new link may come with new rings, and another MTU too: whoever has a program there sees
+/// what comes by them.
 pub(crate) fn link(site: &Site) -> Outcome {
     let socket = UdpSocket::bind((HOST, 0))?;
     let port = socket.local_addr()?.port();
@@ -239,9 +246,36 @@ pub(crate) fn link(site: &Site) -> Outcome {
     let began = Instant::now();
     sees_flood(&guard).map_err(|why| format!("after a new link: {why}"))?;
     let seconds = began.elapsed().as_secs_f64();
+    site.set_mtu(OTHER_MTU)?;
+    sees_flood(&guard).map_err(|why| format!("after another MTU: {why}"))?;
+    site.set_mtu(ETHERNET_MTU)?;
     let said = guard.said();
     guard.stop()?;
+    take(site)?;
     Ok(format!("seen again after {seconds:.1} s; {said}"))
+}
+
+/// A capture that takes the interface from the kernel gets what comes by a new link.
+fn take(site: &Site) -> Outcome<()> {
+    let mut command = Command::new(guard::PROGRAM);
+    command.args(["capture", &site.device, "--mode", "take", "--snaplen", "64"]);
+    command.args(["--ring", "4M", "--queue", "4M", "--write", "/dev/null"]);
+    let packets = (FILL_PPS * TAKE_SECONDS).to_string();
+    let mut capture = command.args(["--count", &packets]).spawn()?;
+    sleep(TAKE_START);
+    site.renew_link()?;
+    let ended = until("the capture has its packets", || {
+        Ok(capture.try_wait()?.is_some())
+    });
+    if ended.is_err() {
+        capture.kill()?;
+    }
+    let status = capture.wait()?;
+    ended?;
+    if !status.success() {
+        return Err(format!("the capture ended with {status}").into());
+    }
+    Ok(())
 }
 
 /// Waits until the guard discards.

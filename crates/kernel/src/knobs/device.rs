@@ -217,13 +217,13 @@ impl Device {
         Ok(Statistic { file })
     }
 
-    /// How often the link lost or got its carrier (`carrier_changes`), held open as well.
+    /// How often the link lost its carrier (`carrier_down_count`), held open as well.
     ///
     /// # Errors
     ///
     /// The device is gone.
-    pub fn link_changes(&self) -> io::Result<Statistic> {
-        let file = self.file("carrier_changes", OFlag::O_RDONLY)?;
+    pub fn carrier_downs(&self) -> io::Result<Statistic> {
+        let file = self.file("carrier_down_count", OFlag::O_RDONLY)?;
         Ok(Statistic { file })
     }
 

@@ -10,7 +10,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
-use plimsoll_kernel::xdp_link::XdpLink;
+use plimsoll_kernel::lasting_link::KeptLink;
 use plimsoll_stack::device::Mac;
 
 use super::error::Error;
@@ -41,7 +41,7 @@ pub(super) struct Instance {
     counters: MapHandle,
     sockets: MapHandle,
     settings: MapHandle,
-    _link: XdpLink,
+    _link: KeptLink,
 }
 
 impl fmt::Debug for Instance {
@@ -97,7 +97,7 @@ pub(super) fn attach(
     let settings = MapHandle::try_from(&maps.bss).map_err(&bpf)?;
     set(&settings, interface.station, interface.reverse_path)?;
     let program = loaded.progs.forward.as_fd();
-    let link = XdpLink::attach(program, interface.name, interface.index)
+    let link = KeptLink::attach(program, interface.name, interface.index)
         .map_err(|error| Error::not_attached(interface.name, error))?;
     let instance = Instance {
         counters,

@@ -10,7 +10,8 @@ use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use parking_lot::Mutex;
 use plimsoll_core::demux::Protocol;
-use plimsoll_kernel::xdp_link::{AttachError, XdpLink};
+use plimsoll_kernel::lasting_link::KeptLink;
+use plimsoll_kernel::xdp_link::AttachError;
 
 use super::company::{Entries, Watched};
 use super::room::{Room, Rooms};
@@ -41,7 +42,7 @@ pub(super) struct Program {
     entries: Arc<Entries>,
     /// The program's variables: `vlan` alone.
     variables: MapHandle,
-    _link: XdpLink,
+    _link: KeptLink,
 }
 
 impl fmt::Debug for Program {
@@ -70,7 +71,7 @@ impl Program {
         let program = open.load().map_err(|error| refused(&error))?;
         let maps = &program.maps;
         let handle = |map| MapHandle::try_from(map).map_err(|error| refused(&error));
-        let link = XdpLink::attach(program.progs.steer.as_fd(), interface, ifindex)
+        let link = KeptLink::attach(program.progs.steer.as_fd(), interface, ifindex)
             .map_err(|error| not_attached(interface, error))?;
         Ok(Self {
             sockets: handle(&maps.sockets)?,

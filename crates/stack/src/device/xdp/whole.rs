@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use libbpf_rs::{MapCore, MapFlags};
-use plimsoll_kernel::xdp_link::XdpLink;
+use plimsoll_kernel::lasting_link::KeptLink;
 
 use super::settings::Settings;
 use super::socket::Socket;
@@ -36,7 +36,7 @@ pub struct WholeQueue {
 struct Taken {
     // While the program is there: some drivers have no polling without it.
     settings: Settings,
-    _program: XdpLink,
+    _program: KeptLink,
 }
 
 impl fmt::Debug for WholeQueue {
@@ -92,7 +92,7 @@ pub fn open_whole_by(
     let link = plimsoll_kernel::link::link(ifindex);
     let link = link.map_err(Error::io(format!("ask about {interface}")))?;
     let queues = link.rx_queues.unwrap_or(1).clamp(1, sockets.max_entries());
-    let attached = XdpLink::attach(program, interface, ifindex)
+    let attached = KeptLink::attach(program, interface, ifindex)
         .map_err(|error| program::not_attached(interface, error))?;
     let taken = Arc::new(Taken {
         settings: Settings::turn(interface, ifindex, None, config, None)?,
