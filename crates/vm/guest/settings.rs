@@ -59,6 +59,12 @@ impl Settings {
         of_device || instances.any(|instance| instance[0] == Some(DEFER_MARK))
     }
 
+    /// Some instance is to be polled in threads.
+    pub(crate) fn are_threaded(&self) -> bool {
+        let mut instances = self.instances.iter();
+        self.device[2] == Some(1) || instances.any(|instance| instance[2] == Some(1))
+    }
+
     /// Waits until all is as it was, and no program is attached.
     pub(crate) fn wait_until_back(&self, site: &Site) -> Outcome<()> {
         let end = Instant::now() + BACK_LIMIT;

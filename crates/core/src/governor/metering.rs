@@ -7,7 +7,8 @@
 //! overload. Else a look now and then is enough.
 //!
 //! **Rules.**
-//! - While overload lasts or is suspected, and while input is shed, all time is metered.
+//! - While overload is suspected, or lasts and is not settled, and while input is shed, all
+//!   time is metered.
 //! - So many frames that receiving them could reach the limit, or so many discards that
 //!   they could matter, *may matter*. There an interval is looked at as soon as it has
 //!   more of them by a quarter than any that was found calm lately, and each [`SOON`].
@@ -68,7 +69,7 @@ pub struct Signs {
     pub frames_pps: u64,
     /// Packets discarded early per second.
     pub discarded_pps: u64,
-    /// Overload lasts or is suspected, or input is shed.
+    /// Overload is suspected, or lasts and is not settled, or input is shed.
     pub is_strained: bool,
 }
 

@@ -34,6 +34,11 @@
 //! polling may be what makes it look calm: leaving is then a probe, made after a
 //! longer time that doubles with each probe that had to be taken back soon.
 //!
+//! **Settled.** Overload that has lost nothing for a second, though its CPUs have no time to
+//! spare, is carried. It is looked at as rarely as calm is, and CPU time need not be metered
+//! all the time ([`Governor::on_unmetered`]), until something is lost. A CPU limit is kept by
+//! looking, so near one nothing is settled.
+//!
 //! **Lazy when alone.** While nobody but a flood is there, the ring may overflow: see
 //! `alone`, whose holdoffs are longer than what fits.
 //!
@@ -105,6 +110,10 @@ const CREDIT_BACKOFF: u32 = 9;
 /// A holdoff that keeps the CPU limit is never longer: the longest that a
 /// bystander waits.
 const LIMIT_HOLDOFF_MAX: Duration = Duration::from_millis(10);
+/// Overload that has lost nothing for so long is settled.
+const SETTLING: Duration = Duration::from_secs(1);
+/// A load above this part of the CPU limit is near it.
+const NEAR_LIMIT: Fraction = Fraction::from_percent(90);
 /// No ring makes a holdoff shorter: it would be over before a run ends.
 const SHORTEST: Duration = Duration::from_micros(5);
 
@@ -188,6 +197,11 @@ pub struct Governor {
     limiter: Option<LoadTarget>,
     /// When the turns reported to `limiter` have got to.
     limiter_time: Instant,
+    /// When last metered, all CPUs were well below the CPU limit.
+    is_below_limit: bool,
+    /// Since when overload has lost nothing.
+    lossless_since: Option<Instant>,
+    is_settled: bool,
     switches: u64,
 }
 
@@ -239,6 +253,9 @@ impl Governor {
             rate_pps: 0,
             limiter,
             limiter_time: Instant::ZERO,
+            is_below_limit: false,
+            lossless_since: None,
+            is_settled: false,
             switches: 0,
         })
     }
@@ -265,10 +282,13 @@ impl Governor {
         }
     }
 
-    /// Whether overload lasts or is suspected: all CPU time matters then.
+    /// Whether overload is suspected, or lasts and is not settled: all CPU time matters then.
     #[must_use]
     pub fn is_strained(&self) -> bool {
-        self.setting.mode == Mode::Overload || self.dwell.is_pending()
+        match self.setting.mode {
+            Mode::Interrupts => self.dwell.is_pending(),
+            Mode::Overload => !self.is_settled,
+        }
     }
 
     /// Hears whose packets were polled in the interval that ends now, before it is
@@ -285,6 +305,27 @@ impl Governor {
         losses: Losses,
         now: Instant,
     ) -> Setting {
+        self.decide(cpus, losses, true, now)
+    }
+
+    /// The same for an interval whose CPU time nobody metered: all of it seems idle. Overload
+    /// does not end by it.
+    pub fn on_unmetered(
+        &mut self,
+        cpus: &[CpuObservation],
+        losses: Losses,
+        now: Instant,
+    ) -> Setting {
+        self.decide(cpus, losses, false, now)
+    }
+
+    fn decide(
+        &mut self,
+        cpus: &[CpuObservation],
+        losses: Losses,
+        is_metered: bool,
+        now: Instant,
+    ) -> Setting {
         if self.config.strategy == Strategy::Off {
             return self.setting;
         }
@@ -299,7 +340,9 @@ impl Governor {
             Mode::Interrupts if self.dwell.enters(reason != Reason::Calm, rate_pps, now) => {
                 Mode::Overload
             }
-            Mode::Overload if self.dwell.leaves(self.is_calm(cpus, losses), rate_pps, now) => {
+            Mode::Overload
+                if is_metered && self.dwell.leaves(self.is_calm(cpus, losses), rate_pps, now) =>
+            {
                 Mode::Interrupts
             }
             mode => mode,
@@ -310,9 +353,34 @@ impl Governor {
         } else if reason != Reason::Calm && before == Mode::Overload {
             self.setting.reason = reason;
         }
-        self.set_holdoff(cpus, losses, before);
-        self.be_lazy(cpus, losses, polled_pps, now);
+        let is_polled = self.setting.mode == Mode::Overload;
+        let limited = (is_polled && is_metered).then(|| self.limited(cpus));
+        self.set_holdoff(limited.flatten(), losses, before);
+        if is_metered {
+            self.be_lazy(cpus, losses, polled_pps, now);
+            self.is_below_limit = cpus.iter().all(|cpu| self.has_room(cpu));
+        }
+        self.settle(reason, cpus, losses, now);
         self.setting
+    }
+
+    /// Sees whether overload has lost something, or might.
+    fn settle(&mut self, reason: Reason, cpus: &[CpuObservation], losses: Losses, now: Instant) {
+        let is_carried = self.setting.mode == Mode::Overload
+            && !self.setting.is_lazy
+            && self.is_below_limit
+            && reason != Reason::Ring
+            && !cpus.iter().any(|cpu| self.discards_cost(cpu, losses));
+        self.lossless_since = is_carried.then(|| self.lossless_since.unwrap_or(now));
+        let lasts = |since| now.saturating_since(since) >= SETTLING;
+        self.is_settled = self.lossless_since.is_some_and(lasts);
+    }
+
+    /// Receiving is not near the CPU limit.
+    fn has_room(&self, cpu: &CpuObservation) -> bool {
+        let near = |limit: Fraction| NEAR_LIMIT.of(u64::from(limit.as_ppm()));
+        let limit = self.config.cpu_limit.map(near);
+        limit.is_none_or(|limit| u64::from(load(cpu).as_ppm()) < limit)
     }
 
     /// Lengthens the holdoff while the ring may overflow.
@@ -370,11 +438,15 @@ impl Governor {
     /// Discarding takes time that a CPU does not have to spare. Any of the discarded
     /// packets might have been on any CPU.
     fn discards_matter(&self, cpus: &[CpuObservation], losses: Losses) -> bool {
+        let matters = |cpu: &CpuObservation| self.is_busy(cpu) && self.discards_cost(cpu, losses);
+        cpus.iter().any(matters)
+    }
+
+    /// Discarding took time that would matter to a CPU without any to spare.
+    fn discards_cost(&self, cpu: &CpuObservation, losses: Losses) -> bool {
         let spent_ns = losses.discarded.saturating_mul(span_nanos(DISCARDED));
-        let matters = |cpu: &CpuObservation| {
-            spent_ns > span_nanos(part(self.config.discard_share, cpu.elapsed))
-        };
-        losses.discarded > 0 && cpus.iter().any(|cpu| self.is_busy(cpu) && matters(cpu))
+        let share = part(self.config.discard_share, cpu.elapsed);
+        losses.discarded > 0 && spent_ns > span_nanos(share)
     }
 
     /// The CPU has no time to spare.
@@ -382,7 +454,8 @@ impl Governor {
         !cpu.elapsed.is_zero() && cpu.idle < part(self.config.idle_low, cpu.elapsed)
     }
 
-    fn set_holdoff(&mut self, cpus: &[CpuObservation], losses: Losses, before: Mode) {
+    /// To the one that fits, or to the longer one that the CPU limit takes.
+    fn set_holdoff(&mut self, limited: Option<Duration>, losses: Losses, before: Mode) {
         if self.setting.mode == Mode::Interrupts {
             return;
         }
@@ -396,10 +469,7 @@ impl Governor {
             });
         }
         let fitting = self.fitting();
-        self.setting.holdoff = match self.limited(cpus) {
-            Some(limited) => fitting.max(limited),
-            None => fitting,
-        };
+        self.setting.holdoff = limited.map_or(fitting, |limited| fitting.max(limited));
     }
 
     /// The holdoff that the ring has room for.

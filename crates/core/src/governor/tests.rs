@@ -8,6 +8,8 @@ use proptest::prelude::{prop, prop_assert, prop_assert_eq, proptest};
 
 use super::*;
 
+mod settled;
+
 const MS: Duration = Duration::from_millis(1);
 const US: Duration = Duration::from_micros(1);
 const SECOND: Duration = Duration::from_secs(1);

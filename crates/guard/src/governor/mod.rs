@@ -196,7 +196,7 @@ impl Governor {
         }
     }
 
-    /// Whether overload lasts or is suspected.
+    /// Whether overload is suspected, or lasts and may lose something.
     #[must_use]
     pub fn is_strained(&self) -> bool {
         self.decision.is_strained()
@@ -271,7 +271,10 @@ impl Governor {
         };
         let elapsed = u64::try_from(self.started.elapsed().as_nanos()).unwrap_or(u64::MAX);
         let time = plimsoll_core::time::Instant::from_nanos(elapsed);
-        let setting = self.decision.on_interval(&cpus, losses, time);
+        let setting = match regulated.is_metered {
+            true => self.decision.on_interval(&cpus, losses, time),
+            false => self.decision.on_unmetered(&cpus, losses, time),
+        };
         let frames = std::mem::take(&mut self.frames);
         let others = self
             .held_off
@@ -281,7 +284,10 @@ impl Governor {
             applied.holdoff = Duration::ZERO;
         }
         self.apply(setting, &regulated.readings, knobs)?;
-        if let (Some(limiter), Some(cpu)) = (&self.limiter, cpus.iter().max_by_key(|c| c.network)) {
+        if regulated.is_metered
+            && let (Some(limiter), Some(cpu)) =
+                (&self.limiter, cpus.iter().max_by_key(|c| c.network))
+        {
             limiter.on_observation(cpu.network, cpu.elapsed);
         }
         Ok(())

@@ -69,8 +69,10 @@ impl Form {
         match self {
             Self::Nothing => Ok(()),
             Self::Json(writer) => {
-                serde_json::to_writer(&mut *writer, line)?;
-                writer.write_all(b"\n")?;
+                // At once: each part by itself would be a system call.
+                let mut text = serde_json::to_vec(line)?;
+                text.push(b'\n');
+                writer.write_all(&text)?;
                 writer.flush()
             }
             Self::Table => {
