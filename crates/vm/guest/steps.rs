@@ -302,15 +302,21 @@ pub(crate) fn end(site: &Site, before: &Settings) -> Outcome {
     if own != *before || link::link(site.ifindex)?.xdp.is_some() {
         return Err(format!("first {before:?}; last {own:?}").into());
     }
+    let files = left_on_disk();
+    if !files.is_empty() {
+        return Err(format!("left on disk: {}", files.join(", ")).into());
+    }
+    site.wait_for_packets()?;
+    Ok(format!("{own:?}"))
+}
+
+/// Records and status sockets.
+pub(crate) fn left_on_disk() -> Vec<String> {
     let mut files = Vec::new();
     if let Ok(entries) = std::fs::read_dir(plimsoll_kernel::knobs::DIRECTORY) {
         let names = entries.flatten().map(|entry| entry.file_name());
         files.extend(names.map(|name| name.to_string_lossy().into_owned()));
     }
     files.retain(|name| !name.ends_with(".lock"));
-    if !files.is_empty() {
-        return Err(format!("left on disk: {}", files.join(", ")).into());
-    }
-    site.wait_for_packets()?;
-    Ok(format!("{own:?}"))
+    files
 }

@@ -3,13 +3,14 @@
 
 use std::fs;
 use std::net::UdpSocket;
+use std::time::Instant;
 
 use super::Outcome;
 use super::guard::Guard;
 use super::overload::{Busy, FLOOD_PPS};
 use super::settings::Settings;
 use super::site::{HOST, Site};
-use super::steps::{sees_flood, until};
+use super::steps::{left_on_disk, sees_flood, until};
 use super::traffic::{Flood, datagrams};
 
 /// Whether the driver was tried is what this is to find out.
@@ -56,15 +57,19 @@ pub(crate) fn threads(site: &Site) -> Outcome {
     ))
 }
 
-/// Who has put the settings back. Before Linux 6.17 the keeper cannot where instances go with
-/// the program, as on veth: then the next guard does.
-fn back_after_kill(site: &Site, before: &Settings) -> Outcome<&'static str> {
-    if before.wait_until_back(site).is_ok() {
-        return Ok("keeper");
+/// Who has put the settings back. The keeper does not where instances go with the program, as
+/// on veth: it cannot know that their settings went along, nor before Linux 6.17 switch threads
+/// off without them. So the record stays, and the next guard does.
+fn back_after_kill(site: &Site, before: &Settings) -> Outcome<String> {
+    let began = Instant::now();
+    let no_record = || Ok(left_on_disk().is_empty());
+    if before.wait_until_back(site).is_ok() && until("no record", no_record).is_ok() {
+        let seconds = began.elapsed().as_secs_f64();
+        return Ok(format!("keeper in {seconds:.2} s"));
     }
     Guard::start(site)?.stop()?;
     before.wait_until_back(site)?;
-    Ok("next guard")
+    Ok("next guard".to_owned())
 }
 
 /// Waits until threads poll and the guard has work; how many there are.
