@@ -34,10 +34,7 @@
 //! polling may be what makes it look calm: leaving is then a probe, made after a
 //! longer time that doubles with each probe that had to be taken back soon.
 //!
-//! **Settled.** Overload that has lost nothing for a second, though its CPUs have no time to
-//! spare, is carried. It is looked at as rarely as calm is, and CPU time need not be metered
-//! all the time ([`Governor::on_unmetered`]), until something is lost. A CPU limit is kept by
-//! looking, so near one nothing is settled.
+//! **Settled.** Overload that loses nothing is looked at as rarely as calm is: see `settled`.
 //!
 //! **Lazy when alone.** While nobody but a flood is there, the ring may overflow: see
 //! `alone`, whose holdoffs are longer than what fits.
@@ -72,6 +69,7 @@ mod dwell;
 mod instances;
 pub mod metering;
 mod placement;
+mod settled;
 #[cfg(test)]
 mod tests;
 
@@ -81,6 +79,7 @@ pub use config::{GovernorConfig, Strategy};
 use dwell::Dwell;
 pub use instances::{InstanceFrames, Instances};
 pub use placement::{Place, Placement};
+use settled::Settled;
 
 /// A run that finds this part of the ring waiting has found it nearly full: the rest
 /// is what a run of a holdoff that fills half of it, the most that is aimed at, may
@@ -110,10 +109,6 @@ const CREDIT_BACKOFF: u32 = 9;
 /// A holdoff that keeps the CPU limit is never longer: the longest that a
 /// bystander waits.
 const LIMIT_HOLDOFF_MAX: Duration = Duration::from_millis(10);
-/// Overload that has lost nothing for so long is settled.
-const SETTLING: Duration = Duration::from_secs(1);
-/// A load above this part of the CPU limit is near it.
-const NEAR_LIMIT: Fraction = Fraction::from_percent(90);
 /// No ring makes a holdoff shorter: it would be over before a run ends.
 const SHORTEST: Duration = Duration::from_micros(5);
 
@@ -197,11 +192,7 @@ pub struct Governor {
     limiter: Option<LoadTarget>,
     /// When the turns reported to `limiter` have got to.
     limiter_time: Instant,
-    /// When last metered, all CPUs were well below the CPU limit.
-    is_below_limit: bool,
-    /// Since when overload has lost nothing.
-    lossless_since: Option<Instant>,
-    is_settled: bool,
+    settled: Settled,
     switches: u64,
 }
 
@@ -253,9 +244,7 @@ impl Governor {
             rate_pps: 0,
             limiter,
             limiter_time: Instant::ZERO,
-            is_below_limit: false,
-            lossless_since: None,
-            is_settled: false,
+            settled: Settled::default(),
             switches: 0,
         })
     }
@@ -287,7 +276,7 @@ impl Governor {
     pub fn is_strained(&self) -> bool {
         match self.setting.mode {
             Mode::Interrupts => self.dwell.is_pending(),
-            Mode::Overload => !self.is_settled,
+            Mode::Overload => !self.settled.is_settled(),
         }
     }
 
@@ -358,29 +347,20 @@ impl Governor {
         self.set_holdoff(limited.flatten(), losses, before);
         if is_metered {
             self.be_lazy(cpus, losses, polled_pps, now);
-            self.is_below_limit = cpus.iter().all(|cpu| self.has_room(cpu));
+            let loads = cpus.iter().map(load);
+            self.settled.on_loads(loads, self.config.cpu_limit);
         }
-        self.settle(reason, cpus, losses, now);
+        let is_carried = self.carries(reason, cpus, losses);
+        self.settled.on_interval(is_carried, now);
         self.setting
     }
 
-    /// Sees whether overload has lost something, or might.
-    fn settle(&mut self, reason: Reason, cpus: &[CpuObservation], losses: Losses, now: Instant) {
-        let is_carried = self.setting.mode == Mode::Overload
+    /// Overload lasts, and nothing of what came was lost or might have been.
+    fn carries(&self, reason: Reason, cpus: &[CpuObservation], losses: Losses) -> bool {
+        self.setting.mode == Mode::Overload
             && !self.setting.is_lazy
-            && self.is_below_limit
             && reason != Reason::Ring
-            && !cpus.iter().any(|cpu| self.discards_cost(cpu, losses));
-        self.lossless_since = is_carried.then(|| self.lossless_since.unwrap_or(now));
-        let lasts = |since| now.saturating_since(since) >= SETTLING;
-        self.is_settled = self.lossless_since.is_some_and(lasts);
-    }
-
-    /// Receiving is not near the CPU limit.
-    fn has_room(&self, cpu: &CpuObservation) -> bool {
-        let near = |limit: Fraction| NEAR_LIMIT.of(u64::from(limit.as_ppm()));
-        let limit = self.config.cpu_limit.map(near);
-        limit.is_none_or(|limit| u64::from(load(cpu).as_ppm()) < limit)
+            && !cpus.iter().any(|cpu| self.discards_cost(cpu, losses))
     }
 
     /// Lengthens the holdoff while the ring may overflow.
