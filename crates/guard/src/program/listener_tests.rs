@@ -6,9 +6,7 @@ use std::net::{IpAddr, Ipv4Addr, TcpListener, TcpStream};
 use std::time::Duration;
 
 use libbpf_rs::{MapCore, MapFlags};
-use nix::sched::{CpuSet, sched_setaffinity};
 use nix::sys::socket::{Backlog as Listening, listen};
-use nix::unistd::Pid;
 use plimsoll_core::fairness::{
     Backlog, Fairness, FairnessConfig, Keys, Request, Share, Source, SynVerdict, TICK_SHIFT,
 };
@@ -72,12 +70,8 @@ struct Pair<'a, 'obj> {
 }
 
 impl<'a, 'obj> Pair<'a, 'obj> {
-    fn new(guard: &'a mut Guard<'obj>) -> Self {
-        let mut cpu = CpuSet::new();
-        cpu.set(0).unwrap();
-        sched_setaffinity(Pid::from_raw(0), &cpu).unwrap();
-        // What finds no place and is not admitted can be seen then.
-        guard.program.set_answering(answering::ANSWERING_NOBODY);
+    fn new(guard: &'a mut Guard<'obj>, who: answering) -> Self {
+        guard.program.set_answering(who);
         let [first, second] = KNOWN;
         let protection = Protection {
             known: vec![format!("{first}.{second}.0.0/16").parse().unwrap()],
@@ -150,11 +144,11 @@ fn source(random: &mut fastrand::Rng) -> Ipv4Addr {
 }
 
 /// What was seen of others and of known sources at these backlogs.
-fn judge_all(waiting: u32, half_open: u32, backlogs: &[u32]) -> [[u32; 4]; 2] {
+fn judge_all(waiting: u32, half_open: u32, backlogs: &[u32], who: answering) -> [[u32; 4]; 2] {
     let mut seen = [[0; 4]; 2];
     with_guard(|guard| {
         let listener = Listener::new(waiting, half_open);
-        let mut pair = Pair::new(guard);
+        let mut pair = Pair::new(guard, who);
         let mut random = fastrand::Rng::with_seed(8);
         for capacity in backlogs {
             let backlog = listener.backlog(*capacity);
@@ -176,8 +170,10 @@ fn judge_all(waiting: u32, half_open: u32, backlogs: &[u32]) -> [[u32; 4]; 2] {
 
 #[test]
 fn the_program_divides_an_accept_queue_as_core_does() {
-    // Calm, behind, nearly full, full, and back.
-    let [others, known] = judge_all(40, 6, &[100, 52, 48, 42, 39, 47, 44, 100]);
+    // Calm, behind, nearly full, full, and back. The stack would answer with a cookie, which
+    // is of no use then.
+    let backlogs = [100, 52, 48, 42, 39, 47, 44, 100];
+    let [others, known] = judge_all(40, 6, &backlogs, answering::ANSWERING_STACK);
     for verdict in [
         SynVerdict::Admitted,
         SynVerdict::SourceShare,
@@ -190,7 +186,9 @@ fn the_program_divides_an_accept_queue_as_core_does() {
 
 #[test]
 fn the_program_divides_a_syn_queue_as_core_does() {
-    let [others, known] = judge_all(0, 40, &[100, 45, 43, 41, 39, 44, 42, 100]);
+    // What finds no place and is not admitted can be seen if nobody answers it.
+    let backlogs = [100, 45, 43, 41, 39, 44, 42, 100];
+    let [others, known] = judge_all(0, 40, &backlogs, answering::ANSWERING_NOBODY);
     for verdict in [SynVerdict::Admitted, SynVerdict::Cookie] {
         assert!(others[verdict as usize] > 100, "{others:?}");
     }
