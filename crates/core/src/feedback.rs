@@ -114,7 +114,8 @@ impl Watermarks {
     }
 }
 
-/// When packets for a socket are discarded early, by how full its receive buffer is.
+/// When packets for a socket are discarded early that was full a moment ago, by how full
+/// its receive buffer is. A socket that was not takes all that fits.
 ///
 /// The guard's BPF program applies them in bytes, its model in packets
 /// ([`Watermarks::of_socket`]).
@@ -127,6 +128,8 @@ pub struct SocketWatermarks {
     /// Until less than this part is left. Lower means fewer, longer pauses; too low
     /// lets the consumer run dry before the next poll. Default: 50 %.
     pub low: Fraction,
+    /// Sources that have not had their share find room up to this part.
+    pub full: Fraction,
     /// … or until it has drained by this much, in bytes: what is then admitted at once
     /// has to be taken by the stack in one go, and the receive ring waits meanwhile.
     /// Default: 64 KiB; a fifth of a large buffer let the ring overflow.
@@ -134,12 +137,41 @@ pub struct SocketWatermarks {
 }
 
 impl SocketWatermarks {
-    /// The guard's.
-    pub const DEFAULT: Self = Self {
-        high: Fraction::from_percent(70),
-        low: Fraction::from_percent(50),
-        drained_bytes_max: 1 << 16,
-    };
+    /// The guard's, while a CPU lacks time.
+    pub const DEFAULT: Self = Self::new(Fraction::from_percent(70), Fraction::from_percent(50));
+
+    /// Between these two. Sources that have not had their share have half of what is left
+    /// above.
+    #[must_use]
+    pub const fn new(high: Fraction, low: Fraction) -> Self {
+        let rest = Fraction::WHOLE.as_ppm() - high.as_ppm();
+        Self {
+            high,
+            low,
+            full: Fraction::from_ppm(high.as_ppm() + rest / 2),
+            drained_bytes_max: 1 << 16,
+        }
+    }
+
+    /// The same while CPUs have time to spare. Packets that the socket drops late then
+    /// cost nobody else, so an eighth of the buffer is all that is kept for sources that
+    /// have not had their share, and discarding ends as soon as there is room.
+    #[must_use]
+    pub const fn with_time_to_spare(self) -> Self {
+        let kept = Fraction::from_ppm(Fraction::WHOLE.as_ppm() / 8);
+        let most = kept.complement();
+        let high = if self.high.as_ppm() > most.as_ppm() {
+            self.high
+        } else {
+            most
+        };
+        Self {
+            high,
+            low: high,
+            full: Fraction::WHOLE,
+            ..self
+        }
+    }
 }
 
 /// When a source is inhibited that several queues are filled from.

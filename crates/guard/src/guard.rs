@@ -31,8 +31,6 @@ use plimsoll_kernel::meter::CpuReading;
 use plimsoll_kernel::xdp_link::XdpLink;
 use plimsoll_kernel::{host, link};
 
-/// What a whole receive buffer is to the program's watermarks.
-const WATERMARK_WHOLE: u64 = 1 << limit::WATERMARK_WHOLE_SHIFT.0;
 /// Sockets above which idle ones are forgotten: half of the map's limit.
 const SLOTS_CROWDED: usize = limit::CHANNELS_MAX.0 as usize / 2;
 /// A channel without a packet for this many seconds is idle.
@@ -41,10 +39,11 @@ const CHANNEL_IDLE_EPOCHS: u32 = 60;
 /// Settings of the guard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// A UDP socket whose queue holds this part of its receive buffer gets no
-    /// more packets. Higher wastes less buffer; what is left above it must
-    /// take the batch of packets that is on its way (up to 64) or these are
-    /// dropped late, at the socket. Default: 70 %.
+    /// Under overload, a UDP socket that was full a moment ago gets no more packets while
+    /// its queue holds this part of its receive buffer. Others take all that fits, and
+    /// while CPUs have time to spare it is at least 87.5 %. Higher wastes less buffer; what
+    /// is left above it must take the batch of packets that is on its way (up to 64) or
+    /// these are dropped late, at the socket. Default: 70 %.
     pub high_watermark: Fraction,
     /// … until less than this part is left, or 64 KiB less than at the high
     /// watermark. Lower means fewer, longer pauses; too low lets the consumer
@@ -184,6 +183,8 @@ pub struct Guard<'obj> {
     observed: Packets,
     /// All packets when observing was last begun.
     observing_since: Packets,
+    /// A CPU lacks time because of receiving, or may.
+    is_strained: bool,
     started: Instant,
 }
 
@@ -223,6 +224,7 @@ impl<'obj> Guard<'obj> {
             config: *config,
             observed: Packets::default(),
             observing_since: Packets::default(),
+            is_strained: false,
             started: Instant::now(),
         };
         guard.protect(&Protection::default())?;
@@ -294,12 +296,6 @@ impl<'obj> Guard<'obj> {
     /// A setting is out of range; the old ones stay.
     pub fn configure(&mut self, config: &Config) -> Result<(), Error> {
         config.validate()?;
-        let watermark =
-            |fraction: Fraction| u32::try_from(fraction.of(WATERMARK_WHOLE)).unwrap_or(u32::MAX);
-        self.program.set_watermarks(
-            watermark(config.high_watermark).max(1),
-            watermark(config.low_watermark),
-        );
         self.program.set_fairness(config.fairness);
         self.program.set_observing(config.observe);
         if config.observe != self.config.observe {
@@ -308,10 +304,22 @@ impl<'obj> Guard<'obj> {
             self.observing_since = all;
         }
         self.config = *config;
+        self.set_watermarks();
         self.program
             .set_delay_targets(config.delay_target.is_some());
         self.begin_shedding_anew()?;
         self.refresh_cookies()
+    }
+
+    /// Those of the settings while a CPU lacks time, and else higher ones.
+    fn set_watermarks(&mut self) {
+        let marks = SocketWatermarks::new(self.config.high_watermark, self.config.low_watermark);
+        let marks = if self.is_strained {
+            marks
+        } else {
+            marks.with_time_to_spare()
+        };
+        self.program.set_watermarks(&marks, self.is_strained);
     }
 
     /// Nothing is shed until receiving has taken too much again.
@@ -412,10 +420,17 @@ impl<'obj> Guard<'obj> {
 
     /// Call after [`Guard::regulate`], when the governor has decided, with whether it sees
     /// or suspects overload. From then on CPU time is metered only while it may matter,
-    /// which costs a calm host less. Without this call it is always metered.
+    /// which costs a calm host less, and a queue that is full is held at the watermarks
+    /// only under overload. Without this call CPU time is always metered, and the host is
+    /// taken to have time to spare.
     pub fn attend(&mut self, is_strained: bool) {
         if let Some(regulator) = &mut self.regulator {
             regulator.attend(is_strained);
+        }
+        let is_strained = is_strained || self.is_shedding();
+        if is_strained != self.is_strained {
+            self.is_strained = is_strained;
+            self.set_watermarks();
         }
     }
 

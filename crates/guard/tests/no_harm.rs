@@ -16,6 +16,7 @@ use nix::sys::socket::{AddressFamily, SockFlag, SockProtocol, SockType, recv, se
 use nix::sys::socket::{MsgFlags, sockopt};
 use plimsoll_guard::{Config, Guard, Kind, Outcome, Storage};
 use plimsoll_kernel::namespace;
+use plimsoll_kernel::pass_all::PassAll;
 use plimsoll_packets::frame::Packet;
 
 const INSIDE_V4: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 2);
@@ -65,6 +66,20 @@ impl Drop for Namespace {
     }
 }
 
+/// Waits until the device sends: the kernel gives it a queue some time after its other
+/// end came up, and drops what is sent before.
+fn wait_until_active(device: &str) {
+    let end = Instant::now() + Duration::from_secs(10);
+    let shown = || {
+        let output = Command::new("ip").args(["link", "show", device]).output();
+        String::from_utf8(output.unwrap().stdout).unwrap()
+    };
+    while shown().contains(" qdisc noop ") {
+        assert!(Instant::now() < end, "{}", shown());
+        thread::sleep(Duration::from_millis(1));
+    }
+}
+
 /// A host behind this one, which forwards for it.
 fn inside() -> Namespace {
     let inside = Namespace::new();
@@ -77,7 +92,9 @@ fn inside() -> Namespace {
         ip(&format!("address add {INSIDE_V4}/24 dev h0"));
         ip("link set h0 up");
         ip("route add default via 10.77.0.1");
+        wait_until_active("h0");
     });
+    wait_until_active("g0");
     std::fs::write("/proc/sys/net/ipv4/ip_forward", "1").unwrap();
     inside
 }
@@ -168,6 +185,59 @@ fn guarded(test: impl FnOnce(&mut Guard<'_>, &Wire)) {
     let mut storage = Storage::default();
     let mut guard = Guard::attach(&mut storage, &Config::default(), "v0").unwrap();
     test(&mut guard, &Wire::open());
+}
+
+/// More than a receive buffer of the default size holds.
+const BURST: u16 = 500;
+/// Before each burst. After the first a queue that was full is remembered as such (half a
+/// second), after the second it is not.
+const PAUSES: [Duration; 3] = [
+    Duration::from_millis(100),
+    Duration::from_millis(100),
+    Duration::from_millis(700),
+];
+
+/// What an idle reader with a buffer of the default size gets of each burst.
+fn bursts() -> Vec<u64> {
+    let server = UdpSocket::bind((HOST_V4, 5000)).unwrap();
+    server.set_read_timeout(Some(PAUSES[0])).unwrap();
+    let wire = Wire::open();
+    let burst = |pause| {
+        thread::sleep(pause);
+        for _ in 0..BURST {
+            wire.send(&frame(4000, 5000));
+        }
+        received(&server)
+    };
+    PAUSES.into_iter().map(burst).collect()
+}
+
+/// The guard discarded from 70 percent of the buffer on, however calm the host was.
+#[test]
+fn a_burst_into_a_small_buffer_loses_no_more_than_without_the_guard() {
+    in_namespace(|| {
+        let stock = {
+            let _pass_all = PassAll::attach("v0").unwrap();
+            bursts()
+        };
+        assert!(
+            stock.iter().all(|taken| *taken < u64::from(BURST)),
+            "each burst is too large: {stock:?}"
+        );
+        guarded(|guard, _| {
+            guard.attend(false);
+            // Where the last burst was too large a moment ago, an eighth of the buffer is
+            // kept for other sources. One run of stock differs from the next by a datagram.
+            let kept = [0, 8, 0];
+            let taken = bursts();
+            for ((taken, stock), kept) in taken.into_iter().zip(stock).zip(kept) {
+                let least = stock - stock * kept / 64 - 2;
+                assert!(taken >= least, "{taken} of {BURST}, stock {stock}");
+            }
+            let discarded = guard.counters().unwrap().of(Kind::UdpSocket).discarded();
+            assert!(discarded > 0, "what finds no room is discarded early");
+        });
+    });
 }
 
 #[test]
@@ -410,6 +480,37 @@ fn a_closed_port_stays_closed_while_refusals_are_on_their_way() {
             thread::sleep(REVIEW);
             let (admitted, _, ticks) = flood_known_port(guard, wire);
             assert!(admitted <= 64 * ticks, "{admitted} in {ticks} ticks");
+        });
+    });
+}
+
+/// UDP packets that the stack has refused for want of a socket.
+fn refused() -> u64 {
+    let snmp = std::fs::read_to_string("/proc/thread-self/net/snmp").unwrap();
+    let mut udp = snmp.lines().filter(|line| line.starts_with("Udp: "));
+    let names = udp.next().unwrap().split(' ');
+    let values = udp.next().unwrap().split(' ');
+    let (_, count) = names
+        .zip(values)
+        .find(|(name, _)| *name == "NoPorts")
+        .unwrap();
+    count.parse().unwrap()
+}
+
+/// Whoever refuses one packet may take the next: a socket that is about to come, or a
+/// translation.
+#[test]
+fn one_refusal_makes_no_closed_port() {
+    in_namespace(|| {
+        guarded(|guard, wire| {
+            wire.send(&frame(4000, CLOSED));
+            while refused() == 0 {
+                thread::sleep(Duration::from_millis(1));
+            }
+            guard.regulate().unwrap();
+            guard.test_run(&frame(4000, CLOSED), 2000).unwrap();
+            let packets = *guard.counters().unwrap().of(Kind::ClosedPort);
+            assert_eq!(packets.count(Outcome::Admitted), 2001, "{packets:?}");
         });
     });
 }

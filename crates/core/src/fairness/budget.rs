@@ -49,6 +49,7 @@ impl Budget {
             low: self.packets,
             high: self.packets,
             full: self.packets + self.packets / 4,
+            has_room: false,
         }
     }
 

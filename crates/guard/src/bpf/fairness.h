@@ -159,6 +159,17 @@ static __always_inline void press(struct channel *channel, __u32 slot, __u32 tic
 		share->discarded_at = tick;
 }
 
+/* Whether the channel is pressed: it has no room now, or had none a moment ago. */
+static __always_inline bool stays_pressed(struct channel *channel, __u32 slot, __u32 tick,
+					  bool discarding)
+{
+	if (discarding)
+		press(channel, slot, tick);
+	else if (tick - channel->pressed_tick >= FAIR_CALM_TICKS)
+		channel->pressed = false;
+	return channel->pressed;
+}
+
 /* A packet's class, if packets of its channel are judged by source. */
 static __always_inline void count_judged(const struct verdict *verdict)
 {
@@ -217,12 +228,8 @@ static __always_inline enum outcome judge_source(const struct packet *packet,
 	enum outcome outcome = OUTCOME_ADMITTED;
 	__u32 tick = coarse_tick();
 
-	if (discarding) {
-		press(channel, verdict->slot, tick);
-	} else if (tick - channel->pressed_tick >= FAIR_CALM_TICKS) {
-		channel->pressed = false;
+	if (!stays_pressed(channel, verdict->slot, tick, discarding))
 		return OUTCOME_ADMITTED;
-	}
 	if (!verdict->profile)
 		verdict->profile = take_profile(packet, channel, verdict->slot,
 						service_of(packet, verdict), tick);

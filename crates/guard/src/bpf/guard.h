@@ -399,8 +399,9 @@ struct settings {
 	/* The tick when the loader last said that it is there. */
 	__u64 heartbeat;
 	/*
-	 * Watermarks of a UDP socket's queue (WATERMARK_WHOLE_SHIFT): discard from
-	 * high on, until the occupancy has fallen below low or by DRAINED_BYTES_MAX.
+	 * Watermarks of a UDP socket's queue that was full a moment ago
+	 * (WATERMARK_WHOLE_SHIFT): discard from high on, until the occupancy has fallen
+	 * below low or by DRAINED_BYTES_MAX. Others take all that fits.
 	 */
 	__u32 high_watermark;
 	__u32 low_watermark;
@@ -428,6 +429,7 @@ struct settings {
 	 * sends it: the buffer has as much room beyond as it can.
 	 */
 	__u32 full_watermark;
+	__u8 strained; /* CPUs lack time because of receiving, or may */
 	__u8 fairness; /* an overloaded channel's packets are judged by source */
 	__u8 learning; /* who is served becomes known */
 	/* The guarded interface; no answer is sent before it is known (0). */

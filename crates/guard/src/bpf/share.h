@@ -98,11 +98,7 @@ static __always_inline enum outcome judge_sources_of_share(const struct packet *
 
 	begin_divided_tick(channel, tick, packets);
 	channel->share_budget = packets;
-	if (channel->share_packets >= packets)
-		press(channel, slot, now);
-	else if (channel->pressed && now - channel->pressed_tick >= FAIR_CALM_TICKS)
-		channel->pressed = false;
-	if (!channel->pressed) {
+	if (!stays_pressed(channel, slot, now, channel->share_packets >= packets)) {
 		channel->share_packets++;
 		return OUTCOME_ADMITTED;
 	}

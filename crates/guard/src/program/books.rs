@@ -49,6 +49,20 @@ impl Books {
         })
     }
 
+    /// As if a CPU had found the queue of a slot full at `tick`.
+    #[cfg(test)]
+    pub(super) fn press(&mut self, slot: u32, cpu: u32, tick: u32) {
+        let index = (cpu * SLOTS + slot) as usize;
+        self.channels.set(
+            index,
+            types::channel {
+                pressed: 1,
+                pressed_tick: tick,
+                ..self.channels.get(index)
+            },
+        );
+    }
+
     /// Reads what has changed in the slots below `slots_end`, in the epoch given,
     /// after the program was told of a new reading. Returns how many parts of
     /// channels it read.

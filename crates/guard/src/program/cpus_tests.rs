@@ -14,7 +14,7 @@ use nix::sched::{CpuSet, sched_setaffinity};
 use nix::sys::socket::{setsockopt, sockopt};
 use nix::unistd::Pid;
 
-use super::test_host::{KERNEL_TICK, UDP_PORT, from, unread_server, with_guard};
+use super::test_host::{KERNEL_TICK, UDP_PORT, from, press, unread_server, with_guard};
 use super::{SLOT_SOCKETS, types};
 use crate::{Guard, Sources};
 
@@ -56,9 +56,12 @@ fn with_full_server(test: impl FnOnce(&mut Guard<'_>) + Send) {
     assert!(cpus >= 2, "these tests need two CPUs");
     with_guard(|guard| {
         let server = unread_server(200);
-        run_on(0);
-        assert!(send(guard, CLIENT), "a calm queue");
+        for cpu in [1, 0] {
+            run_on(cpu);
+            assert!(send(guard, CLIENT), "a calm queue");
+        }
         fill(guard, &server, 78);
+        press(guard);
         test(guard);
     });
 }

@@ -6,9 +6,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
 use std::time::Duration;
 
 use ipnet::IpNet;
-use nix::sched::{CpuSet, sched_setaffinity};
 use nix::sys::socket::{setsockopt, sockopt};
-use nix::unistd::Pid;
 use plimsoll_core::fairness::{
     Budget, Fairness, FairnessConfig, Keys, Queue, Request, Share, Source, TICK_SHIFT, Verdict,
 };
@@ -40,9 +38,6 @@ impl<'a, 'obj> Pair<'a, 'obj> {
     /// For a program that was loaded for so many CPUs.
     fn new(guard: &'a mut Guard<'obj>, cpus: usize) -> Self {
         let keys = guard.program.settings().fair_keys;
-        let mut cpu = CpuSet::new();
-        cpu.set(0).unwrap();
-        sched_setaffinity(Pid::from_raw(0), &cpu).unwrap();
         Self {
             guard,
             core: Fairness::new(&FairnessConfig::for_cpus(cpus), Keys(keys)).unwrap(),
@@ -71,6 +66,12 @@ impl<'a, 'obj> Pair<'a, 'obj> {
         }
     }
 
+    /// Shows both a packet for a queue without room: from then on it was full a moment ago.
+    fn overflow(&mut self, server: &UdpSocket) {
+        self.fill(server, 100);
+        let _ = self.judge(Ipv4Addr::new(10, 1, 1, 1).into());
+    }
+
     /// The queue as the program last saw it.
     fn queue(&mut self) -> Queue {
         let part = self.guard.program.books.part(SLOT_SOCKETS, self.cpu);
@@ -80,11 +81,18 @@ impl<'a, 'obj> Pair<'a, 'obj> {
         let high = mark(part.capacity, settings.high_watermark);
         let low = mark(part.capacity, settings.low_watermark);
         let drained = super::types::limit::DRAINED_BYTES_MAX.0;
+        let room = u64::from(part.capacity.saturating_sub(part.occupancy));
+        let has_room = room > 0 && room * u64::from(part.queued) >= u64::from(part.occupancy);
         Queue {
             occupancy: part.occupancy,
             low: low.max(high.saturating_sub(drained)),
             high,
-            full: mark(high, settings.full_watermark),
+            full: if has_room {
+                mark(high, settings.full_watermark)
+            } else {
+                part.occupancy
+            },
+            has_room,
         }
     }
 
@@ -190,8 +198,11 @@ fn the_program_judges_sources_as_core_does() {
         let mut random = fastrand::Rng::with_seed(5);
         let mut seen = [0_u32; 3];
         // The queue's fill in percent of its capacity: calm, overloaded, nearly full,
-        // full, and back.
+        // full, and back. It takes all that fits until it has been full.
         for percent in [30, 65, 72, 78, 84, 95, 60, 68, 90, 75, 58, 97, 72, 81, 40] {
+            if percent == 78 {
+                pair.overflow(&server);
+            }
             pair.fill(&server, percent);
             for _ in 0..600 {
                 if random.u32(..40) == 0 {
@@ -248,6 +259,7 @@ fn the_program_judges_known_sources_as_core_does() {
         let mut random = fastrand::Rng::with_seed(11);
         // By whether the source is known.
         let mut seen = [[0_u32; 3]; 2];
+        pair.overflow(&server);
         for percent in [65, 72, 78, 84, 95, 68, 75, 90, 72, 81] {
             pair.fill(&server, percent);
             for _ in 0..1600 {
@@ -299,7 +311,7 @@ fn the_program_passes_strangers_over_as_core_does() {
         let mut pair = Pair::new(guard, CPUS);
         let mut random = fastrand::Rng::with_seed(6);
         let mut passed_over = 0;
-        pair.fill(&server, 72);
+        pair.overflow(&server);
         for number in 0..60_000 {
             match number % 20 {
                 0 => pair.resize(&server, 72),

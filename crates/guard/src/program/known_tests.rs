@@ -29,25 +29,17 @@ fn known_packets(guard: &mut Guard<'_>) -> u64 {
     known.admitted + known.discarded
 }
 
-/// A server over its high watermark.
+/// A server whose queue has no room.
 fn overloaded() -> std::net::UdpSocket {
     let server = unread_server(200);
-    nix::sys::socket::setsockopt(&server, nix::sys::socket::sockopt::RcvBufForce, &110_000)
-        .unwrap();
+    nix::sys::socket::setsockopt(&server, nix::sys::socket::sockopt::RcvBufForce, &80_000).unwrap();
     server
-}
-
-fn on_one_cpu() {
-    let mut cpu = nix::sched::CpuSet::new();
-    cpu.set(0).unwrap();
-    nix::sched::sched_setaffinity(nix::unistd::Pid::from_raw(0), &cpu).unwrap();
 }
 
 /// What a guard leaves that knows one client.
 fn left_by_a_guard() -> KnownSources {
     let mut left = None;
     with_guard(|guard| {
-        on_one_cpu();
         let _server = unread_server(1);
         for period in 1..=3 {
             guard.program.set_epoch(4 * period);
@@ -77,7 +69,6 @@ fn each_guard_has_a_secret_of_its_own() {
 fn a_client_is_still_known_to_the_next_guard() {
     let left = left_by_a_guard();
     with_guard(|guard| {
-        on_one_cpu();
         guard.program.remember(&left).unwrap();
         let _server = overloaded();
         // At the first packet the socket has its channel.
@@ -95,7 +86,6 @@ fn a_client_is_still_known_to_the_next_guard() {
 #[test]
 fn clients_of_a_given_prefix_are_known_from_the_start() {
     with_guard(|guard| {
-        on_one_cpu();
         let protection = |known: &[&str]| Protection {
             known: known.iter().map(|prefix| prefix.parse().unwrap()).collect(),
             ..Protection::default()
@@ -158,7 +148,6 @@ fn a_full_set_keeps_whom_it_knows_for_an_hour() {
     const PLACES: usize = types::fair_limit::KNOWN_SOURCE_WAYS.0 as usize;
     const AGE: u32 = types::fair_limit::KNOWN_AGE_PERIODS.0;
     with_guard(|guard| {
-        on_one_cpu();
         let keys = guard.program.settings().fair_keys;
         let set = set_of(&keys, CLIENT);
         let all = (0x0a00_0000..).map(Ipv4Addr::from_bits);
@@ -174,7 +163,7 @@ fn a_full_set_keeps_whom_it_knows_for_an_hour() {
         assert_eq!(known(guard), PLACES, "no room for one more");
 
         send_datagrams(200);
-        nix::sys::socket::setsockopt(&server, nix::sys::socket::sockopt::RcvBufForce, &110_000)
+        nix::sys::socket::setsockopt(&server, nix::sys::socket::sockopt::RcvBufForce, &80_000)
             .unwrap();
         std::thread::sleep(KERNEL_TICK);
         send(guard, newcomer);

@@ -12,7 +12,9 @@ use std::sync::Arc;
 
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use libbpf_rs::{Link, MapCore, MapFlags, OpenObject};
+use plimsoll_core::config::Fraction;
 use plimsoll_core::demux::Kind;
+use plimsoll_core::feedback::SocketWatermarks;
 
 use crate::address::{Class, LocalAddress};
 use crate::counters::{Channel, Outcome, Packets, from_mapped, to_mapped};
@@ -170,14 +172,16 @@ impl<'obj> Program<'obj> {
         settings.learning = fairness.into();
     }
 
-    /// Sets the watermarks, in parts of a receive buffer (`WATERMARK_WHOLE_SHIFT`).
-    /// Packets in profile have half of what is left above.
-    pub(crate) fn set_watermarks(&mut self, high: u32, low: u32) {
-        let settings = self.settings();
+    /// Sets how full a queue may be that was full a moment ago, and whether CPUs lack time.
+    pub(crate) fn set_watermarks(&mut self, marks: &SocketWatermarks, strained: bool) {
         let whole = 1 << types::limit::WATERMARK_WHOLE_SHIFT.0;
-        settings.full_watermark = (whole + high) * whole / (2 * high.max(1));
+        let part = |mark: Fraction| u32::try_from(mark.of(whole)).unwrap_or(u32::MAX);
+        let high = part(marks.high).max(1);
+        let settings = self.settings();
+        settings.full_watermark = part(marks.full) * whole as u32 / high;
         settings.high_watermark = high;
-        settings.low_watermark = low;
+        settings.low_watermark = part(marks.low);
+        settings.strained = strained.into();
     }
 
     /// Sets who answers SYNs past a listener's SYN queue.

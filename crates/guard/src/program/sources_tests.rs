@@ -9,7 +9,8 @@ use nix::sys::socket::{setsockopt, sockopt};
 use plimsoll_packets::frame::TcpFlags;
 
 use super::test_host::{
-    HOST, KERNEL_TICK, UDP_PORT, from, send_datagrams, unread_server, with_guard, with_guard_for,
+    HOST, KERNEL_TICK, UDP_PORT, from, press, send_datagrams, unread_server, with_guard,
+    with_guard_for,
 };
 use crate::sources::{Level, Sources, culprit};
 use crate::{Channel, Config, Counters, Guard};
@@ -33,13 +34,14 @@ fn sources(guard: &mut Guard<'_>) -> Sources {
     channel(guard).sources.expect("judged by source")
 }
 
-/// Gives the server a buffer of which its queue is so many percent.
+/// Gives the server a buffer of which its queue is so many percent, and was more.
 fn fill(guard: &mut Guard<'_>, server: &UdpSocket, percent: usize) {
     let occupancy = channel(guard).occupancy as usize;
     // The kernel doubles it.
     let buffer = occupancy * 50 / percent;
     setsockopt(server, sockopt::RcvBufForce, &buffer).unwrap();
     std::thread::sleep(KERNEL_TICK);
+    press(guard);
 }
 
 fn send(guard: &mut Guard<'_>, source: Ipv4Addr) {

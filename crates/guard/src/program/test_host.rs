@@ -7,10 +7,11 @@ use std::time::Duration;
 
 use nix::sys::socket::{setsockopt, sockopt};
 use plimsoll_core::fairness::CALM_TICKS;
+use plimsoll_kernel::meter::monotonic_ns;
 use plimsoll_kernel::namespace;
 use plimsoll_packets::frame::Packet;
 
-use super::types;
+use super::{SLOT_SOCKETS, types};
 use crate::{Config, Guard, Kind, Storage};
 
 pub(super) const HOST: Ipv4Addr = Ipv4Addr::LOCALHOST;
@@ -19,7 +20,8 @@ pub(super) const UDP_PORT: u16 = 5300;
 /// Longer than the kernel's tick, after which a socket is looked up again.
 pub(super) const KERNEL_TICK: Duration = Duration::from_millis(12);
 
-/// Runs `test` with a loaded program in a network namespace of its own.
+/// Runs `test` on CPU 0 with a loaded program, in a network namespace of its own. What a CPU
+/// has seen of a channel is its own.
 pub(super) fn with_guard(test: impl FnOnce(&mut Guard<'_>) + Send) {
     let cpus = libbpf_rs::num_possible_cpus().unwrap();
     with_guard_for(u32::try_from(cpus).unwrap(), test);
@@ -32,8 +34,10 @@ pub(super) fn with_guard_for(cpus: u32, test: impl FnOnce(&mut Guard<'_>) + Send
             .args(["link", "set", "lo", "up"])
             .status();
         assert!(status.expect("iproute2 is installed").success());
+        namespace::pin(0).unwrap();
         let mut storage = Storage::default();
         let mut guard = Guard::load_for(&mut storage, &Config::default(), cpus).unwrap();
+        guard.attend(true);
         test(&mut guard);
     };
     namespace::in_new(inside)
@@ -64,6 +68,15 @@ pub(super) fn judged_at(part: &types::channel) -> u32 {
         part.pressed_tick + CALM_TICKS
     } else {
         part.fair_tick
+    }
+}
+
+/// As if the server's queue, which has had a packet, had just been full, as all CPUs that
+/// tests run on saw it.
+pub(super) fn press(guard: &mut Guard<'_>) {
+    let tick = (monotonic_ns() >> types::limit::SHARE_TICK_SHIFT.0) as u32;
+    for cpu in 0..libbpf_rs::num_possible_cpus().unwrap() as u32 {
+        guard.program.books.press(SLOT_SOCKETS, cpu, tick);
     }
 }
 

@@ -179,5 +179,6 @@ fn queue(fifo: &crate::packet::Fifo) -> Queue {
         low: low.max(1),
         high: high.max(1),
         full: (high + limit as u32).div_ceil(2).max(1),
+        has_room: (fifo.len() as u64) < limit,
     }
 }
