@@ -260,8 +260,8 @@ impl Tables {
 
 /// The CPU, if it judged the channel's packets by source a moment ago.
 pub(super) fn overloaded_cpu((cpu, part): (u32, &types::channel)) -> Option<u32> {
-    let age = (now_tick() as u32).wrapping_sub(part.pressed_tick);
-    (part.pressed_tick != 0 && age <= RECENT_TICKS.into()).then_some(cpu)
+    let age = (now_tick() as u32).wrapping_sub(part.fair_tick);
+    (part.fair_tick != 0 && age <= RECENT_TICKS.into()).then_some(cpu)
 }
 
 /// The sources of a channel as one CPU judged them; `None`: it never did.
