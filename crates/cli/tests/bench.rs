@@ -120,7 +120,7 @@ fn floods_and_light_load_account_for_every_packet() {
     }
     assert!(flood["reference"]["sent"].as_u64().unwrap() > 0);
     let light = part(&document, "light");
-    assert_eq!(protections(&light["sides"]), ["stock", "guard"]);
+    assert_eq!(protections(&light["sides"]), ["stock", "pass_all", "guard"]);
     assert_accounted(&light["sides"]);
     let mut ids = Vec::new();
     for load in [25, 50, 75] {
@@ -133,7 +133,15 @@ fn floods_and_light_load_account_for_every_packet() {
             ids.push("flood/".to_owned() + &goal.replace("{}", &load.to_string()));
         }
     }
-    ids.extend(["throughput", "latency", "p99", "cpu"].map(|goal| format!("light/{goal}")));
+    let light = [
+        "throughput",
+        "p99",
+        "latency",
+        "cpu",
+        "latency/former",
+        "cpu/former",
+    ];
+    ids.extend(light.map(|goal| format!("light/{goal}")));
     assert_goals(&document, &ids);
 }
 

@@ -25,6 +25,8 @@ use crate::udp::{Run, SINK_PORT, Servers};
 
 /// Parts of the discard capacity, in percent.
 const LOADS: [u32; 3] = [25, 50, 75];
+/// Percent of the capacity above which the machine's pauses alone lose more than a bystander may.
+const PAUSES_MATTER_ABOVE: u32 = 50;
 /// Limits that are tried for the packet filter, in percent of MLFRR.
 const FILTER_PERCENT: [u32; 4] = [120, 90, 60, 30];
 
@@ -269,20 +271,13 @@ impl Outcome {
         vec![
             Goal::new(
                 format!("flood/goodput/{load}"),
-                format!("guarded goodput {at}, of the limit"),
+                format!("guarded goodput {at}, of the limit (formerly 90)"),
                 Side::AtLeast,
-                90.0,
+                95.0,
                 "%",
                 guarded(&|run| 100.0 * self.goodput_of_limit(run)),
             ),
-            Goal::new(
-                format!("flood/bystander/{load}/loss"),
-                format!("guarded bystander's loss {at}"),
-                Side::AtMost,
-                0.1,
-                "%",
-                guarded(&|run| 100.0 * run.bystander.loss()),
-            ),
+            self.bystander_loss(load, &at),
             Goal::new(
                 format!("flood/bystander/{load}/p99"),
                 format!("guarded bystander's p99 {at}, of that beside a compute-bound process"),
@@ -300,6 +295,30 @@ impl Outcome {
                 self.compared(load),
             ),
         ]
+    }
+
+    /// Holds for the worst run. At the highest load the machine's own pauses, of which the
+    /// same part shows what they take, lose packets whatever the host does.
+    fn bystander_loss(&self, load: u32, at: &str) -> Goal {
+        let losses = self.cases.values(Protection::Guard, load, |run: &Run| {
+            100.0 * run.bystander.loss()
+        });
+        let worst = losses.into_iter().fold(f64::NAN, f64::max);
+        let (most, beside) = if load <= PAUSES_MATTER_ABOVE {
+            (0.1, "")
+        } else {
+            let pauses = 100.0 * self.pause_loss(load).loss.max(0.0);
+            let beside = ": what the machine's pauses lose, and 0.3 (formerly 0.1)";
+            (0.3 + pauses, beside)
+        };
+        Goal::new(
+            format!("flood/bystander/{load}/loss"),
+            format!("guarded bystander's loss {at}, in the worst run{beside}"),
+            Side::AtMost,
+            most,
+            "%",
+            vec![worst],
+        )
     }
 
     /// Each guarded run's service, of the better alternative's median.
