@@ -248,6 +248,45 @@ fn every_line_of_the_tables_of_hosts_has_its_test() {
     expect_none(&faults);
 }
 
+/// Rust in a document is Rust that compiles: each block stands, line for line, in an
+/// example, which `cargo test` builds.
+#[test]
+fn rust_in_documents_is_an_example_s() {
+    let examples: Vec<Vec<String>> = examples().iter().map(|code| trimmed(code)).collect();
+    let (mut faults, mut blocks) = (Vec::new(), 0);
+    for (name, text) in documents() {
+        for block in text.split("```rust\n").skip(1) {
+            let block = trimmed(block.split("```").next().unwrap_or_default());
+            let stands = |example: &Vec<String>| {
+                let mut places = example.windows(block.len().max(1));
+                places.any(|lines| lines == block)
+            };
+            if !examples.iter().any(stands) {
+                faults.push(format!("{name}: in no example: {block:#?}"));
+            }
+            blocks += 1;
+        }
+    }
+    assert!(blocks > 0, "no block was found, so none was compared");
+    expect_none(&faults);
+}
+
+/// The text of all crates' examples.
+fn examples() -> Vec<String> {
+    let crates = fs::read_dir(top().join("crates")).expect("crates exists");
+    let folders = crates.flatten().map(|entry| entry.path().join("examples"));
+    let files = folders.filter_map(|folder| fs::read_dir(folder).ok());
+    let files = files.flat_map(Iterator::flatten);
+    let files = files.filter(|file| file.path().extension().is_some_and(|ending| ending == "rs"));
+    let read = |file: fs::DirEntry| fs::read_to_string(file.path()).expect("an example is text");
+    files.map(read).collect()
+}
+
+/// The lines of a piece of code, however far they are indented.
+fn trimmed(code: &str) -> Vec<String> {
+    code.lines().map(|line| line.trim().to_owned()).collect()
+}
+
 /// Found in three files, of which one would have been forgotten.
 #[test]
 fn the_minimum_rust_version_stands_once() {

@@ -7,6 +7,7 @@ use plimsoll_timers::tokio::{SoftTime, SoftTimeConfig};
 pub(crate) fn main() -> Result<(), Box<dyn std::error::Error>> {
     let time = SoftTime::new(SoftTimeConfig::default())?;
     let mut builder = tokio::runtime::Builder::new_current_thread();
+    // From now on the runtime asks whenever it parks and is unparked.
     time.install(&mut builder);
     builder.build()?.block_on(async {
         let mut next = time.now();
