@@ -36,35 +36,11 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! **How exact, and how dear.** One event at a time in a program that has nothing else to do,
-//! due after 20 to 531 µs (`cargo bench --bench intervals`, release, one run of 2,000 events
-//! each, 2026-11-23, AMD EPYC, 2 virtual CPUs, Linux 6.18, a quiet machine):
-//!
-//! | waits by | late, median (µs) | p99 (µs) | CPU time per event (µs) |
-//! | --- | --- | --- | --- |
-//! | polling loop | 0.01 | 136 | 282 (all of it) |
-//! | [`TimerFd`] | 45 | 113 | 32 |
-//! | the same, the last 50 µs by checking | 47 | 96 | 32 |
-//! | [`AlarmThread`] | 48 | 98 | 39 |
-//! | tokio | 50 | 129 | 46 |
-//! | the same, the last 50 µs by checking | 51 | 97 | 43 |
-//! | for comparison: `tokio::time::sleep` | 952 | 2,017 | 33 |
-//! | `thread::sleep` | 81 | 235 | 26 |
-//!
-//! And an event every 40 µs in a program that works:
-//!
-//! | program | late, median (µs) | p99 (µs) | work lost per event (ns) |
-//! | --- | --- | --- | --- |
-//! | plain loop | 0.5 | 12 | 165 |
-//! | a loop around epoll | 1.2 | 14 | 350 |
-//! | tokio, the task checks | 2.0 | 17 | 1,643 |
-//! | tokio, nobody checks | 1,020 | 1,053 | 23,004 |
-//! | for comparison: `tokio::time::sleep` | 960 | 963 | less than the noise |
-//!
-//! What a blocked thread is late by is the kernel's wake-up. In a program that works, events
-//! cost a check (some nanoseconds) and are late by the time between two checks. A tokio runtime
-//! that never parks and in which nobody checks ends sleeps at their deadline, a millisecond late
-//! by default.
+//! **How exact, and how dear.** In a program that works, an event costs a check (some
+//! nanoseconds) and is late by the time between two checks. A blocked thread is late by the
+//! time that the kernel takes to wake it. A tokio runtime that never parks and in which nobody
+//! checks ends sleeps at their deadline, a millisecond late by default. The figures are in
+//! `docs/measurements.md` ("An event in an idle program").
 //!
 //! **Bounds.** An event fires later than T ticks after it was scheduled, always.
 //! It fires in the first check after that: less than T + X + 1 ticks after it
