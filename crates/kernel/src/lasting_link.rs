@@ -1,4 +1,4 @@
-//! An attachment that a driver cannot lose.
+//! An attachment that is made anew where the driver is known to lose programs.
 //!
 //! vmxnet3 runs no XDP program any more once it has made its rings anew: because its link
 //! went down and up, or its MTU was changed. The kernel goes on to say that the program is
@@ -8,6 +8,10 @@
 //! Attaching takes the carrier of vmxnet3 down as well, and of some other adapters for
 //! seconds. So other drivers are left alone, and pauses grow if one attachment
 //! follows the other.
+//!
+//! Limits: vmxnet3 is the only driver that was seen to lose programs. Another one that
+//! does is not noticed here. Until a program is attached anew, a second or two, it sees
+//! nothing; with pauses it is up to an hour.
 
 use std::fmt;
 use std::io;
@@ -118,7 +122,7 @@ impl LastingLink {
 /// A [`LastingLink`] that needs no calls; dropping it detaches.
 #[derive(Debug)]
 pub enum KeptLink {
-    /// Of a driver that loses nothing.
+    /// Of a driver that is not known to lose programs.
     Plain {
         /// Held.
         _link: LastingLink,

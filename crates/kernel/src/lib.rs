@@ -1,9 +1,9 @@
 //! What Plimsoll knows about running on Linux. Whoever talks to the kernel
-//! stands on this crate: the guard, the testbed, and what comes after them.
+//! stands on this crate: guard, stack, programs, testbed and others.
 //!
 //! - XDP: [`xdp_link`] attaches a program by a link that vanishes with the
-//!   process, [`lasting_link`] by one that no driver loses, [`mapped`] shares its arrays, [`pass_all`] is the program that
-//!   does nothing.
+//!   process. [`lasting_link`] attaches it anew where the driver is known to lose it.
+//!   [`mapped`] shares its arrays, [`pass_all`] is the program that does nothing.
 //! - Settings: [`Knobs`] writes every old value down before it turns one, and
 //!   restores it; [`threaded`] moves polling into threads, [`polling_limit`] keeps them
 //!   to a part of the CPU.
@@ -12,7 +12,9 @@
 //!   [`routing`] a mirror of routes and neighbours.
 //! - Processes: [`privileges`], [`scheduling`], [`process`], [`namespace`].
 //!
-//! Nothing here decides anything: decisions are `plimsoll-core`'s.
+//! Decisions about packets, CPU time and interrupts are `plimsoll-core`'s. Decided here is
+//! only what is about the means: when a lost program is attached again ([`lasting_link`]),
+//! when the mirror of routes is read anew ([`routing`]).
 
 pub mod counters;
 #[doc(hidden)]

@@ -65,10 +65,11 @@ pub struct GovernorConfig {
     /// Receiving that takes more of a CPU without time to spare is not calm.
     /// Default: 15 %.
     pub calm_share: Fraction,
-    /// Time between observations while nothing happens, at most 1 s. Default: 40 ms.
+    /// Time between observations while nothing happens, or overload is settled, at most 1 s.
+    /// Default: 40 ms.
     pub rest_interval: Duration,
-    /// Time between observations while overload begins or lasts, at least 1 ms
-    /// and at most `rest_interval`. Default: 10 ms.
+    /// Time between observations while overload begins, or lasts and is not settled, at least
+    /// 1 ms and at most `rest_interval`. Default: 10 ms.
     pub busy_interval: Duration,
     /// Overload must last this long. Longer ignores longer bursts. Default: 20 ms.
     pub enter_dwell: Duration,

@@ -17,8 +17,8 @@
 //! **Holdoff.** A polling run that starts with `n` frames waiting lasts
 //! `n·c / (1 − λ·c)` at rate `λ` and cost `c`. With `o` for what a run costs
 //! beyond its frames, the consumers get `(1 − λ·c)·(1 − o/holdoff)` of the CPU:
-//! long holdoffs are good, and the ring is their limit: whatever holds polling up
-//! must fit besides. Hence `holdoff = credit / λ`, where the credit, in frames,
+//! long holdoffs are good, and the ring is their limit: it must also hold what
+//! arrives while polling is delayed. Hence `holdoff = credit / λ`, where the credit, in frames,
 //! starts at a part of the ring, falls when the ring overflows and recovers slowly.
 //! At high rates that is so short that runs take more from the consumers than a
 //! fuller ring costs others; there a holdoff that is worth its run may fill more
