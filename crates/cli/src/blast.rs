@@ -18,7 +18,7 @@ use plimsoll_testbed::{Config as TestbedConfig, Placement, Testbed, interrupt};
 
 use crate::output;
 
-/// Generate load: up to six million small packets per second from one core.
+/// Generate load: millions of small packets per second from one core.
 ///
 /// Without --interface, sends from the load host to the test host of a testbed
 /// of its own, which is removed afterwards. With --interface and

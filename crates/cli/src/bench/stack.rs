@@ -12,11 +12,11 @@ use crate::output;
 /// Measure what the user-space stack receives, beside the kernel's sockets and testpmd.
 ///
 /// 64-byte UDP packets over veth to a host with one CPU, for each receive path: the
-/// highest rate without loss (MLFRR) of a sink and of an echo, what a sink that works
-/// gets at multiples of its own MLFRR, and what a client of another endpoint sees
-/// meanwhile. Then how calls and a worker share the CPU, HTTP beside a SYN flood, TCP
-/// bulk, DNS beside NSD, round trips of single messages, and connections beside 9,900 idle
-/// ones. Everything happens between network namespaces made for it, which are removed again.
+/// highest rate without loss (MLFRR) of a sink and of an echo, and what a sink that works
+/// gets at multiples of its own MLFRR. Meanwhile a client of another endpoint is measured,
+/// a client of the kernel's sockets, and a process that computes. Then how calls and a
+/// worker share the CPU, HTTP beside a SYN flood, TCP bulk, DNS beside NSD, round trips of
+/// single messages, and connections beside 9,900 idle ones. Everything happens between network namespaces made for it, which are removed again.
 #[derive(clap::Args, Debug)]
 #[command(after_help = HELP)]
 pub(super) struct Args {

@@ -1,6 +1,6 @@
 //! The interface that a blast leaves by, and whether it may.
 //!
-//! A generator of six million frames per second must never face a real network
+//! A generator of millions of frames per second must never face a real network
 //! by mistake. So the rule is about where the calling thread is, not about what
 //! it says: everything inside a network namespace that a testbed made leads to
 //! that testbed's hosts and nowhere else.

@@ -1,4 +1,4 @@
-//! The load generator: up to six million frames per second from one core,
+//! The load generator: millions of frames per second from one core,
 //! each at its scheduled moment.
 //!
 //! # How

@@ -60,7 +60,7 @@ pub enum Kind {
     Sink,
     /// Sends it back.
     Echo,
-    /// Does the work that each call asks for, and answers it (see [`crate::rpc`]).
+    /// Does the work that each call asks for, and answers it.
     Rpc,
     /// Files over HTTP/1.1.
     Http,
