@@ -248,6 +248,52 @@ fn every_line_of_the_tables_of_hosts_has_its_test() {
     expect_none(&faults);
 }
 
+/// Each section of docs/measurements.md that has a table says what it promises at its
+/// beginning: command, date, and how much runs differ, or that it was not recorded.
+#[test]
+fn tables_of_measurements_say_command_date_and_spread() {
+    let text = text("docs/measurements.md");
+    let sections = text.split("\n#").map(|section| format!("#{section}"));
+    let sections = sections.filter(|section| section.contains("\n| --- |"));
+    let (mut faults, mut count) = (Vec::new(), 0);
+    for section in sections {
+        let heading = section.lines().next().unwrap_or_default();
+        let lacking = lacking(&section);
+        if !lacking.is_empty() {
+            faults.push(format!("{heading}: no {}", lacking.join(", no ")));
+        }
+        count += 1;
+    }
+    assert!(
+        count > 20,
+        "{count} sections have tables: they are not seen"
+    );
+    expect_none(&faults);
+}
+
+/// What a section of measurements does not say, not even that it was not recorded.
+fn lacking(section: &str) -> Vec<&'static str> {
+    let has = |words: &[&str]| words.iter().any(|word| section.contains(word));
+    let is_recorded = |what: &'static str, signs: &[&str]| {
+        let is_said = has(signs) || has(&[what]) && has(&["not recorded", "not known"]);
+        (!is_said).then_some(what)
+    };
+    let commands = [
+        "`plimsoll ",
+        "`bench ",
+        "`make ",
+        "`cargo ",
+        "`bpftool ",
+        "The same command",
+    ];
+    let said = [
+        is_recorded("command", &commands),
+        is_recorded("date", &["2026-", "same command and time"]),
+        is_recorded("spread", &["run", "median", "rounds", "spread is known"]),
+    ];
+    said.into_iter().flatten().collect()
+}
+
 /// Rust in a document is Rust that compiles: each block stands, line for line, in an
 /// example, which `cargo test` builds.
 #[test]
