@@ -3,15 +3,15 @@
 //!
 //! A packet for a socket that cannot take it should cost next to nothing. The
 //! BPF program (`bpf/guard.bpf.c`) runs in the driver before anything is
-//! allocated, looks the destination socket up, reads how full its queue is,
-//! and lets only pass what fits (lazy receiver processing, Druschel & Banga
-//! 1996). [`Guard`] loads it, attaches it by a link that vanishes with the
+//! allocated, finds the destination socket, reads how full its queue is,
+//! and discards what does not fit (lazy receiver processing, Druschel & Banga
+//! 1996). Packets for which it finds no socket pass as a rule. [`Guard`] loads it, attaches it by a link that vanishes with the
 //! process, keeps its map of the host's addresses fresh, and reads its
 //! counters. What talks to the kernel for others, too, is `plimsoll-kernel`'s.
 //!
-//! Needs root (or `CAP_BPF`, `CAP_PERFMON` and `CAP_NET_ADMIN`), Linux 6.2 or
-//! newer with BTF, and a driver with native XDP; each is checked and named
-//! when missing ([`Error::is_missing`]).
+//! Needs root (or `CAP_NET_ADMIN`, `CAP_BPF`, `CAP_PERFMON`, `CAP_SYS_NICE` and
+//! `CAP_IPC_LOCK`), Linux 6.2 or newer with BTF, and a driver with native XDP; each is
+//! checked and named when missing ([`Error::is_missing`]).
 
 mod address;
 mod by_channel;

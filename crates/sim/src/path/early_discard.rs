@@ -5,7 +5,8 @@
 //! connection request for a listener beyond its backlog. While receiving takes more of
 //! a CPU than it may, each consumer has so many packets per tick on each CPU admitted as
 //! the core says ([`Shedding`]), so that nobody's flood takes what others need. Both
-//! count packets as the guard's BPF program does.
+//! count packets as the guard's BPF program does. With `fair`, or a limit for each source,
+//! it also matters whose a packet is ([`Sources`]).
 
 use std::time::Duration;
 

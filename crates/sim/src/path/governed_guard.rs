@@ -15,7 +15,8 @@
 //! limit is kept without threads, is decided by the core's governor ([`Governing`]).
 //!
 //! **Where excess is dropped.** By early discard, for the price of receiving and
-//! demultiplexing; beyond the discard capacity on the ring.
+//! demultiplexing; beyond the discard capacity on the ring. With `lazy` half of a flood is
+//! dropped on the ring as well while it is alone.
 
 use std::time::Duration;
 
