@@ -2,10 +2,12 @@
 
 use std::time::Duration;
 
+use plimsoll_kernel::meter::CpuMeter;
 use plimsoll_testbed::Error as TestbedError;
 use plimsoll_testbed::http::{self, HttpLoad, HttpResult, Nginx};
 
 use crate::Error;
+use crate::figures::HostCpu;
 use crate::protection::{Protector, Stage};
 use crate::traffic::{during, syn_flood};
 
@@ -22,6 +24,9 @@ pub(crate) struct Run {
     pub(crate) offered_pps: f64,
     pub(crate) requests_per_s: f64,
     pub(crate) p99_us: f64,
+    /// Where the host's CPU went while the client ran. A client has one CPU, which it shares
+    /// with the flood's generator: what the host's leaves idle, the client could not use.
+    pub(crate) host_cpu: HostCpu,
 }
 
 /// nginx with a client, and nginx without.
@@ -29,6 +34,7 @@ pub(crate) struct Run {
 pub(crate) struct Web {
     pub(crate) nginx: Nginx,
     _other: Nginx,
+    meter: CpuMeter,
 }
 
 impl Web {
@@ -36,6 +42,7 @@ impl Web {
         Ok(Self {
             nginx: Nginx::start(stage.host(), NGINX_PORT)?,
             _other: Nginx::start(stage.host(), OTHER_PORT)?,
+            meter: stage.host().cpu_meter()?,
         })
     }
 
@@ -69,10 +76,15 @@ impl Web {
         let spec = (rate_pps > 0).then(|| syn_flood(stage, port, rate_pps));
         let (flood, served) = during(stage, spec.as_ref(), || {
             let address = self.nginx.address();
-            served(http::run_wrk(stage.testbed.load(), address, load))
+            let begin = self.meter.snapshot();
+            let served = served(http::run_wrk(stage.testbed.load(), address, load))?;
+            let cpu = HostCpu::of(&self.meter.snapshot().since(&begin));
+            Ok((served, cpu))
         })?;
         protector.stop()?;
+        let (served, host_cpu) = served;
         Ok(Run {
+            host_cpu,
             offered_pps: flood.map_or(0.0, |report| report.offered_pps),
             requests_per_s: served.map_or(0.0, |served| served.requests_per_second),
             p99_us: served.map_or(f64::NAN, |served| served.latency_p99_us),

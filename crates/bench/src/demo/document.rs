@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use super::bars::{Bar, chart};
 use super::router::{ROUTERS, RouterCase, RouterScene, name};
-use crate::figures::{conclusion, grouped};
+use crate::figures::{HostCpu, conclusion, grouped};
 use crate::page::{curves_over_flood, loss_percent, over_flood};
 use crate::protection::Protection;
 use crate::udp::UdpCase;
@@ -67,6 +67,8 @@ pub struct SynCase {
     /// 99th percentile of their latency in microseconds, as the closed-loop
     /// client sees it.
     pub p99_us: f64,
+    /// Where the host's CPU went. What it left idle, the client could not use.
+    pub host_cpu: HostCpu,
 }
 
 /// The DNS flood.
@@ -247,17 +249,20 @@ impl Syn {
 
     fn table(&self) -> String {
         let mut text = format!(
-            "SYN flood of another listener while {} serves\n{:>10} {:>6}{:>12}{:>10}\n",
-            self.server, "SYN/s", "", "requests/s", "p99 µs"
+            "SYN flood of another listener while {} serves\n{:>10} {:>6}{:>12}{:>10}{:>5}{:>5}{:>6}\n",
+            self.server, "SYN/s", "", "requests/s", "p99 µs", "app%", "net%", "idle%"
         );
         for case in &self.cases {
             let _ = writeln!(
                 text,
-                "{:>10} {:>6}{:>12}{:>10.0}",
+                "{:>10} {:>6}{:>12}{:>10.0}{:>5.0}{:>5.0}{:>6.0}",
                 grouped(case.offered_pps),
                 case.protection.name(),
                 grouped(case.requests_per_s),
                 case.p99_us,
+                case.host_cpu.app * 100.0,
+                case.host_cpu.network * 100.0,
+                case.host_cpu.idle * 100.0,
             );
         }
         text
@@ -393,7 +398,7 @@ impl RouterScene {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::figures::{Bystander, HostCpu, Losses};
+    use crate::figures::{Bystander, Losses};
 
     fn udp(protection: Protection, offered_pps: f64, goodput_pps: f64) -> UdpCase {
         UdpCase {
@@ -445,6 +450,7 @@ mod tests {
                     offered_pps: 1.5e5,
                     requests_per_s: 3e4,
                     p99_us: 1e3,
+                    host_cpu: HostCpu::default(),
                 }],
             }),
             dns: Some(Dns {

@@ -4,6 +4,7 @@ use super::document::{Syn, SynCase};
 use super::{PROTECTIONS, Plan};
 use crate::Error;
 use crate::cases::{Case, Cases};
+use crate::figures::HostCpu;
 use crate::protection::Stage;
 use crate::web::{OTHER_PORT, Run, Web};
 
@@ -56,5 +57,6 @@ fn summary(case: &Case<u64, Run>) -> SynCase {
         offered_pps: case.middle(|run| run.offered_pps),
         requests_per_s: case.middle(|run| run.requests_per_s),
         p99_us: case.middle(|run| run.p99_us),
+        host_cpu: HostCpu::middle(case, |run| run.host_cpu),
     }
 }
