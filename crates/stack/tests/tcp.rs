@@ -253,6 +253,44 @@ fn the_peers_end_is_acknowledged_at_once() {
     assert_eq!(late, 0, "ends sent again");
 }
 
+/// Long enough that a busy machine does not take it for nothing.
+const NOT_LONG: Duration = Duration::from_millis(200);
+
+#[test]
+fn a_connection_that_nobody_answers_is_given_up_in_time() {
+    let every = Faults {
+        loss: Fraction::WHOLE,
+        ..Faults::NONE
+    };
+    let (client, _server) = pair_with(&config(2), every);
+    let began = Instant::now();
+    let at = "10.0.0.2:80".parse().unwrap();
+    let error = TcpStream::connect_timeout(&client, at, NOT_LONG).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::TimedOut);
+    assert!(began.elapsed() >= NOT_LONG);
+    // The same that connect() asks.
+    let (client, server) = pair();
+    let listener = TcpListener::bind(&server, "10.0.0.2:80").unwrap();
+    let stream = TcpStream::connect_timeout(&client, at, SOON).unwrap();
+    assert_eq!(listener.accept().unwrap().1, stream.local_addr().unwrap());
+    let refused = "10.0.0.2:81".parse().unwrap();
+    let error = TcpStream::connect_timeout(&client, refused, SOON).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::ConnectionRefused);
+}
+
+#[test]
+fn a_listener_waits_no_longer_than_asked() {
+    let (client, server) = pair();
+    let listener = TcpListener::bind(&server, "10.0.0.2:80").unwrap();
+    let began = Instant::now();
+    let error = listener.accept_timeout(NOT_LONG).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::TimedOut);
+    assert!(began.elapsed() >= NOT_LONG);
+    let stream = TcpStream::connect(&client, "10.0.0.2:80").unwrap();
+    let (_, from) = listener.accept_timeout(SOON).unwrap();
+    assert_eq!(from, stream.local_addr().unwrap());
+}
+
 #[test]
 fn storms_of_connections_leave_nothing_behind() {
     let (client, server) = pair();

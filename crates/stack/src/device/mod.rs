@@ -85,6 +85,22 @@ pub struct Drops {
     pub other_vlan: u64,
 }
 
+impl Drops {
+    /// All of them.
+    #[must_use]
+    pub const fn sum(&self) -> u64 {
+        let Self {
+            ring_full,
+            early,
+            no_buffer,
+            invalid,
+            stray,
+            other_vlan,
+        } = self;
+        *ring_full + *early + *no_buffer + *invalid + *stray + *other_vlan
+    }
+}
+
 /// What a device's own demultiplexer steers to a socket of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Endpoint {

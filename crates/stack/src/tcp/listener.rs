@@ -6,6 +6,7 @@ use std::net::{SocketAddr, ToSocketAddrs};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use parking_lot::Mutex;
 use plimsoll_core::channel::{InterruptRequest, PooledConsumer};
@@ -218,9 +219,23 @@ impl TcpListener {
     /// `WouldBlock`: there is none, and the listener is non-blocking.
     /// `BrokenPipe`: the device has failed.
     pub fn accept(&self) -> io::Result<(TcpStream, SocketAddr)> {
+        self.accept_until(None)
+    }
+
+    /// The same, waiting up to `timeout`.
+    ///
+    /// # Errors
+    ///
+    /// As [`accept`](Self::accept). `TimedOut`: nobody came.
+    pub fn accept_timeout(&self, timeout: Duration) -> io::Result<(TcpStream, SocketAddr)> {
+        self.accept_until(Some(clock::now() + timeout))
+    }
+
+    fn accept_until(&self, deadline: Option<Instant>) -> io::Result<(TcpStream, SocketAddr)> {
         let host = self.stack.host();
         loop {
-            host.trigger_state(clock::now());
+            let now = clock::now();
+            host.trigger_state(now);
             if let Some(connection) = self.listener.take(host) {
                 let from = connection.remote;
                 return Ok((TcpStream::new(&self.stack, connection), from));
@@ -231,7 +246,11 @@ impl TcpListener {
             if self.nonblocking.load(Ordering::Relaxed) {
                 return Err(io::ErrorKind::WouldBlock.into());
             }
-            wait::wait_any([self.as_fd()], None)?;
+            if deadline.is_some_and(|deadline| now >= deadline) {
+                return Err(io::ErrorKind::TimedOut.into());
+            }
+            let left = deadline.map(|deadline| deadline.saturating_since(now));
+            wait::wait_any([self.as_fd()], left)?;
         }
     }
 

@@ -48,10 +48,22 @@ impl TcpStream {
     /// `OutOfMemory`: all channels are in use. `Unsupported` on a device that
     /// shares the kernel's address: what comes back would be the kernel's.
     pub fn connect(stack: &Stack, to: impl ToSocketAddrs) -> io::Result<Self> {
-        first_that_works(to, |to| Self::connect_one(stack, to))
+        first_that_works(to, |to| Self::connect_one(stack, to, None))
     }
 
-    fn connect_one(stack: &Stack, to: SocketAddr) -> io::Result<Self> {
+    /// The same for one address, waiting up to `timeout`, and never longer than 20 s.
+    ///
+    /// # Errors
+    ///
+    /// As [`connect`](Self::connect).
+    pub fn connect_timeout(stack: &Stack, to: SocketAddr, timeout: Duration) -> io::Result<Self> {
+        Self::connect_one(stack, to, Some(timeout)).map_err(|error| match error.kind() {
+            io::ErrorKind::WouldBlock => io::ErrorKind::TimedOut.into(),
+            _ => error,
+        })
+    }
+
+    fn connect_one(stack: &Stack, to: SocketAddr, timeout: Option<Duration>) -> io::Result<Self> {
         let host = stack.host();
         let connection = Self::begin(host, to)?;
         let stream = Self::new(stack, connection);
@@ -65,7 +77,8 @@ impl TcpStream {
         };
         let began = clock::now();
         let wanted = Wanted::Connection;
-        let result: io::Result<()> = stream.wait_for(wanted, Waits::default(), None, connected)?;
+        let result: io::Result<()> =
+            stream.wait_for(wanted, Waits::default(), timeout, connected)?;
         // smoltcp does not tell a refusal from giving up.
         let elapsed = clock::now().saturating_since(began);
         result.map_err(|error| match stream.connection.take_trouble() {

@@ -105,12 +105,11 @@ impl StackStatus {
         for one in charged.values() {
             sum += one.counts;
         }
-        let drops = stack.device_drops();
         Self {
             received: sum.received,
             queued: sum.queued,
             incomplete: sum.incomplete,
-            dropped: drops.ring_full + drops.early + drops.no_buffer + drops.invalid + drops.stray,
+            dropped: stack.device_drops().sum(),
             unsent: stack.unsent(),
             channels: charged.into_iter().map(Channel::of).collect(),
         }
