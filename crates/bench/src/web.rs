@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use plimsoll_kernel::meter::CpuMeter;
+use plimsoll_kernel::pass_all::PassAll;
 use plimsoll_testbed::Error as TestbedError;
 use plimsoll_testbed::http::{self, HttpLoad, HttpResult, Nginx};
 
@@ -35,6 +36,9 @@ pub(crate) struct Web {
     pub(crate) nginx: Nginx,
     _other: Nginx,
     meter: CpuMeter,
+    /// Without a program at its other end veth drops what a driver sends back, as no
+    /// adapter does, and the guard leaves cookies to the stack. Alike for all protections.
+    _answered: PassAll,
 }
 
 impl Web {
@@ -43,6 +47,7 @@ impl Web {
             nginx: Nginx::start(stage.host(), NGINX_PORT)?,
             _other: Nginx::start(stage.host(), OTHER_PORT)?,
             meter: stage.host().cpu_meter()?,
+            _answered: stage.testbed.load().pass_all()?,
         })
     }
 

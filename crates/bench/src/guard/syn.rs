@@ -143,10 +143,6 @@ pub(super) fn run(bench: &mut Bench<'_>) -> Result<Outcome, Error> {
             let limit = limit_for(&limits, case.load);
             let (port, rate_pps) = (case.load.port(), case.load.rate_pps());
             let protector = || stage.protect(case.protection, limit);
-            // Or veth would not hand on the guard's cookies. Alike for all sides.
-            let answered =
-                (case.load == SynTarget::OwnPort).then(|| stage.testbed.load().pass_all());
-            let _answered = answered.transpose()?;
             case.runs.push(Runs {
                 web: web.serve(&stage, protector()?, port, rate_pps, plan.seconds)?,
                 clients: connections(&stage, &web, protector()?, case.load, plan.window)?,
