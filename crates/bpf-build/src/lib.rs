@@ -6,9 +6,14 @@
 //! include!(concat!(env!("OUT_DIR"), "/NAME.rs")); // mod skeleton
 //! ```
 //!
+//! Numbers that the program shares with Rust, and that Rust has first, are written to a
+//! header before ([`write_header`]). Those that the program has first are in its object's
+//! types, and so in the skeleton.
+//!
 //! The programs use CO-RE with hand-written, partial kernel types (in each
 //! `*.bpf.c`, or a header beside it), so no `vmlinux.h` is generated or kept.
 
+use std::fmt::{Debug, Write};
 use std::path::PathBuf;
 use std::{env, fs};
 
@@ -30,6 +35,44 @@ const MODULE: &str = r#"#[allow(
 mod skeleton {
 "#;
 
+/// The name of a constant in C, and its value.
+pub type Number = (String, i32);
+
+/// A constant by its name in C, which is in capitals.
+///
+/// # Panics
+///
+/// When the value is none of C's `int`, and so would change the type of others.
+#[must_use]
+pub fn number<T: TryInto<i32, Error: Debug>>(name: &str, value: T) -> Number {
+    let value = value.try_into().expect("constants of C are of type int");
+    (name.to_uppercase(), value)
+}
+
+/// Writes a header of these enums, by their tags. A program that is compiled later includes
+/// it by its name: `#include "decisions.h"`.
+///
+/// # Panics
+///
+/// When cargo's output directory cannot be written to.
+pub fn write_header(file: &str, enums: &[(&str, Vec<Number>)]) {
+    let guard = file.to_uppercase().replace('.', "_");
+    let mut text = format!("/* Written by a build script. */\n#ifndef {guard}\n#define {guard}\n");
+    for (tag, numbers) in enums {
+        let mut lines = String::new();
+        for (name, value) in numbers {
+            writeln!(lines, "\t{name} = {value},").expect("strings grow");
+        }
+        write!(text, "\nenum {tag} {{\n{lines}}};\n").expect("strings grow");
+    }
+    text.push_str("\n#endif\n");
+    fs::write(out_dir().join(file), text).expect("OUT_DIR can be written to");
+}
+
+fn out_dir() -> PathBuf {
+    PathBuf::from(env::var_os("OUT_DIR").expect("set by cargo"))
+}
+
 /// Compiles `src/bpf/{name}.bpf.c` of the calling crate into `$OUT_DIR/{name}.rs`,
 /// a module `skeleton`.
 ///
@@ -39,7 +82,7 @@ mod skeleton {
 /// way to fail. The message names the remedy.
 pub fn compile(name: &str) {
     let manifest_dir = PathBuf::from(env::var_os("CARGO_MANIFEST_DIR").expect("set by cargo"));
-    let out_dir = PathBuf::from(env::var_os("OUT_DIR").expect("set by cargo"));
+    let out_dir = out_dir();
     let arch = env::var("CARGO_CFG_TARGET_ARCH").expect("set by cargo");
     let bpf_dir = manifest_dir.join("src/bpf");
     let skeleton = out_dir.join(format!("{name}.skel.rs"));
@@ -51,14 +94,16 @@ pub fn compile(name: &str) {
     SkeletonBuilder::new()
         .source(bpf_dir.join(format!("{name}.bpf.c")))
         .clang_args([
-            "-I",
-            &multiarch,
-            "-Wall",
-            "-Wextra",
-            "-Wno-unused-parameter",
-            "-Wno-missing-declarations",
-            "-Wno-compare-distinct-pointer-types",
-            "-Werror",
+            "-I".as_ref(),
+            multiarch.as_ref(),
+            "-I".as_ref(),
+            out_dir.as_os_str(),
+            "-Wall".as_ref(),
+            "-Wextra".as_ref(),
+            "-Wno-unused-parameter".as_ref(),
+            "-Wno-missing-declarations".as_ref(),
+            "-Wno-compare-distinct-pointer-types".as_ref(),
+            "-Werror".as_ref(),
         ])
         .build_and_generate(&skeleton)
         .unwrap_or_else(|error| {

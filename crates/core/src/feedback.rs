@@ -44,6 +44,7 @@ use alloc::boxed::Box;
 use core::fmt;
 use core::time::Duration;
 
+use crate::fairness::numbers::PROFILE_ROOM_PARTS;
 use crate::config::{ConfigError, Field, Fraction, NANOSECOND, TableFull};
 use crate::poll::{SourceId, SourceSet};
 use crate::time::{Instant, NANOS_PER_SECOND};
@@ -148,7 +149,7 @@ impl SocketWatermarks {
         Self {
             high,
             low,
-            full: Fraction::from_ppm(high.as_ppm() + rest / 2),
+            full: Fraction::from_ppm(high.as_ppm() + rest / PROFILE_ROOM_PARTS),
             drained_bytes_max: 1 << 16,
         }
     }

@@ -21,8 +21,8 @@
 //! | [`quota`] | how many packets a turn may take | sim |
 //! | [`soft_timer`] | which soft events fire at a trigger state | sim, timers |
 //!
-//! The guard's BPF program makes the decisions of `demux` and `fairness` in C; both judge
-//! the same packets in a test. Of `charge` only [`charge::shedding`] is used outside of tests.
+//! The guard's BPF program makes the decisions of `demux` and `fairness` in C, by the same
+//! numbers: its build takes them from here. Both judge the same packets in a test. Of `charge` only [`charge::shedding`] is used outside of tests.
 //!
 //! Every module is a pure state machine: it is constructed from a documented
 //! config that validates itself, fed with `on_*`/`handle_*` (an event and the

@@ -10,6 +10,13 @@ use core::time::Duration;
 
 pub(crate) const NANOS_PER_SECOND: u64 = 1_000_000_000;
 
+/// What is counted for a while, such as packets of a share, is counted in ticks of this many
+/// nanoseconds, as a power of two: a BPF program finds the tick by shifting its clock. Longer
+/// ticks let longer bursts through, in shorter ones small shares round to nothing.
+pub const TICK_SHIFT: u32 = 22;
+/// A tick: about 4.2 ms.
+pub const TICK: Duration = Duration::from_nanos(1 << TICK_SHIFT);
+
 /// A point in time: nanoseconds since an origin that the caller chooses.
 ///
 /// 64 bits hold 584 years; arithmetic saturates instead of wrapping, so that

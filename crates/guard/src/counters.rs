@@ -11,7 +11,7 @@ use serde::Serialize;
 use serde::ser::SerializeMap;
 
 use crate::by_channel::Key;
-use crate::program::types::{self, channel_kind};
+use crate::program::types;
 use crate::sources::Sources;
 
 /// What became of a packet.
@@ -38,25 +38,6 @@ pub enum Outcome {
     /// fair share of it.
     SourceShare = types::outcome::OUTCOME_SOURCE_SHARE.0 as u8,
 }
-
-// The program and core number kinds alike.
-const _: () = {
-    use Kind as K;
-    use channel_kind as C;
-
-    assert!(Kind::ALL.len() == C::KIND_COUNT.0 as usize);
-    assert!(K::UdpSocket as u32 == C::KIND_UDP_SOCKET.0);
-    assert!(K::TcpListener as u32 == C::KIND_TCP_LISTENER.0);
-    assert!(K::TcpConnection as u32 == C::KIND_TCP_CONNECTION.0);
-    assert!(K::Multicast as u32 == C::KIND_MULTICAST.0);
-    assert!(K::Fragment as u32 == C::KIND_FRAGMENT.0);
-    assert!(K::Icmp as u32 == C::KIND_ICMP.0);
-    assert!(K::Neighbour as u32 == C::KIND_NEIGHBOUR.0);
-    assert!(K::Forward as u32 == C::KIND_FORWARD.0);
-    assert!(K::ClosedPort as u32 == C::KIND_CLOSED_PORT.0);
-    assert!(K::Other as u32 == C::KIND_OTHER.0);
-    assert!(K::Malformed as u32 == C::KIND_MALFORMED.0);
-};
 
 impl Outcome {
     /// All outcomes, in the program's order.

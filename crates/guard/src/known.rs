@@ -14,21 +14,22 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use plimsoll_core::fairness::Keys;
+use plimsoll_core::fairness::numbers::{KNOWN_AGE_PERIODS, KNOWN_PERIOD_SHIFT};
 use plimsoll_kernel::private_file;
 use serde::{Deserialize, Serialize};
 
-use crate::program::types::{fair_key, fair_limit as L};
+use crate::program::types::limit;
 
 /// Version of the file's form.
 const SCHEMA: u32 = 1;
 /// A file is never longer: each source takes less than 24 bytes.
 const BYTES_MAX: u64 = 1 << 20;
 /// Sets of the program's table, and sources in each.
-const SETS: usize = L::KNOWN_SOURCE_SETS.0 as usize;
-const WAYS: usize = L::KNOWN_SOURCE_WAYS.0 as usize;
-const KEYS: usize = fair_key::FAIR_KEYS.0 as usize;
-const PERIOD: Duration = Duration::from_secs(1 << L::KNOWN_PERIOD_SHIFT.0);
-const AGE_PERIODS: u32 = L::KNOWN_AGE_PERIODS.0;
+const SETS: usize = limit::KNOWN_SOURCE_SETS.0 as usize;
+const WAYS: usize = limit::KNOWN_SOURCE_WAYS.0 as usize;
+const PERIOD: Duration = Duration::from_secs(1 << KNOWN_PERIOD_SHIFT);
+const AGE_PERIODS: u32 = KNOWN_AGE_PERIODS as u32;
 
 /// One of them, as the program remembers it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -45,7 +46,7 @@ pub(crate) struct KnownSources {
     schema: u32,
     /// When this was written, in seconds of the calendar's clock.
     saved: u64,
-    pub(crate) keys: [u64; KEYS],
+    pub(crate) keys: [u64; Keys::COUNT],
     sources: Vec<(u32, u32, u32)>,
 }
 
@@ -80,7 +81,7 @@ pub enum KnownError {
 }
 
 impl KnownSources {
-    pub(crate) fn new(keys: [u64; KEYS], sources: impl Iterator<Item = Known>) -> Self {
+    pub(crate) fn new(keys: [u64; Keys::COUNT], sources: impl Iterator<Item = Known>) -> Self {
         Self {
             schema: SCHEMA,
             saved: now(),
@@ -246,7 +247,7 @@ mod tests {
     }
 
     fn sources(sources: &[Known]) -> KnownSources {
-        KnownSources::new([7; KEYS], sources.iter().copied())
+        KnownSources::new([7; Keys::COUNT], sources.iter().copied())
     }
 
     #[test]

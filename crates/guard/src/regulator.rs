@@ -7,11 +7,10 @@ use std::collections::{BTreeMap, HashMap};
 use std::time::{Duration, Instant};
 
 use plimsoll_core::charge::shedding::{
-    CpuLoad, Demand, INTERVAL_MIN, Order, PacketCosts, Shedding, SheddingConfig, TICK,
+    CpuLoad, Demand, INTERVAL_MIN, Order, PacketCosts, Shedding, SheddingConfig,
 };
 use plimsoll_core::config::{ConfigError, Fraction};
 use plimsoll_core::demux::Kind;
-use plimsoll_core::feedback::SocketWatermarks;
 use plimsoll_core::governor::GovernorConfig;
 use plimsoll_core::governor::metering::{Attention, Limits, Metering, Signs, Spent};
 
@@ -22,10 +21,6 @@ use crate::guard::Regulated;
 use crate::program::types::limit;
 use crate::program::{Program, SLOT_PROTECTED};
 use plimsoll_kernel::meter::{CpuMeter, CpuReading, Options};
-
-// The program counts and drains as the decisions in core say.
-const _: () = assert!(TICK.as_nanos() == 1 << limit::SHARE_TICK_SHIFT.0);
-const _: () = assert!(SocketWatermarks::DEFAULT.drained_bytes_max == limit::DRAINED_BYTES_MAX.0);
 
 /// How often queue limits follow their consumers.
 const DELAY_INTERVAL: Duration = Duration::from_millis(100);

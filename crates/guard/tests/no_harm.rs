@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 use common::{HOST_MAC, HOST_V4, PEER_MAC, PEER_V4, Wire, in_namespace, ip};
 use nix::sys::socket::{AddressFamily, SockFlag, SockProtocol, SockType, recv, setsockopt, socket};
 use nix::sys::socket::{MsgFlags, sockopt};
+use plimsoll_core::time::TICK;
 use plimsoll_guard::{Config, Guard, Kind, Outcome, Storage};
 use plimsoll_kernel::namespace;
 use plimsoll_kernel::pass_all::PassAll;
@@ -171,7 +172,7 @@ fn flood_known_port(guard: &mut Guard<'_>, wire: &Wire) -> (u64, u64, u64) {
         let before = *guard.counters().unwrap().of(Kind::ClosedPort);
         flood_closed_port(guard, wire);
         let after = *guard.counters().unwrap().of(Kind::ClosedPort);
-        let ticks = start.elapsed().as_nanos() as u64 / (1 << 22) + 2;
+        let ticks = (start.elapsed().as_nanos() / TICK.as_nanos()) as u64 + 2;
         let new = |outcome| after.count(outcome) - before.count(outcome);
         let (admitted, discarded) = (new(Outcome::Admitted), new(Outcome::Share));
         if admitted + discarded > 2 * 64 * ticks {

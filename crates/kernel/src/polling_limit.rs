@@ -26,13 +26,12 @@ use std::time::{Duration, Instant};
 
 use nix::sched::sched_getcpu;
 use plimsoll_core::config::Fraction;
-use plimsoll_core::cpu_limit::{Change, CpuLimit, CpuLimitConfig};
+use plimsoll_core::cpu_limit::{Change, CpuLimit, CpuLimitConfig, POLLING_PERIOD};
 use plimsoll_core::time::Instant as CoreInstant;
 
 use crate::error::{CallError, os};
 use crate::scheduling::{Class, Scheduling, set_class, thread_time};
 
-const PERIOD: Duration = Duration::from_millis(2);
 /// The next look comes no sooner: a look costs what it would save.
 const NEARLY: Duration = Duration::from_micros(100);
 /// Part of the newest difference that corrects the limit.
@@ -157,7 +156,7 @@ fn watch(shared: &Shared, groups: &[Vec<Limited>]) {
         charge(&mut accounts, &mut own);
         accounts.retain_mut(|account| account.check(shared, time).is_ok());
         let next = accounts.iter().map(|account| account.budget.due(time));
-        thread::sleep(next.min().unwrap_or(PERIOD));
+        thread::sleep(next.min().unwrap_or(POLLING_PERIOD));
     }
     for account in &accounts {
         // A thread may be gone.
@@ -245,7 +244,7 @@ impl Budget {
     fn new(limit_ppm: u64, seen: Duration, now: CoreInstant) -> Option<Self> {
         let config = CpuLimitConfig {
             limit: fraction(limit_ppm),
-            period: PERIOD,
+            period: POLLING_PERIOD,
             ..CpuLimitConfig::default()
         };
         Some(Self {

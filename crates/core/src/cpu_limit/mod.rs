@@ -51,6 +51,10 @@ const PERIOD_MAX_NS: u64 = 3_600_000_000_000;
 /// The most CPUs that may share a limit.
 const CPUS_MAX: usize = 4096;
 
+/// Length of a period where threads of the kernel poll: short, since the receive ring overflows
+/// while its thread waits.
+pub const POLLING_PERIOD: Duration = Duration::from_millis(2);
+
 /// What to do with all input now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]

@@ -4,8 +4,8 @@ use core::fmt;
 
 /// What a frame is to the host, as far as the choice of its channel goes.
 ///
-/// The discriminants and [`Kind::name`] are shared with the guard's BPF program
-/// (counter indices, reports), so they are fixed.
+/// The guard's build script writes the discriminants, by [`Kind::name`], into a header for its
+/// BPF program, which counts by them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
 pub enum Kind {

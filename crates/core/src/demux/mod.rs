@@ -134,6 +134,14 @@ pub use self::endpoints::{EndpointError, Protocol};
 pub use self::kind::Kind;
 pub use self::table::Seed;
 
+/// VLAN tags of a frame that are looked behind: one service and one customer tag.
+pub const VLAN_TAGS_MAX: usize = 2;
+/// Extension headers of an IPv6 packet that are looked behind: more than any sane packet has.
+pub const EXTENSIONS_MAX: usize = 8;
+/// How long a first fragment is remembered, in seconds, as Linux gives reassembly
+/// (`ipfrag_time`).
+pub const FRAGMENT_LIFETIME_S: u64 = 30;
+
 /// Number of a channel, given by the owner of the channels and handed back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ChannelId(pub u32);
@@ -183,8 +191,7 @@ pub struct DemuxConfig {
     /// Fragmented datagrams to remember in each family; some are forgotten
     /// early when more than half of this is in use. Default: 1024.
     pub fragments_max: usize,
-    /// How long a first fragment is remembered. Default: 30 s, as Linux gives
-    /// reassembly (`ipfrag_time`).
+    /// How long a first fragment is remembered. Default: [`FRAGMENT_LIFETIME_S`].
     pub fragment_lifetime: Duration,
     /// Connections in TIME_WAIT to remember in each family; as above. What is
     /// forgotten early is a closed port to late packets. Default: 8192.
@@ -208,7 +215,7 @@ impl DemuxConfig {
             tcp_connections_max: 16_384,
             groups_max: 256,
             fragments_max: 1024,
-            fragment_lifetime: Duration::from_secs(30),
+            fragment_lifetime: Duration::from_secs(FRAGMENT_LIFETIME_S),
             time_wait_max: 8192,
             time_wait_lifetime: Duration::from_secs(60),
         }

@@ -13,15 +13,13 @@ use smoltcp::wire::{
     Ipv6ExtHeader, Ipv6FragmentHeader, Ipv6Packet, TcpPacket, UDP_HEADER_LEN, UdpPacket,
 };
 
-use super::Kind;
+use super::{EXTENSIONS_MAX, Kind, VLAN_TAGS_MAX};
 
 /// 802.1Q and 802.1ad.
 const VLAN_ETHERTYPES: [EthernetProtocol; 2] = [
     EthernetProtocol::Unknown(0x8100),
     EthernetProtocol::Unknown(0x88a8),
 ];
-/// One service and one customer tag.
-const VLAN_TAGS_MAX: usize = 2;
 const VLAN_TAG_BYTES: usize = 4;
 /// ARP for Ethernet and IPv4 (RFC 826).
 const ARP_BYTES: usize = 28;
@@ -29,8 +27,6 @@ const ICMPV4_HEADER_BYTES: usize = 8;
 const ICMPV6_HEADER_BYTES: usize = 4;
 /// Every fragment header, and the least of the others.
 const EXTENSION_BYTES: usize = 8;
-/// More than any sane packet has, and as many as the BPF program unrolls.
-const EXTENSIONS_MAX: usize = 8;
 
 /// What stands behind the Ethernet header and its tags.
 pub(super) enum Link<'a> {

@@ -1,20 +1,8 @@
 //! A listener's queues as channels: whose connections have room in them.
 
+use super::numbers::{BACKLOG_BEHIND_PARTS, BACKLOG_KEPT_PARTS, BACKLOG_KNOWN_PARTS, BACKLOG_MIN};
 use super::{Fairness, Queue, Request, Share, Verdict, tick_of};
 use crate::time::Instant;
-
-/// A smaller backlog has no room that could be kept for anybody.
-pub const BACKLOG_MIN: u32 = 8;
-/// The last of so many parts of a queue is for packets in profile, …
-pub const BACKLOG_KEPT_PARTS: u32 = 8;
-/// … and the last of so many for known sources alone: forged addresses would fill the rest
-/// before their share has settled.
-pub const BACKLOG_KNOWN_PARTS: u32 = 16;
-/// A server is behind if no more than one of so many parts of its accept queue is free.
-pub const BACKLOG_BEHIND_PARTS: u32 = 4;
-/// A quarter of a second. Shorter, it is a burst, for which the queues are there: who loses
-/// a SYN waits a second for the next.
-pub const BACKLOG_BURST_TICKS: u16 = 60;
 
 /// A listener's queues as they are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,13 +1,14 @@
 //! What a channel may have in a tick while input is shed, and for whom.
 
+use super::numbers::{KNOWN_PARTS, OVERDRAWN_PARTS};
 use super::{Queue, tick_of};
 use crate::time::Instant;
 
 /// A channel's packets of a tick.
 ///
-/// Packets in profile may overdraw it by a quarter: there are not equally many in each
-/// tick. Half of it is kept for known sources, who may come last. The next tick has as
-/// much less as was overdrawn.
+/// Packets in profile may overdraw it by one of [`OVERDRAWN_PARTS`]. One of [`KNOWN_PARTS`] of
+/// it is kept for known sources, who may come last. The next tick has as much less as was
+/// overdrawn.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Budget {
     tick: u32,
@@ -48,7 +49,7 @@ impl Budget {
             occupancy: self.admitted,
             low: self.packets,
             high: self.packets,
-            full: self.packets + self.packets / 4,
+            full: self.packets + self.packets / OVERDRAWN_PARTS,
             has_room: false,
         }
     }
@@ -62,7 +63,7 @@ impl Budget {
     }
 
     pub(super) const fn keeps_place_for_known(&self) -> bool {
-        self.known < self.packets.div_ceil(2)
+        self.known < self.packets.div_ceil(KNOWN_PARTS)
     }
 
     pub(super) fn admit_known(&mut self) {

@@ -6,9 +6,12 @@
 //! refused keeps that time. So the longest waiting are served first, and a change of the share
 //! shows at once.
 
+use super::Profile;
 use super::level::{cap, initial, refill, spend};
+use super::numbers::{
+    NEWCOMER_TURNS, PACKET, PART_SHIFT, TURN_AGE_MAX, TURN_TICKS, WAIT_TICKS_MAX,
+};
 use super::table::{Entry, Owner};
-use super::{NEWCOMER_TURNS, PACKET, Profile, TURN_AGE_MAX, TURN_TICKS, WAIT_TICKS_MAX};
 
 /// Whether sources with this share have turns.
 pub(super) const fn has_turns(level: u32) -> bool {
@@ -104,7 +107,7 @@ impl Host {
             self.wait = (turn - age).min(WAIT_TICKS_MAX as u16);
             return Profile::Out;
         }
-        Profile::In((self.credit << 8) / cap(level))
+        Profile::In((self.credit << PART_SHIFT) / cap(level))
     }
 
     /// It was served. The next look finds how long it has to wait.

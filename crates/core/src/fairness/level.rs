@@ -1,20 +1,12 @@
 //! Credit at a level, and how a level follows its use.
 
-use super::table::{Entry, Owner};
-use super::{
-    BURST_PACKETS, BURST_TICKS, EPOCH_TICKS, EPOCH_TICKS_MAX, LEVEL_MIN, NEWCOMER_LEVEL,
-    NODE_EPOCH_PACKETS, PACKET, Profile,
+use super::Profile;
+use super::numbers::{
+    BURST_PACKETS, BURST_TICKS, EPOCH_CREDIT_PACKETS, EPOCH_TICKS, EPOCH_TICKS_MAX, LEVEL_MIN,
+    NEWCOMER_LEVEL, NODE_EPOCH_PACKETS, NODE_UNWANTED_PARTS, PACKET, PACKET_SHIFT, PART,
+    PART_SHIFT, SAVERS_PARTS, STALE_TICKS, STEP_MAX, STEP_PARTS, WHOLE, WHOLE_SHIFT,
 };
-
-/// One times, of the factor by which a level moves.
-pub(super) const SAME: u32 = 256;
-/// All of something, of which a part is told.
-pub(super) const WHOLE: u32 = 1 << 24;
-/// The most and the least that use may seem to be of what is wanted.
-const STEP_MAX: u32 = 4;
-/// A network or subnet wants to have 7/8 of its credit used by those within: with all
-/// of it, whoever comes first would take what is left.
-const NODE_WANTED_EIGHTHS: u64 = 7;
+use super::table::{Entry, Owner};
 
 /// The most credit that can be saved at a level: [`BURST_TICKS`], and
 /// [`BURST_PACKETS`] at least.
@@ -38,23 +30,22 @@ pub(super) fn spend(credit: &mut u32, level: u32) -> Profile {
     if *credit < PACKET {
         return Profile::Out;
     }
-    let part = (u64::from(*credit) << 8) / u64::from(cap(level));
+    let part = (u64::from(*credit) << PART_SHIFT) / u64::from(cap(level));
     *credit -= PACKET;
     Profile::In(part as u32)
 }
 
-/// What follows a level, or a part, by a factor of 1/256. It goes a third of the way:
-/// there are three levels, and all move at the same time. With half of the way they went up
-/// and down for ever.
+/// What follows a level, or a part, by a factor of 1/256: one of [`STEP_PARTS`] of the way.
 pub(super) fn moved(level: u32, factor: u64) -> u64 {
-    let factor = factor.clamp((SAME / STEP_MAX).into(), (SAME * STEP_MAX).into());
-    u64::from(level) * (factor + u64::from(2 * SAME)) / u64::from(3 * SAME)
+    let factor = factor.clamp((PART / STEP_MAX).into(), (PART * STEP_MAX).into());
+    let stays = u64::from((STEP_PARTS - 1) * PART);
+    u64::from(level) * (factor + stays) / u64::from(STEP_PARTS * PART)
 }
 
 /// Whether an epoch of so many ticks at a level has taught enough.
 pub(super) fn is_over(ticks: u32, level: u32, enough_packets: bool) -> bool {
     let earned = u64::from(ticks) * u64::from(level);
-    let shows = enough_packets && earned >= 2 * u64::from(PACKET);
+    let shows = enough_packets && earned >= u64::from(EPOCH_CREDIT_PACKETS * PACKET);
     ticks >= EPOCH_TICKS && (shows || ticks >= EPOCH_TICKS_MAX)
 }
 
@@ -130,14 +121,14 @@ impl Node {
     pub(super) fn divide_with_newcomer(&mut self) {
         if self.level < NEWCOMER_LEVEL {
             let part = u64::from(self.part);
-            let divided = (part << 24) / (part + u64::from(WHOLE));
+            let divided = (part << WHOLE_SHIFT) / (part + u64::from(WHOLE));
             self.part = divided.max(1) as u32;
             self.level = self.level_within();
         }
     }
 
     fn level_within(&self) -> u32 {
-        let level = (u64::from(self.own_level) * u64::from(self.part)) >> 24;
+        let level = (u64::from(self.own_level) * u64::from(self.part)) >> WHOLE_SHIFT;
         (level as u32).max(LEVEL_MIN)
     }
 
@@ -147,24 +138,26 @@ impl Node {
         if !is_over(ticks, self.level, passed >= NODE_EPOCH_PACKETS) {
             return;
         }
-        let ticks = ticks.min(2 * EPOCH_TICKS_MAX);
-        let wanted = u64::from(self.own_level) * u64::from(ticks) * NODE_WANTED_EIGHTHS / 8;
-        let part = moved(self.part, (wanted >> 8) / u64::from(passed.max(1)));
+        let ticks = ticks.min(STALE_TICKS);
+        let credit = u64::from(self.own_level) * u64::from(ticks);
+        let wanted = credit * u64::from(NODE_UNWANTED_PARTS - 1) / u64::from(NODE_UNWANTED_PARTS);
+        let wanted = wanted >> (PACKET_SHIFT - PART_SHIFT);
+        let part = moved(self.part, wanted / u64::from(passed.max(1)));
         self.part = part.clamp(1, WHOLE.into()) as u32;
         self.level = self.level_within();
         self.began = tick;
         self.passed = 0;
     }
 
-    /// Whether a packet that is in profile below is so here as well. The second half of
-    /// the credit is for those who have saved theirs: the less is left, the more.
+    /// Whether a packet that is in profile below is so here as well. The last of
+    /// [`SAVERS_PARTS`] of the credit is for those who have saved theirs.
     pub(super) fn pass(&mut self, below: Profile) -> Profile {
         let Profile::In(part) = below else {
             return Profile::Out;
         };
         self.passed = self.passed.saturating_add(1);
-        let left = (u64::from(self.credit) << 8) / u64::from(cap(self.own_level));
-        if u64::from(part) + 2 * left < 256 {
+        let left = (u64::from(self.credit) << PART_SHIFT) / u64::from(cap(self.own_level));
+        if u64::from(part) + u64::from(SAVERS_PARTS) * left < PART.into() {
             return Profile::Out;
         }
         match spend(&mut self.credit, self.own_level) {

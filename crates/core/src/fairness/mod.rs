@@ -87,97 +87,42 @@
 //! entries, those of one set are one source. Under forged addresses only known sources
 //! are better off than others; an unknown one gets the part of its network then.
 //!
-//! The guard's BPF program makes the same decision, in `fairness.h`; a test shows both
-//! the same packets. There, each CPU has tables of its own.
+//! The guard's BPF program makes the same decision, in `fairness.h`, by the same
+//! [`numbers`]; a test shows both the same packets. There, each CPU has tables of its own.
+//!
+//! [`BURST_TICKS`]: numbers::BURST_TICKS
+//! [`EPOCH_TICKS`]: numbers::EPOCH_TICKS
+//! [`NEWCOMER_TURNS`]: numbers::NEWCOMER_TURNS
+//! [`STRANGERS_LOOK`]: numbers::STRANGERS_LOOK
+//! [`STRANGERS_TICKS`]: numbers::STRANGERS_TICKS
 
 mod backlog;
 mod budget;
 mod host;
 mod level;
+pub mod numbers;
 mod share;
 mod source;
 mod table;
 #[cfg(test)]
 mod tests;
 
-use core::time::Duration;
-
 use crate::config::{ConfigError, Field};
-use crate::time::Instant;
+use crate::time::{Instant, TICK_SHIFT};
 
-pub use self::backlog::{
-    BACKLOG_BEHIND_PARTS, BACKLOG_BURST_TICKS, BACKLOG_KEPT_PARTS, BACKLOG_KNOWN_PARTS,
-    BACKLOG_MIN, Backlog, SynVerdict,
-};
+pub use self::backlog::{Backlog, SynVerdict};
 pub use self::budget::Budget;
 use self::host::{Host, has_turns};
 use self::level::Node;
-pub use self::share::{STALE_TICKS, Share};
+use self::numbers::{PART, PART_SHIFT, SILENT};
+pub use self::share::Share;
 use self::source::Paths;
 pub use self::source::{Keys, Source};
 use self::table::{Owner, Table};
 
-/// Time is counted in ticks of this many nanoseconds, as a power of two: 4.2 ms.
-pub const TICK_SHIFT: u32 = 22;
-/// A tick.
-pub const TICK: Duration = Duration::from_nanos(1 << TICK_SHIFT);
-
 const fn tick_of(now: Instant) -> u32 {
     (now.as_nanos() >> TICK_SHIFT) as u32
 }
-/// Credit of one packet.
-pub const PACKET: u32 = 1 << 16;
-/// Ticks of its share that a source may save up. More forgives burstier clients; it
-/// lets as much in at once when a flood begins.
-pub const BURST_TICKS: u32 = 8;
-/// Packets that it may save up at least: those of slow senders come in pairs, too.
-pub const BURST_PACKETS: u32 = 8;
-/// The shortest time between two changes of a share, in ticks: shorter than a person
-/// notices, long enough to count packets.
-pub const EPOCH_TICKS: u32 = 4;
-/// The longest: two seconds. In between, an epoch lasts until enough packets were seen
-/// and everybody could earn two packets' credit: before that, a change of the share
-/// shows no effect, and another one would be too much.
-pub const EPOCH_TICKS_MAX: u32 = 512;
-/// Packets that a channel's epoch wants to have seen.
-pub const CHANNEL_EPOCH_PACKETS: u32 = 64;
-/// The same of networks and subnets, of which there are many.
-pub const NODE_EPOCH_PACKETS: u32 = 16;
-/// Calm for so long, a channel's packets are no longer judged by source: half a second.
-pub const CALM_TICKS: u32 = 128;
-/// The longest that a source without credit waits before its level is looked at anew:
-/// half a second. Longer would be cheaper yet. It would also hold a source back that may
-/// have more by now.
-pub const WAIT_TICKS_MAX: u32 = 128;
-/// Strangers, less all others, from which on most of them are passed over.
-pub const STRANGERS_MIN: u32 = 256;
-/// As many are counted: 256 packets of others end it.
-pub const STRANGERS_MAX: u32 = 512;
-/// Of so many strangers one is looked at then.
-pub const STRANGERS_LOOK: u32 = 8;
-/// In networks whose hosts may have more than a packet in so many ticks, all are looked
-/// at.
-pub const STRANGERS_TICKS: u32 = 4;
-/// Sources whose share is less than a packet in so many ticks have turns: half a second.
-pub const TURN_TICKS: u32 = 128;
-/// A newcomer that has a turn comes as if it had waited for so many. Nobody else does for long.
-pub const NEWCOMER_TURNS: u32 = 4;
-/// The longest that is remembered of waiting for a turn: half a minute.
-pub const TURN_AGE_MAX: u16 = 8192;
-/// Packets that a channel's epoch wants to have seen while its sources have turns. With 64 the
-/// share's own noise would decide whose turn it is.
-pub const TURNS_EPOCH_PACKETS: u32 = 1024;
-/// Where those within have more than this, a newcomer is not divided with: epochs are short.
-pub const NEWCOMER_LEVEL: u32 = 4 * PACKET;
-/// The smallest and the largest share: 0.06 and two million packets a second.
-pub const LEVEL_MIN: u32 = 16;
-/// See [`LEVEL_MIN`]. Eight of it are still 32 bits of credit.
-pub const LEVEL_MAX: u32 = (1 << 29) - 1;
-/// A source asks for far less than its share if so much of its credit was left, of 256:
-/// seven of eight ticks'. One that floods has that after a pause of 29 ms only.
-pub const SILENT: u32 = 224;
-/// Entries of a set.
-pub const WAYS: usize = 4;
 
 /// Who is asking, and what for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -218,7 +163,7 @@ pub enum Verdict {
     QueueFull,
 }
 
-/// Sizes of the tables, in sets of [`WAYS`]; powers of two up to 65,536.
+/// Sizes of the tables, in sets of [`WAYS`](numbers::WAYS); powers of two up to 65,536.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FairnessConfig {
     /// For networks. Default 1024.
@@ -459,8 +404,8 @@ impl Queue {
         if self.occupancy <= self.high {
             return 0;
         }
-        let above = u64::from(self.occupancy - self.high) << 8;
+        let above = u64::from(self.occupancy - self.high) << PART_SHIFT;
         let room = u64::from(self.full.saturating_sub(self.high).max(1));
-        (above / room).min(256) as u32
+        (above / room).min(PART.into()) as u32
     }
 }

@@ -1,15 +1,13 @@
 //! A channel's share: what each network gets, and how it follows the consumer.
 
-use super::level::{Node, SAME, is_over, moved};
-use super::table::Owner;
-use super::{
-    BACKLOG_BURST_TICKS, CALM_TICKS, CHANNEL_EPOCH_PACKETS, EPOCH_TICKS_MAX, LEVEL_MAX, LEVEL_MIN,
-    PACKET, Queue, STRANGERS_LOOK, STRANGERS_MAX, STRANGERS_MIN, STRANGERS_TICKS, Source,
-    TURNS_EPOCH_PACKETS,
+use super::level::{Node, is_over, moved};
+use super::numbers::{
+    BACKLOG_BURST_TICKS, CALM_TICKS, CHANNEL_EPOCH_PACKETS, CHANNEL_UNWANTED_PARTS, KNOWN_PARTS,
+    LEVEL_MAX, LEVEL_MIN, PACKET, PACKET_SHIFT, PART, STALE_TICKS, STRANGERS_LOOK, STRANGERS_MAX,
+    STRANGERS_MIN, STRANGERS_TICKS, TURNS_EPOCH_PACKETS,
 };
-
-/// A channel's epoch that is older than this is of another overload.
-pub const STALE_TICKS: u32 = 2 * EPOCH_TICKS_MAX;
+use super::table::Owner;
+use super::{Queue, Source};
 
 /// What is remembered of a channel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,11 +72,11 @@ impl Share {
         self.level
     }
 
-    /// Credit per tick of all known sources together: half of what the consumer takes,
-    /// and never less than one network has.
+    /// Credit per tick of all known sources together: one of [`KNOWN_PARTS`] of what the
+    /// consumer takes, and never less than one network has.
     #[must_use]
     pub fn reserve(&self) -> u32 {
-        self.level.max(self.taken / 2)
+        self.level.max(self.taken / KNOWN_PARTS)
     }
 
     /// Whether packets are judged by their source: there was no room a moment ago.
@@ -239,9 +237,9 @@ impl Share {
             // The consumer takes nothing: nothing is known of its rate.
             return;
         }
-        let taken = (admitted << 16) / u64::from(ticks);
+        let taken = (admitted << PACKET_SHIFT) / u64::from(ticks);
         self.taken = taken.min(u32::MAX.into()) as u32;
-        let wanted = admitted * u64::from(SAME - SAME / 16);
+        let wanted = admitted * u64::from(PART - PART / CHANNEL_UNWANTED_PARTS);
         let factor = wanted / u64::from(self.used.max(1));
         let has_discarded = self
             .pressed
@@ -250,7 +248,7 @@ impl Share {
         let factor = if has_discarded {
             factor
         } else {
-            factor.max(SAME.into())
+            factor.max(PART.into())
         };
         let level = moved(self.level, factor);
         self.level = level.clamp(LEVEL_MIN.into(), LEVEL_MAX.into()) as u32;

@@ -3,6 +3,7 @@
 use core::net::IpAddr;
 
 use super::Request;
+use super::numbers::{NETWORK_BITS, SUBNET_BITS};
 
 /// A packet's source address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -36,8 +37,16 @@ impl From<IpAddr> for Source {
 pub struct Keys(pub [u64; Keys::COUNT]);
 
 impl Keys {
+    /// The place of the one that a hash begins with.
+    pub const FIRST: usize = 0;
+    /// The place of the first of those for the four words of an address.
+    pub const WORDS: usize = 1;
+    /// The place of the one for a channel's number.
+    pub const CHANNEL: usize = Self::WORDS + 4;
+    /// The place of the one that tells known sources from others, and IPv6 from IPv4.
+    pub const CLASS: usize = Self::CHANNEL + 1;
     /// One for each word that is hashed, and one to begin with.
-    pub const COUNT: usize = 7;
+    pub const COUNT: usize = Self::CLASS + 1;
 }
 
 impl core::fmt::Debug for Keys {
@@ -56,10 +65,13 @@ pub(super) struct Paths {
 
 impl Paths {
     pub(super) fn of(keys: &Keys, request: &Request) -> Self {
-        let [first, k0, k1, k2, k3, channel, class] = keys.0;
+        let [first, channel, class] =
+            [Keys::FIRST, Keys::CHANNEL, Keys::CLASS].map(|place| keys.0[place]);
+        let [k0, k1, k2, k3] = [0, 1, 2, 3].map(|word| keys.0[Keys::WORDS + word]);
         let Source { words, is_ipv6 } = request.source;
         let [w0, w1, w2, w3] = words.map(u64::from);
         let add = |sum: u64, key: u64, word: u64| sum.wrapping_add(key.wrapping_mul(word));
+        let without = |bits: u32| u64::MAX << bits;
         let known = u64::from(request.known);
         let of_channel = add(first, channel, request.channel.into());
         let base = add(of_channel, class, known | u64::from(is_ipv6) << 1);
@@ -69,10 +81,14 @@ impl Paths {
             let host = add(add(subnet, k2, w2), k3, w3);
             // A known host of IPv6 is its /64: interface identifiers change.
             let host = if request.known { subnet } else { host };
-            (add(upper, k1, w1 & 0xffff_0000), subnet, host)
+            (add(upper, k1, w1 & without(NETWORK_BITS)), subnet, host)
         } else {
             let to = |mask: u64| add(base, k3, w3 & mask);
-            (to(0xffff_0000), to(0xffff_ff00), to(0xffff_ffff))
+            (
+                to(without(NETWORK_BITS)),
+                to(without(SUBNET_BITS)),
+                to(without(0)),
+            )
         };
         let upper_half = |hash: u64| (hash >> 32) as u32;
         Self {

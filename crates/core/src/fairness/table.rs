@@ -3,7 +3,7 @@
 
 use alloc::boxed::Box;
 
-use super::WAYS;
+use super::numbers::WAYS;
 
 /// The age of an entry that nobody has, above all ages in ticks.
 const NOBODYS: u32 = 1 << 17;

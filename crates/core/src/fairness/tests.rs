@@ -8,7 +8,9 @@ use std::vec::Vec;
 
 use proptest::prelude::*;
 
+use super::numbers::{BACKLOG_KEPT_PARTS, STRANGERS_MIN};
 use super::*;
+use crate::time::TICK;
 
 mod crowd;
 mod listener;

@@ -16,16 +16,14 @@ use smoltcp::wire::{
     EthernetFrame, EthernetProtocol, IpProtocol, Ipv4Packet, Ipv6Packet, TcpPacket,
 };
 
-use crate::demux::Seed;
+use crate::demux::{EXTENSIONS_MAX, Seed, VLAN_TAGS_MAX};
 
 const ETHERNET_BYTES: usize = 14;
 const ADDRESSES_BYTES: usize = 12;
 const VLAN_TAG_BYTES: usize = 4;
-const VLAN_TAGS_MAX: usize = 2;
 const VLAN_ETHERTYPES: [u16; 2] = [0x8100, 0x88a8];
 const IPV4_BYTES: usize = 20;
 const IPV6_BYTES: usize = 40;
-const EXTENSIONS_MAX: usize = 8;
 const UDP_BYTES: usize = 8;
 const TCP_BYTES: usize = 20;
 const ICMP_BYTES: usize = 8;

@@ -17,7 +17,7 @@
 #include "address.h"
 #include "share.h"
 
-#define REVIEW_SHIFT (SHARE_TICK_SHIFT + REVIEW_TICKS_SHIFT)
+#define REVIEW_SHIFT (TICK_SHIFT + REVIEW_TICKS_SHIFT)
 /* The first 12 bytes of the kernel's, which every release takes. */
 struct bpf_ct_opts___plimsoll {
 	__s32 netns_id;

@@ -19,14 +19,14 @@
 static __always_inline void follow_consumer(struct fair_share *share, __u64 admitted,
 					    __u64 used, __u32 began, __u32 ticks)
 {
-	__u64 taken = (admitted << 16) / ticks;
-	__u64 factor = admitted * (256 - 256 / 16) / (used ? used : 1);
+	__u64 taken = (admitted << FAIR_PACKET_SHIFT) / ticks;
+	__u64 factor = admitted * (FAIR_PART - FAIR_PART / FAIR_CHANNEL_UNWANTED_PARTS) / (used ? used : 1);
 	__u64 level;
 
 	share->taken = taken < 0xffffffff ? taken : 0xffffffff;
 	/* Without a discard nobody has too large a share. */
-	if (share->discarded_at - began >= FAIR_STALE_TICKS && factor < 256)
-		factor = 256;
+	if (share->discarded_at - began >= FAIR_STALE_TICKS && factor < FAIR_PART)
+		factor = FAIR_PART;
 	level = fair_moved(fair_level(share), factor);
 	share->level = level < FAIR_LEVEL_MIN ? FAIR_LEVEL_MIN :
 		       level < FAIR_LEVEL_MAX ? level :
@@ -202,7 +202,7 @@ static __always_inline __u32 fair_pressure(const struct fair_queue *queue)
 	if (queue->occupancy <= queue->high)
 		return 0;
 	room = queue->full > queue->high ? queue->full - queue->high : 1;
-	return ((__u64)(queue->occupancy - queue->high) << 8) / room;
+	return ((__u64)(queue->occupancy - queue->high) << FAIR_PART_SHIFT) / room;
 }
 
 /* A packet in profile finds room up to the queue's end. */

@@ -44,7 +44,7 @@ static __always_inline void judge_later_fragment(const struct packet *packet,
 	verdict->kind = KIND_FRAGMENT;
 	fragment_key(packet, &key);
 	first = bpf_map_lookup_elem(&fragments, &key);
-	if (!first || settings.epoch - first->epoch >= FRAGMENT_EPOCHS)
+	if (!first || settings.epoch - first->epoch >= FRAGMENT_LIFETIME_S)
 		return;
 	verdict->kind = first->kind;
 	verdict->outcome = first->outcome;

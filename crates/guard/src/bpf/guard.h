@@ -1,27 +1,14 @@
 /* SPDX-License-Identifier: GPL-2.0 OR Apache-2.0 OR MIT */
 /*
- * What guard.bpf.c and its loader share: kinds of channel, outcomes, limits, and
- * the layout of maps. Constants are enums: these are in the object's BTF, from
- * which the loader's Rust is generated (program::types), so none is written twice.
+ * What guard.bpf.c and its loader share: outcomes, limits, and the layout of maps.
+ * Constants are enums: these are in the object's BTF, from which the loader's Rust is
+ * generated (program::types). Those of decisions that core makes as well, and the kinds of
+ * channel, are core's: the build script writes decisions.h. So none is written twice.
  */
 #ifndef PLIMSOLL_GUARD_H
 #define PLIMSOLL_GUARD_H
 
-/* Where a packet belongs; every packet has exactly one kind. */
-enum channel_kind {
-	KIND_UDP_SOCKET,
-	KIND_TCP_LISTENER,
-	KIND_TCP_CONNECTION,
-	KIND_MULTICAST,
-	KIND_FRAGMENT,
-	KIND_ICMP,
-	KIND_NEIGHBOUR, /* ARP, IPv6 neighbour discovery */
-	KIND_FORWARD, /* not for an address of this host */
-	KIND_CLOSED_PORT, /* nobody listens */
-	KIND_OTHER,
-	KIND_MALFORMED,
-	KIND_COUNT,
-};
+#include "decisions.h"
 
 /* What became of a packet; every packet has exactly one outcome. */
 enum outcome {
@@ -112,10 +99,6 @@ enum limit {
 	CHANGES_BITS = 64, /* of an element of `changes` */
 	/* Few against a watermark's distance, many against one look-up. */
 	KNOWN_PACKETS = 32,
-	/* Seconds: Linux's default time to reassemble (ipfrag_time). */
-	FRAGMENT_EPOCHS = 30,
-	/* Shares are counted in ticks of 2^22 ns, about 4.2 ms. */
-	SHARE_TICK_SHIFT = 22,
 	/* Watermarks are in 1/1024 of a receive buffer. */
 	WATERMARK_WHOLE_SHIFT = 10,
 	/*
@@ -138,72 +121,13 @@ enum limit {
 	REFUSAL_REVIEWS = 128,
 	/* The loader is gone or hangs if it has not been heard of for so long: 2.1 s. */
 	HEARTBEAT_TICKS = 512,
-	/*
-	 * Bytes: how far a queue above its low watermark may drain before it is filled
-	 * again, whatever the watermarks say. What is admitted at once afterwards has
-	 * to be taken by the stack in one go, and the receive ring waits meanwhile: a
-	 * fifth of a large buffer let it overflow, and bystanders lost packets.
-	 */
-	DRAINED_BYTES_MAX = 65536,
-};
-
-/* Fairness among a channel's sources: core::fairness has these, too, and says why. */
-enum fair_limit {
-	FAIR_PACKET = 1 << 16, /* credit of one packet */
-	FAIR_BURST_TICKS = 8,
-	FAIR_BURST_PACKETS = 8,
-	FAIR_EPOCH_TICKS = 4,
-	FAIR_EPOCH_TICKS_MAX = 512,
-	FAIR_STALE_TICKS = 1024,
-	FAIR_CHANNEL_EPOCH_PACKETS = 64,
-	FAIR_NODE_EPOCH_PACKETS = 16,
-	FAIR_CALM_TICKS = 128,
-	FAIR_WAIT_TICKS_MAX = 128,
-	FAIR_STRANGERS_MIN = 256,
-	FAIR_STRANGERS_MAX = 512,
-	FAIR_STRANGERS_LOOK = 8,
-	FAIR_STRANGERS_TICKS = 4,
-	FAIR_TURN_TICKS = 128,
-	FAIR_NEWCOMER_TURNS = 4,
-	FAIR_TURN_AGE_MAX = 8192,
-	FAIR_TURNS_EPOCH_PACKETS = 1024,
-	FAIR_NEWCOMER_LEVEL = 4 << 16,
-	FAIR_LEVEL_MIN = 16,
-	FAIR_LEVEL_MAX = (1 << 29) - 1,
-	FAIR_WHOLE = 1 << 24,
-	FAIR_SILENT = 224, /* of 256 */
-	FAIR_STEP_MAX = 4,
-	FAIR_WAYS = 4,
-	BACKLOG_MIN = 8,
-	BACKLOG_KEPT_PARTS = 8,
-	BACKLOG_KNOWN_PARTS = 16,
-	BACKLOG_BEHIND_PARTS = 4,
-	BACKLOG_BURST_TICKS = 60,
-	/* Sets for all CPUs together, at most; the loader has fewer for each of many. */
-	FAIR_NETWORK_SETS = 1024,
-	FAIR_SUBNET_SETS = 4096,
-	FAIR_HOST_SETS = 65536,
-	/* Of each CPU; a power of two: four seconds of one channel. */
+	/* Samples of sources of each CPU; a power of two: four seconds of one channel. */
 	FAIR_SAMPLES = 1024,
 	/* A power of two: the first packet of a tick may be of who keeps time with it. */
 	FAIR_SAMPLE_PACKETS = 32,
 	/* Known sources: sets of eight, for all CPUs. */
 	KNOWN_SOURCE_SETS = 2048,
 	KNOWN_SOURCE_WAYS = 8,
-	/* Known is who was served in so many periods of 2^2 seconds, … */
-	KNOWN_PERIOD_SHIFT = 2,
-	KNOWN_PERIODS_MIN = 3,
-	/* … the last of them no longer ago than this: an hour. */
-	KNOWN_AGE_PERIODS = 900,
-};
-
-/* What a prefix of a packet's source is hashed with; nobody else knows them. */
-enum fair_key {
-	FAIR_KEY_FIRST,
-	FAIR_KEY_WORDS, /* of the address */
-	FAIR_KEY_CHANNEL = FAIR_KEY_WORDS + 4,
-	FAIR_KEY_CLASS,
-	FAIR_KEYS,
 };
 
 /*

@@ -21,14 +21,11 @@ struct {
 
 /* Never read: a type of no variable would not be in the BTF. */
 struct vocabulary {
-	enum channel_kind kind;
 	enum outcome outcome;
 	enum destination destination;
 	enum slot slot;
 	enum protected_protocol protected_protocol;
 	enum limit limit;
-	enum fair_limit fair_limit;
-	enum fair_key fair_key;
 	enum source_class source_class;
 	enum answering answering;
 	enum local_address local_address;

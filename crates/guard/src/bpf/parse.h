@@ -23,7 +23,6 @@
 
 #define ETH_P_8021Q_TAG 0x8100
 #define ETH_P_8021AD_TAG 0x88a8
-#define VLAN_TAGS_MAX 2
 #define MALFORMED -1 /* no ethertype */
 #define ARP_BYTES 28
 #define ICMP_BYTES 8
@@ -32,7 +31,6 @@
 #define IPV4_MORE_FRAGMENTS 0x2000
 #define IPV6_FRAGMENT_OFFSET 0xfff8
 #define IPV6_MORE_FRAGMENTS 0x0001
-#define IPV6_HEADERS_MAX 8
 #define AUTHENTICATION_BYTES_MIN 12 /* RFC 4302 */
 /* Router solicitation to redirect (RFC 4861). */
 #define NEIGHBOUR_TYPE_FIRST 133
@@ -251,7 +249,7 @@ __noinline int parse_ipv6_extensions(struct xdp_md *ctx, struct packet *packet)
 
 	if (!packet)
 		return EXTENSIONS_MALFORMED;
-	for (int i = 0; i <= IPV6_HEADERS_MAX; i++) {
+	for (int i = 0; i <= EXTENSIONS_MAX; i++) {
 		__u8 copy[sizeof(struct fragment_header)], *header, protocol = packet->protocol;
 		__u32 bytes;
 
@@ -259,7 +257,7 @@ __noinline int parse_ipv6_extensions(struct xdp_md *ctx, struct packet *packet)
 			return EXTENSIONS_OTHER;
 		if (!is_extension(protocol))
 			return EXTENSIONS_DONE;
-		if (i == IPV6_HEADERS_MAX)
+		if (i == EXTENSIONS_MAX)
 			return EXTENSIONS_OTHER;
 		header = header_at(ctx, packet->transport_offset, copy, sizeof(copy));
 		if (!header)

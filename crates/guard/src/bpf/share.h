@@ -27,7 +27,7 @@ static __always_inline __u32 less(__u32 all, __u32 part)
 
 /*
  * Begins a tick of a share that is divided among sources. Those in profile may overdraw
- * it, and half of it is kept for known ones. What those in profile left over in the tick
+ * it, and a part of it is kept for known ones. What those in profile left over in the tick
  * before is for the others.
  */
 static __always_inline void begin_divided_tick(struct channel *channel, __u32 tick,
@@ -62,14 +62,15 @@ static __always_inline enum outcome take_part(struct channel *channel, __u32 pro
 	struct fair_queue budget = {
 		.occupancy = channel->share_packets,
 		.high = packets,
-		.full = packets + packets / 4,
+		.full = packets + packets / FAIR_OVERDRAWN_PARTS,
 	};
+	__u32 kept = (packets + FAIR_KNOWN_PARTS - 1) / FAIR_KNOWN_PARTS;
 	enum outcome outcome;
 
 	if (is_in_profile(profile)) {
 		if (channel->share_in_profile != 0xffff)
 			channel->share_in_profile++;
-		if (profile & PROFILE_KNOWN && channel->share_known < (packets + 1) / 2) {
+		if (profile & PROFILE_KNOWN && channel->share_known < kept) {
 			channel->share_known++;
 			channel->share_packets++;
 			return OUTCOME_ADMITTED;

@@ -66,19 +66,20 @@ static __always_inline __u32 fair_spend(__u32 *credit, __u32 level)
 
 	if (*credit < FAIR_PACKET)
 		return PROFILE_OUT;
-	part = ((__u64)*credit << 8) / fair_cap(level);
+	part = ((__u64)*credit << FAIR_PART_SHIFT) / fair_cap(level);
 	*credit -= FAIR_PACKET;
 	return PROFILE_IN + part;
 }
 
-/* What follows a level, or a part: a third of the way by a factor of 1/256. */
+/* What follows a level, or a part: by a factor of 1/256: one of FAIR_STEP_PARTS of the way. */
 static __always_inline __u64 fair_moved(__u32 level, __u64 factor)
 {
-	if (factor < 256 / FAIR_STEP_MAX)
-		factor = 256 / FAIR_STEP_MAX;
-	if (factor > 256 * FAIR_STEP_MAX)
-		factor = 256 * FAIR_STEP_MAX;
-	return level * (factor + 512) / 768;
+	if (factor < FAIR_PART / FAIR_STEP_MAX)
+		factor = FAIR_PART / FAIR_STEP_MAX;
+	if (factor > FAIR_PART * FAIR_STEP_MAX)
+		factor = FAIR_PART * FAIR_STEP_MAX;
+	return level * (factor + (FAIR_STEP_PARTS - 1) * FAIR_PART) /
+	       (FAIR_STEP_PARTS * FAIR_PART);
 }
 
 /* Whether an epoch of so many ticks at a level has taught enough. */
@@ -86,7 +87,7 @@ static __always_inline bool fair_is_over(__u32 ticks, __u32 level, bool enough_p
 {
 	if (ticks < FAIR_EPOCH_TICKS)
 		return false;
-	return (enough_packets && (__u64)ticks * level >= 2 * FAIR_PACKET) ||
+	return (enough_packets && (__u64)ticks * level >= FAIR_EPOCH_CREDIT_PACKETS * FAIR_PACKET) ||
 	       ticks >= FAIR_EPOCH_TICKS_MAX;
 }
 
@@ -132,7 +133,7 @@ static __always_inline __u32 fair_set(__u32 hash, __u32 mask)
 /* The share of each of those within a node whose own is `own_level`. */
 static __always_inline __u32 fair_level_within(const struct fair_node *node, __u32 own_level)
 {
-	__u32 level = (__u64)own_level * node->part >> 24;
+	__u32 level = (__u64)own_level * node->part >> FAIR_WHOLE_SHIFT;
 
 	return level > FAIR_LEVEL_MIN ? level : FAIR_LEVEL_MIN;
 }
@@ -145,10 +146,12 @@ static __always_inline __u32 fair_review(struct fair_node *node, __u32 own_level
 
 	if (!fair_is_over(ticks, level, node->passed >= FAIR_NODE_EPOCH_PACKETS))
 		return level;
-	if (ticks > 2 * FAIR_EPOCH_TICKS_MAX)
-		ticks = 2 * FAIR_EPOCH_TICKS_MAX;
-	wanted = (__u64)own_level * ticks * 7 / 8;
-	part = fair_moved(node->part, (wanted >> 8) / (node->passed ? node->passed : 1));
+	if (ticks > FAIR_STALE_TICKS)
+		ticks = FAIR_STALE_TICKS;
+	wanted = (__u64)own_level * ticks * (FAIR_NODE_UNWANTED_PARTS - 1) /
+		 FAIR_NODE_UNWANTED_PARTS;
+	wanted >>= FAIR_PACKET_SHIFT - FAIR_PART_SHIFT;
+	part = fair_moved(node->part, wanted / (node->passed ? node->passed : 1));
 	node->part = part < 1 ? 1 : part < FAIR_WHOLE ? part : FAIR_WHOLE;
 	node->began = tick;
 	node->passed = 0;
@@ -186,14 +189,14 @@ static __always_inline __u32 fair_divide(struct fair_node *node, __u32 own_level
 
 	if (level >= FAIR_NEWCOMER_LEVEL)
 		return level;
-	part = (part << 24) / (part + FAIR_WHOLE);
+	part = (part << FAIR_WHOLE_SHIFT) / (part + FAIR_WHOLE);
 	node->part = part ? part : 1;
 	return fair_level_within(node, own_level);
 }
 
 /*
- * Whether a packet that is in profile below is so here as well. The second half of the
- * credit is for those who have saved theirs.
+ * Whether a packet that is in profile below is so here as well. The last of
+ * FAIR_SAVERS_PARTS of the credit is for those who have saved theirs.
  */
 static __always_inline __u32 fair_pass(struct fair_node *node, __u32 own_level, __u32 below)
 {
@@ -205,8 +208,8 @@ static __always_inline __u32 fair_pass(struct fair_node *node, __u32 own_level, 
 		node->passed++;
 	if (node->credit < FAIR_PACKET)
 		return PROFILE_OUT;
-	left = ((__u64)node->credit << 8) / fair_cap(own_level);
-	if (below - PROFILE_IN + 2 * left < 256)
+	left = ((__u64)node->credit << FAIR_PART_SHIFT) / fair_cap(own_level);
+	if (below - PROFILE_IN + FAIR_SAVERS_PARTS * left < FAIR_PART)
 		return PROFILE_OUT;
 	own = fair_spend(&node->credit, own_level);
 	return own < below ? own : below;
@@ -273,7 +276,7 @@ static __always_inline __u32 fair_take_turn(struct fair_host *host, __u32 level,
 	host->credit = credit;
 	left = age < turn ? turn - age : 0;
 	host->wait = left < FAIR_WAIT_TICKS_MAX ? left : FAIR_WAIT_TICKS_MAX;
-	return left ? PROFILE_OUT : PROFILE_IN + (credit << 8) / fair_cap(level);
+	return left ? PROFILE_OUT : PROFILE_IN + (credit << FAIR_PART_SHIFT) / fair_cap(level);
 }
 
 static __always_inline __u32 fair_host_take(struct fair_host *host, __u32 level, __u16 tick,
@@ -311,7 +314,7 @@ static __always_inline void fair_path_of(const struct packet *packet, __u32 slot
 		__u64 sum = base + words[0] * bpf_ntohl(packet->source.words[0]);
 		__u32 second = bpf_ntohl(packet->source.words[1]);
 
-		path->network = (sum + words[1] * (second & 0xffff0000)) >> 32;
+		path->network = (sum + words[1] * (second & ~0U << FAIR_NETWORK_BITS)) >> 32;
 		sum += words[1] * second;
 		path->subnet = sum >> 32;
 		/* A known host of IPv6 is its /64: interface identifiers change. */
@@ -319,8 +322,8 @@ static __always_inline void fair_path_of(const struct packet *packet, __u32 slot
 			sum += words[2] * bpf_ntohl(packet->source.words[2]) + words[3] * last;
 		path->host = sum >> 32;
 	} else {
-		path->network = (base + words[3] * (last & 0xffff0000)) >> 32;
-		path->subnet = (base + words[3] * (last & 0xffffff00)) >> 32;
+		path->network = (base + words[3] * (last & ~0U << FAIR_NETWORK_BITS)) >> 32;
+		path->subnet = (base + words[3] * (last & ~0U << FAIR_SUBNET_BITS)) >> 32;
 		path->host = (base + words[3] * last) >> 32;
 	}
 }
@@ -339,8 +342,8 @@ static __always_inline __u32 take_of_known(struct channel *channel, struct fair_
 	enum owner before = channel->known.tag ? OWNER_SAME : OWNER_NOBODY;
 	__u32 profile, host_level;
 
-	if (level < taken / 2)
-		level = taken / 2;
+	if (level < taken / FAIR_KNOWN_PARTS)
+		level = taken / FAIR_KNOWN_PARTS;
 	host_level = fair_refresh(&channel->known, level, tick, 1, before);
 	if (owner == OWNER_NOBODY && before != OWNER_NOBODY)
 		host_level = fair_divide(&channel->known, level, host_level);

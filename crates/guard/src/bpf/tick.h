@@ -7,13 +7,13 @@
 
 static __always_inline __u64 now_tick(void)
 {
-	return bpf_ktime_get_ns() >> SHARE_TICK_SHIFT;
+	return bpf_ktime_get_ns() >> TICK_SHIFT;
 }
 
 /* The same without reading the hardware's clock, as of the kernel's last tick. */
 static __always_inline __u32 coarse_tick(void)
 {
-	return bpf_ktime_get_coarse_ns() >> SHARE_TICK_SHIFT;
+	return bpf_ktime_get_coarse_ns() >> TICK_SHIFT;
 }
 
 /*

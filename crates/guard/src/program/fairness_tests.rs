@@ -8,9 +8,10 @@ use std::time::Duration;
 use ipnet::IpNet;
 use nix::sys::socket::{setsockopt, sockopt};
 use plimsoll_core::fairness::{
-    Budget, Fairness, FairnessConfig, Keys, Queue, Request, Share, Source, TICK_SHIFT, Verdict,
+    Budget, Fairness, FairnessConfig, Keys, Queue, Request, Share, Source, Verdict,
 };
-use plimsoll_core::time::Instant;
+use plimsoll_core::feedback::SocketWatermarks;
+use plimsoll_core::time::{Instant, TICK_SHIFT};
 use plimsoll_packets::frame::Packet;
 
 use super::SLOT_SOCKETS;
@@ -80,7 +81,7 @@ impl<'a, 'obj> Pair<'a, 'obj> {
             |whole: u32, watermark: u32| ((u64::from(whole) * u64::from(watermark)) >> 10) as u32;
         let high = mark(part.capacity, settings.high_watermark);
         let low = mark(part.capacity, settings.low_watermark);
-        let drained = super::types::limit::DRAINED_BYTES_MAX.0;
+        let drained = SocketWatermarks::DEFAULT.drained_bytes_max;
         let room = u64::from(part.capacity.saturating_sub(part.occupancy));
         let has_room = room > 0 && room * u64::from(part.queued) >= u64::from(part.occupancy);
         Queue {

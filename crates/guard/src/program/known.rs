@@ -3,15 +3,15 @@
 use super::{Program, types};
 use crate::error::Error;
 use crate::known::{Known, KnownSources};
+use plimsoll_core::fairness::numbers::{KNOWN_AGE_PERIODS, KNOWN_PERIOD_SHIFT, KNOWN_PERIODS_MIN};
 use plimsoll_kernel::mapped::Mapped;
-use types::fair_limit as L;
 
 impl Program<'_> {
     /// Those that are known now.
     pub(crate) fn known_sources(&mut self) -> Result<KnownSources, Error> {
         let table = self.known_table()?;
         let settings = self.settings();
-        let period = (settings.epoch >> L::KNOWN_PERIOD_SHIFT.0) as u16;
+        let period = period_of(settings.epoch);
         let known = (0..table.len()).flat_map(|set| {
             let ways = table.get(set).ways.into_iter();
             let known = ways.filter(move |source| is_known(source, period));
@@ -30,13 +30,13 @@ impl Program<'_> {
         let mut table: Mapped<types::known_sources> = self.known_table()?;
         let settings = self.settings();
         settings.fair_keys = known.keys;
-        let period = (settings.epoch >> L::KNOWN_PERIOD_SHIFT.0) as u16;
+        let period = period_of(settings.epoch);
         for (set, sources) in known.still_known().into_iter().enumerate() {
             let mut ways = types::known_sources::default();
             for (way, source) in ways.ways.iter_mut().zip(sources) {
                 way.tag = source.tag;
                 way.seen = period.wrapping_sub(source.age as u16);
-                way.periods = L::KNOWN_PERIODS_MIN.0 as u16;
+                way.periods = KNOWN_PERIODS_MIN;
             }
             table.set(set, ways);
         }
@@ -48,9 +48,14 @@ impl Program<'_> {
     }
 }
 
+/// The period of an epoch, as the program counts them.
+pub(super) const fn period_of(epoch: u32) -> u16 {
+    (epoch >> KNOWN_PERIOD_SHIFT) as u16
+}
+
 /// Whether a source is known in this period.
 pub(super) fn is_known(source: &types::known_source, period: u16) -> bool {
     source.tag != 0
-        && u32::from(source.periods) >= L::KNOWN_PERIODS_MIN.0
-        && u32::from(period.wrapping_sub(source.seen)) < L::KNOWN_AGE_PERIODS.0
+        && source.periods >= KNOWN_PERIODS_MIN
+        && period.wrapping_sub(source.seen) < KNOWN_AGE_PERIODS
 }

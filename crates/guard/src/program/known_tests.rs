@@ -3,6 +3,8 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
+use plimsoll_core::fairness::Keys;
+use plimsoll_core::fairness::numbers::KNOWN_AGE_PERIODS;
 use plimsoll_packets::frame::Packet;
 
 use super::test_host::{HOST, KERNEL_TICK, UDP_PORT, send_datagrams, unread_server, with_guard};
@@ -59,7 +61,7 @@ fn each_guard_has_a_secret_of_its_own() {
         with_guard(|guard| keys.extend(guard.program.settings().fair_keys));
     }
     let all = keys.len();
-    assert_eq!(all, 2 * types::fair_key::FAIR_KEYS.0 as usize);
+    assert_eq!(all, 2 * Keys::COUNT);
     keys.sort_unstable();
     keys.dedup();
     assert_eq!(keys.len(), all, "and each key is drawn for itself");
@@ -115,14 +117,12 @@ fn clients_of_a_given_prefix_are_known_from_the_start() {
 
 /// The set that remembers a client of the UDP server: the same hash as the program's.
 fn set_of(keys: &[u64], client: Ipv4Addr) -> u32 {
-    use types::fair_key as K;
     const UDP: u64 = 17;
     let service = u64::from(UDP_PORT) | UDP << 16 | 1 << 31;
-    let key = |number: u32| keys[number as usize];
-    let word = key(K::FAIR_KEY_WORDS.0 + 3).wrapping_mul(u64::from(client.to_bits()));
-    let channel = key(K::FAIR_KEY_CHANNEL.0).wrapping_mul(service);
-    let hash = key(K::FAIR_KEY_FIRST.0).wrapping_add(channel.wrapping_add(word));
-    (hash >> 32) as u32 & (types::fair_limit::KNOWN_SOURCE_SETS.0 - 1)
+    let word = keys[Keys::WORDS + 3].wrapping_mul(u64::from(client.to_bits()));
+    let channel = keys[Keys::CHANNEL].wrapping_mul(service);
+    let hash = keys[Keys::FIRST].wrapping_add(channel.wrapping_add(word));
+    (hash >> 32) as u32 & (types::limit::KNOWN_SOURCE_SETS.0 - 1)
 }
 
 /// Serves some clients in three periods from this one on.
@@ -145,8 +145,8 @@ fn known(guard: &mut Guard<'_>) -> usize {
 /// not been seen for an hour. An overload keeps nobody from being seen.
 #[test]
 fn a_full_set_keeps_whom_it_knows_for_an_hour() {
-    const PLACES: usize = types::fair_limit::KNOWN_SOURCE_WAYS.0 as usize;
-    const AGE: u32 = types::fair_limit::KNOWN_AGE_PERIODS.0;
+    const PLACES: usize = types::limit::KNOWN_SOURCE_WAYS.0 as usize;
+    const AGE: u32 = KNOWN_AGE_PERIODS as u32;
     with_guard(|guard| {
         let keys = guard.program.settings().fair_keys;
         let set = set_of(&keys, CLIENT);

@@ -8,9 +8,9 @@ use std::time::Duration;
 use libbpf_rs::{MapCore, MapFlags};
 use nix::sys::socket::{Backlog as Listening, listen};
 use plimsoll_core::fairness::{
-    Backlog, Fairness, FairnessConfig, Keys, Request, Share, Source, SynVerdict, TICK_SHIFT,
+    Backlog, Fairness, FairnessConfig, Keys, Request, Share, Source, SynVerdict,
 };
-use plimsoll_core::time::Instant;
+use plimsoll_core::time::{Instant, TICK_SHIFT};
 use plimsoll_packets::frame::TcpFlags;
 
 use super::SLOT_SOCKETS;

@@ -15,6 +15,7 @@ use libbpf_rs::{Link, MapCore, MapFlags, OpenObject};
 use plimsoll_core::config::Fraction;
 use plimsoll_core::demux::Kind;
 use plimsoll_core::feedback::SocketWatermarks;
+use plimsoll_core::time::TICK_SHIFT;
 
 use crate::address::{Class, LocalAddress};
 use crate::counters::{Channel, Outcome, Packets, from_mapped, to_mapped};
@@ -538,7 +539,7 @@ pub(crate) struct Idle {
 
 /// The number of the tick under way.
 fn now_tick() -> u64 {
-    monotonic_ns() >> types::limit::SHARE_TICK_SHIFT.0
+    monotonic_ns() >> TICK_SHIFT
 }
 
 fn release_slot(free_slots: &impl MapCore, slot: u32) -> Result<(), Error> {

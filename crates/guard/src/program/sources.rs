@@ -1,18 +1,18 @@
-//! What the program knows of sources: how large its tables are, that it decides as
-//! core does, and what can be told of them.
+//! What the program knows of sources: how large its tables are, and what can be told of
+//! them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use plimsoll_core::fairness::{self, FairnessConfig, Keys};
+use plimsoll_core::fairness::FairnessConfig;
 use plimsoll_kernel::error::bpf;
 use plimsoll_kernel::mapped::{Mapped, Plain};
 
 use super::address::from_words;
-use super::known::is_known;
+use super::known::{is_known, period_of};
 use super::now_tick;
 use super::skeleton::{GuardMaps, OpenGuardSkel};
-use super::types::{self, fair_key, fair_limit, source_class};
+use super::types::{self, limit, source_class};
 use crate::by_channel::Key;
 use crate::counters::Counters;
 use crate::error::Error;
@@ -20,45 +20,6 @@ use crate::sources::{Class, Judged, Sample, Sources, heaviest};
 
 /// Known and unknown.
 const CLASSES: usize = source_class::CLASS_COUNT.0 as usize;
-
-// The program judges sources by the same numbers as the decision in core.
-const _: () = {
-    use fair_limit as P;
-
-    assert!(fairness::TICK_SHIFT == types::limit::SHARE_TICK_SHIFT.0);
-    assert!(fairness::PACKET == P::FAIR_PACKET.0);
-    assert!(fairness::BURST_TICKS == P::FAIR_BURST_TICKS.0);
-    assert!(fairness::BURST_PACKETS == P::FAIR_BURST_PACKETS.0);
-    assert!(fairness::EPOCH_TICKS == P::FAIR_EPOCH_TICKS.0);
-    assert!(fairness::EPOCH_TICKS_MAX == P::FAIR_EPOCH_TICKS_MAX.0);
-    assert!(fairness::STALE_TICKS == P::FAIR_STALE_TICKS.0);
-    assert!(fairness::CHANNEL_EPOCH_PACKETS == P::FAIR_CHANNEL_EPOCH_PACKETS.0);
-    assert!(fairness::NODE_EPOCH_PACKETS == P::FAIR_NODE_EPOCH_PACKETS.0);
-    assert!(fairness::CALM_TICKS == P::FAIR_CALM_TICKS.0);
-    assert!(fairness::WAIT_TICKS_MAX == P::FAIR_WAIT_TICKS_MAX.0);
-    assert!(fairness::STRANGERS_MIN == P::FAIR_STRANGERS_MIN.0);
-    assert!(fairness::STRANGERS_MAX == P::FAIR_STRANGERS_MAX.0);
-    assert!(fairness::STRANGERS_LOOK == P::FAIR_STRANGERS_LOOK.0);
-    assert!(fairness::STRANGERS_TICKS == P::FAIR_STRANGERS_TICKS.0);
-    assert!(fairness::TURN_TICKS == P::FAIR_TURN_TICKS.0);
-    assert!(fairness::NEWCOMER_TURNS == P::FAIR_NEWCOMER_TURNS.0);
-    assert!(fairness::TURN_AGE_MAX as u32 == P::FAIR_TURN_AGE_MAX.0);
-    assert!(fairness::TURNS_EPOCH_PACKETS == P::FAIR_TURNS_EPOCH_PACKETS.0);
-    assert!(fairness::NEWCOMER_LEVEL == P::FAIR_NEWCOMER_LEVEL.0);
-    assert!(fairness::SILENT == P::FAIR_SILENT.0);
-    assert!(fairness::LEVEL_MIN == P::FAIR_LEVEL_MIN.0);
-    assert!(fairness::LEVEL_MAX == P::FAIR_LEVEL_MAX.0);
-    assert!(fairness::WAYS == P::FAIR_WAYS.0 as usize);
-    assert!(fairness::BACKLOG_MIN == P::BACKLOG_MIN.0);
-    assert!(fairness::BACKLOG_KEPT_PARTS == P::BACKLOG_KEPT_PARTS.0);
-    assert!(fairness::BACKLOG_KNOWN_PARTS == P::BACKLOG_KNOWN_PARTS.0);
-    assert!(fairness::BACKLOG_BURST_TICKS as u32 == P::BACKLOG_BURST_TICKS.0);
-    assert!(fairness::BACKLOG_BEHIND_PARTS == P::BACKLOG_BEHIND_PARTS.0);
-    assert!(FairnessConfig::DEFAULT.network_sets == P::FAIR_NETWORK_SETS.0 as usize);
-    assert!(FairnessConfig::DEFAULT.subnet_sets == P::FAIR_SUBNET_SETS.0 as usize);
-    assert!(FairnessConfig::DEFAULT.host_sets == P::FAIR_HOST_SETS.0 as usize);
-    assert!(Keys::COUNT == fair_key::FAIR_KEYS.0 as usize);
-};
 
 /// Sizes the tables for so many CPUs, each of which has its part.
 pub(super) fn size(open: &mut OpenGuardSkel<'_>, cpus: u32) -> Result<(), Error> {
@@ -81,14 +42,14 @@ pub(super) fn size(open: &mut OpenGuardSkel<'_>, cpus: u32) -> Result<(), Error>
     sized.map_err(bpf("size the table of subnets"))?;
     let sized = maps.fair_hosts.set_max_entries(entries(sizes.host_sets));
     sized.map_err(bpf("size the table of hosts"))?;
-    let samples = fair_limit::FAIR_SAMPLES.0.saturating_mul(cpus);
+    let samples = limit::FAIR_SAMPLES.0.saturating_mul(cpus);
     let sized = maps.fair_samples.set_max_entries(samples);
     sized.map_err(bpf("size the ring of samples"))?;
     Ok(())
 }
 
 /// A source counts as seen, and a channel as overloaded, for so long.
-const RECENT_TICKS: u16 = fair_limit::FAIR_SAMPLES.0 as u16;
+const RECENT_TICKS: u16 = limit::FAIR_SAMPLES.0 as u16;
 /// From one full set of so many on, newcomers often find no place of their own.
 const FULL_SETS: usize = 100;
 
@@ -182,7 +143,7 @@ impl Tables {
     /// Hosts that were seen lately, by slot and class; and whether there are so many that
     /// some had to give way to others.
     fn seen(&self, cpus: &BTreeSet<u32>, now: u32) -> (Vec<[u32; CLASSES]>, bool) {
-        let mut seen = vec![[0; CLASSES]; types::limit::CHANNELS_MAX.0 as usize];
+        let mut seen = vec![[0; CLASSES]; limit::CHANNELS_MAX.0 as usize];
         let sets = self.hosts.len() / self.cpus.max(1);
         let mut full = vec![0; cpus.len()];
         let mut found = Vec::new();
@@ -220,7 +181,7 @@ impl Tables {
         now: u32,
     ) -> BTreeMap<u32, Vec<Sample>> {
         let mut samples: BTreeMap<u32, Vec<Sample>> = BTreeMap::new();
-        let length = fair_limit::FAIR_SAMPLES.0 as usize;
+        let length = limit::FAIR_SAMPLES.0 as usize;
         for cpu in cpus.iter().map(|cpu| *cpu as usize) {
             let mut by_slot: BTreeMap<u32, Vec<types::fair_sample>> = BTreeMap::new();
             for place in cpu * length..(cpu + 1) * length {
@@ -246,9 +207,7 @@ impl Tables {
 
     /// How many sources are known now, at whatever port.
     pub(super) fn known(&self, epoch: u32) -> u32 {
-        use fair_limit as L;
-
-        let now = (epoch >> L::KNOWN_PERIOD_SHIFT.0) as u16;
+        let now = period_of(epoch);
         let of_set = |set| {
             let ways = self.known.get(set).ways;
             ways.iter().filter(|way| is_known(way, now)).count()

@@ -6,7 +6,8 @@ use std::process::Command;
 use std::time::Duration;
 
 use nix::sys::socket::{setsockopt, sockopt};
-use plimsoll_core::fairness::CALM_TICKS;
+use plimsoll_core::fairness::numbers::CALM_TICKS;
+use plimsoll_core::time::TICK_SHIFT;
 use plimsoll_kernel::meter::monotonic_ns;
 use plimsoll_kernel::namespace;
 use plimsoll_packets::frame::Packet;
@@ -74,7 +75,7 @@ pub(super) fn judged_at(part: &types::channel) -> u32 {
 /// As if the server's queue, which has had a packet, had just been full, as all CPUs that
 /// tests run on saw it.
 pub(super) fn press(guard: &mut Guard<'_>) {
-    let tick = (monotonic_ns() >> types::limit::SHARE_TICK_SHIFT.0) as u32;
+    let tick = (monotonic_ns() >> TICK_SHIFT) as u32;
     for cpu in 0..libbpf_rs::num_possible_cpus().unwrap() as u32 {
         guard.program.books.press(SLOT_SOCKETS, cpu, tick);
     }

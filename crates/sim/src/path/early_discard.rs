@@ -11,12 +11,13 @@
 use std::time::Duration;
 
 use plimsoll_core::charge::shedding::{
-    CpuLoad, Demand, INTERVAL_MIN, Order, PacketCosts, Shedding, SheddingConfig, TICK,
+    CpuLoad, Demand, INTERVAL_MIN, Order, PacketCosts, Shedding, SheddingConfig,
 };
 use plimsoll_core::config::Fraction;
 use plimsoll_core::feedback::{Change, FeedbackConfig, SocketWatermarks, Watermarks};
 use plimsoll_core::governor::{Company, CpuObservation};
 use plimsoll_core::poll::{SourceId, SourceSet};
+use plimsoll_core::time::TICK;
 
 use super::queue_feedback::QueueFeedback;
 use super::sources::Sources;

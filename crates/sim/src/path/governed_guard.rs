@@ -21,7 +21,7 @@
 use std::time::Duration;
 
 use plimsoll_core::config::Fraction;
-use plimsoll_core::cpu_limit::{Change, CpuLimit, CpuLimitConfig};
+use plimsoll_core::cpu_limit::{Change, CpuLimit, CpuLimitConfig, POLLING_PERIOD};
 use plimsoll_core::time::Instant;
 
 use super::early_discard::EarlyDiscard;
@@ -42,8 +42,6 @@ const TIMER_GOVERN: usize = 32;
 /// What judging by source adds to each packet: as measured on real packets beside one
 /// loud source (docs/measurements.md, 12 to 15 ns).
 const FAIRNESS_NS: u64 = 15;
-/// A period of the threads' CPU limit.
-const LIMIT_PERIOD: Duration = Duration::from_millis(2);
 
 /// Costs of the guard, in ns.
 #[derive(Clone, Copy, Debug)]
@@ -466,7 +464,7 @@ fn per_cpu(
 ) -> Result<PerCpu, Error> {
     let limit = CpuLimitConfig {
         limit: share,
-        period: LIMIT_PERIOD,
+        period: POLLING_PERIOD,
         ..CpuLimitConfig::default()
     };
     let is_mine =

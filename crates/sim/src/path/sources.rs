@@ -10,7 +10,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use plimsoll_core::fairness::{
     Fairness, FairnessConfig, Keys, Queue, Request, Share, Source, Verdict,
 };
-use plimsoll_core::feedback::SocketWatermarks;
+use plimsoll_core::feedback::{SocketWatermarks, Watermarks};
 use plimsoll_core::governor::Company;
 
 use super::early_discard::PACKET_BYTES;
@@ -166,19 +166,16 @@ impl Fair {
     }
 }
 
-/// A consumer's queue in packets, with the guard's watermarks; packets in profile have
-/// half of what is left above.
+/// A consumer's queue in packets, with the guard's watermarks.
 fn queue(fifo: &crate::packet::Fifo) -> Queue {
-    let marks = SocketWatermarks::DEFAULT;
-    let limit = fifo.limit() as u64;
-    let high = marks.high.of(limit) as u32;
-    let drained = marks.drained_bytes_max / PACKET_BYTES;
-    let low = (marks.low.of(limit) as u32).max(high.saturating_sub(drained));
+    let limit = fifo.limit() as u32;
+    let marks = Watermarks::of_socket(SocketWatermarks::DEFAULT, limit, PACKET_BYTES);
+    let high = marks.inhibit_at;
     Queue {
         occupancy: fifo.len() as u32,
-        low: low.max(1),
-        high: high.max(1),
-        full: (high + limit as u32).div_ceil(2).max(1),
-        has_room: (fifo.len() as u64) < limit,
+        low: marks.allow_at.map_or(high, |last| last + 1),
+        high,
+        full: (SocketWatermarks::DEFAULT.full.of(limit.into()) as u32).max(high),
+        has_room: fifo.len() < limit as usize,
     }
 }

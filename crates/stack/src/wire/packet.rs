@@ -7,6 +7,7 @@
 use std::net::IpAddr;
 use std::ops::Range;
 
+use plimsoll_core::demux::EXTENSIONS_MAX;
 use smoltcp::wire::{
     EthernetFrame, EthernetProtocol, IpProtocol, Ipv4Packet, Ipv6ExtHeader, Ipv6FragmentHeader,
     Ipv6Packet,
@@ -16,8 +17,6 @@ use super::ETHERNET_BYTES;
 use crate::device::Mac;
 use crate::outcome::Outcome;
 
-/// Headers of options that are walked at most.
-const EXTENSIONS_MAX: usize = 8;
 const FRAGMENT_HEADER_BYTES: usize = 8;
 
 /// How much of a datagram a packet holds.

@@ -17,6 +17,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crossbeam_queue::ArrayQueue;
+use plimsoll_core::demux::FRAGMENT_LIFETIME_S;
 use plimsoll_core::time::Instant;
 use smoltcp::storage::Assembler;
 use smoltcp::wire::IpProtocol;
@@ -33,8 +34,8 @@ pub struct ReassemblyConfig {
     /// Datagrams that may be incomplete at a time, and as many again that the
     /// application may hold. Each takes 64 KiB. At least 1. Default 16.
     pub datagrams: usize,
-    /// How long a datagram may be incomplete. Default 30 s (Linux's
-    /// `ipfrag_time`; RFC 8200 says 60 s).
+    /// How long a datagram may be incomplete. Default: [`FRAGMENT_LIFETIME_S`]
+    /// (RFC 8200 says 60 s).
     pub lifetime: Duration,
 }
 
@@ -42,7 +43,7 @@ impl Default for ReassemblyConfig {
     fn default() -> Self {
         Self {
             datagrams: 16,
-            lifetime: Duration::from_secs(30),
+            lifetime: Duration::from_secs(FRAGMENT_LIFETIME_S),
         }
     }
 }

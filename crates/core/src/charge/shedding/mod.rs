@@ -54,12 +54,8 @@ mod tests;
 use division::Division;
 
 use crate::config::{ConfigError, Field, Fraction, NANOSECOND, PPM};
-use crate::time::span_nanos;
+use crate::time::{TICK, span_nanos};
 
-/// Shares are counted in ticks of 2^22 ns, about 4.2 ms: a power of two, so that a
-/// BPF program finds the tick by shifting its clock. Longer ticks let longer bursts
-/// through, in shorter ones small shares round to nothing.
-pub const TICK: Duration = Duration::from_nanos(1 << 22);
 /// The shortest interval to decide on, some ticks long: demands of a shorter one say
 /// too little about packets per tick.
 pub const INTERVAL_MIN: Duration = Duration::from_millis(15);

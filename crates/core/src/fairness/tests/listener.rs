@@ -1,5 +1,7 @@
 //! Sources of a listener: floods of real connections, and of forged SYNs.
 
+use core::time::Duration;
+
 use super::*;
 
 const CAPACITY: u32 = 128;
