@@ -26,7 +26,6 @@ const fn turn_of(level: u32) -> u16 {
 /// A source's credit.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Host {
-    tag: u16,
     /// When its last packet came.
     tick: u16,
     /// So many ticks later it has its `credit`. Until then it has none.
@@ -37,16 +36,8 @@ pub(super) struct Host {
 }
 
 impl Entry for Host {
-    fn tag(&self) -> u16 {
-        self.tag
-    }
-
     fn tick(&self) -> u16 {
         self.tick
-    }
-
-    fn take_over(&mut self, tag: u16) {
-        self.tag = tag;
     }
 }
 

@@ -52,7 +52,6 @@ pub(super) fn is_over(ticks: u32, level: u32, enough_packets: bool) -> bool {
 /// A network or a subnet: its own credit, and the level of those within.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Node {
-    tag: u16,
     tick: u16,
     /// When the epoch began.
     began: u16,
@@ -68,16 +67,8 @@ pub(super) struct Node {
 }
 
 impl Entry for Node {
-    fn tag(&self) -> u16 {
-        self.tag
-    }
-
     fn tick(&self) -> u16 {
         self.tick
-    }
-
-    fn take_over(&mut self, tag: u16) {
-        self.tag = tag;
     }
 }
 

@@ -8,13 +8,17 @@ use super::numbers::WAYS;
 /// The age of an entry that nobody has, above all ages in ticks.
 const NOBODYS: u32 = 1 << 17;
 
-/// An entry of a table. A tag of 0 means that nobody has it.
+/// An entry of a table.
 pub(super) trait Entry: Copy + Default {
-    fn tag(&self) -> u16;
     /// When it was last used, in the low bits of ticks.
     fn tick(&self) -> u16;
-    /// Somebody else has it from now on; the credit stays.
-    fn take_over(&mut self, tag: u16);
+}
+
+/// An entry's place. A tag of 0 means that nobody has it.
+#[derive(Clone, Copy, Debug, Default)]
+struct Way<E> {
+    tag: u16,
+    entry: E,
 }
 
 /// Whose an entry was.
@@ -40,29 +44,26 @@ impl Owner {
 /// The entries, by the upper half of a hash: its low bits name the set, its high ones
 /// are the tag.
 #[derive(Clone, Debug)]
-pub(super) struct Table<E>(Box<[[E; WAYS]]>);
+pub(super) struct Table<E>(Box<[[Way<E>; WAYS]]>);
 
 impl<E: Entry> Table<E> {
     pub(super) fn new(sets: usize) -> Self {
-        Self(alloc::vec![[E::default(); WAYS]; sets].into_boxed_slice())
+        Self(alloc::vec![[Way::default(); WAYS]; sets].into_boxed_slice())
     }
 
-    /// The entry of a prefix, and whose it was.
+    /// The entry of a prefix, and whose it was. A newcomer takes it over with its credit.
     pub(super) fn find(&mut self, hash: u32, tick: u32) -> (&mut E, Owner) {
         let set = self.set_of(hash);
         let (way, age) = self.oldest_or_own(hash, tick);
-        let entry = &mut self.0[set][way];
-        let owner = Owner::of(age);
-        if owner != Owner::Same {
-            entry.take_over(tag_of(hash));
-        }
-        (entry, owner)
+        let way = &mut self.0[set][way];
+        way.tag = tag_of(hash);
+        (&mut way.entry, Owner::of(age))
     }
 
     /// The entry of a prefix, or the one that it would take over, as it is.
     pub(super) fn peek(&self, hash: u32, tick: u32) -> (E, Owner) {
         let (way, age) = self.oldest_or_own(hash, tick);
-        (self.0[self.set_of(hash)][way], Owner::of(age))
+        (self.0[self.set_of(hash)][way].entry, Owner::of(age))
     }
 
     fn set_of(&self, hash: u32) -> usize {
@@ -73,12 +74,13 @@ impl<E: Entry> Table<E> {
     /// than its age.
     fn oldest_or_own(&self, hash: u32, tick: u32) -> (usize, Option<u32>) {
         let mut oldest = (0, 0);
-        for (way, entry) in self.0[self.set_of(hash)].iter().enumerate() {
-            if entry.tag() == tag_of(hash) {
+        let ways = self.0[self.set_of(hash)].iter().enumerate();
+        for (way, Way { tag, entry }) in ways {
+            if *tag == tag_of(hash) {
                 return (way, None);
             }
             let idle = u32::from((tick as u16).wrapping_sub(entry.tick()));
-            let age = if entry.tag() == 0 { NOBODYS } else { idle + 1 };
+            let age = if *tag == 0 { NOBODYS } else { idle + 1 };
             if age > oldest.1 {
                 oldest = (way, age);
             }
