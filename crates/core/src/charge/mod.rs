@@ -126,6 +126,19 @@ impl Guarantees {
     fn share(&self, class: usize) -> u64 {
         self.shares[class].as_ppm().into()
     }
+
+    /// Whether `consumer` can have `weight` in `class`, in a table of this size.
+    fn check(
+        &self,
+        consumer: ConsumerId,
+        consumers_max: usize,
+        class: Class,
+        weight: Weight,
+    ) -> Result<(), ConfigError> {
+        Field("consumer", consumer.index()).must_be_in(..consumers_max, "below `consumers_max`")?;
+        Field("weight", weight).must_be_in(1..=WEIGHT_MAX, "from 1 to 1048576")?;
+        Field("class", class.index()).must_be_in(..self.classes, "one of this table's guarantees")
+    }
 }
 
 /// A consumer's part of its class, relative to the others' in it: 1 to
@@ -134,19 +147,6 @@ pub type Weight = u32;
 
 fn nanos(span: Duration) -> u64 {
     span.as_nanos().min(SPAN_MAX_NS.into()) as u64
-}
-
-/// Whether `consumer` can have `weight` in `class`, in a table of this size.
-fn validate_share(
-    consumer: ConsumerId,
-    consumers_max: usize,
-    class: Class,
-    classes: usize,
-    weight: Weight,
-) -> Result<(), ConfigError> {
-    Field("consumer", consumer.index()).must_be_in(..consumers_max, "below `consumers_max`")?;
-    Field("weight", weight).must_be_in(1..=WEIGHT_MAX, "from 1 to 1048576")?;
-    Field("class", class.index()).must_be_in(..classes, "one of this table's guarantees")
 }
 
 #[cfg(test)]
@@ -171,8 +171,11 @@ mod tests {
 
     #[test]
     fn consumers_classes_and_weights_are_checked() {
+        let half = Fraction::from_percent(50);
+        let (guarantees, _) = Guarantees::none().with(half).unwrap();
         let check = |consumer, class, weight| {
-            validate_share(ConsumerId(consumer), 4, Class(class), 2, weight)
+            guarantees
+                .check(ConsumerId(consumer), 4, Class(class), weight)
                 .map_err(|error| (error.field, error.given))
         };
         assert_eq!(check(3, 1, WEIGHT_MAX), Ok(()));

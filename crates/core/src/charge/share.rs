@@ -21,7 +21,7 @@ use alloc::vec::Vec;
 use core::time::Duration;
 
 use super::tournament::Tournament;
-use super::{Class, ConsumerId, Guarantees, Weight, nanos, validate_share};
+use super::{Class, ConsumerId, Guarantees, Weight, nanos};
 use crate::config::ConfigError;
 
 /// Settings of [`Shares`].
@@ -71,6 +71,7 @@ fn advance(nanos: u64, stride: u64) -> Pass {
 /// CPU time charged, and the order of service that follows from it.
 #[derive(Clone, Debug)]
 pub struct Shares {
+    guarantees: Guarantees,
     consumers: Vec<Consumer>,
     classes: Vec<ClassState>,
     /// The pass of the class served last.
@@ -114,6 +115,7 @@ impl Shares {
             ready: Tournament::new(config.consumers_max),
         };
         Self {
+            guarantees: config.guarantees,
             consumers: alloc::vec![consumer; config.consumers_max],
             classes: (0..config.guarantees.classes).map(class).collect(),
             virtual_time: 0,
@@ -135,13 +137,8 @@ impl Shares {
         class: Class,
         weight: Weight,
     ) -> Result<(), ConfigError> {
-        validate_share(
-            consumer,
-            self.consumers.len(),
-            class,
-            self.classes.len(),
-            weight,
-        )?;
+        self.guarantees
+            .check(consumer, self.consumers.len(), class, weight)?;
         let (had_work, old) = (self.has_work(consumer), self.consumers[consumer.index()]);
         self.consumers[consumer.index()].stride = stride(weight.into());
         if old.class != class.0 {

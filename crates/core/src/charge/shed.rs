@@ -34,7 +34,7 @@ use alloc::vec::Vec;
 use core::time::Duration;
 
 use super::level::{Claim, Level};
-use super::{Class, ConsumerId, Guarantees, SPAN_MAX_NS, Weight, nanos, validate_share};
+use super::{Class, ConsumerId, Guarantees, SPAN_MAX_NS, Weight, nanos};
 use crate::config::ConfigError;
 
 /// Whether running processes are preferred while something must be shed.
@@ -131,13 +131,9 @@ impl Shedder {
         class: Class,
         weight: Weight,
     ) -> Result<(), ConfigError> {
-        validate_share(
-            consumer,
-            self.consumers.len(),
-            class,
-            self.config.guarantees.classes,
-            weight,
-        )?;
+        let consumers = self.consumers.len();
+        let guarantees = &self.config.guarantees;
+        guarantees.check(consumer, consumers, class, weight)?;
         let state = &mut self.consumers[consumer.index()];
         (state.class, state.weight) = (class.0, weight);
         Ok(())
