@@ -16,13 +16,12 @@
 use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::mpsc::{self, RecvTimeoutError, Sender};
-use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use crate::error::os;
 use crate::knobs::{Device, Statistic};
 use crate::link;
+use crate::watcher::Watcher;
 use crate::xdp_link::{AttachError, XdpLink};
 
 /// Drivers that were seen to lose a program.
@@ -128,7 +127,10 @@ pub enum KeptLink {
         _link: LastingLink,
     },
     /// A thread holds it.
-    Watched(Watched),
+    Watched {
+        /// Held.
+        _watcher: Watcher,
+    },
 }
 
 impl KeptLink {
@@ -150,36 +152,14 @@ impl KeptLink {
         if link.losses.is_none() {
             return Ok(Self::Plain { _link: link });
         }
-        let (stop, stopped) = mpsc::channel();
-        let run = move || {
-            while stopped.recv_timeout(SECOND) == Err(RecvTimeoutError::Timeout) {
+        let watcher = Watcher::start("keep-link", move |pauses| {
+            while pauses.wait(SECOND) {
                 // What the driver refuses is tried again.
                 let _ = link.on_second();
             }
-        };
-        let thread = thread::Builder::new().name("keep-link".to_owned());
-        let thread = thread.spawn(run).map_err(os("start a thread"))?;
-        Ok(Self::Watched(Watched {
-            stop: Some(stop),
-            thread: Some(thread),
-        }))
-    }
-}
-
-/// The thread that holds a [`LastingLink`].
-#[derive(Debug)]
-pub struct Watched {
-    stop: Option<Sender<()>>,
-    thread: Option<JoinHandle<()>>,
-}
-
-impl Drop for Watched {
-    fn drop(&mut self) {
-        self.stop = None;
-        if let Some(thread) = self.thread.take() {
-            // A panic there has been printed.
-            let _ = thread.join();
-        }
+        });
+        let _watcher = watcher.map_err(os("start a thread"))?;
+        Ok(Self::Watched { _watcher })
     }
 }
 

@@ -10,7 +10,8 @@
 //! - What the kernel counts: [`meter`] CPU time, [`counters`] packets,
 //!   [`link`] the state of an interface, [`ethtool`] that of its adapter,
 //!   [`routing`] a mirror of routes and neighbours.
-//! - Processes: [`privileges`], [`scheduling`], [`process`], [`namespace`].
+//! - Processes: [`privileges`], [`scheduling`], [`process`], [`namespace`], and threads that
+//!   end with their holder ([`watcher`]).
 //!
 //! Decisions about packets, CPU time and interrupts are `plimsoll-core`'s. Decided here is
 //! only what is about the means: when a lost program is attached again ([`lasting_link`]),
@@ -36,6 +37,7 @@ pub mod process;
 pub mod routing;
 pub mod scheduling;
 pub mod threaded;
+pub mod watcher;
 pub mod xdp_link;
 
 pub use error::Error;

@@ -17,8 +17,7 @@
 //! down. So a thread of its own looks for new ones.
 
 use std::sync::Arc;
-use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
-use std::thread::{self, JoinHandle};
+use std::sync::mpsc::channel;
 use std::time::Duration;
 
 use plimsoll_core::config::Fraction;
@@ -29,6 +28,7 @@ use plimsoll_kernel::link;
 use plimsoll_kernel::polling_limit::{Limited, PollingLimit};
 use plimsoll_kernel::scheduling::{Class, Priority, Scheduling};
 use plimsoll_kernel::threaded::PolledInterface;
+use plimsoll_kernel::watcher::Watcher;
 
 mod correction;
 
@@ -58,9 +58,7 @@ pub(crate) struct Wanted<'a> {
 /// back.
 #[derive(Debug)]
 pub(crate) struct Polling {
-    /// Dropped to end the thread.
-    end: Option<Sender<()>>,
-    thread: Option<JoinHandle<()>>,
+    _watcher: Watcher,
     problem: Option<String>,
 }
 
@@ -69,23 +67,17 @@ impl Polling {
     /// given, all run there and share one limit; else they run where this process may.
     pub(crate) fn start(wanted: &Wanted<'_>) -> Result<Self, Error> {
         let mut threads = Threads::open(wanted)?;
-        let (end, ended) = channel();
         let (began, beginning) = channel();
-        let thread = thread::Builder::new().name("polling".to_owned());
-        let thread = thread.spawn(move || {
+        let watcher = Watcher::start("polling", move |pauses| {
             // Whoever started this waits for it.
             let _ = began.send(threads.look());
-            while matches!(ended.recv_timeout(LOOK), Err(RecvTimeoutError::Timeout)) {
+            while pauses.wait(LOOK) {
                 // What is refused now is tried again.
                 let _ = threads.look();
             }
         });
-        let mut polling = Self {
-            end: Some(end),
-            thread: Some(thread.map_err(os("start the thread that looks after polling"))?),
-            problem: None,
-        };
-        polling.problem = match beginning.recv().unwrap_or(Ok(None)) {
+        let watcher = watcher.map_err(os("start the thread that looks after polling"))?;
+        let problem = match beginning.recv().unwrap_or(Ok(None)) {
             Err(error) if wanted.cpu_limit.is_none() => Some(format!(
                 "a flood may take the CPU from the threads that take its frames: {error}"
             )),
@@ -93,22 +85,15 @@ impl Polling {
                 format!("others may get less of the CPU than the limit leaves them: {why}")
             }),
         };
-        Ok(polling)
+        Ok(Self {
+            _watcher: watcher,
+            problem,
+        })
     }
 
     /// What is kept less well than asked for, and why.
     pub(crate) fn problem(&self) -> Option<&str> {
         self.problem.as_deref()
-    }
-}
-
-impl Drop for Polling {
-    fn drop(&mut self) {
-        self.end = None;
-        if let Some(thread) = self.thread.take() {
-            // A panic there has been printed; the settings are back in any case.
-            let _ = thread.join();
-        }
     }
 }
 

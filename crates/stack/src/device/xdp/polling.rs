@@ -17,8 +17,6 @@
 //! when this is dropped.
 
 use std::io;
-use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
-use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use plimsoll_core::config::Fraction;
@@ -29,6 +27,7 @@ use plimsoll_kernel::error::os;
 use plimsoll_kernel::polling_limit::{Limited, PollingLimit};
 use plimsoll_kernel::scheduling::{Class, Priority, Scheduling, set_class, thread_time};
 use plimsoll_kernel::threaded::PolledInterface;
+use plimsoll_kernel::watcher::Watcher;
 
 use super::company::Watched;
 use crate::clock;
@@ -44,9 +43,7 @@ const LOOK: Duration = Duration::from_millis(500);
 /// The deciding thread. Dropping it puts the interface's settings back.
 #[derive(Debug)]
 pub(super) struct Polling {
-    /// Dropped to end the thread.
-    end: Option<Sender<()>>,
-    thread: Option<JoinHandle<()>>,
+    _watcher: Watcher,
 }
 
 impl Polling {
@@ -66,29 +63,12 @@ impl Polling {
             place: Place::Above,
             used: Duration::ZERO,
         };
-        let (end, ended) = channel();
-        let thread = thread::Builder::new().name("plimsoll-place".to_owned());
-        let thread = thread.spawn(move || {
+        let watcher = Watcher::start("plimsoll-place", move |pauses| {
             // Who may change the kernel's threads may do this, too.
             let _ = set_class(0, Class::Watcher);
-            decide(&mut threads, watched, |interval| {
-                matches!(ended.recv_timeout(interval), Err(RecvTimeoutError::Timeout))
-            });
+            decide(&mut threads, watched, |interval| pauses.wait(interval));
         });
-        Ok(Self {
-            end: Some(end),
-            thread: Some(thread?),
-        })
-    }
-}
-
-impl Drop for Polling {
-    fn drop(&mut self) {
-        self.end = None;
-        if let Some(thread) = self.thread.take() {
-            // A panic there has been printed; the settings are back in any case.
-            let _ = thread.join();
-        }
+        Ok(Self { _watcher: watcher? })
     }
 }
 
