@@ -23,7 +23,7 @@ use nix::libc::in_pktinfo;
 use nix::sys::socket::{ControlMessage, MsgFlags, SockaddrIn, sendmsg, setsockopt, sockopt};
 
 use crate::error::{check, check_times};
-use crate::probe::{become_realtime, wait_for_answer};
+use crate::probe::{become_realtime, receive_until};
 use crate::{Error, dns};
 
 /// Most questions that can wait for their answer at once: a DNS message's
@@ -187,15 +187,17 @@ pub fn run(config: &Config) -> Result<Report, Error> {
     let mut run = Run {
         config,
         socket,
-        queries: config.schedule(),
-        latest: vec![None; 1 << 16].into(),
+        log: Log {
+            queries: config.schedule(),
+            latest: vec![None; 1 << 16].into(),
+        },
         payload: dns::query(0),
         send_errors: 0,
         begun: Instant::now(),
     };
     run.ask_all()?;
     Ok(Report {
-        queries: run.queries,
+        queries: run.log.queries,
         clients: config.clients.len(),
         send_errors: run.send_errors,
     })
@@ -213,28 +215,33 @@ fn open() -> io::Result<UdpSocket> {
 struct Run<'a> {
     config: &'a Config,
     socket: UdpSocket,
-    queries: Vec<Query>,
-    /// By identification: the latest question that had it.
-    latest: Box<[Option<usize>]>,
+    log: Log,
     payload: Vec<u8>,
     send_errors: u64,
     begun: Instant,
 }
 
+/// Who asked when, and what was answered.
+struct Log {
+    queries: Vec<Query>,
+    /// By identification: the latest question that had it.
+    latest: Box<[Option<usize>]>,
+}
+
 impl Run<'_> {
     fn ask_all(&mut self) -> Result<(), Error> {
         self.begun = Instant::now();
-        for number in 0..self.queries.len() {
-            self.receive_until(self.queries[number].due)?;
+        for number in 0..self.log.queries.len() {
+            self.receive_until(self.log.queries[number].due)?;
             self.ask(number)?;
         }
         self.receive_until(self.config.duration + self.config.timeout)
     }
 
     fn ask(&mut self, number: usize) -> Result<(), Error> {
-        let client = &self.config.clients[self.queries[number].client];
+        let client = &self.config.clients[self.log.queries[number].client];
         let identification = number as u16;
-        self.latest[usize::from(identification)] = Some(number);
+        self.log.latest[usize::from(identification)] = Some(number);
         self.payload[..2].copy_from_slice(&identification.to_be_bytes());
         let from = in_pktinfo {
             ipi_ifindex: 0,
@@ -265,31 +272,18 @@ impl Run<'_> {
 
     /// Takes answers until `end`, a time from the start of the run.
     fn receive_until(&mut self, end: Duration) -> Result<(), Error> {
-        loop {
-            self.receive_all();
-            if !wait_for_answer(&self.socket, self.begun, end)? {
-                return Ok(());
+        let target = self.config.target.into();
+        let (log, timeout) = (&mut self.log, self.config.timeout);
+        receive_until(&self.socket, self.begun, end, |answer, from, now| {
+            if from == target {
+                log.on_answer(answer, now, timeout);
             }
-        }
+        })
     }
+}
 
-    fn receive_all(&mut self) {
-        let mut buffer = [0; 2048];
-        loop {
-            match self.socket.recv_from(&mut buffer) {
-                Ok((length, from)) if from == self.config.target.into() => {
-                    let now = self.begun.elapsed();
-                    self.on_answer(&buffer[..length], now);
-                }
-                Ok(_) => {}
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
-                // "Port unreachable" about an earlier question: that one is lost.
-                Err(_) => {}
-            }
-        }
-    }
-
-    fn on_answer(&mut self, answer: &[u8], now: Duration) {
+impl Log {
+    fn on_answer(&mut self, answer: &[u8], now: Duration, timeout: Duration) {
         let Some(identification) = answer.first_chunk::<2>() else {
             return;
         };
@@ -299,7 +293,7 @@ impl Run<'_> {
         };
         let query = &mut self.queries[number];
         let after = now.saturating_sub(query.due);
-        if query.answered_after.is_none() && after <= self.config.timeout {
+        if query.answered_after.is_none() && after <= timeout {
             query.answered_after = Some(after);
         }
     }

@@ -336,37 +336,21 @@ impl Run {
 
     /// Takes answers until `end`, a time from the start of the run.
     fn receive_until(&mut self, end: Duration) -> Result<(), Error> {
-        loop {
-            self.receive_all();
-            if !wait_for_answer(&self.socket, self.begun, end)? {
-                return Ok(());
+        let (state, nonce) = (&mut self.state, self.nonce);
+        receive_until(&self.socket, self.begun, end, |answer, _, now| {
+            if let Some(number) = number_of(answer, nonce) {
+                state.on_answer(number, now);
             }
-        }
+        })
     }
+}
 
-    fn receive_all(&mut self) {
-        let mut buffer = [0; 2048];
-        loop {
-            match self.socket.recv(&mut buffer) {
-                Ok(length) => {
-                    let now = self.begun.elapsed();
-                    if let Some(number) = self.number_of(&buffer[..length]) {
-                        self.state.on_answer(number, now);
-                    }
-                }
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
-                // "Port unreachable" about an earlier probe: that one is lost.
-                Err(_) => {}
-            }
-        }
-    }
-
-    fn number_of(&self, answer: &[u8]) -> Option<u64> {
-        let header = answer.first_chunk::<HEADER_BYTES>()?;
-        let (nonce, number) = header.split_first_chunk::<8>()?;
-        (u64::from_be_bytes(*nonce) == self.nonce)
-            .then(|| Some(u64::from_be_bytes(*number.first_chunk()?)))?
-    }
+/// The number of the probe that this answers, if it is one of the run's.
+fn number_of(answer: &[u8], of_run: u64) -> Option<u64> {
+    let header = answer.first_chunk::<HEADER_BYTES>()?;
+    let (nonce, number) = header.split_first_chunk::<8>()?;
+    (u64::from_be_bytes(*nonce) == of_run)
+        .then(|| Some(u64::from_be_bytes(*number.first_chunk()?)))?
 }
 
 fn is_network_down(error: &io::Error) -> bool {
@@ -377,13 +361,32 @@ fn is_network_down(error: &io::Error) -> bool {
     )
 }
 
-/// Waits for an answer until `end`, a time since `begun`; returns whether there is time left
-/// for more.
-pub(crate) fn wait_for_answer(
+/// Takes answers until `end`, a time since `begun`: hands each on, with its sender and the time
+/// since `begun` when it was seen.
+pub(crate) fn receive_until(
     socket: &UdpSocket,
     begun: Instant,
     end: Duration,
-) -> Result<bool, Error> {
+    mut on_answer: impl FnMut(&[u8], SocketAddr, Duration),
+) -> Result<(), Error> {
+    let mut buffer = [0; 2048];
+    loop {
+        match socket.recv_from(&mut buffer) {
+            Ok((length, from)) => on_answer(&buffer[..length], from, begun.elapsed()),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                if !wait_for_answer(socket, begun, end)? {
+                    return Ok(());
+                }
+            }
+            // "Port unreachable" about an earlier question: that one is lost.
+            Err(_) => {}
+        }
+    }
+}
+
+/// Waits for an answer until `end`, a time since `begun`; returns whether there is time left
+/// for more.
+fn wait_for_answer(socket: &UdpSocket, begun: Instant, end: Duration) -> Result<bool, Error> {
     interrupt::check()?;
     let left = end.saturating_sub(begun.elapsed());
     if left.is_zero() {
