@@ -12,6 +12,7 @@ mod wan;
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use crate::failure::Context;
 use crate::output;
@@ -78,6 +79,11 @@ fn this_program() -> crate::Result<PathBuf> {
     std::env::current_exe().context("cannot find this program")
 }
 
+/// A span as it stands in a default.
+pub(crate) const fn millis(span: Duration) -> u64 {
+    span.as_millis() as u64
+}
+
 pub(crate) fn given_or<T: Clone>(given: &[T], default: Vec<T>) -> Vec<T> {
     if given.is_empty() {
         default
@@ -86,15 +92,16 @@ pub(crate) fn given_or<T: Clone>(given: &[T], default: Vec<T>) -> Vec<T> {
     }
 }
 
-/// The one of this name.
-pub(crate) fn find<T: Copy>(
-    text: &str,
-    all: &[T],
+/// Parses an argument that is one of these names.
+pub(crate) fn named<T: Copy + Sync>(
+    all: &'static [T],
     name: fn(T) -> &'static str,
-) -> Result<T, String> {
-    let found = all.iter().copied().find(|&one| name(one) == text);
-    found.ok_or_else(|| {
-        let names: Vec<&str> = all.iter().copied().map(name).collect();
-        format!("must be one of {}", names.join(", "))
-    })
+) -> impl Fn(&str) -> Result<T, String> + Clone {
+    move |text| {
+        let found = all.iter().copied().find(|&one| name(one) == text);
+        found.ok_or_else(|| {
+            let names: Vec<&str> = all.iter().copied().map(name).collect();
+            format!("must be one of {}", names.join(", "))
+        })
+    }
 }

@@ -36,7 +36,7 @@ pub(crate) struct Args {
     #[command(flatten)]
     schedule: ScheduleArgs,
     /// Stop after this many seconds (at most 600)
-    #[arg(long, value_name = "SECONDS", default_value_t = 10.0)]
+    #[arg(long, value_name = "SECONDS", default_value_t = Bound::default().time.as_secs_f64())]
     duration: f64,
     /// Stop after this many packets
     #[arg(long, value_name = "PACKETS", default_value_t = FRAMES_MAX)]

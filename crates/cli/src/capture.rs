@@ -1,6 +1,6 @@
 //! `plimsoll capture`: the monitor.
 
-use std::fmt::Write as _;
+use std::fmt::{self, Write as _};
 use std::io::{BufWriter, Write as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -44,11 +44,11 @@ pub(crate) struct Args {
     #[arg(long, value_enum, default_value_t = ModeArg::Copy)]
     mode: ModeArg,
     /// Bytes that are kept of a packet
-    #[arg(short, long, value_name = "BYTES", default_value_t = 1 << 18)]
+    #[arg(short, long, value_name = "BYTES", default_value_t = CaptureConfig::SNAPLEN)]
     snaplen: u32,
     /// Begin a new file after so many bytes, as 100M
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
-    ring_size: Option<u64>,
+    ring_size: Option<Size>,
     /// Begin a new file after so many seconds
     #[arg(long, value_name = "SECONDS")]
     ring_time: Option<f64>,
@@ -62,11 +62,11 @@ pub(crate) struct Args {
     #[arg(long, value_name = "SECONDS")]
     duration: Option<f64>,
     /// Memory between capture and disk: more bridges longer pauses of the disk
-    #[arg(long, value_name = "SIZE", default_value = "64M", value_parser = parse_size)]
-    queue: u64,
+    #[arg(long, value_name = "SIZE", default_value_t = Size::of(CaptureConfig::QUEUE_BYTES), value_parser = parse_size)]
+    queue: Size,
     /// Memory between kernel and capture
-    #[arg(long, value_name = "SIZE", default_value = "32M", value_parser = parse_size)]
-    ring: u64,
+    #[arg(long, value_name = "SIZE", default_value_t = Size::of(CaptureConfig::RING_BYTES), value_parser = parse_size)]
+    ring: Size,
     /// Keep the headers of every flow, however full the queue is: more may be lost blindly
     #[arg(long)]
     no_sampling: bool,
@@ -158,14 +158,14 @@ fn config(args: &Args, interface: &str, write: &Path) -> crate::Result<CaptureCo
     };
     config.snaplen = args.snaplen;
     config.ring = RingFiles {
-        bytes: args.ring_size,
+        bytes: args.ring_size.map(|Size(bytes)| bytes),
         time: span(args.ring_time).context("--ring-time")?,
         files: args.files,
     };
     config.packets_max = args.count;
     config.time_max = span(args.duration).context("--duration")?;
-    config.queue_bytes = memory(args.queue);
-    config.ring_bytes = memory(args.ring);
+    config.queue_bytes = memory(args.queue.0);
+    config.ring_bytes = memory(args.ring.0);
     if args.no_sampling {
         config.fidelity.sampling_log2_max = 0;
     }
@@ -200,7 +200,26 @@ fn table(summary: &Summary) -> String {
     text
 }
 
-fn parse_size(text: &str) -> Result<u64, String> {
+/// Bytes, as they are typed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Size(u64);
+
+impl Size {
+    const fn of(bytes: usize) -> Self {
+        Self(bytes as u64)
+    }
+}
+
+impl fmt::Display for Size {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            bytes if bytes > 0 && bytes.is_multiple_of(1 << 20) => write!(f, "{}M", bytes >> 20),
+            bytes => bytes.fmt(f),
+        }
+    }
+}
+
+fn parse_size(text: &str) -> Result<Size, String> {
     let digits = text.trim_end_matches(|last: char| last.is_ascii_alphabetic());
     let unit = match &text[digits.len()..] {
         "" => 1,
@@ -211,7 +230,9 @@ fn parse_size(text: &str) -> Result<u64, String> {
     };
     let number: Option<u64> = digits.parse().ok();
     let bytes = number.and_then(|number| number.checked_mul(unit));
-    bytes.ok_or_else(|| "must be a number of bytes, as 65536, 64K, 100M or 2G".to_owned())
+    bytes
+        .map(Size)
+        .ok_or_else(|| "must be a number of bytes, as 65536, 64K, 100M or 2G".to_owned())
 }
 
 #[cfg(test)]
@@ -220,9 +241,12 @@ mod tests {
 
     #[test]
     fn sizes_have_units() {
-        assert_eq!(parse_size("65536"), Ok(65536));
-        assert_eq!(parse_size("64K"), Ok(65536));
-        assert_eq!(parse_size("2G"), Ok(2 << 30));
+        for size in [Size(1000), Size(64 << 20), Size(0)] {
+            assert_eq!(parse_size(&size.to_string()), Ok(size));
+        }
+        assert_eq!(parse_size("65536"), Ok(Size(65536)));
+        assert_eq!(parse_size("64K"), Ok(Size(65536)));
+        assert_eq!(parse_size("2G"), Ok(Size(2 << 30)));
         for wrong in ["", "M", "1T", "-1", "99999999999G"] {
             assert!(parse_size(wrong).is_err(), "{wrong}");
         }

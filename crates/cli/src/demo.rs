@@ -4,7 +4,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use crate::bench::{find, given_or};
+use crate::bench::{given_or, named};
 use crate::failure::Context;
 use plimsoll_bench::demo::{self, Plan, Scene};
 use plimsoll_lab::{Catalogue, Document, Options, html, table, values};
@@ -33,7 +33,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
     /// Show only these scenes: udp, syn, dns, router
-    #[arg(long, value_name = "SCENE", value_delimiter = ',', value_parser = parse_scene)]
+    #[arg(long, value_name = "SCENE", value_delimiter = ',', value_parser = named(&Scene::ALL, Scene::name))]
     only: Vec<Scene>,
     /// How often each case runs [default: 3]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=99))]
@@ -135,10 +135,6 @@ impl Args {
         let given = all.into_iter().filter(|(_, given)| *given);
         given.map(|(name, _)| name).collect()
     }
-}
-
-fn parse_scene(text: &str) -> Result<Scene, String> {
-    find(text, &Scene::ALL, Scene::name)
 }
 
 /// The experiments that model the demo's two floods.

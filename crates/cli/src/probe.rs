@@ -1,10 +1,11 @@
 //! `plimsoll probe`: what a bystander sees of a UDP server.
 
 use std::io::Write;
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
+use crate::bench::millis;
 use crate::failure::Context;
 use plimsoll_report::{Machine, SCHEMA};
 use plimsoll_testbed::interrupt;
@@ -25,16 +26,16 @@ pub(crate) struct Args {
     )]
     target: SocketAddr,
     /// Probes per second, 100 to 50000
-    #[arg(long, value_name = "PER_SECOND", default_value_t = 1000)]
+    #[arg(long, value_name = "PER_SECOND", default_value_t = defaults().rate_pps)]
     rate: u32,
     /// How long to send, in seconds
-    #[arg(long, value_name = "SECONDS", default_value_t = 2.0)]
+    #[arg(long, value_name = "SECONDS", default_value_t = defaults().duration.as_secs_f64())]
     duration: f64,
     /// How long an answer may take, in milliseconds
-    #[arg(long, value_name = "MS", default_value_t = 1000)]
+    #[arg(long, value_name = "MS", default_value_t = millis(defaults().timeout))]
     timeout_ms: u64,
     /// UDP payload in bytes, 16 to 1400
-    #[arg(long, value_name = "BYTES", default_value_t = 64)]
+    #[arg(long, value_name = "BYTES", default_value_t = defaults().payload_bytes)]
     payload: usize,
     /// Run with real-time priority, to measure the server and not the wait for a shared CPU
     #[arg(long)]
@@ -42,6 +43,10 @@ pub(crate) struct Args {
     /// Write one JSON document to FILE (`-`: standard output) instead of the table
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
+}
+
+fn defaults() -> Config {
+    Config::new((Ipv4Addr::LOCALHOST, 0).into())
 }
 
 pub(crate) fn run(args: &Args) -> crate::Result<()> {

@@ -41,10 +41,10 @@ pub(crate) struct Args {
     #[arg(long, value_enum, default_value_t = Failure::Closed)]
     on_failure: Failure,
     /// Frames that wait for the screen, per interface
-    #[arg(long, value_name = "FRAMES", default_value_t = 256)]
+    #[arg(long, value_name = "FRAMES", default_value_t = ScreenConfig::QUEUE_FRAMES)]
     queue: u32,
     /// Frames of each receive queue in a turn of polling
-    #[arg(long, value_name = "FRAMES", default_value_t = 32, value_parser = clap::value_parser!(u32).range(1..=1024))]
+    #[arg(long, value_name = "FRAMES", default_value_t = ScreenConfig::QUOTA, value_parser = clap::value_parser!(u32).range(1..=1024))]
     quota: u32,
     /// Have the driver do again what was decided, for so many flows of each interface, where
     /// rules look at addresses, protocol and ports alone

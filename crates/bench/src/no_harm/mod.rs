@@ -67,12 +67,9 @@ impl Plan {
             only: Vec::new(),
             runs: 3,
             window: Duration::from_secs(2),
-            flood_pps: Self::FLOOD_PPS_DEFAULT,
+            flood_pps: 1_000_000,
         }
     }
-
-    /// The floods, unless others are asked for.
-    pub const FLOOD_PPS_DEFAULT: u64 = 1_000_000;
 
     /// The names that [`Plan::only`] may have.
     pub fn names() -> impl Iterator<Item = &'static str> {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use plimsoll_bench::capture::{self, Plan};
 
-use super::{deliver, this_program};
+use super::{deliver, millis, this_program};
 use crate::output;
 
 /// Measure how much the monitor records without loss, beside tcpdump, dumpcap and netsniff-ng.
@@ -16,10 +16,10 @@ use crate::output;
 #[command(after_help = HELP)]
 pub(super) struct Args {
     /// How often each search runs
-    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u8).range(1..=99))]
+    #[arg(long, value_name = "N", default_value_t = defaults().runs as u8, value_parser = clap::value_parser!(u8).range(1..=99))]
     runs: u8,
     /// How long each rate is offered, in milliseconds
-    #[arg(long, value_name = "MS", default_value_t = 800, value_parser = clap::value_parser!(u64).range(100..=60_000))]
+    #[arg(long, value_name = "MS", default_value_t = millis(defaults().window), value_parser = clap::value_parser!(u64).range(100..=60_000))]
     window_ms: u64,
     /// Where files are written and removed again [default: the system's for temporary files]
     #[arg(long, value_name = "DIRECTORY")]
@@ -31,6 +31,10 @@ pub(super) struct Args {
 
 const HELP: &str = "Needs root, two CPUs, Linux 6.8 or newer with BTF, and tcpdump, dumpcap \
     (wireshark-common), netsniff-ng and ethtool (scripts/setup installs them).";
+
+fn defaults() -> Plan {
+    Plan::new(PathBuf::new())
+}
 
 pub(super) fn run(args: &Args) -> crate::Result<()> {
     let json = args.json.as_deref().map(output::json_writer).transpose()?;

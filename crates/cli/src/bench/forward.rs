@@ -3,7 +3,7 @@
 use plimsoll_bench::forward::{self, Plan, Router};
 
 use super::passing::PassingArgs;
-use super::{deliver, find, given_or};
+use super::{deliver, given_or, named};
 use crate::output;
 
 /// Measure how much the router forwards, beside the kernel, a bare XDP program and testpmd.
@@ -16,7 +16,7 @@ use crate::output;
 #[command(after_help = HELP)]
 pub(super) struct Args {
     /// Measure only these routers
-    #[arg(long, value_name = "ROUTER", value_delimiter = ',', value_parser = parse_router)]
+    #[arg(long, value_name = "ROUTER", value_delimiter = ',', value_parser = named(&Router::ALL, Router::name))]
     only: Vec<Router>,
     #[command(flatten)]
     passing: PassingArgs,
@@ -36,10 +36,6 @@ pub(super) fn run(args: &Args) -> crate::Result<()> {
     };
     let document = forward::run(&plan, output::progress)?;
     deliver(json, target, &document, || document.table())
-}
-
-fn parse_router(text: &str) -> Result<Router, String> {
-    find(text, &Router::ALL, Router::name)
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use std::time::Duration;
 use plimsoll_bench::Protection;
 use plimsoll_bench::guard::{self, CPU_LIMITS, Part, Plan};
 
-use super::{find, given_or, this_program, write_json};
+use super::{given_or, millis, named, this_program, write_json};
 use crate::output;
 
 /// Measure the guard beside the stock kernel, a tuned nftables limit and threaded polling.
@@ -18,13 +18,13 @@ use crate::output;
 #[command(after_help = HELP)]
 pub(super) struct Args {
     /// How often each case runs
-    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u8).range(1..=99))]
+    #[arg(long, value_name = "N", default_value_t = defaults().runs as u8, value_parser = clap::value_parser!(u8).range(1..=99))]
     runs: u8,
     /// Measure only these parts
-    #[arg(long, value_name = "PART", value_delimiter = ',', value_parser = parse_part)]
+    #[arg(long, value_name = "PART", value_delimiter = ',', value_parser = named(&Part::ALL, Part::name))]
     only: Vec<Part>,
     /// Compare only these in the parts `flood` and `syn`
-    #[arg(long, value_name = "PROTECTION", value_delimiter = ',', value_parser = parse_protection)]
+    #[arg(long, value_name = "PROTECTION", value_delimiter = ',', value_parser = named(&Protection::ALL, Protection::name))]
     protections: Vec<Protection>,
     /// Write the figures as one JSON document to FILE (`-`: standard output instead of the tables)
     #[arg(long, value_name = "FILE")]
@@ -36,28 +36,28 @@ pub(super) struct Args {
     #[arg(long, value_name = "ARG", allow_hyphen_values = true)]
     guard: Vec<String>,
     /// Interrupt holdoff of the flooded interface, in microseconds
-    #[arg(long, value_name = "US", default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..=10_000))]
+    #[arg(long, value_name = "US", default_value_t = defaults().holdoff.as_micros() as u64, value_parser = clap::value_parser!(u64).range(1..=10_000))]
     holdoff_us: u64,
     /// Measured part of each run, in milliseconds
-    #[arg(long, value_name = "MS", default_value_t = 1200, value_parser = clap::value_parser!(u64).range(30..=60_000))]
+    #[arg(long, value_name = "MS", default_value_t = millis(defaults().window), value_parser = clap::value_parser!(u64).range(30..=60_000))]
     window_ms: u64,
     /// Measured part of each run with a client that counts in seconds
-    #[arg(long, value_name = "SECONDS", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=60))]
+    #[arg(long, value_name = "SECONDS", default_value_t = defaults().seconds, value_parser = clap::value_parser!(u32).range(1..=60))]
     seconds: u32,
     /// Pairs of runs at light load
-    #[arg(long, value_name = "N", default_value_t = 9, value_parser = clap::value_parser!(u8).range(1..=99))]
+    #[arg(long, value_name = "N", default_value_t = defaults().light_pairs as u8, value_parser = clap::value_parser!(u8).range(1..=99))]
     light_pairs: u8,
     /// How long floods come and go in the part `chaos`
-    #[arg(long, value_name = "SECONDS", default_value_t = 60)]
+    #[arg(long, value_name = "SECONDS", default_value_t = defaults().chaos.as_secs())]
     chaos: u64,
     /// Seed of what comes when in the part `chaos`
-    #[arg(long, default_value_t = 1)]
+    #[arg(long, default_value_t = defaults().seed)]
     seed: u64,
     /// Document of `make bench-verdict`, for the part `verdict`
-    #[arg(long, value_name = "FILE", default_value = "target/bench/verdict.json")]
+    #[arg(long, value_name = "FILE", default_value_os_t = defaults().verdict)]
     verdict: PathBuf,
     /// Channels of the guard in the part `watching`
-    #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = clap::value_parser!(u16).range(1..=16_000))]
+    #[arg(long, value_name = "N", default_value_t = defaults().channels, value_parser = clap::value_parser!(u16).range(1..=16_000))]
     channels: u16,
     /// Measure only these cases of the part `sources`: nsd, nsd/one/5, clients and others
     #[arg(long, value_name = "CASE", value_delimiter = ',', value_parser = parse_sources)]
@@ -77,6 +77,10 @@ const HELP: &str = "Parts: capacity, flood, beyond, cpu-limit, syn, light, verdi
     Needs root, two CPUs, Linux 6.8 or newer with BTF, and nginx, wrk, nftables, nsd, dnsperf \
     and ethtool (scripts/setup installs them).\n\
     Example: plimsoll bench guard --only flood,syn --guard=--threaded --guard=rt";
+
+fn defaults() -> Plan {
+    Plan::new(PathBuf::new())
+}
 
 pub(super) fn run(args: &Args) -> crate::Result<()> {
     let mut json = args.json.as_deref().map(output::json_writer).transpose()?;
@@ -115,14 +119,6 @@ fn plan(args: &Args) -> crate::Result<Plan> {
     })
 }
 
-fn parse_part(text: &str) -> Result<Part, String> {
-    find(text, &Part::ALL, Part::name)
-}
-
-fn parse_protection(text: &str) -> Result<Protection, String> {
-    find(text, &Protection::ALL, Protection::name)
-}
-
 fn parse_cpu_limit(text: &str) -> Result<u32, String> {
     let given = text.parse().ok();
     let limit = CPU_LIMITS.into_iter().find(|limit| Some(*limit) == given);
@@ -156,6 +152,7 @@ mod tests {
     #[test]
     fn the_help_lists_the_parts() {
         assert!(HELP.contains(&Part::ALL.map(Part::name).join(", ")));
+        let parse_part = named(&Part::ALL, Part::name);
         assert_eq!(parse_part("cpu-limit"), Ok(Part::CpuLimit));
         assert!(parse_part("cpu").is_err());
         assert_eq!(parse_cpu_limit("50"), Ok(50));

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use plimsoll_bench::no_harm::{self, Plan};
 
-use super::{deliver, this_program};
+use super::{deliver, millis, this_program};
 use crate::output;
 
 /// Measure whether a host is worse off with the guard, in set-ups that operators have.
@@ -17,7 +17,7 @@ use crate::output;
 #[command(after_help = HELP)]
 pub(super) struct Args {
     /// How often each case runs
-    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u8).range(1..=99))]
+    #[arg(long, value_name = "N", default_value_t = defaults().runs as u8, value_parser = clap::value_parser!(u8).range(1..=99))]
     runs: u8,
     /// Measure only these set-ups
     #[arg(long, value_name = "SETUP", value_delimiter = ',', value_parser = parse_setup)]
@@ -26,15 +26,19 @@ pub(super) struct Args {
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
     /// Measured part of each run, in milliseconds
-    #[arg(long, value_name = "MS", default_value_t = 2000, value_parser = clap::value_parser!(u64).range(100..=60_000))]
+    #[arg(long, value_name = "MS", default_value_t = millis(defaults().window), value_parser = clap::value_parser!(u64).range(100..=60_000))]
     window_ms: u64,
     /// Packets per second of the floods; a host is overloaded if stock loses by them
-    #[arg(long, value_name = "PPS", default_value_t = Plan::FLOOD_PPS_DEFAULT, value_parser = clap::value_parser!(u64).range(1..=10_000_000))]
+    #[arg(long, value_name = "PPS", default_value_t = defaults().flood_pps, value_parser = clap::value_parser!(u64).range(1..=10_000_000))]
     flood_pps: u64,
 }
 
 const HELP: &str = "Needs root, two CPUs, Linux 6.8 or newer with BTF, and nftables, iproute2 and ethtool \
     (scripts/setup installs them).";
+
+fn defaults() -> Plan {
+    Plan::new(PathBuf::new())
+}
 
 pub(super) fn run(args: &Args) -> crate::Result<()> {
     let json = args.json.as_deref().map(output::json_writer).transpose()?;

@@ -6,15 +6,15 @@ use std::time::Duration;
 
 use plimsoll_bench::passing::{Effort, Family};
 
-use super::this_program;
+use super::{millis, this_program};
 
 #[derive(clap::Args, Debug)]
 pub(super) struct PassingArgs {
     /// How often each case runs
-    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u8).range(1..=99))]
+    #[arg(long, value_name = "N", default_value_t = defaults().runs as u8, value_parser = clap::value_parser!(u8).range(1..=99))]
     runs: u8,
     /// How long each multiple of the MLFRR is offered, in milliseconds
-    #[arg(long, value_name = "MS", default_value_t = 1000, value_parser = clap::value_parser!(u64).range(50..=60_000))]
+    #[arg(long, value_name = "MS", default_value_t = millis(defaults().window), value_parser = clap::value_parser!(u64).range(50..=60_000))]
     window_ms: u64,
     /// Measure only this version of IP, 4 or 6
     #[arg(long, value_name = "VERSION", value_parser = parse_version)]
@@ -28,6 +28,10 @@ pub(super) struct PassingArgs {
     /// Write the figures as one JSON document to FILE (`-`: standard output instead of the table)
     #[arg(long, value_name = "FILE")]
     pub(super) json: Option<PathBuf>,
+}
+
+fn defaults() -> Effort {
+    Effort::new(PathBuf::new())
 }
 
 impl PassingArgs {

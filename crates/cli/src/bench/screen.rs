@@ -3,7 +3,7 @@
 use plimsoll_bench::screen::{self, Plan, Screen};
 
 use super::passing::PassingArgs;
-use super::{deliver, find, given_or};
+use super::{deliver, given_or, named};
 use crate::output;
 
 /// Measure how much passes four rules of the screen, beside NFQUEUE and nftables.
@@ -15,7 +15,7 @@ use crate::output;
 #[command(after_help = HELP)]
 pub(super) struct Args {
     /// Measure only these screens
-    #[arg(long, value_name = "SCREEN", value_delimiter = ',', value_parser = parse_screen)]
+    #[arg(long, value_name = "SCREEN", value_delimiter = ',', value_parser = named(&Screen::ALL, Screen::name))]
     only: Vec<Screen>,
     #[command(flatten)]
     passing: PassingArgs,
@@ -34,10 +34,6 @@ pub(super) fn run(args: &Args) -> crate::Result<()> {
     };
     let document = screen::run(&plan, output::progress)?;
     deliver(json, target, &document, || document.table())
-}
-
-fn parse_screen(text: &str) -> Result<Screen, String> {
-    find(text, &Screen::ALL, Screen::name)
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use std::time::Duration;
 use plimsoll_bench::stack::{self, Effort, Part, Plan, Side};
 use plimsoll_testbed::server::Threaded;
 
-use super::{deliver, find, given_or, this_program};
+use super::{deliver, given_or, millis, named, this_program};
 use crate::output;
 
 /// Measure what the user-space stack receives, beside the kernel's sockets and testpmd.
@@ -21,19 +21,19 @@ use crate::output;
 #[command(after_help = HELP)]
 pub(super) struct Args {
     /// How often each case runs
-    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u8).range(1..=99))]
+    #[arg(long, value_name = "N", default_value_t = defaults().runs as u8, value_parser = clap::value_parser!(u8).range(1..=99))]
     runs: u8,
     /// Measure only these parts
-    #[arg(long, value_name = "PART", value_delimiter = ',', value_parser = parse_part)]
+    #[arg(long, value_name = "PART", value_delimiter = ',', value_parser = named(&Part::ALL, Part::name))]
     only: Vec<Part>,
     /// Measure only these sides
-    #[arg(long, value_name = "SIDE", value_delimiter = ',', value_parser = parse_side)]
+    #[arg(long, value_name = "SIDE", value_delimiter = ',', value_parser = named(&Side::ALL, Side::name))]
     sides: Vec<Side>,
     /// How long each rate is offered in a search, in milliseconds
-    #[arg(long, value_name = "MS", default_value_t = 200, value_parser = clap::value_parser!(u64).range(30..=60_000))]
+    #[arg(long, value_name = "MS", default_value_t = millis(defaults().trial), value_parser = clap::value_parser!(u64).range(30..=60_000))]
     trial_ms: u64,
     /// How long each overload is measured, in milliseconds
-    #[arg(long, value_name = "MS", default_value_t = 500, value_parser = clap::value_parser!(u64).range(50..=60_000))]
+    #[arg(long, value_name = "MS", default_value_t = millis(defaults().window), value_parser = clap::value_parser!(u64).range(50..=60_000))]
     window_ms: u64,
     /// MLFRR of all in packets/s, instead of measuring it
     #[arg(long, value_name = "PPS", value_parser = clap::value_parser!(u64).range(1000..))]
@@ -54,6 +54,10 @@ const HELP: &str = "Parts: udp, overload, bystander, rpc, http, tcp, dns, round-
     testpmd is measured if Debian's dpdk-dev and librte-net-af-xdp* are installed.\n\
     Example: plimsoll bench stack --only udp --sides kernel,ni-lrp";
 
+fn defaults() -> Effort {
+    Effort::new(PathBuf::new())
+}
+
 pub(super) fn run(args: &Args) -> crate::Result<()> {
     let json = args.json.as_deref().map(output::json_writer).transpose()?;
     let plan = Plan {
@@ -70,14 +74,6 @@ pub(super) fn run(args: &Args) -> crate::Result<()> {
     };
     let document = stack::run(&plan, output::progress)?;
     deliver(json, args.json.as_deref(), &document, || document.table())
-}
-
-fn parse_part(text: &str) -> Result<Part, String> {
-    find(text, &Part::ALL, Part::name)
-}
-
-fn parse_side(text: &str) -> Result<Side, String> {
-    find(text, &Side::ALL, Side::name)
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use plimsoll_bench::timers::{self, Part, Plan};
 
-use super::{deliver, find, given_or, this_program};
+use super::{deliver, given_or, named, this_program};
 use crate::output;
 
 /// Measure what events of a few microseconds cost a saturated HTTP server.
@@ -17,13 +17,13 @@ use crate::output;
 #[command(after_help = HELP)]
 pub(super) struct Args {
     /// How often each part runs
-    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u8).range(1..=99))]
+    #[arg(long, value_name = "N", default_value_t = defaults().runs as u8, value_parser = clap::value_parser!(u8).range(1..=99))]
     runs: u8,
     /// Measure only these parts
-    #[arg(long, value_name = "PART", value_delimiter = ',', value_parser = parse_part)]
+    #[arg(long, value_name = "PART", value_delimiter = ',', value_parser = named(&Part::ALL, Part::name))]
     only: Vec<Part>,
     /// How long each run's client asks in the parts `slowdown` and `deadlines`, in seconds
-    #[arg(long, value_name = "SECONDS", default_value_t = 30, value_parser = clap::value_parser!(u32).range(3..=3600))]
+    #[arg(long, value_name = "SECONDS", default_value_t = defaults().seconds, value_parser = clap::value_parser!(u32).range(3..=3600))]
     seconds: u32,
     /// Write the figures as one JSON document to FILE (`-`: standard output instead of the tables)
     #[arg(long, value_name = "FILE")]
@@ -33,6 +33,10 @@ pub(super) struct Args {
 const HELP: &str = "Parts: slowdown, polling, flows, spacing, deadlines.\n\
     Needs root, two CPUs, Linux 6.8 or newer with BTF, and ethtool and wrk (scripts/setup installs them).\n\
     `make bench-timers` also measures the cost of a check and of an event alone.";
+
+fn defaults() -> Plan {
+    Plan::new(PathBuf::new())
+}
 
 pub(super) fn run(args: &Args) -> crate::Result<()> {
     let json = args.json.as_deref().map(output::json_writer).transpose()?;
@@ -44,10 +48,6 @@ pub(super) fn run(args: &Args) -> crate::Result<()> {
     };
     let document = timers::run(&plan, output::progress)?;
     deliver(json, args.json.as_deref(), &document, || document.table())
-}
-
-fn parse_part(text: &str) -> Result<Part, String> {
-    find(text, &Part::ALL, Part::name)
 }
 
 #[cfg(test)]

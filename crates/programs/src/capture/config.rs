@@ -84,6 +84,13 @@ pub struct CaptureConfig {
 }
 
 impl CaptureConfig {
+    /// The default of [`CaptureConfig::snaplen`].
+    pub const SNAPLEN: u32 = 1 << 18;
+    /// The default of [`CaptureConfig::queue_bytes`].
+    pub const QUEUE_BYTES: usize = 64 << 20;
+    /// The default of [`CaptureConfig::ring_bytes`].
+    pub const RING_BYTES: usize = 32 << 20;
+
     /// The defaults.
     #[must_use]
     pub fn new(interface: impl Into<String>, output: Output) -> Self {
@@ -91,13 +98,13 @@ impl CaptureConfig {
             interface: interface.into(),
             filter: String::new(),
             mode: Mode::Copy,
-            snaplen: 1 << 18,
+            snaplen: Self::SNAPLEN,
             output,
             ring: RingFiles::default(),
             packets_max: None,
             time_max: None,
-            queue_bytes: 64 << 20,
-            ring_bytes: 32 << 20,
+            queue_bytes: Self::QUEUE_BYTES,
+            ring_bytes: Self::RING_BYTES,
             fidelity: FidelityConfig::default(),
             short_bytes: 128,
             outgoing: true,

@@ -128,13 +128,18 @@ pub struct ScreenConfig {
 }
 
 impl ScreenConfig {
+    /// The default of [`ScreenConfig::queue_frames`].
+    pub const QUEUE_FRAMES: u32 = 256;
+    /// The default of [`ScreenConfig::quota`].
+    pub const QUOTA: u32 = 32;
+
     /// The defaults.
     #[must_use]
     pub fn between(inside: impl Into<String>, outside: impl Into<String>) -> Self {
         Self {
             interfaces: [inside.into(), outside.into()],
-            queue_frames: 256,
-            quota: 32,
+            queue_frames: Self::QUEUE_FRAMES,
+            quota: Self::QUOTA,
             protected: None,
             on_failure: Verdict::Discard,
             hang: Duration::from_secs(1),
