@@ -44,8 +44,8 @@ use alloc::boxed::Box;
 use core::fmt;
 use core::time::Duration;
 
-use crate::fairness::numbers::PROFILE_ROOM_PARTS;
 use crate::config::{ConfigError, Field, Fraction, NANOSECOND, TableFull};
+use crate::fairness::numbers::PROFILE_ROOM_PARTS;
 use crate::poll::{SourceId, SourceSet};
 use crate::time::{Instant, NANOS_PER_SECOND};
 
