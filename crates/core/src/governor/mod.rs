@@ -43,6 +43,10 @@
 //! must be everywhere, and the shortest holdoff is everybody's. Which instances are held
 //! off at all is [`Instances`]' to decide.
 //!
+//! **A ring that reports drops is believed.** A long run says that the ring was nearly full,
+//! or that a driver answered with its whole budget for other work, such as transmissions to
+//! clean up. So a run's length is a sign only of rings that have never counted a drop.
+//!
 //! **Another interface's load.** A CPU's network time is that of all interfaces, its
 //! frames are this one's. As much as so many frames can have taken at most
 //! (`FRAME_MOST`) is taken for this interface's. Else a calm interface would be held
@@ -130,7 +134,7 @@ pub enum Reason {
     Discards,
     /// Receiving took a large part of a CPU without time to spare.
     NetworkShare,
-    /// A receive ring was nearly full or overflowed.
+    /// A receive ring overflowed, or was nearly full and would not tell.
     Ring,
 }
 
@@ -159,6 +163,9 @@ pub struct Losses {
     pub discarded: u64,
     /// Frames that the receive rings did not hold.
     pub ring: u64,
+    /// The rings have counted such frames at some time: when they count none, all were
+    /// held. Of other rings only the length of a run tells how full they got.
+    pub is_ring_counted: bool,
     /// Receiving was inhibited for some of the time: what the ring then lost
     /// was meant to be lost.
     pub inhibited: bool,
@@ -395,7 +402,8 @@ impl Governor {
     fn overload(&self, cpus: &[CpuObservation], losses: Losses) -> Reason {
         let ring = u64::from(self.config.ring_frames);
         let full = NEARLY_FULL.of(ring);
-        let nearly_full = |cpu: &CpuObservation| u64::from(cpu.run_frames_max) >= full;
+        let nearly_full =
+            |cpu: &CpuObservation| !losses.is_ring_counted && u64::from(cpu.run_frames_max) >= full;
         if losses.ring > 0 || cpus.iter().any(nearly_full) {
             return Reason::Ring;
         }

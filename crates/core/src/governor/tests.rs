@@ -62,7 +62,7 @@ impl Host {
         let losses = Losses {
             discarded: frames.saturating_sub(consumed),
             ring: offered - frames,
-            inhibited: false,
+            ..Losses::default()
         };
         (cpu, losses)
     }
@@ -276,6 +276,47 @@ fn each_sign_of_overload_is_named() {
         };
         assert_eq!(setting.mode, wanted);
     }
+}
+
+#[test]
+fn a_ring_that_reports_drops_is_believed_before_the_length_of_a_run() {
+    // A driver that answers with its whole budget while it cleans up transmissions.
+    let cpu = CpuObservation {
+        elapsed: MS * 10,
+        network: MS,
+        idle: MS * 8,
+        frames: 1000,
+        runs: 4,
+        run_frames_max: 1 << 20,
+    };
+    let counted = Losses {
+        is_ring_counted: true,
+        ..Losses::default()
+    };
+    let mut governor = Governor::new(GovernorConfig::default()).unwrap();
+    let mut now = Instant::ZERO;
+    let mut observe = |losses| {
+        now += MS * 10;
+        governor.on_interval(&[cpu], losses, now)
+    };
+    for _ in 0..1000 {
+        let setting = observe(counted);
+        assert_eq!(
+            (setting.mode, setting.reason),
+            (Mode::Interrupts, Reason::Calm)
+        );
+    }
+    let overflow = Losses { ring: 1, ..counted };
+    let settings: Vec<_> = (0..5).map(|_| observe(overflow)).collect();
+    assert_eq!(settings[4].mode, Mode::Overload);
+    assert_eq!(settings[4].reason, Reason::Ring);
+    // It ends although runs are as long as before.
+    let calm = (0..1000).map(|_| observe(counted).mode);
+    assert_eq!(calm.last(), Some(Mode::Interrupts));
+    // Of a ring that never counted anything, the run's length is the sign.
+    let settings: Vec<_> = (0..5).map(|_| observe(Losses::default())).collect();
+    assert_eq!(settings[4].mode, Mode::Overload);
+    assert_eq!(settings[4].reason, Reason::Ring);
 }
 
 #[test]

@@ -8,8 +8,9 @@
 //! decides how long, as in the core. Polling threads are all instances'.
 //!
 //! Limits: ring losses are known only of adapters that count them
-//! (`rx_missed_errors` and its kin; veth does not): elsewhere the frames of a
-//! polling run tell how full the ring got. A single polling thread is pinned to the
+//! (`rx_missed_errors` and its kin; veth does not). Of one that has counted none since it
+//! was set up, nobody knows whether it would: the frames of a polling run tell how full its
+//! ring got. A single polling thread is pinned to the
 //! CPU that received most; several are left where the scheduler has them.
 
 mod instances;
@@ -263,11 +264,11 @@ impl Governor {
             self.network_share = cpus.iter().map(share).fold(0.0, f64::max);
         }
         let losses = Losses {
-            discarded: regulated
-                .discarded
-                .saturating_sub(before.regulated.discarded),
-            ring: lost.saturating_sub(before.lost),
             inhibited: self.limiter.as_mut().is_some_and(PollingLimit::inhibited),
+            ..losses(
+                (before.regulated.discarded, before.lost),
+                (regulated.discarded, lost),
+            )
         };
         let elapsed = u64::try_from(self.started.elapsed().as_nanos()).unwrap_or(u64::MAX);
         let time = plimsoll_core::time::Instant::from_nanos(elapsed);
@@ -395,6 +396,17 @@ fn core_config(config: &Config, told_frames: Option<u32>) -> GovernorConfig {
     }
 }
 
+/// What was discarded and lost between two readings. A ring that has ever counted a lost
+/// frame would have counted these: who made the driver says nothing about it.
+fn losses((discarded_before, lost_before): (u64, u64), (discarded, lost): (u64, u64)) -> Losses {
+    Losses {
+        discarded: discarded.saturating_sub(discarded_before),
+        ring: lost.saturating_sub(lost_before),
+        is_ring_counted: lost > 0,
+        inhibited: false,
+    }
+}
+
 /// Those the device has; none where sysfs shows another namespace's devices.
 fn ring_statistics(interface: &str, ifindex: u32) -> Vec<Statistic> {
     let device = Device::open(interface, ifindex);
@@ -428,4 +440,26 @@ fn observations(before: &Regulated, now: &Regulated) -> Vec<CpuObservation> {
 
 fn share(cpu: &CpuObservation) -> f64 {
     cpu.network.as_secs_f64() / cpu.elapsed.as_secs_f64().max(f64::MIN_POSITIVE)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_ring_counts_from_its_first_lost_frame_on() {
+        let never = losses((5, 0), (9, 0));
+        assert_eq!((never.discarded, never.ring), (4, 0));
+        assert!(!never.is_ring_counted);
+        let first = losses((9, 0), (9, 3));
+        assert_eq!(first.ring, 3);
+        assert!(first.is_ring_counted);
+        let later = losses((9, 3), (9, 3));
+        assert_eq!(later.ring, 0);
+        assert!(later.is_ring_counted);
+        // The driver's counters began anew.
+        let anew = losses((9, 3), (9, 0));
+        assert_eq!(anew.ring, 0);
+        assert!(!anew.is_ring_counted);
+    }
 }

@@ -160,6 +160,8 @@ impl Governing {
         Losses {
             discarded: discarded - std::mem::replace(&mut self.discarded, discarded),
             ring: ring - std::mem::replace(&mut self.ring_lost, ring),
+            // As of veth, by which the model is calibrated: a long run is a sign as well.
+            is_ring_counted: false,
             inhibited: std::mem::take(&mut self.inhibited),
         }
     }

@@ -45,7 +45,7 @@ fn overload_that_loses_nothing_is_soon_looked_at_rarely() {
     let some = |discarded, ring| Losses {
         discarded,
         ring,
-        inhibited: false,
+        ..Losses::default()
     };
     // What costs next to nothing is no loss of time.
     run.carry(SECOND, some(1, 0));
