@@ -108,6 +108,8 @@ pub struct Packet {
     ipv4_fragment: Option<Fragment>,
     extensions: Vec<Extension>,
     padding: usize,
+    sequence: u32,
+    acknowledgement: u32,
 }
 
 impl Packet {
@@ -129,6 +131,8 @@ impl Packet {
             ipv4_fragment: None,
             extensions: Vec::new(),
             padding: 0,
+            sequence: 1,
+            acknowledgement: 0,
         }
     }
 
@@ -185,6 +189,14 @@ impl Packet {
     #[must_use]
     pub fn padding(mut self, bytes: usize) -> Self {
         self.padding = bytes;
+        self
+    }
+
+    /// Sets the sequence and acknowledgement numbers of a TCP segment; without this, 1 and 0.
+    #[must_use]
+    pub fn numbers(mut self, sequence: u32, acknowledgement: u32) -> Self {
+        self.sequence = sequence;
+        self.acknowledgement = acknowledgement;
         self
     }
 
@@ -302,7 +314,8 @@ impl Packet {
         flags: TcpFlags,
         payload: &[u8],
     ) -> Vec<u8> {
-        let mut header = TcpHeader::new(source_port, destination_port, 1, 65_535);
+        let mut header = TcpHeader::new(source_port, destination_port, self.sequence, 65_535);
+        header.acknowledgment_number = self.acknowledgement;
         header.syn = flags.syn;
         header.ack = flags.ack;
         header.fin = flags.fin;

@@ -14,7 +14,11 @@
 enum outcome {
 	OUTCOME_ADMITTED,
 	OUTCOME_SYN_COOKIE, /* a SYN past the listener's SYN queue, answered from here */
-	OUTCOME_SOCKET_QUEUE, /* discarded early: the socket's queue is full */
+	/*
+	 * Discarded early: the socket's queue is full; of a TCP connection, its backlog is,
+	 * or the segment is outside of its window.
+	 */
+	OUTCOME_SOCKET_QUEUE,
 	OUTCOME_ACCEPT_QUEUE, /* SYN discarded early: the accept queue is full */
 	OUTCOME_SYN_QUEUE, /* SYN discarded early: the SYN queue is full, no cookie possible */
 	OUTCOME_NO_COOKIE, /* ACK discarded early: the SYN queue is full and it has no cookie */
@@ -96,6 +100,16 @@ enum limit {
 	 * time.
 	 */
 	NEIGHBOUR_PACKETS = 64,
+	/*
+	 * Segments outside of a connection's window that the stack may answer in a tick
+	 * and CPU: what one poll of a driver brings, so that those behind them are judged
+	 * by the window that the first ones have left.
+	 */
+	OUTSIDE_PACKETS = 64,
+	/* Bytes: a segment so far behind a window may be a late copy, whatever its size. */
+	WINDOW_BEHIND_MIN = 1 << 20,
+	/* Bytes above a socket's buffers that its backlog may hold (tcp_add_backlog). */
+	BACKLOG_HEADROOM = 64 * 1024,
 	CHANGES_BITS = 64, /* of an element of `changes` */
 	/* Few against a watermark's distance, many against one look-up. */
 	KNOWN_PACKETS = 32,
@@ -370,6 +384,13 @@ struct protected_use {
 	__u32 packets[PROTECTION_COUNT];
 	__u32 before[PROTECTION_COUNT]; /* in the tick before */
 	__u16 connections[CONNECTION_CAPS]; /* by keyed hash */
+};
+
+/* Segments outside of connections' windows that one CPU admitted. */
+struct outside_use {
+	__u64 socket; /* address of the struct sock that is judged now */
+	__u64 tick; /* of `packets` */
+	__u8 packets[CONNECTION_CAPS]; /* by keyed hash */
 };
 
 /* What became of answers; of all CPUs. */

@@ -74,6 +74,7 @@ struct sk_buff_head {
 };
 
 struct bpf_prog;
+struct sk_buff;
 struct sock;
 
 /* Since Linux 6.18: drops are counted in two places. */
@@ -94,9 +95,15 @@ struct sock {
 	struct sock_common __sk_common;
 	struct sk_buff_head sk_receive_queue;
 	struct {
+		int owned; /* by a process in a system call */
+	} sk_lock;
+	struct {
 		atomic_t rmem_alloc;
+		int len; /* bytes */
+		struct sk_buff *tail;
 	} sk_backlog;
 	int sk_rcvbuf;
+	int sk_sndbuf;
 	__u32 sk_ack_backlog;
 	__u32 sk_max_ack_backlog;
 	struct sock_reuseport *sk_reuseport_cb;
@@ -119,6 +126,17 @@ struct tcp_options_received {
 
 struct tcp_sock {
 	struct tcp_options_received rx_opt;
+	__u32 rcv_nxt; /* sequence number of the next byte */
+	__u32 rcv_wup; /* rcv_nxt when a window was last advertised */
+	__u32 rcv_wnd; /* that window */
+	__u32 window_clamp; /* the largest that it may be */
+	/* Newer kernels: the end of the furthest window that was ever advertised. */
+	__u32 rcv_mwnd_seq;
+};
+
+/* What the stack knows of a segment: lies in sk_buff.cb. */
+struct tcp_skb_cb {
+	__u32 end_seq;
 };
 
 /* Since Linux 6.18: datagrams that producers have left for the consumer. */
@@ -141,6 +159,7 @@ struct net_device {
 
 struct sk_buff {
 	struct net_device *dev;
+	char cb[48];
 	unsigned char *head;
 	__be16 protocol;
 	__u16 transport_header;

@@ -19,6 +19,13 @@ struct {
 	__type(value, struct protected_use);
 } protected_uses SEC(".maps");
 
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct outside_use);
+} outside_uses SEC(".maps");
+
 /* Never read: a type of no variable would not be in the BTF. */
 struct vocabulary {
 	enum outcome outcome;

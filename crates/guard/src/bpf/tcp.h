@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: GPL-2.0 OR Apache-2.0 OR MIT */
 /*
- * TCP: connections are admitted, a listener takes SYNs while its queues have room.
+ * TCP: a connection gets what it takes, a listener takes SYNs while its queues have room.
  * Beyond the SYN queue cookies stand in for it.
  */
 #ifndef PLIMSOLL_TCP_H
 #define PLIMSOLL_TCP_H
 
 #include "backlog.h"
+#include "connection.h"
 #include "cookie.h"
 #include "protection.h"
 
@@ -100,6 +101,8 @@ static __always_inline void judge_tcp_socket(struct xdp_md *ctx, const struct pa
 		verdict->kind = KIND_TCP_CONNECTION;
 		verdict->is_established = is_established(sk);
 		learn_connected(packet, verdict);
+		if (verdict->is_established)
+			judge_connection(packet, found, tcp, verdict);
 	} else {
 		verdict->kind = KIND_TCP_LISTENER;
 		find_channel(sk, verdict);

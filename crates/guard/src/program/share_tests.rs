@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use plimsoll_packets::frame::{self, Fragment, Packet, TcpFlags};
 
-use super::test_host::{HOST, demand, from, slot_of, with_guard};
+use super::test_host::{HOST, connect, demand, from, slot_of, with_guard};
 use super::*;
 use crate::Guard;
 
@@ -183,13 +183,7 @@ fn reasons_of_protection_do_not_starve_each_other() {
 fn one_connection_does_not_starve_the_others() {
     with_guard(|guard| {
         let _listener = TcpListener::bind((HOST, 80)).unwrap();
-        let frames: Vec<_> = (0..2)
-            .map(|_| {
-                let client = TcpStream::connect((HOST, 80)).unwrap();
-                let port = client.local_addr().unwrap().port();
-                (client, from(HOST).tcp(port, 80, TcpFlags::ACK, &[]))
-            })
-            .collect();
+        let frames = [connect(80), connect(80)];
         let slots = BTreeMap::from([(SLOT_PROTECTED, 40)]);
         guard.program.set_shares(Some((1, &slots)));
         assert!(has_share(guard, &frames[0].1, 11), "a quarter and one");
@@ -298,9 +292,7 @@ fn protected_traffic_goes_by_the_protected_share() {
 fn established_connections_are_protected_if_wanted() {
     with_guard(|guard| {
         let _listener = TcpListener::bind((HOST, 80)).unwrap();
-        let client = TcpStream::connect((HOST, 80)).unwrap();
-        let port = client.local_addr().unwrap().port();
-        let frame = from(HOST).tcp(port, 80, TcpFlags::ACK, &[]);
+        let (_client, frame) = connect(80);
         let slots = BTreeMap::from([(SLOT_PROTECTED, 40)]);
         guard.program.set_shares(Some((1, &slots)));
         assert!(has_share(guard, &frame, 11), "one connection's part");

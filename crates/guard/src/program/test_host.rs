@@ -1,16 +1,20 @@
 //! A host for tests of the program itself: a network namespace with nothing but
 //! loopback, and the program loaded in it. Needs root.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream, UdpSocket};
+use std::os::fd::AsRawFd;
 use std::process::Command;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use nix::sys::socket::{setsockopt, sockopt};
+use etherparse::{PacketHeaders, TransportHeader};
+use nix::sys::socket::{
+    AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, recv, setsockopt, socket, sockopt,
+};
 use plimsoll_core::fairness::numbers::CALM_TICKS;
 use plimsoll_core::time::TICK_SHIFT;
 use plimsoll_kernel::meter::monotonic_ns;
 use plimsoll_kernel::namespace;
-use plimsoll_packets::frame::Packet;
+use plimsoll_packets::frame::{Packet, TcpFlags};
 
 use super::{SLOT_SOCKETS, types};
 use crate::{Config, Guard, Kind, Storage};
@@ -84,6 +88,30 @@ pub(super) fn press(guard: &mut Guard<'_>) {
 /// A packet to the host.
 pub(super) fn from(source: impl Into<IpAddr>) -> Packet {
     Packet::new(source.into(), HOST.into())
+}
+
+/// A connection to the host, and a segment of it that the client might send again.
+pub(super) fn connect(port: u16) -> (TcpStream, Vec<u8>) {
+    let (kind, flags) = (SockType::Raw, SockFlag::SOCK_NONBLOCK);
+    let sniffer = socket(AddressFamily::Packet, kind, flags, SockProtocol::EthIp).unwrap();
+    let client = TcpStream::connect((HOST, port)).unwrap();
+    let own = client.local_addr().unwrap().port();
+    let end = Instant::now() + Duration::from_secs(5);
+    loop {
+        assert!(Instant::now() < end, "the handshake passes by");
+        let mut bytes = [0; 256];
+        let Ok(length) = recv(sniffer.as_raw_fd(), &mut bytes, MsgFlags::empty()) else {
+            continue;
+        };
+        let headers = PacketHeaders::from_ethernet_slice(&bytes[..length]).unwrap();
+        match headers.transport {
+            Some(TransportHeader::Tcp(tcp)) if tcp.source_port == own && !tcp.syn => {
+                let packet = from(HOST).numbers(tcp.sequence_number, tcp.acknowledgment_number);
+                return (client, packet.tcp(own, port, TcpFlags::ACK, &[]));
+            }
+            _ => {}
+        }
+    }
 }
 
 /// The slot of what has no socket.
