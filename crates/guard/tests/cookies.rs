@@ -9,13 +9,14 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
 use std::process::Command;
 use std::sync::mpsc::{Sender, channel};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use common::peer::{Job, NOBODY_V4, NOBODY_V6, OtherEnd, run, with_peer};
 use common::{HOST_MAC, HOST_V4, HOST_V6, PEER_MAC, Wire, in_namespace, ip};
+use etherparse::{PacketHeaders, TcpHeader, TcpOptionElement, TransportHeader};
 use nix::sys::socket::{Backlog, listen};
 use plimsoll_guard::{Answerer, Config, Guard, Kind, Outcome, Storage};
-use plimsoll_packets::frame::{Packet, TcpFlags};
+use plimsoll_packets::frame::{Extension, Packet, TcpFlags};
 
 const PORT: u16 = 80;
 const BACKLOG: u16 = 8;
@@ -27,16 +28,19 @@ fn listener(address: IpAddr) -> TcpListener {
     listener
 }
 
-/// A SYN or another segment from an address that nobody has.
-fn from_nobody(host: IpAddr, port: u16, flags: TcpFlags) -> Vec<u8> {
+/// A packet from an address that nobody has.
+fn of_nobody(host: IpAddr) -> Packet {
     let nobody = if host.is_ipv4() {
         NOBODY_V4.into()
     } else {
         NOBODY_V6.into()
     };
-    Packet::new(nobody, host)
-        .macs(PEER_MAC, HOST_MAC)
-        .tcp(port, PORT, flags, &[])
+    Packet::new(nobody, host).macs(PEER_MAC, HOST_MAC)
+}
+
+/// A SYN or another segment from there.
+fn from_nobody(host: IpAddr, port: u16, flags: TcpFlags) -> Vec<u8> {
+    of_nobody(host).tcp(port, PORT, flags, &[])
 }
 
 /// Fills the SYN queue with requests that nobody will complete.
@@ -322,7 +326,16 @@ fn answer_to(frame: &[u8], set_up: impl FnOnce(&TcpListener) + Send) -> Option<V
 
 /// The MSS option and what answers it, of a segment that etherparse takes for valid.
 fn mss_of(answer: &[u8]) -> u16 {
-    use etherparse::{PacketHeaders, TcpOptionElement, TransportHeader};
+    let tcp = syn_ack(answer);
+    let mut options = tcp.options_iterator();
+    match options.next() {
+        Some(Ok(TcpOptionElement::MaximumSegmentSize(mss))) => mss,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// The answer's TCP header, if its checksum is right.
+fn syn_ack(answer: &[u8]) -> TcpHeader {
     let packet = PacketHeaders::from_ethernet_slice(answer).unwrap();
     let Some(TransportHeader::Tcp(tcp)) = packet.transport else {
         panic!("{packet:?}");
@@ -334,10 +347,83 @@ fn mss_of(answer: &[u8]) -> u16 {
         other => panic!("{other:?}"),
     };
     assert_eq!(sum.unwrap(), tcp.checksum);
-    let mut options = tcp.options_iterator();
-    match options.next() {
-        Some(Ok(TcpOptionElement::MaximumSegmentSize(mss))) => mss,
-        other => panic!("{other:?}"),
+    tcp
+}
+
+/// Between the IP header and the segment stand options or extension headers, in the SYN and
+/// in the handshake's end: the answer has none, and the stack takes the cookie.
+fn handshake_with_headers_between(packet: Packet, host: IpAddr) {
+    in_namespace(move || {
+        with_peer(OtherEnd::Takes, |peer| {
+            let mut storage = Storage::default();
+            let mut guard = Guard::attach(&mut storage, &Config::default(), "v0").unwrap();
+            let server = listener(host);
+            fill_syn_queue(peer, host);
+            let segment = |sequence, ack, flags| {
+                let packet = packet.clone().numbers(sequence, ack);
+                packet.tcp(20_000, PORT, flags, &[])
+            };
+            let answer = guard.answer_to(&segment(7, 0, TcpFlags::SYN)).unwrap();
+            let answer = syn_ack(&answer.expect("a cookie"));
+            assert_eq!(
+                (answer.source_port, answer.destination_port),
+                (PORT, 20_000)
+            );
+            assert_eq!(answer.acknowledgment_number, 8);
+            let taken = answer.sequence_number.wrapping_add(1);
+            // A cookie's lowest bits say the MSS: with others it would be valid.
+            let (forged, end) = (
+                segment(8, taken ^ 1 << 20, TcpFlags::ACK),
+                segment(8, taken, TcpFlags::ACK),
+            );
+            let again = segment(7, 0, TcpFlags::SYN);
+            // Each CPU learns by itself that the queue is full.
+            run(peer, move || Wire::open().send(&again));
+            let before = *guard.counters().unwrap().of(Kind::TcpListener);
+            run(peer, move || {
+                let wire = Wire::open();
+                wire.send(&forged);
+                wire.send(&end);
+            });
+            server.set_nonblocking(true).unwrap();
+            let patience = Instant::now() + Duration::from_secs(5);
+            let from = loop {
+                match server.accept() {
+                    Ok((_, from)) => break from,
+                    Err(error) => assert!(Instant::now() < patience, "{error}"),
+                }
+            };
+            assert_eq!(from.port(), 20_000);
+            let after = *guard.counters().unwrap().of(Kind::TcpListener);
+            let new = |outcome| after.count(outcome) - before.count(outcome);
+            assert_eq!(
+                (new(Outcome::Admitted), new(Outcome::NoCookie)),
+                (1, 1),
+                "{after:?}"
+            );
+        });
+    });
+}
+
+#[test]
+fn a_syn_with_ipv4_options_is_answered_and_its_cookie_is_taken() {
+    let host = IpAddr::V4(HOST_V4);
+    for words in [1, 10] {
+        handshake_with_headers_between(of_nobody(host).ipv4_options(words), host);
+    }
+}
+
+#[test]
+fn a_syn_behind_ipv6_extension_headers_is_answered_and_its_cookie_is_taken() {
+    let host = IpAddr::V6(HOST_V6);
+    // More than seven bytes of padding the stack would not take.
+    let options = |number, units| Extension::Options { number, units };
+    let destination = of_nobody(host).extension(options(60, 0));
+    let two = of_nobody(host)
+        .extension(options(0, 0))
+        .extension(options(60, 0));
+    for packet in [destination, two] {
+        handshake_with_headers_between(packet, host);
     }
 }
 

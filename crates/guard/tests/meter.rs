@@ -3,13 +3,15 @@
 
 mod common;
 
+use std::collections::BTreeMap;
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
-use common::{HOST_V4, Wire, in_namespace, to_host, udp_socket};
+use common::{HOST_V4, Wire, in_namespace, ip, to_host, udp_socket};
 use nix::sched::sched_getcpu;
 use plimsoll_guard::{Config, Guard, Storage};
 use plimsoll_kernel::error::MeterError;
+use plimsoll_kernel::knobs::{DEFER_MARK, Knobs, Queues};
 use plimsoll_kernel::meter::{CpuMeter, CpuReading, Options};
 
 const FRAMES: u64 = 2000;
@@ -194,6 +196,55 @@ fn a_calm_host_is_hardly_metered_and_what_rises_or_strains_is() {
         assert!((0..10).all(|turns| turn(&mut guard, turns < 9, nap) || turns == 0));
         assert!(!turn(&mut guard, false, nap), "the strain is over");
         assert!(!guard.is_alarmed());
+    });
+}
+
+/// What each instance has brought since another look.
+fn brought(meter: &CpuMeter, before: &BTreeMap<u32, u64>) -> BTreeMap<u32, u64> {
+    let since = |(id, frames)| (id, frames - before.get(&id).copied().unwrap_or(0));
+    meter.frames_by_instance().map(since).collect()
+}
+
+/// Two receive queues that one CPU polls, both after the same holdoff: each has more frames
+/// than one poll takes, so the CPU goes from one to the other and back.
+#[test]
+fn the_runs_of_two_instances_on_one_cpu_are_told_apart() {
+    in_namespace(|| {
+        ip("link del v0");
+        ip(
+            "link add v0 numtxqueues 2 numrxqueues 2 address 02:00:00:00:00:02 type veth \
+            peer name v1 numtxqueues 2 numrxqueues 2",
+        );
+        ip("link set v0 up");
+        ip("link set v1 up");
+        let mut storage = Storage::default();
+        let _guard = Guard::attach(&mut storage, &Config::default(), "v0").unwrap();
+        let records = tempfile::tempdir().unwrap();
+        let mut knobs = Knobs::open_in(records.path(), "v0").unwrap();
+        let holdoff = Duration::from_millis(50);
+        knobs.set_holdoff(Queues::All, DEFER_MARK, holdoff).unwrap();
+        let mut meter = start("v0").unwrap();
+        let wire = Wire::open();
+        let mut told_apart = 0;
+        let end = Instant::now() + Duration::from_secs(60);
+        while told_apart < 10 {
+            assert!(Instant::now() < end, "{told_apart} rounds");
+            let frames = brought(&meter, &BTreeMap::new());
+            meter.read();
+            // As many as the sender's buffer holds. A hash of the flow finds the queue.
+            for port in 4000..4200 {
+                wire.send(&to_host(HOST_V4).udp(port, 9, &[0; 18]));
+            }
+            // Not a multiple: where the timer fires while frames are sent, it does not always.
+            std::thread::sleep(7 * holdoff / 2);
+            let longest = u64::from(own(&meter.read()).run_frames_max);
+            let brought: Vec<_> = brought(&meter, &frames).into_values().collect();
+            let most = *brought.iter().max().unwrap();
+            assert!(longest <= most, "{longest} of {brought:?}");
+            // Both took several polls, and each was one run.
+            let several = brought.iter().all(|frames| *frames > 64);
+            told_apart += u32::from(several && longest == most);
+        }
     });
 }
 
