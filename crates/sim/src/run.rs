@@ -14,7 +14,7 @@ use crate::outcome::{ConsumerOutcome, CpuTime, Loss, Outcome, Place, SourceOutco
 use crate::packet::Fifo;
 use crate::profile::Profile;
 use crate::scenario::{ComputeDemand, Consumer, Role, Scenario, Traffic};
-use crate::source::{Origin, Source};
+use crate::source::{Claimed, Origin, Source};
 use crate::trace::Recorder;
 use crate::{Error, path};
 
@@ -259,6 +259,7 @@ fn sources(scenario: &Scenario, host: &mut Host, seed: u64) -> Result<Vec<Source
             None => 0,
         };
         host.source_adapters.push(adapter);
+        host.claimed.push(Claimed::new(config, index, seed));
         let origin = Origin {
             index,
             adapter,

@@ -95,6 +95,64 @@ fn a_lone_flood_may_overflow_the_ring_and_a_bystander_ends_that() {
     assert!(lost <= 16.0, "{lost}");
 }
 
+/// A flood of 500,000 packets/s from these addresses, by this rule; with a client that is known
+/// and one that is not.
+fn flooded_from(from: &str, path: &str) -> Outcome {
+    let flood = "traffic = { kind = \"constant\"";
+    let text = text(path, 5e5, CLIENT, 500)
+        .replacen(flood, &format!("from = {from}\n{flood}"), 1)
+        .replacen("name = \"bystander\"", "known = true\nname = \"known\"", 1)
+        .replacen("to = \"other\"", "to = \"server\"", 1);
+    simulate(&Profile::named("modern-veth").unwrap(), &text)
+}
+
+#[test]
+fn a_client_beside_a_thousand_sources_loses_little_by_fairness_and_half_by_a_limit() {
+    let thousand = r#"{ kind = "hosts", hosts = 1000, networks = 16 }"#;
+    let fair = flooded_from(thousand, "fair = true");
+    let limited = flooded_from(thousand, "source_limit_pps = 1000");
+    let (fair, limited) = (
+        lost_percent(&fair, "client"),
+        lost_percent(&limited, "client"),
+    );
+    assert!(fair < 1.0, "{fair}");
+    assert!(limited > 50.0, "{limited}");
+}
+
+#[test]
+fn only_a_known_client_is_served_beside_forged_addresses() {
+    let outcome = flooded_from(r#"{ kind = "forged" }"#, "fair = true");
+    let known = lost_percent(&outcome, "known");
+    let unknown = lost_percent(&outcome, "client");
+    assert!(known < 2.0, "{known}");
+    assert!(unknown > 50.0, "{unknown}");
+    // One of 8193 networks.
+    let got = 10.0 * (100.0 - unknown);
+    let share = figure(&outcome, "consumer.server.delivered_pps") / 8193.0;
+    assert!(got >= share, "{got} of {share}");
+}
+
+#[test]
+fn addresses_that_make_no_sense_are_refused() {
+    let profile = Profile::named("modern-veth").unwrap();
+    for from in [
+        r#"{ kind = "hosts", hosts = 15, networks = 16 }"#,
+        r#"{ kind = "hosts", hosts = 4065, networks = 16 }"#,
+        r#"{ kind = "hosts", hosts = 16, networks = 16, first = 255 }"#,
+        r#"{ kind = "hosts", hosts = 5000, networks = 5000 }"#,
+    ] {
+        let text = text("fair = true", 1e3, NOBODY, 100);
+        let flood = "traffic = { kind = \"constant\"";
+        let text = text.replacen(flood, &format!("from = {from}\n{flood}"), 1);
+        assert!(run(&profile, &scenario(&text), 1).is_err(), "{from}");
+    }
+    // It would hear answers to others.
+    let asking = r#"{ kind = "ping-pong" }
+        from = { kind = "forged" }"#;
+    let text = text("fair = true", 1e3, asking, 100);
+    assert!(run(&profile, &scenario(&text), 1).is_err());
+}
+
 #[test]
 fn rules_that_exclude_each_other_are_refused() {
     let profile = Profile::named("modern-veth").unwrap();

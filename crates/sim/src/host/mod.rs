@@ -16,6 +16,7 @@ use crate::footprint::Footprint;
 use crate::outcome::Place;
 use crate::packet::{Fifo, Packet};
 use crate::profile::{Profile, Scheduler};
+use crate::source::Claimed;
 use crate::trace::{Recorder, What};
 
 pub(crate) use adapter::Adapter;
@@ -124,6 +125,8 @@ pub(crate) struct Host {
     pub(crate) adapters: Vec<Adapter>,
     /// The adapter that a source's packets come in by and answers leave by.
     pub(crate) source_adapters: Vec<usize>,
+    /// By source: where its packets say that they are from.
+    pub(crate) claimed: Vec<Claimed>,
     pub(crate) threads: Vec<Thread>,
     pub(crate) endpoints: Vec<Endpoint>,
     /// The shared queue between device and protocol level, one per CPU.
@@ -201,6 +204,7 @@ impl Host {
             lines: Vec::new(),
             adapters: Vec::new(),
             source_adapters: Vec::new(),
+            claimed: Vec::new(),
             threads: Vec::new(),
             endpoints: Vec::new(),
             ip_queues: (0..sizes.cpus).map(|_| Fifo::new(ip_queue)).collect(),

@@ -39,9 +39,6 @@ use crate::source::nanos;
 
 /// The timer that asks the governor; CPUs have lower numbers.
 const TIMER_GOVERN: usize = 32;
-/// What judging by source adds to each packet: as measured on real packets beside one
-/// loud source (docs/measurements.md, 12 to 15 ns).
-const FAIRNESS_NS: u64 = 15;
 
 /// Costs of the guard, in ns.
 #[derive(Clone, Copy, Debug)]
@@ -112,9 +109,14 @@ pub(super) struct GovernedGuard {
 impl GovernedGuard {
     pub(super) fn new(parts: &Parts<'_>, config: &GovernedGuardConfig) -> Result<Self, Error> {
         let Parts { costs, host, .. } = *parts;
+        let fairness = if config.fair {
+            u64::from(config.fairness_ns)
+        } else {
+            0
+        };
         let own = GuardCosts {
             receive: costs.receive,
-            demux: parts.cost("demux")? + if config.fair { FAIRNESS_NS } else { 0 },
+            demux: parts.cost("demux")? + fairness,
             discard: parts.cost("discard")?,
             poll_pass: parts.cost("poll_pass")?,
             poll_start: parts.cost("poll_start")?,

@@ -1,10 +1,11 @@
 //! Whose packets an overloaded consumer takes: anybody's, those within a limit for each
 //! source, or those that the core's fairness admits.
 //!
-//! Each source of a scenario is a host in a network of its own. What the guard's program
+//! A source of a scenario is one host, or many ([`Claimed`]). What the guard's program
 //! keeps for each CPU stands once here: the modelled host has one CPU that receives, in
 //! what this is for.
 
+use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr};
 
 use plimsoll_core::fairness::{
@@ -26,6 +27,8 @@ const KEYS: Keys = Keys([0x9e37_79b9_7f4a_7c15; Keys::COUNT]);
 /// would let less pass than the limit says.
 const LIMIT_BURST: f64 = 5.0;
 const LIMIT_BURST_S: f64 = 0.1;
+/// Sources that a packet filter's set holds, as there. What does not fit is not limited.
+const LIMITED_MAX: usize = 65_535;
 
 /// The rule.
 #[derive(Debug)]
@@ -42,8 +45,8 @@ pub(super) enum Sources {
 #[derive(Debug)]
 pub(super) struct Limits {
     rate_pps: f64,
-    /// By source: tokens, and as of when in ns.
-    buckets: Vec<(f64, u64)>,
+    /// By address: tokens, and as of when in ns.
+    buckets: HashMap<Ipv4Addr, (f64, u64)>,
 }
 
 /// Fairness, and whether a flood is alone.
@@ -69,7 +72,7 @@ impl Sources {
         if config.source_limit_pps > 0.0 {
             return Ok(Self::Limited(Limits {
                 rate_pps: config.source_limit_pps,
-                buckets: Vec::new(),
+                buckets: HashMap::with_capacity(LIMITED_MAX),
             }));
         }
         if !config.fair {
@@ -87,7 +90,10 @@ impl Sources {
     pub(super) fn admit(&mut self, host: &Host, packet: &Packet, is_full: bool) -> bool {
         match self {
             Self::Any => !is_full,
-            Self::Limited(limits) => limits.has_token(packet.source, host.now) && !is_full,
+            Self::Limited(limits) => {
+                let source = host.claimed[usize::from(packet.source)].address(packet);
+                limits.has_token(source, host.now) && !is_full
+            }
             Self::Fair(fair) => fair.admit(host, packet),
         }
     }
@@ -126,13 +132,12 @@ impl Sources {
 }
 
 impl Limits {
-    fn has_token(&mut self, source: u16, now: u64) -> bool {
-        let source = usize::from(source);
+    fn has_token(&mut self, source: Ipv4Addr, now: u64) -> bool {
         let burst = LIMIT_BURST.max(self.rate_pps * LIMIT_BURST_S);
-        if self.buckets.len() <= source {
-            self.buckets.resize(source + 1, (burst, now));
+        if self.buckets.len() >= LIMITED_MAX && !self.buckets.contains_key(&source) {
+            return true;
         }
-        let (tokens, at) = &mut self.buckets[source];
+        let (tokens, at) = self.buckets.entry(source).or_insert((burst, now));
         let earned = (now - *at) as f64 * self.rate_pps / 1e9;
         *tokens = (*tokens + earned).min(burst);
         *at = now;
@@ -145,11 +150,11 @@ impl Limits {
 impl Fair {
     fn admit(&mut self, host: &Host, packet: &Packet) -> bool {
         let to = usize::from(packet.to);
-        let [high, low] = packet.source.to_be_bytes();
+        let claimed = &host.claimed[usize::from(packet.source)];
         let request = Request {
             channel: u32::from(packet.to) + 1,
-            source: Source::from(IpAddr::from(Ipv4Addr::new(high, low, 0, 1))),
-            known: false,
+            source: Source::from(IpAddr::from(claimed.address(packet))),
+            known: claimed.known,
         };
         let queue = queue(&host.endpoints[to].queue);
         let channel = &mut self.channels[to];
@@ -157,7 +162,8 @@ impl Fair {
         let verdict = self
             .fairness
             .judge(&mut channel.share, &request, &queue, host.instant());
-        let is_flood = channel.share.is_pressed() && channel.share.silent() == silent;
+        let asks_for_much = channel.share.is_pressed() && channel.share.silent() == silent;
+        let is_flood = asks_for_much && !request.known;
         channel.flood += u64::from(is_flood);
         self.others += u64::from(!is_flood);
         let is_admitted = verdict == Verdict::Admitted;

@@ -4,10 +4,12 @@
 //! the profile's values. Everything is named, and names are how sources find
 //! consumers and how results are found afterwards.
 
+mod addresses;
 mod path;
 mod role;
 mod traffic;
 
+pub use addresses::Addresses;
 pub use path::{
     AdaptiveHoldoffConfig, BatchedInterruptsConfig, ClockedInterruptsConfig,
     CodePointPollingConfig, CycleLimit, Feedback, FixedHoldoffConfig, FreebsdPollingConfig,
@@ -142,6 +144,12 @@ pub struct Source {
     /// packets do that belong to no socket queue. Default false.
     #[serde(default)]
     pub corrupt: bool,
+    /// Where its packets say that they are from. Default one address.
+    #[serde(default)]
+    pub from: Addresses,
+    /// The server took its packets before there was overload. Default false.
+    #[serde(default)]
+    pub known: bool,
     /// When it sends.
     pub traffic: Traffic,
 }
@@ -296,6 +304,7 @@ impl Source {
             scenario.adapter(&field("adapter"), adapter)?;
         }
         within(field("bytes"), f64::from(self.bytes), 1.0, 65_535.0)?;
+        self.from.validate(self)?;
         self.traffic.validate(&self.name)
     }
 }

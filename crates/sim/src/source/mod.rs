@@ -5,6 +5,7 @@
 //! numbers of its own, which depend on the seed and its place alone. So it sends the
 //! same packets at the same times on every path, and whoever else sends.
 
+mod address;
 mod http;
 mod open;
 mod ping_pong;
@@ -16,6 +17,7 @@ use crate::host::Host;
 use crate::packet::{Kind, Packet};
 use crate::scenario::{Source as Config, Traffic};
 
+pub(crate) use address::Claimed;
 pub(crate) use http::FIRST_REQUEST;
 use http::Http;
 use open::Open;
