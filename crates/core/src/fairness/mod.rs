@@ -76,7 +76,8 @@
 //! are 15/16 of what is admitted, and 7/8 of that at each level that is overloaded within a
 //! network; the rest goes to whoever comes first. So one that asks for more than it may have
 //! gets less than its exact share: 0.69 of it at worst in some 2,000 random cases. How low it
-//! can be is not known.
+//! can be is not known. What is not in profile goes to others: nobody gets more than a tenth above
+//! its exact share and its part of that rest.
 //!
 //! **Limits.** A source may use [`BURST_TICKS`] of its share at once. A share moves by a
 //! factor of 2 per epoch of at least [`EPOCH_TICKS`]: the first tenths of a second of

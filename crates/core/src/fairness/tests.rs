@@ -302,6 +302,12 @@ fn v4(network: u8, subnet: u8, host: u8) -> Ipv4Addr {
     Ipv4Addr::new(10, network, subnet, host)
 }
 
+/// A host of a /64 in a /48.
+fn v6(network: u8, subnet: u8, host: u8) -> Ipv6Addr {
+    let (network, subnet, host) = (network.into(), subnet.into(), host.into());
+    Ipv6Addr::new(0x2001, 0xdb8, network, subnet, 0, 0, 0, host)
+}
+
 #[test]
 fn a_calm_channel_admits_everything() {
     let got = settled(10_000, &[Sender::new(v4(1, 1, 1), 9000)]);
@@ -532,17 +538,20 @@ fn collisions_under_one_key_are_none_under_another() {
     assert!(hits.count() <= 2);
 }
 
+/// Of both families.
 fn senders() -> impl Strategy<Value = Vec<Sender>> {
-    let sender = (0_u8..4, 0_u8..3, 0_u8..6, 1_u32..60);
-    let senders = prop::collection::vec(sender, 2..24);
+    let place = (any::<bool>(), 0_u8..4, 0_u8..3, 0_u8..6);
+    let senders = prop::collection::vec((place, 1_u32..60), 2..24);
     senders.prop_map(|senders| {
         // One sender for each address.
-        let rates: BTreeMap<_, _> = senders
-            .into_iter()
-            .map(|(network, subnet, host, rate)| ((network, subnet, host), rate))
-            .collect();
-        let sender = |((network, subnet, host), rate): ((u8, u8, u8), u32)| {
-            Sender::new(v4(network, subnet, host), rate * 1000)
+        let rates: BTreeMap<_, _> = senders.into_iter().collect();
+        let sender = |((is_ipv6, network, subnet, host), rate): (_, u32)| {
+            let address: IpAddr = if is_ipv6 {
+                v6(network, subnet, host).into()
+            } else {
+                v4(network, subnet, host).into()
+            };
+            Sender::new(address, rate * 1000)
         };
         rates.into_iter().map(sender).collect()
     })
@@ -553,6 +562,29 @@ fn senders() -> impl Strategy<Value = Vec<Sender>> {
 /// network 0.718 is left, and of that another host may take all that it asks for: the lowest
 /// of some 2,000 cases was 0.69, and it is not known how low it can be.
 const OF_THE_SHARE: f64 = 0.65;
+
+/// So much of what is admitted is in profile for certain, if both levels within a network are
+/// overloaded: what the module says of itself. The rest goes to whoever comes first.
+const IN_PROFILE: f64 = 15.0 / 16.0 * 7.0 / 8.0 * 7.0 / 8.0;
+
+/// The most that each gets, by that. In profile nobody has more than its exact share, since at
+/// no level more is divided in profile than there is. Of the rest each gets as much as it sends of
+/// all that finds no credit. A tenth more, as where a known source is forged, is for saved credit
+/// (2 % of the two seconds) and for the shares' own noise.
+///
+/// The bound that was written first took the sixteenth of the channel's level alone for the rest.
+/// One of three equal networks got 9350 packets/s, and that bound was 9344.
+fn most(rate: u32, senders: &[Sender], fair: &[f64]) -> Vec<f64> {
+    let rate = f64::from(rate);
+    let demand: f64 = senders.iter().map(|sender| f64::from(sender.rate)).sum();
+    let rest = rate * (1.0 - IN_PROFILE);
+    let finds_no_credit = demand - (rate - rest);
+    let most = |(sender, fair): (&Sender, &f64)| {
+        let part = f64::from(sender.rate) / finds_no_credit;
+        1.1 * (fair + rest * part)
+    };
+    senders.iter().zip(fair).map(most).collect()
+}
 
 /// The same senders, of whom the first asks for half of his exact share only.
 fn halved(rate: u32, senders: &[Sender]) -> Vec<Sender> {
@@ -567,11 +599,15 @@ proptest! {
     /// The error bounds that are stated; and nothing that the consumer could take is
     /// wasted.
     #[test]
-    fn nobody_falls_far_below_the_exact_share(senders in senders()) {
+    fn nobody_is_far_from_the_exact_share(senders in senders()) {
         let demand: u32 = senders.iter().map(|sender| sender.rate).sum();
         let rate = demand / 3;
         let fair = exact(rate, &senders);
         let got = settled(rate, &senders);
+        for (number, most) in most(rate, &senders, &fair).into_iter().enumerate() {
+            let (admitted, fair) = (got.admitted[number], fair[number]);
+            prop_assert!(admitted <= most, "{number}: {admitted} of {fair}, at most {most}");
+        }
         for (number, fair) in fair.iter().enumerate() {
             let (admitted, offered) = (got.admitted[number], got.offered[number]);
             prop_assert!(
