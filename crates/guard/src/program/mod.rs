@@ -40,6 +40,8 @@ mod company;
 mod cpus_tests;
 #[cfg(test)]
 mod fairness_tests;
+#[cfg(test)]
+mod flooded_tests;
 mod known;
 #[cfg(test)]
 mod known_tests;
