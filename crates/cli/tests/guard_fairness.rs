@@ -7,6 +7,7 @@
 
 mod common;
 
+use std::net::IpAddr;
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 use std::thread;
@@ -15,6 +16,7 @@ use std::time::Duration;
 use common::overload::{flood, flooded, receive_on_test_cpu};
 use common::{PROGRAM, output, start_with};
 use plimsoll_kernel::counters::interfaces::{Adapter, Interfaces};
+use plimsoll_testbed::blast::Sources;
 use plimsoll_testbed::server::{Config as Serving, Kind, Server};
 use plimsoll_testbed::{Config, Host, Testbed, probe};
 use serde_json::Value;
@@ -88,12 +90,18 @@ fn flooded_server(rate_pps: u64, sources: &str, more: &[&str], learning: Duratio
         ..Serving::new(Kind::Echo, PORT)
     };
     let _server = Server::start(host, Path::new(PROGRAM), &serving).unwrap();
+    let sources: Sources = sources.parse().unwrap();
+    let server: IpAddr = if sources.is_ipv4() {
+        host.ipv4().into()
+    } else {
+        host.ipv6().into()
+    };
     let probing = |duration| {
         let config = probe::Config {
             rate_pps: PROBES_PPS,
             duration,
             realtime: true,
-            ..probe::Config::new((host.ipv4(), PORT).into())
+            ..probe::Config::new((server, PORT).into())
         };
         testbed.load().run(|| probe::run(&config)).unwrap().unwrap()
     };
@@ -102,7 +110,8 @@ fn flooded_server(rate_pps: u64, sources: &str, more: &[&str], learning: Duratio
         assert_eq!(calm.lost, 0, "of {} in a calm host", calm.sent);
     }
     let mut spec = flood(&testbed, PORT..=PORT, rate_pps);
-    spec.flow.source = sources.parse().unwrap();
+    spec.flow.source = sources;
+    spec.flow.destination = server;
     let ((report, ring, status), sent) = flooded(&testbed, &spec, || {
         thread::sleep(SETTLING);
         let before = adapter(testbed.load());
@@ -209,6 +218,29 @@ fn a_known_client_is_served_beside_forged_addresses() {
         seen == Some(1) || (seen == Some(0) && *at_least == true),
         "{known}"
     );
+    let packets = |what| known[what].as_u64().unwrap();
+    assert!(packets("admitted") > 20 * packets("discarded"), "{known}");
+    assert!(fair.sources()["unknown"]["discarded"].as_u64().unwrap() > fair.sent / 4);
+}
+
+/// A whole /64 of IPv6, any interface identifier in it: as a network it is one of two.
+#[test]
+fn random_interface_ids_of_ipv6_take_nothing_from_a_client() {
+    let fair = best_of_some(0.995, "2001:db8:1:2::/64", Duration::ZERO);
+    assert!(fair.answered > 0.995, "{}", fair.answered);
+    assert_eq!(fair.heaviest("host"), None, "no address stands out");
+    let subnet = fair.heaviest("subnet").unwrap();
+    assert_eq!(subnet["prefix"], "2001:db8:1:2::/64");
+    assert!(subnet["part"].as_f64().unwrap() > 0.9, "{subnet}");
+}
+
+/// The same of forged addresses of IPv6: a known client is its /64 there.
+#[test]
+fn a_known_client_is_served_beside_forged_addresses_of_ipv6() {
+    let fair = best_of_some(0.98, "2a00::/12", Duration::from_secs(14));
+    assert!(fair.answered > 0.98, "{}", fair.answered);
+    assert_eq!(fair.status["known_sources"], 1);
+    let known = &fair.sources()["known"];
     let packets = |what| known[what].as_u64().unwrap();
     assert!(packets("admitted") > 20 * packets("discarded"), "{known}");
     assert!(fair.sources()["unknown"]["discarded"].as_u64().unwrap() > fair.sent / 4);
