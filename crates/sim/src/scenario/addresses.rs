@@ -17,8 +17,8 @@ pub enum Addresses {
     /// One host in a network of its own.
     #[default]
     One,
-    /// So many hosts, dealt out evenly over so many networks. Each packet is from any of
-    /// them. All sources of this kind have the same networks.
+    /// So many hosts, dealt out evenly over so many networks. All sources of this kind have
+    /// the same networks.
     Hosts {
         /// Hosts in all.
         hosts: u32,
@@ -28,6 +28,10 @@ pub enum Addresses {
         /// live beside each other.
         #[serde(default = "one")]
         first: u32,
+        /// Each packet is from the next of them, so that each sends regularly, and not from
+        /// any. Default false.
+        #[serde(default)]
+        in_turn: bool,
     },
     /// Forged: each packet is from any address of an eighth of IPv4, which has 8192
     /// networks of /16.
@@ -53,6 +57,7 @@ impl Addresses {
             hosts,
             networks,
             first,
+            ..
         } = *self
         else {
             return Ok(());

@@ -48,8 +48,13 @@ impl Claimed {
                 hosts,
                 networks,
                 first,
+                in_turn,
             } => {
-                let number = drawn.u32(..hosts);
+                let number = if in_turn {
+                    packet.tag % hosts
+                } else {
+                    drawn.u32(..hosts)
+                };
                 let (network, host) = (number % networks, number / networks);
                 Ipv4Addr::from(FIRST_NETWORK + (network << (32 - APART)) + first + host)
             }
@@ -124,6 +129,12 @@ mod tests {
         let first = |counts: &BTreeMap<Ipv4Addr, u32>| counts.keys().next().unwrap().octets();
         assert_eq!(first(&slow), [24, 0, 7, 224]);
         assert_eq!(first(&fast), [24, 0, 7, 1]);
+    }
+
+    #[test]
+    fn in_turn_each_sends_regularly() {
+        let from = "{ kind = \"hosts\", hosts = 10, networks = 5, in_turn = true }";
+        assert!(drawn(from, 1, 30).values().all(|count| *count == 3));
     }
 
     #[test]
