@@ -239,10 +239,13 @@ fn whoever_forges_a_known_client_gets_its_share_and_no_more() {
     assert!(part > SERVED, "the one that lost more: {part}");
 }
 
+/// The address with a number.
+type Place = fn(u32) -> Ipv4Addr;
+
 /// All sixteen addresses of a flood are new four times a second, and in the last run ten times.
 #[test]
 fn slow_rotation_of_addresses_gains_little() {
-    let places: [(u128, fn(u32) -> Ipv4Addr); 4] = [
+    let places: [(u128, Place); 4] = [
         (250, |number| v4(1, 1, number as u8)),
         (250, |number| v4(1, number as u8, 1)),
         (250, |number| Ipv4Addr::from(0x1400_0101 + (number << 16))),
