@@ -39,6 +39,7 @@ impl<'a, 'obj> Pair<'a, 'obj> {
     /// For a program that was loaded for so many CPUs.
     fn new(guard: &'a mut Guard<'obj>, cpus: usize) -> Self {
         let keys = guard.program.settings().fair_keys;
+        plimsoll_kernel::namespace::pin(0).unwrap();
         Self {
             guard,
             core: Fairness::new(&FairnessConfig::for_cpus(cpus), Keys(keys)).unwrap(),

@@ -26,7 +26,8 @@ fn send(guard: &mut Guard<'_>, source: impl Into<IpAddr>) {
 
 /// Packets of known sources that the overloaded channel was sent.
 fn known_packets(guard: &mut Guard<'_>) -> u64 {
-    let part = guard.program.books.part(super::SLOT_SOCKETS, 0);
+    let cpu = u32::try_from(nix::sched::sched_getcpu().unwrap()).unwrap();
+    let part = guard.program.books.part(super::SLOT_SOCKETS, cpu);
     let known = part.judged[types::source_class::CLASS_KNOWN.0 as usize];
     known.admitted + known.discarded
 }

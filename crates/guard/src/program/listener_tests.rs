@@ -71,6 +71,7 @@ struct Pair<'a, 'obj> {
 
 impl<'a, 'obj> Pair<'a, 'obj> {
     fn new(guard: &'a mut Guard<'obj>, who: answering) -> Self {
+        plimsoll_kernel::namespace::pin(0).unwrap();
         guard.program.set_answering(who);
         let [first, second] = KNOWN;
         let protection = Protection {

@@ -7,6 +7,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use etherparse::{PacketHeaders, TransportHeader};
+use nix::sched::sched_getcpu;
 use nix::sys::socket::{
     AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, recv, setsockopt, socket, sockopt,
 };
@@ -25,8 +26,8 @@ pub(super) const UDP_PORT: u16 = 5300;
 /// Longer than the kernel's tick, after which a socket is looked up again.
 pub(super) const KERNEL_TICK: Duration = Duration::from_millis(12);
 
-/// Runs `test` on CPU 0 with a loaded program, in a network namespace of its own. What a CPU
-/// has seen of a channel is its own.
+/// Runs `test` on one CPU with a loaded program, in a network namespace of its own. What a
+/// CPU has seen of a channel is its own.
 pub(super) fn with_guard(test: impl FnOnce(&mut Guard<'_>) + Send) {
     let cpus = libbpf_rs::num_possible_cpus().unwrap();
     with_guard_for(u32::try_from(cpus).unwrap(), test);
@@ -39,7 +40,7 @@ pub(super) fn with_guard_for(cpus: u32, test: impl FnOnce(&mut Guard<'_>) + Send
             .args(["link", "set", "lo", "up"])
             .status();
         assert!(status.expect("iproute2 is installed").success());
-        namespace::pin(0).unwrap();
+        namespace::pin(sched_getcpu().unwrap()).unwrap();
         let mut storage = Storage::default();
         let mut guard = Guard::load_for(&mut storage, &Config::default(), cpus).unwrap();
         guard.attend(true);
