@@ -316,7 +316,7 @@ impl Outputs {
             output::json_writer(target)?.write_all(csv(runs).as_bytes())?;
         }
         if let Some(target) = &self.html {
-            output::write_page(target, &html(runs)?)?;
+            output::write_page(target, &html(runs, crate::PROGRAM)?)?;
         }
         let taken = [&self.json, &self.csv];
         Ok(taken
@@ -426,7 +426,7 @@ fn report(args: &ReportArgs) -> crate::Result<()> {
     if args.how.was_part()? {
         return Ok(());
     }
-    output::write_page(&args.output, &html(&runs)?)?;
+    output::write_page(&args.output, &html(&runs, crate::PROGRAM)?)?;
     output::print(&format!("wrote {}\n", args.output.display()))
 }
 

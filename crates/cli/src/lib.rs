@@ -33,11 +33,17 @@ pub use guard::driven;
 
 /// Keeps a Linux host useful under network overload.
 #[derive(Parser, Debug)]
-#[command(name = "plimsoll", version, after_help = EXIT_CODES)]
+#[command(name = "plimsoll", version, long_version = VERSION, after_help = EXIT_CODES)]
 struct Cli {
     #[command(subcommand)]
     command: Option<Command>,
 }
+
+/// Version and commit.
+const VERSION: &str = env!("PLIMSOLL_VERSION");
+
+/// What made a page.
+const PROGRAM: &str = concat!("plimsoll ", env!("PLIMSOLL_VERSION"));
 
 const EXIT_CODES: &str =
     "Exit codes: 0 done, 1 failed, 2 used wrongly, 3 this host lacks something.";

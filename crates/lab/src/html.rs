@@ -9,6 +9,7 @@ use plimsoll_report::page::{class, legend_entry, shell};
 use plimsoll_report::plot::Line;
 
 use crate::breakdown::breakdown;
+use crate::catalogue::Catalogue;
 use crate::claim::Verdict;
 use crate::declared::Kind;
 use crate::document::{figure, seeds_of, value};
@@ -22,12 +23,12 @@ use crate::published::{Paper, Uncovered, uncovered};
 use crate::runner::{Measured, Run, Tally};
 use crate::score::{Score, sentence};
 
-/// The report on `runs`.
+/// The report on `runs` by `program`: name, version and commit.
 ///
 /// # Errors
 ///
 /// A plot could not be drawn: our own mistake.
-pub fn html(runs: &[Run]) -> Result<String, Error> {
+pub fn html(runs: &[Run], program: &str) -> Result<String, Error> {
     let sections = runs.iter().map(|run| section(run, runs));
     let sections = sections.collect::<Result<Vec<_>, _>>()?;
     let machines = machines(runs)?;
@@ -44,7 +45,7 @@ pub fn html(runs: &[Run]) -> Result<String, Error> {
                 "intervals; rings are published numbers. A claim holds if all of its interval is within its "
                 "bound. A claim that does not hold stays, and its experiment says what the model lacks."
             }
-            p.note { (made_by(runs)) }
+            p.note { (made_by(runs, program)) }
         }
         (contents(runs, &papers))
         main {
@@ -115,11 +116,10 @@ fn causes(score: &Score) -> Markup {
 }
 
 /// What it takes to make the same report.
-fn made_by(runs: &[Run]) -> String {
+fn made_by(runs: &[Run], program: &str) -> String {
     let ids: Vec<&str> = runs.iter().map(|run| run.experiment.id.as_str()).collect();
     let (seed, seeds) = runs.first().map_or((1, 1), |run| (run.seed, run.seeds));
-    let commit = option_env!("PLIMSOLL_COMMIT").map(|commit| format!(", commit {commit}"));
-    let ids = if ids.len() > 3 {
+    let ids = if is_default(&ids) {
         String::new()
     } else {
         format!(" {}", ids.join(" "))
@@ -129,11 +129,17 @@ fn made_by(runs: &[Run]) -> String {
     } else {
         ""
     };
-    format!(
-        "plimsoll {}{}: plimsoll lab report{ids} --seed {seed} --seeds {seeds}.{chance}",
-        env!("CARGO_PKG_VERSION"),
-        commit.unwrap_or_default()
-    )
+    format!("{program}: plimsoll lab report{ids} --seed {seed} --seeds {seeds}.{chance}")
+}
+
+/// Whether a report without arguments has these experiments.
+fn is_default(ids: &[&str]) -> bool {
+    let all = Catalogue::built_in().map(|catalogue| catalogue.modelled());
+    all.is_ok_and(|all| {
+        all.iter()
+            .map(|one| one.id.as_str())
+            .eq(ids.iter().copied())
+    })
 }
 
 fn not_claimed(uncovered: &[Uncovered]) -> Markup {

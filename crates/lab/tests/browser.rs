@@ -40,7 +40,7 @@ fn the_report_opens_in_a_browser_with_all_its_plots() {
         ..Options::default()
     };
     let runs = run(catalogue.all(), &Smooth, &options, &|_, _| ()).unwrap();
-    let page = html(&runs).unwrap();
+    let page = html(&runs, "a").unwrap();
     assert!(page.len() < BYTES_MAX, "{} bytes", page.len());
     let loaded = LOADS.iter().find(|how| page.contains(**how));
     assert_eq!(loaded, None, "the report loads something");

@@ -128,7 +128,11 @@ fn an_interrupted_run_goes_on_where_it_was() {
 #[test]
 fn the_report_has_a_page_per_paper_and_where_time_and_packets_went() {
     let runs = run_all(&some(), 1);
-    let page = html(&runs).unwrap();
+    let page = html(&runs, "plimsoll 1.2 (commit 3a4b)").unwrap();
+    assert!(
+        page.contains("plimsoll 1.2 (commit 3a4b): plimsoll lab report mr-fig2"),
+        "made by"
+    );
     for (paper, id) in [("MR", "mr-fig2"), ("LRP", "lrp-fig3"), ("ST", "st-table8")] {
         let begin = page
             .find(&format!("<section id=\"paper-{paper}\""))
@@ -169,7 +173,8 @@ fn real_and_modelled_curves_are_in_one_plot() {
             testbed: Some(&Line),
             ..Options::default()
         };
-        html(&run(experiments, &Modelled, &options, &|_, _| ()).unwrap()).unwrap()
+        let runs = run(experiments, &Modelled, &options, &|_, _| ()).unwrap();
+        html(&runs, "a").unwrap()
     };
     assert_eq!(page(&both).matches(", modelled</li>").count(), 2);
     let real: Vec<Experiment> = both

@@ -58,7 +58,7 @@ fn written(experiments: &[Experiment], file: &Path, shard: Option<Shard>) -> Str
     let runs = run(experiments, &Modelled, &options, &|_, _| ()).unwrap();
     let document = serde_json::to_string(&Document::new(&runs)).unwrap();
     let page = if shard.is_none() {
-        html(&runs).unwrap()
+        html(&runs, "a").unwrap()
     } else {
         String::new()
     };
