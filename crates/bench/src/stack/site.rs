@@ -11,7 +11,7 @@ use plimsoll_testbed::{Config as TestbedConfig, Testbed, interrupt};
 
 use super::Effort;
 use super::side::{Running, Side, TESTPMD_SAYS};
-use crate::passing::{HOLDOFF, Mlfrr, PassingCounts, Point, Tried, search_mlfrr};
+use crate::passing::{HOLDOFF, KEPT, Mlfrr, PassingCounts, Point, Tried, search_mlfrr};
 use crate::traffic::{TIME_BOUND, device_counter, during_flood_of, fixed_or_unlimited};
 use crate::{Error, mlfrr};
 
@@ -119,6 +119,23 @@ impl<'a> Site<'a> {
                 passed: trial.arrived,
             })
         })
+    }
+
+    /// The highest rate of which what runs loses less than 1 percent, searched from above;
+    /// 0 if there is none.
+    pub(crate) fn nearly_loss_free(
+        &self,
+        running: &Running,
+        kind: Kind,
+        bounds: mlfrr::Bounds,
+    ) -> Result<f64, Error> {
+        let found = mlfrr::search_from_above(bounds, |rate_pps| {
+            let rate_pps = rate_pps as f64;
+            let Trial { report, arrived } = self.trial(running, kind, rate_pps)?;
+            let is_free = mlfrr::is_nearly_loss_free(report.offered, arrived);
+            Ok(is_free && report.offered_pps >= rate_pps * KEPT)
+        })?;
+        Ok(found.unwrap_or(0.0))
     }
 
     /// Offers a rate for the time of a trial, and counts until nothing moves.
