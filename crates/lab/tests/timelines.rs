@@ -9,6 +9,16 @@
 //! The model's costs are scaled from the same figures, so shares within one step are
 //! inputs, and none of this counts in the score. What is tested is the order of events,
 //! and that the steps together take their parts of the whole.
+//!
+//! Seven of fifteen shares are too far away. The file shows them; they are not repaired,
+//! and which event stands for which was not changed after they were seen:
+//!
+//! - The model hands a packet to the transmitter when all of the driver's work is done.
+//!   The paper calls `lnput` at 49 to 52 percent and is done at 68 to 70: one event of the
+//!   model, at 60 to 63, stands for both. The interrupt that follows is late by as much.
+//! - Polled, the paper's handler takes 53 µs with its tracing, and 44 more until the
+//!   polling loop begins. The model's takes 8, and the loop begins at once; its change of
+//!   thread, `poll_start`, is in the loop.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -178,14 +188,14 @@ fn quiet(trace: &Trace) -> &[Event] {
         .expect("clock interrupts are a millisecond apart")
 }
 
-/// The rows of a timeline, and those events that are out of order or too far away.
+/// The rows of a timeline, and those events to which the model does not get in this order.
 fn compare(timeline: &Timeline) -> (String, Vec<String>) {
     let (printed, modelled) = (printed(timeline.entry), modelled(timeline));
     assert_eq!(printed.len(), modelled.len(), "an event without a step");
     let printed_end = printed.last().unwrap().1;
     let modelled_end = modelled.last().copied().flatten();
     let mut text = format!("{}, mr-fig13 {}\n", timeline.entry, timeline.curve);
-    let mut missed = Vec::new();
+    let mut out_of_order = Vec::new();
     for (((event, at), modelled), step) in printed.iter().zip(modelled).zip(timeline.steps) {
         let share = 100.0 * at / printed_end;
         let _ = write!(text, "  {event}: {at} µs, {share:.1} %");
@@ -194,19 +204,16 @@ fn compare(timeline: &Timeline) -> (String, Vec<String>) {
             continue;
         }
         let Some((at, end)) = modelled.zip(modelled_end) else {
-            text.push_str("; ✗ the model never gets there in this order\n");
-            missed.push(event.clone());
+            text.push_str("; ✗ never in this order\n");
+            out_of_order.push(event.clone());
             continue;
         };
         let modelled_share = 100.0 * at / end;
         let holds = (modelled_share - share).abs() <= WITHIN_PERCENT;
         let mark = if holds { '✓' } else { '✗' };
         let _ = writeln!(text, "; {mark} {at:.1} µs, {modelled_share:.1} %");
-        if !holds {
-            missed.push(event.clone());
-        }
     }
-    (text, missed)
+    (text, out_of_order)
 }
 
 /// Shows MR-64.
@@ -217,7 +224,12 @@ fn the_models_timelines_are_those_of_the_reviewed_table() {
          ✓ is within {WITHIN_PERCENT} percent of it.\n"
     );
     for timeline in &TIMELINES {
-        text += &compare(timeline).0;
+        let (rows, out_of_order) = compare(timeline);
+        assert!(
+            out_of_order.is_empty(),
+            "not in the printed order: {out_of_order:#?}"
+        );
+        text += &rows;
     }
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../experiments/timelines.txt");
     if std::env::var_os(RENEW).is_some() {
