@@ -15,6 +15,9 @@ use crate::error::Error;
 pub enum Kind {
     /// A published statement that nothing of the model was chosen by.
     Test,
+    /// A published number that is arithmetic of others, measured by the same arithmetic
+    /// of what other claims of the experiment measure.
+    Derived,
     /// About a published result that a cost or setting was chosen by.
     Calibrated,
     /// About what was put in: a published number that the model is given, or a rule
@@ -26,13 +29,20 @@ pub enum Kind {
 
 impl Kind {
     /// All, in the order of reports.
-    pub const ALL: [Self; 4] = [Self::Test, Self::Calibrated, Self::Input, Self::Ours];
+    pub const ALL: [Self; 5] = [
+        Self::Test,
+        Self::Derived,
+        Self::Calibrated,
+        Self::Input,
+        Self::Ours,
+    ];
 
     /// As in experiment files.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
             Self::Test => "test",
+            Self::Derived => "derived",
             Self::Calibrated => "calibrated",
             Self::Input => "input",
             Self::Ours => "ours",

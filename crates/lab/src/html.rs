@@ -21,7 +21,7 @@ use crate::paper_pages::{anchor, cited, page};
 use crate::plot;
 use crate::published::{Paper, Uncovered, uncovered};
 use crate::runner::{Measured, Run, Tally};
-use crate::score::{Score, sentence};
+use crate::score::{Score, differing, sentence};
 
 /// The report on `runs` by `program`: name, version and commit.
 ///
@@ -92,8 +92,8 @@ fn score(runs: &[Run]) -> Markup {
         (causes(&score))
         p.note {
             "A test is about a published number or statement that nothing of the model was chosen by. "
-            "Claims about what was calibrated or put in say little about the model; neither they nor our own "
-            "claims count."
+            "Claims about what was calibrated or put in say little about the model, and what is arithmetic of "
+            "other claims says nothing more; neither they nor our own claims count."
         }
     }
 }
@@ -104,10 +104,13 @@ fn causes(score: &Score) -> Markup {
     html! {
         @if score.traced() > 0 {
             details {
-                summary { "Cause traced for " (score.traced()) " of the " (missed) " others" }
+                summary {
+                    "Cause traced for " (score.traced() - score.differing()) " of the " (missed) " others"
+                    (score.but_differing())
+                }
                 table.score {
                     tbody {
-                        @for (name, count) in score.causes_by_count() { tr { th { (name) } td { (count) } } }
+                        @for (name, count) in score.causes_by_count() { tr { th { (name) (differing(count)) } td { (count.claims) } } }
                     }
                 }
             }

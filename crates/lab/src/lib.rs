@@ -49,7 +49,7 @@ pub use html::html;
 pub use modelled::{Modelled, profiles};
 pub use provenance::{Source, behind, contradiction, sources};
 pub use runner::{Measured, Options, Run, Shard, Tally, run};
-pub use score::Score;
+pub use score::{CauseCount, Score};
 pub use series::Series;
 pub use statistics::Estimate;
 pub use sweep::{SweepPlan, range};

@@ -1,13 +1,14 @@
 //! The score: how many test claims hold, by paper. Other claims are counted apart,
 //! since they say nothing about the model.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
 use serde::Serialize;
 
 use crate::claim::Verdict;
-use crate::declared::Kind;
+use crate::declared::{Cause, Kind};
+use crate::experiment::{Curve, Experiment};
 use crate::published::Address;
 use crate::runner::{Run, Tally};
 
@@ -24,9 +25,19 @@ pub struct Score {
     pub real_by_paper: BTreeMap<String, Tally>,
     /// Of the model's test claims that do not hold or are undecided: how many have
     /// which traced cause.
-    pub causes: BTreeMap<String, usize>,
+    pub causes: BTreeMap<String, CauseCount>,
     /// Claims of all kinds, by kind.
     pub by_kind: BTreeMap<Kind, Tally>,
+}
+
+/// How many claims have a cause.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct CauseCount {
+    /// All of them.
+    pub claims: usize,
+    /// Those that hold with a value of a setting with which others of their experiment
+    /// do not: another cause of it sets another value. No one value was found for all.
+    pub differing: usize,
 }
 
 impl Score {
@@ -51,7 +62,7 @@ impl Score {
             by_paper: by_paper(&modelled),
             real: Tally::of(real.iter().copied()),
             real_by_paper: by_paper(&real),
-            causes: causes(&modelled),
+            causes: causes(runs),
             by_kind: Kind::ALL.map(of_kind).into(),
         }
     }
@@ -60,17 +71,31 @@ impl Score {
     /// traced cause.
     #[must_use]
     pub fn traced(&self) -> usize {
-        self.causes.values().sum()
+        self.causes.values().map(|count| count.claims).sum()
+    }
+
+    /// Of these how many only with a value that differs from claim to claim.
+    #[must_use]
+    pub fn differing(&self) -> usize {
+        self.causes.values().map(|count| count.differing).sum()
+    }
+
+    /// What has to be said of a cause that is traced by several values.
+    pub(crate) fn but_differing(&self) -> String {
+        match self.differing() {
+            0 => String::new(),
+            some => format!(", and for {some} more by values that differ within an experiment"),
+        }
     }
 
     /// The most frequent cause first.
     #[must_use]
-    pub fn causes_by_count(&self) -> Vec<(&str, usize)> {
+    pub fn causes_by_count(&self) -> Vec<(&str, CauseCount)> {
         let causes = self.causes.iter();
         let mut causes: Vec<_> = causes
             .map(|(name, count)| (name.as_str(), *count))
             .collect();
-        causes.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
+        causes.sort_by_key(|(_, count)| std::cmp::Reverse(count.claims));
         causes
     }
 
@@ -86,10 +111,16 @@ impl Score {
         }
         if !self.causes.is_empty() {
             let (traced, missed) = (self.traced(), self.test.fail + self.test.undecided);
-            let _ = writeln!(text, "Cause traced for {traced} of the {missed} others:");
+            let _ = writeln!(
+                text,
+                "Cause traced for {} of the {missed} others{}:",
+                traced - self.differing(),
+                self.but_differing()
+            );
         }
         for (name, count) in self.causes_by_count() {
-            let _ = writeln!(text, "  {count:>4} {name}");
+            let differing = differing(count);
+            let _ = writeln!(text, "  {:>4} {name}{differing}", count.claims);
         }
         if self.real.total() > 0 {
             let _ = writeln!(text, "On real packets: {}", sentence(self.real));
@@ -100,6 +131,7 @@ impl Score {
         for (kind, tally) in &self.by_kind {
             let name = match kind {
                 Kind::Test => continue,
+                Kind::Derived => "Arithmetic of other claims",
                 Kind::Calibrated => "About what was calibrated",
                 Kind::Input => "About inputs and rules",
                 Kind::Ours => "Our own claims",
@@ -112,12 +144,42 @@ impl Score {
     }
 }
 
-fn causes(verdicts: &[&Verdict]) -> BTreeMap<String, usize> {
-    let mut causes = BTreeMap::new();
-    for cause in verdicts.iter().filter_map(|one| one.cause.as_ref()) {
-        *causes.entry(cause.name.clone()).or_default() += 1;
+fn causes(runs: &[Run]) -> BTreeMap<String, CauseCount> {
+    let mut causes: BTreeMap<String, CauseCount> = BTreeMap::new();
+    for run in runs {
+        let tests = run.verdicts.iter().filter(|one| one.kind == Kind::Test);
+        let modelled = tests.filter(|one| !one.is_real());
+        for cause in modelled.filter_map(|one| one.cause.as_ref()) {
+            let count = causes.entry(cause.name.clone()).or_default();
+            count.claims += 1;
+            count.differing += usize::from(differs(&run.experiment, cause));
+        }
     }
     causes
+}
+
+/// Whether another cause sets a setting of `cause` to another value on the same machine.
+fn differs(experiment: &Experiment, cause: &Cause) -> bool {
+    let of = |one: &Cause, curve: &Curve| one.curves.is_empty() || one.curves.contains(&curve.id);
+    let machines = |one: &Cause| -> BTreeSet<Option<String>> {
+        let curves = experiment.curves.iter().filter(|curve| of(one, curve));
+        curves.map(|curve| curve.profile.clone()).collect()
+    };
+    let own = machines(cause);
+    let others = experiment.causes.iter();
+    let mut others = others.filter(|one| !own.is_disjoint(&machines(one)));
+    others.any(|one| {
+        let mut settings = one.set.iter();
+        settings.any(|(key, value)| cause.set.get(key).is_some_and(|own| own != value))
+    })
+}
+
+/// Of a cause's claims, in brackets.
+pub(crate) fn differing(count: CauseCount) -> String {
+    match count.differing {
+        0 => String::new(),
+        some => format!(" ({some} by values that differ)"),
+    }
 }
 
 fn by_paper(verdicts: &[&Verdict]) -> BTreeMap<String, Tally> {
@@ -158,6 +220,23 @@ pub(crate) fn paper(verdict: &Verdict) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Table XII's claims hold with one of five values of `handler_pollution` each, and were
+    /// counted as traced to one cause.
+    #[test]
+    fn a_cause_that_needs_a_value_of_its_own_for_each_claim_is_counted_apart() {
+        let experiments = crate::Catalogue::built_in().unwrap();
+        let differing = |id: &str| {
+            let experiment = experiments.get(id).unwrap();
+            let causes = experiment.causes.iter();
+            let differing = causes.filter(|one| differs(experiment, one));
+            differing.map(|one| one.claims.len()).sum::<usize>()
+        };
+        assert_eq!(differing("st-table12"), 14);
+        // Two machines may differ.
+        assert_eq!(differing("st-table6"), 0);
+        assert_eq!(differing("mr-fig1"), 0);
+    }
 
     fn verdict(kind: Kind, host: &'static str, holds: bool) -> Verdict {
         Verdict {

@@ -171,6 +171,49 @@ fn no_test_is_about_what_the_model_was_given_or_chosen_by() {
     assert!(wrong.is_empty(), "{wrong:#?}");
 }
 
+/// The reductions of ST tables X and XI were tests beside the response times that they are
+/// computed from: one measurement counted twice.
+#[test]
+fn what_is_derived_is_arithmetic_of_other_claims() {
+    let mut derived = 0;
+    for experiment in Catalogue::built_in().unwrap().all() {
+        let (own, others): (Vec<_>, Vec<_>) = experiment
+            .claims
+            .iter()
+            .partition(|claim| claim.kind == Kind::Derived);
+        derived += own.len();
+        for claim in own {
+            let rest = others.iter().fold(claim.measure.clone(), |rest, other| {
+                rest.replace(&other.measure, " ")
+            });
+            let measures = rest.contains(char::is_alphabetic);
+            assert!(!measures, "{}.{}: {rest}", experiment.id, claim.id);
+        }
+    }
+    assert_eq!(derived, 18);
+}
+
+/// Also in the paper: each printed reduction is that of the printed response times.
+#[test]
+fn printed_reductions_are_those_of_the_printed_response_times() {
+    for entry in ["ST-E25", "ST-E26"] {
+        let papers = papers().unwrap();
+        let mut entries = papers.iter().flat_map(|paper| &paper.entries);
+        let numbers = entries.find(|one| one.id == entry).unwrap().numbers();
+        let of = |row: &str, name: &str| {
+            let mut numbers = numbers.iter();
+            let number = numbers.find(|one| one.address.row == row && one.address.name == name);
+            number.unwrap().value
+        };
+        for row in ["5", "100", "1000", "10000", "100000"] {
+            let computed = 100.0 * (1.0 - of(row, "rbc_response") / of(row, "tcp_response"));
+            // The paper leaves out the part behind the point.
+            let printed = of(row, "response_reduction");
+            assert_eq!(computed.floor(), printed, "{entry}, {row} packets");
+        }
+    }
+}
+
 #[test]
 fn real_packets_stand_beside_models_of_the_same_figures() {
     let catalogue = Catalogue::built_in().unwrap();
