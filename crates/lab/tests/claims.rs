@@ -130,7 +130,7 @@ fn the_report_has_a_page_per_paper_and_where_time_and_packets_went() {
     let runs = run_all(&some(), 1);
     let page = html(&runs, "plimsoll 1.2 (commit 3a4b)").unwrap();
     assert!(
-        page.contains("plimsoll 1.2 (commit 3a4b): plimsoll lab report mr-fig2"),
+        page.contains("plimsoll 1.2 (commit 3a4b): plimsoll lab report lrp-fig3 mr-fig2"),
         "made by"
     );
     for (paper, id) in [("MR", "mr-fig2"), ("LRP", "lrp-fig3"), ("ST", "st-table8")] {
