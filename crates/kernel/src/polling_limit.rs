@@ -8,6 +8,9 @@
 //! is counted as the threads' use. What else receiving costs their CPU (softirqs,
 //! interrupts) is taken off the limit as the meter sees it, where there is one.
 //!
+//! Threads that provide others with work ([`Class::Ahead`]) could keep them from doing any.
+//! So those of a group come first for half of its limit, and beneath the others beyond it.
+//!
 //! Since polling then leaves some of every period, the thread that made the limit need
 //! not be above it: what it does may take longer than the ring lasts, so meanwhile it
 //! runs beneath.
@@ -34,6 +37,8 @@ use crate::scheduling::{Class, Scheduling, set_class, thread_time};
 
 /// The next look comes no sooner: a look costs what it would save.
 const NEARLY: Duration = Duration::from_micros(100);
+/// Of what a group may use, its threads that are [`Class::Ahead`] are so for one part in …
+const AHEAD: u64 = 2;
 /// Part of the newest difference that corrects the limit.
 const NEWEST: f64 = 0.2;
 
@@ -138,6 +143,8 @@ struct Account {
     /// Where they may run.
     cpus: Vec<usize>,
     budget: Budget,
+    /// Of those that are [`Class::Ahead`], if there are any.
+    ahead: Option<Budget>,
 }
 
 fn watch(shared: &Shared, groups: &[Vec<Limited>]) {
@@ -155,7 +162,7 @@ fn watch(shared: &Shared, groups: &[Vec<Limited>]) {
         let time = now();
         charge(&mut accounts, &mut own);
         accounts.retain_mut(|account| account.check(shared, time).is_ok());
-        let next = accounts.iter().map(|account| account.budget.due(time));
+        let next = accounts.iter().map(|account| account.due(time));
         thread::sleep(next.min().unwrap_or(POLLING_PERIOD));
     }
     for account in &accounts {
@@ -184,18 +191,37 @@ impl Account {
         let budget = Budget::new(limit_ppm, time_of(threads).ok()?, now)?;
         let cpus = threads.iter().map(|thread| Scheduling::of(thread.tid));
         let cpus = cpus.filter_map(|scheduling| Some(scheduling.ok()?.cpus().to_vec()));
-        let account = Self {
+        let mut account = Self {
             threads: threads.to_vec(),
             cpus: cpus.flatten().collect(),
             budget,
+            ahead: None,
         };
+        if account.ahead().next().is_some() {
+            let used = time_of(account.ahead()).ok()?;
+            account.ahead = Some(Budget::new(limit_ppm / AHEAD, used, now)?);
+        }
         account.promote().ok()?;
         Some(account)
     }
 
+    fn ahead(&self) -> impl Iterator<Item = &Limited> {
+        let mut threads = self.threads.iter();
+        std::iter::from_fn(move || threads.find(|thread| thread.class == Class::Ahead))
+    }
+
+    /// The class of a thread within the limit.
+    fn class_of(&self, thread: &Limited) -> Class {
+        let used_up = self.ahead.as_ref().is_some_and(|one| one.limit.inhibited());
+        match thread.class {
+            Class::Ahead if used_up => Class::Beneath,
+            class => class,
+        }
+    }
+
     fn promote(&self) -> io::Result<()> {
         let mut threads = self.threads.iter();
-        threads.try_for_each(|thread| set_class(thread.tid, thread.class))
+        threads.try_for_each(|thread| set_class(thread.tid, self.class_of(thread)))
     }
 
     fn demote(&self) -> io::Result<()> {
@@ -205,15 +231,17 @@ impl Account {
 
     /// Counts what the threads used; demotes and promotes them.
     fn check(&mut self, shared: &Shared, now: CoreInstant) -> io::Result<()> {
-        self.budget
-            .set_limit(shared.limit_ppm.load(Ordering::Relaxed));
+        let limit_ppm = shared.limit_ppm.load(Ordering::Relaxed);
+        self.budget.set_limit(limit_ppm);
         // A driver makes its polling threads anew now and then.
         self.threads
             .retain(|thread| thread_time(thread.tid).is_ok());
         if self.threads.is_empty() {
             return Err(io::Error::from(io::ErrorKind::NotFound));
         }
+        let is_moved = self.check_ahead(limit_ppm / AHEAD, now)?;
         match self.budget.on_time(time_of(&self.threads)?, now) {
+            Change::None if is_moved && !self.budget.limit.inhibited() => self.promote(),
             Change::None => Ok(()),
             Change::Inhibit => {
                 shared.inhibited.store(true, Ordering::Relaxed);
@@ -222,10 +250,32 @@ impl Account {
             Change::Allow => self.promote(),
         }
     }
+
+    /// Counts what those used that are ahead. Whether they are to be elsewhere now.
+    fn check_ahead(&mut self, limit_ppm: u64, now: CoreInstant) -> io::Result<bool> {
+        let time = time_of(self.ahead())?;
+        let is_idle = self.budget.limit.inhibited();
+        let Some(budget) = &mut self.ahead else {
+            return Ok(false);
+        };
+        budget.set_limit(limit_ppm);
+        let change = match is_idle {
+            true => budget.on_uncounted(time, now),
+            false => budget.on_time(time, now),
+        };
+        Ok(change != Change::None)
+    }
+
+    fn due(&self, now: CoreInstant) -> Duration {
+        let own = self.budget.due(now);
+        let ahead = self.ahead.as_ref().map(|budget| budget.due(now));
+        ahead.map_or(own, |ahead| ahead.min(own))
+    }
 }
 
-fn time_of(threads: &[Limited]) -> io::Result<Duration> {
-    threads.iter().map(|thread| thread_time(thread.tid)).sum()
+fn time_of<'a>(threads: impl IntoIterator<Item = &'a Limited>) -> io::Result<Duration> {
+    let threads = threads.into_iter();
+    threads.map(|thread| thread_time(thread.tid)).sum()
 }
 
 /// What threads may use yet, from their clocks.
@@ -270,18 +320,24 @@ impl Budget {
 
     /// Counts up to `time` on the threads' clocks, which they show at `now`.
     fn on_time(&mut self, time: Duration, now: CoreInstant) -> Change {
+        if self.limit.inhibited() {
+            // It ran because nobody else wanted the CPU.
+            return self.on_uncounted(time, now);
+        }
         let used = time.saturating_sub(self.seen);
         let span = Duration::from_nanos(now.as_nanos() - self.at.as_nanos());
         (self.seen, self.at) = (time, now);
-        if self.limit.inhibited() {
-            // It ran because nobody else wanted the CPU.
-            return self.limit.poll_timeout(now);
-        }
         let used = used.min(span) + std::mem::take(&mut self.owed);
         let used_ns = u64::try_from(used.as_nanos()).unwrap_or(0);
         let began = CoreInstant::from_nanos(now.as_nanos().saturating_sub(used_ns));
         self.limit.on_enter(0, began);
         self.limit.on_exit(0, now)
+    }
+
+    /// What was used since the last look is not counted.
+    fn on_uncounted(&mut self, time: Duration, now: CoreInstant) -> Change {
+        (self.seen, self.at) = (time, now);
+        self.limit.poll_timeout(now)
     }
 
     /// When to look again: the limit cannot be reached sooner.
@@ -332,6 +388,37 @@ mod tests {
         account.threads.clear();
         let gone = account.check(&shared, CoreInstant::from_nanos(2_000_000));
         assert!(gone.is_err());
+    }
+
+    /// Beyond its half it leaves the CPU to those that it provides with work.
+    #[test]
+    fn who_is_ahead_goes_beneath_until_the_next_period() {
+        let budget = |ppm| Budget::new(ppm, Duration::ZERO, CoreInstant::ZERO);
+        let limited = |class| Limited { tid: 0, class };
+        let mut account = Account {
+            threads: vec![limited(Class::Ahead), limited(Class::Polling)],
+            cpus: Vec::new(),
+            budget: budget(500_000).unwrap(),
+            ahead: budget(500_000 / AHEAD),
+        };
+        let classes = |account: &Account| {
+            let threads = account.threads.iter();
+            threads
+                .map(|thread| account.class_of(thread))
+                .collect::<Vec<_>>()
+        };
+        let us = |us: u64| CoreInstant::from_nanos(us * 1000);
+        let used = |account: &mut Account, used_us, now_us| {
+            let ahead = account.ahead.as_mut().unwrap();
+            ahead.on_time(Duration::from_micros(used_us), us(now_us))
+        };
+        // Of a period of 2 ms.
+        assert_eq!(used(&mut account, 400, 1000), Change::None);
+        assert_eq!(classes(&account), [Class::Ahead, Class::Polling]);
+        assert_eq!(used(&mut account, 500, 1200), Change::Inhibit);
+        assert_eq!(classes(&account), [Class::Beneath, Class::Polling]);
+        assert_eq!(used(&mut account, 1100, 2000), Change::Allow);
+        assert_eq!(classes(&account), [Class::Ahead, Class::Polling]);
     }
 
     /// A thread that always has work, and runs for all of the time that it is not

@@ -155,6 +155,9 @@ pub enum Class {
     Idle,
     /// Before every process, but never in the way of polling.
     Beneath,
+    /// Before [`Class::Polling`]: whoever provides it with work.
+    /// [`PollingLimit`](crate::polling_limit::PollingLimit) bounds it.
+    Ahead,
     /// Above polling threads: whoever watches them.
     Watcher,
 }
@@ -167,6 +170,7 @@ pub fn set_class(thread: i32, class: Class) -> io::Result<()> {
         Class::Beneath => {
             set_scheduler(thread, libc::SCHED_FIFO, POLLING_PRIORITY.cast_signed() - 1)
         }
+        Class::Ahead => set_scheduler(thread, libc::SCHED_FIFO, POLLING_PRIORITY.cast_signed() + 1),
         Class::Watcher => set_scheduler(thread, libc::SCHED_FIFO, 10),
     }
 }
