@@ -354,6 +354,11 @@ impl Queue {
         }
     }
 
+    /// The receive queue's number.
+    pub(super) const fn number(&self) -> u32 {
+        self.config.queue
+    }
+
     pub(super) fn set_credit(&self, chunks: u32) {
         self.credit.store(chunks, Ordering::Relaxed);
     }

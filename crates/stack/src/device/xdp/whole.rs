@@ -114,15 +114,21 @@ pub fn open_whole_by(
             Err(error) if queue > 0 && error.raw_os_error() == Some(libc::EINVAL) => break,
             Err(error) => return Err(refused(interface, &config, error)),
         };
-        let descriptor = socket.as_fd().as_raw_fd().to_ne_bytes();
-        let added = sockets.update(&queue.to_ne_bytes(), &descriptor, MapFlags::ANY);
-        added.map_err(|error| Error::Program(error.to_string()))?;
+        give(&socket, sockets)?;
         all.push(WholeQueue {
             socket,
             taken: Arc::clone(&taken),
         });
     }
     Ok(all)
+}
+
+/// Puts a socket in the program's map.
+fn give(socket: &Socket, sockets: &impl MapCore) -> Result<(), Error> {
+    let descriptor = socket.as_fd().as_raw_fd().to_ne_bytes();
+    let queue = socket.queue().number().to_ne_bytes();
+    let added = sockets.update(&queue, &descriptor, MapFlags::ANY);
+    added.map_err(|error| Error::Program(error.to_string()))
 }
 
 /// When a frame of a [`WholeQueue`] arrived: nanoseconds of `CLOCK_TAI`. Any number if
@@ -134,6 +140,22 @@ pub fn arrival_tai(frame: &Frame) -> Option<Duration> {
 }
 
 impl WholeQueue {
+    /// Another socket of the same queue, put in this map, for frames that must not wait behind
+    /// others or be lost with them. It has rings of its own, and shares the memory.
+    ///
+    /// # Errors
+    ///
+    /// The kernel opens none, or the map does not take it.
+    pub fn beside(&self, sockets: &impl MapCore) -> Result<Self, Error> {
+        let socket = Socket::sharing(self.socket.queue());
+        let socket = socket.map_err(Error::io("open a second AF_XDP socket of a queue"))?;
+        give(&socket, sockets)?;
+        Ok(Self {
+            socket,
+            taken: Arc::clone(&self.taken),
+        })
+    }
+
     /// Whether frames reach our memory without being copied.
     ///
     /// # Errors
