@@ -5,18 +5,17 @@ mod common;
 mod screening;
 
 use std::fs;
-use std::io::{BufRead, Read};
+use std::io::BufRead;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
 use plimsoll_programs::screen::{Error, Firewall, Remember, Screen, ScreenConfig, Side, Verdict};
-use plimsoll_testbed::{Host, Process};
-use serde_json::Value;
+use plimsoll_testbed::Host;
 
 use common::LIMIT;
-use screening::{Line, NOISE, arrived, flood, offer, received, received_of, settle};
+use screening::{Line, NOISE, arrived, end, flood, offer, received, received_of, settle};
 
 const ACCEPT: &str = "default = 'discard'
 [[rule]]
@@ -26,15 +25,6 @@ verdict = 'accept'
 filter = 'udp dst port 7001'
 verdict = 'accept'
 ";
-fn end(mut process: Process) -> Value {
-    process.signal(Signal::SIGINT).unwrap();
-    let mut text = String::new();
-    let mut output = process.take_stdout().unwrap();
-    output.read_to_string(&mut text).unwrap();
-    assert!(process.wait(LIMIT).unwrap().success());
-    let document: Value = serde_json::from_str(&text).unwrap();
-    document["results"].clone()
-}
 
 /// MR-99: the firewall.
 #[test]

@@ -1,5 +1,7 @@
 //! The firewall's host between two others, and floods of it.
 
+#![allow(dead_code, reason = "each test binary uses its part")]
+
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
 use std::net::UdpSocket;
@@ -8,6 +10,7 @@ use std::process::Stdio;
 use std::thread;
 use std::time::Duration;
 
+use nix::sys::signal::Signal;
 use nix::sys::socket::{setsockopt, sockopt};
 use plimsoll_testbed::blast::{Blast, Bound, Flow, Report, Schedule, Spec, Stop, Transport};
 use plimsoll_testbed::{Config, Host, Process, Testbed};
@@ -24,7 +27,7 @@ pub(crate) const MAC: &str = "02:00:00:00:00:77";
 /// own, which has an address in the load host's network.
 pub(crate) struct Line {
     pub(crate) testbed: Testbed,
-    behind: String,
+    pub(crate) behind: String,
 }
 
 impl Line {
@@ -118,6 +121,17 @@ impl Line {
     }
 }
 
+/// Ends a screen that runs; returns what it came to.
+pub(crate) fn end(mut process: Process) -> Value {
+    process.signal(Signal::SIGINT).unwrap();
+    let mut text = String::new();
+    let mut output = process.take_stdout().unwrap();
+    output.read_to_string(&mut text).unwrap();
+    assert!(process.wait(LIMIT).unwrap().success());
+    let document: Value = serde_json::from_str(&text).unwrap();
+    document["results"].clone()
+}
+
 /// Frames that have arrived, by their outcomes.
 pub(crate) fn received_of(counts: &Value) -> u64 {
     ["ring", "queue", "discarded", "failed", "output", "accepted"]
@@ -160,6 +174,33 @@ pub(crate) fn flood(line: &Line) -> Report {
 
 /// Packets for nobody behind the firewall, at a rate.
 pub(crate) fn offer(line: &Line, rate_pps: u64, frames: u64) -> Report {
+    let bound = Bound {
+        time: Duration::from_secs(3),
+        frames,
+    };
+    blast(line, rate_pps, bound, &Stop::new())
+}
+
+/// The same while `work` is done, and for a moment before.
+pub(crate) fn beside_flood(line: &Line, rate_pps: u64, work: impl FnOnce()) -> Report {
+    let bound = Bound {
+        time: LIMIT,
+        frames: 4_000_000_000,
+    };
+    let stop = Stop::new();
+    let report = thread::scope(|scope| {
+        let flooding = scope.spawn(|| blast(line, rate_pps, bound, &stop));
+        thread::sleep(Duration::from_millis(300));
+        work();
+        assert!(!flooding.is_finished(), "it was done beside the flood");
+        stop.stop();
+        flooding.join().unwrap()
+    });
+    settle(line);
+    report
+}
+
+fn blast(line: &Line, rate_pps: u64, bound: Bound, stop: &Stop) -> Report {
     let load = line.testbed.load();
     let flow = Flow {
         source: "198.18.7.0/24".parse().unwrap(),
@@ -174,11 +215,8 @@ pub(crate) fn offer(line: &Line, rate_pps: u64, frames: u64) -> Report {
     // For no host: what arrives there must not cost these CPUs more.
     let nobody = [2, 0, 0, 0, 0, 0x78];
     let mut spec = Spec::new(load.device(), nobody, flow, schedule);
-    spec.bound = Bound {
-        time: Duration::from_secs(3),
-        frames,
-    };
-    let blast = || Blast::load(&spec)?.run(&Stop::new());
+    spec.bound = bound;
+    let blast = || Blast::load(&spec)?.run(stop);
     load.run_on_cpu(blast).unwrap().unwrap()
 }
 

@@ -8,7 +8,11 @@
  * says until when. This program only looks up, so it never decides more than the screen
  * did: what it cannot read as one plain TCP or UDP packet is nobody's flow.
  *
- * A queue without a socket (the program on its way out) leaves its frames to the kernel.
+ * Frames that need no decision go to a socket of their own, so that none of them waits
+ * behind those that do, or is lost with them.
+ *
+ * A queue without a socket (the process is gone, or on its way out) leaves its frames to
+ * the kernel, or to nobody if the screen fails closed.
  */
 #include <linux/bpf.h>
 #include <linux/if_ether.h>
@@ -19,6 +23,7 @@
 #include <bpf/bpf_helpers.h>
 #include <stdbool.h>
 
+#include "classic.h"
 #include "screen.h"
 
 /* An IPv4 header of version 4 with 20 bytes. */
@@ -30,6 +35,9 @@ char LICENSE[] SEC("license") = "Dual MIT/GPL";
 
 /* Verdicts are remembered. */
 const volatile __u32 remembers;
+
+/* Nothing passes but by the process. */
+const volatile __u32 fails_closed;
 
 /* Unused, but they take the constants into the type information. */
 const volatile enum screen_bounds bounds;
@@ -44,6 +52,14 @@ struct {
 	__type(key, __u32);
 	__type(value, __u32);
 } sockets SEC(".maps");
+
+/* Of frames that the filter chooses. */
+struct {
+	__uint(type, BPF_MAP_TYPE_XSKMAP);
+	__uint(max_entries, QUEUES_MAX);
+	__type(key, __u32);
+	__type(value, __u32);
+} chosen_sockets SEC(".maps");
 
 /* The other interface. */
 struct {
@@ -138,14 +154,8 @@ static __always_inline __u32 remembered(const struct xdp_md *ctx)
 }
 
 /* Does as remembered; XDP_PASS: nothing is. */
-static __always_inline int enforce(__u32 verdict)
+static __always_inline int enforce(__u32 verdict, struct counters *all)
 {
-	struct counters *all;
-	__u32 key = 0;
-
-	all = bpf_map_lookup_elem(&counters, &key);
-	if (!all)
-		return XDP_PASS;
 	if (verdict == REMEMBERED_DISCARD) {
 		all->discarded++;
 		return XDP_DROP;
@@ -161,11 +171,26 @@ static __always_inline int enforce(__u32 verdict)
 SEC("xdp")
 int screen(struct xdp_md *ctx)
 {
+	__u32 queue = ctx->rx_queue_index;
+	struct counters *all;
+	__u32 key = 0;
+
+	all = bpf_map_lookup_elem(&counters, &key);
+	if (!all)
+		return XDP_DROP;
+	/* Before what is remembered: a dead process forgets nothing. */
+	if (fails_closed && !bpf_map_lookup_elem(&sockets, &queue))
+		return XDP_DROP;
 	if (remembers) {
-		int action = enforce(remembered(ctx));
+		int action = enforce(remembered(ctx), all);
 
 		if (action != XDP_PASS)
 			return action;
 	}
-	return bpf_redirect_map(&sockets, ctx->rx_queue_index, XDP_PASS);
+	if (accepts(ctx)) {
+		all->chosen++;
+		if (bpf_redirect_map(&chosen_sockets, queue, XDP_PASS) == XDP_REDIRECT)
+			return XDP_REDIRECT;
+	}
+	return bpf_redirect_map(&sockets, queue, fails_closed ? XDP_DROP : XDP_PASS);
 }

@@ -101,6 +101,7 @@ impl Router {
             Polling::start(&Wanted {
                 interfaces: &config.interfaces,
                 takers: engine.as_ref().map(Engine::tid).as_slice(),
+                deciders: &[],
                 cpu_limit: config.cpu_limit,
                 cpu: config.cpu,
                 any_driver: config.any_driver,

@@ -10,6 +10,10 @@
 //! processes, some milliseconds each, and the adapter's ring overflowed meanwhile at a tenth of
 //! what the program can take.
 //!
+//! A program that also has frames which must not be lost while it works on others names the
+//! threads that do so ([`Wanted::deciders`]). The kernel polls before these, so that its
+//! driver can tell one frame from the other.
+//!
 //! Where threads are refused, also with a driver that was not tried, the kernel polls in
 //! softirqs and [`Polling::problem`] says so; if a limit was asked for, it is an error.
 //!
@@ -46,6 +50,9 @@ pub(crate) struct Wanted<'a> {
     pub(crate) interfaces: &'a [String],
     /// The program's own threads that take the frames. None: the kernel does all the work.
     pub(crate) takers: &'a [i32],
+    /// Threads that work off what the takers have taken, if polling and taking come before
+    /// them: for up to half of the CPU limit, and beneath them beyond it.
+    pub(crate) deciders: &'a [i32],
     /// The part of a CPU that all may take where others want it.
     pub(crate) cpu_limit: Option<Fraction>,
     /// The only CPU that polling threads may run on. Default: where this process may.
@@ -100,6 +107,7 @@ impl Polling {
 /// The polling threads of all interfaces.
 struct Threads {
     takers: Vec<i32>,
+    deciders: Vec<i32>,
     cpus: Vec<usize>,
     part: Fraction,
     // Each ends before the next.
@@ -121,6 +129,7 @@ impl Threads {
         let asked = wanted.cpu_limit;
         Ok(Self {
             takers: wanted.takers.to_vec(),
+            deciders: wanted.deciders.to_vec(),
             cpus: wanted.cpu.map_or(own.cpus().to_vec(), |cpu| vec![cpu]),
             part: asked.unwrap_or_else(|| Fraction::from_percent(LIMIT_PERCENT)),
             correction: None,
@@ -159,14 +168,16 @@ impl Threads {
     /// Threads of one CPU share a limit. So do both halves wherever they run, since they may
     /// meet on one.
     fn groups(&self) -> Vec<Vec<Limited>> {
-        let of_kernel = match self.takers[..] {
-            [] => Class::Polling,
-            _ => Class::Beneath,
+        let (of_kernel, of_takers) = match (&self.takers[..], &self.deciders[..]) {
+            ([], _) => (Class::Polling, Class::Polling),
+            (_, []) => (Class::Beneath, Class::Polling),
+            _ => (Class::Ahead, Class::Ahead),
         };
         let threads = self.interfaces.iter().flat_map(PolledInterface::threads);
         let threads = threads.map(|thread| (thread.tid, of_kernel));
-        let takers = self.takers.iter().map(|&tid| (tid, Class::Polling));
-        let all = threads.chain(takers);
+        let takers = self.takers.iter().map(|&tid| (tid, of_takers));
+        let deciders = self.deciders.iter().map(|&tid| (tid, Class::Polling));
+        let all = threads.chain(takers).chain(deciders);
         let all = all.map(|(tid, class)| Limited { tid, class });
         match self.cpus.len() == 1 || !self.takers.is_empty() {
             true => vec![all.collect()],

@@ -23,7 +23,7 @@ use plimsoll_stack::device::{Batch, Frame};
 
 use super::counts::{Counters, add};
 use super::inhibited::{Inhibited, source};
-use super::memory::{Memory, Program, Remember};
+use super::memory::{Constants, Memory, Program, Remember};
 use super::port::Port;
 use super::{Counts, Error, PortCounts, Screen, ScreenConfig, Side, Verdict};
 use crate::clock;
@@ -71,10 +71,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 #[derive(Debug)]
 pub struct Firewall {
     config: ScreenConfig,
-    /// For one thread at a time: libpcap does not say that its programs are for more.
-    protected: Mutex<Option<Filter>>,
-    /// The same, for whoever asks what it looks at.
-    protected_program: Option<Vec<Instruction>>,
+    /// The filter of frames that need no decision.
+    protected: Option<Vec<Instruction>>,
     memory: Option<Memory>,
     ports: [Port; 2],
     reload: Reload,
@@ -118,16 +116,18 @@ impl Firewall {
         config.validate()?;
         let protected = config.protected.as_deref().map(Filter::compile);
         let protected = protected.transpose()?;
-        let program = protected
-            .as_ref()
-            .map(|filter| filter.instructions().to_vec());
+        let protected = protected.map(|filter| filter.instructions().to_vec());
+        let constants = Constants {
+            flows: config.remember.map(|remember| remember.flows),
+            protected: protected.as_deref(),
+            fails_closed: config.on_failure == Verdict::Discard,
+        };
         let [inside, outside] = &config.interfaces;
-        let flows = config.remember.map(|remember| remember.flows);
-        let ports = [Port::open(inside, flows)?, Port::open(outside, flows)?];
+        let open = |name| Port::open(name, config.queue_frames, constants);
+        let ports = [open(inside)?, open(outside)?];
         let memory = config.remember.map(|one| memory(config, one, &ports));
         Ok(Self {
-            protected: Mutex::new(protected),
-            protected_program: program,
+            protected,
             memory: memory.transpose()?,
             ports,
             config: config.clone(),
@@ -160,7 +160,7 @@ impl Firewall {
         let shared = Shared {
             config: &self.config,
             ports: &self.ports,
-            protected: self.protected_program.as_deref(),
+            protected: self.protected.as_deref(),
             memory: self.memory.as_ref(),
             counters: Default::default(),
             feedback: Mutex::new((feedback, queues)),
@@ -178,7 +178,6 @@ impl Firewall {
         };
         let (inside_in, inside_out) = queue().map_err(refused)?;
         let (outside_in, outside_out) = queue().map_err(refused)?;
-        let protected = lock(&self.protected);
         let own = Scheduling::of(THIS_THREAD);
         let received = thread::scope(|scope| {
             let screening = Screening {
@@ -193,10 +192,9 @@ impl Firewall {
                 screening.run([inside_out, outside_out]);
             });
             let queues = [inside_in, outside_in];
-            let mut receiving =
-                Receiving::new(&shared, protected.as_ref(), queues, thread.thread());
-            let takers: Vec<i32> = beginning.recv().into_iter().collect();
-            let received = self.poll_beneath(takers).and_then(|_polling| {
+            let mut receiving = Receiving::new(&shared, queues, thread.thread());
+            let screening: Vec<i32> = beginning.recv().into_iter().collect();
+            let received = self.poll_in_threads(screening).and_then(|_polling| {
                 let received = receiving.run(stop);
                 received.map_err(failed_to("receive or send frames"))
             });
@@ -217,12 +215,22 @@ impl Firewall {
         })
     }
 
-    /// Has the kernel poll in threads beneath this one and `others`, until it is dropped.
-    fn poll_beneath(&self, mut others: Vec<i32>) -> Result<Polling, Error> {
-        others.push(gettid().as_raw());
+    /// Has the kernel poll in threads beneath this one and the screening one, until it is
+    /// dropped. Where there are protected frames it polls before the screen decides, or they
+    /// would be lost in the adapter's ring while it does.
+    fn poll_in_threads(&self, screening: Vec<i32>) -> Result<Polling, Error> {
+        let mut takers = vec![gettid().as_raw()];
+        let deciders = match self.protected {
+            Some(_) => screening,
+            None => {
+                takers.extend(screening);
+                Vec::new()
+            }
+        };
         let polling = Polling::start(&Wanted {
             interfaces: &self.config.interfaces,
-            takers: &others,
+            takers: &takers,
+            deciders: &deciders,
             cpu_limit: self.config.cpu_limit,
             cpu: None,
             any_driver: self.config.any_driver,
@@ -325,7 +333,6 @@ impl Shared<'_> {
 /// The receiving thread.
 struct Receiving<'a> {
     shared: &'a Shared<'a>,
-    protected: Option<&'a Filter>,
     queues: [Producer<Frame>; 2],
     screening: Thread,
     batch: Batch,
@@ -333,33 +340,32 @@ struct Receiving<'a> {
     decided: u64,
     decided_at: Instant,
     was_hung: bool,
+    /// Decisions that feedback knows of.
+    told: u64,
 }
 
 impl<'a> Receiving<'a> {
-    fn new(
-        shared: &'a Shared<'a>,
-        protected: Option<&'a Filter>,
-        queues: [Producer<Frame>; 2],
-        screening: &Thread,
-    ) -> Self {
+    fn new(shared: &'a Shared<'a>, queues: [Producer<Frame>; 2], screening: &Thread) -> Self {
         Self {
             shared,
-            protected,
             queues,
             screening: screening.clone(),
             batch: Batch::with_capacity(4 * shared.config.quota as usize),
             decided: 0,
             decided_at: now(),
             was_hung: false,
+            told: 0,
         }
     }
 
     fn run(&mut self, stop: &AtomicBool) -> io::Result<()> {
         while !stop.load(Ordering::Relaxed) {
             let now = now();
+            self.tell_progress(now);
             self.shared.tell(|feedback, _| feedback.poll_timeout(now));
             let mut received = 0;
             for side in Side::ALL {
+                received += self.pass_protected(side)?;
                 if !self.shared.is_inhibited(side) {
                     received += self.turn(side, now)?;
                 }
@@ -371,6 +377,33 @@ impl<'a> Receiving<'a> {
         Ok(())
     }
 
+    /// A slow screen is no hung one. The screening thread tells of its progress once in a turn,
+    /// which may take longer than a tick; feedback would let input go on for many.
+    fn tell_progress(&mut self, now: Instant) {
+        let decided = self.shared.decided.load(Ordering::Relaxed);
+        if std::mem::replace(&mut self.told, decided) == decided {
+            return;
+        }
+        for side in Side::ALL {
+            let occupancy = self.queues[side.index()].occupancy() as u32;
+            self.shared
+                .tell(|feedback, queues| feedback.on_dequeue(queues[side.index()], occupancy, now));
+        }
+    }
+
+    /// Sends a quota of protected frames on, also while their interface is inhibited.
+    fn pass_protected(&mut self, side: Side) -> io::Result<usize> {
+        let port = &self.shared.ports[side.index()];
+        let quota = self.shared.config.quota as usize;
+        let received = port.receive_protected(&mut self.batch, quota)?;
+        if received > 0 {
+            let frames: Vec<Frame> = self.batch.drain(..).collect();
+            let sent = self.shared.send(side, &bytes(&frames))?;
+            add(&self.shared.counters(side).protected, sent);
+        }
+        Ok(received)
+    }
+
     /// Takes a quota of frames from one interface.
     fn turn(&mut self, side: Side, now: Instant) -> io::Result<usize> {
         let port = &self.shared.ports[side.index()];
@@ -378,23 +411,16 @@ impl<'a> Receiving<'a> {
         if received == 0 {
             return Ok(0);
         }
-        let batch: Vec<Frame> = self.batch.drain(..).collect();
-        let is_protected = |frame: &Frame| self.protected.is_some_and(|one| one.accepts(frame));
-        let (protected, others): (Vec<Frame>, Vec<Frame>) =
-            batch.into_iter().partition(is_protected);
-        if !protected.is_empty() {
-            let sent = self.shared.send(side, &bytes(&protected))?;
-            add(&self.shared.counters(side).protected, sent);
-        }
+        let frames: Vec<Frame> = self.batch.drain(..).collect();
         let is_hung = self.is_hung(now);
         if is_hung && !std::mem::replace(&mut self.was_hung, is_hung) {
             self.shared.forget().map_err(io::Error::other)?;
         }
         self.was_hung = is_hung;
         if is_hung {
-            self.shared.without_screen(side, &bytes(&others))?;
+            self.shared.without_screen(side, &bytes(&frames))?;
         } else {
-            self.push(side, others, now);
+            self.push(side, frames, now);
         }
         Ok(received)
     }
@@ -431,6 +457,8 @@ impl<'a> Receiving<'a> {
             .into_iter()
             .filter(|&side| !self.shared.is_inhibited(side));
         let readable = open.flat_map(|side| self.shared.ports[side.index()].readiness());
+        let ports = self.shared.ports.iter();
+        let readable = readable.chain(ports.flat_map(Port::protected_readiness));
         let readable = readable.chain([self.shared.inhibited.descriptor()]);
         let inhibited = Side::ALL
             .into_iter()

@@ -14,7 +14,7 @@
 //! **Accepted frames** are sent on by a redirect, which not every driver takes. The kernel
 //! tells which do since Linux 6.3; for others only refusals are remembered.
 
-use std::mem::MaybeUninit;
+use std::mem::{MaybeUninit, offset_of};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
@@ -66,17 +66,29 @@ impl Remember {
 pub(super) struct Program {
     program: OwnedFd,
     pub(super) sockets: MapHandle,
+    /// Of protected frames.
+    pub(super) chosen_sockets: MapHandle,
     generation: MapHandle,
     other: MapHandle,
     verdicts: MapHandle,
     counters: MapHandle,
 }
 
+/// What a program is told before it is loaded.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Constants<'a> {
+    /// Flows that it remembers; `None`: it remembers nothing.
+    pub(super) flows: Option<u32>,
+    /// Which frames go to sockets of their own: those that this accepts.
+    pub(super) protected: Option<&'a [Instruction]>,
+    /// Without a socket frames are discarded.
+    pub(super) fails_closed: bool,
+}
+
 impl Program {
-    /// Loads it. It remembers nothing unless it is told how many flows.
-    pub(super) fn load(flows: Option<u32>) -> Result<Self, CallError> {
+    pub(super) fn load(constants: Constants<'_>) -> Result<Self, CallError> {
         let mut place = MaybeUninit::uninit();
-        let loaded = load(&mut place, flows).map_err(error::bpf("load the XDP program"))?;
+        let loaded = load(&mut place, constants).map_err(error::bpf("load the XDP program"))?;
         Self::of(&loaded)
     }
 
@@ -87,6 +99,7 @@ impl Program {
         Ok(Self {
             program: program.map_err(error::os("keep the XDP program"))?,
             sockets: MapHandle::try_from(&maps.sockets).map_err(&bpf)?,
+            chosen_sockets: MapHandle::try_from(&maps.chosen_sockets).map_err(&bpf)?,
             generation: MapHandle::try_from(&maps.bss).map_err(&bpf)?,
             other: MapHandle::try_from(&maps.other).map_err(&bpf)?,
             verdicts: MapHandle::try_from(&maps.verdicts).map_err(&bpf)?,
@@ -121,25 +134,52 @@ impl Program {
 
     /// Frames that were discarded here.
     fn discarded(&self) -> libbpf_rs::Result<u64> {
+        self.counted(offset_of!(types::counters, discarded))
+    }
+
+    /// Sum over all CPUs.
+    fn counted(&self, offset: usize) -> libbpf_rs::Result<u64> {
         let cpus = self.counters.lookup_percpu(&ONLY, MapFlags::ANY)?;
-        let first = |cpu: &Vec<u8>| {
-            cpu.first_chunk()
-                .map_or(0, |bytes| u64::from_ne_bytes(*bytes))
+        let number = |cpu: &Vec<u8>| {
+            let bytes = cpu.get(offset..).and_then(<[u8]>::first_chunk);
+            bytes.map_or(0, |bytes| u64::from_ne_bytes(*bytes))
         };
-        Ok(cpus.unwrap_or_default().iter().map(first).sum())
+        Ok(cpus.unwrap_or_default().iter().map(number).sum())
     }
 }
 
-fn load(
-    place: &mut MaybeUninit<OpenObject>,
-    flows: Option<u32>,
-) -> libbpf_rs::Result<skeleton::ScreenSkel<'_>> {
+fn load<'a>(
+    place: &'a mut MaybeUninit<OpenObject>,
+    constants: Constants<'_>,
+) -> libbpf_rs::Result<skeleton::ScreenSkel<'a>> {
     let mut open = skeleton::ScreenSkelBuilder::default().open(place)?;
-    if let (Some(constants), Some(flows)) = (open.maps.rodata_data.as_deref_mut(), flows) {
-        constants.remembers = 1;
+    let filter = constants.protected.unwrap_or_default();
+    if let Some(told) = open.maps.rodata_data.as_deref_mut() {
+        told.remembers = constants.flows.is_some().into();
+        told.fails_closed = constants.fails_closed.into();
+        told.filter_length = filter.len() as u32;
+    }
+    if let Some(flows) = constants.flows {
         open.maps.verdicts.set_max_entries(flows)?;
     }
-    open.load()
+    if !filter.is_empty() {
+        open.maps.filter.set_max_entries(filter.len() as u32)?;
+    }
+    let loaded = open.load()?;
+    for (place, one) in (0_u32..).zip(filter) {
+        let (place, one) = (place.to_ne_bytes(), laid_out(one));
+        loaded.maps.filter.update(&place, &one, MapFlags::ANY)?;
+    }
+    Ok(loaded)
+}
+
+/// An instruction as the program has it.
+fn laid_out(one: &Instruction) -> [u8; size_of::<types::instruction>()] {
+    let mut bytes = [0; size_of::<types::instruction>()];
+    bytes[..2].copy_from_slice(&one.code.to_ne_bytes());
+    bytes[2..4].copy_from_slice(&[one.jump_true, one.jump_false]);
+    bytes[4..].copy_from_slice(&one.operand.to_ne_bytes());
+    bytes
 }
 
 impl AsFd for Program {

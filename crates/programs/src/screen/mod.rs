@@ -11,7 +11,8 @@
 //! 75 % of a queue its interface's input is inhibited until the queue is down to 25 %, or
 //! for a tick ([`plimsoll_core::feedback`]: MR-44 to MR-46). Meanwhile frames wait, and
 //! are dropped, in the receive ring, where that costs the screen nothing. The other
-//! interface and protected traffic go on.
+//! interface goes on, and so does protected traffic: the driver's program runs its filter
+//! and puts it in a ring of its own (`bpf/classic.h`).
 //!
 //! Who decides is a [`Screen`]: [`Rules`] from a file, or a program's own.
 //!
@@ -109,7 +110,10 @@ pub struct ScreenConfig {
     /// Above the room that is left at the high watermark, one turn may overflow the queue.
     /// Default 32.
     pub quota: u32,
-    /// A filter expression of frames that need no decision. Default: none.
+    /// A filter expression of frames that need no decision. Then the kernel polls before the
+    /// screen decides, for up to half of the CPU limit, so that no such frame is lost in the
+    /// adapter's ring meanwhile: what the driver discards then takes CPU time from the screen.
+    /// Default: none, and the kernel polls beneath the screen.
     pub protected: Option<String>,
     /// What becomes of frames when the screen has died or hangs. Default
     /// [`Verdict::Discard`].

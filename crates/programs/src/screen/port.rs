@@ -7,44 +7,63 @@ use plimsoll_stack::device::xdp::{WholeQueue, XdpConfig, open_whole_by};
 use plimsoll_stack::device::{Batch, Device};
 
 use super::Error;
-use super::memory::Program;
+use super::memory::{Constants, Program};
 
-/// Frames of memory for each receive queue, some of them kept for sending.
+/// Frames of memory for each receive queue, at least.
 const CHUNKS: usize = 8192;
+/// Some of them, kept for sending.
 const SEND_FRAMES: usize = 2048;
 /// A burst that arrives while input is inhibited for a tick.
 const RING_FRAMES: u32 = 2048;
+/// Frames on their way between rings and queue, which are in neither.
+const UNDERWAY: usize = 1024;
 /// Tries to send what finds no room.
 const TRIES: usize = 3;
 
 #[derive(Debug)]
 pub(super) struct Port {
     queues: Vec<WholeQueue>,
+    /// Of protected frames, one for each queue; none if nothing is protected.
+    protected: Vec<WholeQueue>,
     /// What decides in the driver.
     pub(super) program: Program,
 }
 
 impl Port {
-    /// Takes an interface, of which so many flows are remembered.
-    pub(super) fn open(interface: &str, flows: Option<u32>) -> Result<Self, Error> {
+    /// Takes an interface, whose queue to the screen holds so many frames.
+    pub(super) fn open(
+        interface: &str,
+        queue_frames: u32,
+        constants: Constants<'_>,
+    ) -> Result<Self, Error> {
         let config = XdpConfig {
-            chunks: CHUNKS,
+            chunks: chunks(queue_frames),
             send_frames: SEND_FRAMES,
             ring_frames: RING_FRAMES,
             ..XdpConfig::default()
         };
-        let program = Program::load(flows)?;
+        let program = Program::load(constants)?;
         let queues = open_whole_by(interface, &config, program.as_fd(), &program.sockets)?;
-        Ok(Self { queues, program })
+        let beside = |queue: &WholeQueue| queue.beside(&program.chosen_sockets);
+        let protected = match constants.protected {
+            Some(_) => queues.iter().map(beside).collect::<Result<_, _>>()?,
+            None => Vec::new(),
+        };
+        Ok(Self {
+            queues,
+            protected,
+            program,
+        })
     }
 
     /// Up to `quota` frames of each queue.
     pub(super) fn receive(&self, batch: &mut Batch, quota: usize) -> io::Result<usize> {
-        let mut received = 0;
-        for queue in &self.queues {
-            received += queue.receive(batch, quota)?;
-        }
-        Ok(received)
+        receive(&self.queues, batch, quota)
+    }
+
+    /// The same of protected frames.
+    pub(super) fn receive_protected(&self, batch: &mut Batch, quota: usize) -> io::Result<usize> {
+        receive(&self.protected, batch, quota)
     }
 
     /// Sends copies of `frames`; returns how many left. Each interface has memory of its
@@ -74,11 +93,47 @@ impl Port {
         self.queues.iter().map(Device::readiness)
     }
 
+    /// The same of protected frames.
+    pub(super) fn protected_readiness(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        self.protected.iter().map(Device::readiness)
+    }
+
     /// Frames that were dropped before anybody saw them.
     pub(super) fn dropped(&self) -> u64 {
-        let drops = self.queues.iter().map(Device::drops);
+        let queues = self.queues.iter().chain(&self.protected);
+        let drops = queues.map(Device::drops);
         drops
             .map(|drops| drops.ring_full + drops.no_buffer + drops.invalid)
             .sum()
+    }
+}
+
+fn receive(queues: &[WholeQueue], batch: &mut Batch, quota: usize) -> io::Result<usize> {
+    let mut received = 0;
+    for queue in queues {
+        received += queue.receive(batch, quota)?;
+    }
+    Ok(received)
+}
+
+/// Enough that a full ring and a full queue of frames that wait for the screen leave room for
+/// as many that do not.
+fn chunks(queue_frames: u32) -> usize {
+    let rings = 2 * RING_FRAMES as usize;
+    CHUNKS.max(SEND_FRAMES + rings + queue_frames as usize + UNDERWAY)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_full_queue_leaves_protected_frames_their_room() {
+        assert_eq!(chunks(256), CHUNKS);
+        let ring = RING_FRAMES as usize;
+        for queue in [4, 256, 4096, 65_536] {
+            let others = SEND_FRAMES + ring + queue as usize;
+            assert!(chunks(queue) >= others + ring, "{queue}");
+        }
     }
 }

@@ -20,9 +20,21 @@ const GENERATION: u32 = 7;
 /// The program in a namespace of its own, without sockets: what nothing is remembered of
 /// passes.
 fn with_program(work: impl FnOnce(&Program, &dyn Fn(&[u8]) -> u32) + Send) {
+    with_constants(Constants::default(), work);
+}
+
+/// The same with other constants, but for the number of flows.
+fn with_constants(
+    constants: Constants<'_>,
+    work: impl FnOnce(&Program, &dyn Fn(&[u8]) -> u32) + Send,
+) {
+    let constants = Constants {
+        flows: Some(FLOWS),
+        ..constants
+    };
     let inside = move || {
         let mut place = MaybeUninit::uninit();
-        let loaded = load(&mut place, Some(FLOWS)).expect("root, to load BPF programs");
+        let loaded = load(&mut place, constants).expect("root, to load BPF programs");
         let program = Program::of(&loaded).unwrap();
         program.set_generation(GENERATION).unwrap();
         let run = |frame: &[u8]| {
@@ -162,5 +174,72 @@ fn nothing_else_is_decided_than_the_screen_would() {
         }
         // IPv6 only: of IPv4 the protected filter reads a byte that flows do not have.
         assert!(learnt > 0, "{learnt} learnt");
+    });
+}
+
+/// Everything that libpcap's compiler makes of these: loads of all kinds and sizes, jumps,
+/// arithmetic, memory, what a frame lacks, its length.
+#[test]
+fn the_driver_chooses_what_the_filter_accepts() {
+    let expressions = [
+        "",
+        "arp or icmp6",
+        "tcp port 22 or tcp port 179",
+        "udp dst portrange 1-1023",
+        "tcp[tcpflags] & (tcp-syn|tcp-ack) == tcp-syn",
+        "ip6 and not host 2001:db8::1",
+        "net 10.0.0.0/8 and (port 53 or port 443)",
+        "ip[8] * 3 - 1 > 190 or ip[6] & 0x40 != 0",
+        "ether multicast or ether host 02:00:00:00:00:01",
+        "udp[8:4] & 0xff0f0000 = 0x68656c6c or udp[8] << 2 > 7 or udp[9] / 3 = 33",
+        "udp[0:2] % 7 = 3 or udp[2:2] ^ 5 = 50 or ip[9] >> 1 = 8 or -ip[8] < 9",
+        "ip[ip[0] & 15] / ip[1] = 0 or ip[100] = 0",
+        "ip[2:2] << ip[8] = 0 or ip[2:2] >> ip[8] = 0",
+        "greater 100 or less 50",
+        "vlan 5 and udp",
+    ];
+    let frames = frames();
+    let mut chosen = 0;
+    for expression in expressions {
+        let filter = Filter::compile(expression).unwrap();
+        let expected: Vec<bool> = frames.iter().map(|frame| filter.accepts(frame)).collect();
+        chosen += expected.iter().filter(|accepts| **accepts).count();
+        let constants = Constants {
+            protected: Some(filter.instructions()),
+            ..Constants::default()
+        };
+        with_constants(constants, |program, run| {
+            let chosen = || {
+                program
+                    .counted(offset_of!(types::counters, chosen))
+                    .unwrap()
+            };
+            for (frame, expected) in frames.iter().zip(&expected) {
+                let before = chosen();
+                assert_eq!(run(frame), XDP_PASS);
+                assert_eq!(chosen() > before, *expected, "{expression}: {frame:x?}");
+            }
+        });
+    }
+    let all = expressions.len() * frames.len();
+    assert!(chosen > 100 && all - chosen > 100, "{chosen} of {all}");
+}
+
+/// The process is gone: what it accepted once does not pass any more either.
+#[test]
+fn without_sockets_nothing_passes_a_program_that_fails_closed() {
+    let filter = Filter::compile("udp port 54").unwrap();
+    let constants = Constants {
+        protected: Some(filter.instructions()),
+        fails_closed: true,
+        ..Constants::default()
+    };
+    with_constants(constants, |program, run| {
+        let flow = Flow::of(&to(53)).unwrap();
+        program.put(&flow.key, later(), GENERATION, Verdict::Accept);
+        program.set_other(link::index("lo").unwrap()).unwrap();
+        for frame in frames().iter().chain(&[to(53), to(54)]) {
+            assert_eq!(run(frame), XDP_DROP, "{frame:x?}");
+        }
     });
 }

@@ -1,0 +1,166 @@
+//! `plimsoll screen` while far more arrives than is screened: what goes on, and what is
+//! inhibited. Needs root.
+
+mod common;
+mod screening;
+
+use std::fs;
+use std::net::UdpSocket;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use plimsoll_programs::screen::{Counts, Firewall, ScreenConfig, Side, Verdict};
+use plimsoll_testbed::blast::Report;
+
+use screening::{Line, NOISE, arrived, beside_flood, end, received, received_of, shell};
+
+/// What the flood of these tests is offered at.
+const FLOOD_PPS: u64 = 150_000;
+/// For a decision on a frame. So slow that this is an overload also where the generator
+/// gets a small part of its CPU.
+const DECISION: Duration = Duration::from_micros(200);
+/// Protected datagrams beside the flood.
+const PROTECTED: u32 = 1_000;
+
+/// Whether it is a UDP packet to this port, without IP options.
+fn is_to(frame: &[u8], port: u16) -> bool {
+    frame.get(23) == Some(&17) && frame.get(36..38) == Some(&port.to_be_bytes())
+}
+
+/// Takes long over each frame, and refuses what nobody else may let pass.
+fn slow(frame: &[u8], _: Side) -> Verdict {
+    let end_at = Instant::now() + DECISION;
+    while Instant::now() < end_at {}
+    match is_to(frame, 7003) {
+        true => Verdict::Discard,
+        false => Verdict::Accept,
+    }
+}
+
+/// Protected datagrams that arrived of [`PROTECTED`], beside a flood that is not protected.
+fn protected_beside_flood(line: &Line, socket: &UdpSocket) -> (u32, Counts, Report) {
+    let test = line.testbed.test();
+    let config = ScreenConfig {
+        protected: Some("arp or udp dst port 7003".to_owned()),
+        ..ScreenConfig::between(test.device(), "out0")
+    };
+    let firewall = test
+        .run_on_cpu(|| Firewall::open(&config))
+        .unwrap()
+        .unwrap();
+    let stop = AtomicBool::new(false);
+    let (counts, report) = thread::scope(|scope| {
+        let running = scope.spawn(|| test.run_on_cpu(|| firewall.run(Box::new(slow), &stop)));
+        let report = beside_flood(line, FLOOD_PPS, || line.send(7003, PROTECTED));
+        stop.store(true, Ordering::Relaxed);
+        (running.join().unwrap().unwrap().unwrap(), report)
+    });
+    (received(socket), counts, report)
+}
+
+/// Protected frames waited in the ring of an interface that was inhibited, and were lost
+/// there with the flood.
+#[test]
+fn protected_traffic_passes_an_interface_that_is_inhibited() {
+    let line = Line::new();
+    let socket = line.listen(7003);
+    let (arrived, counts, report) = protected_beside_flood(&line, &socket);
+    eprintln!("{arrived} of {PROTECTED} protected ones: {report}, {counts:?}");
+    let inside = counts.inside;
+    let screened = inside.accepted - inside.protected + inside.discarded;
+    assert!(2 * screened < report.sent, "no overload: {counts:?}");
+    assert!(inside.inhibited > 100, "{counts:?}");
+    assert!(screened > 500, "the screen goes on: {counts:?}");
+    assert!(arrived * 100 >= PROTECTED * 95, "{arrived}: {counts:?}");
+}
+
+/// Rules that take long over each frame, and accept it at last.
+fn slow_rules() -> String {
+    let refuse = |port| format!("[[rule]]\nfilter = 'udp dst port {port}'\nverdict = 'discard'\n");
+    let refused: String = (20_000..22_000).map(refuse).collect();
+    format!("default = 'accept'\n{refused}")
+}
+
+/// Datagrams from outside beside a flood from inside.
+const OTHERS: u32 = 500;
+
+/// MR-44 to MR-46, from end to end: a queue at its high watermark inhibits its interface. A
+/// calm interface is never inhibited, and goes on.
+#[test]
+fn an_overloaded_interface_is_inhibited_and_the_other_goes_on() {
+    let line = Line::new();
+    let directory = tempfile::tempdir().unwrap();
+    let rules = directory.path().join("rules.toml");
+    fs::write(&rules, slow_rules()).unwrap();
+
+    let (process, _says) = line.start(&rules, &[]);
+    let calm = line.listen(7001);
+    line.send(7001, 500);
+    assert_eq!(received(&calm), 500);
+    let counts = end(process);
+    for side in ["inside", "outside"] {
+        assert_eq!(
+            counts[side]["inhibited"], 0,
+            "nothing is too much: {counts}"
+        );
+    }
+
+    let (process, _says) = line.start(&rules, &[]);
+    let (behind, load) = (line.listen(7101), line.testbed.load());
+    let socket = load
+        .run(|| UdpSocket::bind(("0.0.0.0", 7100)))
+        .unwrap()
+        .unwrap();
+    let patience = Some(Duration::from_millis(500));
+    socket.set_read_timeout(patience).unwrap();
+    let neighbour = format!(
+        "ip netns exec {} ip neigh replace {} lladdr {} dev far0 nud permanent",
+        line.behind,
+        load.ipv4(),
+        load.mac().map(|byte| format!("{byte:02x}")).join(":"),
+    );
+    shell(line.testbed.test(), &neighbour);
+    let before = arrived(&line);
+    let report = beside_flood(&line, 600_000, || {
+        for number in 0..OTHERS {
+            behind
+                .send_to(&number.to_be_bytes(), (load.ipv4(), 7100))
+                .unwrap();
+            thread::sleep(Duration::from_millis(1));
+        }
+    });
+    let came = arrived(&line) - before;
+    let others = received(&socket);
+    let counts = end(process);
+    eprintln!("{others} of {OTHERS} others: {report}, {counts}");
+    let inside = &counts["inside"];
+    let count = |side: &str, place: &str| counts[side][place].as_u64().unwrap();
+    let accepted = count("inside", "accepted");
+    assert!(
+        2 * accepted < report.sent,
+        "no overload: {report}, {counts}"
+    );
+    assert!(count("inside", "inhibited") > 100, "{counts}");
+    // Where it costs least, and not at the queue.
+    assert!(
+        count("inside", "queue") < count("inside", "ring"),
+        "{counts}"
+    );
+    assert!(
+        received_of(inside).abs_diff(came) <= NOISE,
+        "{came}: {counts}"
+    );
+    // A burst of the others may have waited for the CPU, and fill its queue at once.
+    assert!(
+        20 * count("outside", "inhibited") < count("inside", "inhibited"),
+        "{counts}"
+    );
+    // What the load host loses of them while it sends the flood is not the firewall's.
+    let of_others = count("outside", "accepted");
+    assert!(
+        of_others * 100 >= u64::from(OTHERS) * 95,
+        "{of_others}: {counts}"
+    );
+    assert!(others > 0, "{counts}");
+}
