@@ -37,7 +37,7 @@ pub(crate) struct Args {
     /// Filter expression of frames that pass undecided, also while the screen is overloaded
     #[arg(long, value_name = "FILTER")]
     protect: Option<String>,
-    /// What becomes of frames when the screen dies or hangs
+    /// What becomes of frames when the screen dies or hangs, or this process is killed
     #[arg(long, value_enum, default_value_t = Failure::Closed)]
     on_failure: Failure,
     /// Frames that wait for the screen, per interface
@@ -105,8 +105,9 @@ pub(crate) fn run(args: &Args) -> crate::Result<()> {
         Failure::Open => Verdict::Accept,
     };
     // Before all threads, and dropped last.
-    let _keepers = Firewall::keepers(&config)?;
+    let mut keepers = Firewall::keepers(&config)?;
     let firewall = Firewall::open(&config)?;
+    firewall.keep_closed(&mut keepers)?;
     eprintln!("screening between {} and {}", args.inside, args.outside);
     let counts = thread::scope(|scope| {
         let running = scope.spawn(|| firewall.run(Box::new(rules), &stop));

@@ -148,6 +148,20 @@ impl KeptLink {
         Self::keep(LastingLink::attach(program, interface, ifindex)?)
     }
 
+    /// As [`LastingLink::of`], in the same way.
+    ///
+    /// # Errors
+    ///
+    /// As [`LastingLink::of`]; the thread cannot be started.
+    pub fn of(
+        link: XdpLink,
+        program: BorrowedFd<'_>,
+        interface: &str,
+        ifindex: u32,
+    ) -> Result<Self, AttachError> {
+        Self::keep(LastingLink::of(link, program, interface, ifindex)?)
+    }
+
     fn keep(mut link: LastingLink) -> Result<Self, AttachError> {
         if link.losses.is_none() {
             return Ok(Self::Plain { _link: link });

@@ -52,6 +52,10 @@ impl AttachedProgram {
     pub fn remedy(&self, interface: &str) -> String {
         if self.name == "xdp_dispatcher" {
             format!("it is libxdp's dispatcher, `xdp-loader unload {interface} --all` ends it")
+        } else if self.name == "screen" {
+            format!(
+                "if it is that of a killed `plimsoll screen`, `plimsoll guard restore {interface}` detaches it"
+            )
         } else {
             // `xdp off` leaves a generic program where the driver has native XDP.
             let mode = match self.mode {

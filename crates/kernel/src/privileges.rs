@@ -23,6 +23,8 @@ pub enum Need {
     Scheduling,
     /// Allocate while its memory is locked: `CAP_IPC_LOCK`.
     LockedMemory,
+    /// Find and hold attachments of other processes' programs: `CAP_SYS_ADMIN`.
+    Links,
     /// Name the processes of all users that own sockets: `CAP_SYS_PTRACE` and
     /// `CAP_DAC_READ_SEARCH`. The widest of all: who has these can read any
     /// file.
@@ -34,6 +36,7 @@ impl Need {
         match self {
             Self::Settings => &[Capability::CAP_NET_ADMIN],
             Self::Scheduling => &[Capability::CAP_SYS_NICE],
+            Self::Links => &[Capability::CAP_SYS_ADMIN],
             Self::LockedMemory => &[Capability::CAP_IPC_LOCK],
             Self::Owners => &[Capability::CAP_SYS_PTRACE, Capability::CAP_DAC_READ_SEARCH],
         }

@@ -7,7 +7,8 @@
 //!
 //! A link may be handed to another process with its descriptor. The other one puts its
 //! own program in place of the first one's, at once: no packet passes unseen, and
-//! drivers that reset their rings for the first program do not for the second.
+//! drivers that reset their rings for the first program do not for the second. Or it only
+//! keeps the program there when the first one is gone ([`HeldLink`]).
 
 #![allow(unsafe_code, reason = "libbpf-rs offers no link_create with flags")]
 
@@ -15,6 +16,7 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::ptr;
 
+use libbpf_rs::query::LinkInfoIter;
 use nix::errno::Errno;
 
 use crate::error::{CallError, FAILED, LACKS};
@@ -125,7 +127,7 @@ impl XdpLink {
     /// (it was detached meanwhile): then it is closed.
     #[must_use]
     pub fn take_over(fd: OwnedFd, program: BorrowedFd<'_>, ifindex: u32) -> Option<Self> {
-        if link_ifindex(fd.as_fd())? != ifindex {
+        if Target::of(fd.as_fd())?.ifindex != ifindex {
             return None;
         }
         // SAFETY: two valid descriptors; the options may be null.
@@ -154,20 +156,78 @@ impl Drop for XdpLink {
     }
 }
 
-/// The interface of an XDP link; `None` if `fd` is none.
-fn link_ifindex(fd: BorrowedFd<'_>) -> Option<u32> {
-    // SAFETY: all-zero bytes are a valid bpf_link_info.
-    let mut info: libbpf_sys::bpf_link_info = unsafe { std::mem::zeroed() };
-    let mut length = u32::try_from(size_of_val(&info)).ok()?;
-    // SAFETY: `info` is as long as `length` says and outlives the call.
-    let answer = unsafe {
-        libbpf_sys::bpf_link_get_info_by_fd(fd.as_raw_fd(), &raw mut info, &raw mut length)
-    };
-    if answer != 0 || info.type_ != libbpf_sys::BPF_LINK_TYPE_XDP {
-        return None;
+/// A second hold on an attachment: the program stays although the process is gone that
+/// attached it, until whoever attached it detaches it, or this is dropped as the last one.
+#[derive(Debug)]
+pub struct HeldLink {
+    fd: OwnedFd,
+    target: Target,
+}
+
+impl HeldLink {
+    /// Of the program with this number, on this interface. It takes `CAP_SYS_ADMIN`.
+    #[must_use]
+    pub fn of(program: u32, ifindex: u32) -> Option<Self> {
+        let target = Target { program, ifindex };
+        let mut links = LinkInfoIter::default().filter(|link| link.prog_id == program);
+        links.find_map(|link| {
+            // SAFETY: takes a number, returns a descriptor or an error.
+            let fd = unsafe { libbpf_sys::bpf_link_get_fd_by_id(link.id) };
+            if fd < 0 {
+                return None;
+            }
+            // SAFETY: the kernel has just returned this descriptor and nothing else knows it.
+            let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+            (Target::of(fd.as_fd())? == target).then_some(Self { fd, target })
+        })
     }
-    // SAFETY: of a link of this type the kernel fills in this part.
-    Some(unsafe { info.__bindgen_anon_1.xdp.ifindex })
+
+    /// Whether this very program is still attached to the interface.
+    #[must_use]
+    pub fn is_attached(&self) -> bool {
+        Target::of(self.fd.as_fd()) == Some(self.target)
+    }
+
+    /// Puts another program in its place: no packet passes unseen. `None` if it was detached
+    /// meanwhile.
+    #[must_use]
+    pub fn replace(self, program: BorrowedFd<'_>) -> Option<XdpLink> {
+        XdpLink::take_over(self.fd, program, self.target.ifindex)
+    }
+
+    /// Detaches the program, whoever else holds it.
+    pub fn detach(self) {
+        drop(XdpLink::of(self.fd));
+    }
+}
+
+/// What an XDP link joins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Target {
+    program: u32,
+    /// 0 once it is detached.
+    ifindex: u32,
+}
+
+impl Target {
+    /// `None` if `fd` is no XDP link.
+    fn of(fd: BorrowedFd<'_>) -> Option<Self> {
+        // SAFETY: all-zero bytes are a valid bpf_link_info.
+        let mut info: libbpf_sys::bpf_link_info = unsafe { std::mem::zeroed() };
+        let mut length = u32::try_from(size_of_val(&info)).ok()?;
+        // SAFETY: `info` is as long as `length` says and outlives the call.
+        let answer = unsafe {
+            libbpf_sys::bpf_link_get_info_by_fd(fd.as_raw_fd(), &raw mut info, &raw mut length)
+        };
+        if answer != 0 || info.type_ != libbpf_sys::BPF_LINK_TYPE_XDP {
+            return None;
+        }
+        Some(Self {
+            program: info.prog_id,
+            // SAFETY: of a link of this type the kernel fills in this part.
+            ifindex: unsafe { info.__bindgen_anon_1.xdp.ifindex },
+        })
+    }
 }
 
 fn refusal(interface: &str, ifindex: u32, errno: Errno) -> AttachError {

@@ -6,7 +6,8 @@ use crate::output;
 
 /// Put the settings back that a killed guard left turned
 ///
-/// A guard that ends by itself restores them; the next start does, too.
+/// A guard that ends by itself restores them; the next start does, too. Interfaces that a
+/// killed `plimsoll screen` left closed are given back to the kernel.
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
     /// Interface, in this network namespace; all of them if none is named

@@ -7,24 +7,30 @@
 //! forked before the guard opens anything, so that it holds nothing of it but the
 //! interface's directory in sysfs.
 //!
+//! Whoever wants the interface closed then, has the keeper hold the attachment of its XDP
+//! program ([`Keeper::keep_closed`]). It stays until that is detached or replaced.
+//!
 //! Limits: whoever kills both leaves the settings to `plimsoll guard restore` or
 //! the next start. Where an interface has no NAPI instances without XDP (veth
 //! without GRO), only they can put threaded polling back; nothing polls there
-//! meanwhile.
+//! meanwhile. An interface that was to stay closed is the kernel's again then.
 
 #![allow(unsafe_code, reason = "fork, and leaving without the parent's cleanup")]
 
 use std::fs::OpenOptions;
-use std::io::{PipeReader, PipeWriter, Read, Write, pipe};
+use std::io::{self, PipeReader, PipeWriter, Read, Write, pipe};
+use std::os::fd::{AsFd, AsRawFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::prctl::set_name;
 use nix::sys::signal::SigSet;
 use nix::unistd::{ForkResult, dup2_stdin, dup2_stdout, fork};
 
+use super::closed::Mark;
 use super::device::{Device, Identity};
 use super::record::RecordFile;
 use super::{DIRECTORY, Knobs, Netdev, OpenError, left_turned, path_of};
@@ -32,18 +38,29 @@ use crate::error::os;
 use crate::link;
 use crate::privileges::{Need, drop_capabilities, outlive_overload, require_single_thread};
 use crate::process::Process;
+use crate::xdp_link::HeldLink;
 
 /// How long the end of a dying guard is waited for.
 const GUARD_LIMIT: Duration = Duration::from_secs(10);
 /// How long a dead guard's program is waited for.
 const DETACH_LIMIT: Duration = Duration::from_secs(2);
 const LOOK_AGAIN: Duration = Duration::from_millis(5);
+/// How soon it is seen that an attachment is gone, or was made anew.
+const HELD_LOOK_MS: u16 = 500;
+
+/// What a guard tells: it has put everything back …
+const DONE: u8 = 0;
+/// … or this program, whose number follows, is to stay.
+const KEEP: u8 = 1;
 
 /// The guard's hold on its keeper. Dropping it tells that the guard has put
 /// everything back itself, so drop it after the [`Knobs`].
 #[derive(Debug)]
 pub struct Keeper {
     line: PipeWriter,
+    ifindex: u32,
+    guard: Process,
+    mark: Mark,
 }
 
 impl Keeper {
@@ -56,20 +73,38 @@ impl Keeper {
     /// No such interface; this process has other threads already; the kernel
     /// makes no process.
     pub fn start(interface: &str) -> Result<Self, OpenError> {
+        Self::start_beside(&[], interface, false)
+    }
+
+    /// The child has the lines of `others` open as well, and would hide their end.
+    fn start_beside(others: &[Self], interface: &str, may_close: bool) -> Result<Self, OpenError> {
         let identity = Identity::of(interface)?;
+        let (ifindex, guard) = (identity.ifindex, Process::current()?);
+        let mark = Mark::of(interface)?;
         let ward = Ward {
             interface: interface.to_owned(),
             device: Device::open(interface, identity.ifindex)?,
             identity,
-            guard: Process::current()?,
+            guard,
+            may_close,
         };
         let (reader, writer) = pipe().map_err(os("make a pipe to the keeper"))?;
         require_single_thread("start the keeper of settings")?;
         // SAFETY: no other thread exists that could hold a lock in the child.
         match unsafe { fork() }.map_err(os("start the keeper of settings"))? {
-            ForkResult::Parent { .. } => Ok(Self { line: writer }),
+            ForkResult::Parent { .. } => Ok(Self {
+                line: writer,
+                ifindex,
+                guard,
+                mark,
+            }),
             ForkResult::Child => {
                 drop(writer);
+                for other in others {
+                    // SAFETY: an open descriptor, which the child does not use again: it leaves
+                    // without a destructor.
+                    unsafe { libc::close(other.line.as_raw_fd()) };
+                }
                 let kept = catch_unwind(AssertUnwindSafe(|| ward.keep(reader)));
                 // SAFETY: ends the process at once: what the parent registered
                 // to be done at its exit is not the child's to do.
@@ -86,15 +121,51 @@ impl Keeper {
     ///
     /// As [`Keeper::start`].
     pub fn start_all(interfaces: &[impl AsRef<str>]) -> Result<Vec<Self>, OpenError> {
-        let interfaces = interfaces.iter();
-        interfaces.map(|name| Self::start(name.as_ref())).collect()
+        Self::start_each(interfaces, false)
+    }
+
+    /// The same, of keepers that can be told to [keep](Self::keep_closed) an interface closed.
+    /// For that they go on to have `CAP_SYS_ADMIN`.
+    ///
+    /// # Errors
+    ///
+    /// As [`Keeper::start`].
+    pub fn start_closing(interfaces: &[impl AsRef<str>]) -> Result<Vec<Self>, OpenError> {
+        Self::start_each(interfaces, true)
+    }
+
+    fn start_each(interfaces: &[impl AsRef<str>], may_close: bool) -> Result<Vec<Self>, OpenError> {
+        let mut keepers = Vec::new();
+        for interface in interfaces {
+            let keeper = Self::start_beside(&keepers, interface.as_ref(), may_close)?;
+            keepers.push(keeper);
+        }
+        Ok(keepers)
+    }
+
+    /// The XDP program that is attached now stays if this process is killed, until the next
+    /// start [takes its place](super::take_over) or somebody restores the interface.
+    ///
+    /// # Errors
+    ///
+    /// There is no program; what is to be known of it cannot be written, or the keeper is gone.
+    pub fn keep_closed(&mut self) -> Result<(), OpenError> {
+        let failed = || os("have a program stay on an interface");
+        let link = link::link(self.ifindex).map_err(failed())?;
+        let none = || failed()(io::ErrorKind::NotFound.into());
+        let program = link.xdp.ok_or_else(none)?.id;
+        self.mark.write(self.guard, program)?;
+        let mut message = vec![KEEP];
+        message.extend(program.to_ne_bytes());
+        Ok(self.line.write_all(&message).map_err(failed())?)
     }
 }
 
 impl Drop for Keeper {
     fn drop(&mut self) {
         // If it is gone, it has nothing to be told.
-        let _ = self.line.write(&[0]);
+        let _ = self.line.write(&[DONE]);
+        self.mark.remove(self.guard);
     }
 }
 
@@ -104,21 +175,20 @@ struct Ward {
     identity: Identity,
     device: Device,
     guard: Process,
+    may_close: bool,
 }
 
 impl Ward {
     /// Waits for the guard's end, and restores if it came without a word.
-    fn keep(self, mut line: PipeReader) {
-        prepare();
-        let mut said = Vec::new();
-        let ended = line.read_to_end(&mut said).is_ok();
-        if !ended || !said.is_empty() {
+    fn keep(self, line: PipeReader) {
+        prepare(self.may_close);
+        let Ok(End::Killed(held)) = self.wait(line) else {
             return;
-        }
+        };
         // The pipe is one of many things that a dying process gives back, its lock another.
         wait_while(GUARD_LIMIT, || self.guard.is_alive());
-        let interface = self.interface.clone();
-        match self.restore() {
+        let (interface, guard) = (self.interface.clone(), self.guard);
+        match self.restore(held.is_some()) {
             Ok(None) => {}
             Ok(Some(true)) => {
                 eprintln!("plimsoll: interface={interface} event=restored_after_kill");
@@ -128,10 +198,50 @@ impl Ward {
             ),
             Err(error) => eprintln!("plimsoll: interface={interface}: {error}"),
         }
+        if let Some(held) = held {
+            eprintln!(
+                "plimsoll: interface={interface} event=closed_after_kill: nothing passes until the next start or `plimsoll guard restore {interface}`"
+            );
+            hold(&interface, guard, &held);
+        }
     }
 
-    /// Whether everything is back; `None` if nothing was turned.
-    fn restore(self) -> Result<Option<bool>, OpenError> {
+    /// Waits for the guard's end, and holds what it says.
+    fn wait(&self, mut line: PipeReader) -> io::Result<End> {
+        let ifindex = self.identity.ifindex;
+        let mut program = None;
+        let mut held: Option<HeldLink> = None;
+        loop {
+            if let Some(program) = program
+                && !held.as_ref().is_some_and(HeldLink::is_attached)
+            {
+                held = HeldLink::of(program, ifindex);
+            }
+            // Some drivers' attachments are made anew now and then.
+            let timeout = match program {
+                Some(_) => PollTimeout::from(HELD_LOOK_MS),
+                None => PollTimeout::NONE,
+            };
+            let mut wanted = [PollFd::new(line.as_fd(), PollFlags::POLLIN)];
+            if poll(&mut wanted, timeout)? == 0 {
+                continue;
+            }
+            let mut word = [0];
+            if line.read(&mut word)? == 0 {
+                return Ok(End::Killed(held));
+            }
+            if word == [DONE] {
+                return Ok(End::Told);
+            }
+            let mut number = [0; 4];
+            line.read_exact(&mut number)?;
+            program = Some(u32::from_ne_bytes(number));
+        }
+    }
+
+    /// Whether everything is back; `None` if nothing was turned. If the program `stays`,
+    /// nobody waits for its end.
+    fn restore(self, stays: bool) -> Result<Option<bool>, OpenError> {
         let directory = Path::new(DIRECTORY);
         let file = RecordFile::new(directory, &self.interface, &self.identity);
         let left = file.read()?;
@@ -157,13 +267,34 @@ impl Ward {
         if let Some(left) = left {
             // One that stays is another's.
             wait_while(DETACH_LIMIT, || {
-                link::link(ifindex).is_ok_and(|link| link.xdp.is_some())
+                !stays && link::link(ifindex).is_ok_and(|link| link.xdp.is_some())
             });
             if !knobs.instances()?.is_empty() {
                 knobs.take_over(&left)?;
             }
         }
         Ok(Some(knobs.is_untouched()))
+    }
+}
+
+/// How a guard ended.
+enum End {
+    /// With everything put back.
+    Told,
+    /// Without a word. What is held for it stays.
+    Killed(Option<HeldLink>),
+}
+
+/// Holds an attachment until somebody else detaches it or puts another program there.
+fn hold(interface: &str, guard: Process, held: &HeldLink) {
+    while held.is_attached() {
+        sleep(Duration::from_millis(HELD_LOOK_MS.into()));
+    }
+    let link = link::index(interface).map(link::link);
+    let is_taken = matches!(link, Ok(Ok(link)) if link.xdp.is_some());
+    // Whoever put another there says so in the same file.
+    if !is_taken && let Ok(mark) = Mark::of(interface) {
+        mark.remove(guard);
     }
 }
 
@@ -178,7 +309,7 @@ fn wait_while(limit: Duration, is_so: impl Fn() -> bool) {
 /// Makes the child a process of its own: what stops the guard does not stop it,
 /// it holds back no reader of the guard's output, and an overload does not
 /// delay it. Whatever of this fails is no reason not to keep.
-fn prepare() {
+fn prepare(may_close: bool) {
     let _ = SigSet::all().thread_block();
     let _ = set_name(c"plimsoll-keeper");
     if let Ok(null) = OpenOptions::new().read(true).write(true).open("/dev/null") {
@@ -186,5 +317,7 @@ fn prepare() {
         let _ = dup2_stdout(&null);
     }
     let _ = outlive_overload();
-    let _ = drop_capabilities(&[Need::Settings, Need::Scheduling]);
+    let mut needs = vec![Need::Settings, Need::Scheduling];
+    needs.extend(may_close.then_some(Need::Links));
+    let _ = drop_capabilities(&needs);
 }

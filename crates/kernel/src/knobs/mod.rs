@@ -15,12 +15,14 @@
 //! | `recovery` | back after a guard that was killed |
 //! | `sweep` | files of namespaces that are gone |
 //! | `keeper` | the process that restores for a killed guard |
+//! | `closed` | interfaces that stay closed after a kill |
 //! | `record`, `lock` | the files |
 //! | `device`, `napi`, `instances` | where settings are, and of what |
 //!
 //! Limits: a setting that somebody else changes meanwhile gets the value from
 //! before the guard nevertheless.
 
+mod closed;
 mod device;
 mod instances;
 mod keeper;
@@ -42,6 +44,7 @@ use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use crate::process::Process;
+pub use closed::take_over;
 use device::Identity;
 pub use device::{Attribute, Device, Statistic, SysfsError};
 pub use keeper::Keeper;

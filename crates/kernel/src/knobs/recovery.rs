@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 
 use nix::net::if_::if_nameindex;
 
+use super::closed;
 use super::device::{Attribute, Device, Identity, boot_id, netns_cookie, netns_inode};
 use super::lock::Lock;
 use super::napi::Netdev;
@@ -19,8 +20,9 @@ use crate::link;
 use crate::process::Process;
 
 /// Restores what killed guards left turned on interfaces of the current
-/// network namespace: on `interface`, or on all; removes their locks and status
-/// sockets, too. Returns the interfaces that were restored.
+/// network namespace: on `interface`, or on all; opens those that a killed screen left
+/// closed; removes their locks and status sockets, too. Returns the interfaces that were
+/// restored.
 ///
 /// # Errors
 ///
@@ -60,9 +62,38 @@ pub fn restore_in(directory: &Path, interface: Option<&str>) -> Result<Vec<Strin
             restored.push(name);
         }
     }
+    for name in open_closed(directory, interface, cookie)? {
+        if !restored.contains(&name) {
+            restored.push(name);
+        }
+    }
     remove_remains(directory, interface, cookie)?;
     sweep::sweep(directory);
     Ok(restored)
+}
+
+/// Those interfaces, of this one or all, that were closed.
+fn open_closed(
+    directory: &Path,
+    interface: Option<&str>,
+    cookie: u64,
+) -> Result<Vec<String>, OpenError> {
+    let mut opened = Vec::new();
+    for path in files(directory, cookie, closed::EXTENSION)? {
+        let name = name_of(&path, cookie);
+        let is_wanted = interface.is_none_or(|wanted| wanted == name);
+        if is_wanted && closed::open(&path, name)? {
+            opened.push(name.to_owned());
+        }
+    }
+    Ok(opened)
+}
+
+/// The interface that a file is for.
+fn name_of(path: &Path, cookie: u64) -> &str {
+    let name = path.file_name().and_then(OsStr::to_str).unwrap_or_default();
+    let ending = format!(".{cookie}.");
+    name.split_once(&ending).unwrap_or_default().0
 }
 
 /// Those interfaces that show a guard's mark ([`DEFER_MARK`]), of this one or all.
@@ -97,11 +128,7 @@ fn remove_remains(directory: &Path, interface: Option<&str>, cookie: u64) -> Res
     let mut remains = files(directory, cookie, "sock")?;
     remains.extend(files(directory, cookie, "lock")?);
     for path in remains {
-        let name = path.file_name().and_then(OsStr::to_str).unwrap_or_default();
-        let name = name
-            .split_once(&format!(".{cookie}."))
-            .unwrap_or_default()
-            .0;
+        let name = name_of(&path, cookie);
         let lock = path.with_extension("lock");
         if interface.is_some_and(|wanted| wanted != name) || Lock::owner(&lock).is_some() {
             continue;

@@ -21,13 +21,14 @@ use std::path::Path;
 
 use caps::{CapSet, Capability};
 
+use super::closed;
 use super::device::{boot_id, netns_cookie, netns_inode};
 use super::lock::Lock;
 use super::record::RecordFile;
 use crate::host::is_first_user_namespace;
 
 /// What a guard of one interface may leave.
-const EXTENSIONS: [&str; 4] = ["json", "json.new", "sock", "lock"];
+const EXTENSIONS: [&str; 5] = ["json", "json.new", "sock", "lock", closed::EXTENSION];
 
 /// Removes what is certainly nobody's. What cannot be judged or removed stays.
 pub(super) fn sweep(directory: &Path) {
@@ -47,6 +48,8 @@ pub(super) fn sweep(directory: &Path) {
         let of_other_boot = identity.as_ref().is_some_and(|id| id.boot_id != boot);
         let inode = identity.map(|identity| identity.netns_inode);
         let inode = inode.or_else(|| Lock::netns_inode(&lock));
+        let closed = lock.with_extension(closed::EXTENSION);
+        let inode = inode.or_else(|| Lock::netns_inode(&closed));
         if of_other_boot || kernel_tells && inode.is_some_and(|inode| is_gone(other, inode)) {
             for extension in EXTENSIONS {
                 let _ = fs::remove_file(directory.join(format!("{stem}.{extension}")));
@@ -212,13 +215,15 @@ mod tests {
         let boot = boot_id().unwrap();
         let dead = in_namespace(|namespace| namespace);
         write_record(directory, &boot, dead);
-        for extension in ["json.new", "sock"] {
+        for extension in ["json.new", "sock", "closed"] {
             write(&format!("eth0.{}.{extension}", dead.0), "");
         }
         // Killed before it turned anything.
         let (cookie, inode) = in_namespace(|namespace| namespace);
         write(&format!("eth1.{cookie}.lock"), &format!("1 1 {inode}"));
         write(&format!("eth1.{cookie}.sock"), "");
+        // Its process was killed, and the keeper after it.
+        write(&format!("eth3.{cookie}.closed"), &format!("1 1 7 {inode}"));
         let here = (netns_cookie().unwrap(), netns_inode().unwrap());
         write_record(directory, &boot, here);
         // Of a namespace that nothing is known of but its cookie; no files of ours.

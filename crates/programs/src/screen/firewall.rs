@@ -96,15 +96,35 @@ struct Shared<'a> {
 }
 
 impl Firewall {
-    /// Forks the keepers that put the interfaces' settings back if this process is killed.
-    /// To be called before all else, and dropped last.
+    /// Forks the keepers that put the interfaces' settings back if this process is killed, and
+    /// keep the interfaces closed if it [fails closed](ScreenConfig::on_failure) and they are
+    /// told to ([`Firewall::keep_closed`]). To be called before all else, and dropped last.
     ///
     /// # Errors
     ///
     /// A setting, an interface, or this process has other threads already.
     pub fn keepers(config: &ScreenConfig) -> Result<Vec<Keeper>, Error> {
         config.validate()?;
-        Ok(Keeper::start_all(&config.interfaces)?)
+        Ok(match config.on_failure {
+            Verdict::Discard => Keeper::start_closing(&config.interfaces)?,
+            Verdict::Accept => Keeper::start_all(&config.interfaces)?,
+        })
+    }
+
+    /// If this process is killed from now on, nothing passes between the interfaces until the
+    /// next firewall takes them, or [`knobs::restore`](plimsoll_kernel::knobs::restore) gives
+    /// them back. A screen that fails open changes nothing.
+    ///
+    /// # Errors
+    ///
+    /// A keeper cannot be told.
+    pub fn keep_closed(&self, keepers: &mut [Keeper]) -> Result<(), Error> {
+        if self.config.on_failure == Verdict::Discard {
+            for keeper in keepers {
+                keeper.keep_closed()?;
+            }
+        }
+        Ok(())
     }
 
     /// Takes both interfaces from the kernel.

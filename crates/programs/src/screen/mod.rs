@@ -17,8 +17,10 @@
 //! Who decides is a [`Screen`]: [`Rules`] from a file, or a program's own.
 //!
 //! **A screen that dies or hangs.** From then on frames pass undecided or are discarded,
-//! as [`ScreenConfig::on_failure`] says. When the whole process dies nothing passes
-//! between the interfaces but what the kernel itself is set to forward.
+//! as [`ScreenConfig::on_failure`] says. When the whole process is killed, a screen that
+//! fails closed leaves its program on both interfaces, which discards everything without a
+//! socket ([`Firewall::keep_closed`]). Otherwise that passes which the kernel itself is set
+//! to forward.
 //!
 //! **Remembered verdicts.** With [`ScreenConfig::remember`] the driver does for a while
 //! what the screen has decided, for flows of which it would say the same again
@@ -115,8 +117,8 @@ pub struct ScreenConfig {
     /// adapter's ring meanwhile: what the driver discards then takes CPU time from the screen.
     /// Default: none, and the kernel polls beneath the screen.
     pub protected: Option<String>,
-    /// What becomes of frames when the screen has died or hangs. Default
-    /// [`Verdict::Discard`].
+    /// What becomes of frames when the screen has died or hangs, or this process was killed
+    /// ([`Firewall::keep_closed`]). Default [`Verdict::Discard`].
     pub on_failure: Verdict,
     /// Time without a decision, although frames wait, after which the screen counts as
     /// hung; above zero. Default 1 s.

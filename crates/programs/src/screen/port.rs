@@ -3,6 +3,7 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 
+use plimsoll_kernel::knobs;
 use plimsoll_stack::device::xdp::{WholeQueue, XdpConfig, open_whole_by};
 use plimsoll_stack::device::{Batch, Device};
 
@@ -43,7 +44,10 @@ impl Port {
             ..XdpConfig::default()
         };
         let program = Program::load(constants)?;
-        let queues = open_whole_by(interface, &config, program.as_fd(), &program.sockets)?;
+        // What a killed one left closed stays so in between.
+        let earlier = knobs::take_over(interface, program.as_fd())?;
+        let sockets = &program.sockets;
+        let queues = open_whole_by(interface, &config, program.as_fd(), sockets, earlier)?;
         let beside = |queue: &WholeQueue| queue.beside(&program.chosen_sockets);
         let protected = match constants.protected {
             Some(_) => queues.iter().map(beside).collect::<Result<_, _>>()?,

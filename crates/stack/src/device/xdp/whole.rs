@@ -14,6 +14,7 @@ use std::time::Duration;
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use libbpf_rs::{MapCore, MapFlags};
 use plimsoll_kernel::lasting_link::KeptLink;
+use plimsoll_kernel::xdp_link::XdpLink;
 
 use super::settings::Settings;
 use super::socket::Socket;
@@ -63,11 +64,13 @@ pub fn open_whole(interface: &str, config: &XdpConfig) -> Result<Vec<WholeQueue>
         config,
         loaded.progs.take.as_fd(),
         &loaded.maps.sockets,
+        None,
     )
 }
 
 /// The same with an XDP program of the caller's, which hands frames to the sockets in this
-/// map, by queue. Nothing stands in front of them that it does not put there.
+/// map, by queue. Nothing stands in front of them that it does not put there. It may be
+/// attached already (`earlier`).
 ///
 /// # Errors
 ///
@@ -77,6 +80,7 @@ pub fn open_whole_by(
     config: &XdpConfig,
     program: BorrowedFd<'_>,
     sockets: &impl MapCore,
+    earlier: Option<XdpLink>,
 ) -> Result<Vec<WholeQueue>, Error> {
     config.validate()?;
     if config.threaded == Threaded::Auto {
@@ -92,8 +96,11 @@ pub fn open_whole_by(
     let link = plimsoll_kernel::link::link(ifindex);
     let link = link.map_err(Error::io(format!("ask about {interface}")))?;
     let queues = link.rx_queues.unwrap_or(1).clamp(1, sockets.max_entries());
-    let attached = KeptLink::attach(program, interface, ifindex)
-        .map_err(|error| program::not_attached(interface, error))?;
+    let attached = match earlier {
+        Some(link) => KeptLink::of(link, program, interface, ifindex),
+        None => KeptLink::attach(program, interface, ifindex),
+    };
+    let attached = attached.map_err(|error| program::not_attached(interface, error))?;
     let taken = Arc::new(Taken {
         settings: Settings::turn(interface, ifindex, None, config, None)?,
         _program: attached,

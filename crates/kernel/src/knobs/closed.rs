@@ -1,0 +1,116 @@
+//! Interfaces that stay closed: their program is kept when its process has been killed, and
+//! discards what it can give to nobody any more.
+//!
+//! A [`Keeper`](super::Keeper) holds the attachment. A file says which program it is, and
+//! whose, so that the next start can put its own in that one's place, without a packet
+//! passing in between, and `plimsoll guard restore` can take it away.
+
+use std::fs;
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::path::{Path, PathBuf};
+
+use super::device::netns_inode;
+use super::{DIRECTORY, OpenError, RecordError, make_private, path_of};
+use crate::link;
+use crate::private_file;
+use crate::process::Process;
+use crate::xdp_link::{HeldLink, XdpLink};
+
+/// Of the files.
+pub(super) const EXTENSION: &str = "closed";
+
+/// The file of one interface.
+#[derive(Debug)]
+pub(super) struct Mark {
+    path: PathBuf,
+    netns_inode: u64,
+}
+
+/// What it says.
+struct Left {
+    owner: Process,
+    program: u32,
+}
+
+impl Mark {
+    pub(super) fn of(interface: &str) -> Result<Self, OpenError> {
+        let path = path_of(interface, EXTENSION)?;
+        let netns_inode = netns_inode()?;
+        Ok(Self { path, netns_inode })
+    }
+
+    pub(super) fn write(&self, owner: Process, program: u32) -> Result<(), RecordError> {
+        // The inode is last, as in a lock: `sweep` wants to know it.
+        let text = format!("{owner} {program} {}", self.netns_inode);
+        make_private(Path::new(DIRECTORY))
+            .and_then(|()| private_file::replace(&self.path, text.as_bytes()))
+            .map_err(|source| RecordError::NotWritten {
+                path: self.path.clone(),
+                source,
+            })
+    }
+
+    fn read(&self) -> Option<Left> {
+        let text = fs::read_to_string(&self.path).ok()?;
+        let (text, _) = text.trim().rsplit_once(' ')?;
+        let (owner, program) = text.rsplit_once(' ')?;
+        Some(Left {
+            owner: Process::parse(owner)?,
+            program: program.parse().ok()?,
+        })
+    }
+
+    /// Removes what this owner wrote. If it stays it is no harm: it names a program that is
+    /// not attached.
+    pub(super) fn remove(&self, owner: Process) {
+        if self.read().is_some_and(|left| left.owner == owner) {
+            let _ = private_file::remove(&self.path);
+        }
+    }
+
+    /// The attachment that a killed owner left.
+    fn left(&self, ifindex: u32) -> Option<HeldLink> {
+        let left = self.read().filter(|left| !left.owner.is_alive())?;
+        HeldLink::of(left.program, ifindex)
+    }
+}
+
+/// Puts `program` in the place of the one that keeps the interface closed; `None` if none
+/// does, or its owner lives.
+///
+/// # Errors
+///
+/// No such interface.
+pub fn take_over(interface: &str, program: BorrowedFd<'_>) -> Result<Option<XdpLink>, OpenError> {
+    let ifindex = link::index(interface)?;
+    let left = Mark::of(interface)?.left(ifindex);
+    Ok(left.and_then(|held| held.replace(program)))
+}
+
+/// Opens the interface of such a file, if it is closed and its owner dead.
+pub(super) fn open(path: &Path, interface: &str) -> Result<bool, OpenError> {
+    let mark = Mark {
+        path: path.to_owned(),
+        netns_inode: netns_inode()?,
+    };
+    let Some(left) = mark.read().filter(|left| !left.owner.is_alive()) else {
+        return Ok(false);
+    };
+    let held = match link::index(interface) {
+        Ok(ifindex) => HeldLink::of(left.program, ifindex),
+        Err(_) => None,
+    };
+    let is_closed = held.is_some();
+    if let Some(held) = held {
+        held.detach();
+    }
+    match private_file::remove(path) {
+        Err(source) if source.kind() != io::ErrorKind::NotFound => Err(RecordError::NotWritten {
+            path: path.to_owned(),
+            source,
+        }
+        .into()),
+        _ => Ok(is_closed),
+    }
+}
