@@ -118,6 +118,9 @@ fn polled(link: &str) -> String {
     instances.iter().map(of).collect()
 }
 
+/// What is to be left closed until somebody says otherwise.
+const CLOSED: &str = "--on-failure=closed";
+
 /// Starts a program, kills it after a while, and waits until all is as before.
 fn killed(router: &Host, arguments: &[&str], after: Option<Duration>, before: &str) -> Duration {
     let mut command = router.command(PROGRAM);
@@ -135,6 +138,11 @@ fn killed(router: &Host, arguments: &[&str], after: Option<Duration>, before: &s
     process.wait(LIMIT).unwrap();
     let end = Instant::now() + LIMIT;
     while state(router) != before {
+        if arguments.contains(&CLOSED) {
+            // Refused while the keeper is at it.
+            let restore = ["guard", "restore"];
+            let _ = router.command(PROGRAM).args(restore).output(LIMIT);
+        }
         let left = state(router);
         assert!(
             Instant::now() < end,
@@ -181,7 +189,8 @@ fn a_link_that_comes_back_is_polled_by_a_thread_again() {
     drop(process);
 }
 
-/// SIGKILL at every step of the start, and at work.
+/// SIGKILL at every step of the start, and at work. A screen that fails closed leaves them so
+/// when `guard restore` says so; until 2026-11-24 it did at once.
 #[test]
 fn a_killed_router_or_screen_leaves_interfaces_as_they_were() {
     let hosts = Routed::create(Config::default(), Sink::Answers).unwrap();
@@ -193,10 +202,11 @@ fn a_killed_router_or_screen_leaves_interfaces_as_they_were() {
     let links = [router.device(), INNER_DEVICE];
     let before = state(router);
     assert!(!before.contains("xdp"), "{before}");
-    let further: [&[&str]; 3] = [
+    let further: [&[&str]; 4] = [
         &["forward", "--cpu-limit", "50"],
         &["forward", "--path", "user"],
-        &["screen", "--remember", "64", "--rules", rules],
+        &["screen", "--on-failure=open", "--rules", rules],
+        &["screen", CLOSED, "--remember", "64", "--rules", rules],
     ];
     for further in further {
         let arguments = [further, &links].concat();
