@@ -54,9 +54,25 @@ impl Burner {
 
     /// Spends this time on each frame from now on, and drops it then.
     pub fn burn(&mut self, per_frame: Duration) {
+        self.set(u64::try_from(per_frame.as_nanos()).unwrap_or(u64::MAX), 0);
+    }
+
+    /// Drops each frame from now on, and spends no time that a clock is needed for: the
+    /// least that a program can do.
+    pub fn drop_at_once(&mut self) {
+        self.set(0, 1);
+    }
+
+    /// Passes each frame from now on, as after the start.
+    pub fn pass(&mut self) {
+        self.set(0, 0);
+    }
+
+    fn set(&mut self, burn_ns: u64, drops: u64) {
         let variables = self.skeleton.maps.bss_data.as_deref_mut();
         if let Some(variables) = variables {
-            variables.burn_ns = u64::try_from(per_frame.as_nanos()).unwrap_or(u64::MAX);
+            variables.burn_ns = burn_ns;
+            variables.drops = drops;
         }
     }
 

@@ -12,6 +12,7 @@ char LICENSE[] SEC("license") = "Dual MIT/GPL";
 #define ROUNDS_MAX (1 << 22)
 
 __u64 burn_ns;   /* for each frame; 0: every frame passes */
+__u64 drops;     /* not 0: every frame is dropped at once instead */
 __u64 burned_ns; /* so far */
 
 struct burn {
@@ -28,10 +29,13 @@ static long burn_on(__u64 round, struct burn *burn)
 SEC("xdp")
 int burner(struct xdp_md *ctx)
 {
-	struct burn burn = { .since_ns = bpf_ktime_get_ns() };
+	struct burn burn = {};
 
+	if (drops)
+		return XDP_DROP;
 	if (!burn_ns)
 		return XDP_PASS;
+	burn.since_ns = bpf_ktime_get_ns();
 	bpf_loop(ROUNDS_MAX, burn_on, &burn, 0);
 	__sync_fetch_and_add(&burned_ns, burn.spent_ns);
 	return XDP_DROP;
