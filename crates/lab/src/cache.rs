@@ -125,10 +125,13 @@ impl Cache {
     /// The key of a point on the host of this name.
     pub(crate) fn key(&self, host: &str, point: &Point<'_>) -> String {
         let settings = point.settings.to_string();
+        let machine = point.experiment.machine.as_ref();
+        let machine = machine.map_or_else(String::new, |given| format!("{given:?}"));
         let parts = [
             &self.program.to_le_bytes()[..],
             host.as_bytes(),
             point.profile().as_bytes(),
+            machine.as_bytes(),
             settings.as_bytes(),
             &point.seed.to_le_bytes(),
         ];

@@ -7,6 +7,7 @@ use plimsoll_report::{Goal, Machine, SCHEMA, Side, mark};
 use serde::Serialize;
 
 use crate::claim::Verdict;
+use crate::distance::{self, Distance, distances};
 use crate::experiment::HostKind;
 use crate::runner::{Measured, Run, Tally};
 use crate::score::Score;
@@ -52,6 +53,9 @@ pub struct Entry {
     pub parameter: String,
     /// What was measured.
     pub curves: Vec<CurveEntry>,
+    /// How far real packets are from the model, where both ran.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub distances: Vec<Distance>,
 }
 
 /// One curve.
@@ -152,6 +156,7 @@ fn entry(run: &Run) -> Entry {
             .iter()
             .map(|curve| curve_entry(run, curve))
             .collect(),
+        distances: distances(run),
     }
 }
 
@@ -238,6 +243,7 @@ pub fn table(runs: &[Run]) -> String {
                 let _ = writeln!(text, "      {}: {}", cause.name, cause.traced);
             }
         }
+        text.push_str(&distance::text(run));
         for curve in run.curves.iter().filter(|curve| curve.points.is_empty()) {
             let why = curve.why.as_deref().unwrap_or("no point was run");
             let _ = writeln!(text, "  - {} was not measured: {why}", curve.label);

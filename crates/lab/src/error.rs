@@ -49,6 +49,12 @@ pub enum Error {
         /// What went wrong.
         source: Box<dyn std::error::Error + Send + Sync>,
     },
+    /// Trials of a machine are not complete: a mistake of whoever ran them.
+    #[error("trial `{trial}` has no value for each repeat")]
+    Calibration {
+        /// The trial.
+        trial: &'static str,
+    },
     /// The model contradicts itself: our own mistake.
     #[error("{what}: the model contradicts itself, please report this")]
     Model {
@@ -83,7 +89,11 @@ impl Error {
     pub fn exit_code(&self) -> u8 {
         match self {
             Self::File { .. } | Self::Unknown { .. } => 2,
-            Self::Io { .. } | Self::Testbed { .. } | Self::Model { .. } | Self::Plot { .. } => 1,
+            Self::Io { .. }
+            | Self::Testbed { .. }
+            | Self::Calibration { .. }
+            | Self::Model { .. }
+            | Self::Plot { .. } => 1,
         }
     }
 

@@ -12,8 +12,10 @@
 //! scenario is checked by the host that is to run it.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 pub use plimsoll_report::plot::Scale;
+use plimsoll_sim::Profile;
 use serde::{Deserialize, Serialize};
 use toml::Table;
 
@@ -40,6 +42,9 @@ pub struct Experiment {
     /// Machine profile: costs of the modelled host; empty if nothing is modelled.
     #[serde(default)]
     pub profile: String,
+    /// The profile itself, if it is not a built-in one.
+    #[serde(skip)]
+    pub machine: Option<Arc<Profile>>,
     /// Where it runs.
     #[serde(default)]
     pub host: HostKind,

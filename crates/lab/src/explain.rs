@@ -2,8 +2,6 @@
 
 use std::fmt::Write as _;
 
-use plimsoll_sim::Profile;
-
 use crate::error::Error;
 use crate::experiment::{Experiment, HostKind};
 
@@ -107,7 +105,8 @@ pub(crate) fn machine(experiment: &Experiment) -> Result<String, Error> {
     if experiment.host == HostKind::Real {
         return Ok("The machine that it runs on: no cost is put in.".to_owned());
     }
-    let profile = Profile::named(&experiment.profile).map_err(|error| {
+    let profile = experiment.profile_named(&experiment.profile);
+    let profile = profile.map_err(|error| {
         let remedy = "name one of the built-in profiles";
         Error::file(&experiment.file, "profile", error.to_string(), remedy)
     })?;

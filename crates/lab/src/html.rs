@@ -12,6 +12,7 @@ use crate::breakdown::breakdown;
 use crate::catalogue::Catalogue;
 use crate::claim::Verdict;
 use crate::declared::Kind;
+use crate::distance;
 use crate::document::{figure, seeds_of, value};
 use crate::error::Error;
 use crate::experiment::{Experiment, Measure};
@@ -201,6 +202,7 @@ fn section(run: &Run, runs: &[Run]) -> Result<Markup, Error> {
             p.meta { (meta_line(run)) }
             @for figure in &figures { (figure) }
             (claims(run))
+            (distance::markup(run))
             @if fails {
                 h3 { (explain::lacking(experiment)) }
                 @for paragraph in explain::paragraphs(&experiment.explain.limits) {

@@ -10,15 +10,18 @@
 
 mod breakdown;
 mod cache;
+pub mod calibrate;
 mod catalogue;
 mod claim;
 mod declared;
+mod distance;
 mod document;
 mod error;
 mod experiment;
 mod explain;
 mod host;
 mod html;
+mod machine;
 mod machines;
 mod modelled;
 mod paper_pages;
@@ -38,6 +41,7 @@ pub use cache::Cache;
 pub use catalogue::Catalogue;
 pub use claim::Verdict;
 pub use declared::{Cause, Choice, Claim, Kind, Number, Revised};
+pub use distance::{Compared, Distance, distances};
 pub use document::{CurveEntry, Document, Entry, PointEntry, csv, table, values, verdict_line};
 pub use error::Error;
 pub use experiment::{
@@ -46,6 +50,7 @@ pub use experiment::{
 pub use explain::explain;
 pub use host::{Figures, Host, Point};
 pub use html::html;
+pub use machine::profile_file;
 pub use modelled::{Modelled, profiles};
 pub use provenance::{Source, behind, contradiction, sources};
 pub use runner::{Measured, Options, Run, Shard, Tally, run};

@@ -104,8 +104,8 @@ fn read<T: DeserializeOwned>(point: &Point<'_>, settings: Table) -> Result<T, Er
 
 fn profile(point: &Point<'_>, changes: Option<Value>) -> Result<Profile, Error> {
     let remedy = "name a profile that `plimsoll lab list` shows";
-    let profile =
-        Profile::named(point.profile()).map_err(|error| point.error(error.to_string(), remedy))?;
+    let profile = point.experiment.profile_named(point.profile());
+    let profile = profile.map_err(|error| point.error(error.to_string(), remedy))?;
     let Some(Value::Table(changes)) = changes else {
         return Ok(profile);
     };

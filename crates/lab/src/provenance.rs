@@ -39,7 +39,7 @@ pub(crate) fn profiles(experiment: &Experiment) -> Result<Vec<Profile>, Error> {
         }
     }
     let named = |name: &str| {
-        Profile::named(name).map_err(|error| {
+        experiment.profile_named(name).map_err(|error| {
             let remedy = "name one of the built-in profiles";
             Error::file(&experiment.file, "profile", error.to_string(), remedy)
         })
