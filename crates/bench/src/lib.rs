@@ -13,13 +13,15 @@
 //!   and the monitor beside others; [`stack`] the user data path.
 //! - [`triggers`] measures when this kernel could fire soft timers, and [`timers`] what
 //!   events cost a server; [`wan`] TCP over a wide-area path.
-//! - [`RealPackets`] is a host of the lab's experiments, with the trials of these benches.
+//! - [`RealPackets`] is a host of the lab's experiments, with the trials of these benches;
+//!   [`calibrate`] measures the costs of a machine profile for its modelled host.
 //!
 //! Parts that several share: what protects (`protection`, `nftables`, `guard_process`),
 //! what loads (`traffic`), who is flooded and asked (`own_port`, `web`), what crosses a
 //! host (`passing`), what is measured meanwhile (`udp`, `mlfrr`, `figures`), in which
 //! turns (`cases`), and how it is drawn (`page`).
 
+mod calibrate;
 pub mod capture;
 mod cases;
 pub mod demo;
@@ -46,6 +48,7 @@ mod udp;
 pub mod wan;
 mod web;
 
+pub use calibrate::{CalibrationPlan, calibrate};
 pub use error::Error;
 pub use figures::{Bystander, HostCpu, Losses};
 pub use lab_host::RealPackets;

@@ -26,7 +26,7 @@ pub(crate) const ECHO_PORT: u16 = 7;
 pub(crate) const SINK_WORK: Duration = Duration::from_micros(2);
 /// What an operator of a busy UDP server sets; the kernel's default holds only
 /// about 50 frames of this link (see `plimsoll serve --help`).
-const SINK_RCVBUF_BYTES: usize = 4 << 20;
+pub(crate) const SINK_RCVBUF_BYTES: usize = 4 << 20;
 const ECHO_RCVBUF_BYTES: usize = 1 << 20;
 const PROBE_RATE_PPS: u32 = 2000;
 /// An answer later than this is as good as lost to an interactive client.
