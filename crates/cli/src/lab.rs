@@ -1,6 +1,8 @@
 //! `plimsoll lab`: the papers' experiments, and ours, on a modelled host or on real
 //! packets.
 
+mod calibrate;
+
 use std::fmt::Write as _;
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -9,7 +11,7 @@ use crate::failure::Context;
 use plimsoll_bench::RealPackets;
 use plimsoll_lab::{
     Cache, Catalogue, Document, Experiment, HostKind, Modelled, Options, Run, Shard, SweepPlan,
-    TracePlan, csv, html, profiles, range, table, trace, values,
+    TracePlan, csv, html, profile_file, profiles, range, table, trace, values,
 };
 
 use crate::output;
@@ -18,13 +20,14 @@ use crate::output;
 ///
 /// Every published overload figure, and some that no paper has, as data: what is
 /// swept, what is measured, and what must come out. Needs no root and no network, but
-/// for the experiments on real packets (`real`), which need root.
+/// for the experiments on real packets (`real`) and `calibrate`, which need root.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "Examples:\n  \
     plimsoll lab run all               every claim, with its measured value\n  \
     plimsoll lab report                the same as one HTML file with all curves\n  \
     sudo plimsoll lab run real         the papers' figures on this machine's kernel, half an hour\n  \
     plimsoll lab explain lrp-fig3      what was done, and where the model departs\n  \
+    sudo plimsoll lab calibrate --out today.toml    this machine's costs, for --profile\n  \
     plimsoll lab sweep mr-fig7 --parameter path.quota --from 2 --to 40 --steps 20 \\\n      \
     --set source.flood.traffic.rate_pps=14000 --curve quota5 --html quota.html")]
 pub(crate) struct Args {
@@ -46,6 +49,8 @@ enum Command {
     Trace(TraceArgs),
     /// Write all curves and claims as one HTML file
     Report(ReportArgs),
+    /// Measure what this machine's host costs, and write it as a machine profile (root)
+    Calibrate(calibrate::Args),
     /// Join the results of the parts of a run (`--shard`) into one file for `--resume`
     Merge(MergeArgs),
 }
@@ -74,6 +79,9 @@ struct Outputs {
 struct How {
     #[command(flatten)]
     source: Source,
+    /// Machine profile in FILE, as `lab calibrate` writes it, in place of the experiments' own
+    #[arg(long, value_name = "FILE")]
+    profile: Option<PathBuf>,
     /// The first seed; the same seeds give the same results
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
@@ -227,6 +235,7 @@ pub(crate) fn run(args: &Args) -> crate::Result<()> {
         Command::Sweep(args) => sweep(args),
         Command::Trace(args) => show_trace(args),
         Command::Report(args) => report(args),
+        Command::Calibrate(args) => calibrate::run(args),
         Command::Merge(args) => merge(args),
     }
 }
@@ -258,8 +267,21 @@ impl How {
         Ok(true)
     }
 
+    /// The same experiments on the machine of `--profile`, if there is one.
+    fn moved(&self, experiments: &[Experiment]) -> crate::Result<Option<Vec<Experiment>>> {
+        let Some(file) = &self.profile else {
+            return Ok(None);
+        };
+        let profile = profile_file(file)?;
+        Ok(Some(
+            experiments.iter().map(|one| one.on(&profile)).collect(),
+        ))
+    }
+
     /// `seeds`: how many without `--seeds`.
     fn run(&self, experiments: &[Experiment], seeds: u32) -> crate::Result<Vec<Run>> {
+        let moved = self.moved(experiments)?;
+        let experiments = moved.as_deref().unwrap_or(experiments);
         let cache = self.resume.as_deref().map(Cache::open).transpose()?;
         let (real, why_no_testbed) = real_packets(experiments)?;
         let options = Options {

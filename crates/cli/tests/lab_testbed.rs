@@ -46,6 +46,19 @@ fn the_same_file_runs_on_real_packets_and_on_the_model() {
         let answers = values(&document, &format!("{path}_testbed"), "answers");
         assert!(answers[0] > 0.0, "{path}: {answers:?}");
     }
+    // The distance is stated for each path.
+    let distances = document["experiments"][0]["distances"].as_array().unwrap();
+    for path in ["stock", "threaded", "guard"] {
+        let is_goodput = |one: &&Value| one["curve"] == path && one["measure"] == "goodput";
+        let found = distances.iter().find(is_goodput).unwrap();
+        let (last, real) = (
+            &found["points"][1],
+            values(&document, &format!("{path}_testbed"), "goodput"),
+        );
+        assert_eq!(last["real"].as_f64(), Some(real[1]), "{found}");
+        let ratio = last["real"].as_f64().unwrap() / last["model"].as_f64().unwrap();
+        assert_eq!(last["ratio"].as_f64(), Some(ratio), "{found}");
+    }
     let claim = &document["experiments"][0]["claims"][0];
     assert_eq!(claim["holds"], true, "{claim}");
 }

@@ -1,0 +1,108 @@
+//! `plimsoll lab calibrate`: this machine's costs as a machine profile.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use plimsoll_bench::{CalibrationPlan, calibrate};
+use plimsoll_lab::calibrate::Calibration;
+
+use crate::failure::{Context, Usage};
+use crate::output;
+
+/// Measure what this machine's host costs, and write a machine profile.
+///
+/// Real packets, in network namespaces made for it; needs root. Every number of the profile
+/// says by which trial it was measured, with which spread, when and where; what no trial
+/// measures keeps the value of modern-veth and says that it is assumed. Let the machine be
+/// quiet meanwhile: the spread shows whether it was.
+#[derive(clap::Args, Debug)]
+#[command(after_help = "Examples:\n  \
+    sudo plimsoll lab calibrate --out today.toml\n  \
+    sudo plimsoll lab run demo-udp modern-guard --testbed --profile today.toml --seeds 4")]
+pub(super) struct Args {
+    /// Where to write the profile; its name is the file's without .toml
+    #[arg(short, long, value_name = "FILE")]
+    out: PathBuf,
+    /// How often each trial is repeated
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(5..=100))]
+    repeats: u32,
+    /// How long each trial measures
+    #[arg(long, value_name = "MS", default_value_t = 250, value_parser = clap::value_parser!(u64).range(20..=1000))]
+    window_ms: u64,
+    /// Also write all trials as one JSON document to FILE (`-`: standard output)
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+}
+
+pub(super) fn run(args: &Args) -> crate::Result<()> {
+    let name = args.out.file_stem().and_then(|stem| stem.to_str());
+    let name = name.ok_or(Usage("--out: name a file, for example today.toml"))?;
+    // Before minutes of measuring.
+    let target = Target::open(&args.out)?;
+    let measured = measure(args);
+    let calibration = match measured {
+        Ok(calibration) => calibration,
+        Err(error) => {
+            target.give_up();
+            return Err(error);
+        }
+    };
+    target.write(&calibration.profile(name)?)?;
+    if let Some(json) = &args.json {
+        output::write_json(json, &calibration)?;
+    }
+    if args.json.as_deref() == Some(Path::new("-")) {
+        return Ok(());
+    }
+    let out = args.out.display();
+    output::print(&format!(
+        "{}wrote {out}; `--profile {out}` of lab run, report and sweep uses it\n",
+        calibration.table()
+    ))
+}
+
+fn measure(args: &Args) -> crate::Result<Calibration> {
+    let plan = CalibrationPlan {
+        program: std::env::current_exe().context("cannot find this program")?,
+        repeats: args.repeats,
+        window: Duration::from_millis(args.window_ms),
+    };
+    let progress = |done, of| output::progress(&format!("{done} of {of} repeats"));
+    let measured = calibrate(&plan, &progress);
+    output::clear_progress();
+    Ok(measured?)
+}
+
+/// The file to write, which can be written.
+struct Target<'a> {
+    path: &'a Path,
+    file: File,
+    is_new: bool,
+}
+
+impl<'a> Target<'a> {
+    fn open(path: &'a Path) -> crate::Result<Self> {
+        let is_new = !path.exists();
+        let mut options = OpenOptions::new();
+        let opened = options.write(true).create(true).truncate(false).open(path);
+        let file = opened.with_context(|| format!("cannot write {}", path.display()))?;
+        Ok(Self { path, file, is_new })
+    }
+
+    /// Leaves what was there.
+    fn give_up(self) {
+        if self.is_new {
+            let _ = fs::remove_file(self.path);
+        }
+    }
+
+    fn write(mut self, text: &str) -> crate::Result<()> {
+        let mut write = || -> io::Result<()> {
+            self.file.set_len(0)?;
+            self.file.write_all(text.as_bytes())
+        };
+        write().with_context(|| format!("cannot write {}", self.path.display()))
+    }
+}
