@@ -14,7 +14,7 @@
 //! - [`triggers`] measures when this kernel could fire soft timers, and [`timers`] what
 //!   events cost a server; [`wan`] TCP over a wide-area path.
 //! - [`RealPackets`] is a host of the lab's experiments, with the trials of these benches;
-//!   [`calibrate`] measures the costs of a machine profile for its modelled host.
+//!   [`calibrate()`] measures the costs of a machine profile for its modelled host.
 //!
 //! Parts that several share: what protects (`protection`, `nftables`, `guard_process`),
 //! what loads (`traffic`), who is flooded and asked (`own_port`, `web`), what crosses a
