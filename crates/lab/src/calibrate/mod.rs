@@ -4,7 +4,7 @@
 //! of the profile follows from which of them, and this file writes it down in the form of every
 //! profile. Each measured number names its trial, its lowest, median and highest value
 //! over the repeats, the date, the kernel and the machine. What no trial measures keeps
-//! the value of [`BASE`] and is called `assumed`, with the reason.
+//! the value of `BASE` and is called `assumed`, with the reason.
 //!
 //! **Limits.** A number that is a difference of two trials is taken per repeat, so that
 //! both saw the machine in the same state; one that comes out below 0 is written as 0

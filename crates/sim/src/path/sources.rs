@@ -1,7 +1,7 @@
 //! Whose packets an overloaded consumer takes: anybody's, those within a limit for each
 //! source, or those that the core's fairness admits.
 //!
-//! A source of a scenario is one host, or many ([`Claimed`]). What the guard's program
+//! A source of a scenario is one host, or many (its `from`). What the guard's program
 //! keeps for each CPU stands once here: the modelled host has one CPU that receives, in
 //! what this is for.
 
