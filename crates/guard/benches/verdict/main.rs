@@ -43,6 +43,8 @@ fn main() {
     in_namespace(|| {
         let mut storage = Storage::default();
         let mut guard = Guard::load(&mut storage, &Config::default()).expect("the guard loads");
+        // As under a flood.
+        guard.attend(true);
         let _empty = udp_socket((HOST_V4, 5000), 256 << 10);
         let _full = full_socket(5001, false);
         let _full_shared = full_socket(5002, true);
@@ -105,12 +107,15 @@ fn overloaded(guard: &mut Guard<'_>, wanted: &str) {
     if senders.is_empty() {
         return;
     }
-    let _server = overloaded_socket();
+    let server = full_socket(OVERLOADED, false);
     println!(
         "{:<44}{:>8}{:>8}{:>8}{:>8}{:>8}  ns per packet; medians by turns, and of their difference",
         "", "fair", "min", "without", "min", "dearer"
     );
     let frame = to_host(HOST_V4).udp(4000, OVERLOADED, &[]);
+    // It was full a moment ago, and is over its high watermark from now on.
+    guard.test_run(&frame, 1).expect("test-run");
+    overload(&server);
     for (name, others) in senders {
         let forger = Forger::before(guard.fd(), Ipv4Addr::new(0, 0, 0, 1), others);
         let begun = Instant::now();
@@ -172,13 +177,11 @@ fn full_socket(port: u16, shared: bool) -> UdpSocket {
     server
 }
 
-/// A socket over its high watermark, with room for packets in profile.
-fn overloaded_socket() -> UdpSocket {
-    let server = full_socket(OVERLOADED, false);
+/// Leaves a full socket over its high watermark, with room for packets in profile.
+fn overload(server: &UdpSocket) {
     let queued = usize::try_from(udp_occupancy(OVERLOADED)).expect("a small number");
     // The kernel doubles it.
-    setsockopt(&server, sockopt::RcvBufForce, &(queued * 50 / FILL)).expect("a receive buffer");
-    server
+    setsockopt(server, sockopt::RcvBufForce, &(queued * 50 / FILL)).expect("a receive buffer");
 }
 
 /// A server's socket for one client: it is looked up for each packet.
