@@ -115,8 +115,7 @@ impl Watermarks {
     }
 }
 
-/// When packets for a socket are discarded early that was full a moment ago, by how full
-/// its receive buffer is. A socket that was not takes all that fits.
+/// When packets for a socket are discarded early, by how full its receive buffer is.
 ///
 /// The guard's BPF program applies them in bytes, its model in packets
 /// ([`Watermarks::of_socket`]).
@@ -138,7 +137,7 @@ pub struct SocketWatermarks {
 }
 
 impl SocketWatermarks {
-    /// The guard's, while a CPU lacks time.
+    /// The guard's.
     pub const DEFAULT: Self = Self::new(Fraction::from_percent(70), Fraction::from_percent(50));
 
     /// Between these two. Sources that have not had their share have half of what is left
@@ -151,26 +150,6 @@ impl SocketWatermarks {
             low,
             full: Fraction::from_ppm(high.as_ppm() + rest / PROFILE_ROOM_PARTS),
             drained_bytes_max: 1 << 16,
-        }
-    }
-
-    /// The same while CPUs have time to spare. Packets that the socket drops late then
-    /// cost nobody else, so an eighth of the buffer is all that is kept for sources that
-    /// have not had their share, and discarding ends as soon as there is room.
-    #[must_use]
-    pub const fn with_time_to_spare(self) -> Self {
-        let kept = Fraction::from_ppm(Fraction::WHOLE.as_ppm() / 8);
-        let most = kept.complement();
-        let high = if self.high.as_ppm() > most.as_ppm() {
-            self.high
-        } else {
-            most
-        };
-        Self {
-            high,
-            low: high,
-            full: Fraction::WHOLE,
-            ..self
         }
     }
 }

@@ -39,11 +39,10 @@ const CHANNEL_IDLE_EPOCHS: u32 = 60;
 /// Settings of the guard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// Under overload, a UDP socket that was full a moment ago gets no more packets while
-    /// its queue holds this part of its receive buffer. Others take all that fits, and
-    /// while CPUs have time to spare it is at least 87.5 %. Higher wastes less buffer; what
-    /// is left above it must take the batch of packets that is on its way (up to 64) or
-    /// these are dropped late, at the socket. Default: 70 %.
+    /// A UDP socket whose queue holds this part of its receive buffer gets no
+    /// more packets. Higher wastes less buffer; what is left above it must
+    /// take the batch of packets that is on its way (up to 64) or these are
+    /// dropped late, at the socket. Default: 70 %.
     pub high_watermark: Fraction,
     /// … until less than this part is left, or 64 KiB less than at the high
     /// watermark. Lower means fewer, longer pauses; too low lets the consumer
@@ -311,14 +310,8 @@ impl<'obj> Guard<'obj> {
         self.refresh_cookies()
     }
 
-    /// Those of the settings while a CPU lacks time, and else higher ones.
     fn set_watermarks(&mut self) {
         let marks = SocketWatermarks::new(self.config.high_watermark, self.config.low_watermark);
-        let marks = if self.is_strained {
-            marks
-        } else {
-            marks.with_time_to_spare()
-        };
         self.program.set_watermarks(&marks, self.is_strained);
     }
 
@@ -420,9 +413,9 @@ impl<'obj> Guard<'obj> {
 
     /// Call after [`Guard::regulate`], when the governor has decided, with whether it sees
     /// or suspects overload. From then on CPU time is metered only while it may matter,
-    /// which costs a calm host less, and a queue that is full is held at the watermarks
-    /// only under overload. Without this call CPU time is always metered, and the host is
-    /// taken to have time to spare.
+    /// which costs a calm host less, and every packet for a full queue has a look at the
+    /// queue. Without this call CPU time is always metered, and the host is taken to have
+    /// time to spare.
     pub fn attend(&mut self, is_strained: bool) {
         if let Some(regulator) = &mut self.regulator {
             regulator.attend(is_strained);

@@ -99,9 +99,7 @@ impl Share {
         } else {
             queue.high
         };
-        let is_over = queue.occupancy >= limit;
-        let takes_all = queue.occupancy >= queue.high && queue.has_room && !self.is_pressed();
-        self.discarding = is_over && !takes_all;
+        self.discarding = queue.occupancy >= limit;
         self.on_room(!self.discarding, tick);
         self.discarding
     }

@@ -337,9 +337,9 @@ struct settings {
 	/* The tick when the loader last said that it is there. */
 	__u64 heartbeat;
 	/*
-	 * Watermarks of a UDP socket's queue that was full a moment ago
+	 * Watermarks of a UDP socket's queue
 	 * (WATERMARK_WHOLE_SHIFT): discard from high on, until the occupancy has fallen
-	 * below low or by DRAINED_BYTES_MAX. Others take all that fits.
+	 * below low or by DRAINED_BYTES_MAX.
 	 */
 	__u32 high_watermark;
 	__u32 low_watermark;

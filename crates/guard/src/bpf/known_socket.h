@@ -70,7 +70,7 @@ static __always_inline bool judge_known_socket(const struct packet *packet, __be
 	if (known->shared)
 		return false;
 	judge_udp_queue(packet, (void *)known->socket, verdict);
-	known->full = is_discarding(verdict) && settings.strained;
+	known->full = is_discarding(verdict);
 	return true;
 }
 
@@ -100,7 +100,7 @@ static __always_inline void remember_socket(const struct packet *packet, __be16 
 	known->slot = verdict->slot;
 	known->port = port;
 	known->packets_left = KNOWN_PACKETS;
-	known->full = full && settings.strained;
+	known->full = full;
 	known->shared = sharing == SHARING_FULL_GROUP;
 }
 

@@ -67,13 +67,6 @@ static __always_inline __u64 limit_bytes(const struct queue *queue, __u32 slot, 
 	return low + DRAINED_BYTES_MAX < high ? high - DRAINED_BYTES_MAX : low;
 }
 
-/* Whether a datagram of the mean size of those in the queue finds no room any more. */
-static __always_inline bool has_no_room(const struct queue *queue)
-{
-	return queue->occupancy >= queue->capacity ||
-	       (__u64)(queue->capacity - queue->occupancy) * queue->datagrams < queue->occupancy;
-}
-
 /* Where the queue stands as fairness among its sources wants to know it. */
 static __always_inline enum outcome judge_full_queue(const struct packet *packet,
 						     struct verdict *verdict,
@@ -84,28 +77,19 @@ static __always_inline enum outcome judge_full_queue(const struct packet *packet
 		.high = limit_bytes(queue, verdict->slot, false),
 	};
 
-	marks.full = has_no_room(queue) ?
-			     queue->occupancy :
-			     (__u64)marks.high * settings.full_watermark >> WATERMARK_WHOLE_SHIFT;
+	marks.full = (__u64)marks.high * settings.full_watermark >> WATERMARK_WHOLE_SHIFT;
 	return judge_source(packet, verdict, &marks, discarding);
 }
 
 /*
  * Whether the socket gets no more packets, but for those in profile: feedback with
- * hysteresis (Mogul & Ramakrishnan 6.6.1). A queue that was not full lately takes all
- * that fits, as it would without the guard: a burst is no overload.
+ * hysteresis (Mogul & Ramakrishnan 6.6.1).
  */
 static __always_inline bool is_full(const struct queue *queue, const struct verdict *verdict)
 {
-	const struct channel *channel = verdict->channel;
-	bool discarding = channel && channel->discarding;
+	bool discarding = verdict->channel && verdict->channel->discarding;
 
-	if (queue->occupancy < limit_bytes(queue, verdict->slot, discarding))
-		return false;
-	/* By a delay target, or not yet below the low watermark. */
-	if (queue->occupancy < watermark_bytes(queue, settings.high_watermark))
-		return true;
-	return (channel && channel->pressed) || has_no_room(queue);
+	return queue->occupancy >= limit_bytes(queue, verdict->slot, discarding);
 }
 
 static __always_inline enum outcome judge_queue(const struct packet *packet,

@@ -35,10 +35,7 @@ pub(crate) struct Args {
     /// Interface to guard, in this network namespace
     #[arg(value_name = "IFACE")]
     pub(super) interface: String,
-    /// Discard under overload for a UDP socket whose receive buffer is this full, in percent
-    ///
-    /// Only if it was full within the last half second: else it takes all that fits. While CPUs have
-    /// time to spare the mark is at least 87.5.
+    /// Discard for a UDP socket whose receive buffer is this full, in percent
     ///
     /// Cost: lower wastes buffer and loses bursts; above 90, packets on their way may still be
     /// lost at the socket.
