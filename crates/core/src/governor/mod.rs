@@ -200,8 +200,6 @@ pub struct Governor {
     /// When the turns reported to `limiter` have got to.
     limiter_time: Instant,
     settled: Settled,
-    /// With [`Strategy::Off`], which turns nothing: whether there is overload.
-    seen_off: bool,
     switches: u64,
 }
 
@@ -254,7 +252,6 @@ impl Governor {
             limiter,
             limiter_time: Instant::ZERO,
             settled: Settled::default(),
-            seen_off: false,
             switches: 0,
         })
     }
@@ -285,7 +282,6 @@ impl Governor {
     #[must_use]
     pub fn is_strained(&self) -> bool {
         match self.setting.mode {
-            Mode::Interrupts if self.config.strategy == Strategy::Off => self.seen_off,
             Mode::Interrupts => self.dwell.is_pending(),
             Mode::Overload => !self.settled.is_settled(),
         }
@@ -327,7 +323,6 @@ impl Governor {
         now: Instant,
     ) -> Setting {
         if self.config.strategy == Strategy::Off {
-            self.seen_off = is_metered && self.overload(cpus, losses) != Reason::Calm;
             return self.setting;
         }
         let rate_pps = cpus.iter().map(|cpu| rate(cpu, losses.ring)).max();
