@@ -115,7 +115,8 @@ impl Watermarks {
     }
 }
 
-/// When packets for a socket are discarded early, by how full its receive buffer is.
+/// When packets for a socket are discarded early that was full a moment ago, by how full
+/// its receive buffer is. A socket that was not takes all that fits.
 ///
 /// The guard's BPF program applies them in bytes, its model in packets
 /// ([`Watermarks::of_socket`]).

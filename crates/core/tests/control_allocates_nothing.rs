@@ -174,6 +174,7 @@ fn fairness_allocates_nothing() {
                 low: 50,
                 high: 70,
                 full: 90,
+                has_room: false,
             };
             let verdict = fairness.judge(&mut share, &request, &queue, at(u64::from(step) * 20));
             refused += u32::from(verdict != Verdict::Admitted);

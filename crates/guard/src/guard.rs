@@ -39,10 +39,10 @@ const CHANNEL_IDLE_EPOCHS: u32 = 60;
 /// Settings of the guard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// A UDP socket whose queue holds this part of its receive buffer gets no
-    /// more packets. Higher wastes less buffer; what is left above it must
-    /// take the batch of packets that is on its way (up to 64) or these are
-    /// dropped late, at the socket. Default: 70 %.
+    /// A UDP socket that has overflowed a moment ago gets no more packets while its queue
+    /// holds this part of its receive buffer. Others take all that fits. Higher wastes less
+    /// buffer; what is left above it must take the batch of packets that is on its way (up
+    /// to 64) or these are dropped late, at the socket. Default: 70 %.
     pub high_watermark: Fraction,
     /// … until less than this part is left, or 64 KiB less than at the high
     /// watermark. Lower means fewer, longer pauses; too low lets the consumer
@@ -182,8 +182,6 @@ pub struct Guard<'obj> {
     observed: Packets,
     /// All packets when observing was last begun.
     observing_since: Packets,
-    /// A CPU lacks time because of receiving, or may.
-    is_strained: bool,
     started: Instant,
 }
 
@@ -223,7 +221,6 @@ impl<'obj> Guard<'obj> {
             config: *config,
             observed: Packets::default(),
             observing_since: Packets::default(),
-            is_strained: false,
             started: Instant::now(),
         };
         guard.protect(&Protection::default())?;
@@ -303,16 +300,12 @@ impl<'obj> Guard<'obj> {
             self.observing_since = all;
         }
         self.config = *config;
-        self.set_watermarks();
+        let marks = SocketWatermarks::new(config.high_watermark, config.low_watermark);
+        self.program.set_watermarks(&marks);
         self.program
             .set_delay_targets(config.delay_target.is_some());
         self.begin_shedding_anew()?;
         self.refresh_cookies()
-    }
-
-    fn set_watermarks(&mut self) {
-        let marks = SocketWatermarks::new(self.config.high_watermark, self.config.low_watermark);
-        self.program.set_watermarks(&marks, self.is_strained);
     }
 
     /// Nothing is shed until receiving has taken too much again.
@@ -413,17 +406,10 @@ impl<'obj> Guard<'obj> {
 
     /// Call after [`Guard::regulate`], when the governor has decided, with whether it sees
     /// or suspects overload. From then on CPU time is metered only while it may matter,
-    /// which costs a calm host less, and every packet for a full queue has a look at the
-    /// queue. Without this call CPU time is always metered, and the host is taken to have
-    /// time to spare.
+    /// which costs a calm host less. Without this call it is always metered.
     pub fn attend(&mut self, is_strained: bool) {
         if let Some(regulator) = &mut self.regulator {
             regulator.attend(is_strained);
-        }
-        let is_strained = is_strained || self.is_shedding();
-        if is_strained != self.is_strained {
-            self.is_strained = is_strained;
-            self.set_watermarks();
         }
     }
 

@@ -17,6 +17,7 @@ use nix::sys::socket::{MsgFlags, sockopt};
 use plimsoll_core::time::TICK;
 use plimsoll_guard::{Config, Guard, Kind, Outcome, Storage};
 use plimsoll_kernel::namespace;
+use plimsoll_kernel::pass_all::PassAll;
 use plimsoll_packets::frame::Packet;
 
 const INSIDE_V4: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 2);
@@ -185,6 +186,59 @@ fn guarded(test: impl FnOnce(&mut Guard<'_>, &Wire)) {
     let mut storage = Storage::default();
     let mut guard = Guard::attach(&mut storage, &Config::default(), "v0").unwrap();
     test(&mut guard, &Wire::open());
+}
+
+/// More than a receive buffer of the default size holds.
+const BURST: u16 = 500;
+/// Before each burst. After the first a queue that was full is remembered as such (half a
+/// second), after the second it is not.
+const PAUSES: [Duration; 3] = [
+    Duration::from_millis(100),
+    Duration::from_millis(100),
+    Duration::from_millis(700),
+];
+
+/// What an idle reader with a buffer of the default size gets of each burst.
+fn bursts() -> Vec<u64> {
+    let server = UdpSocket::bind((HOST_V4, 5000)).unwrap();
+    server.set_read_timeout(Some(PAUSES[0])).unwrap();
+    let wire = Wire::open();
+    let burst = |pause| {
+        thread::sleep(pause);
+        for _ in 0..BURST {
+            wire.send(&frame(4000, 5000));
+        }
+        received(&server)
+    };
+    PAUSES.into_iter().map(burst).collect()
+}
+
+/// The guard discarded from 70 percent of the buffer on, however calm the host was.
+#[test]
+fn a_burst_into_a_small_buffer_loses_no_more_than_without_the_guard() {
+    in_namespace(|| {
+        let stock = {
+            let _pass_all = PassAll::attach("v0").unwrap();
+            bursts()
+        };
+        assert!(
+            stock.iter().all(|taken| *taken < u64::from(BURST)),
+            "each burst is too large: {stock:?}"
+        );
+        guarded(|guard, _| {
+            // Where the last burst was too large a moment ago, the watermarks hold: 30 % of
+            // the buffer are kept for other sources. One run of stock differs from the next
+            // by a datagram.
+            let kept = [0, 20, 0];
+            let taken = bursts();
+            for ((taken, stock), kept) in taken.into_iter().zip(stock).zip(kept) {
+                let least = stock - stock * kept / 64 - 2;
+                assert!(taken >= least, "{taken} of {BURST}, stock {stock}");
+            }
+            let discarded = guard.counters().unwrap().of(Kind::UdpSocket).discarded();
+            assert!(discarded > 0, "what finds no room is discarded early");
+        });
+    });
 }
 
 #[test]

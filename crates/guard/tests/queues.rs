@@ -46,8 +46,8 @@ fn takes(client: &UdpSocket) -> bool {
     udp_occupancy(PORT) > before
 }
 
-/// Fills the server's queue until the socket takes no more. Returns how many of what it
-/// took the program had admitted.
+/// Fills the server's queue until the socket takes no more. Returns how many it took, each
+/// of which the program had admitted.
 fn fill_up(guard: &mut Guard<'_>, client: &UdpSocket, frame: &[u8]) -> u64 {
     let mut taken = 0;
     loop {
@@ -55,17 +55,62 @@ fn fill_up(guard: &mut Guard<'_>, client: &UdpSocket, frame: &[u8]) -> u64 {
         if !takes(client) {
             return taken;
         }
-        taken += u64::from(is_admitted);
+        taken += 1;
+        assert!(is_admitted, "datagram {taken}, which the socket took");
     }
 }
 
 /// Shows LRP-18.
 #[test]
-fn once_full_discard_begins_at_the_high_watermark_and_ends_at_the_low_one() {
+fn a_queue_that_was_not_full_takes_all_that_fits() {
+    for fairness in [false, true] {
+        in_namespace(|| {
+            let config = Config {
+                fairness,
+                ..Config::default()
+            };
+            let mut storage = Storage::default();
+            let mut guard = Guard::load(&mut storage, &config).unwrap();
+            let _server = udp_socket((HOST_V4, PORT), 256 << 10);
+            let client = UdpSocket::bind((HOST_V4, 0)).unwrap();
+            let frame = to_host(HOST_V4).udp(PEER_PORT, PORT, &[0; 64]);
+            let taken = fill_up(&mut guard, &client, &frame);
+            assert!(taken > 50, "the buffer holds many datagrams");
+            assert!(!admits(&mut guard, &frame), "it has dropped one");
+        });
+    }
+}
+
+/// What the consumer has taken counts against the stack's limit, up to a quarter of the
+/// buffer, until much of it is given back. The stack drops then, although the queue seems to
+/// have room.
+#[test]
+fn a_queue_is_full_when_the_socket_drops_however_much_is_in_it() {
     in_namespace(|| {
         let mut storage = Storage::default();
         let mut guard = Guard::load(&mut storage, &watermarks_alone()).unwrap();
-        guard.attend(true);
+        let server = udp_socket((HOST_V4, PORT), 256 << 10);
+        let capacity = getsockopt(&server, sockopt::RcvBuf).unwrap() as u64;
+        let client = UdpSocket::bind((HOST_V4, 0)).unwrap();
+        let frame = to_host(HOST_V4).udp(PEER_PORT, PORT, &[0; 64]);
+        while udp_occupancy(PORT) < capacity * 85 / 100 {
+            client.send_to(&[0; 64], (HOST_V4, PORT)).unwrap();
+        }
+        let mut buffer = [0; 64];
+        for _ in 0..10 {
+            server.recv(&mut buffer).unwrap();
+        }
+        fill_up(&mut guard, &client, &frame);
+        assert!(!admits(&mut guard, &frame), "it has dropped one");
+    });
+}
+
+/// Shows LRP-18.
+#[test]
+fn under_overload_discard_begins_at_the_high_watermark_and_ends_at_the_low_one() {
+    in_namespace(|| {
+        let mut storage = Storage::default();
+        let mut guard = Guard::load(&mut storage, &watermarks_alone()).unwrap();
         let server = udp_socket((HOST_V4, PORT), 256 << 10);
         let capacity = getsockopt(&server, sockopt::RcvBuf).unwrap() as u64;
         let client = UdpSocket::bind((HOST_V4, 0)).unwrap();
@@ -113,7 +158,6 @@ fn a_large_queue_is_filled_again_before_its_low_watermark() {
         let server = udp_socket((HOST_V4, PORT), 0);
         setsockopt(&server, sockopt::RcvBufForce, &(2 << 20)).unwrap();
         let client = UdpSocket::bind((HOST_V4, 0)).unwrap();
-        guard.attend(true);
         let high = getsockopt(&server, sockopt::RcvBuf).unwrap() as u64 * 70 / 100;
         let frame = to_host(HOST_V4).udp(PEER_PORT, PORT, &[0; 64]);
         fill_up(&mut guard, &client, &frame);

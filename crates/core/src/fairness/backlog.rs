@@ -81,6 +81,8 @@ impl Backlog {
             low: high,
             high,
             full: self.capacity - kept + 1,
+            // Its last places are kept from the first SYN on.
+            has_room: false,
         }
     }
 }

@@ -50,6 +50,7 @@ impl Budget {
             low: self.packets,
             high: self.packets,
             full: self.packets + self.packets / OVERDRAWN_PARTS,
+            has_room: false,
         }
     }
 

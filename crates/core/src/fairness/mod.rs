@@ -143,10 +143,13 @@ pub struct Queue {
     pub occupancy: u32,
     /// Discarding ends below this.
     pub low: u32,
-    /// Discarding begins here, but for packets in profile.
+    /// Discarding begins here in a queue that was full lately, but for packets in profile.
     pub high: u32,
     /// Nothing is admitted from here on.
     pub full: u32,
+    /// Whether one more packet fits. As long as it does, a queue that was not full lately
+    /// takes whatever comes: a burst is no overload.
+    pub has_room: bool,
 }
 
 /// What becomes of a packet.

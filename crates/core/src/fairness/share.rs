@@ -99,7 +99,9 @@ impl Share {
         } else {
             queue.high
         };
-        self.discarding = queue.occupancy >= limit;
+        let is_over = queue.occupancy >= limit;
+        let takes_all = queue.occupancy >= queue.high && queue.has_room && !self.is_pressed();
+        self.discarding = is_over && !takes_all;
         self.on_room(!self.discarding, tick);
         self.discarding
     }

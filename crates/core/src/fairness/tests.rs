@@ -38,6 +38,7 @@ fn queue(occupancy: u32) -> Queue {
         low: CAPACITY * 50 / 100,
         high: CAPACITY * 70 / 100,
         full: CAPACITY * 85 / 100,
+        has_room: occupancy < CAPACITY,
     }
 }
 
@@ -466,6 +467,36 @@ fn a_slow_consumer_is_shared_too() {
     host.run(&senders, 5000);
     let got = host.run(&senders, 20_000);
     assert!(got.part(0) > 0.95, "{}", got.part(0));
+}
+
+/// A queue that was not full lately takes all that fits, whoever sends it. One that was is
+/// held at its watermark for half a second.
+#[test]
+fn a_burst_that_the_queue_holds_is_no_overload() {
+    let mut host = Host::new(1000);
+    let request = Request {
+        channel: 1,
+        source: IpAddr::from(v4(1, 1, 1)).into(),
+        known: false,
+    };
+    let burst = |host: &mut Host, at_ms: u64| {
+        let mut taken = 0;
+        let now = Instant::from_nanos(at_ms * 1_000_000);
+        while host
+            .fairness
+            .judge(&mut host.share, &request, &queue(taken), now)
+            == Verdict::Admitted
+        {
+            taken += 1;
+        }
+        taken
+    };
+    assert_eq!(burst(&mut host, 1000), CAPACITY, "all that fits");
+    assert!(
+        burst(&mut host, 1100) < CAPACITY,
+        "it was full a moment ago"
+    );
+    assert_eq!(burst(&mut host, 2000), CAPACITY, "calm again");
 }
 
 #[test]

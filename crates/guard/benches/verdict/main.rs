@@ -43,8 +43,6 @@ fn main() {
     in_namespace(|| {
         let mut storage = Storage::default();
         let mut guard = Guard::load(&mut storage, &Config::default()).expect("the guard loads");
-        // As under a flood.
-        guard.attend(true);
         let _empty = udp_socket((HOST_V4, 5000), 256 << 10);
         let _full = full_socket(5001, false);
         let _full_shared = full_socket(5002, true);

@@ -274,7 +274,8 @@ struct channel {
 	__u32 queued; /* datagrams when last looked at; 0 for listeners */
 	__u8 discarding; /* enum discarding */
 	__u8 pressed; /* packets are judged by source */
-	__u16 sample_in; /* so many packets; 0: none in this tick any more */
+	__u8 filling; /* drops_mark() when it rose above the high watermark; 0: it is below */
+	__u8 sample_in; /* so many packets; 0: none in this tick any more */
 	__u32 pressed_tick; /* when it last discarded */
 	__u32 fair_tick; /* of `fair_admitted` and `fair_used` */
 	__u32 fair_admitted; /* since then, not yet told to the allowance */
@@ -337,9 +338,9 @@ struct settings {
 	/* The tick when the loader last said that it is there. */
 	__u64 heartbeat;
 	/*
-	 * Watermarks of a UDP socket's queue
+	 * Watermarks of a UDP socket's queue that was full a moment ago
 	 * (WATERMARK_WHOLE_SHIFT): discard from high on, until the occupancy has fallen
-	 * below low or by DRAINED_BYTES_MAX.
+	 * below low or by DRAINED_BYTES_MAX. Others take all that fits.
 	 */
 	__u32 high_watermark;
 	__u32 low_watermark;
@@ -367,7 +368,6 @@ struct settings {
 	 * sends it: the buffer has as much room beyond as it can.
 	 */
 	__u32 full_watermark;
-	__u8 strained; /* CPUs lack time because of receiving, or may */
 	__u8 fairness; /* an overloaded channel's packets are judged by source */
 	__u8 learning; /* who is served becomes known */
 	/* The guarded interface; no answer is sent before it is known (0). */

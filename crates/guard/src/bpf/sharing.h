@@ -39,7 +39,8 @@ static __always_inline bool is_member_full(__u64 member)
 	__u32 slot = known ? *known : 0;
 	struct channel *channel = slot ? channel_at(slot) : NULL;
 
-	return queue.occupancy >= limit_bytes(&queue, slot, channel && channel->discarding);
+	return channel && channel->pressed &&
+	       queue.occupancy >= limit_bytes(&queue, slot, channel->discarding);
 }
 
 /*

@@ -81,15 +81,50 @@ static __always_inline enum outcome judge_full_queue(const struct packet *packet
 	return judge_source(packet, verdict, &marks, discarding);
 }
 
+/* Whether a datagram of the mean size of those in the queue finds no room any more. */
+static __always_inline bool has_no_room(const struct queue *queue)
+{
+	return queue->occupancy >= queue->capacity ||
+	       (__u64)(queue->capacity - queue->occupancy) * queue->datagrams < queue->occupancy;
+}
+
+/* Of how much the socket has dropped, as much as `filling` holds; not 0. */
+static __always_inline __u8 drops_mark(const struct sock *sk)
+{
+	return 1 + (__u32)socket_drops(sk) % 255;
+}
+
+/* Whether the socket has dropped nothing since its queue rose above the high watermark. */
+static __always_inline bool is_filling(struct channel *channel, const struct sock *sk)
+{
+	__u8 mark = drops_mark(sk);
+
+	if (!channel->filling)
+		channel->filling = mark;
+	return channel->filling == mark;
+}
+
 /*
  * Whether the socket gets no more packets, but for those in profile: feedback with
- * hysteresis (Mogul & Ramakrishnan 6.6.1).
+ * hysteresis (Mogul & Ramakrishnan 6.6.1). A queue that was not full lately takes all
+ * that fits, as it would without the guard: a burst is no overload. It is full without
+ * room for one more, or when the socket drops: the stack counts what the consumer has
+ * taken as well, until much of it is given back.
  */
-static __always_inline bool is_full(const struct queue *queue, const struct verdict *verdict)
+static __always_inline bool is_full(const struct queue *queue, const struct verdict *verdict,
+				    const struct sock *sk)
 {
-	bool discarding = verdict->channel && verdict->channel->discarding;
+	struct channel *channel = verdict->channel;
+	bool over = queue->occupancy >=
+		    limit_bytes(queue, verdict->slot, channel && channel->discarding);
 
-	return queue->occupancy >= limit_bytes(queue, verdict->slot, discarding);
+	if (!channel)
+		return over;
+	if (queue->occupancy < watermark_bytes(queue, settings.high_watermark)) {
+		channel->filling = 0;
+		return over;
+	}
+	return over && (channel->pressed || has_no_room(queue) || !is_filling(channel, sk));
 }
 
 static __always_inline enum outcome judge_queue(const struct packet *packet,
@@ -97,7 +132,7 @@ static __always_inline enum outcome judge_queue(const struct packet *packet,
 						struct queue *queue)
 {
 	struct channel *channel = verdict->channel;
-	bool discard = is_full(queue, verdict);
+	bool discard = is_full(queue, verdict, sk);
 
 	if (!channel)
 		return discard ? OUTCOME_SOCKET_QUEUE : OUTCOME_ADMITTED;
@@ -107,7 +142,7 @@ static __always_inline enum outcome judge_queue(const struct packet *packet,
 	if (discard && settings.observing) {
 		queue->occupancy = unobserved_bytes(verdict->slot, queue->occupancy,
 						    queue->datagrams, socket_drops(sk));
-		discard = is_full(queue, verdict);
+		discard = is_full(queue, verdict, sk);
 	}
 	channel->discarding = discard;
 	if (!discard && !channel->pressed)

@@ -83,11 +83,14 @@ impl<'a, 'obj> Pair<'a, 'obj> {
         let high = mark(part.capacity, settings.high_watermark);
         let low = mark(part.capacity, settings.low_watermark);
         let drained = SocketWatermarks::DEFAULT.drained_bytes_max;
+        let room = u64::from(part.capacity.saturating_sub(part.occupancy));
         Queue {
             occupancy: part.occupancy,
             low: low.max(high.saturating_sub(drained)),
             high,
             full: mark(high, settings.full_watermark),
+            // The server's socket drops nothing.
+            has_room: room > 0 && room * u64::from(part.queued) >= u64::from(part.occupancy),
         }
     }
 

@@ -175,8 +175,8 @@ impl<'obj> Program<'obj> {
         settings.learning = fairness.into();
     }
 
-    /// Sets how full a queue may be that was full a moment ago, and whether CPUs lack time.
-    pub(crate) fn set_watermarks(&mut self, marks: &SocketWatermarks, strained: bool) {
+    /// Sets how full a queue may be that was full a moment ago.
+    pub(crate) fn set_watermarks(&mut self, marks: &SocketWatermarks) {
         let whole = 1 << types::limit::WATERMARK_WHOLE_SHIFT.0;
         let part = |mark: Fraction| u32::try_from(mark.of(whole)).unwrap_or(u32::MAX);
         let high = part(marks.high).max(1);
@@ -184,7 +184,6 @@ impl<'obj> Program<'obj> {
         settings.full_watermark = part(marks.full) * whole as u32 / high;
         settings.high_watermark = high;
         settings.low_watermark = part(marks.low);
-        settings.strained = strained.into();
     }
 
     /// Sets who answers SYNs past a listener's SYN queue.

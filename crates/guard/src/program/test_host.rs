@@ -43,7 +43,6 @@ pub(super) fn with_guard_for(cpus: u32, test: impl FnOnce(&mut Guard<'_>) + Send
         namespace::pin(sched_getcpu().unwrap()).unwrap();
         let mut storage = Storage::default();
         let mut guard = Guard::load_for(&mut storage, &Config::default(), cpus).unwrap();
-        guard.attend(true);
         test(&mut guard);
     };
     namespace::in_new(inside)

@@ -182,5 +182,6 @@ fn queue(fifo: &crate::packet::Fifo) -> Queue {
         low: marks.allow_at.map_or(high, |last| last + 1),
         high,
         full: (SocketWatermarks::DEFAULT.full.of(limit.into()) as u32).max(high),
+        has_room: fifo.len() < limit as usize,
     }
 }

@@ -37,6 +37,8 @@ pub(crate) struct Args {
     pub(super) interface: String,
     /// Discard for a UDP socket whose receive buffer is this full, in percent
     ///
+    /// Only if it was full within the last half second: else it takes all that fits.
+    ///
     /// Cost: lower wastes buffer and loses bursts; above 90, packets on their way may still be
     /// lost at the socket.
     #[arg(long, value_name = "PERCENT", default_value_t = percent(Config::default().high_watermark), value_parser = clap::value_parser!(u32).range(1..=100))]
