@@ -77,6 +77,23 @@ fn known_clients_have_a_place_in_every_tick() {
     assert!(flooded <= 1000 * PACKETS * 5 / 4, "{flooded}");
 }
 
+#[test]
+fn what_a_tick_has_overdrawn_is_missing_from_the_next() {
+    let mut budget = Budget::default();
+    let mut now = Instant::from_nanos(7_000_000_000);
+    for (overdrawn, room) in [(4, 8), (0, 4), (0, 8)] {
+        budget.allow(8, now);
+        let mut admitted = 0;
+        while budget.has_room() {
+            budget.admit_known();
+            admitted += 1;
+        }
+        assert_eq!(admitted, room);
+        (0..overdrawn).for_each(|_| budget.admit_known());
+        now += TICK;
+    }
+}
+
 proptest! {
     /// Whoever sends, no tick admits more than a quarter too much, or half for known
     /// sources, and what a tick has overdrawn is missing from the next.
