@@ -129,6 +129,84 @@ impl Scheduling {
     }
 }
 
+/// How soon a thread gets the CPU, as far as that is one number: the nice levels, and above
+/// them the real-time priorities. More is sooner.
+///
+/// `SCHED_IDLE` counts as nice 19 and `SCHED_DEADLINE` as nice -20: neither can be lent to
+/// another thread without harm.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Level(u8);
+
+impl Level {
+    /// Of `SCHED_OTHER`, from nice 19 (0) to nice -20.
+    const NICE_LEVELS: i32 = 40;
+
+    /// That of a nice level, or the nearest that there is (-20..=19).
+    pub fn nice(nice: i8) -> Self {
+        Self(Self::of_nice(nice.into()))
+    }
+
+    fn of_nice(nice: i32) -> u8 {
+        u8::try_from(19 - nice.clamp(-20, 19)).unwrap_or(0)
+    }
+
+    /// From what [`number`](Self::number) told.
+    pub const fn from_number(number: u8) -> Self {
+        Self(number)
+    }
+
+    /// For an atomic.
+    pub const fn number(self) -> u8 {
+        self.0
+    }
+
+    /// A thread's present level (0: this thread's).
+    ///
+    /// # Errors
+    ///
+    /// The thread is gone (`ESRCH`).
+    pub fn of(thread: i32) -> io::Result<Self> {
+        let found = sched_getattr(thread)?;
+        Ok(Self(match found.sched_policy.cast_signed() {
+            libc::SCHED_FIFO | libc::SCHED_RR => {
+                let above = i64::from(found.sched_priority) + i64::from(Self::NICE_LEVELS) - 1;
+                u8::try_from(above).unwrap_or(u8::MAX)
+            }
+            libc::SCHED_DEADLINE => Self::of_nice(-20),
+            libc::SCHED_IDLE => Self::of_nice(19),
+            _ => Self::of_nice(found.sched_nice),
+        }))
+    }
+
+    /// Gives it to a thread, with the usual slice; its CPUs stay. `None` if the thread is gone.
+    ///
+    /// # Errors
+    ///
+    /// `EPERM`: a better level takes `CAP_SYS_NICE`.
+    pub fn give_to(self, thread: i32) -> io::Result<Option<()>> {
+        let above = i32::from(self.0) - Self::NICE_LEVELS;
+        let (policy, nice, priority) = match u32::try_from(above) {
+            Ok(above) => (libc::SCHED_FIFO, 0, above + 1),
+            Err(_) => (libc::SCHED_OTHER, 19 - i32::from(self.0), 0),
+        };
+        let scheduling = Scheduling {
+            policy: policy.cast_unsigned(),
+            flags: 0,
+            nice,
+            priority,
+            runtime_ns: 0,
+            deadline_ns: 0,
+            period_ns: 0,
+            cpus: Vec::new(),
+        };
+        match sched_setattr(thread, &scheduling) {
+            Ok(()) => Ok(Some(())),
+            Err(error) if error.raw_os_error() == Some(libc::ESRCH) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+}
+
 impl fmt::Display for Scheduling {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self {
@@ -328,6 +406,33 @@ mod tests {
         assert!(waited < Duration::from_millis(15), "{waited:?}");
         drop(end);
         burner.join().unwrap();
+    }
+
+    #[test]
+    fn levels_are_ordered_and_can_be_lent() {
+        std::thread::spawn(|| {
+            let thread = nix::unistd::gettid().as_raw();
+            let cpus = Scheduling::of(thread).unwrap().cpus;
+            for nice in [19, 5, 0, -20] {
+                let level = Level::nice(nice);
+                level.give_to(thread).unwrap();
+                assert_eq!(Level::of(thread).unwrap(), level);
+                assert_eq!(Scheduling::of(thread).unwrap().nice(), i32::from(nice));
+            }
+            set_fifo(3).unwrap();
+            let real_time = Level::of(thread).unwrap();
+            assert!(real_time > Level::nice(-20) && Level::nice(0) > Level::nice(5));
+            Level::nice(0).give_to(thread).unwrap();
+            real_time.give_to(thread).unwrap();
+            let found = Scheduling::of(thread).unwrap();
+            assert_eq!((found.policy, found.priority), (1, 3), "SCHED_FIFO");
+            assert_eq!(found.cpus, cpus);
+            set_class(thread, Class::Idle).unwrap();
+            assert_eq!(Level::of(thread).unwrap(), Level::nice(19));
+        })
+        .join()
+        .unwrap();
+        assert!(Level::nice(0).give_to(i32::MAX).unwrap().is_none());
     }
 
     #[test]

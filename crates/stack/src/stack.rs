@@ -165,6 +165,7 @@ impl Drop for Inner {
         if let Some(polling) = &self.host.polling {
             polling.stop();
         }
+        self.host.tcp.ready.urgency.raise_to_usual();
         self.host.tcp.ready.waker.wake();
         for thread in self.threads.get_mut().drain(..) {
             // It was reported if it panicked.

@@ -21,8 +21,8 @@ use plimsoll_core::demux::{
 use plimsoll_core::time::Instant;
 
 use self::group::Groups;
+use self::slot::Slot;
 pub(crate) use self::slot::{Arrived, Bound, Pending, Ready};
-use self::slot::{REASONS_MAX, Slot};
 use crate::account::{Account, Charged, Owner};
 use crate::config::StackConfig;
 use crate::device::{Frame, Mac};
@@ -94,7 +94,7 @@ impl Table {
         let special = u32::try_from(SPECIAL).unwrap_or(u32::MAX);
         let count = config.channels_max.saturating_add(special);
         let all = (count + tcp.connections_max) as usize;
-        let ready = Ready::new(REASONS_MAX * all);
+        let ready = Ready::new(all);
         let mut table = Self {
             demux,
             mac,

@@ -11,6 +11,7 @@ use plimsoll_core::demux::ChannelId;
 use crate::account::Account;
 use crate::device::Frame;
 use crate::outcome::Counts;
+use crate::tcp::Urgency;
 use crate::wait::Waker;
 use crate::wire::datagram::Datagram;
 
@@ -100,12 +101,15 @@ impl Slot {
 pub(crate) struct Ready {
     channels: ArrayQueue<ChannelId>,
     pub(crate) waker: Arc<Waker>,
+    /// The level of the thread that looks at them.
+    pub(crate) urgency: Urgency,
 }
 
 impl Ready {
     pub(super) fn new(channels: usize) -> io::Result<Self> {
         Ok(Self {
-            channels: ArrayQueue::new(channels),
+            channels: ArrayQueue::new(REASONS_MAX * channels),
+            urgency: Urgency::new(channels),
             waker: Arc::new(Waker::new()?),
         })
     }
@@ -115,6 +119,12 @@ impl Ready {
         // There is room for every reason that a channel can have at a time: an
         // arrival, its owner's leaving, more segments than one turn takes.
         let _ = self.channels.push(channel);
+        self.wake_for(channel);
+    }
+
+    /// The TCP thread is to work for the channel's owner soon, at that owner's priority.
+    pub(crate) fn wake_for(&self, channel: ChannelId) {
+        self.urgency.raise(channel);
         self.waker.wake();
     }
 
@@ -132,4 +142,4 @@ impl Ready {
 }
 
 /// Reasons at a time to look at a channel; see [`Ready::push`].
-pub(super) const REASONS_MAX: usize = 4;
+const REASONS_MAX: usize = 4;

@@ -20,6 +20,7 @@ use smoltcp::iface::{Config, Interface, SocketHandle, SocketSet};
 use smoltcp::socket::tcp::{CongestionControl, Socket, SocketBuffer, State};
 use smoltcp::wire::{HardwareAddress, IpEndpoint};
 
+use super::follow::Caller;
 use super::listener::Listener;
 use super::pacing::{Pace, Pacing};
 use super::reset::{host_cidr, instant, keep_network_layer, parse};
@@ -47,6 +48,8 @@ pub(super) struct Connection {
     pub(super) local: SocketAddr,
     pub(super) remote: SocketAddr,
     pub(super) channel: ChannelId,
+    /// For whose priority the TCP thread works for it.
+    pub(super) owner: Caller,
     account: Arc<Account>,
     /// Readable once something happened that an event loop waits for.
     waker: Waker,
@@ -142,6 +145,10 @@ impl Connection {
             .as_ref()
             .map_or(&host.tcp.outgoing, |one| &one.account);
         let account = &Arc::clone(account);
+        // Until somebody accepts it, it is the listener's.
+        let owner = listener
+            .as_ref()
+            .map_or_else(Caller::this_thread, |one| Caller::same_as(&one.owner));
         let mut wire = Wire::new(host.device.pool(), &host.capabilities);
         let mut config = Config::new(HardwareAddress::Ip);
         // Sequence numbers must not be guessed.
@@ -162,6 +169,7 @@ impl Connection {
             local,
             remote,
             channel: bound.channel,
+            owner,
             account: Arc::clone(account),
             waker: Waker::new()?,
             changed: Condvar::new(),
@@ -307,6 +315,7 @@ impl Connection {
         now: Instant,
         act: impl FnOnce(&mut Socket<'static>) -> R,
     ) -> R {
+        self.owner.set_to_this_thread();
         let _work = self.account.work();
         let mut inner = self.inner.lock();
         let result = inner.act(host, now, act);
@@ -323,6 +332,7 @@ impl Connection {
         (wanted, wait): (Wanted, Wait),
         act: impl FnOnce(&mut Socket<'static>) -> Option<R>,
     ) -> Option<R> {
+        self.owner.set_to_this_thread();
         let work = self.account.work();
         let mut inner = self.inner.lock();
         let result = inner.act(host, now, act);

@@ -72,16 +72,17 @@ impl Departures {
         }
     }
 
-    /// The connection has something to send. True: its departure is the next of all, so
-    /// whoever waits for the next must be woken.
-    pub(super) fn request(&self, flow: FlowId, now: Instant) -> bool {
-        let earlier = self.with(|flows| {
+    /// The connection has something to send. Its channel, if its departure is the next of all:
+    /// then whoever waits for the next must be woken.
+    pub(super) fn request(&self, flow: FlowId, now: Instant) -> Option<ChannelId> {
+        self.with(|flows| {
             let before = flows.pacer.next_departure();
             let _ = flows.pacer.on_backlog(now, flow);
             let after = flows.pacer.next_departure();
-            after.is_some_and(|after| before.is_none_or(|before| after < before))
-        });
-        earlier.unwrap_or(false)
+            let earlier = after.is_some_and(|after| before.is_none_or(|before| after < before));
+            let channel = flows.channels.get(&flow).copied();
+            channel.filter(|_| earlier)
+        })?
     }
 
     /// The channel of a connection that may send one segment now.
@@ -165,9 +166,9 @@ mod tests {
     fn only_an_earlier_departure_wakes_who_waits() {
         let departures = Departures::new(4);
         let (one, other) = (open(&departures, 1), open(&departures, 2));
-        assert!(departures.request(one, at(50)));
-        assert!(!departures.request(one, at(50)));
-        assert!(!departures.request(other, at(60)));
+        assert_eq!(departures.request(one, at(50)), Some(ChannelId(1)));
+        assert_eq!(departures.request(one, at(50)), None);
+        assert_eq!(departures.request(other, at(60)), None);
         assert_eq!(departures.take_due(at(70)), Some(ChannelId(1)));
         departures.on_sent(one, 1500, at(70));
         departures.close(other);

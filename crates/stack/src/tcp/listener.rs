@@ -14,6 +14,7 @@ use plimsoll_core::demux::{ChannelId, Protocol};
 use plimsoll_core::time::Instant;
 
 use super::connection::Connection;
+use super::follow::Caller;
 use super::stream::TcpStream;
 use super::{Endpoint, Tcp};
 use crate::account::{Account, Owner};
@@ -35,6 +36,8 @@ pub(super) struct Listener {
     pub(super) local: SocketAddr,
     pub(super) channel: ChannelId,
     pub(super) account: Arc<Account>,
+    /// For whose priority the TCP thread works for it.
+    pub(super) owner: Caller,
     backlog: usize,
     consumer: Mutex<PooledConsumer<Arrived>>,
     waiting: Mutex<Waiting>,
@@ -196,6 +199,7 @@ impl TcpListener {
             local,
             channel: bound.channel,
             account,
+            owner: Caller::this_thread(),
             backlog,
             consumer: Mutex::new(bound.consumer),
             waiting: Mutex::default(),
@@ -233,10 +237,12 @@ impl TcpListener {
 
     fn accept_until(&self, deadline: Option<Instant>) -> io::Result<(TcpStream, SocketAddr)> {
         let host = self.stack.host();
+        self.listener.owner.set_to_this_thread();
         loop {
             let now = clock::now();
             host.trigger_state(now);
             if let Some(connection) = self.listener.take(host) {
+                connection.owner.set_to_this_thread();
                 let from = connection.remote;
                 return Ok((TcpStream::new(&self.stack, connection), from));
             }

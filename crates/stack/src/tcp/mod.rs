@@ -6,9 +6,8 @@
 //! (links, addresses, timers, listeners) is outside.
 //!
 //! * **Who works.** Every receive path leaves segments raw on the channel of
-//!   their connection. One thread per stack, scheduled as any other of the
-//!   program's, processes them: received data must be acknowledged also between
-//!   receive calls (Druschel & Banga, section 3.4: LRP-35, LRP-40). If it
+//!   their connection. One thread per stack, at its owners' priority (`follow`), processes
+//!   them: received data must be acknowledged also between receive calls (Druschel & Banga, section 3.4: LRP-35, LRP-40). If it
 //!   falls behind, channels fill, and segments are discarded there (LRP-38).
 //!   Sending happens in the sender's call, unless the connection is paced.
 //! * **Listeners.** Half-open and unaccepted connections count against the
@@ -23,10 +22,11 @@
 //! segment shows costs a second.
 //! No SYN cookies: a flood of SYNs for an open port keeps new clients out while it
 //! lasts, though at the price of the demultiplexer only. The thread's time is charged to
-//! listeners, with all their connections (`account`); its priority is not theirs.
+//! listeners, with all their connections (`account`).
 
 mod connection;
 mod departures;
+mod follow;
 mod listener;
 mod pacing;
 mod reset;
@@ -52,6 +52,7 @@ use crate::host::Host;
 use crate::table::Ready;
 use crate::wire::trouble::Report;
 
+pub(crate) use follow::Urgency;
 pub use listener::{BACKLOG, TcpListener};
 pub use pacing::Pacing;
 pub(crate) use reset::Resetter;
@@ -103,7 +104,7 @@ impl Tcp {
         timers.insert((new, channel));
         drop(timers);
         if first {
-            self.ready.waker.wake();
+            self.ready.wake_for(channel);
         }
     }
 
@@ -124,8 +125,8 @@ impl Tcp {
 
     /// A paced connection has something to send.
     fn request_departure(&self, flow: FlowId, now: Instant) {
-        if self.departures.request(flow, now) {
-            self.ready.waker.wake();
+        if let Some(channel) = self.departures.request(flow, now) {
+            self.ready.wake_for(channel);
         }
     }
 

@@ -1,6 +1,7 @@
 //! The thread that processes segments and runs timers, for all connections of a
 //! stack.
 
+use std::cmp::Reverse;
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::AsFd;
@@ -9,9 +10,11 @@ use std::sync::Arc;
 use plimsoll_core::channel::{InterruptRequest, PooledConsumer};
 use plimsoll_core::demux::{ChannelId, Protocol};
 use plimsoll_core::time::Instant;
+use plimsoll_kernel::scheduling::Level;
 use plimsoll_timers::{Backup, TimerFd};
 
 use super::connection::{Connection, Event};
+use super::follow::{Caller, Follower};
 use super::listener::Listener;
 use super::reset::{self, Resetter};
 use super::{Endpoint, Tcp};
@@ -37,6 +40,10 @@ pub(crate) struct Worker {
     out: Batch,
     /// Wakes the thread for the next departure.
     backup: TimerFd,
+    /// Its priority, if it may change that.
+    follower: Option<Follower>,
+    /// Channels that a turn looks at, the best owner's first, and then as they came.
+    round: Vec<(Reverse<Level>, usize, ChannelId)>,
 }
 
 impl Worker {
@@ -47,15 +54,21 @@ impl Worker {
             host: Arc::clone(host),
             time_wait,
             out: Batch::new(),
+            follower: None,
+            round: Vec::new(),
             backup: TimerFd::new().map_err(Error::io("make a timer descriptor"))?,
         })
     }
 
     /// Works until the stack stops or its device fails.
     pub(crate) fn run(mut self) {
+        let host = Arc::clone(&self.host);
+        let urgency = &host.tcp.ready.urgency;
+        self.follower = Follower::start(urgency, clock::now());
         if let Err(error) = self.work_until_stopped() {
             self.host.fail(&error);
         }
+        Follower::stop(urgency);
     }
 
     fn work_until_stopped(&mut self) -> io::Result<()> {
@@ -100,21 +113,51 @@ impl Worker {
     /// Looks once at every channel that asked for it, at the timers, and at the
     /// departures: a trigger state.
     pub(crate) fn turn(&mut self, now: Instant) -> io::Result<()> {
-        // Those that are put back meanwhile wait for the next turn.
-        for _ in 0..self.host.tcp.ready.len() {
-            let Some(channel) = self.host.tcp.ready.pop() else {
-                break;
-            };
+        self.begin_round();
+        let mut round = std::mem::take(&mut self.round);
+        for (_, _, channel) in round.drain(..) {
             self.look_at(channel, now);
         }
+        self.round = round;
         while let Some(channel) = self.tcp().take_due(now) {
             if let Some(Endpoint::Connection(connection)) = self.tcp().endpoint(channel) {
+                self.work_for(channel, &connection.owner);
                 let event = connection.on_timer(&self.host, now);
                 self.settle(&connection, event, now);
             }
         }
         self.send_departures();
+        if let Some(follower) = &mut self.follower {
+            follower.end_turn(&self.host.tcp.ready.urgency, now);
+        }
         self.host.egress.transmit_or_drop(&mut self.out)
+    }
+
+    /// What waits now; what is put back meanwhile waits for the next turn.
+    fn begin_round(&mut self) {
+        let ready = &self.host.tcp.ready;
+        for place in 0..ready.len() {
+            let Some(channel) = ready.pop() else { break };
+            let level = ready.urgency.owner(channel);
+            self.round.push((Reverse(level), place, channel));
+        }
+        self.round.sort_unstable();
+    }
+
+    /// What follows is work for this channel, at the priority of its owner or better.
+    fn work_for(&mut self, channel: ChannelId, owner: &Caller) {
+        if let Some(follower) = &mut self.follower {
+            follower.work_for(&self.host.tcp.ready.urgency, channel, owner);
+        }
+    }
+
+    /// Does what others may have to wait for at the thread's usual priority, or a better one.
+    fn for_all(&mut self, work: impl FnOnce(&mut Self)) {
+        let below = self.follower.as_ref().is_some_and(Follower::to_usual);
+        work(self);
+        if let (true, Some(follower)) = (below, &self.follower) {
+            follower.back();
+        }
     }
 
     /// One segment of every paced connection that may send now.
@@ -126,6 +169,7 @@ impl Worker {
         let now = clock::now();
         while let Some(channel) = self.tcp().departures.take_due(now) {
             if let Some(Endpoint::Connection(connection)) = self.tcp().endpoint(channel) {
+                self.work_for(channel, &connection.owner);
                 let event = connection.on_departure(&self.host, now);
                 self.settle(&connection, event, now);
             }
@@ -142,13 +186,17 @@ impl Worker {
         }
         match self.tcp().endpoint(channel) {
             Some(Endpoint::Connection(connection)) => {
+                self.work_for(channel, &connection.owner);
                 let (more, event) = connection.receive(&self.host, now);
                 self.settle(&connection, event, now);
                 if more {
                     self.tcp().ready.push(channel);
                 }
             }
-            Some(Endpoint::Listener(listener)) => self.look_at_listener(&listener, now),
+            Some(Endpoint::Listener(listener)) => {
+                self.work_for(channel, &listener.owner);
+                self.for_all(|this| this.look_at_listener(&listener, now));
+            }
             None => {}
         }
     }
@@ -167,6 +215,8 @@ impl Worker {
     }
 
     fn look_at_time_wait(&mut self, now: Instant) {
+        let account = Arc::clone(&self.tally);
+        let _work = account.work();
         for _ in 0..TURN_SEGMENTS {
             let arrival = self.time_wait.pop(now);
             let Some(frame) = arrival.and_then(|arrival| arrival.item.into_frame()) else {
@@ -190,7 +240,7 @@ impl Worker {
         if reset::is_syn(&frame, &packet) {
             let local = SocketAddr::new(packet.destination, port);
             let listener = self.tcp().listener_at(local);
-            return self.on_unconnected(listener.as_ref(), frame, now);
+            return self.for_all(|this| this.on_unconnected(listener.as_ref(), frame, now));
         }
         let pool = self.host.device.pool();
         if let Some(mut answer) = reset::acknowledge_again(&frame, &packet, pool) {
@@ -278,6 +328,12 @@ impl Worker {
 
     /// Acts on what a connection's turn has led to.
     fn settle(&mut self, connection: &Arc<Connection>, event: Event, now: Instant) {
+        if !matches!(event, Event::None) {
+            self.for_all(|this| this.act_on(connection, event, now));
+        }
+    }
+
+    fn act_on(&mut self, connection: &Arc<Connection>, event: Event, now: Instant) {
         match event {
             Event::None => {}
             Event::Established(listener) => listener.offer(&self.host, connection, now),
