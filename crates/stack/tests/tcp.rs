@@ -2,9 +2,11 @@
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::Shutdown;
+use std::os::fd::AsFd;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use plimsoll_core::config::Fraction;
 use plimsoll_stack::device::faulty::{Faults, Faulty};
 use plimsoll_stack::device::simulated::{SimulatedConfig, SimulatedDevice};
@@ -340,4 +342,71 @@ fn a_streams_calls_allocate_nothing_per_segment() {
     let mut allocated = || allocation_counter::measure(|| (0..200).for_each(|_| round()));
     let least = (0..10).map(|_| allocated().count_total).min();
     assert_eq!(least, Some(0));
+}
+
+/// Waits for the descriptor, as an event loop does, until the stream knows how it went.
+fn finish(stream: &TcpStream) -> std::io::Result<()> {
+    let end = Instant::now() + SOON;
+    loop {
+        match stream.finish_connect() {
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+            result => return result,
+        }
+        assert!(Instant::now() < end, "neither connected nor refused");
+        let mut wanted = [PollFd::new(stream.as_fd(), PollFlags::POLLIN)];
+        poll(&mut wanted, PollTimeout::from(20_000_u16)).unwrap();
+    }
+}
+
+#[test]
+fn connecting_without_waiting_tells_how_it_went() {
+    let (client, server) = pair();
+    let listener = TcpListener::bind(&server, "10.0.0.2:80").unwrap();
+    let mut stream =
+        TcpStream::connect_nonblocking(&client, listener.local_addr().unwrap()).unwrap();
+    finish(&stream).unwrap();
+    let (mut accepted, _) = listener.accept().unwrap();
+    assert_eq!(
+        stream.read(&mut [0; 4]).unwrap_err().kind(),
+        ErrorKind::WouldBlock
+    );
+    accepted.write_all(b"hello").unwrap();
+    stream.set_nonblocking(false).unwrap();
+    stream.read_exact(&mut [0; 5]).unwrap();
+    stream.write_all(b"hello").unwrap();
+    drop(accepted);
+    assert!(stream.finish_connect().is_ok(), "it was connected");
+
+    let refused = TcpStream::connect_nonblocking(&client, "10.0.0.2:81".parse().unwrap());
+    let refused = refused.and_then(|stream| finish(&stream)).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::ConnectionRefused);
+}
+
+#[test]
+fn who_is_not_connected_yet_neither_reads_nor_writes() {
+    let (client, _server) = pair();
+    // Nobody has this address.
+    let mut stream =
+        TcpStream::connect_nonblocking(&client, "10.0.0.9:80".parse().unwrap()).unwrap();
+    let not_yet = [
+        stream.finish_connect().unwrap_err(),
+        stream.read(&mut [0; 4]).unwrap_err(),
+        stream.write(b"early").unwrap_err(),
+    ];
+    assert!(
+        not_yet
+            .iter()
+            .all(|error| error.kind() == ErrorKind::WouldBlock),
+        "{not_yet:?}"
+    );
+    stream.set_nonblocking(false).unwrap();
+    stream
+        .set_write_timeout(Some(Duration::from_millis(10)))
+        .unwrap();
+    let late = stream.write(b"early").unwrap_err();
+    assert_eq!(
+        late.kind(),
+        ErrorKind::WouldBlock,
+        "as in the standard library"
+    );
 }

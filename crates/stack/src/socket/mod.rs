@@ -1,10 +1,12 @@
 //! Sockets with the shapes of the standard library's.
 
 pub(crate) mod addresses;
+mod buffer;
 pub(crate) mod options;
 mod paced;
 mod peers;
 mod udp;
 
+pub use buffer::SendBuffer;
 pub use paced::{Filled, PacedSender, PacedSenderConfig};
 pub use udp::UdpSocket;

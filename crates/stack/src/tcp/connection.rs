@@ -38,6 +38,8 @@ mod sending;
 
 /// How long an unanswered handshake is tried.
 const HANDSHAKE: Duration = Duration::from_secs(20);
+/// Beyond this a connection that did not come about was not refused, but given up.
+const GIVEN_UP: Duration = Duration::from_secs(15);
 /// How long a closed connection may take to end (Linux: `tcp_fin_timeout`).
 const LINGER: Duration = Duration::from_secs(60);
 /// Segments that one turn brings in.
@@ -48,6 +50,7 @@ pub(super) struct Connection {
     pub(super) local: SocketAddr,
     pub(super) remote: SocketAddr,
     pub(super) channel: ChannelId,
+    pub(super) began: Instant,
     /// For whose priority the TCP thread works for it.
     pub(super) owner: Caller,
     account: Arc<Account>,
@@ -83,6 +86,7 @@ struct Inner {
     sent: Sent,
     /// Why it did not come about, if the network told.
     trouble: Option<i32>,
+    ended_at: Option<Instant>,
     window: PeerWindow,
     /// When a connection without owner is ended by force.
     abandoned_at: Option<Instant>,
@@ -153,8 +157,8 @@ impl Connection {
         let mut config = Config::new(HardwareAddress::Ip);
         // Sequence numbers must not be guessed.
         config.random_seed = getrandom::u64().map_err(io::Error::other)?;
-        let now = instant(crate::clock::now());
-        let mut interface = Interface::new(config, &mut wire, now);
+        let began = crate::clock::now();
+        let mut interface = Interface::new(config, &mut wire, instant(began));
         interface.update_ip_addrs(|addresses| {
             // There is room for one.
             let _ = addresses.push(host_cidr(local.ip()));
@@ -169,6 +173,7 @@ impl Connection {
             local,
             remote,
             channel: bound.channel,
+            began,
             owner,
             account: Arc::clone(account),
             waker: Waker::new()?,
@@ -189,6 +194,7 @@ impl Connection {
                 pace: Pace::default(),
                 sent: Sent::default(),
                 trouble: None,
+                ended_at: None,
                 window: PeerWindow::default(),
                 abandoned_at: None,
             }),
@@ -397,10 +403,18 @@ impl Connection {
         }
     }
 
-    /// Why it did not come about, as the network told.
-    pub(super) fn take_trouble(&self) -> Option<io::Error> {
-        let errno = self.inner.lock().trouble.take();
-        errno.map(io::Error::from_raw_os_error)
+    /// Why it did not come about, as far as is known. smoltcp does not tell a refusal from
+    /// giving up.
+    pub(super) fn refusal(&self) -> io::Error {
+        let inner = self.inner.lock();
+        let ended_at = inner.ended_at.unwrap_or_else(crate::clock::now);
+        match inner.trouble {
+            Some(errno) => io::Error::from_raw_os_error(errno),
+            None if ended_at.saturating_since(self.began) > GIVEN_UP => {
+                io::ErrorKind::TimedOut.into()
+            }
+            None => io::ErrorKind::ConnectionRefused.into(),
+        }
     }
 
     /// The owner is gone: what was written is sent, then the connection ends.
@@ -430,6 +444,7 @@ impl Connection {
     pub(super) fn detach(&self) -> (Option<Instant>, Option<FlowId>) {
         let mut inner = self.inner.lock();
         inner.consumer = None;
+        inner.ended_at = Some(crate::clock::now());
         (inner.timer.take(), inner.pace.flow.take())
     }
 
@@ -511,10 +526,12 @@ impl Inner {
                 half_open: self.listener.take(),
             },
             State::SynSent | State::SynReceived => Event::None,
-            _ => self.listener.take().map_or(Event::None, |listener| {
+            _ => {
+                // That was the handshake's.
                 self.socket().set_timeout(None);
-                Event::Established(listener)
-            }),
+                let listener = self.listener.take();
+                listener.map_or(Event::None, Event::Established)
+            }
         }
     }
 }

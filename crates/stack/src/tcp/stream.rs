@@ -25,6 +25,8 @@ pub struct TcpStream {
     stack: Stack,
     connection: Arc<Connection>,
     options: Options,
+    /// It is known that it has come about.
+    connected: AtomicBool,
     /// Reading was shut down by us.
     read_shut: AtomicBool,
 }
@@ -35,6 +37,7 @@ impl TcpStream {
             stack: stack.clone(),
             connection,
             options: Options::default(),
+            connected: AtomicBool::new(false),
             read_shut: AtomicBool::new(false),
         }
     }
@@ -63,30 +66,52 @@ impl TcpStream {
         })
     }
 
+    /// Begins to connect to `to`, and does not wait: the stream is non-blocking, and
+    /// [`finish_connect`](Self::finish_connect) tells how it went. Its descriptor becomes
+    /// readable then. Reading and writing return `WouldBlock` until it is connected.
+    ///
+    /// # Errors
+    ///
+    /// As [`connect`](Self::connect), for what is known at once.
+    pub fn connect_nonblocking(stack: &Stack, to: SocketAddr) -> io::Result<Self> {
+        let stream = Self::new(stack, Self::begin(stack.host(), to)?);
+        stream.options.set_nonblocking(true);
+        match stream.finish_connect() {
+            Err(error) if error.kind() != io::ErrorKind::WouldBlock => Err(error),
+            _ => Ok(stream),
+        }
+    }
+
+    /// Whether what [`connect_nonblocking`](Self::connect_nonblocking) began has come about. A
+    /// blocking stream waits for it. Once it has, this succeeds for ever, also after the end.
+    ///
+    /// # Errors
+    ///
+    /// `WouldBlock`: not yet, and the stream is non-blocking. As
+    /// [`connect`](Self::connect): it will not. `BrokenPipe`: the device has failed.
+    pub fn finish_connect(&self) -> io::Result<()> {
+        if self.connected.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        self.wait_to_connect(self.options.get(), None)
+    }
+
     fn connect_one(stack: &Stack, to: SocketAddr, timeout: Option<Duration>) -> io::Result<Self> {
-        let host = stack.host();
-        let connection = Self::begin(host, to)?;
-        let stream = Self::new(stack, connection);
-        let connected = |socket: &mut Socket<'static>| match socket.state() {
-            State::SynSent | State::SynReceived => None,
-            State::Closed => Some(Err(io::ErrorKind::ConnectionRefused.into())),
-            _ => {
-                socket.set_timeout(None);
-                Some(Ok(()))
-            }
-        };
-        let began = clock::now();
-        let wanted = Wanted::Connection;
-        let result: io::Result<()> =
-            stream.wait_for(wanted, Waits::default(), timeout, connected)?;
-        // smoltcp does not tell a refusal from giving up.
-        let elapsed = clock::now().saturating_since(began);
-        result.map_err(|error| match stream.connection.take_trouble() {
-            Some(told) => told,
-            None if elapsed > GIVEN_UP => io::ErrorKind::TimedOut.into(),
-            None => error,
-        })?;
+        let stream = Self::new(stack, Self::begin(stack.host(), to)?);
+        stream.wait_to_connect(Waits::default(), timeout)?;
         Ok(stream)
+    }
+
+    fn wait_to_connect(&self, options: Waits, timeout: Option<Duration>) -> io::Result<()> {
+        let come_about = |socket: &mut Socket<'static>| match socket.state() {
+            State::Closed => Some(false),
+            _ => (!is_connecting(socket)).then_some(true),
+        };
+        if !self.wait_for(Wanted::Connection, options, timeout, come_about)? {
+            return Err(self.connection.refusal());
+        }
+        self.connected.store(true, Ordering::Relaxed);
+        Ok(())
     }
 
     fn begin(host: &Host, to: SocketAddr) -> io::Result<Arc<Connection>> {
@@ -232,15 +257,13 @@ impl TcpStream {
     }
 }
 
-/// Beyond this a connection that did not come about was not refused, but given up.
-const GIVEN_UP: Duration = Duration::from_secs(15);
-
 /// As far as received: nothing at the end, `None` if there is nothing now.
 fn read(socket: &mut Socket<'static>, buffer: &mut [u8]) -> Option<io::Result<usize>> {
     match socket.recv_slice(buffer) {
         Ok(0) => None,
         Ok(length) => Some(Ok(length)),
         Err(RecvError::Finished) => Some(Ok(0)),
+        Err(RecvError::InvalidState) if is_connecting(socket) => None,
         Err(RecvError::InvalidState) => Some(Err(io::ErrorKind::ConnectionReset.into())),
     }
 }
@@ -249,8 +272,13 @@ fn write(socket: &mut Socket<'static>, bytes: &[u8]) -> Option<io::Result<usize>
     match socket.send_slice(bytes) {
         Ok(0) => None,
         Ok(length) => Some(Ok(length)),
+        Err(_) if is_connecting(socket) => None,
         Err(_) => Some(Err(io::ErrorKind::BrokenPipe.into())),
     }
+}
+
+fn is_connecting(socket: &Socket<'static>) -> bool {
+    matches!(socket.state(), State::SynSent | State::SynReceived)
 }
 
 impl Read for &TcpStream {

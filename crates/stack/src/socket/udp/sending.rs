@@ -2,15 +2,17 @@
 
 use std::io;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
+use std::sync::Arc;
 use std::time::Duration;
 
 use plimsoll_core::time::Instant;
 
 use super::UdpSocket;
 use crate::clock;
-use crate::device::Batch;
+use crate::device::{Batch, Frame, Mac};
 use crate::error::TooLong;
 use crate::socket::addresses::first;
+use crate::socket::buffer::SendBuffer;
 use crate::wire::datagram::{Datagram, Payload};
 use crate::wire::{UDP_BYTES, emit};
 
@@ -85,11 +87,8 @@ impl UdpSocket {
         now: Instant,
     ) -> io::Result<()> {
         let ends = self.host().ends(local, to)?;
-        if self.options.get().dont_fragment {
-            self.check_length(payload, ends.1.ip(), now)?;
-        }
         let via = self.via(ends.1.ip(), now);
-        self.egress().push_udp(ends, via, payload, batch, now)
+        self.push_copy(ends, via, payload, batch, now)
     }
 
     /// Sends received datagrams back to where they came from, each in its own
@@ -110,27 +109,119 @@ impl UdpSocket {
                 let ours = self.egress().source_for(to.ip());
                 source.set_ip(ours.ok_or_else(|| io::Error::from_raw_os_error(libc::ENETUNREACH))?);
             }
-            let via = Some(datagram.via);
+            let (ends, via) = ((source, to), Some(datagram.via));
             match datagram.payload {
-                Payload::Frame(mut frame) if self.payload_max(to.ip(), now) >= frame.len() => {
-                    self.egress().wrap_udp(&mut frame, source, to);
-                    self.egress().push(frame, to.ip(), via, &mut out, now)?;
-                }
-                payload => {
+                Payload::Frame(frame) => self.push_frame(ends, via, frame, &mut out, now)?,
+                payload @ Payload::Reassembled(_) => {
                     let datagram = Datagram {
                         payload,
                         ..datagram
                     };
-                    let bytes = datagram.payload();
-                    if self.options.get().dont_fragment {
-                        self.check_length(bytes, to.ip(), now)?;
-                    }
-                    let ends = (source, to);
-                    self.egress().push_udp(ends, via, bytes, &mut out, now)?;
+                    self.push_copy(ends, via, datagram.payload(), &mut out, now)?;
                 }
             }
         }
         self.flush(&mut out, count)
+    }
+
+    /// A payload of `bytes` for `to`, to be written in place and sent by
+    /// [`send_buffers`](Self::send_buffers).
+    ///
+    /// # Errors
+    ///
+    /// `EMSGSIZE`: more than goes in one packet, which [`payload_max_to`](Self::payload_max_to)
+    /// tells. `ENOBUFS`: all memory of the device is in use now. `InvalidInput` or
+    /// `ENETUNREACH`: no way there.
+    pub fn send_buffer(&self, to: SocketAddr, bytes: usize) -> io::Result<SendBuffer> {
+        let (_, to) = self.host().ends(self.local_addr()?, to)?;
+        if bytes > self.payload_max(to.ip(), clock::now()) {
+            return Err(io::Error::from_raw_os_error(libc::EMSGSIZE));
+        }
+        let pool = self.host().device.pool();
+        let frame = match pool.take() {
+            Some(frame) => frame,
+            None => {
+                // The device is to send what it has, and give it back.
+                self.egress().push_on()?;
+                let frame = pool.take();
+                frame.ok_or_else(|| io::Error::from_raw_os_error(libc::ENOBUFS))?
+            }
+        };
+        Ok(SendBuffer::new(frame, to, bytes))
+    }
+
+    /// Sends datagrams that were written in place, with one call into the device and without
+    /// copying them. `batch` is empty afterwards. Returns how many were sent; fewer than given
+    /// only if the device has no room.
+    ///
+    /// # Errors
+    ///
+    /// As [`send_to`](Self::send_to), for the first that cannot be sent; those before it are.
+    pub fn send_buffers(&self, batch: &mut Vec<SendBuffer>) -> io::Result<usize> {
+        self.trouble.take()?;
+        let mut out = self.sending.lock();
+        let _work = self.account.work();
+        let now = clock::now();
+        let local = self.local_addr()?;
+        let (mut built, mut failure) = (0, None);
+        for buffer in batch.drain(..) {
+            if let Err(error) = self.push_buffer(local, buffer, &mut out, now) {
+                failure = Some(error);
+                break;
+            }
+            built += 1;
+        }
+        let sent = self.flush(&mut out, built)?;
+        match failure {
+            Some(error) if sent == 0 => Err(error),
+            _ => Ok(sent),
+        }
+    }
+
+    fn push_buffer(
+        &self,
+        local: SocketAddr,
+        buffer: SendBuffer,
+        out: &mut Batch,
+        now: Instant,
+    ) -> io::Result<()> {
+        // The buffer may be another socket's.
+        let ends = self.host().ends(local, buffer.to)?;
+        let via = self.via(ends.1.ip(), now);
+        self.push_frame(ends, via, buffer.frame, out, now)
+    }
+
+    /// A payload that is a frame becomes the packet, if it may.
+    fn push_frame(
+        &self,
+        ends: (SocketAddr, SocketAddr),
+        via: Option<Mac>,
+        mut frame: Frame,
+        out: &mut Batch,
+        now: Instant,
+    ) -> io::Result<()> {
+        let to = ends.1.ip();
+        // A frame of another stack is in memory that this device cannot read.
+        let ours = Arc::ptr_eq(frame.pool(), self.host().device.pool());
+        if !ours || self.payload_max(to, now) < frame.len() {
+            return self.push_copy(ends, via, &frame, out, now);
+        }
+        self.egress().wrap_udp(&mut frame, ends.0, ends.1);
+        self.egress().push(frame, to, via, out, now)
+    }
+
+    fn push_copy(
+        &self,
+        ends: (SocketAddr, SocketAddr),
+        via: Option<Mac>,
+        payload: &[u8],
+        out: &mut Batch,
+        now: Instant,
+    ) -> io::Result<()> {
+        if self.options.get().dont_fragment {
+            self.check_length(payload, ends.1.ip(), now)?;
+        }
+        self.egress().push_udp(ends, via, payload, out, now)
     }
 
     /// The longest payload that goes in one packet all the way, as far as is known.

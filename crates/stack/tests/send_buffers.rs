@@ -1,0 +1,185 @@
+//! Datagrams that are written in the device's memory and leave from there (TB-48).
+
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::BorrowedFd;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use plimsoll_stack::device::simulated::{SimulatedConfig, SimulatedDevice};
+use plimsoll_stack::device::{Batch, Capabilities, Device, Drops, Pool};
+use plimsoll_stack::driven::Driven;
+use plimsoll_stack::{Stack, StackConfig, UdpSocket};
+
+/// No test waits longer for what must come.
+const SOON: Duration = Duration::from_secs(10);
+
+fn at(last: u8) -> StackConfig {
+    let addresses = [format!("10.0.0.{last}/24"), format!("fd00::{last}/64")];
+    StackConfig {
+        addresses: addresses.map(|net| net.parse().unwrap()).to_vec(),
+        ..StackConfig::default()
+    }
+}
+
+fn pair() -> (Stack, Stack) {
+    let (one, other) = SimulatedDevice::pair(&SimulatedConfig::default()).unwrap();
+    (
+        Stack::start(one, &at(1)).unwrap(),
+        Stack::start(other, &at(2)).unwrap(),
+    )
+}
+
+#[test]
+fn what_is_written_in_place_arrives_over_both_families() {
+    let (here, there) = pair();
+    for (from, to) in [("10.0.0.1:5", "10.0.0.2:7"), ("[fd00::1]:5", "[fd00::2]:7")] {
+        let sender = UdpSocket::bind(&here, from).unwrap();
+        let receiver = UdpSocket::bind(&there, to).unwrap();
+        receiver.set_read_timeout(Some(SOON)).unwrap();
+        let to: SocketAddr = to.parse().unwrap();
+        let longest = sender.payload_max_to(to.ip());
+        let lengths = [0, 1, 100, longest];
+        // One at a time: more than a few would not wait for an unknown neighbour.
+        for (k, length) in lengths.into_iter().enumerate() {
+            let mut buffer = sender.send_buffer(to, longest).unwrap();
+            assert_eq!((buffer.len(), buffer.destination()), (longest, to));
+            buffer.fill(k as u8);
+            buffer.truncate(length);
+            buffer.truncate(longest);
+            let mut batch = vec![buffer];
+            assert_eq!(sender.send_buffers(&mut batch).unwrap(), 1);
+            assert!(batch.is_empty());
+            let mut received = vec![0xff; longest + 1];
+            let (found, source) = receiver.recv_from(&mut received).unwrap();
+            assert_eq!(source, from.parse().unwrap());
+            assert_eq!(received[..found], vec![k as u8; length]);
+        }
+        let refused = sender.send_buffer(to, longest + 1).unwrap_err();
+        assert_eq!(refused.raw_os_error(), Some(libc::EMSGSIZE));
+    }
+}
+
+/// Notes where the last bytes of the frames lie that are sent, call by call.
+#[derive(Clone, Debug)]
+struct Watched(Arc<SimulatedDevice>, Arc<Mutex<Vec<Vec<usize>>>>);
+
+impl Device for Watched {
+    fn capabilities(&self) -> Capabilities {
+        self.0.capabilities()
+    }
+
+    fn pool(&self) -> &Arc<Pool> {
+        self.0.pool()
+    }
+
+    fn receive(&self, batch: &mut Batch, max: usize) -> io::Result<usize> {
+        self.0.receive(batch, max)
+    }
+
+    fn transmit(&self, batch: &mut Batch) -> io::Result<usize> {
+        let ends = batch.iter().map(|frame| end_of(frame));
+        self.1.lock().unwrap().push(ends.collect());
+        self.0.transmit(batch)
+    }
+
+    fn readiness(&self) -> BorrowedFd<'_> {
+        self.0.readiness()
+    }
+
+    fn drops(&self) -> Drops {
+        self.0.drops()
+    }
+}
+
+fn end_of(bytes: &[u8]) -> usize {
+    bytes.as_ptr_range().end as usize
+}
+
+#[test]
+fn a_batch_leaves_in_one_call_from_the_memory_it_was_written_in() {
+    let (one, other) = SimulatedDevice::pair(&SimulatedConfig::default()).unwrap();
+    let sent = Arc::default();
+    let here = Stack::start(Watched(Arc::new(one), Arc::clone(&sent)), &at(1)).unwrap();
+    let there = Stack::start(other, &at(2)).unwrap();
+    let sender = UdpSocket::bind(&here, "10.0.0.1:5").unwrap();
+    let receiver = UdpSocket::bind(&there, "10.0.0.2:7").unwrap();
+    receiver.set_read_timeout(Some(SOON)).unwrap();
+    let to = receiver.local_addr().unwrap();
+    // The neighbour is known from then on.
+    sender.send_to(b"first", to).unwrap();
+    receiver.recv(&mut [0; 8]).unwrap();
+    let buffers = (0..20).map(|_| sender.send_buffer(to, 64).unwrap());
+    let mut batch: Vec<_> = buffers.collect();
+    let written: Vec<_> = batch.iter().map(|buffer| end_of(buffer)).collect();
+    sender.send_buffers(&mut batch).unwrap();
+    assert_eq!(sent.lock().unwrap().last(), Some(&written));
+}
+
+#[test]
+fn a_batch_allocates_nothing() {
+    let mut driven = Driven::new("soft-lrp");
+    let to: SocketAddr = "10.0.0.1:9".parse().unwrap();
+    let (mut batch, mut sent) = (Vec::with_capacity(32), Vec::with_capacity(32));
+    let mut round = |driven: &mut Driven| {
+        let socket = &driven.sockets[0];
+        for k in 0..32 {
+            let mut buffer = socket.send_buffer(to, 64).unwrap();
+            buffer.fill(k);
+            batch.push(buffer);
+        }
+        socket.send_buffers(&mut batch).unwrap();
+        let mut frames = std::collections::VecDeque::with_capacity(64);
+        while driven.cable.receive(&mut frames, 64).unwrap() > 0 {
+            sent.extend(frames.drain(..).map(|frame| *frame.last().unwrap()));
+        }
+    };
+    // The far end answers to no question: it says who it is.
+    let mut hello =
+        plimsoll_packets::frame::arp("10.0.0.1".parse().unwrap(), "10.0.0.2".parse().unwrap(), 0);
+    hello[..6].fill(0xff);
+    driven.cable.send(&hello);
+    driven.receive();
+    driven.settle();
+    round(&mut driven);
+    let allocated = allocation_counter::measure(|| round(&mut driven));
+    assert_eq!(sent[sent.len() - 32..], (0..32).collect::<Vec<_>>());
+    // The test's own queue.
+    assert!(allocated.count_total <= 2, "{allocated:?}");
+}
+
+#[test]
+fn without_memory_there_is_no_buffer_until_one_is_dropped() {
+    let link = SimulatedConfig::default();
+    let (one, _other) = SimulatedDevice::pair(&link).unwrap();
+    let stack = Stack::start(one, &at(1)).unwrap();
+    let socket = UdpSocket::bind(&stack, "10.0.0.1:5").unwrap();
+    let to = "10.0.0.2:7".parse().unwrap();
+    let mut held = Vec::new();
+    let refused = loop {
+        match socket.send_buffer(to, 10) {
+            Ok(buffer) => held.push(buffer),
+            Err(error) => break error,
+        }
+    };
+    assert_eq!(refused.raw_os_error(), Some(libc::ENOBUFS));
+    held.pop();
+    socket.send_buffer(to, 10).unwrap();
+}
+
+/// Its memory is not what the other device reads: it is copied.
+#[test]
+fn another_stack_s_buffer_is_sent_as_well() {
+    let (here, there) = pair();
+    let (elsewhere, _) = pair();
+    let foreign = UdpSocket::bind(&elsewhere, "10.0.0.1:5").unwrap();
+    let sender = UdpSocket::bind(&here, "10.0.0.1:5").unwrap();
+    let receiver = UdpSocket::bind(&there, "10.0.0.2:7").unwrap();
+    receiver.set_read_timeout(Some(SOON)).unwrap();
+    let mut buffer = foreign.send_buffer("10.0.0.2:7".parse().unwrap(), 3);
+    buffer.as_mut().unwrap().copy_from_slice(b"abc");
+    sender.send_buffers(&mut vec![buffer.unwrap()]).unwrap();
+    let mut received = [0; 8];
+    assert_eq!(receiver.recv(&mut received).unwrap(), 3);
+    assert_eq!(&received[..3], b"abc");
+}
