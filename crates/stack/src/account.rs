@@ -87,6 +87,8 @@ pub(crate) struct Account {
     tally: Tally,
     /// Written under the table's lock.
     pub(crate) at_demultiplexer: Tally,
+    /// Datagrams that were processed before anybody asked: queued still.
+    ahead: AtomicI64,
     /// Of channels that were given back.
     channels: Mutex<Counts>,
     /// Between two readings it may be below zero: work that turns out to be another's.
@@ -115,6 +117,7 @@ impl Account {
             owner,
             tally: Tally::default(),
             at_demultiplexer: Tally::default(),
+            ahead: AtomicI64::new(0),
             channels: Mutex::default(),
             cpu_ns: AtomicI64::new(0),
         })
@@ -146,10 +149,18 @@ impl Account {
         *self.channels.lock() += counts;
     }
 
+    /// So many more datagrams, or less, are processed and not received.
+    #[inline]
+    pub(crate) fn processed_ahead(&self, change: i64) {
+        self.ahead.fetch_add(change, Ordering::Relaxed);
+    }
+
     /// Without what ended in channels.
     fn tallied(&self) -> Counts {
         let mut counts = self.tally.counts();
         counts += self.at_demultiplexer.counts();
+        let ahead = self.ahead.load(Ordering::Relaxed);
+        counts.queued += u64::try_from(ahead).unwrap_or(0);
         counts
     }
 

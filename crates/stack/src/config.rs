@@ -37,6 +37,11 @@ pub struct StackConfig {
     /// back slowly: what comes then is dropped by the device, at no cost to this host. For
     /// AF_XDP, and not with `ni-lrp`, where full rings do it. Default none.
     pub credit: Option<CreditConfig>,
+    /// A thread of idle priority processes what waits for receiving calls while a CPU is
+    /// idle: a receiver that was busy elsewhere finds up to 64 datagrams processed, beside what
+    /// its channel holds. For UDP on the paths `soft-lrp` and `soft-timer-polling`; it takes
+    /// `CAP_SYS_NICE`. Cost: the receiving thread may wake one more thread. Default no.
+    pub work_ahead: bool,
     /// Bounds of reassembly.
     pub reassembly: ReassemblyConfig,
     /// Bounds of TCP.
@@ -95,6 +100,7 @@ impl Default for StackConfig {
             channels_max: 64,
             turn_frames: 64,
             credit: None,
+            work_ahead: false,
             reassembly: ReassemblyConfig::default(),
             tcp: TcpConfig::default(),
         }
@@ -128,6 +134,15 @@ impl StackConfig {
         if !(1..=1 << 20).contains(&self.channels_max) {
             let given = self.channels_max.to_string();
             return refuse("channels_max", given, "from 1 to 1,048,576");
+        }
+        let raw_on_channels = [ReceivePath::NAMES[2], ReceivePath::NAMES[5]];
+        if self.work_ahead && !raw_on_channels.contains(&self.path.name()) {
+            let given = format!("yes with {}", self.path);
+            return refuse(
+                "work_ahead",
+                given,
+                "no, but for soft-lrp and soft-timer-polling",
+            );
         }
         if let Some(credit) = &self.credit {
             credit.validate()?;

@@ -17,6 +17,7 @@ use crate::device::{Capabilities, Device, Endpoint, Frame};
 use crate::error::Error;
 use crate::link::egress::Egress;
 use crate::outcome::{Counts, Outcome, Tally};
+use crate::receive::ahead::Ahead;
 use crate::receive::soft_timers::SoftPolling;
 use crate::table::{Arrived, Table};
 use crate::tcp::Tcp;
@@ -41,6 +42,8 @@ pub(crate) struct Host {
     pub(crate) credit: AtomicU32,
     /// Who finds arrivals without being woken, on the path that does so.
     pub(crate) polling: Option<SoftPolling>,
+    /// Who processes what waits while a CPU is idle, if that is wanted.
+    pub(crate) ahead: Option<Ahead>,
     fragments: Mutex<Fragments>,
     /// Why the receiving thread has ended, if it has.
     failure: Mutex<Option<String>>,
@@ -82,8 +85,13 @@ impl Host {
             }
             _ => None,
         };
+        let ahead = config.work_ahead.then(Ahead::new).transpose()?;
+        if let Some(ahead) = &ahead {
+            table.note_for(ahead.notes());
+        }
         Ok(Self {
             polling,
+            ahead,
             fragments: Mutex::new(Fragments {
                 reassembler: Reassembler::new(config.reassembly),
                 early: table.take_fragment_channel(),

@@ -36,11 +36,11 @@ struct Inner {
 impl Stack {
     /// Starts on `device`, with three threads: one receives, one processes TCP,
     /// one does what belongs to no socket (ARP, ICMP). The path `soft-timer-polling` has
-    /// a fourth, which notices idle CPUs.
+    /// a fourth, which notices idle CPUs, and [`StackConfig::work_ahead`] one that uses them.
     ///
     /// # Errors
     ///
-    /// A setting cannot be worked with, or there are no more threads or
+    /// [`Error::NotPermitted`]: working ahead takes `CAP_SYS_NICE`. A setting cannot be worked with, or there are no more threads or
     /// descriptors.
     pub fn start(device: impl Device + 'static, config: &StackConfig) -> Result<Self, Error> {
         let parts = Parts::assemble(device, config)?;
@@ -54,6 +54,14 @@ impl Stack {
             stack.spawn("plimsoll-idle", move || {
                 if let Some(polling) = &host.polling {
                     polling.answer(&host);
+                }
+            })?;
+        }
+        if stack.host().ahead.is_some() {
+            let host = Arc::clone(&stack.0.host);
+            stack.spawn("plimsoll-ahead", move || {
+                if let Some(ahead) = &host.ahead {
+                    ahead.run(&host);
                 }
             })?;
         }
@@ -164,6 +172,9 @@ impl Drop for Inner {
         self.proxies.wake();
         if let Some(polling) = &self.host.polling {
             polling.stop();
+        }
+        if let Some(ahead) = &self.host.ahead {
+            ahead.stop();
         }
         self.host.tcp.ready.urgency.raise_to_usual();
         self.host.tcp.ready.waker.wake();

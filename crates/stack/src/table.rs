@@ -28,6 +28,7 @@ use crate::config::StackConfig;
 use crate::device::{Frame, Mac};
 use crate::error::Error;
 use crate::outcome::{Outcome, Tally};
+use crate::receive::ahead::Notes;
 use crate::wait::Waker;
 use crate::wire::packet;
 
@@ -64,6 +65,8 @@ pub(crate) struct Table {
     groups: Groups,
     /// Channels that the TCP thread has to look at.
     ready: Arc<Ready>,
+    /// Where it is noted what waits for no call.
+    notes: Option<Arc<Notes>>,
     /// Channels that were pushed to in this turn.
     touched: Vec<ChannelId>,
     /// A channel's high watermark.
@@ -104,6 +107,7 @@ impl Table {
             free: Vec::with_capacity(all),
             groups: Groups::default(),
             ready: Arc::new(ready.map_err(Error::io("make an event descriptor"))?),
+            notes: None,
             touched: Vec::with_capacity(all),
             high: config.channel.high_watermark as usize,
             fragment: None,
@@ -149,6 +153,11 @@ impl Table {
             unreachable!("made with the table and taken once")
         };
         consumer
+    }
+
+    /// Arrivals that no receiving call waits for are to be noted there.
+    pub(crate) fn note_for(&mut self, notes: &Arc<Notes>) {
+        self.notes = Some(Arc::clone(notes));
     }
 
     /// The list of what the TCP thread has to look at.
@@ -304,7 +313,12 @@ impl Table {
                 match slot.producer.interrupt_due() {
                     true if slot.tcp => self.ready.push(channel),
                     true => slot.waker.wake(),
-                    false => {}
+                    false if slot.tcp => {}
+                    false => {
+                        if let Some(notes) = &self.notes {
+                            notes.add(channel);
+                        }
+                    }
                 }
             }
         }

@@ -9,6 +9,7 @@
 //! and then hands to whoever waits for it, so that sockets can be bound and
 //! closed also under overload.
 
+pub(crate) mod ahead;
 mod credit;
 mod eager;
 mod early_demux;

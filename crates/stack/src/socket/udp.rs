@@ -5,10 +5,11 @@
 //! fragments, and returns the datagram or goes on with the next frame. So a
 //! thread that does not run spends nothing on packets.
 
+use std::collections::VecDeque;
 use std::io;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
@@ -47,7 +48,7 @@ pub struct UdpSocket {
     bound: SocketAddr,
     channel: ChannelId,
     peer: RwLock<Option<Peer>>,
-    receiving: Mutex<Receiving>,
+    receiving: Arc<Mutex<Receiving>>,
     sending: Mutex<Batch>,
     account: Arc<Account>,
     peers: Mutex<Peers>,
@@ -146,16 +147,22 @@ impl UdpSocket {
             table.close(Protocol::Udp, at, None, bound.channel);
         });
         let (ring, both) = steered?;
+        let receiving = Arc::new(Mutex::new(Receiving {
+            consumer: bound.consumer,
+            ring,
+            ahead: VecDeque::new(),
+            tally: Arc::clone(&account),
+            inhibiting: bound.inhibiting,
+        }));
+        if let Some(ahead) = &host.ahead {
+            let weak: Weak<Mutex<Receiving>> = Arc::downgrade(&receiving);
+            ahead.add(bound.channel, weak);
+        }
         Ok(Self {
             bound: at,
             channel: bound.channel,
             peer: RwLock::new(None),
-            receiving: Mutex::new(Receiving {
-                consumer: bound.consumer,
-                ring,
-                tally: Arc::clone(&account),
-                inhibiting: bound.inhibiting,
-            }),
+            receiving,
             sending: Mutex::new(Batch::new()),
             account,
             peers: Mutex::new(Peers::new()),
@@ -332,11 +339,16 @@ impl Drop for UdpSocket {
         }
         let host = self.stack.host();
         self.both = None;
-        let receiving = self.receiving.get_mut();
+        if let Some(ahead) = &host.ahead {
+            ahead.remove(self.channel);
+        }
+        let mut receiving = self.receiving.lock();
+        receiving.close_ahead();
         if let Some(ring) = receiving.ring.take() {
             let unread = ring.batch.len() as u64;
             receiving.tally.add(Outcome::Closed, unread);
         }
+        drop(receiving);
         // Both at once: a socket that joins meanwhile must not lose the address.
         let mut table = host.table.lock();
         if !table.has_others(self.channel) {

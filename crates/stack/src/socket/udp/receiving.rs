@@ -1,5 +1,6 @@
 //! Receiving calls: the protocol work for what they return is done in them.
 
+use std::collections::VecDeque;
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::AsFd;
@@ -7,6 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use plimsoll_core::channel::{InterruptRequest, PooledConsumer};
 use plimsoll_core::time::Instant;
 
@@ -16,6 +18,7 @@ use crate::clock;
 use crate::device::Frame;
 use crate::host::Host;
 use crate::outcome::Outcome;
+use crate::receive::ahead::{AHEAD_MAX, TURN_FRAMES, WorkAhead};
 use crate::receive::ni_lrp::Ring;
 use crate::table::Arrived;
 use crate::wait;
@@ -26,6 +29,8 @@ use crate::wire::datagram::{Datagram, Input};
 pub(super) struct Receiving {
     pub(super) consumer: PooledConsumer<Arrived>,
     pub(super) ring: Option<Ring>,
+    /// Processed before anybody asked.
+    pub(super) ahead: VecDeque<Datagram>,
     pub(super) tally: Arc<Account>,
     pub(super) inhibiting: Arc<AtomicBool>,
 }
@@ -172,6 +177,15 @@ impl UdpSocket {
         keep: impl FnOnce(Datagram),
     ) -> io::Result<bool> {
         for _ in 0..UNFIT_MAX {
+            if let Some(datagram) = receiving.next_ahead() {
+                if self.is_wanted(&datagram, remote) {
+                    receiving.tally.count(Outcome::Delivered);
+                    keep(datagram);
+                    return Ok(true);
+                }
+                receiving.tally.count(Outcome::OtherPeer);
+                continue;
+            }
             // A frame of a ring goes straight on: each detour costs a copy of its state.
             let input = match receiving.next_of_ring()? {
                 Some(frame) => self.host().udp_input(frame, false, now),
@@ -211,6 +225,38 @@ impl UdpSocket {
     }
 }
 
+impl WorkAhead for Mutex<Receiving> {
+    fn work_ahead(&self, host: &Host) -> bool {
+        // Who is receiving does the work.
+        let Some(mut receiving) = self.try_lock() else {
+            return false;
+        };
+        let now = clock::now();
+        let account = Arc::clone(&receiving.tally);
+        let _work = account.work();
+        for _ in 0..TURN_FRAMES {
+            if receiving.ahead.len() == AHEAD_MAX {
+                return false;
+            }
+            let arrived = receiving.consumer.pop(now).map(|arrival| arrival.item);
+            let input = match arrived {
+                None => return false,
+                Some(Arrived::Ready(datagram)) => Input::Datagram(datagram),
+                Some(Arrived::Raw { frame, early }) => host.udp_input(frame, early, now),
+            };
+            match input {
+                Input::Datagram(datagram) => {
+                    receiving.ahead.push_back(datagram);
+                    account.processed_ahead(1);
+                }
+                Input::Ended(outcome) => account.count(outcome),
+                Input::Kept => {}
+            }
+        }
+        true
+    }
+}
+
 impl Receiving {
     /// The next frame of the socket's own ring, if it has one.
     #[inline]
@@ -221,7 +267,22 @@ impl Receiving {
 
     fn has_more(&self) -> bool {
         let in_ring = self.ring.as_ref().map_or(0, |ring| ring.batch.len());
-        in_ring + self.consumer.occupancy() > 0
+        in_ring + self.ahead.len() + self.consumer.occupancy() > 0
+    }
+
+    /// The next datagram that was processed ahead.
+    #[inline]
+    fn next_ahead(&mut self) -> Option<Datagram> {
+        let datagram = self.ahead.pop_front()?;
+        self.tally.processed_ahead(-1);
+        Some(datagram)
+    }
+
+    /// Nobody will take what was processed ahead.
+    pub(super) fn close_ahead(&mut self) {
+        while self.next_ahead().is_some() {
+            self.tally.count(Outcome::Closed);
+        }
     }
 
     /// If this channel inhibits input, its poller wants to know what was taken.
