@@ -422,7 +422,8 @@ fn polling_threads() -> Vec<Scheduling> {
     threads.filter_map(|tid| Scheduling::of(tid).ok()).collect()
 }
 
-/// Above, its threads are real-time ones: nobody else is left to end them.
+/// Above, its threads are real-time ones: nobody else is left to end them. `--threaded auto` is
+/// the default on this path.
 #[test]
 fn threads_are_placed_and_put_back_after_an_end_and_after_a_kill() {
     with_link(|| {
@@ -430,8 +431,7 @@ fn threads_are_placed_and_put_back_after_an_end_and_after_a_kill() {
         run("ethtool -K stack0 gro on");
         for killed in [false, true] {
             let server = Server::start(
-                "echo --port 7 --on af_xdp:stack0 --address 10.0.0.2/24 --path ni-lrp \
-                 --threaded auto",
+                "echo --port 7 --on af_xdp:stack0 --address 10.0.0.2/24 --path ni-lrp",
             );
             eventually("a thread before every process", || {
                 let threads = polling_threads();

@@ -81,7 +81,7 @@ fn one_run(effort: &Effort, way: Way) -> Result<Report, Error> {
     if way.busy_poll {
         config.busy_poll = BUSY_POLL;
         // A server that polls by itself would wait for the thread.
-        config.threaded = Threaded::Off;
+        config.threaded = Some(Threaded::Off);
     }
     let server = Server::start(host, site.program(), &config)?;
     let target = SocketAddr::new(host.ipv4().into(), PORT);

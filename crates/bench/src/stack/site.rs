@@ -216,7 +216,7 @@ impl<'a> Site<'a> {
         let mut config = side.server(kind, port, self.testbed.test().device());
         let place = self.effort.threaded;
         if side.takes(place) {
-            config.threaded = place;
+            config.threaded = Some(place);
         }
         config
     }

@@ -99,9 +99,10 @@ pub struct Config {
     /// goodput (at 10), but while it is busy other traffic of the queue is lost. `auto`, with
     /// `--path ni-lrp`: beneath while the flood of one port is alone, and above every process as
     /// soon as anything else comes. `off`: as the interface has it. Put back at the end, also if
-    /// this is killed.
-    #[arg(long, value_name = "off|auto|LEVELS", default_value = "off")]
-    pub threaded: Threaded,
+    /// this is killed. Default: `auto` for UDP with `--path ni-lrp` and without `--busy-poll-us`,
+    /// else `off`.
+    #[arg(long, value_name = "off|auto|LEVELS")]
+    pub threaded: Option<Threaded>,
     /// `--threaded` also with a driver that this was not tried with: some hang then.
     #[arg(long)]
     pub any_driver: bool,
@@ -169,7 +170,7 @@ impl Config {
             address: Vec::new(),
             vlan: None,
             holdoff: None,
-            threaded: Threaded::Off,
+            threaded: None,
             any_driver: false,
             gateway: Vec::new(),
             path: ReceivePath::SoftLrp,
@@ -185,6 +186,21 @@ impl Config {
             busy_poll: Duration::ZERO,
             counters: None,
         }
+    }
+
+    /// Where the kernel polls: as was said, or as is best for such a server. A server that polls
+    /// by itself would wait for the thread, and TCP has no ring of its own by which a flood is
+    /// seen.
+    fn polled(&self) -> Threaded {
+        let flooded_alone = matches!(self.on, On::AfXdp(_))
+            && self.path == ReceivePath::NiLrp
+            && self.kind != Kind::Http
+            && self.busy_poll.is_zero();
+        let default = match flooded_alone {
+            true => Threaded::Auto,
+            false => Threaded::Off,
+        };
+        self.threaded.unwrap_or(default)
     }
 
     fn validate(&self) -> Result<(), Error> {
@@ -210,11 +226,11 @@ impl Config {
                 refuse("on", &self.on, "af_xdp:IFACE with --holdoff-us")
             }
             On::Kernel | On::Packet(_) | On::Tap(_) | On::Tun(_)
-                if self.threaded != Threaded::Off || self.any_driver =>
+                if self.polled() != Threaded::Off || self.any_driver =>
             {
                 refuse("on", &self.on, "af_xdp:IFACE with --threaded")
             }
-            On::AfXdp(_) if self.threaded == Threaded::Auto && self.path != ReceivePath::NiLrp => {
+            On::AfXdp(_) if self.polled() == Threaded::Auto && self.path != ReceivePath::NiLrp => {
                 Err(Error::Config {
                     field: "path",
                     given: self.path.to_string(),
@@ -248,7 +264,7 @@ impl Config {
         args.extend(self.vlan.map(|id| format!("--vlan={id}")));
         let holdoff = self.holdoff.map(micros);
         args.extend(holdoff.map(|time| format!("--holdoff-us={time}")));
-        args.push(format!("--threaded={}", self.threaded));
+        args.extend(self.threaded.map(|place| format!("--threaded={place}")));
         args.extend(self.any_driver.then(|| "--any-driver".to_owned()));
         args.extend(self.gateway.iter().map(|ip| format!("--gateway={ip}")));
         args.push(format!("--path={}", self.path));
@@ -396,7 +412,7 @@ pub fn keeper(config: &Config) -> Result<Option<Keeper>, Error> {
     let On::AfXdp(interface) = &config.on else {
         return Ok(None);
     };
-    if config.threaded == Threaded::Off && config.holdoff.is_none() {
+    if config.polled() == Threaded::Off && config.holdoff.is_none() {
         return Ok(None);
     }
     let started = match Keeper::start(interface) {
@@ -553,7 +569,7 @@ mod tests {
             address: vec!["198.18.0.2/24".parse().unwrap()],
             vlan: Some(100),
             holdoff: Some(Duration::from_nanos(40_500)),
-            threaded: Threaded::Auto,
+            threaded: Some(Threaded::Auto),
             any_driver: true,
             gateway: vec!["198.18.0.1".parse().unwrap()],
             path: ReceivePath::NiLrp,
@@ -571,6 +587,42 @@ mod tests {
         for config in [config, Config::new(Kind::Sink, 1)] {
             let words = std::iter::once("serve".to_owned()).chain(config.to_args());
             assert_eq!(Line::try_parse_from(words).unwrap().config, config);
+        }
+    }
+
+    /// What `bench stack` measures by default is what a server does by default.
+    #[test]
+    fn the_kernel_polls_by_the_governor_where_that_can_pay() {
+        let own = Config {
+            on: On::AfXdp("eth0".to_owned()),
+            path: ReceivePath::NiLrp,
+            ..Config::new(Kind::Sink, 1)
+        };
+        assert_eq!(own.polled(), Threaded::Auto);
+        let others = [
+            Config {
+                kind: Kind::Http,
+                ..own.clone()
+            },
+            Config {
+                busy_poll: Duration::from_micros(50),
+                ..own.clone()
+            },
+            Config {
+                path: ReceivePath::SoftLrp,
+                ..own.clone()
+            },
+            Config {
+                on: On::Kernel,
+                ..own.clone()
+            },
+            Config {
+                threaded: Some(Threaded::Off),
+                ..own
+            },
+        ];
+        for config in others {
+            assert_eq!(config.polled(), Threaded::Off, "{config:?}");
         }
     }
 

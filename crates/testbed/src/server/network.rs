@@ -126,7 +126,7 @@ fn start_af_xdp(interface: &str, config: &Config, mut stack: StackConfig) -> Res
         owned: stack.addresses.iter().map(IpNet::addr).collect(),
         ring_frames: CHANNEL_FRAMES,
         holdoff: config.holdoff,
-        threaded: config.threaded,
+        threaded: config.polled(),
         any_driver: config.any_driver,
         ..XdpConfig::default()
     };
