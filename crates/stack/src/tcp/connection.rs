@@ -154,15 +154,8 @@ impl Connection {
             .as_ref()
             .map_or_else(Caller::this_thread, |one| Caller::same_as(&one.owner));
         let mut wire = Wire::new(host.device.pool(), &host.capabilities);
-        let mut config = Config::new(HardwareAddress::Ip);
-        // Sequence numbers must not be guessed.
-        config.random_seed = getrandom::u64().map_err(io::Error::other)?;
         let began = crate::clock::now();
-        let mut interface = Interface::new(config, &mut wire, instant(began));
-        interface.update_ip_addrs(|addresses| {
-            // There is room for one.
-            let _ = addresses.push(host_cidr(local.ip()));
-        });
+        let interface = interface_at(local, &mut wire, began)?;
         let buffer = || SocketBuffer::new(vec![0; host.tcp.config.buffer_bytes]);
         let mut socket = Socket::new(buffer(), buffer());
         socket.set_timeout(Some(smoltcp::time::Duration::from(HANDSHAKE)));
@@ -534,6 +527,19 @@ impl Inner {
             }
         }
     }
+}
+
+/// smoltcp's side of one address.
+fn interface_at(local: SocketAddr, wire: &mut Wire, now: Instant) -> io::Result<Interface> {
+    let mut config = Config::new(HardwareAddress::Ip);
+    // Sequence numbers must not be guessed.
+    config.random_seed = getrandom::u64().map_err(io::Error::other)?;
+    let mut interface = Interface::new(config, wire, instant(now));
+    interface.update_ip_addrs(|addresses| {
+        // There is room for one.
+        let _ = addresses.push(host_cidr(local.ip()));
+    });
+    Ok(interface)
 }
 
 /// Room that is worth waking a writer for: a third of the buffer, as Linux does
