@@ -10,6 +10,8 @@
 //!
 //! Threads that provide others with work ([`Class::Ahead`]) could keep them from doing any.
 //! So those of a group come first for half of its limit, and beneath the others beyond it.
+//! That half is theirs for certain: the others' use of the limit demotes only the others. What
+//! they use then is taken off the next period.
 //!
 //! Since polling then leaves some of every period, the thread that made the limit need
 //! not be above it: what it does may take longer than the ring lasts, so meanwhile it
@@ -181,7 +183,7 @@ fn charge(accounts: &mut [Account], own: &mut Duration) {
     let is_there = |account: &&mut Account| account.cpus.contains(&cpu);
     let sharers = accounts.iter_mut().filter(is_there).count();
     for account in accounts.iter_mut().filter(is_there) {
-        account.budget.on_watching(took / sharers as u32);
+        account.budget.on_others(took / sharers as u32);
     }
 }
 
@@ -210,60 +212,65 @@ impl Account {
         std::iter::from_fn(move || threads.find(|thread| thread.class == Class::Ahead))
     }
 
-    /// The class of a thread within the limit.
+    /// How a thread is to run now.
     fn class_of(&self, thread: &Limited) -> Class {
-        let used_up = self.ahead.as_ref().is_some_and(|one| one.limit.inhibited());
-        match thread.class {
-            Class::Ahead if used_up => Class::Beneath,
-            class => class,
+        let has_left = |one: &Budget| !one.limit.inhibited();
+        match (thread.class, self.budget.limit.inhibited()) {
+            (Class::Ahead, _) if self.ahead.as_ref().is_some_and(has_left) => Class::Ahead,
+            (_, true) => Class::Idle,
+            (Class::Ahead, false) => Class::Beneath,
+            (class, false) => class,
         }
     }
 
-    fn promote(&self) -> io::Result<()> {
+    fn place(&self) -> io::Result<()> {
         let mut threads = self.threads.iter();
         threads.try_for_each(|thread| set_class(thread.tid, self.class_of(thread)))
     }
 
-    fn demote(&self) -> io::Result<()> {
+    /// Nobody counts any more.
+    fn promote(&self) -> io::Result<()> {
         let mut threads = self.threads.iter();
-        threads.try_for_each(|thread| set_class(thread.tid, Class::Idle))
+        threads.try_for_each(|thread| set_class(thread.tid, thread.class))
     }
 
     /// Counts what the threads used; demotes and promotes them.
     fn check(&mut self, shared: &Shared, now: CoreInstant) -> io::Result<()> {
-        let limit_ppm = shared.limit_ppm.load(Ordering::Relaxed);
-        self.budget.set_limit(limit_ppm);
+        self.set_limit(shared.limit_ppm.load(Ordering::Relaxed));
         // A driver makes its polling threads anew now and then.
         self.threads
             .retain(|thread| thread_time(thread.tid).is_ok());
         if self.threads.is_empty() {
             return Err(io::Error::from(io::ErrorKind::NotFound));
         }
-        let is_moved = self.check_ahead(limit_ppm / AHEAD, now)?;
-        match self.budget.on_time(time_of(&self.threads)?, now) {
-            Change::None if is_moved && !self.budget.limit.inhibited() => self.promote(),
-            Change::None => Ok(()),
-            Change::Inhibit => {
-                shared.inhibited.store(true, Ordering::Relaxed);
-                self.demote()
-            }
-            Change::Allow => self.promote(),
+        let times = (time_of(self.ahead())?, time_of(&self.threads)?);
+        let [ahead, all] = self.on_times(times, now);
+        if all == Change::Inhibit {
+            shared.inhibited.store(true, Ordering::Relaxed);
+        }
+        match (ahead, all) {
+            (Change::None, Change::None) => Ok(()),
+            _ => self.place(),
         }
     }
 
-    /// Counts what those used that are ahead. Whether they are to be elsewhere now.
-    fn check_ahead(&mut self, limit_ppm: u64, now: CoreInstant) -> io::Result<bool> {
-        let time = time_of(self.ahead())?;
-        let is_idle = self.budget.limit.inhibited();
-        let Some(budget) = &mut self.ahead else {
-            return Ok(false);
-        };
-        budget.set_limit(limit_ppm);
-        let change = match is_idle {
-            true => budget.on_uncounted(time, now),
-            false => budget.on_time(time, now),
-        };
-        Ok(change != Change::None)
+    fn set_limit(&mut self, limit_ppm: u64) {
+        self.budget.set_limit(limit_ppm);
+        if let Some(ahead) = &mut self.ahead {
+            ahead.set_limit(limit_ppm / AHEAD);
+        }
+    }
+
+    /// Counts up to these times of those that are ahead, and of all.
+    fn on_times(&mut self, times: (Duration, Duration), now: CoreInstant) -> [Change; 2] {
+        let ahead = self.ahead.as_mut().map_or(Change::None, |ahead| {
+            // They were not demoted with the others.
+            if self.budget.limit.inhibited() && !ahead.limit.inhibited() {
+                self.budget.on_others(times.0.saturating_sub(ahead.seen));
+            }
+            ahead.on_time(times.0, now)
+        });
+        [ahead, self.budget.on_time(times.1, now)]
     }
 
     fn due(&self, now: CoreInstant) -> Duration {
@@ -286,7 +293,7 @@ struct Budget {
     seen: Duration,
     /// … and when that was.
     at: CoreInstant,
-    /// Time of the watching thread that is not counted yet.
+    /// Time that is not on the threads' clocks, or was used while it did not count.
     owed: Duration,
 }
 
@@ -313,8 +320,9 @@ impl Budget {
         }
     }
 
-    /// Watching took so long on the threads' CPU.
-    fn on_watching(&mut self, took: Duration) {
+    /// The threads owe so much more: watching took it on their CPU, or some of them were not
+    /// demoted.
+    fn on_others(&mut self, took: Duration) {
         self.owed += took;
     }
 
@@ -421,6 +429,48 @@ mod tests {
         assert_eq!(classes(&account), [Class::Ahead, Class::Polling]);
     }
 
+    /// Who provides others with work was demoted with them when they had used the limit up, and
+    /// a receive ring overflowed beside a process that computes.
+    #[test]
+    fn who_is_ahead_keeps_its_half_and_all_keep_to_the_limit() {
+        let budget = |ppm| Budget::new(ppm, Duration::ZERO, CoreInstant::ZERO);
+        let limited = |class| Limited { tid: 0, class };
+        let mut account = Account {
+            threads: vec![limited(Class::Ahead), limited(Class::Polling)],
+            cpus: Vec::new(),
+            budget: budget(600_000).unwrap(),
+            ahead: budget(600_000 / AHEAD),
+        };
+        let (mut now, mut ahead, mut all) = (CoreInstant::ZERO, Duration::ZERO, Duration::ZERO);
+        let step = Duration::from_micros(10);
+        let classes = |account: &Account| [0, 1].map(|at| account.class_of(&account.threads[at]));
+        let mut idle_steps = 0;
+        for _ in 0..100_000 {
+            // A fifth of the time is for those ahead, less than their half of the limit; the
+            // others want all.
+            let [first, second] = classes(&account);
+            assert_eq!(first, Class::Ahead);
+            ahead += step / 5;
+            all += step / 5;
+            match second {
+                Class::Polling => all += step * 4 / 5,
+                class => assert_eq!(class, Class::Idle),
+            }
+            idle_steps += u32::from(second == Class::Idle);
+            now += step;
+            let _ = account.on_times((ahead, all), now);
+        }
+        let share = all.as_secs_f64() / Duration::from_nanos(now.as_nanos()).as_secs_f64();
+        assert!(is_near(share, 60.0), "{share}");
+        assert!(idle_steps > 10_000, "{idle_steps}");
+        // Beyond their half they are no longer for certain.
+        while classes(&account)[0] == Class::Ahead {
+            (now, ahead, all) = (now + step, ahead + step, all + step);
+            let _ = account.on_times((ahead, all), now);
+        }
+        assert!([Class::Beneath, Class::Idle].contains(&classes(&account)[0]));
+    }
+
     /// A thread that always has work, and runs for all of the time that it is not
     /// demoted; then only as others leave the CPU to it.
     struct Flooded {
@@ -463,7 +513,7 @@ mod tests {
                 // The watcher comes before the thread.
                 self.now += self.look;
                 self.looks += self.look;
-                self.budget.on_watching(self.look);
+                self.budget.on_others(self.look);
                 let _ = self.budget.on_time(self.time, self.now);
             }
             self.promoted.as_nanos() as f64 / self.now.as_nanos() as f64
