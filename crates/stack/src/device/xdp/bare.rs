@@ -60,6 +60,18 @@ impl BareQueue {
         let socket = socket.map_err(|error| refused(interface, config, error))?;
         Ok(Self { socket })
     }
+
+    /// Another socket of the same queue, for frames that must not wait behind others or be lost
+    /// with them. It has rings of its own, and shares the memory.
+    ///
+    /// # Errors
+    ///
+    /// The kernel opens none.
+    pub fn beside(&self) -> Result<Self, Error> {
+        let socket = Socket::sharing(self.socket.queue());
+        let socket = socket.map_err(Error::io("open a second AF_XDP socket of a queue"))?;
+        Ok(Self { socket })
+    }
 }
 
 impl AsFd for BareQueue {
