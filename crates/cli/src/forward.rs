@@ -38,6 +38,10 @@ pub(crate) struct Args {
     /// as the kernel's `rp_filter` says for each interface
     #[arg(long, value_enum, value_name = "HOW")]
     reverse_path: Option<ReverseChoice>,
+    /// Filter expression of packets that pass before all others, also during a flood, with
+    /// `--path user`
+    #[arg(long, value_name = "FILTER")]
+    protect: Option<String>,
     /// Leave at least the rest of each CPU to processes that want it: forwarding takes this
     /// part, in percent; polling moves into threads. Default: none, and 75 with --path user
     #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u32).range(1..=99))]
@@ -181,6 +185,7 @@ fn config(args: &Args) -> Config {
             ReverseChoice::Strict => ReversePath::Strict,
             ReverseChoice::Loose => ReversePath::Loose,
         }),
+        protected: args.protect.clone(),
         cpu_limit: args.cpu_limit.map(Fraction::from_percent),
         cpu: args.cpu,
         any_driver: args.driver.any_driver,

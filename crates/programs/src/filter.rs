@@ -8,6 +8,7 @@
 //! expression that is compiled here looks for them in the frame. So an expression that
 //! names tags is for whole frames only ([`Filter::names_vlan`]).
 
+pub(crate) mod in_driver;
 pub(crate) mod trace;
 
 use std::fmt;

@@ -35,6 +35,14 @@ pub struct Transmitted {
     pub failed: u64,
 }
 
+impl std::ops::AddAssign for Transmitted {
+    fn add_assign(&mut self, more: Self) {
+        self.sent += more.sent;
+        self.dropped += more.dropped;
+        self.failed += more.failed;
+    }
+}
+
 impl Sent {
     /// Watches these interfaces of the current network namespace.
     pub(crate) fn watch(indices: &[u32]) -> Result<Self, CallError> {

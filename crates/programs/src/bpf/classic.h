@@ -16,8 +16,6 @@
 #include <bpf/bpf_helpers.h>
 #include <stdbool.h>
 
-#include "screen.h"
-
 /* Words of a program's memory (BPF_MEMWORDS). */
 #define MEMORY_WORDS 16
 /* Of linux/filter.h and of libpcap: shared by all. */
@@ -28,6 +26,14 @@
 
 #define GO_ON 0
 #define STOP 1
+
+/* Of classic BPF, as struct sock_filter. */
+struct instruction {
+	__u16 code;
+	__u8 jump_true;
+	__u8 jump_false;
+	__u32 operand;
+};
 
 /* Instructions of filter; 0: there is none. */
 const volatile __u32 filter_length;

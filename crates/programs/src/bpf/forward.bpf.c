@@ -28,6 +28,7 @@
 #include <bpf/bpf_helpers.h>
 #include <stdbool.h>
 
+#include "classic.h"
 #include "forward.h"
 
 #define AF_INET 2
@@ -83,6 +84,14 @@ struct {
 	__type(key, __u32);
 	__type(value, __u32);
 } sockets SEC(".maps");
+
+/* The same of frames that the filter chooses. */
+struct {
+	__uint(type, BPF_MAP_TYPE_XSKMAP);
+	__uint(max_entries, QUEUES_MAX);
+	__type(key, __u32);
+	__type(value, __u32);
+} chosen_sockets SEC(".maps");
 
 /* This host's addresses. All instances share it. */
 struct {
@@ -425,9 +434,14 @@ static __always_inline int forward_here(struct xdp_md *ctx, struct plain *plain)
 
 static __always_inline int forward_in_user_space(struct xdp_md *ctx, struct plain *plain)
 {
+	__u32 queue = ctx->rx_queue_index;
+
 	if (is_own(plain))
 		return dispose(OUTCOME_LOCAL);
-	if (bpf_redirect_map(&sockets, ctx->rx_queue_index, XDP_PASS) != XDP_REDIRECT)
+	/* They have a ring of their own, which a flood of others does not fill. */
+	if (accepts(ctx) && bpf_redirect_map(&chosen_sockets, queue, XDP_PASS) == XDP_REDIRECT)
+		return count(OUTCOME_TO_USER, XDP_REDIRECT);
+	if (bpf_redirect_map(&sockets, queue, XDP_PASS) != XDP_REDIRECT)
 		return dispose(OUTCOME_KERNEL_ROUTE);
 	return count(OUTCOME_TO_USER, XDP_REDIRECT);
 }

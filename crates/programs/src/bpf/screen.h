@@ -36,14 +36,6 @@ struct verdict {
 	__u32 verdict;
 };
 
-/* Of classic BPF, as struct sock_filter. */
-struct instruction {
-	__u16 code;
-	__u8 jump_true;
-	__u8 jump_false;
-	__u32 operand;
-};
-
 struct counters {
 	/* Frames that remembered verdicts decided on. */
 	__u64 discarded;

@@ -13,9 +13,13 @@
 //! worked off what came before, and what it does not poll is lost in the adapter's ring,
 //! at no cost.
 //!
-//! **Limits.** One thread, so one CPU. Sending copies in the kernel, about a microsecond
+//! Protected frames have rings and a thread of their own (`protected`).
+//!
+//! **Limits.** One thread for all others, so one CPU. Sending copies in the kernel, about a microsecond
 //! per frame where the driver has no zero-copy mode.
 
+mod decider;
+mod protected;
 mod queues;
 
 use std::collections::VecDeque;
@@ -24,7 +28,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::channel;
 use std::thread::{self, JoinHandle};
-use std::time::{Duration, Instant as StdInstant};
+use std::time::Duration;
 
 use nix::poll::{PollFd, PollFlags, ppoll};
 use nix::sys::time::TimeSpec;
@@ -40,13 +44,12 @@ use plimsoll_stack::device::{Batch, Device, Frame};
 
 use super::Config;
 use super::error::Error;
-use super::limits::Buckets;
 use super::outcome::{Counts, Fate, Outcome};
-use super::packet;
 use super::router::Attached;
 use super::table::{Port, Table};
-use super::to_kernel::ToKernel;
 use crate::sent::Transmitted;
+use decider::Decider;
+use protected::Protected;
 
 /// Frames of an output queue.
 const OUTPUT_FRAMES: usize = 512;
@@ -57,23 +60,37 @@ const LOOK: Duration = Duration::from_millis(50);
 /// How soon a full transmit ring is tried again.
 const AGAIN: Duration = Duration::from_micros(100);
 
-/// The forwarding thread; dropping it ends it.
+/// The forwarding threads; dropping it ends them.
 #[derive(Debug)]
 pub(super) struct Engine {
     shared: Arc<Shared>,
+    forwarding: Worker,
+    /// If anything is protected.
+    protecting: Option<Worker>,
+}
+
+/// A thread.
+#[derive(Debug)]
+struct Worker {
+    shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
-    /// What the kernel calls the thread.
+    /// What the kernel calls it.
     tid: i32,
 }
 
-/// What the thread tells.
+/// What the threads tell.
 #[derive(Debug, Default)]
 struct Shared {
     stop: AtomicBool,
     tallies: Mutex<Vec<Tally>>,
-    /// Why it ended by itself.
+    /// The same of protected frames.
+    protected_tallies: Mutex<Vec<Tally>>,
+    /// Why one ended by itself.
     failure: Mutex<Option<String>>,
+    /// With the port of each.
     devices: Vec<(usize, Arc<BareQueue>)>,
+    /// Those of protected frames.
+    protected: Vec<(usize, Arc<BareQueue>)>,
 }
 
 /// What became of a port's frames in user space.
@@ -82,6 +99,8 @@ pub(super) struct Tally {
     pub(super) outcomes: Counts,
     pub(super) transmitted: Transmitted,
     pub(super) lost: u64,
+    /// Of all these outcomes, those of protected frames.
+    pub(super) protected: u64,
 }
 
 /// One receive queue, and the output queue that it sends from.
@@ -102,50 +121,55 @@ impl Engine {
         table: Arc<RwLock<Table>>,
         attached: &Attached,
     ) -> Result<Self, Error> {
-        let devices = queues::open(config, attached)?;
+        let (devices, protected) = queues::open(config, attached)?;
+        let tallies = || Mutex::new(vec![Tally::default(); ports.len()]);
         let shared = Arc::new(Shared {
-            tallies: Mutex::new(vec![Tally::default(); ports.len()]),
+            tallies: tallies(),
+            protected_tallies: tallies(),
             devices,
+            protected,
             ..Shared::default()
         });
         let mtu = ports.iter().map(|port| port.mtu).max().unwrap_or(1500);
-        let mut work = Work::new(config, &shared, table, mtu as u32)?;
-        let (seen, cpu) = (Arc::clone(&shared), config.cpu);
-        let (began, beginning) = channel();
-        let thread = thread::Builder::new().name("forward".to_owned());
-        let thread = thread.spawn(move || {
-            // Whoever started this waits for it.
-            let _ = began.send(gettid().as_raw());
-            if let Some(cpu) = cpu {
-                // Checked when the command line was read; elsewhere it forwards as well.
-                let _ = plimsoll_kernel::namespace::pin(cpu);
-            }
-            if let Err(error) = work.run(&seen) {
-                *seen.failure.lock() = Some(error.to_string());
-            }
+        let decider = Decider::new(config, table, mtu as u32)?;
+        let mut work = Work::new(config, &shared, decider.clone())?;
+        let mut express = Protected::new(&shared, decider, config.quota);
+        let protecting = config.protected.as_ref().map(|_| {
+            let run = move |shared: &Shared| express.run(shared);
+            Worker::start("protected", config.cpu, &shared, run)
         });
-        let thread = thread.map_err(Error::os("start the thread that forwards"))?;
+        let run = move |shared: &Shared| work.run(shared);
         Ok(Self {
+            protecting: protecting.transpose()?,
+            forwarding: Worker::start("forward", config.cpu, &shared, run)?,
             shared,
-            thread: Some(thread),
-            tid: beginning.recv().unwrap_or_default(),
         })
     }
 
-    /// What the kernel calls the thread that forwards.
-    pub(super) const fn tid(&self) -> i32 {
-        self.tid
+    /// The threads that take frames, and those that the former come before.
+    pub(super) fn takers_and_deciders(&self) -> [Vec<i32>; 2] {
+        let forwarding = vec![self.forwarding.tid];
+        match &self.protecting {
+            Some(protecting) => [vec![protecting.tid], forwarding],
+            None => [forwarding, Vec::new()],
+        }
     }
 
     /// What became of the frames of the port in this place.
     pub(super) fn tally(&self, port: usize) -> Tally {
-        let of_port = self.shared.devices.iter().filter(|(of, _)| *of == port);
+        let devices = self.shared.devices.iter().chain(&self.shared.protected);
+        let of_port = devices.filter(|(of, _)| *of == port);
         let lost = of_port.map(|(_, device)| device.drops());
         let lost = lost.map(|drops| drops.ring_full + drops.no_buffer + drops.invalid);
         let lost = lost.sum();
+        let protected = self.shared.protected_tallies.lock()[port];
+        let mut tally = self.shared.tallies.lock()[port];
+        tally.outcomes += protected.outcomes;
+        tally.transmitted += protected.transmitted;
         Tally {
             lost,
-            ..self.shared.tallies.lock()[port]
+            protected: protected.outcomes.total(),
+            ..tally
         }
     }
 
@@ -155,7 +179,39 @@ impl Engine {
     }
 }
 
-impl Drop for Engine {
+impl Worker {
+    /// Starts a thread on `cpu`, or where this process may run.
+    fn start(
+        name: &str,
+        cpu: Option<usize>,
+        shared: &Arc<Shared>,
+        run: impl FnOnce(&Shared) -> io::Result<()> + Send + 'static,
+    ) -> Result<Self, Error> {
+        let (began, beginning) = channel();
+        let seen = Arc::clone(shared);
+        let thread = thread::Builder::new().name(name.to_owned());
+        let thread = thread.spawn(move || {
+            // Whoever started this waits for it.
+            let _ = began.send(gettid().as_raw());
+            if let Some(cpu) = cpu {
+                // Checked when the command line was read; elsewhere it forwards as well.
+                let _ = plimsoll_kernel::namespace::pin(cpu);
+            }
+            if let Err(error) = run(&seen) {
+                *seen.failure.lock() = Some(error.to_string());
+            }
+        });
+        let thread = thread.map_err(Error::os("start a thread that forwards"))?;
+        Ok(Self {
+            shared: Arc::clone(shared),
+            thread: Some(thread),
+            tid: beginning.recv().unwrap_or_default(),
+        })
+    }
+}
+
+impl Drop for Worker {
+    /// All end together.
     fn drop(&mut self) {
         self.shared.stop.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take() {
@@ -165,37 +221,37 @@ impl Drop for Engine {
     }
 }
 
+/// By port, the places of the lines that are of these ports.
+fn by_port(ports: usize, lines: impl Iterator<Item = usize>) -> Vec<Vec<usize>> {
+    let mut of_port = vec![Vec::new(); ports];
+    for (place, port) in lines.enumerate() {
+        of_port[port].push(place);
+    }
+    of_port
+}
+
 /// What the thread works with.
 struct Work {
     lines: Vec<Line>,
     /// By port, the places of its lines.
     of_port: Vec<Vec<usize>>,
-    table: Arc<RwLock<Table>>,
+    decider: Decider,
     poller: Poller,
     feedback: Feedback,
-    buckets: Buckets,
-    to_kernel: ToKernel,
     batch: Batch,
     tallies: Vec<Tally>,
-    started: StdInstant,
     /// Lines whose transmit ring was full, to be tried again then.
     again_at: Option<Instant>,
 }
 
 impl Work {
-    fn new(
-        config: &Config,
-        shared: &Shared,
-        table: Arc<RwLock<Table>>,
-        mtu: u32,
-    ) -> Result<Self, Error> {
-        let start = Instant::ZERO;
+    fn new(config: &Config, shared: &Shared, decider: Decider) -> Result<Self, Error> {
         let poller = PollerConfig {
             receive_quota: config.quota,
             transmit_quota: TRANSMIT_QUOTA,
             ..PollerConfig::default()
         };
-        let mut poller = Poller::new(poller, start)?;
+        let mut poller = Poller::new(poller, Instant::ZERO)?;
         let mut sources = Vec::new();
         for _ in &shared.devices {
             let source = poller.register(Driver::Polled(Interrupts::ReceiveOnly));
@@ -219,28 +275,21 @@ impl Work {
             });
         }
         let ports = shared.tallies.lock().len();
-        let mut of_port = vec![Vec::new(); ports];
-        for (place, line) in lines.iter().enumerate() {
-            of_port[line.port].push(place);
-        }
         Ok(Self {
-            of_port,
+            of_port: by_port(ports, lines.iter().map(|line| line.port)),
             lines,
-            table,
+            decider,
             poller,
             feedback,
-            buckets: Buckets::new(config.limits, start),
-            to_kernel: ToKernel::open(mtu)?,
             batch: Batch::with_capacity(config.quota as usize),
             tallies: vec![Tally::default(); ports],
-            started: StdInstant::now(),
             again_at: None,
         })
     }
 
     fn run(&mut self, shared: &Shared) -> io::Result<()> {
         while !shared.stop.load(Ordering::Relaxed) {
-            let now = self.now();
+            let now = self.decider.now();
             self.look(now);
             match self.poller.poll_next(now) {
                 Some(turn) => self.serve(turn, now)?,
@@ -249,11 +298,6 @@ impl Work {
             shared.tallies.lock().copy_from_slice(&self.tallies);
         }
         Ok(())
-    }
-
-    fn now(&self) -> Instant {
-        let nanos = self.started.elapsed().as_nanos();
-        Instant::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
     }
 
     /// Times that are up.
@@ -295,45 +339,24 @@ impl Work {
         let mut batch = std::mem::take(&mut self.batch);
         let received = device.receive(&mut batch, quota as usize)?;
         let port = self.lines[place].port;
-        let table = Arc::clone(&self.table);
+        let table = Arc::clone(&self.decider.table);
         let table = table.read();
+        let mut kernel_has_work = false;
         for frame in batch.drain(..) {
-            let outcome = self.forward(&table, frame, port, place, now);
+            let outcome = match self.decider.decide(&table, frame, port, now) {
+                Ok((to, frame)) => {
+                    self.enqueue(to, place, frame, now);
+                    Outcome::Forwarded
+                }
+                Err(outcome) => outcome,
+            };
+            kernel_has_work |= outcome.fate() == Fate::Kernel;
             self.tallies[port].outcomes.count(outcome);
         }
         drop(table);
         self.batch = batch;
-        self.to_kernel.flush()?;
+        self.decider.flush(kernel_has_work)?;
         Ok((received as u32, received == quota as usize))
-    }
-
-    /// Carries a frame as far as it goes.
-    fn forward(
-        &mut self,
-        table: &Table,
-        mut frame: Frame,
-        port: usize,
-        place: usize,
-        now: Instant,
-    ) -> Outcome {
-        let plain = packet::examine(&frame, table.ports()[port].station);
-        let decided = plain.and_then(|plain| Ok((plain, table.decide(&plain, port)?)));
-        match decided {
-            Ok((plain, next)) => {
-                let from = table.ports()[next.port].station;
-                packet::rewrite(&mut frame, plain.source.is_ipv4(), from, next.station);
-                self.enqueue(next.port, place, frame, now);
-                Outcome::Forwarded
-            }
-            Err(outcome) if outcome.fate() != Fate::Kernel => outcome,
-            Err(outcome) if !self.buckets.admits(outcome, now) => Outcome::Limited,
-            Err(outcome) => {
-                if !self.to_kernel.push(frame) {
-                    return Outcome::Limited;
-                }
-                outcome
-            }
-        }
     }
 
     /// Puts a frame on an output queue of `port`. Queues of a port are taken by the

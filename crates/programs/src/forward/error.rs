@@ -14,6 +14,9 @@ pub enum Error {
         /// What is wrong with it.
         problem: String,
     },
+    /// The filter of protected traffic is none.
+    #[error(transparent)]
+    Filter(#[from] crate::filter::FilterError),
     /// The kernel forwards nothing.
     #[error(
         "the kernel forwards neither IPv4 nor IPv6 packets that come in by {interfaces}: `sysctl -w net.ipv4.ip_forward=1 net.ipv6.conf.all.forwarding=1` makes this host a router"
@@ -62,7 +65,7 @@ impl Error {
     #[must_use]
     pub fn exit_code(&self) -> u8 {
         match self {
-            Self::Usage { .. } | Self::Config(_) => 2,
+            Self::Usage { .. } | Self::Config(_) | Self::Filter(_) => 2,
             Self::NoRouter { .. } | Self::NoEthernet { .. } | Self::ReversePathForAll => 3,
             Self::Busy { .. } => 1,
             Self::Kernel(error) => error.exit_code(),

@@ -94,6 +94,10 @@ impl Collector for Status {
         self.encode_each(encoder, ("lost_packets", help), |interface| {
             interface.user.unwrap_or_default().lost
         })?;
+        let help = "Packets that passed by the ring of protected ones, whatever became of them";
+        self.encode_each(encoder, ("protected_packets", help), |interface| {
+            interface.user.unwrap_or_default().protected
+        })?;
         let help = "Packets of other interfaces that the next link took";
         self.encode_each(encoder, ("sent_packets", help), |interface| {
             interface.transmitted.sent
@@ -147,6 +151,7 @@ mod tests {
                 user: Some(UserStatus {
                     outcomes: counts(Outcome::Forwarded, 4),
                     lost: 3,
+                    protected: 2,
                 }),
             }],
             mirror: Counters {
@@ -161,6 +166,7 @@ mod tests {
             "plimsoll_forward_packets_total{interface=\"eth0\",place=\"xdp\",outcome=\"to_user\"} 7",
             "plimsoll_forward_packets_total{interface=\"eth0\",place=\"user\",outcome=\"forwarded\"} 4",
             "plimsoll_forward_lost_packets_total{interface=\"eth0\"} 3",
+            "plimsoll_forward_protected_packets_total{interface=\"eth0\"} 2",
             "plimsoll_forward_sent_packets_total{interface=\"eth0\"} 3",
             "plimsoll_forward_refused_packets_total{interface=\"eth0\"} 2",
             "plimsoll_forward_failed_packets_total{interface=\"eth0\"} 1",

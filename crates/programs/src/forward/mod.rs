@@ -20,8 +20,8 @@
 //! **Limits.** Netfilter does not see packets that are sent on here: a host with filter
 //! or translation rules for forwarded traffic must not forward it past them. A
 //! neighbour that only forwarded traffic uses is never confirmed: it stays at its last
-//! address until it says otherwise. One receive queue serves all priorities: a flood
-//! that overflows an interface's ring takes protected packets with it.
+//! address until it says otherwise. One receive queue of an adapter serves all priorities: a
+//! flood that overflows it takes protected packets ([`Config::protected`]) with it.
 
 mod engine;
 mod error;
@@ -69,6 +69,11 @@ pub struct Config {
     pub limits: Limits,
     /// How sources are looked at. Default none: as the kernel's `rp_filter` says.
     pub reverse_path: Option<ReversePath>,
+    /// A filter expression of packets that are forwarded before all others in user space, also
+    /// while input is inhibited or the CPU limit reached. Then the kernel polls before the thread that
+    /// forwards the others, for up to half of the CPU limit: what it discards of a flood takes CPU
+    /// time from forwarding. Default: none, and the kernel polls beneath that thread.
+    pub protected: Option<String>,
     /// The part of a CPU that forwarding may take where others want it. With it polling moves
     /// into threads. Default none; in user space, where there always is one, 75 %.
     pub cpu_limit: Option<Fraction>,
@@ -88,6 +93,7 @@ impl Default for Config {
             path: DataPath::Xdp,
             limits: Limits::default(),
             reverse_path: None,
+            protected: None,
             cpu_limit: None,
             cpu: None,
             any_driver: false,

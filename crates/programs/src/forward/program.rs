@@ -12,11 +12,13 @@ use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use plimsoll_kernel::lasting_link::KeptLink;
 use plimsoll_stack::device::Mac;
+use plimsoll_stack::device::packet::Instruction;
 
 use super::error::Error;
 use super::outcome::Counts;
 use super::table::ReversePath;
 use super::{DataPath, Limits};
+use crate::filter::in_driver;
 
 include!(concat!(env!("OUT_DIR"), "/forward.rs")); // mod skeleton
 pub(super) use skeleton::types;
@@ -40,6 +42,8 @@ pub(super) struct Shared {
 pub(super) struct Instance {
     counters: MapHandle,
     sockets: MapHandle,
+    /// Of protected frames.
+    chosen_sockets: MapHandle,
     settings: MapHandle,
     _link: KeptLink,
 }
@@ -59,25 +63,37 @@ pub(super) struct Interface<'a> {
     pub(super) reverse_path: ReversePath,
 }
 
+/// What all instances are told before they are loaded.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Constants<'a> {
+    pub(super) path: DataPath,
+    pub(super) limits: Limits,
+    /// Which frames go to sockets of their own in user space: those that this accepts.
+    pub(super) protected: Option<&'a [Instruction]>,
+}
+
 /// Loads an instance and attaches it in native mode. The first one makes what the
 /// others share.
 pub(super) fn attach(
     interface: &Interface<'_>,
-    path: DataPath,
-    limits: Limits,
+    constants: &Constants<'_>,
     shared: Option<&Shared>,
 ) -> Result<(Instance, Option<Shared>), Error> {
     let bpf = Error::bpf("load the XDP program");
     let mut place = MaybeUninit::uninit();
     let builder = skeleton::ForwardSkelBuilder::default();
     let mut open = builder.open(&mut place).map_err(&bpf)?;
-    if let Some(constants) = open.maps.rodata_data.as_deref_mut() {
-        constants.path = match path {
+    let filter = constants.protected.unwrap_or_default();
+    if let Some(told) = open.maps.rodata_data.as_deref_mut() {
+        told.path = match constants.path {
             DataPath::Xdp => types::forward_path::PATH_XDP.0,
             DataPath::User => types::forward_path::PATH_USER.0,
         };
-        constants.limits_pps = limits.by_kind();
+        told.limits_pps = constants.limits.by_kind();
+        told.filter_length = filter.len() as u32;
     }
+    let room = filter.len().max(1) as u32;
+    open.maps.filter.set_max_entries(room).map_err(&bpf)?;
     if let Some(shared) = shared {
         let devices = open.maps.devices.reuse_fd(shared.devices.as_fd());
         let own = open.maps.own.reuse_fd(shared.own.as_fd());
@@ -85,6 +101,7 @@ pub(super) fn attach(
     }
     let loaded = open.load().map_err(&bpf)?;
     let maps = &loaded.maps;
+    in_driver::put(&maps.filter, filter).map_err(&bpf)?;
     let made = match shared {
         Some(_) => None,
         None => Some(Shared {
@@ -94,6 +111,7 @@ pub(super) fn attach(
     };
     let counters = MapHandle::try_from(&maps.counters).map_err(&bpf)?;
     let sockets = MapHandle::try_from(&maps.sockets).map_err(&bpf)?;
+    let chosen_sockets = MapHandle::try_from(&maps.chosen_sockets).map_err(&bpf)?;
     let settings = MapHandle::try_from(&maps.bss).map_err(&bpf)?;
     set(&settings, interface.station, interface.reverse_path)?;
     let program = loaded.progs.forward.as_fd();
@@ -102,6 +120,7 @@ pub(super) fn attach(
     let instance = Instance {
         counters,
         sockets,
+        chosen_sockets,
         settings,
         _link: link,
     };
@@ -145,11 +164,20 @@ impl Instance {
 
     /// Plain packets of `queue` go to this AF_XDP socket from now on.
     pub(super) fn add_socket(&self, queue: u32, socket: BorrowedFd<'_>) -> Result<(), Error> {
-        let socket = socket.as_raw_fd().to_ne_bytes();
-        self.sockets
-            .update(&queue.to_ne_bytes(), &socket, MapFlags::ANY)
-            .map_err(Error::bpf("give a socket to the XDP program"))
+        give(&self.sockets, queue, socket)
     }
+
+    /// The same of protected ones.
+    pub(super) fn protect(&self, queue: u32, socket: BorrowedFd<'_>) -> Result<(), Error> {
+        give(&self.chosen_sockets, queue, socket)
+    }
+}
+
+fn give(sockets: &MapHandle, queue: u32, socket: BorrowedFd<'_>) -> Result<(), Error> {
+    let socket = socket.as_raw_fd().to_ne_bytes();
+    sockets
+        .update(&queue.to_ne_bytes(), &socket, MapFlags::ANY)
+        .map_err(Error::bpf("give a socket to the XDP program"))
 }
 
 impl Shared {

@@ -6,7 +6,6 @@
 //! router ends its threads, puts settings back and then detaches the programs. After
 //! SIGKILL the kernel detaches them, and the keepers put the settings back.
 
-use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -18,10 +17,11 @@ use plimsoll_kernel::{host, link};
 use super::engine::Engine;
 use super::error::Error;
 use super::follow::Follower;
-use super::program::{self, DEVICES_MAX, Instance, Interface, Shared};
+use super::program::{self, Constants, DEVICES_MAX, Instance, Interface, Shared};
 use super::status::{InterfaceStatus, Status, UserStatus};
 use super::table::{Port, ReversePath, Table};
 use super::{Config, DataPath};
+use crate::filter::Filter;
 use crate::polling::{Polling, Wanted};
 use crate::sent::Sent;
 
@@ -86,7 +86,14 @@ impl Router {
         let ports = ports(config)?;
         let mirror = Mirror::open().map_err(Error::os("read the kernel's routes"))?;
         let table = Table::new(ports.clone(), mirror.state());
-        let attached = Arc::new(Attached::attach(config, &ports, &table)?);
+        let protected = config.protected.as_deref().map(Filter::compile);
+        let protected = protected.transpose()?;
+        let constants = Constants {
+            path: config.path,
+            limits: config.limits,
+            protected: protected.as_ref().map(Filter::instructions),
+        };
+        let attached = Arc::new(Attached::attach(config, &constants, &ports, &table)?);
         let indices: Vec<u32> = ports.iter().map(|port| port.interface).collect();
         let sent = Sent::watch(&indices)?;
         let table = Arc::new(RwLock::new(table));
@@ -97,11 +104,13 @@ impl Router {
                 Some(Engine::start(config, &ports, table, &attached)?)
             }
         };
+        let threads = engine.as_ref().map(Engine::takers_and_deciders);
+        let [takers, deciders] = threads.unwrap_or_default();
         let polling = config.turns_settings().then(|| {
             Polling::start(&Wanted {
                 interfaces: &config.interfaces,
-                takers: engine.as_ref().map(Engine::tid).as_slice(),
-                deciders: &[],
+                takers: &takers,
+                deciders: &deciders,
                 cpu_limit: config.cpu_limit,
                 cpu: config.cpu,
                 any_driver: config.any_driver,
@@ -146,6 +155,7 @@ impl Router {
                 user: tally.map(|tally| UserStatus {
                     outcomes: tally.outcomes,
                     lost: tally.lost,
+                    protected: tally.protected,
                 }),
             })
         };
@@ -202,7 +212,12 @@ fn of_kernel(interface: &str) -> ReversePath {
 }
 
 impl Attached {
-    fn attach(config: &Config, ports: &[Port], table: &Table) -> Result<Self, Error> {
+    fn attach(
+        config: &Config,
+        constants: &Constants<'_>,
+        ports: &[Port],
+        table: &Table,
+    ) -> Result<Self, Error> {
         let mut attached: Vec<AttachedPort> = Vec::new();
         let mut shared: Option<Shared> = None;
         for (name, port) in config.interfaces.iter().zip(ports) {
@@ -212,8 +227,7 @@ impl Attached {
                 station: port.station,
                 reverse_path: port.reverse_path,
             };
-            let (instance, made) =
-                program::attach(&interface, config.path, config.limits, shared.as_ref())?;
+            let (instance, made) = program::attach(&interface, constants, shared.as_ref())?;
             shared = shared.or(made);
             attached.push(AttachedPort {
                 name: name.clone(),
@@ -234,14 +248,9 @@ impl Attached {
         Ok(attached)
     }
 
-    /// Plain packets of a port's queue go to this AF_XDP socket from now on.
-    pub(super) fn add_socket(
-        &self,
-        port: usize,
-        queue: u32,
-        socket: BorrowedFd<'_>,
-    ) -> Result<(), Error> {
-        self.ports[port].instance.add_socket(queue, socket)
+    /// The program of the port in this place.
+    pub(super) fn instance(&self, port: usize) -> &Instance {
+        &self.ports[port].instance
     }
 
     /// Takes over own addresses and Ethernet addresses.
@@ -267,6 +276,11 @@ impl Config {
         if let Some(name) = names.iter().enumerate().find(|named| twice(*named)) {
             return Err(Error::usage(format!("{} is given twice", name.1)));
         }
+        if self.protected.is_some() && self.path == DataPath::Xdp {
+            return Err(Error::usage(
+                "protected traffic is for --path user: in the driver no packet waits for another",
+            ));
+        }
         Ok(())
     }
 
@@ -289,5 +303,11 @@ mod tests {
         assert!(problem(&["a"]).contains("2 to 64"));
         assert_eq!(problem(&["a", "b", "a"]), "a is given twice");
         config(&["a", "b"]).validate().unwrap();
+        let protecting = Config {
+            protected: Some("tcp port 22".to_owned()),
+            ..config(&["a", "b"])
+        };
+        let problem = protecting.validate().unwrap_err().to_string();
+        assert!(problem.contains("--path user"), "{problem}");
     }
 }

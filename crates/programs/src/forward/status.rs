@@ -51,6 +51,8 @@ pub struct UserStatus {
     pub outcomes: Counts,
     /// Frames for which the ring had no room.
     pub lost: u64,
+    /// Of `outcomes`, those of protected frames.
+    pub protected: u64,
 }
 
 impl fmt::Display for Status {

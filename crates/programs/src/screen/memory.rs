@@ -29,7 +29,7 @@ use plimsoll_stack::device::packet::Instruction;
 
 use super::flow::{Flow, KEY_BYTES};
 use super::{Side, Verdict};
-use crate::filter::trace;
+use crate::filter::{in_driver, trace};
 use crate::sent::Sent;
 
 include!(concat!(env!("OUT_DIR"), "/screen.rs")); // mod skeleton
@@ -166,20 +166,8 @@ fn load<'a>(
         open.maps.filter.set_max_entries(filter.len() as u32)?;
     }
     let loaded = open.load()?;
-    for (place, one) in (0_u32..).zip(filter) {
-        let (place, one) = (place.to_ne_bytes(), laid_out(one));
-        loaded.maps.filter.update(&place, &one, MapFlags::ANY)?;
-    }
+    in_driver::put(&loaded.maps.filter, filter)?;
     Ok(loaded)
-}
-
-/// An instruction as the program has it.
-fn laid_out(one: &Instruction) -> [u8; size_of::<types::instruction>()] {
-    let mut bytes = [0; size_of::<types::instruction>()];
-    bytes[..2].copy_from_slice(&one.code.to_ne_bytes());
-    bytes[2..4].copy_from_slice(&[one.jump_true, one.jump_false]);
-    bytes[4..].copy_from_slice(&one.operand.to_ne_bytes());
-    bytes
 }
 
 impl AsFd for Program {

@@ -17,12 +17,15 @@ use crate::forward::router::Attached;
 const RING_FRAMES: u32 = 512;
 /// Of each queue: receiving, its ring, its output, sending.
 const CHUNKS: usize = 4 * 512;
+/// The same of its protected frames, but for receiving.
+const PROTECTED_CHUNKS: usize = 3 * 512;
 
-/// All queues of all interfaces, with one memory.
-pub(super) fn open(
-    config: &Config,
-    attached: &Attached,
-) -> Result<Vec<(usize, Arc<BareQueue>)>, Error> {
+/// Queues, with the port of each.
+pub(super) type Queues = Vec<(usize, Arc<BareQueue>)>;
+
+/// All queues of all interfaces, with one memory; and beside each one for protected frames,
+/// if there are any.
+pub(super) fn open(config: &Config, attached: &Attached) -> Result<(Queues, Queues), Error> {
     let mut wanted = Vec::new();
     for (port, name) in config.interfaces.iter().enumerate() {
         let link = link::link(link::index(name)?).map_err(Error::os("ask about an interface"))?;
@@ -35,11 +38,13 @@ pub(super) fn open(
             wanted.len()
         )));
     }
-    let mut devices: Vec<(usize, Arc<BareQueue>)> = Vec::new();
+    let is_protecting = config.protected.is_some();
+    let chunks = CHUNKS + if is_protecting { PROTECTED_CHUNKS } else { 0 };
+    let (mut devices, mut protected) = (Queues::new(), Queues::new());
     for &(port, name, queue) in &wanted {
         let xdp = XdpConfig {
             queue,
-            chunks: CHUNKS * wanted.len(),
+            chunks: chunks * wanted.len(),
             send_frames: 0,
             ring_frames: RING_FRAMES,
             fill_frames: Some(RING_FRAMES),
@@ -56,8 +61,13 @@ pub(super) fn open(
             }
             Err(error) => return Err(error.into()),
         };
-        attached.add_socket(port, queue, device.as_fd())?;
+        if is_protecting {
+            let beside = device.beside()?;
+            attached.instance(port).protect(queue, beside.as_fd())?;
+            protected.push((port, Arc::new(beside)));
+        }
+        attached.instance(port).add_socket(queue, device.as_fd())?;
         devices.push((port, Arc::new(device)));
     }
-    Ok(devices)
+    Ok((devices, protected))
 }
