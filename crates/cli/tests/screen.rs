@@ -15,7 +15,10 @@ use plimsoll_programs::screen::{Error, Firewall, Remember, Screen, ScreenConfig,
 use plimsoll_testbed::Host;
 
 use common::LIMIT;
-use screening::{Line, NOISE, arrived, end, flood, offer, received, received_of, settle};
+use plimsoll_testbed::blast::{Bound, Stop};
+use screening::{
+    Line, NOISE, arrived, blast_from, end, flood, offer, received, received_of, settle, shell,
+};
 
 const ACCEPT: &str = "default = 'discard'
 [[rule]]
@@ -358,4 +361,60 @@ fn a_screen_that_dies_under_overload_fails_as_asked() {
             "{came} came: {counts:?}"
         );
     }
+}
+
+/// Frames of both receive queues are screened, protected ones included.
+#[test]
+fn frames_of_all_receive_queues_are_screened() {
+    let line = Line::new();
+    let (load, test) = (line.testbed.load(), line.testbed.test());
+    let two = "rx 2 tx 2";
+    shell(load, &format!("ethtool -L {} {two}", load.device()));
+    shell(test, &format!("ethtool -L {} {two}", test.device()));
+    let both = format!(
+        "ethtool -L out0 {two} && ip netns exec {} ethtool -L far0 {two}",
+        line.behind
+    );
+    shell(test, &both);
+    let directory = tempfile::tempdir().unwrap();
+    let rules = directory.path().join("rules.toml");
+    fs::write(&rules, ACCEPT).unwrap();
+    let (process, _says) = line.start(&rules, &["--protect", "udp src portrange 1024-1535"]);
+    // What a CPU sends arrives in the queue with its number.
+    let sent = [load.cpu(), test.cpu()].map(|cpu| {
+        let bound = Bound {
+            time: LIMIT,
+            frames: 4_096,
+        };
+        blast_from(&line, cpu, 5_000, bound, &Stop::new()).sent
+    });
+    settle(&line);
+    let seen = [0, 1].map(|queue| {
+        let name = format!("rx_queue_{queue}_xdp_packets");
+        let mut ethtool = test.command("sh");
+        ethtool.args([
+            "-c",
+            &format!("ethtool -S {} | grep {name}:", test.device()),
+        ]);
+        let text = String::from_utf8(ethtool.output(LIMIT).unwrap().stdout).unwrap();
+        text.trim()
+            .rsplit(' ')
+            .next()
+            .unwrap()
+            .parse::<u64>()
+            .unwrap()
+    });
+    let counts = end(process);
+    let inside = &counts["inside"];
+    assert!(
+        seen.iter().all(|count| *count > 4_000),
+        "{seen:?}: {counts}"
+    );
+    let sent: u64 = sent.iter().sum();
+    assert!(received_of(inside) >= sent, "{sent} sent: {counts}");
+    let accepted = inside["accepted"].as_u64().unwrap();
+    assert!(accepted * 10 > sent * 9, "{sent} sent: {counts}");
+    // Half of the source ports.
+    let protected = inside["protected"].as_u64().unwrap();
+    assert!((sent / 3..sent * 2 / 3).contains(&protected), "{counts}");
 }

@@ -201,6 +201,17 @@ pub(crate) fn beside_flood(line: &Line, rate_pps: u64, work: impl FnOnce()) -> R
 }
 
 fn blast(line: &Line, rate_pps: u64, bound: Bound, stop: &Stop) -> Report {
+    blast_from(line, line.testbed.load().cpu(), rate_pps, bound, stop)
+}
+
+/// The same from this CPU.
+pub(crate) fn blast_from(
+    line: &Line,
+    cpu: usize,
+    rate_pps: u64,
+    bound: Bound,
+    stop: &Stop,
+) -> Report {
     let load = line.testbed.load();
     let flow = Flow {
         source: "198.18.7.0/24".parse().unwrap(),
@@ -216,8 +227,9 @@ fn blast(line: &Line, rate_pps: u64, bound: Bound, stop: &Stop) -> Report {
     let nobody = [2, 0, 0, 0, 0, 0x78];
     let mut spec = Spec::new(load.device(), nobody, flow, schedule);
     spec.bound = bound;
+    spec.cpu = Some(cpu);
     let blast = || Blast::load(&spec)?.run(stop);
-    load.run_on_cpu(blast).unwrap().unwrap()
+    load.run(blast).unwrap().unwrap()
 }
 
 /// Frames that the firewall's first interface has received.

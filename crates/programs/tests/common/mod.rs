@@ -95,6 +95,23 @@ fn offer(hosts: &Routed, destination: &str, frames: u64, schedule: Schedule) -> 
     } else {
         "198.18.0.1/32"
     };
+    offer_from(
+        hosts,
+        (source, hosts.load().cpu()),
+        destination,
+        frames,
+        schedule,
+    )
+}
+
+/// Packets from these sources, sent by this CPU.
+pub(crate) fn offer_from(
+    hosts: &Routed,
+    (source, cpu): (&str, usize),
+    destination: &str,
+    frames: u64,
+    schedule: Schedule,
+) -> Report {
     let flow = Flow {
         source: source.parse().unwrap(),
         source_ports: 1024..=2047,
@@ -105,6 +122,7 @@ fn offer(hosts: &Routed, destination: &str, frames: u64, schedule: Schedule) -> 
         },
     };
     let mut spec = Spec::new(hosts.load().device(), hosts.router().mac(), flow, schedule);
+    spec.cpu = Some(cpu);
     spec.bound = Bound {
         time: Duration::from_secs(10),
         frames,
@@ -114,7 +132,7 @@ fn offer(hosts: &Routed, destination: &str, frames: u64, schedule: Schedule) -> 
         spec.priority = Priority::Nice(-20);
     }
     let blast = || Blast::load(&spec)?.run(&Stop::new());
-    hosts.load().run_on_cpu(blast).unwrap().unwrap()
+    hosts.load().run(blast).unwrap().unwrap()
 }
 
 pub(crate) fn eventually_answered(host: &Host, target: &str) {
