@@ -9,6 +9,11 @@
 //! headers of whole flows, 1 flow in 2, in 4, in 8, … A flow that is kept at 1 in 8 was
 //! kept at 1 in 4 as well ([`FlowSampler`]), so its record has no gap.
 //!
+//! Where the capturing CPU is what limits, the queue stays short, and the ring before the
+//! monitor overflows. Cutting and sampling save it work as well, so losses there lead to the same
+//! steps. But they may have a cause that no step removes: bursts, or a kernel that takes the
+//! CPU for receiving. So such a step has to pay.
+//!
 //! **Rules.**
 //! - The queue is at the high watermark or above, and has not become shorter since the
 //!   last look: one step worse, at most once per [`worsen_dwell`](FidelityConfig::worsen_dwell).
@@ -16,6 +21,12 @@
 //!   while is [`improve_dwell`](FidelityConfig::improve_dwell).
 //! - A step that has to be taken back within the same while came too early: the next one
 //!   waits twice as long, up to [`improve_dwell_max`](FidelityConfig::improve_dwell_max).
+//! - The ring lost more than [`losses_high`](FidelityConfig::losses_high) of a
+//!   [`losses_window`](FidelityConfig::losses_window): one step worse. More than
+//!   [`losses_low`](FidelityConfig::losses_low): none to the better.
+//! - Sampling, or the last step, has not made the losses a quarter smaller: back to where they
+//!   last became so. Losses lead to no step for a while then, as long as the one above and
+//!   twice as long each time.
 //!
 //! **Source.** The watermarks are those of Mogul & Ramakrishnan (sections 6.6.1 and 9,
 //! MR-44, MR-72), applied to what is kept instead of to input. Nobody's steps are known
@@ -23,9 +34,11 @@
 //!
 //! **When it loses.** Small packets have nothing to be cut off, so for them the first
 //! steps only cost time. With few flows, sampling keeps all or nothing. A queue that
-//! overflows within `worsen_dwell` still loses packets blindly.
+//! overflows within `worsen_dwell` still loses packets blindly. A load that grows while a
+//! step for the ring is judged hides the step's gain.
 
 mod flow;
+mod losses;
 
 use core::fmt;
 use core::time::Duration;
@@ -34,6 +47,7 @@ pub use flow::{FlowSampler, headers_bytes};
 
 use crate::config::{ConfigError, Field, Fraction, NANOSECOND, PPM};
 use crate::time::Instant;
+use losses::Losses;
 
 /// What is kept of packets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -116,6 +130,14 @@ pub struct FidelityConfig {
     /// Bound of that time when steps to the better keep failing; at least
     /// `improve_dwell`. Default 60 s.
     pub improve_dwell_max: Duration,
+    /// Over how long losses at the ring are looked at together; above zero. Shorter answers
+    /// sooner, and takes a burst for more. Default 100 ms.
+    pub losses_window: Duration,
+    /// Part of the packets of a window whose loss at the ring makes a step; above
+    /// `losses_low`. Default 1 %.
+    pub losses_high: Fraction,
+    /// Part up to which nothing counts as lost. Default 0.1 %.
+    pub losses_low: Fraction,
     /// Last step: 1 flow in 2ⁿ, n at most 16; 0 never samples. Default 10.
     pub sampling_log2_max: u8,
 }
@@ -128,6 +150,9 @@ impl Default for FidelityConfig {
             worsen_dwell: Duration::from_millis(5),
             improve_dwell: Duration::from_secs(1),
             improve_dwell_max: Duration::from_secs(60),
+            losses_window: Duration::from_millis(100),
+            losses_high: Fraction::from_percent(1),
+            losses_low: Fraction::from_ppm(1000),
             sampling_log2_max: 10,
         }
     }
@@ -146,6 +171,9 @@ impl FidelityConfig {
         Field("improve_dwell", self.improve_dwell).must_be_in(NANOSECOND.., "above zero")?;
         Field("improve_dwell_max", self.improve_dwell_max)
             .must_be_in(self.improve_dwell.., "at least `improve_dwell`")?;
+        Field("losses_window", self.losses_window).must_be_in(NANOSECOND.., "above zero")?;
+        Field("losses_low", self.losses_low)
+            .must_be_in(..self.losses_high, "below `losses_high`")?;
         Field("sampling_log2_max", u32::from(self.sampling_log2_max))
             .must_be_in(..=16, "at most 16")
     }
@@ -159,9 +187,35 @@ pub struct FidelityChange {
     pub from: Fidelity,
     /// What is kept from now on.
     pub to: Fidelity,
+    /// What led to it.
+    pub why: Why,
 }
 
-/// Decides what is kept, from how full the queue to the disk is.
+/// What led to a step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Why {
+    /// The queue is long.
+    LongQueue,
+    /// The ring lost packets.
+    Losses,
+    /// The queue has been short for a while, and the ring lost nothing.
+    Calm,
+    /// Steps for the ring's sake have not made its losses smaller.
+    NoGain,
+}
+
+impl fmt::Display for Why {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::LongQueue => "the disk is slow",
+            Self::Losses => "the ring overflows",
+            Self::Calm => "calm for a while",
+            Self::NoGain => "less has not helped the ring",
+        })
+    }
+}
+
+/// Decides what is kept, from how full the queue to the disk is and what the ring lost.
 #[derive(Clone, Debug)]
 pub struct FidelityControl {
     config: FidelityConfig,
@@ -174,6 +228,7 @@ pub struct FidelityControl {
     low_since: Option<Instant>,
     /// The time at the low watermark that the next step to the better takes.
     wait: Duration,
+    losses: Losses,
 }
 
 impl FidelityControl {
@@ -192,6 +247,7 @@ impl FidelityControl {
             improved_at: None,
             low_since: None,
             wait: config.improve_dwell,
+            losses: Losses::new(&config),
         })
     }
 
@@ -216,7 +272,9 @@ impl FidelityControl {
         }
         let is_full = queued >= capacity;
         if queued >= self.config.high.of(capacity).max(1) {
-            return (is_full || !is_shorter).then(|| self.worsen(now)).flatten();
+            return (is_full || !is_shorter)
+                .then(|| self.worsen(Why::LongQueue, now))
+                .flatten();
         }
         if queued <= self.config.low.of(capacity) {
             return self.improve(now);
@@ -224,7 +282,33 @@ impl FidelityControl {
         None
     }
 
-    fn worsen(&mut self, now: Instant) -> Option<FidelityChange> {
+    /// The ring lost `lost` packets since the last call, while `seen` came through. To be called
+    /// several times in a [`losses_window`](FidelityConfig::losses_window).
+    pub fn on_losses(&mut self, lost: u64, seen: u64, now: Instant) -> Option<FidelityChange> {
+        let part = self.losses.on_look(lost, seen, &self.config, now)?;
+        if part <= self.config.losses_low {
+            self.losses.on_calm();
+            return None;
+        }
+        self.low_since = None;
+        if part < self.config.losses_high {
+            return None;
+        }
+        let samples = matches!(self.fidelity, Fidelity::Sampled { .. });
+        let worse = self.fidelity.worse(self.config.sampling_log2_max);
+        if samples || worse.is_none() {
+            if let Some(back) = self.losses.judge(self.fidelity, part, &self.config, now) {
+                return Some(self.change(back, Why::NoGain));
+            }
+        }
+        worse?;
+        if !self.losses.may_try(self.fidelity, part, &self.config, now) {
+            return None;
+        }
+        self.worsen(Why::Losses, now)
+    }
+
+    fn worsen(&mut self, why: Why, now: Instant) -> Option<FidelityChange> {
         let passed = |at: Instant| now.saturating_since(at) >= self.config.worsen_dwell;
         if !self.worsened_at.is_none_or(passed) {
             return None;
@@ -239,7 +323,7 @@ impl FidelityControl {
                 self.config.improve_dwell
             };
         }
-        Some(self.change(to))
+        Some(self.change(to, why))
     }
 
     fn improve(&mut self, now: Instant) -> Option<FidelityChange> {
@@ -251,12 +335,12 @@ impl FidelityControl {
         // The next step has to wait as long again.
         self.low_since = Some(now);
         self.improved_at = Some(now);
-        Some(self.change(to))
+        Some(self.change(to, Why::Calm))
     }
 
-    fn change(&mut self, to: Fidelity) -> FidelityChange {
+    fn change(&mut self, to: Fidelity, why: Why) -> FidelityChange {
         let from = core::mem::replace(&mut self.fidelity, to);
-        FidelityChange { from, to }
+        FidelityChange { from, to, why }
     }
 }
 

@@ -131,6 +131,13 @@ fn settings_are_checked() {
     );
     assert_eq!(
         field(FidelityConfig {
+            losses_low: good.losses_high,
+            ..good
+        }),
+        "losses_low"
+    );
+    assert_eq!(
+        field(FidelityConfig {
             sampling_log2_max: 17,
             ..good
         }),
@@ -143,6 +150,101 @@ fn settings_are_checked() {
     let mut control = FidelityControl::new(never).unwrap();
     let all = steps(&mut control, Instant::ZERO, SECOND, 100);
     assert_eq!(all, [Fidelity::Short, Fidelity::Headers]);
+}
+
+/// A monitor that loses at its ring what this says of each step, for `span`, looked at every ms.
+/// Its queue stays short. Returns the steps.
+fn with_losses(
+    control: &mut FidelityControl,
+    now: &mut Instant,
+    span: Duration,
+    lost_percent: impl Fn(Fidelity) -> u64,
+) -> Vec<FidelityChange> {
+    let end = *now + span;
+    let mut changes = Vec::new();
+    while *now < end {
+        let lost = lost_percent(control.fidelity());
+        changes.extend(control.on_losses(lost, 100 - lost, *now));
+        changes.extend(control.on_occupancy(0, 100, *now));
+        *now += MS;
+    }
+    changes
+}
+
+/// The queue to the disk stayed empty while a capturing CPU lost half of all packets, and full
+/// packets were kept of the others.
+#[test]
+fn losses_at_the_ring_lead_to_steps_that_end_them() {
+    let (mut control, mut now) = (control(), Instant::ZERO);
+    let sampled_is_enough = |fidelity| match fidelity {
+        Fidelity::Sampled { one_in_log2: 2.. } => 0,
+        Fidelity::Sampled { .. } => 20,
+        _ => 50,
+    };
+    let changes = with_losses(&mut control, &mut now, MS * 900, sampled_is_enough);
+    let to: Vec<Fidelity> = changes.iter().map(|change| change.to).collect();
+    let sampled = [1, 2].map(|one_in_log2| Fidelity::Sampled { one_in_log2 });
+    assert_eq!(
+        to,
+        [Fidelity::Short, Fidelity::Headers, sampled[0], sampled[1]]
+    );
+    assert!(changes.iter().all(|change| change.why == Why::Losses));
+    // And back when nothing is lost any more.
+    let back = with_losses(&mut control, &mut now, SECOND * 6, |_| 0);
+    assert!(back.iter().all(|change| change.why == Why::Calm));
+    assert_eq!(control.fidelity(), Fidelity::Full);
+}
+
+/// Harm: all would be given up for nothing.
+#[test]
+fn losses_that_no_step_makes_smaller_cost_little_for_long() {
+    let (mut control, mut now) = (control(), Instant::ZERO);
+    let first = with_losses(&mut control, &mut now, SECOND, |_| 50);
+    let whys: Vec<Why> = first.iter().map(|change| change.why).collect();
+    assert_eq!(whys, [Why::Losses, Why::Losses, Why::Losses, Why::NoGain]);
+    assert_eq!(control.fidelity(), Fidelity::Full);
+    let mut full = 0;
+    let mut changes = 0;
+    for _ in 0..6_000 {
+        changes += with_losses(&mut control, &mut now, MS * 100, |_| 50).len();
+        full += u32::from(control.fidelity() == Fidelity::Full);
+    }
+    // After 1, 2, 4, …, 60 s it is tried again, for four windows each.
+    assert!(changes <= 4 * 16, "{changes}");
+    assert!(full > 5_900, "{full}");
+}
+
+/// A step back that fails is tried ever more seldom, as with the queue.
+#[test]
+fn a_load_between_two_steps_makes_no_oscillation() {
+    let (mut control, mut now) = (control(), Instant::ZERO);
+    let lost = |fidelity| if fidelity >= Fidelity::Headers { 0 } else { 10 };
+    let changes = with_losses(&mut control, &mut now, SECOND * 600, lost);
+    assert_eq!(control.fidelity(), Fidelity::Headers);
+    // One pair after 1, 2, 4, …, 60 s each.
+    assert!(changes.len() <= 2 + 2 * 16, "{}", changes.len());
+}
+
+#[test]
+fn a_burst_that_overflows_the_ring_changes_nothing() {
+    let (mut control, mut now) = (control(), Instant::ZERO);
+    assert_eq!(control.on_losses(500, 100_000, now), None);
+    let changes = with_losses(&mut control, &mut now, SECOND, |_| 0);
+    assert_eq!(changes, []);
+}
+
+#[test]
+fn without_sampling_headers_have_to_pay() {
+    let config = FidelityConfig {
+        sampling_log2_max: 0,
+        ..FidelityConfig::default()
+    };
+    let mut control = FidelityControl::new(config).unwrap();
+    let mut now = Instant::ZERO;
+    let changes = with_losses(&mut control, &mut now, MS * 900, |_| 30);
+    let whys: Vec<Why> = changes.iter().map(|change| change.why).collect();
+    assert_eq!(whys, [Why::Losses, Why::Losses, Why::NoGain]);
+    assert_eq!(control.fidelity(), Fidelity::Full);
 }
 
 /// How far down a step is.

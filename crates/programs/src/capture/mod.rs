@@ -5,8 +5,8 @@
 //! ```
 //!
 //! One thread takes packets, cuts them and makes blocks in memory; another writes. The
-//! first never waits for the disk. How full the queue between them is decides how much of
-//! each packet is kept ([`plimsoll_core::fidelity`]): full packets, short ones, headers,
+//! first never waits for the disk. How full the queue between them is, and what the ring
+//! loses, decides how much of each packet is kept ([`plimsoll_core::fidelity`]): full packets, short ones, headers,
 //! headers of some flows. Every step stands in the file with the counts of that time, so
 //! that rates computed from the counts are right, whatever was kept.
 //!
@@ -52,6 +52,8 @@ use crate::filter::Filter;
 const TURN_PACKETS: usize = 512;
 /// A packet takes more of a ring than this: its header alone has as many bytes.
 const RING_ENTRY_BYTES_MIN: usize = 48;
+/// How often losses at the ring are looked at.
+const LOOK: Duration = Duration::from_millis(25);
 /// Longest wait for packets: signals and the time's end are noticed so soon.
 const WAIT: Duration = Duration::from_millis(20);
 
@@ -62,6 +64,8 @@ pub struct Step {
     pub seconds: f64,
     /// What is kept from then on.
     pub keeps: String,
+    /// What led to it.
+    pub why: String,
     /// One flow in this many is kept.
     pub one_in: u32,
     /// Packets that had been received by then.
@@ -113,6 +117,10 @@ pub struct Capture {
     name: String,
     before: Adapters,
     began_ns: u64,
+    /// Packets that came through the ring.
+    seen: u64,
+    /// When to look next at what the ring lost.
+    look_at: Instant,
 }
 
 impl Capture {
@@ -145,6 +153,8 @@ impl Capture {
             name,
             before,
             began_ns: monotonic_ns(),
+            seen: 0,
+            look_at: Instant::ZERO,
         })
     }
 
@@ -199,7 +209,13 @@ impl Capture {
                 return Ok(());
             }
             let seen = self.turn(turn)?;
+            self.seen += seen as u64;
             self.recorder.on_turn(now);
+            if now >= self.look_at {
+                self.look_at = now + LOOK;
+                self.source.read_losses(&mut self.recorder.counts);
+                self.recorder.on_losses(self.seen, now);
+            }
             if self.recorder.is_due(now) {
                 self.source.read_counts(&mut self.recorder.counts);
                 self.recorder.on_counts(now);

@@ -43,6 +43,8 @@ pub(super) struct Recorder {
     /// what the disk did not take.
     pub(super) counts: Counts,
     lost_told: u64,
+    /// Packets that were lost before, and that came through, at the last look at losses.
+    looked: (u64, u64),
     remark: Remark,
     /// To be told as soon as there is room.
     statement: Option<String>,
@@ -79,6 +81,7 @@ impl Recorder {
             told_at: now,
             counts: Counts::default(),
             lost_told: 0,
+            looked: (0, 0),
             remark: Remark::default(),
             statement: Some("begin".to_owned()),
             steps: Vec::new(),
@@ -167,6 +170,16 @@ impl Recorder {
         }
     }
 
+    /// Packets that came through so far; what the kernel lost is new in the counts.
+    pub(super) fn on_losses(&mut self, seen: u64, now: Instant) {
+        let lost = self.counts.ring + self.counts.no_buffer;
+        let (lost_before, seen_before) = std::mem::replace(&mut self.looked, (lost, seen));
+        let since = (lost - lost_before.min(lost), seen - seen_before);
+        if let Some(change) = self.control.on_losses(since.0, since.1, now) {
+            self.note(change, now);
+        }
+    }
+
     /// Whether the places that the kernel counts should be read, and told.
     pub(super) fn is_due(&self, now: Instant) -> bool {
         now.saturating_since(self.told_at) >= TELL
@@ -182,13 +195,14 @@ impl Recorder {
         self.tell(now);
     }
 
-    fn note(&mut self, FidelityChange { from, to }: FidelityChange, now: Instant) {
-        let text = format!("from {from} to {to}");
-        self.remark.comment = Some(format!("plimsoll: from here on {to}"));
+    fn note(&mut self, FidelityChange { from, to, why }: FidelityChange, now: Instant) {
+        let text = format!("from {from} to {to}: {why}");
+        self.remark.comment = Some(format!("plimsoll: from here on {to} ({why})"));
         self.statement = Some(text);
         self.steps.push(Step {
             seconds: now.saturating_since(Instant::ZERO).as_secs_f64(),
             keeps: to.to_string(),
+            why: why.to_string(),
             one_in: to.one_in(),
             received: self.counts.received(),
         });

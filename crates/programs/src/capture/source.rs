@@ -109,7 +109,17 @@ impl Source {
         }
     }
 
-    /// Brings the places that only the kernel knows up to date.
+    /// Brings what was lost before the capture saw it up to date.
+    pub(super) fn read_losses(&mut self, counts: &mut Counts) {
+        match self {
+            Self::Copy(copied) => {
+                copied.read_losses(counts);
+            }
+            Self::Take(taken) => taken.read_losses(counts),
+        }
+    }
+
+    /// Brings all places that only the kernel knows up to date.
     pub(super) fn read_counts(&mut self, counts: &mut Counts) {
         match self {
             Self::Copy(copied) => copied.read_counts(counts),
@@ -154,11 +164,17 @@ impl Copied {
         })
     }
 
-    fn read_counts(&mut self, counts: &mut Counts) {
+    /// Returns how many packets the filter let pass.
+    fn read_losses(&mut self, counts: &mut Counts) -> u64 {
         let kernel = self.monitor.read_counts();
         (counts.ring, counts.invalid) = (kernel.ring_full, kernel.invalid);
+        kernel.passed
+    }
+
+    fn read_counts(&mut self, counts: &mut Counts) {
+        let passed = self.read_losses(counts);
         if let Some(unfiltered) = &mut self.filtered_by_kernel {
-            counts.filtered = unfiltered.filtered(kernel.passed);
+            counts.filtered = unfiltered.filtered(passed);
         }
     }
 }
@@ -267,6 +283,10 @@ impl Taken {
 
     fn read_counts(&mut self, counts: &mut Counts) {
         self.set_clock();
+        self.read_losses(counts);
+    }
+
+    fn read_losses(&self, counts: &mut Counts) {
         (counts.ring, counts.no_buffer, counts.invalid) = (0, 0, 0);
         for drops in self.queues.iter().map(Device::drops) {
             counts.ring += drops.ring_full;
