@@ -146,7 +146,7 @@ fn threads(hosts: &Routed) -> Vec<i32> {
         let indices = ["test0", INNER_DEVICE].map(|name| link::index(name).unwrap());
         let instances = indices.map(|index| Netdev::new().instances(index).unwrap());
         let threads = instances.iter().flatten().filter_map(|napi| napi.thread);
-        threads.map(|thread| thread as i32).collect::<Vec<_>>()
+        threads.collect::<Vec<_>>()
     });
     let mut all = polling.unwrap();
     assert!(!all.is_empty(), "the kernel polls in threads");

@@ -21,7 +21,7 @@ use std::time::Duration;
 use plimsoll_report::{Goal, Machine, SCHEMA, Side, median};
 use plimsoll_testbed::blast::{Blast, Bound, Flow, Report, Schedule, Spec, Stop, Transport};
 use plimsoll_testbed::placement::Placement;
-use plimsoll_testbed::{Config as TestbedConfig, Testbed};
+use plimsoll_testbed::{Config as TestbedConfig, Error as TestbedError, Testbed};
 use serde::{Deserialize, Serialize};
 
 use crate::Error;
@@ -106,6 +106,33 @@ pub struct CaptureCase {
     pub lossless_pps: Vec<f64>,
     /// Of ours beyond that: by how much the rate in the file was wrong, in percent.
     pub rate_error_percent: Vec<f64>,
+    /// Why there is nothing of it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub why: Option<String>,
+}
+
+impl CaptureCase {
+    const fn new(tool: Tool, sink: Sink) -> Self {
+        Self {
+            tool,
+            sink,
+            lossless_pps: Vec::new(),
+            rate_error_percent: Vec::new(),
+            why: None,
+        }
+    }
+
+    /// Searches once more.
+    fn measure(&mut self, plan: &Plan, place: &Path) -> Result<(), Error> {
+        let site = Site::new(plan, self.tool, self.sink, place)?;
+        let lossless = site.search()?;
+        self.lossless_pps.push(lossless);
+        if self.tool.is_ours() {
+            let wrong = site.rate_error(lossless.max(BOUNDS.lowest_pps as f64) * BEYOND)?;
+            self.rate_error_percent.push(wrong * 100.0);
+        }
+        Ok(())
+    }
 }
 
 /// Everything a run measured.
@@ -130,10 +157,14 @@ impl Document {
         let mut table =
             String::from("monitor        sink   lossless packets/s   rate in the file wrong by\n");
         for case in &self.cases {
+            let (tool, sink) = (case.tool.name(), case.sink.name());
+            if let Some(why) = &case.why {
+                let _ = writeln!(table, "{tool:<14} {sink:<6} {why}");
+                continue;
+            }
             let lossless = median(&case.lossless_pps).unwrap_or(0.0);
             let error = median(&case.rate_error_percent);
             let error = error.map_or_else(String::new, |error| format!("{error:.2} %"));
-            let (tool, sink) = (case.tool.name(), case.sink.name());
             let _ = writeln!(table, "{tool:<14} {sink:<6} {lossless:>18.0}   {error:>25}");
         }
         table + conclusion(&self.machine, &self.goals).as_str()
@@ -150,27 +181,19 @@ pub fn run(plan: &Plan, mut progress: impl FnMut(&str)) -> Result<Document, Erro
     let mut cases: Vec<CaptureCase> = Tool::ALL
         .into_iter()
         .flat_map(both)
-        .map(|(tool, sink)| CaptureCase {
-            tool,
-            sink,
-            lossless_pps: Vec::new(),
-            rate_error_percent: Vec::new(),
-        })
+        .map(|(tool, sink)| CaptureCase::new(tool, sink))
         .collect();
     let place = tempfile::tempdir_in(&plan.directory).map_err(|source| Error::Traffic {
         action: "make a directory for files",
         source,
     })?;
     for run in 1..=plan.runs {
-        for case in &mut cases {
+        for case in cases.iter_mut().filter(|case| case.why.is_none()) {
             let (tool, sink) = (case.tool.name(), case.sink.name());
             progress(&format!("run {run}, {tool} to {sink}"));
-            let site = Site::new(plan, case.tool, case.sink, place.path())?;
-            let lossless = site.search()?;
-            case.lossless_pps.push(lossless);
-            if case.tool.is_ours() {
-                let wrong = site.rate_error(lossless.max(BOUNDS.lowest_pps as f64) * BEYOND)?;
-                case.rate_error_percent.push(wrong * 100.0);
+            match case.measure(plan, place.path()) {
+                Err(error) if is_missing(case.tool, &error) => case.why = Some(error.to_string()),
+                measured => measured?,
             }
         }
     }
@@ -181,6 +204,12 @@ pub fn run(plan: &Plan, mut progress: impl FnMut(&str)) -> Result<Document, Erro
         goals: goals(&cases),
         cases,
     })
+}
+
+/// Whether the others are measured without this one.
+fn is_missing(tool: Tool, error: &Error) -> bool {
+    let is_not_there = matches!(error, Error::Testbed(TestbedError::MissingProgram { .. }));
+    tool.may_be_missing() && is_not_there
 }
 
 fn goals(cases: &[CaptureCase]) -> Vec<Goal> {
@@ -268,7 +297,7 @@ impl<'a> Site<'a> {
     /// How far what the monitor has counted is from what came to its interface.
     fn rate_error(&self, rate_pps: f64) -> Result<f64, Error> {
         let (report, _, said) = self.trial(rate_pps)?;
-        let arrived = (report.sent - report.ring_full.min(report.sent)) as f64;
+        let arrived = report.sent.max(1) as f64;
         let line = said.lines().find(|line| line.ends_with(" received"));
         let received = line.and_then(|line| line.split_whitespace().next()?.parse::<f64>().ok());
         let received = received.ok_or_else(|| Error::Tool {
@@ -319,5 +348,37 @@ impl<'a> Site<'a> {
             ..Bound::default()
         };
         Ok(load.run_on_cpu(|| Blast::load(&spec)?.run(&Stop::new()))??)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_monitor_that_is_not_installed_is_said_in_a_line() {
+        let missing = || {
+            Error::Testbed(TestbedError::MissingProgram {
+                program: "xdpdump".to_owned(),
+                package: "xdp-tools",
+            })
+        };
+        assert!(is_missing(Tool::Xdpdump, &missing()));
+        assert!(!is_missing(Tool::Tcpdump, &missing()));
+        let mut case = CaptureCase::new(Tool::Xdpdump, Sink::Null);
+        case.why = Some(missing().to_string());
+        let document = Document {
+            schema: SCHEMA,
+            machine: Machine::read(Some("veth")),
+            runs: 1,
+            goals: Vec::new(),
+            cases: vec![case],
+        };
+        let table = document.table();
+        let line = table.lines().find(|line| line.starts_with("xdpdump"));
+        assert!(
+            line.is_some_and(|line| line.contains("xdp-tools")),
+            "{table}"
+        );
     }
 }

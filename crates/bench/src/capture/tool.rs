@@ -25,16 +25,19 @@ pub enum Tool {
     Dumpcap,
     /// netsniff-ng.
     NetsniffNg,
+    /// xdpdump, which takes packets in the driver. Its ring's size is its own.
+    Xdpdump,
 }
 
 impl Tool {
     /// All, in the order of the table.
-    pub const ALL: [Self; 5] = [
+    pub const ALL: [Self; 6] = [
         Self::Take,
         Self::Copy,
         Self::Tcpdump,
         Self::Dumpcap,
         Self::NetsniffNg,
+        Self::Xdpdump,
     ];
 
     /// As it stands in tables.
@@ -46,6 +49,7 @@ impl Tool {
             Self::Tcpdump => "tcpdump",
             Self::Dumpcap => "dumpcap",
             Self::NetsniffNg => "netsniff-ng",
+            Self::Xdpdump => "xdpdump",
         }
     }
 
@@ -61,7 +65,13 @@ impl Tool {
             Self::Tcpdump => "tcpdump",
             Self::Dumpcap => "wireshark-common",
             Self::NetsniffNg => "netsniff-ng",
+            Self::Xdpdump => "xdp-tools",
         }
+    }
+
+    /// Whether the others are measured without it as well, where it is not installed.
+    pub(super) const fn may_be_missing(self) -> bool {
+        matches!(self, Self::Xdpdump)
     }
 
     fn arguments(self, interface: &str, file: &str) -> Vec<String> {
@@ -76,6 +86,7 @@ impl Tool {
             Self::NetsniffNg => {
                 format!("--in {interface} --out {file} --silent --ring-size {mib}MiB")
             }
+            Self::Xdpdump => format!("-i {interface} --load-xdp-program -w {file}"),
         };
         line.split(' ').map(str::to_owned).collect()
     }
@@ -84,7 +95,7 @@ impl Tool {
     fn greeting(self) -> &'static str {
         match self {
             Self::Take | Self::Copy => "capturing on",
-            Self::Tcpdump => "listening on",
+            Self::Tcpdump | Self::Xdpdump => "listening on",
             Self::Dumpcap => "File: ",
             Self::NetsniffNg => "Running!",
         }
@@ -96,7 +107,7 @@ impl Tool {
         let before = |words: &str| line(words)?.split_whitespace().next()?.parse().ok();
         match self {
             Self::Take | Self::Copy => before(" recorded"),
-            Self::Tcpdump => before("packets captured"),
+            Self::Tcpdump | Self::Xdpdump => before("packets captured"),
             Self::Dumpcap => line("Packets captured:")?.rsplit(' ').next()?.parse().ok(),
             Self::NetsniffNg => before("packets passed filter"),
         }
@@ -151,6 +162,8 @@ mod tests {
         assert_eq!(Tool::Dumpcap.recorded(said), Some(77));
         let said = "\r          55  packets incoming\n\r          44  packets passed filter\n";
         assert_eq!(Tool::NetsniffNg.recorded(said), Some(44));
+        let said = "listening on test0\n\n9 packets captured\n0 packets dropped by perf ring\n";
+        assert_eq!(Tool::Xdpdump.recorded(said), Some(9));
         let said = "          10 received\n           9 recorded\n";
         assert_eq!(Tool::Take.recorded(said), Some(9));
         assert_eq!(Tool::Copy.recorded("nothing"), None);

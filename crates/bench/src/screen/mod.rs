@@ -1,5 +1,5 @@
 //! `plimsoll bench screen`: how much passes four rules, decided by ours (with and without
-//! a memory in the driver), by a process behind NFQUEUE, and by nftables in the kernel.
+//! a memory in the driver, and with protected traffic), by a process behind NFQUEUE, and by nftables in the kernel.
 //!
 //! How it is measured is told by [`crate::passing`]. Only the last rule accepts the
 //! flood, so each packet is held against all four.
@@ -36,6 +36,9 @@ const NFT_RULES: [&str; 4] = [
 /// All flows of the flood: 256 sources with 1024 ports.
 const REMEMBER: [&str; 2] = ["--remember", "524288"];
 
+/// ssh.
+const PROTECT: [&str; 2] = ["--protect", "tcp port 22"];
+
 /// A screen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Screen {
@@ -43,6 +46,9 @@ pub enum Screen {
     Ours,
     /// The same, whose verdicts are remembered in the driver.
     Remembering,
+    /// The same as the first, with a filter of protected traffic, which no packet of the flood
+    /// is: its price.
+    Protecting,
     /// A process on NFQUEUE with batch verdicts.
     Nfqueue,
     /// nftables in the kernel.
@@ -53,9 +59,10 @@ pub enum Screen {
 
 impl Screen {
     /// All, in the order in which they take turns.
-    pub const ALL: [Self; 5] = [
+    pub const ALL: [Self; 6] = [
         Self::Ours,
         Self::Remembering,
+        Self::Protecting,
         Self::Nfqueue,
         Self::Nftables,
         Self::None,
@@ -67,6 +74,7 @@ impl Screen {
         match self {
             Self::Ours => "screen",
             Self::Remembering => "screen-remember",
+            Self::Protecting => "screen-protect",
             Self::Nfqueue => "nfqueue",
             Self::Nftables => "nftables",
             Self::None => "none",
@@ -84,6 +92,7 @@ impl Way for Screen {
         Ok(match self {
             Self::Ours => Running::Program(start_ours(site, &[])?),
             Self::Remembering => Running::Program(start_ours(site, &REMEMBER)?),
+            Self::Protecting => Running::Program(start_ours(site, &PROTECT)?),
             Self::Nfqueue => {
                 let screen = NfqueueScreen::start(host, site.family, &FILTERS)?;
                 Running::held(screen)

@@ -8,7 +8,8 @@ use plimsoll_bench::capture::{self, Plan};
 use super::{deliver, millis, this_program};
 use crate::output;
 
-/// Measure how much the monitor records without loss, beside tcpdump, dumpcap and netsniff-ng.
+/// Measure how much the monitor records without loss, beside tcpdump, dumpcap, netsniff-ng
+/// and xdpdump.
 ///
 /// 64-byte frames over veth to a host with one CPU, to null and to disk. Everything
 /// happens between network namespaces made for it, which are removed again.
@@ -30,7 +31,8 @@ pub(super) struct Args {
 }
 
 const HELP: &str = "Needs root, two CPUs, Linux 6.8 or newer with BTF, and tcpdump, dumpcap \
-    (wireshark-common), netsniff-ng and ethtool (scripts/setup installs them).";
+    (wireshark-common), netsniff-ng and ethtool (scripts/setup installs them). Without xdpdump \
+    (xdp-tools) the others are measured, and the table says so.";
 
 fn defaults() -> Plan {
     Plan::new(PathBuf::new())

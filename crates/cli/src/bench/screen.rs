@@ -21,7 +21,7 @@ pub(super) struct Args {
     passing: PassingArgs,
 }
 
-const HELP: &str = "Screens: screen, screen-remember, nfqueue, nftables, none.\n\
+const HELP: &str = "Screens: screen, screen-remember, screen-protect, nfqueue, nftables, none.\n\
     Needs root, two CPUs, Linux 6.8 or newer with BTF, and iproute2, ethtool, nftables and \
     iptables, which leads packets to NFQUEUE (scripts/setup installs them).";
 

@@ -296,10 +296,10 @@ impl FidelityControl {
         }
         let samples = matches!(self.fidelity, Fidelity::Sampled { .. });
         let worse = self.fidelity.worse(self.config.sampling_log2_max);
-        if samples || worse.is_none() {
-            if let Some(back) = self.losses.judge(self.fidelity, part, &self.config, now) {
-                return Some(self.change(back, Why::NoGain));
-            }
+        if (samples || worse.is_none())
+            && let Some(back) = self.losses.judge(self.fidelity, part, &self.config, now)
+        {
+            return Some(self.change(back, Why::NoGain));
         }
         worse?;
         if !self.losses.may_try(self.fidelity, part, &self.config, now) {
