@@ -24,6 +24,7 @@ mod html;
 mod machine;
 mod machines;
 mod modelled;
+mod order;
 mod paper_pages;
 mod plot;
 mod provenance;

@@ -8,7 +8,6 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use rayon::prelude::*;
 use serde::Serialize;
 
 use crate::cache::Cache;
@@ -17,6 +16,7 @@ use crate::declared::Kind;
 use crate::error::Error;
 use crate::experiment::{Curve, Experiment, HostKind};
 use crate::host::{Figures, Host, Point};
+use crate::order::longest_first;
 use crate::real::{self, REAL_ROUNDS, RealFigures};
 use crate::series::Series;
 use crate::statistics::Estimate;
@@ -113,16 +113,12 @@ pub fn run(
     let real_points: usize = twins.iter().map(Vec::len).sum::<usize>() * rounds as usize;
     let (total, done) = (places.len() + real_points, AtomicUsize::new(0));
     let advance = |by| progress(done.fetch_add(by, Ordering::Relaxed) + by, total);
-    let results: Vec<_> = places
-        .par_iter()
-        .with_max_len(1)
-        .map(|(experiment, curve, x)| {
-            let point = point(experiment, curve, *x, seed)?;
-            let samples = samples(modelled, &point, seeds, cache);
-            advance(1);
-            samples
-        })
-        .collect();
+    let results = longest_first(&places, |(experiment, curve, x)| {
+        let point = point(experiment, curve, *x, seed)?;
+        let samples = samples(modelled, &point, seeds, cache);
+        advance(1);
+        samples
+    });
     let mut real = Vec::new();
     if let Some(host) = options.testbed {
         real = real::run(host, &twins, rounds, cache, &advance)?;
@@ -152,7 +148,7 @@ pub fn run(
 
 /// Where there is something to run: experiment, curve and value of the swept
 /// parameter. Settings are made when a point runs, so that a million places are small.
-type Place<'a> = (&'a Experiment, &'a Curve, f64);
+pub(crate) type Place<'a> = (&'a Experiment, &'a Curve, f64);
 
 fn places<'a>(
     experiments: &'a [Experiment],

@@ -177,7 +177,9 @@ fn is_arithmetic_of<'a>(measure: &str, others: impl Iterator<Item = &'a Claim>) 
     let mut others: Vec<&str> = others.map(|other| other.measure.as_str()).collect();
     others.retain(|other| *other != measure);
     others.sort_unstable_by_key(|other| std::cmp::Reverse(other.len()));
-    let rest = others.iter().fold(measure.to_owned(), |rest, other| rest.replace(other, " "));
+    let rest = others
+        .iter()
+        .fold(measure.to_owned(), |rest, other| rest.replace(other, " "));
     let mut words = rest.split(|one: char| !one.is_alphanumeric() && one != '_');
     words.all(|word| matches!(word, "max" | "min") || !word.contains(char::is_alphabetic))
 }
@@ -271,7 +273,10 @@ fn what_is_derived_is_arithmetic_of_the_printed_numbers() {
     let flash = |row| printed("ST-E18", row, "flash");
     let beyond = flash("8253_20us/overhead_pct") - flash("soft/overhead_pct");
     let dispatch = printed("ST-E19", "", "base_dispatch");
-    assert_eq!(beyond - dispatch, printed("ST-E19", "", "extra_pollution_flash"));
+    assert_eq!(
+        beyond - dispatch,
+        printed("ST-E19", "", "extra_pollution_flash")
+    );
 }
 
 #[test]

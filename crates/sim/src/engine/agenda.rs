@@ -18,77 +18,89 @@ pub(crate) const NEVER: u64 = u64::MAX;
 /// Pending times by slot.
 #[derive(Clone, Debug)]
 pub(crate) struct Agenda {
-    /// By slot; a power of two long.
-    times: Box<[u64]>,
-    /// Winner of each match; the final is at 1, the first round at the end.
-    winners: Box<[u16]>,
+    /// The winner of each match: the final is at 1, the slots themselves are the last half.
+    winners: Box<[Entry]>,
+}
+
+/// What is pending in a slot.
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    time: u64,
+    slot: u32,
 }
 
 impl Agenda {
-    /// All of `slots` slots empty; at most 32,768.
+    /// All of `slots` slots empty.
     pub(crate) fn new(slots: usize) -> Self {
         let leaves = slots.next_power_of_two().max(2);
-        assert!(leaves <= 1 << 15, "slots are numbered in 16 bits");
-        let mut agenda = Self {
-            times: vec![NEVER; leaves].into(),
-            winners: vec![0; leaves].into(),
-        };
-        for index in (1..leaves).rev() {
-            agenda.replay(index);
+        let mut winners = vec![
+            Entry {
+                time: NEVER,
+                slot: 0
+            };
+            2 * leaves
+        ];
+        for (slot, entry) in (0..).zip(&mut winners[leaves..]) {
+            entry.slot = slot;
         }
-        agenda
+        for index in (1..leaves).rev() {
+            winners[index] = winners[2 * index];
+        }
+        Self {
+            winners: winners.into(),
+        }
+    }
+
+    fn leaves(&self) -> usize {
+        self.winners.len() / 2
     }
 
     /// The earliest time and its slot; [`NEVER`] if all are empty.
     #[inline]
     pub(crate) fn first(&self) -> (u64, usize) {
-        let slot = usize::from(self.winners[1]);
-        (self.times[slot], slot)
+        let Entry { time, slot } = self.winners[1];
+        (time, slot as usize)
     }
 
     /// What is pending in `slot`; nothing, if it is beyond all that were ever set.
     #[inline]
     pub(crate) fn at(&self, slot: usize) -> u64 {
-        self.times.get(slot).copied().unwrap_or(NEVER)
+        let entry = self.winners.get(self.leaves() + slot);
+        entry.map_or(NEVER, |entry| entry.time)
     }
 
     /// Makes room for `slots` slots. What is pending stays.
     #[inline]
     pub(crate) fn make_room(&mut self, slots: usize) {
-        if slots > self.times.len() {
+        if slots > self.leaves() {
             let mut larger = Self::new(slots);
-            for (slot, &time) in self.times.iter().enumerate() {
-                larger.set(slot, time);
+            for (slot, entry) in self.winners[self.leaves()..].iter().enumerate() {
+                larger.set(slot, entry.time);
             }
             *self = larger;
         }
     }
 
-    /// Replaces what was pending in `slot`.
+    /// Replaces what was pending in `slot`. The winner is carried up the tournament, so
+    /// that each match needs its other player only.
     #[inline]
     pub(crate) fn set(&mut self, slot: usize, time: u64) {
-        self.times[slot] = time;
-        let mut index = (self.times.len() + slot) / 2;
-        while index > 0 {
-            self.replay(index);
+        let mut index = self.leaves() + slot;
+        let mut winner = Entry {
+            time,
+            slot: slot as u32,
+        };
+        self.winners[index] = winner;
+        while index > 1 {
+            let other = self.winners[index ^ 1];
+            // Of equals the left one: its slots are lower.
+            let other_is_left = index & 1 == 1;
+            let beaten = other.time < winner.time || (other_is_left && other.time == winner.time);
+            if beaten {
+                winner = other;
+            }
             index /= 2;
-        }
-    }
-
-    #[inline]
-    fn replay(&mut self, index: usize) {
-        let (left, right) = (self.player(2 * index), self.player(2 * index + 1));
-        let earlier = self.times[usize::from(right)] < self.times[usize::from(left)];
-        self.winners[index] = if earlier { right } else { left };
-    }
-
-    #[inline]
-    fn player(&self, index: usize) -> u16 {
-        let leaves = self.times.len();
-        if index >= leaves {
-            (index - leaves) as u16
-        } else {
-            self.winners[index]
+            self.winners[index] = winner;
         }
     }
 }

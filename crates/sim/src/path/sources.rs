@@ -6,8 +6,10 @@
 //! what this is for.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::net::{IpAddr, Ipv4Addr};
 
+use foldhash::fast::FixedState;
 use plimsoll_core::fairness::{
     Fairness, FairnessConfig, Keys, Queue, Request, Share, Source, Verdict,
 };
@@ -46,7 +48,7 @@ pub(super) enum Sources {
 pub(super) struct Limits {
     rate_pps: f64,
     /// By address: tokens, and as of when in ns.
-    buckets: HashMap<Ipv4Addr, (f64, u64)>,
+    buckets: HashMap<Ipv4Addr, (f64, u64), FixedState>,
 }
 
 /// Fairness, and whether a flood is alone.
@@ -72,7 +74,7 @@ impl Sources {
         if config.source_limit_pps > 0.0 {
             return Ok(Self::Limited(Limits {
                 rate_pps: config.source_limit_pps,
-                buckets: HashMap::with_capacity(LIMITED_MAX),
+                buckets: HashMap::with_capacity_and_hasher(LIMITED_MAX, FixedState::default()),
             }));
         }
         if !config.fair {
@@ -134,10 +136,12 @@ impl Sources {
 impl Limits {
     fn has_token(&mut self, source: Ipv4Addr, now: u64) -> bool {
         let burst = LIMIT_BURST.max(self.rate_pps * LIMIT_BURST_S);
-        if self.buckets.len() >= LIMITED_MAX && !self.buckets.contains_key(&source) {
-            return true;
-        }
-        let (tokens, at) = self.buckets.entry(source).or_insert((burst, now));
+        let is_full = self.buckets.len() >= LIMITED_MAX;
+        let (tokens, at) = match self.buckets.entry(source) {
+            Entry::Occupied(bucket) => bucket.into_mut(),
+            Entry::Vacant(_) if is_full => return true,
+            Entry::Vacant(place) => place.insert((burst, now)),
+        };
         let earned = (now - *at) as f64 * self.rate_pps / 1e9;
         *tokens = (*tokens + earned).min(burst);
         *at = now;
