@@ -11,11 +11,15 @@
 //! application. So packets that come faster than they are worked on are all received
 //! first, and one big acknowledgement covers them (appendix A.3).
 //!
-//! **Limits.** No loss: the paper's transfers have none. The timer's phase against the
+//! Packets are lost where a transfer says so: the paper's have no loss. A lost packet is sent
+//! again by TCP's rules ([`tcp`]).
+//!
+//! **Limits.** Acknowledgements are never lost, and a paced transfer loses nothing. The timer's phase against the
 //! transfer is unknown, so that a transfer is run at several phases; the mean, the least
 //! and the greatest are given.
 
-use std::collections::VecDeque;
+mod tcp;
+
 use std::time::Duration;
 
 use plimsoll_core::pacing::{FlowRates, Pacer, PacerConfig, Rate};
@@ -23,6 +27,7 @@ use plimsoll_core::time::Instant;
 use serde::{Deserialize, Serialize};
 
 use crate::Error;
+use tcp::{Link, Tcp};
 
 /// A transfer.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -54,6 +59,14 @@ pub struct Transfer {
     /// What the client's kernel does per packet, before any application runs. Default 0.
     #[serde(default)]
     pub client_us: f64,
+    /// Packets on the way that are lost, by number from 1; one that is sent again has
+    /// another number. With slow start only. Default: none.
+    #[serde(default)]
+    pub lost: Vec<u64>,
+    /// Packets that wait in front of the bottleneck: what comes beyond is lost. With slow
+    /// start only. Default: no limit.
+    #[serde(default)]
+    pub queue_packets: Option<u64>,
 }
 
 /// How a transfer begins.
@@ -89,7 +102,8 @@ const BIG_ACK: u64 = 3;
 /// packet, with `response_least_ms` and `response_most_ms` among the phases, and
 /// `throughput_mbps` of data. `packets_per_ack` is the mean of all acknowledgements,
 /// `big_acks_pct` the part of them that cover more than three packets, and
-/// `burst_packets` the most that were sent at once.
+/// `burst_packets` the most that were sent at once. Where packets can be lost, also the mean
+/// `lost_packets`, `sent_again` and `timeouts` of a transfer.
 ///
 /// # Errors
 ///
@@ -101,7 +115,7 @@ pub fn run(transfer: &Transfer) -> Result<Vec<(String, f64)>, Error> {
         Start::SlowStart => {
             let period = transfer.delayed_ack_ns();
             let phases = u64::from(transfer.phases);
-            let one = |phase: u64| SlowStart::new(transfer, period * phase / phases).run();
+            let one = |phase: u64| Tcp::new(transfer, period * phase / phases).run();
             (0..phases).map(one).collect()
         }
     };
@@ -124,9 +138,15 @@ pub fn run(transfer: &Transfer) -> Result<Vec<(String, f64)>, Error> {
         ),
         ("burst_packets", burst as f64),
     ];
-    let named = figures
-        .into_iter()
-        .map(|(name, value)| (name.to_owned(), value));
+    let mean = |of: fn(&Ran) -> u64| sum(of) as f64 / runs.len() as f64;
+    let of_loss = [
+        ("lost_packets", mean(|run| run.lost)),
+        ("sent_again", mean(|run| run.sent_again)),
+        ("timeouts", mean(|run| run.timeouts)),
+    ];
+    let of_loss = of_loss.into_iter().filter(|_| transfer.can_lose());
+    let named = figures.into_iter().chain(of_loss);
+    let named = named.map(|(name, value)| (name.to_owned(), value));
     Ok(named.collect())
 }
 
@@ -141,6 +161,9 @@ struct Ran {
     acknowledged: u64,
     /// The most packets sent at one acknowledgement.
     burst: u64,
+    lost: u64,
+    sent_again: u64,
+    timeouts: u64,
 }
 
 impl Ran {
@@ -168,7 +191,16 @@ impl Transfer {
         within("phases", f64::from(self.phases), 1.0, 1000.0)?;
         within("client_us", self.client_us, 0.0, 1e6)?;
         let window = self.window_packets.unwrap_or(u64::MAX);
-        within("window_packets", window as f64, 2.0, f64::INFINITY)
+        within("window_packets", window as f64, 2.0, f64::INFINITY)?;
+        if self.can_lose() && self.start == Start::Paced {
+            let problem = "paced";
+            return Err(Error::scenario("start", problem, "slow-start, with loss"));
+        }
+        Ok(())
+    }
+
+    fn can_lose(&self) -> bool {
+        !self.lost.is_empty() || self.queue_packets.is_some()
     }
 
     /// Transmission time of a packet at the bottleneck.
@@ -213,156 +245,13 @@ fn paced(transfer: &Transfer) -> Result<u64, Error> {
     while let Some(now) = pacer.next_departure() {
         while let Some(flow) = pacer.poll_departure(now) {
             sent += 1;
-            last = link.send(now.as_nanos());
+            last = link.send(now.as_nanos()).unwrap_or(last);
             pacer
                 .on_sent(now, flow, transfer.packet_bytes, sent < transfer.packets)
                 .map_err(|error| refused(error.to_string()))?;
         }
     }
     Ok(last)
-}
-
-/// The bottleneck and the way to the client.
-struct Link {
-    packet_ns: u64,
-    one_way_ns: u64,
-    free: u64,
-}
-
-impl Link {
-    fn new(transfer: &Transfer) -> Self {
-        Self {
-            packet_ns: transfer.packet_ns(),
-            one_way_ns: transfer.one_way_ns(),
-            free: 0,
-        }
-    }
-
-    /// When a packet sent at `now` reaches the client.
-    fn send(&mut self, now: u64) -> u64 {
-        self.free = self.free.max(now) + self.packet_ns;
-        self.free + self.one_way_ns
-    }
-}
-
-/// A transfer that begins with one packet, while it runs.
-struct SlowStart<'a> {
-    transfer: &'a Transfer,
-    /// Of the client's timer, after the request.
-    phase: u64,
-    link: Link,
-    /// When packets reach the client, and acknowledgements, with what they cover, the server.
-    arrivals: VecDeque<u64>,
-    acks: VecDeque<(u64, u64)>,
-    sent: u64,
-    acknowledged: u64,
-    window: u64,
-    /// Packets the client has worked on, and those of them it has not acknowledged.
-    worked: u64,
-    waiting: u64,
-    /// When the client's kernel is done with what it has.
-    client_free: u64,
-    /// When the timer acknowledges what waits, if anything does.
-    tick: u64,
-    ran: Ran,
-}
-
-impl<'a> SlowStart<'a> {
-    fn new(transfer: &'a Transfer, phase: u64) -> Self {
-        let mut begun = Self {
-            transfer,
-            phase,
-            link: Link::new(transfer),
-            arrivals: VecDeque::new(),
-            acks: VecDeque::new(),
-            sent: 0,
-            acknowledged: 0,
-            window: 1,
-            worked: 0,
-            waiting: 0,
-            client_free: 0,
-            tick: u64::MAX,
-            ran: Ran::default(),
-        };
-        begun.send(transfer.one_way_ns());
-        begun.ran.burst = 0;
-        begun
-    }
-
-    fn run(mut self) -> Ran {
-        loop {
-            let arrival = self.arrivals.front().copied().unwrap_or(u64::MAX);
-            let done = arrival.max(self.client_free);
-            let done = done.saturating_add(self.transfer.client_ns());
-            let ack = self.acks.front().map_or(u64::MAX, |(at, _)| *at);
-            if done <= ack && done <= self.tick {
-                self.work(done);
-                if self.worked == self.transfer.packets {
-                    self.ran.response_ns = done;
-                    return self.ran;
-                }
-            } else if self.tick <= ack {
-                self.acknowledge(self.tick);
-            } else if let Some((now, packets)) = self.acks.pop_front() {
-                self.acknowledged += packets;
-                self.window = (self.window + 1).min(self.limit());
-                self.send(now);
-            }
-        }
-    }
-
-    fn limit(&self) -> u64 {
-        self.transfer.window_packets.unwrap_or(u64::MAX)
-    }
-
-    /// The server sends what the window allows.
-    fn send(&mut self, now: u64) {
-        let under_way = self.sent - self.acknowledged;
-        let left = self.transfer.packets - self.sent;
-        let burst = self.window.saturating_sub(under_way).min(left);
-        for _ in 0..burst {
-            self.arrivals.push_back(self.link.send(now));
-        }
-        self.sent += burst;
-        self.ran.burst = self.ran.burst.max(burst);
-    }
-
-    /// The client's kernel is done with a packet. If no other has come meanwhile, the
-    /// application reads what waits; from two packets on that is acknowledged.
-    fn work(&mut self, now: u64) {
-        self.arrivals.pop_front();
-        self.client_free = now;
-        self.worked += 1;
-        self.waiting += 1;
-        let busy = self.transfer.client_us > 0.0;
-        if busy && self.arrivals.front().is_some_and(|next| *next <= now) {
-            return;
-        }
-        if self.waiting >= 2 {
-            self.acknowledge(now);
-        } else {
-            self.tick = next_tick(now, self.phase, self.transfer.delayed_ack_ns());
-        }
-    }
-
-    fn acknowledge(&mut self, now: u64) {
-        let arrives = now + self.transfer.one_way_ns();
-        self.acks.push_back((arrives, self.waiting));
-        self.ran.acks += 1;
-        self.ran.acknowledged += self.waiting;
-        self.ran.big_acks += u64::from(self.waiting > BIG_ACK);
-        (self.waiting, self.tick) = (0, u64::MAX);
-    }
-}
-
-/// The first tick after `now` of a timer with this phase and period.
-fn next_tick(now: u64, phase: u64, period: u64) -> u64 {
-    let elapsed = now.saturating_sub(phase);
-    if now < phase {
-        phase
-    } else {
-        phase + (elapsed / period + 1) * period
-    }
 }
 
 #[cfg(test)]
@@ -381,6 +270,8 @@ mod tests {
             phases: 20,
             window_packets: None,
             client_us: 0.0,
+            lost: Vec::new(),
+            queue_packets: None,
         }
     }
 
@@ -465,10 +356,85 @@ mod tests {
         assert!(ratio < 1.1, "{ratio}");
     }
 
+    /// A packet takes 1 ms, the way 50 ms; the timer ticks at 200, 400, … ms.
+    fn losing(packets: u64, lost: &[u64]) -> Transfer {
+        Transfer {
+            rate_mbps: 12.0,
+            phases: 1,
+            lost: lost.to_vec(),
+            ..transfer(packets, Start::SlowStart)
+        }
+    }
+
+    fn figures(transfer: &Transfer) -> [f64; 4] {
+        ["response_ms", "lost_packets", "sent_again", "timeouts"].map(|name| figure(transfer, name))
+    }
+
+    /// Packet 0 arrives at 101 and is acknowledged by the tick at 200; 1 and 2 leave at 250.
+    /// 1 is lost, and 2 has it acknowledged once more, which is too little. The round trip of
+    /// 200 ms gives a timeout of 600, which is raised to 1000: at 1250 packet 1 leaves again.
     #[test]
-    fn ticks_come_after_now() {
-        assert_eq!(next_tick(0, 50, 200), 50);
-        assert_eq!(next_tick(50, 50, 200), 250);
-        assert_eq!(next_tick(249, 50, 200), 250);
+    fn what_too_few_follow_is_sent_again_by_the_timeout() {
+        assert_eq!(figures(&losing(3, &[2])), [1301.0, 1.0, 1.0, 1.0]);
+    }
+
+    /// The first of all is lost twice: 1 s, then 2 s.
+    #[test]
+    fn timeouts_double() {
+        assert_eq!(figures(&losing(1, &[1, 2])), [3101.0, 2.0, 2.0, 2.0]);
+    }
+
+    /// Packet 9 is lost of the six that leave from 555 to 561. The third duplicate comes at
+    /// 659; 9 leaves again and 15 and 16 follow, one for each further duplicate. 9 arrives at
+    /// 710, so that the acknowledgement at 760 is of all 15. The window is 3 from there on: 17
+    /// leaves at 760, 18 and 19 at 762, behind it, and 19 arrives at 814.
+    #[test]
+    fn what_enough_follow_is_sent_again_at_the_third_duplicate() {
+        assert_eq!(figures(&losing(20, &[10])), [814.0, 1.0, 1.0, 0.0]);
+    }
+
+    #[test]
+    fn a_short_queue_loses_what_a_window_brings_and_the_transfer_ends() {
+        let mut transfer = losing(2000, &[]);
+        transfer.queue_packets = Some(20);
+        let [response_ms, lost, again, _] = figures(&transfer);
+        assert!(lost > 10.0 && again >= lost, "{lost} {again}");
+        // Two packets per millisecond would be more than the bottleneck passes.
+        assert!(response_ms > 2100.0, "{response_ms}");
+        transfer.queue_packets = Some(100_000);
+        assert_eq!(figures(&transfer)[1..], [0.0, 0.0, 0.0]);
+        transfer.start = Start::Paced;
+        assert!(run(&transfer).is_err());
+    }
+
+    /// Nothing is lost: the rules for loss change nothing.
+    #[test]
+    fn without_loss_all_is_as_if_there_could_be_none() {
+        for packets in [1, 3, 50, 700] {
+            let plain = losing(packets, &[]);
+            let mut could = losing(packets, &[1_000_000]);
+            could.window_packets = Some(64);
+            let plain = Transfer {
+                window_packets: Some(64),
+                ..plain
+            };
+            assert_eq!(run(&plain).unwrap(), run(&could).unwrap()[..7]);
+        }
+    }
+
+    #[test]
+    fn any_loss_is_repaired() {
+        let mut rng = fastrand::Rng::with_seed(5);
+        for _ in 0..300 {
+            let packets = rng.u64(1..300);
+            let lost: Vec<u64> = (1..400).filter(|_| rng.u32(..20) == 0).collect();
+            let one = Transfer {
+                phases: 3,
+                ..losing(packets, &lost)
+            };
+            let [response_ms, lost, again, _] = figures(&one);
+            assert!(again >= lost, "{one:?}");
+            assert!(response_ms >= packets as f64 + 100.0 - 1e-6, "{one:?}");
+        }
     }
 }
