@@ -102,7 +102,7 @@ impl Engine {
             let waiting = state.waiting_level();
             if waiting > state.level {
                 self.host.begin_line(cpu, waiting);
-            } else if state.level == 0 && state.reschedule {
+            } else if state.level == 0 && state.reschedule && !state.in_softirq {
                 self.host.reschedule(cpu);
             }
             if self.host.cpus[cpu].until.is_some() {

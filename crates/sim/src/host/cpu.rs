@@ -75,6 +75,8 @@ pub(crate) struct Cpu {
     pub(crate) left_input: (u64, u64),
     /// Another thread may have to run.
     pub(crate) reschedule: bool,
+    /// The thread that runs is in a softirq: no other one runs before that is over.
+    pub(crate) in_softirq: bool,
     /// Among equals, another one is to run.
     pub(crate) rotate: bool,
     pub(crate) turn_began: u64,
@@ -111,6 +113,7 @@ impl Default for Cpu {
             left_process: 0,
             left_input: (0, 0),
             reschedule: false,
+            in_softirq: false,
             rotate: false,
             turn_began: 0,
             accounts: Accounts::default(),

@@ -206,6 +206,21 @@ impl Host {
         }
     }
 
+    /// Whether another thread is to run on `cpu` than the one that does, or one at all
+    /// (Linux's `need_resched`).
+    pub(crate) fn wants_other(&self, cpu: usize) -> bool {
+        let state = &self.cpus[cpu];
+        if !state.reschedule {
+            return false;
+        }
+        let Some(best) = self.best_ready(cpu) else {
+            return false;
+        };
+        state.thread.is_none_or(|current| {
+            self.preempts(best, current) || state.rotate && !self.preempts(current, best)
+        })
+    }
+
     /// The ready thread that should run on `cpu` next.
     pub(crate) fn best_ready(&self, cpu: usize) -> Option<usize> {
         let mut best: Option<(usize, (u64, u64))> = None;

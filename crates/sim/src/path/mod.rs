@@ -21,6 +21,7 @@ mod high_level;
 mod hip;
 mod holdoff;
 mod lazy;
+mod napi;
 mod ni_lrp;
 mod overload_disable;
 mod point_polling;
@@ -45,6 +46,7 @@ use governed_guard::GovernedGuard;
 use high_level::HighLevel;
 use hip::Hip;
 use lazy::DatagramWork;
+use napi::Napi;
 use ni_lrp::NiLrp;
 use overload_disable::OverloadDisable;
 use point_polling::PointPolling;
@@ -187,6 +189,7 @@ pub(crate) fn build(
             Box::new(NiLrp::path(parts, DatagramWork::Thread)?)
         }
         PathConfig::UserLevel(_) => Box::new(SoftLrp::path(parts, DatagramWork::Thread)?),
+        PathConfig::Napi(config) => Box::new(Napi::new(parts, config)?),
         PathConfig::GovernedGuard(config) => Box::new(GovernedGuard::new(parts, config)?),
     })
 }

@@ -13,7 +13,7 @@ pub use addresses::Addresses;
 pub use path::{
     AdaptiveHoldoffConfig, BatchedInterruptsConfig, ClockedInterruptsConfig,
     CodePointPollingConfig, CycleLimit, Feedback, FixedHoldoffConfig, FreebsdPollingConfig,
-    GovernedGuardConfig, GuardStrategy, HipConfig, OverloadDisableConfig, PathConfig,
+    GovernedGuardConfig, GuardStrategy, HipConfig, NapiConfig, OverloadDisableConfig, PathConfig,
     PeriodicPollingConfig, PollingThreadConfig, PollingWatchdogConfig, RateSwitchedConfig,
     SoftTimerPollingConfig, UserLevelConfig, Watermark,
 };

@@ -2,6 +2,7 @@
 
 mod guard;
 mod interrupts;
+mod linux;
 mod polling;
 mod threads;
 
@@ -11,6 +12,7 @@ pub use guard::{GovernedGuardConfig, GuardStrategy};
 pub use interrupts::{
     AdaptiveHoldoffConfig, BatchedInterruptsConfig, FixedHoldoffConfig, OverloadDisableConfig,
 };
+pub use linux::NapiConfig;
 pub use polling::{
     ClockedInterruptsConfig, CodePointPollingConfig, FreebsdPollingConfig, HipConfig,
     PeriodicPollingConfig, PollingWatchdogConfig, RateSwitchedConfig, SoftTimerPollingConfig,
@@ -80,6 +82,9 @@ pub enum PathConfig {
     /// work eagerly. With the scheduler `fixed-priority` it is RT-Mach's (BL-35) and a
     /// Scout path (BL-36).
     UserLevel(UserLevelConfig),
+    /// What Linux does: interrupts make a softirq poll the queues, within budgets, and
+    /// what these leave is ksoftirqd's, a thread like any other. Or a thread polls.
+    Napi(NapiConfig),
     /// Plimsoll: early discard where packets are received, and a governor that
     /// changes from interrupts to an adaptive holdoff or a polling thread.
     GovernedGuard(GovernedGuardConfig),
@@ -111,6 +116,7 @@ impl PathConfig {
             Self::SoftLrp {} => "soft-lrp",
             Self::NiLrp {} => "ni-lrp",
             Self::UserLevel(_) => "user-level",
+            Self::Napi(_) => "napi",
             Self::GovernedGuard(_) => "governed-guard",
         }
     }
@@ -138,6 +144,7 @@ impl PathConfig {
             Self::RateSwitched(config) => config.validate(),
             Self::SoftTimerPolling(config) => config.validate(),
             Self::PollingThread(config) => config.validate(),
+            Self::Napi(config) => config.validate(),
             Self::GovernedGuard(config) => config.validate(),
         }
     }
