@@ -37,7 +37,11 @@ fn unread(path: &str, rate_pps: u32) -> Outcome {
 }
 
 fn flood(path: &str, rate_pps: u32, role: &str, rest: &str) -> Outcome {
-    let text = format!(
+    simulate(&linux(), &scenario(path, rate_pps, role, rest))
+}
+
+fn scenario(path: &str, rate_pps: u32, role: &str, rest: &str) -> String {
+    format!(
         r#"
         duration_ms = 1000
         warmup_ms = 500
@@ -51,8 +55,7 @@ fn flood(path: &str, rate_pps: u32, role: &str, rest: &str) -> Outcome {
         role = {{ kind = "{role}" }}
         {rest}
         "#
-    );
-    simulate(&linux(), &text)
+    )
 }
 
 const COMPUTING: &str = r#"
@@ -149,6 +152,20 @@ fn a_thread_that_polls_is_one_like_any_other_and_no_softirq_runs() {
     assert!((0.3..0.6).contains(&polling), "{polling}");
     assert_eq!(outcome.cpu.soft_interrupt_ns, 0);
     assert!(share(&outcome, "ksoftirqd-0") < 1e-9);
+}
+
+/// It has no address space: each of 1000 packets a second takes a change to it and one back
+/// to whom it interrupted for less than a full change, 10 µs each.
+#[test]
+fn changing_to_a_thread_that_polls_is_cheap() {
+    let mut profile = linux();
+    for (name, ns) in [("context_switch", 100_000), ("thread_switch", 10_000)] {
+        profile.costs.get_mut(name).unwrap().ns = ns;
+    }
+    let path = r#"kind = "napi", threaded = true"#;
+    let outcome = simulate(&profile, &scenario(path, 1000, "deaf", COMPUTING));
+    let switch_ns = outcome.cpu.switch_ns;
+    assert!(switch_ns.abs_diff(20_000_000) < 400_000, "{switch_ns}");
 }
 
 /// In a visit of 64 the first pays 8 µs for the protocol and 63 pay 1.

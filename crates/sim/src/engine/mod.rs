@@ -363,13 +363,14 @@ impl Host {
         // who was away for as long as a full change takes has lost them.
         let warm =
             state.last_process == Some(thread) && now - state.left_process < self.switch_cost;
-        let light = self.threads[thread].kernel || warm;
+        let of_kernel = self.threads[thread].kernel || self.threads[thread].borrows_space;
+        let light = of_kernel || warm;
         let cost = if light {
             self.thread_switch_cost
         } else {
             self.switch_cost
         };
-        if !self.threads[thread].kernel {
+        if !of_kernel {
             state.last_process = Some(thread);
         }
         self.agenda.set(cpu, NEVER);

@@ -73,6 +73,9 @@ pub(crate) struct Thread {
     pub(crate) used_ns: u64,
     /// Kernel thread: ahead of all processes.
     pub(crate) kernel: bool,
+    /// Of the kernel, but scheduled like a process: it has no address space of its own, so
+    /// that changing to it is as cheap as to a kernel thread.
+    pub(crate) borrows_space: bool,
     /// Of minimal priority: runs where nobody else wants to.
     pub(crate) idle: bool,
     pub(crate) nice: i32,
@@ -99,6 +102,7 @@ impl Thread {
             hand: None,
             used_ns: 0,
             kernel: false,
+            borrows_space: false,
             idle: false,
             nice: 0,
             priority: 0,

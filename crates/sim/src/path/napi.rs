@@ -343,13 +343,20 @@ fn take(
     Some((packet, ns, merge_ns.is_some()))
 }
 
+/// A thread of the kernel's that the scheduler treats like a process.
+fn kernel_thread(name: String, index: usize, cpu: usize) -> Thread {
+    let mut thread = Thread::new(name, Body::Path(index));
+    thread.cpu = Some(cpu);
+    thread.borrows_space = true;
+    thread
+}
+
 impl Path for Napi {
     fn start(&mut self, host: &mut Host) {
         self.behind.start(host);
         self.begun = vec![false; host.lines.len()];
         for cpu in 0..host.cpus.len() {
-            let mut thread = Thread::new(format!("ksoftirqd-{cpu}"), Body::Path(cpu));
-            thread.cpu = Some(cpu);
+            let name = format!("ksoftirqd-{cpu}");
             self.cpus.push(Softirq {
                 noted: VecDeque::new(),
                 round: VecDeque::new(),
@@ -360,21 +367,20 @@ impl Path for Napi {
                 rounds: 0,
                 round_until: 0,
                 budget: 0,
-                thread: host.add_thread(thread),
+                thread: host.add_thread(kernel_thread(name, cpu, cpu)),
             });
         }
         if !self.config.threaded {
             return;
         }
         for (index, (adapter, queue)) in receive_queues(host).into_iter().enumerate() {
-            let body = Body::Path(host.cpus.len() + index);
+            let index = host.cpus.len() + index;
             let cpu = host.adapters[adapter].rings[queue].cpu;
-            let mut thread = Thread::new(format!("napi-{adapter}-{queue}"), body);
-            thread.cpu = Some(cpu);
+            let name = format!("napi-{adapter}-{queue}");
             self.pollers.push(Poller {
                 queue: (adapter, queue),
                 cpu,
-                thread: host.add_thread(thread),
+                thread: host.add_thread(kernel_thread(name, index, cpu)),
                 visit: None,
                 flows: Flows::default(),
             });
