@@ -132,8 +132,15 @@ pub(crate) fn run(args: &Args) -> crate::Result<()> {
         .seconds
         .map(|s| Instant::now() + Duration::from_secs(s));
     let mut redraw = Instant::now() + REDRAW;
+    let mut told = false;
     while !stop.load(Ordering::Relaxed) && end.is_none_or(|end| Instant::now() < end) {
         answer(&router, &questions)?;
+        if let Some(failure) = router.failure().filter(|_| !told) {
+            told = true;
+            eprintln!(
+                "plimsoll: forwarding in user space ended by itself, and the kernel forwards: {failure}. Start it again"
+            );
+        }
         if std::io::stdout().is_terminal() && Instant::now() >= redraw {
             redraw += REDRAW;
             // Home, and clear what is below: the table only grows.

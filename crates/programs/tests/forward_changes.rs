@@ -11,8 +11,8 @@ use plimsoll_testbed::INNER_DEVICE;
 use plimsoll_testbed::routed::{Routed, SINK_IPV4, Sink};
 
 use common::{
-    ANSWERING, Books, eventually, eventually_answered, is_answered, of, packets, ping, said,
-    with_router,
+    ANSWERING, Books, config, eventually, eventually_answered, is_answered, of, packets, ping,
+    said, with_router, with_router_of,
 };
 
 /// Nobody has this address of the sink's network.
@@ -150,6 +150,25 @@ fn afterwards_all_pass(hosts: &Routed, router: &Router) {
         let before = of(&router.status().unwrap(), "forwarded");
         let report = packets(hosts, &SINK_IPV4.to_string(), 1000, 5000);
         of(&router.status().unwrap(), "forwarded") - before == report.sent
+    });
+}
+
+/// A socket on a device that is gone gets nothing more. The other interfaces go on.
+#[test]
+fn when_an_interface_goes_packets_pass_between_the_others() {
+    let prepare = |hosts: &Routed| {
+        let add = "ip link add extra0 type veth peer name extra1";
+        said(
+            hosts.router(),
+            &format!("{add} && ip link set extra0 up && ip link set extra1 up"),
+        );
+    };
+    let mut config = config(DataPath::User);
+    config.interfaces.push("extra0".to_owned());
+    with_router_of(&config, Sink::Answers, prepare, |hosts, _| {
+        eventually_answered(hosts.load(), ANSWERING);
+        said(hosts.router(), "ip link del extra0");
+        is_answered(hosts.load(), &format!("-c 20 {ANSWERING}"));
     });
 }
 

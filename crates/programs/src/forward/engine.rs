@@ -24,6 +24,7 @@ mod queues;
 
 use std::collections::VecDeque;
 use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::channel;
@@ -119,7 +120,7 @@ impl Engine {
         config: &Config,
         ports: &[Port],
         table: Arc<RwLock<Table>>,
-        attached: &Attached,
+        attached: &Arc<Attached>,
     ) -> Result<Self, Error> {
         let (devices, protected) = queues::open(config, attached)?;
         let tallies = || Mutex::new(vec![Tally::default(); ports.len()]);
@@ -136,12 +137,12 @@ impl Engine {
         let mut express = Protected::new(&shared, decider, config.quota);
         let protecting = config.protected.as_ref().map(|_| {
             let run = move |shared: &Shared| express.run(shared);
-            Worker::start("protected", config.cpu, &shared, run)
+            Worker::start("protected", config.cpu, &shared, leave(attached), run)
         });
         let run = move |shared: &Shared| work.run(shared);
         Ok(Self {
             protecting: protecting.transpose()?,
-            forwarding: Worker::start("forward", config.cpu, &shared, run)?,
+            forwarding: Worker::start("forward", config.cpu, &shared, leave(attached), run)?,
             shared,
         })
     }
@@ -180,11 +181,13 @@ impl Engine {
 }
 
 impl Worker {
-    /// Starts a thread on `cpu`, or where this process may run.
+    /// Starts a thread on `cpu`, or where this process may run. If it ends by itself, all
+    /// do, and `leave` is called.
     fn start(
         name: &str,
         cpu: Option<usize>,
         shared: &Arc<Shared>,
+        leave: impl FnOnce() + Send + 'static,
         run: impl FnOnce(&Shared) -> io::Result<()> + Send + 'static,
     ) -> Result<Self, Error> {
         let (began, beginning) = channel();
@@ -197,9 +200,16 @@ impl Worker {
                 // Checked when the command line was read; elsewhere it forwards as well.
                 let _ = plimsoll_kernel::namespace::pin(cpu);
             }
-            if let Err(error) = run(&seen) {
-                *seen.failure.lock() = Some(error.to_string());
-            }
+            let ended = catch_unwind(AssertUnwindSafe(|| run(&seen)));
+            let failure = match ended {
+                Ok(Ok(())) => return,
+                Ok(Err(error)) => error.to_string(),
+                // It has been printed.
+                Err(_) => "a thread panicked".to_owned(),
+            };
+            seen.stop.store(true, Ordering::Relaxed);
+            leave();
+            *seen.failure.lock() = Some(failure);
         });
         let thread = thread.map_err(Error::os("start a thread that forwards"))?;
         Ok(Self {
@@ -219,6 +229,12 @@ impl Drop for Worker {
             let _ = thread.join();
         }
     }
+}
+
+/// Has the kernel forward.
+fn leave(attached: &Arc<Attached>) -> impl FnOnce() + Send + 'static {
+    let attached = Arc::clone(attached);
+    move || attached.leave_to_kernel()
 }
 
 /// By port, the places of the lines that are of these ports.
@@ -433,5 +449,35 @@ impl Work {
         let ready = awaited.iter().zip(&polled);
         let ready = ready.filter(|(_, fd)| fd.any().unwrap_or(true));
         Ok(ready.map(|(source, _)| *source).collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A thread that does this: whether packets were left to the kernel, and what is said.
+    fn ended(run: impl FnOnce(&Shared) -> io::Result<()> + Send + 'static) -> (bool, Arc<Shared>) {
+        let shared = Arc::new(Shared::default());
+        let (left, leaving) = channel();
+        let leave = move || left.send(()).unwrap();
+        drop(Worker::start("test", None, &shared, leave, run).unwrap());
+        (leaving.recv().is_ok(), shared)
+    }
+
+    #[test]
+    fn who_ends_by_itself_leaves_packets_to_the_kernel() {
+        let (left, shared) = ended(|_| Err(io::Error::other("no device")));
+        assert!(left);
+        assert_eq!(shared.failure.lock().as_deref(), Some("no device"));
+        assert!(ended(|_| panic!("a fault")).0);
+        let until_told = |shared: &Shared| {
+            while !shared.stop.load(Ordering::Relaxed) {
+                thread::yield_now();
+            }
+            Ok(())
+        };
+        let (left, shared) = ended(until_told);
+        assert!(!left && shared.failure.lock().is_none(), "it was told to");
     }
 }

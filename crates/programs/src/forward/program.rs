@@ -171,6 +171,16 @@ impl Instance {
     pub(super) fn protect(&self, queue: u32, socket: BorrowedFd<'_>) -> Result<(), Error> {
         give(&self.chosen_sockets, queue, socket)
     }
+
+    /// No socket gets packets any more: the kernel forwards them.
+    pub(super) fn release_sockets(&self) {
+        for sockets in [&self.sockets, &self.chosen_sockets] {
+            for queue in 0..QUEUES_MAX {
+                // It fails for queues that had none.
+                let _ = sockets.delete(&queue.to_ne_bytes());
+            }
+        }
+    }
 }
 
 fn give(sockets: &MapHandle, queue: u32, socket: BorrowedFd<'_>) -> Result<(), Error> {

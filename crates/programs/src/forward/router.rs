@@ -136,6 +136,12 @@ impl Router {
         self.polling.as_ref().and_then(Polling::problem)
     }
 
+    /// Why forwarding in user space ended by itself, if it did: the kernel forwards now.
+    #[must_use]
+    pub fn failure(&self) -> Option<String> {
+        self.engine.as_ref().and_then(Engine::failure)
+    }
+
     /// What it did so far.
     ///
     /// # Errors
@@ -165,7 +171,7 @@ impl Router {
             path: self.path,
             uptime_s: self.started.elapsed().as_secs_f64(),
             interfaces: interfaces.collect::<Result<_, Error>>()?,
-            failure: self.engine.as_ref().and_then(Engine::failure),
+            failure: self.failure(),
             mirror: self.follower.counters(),
         })
     }
@@ -246,6 +252,13 @@ impl Attached {
             attached.shared.add_device(port.interface)?;
         }
         Ok(attached)
+    }
+
+    /// Forwarding in user space is over, and the kernel forwards.
+    pub(super) fn leave_to_kernel(&self) {
+        for port in &self.ports {
+            port.instance.release_sockets();
+        }
     }
 
     /// The program of the port in this place.

@@ -31,9 +31,20 @@ pub(crate) fn config(path: DataPath) -> Config {
 }
 
 pub(crate) fn with_router(path: DataPath, sink: Sink, work: impl Fn(&Routed, &Router)) {
+    with_router_of(&config(path), sink, |_| (), work);
+}
+
+/// The same with other settings, after the hosts were prepared.
+pub(crate) fn with_router_of(
+    config: &Config,
+    sink: Sink,
+    prepare: impl Fn(&Routed),
+    work: impl Fn(&Routed, &Router),
+) {
     let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     let hosts = Routed::create(TestbedConfig::default(), sink).expect("three hosts");
-    let start = || Router::start(&config(path), Vec::new()).expect("the router starts");
+    prepare(&hosts);
+    let start = || Router::start(config, Vec::new()).expect("the router starts");
     let router = hosts.router().run(start).expect("the router's host");
     work(&hosts, &router);
     // In its own namespace: settings are put back there.
