@@ -12,7 +12,7 @@
 //! first, and one big acknowledgement covers them (appendix A.3).
 //!
 //! Packets are lost where a transfer says so: the paper's have no loss. A lost packet is sent
-//! again by TCP's rules ([`tcp`]).
+//! again by TCP's rules (`tcp`).
 //!
 //! **Limits.** Acknowledgements are never lost, and a paced transfer loses nothing. The timer's phase against the
 //! transfer is unknown, so that a transfer is run at several phases; the mean, the least
