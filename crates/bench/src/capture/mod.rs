@@ -1,8 +1,8 @@
 //! `plimsoll bench capture`: how much monitors record without loss, ours beside those
 //! that operators take today, and whether rates are right beyond that.
 //!
-//! 64-byte UDP frames over veth to a host with one CPU, which receives in softirq
-//! context, as with an adapter's interrupts. The lossless rate is searched as a router's
+//! UDP frames, the smallest or of mixed lengths, over veth to a host with one CPU, which receives
+//! in softirq context, as with an adapter's interrupts. The lossless rate is searched as a router's
 //! is (`crate::mlfrr`): a rate has three tries, and counts as lossless when at most
 //! 0.1 % of the frames are missing, wherever they were lost: the ring of veth included.
 //! With one try a single pause of the machine barred all rates above, and the same
@@ -14,12 +14,13 @@
 mod tool;
 
 use std::fmt::Write as _;
+use std::net::{Ipv4Addr, Ipv6Addr};
 use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
 
 use plimsoll_report::{Goal, Machine, SCHEMA, Side, median};
-use plimsoll_testbed::blast::{Blast, Bound, Flow, Report, Schedule, Spec, Stop, Transport};
+use plimsoll_testbed::blast::{Blast, Bound, Report, Schedule, Spec, Stop};
 use plimsoll_testbed::placement::Placement;
 use plimsoll_testbed::{Config as TestbedConfig, Error as TestbedError, Testbed};
 use serde::{Deserialize, Serialize};
@@ -27,13 +28,16 @@ use serde::{Deserialize, Serialize};
 use crate::Error;
 use crate::figures::conclusion;
 use crate::mlfrr;
-use crate::passing::KEPT;
+use crate::passing::{Family, KEPT};
 use tool::Running;
 pub use tool::Tool;
 
+const PORT: u16 = 9;
 const HOLDOFF: Duration = Duration::from_micros(50);
-/// Ethernet, IPv4 and UDP headers and this make 60 bytes, 64 with the check sequence.
-const PAYLOAD_BYTES: usize = 18;
+/// Another host's addresses: a monitor sees what is for others, and the stack forgets it at once.
+const OTHER_V4: Ipv4Addr = Ipv4Addr::new(198, 18, 77, 7);
+const OTHER_V6: Ipv6Addr = Ipv6Addr::new(0x2001, 2, 0, 0, 0, 0, 0x77, 7);
+const OTHER_MAC: [u8; 6] = [2, 0, 0, 0, 0x77, 7];
 /// Between which rates a lossless one is searched: within 4 %.
 const BOUNDS: mlfrr::Bounds = mlfrr::Bounds {
     lowest_pps: 100_000,
@@ -78,6 +82,8 @@ pub struct Plan {
     pub runs: usize,
     /// How long each rate is offered.
     pub window: Duration,
+    /// Versions of IP, and lengths.
+    pub families: Vec<Family>,
     /// Where files are written and removed again.
     pub directory: PathBuf,
 }
@@ -90,6 +96,7 @@ impl Plan {
             program,
             runs: 3,
             window: Duration::from_millis(800),
+            families: Family::ALL.to_vec(),
             directory: std::env::temp_dir(),
         }
     }
@@ -98,6 +105,8 @@ impl Plan {
 /// A monitor with a sink.
 #[derive(Clone, Debug, Serialize)]
 pub struct CaptureCase {
+    /// The packets.
+    pub family: Family,
     /// The monitor.
     pub tool: Tool,
     /// Where its packets went.
@@ -112,8 +121,9 @@ pub struct CaptureCase {
 }
 
 impl CaptureCase {
-    const fn new(tool: Tool, sink: Sink) -> Self {
+    const fn new(family: Family, tool: Tool, sink: Sink) -> Self {
         Self {
+            family,
             tool,
             sink,
             lossless_pps: Vec::new(),
@@ -124,7 +134,7 @@ impl CaptureCase {
 
     /// Searches once more.
     fn measure(&mut self, plan: &Plan, place: &Path) -> Result<(), Error> {
-        let site = Site::new(plan, self.tool, self.sink, place)?;
+        let site = Site::new(plan, (self.family, self.tool, self.sink), place)?;
         let lossless = site.search()?;
         self.lossless_pps.push(lossless);
         if self.tool.is_ours() {
@@ -154,10 +164,12 @@ impl Document {
     /// The document as a table.
     #[must_use]
     pub fn table(&self) -> String {
-        let mut table =
-            String::from("monitor        sink   lossless packets/s   rate in the file wrong by\n");
+        let mut table = String::from(
+            "packets    monitor        sink   lossless packets/s   rate in the file wrong by\n",
+        );
         for case in &self.cases {
             let (tool, sink) = (case.tool.name(), case.sink.name());
+            let _ = write!(table, "{:<10} ", case.family.name());
             if let Some(why) = &case.why {
                 let _ = writeln!(table, "{tool:<14} {sink:<6} {why}");
                 continue;
@@ -177,12 +189,12 @@ impl Document {
 ///
 /// The testbed cannot be made, or a monitor is missing or does not work.
 pub fn run(plan: &Plan, mut progress: impl FnMut(&str)) -> Result<Document, Error> {
-    let both = |tool| Sink::ALL.map(|sink| (tool, sink));
-    let mut cases: Vec<CaptureCase> = Tool::ALL
-        .into_iter()
-        .flat_map(both)
-        .map(|(tool, sink)| CaptureCase::new(tool, sink))
-        .collect();
+    let mut cases = Vec::new();
+    for &family in &plan.families {
+        for tool in Tool::ALL {
+            cases.extend(Sink::ALL.map(|sink| CaptureCase::new(family, tool, sink)));
+        }
+    }
     let place = tempfile::tempdir_in(&plan.directory).map_err(|source| Error::Traffic {
         action: "make a directory for files",
         source,
@@ -190,7 +202,8 @@ pub fn run(plan: &Plan, mut progress: impl FnMut(&str)) -> Result<Document, Erro
     for run in 1..=plan.runs {
         for case in cases.iter_mut().filter(|case| case.why.is_none()) {
             let (tool, sink) = (case.tool.name(), case.sink.name());
-            progress(&format!("run {run}, {tool} to {sink}"));
+            let family = case.family.name();
+            progress(&format!("run {run}, {family}, {tool} to {sink}"));
             match case.measure(plan, place.path()) {
                 Err(error) if is_missing(case.tool, &error) => case.why = Some(error.to_string()),
                 measured => measured?,
@@ -201,7 +214,7 @@ pub fn run(plan: &Plan, mut progress: impl FnMut(&str)) -> Result<Document, Erro
         schema: SCHEMA,
         machine: Machine::read(Some("veth")),
         runs: plan.runs,
-        goals: goals(&cases),
+        goals: goals(&plan.families, &cases),
         cases,
     })
 }
@@ -212,32 +225,11 @@ fn is_missing(tool: Tool, error: &Error) -> bool {
     tool.may_be_missing() && is_not_there
 }
 
-fn goals(cases: &[CaptureCase]) -> Vec<Goal> {
-    let of = |tool: Tool, sink: Sink| {
-        cases
-            .iter()
-            .find(move |case| (case.tool, case.sink) == (tool, sink))
-    };
-    let mut goals = Vec::new();
-    for (tool, mode) in [(Tool::Take, "take"), (Tool::Copy, "copy")] {
-        for sink in Sink::ALL {
-            let others = Tool::ALL.into_iter().filter(|tool| !tool.is_ours());
-            let best = others
-                .filter_map(|other| median(&of(other, sink)?.lossless_pps))
-                .fold(0.0, f64::max);
-            let ours = of(tool, sink).map_or(&[][..], |case| &case.lossless_pps);
-            let ratios = ours.iter().filter(|_| best > 0.0).map(|pps| pps / best);
-            let sink = sink.name();
-            goals.push(Goal::new(
-                format!("capture.{mode}.{sink}"),
-                format!("lossless rate of mode {mode} to {sink}, beside the best other monitor"),
-                Side::AtLeast,
-                3.0,
-                "times",
-                ratios.collect(),
-            ));
-        }
-    }
+fn goals(families: &[Family], cases: &[CaptureCase]) -> Vec<Goal> {
+    let mut goals: Vec<Goal> = families
+        .iter()
+        .flat_map(|family| goals_beside_others(*family, cases))
+        .collect();
     let wrong = cases.iter().flat_map(|case| case.rate_error_percent.iter());
     let worst = wrong.copied().reduce(f64::max);
     goals.push(Goal::new(
@@ -251,9 +243,40 @@ fn goals(cases: &[CaptureCase]) -> Vec<Goal> {
     goals
 }
 
+fn goals_beside_others(family: Family, cases: &[CaptureCase]) -> Vec<Goal> {
+    let of = |tool: Tool, sink: Sink| {
+        cases
+            .iter()
+            .find(move |case| (case.family, case.tool, case.sink) == (family, tool, sink))
+    };
+    let family = family.name();
+    let mut goals = Vec::new();
+    for (tool, mode) in [(Tool::Take, "take"), (Tool::Copy, "copy")] {
+        for sink in Sink::ALL {
+            let others = Tool::ALL.into_iter().filter(|tool| !tool.is_ours());
+            let best = others
+                .filter_map(|other| median(&of(other, sink)?.lossless_pps))
+                .fold(0.0, f64::max);
+            let ours = of(tool, sink).map_or(&[][..], |case| &case.lossless_pps);
+            let ratios = ours.iter().filter(|_| best > 0.0).map(|pps| pps / best);
+            let sink = sink.name();
+            goals.push(Goal::new(
+                format!("capture.{mode}.{sink}.{family}"),
+                format!("lossless rate of mode {mode} to {sink}, {family}, beside the best other monitor"),
+                Side::AtLeast,
+                3.0,
+                "times",
+                ratios.collect(),
+            ));
+        }
+    }
+    goals
+}
+
 /// Two hosts made anew for one search.
 pub(crate) struct Site<'a> {
     plan: &'a Plan,
+    family: Family,
     tool: Tool,
     sink: Sink,
     place: &'a Path,
@@ -263,8 +286,7 @@ pub(crate) struct Site<'a> {
 impl<'a> Site<'a> {
     pub(crate) fn new(
         plan: &'a Plan,
-        tool: Tool,
-        sink: Sink,
+        (family, tool, sink): (Family, Tool, Sink),
         place: &'a Path,
     ) -> Result<Self, Error> {
         let testbed = Testbed::create(TestbedConfig::default())?;
@@ -276,6 +298,7 @@ impl<'a> Site<'a> {
         Placement::Softirq { holdoff: HOLDOFF }.apply(&testbed)?;
         Ok(Self {
             plan,
+            family,
             tool,
             sink,
             place,
@@ -329,20 +352,11 @@ impl<'a> Site<'a> {
 
     fn blast(&self, rate_pps: u64) -> Result<Report, Error> {
         let (load, test) = (self.testbed.load(), self.testbed.test());
-        let flow = Flow {
-            source: "198.18.7.0/24".parse().expect("a prefix"),
-            source_ports: 1024..=2047,
-            // No address of the host: a monitor sees what is for others.
-            destination: std::net::Ipv4Addr::new(198, 18, 77, 7).into(),
-            destination_ports: 9..=9,
-            transport: Transport::Udp {
-                payload: vec![0; PAYLOAD_BYTES],
-            },
-        };
+        let flow = self.family.flow(OTHER_V4, OTHER_V6, PORT);
         let schedule = Schedule::Fixed { rate_pps };
         let mut spec = Spec::new(load.device(), test.mac(), flow, schedule);
-        // Another host's address: the stack forgets such frames at once.
-        spec.destination_mac = [2, 0, 0, 0, 0x77, 7];
+        spec.imix = self.family.is_imix();
+        spec.destination_mac = OTHER_MAC;
         spec.bound = Bound {
             time: self.plan.window,
             ..Bound::default()
@@ -365,7 +379,7 @@ mod tests {
         };
         assert!(is_missing(Tool::Xdpdump, &missing()));
         assert!(!is_missing(Tool::Tcpdump, &missing()));
-        let mut case = CaptureCase::new(Tool::Xdpdump, Sink::Null);
+        let mut case = CaptureCase::new(Family::Ipv4, Tool::Xdpdump, Sink::Null);
         case.why = Some(missing().to_string());
         let document = Document {
             schema: SCHEMA,
@@ -375,7 +389,7 @@ mod tests {
             cases: vec![case],
         };
         let table = document.table();
-        let line = table.lines().find(|line| line.starts_with("xdpdump"));
+        let line = table.lines().find(|line| line.contains("xdpdump"));
         assert!(
             line.is_some_and(|line| line.contains("xdp-tools")),
             "{table}"

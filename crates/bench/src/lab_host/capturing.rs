@@ -8,7 +8,7 @@ use super::settings::CaptureTrial;
 use super::{Offer, RealPackets};
 use crate::Error;
 use crate::capture::{Plan, Sink, Site, Tool};
-use crate::passing::BOUNDS;
+use crate::passing::{BOUNDS, Family};
 
 /// The monitor whose peak is the unit, to null.
 const UNMODIFIED: Tool = Tool::Tcpdump;
@@ -34,7 +34,11 @@ pub(super) fn run(
         let wanted_pps = offer
             .rate
             .pps(|| unit(real, &plan, offer.seed, place.path()))?;
-        let site = Site::new(&plan, trial.monitor, trial.sink, place.path())?;
+        let site = Site::new(
+            &plan,
+            (Family::Ipv4, trial.monitor, trial.sink),
+            place.path(),
+        )?;
         figures(&site, offer, wanted_pps)
     };
     offers.map(one).collect()
@@ -43,7 +47,7 @@ pub(super) fn run(
 /// The most that the unmodified monitor records at any rate.
 fn unit(real: &RealPackets, plan: &Plan, seed: u64, place: &Path) -> Result<f64, Error> {
     real.unit("monitor, tcpdump".to_owned(), seed, BOUNDS, |_| {
-        let site = Site::new(plan, UNMODIFIED, Sink::Null, place)?;
+        let site = Site::new(plan, (Family::Ipv4, UNMODIFIED, Sink::Null), place)?;
         let rates = std::iter::successors(Some(LADDER_FROM_PPS), |rate| Some(rate * LADDER_STEP));
         let mut peak: f64 = 0.0;
         for rate_pps in rates.take(LADDER_STEPS) {

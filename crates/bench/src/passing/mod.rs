@@ -15,10 +15,12 @@ mod goals;
 mod site;
 mod table;
 
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::PathBuf;
 use std::time::Duration;
 
 use plimsoll_testbed::Error as TestbedError;
+use plimsoll_testbed::blast::{Flow, Transport, imix_payload};
 use plimsoll_testbed::placement::Placement;
 use serde::Serialize;
 
@@ -85,6 +87,29 @@ impl Family {
     #[must_use]
     pub const fn is_imix(self) -> bool {
         matches!(self, Self::Ipv4Imix | Self::Ipv6Imix)
+    }
+
+    /// UDP packets from some hundred hosts to the one of these that is of this version. With
+    /// mixed lengths they are the longest, as [`plimsoll_testbed::blast::Spec::imix`] wants it.
+    pub(crate) fn flow(self, v4: Ipv4Addr, v6: Ipv6Addr, port: u16) -> Flow {
+        let (source, destination, payload_bytes) = match self.is_ipv4() {
+            true => ("198.18.7.0/24", IpAddr::from(v4), 18),
+            false => ("2001:2::7:0/120", IpAddr::from(v6), 0),
+        };
+        let mut flow = Flow {
+            source: source.parse().expect("a prefix"),
+            source_ports: 1024..=2047,
+            destination,
+            destination_ports: port..=port,
+            transport: Transport::Udp {
+                payload: vec![0; payload_bytes],
+            },
+        };
+        if self.is_imix() {
+            let payload = imix_payload(&flow);
+            flow.transport = Transport::Udp { payload };
+        }
+        flow
     }
 }
 

@@ -1,10 +1,9 @@
 //! The three hosts of one measurement, and the floods that cross them.
 
-use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use plimsoll_testbed::blast::{Blast, Bound, Flow, Report, Spec, Stop, Transport, imix_payload};
+use plimsoll_testbed::blast::{Blast, Bound, Report, Spec, Stop};
 use plimsoll_testbed::routed::{Routed, SINK_IPV4, SINK_IPV6, Sink};
 use plimsoll_testbed::{Config as TestbedConfig, INNER_DEVICE};
 
@@ -132,23 +131,7 @@ impl<'a> Site<'a> {
 
     /// UDP packets, the smallest or of mixed lengths, from some hundred hosts to the sink.
     pub(crate) fn flood(&self, rate_pps: f64, window: Duration) -> Spec {
-        let (source, destination, payload_bytes) = match self.family.is_ipv4() {
-            true => ("198.18.7.0/24", IpAddr::from(SINK_IPV4), 18),
-            false => ("2001:2::7:0/120", IpAddr::from(SINK_IPV6), 0),
-        };
-        let mut flow = Flow {
-            source: source.parse().expect("a prefix"),
-            source_ports: 1024..=2047,
-            destination,
-            destination_ports: PORT..=PORT,
-            transport: Transport::Udp {
-                payload: vec![0; payload_bytes],
-            },
-        };
-        if self.family.is_imix() {
-            let payload = imix_payload(&flow);
-            flow.transport = Transport::Udp { payload };
-        }
+        let flow = self.family.flow(SINK_IPV4, SINK_IPV6, PORT);
         let schedule = fixed_or_unlimited(rate_pps);
         let (load, router) = (self.hosts.load(), self.hosts.router());
         let mut spec = Spec::new(load.device(), router.mac(), flow, schedule);

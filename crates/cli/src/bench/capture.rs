@@ -5,14 +5,15 @@ use std::time::Duration;
 
 use plimsoll_bench::capture::{self, Plan};
 
+use super::passing::PacketArgs;
 use super::{deliver, millis, this_program};
 use crate::output;
 
 /// Measure how much the monitor records without loss, beside tcpdump, dumpcap, netsniff-ng
 /// and xdpdump.
 ///
-/// 64-byte frames over veth to a host with one CPU, to null and to disk. Everything
-/// happens between network namespaces made for it, which are removed again.
+/// The smallest UDP packets and mixed ones, over veth to a host with one CPU, to null and to
+/// disk. Everything happens between network namespaces made for it, which are removed again.
 #[derive(clap::Args, Debug)]
 #[command(after_help = HELP)]
 pub(super) struct Args {
@@ -22,6 +23,8 @@ pub(super) struct Args {
     /// How long each rate is offered, in milliseconds
     #[arg(long, value_name = "MS", default_value_t = millis(defaults().window), value_parser = clap::value_parser!(u64).range(100..=60_000))]
     window_ms: u64,
+    #[command(flatten)]
+    packets: PacketArgs,
     /// Where files are written and removed again [default: the system's for temporary files]
     #[arg(long, value_name = "DIRECTORY")]
     directory: Option<PathBuf>,
@@ -44,6 +47,7 @@ pub(super) fn run(args: &Args) -> crate::Result<()> {
     let plan = Plan {
         runs: args.runs.into(),
         window: Duration::from_millis(args.window_ms),
+        families: args.packets.families(),
         directory: args.directory.clone().unwrap_or(defaults.directory.clone()),
         ..defaults
     };

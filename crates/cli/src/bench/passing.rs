@@ -1,5 +1,5 @@
-//! What `bench forward` and `bench screen` are both asked: how long, how often, and with
-//! which packets.
+//! What `bench forward` and `bench screen` are both asked, how long, how often, and with
+//! which packets; and with which ones `bench capture` is.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -16,18 +16,39 @@ pub(super) struct PassingArgs {
     /// How long each multiple of the MLFRR is offered, in milliseconds
     #[arg(long, value_name = "MS", default_value_t = millis(defaults().window), value_parser = clap::value_parser!(u64).range(50..=60_000))]
     window_ms: u64,
-    /// Measure only this version of IP, 4 or 6
-    #[arg(long, value_name = "VERSION", value_parser = parse_version)]
-    ip: Option<Version>,
-    /// Measure only these lengths of frames: 64 (the smallest) or imix
-    #[arg(long, value_name = "LENGTHS", value_parser = parse_lengths)]
-    frames: Option<Lengths>,
+    #[command(flatten)]
+    packets: PacketArgs,
     /// MLFRR of all in packets/s, instead of measuring it
     #[arg(long, value_name = "PPS", value_parser = clap::value_parser!(u64).range(1000..))]
     mlfrr: Option<u64>,
     /// Write the figures as one JSON document to FILE (`-`: standard output instead of the table)
     #[arg(long, value_name = "FILE")]
     pub(super) json: Option<PathBuf>,
+}
+
+/// With which packets.
+#[derive(clap::Args, Debug)]
+pub(super) struct PacketArgs {
+    /// Measure only this version of IP, 4 or 6
+    #[arg(long, value_name = "VERSION", value_parser = parse_version)]
+    ip: Option<Version>,
+    /// Measure only these lengths of frames: 64 (the smallest) or imix
+    #[arg(long, value_name = "LENGTHS", value_parser = parse_lengths)]
+    frames: Option<Lengths>,
+}
+
+impl PacketArgs {
+    /// What is asked for; nothing asked is all.
+    pub(super) fn families(&self) -> Vec<Family> {
+        let is_asked = |family: &Family| {
+            self.ip
+                .is_none_or(|one| (one == Version::V4) == family.is_ipv4())
+                && self
+                    .frames
+                    .is_none_or(|one| (one == Lengths::Imix) == family.is_imix())
+        };
+        Family::ALL.into_iter().filter(is_asked).collect()
+    }
 }
 
 fn defaults() -> Effort {
@@ -40,7 +61,7 @@ impl PassingArgs {
         Ok(Effort {
             runs: self.runs.into(),
             window: Duration::from_millis(self.window_ms),
-            families: families(self.ip, self.frames),
+            families: self.packets.families(),
             mlfrr_pps: self.mlfrr.map(|pps| pps as f64),
             ..defaults
         })
@@ -75,13 +96,4 @@ fn parse_lengths(text: &str) -> Result<Lengths, String> {
         "imix" => Ok(Lengths::Imix),
         _ => Err("must be 64 or imix".to_owned()),
     }
-}
-
-/// What is asked for; nothing asked is all.
-fn families(version: Option<Version>, lengths: Option<Lengths>) -> Vec<Family> {
-    let is_asked = |family: &Family| {
-        version.is_none_or(|one| (one == Version::V4) == family.is_ipv4())
-            && lengths.is_none_or(|one| (one == Lengths::Imix) == family.is_imix())
-    };
-    Family::ALL.into_iter().filter(is_asked).collect()
 }
