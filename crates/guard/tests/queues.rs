@@ -60,23 +60,33 @@ fn fill_up(guard: &mut Guard<'_>, client: &UdpSocket, frame: &[u8]) -> u64 {
     }
 }
 
+/// A guard, a server that nobody reads, a client of it, and a frame for it.
+fn with_server(
+    config: &Config,
+    test: impl FnOnce(&mut Guard<'_>, &UdpSocket, &UdpSocket, &[u8]) + Send,
+) {
+    in_namespace(|| {
+        let mut storage = Storage::default();
+        let mut guard = Guard::load(&mut storage, config).unwrap();
+        let server = udp_socket((HOST_V4, PORT), 256 << 10);
+        let client = UdpSocket::bind((HOST_V4, 0)).unwrap();
+        let frame = to_host(HOST_V4).udp(PEER_PORT, PORT, &[0; 64]);
+        test(&mut guard, &server, &client, &frame);
+    });
+}
+
 /// Shows LRP-18.
 #[test]
 fn a_queue_that_was_not_full_takes_all_that_fits() {
     for fairness in [false, true] {
-        in_namespace(|| {
-            let config = Config {
-                fairness,
-                ..Config::default()
-            };
-            let mut storage = Storage::default();
-            let mut guard = Guard::load(&mut storage, &config).unwrap();
-            let _server = udp_socket((HOST_V4, PORT), 256 << 10);
-            let client = UdpSocket::bind((HOST_V4, 0)).unwrap();
-            let frame = to_host(HOST_V4).udp(PEER_PORT, PORT, &[0; 64]);
-            let taken = fill_up(&mut guard, &client, &frame);
+        let config = Config {
+            fairness,
+            ..Config::default()
+        };
+        with_server(&config, |guard, _server, client, frame| {
+            let taken = fill_up(guard, client, frame);
             assert!(taken > 50, "the buffer holds many datagrams");
-            assert!(!admits(&mut guard, &frame), "it has dropped one");
+            assert!(!admits(guard, frame), "it has dropped one");
         });
     }
 }
@@ -86,13 +96,8 @@ fn a_queue_that_was_not_full_takes_all_that_fits() {
 /// have room.
 #[test]
 fn a_queue_is_full_when_the_socket_drops_however_much_is_in_it() {
-    in_namespace(|| {
-        let mut storage = Storage::default();
-        let mut guard = Guard::load(&mut storage, &watermarks_alone()).unwrap();
-        let server = udp_socket((HOST_V4, PORT), 256 << 10);
-        let capacity = getsockopt(&server, sockopt::RcvBuf).unwrap() as u64;
-        let client = UdpSocket::bind((HOST_V4, 0)).unwrap();
-        let frame = to_host(HOST_V4).udp(PEER_PORT, PORT, &[0; 64]);
+    with_server(&watermarks_alone(), |guard, server, client, frame| {
+        let capacity = getsockopt(server, sockopt::RcvBuf).unwrap() as u64;
         while udp_occupancy(PORT) < capacity * 85 / 100 {
             client.send_to(&[0; 64], (HOST_V4, PORT)).unwrap();
         }
@@ -100,41 +105,33 @@ fn a_queue_is_full_when_the_socket_drops_however_much_is_in_it() {
         for _ in 0..10 {
             server.recv(&mut buffer).unwrap();
         }
-        fill_up(&mut guard, &client, &frame);
-        assert!(!admits(&mut guard, &frame), "it has dropped one");
+        fill_up(guard, client, frame);
+        assert!(!admits(guard, frame), "it has dropped one");
     });
 }
 
 /// Shows LRP-18.
 #[test]
 fn under_overload_discard_begins_at_the_high_watermark_and_ends_at_the_low_one() {
-    in_namespace(|| {
-        let mut storage = Storage::default();
-        let mut guard = Guard::load(&mut storage, &watermarks_alone()).unwrap();
-        let server = udp_socket((HOST_V4, PORT), 256 << 10);
-        let capacity = getsockopt(&server, sockopt::RcvBuf).unwrap() as u64;
-        let client = UdpSocket::bind((HOST_V4, 0)).unwrap();
-        let frame = to_host(HOST_V4).udp(PEER_PORT, PORT, &[0; 64]);
-        let mut sent = fill_up(&mut guard, &client, &frame);
+    with_server(&watermarks_alone(), |guard, server, client, frame| {
+        let capacity = getsockopt(server, sockopt::RcvBuf).unwrap() as u64;
+        let mut sent = fill_up(guard, client, frame);
 
         let mut buffer = [0; 64];
         while udp_occupancy(PORT) >= capacity * 50 / 100 {
-            assert!(
-                !admits(&mut guard, &frame),
-                "not yet below the low watermark"
-            );
+            assert!(!admits(guard, frame), "not yet below the low watermark");
             server.recv(&mut buffer).unwrap();
         }
         let_a_tick_pass();
         while udp_occupancy(PORT) < capacity * 70 / 100 {
             assert!(
-                admits(&mut guard, &frame),
+                admits(guard, frame),
                 "below the high watermark, after {sent} datagrams"
             );
             client.send_to(&[0; 64], (HOST_V4, PORT)).unwrap();
             sent += 1;
         }
-        assert!(!admits(&mut guard, &frame), "at the high watermark");
+        assert!(!admits(guard, frame), "at the high watermark");
 
         let counters = guard.counters().unwrap();
         let seen = channel(&counters, Kind::UdpSocket, PORT);
