@@ -215,7 +215,7 @@ fn bursts() -> Vec<u64> {
 
 /// The guard discarded from 70 percent of the buffer on, however calm the host was.
 #[test]
-fn a_burst_into_a_small_buffer_loses_no_more_than_without_the_guard() {
+fn a_burst_into_a_buffer_that_was_not_full_loses_no_more_than_without_the_guard() {
     in_namespace(|| {
         let stock = {
             let _pass_all = PassAll::attach("v0").unwrap();
@@ -227,8 +227,8 @@ fn a_burst_into_a_small_buffer_loses_no_more_than_without_the_guard() {
         );
         guarded(|guard, _| {
             // Where the last burst was too large a moment ago, the watermarks hold: 30 % of
-            // the buffer are kept for other sources. One run of stock differs from the next
-            // by a datagram.
+            // the buffer are kept for other sources. (A rule that was taken back kept an eighth:
+            // the bound was 8 then.) One run of stock differs from the next by a datagram.
             let kept = [0, 20, 0];
             let taken = bursts();
             for ((taken, stock), kept) in taken.into_iter().zip(stock).zip(kept) {
