@@ -38,8 +38,8 @@ pub(crate) struct Args {
     /// as the kernel's `rp_filter` says for each interface
     #[arg(long, value_enum, value_name = "HOW")]
     reverse_path: Option<ReverseChoice>,
-    /// Filter expression of packets that pass before all others, also during a flood, with
-    /// `--path user`
+    /// Filter expression of packets that pass before all others, also during a flood that the
+    /// adapter's ring holds, with `--path user`
     #[arg(long, value_name = "FILTER")]
     protect: Option<String>,
     /// Leave at least the rest of each CPU to processes that want it: forwarding takes this
