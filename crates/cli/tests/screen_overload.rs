@@ -90,7 +90,8 @@ fn slow_rules() -> String {
 /// Datagrams from outside beside a flood from inside.
 const OTHERS: u32 = 500;
 
-/// MR-44: the watermark is for overload.
+/// MR-44: the watermark is for overload. A few datagrams at a time: a firewall that does not
+/// get its CPU for a moment is overloaded by less than any fixed rate.
 #[test]
 fn a_calm_interface_is_never_inhibited() {
     let line = Line::new();
@@ -99,8 +100,12 @@ fn a_calm_interface_is_never_inhibited() {
     fs::write(&rules, slow_rules()).unwrap();
     let (process, _says) = line.start(&rules, &[]);
     let calm = line.listen(7001);
-    line.send(7001, 500);
-    assert_eq!(received(&calm), 500);
+    for _ in 0..50 {
+        line.send(7001, 10);
+        for _ in 0..10 {
+            calm.recv(&mut [0; 16]).expect("nothing is lost");
+        }
+    }
     let counts = end(process);
     for side in ["inside", "outside"] {
         assert_eq!(
