@@ -48,6 +48,9 @@ pub const STEP_MAX: u32 = 4;
 pub const SAVERS_PARTS: u32 = 2;
 /// Calm for so long, a channel's packets are no longer judged by source: half a second.
 pub const CALM_TICKS: u32 = 128;
+/// The same once its queue was found empty: a flood fills it again within a tick, and pauses
+/// of a scheduler or of a virtual machine are shorter.
+pub const EMPTY_CALM_TICKS: u32 = 8;
 /// The longest that a source without credit waits before its level is looked at anew:
 /// half a second. Longer would be cheaper yet. It would also hold a source back that may
 /// have more by now.

@@ -2,9 +2,9 @@
 
 use super::level::{Node, is_over, moved};
 use super::numbers::{
-    BACKLOG_BURST_TICKS, CALM_TICKS, CHANNEL_EPOCH_PACKETS, CHANNEL_UNWANTED_PARTS, KNOWN_PARTS,
-    LEVEL_MAX, LEVEL_MIN, PACKET, PACKET_SHIFT, PART, STALE_TICKS, STRANGERS_LOOK, STRANGERS_MAX,
-    STRANGERS_MIN, STRANGERS_TICKS, TURNS_EPOCH_PACKETS,
+    BACKLOG_BURST_TICKS, CALM_TICKS, CHANNEL_EPOCH_PACKETS, CHANNEL_UNWANTED_PARTS,
+    EMPTY_CALM_TICKS, KNOWN_PARTS, LEVEL_MAX, LEVEL_MIN, PACKET, PACKET_SHIFT, PART, STALE_TICKS,
+    STRANGERS_LOOK, STRANGERS_MAX, STRANGERS_MIN, STRANGERS_TICKS, TURNS_EPOCH_PACKETS,
 };
 use super::table::Owner;
 use super::{Queue, Source};
@@ -94,6 +94,9 @@ impl Share {
 
     /// Takes notice of the queue; returns whether it has room for packets in profile only.
     pub(super) fn on_occupancy(&mut self, queue: &Queue, tick: u32) -> bool {
+        if queue.occupancy == 0 {
+            self.end_if_calm(tick, EMPTY_CALM_TICKS);
+        }
         let limit = if self.discarding {
             queue.low
         } else {
@@ -111,12 +114,16 @@ impl Share {
     pub(super) fn on_room(&mut self, has_room: bool, tick: u32) -> bool {
         if !has_room {
             self.on_discarded(tick);
-        } else if let Some(last) = self.pressed
-            && tick.wrapping_sub(last) >= CALM_TICKS
-        {
-            self.pressed = None;
+        } else {
+            self.end_if_calm(tick, CALM_TICKS);
         }
         self.is_pressed()
+    }
+
+    /// There was room for everybody for so long.
+    fn end_if_calm(&mut self, tick: u32, ticks: u32) {
+        self.pressed
+            .take_if(|last| tick.wrapping_sub(*last) >= ticks);
     }
 
     /// A packet finds a listener's server behind; returns whether it has been for longer

@@ -470,7 +470,7 @@ fn a_slow_consumer_is_shared_too() {
 }
 
 /// A queue that was not full lately takes all that fits, whoever sends it. One that was is
-/// held at its watermark for half a second.
+/// held at its watermark until it was empty for eight ticks, 34 ms.
 #[test]
 fn a_burst_that_the_queue_holds_is_no_overload() {
     let mut host = Host::new(1000);
@@ -493,10 +493,30 @@ fn a_burst_that_the_queue_holds_is_no_overload() {
     };
     assert_eq!(burst(&mut host, 1000), CAPACITY, "all that fits");
     assert!(
-        burst(&mut host, 1100) < CAPACITY,
+        burst(&mut host, 1030) < CAPACITY,
         "it was full a moment ago"
     );
-    assert_eq!(burst(&mut host, 2000), CAPACITY, "calm again");
+    assert_eq!(burst(&mut host, 1070), CAPACITY, "its consumer is idle");
+}
+
+/// What is never empty has been overloaded all the time, however little comes.
+#[test]
+fn a_queue_that_does_not_become_empty_stays_pressed_for_half_a_second() {
+    let mut host = Host::new(1000);
+    let request = Request {
+        channel: 1,
+        source: IpAddr::from(v4(1, 1, 1)).into(),
+        known: false,
+    };
+    let mut judge = |taken, at_ms: u64| {
+        let now = Instant::from_nanos(at_ms * 1_000_000);
+        host.fairness
+            .judge(&mut host.share, &request, &queue(taken), now);
+        host.share.is_pressed()
+    };
+    assert!(judge(CAPACITY, 1000));
+    assert!(judge(1, 1500));
+    assert!(!judge(1, 1540));
 }
 
 #[test]

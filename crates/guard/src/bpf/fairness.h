@@ -170,6 +170,13 @@ static __always_inline bool stays_pressed(struct channel *channel, __u32 slot, _
 	return channel->pressed;
 }
 
+/* An idle consumer has taken all that was queued: what comes now is a burst, no flood. */
+static __always_inline void note_empty(struct channel *channel)
+{
+	if (channel->pressed && coarse_tick() - channel->pressed_tick >= FAIR_EMPTY_CALM_TICKS)
+		channel->pressed = false;
+}
+
 /* A packet's class, if packets of its channel are judged by source. */
 static __always_inline void count_judged(const struct verdict *verdict)
 {

@@ -132,8 +132,11 @@ static __always_inline enum outcome judge_queue(const struct packet *packet,
 						struct queue *queue)
 {
 	struct channel *channel = verdict->channel;
-	bool discard = is_full(queue, verdict, sk);
+	bool discard;
 
+	if (channel && !queue->occupancy)
+		note_empty(channel);
+	discard = is_full(queue, verdict, sk);
 	if (!channel)
 		return discard ? OUTCOME_SOCKET_QUEUE : OUTCOME_ADMITTED;
 	channel->occupancy = queue->occupancy;

@@ -67,7 +67,7 @@ pub(super) fn send_datagrams(datagrams: u32) {
 }
 
 /// The tick by which the program judged the last packet of a channel by its source. One that
-/// came after half a second of calm ended that, and left no tick: any later one will do.
+/// came after a time of calm ended that, and left no tick: any later one will do.
 pub(super) fn judged_at(part: &types::channel) -> u32 {
     if part.pressed == 0 {
         part.pressed_tick + CALM_TICKS
