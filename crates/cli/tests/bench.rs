@@ -173,7 +173,7 @@ fn syn_floods_and_the_rpc_mix_have_every_case() {
     assert_eq!(unflooded["attempts"], 50);
     assert_eq!(
         protections(&document["rpc"]["cases"]),
-        ["stock", "guard"].repeat(3)
+        ["stock", "guard", "groups", "polling_in_group"].repeat(3)
     );
     for case in document["rpc"]["cases"].as_array().unwrap() {
         assert!(case["calls_per_s"].as_f64().unwrap() > 0.0, "{case}");
@@ -190,6 +190,9 @@ fn syn_floods_and_the_rpc_mix_have_every_case() {
             "rpc/worker/fast",
             "rpc/worker/medium",
             "rpc/worker/slow",
+            "rpc/worker-in-group/fast",
+            "rpc/worker-in-group/medium",
+            "rpc/worker-in-group/slow",
         ],
     );
 }

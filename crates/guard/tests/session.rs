@@ -11,7 +11,9 @@ mod common;
 use std::fs;
 use std::io::{self, Write};
 use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::parent_id;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
@@ -26,10 +28,11 @@ use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::{ForkResult, Uid, fork};
 use plimsoll_guard::Config;
 use plimsoll_guard::session::{Metrics, SessionError, Settings, run};
+use plimsoll_kernel::control_group;
 use plimsoll_kernel::knobs::restore;
 use plimsoll_kernel::scheduling::Priority;
 
-const TESTS: [(&str, fn()); 10] = [
+const TESTS: [(&str, fn()); 11] = [
     ("starts_in_order", starts_in_order),
     ("restores_before_it_detaches", restores_before_it_detaches),
     (
@@ -41,6 +44,7 @@ const TESTS: [(&str, fn()); 10] = [
         says_which_interface_to_guard_instead,
     ),
     ("reads_settings_again", reads_settings_again),
+    ("polls_in_a_control_group", polls_in_a_control_group),
     (
         "keeps_known_clients_in_a_file",
         keeps_known_clients_in_a_file,
@@ -71,6 +75,10 @@ fn main() -> ExitCode {
         println!("test {name} ... {}", if passed { "ok" } else { "FAILED" });
         failed += u32::from(!passed);
     }
+    for group in groups_of(std::process::id()) {
+        // Most of them were not made.
+        let _ = fs::remove_dir(group);
+    }
     println!("{failed} failed");
     if failed == 0 {
         ExitCode::SUCCESS
@@ -99,12 +107,24 @@ fn in_child(test: fn()) -> bool {
     }
 }
 
-/// `/sys` shows the devices of the namespace that it was mounted in.
+/// `/sys` shows the devices of the namespace that it was mounted in. What is mounted for
+/// control groups below it is kept.
 fn own_sysfs() {
     let none = None::<&str>;
     let private = MsFlags::MS_REC | MsFlags::MS_PRIVATE;
     mount(none, "/", none, private, none).unwrap();
+    let bind = |from, to| {
+        mount(
+            Some(from),
+            to,
+            none,
+            MsFlags::MS_BIND | MsFlags::MS_REC,
+            none,
+        )
+    };
+    bind("/sys/fs/cgroup", "/mnt").unwrap();
     mount(Some("sysfs"), "/sys", Some("sysfs"), MsFlags::empty(), none).unwrap();
+    bind("/mnt", "/sys/fs/cgroup").unwrap();
 }
 
 fn settings() -> Settings {
@@ -328,6 +348,61 @@ fn flood() {
             let _ = WIRE.get().unwrap().try_send(&frame);
         }
     });
+}
+
+/// Where a group below the topmost may be made that shares the CPU, in either version of
+/// control groups.
+fn groups_of(test: u32) -> [PathBuf; 3] {
+    ["", "cpu", "cpu,cpuacct"].map(|root| {
+        let root = Path::new("/sys/fs/cgroup").join(root);
+        root.join(format!("plimsoll-test-{test}"))
+    })
+}
+
+/// Such a group. A session gives up the right to remove it: `main` does.
+fn group_with_a_share() -> PathBuf {
+    let mut groups = groups_of(parent_id()).into_iter();
+    let group =
+        groups.find(|group| fs::create_dir(group).is_ok() && control_group::shares_cpu(group));
+    group.expect("a control group with a share of the CPU can be made in /sys/fs/cgroup")
+}
+
+/// Polling is paid for by the group's share while the session lasts.
+fn polls_in_a_control_group() {
+    let group = group_with_a_share();
+    let polled_in = |directory: &Path| Settings {
+        threaded: Some(Priority::Nice(0)),
+        poll_control_group: Some(directory.to_owned()),
+        ..settings()
+    };
+    let within = || {
+        let groups = fs::read_dir(&group)
+            .unwrap()
+            .map(|entry| entry.unwrap().path());
+        let groups = groups.filter(|path| path.is_dir());
+        let processes = groups.map(|group| fs::read_to_string(group.join("cgroup.procs")).unwrap());
+        processes.collect::<Vec<_>>()
+    };
+    let plain = group.join("cgroup.procs");
+    let error = run(polled_in(&plain), &mut Notes::new(stop_after(1))).unwrap_err();
+    let said = error.to_string();
+    assert!(said.contains("no control group with a share"), "{said}");
+    assert_eq!(error.exit_code(), 3);
+    assert!(!has_xdp() && !is_polled_by_thread());
+
+    let mut seen = Vec::new();
+    let mut notes = Notes::new(|told: Seen<'_>| {
+        seen = within();
+        told.requests.stop();
+        Ok(())
+    });
+    run(polled_in(&group), &mut notes).unwrap();
+    let [threads] = &seen[..] else {
+        panic!("one group of its own: {seen:?}");
+    };
+    assert_eq!(threads.lines().count(), 1, "one thread: {threads}");
+    let empty: [String; 0] = [];
+    assert_eq!(within(), empty);
 }
 
 fn ends_with_its_reader() {

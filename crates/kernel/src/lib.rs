@@ -10,13 +10,14 @@
 //! - What the kernel counts: [`meter`] CPU time, [`counters`] packets,
 //!   [`link`] the state of an interface, [`ethtool`] that of its adapter,
 //!   [`routing`] a mirror of routes and neighbours.
-//! - Processes: [`privileges`], [`scheduling`], [`process`], [`namespace`], and threads that
-//!   end with their holder ([`watcher`]).
+//! - Processes: [`privileges`], [`scheduling`], [`control_group`], [`process`], [`namespace`],
+//!   and threads that end with their holder ([`watcher`]).
 //!
 //! Decisions about packets, CPU time and interrupts are `plimsoll-core`'s. Decided here is
 //! only what is about the means: when a lost program is attached again ([`lasting_link`]),
 //! when the mirror of routes is read anew ([`routing`]).
 
+pub mod control_group;
 pub mod counters;
 #[doc(hidden)]
 pub mod driven;

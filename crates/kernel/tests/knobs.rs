@@ -20,7 +20,7 @@ use tempfile::TempDir;
 /// Turns the first `$PLIMSOLL_STEPS` settings of `v0`, says so, and waits to be
 /// killed: a guard in miniature. As a test of its own it does nothing.
 const CHILD: &str = "turns_settings_until_killed";
-const STEPS: usize = 5;
+const STEPS: usize = 6;
 const NONE: [PathBuf; 0] = [];
 const DEFER: u32 = 1000;
 const HOLDOFF: Duration = Duration::from_micros(50);
@@ -45,8 +45,24 @@ fn turn(knobs: &mut Knobs, step: usize) {
             let tid = thread(knobs);
             knobs.set_thread_cpus(tid, &[0]).unwrap();
         }
+        4 => {
+            let tid = thread(knobs);
+            knobs.set_thread_control_group(tid, &groups()).unwrap();
+            let group = fs::read_to_string(format!("/proc/{tid}/cgroup")).unwrap();
+            assert!(group.contains("/plimsoll-v0-"), "{group}");
+        }
         _ => knobs.set_threaded(Queues::All, false).unwrap(),
     }
+}
+
+/// The topmost control group. Not of version 1's `cpu` controller, whose groups may hold no
+/// real-time thread.
+fn groups() -> PathBuf {
+    let roots = ["unified", ""].map(|name| format!("/sys/fs/cgroup/{name}"));
+    let mut roots = roots.iter().map(PathBuf::from);
+    roots
+        .find(|root| root.join("cgroup.procs").exists())
+        .expect("this host has control groups, mounted at /sys/fs/cgroup")
 }
 
 #[test]
@@ -82,7 +98,8 @@ fn settings() -> (Vec<Napi>, Vec<String>) {
         let cpus = status
             .lines()
             .find(|line| line.starts_with("Cpus_allowed_list"));
-        format!("nice {nice} policy {policy} {}", cpus.unwrap())
+        let groups = fs::read_to_string(format!("/proc/{thread}/cgroup")).unwrap();
+        format!("nice {nice} policy {policy} {} {groups}", cpus.unwrap())
     });
     let scheduling = scheduling.collect();
     (instances, scheduling)
@@ -150,7 +167,7 @@ fn every_setting_is_turned_and_back_after_a_drop() {
         turn(&mut knobs, 3);
         let turned = settings().1;
         assert!(
-            turned[0].contains("policy 1 ") && turned[0].ends_with("\t0"),
+            turned[0].contains("policy 1 ") && turned[0].contains("\t0 "),
             "{turned:?}"
         );
         assert!(!knobs.is_untouched());
@@ -168,7 +185,7 @@ fn an_operators_own_threads_get_their_scheduling_back() {
         poll_in_threads(&mut operator, Queues::All, Priority::Nice(-3), Some(&[0])).unwrap();
         let before = settings();
         assert!(before.1[0].starts_with("nice -3 policy 0"), "{before:?}");
-        for steps in [3, 4, 5] {
+        for steps in 3..=STEPS {
             killed_after(steps, directory);
             assert_eq!(restore_in(directory.path(), Some("v0")).unwrap(), ["v0"]);
             assert_eq!(settings(), before, "after {steps} steps");

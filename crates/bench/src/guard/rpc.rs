@@ -5,6 +5,10 @@
 //! nothing is lost and nothing is discarded: what is compared is the worker's
 //! part of the CPU with the third that is fair. As in the paper there are three
 //! amounts of work per request; "fast" is the one with most packets.
+//!
+//! The CPU time of softirqs belongs to nobody. Two sides ask what it takes to give it to the
+//! receivers: control groups for servers and worker, without and with polling in the
+//! servers' group.
 
 use std::fmt::Write as _;
 use std::net::SocketAddr;
@@ -17,14 +21,60 @@ use plimsoll_testbed::rpc::{self, Config, Report};
 use plimsoll_testbed::server::{Config as ServerConfig, Kind, Server};
 use serde::Serialize;
 
+use super::groups::Groups;
 use super::{Bench, Measured, Part};
 use crate::Error;
 use crate::cases::{Case, Cases};
 use crate::figures::grouped;
-use crate::protection::{Protection, Stage};
+use crate::protection::{Protection, Protector, Stage};
 use crate::traffic::{RAMP_UP, compute_bound, join, on_load_host};
 
-const SIDES: [Protection; 2] = [Protection::Stock, Protection::Guard];
+/// What stands between calls and servers, and who shares the CPU with whom.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RpcSide {
+    /// The kernel as it is.
+    Stock,
+    /// `plimsoll guard`.
+    Guard,
+    /// The kernel, servers in one control group and the worker in another.
+    Groups,
+    /// The same groups, and `plimsoll guard` that polls in the servers'.
+    PollingInGroup,
+}
+
+const SIDES: [RpcSide; 4] = [
+    RpcSide::Stock,
+    RpcSide::Guard,
+    RpcSide::Groups,
+    RpcSide::PollingInGroup,
+];
+
+impl RpcSide {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Stock => "stock",
+            Self::Guard => "guard",
+            Self::Groups => "groups",
+            Self::PollingInGroup => "polling in group",
+        }
+    }
+
+    /// Puts it in its place.
+    fn protect<'a>(self, stage: &Stage<'a>, groups: &Groups) -> Result<Protector<'a>, Error> {
+        match self {
+            Self::Stock | Self::Groups => stage.stock(),
+            Self::Guard => stage.protect(Protection::Guard, None),
+            Self::PollingInGroup => {
+                let directory = groups.servers().display().to_string();
+                let arguments = ["--threaded=0", "--poll-control-group", &directory];
+                stage
+                    .guard(&arguments.map(str::to_owned))
+                    .map(Protector::Guard)
+            }
+        }
+    }
+}
 const PORTS: [u16; 2] = [5001, 5002];
 const OUTSTANDING: usize = 16;
 /// Much longer than the scheduler keeps a server waiting for its turn.
@@ -44,7 +94,7 @@ pub struct Rpc {
 #[derive(Clone, Debug, Serialize)]
 pub struct RpcCase {
     /// What stood in between.
-    pub protection: Protection,
+    pub protection: RpcSide,
     /// CPU time of the servers per request, in microseconds.
     pub work_us: u64,
     /// The worker's part of the CPU, in percent.
@@ -66,35 +116,47 @@ pub(crate) struct Run {
 /// Everything this part measured; loads are work per request in microseconds.
 #[derive(Debug, Default)]
 pub(super) struct Outcome {
-    cases: Cases<u64, Run>,
+    cases: Cases<u64, Run, RpcSide>,
 }
 
 pub(super) fn run(bench: &mut Bench<'_>) -> Result<Outcome, Error> {
     let (stage, plan) = (bench.stage, bench.plan);
     let mut cases = Cases::new(&SIDES, &WORKS.map(|(_, micros)| micros));
+    let groups = Groups::make()?;
     for round in 1..=plan.runs {
         for case in &mut cases.0 {
-            let what = format!("{} µs per request, {}", case.load, case.protection.name());
+            let side = case.protection;
+            let what = format!("{} µs per request, {}", case.load, side.name());
             bench.say(Part::Rpc, round, &what);
-            let protector = stage.protect(case.protection, None)?;
-            case.runs.push(mix(&stage, case.load, plan.window)?);
+            let protector = side.protect(&stage, &groups)?;
+            let in_groups = matches!(side, RpcSide::Groups | RpcSide::PollingInGroup);
+            let groups = in_groups.then_some(&groups);
+            case.runs.push(mix(&stage, case.load, plan.window, groups)?);
             protector.stop()?;
         }
     }
     Ok(Outcome { cases })
 }
 
-/// Both servers and the worker for `window`.
-pub(crate) fn mix(stage: &Stage<'_>, work_us: u64, window: Duration) -> Result<Run, Error> {
+/// Both servers and the worker for `window`, in `groups` if there are any.
+pub(crate) fn mix(
+    stage: &Stage<'_>,
+    work_us: u64,
+    window: Duration,
+    groups: Option<&Groups>,
+) -> Result<Run, Error> {
     let serve = |port: u16| {
         let mut config = ServerConfig::new(Kind::Echo, port);
         config.work = Duration::from_micros(work_us);
         Server::start(stage.host(), stage.program, &config)
     };
-    let _servers = [serve(PORTS[0])?, serve(PORTS[1])?];
+    let servers = [serve(PORTS[0])?, serve(PORTS[1])?];
     let mut meter = stage.host().cpu_meter()?;
     let worker = compute_bound(stage.host())?;
     meter.watch(worker.pid());
+    if let Some(groups) = groups {
+        groups.take(servers.each_ref().map(Server::pid), worker.pid())?;
+    }
     thread::scope(|scope| {
         let clients = PORTS.map(|port| {
             let config = call(stage, port, window);
@@ -139,24 +201,34 @@ impl Measured for Outcome {
     }
 
     fn goals(&self) -> Vec<Goal> {
-        let goal = |(name, micros): (&str, u64)| {
+        let goal = |side, id: &str, words: &str, (name, micros): (&str, u64)| {
             Goal::new(
-                format!("rpc/worker/{name}"),
+                format!("rpc/{id}/{name}"),
                 format!(
-                    "guarded worker's part of the CPU beside two RPC servers, {micros} µs per request"
+                    "{words} the worker's part of the CPU beside two RPC servers, {micros} µs per request"
                 ),
                 Side::AtLeast,
                 30.0,
                 "%",
-                self.cases
-                    .values(Protection::Guard, micros, |run| run.worker_percent),
+                self.cases.values(side, micros, |run| run.worker_percent),
             )
         };
-        WORKS.map(goal).to_vec()
+        let goals = |(side, id, words)| WORKS.map(|work| goal(side, id, words, work));
+        [
+            (RpcSide::Guard, "worker", "guarded"),
+            (
+                RpcSide::PollingInGroup,
+                "worker-in-group",
+                "where polling is in the servers' group,",
+            ),
+        ]
+        .into_iter()
+        .flat_map(goals)
+        .collect()
     }
 }
 
-fn summary(case: &Case<u64, Run>) -> RpcCase {
+fn summary(case: &Case<u64, Run, RpcSide>) -> RpcCase {
     RpcCase {
         protection: case.protection,
         work_us: case.load,
@@ -170,13 +242,13 @@ impl Rpc {
     pub(super) fn table(&self) -> String {
         let mut text = format!(
             "two RPC servers and a worker share the CPU; a third is fair\n\
-             {:>14} {:>6}{:>11}{:>11}{:>11}\n",
+             {:>14} {:>17}{:>11}{:>11}{:>11}\n",
             "work/request", "", "worker", "network", "calls/s"
         );
         for case in &self.cases {
             let _ = writeln!(
                 text,
-                "{:>11} µs {:>6}{:>10.1}%{:>10.1}%{:>11}",
+                "{:>11} µs {:>17}{:>10.1}%{:>10.1}%{:>11}",
                 case.work_us,
                 case.protection.name(),
                 case.worker_percent,

@@ -37,7 +37,7 @@ fn one(
         guard_arguments: &arguments,
     };
     let protector = stage.protect(trial.path.protection(), None)?;
-    let run = mix(&stage, trial.work_us, offer.window)?;
+    let run = mix(&stage, trial.work_us, offer.window, None)?;
     protector.stop()?;
     let given = [
         ("cpu.worker_pct", run.worker_percent),

@@ -30,10 +30,12 @@ pub use settings::{Metrics, Settings, SettingsError, Shares};
 
 use crate::check::stacking;
 use crate::error::Error;
-use plimsoll_kernel::host;
+
 use plimsoll_kernel::knobs::{Keeper, Knobs, Queues, TurnError};
 use plimsoll_kernel::privileges::{drop_capabilities, outlive_overload};
+use plimsoll_kernel::scheduling::Priority;
 use plimsoll_kernel::threaded::poll_in_threads;
+use plimsoll_kernel::{control_group, host};
 
 use crate::governor::Governor;
 use crate::guard::{Guard, Storage};
@@ -241,11 +243,26 @@ fn attach<'obj>(
         guarded.knobs.restore()?;
     }
     if let Some(priority) = settings.threaded {
-        let cpus = settings.poll_cpu.as_ref().map(std::slice::from_ref);
-        poll_in_threads(&mut guarded.knobs, Queues::All, priority, cpus)?;
+        poll(&mut guarded.knobs, settings, priority)?;
     }
     guarded.guard.protect(&settings.protection)?;
     Ok(guarded)
+}
+
+/// Has threads poll from now on, as the settings say.
+fn poll(knobs: &mut Knobs, settings: &Settings, priority: Priority) -> Result<(), TurnError> {
+    let group = settings.poll_control_group.as_deref();
+    if let Some(directory) = group.filter(|directory| !control_group::shares_cpu(directory)) {
+        let directory = directory.to_owned();
+        return Err(TurnError::NoShare { directory });
+    }
+    let cpus = settings.poll_cpu.as_ref().map(std::slice::from_ref);
+    let threads = poll_in_threads(knobs, Queues::All, priority, cpus)?;
+    group.map_or(Ok(()), |directory| {
+        threads
+            .iter()
+            .try_for_each(|thread| knobs.set_thread_control_group(thread.tid, directory))
+    })
 }
 
 /// Refuses now what would be refused in overload.

@@ -70,6 +70,9 @@ pub struct Settings {
     pub threaded: Option<Priority>,
     /// The only CPU that polling threads may run on.
     pub poll_cpu: Option<usize>,
+    /// The directory of a control group whose share of the CPU pays for polling, with
+    /// `threaded`.
+    pub poll_control_group: Option<PathBuf>,
     /// Threads may poll with any driver, not only with those that were
     /// [tried](plimsoll_kernel::threaded::TRIED).
     pub any_driver: bool,
@@ -104,6 +107,7 @@ impl Settings {
             ring_frames: None,
             threaded: None,
             poll_cpu: None,
+            poll_control_group: None,
             any_driver: false,
             metrics: None,
             interval: Self::INTERVAL_DEFAULT,
@@ -132,6 +136,12 @@ impl Settings {
         let polls = self.threaded.is_some() || self.strategy == Strategy::Thread;
         if let (Some(cpu), false) = (self.poll_cpu, polls) {
             return Err(SettingsError::NoPollingThread { cpu });
+        }
+        let has_share = matches!(self.threaded, Some(Priority::Nice(_) | Priority::Short(_)));
+        if let (Some(directory), false) = (&self.poll_control_group, has_share) {
+            return Err(SettingsError::NoSharingThread {
+                directory: directory.clone(),
+            });
         }
         if let Some(metrics) = &self.metrics
             && !metrics.public
@@ -203,6 +213,7 @@ impl Settings {
             known_sources_file: self.known_sources_file.clone(),
             threaded: self.threaded,
             poll_cpu: cpu.poll_cpu,
+            poll_control_group: self.poll_control_group.clone(),
             metrics: self.metrics.clone(),
             duration: self.duration,
             callers: self.callers.clone(),
@@ -230,6 +241,10 @@ impl Settings {
             ),
             ("threaded", self.threaded != new.threaded),
             ("poll-cpu", self.poll_cpu != new.poll_cpu),
+            (
+                "poll-control-group",
+                self.poll_control_group != new.poll_control_group,
+            ),
             ("metrics", address(self) != address(new)),
             ("metrics-public", both_serve && public(self) != public(new)),
             (
@@ -268,6 +283,14 @@ pub enum SettingsError {
         /// As given.
         cpu: usize,
     },
+    /// A control group for threads that have no share of the CPU.
+    #[error(
+        "poll-control-group = {directory}: needs threaded at a nice level; a group's share of the CPU is not for real-time threads"
+    )]
+    NoSharingThread {
+        /// As given.
+        directory: PathBuf,
+    },
     /// Other hosts would reach the metrics, and nobody has said that they may.
     #[error(
         "metrics = {address}: other hosts may reach this address, and metrics name every port in use; take 127.0.0.1, or say metrics-public as well"
@@ -288,6 +311,7 @@ impl SettingsError {
         match self {
             Self::Watermarks { .. }
             | Self::NoPollingThread { .. }
+            | Self::NoSharingThread { .. }
             | Self::PublicMetrics { .. }
             | Self::Range(_) => 2,
         }
@@ -299,6 +323,7 @@ impl SettingsError {
         match self {
             Self::Watermarks { .. } => vec!["low-watermark", "high-watermark"],
             Self::NoPollingThread { .. } => vec!["poll-cpu", "strategy"],
+            Self::NoSharingThread { .. } => vec!["poll-control-group", "threaded"],
             Self::PublicMetrics { .. } => vec!["metrics", "metrics-public"],
             Self::Range(error) => vec![error.field],
         }

@@ -37,6 +37,13 @@ pub(crate) enum Setting {
     Threaded { napi: u32, value: u32 },
     /// The scheduling of the thread that polls a NAPI instance.
     Thread { napi: u32, scheduling: Scheduling },
+    /// The control group of the thread that polls a NAPI instance: the one that was made
+    /// for it, and the one it was in.
+    ControlGroup {
+        napi: u32,
+        made: PathBuf,
+        before: PathBuf,
+    },
 }
 
 impl Setting {
@@ -46,13 +53,16 @@ impl Setting {
             Self::Device { .. } => None,
             Self::Holdoff { napi, .. }
             | Self::Threaded { napi, .. }
-            | Self::Thread { napi, .. } => Some(*napi),
+            | Self::Thread { napi, .. }
+            | Self::ControlGroup { napi, .. } => Some(*napi),
         }
     }
 
     fn renumber(&mut self, renumbered: &Renumbered) {
-        if let Self::Holdoff { napi, .. } | Self::Threaded { napi, .. } | Self::Thread { napi, .. } =
-            self
+        if let Self::Holdoff { napi, .. }
+        | Self::Threaded { napi, .. }
+        | Self::Thread { napi, .. }
+        | Self::ControlGroup { napi, .. } = self
             && let Some(new) = renumbered.get(napi)
         {
             *napi = *new;
@@ -65,7 +75,8 @@ impl Setting {
             (Self::Device { attribute: a, .. }, Self::Device { attribute: b, .. }) => a == b,
             (Self::Holdoff { napi: a, .. }, Self::Holdoff { napi: b, .. })
             | (Self::Threaded { napi: a, .. }, Self::Threaded { napi: b, .. })
-            | (Self::Thread { napi: a, .. }, Self::Thread { napi: b, .. }) => a == b,
+            | (Self::Thread { napi: a, .. }, Self::Thread { napi: b, .. })
+            | (Self::ControlGroup { napi: a, .. }, Self::ControlGroup { napi: b, .. }) => a == b,
             _ => false,
         }
     }
@@ -133,10 +144,15 @@ impl Record {
     /// The settings in the order they must be restored in: the last that was turned
     /// comes first, since a device-wide setting overwrites those of instances, and
     /// instances made anew begin with it, turned or not. Threads exist only once
-    /// instances have them, so their scheduling comes last.
+    /// instances have them, so what is theirs comes last.
     pub(crate) fn to_restore(&self) -> Vec<Setting> {
         let mut settings: Vec<_> = self.settings.iter().rev().cloned().collect();
-        settings.sort_by_key(|setting| matches!(setting, Setting::Thread { .. }));
+        settings.sort_by_key(|setting| {
+            matches!(
+                setting,
+                Setting::Thread { .. } | Setting::ControlGroup { .. }
+            )
+        });
         settings
     }
 
@@ -297,6 +313,11 @@ mod tests {
             any::<u32>().prop_map(move |napi| Setting::Thread {
                 napi,
                 scheduling: own.clone(),
+            }),
+            any::<u32>().prop_map(|napi| Setting::ControlGroup {
+                napi,
+                made: PathBuf::from("/sys/fs/cgroup/a"),
+                before: PathBuf::from("/sys/fs/cgroup"),
             }),
         ]
     }

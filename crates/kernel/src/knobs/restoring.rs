@@ -11,6 +11,7 @@ use super::device::Attribute;
 use super::napi::{Change, Napi};
 use super::record::{RecordError, Setting};
 use super::{DEFER_MARK, Knobs};
+use crate::control_group;
 use crate::error::{CallError, FAILED};
 use crate::link;
 
@@ -167,12 +168,18 @@ impl Knobs {
                 napi,
                 ref scheduling,
             } => {
-                let instances = self.netdev.instances(self.record.identity.ifindex)?;
-                let instance = instances.iter().find(|instance| instance.id == napi);
-                if let Some(tid) = instance.and_then(|instance| instance.thread) {
-                    scheduling.give_to(tid)?;
-                }
-                return Ok(instance.is_some());
+                let (found, thread) = self.thread_of(napi)?;
+                thread.map_or(Ok(None), |thread| scheduling.give_to(thread))?;
+                return Ok(found);
+            }
+            Setting::ControlGroup {
+                napi,
+                ref made,
+                ref before,
+            } => {
+                let (found, thread) = self.thread_of(napi)?;
+                control_group::put_back(thread, made, before)?;
+                return Ok(found);
             }
             Setting::Holdoff {
                 defer_hard_irqs,
@@ -192,6 +199,14 @@ impl Knobs {
             Some(napi) => Ok(self.netdev.set(napi, change)?.is_some()),
             None => Ok(true),
         }
+    }
+
+    /// Whether there is such an instance now, and the thread that polls it, if one does.
+    fn thread_of(&mut self, napi: u32) -> io::Result<(bool, Option<i32>)> {
+        let instances = self.netdev.instances(self.record.identity.ifindex)?;
+        let instance = instances.iter().find(|instance| instance.id == napi);
+        let thread = instance.and_then(|instance| instance.thread);
+        Ok((instance.is_some(), thread))
     }
 
     fn state(&self) -> State {

@@ -1,13 +1,14 @@
 //! Turning settings: the old value is on disk before its setting changes.
 
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::device::Attribute;
 use super::napi::{Change, Napi};
 use super::record::{RecordError, Setting};
 use super::{DEFER_MARK, Knobs, PollingThread, Queues};
+use crate::control_group;
 use crate::error::{CallError, FAILED, LACKS, os};
 use crate::link;
 use crate::scheduling::{Priority, Scheduling};
@@ -47,6 +48,24 @@ pub enum TurnError {
         /// The first queue that is missing.
         queue: u32,
     },
+    /// Polling threads in the control group would be paid for as before.
+    #[error(
+        "{directory} is no control group with a share of the CPU (it has no cpu.weight or cpu.shares): the topmost has none, and one below has if its parent's cgroup.subtree_control names cpu"
+    )]
+    NoShare {
+        /// As given.
+        directory: PathBuf,
+    },
+    /// A polling thread cannot be in the control group.
+    #[error(
+        "cannot have polling threads in {directory}: it must be a control group that this process may write to (a service takes `ProtectControlGroups=no`)"
+    )]
+    ControlGroup {
+        /// As given.
+        directory: PathBuf,
+        /// The kernel's answer.
+        source: io::Error,
+    },
     /// Its old value cannot be written down.
     #[error(transparent)]
     Record(#[from] RecordError),
@@ -60,8 +79,13 @@ impl TurnError {
     #[must_use]
     pub const fn exit_code(&self) -> u8 {
         match self {
-            Self::NoThreadedPolling { .. } | Self::UntriedDriver { .. } => LACKS,
-            Self::NoSuchQueue { .. } | Self::Record(_) | Self::Call(_) => FAILED,
+            Self::NoThreadedPolling { .. } | Self::UntriedDriver { .. } | Self::NoShare { .. } => {
+                LACKS
+            }
+            Self::NoSuchQueue { .. }
+            | Self::ControlGroup { .. }
+            | Self::Record(_)
+            | Self::Call(_) => FAILED,
         }
     }
 }
@@ -258,26 +282,58 @@ impl Knobs {
         })
     }
 
+    /// Puts a polling thread into a control group that is made for this interface within
+    /// `directory`, so that polling is paid for by the share of the CPU that is there.
+    ///
+    /// # Errors
+    ///
+    /// As [`Knobs::set_thread_priority`]; [`TurnError::ControlGroup`] if the thread cannot
+    /// be there.
+    pub fn set_thread_control_group(
+        &mut self,
+        tid: i32,
+        directory: &Path,
+    ) -> Result<(), TurnError> {
+        let napi = self.polled_by(tid, "set a polling thread's control group")?;
+        let made =
+            control_group::within(directory, &self.interface, self.record.identity.netns_inode);
+        let refused = |source| TurnError::ControlGroup {
+            directory: directory.to_owned(),
+            source,
+        };
+        let before = control_group::of_thread(tid, directory).map_err(refused)?;
+        self.write_down(vec![Setting::ControlGroup {
+            napi,
+            made: made.clone(),
+            before,
+        }])?;
+        control_group::make(&made).map_err(refused)?;
+        control_group::put(tid, &made).map_err(refused)
+    }
+
     fn turn_thread(
         &mut self,
         tid: i32,
         action: &'static str,
         change: impl FnOnce(&Scheduling) -> Scheduling,
     ) -> Result<(), TurnError> {
+        let napi = self.polled_by(tid, action)?;
+        let scheduling = Scheduling::of(tid).map_err(os(action))?;
+        let changed = change(&scheduling);
+        self.write_down(vec![Setting::Thread { napi, scheduling }])?;
+        changed.give_to(tid).map_err(os(action))?;
+        Ok(())
+    }
+
+    /// The instance that a thread polls.
+    fn polled_by(&mut self, tid: i32, action: &'static str) -> Result<u32, TurnError> {
         let threads = self.polling_threads()?;
         let Some(thread) = threads.iter().find(|thread| thread.tid == tid) else {
             let gone = io::Error::other(format!("thread {tid} does not poll this interface"));
             return Err(os(action)(gone).into());
         };
         self.follow()?;
-        let scheduling = Scheduling::of(tid).map_err(os(action))?;
-        let changed = change(&scheduling);
-        self.write_down(vec![Setting::Thread {
-            napi: thread.napi,
-            scheduling,
-        }])?;
-        changed.give_to(tid).map_err(os(action))?;
-        Ok(())
+        Ok(thread.napi)
     }
 
     /// Sets the device's own values, which overwrite those of every instance.

@@ -37,7 +37,7 @@ pub(crate) struct Args {
     pub(super) interface: String,
     /// Discard for a UDP socket whose receive buffer is this full, in percent
     ///
-    /// Only if it was full within the last half second: else it takes all that fits.
+    /// Only if it was full a moment ago: else it takes all that fits.
     ///
     /// Cost: lower wastes buffer and loses bursts; above 90, packets on their way may still be
     /// lost at the socket.
@@ -159,6 +159,12 @@ pub(crate) struct Args {
     /// Cost: receiving cannot use the others. With `threaded`, a change takes a new start.
     #[arg(long, value_name = "CPU", value_parser = parse_cpu)]
     pub(super) poll_cpu: Option<usize>,
+    /// The directory of a control group, such as a slice with servers: its share of the CPU pays
+    /// for polling; with `threaded` at a nice level
+    ///
+    /// Cost: a flood takes that share, and nobody else's. Takes a new start.
+    #[arg(long, value_name = "DIRECTORY", value_parser = parse_group_directory)]
+    pub(super) poll_control_group: Option<PathBuf>,
     #[command(flatten)]
     pub(super) driver: DriverArgs,
     #[command(flatten)]
@@ -246,6 +252,7 @@ impl Args {
             ring_frames: self.ring_frames,
             threaded: self.threaded,
             poll_cpu: self.poll_cpu,
+            poll_control_group: self.poll_control_group.clone(),
             any_driver: self.driver.any_driver,
             metrics: self.metrics.metrics.map(|address| Metrics {
                 address,
@@ -346,6 +353,14 @@ fn parse_priority(text: &str) -> Result<Priority, String> {
 }
 
 /// A CPU that this host has.
+fn parse_group_directory(text: &str) -> Result<PathBuf, String> {
+    let directory = PathBuf::from(text);
+    if directory.is_absolute() {
+        return Ok(directory);
+    }
+    Err("must be the directory of a control group, such as /sys/fs/cgroup/servers.slice".to_owned())
+}
+
 fn parse_cpu(text: &str) -> Result<usize, String> {
     let cpu: usize = text
         .parse()

@@ -48,7 +48,7 @@ const fn case(
     }
 }
 
-pub(super) const CASES: [Case; 29] = [
+pub(super) const CASES: [Case; 30] = [
     case(
         "high-watermark",
         "80",
@@ -246,6 +246,20 @@ pub(super) const CASES: [Case; 29] = [
                 ("4096", "this host has no such CPU: `lscpu -e` lists them"),
                 ("-1", "is no number of a CPU"),
             ],
+        )
+    },
+    Case {
+        besides: "threaded = -5",
+        on_reload: TakesANewStart,
+        ..case(
+            "poll-control-group",
+            "\"/sys/fs/cgroup/servers.slice\"",
+            |a| a.poll_control_group.is_some(),
+            "5",
+            &[(
+                "\"servers.slice\"",
+                "must be the directory of a control group",
+            )],
         )
     },
     case("any-driver", "true", |a| a.any_driver, "\"true\"", &[]),

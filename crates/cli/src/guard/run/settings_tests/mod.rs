@@ -18,7 +18,7 @@ use cases::{
 };
 
 /// What is right by itself and wrong in company, the place named, and what is said.
-const CONTRADICTIONS: [(&str, usize, &str); 8] = [
+const CONTRADICTIONS: [(&str, usize, &str); 9] = [
     (
         "low-watermark = 60\nhigh-watermark = 60",
         1,
@@ -33,6 +33,11 @@ const CONTRADICTIONS: [(&str, usize, &str); 8] = [
         "poll-cpu = 0",
         1,
         "poll-cpu = 0: no thread polls without threaded, or strategy = \"thread\"",
+    ),
+    (
+        "threaded = \"rt\"\npoll-control-group = \"/sys/fs/cgroup/a\"",
+        2,
+        "poll-control-group = /sys/fs/cgroup/a: needs threaded at a nice level; a group's share of the CPU is not for real-time threads",
     ),
     (
         "\nmetrics = \"[::]:9464\"",
