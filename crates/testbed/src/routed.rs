@@ -22,6 +22,8 @@ use crate::{Config, Error, Host, INNER_DEVICE, Placement, Testbed, interrupt};
 pub const SINK_IPV4: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 9);
 /// The same for IPv6.
 pub const SINK_IPV6: Ipv6Addr = Ipv6Addr::new(0xfd00, 0x77, 0, 0, 0, 0, 0, 9);
+/// A second link-local address of the router.
+const ASKS: &str = "fe80::77:1/64";
 /// The router's own addresses on the sink's link.
 const ROUTER: [&str; 2] = ["10.77.0.1/24", "fd00:77::1/64"];
 /// Time that the sink spends on a frame: the least that makes it drop.
@@ -148,8 +150,11 @@ impl Routed {
 
 /// Addresses, a neighbour that nobody is, and forwarding.
 fn make_router(router: &Host, sink: &Host, kind: Sink) -> Result<(), Error> {
-    if kind == Sink::Drops {
-        silence(router, sink)?;
+    match kind {
+        Sink::Drops => silence(router, sink)?,
+        // Whoever forwards asks for neighbours from its link-local address, and the kernel's
+        // own is not to be used in the first seconds (RFC 4862, section 5.4).
+        Sink::Answers => router.ip(&format!("address add {ASKS} dev {INNER_DEVICE} nodad"))?,
     }
     for address in ROUTER {
         let nodad = if address.contains(':') { " nodad" } else { "" };
