@@ -19,10 +19,10 @@
 //! per frame where the driver has no zero-copy mode.
 
 mod decider;
+mod output;
 mod protected;
 mod queues;
 
-use std::collections::VecDeque;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -45,15 +45,14 @@ use plimsoll_stack::device::{Batch, Device, Frame};
 
 use super::Config;
 use super::error::Error;
-use super::outcome::{Counts, Fate, Outcome};
+use super::outcome::Counts;
 use super::router::Attached;
 use super::table::{Port, Table};
 use crate::sent::Transmitted;
 use decider::Decider;
+use output::Output;
 use protected::Protected;
 
-/// Frames of an output queue.
-const OUTPUT_FRAMES: usize = 512;
 /// Completions of one system call in copy mode (`TX_BATCH_SIZE`).
 const TRANSMIT_QUOTA: u32 = 32;
 /// How soon the end is noticed.
@@ -110,7 +109,7 @@ struct Line {
     port: usize,
     device: Arc<BareQueue>,
     source: SourceId,
-    output: Batch,
+    output: Output,
     queue: QueueId,
 }
 
@@ -255,6 +254,8 @@ struct Work {
     poller: Poller,
     feedback: Feedback,
     batch: Batch,
+    /// Frames to be forwarded, with the port of each.
+    routed: Vec<(usize, Frame)>,
     tallies: Vec<Tally>,
     /// Lines whose transmit ring was full, to be tried again then.
     again_at: Option<Instant>,
@@ -279,14 +280,14 @@ impl Work {
         let mut feedback = Feedback::new(FeedbackConfig::default(), sources.len())?;
         let mut lines = Vec::new();
         for ((port, device), source) in shared.devices.iter().zip(sources) {
-            let marks = Watermarks::of_queue(OUTPUT_FRAMES as u32);
+            let marks = Watermarks::of_queue(output::FRAMES as u32);
             let queue = feedback.register(marks, all);
             let (queue, _) = queue.map_err(|error| Error::usage(error.to_string()))?;
             lines.push(Line {
                 port: *port,
                 device: Arc::clone(device),
                 source,
-                output: VecDeque::with_capacity(OUTPUT_FRAMES),
+                output: Output::new(),
                 queue,
             });
         }
@@ -298,6 +299,7 @@ impl Work {
             poller,
             feedback,
             batch: Batch::with_capacity(config.quota as usize),
+            routed: Vec::with_capacity(config.quota as usize),
             tallies: vec![Tally::default(); ports],
             again_at: None,
         })
@@ -357,21 +359,15 @@ impl Work {
         let port = self.lines[place].port;
         let table = Arc::clone(&self.decider.table);
         let table = table.read();
-        let mut kernel_has_work = false;
-        for frame in batch.drain(..) {
-            let outcome = match self.decider.decide(&table, frame, port, now) {
-                Ok((to, frame)) => {
-                    self.enqueue(to, place, frame, now);
-                    Outcome::Forwarded
-                }
-                Err(outcome) => outcome,
-            };
-            kernel_has_work |= outcome.fate() == Fate::Kernel;
-            self.tallies[port].outcomes.count(outcome);
-        }
-        drop(table);
+        let counts = &mut self.tallies[port].outcomes;
+        self.decider
+            .decide_all(table, &mut batch, port, now, counts, &mut self.routed)?;
         self.batch = batch;
-        self.decider.flush(kernel_has_work)?;
+        let mut routed = std::mem::take(&mut self.routed);
+        for (to, frame) in routed.drain(..) {
+            self.enqueue(to, place, frame, now);
+        }
+        self.routed = routed;
         Ok((received as u32, received == quota as usize))
     }
 
@@ -380,11 +376,10 @@ impl Work {
     fn enqueue(&mut self, port: usize, place: usize, frame: Frame, now: Instant) {
         let places = &self.of_port[port];
         let line = &mut self.lines[places[place % places.len()]];
-        if line.output.len() == OUTPUT_FRAMES {
-            self.tallies[port].transmitted.dropped += 1;
+        let counts = &mut self.tallies[port].transmitted;
+        if !line.output.push(frame, counts) {
             return;
         }
-        line.output.push_back(frame);
         let (queue, source) = (line.queue, line.source);
         let occupancy = line.output.len() as u32;
         self.poller.request(source, Directions::TRANSMIT);
@@ -394,18 +389,14 @@ impl Work {
 
     fn transmit(&mut self, place: usize, quota: u32, now: Instant) -> io::Result<(u32, bool)> {
         let line = &mut self.lines[place];
-        let take = line.output.len().min(quota as usize);
-        let mut batch = std::mem::take(&mut self.batch);
-        batch.extend(line.output.drain(..take));
-        // Also without frames: it takes completions in.
-        let sent = line.device.transmit(&mut batch)?;
-        while let Some(frame) = batch.pop_back() {
-            line.output.push_front(frame);
-        }
-        self.batch = batch;
+        let waiting = line.output.len().min(quota as usize);
+        let counts = &mut self.tallies[line.port].transmitted;
+        let batch = &mut self.batch;
+        let sent = line
+            .output
+            .send(&*line.device, quota as usize, batch, now, counts)?;
         let (queue, occupancy) = (line.queue, line.output.len() as u32);
-        self.tallies[line.port].transmitted.sent += sent as u64;
-        if sent < take {
+        if sent < waiting && occupancy > 0 {
             self.again_at = Some(now + AGAIN);
         }
         let change = self.feedback.on_dequeue(queue, occupancy, now);

@@ -4,14 +4,14 @@ use std::io;
 use std::sync::Arc;
 use std::time::Instant as StdInstant;
 
-use parking_lot::{Mutex, RwLock};
+use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 use plimsoll_core::time::Instant;
-use plimsoll_stack::device::Frame;
+use plimsoll_stack::device::{Batch, Frame};
 
 use crate::forward::Config;
 use crate::forward::error::Error;
 use crate::forward::limits::Buckets;
-use crate::forward::outcome::{Fate, Outcome};
+use crate::forward::outcome::{Counts, Fate, Outcome};
 use crate::forward::packet;
 use crate::forward::table::Table;
 use crate::forward::to_kernel::ToKernel;
@@ -50,7 +50,7 @@ impl Decider {
     }
 
     /// The frame as it leaves, and by which port; or what else becomes of it.
-    pub(super) fn decide(
+    fn decide(
         &self,
         table: &Table,
         mut frame: Frame,
@@ -70,8 +70,30 @@ impl Decider {
         }
     }
 
-    /// Hands over what waits for the kernel, if anything does.
-    pub(super) fn flush(&self, kernel_has_work: bool) -> io::Result<()> {
+    /// Decides about all frames of a batch that came in by `port`. Those to be forwarded are
+    /// put into `routed`, with the port that each leaves by.
+    pub(super) fn decide_all(
+        &self,
+        table: RwLockReadGuard<'_, Table>,
+        batch: &mut Batch,
+        port: usize,
+        now: Instant,
+        counts: &mut Counts,
+        routed: &mut Vec<(usize, Frame)>,
+    ) -> io::Result<()> {
+        let mut kernel_has_work = false;
+        for frame in batch.drain(..) {
+            let outcome = match self.decide(&table, frame, port, now) {
+                Ok(forwarded) => {
+                    routed.push(forwarded);
+                    Outcome::Forwarded
+                }
+                Err(outcome) => outcome,
+            };
+            kernel_has_work |= outcome.fate() == Fate::Kernel;
+            counts.count(outcome);
+        }
+        drop(table);
         match kernel_has_work {
             true => self.exceptions.lock().to_kernel.flush(),
             false => Ok(()),

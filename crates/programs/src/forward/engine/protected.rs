@@ -7,7 +7,6 @@
 //!
 //! **Limits.** No feedback here: who protects a flood has it dropped at its output queue.
 
-use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -15,11 +14,11 @@ use std::sync::atomic::Ordering;
 use nix::poll::{PollFd, PollFlags, ppoll};
 use nix::sys::time::TimeSpec;
 use plimsoll_stack::device::xdp::BareQueue;
-use plimsoll_stack::device::{Batch, Device};
+use plimsoll_stack::device::{Batch, Device, Frame};
 
 use super::decider::Decider;
-use super::{AGAIN, LOOK, OUTPUT_FRAMES, Shared, Tally};
-use crate::forward::outcome::{Fate, Outcome};
+use super::output::{self, Output};
+use super::{AGAIN, LOOK, Shared, Tally};
 
 #[derive(Debug)]
 pub(super) struct Protected {
@@ -29,6 +28,8 @@ pub(super) struct Protected {
     decider: Decider,
     quota: usize,
     batch: Batch,
+    /// Frames to be forwarded, with the port of each.
+    routed: Vec<(usize, Frame)>,
     tallies: Vec<Tally>,
 }
 
@@ -37,7 +38,7 @@ pub(super) struct Protected {
 struct Line {
     port: usize,
     device: Arc<BareQueue>,
-    output: Batch,
+    output: Output,
 }
 
 impl Protected {
@@ -47,7 +48,7 @@ impl Protected {
             .map(|(port, device)| Line {
                 port: *port,
                 device: Arc::clone(device),
-                output: VecDeque::with_capacity(OUTPUT_FRAMES),
+                output: Output::new(),
             })
             .collect();
         let ports = shared.tallies.lock().len();
@@ -58,6 +59,7 @@ impl Protected {
             decider,
             quota: quota as usize,
             batch: Batch::with_capacity(quota as usize),
+            routed: Vec::with_capacity(quota as usize),
             tallies: vec![Tally::default(); ports],
         }
     }
@@ -92,33 +94,25 @@ impl Protected {
         // Whoever waits to write may wait for a thread that this one keeps from the CPU.
         let table = table.read_recursive();
         let now = self.decider.now();
-        let mut kernel_has_work = false;
-        for frame in batch.drain(..) {
-            let outcome = match self.decider.decide(&table, frame, port, now) {
-                Ok((to, frame)) => {
-                    let places = &self.of_port[to];
-                    let output = &mut self.lines[places[place % places.len()]].output;
-                    match output.len() < OUTPUT_FRAMES {
-                        true => output.push_back(frame),
-                        false => self.tallies[to].transmitted.dropped += 1,
-                    }
-                    Outcome::Forwarded
-                }
-                Err(outcome) => outcome,
-            };
-            kernel_has_work |= outcome.fate() == Fate::Kernel;
-            self.tallies[port].outcomes.count(outcome);
-        }
-        drop(table);
+        let counts = &mut self.tallies[port].outcomes;
+        self.decider
+            .decide_all(table, &mut batch, port, now, counts, &mut self.routed)?;
         self.batch = batch;
-        self.decider.flush(kernel_has_work)?;
+        for (to, frame) in self.routed.drain(..) {
+            let places = &self.of_port[to];
+            let output = &mut self.lines[places[place % places.len()]].output;
+            output.push(frame, &mut self.tallies[to].transmitted);
+        }
         Ok(received)
     }
 
     fn send(&mut self) -> io::Result<()> {
+        let now = self.decider.now();
         for line in self.lines.iter_mut().filter(|line| !line.output.is_empty()) {
-            let sent = line.device.transmit(&mut line.output)?;
-            self.tallies[line.port].transmitted.sent += sent as u64;
+            let counts = &mut self.tallies[line.port].transmitted;
+            let batch = &mut self.batch;
+            line.output
+                .send(&*line.device, output::FRAMES, batch, now, counts)?;
         }
         Ok(())
     }
