@@ -13,7 +13,7 @@ use plimsoll_core::time::Instant;
 
 use crate::account::{Account, Book, Charged, Owner};
 use crate::config::{ReceivePath, StackConfig};
-use crate::device::{Capabilities, Device, Endpoint, Frame};
+use crate::device::{Capabilities, Channel, Device, Endpoint, Frame};
 use crate::error::Error;
 use crate::link::egress::Egress;
 use crate::outcome::{Counts, Outcome, Tally};
@@ -44,6 +44,8 @@ pub(crate) struct Host {
     pub(crate) polling: Option<SoftPolling>,
     /// Who processes what waits while a CPU is idle, if that is wanted.
     pub(crate) ahead: Option<Ahead>,
+    /// Sockets have rings of their own, and TCP's connections channels in the device.
+    pub(crate) device_demultiplexes: bool,
     fragments: Mutex<Fragments>,
     /// Why the receiving thread has ended, if it has.
     failure: Mutex<Option<String>>,
@@ -92,6 +94,7 @@ impl Host {
         Ok(Self {
             polling,
             ahead,
+            device_demultiplexes: config.path == ReceivePath::NiLrp,
             fragments: Mutex::new(Fragments {
                 reassembler: Reassembler::new(config.reassembly),
                 early: table.take_fragment_channel(),
@@ -241,6 +244,28 @@ impl Host {
     /// Registers an endpoint with the device, if that shares its interface.
     pub(crate) fn claim(&self, protocol: Protocol, local: SocketAddr) -> io::Result<()> {
         self.device.claim(Endpoint { protocol, local })
+    }
+
+    /// As [`claim`](Self::claim), for TCP; with a channel where the device demultiplexes.
+    pub(crate) fn listen(&self, local: SocketAddr) -> io::Result<Option<Arc<dyn Channel>>> {
+        let protocol = Protocol::Tcp;
+        if !self.device_demultiplexes {
+            return self.claim(protocol, local).map(|()| None);
+        }
+        let endpoint = Endpoint { protocol, local };
+        self.device.open_listener(endpoint).map(Some)
+    }
+
+    /// A connection's channel in the device, where that demultiplexes.
+    pub(crate) fn open_connection(
+        &self,
+        ends: (SocketAddr, SocketAddr),
+    ) -> io::Result<Option<Arc<dyn Channel>>> {
+        if !self.device_demultiplexes {
+            return Ok(None);
+        }
+        let frames = self.tcp.channel_segments();
+        self.device.open_connection(ends, frames).map(Some)
     }
 
     pub(crate) fn release(&self, protocol: Protocol, local: SocketAddr) {

@@ -29,7 +29,6 @@ pub struct Stack(Arc<Inner>);
 struct Inner {
     host: Arc<Host>,
     proxies: Arc<Waker>,
-    path: ReceivePath,
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
@@ -120,7 +119,7 @@ impl Stack {
 
     /// Sockets have rings of their own.
     pub(crate) fn device_demultiplexes(&self) -> bool {
-        self.0.path == ReceivePath::NiLrp
+        self.0.host.device_demultiplexes
     }
 }
 
@@ -158,7 +157,6 @@ impl Parts {
             stack: Stack(Arc::new(Inner {
                 host,
                 proxies: waker,
-                path: config.path.clone(),
                 threads: Mutex::default(),
             })),
         })

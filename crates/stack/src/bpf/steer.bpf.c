@@ -9,13 +9,18 @@
  *
  * Rules, in this order:
  * - frames of another receive queue than the sockets': the kernel's;
+ * - a TCP connection that has a channel: the main socket, while the channel has room;
  * - an endpoint at the frame's address, else at any address: its socket, or one of those
- *   that share it, by a hash of the flow;
+ *   that share it, by a hash of the flow. A listener whose connections have channels gets
+ *   SYNs while its backlog has room, and of other segments as many as may be answered;
  * - an ICMP error about what an endpoint sent: the main socket;
  * - an address that the stack owns (ARP and neighbour solicitations for it
  *   included): the main socket; but of what is for a port that nobody bound, only as
  *   much as may be answered, the rest is dropped;
  * - anything else: the kernel's, so that ssh stays.
+ *
+ * A connection's channel is a count here and a queue in the stack, not a socket of its own: that
+ * would take two rings, a descriptor and some system calls per connection.
  *
  * An endpoint at any address is found by its port alone, in an array: a hash table
  * costs several times that, and most servers are bound like this.
@@ -57,6 +62,7 @@ char LICENSE[] SEC("license") = "Dual MIT/GPL";
 /* Never read: a type of no variable would not be in the BTF. */
 const volatile enum steer_limit limits;
 const volatile enum company_place company_places;
+const volatile enum entry_count entry_count_places;
 
 /* The VLAN that the stack is in, 0: none. The program's only variable: the loader writes it. */
 volatile __u32 vlan;
@@ -85,13 +91,13 @@ struct {
 	__type(value, __u32);
 } everywhere SEC(".maps");
 
-/* How many entries `endpoints` has: without any nobody looks there. */
+/* How many entries `endpoints` and `connections` have: without any nobody looks there. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, 1);
+	__uint(max_entries, 2);
 	__type(key, __u32);
 	__type(value, __u32);
-} endpoint_count SEC(".maps");
+} entry_counts SEC(".maps");
 
 /* Those at one address: to the socket's index. */
 struct {
@@ -100,6 +106,15 @@ struct {
 	__type(key, struct endpoint);
 	__type(value, __u32);
 } endpoints SEC(".maps");
+
+/* To the number of its channel. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, CONNECTIONS_MAX);
+	__type(key, struct connection);
+	__type(value, __u32);
+} connections SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
@@ -126,7 +141,7 @@ struct {
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(map_flags, BPF_F_MMAPABLE);
-	__uint(max_entries, SOCKETS_MAX);
+	__uint(max_entries, SOCKETS_MAX + CONNECTIONS_MAX);
 	__type(key, __u32);
 	__type(value, struct given);
 } given SEC(".maps");
@@ -135,7 +150,7 @@ struct {
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(map_flags, BPF_F_MMAPABLE);
-	__uint(max_entries, SOCKETS_MAX);
+	__uint(max_entries, SOCKETS_MAX + CONNECTIONS_MAX);
 	__type(key, __u32);
 	__type(value, __u64);
 } given_up_to SEC(".maps");
@@ -211,10 +226,43 @@ static __always_inline __u32 *at_address(const struct address *address, __u8 pro
 		.port = port,
 		.protocol = protocol,
 	};
-	__u32 first = 0;
-	__u32 *count = bpf_map_lookup_elem(&endpoint_count, &first);
+	__u32 of_endpoints = COUNT_ENDPOINTS;
+	__u32 *count = bpf_map_lookup_elem(&entry_counts, &of_endpoints);
 
 	return count && *count ? bpf_map_lookup_elem(&endpoints, &key) : NULL;
+}
+
+/* The channel of the connection that a segment belongs to. */
+static __always_inline __u32 *connection_of(const struct address *local,
+					    const struct address *remote, __u8 protocol,
+					    const struct ports *ports)
+{
+	__u32 of_connections = COUNT_CONNECTIONS;
+	struct connection key;
+	__u32 *count;
+
+	if (protocol != IPPROTO_TCP)
+		return NULL;
+	count = bpf_map_lookup_elem(&entry_counts, &of_connections);
+	if (!count || !*count)
+		return NULL;
+	key.local = *local;
+	key.remote = *remote;
+	key.local_port = ports->destination;
+	key.remote_port = ports->source;
+	return bpf_map_lookup_elem(&connections, &key);
+}
+
+static __always_inline int to_channel(__u32 number)
+{
+	return is_refused(SOCKETS_MAX + number) ? XDP_DROP : to_socket(MAIN_SOCKET);
+}
+
+static __always_inline int begins_connection(const struct ports *ports, void *end)
+{
+	const struct tcphdr *tcp = (const void *)ports;
+
+	return (void *)(tcp + 1) <= end && tcp->syn && !tcp->ack;
 }
 
 /*
@@ -224,21 +272,17 @@ static __always_inline __u32 *at_address(const struct address *address, __u8 pro
  */
 static __always_inline int is_for_nobody(__u8 protocol, const struct ports *ports, void *end)
 {
-	const struct tcphdr *tcp = (const void *)ports;
-
-	if (protocol == IPPROTO_UDP)
-		return 1;
-	return (void *)(tcp + 1) <= end && tcp->syn && !tcp->ack;
+	return protocol == IPPROTO_UDP || begins_connection(ports, end);
 }
 
 /* The count is not exact between CPUs, and need not be. */
-static __always_inline int stray_to_owner(const struct address *address)
+static __noinline int stray_to_main(void)
 {
 	__u64 tick = bpf_ktime_get_ns() >> TICK_SHIFT;
 	__u32 first = 0;
 	struct strays *all = bpf_map_lookup_elem(&strays, &first);
 
-	if (!all || !bpf_map_lookup_elem(&owned, address))
+	if (!all)
 		return XDP_PASS;
 	if (all->tick != tick) {
 		all->tick = tick;
@@ -249,6 +293,27 @@ static __always_inline int stray_to_owner(const struct address *address)
 		return to_socket(MAIN_SOCKET);
 	}
 	__sync_fetch_and_add(&all->dropped, 1);
+	return XDP_DROP;
+}
+
+static __always_inline int stray_to_owner(const struct address *address)
+{
+	return bpf_map_lookup_elem(&owned, address) ? stray_to_main() : XDP_PASS;
+}
+
+/* What belongs to no connection, for a listener whose connections have channels. */
+static __always_inline int to_listener(__u32 entry, const struct ports *ports, void *end)
+{
+	__u32 first = 0;
+	struct strays *all;
+
+	if (!begins_connection(ports, end))
+		return stray_to_main();
+	if (!(entry & BEYOND_BACKLOG))
+		return to_socket(MAIN_SOCKET);
+	all = bpf_map_lookup_elem(&strays, &first);
+	if (all)
+		__sync_fetch_and_add(&all->beyond_backlog, 1);
 	return XDP_DROP;
 }
 
@@ -290,6 +355,8 @@ static __always_inline int to_endpoint(const struct address *address, __u8 proto
 	__u32 socket = socket_of(address, protocol, ports->destination);
 
 	*found = socket;
+	if (socket && (socket - 1) & LISTENER)
+		return to_listener(socket - 1, ports, end);
 	if (socket && (socket - 1) & GROUP)
 		return to_socket(member_of((socket - 1) & ~GROUP, mix(source, ports->source)));
 	if (socket)
@@ -335,8 +402,9 @@ static __always_inline int steer_icmp(void *icmp, void *end, const struct addres
 
 static __always_inline int steer_ipv4(struct iphdr *ip, void *end, __u32 *found)
 {
-	struct address destination;
+	struct address destination, source;
 	struct ports *ports;
+	__u32 *channel;
 
 	if ((void *)(ip + 1) > end || ip->ihl < 5)
 		return XDP_PASS;
@@ -347,6 +415,10 @@ static __always_inline int steer_ipv4(struct iphdr *ip, void *end, __u32 *found)
 	if (!has_ports(ip->protocol) || (ip->frag_off & bpf_htons(IPV4_FRAGMENT)) ||
 	    (void *)(ports + 1) > end)
 		return to_owner(&destination);
+	map_ipv4(&source, ip->saddr);
+	channel = connection_of(&destination, &source, ip->protocol, ports);
+	if (channel)
+		return to_channel(*channel);
 	return to_endpoint(&destination, ip->protocol, ports, end, mix(secret, ip->saddr), found);
 }
 
@@ -369,9 +441,10 @@ static __always_inline int steer_icmpv6(struct icmp6hdr *icmp, void *end,
 
 static __always_inline int steer_ipv6(struct ipv6hdr *ip, void *end, __u32 *found)
 {
-	struct address destination;
+	struct address destination, remote;
 	__u64 source = secret;
 	struct ports *ports;
+	__u32 *channel;
 
 	if ((void *)(ip + 1) > end)
 		return XDP_PASS;
@@ -381,6 +454,10 @@ static __always_inline int steer_ipv6(struct ipv6hdr *ip, void *end, __u32 *foun
 	ports = (void *)(ip + 1);
 	if (!has_ports(ip->nexthdr) || (void *)(ports + 1) > end)
 		return to_owner(&destination);
+	__builtin_memcpy(&remote, &ip->saddr, sizeof(remote));
+	channel = connection_of(&destination, &remote, ip->nexthdr, ports);
+	if (channel)
+		return to_channel(*channel);
 	for (int word = 0; word < 4; word++)
 		source = mix(source, ip->saddr.in6_u.u6_addr32[word]);
 	return to_endpoint(&destination, ip->nexthdr, ports, end, source, found);

@@ -14,7 +14,16 @@ enum steer_limit {
 	GROUP = 1 << 16, /* set in the number of an endpoint's socket: it is a group's */
 	GROUPS_MAX = 64,
 	MEMBERS_MAX = 64, /* a power of two */
+	LISTENER = 1 << 17, /* set in the number of an endpoint's socket: connections have channels */
+	BEYOND_BACKLOG = 1 << 18, /* set for a listener that takes no connections now */
+	CONNECTIONS_MAX = 1 << 15, /* each is a channel; in `given` they follow the sockets */
 	TRY_EVERY = 32, /* of the frames for a socket without room, so many are one that it gets */
+};
+
+/* Where `entry_counts` has which. */
+enum entry_count {
+	COUNT_ENDPOINTS,
+	COUNT_CONNECTIONS,
 };
 
 /* What the program and its owner tell each other of company. */
@@ -37,20 +46,32 @@ struct endpoint {
 	__u8 reserved;
 };
 
+/* A TCP connection. */
+struct connection {
+	struct address local;
+	struct address remote;
+	__be16 local_port;
+	__be16 remote_port;
+};
+
 /* Sockets that share an endpoint. */
 struct group {
 	__u32 count;
 	__u32 members[MEMBERS_MAX];
 };
 
-/* Of the frames for ports that nobody bound: how many passed in this tick, how many were dropped. */
+/*
+ * Of the frames for ports that nobody bound, and of segments that belong to no connection: how
+ * many passed in this tick, how many were dropped. And SYNs that a full backlog has cost.
+ */
 struct strays {
 	__u64 tick;
 	__u64 passed;
 	__u64 dropped;
+	__u64 beyond_backlog;
 };
 
-/* What the program did with the frames for one socket. */
+/* What the program did with the frames for one socket, or for the channel of a connection. */
 struct given {
 	__u64 frames; /* given to it */
 	__u64 without_room; /* for which its ring had no room */

@@ -25,6 +25,7 @@ pub mod xdp;
 use std::collections::VecDeque;
 use std::fmt;
 use std::io;
+use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
@@ -72,14 +73,16 @@ impl Capabilities {
 pub struct Drops {
     /// The receive ring was full.
     pub ring_full: u64,
-    /// The receive ring had no room, and whoever steers knew it: dropped before a copy was made.
+    /// The receive ring or the connection's channel had no room, or the listener's backlog was
+    /// full, and whoever steers knew it: dropped before a copy was made.
     pub early: u64,
     /// There was no buffer to receive into.
     pub no_buffer: u64,
     /// Not a frame: too long for a buffer, or an entry of a ring that pointed
     /// outside of its frame.
     pub invalid: u64,
-    /// For a port of ours that nobody bound, beyond as many as are answered.
+    /// For a port of ours that nobody bound, or for a listener and of no connection, beyond as
+    /// many as are answered.
     pub stray: u64,
     /// Without the tag of the one VLAN that this is ([`vlan::Vlan`]).
     pub other_vlan: u64,
@@ -107,7 +110,15 @@ pub struct Endpoint {
     /// The transport protocol.
     pub protocol: plimsoll_core::demux::Protocol,
     /// Address (or wildcard) and port.
-    pub local: std::net::SocketAddr,
+    pub local: SocketAddr,
+}
+
+/// A channel of TCP's in a device's own demultiplexer: its frames come with the device's
+/// others, but only as long as there is room for them. Dropping it ends that.
+pub trait Channel: Send + Sync + fmt::Debug {
+    /// So many more frames may come. A listener only tells none from some: without room, what
+    /// begins a connection is dropped.
+    fn set_room(&self, frames: u32);
 }
 
 /// A source and sink of Ethernet frames.
@@ -158,6 +169,31 @@ pub trait Device: Send + Sync + fmt::Debug {
     ///
     /// As there.
     fn open_member(&self, endpoint: Endpoint) -> io::Result<Arc<dyn Device>> {
+        let _ = endpoint;
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    /// A channel for a TCP connection, `ends` being here and there, with room for so many frames.
+    ///
+    /// # Errors
+    ///
+    /// `Unsupported` unless [`Capabilities::steers`]. `OutOfMemory`: there are no more.
+    fn open_connection(
+        &self,
+        ends: (SocketAddr, SocketAddr),
+        frames: u32,
+    ) -> io::Result<Arc<dyn Channel>> {
+        let _ = (ends, frames);
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    /// A channel for a TCP listener all of whose connections have
+    /// [channels](Self::open_connection). In place of [`claim`](Self::claim).
+    ///
+    /// # Errors
+    ///
+    /// `Unsupported` unless [`Capabilities::steers`]; otherwise why not.
+    fn open_listener(&self, endpoint: Endpoint) -> io::Result<Arc<dyn Channel>> {
         let _ = endpoint;
         Err(io::ErrorKind::Unsupported.into())
     }

@@ -10,11 +10,12 @@
 //! program does not see them then.
 
 use std::io;
+use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::{Batch, Capabilities, Device, Drops, Endpoint, Frame, Pool};
+use super::{Batch, Capabilities, Channel, Device, Drops, Endpoint, Frame, Pool};
 use crate::error::Error;
 
 /// Both addresses, which stand before the tag.
@@ -155,6 +156,18 @@ impl Device for Vlan {
     fn open_member(&self, endpoint: Endpoint) -> io::Result<Arc<dyn Device>> {
         let device = self.device.open_member(endpoint)?;
         Ok(Arc::new(Vlan::of(device, self.id)))
+    }
+
+    fn open_connection(
+        &self,
+        ends: (SocketAddr, SocketAddr),
+        frames: u32,
+    ) -> io::Result<Arc<dyn Channel>> {
+        self.device.open_connection(ends, frames)
+    }
+
+    fn open_listener(&self, endpoint: Endpoint) -> io::Result<Arc<dyn Channel>> {
+        self.device.open_listener(endpoint)
     }
 
     fn set_credit(&self, frames: u32) -> bool {

@@ -6,6 +6,10 @@
 //! from the ring itself and does IP and UDP on its own thread (LRP-20, LRP-24,
 //! LRP-31, LRP-32; the virtual circuit of their prototype, LRP-30, is a port).
 //!
+//! Listeners and connections of TCP have channels in the program as well, which are counts and no
+//! rings (`device::xdp::channels`): their segments come by the main ring, as many as their queues
+//! have room for (LRP-38, LRP-39, LRP-42).
+//!
 //! What the device cannot tell (fragments, ARP, ICMP, groups) comes by the main
 //! ring and goes the way of `soft-lrp`; a socket reads its channel as well.
 

@@ -26,7 +26,7 @@ use super::pacing::{Pace, Pacing};
 use super::reset::{host_cidr, instant, keep_network_layer, parse};
 use super::wire::{PeerWindow, Sent, Wire};
 use crate::account::Account;
-use crate::device::{Frame, Mac};
+use crate::device::{Channel, Frame, Mac};
 use crate::host::Host;
 use crate::outcome::Outcome;
 use crate::table::{Arrived, Bound};
@@ -69,6 +69,8 @@ struct Inner {
     wire: Wire,
     /// `None`: the channel was given back.
     consumer: Option<PooledConsumer<Arrived>>,
+    /// The device's half of the channel, where that demultiplexes.
+    in_device: Option<Arc<dyn Channel>>,
     /// Where its segments come from on the link.
     via: Option<Mac>,
     /// A timer has fired since.
@@ -177,6 +179,7 @@ impl Connection {
                 handle,
                 wire,
                 consumer: Some(bound.consumer),
+                in_device: host.open_connection((local, remote))?,
                 via: None,
                 doubted: false,
                 held_up: false,
@@ -253,6 +256,7 @@ impl Connection {
                 inner.release(host, unacknowledged, arrival.arrived);
             }
         }
+        inner.tell_room(host);
         if !more {
             let request = inner
                 .consumer
@@ -432,6 +436,12 @@ impl Connection {
         host.tcp.ready.push(self.channel);
     }
 
+    /// The device's half of the channel is free for the next connection. Before the table's:
+    /// that connection may have the same ends.
+    pub(super) fn leave_device(&self) {
+        self.inner.lock().in_device = None;
+    }
+
     /// The channel, its timer and its departures go; what was received can still be
     /// read.
     pub(super) fn detach(&self) -> (Option<Instant>, Option<FlowId>) {
@@ -463,6 +473,14 @@ impl AsFd for Connection {
 impl Inner {
     fn socket(&mut self) -> &mut Socket<'static> {
         self.sockets.get_mut(self.handle)
+    }
+
+    /// The device may fill what was taken from the channel.
+    fn tell_room(&self, host: &Host) {
+        if let (Some(in_device), Some(queue)) = (&self.in_device, &self.consumer) {
+            let waiting = queue.occupancy().try_into().unwrap_or(u32::MAX);
+            in_device.set_room(host.tcp.channel_segments().saturating_sub(waiting));
+        }
     }
 
     fn bring_in(&mut self, mut frame: Frame, now: Instant) -> Outcome {

@@ -19,7 +19,7 @@ use super::stream::TcpStream;
 use super::{Endpoint, Tcp};
 use crate::account::{Account, Owner};
 use crate::clock;
-use crate::device::Frame;
+use crate::device::{Channel, Frame};
 use crate::host::Host;
 use crate::socket::addresses::first_that_works;
 use crate::stack::Stack;
@@ -39,6 +39,8 @@ pub(super) struct Listener {
     /// For whose priority the TCP thread works for it.
     pub(super) owner: Caller,
     backlog: usize,
+    /// What the device has of it, where that demultiplexes, until it is closed.
+    in_device: Mutex<Option<Arc<dyn Channel>>>,
     consumer: Mutex<PooledConsumer<Arrived>>,
     waiting: Mutex<Waiting>,
     waker: Waker,
@@ -115,6 +117,9 @@ impl Listener {
         if beyond != waiting.beyond_backlog {
             waiting.beyond_backlog = beyond;
             host.table.lock().set_beyond_backlog(self.local, beyond);
+            if let Some(in_device) = &*self.in_device.lock() {
+                in_device.set_room(u32::from(!beyond));
+            }
         }
     }
 }
@@ -190,17 +195,17 @@ impl TcpListener {
         let bound = table.bind(Protocol::Tcp, local, &account);
         drop(table);
         let bound = bound?;
-        if let Err(error) = host.claim(Protocol::Tcp, local) {
+        let in_device = host.listen(local).inspect_err(|_| {
             let mut table = host.table.lock();
             table.close(Protocol::Tcp, local, None, bound.channel);
-            return Err(error);
-        }
+        })?;
         let listener = Arc::new(Listener {
             local,
             channel: bound.channel,
             account,
             owner: Caller::this_thread(),
             backlog,
+            in_device: Mutex::new(in_device),
             consumer: Mutex::new(bound.consumer),
             waiting: Mutex::default(),
             waker,
@@ -291,7 +296,9 @@ impl Drop for TcpListener {
     fn drop(&mut self) {
         let host = self.stack.host();
         let listener = &self.listener;
-        host.release(Protocol::Tcp, listener.local);
+        if listener.in_device.lock().take().is_none() {
+            host.release(Protocol::Tcp, listener.local);
+        }
         let mut table = host.table.lock();
         host.tcp.forget(listener.channel);
         table.close(Protocol::Tcp, listener.local, None, listener.channel);

@@ -12,6 +12,8 @@
 //!   Sending happens in the sender's call, unless the connection is paced.
 //! * **Listeners.** Half-open and unaccepted connections count against the
 //!   backlog; beyond it SYNs are discarded at the demultiplexer (LRP-39).
+//! * **`ni-lrp`.** The device has a channel for each connection, and takes no more than its
+//!   queue has room for; it discards what is beyond a listener's backlog.
 //! * **Pacing.** A paced connection sends one segment per departure, on the TCP thread
 //!   ([`Pacing`]); the others whenever something makes it possible.
 //! * **`TIME_WAIT`** gives the channel back (LRP-42). Late segments of all such
@@ -88,6 +90,11 @@ impl Tcp {
             timers: Mutex::default(),
             departures: Departures::new(config.connections_max),
         }
+    }
+
+    /// Segments that may wait for the TCP thread, per connection.
+    pub(crate) fn channel_segments(&self) -> u32 {
+        self.config.channel_segments
     }
 
     fn endpoint(&self, channel: ChannelId) -> Option<Endpoint> {

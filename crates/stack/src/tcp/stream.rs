@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use plimsoll_core::demux::Protocol;
 use smoltcp::socket::tcp::{RecvError, Socket, State};
 
 use super::Endpoint;
@@ -130,7 +131,11 @@ impl TcpStream {
             Ok((ends, bound))
         })?;
         let channel = bound.channel;
-        let connection = Arc::new(Connection::connect(host, ends, bound)?);
+        let connection = Connection::connect(host, ends, bound).inspect_err(|_| {
+            let mut table = host.table.lock();
+            table.close(Protocol::Tcp, ends.0, Some(ends.1), channel);
+        })?;
+        let connection = Arc::new(connection);
         let endpoint = Endpoint::Connection(Arc::clone(&connection));
         host.tcp.endpoints.lock().insert(channel, endpoint);
         host.tcp.ready.push(channel);

@@ -352,6 +352,7 @@ impl Worker {
     fn end(&mut self, connection: &Connection, time_wait: bool, now: Instant) {
         let (local, remote) = (connection.local, connection.remote);
         let channel = connection.channel;
+        connection.leave_device();
         let mut table = self.host.table.lock();
         self.tcp().forget(channel);
         if time_wait {

@@ -7,17 +7,21 @@
 //! Everything else goes to the kernel as before.
 //!
 //! `ring` and `sys` are the rings and system calls, `socket` a queue's shared
-//! memory and its sockets, `program` the steering, `room` what it is told of full
+//! memory and its sockets, `endpoint` a socket for one endpoint, `numbers` how the program names them, `program` the steering, `room` what it is told of full
 //! rings, `company` what it counts beside a flood, `polling` where the kernel polls because
 //! of that, `settings` what is turned of it, `whole` an interface with all its queues ([`open_whole`]). Sockets of their own
-//! for single endpoints ([`Device::open_endpoint`]) are what `ni-lrp` stands on.
+//! for single endpoints ([`Device::open_endpoint`]), and `channels` of TCP, are what `ni-lrp`
+//! stands on.
 //!
 //! **Trap.** A sender on this machine (the other end of a veth pair) leaves
 //! transport checksums to an adapter that does not exist: turn that off there
 //! (`ethtool -K PEER tx off`), or set [`XdpConfig::trust_checksums`].
 
 mod bare;
+mod channels;
 mod company;
+mod endpoint;
+mod numbers;
 mod polling;
 mod program;
 mod ring;
@@ -28,25 +32,26 @@ mod sys;
 mod whole;
 
 use std::io;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-use parking_lot::Mutex;
 /// A process that puts a killed program's settings of an interface back. It must be started
 /// before any other thread.
 pub use plimsoll_kernel::knobs::Keeper;
 
 pub use self::bare::BareQueue;
+use self::channels::{XdpConnection, XdpListener};
+use self::endpoint::XdpEndpoint;
+use self::numbers::Numbers;
 use self::program::{Program, steer_limit};
 use self::settings::Settings;
 pub use self::settings::Threaded;
 use self::socket::{Queue, Socket};
 pub use self::whole::{WholeQueue, arrival_tai, open_whole, open_whole_by};
 use super::simulated::ETHERNET_BYTES_MAX;
-use super::wrapper::Wrapper;
-use super::{Batch, Capabilities, Device, Drops, Endpoint, HEADROOM_BYTES, Mac, Pool};
+use super::{Batch, Capabilities, Channel, Device, Drops, Endpoint, HEADROOM_BYTES, Mac, Pool};
 use crate::error::Error;
 use crate::interface;
 
@@ -213,19 +218,16 @@ fn chunk_bytes(interface: &str, mtu: usize) -> Result<usize, Error> {
 struct Shared {
     program: Program,
     queue: Arc<Queue>,
-    /// Numbers of sockets that are free below the first that was never used.
-    numbers: Mutex<Numbers>,
-}
-
-#[derive(Debug)]
-struct Numbers {
-    free: Vec<u32>,
-    unused: u32,
+    /// Of sockets.
+    numbers: Arc<Numbers>,
+    /// Of connections' channels.
+    channels: Arc<Numbers>,
 }
 
 /// The main socket's number.
 const MAIN_SOCKET: u32 = steer_limit::MAIN_SOCKET.0;
 const SOCKETS_MAX: u32 = steer_limit::SOCKETS_MAX.0;
+const CONNECTIONS_MAX: u32 = steer_limit::CONNECTIONS_MAX.0;
 
 /// An interface's queue, and its main socket as a device.
 #[derive(Debug)]
@@ -273,10 +275,8 @@ impl XdpInterface {
             shared: Arc::new(Shared {
                 program,
                 queue: Arc::clone(socket.queue()),
-                numbers: Mutex::new(Numbers {
-                    free: Vec::new(),
-                    unused: MAIN_SOCKET + 1,
-                }),
+                numbers: Numbers::new(MAIN_SOCKET + 1, SOCKETS_MAX),
+                channels: Numbers::new(0, CONNECTIONS_MAX),
             }),
             socket,
             owns_address: !config.owned.is_empty(),
@@ -377,9 +377,15 @@ impl Device for XdpInterface {
     }
 
     fn drops(&self) -> Drops {
+        let Shared {
+            program, channels, ..
+        } = &*self.shared;
+        let drops = self.socket.drops();
+        let strays = program.strays();
         Drops {
-            stray: self.shared.program.strays(),
-            ..self.socket.drops()
+            stray: strays.dropped,
+            early: drops.early + strays.beyond_backlog + program.discarded(channels.used()),
+            ..drops
         }
     }
 
@@ -391,6 +397,18 @@ impl Device for XdpInterface {
     fn open_member(&self, endpoint: Endpoint) -> io::Result<Arc<dyn Device>> {
         let opened = XdpEndpoint::open(&self.shared, endpoint, true)?;
         Ok(Arc::new(opened))
+    }
+
+    fn open_connection(
+        &self,
+        ends: (SocketAddr, SocketAddr),
+        frames: u32,
+    ) -> io::Result<Arc<dyn Channel>> {
+        Ok(Arc::new(XdpConnection::open(&self.shared, ends, frames)?))
+    }
+
+    fn open_listener(&self, endpoint: Endpoint) -> io::Result<Arc<dyn Channel>> {
+        Ok(Arc::new(XdpListener::open(&self.shared, endpoint)?))
     }
 
     fn set_credit(&self, frames: u32) -> bool {
@@ -414,77 +432,6 @@ impl Device for XdpInterface {
 
     fn release(&self, endpoint: Endpoint) {
         self.shared.program.remove_endpoint(endpoint);
-    }
-}
-
-/// A socket that gets the frames of one endpoint.
-#[derive(Debug)]
-struct XdpEndpoint {
-    socket: Socket,
-    number: u32,
-    endpoint: Endpoint,
-    /// One of several of the endpoint.
-    member: bool,
-    shared: Arc<Shared>,
-}
-
-impl XdpEndpoint {
-    fn open(shared: &Arc<Shared>, endpoint: Endpoint, member: bool) -> io::Result<Self> {
-        let number = shared.numbers.lock().take()?;
-        // From here on dropping it gives the number back.
-        let opened = Self {
-            socket: Socket::sharing(&shared.queue)?.telling(shared.program.room(number)),
-            number,
-            endpoint,
-            member,
-            shared: Arc::clone(shared),
-        };
-        let program = &shared.program;
-        let added = program
-            .add_socket(number, opened.socket.as_fd())
-            .and_then(|()| match member {
-                false => program.add_endpoint(endpoint, number),
-                true => program.add_member(endpoint, number),
-            });
-        added.map_err(io::Error::other)?;
-        Ok(opened)
-    }
-}
-
-impl Numbers {
-    fn take(&mut self) -> io::Result<u32> {
-        if let Some(number) = self.free.pop() {
-            return Ok(number);
-        }
-        if self.unused == SOCKETS_MAX {
-            let why = format!("all {SOCKETS_MAX} sockets of the XDP program are in use");
-            return Err(io::Error::new(io::ErrorKind::OutOfMemory, why));
-        }
-        self.unused += 1;
-        Ok(self.unused - 1)
-    }
-}
-
-impl Drop for XdpEndpoint {
-    fn drop(&mut self) {
-        let Shared {
-            program, numbers, ..
-        } = &*self.shared;
-        match self.member {
-            false => program.remove_endpoint(self.endpoint),
-            true => program.remove_member(self.endpoint, self.number),
-        }
-        program.remove_socket(self.number);
-        self.socket.drain();
-        numbers.lock().free.push(self.number);
-    }
-}
-
-impl Wrapper for XdpEndpoint {
-    type Inner = Socket;
-
-    fn inner(&self) -> &Socket {
-        &self.socket
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::mem::MaybeUninit;
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::sync::Arc;
 
@@ -15,6 +15,7 @@ use plimsoll_kernel::xdp_link::AttachError;
 
 use super::company::{Entries, Watched};
 use super::room::{Room, Rooms};
+use super::{MAIN_SOCKET, SOCKETS_MAX};
 use crate::device::Endpoint;
 use crate::error::Error;
 
@@ -23,16 +24,17 @@ include!(concat!(env!("OUT_DIR"), "/steer.rs")); // mod skeleton
 #[cfg(test)]
 pub(super) use skeleton::SteerSkel;
 pub(super) use skeleton::SteerSkelBuilder;
-pub(super) use skeleton::types::{self, steer_limit};
+pub(super) use skeleton::types::{self, entry_count, steer_limit};
 
 /// The program in place. Dropping it detaches it.
 pub(super) struct Program {
     sockets: MapHandle,
     everywhere: MapHandle,
     endpoints: MapHandle,
-    endpoint_count: MapHandle,
-    /// How many endpoints are at one address, as the program knows it.
-    counted: Mutex<u32>,
+    connections: MapHandle,
+    entry_counts: MapHandle,
+    /// How many endpoints are at one address, and connections, as the program knows it.
+    counted: Mutex<[u32; 2]>,
     owned: MapHandle,
     group_map: MapHandle,
     groups: Mutex<Vec<Group>>,
@@ -77,8 +79,9 @@ impl Program {
             sockets: handle(&maps.sockets)?,
             everywhere: handle(&maps.everywhere)?,
             endpoints: handle(&maps.endpoints)?,
-            endpoint_count: handle(&maps.endpoint_count)?,
-            counted: Mutex::new(0),
+            connections: handle(&maps.connections)?,
+            entry_counts: handle(&maps.entry_counts)?,
+            counted: Mutex::default(),
             owned: handle(&maps.owned)?,
             group_map: handle(&maps.groups)?,
             groups: Mutex::default(),
@@ -121,20 +124,63 @@ impl Program {
         if index & steer_limit::GROUP.0 == 0 {
             self.entries.add(index, index);
         }
+        self.add_entry(endpoint, index)
+    }
+
+    fn add_entry(&self, endpoint: Endpoint, entry: u32) -> libbpf_rs::Result<()> {
         if let Some(place) = place(endpoint) {
-            let value = (index + 1).to_ne_bytes();
+            let value = (entry + 1).to_ne_bytes();
             return self.everywhere.update(&place, &value, MapFlags::ANY);
         }
-        let value = index.to_ne_bytes();
-        // The count before the entry, so that whoever finds a count looks in vain at worst.
-        self.count(1)?;
-        let added = self
-            .endpoints
-            .update(&key(endpoint), &value, MapFlags::NO_EXIST);
-        if added.is_err() {
-            self.count(-1)?;
+        let value = entry.to_ne_bytes();
+        self.counting(entry_count::COUNT_ENDPOINTS, || {
+            let key = key(endpoint);
+            self.endpoints.update(&key, &value, MapFlags::NO_EXIST)
+        })
+    }
+
+    /// The endpoint is a listener's whose connections have channels.
+    pub(super) fn add_listener(&self, endpoint: Endpoint) -> libbpf_rs::Result<()> {
+        self.add_entry(endpoint, MAIN_SOCKET | steer_limit::LISTENER.0)
+    }
+
+    /// SYNs for the listener are dropped, or not any more.
+    pub(super) fn set_beyond_backlog(
+        &self,
+        endpoint: Endpoint,
+        beyond: bool,
+    ) -> libbpf_rs::Result<()> {
+        let mark = u32::from(beyond) * steer_limit::BEYOND_BACKLOG.0;
+        let entry = MAIN_SOCKET | steer_limit::LISTENER.0 | mark;
+        if place(endpoint).is_some() {
+            return self.add_entry(endpoint, entry);
         }
-        added
+        let (key, value) = (key(endpoint), entry.to_ne_bytes());
+        self.endpoints.update(&key, &value, MapFlags::EXIST)
+    }
+
+    /// The connection has channel `number`.
+    pub(super) fn add_connection(
+        &self,
+        ends: (SocketAddr, SocketAddr),
+        number: u32,
+    ) -> libbpf_rs::Result<()> {
+        self.counting(entry_count::COUNT_CONNECTIONS, || {
+            let (key, value) = (connection_key(ends), number.to_ne_bytes());
+            self.connections.update(&key, &value, MapFlags::NO_EXIST)
+        })
+    }
+
+    pub(super) fn remove_connection(&self, ends: (SocketAddr, SocketAddr)) {
+        if self.connections.delete(&connection_key(ends)).is_ok() {
+            let _ = self.count(entry_count::COUNT_CONNECTIONS, -1);
+        }
+    }
+
+    /// Frames that were dropped as the channels of the first so many numbers had no room.
+    pub(super) fn discarded(&self, channels: u32) -> u64 {
+        let numbers = (0..channels).map(|number| (SOCKETS_MAX + number) as usize);
+        numbers.map(|number| self.rooms.given(number).refused).sum()
     }
 
     pub(super) fn remove_endpoint(&self, endpoint: Endpoint) {
@@ -142,7 +188,7 @@ impl Program {
             // An array's element is always there.
             let _ = self.everywhere.update(&place, &[0; 4], MapFlags::ANY);
         } else if self.endpoints.delete(&key(endpoint)).is_ok() {
-            let _ = self.count(-1);
+            let _ = self.count(entry_count::COUNT_ENDPOINTS, -1);
         }
     }
 
@@ -197,20 +243,41 @@ impl Program {
         self.group_map.update(&number, &bytes, MapFlags::ANY)
     }
 
-    fn count(&self, change: i32) -> libbpf_rs::Result<()> {
+    /// The count before the entry, so that whoever finds a count looks in vain at worst.
+    fn counting(
+        &self,
+        which: entry_count,
+        add: impl FnOnce() -> libbpf_rs::Result<()>,
+    ) -> libbpf_rs::Result<()> {
+        self.count(which, 1)?;
+        let added = add();
+        if added.is_err() {
+            self.count(which, -1)?;
+        }
+        added
+    }
+
+    fn count(&self, which: entry_count, change: i32) -> libbpf_rs::Result<()> {
         let mut counted = self.counted.lock();
-        let count = counted.saturating_add_signed(change);
-        self.endpoint_count
-            .update(&[0; 4], &count.to_ne_bytes(), MapFlags::ANY)?;
-        *counted = count;
+        let count = &mut counted[which.0 as usize];
+        let (place, changed) = (which.0.to_ne_bytes(), count.saturating_add_signed(change));
+        let value = changed.to_ne_bytes();
+        self.entry_counts.update(&place, &value, MapFlags::ANY)?;
+        *count = changed;
         Ok(())
     }
 
-    /// Frames that were dropped because nobody bound their port.
-    pub(super) fn strays(&self) -> u64 {
+    /// Frames that were dropped because there was nobody for them.
+    pub(super) fn strays(&self) -> Strays {
         let strays = self.strays.lookup(&[0; 4], MapFlags::ANY).ok().flatten();
-        let dropped = strays.and_then(|strays| strays.get(16..24)?.try_into().ok());
-        dropped.map_or(0, u64::from_ne_bytes)
+        let number = |at: usize| {
+            let bytes = strays.as_ref()?.get(at..at + 8)?.try_into().ok()?;
+            Some(u64::from_ne_bytes(bytes))
+        };
+        Strays {
+            dropped: number(16).unwrap_or(0),
+            beyond_backlog: number(24).unwrap_or(0),
+        }
     }
 
     /// From now on only frames of this VLAN may be the stack's.
@@ -224,6 +291,12 @@ impl Program {
     pub(super) fn own(&self, address: IpAddr) -> libbpf_rs::Result<()> {
         self.owned.update(&bytes(address), &[1], MapFlags::ANY)
     }
+}
+
+/// What `struct strays` of steer.h counts.
+pub(super) struct Strays {
+    pub(super) dropped: u64,
+    pub(super) beyond_backlog: u64,
 }
 
 /// Sockets that share an endpoint, as the program has them in `struct group`.
@@ -258,6 +331,16 @@ fn key(endpoint: Endpoint) -> [u8; 20] {
     key[..16].copy_from_slice(&bytes(endpoint.local.ip()));
     key[16..18].copy_from_slice(&endpoint.local.port().to_be_bytes());
     key[18] = protocol as u8;
+    key
+}
+
+/// `struct connection` of steer.h. `ends`: here and there.
+fn connection_key((local, remote): (SocketAddr, SocketAddr)) -> [u8; 36] {
+    let mut key = [0; 36];
+    key[..16].copy_from_slice(&bytes(local.ip()));
+    key[16..32].copy_from_slice(&bytes(remote.ip()));
+    key[32..34].copy_from_slice(&local.port().to_be_bytes());
+    key[34..].copy_from_slice(&remote.port().to_be_bytes());
     key
 }
 
