@@ -183,3 +183,43 @@ fn another_stack_s_buffer_is_sent_as_well() {
     assert_eq!(receiver.recv(&mut received).unwrap(), 3);
     assert_eq!(&received[..3], b"abc");
 }
+
+/// What was built before the answer that fails stayed with the socket, and left with its next
+/// call.
+#[test]
+fn answers_before_one_that_cannot_be_sent_leave_at_once() {
+    let (here, there) = pair();
+    let client = UdpSocket::bind(&here, "10.0.0.1:5").unwrap();
+    let server = UdpSocket::bind(&there, "10.0.0.2:7").unwrap();
+    client.set_read_timeout(Some(SOON)).unwrap();
+    server.set_read_timeout(Some(SOON)).unwrap();
+    server.set_dont_fragment(true);
+    let (to, mut batch) = (server.local_addr().unwrap(), Vec::new());
+    // The neighbour is known from then on.
+    client.send_to(b"first", to).unwrap();
+    server.recv(&mut [0; 8]).unwrap();
+    for payload in [&b"one"[..], &b"two"[..], &[0; 4000], &b"behind"[..]] {
+        client.send_to(payload, to).unwrap();
+    }
+    while batch.len() < 4 {
+        server.recv_batch(&mut batch, 4).unwrap();
+    }
+    assert_eq!(server.reply_batch(&mut batch).unwrap(), 2);
+    assert!(batch.is_empty());
+    let mut received = [0; 8];
+    for answer in [b"one", b"two"] {
+        assert_eq!(client.recv(&mut received).unwrap(), 3);
+        assert_eq!(&received[..3], answer);
+    }
+    // Where it is the first, its error is told, and nothing is left of it.
+    client.send_to(&[0; 4000], to).unwrap();
+    server.recv_batch(&mut batch, 4).unwrap();
+    server.reply_batch(&mut batch).unwrap_err();
+    assert_eq!(
+        server
+            .send_to(b"alone", client.local_addr().unwrap())
+            .unwrap(),
+        5
+    );
+    assert_eq!(client.recv(&mut received).unwrap(), 5);
+}

@@ -59,13 +59,25 @@ impl UdpSocket {
         datagrams: impl IntoIterator<Item = (&'a [u8], SocketAddr)>,
     ) -> io::Result<usize> {
         self.trouble.take()?;
+        let local = self.local_addr()?;
+        self.send_each(datagrams, |(payload, to), batch, now| {
+            self.push(local, payload, to, batch, now)
+        })
+    }
+
+    /// Sends what is built of each item. Those before the first that fails are sent; its error is
+    /// returned if none was.
+    fn send_each<T>(
+        &self,
+        items: impl IntoIterator<Item = T>,
+        mut push: impl FnMut(T, &mut Batch, Instant) -> io::Result<()>,
+    ) -> io::Result<usize> {
         let mut batch = self.sending.lock();
         let _work = self.account.work();
         let now = clock::now();
-        let local = self.local_addr()?;
         let (mut built, mut failure) = (0, None);
-        for (payload, to) in datagrams {
-            if let Err(error) = self.push(local, payload, to, &mut batch, now) {
+        for item in items {
+            if let Err(error) = push(item, &mut batch, now) {
                 failure = Some(error);
                 break;
             }
@@ -93,35 +105,35 @@ impl UdpSocket {
 
     /// Sends received datagrams back to where they came from, each in its own
     /// memory, with what is in their payload now. `batch` is empty afterwards.
-    /// Returns how many were sent.
+    /// Returns how many were sent; fewer than given if the device has no room, or one cannot
+    /// be sent.
     ///
     /// # Errors
     ///
-    /// As [`send_to`](Self::send_to).
+    /// As [`send_to`](Self::send_to), for the first that cannot be sent; those before it are.
     pub fn reply_batch(&self, batch: &mut Vec<Datagram>) -> io::Result<usize> {
-        let mut out = self.sending.lock();
-        let _work = self.account.work();
-        let now = clock::now();
-        let count = batch.len();
-        for datagram in batch.drain(..) {
-            let (mut source, to) = (datagram.destination, datagram.source);
-            if source.ip().is_multicast() {
-                let ours = self.egress().source_for(to.ip());
-                source.set_ip(ours.ok_or_else(|| io::Error::from_raw_os_error(libc::ENETUNREACH))?);
-            }
-            let (ends, via) = ((source, to), Some(datagram.via));
-            match datagram.payload {
-                Payload::Frame(frame) => self.push_frame(ends, via, frame, &mut out, now)?,
-                payload @ Payload::Reassembled(_) => {
-                    let datagram = Datagram {
-                        payload,
-                        ..datagram
-                    };
-                    self.push_copy(ends, via, datagram.payload(), &mut out, now)?;
-                }
+        self.send_each(batch.drain(..), |datagram, out, now| {
+            self.push_reply(datagram, out, now)
+        })
+    }
+
+    fn push_reply(&self, datagram: Datagram, out: &mut Batch, now: Instant) -> io::Result<()> {
+        let (mut source, to) = (datagram.destination, datagram.source);
+        if source.ip().is_multicast() {
+            let ours = self.egress().source_for(to.ip());
+            source.set_ip(ours.ok_or_else(|| io::Error::from_raw_os_error(libc::ENETUNREACH))?);
+        }
+        let (ends, via) = ((source, to), Some(datagram.via));
+        match datagram.payload {
+            Payload::Frame(frame) => self.push_frame(ends, via, frame, out, now),
+            payload @ Payload::Reassembled(_) => {
+                let datagram = Datagram {
+                    payload,
+                    ..datagram
+                };
+                self.push_copy(ends, via, datagram.payload(), out, now)
             }
         }
-        self.flush(&mut out, count)
     }
 
     /// A payload of `bytes` for `to`, to be written in place and sent by
@@ -159,23 +171,10 @@ impl UdpSocket {
     /// As [`send_to`](Self::send_to), for the first that cannot be sent; those before it are.
     pub fn send_buffers(&self, batch: &mut Vec<SendBuffer>) -> io::Result<usize> {
         self.trouble.take()?;
-        let mut out = self.sending.lock();
-        let _work = self.account.work();
-        let now = clock::now();
         let local = self.local_addr()?;
-        let (mut built, mut failure) = (0, None);
-        for buffer in batch.drain(..) {
-            if let Err(error) = self.push_buffer(local, buffer, &mut out, now) {
-                failure = Some(error);
-                break;
-            }
-            built += 1;
-        }
-        let sent = self.flush(&mut out, built)?;
-        match failure {
-            Some(error) if sent == 0 => Err(error),
-            _ => Ok(sent),
-        }
+        self.send_each(batch.drain(..), |buffer, out, now| {
+            self.push_buffer(local, buffer, out, now)
+        })
     }
 
     fn push_buffer(
@@ -259,7 +258,9 @@ impl UdpSocket {
         let options = self.options.get();
         let deadline = options.write_timeout.map(|timeout| clock::now() + timeout);
         loop {
-            self.egress().transmit(batch)?;
+            let transmitted = self.egress().transmit(batch);
+            // What a broken device does not take is not for the next call.
+            transmitted.inspect_err(|_| batch.clear())?;
             if batch.is_empty() {
                 return Ok(datagrams);
             }
