@@ -450,6 +450,27 @@ fn threads_are_placed_and_put_back_after_an_end_and_after_a_kill() {
 }
 
 #[test]
+fn idle_cpus_work_ahead_if_asked_to() {
+    with_link(|| {
+        for asked in [false, true] {
+            let option = if asked { "--work-ahead" } else { "" };
+            let server = Server::start(&format!(
+                "echo --port 7 --on af_xdp:stack0 --address 10.0.0.2/24 {option}"
+            ));
+            client_of_an_echo();
+            let tasks = format!("/proc/{}/task", server.0.id());
+            let names = std::fs::read_dir(tasks).unwrap().map(|task| {
+                let comm = task.unwrap().path().join("comm");
+                std::fs::read_to_string(comm).unwrap_or_default()
+            });
+            let ahead = names.filter(|name| name.trim() == "plimsoll-ahead");
+            assert_eq!(ahead.count(), usize::from(asked));
+            server.stop();
+        }
+    });
+}
+
+#[test]
 fn a_tun_interface_is_served() {
     with_link(|| {
         let _server = Server::start("echo --port 7 --on tun:tun0 --address 10.0.9.2/24");
@@ -487,6 +508,12 @@ fn what_cannot_be_served_is_told_with_its_remedy() {
     fails("echo --port 7 --vlan 5", 2, "--vlan");
     fails("echo --port 7 --on tap:tap9 --vlan 4095", 2, "4094");
     fails("echo --port 7 --holdoff-us 50", 2, "--holdoff-us");
+    fails("echo --port 7 --work-ahead", 2, "--work-ahead: ");
+    fails(
+        "echo --port 7 --on tap:tap8 --address 10.0.9.2/24 --path polled --work-ahead",
+        2,
+        "soft-timer-polling",
+    );
     fails(
         "echo --port 7 --on af_xdp:nowhere0 --address 10.0.0.2/24",
         3,

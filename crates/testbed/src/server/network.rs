@@ -77,6 +77,7 @@ impl Network {
             addresses: config.address.clone(),
             gateways: config.gateway.clone(),
             path: config.path.clone(),
+            work_ahead: config.work_ahead,
             channel: plimsoll_core::channel::ChannelConfig::drop_tail(CHANNEL_FRAMES),
             channels_max: CHANNELS,
             tcp: TcpConfig {
