@@ -123,7 +123,7 @@
 //! # Limits
 //!
 //! No forwarding. A multicast group has one socket per port, and queries about groups are not
-//! answered: each is reported once a minute. One receive queue per stack.
+//! answered: each is reported once a minute. At most 16 receive queues of an interface.
 
 pub mod device;
 #[doc(hidden)]

@@ -8,7 +8,7 @@
  * program. The kernel finds that out too, but in copy mode it copies the frame first.
  *
  * Rules, in this order:
- * - frames of another receive queue than the sockets': the kernel's;
+ * - frames of a receive queue without sockets: the kernel's. A socket here is one for each queue;
  * - a TCP connection that has a channel: the main socket, while the channel has room;
  * - an endpoint at the frame's address, else at any address: its socket, or one of those
  *   that share it, by a hash of the flow. A listener whose connections have channels gets
@@ -53,6 +53,7 @@
 #define ICMP_BYTES 8
 #define UNREACHABLE 3 /* RFC 792; linux/icmp.h takes the C library's headers in */
 #define NEIGHBOUR_SOLICITATION 135 /* RFC 4861, 4.3 */
+#define TO_SOCKET 16 /* greater than any verdict of XDP */
 #define TICK_SHIFT 20 /* a tick is 2^20 ns, about a millisecond */
 /* More than the proxies answer (a thousand a second), so that they choose. */
 #define STRAYS_PER_TICK 8
@@ -70,15 +71,16 @@ volatile __u32 vlan;
 /* Has nobody know which flow is whose. */
 const volatile __u64 secret;
 
-/* The queue that all sockets are bound to. */
+/* The queue that all sockets are bound to, unless they are bound to all queues. */
 const volatile __u32 queue;
+const volatile __u8 all_queues;
 
 /* Somebody asks who comes beside a flooded endpoint. */
 const volatile __u8 counts_company;
 
 struct {
 	__uint(type, BPF_MAP_TYPE_XSKMAP);
-	__uint(max_entries, SOCKETS_MAX);
+	__uint(max_entries, PLACES_OF_SOCKETS);
 	__type(key, __u32);
 	__type(value, __u32);
 } sockets SEC(".maps");
@@ -141,7 +143,7 @@ struct {
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(map_flags, BPF_F_MMAPABLE);
-	__uint(max_entries, SOCKETS_MAX + CONNECTIONS_MAX);
+	__uint(max_entries, PLACES_OF_SOCKETS + CONNECTIONS_MAX);
 	__type(key, __u32);
 	__type(value, struct given);
 } given SEC(".maps");
@@ -150,7 +152,7 @@ struct {
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(map_flags, BPF_F_MMAPABLE);
-	__uint(max_entries, SOCKETS_MAX + CONNECTIONS_MAX);
+	__uint(max_entries, PLACES_OF_SOCKETS + CONNECTIONS_MAX);
 	__type(key, __u32);
 	__type(value, __u64);
 } given_up_to SEC(".maps");
@@ -174,7 +176,10 @@ struct ports {
 	__be16 destination;
 };
 
-/* Only one queue's frames come so far, so nobody else counts at the same time. */
+/*
+ * A socket's frames come by one queue, so nobody else counts at the same time. Those of a
+ * connection may come by several if its flow moves: then some are not counted.
+ */
 static __always_inline int is_refused(__u32 index)
 {
 	struct given *to_it = bpf_map_lookup_elem(&given, &index);
@@ -191,12 +196,18 @@ static __always_inline int is_refused(__u32 index)
 	return 0;
 }
 
-static __noinline int to_socket(__u32 index)
+/* A verdict: that it goes to this socket of its queue. */
+static __always_inline int to_socket(__u32 index)
 {
-	if (is_refused(index))
+	return TO_SOCKET + index;
+}
+
+static __always_inline int deliver(__u32 place)
+{
+	if (is_refused(place))
 		return XDP_DROP;
 	/* A socket that is just closing leaves the frame to the kernel. */
-	return bpf_redirect_map(&sockets, index, XDP_PASS);
+	return bpf_redirect_map(&sockets, place, XDP_PASS);
 }
 
 static __always_inline int to_owner(const struct address *address)
@@ -255,7 +266,7 @@ static __always_inline __u32 *connection_of(const struct address *local,
 
 static __always_inline int to_channel(__u32 number)
 {
-	return is_refused(SOCKETS_MAX + number) ? XDP_DROP : to_socket(MAIN_SOCKET);
+	return is_refused(PLACES_OF_SOCKETS + number) ? XDP_DROP : to_socket(MAIN_SOCKET);
 }
 
 static __always_inline int begins_connection(const struct ports *ports, void *end)
@@ -495,7 +506,7 @@ static __always_inline void note_company(__u32 found)
 	__u64 *flooded = bpf_map_lookup_elem(&company, &flooded_at);
 	__u64 *others = bpf_map_lookup_elem(&company, &others_at);
 
-	/* Only one queue's frames come so far, so nobody else counts at the same time. */
+	/* Nobody asks where there are several queues, so nobody else counts at the same time. */
 	if (flooded && others && (!found || found != *flooded))
 		++*others;
 }
@@ -507,10 +518,12 @@ int steer(struct xdp_md *ctx)
 	void *end = (void *)(long)ctx->data_end;
 	struct ethhdr *ethernet = data;
 	struct tag *tag;
-	__u32 found = 0;
+	__u32 found = 0, of_queue = ctx->rx_queue_index;
 	int verdict;
 
-	if (ctx->rx_queue_index != queue || (void *)(ethernet + 1) > end)
+	if (of_queue != queue && (!all_queues || of_queue >= QUEUES_MAX))
+		return XDP_PASS;
+	if ((void *)(ethernet + 1) > end)
 		return XDP_PASS;
 	if (!vlan) {
 		verdict = steer_network((void *)(ethernet + 1), end, ethernet->h_proto, &found);
@@ -520,5 +533,7 @@ int steer(struct xdp_md *ctx)
 	}
 	if (counts_company)
 		note_company(found);
-	return verdict;
+	if (verdict < TO_SOCKET)
+		return verdict;
+	return deliver((all_queues ? of_queue * SOCKETS_MAX : 0) + verdict - TO_SOCKET);
 }

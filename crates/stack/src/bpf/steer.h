@@ -7,7 +7,9 @@
 
 enum steer_limit {
 	MAIN_SOCKET = 0, /* number of the socket that gets what no other does */
-	SOCKETS_MAX = 4096,
+	SOCKETS_MAX = 4096, /* of each queue: in maps they follow those of the queue before */
+	QUEUES_MAX = 16,
+	PLACES_OF_SOCKETS = QUEUES_MAX * SOCKETS_MAX,
 	OWNED_MAX = 128,
 	PORTS = 1 << 16,
 	PLACES_MAX = 2 * PORTS, /* of UDP, then of TCP */
@@ -16,7 +18,7 @@ enum steer_limit {
 	MEMBERS_MAX = 64, /* a power of two */
 	LISTENER = 1 << 17, /* set in the number of an endpoint's socket: connections have channels */
 	BEYOND_BACKLOG = 1 << 18, /* set for a listener that takes no connections now */
-	CONNECTIONS_MAX = 1 << 15, /* each is a channel; in `given` they follow the sockets */
+	CONNECTIONS_MAX = 1 << 15, /* each is a channel; in `given` they follow all sockets */
 	TRY_EVERY = 32, /* of the frames for a socket without room, so many are one that it gets */
 };
 

@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use super::numbers::Number;
 use super::room::Room;
-use super::{CONNECTIONS_MAX, SOCKETS_MAX, Shared};
+use super::{CONNECTIONS_MAX, PLACES_OF_SOCKETS, Shared};
 use crate::device::{Channel, Endpoint};
 
 #[derive(Debug)]
@@ -34,7 +34,7 @@ impl XdpConnection {
             let why = format!("the XDP program has channels for {CONNECTIONS_MAX} connections");
             io::Error::new(io::ErrorKind::OutOfMemory, why)
         })?;
-        let room = shared.program.room(SOCKETS_MAX + number.get());
+        let room = shared.program.room(PLACES_OF_SOCKETS + number.get());
         room.tell(|| frames);
         let added = shared.program.add_connection(ends, number.get());
         added.map_err(io::Error::other)?;

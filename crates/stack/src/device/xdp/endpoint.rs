@@ -4,6 +4,7 @@ use std::io;
 use std::sync::Arc;
 
 use super::numbers::Number;
+use super::queues::Sockets;
 use super::socket::Socket;
 use super::{SOCKETS_MAX, Shared};
 use crate::device::Endpoint;
@@ -12,12 +13,12 @@ use crate::device::wrapper::Wrapper;
 /// A socket that gets the frames of one endpoint.
 #[derive(Debug)]
 pub(super) struct XdpEndpoint {
-    socket: Socket,
+    sockets: Sockets,
     endpoint: Endpoint,
     /// One of several of the endpoint.
     member: bool,
     shared: Arc<Shared>,
-    // After the socket, which ends what the program is told of its room.
+    // After the sockets, which end what the program is told of its room.
     number: Number,
 }
 
@@ -27,19 +28,23 @@ impl XdpEndpoint {
             let why = format!("all {SOCKETS_MAX} sockets of the XDP program are in use");
             io::Error::new(io::ErrorKind::OutOfMemory, why)
         })?;
+        let (program, place) = (&shared.program, number.get());
+        let sockets = shared.queues.iter().map(|queue| {
+            let socket = Socket::sharing(queue)?;
+            Ok(socket.telling(program.room(shared.place(queue, place))))
+        });
         let opened = Self {
-            socket: Socket::sharing(&shared.queue)?.telling(shared.program.room(number.get())),
-            number,
+            sockets: Sockets::new(sockets.collect::<io::Result<_>>()?)?,
             endpoint,
             member,
             shared: Arc::clone(shared),
+            number,
         };
-        let (program, number) = (&shared.program, opened.number.get());
-        let added = program
-            .add_socket(number, opened.socket.as_fd())
+        let added = shared
+            .give(place, &opened.sockets)
             .and_then(|()| match member {
-                false => program.add_endpoint(endpoint, number),
-                true => program.add_member(endpoint, number),
+                false => program.add_endpoint(endpoint, place),
+                true => program.add_member(endpoint, place),
             });
         added.map_err(io::Error::other)?;
         Ok(opened)
@@ -53,15 +58,15 @@ impl Drop for XdpEndpoint {
             false => program.remove_endpoint(self.endpoint),
             true => program.remove_member(self.endpoint, number),
         }
-        program.remove_socket(number);
-        self.socket.drain();
+        self.shared.take_back(number);
+        self.sockets.drain();
     }
 }
 
 impl Wrapper for XdpEndpoint {
-    type Inner = Socket;
+    type Inner = Sockets;
 
-    fn inner(&self) -> &Socket {
-        &self.socket
+    fn inner(&self) -> &Sockets {
+        &self.sockets
     }
 }

@@ -1,13 +1,13 @@
 //! AF_XDP: frames of a real interface in memory shared with the kernel.
 //!
-//! An [`XdpInterface`] is one receive queue of an interface with its UMEM and an
+//! An [`XdpInterface`] is the receive queues of an interface with their UMEM and an
 //! XDP program that decides which frames are ours. The stack either shares an
 //! address with the kernel, and gets only the ports that are bound to it, or
 //! owns addresses, and gets all that is for them ([`XdpConfig::owned`]).
 //! Everything else goes to the kernel as before.
 //!
 //! `ring` and `sys` are the rings and system calls, `socket` a queue's shared
-//! memory and its sockets, `endpoint` a socket for one endpoint, `numbers` how the program names them, `program` the steering, `room` what it is told of full
+//! memory and its sockets, `endpoint` a socket for one endpoint, `queues` one for each queue, `numbers` how the program names them, `program` the steering, `room` what it is told of full
 //! rings, `company` what it counts beside a flood, `polling` where the kernel polls because
 //! of that, `settings` what is turned of it, `whole` an interface with all its queues ([`open_whole`]). Sockets of their own
 //! for single endpoints ([`Device::open_endpoint`]), and `channels` of TCP, are what `ni-lrp`
@@ -24,6 +24,7 @@ mod endpoint;
 mod numbers;
 mod polling;
 mod program;
+mod queues;
 mod ring;
 mod room;
 mod settings;
@@ -46,9 +47,10 @@ use self::channels::{XdpConnection, XdpListener};
 use self::endpoint::XdpEndpoint;
 use self::numbers::Numbers;
 use self::program::{Program, steer_limit};
+use self::queues::Sockets;
 use self::settings::Settings;
 pub use self::settings::Threaded;
-use self::socket::{Queue, Socket};
+use self::socket::Queue;
 pub use self::whole::{WholeQueue, arrival_tai, open_whole, open_whole_by};
 use super::simulated::ETHERNET_BYTES_MAX;
 use super::{Batch, Capabilities, Channel, Device, Drops, Endpoint, HEADROOM_BYTES, Mac, Pool};
@@ -83,8 +85,12 @@ pub struct BusyPoll {
 /// How an interface is opened.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct XdpConfig {
-    /// The receive queue. Default 0.
+    /// The receive queue, and the one that frames are sent by. Default 0.
     pub queue: u32,
+    /// All receive queues of the interface are served, at most 16, whichever its frames come by. They
+    /// share the memory. Without it frames of other queues are the kernel's. Default true; it
+    /// says nothing where queues are opened singly ([`BareQueue`]) or with memory each ([`open_whole`]).
+    pub all_queues: bool,
     /// Addresses that are the stack's alone: the kernel must not have them.
     /// Default none: the kernel's address is shared, by bound ports.
     pub owned: Vec<IpAddr>,
@@ -114,7 +120,8 @@ pub struct XdpConfig {
     /// Whether the kernel polls in a thread, on the CPUs of the one that opens the interface,
     /// instead of in softirq context before every process. Default [`Threaded::Off`].
     /// Where the kernel refuses, the interface is opened nevertheless, and
-    /// [`XdpInterface::unthreaded`] says why.
+    /// [`XdpInterface::unthreaded`] says why; also where several queues are served with
+    /// [`Threaded::Auto`], which needs one.
     ///
     /// The old setting is put back when the device is dropped. After a killed program the next
     /// one that turns it does so, or `plimsoll guard restore`; a [`Keeper`] does at once.
@@ -131,6 +138,7 @@ impl Default for XdpConfig {
     fn default() -> Self {
         Self {
             queue: 0,
+            all_queues: true,
             owned: Vec::new(),
             chunks: 8192,
             send_frames: 1024,
@@ -217,7 +225,9 @@ fn chunk_bytes(interface: &str, mtu: usize) -> Result<usize, Error> {
 #[derive(Debug)]
 struct Shared {
     program: Program,
-    queue: Arc<Queue>,
+    /// The first is the one that frames are sent by.
+    queues: Vec<Arc<Queue>>,
+    all_queues: bool,
     /// Of sockets.
     numbers: Arc<Numbers>,
     /// Of connections' channels.
@@ -227,15 +237,39 @@ struct Shared {
 /// The main socket's number.
 const MAIN_SOCKET: u32 = steer_limit::MAIN_SOCKET.0;
 const SOCKETS_MAX: u32 = steer_limit::SOCKETS_MAX.0;
+const QUEUES_MAX: u32 = steer_limit::QUEUES_MAX.0;
+const PLACES_OF_SOCKETS: u32 = steer_limit::PLACES_OF_SOCKETS.0;
 const CONNECTIONS_MAX: u32 = steer_limit::CONNECTIONS_MAX.0;
 
-/// An interface's queue, and its main socket as a device.
+impl Shared {
+    /// Where the program's maps have a socket of this queue.
+    fn place(&self, queue: &Queue, number: u32) -> u32 {
+        u32::from(self.all_queues) * queue.number() * SOCKETS_MAX + number
+    }
+
+    /// Frames for the number go to these sockets from now on.
+    fn give(&self, number: u32, sockets: &Sockets) -> libbpf_rs::Result<()> {
+        sockets.all().iter().try_for_each(|socket| {
+            let place = self.place(socket.queue(), number);
+            self.program.add_socket(place, socket.as_fd())
+        })
+    }
+
+    fn take_back(&self, number: u32) {
+        self.program.remove_entry(number);
+        for queue in &self.queues {
+            self.program.remove_socket(self.place(queue, number));
+        }
+    }
+}
+
+/// An interface's queues, and their main sockets as a device.
 #[derive(Debug)]
 pub struct XdpInterface {
     // While the program is there: some drivers have no polling without it.
     settings: Settings,
     // Before the rest: the program must not deliver to a socket that is gone.
-    socket: Socket,
+    sockets: Sockets,
     shared: Arc<Shared>,
     owns_address: bool,
 }
@@ -254,31 +288,34 @@ impl XdpInterface {
         let (mac, mtu) = (interface::mac(interface)?, interface::mtu(interface)?);
         let chunk_bytes = chunk_bytes(interface, mtu)?;
         check_queue(interface, ifindex, config.queue)?;
-        let is_watched = config.threaded == Threaded::Auto;
-        let program = Program::attach(interface, ifindex, config.queue, is_watched)?;
+        let program = Program::attach(interface, ifindex, config)?;
         let capabilities = Capabilities {
             checksums_verified: config.trust_checksums,
             ..Capabilities::plain(mac, mtu)
         };
-        let socket = Socket::first(ifindex, config, capabilities, chunk_bytes)
-            .map_err(|error| refused(interface, config, error))?;
-        let added = program.add_socket(MAIN_SOCKET, socket.as_fd());
-        added.map_err(|error| Error::Program(error.to_string()))?;
+        let sockets = queues::open(interface, ifindex, config, capabilities, chunk_bytes)?;
+        let queues: Vec<_> = sockets
+            .iter()
+            .map(|socket| Arc::clone(socket.queue()))
+            .collect();
+        let failed = |error: libbpf_rs::Error| Error::Program(error.to_string());
+        let shared = Shared {
+            program,
+            queues,
+            all_queues: config.all_queues,
+            numbers: Numbers::new(MAIN_SOCKET + 1, SOCKETS_MAX),
+            channels: Numbers::new(0, CONNECTIONS_MAX),
+        };
+        let sockets = Sockets::new(sockets).map_err(Error::io("wait for several sockets"))?;
+        shared.give(MAIN_SOCKET, &sockets).map_err(failed)?;
         for address in &config.owned {
-            let owned = program.own(*address);
-            owned.map_err(|error| Error::Program(error.to_string()))?;
+            shared.program.own(*address).map_err(failed)?;
         }
-        let watched = is_watched.then(|| program.watched()).transpose()?;
-        let settings = Settings::turn(interface, ifindex, Some(config.queue), config, watched)?;
+        let settings = turn_settings(interface, ifindex, config, &shared)?;
         Ok(Self {
             settings,
-            shared: Arc::new(Shared {
-                program,
-                queue: Arc::clone(socket.queue()),
-                numbers: Numbers::new(MAIN_SOCKET + 1, SOCKETS_MAX),
-                channels: Numbers::new(0, CONNECTIONS_MAX),
-            }),
-            socket,
+            sockets,
+            shared: Arc::new(shared),
             owns_address: !config.owned.is_empty(),
         })
     }
@@ -289,7 +326,7 @@ impl XdpInterface {
     ///
     /// The kernel does not tell.
     pub fn is_zero_copy(&self) -> io::Result<bool> {
-        self.socket.is_zero_copy()
+        self.sockets.is_zero_copy()
     }
 
     /// Why the kernel polls as the interface has it although [`XdpConfig::threaded`] was asked
@@ -302,8 +339,31 @@ impl XdpInterface {
     /// The interface's Ethernet address.
     #[must_use]
     pub fn mac(&self) -> Mac {
-        self.socket.capabilities().mac
+        self.sockets.capabilities().mac
     }
+}
+
+/// How the kernel is to poll, for the queues that are served.
+fn turn_settings(
+    interface: &str,
+    ifindex: u32,
+    config: &XdpConfig,
+    shared: &Shared,
+) -> Result<Settings, Error> {
+    let several = shared.queues.len() > 1;
+    let queue = (!several).then_some(config.queue);
+    if several && config.threaded == Threaded::Auto {
+        let off = XdpConfig {
+            threaded: Threaded::Off,
+            ..config.clone()
+        };
+        let settings = Settings::turn(interface, ifindex, queue, &off, None)?;
+        return Ok(settings.without_threads(format!(
+            "one receive queue is needed to see who is alone: `ethtool -L {interface} combined 1`"
+        )));
+    }
+    let watched = (config.threaded == Threaded::Auto).then(|| shared.program.watched());
+    Settings::turn(interface, ifindex, queue, config, watched.transpose()?)
 }
 
 fn check_queue(interface: &str, ifindex: u32, queue: u32) -> Result<(), Error> {
@@ -356,31 +416,31 @@ impl Device for XdpInterface {
     fn capabilities(&self) -> Capabilities {
         Capabilities {
             steers: true,
-            ..self.socket.capabilities()
+            ..self.sockets.capabilities()
         }
     }
 
     fn pool(&self) -> &Arc<Pool> {
-        self.socket.pool()
+        self.sockets.pool()
     }
 
     fn receive(&self, batch: &mut Batch, max: usize) -> io::Result<usize> {
-        self.socket.receive(batch, max)
+        self.sockets.receive(batch, max)
     }
 
     fn transmit(&self, batch: &mut Batch) -> io::Result<usize> {
-        self.socket.transmit(batch)
+        self.sockets.transmit(batch)
     }
 
     fn readiness(&self) -> BorrowedFd<'_> {
-        self.socket.readiness()
+        self.sockets.readiness()
     }
 
     fn drops(&self) -> Drops {
         let Shared {
             program, channels, ..
         } = &*self.shared;
-        let drops = self.socket.drops();
+        let drops = self.sockets.drops();
         let strays = program.strays();
         Drops {
             stray: strays.dropped,
@@ -412,7 +472,9 @@ impl Device for XdpInterface {
     }
 
     fn set_credit(&self, frames: u32) -> bool {
-        self.shared.queue.set_credit(frames);
+        let queues = &self.shared.queues;
+        let each = frames.div_ceil(queues.len() as u32);
+        queues.iter().for_each(|queue| queue.set_credit(each));
         true
     }
 

@@ -15,7 +15,7 @@ use plimsoll_kernel::xdp_link::AttachError;
 
 use super::company::{Entries, Watched};
 use super::room::{Room, Rooms};
-use super::{MAIN_SOCKET, SOCKETS_MAX};
+use super::{MAIN_SOCKET, PLACES_OF_SOCKETS, Threaded, XdpConfig};
 use crate::device::Endpoint;
 use crate::error::Error;
 
@@ -54,21 +54,17 @@ impl fmt::Debug for Program {
 }
 
 impl Program {
-    /// Loads it for one receive queue and attaches it in native mode. `counts_company`: it is
-    /// to be [watched](Self::watched).
-    pub(super) fn attach(
-        interface: &str,
-        ifindex: u32,
-        queue: u32,
-        counts_company: bool,
-    ) -> Result<Self, Error> {
+    /// Loads it for the queues of `config` and attaches it in native mode. With
+    /// [`Threaded::Auto`] it can be [watched](Self::watched).
+    pub(super) fn attach(interface: &str, ifindex: u32, config: &XdpConfig) -> Result<Self, Error> {
         let mut place = MaybeUninit::uninit();
         let builder = SteerSkelBuilder::default();
         let mut open = builder.open(&mut place).map_err(|error| refused(&error))?;
         if let Some(constants) = open.maps.rodata_data.as_deref_mut() {
-            constants.queue = queue;
+            constants.queue = config.queue;
+            constants.all_queues = config.all_queues.into();
             constants.secret = fastrand::u64(..);
-            constants.counts_company = counts_company.into();
+            constants.counts_company = (config.threaded == Threaded::Auto).into();
         }
         let program = open.load().map_err(|error| refused(&error))?;
         let maps = &program.maps;
@@ -113,8 +109,12 @@ impl Program {
         self.sockets.update(&key, &socket, MapFlags::ANY)
     }
 
-    pub(super) fn remove_socket(&self, index: u32) {
+    /// Its endpoint has no entry any more.
+    pub(super) fn remove_entry(&self, index: u32) {
         self.entries.remove(index);
+    }
+
+    pub(super) fn remove_socket(&self, index: u32) {
         // Not there: the kernel removes a closed socket by itself.
         let _ = self.sockets.delete(&index.to_ne_bytes());
     }
@@ -179,7 +179,7 @@ impl Program {
 
     /// Frames that were dropped as the channels of the first so many numbers had no room.
     pub(super) fn discarded(&self, channels: u32) -> u64 {
-        let numbers = (0..channels).map(|number| (SOCKETS_MAX + number) as usize);
+        let numbers = (0..channels).map(|number| (PLACES_OF_SOCKETS + number) as usize);
         numbers.map(|number| self.rooms.given(number).refused).sum()
     }
 

@@ -159,6 +159,12 @@ impl Settings {
         Ok(settings)
     }
 
+    /// Threads were asked for and are not there, for this reason.
+    pub(super) fn without_threads(self, why: String) -> Self {
+        let unthreaded = Some(why);
+        Self { unthreaded, ..self }
+    }
+
     /// The kernel polls in threads of which a thread of ours says where they run.
     fn place(
         &mut self,
