@@ -63,7 +63,8 @@ fn in_use(interface: &str, ifindex: u32) -> Result<u32, Error> {
     }
     let link = plimsoll_kernel::link::link(ifindex);
     let link = link.map_err(Error::io(format!("ask about {interface}")))?;
-    Ok(link.rx_queues.unwrap_or(1).max(1))
+    // Most are not in use, as a rule: no reason to refuse.
+    Ok(link.rx_queues.unwrap_or(1).clamp(1, QUEUES_MAX))
 }
 
 /// Frames that each of several queues may lend: the first would take all.
