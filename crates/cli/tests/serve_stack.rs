@@ -459,9 +459,9 @@ fn idle_cpus_work_ahead_if_asked_to() {
             ));
             client_of_an_echo();
             let tasks = format!("/proc/{}/task", server.0.id());
-            let names = std::fs::read_dir(tasks).unwrap().map(|task| {
+            let names = fs::read_dir(tasks).unwrap().map(|task| {
                 let comm = task.unwrap().path().join("comm");
-                std::fs::read_to_string(comm).unwrap_or_default()
+                fs::read_to_string(comm).unwrap_or_default()
             });
             let ahead = names.filter(|name| name.trim() == "plimsoll-ahead");
             assert_eq!(ahead.count(), usize::from(asked));
