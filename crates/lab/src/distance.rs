@@ -11,6 +11,7 @@ use serde::Serialize;
 
 use crate::document::MODELLED;
 use crate::experiment::Measure;
+use crate::flood_model;
 use crate::runner::{Measured, Run};
 
 /// Less of a load was not that load.
@@ -72,7 +73,9 @@ pub fn distances(run: &Run) -> Vec<Distance> {
 fn pairs(run: &Run) -> impl Iterator<Item = (&Measured, &Measured)> {
     let modelled = run.curves.iter().filter(|curve| curve.host == MODELLED);
     modelled.filter_map(|model| {
-        let id = format!("{}_testbed", model.id);
+        let mut floods = flood_model::pairs(&run.experiment);
+        let of = floods.find(|(id, _)| *id == model.id);
+        let id = of.map_or_else(|| format!("{}_testbed", model.id), |(_, of)| of.to_owned());
         let real = run.curves.iter().find(|curve| curve.id == id)?;
         Some((model, real))
     })

@@ -22,6 +22,7 @@ use toml::Table;
 use crate::claim;
 use crate::declared::{Cause, Choice, Claim, Revised};
 use crate::error::Error;
+use crate::flood_model::FloodModel;
 use crate::settings::{number, overlay, set};
 
 /// One experiment file.
@@ -70,6 +71,9 @@ pub struct Experiment {
     /// On real packets: modelled curves that are drawn into its plots.
     #[serde(default)]
     pub beside: Vec<Beside>,
+    /// On real packets: the same floods on the model.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub model: Option<FloodModel>,
     /// What of its own settings was chosen by a published result.
     #[serde(default, rename = "choice")]
     pub choices: Vec<Choice>,
@@ -299,6 +303,10 @@ impl Experiment {
         self.check_names(file)?;
         self.check_host(file)?;
         self.sweep.check(file)?;
+        let model = self.model.iter();
+        model
+            .map(|model| model.check(file, self))
+            .collect::<Result<(), _>>()?;
         for published in &self.published {
             let key = format!("published.{}", published.curve);
             if self.curve(&published.curve).is_none() {
@@ -370,8 +378,8 @@ impl Experiment {
         } else if let Some(one) = self.beside.iter().find(|one| !self.can_draw(one)) {
             let remedy = "draw a twin into one of the measures, with units above 0";
             (one.twin.as_str(), "cannot be drawn beside", remedy)
-        } else if !real && !self.twins.is_empty() {
-            let remedy = "name twins in the experiment with host = \"real\"";
+        } else if !real && (!self.twins.is_empty() || self.model.is_some()) {
+            let remedy = "use twins and model in an experiment with host = \"real\"";
             ("twins", "is about real packets", remedy)
         } else {
             return Ok(());

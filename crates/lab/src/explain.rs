@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 
 use crate::error::Error;
 use crate::experiment::{Experiment, HostKind};
+use crate::flood_model;
 
 /// What was done, what the model does, where it departs, what its machine profile
 /// was calibrated on, and the claims.
@@ -103,7 +104,15 @@ pub(crate) fn paragraphs(prose: &str) -> Vec<&str> {
 /// line each.
 pub(crate) fn machine(experiment: &Experiment) -> Result<String, Error> {
     if experiment.host == HostKind::Real {
-        return Ok("The machine that it runs on: no cost is put in.".to_owned());
+        let mut text = "The machine that it runs on: no cost is put in.".to_owned();
+        if let Some(profile) = flood_model::profile(experiment)? {
+            let _ = write!(
+                text,
+                "\nBeside it the same floods on the model: {}",
+                profile.name
+            );
+        }
+        return Ok(text);
     }
     let profile = experiment.profile_named(&experiment.profile);
     let profile = profile.map_err(|error| {

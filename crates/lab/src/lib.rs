@@ -19,6 +19,7 @@ mod document;
 mod error;
 mod experiment;
 mod explain;
+mod flood_model;
 mod host;
 mod html;
 mod machine;
@@ -49,6 +50,7 @@ pub use experiment::{
     Beside, Curve, Experiment, Explain, HostKind, Measure, Published, Scale, Sweep, TestbedPath,
 };
 pub use explain::explain;
+pub use flood_model::{FloodModel, ModelCurve};
 pub use host::{Figures, Host, Point};
 pub use html::html;
 pub use machine::profile_file;

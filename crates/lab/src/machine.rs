@@ -38,6 +38,10 @@ impl Experiment {
             profile.name.clone_into(&mut moved.profile);
             moved.machine = Some(Arc::clone(profile));
         }
+        if let Some(model) = &mut moved.model {
+            profile.name.clone_into(&mut model.profile);
+            moved.machine = Some(Arc::clone(profile));
+        }
         moved
     }
 

@@ -6,6 +6,7 @@ use plimsoll_sim::Profile;
 use plimsoll_sim::profile::{COSTS, Cost, QUEUES};
 
 use crate::error::Error;
+use crate::flood_model;
 use crate::provenance;
 use crate::runner::Run;
 
@@ -13,7 +14,11 @@ use crate::runner::Run;
 pub(crate) fn machines(runs: &[Run]) -> Result<Markup, Error> {
     let mut profiles: Vec<Profile> = Vec::new();
     for run in runs {
-        for profile in provenance::profiles(&run.experiment)? {
+        let floods = flood_model::profile(&run.experiment)?;
+        for profile in provenance::profiles(&run.experiment)?
+            .into_iter()
+            .chain(floods)
+        {
             if !profiles.iter().any(|known| known.name == profile.name) {
                 profiles.push(profile);
             }

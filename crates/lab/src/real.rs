@@ -8,6 +8,7 @@
 use crate::cache::Cache;
 use crate::error::Error;
 use crate::experiment::{Curve, Experiment, HostKind};
+use crate::flood_model::OFFERED;
 use crate::host::{Figures, Host, Point};
 use crate::runner::{measured_alone, points};
 
@@ -119,7 +120,11 @@ fn one_round(
     }
     if round > 0 {
         for (point, figures) in points.iter().zip(&mut figures) {
+            let offered = figures
+                .get_key_value(OFFERED)
+                .map(|(name, pps)| (name.clone(), *pps));
             measured_alone(point.experiment, figures);
+            figures.extend(offered);
         }
     }
     Ok(figures)

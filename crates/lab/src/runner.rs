@@ -15,6 +15,7 @@ use crate::claim::{self, Curves, Verdict};
 use crate::declared::Kind;
 use crate::error::Error;
 use crate::experiment::{Curve, Experiment, HostKind};
+use crate::flood_model;
 use crate::host::{Figures, Host, Point};
 use crate::order::longest_first;
 use crate::real::{self, REAL_ROUNDS, RealFigures};
@@ -134,15 +135,7 @@ pub fn run(
     let mut real = real.into_iter();
     experiments
         .iter()
-        .map(|experiment| {
-            assemble(
-                experiment,
-                modelled.name(),
-                options,
-                &mut results,
-                &mut real,
-            )
-        })
+        .map(|experiment| assemble(experiment, modelled, options, &mut results, &mut real))
         .collect()
 }
 
@@ -179,7 +172,7 @@ fn places<'a>(
     Ok(places)
 }
 
-fn point<'a>(
+pub(crate) fn point<'a>(
     experiment: &'a Experiment,
     curve: &'a Curve,
     x: f64,
@@ -236,7 +229,11 @@ pub(crate) fn measured_alone(experiment: &Experiment, figures: &mut Figures) {
     figures.retain(|name, _| measures.iter().any(|measure| measure.of == *name));
 }
 
-fn cached(host: &dyn Host, point: &Point<'_>, cache: Option<&Cache>) -> Result<Figures, Error> {
+pub(crate) fn cached(
+    host: &dyn Host,
+    point: &Point<'_>,
+    cache: Option<&Cache>,
+) -> Result<Figures, Error> {
     let Some(cache) = cache else {
         return host.run(point);
     };
@@ -258,7 +255,7 @@ fn is_modelled(experiment: &Experiment) -> bool {
 
 fn assemble(
     experiment: &Experiment,
-    modelled: &'static str,
+    modelled: &dyn Host,
     options: &Options<'_>,
     results: &mut Results,
     real: &mut RealResults,
@@ -268,12 +265,14 @@ fn assemble(
         let points = experiment.sweep.values.len();
         let taken = results.take(points).collect::<Result<_, _>>()?;
         let (id, label) = (curve.id.clone(), curve.label.clone());
-        curves.push(Measured::new(experiment, id, label, modelled, taken));
+        curves.push(Measured::new(experiment, id, label, modelled.name(), taken));
     }
     let wanted = experiment.curves.iter();
     for curve in wanted.filter(|curve| real::is_real(experiment, curve)) {
         curves.push(on_real_packets(experiment, curve, options, real.next())?);
     }
+    let floods = flood_model::run(experiment, &curves, modelled, options.seed, options.cache)?;
+    curves.extend(floods);
     let seeds = match experiment.host {
         HostKind::Real => options.seeds.clamp(1, REAL_ROUNDS),
         HostKind::Modelled | HostKind::Testbed => options.seeds.max(1),
@@ -330,7 +329,7 @@ fn series(experiment: &Experiment, curves: &[Measured], seed: usize) -> Curves {
 
 impl Measured {
     /// `taken`: by point and seed.
-    fn new(
+    pub(crate) fn new(
         experiment: &Experiment,
         id: String,
         label: String,

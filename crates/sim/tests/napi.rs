@@ -183,3 +183,15 @@ fn merged_packets_pay_for_the_protocol_once() {
         "{per_visit} {expected}"
     );
 }
+
+/// A packet every 100 µs: the first after a visit waits for 500 µs, and the visit takes those
+/// that came meanwhile as well.
+#[test]
+fn a_holdoff_lets_packets_wait_for_one_interrupt() {
+    let held = flooded(r#"kind = "napi", holdoff_us = 500"#, 10_000, "");
+    let interrupts = figure(&held, "interrupts_hz");
+    assert!((1_600.0..2_050.0).contains(&interrupts), "{interrupts}");
+    assert!((figure(&held, "delivered_pps") - 10_000.0).abs() < 10.0);
+    let at_once = flooded(r#"kind = "napi""#, 10_000, "");
+    assert!(figure(&at_once, "interrupts_hz") > 9_900.0);
+}

@@ -11,7 +11,8 @@
 //! Within a run no other thread takes its place. Meanwhile an interrupt, the clock's too, makes
 //! a run at once, if ksoftirqd is not in one (since Linux 6.4).
 //!
-//! With `threaded` each queue has a thread, which visits it until it is empty.
+//! With `threaded` each queue has a thread, which visits it until it is empty. With
+//! `holdoff_us` a queue that got its interrupt back interrupts so long after its next packet.
 //!
 //! **Where excess is dropped.** On the adapter's ring while ksoftirqd has to wait for its turn;
 //! on the socket queue while it runs.
@@ -23,12 +24,14 @@
 
 use std::collections::VecDeque;
 
+use super::holdoff::Holdoffs;
 use super::stages::{Behind, Costs, receive_queues};
 use super::{Parts, Path};
 use crate::Error;
 use crate::host::{Body, Cx, Host, LineKind, Step, Thread};
 use crate::packet::{Kind, Packet};
 use crate::scenario::NapiConfig;
+use crate::source::nanos;
 
 /// A merged packet has at most so many parts.
 const MERGED_MAX: u32 = 64;
@@ -113,6 +116,9 @@ pub(super) struct Napi {
     poll_pass: u64,
     config: NapiConfig,
     budget_ns: u64,
+    holdoff_ns: u64,
+    /// Its timers are numbered by receive queue.
+    holdoffs: Holdoffs,
     behind: Behind,
     cpus: Vec<Softirq>,
     pollers: Vec<Poller>,
@@ -131,6 +137,8 @@ impl Napi {
             poll_pass: parts.cost("poll_pass")?,
             config: *config,
             budget_ns: config.budget_us.map_or(ticks, |us| (us * 1e3) as u64),
+            holdoff_ns: nanos(config.holdoff_us),
+            holdoffs: Holdoffs::default(),
             behind: Behind::new(parts.costs),
             cpus: Vec::new(),
             pollers: Vec::new(),
@@ -213,13 +221,23 @@ impl Napi {
                     softirq.phase = Phase::Between;
                     host.leave_input(cpu);
                     if had < self.config.weight {
-                        host.enable_receive(queue.0, queue.1);
+                        self.enable(host, queue);
                     } else {
                         softirq.again.push_back(queue);
                     }
                 }
             }
         }
+    }
+
+    /// A queue with nothing left gets its interrupt back.
+    fn enable(&self, host: &mut Host, queue: Queue) {
+        if self.holdoff_ns == 0 {
+            return host.enable_receive(queue.0, queue.1);
+        }
+        host.adapters[queue.0].rings[queue.1].enabled = true;
+        let index = self.holdoffs.index(queue.0, queue.1);
+        self.holdoffs.begin(host, index, self.holdoff_ns);
     }
 
     /// A round is over. True if the run is as well; what is left is ksoftirqd's then.
@@ -290,7 +308,7 @@ impl Napi {
         host.cpus[cpu].in_softirq = false;
         host.leave_input(cpu);
         if had < self.config.weight {
-            host.enable_receive(queue.0, queue.1);
+            self.enable(host, queue);
             return Step::Done;
         }
         Step::Kernel(0)
@@ -354,6 +372,7 @@ fn kernel_thread(name: String, index: usize, cpu: usize) -> Thread {
 impl Path for Napi {
     fn start(&mut self, host: &mut Host) {
         self.behind.start(host);
+        self.holdoffs = Holdoffs::new(host);
         self.begun = vec![false; host.lines.len()];
         for cpu in 0..host.cpus.len() {
             let name = format!("ksoftirqd-{cpu}");
@@ -400,6 +419,16 @@ impl Path for Napi {
             None => self.ksoftirqd(host, index, thread),
             Some(poller) => self.poll(host, poller, thread),
         }
+    }
+
+    fn on_arrival(&mut self, host: &mut Host, adapter: usize, queue: usize) {
+        let index = self.holdoffs.index(adapter, queue);
+        self.holdoffs.begin(host, index, self.holdoff_ns);
+    }
+
+    fn on_timer(&mut self, host: &mut Host, timer: usize) {
+        let (adapter, queue) = self.holdoffs.queues()[timer];
+        host.interrupt_receive(adapter, queue);
     }
 
     fn on_tick(&mut self, host: &mut Host, cpu: usize) {

@@ -29,6 +29,10 @@ pub struct NapiConfig {
     /// Each queue has a thread that polls it, in the place of softirqs. Default false.
     #[serde(default)]
     pub threaded: bool,
+    /// The device interrupts, or a timer polls in its place (`gro_flush_timeout`), so long
+    /// after a packet that finds the queue idle. Default 0.
+    #[serde(default)]
+    pub holdoff_us: f64,
     /// Packets of one source for one consumer that one visit finds are merged
     /// (generic receive offload): the first pays for the protocol, and each of the others
     /// this much, in ns. Default: no merging.
@@ -45,6 +49,7 @@ impl Default for NapiConfig {
             rounds: rounds(),
             rounds_us: rounds_us(),
             threaded: false,
+            holdoff_us: 0.0,
             gro_ns: None,
         }
     }
@@ -56,6 +61,7 @@ impl NapiConfig {
         count("budget", self.budget)?;
         count("rounds", self.rounds)?;
         micros("rounds_us", self.rounds_us)?;
+        within("path.holdoff_us", self.holdoff_us, 0.0, 1e7)?;
         within("path.budget_us", self.budget_us.unwrap_or(1.0), 0.001, 1e7)
     }
 }
