@@ -28,6 +28,8 @@ use crate::output;
     sudo plimsoll lab run real         the papers' figures on this machine's kernel, half an hour\n  \
     plimsoll lab explain lrp-fig3      what was done, and where the model departs\n  \
     sudo plimsoll lab calibrate --out today.toml    this machine's costs, for --profile\n  \
+    sudo plimsoll lab run real-lrp-fig3 real-mh-fig4 --calibrate today.toml\n      \
+                                       real packets beside the model of this machine, and how far apart\n  \
     plimsoll lab sweep mr-fig7 --parameter path.quota --from 2 --to 40 --steps 20 \\\n      \
     --set source.flood.traffic.rate_pps=14000 --curve quota5 --html quota.html")]
 pub(crate) struct Args {
@@ -82,6 +84,10 @@ struct How {
     /// Machine profile in FILE, as `lab calibrate` writes it, in place of the experiments' own
     #[arg(long, value_name = "FILE")]
     profile: Option<PathBuf>,
+    /// Measure this machine's costs first (root, about a minute), write the profile to FILE, and
+    /// use it as --profile does
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["profile", "shard"])]
+    calibrate: Option<PathBuf>,
     /// The first seed; the same seeds give the same results
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
@@ -269,7 +275,10 @@ impl How {
 
     /// The same experiments on the machine of `--profile`, if there is one.
     fn moved(&self, experiments: &[Experiment]) -> crate::Result<Option<Vec<Experiment>>> {
-        let Some(file) = &self.profile else {
+        if let Some(file) = &self.calibrate {
+            calibrate::into_file(file)?;
+        }
+        let Some(file) = self.profile.as_ref().or(self.calibrate.as_ref()) else {
             return Ok(None);
         };
         let profile = profile_file(file)?;

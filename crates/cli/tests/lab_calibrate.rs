@@ -130,3 +130,31 @@ fn without_root_it_says_so_and_leaves_no_file() {
     assert!(said(&output).contains("root"), "{output:?}");
     assert!(!Path::new(&file).exists());
 }
+
+/// One command: what this machine costs, real packets, and the model of it beside them.
+#[test]
+fn real_floods_stand_beside_the_model_of_this_machine_in_one_command() {
+    assert!(geteuid().is_root(), "network namespaces need root");
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("today.toml");
+    let experiments = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/experiments");
+    let output = Command::new(env!("CARGO_BIN_EXE_plimsoll"))
+        .args(["lab", "run", "floods", "--quick", "--json", "-"])
+        .arg("--experiments")
+        .arg(experiments)
+        .arg("--calibrate")
+        .arg(&file)
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{output:?}");
+    check_sources(&fs::read_to_string(&file).unwrap());
+    let document: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let distances = document["experiments"][0]["distances"].as_array().unwrap();
+    for curve in ["softirq", "threaded"] {
+        let of = |one: &&Value| one["curve"] == curve && one["measure"] == "goodput";
+        let found = distances.iter().find(of).unwrap();
+        let point = &found["points"][0];
+        let (model, real) = (point["model"].as_f64(), point["real"].as_f64());
+        assert!(model > Some(0.0) && real > Some(0.0), "{found}");
+    }
+}

@@ -22,7 +22,7 @@ use toml::Table;
 use crate::claim;
 use crate::declared::{Cause, Choice, Claim, Revised};
 use crate::error::Error;
-use crate::flood_model::FloodModel;
+use crate::flood_model::{Beside, FloodModel};
 use crate::settings::{number, overlay, set};
 
 /// One experiment file.
@@ -201,29 +201,6 @@ pub struct Published {
     pub from: String,
     /// Swept parameter and measured value.
     pub points: Vec<(f64, f64)>,
-}
-
-/// Modelled curves beside real ones: rates as multiples of the paper's unit.
-#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
-#[serde(deny_unknown_fields)]
-pub struct Beside {
-    /// The plot: a measure's id.
-    pub measure: String,
-    /// One of the twins.
-    pub twin: String,
-    /// Its curves.
-    pub curves: Vec<String>,
-    /// The id of its measure.
-    pub of: String,
-    /// What its swept parameter is divided by.
-    pub unit: f64,
-    /// What its measure is divided by. Default 1.
-    #[serde(default = "one")]
-    pub measure_unit: f64,
-}
-
-fn one() -> f64 {
-    1.0
 }
 
 impl Experiment {

@@ -2,7 +2,8 @@
 //! the rate that the generator has offered.
 //!
 //! The rates are multiples of what this machine takes, so they are known only when the real
-//! packets have been measured. The model comes after them.
+//! packets have been measured. The model comes after them. Curves of a paper's own machine
+//! can only be drawn [beside](Beside) real ones.
 
 use plimsoll_sim::Profile;
 use serde::{Deserialize, Serialize};
@@ -42,6 +43,29 @@ pub struct ModelCurve {
     /// What it lays over the scenario.
     #[serde(default)]
     pub set: Table,
+}
+
+/// Modelled curves beside real ones: rates as multiples of the paper's unit.
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct Beside {
+    /// The plot: a measure's id.
+    pub measure: String,
+    /// One of the twins.
+    pub twin: String,
+    /// Its curves.
+    pub curves: Vec<String>,
+    /// The id of its measure.
+    pub of: String,
+    /// What its swept parameter is divided by.
+    pub unit: f64,
+    /// What its measure is divided by. Default 1.
+    #[serde(default = "one")]
+    pub measure_unit: f64,
+}
+
+fn one() -> f64 {
+    1.0
 }
 
 /// What the generator has offered, among the figures of real packets.

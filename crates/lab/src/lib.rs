@@ -47,10 +47,10 @@ pub use distance::{Compared, Distance, distances};
 pub use document::{CurveEntry, Document, Entry, PointEntry, csv, table, values, verdict_line};
 pub use error::Error;
 pub use experiment::{
-    Beside, Curve, Experiment, Explain, HostKind, Measure, Published, Scale, Sweep, TestbedPath,
+    Curve, Experiment, Explain, HostKind, Measure, Published, Scale, Sweep, TestbedPath,
 };
 pub use explain::explain;
-pub use flood_model::{FloodModel, ModelCurve};
+pub use flood_model::{Beside, FloodModel, ModelCurve};
 pub use host::{Figures, Host, Point};
 pub use html::html;
 pub use machine::profile_file;

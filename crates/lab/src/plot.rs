@@ -3,7 +3,8 @@
 use plimsoll_report::plot::{Axis, Drawing, Line};
 
 use crate::error::Error;
-use crate::experiment::{Beside, Measure};
+use crate::experiment::Measure;
+use crate::flood_model::Beside;
 use crate::runner::{Measured, Run};
 
 /// Modelled curves that are drawn into the plot of `measure`, with their labels; from those

@@ -20,36 +20,39 @@ use crate::output;
 #[derive(clap::Args, Debug)]
 #[command(after_help = "Examples:\n  \
     sudo plimsoll lab calibrate --out today.toml\n  \
-    sudo plimsoll lab run demo-udp modern-guard --testbed --profile today.toml --seeds 4")]
+    sudo plimsoll lab run demo-udp modern-guard --testbed --profile today.toml --seeds 4\n  \
+    sudo plimsoll lab run real-lrp-fig3 real-mh-fig4 --calibrate today.toml    both in one")]
 pub(super) struct Args {
     /// Where to write the profile; its name is the file's without .toml
     #[arg(short, long, value_name = "FILE")]
     out: PathBuf,
     /// How often each trial is repeated
-    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(5..=100))]
+    #[arg(long, value_name = "N", default_value_t = REPEATS, value_parser = clap::value_parser!(u32).range(5..=100))]
     repeats: u32,
     /// How long each trial measures
-    #[arg(long, value_name = "MS", default_value_t = 250, value_parser = clap::value_parser!(u64).range(20..=1000))]
+    #[arg(long, value_name = "MS", default_value_t = WINDOW_MS, value_parser = clap::value_parser!(u64).range(20..=1000))]
     window_ms: u64,
     /// Also write all trials as one JSON document to FILE (`-`: standard output)
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
 }
 
-pub(super) fn run(args: &Args) -> crate::Result<()> {
-    let name = args.out.file_stem().and_then(|stem| stem.to_str());
-    let name = name.ok_or(Usage("--out: name a file, for example today.toml"))?;
-    // Before minutes of measuring.
-    let target = Target::open(&args.out)?;
-    let measured = measure(args);
-    let calibration = match measured {
-        Ok(calibration) => calibration,
-        Err(error) => {
-            target.give_up();
-            return Err(error);
-        }
+const REPEATS: u32 = 5;
+const WINDOW_MS: u64 = 250;
+
+/// Writes a profile of this machine to `out`, for experiments that run right after it.
+pub(super) fn into_file(out: &Path) -> crate::Result<()> {
+    let args = Args {
+        out: out.to_owned(),
+        repeats: REPEATS,
+        window_ms: WINDOW_MS,
+        json: None,
     };
-    target.write(&calibration.profile(name)?)?;
+    written(&args).map(drop)
+}
+
+pub(super) fn run(args: &Args) -> crate::Result<()> {
+    let calibration = written(args)?;
     if let Some(json) = &args.json {
         output::write_json(json, &calibration)?;
     }
@@ -61,6 +64,24 @@ pub(super) fn run(args: &Args) -> crate::Result<()> {
         "{}wrote {out}; `--profile {out}` of lab run, report and sweep uses it\n",
         calibration.table()
     ))
+}
+
+/// Measures, and writes the profile.
+fn written(args: &Args) -> crate::Result<Calibration> {
+    let name = args.out.file_stem().and_then(|stem| stem.to_str());
+    let name = name.ok_or(Usage("name a file for the profile, for example today.toml"))?;
+    // Before minutes of measuring.
+    let target = Target::open(&args.out)?;
+    match measure(args) {
+        Ok(calibration) => {
+            target.write(&calibration.profile(name)?)?;
+            Ok(calibration)
+        }
+        Err(error) => {
+            target.give_up();
+            Err(error)
+        }
+    }
 }
 
 fn measure(args: &Args) -> crate::Result<Calibration> {

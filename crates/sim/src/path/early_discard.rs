@@ -24,11 +24,17 @@ use super::sources::Sources;
 use crate::Error;
 use crate::host::{Host, Queued};
 use crate::packet::{Kind, Packet};
+use crate::scenario::GovernedGuardConfig;
 
 /// What a queued packet takes of a socket's buffer: a page each, as on veth with XDP.
 pub(super) const PACKET_BYTES: u32 = 4096;
 /// Feedback knows this many consumers; further ones are discarded when full.
 const CONSUMERS_MAX: usize = SourceId::COUNT_MAX;
+
+/// So many percent as a part.
+pub(super) fn part(percent: f64) -> Fraction {
+    Fraction::from_ppm((percent * 1e4) as u32)
+}
 
 /// Which packets are discarded.
 #[derive(Debug)]
@@ -65,22 +71,27 @@ struct Taken {
 }
 
 impl EarlyDiscard {
-    /// Receiving may take the part `limit` of a CPU; a discarded packet costs
-    /// `discarded`.
+    /// As `settings` say; a discarded packet costs `discarded`.
     pub(super) fn new(
         host: &Host,
         sources: Sources,
-        limit: Fraction,
+        settings: &GovernedGuardConfig,
         discarded: Duration,
     ) -> Result<Self, Error> {
         let consumers = host.endpoints.len();
+        let socket = SocketWatermarks {
+            high: part(settings.high_pct),
+            low: part(settings.low_pct),
+            ..SocketWatermarks::DEFAULT
+        };
         let config = FeedbackConfig {
             // A consumer that takes nothing is no reason to receive for it.
             timeout: Duration::from_secs(3600),
             ..FeedbackConfig::default()
         };
         let shedding = SheddingConfig {
-            limit,
+            limit: part(settings.share_pct),
+            aim: part(settings.aim_pct),
             costs: costs(discarded),
             demands_max: consumers,
             ..SheddingConfig::DEFAULT
@@ -99,7 +110,7 @@ impl EarlyDiscard {
         for (to, endpoint) in host.endpoints.iter().enumerate().take(CONSUMERS_MAX) {
             let source = SourceId::from_index(to).map_err(Error::core("the feedback"))?;
             let length = endpoint.queue.limit() as u32;
-            let marks = Watermarks::of_socket(SocketWatermarks::DEFAULT, length, PACKET_BYTES);
+            let marks = Watermarks::of_socket(socket, length, PACKET_BYTES);
             made.feedback
                 .watch(to, marks, SourceSet::EMPTY.with(source))?;
         }

@@ -24,7 +24,7 @@ use plimsoll_core::config::Fraction;
 use plimsoll_core::cpu_limit::{Change, CpuLimit, CpuLimitConfig, POLLING_PERIOD};
 use plimsoll_core::time::Instant;
 
-use super::early_discard::EarlyDiscard;
+use super::early_discard::{EarlyDiscard, part};
 use super::governing::{Governing, Polled};
 use super::sources::Sources;
 use super::stages::{Behind, receive_from_socket, receive_queues};
@@ -124,8 +124,7 @@ impl GovernedGuard {
             exit: costs.exit,
             soft_dispatch: costs.soft_dispatch,
         };
-        let share = Fraction::from_ppm((config.share_pct * 1e4) as u32);
-        let interval = Duration::from_nanos((config.interval_ms * 1e6) as u64);
+        let share = part(config.share_pct);
         let queues = receive_queues(host);
         let per_cpu = |cpu| per_cpu(host, &queues, cpu, share);
         Ok(Self {
@@ -137,12 +136,12 @@ impl GovernedGuard {
             cpus: (0..host.cpus.len())
                 .map(per_cpu)
                 .collect::<Result<_, _>>()?,
-            governing: Governing::new(host, config.strategy, share, interval)?,
+            governing: Governing::new(host, config)?,
             lazy: config.lazy,
             discard: EarlyDiscard::new(
                 host,
                 Sources::new(host, config)?,
-                share,
+                config,
                 Duration::from_nanos(own.discarded()),
             )?,
         })

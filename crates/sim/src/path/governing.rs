@@ -10,11 +10,13 @@ use plimsoll_core::config::Fraction;
 use plimsoll_core::governor::{
     Company, CpuObservation, Governor, GovernorConfig, Losses, Mode, Strategy,
 };
+use plimsoll_core::holdoff::HoldoffRange;
 
+use super::early_discard::part;
 use crate::Error;
 use crate::host::Host;
 use crate::outcome::Place;
-use crate::scenario::GuardStrategy;
+use crate::scenario::{GovernedGuardConfig, GuardStrategy};
 
 /// What one CPU's polling did since the governor was last asked.
 #[derive(Clone, Copy, Debug, Default)]
@@ -62,22 +64,24 @@ struct Tally {
 
 impl Governing {
     /// A governor for rings as long as the shortest of `host`'s.
-    pub(super) fn new(
-        host: &Host,
-        strategy: GuardStrategy,
-        share: Fraction,
-        busy_interval: Duration,
-    ) -> Result<Self, Error> {
+    pub(super) fn new(host: &Host, settings: &GovernedGuardConfig) -> Result<Self, Error> {
         let rings = host.adapters.iter().flat_map(|device| &device.rings);
         let ring = rings.map(|ring| ring.packets.limit()).min().unwrap_or(0);
         let default = GovernorConfig::default();
-        let strategy = match strategy {
+        let share = part(settings.share_pct);
+        let busy_interval = Duration::from_nanos((settings.interval_ms * 1e6) as u64);
+        let holdoff = HoldoffRange {
+            max: Duration::from_nanos((settings.holdoff_max_us * 1e3) as u64),
+            ..default.holdoff
+        };
+        let strategy = match settings.strategy {
             GuardStrategy::Holdoff => Strategy::Holdoff,
             GuardStrategy::Thread => Strategy::Thread,
             GuardStrategy::Off => Strategy::Off,
         };
         let config = GovernorConfig {
             strategy,
+            holdoff,
             ring_frames: ring as u32,
             cpu_limit: (share != Fraction::WHOLE).then_some(share),
             busy_interval,

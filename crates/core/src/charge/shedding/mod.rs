@@ -18,7 +18,7 @@
 //! - Shedding begins when receiving has taken more than [`SheddingConfig::limit`] of
 //!   a CPU for two intervals, mostly for packets that were admitted: to admit fewer
 //!   helps against nothing else.
-//! - The budget is what `AIM` of the limit leaves after all packets have been
+//! - The budget is what [`SheddingConfig::aim`] of the limit leaves after all packets have been
 //!   looked at, but never less than `PROGRESS` of it.
 //! - All protected traffic is one party with a guarantee. The others, slots or
 //!   groups of slots, get max-min fair shares. Who asks for less than the others
@@ -66,10 +66,6 @@ pub const DISCARDED: Duration = Duration::from_nanos(160);
 /// of a datagram on veth and the 3 µs of one that passes packet filters.
 const ADMITTED: Duration = Duration::from_nanos(1500);
 
-/// Shedding aims at this part of the limit. The model shows why it is not all of
-/// it: with the governor at the same limit a bystander loses to the overflowing
-/// ring. 5 % are more than a budget is usually wrong by.
-const AIM: Fraction = Fraction::from_percent(95);
 /// The part of the limit that admitted packets keep whatever discarding costs: the
 /// flooded consumer still makes progress, if a tenth of what it could.
 const PROGRESS: Fraction = Fraction::from_percent(10);
@@ -116,6 +112,10 @@ pub struct SheddingConfig {
     /// 85 %; more leaves a flood of unbounded packets the whole CPU, less sheds what
     /// the host could take.
     pub limit: Fraction,
+    /// Shedding aims at this part of the limit, above zero. Default: 95 %, more below
+    /// the limit than a budget is usually wrong by. At the limit itself it would work
+    /// against a governor that has the same limit.
+    pub aim: Fraction,
     /// The part of what is admitted that protected traffic gets first, as far as it
     /// needs it. Default: 30 %.
     pub guarantee: Fraction,
@@ -131,6 +131,7 @@ impl SheddingConfig {
     /// The defaults.
     pub const DEFAULT: Self = Self {
         limit: Fraction::from_percent(85),
+        aim: Fraction::from_percent(95),
         guarantee: Fraction::from_percent(30),
         costs: PacketCosts {
             admitted: ADMITTED,
@@ -146,6 +147,7 @@ impl SheddingConfig {
     /// Names the first field that is out of range.
     pub fn validate(&self) -> Result<(), ConfigError> {
         Field("limit", self.limit).must_be_in(PPM.., "above 0 ppm")?;
+        Field("aim", self.aim).must_be_in(PPM.., "above 0 ppm")?;
         let PacketCosts {
             admitted,
             discarded,
@@ -431,7 +433,7 @@ impl Shedding {
         let limit_ns = self.config.limit.of(span_nanos(load.elapsed));
         let offered = load.admitted.saturating_add(load.discarded);
         let looking_ns = offered.saturating_mul(discarded);
-        let left_ns = AIM.of(limit_ns).saturating_sub(looking_ns);
+        let left_ns = self.config.aim.of(limit_ns).saturating_sub(looking_ns);
         // An admitted packet has been looked at already.
         (left_ns / (admitted - discarded)).max(PROGRESS.of(limit_ns) / admitted)
     }

@@ -1,6 +1,8 @@
 //! Plimsoll's own path.
 
 use plimsoll_core::charge::shedding::SheddingConfig;
+use plimsoll_core::feedback::SocketWatermarks;
+use plimsoll_core::governor::GovernorConfig;
 use serde::{Deserialize, Serialize};
 
 use super::{count, percent, period_ms};
@@ -18,6 +20,20 @@ pub struct GovernedGuardConfig {
     /// no limit.
     #[serde(default = "share_pct")]
     pub share_pct: f64,
+    /// Shedding aims at this part of it. Default: the guard's, 95.
+    #[serde(default = "aim_pct")]
+    pub aim_pct: f64,
+    /// A socket's queue that was full discards from this part of it on. Default: the
+    /// guard's, 70.
+    #[serde(default = "high_pct")]
+    pub high_pct: f64,
+    /// Until it is below this part, or has drained by 64 KiB. Default: the guard's, 50.
+    #[serde(default = "low_pct")]
+    pub low_pct: f64,
+    /// The longest holdoff that is chosen while the ring holds it. Default: the
+    /// guard's, 200.
+    #[serde(default = "holdoff_max_us")]
+    pub holdoff_max_us: f64,
     /// Packets per turn. Default 64.
     #[serde(default = "quota")]
     pub quota: u32,
@@ -50,6 +66,11 @@ pub struct GovernedGuardConfig {
 impl GovernedGuardConfig {
     pub(super) fn validate(&self) -> Result<(), Error> {
         percent("share_pct", self.share_pct)?;
+        percent("aim_pct", self.aim_pct)?;
+        percent("high_pct", self.high_pct)?;
+        percent("low_pct", self.low_pct)?;
+        within("path.low_pct", self.low_pct, 0.0, self.high_pct)?;
+        within("path.holdoff_max_us", self.holdoff_max_us, 30.0, 1e5)?;
         count("quota", self.quota)?;
         within("path.holdoff_us", self.holdoff_us, 0.0, 1e7)?;
         within("path.source_limit_pps", self.source_limit_pps, 0.0, 1e9)?;
@@ -65,6 +86,22 @@ impl GovernedGuardConfig {
 
 fn share_pct() -> f64 {
     SheddingConfig::DEFAULT.limit.as_percent().into()
+}
+
+fn aim_pct() -> f64 {
+    SheddingConfig::DEFAULT.aim.as_percent().into()
+}
+
+fn high_pct() -> f64 {
+    SocketWatermarks::DEFAULT.high.as_percent().into()
+}
+
+fn low_pct() -> f64 {
+    SocketWatermarks::DEFAULT.low.as_percent().into()
+}
+
+fn holdoff_max_us() -> f64 {
+    GovernorConfig::default().holdoff.max.as_micros() as f64
 }
 
 fn quota() -> u32 {
