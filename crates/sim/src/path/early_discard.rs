@@ -82,6 +82,7 @@ impl EarlyDiscard {
         let socket = SocketWatermarks {
             high: part(settings.high_pct),
             low: part(settings.low_pct),
+            drained_bytes_max: settings.drained_kib * 1024,
             ..SocketWatermarks::DEFAULT
         };
         let config = FeedbackConfig {

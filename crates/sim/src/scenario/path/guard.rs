@@ -27,9 +27,12 @@ pub struct GovernedGuardConfig {
     /// guard's, 70.
     #[serde(default = "high_pct")]
     pub high_pct: f64,
-    /// Until it is below this part, or has drained by 64 KiB. Default: the guard's, 50.
+    /// Until it is below this part. Default: the guard's, 50.
     #[serde(default = "low_pct")]
     pub low_pct: f64,
+    /// Or until it has drained by this much. Default: the guard's, 64.
+    #[serde(default = "drained_kib")]
+    pub drained_kib: u32,
     /// The longest holdoff that is chosen while the ring holds it. Default: the
     /// guard's, 200.
     #[serde(default = "holdoff_max_us")]
@@ -70,6 +73,7 @@ impl GovernedGuardConfig {
         percent("high_pct", self.high_pct)?;
         percent("low_pct", self.low_pct)?;
         within("path.low_pct", self.low_pct, 0.0, self.high_pct)?;
+        within("path.drained_kib", f64::from(self.drained_kib), 4.0, 1e5)?;
         within("path.holdoff_max_us", self.holdoff_max_us, 30.0, 1e5)?;
         count("quota", self.quota)?;
         within("path.holdoff_us", self.holdoff_us, 0.0, 1e7)?;
@@ -98,6 +102,10 @@ fn high_pct() -> f64 {
 
 fn low_pct() -> f64 {
     SocketWatermarks::DEFAULT.low.as_percent().into()
+}
+
+fn drained_kib() -> u32 {
+    SocketWatermarks::DEFAULT.drained_bytes_max / 1024
 }
 
 fn holdoff_max_us() -> f64 {
