@@ -25,6 +25,7 @@ use crate::Error;
 use crate::host::{Host, Queued};
 use crate::packet::{Kind, Packet};
 use crate::scenario::GovernedGuardConfig;
+use crate::source::nanos;
 
 /// What a queued packet takes of a socket's buffer: a page each, as on veth with XDP.
 pub(super) const PACKET_BYTES: u32 = 4096;
@@ -46,6 +47,7 @@ pub(super) struct EarlyDiscard {
     shedding: Shedding,
     /// Packets are admitted by their consumer's share.
     is_shedding: bool,
+    tick_ns: u64,
     /// By consumer: packets per tick and CPU.
     shares: Vec<u32>,
     cpus: Vec<PerCpu>,
@@ -103,6 +105,7 @@ impl EarlyDiscard {
             sources,
             shedding: Shedding::new(shedding).map_err(Error::core("shedding"))?,
             is_shedding: false,
+            tick_ns: nanos(settings.tick_us),
             shares: vec![0; consumers],
             cpus: (0..host.cpus.len())
                 .map(|_| PerCpu::new(consumers))
@@ -129,8 +132,9 @@ impl EarlyDiscard {
         };
         let to = usize::from(packet.to);
         let share = self.is_shedding.then_some(self.shares[to]);
+        let budget = share.map(|share| Budget::at(host.now, self.tick_ns, share));
         let cpu = &mut self.cpus[cpu];
-        let admitted = has_place && cpu.has_share(to, share, host.now);
+        let admitted = has_place && cpu.has_share(to, budget);
         if admitted {
             cpu.admitted += 1;
         } else {
@@ -212,6 +216,27 @@ impl EarlyDiscard {
     }
 }
 
+/// A consumer's packets of one tick.
+#[derive(Clone, Copy, Debug)]
+struct Budget {
+    tick: u64,
+    packets: u32,
+}
+
+impl Budget {
+    /// At `now`, where ticks take `tick_ns` and the core gives `share` packets in each of
+    /// its own. Over all ticks nothing is lost by rounding.
+    fn at(now: u64, tick_ns: u64, share: u32) -> Self {
+        let tick = now / tick_ns;
+        let until = |tick: u64| {
+            let whole = u128::from(tick) * u128::from(tick_ns) * u128::from(share);
+            whole / TICK.as_nanos()
+        };
+        let packets = (until(tick + 1) - until(tick)) as u32;
+        Self { tick, packets }
+    }
+}
+
 impl PerCpu {
     fn new(consumers: usize) -> Self {
         let demand = |slot| Demand {
@@ -230,18 +255,17 @@ impl PerCpu {
         }
     }
 
-    /// A packet for consumer `to` asks for its place in a `share`.
-    fn has_share(&mut self, to: usize, share: Option<u32>, now: u64) -> bool {
+    /// A packet for consumer `to` asks for its place in a budget.
+    fn has_share(&mut self, to: usize, budget: Option<Budget>) -> bool {
         self.demands[to].packets += 1;
-        let Some(share) = share else {
+        let Some(Budget { tick, packets }) = budget else {
             return true;
         };
-        let tick = now / TICK.as_nanos() as u64;
         let taken = &mut self.taken[to];
         if taken.tick != tick {
             *taken = Taken { tick, packets: 0 };
         }
-        let is_left = taken.packets < share;
+        let is_left = taken.packets < packets;
         taken.packets += u32::from(is_left);
         is_left
     }

@@ -3,6 +3,7 @@
 use plimsoll_core::charge::shedding::SheddingConfig;
 use plimsoll_core::feedback::SocketWatermarks;
 use plimsoll_core::governor::GovernorConfig;
+use plimsoll_core::time::TICK;
 use serde::{Deserialize, Serialize};
 
 use super::{count, percent, period_ms};
@@ -23,6 +24,9 @@ pub struct GovernedGuardConfig {
     /// Shedding aims at this part of it. Default: the guard's, 95.
     #[serde(default = "aim_pct")]
     pub aim_pct: f64,
+    /// The budgets of shedding are of so long. Default: the guard's, 4194.304.
+    #[serde(default = "tick_us")]
+    pub tick_us: f64,
     /// A socket's queue that was full discards from this part of it on. Default: the
     /// guard's, 70.
     #[serde(default = "high_pct")]
@@ -70,6 +74,7 @@ impl GovernedGuardConfig {
     pub(super) fn validate(&self) -> Result<(), Error> {
         percent("share_pct", self.share_pct)?;
         percent("aim_pct", self.aim_pct)?;
+        within("path.tick_us", self.tick_us, 1.0, 1e6)?;
         percent("high_pct", self.high_pct)?;
         percent("low_pct", self.low_pct)?;
         within("path.low_pct", self.low_pct, 0.0, self.high_pct)?;
@@ -94,6 +99,10 @@ fn share_pct() -> f64 {
 
 fn aim_pct() -> f64 {
     SheddingConfig::DEFAULT.aim.as_percent().into()
+}
+
+fn tick_us() -> f64 {
+    TICK.as_nanos() as f64 / 1e3
 }
 
 fn high_pct() -> f64 {
