@@ -305,3 +305,22 @@ fn no_curve_changes_what_its_machine_costs() {
         }
     }
 }
+
+/// Two tests on one measured number count one outcome twice: where they have bounds of one
+/// side, the looser adds nothing, and where they exclude each other, one always fails.
+#[test]
+fn no_measured_number_has_two_tests() {
+    let mut twice = Vec::new();
+    for experiment in Catalogue::built_in().unwrap().all() {
+        let tests = experiment.claims.iter();
+        let tests: Vec<&Claim> = tests.filter(|claim| claim.kind == Kind::Test).collect();
+        for (index, one) in tests.iter().enumerate() {
+            let before = tests[..index].iter();
+            let mut same = before.filter(|other| other.measure == one.measure);
+            if let Some(other) = same.next() {
+                twice.push(format!("{}: {} and {}", experiment.id, other.id, one.id));
+            }
+        }
+    }
+    assert!(twice.is_empty(), "{twice:#?}");
+}
