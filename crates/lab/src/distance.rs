@@ -131,6 +131,7 @@ fn cell(distance: &Distance, x: f64) -> String {
 fn shown(ratio: Option<f64>) -> String {
     match ratio {
         Some(ratio) if ratio >= 100.0 => format!("{ratio:.0}"),
+        Some(ratio) if ratio > 0.0 && ratio < 0.01 => format!("{ratio:.0e}"),
         Some(ratio) => format!("{ratio:.2}"),
         None => "above 0".to_owned(),
     }
@@ -297,5 +298,7 @@ mod tests {
         assert_eq!(ratio(0.0, 0.0), Some(1.0));
         assert_eq!(ratio(3.0, 0.0), None);
         assert_eq!(ratio(0.0, 3.0), Some(0.0));
+        assert_eq!(shown(Some(0.0004)), "4e-4", "not nothing");
+        assert_eq!(shown(Some(0.0)), "0.00");
     }
 }

@@ -369,3 +369,44 @@ fn an_open_loops_round_trip_is_both_wires_and_the_host() {
     // 80 µs to transmit and 7 on the way, twice, and 50 in the host.
     assert!((round_trip - 224.0).abs() < 0.01, "{round_trip}");
 }
+
+/// Clients of a server that takes next to nothing, with one request per connection.
+fn clients(clients: u32, client_us: u32) -> Outcome {
+    let text = format!(
+        r#"
+        duration_ms = 2000
+        path = {{ kind = "batched-interrupts" }}
+        adapter = [{{ name = "in", transmit_batch = 120 }}]
+        [[source]]
+        name = "clients"
+        to = "server"
+        traffic = {{ kind = "http", clients = {clients}, client_us = {client_us} }}
+        [[consumer]]
+        name = "server"
+        role = {{ kind = "web", processes = 8 }}
+        "#
+    );
+    simulate(&machine(&[("interrupt_enter", 1_000)], 1000), &text)
+}
+
+/// Of one answer the clients' machine receives two packets, the last segment among them, and
+/// its clients send three: they open, ask and close.
+#[test]
+fn a_clients_machine_does_one_thing_at_a_time() {
+    for many in [1, 8] {
+        let outcome = clients(many, 100);
+        close(figure(&outcome, "delivered_pps"), 1e6 / 500.0, 5.0);
+    }
+}
+
+/// What one machine sends cannot arrive at the same time: opening, acknowledgement, request
+/// and close interrupt one by one.
+#[test]
+fn packets_of_a_machine_that_takes_time_interrupt_one_by_one() {
+    let per_answer = |client_us| {
+        let outcome = clients(1, client_us);
+        figure(&outcome, "interrupts_hz") / figure(&outcome, "delivered_pps")
+    };
+    close(per_answer(100), 4.0, 2.0);
+    close(per_answer(0), 2.0, 2.0);
+}

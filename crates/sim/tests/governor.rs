@@ -251,6 +251,80 @@ fn a_flood_that_no_queue_bounds_leaves_others_their_share() {
     }
 }
 
+/// Packets that no queue bounds, with one setting of the guard changed.
+fn forwarding(setting: &str) -> Outcome {
+    let text = format!(
+        r#"
+        duration_ms = 300
+        warmup_ms = 200
+        path = {{ kind = "governed-guard", holdoff_us = 30, {setting} }}
+        adapter = [{{ name = "in" }}, {{ name = "out" }}]
+        [[source]]
+        name = "flood"
+        to = "router"
+        traffic = {}
+        [[consumer]]
+        name = "router"
+        role = {{ kind = "forward", out = "out" }}
+        "#,
+        steady(1e6)
+    );
+    simulate(&Profile::named("modern-veth").unwrap(), &text)
+}
+
+/// Within a tick the budget is used up at once: the ring has to hold what comes meanwhile.
+#[test]
+fn a_budget_of_a_shorter_time_spares_the_ring() {
+    let lost = |setting| figure(&forwarding(setting), "loss.interface_pps");
+    let (long, short) = (lost("tick_us = 4194.304"), lost("tick_us = 250"));
+    assert!(long > 100_000.0 && short == 0.0, "{long} {short}");
+    assert_eq!(lost("quota = 64"), long, "the guard's own");
+    // Nothing is lost by rounding: as much is admitted.
+    let admitted = |setting| figure(&forwarding(setting), "transmitted_pps");
+    let (long, short) = (admitted("tick_us = 4194.304"), admitted("tick_us = 250"));
+    assert!((0.9..1.1).contains(&(short / long)), "{long} {short}");
+}
+
+#[test]
+fn a_lower_aim_admits_less() {
+    let admitted = |setting| figure(&forwarding(setting), "transmitted_pps");
+    let (guard, low) = (admitted("aim_pct = 95"), admitted("aim_pct = 70"));
+    assert!(low < 0.8 * guard, "{low} {guard}");
+    assert_eq!(admitted("quota = 64"), guard, "the guard's own");
+}
+
+/// A socket that was full takes no more than its watermarks allow.
+#[test]
+fn watermarks_bound_how_long_packets_wait() {
+    let profile = Profile::named("modern-veth").unwrap();
+    let waited = |setting: &str| {
+        let outcome = simulate(&profile, &text(setting, &steady(1e6), 300));
+        figure(&outcome, "consumer.sink.latency_p50_us")
+    };
+    let (guard, low) = (
+        waited("high_pct = 70"),
+        waited("high_pct = 20, low_pct = 5"),
+    );
+    assert!(low < 0.5 * guard, "{low} {guard}");
+    assert_eq!(waited("quota = 64"), guard, "the guard's own");
+    let drained = waited("low_pct = 5, drained_kib = 512");
+    assert!(drained < guard, "{drained} {guard}");
+}
+
+#[test]
+fn the_longest_holdoff_is_a_setting() {
+    let holdoff = |setting: &str| {
+        let profile = Profile::named("modern-veth").unwrap();
+        let outcome = simulate(&profile, &text(setting, &steady(3e5), 500));
+        figure(&outcome, "consumer.echo.latency_p99_us")
+    };
+    let (short, long) = (
+        holdoff("holdoff_max_us = 30"),
+        holdoff("holdoff_max_us = 200"),
+    );
+    assert!(short < 0.7 * long, "{short} {long}");
+}
+
 /// The worst CPU decides for all, and each CPU is governed.
 #[test]
 fn several_cpus_are_governed_together() {

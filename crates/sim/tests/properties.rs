@@ -26,9 +26,9 @@ fn traffic() -> impl Strategy<Value = String> {
         (1u32..20, 1.0..20.0f64, any::<bool>()).prop_map(|(outstanding, timeout, even)| format!(
             r#"{{ kind = "ping-pong", outstanding = {outstanding}, timeout_ms = {timeout}, even = {even} }}"#
         )),
-        (1u32..12, 1u32..4).prop_map(|(clients, requests)| format!(
+        (1u32..12, 1u32..4, 0u32..200).prop_map(|(clients, requests, client)| format!(
             r#"{{ kind = "http", clients = {clients}, requests_per_connection = {requests},
-                response_bytes = 6000, timeout_ms = 10 }}"#
+                response_bytes = 6000, timeout_ms = 10, client_us = {client} }}"#
         )),
         (0.0..20_000.0f64, any::<bool>()).prop_map(|(rate, random)| format!(
             r#"{{ kind = "syn-flood", rate_pps = {rate}, random = {random} }}"#

@@ -102,6 +102,11 @@ pub enum Traffic {
         /// Default 1000 ms.
         #[serde(default = "timeout_ms")]
         timeout_ms: f64,
+        /// What the clients' machine, one for all of them, does for each packet it
+        /// receives, and for each that a client sends; an acknowledgement is part of
+        /// receiving. Default 0.
+        #[serde(default)]
+        client_us: f64,
     },
 }
 
@@ -178,12 +183,14 @@ impl Traffic {
                 requests_per_connection,
                 response_bytes,
                 timeout_ms,
+                client_us,
             } => {
                 within(field("clients"), f64::from(*clients), 1.0, 4096.0)?;
                 let requests = f64::from(*requests_per_connection);
                 within(field("requests_per_connection"), requests, 1.0, 1e6)?;
                 let bytes = f64::from(*response_bytes);
                 within(field("response_bytes"), bytes, 1.0, 1e6)?;
+                within(field("client_us"), *client_us, 0.0, 1e6)?;
                 within(field("timeout_ms"), *timeout_ms, 0.001, 1e6)
             }
         }

@@ -7,6 +7,8 @@
 //! **Limits.** The response leaves the server at once: no window, so a lost
 //! segment of it costs a whole new request.
 
+use std::collections::VecDeque;
+
 use crate::engine::agenda::{Agenda, NEVER};
 use crate::host::Host;
 use crate::packet::{Kind, Packet};
@@ -30,6 +32,48 @@ pub(crate) struct Http {
     timers: Agenda,
     requests_per_connection: u32,
     timeout: u64,
+    machine: Machine,
+}
+
+/// The machine of all clients of a source: it does one thing at a time.
+#[derive(Clone, Debug, Default)]
+struct Machine {
+    packet_ns: u64,
+    free: u64,
+    /// What it is to send, in order of time.
+    sends: VecDeque<(u64, Kind, u32)>,
+}
+
+impl Machine {
+    /// Has received a packet at `now`, or has one to send: when that is done.
+    fn work(&mut self, now: u64) -> u64 {
+        self.free = self.free.max(now) + self.packet_ns;
+        self.free
+    }
+
+    /// Sends at `at`, which is not before what is to be sent already.
+    fn send(&mut self, host: &mut Host, origin: &Origin, at: u64, kind: Kind, tag: u32) {
+        if at <= host.now && self.sends.is_empty() {
+            origin.send(host, kind, tag);
+        } else {
+            self.sends.push_back((at, kind, tag));
+        }
+    }
+
+    /// Sends what is due.
+    fn send_due(&mut self, host: &mut Host, origin: &Origin) {
+        while let Some(&(at, kind, tag)) = self.sends.front() {
+            if at > host.now {
+                return;
+            }
+            self.sends.pop_front();
+            origin.send(host, kind, tag);
+        }
+    }
+
+    fn next(&self) -> u64 {
+        self.sends.front().map_or(NEVER, |(at, ..)| *at)
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,6 +105,7 @@ impl Http {
             clients,
             requests_per_connection,
             timeout_ms,
+            client_us,
             ..
         } = traffic
         else {
@@ -85,14 +130,19 @@ impl Http {
             timers,
             requests_per_connection: *requests_per_connection,
             timeout: nanos(timeout_ms * 1e3),
+            machine: Machine {
+                packet_ns: nanos(*client_us),
+                ..Machine::default()
+            },
         }
     }
 
     /// The first client in time acts: opens a connection, or sends again.
     pub(super) fn on_timer(&mut self, host: &mut Host, origin: &Origin) {
+        self.machine.send_due(host, origin);
         let (at, index) = self.timers.first();
         if at > host.now {
-            host.set_source_timer(origin.index, at);
+            host.set_source_timer(origin.index, self.next());
             return;
         }
         let client = &mut self.clients[index];
@@ -107,10 +157,15 @@ impl Http {
             State::Closed | State::Opening => self.open(host, origin, index),
             State::Requested => self.request(host, origin, index),
         }
-        host.set_source_timer(origin.index, self.timers.first().0);
+        host.set_source_timer(origin.index, self.next());
+    }
+
+    fn next(&self) -> u64 {
+        self.timers.first().0.min(self.machine.next())
     }
 
     pub(super) fn on_reply(&mut self, host: &mut Host, origin: &Origin, packet: &Packet) {
+        let received = self.machine.work(host.now);
         let index = (packet.tag & ((1 << CLIENT_BITS) - 1)) as usize;
         let client = &mut self.clients[index];
         if (packet.tag & !FIRST_REQUEST) >> CLIENT_BITS != client.number & NUMBER_MASK {
@@ -121,19 +176,26 @@ impl Http {
                 client.left = self.requests_per_connection;
                 client.backoff = 0;
                 let tag = packet.tag;
-                origin.send(host, Kind::Ack, tag);
+                self.machine.send(host, origin, received, Kind::Ack, tag);
                 self.request(host, origin, index);
             }
             (State::Requested, Kind::Segment) => {
                 client.segments += 1;
                 if client.segments.is_multiple_of(2) {
-                    origin.send(host, Kind::Ack, packet.tag);
+                    let tag = packet.tag;
+                    self.machine.send(host, origin, received, Kind::Ack, tag);
                 }
             }
             (State::Requested, Kind::LastSegment) => self.finish(host, origin, index),
             _ => {}
         }
-        host.set_source_timer(origin.index, self.timers.first().0);
+        host.set_source_timer(origin.index, self.next());
+    }
+
+    /// A client sends.
+    fn send(&mut self, host: &mut Host, origin: &Origin, kind: Kind, tag: u32) {
+        let at = self.machine.work(host.now);
+        self.machine.send(host, origin, at, kind, tag);
     }
 
     fn open(&mut self, host: &mut Host, origin: &Origin, index: usize) {
@@ -144,7 +206,7 @@ impl Http {
         let timeout = self.timeout << client.backoff;
         self.timers
             .set(index, host.now.saturating_add(timeout).min(NEVER - 1));
-        origin.send(host, Kind::Syn, tag);
+        self.send(host, origin, Kind::Syn, tag);
     }
 
     fn request(&mut self, host: &mut Host, origin: &Origin, index: usize) {
@@ -158,7 +220,7 @@ impl Http {
         let timeout = self.timeout << client.backoff;
         self.timers
             .set(index, host.now.saturating_add(timeout).min(NEVER - 1));
-        origin.send(host, Kind::Request, tag);
+        self.send(host, origin, Kind::Request, tag);
     }
 
     fn finish(&mut self, host: &mut Host, origin: &Origin, index: usize) {
@@ -179,6 +241,6 @@ impl Http {
         client.state = State::Closed;
         let tag = client.number << CLIENT_BITS | index as u32;
         self.timers.set(index, host.now);
-        origin.send(host, Kind::Fin, tag);
+        self.send(host, origin, Kind::Fin, tag);
     }
 }

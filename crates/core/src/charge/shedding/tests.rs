@@ -131,6 +131,7 @@ fn configs_name_the_field_that_is_wrong() {
         Shedding::new(config).unwrap_err().field
     };
     assert_eq!(field(|c| c.limit = Fraction::NONE), "limit");
+    assert_eq!(field(|c| c.aim = Fraction::NONE), "aim");
     assert_eq!(
         field(|c| c.costs.discarded = Duration::ZERO),
         "costs.discarded"
