@@ -280,10 +280,8 @@ impl Experiment {
         self.check_names(file)?;
         self.check_host(file)?;
         self.sweep.check(file)?;
-        let model = self.model.iter();
-        model
-            .map(|model| model.check(file, self))
-            .collect::<Result<(), _>>()?;
+        let mut model = self.model.iter();
+        model.try_for_each(|model| model.check(file, self))?;
         for published in &self.published {
             let key = format!("published.{}", published.curve);
             if self.curve(&published.curve).is_none() {
