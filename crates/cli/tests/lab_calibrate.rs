@@ -6,9 +6,13 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Output};
+use std::sync::{Mutex, PoisonError};
 
 use nix::unistd::geteuid;
 use serde_json::Value;
+
+/// Two calibrations at once would measure each other.
+static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
 fn plimsoll(arguments: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_plimsoll"));
@@ -47,6 +51,7 @@ fn check_sources(text: &str) {
 
 #[test]
 fn a_complete_profile_is_written_and_an_experiment_runs_on_it() {
+    let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     assert!(geteuid().is_root(), "network namespaces need root");
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("today.toml");
@@ -134,6 +139,7 @@ fn without_root_it_says_so_and_leaves_no_file() {
 /// One command: what this machine costs, real packets, and the model of it beside them.
 #[test]
 fn real_floods_stand_beside_the_model_of_this_machine_in_one_command() {
+    let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     assert!(geteuid().is_root(), "network namespaces need root");
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("today.toml");

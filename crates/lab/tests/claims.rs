@@ -176,10 +176,10 @@ fn real_and_modelled_curves_are_in_one_plot() {
         let runs = run(experiments, &Modelled, &options, &|_, _| ()).unwrap();
         html(&runs, "a").unwrap()
     };
-    assert_eq!(page(&both).matches(", modelled</li>").count(), 2);
+    assert_eq!(page(&both).matches(", modelled<").count(), 2);
     let real: Vec<Experiment> = both
         .into_iter()
         .filter(|one| one.id == "real-mr-fig5")
         .collect();
-    assert!(!page(&real).contains(", modelled</li>"));
+    assert!(!page(&real).contains(", modelled<"));
 }

@@ -69,7 +69,9 @@ pub(super) fn run(args: &Args) -> crate::Result<()> {
 /// Measures, and writes the profile.
 fn written(args: &Args) -> crate::Result<Calibration> {
     let name = args.out.file_stem().and_then(|stem| stem.to_str());
-    let name = name.ok_or(Usage("name a file for the profile, for example today.toml"))?;
+    let name = name.ok_or(Usage(
+        "--out or --calibrate: name a file, for example today.toml",
+    ))?;
     // Before minutes of measuring.
     let target = Target::open(&args.out)?;
     match measure(args) {
