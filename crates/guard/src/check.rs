@@ -13,6 +13,7 @@ pub(crate) mod stacking;
 
 use std::fs;
 use std::path::Path;
+use std::time::Instant;
 
 use plimsoll_kernel::error::{AttachError, HostError, os};
 use plimsoll_kernel::ethtool;
@@ -22,8 +23,8 @@ use plimsoll_kernel::link::{self, Link};
 use plimsoll_kernel::threaded::TRIED;
 use serde::Serialize;
 
-use crate::cookies::filter_wants_every_syn;
 use crate::error::Error;
+use crate::filter::{Filter, FilterWatch};
 use crate::guard::{Config, Guard, Storage};
 
 /// How far something is as the guard needs it.
@@ -386,13 +387,27 @@ fn syn_cookies(is_veth: bool) -> Finding {
         && has_helper(libbpf_sys::BPF_FUNC_tcp_gen_syncookie)
         && has_helper(libbpf_sys::BPF_FUNC_tcp_check_syncookie);
     let discards = "discards SYNs early when a listener's backlog is full";
+    let is_possible = helpers && matches!(setting, Some(1 | 2));
+    match FilterWatch::new().on_interval(Instant::now()) {
+        Filter::MayWantSyn(why) if is_possible => {
+            return finding(
+                "syn_cookies",
+                Verdict::Limited,
+                why,
+                "leaves SYNs past a listener's queue to the stack, which makes its own cookies",
+            );
+        }
+        Filter::NotKnown(why) if is_possible => {
+            return finding(
+                "syn_cookies",
+                Verdict::Limited,
+                why,
+                "answers with SYN cookies, and leaves them to the stack once the filter refused eight handshakes",
+            );
+        }
+        _ => {}
+    }
     match (helpers, setting) {
-        (true, Some(1 | 2)) if filter_wants_every_syn() => finding(
-            "syn_cookies",
-            Verdict::Limited,
-            "nf_conntrack_tcp_loose is 0: connection tracking refuses a connection whose SYN it never saw",
-            "leaves SYNs past a listener's queue to the stack, which makes its own cookies",
-        ),
         (true, Some(1 | 2)) if is_veth => finding(
             "syn_cookies",
             Verdict::Limited,

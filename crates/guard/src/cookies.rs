@@ -2,9 +2,9 @@
 //!
 //! `core::answering` decides, by what is seen here: what the program sent back, what
 //! the link refused of it, which handshakes came back, and which of them the stack
-//! took (`TcpExt.SyncookiesRecv` in `snmp_counter.rst`).
+//! took (`TcpExt.SyncookiesRecv` in `snmp_counter.rst`). What the packet filter would
+//! refuse is known beforehand where its rules can be read ([`crate::filter`]).
 
-use std::fs;
 use std::time::Instant;
 
 use plimsoll_core::answering::{Answerer, Answering, Seen};
@@ -16,6 +16,7 @@ use plimsoll_kernel::{counters, link};
 
 use crate::counters::Outcome;
 use crate::error::Error;
+use crate::filter::{Filter, FilterWatch};
 use crate::program::Program;
 use crate::program::types::answering;
 
@@ -25,6 +26,7 @@ pub(crate) struct Cookies {
     ifindex: u32,
     started: Instant,
     answering: Answering,
+    filter: FilterWatch,
     /// All that was seen up to the last look.
     before: Seen,
     /// The programs that watch what links refuse end with them.
@@ -38,6 +40,7 @@ impl Cookies {
             ifindex,
             started: Instant::now(),
             answering: Answering::new(),
+            filter: FilterWatch::new(),
             before: seen(program)?,
             _watched: program.watch_transmission()?,
         })
@@ -64,7 +67,9 @@ impl Cookies {
         let answerer = self
             .answering
             .on_interval(time::Instant::from_nanos(now), &news);
-        let may = wanted && answerer == Answerer::Driver && !filter_wants_every_syn();
+        let filter = self.filter.on_interval(Instant::now());
+        let refuses = matches!(filter, Filter::MayWantSyn(_));
+        let may = wanted && answerer == Answerer::Driver && !refuses;
         program.set_answering(match (takes_syn_cookies(), may) {
             (false, _) => answering::ANSWERING_NOBODY,
             (true, false) => answering::ANSWERING_STACK,
@@ -97,11 +102,4 @@ fn cookies_taken() -> u64 {
         .get("TcpExt.SyncookiesRecv")
         .copied()
         .unwrap_or(0)
-}
-
-/// Whether connection tracking refuses connections whose SYN it never saw
-/// (`nf_conntrack_tcp_loose`, `nf_conntrack-sysctl.rst`).
-pub(crate) fn filter_wants_every_syn() -> bool {
-    fs::read_to_string("/proc/sys/net/netfilter/nf_conntrack_tcp_loose")
-        .is_ok_and(|setting| setting.trim() == "0")
 }

@@ -25,6 +25,7 @@ mod delay;
 pub mod driven;
 mod error;
 mod events;
+mod filter;
 pub mod governor;
 mod guard;
 mod known;

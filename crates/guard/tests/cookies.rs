@@ -7,6 +7,7 @@ mod common;
 use std::io::{Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
 use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Sender, channel};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -226,17 +227,54 @@ fn conversations(
     host: IpAddr,
     times: usize,
 ) -> Vec<Result<(), String>> {
+    let conversing = move || (0..times).map(|_| converse(host)).collect();
+    conversations_as(peer, guard, host, conversing)
+}
+
+fn conversations_as<T: Send + 'static>(
+    peer: &Sender<Job>,
+    guard: &mut Guard<'_>,
+    host: IpAddr,
+    conversing: impl FnOnce() -> T + Send + 'static,
+) -> T {
     let server = listener(host);
     fill_syn_queue(peer, host);
     thread::scope(|scope| {
         scope.spawn(|| serve(&server));
-        let answers = run_beside(peer, guard, move || {
-            (0..times).map(|_| converse(host)).collect()
-        });
+        let answers = run_beside(peer, guard, conversing);
         let mut leave = TcpStream::connect((host, PORT)).unwrap();
         leave.write_all(b"leave").unwrap();
         answers
     })
+}
+
+/// Beside SYNs from nobody, some ten thousand a second.
+fn flooded_conversations(
+    peer: &Sender<Job>,
+    guard: &mut Guard<'_>,
+    host: IpAddr,
+) -> Vec<Result<(), String>> {
+    let flooded = move || {
+        let is_over = AtomicBool::new(false);
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                let wire = Wire::open();
+                for port in (10_000..60_000).cycle() {
+                    if is_over.load(Ordering::Relaxed) {
+                        break;
+                    }
+                    wire.send(&from_nobody(host, port, TcpFlags::SYN));
+                    if port % 16 == 0 {
+                        thread::sleep(Duration::from_millis(1));
+                    }
+                }
+            });
+            let answers = (0..CLIENTS).map(|_| converse(host)).collect();
+            is_over.store(true, Ordering::Relaxed);
+            answers
+        })
+    };
+    conversations_as(peer, guard, host, flooded)
 }
 
 /// On a plain veth, as a container has, nobody polls at the other end: the link
@@ -260,20 +298,111 @@ fn where_answers_cannot_arrive_the_stack_makes_its_own() {
     });
 }
 
-/// A packet filter that never saw the SYN refuses the handshake's end.
+/// Rules that refuse a handshake's end whose beginning connection tracking never saw.
+const WANTS_THE_SYN: &str = "add table t; add chain t c { type filter hook input priority 0; }; \
+    add rule t c ct state new tcp flags & (syn|ack) != syn drop; \
+    add rule t c ct state invalid drop";
+
+/// Clients of a host whose rules are `before`, and `then` after the first of them: what
+/// became of both, and how many SYNs the program answered each time.
+fn beside_rules(before: &str, then: &str) -> [(Vec<Result<(), String>>, u64); 2] {
+    let (before, then) = (before.to_owned(), then.to_owned());
+    in_namespace(move || {
+        let mut results = Vec::new();
+        with_peer(OtherEnd::Takes, |peer| {
+            nft(&before);
+            let mut storage = Storage::default();
+            let mut guard = Guard::attach(&mut storage, &Config::default(), "v0").unwrap();
+            for rules in ["", then.as_str()] {
+                nft(rules);
+                guard.refresh().unwrap();
+                let answered = |guard: &mut Guard<'_>| {
+                    let counters = guard.counters().unwrap();
+                    counters.of(Kind::TcpListener).count(Outcome::SynCookie)
+                };
+                let before = answered(&mut guard);
+                let answers = flooded_conversations(peer, &mut guard, HOST_V4.into());
+                results.push((answers, answered(&mut guard) - before));
+            }
+        });
+        results.try_into().expect("two")
+    })
+}
+
+/// A packet filter that never saw the SYN refuses the handshake's end. Eight handshakes
+/// were lost before the guard noticed.
 #[test]
-fn where_a_packet_filter_wants_the_syn_the_stack_answers() {
+fn where_a_packet_filter_wants_the_syn_no_handshake_is_lost() {
+    for (answers, by_driver) in beside_rules(WANTS_THE_SYN, "") {
+        assert!(answers.iter().all(Result::is_ok), "{answers:?}");
+        assert_eq!(by_driver, 0, "the stack answers");
+    }
+}
+
+#[test]
+fn rules_that_come_and_go_are_followed() {
+    let [before, with_rules] = beside_rules("", WANTS_THE_SYN);
+    assert!(before.0.iter().all(Result::is_ok), "{before:?}");
+    assert!(before.1 > 0, "nothing speaks against answers");
+    assert!(with_rules.0.iter().all(Result::is_ok), "{with_rules:?}");
+    assert_eq!(with_rules.1, 0, "the stack answers");
+    let [_, without] = beside_rules(WANTS_THE_SYN, "flush ruleset");
+    assert!(without.0.iter().all(Result::is_ok), "{without:?}");
+    assert!(without.1 > 0, "the rules are gone");
+}
+
+/// The rules of iptables speak of the same in other words.
+#[test]
+fn rules_of_iptables_that_want_the_syn_are_understood() {
+    in_namespace(|| {
+        for (rule, wants_the_syn) in [
+            ("-p tcp -m conntrack --ctstate ESTABLISHED -j ACCEPT", false),
+            ("-p tcp --syn -j ACCEPT", false),
+            ("-p tcp ! --syn -m conntrack --ctstate NEW -j DROP", true),
+        ] {
+            let status = Command::new("iptables").args(["-F", "INPUT"]).status();
+            assert!(status.expect("iptables is installed").success());
+            let words = ["-A", "INPUT"].into_iter().chain(rule.split(' '));
+            let status = Command::new("iptables").args(words).status();
+            assert!(status.unwrap().success(), "{rule}");
+            let check = plimsoll_guard::check::check("v0").unwrap();
+            let finding = check.findings.iter().find(|one| one.id == "syn_cookies");
+            let said = finding.unwrap().found.contains("packet filter");
+            assert_eq!(said, wants_the_syn, "{rule}: {finding:?}");
+        }
+    });
+}
+
+/// What most firewalls say takes the end of a handshake as well as its beginning.
+#[test]
+fn a_firewall_that_takes_the_handshake_s_end_keeps_the_driver_answering() {
+    let usual = "add table t; \
+        add chain t c { type filter hook input priority 0; policy drop; }; \
+        add rule t c ct state established,related accept; \
+        add rule t c ct state invalid drop; \
+        add rule t c iif lo accept; \
+        add rule t c tcp dport 80 accept";
+    let [(answers, by_driver), _] = beside_rules(usual, "");
+    assert!(answers.iter().all(Result::is_ok), "{answers:?}");
+    assert!(by_driver > 0, "nothing speaks against answers");
+}
+
+/// Rules that the guard cannot judge: what the stack refuses is noticed.
+#[test]
+fn a_packet_filter_that_is_not_understood_is_noticed() {
     in_namespace(|| {
         with_peer(OtherEnd::Takes, |peer| {
+            // A SYN is known here by its length.
             nft(
-                "add table t; add chain t c { type filter hook input priority 0; }; \
-                 add rule t c ct state new tcp flags & (syn|ack) != syn drop; \
-                 add rule t c ct state invalid drop",
+                "add table t; add set t seen { type ipv4_addr . inet_service; flags dynamic; }; \
+                 add chain t c { type filter hook input priority 0; }; \
+                 add rule t c ip saddr 198.18.0.1 tcp dport 80 meta length 60 add @seen { ip saddr . tcp sport }; \
+                 add rule t c ip saddr 198.18.0.1 tcp dport 80 ip saddr . tcp sport != @seen drop",
             );
             let mut storage = Storage::default();
             let mut guard = Guard::attach(&mut storage, &Config::default(), "v0").unwrap();
             let answers = conversations(peer, &mut guard, HOST_V4.into(), 2 * CLIENTS);
-            assert_eq!(guard.answerer(), Some(Answerer::NotTaken));
+            assert_eq!(guard.answerer(), Some(Answerer::NotTaken), "{answers:?}");
             let last = &answers[CLIENTS..];
             assert!(last.iter().all(Result::is_ok), "{answers:?}");
         });

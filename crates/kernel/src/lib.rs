@@ -9,7 +9,7 @@
 //!   to a part of the CPU.
 //! - What the kernel counts: [`meter`] CPU time, [`counters`] packets,
 //!   [`link`] the state of an interface, [`ethtool`] that of its adapter,
-//!   [`routing`] a mirror of routes and neighbours.
+//!   [`routing`] a mirror of routes and neighbours, [`packet_filter`] what rules look at.
 //! - Processes: [`privileges`], [`scheduling`], [`control_group`], [`process`], [`namespace`],
 //!   and threads that end with their holder ([`watcher`]).
 //!
@@ -30,6 +30,7 @@ pub mod link;
 pub mod mapped;
 pub mod meter;
 pub mod namespace;
+pub mod packet_filter;
 pub mod pass_all;
 pub mod polling_limit;
 pub mod private_file;

@@ -1,8 +1,8 @@
 //! What stands behind the guard on a packet's way: packet filters, connection tracking,
 //! address translation, load balancing.
 //!
-//! The guard sees packets before all of them. It does not read their rules: it looks
-//! whether they are at work in this network namespace.
+//! The guard sees packets before all of them. Here it looks whether they are at work in
+//! this network namespace. Their rules are read for SYN cookies alone ([`crate::filter`]).
 
 use std::fs;
 use std::path::Path;
