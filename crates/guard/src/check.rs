@@ -90,12 +90,14 @@ pub fn check(interface: &str) -> Result<Check, Error> {
     let below = device.as_ref().ok().map(Device::lower).transpose();
     let below = below.map_err(os("list the interfaces below"))?;
     let below = below.unwrap_or_default();
-    let findings = vec![
+    let mut findings = vec![
         owner(interface)?,
         host_finding(host::check_capabilities(), "privileges", PRIVILEGES),
         host_finding(host::check_release(), "kernel", "Linux is new enough"),
         host_finding(host::check_btf(), "btf", "the kernel describes its types"),
-        program(),
+    ];
+    findings.extend(program());
+    findings.extend([
         driver(&link, name.clone()),
         native_xdp(interface, ifindex, &link)?,
         attached(interface, &link),
@@ -115,7 +117,7 @@ pub fn check(interface: &str) -> Result<Check, Error> {
         namespace(&link),
         syn_cookies(link.kind.as_deref() == Some("veth")),
         left_turned(interface),
-    ];
+    ]);
     Ok(Check {
         interface: interface.to_owned(),
         findings,
@@ -158,20 +160,42 @@ fn owner(interface: &str) -> Result<Finding, Error> {
     })
 }
 
-fn program() -> Finding {
+/// What the verifier says, and what the program's maps take.
+fn program() -> Vec<Finding> {
     let mut storage = Storage::default();
     match Guard::load(&mut storage, &Config::default()) {
-        Ok(_) => finding(
-            "program",
-            Verdict::Ok,
-            "the verifier accepts the BPF program",
-            "judges every packet before the stack allocates for it",
-        ),
+        Ok(guard) => vec![
+            finding(
+                "program",
+                Verdict::Ok,
+                "the verifier accepts the BPF program",
+                "judges every packet before the stack allocates for it",
+            ),
+            memory(&guard),
+        ],
         Err(error) => {
             let cause = std::error::Error::source(&error).map(|cause| format!(": {cause}"));
             let found = format!("{error}{}", cause.unwrap_or_default());
-            finding("program", Verdict::Missing, found, "does not start")
+            let verdict = Verdict::Missing;
+            vec![finding("program", verdict, found, "does not start")]
         }
+    }
+}
+
+fn memory(guard: &Guard<'_>) -> Finding {
+    let takes = "takes it at the start, and gives it back when it ends";
+    let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
+    match guard.program.memory() {
+        Ok(memory) => {
+            let found = format!(
+                "the program's maps take {:.1} MiB, {:.1} MiB of it for each of {} possible CPUs",
+                mib(memory.total),
+                mib(memory.per_cpu),
+                memory.cpus,
+            );
+            finding("memory", Verdict::Ok, found, takes)
+        }
+        Err(error) => finding("memory", Verdict::Limited, error.to_string(), takes),
     }
 }
 

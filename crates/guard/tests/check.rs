@@ -50,7 +50,8 @@ fn an_interface_that_can_be_guarded_is_described() {
             Verdict::Limited,
             "VLAN tags are taken out",
         );
-        assert_eq!(check.findings.len(), 22);
+        assert_finding(&check, "memory", Verdict::Ok, "possible CPUs");
+        assert_eq!(check.findings.len(), 23);
     });
 }
 
@@ -99,6 +100,7 @@ fn without_privileges_it_still_says_what_it_can() {
             "root has no CAP_BPF here",
         );
         assert_finding(&check, "xdp", Verdict::Ok, "native XDP");
+        assert!(check.findings.iter().all(|finding| finding.id != "memory"));
         assert_finding(&check, "syn_cookies", Verdict::Limited, "may not be asked");
     });
 }

@@ -49,6 +49,7 @@ mod known_tests;
 mod limit_tests;
 #[cfg(test)]
 mod listener_tests;
+mod memory;
 #[cfg(test)]
 mod share_tests;
 mod sources;
@@ -88,6 +89,8 @@ pub(crate) struct Program<'obj> {
     allowances: Mapped<types::allowance>,
     /// Slots with a share of their own.
     shared: BTreeSet<u32>,
+    /// The host could have so many.
+    cpus: u32,
     protected_ports: Vec<u16>,
     protected_udp_ports: Vec<u16>,
 }
@@ -137,6 +140,7 @@ impl<'obj> Program<'obj> {
             books: Books::of(&skeleton.maps, cpus)?,
             sources: Arc::new(Tables::of(&skeleton.maps, cpus)?),
             allowances: Mapped::of(&skeleton.maps.allowances)?,
+            cpus,
             shared: BTreeSet::new(),
             protected_ports: Vec::new(),
             protected_udp_ports: Vec::new(),
