@@ -55,16 +55,26 @@ struct Before {
     totals: Vec<Totals>,
 }
 
-/// The program's counts of packets that asked for a share, of CPUs that have decided
-/// about shedding.
+/// The program's counts of packets that asked for a share, while input is shed.
 #[derive(Debug, Default)]
 struct Counts {
-    /// By CPU: when they were read, and by slot.
-    read: HashMap<u32, (Instant, HashMap<u32, u64>)>,
+    /// By CPU.
+    read: HashMap<u32, Asked>,
     /// Sockets whose slots share a group's share.
     groups: HashMap<u32, u64>,
-    /// Those of the CPU that was read last.
+}
+
+/// What asked for a share on one CPU.
+#[derive(Debug)]
+struct Asked {
+    /// When the counts were read.
+    at: Instant,
+    /// By slot.
+    counts: HashMap<u32, u64>,
+    /// In the interval that ended then.
     demands: Vec<Demand>,
+    /// False at the first reading, and after a long time without one.
+    is_known: bool,
 }
 
 impl Regulator {
@@ -225,11 +235,13 @@ impl Regulator {
         let (now, readings) = (later.at, &later.readings);
         let mut loads: Vec<CpuLoad<'_>> = loads(before, later).collect();
         if self.shedding.is_active() {
-            let place = self
-                .shedding
-                .choose_cpu(loads.iter().map(|load| load.network));
-            if let (Some(reading), Some(load)) = (readings.get(place), loads.get_mut(place)) {
-                load.demands = self.counts.read(program, reading.cpu, now, now - before.at);
+            let received = readings.iter().zip(&loads);
+            let received =
+                received.map(|(reading, load)| (reading.cpu, load.admitted + load.discarded > 0));
+            self.counts
+                .read_all(program, received, now, now - before.at);
+            for (reading, load) in readings.iter().zip(&mut loads) {
+                load.demands = self.counts.of(reading.cpu);
             }
         }
         let was_active = self.shedding.is_active();
@@ -246,11 +258,10 @@ impl Regulator {
         }
         if !self.shedding.is_active() {
             self.counts.read.clear();
-        } else if let Some(reading) = readings.get(self.shedding.deciding_cpu())
-            && !was_active
-        {
-            // From here on its demands are counted.
-            self.counts.read(program, reading.cpu, now, Duration::ZERO);
+        } else if !was_active {
+            // From here on demands are counted.
+            let cpus = readings.iter().map(|reading| reading.cpu);
+            self.counts.begin(program, cpus, now);
         }
     }
 
@@ -273,36 +284,91 @@ impl Regulator {
 }
 
 impl Counts {
-    /// What asked for a share on `cpu` in an interval as long as the one that ends
-    /// `now`, if it was read not too long ago.
-    fn read(
+    /// Shedding begins: demands are those from now on.
+    fn begin(
         &mut self,
         program: &mut Program<'_>,
-        cpu: u32,
+        cpus: impl IntoIterator<Item = u32>,
+        now: Instant,
+    ) {
+        self.read.clear();
+        for cpu in cpus {
+            let asked = Asked::new(program.demands(cpu).collect(), now);
+            self.read.insert(cpu, asked);
+        }
+    }
+
+    /// What asked for a share on each CPU in the `interval` that ends `now`. `received`:
+    /// each CPU, and whether it has judged any packet in the interval.
+    fn read_all(
+        &mut self,
+        program: &mut Program<'_>,
+        received: impl IntoIterator<Item = (u32, bool)>,
         now: Instant,
         interval: Duration,
-    ) -> Option<&[Demand]> {
-        let counts: HashMap<u32, u64> = program.demands(cpu).collect();
-        let (read_at, before) = self.read.insert(cpu, (now, counts))?;
-        let counts = &self.read.get(&cpu)?.1;
-        let passed = now - read_at;
-        if passed > COUNTS_AGE_MAX {
-            return None;
+    ) {
+        for (cpu, has_received) in received {
+            match self.read.get_mut(&cpu) {
+                // Nothing can have changed since: it costs no reading.
+                Some(asked) if !has_received && now - asked.at <= interval => {
+                    asked.at = now;
+                    asked.demands.retain(|demand| demand.protected);
+                    let protected = asked.demands.iter_mut();
+                    protected.for_each(|demand| demand.packets = 0);
+                    asked.is_known = true;
+                }
+                Some(asked) => {
+                    let counts = program.demands(cpu).collect();
+                    asked.follow(counts, now, interval, &self.groups);
+                }
+                None => {
+                    let asked = Asked::new(program.demands(cpu).collect(), now);
+                    self.read.insert(cpu, asked);
+                }
+            }
         }
+    }
+
+    fn of(&self, cpu: u32) -> Option<&[Demand]> {
+        let asked = self.read.get(&cpu)?;
+        asked.is_known.then_some(&asked.demands)
+    }
+}
+
+impl Asked {
+    fn new(counts: HashMap<u32, u64>, at: Instant) -> Self {
+        Self {
+            at,
+            counts,
+            demands: Vec::new(),
+            is_known: false,
+        }
+    }
+
+    fn follow(
+        &mut self,
+        counts: HashMap<u32, u64>,
+        now: Instant,
+        interval: Duration,
+        groups: &HashMap<u32, u64>,
+    ) {
+        let passed = now - self.at;
         let in_interval = |packets: u64| {
             let part = u128::from(packets) * interval.as_nanos() / passed.as_nanos().max(1);
             u64::try_from(part).unwrap_or(u64::MAX)
         };
+        let before = &self.counts;
         let demands = counts.iter().map(|(slot, packets)| Demand {
             slot: *slot,
             packets: in_interval(packets.saturating_sub(before.get(slot).copied().unwrap_or(0))),
-            group: self.groups.get(slot).copied(),
+            group: groups.get(slot).copied(),
             protected: *slot == SLOT_PROTECTED,
         });
         self.demands.clear();
         self.demands
             .extend(demands.filter(|demand| demand.packets > 0 || demand.protected));
-        Some(&self.demands)
+        self.is_known = passed <= COUNTS_AGE_MAX;
+        (self.at, self.counts) = (now, counts);
     }
 }
 
@@ -353,4 +419,45 @@ fn nanos(span: Duration) -> u64 {
 fn limits(most: Fraction) -> Limits {
     let governor = GovernorConfig::default();
     Limits::new(most.min(governor.overload_share), governor.discard_share)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::UdpSocket;
+
+    use plimsoll_kernel::namespace;
+
+    use super::*;
+    use crate::program::test_host::{HOST, from, with_guard};
+
+    const INTERVAL: Duration = Duration::from_millis(20);
+
+    /// A flood that changes its queue changes its CPU. That CPU's first interval had no
+    /// demands, since only those of the deciding CPU were kept.
+    #[test]
+    fn what_is_asked_of_a_cpu_that_takes_over_is_known_at_once() {
+        with_guard(|guard| {
+            let _server = UdpSocket::bind((HOST, 5000)).unwrap();
+            let frame = from(HOST).udp(4000, 5000, b"query");
+            guard.program.set_shares(Some((1000, &BTreeMap::new())));
+            guard.program.beat();
+            let mut counts = Counts::default();
+            let began = Instant::now();
+            counts.begin(&mut guard.program, [0, 1], began);
+            for (interval, (cpu, packets)) in (1..).zip([(0, 7), (0, 5), (1, 3), (1, 9), (0, 2)]) {
+                namespace::pin(cpu).unwrap();
+                guard.test_run(&frame, packets).unwrap();
+                let now = began + INTERVAL * interval;
+                let received = [0, 1].map(|other| (other, other == cpu as u32));
+                counts.read_all(&mut guard.program, received, now, INTERVAL);
+                let asked = [0, 1].map(|cpu| {
+                    let demands = counts.of(cpu).expect("known");
+                    demands.iter().map(|demand| demand.packets).sum::<u64>()
+                });
+                let mut expected = [0, 0];
+                expected[cpu] = u64::from(packets);
+                assert_eq!(asked, expected);
+            }
+        });
+    }
 }

@@ -56,7 +56,7 @@ mod sources;
 #[cfg(test)]
 mod sources_tests;
 #[cfg(test)]
-mod test_host;
+pub(crate) mod test_host;
 mod test_run;
 #[cfg(test)]
 mod verifier_tests;

@@ -20,7 +20,7 @@ use plimsoll_packets::frame::{Packet, TcpFlags};
 use super::{SLOT_SOCKETS, types};
 use crate::{Config, Guard, Kind, Storage};
 
-pub(super) const HOST: Ipv4Addr = Ipv4Addr::LOCALHOST;
+pub(crate) const HOST: Ipv4Addr = Ipv4Addr::LOCALHOST;
 /// Where [`unread_server`] listens.
 pub(super) const UDP_PORT: u16 = 5300;
 /// Longer than the kernel's tick, after which a socket is looked up again.
@@ -28,7 +28,7 @@ pub(super) const KERNEL_TICK: Duration = Duration::from_millis(12);
 
 /// Runs `test` on one CPU with a loaded program, in a network namespace of its own. What a
 /// CPU has seen of a channel is its own.
-pub(super) fn with_guard(test: impl FnOnce(&mut Guard<'_>) + Send) {
+pub(crate) fn with_guard(test: impl FnOnce(&mut Guard<'_>) + Send) {
     let cpus = libbpf_rs::num_possible_cpus().unwrap();
     with_guard_for(u32::try_from(cpus).unwrap(), test);
 }
@@ -86,7 +86,7 @@ pub(super) fn press(guard: &mut Guard<'_>) {
 }
 
 /// A packet to the host.
-pub(super) fn from(source: impl Into<IpAddr>) -> Packet {
+pub(crate) fn from(source: impl Into<IpAddr>) -> Packet {
     Packet::new(source.into(), HOST.into())
 }
 
