@@ -283,12 +283,6 @@ impl Shedding {
         self.is_active || self.intervals_above > 0
     }
 
-    /// The CPU that decided last, by its place: its demands are needed.
-    #[must_use]
-    pub const fn deciding_cpu(&self) -> usize {
-        self.cpu
-    }
-
     /// What packets cost, as far as that is known.
     #[must_use]
     pub const fn costs(&self) -> PacketCosts {
@@ -299,9 +293,8 @@ impl Shedding {
     }
 
     /// Which CPU is to decide about an interval in which those at these places spent
-    /// so much time on receiving. The caller need only count demands of that one.
-    #[must_use]
-    pub fn choose_cpu(&self, mut network: impl Iterator<Item = Duration> + Clone) -> usize {
+    /// so much time on receiving.
+    fn choose_cpu(&self, mut network: impl Iterator<Item = Duration> + Clone) -> usize {
         let Some((busiest, most)) = network.clone().enumerate().max_by_key(|(_, spent)| *spent)
         else {
             return 0;
