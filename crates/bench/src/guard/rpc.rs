@@ -66,11 +66,12 @@ impl RpcSide {
             Self::Stock | Self::Groups => stage.stock(),
             Self::Guard => stage.protect(Protection::Guard, None),
             Self::PollingInGroup => {
-                let directory = groups.servers().display().to_string();
-                let arguments = ["--threaded=0", "--poll-control-group", &directory];
-                stage
-                    .guard(&arguments.map(str::to_owned))
-                    .map(Protector::Guard)
+                let arguments = [
+                    "--threaded=0".to_owned(),
+                    format!("--poll-cpu={}", stage.host().cpu()),
+                    format!("--poll-control-group={}", groups.servers().display()),
+                ];
+                stage.guard(&arguments).map(Protector::Guard)
             }
         }
     }
