@@ -43,7 +43,7 @@ pub(super) fn measure(
     plan: &Plan,
     progress: &mut impl FnMut(&str),
 ) -> Result<Vec<SideCase<HttpRun>>, Error> {
-    let sides = [Side::Kernel, Side::SoftLrp];
+    let sides = [Side::Kernel, Side::NiLrp, Side::SoftLrp];
     let sides = sides.into_iter().filter(|side| plan.sides.contains(side));
     let sides: Vec<Side> = sides.collect();
     in_turns(plan, ("http", &sides), Side::name, progress, |side| {

@@ -25,7 +25,7 @@ const SECONDS: u32 = 2;
 const PATIENCE: Duration = Duration::from_secs(4);
 const ANSWER_WITHIN: Duration = Duration::from_secs(5);
 const REQUEST: &[u8] = b"GET /index.html HTTP/1.1\r\nHost: x\r\n\r\n";
-const SIDES: [Side; 2] = [Side::Kernel, Side::SoftLrp];
+const SIDES: [Side; 3] = [Side::Kernel, Side::NiLrp, Side::SoftLrp];
 
 /// A server of busy connections and of idle ones.
 #[derive(Clone, Copy, Debug, Serialize)]

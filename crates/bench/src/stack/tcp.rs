@@ -38,7 +38,7 @@ pub struct TcpCase {
 }
 
 pub(super) fn measure(plan: &Plan, progress: &mut impl FnMut(&str)) -> Result<Vec<TcpCase>, Error> {
-    let sides = [Side::Kernel, Side::SoftLrp];
+    let sides = [Side::Kernel, Side::NiLrp, Side::SoftLrp];
     let sides = sides.into_iter().filter(|side| plan.sides.contains(side));
     let new = |side: Side| TcpCase {
         way: side.name(),
