@@ -85,7 +85,7 @@ struct How {
     #[arg(long, value_name = "FILE")]
     profile: Option<PathBuf>,
     /// Measure this machine's costs first (root, about a minute), write the profile to FILE, and
-    /// use it as --profile does
+    /// use it as --profile does; with --quick in windows of a fifth
     #[arg(long, value_name = "FILE", conflicts_with_all = ["profile", "shard"])]
     calibrate: Option<PathBuf>,
     /// The first seed; the same seeds give the same results
@@ -276,7 +276,7 @@ impl How {
     /// The same experiments on the machine of `--profile`, if there is one.
     fn moved(&self, experiments: &[Experiment]) -> crate::Result<Option<Vec<Experiment>>> {
         if let Some(file) = &self.calibrate {
-            calibrate::into_file(file)?;
+            calibrate::into_file(file, self.quick)?;
         }
         let Some(file) = self.profile.as_ref().or(self.calibrate.as_ref()) else {
             return Ok(None);

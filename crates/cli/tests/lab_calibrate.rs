@@ -6,13 +6,9 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Output};
-use std::sync::{Mutex, PoisonError};
 
 use nix::unistd::geteuid;
 use serde_json::Value;
-
-/// Two calibrations at once would measure each other.
-static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
 fn plimsoll(arguments: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_plimsoll"));
@@ -50,8 +46,7 @@ fn check_sources(text: &str) {
 }
 
 #[test]
-fn a_complete_profile_is_written_and_an_experiment_runs_on_it() {
-    let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+fn a_complete_profile_is_written_and_experiments_run_on_it() {
     assert!(geteuid().is_root(), "network namespaces need root");
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("today.toml");
@@ -91,6 +86,7 @@ fn a_complete_profile_is_written_and_an_experiment_runs_on_it() {
     assert!(output.status.success(), "{output:?}");
     let document: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(document["experiments"][0]["profile"], "today");
+    assert_real_floods_beside_the_model(out);
 }
 
 #[test]
@@ -103,6 +99,15 @@ fn a_file_that_cannot_be_written_is_said_before_anything_is_measured() {
             "{output:?}"
         );
     }
+    // The same in one command with the experiments.
+    let calibrate = ["--calibrate", "/nowhere/today.toml"];
+    let both = [
+        &["run", "floods", "--quick", "--experiments", EXPERIMENTS],
+        &calibrate[..],
+    ];
+    let output = plimsoll(&both.concat());
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    assert!(said(&output).contains("cannot write"), "{output:?}");
     let few = plimsoll(&["calibrate", "--out", "today.toml", "--repeats", "4"]);
     assert_eq!(few.status.code(), Some(2), "{few:?}");
     let none = plimsoll(&[
@@ -136,24 +141,20 @@ fn without_root_it_says_so_and_leaves_no_file() {
     assert!(!Path::new(&file).exists());
 }
 
-/// One command: what this machine costs, real packets, and the model of it beside them.
-#[test]
-fn real_floods_stand_beside_the_model_of_this_machine_in_one_command() {
-    let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
-    assert!(geteuid().is_root(), "network namespaces need root");
-    let directory = tempfile::tempdir().unwrap();
-    let file = directory.path().join("today.toml");
-    let experiments = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/experiments");
-    let output = Command::new(env!("CARGO_BIN_EXE_plimsoll"))
-        .args(["lab", "run", "floods", "--quick", "--json", "-"])
-        .arg("--experiments")
-        .arg(experiments)
-        .arg("--calibrate")
-        .arg(&file)
-        .output()
-        .unwrap();
+/// Real packets, and the model with the costs in `file` beside them.
+fn assert_real_floods_beside_the_model(file: &str) {
+    let output = plimsoll(&[
+        "run",
+        "floods",
+        "--quick",
+        "--experiments",
+        EXPERIMENTS,
+        "--profile",
+        file,
+        "--json",
+        "-",
+    ]);
     assert!(output.status.success(), "{output:?}");
-    check_sources(&fs::read_to_string(&file).unwrap());
     let document: Value = serde_json::from_slice(&output.stdout).unwrap();
     let distances = document["experiments"][0]["distances"].as_array().unwrap();
     for curve in ["softirq", "threaded"] {
@@ -164,3 +165,5 @@ fn real_floods_stand_beside_the_model_of_this_machine_in_one_command() {
         assert!(model > Some(0.0) && real > Some(0.0), "{found}");
     }
 }
+
+const EXPERIMENTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/experiments");

@@ -39,13 +39,15 @@ pub(super) struct Args {
 
 const REPEATS: u32 = 5;
 const WINDOW_MS: u64 = 250;
+/// With `lab run --quick`.
+const QUICK_WINDOW_MS: u64 = 50;
 
 /// Writes a profile of this machine to `out`, for experiments that run right after it.
-pub(super) fn into_file(out: &Path) -> crate::Result<()> {
+pub(super) fn into_file(out: &Path, quick: bool) -> crate::Result<()> {
     let args = Args {
         out: out.to_owned(),
         repeats: REPEATS,
-        window_ms: WINDOW_MS,
+        window_ms: if quick { QUICK_WINDOW_MS } else { WINDOW_MS },
         json: None,
     };
     written(&args).map(drop)
