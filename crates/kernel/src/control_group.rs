@@ -33,6 +33,20 @@ pub fn shares_cpu(directory: &Path) -> bool {
     is_below && has(PROCESSES) && (has("cpu.weight") || has("cpu.shares"))
 }
 
+/// The group, or one above it, that may use the CPU for a part of the time only. Polling that
+/// stops with its group would stop packets for everybody.
+#[must_use]
+pub fn limited(directory: &Path) -> Option<&Path> {
+    let limits = |group: &Path| {
+        let read = |name| fs::read_to_string(group.join(name)).unwrap_or_default();
+        let (unified, first) = (read("cpu.max"), read("cpu.cfs_quota_us"));
+        !(unified.is_empty() || unified.starts_with("max"))
+            || !(first.is_empty() || first.starts_with('-'))
+    };
+    let mut groups = directory.ancestors();
+    groups.find(|group| limits(group))
+}
+
 /// The group for the polling threads of an interface of a network namespace, within
 /// `directory`. Another namespace's interface may have the same name.
 pub(crate) fn within(directory: &Path, interface: &str, namespace: u64) -> PathBuf {
@@ -137,6 +151,26 @@ mod tests {
         }
         assert!(shares_cpu(&group));
         assert!(!shares_cpu(&directory.path().join("a")), "the topmost");
+    }
+
+    #[test]
+    fn a_limit_of_any_group_above_is_found() {
+        let directory = tempfile::tempdir().unwrap();
+        let above = directory.path().join("a");
+        let group = above.join("b");
+        fs::create_dir_all(&group).unwrap();
+        for (name, none, some) in [
+            ("cpu.max", "max 100000\n", "50000 100000\n"),
+            ("cpu.cfs_quota_us", "-1\n", "50000\n"),
+        ] {
+            for limits in [&group, &above] {
+                fs::write(limits.join(name), none).unwrap();
+                assert_eq!(limited(&group), None);
+                fs::write(limits.join(name), some).unwrap();
+                assert_eq!(limited(&group), Some(limits.as_path()));
+                fs::remove_file(limits.join(name)).unwrap();
+            }
+        }
     }
 
     #[test]

@@ -30,7 +30,6 @@ pub use settings::{Metrics, Settings, SettingsError, Shares};
 
 use crate::check::stacking;
 use crate::error::Error;
-
 use plimsoll_kernel::knobs::{Keeper, Knobs, Queues, TurnError};
 use plimsoll_kernel::privileges::{drop_capabilities, outlive_overload};
 use plimsoll_kernel::scheduling::Priority;
@@ -255,6 +254,10 @@ fn poll(knobs: &mut Knobs, settings: &Settings, priority: Priority) -> Result<()
     if let Some(directory) = group.filter(|directory| !control_group::shares_cpu(directory)) {
         let directory = directory.to_owned();
         return Err(TurnError::NoShare { directory });
+    }
+    if let Some(group) = group.and_then(control_group::limited) {
+        let group = group.to_owned();
+        return Err(TurnError::Quota { group });
     }
     let cpus = settings.poll_cpu.as_ref().map(std::slice::from_ref);
     let threads = poll_in_threads(knobs, Queues::All, priority, cpus)?;

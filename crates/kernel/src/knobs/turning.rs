@@ -56,6 +56,14 @@ pub enum TurnError {
         /// As given.
         directory: PathBuf,
     },
+    /// Polling would stop with the control group.
+    #[error(
+        "{group} may use the CPU for a part of the time only (cpu.max or cpu.cfs_quota_us): polling there would stop with it, and all packets of the interface would wait; take a group without a quota"
+    )]
+    Quota {
+        /// The group that has it.
+        group: PathBuf,
+    },
     /// A polling thread cannot be in the control group.
     #[error(
         "cannot have polling threads in {directory}: it must be a control group that this process may write to (a service takes `ProtectControlGroups=no`)"
@@ -83,6 +91,7 @@ impl TurnError {
                 LACKS
             }
             Self::NoSuchQueue { .. }
+            | Self::Quota { .. }
             | Self::ControlGroup { .. }
             | Self::Record(_)
             | Self::Call(_) => FAILED,
