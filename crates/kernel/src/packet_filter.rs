@@ -185,9 +185,14 @@ fn iptables_match(one: &IterableCompatMatchAttrs<'_>) -> Rules {
     let info = one.get_info().unwrap_or_default();
     Rules {
         remembers: REMEMBERING.contains(&name),
-        tcp_flags: name == b"tcp" && info.get(XT_TCP_FLAG_MASK).is_some_and(|mask| *mask != 0),
+        tcp_flags: name == b"tcp" && has_flag_mask(info),
         synproxy: false,
     }
+}
+
+/// Of a `struct xt_tcp` (`linux/netfilter/xt_tcpudp.h`).
+fn has_flag_mask(info: &[u8]) -> bool {
+    info.get(XT_TCP_FLAG_MASK).is_some_and(|mask| *mask != 0)
 }
 
 #[cfg(test)]
@@ -196,6 +201,17 @@ mod tests {
 
     use super::*;
     use crate::namespace;
+
+    /// iptables of today writes most such rules as nftables would; older ones did not.
+    #[test]
+    fn flags_of_an_iptables_match_are_found_behind_ports_and_option() {
+        // Ports 0 to 65,535 and 80 to 443, and an option.
+        let mut tcp = [0, 0, 0xff, 0xff, 80, 0, 0xbb, 1, 5, 0, 0, 0];
+        assert!(!has_flag_mask(&tcp));
+        tcp[9] = 0x17;
+        assert!(has_flag_mask(&tcp));
+        assert!(!has_flag_mask(&tcp[..9]), "damaged");
+    }
 
     fn nft(rules: &str) {
         let status = Command::new("nft").arg(rules).status();
