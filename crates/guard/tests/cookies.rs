@@ -5,56 +5,20 @@
 mod common;
 
 use std::io::{Read, Write};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Sender, channel};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use common::peer::{Job, NOBODY_V4, NOBODY_V6, OtherEnd, run, with_peer};
-use common::{HOST_MAC, HOST_V4, HOST_V6, PEER_MAC, Wire, in_namespace, ip};
-use etherparse::{PacketHeaders, TcpHeader, TcpOptionElement, TransportHeader};
-use nix::sys::socket::{Backlog, listen};
+use common::peer::{Job, OtherEnd, run, with_peer};
+use common::syn_queue::{PORT, fill_syn_queue, from_nobody, listener};
+use common::{HOST_V4, HOST_V6, Wire, in_namespace};
 use plimsoll_guard::{Answerer, Config, Guard, Kind, Outcome, Storage};
-use plimsoll_packets::frame::{Extension, Packet, TcpFlags};
+use plimsoll_packets::frame::TcpFlags;
 
-const PORT: u16 = 80;
-const BACKLOG: u16 = 8;
 const CLIENTS: usize = 20;
-
-fn listener(address: IpAddr) -> TcpListener {
-    let listener = TcpListener::bind((address, PORT)).unwrap();
-    listen(&listener, Backlog::new(i32::from(BACKLOG)).unwrap()).unwrap();
-    listener
-}
-
-/// A packet from an address that nobody has.
-fn of_nobody(host: IpAddr) -> Packet {
-    let nobody = if host.is_ipv4() {
-        NOBODY_V4.into()
-    } else {
-        NOBODY_V6.into()
-    };
-    Packet::new(nobody, host).macs(PEER_MAC, HOST_MAC)
-}
-
-/// A SYN or another segment from there.
-fn from_nobody(host: IpAddr, port: u16, flags: TcpFlags) -> Vec<u8> {
-    of_nobody(host).tcp(port, PORT, flags, &[])
-}
-
-/// Fills the SYN queue with requests that nobody will complete.
-fn fill_syn_queue(peer: &Sender<Job>, host: IpAddr) {
-    run(peer, move || {
-        let wire = Wire::open();
-        // Some releases queue one more than the backlog.
-        for port in 0..=BACKLOG {
-            wire.send(&from_nobody(host, 10_000 + port, TcpFlags::SYN));
-        }
-    });
-    thread::sleep(Duration::from_millis(50));
-}
 
 /// A client's whole conversation; what went wrong.
 fn converse(host: IpAddr) -> Result<(), String> {
@@ -434,170 +398,4 @@ fn where_connection_tracking_takes_whole_connections_only_nothing_is_answered() 
 fn nft(rules: &str) {
     let status = Command::new("nft").arg(rules).status();
     assert!(status.expect("nftables is installed").success(), "{rules}");
-}
-
-/// A host past its SYN queue, and the answer to one more SYN.
-fn answer_to(frame: &[u8], set_up: impl FnOnce(&TcpListener) + Send) -> Option<Vec<u8>> {
-    let frame = frame.to_vec();
-    in_namespace(move || {
-        let mut answer = None;
-        with_peer(OtherEnd::Takes, |peer| {
-            let server = listener(Ipv6Addr::UNSPECIFIED.into());
-            set_up(&server);
-            let mut storage = Storage::default();
-            let mut guard = Guard::attach(&mut storage, &Config::default(), "v0").unwrap();
-            fill_syn_queue(peer, HOST_V4.into());
-            answer = guard.answer_to(&frame).unwrap();
-        });
-        answer
-    })
-}
-
-/// The MSS option and what answers it, of a segment that etherparse takes for valid.
-fn mss_of(answer: &[u8]) -> u16 {
-    let tcp = syn_ack(answer);
-    let mut options = tcp.options_iterator();
-    match options.next() {
-        Some(Ok(TcpOptionElement::MaximumSegmentSize(mss))) => mss,
-        other => panic!("{other:?}"),
-    }
-}
-
-/// The answer's TCP header, if its checksum is right.
-fn syn_ack(answer: &[u8]) -> TcpHeader {
-    let packet = PacketHeaders::from_ethernet_slice(answer).unwrap();
-    let Some(TransportHeader::Tcp(tcp)) = packet.transport else {
-        panic!("{packet:?}");
-    };
-    assert!(tcp.syn && tcp.ack);
-    let sum = match packet.net.unwrap() {
-        etherparse::NetHeaders::Ipv4(ip, _) => tcp.calc_checksum_ipv4(&ip, &[]),
-        etherparse::NetHeaders::Ipv6(ip, _) => tcp.calc_checksum_ipv6(&ip, &[]),
-        other => panic!("{other:?}"),
-    };
-    assert_eq!(sum.unwrap(), tcp.checksum);
-    tcp
-}
-
-/// Between the IP header and the segment stand options or extension headers, in the SYN and
-/// in the handshake's end: the answer has none, and the stack takes the cookie.
-fn handshake_with_headers_between(packet: Packet, host: IpAddr) {
-    in_namespace(move || {
-        with_peer(OtherEnd::Takes, |peer| {
-            let mut storage = Storage::default();
-            let mut guard = Guard::attach(&mut storage, &Config::default(), "v0").unwrap();
-            let server = listener(host);
-            fill_syn_queue(peer, host);
-            let segment = |sequence, ack, flags| {
-                let packet = packet.clone().numbers(sequence, ack);
-                packet.tcp(20_000, PORT, flags, &[])
-            };
-            let answer = guard.answer_to(&segment(7, 0, TcpFlags::SYN)).unwrap();
-            let answer = syn_ack(&answer.expect("a cookie"));
-            assert_eq!(
-                (answer.source_port, answer.destination_port),
-                (PORT, 20_000)
-            );
-            assert_eq!(answer.acknowledgment_number, 8);
-            let taken = answer.sequence_number.wrapping_add(1);
-            // A cookie's lowest bits say the MSS: with others it would be valid.
-            let (forged, end) = (
-                segment(8, taken ^ 1 << 20, TcpFlags::ACK),
-                segment(8, taken, TcpFlags::ACK),
-            );
-            let again = segment(7, 0, TcpFlags::SYN);
-            // Each CPU learns by itself that the queue is full.
-            run(peer, move || Wire::open().send(&again));
-            let before = *guard.counters().unwrap().of(Kind::TcpListener);
-            run(peer, move || {
-                let wire = Wire::open();
-                wire.send(&forged);
-                wire.send(&end);
-            });
-            server.set_nonblocking(true).unwrap();
-            let patience = Instant::now() + Duration::from_secs(5);
-            let from = loop {
-                match server.accept() {
-                    Ok((_, from)) => break from,
-                    Err(error) => assert!(Instant::now() < patience, "{error}"),
-                }
-            };
-            assert_eq!(from.port(), 20_000);
-            let after = *guard.counters().unwrap().of(Kind::TcpListener);
-            let new = |outcome| after.count(outcome) - before.count(outcome);
-            assert_eq!(
-                (new(Outcome::Admitted), new(Outcome::NoCookie)),
-                (1, 1),
-                "{after:?}"
-            );
-        });
-    });
-}
-
-#[test]
-fn a_syn_with_ipv4_options_is_answered_and_its_cookie_is_taken() {
-    let host = IpAddr::V4(HOST_V4);
-    for words in [1, 10] {
-        handshake_with_headers_between(of_nobody(host).ipv4_options(words), host);
-    }
-}
-
-#[test]
-fn a_syn_behind_ipv6_extension_headers_is_answered_and_its_cookie_is_taken() {
-    let host = IpAddr::V6(HOST_V6);
-    // More than seven bytes of padding the stack would not take.
-    let options = |number, units| Extension::Options { number, units };
-    let destination = of_nobody(host).extension(options(60, 0));
-    let two = of_nobody(host)
-        .extension(options(0, 0))
-        .extension(options(60, 0));
-    for packet in [destination, two] {
-        handshake_with_headers_between(packet, host);
-    }
-}
-
-fn syn_with_mss(host: IpAddr) -> Vec<u8> {
-    from_nobody(host, 20_000, TcpFlags::SYN)
-}
-
-#[test]
-fn the_answer_offers_the_mss_of_the_link_or_of_the_server() {
-    let mtu = |bytes: u32| move |_: &TcpListener| ip(&format!("link set v0 mtu {bytes}"));
-    let answer = answer_to(&syn_with_mss(HOST_V4.into()), |_| {});
-    assert_eq!(mss_of(&answer.unwrap()), 1460);
-    let answer = answer_to(&syn_with_mss(HOST_V6.into()), |_| {});
-    assert_eq!(mss_of(&answer.unwrap()), 1440);
-    let answer = answer_to(&syn_with_mss(HOST_V4.into()), mtu(1300));
-    assert_eq!(mss_of(&answer.unwrap()), 1260);
-    let answer = answer_to(&syn_with_mss(HOST_V4.into()), |server| {
-        use nix::sys::socket::{setsockopt, sockopt};
-        setsockopt(server, sockopt::TcpMaxSeg, &1000).unwrap();
-    });
-    assert_eq!(mss_of(&answer.unwrap()), 1000);
-}
-
-#[test]
-fn only_what_is_for_this_interface_and_can_have_been_sent_is_answered() {
-    let syn = |source: Ipv4Addr, host: Ipv4Addr, mac| {
-        Packet::new(source.into(), host.into())
-            .macs(PEER_MAC, mac)
-            .tcp(20_000, PORT, TcpFlags::SYN, &[])
-    };
-    let elsewhere = Ipv4Addr::new(198, 19, 0, 1);
-    let other = |_: &TcpListener| {
-        ip("address add 198.19.0.1/32 dev lo");
-    };
-    assert!(answer_to(&syn(NOBODY_V4, HOST_V4, HOST_MAC), other).is_some());
-    assert_eq!(answer_to(&syn(NOBODY_V4, elsewhere, HOST_MAC), other), None);
-    assert_eq!(answer_to(&syn(NOBODY_V4, HOST_V4, PEER_MAC), |_| {}), None);
-    for martian in [
-        [127, 0, 0, 1],
-        [0, 0, 0, 5],
-        [224, 0, 0, 1],
-        [255; 4],
-        HOST_V4.octets(),
-    ] {
-        let frame = syn(martian.into(), HOST_V4, HOST_MAC);
-        assert_eq!(answer_to(&frame, |_| {}), None, "{martian:?}");
-    }
 }

@@ -8,6 +8,7 @@ pub(crate) mod notes;
 pub(crate) mod packets_host;
 pub(crate) mod peer;
 pub(crate) mod service_manager;
+pub(crate) mod syn_queue;
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};

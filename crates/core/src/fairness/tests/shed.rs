@@ -1,5 +1,8 @@
 //! Sources of a channel without a queue, while input is shed.
 
+use std::collections::BTreeMap;
+
+use super::exact::{exact, jain};
 use super::*;
 
 /// What each sender gets once the shares have settled, at so many packets a second.

@@ -1,0 +1,48 @@
+//! A listener whose SYN queue a flood has filled.
+
+use std::net::{IpAddr, TcpListener};
+use std::sync::mpsc::Sender;
+use std::thread;
+use std::time::Duration;
+
+use nix::sys::socket::{Backlog, listen};
+use plimsoll_packets::frame::{Packet, TcpFlags};
+
+use super::peer::{Job, NOBODY_V4, NOBODY_V6, run};
+use super::{HOST_MAC, PEER_MAC, Wire};
+
+pub(crate) const PORT: u16 = 80;
+pub(crate) const BACKLOG: u16 = 8;
+
+pub(crate) fn listener(address: IpAddr) -> TcpListener {
+    let listener = TcpListener::bind((address, PORT)).unwrap();
+    listen(&listener, Backlog::new(i32::from(BACKLOG)).unwrap()).unwrap();
+    listener
+}
+
+/// A packet from an address that nobody has.
+pub(crate) fn of_nobody(host: IpAddr) -> Packet {
+    let nobody = if host.is_ipv4() {
+        NOBODY_V4.into()
+    } else {
+        NOBODY_V6.into()
+    };
+    Packet::new(nobody, host).macs(PEER_MAC, HOST_MAC)
+}
+
+/// A SYN or another segment from there.
+pub(crate) fn from_nobody(host: IpAddr, port: u16, flags: TcpFlags) -> Vec<u8> {
+    of_nobody(host).tcp(port, PORT, flags, &[])
+}
+
+/// Fills the SYN queue with requests that nobody will complete.
+pub(crate) fn fill_syn_queue(peer: &Sender<Job>, host: IpAddr) {
+    run(peer, move || {
+        let wire = Wire::open();
+        // Some releases queue one more than the backlog.
+        for port in 0..=BACKLOG {
+            wire.send(&from_nobody(host, 10_000 + port, TcpFlags::SYN));
+        }
+    });
+    thread::sleep(Duration::from_millis(50));
+}
