@@ -30,6 +30,7 @@
 
 #include "classic.h"
 #include "forward.h"
+#include "sockets.h"
 
 #define AF_INET 2
 #define AF_INET6 10
@@ -76,22 +77,6 @@ struct {
 	__type(key, __u32);
 	__type(value, __u32);
 } devices SEC(".maps");
-
-/* This interface's AF_XDP sockets, by queue. */
-struct {
-	__uint(type, BPF_MAP_TYPE_XSKMAP);
-	__uint(max_entries, QUEUES_MAX);
-	__type(key, __u32);
-	__type(value, __u32);
-} sockets SEC(".maps");
-
-/* The same of frames that the filter chooses. */
-struct {
-	__uint(type, BPF_MAP_TYPE_XSKMAP);
-	__uint(max_entries, QUEUES_MAX);
-	__type(key, __u32);
-	__type(value, __u32);
-} chosen_sockets SEC(".maps");
 
 /* This host's addresses. All instances share it. */
 struct {

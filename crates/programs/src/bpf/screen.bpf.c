@@ -25,6 +25,7 @@
 
 #include "classic.h"
 #include "screen.h"
+#include "sockets.h"
 
 /* An IPv4 header of version 4 with 20 bytes. */
 #define PLAIN_IPV4 0x45
@@ -45,21 +46,6 @@ const volatile enum remembered remembered_verdicts;
 
 /* Verdicts of another generation are forgotten. Never 0 where any are valid. */
 __u32 generation;
-
-struct {
-	__uint(type, BPF_MAP_TYPE_XSKMAP);
-	__uint(max_entries, QUEUES_MAX);
-	__type(key, __u32);
-	__type(value, __u32);
-} sockets SEC(".maps");
-
-/* Of frames that the filter chooses. */
-struct {
-	__uint(type, BPF_MAP_TYPE_XSKMAP);
-	__uint(max_entries, QUEUES_MAX);
-	__type(key, __u32);
-	__type(value, __u32);
-} chosen_sockets SEC(".maps");
 
 /* The other interface. */
 struct {
