@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use clap::ValueEnum;
 use plimsoll_core::config::Fraction;
 use plimsoll_metrics::MetricsServer;
-use plimsoll_programs::forward::{Config, DataPath, Limits, ReversePath, Router, Status};
+use plimsoll_programs::forward::{Config, DataPath, Limits, Live, ReversePath, Router, Status};
 use signal_hook::consts::{SIGINT, SIGTERM};
 
 use crate::failure::Context;
@@ -131,7 +131,7 @@ pub(crate) fn run(args: &Args) -> crate::Result<()> {
     let end = args
         .seconds
         .map(|s| Instant::now() + Duration::from_secs(s));
-    let mut redraw = Instant::now() + REDRAW;
+    let mut top = Top::new(&router)?;
     let mut told = false;
     while !stop.load(Ordering::Relaxed) && end.is_none_or(|end| Instant::now() < end) {
         answer(&router, &questions)?;
@@ -141,11 +141,7 @@ pub(crate) fn run(args: &Args) -> crate::Result<()> {
                 "plimsoll: forwarding in user space ended by itself, and the kernel forwards: {failure}. Start it again"
             );
         }
-        if std::io::stdout().is_terminal() && Instant::now() >= redraw {
-            redraw += REDRAW;
-            // Home, and clear what is below: the table only grows.
-            output::print(&format!("\x1b[H\x1b[J{}\n", router.status()?))?;
-        }
+        top.draw(&router)?;
     }
     let status = router.status()?;
     drop(router);
@@ -156,6 +152,35 @@ pub(crate) fn run(args: &Args) -> crate::Result<()> {
         }
     }
     output::print(&format!("{status}\n"))
+}
+
+/// What happens now, drawn anew each second on a terminal.
+struct Top {
+    shown: Status,
+    due: Instant,
+}
+
+impl Top {
+    fn new(router: &Router) -> crate::Result<Self> {
+        Ok(Self {
+            shown: router.status()?,
+            due: Instant::now() + REDRAW,
+        })
+    }
+
+    fn draw(&mut self, router: &Router) -> crate::Result<()> {
+        if !std::io::stdout().is_terminal() || Instant::now() < self.due {
+            return Ok(());
+        }
+        self.due += REDRAW;
+        let before = std::mem::replace(&mut self.shown, router.status()?);
+        let live = Live {
+            before: &before,
+            now: &self.shown,
+        };
+        output::clear_screen();
+        output::print(&format!("{live}\n"))
+    }
 }
 
 fn serve_metrics(server: MetricsServer, asker: Sender<Question>) -> crate::Result<()> {

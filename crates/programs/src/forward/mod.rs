@@ -45,7 +45,7 @@ pub use error::Error;
 pub use limits::Limits;
 pub use program::DEVICES_MAX;
 pub use router::Router;
-pub use status::{InterfaceStatus, Status, UserStatus};
+pub use status::{InterfaceStatus, Live, Status, UserStatus};
 pub use table::ReversePath;
 
 /// Where plain packets are forwarded.
