@@ -1,6 +1,6 @@
 //! The `plimsoll` command: parses, calls, prints.
 //!
-//! Each subcommand is a file (`guard` a folder, `bench` both) with its arguments (`Args`)
+//! Each subcommand is a file (`guard` a folder, `bench` and `lab` both) with its arguments (`Args`)
 //! and a `run` that calls the library. `failure` turns their errors into messages and exit codes: 0
 //! done, 1 failed, 2 used wrongly, 3 this host lacks something.
 //!
