@@ -6,7 +6,7 @@
 //! where it peaks depends on the machine. The tuner stands on a quota, lends some
 //! intervals to a neighbour, and moves there if that delivered clearly more.
 //!
-//! **Source.** Mogul & Ramakrishnan, sections 6.6.2: the best fixed quota (MR-48),
+//! **Source.** Mogul & Ramakrishnan, section 6.6.2: the best fixed quota (MR-48),
 //! its costs (MR-49), and the proposal to tune it to just below the point of
 //! livelock (MR-50), which the paper did not build.
 //!

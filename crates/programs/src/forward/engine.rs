@@ -13,7 +13,8 @@
 //! worked off what came before, and what it does not poll is lost in the adapter's ring,
 //! at no cost.
 //!
-//! Protected frames have rings and a thread of their own (`protected`).
+//! Protected frames have rings and a thread of their own (`protected`). With them the kernel polls
+//! before this thread, within half of the limit.
 //!
 //! **Limits.** One thread for all others, so one CPU. Sending copies in the kernel, about a microsecond
 //! per frame where the driver has no zero-copy mode.

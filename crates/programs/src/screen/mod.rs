@@ -19,8 +19,7 @@
 //! **A screen that dies or hangs.** From then on frames pass undecided or are discarded,
 //! as [`ScreenConfig::on_failure`] says. When the whole process is killed, a screen that
 //! fails closed leaves its program on both interfaces, which discards everything without a
-//! socket ([`Firewall::keep_closed`]). Otherwise that passes which the kernel itself is set
-//! to forward.
+//! socket ([`Firewall::keep_closed`]). Otherwise the kernel forwards what it is set to forward.
 //!
 //! **Remembered verdicts.** With [`ScreenConfig::remember`] the driver does for a while
 //! what the screen has decided, for flows of which it would say the same again
