@@ -4,9 +4,9 @@
 //! **Intuition.** Early discard saves the host, but whoever floods a socket fills its
 //! queue, and its other clients lose with him. So each source gets credit at one
 //! common rate, the *share*. A packet that is covered by its source's credit is in
-//! profile and finds room up to the queue's end. Any other takes what is left over:
-//! it is admitted only while the queue is below its watermarks. So nothing is wasted,
-//! and a source that asks for less than the share loses nothing, whatever others do.
+//! profile and finds room up to half of what is left above the high watermark. Any other
+//! takes what is left over: it is admitted only while the queue is below its watermarks.
+//! So nothing is wasted, and a source that asks for less than the share loses nothing, whatever others do.
 //!
 //! **The share** is never typed in. It follows the consumer: what a channel admits
 //! over a while is what its consumer has taken. After each epoch the share moves a third of
@@ -79,8 +79,8 @@
 //! can be is not known. What is not in profile goes to others: nobody gets more than a tenth above
 //! its exact share and its part of that rest.
 //!
-//! **Limits.** A source may use [`BURST_TICKS`] of its share at once. A share moves by a
-//! factor of 2 per epoch of at least [`EPOCH_TICKS`]: the first tenths of a second of
+//! **Limits.** A source may use [`BURST_TICKS`] of its share at once. A share at most
+//! doubles per epoch of at least [`EPOCH_TICKS`]: the first tenths of a second of
 //! an overload are less fair, and the first seconds are where each of very many sources
 //! has a share of few packets a second. Turns are not exact: of a crowd
 //! of 10,000 beyond the consumer's capacity nobody is forgotten in the model, but somebody waits

@@ -8,9 +8,9 @@
  * socket is looked up, the kernel's own socket queue is the channel, and its
  * occupancy is read where the kernel keeps it. Only what fits goes on.
  *
- * Rules: the default is to admit. A UDP socket discards from its high
- * watermark until it has fallen below the low one, but not the packets of sources
- * that have not had their fair share; a listener discards new
+ * Rules: the default is to admit. A UDP socket takes all that fits. Once it was full it
+ * discards, for a while, from its high watermark until it has fallen below the low one, but
+ * not the packets of sources that have not had their fair share. A listener discards new
  * SYNs while its accept queue is at its backlog, and answers them with cookies
  * while its SYN queue is. Its last places are for sources that have not had their
  * share. While input is shed, every channel has its share.
