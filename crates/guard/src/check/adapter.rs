@@ -29,36 +29,41 @@ const HALVING: [&str; 2] = ["ena", "gve"];
 
 /// What the driver does when the program is attached.
 pub(super) fn attachment(interface: &str, ifindex: u32, driver: &str) -> io::Result<Finding> {
-    let channels = if HALVING.contains(&driver) {
-        receive_channels(ifindex)?.unwrap_or((0, 0))
-    } else {
-        (0, 0)
-    };
-    Ok(attachment_of(interface, driver, channels))
+    if HALVING.contains(&driver) {
+        return Ok(halving(interface, driver, receive_channels(ifindex)?));
+    }
+    Ok(attachment_of(driver))
 }
 
 /// With so many channels in use, of so many.
-fn attachment_of(interface: &str, driver: &str, (used, most): (u32, u32)) -> Finding {
-    if HALVING.contains(&driver) {
-        let half = most / 2;
-        return if used > half {
-            finding(
-                "attachment",
-                Verdict::Limited,
-                format!(
-                    "`{driver}` takes XDP on at most {half} of its {most} channels, and {used} are in use"
-                ),
-                format!("is refused by the driver until `ethtool -L {interface} combined {half}`"),
-            )
-        } else {
-            finding(
-                "attachment",
-                Verdict::Ok,
-                format!("`{driver}` has a free channel for each of the {used} in use"),
-                "attaches",
-            )
-        };
-    }
+fn halving(interface: &str, driver: &str, channels: Option<(u32, u32)>) -> Finding {
+    let (verdict, found, guard) = match channels {
+        Some((used, most)) if used > most / 2 => (
+            Verdict::Missing,
+            format!(
+                "`{driver}` takes XDP on at most {} of its {most} channels, and {used} are in use",
+                most / 2
+            ),
+            format!(
+                "is refused by the driver until `ethtool -L {interface} combined {}`",
+                most / 2
+            ),
+        ),
+        Some((used, _)) => (
+            Verdict::Ok,
+            format!("`{driver}` has a free channel for each of the {used} in use"),
+            "attaches".to_owned(),
+        ),
+        None => (
+            Verdict::Limited,
+            format!("`{driver}` takes XDP on at most half of its channels, and does not tell them"),
+            "is refused by the driver while more are in use".to_owned(),
+        ),
+    };
+    finding("attachment", verdict, found, guard)
+}
+
+fn attachment_of(driver: &str) -> Finding {
     if RESETTING.contains(&driver) {
         finding(
             "attachment",
@@ -150,20 +155,21 @@ mod tests {
     #[test]
     fn each_driver_is_told_by_its_habit() {
         for driver in RESETTING {
-            let told = attachment_of("eth0", driver, (0, 0));
+            let told = attachment_of(driver);
             assert_eq!(told.verdict, Verdict::Limited);
             assert!(told.found.contains("sets up its rings anew"), "{told:?}");
         }
         for driver in HALVING {
-            let told = attachment_of("eth0", driver, (5, 8));
-            assert_eq!(told.verdict, Verdict::Limited);
+            let told = halving("eth0", driver, Some((5, 8)));
+            assert_eq!(told.verdict, Verdict::Missing, "it would be refused");
             assert!(
                 told.guard.contains("ethtool -L eth0 combined 4"),
                 "{told:?}"
             );
-            assert_eq!(attachment_of("eth0", driver, (4, 8)).verdict, Verdict::Ok);
+            assert_eq!(halving("eth0", driver, Some((4, 8))).verdict, Verdict::Ok);
+            assert_eq!(halving("eth0", driver, None).verdict, Verdict::Limited);
         }
-        let told = attachment_of("eth0", "virtio_net", (0, 0));
+        let told = attachment_of("virtio_net");
         assert_eq!(told.verdict, Verdict::Ok);
     }
 
