@@ -151,7 +151,7 @@ pub use config::{ReceivePath, StackConfig, TcpConfig};
 pub use error::{Error, TooLong};
 pub use outcome::{Counts, Outcome};
 pub use receive::polled::PolledConfig;
-pub use socket::{Filled, PacedSender, PacedSenderConfig, SendBuffer, UdpSocket};
+pub use socket::{Filled, Message, PacedSender, PacedSenderConfig, SendBuffer, UdpSocket};
 pub use stack::Stack;
 pub use tcp::{BACKLOG, Pacing, TcpListener, TcpStream};
 pub use wire::datagram::Datagram;

@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 
 use crate::account::{Charged, Owner};
 use crate::config::{ReceivePath, StackConfig};
-use crate::device::{Device, Drops};
+use crate::device::{Allocator, Device, Drops};
 use crate::error::Error;
 use crate::host::Host;
 use crate::outcome::Counts;
@@ -105,6 +105,14 @@ impl Stack {
     pub fn receive_credit(&self) -> Option<u32> {
         let credit = self.0.host.credit.load(Ordering::Relaxed);
         (credit != u32::MAX).then_some(credit)
+    }
+
+    /// An allocator for one thread over the device's memory, that keeps at most `frames_max` frames
+    /// at hand for it: for [`UdpSocket::message`](crate::UdpSocket::message) and
+    /// [`UdpSocket::send_buffer_from`](crate::UdpSocket::send_buffer_from).
+    #[must_use]
+    pub fn allocator(&self, frames_max: usize) -> Allocator {
+        Allocator::new(self.0.host.device.pool(), frames_max)
     }
 
     /// Why the stack has ended by itself, if it has.

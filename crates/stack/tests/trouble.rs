@@ -117,7 +117,15 @@ fn datagrams_find_the_paths_mtu() {
             let to: IpAddr = receiver.local_addr().unwrap().ip();
             assert_eq!(sender.payload_max_to(to), 1500 - headers);
             let sent = content(1400);
-            let mut buffer = [0; 2000];
+            let mut buffer = [0; 5000];
+            let lengths = [1400, 4000];
+            let mut allocator = near.allocator(8);
+            let made = lengths.map(|bytes| {
+                let to = receiver.local_addr().unwrap();
+                let mut message = sender.message(&mut allocator, to, bytes).unwrap();
+                message.write_at(0, &content(bytes));
+                message
+            });
             // The first are lost: too long for the second link.
             let end = Instant::now() + SOON;
             while sender.payload_max_to(to) == 1500 - headers {
@@ -129,6 +137,13 @@ fn datagrams_find_the_paths_mtu() {
             sender.send_to(&sent, there).unwrap();
             let (length, _) = receiver.recv_from(&mut buffer).unwrap();
             assert!(buffer[..length] == sent, "{there}: as fragments");
+            // Messages that were made for the longer path.
+            for message in made {
+                let sent = content(message.len());
+                sender.send_messages(&mut vec![message]).unwrap();
+                let (length, _) = receiver.recv_from(&mut buffer).unwrap();
+                assert!(buffer[..length] == sent, "{there}: copied");
+            }
             sender.set_dont_fragment(true);
             let error = sender.send_to(&sent, there).unwrap_err();
             let too_long = error

@@ -29,7 +29,7 @@ use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
-pub use pool::{Frame, HEADROOM_BYTES, Pool};
+pub use pool::{Allocator, Frame, HEADROOM_BYTES, Pool};
 
 /// An Ethernet address.
 pub type Mac = [u8; 6];

@@ -1,6 +1,6 @@
 //! The way out: addresses, next hops, and frames to the device.
 
-use std::io;
+use std::io::{self, IoSlice};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -15,7 +15,7 @@ use super::paths::{self, Paths};
 use super::resolution::Builder;
 use crate::device::{Batch, Device, Frame, Mac};
 use crate::wait::Waker;
-use crate::wire::{ETHERNET_BYTES, UDP_BYTES, emit};
+use crate::wire::{ETHERNET_BYTES, emit, fragments};
 
 /// Sends for all sockets of a stack, from any thread.
 #[derive(Debug)]
@@ -116,36 +116,48 @@ impl Egress {
     }
 
     /// Appends the frames of a UDP datagram to `batch`, those of an unknown
-    /// neighbour excepted. `via`: the Ethernet address to send to, if known.
+    /// neighbour excepted; its payload, wherever its parts lie, is copied. `via`: the Ethernet
+    /// address to send to, if known.
     pub(crate) fn push_udp(
         &self,
         (source, destination): (SocketAddr, SocketAddr),
         via: Option<Mac>,
-        payload: &[u8],
+        payload: &[IoSlice<'_>],
         batch: &mut Batch,
         now: Instant,
     ) -> io::Result<()> {
-        if payload.len() > emit::payload_max(destination.ip()) {
+        let (pool, to) = (self.device.pool(), destination.ip());
+        let bytes = fragments::bytes_of(payload);
+        if bytes > emit::payload_max(to) {
             return Err(io::Error::from_raw_os_error(libc::EMSGSIZE));
         }
-        let pool = self.device.pool();
-        let headers = emit::network_bytes(destination.ip()) + UDP_BYTES;
-        let mtu = self.mtu_to(destination.ip(), now);
-        if headers + payload.len() <= mtu {
-            let frame = emit::payload_frame(pool, payload);
+        let mtu = self.mtu_to(to, now);
+        if fragments::fits_one(to, mtu, bytes) {
+            let frame = fragments::copy_one(pool, payload);
             let mut frame = frame.ok_or_else(no_buffers)?;
             self.wrap_udp(&mut frame, source, destination);
-            return self.push(frame, destination.ip(), via, batch, now);
+            return self.push(frame, to, via, batch, now);
         }
-        let fragments = emit::Fragments {
+        let frames = fragments::copy(pool, to, mtu, payload).ok_or_else(no_buffers)?;
+        self.push_fragments((source, destination), via, frames, batch, now)
+    }
+
+    /// Appends the fragments of a UDP datagram, whose payload is laid out in `frames`, to `batch`.
+    pub(crate) fn push_fragments(
+        &self,
+        (source, destination): (SocketAddr, SocketAddr),
+        via: Option<Mac>,
+        mut frames: Vec<Frame>,
+        batch: &mut Batch,
+        now: Instant,
+    ) -> io::Result<()> {
+        let headers = fragments::Headers {
             mac: self.mac,
             source,
             destination,
-            payload,
-            mtu,
             id: self.identification.fetch_add(1, Ordering::Relaxed),
         };
-        let frames = fragments.build(pool).ok_or_else(no_buffers)?;
+        headers.write(&mut frames);
         // Over IPv4 any router may cut a fragment once more.
         if let (Some(first), true) = (frames.first(), destination.is_ipv6()) {
             self.remember(first, emit::FRAGMENT_HEADER_BYTES, destination.ip());

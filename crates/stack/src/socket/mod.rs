@@ -2,11 +2,13 @@
 
 pub(crate) mod addresses;
 mod buffer;
+mod message;
 pub(crate) mod options;
 mod paced;
 mod peers;
 mod udp;
 
 pub use buffer::SendBuffer;
+pub use message::Message;
 pub use paced::{Filled, PacedSender, PacedSenderConfig};
 pub use udp::UdpSocket;

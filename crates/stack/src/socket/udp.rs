@@ -31,6 +31,7 @@ use crate::stack::Stack;
 use crate::table::{Bound, Pending};
 use crate::wait::Waker;
 
+mod messages;
 mod receiving;
 mod sending;
 

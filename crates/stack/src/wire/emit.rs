@@ -1,5 +1,4 @@
-//! Frames to be sent: headers in front of a payload, and fragments if it does
-//! not fit one frame.
+//! Frames to be sent: headers in front of a payload.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -10,8 +9,7 @@ use smoltcp::wire::{
 };
 
 use super::{ETHERNET_BYTES, UDP_BYTES};
-use crate::device::{Frame, HEADROOM_BYTES, Mac, Pool};
-use std::sync::Arc;
+use crate::device::{Frame, Mac};
 
 const IPV4_BYTES: usize = smoltcp::wire::IPV4_HEADER_LEN;
 const IPV6_BYTES: usize = smoltcp::wire::IPV6_HEADER_LEN;
@@ -37,10 +35,10 @@ pub(crate) fn payload_max(destination: IpAddr) -> usize {
 
 /// What a fragment's header says, beside its datagram's.
 #[derive(Clone, Copy)]
-struct Piece {
-    id: u32,
-    offset: usize,
-    more: bool,
+pub(super) struct Piece {
+    pub(super) id: u32,
+    pub(super) offset: usize,
+    pub(super) more: bool,
 }
 
 /// Writes the Ethernet header at the beginning of `frame`. The destination is
@@ -80,7 +78,7 @@ pub(crate) fn write_headers(
     write_network(frame, mac, (source, destination), protocol, hop_limit, None);
 }
 
-fn write_network(
+pub(super) fn write_network(
     frame: &mut [u8],
     mac: Mac,
     ends: (IpAddr, IpAddr),
@@ -171,96 +169,13 @@ fn write_udp(datagram: &mut [u8], source: SocketAddr, destination: SocketAddr) {
     );
 }
 
-/// A frame whose range is `payload`, behind room for headers. Nothing: there is
-/// no free buffer, or the payload does not fit.
-pub(crate) fn payload_frame(pool: &Arc<Pool>, payload: &[u8]) -> Option<Frame> {
-    let mut frame = pool.take()?;
-    frame.copy_from(payload).then_some(frame)
-}
-
-/// The headers of a fragmented UDP datagram and its payload, piece by piece.
-#[derive(Debug)]
-pub(crate) struct Fragments<'a> {
-    pub(crate) mac: Mac,
-    pub(crate) source: SocketAddr,
-    pub(crate) destination: SocketAddr,
-    pub(crate) payload: &'a [u8],
-    pub(crate) mtu: usize,
-    pub(crate) id: u32,
-}
-
-impl Fragments<'_> {
-    /// Makes all frames, or none: there are too few buffers.
-    pub(crate) fn build(&self, pool: &Arc<Pool>) -> Option<Vec<Frame>> {
-        let mut header = [0; UDP_BYTES];
-        self.write_udp_header(&mut header);
-        let extension = usize::from(self.destination.is_ipv6()) * FRAGMENT_HEADER_BYTES;
-        let network = network_bytes(self.destination.ip()) + extension;
-        let step = (self.mtu - network) / 8 * 8;
-        let whole = UDP_BYTES + self.payload.len();
-        let mut frames = Vec::with_capacity(whole.div_ceil(step));
-        for offset in (0..whole).step_by(step) {
-            let bytes = step.min(whole - offset);
-            let mut frame = pool.take()?;
-            let headers = ETHERNET_BYTES + network;
-            frame.set_range(HEADROOM_BYTES..HEADROOM_BYTES + headers + bytes);
-            let piece = Piece {
-                id: self.id,
-                offset,
-                more: offset + bytes < whole,
-            };
-            let ends = (self.source.ip(), self.destination.ip());
-            write_network(
-                &mut frame,
-                self.mac,
-                ends,
-                IpProtocol::Udp,
-                None,
-                Some(piece),
-            );
-            self.copy_piece(&header, offset, &mut frame[headers..]);
-            frames.push(frame);
-        }
-        Some(frames)
-    }
-
-    /// The header with a checksum over all of the datagram.
-    fn write_udp_header(&self, header: &mut [u8; UDP_BYTES]) {
-        use smoltcp::wire::checksum::{combine, data, pseudo_header};
-        let length = (UDP_BYTES + self.payload.len()) as u16;
-        let mut udp = UdpPacket::new_unchecked(&mut header[..]);
-        udp.set_src_port(self.source.port());
-        udp.set_dst_port(self.destination.port());
-        udp.set_len(length);
-        udp.set_checksum(0);
-        let (from, to) = (self.source.ip().into(), self.destination.ip().into());
-        let pseudo = pseudo_header(&from, &to, IpProtocol::Udp, length.into());
-        let sum = !combine(&[pseudo, data(header), data(self.payload)]);
-        // 0 would mean "none" (RFC 768).
-        let sum = if sum == 0 { 0xffff } else { sum };
-        UdpPacket::new_unchecked(&mut header[..]).set_checksum(sum);
-    }
-
-    /// Bytes `offset..` of header and payload, as many as fit.
-    fn copy_piece(&self, header: &[u8; UDP_BYTES], offset: usize, to: &mut [u8]) {
-        let mut payload_at = offset.saturating_sub(UDP_BYTES);
-        let mut place = 0;
-        if offset == 0 {
-            to[..UDP_BYTES].copy_from_slice(header);
-            (payload_at, place) = (0, UDP_BYTES);
-        }
-        let bytes = to.len() - place;
-        to[place..].copy_from_slice(&self.payload[payload_at..payload_at + bytes]);
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use plimsoll_core::time::Instant;
 
-    use super::super::datagram::{Input, in_reassembler, input, no_reassembler};
-    use super::super::reassembly::{Reassembler, ReassemblyConfig};
+    use super::super::datagram::{Input, input, no_reassembler};
     use super::*;
+    use crate::device::Pool;
 
     const MAC: Mac = [2, 0, 0, 0, 0, 9];
 
@@ -282,7 +197,8 @@ mod tests {
         for (source, destination) in ends() {
             for length in [0, 1, 2, 999, 1400] {
                 let payload: Vec<u8> = (0..length).map(|k| k as u8).collect();
-                let mut frame = payload_frame(&pool, &payload).unwrap();
+                let mut frame = pool.take().unwrap();
+                assert!(frame.copy_from(&payload));
                 wrap_udp(&mut frame, MAC, source, destination);
                 let Input::Datagram(datagram) = read(frame) else {
                     panic!("not understood: {length} bytes to {destination}");
@@ -298,7 +214,8 @@ mod tests {
     fn a_flipped_bit_is_noticed_behind_the_ethernet_header() {
         let pool = Pool::new(8, 2048).unwrap();
         for (source, destination) in ends() {
-            let mut frame = payload_frame(&pool, b"sixteen bytes ..").unwrap();
+            let mut frame = pool.take().unwrap();
+            assert!(frame.copy_from(b"sixteen bytes .."));
             wrap_udp(&mut frame, MAC, source, destination);
             let bytes = frame.to_vec();
             for bit in ETHERNET_BYTES * 8..bytes.len() * 8 {
@@ -311,36 +228,6 @@ mod tests {
                 // No checksum covers these fields of IPv6.
                 let in_ipv6_header = destination.is_ipv6() && bit / 8 < ETHERNET_BYTES + 8;
                 assert!(in_ipv6_header, "bit {bit} of {datagram:?}");
-            }
-        }
-    }
-
-    #[test]
-    fn fragments_join_to_what_was_sent() {
-        let pool = Pool::new(256, 2048).unwrap();
-        for (source, destination) in ends() {
-            for length in [1473, 1480, 2953, 65_507] {
-                let payload: Vec<u8> = (0..length).map(|k| (k / 7) as u8).collect();
-                let fragments = Fragments {
-                    mac: MAC,
-                    source,
-                    destination,
-                    payload: &payload,
-                    mtu: 1500,
-                    id: 77,
-                };
-                let mut reassembler = Reassembler::new(ReassemblyConfig::default());
-                let mut whole = None;
-                for frame in fragments.build(&pool).unwrap() {
-                    assert!(frame.len() <= 1514, "{}", frame.len());
-                    let join = in_reassembler(&mut reassembler);
-                    match input(frame, false, join, Instant::ZERO) {
-                        Input::Datagram(datagram) => whole = Some(datagram),
-                        Input::Kept => assert!(whole.is_none()),
-                        Input::Ended(outcome) => panic!("{outcome:?}"),
-                    }
-                }
-                assert_eq!(whole.unwrap().payload(), payload);
             }
         }
     }

@@ -3,10 +3,11 @@
 //!
 //! `packet` takes a frame apart up to the transport header, `datagram` checks
 //! UDP and carries it to the application, `reassembly` joins fragments,
-//! `emit` builds frames, `trouble` reads what the network says about them.
+//! `emit` builds frames, `fragments` those of long datagrams, `trouble` reads what the network says about them.
 
 pub(crate) mod datagram;
 pub(crate) mod emit;
+pub(crate) mod fragments;
 pub(crate) mod packet;
 pub(crate) mod reassembly;
 pub(crate) mod trouble;

@@ -1,6 +1,6 @@
 //! Sending calls: headers are written, and the device called, in them.
 
-use std::io;
+use std::io::{self, IoSlice};
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,12 +9,12 @@ use plimsoll_core::time::Instant;
 
 use super::UdpSocket;
 use crate::clock;
-use crate::device::{Batch, Frame, Mac};
+use crate::device::{Allocator, Batch, Frame, Mac};
 use crate::error::TooLong;
 use crate::socket::addresses::first;
 use crate::socket::buffer::SendBuffer;
 use crate::wire::datagram::{Datagram, Payload};
-use crate::wire::{UDP_BYTES, emit};
+use crate::wire::{UDP_BYTES, emit, fragments};
 
 /// Between two tries to send into a full ring.
 const RETRY_SEND: Duration = Duration::from_micros(50);
@@ -40,11 +40,13 @@ impl UdpSocket {
     ///
     /// `EDESTADDRREQ`: it is not connected. And those of [`send_to`](Self::send_to).
     pub fn send(&self, payload: &[u8]) -> io::Result<usize> {
-        let to = self
-            .peer_addr()
-            .map_err(|_| io::Error::from_raw_os_error(libc::EDESTADDRREQ))?;
-        self.send_batch([(payload, to)])?;
+        self.send_batch([(payload, self.connected_to()?)])?;
         Ok(payload.len())
+    }
+
+    pub(super) fn connected_to(&self) -> io::Result<SocketAddr> {
+        self.peer_addr()
+            .map_err(|_| io::Error::from_raw_os_error(libc::EDESTADDRREQ))
     }
 
     /// Sends datagrams with one call into the device. Returns how many; fewer
@@ -67,7 +69,7 @@ impl UdpSocket {
 
     /// Sends what is built of each item. Those before the first that fails are sent; its error is
     /// returned if none was.
-    fn send_each<T>(
+    pub(super) fn send_each<T>(
         &self,
         items: impl IntoIterator<Item = T>,
         mut push: impl FnMut(T, &mut Batch, Instant) -> io::Result<()>,
@@ -145,21 +147,47 @@ impl UdpSocket {
     /// tells. `ENOBUFS`: all memory of the device is in use now. `InvalidInput` or
     /// `ENETUNREACH`: no way there.
     pub fn send_buffer(&self, to: SocketAddr, bytes: usize) -> io::Result<SendBuffer> {
+        let pool = self.host().device.pool();
+        self.make_buffer(to, bytes, || pool.take())
+    }
+
+    /// As [`send_buffer`](Self::send_buffer), of memory that the caller's thread may have at hand
+    /// ([`Stack::allocator`](crate::Stack::allocator)).
+    ///
+    /// # Errors
+    ///
+    /// As there. `InvalidInput`: the allocator is another stack's.
+    pub fn send_buffer_from(
+        &self,
+        allocator: &mut Allocator,
+        to: SocketAddr,
+        bytes: usize,
+    ) -> io::Result<SendBuffer> {
+        self.check_allocator(allocator)?;
+        self.make_buffer(to, bytes, || allocator.take())
+    }
+
+    fn make_buffer(
+        &self,
+        to: SocketAddr,
+        bytes: usize,
+        take: impl FnMut() -> Option<Frame>,
+    ) -> io::Result<SendBuffer> {
         let (_, to) = self.host().ends(self.local_addr()?, to)?;
         if bytes > self.payload_max(to.ip(), clock::now()) {
             return Err(io::Error::from_raw_os_error(libc::EMSGSIZE));
         }
-        let pool = self.host().device.pool();
-        let frame = match pool.take() {
-            Some(frame) => frame,
-            None => {
-                // The device is to send what it has, and give it back.
-                self.egress().push_on()?;
-                let frame = pool.take();
-                frame.ok_or_else(|| io::Error::from_raw_os_error(libc::ENOBUFS))?
-            }
-        };
-        Ok(SendBuffer::new(frame, to, bytes))
+        Ok(SendBuffer::new(self.take_frame(take)?, to, bytes))
+    }
+
+    /// A free frame, also one that the device gives back for that.
+    pub(super) fn take_frame(&self, mut take: impl FnMut() -> Option<Frame>) -> io::Result<Frame> {
+        if let Some(frame) = take() {
+            return Ok(frame);
+        }
+        // The device is to send what it has, and give it back.
+        self.egress().push_on()?;
+        take().ok_or_else(|| io::Error::from_raw_os_error(libc::ENOBUFS))
     }
 
     /// Sends datagrams that were written in place, with one call into the device and without
@@ -191,7 +219,7 @@ impl UdpSocket {
     }
 
     /// A payload that is a frame becomes the packet, if it may.
-    fn push_frame(
+    pub(super) fn push_frame(
         &self,
         ends: (SocketAddr, SocketAddr),
         via: Option<Mac>,
@@ -217,9 +245,19 @@ impl UdpSocket {
         out: &mut Batch,
         now: Instant,
     ) -> io::Result<()> {
-        if self.options.get().dont_fragment {
-            self.check_length(payload, ends.1.ip(), now)?;
-        }
+        self.push_parts(ends, via, &[IoSlice::new(payload)], out, now)
+    }
+
+    /// A payload whose parts lie anywhere is copied, once.
+    pub(super) fn push_parts(
+        &self,
+        ends: (SocketAddr, SocketAddr),
+        via: Option<Mac>,
+        payload: &[IoSlice<'_>],
+        out: &mut Batch,
+        now: Instant,
+    ) -> io::Result<()> {
+        self.check_length(fragments::bytes_of(payload), ends.1.ip(), now)?;
         self.egress().push_udp(ends, via, payload, out, now)
     }
 
@@ -229,15 +267,20 @@ impl UdpSocket {
         self.egress().mtu_to(to, now).saturating_sub(headers)
     }
 
-    fn check_length(&self, payload: &[u8], to: IpAddr, now: Instant) -> io::Result<()> {
+    /// What is not to be cut must fit.
+    pub(super) fn check_length(&self, payload: usize, to: IpAddr, now: Instant) -> io::Result<()> {
+        if !self.options.get().dont_fragment {
+            return Ok(());
+        }
         let payload_max = self.payload_max(to, now);
-        let fits = payload.len() <= payload_max;
         let too_long = || TooLong {
             to,
-            payload: payload.len(),
+            payload,
             payload_max,
         };
-        fits.then_some(()).ok_or_else(|| too_long().into())
+        (payload <= payload_max)
+            .then_some(())
+            .ok_or_else(|| too_long().into())
     }
 
     /// The longest payload to `to` that goes there in one packet, as far as is known: what this
