@@ -125,14 +125,14 @@ impl UdpSocket {
         let bind = |port| {
             let at = SocketAddr::new(at.ip(), port);
             let account = host.book.open(Owner::Udp(at));
-            let bound = host.table.lock().bind(Protocol::Udp, at, &account);
-            Ok((at, bound?, account))
+            let bound = host.table.lock().bind(Protocol::Udp, at, &account)?;
+            Self::with(stack, at, bound, account, Place::Alone)
         };
-        let (at, bound, account) = match at.port() {
-            0 => on_a_free_port(bind)?,
-            port => bind(port)?,
-        };
-        Self::with(stack, at, bound, account, Place::Alone)
+        match at.port() {
+            // The device knows more: a connected socket keeps its port there.
+            0 => on_a_free_port(bind),
+            port => bind(port),
+        }
     }
 
     fn with(

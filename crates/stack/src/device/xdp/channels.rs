@@ -10,6 +10,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use super::numbers::Number;
+use super::program::not_added;
 use super::room::Room;
 use super::{CONNECTIONS_MAX, PLACES_OF_SOCKETS, Shared};
 use crate::device::{Channel, Endpoint};
@@ -68,7 +69,7 @@ pub(super) struct XdpListener {
 impl XdpListener {
     pub(super) fn open(shared: &Arc<Shared>, endpoint: Endpoint) -> io::Result<Self> {
         let added = shared.program.add_listener(endpoint);
-        added.map_err(io::Error::other)?;
+        added.map_err(|error| not_added(endpoint, error))?;
         Ok(Self {
             endpoint,
             shared: Arc::clone(shared),

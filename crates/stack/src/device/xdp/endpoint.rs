@@ -4,6 +4,7 @@ use std::io;
 use std::sync::Arc;
 
 use super::numbers::Number;
+use super::program::not_added;
 use super::queues::Sockets;
 use super::socket::Socket;
 use super::{SOCKETS_MAX, Shared};
@@ -33,21 +34,23 @@ impl XdpEndpoint {
             let socket = Socket::sharing(queue)?;
             Ok(socket.telling(program.room(shared.place(queue, place))))
         });
-        let opened = Self {
-            sockets: Sockets::new(sockets.collect::<io::Result<_>>()?)?,
+        let sockets = Sockets::new(sockets.collect::<io::Result<_>>()?)?;
+        let added = shared.give(place, &sockets).and_then(|()| match member {
+            false => program.add_endpoint(endpoint, place),
+            true => program.add_member(endpoint, place),
+        });
+        if let Err(error) = added {
+            // The endpoint's entry, if there is one, is another's.
+            shared.take_back(place);
+            return Err(not_added(endpoint, error));
+        }
+        Ok(Self {
+            sockets,
             endpoint,
             member,
             shared: Arc::clone(shared),
             number,
-        };
-        let added = shared
-            .give(place, &opened.sockets)
-            .and_then(|()| match member {
-                false => program.add_endpoint(endpoint, place),
-                true => program.add_member(endpoint, place),
-            });
-        added.map_err(io::Error::other)?;
-        Ok(opened)
+        })
     }
 }
 

@@ -485,7 +485,7 @@ impl Device for XdpInterface {
 
     fn claim(&self, endpoint: Endpoint) -> io::Result<()> {
         let claimed = self.shared.program.add_endpoint(endpoint, MAIN_SOCKET);
-        claimed.map_err(io::Error::other)
+        claimed.map_err(|error| program::not_added(endpoint, error))
     }
 
     fn owns_address(&self) -> bool {

@@ -1,6 +1,7 @@
 //! The XDP program that steers frames, and its maps.
 
 use std::fmt;
+use std::io;
 use std::mem::MaybeUninit;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
@@ -17,7 +18,7 @@ use super::company::{Entries, Watched};
 use super::room::{Room, Rooms};
 use super::{MAIN_SOCKET, PLACES_OF_SOCKETS, Threaded, XdpConfig};
 use crate::device::Endpoint;
-use crate::error::Error;
+use crate::error::{Error, address_in_use};
 
 include!(concat!(env!("OUT_DIR"), "/steer.rs")); // mod skeleton
 
@@ -30,6 +31,8 @@ pub(super) use skeleton::types::{self, entry_count, steer_limit};
 pub(super) struct Program {
     sockets: MapHandle,
     everywhere: MapHandle,
+    /// Held while it is looked whether somebody is there.
+    adding: Mutex<()>,
     endpoints: MapHandle,
     connections: MapHandle,
     entry_counts: MapHandle,
@@ -74,6 +77,7 @@ impl Program {
         Ok(Self {
             sockets: handle(&maps.sockets)?,
             everywhere: handle(&maps.everywhere)?,
+            adding: Mutex::default(),
             endpoints: handle(&maps.endpoints)?,
             connections: handle(&maps.connections)?,
             entry_counts: handle(&maps.entry_counts)?,
@@ -119,7 +123,7 @@ impl Program {
         let _ = self.sockets.delete(&index.to_ne_bytes());
     }
 
-    /// Frames for the endpoint go to number `index`.
+    /// Frames for the endpoint go to number `index`. Refused where it has an entry.
     pub(super) fn add_endpoint(&self, endpoint: Endpoint, index: u32) -> libbpf_rs::Result<()> {
         if index & steer_limit::GROUP.0 == 0 {
             self.entries.add(index, index);
@@ -129,14 +133,24 @@ impl Program {
 
     fn add_entry(&self, endpoint: Endpoint, entry: u32) -> libbpf_rs::Result<()> {
         if let Some(place) = place(endpoint) {
-            let value = (entry + 1).to_ne_bytes();
-            return self.everywhere.update(&place, &value, MapFlags::ANY);
+            // An array's element is always there, so the kernel refuses nothing.
+            let _alone = self.adding.lock();
+            let there = self.everywhere.lookup(&place, MapFlags::ANY)?;
+            if there.is_some_and(|entry| entry != [0; 4]) {
+                return Err(libbpf_rs::Error::from_raw_os_error(libc::EEXIST));
+            }
+            return self.set_everywhere(place, entry);
         }
         let value = entry.to_ne_bytes();
         self.counting(entry_count::COUNT_ENDPOINTS, || {
             let key = key(endpoint);
             self.endpoints.update(&key, &value, MapFlags::NO_EXIST)
         })
+    }
+
+    fn set_everywhere(&self, place: [u8; 4], entry: u32) -> libbpf_rs::Result<()> {
+        let value = (entry + 1).to_ne_bytes();
+        self.everywhere.update(&place, &value, MapFlags::ANY)
     }
 
     /// The endpoint is a listener's whose connections have channels.
@@ -152,8 +166,8 @@ impl Program {
     ) -> libbpf_rs::Result<()> {
         let mark = u32::from(beyond) * steer_limit::BEYOND_BACKLOG.0;
         let entry = MAIN_SOCKET | steer_limit::LISTENER.0 | mark;
-        if place(endpoint).is_some() {
-            return self.add_entry(endpoint, entry);
+        if let Some(place) = place(endpoint) {
+            return self.set_everywhere(place, entry);
         }
         let (key, value) = (key(endpoint), entry.to_ne_bytes());
         self.endpoints.update(&key, &value, MapFlags::EXIST)
@@ -290,6 +304,14 @@ impl Program {
     /// Everything for this address is the stack's.
     pub(super) fn own(&self, address: IpAddr) -> libbpf_rs::Result<()> {
         self.owned.update(&bytes(address), &[1], MapFlags::ANY)
+    }
+}
+
+/// Why an endpoint cannot be added.
+pub(super) fn not_added(endpoint: Endpoint, error: libbpf_rs::Error) -> io::Error {
+    match error.kind() {
+        libbpf_rs::ErrorKind::AlreadyExists => address_in_use(endpoint.local),
+        _ => io::Error::other(error),
     }
 }
 
