@@ -122,6 +122,25 @@ fn bulk_arrives_whole_through_a_percent_of_every_fault() {
     assert_sums(&server);
 }
 
+/// The second was counted as one beyond the backlog, if it came before the thread had looked at the
+/// first: a client sends it again where the stack's threads do not run for a second.
+#[test]
+fn a_syn_that_comes_twice_is_one_connections() {
+    let faults = Faults {
+        duplication: Fraction::from_percent(100),
+        ..Faults::NONE
+    };
+    let (client, server) = pair_with(&config(2), faults);
+    let listener = TcpListener::bind_with_backlog(&server, "10.0.0.2:80", 2).unwrap();
+    for _ in 0..3 {
+        let (here, there) = connected(&client, &listener);
+        transfer(&here, &there, 20_000);
+        transfer(&there, &here, 20_000);
+    }
+    assert_sums(&server);
+    assert_eq!(server.counts()[Outcome::Backlog], 0);
+}
+
 #[test]
 fn half_close_and_end() {
     let (client, server) = pair();

@@ -250,7 +250,7 @@ impl Worker {
         self.tally.count(Outcome::Control);
     }
 
-    /// A segment that belongs to no connection.
+    /// A segment that belonged to no connection when it came.
     fn on_unconnected(&mut self, listener: Option<&Arc<Listener>>, frame: Frame, now: Instant) {
         let (packet, source, destination) = match reset::parse(&frame) {
             Ok(parsed) => parsed,
@@ -260,6 +260,11 @@ impl Worker {
             SocketAddr::new(packet.destination, destination),
             SocketAddr::new(packet.source, source),
         );
+        if let Some(connection) = self.connection_between(ends) {
+            // A SYN before it has begun it.
+            let event = connection.receive_one(&self.host, frame, now);
+            return self.settle(&connection, event, now);
+        }
         match listener {
             Some(listener) if reset::is_syn(&frame, &packet) => {
                 self.open(listener, ends, frame, now);
@@ -273,6 +278,16 @@ impl Worker {
                     self.answer(reset, &packet, now);
                 }
             }
+        }
+    }
+
+    fn connection_between(&self, ends: (SocketAddr, SocketAddr)) -> Option<Arc<Connection>> {
+        let table = self.host.table.lock();
+        let channel = table.connection(Protocol::Tcp, ends.0, ends.1)?;
+        drop(table);
+        match self.tcp().endpoint(channel)? {
+            Endpoint::Connection(connection) => Some(connection),
+            Endpoint::Listener(_) => None,
         }
     }
 
@@ -290,8 +305,7 @@ impl Worker {
         let connection = match self.make(listener, ends) {
             Ok(connection) => Arc::new(connection),
             Err(_) => {
-                // No channel is left, or the SYN is one of a connection that a
-                // SYN before it began.
+                // No channel is left.
                 listener.unreserve(&self.host);
                 return listener.account.count(Outcome::Backlog);
             }
