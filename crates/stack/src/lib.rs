@@ -109,6 +109,7 @@
 //! # What is where
 //!
 //! * [`device`]: AF_XDP, AF_PACKET, TAP, TUN, simulated; VLAN, recording and faulty wrappers.
+//! * [`forwarding`]: what a router looks at in a packet, and changes.
 //! * `wire`: frames to packets and back, with smoltcp's formats; reassembly.
 //! * `link`: neighbours, next hops, path MTUs, frames out (`Egress`).
 //! * `table`: `core::demux` joined with `core::channel`: who gets which frame.
@@ -128,6 +129,7 @@
 pub mod device;
 #[doc(hidden)]
 pub mod driven;
+pub mod forwarding;
 
 mod account;
 mod clock;
