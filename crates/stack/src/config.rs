@@ -42,10 +42,49 @@ pub struct StackConfig {
     /// its channel holds. For UDP on the paths `soft-lrp` and `soft-timer-polling`; it takes
     /// `CAP_SYS_NICE`. Cost: the receiving thread may wake one more thread. Default no.
     pub work_ahead: bool,
+    /// Who does what belongs to no socket.
+    pub proxies: ProxyConfig,
     /// Bounds of reassembly.
     pub reassembly: ReassemblyConfig,
     /// Bounds of TCP.
     pub tcp: TcpConfig,
+}
+
+/// The proxies: threads that do what belongs to no socket, each with a channel of its own, as
+/// long as a socket's ([`StackConfig::channel`]).
+///
+/// A nice level says how much of a busy CPU such work may take from programs. A level better
+/// than that of the thread that starts the stack takes `CAP_SYS_NICE`. Default for each: that
+/// thread's.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ProxyConfig {
+    /// The nice level for ARP and neighbour discovery, from -20 to 19. Beneath busy programs,
+    /// neighbours wait for answers, and so does what is to be sent to new ones.
+    pub neighbour_nice: Option<i8>,
+    /// That for ICMP: pings, and what the network says of our packets.
+    pub icmp_nice: Option<i8>,
+    /// That for answers to ports that nobody bound, of which there are a thousand a second at
+    /// most.
+    pub closed_port_nice: Option<i8>,
+}
+
+impl ProxyConfig {
+    fn validate(&self) -> Result<(), Error> {
+        for (field, nice) in [
+            ("proxies.neighbour_nice", self.neighbour_nice),
+            ("proxies.icmp_nice", self.icmp_nice),
+            ("proxies.closed_port_nice", self.closed_port_nice),
+        ] {
+            if let Some(nice) = nice.filter(|nice| !(-20..=19).contains(nice)) {
+                return Err(Error::Config {
+                    field,
+                    given: nice.to_string(),
+                    allowed: "a nice level from -20 to 19",
+                });
+            }
+        }
+        Ok(())
+    }
 }
 
 /// Bounds of TCP.
@@ -101,6 +140,7 @@ impl Default for StackConfig {
             turn_frames: 64,
             credit: None,
             work_ahead: false,
+            proxies: ProxyConfig::default(),
             reassembly: ReassemblyConfig::default(),
             tcp: TcpConfig::default(),
         }
@@ -151,6 +191,7 @@ impl StackConfig {
                 return refuse("credit", given, "none with ni-lrp: full rings do it");
             }
         }
+        self.proxies.validate()?;
         let tcp = &self.tcp;
         if !(1..=1 << 20).contains(&tcp.connections_max) {
             let given = tcp.connections_max.to_string();

@@ -8,7 +8,7 @@ use crate::config::{StackConfig, TcpConfig};
 use crate::device::simulated::{SimulatedConfig, SimulatedDevice};
 use crate::device::{Batch, Device};
 use crate::outcome::Counts;
-use crate::proxy::Proxies;
+use crate::proxy::Proxy;
 use crate::receive::{Next, Receiver};
 use crate::socket::UdpSocket;
 use crate::stack::{Parts, Stack};
@@ -25,7 +25,7 @@ pub struct Driven {
     pub sockets: [UdpSocket; 2],
     stack: Stack,
     receiver: Receiver,
-    proxies: Proxies,
+    proxies: Vec<Proxy>,
     tcp: Worker,
     _listener: TcpListener,
     answers: Batch,
@@ -123,7 +123,9 @@ impl Driven {
     /// As [`receive`](Self::receive).
     pub fn work(&mut self) {
         for _ in 0..16 {
-            self.proxies.turn(clock::now()).expect("no device to fail");
+            for proxy in &mut self.proxies {
+                proxy.turn(clock::now()).expect("no device to fail");
+            }
             self.tcp.turn(clock::now()).expect("no device to fail");
         }
     }

@@ -114,7 +114,7 @@
 //! * `link`: neighbours, next hops, path MTUs, frames out (`Egress`).
 //! * `table`: `core::demux` joined with `core::channel`: who gets which frame.
 //! * `receive`: the receive paths, one file each, on one thread per stack.
-//! * `proxy`: ARP, neighbour discovery, ICMP and its errors, on a thread of their own.
+//! * `proxy`: ARP and neighbour discovery, ICMP, closed ports, each on a thread of its own.
 //! * `socket`: UDP sockets; protocol processing in the receiving call.
 //! * `tcp`: listeners and streams around smoltcp's state machine, on a thread
 //!   of their own.
@@ -149,7 +149,7 @@ mod wait;
 mod wire;
 
 pub use account::{Charged, Owner};
-pub use config::{ReceivePath, StackConfig, TcpConfig};
+pub use config::{ProxyConfig, ReceivePath, StackConfig, TcpConfig};
 pub use error::{Error, TooLong};
 pub use outcome::{Counts, Outcome};
 pub use receive::polled::PolledConfig;

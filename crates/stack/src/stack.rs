@@ -4,9 +4,11 @@ use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::mpsc;
 use std::thread::{self, JoinHandle};
 
 use parking_lot::Mutex;
+use plimsoll_kernel::scheduling::Level;
 
 use crate::account::{Charged, Owner};
 use crate::config::{ReceivePath, StackConfig};
@@ -14,7 +16,7 @@ use crate::device::{Allocator, Device, Drops};
 use crate::error::Error;
 use crate::host::Host;
 use crate::outcome::Counts;
-use crate::proxy::Proxies;
+use crate::proxy::Proxy;
 use crate::receive::Receiver;
 use crate::table::Table;
 use crate::tcp;
@@ -28,25 +30,27 @@ pub struct Stack(Arc<Inner>);
 #[derive(Debug)]
 struct Inner {
     host: Arc<Host>,
-    proxies: Arc<Waker>,
+    proxies: Box<[Arc<Waker>]>,
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
 impl Stack {
-    /// Starts on `device`, with three threads: one receives, one processes TCP,
-    /// one does what belongs to no socket (ARP, ICMP). The path `soft-timer-polling` has
-    /// a fourth, which notices idle CPUs, and [`StackConfig::work_ahead`] one that uses them.
+    /// Starts on `device`, with a thread that receives, one that processes TCP, and one for each
+    /// of what belongs to no socket ([`StackConfig::proxies`]). The path `soft-timer-polling` has
+    /// another, which notices idle CPUs, and [`StackConfig::work_ahead`] one that uses them.
     ///
     /// # Errors
     ///
-    /// [`Error::NotPermitted`]: working ahead takes `CAP_SYS_NICE`. A setting cannot be worked with, or there are no more threads or
-    /// descriptors.
+    /// [`Error::NotPermitted`]: working ahead takes `CAP_SYS_NICE`, and so does a proxy before other
+    /// threads. A setting cannot be worked with, or there are no more threads or descriptors.
     pub fn start(device: impl Device + 'static, config: &StackConfig) -> Result<Self, Error> {
         let parts = Parts::assemble(device, config)?;
         let (stack, receiver, proxies) = (parts.stack, parts.receiver, parts.proxies);
         let tcp = parts.tcp;
         stack.spawn("plimsoll-rx", move || receiver.run())?;
-        stack.spawn("plimsoll-proxy", move || proxies.run())?;
+        for proxy in proxies {
+            stack.spawn_at(proxy.nice(), proxy.name(), move || proxy.run())?;
+        }
         stack.spawn("plimsoll-tcp", move || tcp.run())?;
         if stack.host().polling.is_some() {
             let host = Arc::clone(&stack.0.host);
@@ -65,6 +69,30 @@ impl Stack {
             })?;
         }
         Ok(stack)
+    }
+
+    /// As [`spawn`](Self::spawn), at a nice level of its own. Returns once it has that.
+    fn spawn_at(
+        &self,
+        nice: Option<i8>,
+        name: &str,
+        work: impl FnOnce() + Send + 'static,
+    ) -> Result<(), Error> {
+        let Some(nice) = nice else {
+            return self.spawn(name, work);
+        };
+        let (told, placed) = mpsc::channel();
+        self.spawn(name, move || {
+            let given = Level::nice(nice).give_to(0);
+            let works = given.is_ok();
+            let _ = told.send(given);
+            if works {
+                work();
+            }
+        })?;
+        let given = placed.recv().unwrap_or(Ok(None));
+        let refused = Error::privileged("run a proxy before this thread", "CAP_SYS_NICE");
+        given.map(|_| ()).map_err(refused)
     }
 
     fn spawn(&self, name: &str, work: impl FnOnce() + Send + 'static) -> Result<(), Error> {
@@ -135,7 +163,7 @@ impl Stack {
 pub(crate) struct Parts {
     pub(crate) stack: Stack,
     pub(crate) receiver: Receiver,
-    pub(crate) proxies: Proxies,
+    pub(crate) proxies: Vec<Proxy>,
     pub(crate) tcp: tcp::Worker,
 }
 
@@ -155,16 +183,19 @@ impl Parts {
             });
         }
         let (mut table, channels) = Table::new(config, capabilities.mac)?;
-        let waker = Arc::clone(&channels.waker);
+        let waker = Arc::clone(&channels.neighbour.waker);
         let time_wait = table.take_time_wait_channel();
         let host = Arc::new(Host::new(device, config, table, &waker)?);
+        let proxies = Proxy::all(&host, channels, &config.proxies);
+        let wakers = proxies.iter().map(|proxy| Arc::clone(proxy.waker()));
+        let wakers = wakers.collect();
         Ok(Self {
             receiver: Receiver::new(&host, config)?,
-            proxies: Proxies::new(&host, channels),
+            proxies,
             tcp: tcp::Worker::new(&host, time_wait)?,
             stack: Stack(Arc::new(Inner {
                 host,
-                proxies: waker,
+                proxies: wakers,
                 threads: Mutex::default(),
             })),
         })
@@ -175,7 +206,7 @@ impl Drop for Inner {
     fn drop(&mut self) {
         self.host.stopping.store(true, Ordering::Relaxed);
         self.host.attention.wake();
-        self.proxies.wake();
+        self.proxies.iter().for_each(|proxy| proxy.wake());
         if let Some(polling) = &self.host.polling {
             polling.stop();
         }

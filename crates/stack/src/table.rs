@@ -43,14 +43,12 @@ pub(crate) const SPECIAL: usize = 5;
 /// Frames of these kinds end at the demultiplexer.
 const NOBODY: ChannelId = ChannelId(u32::MAX);
 
-/// The consumers of the proxies' channels.
+/// The proxies' channels, each with what wakes who works on it.
 #[derive(Debug)]
 pub(crate) struct ProxyChannels {
-    pub(crate) neighbour: PooledConsumer<Arrived>,
-    pub(crate) icmp: PooledConsumer<Arrived>,
-    pub(crate) closed_port: PooledConsumer<Arrived>,
-    /// Wakes them.
-    pub(crate) waker: Arc<Waker>,
+    pub(crate) neighbour: Bound,
+    pub(crate) icmp: Bound,
+    pub(crate) closed_port: Bound,
 }
 
 /// The demultiplexer and the channels' producers.
@@ -119,23 +117,20 @@ impl Table {
 
     /// Takes the special channels, in the order of their ids.
     fn make_special(&mut self) -> Result<ProxyChannels, Error> {
-        let waker = Waker::new().map_err(Error::io("make an event descriptor"))?;
-        let waker = Arc::new(waker);
         let mut make = |tcp| {
-            let bound = self.create(&waker, tcp, None);
-            let bound = bound.map_err(Error::io("make a channel"))?;
-            Ok::<_, Error>(bound.consumer)
+            let waker = Waker::new().map_err(Error::io("make an event descriptor"))?;
+            let bound = self.create(&Arc::new(waker), tcp, None);
+            bound.map_err(Error::io("make a channel"))
         };
         let (fragment, neighbour) = (make(false)?, make(false)?);
         let (icmp, closed_port) = (make(false)?, make(false)?);
         let time_wait = make(true)?;
-        self.fragment = Some(fragment);
-        self.time_wait = Some(time_wait);
+        self.fragment = Some(fragment.consumer);
+        self.time_wait = Some(time_wait.consumer);
         Ok(ProxyChannels {
             neighbour,
             icmp,
             closed_port,
-            waker,
         })
     }
 

@@ -11,7 +11,8 @@ use smoltcp::wire::{
     Icmpv6Message, Icmpv6Packet, IpProtocol,
 };
 
-use crate::device::{Frame, HEADROOM_BYTES, Mac};
+use super::{Answer, Desk, Task};
+use crate::device::{Frame, HEADROOM_BYTES};
 use crate::host::Host;
 use crate::outcome::Outcome;
 use crate::wire::packet::{self, Packet, Part};
@@ -22,18 +23,29 @@ const HEADER_BYTES: usize = 8;
 /// An error and all around it must not be longer (RFC 1812, 4.3.2.3; RFC 4443, 2.4).
 const ERROR_BYTES_MAX: [usize; 2] = [576, 1280];
 
-/// A frame that is complete but for its link destination.
-#[derive(Debug)]
-pub(super) struct Answer {
-    pub(super) frame: Frame,
-    pub(super) to: IpAddr,
-    /// Who asked, on the link.
-    pub(super) via: Mac,
+/// Answers pings, and tells sockets of errors.
+pub(super) struct Icmp;
+
+impl Task for Icmp {
+    fn on_frame(&mut self, frame: Frame, desk: &mut Desk, now: Instant) {
+        let outcome = match input(frame, &desk.host) {
+            Ok(Input::Trouble(report)) => {
+                super::trouble::settle(&desk.host, &report, now);
+                Outcome::Control
+            }
+            Ok(Input::Answer(answer)) => {
+                desk.answer(answer, now);
+                Outcome::Control
+            }
+            Err(outcome) => outcome,
+        };
+        desk.tally.count(outcome);
+    }
 }
 
 /// What an ICMP message leads to.
 #[derive(Debug)]
-pub(super) enum Input {
+enum Input {
     /// To an echo request, made in the request's own frame.
     Answer(Answer),
     /// The network has something to say about a packet of ours, perhaps.
@@ -41,7 +53,7 @@ pub(super) enum Input {
 }
 
 /// Reads a message. `Err`: how it ends, if it leads to nothing.
-pub(super) fn input(mut frame: Frame, host: &Host) -> Result<Input, Outcome> {
+fn input(mut frame: Frame, host: &Host) -> Result<Input, Outcome> {
     let packet = packet::parse(&frame)?;
     if packet.part != Part::Whole {
         return Err(Outcome::FragmentLost);
@@ -108,11 +120,10 @@ fn turn_into_reply(bytes: &mut [u8], packet: &Packet) {
 
 /// "Port unreachable" for a UDP frame that nobody wanted; nothing if it must
 /// not be answered, or no buffer is free.
-pub(super) fn port_unreachable(frame: &Frame, host: &Host) -> Option<Answer> {
-    let packet = packet::parse(frame).ok()?;
+pub(super) fn port_unreachable(frame: &Frame, packet: &Packet, host: &Host) -> Option<Answer> {
     let to_group = EthernetFrame::new_unchecked(&frame[..]).dst_addr().0[0] & 1 == 1;
     let whole_udp = packet.protocol == IpProtocol::Udp && packet.part == Part::Whole;
-    if to_group || !whole_udp || !datagram::is_answerable(&packet) {
+    if to_group || !whole_udp || !datagram::is_answerable(packet) {
         return None;
     }
     let headers = ETHERNET_BYTES + emit::network_bytes(packet.source);
@@ -129,7 +140,7 @@ pub(super) fn port_unreachable(frame: &Frame, host: &Host) -> Option<Answer> {
         IpAddr::V6(_) => IpProtocol::Icmpv6,
     };
     emit::write_headers(&mut answer, host.egress.mac, ends, protocol, None);
-    write_unreachable(&mut answer[headers..], quoted, &packet);
+    write_unreachable(&mut answer[headers..], quoted, packet);
     Some(Answer {
         frame: answer,
         to: packet.source,
