@@ -40,6 +40,8 @@ pub enum Owner {
     TcpOther,
     /// ARP, neighbour discovery, ICMP, ports that nobody bound.
     Proxies,
+    /// Packets for others, which are forwarded.
+    Forwarding,
     /// Finding whose a frame is; what ends there.
     Demultiplexer,
     /// Endpoints that are closed, beyond the first 64 addresses.
@@ -56,6 +58,7 @@ impl Owner {
             Self::TcpOutgoing => "tcp_connection",
             Self::TcpOther => "tcp_other",
             Self::Proxies => "proxy",
+            Self::Forwarding => "forward",
             Self::Demultiplexer => "demultiplexer",
             Self::Closed => "closed",
         }

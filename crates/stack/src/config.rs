@@ -66,6 +66,23 @@ pub struct ProxyConfig {
     /// That for answers to ports that nobody bound, of which there are a thousand a second at
     /// most.
     pub closed_port_nice: Option<i8>,
+    /// Packets for other hosts are sent on, as a router does. Default no: they end here, and are
+    /// counted as [`Outcome::Forward`](crate::Outcome::Forward).
+    pub forward: Option<ForwardConfig>,
+}
+
+/// How packets for other hosts are sent on: to the stack's own networks, and to its gateways, by
+/// the device that they came by. Errors (no route, the time to live ended) are told a thousand
+/// times a second at most.
+///
+/// Cost: whoever sends such packets has this host ask for its neighbours' Ethernet addresses.
+/// Not with AF_XDP, where the kernel gets what is for others; that is what `plimsoll forward`
+/// is for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ForwardConfig {
+    /// The nice level, from -20 to 19. At 19 busy programs leave it next to nothing. Default:
+    /// that of the thread that starts the stack.
+    pub nice: Option<i8>,
 }
 
 impl ProxyConfig {
@@ -74,6 +91,10 @@ impl ProxyConfig {
             ("proxies.neighbour_nice", self.neighbour_nice),
             ("proxies.icmp_nice", self.icmp_nice),
             ("proxies.closed_port_nice", self.closed_port_nice),
+            (
+                "proxies.forward.nice",
+                self.forward.and_then(|forward| forward.nice),
+            ),
         ] {
             if let Some(nice) = nice.filter(|nice| !(-20..=19).contains(nice)) {
                 return Err(Error::Config {

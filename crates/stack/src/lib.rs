@@ -114,7 +114,8 @@
 //! * `link`: neighbours, next hops, path MTUs, frames out (`Egress`).
 //! * `table`: `core::demux` joined with `core::channel`: who gets which frame.
 //! * `receive`: the receive paths, one file each, on one thread per stack.
-//! * `proxy`: ARP and neighbour discovery, ICMP, closed ports, each on a thread of its own.
+//! * `proxy`: ARP and neighbour discovery, ICMP, closed ports, forwarding, each on a thread of
+//!   its own.
 //! * `socket`: UDP sockets; protocol processing in the receiving call.
 //! * `tcp`: listeners and streams around smoltcp's state machine, on a thread
 //!   of their own.
@@ -123,7 +124,7 @@
 //!
 //! # Limits
 //!
-//! No forwarding. A multicast group has one socket per port, and queries about groups are not
+//! A multicast group has one socket per port, and queries about groups are not
 //! answered: each is reported once a minute. At most 16 receive queues of an interface.
 
 pub mod device;
@@ -149,7 +150,7 @@ mod wait;
 mod wire;
 
 pub use account::{Charged, Owner};
-pub use config::{ProxyConfig, ReceivePath, StackConfig, TcpConfig};
+pub use config::{ForwardConfig, ProxyConfig, ReceivePath, StackConfig, TcpConfig};
 pub use error::{Error, TooLong};
 pub use outcome::{Counts, Outcome};
 pub use receive::polled::PolledConfig;

@@ -39,8 +39,10 @@ pub enum Outcome {
     OtherPeer,
     /// For a multicast group or broadcast address that nobody joined.
     Group,
-    /// IP for another host.
+    /// IP for another host, and not sent on.
     Forward,
+    /// IP for another host, sent on to the next.
+    Forwarded,
     /// For another Ethernet address.
     OtherMac,
     /// Well formed, and nothing that this stack serves.
@@ -57,7 +59,7 @@ pub enum Outcome {
 
 impl Outcome {
     /// All of them, in the order of [`Counts`].
-    pub const ALL: [Self; 19] = [
+    pub const ALL: [Self; 20] = [
         Self::Delivered,
         Self::Reassembled,
         Self::Control,
@@ -71,6 +73,7 @@ impl Outcome {
         Self::OtherPeer,
         Self::Group,
         Self::Forward,
+        Self::Forwarded,
         Self::OtherMac,
         Self::Other,
         Self::Malformed,
@@ -96,6 +99,7 @@ impl Outcome {
             Self::OtherPeer => "other_peer",
             Self::Group => "group",
             Self::Forward => "forward",
+            Self::Forwarded => "forwarded",
             Self::OtherMac => "other_mac",
             Self::Other => "other",
             Self::Malformed => "malformed",

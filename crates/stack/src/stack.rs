@@ -182,6 +182,13 @@ impl Parts {
                 remedy: "take AF_XDP, or the path soft-lrp",
             });
         }
+        if config.proxies.forward.is_some() && capabilities.steers {
+            return Err(Error::Unsupported {
+                what: "AF_XDP".to_owned(),
+                feature: "forwarding: the kernel gets what is for others",
+                remedy: "take `plimsoll forward`, or another device",
+            });
+        }
         let (mut table, channels) = Table::new(config, capabilities.mac)?;
         let waker = Arc::clone(&channels.neighbour.waker);
         let time_wait = table.take_time_wait_channel();

@@ -38,8 +38,10 @@ const NEIGHBOUR: ChannelId = ChannelId(1);
 const ICMP: ChannelId = ChannelId(2);
 const CLOSED_PORT: ChannelId = ChannelId(3);
 pub(crate) const TIME_WAIT: ChannelId = ChannelId(4);
-/// Channels that the stack itself uses.
-pub(crate) const SPECIAL: usize = 5;
+/// Where packets are forwarded.
+const FORWARD: ChannelId = ChannelId(5);
+/// Channels that the stack itself uses, at most.
+pub(crate) const SPECIAL: usize = 6;
 /// Frames of these kinds end at the demultiplexer.
 const NOBODY: ChannelId = ChannelId(u32::MAX);
 
@@ -49,6 +51,7 @@ pub(crate) struct ProxyChannels {
     pub(crate) neighbour: Bound,
     pub(crate) icmp: Bound,
     pub(crate) closed_port: Bound,
+    pub(crate) forward: Option<Bound>,
 }
 
 /// The demultiplexer and the channels' producers.
@@ -75,13 +78,14 @@ pub(crate) struct Table {
 
 impl Table {
     pub(crate) fn new(config: &StackConfig, mac: Mac) -> Result<(Self, ProxyChannels), Error> {
+        let forwards = config.proxies.forward.is_some();
         let channels = Channels {
             fragment: FRAGMENT,
             multicast: NOBODY,
             time_wait: TIME_WAIT,
             icmp: ICMP,
             neighbour: NEIGHBOUR,
-            forward: NOBODY,
+            forward: if forwards { FORWARD } else { NOBODY },
             closed_port: CLOSED_PORT,
             other: NOBODY,
             malformed: NOBODY,
@@ -111,12 +115,12 @@ impl Table {
             fragment: None,
             time_wait: None,
         };
-        let proxies = table.make_special()?;
+        let proxies = table.make_special(forwards)?;
         Ok((table, proxies))
     }
 
     /// Takes the special channels, in the order of their ids.
-    fn make_special(&mut self) -> Result<ProxyChannels, Error> {
+    fn make_special(&mut self, forwards: bool) -> Result<ProxyChannels, Error> {
         let mut make = |tcp| {
             let waker = Waker::new().map_err(Error::io("make an event descriptor"))?;
             let bound = self.create(&Arc::new(waker), tcp, None);
@@ -125,12 +129,14 @@ impl Table {
         let (fragment, neighbour) = (make(false)?, make(false)?);
         let (icmp, closed_port) = (make(false)?, make(false)?);
         let time_wait = make(true)?;
+        let forward = forwards.then(|| make(false)).transpose()?;
         self.fragment = Some(fragment.consumer);
         self.time_wait = Some(time_wait.consumer);
         Ok(ProxyChannels {
             neighbour,
             icmp,
             closed_port,
+            forward,
         })
     }
 
@@ -178,7 +184,7 @@ impl Table {
         account: Option<&Arc<Account>>,
     ) -> io::Result<Bound> {
         // That of TIME_WAIT is not a connection's.
-        let of_connection = tcp && self.slots.len() >= SPECIAL;
+        let of_connection = tcp && self.slots.len() > TIME_WAIT.0 as usize;
         let (pool, setting) = match of_connection {
             true => (&mut self.tcp_pool, "tcp.connections_max"),
             false => (&mut self.pool, "channels_max"),
@@ -338,9 +344,14 @@ impl Table {
 
     /// Adds what ended in channels that are in use.
     pub(crate) fn add_to(&self, charged: &mut BTreeMap<Owner, Charged>) {
-        for slot in self.slots.iter().flatten() {
+        for (place, slot) in self.slots.iter().enumerate() {
+            let Some(slot) = slot else { continue };
+            let of_proxy = match place == FORWARD.0 as usize {
+                true => Owner::Forwarding,
+                false => Owner::Proxies,
+            };
             let account = slot.account.as_ref();
-            let owner = account.map_or(Owner::Proxies, |account| account.owner);
+            let owner = account.map_or(of_proxy, |account| account.owner);
             charged.entry(owner).or_default().counts += slot.counts();
         }
     }

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use caps::{CapSet, Capability};
 use plimsoll_kernel::scheduling::{Level, Scheduling};
 use plimsoll_stack::device::simulated::{SimulatedConfig, SimulatedDevice};
-use plimsoll_stack::{Error, ProxyConfig, Stack, StackConfig};
+use plimsoll_stack::{Error, ForwardConfig, ProxyConfig, Stack, StackConfig};
 
 /// No test waits longer for what must come.
 const SOON: Duration = Duration::from_secs(10);
@@ -56,20 +56,26 @@ fn config(proxies: ProxyConfig) -> StackConfig {
     }
 }
 
-const NAMES: [&str; 3] = ["plimsoll-neigh", "plimsoll-icmp", "plimsoll-closed"];
+const NAMES: [&str; 4] = [
+    "plimsoll-neigh",
+    "plimsoll-icmp",
+    "plimsoll-closed",
+    "plimsoll-route",
+];
 
 #[test]
 fn each_has_the_priority_that_it_is_given() {
     let usual = Scheduling::of(0).unwrap().nice();
-    let found = levels(&config(ProxyConfig::default()), &NAMES);
+    let found = levels(&config(ProxyConfig::default()), &NAMES[..3]);
     assert!(found.values().all(|nice| *nice == usual), "{found:?}");
     let own = ProxyConfig {
         neighbour_nice: Some(-3),
         icmp_nice: Some(19),
         closed_port_nice: Some(7),
+        forward: Some(ForwardConfig { nice: Some(12) }),
     };
     let found = levels(&config(own), &NAMES);
-    assert_eq!(NAMES.map(|name| found[name]), [-3, 19, 7]);
+    assert_eq!(NAMES.map(|name| found[name]), [-3, 19, 7, 12]);
 }
 
 #[test]

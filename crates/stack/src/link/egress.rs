@@ -115,6 +115,11 @@ impl Egress {
         self.gateways.iter().find(same_family).copied()
     }
 
+    /// Whether it is known whom to hand a packet to `destination` to.
+    pub(crate) fn has_route(&self, destination: IpAddr) -> bool {
+        self.next_hop(destination).is_some()
+    }
+
     /// Appends the frames of a UDP datagram to `batch`, those of an unknown
     /// neighbour excepted; its payload, wherever its parts lie, is copied. `via`: the Ethernet
     /// address to send to, if known.

@@ -1,4 +1,4 @@
-//! ICMP and ICMPv6: answers to echo requests, "port unreachable", and others' errors.
+//! ICMP and ICMPv6: answers to echo requests, errors of ours, and others' errors.
 //!
 //! ICMP in fragments is not answered: fragments that are not UDP's wait on the
 //! fragment channel and are lost there.
@@ -7,8 +7,8 @@ use std::net::IpAddr;
 
 use plimsoll_core::time::Instant;
 use smoltcp::wire::{
-    EthernetFrame, Icmpv4DstUnreachable, Icmpv4Message, Icmpv4Packet, Icmpv6DstUnreachable,
-    Icmpv6Message, Icmpv6Packet, IpProtocol,
+    EthernetFrame, Icmpv4DstUnreachable, Icmpv4Message, Icmpv4Packet, Icmpv4TimeExceeded,
+    Icmpv6DstUnreachable, Icmpv6Message, Icmpv6Packet, Icmpv6TimeExceeded, IpProtocol,
 };
 
 use super::{Answer, Desk, Task};
@@ -118,12 +118,41 @@ fn turn_into_reply(bytes: &mut [u8], packet: &Packet) {
     }
 }
 
+/// Why a packet goes no further.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Complaint {
+    /// Nobody has bound its port.
+    PortUnreachable,
+    /// There is no way to its network.
+    NetworkUnreachable,
+    /// It was on its way for too long.
+    TimeExceeded,
+}
+
 /// "Port unreachable" for a UDP frame that nobody wanted; nothing if it must
 /// not be answered, or no buffer is free.
 pub(super) fn port_unreachable(frame: &Frame, packet: &Packet, host: &Host) -> Option<Answer> {
-    let to_group = EthernetFrame::new_unchecked(&frame[..]).dst_addr().0[0] & 1 == 1;
     let whole_udp = packet.protocol == IpProtocol::Udp && packet.part == Part::Whole;
-    if to_group || !whole_udp || !datagram::is_answerable(packet) {
+    let about = Complaint::PortUnreachable;
+    whole_udp
+        .then(|| complain(frame, packet, about, packet.destination, host))
+        .flatten()
+}
+
+/// An error about a packet, for who sent it; nothing if it must not be told (RFC 1122, 3.2.2;
+/// RFC 4443, 2.4), or no buffer is free.
+pub(super) fn complain(
+    frame: &Frame,
+    packet: &Packet,
+    about: Complaint,
+    from: IpAddr,
+    host: &Host,
+) -> Option<Answer> {
+    let to_group = EthernetFrame::new_unchecked(&frame[..]).dst_addr().0[0] & 1 == 1;
+    if to_group || !datagram::is_answerable(packet) || is_behind_first(packet) {
+        return None;
+    }
+    if is_error(frame.get(packet.payload.start).copied(), packet.protocol) {
         return None;
     }
     let headers = ETHERNET_BYTES + emit::network_bytes(packet.source);
@@ -134,13 +163,13 @@ pub(super) fn port_unreachable(frame: &Frame, packet: &Packet, host: &Host) -> O
     let mut answer = host.device.pool().take()?;
     let bytes = headers + HEADER_BYTES + quoted.len();
     answer.set_range(HEADROOM_BYTES..HEADROOM_BYTES + bytes);
-    let ends = (packet.destination, packet.source);
+    let ends = (from, packet.source);
     let protocol = match packet.source {
         IpAddr::V4(_) => IpProtocol::Icmp,
         IpAddr::V6(_) => IpProtocol::Icmpv6,
     };
     emit::write_headers(&mut answer, host.egress.mac, ends, protocol, None);
-    write_unreachable(&mut answer[headers..], quoted, packet);
+    write_error(&mut answer[headers..], quoted, about, ends);
     Some(Answer {
         frame: answer,
         to: packet.source,
@@ -148,18 +177,62 @@ pub(super) fn port_unreachable(frame: &Frame, packet: &Packet, host: &Host) -> O
     })
 }
 
-fn write_unreachable(bytes: &mut [u8], quoted: &[u8], packet: &Packet) {
+/// A later fragment: its datagram's first is answered, or none.
+fn is_behind_first(packet: &Packet) -> bool {
+    matches!(packet.part, Part::Fragment { offset: 1.., .. })
+}
+
+/// Whether a message of this type is an error: nobody is told of errors about errors. Types that
+/// nobody knows might be.
+fn is_error(first: Option<u8>, protocol: IpProtocol) -> bool {
+    match protocol {
+        IpProtocol::Icmp => matches!(first, None | Some(3..=5 | 11 | 12 | 19..)),
+        IpProtocol::Icmpv6 => first.is_none_or(|kind| kind < 128),
+        _ => false,
+    }
+}
+
+/// `ends`: from whom and to whom.
+fn write_error(bytes: &mut [u8], quoted: &[u8], about: Complaint, ends: (IpAddr, IpAddr)) {
     bytes[..HEADER_BYTES].fill(0);
     bytes[HEADER_BYTES..].copy_from_slice(quoted);
-    if let (IpAddr::V6(source), IpAddr::V6(destination)) = (packet.source, packet.destination) {
+    if let (IpAddr::V6(from), IpAddr::V6(to)) = ends {
         let mut icmp = Icmpv6Packet::new_unchecked(bytes);
-        icmp.set_msg_type(Icmpv6Message::DstUnreachable);
-        icmp.set_msg_code(Icmpv6DstUnreachable::PortUnreachable.into());
-        icmp.fill_checksum(&destination, &source);
+        let (kind, code) = match about {
+            Complaint::PortUnreachable => (
+                Icmpv6Message::DstUnreachable,
+                Icmpv6DstUnreachable::PortUnreachable.into(),
+            ),
+            Complaint::NetworkUnreachable => (
+                Icmpv6Message::DstUnreachable,
+                Icmpv6DstUnreachable::NoRoute.into(),
+            ),
+            Complaint::TimeExceeded => (
+                Icmpv6Message::TimeExceeded,
+                Icmpv6TimeExceeded::HopLimitExceeded.into(),
+            ),
+        };
+        icmp.set_msg_type(kind);
+        icmp.set_msg_code(code);
+        icmp.fill_checksum(&from, &to);
     } else {
         let mut icmp = Icmpv4Packet::new_unchecked(bytes);
-        icmp.set_msg_type(Icmpv4Message::DstUnreachable);
-        icmp.set_msg_code(Icmpv4DstUnreachable::PortUnreachable.into());
+        let (kind, code) = match about {
+            Complaint::PortUnreachable => (
+                Icmpv4Message::DstUnreachable,
+                Icmpv4DstUnreachable::PortUnreachable.into(),
+            ),
+            Complaint::NetworkUnreachable => (
+                Icmpv4Message::DstUnreachable,
+                Icmpv4DstUnreachable::NetUnreachable.into(),
+            ),
+            Complaint::TimeExceeded => (
+                Icmpv4Message::TimeExceeded,
+                Icmpv4TimeExceeded::TtlExpired.into(),
+            ),
+        };
+        icmp.set_msg_type(kind);
+        icmp.set_msg_code(code);
         icmp.fill_checksum();
     }
 }

@@ -1,6 +1,6 @@
 //! The proxies: who does the work that belongs to no socket.
 //!
-//! ARP and neighbour discovery, ICMP, and answers to closed ports have channels
+//! ARP and neighbour discovery, ICMP, answers to closed ports, and forwarding have channels
 //! of their own and threads of their own, which the scheduler treats as any other (Druschel &
 //! Banga, section 3.5: LRP-45). A flood of pings thus fills the pings' channel
 //! and takes the time of that thread, nobody else's. Each has a priority of its own
@@ -10,6 +10,7 @@
 //! may be interrupted while it has one of these locks, and a sender waits for it then.
 
 mod closed_port;
+mod forward;
 mod icmp;
 mod neighbour;
 mod trouble;
@@ -23,6 +24,7 @@ use plimsoll_core::channel::{InterruptRequest, PooledConsumer};
 use plimsoll_core::time::Instant;
 
 use self::closed_port::ClosedPorts;
+use self::forward::Forward;
 use self::icmp::Icmp;
 use self::neighbour::Neighbours;
 use crate::account::{Account, Owner};
@@ -102,40 +104,33 @@ impl Proxy {
         channels: ProxyChannels,
         config: &ProxyConfig,
     ) -> Vec<Self> {
-        let make = |name, nice, bound: Bound, task: Box<dyn Task>| Self {
-            name,
-            nice,
+        let make = |place: (_, _, Owner), bound: Bound, task: Box<dyn Task>| Self {
+            name: place.0,
+            nice: place.1,
             channel: bound.consumer,
             waker: bound.waker,
             desk: Desk {
                 host: Arc::clone(host),
-                tally: host.book.open(Owner::Proxies),
+                tally: host.book.open(place.2),
                 out: Batch::new(),
             },
             task,
         };
-        let (neighbours, icmp) = (Neighbours::new(), Icmp);
+        let owner = Owner::Proxies;
+        let neighbour = ("plimsoll-neigh", config.neighbour_nice, owner);
+        let icmp = ("plimsoll-icmp", config.icmp_nice, owner);
+        let closed_port = ("plimsoll-closed", config.closed_port_nice, owner);
         let closed_ports = ClosedPorts::new(host);
-        vec![
-            make(
-                "plimsoll-neigh",
-                config.neighbour_nice,
-                channels.neighbour,
-                Box::new(neighbours),
-            ),
-            make(
-                "plimsoll-icmp",
-                config.icmp_nice,
-                channels.icmp,
-                Box::new(icmp),
-            ),
-            make(
-                "plimsoll-closed",
-                config.closed_port_nice,
-                channels.closed_port,
-                Box::new(closed_ports),
-            ),
-        ]
+        let mut all = vec![
+            make(neighbour, channels.neighbour, Box::new(Neighbours::new())),
+            make(icmp, channels.icmp, Box::new(Icmp)),
+            make(closed_port, channels.closed_port, Box::new(closed_ports)),
+        ];
+        if let (Some(wanted), Some(channel)) = (config.forward, channels.forward) {
+            let forward = ("plimsoll-route", wanted.nice, Owner::Forwarding);
+            all.push(make(forward, channel, Box::new(Forward::new())));
+        }
+        all
     }
 
     /// The thread's.

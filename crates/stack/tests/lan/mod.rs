@@ -108,7 +108,12 @@ pub(crate) struct Far {
 }
 
 impl Far {
-    fn create() -> Self {
+    /// For `ip link … netns`.
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
+    pub(crate) fn create() -> Self {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let name = format!("plimsoll-stack-{}-{number}", process::id());
@@ -140,6 +145,17 @@ pub(crate) fn set_up_kernel_side(device: &str) {
     run(&format!("ip link set {device} up"));
     link::wait_until_local("fd00::1".parse().unwrap()).unwrap();
     run(&format!("ethtool -K {device} tx off"));
+}
+
+/// `host` in network `number`, with gateways there.
+pub(crate) fn set_up_host(number: u8) {
+    run(&format!("ip addr add 10.0.{number}.1/24 dev host"));
+    run(&format!("ip addr add fd0{number}::1/64 dev host nodad"));
+    run("ip link set host up");
+    run(&format!("ip route add default via 10.0.{number}.2"));
+    run(&format!("ip route add default via fd0{number}::2"));
+    link::wait_until_local(format!("fd0{number}::1").parse().unwrap()).unwrap();
+    run("ethtool -K host tx off");
 }
 
 fn set_up_stack_side() {
