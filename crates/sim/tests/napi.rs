@@ -114,13 +114,13 @@ fn a_run_ends_after_its_time() {
 }
 
 /// The sink is woken by its first packet. It wants the CPU when it has fallen behind, and
-/// the round that is under way is the run's last.
+/// the round that is under way is the run's last. (A run in its own call is in nobody's way.)
 #[test]
 fn a_run_ends_when_a_thread_should_run() {
     let per_run =
         |outcome: &Outcome| figure(outcome, "path.taken_pps") / outcome.soft_interrupts as f64;
     let (read, unread) = (
-        per_run(&flooded(r#"kind = "napi""#, 200_000, "")),
+        per_run(&flooded(r#"kind = "napi", in_calls = false"#, 200_000, "")),
         per_run(&unread(r#"kind = "napi""#, 200_000)),
     );
     assert!(read < 0.5 * unread, "{read} {unread}");
@@ -194,4 +194,33 @@ fn a_holdoff_lets_packets_wait_for_one_interrupt() {
     assert!((figure(&held, "delivered_pps") - 10_000.0).abs() < 10.0);
     let at_once = flooded(r#"kind = "napi""#, 10_000, "");
     assert!(figure(&at_once, "interrupts_hz") > 9_900.0);
+}
+
+/// The sink's calls run what is due: while ksoftirqd waits for its turn the sink gets a
+/// packet, and then pays for a run of the softirq, which adds hundreds to its full queue.
+#[test]
+fn a_receive_call_runs_the_softirq_that_is_due() {
+    let delivered = |path: &str| figure(&flooded(path, 400_000, ""), "delivered_pps");
+    let kept_out = delivered(r#"kind = "napi", in_calls = false"#);
+    let outcome = flooded(r#"kind = "napi""#, 400_000, "");
+    let let_in = figure(&outcome, "delivered_pps");
+    assert!(let_in < 0.1 * kept_out, "{let_in} {kept_out}");
+    // No more than one packet per run.
+    assert!(let_in <= outcome.soft_interrupts as f64, "{outcome:?}");
+    // Where nothing is due a call runs nothing.
+    let light = |path: &str| flooded(path, 1000, "").soft_interrupts;
+    assert_eq!(
+        light(r#"kind = "napi""#),
+        light(r#"kind = "napi", in_calls = false"#)
+    );
+}
+
+/// Such runs count as the sink's own time, so that it has to let others run. If they counted
+/// for nobody it would have used next to nothing, and nobody would ever be in front of it.
+#[test]
+fn what_interrupts_take_counts_as_the_time_of_whom_they_interrupt() {
+    let computing = |path: &str| share(&flooded(path, 400_000, COMPUTING), "computing");
+    let charged = computing(r#"kind = "napi""#);
+    let free = computing(r#"kind = "napi", charged = false"#);
+    assert!(charged > 0.1 && free < 0.01, "{charged} {free}");
 }

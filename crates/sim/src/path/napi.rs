@@ -9,15 +9,18 @@
 //! the next round. After so many rounds, or some time, or when a thread should run, what is
 //! left is ksoftirqd's: a thread like any other, which makes such runs until nothing is left.
 //! Within a run no other thread takes its place. Meanwhile an interrupt, the clock's too, makes
-//! a run at once, if ksoftirqd is not in one (since Linux 6.4).
+//! a run at once, if ksoftirqd is not in one (since Linux 6.4). So does a receive call, which
+//! switches bottom halves off and on again (`local_bh_enable`): under a flood that keeps the
+//! softirq busy, its caller gets one packet per run, and is charged for the run as well.
 //!
 //! With `threaded` each queue has a thread, which visits it until it is empty. With
 //! `holdoff_us` a queue that got its interrupt back interrupts so long after its next packet.
 //!
 //! **Where excess is dropped.** On the adapter's ring while ksoftirqd has to wait for its turn;
-//! on the socket queue while it runs.
+//! on the socket queue while it runs, and while a receive call does.
 //!
 //! **Departures.** Linux counts time in ticks of its clock, and this does in ns.
+//! Other calls than receiving run nothing.
 //! Completions of sent packets are the business of an interrupt of their own. Merged packets
 //! stay packets: each has its place on the socket's queue, as if the list were taken apart
 //! there, and is delivered when it was worked on instead of at the end of the visit.
@@ -25,8 +28,8 @@
 use std::collections::VecDeque;
 
 use super::holdoff::Holdoffs;
-use super::stages::{Behind, Costs, receive_queues};
-use super::{Parts, Path};
+use super::stages::{Behind, Costs, receive_from_socket, receive_queues};
+use super::{Parts, Path, Received};
 use crate::Error;
 use crate::host::{Body, Cx, Host, LineKind, Step, Thread};
 use crate::packet::{Kind, Packet};
@@ -371,6 +374,7 @@ fn kernel_thread(name: String, index: usize, cpu: usize) -> Thread {
 
 impl Path for Napi {
     fn start(&mut self, host: &mut Host) {
+        host.charges_interrupted |= self.config.charged;
         self.behind.start(host);
         self.holdoffs = Holdoffs::new(host);
         self.begun = vec![false; host.lines.len()];
@@ -433,6 +437,15 @@ impl Path for Napi {
 
     fn on_tick(&mut self, host: &mut Host, cpu: usize) {
         self.after_interrupt(host, cpu);
+    }
+
+    fn receive(&mut self, host: &mut Host, endpoint: usize, thread: usize) -> Received {
+        let received = receive_from_socket(host, endpoint, thread);
+        if self.config.in_calls && received != Received::Nothing {
+            let cpu = host.cpu_of(thread);
+            self.after_interrupt(host, cpu);
+        }
+        received
     }
 
     fn on_measure(&mut self, _host: &Host) {

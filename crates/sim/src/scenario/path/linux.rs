@@ -29,6 +29,14 @@ pub struct NapiConfig {
     /// Each queue has a thread that polls it, in the place of softirqs. Default false.
     #[serde(default)]
     pub threaded: bool,
+    /// A receive call runs the softirq that is due, since it switches bottom halves off for a
+    /// moment and on again (`local_bh_enable`). Default true.
+    #[serde(default = "yes")]
+    pub in_calls: bool,
+    /// What interrupts and softirqs take counts as CPU time of the thread that they
+    /// interrupt, as it does without `CONFIG_IRQ_TIME_ACCOUNTING`. Default true.
+    #[serde(default = "yes")]
+    pub charged: bool,
     /// The device interrupts, or a timer polls in its place (`gro_flush_timeout`), so long
     /// after a packet that finds the queue idle. Default 0.
     #[serde(default)]
@@ -49,6 +57,8 @@ impl Default for NapiConfig {
             rounds: rounds(),
             rounds_us: rounds_us(),
             threaded: false,
+            in_calls: yes(),
+            charged: yes(),
             holdoff_us: 0.0,
             gro_ns: None,
         }
@@ -80,4 +90,8 @@ fn rounds() -> u32 {
 
 fn rounds_us() -> f64 {
     2000.0
+}
+
+fn yes() -> bool {
+    true
 }
