@@ -287,8 +287,13 @@ impl How {
         ))
     }
 
-    /// `seeds`: how many without `--seeds`.
-    fn run(&self, experiments: &[Experiment], seeds: u32) -> crate::Result<Vec<Run>> {
+    /// `seeds`: how many without `--seeds`. `claims_alone`: nothing is asked but verdicts.
+    fn run(
+        &self,
+        experiments: &[Experiment],
+        seeds: u32,
+        claims_alone: bool,
+    ) -> crate::Result<Vec<Run>> {
         let moved = self.moved(experiments)?;
         let experiments = moved.as_deref().unwrap_or(experiments);
         let cache = self.resume.as_deref().map(Cache::open).transpose()?;
@@ -296,6 +301,8 @@ impl How {
         let options = Options {
             seed: self.seed,
             seeds: self.seeds(seeds),
+            // A part is for whoever joins it, and he may ask for more.
+            claims_alone: claims_alone && self.shard.is_none(),
             shard: self.shard,
             testbed: real.as_ref().map(|real| real as _),
             why_no_testbed,
@@ -336,6 +343,10 @@ fn real_packets(
 }
 
 impl Outputs {
+    fn is_none(&self) -> bool {
+        self.json.is_none() && self.csv.is_none() && self.html.is_none()
+    }
+
     /// Writes what was asked for; true if standard output is taken.
     fn write(&self, runs: &[Run]) -> crate::Result<bool> {
         if let Some(target) = &self.json {
@@ -380,7 +391,8 @@ fn run_experiments(args: &RunArgs) -> crate::Result<()> {
             experiment.host = HostKind::Testbed;
         }
     }
-    let runs = args.how.run(&experiments, SEEDS)?;
+    let claims_alone = !args.values && args.outputs.is_none();
+    let runs = args.how.run(&experiments, SEEDS, claims_alone)?;
     if args.how.was_part()? {
         return Ok(());
     }
@@ -414,7 +426,7 @@ fn sweep(args: &SweepArgs) -> crate::Result<()> {
     };
     let experiment = catalogue.get(&args.id)?.with_sweep(&plan)?;
     // A sweep asks for values, not for a judgement.
-    let runs = args.how.run(&[experiment], 1)?;
+    let runs = args.how.run(&[experiment], 1, false)?;
     if args.how.was_part()? {
         return Ok(());
     }
@@ -453,7 +465,7 @@ fn report(args: &ReportArgs) -> crate::Result<()> {
         [] => catalogue.modelled(),
         ids => catalogue.select(ids)?,
     };
-    let runs = args.how.run(&experiments, SEEDS)?;
+    let runs = args.how.run(&experiments, SEEDS, false)?;
     if args.how.was_part()? {
         return Ok(());
     }

@@ -180,6 +180,20 @@ pub struct Claim {
     pub within_percent: Option<f64>,
 }
 
+impl Claim {
+    /// Whether its measure or its bounds name this curve.
+    pub(crate) fn names(&self, curve: &str) -> bool {
+        let bounds = [&self.at_least, &self.at_most, &self.near];
+        let bounds = bounds.into_iter().filter_map(|bound| match bound {
+            Some(Number::Expression(text)) => Some(text),
+            Some(Number::Value(_)) | None => None,
+        });
+        let is_part = |one: char| one.is_alphanumeric() || one == '_';
+        let names = |text: &String| text.split(|one| !is_part(one)).any(|word| word == curve);
+        bounds.chain([&self.measure]).any(names)
+    }
+}
+
 /// A number, or an expression that gives one.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(untagged)]

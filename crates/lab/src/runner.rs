@@ -30,6 +30,9 @@ pub struct Options<'a> {
     pub seed: u64,
     /// How many seeds, counted from the first; 0 counts as 1.
     pub seeds: u32,
+    /// Of the modelled curves only those that a claim names: no verdict depends on the
+    /// others.
+    pub claims_alone: bool,
     /// Of all points only a part, for a run that is spread over machines.
     pub shard: Option<Shard>,
     /// Real packets, for experiments that want them.
@@ -156,7 +159,7 @@ fn places<'a>(
             let remedy = "run it without --shard";
             return Err(Error::file(&experiment.file, "host", problem, remedy));
         }
-        for curve in experiment.curves.iter().filter(|_| is_modelled(experiment)) {
+        for curve in modelled_curves(experiment, options) {
             // Settings that cannot be are said before anything runs.
             if let Some(x) = experiment.sweep.values.first() {
                 point(experiment, curve, *x, options.seed)?;
@@ -253,6 +256,19 @@ fn is_modelled(experiment: &Experiment) -> bool {
     experiment.host != HostKind::Real
 }
 
+/// The curves of `experiment` that are to run on the model.
+fn modelled_curves<'a>(
+    experiment: &'a Experiment,
+    options: &Options<'_>,
+) -> impl Iterator<Item = &'a Curve> + use<'a> {
+    // Beside real packets each curve is there to be compared.
+    let all = !options.claims_alone || experiment.host == HostKind::Testbed;
+    let claims = &experiment.claims;
+    let claimed = move |curve: &Curve| claims.iter().any(|claim| claim.names(&curve.id));
+    let curves = experiment.curves.iter();
+    curves.filter(move |curve| is_modelled(experiment) && (all || claimed(curve)))
+}
+
 fn assemble(
     experiment: &Experiment,
     modelled: &dyn Host,
@@ -261,7 +277,7 @@ fn assemble(
     real: &mut RealResults,
 ) -> Result<Run, Error> {
     let mut curves = Vec::new();
-    for curve in experiment.curves.iter().filter(|_| is_modelled(experiment)) {
+    for curve in modelled_curves(experiment, options) {
         let points = experiment.sweep.values.len();
         let taken = results.take(points).collect::<Result<_, _>>()?;
         let (id, label) = (curve.id.clone(), curve.label.clone());

@@ -124,6 +124,41 @@ fn an_interrupted_run_goes_on_where_it_was() {
     assert_eq!(document(&resumed), document(&run_all(&experiments, 1)));
 }
 
+/// Counts its points.
+#[derive(Default)]
+struct Counted(std::sync::atomic::AtomicUsize);
+
+impl Host for Counted {
+    fn name(&self) -> &'static str {
+        Modelled.name()
+    }
+
+    fn run(&self, point: &Point<'_>) -> Result<Figures, Error> {
+        self.0.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        Modelled.run(point)
+    }
+}
+
+#[test]
+fn for_verdicts_alone_only_curves_run_that_a_claim_names() {
+    let experiments = Catalogue::built_in().unwrap();
+    let experiments = experiments.select(&["st-table4".to_owned()]).unwrap();
+    let asked = |claims_alone| {
+        let host = Counted::default();
+        let options = Options {
+            seed: 1,
+            claims_alone,
+            ..Options::default()
+        };
+        let runs = run(&experiments, &host, &options, &|_, _| ()).unwrap();
+        (table(&runs), host.0.into_inner())
+    };
+    let ((all, points), (alone, fewer)) = (asked(false), asked(true));
+    assert_eq!(all, alone);
+    // Nothing is claimed of the kernel build.
+    assert_eq!((points, fewer), (8, 7));
+}
+
 /// Each paper has a section with its score, and each curve of a host its breakdown.
 #[test]
 fn the_report_has_a_page_per_paper_and_where_time_and_packets_went() {
