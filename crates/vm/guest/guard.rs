@@ -80,6 +80,19 @@ impl Guard {
 
     /// Packets of this kind and outcome since the start, as of now.
     pub(crate) fn packets(&self, kind: &str, outcome: &str) -> Outcome<u64> {
+        let line = self.line()?;
+        Ok(line["totals"][kind][outcome].as_u64().unwrap_or(0))
+    }
+
+    /// The governor's mode, as of now.
+    pub(crate) fn mode(&self) -> Outcome<String> {
+        let line = self.line()?;
+        let mode = line["governor"]["mode"].as_str();
+        Ok(mode.unwrap_or_default().to_owned())
+    }
+
+    /// The report of now.
+    fn line(&self) -> Outcome<Value> {
         while self.lines.try_recv().is_ok() {}
         // The first line may have been read before this call.
         let mut line = Value::Null;
@@ -89,7 +102,7 @@ impl Guard {
                 .recv_timeout(LINE_LIMIT)
                 .map_err(|_| self.problem("fell silent"))?;
         }
-        Ok(line["totals"][kind][outcome].as_u64().unwrap_or(0))
+        Ok(line)
     }
 
     /// Ends it in order.

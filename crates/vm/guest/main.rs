@@ -1,6 +1,7 @@
 //! The init process of a machine: takes the guard through the steps of
 //! [`plimsoll_vm`], and switches the machine off.
 
+mod bond;
 mod guard;
 mod manager;
 mod overload;
@@ -11,6 +12,7 @@ mod threads;
 mod traffic;
 
 use std::error::Error;
+use std::ffi::{CStr, OsStr};
 use std::fs::{self, File};
 use std::io::Write;
 use std::time::Instant;
@@ -67,7 +69,7 @@ fn load_modules() -> Outcome<()> {
         let before = left.len();
         left.retain(|module| {
             let image = fs::read(module.path()).unwrap_or_default();
-            init_module(&image, c"").is_err()
+            init_module(&image, options(&module.file_name())).is_err()
         });
         if left.len() == before {
             for module in left {
@@ -75,6 +77,15 @@ fn load_modules() -> Outcome<()> {
             }
             return Ok(());
         }
+    }
+}
+
+/// Bonds are made where they are wanted.
+fn options(module: &OsStr) -> &'static CStr {
+    if module == "bonding.ko" {
+        c"max_bonds=0"
+    } else {
+        c""
     }
 }
 
@@ -137,7 +148,11 @@ impl Report {
         self.step(Step::Kill, || overload::kill(site, orders))?;
         self.step(Step::HandOver, || manager::hand_over(site))?;
         self.step(Step::Link, || steps::link(site))?;
-        self.step(Step::Threads, || threads::threads(site))
+        self.step(Step::Threads, || threads::threads(site))?;
+        if Step::Bond.is_for(&orders.driver) {
+            self.step(Step::Bond, || bond::bond(site))?;
+        }
+        Ok(())
     }
 
     /// Takes one step, and tells how it went.

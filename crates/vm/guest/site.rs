@@ -20,6 +20,12 @@ const TAGGED_LOAD: Ipv4Addr = Ipv4Addr::new(10, 78, 0, 1);
 /// The namespaces of the loading host and of the one behind.
 const LOAD_NAME: &str = "load";
 const BEHIND_NAME: &str = "behind";
+/// A bond, and its members with the other ends of their links; the first is used.
+pub(crate) const BOND: &str = "bond9";
+pub(crate) const BOND_LINKS: [(&str, &str); 2] = [("member0", "peer0"), ("member1", "peer1")];
+pub(crate) const BOND_MAC: &str = "52:54:00:00:00:03";
+pub(crate) const BOND_HOST: Ipv4Addr = Ipv4Addr::new(10, 79, 0, 2);
+const BOND_LOAD: Ipv4Addr = Ipv4Addr::new(10, 79, 0, 1);
 const LINK_LIMIT: Duration = Duration::from_secs(20);
 
 pub(crate) struct Site {
@@ -108,6 +114,44 @@ impl Site {
             "nft",
             &format!("add rule t post oifname {device} masquerade"),
         )
+    }
+
+    /// The same hosts as seen from another interface, whose wire ends at `load_device`.
+    pub(crate) fn at(&self, device: &str, load_device: &str) -> Outcome<Self> {
+        Ok(Self {
+            device: device.to_owned(),
+            ifindex: link::index(device)?,
+            load_device: load_device.to_owned(),
+            load: self.load.try_clone()?,
+            behind: self.behind.try_clone()?,
+        })
+    }
+
+    /// Makes a bond of two links to the loading host, which has this address; the other end
+    /// of the link in use has the other one.
+    pub(crate) fn make_bond(&self) -> Outcome<()> {
+        ip(&format!("link add {BOND} type bond mode active-backup"))?;
+        for (member, peer) in BOND_LINKS {
+            ip(&format!(
+                "link add {member} type veth peer name {peer} netns {LOAD_NAME}"
+            ))?;
+            if member == BOND_LINKS[0].0 {
+                // The bond takes its first member's address.
+                ip(&format!("link set {member} address {BOND_MAC}"))?;
+            }
+            ip(&format!("link set {member} master {BOND}"))?;
+            self.in_load(|| ip(&format!("link set {peer} up")))?;
+        }
+        ip(&format!("address add {BOND_HOST}/24 dev {BOND}"))?;
+        ip(&format!("link set {BOND} up"))?;
+        let used = BOND_LINKS[0].1;
+        self.in_load(|| ip(&format!("address add {BOND_LOAD}/24 dev {used}")))
+    }
+
+    pub(crate) fn remove_bond(&self) -> Outcome<()> {
+        ip(&format!("link del {BOND}"))?;
+        let mut members = BOND_LINKS.iter();
+        members.try_for_each(|(member, _)| ip(&format!("link del {member}")))
     }
 
     /// Takes the guarded interface down and up again.

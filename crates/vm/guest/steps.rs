@@ -124,6 +124,16 @@ fn look(site: &Site) -> Outcome<(i32, Vec<Value>)> {
     Ok((output.status.code().unwrap_or(-1), findings.clone()))
 }
 
+/// What `check` says of a thing that limits the guard.
+pub(crate) fn limited_by(site: &Site, id: &str) -> Outcome {
+    let (_, findings) = look(site)?;
+    let is_it = |finding: &&Value| finding["id"] == id && finding["verdict"] == "limited";
+    let finding = findings.iter().find(is_it);
+    let finding = finding.ok_or(format!("`check` finds no limit of {id}"))?;
+    let text = |field: &str| finding[field].as_str().unwrap_or_default().to_owned();
+    Ok(format!("{}; {}", text("found"), text("guard")))
+}
+
 /// The ids of the findings with this verdict.
 fn with(findings: &[Value], verdict: &str) -> String {
     let ids = findings

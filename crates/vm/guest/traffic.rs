@@ -20,7 +20,7 @@ use super::site::{HOST, LOAD, Site, TAGGED_HOST};
 const MACS: ([u8; 6], [u8; 6]) = ([0x52, 0x54, 0, 0, 0, 1], [0x52, 0x54, 0, 0, 0, 2]);
 const BURST_GAP: Duration = Duration::from_millis(4);
 /// A listener with room for so few half-open connections is flooded soon.
-const BACKLOG: i32 = 16;
+pub(crate) const BACKLOG: i32 = 16;
 const CONNECTIONS: u32 = 12;
 const CONNECT_LIMIT: Duration = Duration::from_secs(4);
 const SYN_FRAMES: u32 = 2048;
@@ -107,16 +107,26 @@ fn packet_socket(device: &str) -> Outcome<OwnedFd> {
 
 /// Datagrams from one source to the guarded host's `port`.
 pub(crate) fn datagrams(port: u16) -> Vec<Vec<u8>> {
-    let packet = Packet::new(LOAD.into(), HOST.into()).macs(MACS.0, MACS.1);
+    datagrams_to(MACS.1, HOST, port)
+}
+
+/// The same to other addresses of it.
+pub(crate) fn datagrams_to(mac: [u8; 6], address: Ipv4Addr, port: u16) -> Vec<Vec<u8>> {
+    let packet = Packet::new(LOAD.into(), address.into()).macs(MACS.0, mac);
     vec![packet.udp(40_000, port, &[0; 64])]
 }
 
 /// SYNs from many sources to the guarded host's `port`.
 pub(crate) fn syns(port: u16) -> Vec<Vec<u8>> {
+    syns_to(MACS.1, HOST, port)
+}
+
+/// The same to other addresses of it.
+pub(crate) fn syns_to(mac: [u8; 6], address: Ipv4Addr, port: u16) -> Vec<Vec<u8>> {
     let syn = |number: u32| {
         let [_, _, third, fourth] = number.to_be_bytes();
         let source = IpAddr::V4(Ipv4Addr::new(198, 19, third, fourth));
-        let packet = Packet::new(source, HOST.into()).macs(MACS.0, MACS.1);
+        let packet = Packet::new(source, address.into()).macs(MACS.0, mac);
         let source_port = 1024 + u16::from(third) * 7 + u16::from(fourth);
         packet.tcp(source_port, port, TcpFlags::SYN, &[])
     };

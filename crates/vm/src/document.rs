@@ -54,7 +54,7 @@ impl Cell {
     }
 
     fn expects(&self, step: Step) -> bool {
-        !self.refusal || step.is_for_refusal()
+        step.is_for(&self.driver) && (!self.refusal || step.is_for_refusal())
     }
 
     fn word(&self, step: Step) -> &'static str {

@@ -49,13 +49,16 @@ pub enum Step {
     /// Threads poll while a flood lasts, also after the link went down and up; they end with
     /// the flood, and with a killed guard.
     Threads,
+    /// A bond of two veths: a guard on it says that its members are to be guarded and turns
+    /// nothing of them; one on a member governs it.
+    Bond,
     /// The guard has ended: settings are as before, nothing is attached or left on disk.
     End,
 }
 
 impl Step {
     /// All of them.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 13] = [
         Self::Boot,
         Self::Check,
         Self::Start,
@@ -67,6 +70,7 @@ impl Step {
         Self::HandOver,
         Self::Link,
         Self::Threads,
+        Self::Bond,
         Self::End,
     ];
 
@@ -74,6 +78,13 @@ impl Step {
     #[must_use]
     pub fn is_for_refusal(self) -> bool {
         matches!(self, Self::Boot | Self::Check | Self::Start | Self::End)
+    }
+
+    /// Whether it is taken on machines with this driver. A bond's members are veths, whatever
+    /// the machine's own interface is: it is made once for each kernel.
+    #[must_use]
+    pub fn is_for(self, driver: &str) -> bool {
+        self != Self::Bond || driver == "veth"
     }
 
     /// As in the table and on the wire.
@@ -91,6 +102,7 @@ impl Step {
             Self::HandOver => "hand-over",
             Self::Link => "link",
             Self::Threads => "threads",
+            Self::Bond => "bond",
             Self::End => "end",
         }
     }
