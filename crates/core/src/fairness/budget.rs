@@ -1,18 +1,21 @@
 //! What a channel may have in a tick while input is shed, and for whom.
 
-use super::numbers::{KNOWN_PARTS, OVERDRAWN_PARTS};
+use super::numbers::{BUDGET_AHEAD, BUDGET_PARTS_SHIFT, KNOWN_PARTS, OVERDRAWN_PARTS};
 use super::{Queue, tick_of};
-use crate::time::Instant;
+use crate::time::{Instant, TICK_SHIFT};
 
 /// A channel's packets of a tick.
 ///
 /// Packets in profile may overdraw it by one of [`OVERDRAWN_PARTS`]. One of [`KNOWN_PARTS`] of
 /// it is kept for known sources, who may come last. The next tick has as much less as was
-/// overdrawn.
+/// overdrawn. A channel whose packets no queue bounds gets them in parts, as they are due, once
+/// they are judged by source.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Budget {
     tick: u32,
     packets: u32,
+    /// What of them is due by now.
+    due: u32,
     /// Admitted in this tick, and what the one before has overdrawn.
     admitted: u32,
     /// Room for packets out of profile.
@@ -41,15 +44,22 @@ impl Budget {
             };
         }
         self.packets = packets;
+        self.due = packets;
+    }
+
+    /// As [`Budget::allow`], of packets that no queue bounds: they are due in parts of the tick.
+    pub fn allow_in_parts(&mut self, packets: u32, now: Instant) {
+        self.allow(packets, now);
+        self.due = due_by(now, packets);
     }
 
     /// The budget as a queue of packets.
     pub(super) const fn as_queue(&self) -> Queue {
         Queue {
             occupancy: self.admitted,
-            low: self.packets,
-            high: self.packets,
-            full: self.packets + self.packets / OVERDRAWN_PARTS,
+            low: self.due,
+            high: self.due,
+            full: self.due + self.packets / OVERDRAWN_PARTS,
             has_room: false,
         }
     }
@@ -59,11 +69,11 @@ impl Budget {
     }
 
     pub(super) const fn has_room_for_others(&self) -> bool {
-        self.has_room() && self.others > 0
+        self.admitted < self.due && self.others > 0
     }
 
     pub(super) const fn keeps_place_for_known(&self) -> bool {
-        self.known < self.packets.div_ceil(KNOWN_PARTS)
+        self.known < self.due.div_ceil(KNOWN_PARTS)
     }
 
     pub(super) fn admit_known(&mut self) {
@@ -75,6 +85,11 @@ impl Budget {
         self.in_profile += 1;
     }
 
+    /// Before it was due: its place is left for others.
+    pub(super) fn on_refused_in_profile(&mut self) {
+        self.in_profile -= u32::from(self.due < self.packets);
+    }
+
     pub(super) fn admit(&mut self) {
         self.admitted += 1;
     }
@@ -82,5 +97,29 @@ impl Budget {
     pub(super) fn admit_other(&mut self) {
         self.admitted += 1;
         self.others -= 1;
+    }
+}
+
+/// What of a tick's packets is due by now: all in its last part.
+fn due_by(now: Instant, packets: u32) -> u32 {
+    let parts = 1 << BUDGET_PARTS_SHIFT;
+    let part = (now.as_nanos() >> (TICK_SHIFT - BUDGET_PARTS_SHIFT)) % parts;
+    let due = (u64::from(packets) * (part + 1)).div_ceil(parts);
+    u32::try_from(due + u64::from(BUDGET_AHEAD)).map_or(packets, |due| due.min(packets))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::time::TICK;
+
+    /// At the beginning of a tick all of them came, faster than they were worked on.
+    #[test]
+    fn packets_are_due_in_parts_and_all_of_them_in_the_last() {
+        let at = |eighth: u32| Instant::from_nanos(0) + TICK * 7 + TICK / 8 * eighth;
+        let due = |packets| [0, 1, 3, 6, 7].map(|eighth| due_by(at(eighth), packets));
+        assert_eq!(due(1600), [328, 528, 928, 1528, 1600]);
+        assert_eq!(due(128), [128; 5]);
+        assert_eq!(due(u32::MAX)[4], u32::MAX);
     }
 }

@@ -306,7 +306,11 @@ impl Fairness {
                     self.end_turn(share, request, profile, tick);
                     return Verdict::Admitted;
                 }
-                budget.as_queue().judge_in_profile(credit)
+                let verdict = budget.as_queue().judge_in_profile(credit);
+                if verdict != Verdict::Admitted {
+                    budget.on_refused_in_profile();
+                }
+                verdict
             }
             Profile::Out if budget.has_room_for_others() => {
                 budget.admit_other();

@@ -98,6 +98,13 @@ pub const PROFILE_ROOM_PARTS: u32 = 2;
 /// Packets in profile may overdraw a tick's packets by one of so many parts: there are not
 /// equally many in each tick.
 pub const OVERDRAWN_PARTS: u32 = 4;
+/// Packets that no socket's queue bounds are due in so many parts of a tick, as a power of
+/// two: an eighth each half a millisecond. All at its beginning would come faster than they are worked
+/// on, and the receive ring, which is everybody's, would overflow.
+pub const BUDGET_PARTS_SHIFT: u32 = 3;
+/// So many may come ahead of that: half a small ring, and some batches of a driver. (Of all
+/// channels it would spoil the division among sources where little is admitted.)
+pub const BUDGET_AHEAD: u32 = 128;
 
 /// Known is who was served in [`KNOWN_PERIODS_MIN`] periods of so many seconds, as a power
 /// of two: of four seconds, …

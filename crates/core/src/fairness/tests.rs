@@ -135,6 +135,8 @@ struct Host {
     queued: f64,
     /// While input is shed, this takes the place of the queue.
     budget: Option<Budget>,
+    /// Its packets come in parts of a tick.
+    in_parts: bool,
 }
 
 impl Host {
@@ -151,6 +153,7 @@ impl Host {
             now_ns: 7_000_000_000,
             queued: 0.0,
             budget: None,
+            in_parts: false,
         }
     }
 
@@ -161,7 +164,10 @@ impl Host {
         } = self;
         if let Some(budget) = &mut self.budget {
             let packets = u64::from(self.rate) * TICK.as_nanos() as u64 / 1_000_000_000;
-            budget.allow(packets as u32, now);
+            match self.in_parts {
+                true => budget.allow_in_parts(packets as u32, now),
+                false => budget.allow(packets as u32, now),
+            }
             fairness.judge_shed(share, budget, request, now)
         } else {
             fairness.judge(share, request, &queue(self.queued as u32), now)

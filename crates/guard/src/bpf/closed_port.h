@@ -183,16 +183,17 @@ static __always_inline void judge_closed_port(struct xdp_md *ctx, const struct p
 	struct unclaimed_port *entry = unclaimed_port_entry(&packet->destination, verdict->port);
 	__u32 slot = SLOT_CLOSED_PORTS;
 	struct channel *channel = channel_at(slot);
-	__u64 tick;
+	__u64 now_ns, tick;
 
 	/* A port of 0: a later fragment. */
 	if (!verdict->port || !entry || !channel ||
 	    !is_entry_of(entry, &packet->destination, verdict->port))
 		return;
-	tick = now_tick();
+	now_ns = bpf_ktime_get_ns();
+	tick = now_ns >> TICK_SHIFT;
 	review(entry, tick >> REVIEW_TICKS_SHIFT);
 	if (entry->closed && settings.cap_closed_ports && is_governed(tick) &&
-	    !take_share(channel, tick, CLOSED_PORT_PACKETS) &&
+	    !take_share(channel, share_time(now_ns), CLOSED_PORT_PACKETS) &&
 	    !is_spared(ctx, packet, verdict))
 		verdict->outcome = OUTCOME_SHARE;
 	if (verdict->outcome == OUTCOME_ADMITTED || settings.observing)

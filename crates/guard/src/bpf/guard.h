@@ -265,7 +265,7 @@ struct backlog {
 struct channel {
 	__u64 packets[OUTCOME_COUNT]; /* of sockets only; kinds have `totals` */
 	__u64 demand; /* packets that asked for a share */
-	__u32 share_tick; /* of `share_packets` */
+	__u32 share_time; /* of `share_packets`, in parts of a tick: share_time() */
 	__u32 share_packets; /* admitted in this tick, and overdrawn in the one before */
 	__u32 generation; /* of the allowance when this CPU began to count */
 	__u32 reading; /* settings.reading at the last packet */

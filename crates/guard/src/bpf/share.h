@@ -7,11 +7,38 @@
 #include "protection.h"
 #include "tick.h"
 
-/* Takes one of the packets that a channel may have in a tick. */
-static __always_inline bool take_share(struct channel *channel, __u32 tick, __u32 packets)
+/* The clock of shares: parts of ticks, after each of which as much of a tick's packets is due. */
+static __always_inline __u32 share_time(__u64 now_ns)
 {
-	if (channel->share_tick != tick) {
-		channel->share_tick = tick;
+	return now_ns >> (TICK_SHIFT - FAIR_BUDGET_PARTS_SHIFT);
+}
+
+/* Ticks between two times of that clock. */
+static __always_inline __u32 ticks_between(__u32 earlier, __u32 later)
+{
+	__u32 ticks = (later >> FAIR_BUDGET_PARTS_SHIFT) - (earlier >> FAIR_BUDGET_PARTS_SHIFT);
+
+	return ticks & (~0U >> FAIR_BUDGET_PARTS_SHIFT);
+}
+
+/*
+ * What of a tick's packets may have come by now, if no queue bounds them: all at its beginning
+ * would come faster than they are worked on, and the ring, which is everybody's, would overflow.
+ */
+static __always_inline __u32 due_by(__u32 time, __u32 packets)
+{
+	__u32 last = (1 << FAIR_BUDGET_PARTS_SHIFT) - 1;
+	__u64 begun = (time & last) + 1, due;
+
+	due = ((packets * begun + last) >> FAIR_BUDGET_PARTS_SHIFT) + FAIR_BUDGET_AHEAD;
+	return due < packets ? due : packets;
+}
+
+/* Takes one of the packets that a channel may have in a tick. */
+static __always_inline bool take_share(struct channel *channel, __u32 time, __u32 packets)
+{
+	if (ticks_between(channel->share_time, time)) {
+		channel->share_time = time;
 		channel->share_packets = 0;
 	}
 	if (channel->share_packets >= packets)
@@ -30,17 +57,18 @@ static __always_inline __u32 less(__u32 all, __u32 part)
  * it, and a part of it is kept for known ones. What those in profile left over in the tick
  * before is for the others.
  */
-static __always_inline void begin_divided_tick(struct channel *channel, __u32 tick,
+static __always_inline void begin_divided_tick(struct channel *channel, __u32 time,
 					       __u32 packets)
 {
-	bool is_next = channel->share_tick + 1 == tick;
+	__u32 passed = ticks_between(channel->share_time, time);
+	bool is_next = passed == 1;
 	__u32 overdrawn, in_profile;
 
-	if (channel->share_tick == tick)
+	channel->share_time = time;
+	if (!passed)
 		return;
 	overdrawn = is_next ? less(channel->share_packets, channel->share_budget) : 0;
 	in_profile = is_next ? channel->share_in_profile : 0;
-	channel->share_tick = tick;
 	channel->share_packets = overdrawn;
 	channel->share_others = less(packets, in_profile + overdrawn);
 	channel->share_in_profile = 0;
@@ -55,16 +83,19 @@ __noinline int share_profile(const struct packet *packet, __u32 slot, __u32 serv
 	return packet && channel ? take_profile(packet, channel, slot, service, tick) : PROFILE_IN;
 }
 
-/* A packet of a channel whose share does not suffice for everybody. */
+/*
+ * A packet of a channel whose share does not suffice for everybody. So many of its packets
+ * are `due` by now.
+ */
 static __always_inline enum outcome take_part(struct channel *channel, __u32 profile,
-					      __u32 packets)
+					      __u32 packets, __u32 due)
 {
 	struct fair_queue budget = {
 		.occupancy = channel->share_packets,
-		.high = packets,
-		.full = packets + packets / FAIR_OVERDRAWN_PARTS,
+		.high = due,
+		.full = due + packets / FAIR_OVERDRAWN_PARTS,
 	};
-	__u32 kept = (packets + FAIR_KNOWN_PARTS - 1) / FAIR_KNOWN_PARTS;
+	__u32 kept = (due + FAIR_KNOWN_PARTS - 1) / FAIR_KNOWN_PARTS;
 	enum outcome outcome;
 
 	if (is_in_profile(profile)) {
@@ -77,9 +108,12 @@ static __always_inline enum outcome take_part(struct channel *channel, __u32 pro
 		}
 		outcome = judge_in_profile(profile, &budget);
 		channel->share_packets += outcome == OUTCOME_ADMITTED;
+		/* Before it was due: its place is left for others. */
+		if (outcome != OUTCOME_ADMITTED && due < packets && channel->share_in_profile)
+			channel->share_in_profile--;
 		return outcome == OUTCOME_SOCKET_QUEUE ? OUTCOME_SHARE : outcome;
 	}
-	if (budget.occupancy >= packets || !channel->share_others)
+	if (budget.occupancy >= due || !channel->share_others)
 		return OUTCOME_SOURCE_SHARE;
 	channel->share_others--;
 	channel->share_packets++;
@@ -90,14 +124,14 @@ static __always_inline enum outcome take_part(struct channel *channel, __u32 pro
 static __always_inline enum outcome judge_sources_of_share(const struct packet *packet,
 							   struct verdict *verdict,
 							   struct channel *channel, __u32 slot,
-							   __u32 tick, __u32 packets)
+							   __u32 time, __u32 packets)
 {
 	/* Then its queue has asked for it, and has counted it. */
 	bool counted = verdict->profile;
 	enum outcome outcome;
 	__u32 now = coarse_tick();
 
-	begin_divided_tick(channel, tick, packets);
+	begin_divided_tick(channel, time, packets);
 	channel->share_budget = packets;
 	if (!stays_pressed(channel, slot, now, channel->share_packets >= packets)) {
 		channel->share_packets++;
@@ -108,7 +142,8 @@ static __always_inline enum outcome judge_sources_of_share(const struct packet *
 			share_profile(packet, slot, service_of(packet, verdict), now);
 		channel->fair_used += is_in_profile(verdict->profile);
 	}
-	outcome = take_part(channel, verdict->profile, packets);
+	outcome = take_part(channel, verdict->profile, packets,
+			    verdict->slot ? packets : due_by(time, packets));
 	if (outcome != OUTCOME_ADMITTED) {
 		press(channel, slot, now);
 		channel->fair_admitted -= counted;
@@ -129,7 +164,8 @@ static __always_inline enum outcome judge_sources_of_share(const struct packet *
 static __always_inline void judge_share(const struct packet *packet, struct verdict *verdict)
 {
 	__u32 slot = verdict->slot ? verdict->slot : SLOT_KINDS + verdict->kind;
-	__u64 tick = now_tick();
+	__u64 now_ns = bpf_ktime_get_ns(), tick = now_ns >> TICK_SHIFT;
+	__u32 time = share_time(now_ns);
 	struct allowance *allowance = bpf_map_lookup_elem(&allowances, &slot);
 	enum protection protection = PROTECTION_NONE;
 	struct channel *channel;
@@ -150,14 +186,14 @@ static __always_inline void judge_share(const struct packet *packet, struct verd
 	channel->demand++;
 	packets = allowance->share_packets ? allowance->share_packets : settings.share_packets;
 	if (verdict->kind == KIND_NEIGHBOUR)
-		fits = take_share(channel, tick, NEIGHBOUR_PACKETS);
+		fits = take_share(channel, time, NEIGHBOUR_PACKETS);
 	else if (protection != PROTECTION_NONE)
 		fits = take_protected(packet, verdict, protection, tick, packets);
 	else if (!settings.fairness)
-		fits = take_share(channel, tick, packets);
+		fits = take_share(channel, time, packets);
 	else {
 		verdict->outcome =
-			judge_sources_of_share(packet, verdict, channel, slot, tick, packets);
+			judge_sources_of_share(packet, verdict, channel, slot, time, packets);
 		return;
 	}
 	if (!fits)

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use ipnet::IpNet;
 use nix::sys::socket::{setsockopt, sockopt};
+use plimsoll_core::fairness::numbers::BUDGET_PARTS_SHIFT;
 use plimsoll_core::fairness::{
     Budget, Fairness, FairnessConfig, Keys, Queue, Request, Share, Source, Verdict,
 };
@@ -135,7 +136,11 @@ impl<'a, 'obj> Pair<'a, 'obj> {
             .set_shares(Some((packets, &BTreeMap::new())));
         let program = self.judge_by_program(source, CLOSED);
         let part = self.guard.program.books.part(slot, self.cpu);
-        budget.allow(packets, instant(part.share_tick.into()));
+        let part_ns = 1 << (TICK_SHIFT - BUDGET_PARTS_SHIFT);
+        budget.allow_in_parts(
+            packets,
+            Instant::from_nanos(u64::from(part.share_time) * part_ns),
+        );
         let now = instant(judged_at(&part).into());
         let request = self.request(slot, source);
         let core = self.core.judge_shed(&mut self.share, budget, &request, now);

@@ -4,6 +4,7 @@
 use std::net::{Ipv4Addr, TcpListener, TcpStream, UdpSocket};
 use std::time::Duration;
 
+use plimsoll_core::fairness::numbers::BUDGET_AHEAD;
 use plimsoll_packets::frame::{self, Fragment, Packet, TcpFlags};
 
 use super::test_host::{HOST, connect, demand, from, slot_of, with_guard};
@@ -54,6 +55,38 @@ fn a_tick_admits_a_share_of_each_channel_and_all_again_afterwards() {
         );
         guard.program.set_shares(None);
         assert_eq!(outcome(guard, &icmp), (u64::from(FRAMES), 0));
+    });
+}
+
+/// All of a tick's packets once passed at its beginning, faster than the host works on them:
+/// the receive ring overflowed, and everybody's packets were lost there.
+#[test]
+fn what_no_queue_bounds_gets_its_share_in_parts_of_the_tick() {
+    const SHARE: u32 = 800;
+    with_guard(|guard| {
+        let frame = from(HOST).udp(4000, 9, &[]);
+        guard.program.set_shares(Some((SHARE, &BTreeMap::new())));
+        // The facility takes longer than a tick, so each run is in a fresh one.
+        let mut run = |frames| {
+            let before = guard.counters().unwrap().all().count(Outcome::Admitted);
+            guard.program.beat();
+            guard.test_run(&frame, frames).unwrap();
+            guard.counters().unwrap().all().count(Outcome::Admitted) - before
+        };
+        // Not refused lately, it has all at once; from the first refusal on it is a flood.
+        assert!(run(8 * SHARE) >= u64::from(SHARE));
+        // At the beginning of a tick an eighth is due, with some ahead and a quarter more for
+        // those in profile; at its end all.
+        let first = SHARE / 8 + BUDGET_AHEAD + SHARE / 4;
+        let (mut least, mut most) = (u64::MAX, 0);
+        for _ in 0..300 {
+            let admitted = run(SHARE);
+            (least, most) = (least.min(admitted), most.max(admitted));
+            if least <= u64::from(first) && most >= u64::from(SHARE) {
+                return;
+            }
+        }
+        panic!("from {least} to {most} were admitted; due are {first} and {SHARE}");
     });
 }
 
