@@ -243,9 +243,46 @@ fn every_line_of_the_tables_of_hosts_has_its_test() {
             let tests = shown.into_iter().filter(|name| !name.starts_with("make "));
             let find = |test| named_test::find(&top().join("crates"), test).err();
             faults.extend(tests.filter_map(find));
+            faults.extend(faults_of_commands(cells.last().unwrap_or(&"")));
         }
     }
     expect_none(&faults);
+}
+
+/// A command of `make` shows many things: behind it stands in brackets which of its steps,
+/// set-ups, drivers or kernels show this one. All that it says of these must exist.
+fn faults_of_commands(shown: &str) -> Vec<String> {
+    let names = |command: &str| match command {
+        "vm-test" => {
+            let steps = quoted(&text("crates/vm/src/lib.rs"), "=> \"");
+            let drivers = quoted(&text("crates/vm/src/machine.rs"), "\"");
+            let makefile = text("Makefile");
+            let kernels = makefile.lines().find_map(|l| l.strip_prefix("KERNELS ?= "));
+            let kernels = kernels.unwrap_or_default().split(' ').map(str::to_owned);
+            steps.into_iter().chain(drivers).chain(kernels).collect()
+        }
+        "no-harm" => quoted(&text("crates/bench/src/no_harm/setup.rs"), "name: \""),
+        _ => Vec::new(),
+    };
+    let commands = shown.split("`make ").skip(1);
+    let fault = |rest: &str| {
+        let (command, behind) = rest.split_once('`')?;
+        let Some(said) = behind.strip_prefix(" (").and_then(|b| b.split_once(')')) else {
+            return Some(format!("what of `make {command}` shows it? {shown}"));
+        };
+        let known = names(command);
+        let said = said.0.split(", ").map(|name| name.trim_matches('`'));
+        let unknown: Vec<_> = said.filter(|s| !known.iter().any(|k| k == s)).collect();
+        (!unknown.is_empty()).then(|| format!("`make {command}` has no {unknown:?}"))
+    };
+    commands.filter_map(fault).collect()
+}
+
+/// What begins with this mark and ends with a quotation mark.
+fn quoted(text: &str, mark: &str) -> Vec<String> {
+    let rests = text.split(mark).skip(1);
+    let all = rests.filter_map(|rest| rest.split('"').next());
+    all.map(str::to_owned).collect()
 }
 
 /// Each section of docs/measurements.md that has a table says what it promises at its

@@ -158,6 +158,8 @@ fn what_is_not_a_test_is_not_found() {
         "core::poll::tests::backlogged_directions_get_equally_many_turns",
         "core::driver::protection::loom_tests::two_writers_exclude_each_other",
         "guard::queues::a_later_fragment_follows_the_first",
+        "guard::session::polls_in_a_control_group",
+        "cli::package::service::it_protects_reloads_and_stops",
     ] {
         assert!(find(real).is_ok(), "{real}");
     }
@@ -169,6 +171,8 @@ fn what_is_not_a_test_is_not_found() {
         "core::quotas::tests::a_fixed_quota_stays",
         "core::driver::protection::tests::two_writers_exclude_each_other",
         "guard::corpus::a_later_fragment_follows_the_first",
+        "guard::session::group_with_a_share",
+        "cli::package::it_protects_reloads_and_stops",
         "a_fixed_quota_stays",
     ] {
         assert!(find(wrong).is_err(), "{wrong}");

@@ -4,7 +4,8 @@
 //! It reads the sources as text, since a test of one crate cannot see those of
 //! another. So it knows the layouts that this workspace has, and no others: a
 //! module is a file of its own or a `mod name {` in its parent's file, and a
-//! test is `#[test]` above `fn name(`, inside `proptest!` or not.
+//! test is `#[test]` above `fn name(`, inside `proptest!` or not. Where a file runs its
+//! tests itself, they are listed in its `TESTS`.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -22,7 +23,8 @@ pub(crate) struct TestName<'a> {
 
 impl<'a> TestName<'a> {
     /// Takes `crate::module::name` (a unit test) or `crate::file::name` (one of
-    /// the crate's `tests`) apart. `crates` is the folder of all crates.
+    /// the crate's `tests`, `crate::folder::file::name` where these are in a folder)
+    /// apart. `crates` is the folder of all crates.
     pub(crate) fn parse(crates: &Path, test: &'a str) -> Result<Self, String> {
         let parts = test.split_once("::").and_then(|(folder, path)| {
             let (module, rest) = path.split_once("::")?;
@@ -31,11 +33,12 @@ impl<'a> TestName<'a> {
         let Some((folder, path, module, rest)) = parts else {
             return Err(format!("{test}: not of the form crate::module::name"));
         };
-        let own_file = !rest.contains("::") && integration_file(crates, folder, module).is_file();
+        let (file, name) = path.rsplit_once("::").unwrap_or((module, rest));
+        let own_file = integration_file(crates, folder, file).is_file();
         Ok(Self {
             folder,
-            file: own_file.then_some(module),
-            path: if own_file { rest } else { path },
+            file: own_file.then_some(file),
+            path: if own_file { name } else { path },
         })
     }
 }
@@ -66,6 +69,7 @@ pub(crate) fn find(crates: &Path, test: &str) -> Result<String, String> {
 }
 
 fn integration_file(crates: &Path, folder: &str, file: &str) -> PathBuf {
+    let file = file.replace("::", "/");
     crates.join(folder).join("tests").join(format!("{file}.rs"))
 }
 
@@ -103,10 +107,12 @@ fn comments_of_test(source: &str, inner: Option<&str>, function: &str) -> Option
         lines.by_ref().find(|line| *line == head);
     }
     let signature = format!("fn {function}(");
+    let runs_itself = source.contains("\nconst TESTS: [(&str, fn());");
+    let is_listed = runs_itself && source.contains(&format!("\"{function}\""));
     let (mut is_test, mut comments) = (false, String::new());
     for line in lines.take_while(|line| !(line.starts_with("mod ") && line.ends_with('{'))) {
         if line.starts_with(&signature) {
-            return is_test.then_some(comments);
+            return (is_test || is_listed).then_some(comments);
         }
         // Attributes and comments may stand between `#[test]` and the function.
         let above = line.starts_with(['#', '/']);
