@@ -257,10 +257,11 @@ fn short(value: f64) -> String {
 
 /// What the plotting library writes although SVG has it so: a sixth of a report with many
 /// plots.
-const DEFAULTS: [&str; 3] = [
+const DEFAULTS: [&str; 4] = [
     r#" opacity="1""#,
     r#" stroke-width="1""#,
     r#" stroke="none""#,
+    r##" fill="#000000""##,
 ];
 
 #[cfg(test)]
