@@ -10,7 +10,7 @@
 //! | [`charge`] | whom work is charged to; what is shed ([`charge::shedding`]) | guard, sim |
 //! | [`cpu_limit`] | when packets have used their part of a period | kernel (its polling limit), sim, stack |
 //! | [`demux`] | which channel a packet belongs to | guard (kinds only), programs (its key), sim, stack |
-//! | [`driver`] | what a driver believes of its adapter | sim, stack (its rings and free memory) |
+//! | [`driver`] | what a driver believes of its adapter | sim, stack (its rings) |
 //! | [`fairness`] | which sources' packets an overloaded channel takes | guard, sim |
 //! | [`feedback`] | when a full queue stops its input | guard (watermarks only), programs, sim, stack |
 //! | [`fidelity`] | how much a monitor keeps of each packet while its disk cannot follow | programs |

@@ -11,7 +11,6 @@
 //! | [`DescriptorRing`] | which buffer is the driver's and which the device's; what the device may claim | TB-01 to TB-03 |
 //! | [`IncomingRing`], [`OutgoingRing`] | which entries of a ring in shared memory are there, and whose places are free | TB-01 |
 //! | [`LazyWatchdog`] | when a timer really has to be started or stopped | TB-07 to TB-11 |
-//! | [`FreeChunks`] | which chunks of a shared heap are free, and whose they are next | TB-44 to TB-46 |
 //! | [`NetidTable`] | which client a packet is for, with a prediction | TB-13 to TB-18 |
 //! | [`ProtectedSection`] | who may touch shared data, and what waits until later | TB-19 to TB-31 |
 //! | [`TransmitSlots`] | whether a frame may have a transmit slot now | TB-34 to TB-37 |
@@ -23,7 +22,6 @@
 //! machine (TB-12), and expected nothing of better netid prediction where almost
 //! all traffic is IP. Each part counts what it saved, so that it can be judged.
 
-mod free_chunks;
 mod netid;
 mod protection;
 mod receive;
@@ -32,7 +30,6 @@ mod shared_ring;
 mod transmit;
 mod watchdog;
 
-pub use free_chunks::FreeChunks;
 pub use netid::{BindError, NetidStatistics, NetidTable};
 pub use protection::{Interrupt, Leave, ProtectedSection, Section};
 pub use receive::{PredictionConfig, ReceiveModes, ReceivePrediction, Routine};

@@ -22,8 +22,8 @@ use std::slice;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 
+use crossbeam_queue::ArrayQueue;
 use memmap2::{MmapOptions, MmapRaw};
-use plimsoll_core::driver::FreeChunks;
 
 mod allocator;
 
@@ -45,8 +45,6 @@ pub(super) enum Lent {
 
 /// The chunk is on the free list or in a [`Frame`].
 const OURS: u8 = 0;
-/// Chunks that go to or come from the free list together.
-const BATCH: usize = 64;
 
 /// A fixed number of chunks of memory.
 pub struct Pool {
@@ -56,7 +54,7 @@ pub struct Pool {
     chunk_shift: u32,
     /// Per chunk [`OURS`] or [`Lent`].
     states: Box<[AtomicU8]>,
-    free: FreeChunks,
+    free: ArrayQueue<u32>,
 }
 
 impl fmt::Debug for Pool {
@@ -64,7 +62,7 @@ impl fmt::Debug for Pool {
         f.debug_struct("Pool")
             .field("chunks", &self.states.len())
             .field("chunk_bytes", &self.chunk_bytes)
-            .field("free", &self.free.available())
+            .field("free", &self.free.len())
             .finish()
     }
 }
@@ -89,8 +87,10 @@ impl Pool {
             .len(chunks * chunk_bytes)
             .populate()
             .map_anon()?;
-        let free = FreeChunks::none_of(chunks);
-        free.give(&(0..count).rev().collect::<Vec<_>>());
+        let free = ArrayQueue::new(chunks);
+        for chunk in 0..count {
+            let _ = free.push(chunk);
+        }
         Ok(Arc::new(Self {
             memory: map.into(),
             chunk_bytes,
@@ -103,53 +103,19 @@ impl Pool {
     /// An empty frame behind the usual headroom, if there is a free chunk.
     #[inline]
     pub fn take(self: &Arc<Self>) -> Option<Frame> {
-        let mut chunk = [0];
-        (self.free.take(&mut chunk) == 1).then(|| self.empty(chunk[0]))
-    }
-
-    /// A frame of a chunk that nobody has.
-    fn empty(self: &Arc<Self>, chunk: u32) -> Frame {
-        Frame {
+        let chunk = self.free.pop()?;
+        Some(Frame {
             pool: Arc::clone(self),
             chunk,
             start: HEADROOM_BYTES as u32,
             end: HEADROOM_BYTES as u32,
-        }
-    }
-
-    /// Appends up to `count` empty frames, at most [`BATCH`], with one exchange. The first to be
-    /// used again is the last.
-    fn take_batch(self: &Arc<Self>, count: usize, frames: &mut Vec<Frame>) {
-        let mut chunks = [0; BATCH];
-        let taken = self.free.take(&mut chunks[..count]);
-        let taken = chunks[..taken].iter().rev();
-        frames.extend(taken.map(|chunk| self.empty(*chunk)));
-    }
-
-    /// Makes the chunks of frames of this pool free, with one exchange for each [`BATCH`].
-    fn give_batch(&self, frames: impl Iterator<Item = Frame>) {
-        self.give_chunks(frames.map(Frame::into_chunk));
-    }
-
-    fn give_chunks(&self, mut chunks: impl Iterator<Item = u32>) {
-        let mut batch = [0; BATCH];
-        loop {
-            let mut given = 0;
-            for (place, chunk) in batch.iter_mut().zip(&mut chunks) {
-                *place = chunk;
-                given += 1;
-            }
-            self.free.give(&batch[..given]);
-            if given < BATCH {
-                return;
-            }
-        }
+        })
     }
 
     /// Chunks that can be taken now.
     #[must_use]
     pub fn available(&self) -> usize {
-        self.free.available()
+        self.free.len()
     }
 
     /// Chunks in all.
@@ -169,23 +135,12 @@ impl Pool {
         (self.memory.as_mut_ptr(), self.memory.len())
     }
 
-    /// Takes up to `max` chunks for the kernel to receive into, and hands their offsets over;
-    /// how many.
+    /// Takes a chunk for the kernel to receive into; returns its offset.
     #[inline]
-    pub(super) fn lend_empty(&self, max: usize, mut hand_over: impl FnMut(u64)) -> usize {
-        let (mut lent, mut chunks) = (0, [0; BATCH]);
-        while lent < max {
-            let taken = self.free.take(&mut chunks[..BATCH.min(max - lent)]);
-            if taken == 0 {
-                break;
-            }
-            for chunk in &chunks[..taken] {
-                self.states[*chunk as usize].store(Lent::Receive as u8, Ordering::Relaxed);
-                hand_over(u64::from(*chunk) * self.chunk_bytes as u64);
-            }
-            lent += taken;
-        }
-        lent
+    pub(super) fn lend_empty(&self) -> Option<u64> {
+        let chunk = self.free.pop()?;
+        self.states[chunk as usize].store(Lent::Receive as u8, Ordering::Relaxed);
+        Some(u64::from(chunk) * self.chunk_bytes as u64)
     }
 
     /// The frame in `length` bytes at `offset`, which the kernel hands back.
@@ -197,26 +152,6 @@ impl Pool {
         offset: u64,
         length: u32,
     ) -> Option<Frame> {
-        let (chunk, range) = self.claim(for_what, offset, length)?;
-        Some(Frame {
-            pool: Arc::clone(self),
-            chunk,
-            start: range.start,
-            end: range.end,
-        })
-    }
-
-    /// Makes the chunks free that the kernel has sent and hands back by their offsets. What was
-    /// not lent to be sent is passed over.
-    #[inline]
-    pub(super) fn reclaim(&self, offsets: impl Iterator<Item = u64>) {
-        let sent = |offset| self.claim(Lent::Transmit, offset, 0);
-        self.give_chunks(offsets.filter_map(sent).map(|(chunk, _)| chunk));
-    }
-
-    /// The chunk that was lent `for_what`, as its new owner, and the range in it.
-    #[inline]
-    fn claim(&self, for_what: Lent, offset: u64, length: u32) -> Option<(u32, Range<u32>)> {
         let offset = usize::try_from(offset).ok()?;
         let (chunk, start) = (offset >> self.chunk_shift, offset & (self.chunk_bytes - 1));
         let end = start.checked_add(length as usize)?;
@@ -229,7 +164,12 @@ impl Pool {
         state
             .compare_exchange(for_what as u8, OURS, Ordering::Relaxed, Ordering::Relaxed)
             .ok()?;
-        Some((chunk as u32, start as u32..end as u32))
+        Some(Frame {
+            pool: Arc::clone(self),
+            chunk: chunk as u32,
+            start: start as u32,
+            end: end as u32,
+        })
     }
 
     fn chunk(&self, chunk: u32) -> *mut u8 {
@@ -315,20 +255,13 @@ impl Frame {
     /// and its length. The chunk comes back by [`Pool::take_back`] alone.
     #[inline]
     pub(super) fn lend(self) -> (u64, u32) {
-        self.pool.states[self.chunk as usize].store(Lent::Transmit as u8, Ordering::Relaxed);
-        let offset = u64::from(self.chunk) * self.pool.chunk_bytes as u64;
-        let entry = (offset + u64::from(self.start), self.end - self.start);
-        self.into_chunk();
-        entry
-    }
-
-    /// The chunk, which is nobody's from now on.
-    #[inline]
-    fn into_chunk(self) -> u32 {
         let frame = std::mem::ManuallyDrop::new(self);
+        frame.pool.states[frame.chunk as usize].store(Lent::Transmit as u8, Ordering::Relaxed);
+        let offset = u64::from(frame.chunk) * frame.pool.chunk_bytes as u64;
+        let entry = (offset + u64::from(frame.start), frame.end - frame.start);
         // SAFETY: the frame is not used after this, so the pool is read once.
         drop(unsafe { std::ptr::read(&raw const frame.pool) });
-        frame.chunk
+        entry
     }
 }
 
@@ -357,7 +290,8 @@ impl DerefMut for Frame {
 impl Drop for Frame {
     #[inline]
     fn drop(&mut self) {
-        self.pool.free.give(&[self.chunk]);
+        let returned = self.pool.free.push(self.chunk);
+        debug_assert!(returned.is_ok(), "more chunks came back than there are");
     }
 }
 
@@ -409,25 +343,9 @@ mod tests {
     }
 
     #[test]
-    fn what_was_sent_is_free_once_whatever_else_the_ring_says() {
-        let pool = Pool::new(100, 2048).unwrap();
-        let frames: Vec<_> = std::iter::from_fn(|| pool.take()).collect();
-        let mut sent: Vec<_> = frames.into_iter().map(|frame| frame.lend().0).collect();
-        sent.extend(sent.clone());
-        sent.extend([u64::MAX, 100 * 2048]);
-        pool.reclaim(sent.into_iter());
-        assert_eq!(pool.available(), 100);
-        let mut lent = Vec::new();
-        assert_eq!(pool.lend_empty(200, |at| lent.push(at)), 100);
-        pool.reclaim(lent.into_iter());
-        assert_eq!(pool.available(), 0, "it was lent to be received into");
-    }
-
-    #[test]
     fn hostile_entries_yield_no_frame() {
         let pool = pool();
-        let mut offset = 0;
-        assert_eq!(pool.lend_empty(1, |at| offset = at), 1);
+        let offset = pool.lend_empty().unwrap();
         let chunk = pool.chunk_bytes() as u64;
         for (at, length) in [
             (offset + chunk - 1, 2),             // runs over its end

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{BATCH, Frame, HEADROOM_BYTES, Pool};
+use super::{Frame, HEADROOM_BYTES, Pool};
 
 /// An allocator of one thread's own over the memory that all share.
 ///
@@ -36,7 +36,8 @@ impl Allocator {
     #[inline]
     pub fn take(&mut self) -> Option<Frame> {
         if self.kept.is_empty() {
-            self.pool.take_batch(self.batch(), &mut self.kept);
+            let free = std::iter::from_fn(|| self.pool.take());
+            self.kept.extend(free.take(self.batch()));
         }
         self.kept.pop()
     }
@@ -50,8 +51,7 @@ impl Allocator {
         }
         if self.kept.len() >= self.frames_max {
             // Those that were given longest ago.
-            let batch = self.batch();
-            self.pool.give_batch(self.kept.drain(..batch));
+            self.kept.drain(..self.batch());
         }
         frame.set_range(HEADROOM_BYTES..HEADROOM_BYTES);
         self.kept.push(frame);
@@ -72,13 +72,7 @@ impl Allocator {
     /// Half of what it may keep, so that neither the next to be taken nor the next to be given
     /// needs the shared memory again.
     fn batch(&self) -> usize {
-        self.frames_max.div_ceil(2).clamp(1, BATCH)
-    }
-}
-
-impl Drop for Allocator {
-    fn drop(&mut self) {
-        self.pool.give_batch(self.kept.drain(..));
+        self.frames_max.div_ceil(2).max(1)
     }
 }
 
@@ -189,7 +183,7 @@ mod tests {
         assert_eq!((allocator.kept(), there.available()), (0, 4));
     }
 
-    /// The receiver of a frame returns it to an allocator of its own.
+    /// TB-45: the receiver of a frame returns it to an allocator of its own.
     #[test]
     fn frames_wander_from_thread_to_thread_and_none_is_lost() {
         /// Through a pool of a few, so that each goes round often.

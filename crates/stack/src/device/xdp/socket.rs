@@ -339,8 +339,15 @@ impl Queue {
         if count < REFILL_BATCH && fill.queued() as usize >= REFILL_BATCH {
             return;
         }
-        let lent = self.pool.lend_empty(count, |offset| fill.put(offset));
-        self.lent.fetch_add(lent as i64, Ordering::Relaxed);
+        let mut lent = 0;
+        for _ in 0..count {
+            let Some(offset) = self.pool.lend_empty() else {
+                break;
+            };
+            fill.put(offset);
+            lent += 1;
+        }
+        self.lent.fetch_add(lent, Ordering::Relaxed);
         fill.publish();
         if fill.memory().needs_wakeup() {
             sys::kick_receive(&self.first);
@@ -368,11 +375,12 @@ impl Queue {
         let Some(mut completion) = self.completion.try_lock() else {
             return;
         };
-        self.pool.reclaim(std::iter::from_fn(|| completion.take()));
+        while let Some(offset) = completion.take() {
+            drop(self.pool.take_back(Lent::Transmit, offset, 0));
+        }
         completion.release();
     }
 }
-
 /// Binds the first socket of a queue. The kernel gives the queue of a closed socket back
 /// a moment after the close, so a program that starts anew may find it taken.
 fn bind_first(
