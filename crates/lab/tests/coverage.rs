@@ -200,7 +200,7 @@ fn what_is_derived_is_arithmetic_of_other_claims() {
             assert!(arithmetic, "{}.{}", experiment.id, claim.id);
         }
     }
-    assert_eq!(derived, 26);
+    assert_eq!(derived, 34);
 }
 
 /// Tests that are computed from what other claims measure, and are no published number: each
@@ -262,6 +262,29 @@ fn what_is_derived_is_arithmetic_of_the_printed_numbers() {
     assert_eq!(gain.round(), printed("LRP-E08", "", "gain"));
     let hump = |name| printed("LRP-E11", "", name);
     assert_eq!((100.0 * hump("peak_bsd") / hump("peak_lrp")).round(), 136.0);
+    let elapsed = |row| printed("LRP-E13", row, "worker_elapsed");
+    let reduction = |row, bsd| (100.0 * (1.0 - elapsed(row) / elapsed(bsd))).round();
+    let table = |name| printed("LRP-E14", "", name);
+    let medium = "Medium/4.4BSD";
+    assert_eq!(
+        reduction("Medium/SOFT-LRP", medium),
+        table("medium_worker_reduction_soft")
+    );
+    assert_eq!(
+        reduction("Medium/NI-LRP", medium),
+        table("medium_worker_reduction_ni")
+    );
+    assert_eq!(
+        reduction("Fast/NI-LRP", "Fast/4.4BSD"),
+        table("fast_worker_reduction_ni")
+    );
+    // Of 11.5 s of computation; the paper leaves out the part behind the point.
+    let share = |row| (100.0 * 11.5 / elapsed(row)).floor();
+    let range = |name| printed("LRP-E15", "", name);
+    assert_eq!(share("Fast/SOFT-LRP"), range("lrp_min"));
+    assert_eq!(share("Medium/NI-LRP"), range("lrp_max"));
+    assert_eq!(share("Fast/4.4BSD"), range("bsd_min"));
+    assert_eq!(share("Slow/4.4BSD"), range("bsd_max"));
     let feedback = |name| printed("MR-E15", "", name);
     let with = feedback("mlfrr_with_feedback") / feedback("mlfrr_without");
     assert_eq!((100.0 * with).round(), 145.0);
