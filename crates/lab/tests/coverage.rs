@@ -200,7 +200,7 @@ fn what_is_derived_is_arithmetic_of_other_claims() {
             assert!(arithmetic, "{}.{}", experiment.id, claim.id);
         }
     }
-    assert_eq!(derived, 34);
+    assert_eq!(derived, 40);
 }
 
 /// Tests that are computed from what other claims measure, and are no published number: each
