@@ -148,7 +148,7 @@ struct ScheduleArgs {
     #[arg(long)]
     unlimited: bool,
     /// At the times in FILE (`-`: standard input), once: seconds, a line for each packet, as
-    /// `plimsoll capture --replay` writes them
+    /// `plimsoll capture --replay` writes them. Those after --duration are left out
     #[arg(long, value_name = "FILE", conflicts_with_all = ["rate", "poisson", "burst", "ramp_to", "unlimited"])]
     arrivals: Option<PathBuf>,
 }
