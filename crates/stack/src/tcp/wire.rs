@@ -130,22 +130,35 @@ fn segment_of(frame: &Frame) -> Option<TcpPacket<&[u8]>> {
     TcpPacket::new_checked(segment).ok()
 }
 
-/// How far a connection has sent.
+/// How far a connection has sent, and acknowledged.
 #[derive(Debug, Default)]
 pub(super) struct Sent {
     end: Option<TcpSeqNumber>,
+    acknowledged: Option<TcpSeqNumber>,
 }
 
 impl Sent {
     /// A frame was made to be sent.
     pub(super) fn on_frame(&mut self, frame: &Frame) {
-        let Some(segment) = segment_of(frame).filter(|segment| segment.segment_len() > 0) else {
+        let Some(segment) = segment_of(frame) else {
             return;
         };
+        if segment.ack() {
+            self.acknowledged = Some(segment.ack_number());
+        }
         let end = segment.seq_number() + segment.segment_len();
-        if self.end.is_none_or(|before| end > before) {
+        if segment.segment_len() > 0 && self.end.is_none_or(|before| end > before) {
             self.end = Some(end);
         }
+    }
+
+    /// Whether a segment brings no data, and begins one byte before what is expected: as if the
+    /// byte that probed our window had not been taken.
+    pub(super) fn is_behind_a_probe(&self, bytes: &[u8]) -> bool {
+        TcpPacket::new_checked(bytes).is_ok_and(|segment| {
+            let only_acknowledges = segment.ack() && !segment.rst() && segment.segment_len() == 0;
+            only_acknowledges && self.acknowledged == Some(segment.seq_number() + 1)
+        })
     }
 
     /// Whether a segment that begins at `sequence` may be on its way, while `queued` bytes
@@ -207,20 +220,33 @@ impl PeerWindow {
             return;
         }
         segment.set_window_len(most);
-        // RFC 1624: a segment that was damaged stays so.
-        let sum = [!checksum, !window, most]
-            .map(u32::from)
-            .iter()
-            .sum::<u32>();
-        let sum = (sum & 0xffff) + (sum >> 16);
-        let sum = (sum & 0xffff) + (sum >> 16);
-        segment.set_checksum(!(sum as u16));
+        segment.set_checksum(checksum_after(checksum, [window], [most]));
     }
 
     /// Bytes by which its end has moved since this was asked.
     pub(super) fn take_opened(&mut self) -> usize {
         std::mem::take(&mut self.opened)
     }
+}
+
+/// Has a segment begin a byte later.
+pub(super) fn begin_later(segment: &mut [u8]) {
+    let Ok(mut segment) = TcpPacket::new_checked(segment) else {
+        return;
+    };
+    let words = |number: TcpSeqNumber| [(number.0 >> 16) as u16, number.0 as u16];
+    let (before, checksum) = (segment.seq_number(), segment.checksum());
+    segment.set_seq_number(before + 1);
+    segment.set_checksum(checksum_after(checksum, words(before), words(before + 1)));
+}
+
+/// The checksum of what has some words instead of others (RFC 1624): what was damaged stays so.
+fn checksum_after<const N: usize>(checksum: u16, before: [u16; N], after: [u16; N]) -> u16 {
+    let before = before.iter().map(|word| u32::from(!*word));
+    let after = after.iter().map(|word| u32::from(*word));
+    let sum = u32::from(!checksum) + before.chain(after).sum::<u32>();
+    let sum = (sum & 0xffff) + (sum >> 16);
+    !(((sum & 0xffff) + (sum >> 16)) as u16)
 }
 
 fn scale_of(syn: &TcpPacket<&[u8]>) -> u8 {
