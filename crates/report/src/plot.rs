@@ -256,7 +256,7 @@ fn short(value: f64) -> String {
 }
 
 /// What the plotting library writes although SVG has it so, or with more digits than are
-/// seen: a fifth of a report with many plots.
+/// seen: a sixth of a report with many plots.
 const SHORTER: [(&str, &str); 7] = [
     (r#" opacity="1""#, ""),
     (r#" stroke-width="1""#, ""),
