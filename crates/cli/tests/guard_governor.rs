@@ -12,8 +12,8 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use common::overload::{
-    Settings, await_mode, await_report, busy_server, class_of, compute, flood, flooded,
-    receive_on_test_cpu, settings,
+    Settings, await_mode, await_report, busy_server, class_of, compute, compute_in_own_session,
+    flood, flooded, receive_on_test_cpu, settings,
 };
 use common::{LIMIT, keeper_of, output, start_logging, start_with};
 use nix::sched::sched_getaffinity;
@@ -192,7 +192,7 @@ fn a_polling_thread_is_kept_to_the_cpu_limit() {
     receive_on_test_cpu(&testbed);
     let before = settings(host);
     let _server = busy_server(host, PORT);
-    let _computing = compute(host);
+    let _computing = compute_in_own_session(host);
     // Much more than a fifth of a CPU can poll.
     flooded(&testbed, &flood(&testbed, PORT..=PORT, 3_000_000), || {
         await_mode(&mut reports, "overload");

@@ -22,6 +22,11 @@
 //! costs some microseconds: 4 to 6 % of that CPU in a debug build on a virtual machine.
 //! So a look may come up to 0.1 ms late, and what was used too much is taken off the next
 //! period.
+//!
+//! `SCHED_IDLE` is a weight of 3 beside 1024, not a promise to run last. A group of processes
+//! (a control group with the `cpu` controller, a session with `sched_autogroup_enabled`) has one
+//! weight, which its CPUs divide by the work on each. Where little of it is left on the CPU
+//! of a polling thread, the demoted thread has a good part of that CPU, beyond the limit.
 
 use std::io;
 use std::sync::Arc;

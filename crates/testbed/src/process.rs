@@ -18,7 +18,7 @@ use nix::errno::Errno;
 use nix::sys::prctl::set_pdeathsig;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::signal::{Signal, kill};
-use nix::unistd::{Pid, getpid, getppid};
+use nix::unistd::{Pid, getpid, getppid, setsid};
 use rustix::process::setpriority_process;
 
 use plimsoll_kernel::namespace;
@@ -50,6 +50,7 @@ pub struct Command<'a> {
     inner: std::process::Command,
     cpu: Option<usize>,
     nice: i8,
+    own_session: bool,
     package: &'static str,
 }
 
@@ -62,6 +63,7 @@ impl<'a> Command<'a> {
             inner,
             cpu: Some(host.cpu),
             nice: 0,
+            own_session: false,
             package: "that brings it",
         }
     }
@@ -111,6 +113,14 @@ impl<'a> Command<'a> {
     /// Sets the nice level, -20 (most favoured) to 19.
     pub fn nice(&mut self, nice: i8) -> &mut Self {
         self.nice = nice;
+        self
+    }
+
+    /// Runs it in a session of its own. The scheduler may give each session one share of
+    /// a CPU (`sched_autogroup_enabled`, sched(7)): within a generator's session, whose nice
+    /// level is -20, a program's share of its own CPU is next to nothing.
+    pub fn own_session(&mut self) -> &mut Self {
+        self.own_session = true;
         self
     }
 
@@ -187,11 +197,15 @@ impl<'a> Command<'a> {
             return;
         };
         let (cpu, nice, parent) = (self.cpu, self.nice, getpid());
+        let own_session = self.own_session;
         let prepare = move || -> io::Result<()> {
             set_pdeathsig(Signal::SIGKILL)?;
             if getppid() != parent {
                 // The parent died before the line above; nobody would kill us.
                 return Err(Errno::ESRCH.into());
+            }
+            if own_session {
+                setsid()?;
             }
             namespace::enter(&namespace)?;
             if let Some(cpu) = cpu {

@@ -48,7 +48,8 @@ pub(crate) fn start_logging(
         .args(["guard", host.device(), "--json", "-"])
         .args(arguments)
         .stdout(Stdio::piped())
-        .stderr(log);
+        .stderr(log)
+        .own_session();
     let mut process = command.spawn().unwrap();
     let mut line = String::new();
     let mut output = BufReader::new(process.take_stdout().unwrap());
@@ -66,6 +67,7 @@ pub(crate) fn output(host: &Host, arguments: &[&str]) -> String {
         .command(PROGRAM)
         .arg("guard")
         .args(arguments)
+        .own_session()
         .output(LIMIT)
         .unwrap();
     String::from_utf8(output.stdout).unwrap()
