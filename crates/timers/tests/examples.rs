@@ -2,8 +2,8 @@
 
 #[path = "../examples/epoll_loop.rs"]
 mod epoll_loop;
-#[path = "../examples/paced_udp.rs"]
-mod paced_udp;
+#[path = "../examples/pacer.rs"]
+mod pacer;
 #[path = "../examples/plain_loop.rs"]
 mod plain_loop;
 #[path = "../examples/tokio_sleep.rs"]
@@ -25,6 +25,6 @@ fn tokio_sleep() {
 }
 
 #[test]
-fn paced_udp() {
-    paced_udp::main().unwrap();
+fn pacer() {
+    pacer::main().unwrap();
 }
