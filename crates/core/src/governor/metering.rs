@@ -22,7 +22,7 @@
 
 use core::time::Duration;
 
-use super::FRAME_MOST;
+use super::observation::FRAME_MOST;
 use crate::charge::shedding::DISCARDED;
 use crate::config::Fraction;
 use crate::time::{Instant, NANOS_PER_SECOND, span_nanos};

@@ -72,6 +72,7 @@ mod config;
 mod dwell;
 mod instances;
 pub mod metering;
+mod observation;
 mod placement;
 mod settled;
 #[cfg(test)]
@@ -82,6 +83,8 @@ use alone::{Alone, Seen};
 pub use config::{GovernorConfig, Strategy};
 use dwell::Dwell;
 pub use instances::{InstanceFrames, Instances};
+pub use observation::{CpuObservation, Losses};
+use observation::{load, own_network, part, rate};
 pub use placement::{Place, Placement};
 use settled::Settled;
 
@@ -89,11 +92,6 @@ use settled::Settled;
 /// is what a run of a holdoff that fills half of it, the most that is aimed at, may
 /// be late by.
 const NEARLY_FULL: Fraction = Fraction::from_percent(75);
-/// Hardly a frame takes longer to receive: 1 to 5 µs through the stack, more through long
-/// packet filters. What is above that for each frame of this interface is other
-/// interfaces' work, or polling that found nothing. A host where frames do take longer
-/// shows its overload by its ring.
-const FRAME_MOST: Duration = Duration::from_micros(20);
 /// Part of the highest recent rate that is kept in the next interval: a pause of an
 /// interval or two must not make the holdoff so long that the ring overflows when
 /// the load goes on.
@@ -136,39 +134,6 @@ pub enum Reason {
     NetworkShare,
     /// A receive ring overflowed, or was nearly full and would not tell.
     Ring,
-}
-
-/// What one CPU did since the observation before.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct CpuObservation {
-    /// The time observed.
-    pub elapsed: Duration,
-    /// Time spent on receiving from all interfaces, interrupts and polling threads
-    /// included.
-    pub network: Duration,
-    /// Time without anything to run.
-    pub idle: Duration,
-    /// Frames polled from the governed interface.
-    pub frames: u64,
-    /// Polling runs, each until the ring was empty.
-    pub runs: u64,
-    /// Most frames in one run.
-    pub run_frames_max: u32,
-}
-
-/// What the interface lost since the observation before.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Losses {
-    /// Packets discarded early.
-    pub discarded: u64,
-    /// Frames that the receive rings did not hold.
-    pub ring: u64,
-    /// The rings have counted such frames at some time: when they count none, all were
-    /// held. Of other rings only the length of a run tells how full they got.
-    pub is_ring_counted: bool,
-    /// Receiving was inhibited for some of the time: what the ring then lost
-    /// was meant to be lost.
-    pub inhibited: bool,
 }
 
 /// What the host is to be set to.
@@ -486,30 +451,4 @@ impl Governor {
             returned,
         }))
     }
-}
-
-/// Frames per second that arrived for a CPU; those that the rings lost might
-/// all have been its.
-fn rate(cpu: &CpuObservation, lost: u64) -> u64 {
-    let nanos = cpu.elapsed.as_nanos().max(1);
-    let lost = if cpu.frames > 0 { lost } else { 0 };
-    let frames = u128::from(cpu.frames.saturating_add(lost));
-    u64::try_from(frames * u128::from(NANOS_PER_SECOND) / nanos).unwrap_or(u64::MAX)
-}
-
-/// The part of the CPU's time that receiving took.
-fn load(cpu: &CpuObservation) -> Fraction {
-    let whole = u64::from(Fraction::WHOLE.as_ppm());
-    let ppm = span_nanos(cpu.network).saturating_mul(whole) / span_nanos(cpu.elapsed).max(1);
-    Fraction::from_ppm(u32::try_from(ppm.min(whole)).unwrap_or(u32::MAX))
-}
-
-/// The network time that may be this interface's.
-fn own_network(cpu: &CpuObservation) -> Duration {
-    let frames = u32::try_from(cpu.frames).unwrap_or(u32::MAX);
-    cpu.network.min(FRAME_MOST.saturating_mul(frames))
-}
-
-fn part(fraction: Fraction, span: Duration) -> Duration {
-    Duration::from_nanos(fraction.of(span_nanos(span)))
 }

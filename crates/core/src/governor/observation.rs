@@ -1,0 +1,72 @@
+//! What is seen of the host in an interval: what each CPU did and what the interface lost,
+//! with the rates and parts that [`Governor`](super::Governor) judges by.
+
+use core::time::Duration;
+
+use crate::config::Fraction;
+use crate::time::{NANOS_PER_SECOND, span_nanos};
+
+/// Hardly a frame takes longer to receive: 1 to 5 µs through the stack, more through long
+/// packet filters. What is above that for each frame of this interface is other
+/// interfaces' work, or polling that found nothing. A host where frames do take longer
+/// shows its overload by its ring.
+pub(super) const FRAME_MOST: Duration = Duration::from_micros(20);
+
+/// What one CPU did since the observation before.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CpuObservation {
+    /// The time observed.
+    pub elapsed: Duration,
+    /// Time spent on receiving from all interfaces, interrupts and polling threads
+    /// included.
+    pub network: Duration,
+    /// Time without anything to run.
+    pub idle: Duration,
+    /// Frames polled from the governed interface.
+    pub frames: u64,
+    /// Polling runs, each until the ring was empty.
+    pub runs: u64,
+    /// Most frames in one run.
+    pub run_frames_max: u32,
+}
+
+/// What the interface lost since the observation before.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Losses {
+    /// Packets discarded early.
+    pub discarded: u64,
+    /// Frames that the receive rings did not hold.
+    pub ring: u64,
+    /// The rings have counted such frames at some time: when they count none, all were
+    /// held. Of other rings only the length of a run tells how full they got.
+    pub is_ring_counted: bool,
+    /// Receiving was inhibited for some of the time: what the ring then lost
+    /// was meant to be lost.
+    pub inhibited: bool,
+}
+
+/// Frames per second that arrived for a CPU; those that the rings lost might
+/// all have been its.
+pub(super) fn rate(cpu: &CpuObservation, lost: u64) -> u64 {
+    let nanos = cpu.elapsed.as_nanos().max(1);
+    let lost = if cpu.frames > 0 { lost } else { 0 };
+    let frames = u128::from(cpu.frames.saturating_add(lost));
+    u64::try_from(frames * u128::from(NANOS_PER_SECOND) / nanos).unwrap_or(u64::MAX)
+}
+
+/// The part of the CPU's time that receiving took.
+pub(super) fn load(cpu: &CpuObservation) -> Fraction {
+    let whole = u64::from(Fraction::WHOLE.as_ppm());
+    let ppm = span_nanos(cpu.network).saturating_mul(whole) / span_nanos(cpu.elapsed).max(1);
+    Fraction::from_ppm(u32::try_from(ppm.min(whole)).unwrap_or(u32::MAX))
+}
+
+/// The network time that may be this interface's.
+pub(super) fn own_network(cpu: &CpuObservation) -> Duration {
+    let frames = u32::try_from(cpu.frames).unwrap_or(u32::MAX);
+    cpu.network.min(FRAME_MOST.saturating_mul(frames))
+}
+
+pub(super) fn part(fraction: Fraction, span: Duration) -> Duration {
+    Duration::from_nanos(fraction.of(span_nanos(span)))
+}
