@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use libbpf_rs::Link;
 use plimsoll_core::answering::Answerer;
 use plimsoll_core::charge::shedding::SheddingConfig;
-use plimsoll_core::config::{ConfigError, Fraction};
+use plimsoll_core::config::ConfigError;
 use plimsoll_core::demux::Kind;
 use plimsoll_core::feedback::SocketWatermarks;
 
@@ -25,108 +25,19 @@ use crate::program::types::{answering, limit};
 use crate::program::{Program, SourcesReader};
 use crate::protection::Protection;
 use crate::regulator::Regulator;
+pub use config::Config;
 use plimsoll_kernel::error::bpf;
 use plimsoll_kernel::lasting_link::LastingLink;
 use plimsoll_kernel::meter::CpuReading;
 use plimsoll_kernel::xdp_link::XdpLink;
 use plimsoll_kernel::{host, link};
 
+mod config;
+
 /// Sockets above which idle ones are forgotten: half of the map's limit.
 const SLOTS_CROWDED: usize = limit::CHANNELS_MAX.0 as usize / 2;
 /// A channel without a packet for this many seconds is idle.
 const CHANNEL_IDLE_EPOCHS: u32 = 60;
-
-/// Settings of the guard.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Config {
-    /// A UDP socket that has overflowed a moment ago gets no more packets while its queue
-    /// holds this part of its receive buffer. Others take all that fits. Higher wastes less
-    /// buffer; what is left above it must take the batch of packets that is on its way (up
-    /// to 64) or these are dropped late, at the socket. Default: 70 %.
-    pub high_watermark: Fraction,
-    /// … until less than this part is left, or 64 KiB less than at the high
-    /// watermark. Lower means fewer, longer pauses; too low lets the consumer
-    /// run dry before the next poll. Default: 50 %.
-    pub low_watermark: Fraction,
-    /// Answer SYNs past a listener's SYN queue with SYN cookies from the driver, where
-    /// these are seen to arrive. Without, they are left to the stack, which makes
-    /// cookies of its own at a higher cost. Where `net.ipv4.tcp_syncookies` is 0 they
-    /// are discarded, as the stack would. Default: yes.
-    pub syn_cookies: bool,
-    /// Count what would be discarded or answered, and let everything pass.
-    /// Default: no.
-    pub observe: bool,
-    /// The part of each CPU's time that receiving may take before input is shed
-    /// by shares. Default: 85 %.
-    pub cpu_limit: Fraction,
-    /// The part of what is admitted then that protected traffic gets first.
-    /// Default: 30 %.
-    pub protected_share: Fraction,
-    /// A UDP socket gets no more packets while its last one would wait longer
-    /// than this for its consumer. Default: none, only the watermarks.
-    pub delay_target: Option<Duration>,
-    /// Discard by source while a channel is overloaded: whoever sends it less than the
-    /// fair share loses nothing. Costs some nanoseconds for each packet of such a
-    /// channel, and up to 6 MiB per CPU. Default: yes.
-    pub fairness: bool,
-}
-
-impl Default for Config {
-    fn default() -> Self {
-        Self::DEFAULT
-    }
-}
-
-impl Config {
-    /// The defaults.
-    pub const DEFAULT: Self = Self {
-        high_watermark: SocketWatermarks::DEFAULT.high,
-        low_watermark: SocketWatermarks::DEFAULT.low,
-        syn_cookies: true,
-        observe: false,
-        cpu_limit: SheddingConfig::DEFAULT.limit,
-        protected_share: SheddingConfig::DEFAULT.guarantee,
-        delay_target: None,
-        fairness: true,
-    };
-
-    /// Checks that the settings fit together.
-    ///
-    /// # Errors
-    ///
-    /// Names the field, its value in parts per million and what is allowed.
-    pub fn validate(&self) -> Result<(), ConfigError> {
-        if self.high_watermark == Fraction::NONE {
-            return Err(ConfigError {
-                field: "high_watermark",
-                given: 0,
-                allowed: "more than nothing",
-            });
-        }
-        if self.low_watermark >= self.high_watermark {
-            return Err(ConfigError {
-                field: "low_watermark",
-                given: u64::from(self.low_watermark.as_ppm()),
-                allowed: "below high_watermark",
-            });
-        }
-        if self.cpu_limit == Fraction::NONE {
-            return Err(ConfigError {
-                field: "cpu_limit",
-                given: 0,
-                allowed: "more than nothing",
-            });
-        }
-        if self.delay_target.is_some_and(|target| target.is_zero()) {
-            return Err(ConfigError {
-                field: "delay_target",
-                given: 0,
-                allowed: "more than nothing",
-            });
-        }
-        Ok(())
-    }
-}
 
 /// What was seen while regulating. All counts are since the start.
 #[derive(Clone, Debug, PartialEq, Eq)]
