@@ -16,7 +16,7 @@ use plimsoll_packets::frame::Fragment;
 
 use super::test_host::{HOST, demand, from, slot_of, with_guard, with_guard_for};
 use super::*;
-use crate::{Error, Guard};
+use crate::{Error, Guard, Outcome};
 
 const FRAGMENTS_MAX: u32 = types::limit::FRAGMENTS_MAX.0;
 const SOCKET_SLOTS: u32 = types::limit::CHANNELS_MAX.0 - SLOT_SOCKETS;

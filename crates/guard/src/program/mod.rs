@@ -12,14 +12,11 @@ use std::sync::Arc;
 
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use libbpf_rs::{Link, MapCore, MapFlags, OpenObject};
-use plimsoll_core::config::Fraction;
 use plimsoll_core::demux::Kind;
-use plimsoll_core::feedback::SocketWatermarks;
 use plimsoll_core::time::TICK_SHIFT;
 
 use crate::address::{Class, LocalAddress};
-use crate::counters::{Channel, Outcome, Packets, from_mapped, to_mapped};
-use crate::delay::Queue;
+use crate::counters::{Packets, from_mapped, to_mapped};
 use crate::error::Error;
 use crate::protection::{ProtectedPort, Protection, Transport};
 use address::{bound_address, set_prefixes, words};
@@ -35,6 +32,7 @@ include!(concat!(env!("OUT_DIR"), "/guard.rs")); // mod skeleton
 
 mod address;
 mod books;
+mod channels;
 mod company;
 #[cfg(test)]
 mod cpus_tests;
@@ -50,6 +48,7 @@ mod limit_tests;
 #[cfg(test)]
 mod listener_tests;
 mod memory;
+mod settings;
 #[cfg(test)]
 mod share_tests;
 mod sources;
@@ -159,51 +158,6 @@ impl<'obj> Program<'obj> {
         Ok(link.map_err(bpf("watch what the stack refuses"))?)
     }
 
-    /// Tells the program that its loader is there. Without it for about two
-    /// seconds, nothing is shed by shares, delay or closed ports.
-    pub(crate) fn beat(&mut self) {
-        self.settings().heartbeat = now_tick();
-    }
-
-    /// Sets whether packets of closed UDP ports may be discarded: not while
-    /// somebody reads packets beside the stack.
-    pub(crate) fn set_cap_closed_ports(&mut self, cap: bool) {
-        self.settings().cap_closed_ports = cap.into();
-    }
-
-    /// Sets whether an overloaded channel's packets are judged by their sources, and
-    /// whether it is learnt who they are.
-    pub(crate) fn set_fairness(&mut self, fairness: bool) {
-        let settings = self.settings();
-        settings.fairness = fairness.into();
-        settings.learning = fairness.into();
-    }
-
-    /// Sets how full a queue may be that was full a moment ago.
-    pub(crate) fn set_watermarks(&mut self, marks: &SocketWatermarks) {
-        let whole = 1 << types::limit::WATERMARK_WHOLE_SHIFT.0;
-        let part = |mark: Fraction| u32::try_from(mark.of(whole)).unwrap_or(u32::MAX);
-        let high = part(marks.high).max(1);
-        let settings = self.settings();
-        settings.full_watermark = part(marks.full) * whole as u32 / high;
-        settings.high_watermark = high;
-        settings.low_watermark = part(marks.low);
-    }
-
-    /// Sets who answers SYNs past a listener's SYN queue.
-    pub(crate) fn set_answering(&mut self, answering: types::answering) {
-        self.settings().answering = answering.0 as u8;
-    }
-
-    /// Tells the program of the interface that it runs on: its index, its MTU in bytes
-    /// and its hardware address.
-    pub(crate) fn set_interface(&mut self, index: u32, mtu: u32, mac: [u8; 6]) {
-        let settings = self.settings();
-        settings.ifindex = index;
-        settings.mtu = mtu;
-        settings.mac = mac;
-    }
-
     /// What became of answers so far.
     pub(crate) fn answers(&self) -> types::answers {
         let bss = self.skeleton.maps.bss_data.as_deref();
@@ -223,23 +177,6 @@ impl<'obj> Program<'obj> {
             attach(&programs.on_bulk_transmit)?,
             attach(&programs.on_exception)?,
         ])
-    }
-
-    /// Sets whether verdicts are only counted.
-    pub(crate) fn set_observing(&mut self, observing: bool) {
-        self.settings().observing = observing.into();
-    }
-
-    /// Sets the time that marks packets from now on, in seconds.
-    pub(crate) fn set_epoch(&mut self, seconds: u32) {
-        self.settings().epoch = seconds;
-    }
-
-    fn settings(&mut self) -> &mut types::settings {
-        let bss = self.skeleton.maps.bss_data.as_deref_mut();
-        &mut bss
-            .expect("the program has a .bss section: `settings` is in it")
-            .settings
     }
 
     /// Makes `addresses` the whole of what the program takes for local; the
@@ -339,14 +276,6 @@ impl<'obj> Program<'obj> {
         Ok(by_cpu.iter().map(packets).collect())
     }
 
-    /// Reads what has changed in the channels; returns how many parts were read.
-    pub(crate) fn read_channels(&mut self) -> usize {
-        let settings = self.settings();
-        settings.reading = settings.reading.wrapping_add(1).max(1);
-        let epoch = settings.epoch;
-        self.books.read(self.slots_end(), epoch)
-    }
-
     /// Packets that asked for a share so far, by slot, on one CPU.
     pub(crate) fn demands(&mut self, cpu: u32) -> impl Iterator<Item = (u32, u64)> + '_ {
         self.read_channels();
@@ -407,32 +336,6 @@ impl<'obj> Program<'obj> {
         }
     }
 
-    /// The queues of UDP sockets, by slot; their admissions on all CPUs.
-    pub(crate) fn queues(&mut self) -> impl Iterator<Item = (u32, Queue)> + '_ {
-        self.read_channels();
-        self.books.slots().filter_map(|(slot, parts)| {
-            let owner = self.owner(slot)?;
-            if Kind::ALL.get(usize::from(owner.kind)) != Some(&Kind::UdpSocket) {
-                return None;
-            }
-            let latest = parts.of(&owner).max_by_key(|part| part.reading)?;
-            let admitted = parts
-                .of(&owner)
-                .map(|part| part.packets[Outcome::Admitted as usize]);
-            let queue = Queue {
-                admitted: admitted.sum(),
-                queued: latest.queued,
-                occupancy: latest.occupancy,
-            };
-            Some((slot, queue))
-        })
-    }
-
-    /// Sets whether any socket has a limit.
-    pub(crate) fn set_delay_targets(&mut self, targets: bool) {
-        self.settings().delay_targets = targets.into();
-    }
-
     /// Sets from which occupancy in bytes on a socket gets no more packets,
     /// beside its watermark; 0: none.
     pub(crate) fn set_limit(&mut self, slot: u32, bytes: u32) {
@@ -476,70 +379,6 @@ impl<'obj> Program<'obj> {
         settings.know_prefixes = (!protection.known.is_empty()).into();
         Ok(())
     }
-
-    /// The live channels, and the sockets idle since before `epoch`.
-    pub(crate) fn channels(&mut self, idle_before: u32) -> (Vec<Channel>, Vec<Idle>) {
-        self.read_channels();
-        let mut channels: Vec<Channel> = Vec::with_capacity(self.books.len());
-        let mut idle = Vec::new();
-        for (slot, parts) in self.books.slots() {
-            let Some(owner) = self.owner(slot) else {
-                continue;
-            };
-            channels.extend(parts.of(&owner).filter_map(|part| channel_of(&owner, part)));
-            if parts.changed < idle_before {
-                let socket = owner.socket;
-                idle.push(Idle { socket, slot });
-            }
-        }
-        channels.sort_unstable_by_key(Channel::key);
-        // Each CPU's part, and members of a group that share an address.
-        channels.dedup_by(|part, channel| {
-            let same = part.key() == channel.key();
-            if same {
-                merge(channel, part);
-            }
-            same
-        });
-        (channels, idle)
-    }
-
-    /// Past the highest slot that ever was taken. Two CPUs that take slots at
-    /// once may leave the mark one too low until the next one is taken.
-    fn slots_end(&self) -> u32 {
-        let bss = self.skeleton.maps.bss_data.as_deref();
-        let last = bss.map_or(0, |bss| bss.last_slot);
-        let slots = u32::try_from(self.allowances.len()).unwrap_or(u32::MAX);
-        last.max(SLOT_SOCKETS).saturating_add(2).min(slots)
-    }
-
-    /// Forgets idle sockets; their packets stay in the totals.
-    pub(crate) fn forget(&mut self, idle: &[Idle]) -> Result<(), Error> {
-        for Idle { socket, slot } in idle {
-            self.skeleton
-                .maps
-                .slots
-                .delete(&socket.to_ne_bytes())
-                .map_err(bpf("forget a socket"))?;
-            // The next owner's generation is another one, on whatever CPU.
-            let generation = self.allowances.get(*slot as usize).generation;
-            let nobody = types::allowance {
-                generation,
-                ..types::allowance::default()
-            };
-            self.allowances.set(*slot as usize, nobody);
-            self.books.forget(*slot);
-            release_slot(&self.skeleton.maps.free_slots, *slot)?;
-        }
-        Ok(())
-    }
-}
-
-/// A socket without packets for a while.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Idle {
-    socket: u64,
-    slot: u32,
 }
 
 /// The number of the tick under way.
@@ -556,37 +395,6 @@ fn release_slot(free_slots: &impl MapCore, slot: u32) -> Result<(), Error> {
 /// the keys that every hash map of the standard library gets.
 fn secret() -> u64 {
     std::hash::RandomState::new().hash_one(0)
-}
-
-/// What one CPU saw of a socket.
-fn channel_of(owner: &types::allowance, seen: &types::channel) -> Option<Channel> {
-    let kind = Kind::ALL.get(usize::from(owner.kind)).copied()?;
-    let mut packets = Packets::default();
-    packets.add(&seen.packets);
-    Some(Channel {
-        kind,
-        address: bound_address(owner),
-        port: owner.port,
-        packets,
-        discarding: seen.discarding != 0,
-        occupancy: seen.occupancy,
-        capacity: seen.capacity,
-        queued: seen.queued,
-        charged_ns: 0,
-        sources: sources::judged(seen),
-    })
-}
-
-/// Adds another part of a channel; the fullest queue is the one to tell of.
-fn merge(channel: &mut Channel, part: &Channel) {
-    channel.packets.add_all(&part.packets);
-    channel.discarding |= part.discarding;
-    sources::merge(&mut channel.sources, part.sources.as_ref());
-    if (part.occupancy, part.capacity) > (channel.occupancy, channel.capacity) {
-        channel.occupancy = part.occupancy;
-        channel.capacity = part.capacity;
-        channel.queued = part.queued;
-    }
 }
 
 // SAFETY: generated from structs of guard.h that hold integers only.

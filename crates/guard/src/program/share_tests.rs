@@ -9,7 +9,7 @@ use plimsoll_packets::frame::{self, Fragment, Packet, TcpFlags};
 
 use super::test_host::{HOST, connect, demand, from, slot_of, with_guard};
 use super::*;
-use crate::Guard;
+use crate::{Guard, Outcome};
 
 const FRAMES: u32 = 100;
 const NEIGHBOUR_PACKETS: u64 = types::limit::NEIGHBOUR_PACKETS.0 as u64;

@@ -1,0 +1,138 @@
+//! The channels of sockets: what they have counted and queued, and how those are forgotten
+//! that nothing comes for.
+
+use libbpf_rs::MapCore;
+use plimsoll_core::demux::Kind;
+use plimsoll_kernel::error::bpf;
+
+use super::address::bound_address;
+use super::{Program, SLOT_SOCKETS, release_slot, sources, types};
+use crate::counters::{Channel, Outcome, Packets};
+use crate::delay::Queue;
+use crate::error::Error;
+
+/// A socket without packets for a while.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Idle {
+    socket: u64,
+    slot: u32,
+}
+
+impl Program<'_> {
+    /// Reads what has changed in the channels; returns how many parts were read.
+    pub(crate) fn read_channels(&mut self) -> usize {
+        let settings = self.settings();
+        settings.reading = settings.reading.wrapping_add(1).max(1);
+        let epoch = settings.epoch;
+        self.books.read(self.slots_end(), epoch)
+    }
+
+    /// The live channels, and the sockets idle since before `epoch`.
+    pub(crate) fn channels(&mut self, idle_before: u32) -> (Vec<Channel>, Vec<Idle>) {
+        self.read_channels();
+        let mut channels: Vec<Channel> = Vec::with_capacity(self.books.len());
+        let mut idle = Vec::new();
+        for (slot, parts) in self.books.slots() {
+            let Some(owner) = self.owner(slot) else {
+                continue;
+            };
+            channels.extend(parts.of(&owner).filter_map(|part| channel_of(&owner, part)));
+            if parts.changed < idle_before {
+                let socket = owner.socket;
+                idle.push(Idle { socket, slot });
+            }
+        }
+        channels.sort_unstable_by_key(Channel::key);
+        // Each CPU's part, and members of a group that share an address.
+        channels.dedup_by(|part, channel| {
+            let same = part.key() == channel.key();
+            if same {
+                merge(channel, part);
+            }
+            same
+        });
+        (channels, idle)
+    }
+
+    /// The queues of UDP sockets, by slot; their admissions on all CPUs.
+    pub(crate) fn queues(&mut self) -> impl Iterator<Item = (u32, Queue)> + '_ {
+        self.read_channels();
+        self.books.slots().filter_map(|(slot, parts)| {
+            let owner = self.owner(slot)?;
+            if Kind::ALL.get(usize::from(owner.kind)) != Some(&Kind::UdpSocket) {
+                return None;
+            }
+            let latest = parts.of(&owner).max_by_key(|part| part.reading)?;
+            let admitted = parts
+                .of(&owner)
+                .map(|part| part.packets[Outcome::Admitted as usize]);
+            let queue = Queue {
+                admitted: admitted.sum(),
+                queued: latest.queued,
+                occupancy: latest.occupancy,
+            };
+            Some((slot, queue))
+        })
+    }
+
+    /// Past the highest slot that ever was taken. Two CPUs that take slots at
+    /// once may leave the mark one too low until the next one is taken.
+    fn slots_end(&self) -> u32 {
+        let bss = self.skeleton.maps.bss_data.as_deref();
+        let last = bss.map_or(0, |bss| bss.last_slot);
+        let slots = u32::try_from(self.allowances.len()).unwrap_or(u32::MAX);
+        last.max(SLOT_SOCKETS).saturating_add(2).min(slots)
+    }
+
+    /// Forgets idle sockets; their packets stay in the totals.
+    pub(crate) fn forget(&mut self, idle: &[Idle]) -> Result<(), Error> {
+        for Idle { socket, slot } in idle {
+            self.skeleton
+                .maps
+                .slots
+                .delete(&socket.to_ne_bytes())
+                .map_err(bpf("forget a socket"))?;
+            // The next owner's generation is another one, on whatever CPU.
+            let generation = self.allowances.get(*slot as usize).generation;
+            let nobody = types::allowance {
+                generation,
+                ..types::allowance::default()
+            };
+            self.allowances.set(*slot as usize, nobody);
+            self.books.forget(*slot);
+            release_slot(&self.skeleton.maps.free_slots, *slot)?;
+        }
+        Ok(())
+    }
+}
+
+/// What one CPU saw of a socket.
+fn channel_of(owner: &types::allowance, seen: &types::channel) -> Option<Channel> {
+    let kind = Kind::ALL.get(usize::from(owner.kind)).copied()?;
+    let mut packets = Packets::default();
+    packets.add(&seen.packets);
+    Some(Channel {
+        kind,
+        address: bound_address(owner),
+        port: owner.port,
+        packets,
+        discarding: seen.discarding != 0,
+        occupancy: seen.occupancy,
+        capacity: seen.capacity,
+        queued: seen.queued,
+        charged_ns: 0,
+        sources: sources::judged(seen),
+    })
+}
+
+/// Adds another part of a channel; the fullest queue is the one to tell of.
+fn merge(channel: &mut Channel, part: &Channel) {
+    channel.packets.add_all(&part.packets);
+    channel.discarding |= part.discarding;
+    sources::merge(&mut channel.sources, part.sources.as_ref());
+    if (part.occupancy, part.capacity) > (channel.occupancy, channel.capacity) {
+        channel.occupancy = part.occupancy;
+        channel.capacity = part.capacity;
+        channel.queued = part.queued;
+    }
+}

@@ -1,0 +1,76 @@
+//! What the running program is set to: words in its `.bss` section, which it reads with
+//! each packet.
+
+use plimsoll_core::config::Fraction;
+use plimsoll_core::feedback::SocketWatermarks;
+
+use super::{Program, now_tick, types};
+
+impl Program<'_> {
+    /// Tells the program that its loader is there. Without it for about two
+    /// seconds, nothing is shed by shares, delay or closed ports.
+    pub(crate) fn beat(&mut self) {
+        self.settings().heartbeat = now_tick();
+    }
+
+    /// Sets whether packets of closed UDP ports may be discarded: not while
+    /// somebody reads packets beside the stack.
+    pub(crate) fn set_cap_closed_ports(&mut self, cap: bool) {
+        self.settings().cap_closed_ports = cap.into();
+    }
+
+    /// Sets whether an overloaded channel's packets are judged by their sources, and
+    /// whether it is learnt who they are.
+    pub(crate) fn set_fairness(&mut self, fairness: bool) {
+        let settings = self.settings();
+        settings.fairness = fairness.into();
+        settings.learning = fairness.into();
+    }
+
+    /// Sets how full a queue may be that was full a moment ago.
+    pub(crate) fn set_watermarks(&mut self, marks: &SocketWatermarks) {
+        let whole = 1 << types::limit::WATERMARK_WHOLE_SHIFT.0;
+        let part = |mark: Fraction| u32::try_from(mark.of(whole)).unwrap_or(u32::MAX);
+        let high = part(marks.high).max(1);
+        let settings = self.settings();
+        settings.full_watermark = part(marks.full) * whole as u32 / high;
+        settings.high_watermark = high;
+        settings.low_watermark = part(marks.low);
+    }
+
+    /// Sets who answers SYNs past a listener's SYN queue.
+    pub(crate) fn set_answering(&mut self, answering: types::answering) {
+        self.settings().answering = answering.0 as u8;
+    }
+
+    /// Tells the program of the interface that it runs on: its index, its MTU in bytes
+    /// and its hardware address.
+    pub(crate) fn set_interface(&mut self, index: u32, mtu: u32, mac: [u8; 6]) {
+        let settings = self.settings();
+        settings.ifindex = index;
+        settings.mtu = mtu;
+        settings.mac = mac;
+    }
+
+    /// Sets whether any socket has a limit.
+    pub(crate) fn set_delay_targets(&mut self, targets: bool) {
+        self.settings().delay_targets = targets.into();
+    }
+
+    /// Sets whether verdicts are only counted.
+    pub(crate) fn set_observing(&mut self, observing: bool) {
+        self.settings().observing = observing.into();
+    }
+
+    /// Sets the time that marks packets from now on, in seconds.
+    pub(crate) fn set_epoch(&mut self, seconds: u32) {
+        self.settings().epoch = seconds;
+    }
+
+    pub(super) fn settings(&mut self) -> &mut types::settings {
+        let bss = self.skeleton.maps.bss_data.as_deref_mut();
+        &mut bss
+            .expect("the program has a .bss section: `settings` is in it")
+            .settings
+    }
+}
