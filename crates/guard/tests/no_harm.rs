@@ -1,21 +1,21 @@
 //! The guard on a calm host takes nothing that the host would have handled:
 //! not what is translated, bridged, bound to a device or read beside the stack.
-//! Only what the stack itself refuses counts as sent to a closed port.
+//! What counts as sent to a closed port, and what becomes of it, is in `closed_ports`.
 
 mod common;
 
 use std::net::{Ipv4Addr, UdpSocket};
-use std::os::fd::AsFd;
 use std::process::Command;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use common::closed_port::{CLOSED, FRAMES, flood_closed_port, frame, guarded};
+use common::patient::{large_buffer, patient, received};
 use common::{HOST_MAC, HOST_V4, PEER_MAC, PEER_V4, Wire, in_namespace, ip};
 use nix::sys::socket::{AddressFamily, SockFlag, SockProtocol, SockType, recv, setsockopt, socket};
 use nix::sys::socket::{MsgFlags, sockopt};
-use plimsoll_core::time::TICK;
-use plimsoll_guard::{Config, Guard, Kind, Outcome, Storage};
+use plimsoll_guard::{Kind, Outcome};
 use plimsoll_kernel::namespace;
 use plimsoll_kernel::pass_all::PassAll;
 use plimsoll_packets::frame::Packet;
@@ -23,9 +23,6 @@ use plimsoll_packets::frame::Packet;
 const INSIDE_V4: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 2);
 const POD_V4: Ipv4Addr = Ipv4Addr::new(10, 88, 0, 2);
 const POD_MAC: [u8; 6] = [2, 0, 0, 0, 0, 0x77];
-const CLOSED: u16 = 9;
-/// Many times what a tick of 4 ms may bring to closed ports.
-const FRAMES: u16 = 4000;
 
 /// Runs in a namespace of its own until dropped.
 struct Namespace {
@@ -104,88 +101,6 @@ fn nft(rules: &str) {
     let output = Command::new("nft").arg(rules).output();
     let output = output.expect("nftables is installed");
     assert!(output.status.success(), "{output:?}");
-}
-
-fn large_buffer(socket: &impl AsFd) {
-    setsockopt(socket, sockopt::RcvBufForce, &(64 << 20)).unwrap();
-}
-
-/// A socket that loses nothing.
-fn patient(address: (Ipv4Addr, u16)) -> UdpSocket {
-    let socket = UdpSocket::bind(address).unwrap();
-    large_buffer(&socket);
-    let wait = Duration::from_millis(300);
-    socket.set_read_timeout(Some(wait)).unwrap();
-    socket
-}
-
-fn received(socket: &UdpSocket) -> u64 {
-    let mut received = 0;
-    while socket.recv(&mut [0; 2048]).is_ok() {
-        received += 1;
-    }
-    received
-}
-
-fn frame(source_port: u16, port: u16) -> Vec<u8> {
-    Packet::new(PEER_V4.into(), HOST_V4.into())
-        .macs(PEER_MAC, HOST_MAC)
-        .udp(source_port, port, &[0; 64])
-}
-
-/// A little longer than the program's reviews of closed ports.
-const REVIEW: Duration = Duration::from_millis(40);
-
-/// Floods a port where nobody listens until it is known: until something is discarded.
-fn flood_until_known(guard: &mut Guard<'_>, wire: &Wire) {
-    let end = Instant::now() + Duration::from_secs(10);
-    while guard.counters().unwrap().of(Kind::ClosedPort).discarded() == 0 {
-        assert!(
-            Instant::now() < end,
-            "{:?}",
-            guard.counters().unwrap().all()
-        );
-        flood_closed_port(guard, wire);
-    }
-}
-
-/// Floods a port where nobody listens, as long as it takes to be known on a machine that does
-/// nothing else. Each CPU has a share, so all is sent on one: a thread that moved had two
-/// shares of one tick.
-fn flood_closed_port(guard: &mut Guard<'_>, wire: &Wire) {
-    namespace::pin(nix::sched::sched_getcpu().unwrap()).unwrap();
-    guard.regulate().unwrap();
-    let frame = frame(4000, CLOSED);
-    let start = Instant::now();
-    while start.elapsed() < Duration::from_millis(200) {
-        wire.send(&frame);
-    }
-}
-
-/// Floods it once more. Returns what was admitted, what was discarded beyond the share,
-/// and in how many ticks at most. The clock is read outside of the counters: frames that
-/// wait in the ring may be taken while this thread does not run. It takes the machine's time
-/// to offer more than twice the share, so this repeats until it had that.
-fn flood_known_port(guard: &mut Guard<'_>, wire: &Wire) -> (u64, u64, u64) {
-    for _ in 0..20 {
-        let start = Instant::now();
-        let before = *guard.counters().unwrap().of(Kind::ClosedPort);
-        flood_closed_port(guard, wire);
-        let after = *guard.counters().unwrap().of(Kind::ClosedPort);
-        let ticks = (start.elapsed().as_nanos() / TICK.as_nanos()) as u64 + 2;
-        let new = |outcome| after.count(outcome) - before.count(outcome);
-        let (admitted, discarded) = (new(Outcome::Admitted), new(Outcome::Share));
-        if admitted + discarded > 2 * 64 * ticks {
-            return (admitted, discarded, ticks);
-        }
-    }
-    panic!("this machine never had the time to flood a port");
-}
-
-fn guarded(test: impl FnOnce(&mut Guard<'_>, &Wire)) {
-    let mut storage = Storage::default();
-    let mut guard = Guard::attach(&mut storage, &Config::default(), "v0").unwrap();
-    test(&mut guard, &Wire::open());
 }
 
 /// More than a receive buffer of the default size holds.
@@ -451,84 +366,6 @@ fn a_reader_of_frames_gets_those_of_closed_ports() {
                 recv(reader.as_raw_fd(), &mut [0; 128], MsgFlags::empty()).ok()
             });
             assert!(read.count() as u64 >= u64::from(FRAMES));
-        });
-    });
-}
-
-/// Packets that were admitted at the very end of a review, refused in the next one only,
-/// opened the port for 34 ms: 15,427 packets where 64 per tick are allowed.
-#[test]
-fn a_closed_port_stays_closed_while_refusals_are_on_their_way() {
-    in_namespace(|| {
-        guarded(|guard, wire| {
-            flood_until_known(guard, wire);
-            // A test-run reaches no stack. So nobody refuses these, in two reviews.
-            for _ in 0..2 {
-                thread::sleep(REVIEW);
-                guard.test_run(&frame(4000, CLOSED), 32).unwrap();
-            }
-            thread::sleep(REVIEW);
-            let (admitted, _, ticks) = flood_known_port(guard, wire);
-            assert!(admitted <= 64 * ticks, "{admitted} in {ticks} ticks");
-        });
-    });
-}
-
-/// UDP packets that the stack has refused for want of a socket.
-fn refused() -> u64 {
-    let snmp = std::fs::read_to_string("/proc/thread-self/net/snmp").unwrap();
-    let mut udp = snmp.lines().filter(|line| line.starts_with("Udp: "));
-    let names = udp.next().unwrap().split(' ');
-    let values = udp.next().unwrap().split(' ');
-    let (_, count) = names
-        .zip(values)
-        .find(|(name, _)| *name == "NoPorts")
-        .unwrap();
-    count.parse().unwrap()
-}
-
-/// Whoever refuses one packet may take the next: a socket that is about to come, or a
-/// translation.
-#[test]
-fn one_refusal_makes_no_closed_port() {
-    in_namespace(|| {
-        guarded(|guard, wire| {
-            wire.send(&frame(4000, CLOSED));
-            while refused() == 0 {
-                thread::sleep(Duration::from_millis(1));
-            }
-            guard.regulate().unwrap();
-            guard.test_run(&frame(4000, CLOSED), 2000).unwrap();
-            let packets = *guard.counters().unwrap().of(Kind::ClosedPort);
-            assert_eq!(packets.count(Outcome::Admitted), 2001, "{packets:?}");
-        });
-    });
-}
-
-#[test]
-fn a_closed_port_s_flood_is_held_to_what_the_stack_could_answer() {
-    in_namespace(|| {
-        guarded(|guard, wire| {
-            flood_until_known(guard, wire);
-            let (admitted, discarded, ticks) = flood_known_port(guard, wire);
-            assert!(admitted <= 64 * ticks, "{admitted} in {ticks} ticks");
-            assert!(discarded > admitted);
-
-            // Without a sign of life from the guard it ends.
-            thread::sleep(Duration::from_millis(2300));
-            let before = guard.counters().unwrap().all().discarded();
-            for _ in 0..FRAMES {
-                wire.send(&frame(4000, CLOSED));
-            }
-            assert_eq!(guard.counters().unwrap().all().discarded(), before);
-
-            // As soon as somebody listens, he gets everything.
-            guard.regulate().unwrap();
-            let server = patient((HOST_V4, CLOSED));
-            for _ in 0..FRAMES {
-                wire.send(&frame(4000, CLOSED));
-            }
-            assert_eq!(received(&server), u64::from(FRAMES));
         });
     });
 }

@@ -4,8 +4,10 @@
 
 #![allow(dead_code, reason = "each test binary uses its part")]
 
+pub(crate) mod closed_port;
 pub(crate) mod notes;
 pub(crate) mod packets_host;
+pub(crate) mod patient;
 pub(crate) mod peer;
 pub(crate) mod service_manager;
 pub(crate) mod syn_queue;
