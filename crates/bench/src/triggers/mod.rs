@@ -4,7 +4,9 @@
 //! A workload runs twice: without the probes and with them, where it has a rate
 //! of its own, so that the cost of probing is a measured figure.
 
+mod curves;
 mod document;
+mod table;
 mod workload;
 
 use std::time::Duration;
