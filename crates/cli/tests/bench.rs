@@ -1,13 +1,15 @@
-//! `plimsoll bench guard` from end to end with tiny durations: what is measured
-//! is measured badly, but every packet is accounted for, and the document has
-//! its form. Needs root.
+//! `plimsoll bench guard` and `plimsoll bench no-harm` from end to end with tiny
+//! durations: what is measured is measured badly, but every packet is accounted
+//! for, and the document has its form. Needs root.
 //!
 //! Parts that share a test share a testbed: making one takes longer than some
 //! parts do.
 
+mod benching;
+
 use std::process::Command;
 
-use nix::unistd::geteuid;
+use benching::{assert_goals, measure};
 use serde_json::Value;
 
 /// Stands in for what takes long to measure.
@@ -16,49 +18,6 @@ const TINY: [&str; 6] = ["--runs", "1", "--window-ms", "100", "--light-pairs", "
 
 fn bench(arguments: &[&str]) -> Value {
     measure(&[&["guard"], &TINY[..], arguments].concat())
-}
-
-fn measure(arguments: &[&str]) -> Value {
-    assert!(
-        geteuid().is_root(),
-        "this test makes network namespaces and BPF programs: run it as root"
-    );
-    let output = Command::new(env!("CARGO_BIN_EXE_plimsoll"))
-        .arg("bench")
-        .args(arguments)
-        .args(["--json", "-"])
-        .output()
-        .unwrap();
-    let stderr = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(0), "{stderr}");
-    serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {stderr}"))
-}
-
-/// Every goal has its form: a verdict exactly if there is a measurement, or a
-/// reason why there is none.
-fn assert_goals<T: AsRef<str>>(document: &Value, ids: &[T]) {
-    let goals = document["goals"].as_array().unwrap();
-    let found: Vec<&str> = goals
-        .iter()
-        .map(|goal| goal["id"].as_str().unwrap())
-        .collect();
-    assert_eq!(found, ids.iter().map(T::as_ref).collect::<Vec<_>>());
-    for goal in goals {
-        assert!(
-            goal["what"].is_string() && goal["unit"].is_string(),
-            "{goal}"
-        );
-        let measured = goal["measured"].is_number();
-        assert_eq!(
-            measured,
-            !goal["runs"].as_array().unwrap().is_empty(),
-            "{goal}"
-        );
-        assert!(
-            goal["why"].is_string() || (goal["met"].is_boolean() && measured),
-            "{goal}"
-        );
-    }
 }
 
 /// The ledger of every case came out: what was offered went somewhere.
@@ -387,153 +346,5 @@ fn no_harm_names_what_this_machine_cannot_make() {
             assert!(cases.is_empty());
         }
         more => panic!("{more:?}"),
-    }
-}
-
-/// Frames that a host sends by itself during a point, such as a report of multicast groups: the
-/// output's counter has them as well. (None were allowed at first; then 3,999 of 3,998 passed.)
-const OWN_FRAMES: u64 = 5;
-
-/// What was sent to a host that passes packets went somewhere, whatever its length.
-fn assert_passed(cases: &Value, ways: &[&str]) {
-    let cases = cases.as_array().unwrap();
-    let found: Vec<_> = cases
-        .iter()
-        .map(|case| {
-            (
-                case["family"].as_str().unwrap(),
-                case["way"].as_str().unwrap(),
-            )
-        })
-        .collect();
-    let expected = ["ipv4", "ipv4-imix"].map(|family| ways.iter().map(move |way| (family, *way)));
-    assert_eq!(found, expected.into_iter().flatten().collect::<Vec<_>>());
-    for case in cases {
-        assert!(case["why"].is_null(), "{case}");
-        let mut passed = 0;
-        for point in case["runs"][0]["curve"].as_array().unwrap() {
-            let count = |name: &str| point["counts"][name].as_u64().unwrap();
-            let taken = count("ring_full") + count("failed") + count("received");
-            assert_eq!(count("offered"), taken, "{case}");
-            passed += count("passed");
-            let left = count("passed") + count("sink_full");
-            assert!(left <= count("received") + OWN_FRAMES, "{case}");
-        }
-        // Of one point, a tenth of a second beside other tests, none may pass.
-        assert!(passed > 0, "{case}");
-    }
-}
-
-const PASSING: [&str; 8] = [
-    "--runs",
-    "1",
-    "--window-ms",
-    "100",
-    "--mlfrr",
-    "20000",
-    "--ip",
-    "4",
-];
-
-/// The goals of a bench, for each version of IP and each choice of lengths.
-fn of_families(bench: &str, names: &[&str]) -> Vec<String> {
-    ["ipv4", "ipv6", "ipv4-imix", "ipv6-imix"]
-        .iter()
-        .flat_map(|family| {
-            names
-                .iter()
-                .map(move |name| format!("{bench}.{family}.{name}"))
-        })
-        .collect()
-}
-
-/// Routers in the driver and in user space, and what a flood leaves to others.
-#[test]
-fn routers_forward_what_they_take_and_every_goal_is_listed() {
-    let document = measure(&[&["forward", "--only", "bare,xdp,user"], &PASSING[..]].concat());
-    assert_passed(&document["cases"], &["bare", "xdp", "user"]);
-    let names = [
-        "xdp.mlfrr.kernel",
-        "xdp.mlfrr.bare",
-        "user.mlfrr.testpmd",
-        "xdp.overload",
-        "user.overload",
-        "xdp.share",
-        "xdp.ssh",
-        "user.share",
-        "user.ssh",
-        "first-packet",
-    ];
-    let mut ids = of_families("forward", &names);
-    // A first packet is no mix of lengths.
-    ids.retain(|id| !id.ends_with("imix.first-packet"));
-    assert_goals(&document, &ids);
-    for case in document["beside"].as_array().unwrap() {
-        let run = &case["runs"][0];
-        assert!(run["ssh_attempts"].as_u64().unwrap() > 0, "{case}");
-        let percent = run["compute_percent"].as_f64().unwrap();
-        assert!((0.0..=100.0).contains(&percent), "{case}");
-    }
-}
-
-/// Ours and a process behind NFQUEUE, which this kernel has by way of iptables.
-#[test]
-fn screens_pass_what_they_accept_and_every_goal_is_listed() {
-    let document = measure(&[&["screen", "--only", "screen,nfqueue"], &PASSING[..]].concat());
-    assert_passed(&document["cases"], &["screen", "nfqueue"]);
-    let ids = of_families("screen", &["mlfrr.nfqueue", "overload"]);
-    assert_goals(&document, &ids);
-}
-
-/// Short files over the path: slow start and pace, the kernel's and ours.
-#[test]
-fn transfers_over_a_wide_area_path_are_timed_and_the_path_loses_nothing() {
-    let few = ["wan", "--only", "kernel,ours-paced", "--rates", "100"];
-    let short = ["--runs", "1", "--packets", "5", "--idle-ms", "0"];
-    let document = measure(&[&few[..], &short].concat());
-    assert_goals(&document, &["wan.response", "wan.path"]);
-    for case in document["cases"].as_array().unwrap() {
-        assert!(case["why"].is_null(), "{case}");
-        let times = case["transfers"][0]["response_ms"].as_array().unwrap();
-        assert_eq!(times.len(), 3, "{case}");
-        // There and back take 100 ms.
-        assert!(
-            times.iter().all(|time| time.as_f64().unwrap() > 100.0),
-            "{case}"
-        );
-    }
-    let path = &document["path"][0];
-    assert!(path["frames"].as_u64().unwrap() > 300, "{path}");
-    assert_eq!(path["lost_by_path"], 0, "{path}");
-}
-
-/// The receive path that demultiplexes in the driver, and what a bystander sees of it.
-#[test]
-fn the_stack_receives_beside_a_bystander_and_every_goal_is_listed() {
-    let few = ["stack", "--only", "udp,bystander", "--sides", "ni-lrp"];
-    let short = ["--runs", "1", "--window-ms", "100", "--mlfrr", "5000"];
-    let document = measure(&[&few[..], &short].concat());
-    let ids = [
-        "udp.sink.kernel",
-        "udp.sink.testpmd",
-        "udp.echo.kernel",
-        "udp.echo.testpmd",
-        "bystander.p99.2us",
-        "bystander.loss.2us",
-        "bystander.p99.20us",
-        "bystander.loss.20us",
-    ];
-    let ids = ids.map(|id| format!("stack.{id}"));
-    assert_goals(&document, &ids.each_ref().map(String::as_str));
-    for case in [&document["udp"]["sink"][0], &document["udp"]["echo"][0]] {
-        assert!(case["why"].is_null(), "{case}");
-        assert_eq!(case["runs"][0]["mlfrr_is"], "given", "{case}");
-    }
-    for case in document["loaded"].as_array().unwrap() {
-        let run = &case["bystander"][0];
-        for when in ["calm", "flooded"] {
-            let of = |name: &str| run[when][name].as_u64().unwrap();
-            assert!(of("sent") > 0 && of("lost") < of("sent"), "{when}: {case}");
-        }
     }
 }
