@@ -1,91 +1,19 @@
 //! `plimsoll serve` on Plimsoll's own stack, with ordinary clients, in network
 //! namespaces. Needs root, curl, wrk and dig.
 
+mod serving;
 mod shell;
 
 use std::fs;
 use std::io::{Read, Write};
 use std::net::{TcpStream, UdpSocket};
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use plimsoll_kernel::knobs::{Attribute, Device, Netdev};
-use plimsoll_kernel::scheduling::Scheduling;
-use plimsoll_kernel::{link, namespace};
+use serving::{Server, client_of_an_echo, eventually, with_link};
 use shell::run;
-
-/// No test waits longer for what must come.
-const SOON: Duration = Duration::from_secs(20);
-
-/// A veth pair in a namespace of the test's own: the kernel is at 10.0.0.1.
-fn with_link(test: impl FnOnce() + Send) {
-    namespace::in_new(|| {
-        run("ip link set lo up");
-        run("ip link add kernel0 type veth peer name stack0");
-        run("ip addr add 10.0.0.1/24 dev kernel0");
-        run("ip addr add fd00::1/64 dev kernel0 nodad");
-        run("ip link set kernel0 up");
-        link::wait_until_local("fd00::1".parse().unwrap()).unwrap();
-        run("ip link set stack0 up");
-        // Nobody computes checksums that are left to hardware.
-        run("ethtool -K kernel0 tx off");
-        test();
-    })
-    .expect("this test makes a network namespace: run it as root");
-}
-
-/// `plimsoll serve`, ended with the test.
-struct Server(Child);
-
-impl Server {
-    fn start(arguments: &str) -> Self {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_plimsoll"));
-        command.arg("serve").args(arguments.split_whitespace());
-        Self(command.stdout(Stdio::piped()).spawn().unwrap())
-    }
-
-    /// Ends it as Ctrl-C does; what it counted.
-    fn stop(mut self) -> serde_json::Value {
-        let pid = nix::unistd::Pid::from_raw(self.0.id().cast_signed());
-        nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGINT).unwrap();
-        let mut counts = String::new();
-        let output = self.0.stdout.as_mut().unwrap();
-        output.read_to_string(&mut counts).unwrap();
-        assert!(self.0.wait().unwrap().success());
-        serde_json::from_str(&counts).unwrap()
-    }
-
-    /// Ends it, or kills it.
-    fn end(mut self, killed: bool) {
-        if killed {
-            self.0.kill().unwrap();
-            self.0.wait().unwrap();
-        } else {
-            self.stop();
-        }
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-/// Tries until it works.
-fn eventually<T>(what: &str, mut attempt: impl FnMut() -> Option<T>) -> T {
-    let end = Instant::now() + SOON;
-    loop {
-        if let Some(result) = attempt() {
-            return result;
-        }
-        assert!(Instant::now() < end, "{what} did not happen");
-        thread::sleep(Duration::from_millis(20));
-    }
-}
 
 fn site(directory: &Path) {
     fs::write(directory.join("index.html"), "<p>hello\n").unwrap();
@@ -343,19 +271,6 @@ fn dig_is_answered_on_our_stack_and_on_the_kernels() {
     }
 }
 
-/// A client that port 7 has answered.
-fn client_of_an_echo() -> UdpSocket {
-    let client = UdpSocket::bind("0.0.0.0:0").unwrap();
-    client
-        .set_read_timeout(Some(Duration::from_millis(200)))
-        .unwrap();
-    eventually("an echo", || {
-        client.send_to(b"hello", "10.0.0.2:7").ok()?;
-        client.recv_from(&mut [0; 100]).ok()
-    });
-    client
-}
-
 #[test]
 fn a_bystander_echoes_beside_a_sink() {
     with_link(|| {
@@ -367,85 +282,6 @@ fn a_bystander_echoes_beside_a_sink() {
         let counts = server.stop();
         assert!(counts["received"].as_u64().unwrap() <= 1, "{counts}");
         assert_eq!(counts["sent"], 0, "{counts}");
-    });
-}
-
-#[test]
-fn a_killed_server_leaves_the_interface_as_it_was() {
-    with_link(|| {
-        let serve = || Server::start("echo --port 7 --on af_xdp:stack0 --address 10.0.0.2/24");
-        let steered = || run("ip -details link show stack0").contains("xdp");
-        let mut server = serve();
-        eventually("the program", || steered().then_some(()));
-        server.0.kill().unwrap();
-        server.0.wait().unwrap();
-        eventually("the end of the program", || (!steered()).then_some(()));
-        let _again = serve();
-        client_of_an_echo();
-    });
-}
-
-/// What the kernel has set for the interface and its NAPI instances.
-fn holdoffs() -> Vec<Option<u32>> {
-    let index = link::index("stack0").unwrap();
-    let instances = Netdev::new().instances(index).unwrap();
-    let device = Device::open("stack0", index).unwrap();
-    let of_device = device.attribute(Attribute::GroFlushTimeout).unwrap();
-    let of_device = of_device.map(|nanos| nanos as u32);
-    let instances = instances.iter().map(|napi| napi.gro_flush_timeout);
-    instances.chain([of_device]).collect()
-}
-
-#[test]
-fn a_holdoff_is_set_and_put_back_after_an_end_and_after_a_kill() {
-    with_link(|| {
-        let has = |nanos: u32| holdoffs().contains(&Some(nanos));
-        for killed in [false, true] {
-            let server = Server::start(
-                "echo --port 7 --on af_xdp:stack0 --address 10.0.0.2/24 --holdoff-us 40 \
-                 --metrics 127.0.0.1:0",
-            );
-            eventually("the holdoff", || has(40_000).then_some(()));
-            client_of_an_echo();
-            server.end(killed);
-            eventually("the old one", || (!has(40_000)).then_some(()));
-        }
-    });
-}
-
-/// How the threads that poll the interface are scheduled.
-fn polling_threads() -> Vec<Scheduling> {
-    let instances = Netdev::new().instances(link::index("stack0").unwrap());
-    let threads = instances.unwrap().into_iter();
-    let threads = threads.filter_map(|napi| napi.thread);
-    // One that is just ending is gone.
-    threads.filter_map(|tid| Scheduling::of(tid).ok()).collect()
-}
-
-/// Above, its threads are real-time ones: nobody else is left to end them. `--threaded auto` is
-/// the default on this path.
-#[test]
-fn threads_are_placed_and_put_back_after_an_end_and_after_a_kill() {
-    with_link(|| {
-        // With it there are NAPI instances also without XDP, so that all can be put back.
-        run("ethtool -K stack0 gro on");
-        for killed in [false, true] {
-            let server = Server::start(
-                "echo --port 7 --on af_xdp:stack0 --address 10.0.0.2/24 --path ni-lrp",
-            );
-            eventually("a thread before every process", || {
-                let threads = polling_threads();
-                let real_time = |thread: &Scheduling| thread.to_string().starts_with("policy 1,");
-                (!threads.is_empty() && threads.iter().all(real_time)).then_some(())
-            });
-            client_of_an_echo();
-            server.end(killed);
-            eventually("no threads", || polling_threads().is_empty().then_some(()));
-            let device = Device::open("stack0", link::index("stack0").unwrap()).unwrap();
-            eventually("the old switch", || {
-                (device.attribute(Attribute::Threaded).unwrap() == Some(0)).then_some(())
-            });
-        }
     });
 }
 
