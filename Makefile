@@ -158,7 +158,7 @@ no-harm: packages
 KERNELS ?= 6.1 6.12 6.18 7.2 7.3
 DRIVERS ?= virtio_net vmxnet3 igb e1000e veth
 KILLS ?= 5
-VM_LIMIT_SECONDS ?= 300
+VM_LIMIT_SECONDS ?= 360
 
 vm-test:
 	@mkdir -p target/bench

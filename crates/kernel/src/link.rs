@@ -241,6 +241,17 @@ pub fn takes_redirected(ifindex: u32) -> io::Result<Option<bool>> {
     has_xdp_feature(ifindex, netdev::XdpAct::NdoXmit)
 }
 
+/// Whether the driver says that AF_XDP sockets may do without copies; `None` as in
+/// [`native_xdp`]. Some drivers say so and can not, as virtio-net without an IOMMU's addresses:
+/// the kernel copies then.
+///
+/// # Errors
+///
+/// The kernel does not answer.
+pub fn zero_copy(ifindex: u32) -> io::Result<Option<bool>> {
+    has_xdp_feature(ifindex, netdev::XdpAct::XskZerocopy)
+}
+
 fn has_xdp_feature(ifindex: u32, feature: netdev::XdpAct) -> io::Result<Option<bool>> {
     let mut request = netdev::Request::new().op_dev_get_do();
     request.encode().push_ifindex(ifindex);

@@ -12,7 +12,7 @@ use plimsoll_kernel::scheduling::Level;
 
 use crate::account::{Charged, Owner};
 use crate::config::{ReceivePath, StackConfig};
-use crate::device::{Allocator, Device, Drops};
+use crate::device::{Allocator, Capabilities, Device, Drops};
 use crate::error::Error;
 use crate::host::Host;
 use crate::outcome::Counts;
@@ -112,6 +112,12 @@ impl Stack {
     #[must_use]
     pub fn charged(&self) -> BTreeMap<Owner, Charged> {
         self.0.host.charged()
+    }
+
+    /// What the device is and can do.
+    #[must_use]
+    pub fn device_capabilities(&self) -> Capabilities {
+        self.0.host.device.capabilities()
     }
 
     /// Frames that the device dropped before they could be received.

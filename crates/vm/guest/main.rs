@@ -7,6 +7,7 @@ mod manager;
 mod overload;
 mod settings;
 mod site;
+mod stack;
 mod steps;
 mod threads;
 mod traffic;
@@ -149,6 +150,9 @@ impl Report {
         self.step(Step::HandOver, || manager::hand_over(site))?;
         self.step(Step::Link, || steps::link(site))?;
         self.step(Step::Threads, || threads::threads(site))?;
+        if Step::Stack.is_for(&orders.driver) {
+            self.step(Step::Stack, || stack::stack(site))?;
+        }
         if Step::Bond.is_for(&orders.driver) {
             self.step(Step::Bond, || bond::bond(site))?;
         }

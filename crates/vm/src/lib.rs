@@ -49,6 +49,9 @@ pub enum Step {
     /// Threads poll while a flood lasts, also after the link went down and up; they end with
     /// the flood, and with a killed guard.
     Threads,
+    /// The user-space stack on AF_XDP answers, without copies where the driver says that it can.
+    /// Flooded, stopped and killed, it leaves the kernel's sockets of the interface theirs.
+    Stack,
     /// A bond of two veths: a guard on it says that its members are to be guarded and turns
     /// nothing of them; one on a member governs it.
     Bond,
@@ -58,7 +61,7 @@ pub enum Step {
 
 impl Step {
     /// All of them.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 14] = [
         Self::Boot,
         Self::Check,
         Self::Start,
@@ -70,6 +73,7 @@ impl Step {
         Self::HandOver,
         Self::Link,
         Self::Threads,
+        Self::Stack,
         Self::Bond,
         Self::End,
     ];
@@ -81,10 +85,15 @@ impl Step {
     }
 
     /// Whether it is taken on machines with this driver. A bond's members are veths, whatever
-    /// the machine's own interface is: it is made once for each kernel.
+    /// the machine's own interface is: it is made once for each kernel. The stack's
+    /// other tests have veths.
     #[must_use]
     pub fn is_for(self, driver: &str) -> bool {
-        self != Self::Bond || driver == "veth"
+        match self {
+            Self::Bond => driver == "veth",
+            Self::Stack => driver != "veth",
+            _ => true,
+        }
     }
 
     /// As in the table and on the wire.
@@ -102,6 +111,7 @@ impl Step {
             Self::HandOver => "hand-over",
             Self::Link => "link",
             Self::Threads => "threads",
+            Self::Stack => "stack",
             Self::Bond => "bond",
             Self::End => "end",
         }

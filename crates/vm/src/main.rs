@@ -32,7 +32,7 @@ struct Args {
     #[arg(long, default_value_t = 1)]
     seed: u64,
     /// Seconds that a machine may take
-    #[arg(long, default_value_t = 300)]
+    #[arg(long, default_value_t = 360)]
     limit: u64,
     /// What `scripts/vm-files` fetched
     #[arg(long, default_value = "target/vm")]

@@ -143,7 +143,7 @@ struct {
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(map_flags, BPF_F_MMAPABLE);
-	__uint(max_entries, PLACES_OF_SOCKETS + CONNECTIONS_MAX);
+	__uint(max_entries, GIVEN_MAX);
 	__type(key, __u32);
 	__type(value, struct given);
 } given SEC(".maps");
@@ -152,7 +152,7 @@ struct {
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(map_flags, BPF_F_MMAPABLE);
-	__uint(max_entries, PLACES_OF_SOCKETS + CONNECTIONS_MAX);
+	__uint(max_entries, GIVEN_MAX);
 	__type(key, __u32);
 	__type(value, __u64);
 } given_up_to SEC(".maps");
@@ -176,24 +176,59 @@ struct ports {
 	__be16 destination;
 };
 
+enum answer {
+	GIVEN,
+	TRIED, /* there is no room that is known of */
+	REFUSED,
+};
+
 /*
  * A socket's frames come by one queue, so nobody else counts at the same time. Those of a
  * connection may come by several if its flow moves: then some are not counted.
  */
-static __always_inline int is_refused(__u32 index)
+static __always_inline enum answer give(__u32 index)
 {
 	struct given *to_it = bpf_map_lookup_elem(&given, &index);
 	__u64 *limit = bpf_map_lookup_elem(&given_up_to, &index);
+	enum answer answer = GIVEN;
 
 	if (!to_it || !limit || !*limit)
-		return 0;
+		return GIVEN;
 	/* What the kernel refused later was counted too: at worst all that there is room for. */
-	if (to_it->frames >= *limit && ++to_it->without_room % TRY_EVERY) {
-		to_it->refused++;
-		return 1;
+	if (to_it->frames >= *limit) {
+		if (++to_it->without_room % TRY_EVERY) {
+			to_it->refused++;
+			return REFUSED;
+		}
+		answer = TRIED;
 	}
 	to_it->frames++;
-	return 0;
+	return answer;
+}
+
+/*
+ * Without copies a frame that waits in a socket's ring is one that the driver cannot receive
+ * into, and so the kernel's own traffic of the queue could end. So some are the driver's.
+ */
+static __always_inline int give_within_queue(__u32 place, __u32 of_queue)
+{
+	__u32 all = GIVEN_TO_QUEUES + (all_queues ? of_queue : 0);
+	__u64 *limit = bpf_map_lookup_elem(&given_up_to, &all);
+	struct given *to_all = bpf_map_lookup_elem(&given, &all);
+	enum answer answer;
+
+	if (!limit || !*limit || !to_all)
+		return give(place) != REFUSED;
+	if (to_all->frames >= *limit) {
+		to_all->without_room++;
+		to_all->refused++;
+		return 0;
+	}
+	answer = give(place);
+	/* A frame that was only tried finds no place, and the driver has it back. */
+	if (answer == GIVEN)
+		to_all->frames++;
+	return answer != REFUSED;
 }
 
 /* A verdict: that it goes to this socket of its queue. */
@@ -202,9 +237,11 @@ static __always_inline int to_socket(__u32 index)
 	return TO_SOCKET + index;
 }
 
-static __always_inline int deliver(__u32 place)
+static __always_inline int deliver(__u32 index, __u32 of_queue)
 {
-	if (is_refused(place))
+	__u32 place = (all_queues ? of_queue * SOCKETS_MAX : 0) + index;
+
+	if (!give_within_queue(place, of_queue))
 		return XDP_DROP;
 	/* A socket that is just closing leaves the frame to the kernel. */
 	return bpf_redirect_map(&sockets, place, XDP_PASS);
@@ -266,7 +303,7 @@ static __always_inline __u32 *connection_of(const struct address *local,
 
 static __always_inline int to_channel(__u32 number)
 {
-	return is_refused(PLACES_OF_SOCKETS + number) ? XDP_DROP : to_socket(MAIN_SOCKET);
+	return give(PLACES_OF_SOCKETS + number) == REFUSED ? XDP_DROP : to_socket(MAIN_SOCKET);
 }
 
 static __always_inline int begins_connection(const struct ports *ports, void *end)
@@ -535,5 +572,5 @@ int steer(struct xdp_md *ctx)
 		note_company(found);
 	if (verdict < TO_SOCKET)
 		return verdict;
-	return deliver((all_queues ? of_queue * SOCKETS_MAX : 0) + verdict - TO_SOCKET);
+	return deliver(verdict - TO_SOCKET, of_queue);
 }

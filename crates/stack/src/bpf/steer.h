@@ -19,6 +19,8 @@ enum steer_limit {
 	LISTENER = 1 << 17, /* set in the number of an endpoint's socket: connections have channels */
 	BEYOND_BACKLOG = 1 << 18, /* set for a listener that takes no connections now */
 	CONNECTIONS_MAX = 1 << 15, /* each is a channel; in `given` they follow all sockets */
+	GIVEN_TO_QUEUES = PLACES_OF_SOCKETS + CONNECTIONS_MAX, /* in `given`, where queues are */
+	GIVEN_MAX = GIVEN_TO_QUEUES + QUEUES_MAX,
 	TRY_EVERY = 32, /* of the frames for a socket without room, so many are one that it gets */
 };
 
@@ -73,9 +75,12 @@ struct strays {
 	__u64 beyond_backlog;
 };
 
-/* What the program did with the frames for one socket, or for the channel of a connection. */
+/*
+ * What the program did with the frames for one socket, for the channel of a connection, or for
+ * all sockets of a queue.
+ */
 struct given {
-	__u64 frames; /* given to it */
+	__u64 frames; /* given to it; to a queue's sockets: where each had room */
 	__u64 without_room; /* for which its ring had no room */
 	__u64 refused; /* of these, dropped */
 };

@@ -53,6 +53,8 @@ pub struct Capabilities {
     pub steers: bool,
     /// Who is at the other end of a link of two: nobody is asked for Ethernet addresses.
     pub peer: Option<Mac>,
+    /// Frames reach our memory, and leave it, without being copied.
+    pub zero_copy: bool,
 }
 
 impl Capabilities {
@@ -64,6 +66,7 @@ impl Capabilities {
             checksums_verified: false,
             steers: false,
             peer: None,
+            zero_copy: false,
         }
     }
 }

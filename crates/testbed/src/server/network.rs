@@ -10,7 +10,7 @@ use plimsoll_stack::device::Device;
 use plimsoll_stack::device::packet::PacketDevice;
 use plimsoll_stack::device::tap::{TapDevice, TunDevice};
 use plimsoll_stack::device::vlan::Vlan;
-use plimsoll_stack::device::xdp::{XdpConfig, XdpInterface};
+use plimsoll_stack::device::xdp::{CopyMode, XdpConfig, XdpInterface};
 use plimsoll_stack::{BACKLOG, Stack, StackConfig, TcpConfig};
 
 use super::{Config, Pace};
@@ -126,6 +126,10 @@ fn start_af_xdp(interface: &str, config: &Config, mut stack: StackConfig) -> Res
     let device = XdpConfig {
         owned: stack.addresses.iter().map(IpNet::addr).collect(),
         ring_frames: CHANNEL_FRAMES,
+        copy: match config.zero_copy {
+            true => CopyMode::ZeroCopy,
+            false => CopyMode::Copy,
+        },
         holdoff: config.holdoff,
         threaded: config.polled(),
         any_driver: config.any_driver,

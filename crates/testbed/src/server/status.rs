@@ -52,6 +52,8 @@ pub struct Status {
 /// What Plimsoll's own stack did.
 #[derive(Clone, Debug, Serialize)]
 pub struct StackStatus {
+    /// Frames are not copied between the kernel's memory and the stack's.
+    pub zero_copy: bool,
     /// Frames taken from the device. Each is in exactly one outcome of one channel, or queued,
     /// or waits for the rest of its datagram.
     pub received: u64,
@@ -106,6 +108,7 @@ impl StackStatus {
             sum += one.counts;
         }
         Self {
+            zero_copy: stack.device_capabilities().zero_copy,
             received: sum.received,
             queued: sum.queued,
             incomplete: sum.incomplete,

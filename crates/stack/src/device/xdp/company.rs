@@ -147,43 +147,13 @@ impl Watched {
 
 #[cfg(test)]
 mod tests {
-    //! The program on frames of the kernel's test-run facility. Needs root.
+    use std::net::IpAddr;
 
-    use std::mem::MaybeUninit;
-    use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-
-    use libbpf_rs::skel::{OpenSkel, SkelBuilder};
-    use libbpf_rs::{MapFlags, ProgramInput};
     use plimsoll_packets::frame::{self, Packet};
 
     use super::*;
-    use crate::device::xdp::program::{SteerSkel, SteerSkelBuilder, steer_limit};
-
-    const CLIENT: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
-    const HOST: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
-
-    fn to(port: u16) -> Vec<u8> {
-        let source = SocketAddr::from((CLIENT, 1000));
-        frame::udp(source, SocketAddr::from((HOST, port)), b"x")
-    }
-
-    /// The program with socket 1 for port 7, socket 2 for port 8, and a group of both for 9.
-    fn with_program(counts_company: bool, test: impl FnOnce(&SteerSkel<'_>)) {
-        let mut place = MaybeUninit::uninit();
-        let builder = SteerSkelBuilder::default();
-        let mut open = builder.open(&mut place).expect("run as root");
-        let constants = open.maps.rodata_data.as_deref_mut().unwrap();
-        constants.counts_company = counts_company.into();
-        let program = open.load().unwrap();
-        for (port, entry) in [(7_u32, 1), (8, 2), (9, steer_limit::GROUP.0)] {
-            let value = (entry + 1_u32).to_ne_bytes();
-            let everywhere = &program.maps.everywhere;
-            everywhere
-                .update(&port.to_ne_bytes(), &value, MapFlags::ANY)
-                .unwrap();
-        }
-        test(&program);
-    }
+    use crate::device::xdp::program::{SteerSkel, steer_limit};
+    use crate::device::xdp::trial::{CLIENT, HOST, to, verdict, with_program};
 
     /// How many of these frames are company while this entry's endpoint is flooded.
     fn company(program: &SteerSkel<'_>, flooded: u32, frames: &[Vec<u8>]) -> u64 {
@@ -191,12 +161,7 @@ mod tests {
         counts.store(FLOODED, (flooded + 1).into());
         let before = counts.get(OTHERS);
         for frame in frames {
-            let input = ProgramInput {
-                data_in: Some(frame),
-                repeat: 1,
-                ..ProgramInput::default()
-            };
-            program.progs.steer.test_run(input).unwrap();
+            verdict(program, frame);
         }
         counts.get(OTHERS) - before
     }

@@ -8,7 +8,7 @@
 //!
 //! `ring` and `sys` are the rings and system calls, `socket` a queue's shared
 //! memory and its sockets, `endpoint` a socket for one endpoint, `queues` one for each queue, `numbers` how the program names them, `program` the steering, `room` what it is told of full
-//! rings, `company` what it counts beside a flood, `polling` where the kernel polls because
+//! rings, `reserve` what the driver keeps where nothing is copied, `company` what it counts beside a flood, `polling` where the kernel polls because
 //! of that, `settings` what is turned of it, `whole` an interface with all its queues ([`open_whole`]). Sockets of their own
 //! for single endpoints ([`Device::open_endpoint`]), and `channels` of TCP, are what `ni-lrp`
 //! stands on.
@@ -25,11 +25,14 @@ mod numbers;
 mod polling;
 mod program;
 mod queues;
+mod reserve;
 mod ring;
 mod room;
 mod settings;
 mod socket;
 mod sys;
+#[cfg(test)]
+mod trial;
 mod whole;
 
 use std::io;
@@ -50,7 +53,7 @@ use self::program::{Program, steer_limit};
 use self::queues::Sockets;
 use self::settings::Settings;
 pub use self::settings::Threaded;
-use self::socket::Queue;
+use self::socket::{Queue, Socket};
 pub use self::whole::{WholeQueue, arrival_tai, open_whole, open_whole_by};
 use super::simulated::ETHERNET_BYTES_MAX;
 use super::{Batch, Capabilities, Channel, Device, Drops, Endpoint, HEADROOM_BYTES, Mac, Pool};
@@ -72,7 +75,7 @@ pub enum CopyMode {
 /// interrupts are deferred.
 ///
 /// Since Linux 6.13 the kernel knows what to poll only for sockets without copies
-/// ([`XdpInterface::is_zero_copy`]). For others this does nothing there, and once frames
+/// ([`Capabilities::zero_copy`]). For others this does nothing there, and once frames
 /// have arrived no call is spent on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BusyPoll {
@@ -108,7 +111,8 @@ pub struct XdpConfig {
     /// none: all but those for sending. Needed where queues share their memory, since
     /// the first would take all.
     pub fill_frames: Option<u32>,
-    /// Default [`CopyMode::KernelChooses`].
+    /// Default [`CopyMode::Copy`]: what a driver does without copies has faults of its own. One
+    /// of the two that were tried sends nothing now and then (docs/stack.md).
     pub copy: CopyMode,
     /// Default none.
     pub busy_poll: Option<BusyPoll>,
@@ -144,7 +148,7 @@ impl Default for XdpConfig {
             send_frames: 1024,
             ring_frames: 256,
             fill_frames: None,
-            copy: CopyMode::KernelChooses,
+            copy: CopyMode::Copy,
             busy_poll: None,
             holdoff: None,
             threaded: Threaded::Off,
@@ -240,11 +244,25 @@ const SOCKETS_MAX: u32 = steer_limit::SOCKETS_MAX.0;
 const QUEUES_MAX: u32 = steer_limit::QUEUES_MAX.0;
 const PLACES_OF_SOCKETS: u32 = steer_limit::PLACES_OF_SOCKETS.0;
 const CONNECTIONS_MAX: u32 = steer_limit::CONNECTIONS_MAX.0;
+const GIVEN_TO_QUEUES: u32 = steer_limit::GIVEN_TO_QUEUES.0;
 
 impl Shared {
     /// Where the program's maps have a socket of this queue.
     fn place(&self, queue: &Queue, number: u32) -> u32 {
         u32::from(self.all_queues) * queue.number() * SOCKETS_MAX + number
+    }
+
+    /// Whatever waits in rings, the driver of a main socket's queue keeps some chunks. In copy
+    /// mode it has memory of its own.
+    fn reserving(&self, main: Socket) -> Socket {
+        if !main.capabilities().zero_copy {
+            return main;
+        }
+        let queue = u32::from(self.all_queues) * main.queue().number();
+        main.queue()
+            .keep_reserve(self.program.room(GIVEN_TO_QUEUES + queue));
+        let place = self.place(main.queue(), MAIN_SOCKET);
+        main.telling(self.program.room(place))
     }
 
     /// Frames for the number go to these sockets from now on.
@@ -306,7 +324,9 @@ impl XdpInterface {
             numbers: Numbers::new(MAIN_SOCKET + 1, SOCKETS_MAX),
             channels: Numbers::new(0, CONNECTIONS_MAX),
         };
-        let sockets = Sockets::new(sockets).map_err(Error::io("wait for several sockets"))?;
+        let sockets = sockets.into_iter().map(|main| shared.reserving(main));
+        let sockets =
+            Sockets::new(sockets.collect()).map_err(Error::io("wait for several sockets"))?;
         shared.give(MAIN_SOCKET, &sockets).map_err(failed)?;
         for address in &config.owned {
             shared.program.own(*address).map_err(failed)?;
@@ -318,15 +338,6 @@ impl XdpInterface {
             shared: Arc::new(shared),
             owns_address: !config.owned.is_empty(),
         })
-    }
-
-    /// Whether frames reach our memory without being copied.
-    ///
-    /// # Errors
-    ///
-    /// The kernel does not tell.
-    pub fn is_zero_copy(&self) -> io::Result<bool> {
-        self.sockets.is_zero_copy()
     }
 
     /// Why the kernel polls as the interface has it although [`XdpConfig::threaded`] was asked

@@ -105,10 +105,6 @@ impl Sockets {
         &self.all[0]
     }
 
-    pub(super) fn is_zero_copy(&self) -> io::Result<bool> {
-        self.first().is_zero_copy()
-    }
-
     /// Takes back what the kernel has received and nobody will read.
     pub(super) fn drain(&self) {
         self.all.iter().for_each(Socket::drain);

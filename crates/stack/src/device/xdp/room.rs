@@ -54,7 +54,7 @@ impl Rooms {
         Room {
             rooms: Arc::clone(self),
             number: number as usize,
-            refused_before: self.given.get(number as usize).refused,
+            before: self.given.get(number as usize),
         }
     }
 }
@@ -64,8 +64,8 @@ impl Rooms {
 pub(super) struct Room {
     rooms: Arc<Rooms>,
     number: usize,
-    /// Who had the number before may have been refused frames.
-    refused_before: u64,
+    /// Of whoever had the number before.
+    before: given,
 }
 
 impl Room {
@@ -75,13 +75,24 @@ impl Room {
         // The count before the ring: a frame on its way is in neither at worst, and then the
         // kernel looks for a place itself.
         let given = self.rooms.given.get(self.number).frames;
-        let limit = given + u64::from(free());
-        self.rooms.limits.store(self.number, limit.max(1));
+        self.limit(given + u64::from(free()));
+    }
+
+    /// The program may give up to this count.
+    pub(super) fn limit(&self, count: u64) {
+        self.rooms.limits.store(self.number, count.max(1));
+    }
+
+    /// Frames that were given while there was room.
+    pub(super) fn given(&self) -> u64 {
+        let (now, before) = (self.rooms.given.get(self.number), self.before);
+        let tried = |given: &given| given.without_room - given.refused;
+        (now.frames - before.frames) - (tried(&now) - tried(&before))
     }
 
     /// Frames that the program dropped since there was no room.
     pub(super) fn refused(&self) -> u64 {
-        self.rooms.given.get(self.number).refused - self.refused_before
+        self.rooms.given.get(self.number).refused - self.before.refused
     }
 }
 

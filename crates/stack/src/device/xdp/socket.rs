@@ -14,7 +14,9 @@ use std::time::{Duration, Instant};
 
 use libc::xdp_desc;
 use parking_lot::Mutex;
+use plimsoll_core::driver::RingMemory;
 
+use super::reserve::Reserve;
 use super::ring::{Incoming, Outgoing, Shared};
 use super::room::Room;
 use super::{BusyPoll, CopyMode, XdpConfig, sys};
@@ -42,6 +44,8 @@ pub(super) struct Queue {
     /// Chunks that are lent at most, and those that are: in the fill ring or a receive ring.
     credit: AtomicU32,
     lent: AtomicI64,
+    /// What the driver keeps of the chunks, where nothing is copied and a program is told.
+    reserve: OnceLock<Reserve>,
     /// The first socket's descriptor, which UMEM and both rings belong to.
     first: OwnedFd,
 }
@@ -51,7 +55,7 @@ pub(super) struct Queue {
 pub struct Socket {
     /// `None`: the queue's first.
     own: Option<OwnedFd>,
-    receive: Mutex<Incoming<xdp_desc>>,
+    receive: Mutex<Receiving>,
     transmit: Mutex<Outgoing<xdp_desc>>,
     invalid: AtomicU64,
     /// Nothing is known before frames have arrived: until 6.13 the kernel learns from
@@ -60,6 +64,39 @@ pub struct Socket {
     /// Whoever steers wants to know how much more the receive ring can take.
     room: Option<Room>,
     queue: Arc<Queue>,
+}
+
+/// A receive ring, and what is known of its frames.
+#[derive(Debug)]
+struct Receiving {
+    ring: Incoming<xdp_desc>,
+    taken: i64,
+    /// Frames that the program gave and that did not get here.
+    lost: i64,
+}
+
+impl Receiving {
+    const fn of(ring: Incoming<xdp_desc>) -> Mutex<Self> {
+        Mutex::new(Self {
+            ring,
+            taken: 0,
+            lost: 0,
+        })
+    }
+
+    /// Tells of room after so many frames were taken.
+    fn tell(&mut self, room: &Room, reserve: Option<&Reserve>, taken: i64) {
+        // The count before the ring, as for the room.
+        let given = room.given();
+        room.tell(|| self.ring.room());
+        self.taken += taken;
+        if let Some(reserve) = reserve {
+            let waiting = self.ring.memory().length() - self.ring.room();
+            let lost = given.cast_signed() - self.taken - i64::from(waiting);
+            reserve.on_taken(taken, lost - self.lost);
+            self.lost = lost;
+        }
+    }
 }
 
 impl Socket {
@@ -107,11 +144,12 @@ impl Socket {
         let completion_at = libc::XDP_UMEM_PGOFF_COMPLETION_RING;
         let fill = Shared::map(&socket, fill_at, offsets.fr, fill_ring)?;
         let completion = Shared::map(&socket, completion_at, offsets.cr, completion_ring)?;
-        let queue = Queue {
+        let mut queue = Queue {
             fill: Mutex::new(Outgoing::new(fill)),
             completion: Mutex::new(Incoming::new(completion)),
             credit: AtomicU32::new(u32::MAX),
             lent: AtomicI64::new(0),
+            reserve: OnceLock::new(),
             pool,
             ifindex,
             config: config.clone(),
@@ -121,10 +159,11 @@ impl Socket {
         // Some drivers leak without buffers in the fill ring, even to send only.
         queue.refill();
         bind_first(&queue.first, ifindex, config, umem_of)?;
+        queue.capabilities.zero_copy = sys::is_zero_copy(&queue.first)?;
         apply_busy_poll(&queue.first, config.busy_poll)?;
         Ok(Self {
             own: None,
-            receive: Mutex::new(receive),
+            receive: Receiving::of(receive),
             transmit: Mutex::new(transmit),
             invalid: AtomicU64::new(0),
             pollable: OnceLock::new(),
@@ -142,7 +181,7 @@ impl Socket {
         apply_busy_poll(&socket, queue.config.busy_poll)?;
         Ok(Self {
             own: Some(socket),
-            receive: Mutex::new(receive),
+            receive: Receiving::of(receive),
             transmit: Mutex::new(transmit),
             invalid: AtomicU64::new(0),
             pollable: OnceLock::new(),
@@ -153,17 +192,13 @@ impl Socket {
 
     /// The program is told of room in the receive ring from now on.
     pub(super) fn telling(self, room: Room) -> Self {
-        room.tell(|| self.receive.lock().room());
+        room.tell(|| self.receive.lock().ring.room());
         let room = Some(room);
         Self { room, ..self }
     }
 
     pub(super) fn queue(&self) -> &Arc<Queue> {
         &self.queue
-    }
-
-    pub(super) fn is_zero_copy(&self) -> io::Result<bool> {
-        sys::is_zero_copy(self.descriptor())
     }
 
     pub(super) fn descriptor(&self) -> &OwnedFd {
@@ -220,9 +255,11 @@ impl Device for Socket {
         }
         let before = batch.len();
         let mut entries = 0;
-        let mut ring = self.receive.lock();
+        let mut receiving = self.receive.lock();
         for _ in 0..max {
-            let Some(entry) = ring.take() else { break };
+            let Some(entry) = receiving.ring.take() else {
+                break;
+            };
             entries += 1;
             // Any option is a frame of several buffers, which was not asked for.
             let frame = (entry.options == 0)
@@ -234,11 +271,11 @@ impl Device for Socket {
                 self.invalid.fetch_add(1, Ordering::Relaxed);
             }
         }
-        ring.release();
+        receiving.ring.release();
         if let Some(room) = &self.room {
-            room.tell(|| ring.room());
+            receiving.tell(room, self.queue.reserve.get(), entries);
         }
-        drop(ring);
+        drop(receiving);
         self.queue.lent.fetch_sub(entries, Ordering::Relaxed);
         self.queue.refill();
         let received = batch.len() - before;
@@ -272,7 +309,10 @@ impl Device for Socket {
 
     fn drops(&self) -> Drops {
         let invalid = self.invalid.load(Ordering::Relaxed);
-        let early = self.room.as_ref().map_or(0, Room::refused);
+        let mut early = self.room.as_ref().map_or(0, Room::refused);
+        if self.own.is_none() {
+            early += self.queue.reserve.get().map_or(0, Reserve::refused);
+        }
         // Without an answer only what was counted here is known.
         let kernel = sys::statistics(self.descriptor()).ok();
         kernel.map_or(
@@ -324,7 +364,8 @@ impl XdpConfig {
 }
 
 impl Queue {
-    /// Lends free chunks for receiving, but for some that sending needs.
+    /// Lends free chunks for receiving, but for some that sending needs, and wakes a driver
+    /// that waits for them.
     fn refill(&self) {
         // Whoever holds the lock refills for all.
         let Some(mut fill) = self.fill.try_lock() else {
@@ -336,9 +377,16 @@ impl Queue {
             .saturating_sub(self.config.send_frames);
         let count = spare.min(fill.room() as usize).min(self.unused_credit());
         // A few at a time cost as much as many, but the ring must not run dry.
-        if count < REFILL_BATCH && fill.queued() as usize >= REFILL_BATCH {
-            return;
+        if count >= REFILL_BATCH || (fill.queued() as usize) < REFILL_BATCH {
+            self.lend(&mut fill, count);
         }
+        if fill.memory().needs_wakeup() {
+            sys::kick_receive(&self.first);
+        }
+    }
+
+    /// Lends `count` free chunks, or as many as there are.
+    fn lend(&self, fill: &mut Outgoing<u64>, count: usize) {
         let mut lent = 0;
         for _ in 0..count {
             let Some(offset) = self.pool.lend_empty() else {
@@ -349,8 +397,8 @@ impl Queue {
         }
         self.lent.fetch_add(lent, Ordering::Relaxed);
         fill.publish();
-        if fill.memory().needs_wakeup() {
-            sys::kick_receive(&self.first);
+        if let Some(reserve) = self.reserve.get() {
+            reserve.on_lent(lent);
         }
     }
 
@@ -359,8 +407,19 @@ impl Queue {
         self.config.queue
     }
 
+    /// The XDP program leaves the driver a reserve from now on. To be called before it knows
+    /// a socket of this queue.
+    pub(super) fn keep_reserve(&self, room: Room) {
+        let lent = self.lent.load(Ordering::Relaxed);
+        // There is one already if this was called before.
+        let _ = self.reserve.set(Reserve::new(room, lent));
+    }
+
     pub(super) fn set_credit(&self, chunks: u32) {
-        self.credit.store(chunks, Ordering::Relaxed);
+        match self.reserve.get() {
+            Some(reserve) => reserve.set_credit(chunks),
+            None => self.credit.store(chunks, Ordering::Relaxed),
+        }
     }
 
     /// Chunks that may be lent now.

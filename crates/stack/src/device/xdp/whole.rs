@@ -5,7 +5,6 @@
 //! detached and everything is as before, also after SIGKILL.
 
 use std::fmt;
-use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::sync::Arc;
@@ -161,15 +160,6 @@ impl WholeQueue {
             socket,
             taken: Arc::clone(&self.taken),
         })
-    }
-
-    /// Whether frames reach our memory without being copied.
-    ///
-    /// # Errors
-    ///
-    /// The kernel does not tell.
-    pub fn is_zero_copy(&self) -> io::Result<bool> {
-        self.socket.is_zero_copy()
     }
 
     /// Why the kernel polls as the interface has it although [`XdpConfig::threaded`] was asked
