@@ -257,7 +257,7 @@ fn short(value: f64) -> String {
 
 /// What the plotting library writes although SVG has it so, or with more digits than are
 /// seen: a sixth of a report with many plots.
-const SHORTER: [(&str, &str); 7] = [
+const SHORTER: [(&str, &str); 10] = [
     (r#" opacity="1""#, ""),
     (r#" stroke-width="1""#, ""),
     (r#" stroke="none""#, ""),
@@ -265,6 +265,11 @@ const SHORTER: [(&str, &str); 7] = [
     ("#000000", "#000"),
     (r#""10.483870967741936""#, r#""10.5""#),
     (r#""11.290322580645162""#, r#""11.3""#),
+    // Once for all texts.
+    (r#" font-family="sans-serif""#, ""),
+    ("<svg w", r#"<svg style="font-family:sans-serif" w"#),
+    // The end of a polyline's points.
+    (r#" "/>"#, r#""/>"#),
 ];
 
 #[cfg(test)]

@@ -17,7 +17,7 @@
 //! before this thread, within half of the limit.
 //!
 //! **Limits.** One thread for all others, so one CPU. Sending copies in the kernel, about a microsecond
-//! per frame where the driver has no zero-copy mode.
+//! per frame.
 
 mod decider;
 mod output;
