@@ -1,5 +1,4 @@
-//! The scores that documents tell are those of the runs that were kept. That on real
-//! packets is counted from several runs.
+//! The scores that documents tell are those of the runs that were kept.
 //!
 //! README told 145 claims when the files had 163: runs were added to
 //! `experiments/claims-real.txt`, and nobody counted again.
@@ -9,9 +8,6 @@ use std::fs;
 use std::path::Path;
 
 use plimsoll_lab::{Catalogue, Kind};
-
-/// Its rates were multiples of a wrong unit: no verdict of it says anything.
-const WITHOUT_A_UNIT: &str = "real-lrp-sockets";
 
 fn read(name: &str) -> String {
     let path = Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -32,6 +28,7 @@ struct Score {
 impl Score {
     fn count(&mut self, line: &str) {
         let without_a_value = [
+            "was not measured",
             "outside the measured range",
             "not a number",
             "no point lies",
@@ -49,52 +46,34 @@ impl Score {
     }
 }
 
-/// The last line of each claim, by experiment and claim.
-fn last() -> BTreeMap<(String, String), String> {
+/// Of the test claims that were kept, all and by paper. Each that there is was asked.
+fn scores() -> (Score, BTreeMap<String, Score>) {
     let text = read("experiments/claims-real.txt");
-    let mut last = BTreeMap::new();
-    let mut experiment = "";
+    let (mut lines, mut experiment) = (BTreeMap::new(), "");
     for line in text.lines() {
-        let Some(claim) = line.strip_prefix("  ") else {
-            experiment = line.split("  ").next().unwrap();
-            continue;
-        };
-        let mut words = claim.split(' ');
-        if let (Some("✓" | "✗" | "?"), Some(_), Some(id)) =
-            (words.next(), words.next(), words.next())
-        {
-            let id = id.trim_end_matches(':').to_owned();
-            last.insert((experiment.to_owned(), id), claim.to_owned());
+        match line.strip_prefix("  ") {
+            None => experiment = line.split("  ").next().unwrap(),
+            Some(claim) => {
+                let id = claim.split(' ').nth(2).unwrap_or_default();
+                lines.insert((experiment, id.trim_end_matches(':')), claim);
+            }
         }
     }
-    last
-}
-
-/// Of all test claims, those without a unit apart, and by paper.
-fn scores() -> (Score, Score, BTreeMap<String, Score>) {
-    let last = last();
-    let (mut all, mut apart, mut by_paper) = (Score::default(), Score::default(), BTreeMap::new());
+    let (mut all, mut by_paper) = (Score::default(), BTreeMap::new());
     let experiments = Catalogue::built_in().unwrap();
     for experiment in experiments.select(&["real".to_owned()]).unwrap() {
         let claims = experiment.claims.iter();
         for claim in claims.filter(|claim| claim.kind == Kind::Test) {
-            let key = (experiment.id.clone(), claim.id.clone());
-            let line = last
-                .get(&key)
-                .unwrap_or_else(|| panic!("{key:?} was never asked"));
-            if experiment.id == WITHOUT_A_UNIT {
-                apart.count(line);
-                continue;
-            }
+            let key = (experiment.id.as_str(), claim.id.as_str());
+            let line = lines.get(&key);
+            let line = line.unwrap_or_else(|| panic!("{key:?} was never asked"));
             all.count(line);
             let paper = claim.from.as_deref().unwrap().split('-').next().unwrap();
-            by_paper
-                .entry(paper.to_owned())
-                .or_insert_with(Score::default)
-                .count(line);
+            let of_paper = by_paper.entry(paper.to_owned());
+            of_paper.or_insert_with(Score::default).count(line);
         }
     }
-    (all, apart, by_paper)
+    (all, by_paper)
 }
 
 /// That `document` says all of this; its lines are broken anywhere.
@@ -131,24 +110,20 @@ fn the_readme_tells_the_score_of_the_model() {
 
 #[test]
 fn documents_tell_the_score_of_the_runs_that_were_kept() {
-    let (all, apart, by_paper) = scores();
+    let (all, by_paper) = scores();
     let Score {
         hold,
         fail,
         undecided,
         unmeasured,
     } = all;
-    let (total, asked) = (all.total(), all.total() + apart.total());
+    let total = all.total();
     told(
         "README.md",
         &[
-            format!("asks {asked} published claims of a kernel of today"),
+            format!("asks {total} published claims of a kernel of today"),
             format!("{hold} hold, and {fail} do not. {undecided} were undecided"),
             format!("{unmeasured} could not be measured"),
-            format!(
-                "The other {}, about our stack, say nothing yet",
-                apart.total()
-            ),
         ],
     );
     let mut rows = vec![format!(
@@ -167,10 +142,6 @@ fn documents_tell_the_score_of_the_runs_that_were_kept() {
         ));
     }
     rows.push(format!("{} of {total} were decided", hold + fail));
-    rows.push(format!(
-        "{} that hold, {} that do not and {} undecided",
-        apart.hold, apart.fail, apart.undecided
-    ));
     told("docs/measurements.md", &rows);
     told(
         "experiments/claims-real.txt",

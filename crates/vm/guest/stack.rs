@@ -24,8 +24,15 @@ const FLOOD_PPS: u64 = 30_000;
 const FLOOD_TIME: Duration = Duration::from_secs(2);
 const ASKED: u32 = 50;
 const ANSWER_LIMIT: Duration = Duration::from_secs(1);
-/// One queue for all, then one for each endpoint.
-const PATHS: [&str; 2] = ["soft-lrp", "ni-lrp"];
+const ZERO_COPY: &str = "--zero-copy";
+/// One queue for all, and one for each endpoint.
+const WAYS: [&str; 5] = [
+    "--path soft-lrp",
+    "--path ni-lrp",
+    "--path soft-lrp --zero-copy",
+    "--path ni-lrp --zero-copy",
+    "--path soft-lrp --zero-copy --busy-poll-us 50",
+];
 const STATUS: &str = "/tmp/served.json";
 
 /// Answers come without copies where the driver says that it can. A stack that is flooded,
@@ -33,16 +40,15 @@ const STATUS: &str = "/tmp/served.json";
 pub(crate) fn stack(site: &Site) -> Outcome {
     let announced = link::zero_copy(site.ifindex)?.unwrap_or(false);
     let mut done = Vec::new();
-    for zero_copy in [false, true] {
-        for path in PATHS {
-            if zero_copy && !announced {
-                continue;
-            }
-            let mut words = vec!["--path", path];
-            words.extend(zero_copy.then_some("--zero-copy"));
-            served(site, &words, zero_copy).map_err(|why| format!("{}: {why}", words.join(" ")))?;
-            done.push(words[1..].join(" "));
+    for words in WAYS {
+        let words: Vec<_> = words.split(' ').collect();
+        let zero_copy = words.contains(&ZERO_COPY);
+        if zero_copy && !announced {
+            continue;
         }
+        let label = words[1..].join(" ");
+        served(site, &words, zero_copy).map_err(|why| format!("{label}: {why}"))?;
+        done.push(label);
     }
     Ok(format!(
         "{ASKED} of {ASKED} echoed, to the kernel after a flood while it was stopped, and echoed then: {}",
