@@ -151,7 +151,7 @@ impl Report {
         self.step(Step::Link, || steps::link(site))?;
         self.step(Step::Threads, || threads::threads(site))?;
         if Step::Stack.is_for(&orders.driver) {
-            self.step(Step::Stack, || stack::stack(site))?;
+            self.step(Step::Stack, || stack::stack(site, &orders.driver))?;
         }
         if Step::Bond.is_for(&orders.driver) {
             self.step(Step::Bond, || bond::bond(site))?;

@@ -49,7 +49,7 @@ pub enum Step {
     /// Threads poll while a flood lasts, also after the link went down and up; they end with
     /// the flood, and with a killed guard.
     Threads,
-    /// The user-space stack on AF_XDP answers, without copies where the driver says that it can.
+    /// The user-space stack on AF_XDP answers, with igb also without copies.
     /// Flooded, stopped and killed, it leaves the kernel's sockets of the interface theirs.
     Stack,
     /// A bond of two veths: a guard on it says that its members are to be guarded and turns

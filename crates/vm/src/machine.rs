@@ -139,10 +139,6 @@ fn interfaces(command: &mut Command, driver: &str, taps: bool) {
         other => other,
     };
     let mut guarded = format!("{model},netdev=host,mac={HOST_MAC},romfile=");
-    if model == "virtio-net-pci" {
-        // As with a memory management unit for devices. Without it there is no zero-copy.
-        guarded += ",disable-legacy=on,iommu_platform=on";
-    }
     let wire = |end: &str, id: &str| {
         if taps {
             format!("tap,id={id},ifname={id},script=no,downscript=no{end}")

@@ -121,7 +121,7 @@ pub struct Config {
     #[arg(long, value_name = "PORT")]
     pub bystander: Option<u16>,
     /// Look for datagrams for so long before sleeping, in microseconds (`SO_BUSY_POLL` on the
-    /// kernel's sockets, and with `--zero-copy`)
+    /// kernel's sockets)
     #[arg(long = "busy-poll-us", value_name = "US", value_parser = parse_micros, default_value = "0")]
     pub busy_poll: Duration,
     /// File to keep the counters in, for a parent process to map

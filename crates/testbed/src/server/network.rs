@@ -10,7 +10,7 @@ use plimsoll_stack::device::Device;
 use plimsoll_stack::device::packet::PacketDevice;
 use plimsoll_stack::device::tap::{TapDevice, TunDevice};
 use plimsoll_stack::device::vlan::Vlan;
-use plimsoll_stack::device::xdp::{BusyPoll, CopyMode, XdpConfig, XdpInterface};
+use plimsoll_stack::device::xdp::{CopyMode, XdpConfig, XdpInterface};
 use plimsoll_stack::{BACKLOG, Stack, StackConfig, TcpConfig};
 
 use super::{Config, Pace};
@@ -68,8 +68,6 @@ pub(super) enum Network {
 /// What a socket's channel holds, and its ring: as much as a kernel's socket with 4 MiB,
 /// where a frame that XDP redirected is accounted as a page and the kernel doubles the size.
 const CHANNEL_FRAMES: u32 = 2048;
-/// Of one poll from a system call: as many as from a softirq.
-const BUSY_POLL_FRAMES: u32 = 64;
 /// A server and its bystander have one each.
 const CHANNELS: u32 = 8;
 
@@ -132,11 +130,6 @@ fn start_af_xdp(interface: &str, config: &Config, mut stack: StackConfig) -> Res
             true => CopyMode::ZeroCopy,
             false => CopyMode::Copy,
         },
-        // With copies the kernel would not know what to poll.
-        busy_poll: (config.zero_copy && !config.busy_poll.is_zero()).then(|| BusyPoll {
-            micros: u32::try_from(config.busy_poll.as_micros()).unwrap_or(u32::MAX),
-            budget: BUSY_POLL_FRAMES,
-        }),
         holdoff: config.holdoff,
         threaded: config.polled(),
         any_driver: config.any_driver,

@@ -74,9 +74,10 @@ pub enum CopyMode {
 /// Polling the device from our system calls instead of by interrupts, whenever its
 /// interrupts are deferred.
 ///
-/// Since Linux 6.13 the kernel knows what to poll only for sockets without copies
-/// ([`Capabilities::zero_copy`]). For others this does nothing there, and once frames
-/// have arrived no call is spent on it.
+/// It goes with [`CopyMode::Copy`] alone, and from Linux 6.13 on it does nothing there, since the
+/// kernel knows what to poll only for sockets without copies; once frames have arrived
+/// no call is spent on it. Without copies answers were late by more than a second, or lost (igb,
+/// `virtio_net`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BusyPoll {
     /// `SO_BUSY_POLL`, in microseconds.
@@ -112,9 +113,9 @@ pub struct XdpConfig {
     /// the first would take all.
     pub fill_frames: Option<u32>,
     /// Default [`CopyMode::Copy`]: what a driver does without copies has faults of its own. One
-    /// of the two that were tried sends nothing now and then (docs/stack.md).
+    /// of the two that were tried sends nothing in some starts (docs/stack.md).
     pub copy: CopyMode,
-    /// Default none.
+    /// Default none. Refused unless frames are copied.
     pub busy_poll: Option<BusyPoll>,
     /// After a poll that found frames the kernel waits so long for more before it polls again,
     /// instead of being interrupted: fewer interrupts under load, and up to so much more
@@ -201,6 +202,13 @@ impl XdpConfig {
         check(fits(ring), "ring_frames", ring as usize, allowed)?;
         let fill = self.fill_frames.unwrap_or(1);
         check(fits(fill), "fill_frames", fill as usize, allowed)?;
+        if self.busy_poll.is_some() && self.copy != CopyMode::Copy {
+            return Err(Error::Config {
+                field: "busy_poll",
+                given: format!("{:?}", self.copy),
+                allowed: "CopyMode::Copy with it: without copies answers were lost",
+            });
+        }
         let levels = match self.threaded {
             Threaded::Beneath(levels) => levels,
             Threaded::Auto | Threaded::Off => 0,
@@ -560,9 +568,22 @@ mod tests {
         assert_eq!(
             field(XdpConfig {
                 threaded: Threaded::Beneath(20),
-                ..good
+                ..good.clone()
             }),
             "threaded"
         );
+        let busy_poll = Some(BusyPoll {
+            micros: 50,
+            budget: 64,
+        });
+        let copied = XdpConfig { busy_poll, ..good };
+        assert!(copied.validate().is_ok());
+        for copy in [CopyMode::ZeroCopy, CopyMode::KernelChooses] {
+            let refused = XdpConfig {
+                copy,
+                ..copied.clone()
+            };
+            assert_eq!(field(refused), "busy_poll");
+        }
     }
 }
