@@ -344,6 +344,7 @@ fn what_cannot_be_served_is_told_with_its_remedy() {
     fails("echo --port 7 --vlan 5", 2, "--vlan");
     fails("echo --port 7 --on tap:tap9 --vlan 4095", 2, "4094");
     fails("echo --port 7 --holdoff-us 50", 2, "--holdoff-us");
+    fails("echo --port 7 --zero-copy", 2, "--zero-copy");
     fails("echo --port 7 --work-ahead", 2, "--work-ahead: ");
     fails(
         "echo --port 7 --on tap:tap8 --address 10.0.9.2/24 --path polled --work-ahead",

@@ -6,11 +6,13 @@
 //! owns addresses, and gets all that is for them ([`XdpConfig::owned`]).
 //! Everything else goes to the kernel as before.
 //!
-//! `ring` and `sys` are the rings and system calls, `socket` a queue's shared
-//! memory and its sockets, `endpoint` a socket for one endpoint, `queues` one for each queue, `numbers` how the program names them, `program` the steering, `room` what it is told of full
-//! rings, `reserve` what the driver keeps where nothing is copied, `company` what it counts beside a flood, `polling` where the kernel polls because
-//! of that, `settings` what is turned of it, `whole` an interface with all its queues ([`open_whole`]). Sockets of their own
-//! for single endpoints ([`Device::open_endpoint`]), and `channels` of TCP, are what `ni-lrp`
+//! `ring` and `sys` are the rings and system calls, `socket` a queue's shared memory and its
+//! sockets, `endpoint` a socket for one endpoint, `queues` one for each queue, `numbers` how the
+//! program names them, `program` the steering, `room` what it is told of full rings, `reserve`
+//! what the driver keeps where nothing is copied, `company` what the program counts beside a
+//! flood, `polling` where the kernel polls because of that, `settings` what is turned of it,
+//! `whole` an interface with all its queues ([`open_whole`]). Sockets of their own for single
+//! endpoints ([`Device::open_endpoint`]), and `channels` of TCP, are what `ni-lrp`
 //! stands on.
 //!
 //! **Trap.** A sender on this machine (the other end of a veth pair) leaves
