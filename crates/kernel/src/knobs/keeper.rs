@@ -239,8 +239,8 @@ impl Ward {
         }
     }
 
-    /// Whether everything is back; `None` if nothing was turned. If the program `stays`,
-    /// nobody waits for its end.
+    /// Whether everything is back; `None` if nothing was turned, or the interface is gone. If
+    /// the program `stays`, nobody waits for its end.
     fn restore(self, stays: bool) -> Result<Option<bool>, OpenError> {
         let directory = Path::new(DIRECTORY);
         let file = RecordFile::new(directory, &self.interface, &self.identity);
@@ -269,7 +269,11 @@ impl Ward {
             wait_while(DETACH_LIMIT, || {
                 !stays && link::link(ifindex).is_ok_and(|link| link.xdp.is_some())
             });
-            if !knobs.instances()?.is_empty() {
+            let instances = knobs.instances();
+            if knobs.is_gone() {
+                return Ok(None);
+            }
+            if !instances?.is_empty() {
                 knobs.take_over(&left)?;
             }
         }

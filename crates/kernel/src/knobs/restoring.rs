@@ -87,10 +87,23 @@ impl Knobs {
     /// The first refusal, after trying all; [`RestoreError::Deferred`] if the
     /// device has no NAPI instance now.
     pub fn restore(&mut self) -> Result<(), RestoreError> {
-        if self.state() == State::Gone {
-            self.record.keep(Vec::new());
-            return Ok(self.file.remove()?);
+        if self.is_gone() {
+            return self.forget_all();
         }
+        match self.restore_present() {
+            // Gone meanwhile.
+            Err(_) if self.is_gone() => self.forget_all(),
+            restored => restored,
+        }
+    }
+
+    fn forget_all(&mut self) -> Result<(), RestoreError> {
+        self.record.keep(Vec::new());
+        Ok(self.file.remove()?)
+    }
+
+    /// Of an interface that there is.
+    fn restore_present(&mut self) -> Result<(), RestoreError> {
         self.let_threads_run();
         let mut restored = Ok(());
         let mut gone = Vec::new();
@@ -209,6 +222,11 @@ impl Knobs {
         Ok((instance.is_some(), thread))
     }
 
+    /// Whether the interface is gone, and all its settings with it.
+    pub(super) fn is_gone(&self) -> bool {
+        self.state() == State::Gone
+    }
+
     fn state(&self) -> State {
         match link::link(self.record.identity.ifindex) {
             Ok(link) if link.up => State::Up,
@@ -226,14 +244,14 @@ impl Knobs {
     /// The kernel refuses.
     pub(super) fn clear_marks(&mut self) -> Result<(), RestoreError> {
         for _ in 0..ROUNDS {
-            let marks = self
-                .clear_marks_once()
-                .map_err(|source| RestoreError::Refused {
-                    interface: self.interface.clone(),
-                    source,
-                })?;
-            if marks == 0 {
-                return Ok(());
+            match self.clear_marks_once() {
+                Ok(0) => return Ok(()),
+                Ok(_) => {}
+                Err(_) if self.is_gone() => return Ok(()),
+                Err(source) => {
+                    let interface = self.interface.clone();
+                    return Err(RestoreError::Refused { interface, source });
+                }
             }
         }
         Err(RestoreError::Refused {

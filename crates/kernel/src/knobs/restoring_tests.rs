@@ -91,13 +91,15 @@ impl Family for Fake {
     }
 }
 
+fn ip(words: &str) {
+    let ip = Command::new("ip").args(words.split(' ')).status();
+    assert!(ip.expect("iproute2 is installed").success(), "{words}");
+}
+
 /// Runs `test` in a namespace whose loopback stands for the interface.
 fn with_interface(test: impl FnOnce() + Send) {
     let inside = || {
-        let ip = Command::new("ip")
-            .args(["link", "set", "lo", "up"])
-            .status();
-        assert!(ip.expect("iproute2 is installed").success());
+        ip("link set lo up");
         test();
     };
     namespace::in_new(inside).expect("this test makes a namespace: run `sudo make test`");
@@ -225,8 +227,7 @@ fn an_interface_that_is_down_keeps_its_record() {
         let mut knobs = open(directory, &driver);
         let holdoff = Duration::from_micros(40);
         knobs.set_holdoff(Queues::All, DEFER_MARK, holdoff).unwrap();
-        let ip = |up: &str| Command::new("ip").args(["link", "set", "lo", up]).status();
-        assert!(ip("down").unwrap().success());
+        ip("link set lo down");
         let instances = std::mem::take(&mut driver.lock().unwrap().instances);
         let deferred = knobs.restore().unwrap_err();
         assert!(
@@ -236,11 +237,42 @@ fn an_interface_that_is_down_keeps_its_record() {
         drop(knobs);
         assert!(record_of(directory).is_some());
 
-        assert!(ip("up").unwrap().success());
+        ip("link set lo up");
         driver.lock().unwrap().instances = instances;
         driver.lock().unwrap().renew(u32::MAX);
         let knobs = open(directory, &driver);
         assert!(knobs.is_untouched());
         assert_eq!(driver.lock().unwrap().holdoffs(), own);
+    });
+}
+
+/// A keeper finds it so where an adapter is pulled out, or a container ends with its guard.
+#[test]
+fn of_an_interface_that_is_gone_nothing_is_left_turned() {
+    with_interface(|| {
+        let directory = tempfile::tempdir().unwrap();
+        let directory = directory.path();
+        ip("link add v0 type veth peer name v1");
+        let identity = Identity::of("v0").unwrap();
+        let device = Device::open("v0", identity.ifindex).unwrap();
+        let mut knobs = Knobs::open_in(directory, "v0").unwrap();
+        knobs
+            .turn_device(&[(Attribute::NapiDeferHardIrqs, DEFER_MARK.into())])
+            .unwrap();
+        let record = record_of(directory).unwrap();
+        let text = fs::read(&record).unwrap();
+        ip("link del v0");
+        knobs.restore().unwrap();
+        assert!(knobs.is_untouched());
+        drop(knobs);
+        assert_eq!(record_of(directory), None);
+
+        fs::write(record, text).unwrap();
+        let netdev = Box::new(Netdev::new());
+        let owner = Process::current().unwrap();
+        let knobs = Knobs::take(directory, "v0", identity, device, netdev, owner).unwrap();
+        assert!(knobs.is_untouched());
+        drop(knobs);
+        assert_eq!(record_of(directory), None);
     });
 }
