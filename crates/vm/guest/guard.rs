@@ -84,6 +84,15 @@ impl Guard {
         Ok(line["totals"][kind][outcome].as_u64().unwrap_or(0))
     }
 
+    /// Packets of every kind that it kept from the stack, as of now.
+    pub(crate) fn not_admitted(&self) -> Outcome<u64> {
+        let line = self.line()?;
+        let kinds = line["totals"].as_object().ok_or("no totals")?;
+        let outcomes = kinds.values().filter_map(Value::as_object).flatten();
+        let kept = outcomes.filter(|(outcome, _)| *outcome != "admitted");
+        Ok(kept.filter_map(|(_, packets)| packets.as_u64()).sum())
+    }
+
     /// The governor's mode, as of now.
     pub(crate) fn mode(&self) -> Outcome<String> {
         let line = self.line()?;

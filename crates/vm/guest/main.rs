@@ -142,10 +142,10 @@ impl Report {
         if let Some(guard) = &mut guard {
             self.step(Step::Drain, || steps::drain(site, guard))?;
             self.step(Step::SynFlood, || steps::syn_flood(site, guard, &stock))?;
-            self.step(Step::Masquerade, || steps::masquerade(site, guard, &stock))?;
-            self.step(Step::Vlan, || steps::vlan(site, guard, &stock))?;
         }
         guard.map(Guard::stop).transpose()?;
+        self.step(Step::Masquerade, || steps::masquerade(site))?;
+        self.step(Step::Vlan, || steps::vlan(site))?;
         self.step(Step::Kill, || overload::kill(site, orders))?;
         self.step(Step::HandOver, || manager::hand_over(site))?;
         self.step(Step::Link, || steps::link(site))?;

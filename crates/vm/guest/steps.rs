@@ -1,5 +1,6 @@
 //! The steps but for killing and handing over.
 
+use std::fmt;
 use std::net::UdpSocket;
 use std::process::Command;
 use std::thread::sleep;
@@ -21,6 +22,7 @@ const FILL_PPS: u64 = 3_000;
 /// Enough for the receive buffer of a socket by default, several times.
 const FILL_TIME: Duration = Duration::from_secs(2);
 const AFTERWARDS: u32 = 50;
+const LOSS_ROUNDS: u32 = 7;
 const UNTIL_LIMIT: Duration = Duration::from_secs(20);
 const ETHERNET_MTU: u32 = 1500;
 const OTHER_MTU: u32 = 1400;
@@ -32,9 +34,6 @@ const TAKE_START: Duration = Duration::from_secs(3);
 pub(crate) struct Stock {
     greeter: Greeter,
     connected: u32,
-    downloaded: Passed,
-    /// Over the VLAN.
-    tagged: Passed,
 }
 
 /// What became of datagrams.
@@ -62,6 +61,16 @@ impl Passed {
     }
 }
 
+impl fmt::Display for Passed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (received, sent, by_driver) = (self.received, self.sent, self.by_driver);
+        write!(
+            f,
+            "{received} of {sent} datagrams ({by_driver} frames by the driver's count)"
+        )
+    }
+}
+
 pub(crate) fn stock(site: &Site) -> Outcome<Stock> {
     let greeter = Greeter::start()?;
     let connected = {
@@ -69,12 +78,7 @@ pub(crate) fn stock(site: &Site) -> Outcome<Stock> {
         sleep(Duration::from_secs(1));
         connect(site, greeter.port)?
     };
-    Ok(Stock {
-        greeter,
-        connected,
-        downloaded: Passed::of(site, download)?,
-        tagged: Passed::of(site, upload_tagged)?,
-    })
+    Ok(Stock { greeter, connected })
 }
 
 /// Looks, and finds that the guard can run.
@@ -216,32 +220,41 @@ pub(crate) fn syn_flood(site: &Site, guard: &Guard, stock: &Stock) -> Outcome {
     Ok(found)
 }
 
-/// No more is lost than without the guard.
-pub(crate) fn masquerade(site: &Site, guard: &Guard, stock: &Stock) -> Outcome {
-    no_more_lost(guard, &Passed::of(site, download)?, &stock.downloaded)
+/// A gateway's download loses no more than without the guard.
+pub(crate) fn masquerade(site: &Site) -> Outcome {
+    no_more_lost(site, download)
 }
 
 /// As [`masquerade`], for a VLAN device, whose packets come with a tag or have lost it to
 /// the adapter.
-pub(crate) fn vlan(site: &Site, guard: &Guard, stock: &Stock) -> Outcome {
-    no_more_lost(guard, &Passed::of(site, upload_tagged)?, &stock.tagged)
+pub(crate) fn vlan(site: &Site) -> Outcome {
+    no_more_lost(site, upload_tagged)
 }
 
-fn no_more_lost(guard: &Guard, guarded: &Passed, stock: &Passed) -> Outcome {
-    let shares = guard.packets("closed_port", "share")?;
-    let found = format!(
-        "{} of {} datagrams, {} of {} without the guard; {} and {} frames by the driver's count; {shares} discarded as for a closed port",
-        guarded.received,
-        guarded.sent,
-        stock.received,
-        stock.sent,
-        guarded.by_driver,
-        stock.by_driver,
-    );
-    if shares > 0 || guarded.lost() > stock.lost() {
-        return Err(found.into());
+/// Compares stock and guard by turns, until a round in which the guard lost no more. It must
+/// never discard. What an adapter's ring loses of a burst is chance (on igb in one of four
+/// samples without any program): if that were all, the guard would lose more in each of seven
+/// rounds once in 128 times at most.
+fn no_more_lost(site: &Site, send: fn(&Site) -> Outcome<(u32, u32)>) -> Outcome {
+    let mut rounds = Vec::new();
+    for _ in 0..LOSS_ROUNDS {
+        // Some drivers take the link down to detach as well.
+        site.wait_for_packets()?;
+        let stock = Passed::of(site, send)?;
+        let (guard, _) = start(site)?;
+        let guarded = Passed::of(site, send)?;
+        let discarded = guard.not_admitted()?;
+        guard.stop()?;
+        let found = format!("{guarded}, without the guard {stock}; {discarded} discarded");
+        if discarded > 0 {
+            return Err(found.into());
+        }
+        rounds.push(found);
+        if guarded.lost() <= stock.lost() {
+            return Ok(rounds.join(" | "));
+        }
     }
-    Ok(found)
+    Err(rounds.join(" | ").into())
 }
 
 /// A new link may come with new rings, and another MTU too: whoever has a program there sees

@@ -36,9 +36,10 @@ pub enum Step {
     Drain,
     /// A SYN flood: as many real connections as without the guard.
     SynFlood,
-    /// A gateway that masquerades loses nothing that it does not lose without the guard.
+    /// A gateway that masquerades: the guard keeps none of a download's packets, and no more
+    /// of them are lost than without it.
     Masquerade,
-    /// A VLAN device on the guarded interface gets what it gets without the guard.
+    /// The same for the packets of a VLAN device on the guarded interface.
     Vlan,
     /// The guard is killed in overload, many times: settings are as before.
     Kill,
