@@ -81,6 +81,72 @@ fn demultiplexing_in_the_host_takes_an_interrupt_per_packet() {
     assert!(interrupts("ni-lrp") < 5.0);
 }
 
+/// Classifying in the host only postpones livelock: at some rate it takes the whole CPU
+/// (LRP-29). An adapter that classifies leaves the host its work.
+#[test]
+fn demultiplexing_in_the_host_livelocks_later() {
+    let delivered = |path: &str, rate_pps: u32| {
+        let source = format!(
+            r#"
+            [[source]]
+            name = "flood"
+            to = "sink"
+            traffic = {{ kind = "constant", rate_pps = {rate_pps} }}
+            [[consumer]]
+            name = "sink"
+            role = {{ kind = "sink" }}
+            "#
+        );
+        let outcome = host(&COSTS, 50, &format!("kind = \"{path}\""), &source);
+        figure(&outcome, "delivered_pps")
+    };
+    let all_cpu_pps = 1_000_000 / 10;
+    let eager = "batched-interrupts";
+    assert!(delivered(eager, all_cpu_pps / 2) < 5.0);
+    assert!(delivered("soft-lrp", all_cpu_pps / 2) > 10_000.0);
+    assert!(delivered("soft-lrp", all_cpu_pps) < 5.0);
+    assert!(delivered("ni-lrp", all_cpu_pps) > 10_000.0);
+}
+
+/// Each process has its own thread for TCP (LRP-40): it runs at that process's priority,
+/// and a flood of another one's connections waits behind it.
+#[test]
+fn tcp_work_has_the_priority_of_its_own_process() {
+    let costs = [
+        ("driver_receive", 1_000),
+        ("tcp_syn", 50_000),
+        ("tcp_ack", 50_000),
+        ("tcp_data", 50_000),
+        ("web_request", 500_000),
+    ];
+    let requests = |path: &str, flood_pps: u32| {
+        let servers = format!(
+            r#"
+            [[source]]
+            name = "clients"
+            to = "server"
+            traffic = {{ kind = "http", clients = 8 }}
+            [[source]]
+            name = "flood"
+            to = "other"
+            traffic = {{ kind = "syn-flood", rate_pps = {flood_pps} }}
+            [[consumer]]
+            name = "server"
+            role = {{ kind = "web" }}
+            [[consumer]]
+            name = "other"
+            nice = 20
+            role = {{ kind = "web" }}
+            "#
+        );
+        let outcome = host(&costs, 50, &format!("kind = \"{path}\""), &servers);
+        figure(&outcome, "consumer.server.delivered_pps")
+    };
+    let kept = |path: &str| requests(path, 15_000) / requests(path, 0);
+    assert!(kept("batched-interrupts") < 0.5);
+    assert!(kept("soft-lrp") > 0.95);
+}
+
 /// Sending is the caller's work, and the interface's queue is drained as packets are
 /// completed (LRP-03). Lazy receiving changes nothing about it (LRP-33).
 /// Shows TB-04.

@@ -303,7 +303,7 @@ mod tests {
         Pool::new(4, 2048).unwrap()
     }
 
-    /// TB-45, TB-46: any thread takes and gives back, without a lock, at one cost.
+    /// TB-45: any thread takes and gives back, without a lock.
     #[test]
     fn chunks_come_back_when_frames_are_dropped() {
         let pool = pool();
@@ -311,6 +311,17 @@ mod tests {
         assert_eq!((frames.len(), pool.available()), (4, 0));
         drop(frames);
         assert_eq!(pool.available(), 4);
+    }
+
+    /// TB-46: each takes one chunk from the same list, so no size costs more than another.
+    #[test]
+    fn frames_of_all_sizes_take_the_same() {
+        let pool = pool();
+        for bytes in [1, 60, 2048 - HEADROOM_BYTES] {
+            let mut frame = pool.take().unwrap();
+            assert!(frame.copy_from(&vec![7; bytes]));
+            assert_eq!(pool.available(), 3, "{bytes} bytes");
+        }
     }
 
     #[test]
