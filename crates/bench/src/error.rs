@@ -16,6 +16,12 @@ pub enum Error {
         /// What it did instead.
         problem: String,
     },
+    /// This host lacks something that the guard needs, by its own check.
+    #[error("the guard cannot run on this host: {missing}")]
+    GuardLacks {
+        /// What is missing.
+        missing: String,
+    },
     /// A program that is measured did not do what it is there for.
     #[error("{tool} {problem}")]
     Tool {
@@ -73,6 +79,7 @@ impl Error {
         match self {
             Self::Testbed(error) => error.exit_code(),
             Self::Triggers(error) if error.is_missing() => 3,
+            Self::GuardLacks { .. } => 3,
             Self::Triggers(_)
             | Self::Guard { .. }
             | Self::Tool { .. }

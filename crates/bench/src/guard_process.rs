@@ -17,6 +17,8 @@ use serde::Deserialize;
 
 use crate::Error;
 
+/// Its exit code where the host lacks something.
+const LACKS: i32 = 3;
 const START_LIMIT: Duration = Duration::from_secs(10);
 const STOP_LIMIT: Duration = Duration::from_secs(5);
 const LOOKS: u32 = 10;
@@ -126,6 +128,26 @@ impl GuardProcess {
         Ok(String::from_utf8_lossy(&help.stdout)
             .split(|c: char| c.is_whitespace() || c == '=')
             .any(|word| word == option))
+    }
+
+    /// Asks `program guard check` whether it can run in `host`.
+    pub(crate) fn require(host: &Host, program: &Path) -> Result<(), Error> {
+        let mut command = host.command(program);
+        command.args(["guard", "check", host.device()]);
+        command.stdout(Stdio::piped()).stderr(Stdio::null());
+        let mut process = command.spawn()?;
+        let mut said = String::new();
+        if let Some(mut stdout) = process.take_stdout() {
+            let read = stdout.read_to_string(&mut said);
+            read.map_err(|error| problem(&format!("check cannot be read: {error}")))?;
+        }
+        if process.wait(START_LIMIT)?.code() != Some(LACKS) {
+            return Ok(());
+        }
+        let missing = said.lines().filter(|line| line.starts_with("MISSING"));
+        Err(Error::GuardLacks {
+            missing: missing.collect::<Vec<_>>().join("; "),
+        })
     }
 
     /// Starts `program guard DEVICE` with `arguments` in `host` and waits until
@@ -262,6 +284,11 @@ fn problem(text: &str) -> Error {
 
 #[cfg(test)]
 mod tests {
+    use std::fs::Permissions;
+    use std::os::unix::fs::PermissionsExt;
+
+    use plimsoll_testbed::{Config, Testbed};
+
     use super::*;
 
     #[test]
@@ -272,6 +299,25 @@ mod tests {
         let shown = said.problem("fell silent").to_string();
         assert!(shown.contains("fell silent\n  line 13\n"), "{shown}");
         assert!(shown.ends_with("line 20"), "{shown}");
+    }
+
+    /// The demo shows the modelled host then. Needs root.
+    #[test]
+    fn a_host_that_the_guard_refuses_lacks_something() {
+        let testbed = Testbed::create(Config::default()).unwrap();
+        let directory = tempfile::tempdir().unwrap();
+        let program = directory.path().join("guard");
+        let write = |text: &str| {
+            fs::write(&program, format!("#!/bin/sh\n{text}\n")).unwrap();
+            fs::set_permissions(&program, Permissions::from_mode(0o700)).unwrap();
+        };
+        write("echo ok; echo 'MISSING kernel too old'; exit 3");
+        let error = GuardProcess::require(testbed.test(), &program).unwrap_err();
+        assert!(error.is_missing());
+        let told = error.to_string();
+        assert!(told.ends_with("host: MISSING kernel too old"), "{told}");
+        write("echo limited; exit 0");
+        GuardProcess::require(testbed.test(), &program).unwrap();
     }
 
     #[test]

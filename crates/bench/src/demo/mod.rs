@@ -39,6 +39,7 @@ pub use document::{Dns, DnsCase, Document, Syn, SynCase, Udp};
 pub use router::{RouterCase, RouterScene};
 
 use crate::Error;
+use crate::guard_process::GuardProcess;
 use crate::protection::{Protection, Stage};
 
 /// In the order in which they take turns.
@@ -166,6 +167,7 @@ fn with_servers(plan: &Plan, progress: &mut impl FnMut(&str)) -> Result<Outcomes
         return Ok(outcomes);
     }
     let testbed = Testbed::create(TestbedConfig::default())?;
+    GuardProcess::require(testbed.test(), &plan.program)?;
     let stage = Stage {
         testbed: &testbed,
         program: &plan.program,
