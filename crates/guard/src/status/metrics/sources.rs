@@ -18,7 +18,7 @@ impl Sample {
     pub(super) fn encode_sources(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
         let none = Sources::default();
         let channels = self.channels.iter();
-        // Others are never judged by source.
+        // A listener's are in `status` and `top` alone.
         let channels = channels.filter(|channel| channel.kind == Kind::UdpSocket);
         let channels: Vec<(&Channel, &Sources)> = channels
             .map(|channel| (channel, channel.sources.as_ref().unwrap_or(&none)))
