@@ -224,6 +224,7 @@ fn charging_and_shedding_allocate_nothing() {
                 network: US * 19_000,
                 admitted: 10_000,
                 discarded: 1000,
+                connections: 0,
                 demands: Some(&demands),
             };
             let order = shedding.on_interval([load; 2]);

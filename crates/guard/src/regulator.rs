@@ -401,11 +401,17 @@ fn load(reading: &CpuReading, before: &Before, later: &Before) -> CpuLoad<'stati
     };
     let new = sum(&later.totals).saturating_sub(&sum(&before.totals));
     let admitted = new.count(Outcome::Admitted);
+    let of_connections = |totals: &[Totals]| {
+        let kinds = totals.get(reading.cpu as usize);
+        kinds.map_or(0, |kinds| kinds[Kind::TcpConnection as usize].offered())
+    };
+    let connections = of_connections(&later.totals);
     CpuLoad {
         elapsed: later.at - before.at,
         network: Duration::from_nanos(reading.network_ns.saturating_sub(earlier.network_ns)),
         admitted,
         discarded: new.offered() - admitted,
+        connections: connections.saturating_sub(of_connections(&before.totals)),
         demands: None,
     }
 }

@@ -276,6 +276,8 @@ impl PerCpu {
             network: self.network,
             admitted: self.admitted,
             discarded: self.discarded,
+            // No transfer in the model is faster than its host.
+            connections: 0,
             demands: Some(&self.demands),
         }
     }

@@ -18,6 +18,10 @@
 //! - Shedding begins when receiving has taken more than [`SheddingConfig::limit`] of
 //!   a CPU for two intervals, mostly for packets that were admitted: to admit fewer
 //!   helps against nothing else.
+//! - It does not begin, or goes on, for TCP connections' sake. Their senders follow the
+//!   receiver's window and the network's losses by themselves (RFC 9293, 5681), and a
+//!   bulk transfer that loses segments to a share collapses. So others must have taken
+//!   [`OTHERS_LEAST`] of the time on receiving, and calm is about others' demand.
 //! - The budget is what [`SheddingConfig::aim`] of the limit leaves after all packets have been
 //!   looked at, but never less than `PROGRESS` of it.
 //! - All protected traffic is one party with a guarantee. The others, slots or
@@ -71,6 +75,9 @@ const ADMITTED: Duration = Duration::from_nanos(1500);
 const PROGRESS: Fraction = Fraction::from_percent(10);
 /// Intervals above the limit before input is shed: one alone is a burst.
 const INTERVALS_ABOVE: u32 = 2;
+/// Packets of others than TCP connections take at least this part of the time on receiving
+/// when input is shed: with less, to admit fewer of them would hardly help.
+const OTHERS_LEAST: Fraction = Fraction::from_percent(25);
 /// Demand below this part of the budget is calm: without shedding receiving would
 /// stay well below the limit, so that shedding does not begin again at once.
 const CALM: Fraction = Fraction::from_percent(80);
@@ -196,6 +203,8 @@ pub struct CpuLoad<'a> {
     pub admitted: u64,
     /// Packets discarded early, for whatever reason.
     pub discarded: u64,
+    /// Of all these, packets of TCP connections.
+    pub connections: u64,
     /// What asked to be admitted, if that is known. Needed while input is shed.
     pub demands: Option<&'a [Demand]>,
 }
@@ -349,8 +358,11 @@ impl Shedding {
     fn begins(&mut self, load: &CpuLoad<'_>) -> bool {
         let network_ns = span_nanos(load.network);
         let limit_ns = self.config.limit.of(span_nanos(load.elapsed));
-        let is_admission = load.admitted.saturating_mul(self.costs_ns.admitted) > network_ns / 2;
-        let is_above = network_ns > limit_ns && is_admission;
+        let cost = |packets: u64| packets.saturating_mul(self.costs_ns.admitted);
+        let is_admission = cost(load.admitted) > network_ns / 2;
+        let others = load.admitted.saturating_sub(load.connections);
+        let is_others = cost(others) >= OTHERS_LEAST.of(network_ns);
+        let is_above = network_ns > limit_ns && is_admission && is_others;
         self.intervals_above = if is_above {
             self.intervals_above + 1
         } else {
@@ -388,13 +400,14 @@ impl Shedding {
         true
     }
 
-    /// As far as is known, less is asked for on this CPU than it could take.
+    /// As far as is known, less is asked for on this CPU, besides for connections, than it
+    /// could take.
     fn is_calm(&self, cpu: &CpuLoad<'_>) -> bool {
         let Some(demands) = cpu.demands.filter(|_| !cpu.elapsed.is_zero()) else {
             return true;
         };
         let wanted: u64 = demands.iter().map(|demand| demand.packets).sum();
-        wanted < CALM.of(self.budget(cpu))
+        wanted.saturating_sub(cpu.connections) < CALM.of(self.budget(cpu))
     }
 
     /// Follows what an admitted packet costs.

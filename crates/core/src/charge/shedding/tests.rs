@@ -67,6 +67,7 @@ impl Host {
             network,
             admitted: taken,
             discarded: all - taken,
+            connections: 0,
             demands: None,
         };
         (Done { admitted, network }, load)
@@ -214,6 +215,7 @@ fn polling_costs_are_not_charged_to_few_packets() {
             network: Duration::from_millis(9),
             admitted: 500,
             discarded: 30_000,
+            connections: 0,
             demands: Some(&[]),
         };
         assert_eq!(shedding.on_interval([load]), Order::Keep);
@@ -231,6 +233,7 @@ fn what_an_admitted_packet_costs_is_learnt_within_bounds() {
                 network: Duration::from_nanos(1000 * cost_ns),
                 admitted: 1000,
                 discarded: 0,
+                connections: 0,
                 demands: Some(&[]),
             };
             shedding.on_interval([load]);
@@ -260,8 +263,53 @@ fn busy(network_ms: u64, demands: Option<&[Demand]>) -> CpuLoad<'_> {
         network: Duration::from_millis(network_ms),
         admitted: 9000,
         discarded: 0,
+        connections: 0,
         demands,
     }
+}
+
+/// A bulk transfer that receiving takes a whole CPU for was shed, and had 3 to 50 % of what
+/// it has without the guard.
+#[test]
+fn a_bulk_transfer_is_not_shed() {
+    let mut shedding = Shedding::new(SheddingConfig::DEFAULT).unwrap();
+    let transfer = [demand(10, 9000, None, true)];
+    for interval in 0..100 {
+        let load = CpuLoad {
+            connections: 9000,
+            ..busy(20, Some(&transfer))
+        };
+        assert_eq!(shedding.on_interval([load]), Order::Keep, "{interval}");
+    }
+    assert!(!shedding.is_strained());
+}
+
+#[test]
+fn a_flood_beside_a_bulk_transfer_is_shed_until_it_ends() {
+    let mut shedding = Shedding::new(SheddingConfig::DEFAULT).unwrap();
+    let flood = [
+        demand(10, 2000, None, true),
+        demand(20, 30_000, None, false),
+    ];
+    for _ in 0..3 {
+        let load = CpuLoad {
+            connections: 2000,
+            ..busy(20, Some(&flood))
+        };
+        shedding.on_interval([load]);
+    }
+    assert!(shedding.is_active());
+    // The transfer fills the CPU from now on.
+    let transfer = [demand(10, 9000, None, true)];
+    let mut stopped = false;
+    for _ in 0..=CALM_TIME.as_millis() / INTERVAL.as_millis() {
+        let load = CpuLoad {
+            connections: 9000,
+            ..busy(20, Some(&transfer))
+        };
+        stopped |= shedding.on_interval([load]) == Order::Stop;
+    }
+    assert!(stopped && !shedding.is_active());
 }
 
 #[test]
