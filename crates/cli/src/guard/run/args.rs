@@ -66,7 +66,8 @@ pub(crate) struct Args {
     #[arg(long, value_name = "BY", value_enum, default_value_t = Fairness::Sources)]
     pub(super) fairness: Fairness,
     /// Part of each CPU's time that receiving may take, in percent; beyond it input is shed by
-    /// shares, and polling is held to it while overload lasts
+    /// shares, unless it is nearly all of TCP connections; polling is held to it while overload
+    /// lasts
     ///
     /// Cost: lower leaves more to processes and discards packets that would have fitted.
     #[arg(long, value_name = "PERCENT", default_value_t = percent(Config::default().cpu_limit), value_parser = clap::value_parser!(u32).range(1..=100))]
