@@ -19,7 +19,7 @@ use crate::delay::{self, Queue};
 use crate::error::Error;
 use crate::guard::Regulated;
 use crate::program::types::limit;
-use crate::program::{Program, SLOT_PROTECTED};
+use crate::program::{CpuTotals, Program, SLOT_PROTECTED};
 use plimsoll_kernel::meter::{CpuMeter, CpuReading, Options};
 
 /// How often queue limits follow their consumers.
@@ -28,8 +28,6 @@ const DELAY_INTERVAL: Duration = Duration::from_millis(100);
 const COUNTS_AGE_MAX: Duration = Duration::from_secs(1);
 /// Places for demands: one for each slot of the program.
 const DEMANDS_MAX: usize = limit::CHANNELS_MAX.0 as usize;
-
-type Totals = [Packets; Kind::ALL.len()];
 
 #[derive(Debug)]
 pub(crate) struct Regulator {
@@ -52,7 +50,7 @@ pub(crate) struct Regulator {
 struct Before {
     at: Instant,
     readings: Vec<CpuReading>,
-    totals: Vec<Totals>,
+    totals: Vec<CpuTotals>,
 }
 
 /// The program's counts of packets that asked for a share, while input is shed.
@@ -171,10 +169,11 @@ impl Regulator {
             .as_ref()
             .is_none_or(|before| now - before.at >= INTERVAL_MIN);
         let totals = program.totals_by_cpu()?;
-        let discarded = totals.iter().flatten().map(Packets::discarded).sum();
+        let kinds = totals.iter().flat_map(|totals| &totals.kinds);
+        let discarded = kinds.map(Packets::discarded).sum();
         let closed_ports = totals
             .iter()
-            .map(|kinds| kinds[Kind::ClosedPort as usize].offered())
+            .map(|totals| totals.kinds[Kind::ClosedPort as usize].offered())
             .sum();
         let is_metered = self.metering.attention().is_metered();
         if is_due {
@@ -392,26 +391,26 @@ fn load(reading: &CpuReading, before: &Before, later: &Before) -> CpuLoad<'stati
     let Some(earlier) = before.of(reading) else {
         return CpuLoad::default();
     };
-    let sum = |totals: &[Totals]| {
+    let of = |totals: &[CpuTotals]| {
+        totals
+            .get(reading.cpu as usize)
+            .copied()
+            .unwrap_or_default()
+    };
+    let sum = |totals: &CpuTotals| {
         let mut all = Packets::default();
-        if let Some(kinds) = totals.get(reading.cpu as usize) {
-            kinds.iter().for_each(|packets| all.add_all(packets));
-        }
+        totals.kinds.iter().for_each(|packets| all.add_all(packets));
         all
     };
-    let new = sum(&later.totals).saturating_sub(&sum(&before.totals));
+    let (before_all, later_all) = (of(&before.totals), of(&later.totals));
+    let new = sum(&later_all).saturating_sub(&sum(&before_all));
     let admitted = new.count(Outcome::Admitted);
-    let of_connections = |totals: &[Totals]| {
-        let kinds = totals.get(reading.cpu as usize);
-        kinds.map_or(0, |kinds| kinds[Kind::TcpConnection as usize].offered())
-    };
-    let connections = of_connections(&later.totals);
     CpuLoad {
         elapsed: later.at - before.at,
         network: Duration::from_nanos(reading.network_ns.saturating_sub(earlier.network_ns)),
         admitted,
         discarded: new.offered() - admitted,
-        connections: connections.saturating_sub(of_connections(&before.totals)),
+        connections: later_all.established.saturating_sub(before_all.established),
         demands: None,
     }
 }

@@ -138,6 +138,8 @@ static __always_inline void count(const struct verdict *verdict)
 	counters->packets[kind][outcome]++;
 	if (!is_of_flood(verdict))
 		counters->company++;
+	if (verdict->is_established)
+		counters->established++;
 	if (verdict->channel) {
 		note_change(verdict->channel, verdict->slot);
 		verdict->channel->packets[outcome]++;

@@ -100,6 +100,14 @@ impl fmt::Debug for Program<'_> {
     }
 }
 
+/// What one CPU has judged since the start.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct CpuTotals {
+    pub(crate) kinds: [Packets; Kind::ALL.len()],
+    /// Packets of established TCP connections.
+    pub(crate) established: u64,
+}
+
 impl<'obj> Program<'obj> {
     /// Loads the program for so many possible CPUs; nothing is attached yet.
     pub(crate) fn load(
@@ -249,15 +257,15 @@ impl<'obj> Program<'obj> {
     pub(crate) fn totals(&self) -> Result<[Packets; Kind::ALL.len()], Error> {
         let mut totals = [Packets::default(); Kind::ALL.len()];
         for counts in self.totals_by_cpu()? {
-            for (sum, packets) in totals.iter_mut().zip(&counts) {
+            for (sum, packets) in totals.iter_mut().zip(&counts.kinds) {
                 sum.add_all(packets);
             }
         }
         Ok(totals)
     }
 
-    /// Sums by kind, for each CPU.
-    pub(crate) fn totals_by_cpu(&self) -> Result<Vec<[Packets; Kind::ALL.len()]>, Error> {
+    /// Sums of each CPU.
+    pub(crate) fn totals_by_cpu(&self) -> Result<Vec<CpuTotals>, Error> {
         let by_cpu = self
             .skeleton
             .maps
@@ -265,15 +273,18 @@ impl<'obj> Program<'obj> {
             .lookup_percpu(&0u32.to_ne_bytes(), MapFlags::ANY)
             .map_err(bpf("read the totals"))?
             .unwrap_or_default();
-        let packets = |value: &Vec<u8>| {
+        let sums = |value: &Vec<u8>| {
             let counts: types::totals = read_struct(value);
-            let mut packets = [Packets::default(); Kind::ALL.len()];
-            for (sum, kind) in packets.iter_mut().zip(&counts.packets) {
+            let mut sums = CpuTotals {
+                established: counts.established,
+                ..CpuTotals::default()
+            };
+            for (sum, kind) in sums.kinds.iter_mut().zip(&counts.packets) {
                 sum.add(kind);
             }
-            packets
+            sums
         };
-        Ok(by_cpu.iter().map(packets).collect())
+        Ok(by_cpu.iter().map(sums).collect())
     }
 
     /// Packets that asked for a share so far, by slot, on one CPU.

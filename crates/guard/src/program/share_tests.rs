@@ -269,6 +269,7 @@ fn what_is_not_established_is_not_protected_as_a_connection() {
             let after = guard.counters().unwrap().of(Kind::TcpConnection).offered();
             assert!(after > before, "the look-up finds it");
         }
+        assert_eq!(of_established(guard), 0, "they may be a reason to shed");
     });
 }
 
@@ -337,7 +338,14 @@ fn established_connections_are_protected_if_wanted() {
         assert!(has_share(guard, &frame, 1));
         let offered = guard.counters().unwrap().of(Kind::TcpConnection).offered();
         assert_eq!(guard.counters().unwrap().all().offered(), offered);
+        assert_eq!(of_established(guard), offered);
     });
+}
+
+/// Packets of established connections so far.
+fn of_established(guard: &Guard) -> u64 {
+    let by_cpu = guard.program.totals_by_cpu().unwrap();
+    by_cpu.iter().map(|totals| totals.established).sum()
 }
 
 #[test]

@@ -18,10 +18,10 @@
 //! - Shedding begins when receiving has taken more than [`SheddingConfig::limit`] of
 //!   a CPU for two intervals, mostly for packets that were admitted: to admit fewer
 //!   helps against nothing else.
-//! - It does not begin, or goes on, for TCP connections' sake. Their senders follow the
+//! - It does not begin, or goes on, for established TCP connections' sake. Their senders follow the
 //!   receiver's window and the network's losses by themselves (RFC 9293, 5681), and a
 //!   bulk transfer that loses segments to a share collapses. So others must have taken
-//!   [`OTHERS_LEAST`] of the time on receiving, and calm is about others' demand.
+//!   `OTHERS_LEAST` of the time on receiving, and calm is about others' demand.
 //! - The budget is what [`SheddingConfig::aim`] of the limit leaves after all packets have been
 //!   looked at, but never less than `PROGRESS` of it.
 //! - All protected traffic is one party with a guarantee. The others, slots or
@@ -75,7 +75,7 @@ const ADMITTED: Duration = Duration::from_nanos(1500);
 const PROGRESS: Fraction = Fraction::from_percent(10);
 /// Intervals above the limit before input is shed: one alone is a burst.
 const INTERVALS_ABOVE: u32 = 2;
-/// Packets of others than TCP connections take at least this part of the time on receiving
+/// Packets of others than established TCP connections take at least this part of the time on receiving
 /// when input is shed: with less, to admit fewer of them would hardly help.
 const OTHERS_LEAST: Fraction = Fraction::from_percent(25);
 /// Demand below this part of the budget is calm: without shedding receiving would
@@ -203,7 +203,7 @@ pub struct CpuLoad<'a> {
     pub admitted: u64,
     /// Packets discarded early, for whatever reason.
     pub discarded: u64,
-    /// Of all these, packets of TCP connections.
+    /// Of all these, packets of established TCP connections.
     pub connections: u64,
     /// What asked to be admitted, if that is known. Needed while input is shed.
     pub demands: Option<&'a [Demand]>,

@@ -268,8 +268,7 @@ fn busy(network_ms: u64, demands: Option<&[Demand]>) -> CpuLoad<'_> {
     }
 }
 
-/// A bulk transfer that receiving takes a whole CPU for was shed, and had 3 to 50 % of what
-/// it has without the guard.
+/// A bulk transfer that takes a whole CPU for receiving was shed, and collapsed.
 #[test]
 fn a_bulk_transfer_is_not_shed() {
     let mut shedding = Shedding::new(SheddingConfig::DEFAULT).unwrap();
