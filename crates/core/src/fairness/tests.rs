@@ -133,6 +133,8 @@ struct Host {
     rate: u32,
     now_ns: u64,
     queued: f64,
+    /// The queue has lost packets since it rose above its high watermark.
+    has_lost: bool,
     /// While input is shed, this takes the place of the queue.
     budget: Option<Budget>,
     /// Its packets come in parts of a tick.
@@ -152,6 +154,7 @@ impl Host {
             rate,
             now_ns: 7_000_000_000,
             queued: 0.0,
+            has_lost: false,
             budget: None,
             in_parts: false,
         }
@@ -170,7 +173,11 @@ impl Host {
             }
             fairness.judge_shed(share, budget, request, now)
         } else {
-            fairness.judge(share, request, &queue(self.queued as u32), now)
+            let mut queue = queue(self.queued as u32);
+            self.has_lost &= queue.occupancy >= queue.high;
+            // As the BPF program sees it (`udp_queue.h`).
+            queue.has_room &= !self.has_lost;
+            fairness.judge(share, request, &queue, now)
         }
     }
 
@@ -212,6 +219,7 @@ impl Host {
                 admitted[place] += 1;
                 landed += 1.0;
             }
+            self.has_lost |= verdict == Verdict::Admitted && !has_room;
         }
         self.queued += landed;
         let per_second = |counts: Vec<u64>| {

@@ -126,7 +126,8 @@ const IN_PROFILE: f64 = 15.0 / 16.0 * 7.0 / 8.0 * 7.0 / 8.0;
 /// (2 % of the two seconds) and for the shares' own noise.
 ///
 /// The bound that was written first took the sixteenth of the channel's level alone for the rest.
-/// One of three equal networks got 9350 packets/s, and that bound was 9344.
+/// One of three equal networks got 9350 packets/s, and that bound was 9344. This one is exceeded
+/// by up to 1 % in about one of 700 cases (2026-11-25), so one of some 40 runs fails by it.
 fn most(rate: u32, senders: &[Sender], fair: &[f64]) -> Vec<f64> {
     let rate = f64::from(rate);
     let demand: f64 = senders.iter().map(|sender| f64::from(sender.rate)).sum();
