@@ -437,6 +437,38 @@ mod tests {
 
     const INTERVAL: Duration = Duration::from_millis(20);
 
+    /// Shedding goes by it: a transfer that filled a CPU was shed before, and collapsed.
+    #[test]
+    fn a_load_says_what_is_of_established_connections_and_on_which_cpu() {
+        let reading = |cpu| {
+            let mut reading = CpuReading::default();
+            reading.cpu = cpu;
+            reading
+        };
+        let at = Instant::now();
+        let looked = |at, established: [u64; 2]| Before {
+            at,
+            readings: vec![reading(0), reading(1)],
+            totals: established
+                .map(|established| {
+                    let mut totals = CpuTotals {
+                        established,
+                        ..CpuTotals::default()
+                    };
+                    let mut counts = [0; Outcome::ALL.len()];
+                    counts[Outcome::Admitted as usize] = established + 100;
+                    totals.kinds[Kind::TcpConnection as usize].add(&counts);
+                    totals
+                })
+                .into(),
+        };
+        let (before, later) = (looked(at, [10, 20]), looked(at + INTERVAL, [15, 90]));
+        let found: Vec<_> = loads(&before, &later)
+            .map(|load| (load.connections, load.admitted))
+            .collect();
+        assert_eq!(found, [(5, 5), (70, 70)]);
+    }
+
     /// A flood that changes its queue changes its CPU. That CPU's first interval had no
     /// demands, since only those of the deciding CPU were kept.
     #[test]
