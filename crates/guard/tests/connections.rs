@@ -4,122 +4,24 @@
 mod common;
 
 use std::io::{ErrorKind, Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::Sender;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use common::connection::{Connection, GIB, PEER_PORT, PORT};
 use common::peer::{Job, OtherEnd, run, with_peer};
-use common::{HOST_V4, PEER_V4, Wire, in_namespace, to_host};
-use etherparse::{PacketHeaders, TcpHeader, TransportHeader};
+use common::{HOST_MAC, HOST_V4, PEER_MAC, PEER_V4, in_namespace, ip, let_a_tick_pass, to_host};
 use nix::sched::{CpuSet, sched_getcpu, sched_setaffinity};
-use nix::sys::socket::{
-    AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, recv, setsockopt, socket, sockopt,
-};
+use nix::sys::socket::{setsockopt, sockopt};
 use nix::unistd::Pid;
 use plimsoll_guard::{Config, Guard, Kind, Outcome, Storage};
 use plimsoll_kernel::counters;
-use plimsoll_packets::frame::TcpFlags;
+use plimsoll_packets::frame::{Packet, TcpFlags};
 
-const PORT: u16 = 80;
-const PEER_PORT: u16 = 40_000;
-const FIRST: u32 = 1000;
 /// What a driver's poll brings: so many segments outside of the window may pass in a tick.
 const OUTSIDE: u64 = 64;
-const GIB: u32 = 1 << 30;
-
-/// A connection whose peer is this test; the host's end is `stream`.
-struct Connection {
-    wire: Wire,
-    sniffer: OwnedFd,
-    stream: TcpStream,
-    port: u16,
-    /// Sequence numbers of the next byte that the host and the peer expect.
-    next: u32,
-    answered: u32,
-}
-
-impl Connection {
-    /// With the host's receive buffer, if it is not to be the usual one.
-    fn open(buffer: Option<usize>) -> Self {
-        Self::from(PEER_PORT, buffer)
-    }
-
-    fn from(port: u16, buffer: Option<usize>) -> Self {
-        let listener = TcpListener::bind((HOST_V4, PORT)).unwrap();
-        if let Some(bytes) = buffer {
-            setsockopt(&listener, sockopt::RcvBufForce, &bytes).unwrap();
-        }
-        let (kind, flags) = (SockType::Raw, SockFlag::SOCK_NONBLOCK);
-        let sniffer = socket(AddressFamily::Packet, kind, flags, SockProtocol::EthIp).unwrap();
-        let wire = Wire::open();
-        let segment = |sequence, ack, flags| {
-            let packet = to_host(HOST_V4).numbers(sequence, ack);
-            packet.tcp(port, PORT, flags, &[])
-        };
-        wire.send(&segment(FIRST, 0, TcpFlags::SYN));
-        let answer = answer(&sniffer, port, |tcp| tcp.syn && tcp.ack);
-        let answered = answer.sequence_number + 1;
-        wire.send(&segment(FIRST + 1, answered, TcpFlags::ACK));
-        let (stream, _) = listener.accept().unwrap();
-        Self {
-            wire,
-            sniffer,
-            stream,
-            port,
-            next: FIRST + 1,
-            answered,
-        }
-    }
-
-    /// A segment that begins so far from what the host expects next.
-    fn segment(&self, from_next: u32, flags: TcpFlags, payload: &[u8]) -> Vec<u8> {
-        let sequence = self.next.wrapping_add(from_next);
-        let packet = to_host(HOST_V4).numbers(sequence, self.answered);
-        packet.tcp(self.port, PORT, flags, payload)
-    }
-
-    /// How far from what was expected first the host's window ends, as it answers now.
-    fn window_end(&self) -> u32 {
-        thread::sleep(Duration::from_millis(20));
-        while recv(self.sniffer.as_raw_fd(), &mut [0; 1], MsgFlags::empty()).is_ok() {}
-        self.wire.send(&self.segment(GIB, TcpFlags::ACK, &[0]));
-        let tcp = answer(&self.sniffer, self.port, |tcp| tcp.ack);
-        let end = tcp.acknowledgment_number + u32::from(tcp.window_size);
-        end.wrapping_sub(self.next)
-    }
-
-    /// Sends what comes next, and has the host read it.
-    fn deliver(&mut self, payload: &[u8]) {
-        self.wire.send(&self.segment(0, TcpFlags::ACK, payload));
-        self.next += u32::try_from(payload.len()).unwrap();
-        let mut read = vec![0; payload.len()];
-        let patience = Some(Duration::from_secs(5));
-        self.stream.set_read_timeout(patience).unwrap();
-        self.stream.read_exact(&mut read).unwrap();
-        assert_eq!(read, payload);
-    }
-}
-
-/// The next such segment that the host sends to the peer's port.
-fn answer(sniffer: &OwnedFd, port: u16, is_it: impl Fn(&TcpHeader) -> bool) -> TcpHeader {
-    let end = Instant::now() + Duration::from_secs(5);
-    loop {
-        assert!(Instant::now() < end, "the host answers");
-        let mut bytes = [0; 256];
-        let Ok(length) = recv(sniffer.as_raw_fd(), &mut bytes, MsgFlags::empty()) else {
-            continue;
-        };
-        match PacketHeaders::from_ethernet_slice(&bytes[..length]).map(|p| p.transport) {
-            Ok(Some(TransportHeader::Tcp(tcp))) if tcp.destination_port == port && is_it(&tcp) => {
-                return tcp;
-            }
-            _ => {}
-        }
-    }
-}
 
 fn guarded(test: impl FnOnce(&mut Guard<'_>) + Send) {
     in_namespace(|| {
@@ -229,6 +131,96 @@ fn what_is_outside_of_one_window_takes_nothing_from_another_connection() {
         });
         assert!(admitted <= OUTSIDE * ticks + 100);
         assert_eq!(admitted + full, u64::from(RUNS) + 100);
+    });
+}
+
+/// The same, although its other segments are in the window it had a moment ago.
+#[test]
+fn segments_outside_of_the_window_do_not_pass_among_others() {
+    guarded(|guard| {
+        let connection = Connection::open(None);
+        let data = connection.segment(0, TcpFlags::ACK, &[0; 100]);
+        for (name, frame) in outside(&connection) {
+            const ROUNDS: u32 = 2000;
+            let (admitted, full, ticks) = judged(guard, |guard| {
+                for _ in 0..ROUNDS {
+                    assert!(guard.test_run(&data, 1).unwrap().0, "{name}");
+                    guard.test_run(&frame, 10).unwrap();
+                }
+            });
+            let passed = admitted - u64::from(ROUNDS);
+            assert!(passed <= OUTSIDE * ticks, "{name}: {passed} in {ticks}");
+            assert_eq!(admitted + full, u64::from(ROUNDS) * 11, "{name}");
+        }
+    });
+}
+
+/// Who the next segment is from, and where to, is looked at for each: few are this
+/// connection's.
+#[test]
+fn what_a_connection_may_is_its_own_alone() {
+    const OTHER: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 9);
+    in_namespace(|| {
+        ip(&format!("address add {OTHER}/24 dev v0"));
+        let mut storage = Storage::default();
+        let mut guard = Guard::attach(&mut storage, &Config::default(), "v0").unwrap();
+        let connection = Connection::open(None);
+        let data = connection.segment(0, TcpFlags::ACK, &[]);
+        let (sequence, ack) = connection.numbers();
+        let others = (1..=1000).flat_map(|other| {
+            let source = Ipv4Addr::from(u32::from(PEER_V4) + 256 + u32::from(other));
+            let segment = |source: Ipv4Addr, from, to| {
+                let packet = Packet::new(source.into(), HOST_V4.into());
+                let packet = packet.macs(PEER_MAC, HOST_MAC).numbers(sequence, ack);
+                packet.tcp(from, to, TcpFlags::ACK, &[])
+            };
+            [
+                segment(source, PEER_PORT, PORT),
+                segment(PEER_V4, PEER_PORT + other, PORT),
+                segment(PEER_V4, PEER_PORT, PORT + other),
+            ]
+        });
+        let packet = to_host(OTHER).numbers(sequence, ack);
+        let elsewhere = packet.tcp(PEER_PORT, PORT, TcpFlags::ACK, &[]);
+        for other in others.chain([elsewhere]) {
+            let before = counted(&mut guard).0;
+            guard.test_run(&data, 1).unwrap();
+            guard.test_run(&other, 1).unwrap();
+            assert_eq!(counted(&mut guard).0 - before, 1);
+        }
+    });
+}
+
+/// It is looked up again after so many segments, and in the next tick of the kernel.
+#[test]
+fn a_connection_that_has_ended_is_soon_forgotten() {
+    const KNOWN: u64 = 32;
+    guarded(|guard| {
+        let stale: Vec<u64> = (0..50)
+            .map(|round| {
+                let connection = Connection::from(PEER_PORT + round, None);
+                let data = connection.segment(0, TcpFlags::ACK, &[]);
+                guard.test_run(&data, 1).unwrap();
+                connection.reset();
+                let (admitted, full, _) = judged(guard, |guard| {
+                    guard.test_run(&data, RUNS).unwrap();
+                });
+                assert_eq!(full, 0);
+                admitted
+            })
+            .collect();
+        assert!(stale.iter().all(|segments| *segments <= KNOWN), "{stale:?}");
+        assert!(stale.contains(&KNOWN), "{stale:?}");
+
+        let connection = Connection::open(None);
+        let data = connection.segment(0, TcpFlags::ACK, &[]);
+        guard.test_run(&data, 1).unwrap();
+        connection.reset();
+        let_a_tick_pass();
+        let (admitted, full, _) = judged(guard, |guard| {
+            guard.test_run(&data, RUNS).unwrap();
+        });
+        assert_eq!((admitted, full), (0, 0));
     });
 }
 

@@ -14,10 +14,11 @@
 mod common;
 mod forged;
 
-use std::net::{Ipv4Addr, SocketAddrV4, TcpListener, TcpStream, UdpSocket};
+use std::net::{Ipv4Addr, SocketAddrV4, TcpListener, UdpSocket};
 use std::os::fd::AsRawFd;
 use std::time::{Duration, Instant};
 
+use common::connection::{Connection, GIB};
 use common::{HOST_V4, HOST_V6, PEER_V4, fill, in_namespace, to_host, udp_occupancy, udp_socket};
 use forged::Forger;
 use nix::sys::socket::{
@@ -49,9 +50,8 @@ fn main() {
         let _connected = connected_socket(5003);
         let _group = full_group(5004);
         let _six = udp_socket((HOST_V6, 5000), 256 << 10);
+        let connection = Connection::open(None);
         let _listener = TcpListener::bind((HOST_V4, 80)).expect("a port");
-        let connection = TcpStream::connect((HOST_V4, 80)).expect("loopback");
-        let port = connection.local_addr().expect("connected").port();
 
         println!(
             "{:<44}{:>8}{:>8}{:>8}{:>8}  ns per packet, {RUNS} runs of {REPEAT}",
@@ -59,7 +59,7 @@ fn main() {
         );
         let Arguments { wanted, json } = Arguments::parse();
         let mut results = Vec::new();
-        for (name, frame) in frames(port)
+        for (name, frame) in frames(&connection)
             .into_iter()
             .filter(|(name, _)| name.contains(&wanted))
         {
@@ -210,8 +210,7 @@ fn group_member(port: u16) -> UdpSocket {
     UdpSocket::from(socket)
 }
 
-fn frames(connected_port: u16) -> Vec<(&'static str, Vec<u8>)> {
-    let own = Packet::new(HOST_V4.into(), HOST_V4.into());
+fn frames(connection: &Connection) -> Vec<(&'static str, Vec<u8>)> {
     let forwarded = Packet::new(HOST_V4.into(), [203, 0, 113, 1].into());
     vec![
         ("not IP", vec![0; 64]),
@@ -255,7 +254,15 @@ fn frames(connected_port: u16) -> Vec<(&'static str, Vec<u8>)> {
         ),
         (
             "TCP, established connection",
-            own.tcp(connected_port, 80, TcpFlags::ACK, &[]),
+            connection.segment(0, TcpFlags::ACK, &[0; 1448]),
+        ),
+        (
+            "TCP, end of a connection",
+            connection.segment(0, TcpFlags::FIN_ACK, &[0; 1448]),
+        ),
+        (
+            "TCP, outside of a connection's window",
+            connection.segment(GIB, TcpFlags::ACK, &[0; 1448]),
         ),
     ]
 }

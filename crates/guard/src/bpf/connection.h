@@ -52,27 +52,48 @@ static __always_inline bool is_backlog_full(const struct sock *sk, __u32 sequenc
 	return bytes > limit && !continues_backlog(sk, sequence);
 }
 
-/* The end of the furthest window that the peer may know of (tcp_receive_window). */
-static __always_inline __u32 window_end(const struct tcp_sock *tcp)
+/* From what was acknowledged to the furthest end that the peer may know of (tcp_receive_window). */
+static __always_inline struct sequences window_of(const struct tcp_sock *tcp)
 {
 	__u32 end = tcp->rcv_wup + tcp->rcv_wnd, next = tcp->rcv_nxt;
 
 	if (bpf_core_field_exists(tcp->rcv_mwnd_seq) && (__s32)(tcp->rcv_mwnd_seq - end) > 0)
 		end = tcp->rcv_mwnd_seq;
-	return (__s32)(end - next) > 0 ? end : next;
+	return (struct sequences){
+		.begin = tcp->rcv_wup,
+		.end = (__s32)(end - next) > 0 ? end : next,
+	};
+}
+
+static __always_inline struct sequences sequences_of(const struct packet *packet,
+						     const struct tcphdr *tcp)
+{
+	__u32 begin = bpf_ntohl(tcp->seq);
+
+	return (struct sequences){
+		.begin = begin,
+		.end = begin + packet->left - tcp->doff * 4 + tcp->syn + tcp->fin,
+	};
 }
 
 /* Nothing of the segment is in the window (tcp_sequence), and it is no honest peer's. */
-static __always_inline bool is_outside(const struct tcp_sock *tcp, __u32 sequence, __u32 end)
+static __always_inline bool is_outside(const struct tcp_sock *tcp, struct sequences window,
+				       struct sequences segment)
 {
-	__s32 beyond = sequence - window_end(tcp);
-	__s32 behind = tcp->rcv_wup - end;
+	__s32 beyond = segment.begin - window.end;
+	__s32 behind = window.begin - segment.end;
 	__s32 largest = tcp->window_clamp;
 
 	if (largest < WINDOW_BEHIND_MIN)
 		largest = WINDOW_BEHIND_MIN;
 	/* A byte at the window's end is a probe (RFC 9293, section 3.8.6.1), maybe with a FIN. */
-	return beyond > 0 || (beyond == 0 && end - sequence > 2) || behind > largest;
+	return beyond > 0 || (beyond == 0 && segment.end - segment.begin > 2) || behind > largest;
+}
+
+/* All of the segment is in the window. */
+static __always_inline bool is_inside(struct sequences window, struct sequences segment)
+{
+	return (__s32)(segment.begin - window.begin) >= 0 && (__s32)(window.end - segment.end) >= 0;
 }
 
 /* Takes one of the packets outside of its window that a connection may have in a tick. */
@@ -97,8 +118,9 @@ static __always_inline bool take_outside(const struct packet *packet, __u32 port
  * function of its own for the verifier, and for the stack.
  */
 __noinline int takes_segment(const struct packet *packet, struct outside_use *use, __u32 ports,
-			     __u32 sequence, __u32 end)
+			     __u32 begin, __u32 end)
 {
+	struct sequences segment = { begin, end };
 	const struct tcp_sock *tcp;
 	const struct sock *sk;
 
@@ -106,25 +128,16 @@ __noinline int takes_segment(const struct packet *packet, struct outside_use *us
 		return true;
 	sk = bpf_rdonly_cast((void *)use->socket, bpf_core_type_id_kernel(struct sock));
 	tcp = bpf_rdonly_cast((void *)use->socket, bpf_core_type_id_kernel(struct tcp_sock));
-	if (is_backlog_full(sk, sequence))
+	if (is_backlog_full(sk, begin))
 		return false;
-	return !is_outside(tcp, sequence, end) || take_outside(packet, ports, use);
+	use->window = window_of(tcp);
+	return !is_outside(tcp, use->window, segment) || take_outside(packet, ports, use);
 }
 
-/* A connection past its handshake: a full socket. */
-static __always_inline void judge_connection(const struct packet *packet, const void *socket,
-					     const struct tcphdr *tcp, struct verdict *verdict)
+/* Both ports in one word. */
+static __always_inline __u32 ports_of(const struct verdict *verdict)
 {
-	__u32 sequence = bpf_ntohl(tcp->seq);
-	__u32 end = sequence + packet->left - tcp->doff * 4 + tcp->syn + tcp->fin;
-	__u32 ports = (__u32)verdict->source_port << 16 | verdict->port, key = 0;
-	struct outside_use *use = bpf_map_lookup_elem(&outside_uses, &key);
-
-	if (!use)
-		return;
-	use->socket = (__u64)(long)socket;
-	if (!takes_segment(packet, use, ports, sequence, end))
-		verdict->outcome = OUTCOME_SOCKET_QUEUE;
+	return (__u32)verdict->source_port << 16 | verdict->port;
 }
 
 #endif

@@ -91,6 +91,7 @@ enum limit {
 	FRAGMENTS_MAX = 4096,
 	PROTECTED_PREFIXES_MAX = 1024,
 	KNOWN_SOCKETS = 64, /* a power of two */
+	KNOWN_CONNECTIONS_SHIFT = 6,
 	/* A reason of protection has this part of the share for certain. */
 	PROTECTION_PARTS = 4,
 	CONNECTION_CAPS = 256, /* a power of two */
@@ -387,9 +388,16 @@ struct protected_use {
 	__u16 connections[CONNECTION_CAPS]; /* by keyed hash */
 };
 
+/* A range of TCP sequence numbers: a segment's, or those that a connection takes. */
+struct sequences {
+	__u32 begin;
+	__u32 end; /* the first number after it */
+};
+
 /* Segments outside of connections' windows that one CPU admitted. */
 struct outside_use {
 	__u64 socket; /* address of the struct sock that is judged now */
+	struct sequences window; /* of that connection */
 	__u64 tick; /* of `packets` */
 	__u8 packets[CONNECTION_CAPS]; /* by keyed hash */
 };
@@ -441,6 +449,20 @@ struct known_socket {
 
 struct known_sockets {
 	struct known_socket entries[KNOWN_SOCKETS];
+};
+
+/* The same for a connection past its handshake. */
+struct known_connection {
+	struct address source;
+	struct address destination;
+	__u64 tick;
+	__u32 ports; /* ports_of() */
+	struct sequences window;
+	__u32 packets_left;
+};
+
+struct known_connections {
+	struct known_connection entries[1 << KNOWN_CONNECTIONS_SHIFT];
 };
 
 #endif

@@ -7,8 +7,8 @@
 #define PLIMSOLL_TCP_H
 
 #include "backlog.h"
-#include "connection.h"
 #include "cookie.h"
+#include "known_connection.h"
 #include "protection.h"
 
 /*
@@ -86,10 +86,13 @@ static __always_inline void judge_tcp_socket(struct xdp_md *ctx, const struct pa
 	struct bpf_sock_tuple tuple;
 	struct bpf_sock *found;
 	const struct sock_common *sk;
-	__u32 size = socket_tuple(packet, tcp->source, tcp->dest, &tuple);
+	__u32 size;
 
 	verdict->port = tcp->dest;
 	verdict->source_port = tcp->source;
+	if (judge_known_connection(packet, tcp, verdict))
+		return;
+	size = socket_tuple(packet, tcp->source, tcp->dest, &tuple);
 	found = bpf_skc_lookup_tcp(ctx, &tuple, size, BPF_F_CURRENT_NETNS, 0);
 	if (!found) {
 		verdict->kind = KIND_CLOSED_PORT;

@@ -5,6 +5,7 @@
 #![allow(dead_code, reason = "each test binary uses its part")]
 
 pub(crate) mod closed_port;
+pub(crate) mod connection;
 pub(crate) mod notes;
 pub(crate) mod packets_host;
 pub(crate) mod patient;
