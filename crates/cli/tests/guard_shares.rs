@@ -38,6 +38,16 @@ const REPORTS: usize = 15;
 /// Further reports that are waited for, at most.
 const WAITED_MAX: usize = 300;
 
+/// Receiving takes more than this soon.
+const LIMITED: [&str; 6] = [
+    "--interval-ms",
+    "100",
+    "--strategy",
+    "off",
+    "--cpu-limit",
+    "10",
+];
+
 /// Together, the tests would leave each other too little CPU to flood.
 static ONE_BY_ONE: Mutex<()> = Mutex::new(());
 
@@ -91,15 +101,7 @@ impl Shed {
         work: impl FnOnce(),
         is_counted: impl Fn(&Self) -> bool,
     ) -> Self {
-        let always = [
-            "--interval-ms",
-            "100",
-            "--strategy",
-            "off",
-            "--cpu-limit",
-            "10",
-        ];
-        let options = [&always[..], options].concat();
+        let options = [&LIMITED[..], options].concat();
         let (_guard, mut reports) = start_with(testbed.test(), &options);
         receive_on_test_cpu(testbed);
         let (shed, _) = flooded(testbed, &floods[0], || {
@@ -244,22 +246,29 @@ fn a_protected_port_comes_first() {
     assert!(server.comes_before(closed), "{server:?} {closed:?}");
 }
 
+/// Both ends of a connection from the load to the host.
+fn connection(testbed: &Testbed) -> [TcpStream; 2] {
+    let host = testbed.test();
+    let bind = || TcpListener::bind((host.ipv4(), 80)).unwrap();
+    let listener = host.run(bind).unwrap();
+    let connect = || TcpStream::connect((host.ipv4(), 80)).unwrap();
+    let client = testbed.load().run(connect).unwrap();
+    let (served, _) = listener.accept().unwrap();
+    for stream in [&client, &served] {
+        stream.set_nodelay(true).unwrap();
+        stream.set_read_timeout(Some(LIMIT)).unwrap();
+        stream.set_write_timeout(Some(LIMIT)).unwrap();
+    }
+    [client, served]
+}
+
 #[test]
 fn established_connections_lose_nothing() {
     const ROUND_TRIPS: u64 = 200;
     let _turn = ONE_BY_ONE.lock().unwrap_or_else(PoisonError::into_inner);
     let testbed = testbed();
-    let host = testbed.test();
     let _server = server(&testbed);
-    let bind = || TcpListener::bind((host.ipv4(), 80)).unwrap();
-    let listener = host.run(bind).unwrap();
-    let connect = || TcpStream::connect((host.ipv4(), 80)).unwrap();
-    let mut client = testbed.load().run(connect).unwrap();
-    let (mut served, _) = listener.accept().unwrap();
-    for stream in [&client, &served] {
-        stream.set_nodelay(true).unwrap();
-        stream.set_read_timeout(Some(LIMIT)).unwrap();
-    }
+    let [mut client, mut served] = connection(&testbed);
     let floods = flood_of(&testbed, SERVER..=CLOSED);
     let options = ["--protected-share", "90"];
     let round_trips = || {
@@ -277,6 +286,46 @@ fn established_connections_lose_nothing() {
     assert!(are_counted(&shed), "{:?}", shed.after["totals"]);
     let connections = shed.of_kind("tcp_connection");
     assert_eq!(connections.asked, connections.admitted, "{connections:?}");
+}
+
+/// Ends a transfer, also when the test fails.
+struct Stop<'a>(&'a AtomicBool);
+
+impl Drop for Stop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Nobody else asks for the CPU that it takes, however much that is beyond the limit.
+#[test]
+fn a_bulk_transfer_that_is_alone_loses_nothing() {
+    const BEYOND: usize = 20;
+    let _turn = ONE_BY_ONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let testbed = testbed();
+    let [client, mut served] = connection(&testbed);
+    let stop = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let (mut client, stop) = (client, &stop);
+        scope.spawn(move || {
+            while !stop.load(Ordering::Relaxed) {
+                client.write_all(&[0; 64 << 10]).unwrap();
+            }
+        });
+        scope.spawn(move || while served.read(&mut [0; 64 << 10]).unwrap() > 0 {});
+        let _stop = Stop(stop);
+        let (_guard, mut reports) = start_with(testbed.test(), &LIMITED);
+        let mut beyond = 0;
+        let report = await_report(&mut reports, "that the limit is reached", |report| {
+            assert_eq!(report["shedding"], false, "{report}");
+            let share = report["governor"]["network_share"].as_f64().unwrap();
+            beyond += usize::from(share > 0.1);
+            beyond == BEYOND
+        });
+        let connections = &report["totals"]["tcp_connection"];
+        assert!(connections["admitted"].as_u64().unwrap() > 10_000);
+        assert_eq!(connections["share"], 0, "{connections}");
+    });
 }
 
 /// Three sockets of this process and one of a server's, all flooded alike.
