@@ -64,23 +64,29 @@ fn halving(interface: &str, driver: &str, channels: Option<(u32, u32)>) -> Findi
 }
 
 fn attachment_of(driver: &str) -> Finding {
-    if RESETTING.contains(&driver) {
-        finding(
-            "attachment",
+    let (verdict, found, guard) = if RESETTING.contains(&driver) {
+        (
             Verdict::Limited,
             format!(
                 "`{driver}` sets up its rings anew when the first XDP program comes and the last one goes"
             ),
             "loses packets for a moment at its start and its stop; a restart by systemd hands the attachment on and loses none",
         )
+    } else if driver == "veth" {
+        (
+            Verdict::Limited,
+            "while a veth has an XDP program, its other end sends it no large packets of TCP"
+                .to_owned(),
+            "makes bulk transfers to this host take more CPU, as any XDP program here does",
+        )
     } else {
-        finding(
-            "attachment",
+        (
             Verdict::Ok,
             format!("`{driver}` is not known to set up its rings anew for XDP"),
             "attaches",
         )
-    }
+    };
+    finding("attachment", verdict, found, guard)
 }
 
 /// What the adapter does to packets before XDP sees them.
@@ -171,6 +177,9 @@ mod tests {
         }
         let told = attachment_of("virtio_net");
         assert_eq!(told.verdict, Verdict::Ok);
+        let told = attachment_of("veth");
+        assert_eq!(told.verdict, Verdict::Limited);
+        assert!(told.guard.contains("bulk transfers"), "{told:?}");
     }
 
     #[test]
