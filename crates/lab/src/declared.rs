@@ -147,6 +147,9 @@ impl Cause {
     }
 }
 
+/// Of a claim whose paper gives all of it.
+const NOTHING: &str = "nothing";
+
 /// Something that must come out: a measured expression and its bound.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
@@ -157,6 +160,10 @@ pub struct Claim {
     pub kind: Kind,
     /// The claim in words.
     pub text: String,
+    /// All of it that its paper does not give: a bound that stands for a word, a tolerance,
+    /// a load. `nothing` if the paper gives all of it.
+    #[serde(default)]
+    pub ours: Option<String>,
     /// The published numbers or statements behind it, as `MR-E08.peak_forwarding_rate`
     /// or `MR-E08`, separated by commas; nothing for a claim of ours.
     #[serde(default)]
@@ -181,6 +188,15 @@ pub struct Claim {
 }
 
 impl Claim {
+    /// Its text, and what of it is not its paper's.
+    #[must_use]
+    pub fn told(&self) -> String {
+        match self.ours.as_deref() {
+            None | Some(NOTHING) => self.text.clone(),
+            Some(ours) => format!("{} (ours: {ours})", self.text),
+        }
+    }
+
     /// Whether its measure or its bounds name this curve.
     pub(crate) fn names(&self, curve: &str) -> bool {
         let bounds = [&self.at_least, &self.at_most, &self.near];

@@ -34,7 +34,7 @@ pub fn explain(experiment: &Experiment) -> Result<String, Error> {
     for claim in &experiment.claims {
         let from = claim.from.as_deref().map(|from| format!(", {from}"));
         let (kind, from) = (claim.kind.name(), from.unwrap_or_default());
-        let _ = writeln!(text, "  {} ({kind}{from}): {}", claim.id, claim.text);
+        let _ = writeln!(text, "  {} ({kind}{from}): {}", claim.id, claim.told());
     }
     if !experiment.choices.is_empty() {
         let _ = writeln!(text, "\nChosen by a published result");

@@ -171,6 +171,29 @@ fn no_test_is_about_what_the_model_was_given_or_chosen_by() {
     assert!(wrong.is_empty(), "{wrong:#?}");
 }
 
+#[test]
+fn a_test_says_what_of_it_is_not_its_papers() {
+    let catalogue = Catalogue::built_in().unwrap();
+    for experiment in catalogue.all() {
+        let sources = sources(experiment).unwrap();
+        for claim in experiment
+            .claims
+            .iter()
+            .filter(|claim| claim.kind == Kind::Test)
+        {
+            for ours in [None, Some(String::new())] {
+                let silent = Claim {
+                    ours,
+                    ..claim.clone()
+                };
+                let problem = contradiction(&silent, &sources).unwrap();
+                assert!(problem.starts_with("does not say"), "{problem}");
+            }
+            assert!(!claim.text.contains("ours"), "{}: told twice", claim.id);
+        }
+    }
+}
+
 /// What is left of a measure without those of `others`: no word but `max` and `min` if it
 /// is arithmetic of them.
 fn is_arithmetic_of<'a>(measure: &str, others: impl Iterator<Item = &'a Claim>) -> bool {

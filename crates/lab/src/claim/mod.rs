@@ -113,7 +113,7 @@ fn judged(experiment: &Experiment, judges: &[Judge<'_>], claim: &Claim) -> Verdi
     let unmeasured = Verdict {
         id: claim.id.clone(),
         kind: claim.kind,
-        text: claim.text.clone(),
+        text: claim.told(),
         entry: claim.from.clone(),
         host: if is_real { REAL } else { "model" },
         measured: None,
@@ -363,6 +363,19 @@ mod tests {
             let verdict = judged(near, &curves([1.0, peak, 2.0], [0.0; 3]));
             assert_eq!((verdict.measured, verdict.holds), (Some(peak), Some(holds)));
             assert_eq!(verdict.bound, "100 ± 5 %");
+        }
+    }
+
+    #[test]
+    fn what_is_not_the_papers_stands_behind_the_text() {
+        for (ours, told) in [
+            ("", "t"),
+            ("ours = \"nothing\"\n", "t"),
+            ("ours = \"at 3\"\n", "t (ours: at 3)"),
+        ] {
+            let claim = format!("{ours}measure = \"peak(old.goodput)\"\nat_least = 1");
+            let verdict = judged(&claim, &curves([1.0, 2.0, 2.0], [0.0; 3]));
+            assert_eq!(verdict.text, told);
         }
     }
 
