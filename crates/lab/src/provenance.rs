@@ -114,7 +114,7 @@ pub fn contradiction(claim: &Claim, sources: &[Source]) -> Option<String> {
         (Kind::Ours, Some(_)) => Some("a claim of ours is from no paper".to_owned()),
         (Kind::Ours, None) => None,
         (_, None) => Some("says nothing of where it is from".to_owned()),
-        (Kind::Test, Some(_)) if claim.ours.as_deref().unwrap_or_default().is_empty() => {
+        _ if claim.ours.as_deref().unwrap_or_default().is_empty() => {
             Some("does not say what of it its paper does not give".to_owned())
         }
         (Kind::Test, Some(_)) => behind.first().map(|source| {
