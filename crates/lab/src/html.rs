@@ -299,7 +299,7 @@ fn number(run: &Run, measure: &Measure, curve: &Measured, x: f64) -> Markup {
                 Some(estimate) => {
                     (figure(estimate.value))
                     @if let Some((low, high)) = estimate.interval.filter(|(low, high)| low < high) {
-                        span.spread { " ± " (figure((high - low) / 2.0)) }
+                        small { " ± " (figure((high - low) / 2.0)) }
                     }
                 }
                 None => "–",
