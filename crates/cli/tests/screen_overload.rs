@@ -63,7 +63,7 @@ fn protected_beside_flood(line: &Line, socket: &UdpSocket) -> (u32, Counts, Repo
 }
 
 /// Protected frames waited in the ring of an interface that was inhibited, and were lost
-/// there with the flood: 18 % passed, each time.
+/// there with the flood: 18 % passed.
 #[test]
 fn protected_traffic_passes_an_interface_that_is_inhibited() {
     let line = Line::new();
