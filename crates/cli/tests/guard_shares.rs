@@ -288,44 +288,30 @@ fn established_connections_lose_nothing() {
     assert_eq!(connections.asked, connections.admitted, "{connections:?}");
 }
 
-/// Ends a transfer, also when the test fails.
-struct Stop<'a>(&'a AtomicBool);
-
-impl Drop for Stop<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
-}
-
 /// Nobody else asks for the CPU that it takes, however much that is beyond the limit.
 #[test]
 fn a_bulk_transfer_that_is_alone_loses_nothing() {
     const BEYOND: usize = 20;
     let _turn = ONE_BY_ONE.lock().unwrap_or_else(PoisonError::into_inner);
     let testbed = testbed();
-    let [client, mut served] = connection(&testbed);
-    let stop = AtomicBool::new(false);
-    thread::scope(|scope| {
-        let (mut client, stop) = (client, &stop);
-        scope.spawn(move || {
-            while !stop.load(Ordering::Relaxed) {
-                client.write_all(&[0; 64 << 10]).unwrap();
-            }
-        });
-        scope.spawn(move || while served.read(&mut [0; 64 << 10]).unwrap() > 0 {});
-        let _stop = Stop(stop);
-        let (_guard, mut reports) = start_with(testbed.test(), &LIMITED);
-        let mut beyond = 0;
-        let report = await_report(&mut reports, "that the limit is reached", |report| {
-            assert_eq!(report["shedding"], false, "{report}");
-            let share = report["governor"]["network_share"].as_f64().unwrap();
-            beyond += usize::from(share > 0.1);
-            beyond == BEYOND
-        });
-        let connections = &report["totals"]["tcp_connection"];
-        assert!(connections["admitted"].as_u64().unwrap() > 10_000);
-        assert_eq!(connections["share"], 0, "{connections}");
+    let [mut client, mut served] = connection(&testbed);
+    let _reading = Working::on(move || {
+        let _ = served.read(&mut [0; 64 << 10]);
     });
+    let _sending = Working::on(move || {
+        let _ = client.write_all(&[0; 64 << 10]);
+    });
+    let (_guard, mut reports) = start_with(testbed.test(), &LIMITED);
+    let mut beyond = 0;
+    let report = await_report(&mut reports, "that the limit is reached", |report| {
+        assert_eq!(report["shedding"], false, "{report}");
+        let share = report["governor"]["network_share"].as_f64().unwrap();
+        beyond += usize::from(share > 0.1);
+        beyond == BEYOND
+    });
+    let connections = &report["totals"]["tcp_connection"];
+    assert!(connections["admitted"].as_u64().unwrap() > 10_000);
+    assert_eq!(connections["share"], 0, "{connections}");
 }
 
 /// Three sockets of this process and one of a server's, all flooded alike.
@@ -336,38 +322,49 @@ fn shared(who: &str) -> Shed {
     let _server = server(&testbed);
     let _taking = OWN.map(|port| {
         let bind = || UdpSocket::bind((host.ipv4(), port)).unwrap();
-        Taking::from(host.run(bind).unwrap())
+        taking(host.run(bind).unwrap())
     });
     let floods = flood_of(&testbed, OWN[0]..=CLOSED);
     Shed::while_flooded(&testbed, &["--shares", who], &floods, || {})
 }
 
-/// Takes all that comes to a socket, until it is dropped.
-struct Taking(Arc<AtomicBool>);
+/// A thread that works on and on, until this is dropped.
+struct Working(Arc<AtomicBool>);
 
-impl Taking {
-    fn from(socket: UdpSocket) -> Self {
-        setsockopt(&socket, sockopt::RcvBufForce, &(4 << 20)).unwrap();
-        socket
-            .set_read_timeout(Some(Duration::from_millis(200)))
-            .unwrap();
+impl Working {
+    fn on(mut work: impl FnMut() + Send + 'static) -> Self {
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = Arc::clone(&stop);
         thread::spawn(move || {
-            put_first(gettid().as_raw().cast_unsigned());
             while !stopped.load(Ordering::Relaxed) {
-                // Nothing came for a while: looks whether to stop.
-                let _ = socket.recv(&mut [0; 64]);
+                work();
             }
         });
         Self(stop)
     }
 }
 
-impl Drop for Taking {
+impl Drop for Working {
     fn drop(&mut self) {
         self.0.store(true, Ordering::Relaxed);
     }
+}
+
+/// Takes all that comes to a socket.
+fn taking(socket: UdpSocket) -> Working {
+    setsockopt(&socket, sockopt::RcvBufForce, &(4 << 20)).unwrap();
+    socket
+        .set_read_timeout(Some(Duration::from_millis(200)))
+        .unwrap();
+    let mut is_put_first = false;
+    Working::on(move || {
+        if !is_put_first {
+            put_first(gettid().as_raw().cast_unsigned());
+            is_put_first = true;
+        }
+        // Nothing came for a while: looks whether to stop.
+        let _ = socket.recv(&mut [0; 64]);
+    })
 }
 
 /// Neither has twice what the other has, unless the other wants no more.

@@ -134,10 +134,4 @@ __noinline int takes_segment(const struct packet *packet, struct outside_use *us
 	return !is_outside(tcp, use->window, segment) || take_outside(packet, ports, use);
 }
 
-/* Both ports in one word. */
-static __always_inline __u32 ports_of(const struct verdict *verdict)
-{
-	return (__u32)verdict->source_port << 16 | verdict->port;
-}
-
 #endif

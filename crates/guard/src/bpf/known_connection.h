@@ -3,16 +3,22 @@
  * The fast path of TCP: the connections that were looked up a moment ago. A segment inside
  * of the window that such a one had then costs no look-up.
  *
- * A connection's window only moves forward, so what was inside is of use to the stack, or
- * a late copy. What begins or ends something (SYN, FIN, RST) is always looked up.
+ * A window only moves forward (but for net.ipv4.tcp_shrink_window), so what was inside is of
+ * use to the stack, or a late copy. What begins or ends something (SYN, FIN, RST) is always looked up.
  *
- * Limits: should the connection have ended since, or its backlog be full, at most
+ * Limits: should the connection have ended since, its window shrunk, or its backlog be full, at most
  * KNOWN_PACKETS segments of one tick are still taken for its own. The stack refuses them.
  */
 #ifndef PLIMSOLL_KNOWN_CONNECTION_H
 #define PLIMSOLL_KNOWN_CONNECTION_H
 
 #include "connection.h"
+
+/* Both ports in one word. */
+static __always_inline __u32 ports_of(const struct verdict *verdict)
+{
+	return (__u32)verdict->source_port << 16 | verdict->port;
+}
 
 static __always_inline struct known_connection *
 known_connection_entry(const struct packet *packet, __u32 ports)
@@ -65,23 +71,6 @@ static __always_inline void remember_connection(const struct packet *packet,
 	known->ports = ports_of(verdict);
 	known->window = window;
 	known->packets_left = KNOWN_PACKETS;
-}
-
-/* A connection past its handshake, as it was found just now: a full socket. */
-static __always_inline void judge_connection(const struct packet *packet, const void *socket,
-					     const struct tcphdr *tcp, struct verdict *verdict)
-{
-	struct sequences segment = sequences_of(packet, tcp);
-	__u32 key = 0;
-	struct outside_use *use = bpf_map_lookup_elem(&outside_uses, &key);
-
-	if (!use)
-		return;
-	use->socket = (__u64)(long)socket;
-	if (takes_segment(packet, use, ports_of(verdict), segment.begin, segment.end))
-		remember_connection(packet, use->window, verdict);
-	else
-		verdict->outcome = OUTCOME_SOCKET_QUEUE;
 }
 
 #endif

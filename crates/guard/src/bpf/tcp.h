@@ -80,6 +80,23 @@ static __always_inline void learn_connected(const struct packet *packet,
 		learn_source(packet, service_of(packet, verdict), 1);
 }
 
+/* A connection past its handshake, as it was found just now: a full socket. */
+static __always_inline void judge_connection(const struct packet *packet, const void *socket,
+					     const struct tcphdr *tcp, struct verdict *verdict)
+{
+	struct sequences segment = sequences_of(packet, tcp);
+	__u32 key = 0;
+	struct outside_use *use = bpf_map_lookup_elem(&outside_uses, &key);
+
+	if (!use)
+		return;
+	use->socket = (__u64)(long)socket;
+	if (takes_segment(packet, use, ports_of(verdict), segment.begin, segment.end))
+		remember_connection(packet, use->window, verdict);
+	else
+		verdict->outcome = OUTCOME_SOCKET_QUEUE;
+}
+
 static __always_inline void judge_tcp_socket(struct xdp_md *ctx, const struct packet *packet,
 					     const struct tcphdr *tcp, struct verdict *verdict)
 {
