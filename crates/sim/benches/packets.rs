@@ -100,7 +100,7 @@ fn modelled((host, offered_pps): (&str, u64), seconds: u64) -> u64 {
         "#,
         seconds * 1000
     );
-    let scenario: Scenario = toml::from_str(&text).expect("a scenario");
+    let scenario = Scenario::from_toml(&text).expect("a scenario");
     let outcome = run(&profile, &scenario, 1).expect("a run");
     outcome.simulated_packets
 }

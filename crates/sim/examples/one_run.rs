@@ -17,8 +17,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let seed = 1;
     // Or Profile::from_toml(name, text).
     let profile = Profile::named("sparcstation-20")?;
-    // By serde: TOML and JSON alike.
-    let scenario: Scenario = toml::from_str(text)?;
+    // Or by serde, from JSON as well.
+    let scenario = Scenario::from_toml(text)?;
     // Many may run in parallel.
     let outcome = run(&profile, &scenario, seed)?;
     // Outcome::measures() lists all names.

@@ -14,6 +14,9 @@ pub enum Error {
         #[source]
         source: Box<toml::de::Error>,
     },
+    /// The text is not a scenario: what the parser says, with line and key.
+    #[error("scenario: {0}")]
+    ScenarioSyntax(#[source] Box<toml::de::Error>),
     /// A profile contradicts itself or the list of known costs.
     #[error("profile {name}: {problem}")]
     Profile {

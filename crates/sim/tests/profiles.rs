@@ -1,7 +1,7 @@
 //! Machine profiles say the truth about themselves: what was calibrated is listed
 //! as such, and nothing else was.
 
-use plimsoll_sim::Profile;
+use plimsoll_sim::{Profile, Scenario};
 use plimsoll_sim::profile::Cost;
 
 /// The costs of a machine and of its programs, by the name calibrations use.
@@ -61,7 +61,7 @@ fn a_program_that_does_not_exist_is_answered_with_those_that_do() {
         source = [{ name = "clients", to = "httpd", traffic = { kind = "http", clients = 1 } }]
         consumer = [{ name = "httpd", role = { kind = "web", program = "lash" } }]
     "#;
-    let scenario = toml::from_str(scenario).unwrap();
+    let scenario = Scenario::from_toml(scenario).unwrap();
     let error = plimsoll_sim::run(&profile, &scenario, 1).unwrap_err();
     assert!(error.to_string().contains("apache, flash"), "{error}");
 }

@@ -34,7 +34,7 @@ pub(crate) const RECEIVE_QUEUES_MAX: u32 = 48;
 /// ```
 /// use plimsoll_sim::{Profile, Scenario, run};
 ///
-/// let scenario: Scenario = toml::from_str(
+/// let scenario = Scenario::from_toml(
 ///     r#"
 ///     duration_ms = 500
 ///     path = { kind = "batched-interrupts" }
@@ -214,6 +214,18 @@ fn default_adapters() -> Vec<Adapter> {
 }
 
 impl Scenario {
+    /// Reads a scenario from TOML. [`run`](crate::run) checks its values.
+    ///
+    /// Callers that only have text need no parser of their own, which would be compiled
+    /// once for each of them.
+    ///
+    /// # Errors
+    ///
+    /// Not TOML, or a key is missing or unknown.
+    pub fn from_toml(text: &str) -> Result<Self, Error> {
+        toml::from_str(text).map_err(|source| Error::ScenarioSyntax(Box::new(source)))
+    }
+
     /// Checks everything that can be checked without a profile.
     ///
     /// # Errors

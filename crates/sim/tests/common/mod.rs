@@ -34,7 +34,7 @@ pub(crate) fn machine(costs: &[(&str, u64)], queues: u32) -> Profile {
 }
 
 pub(crate) fn scenario(text: &str) -> Scenario {
-    toml::from_str(text).unwrap_or_else(|error| panic!("{error}\n{text}"))
+    Scenario::from_toml(text).unwrap_or_else(|error| panic!("{error}\n{text}"))
 }
 
 pub(crate) fn simulate(profile: &Profile, text: &str) -> Outcome {
