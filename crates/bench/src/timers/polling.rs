@@ -1,8 +1,8 @@
 //! Network polling by soft timers in our stack's HTTP server (table XII): arrivals that
 //! wake the receiving thread, and polls that find 1 to 15 packets on average.
 //!
-//! One CPU for the server. A thread serves each connection, so its calls are trigger
-//! states. The kernel's sockets stand beside them, with the same server.
+//! One CPU for the server. One thread around epoll serves all connections; its calls are
+//! trigger states. The kernel's sockets stand beside them, with the same server.
 
 use std::net::SocketAddr;
 use std::path::Path;

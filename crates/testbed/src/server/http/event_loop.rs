@@ -1,10 +1,8 @@
 //! A page over HTTP/1.1 from one thread around epoll: a server that passes trigger
 //! states, for measuring what events cost it.
 //!
-//! The servers of [`super`] have a thread per connection, which blocks. An event
-//! would have to be checked for by whichever thread runs, under a lock. Here one
-//! thread does everything and tells a [`Passing`] whenever a call of its own
-//! returns.
+//! The server of [`super`] has one thread around epoll, too, but tells nobody of its
+//! calls. This one tells a [`Passing`] whenever a call of its own returns.
 //!
 //! **Limits.** IPv4, one page from memory, GET and HEAD alike. An answer that does not
 //! fit the socket's buffer ends the connection.
