@@ -22,7 +22,8 @@ pub enum Outcome {
     Admitted = types::outcome::OUTCOME_ADMITTED.0 as u8,
     /// A SYN past its listener's SYN queue, answered with a SYN cookie.
     SynCookie = types::outcome::OUTCOME_SYN_COOKIE.0 as u8,
-    /// Discarded early: the socket's receive queue is full.
+    /// Discarded early: the socket's receive queue or the connection's backlog is full, or
+    /// the segment is outside of its window.
     SocketQueue = types::outcome::OUTCOME_SOCKET_QUEUE.0 as u8,
     /// A SYN discarded early: the listener's accept queue is full.
     AcceptQueue = types::outcome::OUTCOME_ACCEPT_QUEUE.0 as u8,
@@ -32,7 +33,8 @@ pub enum Outcome {
     /// An ACK discarded early: its listener is past its backlog, and it
     /// carries no valid cookie.
     NoCookie = types::outcome::OUTCOME_NO_COOKIE.0 as u8,
-    /// Discarded early: beyond its channel's share while input is shed.
+    /// Discarded early: beyond its channel's share while input is shed; for a closed UDP
+    /// port, beyond what the stack would answer.
     Share = types::outcome::OUTCOME_SHARE.0 as u8,
     /// Discarded early: the channel is overloaded, and the packet's source has had its
     /// fair share of it.

@@ -5,6 +5,7 @@
 //! the stack answers SYNs: it costs more than the driver's cookies, and loses nobody.
 
 use std::fs;
+use std::io;
 use std::time::{Duration, Instant};
 
 use plimsoll_kernel::packet_filter;
@@ -30,7 +31,8 @@ pub(crate) enum Filter {
 pub(crate) struct FilterWatch {
     /// The number of the rule set that was read.
     generation: Option<u32>,
-    read: Filter,
+    /// What it says; of one that is not read yet, what is taken for true.
+    known: Filter,
     /// Not read again before this.
     next: Option<Instant>,
 }
@@ -39,7 +41,7 @@ impl FilterWatch {
     pub(crate) fn new() -> Self {
         Self {
             generation: None,
-            read: Filter::Harmless,
+            known: Filter::NotKnown(REFUSED),
             next: None,
         }
     }
@@ -51,40 +53,66 @@ impl FilterWatch {
                 "nf_conntrack_tcp_loose is 0: connection tracking refuses a connection whose SYN it never saw",
             );
         }
-        let generation = match packet_filter::generation() {
-            Ok(Some(generation)) => generation,
+        self.look(&packet_filter::generation(), read, now)
+    }
+
+    /// What is known of the rules, now that the kernel has named their number or refused
+    /// to. `read` reads them.
+    fn look(
+        &mut self,
+        generation: &io::Result<Option<u32>>,
+        read: impl FnOnce() -> io::Result<Filter>,
+        now: Instant,
+    ) -> Filter {
+        match *generation {
             Ok(None) => return legacy(),
-            Err(_) => return Filter::NotKnown(REFUSED),
-        };
-        if self.generation != Some(generation) {
-            if self.next.is_some_and(|next| now < next) {
-                return Filter::MayWantSyn("the packet filter's rules have just changed");
-            }
-            self.generation = Some(generation);
-            self.read = read();
-            self.next = Some(now + now.elapsed().max(Duration::from_millis(1)) * REST);
+            Ok(Some(generation)) => self.on_generation(generation, read, now),
+            // What was known before may still be so.
+            Err(_) => {}
         }
-        match self.read {
+        match self.known {
             Filter::Harmless => legacy(),
-            read => read,
+            known => known,
         }
+    }
+
+    /// Reads this rule set, unless it was read. What fails is tried again at the next look.
+    fn on_generation(
+        &mut self,
+        generation: u32,
+        read: impl FnOnce() -> io::Result<Filter>,
+        now: Instant,
+    ) {
+        if self.generation == Some(generation) {
+            return;
+        }
+        if self.generation.is_some() {
+            self.known = Filter::MayWantSyn("the packet filter's rules have just changed");
+        }
+        if self.next.is_some_and(|next| now < next) {
+            return;
+        }
+        if let Ok(known) = read() {
+            self.generation = Some(generation);
+            self.known = known;
+        }
+        self.next = Some(now + now.elapsed().max(Duration::from_millis(1)) * REST);
     }
 }
 
 const REFUSED: &str = "the kernel does not tell the packet filter's rules";
 
-fn read() -> Filter {
-    match packet_filter::rules(RULES_MAX) {
-        Ok(Some(rules)) if rules.synproxy => {
+fn read() -> io::Result<Filter> {
+    Ok(match packet_filter::rules(RULES_MAX)? {
+        Some(rules) if rules.synproxy => {
             Filter::MayWantSyn("the packet filter answers SYNs itself (synproxy)")
         }
-        Ok(Some(rules)) if rules.may_want_syn() => Filter::MayWantSyn(
+        Some(rules) if rules.may_want_syn() => Filter::MayWantSyn(
             "the packet filter's rules look at connections and at TCP flags: they may refuse a connection whose SYN they never saw",
         ),
-        Ok(Some(_)) => Filter::Harmless,
-        Ok(None) => Filter::NotKnown("the packet filter has too many rules to read them"),
-        Err(_) => Filter::NotKnown(REFUSED),
-    }
+        Some(_) => Filter::Harmless,
+        None => Filter::NotKnown("the packet filter has too many rules to read them"),
+    })
 }
 
 /// Tables of iptables before it used `nf_tables`.
@@ -141,6 +169,51 @@ mod tests {
             assert_eq!(watch.on_interval(later), read, "nothing has changed");
         })
         .unwrap();
+    }
+
+    fn refused<T>() -> io::Result<T> {
+        Err(io::Error::from_raw_os_error(libc::ENOBUFS))
+    }
+
+    const WANTS: Filter = Filter::MayWantSyn("a rule");
+    const MANY: Filter = Filter::NotKnown("many rules");
+
+    /// What is known after each of these looks, a second apart.
+    fn looks<const N: usize>(looks: [(io::Result<u32>, io::Result<Filter>); N]) -> [Filter; N] {
+        let mut watch = FilterWatch::new();
+        let mut now = Instant::now();
+        looks.map(|(generation, read)| {
+            now += Duration::from_secs(1);
+            watch.look(&generation.map(Some), || read, now)
+        })
+    }
+
+    #[test]
+    fn what_was_known_stays_while_the_kernel_refuses() {
+        let known = looks([
+            (refused(), refused()),
+            (Ok(1), Ok(WANTS)),
+            (refused(), refused()),
+            (Ok(1), refused()),
+        ]);
+        assert_eq!(known, [Filter::NotKnown(REFUSED), WANTS, WANTS, WANTS]);
+    }
+
+    #[test]
+    fn rules_that_could_not_be_read_are_read_at_the_next_look() {
+        let known = looks([(Ok(1), refused()), (Ok(1), Ok(MANY))]);
+        assert_eq!(known, [Filter::NotKnown(REFUSED), MANY]);
+        // Of others than those before nothing is known: the stack answers.
+        let [before, unread, still_unread, read] = looks([
+            (Ok(1), Ok(MANY)),
+            (Ok(2), refused()),
+            (refused(), refused()),
+            (Ok(2), Ok(MANY)),
+        ]);
+        assert_eq!((before, read), (MANY, MANY));
+        for unread in [unread, still_unread] {
+            assert!(matches!(unread, Filter::MayWantSyn(_)), "{unread:?}");
+        }
     }
 
     /// Needs root and `iptables-legacy`.

@@ -354,7 +354,7 @@ impl<'obj> Guard<'obj> {
     ///
     /// # Errors
     ///
-    /// There are more prefixes than fit; the old ones stay.
+    /// There are more prefixes than fit, or the kernel refuses; what was protected stays.
     pub fn protect(&mut self, protection: &Protection) -> Result<(), Error> {
         protection.validate()?;
         self.program.set_protection(protection)

@@ -37,8 +37,14 @@ pub struct Sources {
 /// The known or the unknown sources of a channel.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Class {
-    /// Hosts that sent something lately. Of a group of sockets, each one's sources
-    /// are counted.
+    /// Hosts that sent something in the last 4.3 s. Of a group of sockets, each one's
+    /// sources are counted.
+    ///
+    /// The program keeps that time in 16 bits, which begin anew after 275 s. So a host of
+    /// an earlier overload counts as well for 4.3 s, 275 s after its last packet and after each
+    /// multiple of that, if that overload was of this channel (or of one that had the same
+    /// slot of the program's before) and nobody has taken the host's entry since. Such hosts
+    /// may also be why [`Sources::at_least`] is true.
     pub seen: u32,
     /// Their packets while the channel was overloaded.
     #[serde(flatten)]

@@ -255,8 +255,8 @@ fn reads_settings_again() {
     assert_eq!(
         lines[..3],
         [
-            "the settings stay as they were: poll-cpu = 0: no thread polls without threaded, or strategy = \"thread\"",
-            "settings read again",
+            "interface=v0 the settings stay as they were: poll-cpu = 0: no thread polls without threaded, or strategy = \"thread\"",
+            "interface=v0 settings read again",
             "threaded: a change takes a new start",
         ]
     );
@@ -317,7 +317,10 @@ fn goes_on_without_a_governor() {
     let _server = udp_socket((HOST_V4, 5000), 64 << 10);
     WIRE.set(Wire::open()).unwrap();
     run(settings(), &mut notes).unwrap();
-    let told = |text: &str| notes.lines.iter().any(|line| line.starts_with(text));
+    let told = |text: &str| {
+        let start = format!("interface=v0 {text}");
+        notes.lines.iter().any(|line| line.starts_with(&start))
+    };
     for action in ["govern", "take over the host's addresses"] {
         assert!(told(&format!("cannot {action}: ")), "{:?}", notes.lines);
         assert!(

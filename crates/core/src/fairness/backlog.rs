@@ -90,7 +90,8 @@ impl Backlog {
 impl Fairness {
     /// Judges a SYN for a listener whose backlog [is divided](Backlog::is_divided). Places
     /// in the accept queue are kept for others only after the server has been behind for
-    /// longer than a burst.
+    /// longer than a burst; or at once, while the listener is pressed: it was short of room
+    /// a moment ago.
     pub fn judge_syn(
         &mut self,
         share: &mut Share,

@@ -53,7 +53,8 @@ const PAUSE_PARTS: u64 = 4;
 pub struct Company {
     /// Packets that were not the flood's.
     pub others: u64,
-    /// Packets of the flood: of one channel, and of sources that have had their share.
+    /// Packets of the flood: those of one overloaded UDP channel that were judged by source,
+    /// and whose source is neither known nor asks for little.
     pub flood: u64,
     /// Packets that the flooded channel admitted.
     pub admitted: u64,

@@ -15,6 +15,10 @@
  *
  * Whole prefixes can be known from the start, at every port (`known_prefixes`).
  *
+ * Periods are 16 bits, which begin anew after three days. The loader forgets entries in
+ * time, once in some minutes (`known.rs`). Here nothing would: nobody looks at the entry of
+ * who stays away.
+ *
  * Limits: someone who sends slowly for a while becomes known, too, as in real life. He
  * then has one client's part.
  */

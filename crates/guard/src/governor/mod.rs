@@ -170,6 +170,11 @@ impl Governor {
         self.release(knobs)
     }
 
+    #[cfg(test)]
+    pub(crate) const fn config(&self) -> &Config {
+        &self.config
+    }
+
     /// Begins anew, as if nothing had been seen. What is turned is for the caller to
     /// restore.
     ///
@@ -342,10 +347,12 @@ impl Governor {
 
     /// Puts back what is turned.
     fn release(&mut self, knobs: &mut Knobs) -> Result<(), Error> {
-        if self.applied.take().is_some() {
+        if self.applied.is_some() {
             // Ends first: it must not demote a thread that is the host's own again.
             self.limiter = None;
             knobs.restore()?;
+            // Not before: what failed is tried again.
+            self.applied = None;
         }
         Ok(())
     }

@@ -1,5 +1,6 @@
 //! Addresses and prefixes as the program holds them.
 
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use ipnet::IpNet;
@@ -39,14 +40,16 @@ fn prefix_key(prefix: &IpNet) -> Vec<u8> {
     [&bits.to_ne_bytes()[..], &to_mapped(prefix.network())[..]].concat()
 }
 
-/// Makes these prefixes the whole of a map.
+/// Makes these prefixes the whole of a map. Those that are in it already stay all the time.
 pub(super) fn set_prefixes(map: &impl MapCore, prefixes: &[IpNet]) -> libbpf_rs::Result<()> {
-    let old: Vec<_> = map.keys().collect();
-    for key in old {
-        map.delete(&key)?;
+    let old: BTreeSet<_> = map.keys().collect();
+    let new = prefixes.iter().map(prefix_key).collect();
+    // First, so that there is room.
+    for gone in old.difference(&new) {
+        map.delete(gone)?;
     }
-    for prefix in prefixes {
-        map.update(&prefix_key(prefix), &[1], MapFlags::ANY)?;
+    for key in new.difference(&old) {
+        map.update(key, &[1], MapFlags::ANY)?;
     }
     Ok(())
 }

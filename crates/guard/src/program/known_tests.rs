@@ -142,6 +142,38 @@ fn known(guard: &mut Guard<'_>) -> usize {
     known.still_known().iter().map(Vec::len).sum()
 }
 
+/// The program counts periods in 16 bits, which begin anew after three days.
+#[test]
+fn who_was_forgotten_is_not_known_again_after_three_days() {
+    const AGAIN: u32 = 1 << 16;
+    with_guard(|guard| {
+        let twice_seen = Ipv4Addr::new(192, 0, 2, 8);
+        let server = unread_server(1);
+        serve(guard, &[CLIENT], 1);
+        for period in [4, 5] {
+            guard.program.set_epoch(4 * period);
+            std::thread::sleep(KERNEL_TICK);
+            send(guard, twice_seen);
+        }
+        assert_eq!(known(guard), 1);
+        for hour in 1..=72 {
+            guard.program.set_epoch(3600 * hour);
+        }
+        guard.program.set_epoch(4 * (AGAIN + 6));
+        assert_eq!(known(guard), 0);
+        std::thread::sleep(KERNEL_TICK);
+        send(guard, twice_seen);
+        assert_eq!(known(guard), 0, "it was seen once, not three times");
+
+        send_datagrams(200);
+        nix::sys::socket::setsockopt(&server, nix::sys::socket::sockopt::RcvBufForce, &80_000)
+            .unwrap();
+        std::thread::sleep(KERNEL_TICK);
+        send(guard, CLIENT);
+        assert_eq!(known_packets(guard), 0, "to the program neither");
+    });
+}
+
 /// Who comes when all eight places of a set are taken drives nobody out, until somebody has
 /// not been seen for an hour. An overload keeps nobody from being seen.
 #[test]

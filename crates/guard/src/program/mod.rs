@@ -48,6 +48,8 @@ mod limit_tests;
 #[cfg(test)]
 mod listener_tests;
 mod memory;
+#[cfg(test)]
+mod protection_tests;
 mod settings;
 #[cfg(test)]
 mod share_tests;
@@ -90,7 +92,10 @@ pub(crate) struct Program<'obj> {
     shared: BTreeSet<u32>,
     /// The host could have so many.
     cpus: u32,
-    protected_ports: Vec<u16>,
+    /// The table of known sources.
+    known: known::Entries,
+    /// What is protected now.
+    protection: Protection,
     protected_udp_ports: Vec<u16>,
 }
 
@@ -149,7 +154,12 @@ impl<'obj> Program<'obj> {
             allowances: Mapped::of(&skeleton.maps.allowances)?,
             cpus,
             shared: BTreeSet::new(),
-            protected_ports: Vec::new(),
+            known: known::Entries::of(&skeleton.maps.known_sources)?,
+            protection: Protection {
+                ports: Vec::new(),
+                connections: false,
+                ..Protection::default()
+            },
             protected_udp_ports: Vec::new(),
             skeleton,
         })
@@ -357,37 +367,49 @@ impl<'obj> Program<'obj> {
         }
     }
 
-    /// Makes `protection` what is protected, instead of what was.
+    /// Makes `protection` what is protected, instead of what was. If the kernel refuses,
+    /// what was stays.
     pub(crate) fn set_protection(&mut self, protection: &Protection) -> Result<(), Error> {
-        let maps = &self.skeleton.maps;
-        let mut ports: BTreeMap<u16, u8> = BTreeMap::new();
-        for ProtectedPort { transport, port } in &protection.ports {
-            *ports.entry(*port).or_default() |= match transport {
-                Transport::Tcp => types::protected_protocol::PROTECTED_TCP.0 as u8,
-                Transport::Udp => types::protected_protocol::PROTECTED_UDP.0 as u8,
-            };
+        let before = &self.protection;
+        if let Err(error) = self.store_protection(before, protection) {
+            // It fitted before. A session does it once more, and tells if it cannot.
+            let _ = self.store_protection(protection, before);
+            return Err(error);
         }
-        let gone = self.protected_ports.iter().map(|port| (*port, 0));
-        for (port, protocols) in gone.chain(ports.iter().map(|(port, bits)| (*port, *bits))) {
-            maps.protected_ports
-                .update(&u32::from(port).to_ne_bytes(), &[protocols], MapFlags::ANY)
-                .map_err(bpf("protect a port"))?;
-        }
-        self.protected_ports = ports.into_keys().collect();
-        set_prefixes(&maps.protected_prefixes, &protection.sources)
-            .map_err(bpf("store the protected prefixes"))?;
-        set_prefixes(&maps.known_prefixes, &protection.known)
-            .map_err(bpf("store the known prefixes"))?;
         self.protected_udp_ports = protection
             .ports
             .iter()
             .filter(|protected| protected.transport == Transport::Udp)
             .map(|protected| protected.port)
             .collect();
+        self.protection = protection.clone();
         let settings = self.settings();
         settings.protect_connections = protection.connections.into();
         settings.protect_prefixes = (!protection.sources.is_empty()).into();
         settings.know_prefixes = (!protection.known.is_empty()).into();
+        Ok(())
+    }
+
+    /// Stores the prefixes and ports of `protection` instead of those of `before`.
+    fn store_protection(&self, before: &Protection, protection: &Protection) -> Result<(), Error> {
+        let maps = &self.skeleton.maps;
+        set_prefixes(&maps.protected_prefixes, &protection.sources)
+            .map_err(bpf("store the protected prefixes"))?;
+        set_prefixes(&maps.known_prefixes, &protection.known)
+            .map_err(bpf("store the known prefixes"))?;
+        let gone = before.ports.iter().map(|protected| (protected.port, 0));
+        let mut ports: BTreeMap<u16, u8> = gone.collect();
+        for ProtectedPort { transport, port } in &protection.ports {
+            *ports.entry(*port).or_default() |= match transport {
+                Transport::Tcp => types::protected_protocol::PROTECTED_TCP.0 as u8,
+                Transport::Udp => types::protected_protocol::PROTECTED_UDP.0 as u8,
+            };
+        }
+        for (port, protocols) in ports {
+            maps.protected_ports
+                .update(&u32::from(port).to_ne_bytes(), &[protocols], MapFlags::ANY)
+                .map_err(bpf("protect a port"))?;
+        }
         Ok(())
     }
 }

@@ -4,6 +4,7 @@
 use plimsoll_core::config::Fraction;
 use plimsoll_core::feedback::SocketWatermarks;
 
+use super::known::{Entries, period_of};
 use super::{Program, now_tick, types};
 
 impl Program<'_> {
@@ -62,9 +63,13 @@ impl Program<'_> {
         self.settings().observing = observing.into();
     }
 
-    /// Sets the time that marks packets from now on, in seconds.
+    /// Sets the time that marks packets from now on, in seconds. Every few minutes that
+    /// is also the time to forget sources.
     pub(crate) fn set_epoch(&mut self, seconds: u32) {
-        self.settings().epoch = seconds;
+        let before = std::mem::replace(&mut self.settings().epoch, seconds);
+        if Entries::is_due(before, seconds) {
+            self.known.forget(period_of(seconds));
+        }
     }
 
     pub(super) fn settings(&mut self) -> &mut types::settings {

@@ -140,7 +140,8 @@ impl Tables {
         })
     }
 
-    /// Hosts that were seen lately, by slot and class; and whether there are so many that
+    /// Hosts that were seen lately, by slot and class ([`Class::seen`] says which others
+    /// cannot be told from them); and whether there are so many that
     /// some had to give way to others.
     fn seen(&self, cpus: &BTreeSet<u32>, now: u32) -> (Vec<[u32; CLASSES]>, bool) {
         let mut seen = vec![[0; CLASSES]; limit::CHANNELS_MAX.0 as usize];

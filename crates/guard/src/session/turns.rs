@@ -173,7 +173,7 @@ impl<'a, W: Work> Turns<'a, W> {
             && let Err(error) = self.work.stand_back()
             && is_told
         {
-            self.console.log(with_causes(&error));
+            self.log(&with_causes(&error));
         }
     }
 
@@ -205,22 +205,28 @@ impl<'a, W: Work> Turns<'a, W> {
 
     fn tell(&mut self, line: Option<String>) {
         if let Some(line) = line {
-            self.console.log(line);
+            self.log(&line);
         }
     }
 
     /// Takes over the settings that can change while the guard runs. A mistake
     /// leaves all as they are.
     fn reload(&mut self) {
-        let adopted = self.console.settings().and_then(|new| {
+        let read = self.console.settings().and_then(|new| {
             new.validate()?;
-            let adopted = self.settings.with_changes_of(&new);
-            self.work.configure(&adopted)?;
-            Ok((adopted, new))
+            Ok(new)
         });
-        match adopted {
-            Ok((adopted, new)) => {
-                self.console.log("settings read again".to_owned());
+        let new = match read {
+            Ok(new) => new,
+            Err(error) => {
+                let error = with_causes(error.as_ref());
+                return self.log(&format_args!("the settings stay as they were: {error}"));
+            }
+        };
+        let adopted = self.settings.with_changes_of(&new);
+        match self.work.configure(&adopted) {
+            Ok(()) => {
+                self.log(&"settings read again");
                 let waiting = adopted.differences(&new);
                 if !waiting.is_empty() {
                     let names = waiting.join(", ");
@@ -230,11 +236,7 @@ impl<'a, W: Work> Turns<'a, W> {
                 self.report.due = self.report.due.min(Instant::now() + adopted.interval);
                 self.settings = adopted;
             }
-            Err(error) => {
-                let error = with_causes(error.as_ref());
-                self.console
-                    .log(format!("the settings stay as they were: {error}"));
-            }
+            Err(error) => self.log(&with_causes(&error)),
         }
     }
 }

@@ -9,6 +9,7 @@ use super::allow_driver;
 use super::handover::Manager;
 use super::protected_owners::ProtectedOwners;
 use super::settings::{Settings, Shares};
+use super::turns::with_causes;
 use crate::error::Error;
 use crate::governor::Governor;
 use crate::guard::{Guard, Regulated};
@@ -36,7 +37,45 @@ pub(super) trait Work {
     /// Reads all counters.
     fn snapshot(&mut self) -> Result<Snapshot, Error>;
     /// Takes over these settings, or none of them.
-    fn configure(&mut self, settings: &Settings) -> Result<(), Error>;
+    fn configure(&mut self, settings: &Settings) -> Result<(), ConfigureError>;
+}
+
+/// Why new settings were not taken over.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum ConfigureError {
+    /// They were refused, or a part of them.
+    #[error("the settings stay as they were")]
+    Refused(#[source] Error),
+    /// So was a part of those before, when they were to hold again.
+    #[error(
+        "the settings are partly new and partly as they were: {}; and then: {}",
+        with_causes(.new),
+        with_causes(.old)
+    )]
+    Mixed {
+        /// Why not the new ones.
+        new: Box<Error>,
+        /// Why not those before.
+        old: Box<Error>,
+    },
+}
+
+/// Makes `new` hold by `apply`, or else `old` again.
+fn change<T>(
+    old: &T,
+    new: &T,
+    mut apply: impl FnMut(&T) -> Result<(), Error>,
+) -> Result<(), ConfigureError> {
+    let Err(refused) = apply(new) else {
+        return Ok(());
+    };
+    Err(match apply(old) {
+        Ok(()) => ConfigureError::Refused(refused),
+        Err(old) => ConfigureError::Mixed {
+            new: Box::new(refused),
+            old: Box::new(old),
+        },
+    })
 }
 
 /// A guarded interface.
@@ -86,6 +125,15 @@ impl<'obj> Guarded<'obj> {
         if let Some(link) = guard.hand_on() {
             manager.keep(link);
         }
+    }
+
+    /// Makes these settings hold. Where one is refused, those before it do already.
+    fn apply(&mut self, settings: &Settings) -> Result<(), Error> {
+        self.knobs.allow_any_driver(settings.any_driver);
+        self.governor
+            .configure(settings.governor(), &mut self.knobs)?;
+        self.guard.configure(&settings.guard)?;
+        self.guard.protect(&settings.protection)
     }
 
     fn restore(&mut self) -> Result<(), Error> {
@@ -176,16 +224,13 @@ impl Work for Guarded<'_> {
         })
     }
 
-    fn configure(&mut self, settings: &Settings) -> Result<(), Error> {
-        let allowed = allow_driver(&mut self.knobs, settings);
-        if allowed.is_err() {
+    fn configure(&mut self, settings: &Settings) -> Result<(), ConfigureError> {
+        if let Err(error) = allow_driver(&mut self.knobs, settings) {
             self.knobs.allow_any_driver(self.settings.any_driver);
+            return Err(ConfigureError::Refused(error.into()));
         }
-        allowed?;
-        self.governor
-            .configure(settings.governor(), &mut self.knobs)?;
-        self.guard.configure(&settings.guard)?;
-        self.guard.protect(&settings.protection)?;
+        let old = self.settings.clone();
+        change(&old, settings, |settings| self.apply(settings))?;
         self.settings = settings.clone();
         Ok(())
     }
@@ -196,4 +241,98 @@ fn fingerprint(path: &str) -> u64 {
     let mut hasher = DefaultHasher::new();
     path.hash(&mut hasher);
     hasher.finish()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+
+    use ipnet::IpNet;
+    use plimsoll_kernel::error::os;
+    use plimsoll_kernel::namespace;
+
+    use super::*;
+    use crate::{Config, Protection, Storage};
+
+    fn refuse(action: &'static str) -> Error {
+        os(action)(io::Error::from_raw_os_error(libc::ENOBUFS)).into()
+    }
+
+    /// Parts that take settings one after the other, and may refuse.
+    fn changed(refusals: &[(char, usize)]) -> ([char; 3], Result<(), ConfigureError>) {
+        let mut parts = ['o'; 3];
+        let result = change(&'o', &'n', |settings| {
+            for (index, part) in parts.iter_mut().enumerate() {
+                if refusals.contains(&(*settings, index)) {
+                    return Err(refuse(if *settings == 'n' { "go on" } else { "go back" }));
+                }
+                *part = *settings;
+            }
+            Ok(())
+        });
+        (parts, result)
+    }
+
+    #[test]
+    fn new_settings_hold_as_a_whole_or_those_before_or_both_errors_are_told() {
+        let (parts, result) = changed(&[]);
+        assert_eq!(parts, ['n'; 3]);
+        result.unwrap();
+        for refusing in 0..3 {
+            let (parts, result) = changed(&[('n', refusing)]);
+            assert_eq!(parts, ['o'; 3], "{refusing}");
+            let told = with_causes(&result.unwrap_err());
+            assert!(told.starts_with("the settings stay as they were: cannot go on: "));
+        }
+        let (parts, result) = changed(&[('n', 2), ('o', 1)]);
+        assert_eq!(parts, ['o', 'n', 'o']);
+        let told = with_causes(&result.unwrap_err());
+        let said = "the settings are partly new and partly as they were: cannot go on: ";
+        assert!(told.starts_with(said), "{told}");
+        assert!(told.contains("; and then: cannot go back: "), "{told}");
+    }
+
+    /// Needs root.
+    #[test]
+    fn a_guard_whose_protection_is_refused_keeps_all_its_settings() {
+        namespace::in_new(|| {
+            let directory = tempfile::tempdir().unwrap();
+            let old = Settings::new("lo");
+            let knobs = Knobs::open_in(directory.path(), "lo").unwrap();
+            let mut storage = Storage::default();
+            let guard = Guard::load(&mut storage, &old.guard).unwrap();
+            let governor = Governor::new("lo", old.governor()).unwrap();
+            let mut guarded = Guarded::new(old.clone(), knobs, guard, governor);
+            let everywhere: IpNet = "192.0.2.0/24".parse().unwrap();
+            let new = Settings {
+                guard: Config {
+                    observe: true,
+                    ..old.guard
+                },
+                any_driver: true,
+                protection: Protection {
+                    sources: vec![everywhere; 1025],
+                    ..old.protection.clone()
+                },
+                ..old.clone()
+            };
+            let told = with_causes(&guarded.configure(&new).unwrap_err());
+            assert!(
+                told.starts_with("the settings stay as they were: "),
+                "{told}"
+            );
+            assert_eq!(guarded.guard.config, old.guard);
+            assert_eq!(guarded.governor.config(), &old.governor());
+            let protection = old.protection.clone();
+            guarded
+                .configure(&Settings {
+                    protection,
+                    ..new.clone()
+                })
+                .unwrap();
+            assert_eq!(guarded.guard.config, new.guard);
+            assert_eq!(guarded.governor.config(), &new.governor());
+        })
+        .unwrap();
+    }
 }

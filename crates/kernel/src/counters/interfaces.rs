@@ -1,6 +1,8 @@
 //! The counters of all interfaces of a network namespace, by rtnetlink(7).
 
+use std::collections::HashMap;
 use std::io;
+use std::iter;
 use std::ops::AddAssign;
 
 use netlink_bindings::rt_link::{Ifinfomsg, IterableLinkAttrs, Request, RtnlLinkStats64};
@@ -70,7 +72,8 @@ impl AddAssign for Adapter {
 pub struct Interfaces {
     /// The one.
     pub own: Adapter,
-    /// Sums over all others that add to the stack's input.
+    /// Sums over all others that add to the stack's input: not those that show again what
+    /// another one received, nor the members of the one, whose frames it counts.
     pub others: Adapter,
     /// The one is an end of a veth pair; the other end has this index …
     peer: Option<u32>,
@@ -96,21 +99,33 @@ impl Interfaces {
         let mut socket = NetlinkSocket::new();
         let mut replies = socket.request(&request)?;
         let mut interfaces = Self::default();
+        let mut masters = HashMap::new();
+        let mut others: Vec<(u32, Adapter)> = Vec::new();
         while let Some(reply) = replies.recv() {
             let (header, attributes) = reply?;
+            let index = header.ifi_index.cast_unsigned();
+            if let Ok(master) = attributes.get_master() {
+                masters.insert(index, master);
+            }
             let Ok(counters) = attributes.get_stats64() else {
                 continue;
             };
             let kind = kind(&attributes);
-            if header.ifi_index.cast_unsigned() == ifindex {
+            if index == ifindex {
                 interfaces.own = counters.into();
                 if kind == "veth" {
                     interfaces.peer = attributes.get_link().ok();
                     interfaces.peer_namespace = attributes.get_link_netnsid().ok();
                 }
             } else if !STACKED.contains(&kind.as_str()) {
-                interfaces.others += counters.into();
+                others.push((index, counters.into()));
             }
+        }
+        for (_, counters) in others
+            .into_iter()
+            .filter(|(index, _)| !is_below(*index, ifindex, &masters))
+        {
+            interfaces.others += counters;
         }
         Ok(interfaces)
     }
@@ -140,6 +155,17 @@ impl Interfaces {
     }
 }
 
+/// Whether an interface is a member of another one, or of a member of it, by who is
+/// whose master.
+fn is_below(index: u32, of: u32, masters: &HashMap<u32, u32>) -> bool {
+    // Masters may change while they are listed, so that they could seem to form a ring.
+    let mut above = iter::successors(Some(index), |index| masters.get(index).copied());
+    above
+        .by_ref()
+        .take(masters.len() + 1)
+        .any(|index| index == of)
+}
+
 fn kind(attributes: &IterableLinkAttrs<'_>) -> String {
     let kind = attributes
         .get_linkinfo()
@@ -148,4 +174,67 @@ fn kind(attributes: &IterableLinkAttrs<'_>) -> String {
         |_| String::new(),
         |kind| kind.to_string_lossy().into_owned(),
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+    use std::thread::sleep;
+    use std::time::{Duration, Instant};
+
+    use nix::net::if_::if_nametoindex;
+
+    use super::*;
+    use crate::namespace;
+
+    fn ip(words: &str) {
+        let status = Command::new("ip").args(words.split(' ')).status();
+        assert!(status.expect("iproute2 is installed").success(), "{words}");
+    }
+
+    fn read(interface: &str) -> Interfaces {
+        Interfaces::read(if_nametoindex(interface).unwrap()).unwrap()
+    }
+
+    #[test]
+    fn a_member_of_a_member_is_below_and_a_ring_of_masters_ends() {
+        let masters = HashMap::from([(1, 2), (2, 3), (7, 8), (8, 7)]);
+        assert!(is_below(1, 2, &masters) && is_below(1, 3, &masters));
+        for (index, of) in [(3, 1), (4, 3), (7, 3)] {
+            assert!(!is_below(index, of, &masters), "{index} below {of}");
+        }
+    }
+
+    /// A bridge stands for a bond, which many kernels lack. Needs root.
+    #[test]
+    fn frames_of_members_count_once() {
+        namespace::in_new(|| {
+            for words in [
+                "link add br0 type bridge",
+                "link add v0 type veth peer name w0",
+                "link add v1 type veth peer name w1",
+                "link set v0 master br0",
+            ] {
+                ip(words);
+            }
+            for interface in ["br0", "v0", "w0", "v1", "w1"] {
+                ip(&format!("link set {interface} up"));
+            }
+            let end = Instant::now() + Duration::from_secs(20);
+            // Neighbour discovery sends by itself.
+            while ["v0", "v1"].iter().any(|name| read(name).own.received == 0) {
+                assert!(Instant::now() < end, "{:?}", read("br0"));
+                sleep(Duration::from_millis(10));
+            }
+            for interface in ["w0", "w1", "br0"] {
+                ip(&format!("link set {interface} down"));
+            }
+            let sum =
+                |names: &[&str]| -> u64 { names.iter().map(|name| read(name).own.received).sum() };
+            assert_eq!(read("br0").others.received, sum(&["w0", "v1", "w1"]));
+            assert_eq!(read("v0").others.received, sum(&["w0", "v1", "w1"]));
+            assert_eq!(read("v1").others.received, sum(&["v0", "w0", "w1"]));
+        })
+        .unwrap();
+    }
 }

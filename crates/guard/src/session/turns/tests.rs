@@ -7,6 +7,7 @@ use super::*;
 use crate::guard::Regulated;
 use crate::presence::Absence;
 use crate::session::SettingsError;
+use crate::session::work::ConfigureError;
 
 /// Work that fails for a number of attempts, by its name.
 #[derive(Default)]
@@ -56,8 +57,8 @@ impl Work for Failing {
     fn snapshot(&mut self) -> Result<Snapshot, Error> {
         self.work("snapshot").map(|()| Snapshot::sample(Vec::new()))
     }
-    fn configure(&mut self, settings: &Settings) -> Result<(), Error> {
-        self.work("configure")?;
+    fn configure(&mut self, settings: &Settings) -> Result<(), ConfigureError> {
+        self.work("configure").map_err(ConfigureError::Refused)?;
         self.configured = Some(settings.clone());
         Ok(())
     }
@@ -139,7 +140,10 @@ fn no_failure_of_a_moment_ends_the_loop_and_each_is_told_and_tried_again() {
         };
         let (ended, work, notes) = run(work, Notes::default(), Vec::new());
         ended.unwrap();
-        let told = |text: &str| notes.lines.iter().any(|line| line.starts_with(text));
+        let told = |text: &str| {
+            let start = format!("interface=v0 {text}");
+            notes.lines.iter().any(|line| line.starts_with(&start))
+        };
         assert!(
             told(&format!("{said}: cannot do what a test forbids")),
             "{name}: {:?}",
@@ -203,9 +207,33 @@ fn a_mistake_in_new_settings_keeps_the_old_ones() {
         assert_eq!(work.configured, None);
         assert_eq!(
             notes.lines,
-            [format!("the settings stay as they were: {said}")]
+            [format!(
+                "interface=v0 the settings stay as they were: {said}"
+            )]
         );
     }
+}
+
+#[test]
+fn new_settings_that_are_refused_are_told() {
+    let work = Failing {
+        failures: [("configure", 1)].into(),
+        ..Failing::default()
+    };
+    let notes = Notes {
+        settings: Some(settings()),
+        ..Notes::default()
+    };
+    let requests = vec![Request::Reload, Request::Reload, Request::Stop];
+    let (ended, work, notes) = run(work, notes, requests);
+    ended.unwrap();
+    assert_eq!(work.done["configure"], 1);
+    let [refused, taken] = &notes.lines[..] else {
+        panic!("{:?}", notes.lines);
+    };
+    let said = "interface=v0 the settings stay as they were: cannot do what a test forbids: ";
+    assert!(refused.starts_with(said), "{refused}");
+    assert_eq!(taken, "interface=v0 settings read again");
 }
 
 #[test]
@@ -232,7 +260,7 @@ fn new_settings_are_taken_over_and_what_waits_is_told() {
     assert_eq!(
         notes.lines,
         [
-            "settings read again",
+            "interface=v0 settings read again",
             "duration, json: a change takes a new start"
         ]
     );
