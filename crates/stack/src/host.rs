@@ -75,6 +75,12 @@ impl Host {
         );
         for net in &config.addresses {
             table.add_address(net.addr())?;
+            let added = device.add_address(net.addr());
+            added.map_err(Error::io("have the device know the addresses"))?;
+        }
+        if config.path == ReceivePath::NiLrp {
+            let told = device.open_all_connections();
+            told.map_err(Error::io("have the device know of connections"))?;
         }
         for broadcast in egress.broadcasts() {
             table.add_broadcast(broadcast)?;

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::io;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc;
@@ -112,6 +113,11 @@ impl Stack {
     #[must_use]
     pub fn charged(&self) -> BTreeMap<Owner, Charged> {
         self.0.host.charged()
+    }
+
+    /// The addresses that it was started with.
+    pub fn addresses(&self) -> impl Iterator<Item = IpAddr> {
+        self.0.host.egress.addresses()
     }
 
     /// What the device is and can do.

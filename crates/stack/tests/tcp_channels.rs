@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use lan::{Lan, SOON, config, content, owned, transfer, xdp};
 use plimsoll_core::demux::Protocol;
-use plimsoll_packets::frame::{self, TcpFlags};
+use plimsoll_packets::frame::{self, Packet, TcpFlags};
 use plimsoll_stack::device::packet::PacketDevice;
 use plimsoll_stack::device::xdp::{XdpConfig, XdpInterface};
 use plimsoll_stack::device::{Batch, Channel, Device, Endpoint};
@@ -70,11 +70,14 @@ fn at(address: &str) -> SocketAddr {
 
 /// Sends `count` segments from 10.0.0.1 or `fd00::1`, some at a time.
 fn send(from: &PacketDevice, ends: (&str, &str), flags: TcpFlags, count: usize) {
-    let segment = frame::tcp(at(ends.1), at(ends.0), flags, b"");
+    send_frames(from, &frame::tcp(at(ends.1), at(ends.0), flags, b""), count);
+}
+
+fn send_frames(from: &PacketDevice, bytes: &[u8], count: usize) {
     let mut batch = Batch::new();
     for _ in 0..count {
         let mut frame = from.pool().take().unwrap();
-        assert!(frame.copy_from(&segment));
+        assert!(frame.copy_from(bytes));
         batch.push_back(frame);
         from.transmit(&mut batch).unwrap();
         assert!(batch.is_empty());
@@ -137,6 +140,7 @@ fn a_listener_gets_syns_and_only_as_many_other_segments_as_may_be_answered() {
         // The address is the kernel's, too: what is not for the listener stays the kernel's.
         let shared = XdpConfig::default();
         let (device, sender) = (xdp(&shared), PacketDevice::open("kernel0").unwrap());
+        device.add_address(at("10.0.0.2:0").ip()).unwrap();
         for here in ["10.0.0.2:80", "0.0.0.0:81"] {
             let local = at(here);
             let protocol = Protocol::Tcp;
@@ -163,6 +167,44 @@ fn a_listener_gets_syns_and_only_as_many_other_segments_as_may_be_answered() {
             assert_eq!(dropped, 1000 - received);
         }
     });
+}
+
+/// Segments of no connection for a port that nobody bound. On other paths the device does not
+/// know connections, so these might be one's.
+#[test]
+fn segments_of_no_connection_get_through_as_far_as_they_may_be_answered() {
+    for (path, limited) in [("ni-lrp", true), ("soft-lrp", false)] {
+        Lan::create(|| {
+            let device = xdp(&owned());
+            let mac = device.mac();
+            let stack = Stack::start(device, &config(path)).unwrap();
+            let sender = PacketDevice::open("kernel0").unwrap();
+            let packet = Packet::new(at("10.0.0.1:0").ip(), at("10.0.0.2:0").ip());
+            let packet = packet.macs(sender.capabilities().mac, mac);
+            let segment = packet.tcp(5000, 9, TcpFlags::ACK, b"");
+            let (began, sent) = (Instant::now(), 1000);
+            send_frames(&sender, &segment, sent);
+            let ended = || stack.counts().received as usize + stack.device_drops().sum() as usize;
+            while ended() < sent {
+                assert!(began.elapsed() < SOON, "{:?}", stack.device_drops());
+            }
+            let ticks = began.elapsed().as_micros() as usize / 1048 + 2;
+            let stray = stack.device_drops().stray as usize;
+            let expected = if limited {
+                sent.saturating_sub(8 * ticks)
+            } else {
+                0
+            };
+            assert!(
+                stray >= expected && (limited || stray == 0),
+                "{path}: {stray}"
+            );
+            assert!(
+                !limited || stray > 0,
+                "{path}: too slow to tell, {ticks} ticks"
+            );
+        });
+    }
 }
 
 /// Takes all channels of the program but so many.

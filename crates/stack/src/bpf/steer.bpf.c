@@ -10,9 +10,10 @@
  * Rules, in this order:
  * - frames of a receive queue without sockets: the kernel's. A socket here is one for each queue;
  * - a TCP connection that has a channel: the main socket, while the channel has room;
- * - an endpoint at the frame's address, else at any address: its socket, or one of those
- *   that share it, by a hash of the flow. A listener whose connections have channels gets
- *   SYNs while its backlog has room, and of other segments as many as may be answered;
+ * - an endpoint at the frame's address, else one at any address if this is an address of the
+ *   stack's: its socket, or one of those that share it, by a hash of the flow. A listener whose
+ *   connections have channels gets SYNs while its backlog has room, and of other segments as
+ *   many as may be answered;
  * - an ICMP error about what an endpoint sent: the main socket;
  * - an address that the stack owns (ARP and neighbour solicitations for it
  *   included): the main socket; but of what is for a port that nobody bound, only as
@@ -22,8 +23,9 @@
  * A connection's channel is a count here and a queue in the stack, not a socket of its own: that
  * would take two rings, a descriptor and some system calls per connection.
  *
- * An endpoint at any address is found by its port alone, in an array: a hash table
- * costs several times that, and most servers are bound like this.
+ * An endpoint at any address is found by its port, in an array: a hash table costs several
+ * times that, and most servers are bound like this. Whose the address is takes the only look
+ * into a hash table then. Broadcasts are nobody's here: sockets do not hear them.
  *
  * Where the kernel polls in a thread that changes its priority (device/xdp/polling.rs), all
  * frames that are not for the one flooded endpoint are counted: its company.
@@ -64,9 +66,10 @@ char LICENSE[] SEC("license") = "Dual MIT/GPL";
 const volatile enum steer_limit limits;
 const volatile enum company_place company_places;
 const volatile enum entry_count entry_count_places;
+const volatile enum possession possessions;
 
-/* The VLAN that the stack is in, 0: none. The program's only variable: the loader writes it. */
-volatile __u32 vlan;
+/* The program's only variable: the loader writes it. */
+volatile struct told told;
 
 /* Has nobody know which flow is whose. */
 const volatile __u64 secret;
@@ -118,12 +121,13 @@ struct {
 	__type(value, __u32);
 } connections SEC(".maps");
 
+/* To enum possession. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, OWNED_MAX);
+	__uint(max_entries, ADDRESSES_MAX);
 	__type(key, struct address);
 	__type(value, __u8);
-} owned SEC(".maps");
+} addresses SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -247,9 +251,16 @@ static __always_inline int deliver(__u32 index, __u32 of_queue)
 	return bpf_redirect_map(&sockets, place, XDP_PASS);
 }
 
+static __always_inline __u8 possession_of(const struct address *address)
+{
+	__u8 *possession = bpf_map_lookup_elem(&addresses, address);
+
+	return possession ? *possession : NOT_OURS;
+}
+
 static __always_inline int to_owner(const struct address *address)
 {
-	return bpf_map_lookup_elem(&owned, address) ? to_socket(MAIN_SOCKET) : XDP_PASS;
+	return possession_of(address) == OWNED ? to_socket(MAIN_SOCKET) : XDP_PASS;
 }
 
 static __always_inline void map_ipv4(struct address *address, __be32 ipv4)
@@ -316,11 +327,11 @@ static __always_inline int begins_connection(const struct ports *ports, void *en
 /*
  * Every listener and every UDP socket has an entry. So what begins a connection or is UDP
  * and finds none is for nobody. Other segments may be those of a connection that the stack
- * made itself.
+ * made itself, unless that has a channel.
  */
 static __always_inline int is_for_nobody(__u8 protocol, const struct ports *ports, void *end)
 {
-	return protocol == IPPROTO_UDP || begins_connection(ports, end);
+	return protocol == IPPROTO_UDP || told.all_channels || begins_connection(ports, end);
 }
 
 /* The count is not exact between CPUs, and need not be. */
@@ -344,11 +355,6 @@ static __noinline int stray_to_main(void)
 	return XDP_DROP;
 }
 
-static __always_inline int stray_to_owner(const struct address *address)
-{
-	return bpf_map_lookup_elem(&owned, address) ? stray_to_main() : XDP_PASS;
-}
-
 /* What belongs to no connection, for a listener whose connections have channels. */
 static __always_inline int to_listener(__u32 entry, const struct ports *ports, void *end)
 {
@@ -365,16 +371,38 @@ static __always_inline int to_listener(__u32 entry, const struct ports *ports, v
 	return XDP_DROP;
 }
 
-/* One more than the number of an endpoint's socket, 0 without an endpoint. */
-static __always_inline __u32 socket_of(const struct address *address, __u8 protocol, __be16 port)
+static __always_inline int is_ipv4(const struct address *address)
+{
+	__be32 words[3];
+
+	__builtin_memcpy(words, address->bytes, sizeof(words));
+	return !words[0] && !words[1] && words[2] == bpf_htonl(0xffff);
+}
+
+/* As socket_of(), for the endpoint at any address, of which this is one. */
+static __always_inline __u32 at_any(const struct address *address, __u8 protocol, __be16 port)
 {
 	__u32 place = place_of(protocol, port);
+	__u32 *entry = bpf_map_lookup_elem(&everywhere, &place);
+
+	if (!entry || (*entry & IPV4_ALONE && !is_ipv4(address)))
+		return 0;
+	return *entry & ~IPV4_ALONE;
+}
+
+/*
+ * One more than the number of an endpoint's socket, 0 without an endpoint. Whoever has none is
+ * told whose the address is.
+ */
+static __always_inline __u32 socket_of(const struct address *address, __u8 protocol, __be16 port,
+				       __u8 *possession)
+{
 	__u32 *index = at_address(address, protocol, port);
 
 	if (index)
 		return *index + 1;
-	index = bpf_map_lookup_elem(&everywhere, &place);
-	return index ? *index : 0;
+	*possession = possession_of(address);
+	return *possession == NOT_OURS ? 0 : at_any(address, protocol, port);
 }
 
 static __always_inline __u64 mix(__u64 flow, __u32 word)
@@ -400,7 +428,8 @@ static __always_inline int to_endpoint(const struct address *address, __u8 proto
 				       const struct ports *ports, void *end, __u64 source,
 				       __u32 *found)
 {
-	__u32 socket = socket_of(address, protocol, ports->destination);
+	__u8 possession = NOT_OURS;
+	__u32 socket = socket_of(address, protocol, ports->destination, &possession);
 
 	*found = socket;
 	if (socket && (socket - 1) & LISTENER)
@@ -409,7 +438,9 @@ static __always_inline int to_endpoint(const struct address *address, __u8 proto
 		return to_socket(member_of((socket - 1) & ~GROUP, mix(source, ports->source)));
 	if (socket)
 		return to_socket(socket - 1);
-	return is_for_nobody(protocol, ports, end) ? stray_to_owner(address) : to_owner(address);
+	if (possession != OWNED)
+		return XDP_PASS;
+	return is_for_nobody(protocol, ports, end) ? stray_to_main() : to_socket(MAIN_SOCKET);
 }
 
 static __always_inline int has_ports(__u8 protocol)
@@ -421,10 +452,13 @@ static __always_inline int has_ports(__u8 protocol)
 static __always_inline int steer_trouble(const struct address *address, __u8 protocol,
 					 const struct ports *ports, void *end)
 {
-	if (has_ports(protocol) && (void *)(ports + 1) <= end &&
-	    socket_of(address, protocol, ports->source))
+	__u8 possession = NOT_OURS;
+
+	if (!has_ports(protocol) || (void *)(ports + 1) > end)
+		return to_owner(address);
+	if (socket_of(address, protocol, ports->source, &possession) || possession == OWNED)
 		return to_socket(MAIN_SOCKET);
-	return to_owner(address);
+	return XDP_PASS;
 }
 
 static __always_inline int steer_arp(void *at, void *end)
@@ -531,7 +565,7 @@ static __always_inline struct tag *own_tag(struct ethhdr *ethernet, void *end)
 	struct tag *tag = (void *)(ethernet + 1);
 
 	if (ethernet->h_proto != bpf_htons(ETH_P_8021Q) || (void *)(tag + 1) > end ||
-	    (bpf_ntohs(tag->id) & VLAN_ID_MASK) != vlan)
+	    (bpf_ntohs(tag->id) & VLAN_ID_MASK) != told.vlan)
 		return NULL;
 	return tag;
 }
@@ -562,7 +596,7 @@ int steer(struct xdp_md *ctx)
 		return XDP_PASS;
 	if ((void *)(ethernet + 1) > end)
 		return XDP_PASS;
-	if (!vlan) {
+	if (!told.vlan) {
 		verdict = steer_network((void *)(ethernet + 1), end, ethernet->h_proto, &found);
 	} else {
 		tag = own_tag(ethernet, end);

@@ -10,7 +10,7 @@ enum steer_limit {
 	SOCKETS_MAX = 4096, /* of each queue: in maps they follow those of the queue before */
 	QUEUES_MAX = 16,
 	PLACES_OF_SOCKETS = QUEUES_MAX * SOCKETS_MAX,
-	OWNED_MAX = 128,
+	ADDRESSES_MAX = 256,
 	PORTS = 1 << 16,
 	PLACES_MAX = 2 * PORTS, /* of UDP, then of TCP */
 	GROUP = 1 << 16, /* set in the number of an endpoint's socket: it is a group's */
@@ -18,6 +18,7 @@ enum steer_limit {
 	MEMBERS_MAX = 64, /* a power of two */
 	LISTENER = 1 << 17, /* set in the number of an endpoint's socket: connections have channels */
 	BEYOND_BACKLOG = 1 << 18, /* set for a listener that takes no connections now */
+	IPV4_ALONE = 1 << 19, /* set for an endpoint at any address that has no IPv6 */
 	CONNECTIONS_MAX = 1 << 15, /* each is a channel; in `given` they follow all sockets */
 	GIVEN_TO_QUEUES = PLACES_OF_SOCKETS + CONNECTIONS_MAX, /* in `given`, where queues are */
 	GIVEN_MAX = GIVEN_TO_QUEUES + QUEUES_MAX,
@@ -28,6 +29,19 @@ enum steer_limit {
 enum entry_count {
 	COUNT_ENDPOINTS,
 	COUNT_CONNECTIONS,
+};
+
+/* How an address is the stack's. */
+enum possession {
+	NOT_OURS,
+	SHARED, /* with the kernel: what is for an endpoint */
+	OWNED, /* all that is for it */
+};
+
+/* What the stack tells the program while that runs. */
+struct told {
+	__u32 vlan; /* that the stack is in, 0: none */
+	__u32 all_channels; /* each TCP connection has a channel */
 };
 
 /* What the program and its owner tell each other of company. */

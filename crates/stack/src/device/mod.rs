@@ -25,7 +25,7 @@ pub mod xdp;
 use std::collections::VecDeque;
 use std::fmt;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
@@ -216,6 +216,27 @@ pub trait Device: Send + Sync + fmt::Debug {
     /// The device cannot do it.
     fn select_vlan(&self, id: u16) -> io::Result<()> {
         let _ = id;
+        Ok(())
+    }
+
+    /// `address` is one of the stack's from now on: a device that shares its interface with the
+    /// kernel takes over what is for it and for an endpoint at any address.
+    ///
+    /// # Errors
+    ///
+    /// There is no room.
+    fn add_address(&self, address: IpAddr) -> io::Result<()> {
+        let _ = address;
+        Ok(())
+    }
+
+    /// From now on each TCP connection is [opened](Self::open_connection), so a segment of none
+    /// and for no listener is for nobody.
+    ///
+    /// # Errors
+    ///
+    /// The device cannot do it.
+    fn open_all_connections(&self) -> io::Result<()> {
         Ok(())
     }
 

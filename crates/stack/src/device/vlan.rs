@@ -10,7 +10,7 @@
 //! program does not see them then.
 
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -172,6 +172,14 @@ impl Device for Vlan {
 
     fn set_credit(&self, frames: u32) -> bool {
         self.device.set_credit(frames)
+    }
+
+    fn add_address(&self, address: IpAddr) -> io::Result<()> {
+        self.device.add_address(address)
+    }
+
+    fn open_all_connections(&self) -> io::Result<()> {
+        self.device.open_all_connections()
     }
 
     fn claim(&self, endpoint: Endpoint) -> io::Result<()> {

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::io;
+use std::net::IpAddr;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
@@ -74,6 +75,10 @@ impl<W: Wrapper> Device for W {
 
     fn select_vlan(&self, id: u16) -> io::Result<()> {
         self.inner().select_vlan(id)
+    }
+
+    fn add_address(&self, address: IpAddr) -> io::Result<()> {
+        self.inner().add_address(address)
     }
 
     fn claim(&self, endpoint: Endpoint) -> io::Result<()> {

@@ -66,6 +66,10 @@ impl Egress {
         self.unsent.load(Ordering::Relaxed)
     }
 
+    pub(crate) fn addresses(&self) -> impl Iterator<Item = IpAddr> {
+        self.addresses.iter().map(IpNet::addr)
+    }
+
     pub(crate) fn is_local(&self, address: IpAddr) -> bool {
         self.addresses.iter().any(|net| net.addr() == address)
     }

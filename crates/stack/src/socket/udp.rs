@@ -86,7 +86,8 @@ enum Place {
 }
 
 impl UdpSocket {
-    /// Binds to an address of the stack, or to the wildcard; port 0 takes a free one.
+    /// Binds to an address of the stack, or to all of them (`0.0.0.0`: those of IPv4, `[::]`:
+    /// both); port 0 takes a free one.
     ///
     /// # Errors
     ///

@@ -34,7 +34,7 @@ pub struct Config {
     /// What to do with a packet
     #[arg(value_enum)]
     pub kind: Kind,
-    /// Port to listen on, on every address
+    /// Port to listen on, on every address of the kernel's, or of Plimsoll's own stack
     #[arg(long)]
     pub port: u16,
     /// Whose sockets: the `kernel`'s, or Plimsoll's own stack on `af_xdp:IFACE`,
@@ -42,8 +42,9 @@ pub struct Config {
     #[arg(long, value_name = "DEVICE", default_value = "kernel")]
     pub on: On,
     /// Address of Plimsoll's own stack, as 198.18.0.2/24; may be repeated. The
-    /// kernel must not have it. Without one, `af_xdp` shares the interface's
-    /// addresses: it takes this port, the kernel keeps everything else.
+    /// kernel must not have it. Without one, `af_xdp` shares the addresses that the
+    /// interface has at the start: it takes this port there, of IPv4 and IPv6, and the
+    /// kernel keeps everything else.
     #[arg(long, value_name = "NET")]
     pub address: Vec<IpNet>,
     /// VLAN that Plimsoll's own stack is in (1 to 4094): it takes frames with that tag alone

@@ -167,13 +167,13 @@ fn addresses_of(interface: &str) -> Result<Vec<IpNet>, Error> {
     Ok(nets)
 }
 
-/// Every address of a network, at `port`.
+/// Every address of a network, at the port: what is another's stays another's.
 pub(super) fn everywhere(network: &Network, config: &Config) -> Vec<SocketAddr> {
     let port = config.port;
     match network {
         // Dual-stack unless the administrator changed net.ipv6.bindv6only.
         Network::Kernel => vec![SocketAddr::from((Ipv6Addr::UNSPECIFIED, port))],
-        Network::Stack(_) => match config.address.iter().any(|net| net.addr().is_ipv6()) {
+        Network::Stack(stack) => match stack.addresses().any(|address| address.is_ipv6()) {
             true => vec![SocketAddr::from((Ipv6Addr::UNSPECIFIED, port))],
             false => vec![SocketAddr::from((Ipv4Addr::UNSPECIFIED, port))],
         },

@@ -1,9 +1,10 @@
 //! AF_XDP: frames of a real interface in memory shared with the kernel.
 //!
 //! An [`XdpInterface`] is the receive queues of an interface with their UMEM and an
-//! XDP program that decides which frames are ours. The stack either shares an
-//! address with the kernel, and gets only the ports that are bound to it, or
-//! owns addresses, and gets all that is for them ([`XdpConfig::owned`]).
+//! XDP program that decides which frames are ours. The stack either shares
+//! addresses with the kernel, and gets only the ports that are bound there, or
+//! owns addresses, and gets all that is for them ([`XdpConfig::owned`]). A port that
+//! is bound at any address is bound at those of the stack, not at all of the kernel's.
 //! Everything else goes to the kernel as before.
 //!
 //! `ring` and `sys` are the rings and system calls, `socket` a queue's shared memory and its
@@ -98,7 +99,7 @@ pub struct XdpConfig {
     /// says nothing where queues are opened singly ([`BareQueue`]) or with memory each ([`open_whole`]).
     pub all_queues: bool,
     /// Addresses that are the stack's alone: the kernel must not have them.
-    /// Default none: the kernel's address is shared, by bound ports.
+    /// Default none: the kernel's addresses that the stack is told of are shared, by bound ports.
     pub owned: Vec<IpAddr>,
     /// Frames in memory, for receiving, in channels, and to be sent; at least
     /// 64. Default 8192, of 2 KiB each.
@@ -502,6 +503,16 @@ impl Device for XdpInterface {
     fn select_vlan(&self, id: u16) -> io::Result<()> {
         let selected = self.shared.program.select_vlan(id);
         selected.map_err(io::Error::other)
+    }
+
+    fn add_address(&self, address: IpAddr) -> io::Result<()> {
+        let shared = self.shared.program.share(address);
+        shared.map_err(io::Error::other)
+    }
+
+    fn open_all_connections(&self) -> io::Result<()> {
+        let told = self.shared.program.all_connections_have_channels();
+        told.map_err(io::Error::other)
     }
 
     fn claim(&self, endpoint: Endpoint) -> io::Result<()> {

@@ -4,9 +4,10 @@
 //! `core` decides ([`Placement`]). Here is the thread that asks it: it looks at what the XDP
 //! program counts (`company`) and changes the priority of the kernel's polling threads. The
 //! threads stay: to switch them on and off takes long, and virtual devices lose their
-//! instances by it. The thread runs before every process and before the kernel's polling, or
-//! an overload would be over before it is seen. It reads mapped memory and makes two system
-//! calls for a change.
+//! instances by it. The thread runs before every process, and before the kernel's polling
+//! unless that is held back, or an overload would be over before it is seen. It reads mapped
+//! memory and the threads' clocks. A change takes four system calls for each thread, two of
+//! which ask how it runs.
 //!
 //! **Above** means real-time, as softirqs come before every process. A waking ordinary thread,
 //! of any nice level, may wait for the next tick. Beyond a part of the CPU

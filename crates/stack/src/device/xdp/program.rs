@@ -25,7 +25,7 @@ include!(concat!(env!("OUT_DIR"), "/steer.rs")); // mod skeleton
 #[cfg(test)]
 pub(super) use skeleton::SteerSkel;
 pub(super) use skeleton::SteerSkelBuilder;
-pub(super) use skeleton::types::{self, entry_count, steer_limit};
+pub(super) use skeleton::types::{self, entry_count, possession, steer_limit};
 
 /// The program in place. Dropping it detaches it.
 pub(super) struct Program {
@@ -38,15 +38,16 @@ pub(super) struct Program {
     entry_counts: MapHandle,
     /// How many endpoints are at one address, and connections, as the program knows it.
     counted: Mutex<[u32; 2]>,
-    owned: MapHandle,
+    addresses: MapHandle,
     group_map: MapHandle,
     groups: Mutex<Vec<Group>>,
     strays: MapHandle,
     rooms: Arc<Rooms>,
     company: MapHandle,
     entries: Arc<Entries>,
-    /// The program's variables: `vlan` alone.
-    variables: MapHandle,
+    /// The program's only variable.
+    told_map: MapHandle,
+    told: Mutex<types::told>,
     _link: KeptLink,
 }
 
@@ -82,7 +83,7 @@ impl Program {
             connections: handle(&maps.connections)?,
             entry_counts: handle(&maps.entry_counts)?,
             counted: Mutex::default(),
-            owned: handle(&maps.owned)?,
+            addresses: handle(&maps.addresses)?,
             group_map: handle(&maps.groups)?,
             groups: Mutex::default(),
             strays: handle(&maps.strays)?,
@@ -90,7 +91,8 @@ impl Program {
                 .map_err(|error| Error::Program(error.to_string()))?,
             company: handle(&maps.company)?,
             entries: Entries::new(),
-            variables: handle(&maps.bss)?,
+            told_map: handle(&maps.bss)?,
+            told: Mutex::default(),
             _link: link,
         })
     }
@@ -139,7 +141,7 @@ impl Program {
             if there.is_some_and(|entry| entry != [0; 4]) {
                 return Err(libbpf_rs::Error::from_raw_os_error(libc::EEXIST));
             }
-            return self.set_everywhere(place, entry);
+            return self.set_everywhere(endpoint, place, entry);
         }
         let value = entry.to_ne_bytes();
         self.counting(entry_count::COUNT_ENDPOINTS, || {
@@ -148,8 +150,14 @@ impl Program {
         })
     }
 
-    fn set_everywhere(&self, place: [u8; 4], entry: u32) -> libbpf_rs::Result<()> {
-        let value = (entry + 1).to_ne_bytes();
+    fn set_everywhere(
+        &self,
+        endpoint: Endpoint,
+        place: [u8; 4],
+        entry: u32,
+    ) -> libbpf_rs::Result<()> {
+        let alone = u32::from(endpoint.local.is_ipv4()) * steer_limit::IPV4_ALONE.0;
+        let value = ((entry + 1) | alone).to_ne_bytes();
         self.everywhere.update(&place, &value, MapFlags::ANY)
     }
 
@@ -167,7 +175,7 @@ impl Program {
         let mark = u32::from(beyond) * steer_limit::BEYOND_BACKLOG.0;
         let entry = MAIN_SOCKET | steer_limit::LISTENER.0 | mark;
         if let Some(place) = place(endpoint) {
-            return self.set_everywhere(place, entry);
+            return self.set_everywhere(endpoint, place, entry);
         }
         let (key, value) = (key(endpoint), entry.to_ne_bytes());
         self.endpoints.update(&key, &value, MapFlags::EXIST)
@@ -296,14 +304,40 @@ impl Program {
 
     /// From now on only frames of this VLAN may be the stack's.
     pub(super) fn select_vlan(&self, id: u16) -> libbpf_rs::Result<()> {
-        let mut variables = vec![0; self.variables.value_size() as usize];
-        variables[..4].copy_from_slice(&u32::from(id).to_ne_bytes());
-        self.variables.update(&[0; 4], &variables, MapFlags::ANY)
+        self.tell(|told| told.vlan = id.into())
+    }
+
+    /// From now on each TCP connection has a channel.
+    pub(super) fn all_connections_have_channels(&self) -> libbpf_rs::Result<()> {
+        self.tell(|told| told.all_channels = 1)
+    }
+
+    fn tell(&self, change: impl FnOnce(&mut types::told)) -> libbpf_rs::Result<()> {
+        let mut told = self.told.lock();
+        change(&mut told);
+        let mut bytes = vec![0; self.told_map.value_size() as usize];
+        bytes[..4].copy_from_slice(&told.vlan.to_ne_bytes());
+        bytes[4..8].copy_from_slice(&told.all_channels.to_ne_bytes());
+        self.told_map.update(&[0; 4], &bytes, MapFlags::ANY)
     }
 
     /// Everything for this address is the stack's.
     pub(super) fn own(&self, address: IpAddr) -> libbpf_rs::Result<()> {
-        self.owned.update(&bytes(address), &[1], MapFlags::ANY)
+        let owned = [possession::OWNED.0 as u8];
+        self.addresses
+            .update(&bytes(address), &owned, MapFlags::ANY)
+    }
+
+    /// What is for an endpoint at this address is the stack's, if not everything is.
+    pub(super) fn share(&self, address: IpAddr) -> libbpf_rs::Result<()> {
+        let shared = [possession::SHARED.0 as u8];
+        let update = self
+            .addresses
+            .update(&bytes(address), &shared, MapFlags::NO_EXIST);
+        match update {
+            Err(error) if error.kind() == libbpf_rs::ErrorKind::AlreadyExists => Ok(()),
+            updated => updated,
+        }
     }
 }
 

@@ -7,10 +7,12 @@ use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use libbpf_rs::{MapCore, MapFlags, ProgramInput};
 use plimsoll_packets::frame;
 
-use super::program::{SteerSkel, SteerSkelBuilder, steer_limit};
+use super::program::{SteerSkel, SteerSkelBuilder, possession, steer_limit};
 
 pub(super) const CLIENT: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
 pub(super) const HOST: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
+
+const SHARED: u8 = possession::SHARED.0 as u8;
 
 /// A datagram for this port.
 pub(super) fn to(port: u16) -> Vec<u8> {
@@ -18,7 +20,8 @@ pub(super) fn to(port: u16) -> Vec<u8> {
     frame::udp(source, SocketAddr::from((HOST, port)), b"x")
 }
 
-/// The program with socket 1 for port 7, socket 2 for port 8, and a group of both for 9.
+/// The program with socket 1 for port 7, socket 2 for port 8, and a group of both for 9, all at
+/// any address of IPv4.
 pub(super) fn with_program(counts_company: bool, test: impl FnOnce(&SteerSkel<'_>)) {
     let mut place = MaybeUninit::uninit();
     let builder = SteerSkelBuilder::default();
@@ -26,8 +29,13 @@ pub(super) fn with_program(counts_company: bool, test: impl FnOnce(&SteerSkel<'_
     let constants = open.maps.rodata_data.as_deref_mut().unwrap();
     constants.counts_company = counts_company.into();
     let program = open.load().unwrap();
+    program
+        .maps
+        .addresses
+        .update(&HOST.to_ipv6_mapped().octets(), &[SHARED], MapFlags::ANY)
+        .unwrap();
     for (port, entry) in [(7_u32, 1), (8, 2), (9, steer_limit::GROUP.0)] {
-        let value = (entry + 1_u32).to_ne_bytes();
+        let value = ((entry + 1_u32) | steer_limit::IPV4_ALONE.0).to_ne_bytes();
         let everywhere = &program.maps.everywhere;
         everywhere
             .update(&port.to_ne_bytes(), &value, MapFlags::ANY)

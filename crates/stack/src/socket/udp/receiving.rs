@@ -23,6 +23,7 @@ use crate::receive::ni_lrp::Ring;
 use crate::table::Arrived;
 use crate::wait;
 use crate::wire::datagram::{Datagram, Input};
+use crate::wire::packet;
 
 /// What receives: one thread at a time.
 #[derive(Debug)]
@@ -188,6 +189,9 @@ impl UdpSocket {
             }
             // A frame of a ring goes straight on: each detour costs a copy of its state.
             let input = match receiving.next_of_ring()? {
+                Some(frame) if !packet::is_for(&frame, self.host().capabilities.mac) => {
+                    Input::Ended(Outcome::OtherMac)
+                }
                 Some(frame) => self.host().udp_input(frame, false, now),
                 None => match self.next_of_channel(receiving, now) {
                     Some(input) => input,
@@ -200,6 +204,7 @@ impl UdpSocket {
                     keep(datagram);
                     return Ok(true);
                 }
+                Input::Datagram(datagram) if !self.is_ours(&datagram) => Outcome::Forward,
                 Input::Datagram(_) => Outcome::OtherPeer,
                 Input::Ended(outcome) => outcome,
                 Input::Kept => continue,
@@ -222,6 +227,15 @@ impl UdpSocket {
     fn is_wanted(&self, datagram: &Datagram, remote: Option<SocketAddr>) -> bool {
         remote.is_none_or(|remote| remote == datagram.source)
             && datagram.destination.port() == self.bound.port()
+            && self.is_ours(datagram)
+    }
+
+    /// A frame of a ring has passed no demultiplexer but the device's. Groups come by the channel.
+    fn is_ours(&self, datagram: &Datagram) -> bool {
+        let address = datagram.destination.ip();
+        !self.bound.ip().is_unspecified()
+            || address.is_multicast()
+            || self.egress().is_local(address)
     }
 }
 

@@ -121,7 +121,7 @@ impl UdpSocket {
 
     fn push_reply(&self, datagram: Datagram, out: &mut Batch, now: Instant) -> io::Result<()> {
         let (mut source, to) = (datagram.destination, datagram.source);
-        if source.ip().is_multicast() {
+        if !self.egress().is_local(source.ip()) {
             let ours = self.egress().source_for(to.ip());
             source.set_ip(ours.ok_or_else(|| io::Error::from_raw_os_error(libc::ENETUNREACH))?);
         }

@@ -1,0 +1,233 @@
+//! A socket bound to any address gets what is for the stack's addresses. The kernel's, and those
+//! of others behind it, stay theirs. Needs root.
+
+mod lan;
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::{
+    SocketAddr, TcpListener as KernelListener, TcpStream as KernelStream, UdpSocket as KernelSocket,
+};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use lan::{Far, Lan, SOON, config, owned, run, xdp};
+use plimsoll_packets::frame::Packet;
+use plimsoll_stack::device::packet::PacketDevice;
+use plimsoll_stack::device::xdp::XdpConfig;
+use plimsoll_stack::device::{Batch, Device};
+use plimsoll_stack::{Outcome, Stack, StackConfig, TcpListener, UdpSocket};
+
+const PATHS: [&str; 2] = ["soft-lrp", "ni-lrp"];
+
+/// The stack has 10.0.0.3 of its own, or shares 10.0.0.2 and `fd00::2`. Beside it the kernel has
+/// those two, and 10.9.0.1 behind them.
+fn start(path: &str, owns: bool) -> Stack {
+    run("ip addr add fd00::2/64 dev stack0 nodad");
+    run("ip addr add 10.9.0.1/32 dev lo");
+    let (device, addresses) = match owns {
+        true => (vec!["10.0.0.3".parse().unwrap()], vec!["10.0.0.3/24"]),
+        false => (Vec::new(), vec!["10.0.0.2/24", "fd00::2/64"]),
+    };
+    let device = XdpConfig {
+        owned: device,
+        ..XdpConfig::default()
+    };
+    let addresses = addresses.iter().map(|net| net.parse().unwrap());
+    let config = StackConfig {
+        addresses: addresses.collect(),
+        ..config(path)
+    };
+    Stack::start(xdp(&device), &config).unwrap()
+}
+
+fn kernel_socket(at: &str) -> KernelSocket {
+    let socket = KernelSocket::bind(at).unwrap();
+    socket.set_read_timeout(Some(SOON)).unwrap();
+    socket
+}
+
+fn bind(stack: &Stack, at: &str) -> UdpSocket {
+    let socket = UdpSocket::bind(stack, at).unwrap();
+    socket.set_read_timeout(Some(SOON)).unwrap();
+    socket
+}
+
+/// Sends each address its name.
+fn send(far: &Far, to: &[&str]) {
+    far.run(|| {
+        run("ip route replace 10.9.0.1 via 10.0.0.2");
+        for at in to {
+            let client = match at.starts_with('[') {
+                true => KernelSocket::bind("[fd00::1]:0"),
+                false => KernelSocket::bind("10.0.0.1:0"),
+            };
+            let client = client.unwrap();
+            client.set_broadcast(true).unwrap();
+            client.send_to(at.as_bytes(), at).unwrap();
+        }
+    });
+}
+
+/// That a socket gets what is for all of these, in any order: neighbours are asked for first.
+fn assert_gets(
+    mut receive: impl FnMut(&mut [u8]) -> std::io::Result<(usize, SocketAddr)>,
+    all: &[&str],
+) {
+    let mut missing = all.to_vec();
+    while !missing.is_empty() {
+        let mut buffer = [0; 64];
+        let received = receive(&mut buffer);
+        let (length, _) = received.unwrap_or_else(|error| panic!("for {missing:?}: {error}"));
+        let at = std::str::from_utf8(&buffer[..length]).unwrap();
+        let place = missing.iter().position(|one| *one == at);
+        missing.remove(place.unwrap_or_else(|| panic!("{at} instead of {missing:?}")));
+    }
+}
+
+/// What the kernel's and the stack's sockets at a port get of what is sent to all of `of`.
+fn assert_share(far: &Far, kernel: &KernelSocket, stack: &UdpSocket, of: [&[&str]; 2]) {
+    send(far, &of.concat());
+    assert_gets(|buffer| kernel.recv_from(buffer), of[0]);
+    assert_gets(|buffer| stack.recv_from(buffer), of[1]);
+    let soon = Duration::from_millis(100);
+    stack.set_read_timeout(Some(soon)).unwrap();
+    let more = stack.recv_from(&mut [0; 64]).unwrap_err();
+    assert_eq!(more.kind(), ErrorKind::WouldBlock, "nothing else");
+}
+
+#[test]
+fn on_an_address_of_its_own_the_wildcard_leaves_the_kernel_its_addresses() {
+    for path in PATHS {
+        Lan::create_apart(|far| {
+            let stack = start(path, true);
+            let of_kernel = kernel_socket("[::]:7");
+            let of_stack = bind(&stack, "0.0.0.0:7");
+            let kernels = ["10.0.0.2:7", "[fd00::2]:7", "10.9.0.1:7", "10.0.0.255:7"];
+            assert_share(far, &of_kernel, &of_stack, [&kernels, &["10.0.0.3:7"]]);
+            lan::assert_sums(&stack);
+        });
+    }
+}
+
+#[test]
+fn on_a_shared_address_the_wildcard_leaves_the_kernel_all_others() {
+    for path in PATHS {
+        Lan::create_apart(|far| {
+            let stack = start(path, false);
+            let of_kernel = kernel_socket("[::]:7");
+            let of_stack = bind(&stack, "0.0.0.0:7");
+            let kernels = ["[fd00::2]:7", "10.9.0.1:7", "10.0.0.255:7"];
+            assert_share(far, &of_kernel, &of_stack, [&kernels, &["10.0.0.2:7"]]);
+            // One of both families has both.
+            let of_kernel = kernel_socket("[::]:8");
+            let of_stack = bind(&stack, "[::]:8");
+            let stacks = ["[fd00::2]:8", "10.0.0.2:8"];
+            assert_share(far, &of_kernel, &of_stack, [&["10.9.0.1:8"], &stacks]);
+            lan::assert_sums(&stack);
+        });
+    }
+}
+
+/// What a client is told by who accepts its connection.
+fn line_from(far: &Far, at: &str, accept: impl FnOnce() + Send) -> String {
+    thread::scope(|scope| {
+        let client = scope.spawn(|| {
+            far.run(|| {
+                let client = KernelStream::connect_timeout(&at.parse().unwrap(), SOON);
+                let mut client = client.unwrap_or_else(|error| panic!("to {at}: {error}"));
+                client.set_read_timeout(Some(SOON)).unwrap();
+                let mut line = String::new();
+                client.read_to_string(&mut line).unwrap();
+                line
+            })
+        });
+        accept();
+        client.join().unwrap()
+    })
+}
+
+/// Accepts with the kernel's listener, or gives up.
+fn greet(listener: &KernelListener) {
+    listener.set_nonblocking(true).unwrap();
+    let end = Instant::now() + SOON;
+    while Instant::now() < end {
+        match listener.accept() {
+            Ok((mut client, _)) => return client.write_all(b"kernel").unwrap(),
+            Err(_) => thread::sleep(Duration::from_millis(1)),
+        }
+    }
+}
+
+#[test]
+fn listeners_leave_the_kernel_its_addresses() {
+    for path in PATHS {
+        for (owns, any, stacks, kernels) in [
+            (true, "0.0.0.0:80", "10.0.0.3:80", "10.0.0.2:80"),
+            (false, "0.0.0.0:80", "10.0.0.2:80", "[fd00::2]:80"),
+            (false, "[::]:80", "[fd00::2]:80", "10.9.0.1:80"),
+        ] {
+            Lan::create_apart(|far| {
+                let stack = start(path, owns);
+                send(far, &[]);
+                let of_kernel = KernelListener::bind("[::]:80").unwrap();
+                let of_stack = TcpListener::bind(&stack, any).unwrap();
+                assert_eq!(
+                    line_from(far, kernels, || greet(&of_kernel)),
+                    "kernel",
+                    "{path}, {kernels}"
+                );
+                let accept = || of_stack.accept_timeout(SOON).unwrap().0.write_all(b"stack");
+                assert_eq!(
+                    line_from(far, stacks, || accept().unwrap()),
+                    "stack",
+                    "{path}, {stacks}"
+                );
+            });
+        }
+    }
+}
+
+/// Sends a frame as it is.
+fn send_frame(from: &PacketDevice, bytes: &[u8]) {
+    let mut frame = from.pool().take().unwrap();
+    assert!(frame.copy_from(bytes));
+    let mut batch = Batch::new();
+    batch.push_back(frame);
+    from.transmit(&mut batch).unwrap();
+    assert!(batch.is_empty());
+}
+
+/// A ring gets frames that the demultiplexer has not seen.
+#[test]
+fn a_ring_s_frames_for_others_are_not_delivered() {
+    Lan::create(|| {
+        // The device has one address more than the stack.
+        let mut both = owned();
+        both.owned.push("10.0.0.4".parse().unwrap());
+        let device = xdp(&both);
+        let (ours, sender) = (device.mac(), PacketDevice::open("kernel0").unwrap());
+        let stack = Stack::start(device, &config("ni-lrp")).unwrap();
+        let socket = bind(&stack, "0.0.0.0:7");
+        let send = |mac: [u8; 6], to: &str, text: &[u8]| {
+            let source = "10.0.0.1".parse().unwrap();
+            let packet = Packet::new(source, to.parse().unwrap());
+            let packet = packet.macs(sender.capabilities().mac, mac);
+            send_frame(&sender, &packet.udp(9, 7, text));
+        };
+        send(frame_mac(9), "10.0.0.2", b"another's card");
+        send(ours, "10.0.0.4", b"another's address");
+        send(ours, "10.0.0.2", b"ours");
+        let mut buffer = [0; 64];
+        let (length, _) = socket.recv_from(&mut buffer).unwrap();
+        assert_eq!(&buffer[..length], b"ours");
+        let counts = stack.counts();
+        assert_eq!(counts[Outcome::OtherMac], 1, "{counts:?}");
+        assert_eq!(counts[Outcome::Forward], 1, "{counts:?}");
+        lan::assert_sums(&stack);
+    });
+}
+
+/// Nobody's Ethernet address here.
+fn frame_mac(last: u8) -> [u8; 6] {
+    [2, 0, 0, 0, 9, last]
+}
