@@ -1,8 +1,8 @@
 //! Machine profiles say the truth about themselves: what was calibrated is listed
 //! as such, and nothing else was.
 
-use plimsoll_sim::{Profile, Scenario};
 use plimsoll_sim::profile::Cost;
+use plimsoll_sim::{Profile, Scenario};
 
 /// The costs of a machine and of its programs, by the name calibrations use.
 fn costs(profile: &Profile) -> Vec<(String, &Cost)> {

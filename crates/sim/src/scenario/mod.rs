@@ -214,7 +214,7 @@ fn default_adapters() -> Vec<Adapter> {
 }
 
 impl Scenario {
-    /// Reads a scenario from TOML. [`run`](crate::run) checks its values.
+    /// Reads a scenario from TOML. [`run`](fn@crate::run) checks its values.
     ///
     /// Callers that only have text need no parser of their own, which would be compiled
     /// once for each of them.
