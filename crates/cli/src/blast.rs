@@ -59,7 +59,7 @@ pub(crate) struct Args {
     json: Option<PathBuf>,
 }
 
-const EXAMPLES: &str = "Needs root and Linux 6.2 or newer with BTF.\n\
+const EXAMPLES: &str = "Needs root and Linux 6.2 or newer with BTF; without --interface also two CPUs and ethtool.\n\
     Examples:\n  \
     plimsoll blast --rate 1000000 --duration 2\n  \
     plimsoll blast --syn --source 198.19.0.0/16 --destination-ports 80 --rate 150000\n  \

@@ -89,7 +89,8 @@ enum ModeArg {
     Take,
 }
 
-const EXAMPLES: &str = "Needs root (CAP_NET_RAW; mode take also CAP_NET_ADMIN and CAP_BPF).\n\
+const EXAMPLES: &str = "Needs root (CAP_NET_RAW; mode take also CAP_NET_ADMIN, CAP_BPF, native XDP, and \
+    Linux 6.2 or newer with BTF).\n\
     Examples:\n  \
     plimsoll capture eth0 udp port 53 -w dns.pcapng\n  \
     plimsoll capture span0 --mode take -w /srv/span.pcapng --ring-size 1G --files 20\n  \
@@ -113,6 +114,9 @@ pub(crate) fn run(args: &Args) -> crate::Result<()> {
     }
     let capture = Capture::open(&config(args, interface, write)?)?;
     eprintln!("capturing on {interface}, Ctrl-C ends");
+    if args.mode == ModeArg::Take {
+        output::warn_of_tags([interface.as_str()]);
+    }
     let (summary, result) = capture.run(&stop);
     eprint!("{}", table(&summary));
     if let Some(target) = &args.json {

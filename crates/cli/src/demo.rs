@@ -21,7 +21,7 @@ use crate::{lab, output};
 /// forwards, then `plimsoll forward`.
 #[derive(clap::Args, Debug)]
 #[command(
-    after_help = "Needs root, two CPUs, Linux 6.8 or newer with BTF, and nginx, wrk, nsd, dnsperf, bird2 and ethtool \
+    after_help = "Needs root, two CPUs, Linux 6.8 or newer with BTF, and nginx, wrk, nsd, dnsperf, bird2, iproute2 and ethtool \
                         (scripts/setup installs them). Where root or a suitable kernel is missing, the UDP \
                         and SYN floods run on a modelled host, and the output says so."
 )]

@@ -16,7 +16,7 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 use crate::failure::Context;
 use crate::metrics::MetricsArgs;
 use crate::output;
-use crate::polling::DriverArgs;
+use crate::polling::{DriverArgs, parse_cpu};
 
 /// Forward IPv4 and IPv6 packets between interfaces, past the kernel's stack.
 ///
@@ -43,11 +43,12 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FILTER")]
     protect: Option<String>,
     /// Leave at least the rest of each CPU to processes that want it: forwarding takes this
-    /// part, in percent; polling moves into threads. Default: none, and 75 with --path user
+    /// part, in percent; polling moves into threads, which takes Linux 6.8. Default: none, and
+    /// 75 with --path user
     #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u32).range(1..=99))]
     cpu_limit: Option<u32>,
-    /// Poll on this CPU alone
-    #[arg(long, value_name = "CPU")]
+    /// Poll on this CPU alone; with --cpu-limit, or --path user
+    #[arg(long, value_name = "CPU", value_parser = parse_cpu)]
     cpu: Option<usize>,
     #[command(flatten)]
     driver: DriverArgs,
@@ -75,8 +76,9 @@ pub(crate) struct Args {
 }
 
 const HELP: &str = "\
-Needs root, native XDP on every interface, Linux 6.3 or newer with BTF, and a host that
-is a router: sysctl -w net.ipv4.ip_forward=1 net.ipv6.conf.all.forwarding=1
+Needs root, native XDP on every interface, Linux 6.3 or newer with BTF (6.8 with
+--cpu-limit), and a host that is a router:
+sysctl -w net.ipv4.ip_forward=1 net.ipv6.conf.all.forwarding=1
 Limits in packets a second are those of each interface and CPU; with --path user those of
 user space are for all interfaces together.
 Example: plimsoll forward eth0 eth1 --cpu-limit 75";
@@ -120,6 +122,7 @@ pub(crate) fn run(args: &Args) -> crate::Result<()> {
     if let Some(problem) = router.problem() {
         eprintln!("plimsoll: {problem}");
     }
+    output::warn_of_tags(args.interfaces.iter().map(String::as_str));
     let (asker, questions) = channel();
     if let Some(server) = metrics {
         serve_metrics(server, asker.clone())?;

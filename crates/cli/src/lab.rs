@@ -51,7 +51,6 @@ enum Command {
     Trace(TraceArgs),
     /// Write all curves and claims as one HTML file
     Report(ReportArgs),
-    /// Measure what this machine's host costs, and write it as a machine profile (root)
     Calibrate(calibrate::Args),
     /// Join the results of the parts of a run (`--shard`) into one file for `--resume`
     Merge(MergeArgs),
@@ -91,7 +90,8 @@ struct How {
     /// The first seed; the same seeds give the same results
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
-    /// How many seeds each point is run with; of real packets how many rounds, at most 4
+    /// How many seeds each point is run with. Default: 20 for run and report, 1 for sweep; of
+    /// real packets rounds, at most 4
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000), conflicts_with = "quick")]
     seeds: Option<u32>,
     /// One seed only: a quick look, which knows nothing of chance

@@ -51,6 +51,13 @@ pub(crate) fn write_json(target: &Path, document: &impl serde::Serialize) -> cra
     Ok(writer.flush()?)
 }
 
+/// Says which of these interfaces, which run a program of ours, may hide VLAN tags from it.
+pub(crate) fn warn_of_tags<'a>(interfaces: impl IntoIterator<Item = &'a str>) {
+    for warning in plimsoll_programs::vlan_tags::warnings(interfaces) {
+        eprintln!("plimsoll: {warning}");
+    }
+}
+
 /// Writes text to standard output. Unlike `print!`, it does not panic when the
 /// reader is gone.
 pub(crate) fn print(text: &str) -> crate::Result<()> {

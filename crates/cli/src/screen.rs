@@ -54,7 +54,8 @@ pub(crate) struct Args {
     #[arg(long, value_name = "S", requires = "remember", default_value_t = Remember::LIFETIME.as_secs(), value_parser = clap::value_parser!(u64).range(1..=3600))]
     remember_seconds: u64,
     /// Leave at least the rest of a CPU to processes that want it: screening and the kernel's
-    /// polling for it take this part together, in percent. Default: 75
+    /// polling for it take this part together, in percent. Default: 75; given, it takes Linux
+    /// 6.8
     #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u32).range(1..=99))]
     cpu_limit: Option<u32>,
     #[command(flatten)]
@@ -72,7 +73,7 @@ enum Failure {
     Open,
 }
 
-const EXAMPLES: &str = "Needs root and a driver with native XDP.\n\
+const EXAMPLES: &str = "Needs root, Linux 6.2 or newer with BTF, and a driver with native XDP.\n\
     A file of rules:\n  \
     default = \"discard\"\n  \
     [[rule]]\n  \
@@ -109,6 +110,7 @@ pub(crate) fn run(args: &Args) -> crate::Result<()> {
     let firewall = Firewall::open(&config)?;
     firewall.keep_closed(&mut keepers)?;
     eprintln!("screening between {} and {}", args.inside, args.outside);
+    output::warn_of_tags([args.inside.as_str(), args.outside.as_str()]);
     let counts = thread::scope(|scope| {
         let running = scope.spawn(|| firewall.run(Box::new(rules), &stop));
         while !running.is_finished() {

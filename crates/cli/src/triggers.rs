@@ -41,9 +41,11 @@ Workloads:
   nginx           nginx saturated by wrk
   nginx-compute   the same beside a process that computes on nginx's CPU
   build           gcc compiles a small file again and again
-  files           a file is read from the disk, past the page cache
+  files           a file is read from the disk again and again: its cached pages are
+                  dropped each time
   media           1000 datagrams/s, each decoded for 300 us
-Needs root.";
+Needs root and a kernel with BTF; nginx and nginx-compute also two CPUs, nginx, wrk and
+ethtool; build gcc (scripts/setup installs them).";
 
 /// A workload on the command line.
 #[derive(Clone, Copy, Debug)]

@@ -8,6 +8,8 @@
 //! - [`capture`]: the monitor.
 //! - [`forward`]: the router.
 //! - [`screen`]: the screening firewall.
+//!
+//! [`vlan_tags`] tells where frames may come to them without their tags.
 
 pub mod capture;
 mod clock;
@@ -17,3 +19,4 @@ pub mod forward;
 mod polling;
 pub mod screen;
 mod sent;
+pub mod vlan_tags;

@@ -32,7 +32,8 @@ pub enum Workload {
     NginxCompute,
     /// A C file compiled again and again (ST-kernel-build).
     Build,
-    /// A file read from the disk again and again, past the page cache (ST-nfs).
+    /// A file read from the disk again and again: its cached pages are dropped each time
+    /// (ST-nfs).
     Files,
     /// A stream of 1,000 datagrams/s, each decoded for 300 µs by a thread that
     /// plays it (ST-real-audio).

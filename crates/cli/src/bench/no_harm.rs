@@ -33,7 +33,10 @@ pub(super) struct Args {
     flood_pps: u64,
 }
 
-const HELP: &str = "Needs root, two CPUs, Linux 6.8 or newer with BTF, and nftables, iproute2 and ethtool \
+const HELP: &str = "Set-ups: socket, masquerade, dnat, load-balancer, ipvs, bridge, macvlan, vlan, vxlan, router, \
+    router-ipv6, tunnel, packet-reader, multicast, bound-device, ephemeral, connected, conntrack, tcp-in, \
+    tcp-in-frames, tcp-out.\n\
+    Needs root, two CPUs, Linux 6.8 or newer with BTF, and nftables, iproute2 and ethtool \
     (scripts/setup installs them).";
 
 fn defaults() -> Plan {
@@ -59,4 +62,15 @@ fn parse_setup(text: &str) -> Result<String, String> {
         return Ok(text.to_owned());
     }
     Err(format!("must be one of {}", names.join(", ")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_help_lists_the_set_ups() {
+        let names: Vec<&str> = Plan::names().collect();
+        assert!(HELP.contains(&format!("Set-ups: {}.", names.join(", "))));
+    }
 }

@@ -50,7 +50,7 @@ pub(super) struct Args {
 
 const HELP: &str = "Parts: udp, overload, bystander, rpc, http, tcp, dns, round-trip, idle.\n\
     Sides: kernel, ni-lrp, soft-lrp, polled, early-demux, eager, testpmd.\n\
-    Needs root, two CPUs, Linux 6.8 or newer with BTF, and ethtool, nginx, wrk, curl, dnsperf and nsd (scripts/setup installs them). \
+    Needs root, two CPUs, Linux 6.8 or newer with BTF, and iproute2, ethtool, nginx, wrk, curl, dnsperf and nsd (scripts/setup installs them). \
     testpmd is measured if Debian's dpdk-dev and librte-net-af-xdp* are installed.\n\
     Example: plimsoll bench stack --only udp --sides kernel,ni-lrp";
 

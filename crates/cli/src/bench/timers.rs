@@ -10,9 +10,10 @@ use crate::output;
 /// Measure what events of a few microseconds cost a saturated HTTP server.
 ///
 /// Soft timers beside a timer descriptor and a POSIX timer, in turns within one run of
-/// server and client. Then the stack's HTTP server, polled by soft timers and woken by
-/// arrivals, 10,000 paced flows of the stack's UDP, and one paced stream by soft timers, by sleeping and by the kernel's
-/// TCP. Everything happens between network namespaces made for it, which are removed again.
+/// server and client; and what deadlines of soft timers cost there. Then the stack's HTTP
+/// server, polled by soft timers and woken by arrivals, 10,000 paced flows of the stack's
+/// UDP, and one paced stream by soft timers, by sleeping and by the kernel's TCP.
+/// Everything happens between network namespaces made for it, which are removed again.
 #[derive(clap::Args, Debug)]
 #[command(after_help = HELP)]
 pub(super) struct Args {
@@ -31,7 +32,7 @@ pub(super) struct Args {
 }
 
 const HELP: &str = "Parts: slowdown, polling, flows, spacing, deadlines.\n\
-    Needs root, two CPUs, Linux 6.8 or newer with BTF, and ethtool and wrk (scripts/setup installs them).\n\
+    Needs root, two CPUs, Linux 6.8 or newer with BTF, and iproute2, ethtool and wrk (scripts/setup installs them).\n\
     `make bench-timers` also measures the cost of a check and of an event alone.";
 
 fn defaults() -> Plan {

@@ -11,9 +11,9 @@ use plimsoll_lab::calibrate::Calibration;
 use crate::failure::{Context, Usage};
 use crate::output;
 
-/// Measure what this machine's host costs, and write a machine profile.
+/// Measure what this machine's host costs, and write it as a machine profile (root).
 ///
-/// Real packets, in network namespaces made for it; needs root. Every number of the profile
+/// Real packets, in network namespaces made for it. Every number of the profile
 /// says by which trial it was measured, with which spread, when and where; what no trial
 /// measures keeps the value of modern-veth and says that it is assumed. Let the machine be
 /// quiet meanwhile: the spread shows whether it was.

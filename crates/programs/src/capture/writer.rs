@@ -7,7 +7,7 @@
 //! Then the disk is tried again now and then: somebody may make room.
 
 use std::collections::VecDeque;
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::{self, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::RecvTimeoutError;
@@ -120,50 +120,67 @@ impl Writer {
             },
             failed_at: None,
         };
-        writer.begin_file()?;
+        let (path, open) = writer.begin_file()?;
+        writer.go_on_in(path, open);
         Ok(writer)
     }
 
-    fn begin_file(&mut self) -> Result<(), Error> {
-        let sink = match &self.output {
-            Output::Standard => Sink::Standard(io::stdout()),
-            Output::File(path) => {
-                self.made += 1;
-                let path = if self.ring.is_ring() {
-                    numbered(path, self.began.as_secs(), self.made)
-                } else {
-                    path.clone()
-                };
-                let made = File::create(&path);
-                let file = made.map_err(|source| Error::Create {
-                    path: path.clone(),
-                    source,
-                })?;
-                self.files.push_back(path);
-                Sink::File(file)
-            }
+    /// Makes the next file, with what every file begins with. If the disk does not take
+    /// that, a ring has no such file.
+    fn begin_file(&self) -> Result<(Option<PathBuf>, OpenFile), Error> {
+        let path = self.next_path();
+        let sink = match &path {
+            None => Sink::Standard(io::stdout()),
+            Some(path) => Sink::File(File::create(path).map_err(|source| Error::Create {
+                path: path.clone(),
+                source,
+            })?),
         };
-        self.open = OpenFile::new(sink);
-        let begun = self.open.append(&self.preamble, 0);
-        begun.map_err(|source| Error::Write {
-            what: self.name(),
-            source,
-            packets: 0,
-        })?;
-        self.written.bytes += self.preamble.len() as u64;
-        while self.ring.files.is_some_and(|most| self.files.len() > most) {
-            // The operator may have removed it already.
-            let _ = self.files.pop_front().map(std::fs::remove_file);
+        let mut open = OpenFile::new(sink);
+        if let Err(source) = open.append(&self.preamble, 0) {
+            if self.ring.is_ring() {
+                // If it stays it is empty, which readers tell.
+                let _ = path.as_ref().map(fs::remove_file);
+            }
+            return Err(Error::Write {
+                what: name(path.as_deref()),
+                source,
+                packets: 0,
+            });
         }
-        Ok(())
+        Ok((path, open))
+    }
+
+    /// `None`: standard output.
+    fn next_path(&self) -> Option<PathBuf> {
+        match &self.output {
+            Output::Standard => None,
+            Output::File(path) if self.ring.is_ring() => {
+                Some(numbered(path, self.began.as_secs(), self.made + 1))
+            }
+            Output::File(path) => Some(path.clone()),
+        }
+    }
+
+    /// The file at hand is this one from now on.
+    fn go_on_in(&mut self, path: Option<PathBuf>, open: OpenFile) {
+        self.made += 1;
+        self.files.extend(path);
+        self.written.bytes += open.bytes;
+        self.open = open;
+    }
+
+    /// Removes the oldest files.
+    fn keep_newest(&mut self, files: usize) {
+        while self.files.len() > files {
+            // The operator may have removed it already.
+            let _ = self.files.pop_front().map(fs::remove_file);
+        }
     }
 
     /// The name of the file at hand.
     pub(super) fn name(&self) -> String {
-        self.files.back().map_or_else(
-            || "standard output".to_owned(),
-            |path| path.display().to_string(),
-        )
+        name(self.files.back().map(PathBuf::as_path))
     }
 
     /// Writes until the capture ends, or until nobody reads any more.
@@ -200,13 +217,10 @@ impl Writer {
 
     /// False: nobody reads any more.
     fn take(&mut self, segment: Segment) -> bool {
-        if self.is_full(segment.bytes.len() as u64) {
-            self.next_file();
-        }
         let waiting = self.failed_at.is_some_and(|at| at.elapsed() < RETRY);
         let result = match waiting {
             true => None,
-            false => Some(self.open.append(&segment.bytes, segment.packets)),
+            false => Some(self.write(&segment)),
         };
         self.written.standing = Some(segment.standing);
         let goes_on = match result {
@@ -242,24 +256,33 @@ impl Writer {
         self.ring.bytes.is_some_and(long) || self.ring.time.is_some_and(old)
     }
 
-    fn next_file(&mut self) {
-        let standing = self.written.standing.map(|standing| self.whole(standing));
-        if let Some(standing) = &standing {
-            self.state(standing, "the next file goes on");
+    /// To the file at hand, or to the next one if that is full.
+    fn write(&mut self, segment: &Segment) -> io::Result<()> {
+        if self.is_full(segment.bytes.len() as u64) {
+            self.next_file()?;
         }
-        match self.begin_file() {
-            Ok(()) => {
-                self.failed_at = None;
-                if let Some(standing) = &standing {
-                    self.state(standing, "as the file before ends");
-                }
-            }
-            Err(Error::Create { source, .. } | Error::Write { source, .. }) => {
-                self.failed_at = Some(Instant::now());
-                self.written.failure.get_or_insert(source);
-            }
-            Err(_) => {}
+        self.open.append(&segment.bytes, segment.packets)
+    }
+
+    /// Until there is a next file, the one at hand stays.
+    fn next_file(&mut self) -> io::Result<()> {
+        let most = self.ring.files.unwrap_or(usize::MAX);
+        // Before, since the next file may need the room.
+        self.keep_newest((most - 1).max(1));
+        let (path, open) = self.begin_file().map_err(|error| match error {
+            Error::Create { source, .. } | Error::Write { source, .. } => source,
+            other => io::Error::other(other),
+        })?;
+        self.failed_at = None;
+        if let Some(standing) = self.written.standing {
+            self.state(&self.whole(standing), "the next file goes on");
         }
+        self.go_on_in(path, open);
+        self.keep_newest(most);
+        if let Some(standing) = self.written.standing {
+            self.state(&self.whole(standing), "as the file before ends");
+        }
+        Ok(())
     }
 
     /// Writes the counts, if need be in the place of the last packets.
@@ -324,6 +347,13 @@ impl OpenFile {
     }
 }
 
+fn name(path: Option<&Path>) -> String {
+    path.map_or_else(
+        || "standard output".to_owned(),
+        |path| path.display().to_string(),
+    )
+}
+
 /// `trace.pcapng` becomes `trace_1795300000_00001.pcapng`: sorted by name, and not those of
 /// an earlier capture.
 fn numbered(path: &Path, began: u64, number: usize) -> PathBuf {
@@ -335,26 +365,4 @@ fn numbered(path: &Path, began: u64, number: usize) -> PathBuf {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn ring_files_sort_by_name() {
-        let at = |number| numbered(Path::new("/tmp/a.b.pcapng"), 17, number);
-        assert_eq!(at(1), Path::new("/tmp/a.b_17_00001.pcapng"));
-        assert!(at(9) < at(10));
-        assert_eq!(numbered(Path::new("x"), 1, 2), Path::new("x_1_00002"));
-    }
-
-    #[test]
-    fn segments_are_a_quarter_of_a_ring_file_at_most() {
-        let of = |bytes| {
-            segment_bytes(&RingFiles {
-                bytes,
-                ..RingFiles::default()
-            })
-        };
-        assert_eq!(of(None), SEGMENT_BYTES);
-        assert_eq!(of(Some(1 << 16)), 1 << 14);
-    }
-}
+mod tests;

@@ -181,8 +181,8 @@ impl Engine {
 }
 
 impl Worker {
-    /// Starts a thread on `cpu`, or where this process may run. If it ends by itself, all
-    /// do, and `leave` is called.
+    /// Starts a thread on `cpu`, which must be there, or where this process may run. If it ends
+    /// by itself, all do, and `leave` is called.
     fn start(
         name: &str,
         cpu: Option<usize>,
@@ -194,11 +194,12 @@ impl Worker {
         let seen = Arc::clone(shared);
         let thread = thread::Builder::new().name(name.to_owned());
         let thread = thread.spawn(move || {
+            let placed = cpu.map_or(Ok(()), plimsoll_kernel::namespace::pin);
+            let is_placed = placed.is_ok();
             // Whoever started this waits for it.
-            let _ = began.send(gettid().as_raw());
-            if let Some(cpu) = cpu {
-                // Checked when the command line was read; elsewhere it forwards as well.
-                let _ = plimsoll_kernel::namespace::pin(cpu);
+            let _ = began.send(placed.map(|()| gettid().as_raw()));
+            if !is_placed {
+                return;
             }
             let ended = catch_unwind(AssertUnwindSafe(|| run(&seen)));
             let failure = match ended {
@@ -212,10 +213,11 @@ impl Worker {
             *seen.failure.lock() = Some(failure);
         });
         let thread = thread.map_err(Error::os("start a thread that forwards"))?;
+        let tid = beginning.recv().unwrap_or(Ok(0)).map_err(io::Error::from);
         Ok(Self {
             shared: Arc::clone(shared),
             thread: Some(thread),
-            tid: beginning.recv().unwrap_or_default(),
+            tid: tid.map_err(Error::os("keep a thread that forwards to its CPU"))?,
         })
     }
 }
@@ -455,6 +457,21 @@ mod tests {
         let leave = move || left.send(()).unwrap();
         drop(Worker::start("test", None, &shared, leave, run).unwrap());
         (leaving.recv().is_ok(), shared)
+    }
+
+    #[test]
+    fn a_thread_is_refused_a_cpu_that_is_not_there() {
+        let shared = Arc::new(Shared::default());
+        let until_told = |shared: &Shared| {
+            while !shared.stop.load(Ordering::Relaxed) {
+                thread::yield_now();
+            }
+            Ok(())
+        };
+        let start = |cpu| Worker::start("test", Some(cpu), &shared, || (), until_told);
+        let refused = start(1000).unwrap_err().to_string();
+        assert!(refused.contains("its CPU"), "{refused}");
+        drop(start(0).unwrap());
     }
 
     #[test]

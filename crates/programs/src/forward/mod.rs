@@ -77,7 +77,8 @@ pub struct Config {
     /// The part of a CPU that forwarding may take where others want it. With it polling moves
     /// into threads. Default none; in user space, where there always is one, 75 %.
     pub cpu_limit: Option<Fraction>,
-    /// The only CPU that polling threads may run on. Default: where this process may.
+    /// The only CPU that polling threads may run on, and the program's own. With a limit, or in
+    /// user space: else there are none. Default: where this process may.
     pub cpu: Option<usize>,
     /// Threads may poll with any driver, not only with those that were
     /// [tried](plimsoll_kernel::threaded::TRIED). Default false.

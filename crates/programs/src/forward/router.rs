@@ -294,6 +294,11 @@ impl Config {
                 "protected traffic is for --path user: in the driver no packet waits for another",
             ));
         }
+        if self.cpu.is_some() && !self.turns_settings() {
+            return Err(Error::usage(
+                "a CPU is for threads that poll (--cpu): give --cpu-limit as well, or take --path user",
+            ));
+        }
         Ok(())
     }
 
@@ -304,6 +309,8 @@ impl Config {
 
 #[cfg(test)]
 mod tests {
+    use plimsoll_core::config::Fraction;
+
     use super::*;
 
     #[test]
@@ -322,5 +329,21 @@ mod tests {
         };
         let problem = protecting.validate().unwrap_err().to_string();
         assert!(problem.contains("--path user"), "{problem}");
+    }
+
+    #[test]
+    fn a_cpu_for_polling_needs_threads_that_poll() {
+        let config = |path, cpu_limit| Config {
+            interfaces: ["a", "b"].map(ToOwned::to_owned).to_vec(),
+            path,
+            cpu_limit,
+            cpu: Some(0),
+            ..Config::default()
+        };
+        let problem = config(DataPath::Xdp, None).validate().unwrap_err();
+        assert!(problem.to_string().contains("--cpu-limit"), "{problem}");
+        let limit = Some(Fraction::from_percent(75));
+        config(DataPath::Xdp, limit).validate().unwrap();
+        config(DataPath::User, None).validate().unwrap();
     }
 }

@@ -1,10 +1,10 @@
 //! The way of packets into the kernel's stack that only user space found not to be
-//! plain: no route, no neighbour, too big, another interface.
+//! plain: an expired TTL, no route, no neighbour, too big, another interface.
 //!
 //! They go in by a TAP interface, and the kernel routes them as any other packet: it asks
-//! for addresses, answers with ICMP errors, fragments. The XDP program passes everything
-//! before that it can tell by the frame alone, so that ARP, own addresses and expired
-//! TTLs keep the interface they came in by. The TAP interface ends with the process.
+//! for addresses, answers with ICMP errors, fragments. The XDP program passes before
+//! what it can tell by the frame and this host's addresses, so that ARP and packets for own
+//! addresses keep the interface they came in by. The TAP interface ends with the process.
 //!
 //! **Limits.** The kernel sees these packets come in by the TAP interface. Rules by
 //! interface do not match them, so with routing rules beyond the default ones user space

@@ -6,7 +6,7 @@
 //! in `--help`, the man page and the file of the package.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use ipnet::IpNet;
@@ -16,7 +16,7 @@ use plimsoll_guard::{Config, ProtectedPort, Protection, governor, parse_port};
 use plimsoll_kernel::scheduling::Priority;
 
 use crate::metrics::MetricsArgs;
-use crate::polling::DriverArgs;
+use crate::polling::{DriverArgs, parse_cpu};
 
 /// Discard early what a full socket could not take; servers need no change.
 ///
@@ -94,7 +94,7 @@ pub(crate) struct Args {
     /// a server takes, so many prefixes prefer nobody; sources can be forged.
     #[arg(long, value_name = "PREFIX", value_delimiter = ',')]
     pub(super) known_sources: Vec<IpNet>,
-    /// Keep known clients in this file from one guard to the next, as in /var/lib/plimsoll/eth0.json
+    /// Keep known clients in this file from one guard to the next, as in /var/lib/plimsoll/guard/eth0.json
     ///
     /// Cost: it is written when the guard ends, and holds no address. Its directory must be root's
     /// alone; a missing one is made. Takes a new start.
@@ -135,6 +135,7 @@ pub(crate) struct Args {
     ///
     /// Cost: a holdoff delays packets by up to what fills half the ring, under overload only;
     /// threads cost two context switches per poll, and a driver that may hang (`any-driver`).
+    /// Threads take Linux 6.8.
     #[arg(long, value_enum, default_value_t = Strategy::Holdoff)]
     pub(super) strategy: Strategy,
     /// Whether the receive ring may overflow while one UDP socket is flooded and nobody else sends
@@ -152,7 +153,8 @@ pub(crate) struct Args {
     /// Instead of a strategy: poll in threads at this nice level (-20 to 19), or `rt` for
     /// real-time, from start to exit
     ///
-    /// Cost: two context switches per poll also at light load; nothing adapts. Takes a new start.
+    /// Cost: two context switches per poll also at light load; nothing adapts. Threads take
+    /// Linux 6.8. Takes a new start.
     #[arg(long, value_name = "NICE|rt", allow_negative_numbers = true, value_parser = parse_priority)]
     pub(super) threaded: Option<Priority>,
     /// The only CPU that polling threads may run on; with `threaded`, or `strategy` thread
@@ -353,22 +355,10 @@ fn parse_priority(text: &str) -> Result<Priority, String> {
     }
 }
 
-/// A CPU that this host has.
 fn parse_group_directory(text: &str) -> Result<PathBuf, String> {
     let directory = PathBuf::from(text);
     if directory.is_absolute() {
         return Ok(directory);
     }
     Err("must be the directory of a control group, such as /sys/fs/cgroup/servers.slice".to_owned())
-}
-
-fn parse_cpu(text: &str) -> Result<usize, String> {
-    let cpu: usize = text
-        .parse()
-        .map_err(|_| "is no number of a CPU".to_owned())?;
-    let cpus = Path::new("/sys/devices/system/cpu");
-    if cpus.join(format!("cpu{cpu}")).exists() {
-        return Ok(cpu);
-    }
-    Err("this host has no such CPU: `lscpu -e` lists them".to_owned())
 }

@@ -141,7 +141,7 @@ pub(super) const CASES: [Case; 30] = [
         on_reload: TakesANewStart,
         ..case(
             "known-sources-file",
-            "\"/var/lib/plimsoll/eth0.json\"",
+            "\"/var/lib/plimsoll/guard/eth0.json\"",
             |a| a.known_sources_file.is_some(),
             "5",
             &[],
@@ -243,7 +243,7 @@ pub(super) const CASES: [Case; 30] = [
             |a| a.governor().poll_cpu == Some(0),
             "\"0\"",
             &[
-                ("4096", "this host has no such CPU: `lscpu -e` lists them"),
+                ("4096", "this host has no such CPU, only 0"),
                 ("-1", "is no number of a CPU"),
             ],
         )
