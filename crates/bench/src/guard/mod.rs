@@ -126,7 +126,8 @@ pub struct Plan {
     pub program: PathBuf,
     /// What to measure.
     pub parts: Vec<Part>,
-    /// What is compared in [`Part::Flood`] and [`Part::Syn`].
+    /// What is compared in [`Part::Flood`] and [`Part::Syn`], and in [`Part::Sources`] besides
+    /// the guard with fairness and without.
     pub protections: Vec<Protection>,
     /// How often each case runs; odd, so that a median is a run's own value.
     pub runs: usize,

@@ -91,7 +91,7 @@ const fn udp(receiver: Receiver, behind: bool, target: Target) -> Load {
 }
 
 /// All of them. A machine that cannot make one says so.
-pub(super) const ALL: [Setup; 20] = [
+pub(super) const ALL: [Setup; 21] = [
     Setup {
         name: "socket",
         what: "a UDP server of the host itself",
@@ -256,6 +256,17 @@ pub(super) const ALL: [Setup; 20] = [
         load: Load::Tcp(true),
         prepare: |_| Ok(()),
     },
+    // veth hands whole runs of 64 KiB to a host without XDP; no adapter receives such.
+    Setup {
+        name: "tcp-in-frames",
+        what: "the same in frames of the link's MTU, which the host merges",
+        load: Load::Tcp(true),
+        prepare: |site| {
+            let (load, test) = (site.testbed.load(), site.testbed.test());
+            offloads(load, "load0", "tso off gso off")?;
+            offloads(test, test.device(), "gro on")
+        },
+    },
     Setup {
         name: "tcp-out",
         what: "a bulk transfer from the host over TCP",
@@ -267,6 +278,12 @@ pub(super) const ALL: [Setup; 20] = [
 fn nft(site: &Site<'_>, words: &str) -> Result<(), Error> {
     let test = site.testbed.test();
     Ok(test.configure("nft", words.split_whitespace())?)
+}
+
+/// Turns offloads of a device, as `tso off`.
+fn offloads(host: &Host, device: &str, words: &str) -> Result<(), Error> {
+    let arguments = ["-K", device].into_iter().chain(words.split_whitespace());
+    Ok(host.configure("ethtool", arguments)?)
 }
 
 /// The test host routes between its two interfaces; the load host knows the way.

@@ -23,7 +23,8 @@ pub(super) struct Args {
     /// Measure only these parts
     #[arg(long, value_name = "PART", value_delimiter = ',', value_parser = named(&Part::ALL, Part::name))]
     only: Vec<Part>,
-    /// Compare only these in the parts `flood` and `syn`
+    /// Compare only these (stock, nftables, threaded, guard) in the parts `flood` and `syn`, and in
+    /// `sources` besides the guard
     #[arg(long, value_name = "PROTECTION", value_delimiter = ',', value_parser = named(&Protection::ALL, Protection::name))]
     protections: Vec<Protection>,
     /// Write the figures as one JSON document to FILE (`-`: standard output instead of the tables)
@@ -74,6 +75,7 @@ pub(super) struct Args {
 }
 
 const HELP: &str = "Parts: capacity, flood, beyond, cpu-limit, syn, light, verdict, rpc, chaos, dns, watching, sources.\n\
+    Protections: stock, nftables, threaded, guard.\n\
     Needs root, two CPUs, Linux 6.8 or newer with BTF, and nginx, wrk, nftables, nsd, dnsperf \
     and ethtool (scripts/setup installs them).\n\
     Example: plimsoll bench guard --only flood,syn --guard=--threaded --guard=rt";
@@ -150,8 +152,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_help_lists_the_parts() {
+    fn the_help_lists_the_parts_and_the_protections() {
         assert!(HELP.contains(&Part::ALL.map(Part::name).join(", ")));
+        let protections = Protection::ALL.map(Protection::name).join(", ");
+        assert!(HELP.contains(&format!("Protections: {protections}.")));
         let parse_part = named(&Part::ALL, Part::name);
         assert_eq!(parse_part("cpu-limit"), Ok(Part::CpuLimit));
         assert!(parse_part("cpu").is_err());

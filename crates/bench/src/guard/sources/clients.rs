@@ -126,19 +126,25 @@ pub(super) fn run(bench: &mut Bench<'_>, sides: &Sides) -> Result<Clients, Error
     }
     let stage = bench.stage;
     let _echo = start_echo(&stage, CLIENTS_WORK, RCVBUF_BYTES)?;
-    bench.say(Part::Sources, 1, "fifty clients: tuning the packet filter");
-    let candidates = FILTER_PPS.map(|rate_pps| SourcesServer::Echo.limit(rate_pps));
-    let limit = tune(candidates, |limit| {
-        let protector = stage.protect(Protection::Nftables, Some(limit))?;
-        Ok(serve(&stage, protector, fifty(), CLIENTS_TIME / 3)?.jain)
-    })?;
+    let limit = sides
+        .is_filtered()
+        .then(|| limit_of_fifty(bench))
+        .transpose()?;
     let cases = take_turns(bench, CLIENTS, &sides.flooded(), |protection| {
-        let protector = stage.protect(protection, Some(&limit))?;
+        let protector = stage.protect(protection, limit.as_ref())?;
         serve(&stage, protector, fifty(), CLIENTS_TIME)
     })?;
-    Ok(Clients {
-        limit: Some(limit),
-        cases,
+    Ok(Clients { limit, cases })
+}
+
+/// The packet filter's limit of each source with which fifty clients share best.
+fn limit_of_fifty(bench: &mut Bench<'_>) -> Result<Limit, Error> {
+    let stage = bench.stage;
+    bench.say(Part::Sources, 1, "fifty clients: tuning the packet filter");
+    let candidates = FILTER_PPS.map(|rate_pps| SourcesServer::Echo.limit(rate_pps));
+    tune(candidates, |limit| {
+        let protector = stage.protect(Protection::Nftables, Some(limit))?;
+        Ok(serve(&stage, protector, fifty(), CLIENTS_TIME / 3)?.jain)
     })
 }
 

@@ -141,7 +141,7 @@ impl Flooded {
         let rate_pps = |multiple: u32| (answers_max_per_s * f64::from(multiple)).max(1.0) as u64;
         for load in loads
             .iter()
-            .filter(|load| load.multiple == loads[0].multiple)
+            .filter(|load| sides.is_filtered() && load.multiple == loads[0].multiple)
         {
             bench.say(Part::Sources, 1, "tuning the packet filter");
             let limit = best_limit(&stage, &running, *load, rate_pps(load.multiple))?;

@@ -50,21 +50,29 @@ pub struct Sources {
 }
 
 /// What is compared.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Sides {
     fairness: bool,
+    /// Those that the plan asks for. The guard is always compared, with fairness and without.
+    asked: Vec<Protection>,
 }
 
 impl Sides {
     /// A guard that knows no fairness is compared as it is.
-    fn with(self, others: &[Protection]) -> Vec<Protection> {
+    fn with(&self, others: &[Protection]) -> Vec<Protection> {
         let unfair = self.fairness.then_some(Protection::Unfair);
         let others = others.iter().copied();
-        others.chain(unfair).chain([Protection::Guard]).collect()
+        let asked = others.filter(|other| self.asked.contains(other));
+        asked.chain(unfair).chain([Protection::Guard]).collect()
     }
 
     fn flooded(&self) -> Vec<Protection> {
         self.with(&[Protection::Stock, Protection::Nftables])
+    }
+
+    /// Whether limits of the packet filter have to be found.
+    fn is_filtered(&self) -> bool {
+        self.asked.contains(&Protection::Nftables)
     }
 
     fn crowd(&self) -> Vec<Protection> {
@@ -91,14 +99,15 @@ pub(super) fn run(bench: &mut Bench<'_>) -> Result<Outcome, Error> {
     floods::prepare(bench.stage.testbed)?;
     let sides = Sides {
         fairness: bench.stage.can_be_unfair()?,
+        asked: bench.plan.protections.clone(),
     };
     Ok(Outcome {
         has_run: true,
-        sides,
         flooded: flooded::run(bench, &sides)?,
         clients: clients::run(bench, &sides)?,
         crowd: clients::run_crowd(bench, &sides)?,
         alone: alone::run(bench, &sides)?,
+        sides,
     })
 }
 
