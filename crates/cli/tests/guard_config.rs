@@ -133,7 +133,10 @@ fn settings_are_read_again_without_losing_a_packet_or_a_counter() {
         assert!(said.contains(answer), "{text}: {said}");
     }
     let said = guard.said();
-    assert_eq!(said, "plimsoll: threaded: a change takes a new start");
+    assert_eq!(
+        said,
+        "plimsoll: interface=test0 threaded: a change takes a new start"
+    );
 
     let Guard {
         process, reports, ..

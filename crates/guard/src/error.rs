@@ -1,5 +1,7 @@
 //! Why the program cannot be loaded, attached or read.
 
+use std::error::Error as StdError;
+
 use plimsoll_core::config::ConfigError;
 
 /// Why a [`Guard`](crate::Guard) cannot start or go on. What is done with a running
@@ -34,4 +36,15 @@ impl Error {
     pub const fn is_missing(&self) -> bool {
         self.exit_code() == 3
     }
+}
+
+/// An error and what caused it, on one line.
+pub(crate) fn with_causes(error: &(dyn StdError + 'static)) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text += &format!(": {error}");
+        cause = error.source();
+    }
+    text
 }

@@ -65,7 +65,11 @@ impl FilterWatch {
         now: Instant,
     ) -> Filter {
         match *generation {
-            Ok(None) => return legacy(),
+            Ok(None) => {
+                // The numbers may begin anew.
+                *self = Self::new();
+                return legacy();
+            }
             Ok(Some(generation)) => self.on_generation(generation, read, now),
             // What was known before may still be so.
             Err(_) => {}
@@ -76,7 +80,7 @@ impl FilterWatch {
         }
     }
 
-    /// Reads this rule set, unless it was read. What fails is tried again at the next look.
+    /// Reads this rule set, unless it was read. What fails is tried again after the rest.
     fn on_generation(
         &mut self,
         generation: u32,

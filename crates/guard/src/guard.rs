@@ -200,7 +200,7 @@ impl<'obj> Guard<'obj> {
     ///
     /// # Errors
     ///
-    /// A setting is out of range; the old ones stay.
+    /// A setting is out of range, and the old ones stay; or the counters cannot be read.
     pub fn configure(&mut self, config: &Config) -> Result<(), Error> {
         config.validate()?;
         self.program.set_fairness(config.fairness);
@@ -216,7 +216,9 @@ impl<'obj> Guard<'obj> {
         self.program
             .set_delay_targets(config.delay_target.is_some());
         self.begin_shedding_anew()?;
-        self.refresh_cookies()
+        // Done again once a second, where a failure is told.
+        let _ = self.refresh_cookies();
+        Ok(())
     }
 
     /// Nothing is shed until receiving has taken too much again.

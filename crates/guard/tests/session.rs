@@ -257,7 +257,7 @@ fn reads_settings_again() {
         [
             "interface=v0 the settings stay as they were: poll-cpu = 0: no thread polls without threaded, or strategy = \"thread\"",
             "interface=v0 settings read again",
-            "threaded: a change takes a new start",
+            "interface=v0 threaded: a change takes a new start",
         ]
     );
     assert_eq!(seen_observing, [false, false, true]);

@@ -170,7 +170,7 @@ struct {
 	__type(value, struct fair_sample);
 } fair_samples SEC(".maps");
 
-/* Of all CPUs: hardly ever written, and always by one instruction an entry. */
+/* Of all CPUs: hardly ever written, and each field by one instruction. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(map_flags, BPF_F_MMAPABLE);

@@ -157,8 +157,7 @@ impl Governor {
     ///
     /// # Errors
     ///
-    /// A setting is out of range, and the old ones stay; or the kernel refuses to
-    /// put a setting back.
+    /// A setting is out of range, and the old ones stay.
     pub fn configure(&mut self, config: Config, knobs: &mut Knobs) -> Result<(), Error> {
         if config == self.config {
             return Ok(());
@@ -167,7 +166,9 @@ impl Governor {
         self.switches_before += self.decision.switches();
         self.decision = decision;
         self.config = config;
-        self.release(knobs)
+        // What the kernel refuses is tried again at the next interval, and told then.
+        let _ = self.release(knobs);
+        Ok(())
     }
 
     #[cfg(test)]

@@ -116,8 +116,9 @@ impl Entries {
         assert!(index < self.len, "an entry of the table");
         let words = self.memory.as_mut_ptr().cast::<u64>();
         // SAFETY: the word is in the mapping, which lives as long as `self`, is writable and
-        // page-aligned, so that words are aligned. Whoever else writes to it is the kernel,
-        // and the bytes of a word are valid whatever they are.
+        // page-aligned, so that words are aligned. The program writes to it as well,
+        // and the bytes of a word are valid whatever they are. Other threads of this process
+        // read it through `Mapped`, by volatile reads of each word.
         unsafe { AtomicU64::from_ptr(words.wrapping_add(index)) }
     }
 }

@@ -1,6 +1,9 @@
 //! The loaded BPF program: typed access to its maps and settings.
 
-#![allow(unsafe_code, reason = "the reading of map values as C structs")]
+#![allow(
+    unsafe_code,
+    reason = "map values are read as C structs, and one is written by words"
+)]
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;

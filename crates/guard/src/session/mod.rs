@@ -29,7 +29,7 @@ use std::time::{Duration, Instant};
 pub use settings::{Metrics, Settings, SettingsError, Shares};
 
 use crate::check::stacking;
-use crate::error::Error;
+use crate::error::{Error, with_causes};
 use plimsoll_kernel::knobs::{Keeper, Knobs, Queues, TurnError};
 use plimsoll_kernel::privileges::{drop_capabilities, outlive_overload};
 use plimsoll_kernel::scheduling::Priority;
@@ -43,7 +43,7 @@ use crate::ledger::LedgerReader;
 use crate::status::{Answers, Snapshot, StatusServer, serve_metrics};
 use handover::Manager;
 use plimsoll_metrics::{MetricsError, MetricsServer};
-use turns::{Turns, with_causes};
+use turns::Turns;
 use work::Guarded;
 
 /// How long somebody who asks for counters waits for a busy guard.

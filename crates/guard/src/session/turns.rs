@@ -1,7 +1,6 @@
 //! The loop of a session: who is due when, what is told, and which requests come in
 //! between.
 
-use std::error::Error as StdError;
 use std::io;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
@@ -10,7 +9,7 @@ use super::retry::Retry;
 use super::settings::Settings;
 use super::work::Work;
 use super::{Console, Report, Request};
-use crate::error::Error;
+use crate::error::{Error, with_causes};
 use crate::events::Events;
 use crate::status::Snapshot;
 
@@ -230,8 +229,7 @@ impl<'a, W: Work> Turns<'a, W> {
                 let waiting = adopted.differences(&new);
                 if !waiting.is_empty() {
                     let names = waiting.join(", ");
-                    self.console
-                        .log(format!("{names}: a change takes a new start"));
+                    self.log(&format!("{names}: a change takes a new start"));
                 }
                 self.report.due = self.report.due.min(Instant::now() + adopted.interval);
                 self.settings = adopted;
@@ -239,17 +237,6 @@ impl<'a, W: Work> Turns<'a, W> {
             Err(error) => self.log(&with_causes(&error)),
         }
     }
-}
-
-/// An error and what caused it, on one line.
-pub(super) fn with_causes(error: &(dyn StdError + 'static)) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text += &format!(": {error}");
-        cause = error.source();
-    }
-    text
 }
 
 #[cfg(test)]

@@ -9,8 +9,7 @@ use super::allow_driver;
 use super::handover::Manager;
 use super::protected_owners::ProtectedOwners;
 use super::settings::{Settings, Shares};
-use super::turns::with_causes;
-use crate::error::Error;
+use crate::error::{Error, with_causes};
 use crate::governor::Governor;
 use crate::guard::{Guard, Regulated};
 use crate::owner::Owners;
@@ -36,7 +35,8 @@ pub(super) trait Work {
     fn tell_owners_apart(&mut self) -> Result<(), Error>;
     /// Reads all counters.
     fn snapshot(&mut self) -> Result<Snapshot, Error>;
-    /// Takes over these settings, or none of them.
+    /// Takes over these settings, or none of them; if both are refused, the error has both
+    /// reasons.
     fn configure(&mut self, settings: &Settings) -> Result<(), ConfigureError>;
 }
 
@@ -127,13 +127,15 @@ impl<'obj> Guarded<'obj> {
         }
     }
 
-    /// Makes these settings hold. Where one is refused, those before it do already.
+    /// Makes these settings hold, as far as each is taken. Tells what was refused first.
     fn apply(&mut self, settings: &Settings) -> Result<(), Error> {
         self.knobs.allow_any_driver(settings.any_driver);
-        self.governor
-            .configure(settings.governor(), &mut self.knobs)?;
-        self.guard.configure(&settings.guard)?;
-        self.guard.protect(&settings.protection)
+        let governor = self
+            .governor
+            .configure(settings.governor(), &mut self.knobs);
+        let guard = self.guard.configure(&settings.guard);
+        let protection = self.guard.protect(&settings.protection);
+        governor.and(guard).and(protection)
     }
 
     fn restore(&mut self) -> Result<(), Error> {

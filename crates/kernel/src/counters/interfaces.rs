@@ -159,9 +159,7 @@ impl Interfaces {
 /// whose master.
 fn is_below(index: u32, of: u32, masters: &HashMap<u32, u32>) -> bool {
     // Masters may change while they are listed, so that they could seem to form a ring.
-    let mut above = iter::successors(Some(index), |index| masters.get(index).copied());
-    above
-        .by_ref()
+    iter::successors(Some(index), |index| masters.get(index).copied())
         .take(masters.len() + 1)
         .any(|index| index == of)
 }

@@ -90,7 +90,7 @@ impl Console for Notes {
     fn log(&mut self, line: String) {
         self.lines.push(line);
     }
-    fn settings(&mut self) -> Result<Settings, Box<dyn StdError>> {
+    fn settings(&mut self) -> Result<Settings, Box<dyn std::error::Error>> {
         self.settings.clone().ok_or_else(|| "a mistake".into())
     }
     fn finish(&mut self, _: &Report<'_>) -> io::Result<()> {
@@ -261,7 +261,7 @@ fn new_settings_are_taken_over_and_what_waits_is_told() {
         notes.lines,
         [
             "interface=v0 settings read again",
-            "duration, json: a change takes a new start"
+            "interface=v0 duration, json: a change takes a new start"
         ]
     );
 }
