@@ -11,8 +11,11 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use lan::{Far, Lan, SOON, config, owned, run, xdp};
+use plimsoll_core::config::Fraction;
 use plimsoll_packets::frame::Packet;
+use plimsoll_stack::device::faulty::{Faults, Faulty};
 use plimsoll_stack::device::packet::PacketDevice;
+use plimsoll_stack::device::vlan::Vlan;
 use plimsoll_stack::device::xdp::XdpConfig;
 use plimsoll_stack::device::{Batch, Device};
 use plimsoll_stack::{Outcome, Stack, StackConfig, TcpListener, UdpSocket};
@@ -230,4 +233,41 @@ fn a_ring_s_frames_for_others_are_not_delivered() {
 /// Nobody's Ethernet address here.
 fn frame_mac(last: u8) -> [u8; 6] {
     [2, 0, 0, 0, 9, last]
+}
+
+/// Whether a socket at any address of this stack gets what the frame carries.
+fn assert_takes(device: impl Device + 'static, path: &str, frame: &[u8]) {
+    let sender = PacketDevice::open("kernel0").unwrap();
+    let stack = Stack::start(device, &config(path)).unwrap();
+    let socket = bind(&stack, "0.0.0.0:7");
+    send_frame(&sender, frame);
+    let mut buffer = [0; 64];
+    let (length, _) = socket.recv_from(&mut buffer).unwrap();
+    assert_eq!(&buffer[..length], b"ours", "{path}");
+}
+
+/// The program has its addresses from the stack, whatever devices are in between.
+#[test]
+fn shared_addresses_reach_the_program_through_other_devices() {
+    let packet = |mac| {
+        let [from, to] = ["10.0.0.1", "10.0.0.2"].map(|at| at.parse().unwrap());
+        Packet::new(from, to)
+            .macs(frame_mac(1), mac)
+            .udp(9, 7, b"ours")
+    };
+    // It hands on no rings, which `ni-lrp` needs.
+    Lan::create(|| {
+        let device = xdp(&XdpConfig::default());
+        let frame = packet(device.mac());
+        let faults = Faults::each(Fraction::from_percent(0));
+        assert_takes(Faulty::new(device, faults, 1), "soft-lrp", &frame);
+    });
+    for path in PATHS {
+        Lan::create(|| {
+            let device = xdp(&XdpConfig::default());
+            let mut frame = packet(device.mac());
+            frame.splice(12..12, [0x81, 0, 0, 100]);
+            assert_takes(Vlan::new(device, 100).unwrap(), path, &frame);
+        });
+    }
 }

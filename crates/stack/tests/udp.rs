@@ -10,7 +10,9 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use plimsoll_core::config::Fraction;
 use plimsoll_stack::device::faulty::{Faults, Faulty};
 use plimsoll_stack::device::simulated::{SimulatedConfig, SimulatedDevice};
-use plimsoll_stack::{Counts, Outcome, Owner, ReceivePath, Stack, StackConfig, UdpSocket};
+use plimsoll_stack::{
+    Counts, Outcome, Owner, PolledConfig, ReceivePath, Stack, StackConfig, UdpSocket,
+};
 
 const PATHS: [&str; 5] = [
     "eager",
@@ -234,23 +236,45 @@ fn a_full_socket_loses_its_own_packets_and_nobody_elses() {
 /// polling has a quota, and a full socket inhibits input.
 #[test]
 fn polled_input_is_inhibited_by_a_full_socket_and_goes_on_when_it_has_room() {
-    let (one, other) = pair("polled");
+    let (one, other) = SimulatedDevice::pair(&SimulatedConfig::default()).unwrap();
+    let one = Stack::start(one, &first()).unwrap();
+    // Only the reader makes input go on.
+    let polled = PolledConfig {
+        feedback_timeout: SOON,
+        ..PolledConfig::default()
+    };
+    let polled = StackConfig {
+        path: ReceivePath::Polled(polled),
+        ..second("polled")
+    };
+    let other = Stack::start(other, &polled).unwrap();
     let server = bind(&other, "10.0.0.2:1");
     let client = bind(&one, "10.0.0.1:0");
     let to: SocketAddr = "10.0.0.2:1".parse().unwrap();
     client.send_to(b"warm", to).unwrap();
     server.recv_datagram().unwrap();
-    let mut received = 0;
-    for _ in 0..20 {
-        client.send_batch([(&b"packet"[..], to); 32]).unwrap();
-        let mut batch = Vec::new();
-        received += server.recv_batch(&mut batch, 64).unwrap();
+    let send = |count| {
+        let packets = std::iter::repeat_n((&b"packet"[..], to), count);
+        assert_eq!(client.send_batch(packets).unwrap(), count);
+    };
+    // The socket has room for 256 and inhibits at 192; the ring has room for 256.
+    send(190);
+    let end = Instant::now() + SOON;
+    while other.counts().queued < 190 {
+        assert!(Instant::now() < end, "{:?}", other.counts());
+        std::thread::sleep(Duration::from_millis(1));
     }
-    while received < 640 {
-        let mut batch = Vec::new();
+    send(220);
+    std::thread::sleep(Duration::from_millis(50));
+    let counts = settled(&other);
+    assert!((192..256).contains(&counts.queued), "{counts:?}");
+    assert_eq!(counts[Outcome::Full], 0, "{counts:?}");
+    let (mut received, mut batch) = (0, Vec::new());
+    while received < 410 {
         received += server.recv_batch(&mut batch, 64).unwrap();
+        batch.clear();
     }
-    assert_eq!(received, 640);
+    assert_eq!(received, 410);
     assert_sums(&other);
 }
 

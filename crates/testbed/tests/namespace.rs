@@ -53,13 +53,17 @@ fn datagrams_pass_both_ways_over_ipv4_and_ipv6() {
 fn answers_to_invented_sources_end_at_the_load_host() {
     let testbed = create();
     let server = bound(testbed.test(), testbed.test().ipv4());
-    let before = received_frames(testbed.load());
+    let hosts = [testbed.load(), testbed.test()];
+    let before = hosts.map(received_frames);
     server.send_to(b"answer", "198.19.7.7:9").unwrap();
     let deadline = Instant::now() + Duration::from_secs(5);
-    while received_frames(testbed.load()) == before {
+    while received_frames(testbed.load()) == before[0] {
         assert!(Instant::now() < deadline, "the answer never left");
         std::thread::sleep(Duration::from_millis(1));
     }
+    // Time enough for an ICMP error.
+    std::thread::sleep(Duration::from_millis(50));
+    assert_eq!(hosts.map(received_frames), [before[0] + 1, before[1]]);
 }
 
 fn received_frames(host: &Host) -> u64 {

@@ -24,7 +24,7 @@
  * would take two rings, a descriptor and some system calls per connection.
  *
  * An endpoint at any address is found by its port, in an array: a hash table costs several
- * times that, and most servers are bound like this. Whose the address is takes the only look
+ * times that, and most servers are bound like this. Whose the address is takes a look
  * into a hash table then. Broadcasts are nobody's here: sockets do not hear them.
  *
  * Where the kernel polls in a thread that changes its priority (device/xdp/polling.rs), all
@@ -327,7 +327,7 @@ static __always_inline int begins_connection(const struct ports *ports, void *en
 /*
  * Every listener and every UDP socket has an entry. So what begins a connection or is UDP
  * and finds none is for nobody. Other segments may be those of a connection that the stack
- * made itself, unless that has a channel.
+ * made itself, unless that has a channel. It has none in TIME_WAIT.
  */
 static __always_inline int is_for_nobody(__u8 protocol, const struct ports *ports, void *end)
 {
@@ -531,6 +531,9 @@ static __always_inline int steer_ipv6(struct ipv6hdr *ip, void *end, __u32 *foun
 	if ((void *)(ip + 1) > end)
 		return XDP_PASS;
 	__builtin_memcpy(&destination, &ip->daddr, sizeof(destination));
+	/* An IPv4 address in IPv6's form is no address on a wire. The kernel drops it. */
+	if (is_ipv4(&destination))
+		return XDP_PASS;
 	if (ip->nexthdr == IPPROTO_ICMPV6)
 		return steer_icmpv6((void *)(ip + 1), end, &destination);
 	ports = (void *)(ip + 1);

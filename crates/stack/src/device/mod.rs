@@ -231,7 +231,7 @@ pub trait Device: Send + Sync + fmt::Debug {
     }
 
     /// From now on each TCP connection is [opened](Self::open_connection), so a segment of none
-    /// and for no listener is for nobody.
+    /// and for no listener is for nobody, or of a connection in TIME_WAIT.
     ///
     /// # Errors
     ///
