@@ -6,6 +6,8 @@
 //! veth has the offload on and takes nothing out by itself. But a VLAN device at its other end
 //! leaves its tags beside the frames, and they are lost in the same way (`veth_xdp_rcv_skb`,
 //! from its source).
+//!
+//! Limits: 802.1ad's outer tags have an offload of their own, which is not looked at.
 
 use std::fs;
 
@@ -29,7 +31,7 @@ fn warning(interface: &str) -> Option<String> {
         return None;
     }
     let kind = link::link(index).ok()?.kind;
-    // This thread's network namespace; there is none without any VLAN device.
+    // Of this thread's network namespace. Without the kernel's VLAN module there is none.
     let vlans = fs::read_to_string("/proc/thread-self/net/vlan/config").unwrap_or_default();
     warning_of(interface, kind.as_deref(), &vlans)
 }
@@ -37,7 +39,7 @@ fn warning(interface: &str) -> Option<String> {
 /// With the offload on.
 fn warning_of(interface: &str, kind: Option<&str>, vlans: &str) -> Option<String> {
     let remedy = match kind {
-        // Without VLANs here there are hardly any at its other end.
+        // Its other end may be in another namespace, where nobody can look.
         Some("veth") if !has_vlan(interface, vlans) => return None,
         Some("veth") => "`ethtool -K` with `txvlan off` at its other end".to_owned(),
         _ => format!("`ethtool -K {interface} rxvlan off`"),

@@ -276,7 +276,7 @@ fn user_space_forwards_beside_processes_that_compute() {
     assert!(forwards, "{said}");
 }
 
-/// MR-96, and MR-40: what the output cannot take at once waits in its queue.
+/// MR-96.
 #[test]
 fn user_space_forwards_ten_thousand_packets() {
     ten_thousand_arrive(DataPath::User);

@@ -4,7 +4,8 @@
 //! A file is whole at every time but while a segment is being written. A segment that the
 //! disk takes only in part is cut off again, its packets are lost and counted, and the
 //! counts are written where they still fit, if need be in the place of the segment before.
-//! Then the disk is tried again now and then: somebody may make room.
+//! Then the disk is tried again now and then: somebody may make room. A ring whose number of
+//! files is bounded makes room itself, by removing its oldest files.
 
 use std::collections::VecDeque;
 use std::fs::{self, File};
@@ -170,12 +171,49 @@ impl Writer {
         self.open = open;
     }
 
-    /// Removes the oldest files.
+    /// Removes the oldest files, as far as that is possible.
     fn keep_newest(&mut self, files: usize) {
-        while self.files.len() > files {
-            // The operator may have removed it already.
-            let _ = self.files.pop_front().map(fs::remove_file);
+        while self.files.len() > files && self.remove_oldest().is_some() {}
+    }
+
+    /// Removes the oldest file that can be removed, but not the one at hand, and tells its
+    /// bytes. Those that cannot be removed still count.
+    fn remove_oldest(&mut self) -> Option<u64> {
+        let older = self.files.len().saturating_sub(1);
+        let remove = |at| Some((at, removed(&self.files[at])?));
+        let (at, bytes) = (0..older).find_map(remove)?;
+        self.files.remove(at);
+        Some(bytes)
+    }
+
+    /// While the disk is full, a ring's oldest files make room, until it is enough. If they
+    /// had twice as much as is needed and the disk is still full, more would not help.
+    fn with_room<T>(
+        &mut self,
+        needed: u64,
+        mut work: impl FnMut(&mut Self) -> io::Result<T>,
+    ) -> io::Result<T> {
+        let mut freed = 0;
+        loop {
+            let error = match work(self) {
+                Err(error) if is_disk_full(&error) && self.ring.files.is_some() => error,
+                result => return result,
+            };
+            if freed > 2 * needed {
+                return Err(error);
+            }
+            match self.remove_oldest() {
+                Some(bytes) => freed += bytes,
+                None => return Err(error),
+            }
         }
+    }
+
+    /// To the file at hand.
+    fn append(&mut self, bytes: &[u8], packets: u64) -> io::Result<()> {
+        self.with_room(bytes.len() as u64, |writer| {
+            writer.open.append(bytes, packets)
+        })
     }
 
     /// The name of the file at hand.
@@ -261,21 +299,25 @@ impl Writer {
         if self.is_full(segment.bytes.len() as u64) {
             self.next_file()?;
         }
-        self.open.append(&segment.bytes, segment.packets)
+        self.append(&segment.bytes, segment.packets)
     }
 
     /// Until there is a next file, the one at hand stays.
     fn next_file(&mut self) -> io::Result<()> {
-        let most = self.ring.files.unwrap_or(usize::MAX);
-        // Before, since the next file may need the room.
-        self.keep_newest((most - 1).max(1));
-        let (path, open) = self.begin_file().map_err(|error| match error {
-            Error::Create { source, .. } | Error::Write { source, .. } => source,
-            other => io::Error::other(other),
+        let needed = self.preamble.len() as u64;
+        let (path, open) = self.with_room(needed, |writer| {
+            writer.begin_file().map_err(|error| match error {
+                Error::Create { source, .. } | Error::Write { source, .. } => source,
+                other => io::Error::other(other),
+            })
         })?;
+        let most = self.ring.files.unwrap_or(usize::MAX);
+        // Before the file at hand ends, which may need the room.
+        self.keep_newest((most - 1).max(1));
         self.failed_at = None;
         if let Some(standing) = self.written.standing {
-            self.state(&self.whole(standing), "the next file goes on");
+            // If it does not fit, no packets go for it: the next file begins with it.
+            self.state_behind(&self.whole(standing), "the next file goes on");
         }
         self.go_on_in(path, open);
         self.keep_newest(most);
@@ -287,15 +329,7 @@ impl Writer {
 
     /// Writes the counts, if need be in the place of the last packets.
     fn state(&mut self, standing: &Standing, why: &str) {
-        self.encoder.statistics(standing, why);
-        let statement = self.encoder.swap(Vec::new());
-        if let Some(at) = self.open.closing_at.take() {
-            self.open.cut(at);
-        }
-        let at = self.open.bytes;
-        if self.open.append(&statement, 0).is_ok() {
-            self.written.bytes += statement.len() as u64;
-            self.open.closing_at = self.failed_at.map(|_| at);
+        if self.state_behind(standing, why) {
             return;
         }
         let (last, packets) = self.open.last;
@@ -309,6 +343,22 @@ impl Writer {
         if self.open.append(&statement, 0).is_ok() {
             self.open.closing_at = Some(last);
         }
+    }
+
+    /// Writes the counts behind the last packets. False: they do not fit.
+    fn state_behind(&mut self, standing: &Standing, why: &str) -> bool {
+        self.encoder.statistics(standing, why);
+        let statement = self.encoder.swap(Vec::new());
+        if let Some(at) = self.open.closing_at.take() {
+            self.open.cut(at);
+        }
+        let at = self.open.bytes;
+        let fits = self.append(&statement, 0).is_ok();
+        if fits {
+            self.written.bytes += statement.len() as u64;
+            self.open.closing_at = self.failed_at.map(|_| at);
+        }
+        fits
     }
 }
 
@@ -344,6 +394,21 @@ impl OpenFile {
         if self.last.0 >= at {
             self.last = (at, 0);
         }
+    }
+}
+
+fn is_disk_full(error: &io::Error) -> bool {
+    use io::ErrorKind::{QuotaExceeded, StorageFull};
+    matches!(error.kind(), StorageFull | QuotaExceeded)
+}
+
+/// Removes a file and tells its bytes.
+fn removed(path: &Path) -> Option<u64> {
+    let bytes = fs::metadata(path).map_or(0, |file| file.len());
+    match fs::remove_file(path) {
+        // The operator may have removed it already.
+        Err(error) if error.kind() != io::ErrorKind::NotFound => None,
+        _ => Some(bytes),
     }
 }
 

@@ -3,7 +3,7 @@
 use std::panic;
 use std::thread;
 
-use nix::mount::{MsFlags, mount};
+use nix::mount::{MsFlags, mount, umount};
 use nix::sched::{CloneFlags, unshare};
 use pcap_file::pcapng::{Block, PcapNgReader};
 
@@ -14,10 +14,13 @@ use super::*;
 
 /// Four fit a file of the smallest size.
 const PACKET_BYTES: usize = 15 << 10;
+/// What a disk of the tests gives and takes at once.
+const PAGE_BYTES: u64 = 4096;
+/// The mount calls' source, kind or data.
+const NONE: Option<&str> = None;
 
 /// Works on an empty disk of this size, which nobody else sees.
 fn on_disk(kilobytes: u32, work: impl FnOnce(&Path) + Send) {
-    const NONE: Option<&str> = None;
     let directory = tempfile::tempdir().unwrap();
     let inside = || {
         unshare(CloneFlags::CLONE_NEWNS).expect("root, to make a mount namespace");
@@ -54,27 +57,30 @@ fn ring(directory: &Path, files: Option<usize>) -> Writer {
 /// Gives the writer segments of a packet each, the first of which has this number.
 fn take(writer: &mut Writer, first: u64, segments: u64) {
     for number in first..first + segments {
-        let mut remark = Remark::default();
-        let packet = [0; PACKET_BYTES];
-        writer
-            .encoder
-            .packet(number, &packet, PACKET_BYTES, &mut remark);
-        let counts = Counts {
-            recorded: number,
-            ..Counts::default()
-        };
-        let bytes = writer.encoder.swap(Vec::new());
-        let goes_on = writer.take(Segment {
-            bytes,
-            packets: 1,
-            standing: Standing {
-                now: Duration::ZERO,
-                began: Duration::ZERO,
-                counts: counts.with_disk(writer.drainer.disk()),
-            },
-        });
-        assert!(goes_on);
+        take_packet(writer, number, PACKET_BYTES);
     }
+}
+
+/// Gives the writer a segment of one packet of this length.
+fn take_packet(writer: &mut Writer, number: u64, length: usize) {
+    let mut remark = Remark::default();
+    let packet = vec![0; length];
+    writer.encoder.packet(number, &packet, length, &mut remark);
+    let counts = Counts {
+        recorded: number,
+        ..Counts::default()
+    };
+    let bytes = writer.encoder.swap(Vec::new());
+    let goes_on = writer.take(Segment {
+        bytes,
+        packets: 1,
+        standing: Standing {
+            now: Duration::ZERO,
+            began: Duration::ZERO,
+            counts: counts.with_disk(writer.drainer.disk()),
+        },
+    });
+    assert!(goes_on);
 }
 
 /// The ring's files by their numbers, each with its packets. All are whole.
@@ -130,42 +136,158 @@ fn a_file_that_cannot_begin_leaves_none_without_a_header() {
 /// Two files fill the disk.
 #[test]
 fn a_ring_makes_room_for_its_next_file() {
-    on_disk(128, |disk| {
-        let mut writer = ring(disk, Some(2));
+    for most in [2, 5] {
+        on_disk(128, |disk| {
+            let mut writer = ring(disk, Some(most));
+            take(&mut writer, 1, 13);
+            assert_eq!(files(disk), numbered_files(&[("00003", 4), ("00004", 1)]));
+            assert_eq!(writer.drainer.disk(), 0);
+            assert!(writer.written.failure.is_none());
+        });
+    }
+}
+
+/// A file and a half fill the disk.
+#[test]
+fn a_ring_makes_room_in_the_middle_of_a_file() {
+    for most in [2, 5] {
+        on_disk(96, |disk| {
+            let mut writer = ring(disk, Some(most));
+            take(&mut writer, 1, 7);
+            assert_eq!(files(disk), numbered_files(&[("00002", 3)]));
+            take(&mut writer, 8, 6);
+            assert_eq!(files(disk), numbered_files(&[("00003", 4), ("00004", 1)]));
+            assert_eq!(writer.drainer.disk(), 0);
+            assert!(writer.written.failure.is_none());
+        });
+    }
+}
+
+#[test]
+fn a_ring_without_bound_removes_nothing() {
+    on_disk(96, |disk| {
+        let mut writer = ring(disk, None);
+        take(&mut writer, 1, 7);
+        let left = files(disk);
+        assert_eq!(left.first(), Some(&("00001".to_owned(), 4)));
+        assert!(writer.drainer.disk() > 0);
+        assert!(writer.written.failure.is_some());
+    });
+}
+
+/// As with snapshots: the files have second names, so removing them makes no room.
+#[test]
+fn removing_that_does_not_help_ends() {
+    on_disk(1024, |disk| {
+        let mut writer = ring(disk, Some(9));
         take(&mut writer, 1, 13);
+        for number in 1..4 {
+            let name = numbered(&disk.join("x.pcapng"), 17, number);
+            fs::hard_link(name, disk.join(format!("again_{number}"))).unwrap();
+        }
+        fill(disk);
+        take(&mut writer, 14, 1);
+        let left = numbered_files(&[("00002", 4), ("00003", 4), ("00004", 1)]);
+        assert_eq!(files(disk), left);
+        assert_eq!(writer.drainer.disk(), 1);
+    });
+}
+
+/// A mount point cannot be removed.
+#[test]
+fn a_file_that_cannot_be_removed_counts_and_is_tried_again() {
+    on_disk(1024, |disk| {
+        let mut writer = ring(disk, Some(2));
+        take(&mut writer, 1, 8);
+        let oldest = disk.join("x_17_00001.pcapng");
+        mount(Some(&oldest), &oldest, NONE, MsFlags::MS_BIND, NONE).unwrap();
+        take(&mut writer, 9, 1);
+        assert_eq!(files(disk), numbered_files(&[("00001", 4), ("00003", 1)]));
+        umount(&oldest).unwrap();
+        take(&mut writer, 10, 4);
         assert_eq!(files(disk), numbered_files(&[("00003", 4), ("00004", 1)]));
         assert_eq!(writer.drainer.disk(), 0);
-        assert!(writer.written.failure.is_none());
+    });
+}
+
+#[test]
+fn nothing_is_removed_for_a_file_that_cannot_be_made() {
+    let directory = tempfile::tempdir().unwrap();
+    let place = directory.path();
+    let mut writer = ring(place, Some(2));
+    take(&mut writer, 1, 8);
+    let both = files(place);
+    let obstacle = place.join("x_17_00003.pcapng");
+    fs::create_dir(&obstacle).unwrap();
+    take(&mut writer, 9, 1);
+    fs::remove_dir(&obstacle).unwrap();
+    assert_eq!(files(place), both);
+    assert_eq!(writer.drainer.disk(), 1);
+    thread::sleep(RETRY);
+    take(&mut writer, 10, 1);
+    assert_eq!(files(place), numbered_files(&[("00002", 4), ("00003", 1)]));
+}
+
+/// The disk has room for the next file's beginning and no more, and the last page of the file
+/// before is full.
+#[test]
+fn no_packets_go_for_a_last_statement() {
+    on_disk(1024, |disk| {
+        let mut writer = ring(disk, None);
+        take(&mut writer, 1, 2);
+        let before = writer.open.bytes;
+        take(&mut writer, 3, 1);
+        let at = writer.open.bytes;
+        let around = at - before - PACKET_BYTES as u64;
+        let length = 15 * PAGE_BYTES - at - around;
+        take_packet(&mut writer, 4, usize::try_from(length).unwrap());
+        assert_eq!(writer.open.bytes % PAGE_BYTES, 0);
+        let filler = File::options().write(true).open(fill(disk)).unwrap();
+        let filled = filler.metadata().unwrap().len();
+        filler.set_len(filled - PAGE_BYTES).unwrap();
+        take(&mut writer, 5, 1);
+        assert_eq!(files(disk), numbered_files(&[("00001", 4), ("00002", 0)]));
+        assert_eq!(writer.drainer.disk(), 1);
     });
 }
 
 #[test]
 fn a_file_that_cannot_be_made_is_tried_again_after_a_while() {
-    let directory = tempfile::tempdir().unwrap();
-    let [place, away] = ["place", "away"].map(|name| directory.path().join(name));
-    fs::create_dir(&place).unwrap();
-    let mut writer = ring(&place, None);
-    take(&mut writer, 1, 4);
-    fs::rename(&place, &away).unwrap();
-    take(&mut writer, 5, 1);
-    let bytes = || {
-        let file = away.join("x_17_00001.pcapng");
-        fs::metadata(file).unwrap().len()
-    };
-    let said = bytes();
-    take(&mut writer, 6, 3);
-    assert_eq!(bytes(), said, "it was tried again at once");
-    assert!(said <= RING_FILE_BYTES_MIN);
-    for segment in 9..12 {
+    let all = [("00001", 4), ("00002", 4), ("00003", 1)];
+    for (most, left) in [(None, &all[..]), (Some(2), &all[1..])] {
+        let directory = tempfile::tempdir().unwrap();
+        let [place, away] = ["place", "away"].map(|name| directory.path().join(name));
+        fs::create_dir(&place).unwrap();
+        let mut writer = ring(&place, most);
+        take(&mut writer, 1, 8);
+        fs::rename(&place, &away).unwrap();
+        take(&mut writer, 9, 1);
+        let bytes = || {
+            let file = away.join("x_17_00002.pcapng");
+            fs::metadata(file).unwrap().len()
+        };
+        let said = bytes();
+        assert!(writer.failed_at.is_some());
+        // However long the next segments take.
+        let failed_at = Some(Instant::now() + Duration::from_secs(60));
+        writer.failed_at = failed_at;
+        take(&mut writer, 10, 3);
+        assert_eq!(writer.failed_at, failed_at, "it was tried again at once");
+        assert_eq!(bytes(), said);
+        assert!(said <= RING_FILE_BYTES_MIN);
+        writer.failed_at = Some(Instant::now());
+        for segment in 13..16 {
+            thread::sleep(RETRY);
+            take(&mut writer, segment, 1);
+        }
+        assert!(bytes() <= RING_FILE_BYTES_MIN, "each try says so");
+        assert_eq!(files(&away), numbered_files(&all[..2]), "none was removed");
+        fs::rename(&away, &place).unwrap();
         thread::sleep(RETRY);
-        take(&mut writer, segment, 1);
+        take(&mut writer, 16, 1);
+        assert_eq!(files(&place), numbered_files(left));
+        assert_eq!(writer.drainer.disk(), 7);
     }
-    assert!(bytes() <= RING_FILE_BYTES_MIN, "each try says so");
-    fs::rename(&away, &place).unwrap();
-    thread::sleep(RETRY);
-    take(&mut writer, 12, 1);
-    assert_eq!(files(&place), numbered_files(&[("00001", 4), ("00002", 1)]));
-    assert_eq!(writer.drainer.disk(), 7);
 }
 
 #[test]
