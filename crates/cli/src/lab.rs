@@ -384,12 +384,19 @@ fn list(source: &Source) -> crate::Result<()> {
     output::print(&text)
 }
 
+/// Those that are modelled alone run on both hosts. What needs no model has none.
+fn run_beside_real_packets(experiments: &mut [Experiment]) {
+    for experiment in experiments {
+        if experiment.host == HostKind::Modelled {
+            experiment.host = HostKind::Testbed;
+        }
+    }
+}
+
 fn run_experiments(args: &RunArgs) -> crate::Result<()> {
     let mut experiments = args.how.source.catalogue()?.select(&args.ids)?;
     if args.testbed {
-        for experiment in &mut experiments {
-            experiment.host = HostKind::Testbed;
-        }
+        run_beside_real_packets(&mut experiments);
     }
     let claims_alone = !args.values && args.outputs.is_none();
     let runs = args.how.run(&experiments, SEEDS, claims_alone)?;
@@ -479,4 +486,19 @@ fn merge(args: &MergeArgs) -> crate::Result<()> {
         "{results} results are in {}\n",
         args.output.display()
     ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_needs_no_model_stays_without_one_beside_real_packets() {
+        let catalogue = Catalogue::built_in().unwrap();
+        let ids = ["mr-fig2", "real-mr-fig5"].map(str::to_owned);
+        let mut experiments = catalogue.select(&ids).unwrap();
+        run_beside_real_packets(&mut experiments);
+        let hosts: Vec<HostKind> = experiments.iter().map(|one| one.host).collect();
+        assert_eq!(hosts, [HostKind::Testbed, HostKind::Real]);
+    }
 }

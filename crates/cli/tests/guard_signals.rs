@@ -143,27 +143,14 @@ fn interrupt(host: &Host, directory: &Path, signal: &str, step: &str, nth: usize
     panic!("{signal} at {step} {nth}: no life comes that far");
 }
 
-/// Lives on hosts of their own at once: each mostly waits.
-const LANES: usize = 2;
-
 fn interrupt_every_step(signal: &str) {
-    thread::scope(|scope| {
-        for lane in 0..LANES {
-            scope.spawn(move || interrupt_every_step_of(signal, lane));
-        }
-    });
-}
-
-/// Every step whose place in [`STEPS`] is this lane's.
-fn interrupt_every_step_of(signal: &str, lane: usize) {
     let testbed = Testbed::create(Config::default()).unwrap();
     let host = testbed.test();
     let directory = tempfile::tempdir().unwrap();
     let before = settings(host);
     let calls = calls(host, directory.path());
     assert_eq!(settings(host), before, "a life of its own");
-    for step in STEPS.into_iter().skip(lane).step_by(LANES) {
-        let count = calls[step];
+    for (step, count) in calls {
         assert!(count > 0, "{step} is no step any more");
         for i in 0..TIMES.min(count) {
             let nth = 1 + i * (count - 1) / (TIMES.min(count) - 1).max(1);

@@ -259,7 +259,7 @@ pub(super) const ALL: [Setup; 21] = [
     // veth hands whole runs of 64 KiB to a host without XDP; no adapter receives such.
     Setup {
         name: "tcp-in-frames",
-        what: "the same in frames of the link's MTU, which the host merges",
+        what: "a bulk transfer to the host in frames of the link's MTU, which it merges",
         load: Load::Tcp(true),
         prepare: |site| {
             let (load, test) = (site.testbed.load(), site.testbed.test());

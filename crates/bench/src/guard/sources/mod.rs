@@ -7,7 +7,7 @@
 //! *Crowd.* Ten thousand honest clients ask once a second each. *Alone.* Nobody but the
 //! flooded server's traffic comes, and then a bystander begins to ask another server.
 //!
-//! Compared are the stock kernel, an nftables limit of each source that was tuned by
+//! Compared are, unless fewer are asked for, the stock kernel, an nftables limit of each source that was tuned by
 //! hand, the guard without fairness (early discard alone), and the guard. The limit is
 //! tuned anew for each server and flood, which is more than an operator can do.
 //!
