@@ -109,11 +109,15 @@ pub(crate) fn run(args: &Args) -> crate::Result<()> {
     let mut keepers = Firewall::keepers(&config)?;
     let firewall = Firewall::open(&config)?;
     firewall.keep_closed(&mut keepers)?;
-    eprintln!("screening between {} and {}", args.inside, args.outside);
-    output::warn_of_tags([args.inside.as_str(), args.outside.as_str()]);
     let counts = thread::scope(|scope| {
         let running = scope.spawn(|| firewall.run(Box::new(rules), &stop));
+        let mut is_told = false;
         while !running.is_finished() {
+            if !is_told && firewall.is_screening() {
+                is_told = true;
+                eprintln!("screening between {} and {}", args.inside, args.outside);
+                output::warn_of_tags([args.inside.as_str(), args.outside.as_str()]);
+            }
             if let Some(problem) = firewall.take_problem() {
                 eprintln!("plimsoll: {problem}");
             }

@@ -235,9 +235,10 @@ fn many_hosts_stay_in_their_part_of_each_network() {
     spec.flow.source = Sources::Hosts(hosts);
     spec.schedule = Schedule::Fixed { rate_pps: 40_000 };
     let drawn = captured(&testbed, &spec);
-    // Each of the 90,000 with probability 1 − e^(−2/9): 17,930 ± 110.
-    let sources = by_source(&drawn).len();
-    assert!((17_200..18_700).contains(&sources), "{sources}");
+    // Each of the 90,000 with probability 1 − e^(−2/9), if no frame was lost: 17,930 ± 110.
+    let part = 1.0 - (-(drawn.len() as f64) / 90_000.0).exp();
+    let off = by_source(&drawn).len() as f64 - 90_000.0 * part;
+    assert!(off.abs() < 700.0, "{off} of {} frames", drawn.len());
     let mut networks: HashMap<[u8; 2], usize> = HashMap::new();
     for frame in &drawn {
         let IpAddr::V4(source) = frame.source else {

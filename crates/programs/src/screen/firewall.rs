@@ -77,6 +77,7 @@ pub struct Firewall {
     ports: [Port; 2],
     reload: Reload,
     problem: Mutex<Option<String>>,
+    screens: AtomicBool,
 }
 
 /// What both threads see.
@@ -153,7 +154,14 @@ impl Firewall {
             config: config.clone(),
             reload: Reload::default(),
             problem: Mutex::default(),
+            screens: AtomicBool::new(false),
         })
+    }
+
+    /// Whether frames are taken out of the rings by now. Setting up the threads may take a tenth
+    /// of a second beside processes that compute; frames wait meanwhile, until a ring is full.
+    pub fn is_screening(&self) -> bool {
+        self.screens.load(Ordering::Relaxed)
     }
 
     /// What the running firewall does less well than asked for, and why: the kernel does not
@@ -215,9 +223,11 @@ impl Firewall {
             let mut receiving = Receiving::new(&shared, queues, thread.thread());
             let screening: Vec<i32> = beginning.recv().into_iter().collect();
             let received = self.poll_in_threads(screening).and_then(|_polling| {
+                self.screens.store(true, Ordering::Relaxed);
                 let received = receiving.run(stop);
                 received.map_err(failed_to("receive or send frames"))
             });
+            self.screens.store(false, Ordering::Relaxed);
             shared.over.store(true, Ordering::Relaxed);
             thread.thread().unpark();
             received
