@@ -8,9 +8,10 @@ use std::time::{Duration, Instant};
 
 use common::closed_port::{CLOSED, FRAMES, flood_closed_port, frame, guarded};
 use common::patient::{patient, received};
-use common::{HOST_V4, Wire, in_namespace};
+use common::{HOST_MAC, HOST_V4, PEER_MAC, PEER_V4, Wire, in_namespace};
 use plimsoll_core::time::TICK;
 use plimsoll_guard::{Guard, Kind, Outcome};
+use plimsoll_packets::frame::{Packet, TcpFlags};
 
 /// A little longer than the program's reviews of closed ports.
 const REVIEW: Duration = Duration::from_millis(40);
@@ -63,6 +64,25 @@ fn a_closed_port_stays_closed_while_refusals_are_on_their_way() {
             thread::sleep(REVIEW);
             let (admitted, _, ticks) = flood_known_port(guard, wire);
             assert!(admitted <= 64 * ticks, "{admitted} in {ticks} ticks");
+        });
+    });
+}
+
+/// TCP of the same number may be a service that is translated to a host behind this one.
+#[test]
+fn a_closed_port_of_udp_says_nothing_of_the_same_port_of_tcp() {
+    in_namespace(|| {
+        guarded(|guard, wire| {
+            flood_until_known(guard, wire);
+            let segment = Packet::new(PEER_V4.into(), HOST_V4.into())
+                .macs(PEER_MAC, HOST_MAC)
+                .tcp(4000, CLOSED, TcpFlags::ACK, &[]);
+            let is_admitted = |guard: &mut Guard<'_>| guard.test_run(&segment, 1).unwrap().0;
+            for packet in 0..1000 {
+                // The share of the port in this tick, and more.
+                guard.test_run(&frame(4000, CLOSED), 100).unwrap();
+                assert!(is_admitted(guard), "segment {packet}");
+            }
         });
     });
 }

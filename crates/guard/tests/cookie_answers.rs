@@ -1,9 +1,12 @@
 //! The segments with which XDP answers SYNs, and that the stack takes the handshake's end.
 //! Needs root.
 
+#![allow(unsafe_code, reason = "nix does not know TCP_MD5SIG")]
+
 mod common;
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, TcpListener};
+use std::os::fd::AsRawFd;
 use std::time::{Duration, Instant};
 
 use common::peer::{NOBODY_V4, OtherEnd, run, with_peer};
@@ -177,4 +180,45 @@ fn only_what_is_for_this_interface_and_can_have_been_sent_is_answered() {
         let frame = syn(martian.into(), HOST_V4, HOST_MAC);
         assert_eq!(answer_to(&frame, |_| {}), None, "{martian:?}");
     }
+}
+
+/// `struct tcp_md5sig` of `linux/tcp.h`.
+#[repr(C)]
+struct Md5Key {
+    peer: libc::sockaddr_in6,
+    rest_of_address: [u8; 128 - size_of::<libc::sockaddr_in6>()],
+    flags: u8,
+    prefix_bits: u8,
+    key_bytes: u16,
+    interface: i32,
+    key: [u8; 80],
+}
+
+/// Has the listener take segments of `peer` only if they are signed (RFC 2385).
+fn wants_signatures(server: &TcpListener, peer: Ipv6Addr) {
+    // SAFETY: all bits zero are a value of each field.
+    let mut key: Md5Key = unsafe { std::mem::zeroed() };
+    key.peer.sin6_family = libc::AF_INET6 as libc::sa_family_t;
+    key.peer.sin6_addr.s6_addr = peer.octets();
+    key.key[..6].copy_from_slice(b"secret");
+    key.key_bytes = 6;
+    let length = size_of::<Md5Key>() as libc::socklen_t;
+    // SAFETY: the kernel reads `length` bytes of a structure that lives until then.
+    let answer = unsafe {
+        let key = std::ptr::from_ref(&key).cast();
+        let socket = server.as_raw_fd();
+        libc::setsockopt(socket, libc::IPPROTO_TCP, libc::TCP_MD5SIG, key, length)
+    };
+    assert_eq!(answer, 0, "{}", std::io::Error::last_os_error());
+}
+
+/// A router's peer drops answers that are not signed, and the stack alone can sign. So
+/// whoever fills the queue of a BGP daemon would have kept its peers out.
+#[test]
+fn a_listener_whose_peers_sign_their_segments_is_left_to_the_stack() {
+    let bgp_peer = Ipv6Addr::new(0x2001, 2, 0, 0, 0, 0, 0, 0x55);
+    let syn = syn_with_mss(HOST_V6.into());
+    assert!(answer_to(&syn, |_| {}).is_some());
+    let answer = answer_to(&syn, move |server| wants_signatures(server, bgp_peer));
+    assert_eq!(answer, None);
 }

@@ -12,6 +12,8 @@ use std::sync::mpsc::{Sender, channel};
 use std::thread;
 use std::time::Duration;
 
+use nix::sys::socket::{Backlog, listen};
+
 use common::peer::{Job, OtherEnd, run, with_peer};
 use common::syn_queue::{PORT, fill_syn_queue, from_nobody, listener};
 use common::{HOST_V4, HOST_V6, Wire, in_namespace};
@@ -100,7 +102,7 @@ fn an_ack_without_a_cookie_is_discarded_only_while_the_syn_queue_is_full() {
         with_peer(OtherEnd::Takes, |peer| {
             let mut storage = Storage::default();
             let mut guard = Guard::attach(&mut storage, &Config::default(), "v0").unwrap();
-            let _server = listener(HOST_V4.into());
+            let server = listener(HOST_V4.into());
             let host = IpAddr::V4(HOST_V4);
             let ack = from_nobody(host, 20_000, TcpFlags::ACK);
             assert!(guard.test_run(&ack, 1).unwrap().0, "the stack refuses it");
@@ -116,6 +118,9 @@ fn an_ack_without_a_cookie_is_discarded_only_while_the_syn_queue_is_full() {
             assert_eq!(new(Outcome::NoCookie), 1);
             assert_eq!(new(Outcome::Admitted), 0);
             assert_eq!(packets.discarded(), 1, "an answer is no discard");
+            // The queue has room again, and this CPU has seen no SYN since.
+            listen(&server, Backlog::new(4096).unwrap()).unwrap();
+            assert!(guard.test_run(&ack, 1).unwrap().0, "the stack refuses it");
         });
     });
 }

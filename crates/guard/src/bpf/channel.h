@@ -28,7 +28,10 @@ static __always_inline void bound_address(const struct sock_common *sk, struct a
 	}
 }
 
-/* The slot of a socket, taken at its first packet; 0: none is left. */
+/*
+ * The slot of a socket, taken at its first packet; 0: none is left. Then it is asked for
+ * again a second later: the map of free slots has one lock for all CPUs.
+ */
 static __always_inline __u32 slot_of(__u64 sk)
 {
 	__u32 *known = bpf_map_lookup_elem(&slots, &sk);
@@ -36,8 +39,12 @@ static __always_inline __u32 slot_of(__u64 sk)
 
 	if (known)
 		return *known;
-	if (bpf_map_pop_elem(&free_slots, &slot))
+	if (no_slot_in == settings.epoch)
 		return 0;
+	if (bpf_map_pop_elem(&free_slots, &slot)) {
+		no_slot_in = settings.epoch;
+		return 0;
+	}
 	if (slot > last_slot)
 		last_slot = slot;
 	if (!bpf_map_update_elem(&slots, &sk, &slot, BPF_NOEXIST))
@@ -104,7 +111,7 @@ static __always_inline struct channel *owners_channel(__u32 slot,
 
 /*
  * Finds the channel of a socket. Without one (no slot is left) the socket is
- * judged without hysteresis and counted in `totals`.
+ * judged without hysteresis, by its buffer's end, and counted in `totals`.
  */
 static __always_inline void find_channel(const struct sock_common *sk, struct verdict *verdict)
 {

@@ -175,7 +175,8 @@ static __always_inline bool is_spared(struct xdp_md *ctx, const struct packet *p
 
 /*
  * A UDP packet without a socket, admitted so far: what is for closed ports has
- * one bound for all of them.
+ * one bound for all of them. The same port of TCP may be translated, or be a listener's
+ * that is not seen from here: nobody tells of its refusals.
  */
 static __always_inline void judge_closed_port(struct xdp_md *ctx, const struct packet *packet,
 					      struct verdict *verdict)
@@ -186,7 +187,7 @@ static __always_inline void judge_closed_port(struct xdp_md *ctx, const struct p
 	__u64 now_ns, tick;
 
 	/* A port of 0: a later fragment. */
-	if (!verdict->port || !entry || !channel ||
+	if (packet->protocol != IPPROTO_UDP || !verdict->port || !entry || !channel ||
 	    !is_entry_of(entry, &packet->destination, verdict->port))
 		return;
 	now_ns = bpf_ktime_get_ns();

@@ -10,6 +10,8 @@
  * tag before they came here), to a source that can be one, and while the loader sees
  * that answers arrive (core::answering). Elsewhere the stack makes its own cookies.
  *
+ * A listener with keys for signed segments is the stack's: it alone can sign.
+ *
  * Limits: the answer carries only the MSS option. Window scale, SACK and
  * timestamps would have to be hidden in a timestamp whose offset only the
  * stack knows; a client that connects during a flood does without them.
@@ -45,6 +47,9 @@ struct syn_ack {
 	__u8 mss_bytes;
 	__be16 mss;
 };
+
+/* What the pseudo header has besides the addresses (RFC 9293, section 3.1): protocol, length. */
+#define TCP_PSEUDO_SUM bpf_htonl(IPPROTO_TCP + sizeof(struct syn_ack))
 
 /* The headers of a packet to a listener, copied out of the frame. */
 struct handshake {
@@ -181,11 +186,7 @@ static __always_inline bool store_ipv4(const struct handshake *syn, struct syn_a
 		.saddr = syn->ipv4_header.daddr,
 		.daddr = syn->ipv4_header.saddr,
 	};
-	struct {
-		__be32 source, destination;
-		__be16 protocol, bytes;
-	} pseudo = { ip.saddr, ip.daddr, bpf_htons(IPPROTO_TCP), bpf_htons(sizeof(*answer)) };
-	__s64 sum = bpf_csum_diff(0, 0, (__be32 *)&pseudo, sizeof(pseudo), 0);
+	__s64 sum = bpf_csum_diff(0, 0, &ip.saddr, 2 * sizeof(ip.saddr), TCP_PSEUDO_SUM);
 
 	ip.check = fold(bpf_csum_diff(0, 0, (__be32 *)&ip, sizeof(ip), 0));
 	answer->tcp.check = fold(bpf_csum_diff(0, 0, (__be32 *)answer, sizeof(*answer), sum));
@@ -204,11 +205,7 @@ static __always_inline bool store_ipv6(const struct handshake *syn, struct syn_a
 		.saddr = syn->ipv6_header.daddr,
 		.daddr = syn->ipv6_header.saddr,
 	};
-	struct {
-		struct in6_addr source, destination;
-		__be32 bytes, protocol;
-	} pseudo = { ip.saddr, ip.daddr, bpf_htonl(sizeof(*answer)), bpf_htonl(IPPROTO_TCP) };
-	__s64 sum = bpf_csum_diff(0, 0, (__be32 *)&pseudo, sizeof(pseudo), 0);
+	__s64 sum = bpf_csum_diff(0, 0, (__be32 *)&ip.saddr, 2 * sizeof(ip.saddr), TCP_PSEUDO_SUM);
 
 	answer->tcp.check = fold(bpf_csum_diff(0, 0, (__be32 *)answer, sizeof(*answer), sum));
 	return !bpf_xdp_store_bytes(syn->ctx, syn->network, &ip, sizeof(ip)) &&
@@ -229,6 +226,17 @@ static __always_inline __s64 cookie_for(struct bpf_sock *listener, struct handsh
 					     &syn->tcp, tcp_bytes);
 	return bpf_tcp_gen_syncookie(listener, &syn->ipv4_header, sizeof(syn->ipv4_header),
 				     &syn->tcp, tcp_bytes);
+}
+
+/* Whether a peer may take signed segments only (RFC 2385, RFC 5925), which ours are not. */
+static __always_inline bool has_keys(const struct bpf_sock *listener)
+{
+	const struct tcp_sock *tcp =
+		bpf_rdonly_cast(listener, bpf_core_type_id_kernel(struct tcp_sock));
+
+	if (bpf_core_field_exists(tcp->md5sig_info) && tcp->md5sig_info)
+		return true;
+	return bpf_core_field_exists(tcp->ao_info) && tcp->ao_info;
 }
 
 /* Whether an answer would arrive, as far as the SYN itself can tell. */
@@ -265,6 +273,10 @@ __noinline int answer_with_cookie(struct xdp_md *ctx, __u32 network, __u32 trans
 	listener = find_listener(&syn);
 	if (!listener)
 		return ANSWER_IMPOSSIBLE;
+	if (has_keys(listener)) {
+		bpf_sk_release(listener);
+		return ANSWER_IMPOSSIBLE;
+	}
 	cookie = cookie_for(listener, &syn);
 	sk = bpf_rdonly_cast(listener, bpf_core_type_id_kernel(struct sock));
 	window = (__u32)sk->sk_rcvbuf >> 1; /* half the buffer, as in the stack */

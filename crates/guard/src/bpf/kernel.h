@@ -132,6 +132,9 @@ struct tcp_sock {
 	__u32 window_clamp; /* the largest that it may be */
 	/* Newer kernels: the end of the furthest window that was ever advertised. */
 	__u32 rcv_mwnd_seq;
+	/* Keys of peers (RFC 2385, RFC 5925), where the kernel knows them; NULL: none. */
+	struct tcp_md5sig_info *md5sig_info;
+	struct tcp_ao_info *ao_info;
 };
 
 /* What the stack knows of a segment: lies in sk_buff.cb. */

@@ -12,6 +12,9 @@ struct answers answers = {};
 /* The highest slot that ever was taken; 0: none. */
 __u32 last_slot = 0;
 
+/* The second (`settings.epoch`) in which a slot was last wanted and none was left. */
+__u32 no_slot_in = 0;
+
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
 	__uint(max_entries, 1);

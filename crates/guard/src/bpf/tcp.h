@@ -62,6 +62,12 @@ static __always_inline void judge_syn(const struct packet *packet, struct verdic
 	channel->capacity = backlog->capacity;
 }
 
+static __always_inline void judge_end_of_handshake(struct verdict *verdict)
+{
+	verdict->ends_handshake = true;
+	verdict->at_backlog = is_syn_queue_full(&verdict->backlog);
+}
+
 static __always_inline void judge_listener(const struct packet *packet, const void *listener,
 					   const struct tcphdr *tcp, struct verdict *verdict)
 {
@@ -69,7 +75,7 @@ static __always_inline void judge_listener(const struct packet *packet, const vo
 	if (tcp->syn && !tcp->ack && !tcp->rst && !tcp->fin)
 		judge_syn(packet, verdict);
 	else if (tcp->ack && !tcp->syn && !tcp->rst)
-		verdict->ends_handshake = true;
+		judge_end_of_handshake(verdict);
 }
 
 /* Whoever has a connection has shown who he is. */
@@ -190,7 +196,8 @@ static __always_inline enum outcome judge_cookie(const struct packet *packet,
 
 /*
  * A listener past its SYN queue: its SYNs are answered with cookies, and the
- * ends of handshakes must carry one. Without it the stack could only refuse.
+ * ends of handshakes must carry one. Without it the stack could only refuse. Cookies come
+ * back after the queue has room again as well: then nothing is refused for want of one.
  */
 static __always_inline void judge_handshake(struct xdp_md *ctx, const struct packet *packet,
 					    struct verdict *verdict)
@@ -205,7 +212,7 @@ static __always_inline void judge_handshake(struct xdp_md *ctx, const struct pac
 		if (has_cookie(ctx, packet->network_offset, packet->transport_offset,
 			       packet->ipv6))
 			verdict->outcome = judge_cookie(packet, verdict);
-		else if (discarding == DISCARDING_SYNS)
+		else if (discarding == DISCARDING_SYNS && verdict->at_backlog)
 			verdict->outcome = OUTCOME_NO_COOKIE;
 	}
 }

@@ -119,12 +119,27 @@ static __always_inline bool is_full(const struct queue *queue, const struct verd
 		    limit_bytes(queue, verdict->slot, channel && channel->discarding);
 
 	if (!channel)
-		return over;
+		return over && has_no_room(queue);
 	if (queue->occupancy < watermark_bytes(queue, settings.high_watermark)) {
 		channel->filling = 0;
 		return over;
 	}
 	return over && (channel->pressed || has_no_room(queue) || !is_filling(channel, sk));
+}
+
+/*
+ * What this CPU knows of the queue may be of a flood long ago, if its packets came to other
+ * CPUs since. A function of its own for the verifier.
+ */
+__noinline int forget_old_pressure(__u32 slot)
+{
+	struct channel *channel = channel_at(slot);
+
+	if (channel && (__s32)(coarse_tick() - channel->pressed_tick) >= FAIR_CALM_TICKS) {
+		channel->discarding = DISCARDING_NOTHING;
+		channel->pressed = false;
+	}
+	return 0;
 }
 
 static __always_inline enum outcome judge_queue(const struct packet *packet,
@@ -134,6 +149,8 @@ static __always_inline enum outcome judge_queue(const struct packet *packet,
 	struct channel *channel = verdict->channel;
 	bool discard;
 
+	if (channel && (channel->discarding || channel->pressed))
+		forget_old_pressure(verdict->slot);
 	if (channel && !queue->occupancy)
 		note_empty(channel);
 	discard = is_full(queue, verdict, sk);

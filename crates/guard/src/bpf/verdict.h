@@ -14,7 +14,7 @@ struct verdict {
 	__be16 port; /* destination, of UDP and TCP */
 	__be16 source_port; /* of UDP and TCP */
 	bool is_established; /* of a connection that is past its handshake */
-	bool at_backlog; /* a SYN for which some kernels still have room */
+	bool at_backlog; /* a SYN: some kernels still have room; an ACK: the SYN queue is full */
 	bool has_room; /* a SYN for which there is room, but not for its source */
 	bool ends_handshake; /* an ACK that no connection and no request knows */
 	struct backlog backlog; /* of a listener */

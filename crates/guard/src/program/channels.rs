@@ -102,6 +102,10 @@ impl Program<'_> {
             self.books.forget(*slot);
             release_slot(&self.skeleton.maps.free_slots, *slot)?;
         }
+        // Whoever found none left need not wait for the next second.
+        if let Some(bss) = self.skeleton.maps.bss_data.as_deref_mut() {
+            bss.no_slot_in = 0;
+        }
         Ok(())
     }
 }

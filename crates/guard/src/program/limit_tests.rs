@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use nix::sched::{CpuSet, sched_setaffinity};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::socket::{
-    AddressFamily, SockFlag, SockType, SockaddrIn, bind, setsockopt, socket, sockopt,
+    AddressFamily, SockFlag, SockType, SockaddrIn, bind, getsockopt, setsockopt, socket, sockopt,
 };
 use nix::unistd::Pid;
 use plimsoll_packets::frame::Fragment;
@@ -26,6 +26,9 @@ const SOCKETS: u16 = 16_500;
 /// More than half of all slots: idle ones are given back. (Each takes as long to
 /// bind as there are others at its address.)
 const SHARING: u16 = 9_000;
+
+/// Of a receive buffer, for 64 bytes of data.
+const DATAGRAM_BYTES: usize = 768;
 
 /// Two crowds at once are more descriptors than a process may have by default.
 static CROWD: Mutex<()> = Mutex::new(());
@@ -78,9 +81,15 @@ fn sockets_beyond_the_limit_of_channels_are_counted_and_judged_all_the_same() {
         let socket = sockets.last().unwrap();
         socket.set_nonblocking(true).unwrap();
         let source = UdpSocket::bind((HOST, 0)).unwrap();
-        for _ in 0..2000 {
-            source.send_to(&[0; 64], (HOST, port)).unwrap();
-        }
+        let fill = |datagrams| {
+            for _ in 0..datagrams {
+                source.send_to(&[0; 64], (HOST, port)).unwrap();
+            }
+        };
+        let bytes = getsockopt(socket, sockopt::RcvBuf).unwrap();
+        fill(bytes * 8 / 10 / DATAGRAM_BYTES);
+        assert!(offer(guard, port), "a fifth of its buffer is left");
+        fill(2000);
         assert!(!offer(guard, port));
         while socket.recv(&mut [0; 64]).is_ok() {}
         assert!(offer(guard, port));
