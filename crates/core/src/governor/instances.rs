@@ -7,7 +7,10 @@
 //!
 //! **Rule.** An interrupt takes some 3 µs. What is left alone may bring
 //! [`LEFT_ALONE_PPS`] together, so its interrupts take 1 % of a CPU at most, whatever
-//! they bring. Each instance may have its part of that, and a burst of [`BURST`] besides.
+//! they bring. Each instance that brings some may have its part of that, and a burst of
+//! [`BURST`] besides. One that brings nothing takes nobody's part: it may be gone, since who
+//! meters does not forget those whose queue a driver has made anew. Where overload begins and
+//! nobody has used up its burst, the one that is furthest beyond its part is held off.
 //! In overload instances only join: a flood that changes its port changes its queue, too,
 //! and would be met by interrupts each time it came back. All are free when overload ends.
 //!
@@ -63,7 +66,7 @@ impl Instances {
         }
     }
 
-    /// Takes what all instances brought in `elapsed`, and the governor's mode from now
+    /// Takes what all instances, living or not, brought in `elapsed`, and the governor's mode from now
     /// on. True if others are to be held off than before.
     pub fn on_interval(
         &mut self,
@@ -79,20 +82,41 @@ impl Instances {
             return some;
         }
         let before = (self.held_off.len(), self.is_all);
-        let count = u64::try_from(instances.len()).unwrap_or(u64::MAX).max(1);
+        let sharing = instances.iter().filter(|one| self.has_part(one)).count();
+        let count = u64::try_from(sharing).unwrap_or(u64::MAX).max(1);
         let (part, burst) = (frames_in(elapsed) / count, frames_in(BURST) / count);
         for instance in instances {
             if !self.held_off.contains(&instance.id) {
                 let excess = self.excess_of(instance.id) + instance.frames;
+                let mut left = excess.saturating_sub(part);
                 if excess > part + burst {
                     self.join(instance.id);
+                    left = 0;
                 }
-                self.set_excess(instance.id, excess.saturating_sub(part));
+                self.set_excess(instance.id, left);
             }
+        }
+        self.excess.retain(|one| one.frames > 0);
+        if self.held_off.is_empty() && !self.is_all {
+            self.join_busiest();
         }
         // Overload that no instance shows is not told by them.
         self.is_all |= self.held_off.is_empty();
         before != (self.held_off.len(), self.is_all)
+    }
+
+    /// Overload is somebody's, also where nobody has used up its burst.
+    fn join_busiest(&mut self) {
+        let most = (0..self.excess.len()).max_by_key(|place| self.excess[*place].frames);
+        if let Some(place) = most {
+            let busiest = self.excess.swap_remove(place);
+            self.join(busiest.id);
+        }
+    }
+
+    /// Also who brings nothing now, while it has brought more than its part.
+    fn has_part(&self, instance: &InstanceFrames) -> bool {
+        instance.frames > 0 || self.excess_of(instance.id) > 0
     }
 
     fn excess_of(&self, id: u32) -> u64 {
@@ -103,7 +127,7 @@ impl Instances {
     fn set_excess(&mut self, id: u32, frames: u64) {
         if let Some(found) = self.excess.iter_mut().find(|one| one.id == id) {
             found.frames = frames;
-        } else if self.excess.len() < self.excess.capacity() {
+        } else if frames > 0 && self.excess.len() < self.excess.capacity() {
             self.excess.push(InstanceFrames { id, frames });
         }
     }
@@ -193,6 +217,44 @@ mod tests {
             assert!(overload(&mut instances, &[(12, 500)]));
             assert_eq!(instances.held_off(), Some(&[12][..]));
         }
+    }
+
+    /// A driver numbers its instances anew whenever the link flaps, and the old numbers stay
+    /// in the meter's books.
+    #[test]
+    fn instances_that_bring_nothing_take_nobody_s_part() {
+        let mut instances = Instances::new();
+        let quiet = (0..4).map(|id| (id, 5));
+        let gone = (100..300).map(|id| (id, 0));
+        let frames: Vec<_> = quiet.chain(gone).chain([(11, 3_000)]).collect();
+        for second in 0..10 {
+            for _ in 0..100 {
+                overload(&mut instances, &frames);
+            }
+            assert_eq!(instances.held_off(), Some(&[11][..]), "{second} s");
+        }
+    }
+
+    #[test]
+    fn overload_that_is_within_a_burst_is_the_busiest_one_s() {
+        let mut instances = Instances::new();
+        assert!(overload(&mut instances, &[(12, 2), (11, 100), (13, 0), (14, 9)]));
+        assert_eq!(instances.held_off(), Some(&[11][..]));
+    }
+
+    /// Whoever brought frames a moment ago still has its part.
+    #[test]
+    fn what_comes_by_turns_is_no_more_than_what_comes_together() {
+        let mut instances = Instances::new();
+        overload(&mut instances, &[(11, 3_000)]);
+        for turn in 100..140 {
+            let own = |id| if id == turn { 300 } else { 0 };
+            let frames: Vec<_> = (100..140).map(|id| (id, own(id))).collect();
+            overload(&mut instances, &frames);
+        }
+        let held_off = instances.held_off().unwrap();
+        let alone = (100..140).filter(|id| !held_off.contains(id)).count();
+        assert!(alone * 300 <= 330 + 40 * 33, "{alone} in 400 ms");
     }
 
     #[test]

@@ -237,7 +237,8 @@ impl CpuMeter {
     }
 
     /// Frames that each NAPI instance of the interface has brought, by the kernel's number
-    /// of it. Instances whose numbers have the same last eight bits hide each other.
+    /// of it, also those that are gone. Instances whose numbers have the same last eight bits
+    /// hide each other.
     pub fn frames_by_instance(&self) -> impl Iterator<Item = (u32, u64)> {
         let all = (0..self.instances.len()).map(|place| self.instances.get(place));
         all.filter(|instance| instance.napi_id != 0)
