@@ -5,7 +5,7 @@
 //! admitted as forwarded ones until then. Prefixes made local only by routes
 //! (`ip route add local …`) are not seen and stay admitted.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
 
 use nix::ifaddrs::getifaddrs;
@@ -30,6 +30,8 @@ pub(crate) struct LocalAddress {
     pub(crate) class: Class,
     /// It is one of the guarded interface itself.
     pub(crate) of_interface: bool,
+    /// So many addresses of its own interface come before it.
+    pub(crate) place: u32,
 }
 
 impl LocalAddress {
@@ -46,28 +48,29 @@ pub(crate) fn local_addresses(
 ) -> Result<BTreeMap<IpAddr, LocalAddress>, Error> {
     let interfaces = getifaddrs().map_err(os("list the host's addresses"))?;
     let mut addresses = BTreeMap::new();
+    let mut places: HashMap<String, u32> = HashMap::new();
     for entry in interfaces {
+        // An IPv4 address with a label of its own names it: "eth0:1".
+        let name = entry.interface_name.split(':').next().unwrap_or_default();
+        let of_interface = interface == Some(name);
+        let next = places.entry(name.to_owned()).or_default();
+        let place = *next;
         if let Some(broadcast) = entry.broadcast.as_ref().and_then(ip) {
             addresses.entry(broadcast).or_insert(LocalAddress {
                 class: Class::Broadcast,
                 of_interface: false,
+                place,
             });
         }
-        // An IPv4 address with a label of its own names it: "eth0:1".
-        let name = entry.interface_name.split(':').next();
-        let of_interface = interface.is_some() && name == interface;
         if let Some(address) = entry.address.as_ref().and_then(ip) {
-            let known: Option<&LocalAddress> = addresses.get(&address);
-            let known = known.is_some_and(|known| known.of_interface);
-            let class = Class::Local;
-            let of_interface = of_interface || known;
-            addresses.insert(
-                address,
-                LocalAddress {
-                    class,
-                    of_interface,
-                },
-            );
+            *next += 1;
+            let known: Option<LocalAddress> = addresses.get(&address).copied();
+            let local = LocalAddress {
+                class: Class::Local,
+                of_interface: of_interface || known.is_some_and(|known| known.of_interface),
+                place: known.map_or(place, |known| known.place.min(place)),
+            };
+            addresses.insert(address, local);
         }
     }
     Ok(addresses)
@@ -83,6 +86,10 @@ fn ip(address: &SockaddrStorage) -> Option<IpAddr> {
 
 #[cfg(test)]
 mod tests {
+    use std::process::Command;
+
+    use plimsoll_kernel::namespace;
+
     use super::*;
 
     #[test]
@@ -94,8 +101,43 @@ mod tests {
             let expected = LocalAddress {
                 class,
                 of_interface,
+                place: 0,
             };
             assert_eq!(addresses.get(&loopback), Some(&expected));
         }
+    }
+
+    /// Needs root.
+    #[test]
+    fn each_interface_counts_its_own_addresses() {
+        let ip = |line: &str| {
+            let status = Command::new("ip").args(line.split(' ')).status();
+            assert!(status.expect("iproute2 is installed").success(), "{line}");
+        };
+        namespace::in_new(|| {
+            ip("link add d0 type veth peer name d1");
+            for number in 1..=3 {
+                ip(&format!("address add 10.0.0.{number}/32 dev d0"));
+            }
+            ip("address add 192.168.1.1/24 dev d1");
+            ip("address add 192.168.1.2/24 label d1:2 dev d1");
+            ip("address add 10.0.0.3/32 dev d1");
+            let addresses = local_addresses(Some("d1")).unwrap();
+            let seen: Vec<_> = addresses
+                .iter()
+                .map(|(address, local)| (address.to_string(), local.of_interface, local.place))
+                .collect();
+            let expected = [
+                ("10.0.0.1", false, 0),
+                ("10.0.0.2", false, 1),
+                ("10.0.0.3", true, 1),
+                ("192.168.1.1", true, 0),
+                // The kernel has secondary addresses after all others.
+                ("192.168.1.2", true, 2),
+            ];
+            let expected = expected.map(|(address, own, place)| (address.to_owned(), own, place));
+            assert_eq!(seen, expected);
+        })
+        .expect("this test makes a network namespace and needs root: run `sudo make test`");
     }
 }

@@ -238,7 +238,10 @@ mod tests {
     #[test]
     fn overload_that_is_within_a_burst_is_the_busiest_one_s() {
         let mut instances = Instances::new();
-        assert!(overload(&mut instances, &[(12, 2), (11, 100), (13, 0), (14, 9)]));
+        assert!(overload(
+            &mut instances,
+            &[(12, 2), (11, 100), (13, 0), (14, 9)]
+        ));
         assert_eq!(instances.held_off(), Some(&[11][..]));
     }
 

@@ -1,13 +1,17 @@
 //! Addresses and prefixes as the program holds them.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use ipnet::IpNet;
 use libbpf_rs::{MapCore, MapFlags};
 
+use plimsoll_kernel::error::bpf;
+
 use super::types;
+use crate::address::LocalAddress;
 use crate::counters::{from_mapped, to_mapped};
+use crate::error::Error;
 
 /// An address as four words in memory order, as the program holds it.
 pub(super) fn words(octets: [u8; 16]) -> [u32; 4] {
@@ -52,4 +56,36 @@ pub(super) fn set_prefixes(map: &impl MapCore, prefixes: &[IpNet]) -> libbpf_rs:
         map.update(key, &[1], MapFlags::ANY)?;
     }
     Ok(())
+}
+
+/// What the map of the host's addresses has. Nobody else writes it.
+#[derive(Debug, Default)]
+pub(super) struct Stored(BTreeMap<[u8; 16], u8>);
+
+impl Stored {
+    /// Makes `addresses` the whole of the map, by writing what differs: a host may have
+    /// thousands, and they are told once a second.
+    pub(super) fn store(
+        &mut self,
+        map: &impl MapCore,
+        addresses: &[([u8; 16], LocalAddress)],
+    ) -> Result<(), Error> {
+        let value = |(key, local): &([u8; 16], LocalAddress)| (*key, local.value());
+        let wanted: BTreeMap<_, _> = addresses.iter().map(value).collect();
+        let is_gone = |key: &&[u8; 16]| !wanted.contains_key(*key);
+        // First, so that there is room.
+        let gone: Vec<_> = self.0.keys().filter(is_gone).copied().collect();
+        for key in gone {
+            map.delete(&key).map_err(bpf("remove a local address"))?;
+            self.0.remove(&key);
+        }
+        for (key, value) in wanted {
+            if self.0.get(&key) != Some(&value) {
+                map.update(&key, &[value], MapFlags::ANY)
+                    .map_err(bpf("store a local address"))?;
+                self.0.insert(key, value);
+            }
+        }
+        Ok(())
+    }
 }

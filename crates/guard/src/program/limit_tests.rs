@@ -324,6 +324,7 @@ fn addresses_beyond_the_limit_are_admitted_as_forwarded() {
             let local = LocalAddress {
                 class: Class::Local,
                 of_interface: false,
+                place: 0,
             };
             let addresses = range.map(|number| (address(number).into(), local));
             addresses.collect::<BTreeMap<IpAddr, LocalAddress>>()

@@ -22,7 +22,7 @@ use crate::address::{Class, LocalAddress};
 use crate::counters::{Packets, from_mapped, to_mapped};
 use crate::error::Error;
 use crate::protection::{ProtectedPort, Protection, Transport};
-use address::{bound_address, set_prefixes, words};
+use address::{Stored, bound_address, set_prefixes, words};
 use books::{Books, Parts};
 use plimsoll_kernel::error::{bpf, os};
 use plimsoll_kernel::mapped::{Mapped, Plain, read_struct};
@@ -34,6 +34,8 @@ use sources::{Overloaded, Tables};
 include!(concat!(env!("OUT_DIR"), "/guard.rs")); // mod skeleton
 
 mod address;
+#[cfg(test)]
+mod address_tests;
 mod books;
 mod channels;
 mod company;
@@ -93,6 +95,8 @@ pub(crate) struct Program<'obj> {
     allowances: Mapped<types::allowance>,
     /// Slots with a share of their own.
     shared: BTreeSet<u32>,
+    /// The host's addresses, as the program has them.
+    local: Stored,
     /// The host could have so many.
     cpus: u32,
     /// The table of known sources.
@@ -157,6 +161,7 @@ impl<'obj> Program<'obj> {
             allowances: Mapped::of(&skeleton.maps.allowances)?,
             cpus,
             shared: BTreeSet::new(),
+            local: Stored::default(),
             known: known::Entries::of(&skeleton.maps.known_sources)?,
             protection: Protection {
                 ports: Vec::new(),
@@ -201,33 +206,22 @@ impl<'obj> Program<'obj> {
     }
 
     /// Makes `addresses` the whole of what the program takes for local; the
-    /// first unicast ones are found without a look-up. Of more than fit into its
-    /// map, the last ones count as others', whose packets are admitted.
+    /// first unicast ones are found without a look-up. First are those of the interface
+    /// itself, and the first ones of each other. Of more than fit into its map, the last
+    /// ones count as others', whose packets are admitted.
     pub(crate) fn set_local_addresses(
         &mut self,
         addresses: &BTreeMap<IpAddr, LocalAddress>,
     ) -> Result<(), Error> {
         let map = &self.skeleton.maps.local_addresses;
-        let addresses: BTreeMap<_, _> = addresses
-            .iter()
-            .take(map.max_entries() as usize)
-            .map(|(address, local)| (to_mapped(*address), *local))
-            .collect();
-        // First, so that there is room.
-        let is_gone = |key: &Vec<u8>| {
-            <[u8; 16]>::try_from(key.as_slice()).is_ok_and(|key| !addresses.contains_key(&key))
-        };
-        let gone: Vec<_> = map.keys().filter(is_gone).collect();
-        for key in gone {
-            map.delete(&key).map_err(bpf("remove a local address"))?;
-        }
-        for (key, local) in &addresses {
-            map.update(key, &[local.value()], MapFlags::ANY)
-                .map_err(bpf("store a local address"))?;
-        }
+        let mapped = |(address, local): (&IpAddr, &LocalAddress)| (to_mapped(*address), *local);
+        let mut addresses: Vec<_> = addresses.iter().map(mapped).collect();
+        addresses.sort_by_key(|(_, local)| (!local.of_interface, local.place));
+        addresses.truncate(map.max_entries() as usize);
+        self.local.store(map, &addresses)?;
         let frequent = addresses
             .iter()
-            .filter(|(key, local)| local.class == Class::Local && !from_mapped(**key).is_loopback())
+            .filter(|(key, local)| local.class == Class::Local && !from_mapped(*key).is_loopback())
             .map(|(key, _)| words(*key))
             .chain(std::iter::repeat(UNUSED));
         for (place, words) in self.settings().frequent.iter_mut().zip(frequent) {
