@@ -74,7 +74,7 @@ impl Owners {
 
     /// Reads the current network namespace's sockets, and looks for the
     /// processes of new ones, in bounded work: at most 20,000 sockets are
-    /// listed and 20,000 descriptors looked at. What was not found goes on at
+    /// listed and 2,000 descriptors looked at. What was not found goes on at
     /// the next refresh.
     ///
     /// # Errors
