@@ -66,6 +66,7 @@ impl Holders {
             *left -= 1;
             *left > 0 && inodes.contains(inode)
         });
+        self.walk.wanted.retain(|inode| inodes.contains(inode));
         if self.walk.wanted.is_empty() {
             self.walk = self.new_walk(inodes, proc);
         }
@@ -251,6 +252,18 @@ mod tests {
         }
         assert_eq!(found, 50);
         assert!(holders.walk.under_way.is_none(), "a directory stays open");
+    }
+
+    /// Sockets that live for a moment would keep those that come later waiting.
+    #[test]
+    fn a_socket_that_is_closed_is_not_looked_for_any_more() {
+        let nowhere = tempfile::tempdir().unwrap();
+        let mut holders = Holders::default();
+        for inodes in [[7, 8], [8, 9], [9, 10]].map(HashSet::from) {
+            holders.refresh_within(&inodes, 0, nowhere.path());
+            assert!(holders.walk.wanted.is_subset(&inodes), "{inodes:?}");
+        }
+        assert_eq!(holders.walk.wanted, HashSet::from([9, 10]));
     }
 
     #[test]

@@ -9,7 +9,9 @@
 //! the lowest id, mostly the parent of workers. Processes of other pid
 //! namespaces above this one are not seen. Naming processes of other users
 //! takes `CAP_SYS_PTRACE` and `CAP_DAC_READ_SEARCH`; without them, their
-//! sockets still have a control group.
+//! sockets still have a control group. Where processes have tens of thousands
+//! of descriptors, it takes seconds until a new socket's process is known. All
+//! sockets are listed at once: 20,000 take the kernel 10 to 15 ms.
 
 pub(crate) mod control_group;
 mod diag;
