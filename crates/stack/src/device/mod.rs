@@ -28,6 +28,7 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
+use std::time::Duration;
 
 pub use pool::{Allocator, Frame, HEADROOM_BYTES, Pool};
 
@@ -124,6 +125,15 @@ pub trait Channel: Send + Sync + fmt::Debug {
     fn set_room(&self, frames: u32);
 }
 
+/// How often it is asked whether an interface is still there, where nobody tells.
+const PRESENCE_LOOK: Duration = Duration::from_secs(1);
+
+/// There is no interface to the socket any more.
+fn gone() -> io::Error {
+    let why = "the interface is gone: it was deleted, or moved to another network namespace";
+    io::Error::new(io::ErrorKind::NotFound, why)
+}
+
 /// A source and sink of Ethernet frames.
 pub trait Device: Send + Sync + fmt::Debug {
     /// What it is and can do.
@@ -150,6 +160,17 @@ pub trait Device: Send + Sync + fmt::Debug {
 
     /// Readable while received frames wait. To be waited for with poll(2).
     fn readiness(&self) -> BorrowedFd<'_>;
+
+    /// Does what is due although nothing arrives. Whoever waits for
+    /// [`readiness`](Self::readiness) calls it before, and again after the time that it tells.
+    /// `None`: nothing ever is.
+    ///
+    /// # Errors
+    ///
+    /// The device is gone.
+    fn tend(&self) -> io::Result<Option<Duration>> {
+        Ok(None)
+    }
 
     /// Frames dropped so far by the device.
     fn drops(&self) -> Drops;

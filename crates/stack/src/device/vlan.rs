@@ -14,6 +14,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use super::{Batch, Capabilities, Channel, Device, Drops, Endpoint, Frame, Pool};
 use crate::error::Error;
@@ -138,6 +139,10 @@ impl Device for Vlan {
 
     fn readiness(&self) -> BorrowedFd<'_> {
         self.device.readiness()
+    }
+
+    fn tend(&self) -> io::Result<Option<Duration>> {
+        self.device.tend()
     }
 
     fn drops(&self) -> Drops {

@@ -5,6 +5,7 @@ use std::io;
 use std::net::IpAddr;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::{Batch, Capabilities, Device, Drops, Endpoint, Pool};
 
@@ -63,6 +64,10 @@ impl<W: Wrapper> Device for W {
 
     fn readiness(&self) -> BorrowedFd<'_> {
         self.inner().readiness()
+    }
+
+    fn tend(&self) -> io::Result<Option<Duration>> {
+        self.inner().tend()
     }
 
     fn drops(&self) -> Drops {

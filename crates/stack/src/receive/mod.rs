@@ -143,7 +143,9 @@ impl Receiver {
                 arrived = false;
                 continue;
             };
+            let tended = host.device.tend()?;
             let limit = until.map(|until| until.saturating_since(clock::now()));
+            let limit = limit.into_iter().chain(tended).min();
             let attention = host.attention.as_fd();
             let (woken, readable) = if device {
                 let [woken, readable] =

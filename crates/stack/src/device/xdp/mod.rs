@@ -458,6 +458,10 @@ impl Device for XdpInterface {
         self.sockets.readiness()
     }
 
+    fn tend(&self) -> io::Result<Option<Duration>> {
+        self.sockets.tend()
+    }
+
     fn drops(&self) -> Drops {
         let Shared {
             program, channels, ..

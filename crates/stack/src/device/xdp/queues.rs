@@ -8,6 +8,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
 
@@ -150,6 +151,15 @@ impl Device for Sockets {
             Some(epoll) => epoll.0.as_fd(),
             None => self.first().as_fd(),
         }
+    }
+
+    fn tend(&self) -> io::Result<Option<Duration>> {
+        let mut soonest = None;
+        for socket in &self.all {
+            let next = socket.tend()?;
+            soonest = soonest.into_iter().chain(next).min();
+        }
+        Ok(soonest)
     }
 
     fn drops(&self) -> Drops {

@@ -20,13 +20,17 @@ use super::reserve::Reserve;
 use super::ring::{Incoming, Outgoing, Shared};
 use super::room::Room;
 use super::{BusyPoll, CopyMode, XdpConfig, sys};
+use crate::clock;
 use crate::device::pool::Lent;
-use crate::device::{Batch, Capabilities, Device, Drops, Pool};
+use crate::device::{Batch, Capabilities, Device, Drops, PRESENCE_LOOK, Pool, gone};
 
 /// Frames that one system call sends at most, in copy mode (`TX_BATCH_SIZE`).
 const KICKS_MAX: usize = 64;
 /// Chunks that are lent together.
 const REFILL_BATCH: usize = 64;
+
+/// How soon it is tried again to lend chunks, while the kernel has nearly none to receive into.
+const AGAIN: Duration = Duration::from_millis(10);
 
 /// How long the queue of a closed socket is waited for.
 const GIVEN_BACK_LIMIT: Duration = Duration::from_millis(500);
@@ -46,6 +50,8 @@ pub(super) struct Queue {
     lent: AtomicI64,
     /// What the driver keeps of the chunks, where nothing is copied and a program is told.
     reserve: OnceLock<Reserve>,
+    /// When to look next whether the interface is there, in nanoseconds.
+    presence_look_at: AtomicU64,
     /// The first socket's descriptor, which UMEM and both rings belong to.
     first: OwnedFd,
 }
@@ -150,6 +156,7 @@ impl Socket {
             credit: AtomicU32::new(u32::MAX),
             lent: AtomicI64::new(0),
             reserve: OnceLock::new(),
+            presence_look_at: AtomicU64::new(0),
             pool,
             ifindex,
             config: config.clone(),
@@ -307,6 +314,19 @@ impl Device for Socket {
         self.as_fd()
     }
 
+    fn tend(&self) -> io::Result<Option<Duration>> {
+        let presence = self.queue.look_for_interface()?;
+        let is_short = self.queue.is_short();
+        if is_short {
+            // Chunks come back from channels without a call of anybody here.
+            self.queue.refill();
+        }
+        Ok(Some(match is_short {
+            true => AGAIN.min(presence),
+            false => presence,
+        }))
+    }
+
     fn drops(&self) -> Drops {
         let invalid = self.invalid.load(Ordering::Relaxed);
         let mut early = self.room.as_ref().map_or(0, Room::refused);
@@ -383,6 +403,36 @@ impl Queue {
         if fill.memory().needs_wakeup() {
             sys::kick_receive(&self.first);
         }
+    }
+
+    /// The kernel has nearly nothing to receive into, and more will be lent as soon as it is free.
+    fn is_short(&self) -> bool {
+        let Some(fill) = self.fill.try_lock() else {
+            // What its holder does not know of may have become free meanwhile.
+            return true;
+        };
+        let ours = self.pool.chunks().saturating_sub(self.config.send_frames);
+        let all = ours.min(fill.memory().length() as usize);
+        let enough = REFILL_BATCH.min(all.div_ceil(2));
+        // Without copies the driver takes all that are in the ring, and has them for itself.
+        let lent = self.lent.load(Ordering::Relaxed);
+        let is_drivers = self.capabilities.zero_copy && lent >= all as i64;
+        (fill.queued() as usize) < enough && self.unused_credit() > 0 && !is_drivers
+    }
+
+    /// Asks the kernel, if that is due, and returns when it is again.
+    fn look_for_interface(&self) -> io::Result<Duration> {
+        let now = clock::now().as_nanos();
+        let left = self.presence_look_at.load(Ordering::Relaxed);
+        if let Some(left @ 1..) = left.checked_sub(now) {
+            return Ok(Duration::from_nanos(left));
+        }
+        if !sys::kick_receive(&self.first) {
+            return Err(gone());
+        }
+        let next = now + PRESENCE_LOOK.as_nanos() as u64;
+        self.presence_look_at.store(next, Ordering::Relaxed);
+        Ok(PRESENCE_LOOK)
     }
 
     /// Lends `count` free chunks, or as many as there are.

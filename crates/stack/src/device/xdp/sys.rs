@@ -109,12 +109,17 @@ pub(super) fn kick_transmit(socket: &OwnedFd) -> io::Result<()> {
     check(result as libc::c_int)
 }
 
-/// Has the kernel look at the fill ring, or poll the device.
-pub(super) fn kick_receive(socket: &OwnedFd) {
+/// Has the kernel look at the fill ring, or poll the device. False: there is no interface to the
+/// socket any more.
+pub(super) fn kick_receive(socket: &OwnedFd) -> bool {
     let (flags, none) = (libc::MSG_DONTWAIT, std::ptr::null_mut());
-    // SAFETY: no buffer and no address are passed. There is no data to be had
-    // by this call, so what it returns says nothing.
-    unsafe { libc::recvfrom(socket.as_raw_fd(), none, 0, flags, none.cast(), none.cast()) };
+    // SAFETY: no buffer and no address are passed. There is no data to be had by this call.
+    let result =
+        unsafe { libc::recvfrom(socket.as_raw_fd(), none, 0, flags, none.cast(), none.cast()) };
+    // A socket whose interface was deleted is bound no more, and nothing else tells of it. Other
+    // failures pass: the link is down, the device is busy.
+    let refused = check(result as libc::c_int).err();
+    refused.and_then(|error| error.raw_os_error()) != Some(libc::ENXIO)
 }
 
 /// Waits until no CPU is in the midst of delivering to a socket that has been

@@ -1,0 +1,183 @@
+//! What is due although nothing arrives: chunks that became free are lent again, and an interface
+//! that went down or was deleted is noticed. Needs root.
+
+mod lan;
+
+use std::fs;
+use std::io::ErrorKind;
+use std::net::UdpSocket as KernelSocket;
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::Duration;
+
+use lan::{Lan, SOON, config, owned, run, xdp};
+use plimsoll_core::channel::ChannelConfig;
+use plimsoll_stack::device::xdp::XdpConfig;
+use plimsoll_stack::{Stack, StackConfig, UdpSocket};
+
+const PATHS: [&str; 6] = [
+    "eager",
+    "early-demux",
+    "soft-lrp",
+    "ni-lrp",
+    "soft-timer-polling",
+    "polled",
+];
+
+/// More datagrams than the stack has chunks, with pauses, since the link's own queue is short.
+fn send_more_than_it_holds(client: &KernelSocket) {
+    for sent in 1..=300 {
+        client.send_to(b"x", "10.0.0.2:7").unwrap();
+        if sent % 30 == 0 {
+            thread::sleep(Duration::from_millis(2));
+        }
+    }
+}
+
+/// Takes all that is there; how many datagrams.
+fn read_all(socket: &UdpSocket) -> usize {
+    socket.set_nonblocking(true).unwrap();
+    let read = || socket.recv_from(&mut [0; 9]).map_err(|error| error.kind());
+    let read = std::iter::repeat_with(read).take_while(|read| *read != Err(ErrorKind::WouldBlock));
+    let count = read.map(Result::unwrap).count();
+    socket.set_nonblocking(false).unwrap();
+    count
+}
+
+/// Whoever receives was asked for nothing any more: the kernel had no chunk to receive into, and
+/// so nothing woke him, also when all of them were free again.
+#[test]
+fn a_stack_hears_again_after_its_chunks_were_used_up() {
+    for path in PATHS {
+        Lan::create(|| {
+            let device = xdp(&XdpConfig {
+                chunks: 256,
+                send_frames: 64,
+                ..owned()
+            });
+            let config = StackConfig {
+                channel: ChannelConfig::drop_tail(512),
+                ..config(path)
+            };
+            let stack = Stack::start(device, &config).unwrap();
+            let socket = UdpSocket::bind(&stack, "10.0.0.2:7").unwrap();
+            socket.set_read_timeout(Some(SOON)).unwrap();
+            let client = KernelSocket::bind("10.0.0.1:0").unwrap();
+            // So that the address is known.
+            client.send_to(b"x", "10.0.0.2:7").unwrap();
+            socket.recv_from(&mut [0; 9]).unwrap();
+            send_more_than_it_holds(&client);
+            thread::sleep(Duration::from_millis(100));
+            let read = read_all(&socket);
+            assert!((1..300).contains(&read), "{path}: {read} fit");
+            thread::sleep(Duration::from_millis(100));
+            client.send_to(b"one more", "10.0.0.2:7").unwrap();
+            let heard = socket.recv_from(&mut [0; 9]);
+            assert!(heard.is_ok(), "{path}: {heard:?} after {read}");
+        });
+    }
+}
+
+fn wait_until_it_is_told(socket: &UdpSocket, what: &str) {
+    socket.set_read_timeout(Some(SOON)).unwrap();
+    let told = thread::scope(|scope| {
+        let waiting = scope.spawn(|| socket.recv_from(&mut [0; 9]));
+        thread::sleep(Duration::from_millis(100));
+        run("ip link del stack0");
+        waiting.join().unwrap()
+    });
+    let error = told.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::BrokenPipe, "{what}: {error}");
+    assert!(
+        error.to_string().contains("the interface is gone"),
+        "{error}"
+    );
+}
+
+#[test]
+fn who_waits_learns_that_the_interface_was_deleted() {
+    for path in PATHS {
+        Lan::create(|| {
+            let stack = Stack::start(xdp(&owned()), &config(path)).unwrap();
+            let socket = UdpSocket::bind(&stack, "10.0.0.2:7").unwrap();
+            wait_until_it_is_told(&socket, path);
+            assert!(stack.failure().is_some());
+        });
+    }
+}
+
+/// This namespace's receiving thread.
+fn receiving_thread() -> PathBuf {
+    let namespace = fs::read_link("/proc/thread-self/ns/net").unwrap();
+    let tasks = fs::read_dir("/proc/self/task").unwrap();
+    let mut tasks = tasks.map(|task| task.unwrap().path());
+    let found = tasks.find(|task| {
+        // Other tests' threads may end meanwhile.
+        let name = fs::read_to_string(task.join("comm")).unwrap_or_default();
+        let its = fs::read_link(task.join("ns/net"));
+        name.trim() == "plimsoll-rx" && its.is_ok_and(|its| its == namespace)
+    });
+    found.expect("a stack")
+}
+
+/// How often it has waited so far.
+fn waits_of(thread: &Path) -> u32 {
+    let status = fs::read_to_string(thread.join("status")).unwrap();
+    let mut lines = status.lines();
+    let waits = lines.find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
+    waits.expect("the kernel tells").trim().parse().unwrap()
+}
+
+/// Also one that has only a few chunks to receive into: all of them are lent.
+#[test]
+fn an_idle_stack_wakes_once_a_second() {
+    let few = XdpConfig {
+        chunks: 64,
+        send_frames: 32,
+        ..owned()
+    };
+    for config_of_device in [owned(), few] {
+        Lan::create(|| {
+            let _stack = Stack::start(xdp(&config_of_device), &config("soft-lrp")).unwrap();
+            thread::sleep(Duration::from_millis(100));
+            let thread = receiving_thread();
+            let before = waits_of(&thread);
+            thread::sleep(Duration::from_secs(3));
+            let waits = waits_of(&thread) - before;
+            assert!((2..=12).contains(&waits), "{waits}");
+        });
+    }
+}
+
+/// With sockets that have rings of their own the chunks may be free without the receiving
+/// thread's doing, and those who could lend them wait themselves.
+#[test]
+fn what_a_pausing_reader_has_freed_is_lent_to_others() {
+    Lan::create(|| {
+        let device = xdp(&XdpConfig {
+            chunks: 256,
+            send_frames: 64,
+            ..owned()
+        });
+        // Nobody asks who has the address: that would be a chunk that comes back.
+        let mac = device.mac().map(|byte| format!("{byte:02x}")).join(":");
+        run(&format!("ip neigh add 10.0.0.2 lladdr {mac} dev kernel0"));
+        let stack = Stack::start(device, &config("ni-lrp")).unwrap();
+        let [pausing, other] = ["10.0.0.2:7", "10.0.0.2:8"].map(|at| {
+            let socket = UdpSocket::bind(&stack, at).unwrap();
+            socket.set_read_timeout(Some(SOON)).unwrap();
+            socket
+        });
+        let client = KernelSocket::bind("10.0.0.1:0").unwrap();
+        send_more_than_it_holds(&client);
+        // As many as are taken from a ring at once: then nobody asks for more.
+        for _ in 0..64 {
+            pausing.recv_from(&mut [0; 9]).unwrap();
+        }
+        client.send_to(b"lost", "10.0.0.2:8").unwrap();
+        thread::sleep(Duration::from_millis(1200));
+        client.send_to(b"heard", "10.0.0.2:8").unwrap();
+        let (length, _) = other.recv_from(&mut [0; 9]).unwrap();
+        assert_eq!(length, 5);
+    });
+}
