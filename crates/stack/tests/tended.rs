@@ -8,11 +8,13 @@ use std::io::ErrorKind;
 use std::net::UdpSocket as KernelSocket;
 use std::path::{Path, PathBuf};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use lan::{Lan, SOON, config, owned, run, xdp};
 use plimsoll_core::channel::ChannelConfig;
+use plimsoll_stack::device::packet::PacketDevice;
 use plimsoll_stack::device::xdp::XdpConfig;
+use plimsoll_stack::device::{Batch, Device, Frame};
 use plimsoll_stack::{Stack, StackConfig, UdpSocket};
 
 const PATHS: [&str; 6] = [
@@ -104,6 +106,17 @@ fn who_waits_learns_that_the_interface_was_deleted() {
             assert!(stack.failure().is_some());
         });
     }
+    for down in [false, true] {
+        Lan::create(|| {
+            let device = PacketDevice::open("stack0").unwrap();
+            let stack = Stack::start(device, &config("soft-lrp")).unwrap();
+            let socket = UdpSocket::bind(&stack, "10.0.0.2:7").unwrap();
+            if down {
+                run("ip link set stack0 down");
+            }
+            wait_until_it_is_told(&socket, "a packet socket");
+        });
+    }
 }
 
 /// This namespace's receiving thread.
@@ -118,6 +131,13 @@ fn receiving_thread() -> PathBuf {
         name.trim() == "plimsoll-rx" && its.is_ok_and(|its| its == namespace)
     });
     found.expect("a stack")
+}
+
+/// Its CPU time so far.
+fn time_of(thread: &Path) -> Duration {
+    let times = fs::read_to_string(thread.join("schedstat")).unwrap();
+    let nanos = times.split(' ').next().expect("three numbers");
+    Duration::from_nanos(nanos.parse().unwrap())
 }
 
 /// How often it has waited so far.
@@ -179,5 +199,65 @@ fn what_a_pausing_reader_has_freed_is_lent_to_others() {
         client.send_to(b"heard", "10.0.0.2:8").unwrap();
         let (length, _) = other.recv_from(&mut [0; 9]).unwrap();
         assert_eq!(length, 5);
+    });
+}
+
+/// The error that the link left was never taken: poll(2) did not wait any more, and the first
+/// frame after `up` got the error in its place.
+#[test]
+fn a_packet_socket_waits_while_the_link_is_down_and_sends_after() {
+    Lan::create(|| {
+        let device = PacketDevice::open("stack0").unwrap();
+        let stack = Stack::start(device, &config("soft-lrp")).unwrap();
+        let socket = UdpSocket::bind(&stack, "10.0.0.2:7").unwrap();
+        let client = KernelSocket::bind("10.0.0.1:7").unwrap();
+        client.set_read_timeout(Some(SOON)).unwrap();
+        client.send_to(b"before", "10.0.0.2:7").unwrap();
+        let (_, from) = socket.recv_from(&mut [0; 9]).unwrap();
+        let thread = receiving_thread();
+        let before = time_of(&thread);
+        run("ip link set stack0 down");
+        thread::sleep(Duration::from_secs(1));
+        let taken = time_of(&thread) - before;
+        assert!(taken < Duration::from_millis(200), "{taken:?}");
+        run("ip link set stack0 up");
+        socket.send_to(b"after", from).unwrap();
+        assert_eq!(client.recv_from(&mut [0; 9]).unwrap().0, 5);
+    });
+}
+
+/// A frame of nobody's protocol, from and to somebody unknown.
+fn frame(device: &dyn Device, bytes: usize) -> Frame {
+    let mut frame = device.pool().take().unwrap();
+    let mut content = vec![2; bytes];
+    content[6..12].fill(4);
+    content[12..14].copy_from_slice(&[0x88, 0xb5]);
+    assert!(frame.copy_from(&content));
+    frame
+}
+
+/// How many of these frames come to `kernel0` soon, of so many.
+fn arrived(at: &PacketDevice, frames: usize) -> usize {
+    let (mut batch, mut seen) = (Batch::new(), 0);
+    let end = Instant::now() + SOON;
+    while seen < frames && Instant::now() < end {
+        at.receive(&mut batch, 64).unwrap();
+        let ours = |frame: &Frame| frame[12..14] == [0x88, 0xb5];
+        seen += batch.drain(..).filter(ours).count();
+        thread::sleep(Duration::from_millis(1));
+    }
+    seen
+}
+
+/// It was told what was left of the time before, and counted as sent.
+#[test]
+fn the_first_frame_after_the_link_was_down_is_sent() {
+    Lan::create(|| {
+        let [device, kernel] = ["stack0", "kernel0"].map(|name| PacketDevice::open(name).unwrap());
+        run("ip link set stack0 down");
+        run("ip link set stack0 up");
+        let mut batch = Batch::from([frame(&device, 60)]);
+        assert_eq!(device.transmit(&mut batch).unwrap(), 1);
+        assert_eq!(arrived(&kernel, 1), 1);
     });
 }

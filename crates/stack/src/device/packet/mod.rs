@@ -15,7 +15,9 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
+use nix::errno::Errno;
 use nix::sys::socket::{MsgFlags, send};
 use parking_lot::Mutex;
 
@@ -23,7 +25,7 @@ pub use self::monitor::{Arrival, Instruction, MonitorConfig, MonitorCounts, Pack
 use self::ring::{Entry, Geometry, Ring};
 use super::simulated::chunk_bytes_for;
 use super::vlan::insert_tag;
-use super::{Batch, Capabilities, Device, Drops, Frame, Mac, Pool};
+use super::{Batch, Capabilities, Device, Drops, Frame, Mac, PRESENCE_LOOK, Pool};
 use crate::error::Error;
 use crate::interface;
 
@@ -98,6 +100,15 @@ impl PacketDevice {
         self.invalid.fetch_add(1, Ordering::Relaxed);
         None
     }
+
+    fn send(&self, frame: &Frame) -> nix::Result<usize> {
+        let send = || send(self.socket.as_raw_fd(), frame, MsgFlags::MSG_DONTWAIT);
+        match send() {
+            // It may be what is left of a time when the link was down, and is told once.
+            Err(Errno::ENETDOWN) => send(),
+            sent => sent,
+        }
+    }
 }
 
 impl Device for PacketDevice {
@@ -118,10 +129,11 @@ impl Device for PacketDevice {
     fn transmit(&self, batch: &mut Batch) -> io::Result<usize> {
         let mut sent = 0;
         while let Some(frame) = batch.front() {
-            match send(self.socket.as_raw_fd(), frame, MsgFlags::MSG_DONTWAIT) {
+            match self.send(frame) {
                 Ok(_) => {}
-                Err(nix::errno::Errno::EAGAIN | nix::errno::Errno::ENOBUFS) => break,
-                Err(nix::errno::Errno::ENETDOWN) => {}
+                Err(Errno::EAGAIN | Errno::ENOBUFS) => break,
+                // A cable that is not plugged in.
+                Err(Errno::ENETDOWN) => {}
                 Err(error) => return Err(error.into()),
             }
             batch.pop_front();
@@ -132,6 +144,12 @@ impl Device for PacketDevice {
 
     fn readiness(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
+    }
+
+    /// Two system calls beside each that waits, and the kernel wakes once in a millisecond.
+    fn tend(&self) -> io::Result<Option<Duration>> {
+        ring::tend(&self.socket)?;
+        Ok(Some(PRESENCE_LOOK))
     }
 
     fn drops(&self) -> Drops {

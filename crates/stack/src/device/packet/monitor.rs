@@ -144,6 +144,16 @@ impl PacketMonitor {
         seen
     }
 
+    /// To be called after waiting, and at least once in a second: poll(2) does not wait any more
+    /// after the link went down until this was called.
+    ///
+    /// # Errors
+    ///
+    /// The interface is gone. What it had received may still be in the ring.
+    pub fn tend(&self) -> io::Result<()> {
+        ring::tend(&self.socket)
+    }
+
     /// Asks the kernel for its counts.
     pub fn read_counts(&mut self) -> MonitorCounts {
         let since = ring::statistics(&self.socket);

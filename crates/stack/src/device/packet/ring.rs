@@ -9,7 +9,9 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use memmap2::{MmapOptions, MmapRaw};
+use nix::sys::socket::{getsockopt, sockopt};
 
+use crate::device::gone;
 use crate::error::Error;
 
 /// The kernel wants to know; blocks of version 3 are not divided by it.
@@ -98,6 +100,29 @@ pub(super) fn bind(socket: &OwnedFd, index: u32) -> Result<(), Error> {
         return Ok(());
     }
     Err(Error::io("bind a packet socket")(io::Error::last_os_error()))
+}
+
+/// Takes the error that a link leaves when it goes down: until then the socket counts as ready.
+/// Fails if there is no interface any more.
+pub(super) fn tend(socket: &OwnedFd) -> io::Result<()> {
+    // Of a link that is down nothing arrives, which is no failure.
+    let _ = getsockopt(socket, sockopt::SocketError);
+    // SAFETY: a `sockaddr_ll` of zeros is valid: it consists of integers.
+    let mut address: libc::sockaddr_ll = unsafe { mem::zeroed() };
+    let mut length = size_of::<libc::sockaddr_ll>() as libc::socklen_t;
+    // SAFETY: the kernel writes at most `length` bytes there.
+    let result = unsafe {
+        let address = (&raw mut address).cast();
+        libc::getsockname(socket.as_raw_fd(), address, &raw mut length)
+    };
+    if result != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // `packet_notifier`: the socket of a deleted interface belongs to none.
+    if address.sll_ifindex < 0 {
+        return Err(gone());
+    }
+    Ok(())
 }
 
 /// What the kernel has counted since the last reading.
