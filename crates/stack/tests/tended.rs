@@ -261,3 +261,43 @@ fn the_first_frame_after_the_link_was_down_is_sent() {
         assert_eq!(arrived(&kernel, 1), 1);
     });
 }
+
+/// A frame that the link did not take counts as sent, and waited in the ring for the next one.
+#[test]
+fn what_is_left_in_the_transmit_ring_is_sent_soon() {
+    Lan::create(|| {
+        let kernel = PacketDevice::open("kernel0").unwrap();
+        let device = xdp(&owned());
+        run("ip link set stack0 down");
+        let mut batch = Batch::from([frame(&device, 60)]);
+        assert_eq!(device.transmit(&mut batch).unwrap(), 1);
+        let again = device.tend().unwrap().unwrap();
+        assert!(again <= Duration::from_millis(10), "{again:?}");
+        run("ip link set stack0 up");
+        let again = device.tend().unwrap().unwrap();
+        assert!(again > Duration::from_millis(10), "{again:?}");
+        assert_eq!(arrived(&kernel, 1), 1);
+    });
+}
+
+/// What is on its way is charged to the socket: beyond some 92 full frames the rest waited in the
+/// ring for the next one that was sent.
+#[test]
+fn a_ring_of_frames_is_sent_at_once() {
+    Lan::create(|| {
+        // They come out at the kernel's end and stay in the queue of another link.
+        run("ip link add slow0 type veth peer name slow1");
+        run("ip link set slow0 up");
+        run("ip link set slow1 up");
+        run("tc qdisc add dev slow0 root tbf rate 1mbit burst 2k limit 10m");
+        run("ip link add bridge0 type bridge");
+        run("ip link set kernel0 master bridge0");
+        run("ip link set slow0 master bridge0");
+        run("ip link set bridge0 up");
+        let kernel = PacketDevice::open("kernel0").unwrap();
+        let device = xdp(&owned());
+        let mut batch: Batch = (0..256).map(|_| frame(&device, 1514)).collect();
+        assert_eq!(device.transmit(&mut batch).unwrap(), 256);
+        assert_eq!(arrived(&kernel, 256), 256);
+    });
+}

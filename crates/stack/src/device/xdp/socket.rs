@@ -29,7 +29,11 @@ const KICKS_MAX: usize = 64;
 /// Chunks that are lent together.
 const REFILL_BATCH: usize = 64;
 
-/// How soon it is tried again to lend chunks, while the kernel has nearly none to receive into.
+/// What the kernel has beside the bytes of a frame that it copied.
+const COPY_BYTES: usize = 256;
+
+/// How soon it is tried again to lend chunks, while the kernel has nearly none to receive into,
+/// and to send what it did not take.
 const AGAIN: Duration = Duration::from_millis(10);
 
 /// How long the queue of a closed socket is waited for.
@@ -144,7 +148,7 @@ impl Socket {
         let fill_ring = config.fill_frames.unwrap_or(completion_ring);
         sys::make_ring(&socket, libc::XDP_UMEM_FILL_RING, fill_ring)?;
         sys::make_ring(&socket, libc::XDP_UMEM_COMPLETION_RING, completion_ring)?;
-        let (receive, transmit) = own_rings(&socket, config)?;
+        let (receive, transmit) = own_rings(&socket, config, pool.chunk_bytes())?;
         let offsets = sys::offsets(&socket)?;
         let fill_at = libc::XDP_UMEM_PGOFF_FILL_RING;
         let completion_at = libc::XDP_UMEM_PGOFF_COMPLETION_RING;
@@ -182,7 +186,7 @@ impl Socket {
     /// Another socket on the same queue and UMEM.
     pub(super) fn sharing(queue: &Arc<Queue>) -> io::Result<Self> {
         let socket = sys::socket()?;
-        let (receive, transmit) = own_rings(&socket, &queue.config)?;
+        let (receive, transmit) = own_rings(&socket, &queue.config, queue.pool.chunk_bytes())?;
         let umem_of = Some(&queue.first);
         sys::bind(&socket, queue.ifindex, queue.config.queue, 0, umem_of)?;
         apply_busy_poll(&socket, queue.config.busy_poll)?;
@@ -231,6 +235,19 @@ impl Socket {
             }
         }
         Ok(())
+    }
+
+    /// Tells the kernel of frames that are left in the transmit ring. Whether some are still.
+    fn has_unsent(&self) -> bool {
+        // Whoever holds the lock tells the kernel.
+        let Some(ring) = self.transmit.try_lock() else {
+            return false;
+        };
+        if ring.queued() > 0 && ring.memory().needs_wakeup() {
+            // It is no failure of the device before that shows elsewhere.
+            let _ = self.kick();
+        }
+        ring.queued() > 0
     }
 
     /// Takes back what the kernel has received and nobody will read. To be
@@ -321,7 +338,8 @@ impl Device for Socket {
             // Chunks come back from channels without a call of anybody here.
             self.queue.refill();
         }
-        Ok(Some(match is_short {
+        let unfinished = self.has_unsent() || is_short;
+        Ok(Some(match unfinished {
             true => AGAIN.min(presence),
             false => presence,
         }))
@@ -355,9 +373,14 @@ impl Device for Socket {
 fn own_rings(
     socket: &OwnedFd,
     config: &XdpConfig,
+    chunk_bytes: usize,
 ) -> io::Result<(Incoming<xdp_desc>, Outgoing<xdp_desc>)> {
     sys::make_ring(socket, libc::XDP_RX_RING, config.ring_frames)?;
     sys::make_ring(socket, libc::XDP_TX_RING, config.ring_frames)?;
+    // With copies each frame on its way is charged to the socket, and beyond its limit the rest
+    // would wait in the ring, although it counts as sent.
+    let frame_bytes = chunk_bytes + COPY_BYTES;
+    sys::allow_sending(socket, config.ring_frames as usize * frame_bytes);
     let offsets = sys::offsets(socket)?;
     let receive_at = libc::XDP_PGOFF_RX_RING.cast_unsigned();
     let transmit_at = libc::XDP_PGOFF_TX_RING.cast_unsigned();

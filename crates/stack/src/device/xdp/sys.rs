@@ -16,6 +16,15 @@ pub(super) fn socket() -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
+/// Lets frames of so many bytes be on their way at a time, if this process may (`CAP_NET_ADMIN`),
+/// or as many as the kernel allows anybody.
+pub(super) fn allow_sending(socket: &OwnedFd, bytes: usize) {
+    let bytes = libc::c_int::try_from(bytes).unwrap_or(libc::c_int::MAX);
+    let forced = set(socket, libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, &bytes);
+    // Without it more is left in the ring, and sent later.
+    let _ = forced.or_else(|_| set(socket, libc::SOL_SOCKET, libc::SO_SNDBUF, &bytes));
+}
+
 /// Makes `memory` the socket's UMEM, in chunks of `chunk_bytes`.
 ///
 /// The memory has to stay mapped as long as the socket or one that shares it.
