@@ -158,17 +158,18 @@ impl Capture {
         })
     }
 
-    /// Captures until `stop` is set, a bound of the config is reached, or nobody reads
-    /// standard output any more.
+    /// Captures until `stop` is set, a bound of the config is reached, nobody reads
+    /// standard output any more, or the interface is gone.
     ///
     /// # Errors
     ///
-    /// A device failed, or writing did. In both cases the rest was done nevertheless, and
+    /// A device failed or is gone, or writing did. In both cases the rest was done nevertheless, and
     /// the summary tells what it came to.
     pub fn run(mut self, stop: &AtomicBool) -> (Summary, Result<(), Error>) {
         let captured = self.turns(stop);
         let seconds = self.now().saturating_since(Instant::ZERO).as_secs_f64();
-        let captured = captured.and_then(|()| self.drain());
+        // Also of an interface that is gone: what had arrived is in the ring.
+        let captured = captured.and(self.drain());
         let after = Adapters::read(&self.config);
         self.source.read_counts(&mut self.recorder.counts);
         self.recorder.finish();
@@ -237,7 +238,7 @@ impl Capture {
     /// Takes what had arrived when the end came: as much as a ring can hold, and no more,
     /// since more may go on arriving.
     fn drain(&mut self) -> Result<(), Error> {
-        self.source.wait(WAIT).map_err(failed_to("receive"))?;
+        let waited = self.source.wait(WAIT);
         let mut left = self.config.ring_bytes / RING_ENTRY_BYTES_MIN;
         while left > 0 {
             let turn = self.turn_packets();
@@ -247,7 +248,7 @@ impl Capture {
             }
             left = left.saturating_sub(seen);
         }
-        Ok(())
+        waited.map_err(failed_to("receive"))
     }
 
     fn is_over(&self, now: Instant) -> bool {

@@ -94,7 +94,7 @@ impl Source {
         }
     }
 
-    /// Waits for packets.
+    /// Waits for packets. Fails if the interface is gone: no more will come than have arrived.
     pub(super) fn wait(&self, timeout: Duration) -> io::Result<()> {
         let descriptors: Vec<BorrowedFd<'_>> = match self {
             Self::Copy(copied) => vec![copied.monitor.as_fd()],
@@ -104,8 +104,15 @@ impl Source {
         let mut wanted: Vec<PollFd<'_>> = descriptors.into_iter().map(wanted).collect();
         let millis = PollTimeout::try_from(timeout).unwrap_or(PollTimeout::ZERO);
         match poll(&mut wanted, millis) {
-            Ok(_) | Err(nix::errno::Errno::EINTR) => Ok(()),
-            Err(error) => Err(error.into()),
+            Ok(_) | Err(nix::errno::Errno::EINTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+        match self {
+            Self::Copy(copied) => copied.monitor.tend(),
+            Self::Take(taken) => taken.queues.iter().try_for_each(|queue| {
+                // Waits here are shorter than what it asks for.
+                queue.tend().map(|_| ())
+            }),
         }
     }
 
