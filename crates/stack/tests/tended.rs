@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use lan::{Lan, SOON, config, owned, run, xdp};
+use lan::{Far, Lan, SOON, config, owned, run, xdp};
 use plimsoll_core::channel::ChannelConfig;
 use plimsoll_stack::device::packet::PacketDevice;
 use plimsoll_stack::device::xdp::XdpConfig;
@@ -80,12 +80,12 @@ fn a_stack_hears_again_after_its_chunks_were_used_up() {
     }
 }
 
-fn wait_until_it_is_told(socket: &UdpSocket, what: &str) {
+fn wait_until_it_is_told(socket: &UdpSocket, what: &str, end: &str) {
     socket.set_read_timeout(Some(SOON)).unwrap();
     let told = thread::scope(|scope| {
         let waiting = scope.spawn(|| socket.recv_from(&mut [0; 9]));
         thread::sleep(Duration::from_millis(100));
-        run("ip link del stack0");
+        run(end);
         waiting.join().unwrap()
     });
     let error = told.unwrap_err();
@@ -102,7 +102,7 @@ fn who_waits_learns_that_the_interface_was_deleted() {
         Lan::create(|| {
             let stack = Stack::start(xdp(&owned()), &config(path)).unwrap();
             let socket = UdpSocket::bind(&stack, "10.0.0.2:7").unwrap();
-            wait_until_it_is_told(&socket, path);
+            wait_until_it_is_told(&socket, path, "ip link del stack0");
             assert!(stack.failure().is_some());
         });
     }
@@ -114,9 +114,28 @@ fn who_waits_learns_that_the_interface_was_deleted() {
             if down {
                 run("ip link set stack0 down");
             }
-            wait_until_it_is_told(&socket, "a packet socket");
+            wait_until_it_is_told(&socket, "a packet socket", "ip link del stack0");
         });
     }
+}
+
+#[test]
+fn who_waits_learns_that_the_interface_was_moved_away() {
+    let elsewhere = Far::create();
+    let end = format!("ip link set stack0 netns {}", elsewhere.name());
+    Lan::create(|| {
+        let stack = Stack::start(xdp(&owned()), &config("soft-lrp")).unwrap();
+        let socket = UdpSocket::bind(&stack, "10.0.0.2:7").unwrap();
+        wait_until_it_is_told(&socket, "AF_XDP", &end);
+    });
+    let elsewhere = Far::create();
+    let end = format!("ip link set stack0 netns {}", elsewhere.name());
+    Lan::create(|| {
+        let device = PacketDevice::open("stack0").unwrap();
+        let stack = Stack::start(device, &config("soft-lrp")).unwrap();
+        let socket = UdpSocket::bind(&stack, "10.0.0.2:7").unwrap();
+        wait_until_it_is_told(&socket, "a packet socket", &end);
+    });
 }
 
 /// This namespace's receiving thread.
