@@ -193,19 +193,22 @@ fn charge(accounts: &mut [Account], own: &mut Duration) {
 }
 
 impl Account {
+    /// Of those threads that are there; `None` if none is, or may not be limited.
     fn open(threads: &[Limited], shared: &Shared, now: CoreInstant) -> Option<Self> {
         let limit_ppm = shared.limit_ppm.load(Ordering::Relaxed);
-        let budget = Budget::new(limit_ppm, time_of(threads).ok()?, now)?;
+        let mut threads = threads.to_vec();
+        threads.retain(is_there);
         let cpus = threads.iter().map(|thread| Scheduling::of(thread.tid));
         let cpus = cpus.filter_map(|scheduling| Some(scheduling.ok()?.cpus().to_vec()));
         let mut account = Self {
-            threads: threads.to_vec(),
             cpus: cpus.flatten().collect(),
-            budget,
+            budget: Budget::new(limit_ppm, time_of(&threads), now)?,
             ahead: None,
+            threads,
         };
+        account.threads.first()?;
         if account.ahead().next().is_some() {
-            let used = time_of(account.ahead()).ok()?;
+            let used = time_of(account.ahead());
             account.ahead = Some(Budget::new(limit_ppm / AHEAD, used, now)?);
         }
         account.promote().ok()?;
@@ -230,25 +233,24 @@ impl Account {
 
     fn place(&self) -> io::Result<()> {
         let mut threads = self.threads.iter();
-        threads.try_for_each(|thread| set_class(thread.tid, self.class_of(thread)))
+        threads.try_for_each(|thread| put(thread, self.class_of(thread)))
     }
 
     /// Nobody counts any more.
     fn promote(&self) -> io::Result<()> {
         let mut threads = self.threads.iter();
-        threads.try_for_each(|thread| set_class(thread.tid, thread.class))
+        threads.try_for_each(|thread| put(thread, thread.class))
     }
 
     /// Counts what the threads used; demotes and promotes them.
     fn check(&mut self, shared: &Shared, now: CoreInstant) -> io::Result<()> {
         self.set_limit(shared.limit_ppm.load(Ordering::Relaxed));
         // A driver makes its polling threads anew now and then.
-        self.threads
-            .retain(|thread| thread_time(thread.tid).is_ok());
+        self.threads.retain(is_there);
         if self.threads.is_empty() {
             return Err(io::Error::from(io::ErrorKind::NotFound));
         }
-        let times = (time_of(self.ahead())?, time_of(&self.threads)?);
+        let times = (time_of(self.ahead()), time_of(&self.threads));
         let [ahead, all] = self.on_times(times, now);
         if all == Change::Inhibit {
             shared.inhibited.store(true, Ordering::Relaxed);
@@ -285,9 +287,23 @@ impl Account {
     }
 }
 
-fn time_of<'a>(threads: impl IntoIterator<Item = &'a Limited>) -> io::Result<Duration> {
-    let threads = threads.into_iter();
-    threads.map(|thread| thread_time(thread.tid)).sum()
+/// By its clock.
+fn is_there(thread: &Limited) -> bool {
+    thread_time(thread.tid).is_ok()
+}
+
+/// Has a thread run like this, unless it has ended meanwhile.
+fn put(thread: &Limited, class: Class) -> io::Result<()> {
+    set_class(thread.tid, class).or_else(|error| match is_there(thread) {
+        true => Err(error),
+        false => Ok(()),
+    })
+}
+
+/// Of those that are there.
+fn time_of<'a>(threads: impl IntoIterator<Item = &'a Limited>) -> Duration {
+    let times = threads.into_iter().map(|thread| thread_time(thread.tid));
+    times.filter_map(io::Result::ok).sum()
 }
 
 /// What threads may use yet, from their clocks.
@@ -372,6 +388,19 @@ fn fraction(ppm: u64) -> Fraction {
 mod tests {
     use super::*;
 
+    fn shared() -> Shared {
+        Shared {
+            limit_ppm: AtomicU64::new(500_000),
+            inhibited: AtomicBool::new(false),
+            stop: AtomicBool::new(false),
+        }
+    }
+
+    fn limited(tid: i32) -> Limited {
+        let class = Class::Idle;
+        Limited { tid, class }
+    }
+
     /// A driver's polling thread may end while others of its CPU go on.
     #[test]
     fn a_group_outlives_a_thread_of_it() {
@@ -381,15 +410,7 @@ mod tests {
             ready.send(nix::unistd::gettid().as_raw()).unwrap();
             let _ = ended.recv();
         });
-        let shared = Shared {
-            limit_ppm: AtomicU64::new(500_000),
-            inhibited: AtomicBool::new(false),
-            stop: AtomicBool::new(false),
-        };
-        let limited = |tid| Limited {
-            tid,
-            class: Class::Idle,
-        };
+        let shared = shared();
         let threads = [limited(0), limited(tids.recv().unwrap())];
         let mut account = Account::open(&threads, &shared, CoreInstant::ZERO).unwrap();
         drop(end);
@@ -401,6 +422,19 @@ mod tests {
         account.threads.clear();
         let gone = account.check(&shared, CoreInstant::from_nanos(2_000_000));
         assert!(gone.is_err());
+    }
+
+    /// One that had ended before kept its group from being watched: the others stayed real-time
+    /// threads without a limit.
+    #[test]
+    fn a_group_is_watched_without_those_that_have_ended() {
+        let ended = thread::spawn(|| nix::unistd::gettid().as_raw());
+        let shared = shared();
+        let (gone, there) = (limited(ended.join().unwrap()), limited(0));
+        let open = |threads: &[Limited]| Account::open(threads, &shared, CoreInstant::ZERO);
+        let account = open(&[gone, there]).expect("one is there");
+        assert_eq!(account.threads, [there]);
+        assert!(open(&[gone]).is_none());
     }
 
     /// Beyond its half it leaves the CPU to those that it provides with work.

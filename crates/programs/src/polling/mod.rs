@@ -18,8 +18,11 @@
 //! softirqs and [`Polling::problem`] says so; if a limit was asked for, it is an error.
 //!
 //! A driver makes its instances anew when its link goes down and up, and has none while it is
-//! down. So a thread of its own looks for new ones.
+//! down. So a thread of its own looks for new ones. What one interface refuses, or that it was
+//! deleted, changes nothing for the others: threads that poll are kept to the limit.
 
+use std::fs;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::channel;
 use std::time::Duration;
@@ -110,6 +113,8 @@ struct Threads {
     deciders: Vec<i32>,
     cpus: Vec<usize>,
     part: Fraction,
+    /// There are threads that are not kept to the limit.
+    is_new: bool,
     // Each ends before the next.
     correction: Option<Correction>,
     limit: Option<Arc<PollingLimit>>,
@@ -132,6 +137,7 @@ impl Threads {
             deciders: wanted.deciders.to_vec(),
             cpus: wanted.cpu.map_or(own.cpus().to_vec(), |cpu| vec![cpu]),
             part: asked.unwrap_or_else(|| Fraction::from_percent(LIMIT_PERCENT)),
+            is_new: false,
             correction: None,
             limit: None,
             interfaces: interfaces.collect::<Result<_, Error>>()?,
@@ -139,19 +145,24 @@ impl Threads {
     }
 
     /// Looks for instances that are not polled by threads of ours. Returns why the limit is
-    /// not corrected.
+    /// not corrected, or the first thing that was refused when all else was done.
     fn look(&mut self) -> Result<Option<String>, Error> {
-        let mut is_new = false;
+        let mut refused = None;
         for interface in &mut self.interfaces {
-            is_new |= interface.look(Priority::RealTime, &self.cpus)?;
+            match interface.look(Priority::RealTime, &self.cpus) {
+                Ok(is_new) => self.is_new |= is_new,
+                Err(error) => refused = refused.or(Some(error)),
+            }
         }
-        match is_new {
+        let kept = match self.is_new {
             true => self.keep_limit(),
             false => Ok(None),
-        }
+        };
+        refused.map_or(kept, Err)
     }
 
-    /// Keeps the threads that are there now to the limit.
+    /// Keeps the threads that are there now to the limit. What fails is done again at the next
+    /// look.
     fn keep_limit(&mut self) -> Result<Option<String>, Error> {
         (self.correction, self.limit) = (None, None);
         let limit = Arc::new(PollingLimit::start(self.part, self.groups())?);
@@ -159,8 +170,9 @@ impl Threads {
             [cpu] => Some(Correction::start(&limit, cpu)),
             _ => None,
         };
-        self.correction = correction.transpose()?;
         self.limit = Some(limit);
+        self.correction = correction.transpose()?;
+        self.is_new = false;
         let problem = self.correction.as_ref().and_then(Correction::problem);
         Ok(problem.map(ToString::to_string))
     }
@@ -174,9 +186,10 @@ impl Threads {
             _ => (Class::Ahead, Class::Ahead),
         };
         let threads = self.interfaces.iter().flat_map(PolledInterface::threads);
-        let threads = threads.map(|thread| (thread.tid, of_kernel));
-        let takers = self.takers.iter().map(|&tid| (tid, of_takers));
-        let deciders = self.deciders.iter().map(|&tid| (tid, Class::Polling));
+        let threads = threads.map(|thread| thread.tid).filter(polls);
+        let threads = threads.map(|tid| (tid, of_kernel));
+        let takers = own(&self.takers).map(|tid| (tid, of_takers));
+        let deciders = own(&self.deciders).map(|tid| (tid, Class::Polling));
         let all = threads.chain(takers).chain(deciders);
         let all = all.map(|(tid, class)| Limited { tid, class });
         match self.cpus.len() == 1 || !self.takers.is_empty() {
@@ -185,3 +198,19 @@ impl Threads {
         }
     }
 }
+
+/// Whether this is still a thread by which the kernel polls. A deleted interface has none, and
+/// by now any other may have the number.
+fn polls(tid: &i32) -> bool {
+    let name = fs::read_to_string(format!("/proc/{tid}/comm"));
+    name.is_ok_and(|name| name.starts_with("napi/"))
+}
+
+/// Those threads of this process that have not ended.
+fn own(threads: &[i32]) -> impl Iterator<Item = i32> {
+    let is_there = |tid: &i32| Path::new(&format!("/proc/self/task/{tid}")).exists();
+    threads.iter().copied().filter(is_there)
+}
+
+#[cfg(test)]
+mod tests;
