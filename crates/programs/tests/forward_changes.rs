@@ -153,21 +153,35 @@ fn afterwards_all_pass(hosts: &Routed, router: &Router) {
     });
 }
 
-/// A socket on a device that is gone gets nothing more. The other interfaces go on.
+/// Behind an interface that goes.
+const BEHIND_EXTRA: &str = "10.99.0.2";
+
+/// A socket on a device that is gone gets nothing more, also while there are frames for it. The
+/// other interfaces go on.
 #[test]
 fn when_an_interface_goes_packets_pass_between_the_others() {
     let prepare = |hosts: &Routed| {
         let add = "ip link add extra0 type veth peer name extra1";
-        said(
-            hosts.router(),
-            &format!("{add} && ip link set extra0 up && ip link set extra1 up"),
+        let words = format!(
+            "{add} && ip link set extra0 up && ip link set extra1 up
+             ip addr add 10.99.0.1/24 dev extra0
+             ip neigh replace {BEHIND_EXTRA} lladdr 02:00:00:00:00:99 dev extra0 nud permanent"
         );
+        said(hosts.router(), &words);
     };
     let mut config = config(DataPath::User);
     config.interfaces.push("extra0".to_owned());
-    with_router_of(&config, Sink::Answers, prepare, |hosts, _| {
+    with_router_of(&config, Sink::Answers, prepare, |hosts, router| {
         eventually_answered(hosts.load(), ANSWERING);
-        said(hosts.router(), "ip link del extra0");
+        thread::scope(|scope| {
+            let flood = scope.spawn(|| packets(hosts, BEHIND_EXTRA, 20_000, 20_000));
+            let transmitted = || router.status().unwrap().interfaces[2].transmitted.sent;
+            eventually("packets leave by it", || transmitted() > 1_000);
+            said(hosts.router(), "ip link del extra0");
+            assert!(!flood.is_finished(), "it goes during the flood");
+            flood.join().unwrap();
+        });
+        assert_eq!(router.failure(), None);
         is_answered(hosts.load(), &format!("-c 20 {ANSWERING}"));
     });
 }

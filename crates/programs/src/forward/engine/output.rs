@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::io;
 use std::time::Duration;
 
+use nix::errno::Errno;
 use plimsoll_core::time::Instant;
 use plimsoll_stack::device::{Batch, Device, Frame};
 
@@ -48,7 +49,8 @@ impl Output {
     }
 
     /// Has `device` take up to `quota` frames; returns how many it took. What waits for a
-    /// device that has taken nothing for long is dropped. `batch` is empty before and after.
+    /// device that has taken nothing for long is dropped, and at once if its interface was
+    /// deleted. `batch` is empty before and after.
     pub(super) fn send(
         &mut self,
         device: &impl Device,
@@ -60,7 +62,15 @@ impl Output {
         let take = self.frames.len().min(quota);
         batch.extend(self.frames.drain(..take));
         // Also without frames: it takes completions in.
-        let sent = device.transmit(batch)?;
+        let sent = match device.transmit(batch) {
+            Err(error) if error.raw_os_error() == Some(Errno::ENXIO as i32) => {
+                batch.clear();
+                counts.dropped += take as u64;
+                self.drop_all(counts);
+                return Ok(0);
+            }
+            sent => sent?,
+        };
         while let Some(frame) = batch.pop_back() {
             self.frames.push_front(frame);
         }
@@ -68,11 +78,15 @@ impl Output {
         if sent > 0 || self.frames.is_empty() {
             self.refused_since = None;
         } else if now.saturating_since(*self.refused_since.get_or_insert(now)) >= PATIENCE {
-            counts.dropped += self.frames.len() as u64;
-            self.frames.clear();
-            self.refused_since = None;
+            self.drop_all(counts);
         }
         Ok(sent)
+    }
+
+    fn drop_all(&mut self, counts: &mut Transmitted) {
+        counts.dropped += self.frames.len() as u64;
+        self.frames.clear();
+        self.refused_since = None;
     }
 }
 
@@ -87,11 +101,23 @@ mod tests {
 
     use super::*;
 
-    /// A device that takes nothing while it is down.
+    /// A device that takes nothing while it is down, and fails once it is gone.
     #[derive(Debug)]
     struct Cable {
         end: SimulatedDevice,
         down: AtomicBool,
+        gone: AtomicBool,
+    }
+
+    impl Cable {
+        fn new(down: bool, gone: bool) -> Self {
+            let (end, _far) = SimulatedDevice::pair(&SimulatedConfig::default()).unwrap();
+            Self {
+                end,
+                down: AtomicBool::new(down),
+                gone: AtomicBool::new(gone),
+            }
+        }
     }
 
     impl Device for Cable {
@@ -105,6 +131,11 @@ mod tests {
             self.end.receive(batch, max)
         }
         fn transmit(&self, batch: &mut Batch) -> io::Result<usize> {
+            if self.gone.load(Ordering::Relaxed) {
+                // As the ring of an AF_XDP socket: its kernel is told of frames that it has.
+                batch.pop_front();
+                return Err(Errno::ENXIO.into());
+            }
             match self.down.load(Ordering::Relaxed) {
                 true => Ok(0),
                 false => self.end.transmit(batch),
@@ -122,9 +153,7 @@ mod tests {
     /// 100 µs whether they could be sent.
     #[test]
     fn frames_for_a_device_that_takes_nothing_are_dropped_after_a_while() {
-        let (end, _far) = SimulatedDevice::pair(&SimulatedConfig::default()).unwrap();
-        let down = AtomicBool::new(true);
-        let cable = Cable { end, down };
+        let cable = Cable::new(true, false);
         let at = |ms: u64| Instant::from_nanos(ms * 1_000_000);
         let (mut output, mut counts) = (Output::new(), Transmitted::default());
         let fill = |output: &mut Output, counts: &mut Transmitted| {
@@ -162,5 +191,20 @@ mod tests {
         let offered = 2 * FRAMES as u64 + 2;
         let accounted = counts.sent + counts.dropped + output.len() as u64;
         assert_eq!(accounted, offered);
+    }
+
+    /// A deleted interface ended the thread that forwards, and so between all others.
+    #[test]
+    fn frames_for_a_device_that_is_gone_are_dropped_at_once() {
+        let cable = Cable::new(false, true);
+        let (mut output, mut counts) = (Output::new(), Transmitted::default());
+        for _ in 0..100 {
+            output.push(cable.pool().take().unwrap(), &mut counts);
+        }
+        let mut batch = Batch::new();
+        let sent = output.send(&cable, 32, &mut batch, Instant::ZERO, &mut counts);
+        assert_eq!(sent.unwrap(), 0);
+        assert!(output.is_empty() && batch.is_empty());
+        assert_eq!((counts.sent, counts.dropped), (0, 100));
     }
 }
