@@ -164,9 +164,13 @@ int screen(struct xdp_md *ctx)
 	all = bpf_map_lookup_elem(&counters, &key);
 	if (!all)
 		return XDP_DROP;
-	/* Before what is remembered: a dead process forgets nothing. */
-	if (fails_closed && !bpf_map_lookup_elem(&sockets, &queue))
-		return XDP_DROP;
+	if (!bpf_map_lookup_elem(&sockets, &queue)) {
+		all->unserved++;
+		all->unserved_queue = queue;
+		/* Before what is remembered: a dead process forgets nothing. */
+		if (fails_closed)
+			return XDP_DROP;
+	}
 	if (remembers) {
 		int action = enforce(remembered(ctx), all);
 

@@ -42,6 +42,9 @@ struct counters {
 	__u64 redirected;
 	/* Frames that the filter chose. */
 	__u64 chosen;
+	/* Frames of queues without a socket, and the newest such queue. */
+	__u64 unserved;
+	__u64 unserved_queue;
 };
 
 #endif

@@ -11,9 +11,9 @@ use super::*;
 
 const FIFO: u32 = nix::libc::SCHED_FIFO.cast_unsigned();
 
-/// How a thread runs: its class and its priority (proc_pid_stat(5): fields 41 and 40).
+/// How a thread runs: its class and its priority (`proc_pid_stat(5)`: fields 41 and 40).
 fn class_of(tid: i32) -> (u32, u32) {
-    let text = std::fs::read_to_string(format!("/proc/{tid}/stat")).unwrap();
+    let text = fs::read_to_string(format!("/proc/{tid}/stat")).unwrap();
     let after_name = text.rsplit_once(") ").unwrap().1;
     let field = |number: usize| {
         after_name

@@ -15,7 +15,8 @@ pub struct PortCounts {
     pub queue: u64,
     /// The screen refused them.
     pub discarded: u64,
-    /// Discarded undecided, since the screen had died or hung.
+    /// Discarded undecided, since the screen had died or hung, or was at its end; or, where it
+    /// fails closed, since their receive queue was added later and has no socket.
     pub failed: u64,
     /// The other interface could not take them.
     pub output: u64,

@@ -3,6 +3,7 @@
 use std::io;
 use std::path::PathBuf;
 
+use super::Counts;
 use crate::filter::FilterError;
 
 /// See the variants.
@@ -42,6 +43,14 @@ pub enum Error {
     /// The driver's program cannot be loaded or talked to.
     #[error(transparent)]
     Kernel(#[from] plimsoll_kernel::Error),
+    /// An interface failed while frames were screened.
+    #[error("cannot receive or send frames: {source}")]
+    Ended {
+        /// The kernel's answer.
+        source: io::Error,
+        /// What became of all frames until then.
+        counts: Box<Counts>,
+    },
     /// A device failed.
     #[error("cannot {action}: {source}")]
     Io {
@@ -55,6 +64,15 @@ pub enum Error {
 plimsoll_kernel::from_operations!(Error::Kernel);
 
 impl Error {
+    /// What became of frames until then, if any were screened.
+    #[must_use]
+    pub fn counts(&self) -> Option<&Counts> {
+        match self {
+            Self::Ended { counts, .. } => Some(counts),
+            _ => None,
+        }
+    }
+
     /// The exit code of a command that ends by it: 1 failed, 2 used wrongly, 3 this host
     /// lacks something.
     #[must_use]
@@ -63,7 +81,7 @@ impl Error {
             Self::Config { .. } | Self::Rules { .. } | Self::Filter(_) => 2,
             Self::Interface(error) => error.exit_code(),
             Self::Kernel(error) => error.exit_code(),
-            Self::Read { .. } | Self::Io { .. } => 1,
+            Self::Read { .. } | Self::Io { .. } | Self::Ended { .. } => 1,
         }
     }
 }

@@ -4,7 +4,7 @@ mod screening;
 
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, mpsc};
 use std::thread::{self, Thread};
 use std::time::Duration;
 
@@ -25,6 +25,7 @@ use super::counts::{Counters, add};
 use super::inhibited::{Inhibited, source};
 use super::memory::{Constants, Memory, Program, Remember};
 use super::port::Port;
+use super::unserved::Unserved;
 use super::{Counts, Error, PortCounts, Screen, ScreenConfig, Side, Verdict};
 use crate::clock;
 use crate::filter::Filter;
@@ -76,6 +77,7 @@ pub struct Firewall {
     memory: Option<Memory>,
     ports: [Port; 2],
     reload: Reload,
+    unserved: Unserved,
     problem: Mutex<Option<String>>,
     screens: AtomicBool,
 }
@@ -93,6 +95,8 @@ struct Shared<'a> {
     decided: AtomicU64,
     died: AtomicBool,
     reloads: AtomicU64,
+    /// Why the screening thread could not send.
+    failure: OnceLock<io::Error>,
     over: AtomicBool,
 }
 
@@ -153,6 +157,7 @@ impl Firewall {
             ports,
             config: config.clone(),
             reload: Reload::default(),
+            unserved: Unserved::default(),
             problem: Mutex::default(),
             screens: AtomicBool::new(false),
         })
@@ -165,9 +170,14 @@ impl Firewall {
     }
 
     /// What the running firewall does less well than asked for, and why: the kernel does not
-    /// poll in threads, or no meter corrects the CPU limit. Told once.
+    /// poll in threads, no meter corrects the CPU limit, or a receive queue has no socket. Told
+    /// once.
     pub fn take_problem(&self) -> Option<String> {
-        lock(&self.problem).take()
+        let problem = lock(&self.problem).take();
+        problem.or_else(|| match self.is_screening() {
+            true => self.unserved.look(&self.config, &self.ports),
+            false => None,
+        })
     }
 
     /// By which another screen takes over.
@@ -182,10 +192,11 @@ impl Firewall {
     ///
     /// # Errors
     ///
-    /// An interface failed, or a CPU limit that was asked for cannot be kept.
+    /// An interface failed or was deleted: [`Error::Ended`], with the counts. A CPU limit that
+    /// was asked for cannot be kept.
     pub fn run(&self, screen: Box<dyn Screen>, stop: &AtomicBool) -> Result<Counts, Error> {
         let (feedback, queues) = feedback(self.config.queue_frames)?;
-        let shared = Shared {
+        let mut shared = Shared {
             config: &self.config,
             ports: &self.ports,
             protected: self.protected.as_deref(),
@@ -196,9 +207,11 @@ impl Firewall {
             decided: AtomicU64::new(0),
             died: AtomicBool::new(false),
             reloads: AtomicU64::new(0),
+            failure: OnceLock::new(),
             over: AtomicBool::new(false),
         };
         shared.forget()?;
+        self.unserved.begin(&self.ports);
         let queue = || channel::<Frame>(&ChannelConfig::drop_tail(self.config.queue_frames));
         let refused = |_| Error::Config {
             field: "queue_frames",
@@ -222,10 +235,9 @@ impl Firewall {
             let queues = [inside_in, outside_in];
             let mut receiving = Receiving::new(&shared, queues, thread.thread());
             let screening: Vec<i32> = beginning.recv().into_iter().collect();
-            let received = self.poll_in_threads(screening).and_then(|_polling| {
+            let received = self.poll_in_threads(screening).map(|_polling| {
                 self.screens.store(true, Ordering::Relaxed);
-                let received = receiving.run(stop);
-                received.map_err(failed_to("receive or send frames"))
+                receiving.run(stop)
             });
             self.screens.store(false, Ordering::Relaxed);
             shared.over.store(true, Ordering::Relaxed);
@@ -234,15 +246,17 @@ impl Firewall {
         });
         // Polling limited this thread; it is its caller's again.
         let _ = own.and_then(|own| own.give_to(THIS_THREAD));
-        received?;
+        let failure = received?.err().or_else(|| shared.failure.take());
         // From now on nobody decides anything.
         shared.forget()?;
-        Ok(Counts {
-            inside: shared.read(Side::Inside)?,
-            outside: shared.read(Side::Outside)?,
-            reloads: shared.reloads.load(Ordering::Relaxed),
-            screen_died: shared.died.load(Ordering::Relaxed),
-        })
+        let counts = shared.counts()?;
+        match failure {
+            Some(source) => Err(Error::Ended {
+                source,
+                counts: Box::new(counts),
+            }),
+            None => Ok(counts),
+        }
     }
 
     /// Has the kernel poll in threads beneath this one and the screening one, until it is
@@ -314,10 +328,23 @@ impl Shared<'_> {
         Ok(forgotten.map_err(bpf("have the XDP program forget verdicts"))?)
     }
 
+    fn counts(&self) -> Result<Counts, Error> {
+        Ok(Counts {
+            inside: self.read(Side::Inside)?,
+            outside: self.read(Side::Outside)?,
+            reloads: self.reloads.load(Ordering::Relaxed),
+            screen_died: self.died.load(Ordering::Relaxed),
+        })
+    }
+
     /// All that became of an interface's frames.
     fn read(&self, side: Side) -> Result<PortCounts, Error> {
         let port = &self.ports[side.index()];
         let mut counts = self.counters(side).read(port.dropped());
+        if self.config.on_failure == Verdict::Discard {
+            let unserved = port.program.unserved();
+            counts.failed += unserved.map_err(bpf("read counters"))?.frames;
+        }
         if let Some(memory) = self.memory {
             counts.add(memory.enforced(side, &port.program)?);
         }
@@ -340,13 +367,15 @@ impl Shared<'_> {
         self.inhibited.is(side)
     }
 
-    /// Sends frames that came from `side`; returns how many left.
+    /// Sends frames that came from `side`; returns how many left. An interface that fails has
+    /// taken none.
     fn send(&self, side: Side, frames: &[&[u8]]) -> io::Result<usize> {
-        let sent = self.ports[side.other().index()].transmit(frames)?;
+        let sent = self.ports[side.other().index()].transmit(frames);
+        let left = *sent.as_ref().unwrap_or(&0);
         let counters = self.counters(side);
-        add(&counters.accepted, sent);
-        add(&counters.output, frames.len() - sent);
-        Ok(sent)
+        add(&counters.accepted, left);
+        add(&counters.output, frames.len() - left);
+        sent
     }
 
     /// Does with undecided frames as the operator wants it when there is no screen.
@@ -389,7 +418,8 @@ impl<'a> Receiving<'a> {
     }
 
     fn run(&mut self, stop: &AtomicBool) -> io::Result<()> {
-        while !stop.load(Ordering::Relaxed) {
+        let failure = &self.shared.failure;
+        while !stop.load(Ordering::Relaxed) && failure.get().is_none() {
             let now = now();
             self.tell_progress(now);
             self.shared.tell(|feedback, _| feedback.poll_timeout(now));

@@ -74,6 +74,14 @@ pub(super) struct Program {
     counters: MapHandle,
 }
 
+/// What a program has seen of receive queues that have no socket.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct UnservedFrames {
+    pub(super) frames: u64,
+    /// The highest of these queues.
+    pub(super) queue: u64,
+}
+
 /// What a program is told before it is loaded.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Constants<'a> {
@@ -137,14 +145,28 @@ impl Program {
         self.counted(offset_of!(types::counters, discarded))
     }
 
+    /// Frames of receive queues without a socket.
+    pub(super) fn unserved(&self) -> libbpf_rs::Result<UnservedFrames> {
+        let queues = self.by_cpu(offset_of!(types::counters, unserved_queue))?;
+        let frames = self.by_cpu(offset_of!(types::counters, unserved))?;
+        Ok(UnservedFrames {
+            frames: frames.iter().sum(),
+            queue: queues.into_iter().max().unwrap_or(0),
+        })
+    }
+
     /// Sum over all CPUs.
     fn counted(&self, offset: usize) -> libbpf_rs::Result<u64> {
+        Ok(self.by_cpu(offset)?.iter().sum())
+    }
+
+    fn by_cpu(&self, offset: usize) -> libbpf_rs::Result<Vec<u64>> {
         let cpus = self.counters.lookup_percpu(&ONLY, MapFlags::ANY)?;
         let number = |cpu: &Vec<u8>| {
             let bytes = cpu.get(offset..).and_then(<[u8]>::first_chunk);
             bytes.map_or(0, |bytes| u64::from_ne_bytes(*bytes))
         };
-        Ok(cpus.unwrap_or_default().iter().map(number).sum())
+        Ok(cpus.unwrap_or_default().iter().map(number).collect())
     }
 }
 

@@ -33,6 +33,7 @@ mod inhibited;
 mod memory;
 mod port;
 mod rules;
+mod unserved;
 
 use std::time::Duration;
 

@@ -1,5 +1,6 @@
 //! The screening thread: decides on frames that wait, and has verdicts remembered.
 
+use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::Ordering;
 use std::thread;
@@ -39,6 +40,17 @@ impl Screening<'_> {
                 }
             }
         }
+        self.give_up(&mut queues);
+    }
+
+    /// Nobody decides on what still waits.
+    fn give_up(&self, queues: &mut [Consumer<Frame>; 2]) {
+        let now = now();
+        for side in Side::ALL {
+            let queue = &mut queues[side.index()];
+            let left = std::iter::from_fn(|| queue.pop(now)).count();
+            add(&self.shared.counters(side).failed, left);
+        }
     }
 
     /// Decides on a quota of frames.
@@ -60,9 +72,7 @@ impl Screening<'_> {
                 }
             }
         }
-        // What an interface could not take is counted; one that is gone ends the
-        // receiving thread, and with it this one.
-        let _ = self.shared.send(side, &accepted);
+        self.note(self.shared.send(side, &accepted));
         let occupancy = queue.occupancy() as u32;
         self.shared
             .tell(|feedback, queues| feedback.on_dequeue(queues[side.index()], occupancy, now));
@@ -110,6 +120,15 @@ impl Screening<'_> {
 
     fn without_screen(&self, side: Side, frames: &[Frame]) {
         add(&self.shared.decided, frames.len());
-        let _ = self.shared.without_screen(side, &bytes(frames));
+        self.note(self.shared.without_screen(side, &bytes(frames)));
+    }
+
+    /// What an interface could not take is counted. One that fails ends the receiving thread,
+    /// and with it this one.
+    fn note<T>(&self, sent: io::Result<T>) {
+        if let Err(error) = sent {
+            // The first one counts.
+            let _ = self.shared.failure.set(error);
+        }
     }
 }
