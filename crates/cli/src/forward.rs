@@ -120,17 +120,17 @@ pub(crate) fn run(args: &Args) -> crate::Result<()> {
     }
     let router = Router::start(&config, keepers)?;
     if let Some(problem) = router.problem() {
-        eprintln!("plimsoll: {problem}");
+        output::say(format_args!("plimsoll: {problem}"));
     }
     output::warn_of_tags(args.interfaces.iter().map(String::as_str));
     let (asker, questions) = channel();
     if let Some(server) = metrics {
         serve_metrics(server, asker.clone())?;
     }
-    eprintln!(
+    output::say(format_args!(
         "plimsoll: forwarding between {} until Ctrl-C",
         args.interfaces.join(", ")
-    );
+    ));
     let end = args
         .seconds
         .map(|s| Instant::now() + Duration::from_secs(s));
@@ -140,9 +140,9 @@ pub(crate) fn run(args: &Args) -> crate::Result<()> {
         answer(&router, &questions)?;
         if let Some(failure) = router.failure().filter(|_| !told) {
             told = true;
-            eprintln!(
+            output::say(format_args!(
                 "plimsoll: forwarding in user space ended by itself, and the kernel forwards: {failure}. Start it again"
-            );
+            ));
         }
         top.draw(&router)?;
     }

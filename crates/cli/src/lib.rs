@@ -72,7 +72,7 @@ pub fn main() -> ExitCode {
         // As `head` does when it has enough.
         Err(failure) if failure.reader_is_gone() => ExitCode::SUCCESS,
         Err(failure) => {
-            eprintln!("plimsoll: {failure}");
+            output::say(format_args!("plimsoll: {failure}"));
             ExitCode::from(failure.exit_code())
         }
     }

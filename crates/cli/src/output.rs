@@ -1,5 +1,6 @@
 //! How results reach a person or a program.
 
+use std::fmt::Display;
 use std::fs::File;
 use std::io::{self, IsTerminal, Write};
 use std::path::Path;
@@ -32,14 +33,14 @@ pub(crate) fn clear_screen() {
 /// where standard error is a terminal.
 pub(crate) fn progress(text: &str) {
     if io::stderr().is_terminal() {
-        eprint!("\r\x1b[K{text} …");
+        let _ = write!(io::stderr(), "\r\x1b[K{text} …");
     }
 }
 
 /// Removes the line of [`progress`].
 pub(crate) fn clear_progress() {
     if io::stderr().is_terminal() {
-        eprint!("\r\x1b[K");
+        let _ = write!(io::stderr(), "\r\x1b[K");
     }
 }
 
@@ -54,8 +55,14 @@ pub(crate) fn write_json(target: &Path, document: &impl serde::Serialize) -> cra
 /// Says which of these interfaces, which run a program of ours, may hide VLAN tags from it.
 pub(crate) fn warn_of_tags<'a>(interfaces: impl IntoIterator<Item = &'a str>) {
     for warning in plimsoll_programs::vlan_tags::warnings(interfaces) {
-        eprintln!("plimsoll: {warning}");
+        say(format_args!("plimsoll: {warning}"));
     }
+}
+
+/// Writes a line to standard error. Unlike `eprintln!`, it does not panic when the reader is
+/// gone: what a program does is worth more than that it can tell.
+pub(crate) fn say(line: impl Display) {
+    let _ = writeln!(io::stderr().lock(), "{line}");
 }
 
 /// Writes text to standard output. Unlike `print!`, it does not panic when the

@@ -9,7 +9,7 @@ use std::time::Duration;
 use clap::ValueEnum;
 use plimsoll_core::config::Fraction;
 use plimsoll_programs::screen::{
-    Counts, Firewall, PortCounts, Remember, Rules, ScreenConfig, Verdict,
+    Counts, Error, Firewall, PortCounts, Remember, Rules, ScreenConfig, Verdict,
 };
 use plimsoll_report::{Machine, SCHEMA};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -105,21 +105,38 @@ pub(crate) fn run(args: &Args) -> crate::Result<()> {
         Failure::Closed => Verdict::Discard,
         Failure::Open => Verdict::Accept,
     };
+    let ended = screen(args, &config, rules, [&stop, &hangup])?;
+    if let Some(counts) = ended.as_ref().map_or_else(Error::counts, Some) {
+        report(args, counts)?;
+    }
+    ended?;
+    Ok(())
+}
+
+/// Screens until the first of these is set. The interfaces are the kernel's again when this
+/// returns: who reads what it came to may take any time.
+fn screen(
+    args: &Args,
+    config: &ScreenConfig,
+    rules: Rules,
+    [stop, hangup]: [&AtomicBool; 2],
+) -> crate::Result<Result<Counts, Error>> {
     // Before all threads, and dropped last.
-    let mut keepers = Firewall::keepers(&config)?;
-    let firewall = Firewall::open(&config)?;
+    let mut keepers = Firewall::keepers(config)?;
+    let firewall = Firewall::open(config)?;
     firewall.keep_closed(&mut keepers)?;
-    let counts = thread::scope(|scope| {
-        let running = scope.spawn(|| firewall.run(Box::new(rules), &stop));
+    let ended = thread::scope(|scope| {
+        let running = scope.spawn(|| firewall.run(Box::new(rules), stop));
         let mut is_told = false;
         while !running.is_finished() {
             if !is_told && firewall.is_screening() {
                 is_told = true;
-                eprintln!("screening between {} and {}", args.inside, args.outside);
-                output::warn_of_tags([args.inside.as_str(), args.outside.as_str()]);
+                let (inside, outside) = (args.inside.as_str(), args.outside.as_str());
+                output::say(format_args!("screening between {inside} and {outside}"));
+                output::warn_of_tags([inside, outside]);
             }
             if let Some(problem) = firewall.take_problem() {
-                eprintln!("plimsoll: {problem}");
+                output::say(format_args!("plimsoll: {problem}"));
             }
             if hangup.swap(false, Ordering::Relaxed) {
                 read_anew(args, &firewall);
@@ -128,32 +145,37 @@ pub(crate) fn run(args: &Args) -> crate::Result<()> {
         }
         running.join()
     });
-    let counts = counts.unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
-    eprint!("{}", table(&counts));
-    if let Some(target) = &args.json {
-        let document = serde_json::json!({
-            "schema": SCHEMA, "machine": Machine::read(None), "results": counts, "goals": [],
-        });
-        output::write_json(target, &document)?;
-    }
-    Ok(())
+    Ok(ended.unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
 }
 
 fn read_anew(args: &Args, firewall: &Firewall) {
     match Rules::read(&args.rules) {
         Ok(rules) => {
             firewall.reload().put(Box::new(rules));
-            eprintln!("rules read anew");
+            output::say("rules read anew");
         }
-        Err(error) => eprintln!("plimsoll: the rules stay as they are: {error}"),
+        Err(error) => output::say(format_args!(
+            "plimsoll: the rules stay as they are: {error}"
+        )),
     }
+}
+
+fn report(args: &Args, counts: &Counts) -> crate::Result<()> {
+    output::say(table(counts));
+    let Some(target) = &args.json else {
+        return Ok(());
+    };
+    let document = serde_json::json!({
+        "schema": SCHEMA, "machine": Machine::read(None), "results": counts, "goals": [],
+    });
+    output::write_json(target, &document)
 }
 
 fn table(counts: &Counts) -> String {
     let row = |side: &str, counts: &PortCounts| {
         let lost = counts.ring + counts.queue + counts.output;
         format!(
-            "{side:<8} {:>12} {:>12} {:>12} {:>12} {:>12}\n",
+            "{side:<8} {:>12} {:>12} {:>12} {:>12} {:>12}",
             counts.received(),
             counts.accepted,
             counts.discarded,
@@ -161,10 +183,10 @@ fn table(counts: &Counts) -> String {
             lost
         )
     };
-    let head = "from         received     accepted    discarded    undecided         lost\n";
+    let head = "from         received     accepted    discarded    undecided         lost";
     let (inside, outside) = (
         row("inside", &counts.inside),
         row("outside", &counts.outside),
     );
-    format!("{head}{inside}{outside}")
+    format!("{head}\n{inside}\n{outside}")
 }

@@ -12,13 +12,12 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
-use plimsoll_programs::screen::{Error, Firewall, Remember, Screen, ScreenConfig, Side, Verdict};
-use plimsoll_testbed::Host;
+use plimsoll_programs::screen::{Remember, Screen, ScreenConfig, Side, Verdict};
 
 use common::LIMIT;
 use plimsoll_testbed::blast::{Bound, Stop};
 use screening::{
-    Line, NOISE, arrived, blast_from, end, flood, offer, received, received_of, settle, shell,
+    Line, NOISE, arrived, blast_from, end, flood, offer, open, received, received_of, settle, shell,
 };
 
 const ACCEPT: &str = "default = 'discard'
@@ -81,21 +80,6 @@ fn protected_traffic_needs_no_rule() {
         counts["inside"]["protected"].as_u64().unwrap() >= 200,
         "{counts}"
     );
-}
-
-/// Opens a firewall. A process that another test forks holds the link of the one before
-/// for a moment.
-fn open(test: &Host, config: &ScreenConfig) -> Firewall {
-    let end_at = Instant::now() + LIMIT;
-    loop {
-        match test.run(|| Firewall::open(config)).unwrap() {
-            Err(Error::Interface(error)) if Instant::now() < end_at => {
-                assert!(error.to_string().contains("XDP program"), "{error}");
-                thread::sleep(Duration::from_millis(20));
-            }
-            opened => return opened.unwrap(),
-        }
-    }
 }
 
 /// The datagram at which screens of this test fail.

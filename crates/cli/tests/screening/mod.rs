@@ -8,12 +8,13 @@ use std::net::UdpSocket;
 use std::path::Path;
 use std::process::Stdio;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
 use nix::sys::socket::{setsockopt, sockopt};
+use plimsoll_programs::screen::{Error, Firewall, ScreenConfig};
 use plimsoll_testbed::blast::{Blast, Bound, Flow, Report, Schedule, Spec, Stop, Transport};
-use plimsoll_testbed::{Config, Host, Process, Testbed};
+use plimsoll_testbed::{Command, Config, Host, Process, Testbed};
 use serde_json::Value;
 
 use crate::common::{LIMIT, PROGRAM};
@@ -78,6 +79,14 @@ impl Line {
             .args(arguments)
             .stdout(Stdio::piped())
             .stderr(Stdio::piped());
+        self.started(&mut command)
+    }
+
+    /// Once it screens; its standard error is piped.
+    pub(crate) fn started(
+        &self,
+        command: &mut Command<'_>,
+    ) -> (Process, BufReader<impl Read + use<>>) {
         let mut process = command.spawn().unwrap();
         let mut says = BufReader::new(process.take_stderr().unwrap());
         let mut line = String::new();
@@ -118,6 +127,21 @@ impl Line {
             }
         };
         self.testbed.load().run(send).unwrap();
+    }
+}
+
+/// Opens a firewall. A process that another test forks holds the link of the one before
+/// for a moment.
+pub(crate) fn open(test: &Host, config: &ScreenConfig) -> Firewall {
+    let end_at = Instant::now() + LIMIT;
+    loop {
+        match test.run(|| Firewall::open(config)).unwrap() {
+            Err(Error::Interface(error)) if Instant::now() < end_at => {
+                assert!(error.to_string().contains("XDP program"), "{error}");
+                thread::sleep(Duration::from_millis(20));
+            }
+            opened => return opened.unwrap(),
+        }
     }
 }
 
