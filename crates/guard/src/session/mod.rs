@@ -22,7 +22,7 @@ mod work;
 
 use std::fmt;
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
@@ -181,7 +181,7 @@ pub fn run(settings: Settings, console: &mut dyn Console) -> Result<(), SessionE
     let interface = settings.interface.clone();
     let mut manager = Manager::of_this_process();
     let before = manager.link();
-    let _keeper = Keeper::start(&interface)?;
+    let _keeper = Keeper::start(&interface, before.as_ref().map(AsFd::as_fd).as_slice())?;
     let metrics = settings.metrics.clone();
     let metrics = metrics
         .map(|metrics| {

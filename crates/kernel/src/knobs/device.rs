@@ -146,7 +146,8 @@ impl SysfsError {
 }
 
 /// The interface's directory in sysfs. It is the same device's as long as it
-/// is held, also if the device is renamed or another takes its name.
+/// is held, also if the device is renamed or moved to another network namespace, or
+/// another takes its name.
 #[derive(Debug)]
 pub struct Device {
     directory: OwnedFd,
@@ -181,6 +182,11 @@ impl Device {
                 interface: interface.to_owned(),
             })
         }
+    }
+
+    /// Whether there is the device still, in whatever namespace.
+    pub(crate) fn is_there(&self) -> bool {
+        self.read_number("ifindex").is_ok()
     }
 
     /// The setting's value; `None` if this kernel or device has no such

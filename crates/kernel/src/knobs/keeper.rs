@@ -19,7 +19,7 @@
 
 use std::fs::OpenOptions;
 use std::io::{self, PipeReader, PipeWriter, Read, Write, pipe};
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::thread::sleep;
@@ -33,7 +33,7 @@ use nix::unistd::{ForkResult, dup2_stdin, dup2_stdout, fork};
 use super::closed::Mark;
 use super::device::{Device, Identity};
 use super::record::RecordFile;
-use super::{DIRECTORY, Knobs, Netdev, OpenError, left_turned, path_of};
+use super::{DIRECTORY, Knobs, Netdev, OpenError, file_name, left_turned};
 use crate::error::os;
 use crate::link;
 use crate::privileges::{Need, drop_capabilities, outlive_overload, require_single_thread};
@@ -66,18 +66,22 @@ pub struct Keeper {
 impl Keeper {
     /// Starts the keeper of the settings of `interface` in the current network
     /// namespace. Call it before all else: what this process has open, the keeper
-    /// has open too.
+    /// has open too, but for `others`.
     ///
     /// # Errors
     ///
     /// No such interface; this process has other threads already; the kernel
     /// makes no process.
-    pub fn start(interface: &str) -> Result<Self, OpenError> {
-        Self::start_beside(&[], interface, false)
+    pub fn start(interface: &str, others: &[BorrowedFd<'_>]) -> Result<Self, OpenError> {
+        Self::start_beside(others, interface, false)
     }
 
-    /// The child has the lines of `others` open as well, and would hide their end.
-    fn start_beside(others: &[Self], interface: &str, may_close: bool) -> Result<Self, OpenError> {
+    /// The child would hold `others` open as well, and hide their end.
+    fn start_beside(
+        others: &[BorrowedFd<'_>],
+        interface: &str,
+        may_close: bool,
+    ) -> Result<Self, OpenError> {
         let identity = Identity::of(interface)?;
         let (ifindex, guard) = (identity.ifindex, Process::current()?);
         let mark = Mark::of(interface)?;
@@ -103,7 +107,7 @@ impl Keeper {
                 for other in others {
                     // SAFETY: an open descriptor, which the child does not use again: it leaves
                     // without a destructor.
-                    unsafe { libc::close(other.line.as_raw_fd()) };
+                    unsafe { libc::close(other.as_raw_fd()) };
                 }
                 let kept = catch_unwind(AssertUnwindSafe(|| ward.keep(reader)));
                 // SAFETY: ends the process at once: what the parent registered
@@ -135,9 +139,10 @@ impl Keeper {
     }
 
     fn start_each(interfaces: &[impl AsRef<str>], may_close: bool) -> Result<Vec<Self>, OpenError> {
-        let mut keepers = Vec::new();
+        let mut keepers: Vec<Self> = Vec::new();
         for interface in interfaces {
-            let keeper = Self::start_beside(&keepers, interface.as_ref(), may_close)?;
+            let lines: Vec<_> = keepers.iter().map(|keeper| keeper.line.as_fd()).collect();
+            let keeper = Self::start_beside(&lines, interface.as_ref(), may_close)?;
             keepers.push(keeper);
         }
         Ok(keepers)
@@ -239,7 +244,8 @@ impl Ward {
         }
     }
 
-    /// Whether everything is back; `None` if nothing was turned, or the interface is gone. If
+    /// Whether everything is back; `None` if nothing was turned, or the interface is gone with
+    /// its settings. If
     /// the program `stays`, nobody waits for its end.
     fn restore(self, stays: bool) -> Result<Option<bool>, OpenError> {
         let directory = Path::new(DIRECTORY);
@@ -251,7 +257,7 @@ impl Ward {
         let ifindex = self.identity.ifindex;
         // In the dead guard's name: who starts meanwhile waits, as for any lock
         // that its owner left.
-        let answers = path_of(&self.interface, "sock")?;
+        let answers = directory.join(file_name(&self.interface, &self.identity, "sock"));
         let mut knobs = Knobs::take(
             directory,
             &self.interface,
@@ -271,7 +277,7 @@ impl Ward {
             });
             let instances = knobs.instances();
             if knobs.is_gone() {
-                return Ok(None);
+                return Ok(knobs.is_elsewhere().then(|| knobs.is_untouched()));
             }
             if !instances?.is_empty() {
                 knobs.take_over(&left)?;

@@ -188,7 +188,7 @@ impl Knobs {
             path: directory.to_owned(),
             source,
         })?;
-        let lock = lock_path(directory, interface, &identity);
+        let lock = directory.join(file_name(interface, &identity, "lock"));
         let lock = Lock::take(lock, interface, owner, identity.netns_inode)?;
         sweep::sweep(directory);
         let file = RecordFile::new(directory, interface, &identity);
@@ -271,8 +271,12 @@ pub fn owner(interface: &str) -> Result<Option<u32>, OpenError> {
 /// namespace.
 pub fn path_of(interface: &str, extension: &str) -> Result<PathBuf, OpenError> {
     let identity = Identity::of(interface)?;
-    let name = format!("{interface}.{}.{extension}", identity.netns_cookie);
-    Ok(Path::new(DIRECTORY).join(name))
+    Ok(Path::new(DIRECTORY).join(file_name(interface, &identity, extension)))
+}
+
+/// Also of an interface that is not there any more.
+fn file_name(interface: &str, identity: &Identity, extension: &str) -> String {
+    format!("{interface}.{}.{extension}", identity.netns_cookie)
 }
 
 /// Makes a directory that is its owner's alone, whatever the umask and whoever made it:
@@ -286,8 +290,4 @@ fn make_private(directory: &Path) -> io::Result<()> {
         _ => {}
     }
     fs::set_permissions(directory, Permissions::from_mode(0o700))
-}
-
-fn lock_path(directory: &Path, interface: &str, identity: &Identity) -> PathBuf {
-    directory.join(format!("{interface}.{}.lock", identity.netns_cookie))
 }

@@ -4,6 +4,7 @@
 //! One JSON file per interface, replaced as a whole ([`private_file`]), so that a reader
 //! finds either the old or the new one, whatever happens in between.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -11,6 +12,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use super::device::{Attribute, Identity};
+use super::file_name;
 use super::instances::{Instances, Renumbered};
 use super::napi::Napi;
 use crate::error::FAILED;
@@ -56,6 +58,27 @@ impl Setting {
             | Self::Thread { napi, .. }
             | Self::ControlGroup { napi, .. } => Some(*napi),
         }
+    }
+
+    /// Of an instance: the value it had, of what this attribute is for the whole device.
+    fn value(&self, attribute: Attribute) -> Option<u64> {
+        let value = match (self, attribute) {
+            (
+                Self::Holdoff {
+                    defer_hard_irqs, ..
+                },
+                Attribute::NapiDeferHardIrqs,
+            ) => defer_hard_irqs,
+            (
+                Self::Holdoff {
+                    gro_flush_timeout, ..
+                },
+                Attribute::GroFlushTimeout,
+            ) => gro_flush_timeout,
+            (Self::Threaded { value, .. }, Attribute::Threaded) => value,
+            _ => return None,
+        };
+        Some(u64::from(*value))
     }
 
     fn renumber(&mut self, renumbered: &Renumbered) {
@@ -156,6 +179,29 @@ impl Record {
         settings
     }
 
+    /// The value with which the whole device is put back, if this is turned: what its
+    /// instances had, or where that differs or is not known what the device had. `own` is
+    /// what it has.
+    pub(super) fn device_wide(&self, attribute: Attribute, own: u64) -> Option<u64> {
+        let values = self
+            .settings
+            .iter()
+            .filter_map(|setting| setting.value(attribute));
+        let values: BTreeSet<u64> = values.collect();
+        let of_device = self.settings.iter().find_map(|setting| match *setting {
+            Setting::Device {
+                attribute: turned,
+                value,
+            } if turned == attribute => Some(value),
+            _ => None,
+        });
+        match values.first() {
+            Some(value) if values.len() == 1 => Some(*value),
+            Some(_) => of_device.or(Some(own)),
+            None => of_device,
+        }
+    }
+
     /// Drops these settings.
     pub(super) fn forget(&mut self, gone: &[Setting]) {
         self.settings.retain(|setting| !gone.contains(setting));
@@ -214,10 +260,7 @@ impl RecordError {
 
 impl RecordFile {
     pub(crate) fn new(directory: &Path, interface: &str, identity: &Identity) -> Self {
-        let name = format!("{interface}.{}.json", identity.netns_cookie);
-        Self {
-            path: directory.join(name),
-        }
+        Self::at(directory.join(file_name(interface, identity, "json")))
     }
 
     pub(crate) fn at(path: PathBuf) -> Self {

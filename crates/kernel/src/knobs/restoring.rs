@@ -1,7 +1,14 @@
 //! Putting settings back, whatever the kernel calls an instance by now.
 //!
 //! What is gone (interface, instance, thread) took its setting along; but an instance
-//! that has only another id did not, nor one of an interface that is down.
+//! that has only another id did not, nor one of an interface that is down, nor an interface
+//! that was moved to another network namespace. Its directory in sysfs, if it was opened
+//! before, still is the device's own. Each device-wide value overwrites those of all instances,
+//! so they go back by these.
+//!
+//! Limits: of an interface that was moved, instances whose settings differed get the device's
+//! own value. Threads that polled before the guard, and go on to, keep their scheduling; that
+//! is told.
 
 use std::io;
 use std::thread::sleep;
@@ -12,7 +19,7 @@ use super::napi::{Change, Napi};
 use super::record::{RecordError, Setting};
 use super::{DEFER_MARK, Knobs};
 use crate::control_group;
-use crate::error::{CallError, FAILED};
+use crate::error::{CallError, FAILED, os};
 use crate::link;
 
 /// A driver may number its instances anew while they are set: so often it is looked
@@ -43,6 +50,16 @@ pub enum RestoreError {
         /// As given.
         interface: String,
     },
+    /// It was moved, and what its directory in sysfs takes is not enough.
+    #[error(
+        "`{interface}` is in another network namespace now, and not every setting can be put back from here: compare them there with what they should be (`plimsoll guard check` shows them)"
+    )]
+    Moved {
+        /// Its name in the namespace where it was.
+        interface: String,
+        /// What is refused.
+        source: io::Error,
+    },
     /// The record cannot be changed accordingly.
     #[error(transparent)]
     Record(#[from] RecordError),
@@ -56,9 +73,11 @@ impl RestoreError {
     #[must_use]
     pub const fn exit_code(&self) -> u8 {
         match self {
-            Self::Refused { .. } | Self::Deferred { .. } | Self::Record(_) | Self::Call(_) => {
-                FAILED
-            }
+            Self::Refused { .. }
+            | Self::Deferred { .. }
+            | Self::Moved { .. }
+            | Self::Record(_)
+            | Self::Call(_) => FAILED,
         }
     }
 }
@@ -69,7 +88,7 @@ enum State {
     Up,
     /// Some drivers keep their instances meanwhile, and show none.
     Down,
-    /// With all its settings.
+    /// With all its settings, unless it was moved to another namespace.
     Gone,
     /// The kernel does not answer.
     Unknown,
@@ -88,18 +107,58 @@ impl Knobs {
     /// device has no NAPI instance now.
     pub fn restore(&mut self) -> Result<(), RestoreError> {
         if self.is_gone() {
-            return self.forget_all();
+            return self.restore_absent();
         }
         match self.restore_present() {
             // Gone meanwhile.
-            Err(_) if self.is_gone() => self.forget_all(),
+            Err(_) if self.is_gone() => self.restore_absent(),
             restored => restored,
         }
     }
 
-    fn forget_all(&mut self) -> Result<(), RestoreError> {
-        self.record.keep(Vec::new());
-        Ok(self.file.remove()?)
+    /// Of an interface that this namespace has no more.
+    fn restore_absent(&mut self) -> Result<(), RestoreError> {
+        match self.put_back_by_device() {
+            Err(source) if self.is_elsewhere() => Err(RestoreError::Moved {
+                interface: self.interface.clone(),
+                source,
+            }),
+            // It is gone, if an error came.
+            _ => {
+                self.record.keep(Vec::new());
+                Ok(self.file.remove()?)
+            }
+        }
+    }
+
+    /// By the device-wide settings, wherever the device is.
+    fn put_back_by_device(&self) -> io::Result<()> {
+        let (defer, timeout) = self.device_holdoff();
+        for (attribute, own) in [
+            (Attribute::NapiDeferHardIrqs, u64::from(defer)),
+            (Attribute::GroFlushTimeout, u64::from(timeout)),
+        ] {
+            if let Some(value) = self.record.device_wide(attribute, own) {
+                self.device.set_attribute(attribute, value)?;
+            }
+        }
+        let own = self.device.attribute(Attribute::Threaded)?.unwrap_or(0);
+        let threaded = self.record.device_wide(Attribute::Threaded, own);
+        if let Some(value) = threaded {
+            self.device.set_attribute(Attribute::Threaded, value)?;
+        }
+        for setting in self.record.to_restore() {
+            match setting {
+                Setting::Thread { .. } | Setting::ControlGroup { .. } if threaded != Some(0) => {
+                    return Err(io::Error::other("threads poll on that did before"));
+                }
+                Setting::ControlGroup { made, before, .. } => {
+                    control_group::put_back(None, &made, &before)?;
+                }
+                _ => {}
+            }
+        }
+        Ok(())
     }
 
     /// Of an interface that there is.
@@ -222,9 +281,24 @@ impl Knobs {
         Ok((instance.is_some(), thread))
     }
 
-    /// Whether the interface is gone, and all its settings with it.
+    /// Whether this namespace has the interface no more.
     pub(super) fn is_gone(&self) -> bool {
         self.state() == State::Gone
+    }
+
+    /// Whether it was moved to another namespace, and took its settings along.
+    pub(super) fn is_elsewhere(&self) -> bool {
+        self.is_gone() && self.device.is_there()
+    }
+
+    /// Whether the interface is up, as its operator wants it.
+    ///
+    /// # Errors
+    ///
+    /// The kernel does not answer, or the interface is gone.
+    pub(crate) fn is_up(&self) -> Result<bool, CallError> {
+        let link = link::link(self.record.identity.ifindex);
+        Ok(link.map_err(os("ask about an interface"))?.up)
     }
 
     fn state(&self) -> State {

@@ -7,12 +7,13 @@ use std::process::Command;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use nix::sched::{CloneFlags, setns};
 use proptest::collection::vec;
 use proptest::prelude::*;
 
 use super::napi::Change;
 use super::*;
-use crate::namespace;
+use crate::{link, namespace};
 
 /// An interface's instances, in the driver's order.
 #[derive(Clone, Debug)]
@@ -274,5 +275,110 @@ fn of_an_interface_that_is_gone_nothing_is_left_turned() {
         assert!(knobs.is_untouched());
         drop(knobs);
         assert_eq!(record_of(directory), None);
+    });
+}
+
+/// A namespace to move an interface to, removed at the end.
+struct Elsewhere {
+    name: String,
+    namespace: fs::File,
+}
+
+impl Elsewhere {
+    fn new(name: &str) -> Self {
+        let name = format!("plimsoll-{name}-{}", std::process::id());
+        let namespace = namespace::create(&name).unwrap();
+        Self { name, namespace }
+    }
+
+    fn run<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
+        let inside = || {
+            setns(&self.namespace, CloneFlags::CLONE_NEWNET).unwrap();
+            work()
+        };
+        std::thread::scope(|scope| scope.spawn(inside).join().unwrap())
+    }
+}
+
+impl Drop for Elsewhere {
+    fn drop(&mut self) {
+        let _ = namespace::delete(&self.name);
+    }
+}
+
+const HOLDOFF: [Attribute; 2] = [Attribute::NapiDeferHardIrqs, Attribute::GroFlushTimeout];
+
+/// As the interface of this namespace has it, device-wide.
+fn device_holdoff() -> [u64; 2] {
+    let ifindex = link::index("v0").unwrap();
+    let device = Device::open("v0", ifindex).unwrap();
+    HOLDOFF.map(|attribute| device.attribute(attribute).unwrap().unwrap())
+}
+
+/// It takes its settings along: a guard's holdoff once stayed for good.
+#[test]
+fn what_is_turned_of_an_interface_that_is_moved_goes_back_there() {
+    with_interface(|| {
+        let directory = tempfile::tempdir().unwrap();
+        let directory = directory.path();
+        ip("link add v0 type veth peer name v1");
+        let mut operator = Knobs::open_in(&directory.join("operator"), "v0").unwrap();
+        operator
+            .turn_device(&HOLDOFF.map(|attribute| (attribute, 7)))
+            .unwrap();
+        std::mem::forget(operator);
+        let mut knobs = Knobs::open_in(directory, "v0").unwrap();
+        let mark = u64::from(DEFER_MARK);
+        knobs
+            .turn_device(&HOLDOFF.map(|attribute| (attribute, mark)))
+            .unwrap();
+        let elsewhere = Elsewhere::new("moved");
+        ip(&format!("link set v0 netns {}", elsewhere.name));
+        assert_eq!(elsewhere.run(device_holdoff), [mark; 2]);
+        knobs.restore().unwrap();
+        assert!(knobs.is_untouched());
+        assert_eq!(elsewhere.run(device_holdoff), [7; 2]);
+        drop(knobs);
+        assert_eq!(record_of(directory), None);
+    });
+}
+
+/// A veth loses its instances on the way. Those of other drivers keep their settings, so the
+/// test gives them to the new ones.
+#[test]
+fn instances_of_an_interface_that_is_moved_get_the_device_s_values() {
+    with_interface(|| {
+        let directory = tempfile::tempdir().unwrap();
+        let directory = directory.path();
+        ip("link add v0 type veth peer name v1");
+        let gro = Command::new("ethtool")
+            .args(["-K", "v0", "gro", "on"])
+            .status();
+        assert!(gro.expect("ethtool is installed").success());
+        ip("link set v0 up");
+        let turn = |directory: &Path| {
+            let mut knobs = Knobs::open_in(directory, "v0").unwrap();
+            let timeout = Duration::from_micros(40);
+            knobs.set_holdoff(Queues::All, DEFER_MARK, timeout).unwrap();
+            knobs.set_threaded(Queues::All, true).unwrap();
+            knobs
+        };
+        let mut knobs = turn(directory);
+        let elsewhere = Elsewhere::new("instances");
+        ip(&format!("link set v0 netns {}", elsewhere.name));
+        let present = || {
+            let instances = Netdev::new().instances(link::index("v0").unwrap()).unwrap();
+            let values = |napi: Napi| (napi.defer_hard_irqs, napi.gro_flush_timeout, napi.threaded);
+            instances.into_iter().map(values).collect::<Vec<_>>()
+        };
+        let turned = elsewhere.run(|| {
+            ip("link set v0 up");
+            std::mem::forget(turn(&directory.join("there")));
+            present()
+        });
+        assert_eq!(turned, [(Some(DEFER_MARK), Some(40_000), Some(1))]);
+        knobs.restore().unwrap();
+        assert!(knobs.is_untouched());
+        assert_eq!(elsewhere.run(present), [(Some(0), Some(0), Some(0))]);
     });
 }

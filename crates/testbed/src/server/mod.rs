@@ -169,7 +169,7 @@ pub fn keeper(config: &Config) -> Result<Option<Keeper>, Error> {
     if config.polled() == Threaded::Off && config.holdoff.is_none() {
         return Ok(None);
     }
-    let started = match Keeper::start(interface) {
+    let started = match Keeper::start(interface, &[]) {
         // Opening it says so.
         Err(OpenError::Interface(_)) => return Ok(None),
         started => started.map_err(io::Error::other),
