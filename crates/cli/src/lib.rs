@@ -30,6 +30,7 @@ use clap::{Parser, Subcommand};
 use failure::Result;
 #[doc(hidden)]
 pub use guard::driven;
+use plimsoll_guard::session::ServiceManager;
 
 /// Keeps a Linux host useful under network overload.
 #[derive(Parser, Debug)]
@@ -79,7 +80,17 @@ pub fn main() -> ExitCode {
 }
 
 fn run() -> Result<()> {
-    match Cli::parse_from(guard::arguments()?).command {
+    // Whatever fails from here on, no link of an earlier guard stays with the service manager.
+    let manager = ServiceManager::of_this_process();
+    let parsed = Cli::try_parse_from(guard::arguments()?);
+    let command = match parsed {
+        Ok(cli) => cli.command,
+        Err(error) => {
+            drop(manager);
+            error.exit()
+        }
+    };
+    match command {
         None => output::print(FIRST_CONTACT),
         Some(Command::Bench(args)) => bench::run(&args),
         Some(Command::Blast(args)) => blast::run(&args),
@@ -87,7 +98,7 @@ fn run() -> Result<()> {
         Some(Command::Demo(args)) => demo::run(&args),
         Some(Command::Forward(args)) => forward::run(&args),
         Some(Command::Generate(args)) => generate::run(&args),
-        Some(Command::Guard(args)) => guard::run(&args),
+        Some(Command::Guard(args)) => guard::run(&args, manager),
         Some(Command::Lab(args)) => lab::run(&args),
         Some(Command::Probe(args)) => probe::run(&args),
         Some(Command::Screen(args)) => screen::run(&args),

@@ -6,6 +6,7 @@ mod common;
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::net::UdpSocket;
+use std::os::unix::net::UnixDatagram;
 use std::path::Path;
 use std::process::Stdio;
 use std::sync::mpsc::{Receiver, channel};
@@ -197,4 +198,43 @@ fn a_mistake_in_the_file_is_refused_with_its_line_and_code_2() {
     }
     let said = refused(host, &[host.device(), "--config", "/nowhere"]);
     assert!(said.contains("/nowhere"), "{said}");
+}
+
+/// Else the guard before leaves its program attached for as long as starts fail.
+#[test]
+fn whatever_is_wrong_the_link_of_the_guard_before_leaves_the_service_manager_s_store() {
+    let directory = tempfile::tempdir().unwrap();
+    let (file, socket) = (
+        directory.path().join("guard.toml"),
+        directory.path().join("notify"),
+    );
+    let manager = UnixDatagram::bind(&socket).unwrap();
+    manager.set_read_timeout(Some(LIMIT)).unwrap();
+    for (text, arguments) in [
+        ("no-such = 1\n", &[][..]),
+        ("high-watermark = 101\n", &[]),
+        ("high-watermark = 40\nlow-watermark = 60\n", &[]),
+        ("", &["--no-such"]),
+        ("", &["--config=/nowhere"]),
+        ("", &["--json=/nowhere/at/all"]),
+    ] {
+        fs::write(&file, text).unwrap();
+        // What is at 3 does not matter: it was a link.
+        let started = std::process::Command::new("sh")
+            .args(["-c", "exec 3</dev/null; LISTEN_PID=$$ exec \"$@\"", "sh"])
+            .args([PROGRAM, "guard", "lo", "--config"])
+            .arg(&file)
+            .args(arguments)
+            .env("NOTIFY_SOCKET", &socket)
+            .env("LISTEN_FDS", "1")
+            .env("LISTEN_FDNAMES", "plimsoll-xdp")
+            .stderr(Stdio::null())
+            .status();
+        assert!(!started.unwrap().success());
+        let mut said = [0; 256];
+        let length = manager.recv(&mut said);
+        let length = length.unwrap_or_else(|error| panic!("{text} {arguments:?}: {error}"));
+        let said = String::from_utf8_lossy(&said[..length]);
+        assert_eq!(said, "FDSTOREREMOVE=1\nFDNAME=plimsoll-xdp");
+    }
 }

@@ -16,7 +16,7 @@ mod words;
 use std::ffi::OsString;
 
 use clap::{CommandFactory, Parser};
-use plimsoll_guard::session::{SessionError, SettingsError};
+use plimsoll_guard::session::{ServiceManager, SessionError, SettingsError};
 
 use crate::failure::{Failure, Usage};
 #[cfg(test)]
@@ -47,14 +47,14 @@ pub(crate) fn arguments() -> crate::Result<Vec<OsString>> {
     expand(&crate::Cli::command(), std::env::args_os().collect())
 }
 
-pub(crate) fn run(args: &Commands) -> crate::Result<()> {
+pub(crate) fn run(args: &Commands, manager: ServiceManager) -> crate::Result<()> {
     match (&args.command, &args.run) {
         (Some(Command::Check(args)), _) => check::run(args),
         (Some(Command::Restore(args)), _) => restore::run(args),
         (Some(Command::Status(args)), _) => status::run(args),
         (Some(Command::Top(args)), _) => top::run(args),
         (None, Some(args)) => {
-            run::run(args, || reload().map_err(name_own_place)).map_err(name_own_place)
+            run::run(args, manager, || reload().map_err(name_own_place)).map_err(name_own_place)
         }
         (None, None) => Err(Usage("name an interface, as in `plimsoll guard eth0`").into()),
     }

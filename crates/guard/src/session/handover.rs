@@ -7,12 +7,13 @@
 //!
 //! **A crash still detaches at once.** The store has a copy only between an orderly end
 //! and the next start, which takes it out again. A guard that cannot start takes it
-//! out, too: it drops the link that it was given.
+//! out, too, whatever is wrong: a [`ServiceManager`] is made before settings are read, and drops
+//! the link that it was given.
 //!
-//! Limits: the keeper of settings has a copy of a link that was taken over; it ends a
-//! moment after the guard. The maps are the new program's, so counters begin at 0. In between, some
-//! tenths of a second, the old program goes on alone: watermarks count, nothing is
-//! shed, and addresses are those of then.
+//! Limits: a guard that is killed before it protects, or whose program the kernel does not even
+//! execute, leaves the link in the store. The maps are the new program's, so counters begin at 0.
+//! In between, some tenths of a second, the old program goes on alone: watermarks count, nothing
+//! is shed, and addresses are those of then.
 
 #![allow(unsafe_code, reason = "descriptors that another program left open")]
 
@@ -35,9 +36,10 @@ const FIRST_PASSED: i32 = 3;
 /// How long the manager may take to note that a descriptor came.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// The service manager, if one listens.
+/// The service manager, if one listens. Dropping it takes the link of the guard before out of
+/// the manager's store, unless that was done.
 #[derive(Debug, Default)]
-pub(super) struct Manager {
+pub struct ServiceManager {
     notify: Option<SocketAddrUnix>,
     /// A link that the guard before handed on.
     link: Option<OwnedFd>,
@@ -45,10 +47,11 @@ pub(super) struct Manager {
     is_stored: bool,
 }
 
-impl Manager {
-    /// Takes what the manager passed to this process. Call it before anything is
-    /// opened or forked.
-    pub(super) fn of_this_process() -> Self {
+impl ServiceManager {
+    /// Takes what the manager passed to this process. Call it once, before anything is
+    /// opened or forked, and before anything may fail.
+    #[must_use]
+    pub fn of_this_process() -> Self {
         let notify = env::var("NOTIFY_SOCKET").ok();
         let notify = notify.and_then(|path| match path.strip_prefix('@') {
             Some(name) => SocketAddrUnix::new_abstract_name(name.as_bytes()).ok(),
@@ -121,7 +124,7 @@ impl Manager {
     }
 }
 
-impl Drop for Manager {
+impl Drop for ServiceManager {
     /// A start that failed: the link is not kept for another try, so that the host
     /// receives as without a guard.
     fn drop(&mut self) {

@@ -5,7 +5,8 @@
 //! settings, shows reports and lines, and hands requests in. So a session runs, and
 //! is tested, without the command.
 //!
-//! **Start.** The keeper is forked before anything is opened. What a killed guard
+//! **Start.** What a service manager passed is taken before settings are read. The keeper
+//! is forked before anything is opened. What a killed guard
 //! left is restored before anything is turned. Capabilities are given up when all is
 //! attached, and before other threads start. Real-time class and locked memory come
 //! last. **Run.** An error of a moment ends nothing (`retry`). **End.** Settings
@@ -26,6 +27,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
+pub use handover::ServiceManager;
 pub use settings::{Metrics, Settings, SettingsError, Shares};
 
 use crate::check::stacking;
@@ -41,7 +43,6 @@ use crate::guard::{Guard, Storage};
 use crate::known::KnownFile;
 use crate::ledger::LedgerReader;
 use crate::status::{Answers, Snapshot, StatusServer, serve_metrics};
-use handover::Manager;
 use plimsoll_metrics::{MetricsError, MetricsServer};
 use turns::Turns;
 use work::Guarded;
@@ -166,7 +167,7 @@ impl SessionError {
 
 plimsoll_kernel::from_operations!(SessionError::Guard);
 
-/// Guards until asked to stop.
+/// Guards until asked to stop, beside the `manager` that started this process.
 ///
 /// Call it while this process has no other thread: the keeper is forked, and
 /// capabilities are given up for good.
@@ -175,11 +176,14 @@ plimsoll_kernel::from_operations!(SessionError::Guard);
 ///
 /// The settings are wrong, the host lacks something, or the console fails. What was
 /// turned is put back, and the program is detached.
-pub fn run(settings: Settings, console: &mut dyn Console) -> Result<(), SessionError> {
+pub fn run(
+    settings: Settings,
+    mut manager: ServiceManager,
+    console: &mut dyn Console,
+) -> Result<(), SessionError> {
     settings.validate()?;
     host::check()?;
     let interface = settings.interface.clone();
-    let mut manager = Manager::of_this_process();
     let before = manager.link();
     let _keeper = Keeper::start(&interface, before.as_ref().map(AsFd::as_fd).as_slice())?;
     let metrics = settings.metrics.clone();
@@ -304,7 +308,7 @@ fn serve(
     console: &mut dyn Console,
     requests: &Receiver<Request>,
     started: Instant,
-    manager: &Manager,
+    manager: &ServiceManager,
 ) -> Result<(), SessionError> {
     let interface = settings.interface.clone();
     let known = settings.known_sources_file.clone().map(KnownFile);
@@ -316,7 +320,9 @@ fn serve(
     if let Some(problem) = known.and_then(|file| keep_known(&mut guarded, &file)) {
         console.log(format!("interface={interface} {problem}"));
     }
-    guarded.end(manager);
+    if let Err(error) = guarded.end(manager) {
+        console.log(format!("interface={interface} {}", with_causes(&error)));
+    }
     let Some(snapshot) = last else {
         return Ok(());
     };

@@ -4,11 +4,12 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::time::Duration;
 
 use plimsoll_kernel::Knobs;
+use plimsoll_kernel::knobs::RestoreError;
 
-use super::allow_driver;
-use super::handover::Manager;
+use super::handover::ServiceManager;
 use super::protected_owners::ProtectedOwners;
 use super::settings::{Settings, Shares};
+use super::allow_driver;
 use crate::error::{Error, with_causes};
 use crate::governor::Governor;
 use crate::guard::{Guard, Regulated};
@@ -111,20 +112,22 @@ impl<'obj> Guarded<'obj> {
     }
 
     /// Puts everything back. The program is detached, unless the service manager keeps
-    /// it for the next guard.
-    pub(super) fn end(self, manager: &Manager) {
+    /// it for the next guard. Returns what could not be put back.
+    pub(super) fn end(self, manager: &ServiceManager) -> Result<(), RestoreError> {
         let Self {
             governor,
-            knobs,
+            mut knobs,
             mut guard,
             ..
         } = self;
         // It must not demote a thread that is the host's own again.
         drop(governor);
+        let restored = knobs.restore();
         drop(knobs);
         if let Some(link) = guard.hand_on() {
             manager.keep(link);
         }
+        restored
     }
 
     /// Makes these settings hold, as far as each is taken. Tells what was refused first.

@@ -9,7 +9,7 @@ mod settings_tests;
 use std::io;
 
 use crate::failure::Context;
-use plimsoll_guard::session::{self, Console, Requests, Settings};
+use plimsoll_guard::session::{self, Console, Requests, ServiceManager, Settings};
 use plimsoll_kernel::privileges::start_thread;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -19,7 +19,11 @@ pub(crate) use args::Args;
 use report::{Form, Reporter};
 
 /// Guards until asked to stop. `reload` reads the settings again.
-pub(crate) fn run(args: &Args, reload: impl Fn() -> crate::Result<Args>) -> crate::Result<()> {
+pub(crate) fn run(
+    args: &Args,
+    manager: ServiceManager,
+    reload: impl Fn() -> crate::Result<Args>,
+) -> crate::Result<()> {
     let settings = args.settings();
     settings.validate()?;
     let form = match &args.json {
@@ -35,7 +39,7 @@ pub(crate) fn run(args: &Args, reload: impl Fn() -> crate::Result<Args>) -> crat
         reporter: None,
         reload,
     };
-    Ok(session::run(settings, &mut terminal)?)
+    Ok(session::run(settings, manager, &mut terminal)?)
 }
 
 /// The session's console: standard output or a file, standard error and signals.
