@@ -7,6 +7,10 @@
 #![allow(unsafe_code, reason = "one process per test")]
 
 mod common;
+#[path = "session/handover.rs"]
+mod handover;
+#[path = "session/threads.rs"]
+mod threads;
 
 use std::fs;
 use std::io::{self, Write};
@@ -14,12 +18,11 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::parent_id;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode};
+use std::process::ExitCode;
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use common::notes::{Notes, Seen, answers, attribute, has_xdp, is_polled_by_thread};
-use common::service_manager::Manager;
 use common::{HOST_V4, Wire, to_host, udp_socket};
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
@@ -27,12 +30,12 @@ use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::{ForkResult, Uid, fork};
 use plimsoll_guard::Config;
-use plimsoll_guard::session::{Metrics, SessionError, Settings, run};
+use plimsoll_guard::session::{self, Console, Metrics, ServiceManager, SessionError, Settings};
 use plimsoll_kernel::control_group;
 use plimsoll_kernel::knobs::restore;
 use plimsoll_kernel::scheduling::Priority;
 
-const TESTS: [(&str, fn()); 11] = [
+const TESTS: [(&str, fn()); 10] = [
     ("starts_in_order", starts_in_order),
     ("restores_before_it_detaches", restores_before_it_detaches),
     (
@@ -52,13 +55,13 @@ const TESTS: [(&str, fn()); 11] = [
     ("goes_on_without_a_governor", goes_on_without_a_governor),
     ("ends_with_its_reader", ends_with_its_reader),
     ("a_second_one_is_refused", a_second_one_is_refused),
-    ("hands_its_link_to_the_next", hands_its_link_to_the_next),
 ];
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let tests = TESTS.iter().chain(&handover::TESTS).chain(&threads::TESTS);
     if arguments.iter().any(|argument| argument == "--list") {
-        for (name, _) in TESTS {
+        for (name, _) in tests {
             println!("{name}: test");
         }
         return ExitCode::SUCCESS;
@@ -70,7 +73,7 @@ fn main() -> ExitCode {
     let wanted = arguments.iter().find(|argument| !argument.starts_with('-'));
     let is_wanted = |name: &str| wanted.is_none_or(|wanted| name.contains(wanted.as_str()));
     let mut failed = 0;
-    for (name, test) in TESTS.iter().filter(|(name, _)| is_wanted(name)) {
+    for (name, test) in tests.filter(|(name, _)| is_wanted(name)) {
         let passed = in_child(*test);
         println!("test {name} ... {}", if passed { "ok" } else { "FAILED" });
         failed += u32::from(!passed);
@@ -132,6 +135,11 @@ fn settings() -> Settings {
         interval: Duration::from_millis(50),
         ..Settings::new("v0")
     }
+}
+
+/// A session beside the service manager of this process, if it has one.
+fn run(settings: Settings, console: &mut dyn Console) -> Result<(), SessionError> {
+    session::run(settings, ServiceManager::of_this_process(), console)
 }
 
 /// Ends the session after so many reports.
@@ -366,7 +374,7 @@ fn groups_of(test: u32) -> [PathBuf; 3] {
 fn group_with_a_share() -> PathBuf {
     let mut groups = groups_of(parent_id()).into_iter();
     let group =
-        groups.find(|group| fs::create_dir(group).is_ok() && control_group::shares_cpu(group));
+        groups.find(|group| fs::create_dir_all(group).is_ok() && control_group::shares_cpu(group));
     group.expect("a control group with a share of the CPU can be made in /sys/fs/cgroup")
 }
 
@@ -448,77 +456,4 @@ fn a_second_one_is_refused() {
     });
     run(settings(), &mut notes).unwrap();
     assert!(!has_xdp());
-}
-
-/// The id of the XDP program on `v0`.
-fn program() -> Option<String> {
-    let output = Command::new("ip").args(["link", "show", "v0"]).output();
-    let text = String::from_utf8(output.unwrap().stdout).unwrap();
-    let (_, rest) = text.split_once("prog/xdp id ")?;
-    rest.split(' ').next().map(str::to_owned)
-}
-
-/// As long as the manager has its copy, another link would be refused: so the second
-/// guard must have put its program in the place of the first one's.
-fn hands_its_link_to_the_next() {
-    let mut manager = Manager::new();
-    let first = manager.start(|| {
-        run(settings(), &mut Notes::new(stop_after(2))).unwrap();
-    });
-    let ended = manager.wait(first);
-    assert_eq!(ended, WaitStatus::Exited(first, 0));
-    assert_eq!(manager.said[0], "READY=1");
-    assert_eq!(manager.stored.len(), 1, "{:?}", manager.said);
-    let before = program().expect("attached while no guard runs");
-
-    let second = manager.start(|| {
-        run(settings(), &mut Notes::new(stop_after(2))).unwrap();
-    });
-    let ended = manager.wait(second);
-    assert_eq!(ended, WaitStatus::Exited(second, 0));
-    let after = program().expect("attached still");
-    assert_ne!(after, before, "the second one's program");
-    assert_eq!(manager.stored.len(), 1, "taken out, and handed on again");
-
-    // A crash is no end in order: nobody keeps the link.
-    let third = manager.start(|| {
-        let mut crashing = Notes::new(|seen: Seen<'_>| {
-            if seen.reports == 3 {
-                nix::sys::signal::raise(nix::sys::signal::Signal::SIGKILL).unwrap();
-            }
-            Ok(())
-        });
-        run(settings(), &mut crashing).unwrap();
-    });
-    let ended = manager.wait(third);
-    assert!(matches!(ended, WaitStatus::Signaled(..)), "{ended:?}");
-    assert_eq!(manager.stored.len(), 0, "{:?}", manager.said);
-    assert_detached_soon();
-
-    // A guard that cannot start leaves no program of an earlier one behind.
-    let fourth = manager.start(|| {
-        run(settings(), &mut Notes::new(stop_after(1))).unwrap();
-    });
-    manager.wait(fourth);
-    assert_eq!(manager.stored.len(), 1);
-    let fifth = manager.start(|| {
-        let wrong = Settings {
-            poll_cpu: Some(4096),
-            threaded: Some(Priority::Nice(3)),
-            ..settings()
-        };
-        run(wrong, &mut Notes::new(stop_after(1))).unwrap_err();
-    });
-    assert_eq!(manager.wait(fifth), WaitStatus::Exited(fifth, 0));
-    assert_eq!(manager.stored.len(), 0, "{:?}", manager.said);
-    assert_detached_soon();
-}
-
-/// The kernel detaches when the last descriptor is gone, a keeper's among them.
-fn assert_detached_soon() {
-    let deadline = Instant::now() + Duration::from_secs(10);
-    while has_xdp() {
-        assert!(Instant::now() < deadline, "the program stays");
-        std::thread::sleep(Duration::from_millis(10));
-    }
 }

@@ -24,6 +24,9 @@ const PROCESSES: &str = "cgroup.procs";
 /// A thread that ends leaves its group a moment later.
 const LEAVE_WAIT: Duration = Duration::from_millis(1);
 const LEAVE_TRIES: u32 = 100;
+/// A kernel thread that was just made takes another group only once it has run.
+const RUN_WAIT: Duration = Duration::from_millis(5);
+const RUN_TRIES: u32 = 100;
 
 /// Whether a directory is a control group below the topmost that shares the CPU.
 #[must_use]
@@ -63,7 +66,14 @@ pub(crate) fn make(group: &Path) -> io::Result<()> {
 
 /// Moves a thread, which is a process of its own as kernel threads are.
 pub(crate) fn put(thread: i32, group: &Path) -> io::Result<()> {
-    fs::write(group.join(PROCESSES), thread.to_string())
+    let put = || fs::write(group.join(PROCESSES), thread.to_string());
+    for _ in 0..RUN_TRIES {
+        match put() {
+            Err(error) if error.raw_os_error() == Some(libc::EINVAL) => sleep(RUN_WAIT),
+            is_there => return is_there,
+        }
+    }
+    put()
 }
 
 /// Moves a thread from the group that was `made` for it to the one it was in `before`, and

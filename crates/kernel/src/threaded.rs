@@ -9,7 +9,7 @@
 //!
 //! Limits: before Linux 6.17 the switch is the whole interface's
 //! (`/sys/class/net/*/threaded`). Instances that the driver makes anew are not
-//! polled by threads until this is done again, which the governor and [`PolledInterface`] do.
+//! polled by threads until this is done again, for which [`are_renewed`] is asked now and then.
 
 use std::io;
 use std::thread::sleep;
@@ -17,7 +17,6 @@ use std::time::Duration;
 
 use crate::error::{CallError, Error, TurnError, os};
 use crate::knobs::{Knobs, PollingThread, Queues};
-use crate::link;
 use crate::scheduling::Priority;
 
 /// Drivers with which threads were turned on and off under a flood, and while the link went
@@ -33,7 +32,6 @@ const THREAD_TRIES: u32 = 50;
 /// its link goes down and up.
 #[derive(Debug)]
 pub struct PolledInterface {
-    index: u32,
     knobs: Knobs,
     /// The only queue that is meant.
     queue: Option<u32>,
@@ -41,11 +39,10 @@ pub struct PolledInterface {
 }
 
 impl PolledInterface {
-    /// Of the interface with this index; with a queue given, of that one alone.
+    /// Of the interface that is the knobs'; with a queue given, of that one alone.
     #[must_use]
-    pub const fn new(index: u32, knobs: Knobs, queue: Option<u32>) -> Self {
+    pub const fn new(knobs: Knobs, queue: Option<u32>) -> Self {
         Self {
-            index,
             knobs,
             queue,
             threads: Vec::new(),
@@ -64,9 +61,7 @@ impl PolledInterface {
         let queues = queue.as_ref().map_or(Queues::All, |queue| {
             Queues::Only(std::slice::from_ref(queue))
         });
-        let now = threads_of(&mut self.knobs, queues)?;
-        let state = link::link(self.index).map_err(os("ask about an interface"))?;
-        if !state.up || (!now.is_empty() && now == self.threads) {
+        if !are_renewed(&mut self.knobs, queues, &self.threads)? {
             return Ok(false);
         }
         self.threads = poll_in_threads(&mut self.knobs, queues, priority, Some(cpus))?;
@@ -108,6 +103,21 @@ pub fn poll_in_threads(
         }
     }
     Ok(threads)
+}
+
+/// Whether other threads poll `queues` than `before`, or none does. Not of an interface that
+/// is down: it may have none.
+///
+/// # Errors
+///
+/// The kernel does not answer, or the interface is gone.
+pub fn are_renewed(
+    knobs: &mut Knobs,
+    queues: Queues<'_>,
+    before: &[PollingThread],
+) -> Result<bool, CallError> {
+    let now = threads_of(knobs, queues)?;
+    Ok(knobs.is_up()? && (now.is_empty() || now != before))
 }
 
 /// Those that are there now.

@@ -107,7 +107,7 @@ fn comments_of_test(source: &str, inner: Option<&str>, function: &str) -> Option
         lines.by_ref().find(|line| *line == head);
     }
     let signature = format!("fn {function}(");
-    let runs_itself = source.contains("\nconst TESTS: [(&str, fn());");
+    let runs_itself = source.contains("const TESTS: [(&str, fn());");
     let is_listed = runs_itself && source.contains(&format!("\"{function}\""));
     let (mut is_test, mut comments) = (false, String::new());
     for line in lines.take_while(|line| !(line.starts_with("mod ") && line.ends_with('{'))) {

@@ -32,7 +32,7 @@ pub use settings::{Metrics, Settings, SettingsError, Shares};
 
 use crate::check::stacking;
 use crate::error::{Error, with_causes};
-use plimsoll_kernel::knobs::{Keeper, Knobs, Queues, TurnError};
+use plimsoll_kernel::knobs::{Keeper, Knobs, PollingThread, Queues, TurnError};
 use plimsoll_kernel::privileges::{drop_capabilities, outlive_overload};
 use plimsoll_kernel::scheduling::Priority;
 use plimsoll_kernel::threaded::poll_in_threads;
@@ -246,14 +246,18 @@ fn attach<'obj>(
         guarded.knobs.restore()?;
     }
     if let Some(priority) = settings.threaded {
-        poll(&mut guarded.knobs, settings, priority)?;
+        guarded.threads = poll(&mut guarded.knobs, settings, priority)?;
     }
     guarded.guard.protect(&settings.protection)?;
     Ok(guarded)
 }
 
 /// Has threads poll from now on, as the settings say.
-fn poll(knobs: &mut Knobs, settings: &Settings, priority: Priority) -> Result<(), TurnError> {
+fn poll(
+    knobs: &mut Knobs,
+    settings: &Settings,
+    priority: Priority,
+) -> Result<Vec<PollingThread>, TurnError> {
     let group = settings.poll_control_group.as_deref();
     if let Some(directory) = group.filter(|directory| !control_group::shares_cpu(directory)) {
         let directory = directory.to_owned();
@@ -265,11 +269,12 @@ fn poll(knobs: &mut Knobs, settings: &Settings, priority: Priority) -> Result<()
     }
     let cpus = settings.poll_cpu.as_ref().map(std::slice::from_ref);
     let threads = poll_in_threads(knobs, Queues::All, priority, cpus)?;
-    group.map_or(Ok(()), |directory| {
-        threads
-            .iter()
-            .try_for_each(|thread| knobs.set_thread_control_group(thread.tid, directory))
-    })
+    if let Some(directory) = group {
+        for thread in &threads {
+            knobs.set_thread_control_group(thread.tid, directory)?;
+        }
+    }
+    Ok(threads)
 }
 
 /// Refuses now what would be refused in overload.

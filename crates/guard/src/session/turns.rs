@@ -52,6 +52,7 @@ pub(super) struct Turns<'a, W> {
     govern: Turn,
     refresh: Turn,
     presence: Turn,
+    threads: Turn,
     owners: Turn,
     report: Turn,
     events: Events,
@@ -74,6 +75,7 @@ impl<'a, W: Work> Turns<'a, W> {
             govern: Turn::new("govern"),
             refresh: Turn::new("take over the host's addresses"),
             presence: Turn::new("attach the program anew"),
+            threads: Turn::new("have threads poll"),
             owners: Turn::new("tell the owners of sockets apart"),
             report: Turn::new("read the counters"),
             events: Events::default(),
@@ -99,6 +101,7 @@ impl<'a, W: Work> Turns<'a, W> {
                 &self.regulate,
                 &self.refresh,
                 &self.presence,
+                &self.threads,
                 &self.owners,
                 &self.report,
             ];
@@ -140,6 +143,14 @@ impl<'a, W: Work> Turns<'a, W> {
             self.tell(told);
             if let Ok(Some(absence)) = result {
                 self.log(&absence);
+            }
+        }
+        if self.threads.due <= now {
+            let result = self.work.renew_threads();
+            let told = self.threads.on_attempt(&result, REFRESH);
+            self.tell(told);
+            if let Ok(Some(threads)) = result {
+                self.log(&format_args!("event=threads_set_anew threads={threads}"));
             }
         }
         if self.owners.due <= now {

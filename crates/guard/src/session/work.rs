@@ -4,12 +4,13 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::time::Duration;
 
 use plimsoll_kernel::Knobs;
-use plimsoll_kernel::knobs::RestoreError;
+use plimsoll_kernel::knobs::{PollingThread, Queues, RestoreError};
+use plimsoll_kernel::threaded::are_renewed;
 
 use super::handover::ServiceManager;
 use super::protected_owners::ProtectedOwners;
 use super::settings::{Settings, Shares};
-use super::allow_driver;
+use super::{allow_driver, poll};
 use crate::error::{Error, with_causes};
 use crate::governor::Governor;
 use crate::guard::{Guard, Regulated};
@@ -32,6 +33,9 @@ pub(super) trait Work {
     /// Attaches the program anew if the driver does not run it any more; due once a second.
     /// What was wrong then.
     fn see_presence(&mut self) -> Result<Option<Absence>, Error>;
+    /// Has threads poll as the settings say, where the driver made its instances anew; due once
+    /// a second. How many, if so.
+    fn renew_threads(&mut self) -> Result<Option<usize>, Error>;
     /// Finds out who owns new sockets; due once a second.
     fn tell_owners_apart(&mut self) -> Result<(), Error>;
     /// Reads all counters.
@@ -90,6 +94,8 @@ pub(super) struct Guarded<'obj> {
     pub(super) knobs: Knobs,
     pub(super) guard: Guard<'obj>,
     owners: Owners,
+    /// Those that poll from start to exit, if that is asked for.
+    pub(super) threads: Vec<PollingThread>,
     /// Something stays turned that should not.
     must_restore: bool,
 }
@@ -107,6 +113,7 @@ impl<'obj> Guarded<'obj> {
             knobs,
             guard,
             owners: Owners::new(),
+            threads: Vec::new(),
             must_restore: false,
         }
     }
@@ -190,6 +197,17 @@ impl Work for Guarded<'_> {
 
     fn see_presence(&mut self) -> Result<Option<Absence>, Error> {
         self.guard.see_presence()
+    }
+
+    fn renew_threads(&mut self) -> Result<Option<usize>, Error> {
+        let Some(priority) = self.settings.threaded else {
+            return Ok(None);
+        };
+        if !are_renewed(&mut self.knobs, Queues::All, &self.threads)? {
+            return Ok(None);
+        }
+        self.threads = poll(&mut self.knobs, &self.settings, priority)?;
+        Ok(Some(self.threads.len()))
     }
 
     fn tell_owners_apart(&mut self) -> Result<(), Error> {

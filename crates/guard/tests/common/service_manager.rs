@@ -55,9 +55,15 @@ impl Manager {
             unsafe { std::env::set_var(name, value) };
         }
         if let Some(link) = self.stored.first() {
+            let link = link.as_raw_fd();
             // SAFETY: the session takes this descriptor; what had it is not used here.
-            let passed = unsafe { libc::dup2(link.as_raw_fd(), 3) };
+            let passed = unsafe { libc::dup2(link, 3) };
             assert_eq!(passed, 3);
+            if link != passed {
+                // SAFETY: an open descriptor, which this process does not use again: it leaves
+                // without a destructor. The guard has one copy, as systemd gives it.
+                unsafe { libc::close(link) };
+            }
         }
         guard();
         std::process::exit(0);

@@ -31,7 +31,6 @@ use plimsoll_core::config::Fraction;
 use plimsoll_kernel::Error;
 use plimsoll_kernel::error::os;
 use plimsoll_kernel::knobs::Knobs;
-use plimsoll_kernel::link;
 use plimsoll_kernel::polling_limit::{Limited, PollingLimit};
 use plimsoll_kernel::scheduling::{Class, Priority, Scheduling};
 use plimsoll_kernel::threaded::PolledInterface;
@@ -125,10 +124,9 @@ impl Threads {
     fn open(wanted: &Wanted<'_>) -> Result<Self, Error> {
         let own = Scheduling::of(0).map_err(os("ask where this process may run"))?;
         let open = |name: &String| {
-            let index = link::index(name)?;
             let mut knobs = Knobs::open(name)?;
             knobs.allow_any_driver(wanted.any_driver);
-            Ok(PolledInterface::new(index, knobs, None))
+            Ok(PolledInterface::new(knobs, None))
         };
         let interfaces = wanted.interfaces.iter().map(open);
         let asked = wanted.cpu_limit;

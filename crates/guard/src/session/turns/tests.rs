@@ -51,6 +51,9 @@ impl Work for Failing {
     fn see_presence(&mut self) -> Result<Option<Absence>, Error> {
         self.work("presence").map(|()| None)
     }
+    fn renew_threads(&mut self) -> Result<Option<usize>, Error> {
+        self.work("threads").map(|()| None)
+    }
     fn tell_owners_apart(&mut self) -> Result<(), Error> {
         self.work("owners")
     }
@@ -128,12 +131,13 @@ fn no_failure_of_a_moment_ends_the_loop_and_each_is_told_and_tried_again() {
         ("regulate", "cannot see how busy the CPUs are"),
         ("govern", "cannot govern"),
         ("refresh", "cannot take over the host's addresses"),
+        ("threads", "cannot have threads poll"),
         ("presence", "cannot attach the program anew"),
         ("owners", "cannot tell the owners of sockets apart"),
         ("snapshot", "cannot read the counters"),
     ] {
         // Once a second is too rare for this test to see a second attempt.
-        let is_rare = matches!(name, "refresh" | "presence" | "owners");
+        let is_rare = matches!(name, "refresh" | "threads" | "presence" | "owners");
         let work = Failing {
             failures: [(name, if is_rare { 1 } else { 2 })].into(),
             ..Failing::default()
@@ -150,13 +154,14 @@ fn no_failure_of_a_moment_ends_the_loop_and_each_is_told_and_tried_again() {
             notes.lines
         );
         assert!(
-            told(&format!("can{}", &said[6..])) || matches!(name, "presence" | "owners"),
+            told(&format!("can{}", &said[6..]))
+                || matches!(name, "threads" | "presence" | "owners"),
             "{name}: {:?}",
             notes.lines
         );
         assert_eq!(work.failures[name], 0, "{name}");
         for other in [
-            "regulate", "govern", "refresh", "presence", "owners", "snapshot",
+            "regulate", "govern", "refresh", "threads", "presence", "owners", "snapshot",
         ] {
             assert!(
                 work.done.contains_key(other) || other == name,

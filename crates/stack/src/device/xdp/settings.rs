@@ -146,7 +146,7 @@ impl Settings {
                 threaded.map_err(Refusal::from)
             }
             (Threaded::Auto, Some(watched)) => {
-                let interface = PolledInterface::new(ifindex, knobs, queue);
+                let interface = PolledInterface::new(knobs, queue);
                 settings.place(interface, queues, watched)
             }
             _ => {

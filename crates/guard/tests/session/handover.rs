@@ -1,0 +1,150 @@
+//! What a guard leaves to the next one under a service manager, and what it leaves to
+//! nobody.
+
+use std::process::Command;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{Signal, raise};
+use nix::sys::wait::WaitStatus;
+use plimsoll_guard::session::Settings;
+use plimsoll_kernel::scheduling::Priority;
+
+use crate::common::notes::{Notes, Seen, has_xdp};
+use crate::common::service_manager::Manager;
+use crate::threads::{polling_threads, switch_gro_on};
+use crate::{run, settings, stop_after};
+
+pub(crate) const TESTS: [(&str, fn()); 3] = [
+    ("hands_its_link_to_the_next", hands_its_link_to_the_next),
+    (
+        "one_that_cannot_start_leaves_no_program_behind",
+        one_that_cannot_start_leaves_no_program_behind,
+    ),
+    (
+        "killed_after_a_hand_over_it_is_undone_at_once",
+        killed_after_a_hand_over_it_is_undone_at_once,
+    ),
+];
+
+/// The id of the XDP program on `v0`.
+fn program() -> Option<String> {
+    let output = Command::new("ip").args(["link", "show", "v0"]).output();
+    let text = String::from_utf8(output.unwrap().stdout).unwrap();
+    let (_, rest) = text.split_once("prog/xdp id ")?;
+    rest.split(' ').next().map(str::to_owned)
+}
+
+/// As long as the manager has its copy, another link would be refused: so the second
+/// guard must have put its program in the place of the first one's.
+fn hands_its_link_to_the_next() {
+    let mut manager = Manager::new();
+    let first = manager.start(|| {
+        run(settings(), &mut Notes::new(stop_after(2))).unwrap();
+    });
+    let ended = manager.wait(first);
+    assert_eq!(ended, WaitStatus::Exited(first, 0));
+    assert_eq!(manager.said[0], "READY=1");
+    assert_eq!(manager.stored.len(), 1, "{:?}", manager.said);
+    let before = program().expect("attached while no guard runs");
+
+    let second = manager.start(|| {
+        run(settings(), &mut Notes::new(stop_after(2))).unwrap();
+    });
+    let ended = manager.wait(second);
+    assert_eq!(ended, WaitStatus::Exited(second, 0));
+    let after = program().expect("attached still");
+    assert_ne!(after, before, "the second one's program");
+    assert_eq!(manager.stored.len(), 1, "taken out, and handed on again");
+
+    // A crash is no end in order: nobody keeps the link.
+    let third = manager.start(|| {
+        let mut crashing = Notes::new(|seen: Seen<'_>| {
+            if seen.reports == 3 {
+                raise(Signal::SIGKILL).unwrap();
+            }
+            Ok(())
+        });
+        run(settings(), &mut crashing).unwrap();
+    });
+    let ended = manager.wait(third);
+    assert!(matches!(ended, WaitStatus::Signaled(..)), "{ended:?}");
+    assert_eq!(manager.stored.len(), 0, "{:?}", manager.said);
+    assert_detached_soon();
+}
+
+/// Of settings that are refused before anything is touched, and of those that the kernel
+/// refuses.
+fn one_that_cannot_start_leaves_no_program_behind() {
+    let starts: [fn(); 2] = [
+        || start_wrongly(None),
+        || start_wrongly(Some(Priority::Nice(3))),
+    ];
+    for start in starts {
+        let mut manager = Manager::new();
+        let first = manager.start(|| {
+            run(settings(), &mut Notes::new(stop_after(1))).unwrap();
+        });
+        manager.wait(first);
+        assert_eq!(manager.stored.len(), 1);
+        let second = manager.start(start);
+        assert_eq!(manager.wait(second), WaitStatus::Exited(second, 0));
+        assert_eq!(manager.stored.len(), 0, "{:?}", manager.said);
+        assert_detached_soon();
+    }
+}
+
+/// There is no such CPU, and none is needed without threads.
+fn start_wrongly(threaded: Option<Priority>) {
+    let wrong = Settings {
+        poll_cpu: Some(4096),
+        threaded,
+        ..settings()
+    };
+    run(wrong, &mut Notes::new(stop_after(1))).unwrap_err();
+}
+
+/// The keeper once had a copy of the link that was taken over, and waited two seconds for
+/// the program's end that it held back itself.
+fn killed_after_a_hand_over_it_is_undone_at_once() {
+    switch_gro_on();
+    let mut manager = Manager::new();
+    let first = manager.start(|| {
+        run(settings(), &mut Notes::new(stop_after(1))).unwrap();
+    });
+    manager.wait(first);
+    let second = manager.start(|| {
+        let threaded = Settings {
+            threaded: Some(Priority::Nice(3)),
+            ..settings()
+        };
+        let mut killed = Notes::new(|seen: Seen<'_>| {
+            if seen.reports == 2 {
+                assert_eq!(polling_threads("v0").len(), 1);
+                raise(Signal::SIGKILL).unwrap();
+            }
+            Ok(())
+        });
+        run(threaded, &mut killed).unwrap();
+    });
+    let ended = manager.wait(second);
+    let killed = Instant::now();
+    assert!(matches!(ended, WaitStatus::Signaled(..)), "{ended:?}");
+    while has_xdp() || !polling_threads("v0").is_empty() {
+        let waited = killed.elapsed();
+        assert!(
+            waited < Duration::from_millis(1200),
+            "turned for {waited:?}"
+        );
+        sleep(Duration::from_millis(10));
+    }
+}
+
+/// The kernel detaches when the last descriptor is gone, a keeper's among them.
+fn assert_detached_soon() {
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while has_xdp() {
+        assert!(Instant::now() < deadline, "the program stays");
+        sleep(Duration::from_millis(10));
+    }
+}

@@ -1,0 +1,177 @@
+//! Polling threads that were asked for from start to exit: when the driver makes them anew,
+//! and when the interface is moved away.
+
+use std::fs;
+use std::os::fd::AsFd;
+use std::process::{Command, id};
+use std::thread::{scope, sleep};
+use std::time::{Duration, Instant};
+
+use nix::sched::{CloneFlags, setns};
+use nix::sys::signal::{Signal, kill};
+use nix::sys::wait::waitpid;
+use nix::unistd::{ForkResult, fork};
+use plimsoll_guard::session::Settings;
+use plimsoll_kernel::knobs::{Knobs, Queues};
+use plimsoll_kernel::scheduling::Priority;
+use plimsoll_kernel::{link, namespace};
+
+use crate::common::ip;
+use crate::common::notes::{Notes, Seen};
+use crate::{group_with_a_share, run, settings};
+
+pub(crate) const TESTS: [(&str, fn()); 2] = [
+    (
+        "threads_that_the_driver_makes_anew_are_as_those_before",
+        threads_that_the_driver_makes_anew_are_as_those_before,
+    ),
+    (
+        "killed_after_its_interface_was_moved_it_is_undone_there",
+        killed_after_its_interface_was_moved_it_is_undone_there,
+    ),
+];
+
+/// With it, a veth has NAPI instances also without a program.
+pub(crate) fn switch_gro_on() {
+    let ethtool = Command::new("ethtool")
+        .args(["-K", "v0", "gro", "on"])
+        .status();
+    assert!(ethtool.expect("ethtool is installed").success());
+}
+
+/// The threads that poll `interface` of this namespace.
+pub(crate) fn polling_threads(interface: &str) -> Vec<i32> {
+    let ifindex = link::index(interface).unwrap();
+    let instances = plimsoll_kernel::knobs::Netdev::new().instances(ifindex);
+    let instances = instances.unwrap().into_iter();
+    instances.filter_map(|napi| napi.thread).collect()
+}
+
+/// The nice level and the CPUs of a thread.
+fn nice_and_cpus(thread: i32) -> (String, String) {
+    let stat = fs::read_to_string(format!("/proc/{thread}/stat")).unwrap_or_default();
+    let nice = stat.split(' ').nth(18).unwrap_or_default().to_owned();
+    let status = fs::read_to_string(format!("/proc/{thread}/status")).unwrap_or_default();
+    let cpus = status
+        .lines()
+        .find_map(|line| line.strip_prefix("Cpus_allowed_list:\t"));
+    (nice, cpus.unwrap_or_default().to_owned())
+}
+
+fn threaded() -> Settings {
+    Settings {
+        threaded: Some(Priority::Nice(3)),
+        poll_cpu: Some(0),
+        ..settings()
+    }
+}
+
+/// The control group of a thread.
+fn groups(thread: i32) -> String {
+    fs::read_to_string(format!("/proc/{thread}/cgroup")).unwrap_or_default()
+}
+
+/// A veth has other instances when it was down, and they began in softirq. By then the
+/// session has few capabilities.
+fn threads_that_the_driver_makes_anew_are_as_those_before() {
+    let wanted = ("3".to_owned(), "0".to_owned());
+    let settings = Settings {
+        poll_control_group: Some(group_with_a_share()),
+        ..threaded()
+    };
+    let is_grouped = |thread| groups(thread).contains("/plimsoll-v0-");
+    let mut before = Vec::new();
+    let mut until = Instant::now();
+    let mut are_anew = false;
+    let mut notes = Notes::new(|seen: Seen<'_>| {
+        if seen.reports == 1 {
+            before = polling_threads("v0");
+            assert_eq!(before.len(), 1);
+            assert_eq!(nice_and_cpus(before[0]), wanted);
+            assert!(is_grouped(before[0]));
+            ip("link set v0 down");
+            ip("link set v0 up");
+            until = Instant::now() + Duration::from_secs(3);
+            return Ok(());
+        }
+        let now = polling_threads("v0");
+        are_anew = now.len() == 1
+            && now != before
+            && nice_and_cpus(now[0]) == wanted
+            && is_grouped(now[0]);
+        let is_told = seen.lines.iter().any(|line| line.contains("event="));
+        if are_anew && is_told || until < Instant::now() {
+            seen.requests.stop();
+        }
+        Ok(())
+    });
+    run(settings, &mut notes).unwrap();
+    assert_eq!(
+        notes.lines,
+        ["interface=v0 event=threads_set_anew threads=1"]
+    );
+    assert!(are_anew);
+    assert!(polling_threads("v0").is_empty());
+}
+
+/// The namespace `v0` is moved to, removed at the end.
+struct Elsewhere {
+    name: String,
+    namespace: fs::File,
+}
+
+impl Elsewhere {
+    fn new() -> Self {
+        let name = format!("plimsoll-elsewhere-{}", id());
+        let namespace = namespace::create(&name).unwrap();
+        Self { name, namespace }
+    }
+
+    fn run<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
+        let inside = || {
+            setns(self.namespace.as_fd(), CloneFlags::CLONE_NEWNET).unwrap();
+            work()
+        };
+        scope(|scope| scope.spawn(inside).join().unwrap())
+    }
+}
+
+impl Drop for Elsewhere {
+    fn drop(&mut self) {
+        let _ = namespace::delete(&self.name);
+    }
+}
+
+/// A veth loses its instances on the way. Those of other drivers keep their settings, so the
+/// test gives them to the new ones.
+fn killed_after_its_interface_was_moved_it_is_undone_there() {
+    switch_gro_on();
+    let elsewhere = Elsewhere::new();
+    // SAFETY: this process has no other thread that could hold a lock.
+    let ForkResult::Parent { child } = unsafe { fork() }.unwrap() else {
+        let _ = run(threaded(), &mut Notes::new(|_: Seen<'_>| Ok(())));
+        std::process::exit(0);
+    };
+    let started = Instant::now();
+    while polling_threads("v0").is_empty() {
+        assert!(started.elapsed() < Duration::from_secs(20), "no thread");
+        sleep(Duration::from_millis(10));
+    }
+    sleep(Duration::from_millis(300));
+    ip(&format!("link set v0 netns {}", elsewhere.name));
+    let directory = tempfile::tempdir().unwrap();
+    elsewhere.run(|| {
+        ip("link set v0 up");
+        let mut knobs = Knobs::open_in(directory.path(), "v0").unwrap();
+        knobs.set_threaded(Queues::All, true).unwrap();
+        std::mem::forget(knobs);
+        assert!(!polling_threads("v0").is_empty());
+    });
+    kill(child, Signal::SIGKILL).unwrap();
+    waitpid(child, None).unwrap();
+    let killed = Instant::now();
+    while elsewhere.run(|| !polling_threads("v0").is_empty()) {
+        assert!(killed.elapsed() < Duration::from_secs(5), "turned for good");
+        sleep(Duration::from_millis(20));
+    }
+}
