@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use nix::unistd::gettid;
 use plimsoll_kernel::knobs::Netdev;
+use plimsoll_kernel::link;
 use plimsoll_testbed::{Config, Host, Testbed};
 
 use super::*;
