@@ -201,7 +201,7 @@ fn a_connection_that_has_ended_is_soon_forgotten() {
                 let connection = Connection::from(PEER_PORT + round, None);
                 let data = connection.segment(0, TcpFlags::ACK, &[]);
                 guard.test_run(&data, 1).unwrap();
-                connection.reset();
+                let _peer = connection.reset();
                 let (admitted, full, _) = judged(guard, |guard| {
                     guard.test_run(&data, RUNS).unwrap();
                 });
@@ -215,7 +215,7 @@ fn a_connection_that_has_ended_is_soon_forgotten() {
         let connection = Connection::open(None);
         let data = connection.segment(0, TcpFlags::ACK, &[]);
         guard.test_run(&data, 1).unwrap();
-        connection.reset();
+        let _peer = connection.reset();
         let_a_tick_pass();
         let (admitted, full, _) = judged(guard, |guard| {
             guard.test_run(&data, RUNS).unwrap();

@@ -16,19 +16,41 @@ const PORT: u16 = 5000;
 /// Longer than a channel stays pressed after its last discard.
 const LONG: Duration = Duration::from_millis(1500);
 
-/// Sends datagrams until the queue holds this part of its buffer, in percent, or no more.
-fn fill_to(client: &UdpSocket, capacity: u64, percent: u64) {
-    for _ in 0..10_000 {
-        if udp_occupancy(PORT) >= capacity * percent / 100 {
-            return;
+/// A server that nobody reads, judged by any CPU, and clients that pass no program.
+struct Host<'a> {
+    guard: Guard<'a>,
+    server: UdpSocket,
+    client: UdpSocket,
+    capacity: u64,
+}
+
+impl Host<'_> {
+    fn is_admitted_on(&mut self, cpu: usize) -> bool {
+        namespace::pin(cpu).unwrap();
+        let frame = to_host(HOST_V4).udp(4000, PORT, &[0; 64]);
+        self.guard.test_run(&frame, 1).unwrap().0
+    }
+
+    /// Until the queue holds this part of its buffer, in percent, or no more.
+    fn fill_to(&self, percent: u64) {
+        for _ in 0..10_000 {
+            if udp_occupancy(PORT) >= self.capacity * percent / 100 {
+                return;
+            }
+            self.client.send_to(&[0; 64], (HOST_V4, PORT)).unwrap();
         }
-        client.send_to(&[0; 64], (HOST_V4, PORT)).unwrap();
+    }
+
+    /// Takes all that is queued, and lets a long time pass.
+    fn become_calm(&self) {
+        while udp_occupancy(PORT) > 0 {
+            self.server.recv(&mut [0; 64]).unwrap();
+        }
+        thread::sleep(LONG);
     }
 }
 
-/// A flood that is hashed to one CPU ends, and hours later a burst comes by several.
-#[test]
-fn a_flood_of_one_cpu_does_not_cut_a_later_burst() {
+fn with_host(test: impl Fn(&mut Host<'_>) + Send + Sync) {
     let cpus = thread::available_parallelism().unwrap().get();
     assert!(cpus > 1, "this test needs two CPUs");
     for fairness in [false, true] {
@@ -36,30 +58,53 @@ fn a_flood_of_one_cpu_does_not_cut_a_later_burst() {
             fairness,
             ..Config::default()
         };
-        in_namespace(move || {
+        in_namespace(|| {
             let mut storage = Storage::default();
-            let mut guard = Guard::load(&mut storage, &config).unwrap();
             let server = udp_socket((HOST_V4, PORT), 256 << 10);
-            let capacity = getsockopt(&server, sockopt::RcvBuf).unwrap() as u64;
-            let client = UdpSocket::bind((HOST_V4, 0)).unwrap();
-            let frame = to_host(HOST_V4).udp(4000, PORT, &[0; 64]);
-            let mut is_admitted_on = |cpu| {
-                namespace::pin(cpu).unwrap();
-                guard.test_run(&frame, 1).unwrap().0
+            let mut host = Host {
+                guard: Guard::load(&mut storage, &config).unwrap(),
+                capacity: getsockopt(&server, sockopt::RcvBuf).unwrap() as u64,
+                server,
+                client: UdpSocket::bind((HOST_V4, 0)).unwrap(),
             };
-            is_admitted_on(1);
-            fill_to(&client, capacity, 100);
-            // A source has credit of its own at first.
-            assert!((0..100).any(|_| !is_admitted_on(1)), "a flood on CPU 1");
-            while udp_occupancy(PORT) > 0 {
-                server.recv(&mut [0; 64]).unwrap();
-            }
-            thread::sleep(LONG);
-            assert!(is_admitted_on(0), "the burst begins");
-            fill_to(&client, capacity, 60);
-            for packet in 0..20 {
-                assert!(is_admitted_on(1), "packet {packet} of the burst");
-            }
+            test(&mut host);
         });
     }
+}
+
+/// A flood that is hashed to one CPU ends, and hours later a burst comes by several.
+#[test]
+fn a_flood_of_one_cpu_does_not_cut_a_later_burst() {
+    with_host(|host| {
+        host.is_admitted_on(1);
+        host.fill_to(100);
+        // A source has credit of its own at first.
+        assert!(
+            (0..100).any(|_| !host.is_admitted_on(1)),
+            "a flood on CPU 1"
+        );
+        host.become_calm();
+        assert!(host.is_admitted_on(0), "the burst begins");
+        host.fill_to(60);
+        for packet in 0..20 {
+            assert!(host.is_admitted_on(1), "packet {packet} of the burst");
+        }
+    });
+}
+
+/// What the socket has dropped since a CPU first saw its queue fill says that it is full. So
+/// it does not if that was long ago.
+#[test]
+fn a_queue_that_began_to_fill_long_ago_is_not_full() {
+    with_host(|host| {
+        host.fill_to(80);
+        assert!(host.is_admitted_on(1), "it has dropped nothing");
+        host.fill_to(100);
+        host.client.send_to(&[0; 64], (HOST_V4, PORT)).unwrap();
+        host.become_calm();
+        host.fill_to(80);
+        for packet in 0..20 {
+            assert!(host.is_admitted_on(1), "packet {packet} of the burst");
+        }
+    });
 }

@@ -105,8 +105,8 @@ pub fn poll_in_threads(
     Ok(threads)
 }
 
-/// Whether other threads poll `queues` than `before`, or none does. Not of an interface that
-/// is down: it may have none.
+/// Whether other threads poll `queues` than `before`, or somebody else polls one of them. Not
+/// of an interface that is down: it may have none.
 ///
 /// # Errors
 ///
@@ -117,7 +117,8 @@ pub fn are_renewed(
     before: &[PollingThread],
 ) -> Result<bool, CallError> {
     let now = threads_of(knobs, queues)?;
-    Ok(knobs.is_up()? && (now.is_empty() || now != before))
+    let others_poll = now.is_empty() || now != before || knobs.has_softirq_polled(queues)?;
+    Ok(knobs.is_up()? && others_poll)
 }
 
 /// Those that are there now.

@@ -278,7 +278,7 @@ struct channel {
 	__u8 pressed; /* packets are judged by source */
 	__u8 filling; /* drops_mark() when it rose above the high watermark; 0: it is below */
 	__u8 sample_in; /* so many packets; 0: none in this tick any more */
-	__u32 pressed_tick; /* when it last discarded */
+	__u32 pressed_tick; /* when it last discarded, or began to fill */
 	__u32 fair_tick; /* of `fair_admitted` and `fair_used` */
 	__u32 fair_admitted; /* since then, not yet told to the allowance */
 	__u32 fair_used; /* in profile, likewise */

@@ -99,8 +99,10 @@ static __always_inline bool is_filling(struct channel *channel, const struct soc
 {
 	__u8 mark = drops_mark(sk);
 
-	if (!channel->filling)
+	if (!channel->filling) {
 		channel->filling = mark;
+		channel->pressed_tick = coarse_tick();
+	}
 	return channel->filling == mark;
 }
 
@@ -135,9 +137,10 @@ __noinline int forget_old_pressure(__u32 slot)
 {
 	struct channel *channel = channel_at(slot);
 
-	if (channel && (__s32)(coarse_tick() - channel->pressed_tick) >= FAIR_CALM_TICKS) {
+	if (channel && coarse_tick() - channel->pressed_tick >= FAIR_CALM_TICKS) {
 		channel->discarding = DISCARDING_NOTHING;
 		channel->pressed = false;
+		channel->filling = 0;
 	}
 	return 0;
 }
@@ -149,7 +152,7 @@ static __always_inline enum outcome judge_queue(const struct packet *packet,
 	struct channel *channel = verdict->channel;
 	bool discard;
 
-	if (channel && (channel->discarding || channel->pressed))
+	if (channel && (channel->discarding || channel->pressed || channel->filling))
 		forget_old_pressure(verdict->slot);
 	if (channel && !queue->occupancy)
 		note_empty(channel);

@@ -75,9 +75,9 @@ impl Owners {
     }
 
     /// Reads the current network namespace's sockets, and looks for the
-    /// processes of new ones, in bounded work: at most 20,000 sockets are
-    /// listed and 2,000 descriptors looked at. What was not found goes on at
-    /// the next refresh.
+    /// processes of new ones: at most 20,000 sockets are listed and 2,000
+    /// descriptors looked at. What was not found goes on at the next refresh.
+    /// Besides, each process that has one of them is asked whether it lives.
     ///
     /// # Errors
     ///

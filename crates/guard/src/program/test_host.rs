@@ -79,7 +79,8 @@ pub(super) fn judged_at(part: &types::channel) -> u32 {
 /// As if the server's queue, which has had a packet, had just been full, as all CPUs that
 /// tests run on saw it.
 pub(super) fn press(guard: &mut Guard<'_>) {
-    let tick = (monotonic_ns() >> TICK_SHIFT) as u32;
+    // The program's clock is behind this one, by up to a tick of the kernel's.
+    let tick = ((monotonic_ns() - KERNEL_TICK.as_nanos() as u64) >> TICK_SHIFT) as u32;
     for cpu in 0..libbpf_rs::num_possible_cpus().unwrap() as u32 {
         guard.program.books.press(SLOT_SOCKETS, cpu, tick);
     }

@@ -22,6 +22,7 @@ use std::io::{self, IoSlice};
 use std::mem::{MaybeUninit, take};
 use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::net::UnixDatagram;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -48,10 +49,16 @@ pub struct ServiceManager {
 }
 
 impl ServiceManager {
-    /// Takes what the manager passed to this process. Call it once, before anything is
-    /// opened or forked, and before anything may fail.
+    /// Takes what the manager passed to this process, at the first call; a later one knows of
+    /// no manager. To be called before anything is opened or forked, and before anything may
+    /// fail.
     #[must_use]
     pub fn of_this_process() -> Self {
+        static TAKEN_BY: AtomicU32 = AtomicU32::new(0);
+        let process = std::process::id();
+        if TAKEN_BY.swap(process, Ordering::Relaxed) == process {
+            return Self::default();
+        }
         let notify = env::var("NOTIFY_SOCKET").ok();
         let notify = notify.and_then(|path| match path.strip_prefix('@') {
             Some(name) => SocketAddrUnix::new_abstract_name(name.as_bytes()).ok(),
@@ -142,7 +149,7 @@ fn passed_link() -> Option<OwnedFd> {
     let mut link = None;
     for (place, name) in (0..i32::try_from(count).ok()?).zip(names.split(':')) {
         // SAFETY: the manager has opened this descriptor for this process, as the
-        // variables say, and nothing else here knows of it.
+        // variables say, and nothing else here knows of it: this is done once.
         let fd = unsafe { OwnedFd::from_raw_fd(FIRST_PASSED + place) };
         let _ = rustix::io::fcntl_setfd(&fd, rustix::io::FdFlags::CLOEXEC);
         if name == NAME {

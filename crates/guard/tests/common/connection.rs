@@ -78,13 +78,16 @@ impl Connection {
         (self.next, self.answered)
     }
 
-    /// The host ends it at once, and forgets it.
-    pub(crate) fn reset(self) {
+    /// The host ends it at once, and forgets it. The peer's sockets are to be dropped when time
+    /// does not matter: the kernel takes some of its ticks to close one.
+    #[must_use]
+    pub(crate) fn reset(self) -> (Wire, OwnedFd) {
         let at_once = libc::linger {
             l_onoff: 1,
             l_linger: 0,
         };
         setsockopt(&self.stream, sockopt::Linger, &at_once).unwrap();
+        (self.wire, self.sniffer)
     }
 
     /// How far from what was expected first the host's window ends, as it answers now.

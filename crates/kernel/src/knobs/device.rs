@@ -184,9 +184,10 @@ impl Device {
         }
     }
 
-    /// Whether there is the device still, in whatever namespace.
+    /// Whether there is the device still, in whatever namespace. That this process may open
+    /// no more files does not say that it is gone.
     pub(crate) fn is_there(&self) -> bool {
-        self.read_number("ifindex").is_ok()
+        !matches!(absent_is_none(self.read_number("ifindex")), Ok(None))
     }
 
     /// The setting's value; `None` if this kernel or device has no such

@@ -52,8 +52,8 @@ pub fn restore_in(directory: &Path, interface: Option<&str>) -> Result<Vec<Strin
             Knobs::open_in(directory, &record.interface)?.restore()?;
             restored.push(record.interface);
         } else if record.identity.boot_id != boot_id || !record.owner.is_alive() {
-            // Its interface is gone, and the settings with it; or it was moved, and the
-            // mark tells where it is.
+            // Its interface is gone, and the settings with it; or it was moved, and there a
+            // holdoff is known by its mark.
             file.remove()?;
         }
     }

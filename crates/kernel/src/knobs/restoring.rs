@@ -119,7 +119,8 @@ impl Knobs {
     /// Of an interface that this namespace has no more.
     fn restore_absent(&mut self) -> Result<(), RestoreError> {
         match self.put_back_by_device() {
-            Err(source) if self.is_elsewhere() => Err(RestoreError::Moved {
+            // Whatever this namespace's tools say of it meanwhile.
+            Err(source) if self.device.is_there() => Err(RestoreError::Moved {
                 interface: self.interface.clone(),
                 source,
             }),
@@ -131,34 +132,39 @@ impl Knobs {
         }
     }
 
-    /// By the device-wide settings, wherever the device is.
+    /// By the device-wide settings, wherever the device is. The first refusal, after trying
+    /// all.
     fn put_back_by_device(&self) -> io::Result<()> {
+        let mut restored = Ok(());
         let (defer, timeout) = self.device_holdoff();
         for (attribute, own) in [
             (Attribute::NapiDeferHardIrqs, u64::from(defer)),
             (Attribute::GroFlushTimeout, u64::from(timeout)),
         ] {
             if let Some(value) = self.record.device_wide(attribute, own) {
-                self.device.set_attribute(attribute, value)?;
+                restored = restored.and(self.device.set_attribute(attribute, value).map(drop));
             }
         }
-        let own = self.device.attribute(Attribute::Threaded)?.unwrap_or(0);
+        let own = self.device.attribute(Attribute::Threaded);
+        let own = own.ok().flatten().unwrap_or(0);
         let threaded = self.record.device_wide(Attribute::Threaded, own);
         if let Some(value) = threaded {
-            self.device.set_attribute(Attribute::Threaded, value)?;
+            let set = self.device.set_attribute(Attribute::Threaded, value);
+            restored = restored.and(set.map(drop));
         }
         for setting in self.record.to_restore() {
             match setting {
                 Setting::Thread { .. } | Setting::ControlGroup { .. } if threaded != Some(0) => {
-                    return Err(io::Error::other("threads poll on that did before"));
+                    let poll_on = io::Error::other("threads poll on that did before");
+                    restored = restored.and(Err(poll_on));
                 }
                 Setting::ControlGroup { made, before, .. } => {
-                    control_group::put_back(None, &made, &before)?;
+                    restored = restored.and(control_group::put_back(None, &made, &before));
                 }
                 _ => {}
             }
         }
-        Ok(())
+        restored
     }
 
     /// Of an interface that there is.

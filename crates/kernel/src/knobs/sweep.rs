@@ -1,6 +1,7 @@
 //! Removes what killed guards left in [`DIRECTORY`](super::DIRECTORY) for
-//! network namespaces that are gone: their interfaces and settings went with
-//! them, and no later start would look at their files again.
+//! network namespaces that are gone: no later start would look at their files again.
+//! Virtual interfaces went with them. Others are in the first namespace again, with their
+//! settings, of which a holdoff is known there by its mark.
 //!
 //! Files go only if their namespace is dead for certain: of another boot, or the
 //! kernel says that its cookie and inode are nobody's. It is asked by a

@@ -268,6 +268,17 @@ impl Knobs {
         Ok(threads.collect())
     }
 
+    /// Whether one of `queues` is not switched to threads, although it is ours to switch: a
+    /// queue that was added begins in softirq. False where there is no switch of each.
+    pub(crate) fn has_softirq_polled(&mut self, queues: Queues<'_>) -> Result<bool, CallError> {
+        let mut instances = self.instances()?;
+        leave_what_is_not_ours(&mut instances, queues);
+        if let Queues::Only(wanted) = queues {
+            instances.retain(|napi| napi.queue.is_some_and(|queue| wanted.contains(&queue)));
+        }
+        Ok(instances.iter().any(|napi| napi.threaded == Some(0)))
+    }
+
     /// Sets how a polling thread competes with processes.
     ///
     /// # Errors
