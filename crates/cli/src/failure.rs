@@ -51,6 +51,9 @@ impl Failure {
 
     /// Whether writing failed because whoever reads the output has gone.
     pub(crate) fn reader_is_gone(&self) -> bool {
+        if !self.may_be_of_output() {
+            return false;
+        }
         let mut cause: Option<&(dyn Error + 'static)> = Some(self.error.as_ref());
         while let Some(error) = cause {
             let io = error.downcast_ref::<io::Error>().map(io::Error::kind);
@@ -62,6 +65,24 @@ impl Failure {
             cause = error.source();
         }
         false
+    }
+
+    /// Whether it came from writing results. A library's broken pipe is its own: a socket of a
+    /// stack that has failed says that too.
+    fn may_be_of_output(&self) -> bool {
+        use plimsoll_guard::session::SessionError;
+        use plimsoll_programs::capture;
+        let session = self.downcast_ref::<SessionError>();
+        let capture = self.downcast_ref::<capture::Error>();
+        self.error.is::<io::Error>()
+            || self.error.is::<serde_json::Error>()
+            || session.is_some_and(|error| matches!(error, SessionError::Console(_)))
+            || capture.is_some_and(|error| {
+                matches!(
+                    error,
+                    capture::Error::Create { .. } | capture::Error::Write { .. }
+                )
+            })
     }
 }
 
@@ -205,5 +226,17 @@ mod tests {
         assert!(Failure::from(session).reader_is_gone());
         assert!(Failure::from(serde_json::Error::io(gone())).reader_is_gone());
         assert!(!Failure::from(Usage("no")).reader_is_gone());
+    }
+
+    /// It had ended `serve` with success when its interface was deleted.
+    #[test]
+    fn a_broken_pipe_of_a_library_is_no_reader_that_is_gone() {
+        let source = io::Error::new(io::ErrorKind::BrokenPipe, "the interface is gone");
+        let action = "serve".to_owned();
+        let failed = Failure::from(plimsoll_testbed::Error::Io { action, source });
+        assert!(!failed.reader_is_gone());
+        assert_eq!(failed.exit_code(), FAILED);
+        let failed = failed.to_string();
+        assert!(failed.contains("the interface is gone"), "{failed}");
     }
 }

@@ -106,11 +106,11 @@ pub(crate) fn run(args: &Args) -> crate::Result<()> {
         Failure::Open => Verdict::Accept,
     };
     let ended = screen(args, &config, rules, [&stop, &hangup])?;
-    if let Some(counts) = ended.as_ref().map_or_else(Error::counts, Some) {
-        report(args, counts)?;
-    }
+    let counts = ended.as_ref().map_or_else(Error::counts, Some);
+    let reported = counts.map_or(Ok(()), |counts| report(args, counts));
+    // Why it ended comes before that nobody could be told what it came to.
     ended?;
-    Ok(())
+    reported
 }
 
 /// Screens until the first of these is set. The interfaces are the kernel's again when this

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use plimsoll_metrics::MetricsServer;
-use plimsoll_testbed::server::{self, Config, Watch};
+use plimsoll_testbed::server::{self, Config, Status, Watch};
 
 use crate::metrics::MetricsArgs;
 use crate::output;
@@ -39,11 +39,28 @@ pub(crate) fn run(args: &Args) -> crate::Result<()> {
     }
     let set = |watch| *running.lock().unwrap_or_else(PoisonError::into_inner) = watch;
     let served = server::serve_watched(&args.config, |watch| set(Some(watch.clone())));
+    let (status, ended) = match served {
+        Ok(status) => (Some(status), Ok(())),
+        Err(error) => (status_of(&running), Err(error)),
+    };
     // The stack ends with the last who knows it.
     set(None);
-    let status = served?;
+    let reported = status.map_or(Ok(()), |status| report(args, &status));
+    // Why it ended comes before that nobody could be told what it came to.
+    ended?;
+    reported
+}
+
+/// What a server that failed has done, if it got as far as to listen.
+fn status_of(running: &Running) -> Option<Status> {
+    let running = running.lock().unwrap_or_else(PoisonError::into_inner);
+    let listened = running.as_ref().filter(|watch| watch.is_listening());
+    listened.map(Watch::status)
+}
+
+fn report(args: &Args, status: &Status) -> crate::Result<()> {
     if let Some(target) = &args.json {
-        output::write_json(target, &status)?;
+        output::write_json(target, status)?;
         if target == Path::new("-") {
             return Ok(());
         }

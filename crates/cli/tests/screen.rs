@@ -308,9 +308,9 @@ fn screened_beside_processes_that_compute(rules: &Path) -> (f64, String) {
     let line = Line::new();
     let (process, _says) = line.start(rules, &[]);
     let compute = || {
-        let mut session = line.testbed.test().command("setsid");
-        let shell = ["sh", "-c", "while :; do :; done"];
-        session.args(shell).spawn().unwrap()
+        let mut shell = line.testbed.test().command("sh");
+        shell.args(["-c", "while :; do :; done"]);
+        shell.own_session().spawn().unwrap()
     };
     let computing = [compute(), compute()];
     let report = offer(&line, 30_000, 30_000);

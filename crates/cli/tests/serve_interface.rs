@@ -4,6 +4,8 @@
 mod serving;
 mod shell;
 
+use std::io::Read;
+
 use plimsoll_kernel::knobs::{Attribute, Device, Netdev};
 use plimsoll_kernel::link;
 use plimsoll_kernel::scheduling::Scheduling;
@@ -23,6 +25,29 @@ fn a_killed_server_leaves_the_interface_as_it_was() {
         let _again = serve();
         client_of_an_echo();
     });
+}
+
+/// It had ended with success, and without a word.
+#[test]
+fn a_deleted_interface_ends_it_with_the_reason_and_its_counts() {
+    for on in ["packet:stack0", "af_xdp:stack0"] {
+        with_link(|| {
+            let mut server =
+                Server::start_telling(&format!("echo --port 7 --on {on} --address 10.0.0.2/24"));
+            client_of_an_echo();
+            run("ip link del stack0");
+            let ended = eventually("its end", || server.0.try_wait().unwrap());
+            assert_eq!(ended.code(), Some(1), "{on}");
+            let [mut counts, mut told] = [String::new(), String::new()];
+            let output = server.0.stdout.as_mut().unwrap();
+            output.read_to_string(&mut counts).unwrap();
+            let says = server.0.stderr.as_mut().unwrap();
+            says.read_to_string(&mut told).unwrap();
+            assert!(told.contains("the interface is gone"), "{on}: {told}");
+            let counts: serde_json::Value = serde_json::from_str(&counts).unwrap();
+            assert!(counts["received"].as_u64() > Some(0), "{on}: {counts}");
+        });
+    }
 }
 
 /// What the kernel has set for the interface and its NAPI instances.

@@ -401,6 +401,15 @@ mod tests {
         Limited { tid, class }
     }
 
+    /// The kernel knows a thread for a moment longer than its process does.
+    fn until_gone(tid: i32) {
+        let end = Instant::now() + Duration::from_secs(10);
+        while thread_time(tid).is_ok() {
+            assert!(Instant::now() < end, "{tid} is gone");
+            thread::sleep(Duration::from_millis(1));
+        }
+    }
+
     /// A driver's polling thread may end while others of its CPU go on.
     #[test]
     fn a_group_outlives_a_thread_of_it() {
@@ -415,6 +424,7 @@ mod tests {
         let mut account = Account::open(&threads, &shared, CoreInstant::ZERO).unwrap();
         drop(end);
         other.join().unwrap();
+        until_gone(threads[1].tid);
         account
             .check(&shared, CoreInstant::from_nanos(1_000_000))
             .unwrap();
@@ -431,6 +441,7 @@ mod tests {
         let ended = thread::spawn(|| nix::unistd::gettid().as_raw());
         let shared = shared();
         let (gone, there) = (limited(ended.join().unwrap()), limited(0));
+        until_gone(gone.tid);
         let open = |threads: &[Limited]| Account::open(threads, &shared, CoreInstant::ZERO);
         let account = open(&[gone, there]).expect("one is there");
         assert_eq!(account.threads, [there]);

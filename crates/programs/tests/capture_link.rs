@@ -70,6 +70,21 @@ fn capture(mode: Mode, meanwhile: impl FnOnce(&UdpSocket, &AtomicBool) + Send) -
     namespace::in_new(inside).expect("these tests make network namespaces: run them as root")
 }
 
+/// Until frames leave by it.
+fn until_up(interface: &str) {
+    let end = Instant::now() + SOON;
+    let shown = || {
+        let output = Command::new("ip")
+            .args(["link", "show", interface])
+            .output();
+        String::from_utf8(output.unwrap().stdout).unwrap()
+    };
+    while !shown().contains("state UP") {
+        assert!(Instant::now() < end, "{}", shown());
+        thread::sleep(Duration::from_millis(10));
+    }
+}
+
 fn send(client: &UdpSocket, packets: u64) {
     for _ in 0..packets {
         client.send(b"x").unwrap();
@@ -85,7 +100,8 @@ fn a_link_that_goes_down_and_up_costs_no_cpu_and_is_recorded_again() {
         thread::sleep(Duration::from_secs(1));
         ip("link set watched up");
         // The other end notices within a second.
-        thread::sleep(Duration::from_millis(1100));
+        until_up("near");
+        thread::sleep(Duration::from_millis(100));
         send(client, 10);
         thread::sleep(Duration::from_millis(200));
         stop.store(true, Ordering::Relaxed);

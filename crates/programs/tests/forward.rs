@@ -260,9 +260,9 @@ fn user_space_forwards_beside_processes_that_compute() {
     let start = || Router::start(&config, Vec::new()).expect("the router starts");
     let router = hosts.router().run(start).expect("the router's host");
     let compute = || {
-        let mut session = hosts.router().command("setsid");
-        let shell = ["sh", "-c", "while :; do :; done"];
-        session.args(shell).spawn().unwrap()
+        let mut shell = hosts.router().command("sh");
+        shell.args(["-c", "while :; do :; done"]);
+        shell.own_session().spawn().unwrap()
     };
     let computing = [compute(), compute()];
     // A burst fits the ring, and two do not: who takes the generator's CPU makes two of one.

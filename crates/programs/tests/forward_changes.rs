@@ -8,11 +8,12 @@ use std::time::Duration;
 
 use plimsoll_programs::forward::{DataPath, Router};
 use plimsoll_testbed::INNER_DEVICE;
+use plimsoll_testbed::blast::Stop;
 use plimsoll_testbed::routed::{Routed, SINK_IPV4, Sink};
 
 use common::{
-    ANSWERING, Books, config, eventually, eventually_answered, is_answered, of, packets, ping,
-    said, with_router, with_router_of,
+    ANSWERING, Books, config, eventually, eventually_answered, is_answered, of, packets,
+    packets_until, ping, said, with_router, with_router_of,
 };
 
 /// Nobody has this address of the sink's network.
@@ -174,11 +175,16 @@ fn when_an_interface_goes_packets_pass_between_the_others() {
     with_router_of(&config, Sink::Answers, prepare, |hosts, router| {
         eventually_answered(hosts.load(), ANSWERING);
         thread::scope(|scope| {
-            let flood = scope.spawn(|| packets(hosts, BEHIND_EXTRA, 20_000, 20_000));
+            let stop = Stop::new();
+            let flooding = stop.clone();
+            let flood = scope.spawn(move || packets_until(hosts, BEHIND_EXTRA, 20_000, &flooding));
             let transmitted = || router.status().unwrap().interfaces[2].transmitted.sent;
             eventually("packets leave by it", || transmitted() > 1_000);
             said(hosts.router(), "ip link del extra0");
             assert!(!flood.is_finished(), "it goes during the flood");
+            // Frames for it still come.
+            thread::sleep(Duration::from_millis(200));
+            stop.stop();
             flood.join().unwrap();
         });
         assert_eq!(router.failure(), None);

@@ -18,10 +18,11 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
                 println!("{} bytes from {from:02x?} to {to:02x?}", frame.len());
             }
         }
+        let next = device.tend()?;
         let readiness = device.readiness();
         poll(
             &mut [PollFd::new(readiness.as_fd(), PollFlags::POLLIN)],
-            PollTimeout::NONE,
+            next.map_or(Ok(PollTimeout::NONE), PollTimeout::try_from)?,
         )?;
     }
 }

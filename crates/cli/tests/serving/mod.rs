@@ -38,9 +38,18 @@ pub(crate) struct Server(pub(crate) Child);
 
 impl Server {
     pub(crate) fn start(arguments: &str) -> Self {
+        Self::start_saying(arguments, Stdio::inherit())
+    }
+
+    /// What it says can be read when it has ended.
+    pub(crate) fn start_telling(arguments: &str) -> Self {
+        Self::start_saying(arguments, Stdio::piped())
+    }
+
+    fn start_saying(arguments: &str, to: Stdio) -> Self {
         let mut command = Command::new(env!("CARGO_BIN_EXE_plimsoll"));
         command.arg("serve").args(arguments.split_whitespace());
-        Self(command.stdout(Stdio::piped()).spawn().unwrap())
+        Self(command.stdout(Stdio::piped()).stderr(to).spawn().unwrap())
     }
 
     /// Ends it as Ctrl-C does; what it counted.

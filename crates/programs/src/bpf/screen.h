@@ -42,7 +42,7 @@ struct counters {
 	__u64 redirected;
 	/* Frames that the filter chose. */
 	__u64 chosen;
-	/* Frames of queues without a socket, and the newest such queue. */
+	/* Frames of queues without a socket, and that of the last of them. */
 	__u64 unserved;
 	__u64 unserved_queue;
 };

@@ -19,6 +19,8 @@ const TURN_FRAMES: usize = 64;
 /// Frames of a socket's receive ring: a burst that arrives while other queues are served,
 /// or while this thread waits for the CPU.
 const RING_FRAMES: u32 = 8192;
+/// Shortest wait.
+const TICK: Duration = Duration::from_millis(1);
 /// A stamp farther from now is none: the driver left no room for it.
 const STAMP_AGE_MAX_NS: u64 = 10_000_000_000;
 
@@ -102,16 +104,24 @@ impl Source {
         };
         let wanted = |descriptor| PollFd::new(descriptor, PollFlags::POLLIN);
         let mut wanted: Vec<PollFd<'_>> = descriptors.into_iter().map(wanted).collect();
+        let tended = self.tend();
+        let next = tended.as_ref().ok().copied().flatten();
+        let timeout = next.map_or(timeout, |next| next.max(TICK).min(timeout));
         let millis = PollTimeout::try_from(timeout).unwrap_or(PollTimeout::ZERO);
         match poll(&mut wanted, millis) {
             Ok(_) | Err(nix::errno::Errno::EINTR) => {}
             Err(error) => return Err(error.into()),
         }
+        tended.map(drop)
+    }
+
+    /// Does what is due although nothing arrives; when to do so again.
+    fn tend(&self) -> io::Result<Option<Duration>> {
         match self {
-            Self::Copy(copied) => copied.monitor.tend(),
-            Self::Take(taken) => taken.queues.iter().try_for_each(|queue| {
-                // Waits here are shorter than what it asks for.
-                queue.tend().map(|_| ())
+            Self::Copy(copied) => copied.monitor.tend().map(|()| None),
+            Self::Take(taken) => taken.queues.iter().try_fold(None, |soonest, queue| {
+                let next = queue.tend()?;
+                Ok(soonest.into_iter().chain(next).min())
             }),
         }
     }

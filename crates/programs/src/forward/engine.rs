@@ -424,6 +424,7 @@ impl Work {
 
     /// Which of the sources have frames, once one has or a time is up.
     fn wait(&self, awaited: &[SourceId], now: Instant) -> io::Result<Vec<SourceId>> {
+        let tended = tend(self.lines.iter().map(|line| &*line.device));
         let times = [
             self.poller.next_wakeup(),
             self.feedback.next_timeout(),
@@ -431,6 +432,7 @@ impl Work {
         ];
         let next = times.into_iter().flatten().min();
         let span = next.map_or(LOOK, |next| next.saturating_since(now).min(LOOK));
+        let span = span.min(tended);
         let mut polled: Vec<PollFd<'_>> = awaited
             .iter()
             .map(|source| &self.lines[source.index()].device)
@@ -444,6 +446,13 @@ impl Work {
         let ready = ready.filter(|(_, fd)| fd.any().unwrap_or(true));
         Ok(ready.map(|(source, _)| *source).collect())
     }
+}
+
+/// Does what is due although nothing arrives; when to do so again at the latest. An interface
+/// that is gone does not end forwarding between the others.
+fn tend<'a>(devices: impl Iterator<Item = &'a BareQueue>) -> Duration {
+    let next = devices.filter_map(|device| device.tend().ok().flatten());
+    next.fold(LOOK, Duration::min)
 }
 
 #[cfg(test)]

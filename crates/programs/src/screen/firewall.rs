@@ -88,6 +88,7 @@ struct Shared<'a> {
     ports: &'a [Port; 2],
     protected: Option<&'a [Instruction]>,
     memory: Option<&'a Memory>,
+    unserved: &'a Unserved,
     counters: [Counters; 2],
     feedback: Mutex<(Feedback, [QueueId; 2])>,
     inhibited: Inhibited,
@@ -195,21 +196,7 @@ impl Firewall {
     /// An interface failed or was deleted: [`Error::Ended`], with the counts. A CPU limit that
     /// was asked for cannot be kept.
     pub fn run(&self, screen: Box<dyn Screen>, stop: &AtomicBool) -> Result<Counts, Error> {
-        let (feedback, queues) = feedback(self.config.queue_frames)?;
-        let mut shared = Shared {
-            config: &self.config,
-            ports: &self.ports,
-            protected: self.protected.as_deref(),
-            memory: self.memory.as_ref(),
-            counters: Default::default(),
-            feedback: Mutex::new((feedback, queues)),
-            inhibited: Inhibited::new().map_err(failed_to("make an event descriptor"))?,
-            decided: AtomicU64::new(0),
-            died: AtomicBool::new(false),
-            reloads: AtomicU64::new(0),
-            failure: OnceLock::new(),
-            over: AtomicBool::new(false),
-        };
+        let mut shared = Shared::of(self)?;
         shared.forget()?;
         self.unserved.begin(&self.ports);
         let queue = || channel::<Frame>(&ChannelConfig::drop_tail(self.config.queue_frames));
@@ -314,7 +301,26 @@ fn now() -> Instant {
     Instant::from_nanos(clock::monotonic_ns())
 }
 
-impl Shared<'_> {
+impl<'a> Shared<'a> {
+    fn of(firewall: &'a Firewall) -> Result<Self, Error> {
+        let (feedback, queues) = feedback(firewall.config.queue_frames)?;
+        Ok(Self {
+            config: &firewall.config,
+            ports: &firewall.ports,
+            protected: firewall.protected.as_deref(),
+            memory: firewall.memory.as_ref(),
+            unserved: &firewall.unserved,
+            counters: Default::default(),
+            feedback: Mutex::new((feedback, queues)),
+            inhibited: Inhibited::new().map_err(failed_to("make an event descriptor"))?,
+            decided: AtomicU64::new(0),
+            died: AtomicBool::new(false),
+            reloads: AtomicU64::new(0),
+            failure: OnceLock::new(),
+            over: AtomicBool::new(false),
+        })
+    }
+
     fn counters(&self, side: Side) -> &Counters {
         &self.counters[side.index()]
     }
@@ -342,8 +348,8 @@ impl Shared<'_> {
         let port = &self.ports[side.index()];
         let mut counts = self.counters(side).read(port.dropped());
         if self.config.on_failure == Verdict::Discard {
-            let unserved = port.program.unserved();
-            counts.failed += unserved.map_err(bpf("read counters"))?.frames;
+            let unserved = self.unserved.frames(side, &port.program);
+            counts.failed += unserved.map_err(bpf("read counters"))?;
         }
         if let Some(memory) = self.memory {
             counts.add(memory.enforced(side, &port.program)?);
@@ -512,7 +518,12 @@ impl<'a> Receiving<'a> {
         now.saturating_since(self.decided_at) >= self.shared.config.hang
     }
 
+    /// Until there is something to do. An interface that is gone is a failure.
     fn wait(&self) -> io::Result<()> {
+        let mut tended = WAIT;
+        for port in self.shared.ports {
+            tended = port.tend()?.map_or(tended, |next| next.min(tended));
+        }
         let open = Side::ALL
             .into_iter()
             .filter(|&side| !self.shared.is_inhibited(side));
@@ -523,7 +534,7 @@ impl<'a> Receiving<'a> {
         let inhibited = Side::ALL
             .into_iter()
             .any(|side| self.shared.is_inhibited(side));
-        let timeout = if inhibited { TICK } else { WAIT };
+        let timeout = if inhibited { TICK } else { tended.max(TICK) };
         let wanted = |descriptor| PollFd::new(descriptor, PollFlags::POLLIN);
         let mut wanted: Vec<PollFd<'_>> = readable.map(wanted).collect();
         let timeout = PollTimeout::try_from(timeout).unwrap_or(PollTimeout::ZERO);

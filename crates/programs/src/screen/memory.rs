@@ -74,11 +74,11 @@ pub(super) struct Program {
     counters: MapHandle,
 }
 
-/// What a program has seen of receive queues that have no socket.
-#[derive(Clone, Copy, Debug)]
+/// What a program has seen of receive queues that have no socket, on one CPU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct UnservedFrames {
     pub(super) frames: u64,
-    /// The highest of these queues.
+    /// That of the last of these frames.
     pub(super) queue: u64,
 }
 
@@ -145,29 +145,30 @@ impl Program {
         self.counted(offset_of!(types::counters, discarded))
     }
 
-    /// Frames of receive queues without a socket.
-    pub(super) fn unserved(&self) -> libbpf_rs::Result<UnservedFrames> {
-        let queues = self.by_cpu(offset_of!(types::counters, unserved_queue))?;
-        let frames = self.by_cpu(offset_of!(types::counters, unserved))?;
-        Ok(UnservedFrames {
-            frames: frames.iter().sum(),
-            queue: queues.into_iter().max().unwrap_or(0),
-        })
+    /// Frames of receive queues without a socket, by CPU.
+    pub(super) fn unserved(&self) -> libbpf_rs::Result<Vec<UnservedFrames>> {
+        let of_cpu = |cpu: &Vec<u8>| UnservedFrames {
+            frames: number(cpu, offset_of!(types::counters, unserved)),
+            queue: number(cpu, offset_of!(types::counters, unserved_queue)),
+        };
+        Ok(self.by_cpu()?.iter().map(of_cpu).collect())
     }
 
     /// Sum over all CPUs.
     fn counted(&self, offset: usize) -> libbpf_rs::Result<u64> {
-        Ok(self.by_cpu(offset)?.iter().sum())
+        Ok(self.by_cpu()?.iter().map(|cpu| number(cpu, offset)).sum())
     }
 
-    fn by_cpu(&self, offset: usize) -> libbpf_rs::Result<Vec<u64>> {
+    /// The counters of each CPU.
+    fn by_cpu(&self) -> libbpf_rs::Result<Vec<Vec<u8>>> {
         let cpus = self.counters.lookup_percpu(&ONLY, MapFlags::ANY)?;
-        let number = |cpu: &Vec<u8>| {
-            let bytes = cpu.get(offset..).and_then(<[u8]>::first_chunk);
-            bytes.map_or(0, |bytes| u64::from_ne_bytes(*bytes))
-        };
-        Ok(cpus.unwrap_or_default().iter().map(number).collect())
+        Ok(cpus.unwrap_or_default())
     }
+}
+
+fn number(counters: &[u8], offset: usize) -> u64 {
+    let bytes = counters.get(offset..).and_then(<[u8]>::first_chunk);
+    bytes.map_or(0, |bytes| u64::from_ne_bytes(*bytes))
 }
 
 fn load<'a>(

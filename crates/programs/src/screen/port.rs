@@ -2,6 +2,7 @@
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
+use std::time::Duration;
 
 use plimsoll_kernel::knobs;
 use plimsoll_stack::device::xdp::{WholeQueue, XdpConfig, open_whole_by};
@@ -100,6 +101,15 @@ impl Port {
     /// The same of protected frames.
     pub(super) fn protected_readiness(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         self.protected.iter().map(Device::readiness)
+    }
+
+    /// Does what is due although nothing arrives; when to do so again.
+    pub(super) fn tend(&self) -> io::Result<Option<Duration>> {
+        let mut soonest = None;
+        for queue in self.queues.iter().chain(&self.protected) {
+            soonest = soonest.into_iter().chain(queue.tend()?).min();
+        }
+        Ok(soonest)
     }
 
     /// Frames that were dropped before anybody saw them.

@@ -118,10 +118,33 @@ fn offer(hosts: &Routed, destination: &str, frames: u64, schedule: Schedule) -> 
 /// Packets from these sources, sent by this CPU.
 pub(crate) fn offer_from(
     hosts: &Routed,
+    from: (&str, usize),
+    destination: &str,
+    frames: u64,
+    schedule: Schedule,
+) -> Report {
+    offer_until(hosts, from, destination, frames, schedule, &Stop::new())
+}
+
+/// Packets at a rate until `stop`, for 10 s at most.
+pub(crate) fn packets_until(
+    hosts: &Routed,
+    destination: &str,
+    rate_pps: u64,
+    stop: &Stop,
+) -> Report {
+    let from = ("198.18.0.1/32", hosts.load().cpu());
+    let schedule = Schedule::Fixed { rate_pps };
+    offer_until(hosts, from, destination, 10 * rate_pps, schedule, stop)
+}
+
+fn offer_until(
+    hosts: &Routed,
     (source, cpu): (&str, usize),
     destination: &str,
     frames: u64,
     schedule: Schedule,
+    stop: &Stop,
 ) -> Report {
     let flow = Flow {
         source: source.parse().unwrap(),
@@ -142,7 +165,7 @@ pub(crate) fn offer_from(
     if matches!(spec.schedule, Schedule::Bursts { .. }) {
         spec.priority = Priority::Nice(-20);
     }
-    let blast = || Blast::load(&spec)?.run(&Stop::new());
+    let blast = || Blast::load(&spec)?.run(stop);
     hosts.load().run(blast).unwrap().unwrap()
 }
 

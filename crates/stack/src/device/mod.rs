@@ -162,7 +162,8 @@ pub trait Device: Send + Sync + fmt::Debug {
     fn readiness(&self) -> BorrowedFd<'_>;
 
     /// Does what is due although nothing arrives. Whoever waits for
-    /// [`readiness`](Self::readiness) calls it before, and again after the time that it tells.
+    /// [`readiness`](Self::readiness) calls it before, and again after the time that it tells, or
+    /// has another thread do it.
     /// `None`: nothing ever is.
     ///
     /// # Errors

@@ -24,6 +24,12 @@ pub struct Watch {
 }
 
 impl Watch {
+    /// Whether clients can reach it by now, or could.
+    #[must_use]
+    pub fn is_listening(&self) -> bool {
+        self.counters.is_listening()
+    }
+
     /// What was done so far.
     #[must_use]
     pub fn status(&self) -> Status {

@@ -76,6 +76,10 @@ impl Relay {
             self.timer.arm(left - WAKE_UP)?;
         }
         let [there, back] = &self.ways;
+        for way in [there, back] {
+            // What it asks for is later than the next look.
+            way.from.tend()?;
+        }
         let sources = [
             there.from.readiness(),
             back.from.readiness(),

@@ -18,7 +18,7 @@ use plimsoll_stack::device::{Batch, Device, Frame};
 
 use super::decider::Decider;
 use super::output::{self, Output};
-use super::{AGAIN, LOOK, Shared, Tally};
+use super::{AGAIN, Shared, Tally};
 
 #[derive(Debug)]
 pub(super) struct Protected {
@@ -120,7 +120,8 @@ impl Protected {
     /// Until there are frames, or what finds no room is to be tried again.
     fn wait(&self) -> io::Result<()> {
         let all_left = self.lines.iter().all(|line| line.output.is_empty());
-        let span = if all_left { LOOK } else { AGAIN };
+        let tended = super::tend(self.lines.iter().map(|line| &*line.device));
+        let span = if all_left { tended } else { AGAIN.min(tended) };
         let readable = self.lines.iter().map(|line| line.device.readiness());
         let mut polled: Vec<PollFd<'_>> = readable
             .map(|descriptor| PollFd::new(descriptor, PollFlags::POLLIN))

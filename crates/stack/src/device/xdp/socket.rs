@@ -33,7 +33,8 @@ const REFILL_BATCH: usize = 64;
 const COPY_BYTES: usize = 256;
 
 /// How soon it is tried again to lend chunks, while the kernel has nearly none to receive into,
-/// and to send what it did not take.
+/// and to send what it did not take. (What another thread leaves after a look is found by the
+/// next one, within [`PRESENCE_LOOK`].)
 const AGAIN: Duration = Duration::from_millis(10);
 
 /// How long the queue of a closed socket is waited for.
@@ -237,11 +238,11 @@ impl Socket {
         Ok(())
     }
 
-    /// Tells the kernel of frames that are left in the transmit ring. Whether some are still.
+    /// Tells the kernel of frames that are left in the transmit ring. Whether some may be still.
     fn has_unsent(&self) -> bool {
-        // Whoever holds the lock tells the kernel.
+        // Whoever holds the lock tells the kernel, which may leave some.
         let Some(ring) = self.transmit.try_lock() else {
-            return false;
+            return true;
         };
         if ring.queued() > 0 && ring.memory().needs_wakeup() {
             // It is no failure of the device before that shows elsewhere.
