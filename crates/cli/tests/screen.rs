@@ -303,7 +303,9 @@ fn a_firewall_screens_beside_processes_that_compute() {
 }
 
 /// The part that was accepted, and what happened. Each process is in a session of its own,
-/// since the scheduler shares the CPU between sessions.
+/// since the scheduler shares the CPU between sessions. (Until 2026-11-26 60,000 packets/s were
+/// offered, once. 94.4 % were accepted on a slow machine: an unoptimized screen takes nearly its
+/// CPU limit then, and it was said to screen before it did.)
 fn screened_beside_processes_that_compute(rules: &Path) -> (f64, String) {
     let line = Line::new();
     let (process, _says) = line.start(rules, &[]);

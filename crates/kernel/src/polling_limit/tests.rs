@@ -1,0 +1,258 @@
+//! Groups of threads whose members end, and their accounts.
+
+use super::*;
+
+fn shared() -> Shared {
+    Shared {
+        limit_ppm: AtomicU64::new(500_000),
+        inhibited: AtomicBool::new(false),
+        stop: AtomicBool::new(false),
+    }
+}
+
+fn limited(tid: i32) -> Limited {
+    let class = Class::Idle;
+    Limited { tid, class }
+}
+
+/// The kernel knows a thread for a moment longer than its process does.
+fn until_gone(tid: i32) {
+    let end = Instant::now() + Duration::from_secs(10);
+    while thread_time(tid).is_ok() {
+        assert!(Instant::now() < end, "{tid} is gone");
+        thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// A driver's polling thread may end while others of its CPU go on.
+#[test]
+fn a_group_outlives_a_thread_of_it() {
+    let (ready, tids) = std::sync::mpsc::channel();
+    let (end, ended) = std::sync::mpsc::channel::<()>();
+    let other = thread::spawn(move || {
+        ready.send(nix::unistd::gettid().as_raw()).unwrap();
+        let _ = ended.recv();
+    });
+    let shared = shared();
+    let threads = [limited(0), limited(tids.recv().unwrap())];
+    let mut account = Account::open(&threads, &shared, CoreInstant::ZERO).unwrap();
+    drop(end);
+    other.join().unwrap();
+    until_gone(threads[1].tid);
+    account
+        .check(&shared, CoreInstant::from_nanos(1_000_000))
+        .unwrap();
+    assert_eq!(account.threads, threads[..1]);
+    account.threads.clear();
+    let gone = account.check(&shared, CoreInstant::from_nanos(2_000_000));
+    assert!(gone.is_err());
+}
+
+/// One that had ended before kept its group from being watched: the others stayed real-time
+/// threads without a limit.
+#[test]
+fn a_group_is_watched_without_those_that_have_ended() {
+    let ended = thread::spawn(|| nix::unistd::gettid().as_raw());
+    let shared = shared();
+    let (gone, there) = (limited(ended.join().unwrap()), limited(0));
+    until_gone(gone.tid);
+    let open = |threads: &[Limited]| Account::open(threads, &shared, CoreInstant::ZERO);
+    let account = open(&[gone, there]).expect("one is there");
+    assert_eq!(account.threads, [there]);
+    assert!(open(&[gone]).is_none());
+}
+
+/// Beyond its half it leaves the CPU to those that it provides with work.
+#[test]
+fn who_is_ahead_goes_beneath_until_the_next_period() {
+    let budget = |ppm| Budget::new(ppm, Duration::ZERO, CoreInstant::ZERO);
+    let limited = |class| Limited { tid: 0, class };
+    let mut account = Account {
+        threads: vec![limited(Class::Ahead), limited(Class::Polling)],
+        cpus: Vec::new(),
+        budget: budget(500_000).unwrap(),
+        ahead: budget(500_000 / AHEAD),
+    };
+    let classes = |account: &Account| {
+        let threads = account.threads.iter();
+        threads
+            .map(|thread| account.class_of(thread))
+            .collect::<Vec<_>>()
+    };
+    let us = |us: u64| CoreInstant::from_nanos(us * 1000);
+    let used = |account: &mut Account, used_us, now_us| {
+        let ahead = account.ahead.as_mut().unwrap();
+        ahead.on_time(Duration::from_micros(used_us), us(now_us))
+    };
+    // Of a period of 2 ms.
+    assert_eq!(used(&mut account, 400, 1000), Change::None);
+    assert_eq!(classes(&account), [Class::Ahead, Class::Polling]);
+    assert_eq!(used(&mut account, 500, 1200), Change::Inhibit);
+    assert_eq!(classes(&account), [Class::Beneath, Class::Polling]);
+    assert_eq!(used(&mut account, 1100, 2000), Change::Allow);
+    assert_eq!(classes(&account), [Class::Ahead, Class::Polling]);
+}
+
+/// Who provides others with work was demoted with them when they had used the limit up, and
+/// a receive ring overflowed beside a process that computes.
+#[test]
+fn who_is_ahead_keeps_its_half_and_all_keep_to_the_limit() {
+    let budget = |ppm| Budget::new(ppm, Duration::ZERO, CoreInstant::ZERO);
+    let limited = |class| Limited { tid: 0, class };
+    let mut account = Account {
+        threads: vec![limited(Class::Ahead), limited(Class::Polling)],
+        cpus: Vec::new(),
+        budget: budget(600_000).unwrap(),
+        ahead: budget(600_000 / AHEAD),
+    };
+    let (mut now, mut ahead, mut all) = (CoreInstant::ZERO, Duration::ZERO, Duration::ZERO);
+    let step = Duration::from_micros(10);
+    let classes = |account: &Account| [0, 1].map(|at| account.class_of(&account.threads[at]));
+    let mut idle_steps = 0;
+    for _ in 0..100_000 {
+        // A fifth of the time is for those ahead, less than their half of the limit; the
+        // others want all.
+        let [first, second] = classes(&account);
+        assert_eq!(first, Class::Ahead);
+        ahead += step / 5;
+        all += step / 5;
+        match second {
+            Class::Polling => all += step * 4 / 5,
+            class => assert_eq!(class, Class::Idle),
+        }
+        idle_steps += u32::from(second == Class::Idle);
+        now += step;
+        let _ = account.on_times((ahead, all), now);
+    }
+    let share = all.as_secs_f64() / Duration::from_nanos(now.as_nanos()).as_secs_f64();
+    assert!(is_near(share, 60.0), "{share}");
+    assert!(idle_steps > 10_000, "{idle_steps}");
+    // Beyond their half they are no longer for certain.
+    while classes(&account)[0] == Class::Ahead {
+        (now, ahead, all) = (now + step, ahead + step, all + step);
+        let _ = account.on_times((ahead, all), now);
+    }
+    assert!([Class::Beneath, Class::Idle].contains(&classes(&account)[0]));
+}
+
+/// A thread that always has work, and runs for all of the time that it is not
+/// demoted; then only as others leave the CPU to it.
+struct Flooded {
+    budget: Budget,
+    now: CoreInstant,
+    time: Duration,
+    /// Part of the time that a demoted thread gets, in percent.
+    idle_percent: u32,
+    promoted: Duration,
+    /// What a look takes.
+    look: Duration,
+    looks: Duration,
+}
+
+impl Flooded {
+    fn new(limit_ppm: u64, idle_percent: u32) -> Self {
+        Self {
+            budget: Budget::new(limit_ppm, Duration::ZERO, CoreInstant::ZERO).unwrap(),
+            now: CoreInstant::ZERO,
+            time: Duration::ZERO,
+            idle_percent,
+            promoted: Duration::ZERO,
+            look: Duration::ZERO,
+            looks: Duration::ZERO,
+        }
+    }
+
+    /// Goes on until `end_ms`, looking when it is due. Returns the part of all
+    /// time that was spent promoted.
+    fn run(&mut self, end_ms: u64) -> f64 {
+        while self.now < CoreInstant::from_nanos(end_ms * 1_000_000) {
+            let passed = self.budget.due(self.now);
+            self.now += passed;
+            if self.budget.limit.inhibited() {
+                self.time += passed * self.idle_percent / 100;
+            } else {
+                self.time += passed;
+                self.promoted += passed;
+            }
+            // The watcher comes before the thread.
+            self.now += self.look;
+            self.looks += self.look;
+            self.budget.on_others(self.look);
+            let _ = self.budget.on_time(self.time, self.now);
+        }
+        self.promoted.as_nanos() as f64 / self.now.as_nanos() as f64
+    }
+}
+
+fn is_near(share: f64, percent: f64) -> bool {
+    (share * 100.0 - percent).abs() < 1.0
+}
+
+#[test]
+fn a_thread_that_always_has_work_gets_its_limit() {
+    for percent in [10, 30, 50, 85] {
+        let share = Flooded::new(percent * 10_000, 0).run(1000);
+        assert!(is_near(share, percent as f64), "{percent} %: {share}");
+    }
+}
+
+/// It was nobody's, and a compute-bound process missed it: with a limit of 50 % it got
+/// 42 %.
+#[test]
+fn watching_is_part_of_what_the_limit_is_for() {
+    let mut flooded = Flooded::new(500_000, 0);
+    flooded.look = Duration::from_micros(25);
+    let promoted = flooded.run(1000);
+    let watched = flooded.looks.as_nanos() as f64 / flooded.now.as_nanos() as f64;
+    assert!(watched > 0.02, "{watched}");
+    assert!(is_near(promoted + watched, 50.0), "{promoted} + {watched}");
+}
+
+#[test]
+fn a_period_takes_few_looks() {
+    let mut flooded = Flooded::new(750_000, 0);
+    flooded.look = Duration::from_micros(1);
+    flooded.run(1000);
+    let looks = flooded.looks.as_micros();
+    assert!(looks <= 3 * 500, "{looks} in 500 periods");
+}
+
+#[test]
+fn what_an_idle_cpu_gives_is_not_counted() {
+    let mut flooded = Flooded::new(300_000, 100);
+    assert!(is_near(flooded.run(1000), 30.0));
+    assert_eq!(flooded.time.as_nanos(), u128::from(flooded.now.as_nanos()));
+}
+
+/// The meter corrects the limit every 10 ms. Each correction used to begin a new
+/// period with nothing used.
+#[test]
+fn corrections_forget_neither_use_nor_debt() {
+    let mut flooded = Flooded::new(300_000, 0);
+    let mut share = 0.0;
+    for ms in 1..=1000 {
+        // Also within a period, by a whole percent.
+        flooded.budget.set_limit(300_000 + ms % 2 * 10_000);
+        share = flooded.run(ms);
+    }
+    assert!(is_near(share, 30.5), "{share}");
+}
+
+#[test]
+fn overrun_is_paid_for_also_at_another_limit() {
+    let mut budget = Budget::new(500_000, Duration::ZERO, CoreInstant::ZERO).unwrap();
+    let ms = |ms: u64| CoreInstant::from_nanos(ms * 1_000_000);
+    // The watcher came late: 2 ms used where 1 was allowed.
+    assert_eq!(
+        budget.on_time(Duration::from_millis(2), ms(2)),
+        Change::Inhibit
+    );
+    budget.set_limit(400_000);
+    assert_eq!(budget.due(ms(2)), Duration::from_millis(2));
+    assert_eq!(
+        budget.on_time(Duration::from_millis(2), ms(4)),
+        Change::Allow
+    );
+    // 1 ms of debt, of which 0.8 were paid.
+    assert_eq!(budget.limit.left(), Duration::from_micros(600));
+}
