@@ -405,12 +405,17 @@ fn load(reading: &CpuReading, before: &Before, later: &Before) -> CpuLoad<'stati
     let (before_all, later_all) = (of(&before.totals), of(&later.totals));
     let new = sum(&later_all).saturating_sub(&sum(&before_all));
     let admitted = new.count(Outcome::Admitted);
+    let forward = Kind::Forward as usize;
+    let forward = later_all.kinds[forward].saturating_sub(&before_all.kinds[forward]);
+    let spent = reading.since(earlier);
     CpuLoad {
         elapsed: later.at - before.at,
-        network: Duration::from_nanos(reading.network_ns.saturating_sub(earlier.network_ns)),
+        network: spent.network,
         admitted,
         discarded: new.offered() - admitted,
         connections: later_all.established.saturating_sub(before_all.established),
+        forward: forward.offered(),
+        contended: spent.contended,
         demands: None,
     }
 }

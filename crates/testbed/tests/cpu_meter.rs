@@ -342,3 +342,46 @@ fn what_wakes_a_polling_thread_is_not_the_interrupted_process_s() {
         assert_close(time.processes[0].cpu, polled.computed, slack, &time);
     });
 }
+
+/// Which part of the time on receiving others waited for the CPU, beside a computing process or
+/// alone; and whether somebody else's process computed there.
+fn contention(placement: Placement, beside: bool) -> (f64, bool) {
+    let testbed = create();
+    let mut burner = Burner::attach(testbed.test()).unwrap();
+    placement.apply(&testbed).unwrap();
+    if let Some(thread) = polling_thread(testbed.test()).unwrap() {
+        set_class(thread, Class::Polling).unwrap();
+    }
+    let mut cpu = testbed.test().cpu_meter().unwrap();
+    let process = beside.then(|| start_computing(testbed.test(), &mut cpu));
+    burner.burn(PER_FRAME);
+    let burned = burner.burned();
+    let metered = meter(&cpu, || {
+        send(&testbed, PER_FRAME * 2);
+    });
+    assert!(burner.burned() - burned > WINDOW / 4);
+    drop(process);
+    let time = metered.time;
+    let part = time.contended.as_secs_f64() / time.network.as_secs_f64();
+    (part, time.app > time.elapsed / 20)
+}
+
+/// The limit of the CPU time of receiving holds for their sake.
+#[test]
+fn whether_others_wait_for_the_cpu_of_receiving_is_seen() {
+    repeated(|| {
+        let holdoff = Duration::from_micros(100);
+        for placement in [
+            Placement::Softirq { holdoff },
+            Placement::Threaded { nice: 0 },
+        ] {
+            let (beside, _) = contention(placement, true);
+            assert!(beside > 0.9, "{placement:?}: {beside:.3} beside a process");
+            let (alone, has_others) = contention(placement, false);
+            assert!(
+                has_others || alone < 0.1,
+                "{placement:?}: {alone:.3} where nobody computes"
+            );
+        }
+    });
+}

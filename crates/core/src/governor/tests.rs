@@ -51,6 +51,7 @@ impl Host {
         let cpu = CpuObservation {
             elapsed: span,
             network,
+            contended: network,
             idle: if consumed > frames {
                 span / 5
             } else {
@@ -176,6 +177,7 @@ fn a_computing_process_alone_is_no_overload() {
     let cpu = CpuObservation {
         elapsed: MS * 40,
         network: MS * 10,
+        contended: MS * 10,
         idle: Duration::ZERO,
         frames: 1000,
         runs: 900,
@@ -193,6 +195,7 @@ fn the_flood_of_another_interface_neither_begins_overload_nor_keeps_it() {
     let beside = |frames| CpuObservation {
         elapsed: MS * 10,
         network: MS * 9,
+        contended: MS * 9,
         idle: Duration::ZERO,
         frames,
         runs: frames,
@@ -224,6 +227,7 @@ fn each_sign_of_overload_is_named() {
     let light = CpuObservation {
         elapsed: MS * 10,
         network: MS,
+        contended: MS,
         idle: MS * 8,
         frames: 1000,
         runs: 900,
@@ -235,6 +239,7 @@ fn each_sign_of_overload_is_named() {
     };
     let working = CpuObservation {
         network: MS * 6,
+        contended: MS * 6,
         ..busy
     };
     let filling = CpuObservation {
@@ -285,6 +290,7 @@ fn a_ring_that_reports_drops_is_believed_before_the_length_of_a_run() {
     let cpu = CpuObservation {
         elapsed: MS * 10,
         network: MS,
+        contended: MS,
         idle: MS * 8,
         frames: 1000,
         runs: 4,
@@ -328,6 +334,7 @@ fn a_trickle_of_discards_does_not_keep_overload_up() {
     let cpu = CpuObservation {
         elapsed: MS * 10,
         network: MS / 2,
+        contended: MS / 2,
         idle: Duration::ZERO,
         frames: 100,
         runs: 50,
@@ -375,6 +382,7 @@ fn the_worst_cpu_decides_for_all() {
     let flooded = |frames| CpuObservation {
         elapsed: MS * 10,
         network: MS * 6,
+        contended: MS * 6,
         frames,
         runs: 100,
         ..CpuObservation::default()
@@ -420,6 +428,7 @@ fn holdoffs_keep_the_cpu_limit() {
                 let cpu = CpuObservation {
                     elapsed: MS * 10,
                     network: Duration::from_nanos(runs * work_ns),
+                    contended: Duration::from_nanos(runs * work_ns),
                     idle: Duration::ZERO,
                     frames: pps / 100,
                     runs,
@@ -443,6 +452,36 @@ fn holdoffs_keep_the_cpu_limit() {
             );
         }
     }
+}
+
+/// The time that a longer holdoff leaves would be nobody's, and the ring would lose packets for it.
+#[test]
+fn no_holdoff_keeps_the_cpu_limit_where_nobody_wants_the_cpu() {
+    let holdoff = |contended| {
+        let mut governor = Governor::new(GovernorConfig {
+            strategy: Strategy::Holdoff,
+            cpu_limit: Some(Fraction::from_percent(50)),
+            ..GovernorConfig::default()
+        })
+        .unwrap();
+        for step in 1..200 {
+            let cpu = CpuObservation {
+                elapsed: MS * 10,
+                network: MS * 9,
+                contended,
+                idle: Duration::ZERO,
+                frames: 9_000,
+                runs: 100,
+                run_frames_max: 100,
+            };
+            let now = Instant::ZERO + MS * 10 * step;
+            governor.on_interval(&[cpu], Losses::default(), now);
+        }
+        governor.setting().holdoff
+    };
+    let range = GovernorConfig::default().holdoff;
+    assert!(holdoff(MS * 9) > range.max, "{:?}", holdoff(MS * 9));
+    assert!(holdoff(MS) <= range.max, "{:?}", holdoff(MS));
 }
 
 proptest! {

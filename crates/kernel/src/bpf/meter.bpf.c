@@ -19,6 +19,7 @@
 #include <linux/bpf.h>
 #include <linux/types.h>
 #include <stdbool.h>
+#include <bpf/bpf_core_read.h>
 #include <bpf/bpf_helpers.h>
 #include <bpf/bpf_tracing.h>
 
@@ -31,8 +32,21 @@ struct thread_info {
 	__u32 cpu;
 };
 
+struct rq {
+	unsigned int nr_running;
+};
+
+struct cfs_rq {
+	struct rq *rq;
+};
+
+struct sched_entity {
+	struct cfs_rq *cfs_rq;
+};
+
 struct task_struct {
 	struct thread_info thread_info;
+	struct sched_entity se;
 	unsigned int flags;
 	int pid;
 	int tgid;
@@ -155,12 +169,30 @@ static __always_inline void end(struct cpu *cpu)
 	cpu->sequence++;
 }
 
+/*
+ * Whether a task that is no network thread runs below this softirq or interrupt, or waits
+ * while a network thread runs. A kernel without FAIR_GROUP_SCHED does not tell: yes.
+ */
+static __always_inline bool others_wait(const struct cpu *cpu)
+{
+	const struct task_struct *task;
+
+	if (cpu->task_account != ACCOUNT_NETWORK)
+		return cpu->task_account != ACCOUNT_IDLE;
+	task = bpf_get_current_task_btf();
+	if (!bpf_core_field_exists(task->se.cfs_rq) || !bpf_core_field_exists(struct cfs_rq, rq))
+		return true;
+	return task->se.cfs_rq->rq->nr_running > 1;
+}
+
 static __always_inline void book_until(struct cpu *cpu, __u32 account, __u32 watched, __u64 at_ns)
 {
 	__u64 passed_ns = at_ns - cpu->since_ns;
 
 	if (account < ACCOUNTS)
 		cpu->account_ns[account] += passed_ns;
+	if (account == ACCOUNT_NETWORK && others_wait(cpu))
+		cpu->contended_ns += passed_ns;
 	if (watches_processes && watched < WATCHED)
 		cpu->watched_ns[watched] += passed_ns;
 	cpu->since_ns = at_ns;
@@ -260,13 +292,14 @@ int BPF_PROG(on_switch, bool preempt, struct task_struct *prev, struct task_stru
 	cpu = begin(cpu);
 	if (!cpu)
 		return 0;
+	/* The run queue is already without `prev`, if it sleeps. */
+	cpu->task_account = account;
+	cpu->task_watched = watched;
 	if (account == ACCOUNT_NETWORK && is_preempted(cpu))
 		book(cpu, ACCOUNT_NETWORK, NOBODY);
 	else
 		book_current(cpu);
 	cpu->preempted_ns = 0;
-	cpu->task_account = account;
-	cpu->task_watched = watched;
 	end(cpu);
 	return 0;
 }

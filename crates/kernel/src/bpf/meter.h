@@ -49,7 +49,9 @@ struct cpu {
 	__u32 woken_network;
 	__u64 woken_ns; /* when this CPU was told */
 	__u64 preempted_ns; /* end of the interrupt that told it; 0: none */
-	/* 256 bytes: CPUs share no cache line. */
+	__u64 contended_ns; /* of the network's account, while another task waited */
+	__u64 unused[7];
+	/* 320 bytes: CPUs share no cache line. */
 };
 
 struct meter_settings {

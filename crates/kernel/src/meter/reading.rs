@@ -23,6 +23,9 @@ pub struct CpuReading {
     pub app_ns: u64,
     /// Network softirqs, their interrupts, and polling threads.
     pub network_ns: u64,
+    /// Of these, those during which another task ran below or waited for the CPU, as far as is
+    /// booked. All of them where the kernel does not tell.
+    pub contended_ns: u64,
     /// Other softirqs and kernel threads.
     pub other_ns: u64,
     /// Nothing to run.
@@ -74,6 +77,7 @@ impl CpuReading {
             cpu: cpu as u32,
             app_ns: account(Account::App),
             network_ns: account(Account::Network),
+            contended_ns: books.contended_ns,
             other_ns: account(Account::Other),
             idle_ns: account(Account::Idle),
             frames: books.frames,
@@ -101,6 +105,7 @@ impl CpuReading {
             elapsed: time(Self::total_ns),
             app: time(|reading| reading.app_ns),
             network: time(|reading| reading.network_ns),
+            contended: time(|reading| reading.contended_ns),
             other: time(|reading| reading.other_ns),
             idle: time(|reading| reading.idle_ns),
             processes: processes
@@ -122,6 +127,8 @@ pub struct CpuTime {
     pub app: Duration,
     /// Network softirqs, their interrupts, and polling threads.
     pub network: Duration,
+    /// Of `network`, the time during which another task ran below or waited for the CPU.
+    pub contended: Duration,
     /// Other softirqs and kernel threads.
     pub other: Duration,
     /// Nothing to run.

@@ -278,6 +278,9 @@ impl PerCpu {
             discarded: self.discarded,
             // No transfer in the model is faster than its host.
             connections: 0,
+            // Whether anybody waits is not modelled: somebody always does.
+            forward: 0,
+            contended: self.network,
             demands: Some(&self.demands),
         }
     }

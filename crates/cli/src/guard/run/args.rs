@@ -66,10 +66,10 @@ pub(crate) struct Args {
     #[arg(long, value_name = "BY", value_enum, default_value_t = Fairness::Sources)]
     pub(super) fairness: Fairness,
     /// Part of each CPU's time that receiving may take, in percent; beyond it input is shed by
-    /// shares, unless it is nearly all of TCP connections; polling is held to it while overload
-    /// lasts
+    /// shares, unless more than three quarters of it are established TCP connections, or packets for
+    /// other hosts on a CPU that nobody else wants; polling is held to it while overload lasts
     ///
-    /// Cost: lower leaves more to processes and discards packets that would have fitted.
+    /// Cost: lower leaves more to processes and discards packets that would have fitted. 100 sheds nothing.
     #[arg(long, value_name = "PERCENT", default_value_t = percent(Config::default().cpu_limit), value_parser = clap::value_parser!(u32).range(1..=100))]
     pub(super) cpu_limit: u32,
     /// Part of what is admitted while input is shed that protected traffic gets first, in percent

@@ -22,6 +22,11 @@
 //!   receiver's window and the network's losses by themselves (RFC 9293, 5681), and a
 //!   bulk transfer that loses segments to a share collapses. So others must have taken
 //!   `OTHERS_LEAST` of the time on receiving, and calm is about others' demand.
+//! - The same holds for packets to other hosts while nobody else wants the CPU, that is, while others
+//!   waited for less than `CONTENDED` of the time on receiving. Forwarding is then all that the CPU
+//!   is for: what a limit left of it would be used by nobody, and what is beyond it is lost in the
+//!   receive ring at no cost. Packets to the host itself are another case: a process whose packets
+//!   are lost sleeps, and waits for no CPU.
 //! - The budget is what [`SheddingConfig::aim`] of the limit leaves after all packets have been
 //!   looked at, but never less than `PROGRESS` of it.
 //! - All protected traffic is one party with a guarantee. The others, slots or
@@ -78,6 +83,9 @@ const INTERVALS_ABOVE: u32 = 2;
 /// Packets of others than established TCP connections take at least this part of the time on receiving
 /// when input is shed: with less, to admit fewer of them would hardly help.
 const OTHERS_LEAST: Fraction = Fraction::from_percent(25);
+/// Others want the CPU when they wait for it during this part of the time on receiving. Who
+/// starves waits all the time, who needs a little of the CPU and gets it does so seldom.
+const CONTENDED: Fraction = Fraction::from_percent(50);
 /// Demand below this part of the budget is calm: without shedding receiving would
 /// stay well below the limit, so that shedding does not begin again at once.
 const CALM: Fraction = Fraction::from_percent(80);
@@ -205,8 +213,29 @@ pub struct CpuLoad<'a> {
     pub discarded: u64,
     /// Of all these, packets of established TCP connections.
     pub connections: u64,
+    /// Of all these, packets for other hosts.
+    pub forward: u64,
+    /// Of `network`, the time during which another task waited for the CPU.
+    pub contended: Duration,
     /// What asked to be admitted, if that is known. Needed while input is shed.
     pub demands: Option<&'a [Demand]>,
+}
+
+impl CpuLoad<'_> {
+    /// Packets for whose sake nothing is shed.
+    fn unshed(&self) -> u64 {
+        if is_contended(self.network, self.contended) {
+            self.connections
+        } else {
+            self.connections.saturating_add(self.forward)
+        }
+    }
+}
+
+/// Whether others want a CPU where they waited for `contended` of the time on receiving.
+#[must_use]
+pub fn is_contended(network: Duration, contended: Duration) -> bool {
+    span_nanos(contended) >= CONTENDED.of(span_nanos(network))
 }
 
 /// How many packets of a slot are admitted.
@@ -360,7 +389,7 @@ impl Shedding {
         let limit_ns = self.config.limit.of(span_nanos(load.elapsed));
         let cost = |packets: u64| packets.saturating_mul(self.costs_ns.admitted);
         let is_admission = cost(load.admitted) > network_ns / 2;
-        let others = load.admitted.saturating_sub(load.connections);
+        let others = load.admitted.saturating_sub(load.unshed());
         let is_others = cost(others) >= OTHERS_LEAST.of(network_ns);
         let is_above = network_ns > limit_ns && is_admission && is_others;
         self.intervals_above = if is_above {
@@ -400,14 +429,14 @@ impl Shedding {
         true
     }
 
-    /// As far as is known, less is asked for on this CPU, besides for connections, than it
-    /// could take.
+    /// As far as is known, less is asked for on this CPU, besides what nothing is shed for, than
+    /// it could take.
     fn is_calm(&self, cpu: &CpuLoad<'_>) -> bool {
         let Some(demands) = cpu.demands.filter(|_| !cpu.elapsed.is_zero()) else {
             return true;
         };
         let wanted: u64 = demands.iter().map(|demand| demand.packets).sum();
-        wanted.saturating_sub(cpu.connections) < CALM.of(self.budget(cpu))
+        wanted.saturating_sub(cpu.unshed()) < CALM.of(self.budget(cpu))
     }
 
     /// Follows what an admitted packet costs.

@@ -12,6 +12,7 @@ use proptest::prelude::*;
 use super::*;
 
 mod connections;
+mod forward;
 
 const INTERVAL: Duration = Duration::from_millis(20);
 const ADMITTED_NS: u64 = 2000;
@@ -70,6 +71,8 @@ impl Host {
             admitted: taken,
             discarded: all - taken,
             connections: 0,
+            forward: 0,
+            contended: network,
             demands: None,
         };
         (Done { admitted, network }, load)
@@ -218,6 +221,8 @@ fn polling_costs_are_not_charged_to_few_packets() {
             admitted: 500,
             discarded: 30_000,
             connections: 0,
+            forward: 0,
+            contended: Duration::from_millis(9),
             demands: Some(&[]),
         };
         assert_eq!(shedding.on_interval([load]), Order::Keep);
@@ -236,6 +241,8 @@ fn what_an_admitted_packet_costs_is_learnt_within_bounds() {
                 admitted: 1000,
                 discarded: 0,
                 connections: 0,
+                forward: 0,
+                contended: Duration::from_nanos(1000 * cost_ns),
                 demands: Some(&[]),
             };
             shedding.on_interval([load]);
@@ -266,6 +273,8 @@ fn busy(network_ms: u64, demands: Option<&[Demand]>) -> CpuLoad<'_> {
         admitted: 9000,
         discarded: 0,
         connections: 0,
+        forward: 0,
+        contended: Duration::from_millis(network_ms),
         demands,
     }
 }
