@@ -255,19 +255,22 @@ fn short(value: f64) -> String {
     format!("{text}{suffix}")
 }
 
-/// What the plotting library writes although SVG has it so, or with more digits than are
-/// seen: a sixth of a report with many plots.
+/// What the plotting library writes although SVG has it so, or at each element, or with more
+/// digits than are seen: a quarter of a report with many plots.
 const SHORTER: [(&str, &str); 10] = [
     (r#" opacity="1""#, ""),
     (r#" stroke-width="1""#, ""),
     (r#" stroke="none""#, ""),
-    (r##" fill="#000000""##, ""),
     ("#000000", "#000"),
     (r#""10.483870967741936""#, r#""10.5""#),
     (r#""11.290322580645162""#, r#""11.3""#),
-    // Once for all texts.
+    // Once for all: most elements are lines, and texts name their fill.
+    (r#" fill="none""#, ""),
     (r#" font-family="sans-serif""#, ""),
-    ("<svg w", r#"<svg style="font-family:sans-serif" w"#),
+    (
+        "<svg w",
+        r#"<svg style="font-family:sans-serif;fill:none" w"#,
+    ),
     // The end of a polyline's points.
     (r#" "/>"#, r#""/>"#),
 ];
@@ -317,6 +320,7 @@ mod tests {
         };
         let svg = drawing.svg().unwrap();
         assert!(svg.contains("<polyline") && svg.contains("opacity=\"0.2\""));
+        assert!(svg.contains(r##"fill="#000""##), "a text is seen");
         assert!(!SHORTER.iter().any(|(long, _)| svg.contains(long)));
     }
 }
