@@ -5,6 +5,7 @@ use hdrhistogram::Histogram;
 /// A distribution of times in ns.
 pub(super) struct Times {
     histogram: Histogram<u64>,
+    least: i64,
     sum: f64,
     squares: f64,
 }
@@ -13,13 +14,20 @@ impl Times {
     pub(super) fn new() -> Self {
         Self {
             histogram: Histogram::new_with_bounds(1, 10_000_000_000, 3).expect("fixed bounds"),
+            least: i64::MAX,
             sum: 0.0,
             squares: 0.0,
         }
     }
 
     pub(super) fn record(&mut self, ns: u64) {
-        self.histogram.saturating_record(ns.max(1));
+        self.record_signed(ns.cast_signed());
+    }
+
+    /// Of what may come too early: the least and the mean tell it, where the histogram has 1 ns.
+    pub(super) fn record_signed(&mut self, ns: i64) {
+        self.histogram.saturating_record(ns.max(1).cast_unsigned());
+        self.least = self.least.min(ns);
         self.sum += ns as f64;
         self.squares += (ns as f64).powi(2);
     }
@@ -56,7 +64,7 @@ impl Times {
             ("mean", mean / 1e3),
             ("stddev", variance.sqrt() / 1e3),
             ("median", self.percentile(50.0)),
-            ("min", self.histogram.min() as f64 / 1e3),
+            ("min", self.least as f64 / 1e3),
             ("max", self.histogram.max() as f64 / 1e3),
         ];
         values

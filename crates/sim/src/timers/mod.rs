@@ -108,7 +108,8 @@ fn interval_us() -> f64 {
 ///   `above_100us_pct`, `above_150us_pct`, `trigger_states`, and of the medians
 ///   over windows of 1 and 10 ms `window_<1|10>ms_<p5|p95>_us` and
 ///   `window_1ms_above_40us_pct`;
-/// - of events `delay_<mean|median|min|max>_us` past the time asked for;
+/// - of events `delay_<mean|median|min|max>_us` past the time asked for, the least below 0 if
+///   one came before it;
 /// - of pacing `xmit_mean_us`, `xmit_stddev_us`;
 /// - of deadlines and clocking `overhead_pct` of the CPU; of deadlines
 ///   `hardware_pct`, the events that needed the hardware.
@@ -299,17 +300,15 @@ fn events(timers: &Timers, states: States, delay_us: f64) -> Result<Vec<(String,
     let mut soft = SoftTimers::new(timers.ticks()).map_err(Error::core("soft timers"))?;
     let ticks = delay_us as u64;
     let mut delays = Times::new();
-    let mut asked = None;
+    let mut asked: Option<Instant> = None;
     let mut figures = watch(states, |now, _| {
         let now = Instant::from_nanos(now);
         if soft.poll_event(now).is_some()
             && let Some(asked) = asked.take()
         {
-            delays.record(
-                (now - Duration::from_micros(ticks))
-                    .saturating_since(asked)
-                    .as_nanos() as u64,
-            );
+            let due = asked + Duration::from_micros(ticks);
+            let late = now.as_nanos().cast_signed() - due.as_nanos().cast_signed();
+            delays.record_signed(late);
         }
         if soft.pending() == 0 && soft.schedule_soft_event(now, ticks, ()).is_ok() {
             asked = Some(now);
