@@ -101,9 +101,9 @@ pub(super) fn table(status: &Status) -> String {
     );
     for kind in &status.kinds {
         let offered: u64 = kind.packets.values().sum();
-        let passed = [Outcome::Admitted, Outcome::SynCookie];
-        let passed = passed.iter().filter_map(|o| kind.packets.get(o.name()));
-        let discarded = offered - passed.sum::<u64>();
+        let others = Outcome::ALL.into_iter().filter(|one| !one.is_discard());
+        let others = others.filter_map(|one| kind.packets.get(one.name()));
+        let discarded = offered - others.sum::<u64>();
         text += &format!(
             "{:<16}{:>12.0}{:>14.0}{:>7.1}%{offered:>16}{discarded:>16}\n",
             kind.kind,

@@ -167,8 +167,8 @@ impl Computation<'_> {
         for outcome in Outcome::ALL {
             let fate = match outcome {
                 Outcome::Admitted => continue,
-                Outcome::SynCookie => Fate::Answered,
-                _ => Fate::Discarded,
+                discard if discard.is_discard() => Fate::Discarded,
+                _ => Fate::Answered,
             };
             let all = self.outcomes(|packets| packets.count(outcome));
             let passed = self.observed(|packets| packets.count(outcome));

@@ -24,8 +24,7 @@ fn outcomes(admitted: u64, more: &[(Outcome, u64)]) -> BTreeMap<String, u64> {
 
 /// A kind of so many packets, a tenth of them in the last second.
 fn kind(kind: Kind, admitted: u64, more: &[(Outcome, u64)]) -> KindStatus {
-    let answered = [Outcome::Admitted, Outcome::SynCookie];
-    let discarded = more.iter().filter(|(o, _)| !answered.contains(o));
+    let discarded = more.iter().filter(|(o, _)| o.is_discard());
     let discarded: u64 = discarded.map(|(_, n)| n).sum();
     let offered = admitted + more.iter().map(|(_, n)| n).sum::<u64>();
     KindStatus {
