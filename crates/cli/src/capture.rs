@@ -19,8 +19,8 @@ use crate::output;
 
 /// Record packets in a pcapng file that says what it had to leave out.
 ///
-/// When the disk cannot follow, less is kept of each packet, in steps: short packets,
-/// headers, headers of 1 flow in 2, 4, 8, … Each step and all counts stand in the file.
+/// When the disk or the capture cannot follow, less is kept of each packet, in steps: short
+/// packets, headers, headers of 1 flow in 2, 4, 8, … Each step and all counts stand in the file.
 /// Ends at Ctrl-C, or at a bound.
 #[derive(clap::Args, Debug)]
 #[command(after_help = EXAMPLES)]

@@ -22,9 +22,9 @@ use crate::polling::{DriverArgs, parse_cpu};
 ///
 /// Routes, neighbours and addresses stay the kernel's: `ip route`, FRR and BIRD are in
 /// charge. Packets that are not plain forwarding (own addresses, ARP, options, expired
-/// TTLs, no route or neighbour) go to the kernel. It forwards what nobody filters:
-/// netfilter does not see packets that are sent on here. Everything is as before when
-/// it ends, also after a kill.
+/// TTLs, no route or neighbour) go to the kernel. Packets that are sent on here pass no
+/// filter: netfilter does not see them. Everything is as before when it ends, also after
+/// a kill.
 #[derive(clap::Args, Debug)]
 #[command(after_help = HELP)]
 pub(crate) struct Args {

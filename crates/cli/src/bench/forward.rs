@@ -8,10 +8,10 @@ use crate::output;
 
 /// Measure how much the router forwards, beside the kernel, a bare XDP program and testpmd.
 ///
-/// The smallest UDP packets cross a host with one CPU, over veth. For each router: the
-/// highest rate without loss (MLFRR), what is forwarded at multiples of it, and what a
-/// flood leaves to a compute-bound process and to connections. Everything happens between
-/// network namespaces made for it, which are removed again.
+/// The smallest UDP packets, and then mixed ones, cross a host with one CPU, over veth. For
+/// each router: the highest rate without loss (MLFRR), what is forwarded at multiples of it,
+/// and what a flood leaves to a compute-bound process and to connections. Everything happens
+/// between network namespaces made for it, which are removed again.
 #[derive(clap::Args, Debug)]
 #[command(after_help = HELP)]
 pub(super) struct Args {

@@ -8,9 +8,9 @@ use crate::output;
 
 /// Measure how much passes four rules of the screen, beside NFQUEUE and nftables.
 ///
-/// The smallest UDP packets cross a host with one CPU, over veth. For each screen: the
-/// highest rate without loss (MLFRR), and what passes at multiples of it. Everything
-/// happens between network namespaces made for it, which are removed again.
+/// The smallest UDP packets, and then mixed ones, cross a host with one CPU, over veth. For
+/// each screen: the highest rate without loss (MLFRR), and what passes at multiples of it.
+/// Everything happens between network namespaces made for it, which are removed again.
 #[derive(clap::Args, Debug)]
 #[command(after_help = HELP)]
 pub(super) struct Args {

@@ -21,7 +21,8 @@ use crate::polling::{DriverArgs, parse_cpu};
 /// Discard early what a full socket could not take; servers need no change.
 ///
 /// Attaches to IFACE until Ctrl-C and shows its counters once a second. The
-/// attachment ends with the process, however it ends.
+/// attachment ends with the process, also if that is killed. Only a restart by
+/// systemd hands it to the next guard.
 #[derive(clap::Args, Clone, Debug, PartialEq, Eq)]
 // clap_derive leaves a struct's group empty where another struct is flattened into it, and
 // then takes the whole for absent (`Option<Args>` in `guard`).
@@ -133,9 +134,9 @@ pub(crate) struct Args {
     /// What is done about overload beside discarding: an adaptive interrupt holdoff, polling
     /// threads before every process, or nothing; back at light load and on exit
     ///
-    /// Cost: a holdoff delays packets by up to what fills half the ring, under overload only;
-    /// threads cost two context switches per poll, and a driver that may hang (`any-driver`).
-    /// Threads take Linux 6.8.
+    /// Cost: under overload only, a holdoff delays packets by up to 0.2 ms; by up to 2 ms while
+    /// one flood is alone (`lazy`), and 10 ms to keep `cpu-limit`; threads cost two context
+    /// switches per poll, and a driver that may hang (`any-driver`). Threads take Linux 6.8.
     #[arg(long, value_enum, default_value_t = Strategy::Holdoff)]
     pub(super) strategy: Strategy,
     /// Whether the receive ring may overflow while one UDP socket is flooded and nobody else sends
