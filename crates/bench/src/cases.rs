@@ -26,7 +26,7 @@ impl<L, R, P> Case<L, R, P> {
     }
 }
 
-/// All cases, in the order in which they take turns.
+/// All cases, in the order in which they take turns in the first round.
 #[derive(Debug)]
 pub(crate) struct Cases<L, R, P = Protection>(pub(crate) Vec<Case<L, R, P>>);
 
@@ -47,6 +47,16 @@ impl<L: Copy + PartialEq, R, P: Copy + PartialEq> Cases<L, R, P> {
             })
         };
         Self(loads.iter().flat_map(all).collect())
+    }
+
+    /// All cases as they take turns in this round: backwards in every second one, so that no side
+    /// always comes first.
+    pub(crate) fn in_round(&mut self, round: usize) -> impl Iterator<Item = &mut Case<L, R, P>> {
+        let mut cases: Vec<_> = self.0.iter_mut().collect();
+        if round.is_multiple_of(2) {
+            cases.reverse();
+        }
+        cases.into_iter()
     }
 
     /// One value of each run of a case; nothing if there is no such case.
@@ -79,6 +89,14 @@ mod tests {
         );
         assert!(cases.values(Protection::Stock, 7, |run| *run).is_empty());
         assert_eq!(cases.heaviest(), Some(5));
+        let mut sides = |round| -> Vec<_> {
+            let in_turn = cases.in_round(round);
+            in_turn.map(|case| (case.protection, case.load)).collect()
+        };
+        let (first, mut second) = (sides(1), sides(2));
+        assert_eq!(first[0], (Protection::Stock, 0));
+        second.reverse();
+        assert_eq!(first, second, "backwards");
         assert_eq!(cases.0[0].middle(|run| *run), 10.0);
         assert_eq!(cases.0[0].total(|run| *run as u64), 21);
     }

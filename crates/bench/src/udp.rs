@@ -171,10 +171,32 @@ impl Servers {
         schedule: Option<Schedule>,
         window: Duration,
     ) -> Result<Run, Error> {
+        let nothing = || Ok(());
+        let flooded = self.flood_beside(stage, protector, schedule, window, nothing);
+        flooded.map(|(run, ())| run)
+    }
+
+    /// As [`Servers::flood`], and does `beside` at the same time. The flood goes on until that
+    /// has ended as well.
+    pub(crate) fn flood_beside<T: Send>(
+        &self,
+        stage: &Stage<'_>,
+        protector: Protector<'_>,
+        schedule: Option<Schedule>,
+        window: Duration,
+        beside: impl FnOnce() -> Result<T, Error> + Send,
+    ) -> Result<(Run, T), Error> {
         self.wait_until_quiet()?;
         let before = (Counters::read(stage.testbed)?, self.received());
         let spec = schedule.map(|schedule| udp_flood(stage, SINK_PORT, schedule));
-        let (flood, window) = during(stage, spec.as_ref(), || self.measure(stage, window))?;
+        let (flood, (window, done)) = during(stage, spec.as_ref(), || {
+            thread::scope(|scope| {
+                let beside = scope.spawn(beside);
+                let measured = self.measure(stage, window);
+                let done = join(beside);
+                Ok((measured?, done?))
+            })
+        })?;
         self.wait_until_quiet()?;
         let offered = flood.as_ref().map_or(0, |report| report.offered) + window.bystander.sent;
         let early_discard = protector.stop()?;
@@ -191,7 +213,7 @@ impl Servers {
             }
             interrupt::sleep(SAMPLE)?;
         };
-        Ok(window.into_run(flood.as_ref(), Losses::of(&ledger)))
+        Ok((window.into_run(flood.as_ref(), Losses::of(&ledger)), done))
     }
 
     fn received(&self) -> u64 {

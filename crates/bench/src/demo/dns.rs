@@ -26,7 +26,7 @@ pub(super) fn run(
     stage.testbed.route_all()?;
     let mut cases = Cases::new(&PROTECTIONS, &plan.dns_rates_pps);
     for round in 1..=plan.runs {
-        for case in &mut cases.0 {
+        for case in cases.in_round(round) {
             progress(&format!(
                 "DNS, round {round} of {}: {} queries/s, {}",
                 plan.runs,

@@ -23,7 +23,7 @@ pub(super) fn run(
     let web = Web::start(stage)?;
     let mut cases = Cases::new(&PROTECTIONS, &plan.syn_rates_pps);
     for round in 1..=plan.runs {
-        for case in &mut cases.0 {
+        for case in cases.in_round(round) {
             progress(&format!(
                 "SYN, round {round} of {}: {} SYN/s, {}",
                 plan.runs,

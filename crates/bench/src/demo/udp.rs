@@ -26,7 +26,7 @@ pub(super) fn run(
     let mlfrr_pps = servers.mlfrr(stage)?;
     let mut cases = Cases::new(&PROTECTIONS, &plan.flood_multiples);
     for round in 1..=plan.runs {
-        for case in &mut cases.0 {
+        for case in cases.in_round(round) {
             let rate_pps = (mlfrr_pps * case.load) as u64;
             progress(&format!(
                 "UDP, round {round} of {}: {} packets/s, {}",

@@ -8,7 +8,6 @@
 
 use std::fmt::Write as _;
 use std::net::SocketAddr;
-use std::thread;
 use std::time::Duration;
 
 use plimsoll_report::{Goal, Side, median};
@@ -22,7 +21,7 @@ use crate::Error;
 use crate::cases::{Case, Cases};
 use crate::figures::{Bystander, HostCpu, grouped};
 use crate::protection::{Protection, Protector, Stage};
-use crate::traffic::{join, on_load_host};
+use crate::traffic::on_load_host;
 use crate::udp::{Run as UdpRun, Servers};
 
 /// Protected by default: the way in for an administrator.
@@ -87,7 +86,7 @@ pub(super) fn run(bench: &mut Bench<'_>) -> Result<Outcome, Error> {
     let protected = Nginx::start(stage.host(), SSH_PORT)?;
     let mut cases = Cases::new(&SIDES, &[()]);
     for round in 1..=plan.runs {
-        for case in &mut cases.0 {
+        for case in cases.in_round(round) {
             bench.say(Part::Beyond, round, case.protection.name());
             let protector = stage.protect(case.protection, None)?;
             let address = protected.address();
@@ -112,16 +111,11 @@ fn flood(
         timeout: ATTEMPT_TIMEOUT,
         realtime: true,
     };
-    let (udp, protected) = thread::scope(|scope| {
-        // It begins with the flood and ends when its last attempt does.
-        let client = scope.spawn(|| on_load_host(stage, || connect::run(&config)));
-        let udp = servers.flood(stage, protector, Some(Schedule::Unlimited), window);
-        (udp, join(client))
-    });
-    Ok(Run {
-        udp: udp?,
-        protected: protected?,
-    })
+    // The flood goes on until the last attempt has ended: a SYN that is lost is sent again.
+    let client = || on_load_host(stage, || connect::run(&config));
+    let schedule = Some(Schedule::Unlimited);
+    let (udp, protected) = servers.flood_beside(stage, protector, schedule, window, client)?;
+    Ok(Run { udp, protected })
 }
 
 impl Measured for Outcome {

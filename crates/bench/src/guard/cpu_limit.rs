@@ -133,7 +133,7 @@ pub(super) fn run(bench: &mut Bench<'_>) -> Result<Outcome, Error> {
     let mut meter = stage.host().cpu_meter()?;
     meter.watch(computing.pid());
     for round in 1..=plan.runs {
-        for case in &mut cases.0 {
+        for case in cases.in_round(round) {
             let (limit, target, rate_pps) = case.load;
             let what = format!("limit {limit} %, {rate_pps} packets/s, {}", target.name());
             bench.say(Part::CpuLimit, round, &what);

@@ -117,7 +117,7 @@ pub(super) fn run(bench: &mut Bench<'_>) -> Result<Outcome, Error> {
         bench.say(Part::Flood, round, "a compute-bound process instead");
         reference.push(beside_computation(&stage, &servers, plan.window)?);
         pauses.push(Pauses::of(stage.testbed, plan.window)?);
-        for case in &mut cases.0 {
+        for case in cases.in_round(round) {
             let what = format!(
                 "{} % of the capacity, {}",
                 case.load,

@@ -43,7 +43,7 @@ pub(super) fn run(bench: &mut Bench<'_>) -> Result<Outcome, Error> {
     let rate_pps = (base.mlfrr_pps * LOAD) as u64;
     let mut cases = Cases::new(&SIDES, &[()]);
     for pair in 1..=plan.light_pairs {
-        for case in &mut cases.0 {
+        for case in cases.in_round(pair) {
             let name = case.protection.name();
             (bench.progress)(&format!(
                 "light, pair {pair} of {}: {name}",

@@ -125,7 +125,7 @@ pub(super) fn run(bench: &mut Bench<'_>) -> Result<Outcome, Error> {
     let mut cases = Cases::new(&SIDES, &WORKS.map(|(_, micros)| micros));
     let groups = Groups::make()?;
     for round in 1..=plan.runs {
-        for case in &mut cases.0 {
+        for case in cases.in_round(round) {
             let side = case.protection;
             let what = format!("{} µs per request, {}", case.load, side.name());
             bench.say(Part::Rpc, round, &what);

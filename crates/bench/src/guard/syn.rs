@@ -137,7 +137,7 @@ pub(super) fn run(bench: &mut Bench<'_>) -> Result<Outcome, Error> {
     }
     let mut cases = Cases::new(&plan.protections, &SynTarget::ALL);
     for round in 1..=plan.runs {
-        for case in &mut cases.0 {
+        for case in cases.in_round(round) {
             let what = format!("flood of {}, {}", case.load.name(), case.protection.name());
             bench.say(Part::Syn, round, &what);
             let limit = limit_for(&limits, case.load);

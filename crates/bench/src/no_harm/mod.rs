@@ -252,7 +252,7 @@ fn measure(
     let mut cases = Cases::new(sides, &[()]);
     let load = if flooded { "flooded" } else { "calm" };
     for round in 1..=plan.runs {
-        for case in &mut cases.0 {
+        for case in cases.in_round(round) {
             let side = case.protection.name();
             progress(&format!(
                 "{} {load}, round {round} of {}: {side}",
@@ -291,7 +291,7 @@ fn once(plan: &Plan, setup: &Setup, protection: Protection, flooded: bool) -> Re
     let rate_pps = plan.flood_pps;
     let flood = flooded.then(|| udp_flood(&stage, SINK_PORT, Schedule::Fixed { rate_pps }));
     let (report, counted) = during(&stage, flood.as_ref(), || {
-        cross(plan, setup, &site, flooded)
+        counted_with(protection, cross(plan, setup, &site, flooded))
     })?;
     guard
         .map(crate::guard_process::GuardProcess::stop)
@@ -301,6 +301,18 @@ fn once(plan: &Plan, setup: &Setup, protection: Protection, flooded: bool) -> Re
         counted,
         flood_pps: report.map(|report| report.offered_pps),
     })
+}
+
+/// Traffic that breaks off beside the guard has lost everything. Beside any other side
+/// it shows nothing.
+fn counted_with(protection: Protection, counted: Result<Counted, Error>) -> Result<Counted, Error> {
+    match counted {
+        Err(Error::Traffic { .. }) if protection == Protection::Guard => Ok(Counted {
+            sent: 1,
+            received: 0,
+        }),
+        counted => counted,
+    }
 }
 
 /// Sends what crosses the set-up.
@@ -409,5 +421,38 @@ mod tests {
         let goal = goal(&setup::ALL[0], false, &cases);
         assert_eq!(goal.runs, [-1.0, -10.0, 0.0]);
         assert_eq!(goal.met, Some(false));
+    }
+
+    /// A connection that could not be made had left its goal unmeasured.
+    #[test]
+    fn what_breaks_off_beside_the_guard_is_all_lost() {
+        let broken = || {
+            let source = std::io::ErrorKind::TimedOut.into();
+            Err(Error::Traffic {
+                action: "connect",
+                source,
+            })
+        };
+        let harmed = counted_with(Protection::Guard, broken()).unwrap();
+        assert!(counted_with(Protection::Stock, broken()).is_err());
+        let run = |counted| Run {
+            counted,
+            flood_pps: None,
+        };
+        let whole = Counted {
+            sent: 1000,
+            received: 1000,
+        };
+        let mut cases = Cases::new(&SIDES, &[()]);
+        cases.0[0].runs = vec![run(whole); 3];
+        cases.0[1].runs = vec![run(whole), run(harmed), run(harmed)];
+        for setup in &setup::ALL {
+            assert_eq!(
+                goal(setup, false, &cases).met,
+                Some(false),
+                "{}",
+                setup.name
+            );
+        }
     }
 }

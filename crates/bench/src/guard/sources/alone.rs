@@ -105,7 +105,7 @@ pub(super) fn run(bench: &mut Bench<'_>, sides: &Sides) -> Result<Alone, Error> 
     let mlfrr_pps = servers.mlfrr(&stage)?;
     let mut cases = Cases::new(&sides.alone(), &MULTIPLES);
     for round in 1..=plan.runs {
-        for case in &mut cases.0 {
+        for case in cases.in_round(round) {
             let what = format!("{ALONE}, {} × MLFRR, {}", case.load, case.protection.name());
             bench.say(Part::Sources, round, &what);
             let protector = stage.protect(case.protection, None)?;

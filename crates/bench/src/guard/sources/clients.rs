@@ -169,7 +169,7 @@ fn take_turns(
 ) -> Result<Cases<(), Run>, Error> {
     let mut cases = Cases::new(protections, &[()]);
     for round in 1..=bench.plan.runs {
-        for case in &mut cases.0 {
+        for case in cases.in_round(round) {
             let what = format!("{name}, {}", case.protection.name());
             bench.say(Part::Sources, round, &what);
             case.runs.push(run(case.protection)?);

@@ -149,7 +149,7 @@ impl Flooded {
         }
         let mut cases = Cases::new(&sides.flooded(), loads);
         for round in 1..=plan.runs {
-            for case in &mut cases.0 {
+            for case in cases.in_round(round) {
                 let what = format!("{}, {}", case.load.path(), case.protection.name());
                 bench.say(Part::Sources, round, &what);
                 let limit = self.limit(case.load);
