@@ -1,0 +1,112 @@
+//! A gateway that forwards all that its CPU can, beside a real guard: nothing of it is shed while
+//! nobody else wants the CPU, and the CPU limit holds for those who do. Needs root.
+
+mod common;
+
+use std::net::Ipv4Addr;
+
+use common::overload::{await_report, compute_in_own_session, flood, flooded, receive_on_test_cpu};
+use common::start_with;
+use plimsoll_kernel::meter::CpuTime;
+use plimsoll_testbed::{Config, Host, INNER_DEVICE, Testbed};
+use serde_json::Value;
+
+/// The host behind the gateway.
+const BEHIND: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 2);
+/// More than a CPU forwards.
+const RATE_PPS: u64 = 1_500_000;
+/// Receiving takes more than this soon. A holdoff for its sake is another test's.
+const LIMITED: [&str; 6] = [
+    "--interval-ms",
+    "100",
+    "--cpu-limit",
+    "10",
+    "--strategy",
+    "off",
+];
+/// Reports, ten a second, until shedding has begun, and then those that are compared.
+const REPORTS: usize = 10;
+/// Where others took the machine's CPUs, or some of the time only, nothing is shown.
+const TRIES: u32 = 8;
+
+/// What happened while the flood was to be forwarded.
+#[derive(Debug)]
+struct Forwarded {
+    admitted: u64,
+    shed: u64,
+    /// Where the gateway's CPU time went.
+    time: CpuTime,
+}
+
+impl Forwarded {
+    /// Whether others waited for the CPU nearly all the time; `None`: now and then, or receiving
+    /// did not take more than its part.
+    fn others_wait(&self) -> Option<bool> {
+        let part = self.time.contended.as_secs_f64() / self.time.network.as_secs_f64();
+        match part {
+            _ if self.time.share(self.time.network) < 0.12 => None,
+            ..0.3 => Some(false),
+            0.8.. => Some(true),
+            _ => None,
+        }
+    }
+}
+
+fn gateway() -> (Testbed, Host) {
+    let testbed = Testbed::create(Config::default()).unwrap();
+    let behind = testbed.add_host_behind().unwrap();
+    let test = testbed.test();
+    test.ip(&format!("address add 10.77.0.1/24 dev {INNER_DEVICE}"))
+        .unwrap();
+    test.sysctl("net.ipv4.ip_forward", "1").unwrap();
+    behind
+        .ip(&format!("address add {BEHIND}/24 dev behind0"))
+        .unwrap();
+    // Nobody is answered.
+    behind.ip("route add blackhole default").unwrap();
+    (testbed, behind)
+}
+
+fn forward(is_computing: bool) -> Forwarded {
+    let (testbed, _behind) = gateway();
+    let test = testbed.test();
+    let (_guard, mut reports) = start_with(test, &LIMITED);
+    receive_on_test_cpu(&testbed);
+    let _process = is_computing.then(|| compute_in_own_session(test));
+    let meter = test.cpu_meter().unwrap();
+    let mut spec = flood(&testbed, 9..=9, RATE_PPS);
+    spec.flow.destination = BEHIND.into();
+    let (forwarded, _) = flooded(&testbed, &spec, || {
+        let mut last = |reports_left: usize| {
+            let mut next = || await_report(&mut reports, "anything", |_| true);
+            (1..reports_left).for_each(|_| drop(next()));
+            next()
+        };
+        let (first, before) = (last(REPORTS), meter.snapshot());
+        let last = last(REPORTS);
+        let of = |report: &Value, outcome| report["totals"]["forward"][outcome].as_u64().unwrap();
+        let new = |outcome| of(&last, outcome) - of(&first, outcome);
+        Forwarded {
+            admitted: new("admitted"),
+            shed: new("share") + new("source_share"),
+            time: meter.snapshot().since(&before),
+        }
+    });
+    forwarded
+}
+
+/// Where somebody else's process computes on the gateway's CPU, it counts as much.
+#[test]
+fn what_is_forwarded_is_shed_for_those_who_wait_for_the_cpu_alone() {
+    for is_computing in [false, true] {
+        let judged = (0..TRIES).find_map(|_| {
+            let forwarded = forward(is_computing);
+            eprintln!("beside a process {is_computing}: {forwarded:?}");
+            Some((forwarded.others_wait()?, forwarded))
+        });
+        let (others_wait, forwarded) = judged.expect("the gateway has a CPU to itself, or has not");
+        assert!(others_wait || !is_computing, "a computing process waits");
+        assert_eq!(forwarded.shed > 0, others_wait, "{forwarded:?}");
+        assert!(forwarded.admitted > 0);
+    }
+}
