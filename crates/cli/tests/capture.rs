@@ -229,6 +229,36 @@ fn a_slow_disk_costs_bytes_then_flows_and_the_file_says_so() {
     assert_eq!(stated(&file, "sampled"), counts["sampled"]);
 }
 
+/// Losses of a second in which no packet was accepted were never told.
+#[test]
+fn packets_tell_how_many_were_lost_before_them() {
+    let testbed = testbed();
+    let directory = tempfile::tempdir().unwrap();
+    let json = directory.path().join("json");
+    let arguments = ["-w", "-", "--queue", "1M", "--no-sampling", "--json"];
+    let arguments = [&arguments[..], &[json.to_str().unwrap()]].concat();
+    let (mut process, mut output) = start(&testbed, &arguments);
+    // More headers than the queue holds; for seconds, since losses are told once a second.
+    blast(&testbed, 30_000, 100_000);
+    let file = directory.path().join("lost.pcapng");
+    let mut copy = File::create(&file).unwrap();
+    let reading = thread::spawn(move || std::io::copy(&mut output, &mut copy).unwrap());
+    blast(&testbed, 100, 500);
+    process.signal(Signal::SIGINT).unwrap();
+    reading.join().unwrap();
+    assert!(process.wait(LIMIT).unwrap().success());
+
+    let document: Value = serde_json::from_str(&fs::read_to_string(&json).unwrap()).unwrap();
+    let counts = &document["results"]["counts"];
+    let lost = ["ring", "no_buffer", "invalid", "queue", "disk"];
+    let lost = lost.iter().map(|place| counts[place].as_u64().unwrap());
+    let lost: u64 = lost.sum();
+    assert!(lost > 10_000, "{counts}");
+    let told = fields(&file, &["frame.drop_count"]);
+    let told = told.iter().filter_map(|number| number.parse::<u64>().ok());
+    assert_eq!(told.sum::<u64>(), lost, "{counts}");
+}
+
 /// What `capture --replay` does with these arguments.
 fn replayed(arguments: &[&str]) -> (i32, String, String) {
     let output = Command::new(PROGRAM)

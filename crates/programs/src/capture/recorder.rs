@@ -188,7 +188,8 @@ impl Recorder {
     /// The kernel's counts are new.
     pub(super) fn on_counts(&mut self, now: Instant) {
         let lost = self.standing().counts.lost();
-        self.remark.lost = lost - self.lost_told.min(lost);
+        // On top of what no packet has told yet.
+        self.remark.lost += lost - self.lost_told.min(lost);
         self.lost_told = lost;
         self.statement
             .get_or_insert_with(|| self.control.fidelity().to_string());
@@ -208,7 +209,9 @@ impl Recorder {
         });
     }
 
+    /// Without room it is told later: see [`Self::on_turn`].
     fn tell(&mut self, now: Instant) {
+        self.told_at = now;
         if !self.make_room(STATEMENT_BYTES) {
             return;
         }
@@ -216,7 +219,6 @@ impl Recorder {
             let standing = self.standing();
             self.encoder.statistics(&standing, &why);
         }
-        self.told_at = now;
     }
 
     fn standing(&self) -> Standing {
@@ -246,5 +248,82 @@ impl Recorder {
             std::thread::sleep(Duration::from_millis(1));
         }
         self.ship();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use pcap_file::pcapng::blocks::enhanced_packet::EnhancedPacketOption;
+    use pcap_file::pcapng::{Block, PcapNgReader};
+
+    use super::super::Output;
+    use super::super::pcapng::About;
+    use super::super::queue::{Drainer, queue};
+    use super::*;
+
+    /// With the beginning of its file, and the queue's other end.
+    fn recorder() -> (Recorder, Vec<u8>, Drainer) {
+        let config = CaptureConfig::new("eth0", Output::Standard);
+        let (filler, drainer) = queue(1 << 16, 1 << 14);
+        let (encoder, preamble) = Encoder::new(&About::of(&config)).unwrap();
+        let recorder = Recorder::new(&config, None, encoder, filler, Instant::ZERO).unwrap();
+        (recorder, preamble, drainer)
+    }
+
+    fn at(seconds: u64) -> Instant {
+        Instant::ZERO + Duration::from_secs(seconds)
+    }
+
+    fn packet() -> Packet<'static> {
+        Packet {
+            at_ns: 1,
+            bytes: &[0; 60],
+            whole: 60,
+        }
+    }
+
+    /// The numbers of lost packets that packets tell.
+    fn told(file: &[u8]) -> Vec<u64> {
+        let mut reader = PcapNgReader::new(file).unwrap();
+        let mut told = Vec::new();
+        while let Some(block) = reader.next_block() {
+            if let Block::EnhancedPacket(packet) = block.unwrap() {
+                told.extend(packet.options.iter().filter_map(|option| match option {
+                    EnhancedPacketOption::DropCount(lost) => Some(*lost),
+                    _ => None,
+                }));
+            }
+        }
+        told
+    }
+
+    /// A second without an accepted packet forgot what had been lost before it.
+    #[test]
+    fn the_next_packet_tells_all_that_was_lost_before_it() {
+        let (mut recorder, mut file, drainer) = recorder();
+        recorder.counts.ring = 3;
+        recorder.on_counts(at(1));
+        recorder.counts.queue = 4;
+        recorder.on_counts(at(2));
+        recorder.on_counts(at(3));
+        recorder.on_packet(packet());
+        recorder.on_packet(packet());
+        recorder.finish();
+        file.extend(drainer.next(Duration::ZERO).unwrap().bytes);
+        assert_eq!(told(&file), [7]);
+    }
+
+    /// Each turn read the kernel's counts anew.
+    #[test]
+    fn counts_that_find_no_room_are_not_due_again_at_once() {
+        let (mut recorder, _, _drainer) = recorder();
+        while recorder.filler.take().is_some() {}
+        assert!(recorder.is_due(at(1)));
+        recorder.on_counts(at(1));
+        assert!(!recorder.is_due(at(1)) && recorder.is_due(at(2)));
+        assert!(
+            recorder.statement.is_some(),
+            "it is told when there is room"
+        );
     }
 }
