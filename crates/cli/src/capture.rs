@@ -1,11 +1,12 @@
 //! `plimsoll capture`: the monitor.
 
 use std::fmt::{self, Write as _};
-use std::io::{BufWriter, Write as _};
+use std::io::{self, BufWriter, Write as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
-use std::time::Duration;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use clap::ValueEnum;
 use plimsoll_programs::capture::{
@@ -13,6 +14,8 @@ use plimsoll_programs::capture::{
 };
 use plimsoll_report::{Machine, SCHEMA};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+use signal_hook::low_level::emulate_default_handler;
 
 use crate::failure::{Context, Usage};
 use crate::output;
@@ -21,7 +24,8 @@ use crate::output;
 ///
 /// When the disk or the capture cannot follow, less is kept of each packet, in steps: short
 /// packets, headers, headers of 1 flow in 2, 4, 8, … Each step and all counts stand in the file.
-/// Ends at Ctrl-C, or at a bound.
+/// Ends at Ctrl-C, or at a bound. Then it writes what waits for the disk; Ctrl-C again, a second
+/// later, ends it without.
 #[derive(clap::Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
@@ -89,6 +93,9 @@ enum ModeArg {
     Take,
 }
 
+/// Some send a signal twice at once, as timeout(1) does to its child and then to its group.
+const REPEATED: Duration = Duration::from_secs(1);
+
 const EXAMPLES: &str = "Needs root (CAP_NET_RAW; mode take also CAP_NET_ADMIN, CAP_BPF, native XDP, and \
     Linux 6.2 or newer with BTF).\n\
     Examples:\n  \
@@ -109,9 +116,7 @@ pub(crate) fn run(args: &Args) -> crate::Result<()> {
         return Err(Usage("both the packets and --json on standard output").into());
     }
     let stop = Arc::new(AtomicBool::new(false));
-    for signal in [SIGHUP, SIGINT, SIGTERM] {
-        signal_hook::flag::register(signal, Arc::clone(&stop)).context("cannot catch signals")?;
-    }
+    stop_at_signals(&stop).context("cannot catch signals")?;
     let capture = Capture::open(&config(args, interface, write)?)?;
     eprintln!("capturing on {interface}, Ctrl-C ends");
     if args.mode == ModeArg::Take {
@@ -126,6 +131,25 @@ pub(crate) fn run(args: &Args) -> crate::Result<()> {
         output::write_json(target, &document)?;
     }
     Ok(result?)
+}
+
+/// The first signal ends the capture. What waits for the disk is written first, so a signal a while
+/// later ends the process: a disk or reader may take nothing for ever.
+fn stop_at_signals(stop: &Arc<AtomicBool>) -> io::Result<()> {
+    let (mut signals, stop) = (Signals::new([SIGHUP, SIGINT, SIGTERM])?, Arc::clone(stop));
+    let wait = move || {
+        let mut first = None;
+        for signal in &mut signals {
+            stop.store(true, Ordering::Relaxed);
+            let passed = first.get_or_insert_with(Instant::now).elapsed();
+            // A terminal that closes may send several.
+            if signal != SIGHUP && passed >= REPEATED {
+                let _ = emulate_default_handler(signal);
+            }
+        }
+    };
+    let thread = thread::Builder::new().name("capture-signals".to_owned());
+    thread.spawn(wait).map(drop)
 }
 
 /// Writes when the packets of `file` came, a time a line.

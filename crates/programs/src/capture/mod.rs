@@ -159,7 +159,8 @@ impl Capture {
     }
 
     /// Captures until `stop` is set, a bound of the config is reached, nobody reads
-    /// standard output any more, or the interface is gone.
+    /// standard output any more, or the interface is gone. Then gives the interface back, and
+    /// returns when what waits in the queue was written, however long that takes.
     ///
     /// # Errors
     ///
@@ -172,6 +173,8 @@ impl Capture {
         let captured = captured.and(self.drain());
         let after = Adapters::read(&self.config);
         self.source.read_counts(&mut self.recorder.counts);
+        // The rest of the queue may take long, and needs no interface.
+        drop(self.source);
         self.recorder.finish();
         let (seen, steps) = (self.recorder.counts, self.recorder.take_steps());
         drop(self.recorder);

@@ -1,0 +1,56 @@
+//! How `plimsoll capture` ends while what it writes to takes nothing, or takes no more. Needs
+//! root.
+
+mod capturing;
+mod common;
+
+use std::os::unix::process::ExitStatusExt;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::Signal;
+use plimsoll_testbed::Host;
+
+use capturing::{blast, start, testbed};
+use common::LIMIT;
+
+/// Whether an XDP program has the host's interface.
+fn is_taken(host: &Host) -> bool {
+    let mut command = host.command("ip");
+    let shown = command.args(["link", "show", host.device()]).output(LIMIT);
+    String::from_utf8(shown.unwrap().stdout)
+        .unwrap()
+        .contains("prog/xdp")
+}
+
+/// A reader that takes nothing. The capture kept the interface, and only SIGKILL ended it.
+#[test]
+fn a_blocked_writer_holds_neither_the_interface_nor_a_later_signal() {
+    for mode in ["take", "copy"] {
+        let testbed = testbed();
+        let host = testbed.test();
+        let arguments = ["--mode", mode, "-w", "-", "--queue", "1M"];
+        let (mut process, _output) = start(&testbed, &arguments);
+        blast(&testbed, 100_000, 60_000);
+        assert_eq!(is_taken(host), mode == "take");
+        // Some send each signal twice, as timeout(1) does.
+        process.signal(Signal::SIGTERM).unwrap();
+        process.signal(Signal::SIGTERM).unwrap();
+        let end = Instant::now() + LIMIT;
+        while is_taken(host) {
+            assert!(Instant::now() < end, "the interface is still taken");
+            thread::sleep(Duration::from_millis(50));
+        }
+        let ended = process.try_wait().unwrap();
+        assert_eq!(ended, None, "{mode}: the queue was not written");
+        let status = loop {
+            if let Some(status) = process.try_wait().unwrap() {
+                break status;
+            }
+            assert!(Instant::now() < end, "{mode}: it goes on");
+            thread::sleep(Duration::from_millis(200));
+            let _ = process.signal(Signal::SIGTERM);
+        };
+        assert_eq!(status.signal(), Some(Signal::SIGTERM as i32), "{mode}");
+    }
+}
