@@ -4,14 +4,17 @@
 mod capturing;
 mod common;
 
+use std::fs;
 use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
 use plimsoll_testbed::Host;
+use serde_json::Value;
 
-use capturing::{blast, start, testbed};
+use capturing::{blast, start, sum, testbed};
 use common::LIMIT;
 
 /// Whether an XDP program has the host's interface.
@@ -21,6 +24,12 @@ fn is_taken(host: &Host) -> bool {
     String::from_utf8(shown.unwrap().stdout)
         .unwrap()
         .contains("prog/xdp")
+}
+
+fn results(document: &Path) -> Value {
+    let text = fs::read_to_string(document).unwrap();
+    let document: Value = serde_json::from_str(&text).unwrap();
+    document["results"].clone()
 }
 
 /// A reader that takes nothing. The capture kept the interface, and only SIGKILL ended it.
@@ -53,4 +62,24 @@ fn a_blocked_writer_holds_neither_the_interface_nor_a_later_signal() {
         };
         assert_eq!(status.signal(), Some(Signal::SIGTERM as i32), "{mode}");
     }
+}
+
+/// What was in the queue was in no count.
+#[test]
+fn a_reader_that_goes_away_ends_it_and_every_packet_is_counted() {
+    let testbed = testbed();
+    let directory = tempfile::tempdir().unwrap();
+    let json = directory.path().join("json");
+    let arguments = ["-w", "-", "--json", json.to_str().unwrap()];
+    let (mut process, output) = start(&testbed, &arguments);
+    // Much more than a pipe holds.
+    let report = blast(&testbed, 20_000, 10_000);
+    drop(output);
+    assert!(process.wait(LIMIT).unwrap().success());
+    let results = results(&json);
+    let (counts, interface) = (&results["counts"], &results["interface_counts"]);
+    let passed = ["received", "sent"].map(|way| interface[way].as_u64().unwrap());
+    assert_eq!(sum(counts), passed[0] + passed[1], "{results}");
+    assert!(sum(counts) >= report.sent, "{results}");
+    assert!(counts["disk"].as_u64().unwrap() > 0, "{results}");
 }

@@ -257,7 +257,7 @@ impl Capture {
     fn is_over(&self, now: Instant) -> bool {
         let passed = now.saturating_since(Instant::ZERO);
         let too_long = self.config.time_max.is_some_and(|most| passed >= most);
-        too_long || self.recorder.writer_is_gone()
+        too_long || self.recorder.writing_is_over()
     }
 
     /// Packets that may be taken at once: 0 when there were enough.

@@ -5,7 +5,7 @@
 //! have it. Without a free segment the capture has nowhere to write to: what arrives
 //! then is lost here, and counted.
 
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -35,6 +35,8 @@ struct Shared {
     segment_bytes: usize,
     /// Packets that could not be written.
     disk: AtomicU64,
+    /// No more will be written.
+    over: AtomicBool,
 }
 
 /// The capture's end.
@@ -61,6 +63,7 @@ pub(super) fn queue(bytes: usize, segment_bytes: usize) -> (Filler, Drainer) {
         segments,
         segment_bytes,
         disk: AtomicU64::new(0),
+        over: AtomicBool::new(false),
     });
     let (to_writer, from_capture) = channel();
     let filler = Filler {
@@ -109,6 +112,11 @@ impl Filler {
     pub(super) fn disk(&self) -> u64 {
         self.shared.disk.load(Ordering::Relaxed)
     }
+
+    /// No more will be written: segments are taken and lost.
+    pub(super) fn is_over(&self) -> bool {
+        self.shared.over.load(Ordering::Relaxed)
+    }
 }
 
 impl Drainer {
@@ -132,6 +140,17 @@ impl Drainer {
     /// Packets that could not be written so far.
     pub(super) fn disk(&self) -> u64 {
         self.shared.disk.load(Ordering::Relaxed)
+    }
+
+    /// The capture is to end, since no more can be written. What it ships until then is still to
+    /// be taken, and lost.
+    pub(super) fn end(&self) {
+        self.shared.over.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether it was told to end.
+    pub(super) fn is_over(&self) -> bool {
+        self.shared.over.load(Ordering::Relaxed)
     }
 }
 

@@ -49,6 +49,7 @@ pub(super) struct Recorder {
     /// To be told as soon as there is room.
     statement: Option<String>,
     steps: Vec<Step>,
+    /// Its thread failed by a fault of ours.
     writer_is_gone: bool,
 }
 
@@ -229,9 +230,9 @@ impl Recorder {
         }
     }
 
-    /// Nobody takes segments any more.
-    pub(super) fn writer_is_gone(&self) -> bool {
-        self.writer_is_gone
+    /// No more is written.
+    pub(super) fn writing_is_over(&self) -> bool {
+        self.writer_is_gone || self.filler.is_over()
     }
 
     /// Changes of what is kept.

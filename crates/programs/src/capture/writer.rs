@@ -221,15 +221,12 @@ impl Writer {
         name(self.files.back().map(PathBuf::as_path))
     }
 
-    /// Writes until the capture ends, or until nobody reads any more.
+    /// Writes until the capture ends. Where nobody reads any more it has the capture end, and
+    /// counts what is on its way as lost.
     pub(super) fn run(mut self) -> Written {
         loop {
             match self.drainer.next(IDLE) {
-                Ok(segment) => {
-                    if !self.take(segment) {
-                        break;
-                    }
-                }
+                Ok(segment) => self.take(segment),
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => break,
             }
@@ -237,7 +234,9 @@ impl Writer {
         if let Some(standing) = self.written.standing {
             let whole = self.whole(standing);
             self.written.standing = Some(whole);
-            self.state(&whole, "end");
+            if !self.drainer.is_over() {
+                self.state(&whole, "end");
+            }
             // Counts that took the last packets' place have changed themselves.
             self.written.standing = Some(self.whole(whole));
         }
@@ -253,23 +252,21 @@ impl Writer {
         }
     }
 
-    /// False: nobody reads any more.
-    fn take(&mut self, segment: Segment) -> bool {
+    fn take(&mut self, segment: Segment) {
         let waiting = self.failed_at.is_some_and(|at| at.elapsed() < RETRY);
-        let result = match waiting {
+        let result = match waiting || self.drainer.is_over() {
             true => None,
             false => Some(self.write(&segment)),
         };
         self.written.standing = Some(segment.standing);
-        let goes_on = match result {
+        match result {
             Some(Ok(())) => {
                 self.written.bytes += segment.bytes.len() as u64;
                 self.failed_at = None;
-                true
             }
             Some(Err(error)) if error.kind() == io::ErrorKind::BrokenPipe => {
                 self.drainer.lose(segment.packets);
-                false
+                self.drainer.end();
             }
             Some(Err(error)) => {
                 self.drainer.lose(segment.packets);
@@ -277,15 +274,10 @@ impl Writer {
                 let why = format!("the disk took no more ({error})");
                 self.written.failure.get_or_insert(error);
                 self.state(&self.whole(segment.standing), &why);
-                true
             }
-            None => {
-                self.drainer.lose(segment.packets);
-                true
-            }
-        };
+            None => self.drainer.lose(segment.packets),
+        }
         self.drainer.give_back(segment.bytes);
-        goes_on
     }
 
     fn is_full(&self, more: u64) -> bool {
