@@ -4,18 +4,21 @@
 mod capturing;
 mod common;
 
-use std::fs;
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader, Read};
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
+use std::process::Stdio;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
+use pcap_file::pcapng::{Block, PcapNgReader};
 use plimsoll_testbed::Host;
 use serde_json::Value;
 
 use capturing::{blast, start, sum, testbed};
-use common::LIMIT;
+use common::{LIMIT, PROGRAM};
 
 /// Whether an XDP program has the host's interface.
 fn is_taken(host: &Host) -> bool {
@@ -82,4 +85,54 @@ fn a_reader_that_goes_away_ends_it_and_every_packet_is_counted() {
     assert_eq!(sum(counts), passed[0] + passed[1], "{results}");
     assert!(sum(counts) >= report.sent, "{results}");
     assert!(counts["disk"].as_u64().unwrap() > 0, "{results}");
+}
+
+/// Packets of whole blocks, in a file whose last block may be cut off.
+fn packets(path: &Path) -> u64 {
+    let mut reader = PcapNgReader::new(File::open(path).unwrap()).unwrap();
+    let mut packets = 0;
+    while let Some(Ok(block)) = reader.next_block() {
+        packets += u64::from(matches!(block, Block::EnhancedPacket(_)));
+    }
+    packets
+}
+
+/// It went on, and each further try damaged the file in its middle.
+#[test]
+fn standard_output_on_a_full_disk_ends_it() {
+    let testbed = testbed();
+    let host = testbed.test();
+    let directory = tempfile::tempdir().unwrap();
+    let place = directory.path().to_str().unwrap();
+    // A disk of its own that is full soon; nobody else sees it.
+    let script = format!(
+        "mkdir {place}/disk && mount -t tmpfs -o size=512k none {place}/disk || exit 99
+         {PROGRAM} capture {} --duration 30 -w - --json {place}/json > {place}/disk/full.pcapng
+         code=$?
+         cp {place}/disk/full.pcapng {place}/full.pcapng
+         exit $code",
+        host.device()
+    );
+    let mut process = host
+        .command("unshare")
+        .args(["--mount", "sh", "-c", &script])
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut says = BufReader::new(process.take_stderr().unwrap());
+    let mut line = String::new();
+    says.read_line(&mut line).unwrap();
+    assert!(line.starts_with("capturing on"), "{line}");
+    blast(&testbed, 20_000, 20_000);
+    let status = process.wait(LIMIT).expect("it ends before its time");
+    assert_eq!(status.code(), Some(1));
+    let mut rest = String::new();
+    says.read_to_string(&mut rest).unwrap();
+    assert!(rest.contains("standard output: No space left"), "{rest}");
+    let results = results(&directory.path().join("json"));
+    let counts = &results["counts"];
+    assert!(counts["disk"].as_u64().unwrap() > 0, "{results}");
+    let packets = packets(&directory.path().join("full.pcapng"));
+    let recorded = counts["recorded"].as_u64().unwrap();
+    assert!(recorded > 0 && packets >= recorded, "{packets}: {results}");
 }

@@ -158,9 +158,9 @@ impl Capture {
         })
     }
 
-    /// Captures until `stop` is set, a bound of the config is reached, nobody reads
-    /// standard output any more, or the interface is gone. Then gives the interface back, and
-    /// returns when what waits in the queue was written, however long that takes.
+    /// Captures until `stop` is set, a bound of the config is reached, standard output takes no
+    /// more, or the interface is gone. Then gives the interface back, and returns when what
+    /// waits in the queue was written, however long that takes.
     ///
     /// # Errors
     ///

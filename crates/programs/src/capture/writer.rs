@@ -5,19 +5,23 @@
 //! disk takes only in part is cut off again, its packets are lost and counted, and the
 //! counts are written where they still fit, if need be in the place of the segment before.
 //! Then the disk is tried again now and then: somebody may make room. A ring whose number of
-//! files is bounded makes room itself, by removing its oldest files.
+//! files is bounded makes room itself, by removing its oldest files. Nothing can be cut off a
+//! pipe or standard output again: there the first failure ends the capture.
 
 use std::collections::VecDeque;
 use std::fs::{self, File};
 use std::io::{self, Seek, SeekFrom, Write};
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::RecvTimeoutError;
 use std::time::{Duration, Instant};
 
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+
 use super::config::RING_FILE_BYTES_MIN;
 use super::pcapng::{Encoder, Standing};
 use super::queue::{Drainer, SEGMENT_BYTES, Segment};
-use super::{CaptureConfig, Error, Output, RingFiles};
+use super::{CaptureConfig, Error, Output, RingFiles, failed_to};
 
 /// Room for a file's last statement.
 const CLOSING_BYTES: u64 = 2048;
@@ -64,17 +68,30 @@ struct OpenFile {
 
 enum Sink {
     File(File),
-    Standard(io::Stdout),
+    /// A pipe, or standard output, whose file may have a beginning by somebody else: nothing is
+    /// cut off again.
+    Stream(File),
 }
 
 impl Sink {
+    fn standard() -> Result<Self, Error> {
+        let output = io::stdout().as_fd().try_clone_to_owned();
+        let output = output.map_err(failed_to("open standard output"))?;
+        Ok(Self::Stream(output.into()))
+    }
+
+    fn create(path: &Path) -> io::Result<Self> {
+        let file = File::create(path)?;
+        Ok(match file.metadata()?.is_file() {
+            true => Self::File(file),
+            false => Self::Stream(file),
+        })
+    }
+
     fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
         match self {
             Self::File(file) => file.write_all(bytes),
-            Self::Standard(output) => {
-                output.write_all(bytes)?;
-                output.flush()
-            }
+            Self::Stream(output) => write_waiting(output, bytes),
         }
     }
 
@@ -86,6 +103,23 @@ impl Sink {
             let _ = file.seek(SeekFrom::Start(bytes));
         }
     }
+}
+
+/// As `write_all`, also where whoever made the pipe asked that it does not block.
+fn write_waiting(output: &mut File, mut bytes: &[u8]) -> io::Result<()> {
+    while !bytes.is_empty() {
+        match output.write(bytes) {
+            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+            Ok(written) => bytes = &bytes[written..],
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                let mut writable = [PollFd::new(output.as_fd(), PollFlags::POLLOUT)];
+                poll(&mut writable, PollTimeout::NONE)?;
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
 }
 
 /// How long segments may be, so that ring files come near their size.
@@ -112,7 +146,7 @@ impl Writer {
             began,
             files: VecDeque::new(),
             made: 0,
-            open: OpenFile::new(Sink::Standard(io::stdout())),
+            open: OpenFile::new(Sink::standard()?),
             written: Written {
                 files: Vec::new(),
                 bytes: 0,
@@ -131,11 +165,11 @@ impl Writer {
     fn begin_file(&self) -> Result<(Option<PathBuf>, OpenFile), Error> {
         let path = self.next_path();
         let sink = match &path {
-            None => Sink::Standard(io::stdout()),
-            Some(path) => Sink::File(File::create(path).map_err(|source| Error::Create {
+            None => Sink::standard()?,
+            Some(path) => Sink::create(path).map_err(|source| Error::Create {
                 path: path.clone(),
                 source,
-            })?),
+            })?,
         };
         let mut open = OpenFile::new(sink);
         if let Err(source) = open.append(&self.preamble, 0) {
@@ -221,7 +255,7 @@ impl Writer {
         name(self.files.back().map(PathBuf::as_path))
     }
 
-    /// Writes until the capture ends. Where nobody reads any more it has the capture end, and
+    /// Writes until the capture ends. Where a stream takes no more it has the capture end, and
     /// counts what is on its way as lost.
     pub(super) fn run(mut self) -> Written {
         loop {
@@ -264,9 +298,9 @@ impl Writer {
                 self.written.bytes += segment.bytes.len() as u64;
                 self.failed_at = None;
             }
-            Some(Err(error)) if error.kind() == io::ErrorKind::BrokenPipe => {
+            Some(Err(error)) if self.open.is_stream() => {
                 self.drainer.lose(segment.packets);
-                self.drainer.end();
+                self.end_by(error);
             }
             Some(Err(error)) => {
                 self.drainer.lose(segment.packets);
@@ -278,6 +312,14 @@ impl Writer {
             None => self.drainer.lose(segment.packets),
         }
         self.drainer.give_back(segment.bytes);
+    }
+
+    /// A stream took part of something and no more: whatever followed would be damaged.
+    fn end_by(&mut self, error: io::Error) {
+        if error.kind() != io::ErrorKind::BrokenPipe {
+            self.written.failure.get_or_insert(error);
+        }
+        self.drainer.end();
     }
 
     fn is_full(&self, more: u64) -> bool {
@@ -309,7 +351,7 @@ impl Writer {
         self.failed_at = None;
         if let Some(standing) = self.written.standing {
             // If it does not fit, no packets go for it: the next file begins with it.
-            self.state_behind(&self.whole(standing), "the next file goes on");
+            let _ = self.state_behind(&self.whole(standing), "the next file goes on");
         }
         self.go_on_in(path, open);
         self.keep_newest(most);
@@ -321,8 +363,11 @@ impl Writer {
 
     /// Writes the counts, if need be in the place of the last packets.
     fn state(&mut self, standing: &Standing, why: &str) {
-        if self.state_behind(standing, why) {
+        let Err(error) = self.state_behind(standing, why) else {
             return;
+        };
+        if self.open.is_stream() {
+            return self.end_by(error);
         }
         let (last, packets) = self.open.last;
         if packets == 0 {
@@ -337,20 +382,18 @@ impl Writer {
         }
     }
 
-    /// Writes the counts behind the last packets. False: they do not fit.
-    fn state_behind(&mut self, standing: &Standing, why: &str) -> bool {
+    /// Writes the counts behind the last packets. Fails where they do not fit.
+    fn state_behind(&mut self, standing: &Standing, why: &str) -> io::Result<()> {
         self.encoder.statistics(standing, why);
         let statement = self.encoder.swap(Vec::new());
         if let Some(at) = self.open.closing_at.take() {
             self.open.cut(at);
         }
         let at = self.open.bytes;
-        let fits = self.append(&statement, 0).is_ok();
-        if fits {
-            self.written.bytes += statement.len() as u64;
-            self.open.closing_at = self.failed_at.map(|_| at);
-        }
-        fits
+        self.append(&statement, 0)?;
+        self.written.bytes += statement.len() as u64;
+        self.open.closing_at = self.failed_at.map(|_| at);
+        Ok(())
     }
 }
 
@@ -365,7 +408,11 @@ impl OpenFile {
         }
     }
 
-    /// Writes whole blocks, or nothing.
+    fn is_stream(&self) -> bool {
+        matches!(self.sink, Sink::Stream(_))
+    }
+
+    /// Writes whole blocks, or nothing, unless it is a stream.
     fn append(&mut self, bytes: &[u8], packets: u64) -> io::Result<()> {
         let at = self.bytes;
         if let Err(error) = self.sink.write(bytes) {

@@ -1,15 +1,19 @@
 //! Names and sizes of ring files, and what becomes of a ring on a disk that takes no more.
 
+use std::io::Read;
+use std::ops::RangeInclusive;
+use std::os::fd::OwnedFd;
 use std::panic;
 use std::thread;
 
+use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::mount::{MsFlags, mount, umount};
 use nix::sched::{CloneFlags, unshare};
 use pcap_file::pcapng::{Block, PcapNgReader};
 
 use super::super::Counts;
 use super::super::pcapng::{About, Remark};
-use super::super::queue::queue;
+use super::super::queue::{Filler, queue};
 use super::*;
 
 /// Four fit a file of the smallest size.
@@ -307,4 +311,125 @@ fn segments_are_a_quarter_of_a_ring_file_at_most() {
     };
     assert_eq!(of(None), SEGMENT_BYTES);
     assert_eq!(of(Some(1 << 16)), 1 << 14);
+}
+
+/// A capture that writes to `output`, and the end that it ships segments to.
+fn to_stream(output: File) -> (Writer, Filler) {
+    let config = CaptureConfig::new("eth0", Output::File("/dev/null".into()));
+    let (filler, drainer) = queue(1 << 20, 1 << 14);
+    let encoder = Encoder::new(&About::of(&config)).unwrap();
+    let mut writer = Writer::open(&config, drainer, encoder, Duration::ZERO).unwrap();
+    assert!(writer.open.is_stream(), "/dev/null is none that is cut");
+    writer.open = OpenFile::new(Sink::Stream(output));
+    (writer, filler)
+}
+
+fn ship(filler: &Filler, numbers: RangeInclusive<u64>) {
+    let config = CaptureConfig::new("eth0", Output::Standard);
+    let (mut encoder, _) = Encoder::new(&About::of(&config)).unwrap();
+    for number in numbers {
+        encoder.packet(
+            number,
+            &[0; PACKET_BYTES],
+            PACKET_BYTES,
+            &mut Remark::default(),
+        );
+        let counts = Counts {
+            recorded: number,
+            ..Counts::default()
+        };
+        assert!(filler.ship(Segment {
+            bytes: encoder.swap(filler.take().unwrap()),
+            packets: 1,
+            standing: Standing {
+                now: Duration::ZERO,
+                began: Duration::ZERO,
+                counts: counts.with_disk(filler.disk()),
+            },
+        }));
+    }
+}
+
+fn until_over(filler: &Filler) {
+    let start = Instant::now();
+    while !filler.is_over() {
+        assert!(start.elapsed() < Duration::from_secs(20), "it goes on");
+        thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// Recorded and lost packets.
+fn ends(written: &Written) -> (u64, u64) {
+    let counts = written.standing.unwrap().counts;
+    (counts.recorded, counts.disk)
+}
+
+/// What was on its way was in no count, and the segment before in the wrong one.
+#[test]
+fn what_a_reader_that_goes_away_leaves_is_counted() {
+    let (reader, output) = io::pipe().unwrap();
+    let (writer, filler) = to_stream(File::from(OwnedFd::from(output)));
+    thread::scope(|scope| {
+        let writing = scope.spawn(|| writer.run());
+        ship(&filler, 1..=2);
+        let mut file = vec![0; 2 * PACKET_BYTES];
+        (&reader).read_exact(&mut file).unwrap();
+        drop(reader);
+        ship(&filler, 3..=6);
+        until_over(&filler);
+        ship(&filler, 7..=9);
+        drop(filler);
+        let written = writing.join().unwrap();
+        let (recorded, lost) = ends(&written);
+        assert_eq!(recorded + lost, 9);
+        // The second may have had its last bytes still to write.
+        assert!((1..=2).contains(&recorded), "{recorded}");
+        assert!(written.failure.is_none());
+    });
+}
+
+#[test]
+fn the_first_failure_of_a_stream_ends_the_capture() {
+    let full = File::options().write(true).open("/dev/full").unwrap();
+    let (writer, filler) = to_stream(full);
+    ship(&filler, 1..=3);
+    thread::scope(|scope| {
+        let writing = scope.spawn(|| writer.run());
+        until_over(&filler);
+        drop(filler);
+        let written = writing.join().unwrap();
+        assert_eq!(ends(&written), (0, 3));
+        assert!(is_disk_full(&written.failure.unwrap()));
+    });
+}
+
+/// A reader that is gone before the last counts costs no packets.
+#[test]
+fn counts_that_a_stream_does_not_take_replace_no_packets() {
+    let (reader, output) = io::pipe().unwrap();
+    let (mut writer, filler) = to_stream(File::from(OwnedFd::from(output)));
+    ship(&filler, 1..=1);
+    let segment = writer.drainer.next(Duration::ZERO).unwrap();
+    writer.take(segment);
+    drop((reader, filler));
+    assert_eq!(ends(&writer.run()), (1, 0));
+}
+
+/// The pipe holds less than is written, and its other end made it one that does not block.
+#[test]
+fn a_pipe_that_does_not_block_is_waited_for() {
+    let (reader, output) = io::pipe().unwrap();
+    fcntl(&output, FcntlArg::F_SETFL(OFlag::O_NONBLOCK)).unwrap();
+    let (writer, filler) = to_stream(File::from(OwnedFd::from(output)));
+    thread::scope(|scope| {
+        let writing = scope.spawn(|| writer.run());
+        ship(&filler, 1..=20);
+        drop(filler);
+        let mut file = Vec::new();
+        (&reader).read_to_end(&mut file).unwrap();
+        assert!(file.len() > 20 * PACKET_BYTES);
+        let written = writing.join().unwrap();
+        assert_eq!(ends(&written), (20, 0));
+        assert!(written.failure.is_none());
+    });
 }
