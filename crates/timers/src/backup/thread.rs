@@ -17,9 +17,15 @@ use orders::{NEVER, Orders};
 
 /// Wakes parked threads; ends when it and all its [`Alarm`]s are dropped.
 #[derive(Debug)]
-pub struct AlarmThread {
+pub struct AlarmThread(Arc<Running>);
+
+/// Its last owner ends the thread.
+#[derive(Debug)]
+struct Running {
     shared: Arc<Shared>,
-    thread: Option<JoinHandle<()>>,
+    thread: Thread,
+    /// Taken in drop.
+    handle: Option<JoinHandle<()>>,
 }
 
 #[derive(Debug)]
@@ -78,44 +84,38 @@ impl AlarmThread {
             origin: Instant::now(),
         });
         let thread = thread::Builder::new().name("soft-timer-alarm".to_owned());
-        let thread = thread.spawn({
+        let handle = thread.spawn({
             let shared = Arc::clone(&shared);
             move || shared.run()
         })?;
-        Ok(Self {
+        Ok(Self(Arc::new(Running {
             shared,
-            thread: Some(thread),
-        })
+            thread: handle.thread().clone(),
+            handle: Some(handle),
+        })))
     }
 
     /// An alarm that wakes the calling thread; `None` if all are given out.
-    ///
-    /// # Panics
-    ///
-    /// Not after [`Self::start`].
     #[must_use]
     pub fn alarm(&self) -> Option<Alarm> {
-        let mut owners = self.shared.owners();
+        let mut owners = self.0.shared.owners();
         let slot = owners.iter().position(Option::is_none)?;
         owners[slot] = Some(thread::current());
-        drop(owners);
-        let thread = self.thread.as_ref().expect("taken in drop only");
         Some(Alarm {
-            shared: Arc::clone(&self.shared),
+            running: Arc::clone(&self.0),
             slot,
-            alarm_thread: thread.thread().clone(),
             not_send: PhantomData,
         })
     }
 }
 
-impl Drop for AlarmThread {
+impl Drop for Running {
     fn drop(&mut self) {
         self.shared.stop.store(true, Ordering::Release);
-        if let Some(thread) = self.thread.take() {
-            thread.thread().unpark();
+        self.thread.unpark();
+        if let Some(handle) = self.handle.take() {
             // It runs no code that panics but a poisoned lock's, which it takes.
-            let _ = thread.join();
+            let _ = handle.join();
         }
     }
 }
@@ -123,16 +123,15 @@ impl Drop for AlarmThread {
 /// Wakes the thread that asked for it, by [`Thread::unpark`]. Stays on it.
 #[derive(Debug)]
 pub struct Alarm {
-    shared: Arc<Shared>,
+    running: Arc<Running>,
     slot: usize,
-    alarm_thread: Thread,
     not_send: PhantomData<*const ()>,
 }
 
 impl Alarm {
     fn order(&self, deadline: u64) {
-        if self.shared.orders.place(self.slot, deadline) {
-            self.alarm_thread.unpark();
+        if self.running.shared.orders.place(self.slot, deadline) {
+            self.running.thread.unpark();
         }
     }
 }
@@ -140,7 +139,8 @@ impl Alarm {
 impl Backup for Alarm {
     fn arm(&mut self, after: Duration) -> io::Result<()> {
         let after = u64::try_from(after.as_nanos()).unwrap_or(NEVER);
-        self.order(self.shared.now().saturating_add(after).min(NEVER - 1));
+        let now = self.running.shared.now();
+        self.order(now.saturating_add(after).min(NEVER - 1));
         Ok(())
     }
 
@@ -162,7 +162,7 @@ impl Backup for Alarm {
 impl Drop for Alarm {
     fn drop(&mut self) {
         self.order(NEVER);
-        self.shared.owners()[self.slot] = None;
+        self.running.shared.owners()[self.slot] = None;
     }
 }
 
@@ -323,6 +323,24 @@ mod tests {
         assert!(alarms.alarm().is_none());
         drop(first);
         assert!(alarms.alarm().is_some());
+    }
+
+    /// Its thread had ended with the first, and whoever parked was never woken.
+    #[test]
+    fn an_alarm_outlives_what_made_it() {
+        let alarms = AlarmThread::start(1).unwrap();
+        let mut alarm = alarms.alarm().unwrap();
+        let shared = Arc::clone(&alarm.running.shared);
+        drop(alarms);
+        let (start, after) = (Instant::now(), Duration::from_millis(1));
+        alarm.arm(after).unwrap();
+        while start.elapsed() < after {
+            // Longer than any machine is busy.
+            thread::park_timeout(Duration::from_secs(20));
+        }
+        assert!(start.elapsed() < Duration::from_secs(20), "nobody woke it");
+        drop(alarm);
+        assert_eq!(Arc::strong_count(&shared), 1, "the thread has ended");
     }
 
     #[test]
