@@ -9,7 +9,7 @@ use plimsoll_core::soft_timer::{
 };
 use plimsoll_core::time::Instant;
 
-use crate::backup::Backup;
+use crate::backup::{Backup, armed_for};
 use crate::clock::{Clock, CycleClock};
 
 /// Soft events of one thread: [`SoftTimers`] and the clock they are asked with.
@@ -188,14 +188,16 @@ impl<T: Copy, C: Clock> Timers<T, C> {
         self.events.idle_action(self.now() + wake_up, false)
     }
 
-    /// Arms `backup` for the earliest deadline, if it is not armed for it.
+    /// Arms `backup` for the earliest deadline, if it is not armed for it. One that is far may
+    /// expire somewhat early, since clocks differ: call [`Self::on_backup_expiry`] and then
+    /// this again.
     ///
     /// # Errors
     ///
     /// What the backup answers.
     pub fn arm_for_deadline(&mut self, backup: &mut impl Backup) -> io::Result<()> {
         match self.events.poll_hardware_timer() {
-            Some(HardwareTimer::Arm(at)) => backup.arm(at.saturating_since(self.now())),
+            Some(HardwareTimer::Arm(at)) => self.arm_at(backup, at),
             Some(HardwareTimer::Cancel) => backup.cancel(),
             None => Ok(()),
         }
@@ -210,9 +212,13 @@ impl<T: Copy, C: Clock> Timers<T, C> {
     /// What the backup answers.
     pub fn arm_no_later(&mut self, backup: &mut impl Backup) -> io::Result<()> {
         match self.events.poll_earlier_hardware_timer() {
-            Some(at) => backup.arm(at.saturating_since(self.now())),
+            Some(at) => self.arm_at(backup, at),
             None => Ok(()),
         }
+    }
+
+    fn arm_at(&self, backup: &mut impl Backup, at: Instant) -> io::Result<()> {
+        backup.arm(armed_for(at.saturating_since(self.now())))
     }
 
     /// The backup expired: it is no longer armed.

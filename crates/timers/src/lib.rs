@@ -46,7 +46,8 @@
 //! It fires in the first check after that: less than T + X + 1 ticks after it
 //! was scheduled if the thread checks at least every X ticks while it runs, and
 //! blocks by the [`IdleRule`]. The time for which the scheduler runs somebody
-//! else comes on top.
+//! else comes on top, and with [`Until::Deadline`] the time in which the kernel
+//! wakes a thread.
 //!
 //! **Threads.** [`Timers`] belong to one thread, and a check takes no lock. They
 //! may move to another thread as a whole. A program with several threads has

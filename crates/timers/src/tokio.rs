@@ -42,7 +42,7 @@ use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::runtime::{Builder, Handle};
 
-use crate::backup::TimerFd;
+use crate::backup::{TimerFd, armed_for};
 use crate::clock::{Clock, CycleClock};
 use crate::earliest::{Earliest, Guard, Scheduled};
 
@@ -252,7 +252,7 @@ impl Shared {
         let Some(backup) = self.backup.get() else {
             return;
         };
-        let after = at.saturating_since(self.clock.now());
+        let after = armed_for(at.saturating_since(self.clock.now()));
         // The kernel refuses no order of ours; if it did, the next one may work.
         let armed = backup.get_ref().arm_shared(after).is_ok();
         pending.armed = armed.then_some(at);

@@ -2,10 +2,44 @@
 //! of scheduling, of the backup and of trigger states.
 
 use std::collections::BTreeMap;
+use std::io;
 use std::time::Duration;
 
-use plimsoll_timers::{Instant, MovedClock, SoftTimerConfig, Timers};
+use plimsoll_timers::{
+    Backup, IdleAction, IdleRule, Instant, MovedClock, SoftTimerConfig, Timers, Until,
+};
 use proptest::prelude::*;
+
+/// A backup by another clock: while that passes a second, the events' clock passes `factor`.
+struct Differing {
+    clock: MovedClock,
+    factor: f64,
+    armed: Option<Duration>,
+    waits: u32,
+}
+
+impl Backup for Differing {
+    fn arm(&mut self, after: Duration) -> io::Result<()> {
+        self.armed = Some(after);
+        Ok(())
+    }
+
+    fn cancel(&mut self) -> io::Result<()> {
+        self.armed = None;
+        Ok(())
+    }
+
+    fn clear(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn wait(&mut self) -> io::Result<()> {
+        let after = self.armed.take().expect("it is armed, or this never ends");
+        self.clock.advance(after.mul_f64(self.factor));
+        self.waits += 1;
+        Ok(())
+    }
+}
 
 /// A clock of 1 MHz backed by an interrupt every `x` ticks.
 fn timers(x: u64, clock: &MovedClock) -> Timers<usize, MovedClock> {
@@ -123,5 +157,39 @@ fn a_long_gap_does_not_end_in_a_burst() {
         assert_eq!(timers.poll_event(now), None);
         assert_eq!(timers.check(), None);
         clock.advance(Duration::from_micros(41));
+    }
+}
+
+/// NTP slews the kernel's clock by up to 500 parts in a million, and the counter is calibrated to
+/// some tens of them. With 2 s or more the backup was late by more than a period.
+#[test]
+fn a_blocked_thread_keeps_the_bounds_although_the_clocks_differ() {
+    for (wanted, factor) in [40, 99_999, 100_000, 3_000_000, 3_600_000_000]
+        .into_iter()
+        .flat_map(|wanted| [0.999_4, 1.0, 1.000_6].map(|factor| (wanted, factor)))
+    {
+        let clock = MovedClock::default();
+        let mut timers = timers(1000, &clock);
+        let backup = Differing {
+            clock: clock.clone(),
+            factor,
+            armed: None,
+            waits: 0,
+        };
+        let mut idle = IdleRule::new(backup, Until::NextEvent, Duration::ZERO);
+        timers.schedule_soft_event(wanted, 0).unwrap();
+        let fired = loop {
+            if let Some(now) = timers.check() {
+                break now;
+            }
+            assert_eq!(idle.enter(&mut timers).unwrap(), IdleAction::Halt);
+            idle.backup().wait().unwrap();
+            idle.leave(&mut timers, true).unwrap();
+        };
+        let (actual, waits) = (ticks(fired), idle.backup().waits);
+        assert!(actual > wanted as f64, "{wanted} x {factor}: {actual}");
+        let bound = (wanted + 1000 + 1) as f64;
+        assert!(actual < bound, "{wanted} x {factor}: {actual}");
+        assert!(waits <= 8, "{wanted} x {factor}: {waits} waits");
     }
 }

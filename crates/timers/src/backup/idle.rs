@@ -6,7 +6,7 @@ use std::time::Duration;
 use plimsoll_core::soft_timer::IdleAction;
 use plimsoll_core::time::Instant;
 
-use super::Backup;
+use super::{Backup, armed_for};
 use crate::clock::Clock;
 use crate::facility::Timers;
 
@@ -18,7 +18,8 @@ pub enum Until {
     #[default]
     NextEvent,
     /// The earliest deadline: other wake-ups (input) may carry the event before.
-    /// Fewer expiries, and events of an idle thread late by their slack.
+    /// Fewer expiries, and events of an idle thread late by their slack and by the time in
+    /// which the kernel wakes a thread.
     Deadline,
 }
 
@@ -100,7 +101,10 @@ impl<B: Backup> IdleRule<B> {
             return Ok(());
         }
         match wanted {
-            Some(at) => self.backup.arm(at.saturating_since(timers.now()))?,
+            Some(at) => {
+                let span = at.saturating_since(timers.now());
+                self.backup.arm(armed_for(span))?;
+            }
             None => self.backup.cancel()?,
         }
         self.armed = wanted;
