@@ -3,6 +3,7 @@
 #![allow(unsafe_code, reason = "the mapping of the recorder's array")]
 
 use std::fmt;
+use std::fs;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd};
 use std::time::{Duration, Instant};
@@ -20,6 +21,7 @@ include!(concat!(env!("OUT_DIR"), "/triggers.rs")); // mod skeleton
 
 use skeleton::types;
 
+const ONLINE_CPUS: &str = "/sys/devices/system/cpu/online";
 /// Of a state's word: its source.
 const SOURCE_BITS: u32 = types::state_word::SOURCE_BITS.0;
 
@@ -71,7 +73,7 @@ pub enum Error {
     Room {
         /// Asked for.
         states: u32,
-        /// Possible CPUs.
+        /// CPUs up to the highest that is online.
         cpus: usize,
     },
 }
@@ -104,6 +106,9 @@ pub struct Recorder {
     _faults: Vec<Link>,
     skeleton: skeleton::TriggersSkel<'static>,
     array: Mmap,
+    /// Those that the kernel has counters for.
+    possible_cpus: usize,
+    /// Those that have room, the first ones.
     cpus: usize,
     room: usize,
 }
@@ -119,13 +124,17 @@ impl fmt::Debug for Recorder {
 
 impl Recorder {
     /// Attaches the programs, with room for `states` states per CPU (8 bytes
-    /// each). A CPU whose room is used up records no more.
+    /// each). A CPU whose room is used up records no more. One that comes online later, with a
+    /// higher number than all before, has no room.
     ///
     /// # Errors
     ///
     /// [`Error::Bpf`] without root, or where the kernel lacks a tracepoint.
     pub fn attach(states: u32) -> Result<Self, Error> {
-        let cpus = libbpf_rs::num_possible_cpus().map_err(bpf("count the CPUs"))?;
+        let possible_cpus = libbpf_rs::num_possible_cpus().map_err(bpf("count the CPUs"))?;
+        let online = fs::read_to_string(ONLINE_CPUS).ok();
+        let cpus = online.and_then(|list| up_to_highest(&list));
+        let cpus = cpus.map_or(possible_cpus, |cpus| cpus.min(possible_cpus));
         let room = Error::Room { states, cpus };
         let places = u32::try_from(cpus)
             .ok()
@@ -166,6 +175,7 @@ impl Recorder {
             _faults: faults,
             skeleton,
             array,
+            possible_cpus,
             cpus,
             room: states as usize,
         })
@@ -178,7 +188,7 @@ impl Recorder {
     /// The counters cannot be written.
     pub fn start(&mut self) -> Result<(), Error> {
         self.enable(0);
-        let zeros = vec![0_u64.to_ne_bytes().to_vec(); self.cpus];
+        let zeros = vec![0_u64.to_ne_bytes().to_vec(); self.possible_cpus];
         self.skeleton
             .maps
             .reached
@@ -208,9 +218,12 @@ impl Recorder {
         };
         for (cpu, count) in reached.iter().enumerate() {
             let count = word(count).unwrap_or(0) as usize;
-            let kept = count.min(self.room);
+            let has_room = cpu < self.cpus;
+            let kept = if has_room { count.min(self.room) } else { 0 };
             record.lost += (count - kept) as u64;
-            record.cpus.push(self.states(cpu, kept));
+            if has_room {
+                record.cpus.push(self.states(cpu, kept));
+            }
         }
         Ok(record)
     }
@@ -239,6 +252,13 @@ impl Recorder {
             variables.enabled = enabled;
         }
     }
+}
+
+/// CPUs from number 0 up to the highest of the kernel's list, for example 8 of `0-3,7`. A virtual
+/// machine may have hundreds of possible CPUs that are never there.
+fn up_to_highest(list: &str) -> Option<usize> {
+    let highest = list.trim().rsplit([',', '-']).next()?;
+    highest.parse::<usize>().ok()?.checked_add(1)
 }
 
 /// The word at the start of `bytes`.
@@ -328,4 +348,18 @@ fn system_call_ns() -> f64 {
 
 fn nanos(span: Duration) -> f64 {
     span.as_secs_f64() * 1e9
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_is_for_cpus_up_to_the_highest_that_is_online() {
+        for (list, cpus) in [("0\n", 1), ("0-1\n", 2), ("0-3,7\n", 8), ("0,2-4,9", 10)] {
+            assert_eq!(up_to_highest(list), Some(cpus), "{list}");
+        }
+        assert_eq!(up_to_highest("\n"), None);
+        assert_eq!(up_to_highest("none"), None);
+    }
 }
