@@ -2,6 +2,7 @@
 
 use std::os::fd::AsFd;
 
+use nix::errno::Errno;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use plimsoll_timers::{IdleAction, IdleRule, SoftTimerConfig, TimerFd, Timers, Until};
 
@@ -19,7 +20,11 @@ pub(crate) fn main() -> Result<(), Box<dyn std::error::Error>> {
             IdleAction::Check => EpollTimeout::ZERO,
         };
         let mut ready = [EpollEvent::empty(); 16];
-        let found = epoll.wait(&mut ready, timeout)?;
+        let found = match epoll.wait(&mut ready, timeout) {
+            // A signal, or SIGCONT after a stop.
+            Err(Errno::EINTR) => 0,
+            found => found?,
+        };
         let by_backup = ready[..found].iter().any(|event| event.data() == 0);
         idle.leave(&mut timers, by_backup)?;
         if let Some(now) = timers.check() {

@@ -1,9 +1,12 @@
 //! A process that is stopped and continued while events are pending: what was
 //! due meanwhile fires once, and a series goes on from there without a burst.
 
+#[path = "../examples/epoll_loop.rs"]
+mod epoll_loop;
+
 use std::env;
 use std::io::{BufRead, BufReader};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::Duration;
 
@@ -11,7 +14,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use plimsoll_timers::{SoftTimerConfig, Timers};
 
-/// Tells the child of the test below from the test.
+/// Tells the child of a test below from the test.
 const CHILD: &str = "PLIMSOLL_TIMERS_TEST_CHILD";
 const INTERVAL_TICKS: u64 = 1000;
 
@@ -32,19 +35,29 @@ fn series() {
     }
 }
 
+/// Starts this test once more, as the child.
+fn start_child(test: &str) -> Child {
+    Command::new(env::current_exe().unwrap())
+        .args(["--exact", "--nocapture", test])
+        .env(CHILD, "1")
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap()
+}
+
+fn stop_for(child: &Child, span: Duration) {
+    let pid = Pid::from_raw(child.id().try_into().unwrap());
+    kill(pid, Signal::SIGSTOP).unwrap();
+    thread::sleep(span);
+    kill(pid, Signal::SIGCONT).unwrap();
+}
+
 #[test]
 fn a_stopped_process_fires_one_event_of_a_series_when_it_goes_on() {
     if env::var_os(CHILD).is_some() {
         return series();
     }
-    let mut child = Command::new(env::current_exe().unwrap())
-        .args(["--exact", "--nocapture"])
-        .arg("a_stopped_process_fires_one_event_of_a_series_when_it_goes_on")
-        .env(CHILD, "1")
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let pid = Pid::from_raw(child.id().try_into().unwrap());
+    let mut child = start_child("a_stopped_process_fires_one_event_of_a_series_when_it_goes_on");
     let lines = BufReader::new(child.stdout.take().unwrap()).lines();
     let mut fired = Vec::new();
     for line in lines {
@@ -55,9 +68,7 @@ fn a_stopped_process_fires_one_event_of_a_series_when_it_goes_on() {
         };
         fired.push(micros.parse::<u64>().unwrap());
         if fired.len() == 100 {
-            kill(pid, Signal::SIGSTOP).unwrap();
-            thread::sleep(Duration::from_millis(300));
-            kill(pid, Signal::SIGCONT).unwrap();
+            stop_for(&child, Duration::from_millis(300));
         }
     }
     assert!(child.wait().unwrap().success());
@@ -70,4 +81,25 @@ fn a_stopped_process_fires_one_event_of_a_series_when_it_goes_on() {
         *shortest >= INTERVAL_TICKS,
         "two events {shortest} us apart"
     );
+}
+
+/// `epoll_wait(2)` fails with EINTR then, and the loop of the guide ended by it.
+#[test]
+fn a_stopped_epoll_loop_goes_on() {
+    const ROUNDS: usize = 50;
+    if env::var_os(CHILD).is_some() {
+        return (0..ROUNDS).for_each(|_| epoll_loop::main().unwrap());
+    }
+    let mut child = start_child("a_stopped_epoll_loop_goes_on");
+    let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    let sent = |line: &String| line.contains("sent 100 packets");
+    let mut rounds = 0;
+    for _ in lines.map_while(Result::ok).filter(sent) {
+        rounds += 1;
+        if rounds < ROUNDS {
+            stop_for(&child, Duration::from_millis(2));
+        }
+    }
+    assert!(child.wait().unwrap().success());
+    assert_eq!(rounds, ROUNDS);
 }
