@@ -225,6 +225,13 @@ fn table(summary: &Summary) -> String {
     for step in &summary.steps {
         let _ = writeln!(text, "{:>10.3} s from here on {}", step.seconds, step.keeps);
     }
+    if summary.steps_left_out > 0 {
+        let left_out = summary.steps_left_out;
+        let _ = writeln!(
+            text,
+            "{left_out:>12} further steps between the first and the last 1,000"
+        );
+    }
     text
 }
 

@@ -24,6 +24,7 @@ mod pcapng;
 mod queue;
 mod recorder;
 mod source;
+mod steps;
 mod writer;
 
 use std::io;
@@ -98,8 +99,10 @@ pub struct Summary {
     pub received: u64,
     /// What the interface counted in that time.
     pub interface_counts: InterfaceCounts,
-    /// Changes of what is kept.
+    /// Changes of what is kept: the first and the last 1,000.
     pub steps: Vec<Step>,
+    /// Changes between these.
+    pub steps_left_out: u64,
     /// Files that are there.
     pub files: Vec<PathBuf>,
     /// Bytes written.
@@ -176,7 +179,8 @@ impl Capture {
         // The rest of the queue may take long, and needs no interface.
         drop(self.source);
         self.recorder.finish();
-        let (seen, steps) = (self.recorder.counts, self.recorder.take_steps());
+        let seen = self.recorder.counts;
+        let (steps, steps_left_out) = self.recorder.take_steps().into_parts();
         drop(self.recorder);
         let written = self.writing.join();
         let written = written.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
@@ -188,6 +192,7 @@ impl Capture {
             received: counts.received(),
             interface_counts: after.since(&self.before),
             steps,
+            steps_left_out,
             files: written.files,
             bytes: written.bytes,
         };

@@ -12,6 +12,7 @@ use plimsoll_core::time::Instant;
 use super::pcapng::{Encoder, Remark, Standing};
 use super::queue::{Filler, Segment};
 use super::source::Packet;
+use super::steps::Steps;
 use super::{CaptureConfig, Counts, Error, Step};
 use crate::clock::utc_ns;
 use crate::filter::Filter;
@@ -48,7 +49,7 @@ pub(super) struct Recorder {
     remark: Remark,
     /// To be told as soon as there is room.
     statement: Option<String>,
-    steps: Vec<Step>,
+    steps: Steps,
     /// Its thread failed by a fault of ours.
     writer_is_gone: bool,
 }
@@ -85,7 +86,7 @@ impl Recorder {
             looked: (0, 0),
             remark: Remark::default(),
             statement: Some("begin".to_owned()),
-            steps: Vec::new(),
+            steps: Steps::default(),
             writer_is_gone: false,
         })
     }
@@ -236,7 +237,7 @@ impl Recorder {
     }
 
     /// Changes of what is kept.
-    pub(super) fn take_steps(&mut self) -> Vec<Step> {
+    pub(super) fn take_steps(&mut self) -> Steps {
         std::mem::take(&mut self.steps)
     }
 
