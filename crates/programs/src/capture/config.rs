@@ -51,7 +51,7 @@ impl RingFiles {
 pub struct CaptureConfig {
     /// The interface, of this network namespace.
     pub interface: String,
-    /// A filter expression; empty accepts all. Default empty.
+    /// A filter expression of at most 65,534 bytes; empty accepts all. Default empty.
     pub filter: String,
     /// See [`Mode`]. Default [`Mode::Copy`].
     pub mode: Mode,
@@ -121,6 +121,8 @@ impl CaptureConfig {
         self.fidelity.validate()?;
         let sizes = MEMORY_BYTES_MIN..=MEMORY_BYTES_MAX;
         let (ring, output) = (&self.ring, &self.output);
+        let fits = self.filter.len() <= FILTER_BYTES_MAX;
+        check(fits, "the filter", "at most 65534 bytes long")?;
         check(self.snaplen >= 14, "snaplen", "at least 14")?;
         check(self.snaplen <= 1 << 18, "snaplen", "at most 262144")?;
         check(self.short_bytes >= 14, "short_bytes", "at least 14")?;
@@ -144,6 +146,8 @@ impl CaptureConfig {
 const MEMORY_BYTES_MIN: usize = 1 << 20;
 const MEMORY_BYTES_MAX: usize = 1 << 34;
 const SIZES: &str = "from 1 MiB to 16 GiB";
+/// An option of a file's beginning has it, behind a byte for its kind.
+const FILTER_BYTES_MAX: usize = u16::MAX as usize - 1;
 pub(super) const RING_FILE_BYTES_MIN: u64 = 1 << 16;
 
 #[cfg(test)]
@@ -163,6 +167,8 @@ mod tests {
             }
         };
         assert_eq!(field(|config| config.snaplen = 13), "snaplen");
+        let long = |config: &mut CaptureConfig| config.filter = " ".repeat(65_535);
+        assert_eq!(field(long), "the filter");
         assert_eq!(field(|config| config.queue_bytes = 5), "queue_bytes");
         assert_eq!(field(|config| config.ring.files = Some(3)), "ring.files");
         assert_eq!(field(|config| config.ring.bytes = Some(9)), "ring.bytes");

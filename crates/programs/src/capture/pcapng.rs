@@ -215,6 +215,24 @@ mod tests {
 
     use super::*;
 
+    /// The longest that the config allows. One more, and the file had no readable beginning.
+    #[test]
+    fn a_file_with_a_long_filter_can_be_read() {
+        let filter = " ".repeat(65_534);
+        let (_, file) = Encoder::new(&About { filter, ..about() }).unwrap();
+        let mut reader = PcapNgReader::new(&file[..]).unwrap();
+        let block = reader.next_block().unwrap().unwrap();
+        let Block::InterfaceDescription(interface) = block else {
+            panic!("{block:?}");
+        };
+        let written = interface.options.iter().find_map(|option| match option {
+            InterfaceDescriptionOption::IfFilter(filter) => Some(filter.len()),
+            _ => None,
+        });
+        assert_eq!(written, Some(65_535));
+        assert!(reader.next_block().is_none());
+    }
+
     fn about() -> About {
         About {
             interface: "eth0".to_owned(),
