@@ -30,7 +30,8 @@ pub enum Output {
 /// When one file ends and the next begins.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RingFiles {
-    /// A file has at most this many bytes; at least 64 KiB. Default: no bound.
+    /// A file has at most this many bytes, unless a packet alone is longer; at least 64 KiB.
+    /// Default: no bound.
     pub bytes: Option<u64>,
     /// A file covers at most about this time; above zero. Default: no bound.
     pub time: Option<Duration>,

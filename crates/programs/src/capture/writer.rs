@@ -458,14 +458,14 @@ fn name(path: Option<&Path>) -> String {
     )
 }
 
-/// `trace.pcapng` becomes `trace_1795300000_00001.pcapng`: sorted by name, and not those of
+/// `trace.pcapng` becomes `trace_1795300000_00000001.pcapng`: sorted by name, and not those of
 /// an earlier capture.
 fn numbered(path: &Path, began: u64, number: usize) -> PathBuf {
     let stem = path.file_stem().unwrap_or_default().to_string_lossy();
     let extension = path.extension().map_or_else(String::new, |extension| {
         format!(".{}", extension.to_string_lossy())
     });
-    path.with_file_name(format!("{stem}_{began}_{number:05}{extension}"))
+    path.with_file_name(format!("{stem}_{began}_{number:08}{extension}"))
 }
 
 #[cfg(test)]

@@ -87,13 +87,13 @@ fn take_packet(writer: &mut Writer, number: u64, length: usize) {
 }
 
 /// The ring's files by their numbers, each with its packets. All are whole.
-fn files(directory: &Path) -> Vec<(String, u64)> {
+fn files(directory: &Path) -> Vec<(u64, u64)> {
     let entries = fs::read_dir(directory).unwrap();
     let paths = entries.map(|entry| entry.unwrap().path());
     let mut files: Vec<_> = paths
         .filter_map(|path| {
             let name = path.file_name()?.to_str()?.strip_prefix("x_17_")?;
-            let number = name.strip_suffix(".pcapng")?.to_owned();
+            let number = name.strip_suffix(".pcapng")?.parse().ok()?;
             Some((number, packets(&path)))
         })
         .collect();
@@ -111,11 +111,6 @@ fn packets(path: &Path) -> u64 {
     packets
 }
 
-fn numbered_files(expected: &[(&str, u64)]) -> Vec<(String, u64)> {
-    let owned = |&(number, packets): &(&str, u64)| (number.to_owned(), packets);
-    expected.iter().map(owned).collect()
-}
-
 #[test]
 fn a_file_that_cannot_begin_leaves_none_without_a_header() {
     on_disk(1024, |disk| {
@@ -123,14 +118,14 @@ fn a_file_that_cannot_begin_leaves_none_without_a_header() {
         take(&mut writer, 1, 4);
         let filler = fill(disk);
         take(&mut writer, 5, 1);
-        assert_eq!(files(disk), numbered_files(&[("00001", 4)]));
+        assert_eq!(files(disk), [(1, 4)]);
         thread::sleep(RETRY);
         take(&mut writer, 6, 1);
-        assert_eq!(files(disk), numbered_files(&[("00001", 4)]));
+        assert_eq!(files(disk), [(1, 4)]);
         fs::remove_file(filler).unwrap();
         thread::sleep(RETRY);
         take(&mut writer, 7, 1);
-        assert_eq!(files(disk), numbered_files(&[("00001", 4), ("00002", 1)]));
+        assert_eq!(files(disk), [(1, 4), (2, 1)]);
         assert_eq!(writer.drainer.disk(), 2);
         assert!(writer.written.failure.is_some());
     });
@@ -143,7 +138,7 @@ fn a_ring_makes_room_for_its_next_file() {
         on_disk(128, |disk| {
             let mut writer = ring(disk, Some(most));
             take(&mut writer, 1, 13);
-            assert_eq!(files(disk), numbered_files(&[("00003", 4), ("00004", 1)]));
+            assert_eq!(files(disk), [(3, 4), (4, 1)]);
             assert_eq!(writer.drainer.disk(), 0);
             assert!(writer.written.failure.is_none());
         });
@@ -157,9 +152,9 @@ fn a_ring_makes_room_in_the_middle_of_a_file() {
         on_disk(96, |disk| {
             let mut writer = ring(disk, Some(most));
             take(&mut writer, 1, 7);
-            assert_eq!(files(disk), numbered_files(&[("00002", 3)]));
+            assert_eq!(files(disk), [(2, 3)]);
             take(&mut writer, 8, 6);
-            assert_eq!(files(disk), numbered_files(&[("00003", 4), ("00004", 1)]));
+            assert_eq!(files(disk), [(3, 4), (4, 1)]);
             assert_eq!(writer.drainer.disk(), 0);
             assert!(writer.written.failure.is_none());
         });
@@ -172,7 +167,7 @@ fn a_ring_without_bound_removes_nothing() {
         let mut writer = ring(disk, None);
         take(&mut writer, 1, 7);
         let left = files(disk);
-        assert_eq!(left.first(), Some(&("00001".to_owned(), 4)));
+        assert_eq!(left.first(), Some(&(1, 4)));
         assert!(writer.drainer.disk() > 0);
         assert!(writer.written.failure.is_some());
     });
@@ -190,7 +185,7 @@ fn removing_that_does_not_help_ends() {
         }
         fill(disk);
         take(&mut writer, 14, 1);
-        let left = numbered_files(&[("00002", 4), ("00003", 4), ("00004", 1)]);
+        let left = [(2, 4), (3, 4), (4, 1)];
         assert_eq!(files(disk), left);
         assert_eq!(writer.drainer.disk(), 1);
     });
@@ -202,13 +197,13 @@ fn a_file_that_cannot_be_removed_counts_and_is_tried_again() {
     on_disk(1024, |disk| {
         let mut writer = ring(disk, Some(2));
         take(&mut writer, 1, 8);
-        let oldest = disk.join("x_17_00001.pcapng");
+        let oldest = numbered(&disk.join("x.pcapng"), 17, 1);
         mount(Some(&oldest), &oldest, NONE, MsFlags::MS_BIND, NONE).unwrap();
         take(&mut writer, 9, 1);
-        assert_eq!(files(disk), numbered_files(&[("00001", 4), ("00003", 1)]));
+        assert_eq!(files(disk), [(1, 4), (3, 1)]);
         umount(&oldest).unwrap();
         take(&mut writer, 10, 4);
-        assert_eq!(files(disk), numbered_files(&[("00003", 4), ("00004", 1)]));
+        assert_eq!(files(disk), [(3, 4), (4, 1)]);
         assert_eq!(writer.drainer.disk(), 0);
     });
 }
@@ -220,7 +215,7 @@ fn nothing_is_removed_for_a_file_that_cannot_be_made() {
     let mut writer = ring(place, Some(2));
     take(&mut writer, 1, 8);
     let both = files(place);
-    let obstacle = place.join("x_17_00003.pcapng");
+    let obstacle = numbered(&place.join("x.pcapng"), 17, 3);
     fs::create_dir(&obstacle).unwrap();
     take(&mut writer, 9, 1);
     fs::remove_dir(&obstacle).unwrap();
@@ -228,7 +223,7 @@ fn nothing_is_removed_for_a_file_that_cannot_be_made() {
     assert_eq!(writer.drainer.disk(), 1);
     thread::sleep(RETRY);
     take(&mut writer, 10, 1);
-    assert_eq!(files(place), numbered_files(&[("00002", 4), ("00003", 1)]));
+    assert_eq!(files(place), [(2, 4), (3, 1)]);
 }
 
 /// The disk has room for the next file's beginning and no more, and the last page of the file
@@ -249,14 +244,14 @@ fn no_packets_go_for_a_last_statement() {
         let filled = filler.metadata().unwrap().len();
         filler.set_len(filled - PAGE_BYTES).unwrap();
         take(&mut writer, 5, 1);
-        assert_eq!(files(disk), numbered_files(&[("00001", 4), ("00002", 0)]));
+        assert_eq!(files(disk), [(1, 4), (2, 0)]);
         assert_eq!(writer.drainer.disk(), 1);
     });
 }
 
 #[test]
 fn a_file_that_cannot_be_made_is_tried_again_after_a_while() {
-    let all = [("00001", 4), ("00002", 4), ("00003", 1)];
+    let all = [(1, 4), (2, 4), (3, 1)];
     for (most, left) in [(None, &all[..]), (Some(2), &all[1..])] {
         let directory = tempfile::tempdir().unwrap();
         let [place, away] = ["place", "away"].map(|name| directory.path().join(name));
@@ -266,7 +261,7 @@ fn a_file_that_cannot_be_made_is_tried_again_after_a_while() {
         fs::rename(&place, &away).unwrap();
         take(&mut writer, 9, 1);
         let bytes = || {
-            let file = away.join("x_17_00002.pcapng");
+            let file = numbered(&away.join("x.pcapng"), 17, 2);
             fs::metadata(file).unwrap().len()
         };
         let said = bytes();
@@ -284,11 +279,11 @@ fn a_file_that_cannot_be_made_is_tried_again_after_a_while() {
             take(&mut writer, segment, 1);
         }
         assert!(bytes() <= RING_FILE_BYTES_MIN, "each try says so");
-        assert_eq!(files(&away), numbered_files(&all[..2]), "none was removed");
+        assert_eq!(files(&away), all[..2], "none was removed");
         fs::rename(&away, &place).unwrap();
         thread::sleep(RETRY);
         take(&mut writer, 16, 1);
-        assert_eq!(files(&place), numbered_files(left));
+        assert_eq!(files(&place), left);
         assert_eq!(writer.drainer.disk(), 7);
     }
 }
@@ -296,9 +291,9 @@ fn a_file_that_cannot_be_made_is_tried_again_after_a_while() {
 #[test]
 fn ring_files_sort_by_name() {
     let at = |number| numbered(Path::new("/tmp/a.b.pcapng"), 17, number);
-    assert_eq!(at(1), Path::new("/tmp/a.b_17_00001.pcapng"));
-    assert!(at(9) < at(10));
-    assert_eq!(numbered(Path::new("x"), 1, 2), Path::new("x_1_00002"));
+    assert_eq!(at(1), Path::new("/tmp/a.b_17_00000001.pcapng"));
+    assert!(at(9) < at(10) && at(99_999) < at(100_000));
+    assert_eq!(numbered(Path::new("x"), 1, 2), Path::new("x_1_00000002"));
 }
 
 #[test]
