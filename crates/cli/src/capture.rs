@@ -208,7 +208,10 @@ fn table(summary: &Summary) -> String {
     let places = [
         (summary.received, "received"),
         (counts.recorded, "recorded"),
-        (counts.filtered, "refused by the filter"),
+        (
+            counts.filtered,
+            "refused by the filter (mode copy: or merged with others)",
+        ),
         (counts.sampled, "of flows that were not sampled"),
         (counts.ring, "lost: the ring was full"),
         (counts.no_buffer, "lost: no buffer to receive into"),

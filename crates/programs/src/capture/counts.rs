@@ -14,7 +14,8 @@ pub struct Counts {
     pub no_buffer: u64,
     /// Not a frame: too long for a buffer, or a ring that made no sense.
     pub invalid: u64,
-    /// The filter refused them.
+    /// The filter refused them. In mode `copy` also frames that the kernel merged with others, of
+    /// which the filter sees one packet.
     pub filtered: u64,
     /// Their flow was not among those that are sampled.
     pub sampled: u64,

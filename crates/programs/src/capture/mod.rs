@@ -11,7 +11,7 @@
 //! that rates computed from the counts are right, whatever was kept.
 //!
 //! Each packet ends in one place ([`Counts`]), and the places add up to the interface's
-//! own counters.
+//! own counters, unless it counts frames that the kernel merges or the adapter cuts (GRO, TSO).
 //!
 //! Nothing of the interface is set: it is as before when the capture ends, also by
 //! SIGKILL.

@@ -240,8 +240,8 @@ impl Unfiltered {
         Ok(own.received + if self.outgoing { own.sent } else { 0 })
     }
 
-    /// What the interface counted beside what passed. Read at about the same time, so it
-    /// never goes back.
+    /// What the interface counted beside what passed, merged frames included. Read at about the
+    /// same time, so it never goes back.
     fn filtered(&mut self, passed: u64) -> u64 {
         if let Ok(all) = self.read() {
             let refused = (all - self.before.min(all)).saturating_sub(passed);
