@@ -78,7 +78,6 @@ const BASELINES: &[(&str, Built)] = &[
     ("BL-42", Built::Timers(r#"{ kind = "deadlines", deadline_us = 50 }"#)),
 ];
 
-/// Shows ST-56.
 #[test]
 fn every_baseline_is_built_and_works() {
     for (number, (id, built)) in (1..).zip(BASELINES) {
@@ -176,20 +175,26 @@ fn an_idle_cpu_processes_what_waits() {
 }
 
 /// A user-level network subsystem works for a datagram nobody asked for; lazy receiver
-/// processing does not.
+/// processing does not. Both know early whose a datagram is: a neighbour loses none.
 /// Shows LRP-53, LRP-15.
 #[test]
 fn user_level_processing_is_eager() {
-    let profile = machine(&[("protocol_input", 30_000)], 10_000);
+    let profile = machine(&[("protocol_input", 30_000)], 100);
     let compute = |path: &str| {
         let text = format!(
             "duration_ms = 500\npath = {{ kind = \"{path}\" }}\n\
              [[source]]\nname = \"flood\"\nto = \"deaf\"\n\
              traffic = {{ kind = \"constant\", rate_pps = 10000 }}\n\
              [[consumer]]\nname = \"deaf\"\nrole = {{ kind = \"deaf\" }}\n\
+             [[source]]\nname = \"steady\"\nto = \"neighbour\"\n\
+             traffic = {{ kind = \"constant\", rate_pps = 100 }}\n\
+             [[consumer]]\nname = \"neighbour\"\nrole = {{ kind = \"sink\" }}\n\
              [[consumer]]\nname = \"compute\"\nrole = {{ kind = \"compute\" }}\n"
         );
-        figure(&simulate(&profile, &text), "consumer.compute.cpu_pct")
+        let outcome = simulate(&profile, &text);
+        assert!(figure(&outcome, "source.flood.lost_pps") > 1000.0, "{path}");
+        assert!(figure(&outcome, "source.steady.lost_pps") < 1e-9, "{path}");
+        figure(&outcome, "consumer.compute.cpu_pct")
     };
     assert!(compute("soft-lrp") > 99.0);
     assert!(compute("user-level") < 75.0);

@@ -106,6 +106,12 @@ fn a_fixed_holdoff_obeys_the_papers_equations() {
             model.cpu_share(setting) * 100.0,
             3.0,
         );
+        // One interrupt for all buffers; the device drops the rest.
+        let taken = figure(&outcome, "path.taken_pps");
+        let interrupts = figure(&outcome, "interrupts_hz");
+        close(interrupts, taken / f64::from(buffers), 2.0);
+        let dropped = figure(&outcome, "loss.interface_pps");
+        close(dropped, APPLIED_PPS - taken, 2.0);
     }
 }
 

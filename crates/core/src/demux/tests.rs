@@ -42,6 +42,12 @@ fn the_most_specific_socket_gets_the_packet() {
     assert_eq!(udp(&mut demux, here), (Kind::UdpSocket, 4));
     // The other family never left the dual-stack socket.
     assert_eq!(udp(&mut demux, at(V6, 53)), (Kind::UdpSocket, 1));
+    // A stream has a channel beside its listener's.
+    let listening = demux.bind(Protocol::Tcp, here, false, ChannelId(5));
+    let accepted = demux.connect(Protocol::Tcp, here, peer, ChannelId(6));
+    assert_eq!((listening, accepted), (Ok(()), Ok(())));
+    let segment = tcp(&mut demux, here, TcpFlags::ACK, NOW);
+    assert_eq!(segment.channel, ChannelId(6));
 
     // And back again.
     let gone = demux.disconnect(Protocol::Udp, here, peer);
@@ -250,7 +256,7 @@ fn each_proxy_has_its_channel() {
     }
 }
 
-/// Shows LRP-58.
+/// Shows LRP-58 for quality of service.
 #[test]
 fn forwarded_packets_can_be_told_apart_by_class() {
     let mut demux = demux();

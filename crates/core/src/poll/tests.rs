@@ -181,19 +181,26 @@ fn without_a_quota_receiving_starves_transmission_and_with_one_it_does_not() {
     assert_eq!(forwarded(8, 10_000), 10_000);
 }
 
-/// Shows MR-48.
+/// Shows MR-48: a turn is 8 packets by default, and as many as one tells it.
 #[test]
 fn a_flooded_source_does_not_delay_another_by_more_than_its_turn() {
-    let (mut poller, sources) = poller(&[SEPARATE, SEPARATE]);
-    let _ = poller.on_interrupt(sources[0], Directions::RECEIVE);
-    for _ in 0..100 {
-        let flood = poller.poll_next(Instant::ZERO).unwrap();
-        assert_eq!(flood.source, sources[0]);
-        let _ = poller.on_interrupt(sources[1], Directions::RECEIVE);
-        assert_eq!(poller.on_turn_done(flood, 8, true), Directions::NONE);
-        let quiet = poller.poll_next(Instant::ZERO).unwrap();
-        assert_eq!(quiet.source, sources[1]);
-        assert_eq!(poller.on_turn_done(quiet, 1, false), Directions::RECEIVE);
+    let default = PollerConfig::default();
+    let tuned = PollerConfig {
+        receive_quota: 100,
+        ..default
+    };
+    for (config, quota) in [(default, 8), (tuned, 100)] {
+        let (mut poller, sources) = poller_with(config, &[SEPARATE, SEPARATE]);
+        let _ = poller.on_interrupt(sources[0], Directions::RECEIVE);
+        for _ in 0..100 {
+            let flood = poller.poll_next(Instant::ZERO).unwrap();
+            assert_eq!((flood.source, flood.quota), (sources[0], quota));
+            let _ = poller.on_interrupt(sources[1], Directions::RECEIVE);
+            assert_eq!(poller.on_turn_done(flood, quota, true), Directions::NONE);
+            let quiet = poller.poll_next(Instant::ZERO).unwrap();
+            assert_eq!(quiet.source, sources[1]);
+            assert_eq!(poller.on_turn_done(quiet, 1, false), Directions::RECEIVE);
+        }
     }
 }
 

@@ -18,18 +18,23 @@ fn discarded<T>(item: T, cause: Discard) -> Admission<T> {
     Admission::Discarded { item, cause }
 }
 
-/// Shows MR-79, LRP-08, LRP-38.
+/// Shows MR-79, LRP-08, LRP-38: who comes last is lost, and only at the channel that is full.
 #[test]
 fn a_full_channel_discards_until_something_is_consumed() {
     let (mut producer, mut consumer) = channel(&ChannelConfig::drop_tail(2)).unwrap();
+    let (mut neighbour, mut reader) = channel(&ChannelConfig::drop_tail(2)).unwrap();
     assert_eq!(producer.push(1, NOW), Admission::Queued);
     assert_eq!(producer.push(2, NOW), Admission::Queued);
     assert_eq!(producer.push(3, NOW), discarded(3, Discard::Full));
+    assert_eq!(neighbour.push(5, NOW), Admission::Queued);
     assert_eq!(consumer.pop(NOW).map(|a| a.item), Some(1));
     assert_eq!(producer.push(4, NOW), Admission::Queued);
     let counts = producer.monitor().counts();
     assert_eq!((counts.offered(), counts.queued), (4, 2));
     assert_eq!(counts[Outcome::Full], 1);
+    let left = std::iter::from_fn(|| consumer.pop(NOW).map(|a| a.item));
+    assert_eq!(left.collect::<Vec<_>>(), [2, 4]);
+    assert_eq!(reader.pop(NOW).map(|a| a.item), Some(5));
 }
 
 #[test]

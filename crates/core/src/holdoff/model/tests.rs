@@ -88,6 +88,10 @@ fn the_longest_holdoff_within_the_latency() {
     assert_eq!(found, setting(330, 66));
     assert!(model.latency(found, 1e6) <= 300e-6);
     assert!(model.rate_pps(found) <= 200e3);
+    // Who can wait longer leaves more of the CPU to the packets.
+    let patient = model.for_latency(&LIMITS, 200e3, 1e6).unwrap();
+    assert!(model.latency(patient, 1e6) > model.latency(found, 1e6));
+    assert!(model.cpu_share(patient) < model.cpu_share(found));
 }
 
 #[test]
