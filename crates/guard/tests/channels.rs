@@ -8,8 +8,8 @@ use std::net::{Ipv4Addr, Ipv6Addr, TcpListener, TcpStream, UdpSocket};
 use std::os::fd::{AsRawFd, OwnedFd};
 
 use common::{
-    BROADCAST_V4, HOST_V4, HOST_V6, PEER_V4, PEER_V6, fill, in_namespace, let_a_tick_pass, to_host,
-    udp_socket,
+    BROADCAST_V4, HOST_V4, HOST_V6, PEER_V4, PEER_V6, admits, fill, in_namespace, let_a_tick_pass,
+    to_host, udp_socket,
 };
 use nix::sys::socket::{
     AddressFamily, Backlog, SockFlag, SockType, SockaddrIn, bind, listen, setsockopt, socket,
@@ -28,10 +28,6 @@ fn with_guard(test: impl FnOnce(&mut Guard<'_>) + Send) {
         let mut storage = Storage::default();
         test(&mut Guard::load(&mut storage, &Config::default()).unwrap());
     });
-}
-
-fn admits(guard: &mut Guard<'_>, frame: &[u8]) -> bool {
-    guard.test_run(frame, 1).expect("test-run").0
 }
 
 /// Frames of every kind but those of sockets.

@@ -1,24 +1,20 @@
-//! Real sockets, really filled and drained: discard begins at the high
+//! Real UDP sockets, really filled and drained: discard begins at the high
 //! watermark, ends at the low one, and hits only the socket that is full.
 
 mod common;
 
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
 
 use common::{
-    HOST_V4, HOST_V6, Wire, fill, in_namespace, let_a_tick_pass, to_host, udp_occupancy, udp_socket,
+    HOST_V4, HOST_V6, admits, channel, fill, in_namespace, let_a_tick_pass, to_host, udp_occupancy,
+    udp_socket,
 };
-use nix::sys::socket::{Backlog, getsockopt, listen, setsockopt, sockopt};
-use plimsoll_guard::{Channel, Config, Counters, Guard, Kind, Outcome, Storage};
-use plimsoll_packets::frame::{Packet, TcpFlags};
+use nix::sys::socket::{getsockopt, setsockopt, sockopt};
+use plimsoll_guard::{Config, Guard, Kind, Outcome, Storage};
+use plimsoll_packets::frame::Packet;
 
 const PORT: u16 = 5000;
 const PEER_PORT: u16 = 4000;
-
-/// What the program says to one frame.
-fn admits(guard: &mut Guard<'_>, frame: &[u8]) -> bool {
-    guard.test_run(frame, 1).expect("test-run").0
-}
 
 /// Without fairness, under which a source that has sent little finds room up to the
 /// buffer's end.
@@ -27,16 +23,6 @@ fn watermarks_alone() -> Config {
         fairness: false,
         ..Config::default()
     }
-}
-
-fn channel(counters: &Counters, kind: Kind, port: u16) -> Channel {
-    let mut found = counters
-        .channels
-        .iter()
-        .filter(|c| c.kind == kind && c.port == port);
-    let channel = found.next().expect("the channel exists").clone();
-    assert_eq!(found.next(), None, "one channel");
-    channel
 }
 
 /// Sends a datagram to the server; whether its socket took it.
@@ -342,90 +328,6 @@ fn the_members_of_a_reuseport_group_fill_one_by_one_and_count_as_one_channel() {
         assert_eq!(seen.packets.offered(), 32);
         let to_full = clients.iter().filter(|(_, member)| member == full).count() as u64;
         assert_eq!(seen.packets.count(Outcome::SocketQueue), to_full);
-    });
-}
-
-/// A listener with this backlog.
-fn listener(port: u16, backlog: i32) -> TcpListener {
-    let listener = TcpListener::bind((HOST_V4, port)).unwrap();
-    listen(&listener, Backlog::new(backlog).unwrap()).unwrap();
-    listener
-}
-
-fn syn(port: u16) -> Vec<u8> {
-    to_host(HOST_V4).tcp(PEER_PORT, port, TcpFlags::SYN, &[])
-}
-
-/// Shows LRP-39.
-#[test]
-fn a_full_accept_queue_discards_new_requests_only() {
-    in_namespace(|| {
-        let mut storage = Storage::default();
-        let mut guard = Guard::load(&mut storage, &Config::default()).unwrap();
-        let server = listener(80, 4);
-        assert!(admits(&mut guard, &syn(80)));
-
-        // The kernel queues one more than the backlog.
-        let clients: Vec<TcpStream> = (0..5)
-            .map(|_| TcpStream::connect((HOST_V4, 80)).unwrap())
-            .collect();
-        assert!(!admits(&mut guard, &syn(80)));
-        let ack = to_host(HOST_V4).tcp(PEER_PORT, 80, TcpFlags::ACK, &[]);
-        assert!(admits(&mut guard, &ack), "an ACK may complete a handshake");
-        let established = Packet::new(HOST_V4.into(), HOST_V4.into()).tcp(
-            clients[0].local_addr().unwrap().port(),
-            80,
-            TcpFlags::ACK,
-            &[],
-        );
-        assert!(admits(&mut guard, &established));
-
-        server.accept().unwrap();
-        assert!(admits(&mut guard, &syn(80)), "there is room again");
-
-        let counters = guard.counters().unwrap();
-        let seen = channel(&counters, Kind::TcpListener, 80);
-        assert_eq!(seen.packets.count(Outcome::AcceptQueue), 1);
-        assert_eq!(seen.packets.count(Outcome::Admitted), 3);
-        assert_eq!(counters.of(Kind::TcpConnection).count(Outcome::Admitted), 1);
-    });
-}
-
-/// Shows LRP-39.
-#[test]
-fn a_full_syn_queue_discards_new_requests_and_spares_the_other_listener() {
-    in_namespace(|| {
-        std::fs::write("/proc/sys/net/ipv4/tcp_syncookies", "0").unwrap();
-        let mut storage = Storage::default();
-        let mut guard = Guard::load(&mut storage, &Config::default()).unwrap();
-        let _flooded = listener(80, 8);
-        let _other = listener(81, 8);
-        let wire = Wire::open();
-        for port in 0..=8 {
-            // Real SYNs whose SYN-ACKs nobody answers. At the backlog the stack decides:
-            // some releases have room for one more.
-            wire.send(&to_host(HOST_V4).tcp(10_000 + port, 80, TcpFlags::SYN, &[]));
-        }
-        let frame = syn(80);
-        let full = (0..100).any(|_| {
-            std::thread::sleep(std::time::Duration::from_millis(10));
-            !admits(&mut guard, &frame)
-        });
-        assert!(full, "nine half-open connections fill a backlog of eight");
-        assert!(admits(&mut guard, &syn(81)));
-        let counters = guard.counters().unwrap();
-        assert_eq!(
-            channel(&counters, Kind::TcpListener, 80)
-                .packets
-                .count(Outcome::SynQueue),
-            1
-        );
-        assert_eq!(
-            channel(&counters, Kind::TcpListener, 81)
-                .packets
-                .discarded(),
-            0
-        );
     });
 }
 

@@ -20,6 +20,7 @@ use std::thread;
 use std::time::Duration;
 
 use nix::sched::sched_getcpu;
+use plimsoll_guard::{Channel, Counters, Guard, Kind};
 use plimsoll_kernel::{link, namespace};
 use plimsoll_packets::frame::Packet;
 
@@ -86,6 +87,22 @@ pub(crate) fn to_host(host: impl Into<IpAddr>) -> Packet {
         IpAddr::V6(PEER_V6)
     };
     Packet::new(peer, host).macs(PEER_MAC, HOST_MAC)
+}
+
+/// What the program says to one frame.
+pub(crate) fn admits(guard: &mut Guard<'_>, frame: &[u8]) -> bool {
+    guard.test_run(frame, 1).expect("test-run").0
+}
+
+/// The one channel of this kind at this port.
+pub(crate) fn channel(counters: &Counters, kind: Kind, port: u16) -> Channel {
+    let mut found = counters
+        .channels
+        .iter()
+        .filter(|c| c.kind == kind && c.port == port);
+    let channel = found.next().expect("the channel exists").clone();
+    assert_eq!(found.next(), None, "one channel");
+    channel
 }
 
 /// Sends frames on `v1`; they arrive at `v0`.
