@@ -11,6 +11,7 @@
 //! | file | what it does |
 //! | --- | --- |
 //! | `turning` | old value on disk, then the turn |
+//! | `threads` | the same for threads that poll |
 //! | `restoring` | back, whatever the kernel calls an instance by now |
 //! | `recovery` | back after a guard that was killed |
 //! | `sweep` | files of namespaces that are gone |
@@ -36,6 +37,7 @@ mod restoring_tests;
 mod sweep;
 #[cfg(test)]
 mod switch_tests;
+mod threads;
 mod turning;
 
 use std::fs::{self, Permissions};

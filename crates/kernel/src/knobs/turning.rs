@@ -1,17 +1,15 @@
 //! Turning settings: the old value is on disk before its setting changes.
 
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use super::device::Attribute;
 use super::napi::{Change, Napi};
 use super::record::{RecordError, Setting};
-use super::{DEFER_MARK, Knobs, PollingThread, Queues};
-use crate::control_group;
+use super::{DEFER_MARK, Knobs, Queues};
 use crate::error::{CallError, FAILED, LACKS, os};
 use crate::link;
-use crate::scheduling::{Priority, Scheduling};
 use crate::threaded::TRIED;
 
 /// Why a setting is not turned.
@@ -250,24 +248,6 @@ impl Knobs {
         self.any_driver = any_driver;
     }
 
-    /// The threads that poll the interface now. A driver may start them a
-    /// moment after the switch, and anew when XDP is attached or the interface
-    /// goes up.
-    ///
-    /// # Errors
-    ///
-    /// The kernel does not answer.
-    pub fn polling_threads(&mut self) -> Result<Vec<PollingThread>, CallError> {
-        let threads = self.instances()?.into_iter().filter_map(|napi| {
-            Some(PollingThread {
-                queue: napi.queue,
-                napi: napi.id,
-                tid: napi.thread?,
-            })
-        });
-        Ok(threads.collect())
-    }
-
     /// Whether one of `queues` is not switched to threads, although it is ours to switch: a
     /// queue that was added begins in softirq. False where there is no switch of each.
     pub(crate) fn has_softirq_polled(&mut self, queues: Queues<'_>) -> Result<bool, CallError> {
@@ -277,83 +257,6 @@ impl Knobs {
             instances.retain(|napi| napi.queue.is_some_and(|queue| wanted.contains(&queue)));
         }
         Ok(instances.iter().any(|napi| napi.threaded == Some(0)))
-    }
-
-    /// Sets how a polling thread competes with processes.
-    ///
-    /// # Errors
-    ///
-    /// `tid` does not poll this interface, the kernel refuses, or the record
-    /// cannot be written.
-    pub fn set_thread_priority(&mut self, tid: i32, priority: Priority) -> Result<(), TurnError> {
-        self.turn_thread(tid, "set a polling thread's priority", |old| {
-            old.with_priority(priority)
-        })
-    }
-
-    /// Sets the CPUs a polling thread may run on.
-    ///
-    /// # Errors
-    ///
-    /// As [`Knobs::set_thread_priority`]; no such CPU.
-    pub fn set_thread_cpus(&mut self, tid: i32, cpus: &[usize]) -> Result<(), TurnError> {
-        self.turn_thread(tid, "set a polling thread's CPUs", |old| {
-            old.with_cpus(cpus)
-        })
-    }
-
-    /// Puts a polling thread into a control group that is made for this interface within
-    /// `directory`, so that polling is paid for by the share of the CPU that is there.
-    ///
-    /// # Errors
-    ///
-    /// As [`Knobs::set_thread_priority`]; [`TurnError::ControlGroup`] if the thread cannot
-    /// be there.
-    pub fn set_thread_control_group(
-        &mut self,
-        tid: i32,
-        directory: &Path,
-    ) -> Result<(), TurnError> {
-        let napi = self.polled_by(tid, "set a polling thread's control group")?;
-        let made =
-            control_group::within(directory, &self.interface, self.record.identity.netns_inode);
-        let refused = |source| TurnError::ControlGroup {
-            directory: directory.to_owned(),
-            source,
-        };
-        let before = control_group::of_thread(tid, directory).map_err(refused)?;
-        self.write_down(vec![Setting::ControlGroup {
-            napi,
-            made: made.clone(),
-            before,
-        }])?;
-        control_group::make(&made).map_err(refused)?;
-        control_group::put(tid, &made).map_err(refused)
-    }
-
-    fn turn_thread(
-        &mut self,
-        tid: i32,
-        action: &'static str,
-        change: impl FnOnce(&Scheduling) -> Scheduling,
-    ) -> Result<(), TurnError> {
-        let napi = self.polled_by(tid, action)?;
-        let scheduling = Scheduling::of(tid).map_err(os(action))?;
-        let changed = change(&scheduling);
-        self.write_down(vec![Setting::Thread { napi, scheduling }])?;
-        changed.give_to(tid).map_err(os(action))?;
-        Ok(())
-    }
-
-    /// The instance that a thread polls.
-    fn polled_by(&mut self, tid: i32, action: &'static str) -> Result<u32, TurnError> {
-        let threads = self.polling_threads()?;
-        let Some(thread) = threads.iter().find(|thread| thread.tid == tid) else {
-            let gone = io::Error::other(format!("thread {tid} does not poll this interface"));
-            return Err(os(action)(gone).into());
-        };
-        self.follow()?;
-        Ok(thread.napi)
     }
 
     /// Sets the device's own values, which overwrite those of every instance.
@@ -418,7 +321,7 @@ impl Knobs {
     }
 
     /// Old values are on disk when this returns.
-    fn write_down(&mut self, settings: Vec<Setting>) -> Result<(), RecordError> {
+    pub(super) fn write_down(&mut self, settings: Vec<Setting>) -> Result<(), RecordError> {
         let before = self.record.clone();
         let mut new = false;
         for setting in settings {
