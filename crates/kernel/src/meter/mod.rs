@@ -10,7 +10,7 @@
 //! | account | what |
 //! | --- | --- |
 //! | app | user processes, their system calls included |
-//! | network | `NET_RX` and `NET_TX` softirqs wherever they run, interrupts that raise `NET_RX`, the polling threads (`napi/*`) and `ksoftirqd` |
+//! | network | `NET_RX` and `NET_TX` softirqs wherever they run, interrupts that raise `NET_RX`, the polling threads (`napi/*`, `backlog_napi/*`) and `ksoftirqd` |
 //! | other | softirqs of other kinds and all other kernel threads |
 //! | idle | nothing to run |
 //!
