@@ -10,6 +10,7 @@ use super::{Program, types};
 use crate::company::{Bound, Flood, Reading};
 use crate::counters::Outcome;
 use crate::error::Error;
+use crate::protection::ProtectedPort;
 use plimsoll_kernel::error::bpf;
 use plimsoll_kernel::mapped::read_struct;
 
@@ -38,7 +39,10 @@ impl Program<'_> {
                 .entry((bound_address(&owner), owner.port))
                 .or_default();
             flood.protected |= owner.protected != 0;
-            flood.protected |= self.protected_udp_ports.contains(&owner.port);
+            flood.protected |= self
+                .protection
+                .ports
+                .contains(&ProtectedPort::udp(owner.port));
             let mut queued = 0;
             for part in parts.of(&owner) {
                 let unknown = part.judged[UNKNOWN];

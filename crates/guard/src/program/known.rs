@@ -8,9 +8,10 @@ use libbpf_rs::MapCore;
 use memmap2::{MmapOptions, MmapRaw};
 use plimsoll_core::fairness::numbers::{KNOWN_AGE_PERIODS, KNOWN_PERIOD_SHIFT, KNOWN_PERIODS_MIN};
 use plimsoll_kernel::error::os;
-use plimsoll_kernel::mapped::{Mapped, Plain, read_struct};
+use plimsoll_kernel::mapped::{Plain, read_struct};
 
-use super::{Program, types};
+use super::Program;
+use super::types::{self, limit};
 use crate::error::Error;
 use crate::known::{Known, KnownSources};
 
@@ -23,50 +24,44 @@ const _: () = assert!(
     FORGOTTEN_PERIODS as u32 + (1 << FORGET_SHIFT >> KNOWN_PERIOD_SHIFT) < u16::MAX as u32 / 2
 );
 
+/// Entries of a set.
+const WAYS: usize = limit::KNOWN_SOURCE_WAYS.0 as usize;
+
 impl Program<'_> {
     /// Those that are known now.
-    pub(crate) fn known_sources(&mut self) -> Result<KnownSources, Error> {
-        let table = self.known_table()?;
+    pub(crate) fn known_sources(&mut self) -> KnownSources {
         let settings = self.settings();
-        let period = period_of(settings.epoch);
-        let known = (0..table.len()).flat_map(|set| {
-            let ways = table.get(set).ways.into_iter();
-            let known = ways.filter(move |source| is_known(source, period));
-            known.map(move |source| Known {
-                age: period.wrapping_sub(source.seen).into(),
-                set: u32::try_from(set).unwrap_or(u32::MAX),
-                tag: source.tag,
-            })
+        let (keys, period) = (settings.fair_keys, period_of(settings.epoch));
+        let known = self.sources.known.all(period).map(|(index, source)| Known {
+            age: period.wrapping_sub(source.seen).into(),
+            set: u32::try_from(index / WAYS).unwrap_or(u32::MAX),
+            tag: source.tag,
         });
-        Ok(KnownSources::new(settings.fair_keys, known))
+        KnownSources::new(keys, known)
     }
 
     /// Makes these known, and nobody else, before the first packet: from now on, all
     /// prefixes are hashed by their keys.
-    pub(crate) fn remember(&mut self, known: &KnownSources) -> Result<(), Error> {
-        let mut table: Mapped<types::known_sources> = self.known_table()?;
+    pub(crate) fn remember(&mut self, known: &KnownSources) {
         let settings = self.settings();
         settings.fair_keys = known.keys;
         let period = period_of(settings.epoch);
         for (set, sources) in known.still_known().into_iter().enumerate() {
-            let mut ways = types::known_sources::default();
-            for (way, source) in ways.ways.iter_mut().zip(sources) {
-                way.tag = source.tag;
-                way.seen = period.wrapping_sub(source.age as u16);
-                way.periods = KNOWN_PERIODS_MIN;
+            for way in 0..WAYS {
+                let source = sources.get(way).map(|source| types::known_source {
+                    tag: source.tag,
+                    seen: period.wrapping_sub(source.age as u16),
+                    periods: KNOWN_PERIODS_MIN,
+                });
+                let entries = &self.sources.known;
+                entries.set(set * WAYS + way, &source.unwrap_or_default());
             }
-            table.set(set, ways);
         }
-        Ok(())
-    }
-
-    fn known_table(&self) -> Result<Mapped<types::known_sources>, Error> {
-        Ok(Mapped::of(&self.skeleton.maps.known_sources)?)
     }
 }
 
-/// The table of known sources, by its entries: words that the program may write to at any
-/// time.
+/// The table of known sources, by its entries, set after set: words that the program may write
+/// to at any time.
 #[derive(Debug)]
 pub(super) struct Entries {
     memory: MmapRaw,
@@ -83,6 +78,24 @@ impl Entries {
             .map_err(os("map the table of known sources"))?;
         let len = bytes / size_of::<types::known_source>();
         Ok(Self { memory, len })
+    }
+
+    /// How many sources are known in this period, at whatever port.
+    pub(super) fn count(&self, period: u16) -> u32 {
+        u32::try_from(self.all(period).count()).unwrap_or(u32::MAX)
+    }
+
+    /// The entries of those who are known in this period, each with its place.
+    fn all(&self, period: u16) -> impl Iterator<Item = (usize, types::known_source)> {
+        let entries = (0..self.len).map(|index| {
+            let word = self.word(index).load(Ordering::Relaxed);
+            (index, read_struct(&word.to_ne_bytes()))
+        });
+        entries.filter(move |(_, source)| is_known(source, period))
+    }
+
+    fn set(&self, index: usize, entry: &types::known_source) {
+        self.word(index).store(word_of(entry), Ordering::Relaxed);
     }
 
     /// Whether it is time to forget again, now that one epoch follows another.
@@ -117,8 +130,8 @@ impl Entries {
         let words = self.memory.as_mut_ptr().cast::<u64>();
         // SAFETY: the word is in the mapping, which lives as long as `self`, is writable and
         // page-aligned, so that words are aligned. The program writes to it as well,
-        // and the bytes of a word are valid whatever they are. Other threads of this process
-        // read it through `Mapped`, by volatile reads of each word.
+        // and the bytes of a word are valid whatever they are. This process reads and writes it
+        // by way of here alone.
         unsafe { AtomicU64::from_ptr(words.wrapping_add(index)) }
     }
 }
@@ -154,7 +167,7 @@ pub(super) const fn period_of(epoch: u32) -> u16 {
 }
 
 /// Whether a source is known in this period.
-pub(super) fn is_known(source: &types::known_source, period: u16) -> bool {
+fn is_known(source: &types::known_source, period: u16) -> bool {
     source.tag != 0
         && source.periods >= KNOWN_PERIODS_MIN
         && period.wrapping_sub(source.seen) < KNOWN_AGE_PERIODS

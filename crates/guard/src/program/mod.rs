@@ -99,11 +99,8 @@ pub(crate) struct Program<'obj> {
     local: Stored,
     /// The host could have so many.
     cpus: u32,
-    /// The table of known sources.
-    known: known::Entries,
     /// What is protected now.
     protection: Protection,
-    protected_udp_ports: Vec<u16>,
 }
 
 impl fmt::Debug for Program<'_> {
@@ -162,13 +159,11 @@ impl<'obj> Program<'obj> {
             cpus,
             shared: BTreeSet::new(),
             local: Stored::default(),
-            known: known::Entries::of(&skeleton.maps.known_sources)?,
             protection: Protection {
                 ports: Vec::new(),
                 connections: false,
                 ..Protection::default()
             },
-            protected_udp_ports: Vec::new(),
             skeleton,
         })
     }
@@ -373,12 +368,6 @@ impl<'obj> Program<'obj> {
             let _ = self.store_protection(protection, before);
             return Err(error);
         }
-        self.protected_udp_ports = protection
-            .ports
-            .iter()
-            .filter(|protected| protected.transport == Transport::Udp)
-            .map(|protected| protected.port)
-            .collect();
         self.protection = protection.clone();
         let settings = self.settings();
         settings.protect_connections = protection.connections.into();

@@ -65,7 +65,7 @@ fn what_does_not_fit_changes_nothing() {
             };
             program.set_protection(&new).unwrap_err();
             assert!(stored(program, &PORTS) == old, "all is as it was");
-            assert_eq!(program.protected_udp_ports, [53]);
+            assert_eq!(program.protection, before);
             assert_eq!(program.settings().protect_connections, 0);
         }
         let new = Protection {
@@ -78,6 +78,6 @@ fn what_does_not_fit_changes_nothing() {
         let stored = stored(program, &PORTS);
         assert_eq!(stored.1, [0, tcp, udp]);
         assert_eq!(stored.0.each_ref().map(BTreeSet::len), [1024, 0]);
-        assert_eq!(program.protected_udp_ports, [9]);
+        assert_eq!(program.protection, new);
     });
 }

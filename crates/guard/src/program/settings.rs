@@ -68,7 +68,7 @@ impl Program<'_> {
     pub(crate) fn set_epoch(&mut self, seconds: u32) {
         let before = std::mem::replace(&mut self.settings().epoch, seconds);
         if Entries::is_due(before, seconds) {
-            self.known.forget(period_of(seconds));
+            self.sources.known.forget(period_of(seconds));
         }
     }
 

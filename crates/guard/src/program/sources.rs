@@ -9,7 +9,7 @@ use plimsoll_kernel::error::bpf;
 use plimsoll_kernel::mapped::{Mapped, Plain};
 
 use super::address::from_words;
-use super::known::{is_known, period_of};
+use super::known::{Entries, period_of};
 use super::now_tick;
 use super::skeleton::{GuardMaps, OpenGuardSkel};
 use super::types::{self, limit, source_class};
@@ -59,7 +59,7 @@ pub(super) struct Tables {
     /// Set `s` of CPU `c` is element `c * sets + s`.
     hosts: Mapped<types::fair_hosts>,
     samples: Mapped<types::fair_sample>,
-    known: Mapped<types::known_sources>,
+    pub(super) known: Entries,
     cpus: usize,
 }
 
@@ -99,7 +99,7 @@ impl SourcesReader {
     /// heaviest, and how many sources are known. Looks at each entry of the tables of
     /// those CPUs that have an overloaded channel, 262,144 at most.
     pub fn tell(&self, counters: &mut Counters) {
-        counters.known_sources = self.tables.known(self.epoch);
+        counters.known_sources = self.tables.known.count(period_of(self.epoch));
         if self.overloaded.is_empty() {
             return;
         }
@@ -135,7 +135,7 @@ impl Tables {
         Ok(Self {
             hosts: Mapped::of(&maps.fair_hosts)?,
             samples: Mapped::of(&maps.fair_samples)?,
-            known: Mapped::of(&maps.known_sources)?,
+            known: Entries::of(&maps.known_sources)?,
             cpus: cpus as usize,
         })
     }
@@ -205,17 +205,6 @@ impl Tables {
         }
         samples
     }
-
-    /// How many sources are known now, at whatever port.
-    pub(super) fn known(&self, epoch: u32) -> u32 {
-        let now = period_of(epoch);
-        let of_set = |set| {
-            let ways = self.known.get(set).ways;
-            ways.iter().filter(|way| is_known(way, now)).count()
-        };
-        let known: usize = (0..self.known.len()).map(of_set).sum();
-        u32::try_from(known).unwrap_or(u32::MAX)
-    }
 }
 
 /// The CPU, if it judged the channel's packets by source a moment ago.
@@ -261,5 +250,3 @@ pub(super) fn merge(sources: &mut Option<Sources>, other: Option<&Sources>) {
 unsafe impl Plain for types::fair_hosts {}
 // SAFETY: as above.
 unsafe impl Plain for types::fair_sample {}
-// SAFETY: as above.
-unsafe impl Plain for types::known_sources {}

@@ -293,16 +293,13 @@ fn remember(guarded: &mut Guarded<'_>, file: &KnownFile) -> Option<String> {
         Ok(known) => known?,
         Err(error) => return Some(with_causes(&error)),
     };
-    let remembered = guarded.guard.program.remember(&known);
-    remembered.err().map(|error| with_causes(&error))
+    guarded.guard.program.remember(&known);
+    None
 }
 
 /// Keeps who is known for the next guard. What goes wrong is returned to be told.
 fn keep_known(guarded: &mut Guarded<'_>, file: &KnownFile) -> Option<String> {
-    let known = match guarded.guard.program.known_sources() {
-        Ok(known) => known,
-        Err(error) => return Some(with_causes(&error)),
-    };
+    let known = guarded.guard.program.known_sources();
     file.write(&known).err().map(|error| with_causes(&error))
 }
 
