@@ -12,8 +12,8 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use common::overload::{
-    Settings, await_mode, await_report, busy_server, class_of, compute, compute_in_own_session,
-    flood, flooded, receive_on_test_cpu, settings,
+    Settings, await_mode, await_report, busy_server, class_of, flood, flooded, receive_on_test_cpu,
+    settings,
 };
 use common::{LIMIT, keeper_of, output, start_logging, start_with};
 use nix::sched::sched_getaffinity;
@@ -76,7 +76,7 @@ fn threads_poll_while_a_flood_lasts_and_all_is_as_before_after_it() {
     let (before, threads) = settings(host);
     assert_eq!(threads, NONE, "light load touches nothing");
     let _server = busy_server(host, PORT);
-    let _computing = compute(host);
+    let _computing = host.computing().spawn().unwrap();
 
     flooded(&testbed, &flood(&testbed, PORT..=PORT, RATE_PPS), || {
         let report = await_mode(&mut reports, "overload");
@@ -123,7 +123,7 @@ fn holdoff_alone_is_turned_where_threads_are_not_wanted() {
     receive_on_test_cpu(&testbed);
     let before = settings(host);
     let _server = busy_server(host, PORT);
-    let _computing = compute(host);
+    let _computing = host.computing().spawn().unwrap();
     flooded(&testbed, &flood(&testbed, PORT..=PORT, RATE_PPS), || {
         await_mode(&mut reports, "overload");
         let (turned, threads) = settings(host);
@@ -144,7 +144,7 @@ fn with_the_governor_off_early_discard_goes_on_and_nothing_is_touched() {
     receive_on_test_cpu(&testbed);
     let before = settings(host);
     let _server = busy_server(host, PORT);
-    let _computing = compute(host);
+    let _computing = host.computing().spawn().unwrap();
     let discarded = |report: &serde_json::Value| {
         let count = &report["totals"]["udp_socket"]["source_share"];
         count.as_u64().unwrap()
@@ -192,7 +192,9 @@ fn a_polling_thread_is_kept_to_the_cpu_limit() {
     receive_on_test_cpu(&testbed);
     let before = settings(host);
     let _server = busy_server(host, PORT);
-    let _computing = compute_in_own_session(host);
+    // With a share of the CPU that floods on other CPUs do not take from it: in their session
+    // it was so small that a `SCHED_IDLE` thread had a third of the CPU.
+    let _computing = host.computing().own_session().spawn().unwrap();
     // Much more than a fifth of a CPU can poll.
     flooded(&testbed, &flood(&testbed, PORT..=PORT, 3_000_000), || {
         await_mode(&mut reports, "overload");
@@ -232,7 +234,7 @@ fn a_guard_killed_in_overload_leaves_nothing_turned() {
     let host = testbed.test();
     let before = settings(host);
     let server = busy_server(host, PORT);
-    let _computing = compute(host);
+    let _computing = host.computing().spawn().unwrap();
     for later_us in [0, 700, 1300] {
         with_demoting_guard(&testbed, |mut guard| {
             let keeper = keeper_of(&guard);
@@ -295,7 +297,7 @@ fn a_guard_killed_with_its_keeper_is_put_right_by_command_and_by_the_next_start(
     let host = testbed.test();
     let before = settings(host);
     let _server = busy_server(host, PORT);
-    let _computing = compute(host);
+    let _computing = host.computing().spawn().unwrap();
     let kill_both = |mut guard: Process| {
         let keeper = Pid::from_raw(keeper_of(&guard).cast_signed());
         kill(keeper, Signal::SIGKILL).unwrap();

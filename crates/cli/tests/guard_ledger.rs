@@ -10,7 +10,7 @@ use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use common::overload::{await_mode, busy_server, compute, flood, flooded, receive_on_test_cpu};
+use common::overload::{await_mode, busy_server, flood, flooded, receive_on_test_cpu};
 use common::{LIMIT, output, start_with};
 use nix::sys::socket::{setsockopt, sockopt};
 use plimsoll_guard::ledger::{Fate, Ledger, Stage};
@@ -205,7 +205,7 @@ fn in_a_flood(strategy: &str) {
     let (_guard, mut reports) = start_with(host, &options);
     receive_on_test_cpu(&testbed);
     let _server = busy_server(host, FLOODED);
-    let _computing = compute(host);
+    let _computing = host.computing().spawn().unwrap();
     let before = settled(host);
     let spec = flood(&testbed, FLOODED..=FLOODED, 1_000_000);
     let (_, sent) = flooded(&testbed, &spec, || {

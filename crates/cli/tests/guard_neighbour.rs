@@ -4,9 +4,7 @@
 
 mod common;
 
-use common::overload::{
-    await_report, busy_server, compute, flood, flooded, receive_on_test_cpu, settings,
-};
+use common::overload::{await_report, busy_server, flood, flooded, receive_on_test_cpu, settings};
 use common::start_with;
 use plimsoll_testbed::{Config, Testbed};
 
@@ -29,7 +27,7 @@ fn a_calm_interface_is_left_alone_while_another_is_flooded() {
     receive_on_test_cpu(&calm);
     let before = settings(host);
     let _servers = [host, other.test()].map(|host| busy_server(host, PORT));
-    let _computing = compute(host);
+    let _computing = host.computing().spawn().unwrap();
     let trickle = flood(&calm, PORT..=PORT, 1000);
     let whole = flood(&other, PORT..=PORT, RATE_PPS);
     flooded(&calm, &trickle, || {

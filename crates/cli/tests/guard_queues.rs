@@ -7,7 +7,7 @@ use std::io::BufRead;
 use std::sync::{Mutex, PoisonError};
 
 use common::overload::{
-    Settings, await_mode, await_report, busy_server, class_of, compute, flood, flooded, settings,
+    Settings, await_mode, await_report, busy_server, class_of, flood, flooded, settings,
 };
 use common::{LIMIT, start_with};
 use plimsoll_testbed::blast::Spec;
@@ -132,7 +132,7 @@ fn every_queue_gets_a_thread_and_a_holdoff_and_loses_both_again() {
     let (_guard, mut reports) = start_with(host, &arguments);
     let before = settings(host);
     let _servers = [FIRST, SECOND, BOTH].map(|port| busy_server(host, port));
-    let _computing = compute(host);
+    let _computing = host.computing().spawn().unwrap();
     let sent = flooded_from_both(&testbed, 200_000, || {
         await_mode(&mut reports, "overload");
         let (turned, threads) = settings(host);
@@ -168,7 +168,7 @@ fn a_queue_that_is_not_flooded_keeps_the_host_s_own_settings() {
     let (_guard, mut reports) = start_with(host, &["--interval-ms", "100"]);
     let before = settings(host);
     let _servers = [FIRST, SECOND, BOTH].map(|port| busy_server(host, port));
-    let _computing = compute(host);
+    let _computing = host.computing().spawn().unwrap();
     let [first, _] = from_cpu(&testbed, testbed.load().cpu(), FIRST, 400_000);
     let [little, _] = from_cpu(&testbed, host.cpu(), SECOND, 200);
     let [much, _] = from_cpu(&testbed, host.cpu(), SECOND, 50_000);
@@ -207,7 +207,7 @@ fn instances_made_anew_in_overload_are_turned_as_well() {
     let (_guard, mut reports) = start_with(host, &arguments);
     let before = settings(host);
     let _servers = [FIRST, SECOND, BOTH].map(|port| busy_server(host, port));
-    let _computing = compute(host);
+    let _computing = host.computing().spawn().unwrap();
     flooded_from_both(&testbed, 200_000, || {
         await_mode(&mut reports, "overload");
         let old = settings(host).1;

@@ -9,8 +9,7 @@ use std::io::BufRead;
 use std::path::Path;
 
 use common::overload::{
-    Settings, await_mode, await_report, busy_server, compute, flood, flooded, receive_on_test_cpu,
-    settings,
+    Settings, await_mode, await_report, busy_server, flood, flooded, receive_on_test_cpu, settings,
 };
 use common::{LIMIT, start_with};
 use nix::sys::signal::Signal;
@@ -77,7 +76,7 @@ fn in_a_flood_the_governor_goes_with_the_settings_and_every_packet_is_counted() 
     receive_on_test_cpu(&testbed);
     let before = settings(host).0;
     let _server = busy_server(host, PORT);
-    let _computing = compute(host);
+    let _computing = host.computing().spawn().unwrap();
     let mut session = Session {
         host,
         guard: &guard,

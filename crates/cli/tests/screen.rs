@@ -310,9 +310,12 @@ fn screened_beside_processes_that_compute(rules: &Path) -> (f64, String) {
     let line = Line::new();
     let (process, _says) = line.start(rules, &[]);
     let compute = || {
-        let mut shell = line.testbed.test().command("sh");
-        shell.args(["-c", "while :; do :; done"]);
-        shell.own_session().spawn().unwrap()
+        line.testbed
+            .test()
+            .computing()
+            .own_session()
+            .spawn()
+            .unwrap()
     };
     let computing = [compute(), compute()];
     let report = offer(&line, 30_000, 30_000);

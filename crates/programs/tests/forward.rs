@@ -259,11 +259,7 @@ fn user_space_forwards_beside_processes_that_compute() {
     };
     let start = || Router::start(&config, Vec::new()).expect("the router starts");
     let router = hosts.router().run(start).expect("the router's host");
-    let compute = || {
-        let mut shell = hosts.router().command("sh");
-        shell.args(["-c", "while :; do :; done"]);
-        shell.own_session().spawn().unwrap()
-    };
+    let compute = || hosts.router().computing().own_session().spawn().unwrap();
     let computing = [compute(), compute()];
     // A burst fits the ring, and two do not: who takes the generator's CPU makes two of one.
     // Then it is tried again.

@@ -171,8 +171,7 @@ fn taken_beside_a_process(hosts: &Routed, path: DataPath) -> f64 {
     };
     let mut taken = 0.0;
     routing(hosts, &config, |router| {
-        let mut shell = hosts.router().command("sh");
-        let computing = shell.args(["-c", "while :; do :; done"]).spawn().unwrap();
+        let computing = hosts.router().computing().spawn().unwrap();
         let tids = threads(hosts);
         taken = thread::scope(|scope| {
             let flood = || packets(hosts, &SINK_IPV4.to_string(), 1_000_000, 500_000);

@@ -52,11 +52,9 @@ fn flooded(protected: Option<&str>, computing: usize) -> Flooded {
     let socket = socket.unwrap().unwrap();
     // It is read after everything was sent.
     setsockopt(&socket, sockopt::RcvBufForce, &(8 << 20)).unwrap();
-    let compute = |_| {
-        let mut shell = router.command("sh");
-        shell.args(["-c", "while :; do :; done"]).spawn().unwrap()
-    };
-    let computing: Vec<Process> = (0..computing).map(compute).collect();
+    let computing: Vec<Process> = (0..computing)
+        .map(|_| router.computing().spawn().unwrap())
+        .collect();
     let stop = Stop::new();
     let report = thread::scope(|scope| {
         let flood = scope.spawn(|| flood(&hosts, &stop));

@@ -156,6 +156,14 @@ impl Host {
         Command::new(self, program.as_ref())
     }
 
+    /// A program that computes for ever: it wants all of the host's CPU.
+    #[must_use]
+    pub fn computing(&self) -> Command<'_> {
+        let mut shell = self.command("sh");
+        shell.args(["-c", "while :; do :; done"]);
+        shell
+    }
+
     /// Sets a network sysctl of this host; `name` as in sysctl(8), dots or slashes.
     ///
     /// # Errors

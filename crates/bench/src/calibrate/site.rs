@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use nix::sys::socket::{setsockopt, sockopt};
 use plimsoll_kernel::meter::{CpuMeter, CpuReading, Options};
+use plimsoll_kernel::scheduling::{Class, set_class};
 use plimsoll_testbed::blast::{Priority, Schedule, Spec};
 use plimsoll_testbed::server::{Config as ServerConfig, Kind, Server};
 use plimsoll_testbed::{Error as TestbedError, Process, interrupt};
@@ -175,9 +176,10 @@ impl<'a> Site<'a> {
 
     /// A process that computes, beneath all others (`SCHED_IDLE`): the CPU never sleeps.
     pub(super) fn spinning(&self) -> Result<Process, Error> {
-        let mut command = self.stage.host().command("chrt");
-        command.args(["-i", "0", "sh", "-c", "while :; do :; done"]);
-        Ok(command.package("util-linux").spawn()?)
+        let process = self.stage.host().computing().spawn()?;
+        let thread = i32::try_from(process.pid()).unwrap_or(i32::MAX);
+        set_class(thread, Class::Idle).map_err(traffic("let a process have only idle time"))?;
+        Ok(process)
     }
 }
 

@@ -117,10 +117,7 @@ impl Load {
         .apply(&testbed)?;
         let nginx = Nginx::start(testbed.test(), 80)?;
         let compute = compute
-            .then(|| {
-                let mut shell = testbed.test().command("sh");
-                shell.args(["-c", "while :; do :; done"]).spawn()
-            })
+            .then(|| testbed.test().computing().spawn())
             .transpose()?;
         let hosts = Arc::new(Hosts {
             _compute: compute,

@@ -14,7 +14,7 @@ use plimsoll_testbed::blast::{
 };
 use plimsoll_testbed::placement::Placement;
 use plimsoll_testbed::server::{Config, Kind, Server};
-use plimsoll_testbed::{Command, Host, Process, Testbed};
+use plimsoll_testbed::{Host, Testbed};
 use serde_json::Value;
 
 use super::PROGRAM;
@@ -39,23 +39,6 @@ pub(crate) fn busy_server(host: &Host, port: u16) -> Server {
         ..Config::new(Kind::Sink, port)
     };
     Server::start(host, Path::new(PROGRAM), &config).unwrap()
-}
-
-/// A process that leaves the host's CPU no idle time.
-pub(crate) fn compute(host: &Host) -> Process {
-    computing(host).spawn().unwrap()
-}
-
-/// As [`compute`], with a share of the CPU that floods on other CPUs do not take from it.
-/// In their session its share was so small that a `SCHED_IDLE` thread had a third of the CPU.
-pub(crate) fn compute_in_own_session(host: &Host) -> Process {
-    computing(host).own_session().spawn().unwrap()
-}
-
-fn computing(host: &Host) -> Command<'_> {
-    let mut shell = host.command("sh");
-    shell.args(["-c", "while :; do :; done"]);
-    shell
 }
 
 /// UDP packets to the test host at a rate, from 14 sources.
