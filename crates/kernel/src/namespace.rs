@@ -40,11 +40,15 @@ pub fn inode() -> io::Result<u32> {
 ///
 /// If `work` does.
 pub fn in_new<T: Send>(work: impl FnOnce() -> T + Send) -> io::Result<T> {
-    let inside = || {
+    on_thread(|| {
         unshare(CloneFlags::CLONE_NEWNET)?;
         Ok(work())
-    };
-    thread::scope(|scope| scope.spawn(inside).join())
+    })
+}
+
+/// Whoever changes its namespace is a thread that ends.
+fn on_thread<T: Send>(work: impl FnOnce() -> io::Result<T> + Send) -> io::Result<T> {
+    thread::scope(|scope| scope.spawn(work).join())
         .unwrap_or_else(|payload| panic::resume_unwind(payload))
 }
 
@@ -121,6 +125,55 @@ impl NamespaceError {
     }
 }
 
+/// A named namespace of which the name is removed when this is dropped.
+#[derive(Debug)]
+pub struct Named {
+    name: String,
+    namespace: File,
+}
+
+impl Named {
+    /// Makes it.
+    ///
+    /// # Errors
+    ///
+    /// As [`create`].
+    pub fn create(name: &str) -> Result<Self, NamespaceError> {
+        Ok(Self {
+            name: name.to_owned(),
+            namespace: create(name)?,
+        })
+    }
+
+    /// For `ip link … netns`.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Runs `work` on a new thread in there. `/sys` is not changed.
+    ///
+    /// # Errors
+    ///
+    /// This process may not enter namespaces: it takes `CAP_SYS_ADMIN`.
+    ///
+    /// # Panics
+    ///
+    /// If `work` does.
+    pub fn run<T: Send>(&self, work: impl FnOnce() -> T + Send) -> io::Result<T> {
+        on_thread(|| {
+            setns(&self.namespace, CloneFlags::CLONE_NEWNET)?;
+            Ok(work())
+        })
+    }
+}
+
+impl Drop for Named {
+    fn drop(&mut self) {
+        let _ = delete(&self.name);
+    }
+}
+
 /// Makes the named namespace, as `ip netns add` does, and opens it.
 ///
 /// # Errors
@@ -135,20 +188,13 @@ fn make(name: &str) -> io::Result<File> {
     prepare_directory()?;
     let path = path(name);
     File::create_new(&path)?;
-    // A thread that unshares and ends: the bind mount keeps the namespace.
-    let make = || {
+    // The bind mount keeps the namespace.
+    on_thread(|| {
         unshare(CloneFlags::CLONE_NEWNET)?;
         let own = Path::new("/proc/thread-self/ns/net");
-        mount(
-            Some(own),
-            &path,
-            None::<&Path>,
-            MsFlags::MS_BIND,
-            None::<&Path>,
-        )
-    };
-    thread::scope(|scope| scope.spawn(make).join())
-        .unwrap_or_else(|payload| panic::resume_unwind(payload))?;
+        let none = None::<&Path>;
+        Ok(mount(Some(own), &path, none, MsFlags::MS_BIND, none)?)
+    })?;
     File::open(&path)
 }
 

@@ -3,19 +3,18 @@
 
 use std::fs;
 use std::io::{Read, Write};
-use std::os::fd::AsFd;
 use std::process::{Command, id};
-use std::thread::{scope, sleep};
+use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use nix::sched::{CloneFlags, setns};
 use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::waitpid;
 use nix::unistd::{ForkResult, fork};
 use plimsoll_guard::session::Settings;
 use plimsoll_kernel::knobs::{Knobs, Queues};
+use plimsoll_kernel::link;
+use plimsoll_kernel::namespace::Named;
 use plimsoll_kernel::scheduling::Priority;
-use plimsoll_kernel::{link, namespace};
 
 use crate::common::ip;
 use crate::common::notes::{Notes, Seen};
@@ -118,39 +117,11 @@ fn threads_that_the_driver_makes_anew_are_as_those_before() {
     assert!(polling_threads("v0").is_empty());
 }
 
-/// The namespace `v0` is moved to, removed at the end.
-struct Elsewhere {
-    name: String,
-    namespace: fs::File,
-}
-
-impl Elsewhere {
-    fn new() -> Self {
-        let name = format!("plimsoll-elsewhere-{}", id());
-        let namespace = namespace::create(&name).unwrap();
-        Self { name, namespace }
-    }
-
-    fn run<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
-        let inside = || {
-            setns(self.namespace.as_fd(), CloneFlags::CLONE_NEWNET).unwrap();
-            work()
-        };
-        scope(|scope| scope.spawn(inside).join().unwrap())
-    }
-}
-
-impl Drop for Elsewhere {
-    fn drop(&mut self) {
-        let _ = namespace::delete(&self.name);
-    }
-}
-
 /// A veth loses its instances on the way. Those of other drivers keep their settings, so the
 /// test gives them to the new ones.
 fn killed_after_its_interface_was_moved_it_is_undone_there() {
     switch_gro_on();
-    let elsewhere = Elsewhere::new();
+    let elsewhere = Named::create(&format!("plimsoll-elsewhere-{}", id())).unwrap();
     let (mut reader, mut writer) = std::io::pipe().unwrap();
     // SAFETY: this process has no other thread that could hold a lock.
     let ForkResult::Parent { child } = unsafe { fork() }.unwrap() else {
@@ -165,19 +136,21 @@ fn killed_after_its_interface_was_moved_it_is_undone_there() {
     };
     drop(writer);
     reader.read_exact(&mut [0]).expect("the guard protects");
-    ip(&format!("link set v0 netns {}", elsewhere.name));
+    ip(&format!("link set v0 netns {}", elsewhere.name()));
     let directory = tempfile::tempdir().unwrap();
-    elsewhere.run(|| {
+    let turned = elsewhere.run(|| {
         ip("link set v0 up");
         let mut knobs = Knobs::open_in(directory.path(), "v0").unwrap();
         knobs.set_threaded(Queues::All, true).unwrap();
         std::mem::forget(knobs);
         assert!(!polling_threads("v0").is_empty());
     });
+    turned.unwrap();
     kill(child, Signal::SIGKILL).unwrap();
     waitpid(child, None).unwrap();
     let killed = Instant::now();
-    while elsewhere.run(|| !polling_threads("v0").is_empty()) {
+    let is_polled = || !polling_threads("v0").is_empty();
+    while elsewhere.run(is_polled).unwrap() {
         assert!(killed.elapsed() < Duration::from_secs(5), "turned for good");
         sleep(Duration::from_millis(20));
     }

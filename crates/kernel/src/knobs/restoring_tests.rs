@@ -7,12 +7,12 @@ use std::process::Command;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use nix::sched::{CloneFlags, setns};
 use proptest::collection::vec;
 use proptest::prelude::*;
 
 use super::napi::Change;
 use super::*;
+use crate::namespace::Named;
 use crate::{link, namespace};
 
 /// An interface's instances, in the driver's order.
@@ -278,32 +278,9 @@ fn of_an_interface_that_is_gone_nothing_is_left_turned() {
     });
 }
 
-/// A namespace to move an interface to, removed at the end.
-struct Elsewhere {
-    name: String,
-    namespace: fs::File,
-}
-
-impl Elsewhere {
-    fn new(name: &str) -> Self {
-        let name = format!("plimsoll-{name}-{}", std::process::id());
-        let namespace = namespace::create(&name).unwrap();
-        Self { name, namespace }
-    }
-
-    fn run<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
-        let inside = || {
-            setns(&self.namespace, CloneFlags::CLONE_NEWNET).unwrap();
-            work()
-        };
-        std::thread::scope(|scope| scope.spawn(inside).join().unwrap())
-    }
-}
-
-impl Drop for Elsewhere {
-    fn drop(&mut self) {
-        let _ = namespace::delete(&self.name);
-    }
+/// A namespace to move an interface to.
+fn elsewhere(name: &str) -> Named {
+    Named::create(&format!("plimsoll-{name}-{}", std::process::id())).unwrap()
 }
 
 const HOLDOFF: [Attribute; 2] = [Attribute::NapiDeferHardIrqs, Attribute::GroFlushTimeout];
@@ -332,12 +309,12 @@ fn what_is_turned_of_an_interface_that_is_moved_goes_back_there() {
         knobs
             .turn_device(&HOLDOFF.map(|attribute| (attribute, mark)))
             .unwrap();
-        let elsewhere = Elsewhere::new("moved");
-        ip(&format!("link set v0 netns {}", elsewhere.name));
-        assert_eq!(elsewhere.run(device_holdoff), [mark; 2]);
+        let elsewhere = elsewhere("moved");
+        ip(&format!("link set v0 netns {}", elsewhere.name()));
+        assert_eq!(elsewhere.run(device_holdoff).unwrap(), [mark; 2]);
         knobs.restore().unwrap();
         assert!(knobs.is_untouched());
-        assert_eq!(elsewhere.run(device_holdoff), [7; 2]);
+        assert_eq!(elsewhere.run(device_holdoff).unwrap(), [7; 2]);
         drop(knobs);
         assert_eq!(record_of(directory), None);
     });
@@ -364,8 +341,8 @@ fn instances_of_an_interface_that_is_moved_get_the_device_s_values() {
             knobs
         };
         let mut knobs = turn(directory);
-        let elsewhere = Elsewhere::new("instances");
-        ip(&format!("link set v0 netns {}", elsewhere.name));
+        let elsewhere = elsewhere("instances");
+        ip(&format!("link set v0 netns {}", elsewhere.name()));
         let present = || {
             let instances = Netdev::new().instances(link::index("v0").unwrap()).unwrap();
             let values = |napi: Napi| (napi.defer_hard_irqs, napi.gro_flush_timeout, napi.threaded);
@@ -376,9 +353,10 @@ fn instances_of_an_interface_that_is_moved_get_the_device_s_values() {
             std::mem::forget(turn(&directory.join("there")));
             present()
         });
-        assert_eq!(turned, [(Some(DEFER_MARK), Some(40_000), Some(1))]);
+        assert_eq!(turned.unwrap(), [(Some(DEFER_MARK), Some(40_000), Some(1))]);
         knobs.restore().unwrap();
         assert!(knobs.is_untouched());
-        assert_eq!(elsewhere.run(present), [(Some(0), Some(0), Some(0))]);
+        let now = elsewhere.run(present).unwrap();
+        assert_eq!(now, [(Some(0), Some(0), Some(0))]);
     });
 }
