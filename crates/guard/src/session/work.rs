@@ -123,14 +123,13 @@ impl<'obj> Guarded<'obj> {
     pub(super) fn end(self, manager: &ServiceManager) -> Result<(), RestoreError> {
         let Self {
             governor,
-            mut knobs,
+            knobs,
             mut guard,
             ..
         } = self;
         // It must not demote a thread that is the host's own again.
         drop(governor);
-        let restored = knobs.restore();
-        drop(knobs);
+        let restored = knobs.end();
         if let Some(link) = guard.hand_on() {
             manager.keep(link);
         }

@@ -2,7 +2,7 @@
 //!
 //! A host must be as it was when the guard is gone, however it went. So an old
 //! value is on disk before its setting is turned ([`Knobs`] is the only way to
-//! turn one), [`Knobs::restore`] or dropping puts all of them back, and what a
+//! turn one), [`Knobs::end`] or dropping puts all of them back, and what a
 //! killed guard left behind is put back by the next [`Knobs::open`] or by
 //! `plimsoll guard restore`. What is left behind belongs to one interface of
 //! one network namespace of one boot, and is applied to no other; once that
@@ -102,6 +102,8 @@ pub struct Knobs {
     record: Record,
     file: RecordFile,
     any_driver: bool,
+    /// Dropping restores nothing any more.
+    is_over: bool,
     // Given up last, when all is restored.
     _lock: Lock,
 }
@@ -202,6 +204,7 @@ impl Knobs {
             record: Record::new(interface, identity, owner),
             file,
             any_driver: false,
+            is_over: false,
             _lock: lock,
         };
         if let Some(left) = left {
@@ -255,8 +258,10 @@ impl Knobs {
 
 impl Drop for Knobs {
     fn drop(&mut self) {
-        // What cannot be restored stays recorded for the next start.
-        let _ = self.restore();
+        if !self.is_over {
+            // What cannot be restored stays recorded for the next start.
+            let _ = self.restore();
+        }
     }
 }
 

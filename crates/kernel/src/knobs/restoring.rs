@@ -116,6 +116,17 @@ impl Knobs {
         }
     }
 
+    /// As [`Knobs::restore`], for good: what cannot be put back is told, and not tried once
+    /// more as these knobs go.
+    ///
+    /// # Errors
+    ///
+    /// As [`Knobs::restore`].
+    pub fn end(mut self) -> Result<(), RestoreError> {
+        self.is_over = true;
+        self.restore()
+    }
+
     /// Of an interface that this namespace has no more.
     fn restore_absent(&mut self) -> Result<(), RestoreError> {
         match self.put_back_by_device() {

@@ -22,6 +22,8 @@ struct Driver {
     next_id: u32,
     /// Instances are numbered anew before so many settings from now.
     renews_after: Option<u32>,
+    /// Settings that were refused, from when the driver refuses all.
+    refused: Option<u32>,
 }
 
 impl Driver {
@@ -41,6 +43,7 @@ impl Driver {
             instances: (0..).zip(own).map(instance).collect(),
             next_id: 8193,
             renews_after: None,
+            refused: None,
         };
         driver.renew(u32::MAX);
         driver
@@ -75,6 +78,10 @@ impl Family for Fake {
 
     fn set(&mut self, id: u32, change: Change) -> io::Result<Option<()>> {
         let mut driver = self.0.lock().unwrap();
+        if let Some(refused) = &mut driver.refused {
+            *refused += 1;
+            return Err(io::Error::from_raw_os_error(libc::EPERM));
+        }
         match driver.renews_after.as_mut() {
             Some(0) => {
                 driver.renews_after = None;
@@ -244,6 +251,25 @@ fn an_interface_that_is_down_keeps_its_record() {
         let knobs = open(directory, &driver);
         assert!(knobs.is_untouched());
         assert_eq!(driver.lock().unwrap().holdoffs(), own);
+    });
+}
+
+/// An orderly end told what was refused, and tried all of it once more.
+#[test]
+fn what_is_refused_at_the_end_is_tried_once_and_stays_recorded() {
+    with_interface(|| {
+        let directory = tempfile::tempdir().unwrap();
+        let directory = directory.path();
+        let driver = Driver::new(&[(2, 20_000)], true, false);
+        let driver = Arc::new(Mutex::new(driver));
+        let mut knobs = open(directory, &driver);
+        let holdoff = Duration::from_micros(40);
+        knobs.set_holdoff(Queues::All, DEFER_MARK, holdoff).unwrap();
+        driver.lock().unwrap().refused = Some(0);
+        let refused = knobs.end().unwrap_err();
+        assert!(matches!(refused, RestoreError::Refused { .. }), "{refused}");
+        assert_eq!(driver.lock().unwrap().refused, Some(1));
+        assert!(record_of(directory).is_some());
     });
 }
 
