@@ -64,6 +64,8 @@ impl PolledInterface {
         if !are_renewed(&mut self.knobs, queues, &self.threads)? {
             return Ok(false);
         }
+        // If it fails there are none: others may have their numbers by and by.
+        self.threads.clear();
         self.threads = poll_in_threads(&mut self.knobs, queues, priority, Some(cpus))?;
         Ok(true)
     }
@@ -87,8 +89,23 @@ impl PolledInterface {
 /// # Errors
 ///
 /// The interface has no such switch, its driver starts no thread, or the
-/// kernel refuses a change. What was changed by then is restored with `knobs`.
+/// kernel refuses a change. Then it is polled as before `knobs` had threads poll it: some
+/// real-time threads, which their caller does not know, would be kept to no limit.
 pub fn poll_in_threads(
+    knobs: &mut Knobs,
+    queues: Queues<'_>,
+    priority: Priority,
+    cpus: Option<&[usize]>,
+) -> Result<Vec<PollingThread>, TurnError> {
+    let polled = turn_all(knobs, queues, priority, cpus);
+    if polled.is_err() {
+        // What is not put back now stays recorded.
+        let _ = knobs.restore_threads();
+    }
+    polled
+}
+
+fn turn_all(
     knobs: &mut Knobs,
     queues: Queues<'_>,
     priority: Priority,

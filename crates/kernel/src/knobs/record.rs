@@ -60,6 +60,15 @@ impl Setting {
         }
     }
 
+    /// Whether it says if threads poll, or how these run.
+    pub(super) const fn is_of_threads(&self) -> bool {
+        match self {
+            Self::Device { attribute, .. } => matches!(attribute, Attribute::Threaded),
+            Self::Holdoff { .. } => false,
+            Self::Threaded { .. } | Self::Thread { .. } | Self::ControlGroup { .. } => true,
+        }
+    }
+
     /// Of an instance: the value it had, of what this attribute is for the whole device.
     fn value(&self, attribute: Attribute) -> Option<u64> {
         let value = match (self, attribute) {

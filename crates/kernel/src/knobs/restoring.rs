@@ -127,6 +127,18 @@ impl Knobs {
         self.restore()
     }
 
+    /// Of polling threads alone: they are as before, and a holdoff stays.
+    ///
+    /// # Errors
+    ///
+    /// The first refusal, after trying all; it stays recorded.
+    pub(crate) fn restore_threads(&mut self) -> Result<(), RestoreError> {
+        match self.is_gone() {
+            true => Ok(()),
+            false => self.put_back_present(Setting::is_of_threads),
+        }
+    }
+
     /// Of an interface that this namespace has no more.
     fn restore_absent(&mut self) -> Result<(), RestoreError> {
         match self.put_back_by_device() {
@@ -180,13 +192,19 @@ impl Knobs {
 
     /// Of an interface that there is.
     fn restore_present(&mut self) -> Result<(), RestoreError> {
+        self.put_back_present(|_| true)?;
+        self.clear_marks()
+    }
+
+    /// Those that are meant, of an interface that there is.
+    fn put_back_present(&mut self, is_meant: fn(&Setting) -> bool) -> Result<(), RestoreError> {
         self.let_threads_run();
         let mut restored = Ok(());
         let mut gone = Vec::new();
         for _ in 0..ROUNDS {
             // If the kernel does not answer, ids are as they were.
             let _ = self.follow();
-            (restored, gone) = self.put_all_back();
+            (restored, gone) = self.put_all_back(is_meant);
             if gone.is_empty() {
                 break;
             }
@@ -204,8 +222,7 @@ impl Knobs {
             self.file.write(&self.record)
         };
         restored?;
-        written?;
-        self.clear_marks()
+        Ok(written?)
     }
 
     /// A thread that a CPU limit has demoted may hardly get to run, and the kernel
@@ -219,16 +236,21 @@ impl Knobs {
         }
     }
 
-    /// Tries each that is recorded, keeps those that are not back, and returns the
+    /// Tries each that is recorded and meant, keeps those that are not back, and returns the
     /// first refusal and those whose instance has no such id.
-    fn put_all_back(&mut self) -> (Result<(), RestoreError>, Vec<Setting>) {
+    fn put_all_back(
+        &mut self,
+        is_meant: fn(&Setting) -> bool,
+    ) -> (Result<(), RestoreError>, Vec<Setting>) {
         let mut first = Ok(());
         let (mut left, mut gone) = (Vec::new(), Vec::new());
         for setting in self.record.to_restore() {
-            match self.put_back(&setting) {
-                Ok(true) => continue,
-                Ok(false) => gone.push(setting.clone()),
-                Err(source) => first = first.and(Err(self.not_restored(source))),
+            if is_meant(&setting) {
+                match self.put_back(&setting) {
+                    Ok(true) => continue,
+                    Ok(false) => gone.push(setting.clone()),
+                    Err(source) => first = first.and(Err(self.not_restored(source))),
+                }
             }
             left.push(setting);
         }

@@ -13,6 +13,8 @@ use proptest::prelude::*;
 use super::napi::Change;
 use super::*;
 use crate::namespace::Named;
+use crate::scheduling::{Priority, Scheduling};
+use crate::threaded::poll_in_threads;
 use crate::{link, namespace};
 
 /// An interface's instances, in the driver's order.
@@ -95,6 +97,7 @@ impl Family for Fake {
         };
         napi.defer_hard_irqs = change.defer_hard_irqs.or(napi.defer_hard_irqs);
         napi.gro_flush_timeout = change.gro_flush_timeout.or(napi.gro_flush_timeout);
+        napi.threaded = change.threaded.or(napi.threaded);
         Ok(Some(()))
     }
 }
@@ -270,6 +273,40 @@ fn what_is_refused_at_the_end_is_tried_once_and_stays_recorded() {
         assert!(matches!(refused, RestoreError::Refused { .. }), "{refused}");
         assert_eq!(driver.lock().unwrap().refused, Some(1));
         assert!(record_of(directory).is_some());
+    });
+}
+
+/// One of two threads was real-time from then on, and nobody kept it to a limit. A process
+/// stands for the one, and a number that nobody has for one that has just ended.
+#[test]
+fn where_not_all_threads_can_be_set_none_polls_and_the_holdoff_stays() {
+    with_interface(|| {
+        let directory = tempfile::tempdir().unwrap();
+        let own = [(2, 20_000), (3, 30_000)];
+        let mut driver = Driver::new(&own, true, false);
+        let mut sleep = Command::new("sleep").arg("60").spawn().unwrap();
+        let thread = i32::try_from(sleep.id()).unwrap();
+        for (napi, thread) in driver.instances.iter_mut().zip([thread, i32::MAX]) {
+            (napi.thread, napi.threaded) = (Some(thread), Some(0));
+        }
+        let driver = Arc::new(Mutex::new(driver));
+        let mut knobs = open(directory.path(), &driver);
+        knobs.allow_any_driver(true);
+        let holdoff = Duration::from_micros(40);
+        knobs.set_holdoff(Queues::All, DEFER_MARK, holdoff).unwrap();
+        let before = Scheduling::of(thread).unwrap();
+        let polled = poll_in_threads(&mut knobs, Queues::All, Priority::RealTime, None);
+        let after = Scheduling::of(thread);
+        sleep.kill().unwrap();
+        sleep.wait().unwrap();
+        polled.unwrap_err();
+        assert_eq!(after.unwrap(), before);
+        let threaded = |driver: &Driver| driver.instances.iter().all(|n| n.threaded == Some(0));
+        assert!(threaded(&driver.lock().unwrap()));
+        assert_eq!(driver.lock().unwrap().holdoffs(), [(DEFER_MARK, 40_000); 2]);
+        knobs.end().unwrap();
+        assert_eq!(driver.lock().unwrap().holdoffs(), own);
+        assert_eq!(record_of(directory.path()), None);
     });
 }
 

@@ -147,7 +147,7 @@ impl Settings {
             }
             (Threaded::Auto, Some(watched)) => {
                 let interface = PolledInterface::new(knobs, queue);
-                settings.place(interface, queues, watched)
+                settings.place(interface, watched)
             }
             _ => {
                 settings._knobs = Some(Mutex::new(knobs));
@@ -166,18 +166,10 @@ impl Settings {
     }
 
     /// The kernel polls in threads of which a thread of ours says where they run.
-    fn place(
-        &mut self,
-        mut interface: PolledInterface,
-        queues: Queues<'_>,
-        watched: Watched,
-    ) -> Result<(), Refusal> {
+    fn place(&mut self, mut interface: PolledInterface, watched: Watched) -> Result<(), Refusal> {
         let own = Scheduling::of(0)?;
         if let Err(error) = interface.look(Priority::RealTime, own.cpus()) {
-            let mut knobs = interface.into_knobs();
-            // A thread of any other priority is not what was asked for.
-            let _ = knobs.set_threaded(queues, false);
-            self._knobs = Some(Mutex::new(knobs));
+            self._knobs = Some(Mutex::new(interface.into_knobs()));
             return Err(error.into());
         }
         let nice = beneath(&own, XdpConfig::BENEATH);
@@ -195,12 +187,7 @@ impl Settings {
 fn thread(knobs: &mut Knobs, queues: Queues<'_>, levels: u8) -> Result<(), TurnError> {
     let own = Scheduling::of(0).map_err(plimsoll_kernel::error::os("ask how this runs"))?;
     let nice = Priority::Short(beneath(&own, levels));
-    let threads = poll_in_threads(knobs, queues, nice, Some(own.cpus()));
-    if threads.is_err() {
-        // A thread of any other level is not what was asked for.
-        let _ = knobs.set_threaded(queues, false);
-    }
-    threads.map(|_| ())
+    poll_in_threads(knobs, queues, nice, Some(own.cpus())).map(drop)
 }
 
 /// The nice level so many beneath that of a thread.
