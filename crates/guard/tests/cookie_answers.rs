@@ -16,20 +16,47 @@ use etherparse::{PacketHeaders, TcpHeader, TcpOptionElement, TransportHeader};
 use plimsoll_guard::{Config, Guard, Kind, Outcome, Storage};
 use plimsoll_packets::frame::{Extension, Packet, TcpFlags};
 
-/// A host past its SYN queue, and the answer to one more SYN.
-fn answer_to(frame: &[u8], set_up: impl FnOnce(&TcpListener) + Send) -> Option<Vec<u8>> {
-    let frame = frame.to_vec();
+/// A host past its SYN queue.
+fn past_syn_queue<T: Send>(
+    config: Config,
+    set_up: impl FnOnce(&TcpListener) + Send,
+    look: impl FnOnce(&mut Guard<'_>) -> T + Send,
+) -> T {
     in_namespace(move || {
-        let mut answer = None;
+        let mut seen = None;
         with_peer(OtherEnd::Takes, |peer| {
             let server = listener(Ipv6Addr::UNSPECIFIED.into());
             set_up(&server);
             let mut storage = Storage::default();
-            let mut guard = Guard::attach(&mut storage, &Config::default(), "v0").unwrap();
+            let mut guard = Guard::attach(&mut storage, &config, "v0").unwrap();
             fill_syn_queue(peer, HOST_V4.into());
-            answer = guard.answer_to(&frame).unwrap();
+            seen = Some(look(&mut guard));
         });
-        answer
+        seen.expect("it has been looked at")
+    })
+}
+
+/// The answer to one more SYN.
+fn answer_to(frame: &[u8], set_up: impl FnOnce(&TcpListener) + Send) -> Option<Vec<u8>> {
+    past_syn_queue(Config::default(), set_up, |guard| {
+        guard.answer_to(frame).unwrap()
+    })
+}
+
+/// Whether one more SYN would be answered, as a guard counts it that only observes.
+fn is_counted_as_answered(frame: &[u8], set_up: impl FnOnce(&TcpListener) + Send) -> bool {
+    let config = Config {
+        observe: true,
+        ..Config::default()
+    };
+    past_syn_queue(config, set_up, |guard| {
+        let before = *guard.counters().unwrap().of(Kind::TcpListener);
+        assert!(guard.test_run(frame, 1).unwrap().0, "it only observes");
+        let after = *guard.counters().unwrap().of(Kind::TcpListener);
+        let new = |outcome| after.count(outcome) - before.count(outcome);
+        let answered = new(Outcome::SynCookie);
+        assert_eq!(new(Outcome::Admitted) + answered, 1, "{after:?}");
+        answered == 1
     })
 }
 
@@ -218,7 +245,9 @@ fn wants_signatures(server: &TcpListener, peer: Ipv6Addr) {
 fn a_listener_whose_peers_sign_their_segments_is_left_to_the_stack() {
     let bgp_peer = Ipv6Addr::new(0x2001, 2, 0, 0, 0, 0, 0, 0x55);
     let syn = syn_with_mss(HOST_V6.into());
+    let signs = move |server: &TcpListener| wants_signatures(server, bgp_peer);
     assert!(answer_to(&syn, |_| {}).is_some());
-    let answer = answer_to(&syn, move |server| wants_signatures(server, bgp_peer));
-    assert_eq!(answer, None);
+    assert_eq!(answer_to(&syn, signs), None);
+    assert!(is_counted_as_answered(&syn, |_| {}));
+    assert!(!is_counted_as_answered(&syn, signs));
 }

@@ -37,7 +37,7 @@
 /* What became of a SYN that was to be answered. */
 enum answer {
 	ANSWER_IMPOSSIBLE, /* the SYN is as it was */
-	ANSWER_READY, /* the SYN is its answer now */
+	ANSWER_READY, /* the SYN is its answer now, unless that is only observed */
 	ANSWER_SPOILT, /* neither */
 };
 
@@ -253,7 +253,8 @@ static __always_inline bool may_answer(struct xdp_md *ctx, const struct packet *
 }
 
 /*
- * Turns the SYN into its answer, to be sent back where it came from: enum answer.
+ * Turns the SYN into its answer, to be sent back where it came from: enum answer. One that is
+ * only observed stays as it is.
  *
  * A function of its own for the verifier, which checks it once and not for
  * every way that leads here.
@@ -276,6 +277,11 @@ __noinline int answer_with_cookie(struct xdp_md *ctx, __u32 network, __u32 trans
 	if (has_keys(listener)) {
 		bpf_sk_release(listener);
 		return ANSWER_IMPOSSIBLE;
+	}
+	/* To make a cookie would tell the listener that it overflows. */
+	if (settings.observing) {
+		bpf_sk_release(listener);
+		return ANSWER_READY;
 	}
 	cookie = cookie_for(listener, &syn);
 	sk = bpf_rdonly_cast(listener, bpf_core_type_id_kernel(struct sock));

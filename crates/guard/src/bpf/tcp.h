@@ -165,9 +165,6 @@ static __always_inline enum outcome judge_excess_syn(struct xdp_md *ctx,
 		return verdict->at_backlog ? OUTCOME_ADMITTED : OUTCOME_SYN_QUEUE;
 	if (settings.answering != ANSWERING_DRIVER || !may_answer(ctx, packet))
 		return OUTCOME_ADMITTED;
-	/* To make one would tell the listener that it overflows. */
-	if (settings.observing)
-		return OUTCOME_SYN_COOKIE;
 	switch (answer_with_cookie(ctx, packet->network_offset, packet->transport_offset,
 				   packet->ipv6)) {
 	case ANSWER_READY:
