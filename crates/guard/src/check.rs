@@ -412,7 +412,7 @@ fn syn_cookies(is_veth: bool) -> Finding {
         && has_helper(libbpf_sys::BPF_FUNC_tcp_check_syncookie);
     let discards = "discards SYNs early when a listener's backlog is full";
     let is_possible = helpers && matches!(setting, Some(1 | 2));
-    match FilterWatch::new().on_interval(Instant::now()) {
+    match FilterWatch::begin().on_interval(Instant::now()) {
         Filter::MayWantSyn(why) if is_possible => {
             return finding(
                 "syn_cookies",

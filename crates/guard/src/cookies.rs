@@ -34,13 +34,14 @@ pub(crate) struct Cookies {
 }
 
 impl Cookies {
-    /// Watches the interface; nothing is answered before the first [`Self::on_interval`].
+    /// Watches the interface; nothing is answered before the first [`Self::on_interval`]. Reads
+    /// the packet filter's rules, and may take long.
     pub(crate) fn watch(ifindex: u32, program: &Program<'_>) -> Result<Self, Error> {
         Ok(Self {
             ifindex,
             started: Instant::now(),
             answering: Answering::new(),
-            filter: FilterWatch::new(),
+            filter: FilterWatch::begin(),
             before: seen(program)?,
             _watched: program.watch_transmission()?,
         })

@@ -1,7 +1,6 @@
 //! The guard of one interface, from attachment to detachment.
 
 use std::collections::HashMap;
-use std::net::IpAddr;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
@@ -22,7 +21,7 @@ use crate::governor::Frames;
 use crate::presence::{Absence, Presence};
 pub use crate::program::Storage;
 use crate::program::types::{answering, limit};
-use crate::program::{Program, SourcesReader};
+use crate::program::{Program, Seated, SourcesReader};
 use crate::protection::Protection;
 use crate::regulator::Regulator;
 pub use config::Config;
@@ -53,6 +52,14 @@ pub struct Regulated {
     pub discarded: u64,
     /// UDP and TCP packets for which no socket was found, whatever became of them.
     pub closed_ports: u64,
+}
+
+/// What a socket has by its owner.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Owned {
+    /// Sockets of a group have a share together.
+    pub(crate) group: Option<u64>,
+    pub(crate) is_protected: bool,
 }
 
 impl Regulated {
@@ -362,16 +369,15 @@ impl<'obj> Guard<'obj> {
         self.program.set_protection(protection)
     }
 
-    /// Tells sockets' owners apart, which changes as sockets come and go: call
-    /// it again after a while. What `owner` says of a kind, bound address and
-    /// port is the group whose share they have (`None`: one of their own), and
-    /// whether they are protected.
-    pub fn assign(&mut self, mut owner: impl FnMut(Kind, IpAddr, u16) -> (Option<u64>, bool)) {
+    /// Takes whose sockets are: the group whose share each has (`None`: one of their own), and
+    /// whether it is protected. That changes as sockets come and go: call it again after a
+    /// while.
+    pub(crate) fn assign(&mut self, owned: impl IntoIterator<Item = (Seated, Owned)>) {
         let mut groups = HashMap::new();
-        for (slot, kind, address, port) in self.program.sockets() {
-            let (group, protected) = owner(kind, address, port);
-            self.program.set_protected(slot, protected);
-            groups.extend(group.map(|group| (slot, group)));
+        for (socket, owned) in owned {
+            if self.program.set_protected(&socket, owned.is_protected) {
+                groups.extend(owned.group.map(|group| (socket.slot, group)));
+            }
         }
         if let Some(regulator) = &mut self.regulator {
             regulator.set_groups(groups);

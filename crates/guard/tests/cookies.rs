@@ -284,7 +284,11 @@ fn beside_rules(before: &str, then: &str) -> [(Vec<Result<(), String>>, u64); 2]
             let mut guard = Guard::attach(&mut storage, &Config::default(), "v0").unwrap();
             for rules in ["", then.as_str()] {
                 nft(rules);
-                guard.refresh().unwrap();
+                // Another thread reads them.
+                for _ in 0..50 {
+                    guard.refresh().unwrap();
+                    thread::sleep(Duration::from_millis(10));
+                }
                 let answered = |guard: &mut Guard<'_>| {
                     let counters = guard.counters().unwrap();
                     counters.of(Kind::TcpListener).count(Outcome::SynCookie)

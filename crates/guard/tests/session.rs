@@ -14,6 +14,7 @@ mod threads;
 
 use std::fs;
 use std::io::{self, Write};
+use std::net::UdpSocket;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::parent_id;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -26,16 +27,19 @@ use common::notes::{Notes, Seen, answers, attribute, has_xdp, is_polled_by_threa
 use common::{HOST_V4, Wire, to_host, udp_socket};
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
-use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use nix::sys::resource::{Resource, UsageWho, getrlimit, getrusage, setrlimit};
+use nix::sys::time::TimeValLike;
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::{ForkResult, Uid, fork};
 use plimsoll_guard::Config;
-use plimsoll_guard::session::{self, Console, Metrics, ServiceManager, SessionError, Settings};
+use plimsoll_guard::session::{
+    self, Console, Metrics, ServiceManager, SessionError, Settings, Shares,
+};
 use plimsoll_kernel::control_group;
 use plimsoll_kernel::knobs::restore;
-use plimsoll_kernel::scheduling::Priority;
+use plimsoll_kernel::scheduling::{Priority, thread_time};
 
-const TESTS: [(&str, fn()); 10] = [
+const TESTS: [(&str, fn()); 11] = [
     ("starts_in_order", starts_in_order),
     ("restores_before_it_detaches", restores_before_it_detaches),
     (
@@ -53,6 +57,10 @@ const TESTS: [(&str, fn()); 10] = [
         keeps_known_clients_in_a_file,
     ),
     ("goes_on_without_a_governor", goes_on_without_a_governor),
+    (
+        "has_another_thread_tell_owners_apart",
+        has_another_thread_tell_owners_apart,
+    ),
     ("ends_with_its_reader", ends_with_its_reader),
     ("a_second_one_is_refused", a_second_one_is_refused),
 ];
@@ -414,6 +422,40 @@ fn polls_in_a_control_group() {
     assert_eq!(threads.lines().count(), 1, "one thread: {threads}");
     let empty: [String; 0] = [];
     assert_eq!(within(), empty);
+}
+
+/// Its own thread is real-time, and listed all sockets of the host: 20,000 took it 10 to 15 ms
+/// in one piece. Of the time that all its threads take, most is not its own now.
+fn has_another_thread_tell_owners_apart() {
+    let sockets = 20_000..25_000;
+    let _sockets: Vec<_> = sockets
+        .map(|port| UdpSocket::bind((HOST_V4, port)).unwrap())
+        .collect();
+    let times = || {
+        let all = getrusage(UsageWho::RUSAGE_SELF).unwrap();
+        let all = all.user_time() + all.system_time();
+        let all = Duration::from_micros(u64::try_from(all.num_microseconds()).unwrap());
+        (thread_time(0).unwrap(), all)
+    };
+    let mut before = None;
+    let mut took = (Duration::ZERO, Duration::ZERO);
+    let mut notes = Notes::new(|seen: Seen<'_>| {
+        let now = times();
+        let (own, all) = *before.get_or_insert(now);
+        took = (now.0 - own, now.1 - all);
+        if took.1 > took.0 * 2 || seen.reports > 50 {
+            seen.requests.stop();
+        }
+        Ok(())
+    });
+    notes.notes_steps = false;
+    let settings = Settings {
+        shares: Shares::Process,
+        interval: Duration::from_millis(200),
+        ..settings()
+    };
+    run(settings, &mut notes).unwrap();
+    assert!(took.1 > took.0 * 2, "{took:?}");
 }
 
 fn ends_with_its_reader() {

@@ -11,7 +11,8 @@
 //!   [`link`] the state of an interface, [`ethtool`] that of its adapter,
 //!   [`routing`] a mirror of routes and neighbours, [`packet_filter`] what rules look at.
 //! - Processes: [`privileges`], [`scheduling`], [`control_group`], [`process`], [`namespace`],
-//!   and threads that end with their holder ([`watcher`]).
+//!   threads that end with their holder ([`watcher`]), and those that do what a real-time
+//!   thread must not wait for ([`errand`]).
 //!
 //! Decisions about packets, CPU time and interrupts are `plimsoll-core`'s. Decided here is
 //! only what is about the means: when a lost program is attached again ([`lasting_link`]),
@@ -21,6 +22,7 @@ pub mod control_group;
 pub mod counters;
 #[doc(hidden)]
 pub mod driven;
+pub mod errand;
 pub mod error;
 pub mod ethtool;
 pub mod host;

@@ -47,7 +47,8 @@ fn turn(knobs: &mut Knobs, step: usize) {
         }
         4 => {
             let tid = thread(knobs);
-            knobs.set_thread_control_group(tid, &groups()).unwrap();
+            let regrouping = knobs.regroup_thread(tid, &groups()).unwrap();
+            regrouping.carry_out().unwrap();
             let group = fs::read_to_string(format!("/proc/{tid}/cgroup")).unwrap();
             assert!(group.contains("/plimsoll-v0-"), "{group}");
         }

@@ -8,8 +8,7 @@ use std::path::{Path, PathBuf};
 use super::OwnerProcess;
 use plimsoll_kernel::process::Process;
 
-/// Descriptors looked at per refresh: 2 to 10 ms of work, by the machine. Whoever refreshes
-/// may be a real-time thread, and holds up all others of its CPU.
+/// Descriptors looked at per refresh: 2 to 10 ms of work, by the machine, each second.
 const DESCRIPTORS_MAX: usize = 2_000;
 /// Refreshes until a socket that nobody seems to have is looked for again.
 const REFRESHES_UNTIL_RETRY: u32 = 60;

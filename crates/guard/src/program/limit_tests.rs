@@ -14,8 +14,9 @@ use nix::sys::socket::{
 use nix::unistd::Pid;
 use plimsoll_packets::frame::Fragment;
 
-use super::test_host::{HOST, demand, from, slot_of, with_guard, with_guard_for};
+use super::test_host::{HOST, demand, from, protect, slot_of, with_guard, with_guard_for};
 use super::*;
+use crate::guard::Owned;
 use crate::{Error, Guard, Outcome};
 
 const FRAGMENTS_MAX: u32 = types::limit::FRAGMENTS_MAX.0;
@@ -188,9 +189,10 @@ fn a_socket_is_never_taken_for_one_that_lived_at_its_address() {
                 run_on(cpu);
                 (0..3).for_each(|_| assert!(offer(guard, 5000)));
             }
-            guard.assign(|_, _, port| (None, port == 5000));
-            let sockets = guard.program.sockets();
-            let slot = sockets.iter().find(|socket| socket.3 == 5000).unwrap().0;
+            protect(guard, |port| port == 5000);
+            let found = guard.program.sockets();
+            let is_former = |socket: &&Seated| socket.port == 5000;
+            let slot = found.iter().find(is_former).unwrap().slot;
             guard.program.set_limit(slot, 1);
             drop(former);
             std::thread::sleep(Duration::from_millis(30));
@@ -201,9 +203,16 @@ fn a_socket_is_never_taken_for_one_that_lived_at_its_address() {
                 offer(guard, port);
             }
             let sockets = guard.program.sockets();
-            let port = sockets.iter().find(|socket| socket.0 == slot).unwrap().3;
+            let port = sockets.iter().find(|socket| socket.slot == slot);
+            let port = port.unwrap().port;
             let is_new = port != 5000;
             if is_new {
+                // Whose sockets were was found out before.
+                let protected = Owned {
+                    group: None,
+                    is_protected: true,
+                };
+                guard.assign(found.into_iter().map(|socket| (socket, protected)));
                 let allowance = guard.program.allowances.get(slot as usize);
                 assert_eq!((allowance.protected, allowance.limit_bytes), (0, 0));
                 let channels = guard.channels(0).unwrap();

@@ -87,6 +87,18 @@ impl Default for Storage {
     }
 }
 
+/// A socket that has a slot.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Seated {
+    pub(crate) slot: u32,
+    /// The slot's next owner has another one.
+    generation: u32,
+    pub(crate) kind: Kind,
+    /// What it is bound to.
+    pub(crate) address: IpAddr,
+    pub(crate) port: u16,
+}
+
 /// The program in the kernel.
 pub(crate) struct Program<'obj> {
     skeleton: GuardSkel<'obj>,
@@ -298,13 +310,18 @@ impl<'obj> Program<'obj> {
         kinds.chain(books.slots().filter_map(part))
     }
 
-    /// The sockets that have slots: slot, kind, bound address and port.
-    pub(crate) fn sockets(&mut self) -> Vec<(u32, Kind, IpAddr, u16)> {
+    /// The sockets that have slots, for whoever finds out whose they are.
+    pub(crate) fn sockets(&mut self) -> Vec<Seated> {
         self.read_channels();
         let socket = |(slot, _)| {
             let owner = self.owner(slot)?;
-            let kind = *Kind::ALL.get(usize::from(owner.kind))?;
-            Some((slot, kind, bound_address(&owner), owner.port))
+            Some(Seated {
+                slot,
+                generation: owner.generation,
+                kind: *Kind::ALL.get(usize::from(owner.kind))?,
+                address: bound_address(&owner),
+                port: owner.port,
+            })
         };
         self.books.slots().filter_map(socket).collect()
     }
@@ -340,13 +357,17 @@ impl<'obj> Program<'obj> {
         settings.shedding = shares.is_some().into();
     }
 
-    /// Marks a socket's packets as protected traffic.
-    pub(crate) fn set_protected(&mut self, slot: u32, protected: bool) {
-        let mut allowance = self.allowances.get(slot as usize);
-        if (allowance.protected != 0) != protected {
+    /// Marks a socket's packets as protected traffic, or no longer. False if its slot is
+    /// another's by now.
+    pub(crate) fn set_protected(&mut self, socket: &Seated, protected: bool) -> bool {
+        let index = socket.slot as usize;
+        let mut allowance = self.allowances.get(index);
+        let is_its = allowance.socket != 0 && allowance.generation == socket.generation;
+        if is_its && (allowance.protected != 0) != protected {
             allowance.protected = protected.into();
-            self.allowances.set(slot as usize, allowance);
+            self.allowances.set(index, allowance);
         }
+        is_its
     }
 
     /// Sets from which occupancy in bytes on a socket gets no more packets,

@@ -7,7 +7,7 @@ use std::time::Duration;
 use plimsoll_core::fairness::numbers::BUDGET_AHEAD;
 use plimsoll_packets::frame::{self, Fragment, Packet, TcpFlags};
 
-use super::test_host::{HOST, connect, demand, from, slot_of, with_guard};
+use super::test_host::{HOST, connect, demand, from, protect, slot_of, with_guard};
 use super::*;
 use crate::{Guard, Outcome};
 
@@ -279,7 +279,7 @@ fn a_slot_with_an_allowance_of_its_own_goes_by_it() {
         let _server = UdpSocket::bind((HOST, 5000)).unwrap();
         let frame = from(HOST).udp(4000, 5000, &[]);
         guard.test_run(&frame, 1).unwrap();
-        let slot = guard.program.sockets()[0].0;
+        let slot = guard.program.sockets()[0].slot;
         let slots = BTreeMap::from([(slot, 30)]);
         guard.program.set_shares(Some((2, &slots)));
         let before = guard.counters().unwrap().of(Kind::UdpSocket).offered();
@@ -354,11 +354,11 @@ fn a_protected_owner_s_socket_is_protected() {
         let _server = UdpSocket::bind((HOST, 5000)).unwrap();
         let frame = from(HOST).udp(4000, 5000, &[]);
         guard.test_run(&frame, 1).unwrap();
-        guard.assign(|_, _, port| (None, port == 5000));
+        protect(guard, |port| port == 5000);
         let slots = BTreeMap::from([(SLOT_PROTECTED, 40)]);
         guard.program.set_shares(Some((1, &slots)));
         assert!(has_share(guard, &frame, 40));
-        guard.assign(|_, _, _| (None, false));
+        protect(guard, |_| false);
         assert!(has_share(guard, &frame, 1));
     });
 }

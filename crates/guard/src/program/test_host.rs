@@ -17,7 +17,8 @@ use plimsoll_kernel::meter::monotonic_ns;
 use plimsoll_kernel::namespace;
 use plimsoll_packets::frame::{Packet, TcpFlags};
 
-use super::{SLOT_SOCKETS, types};
+use super::{SLOT_SOCKETS, Seated, types};
+use crate::guard::Owned;
 use crate::{Config, Guard, Kind, Storage};
 
 pub(crate) const HOST: Ipv4Addr = Ipv4Addr::LOCALHOST;
@@ -84,6 +85,30 @@ pub(super) fn press(guard: &mut Guard<'_>) {
     for cpu in 0..libbpf_rs::num_possible_cpus().unwrap() as u32 {
         guard.program.books.press(SLOT_SOCKETS, cpu, tick);
     }
+}
+
+/// Protects the sockets of some ports, and no others.
+pub(super) fn protect(guard: &mut Guard<'_>, is_protected: impl Fn(u16) -> bool) {
+    let owned = |socket: Seated| {
+        let is_protected = is_protected(socket.port);
+        let group = None;
+        (
+            socket,
+            Owned {
+                group,
+                is_protected,
+            },
+        )
+    };
+    let sockets = guard.program.sockets();
+    guard.assign(sockets.into_iter().map(owned));
+}
+
+/// Whether the socket of a port that has had a packet is protected.
+pub(crate) fn is_protected(guard: &mut Guard<'_>, port: u16) -> bool {
+    let sockets = guard.program.sockets();
+    let socket = sockets.iter().find(|socket| socket.port == port).unwrap();
+    guard.program.allowances.get(socket.slot as usize).protected != 0
 }
 
 /// A packet to the host.

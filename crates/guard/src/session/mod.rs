@@ -9,15 +9,18 @@
 //! is forked before anything is opened. What a killed guard
 //! left is restored before anything is turned. Capabilities are given up when all is
 //! attached, and before other threads start. Real-time class and locked memory come
-//! last. **Run.** An error of a moment ends nothing (`retry`). **End.** Settings
+//! last. **Run.** An error of a moment ends nothing (`retry`). What takes long or waits for others
+//! is done by threads of ordinary priority (`owners`, `threads`). **End.** Settings
 //! are put back before the program is detached, and both before the last words: a
 //! reader may take its time. Under a service manager, the program stays attached for
 //! the guard that follows (`handover`).
 
 mod handover;
+mod owners;
 mod protected_owners;
 mod retry;
 mod settings;
+mod threads;
 mod turns;
 mod work;
 
@@ -32,11 +35,9 @@ pub use settings::{Metrics, Settings, SettingsError, Shares};
 
 use crate::check::stacking;
 use crate::error::{Error, with_causes};
-use plimsoll_kernel::knobs::{Keeper, Knobs, PollingThread, Queues, TurnError};
+use plimsoll_kernel::host;
+use plimsoll_kernel::knobs::{Keeper, Knobs, TurnError};
 use plimsoll_kernel::privileges::{drop_capabilities, outlive_overload};
-use plimsoll_kernel::scheduling::Priority;
-use plimsoll_kernel::threaded::poll_in_threads;
-use plimsoll_kernel::{control_group, host};
 
 use crate::governor::Governor;
 use crate::guard::{Guard, Storage};
@@ -44,6 +45,7 @@ use crate::known::KnownFile;
 use crate::ledger::LedgerReader;
 use crate::status::{Answers, Snapshot, StatusServer, serve_metrics};
 use plimsoll_metrics::{MetricsError, MetricsServer};
+use threads::Threads;
 use turns::Turns;
 use work::Guarded;
 
@@ -245,36 +247,9 @@ fn attach<'obj>(
     if !guarded.knobs.is_untouched() {
         guarded.knobs.restore()?;
     }
-    if let Some(priority) = settings.threaded {
-        guarded.threads = poll(&mut guarded.knobs, settings, priority)?;
-    }
+    guarded.threads = Threads::start(&mut guarded.knobs, settings)?;
     guarded.guard.protect(&settings.protection)?;
     Ok(guarded)
-}
-
-/// Has threads poll from now on, as the settings say.
-fn poll(
-    knobs: &mut Knobs,
-    settings: &Settings,
-    priority: Priority,
-) -> Result<Vec<PollingThread>, TurnError> {
-    let group = settings.poll_control_group.as_deref();
-    if let Some(directory) = group.filter(|directory| !control_group::shares_cpu(directory)) {
-        let directory = directory.to_owned();
-        return Err(TurnError::NoShare { directory });
-    }
-    if let Some(group) = group.and_then(control_group::limited) {
-        let group = group.to_owned();
-        return Err(TurnError::Quota { group });
-    }
-    let cpus = settings.poll_cpu.as_ref().map(std::slice::from_ref);
-    let threads = poll_in_threads(knobs, Queues::All, priority, cpus)?;
-    if let Some(directory) = group {
-        for thread in &threads {
-            knobs.set_thread_control_group(thread.tid, directory)?;
-        }
-    }
-    Ok(threads)
 }
 
 /// Refuses now what would be refused in overload.

@@ -3,6 +3,7 @@
 
 use std::io;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use super::retry::Retry;
@@ -15,6 +16,8 @@ use crate::status::Snapshot;
 
 /// How often the program learns the time and the host's addresses, at least.
 const REFRESH: Duration = Duration::from_secs(1);
+/// How soon it is looked again at what is under way on another thread.
+const UNDER_WAY: Duration = Duration::from_millis(50);
 
 /// One kind of work: when it is due, and how it went.
 struct Turn {
@@ -27,6 +30,25 @@ impl Turn {
         Self {
             due: Instant::now(),
             retry: Retry::new(action),
+        }
+    }
+
+    /// Takes what became of work that may still be under way: it may have gone well or not only
+    /// once it is done. Returns its result, and what to tell.
+    fn on_poll<T>(
+        &mut self,
+        poll: Poll<Result<T, Error>>,
+        usual: Duration,
+    ) -> (Option<Result<T, Error>>, Option<String>) {
+        match poll {
+            Poll::Ready(result) => {
+                let told = self.on_attempt(&result, usual);
+                (Some(result), told)
+            }
+            Poll::Pending => {
+                self.due = Instant::now() + UNDER_WAY;
+                (None, None)
+            }
         }
     }
 
@@ -146,16 +168,16 @@ impl<'a, W: Work> Turns<'a, W> {
             }
         }
         if self.threads.due <= now {
-            let result = self.work.renew_threads();
-            let told = self.threads.on_attempt(&result, REFRESH);
+            let poll = self.work.renew_threads();
+            let (result, told) = self.threads.on_poll(poll, REFRESH);
             self.tell(told);
-            if let Ok(Some(threads)) = result {
+            if let Some(Ok(Some(threads))) = result {
                 self.log(&format_args!("event=threads_set_anew threads={threads}"));
             }
         }
         if self.owners.due <= now {
-            let result = self.work.tell_owners_apart();
-            let told = self.owners.on_attempt(&result, REFRESH);
+            let poll = self.work.tell_owners_apart();
+            let (_, told) = self.owners.on_poll(poll, REFRESH);
             self.tell(told);
         }
         if is_last || self.report.due <= now {

@@ -1,24 +1,24 @@
 //! What a session does now and then, as a trait: a test makes any of it fail.
 
-use std::hash::{DefaultHasher, Hash, Hasher};
+use std::task::Poll;
 use std::time::Duration;
 
 use plimsoll_kernel::Knobs;
-use plimsoll_kernel::knobs::{PollingThread, Queues, RestoreError};
-use plimsoll_kernel::threaded::are_renewed;
+use plimsoll_kernel::knobs::RestoreError;
 
+use super::allow_driver;
 use super::handover::ServiceManager;
-use super::protected_owners::ProtectedOwners;
-use super::settings::{Settings, Shares};
-use super::{allow_driver, poll};
+use super::owners::SocketOwners;
+use super::settings::Settings;
+use super::threads::Threads;
 use crate::error::{Error, with_causes};
 use crate::governor::Governor;
 use crate::guard::{Guard, Regulated};
-use crate::owner::Owners;
 use crate::presence::Absence;
 use crate::status::Snapshot;
 
-/// The work of a session. Each kind may fail for a moment.
+/// The work of a session. Each kind may fail for a moment. What is pending is under way on
+/// another thread, and asked for again soon.
 pub(super) trait Work {
     /// Sheds input and looks at the CPUs; due again after [`Work::interval`].
     fn regulate(&mut self) -> Result<Regulated, Error>;
@@ -35,9 +35,9 @@ pub(super) trait Work {
     fn see_presence(&mut self) -> Result<Option<Absence>, Error>;
     /// Has threads poll as the settings say, where the driver made its instances anew; due once
     /// a second. How many, if so.
-    fn renew_threads(&mut self) -> Result<Option<usize>, Error>;
+    fn renew_threads(&mut self) -> Poll<Result<Option<usize>, Error>>;
     /// Finds out who owns new sockets; due once a second.
-    fn tell_owners_apart(&mut self) -> Result<(), Error>;
+    fn tell_owners_apart(&mut self) -> Poll<Result<(), Error>>;
     /// Reads all counters.
     fn snapshot(&mut self) -> Result<Snapshot, Error>;
     /// Takes over these settings, or none of them; if both are refused, the error has both
@@ -88,14 +88,13 @@ fn change<T>(
 pub(super) struct Guarded<'obj> {
     settings: Settings,
     // Fields are dropped in this order. The governor's limiter ends first: it must
-    // not demote a thread that is the host's own again. Settings are restored before
-    // the program is detached.
+    // not demote a thread that is the host's own again. Nor must one be moved to another
+    // control group then. Settings are restored before the program is detached.
     governor: Governor,
+    pub(super) threads: Threads,
     pub(super) knobs: Knobs,
     pub(super) guard: Guard<'obj>,
-    owners: Owners,
-    /// Those that poll from start to exit, if that is asked for.
-    pub(super) threads: Vec<PollingThread>,
+    owners: SocketOwners,
     /// Something stays turned that should not.
     must_restore: bool,
 }
@@ -110,10 +109,10 @@ impl<'obj> Guarded<'obj> {
         Self {
             settings,
             governor,
+            threads: Threads::default(),
             knobs,
             guard,
-            owners: Owners::new(),
-            threads: Vec::new(),
+            owners: SocketOwners::default(),
             must_restore: false,
         }
     }
@@ -123,12 +122,14 @@ impl<'obj> Guarded<'obj> {
     pub(super) fn end(self, manager: &ServiceManager) -> Result<(), RestoreError> {
         let Self {
             governor,
+            threads,
             knobs,
             mut guard,
             ..
         } = self;
-        // It must not demote a thread that is the host's own again.
+        // In the order in which they are dropped.
         drop(governor);
+        drop(threads);
         let restored = knobs.end();
         if let Some(link) = guard.hand_on() {
             manager.keep(link);
@@ -198,40 +199,18 @@ impl Work for Guarded<'_> {
         self.guard.see_presence()
     }
 
-    fn renew_threads(&mut self) -> Result<Option<usize>, Error> {
-        let Some(priority) = self.settings.threaded else {
-            return Ok(None);
-        };
-        if !are_renewed(&mut self.knobs, Queues::All, &self.threads)? {
-            return Ok(None);
-        }
-        self.threads = poll(&mut self.knobs, &self.settings, priority)?;
-        Ok(Some(self.threads.len()))
+    fn renew_threads(&mut self) -> Poll<Result<Option<usize>, Error>> {
+        self.threads.renew(&mut self.knobs, &self.settings)
     }
 
-    fn tell_owners_apart(&mut self) -> Result<(), Error> {
-        let settings = &self.settings;
-        if !settings.tells_owners_apart() {
-            return Ok(());
+    fn tell_owners_apart(&mut self) -> Poll<Result<(), Error>> {
+        match self.settings.tells_owners_apart() {
+            true => self.owners.poll(&self.settings, &mut self.guard),
+            false => {
+                self.owners.forget(&mut self.guard);
+                Poll::Ready(Ok(()))
+            }
         }
-        self.owners.refresh()?;
-        let owners = &self.owners;
-        let mut protected = ProtectedOwners::of(settings);
-        self.guard.assign(|kind, address, port| {
-            let owner = owners.of_channel(kind, address, port);
-            let process = owner.as_ref().and_then(|owner| owner.process.as_ref());
-            let group = match settings.shares {
-                Shares::Channel => None,
-                Shares::Process => process.map(|process| u64::from(process.pid)),
-                Shares::ControlGroup => owner
-                    .as_ref()
-                    .and_then(|owner| owner.control_group.as_ref())
-                    .map(|path| fingerprint(path)),
-            };
-            let is_protected = owner.as_ref().is_some_and(|owner| protected.contain(owner));
-            (group, is_protected)
-        });
-        Ok(())
     }
 
     fn snapshot(&mut self) -> Result<Snapshot, Error> {
@@ -256,13 +235,6 @@ impl Work for Guarded<'_> {
         self.settings = settings.clone();
         Ok(())
     }
-}
-
-/// Tells control groups apart by their paths.
-fn fingerprint(path: &str) -> u64 {
-    let mut hasher = DefaultHasher::new();
-    path.hash(&mut hasher);
-    hasher.finish()
 }
 
 #[cfg(test)]

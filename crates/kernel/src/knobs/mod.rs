@@ -2,7 +2,7 @@
 //!
 //! A host must be as it was when the guard is gone, however it went. So an old
 //! value is on disk before its setting is turned ([`Knobs`] is the only way to
-//! turn one), [`Knobs::end`] or dropping puts all of them back, and what a
+//! turn one), [`Knobs::restore`] or dropping puts all of them back, and what a
 //! killed guard left behind is put back by the next [`Knobs::open`] or by
 //! `plimsoll guard restore`. What is left behind belongs to one interface of
 //! one network namespace of one boot, and is applied to no other; once that
@@ -11,7 +11,7 @@
 //! | file | what it does |
 //! | --- | --- |
 //! | `turning` | old value on disk, then the turn |
-//! | `threads` | the same for threads that poll |
+//! | `threads`, `grouping` | the same for threads that poll |
 //! | `restoring` | back, whatever the kernel calls an instance by now |
 //! | `recovery` | back after a guard that was killed |
 //! | `sweep` | files of namespaces that are gone |
@@ -25,6 +25,7 @@
 
 mod closed;
 mod device;
+mod grouping;
 mod instances;
 mod keeper;
 mod lock;
@@ -49,6 +50,7 @@ use crate::process::Process;
 pub use closed::take_over;
 use device::Identity;
 pub use device::{Attribute, Device, Statistic, SysfsError};
+pub use grouping::Regrouping;
 pub use keeper::Keeper;
 use lock::Lock;
 use napi::Family;

@@ -1,11 +1,9 @@
 //! The threads that poll an interface: which, and the CPU time that they get.
 
 use std::io;
-use std::path::Path;
 
 use super::record::Setting;
 use super::{Knobs, PollingThread, TurnError};
-use crate::control_group;
 use crate::error::{CallError, os};
 use crate::scheduling::{Priority, Scheduling};
 
@@ -51,35 +49,6 @@ impl Knobs {
         })
     }
 
-    /// Puts a polling thread into a control group that is made for this interface within
-    /// `directory`, so that polling is paid for by the share of the CPU that is there.
-    ///
-    /// # Errors
-    ///
-    /// As [`Knobs::set_thread_priority`]; [`TurnError::ControlGroup`] if the thread cannot
-    /// be there.
-    pub fn set_thread_control_group(
-        &mut self,
-        tid: i32,
-        directory: &Path,
-    ) -> Result<(), TurnError> {
-        let napi = self.polled_by(tid, "set a polling thread's control group")?;
-        let made =
-            control_group::within(directory, &self.interface, self.record.identity.netns_inode);
-        let refused = |source| TurnError::ControlGroup {
-            directory: directory.to_owned(),
-            source,
-        };
-        let before = control_group::of_thread(tid, directory).map_err(refused)?;
-        self.write_down(vec![Setting::ControlGroup {
-            napi,
-            made: made.clone(),
-            before,
-        }])?;
-        control_group::make(&made).map_err(refused)?;
-        control_group::put(tid, &made).map_err(refused)
-    }
-
     fn turn_thread(
         &mut self,
         tid: i32,
@@ -95,7 +64,7 @@ impl Knobs {
     }
 
     /// The instance that a thread polls.
-    fn polled_by(&mut self, tid: i32, action: &'static str) -> Result<u32, TurnError> {
+    pub(super) fn polled_by(&mut self, tid: i32, action: &'static str) -> Result<u32, TurnError> {
         let threads = self.polling_threads()?;
         let Some(thread) = threads.iter().find(|thread| thread.tid == tid) else {
             let gone = io::Error::other(format!("thread {tid} does not poll this interface"));

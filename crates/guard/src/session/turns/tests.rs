@@ -17,6 +17,8 @@ struct Failing {
     configured: Option<Settings>,
     /// Nothing is turned while governing fails.
     stood_back: u32,
+    /// So often the owners of sockets are being found out.
+    pending: u32,
 }
 
 impl Failing {
@@ -51,11 +53,15 @@ impl Work for Failing {
     fn see_presence(&mut self) -> Result<Option<Absence>, Error> {
         self.work("presence").map(|()| None)
     }
-    fn renew_threads(&mut self) -> Result<Option<usize>, Error> {
-        self.work("threads").map(|()| None)
+    fn renew_threads(&mut self) -> Poll<Result<Option<usize>, Error>> {
+        Poll::Ready(self.work("threads").map(|()| None))
     }
-    fn tell_owners_apart(&mut self) -> Result<(), Error> {
-        self.work("owners")
+    fn tell_owners_apart(&mut self) -> Poll<Result<(), Error>> {
+        if self.pending > 0 {
+            self.pending -= 1;
+            return Poll::Pending;
+        }
+        Poll::Ready(self.work("owners"))
     }
     fn snapshot(&mut self) -> Result<Snapshot, Error> {
         self.work("snapshot").map(|()| Snapshot::sample(Vec::new()))
@@ -169,6 +175,26 @@ fn no_failure_of_a_moment_ends_the_loop_and_each_is_told_and_tried_again() {
             );
         }
     }
+}
+
+/// Asked for once a second only, it would be pending for longer than this loop lasts.
+#[test]
+fn work_that_another_thread_does_is_asked_for_again_soon() {
+    let work = Failing {
+        failures: [("owners", 1)].into(),
+        pending: 2,
+        ..Failing::default()
+    };
+    let (ended, work, notes) = run(work, Notes::default(), Vec::new());
+    ended.unwrap();
+    assert_eq!((work.pending, work.failures["owners"]), (0, 0));
+    let told = |line: &&String| line.contains("owners of sockets");
+    assert_eq!(
+        notes.lines.iter().filter(told).count(),
+        1,
+        "{:?}",
+        notes.lines
+    );
 }
 
 #[test]
