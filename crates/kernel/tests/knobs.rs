@@ -5,6 +5,7 @@ mod common;
 mod turned;
 
 use std::fs;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use common::{in_namespace, ip};
@@ -344,5 +345,39 @@ fn a_removed_interface_takes_its_settings_along() {
         drop(knobs);
         assert_eq!(restore_in(directory.path(), None).unwrap(), [""; 0]);
         assert_eq!(files(directory), NONE);
+    });
+}
+
+/// The first interface that could not be put back kept all others from it.
+#[test]
+fn what_cannot_be_put_back_keeps_no_other_interface_from_it() {
+    with_napi(|directory| {
+        let before = settings();
+        let turned = |directory: &TempDir| {
+            killed_after(1, directory);
+            assert_ne!(settings(), before);
+        };
+        // Guarded, and first by its name.
+        ip("link add a0 type veth peer name a1");
+        let mut living = Knobs::open_in(directory.path(), "a0").unwrap();
+        turn(&mut living, 0);
+        turned(directory);
+        assert_eq!(restore_in(directory.path(), None).unwrap(), ["v0"]);
+        assert_eq!(settings(), before);
+        drop(living);
+
+        // A record of it that makes no sense.
+        turned(directory);
+        let is_record = |path: &&PathBuf| path.extension().is_some_and(|e| e == "json");
+        let record = files(directory);
+        let record = record.iter().find(is_record).unwrap();
+        let other = record.to_str().unwrap().replace("/v0.", "/a0.");
+        fs::write(&other, "{").unwrap();
+        assert_eq!(restore_in(directory.path(), Some("v0")).unwrap(), ["v0"]);
+        assert_eq!(settings(), before);
+        turned(directory);
+        let refused = restore_in(directory.path(), None).unwrap_err();
+        assert!(refused.to_string().contains("/a0."), "{refused}");
+        assert_eq!(settings(), before);
     });
 }

@@ -20,13 +20,14 @@ use crate::link;
 use crate::process::Process;
 
 /// Restores what killed guards left turned on interfaces of the current
-/// network namespace: on `interface`, or on all; opens those that a killed screen left
-/// closed; removes their locks and status sockets, too. Returns the interfaces that were
-/// restored.
+/// network namespace: on `interface`, or on all that nobody guards; opens those that a killed
+/// screen left closed; removes their locks and status sockets, too. Returns the interfaces that
+/// were restored.
 ///
 /// # Errors
 ///
-/// As [`Knobs::open`]: in particular, the guard lives ([`OpenError::InUse`]).
+/// As [`Knobs::open`], the first one, when all else is done: in particular, the guard of
+/// `interface` lives ([`OpenError::InUse`]).
 pub fn restore(interface: Option<&str>) -> Result<Vec<String>, OpenError> {
     restore_in(Path::new(DIRECTORY), interface)
 }
@@ -39,55 +40,60 @@ pub fn restore(interface: Option<&str>) -> Result<Vec<String>, OpenError> {
 pub fn restore_in(directory: &Path, interface: Option<&str>) -> Result<Vec<String>, OpenError> {
     let cookie = netns_cookie().map_err(os("ask for the namespace's cookie"))?;
     let boot_id = boot_id()?;
+    let is_wanted = |name: &str| interface.is_none_or(|wanted| wanted == name);
+    let is_guarded =
+        |name: &str| Lock::owner(&directory.join(format!("{name}.{cookie}.lock"))).is_some();
     let mut restored = Vec::new();
+    let mut first = Ok(());
+    let mut note = |done: Result<Option<String>, OpenError>| match done {
+        Ok(Some(name)) if !restored.contains(&name) => restored.push(name),
+        Ok(_) => {}
+        Err(error) if first.is_ok() => first = Err(error),
+        Err(_) => {}
+    };
     for path in files(directory, cookie, "json")? {
-        let file = RecordFile::at(path);
-        let Some(record) = file.read()? else { continue };
-        if interface.is_some_and(|name| name != record.interface) {
-            continue;
-        }
-        let here =
-            Identity::of(&record.interface).is_ok_and(|identity| identity == record.identity);
-        if here {
-            Knobs::open_in(directory, &record.interface)?.restore()?;
-            restored.push(record.interface);
-        } else if record.identity.boot_id != boot_id || !record.owner.is_alive() {
-            // Its interface is gone, and the settings with it; or it was moved, and there a
-            // holdoff is known by its mark.
-            file.remove()?;
+        let name = name_of(&path, cookie);
+        if is_wanted(name) && (interface.is_some() || !is_guarded(name)) {
+            note(restore_recorded(directory, &RecordFile::at(path), &boot_id));
         }
     }
     for name in marked(interface)? {
-        if Lock::owner(&directory.join(format!("{name}.{cookie}.lock"))).is_none() {
-            Knobs::open_in(directory, &name)?.restore()?;
-            restored.push(name);
+        if !is_guarded(&name) {
+            let restored = Knobs::open_in(directory, &name).and_then(|mut it| Ok(it.restore()?));
+            note(restored.map(|()| Some(name)));
         }
     }
-    for name in open_closed(directory, interface, cookie)? {
-        if !restored.contains(&name) {
-            restored.push(name);
+    for path in files(directory, cookie, closed::EXTENSION)? {
+        let name = name_of(&path, cookie);
+        if is_wanted(name) {
+            note(closed::open(&path, name).map(|opened| opened.then(|| name.to_owned())));
         }
     }
     remove_remains(directory, interface, cookie)?;
     sweep::sweep(directory);
-    Ok(restored)
+    first.map(|()| restored)
 }
 
-/// Those interfaces, of this one or all, that were closed.
-fn open_closed(
+/// The name of the interface if this is its record, and it was put back.
+fn restore_recorded(
     directory: &Path,
-    interface: Option<&str>,
-    cookie: u64,
-) -> Result<Vec<String>, OpenError> {
-    let mut opened = Vec::new();
-    for path in files(directory, cookie, closed::EXTENSION)? {
-        let name = name_of(&path, cookie);
-        let is_wanted = interface.is_none_or(|wanted| wanted == name);
-        if is_wanted && closed::open(&path, name)? {
-            opened.push(name.to_owned());
-        }
+    file: &RecordFile,
+    boot_id: &str,
+) -> Result<Option<String>, OpenError> {
+    let Some(record) = file.read()? else {
+        return Ok(None);
+    };
+    let here = Identity::of(&record.interface).is_ok_and(|identity| identity == record.identity);
+    if here {
+        Knobs::open_in(directory, &record.interface)?.restore()?;
+        return Ok(Some(record.interface));
     }
-    Ok(opened)
+    if record.identity.boot_id != boot_id || !record.owner.is_alive() {
+        // Its interface is gone, and the settings with it; or it was moved, and there a
+        // holdoff is known by its mark.
+        file.remove()?;
+    }
+    Ok(None)
 }
 
 /// The interface that a file is for.
