@@ -2,6 +2,7 @@
 //! count what a turn costs. Not part of the public interface.
 
 use std::io::ErrorKind;
+use std::time::Duration;
 
 use crate::clock;
 use crate::config::{StackConfig, TcpConfig};
@@ -23,11 +24,12 @@ pub struct Driven {
     pub cable: SimulatedDevice,
     /// The sockets.
     pub sockets: [UdpSocket; 2],
+    /// Where TCP is listened for.
+    pub listener: TcpListener,
     stack: Stack,
     receiver: Receiver,
     proxies: Vec<Proxy>,
     tcp: Worker,
-    _listener: TcpListener,
     answers: Batch,
 }
 
@@ -71,6 +73,7 @@ impl Driven {
             socket
         };
         let listener = TcpListener::bind(&parts.stack, "10.0.0.2:80").expect("a free port");
+        listener.set_nonblocking(true).expect("it always works");
         Self {
             cable,
             sockets: [bind("10.0.0.2:7"), bind("[fd00::2]:7")],
@@ -78,7 +81,7 @@ impl Driven {
             receiver: parts.receiver,
             proxies: parts.proxies,
             tcp: parts.tcp,
-            _listener: listener,
+            listener,
             answers: Batch::with_capacity(256),
         }
     }
@@ -122,11 +125,21 @@ impl Driven {
     ///
     /// As [`receive`](Self::receive).
     pub fn work(&mut self) {
+        self.work_in(Duration::ZERO);
+    }
+
+    /// The same, so much later.
+    ///
+    /// # Panics
+    ///
+    /// As [`receive`](Self::receive).
+    pub fn work_in(&mut self, time: Duration) {
         for _ in 0..16 {
             for proxy in &mut self.proxies {
-                proxy.turn(clock::now()).expect("no device to fail");
+                proxy.turn(clock::now() + time).expect("no device to fail");
             }
-            self.tcp.turn(clock::now()).expect("no device to fail");
+            let turned = self.tcp.turn(clock::now() + time);
+            turned.expect("no device to fail");
         }
     }
 

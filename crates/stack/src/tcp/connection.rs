@@ -531,7 +531,14 @@ impl Inner {
         if self.consumer.is_none() {
             return Event::None;
         }
+        let abandoned = self.abandoned_at.is_some();
         match self.socket().state() {
+            // Nothing is left to send, and nobody reads: that the peer takes its time is no reason
+            // to keep a place for it.
+            State::FinWait2 if abandoned => Event::Ended {
+                time_wait: true,
+                half_open: self.listener.take(),
+            },
             State::TimeWait => Event::Ended {
                 time_wait: true,
                 half_open: self.listener.take(),

@@ -16,8 +16,10 @@
 //!   queue has room for; it discards what is beyond a listener's backlog.
 //! * **Pacing.** A paced connection sends one segment per departure, on the TCP thread
 //!   ([`Pacing`]); the others whenever something makes it possible.
-//! * **`TIME_WAIT`** gives the channel back (LRP-42). Late segments of all such
-//!   connections are answered from one channel without any state.
+//! * **`TIME_WAIT`** gives the channel back (LRP-42), and so does a connection that was closed here
+//!   and waits for the peer's end alone (FIN-WAIT-2). Late segments of all such connections are
+//!   answered from one channel without any state: data by a reset, the peer's end by an
+//!   acknowledgement.
 //!
 //! **Limits.** smoltcp's: no selective acknowledgements as a sender, and a
 //! retransmission timeout of a second at least, so a loss that no later

@@ -123,6 +123,13 @@ pub(super) fn is_syn(frame: &Frame, packet: &Packet) -> bool {
         .is_ok_and(|tcp| tcp.syn() && !tcp.ack() && !tcp.rst() && !tcp.fin())
 }
 
+/// Whether a segment brings data, and more may follow. The last one is no such: if only its
+/// acknowledgement was lost, a reset would spoil what has ended well.
+pub(super) fn is_data(frame: &Frame, packet: &Packet) -> bool {
+    TcpPacket::new_checked(&frame[packet.payload.clone()])
+        .is_ok_and(|tcp| !tcp.payload().is_empty() && !tcp.fin() && !tcp.rst())
+}
+
 /// The segment's packet and ports.
 pub(super) fn parse(frame: &Frame) -> Result<(Packet, u16, u16), crate::outcome::Outcome> {
     use crate::outcome::Outcome;

@@ -47,7 +47,14 @@ pub(crate) struct Worker {
 }
 
 impl Worker {
-    pub(crate) fn new(host: &Arc<Host>, time_wait: PooledConsumer<Arrived>) -> Result<Self, Error> {
+    pub(crate) fn new(
+        host: &Arc<Host>,
+        mut time_wait: PooledConsumer<Arrived>,
+    ) -> Result<Self, Error> {
+        // The first arrival is to wake the thread.
+        if time_wait.request_interrupt() == InterruptRequest::Ready {
+            host.tcp.ready.push(TIME_WAIT);
+        }
         Ok(Self {
             tally: host.book.open(Owner::TcpOther),
             resetter: Resetter::new(host.device.pool(), &host.capabilities),
@@ -73,10 +80,6 @@ impl Worker {
 
     fn work_until_stopped(&mut self) -> io::Result<()> {
         let host = Arc::clone(&self.host);
-        // Nothing came yet: the first arrival is to wake this thread.
-        if self.time_wait.request_interrupt() == InterruptRequest::Ready {
-            host.tcp.ready.push(TIME_WAIT);
-        }
         while !host.is_stopping() {
             host.tcp.ready.waker.clear();
             self.turn(clock::now())?;
@@ -230,8 +233,8 @@ impl Worker {
         }
     }
 
-    /// A segment of a connection in `TIME_WAIT`: the peer missed our last
-    /// acknowledgement, or begins a new connection.
+    /// A segment of a connection in `TIME_WAIT`: the peer ends it, missed our last
+    /// acknowledgement, begins a new connection, or sends to an owner who is gone.
     fn on_late(&mut self, frame: Frame, now: Instant) {
         let (packet, _, port) = match reset::parse(&frame) {
             Ok(parsed) => parsed,
@@ -241,6 +244,12 @@ impl Worker {
             let local = SocketAddr::new(packet.destination, port);
             let listener = self.tcp().listener_at(local);
             return self.for_all(|this| this.on_unconnected(listener.as_ref(), frame, now));
+        }
+        if reset::is_data(&frame, &packet) {
+            if let Some(reset) = self.resetter.reset(frame, &packet, now) {
+                self.answer(reset, &packet, now);
+            }
+            return self.tally.count(Outcome::Control);
         }
         let pool = self.host.device.pool();
         if let Some(mut answer) = reset::acknowledge_again(&frame, &packet, pool) {

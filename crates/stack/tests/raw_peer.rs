@@ -1,0 +1,155 @@
+//! TCP against a peer that is written by hand: how it ends, what is damaged, and what is forged.
+
+use std::io::{Read, Write};
+use std::net::SocketAddr;
+
+use plimsoll_packets::frame::{Packet, TcpFlags};
+use plimsoll_stack::TcpStream;
+use plimsoll_stack::device::{Batch, Device};
+use plimsoll_stack::driven::Driven;
+use smoltcp::wire::{EthernetFrame, IpProtocol, Ipv4Packet, TcpPacket};
+
+const SERVER: &str = "10.0.0.2:80";
+
+/// What the stack sent to a peer.
+#[derive(Clone, Debug)]
+struct Segment {
+    sequence: u32,
+    acknowledges: u32,
+    syn: bool,
+    fin: bool,
+    rst: bool,
+    to_port: u16,
+    to_mac: [u8; 6],
+    payload: Vec<u8>,
+}
+
+/// All TCP segments that the stack sent since this was asked.
+fn sent(driven: &mut Driven) -> Vec<Segment> {
+    let mut batch = Batch::new();
+    driven.cable.receive(&mut batch, 256).unwrap();
+    let segments = batch.iter().filter_map(|frame| {
+        let ethernet = EthernetFrame::new_checked(&frame[..]).unwrap();
+        let ip = Ipv4Packet::new_checked(ethernet.payload()).ok()?;
+        if ip.next_header() != IpProtocol::Tcp {
+            return None;
+        }
+        let tcp = TcpPacket::new_checked(ip.payload()).unwrap();
+        Some(Segment {
+            sequence: tcp.seq_number().0.cast_unsigned(),
+            acknowledges: tcp.ack_number().0.cast_unsigned(),
+            syn: tcp.syn(),
+            fin: tcp.fin(),
+            rst: tcp.rst(),
+            to_port: tcp.dst_port(),
+            to_mac: ethernet.dst_addr().0,
+            payload: tcp.payload().to_vec(),
+        })
+    });
+    segments.collect()
+}
+
+/// A peer at 10.0.0.1.
+struct Peer {
+    port: u16,
+    /// What it sends next, and what it expects.
+    sequence: u32,
+    expected: u32,
+}
+
+impl Peer {
+    fn frame(&self, flags: TcpFlags, payload: &[u8]) -> Vec<u8> {
+        let server: SocketAddr = SERVER.parse().unwrap();
+        let mut frame = Packet::new("10.0.0.1".parse().unwrap(), server.ip())
+            .numbers(self.sequence, self.expected)
+            .tcp(self.port, server.port(), flags, payload);
+        frame[..6].fill(0xff);
+        frame
+    }
+
+    /// The segment reaches the stack, which does what is due at once.
+    fn send(&mut self, driven: &mut Driven, flags: TcpFlags, payload: &[u8]) {
+        bring_in(driven, &self.frame(flags, payload));
+        self.sequence += payload.len() as u32 + u32::from(flags.syn) + u32::from(flags.fin);
+    }
+
+    /// What the stack sent to it, which it takes.
+    fn take(&mut self, driven: &mut Driven) -> Vec<Segment> {
+        let mine = sent(driven).into_iter();
+        let mine: Vec<_> = mine.filter(|one| one.to_port == self.port).collect();
+        for segment in &mine {
+            let bytes = segment.payload.len() as u32;
+            let end = segment.sequence + bytes + u32::from(segment.syn) + u32::from(segment.fin);
+            self.expected = self.expected.max(end);
+        }
+        mine
+    }
+
+    /// A connection with the stack, and the stack's end of it.
+    fn connect(driven: &mut Driven, port: u16) -> (Self, TcpStream) {
+        let mut peer = Self {
+            port,
+            sequence: 1000,
+            expected: 0,
+        };
+        peer.send(driven, TcpFlags::SYN, &[]);
+        let answer = peer.take(driven);
+        assert!(answer.iter().any(|one| one.syn), "{answer:?}");
+        peer.send(driven, TcpFlags::ACK, &[]);
+        let (stream, _) = driven.listener.accept().unwrap();
+        stream.set_nonblocking(true).unwrap();
+        (peer, stream)
+    }
+}
+
+fn bring_in(driven: &mut Driven, frame: &[u8]) {
+    driven.cable.send(frame);
+    driven.receive();
+    driven.work();
+}
+
+/// What the server closed held a channel until its peer closed as well, up to a minute: some
+/// hundred clients that did not kept all others out.
+#[test]
+fn what_is_closed_here_gives_its_place_back_before_the_peer_closes() {
+    let mut driven = Driven::new("soft-lrp");
+    // There are four places, one of them the listener's.
+    for port in 5000..5020 {
+        let (mut peer, mut stream) = Peer::connect(&mut driven, port);
+        stream.write_all(b"answer").unwrap();
+        drop(stream);
+        let answer = peer.take(&mut driven);
+        assert!(answer.iter().any(|one| one.fin), "{answer:?}");
+        peer.send(&mut driven, TcpFlags::ACK, &[]);
+        peer.take(&mut driven);
+        if port % 2 == 0 {
+            // Its end is acknowledged all the same.
+            peer.send(&mut driven, TcpFlags::FIN_ACK, &[]);
+            let last = peer.take(&mut driven);
+            assert_eq!(last.len(), 1, "{last:?}");
+            assert!(
+                !last[0].rst && last[0].acknowledges == peer.sequence,
+                "{last:?}"
+            );
+        } else {
+            // Nobody will read what it still sends.
+            peer.send(&mut driven, TcpFlags::ACK, b"more");
+            let last = peer.take(&mut driven);
+            assert!(last.len() == 1 && last[0].rst, "{last:?}");
+        }
+    }
+}
+
+/// Who closes one direction only still reads.
+#[test]
+fn what_is_closed_one_way_goes_on_the_other() {
+    let mut driven = Driven::new("soft-lrp");
+    let (mut peer, mut stream) = Peer::connect(&mut driven, 5000);
+    stream.shutdown(std::net::Shutdown::Write).unwrap();
+    peer.take(&mut driven);
+    peer.send(&mut driven, TcpFlags::ACK, &[]);
+    peer.send(&mut driven, TcpFlags::ACK, b"more");
+    let mut more = [0; 4];
+    stream.read_exact(&mut more).unwrap();
+    assert_eq!(&more, b"more");
+}
