@@ -16,6 +16,9 @@ use crate::stack::{Parts, Stack};
 use crate::tcp::{TcpListener, Worker};
 use crate::wire::reassembly::ReassemblyConfig;
 
+/// Connections that wait for their handshake or to be accepted.
+const BACKLOG: usize = 2;
+
 /// The stack at 10.0.0.2 and `fd00::2`, with UDP sockets at port 7 of each, a
 /// listener at port 80, and the far end of its cable.
 #[allow(missing_debug_implementations, reason = "not public in earnest")]
@@ -72,7 +75,8 @@ impl Driven {
             socket.set_nonblocking(true).expect("it always works");
             socket
         };
-        let listener = TcpListener::bind(&parts.stack, "10.0.0.2:80").expect("a free port");
+        let listener = TcpListener::bind_with_backlog(&parts.stack, "10.0.0.2:80", BACKLOG);
+        let listener = listener.expect("a free port");
         listener.set_nonblocking(true).expect("it always works");
         Self {
             cable,

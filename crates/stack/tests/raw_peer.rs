@@ -1,12 +1,14 @@
 //! TCP against a peer that is written by hand: how it ends, what is damaged, and what is forged.
 
+use std::io::ErrorKind::WouldBlock;
 use std::io::{Read, Write};
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use plimsoll_packets::frame::{Packet, TcpFlags};
-use plimsoll_stack::TcpStream;
 use plimsoll_stack::device::{Batch, Device};
 use plimsoll_stack::driven::Driven;
+use plimsoll_stack::{Outcome, TcpStream};
 use smoltcp::wire::{EthernetFrame, IpProtocol, Ipv4Packet, TcpPacket};
 
 const SERVER: &str = "10.0.0.2:80";
@@ -106,6 +108,81 @@ fn bring_in(driven: &mut Driven, frame: &[u8]) {
     driven.cable.send(frame);
     driven.receive();
     driven.work();
+}
+
+/// The same frame with one bit of its last byte wrong, as if another host had sent it on.
+fn damaged(mut frame: Vec<u8>) -> Vec<u8> {
+    frame[6..12].copy_from_slice(&[2, 9, 9, 9, 9, 9]);
+    *frame.last_mut().unwrap() ^= 1;
+    frame
+}
+
+/// Damaged segments counted as delivered, and had answers go where they seemed to come from; a
+/// damaged SYN took a place of the backlog.
+#[test]
+fn a_damaged_segment_changes_nothing() {
+    let mut driven = Driven::new("soft-lrp");
+    let mut stranger = Peer {
+        port: 4999,
+        sequence: 7,
+        expected: 0,
+    };
+    // The last byte of a SYN is the urgent pointer's.
+    bring_in(&mut driven, &damaged(stranger.frame(TcpFlags::SYN, &[])));
+    assert!(stranger.take(&mut driven).is_empty());
+    assert_eq!(driven.counts()[Outcome::Checksum], 1);
+
+    let (mut peer, mut stream) = Peer::connect(&mut driven, 5000);
+    let before = driven.counts();
+    bring_in(&mut driven, &damaged(peer.frame(TcpFlags::ACK, b"abc")));
+    let counts = driven.counts();
+    assert_eq!(counts[Outcome::Checksum], 2);
+    assert_eq!(counts[Outcome::Delivered], before[Outcome::Delivered]);
+    assert_eq!(stream.read(&mut [0; 9]).unwrap_err().kind(), WouldBlock);
+    stream.write_all(b"answer").unwrap();
+    let answer = peer.take(&mut driven);
+    assert_eq!(answer.len(), 1, "{answer:?}");
+    let mac = &peer.frame(TcpFlags::ACK, &[])[6..12];
+    assert_eq!(&answer[0].to_mac, mac, "where whole segments came from");
+    // A whole one is what it was.
+    peer.send(&mut driven, TcpFlags::ACK, b"abc");
+    assert_eq!(stream.read(&mut [0; 9]).unwrap(), 3);
+
+    // Nobody listens there, nor answers what is damaged.
+    let mut closed = stranger.frame(TcpFlags::SYN, &[]);
+    closed[14 + 20 + 3] = 81;
+    bring_in(&mut driven, &closed);
+    assert!(stranger.take(&mut driven).is_empty());
+}
+
+/// Half-open connections of senders that do not exist kept their places for 20 s: seven SYNs a
+/// second shut out everybody else.
+#[test]
+fn a_full_listener_ends_what_has_been_half_open_for_a_second() {
+    let mut driven = Driven::new("soft-lrp");
+    let syn = |driven: &mut Driven, port| {
+        let mut peer = Peer {
+            port,
+            sequence: 1000,
+            expected: 0,
+        };
+        peer.send(driven, TcpFlags::SYN, &[]);
+        peer.take(driven)
+    };
+    assert_eq!(syn(&mut driven, 1).len(), 1);
+    // There is room: it is answered again, and stays.
+    driven.work_in(Duration::from_secs(5));
+    let again = sent(&mut driven);
+    assert!(again.iter().all(|one| one.syn && !one.rst), "{again:?}");
+    assert_eq!(syn(&mut driven, 2).len(), 1);
+    assert!(syn(&mut driven, 3).is_empty(), "there are two places");
+    driven.work();
+    assert!(sent(&mut driven).is_empty(), "half-open for no time yet");
+    driven.work_in(Duration::from_secs(10));
+    let ended = sent(&mut driven);
+    let resets: Vec<_> = ended.iter().filter(|one| one.rst).collect();
+    assert!(resets.len() == 1, "one place is enough: {ended:?}");
+    assert_eq!(syn(&mut driven, 3).len(), 1);
 }
 
 /// What the server closed held a channel until its peer closed as well, up to a minute: some

@@ -13,7 +13,7 @@ use super::{Answer, Desk, Task};
 use crate::device::Frame;
 use crate::host::Host;
 use crate::outcome::Outcome;
-use crate::tcp::Resetter;
+use crate::tcp::{self, Resetter};
 use crate::wire::packet;
 
 /// How long frames wait once the last answer was given: some may be given together then.
@@ -42,7 +42,11 @@ impl Task for ClosedPorts {
         let Ok(packet) = packet::parse(&frame) else {
             return;
         };
+        let verified = desk.host.capabilities.checksums_verified;
         let answer = if packet.protocol == IpProtocol::Tcp {
+            if !tcp::is_whole(&frame, &packet, verified) {
+                return;
+            }
             let reset = self.resetter.reset(frame, &packet, now);
             reset.map(|frame| Answer {
                 frame,

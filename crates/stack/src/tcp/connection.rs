@@ -31,6 +31,7 @@ use crate::host::Host;
 use crate::outcome::Outcome;
 use crate::table::{Arrived, Bound};
 use crate::wait::Waker;
+use crate::wire::packet::Packet;
 use crate::wire::trouble::{Report, Trouble};
 
 mod paced;
@@ -40,6 +41,9 @@ mod sending;
 const HANDSHAKE: Duration = Duration::from_secs(20);
 /// Beyond this a connection that did not come about was not refused, but given up.
 const GIVEN_UP: Duration = Duration::from_secs(15);
+/// How long a half-open connection keeps a place that others want. Until then its answer was not
+/// lost for sure (RFC 6298: the first retransmission).
+const HALF_OPEN: Duration = Duration::from_secs(1);
 /// How long a closed connection may take to end (Linux: `tcp_fin_timeout`).
 const LINGER: Duration = Duration::from_secs(60);
 /// Segments that one turn brings in.
@@ -251,9 +255,15 @@ impl Connection {
                 break;
             };
             if let Some(frame) = arrival.item.into_frame() {
-                let unacknowledged = inner.socket().send_queue();
-                self.account.count(inner.bring_in(frame, now));
-                inner.release(host, unacknowledged, arrival.arrived);
+                match parse(&frame, host.capabilities.checksums_verified) {
+                    Ok((packet, _, _)) => {
+                        let unacknowledged = inner.socket().send_queue();
+                        inner.bring_in(frame, &packet, now);
+                        inner.release(host, unacknowledged, arrival.arrived);
+                        self.account.count(Outcome::Delivered);
+                    }
+                    Err(outcome) => self.account.count(outcome),
+                }
             }
         }
         inner.tell_room(host);
@@ -269,9 +279,16 @@ impl Connection {
     }
 
     /// One segment that did not come by the channel.
-    pub(super) fn receive_one(&self, host: &Host, frame: Frame, now: Instant) -> Event {
+    pub(super) fn receive_one(
+        &self,
+        host: &Host,
+        frame: Frame,
+        packet: &Packet,
+        now: Instant,
+    ) -> Event {
         let mut inner = self.inner.lock();
-        self.account.count(inner.bring_in(frame, now));
+        inner.bring_in(frame, packet, now);
+        self.account.count(Outcome::Delivered);
         self.after(&mut inner, host, now);
         inner.event()
     }
@@ -286,7 +303,9 @@ impl Connection {
             // link was a wrong one: neighbours are asked.
             inner.doubted = true;
         }
-        if inner.abandoned_at.is_some_and(|at| now >= at) {
+        let over = inner.abandoned_at.is_some_and(|at| now >= at);
+        let wanted = inner.listener.as_ref().is_some_and(|one| one.is_full());
+        if over || wanted && now >= self.began + HALF_OPEN {
             inner.socket().abort();
         }
         self.after(&mut inner, host, now);
@@ -455,7 +474,11 @@ impl Connection {
     fn after(&self, inner: &mut Inner, host: &Host, now: Instant) {
         inner.send(host, self.remote, now);
         if inner.consumer.is_some() {
-            inner.set_timer(host, self.channel, now);
+            // A half-open one looks every second whether its place is wanted.
+            let first = self.began + HALF_OPEN;
+            let look = if now < first { first } else { now + HALF_OPEN };
+            let look = inner.listener.is_some().then_some(look);
+            inner.set_timer(host, self.channel, look, now);
         }
         if inner.has_what_is_awaited() {
             self.wake_all(inner);
@@ -483,11 +506,7 @@ impl Inner {
         }
     }
 
-    fn bring_in(&mut self, mut frame: Frame, now: Instant) -> Outcome {
-        let packet = match parse(&frame) {
-            Ok((packet, _, _)) => packet,
-            Err(outcome) => return outcome,
-        };
+    fn bring_in(&mut self, mut frame: Frame, packet: &Packet, now: Instant) {
         (self.via, self.doubted) = (Some(packet.via), false);
         let segment = &mut frame[packet.payload.clone()];
         self.window.on_segment(segment);
@@ -496,7 +515,7 @@ impl Inner {
         }
         let waits = self.socket().send_queue() > 0;
         let behind = waits && self.sent.is_behind_a_probe(&frame[packet.payload.clone()]);
-        keep_network_layer(&mut frame, &packet);
+        keep_network_layer(&mut frame, packet);
         let later = behind.then(|| later(&frame, packet.payload.start - packet.network));
         for frame in [Some(frame), later.flatten()].into_iter().flatten() {
             self.wire.inbound = Some(frame);
@@ -505,7 +524,6 @@ impl Inner {
                 .poll_ingress_single(instant(now), wire, sockets);
         }
         self.wire.inbound = None;
-        Outcome::Delivered
     }
 
     /// Whether somebody who waits would go on now.

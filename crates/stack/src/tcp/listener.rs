@@ -75,6 +75,11 @@ impl Listener {
         room
     }
 
+    /// No more connections have room.
+    pub(super) fn is_full(&self) -> bool {
+        self.waiting.lock().beyond_backlog
+    }
+
     /// A half-open connection ended.
     pub(super) fn unreserve(&self, host: &Host) {
         let mut waiting = self.waiting.lock();

@@ -24,8 +24,9 @@
 //! **Limits.** smoltcp's: no selective acknowledgements as a sender, and a
 //! retransmission timeout of a second at least, so a loss that no later
 //! segment shows costs a second.
-//! No SYN cookies: a flood of SYNs for an open port keeps new clients out while it
-//! lasts, though at the price of the demultiplexer only. The thread's time is charged to
+//! No SYN cookies: SYNs of senders that do not exist keep new clients out while there are more of
+//! them each second than the backlog has places. Beyond it they cost the demultiplexer only; a
+//! listener without places ends what has been half-open for a second. The thread's time is charged to
 //! listeners, with all their connections (`account`).
 
 mod connection;
@@ -59,7 +60,7 @@ use crate::wire::trouble::Report;
 pub(crate) use follow::Urgency;
 pub use listener::{BACKLOG, TcpListener};
 pub use pacing::Pacing;
-pub(crate) use reset::Resetter;
+pub(crate) use reset::{Resetter, is_whole};
 pub use stream::TcpStream;
 pub(crate) use thread::Worker;
 

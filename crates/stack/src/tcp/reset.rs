@@ -11,6 +11,7 @@ use smoltcp::wire::{HardwareAddress, IpCidr, IpProtocol, TcpControl, TcpPacket, 
 
 use super::wire::Wire;
 use crate::device::{Capabilities, Frame, HEADROOM_BYTES, Pool};
+use crate::outcome::Outcome;
 use crate::wire::packet::{self, Packet, Part};
 use crate::wire::{ETHERNET_BYTES, emit};
 
@@ -34,7 +35,7 @@ impl Resetter {
         }
     }
 
-    /// The reset that answers this segment, if it must be answered.
+    /// The reset that answers this segment, if it must be answered. Damaged ones must not come here.
     pub(crate) fn reset(
         &mut self,
         mut frame: Frame,
@@ -85,7 +86,7 @@ pub(super) fn acknowledge_again(frame: &Frame, packet: &Packet, pool: &Arc<Pool>
     let (from, to) = (packet.source.into(), packet.destination.into());
     // A bare acknowledgement is not acknowledged, or two would do so for ever.
     let occupies = segment.segment_len() > 0;
-    if segment.rst() || segment.syn() || !occupies || !segment.verify_checksum(&from, &to) {
+    if segment.rst() || segment.syn() || !occupies {
         return None;
     }
     let ack_number = segment.seq_number() + segment.segment_len();
@@ -130,9 +131,15 @@ pub(super) fn is_data(frame: &Frame, packet: &Packet) -> bool {
         .is_ok_and(|tcp| !tcp.payload().is_empty() && !tcp.fin() && !tcp.rst())
 }
 
-/// The segment's packet and ports.
-pub(super) fn parse(frame: &Frame) -> Result<(Packet, u16, u16), crate::outcome::Outcome> {
-    use crate::outcome::Outcome;
+/// Whether a segment is as its sender made it. `verified`: whoever received it knows that it is.
+pub(crate) fn is_whole(frame: &Frame, packet: &Packet, verified: bool) -> bool {
+    let (from, to) = (packet.source.into(), packet.destination.into());
+    TcpPacket::new_checked(&frame[packet.payload.clone()])
+        .is_ok_and(|segment| verified || segment.verify_checksum(&from, &to))
+}
+
+/// The segment's packet and ports. This is where its checksum is looked at, once.
+pub(super) fn parse(frame: &Frame, verified: bool) -> Result<(Packet, u16, u16), Outcome> {
     let packet = packet::parse(frame)?;
     if packet.protocol != IpProtocol::Tcp || packet.part != Part::Whole {
         return Err(Outcome::Other);
@@ -143,6 +150,9 @@ pub(super) fn parse(frame: &Frame) -> Result<(Packet, u16, u16), crate::outcome:
     // smoltcp takes a port of 0 for "any".
     if source == 0 || destination == 0 {
         return Err(Outcome::Malformed);
+    }
+    if !is_whole(frame, &packet, verified) {
+        return Err(Outcome::Checksum);
     }
     Ok((packet, source, destination))
 }

@@ -236,47 +236,59 @@ impl Worker {
     /// A segment of a connection in `TIME_WAIT`: the peer ends it, missed our last
     /// acknowledgement, begins a new connection, or sends to an owner who is gone.
     fn on_late(&mut self, frame: Frame, now: Instant) {
-        let (packet, _, port) = match reset::parse(&frame) {
+        let verified = self.host.capabilities.checksums_verified;
+        let parsed = match reset::parse(&frame, verified) {
             Ok(parsed) => parsed,
             Err(outcome) => return self.tally.count(outcome),
         };
+        let (packet, _, port) = &parsed;
         if reset::is_syn(&frame, &packet) {
-            let local = SocketAddr::new(packet.destination, port);
+            let local = SocketAddr::new(packet.destination, *port);
             let listener = self.tcp().listener_at(local);
-            return self.for_all(|this| this.on_unconnected(listener.as_ref(), frame, now));
+            return self.for_all(|this| this.on_whole(listener.as_ref(), frame, parsed, now));
         }
-        if reset::is_data(&frame, &packet) {
-            if let Some(reset) = self.resetter.reset(frame, &packet, now) {
-                self.answer(reset, &packet, now);
+        if reset::is_data(&frame, packet) {
+            if let Some(reset) = self.resetter.reset(frame, packet, now) {
+                self.answer(reset, packet, now);
             }
             return self.tally.count(Outcome::Control);
         }
         let pool = self.host.device.pool();
-        if let Some(mut answer) = reset::acknowledge_again(&frame, &packet, pool) {
-            reset::wrap(&mut answer, &packet, self.host.egress.mac);
-            self.answer(answer, &packet, now);
+        if let Some(mut answer) = reset::acknowledge_again(&frame, packet, pool) {
+            reset::wrap(&mut answer, packet, self.host.egress.mac);
+            self.answer(answer, packet, now);
         }
         self.tally.count(Outcome::Control);
     }
 
     /// A segment that belonged to no connection when it came.
     fn on_unconnected(&mut self, listener: Option<&Arc<Listener>>, frame: Frame, now: Instant) {
-        let (packet, source, destination) = match reset::parse(&frame) {
-            Ok(parsed) => parsed,
-            Err(outcome) => return self.tally.count(outcome),
-        };
+        let verified = self.host.capabilities.checksums_verified;
+        match reset::parse(&frame, verified) {
+            Ok(parsed) => self.on_whole(listener, frame, parsed, now),
+            Err(outcome) => self.tally.count(outcome),
+        }
+    }
+
+    fn on_whole(
+        &mut self,
+        listener: Option<&Arc<Listener>>,
+        frame: Frame,
+        (packet, source, destination): (Packet, u16, u16),
+        now: Instant,
+    ) {
         let ends = (
             SocketAddr::new(packet.destination, destination),
             SocketAddr::new(packet.source, source),
         );
         if let Some(connection) = self.connection_between(ends) {
             // A SYN before it has begun it.
-            let event = connection.receive_one(&self.host, frame, now);
+            let event = connection.receive_one(&self.host, frame, &packet, now);
             return self.settle(&connection, event, now);
         }
         match listener {
             Some(listener) if reset::is_syn(&frame, &packet) => {
-                self.open(listener, ends, frame, now);
+                self.open(listener, ends, (frame, &packet), now);
             }
             _ => {
                 match listener {
@@ -305,7 +317,7 @@ impl Worker {
         &mut self,
         listener: &Arc<Listener>,
         ends: (SocketAddr, SocketAddr),
-        frame: Frame,
+        (frame, packet): (Frame, &Packet),
         now: Instant,
     ) {
         if !listener.reserve(&self.host) {
@@ -322,7 +334,7 @@ impl Worker {
         let endpoint = Endpoint::Connection(Arc::clone(&connection));
         let channel = connection.channel;
         self.tcp().endpoints.lock().insert(channel, endpoint);
-        let event = connection.receive_one(&self.host, frame, now);
+        let event = connection.receive_one(&self.host, frame, packet, now);
         self.settle(&connection, event, now);
         // Its first arrival is to be noticed.
         self.tcp().ready.push(channel);

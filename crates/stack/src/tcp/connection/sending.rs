@@ -110,7 +110,14 @@ impl Inner {
         Some(length)
     }
 
-    pub(super) fn set_timer(&mut self, host: &Host, channel: ChannelId, now: Instant) {
+    /// For what is due, and for `look`.
+    pub(super) fn set_timer(
+        &mut self,
+        host: &Host,
+        channel: ChannelId,
+        look: Option<Instant>,
+        now: Instant,
+    ) {
         let due = self.interface.poll_at(instant(now), &self.sockets);
         // What is due now and paced has a departure.
         let due = due.filter(|at| *at > instant(now) || self.gate().is_none());
@@ -121,7 +128,7 @@ impl Inner {
             Instant::from_nanos(nanos).max(now + TIMER_MIN)
         });
         let again = self.held_up.then_some(now + TIMER_MIN);
-        let others = again.into_iter().chain(self.abandoned_at);
+        let others = again.into_iter().chain(self.abandoned_at).chain(look);
         let Some(due) = due.into_iter().chain(others).min() else {
             return;
         };
