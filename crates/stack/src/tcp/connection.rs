@@ -14,7 +14,6 @@ use std::time::Duration;
 use parking_lot::{Condvar, Mutex};
 use plimsoll_core::channel::{InterruptRequest, PooledConsumer};
 use plimsoll_core::demux::ChannelId;
-use plimsoll_core::pacing::FlowId;
 use plimsoll_core::time::Instant;
 use smoltcp::iface::{Config, Interface, SocketHandle, SocketSet};
 use smoltcp::socket::tcp::{CongestionControl, Socket, SocketBuffer, State};
@@ -34,18 +33,15 @@ use crate::wait::Waker;
 use crate::wire::packet::Packet;
 use crate::wire::trouble::{Report, Trouble};
 
+mod ending;
 mod paced;
 mod sending;
 
 /// How long an unanswered handshake is tried.
 const HANDSHAKE: Duration = Duration::from_secs(20);
-/// Beyond this a connection that did not come about was not refused, but given up.
-const GIVEN_UP: Duration = Duration::from_secs(15);
 /// How long a half-open connection keeps a place that others want. Until then its answer was not
 /// lost for sure (RFC 6298: the first retransmission).
 const HALF_OPEN: Duration = Duration::from_secs(1);
-/// How long a closed connection may take to end (Linux: `tcp_fin_timeout`).
-const LINGER: Duration = Duration::from_secs(60);
 /// Segments that one turn brings in.
 const TURN_SEGMENTS: usize = 64;
 
@@ -419,57 +415,6 @@ impl Connection {
         }
     }
 
-    /// Why it did not come about, as far as is known. smoltcp does not tell a refusal from
-    /// giving up.
-    pub(super) fn refusal(&self) -> io::Error {
-        let inner = self.inner.lock();
-        let ended_at = inner.ended_at.unwrap_or_else(crate::clock::now);
-        match inner.trouble {
-            Some(errno) => io::Error::from_raw_os_error(errno),
-            None if ended_at.saturating_since(self.began) > GIVEN_UP => {
-                io::ErrorKind::TimedOut.into()
-            }
-            None => io::ErrorKind::ConnectionRefused.into(),
-        }
-    }
-
-    /// The owner is gone: what was written is sent, then the connection ends.
-    pub(super) fn abandon(&self, host: &Host, now: Instant) {
-        let mut inner = self.inner.lock();
-        inner.listener = None;
-        inner.abandoned_at = Some(now + LINGER);
-        inner.socket().close();
-        self.after(&mut inner, host, now);
-        drop(inner);
-        // It may have ended by this, which the TCP thread finds out.
-        host.tcp.ready.push(self.channel);
-    }
-
-    /// The listener is gone before anybody accepted: a reset.
-    pub(super) fn abort(&self, host: &Host, now: Instant) {
-        let mut inner = self.inner.lock();
-        inner.listener = None;
-        inner.socket().abort();
-        self.after(&mut inner, host, now);
-        drop(inner);
-        host.tcp.ready.push(self.channel);
-    }
-
-    /// The device's half of the channel is free for the next connection. Before the table's:
-    /// that connection may have the same ends.
-    pub(super) fn leave_device(&self) {
-        self.inner.lock().in_device = None;
-    }
-
-    /// The channel, its timer and its departures go; what was received can still be
-    /// read.
-    pub(super) fn detach(&self) -> (Option<Instant>, Option<FlowId>) {
-        let mut inner = self.inner.lock();
-        inner.consumer = None;
-        inner.ended_at = Some(crate::clock::now());
-        (inner.timer.take(), inner.pace.flow.take())
-    }
-
     /// Sends what is due, sets the timer, wakes the owner.
     fn after(&self, inner: &mut Inner, host: &Host, now: Instant) {
         inner.send(host, self.remote, now);
@@ -543,37 +488,6 @@ impl Inner {
             Wanted::Data => socket.can_recv() || !socket.may_recv() && !connecting,
             Wanted::Room => room || !socket.may_send() && !connecting,
         })
-    }
-
-    fn event(&mut self) -> Event {
-        if self.consumer.is_none() {
-            return Event::None;
-        }
-        let abandoned = self.abandoned_at.is_some();
-        match self.socket().state() {
-            // Nothing is left to send, and nobody reads: that the peer takes its time is no reason
-            // to keep a place for it.
-            State::FinWait2 if abandoned => Event::Ended {
-                time_wait: true,
-                half_open: self.listener.take(),
-            },
-            State::TimeWait => Event::Ended {
-                time_wait: true,
-                half_open: self.listener.take(),
-            },
-            // A listening socket that was reset in its handshake listens again.
-            State::Closed | State::Listen => Event::Ended {
-                time_wait: false,
-                half_open: self.listener.take(),
-            },
-            State::SynSent | State::SynReceived => Event::None,
-            _ => {
-                // That was the handshake's.
-                self.socket().set_timeout(None);
-                let listener = self.listener.take();
-                listener.map_or(Event::None, Event::Established)
-            }
-        }
     }
 }
 
