@@ -1,6 +1,6 @@
 //! TCP against a peer that is written by hand: how it ends, what is damaged, and what is forged.
 
-use std::io::ErrorKind::WouldBlock;
+use std::io::ErrorKind::{TimedOut, WouldBlock};
 use std::io::{Read, Write};
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -73,6 +73,13 @@ impl Peer {
     fn send(&mut self, driven: &mut Driven, flags: TcpFlags, payload: &[u8]) {
         bring_in(driven, &self.frame(flags, payload));
         self.sequence += payload.len() as u32 + u32::from(flags.syn) + u32::from(flags.fin);
+    }
+
+    /// As [`send`](Self::send), so much later.
+    fn send_in(&mut self, driven: &mut Driven, time: Duration, flags: TcpFlags) {
+        driven.cable.send(&self.frame(flags, &[]));
+        driven.receive();
+        driven.work_in(time);
     }
 
     /// What the stack sent to it, which it takes.
@@ -229,4 +236,56 @@ fn what_is_closed_one_way_goes_on_the_other() {
     let mut more = [0; 4];
     stream.read_exact(&mut more).unwrap();
     assert_eq!(&more, b"more");
+}
+
+const SECOND: Duration = Duration::from_secs(1);
+const MINUTE: Duration = Duration::from_secs(60);
+
+/// It was kept for ever, with what was written, and a writer waited as long.
+#[test]
+fn a_peer_that_owes_an_acknowledgement_is_given_up_after_a_quarter_of_an_hour() {
+    let mut driven = Driven::new("soft-lrp");
+    let (mut peer, mut stream) = Peer::connect(&mut driven, 5000);
+    // It owes nothing for as long as it likes.
+    driven.work_in(24 * 60 * MINUTE);
+    assert!(peer.take(&mut driven).is_empty());
+    stream.write_all(b"question").unwrap();
+    driven.work_in(10 * MINUTE);
+    // It is there, and has perhaps no room.
+    peer.expected = peer.take(&mut driven)[0].sequence;
+    peer.send_in(&mut driven, 10 * MINUTE, TcpFlags::ACK);
+    driven.work_in(24 * MINUTE);
+    let again = peer.take(&mut driven);
+    assert!(
+        !again.is_empty() && again.iter().all(|one| !one.rst),
+        "{again:?}"
+    );
+    assert_eq!(stream.read(&mut [0; 9]).unwrap_err().kind(), WouldBlock);
+    driven.work_in(26 * MINUTE);
+    assert!(peer.take(&mut driven).iter().any(|one| one.rst));
+    assert_eq!(stream.read(&mut [0; 9]).unwrap_err().kind(), TimedOut);
+    assert_eq!(stream.write(b"more").unwrap_err().kind(), TimedOut);
+}
+
+/// A minute after the drop it was reset, however much was on its way.
+#[test]
+fn a_slow_peer_gets_all_that_was_written_before_the_drop() {
+    let mut driven = Driven::new("soft-lrp");
+    let (mut peer, mut stream) = Peer::connect(&mut driven, 5000);
+    assert_eq!(
+        stream.write(&[7; 4096]).unwrap(),
+        2048,
+        "the buffer's length"
+    );
+    drop(stream);
+    let first = peer.take(&mut driven)[0].sequence;
+    for step in 1..=3 {
+        peer.expected = first + 500 * step;
+        peer.send_in(&mut driven, step * 50 * SECOND, TcpFlags::ACK);
+        let all = sent(&mut driven);
+        assert!(all.iter().all(|one| !one.rst), "{all:?}");
+    }
+    // Not for ever.
+    driven.work_in(220 * SECOND);
+    assert!(sent(&mut driven).iter().any(|one| one.rst));
 }

@@ -86,12 +86,14 @@ struct Inner {
     listener: Option<Arc<Listener>>,
     pace: Pace,
     sent: Sent,
-    /// Why it did not come about, if the network told.
+    /// Why it has ended or did not come about, if that is known.
     trouble: Option<i32>,
     ended_at: Option<Instant>,
     window: PeerWindow,
-    /// When a connection without owner is ended by force.
-    abandoned_at: Option<Instant>,
+    /// Its owner is gone.
+    abandoned: bool,
+    /// Since when an acknowledgement is waited for in vain.
+    owed_since: Option<Instant>,
 }
 
 impl fmt::Debug for Connection {
@@ -192,7 +194,8 @@ impl Connection {
                 trouble: None,
                 ended_at: None,
                 window: PeerWindow::default(),
-                abandoned_at: None,
+                abandoned: false,
+                owed_since: None,
             }),
         };
         let inner = connection.inner.get_mut();
@@ -299,9 +302,12 @@ impl Connection {
             // link was a wrong one: neighbours are asked.
             inner.doubted = true;
         }
-        let over = inner.abandoned_at.is_some_and(|at| now >= at);
+        if inner.given_up_at().is_some_and(|at| now >= at) {
+            inner.trouble = Some(libc::ETIMEDOUT);
+            inner.socket().abort();
+        }
         let wanted = inner.listener.as_ref().is_some_and(|one| one.is_full());
-        if over || wanted && now >= self.began + HALF_OPEN {
+        if wanted && now >= self.began + HALF_OPEN {
             inner.socket().abort();
         }
         self.after(&mut inner, host, now);
@@ -418,6 +424,7 @@ impl Connection {
     /// Sends what is due, sets the timer, wakes the owner.
     fn after(&self, inner: &mut Inner, host: &Host, now: Instant) {
         inner.send(host, self.remote, now);
+        inner.note_owed(now);
         if inner.consumer.is_some() {
             // A half-open one looks every second whether its place is wanted.
             let first = self.began + HALF_OPEN;
@@ -458,8 +465,8 @@ impl Inner {
         if let Some(most) = self.pace.window() {
             self.window.lower(segment, most);
         }
-        let waits = self.socket().send_queue() > 0;
-        let behind = waits && self.sent.is_behind_a_probe(&frame[packet.payload.clone()]);
+        let queued = self.socket().send_queue();
+        let behind = queued > 0 && self.sent.is_behind_a_probe(&frame[packet.payload.clone()]);
         keep_network_layer(&mut frame, packet);
         let later = behind.then(|| later(&frame, packet.payload.start - packet.network));
         for frame in [Some(frame), later.flatten()].into_iter().flatten() {
@@ -469,6 +476,8 @@ impl Inner {
                 .poll_ingress_single(instant(now), wire, sockets);
         }
         self.wire.inbound = None;
+        let acknowledged = self.socket().send_queue() < queued;
+        self.on_heard(acknowledged, now);
     }
 
     /// Whether somebody who waits would go on now.

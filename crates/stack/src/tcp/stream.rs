@@ -21,6 +21,10 @@ use crate::stack::Stack;
 
 /// A TCP connection of a [`Stack`]. Dropping it sends what was written and ends
 /// the connection.
+///
+/// A peer that is silent for 15 minutes while it owes an acknowledgement is given up: reading and
+/// writing return `TimedOut`. After the drop, a peer is given up that acknowledges nothing for a
+/// minute. There are no keep-alives: who only reads waits for ever for a peer that is gone.
 #[derive(Debug)]
 pub struct TcpStream {
     stack: Stack,
@@ -296,6 +300,7 @@ impl Read for &TcpStream {
         self.wait_for(Wanted::Data, options, timeout, |socket| {
             read(socket, buffer)
         })?
+        .map_err(|error| self.connection.reason(error))
     }
 }
 
@@ -309,6 +314,7 @@ impl Write for &TcpStream {
         self.wait_for(Wanted::Room, options, timeout, |socket| {
             write(socket, bytes)
         })?
+        .map_err(|error| self.connection.reason(error))
     }
 
     fn flush(&mut self) -> io::Result<()> {

@@ -5,14 +5,17 @@ use std::time::Duration;
 
 use plimsoll_core::pacing::FlowId;
 use plimsoll_core::time::Instant;
-use smoltcp::socket::tcp::State;
+use smoltcp::socket::tcp::{Socket, State};
 
 use super::{Connection, Event, Inner};
 use crate::host::Host;
 
 /// Beyond this a connection that did not come about was not refused, but given up.
 const GIVEN_UP: Duration = Duration::from_secs(15);
-/// How long a closed connection may take to end (Linux: `tcp_fin_timeout`).
+/// How long a peer may be silent that owes an acknowledgement (RFC 9293, 3.8.3: R2, at least 100 s;
+/// Linux with `tcp_retries2`: 15 minutes).
+const PATIENCE: Duration = Duration::from_secs(15 * 60);
+/// How long a closed connection may go without an acknowledgement (Linux: `tcp_fin_timeout`).
 const LINGER: Duration = Duration::from_secs(60);
 
 impl Connection {
@@ -30,11 +33,18 @@ impl Connection {
         }
     }
 
+    /// Why reading or writing failed, where that is known better.
+    pub(in crate::tcp) fn reason(&self, error: io::Error) -> io::Error {
+        let trouble = self.inner.lock().trouble;
+        trouble.map_or(error, io::Error::from_raw_os_error)
+    }
+
     /// The owner is gone: what was written is sent, then the connection ends.
     pub(in crate::tcp) fn abandon(&self, host: &Host, now: Instant) {
         let mut inner = self.inner.lock();
         inner.listener = None;
-        inner.abandoned_at = Some(now + LINGER);
+        inner.abandoned = true;
+        inner.owed_since = Some(now);
         inner.socket().close();
         self.after(&mut inner, host, now);
         drop(inner);
@@ -69,12 +79,38 @@ impl Connection {
 }
 
 impl Inner {
+    /// Notes whether the peer owes an acknowledgement: of data, or of our end.
+    pub(super) fn note_owed(&mut self, now: Instant) {
+        let socket = self.sockets.get::<Socket<'_>>(self.handle);
+        let ending = matches!(
+            socket.state(),
+            State::FinWait1 | State::Closing | State::LastAck
+        );
+        self.owed_since = match ending || socket.send_queue() > 0 {
+            true => self.owed_since.or(Some(now)),
+            false => None,
+        };
+    }
+
+    /// The peer is there. Who keeps its window closed is waited for as long as there is an owner.
+    pub(super) fn on_heard(&mut self, acknowledged: bool, now: Instant) {
+        if acknowledged || !self.abandoned {
+            self.owed_since = self.owed_since.map(|_| now);
+        }
+    }
+
+    /// When the connection ends unless something is heard of the peer.
+    pub(super) fn given_up_at(&self) -> Option<Instant> {
+        let patience = if self.abandoned { LINGER } else { PATIENCE };
+        self.owed_since.map(|since| since + patience)
+    }
+
     /// What the connection has come to.
     pub(super) fn event(&mut self) -> Event {
         if self.consumer.is_none() {
             return Event::None;
         }
-        let abandoned = self.abandoned_at.is_some();
+        let abandoned = self.abandoned;
         match self.socket().state() {
             // Nothing is left to send, and nobody reads: that the peer takes its time is no reason
             // to keep a place for it.

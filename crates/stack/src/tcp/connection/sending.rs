@@ -128,7 +128,7 @@ impl Inner {
             Instant::from_nanos(nanos).max(now + TIMER_MIN)
         });
         let again = self.held_up.then_some(now + TIMER_MIN);
-        let others = again.into_iter().chain(self.abandoned_at).chain(look);
+        let others = again.into_iter().chain(self.given_up_at()).chain(look);
         let Some(due) = due.into_iter().chain(others).min() else {
             return;
         };
