@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc;
 use std::thread::{self, JoinHandle};
+use std::time::Duration;
 
 use parking_lot::Mutex;
 use plimsoll_kernel::scheduling::Level;
@@ -23,8 +24,12 @@ use crate::table::Table;
 use crate::tcp;
 use crate::wait::Waker;
 
+/// How long the end of a stack waits for peers to take what was written.
+const FINISH: Duration = Duration::from_secs(5);
+
 /// A host of its own on a device. Clones are the same stack; it ends when the
-/// last of them and the last of its sockets are dropped.
+/// last of them and the last of its sockets are dropped. That drop waits, 5 s at most, until peers
+/// have acknowledged what dropped TCP streams have written, and resets the connections of the others.
 #[derive(Clone, Debug)]
 pub struct Stack(Arc<Inner>);
 
@@ -223,6 +228,10 @@ impl Parts {
 
 impl Drop for Inner {
     fn drop(&mut self) {
+        // By hand nobody sends any more.
+        if !self.threads.get_mut().is_empty() {
+            self.host.tcp.finish(&self.host, FINISH);
+        }
         self.host.stopping.store(true, Ordering::Relaxed);
         self.host.attention.wake();
         self.proxies.iter().for_each(|proxy| proxy.wake());

@@ -162,6 +162,28 @@ fn half_close_and_end() {
     assert_eq!(here.read(&mut [0; 1]).unwrap(), 0, "the end stays the end");
 }
 
+/// What was in the buffer when the last handle of the stack went was lost, and the peer waited for
+/// the end for ever.
+#[test]
+fn a_stack_that_goes_has_sent_what_its_streams_wrote() {
+    let (client, server) = pair();
+    let listener = TcpListener::bind(&server, "10.0.0.2:80").unwrap();
+    let (mut here, mut there) = connected(&client, &listener);
+    // More than the reader's buffer holds, and less than both.
+    let sent = content(100_000);
+    there.write_all(&sent).unwrap();
+    thread::scope(|scope| {
+        scope.spawn(move || {
+            drop(there);
+            drop(listener);
+            drop(server);
+        });
+        let mut received = Vec::new();
+        here.read_to_end(&mut received).unwrap();
+        assert!(received == sent, "{} bytes", received.len());
+    });
+}
+
 #[test]
 fn a_closed_port_refuses_at_once() {
     let (client, _server) = pair();

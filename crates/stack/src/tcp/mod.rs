@@ -42,6 +42,7 @@ mod wire;
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
+use std::time::Duration;
 
 use parking_lot::Mutex;
 use plimsoll_core::demux::{ChannelId, Protocol};
@@ -52,6 +53,7 @@ use self::connection::Connection;
 use self::departures::Departures;
 use self::listener::Listener;
 use crate::account::Account;
+use crate::clock;
 use crate::config::TcpConfig;
 use crate::host::Host;
 use crate::table::Ready;
@@ -63,6 +65,9 @@ pub use pacing::Pacing;
 pub(crate) use reset::{Resetter, is_whole};
 pub use stream::TcpStream;
 pub(crate) use thread::Worker;
+
+/// How often it is looked whether all has been sent.
+const FINISH_LOOK: Duration = Duration::from_millis(1);
 
 /// What has a channel.
 #[derive(Clone, Debug)]
@@ -159,6 +164,31 @@ impl Tcp {
                 Endpoint::Connection(connection) => connection.wake(),
             }
         }
+    }
+
+    /// Waits until all that was written has been taken, or for `limit`, and ends the rest by force.
+    pub(crate) fn finish(&self, host: &Host, limit: Duration) {
+        let deadline = clock::now() + limit;
+        loop {
+            let now = clock::now();
+            let sending = self.sending(now);
+            if sending.is_empty() || host.has_failed() {
+                return;
+            }
+            if now >= deadline {
+                return sending.iter().for_each(|one| one.abort(host, now));
+            }
+            std::thread::sleep(FINISH_LOOK);
+        }
+    }
+
+    fn sending(&self, now: Instant) -> Vec<Arc<Connection>> {
+        let endpoints = self.endpoints.lock().values().cloned().collect::<Vec<_>>();
+        let connections = endpoints.into_iter().filter_map(|endpoint| match endpoint {
+            Endpoint::Connection(connection) => Some(connection),
+            Endpoint::Listener(_) => None,
+        });
+        connections.filter(|one| one.is_sending(now)).collect()
     }
 
     /// The endpoint is gone. To be called before the table gives its channel to another one,

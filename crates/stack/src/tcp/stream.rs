@@ -20,7 +20,8 @@ use crate::socket::options::{Options, Waits};
 use crate::stack::Stack;
 
 /// A TCP connection of a [`Stack`]. Dropping it sends what was written and ends
-/// the connection.
+/// the connection, without waiting, while the stack goes on. The drop of the stack's last handle waits a
+/// while for the rest ([`Stack`]).
 ///
 /// A peer that is silent for 15 minutes while it owes an acknowledgement is given up: reading and
 /// writing return `TimedOut`. After the drop, a peer is given up that acknowledges nothing for a

@@ -52,7 +52,15 @@ impl Connection {
         host.tcp.ready.push(self.channel);
     }
 
-    /// The listener is gone before anybody accepted: a reset.
+    /// Whether something that was written before the drop has not been taken, or not even the end
+    /// been sent.
+    pub(in crate::tcp) fn is_sending(&self, now: Instant) -> bool {
+        let mut inner = self.inner.lock();
+        let waits = inner.socket().send_queue() > 0 || inner.held_up || inner.is_due(now);
+        inner.abandoned && inner.consumer.is_some() && waits
+    }
+
+    /// The listener is gone before anybody accepted, or the stack before all was sent: a reset.
     pub(in crate::tcp) fn abort(&self, host: &Host, now: Instant) {
         let mut inner = self.inner.lock();
         inner.listener = None;
