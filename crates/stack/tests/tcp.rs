@@ -184,6 +184,25 @@ fn a_stack_that_goes_has_sent_what_its_streams_wrote() {
     });
 }
 
+/// A thread that read went on waiting.
+#[test]
+fn shutting_reading_down_releases_who_reads() {
+    let (client, server) = pair();
+    let listener = TcpListener::bind(&server, "10.0.0.2:80").unwrap();
+    for how in [Shutdown::Read, Shutdown::Both] {
+        let (here, _there) = connected(&client, &listener);
+        thread::scope(|scope| {
+            let reading = scope.spawn(|| (&here).read(&mut [0; 9]));
+            // It waits by then; if not, it finds reading shut.
+            thread::sleep(NOT_LONG);
+            let asked = Instant::now();
+            here.shutdown(how).unwrap();
+            assert_eq!(reading.join().unwrap().unwrap(), 0);
+            assert!(asked.elapsed() < SOON / 2, "only its own timeout ended it");
+        });
+    }
+}
+
 #[test]
 fn a_closed_port_refuses_at_once() {
     let (client, _server) = pair();

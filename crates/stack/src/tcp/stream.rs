@@ -189,6 +189,7 @@ impl TcpStream {
     pub fn shutdown(&self, how: Shutdown) -> io::Result<()> {
         if matches!(how, Shutdown::Read | Shutdown::Both) {
             self.read_shut.store(true, Ordering::Relaxed);
+            self.connection.wake();
         }
         if matches!(how, Shutdown::Write | Shutdown::Both) {
             let host = self.stack.host();
@@ -293,13 +294,16 @@ fn is_connecting(socket: &Socket<'static>) -> bool {
 
 impl Read for &TcpStream {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        if buffer.is_empty() || self.read_shut.load(Ordering::Relaxed) {
+        if buffer.is_empty() {
             return Ok(0);
         }
         let options = self.options.get();
         let timeout = options.read_timeout;
         self.wait_for(Wanted::Data, options, timeout, |socket| {
-            read(socket, buffer)
+            match self.read_shut.load(Ordering::Relaxed) {
+                true => Some(Ok(0)),
+                false => read(socket, buffer),
+            }
         })?
         .map_err(|error| self.connection.reason(error))
     }
