@@ -1,6 +1,6 @@
 //! TCP against a peer that is written by hand: how it ends, what is damaged, and what is forged.
 
-use std::io::ErrorKind::{TimedOut, WouldBlock};
+use std::io::ErrorKind::{ConnectionReset, TimedOut, WouldBlock};
 use std::io::{Read, Write};
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -288,4 +288,50 @@ fn a_slow_peer_gets_all_that_was_written_before_the_drop() {
     // Not for ever.
     driven.work_in(220 * SECOND);
     assert!(sent(&mut driven).iter().any(|one| one.rst));
+}
+
+/// Any reset within the window ended a connection, so one of some 65,000 guesses did.
+#[test]
+fn a_reset_that_begins_elsewhere_is_asked_about() {
+    let mut driven = Driven::new("soft-lrp");
+    let (mut peer, mut stream) = Peer::connect(&mut driven, 5000);
+    let right = peer.sequence;
+    for (guess, answers) in [(1, 1), (1000, 0), (2047, 0), (100_000, 0)] {
+        peer.sequence = right + guess;
+        bring_in(&mut driven, &peer.frame(TcpFlags::RST, &[]));
+        let answer = peer.take(&mut driven);
+        assert_eq!(answer.len(), answers, "one a second: {answer:?}");
+        assert!(
+            answer
+                .iter()
+                .all(|one| !one.rst && one.acknowledges == right)
+        );
+    }
+    peer.sequence = right;
+    peer.send(&mut driven, TcpFlags::ACK, b"abc");
+    assert_eq!(stream.read(&mut [0; 9]).unwrap(), 3);
+    // That was not acknowledged yet. The peer ends by force.
+    peer.send(&mut driven, TcpFlags::ACK, b"def");
+    bring_in(&mut driven, &peer.frame(TcpFlags::RST, &[]));
+    assert_eq!(stream.read(&mut [0; 9]).unwrap(), 3);
+    let ended = stream.read(&mut [0; 9]).unwrap_err();
+    assert_eq!(ended.kind(), ConnectionReset);
+}
+
+/// A half-open connection ends by no guess either.
+#[test]
+fn a_half_open_connection_is_reset_by_its_peer_alone() {
+    let mut driven = Driven::new("soft-lrp");
+    let mut peer = Peer {
+        port: 5000,
+        sequence: 1000,
+        expected: 0,
+    };
+    peer.send(&mut driven, TcpFlags::SYN, &[]);
+    peer.take(&mut driven);
+    peer.sequence += 1;
+    bring_in(&mut driven, &peer.frame(TcpFlags::RST, &[]));
+    peer.sequence -= 1;
+    peer.send(&mut driven, TcpFlags::ACK, &[]);
+    assert!(driven.listener.accept().is_ok());
 }

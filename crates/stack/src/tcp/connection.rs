@@ -461,6 +461,9 @@ impl Inner {
     fn bring_in(&mut self, mut frame: Frame, packet: &Packet, now: Instant) {
         (self.via, self.doubted) = (Some(packet.via), false);
         let segment = &mut frame[packet.payload.clone()];
+        if !self.may_reset(segment, now) {
+            return;
+        }
         self.window.on_segment(segment);
         if let Some(most) = self.pace.window() {
             self.window.lower(segment, most);
@@ -472,8 +475,11 @@ impl Inner {
         for frame in [Some(frame), later.flatten()].into_iter().flatten() {
             self.wire.inbound = Some(frame);
             let (wire, sockets) = (&mut self.wire, &mut self.sockets);
+            let answered = wire.outbound.len();
             self.interface
                 .poll_ingress_single(instant(now), wire, sockets);
+            let answers = wire.outbound.iter().skip(answered);
+            answers.for_each(|answer| self.sent.on_frame(answer));
         }
         self.wire.inbound = None;
         let acknowledged = self.socket().send_queue() < queued;

@@ -150,6 +150,22 @@ impl Sent {
         }
     }
 
+    /// The first byte that is expected, as was last said.
+    pub(super) fn acknowledged(&self) -> Option<TcpSeqNumber> {
+        self.acknowledged
+    }
+
+    /// Makes a reset an acknowledgement of what was never sent, which tells nothing but wants an
+    /// answer.
+    pub(super) fn make_questionable(&self, segment: &mut [u8]) {
+        let Ok(mut segment) = TcpPacket::new_checked(segment) else {
+            return;
+        };
+        segment.set_rst(false);
+        segment.set_ack(true);
+        segment.set_ack_number(self.end.unwrap_or_default() + NEVER_SENT);
+    }
+
     /// Whether a segment brings no data, and begins one byte before what is expected: as if the
     /// byte that probed our window had not been taken.
     pub(super) fn is_behind_a_probe(&self, bytes: &[u8]) -> bool {
@@ -166,6 +182,15 @@ impl Sent {
         self.end
             .is_some_and(|end| begin < end && begin + queued.max(1) >= end)
     }
+}
+
+/// Farther than any window reaches (RFC 7323, 2.2).
+const NEVER_SENT: usize = 1 << 30;
+
+/// Where a segment begins, if it is a reset.
+pub(super) fn reset_at(segment: &[u8]) -> Option<TcpSeqNumber> {
+    let segment = TcpPacket::new_checked(segment).ok()?;
+    segment.rst().then(|| segment.seq_number())
 }
 
 /// How far the peer's window reaches, which smoltcp does not tell.

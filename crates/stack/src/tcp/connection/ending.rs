@@ -7,8 +7,10 @@ use plimsoll_core::pacing::FlowId;
 use plimsoll_core::time::Instant;
 use smoltcp::socket::tcp::{Socket, State};
 
+use super::sending::ACK_DELAY;
 use super::{Connection, Event, Inner};
 use crate::host::Host;
+use crate::tcp::wire;
 
 /// Beyond this a connection that did not come about was not refused, but given up.
 const GIVEN_UP: Duration = Duration::from_secs(15);
@@ -105,6 +107,29 @@ impl Inner {
         if acknowledged || !self.abandoned {
             self.owed_since = self.owed_since.map(|_| now);
         }
+    }
+
+    /// Whether a segment may go on to smoltcp, which lets a reset anywhere in the window end the
+    /// connection. Only one that begins exactly where more is expected does (RFC 5961, 3.2);
+    /// another becomes what is answered by an acknowledgement, once a second at most. If it was
+    /// the peer's, that answers with one that fits.
+    pub(super) fn may_reset(&mut self, segment: &mut [u8], now: Instant) -> bool {
+        let state = self.socket().state();
+        let begins = wire::reset_at(segment);
+        let unknown = matches!(state, State::Closed | State::Listen | State::SynSent);
+        if begins.is_none() || unknown || begins == self.sent.acknowledged() {
+            return true;
+        }
+        // An acknowledgement that waits for more would tell how much is expected. Not where it would
+        // leave before its departure: there the question tells, and the peer answers that.
+        while self.gate().is_none() && self.emit(now + ACK_DELAY).is_some() {}
+        if begins == self.sent.acknowledged() {
+            return true;
+        }
+        if state != State::SynReceived {
+            self.sent.make_questionable(segment);
+        }
+        state != State::SynReceived
     }
 
     /// When the connection ends unless something is heard of the peer.

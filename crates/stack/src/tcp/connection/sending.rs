@@ -21,7 +21,7 @@ use crate::tcp::wire::{Payload, WAITING_MAX};
 /// A timer is not set nearer than this: what is due now was just tried.
 const TIMER_MIN: Duration = Duration::from_millis(1);
 /// smoltcp's default.
-const ACK_DELAY: Duration = Duration::from_millis(10);
+pub(super) const ACK_DELAY: Duration = Duration::from_millis(10);
 /// Segments that are sent before the lock is given back, in batches for the device.
 const BATCHES_MAX: usize = 1024 / WAITING_MAX;
 
