@@ -271,3 +271,62 @@ fn shared_addresses_reach_the_program_through_other_devices() {
         });
     }
 }
+
+/// A datagram for somebody whom only recv_batch had heard, or nobody, was taken and lost: who was
+/// asked for the Ethernet address answered the kernel.
+#[test]
+fn on_a_shared_address_who_was_heard_is_sent_to_and_nobody_else() {
+    for path in PATHS {
+        Lan::create_apart(|far| {
+            let stack = start(path, false);
+            let server = bind(&stack, "10.0.0.2:7");
+            far.run(|| run("ip addr add 10.8.0.1/32 dev kernel0"));
+            run("ip route add 10.8.0.1 via 10.0.0.1");
+            let clients = ["10.0.0.1:0", "10.8.0.1:0"].map(|at| {
+                far.run(|| {
+                    let client = kernel_socket(at);
+                    client.send_to(b"question", "10.0.0.2:7").unwrap();
+                    client
+                })
+            });
+            let mut batch = Vec::new();
+            while batch.len() < 2 {
+                server.recv_batch(&mut batch, 8).unwrap();
+            }
+            for client in clients {
+                let to = client.local_addr().unwrap();
+                server.send_to(b"answer", to).unwrap();
+                assert_eq!(client.recv(&mut [0; 64]).unwrap(), 6, "{to}");
+                // Another socket of the stack's knows the way as well.
+                let other = bind(&stack, "10.0.0.2:8");
+                other.send_to(b"news", to).unwrap();
+                assert_eq!(client.recv(&mut [0; 64]).unwrap(), 4, "{to}");
+            }
+            let unknown = server.send_to(b"lost", "10.0.0.77:9").unwrap_err();
+            assert_eq!(unknown.kind(), ErrorKind::HostUnreachable);
+        });
+    }
+}
+
+/// Segments went to the old Ethernet address for ever.
+#[test]
+fn on_a_shared_address_a_connection_follows_its_peer_to_another_ethernet_address() {
+    for path in PATHS {
+        Lan::create_apart(|far| {
+            let stack = start(path, false);
+            let listener = TcpListener::bind(&stack, "10.0.0.2:80").unwrap();
+            let socket = bind(&stack, "10.0.0.2:7");
+            let mut client = far.run(|| KernelStream::connect("10.0.0.2:80").unwrap());
+            let mut server = listener.accept().unwrap().0;
+            client.set_read_timeout(Some(SOON)).unwrap();
+            far.run(|| {
+                run("ip link set kernel0 address 02:00:00:00:00:99");
+                let other = kernel_socket("10.0.0.1:0");
+                other.send_to(b"from elsewhere", "10.0.0.2:7").unwrap();
+            });
+            socket.recv_datagram().unwrap();
+            server.write_all(b"answer").unwrap();
+            client.read_exact(&mut [0; 6]).unwrap();
+        });
+    }
+}

@@ -1,7 +1,7 @@
 //! The way out: addresses, next hops, and frames to the device.
 
 use std::io::{self, IoSlice};
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -12,6 +12,7 @@ use plimsoll_core::time::Instant;
 use super::membership::{Memberships, REPORT_EVERY};
 use super::neighbours::{Neighbours, Resolved};
 use super::paths::{self, Paths};
+use super::peers::Peers;
 use super::resolution::Builder;
 use crate::device::{Batch, Device, Frame, Mac};
 use crate::wait::Waker;
@@ -28,6 +29,9 @@ pub(crate) struct Egress {
     addresses: Box<[IpNet]>,
     gateways: Box<[IpAddr]>,
     neighbours: Mutex<Neighbours>,
+    /// On a device that shares the kernel's addresses, where neighbours that are asked answer the
+    /// kernel: where they were when they were last heard of, under the addresses of next hops.
+    heard: Option<Mutex<Peers>>,
     memberships: Memberships,
     pub(crate) paths: Paths,
     /// Wakes the proxies, who repeat unanswered questions.
@@ -46,7 +50,7 @@ impl Egress {
     ) -> Self {
         let capabilities = device.capabilities();
         Self {
-            device,
+            heard: (!device.owns_address()).then(|| Mutex::new(Peers::new())),
             mac: capabilities.mac,
             mtu: capabilities.mtu,
             peer: capabilities.peer,
@@ -58,6 +62,7 @@ impl Egress {
             proxies,
             identification: AtomicU32::new(fastrand::u32(..)),
             unsent: AtomicU64::new(0),
+            device,
         }
     }
 
@@ -117,6 +122,34 @@ impl Egress {
         }
         let same_family = |gateway: &&IpAddr| gateway.is_ipv4() == destination.is_ipv4();
         self.gateways.iter().find(same_family).copied()
+    }
+
+    /// Whether nobody can be asked for its Ethernet address.
+    #[inline]
+    pub(crate) fn only_hears(&self) -> bool {
+        self.heard.is_some()
+    }
+
+    /// A frame of `address` came from `via`, which is new.
+    pub(crate) fn on_heard(&self, address: IpAddr, via: Mac, now: Instant) {
+        if let Some(heard) = &self.heard {
+            heard.lock().remember(self.heard_as(address), via, now);
+        }
+    }
+
+    /// Where the way to `address` was when it was last heard of.
+    pub(crate) fn last_heard(&self, address: IpAddr) -> Option<Mac> {
+        self.heard.as_ref()?.lock().last(self.heard_as(address))
+    }
+
+    /// Whoever is not on the link is behind one router, as far as this knows.
+    fn heard_as(&self, address: IpAddr) -> IpAddr {
+        let on_link = self.addresses.iter().any(|net| net.contains(&address));
+        match address {
+            _ if on_link => address,
+            IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+            IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+        }
     }
 
     /// Whether it is known whom to hand a packet to `destination` to.
@@ -188,10 +221,14 @@ impl Egress {
         now: Instant,
     ) -> io::Result<()> {
         let known = via.or(self.peer).or_else(|| self.many(destination));
+        let known = known.or_else(|| self.last_heard(destination));
         if let Some(mac) = known {
             emit::set_link_destination(&mut frame, mac);
             batch.push_back(frame);
             return Ok(());
+        }
+        if self.only_hears() {
+            return Err(io::Error::from_raw_os_error(libc::EHOSTUNREACH));
         }
         let next = self.next_hop(destination).ok_or_else(unreachable)?;
         let resolved = self.neighbours.lock().resolve(next, frame, now);

@@ -4,4 +4,5 @@ pub(crate) mod egress;
 pub(crate) mod membership;
 pub(crate) mod neighbours;
 pub(crate) mod paths;
+pub(crate) mod peers;
 pub(crate) mod resolution;

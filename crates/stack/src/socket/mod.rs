@@ -5,7 +5,6 @@ mod buffer;
 mod message;
 pub(crate) mod options;
 mod paced;
-mod peers;
 mod udp;
 
 pub use buffer::SendBuffer;

@@ -257,6 +257,7 @@ impl Connection {
                 match parse(&frame, host.capabilities.checksums_verified) {
                     Ok((packet, _, _)) => {
                         let unacknowledged = inner.socket().send_queue();
+                        self.hear(&inner, host, &packet, now);
                         inner.bring_in(frame, &packet, now);
                         inner.release(host, unacknowledged, arrival.arrived);
                         self.account.count(Outcome::Delivered);
@@ -286,10 +287,17 @@ impl Connection {
         now: Instant,
     ) -> Event {
         let mut inner = self.inner.lock();
+        self.hear(&inner, host, packet, now);
         inner.bring_in(frame, packet, now);
         self.account.count(Outcome::Delivered);
         self.after(&mut inner, host, now);
         inner.event()
+    }
+
+    fn hear(&self, inner: &Inner, host: &Host, packet: &Packet, now: Instant) {
+        if inner.via != Some(packet.via) {
+            host.egress.on_heard(self.remote.ip(), packet.via, now);
+        }
     }
 
     /// Its time has come.
@@ -301,6 +309,9 @@ impl Connection {
             // Perhaps no answer came because the last segment's sender on the
             // link was a wrong one: neighbours are asked.
             inner.doubted = true;
+        } else if let Some(via) = host.egress.last_heard(self.remote.ip()) {
+            // Others of its way may have been heard from elsewhere since.
+            inner.via = Some(via);
         }
         if inner.given_up_at().is_some_and(|at| now >= at) {
             inner.trouble = Some(libc::ETIMEDOUT);

@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::AsFd;
+use std::slice;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -52,8 +53,10 @@ impl UdpSocket {
         let payload = datagram.payload();
         let length = payload.len().min(buffer.len());
         buffer[..length].copy_from_slice(&payload[..length]);
-        let mut peers = self.peers.lock();
-        peers.remember(datagram.source.ip(), datagram.via, clock::now());
+        // Elsewhere it has been remembered already.
+        if !self.egress().only_hears() {
+            self.remember(slice::from_ref(&datagram), clock::now());
+        }
         Ok((length, datagram.source))
     }
 
@@ -77,6 +80,9 @@ impl UdpSocket {
             self.take(receiving, self.remote(), now, |datagram| {
                 one = Some(datagram);
             })?;
+            if self.egress().only_hears() {
+                self.remember(one.as_slice(), now);
+            }
             Ok(one)
         })
     }
@@ -94,8 +100,22 @@ impl UdpSocket {
                 && self.take(receiving, remote, now, |datagram| batch.push(datagram))?
             {}
             let received = batch.len() - before;
+            if self.egress().only_hears() {
+                self.remember(&batch[before..], now);
+            }
             Ok((received > 0 || max == 0).then_some(received))
         })
+    }
+
+    /// What goes back to them goes the way that these came.
+    fn remember(&self, datagrams: &[Datagram], now: Instant) {
+        let mut peers = self.peers.lock();
+        for datagram in datagrams {
+            let (from, via) = (datagram.source.ip(), datagram.via);
+            if peers.remember(from, via, now) {
+                self.egress().on_heard(from, via, now);
+            }
+        }
     }
 
     /// Calls `receive` until it has something, as the options say.

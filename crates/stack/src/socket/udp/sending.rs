@@ -20,11 +20,12 @@ use crate::wire::{UDP_BYTES, emit, fragments};
 const RETRY_SEND: Duration = Duration::from_micros(50);
 
 impl UdpSocket {
-    /// Sends a datagram; of a neighbour that is not known yet, once it answers.
+    /// Sends a datagram; to a neighbour that is not known yet, once it answers.
     ///
     /// # Errors
     ///
-    /// `InvalidInput` or `ENETUNREACH`: no way there. `EMSGSIZE`: longer than a
+    /// `InvalidInput` or `ENETUNREACH`: no way there. `EHOSTUNREACH`: the device shares the kernel's
+    /// address, and nothing was heard of the receiver yet; nobody can be asked. `EMSGSIZE`: longer than a
     /// datagram can be. [`TooLong`]: it would be cut, and the socket was told
     /// not to. What an ICMP error told. `WouldBlock`: the device has no room, and the socket
     /// is non-blocking or the write timeout is over.

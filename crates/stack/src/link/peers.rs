@@ -1,8 +1,8 @@
-//! The Ethernet addresses that datagrams lately came from, so that answers go
+//! The Ethernet addresses that frames lately came from, so that answers go
 //! back the way they came, without asking who has the address.
 //!
-//! A table in which each IP address has one place. Whoever shares a place with
-//! another only makes it forget, which costs a question.
+//! Tables in which each IP address has one place. Whoever shares a place with
+//! another only makes it forget, which costs a question, where one can be asked.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -16,24 +16,33 @@ const PLACES: usize = 256;
 const BELIEVED: Duration = Duration::from_secs(60);
 
 #[derive(Debug)]
-pub(super) struct Peers {
+pub(crate) struct Peers {
     places: Box<[Option<(IpAddr, Mac, Instant)>]>,
 }
 
 impl Peers {
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self {
             places: vec![None; PLACES].into_boxed_slice(),
         }
     }
 
-    pub(super) fn remember(&mut self, address: IpAddr, via: Mac, now: Instant) {
-        self.places[place(address)] = Some((address, via, now));
+    /// Whether that is new.
+    pub(crate) fn remember(&mut self, address: IpAddr, via: Mac, now: Instant) -> bool {
+        let before = self.places[place(address)].replace((address, via, now));
+        before.is_none_or(|(known, mac, _)| (known, mac) != (address, via))
     }
 
-    pub(super) fn get(&self, address: IpAddr, now: Instant) -> Option<Mac> {
+    /// Where `address` was within the last minute.
+    pub(crate) fn get(&self, address: IpAddr, now: Instant) -> Option<Mac> {
         let (known, via, since) = self.places[place(address)]?;
         (known == address && now.saturating_since(since) < BELIEVED).then_some(via)
+    }
+
+    /// Where `address` was when it was last heard of.
+    pub(super) fn last(&self, address: IpAddr) -> Option<Mac> {
+        let (known, via, _) = self.places[place(address)]?;
+        (known == address).then_some(via)
     }
 }
 
@@ -55,10 +64,12 @@ mod tests {
         let mut peers = Peers::new();
         let (address, mac) = ("10.0.0.1".parse().unwrap(), [2; 6]);
         assert_eq!(peers.get(address, Instant::ZERO), None);
-        peers.remember(address, mac, Instant::ZERO);
+        assert!(peers.remember(address, mac, Instant::ZERO));
+        assert!(!peers.remember(address, mac, Instant::ZERO));
         assert_eq!(peers.get(address, Instant::ZERO), Some(mac));
         let later = Instant::ZERO + BELIEVED;
         assert_eq!(peers.get(address, later), None);
+        assert_eq!(peers.last(address), Some(mac));
         for k in 0..10_000_u32 {
             peers.remember(IpAddr::from(k.to_be_bytes()), [4; 6], Instant::ZERO);
         }
