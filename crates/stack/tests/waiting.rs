@@ -173,6 +173,26 @@ fn all_who_wait_learn_that_the_device_has_failed() {
     }
 }
 
+/// The first of them took the waking from the others.
+#[test]
+fn all_who_wait_at_one_socket_learn_that_the_device_has_failed() {
+    let (client, server, broken) = pair();
+    let socket = UdpSocket::bind(&server, "10.0.0.2:7").unwrap();
+    socket.set_read_timeout(Some(SOON)).unwrap();
+    thread::scope(|scope| {
+        let waiting: Vec<_> = (0..4)
+            .map(|_| scope.spawn(|| socket.recv_from(&mut [0; 9]).unwrap_err().kind()))
+            .collect();
+        // They wait by then; if not, they find it failed.
+        thread::sleep(Duration::from_millis(100));
+        broken.store(true, Ordering::Relaxed);
+        knock(&client);
+        for waiting in waiting {
+            assert_eq!(waiting.join().unwrap(), ErrorKind::BrokenPipe);
+        }
+    });
+}
+
 /// An event loop was not told: it had asked before the device failed.
 #[test]
 fn an_event_loop_learns_that_the_device_has_failed() {

@@ -9,6 +9,7 @@ use std::collections::VecDeque;
 use std::io;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -56,6 +57,8 @@ pub struct UdpSocket {
     groups: Mutex<Vec<IpAddr>>,
     options: Options,
     waker: Arc<Waker>,
+    /// Threads that sleep in a receiving call.
+    waiting: AtomicUsize,
     trouble: Arc<Pending>,
     /// Waker and ring, where the device demultiplexes.
     both: Option<Both>,
@@ -171,6 +174,7 @@ impl UdpSocket {
             groups: Mutex::default(),
             options: Options::default(),
             waker: bound.waker,
+            waiting: AtomicUsize::new(0),
             trouble: bound.trouble,
             both,
             stack: stack.clone(),

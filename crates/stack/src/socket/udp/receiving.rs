@@ -135,29 +135,51 @@ impl UdpSocket {
             let received = receive(&mut receiving, now)?;
             drop(work);
             if let Some(received) = received {
+                self.pass_on(receiving.has_more());
                 return Ok(received);
             }
             if receiving.has_more() || !options.nonblocking && now < polling {
                 // Many were unfit, or something may come at once; look at the clock.
             } else {
-                self.waker.clear();
-                self.trouble.take()?;
-                match receiving.consumer.request_interrupt() {
-                    InterruptRequest::Ready => continue,
-                    InterruptRequest::Closed => return Err(self.host().failure()),
-                    InterruptRequest::Pending => {}
+                if !self.must_wait(&mut receiving)? {
+                    continue;
                 }
-                drop(receiving);
                 if options.nonblocking {
                     return Err(io::ErrorKind::WouldBlock.into());
                 }
                 let limit = deadline.map(|deadline| deadline.saturating_since(now));
-                self.wait(limit)?;
+                self.waiting.fetch_add(1, Ordering::Relaxed);
+                drop(receiving);
+                let waited = self.wait(limit);
+                self.waiting.fetch_sub(1, Ordering::Relaxed);
+                waited?;
             }
             now = clock::now();
             if deadline.is_some_and(|deadline| now >= deadline) {
                 return self.last_look(receive, now);
             }
+        }
+    }
+
+    /// Whether the next arrival will wake who waits; otherwise something is there by now.
+    fn must_wait(&self, receiving: &mut Receiving) -> io::Result<bool> {
+        self.waker.clear();
+        let request = self.trouble.take();
+        let request = request.map(|()| receiving.consumer.request_interrupt());
+        // That may have been others' waking, and nothing would wake them again.
+        self.pass_on(!matches!(request, Ok(InterruptRequest::Pending)));
+        match request? {
+            InterruptRequest::Pending => Ok(true),
+            InterruptRequest::Ready => Ok(false),
+            InterruptRequest::Closed => Err(self.host().failure()),
+        }
+    }
+
+    /// There is something for other threads that wait as well. To be called with the lock held
+    /// under which they begin to wait.
+    fn pass_on(&self, there_is_more: bool) {
+        if there_is_more && self.waiting.load(Ordering::Relaxed) > 0 {
+            self.waker.wake();
         }
     }
 
@@ -178,7 +200,9 @@ impl UdpSocket {
         mut receive: impl FnMut(&mut Receiving, Instant) -> io::Result<Option<T>>,
         now: Instant,
     ) -> io::Result<T> {
-        let received = receive(&mut self.receiving.lock(), now)?;
+        let mut receiving = self.receiving.lock();
+        let received = receive(&mut receiving, now)?;
+        self.pass_on(receiving.has_more());
         received.ok_or_else(|| io::ErrorKind::WouldBlock.into())
     }
 
