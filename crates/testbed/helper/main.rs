@@ -1,14 +1,17 @@
 //! Processes that the tests start, to be signalled and killed.
 
+use std::fs;
 use std::io::{BufWriter, Write, stdout};
+use std::path::Path;
 use std::time::Duration;
 
 use clap::Parser;
-use plimsoll_testbed::{Config, Error, Testbed, interrupt, server};
+use plimsoll_testbed::{Config, ControlGroup, Error, Testbed, interrupt, server};
 
 #[derive(Parser)]
 enum Helper {
-    /// Makes a testbed with a process in it, says so, and waits for a signal.
+    /// Makes a testbed with a process in it, in a control group, says so, and waits for a
+    /// signal.
     Hold,
     /// Computes for so many milliseconds, and then prints when it ran: a start
     /// and an end in each line, in nanoseconds of the monotonic clock.
@@ -34,11 +37,22 @@ fn main() -> Result<(), Error> {
 fn hold() -> Result<(), Error> {
     let testbed = Testbed::create(Config::default())?;
     let sleeper = testbed.test().command("sleep").arg("1000").spawn()?;
+    let hierarchies = ["/sys/fs/cgroup", "/sys/fs/cgroup/cpu"].map(Path::new);
+    let mut hierarchies = hierarchies.iter();
+    let hierarchy = hierarchies.find(|one| one.join("cgroup.procs").exists());
+    let hierarchy = hierarchy.expect("a hierarchy of control groups is mounted");
+    let group = ControlGroup::make(testbed.test(), hierarchy, "held")?;
+    // As a guard makes one for polling threads.
+    let within = group.path().join("within");
+    fs::create_dir(&within).expect("a control group within one that was just made");
+    let put = fs::write(within.join("cgroup.procs"), sleeper.pid().to_string());
+    put.expect("the group takes a process");
     println!(
-        "{} {} {}",
+        "{} {} {} {}",
         testbed.load().name(),
         testbed.test().name(),
-        sleeper.pid()
+        sleeper.pid(),
+        group.path().display()
     );
     stdout().flush().expect("the test reads it");
     interrupt::sleep(Duration::from_secs(600))

@@ -43,6 +43,7 @@ pub mod bird;
 pub mod blast;
 pub mod burner;
 pub mod connect;
+mod control_group;
 pub mod crowd;
 pub mod dns;
 pub mod error;
@@ -70,6 +71,7 @@ pub mod tunnel;
 pub mod wide_area;
 
 pub use behind::INNER_DEVICE;
+pub use control_group::ControlGroup;
 pub use error::Error;
 pub use namespace::Host;
 pub use pauses::Pauses;

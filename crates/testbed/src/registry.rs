@@ -1,14 +1,14 @@
 //! What each testbed owns, written down where a later run finds it.
 //!
-//! `/run/plimsoll/ID.testbed` names the namespaces of one testbed and the
-//! processes it started, one per line, appended before the thing is made. The
+//! `/run/plimsoll/ID.testbed` names the namespaces and control groups of one testbed and
+//! the processes it started, one per line, appended before the thing is made. The
 //! file is locked (`flock`) for as long as its testbed lives: the kernel drops
 //! the lock with the process, however that ends. A file without a lock holder
 //! is therefore the remains of a killed run, and [`sweep`] removes what it
 //! names and nothing else.
 
 use std::fs::{self, File, OpenOptions, TryLockError};
-use std::io::{Read, Write};
+use std::io::{self, Read, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process;
@@ -23,13 +23,17 @@ use nix::unistd::Pid;
 use plimsoll_kernel::namespace::delete;
 use plimsoll_kernel::process::Process;
 
+use crate::control_group::HIERARCHIES;
 use crate::{Error, namespace};
 
 /// Where the files are, and the mount point that namespaces stage sysfs on.
 pub(crate) const RUN_DIR: &str = "/run/plimsoll";
 
-/// One testbed's entry. Tearing it down, at the latest by dropping it, ends the processes and removes the
-/// namespaces it names.
+/// A process that was killed is gone by then, and so is what it leaves behind.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// One testbed's entry. Tearing it down, at the latest by dropping it, ends the processes and
+/// removes the namespaces and control groups it names.
 #[derive(Debug)]
 pub(crate) struct Registration {
     id: String,
@@ -49,7 +53,7 @@ impl Registration {
             let file = match OpenOptions::new().append(true).create_new(true).open(&path) {
                 Ok(file) => file,
                 // The remains of an earlier process with our id, not yet swept.
-                Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => continue,
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => continue,
                 Err(error) => return Err(Error::io(format!("create {}", path.display()))(error)),
             };
             file.lock()
@@ -76,6 +80,11 @@ impl Registration {
         self.append(&Entry::Namespace(name.to_owned()))
     }
 
+    /// Writes down a control group that is about to be made.
+    pub(crate) fn add_control_group(&self, path: &Path) -> Result<(), Error> {
+        self.append(&Entry::ControlGroup(path.to_owned()))
+    }
+
     /// Writes down a process that was started.
     pub(crate) fn add_process(&self, pid: u32) -> Result<(), Error> {
         match Process::of(pid) {
@@ -85,8 +94,8 @@ impl Registration {
         }
     }
 
-    /// Ends the processes and removes the namespaces, once. A failure leaves
-    /// the entry for the next sweep.
+    /// Ends the processes and removes the namespaces and control groups, once. A failure
+    /// leaves the entry for the next sweep.
     pub(crate) fn tear_down(&self) {
         if self.torn_down.swap(true, Ordering::Relaxed) {
             return;
@@ -109,12 +118,12 @@ impl Drop for Registration {
     }
 }
 
-/// Removes what killed runs left behind: the namespaces and processes of every
-/// entry that nobody holds the lock of.
+/// Removes what killed runs left behind: the namespaces, control groups and processes of
+/// every entry that nobody holds the lock of.
 pub(crate) fn sweep() -> Result<(), Error> {
     let entries = match fs::read_dir(RUN_DIR) {
         Ok(entries) => entries,
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
         Err(error) => return Err(Error::io(format!("list {RUN_DIR}"))(error)),
     };
     for path in entries.flatten().map(|entry| entry.path()) {
@@ -160,13 +169,51 @@ fn remove(path: &Path, id: &str) -> Result<(), Error> {
             _ => {}
         }
     }
+    // Those within others were made later.
+    for entry in entries.iter().rev() {
+        match entry {
+            Entry::ControlGroup(group) if is_of(group, id) => remove_group(group).map_err(
+                Error::io(format!("remove the control group {}", group.display())),
+            )?,
+            _ => {}
+        }
+    }
     fs::remove_file(path).map_err(Error::io(format!("remove {}", path.display())))
+}
+
+/// Whether a control group is one of this testbed.
+fn is_of(group: &Path, id: &str) -> bool {
+    let name = group.file_name().and_then(|name| name.to_str());
+    group.starts_with(HIERARCHIES)
+        && name.is_some_and(|name| name.starts_with(&namespace::prefix(id)))
+}
+
+/// Removes a control group, if it is there, and those that a guard has made within it for
+/// the threads of an interface, which may end a moment after their namespace.
+fn remove_group(group: &Path) -> io::Result<()> {
+    let patience = Instant::now() + PATIENCE;
+    loop {
+        for within in fs::read_dir(group).into_iter().flatten().flatten() {
+            if within.file_type()?.is_dir() {
+                remove_group(&within.path())?;
+            }
+        }
+        match fs::remove_dir(group) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+            Err(error)
+                if error.kind() == io::ErrorKind::ResourceBusy && Instant::now() < patience =>
+            {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            removed => return removed,
+        }
+    }
 }
 
 /// Kills the process and waits until it is gone, unless the id has passed on
 /// to another process. A zombie counts as gone: its parent has to reap it.
 fn end(process: Process) {
-    let patience = Instant::now() + Duration::from_secs(2);
+    let patience = Instant::now() + PATIENCE;
     let id = Pid::from_raw(i32::try_from(process.pid).unwrap_or(i32::MAX));
     while process.is_alive() && Instant::now() < patience {
         if kill(id, Signal::SIGKILL) == Err(Errno::ESRCH) {
@@ -186,6 +233,7 @@ fn is_current(file: &File, path: &Path) -> bool {
 #[derive(Debug, PartialEq)]
 enum Entry {
     Namespace(String),
+    ControlGroup(PathBuf),
     Process(Process),
 }
 
@@ -193,6 +241,7 @@ impl Entry {
     fn to_line(&self) -> String {
         match self {
             Self::Namespace(name) => format!("namespace {name}\n"),
+            Self::ControlGroup(path) => format!("cgroup {}\n", path.display()),
             Self::Process(process) => format!("process {process}\n"),
         }
     }
@@ -201,6 +250,7 @@ impl Entry {
     fn from_line(line: &str) -> Option<Self> {
         match line.trim_end().split_once(' ')? {
             ("namespace", name) => Some(Self::Namespace(name.to_owned())),
+            ("cgroup", path) => Some(Self::ControlGroup(path.into())),
             ("process", process) => Process::parse(process).map(Self::Process),
             _ => None,
         }
@@ -215,11 +265,29 @@ mod tests {
     fn entries_survive_writing_and_reading() {
         for entry in [
             Entry::Namespace("plimsoll-12-0-test".to_owned()),
+            Entry::ControlGroup("/sys/fs/cgroup/cpu/plimsoll-12-0-worker".into()),
             Entry::Process(Process::current().unwrap()),
         ] {
             assert_eq!(Entry::from_line(&entry.to_line()), Some(entry));
         }
         assert_eq!(Entry::from_line("process 12"), None);
         assert_eq!(Entry::from_line(""), None);
+    }
+
+    #[test]
+    fn only_a_testbeds_own_control_groups_are_removed() {
+        for (group, own) in [
+            ("/sys/fs/cgroup/plimsoll-12-0-both", true),
+            (
+                "/sys/fs/cgroup/cpu/plimsoll-12-0-both/plimsoll-12-0-worker",
+                true,
+            ),
+            ("/sys/fs/cgroup/plimsoll-12-1-both", false),
+            ("/sys/fs/cgroup/plimsoll-12-0-both/..", false),
+            ("/sys/fs/cgroup/plimsoll-1", false),
+            ("/tmp/plimsoll-12-0-both", false),
+        ] {
+            assert_eq!(is_of(Path::new(group), "12-0"), own, "{group}");
+        }
     }
 }

@@ -7,7 +7,7 @@ mod common;
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::net::IpAddr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -191,11 +191,12 @@ fn a_panic_cleans_up() {
     assert!(!namespace_exists(&names[0]));
 }
 
-/// Another process that holds a testbed with a `sleep` in it.
+/// Another process that holds a testbed with a `sleep` in it, which is in a control group.
 struct Holder {
     child: Child,
     namespaces: Vec<String>,
     sleeper: i32,
+    group: PathBuf,
 }
 
 impl Holder {
@@ -210,10 +211,11 @@ impl Holder {
             .read_line(&mut line)
             .unwrap();
         let words: Vec<&str> = line.split_whitespace().collect();
-        assert_eq!(words.len(), 3, "the helper said {line:?}");
+        assert_eq!(words.len(), 4, "the helper said {line:?}");
         Self {
             namespaces: vec![words[0].to_owned(), words[1].to_owned()],
             sleeper: words[2].parse().unwrap(),
+            group: words[3].into(),
             child,
         }
     }
@@ -230,15 +232,24 @@ impl Holder {
     }
 
     fn sleeper_ended(&self) -> bool {
-        let deadline = Instant::now() + Duration::from_secs(5);
-        while Instant::now() < deadline {
-            if kill(Pid::from_raw(self.sleeper), None).is_err() {
-                return true;
-            }
-            std::thread::sleep(Duration::from_millis(5));
-        }
-        false
+        soon(|| kill(Pid::from_raw(self.sleeper), None).is_err())
     }
+
+    /// A test beside this one may have begun to sweep it.
+    fn is_swept(&self) -> bool {
+        soon(|| self.namespaces_left() == 0 && !self.group.exists())
+    }
+}
+
+fn soon(is_so: impl Fn() -> bool) -> bool {
+    let deadline = Instant::now() + Duration::from_secs(5);
+    while Instant::now() < deadline {
+        if is_so() {
+            return true;
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    false
 }
 
 impl Drop for Holder {
@@ -253,8 +264,10 @@ fn sigterm_and_sigint_clean_up() {
     for signal in [Signal::SIGTERM, Signal::SIGINT] {
         let mut holder = Holder::start();
         assert_eq!(holder.namespaces_left(), 2);
+        assert!(holder.group.exists());
         holder.end_by(signal);
         assert_eq!(holder.namespaces_left(), 0, "after {signal}");
+        assert!(!holder.group.exists(), "after {signal}");
         assert!(holder.sleeper_ended());
     }
 }
@@ -271,14 +284,18 @@ fn the_next_start_sweeps_after_sigkill_and_touches_nothing_else() {
     };
     ip("add");
     let mut holder = Holder::start();
+    let foreign_group = holder.group.with_file_name(&foreign);
+    fs::create_dir(&foreign_group).unwrap();
     holder.end_by(Signal::SIGKILL);
     assert!(holder.sleeper_ended());
 
     let _next = create();
     let foreign_kept = namespace_exists(&foreign);
     ip("del");
-    assert_eq!(holder.namespaces_left(), 0);
+    let foreign_group_kept = fs::remove_dir(&foreign_group).is_ok();
+    assert!(holder.is_swept(), "left {}", holder.group.display());
     assert!(foreign_kept, "swept a namespace of somebody else");
+    assert!(foreign_group_kept, "swept a control group of somebody else");
     assert!(namespace_exists(alive.test().name()));
     datagram_reaches(&alive);
 }

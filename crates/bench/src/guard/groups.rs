@@ -2,11 +2,10 @@
 //! together, one third for the worker.
 
 use std::fs;
-use std::io;
-use std::path::{Path, PathBuf};
-use std::process;
+use std::path::Path;
 
 use plimsoll_kernel::control_group;
+use plimsoll_testbed::{ControlGroup, Host};
 
 use crate::Error;
 
@@ -21,56 +20,58 @@ const ROOTS: [&str; 3] = [
 /// Removed when dropped; whoever is in them must have ended.
 #[derive(Debug)]
 pub(crate) struct Groups {
-    directory: PathBuf,
+    servers: ControlGroup,
+    worker: ControlGroup,
+    /// Around the others, so that it is dropped after them.
+    _both: ControlGroup,
 }
 
 impl Groups {
-    /// Makes them.
-    pub(crate) fn make() -> Result<Self, Error> {
+    /// Makes them for processes of this host.
+    pub(crate) fn make(host: &Host) -> Result<Self, Error> {
         let roots = ROOTS.iter().map(Path::new);
-        let mut made = roots.filter_map(|root| Self::within(root).ok());
+        let mut made = roots.filter_map(|root| Self::within(host, root));
         let problem = "that share the CPU cannot be made in /sys/fs/cgroup";
         made.next().ok_or_else(|| refused(problem.to_owned()))
     }
 
-    fn within(root: &Path) -> io::Result<Self> {
-        let directory = root.join(format!("plimsoll-bench-{}", process::id()));
-        fs::create_dir(&directory)?;
-        let groups = Self { directory };
+    fn within(host: &Host, root: &Path) -> Option<Self> {
+        let both = ControlGroup::make(host, root, "both").ok()?;
         // Of the unified hierarchy only.
-        let control = groups.directory.join("cgroup.subtree_control");
+        let control = both.path().join("cgroup.subtree_control");
         if control.exists() {
-            fs::write(control, "+cpu")?;
+            fs::write(control, "+cpu").ok()?;
         }
-        for (group, thirds) in [(groups.servers(), 2), (groups.worker(), 1)] {
-            fs::create_dir(&group)?;
-            if !control_group::shares_cpu(&group) {
-                return Err(io::Error::from(io::ErrorKind::Unsupported));
+        let group = |name, thirds: u32| {
+            let group = ControlGroup::make(host, both.path(), name).ok()?;
+            if !control_group::shares_cpu(group.path()) {
+                return None;
             }
-            let (file, share) = match group.join("cpu.weight").exists() {
+            let (file, share) = match group.path().join("cpu.weight").exists() {
                 true => ("cpu.weight", 100 * thirds),
                 false => ("cpu.shares", 1024 * thirds),
             };
-            fs::write(group.join(file), share.to_string())?;
-        }
-        Ok(groups)
+            fs::write(group.path().join(file), share.to_string()).ok()?;
+            Some(group)
+        };
+        Some(Self {
+            servers: group("servers", 2)?,
+            worker: group("worker", 1)?,
+            _both: both,
+        })
     }
 
     /// The servers' group.
-    pub(crate) fn servers(&self) -> PathBuf {
-        self.directory.join("servers")
-    }
-
-    fn worker(&self) -> PathBuf {
-        self.directory.join("worker")
+    pub(crate) fn servers(&self) -> &Path {
+        self.servers.path()
     }
 
     /// Moves the processes there.
     pub(crate) fn take(&self, servers: [u32; 2], worker: u32) -> Result<(), Error> {
-        let mut all = servers.map(|server| (server, self.servers())).to_vec();
-        all.push((worker, self.worker()));
+        let mut all = servers.map(|server| (server, &self.servers)).to_vec();
+        all.push((worker, &self.worker));
         let moved = all.into_iter().try_for_each(|(process, group)| {
-            fs::write(group.join("cgroup.procs"), process.to_string())
+            fs::write(group.path().join("cgroup.procs"), process.to_string())
         });
         moved.map_err(|error| refused(format!("do not take a process: {error}")))
     }
@@ -80,14 +81,5 @@ fn refused(problem: String) -> Error {
     Error::Tool {
         tool: "control groups",
         problem,
-    }
-}
-
-impl Drop for Groups {
-    fn drop(&mut self) {
-        for group in [self.servers(), self.worker(), self.directory.clone()] {
-            // One that was not made, or that is not empty, stays as it is.
-            let _ = fs::remove_dir(group);
-        }
     }
 }

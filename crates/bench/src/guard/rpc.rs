@@ -123,7 +123,7 @@ pub(super) struct Outcome {
 pub(super) fn run(bench: &mut Bench<'_>) -> Result<Outcome, Error> {
     let (stage, plan) = (bench.stage, bench.plan);
     let mut cases = Cases::new(&SIDES, &WORKS.map(|(_, micros)| micros));
-    let groups = Groups::make()?;
+    let groups = Groups::make(stage.host())?;
     for round in 1..=plan.runs {
         for case in cases.in_round(round) {
             let side = case.protection;

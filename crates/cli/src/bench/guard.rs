@@ -12,7 +12,8 @@ use crate::output;
 /// Measure the guard beside the stock kernel, a tuned nftables limit and threaded polling.
 ///
 /// Everything happens between two network namespaces made for it, which are
-/// removed again. Every part stands alone; one that this guard or machine cannot
+/// removed again, as are control groups; what a killed run left goes with the next
+/// one. Every part stands alone; one that this guard or machine cannot
 /// do leaves its goals unmeasured and says why.
 #[derive(clap::Args, Debug)]
 #[command(after_help = HELP)]
