@@ -23,6 +23,7 @@ mod decider;
 mod output;
 mod protected;
 mod queues;
+mod tally;
 
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -32,10 +33,11 @@ use std::sync::mpsc::channel;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
+use arc_swap::ArcSwap;
 use nix::poll::{PollFd, PollFlags, ppoll};
 use nix::sys::time::TimeSpec;
 use nix::unistd::gettid;
-use parking_lot::{Mutex, RwLock};
+use parking_lot::Mutex;
 use plimsoll_core::feedback::{Change, Feedback, FeedbackConfig, QueueId, Watermarks};
 use plimsoll_core::poll::{
     Direction, Directions, Driver, Interrupts, Poller, PollerConfig, SourceId, SourceSet, Turn,
@@ -46,13 +48,13 @@ use plimsoll_stack::device::{Batch, Device, Frame};
 
 use super::Config;
 use super::error::Error;
-use super::outcome::Counts;
 use super::router::Attached;
 use super::table::{Port, Table};
-use crate::sent::Transmitted;
 use decider::Decider;
 use output::Output;
 use protected::Protected;
+pub(super) use tally::Tally;
+use tally::Told;
 
 /// Completions of one system call in copy mode (`TX_BATCH_SIZE`).
 const TRANSMIT_QUOTA: u32 = 32;
@@ -83,25 +85,15 @@ struct Worker {
 #[derive(Debug, Default)]
 struct Shared {
     stop: AtomicBool,
-    tallies: Mutex<Vec<Tally>>,
+    tallies: Told,
     /// The same of protected frames.
-    protected_tallies: Mutex<Vec<Tally>>,
+    protected_tallies: Told,
     /// Why one ended by itself.
     failure: Mutex<Option<String>>,
     /// With the port of each.
     devices: Vec<(usize, Arc<BareQueue>)>,
     /// Those of protected frames.
     protected: Vec<(usize, Arc<BareQueue>)>,
-}
-
-/// What became of a port's frames in user space.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Tally {
-    pub(super) outcomes: Counts,
-    pub(super) transmitted: Transmitted,
-    pub(super) lost: u64,
-    /// Of all these outcomes, those of protected frames.
-    pub(super) protected: u64,
 }
 
 /// One receive queue, and the output queue that it sends from.
@@ -119,14 +111,13 @@ impl Engine {
     pub(super) fn start(
         config: &Config,
         ports: &[Port],
-        table: Arc<RwLock<Table>>,
+        table: Arc<ArcSwap<Table>>,
         attached: &Arc<Attached>,
     ) -> Result<Self, Error> {
         let (devices, protected) = queues::open(config, attached)?;
-        let tallies = || Mutex::new(vec![Tally::default(); ports.len()]);
         let shared = Arc::new(Shared {
-            tallies: tallies(),
-            protected_tallies: tallies(),
+            tallies: Told::of_ports(ports.len()),
+            protected_tallies: Told::of_ports(ports.len()),
             devices,
             protected,
             ..Shared::default()
@@ -163,8 +154,8 @@ impl Engine {
         let lost = of_port.map(|(_, device)| device.drops());
         let lost = lost.map(|drops| drops.ring_full + drops.no_buffer + drops.invalid);
         let lost = lost.sum();
-        let protected = self.shared.protected_tallies.lock()[port];
-        let mut tally = self.shared.tallies.lock()[port];
+        let protected = self.shared.protected_tallies.read(port);
+        let mut tally = self.shared.tallies.read(port);
         tally.outcomes += protected.outcomes;
         tally.transmitted += protected.transmitted;
         Tally {
@@ -260,6 +251,8 @@ struct Work {
     /// Frames to be forwarded, with the port of each.
     routed: Vec<(usize, Frame)>,
     tallies: Vec<Tally>,
+    /// They are what was told last.
+    is_told: bool,
     /// Lines whose transmit ring was full, to be tried again then.
     again_at: Option<Instant>,
 }
@@ -294,7 +287,7 @@ impl Work {
                 queue,
             });
         }
-        let ports = shared.tallies.lock().len();
+        let ports = shared.tallies.ports();
         Ok(Self {
             of_port: by_port(ports, lines.iter().map(|line| line.port)),
             lines,
@@ -304,6 +297,7 @@ impl Work {
             batch: Batch::with_capacity(config.quota as usize),
             routed: Vec::with_capacity(config.quota as usize),
             tallies: vec![Tally::default(); ports],
+            is_told: true,
             again_at: None,
         })
     }
@@ -316,7 +310,7 @@ impl Work {
                 Some(turn) => self.serve(turn, now)?,
                 None => self.rest(now)?,
             }
-            shared.tallies.lock().copy_from_slice(&self.tallies);
+            self.is_told = shared.tallies.tell(&self.tallies);
         }
         Ok(())
     }
@@ -360,11 +354,9 @@ impl Work {
         let mut batch = std::mem::take(&mut self.batch);
         let received = device.receive(&mut batch, quota as usize)?;
         let port = self.lines[place].port;
-        let table = Arc::clone(&self.decider.table);
-        let table = table.read();
         let counts = &mut self.tallies[port].outcomes;
         self.decider
-            .decide_all(table, &mut batch, port, now, counts, &mut self.routed)?;
+            .decide_all(&mut batch, port, now, counts, &mut self.routed)?;
         self.batch = batch;
         let mut routed = std::mem::take(&mut self.routed);
         for (to, frame) in routed.drain(..) {
@@ -432,7 +424,7 @@ impl Work {
         ];
         let next = times.into_iter().flatten().min();
         let span = next.map_or(LOOK, |next| next.saturating_since(now).min(LOOK));
-        let span = span.min(tended);
+        let span = span.min(if self.is_told { tended } else { AGAIN });
         let mut polled: Vec<PollFd<'_>> = awaited
             .iter()
             .map(|source| &self.lines[source.index()].device)

@@ -9,12 +9,12 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use parking_lot::{Mutex, RwLock};
+use parking_lot::Mutex;
 use plimsoll_kernel::routing::{Change, Counters, Mirror};
 
 use super::error::Error;
 use super::router::Attached;
-use super::table::Table;
+use super::tables::Tables;
 
 /// How often the mirror is compared with the kernel.
 const COMPARISON: Duration = Duration::from_secs(30);
@@ -37,10 +37,10 @@ struct Shared {
 }
 
 impl Follower {
-    /// Keeps `table` and what `attached` knows of the kernel's state like `mirror`.
+    /// Keeps `tables` and what `attached` knows of the kernel's state like `mirror`.
     pub(super) fn start(
         mirror: Mirror,
-        table: Arc<RwLock<Table>>,
+        mut tables: Tables,
         attached: Arc<Attached>,
     ) -> Result<Self, Error> {
         let shared = Arc::new(Shared::default());
@@ -48,7 +48,7 @@ impl Follower {
         let seen = Arc::clone(&shared);
         let thread = thread::Builder::new()
             .name("follow".to_owned())
-            .spawn(move || follow(mirror, &table, &attached, &seen))
+            .spawn(move || follow(mirror, &mut tables, &attached, &seen))
             .map_err(Error::os(
                 "start the thread that follows the kernel's routes",
             ))?;
@@ -74,7 +74,7 @@ impl Drop for Follower {
     }
 }
 
-fn follow(mut mirror: Mirror, table: &RwLock<Table>, attached: &Attached, shared: &Shared) {
+fn follow(mut mirror: Mirror, tables: &mut Tables, attached: &Attached, shared: &Shared) {
     let mut compare_at = Instant::now() + COMPARISON;
     while !shared.stop.load(Ordering::Relaxed) {
         let mut wanted = [PollFd::new(mirror.as_fd(), PollFlags::POLLIN)];
@@ -86,7 +86,7 @@ fn follow(mut mirror: Mirror, table: &RwLock<Table>, attached: &Attached, shared
         } else {
             mirror.poll()
         };
-        let taken = changes.and_then(|changes| take(&changes, &mirror, table, attached));
+        let taken = changes.and_then(|changes| take(&changes, &mirror, tables, attached));
         *shared.counters.lock() = mirror.counters();
         if taken.is_err() {
             // Whatever was missed meanwhile is found by comparing.
@@ -99,24 +99,20 @@ fn follow(mut mirror: Mirror, table: &RwLock<Table>, attached: &Attached, shared
 fn take(
     changes: &[Change],
     mirror: &Mirror,
-    table: &RwLock<Table>,
+    tables: &mut Tables,
     attached: &Attached,
 ) -> io::Result<()> {
     if changes.is_empty() {
         return Ok(());
     }
-    let mut written = table.write();
-    for change in changes {
-        written.apply(*change, mirror.state());
-    }
-    drop(written);
+    tables.take(changes, mirror.state());
     let is_of_hosts = |change: &Change| match change {
         Change::Routes(prefix) => prefix.prefix_len() == prefix.max_prefix_len(),
         Change::Neighbour(_) => false,
         Change::Everything => true,
     };
     if changes.iter().any(is_of_hosts) {
-        attached.take(&table.read()).map_err(io::Error::other)?;
+        attached.take(tables.newest()).map_err(io::Error::other)?;
     }
     Ok(())
 }

@@ -36,6 +36,7 @@ mod program;
 mod router;
 mod status;
 pub mod table;
+mod tables;
 mod to_kernel;
 
 use plimsoll_core::config::Fraction;

@@ -9,7 +9,6 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use parking_lot::RwLock;
 use plimsoll_kernel::knobs::Keeper;
 use plimsoll_kernel::routing::{Mirror, switches};
 use plimsoll_kernel::{host, link};
@@ -20,6 +19,7 @@ use super::follow::Follower;
 use super::program::{self, Constants, DEVICES_MAX, Instance, Interface, Shared};
 use super::status::{InterfaceStatus, Status, UserStatus};
 use super::table::{Port, ReversePath, Table};
+use super::tables::Tables;
 use super::{Config, DataPath};
 use crate::filter::Filter;
 use crate::polling::{Polling, Wanted};
@@ -96,13 +96,10 @@ impl Router {
         let attached = Arc::new(Attached::attach(config, &constants, &ports, &table)?);
         let indices: Vec<u32> = ports.iter().map(|port| port.interface).collect();
         let sent = Sent::watch(&indices)?;
-        let table = Arc::new(RwLock::new(table));
+        let mut tables = Tables::new(table);
         let engine = match config.path {
             DataPath::Xdp => None,
-            DataPath::User => {
-                let table = Arc::clone(&table);
-                Some(Engine::start(config, &ports, table, &attached)?)
-            }
+            DataPath::User => Some(Engine::start(config, &ports, tables.share(), &attached)?),
         };
         let threads = engine.as_ref().map(Engine::takers_and_deciders);
         let [takers, deciders] = threads.unwrap_or_default();
@@ -116,7 +113,7 @@ impl Router {
                 any_driver: config.any_driver,
             })
         });
-        let follower = Follower::start(mirror, table, Arc::clone(&attached))?;
+        let follower = Follower::start(mirror, tables, Arc::clone(&attached))?;
         Ok(Self {
             path: config.path,
             started: Instant::now(),

@@ -60,7 +60,7 @@ pub struct Next {
 }
 
 /// The tables of a router.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Table {
     ports: Vec<Port>,
     v4: PrefixMap<Ipv4Net, Target>,

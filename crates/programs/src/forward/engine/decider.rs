@@ -4,7 +4,8 @@ use std::io;
 use std::sync::Arc;
 use std::time::Instant as StdInstant;
 
-use parking_lot::{Mutex, RwLock, RwLockReadGuard};
+use arc_swap::ArcSwap;
+use parking_lot::Mutex;
 use plimsoll_core::time::Instant;
 use plimsoll_stack::device::{Batch, Frame};
 
@@ -19,7 +20,7 @@ use crate::forward::to_kernel::ToKernel;
 /// Threads have one each. They share what the kernel may have to work on.
 #[derive(Clone, Debug)]
 pub(super) struct Decider {
-    pub(super) table: Arc<RwLock<Table>>,
+    table: Arc<ArcSwap<Table>>,
     exceptions: Arc<Mutex<Exceptions>>,
     started: StdInstant,
 }
@@ -32,7 +33,11 @@ struct Exceptions {
 }
 
 impl Decider {
-    pub(super) fn new(config: &Config, table: Arc<RwLock<Table>>, mtu: u32) -> Result<Self, Error> {
+    pub(super) fn new(
+        config: &Config,
+        table: Arc<ArcSwap<Table>>,
+        mtu: u32,
+    ) -> Result<Self, Error> {
         let exceptions = Exceptions {
             buckets: Buckets::new(config.limits, Instant::ZERO),
             to_kernel: ToKernel::open(mtu)?,
@@ -74,13 +79,13 @@ impl Decider {
     /// put into `routed`, with the port that each leaves by.
     pub(super) fn decide_all(
         &self,
-        table: RwLockReadGuard<'_, Table>,
         batch: &mut Batch,
         port: usize,
         now: Instant,
         counts: &mut Counts,
         routed: &mut Vec<(usize, Frame)>,
     ) -> io::Result<()> {
+        let table = self.table.load();
         let mut kernel_has_work = false;
         for frame in batch.drain(..) {
             let outcome = match self.decide(&table, frame, port, now) {

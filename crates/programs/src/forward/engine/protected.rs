@@ -31,6 +31,8 @@ pub(super) struct Protected {
     /// Frames to be forwarded, with the port of each.
     routed: Vec<(usize, Frame)>,
     tallies: Vec<Tally>,
+    /// They are what was told last.
+    is_told: bool,
 }
 
 /// The protected frames of a receive queue, and those that leave by it.
@@ -51,7 +53,7 @@ impl Protected {
                 output: Output::new(),
             })
             .collect();
-        let ports = shared.tallies.lock().len();
+        let ports = shared.protected_tallies.ports();
         let of_port = super::by_port(ports, lines.iter().map(|line| line.port));
         Self {
             lines,
@@ -61,6 +63,7 @@ impl Protected {
             batch: Batch::with_capacity(quota as usize),
             routed: Vec::with_capacity(quota as usize),
             tallies: vec![Tally::default(); ports],
+            is_told: true,
         }
     }
 
@@ -71,10 +74,7 @@ impl Protected {
                 received += self.receive(place)?;
             }
             self.send()?;
-            shared
-                .protected_tallies
-                .lock()
-                .copy_from_slice(&self.tallies);
+            self.is_told = shared.protected_tallies.tell(&self.tallies);
             if received == 0 {
                 self.wait()?;
             }
@@ -90,13 +90,10 @@ impl Protected {
         );
         let mut batch = std::mem::take(&mut self.batch);
         let received = device.receive(&mut batch, self.quota)?;
-        let table = Arc::clone(&self.decider.table);
-        // Whoever waits to write may wait for a thread that this one keeps from the CPU.
-        let table = table.read_recursive();
         let now = self.decider.now();
         let counts = &mut self.tallies[port].outcomes;
         self.decider
-            .decide_all(table, &mut batch, port, now, counts, &mut self.routed)?;
+            .decide_all(&mut batch, port, now, counts, &mut self.routed)?;
         self.batch = batch;
         for (to, frame) in self.routed.drain(..) {
             let places = &self.of_port[to];
@@ -117,11 +114,12 @@ impl Protected {
         Ok(())
     }
 
-    /// Until there are frames, or what finds no room is to be tried again.
+    /// Until there are frames, or what finds no room or was not told is to be tried again.
     fn wait(&self) -> io::Result<()> {
         let all_left = self.lines.iter().all(|line| line.output.is_empty());
+        let is_done = all_left && self.is_told;
         let tended = super::tend(self.lines.iter().map(|line| &*line.device));
-        let span = if all_left { tended } else { AGAIN.min(tended) };
+        let span = if is_done { tended } else { AGAIN.min(tended) };
         let readable = self.lines.iter().map(|line| line.device.readiness());
         let mut polled: Vec<PollFd<'_>> = readable
             .map(|descriptor| PollFd::new(descriptor, PollFlags::POLLIN))
