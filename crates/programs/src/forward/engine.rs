@@ -26,6 +26,7 @@ mod queues;
 mod tally;
 
 use std::io;
+use std::os::fd::AsFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -107,14 +108,14 @@ struct Line {
 }
 
 impl Engine {
-    /// Opens all queues of the ports and forwards between them.
+    /// Opens all queues of the ports, and starts the threads that forward between them.
     pub(super) fn start(
         config: &Config,
         ports: &[Port],
         table: Arc<ArcSwap<Table>>,
         attached: &Arc<Attached>,
     ) -> Result<Self, Error> {
-        let (devices, protected) = queues::open(config, attached)?;
+        let (devices, protected) = queues::open(config)?;
         let shared = Arc::new(Shared {
             tallies: Told::of_ports(ports.len()),
             protected_tallies: Told::of_ports(ports.len()),
@@ -136,6 +137,28 @@ impl Engine {
             forwarding: Worker::start("forward", config.cpu, &shared, leave(attached), run)?,
             shared,
         })
+    }
+
+    /// Frames go to the threads from now on. Until then the kernel forwards them.
+    pub(super) fn take_over(&self, attached: &Attached) -> Result<(), Error> {
+        for (port, device) in &self.shared.protected {
+            let instance = attached.instance(*port);
+            instance.protect(device.queue(), device.as_fd())?;
+        }
+        for (port, device) in &self.shared.devices {
+            let instance = attached.instance(*port);
+            instance.add_socket(device.queue(), device.as_fd())?;
+        }
+        if !self.is_running() {
+            // It may have left all to the kernel before.
+            attached.leave_to_kernel();
+        }
+        Ok(())
+    }
+
+    /// It was not ended, and did not end by itself.
+    pub(super) fn is_running(&self) -> bool {
+        !self.shared.stop.load(Ordering::Relaxed)
     }
 
     /// The threads that take frames, and those that the former come before.

@@ -2,7 +2,8 @@
 //!
 //! **Start.** Keepers are forked before anything is opened, so that a killed router's
 //! settings come back. The mirror subscribes before programs are attached, and
-//! interfaces are added to the table of targets when all are. **End.** Dropping the
+//! interfaces are added to the table of targets when all are. User space is handed frames
+//! once its threads run with their priorities. **End.** Dropping the
 //! router ends its threads, puts settings back and then detaches the programs. After
 //! SIGKILL the kernel detaches them, and the keepers put the settings back.
 
@@ -113,12 +114,16 @@ impl Router {
                 any_driver: config.any_driver,
             })
         });
+        let polling = polling.transpose()?;
         let follower = Follower::start(mirror, tables, Arc::clone(&attached))?;
+        if let Some(engine) = &engine {
+            engine.take_over(&attached)?;
+        }
         Ok(Self {
             path: config.path,
             started: Instant::now(),
             follower,
-            polling: polling.transpose()?,
+            polling,
             engine,
             sent,
             attached,

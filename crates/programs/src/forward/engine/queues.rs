@@ -1,7 +1,6 @@
 //! The receive queues of all interfaces, opened for one thread.
 
 use std::io;
-use std::os::fd::AsFd;
 use std::sync::Arc;
 
 use plimsoll_core::poll::SourceId;
@@ -11,7 +10,6 @@ use plimsoll_stack::device::xdp::{BareQueue, XdpConfig};
 use crate::forward::Config;
 use crate::forward::error::Error;
 use crate::forward::program::QUEUES_MAX;
-use crate::forward::router::Attached;
 
 /// Frames of a ring, and lent for receiving.
 const RING_FRAMES: u32 = 512;
@@ -24,8 +22,8 @@ const PROTECTED_CHUNKS: usize = 3 * 512;
 pub(super) type Queues = Vec<(usize, Arc<BareQueue>)>;
 
 /// All queues of all interfaces, with one memory; and beside each one for protected frames,
-/// if there are any.
-pub(super) fn open(config: &Config, attached: &Attached) -> Result<(Queues, Queues), Error> {
+/// if there are any. No frames go there yet.
+pub(super) fn open(config: &Config) -> Result<(Queues, Queues), Error> {
     let mut wanted = Vec::new();
     for (port, name) in config.interfaces.iter().enumerate() {
         let link = link::link(link::index(name)?).map_err(Error::os("ask about an interface"))?;
@@ -62,11 +60,8 @@ pub(super) fn open(config: &Config, attached: &Attached) -> Result<(Queues, Queu
             Err(error) => return Err(error.into()),
         };
         if is_protecting {
-            let beside = device.beside()?;
-            attached.instance(port).protect(queue, beside.as_fd())?;
-            protected.push((port, Arc::new(beside)));
+            protected.push((port, Arc::new(device.beside()?)));
         }
-        attached.instance(port).add_socket(queue, device.as_fd())?;
         devices.push((port, Arc::new(device)));
     }
     Ok((devices, protected))

@@ -72,6 +72,12 @@ impl BareQueue {
         let socket = socket.map_err(Error::io("open a second AF_XDP socket of a queue"))?;
         Ok(Self { socket })
     }
+
+    /// Which receive queue of its interface this is.
+    #[must_use]
+    pub fn queue(&self) -> u32 {
+        self.socket.queue().number()
+    }
 }
 
 impl AsFd for BareQueue {
