@@ -146,8 +146,7 @@ pub(crate) fn run(args: &Args) -> crate::Result<()> {
         }
         top.draw(&router)?;
     }
-    let status = router.status()?;
-    drop(router);
+    let status = router.end()?;
     if let Some(target) = &args.json {
         output::write_json(target, &status)?;
         if target == Path::new("-") {

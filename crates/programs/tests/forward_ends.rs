@@ -1,4 +1,4 @@
-//! How the router begins: between hosts that send meanwhile. Needs root.
+//! How the router begins and ends: between hosts that send meanwhile. Needs root.
 
 mod common;
 
@@ -6,12 +6,14 @@ use std::sync::PoisonError;
 use std::thread;
 use std::time::Duration;
 
-use plimsoll_programs::forward::{Config, DataPath, Limits, Router, Status};
+use plimsoll_core::config::Fraction;
+use plimsoll_programs::forward::outcome::Fate;
+use plimsoll_programs::forward::{Config, DataPath, Limits, Router, Status, Transmitted};
 use plimsoll_testbed::Config as TestbedConfig;
 use plimsoll_testbed::blast::Stop;
 use plimsoll_testbed::routed::{Routed, SINK_IPV4, Sink};
 
-use common::{Books, TURN, config, nothing_is_left, of, packets_until};
+use common::{Books, TURN, config, eventually, nothing_is_left, of, packets_until};
 
 /// The kernel may forward as much as it can.
 fn unlimited() -> Config {
@@ -68,4 +70,67 @@ fn the_kernel_forwards_until_user_space_does() {
         lost == 0 && both == [true; 2]
     });
     assert!(passes, "{said}");
+}
+
+/// What a router says at its end, and whether there was still a flood then.
+fn ended_in_a_flood(hosts: &Routed) -> (Status, bool) {
+    // Its rings are full nearly always, since a process wants the rest of its CPU.
+    let config = Config {
+        cpu: Some(hosts.router().cpu()),
+        cpu_limit: Some(Fraction::from_percent(20)),
+        ..unlimited()
+    };
+    let mut shell = hosts.router().command("sh");
+    let computing = shell.args(["-c", "while :; do :; done"]).spawn().unwrap();
+    let start = || Router::start(&config, Vec::new()).expect("the router starts");
+    let router = hosts.router().run(start).expect("the router's host");
+    let stop = Stop::new();
+    let ended = thread::scope(|scope| {
+        let flood = scope.spawn(|| packets_until(hosts, &SINK_IPV4.to_string(), 300_000, &stop));
+        eventually("a flood", || {
+            of(&router.status().unwrap(), "forwarded") > 1_000
+        });
+        let is_flooded = !flood.is_finished();
+        let status = hosts.router().run(move || router.end()).unwrap();
+        stop.stop();
+        flood.join().unwrap();
+        (status.unwrap(), is_flooded)
+    });
+    drop(computing);
+    nothing_is_left(hosts);
+    ended
+}
+
+/// What waited in rings and output queues was in no count, and went nowhere although there was
+/// time for it. Where other processes take the CPUs, the flood may be over: then it is tried again.
+#[test]
+fn what_user_space_was_handed_is_worked_off_at_the_end() {
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    let hosts = Routed::create(TestbedConfig::default(), Sink::Drops).expect("three hosts");
+    takes_frames_without_a_program(&hosts);
+    let is_flooded = (0..4).any(|_| {
+        let (status, is_flooded) = ended_in_a_flood(&hosts);
+        adds_up(&status);
+        is_flooded
+    });
+    assert!(is_flooded, "it ends in a flood");
+}
+
+/// No frame is on its way.
+fn adds_up(status: &Status) {
+    let (mut forwarded, mut done) = (0, 0);
+    for interface in &status.interfaces {
+        let seen = serde_json::to_value(interface.outcomes).unwrap();
+        let handed = seen["to_user"].as_u64().unwrap_or(0);
+        let user = interface.user.expect("a router in user space");
+        assert_eq!(handed, user.outcomes.total() + user.lost, "{status}");
+        forwarded += user.outcomes.to(Fate::Forwarded);
+        let Transmitted {
+            sent,
+            dropped,
+            failed,
+        } = interface.transmitted;
+        done += sent + dropped + failed;
+    }
+    assert_eq!(done, forwarded, "{status}");
 }

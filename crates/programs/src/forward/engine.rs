@@ -71,6 +71,8 @@ pub(super) struct Engine {
     forwarding: Worker,
     /// If anything is protected.
     protecting: Option<Worker>,
+    /// By port, frames that nobody took from the rings.
+    left: Vec<u64>,
 }
 
 /// A thread.
@@ -135,6 +137,7 @@ impl Engine {
         Ok(Self {
             protecting: protecting.transpose()?,
             forwarding: Worker::start("forward", config.cpu, &shared, leave(attached), run)?,
+            left: vec![0; ports.len()],
             shared,
         })
     }
@@ -161,6 +164,23 @@ impl Engine {
         !self.shared.stop.load(Ordering::Relaxed)
     }
 
+    /// Ends the threads. Frames that are in the rings yet count as lost.
+    pub(super) fn stop(&mut self) {
+        for worker in self.protecting.iter_mut().chain([&mut self.forwarding]) {
+            worker.stop();
+        }
+        let devices = self.shared.devices.iter().chain(&self.shared.protected);
+        for (port, device) in devices {
+            self.left[*port] += device.take_unread();
+        }
+    }
+
+    /// Whether the kernel has yet to send some of what it was given.
+    pub(super) fn has_unsent(&self) -> bool {
+        let mut devices = self.shared.devices.iter().chain(&self.shared.protected);
+        devices.any(|(_, device)| device.has_unsent())
+    }
+
     /// The threads that take frames, and those that the former come before.
     pub(super) fn takers_and_deciders(&self) -> [Vec<i32>; 2] {
         let forwarding = vec![self.forwarding.tid];
@@ -176,7 +196,7 @@ impl Engine {
         let of_port = devices.filter(|(of, _)| *of == port);
         let lost = of_port.map(|(_, device)| device.drops());
         let lost = lost.map(|drops| drops.ring_full + drops.no_buffer + drops.invalid);
-        let lost = lost.sum();
+        let lost = self.left[port] + lost.sum::<u64>();
         let protected = self.shared.protected_tallies.read(port);
         let mut tally = self.shared.tallies.read(port);
         tally.outcomes += protected.outcomes;
@@ -234,16 +254,20 @@ impl Worker {
             tid: tid.map_err(Error::os("keep a thread that forwards to its CPU"))?,
         })
     }
-}
 
-impl Drop for Worker {
     /// All end together.
-    fn drop(&mut self) {
+    fn stop(&mut self) {
         self.shared.stop.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take() {
             // A panic there has been printed.
             let _ = thread.join();
         }
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        self.stop();
     }
 }
 
@@ -325,7 +349,17 @@ impl Work {
         })
     }
 
+    /// Forwards until it is told to end. What it has not sent by then is dropped.
     fn run(&mut self, shared: &Shared) -> io::Result<()> {
+        let ended = self.forward(shared);
+        let lines = self.lines.iter_mut();
+        let outputs = lines.map(|line| (line.port, &mut line.output));
+        drop_rest(&mut self.routed, outputs, &mut self.tallies);
+        shared.tallies.tell_last(&self.tallies);
+        ended
+    }
+
+    fn forward(&mut self, shared: &Shared) -> io::Result<()> {
         while !shared.stop.load(Ordering::Relaxed) {
             let now = self.decider.now();
             self.look(now);
@@ -460,6 +494,20 @@ impl Work {
         let ready = awaited.iter().zip(&polled);
         let ready = ready.filter(|(_, fd)| fd.any().unwrap_or(true));
         Ok(ready.map(|(source, _)| *source).collect())
+    }
+}
+
+/// What was not sent when a thread ends goes nowhere, and counts so.
+fn drop_rest<'a>(
+    routed: &mut Vec<(usize, Frame)>,
+    outputs: impl Iterator<Item = (usize, &'a mut Output)>,
+    tallies: &mut [Tally],
+) {
+    for (port, _) in routed.drain(..) {
+        tallies[port].transmitted.dropped += 1;
+    }
+    for (port, output) in outputs {
+        output.drop_all(&mut tallies[port].transmitted);
     }
 }
 

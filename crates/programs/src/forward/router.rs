@@ -3,16 +3,19 @@
 //! **Start.** Keepers are forked before anything is opened, so that a killed router's
 //! settings come back. The mirror subscribes before programs are attached, and
 //! interfaces are added to the table of targets when all are. User space is handed frames
-//! once its threads run with their priorities. **End.** Dropping the
-//! router ends its threads, puts settings back and then detaches the programs. After
-//! SIGKILL the kernel detaches them, and the keepers put the settings back.
+//! once its threads run with their priorities. **End.** First the kernel gets all frames again.
+//! User space works off what it was handed, for a while. Then settings are put back, its threads
+//! end, and the programs are detached. After SIGKILL the kernel detaches them, and the keepers put
+//! the settings back.
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use plimsoll_kernel::knobs::Keeper;
 use plimsoll_kernel::routing::{Mirror, switches};
 use plimsoll_kernel::{host, link};
+use plimsoll_stack::device::xdp;
 
 use super::engine::Engine;
 use super::error::Error;
@@ -28,6 +31,10 @@ use crate::sent::Sent;
 
 /// Version of the status document.
 const SCHEMA: u32 = 1;
+/// How long user space may work off what it was handed. Beyond the CPU limit, and beside other
+/// work, full rings take that long.
+const END: Duration = Duration::from_millis(500);
+const END_LOOK: Duration = Duration::from_millis(2);
 
 /// A running router. Dropping it ends it.
 #[derive(Debug)]
@@ -176,6 +183,44 @@ impl Router {
             failure: self.failure(),
             mirror: self.follower.counters(),
         })
+    }
+
+    /// Ends it, and says what it did. From now on the kernel forwards. What user space was handed
+    /// it works off first, for half a second at most; then the rest is dropped and counted.
+    ///
+    /// # Errors
+    ///
+    /// Counters cannot be read.
+    pub fn end(mut self) -> Result<Status, Error> {
+        self.leave();
+        self.status()
+    }
+
+    fn leave(&mut self) {
+        let end = Instant::now() + END;
+        if self.engine.as_ref().is_some_and(Engine::is_running) {
+            self.attached.leave_to_kernel();
+            xdp::wait_for_deliveries();
+            let is_done = || self.status().map_or(true, |status| status.is_worked_off());
+            wait_until(end, is_done);
+        }
+        self.polling = None;
+        if let Some(engine) = &mut self.engine {
+            engine.stop();
+            wait_until(end, || !engine.has_unsent());
+        }
+    }
+}
+
+impl Drop for Router {
+    fn drop(&mut self) {
+        self.leave();
+    }
+}
+
+fn wait_until(end: Instant, is_done: impl Fn() -> bool) {
+    while !is_done() && Instant::now() < end {
+        thread::sleep(END_LOOK);
     }
 }
 

@@ -6,7 +6,7 @@ use plimsoll_kernel::routing::Counters;
 use serde::Serialize;
 
 use super::DataPath;
-use super::outcome::{Counts, Fate};
+use super::outcome::{Counts, Fate, Outcome};
 use crate::sent::Transmitted;
 
 /// A router's work since its start.
@@ -49,7 +49,7 @@ pub struct InterfaceStatus {
 pub struct UserStatus {
     /// What became of the frames that arrived here.
     pub outcomes: Counts,
-    /// Frames for which the ring had no room.
+    /// Frames for which the ring had no room, and at the end those that were in it yet.
     pub lost: u64,
     /// Of `outcomes`, those of protected frames.
     pub protected: u64,
@@ -99,6 +99,25 @@ impl Status {
             outcomes += interface.user.unwrap_or_default().outcomes;
         }
         outcomes
+    }
+
+    /// User space has decided on all frames that it was handed, and done with all that it
+    /// forwards.
+    pub(super) fn is_worked_off(&self) -> bool {
+        let (mut decided, mut handed, mut done, mut forwarded) = (0, 0, 0, 0);
+        for interface in &self.interfaces {
+            let user = interface.user.unwrap_or_default();
+            let Transmitted {
+                sent,
+                dropped,
+                failed,
+            } = interface.transmitted;
+            decided += user.outcomes.total() + user.lost;
+            handed += interface.outcomes.of(Outcome::ToUser);
+            done += sent + dropped + failed;
+            forwarded += user.outcomes.of(Outcome::Forwarded);
+        }
+        decided >= handed && done >= forwarded
     }
 
     fn write_mirror(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -163,7 +182,6 @@ impl fmt::Display for Live<'_> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::outcome::Outcome;
     use super::*;
 
     /// A router with one interface that forwards in user space.
@@ -211,6 +229,17 @@ mod tests {
         assert!(lines.contains(&words("forwarded 300 700")), "{view}");
         assert!(lines.contains(&words("to_user 310 725")), "{view}");
         assert!(view.contains("up 12 s"), "{view}");
+    }
+
+    #[test]
+    fn what_waits_in_a_ring_or_for_a_link_is_not_worked_off() {
+        let mut status = status(10.0, 100, 5);
+        assert!(!status.is_worked_off(), "nothing is sent");
+        status.interfaces[0].transmitted.sent = 90;
+        status.interfaces[0].transmitted.dropped = 10;
+        assert!(status.is_worked_off());
+        status.interfaces[0].outcomes.count(Outcome::ToUser);
+        assert!(!status.is_worked_off(), "one is in the ring");
     }
 
     #[test]

@@ -76,7 +76,7 @@ impl Decider {
     }
 
     /// Decides about all frames of a batch that came in by `port`. Those to be forwarded are
-    /// put into `routed`, with the port that each leaves by.
+    /// put into `routed`, with the port that each leaves by, also if it fails.
     pub(super) fn decide_all(
         &self,
         batch: &mut Batch,

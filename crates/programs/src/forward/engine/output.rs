@@ -83,7 +83,8 @@ impl Output {
         Ok(sent)
     }
 
-    fn drop_all(&mut self, counts: &mut Transmitted) {
+    /// What waits goes nowhere.
+    pub(super) fn drop_all(&mut self, counts: &mut Transmitted) {
         counts.dropped += self.frames.len() as u64;
         self.frames.clear();
         self.refused_since = None;

@@ -67,7 +67,17 @@ impl Protected {
         }
     }
 
+    /// Forwards until it is told to end. What it has not sent by then is dropped.
     pub(super) fn run(&mut self, shared: &Shared) -> io::Result<()> {
+        let ended = self.forward(shared);
+        let lines = self.lines.iter_mut();
+        let outputs = lines.map(|line| (line.port, &mut line.output));
+        super::drop_rest(&mut self.routed, outputs, &mut self.tallies);
+        shared.protected_tallies.tell_last(&self.tallies);
+        ended
+    }
+
+    fn forward(&mut self, shared: &Shared) -> io::Result<()> {
         while !shared.stop.load(Ordering::Relaxed) {
             let mut received = 0;
             for place in 0..self.lines.len() {

@@ -78,6 +78,19 @@ impl BareQueue {
     pub fn queue(&self) -> u32 {
         self.socket.queue().number()
     }
+
+    /// Takes back what the kernel has received and nobody will read; how many frames these are.
+    /// To be called when no program knows the socket any more
+    /// ([`wait_for_deliveries`](super::wait_for_deliveries)).
+    pub fn take_unread(&self) -> u64 {
+        self.socket.take_unread()
+    }
+
+    /// Whether the kernel has yet to send some of what it was given. It is told of these again.
+    #[must_use]
+    pub fn has_unsent(&self) -> bool {
+        self.socket.has_unsent()
+    }
 }
 
 impl AsFd for BareQueue {

@@ -57,6 +57,7 @@ use self::queues::Sockets;
 use self::settings::Settings;
 pub use self::settings::Threaded;
 use self::socket::{Queue, Socket};
+pub use self::sys::wait_for_deliveries;
 pub use self::whole::{WholeQueue, arrival_tai, open_whole, open_whole_by};
 use super::simulated::ETHERNET_BYTES_MAX;
 use super::{Batch, Capabilities, Channel, Device, Drops, Endpoint, HEADROOM_BYTES, Mac, Pool};

@@ -239,7 +239,7 @@ impl Socket {
     }
 
     /// Tells the kernel of frames that are left in the transmit ring. Whether some may be still.
-    fn has_unsent(&self) -> bool {
+    pub(super) fn has_unsent(&self) -> bool {
         // Whoever holds the lock tells the kernel, which may leave some.
         let Some(ring) = self.transmit.try_lock() else {
             return true;
@@ -255,10 +255,17 @@ impl Socket {
     /// called when the XDP program no longer knows the socket.
     pub(super) fn drain(&self) {
         sys::wait_for_deliveries();
-        let mut unread = Batch::new();
-        while matches!(self.receive(&mut unread, 64), Ok(1..)) {
+        self.take_unread();
+    }
+
+    /// The same without waiting for the kernel; how many frames these are.
+    pub(super) fn take_unread(&self) -> u64 {
+        let (mut unread, mut all) = (Batch::new(), 0);
+        while let Ok(taken @ 1..) = self.receive(&mut unread, 64) {
+            all += taken as u64;
             unread.clear();
         }
+        all
     }
 }
 

@@ -133,7 +133,7 @@ pub(super) fn kick_receive(socket: &OwnedFd) -> bool {
 
 /// Waits until no CPU is in the midst of delivering to a socket that has been
 /// taken out of the XDP program's map.
-pub(super) fn wait_for_deliveries() {
+pub fn wait_for_deliveries() {
     const MEMBARRIER_CMD_GLOBAL: libc::c_int = 1;
     // SAFETY: takes numbers only. The command ends after an RCU grace period,
     // which deliveries hold up; where a kernel lacks it, nothing is waited for.
