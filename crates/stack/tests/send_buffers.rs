@@ -223,3 +223,41 @@ fn answers_before_one_that_cannot_be_sent_leave_at_once() {
     );
     assert_eq!(client.recv(&mut received).unwrap(), 5);
 }
+
+/// A call that wanted more buffers than there are sent a part, or failed, as if they did not come
+/// back.
+#[test]
+fn sending_waits_for_buffers_to_come_back() {
+    const CHUNKS: usize = 64;
+    let link = SimulatedConfig {
+        chunks: CHUNKS,
+        ring_frames: 4 * CHUNKS,
+        ..SimulatedConfig::default()
+    };
+    let (cable, device) = SimulatedDevice::pair(&link).unwrap();
+    let stack = Stack::start(device, &StackConfig::at("10.0.0.2/24".parse().unwrap())).unwrap();
+    let socket = UdpSocket::bind(&stack, "10.0.0.2:7").unwrap();
+    // A broadcast address has its Ethernet address.
+    let to = "10.0.0.255:9".parse().unwrap();
+    let sent = socket.send_batch([(&b"one of many"[..], to); 3 * CHUNKS]);
+    assert_eq!(sent.unwrap(), 3 * CHUNKS);
+    drop(cable);
+
+    let held: Vec<_> = std::iter::from_fn(|| socket.send_buffer(to, 9).ok()).collect();
+    assert_eq!(held.len(), CHUNKS);
+    socket.set_nonblocking(true).unwrap();
+    let full = socket.send_to(b"no", to).unwrap_err();
+    assert_eq!(full.kind(), io::ErrorKind::WouldBlock);
+    socket.set_nonblocking(false).unwrap();
+    let full = socket.send_to(b"no", to).unwrap_err();
+    assert_eq!(
+        full.raw_os_error(),
+        Some(libc::ENOBUFS),
+        "nobody gives any back"
+    );
+    std::thread::scope(|scope| {
+        let sending = scope.spawn(|| socket.send_to(b"yes", to));
+        drop(held);
+        assert_eq!(sending.join().unwrap().unwrap(), 3);
+    });
+}

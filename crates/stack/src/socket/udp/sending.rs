@@ -16,6 +16,8 @@ use crate::socket::buffer::SendBuffer;
 use crate::wire::datagram::{Datagram, Payload};
 use crate::wire::{UDP_BYTES, emit, fragments};
 
+/// How long a call without a timeout waits for a buffer: whoever holds them may be its own thread.
+const BUFFERS_WAIT: Duration = Duration::from_secs(1);
 /// Between two tries to send into a full ring.
 const RETRY_SEND: Duration = Duration::from_micros(50);
 
@@ -27,8 +29,9 @@ impl UdpSocket {
     /// `InvalidInput` or `ENETUNREACH`: no way there. `EHOSTUNREACH`: the device shares the kernel's
     /// address, and nothing was heard of the receiver yet; nobody can be asked. `EMSGSIZE`: longer than a
     /// datagram can be. [`TooLong`]: it would be cut, and the socket was told
-    /// not to. What an ICMP error told. `WouldBlock`: the device has no room, and the socket
-    /// is non-blocking or the write timeout is over.
+    /// not to. What an ICMP error told. `WouldBlock`: the device has no room or no buffer, and the
+    /// socket is non-blocking or the write timeout is over. `ENOBUFS`: all buffers were in use for a
+    /// second; the program may hold them itself.
     pub fn send_to(&self, payload: &[u8], to: impl ToSocketAddrs) -> io::Result<usize> {
         let to = first(to)?;
         self.send_batch([(payload, to)])?;
@@ -259,7 +262,35 @@ impl UdpSocket {
         now: Instant,
     ) -> io::Result<()> {
         self.check_length(fragments::bytes_of(payload), ends.1.ip(), now)?;
-        self.egress().push_udp(ends, via, payload, out, now)
+        let mut began = None;
+        loop {
+            let error = match self.egress().push_udp(ends, via, payload, out, now) {
+                Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => error,
+                pushed => return pushed,
+            };
+            // The device is to send what it has and what this call has built, and give it back.
+            self.egress().transmit(out)?;
+            self.egress().push_on()?;
+            match began {
+                None => began = Some(clock::now()),
+                Some(began) => self.wait_for_buffers(began, error)?,
+            }
+        }
+    }
+
+    /// Waits for a moment, as the options say. `error`: there was no buffer since `began`.
+    fn wait_for_buffers(&self, began: Instant, error: io::Error) -> io::Result<()> {
+        let options = self.options.get();
+        let waited = clock::now().saturating_since(began);
+        let over = options.write_timeout.is_some_and(|limit| waited >= limit);
+        if options.nonblocking || over {
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
+        if waited >= BUFFERS_WAIT {
+            return Err(error);
+        }
+        std::thread::sleep(RETRY_SEND);
+        Ok(())
     }
 
     /// The longest payload that goes in one packet all the way, as far as is known.
