@@ -41,7 +41,8 @@ pub enum Outcome {
     Group,
     /// IP for another host, and not sent on.
     Forward,
-    /// IP for another host, sent on to the next.
+    /// IP for another host, sent on to the next, or waiting for that to answer. Where it does not,
+    /// [`Stack::unsent`](crate::Stack::unsent) counts it as well.
     Forwarded,
     /// For another Ethernet address.
     OtherMac,

@@ -138,7 +138,8 @@ impl Stack {
     }
 
     /// Frames that could not be sent: no room in the device, or a neighbour
-    /// that too many wait for.
+    /// that too many wait for, or that did not answer. Forwarded frames are counted here as well as
+    /// under [`Outcome::Forwarded`](crate::Outcome::Forwarded).
     #[must_use]
     pub fn unsent(&self) -> u64 {
         self.0.host.egress.unsent()

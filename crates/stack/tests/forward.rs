@@ -5,7 +5,7 @@ mod lan;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket as KernelSocket};
 use std::process::Command;
 use std::thread;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use lan::{Far, Lan, SOON, in_namespace, owned, run, xdp};
 use plimsoll_packets::frame::{self, Fragment, Packet};
@@ -112,6 +112,23 @@ fn packets_for_others_are_sent_on_and_by_default_are_not() {
     host.send(&sent);
     host.wait_for(Outcome::Forward, 1);
     assert_eq!(host.cable.receive(&mut Batch::new(), 1).unwrap(), 0);
+}
+
+/// What had waited for a neighbour that never answered was in no count of what is lost.
+#[test]
+fn what_no_neighbour_takes_is_counted() {
+    let router = Router::new(Some(ForwardConfig::default()));
+    let nobody = Ipv4Addr::new(10, 0, 1, 77);
+    for _ in 0..5 {
+        router.send(&udp(NEAR, nobody));
+    }
+    router.wait_for(Outcome::Forwarded, 5);
+    assert!(router.stack.unsent() >= 2, "three may wait");
+    let end = Instant::now() + SOON;
+    while router.stack.unsent() < 5 {
+        assert!(Instant::now() < end, "{} of 5", router.stack.unsent());
+        thread::sleep(Duration::from_millis(10));
+    }
 }
 
 /// The type and code of an ICMP error from the router to the near host, which quotes `about`.

@@ -334,9 +334,10 @@ impl Egress {
     /// Appends the questions that are due; returns when to ask again.
     pub(crate) fn push_questions(&self, batch: &mut Batch, now: Instant) -> Option<Instant> {
         let mut neighbours = self.neighbours.lock();
-        let unanswered = neighbours.poll_questions(now);
+        let (unanswered, dropped) = neighbours.poll_questions(now);
         let next = neighbours.next_question();
         drop(neighbours);
+        self.unsent.fetch_add(dropped as u64, Ordering::Relaxed);
         for neighbour in unanswered {
             self.push_question(neighbour, batch);
         }

@@ -119,17 +119,21 @@ impl Neighbours {
         std::mem::take(&mut entry.pending)
     }
 
-    /// The neighbours to be asked for now; those that did not answer are given up.
-    pub(crate) fn poll_questions(&mut self, now: Instant) -> Vec<IpAddr> {
-        self.entries
-            .retain(|_, entry| entry.mac.is_some() || !entry.is_given_up(now));
+    /// The neighbours to be asked for now; those that did not answer are given up. Also how many
+    /// frames waited for those, which are dropped.
+    pub(crate) fn poll_questions(&mut self, now: Instant) -> (Vec<IpAddr>, usize) {
+        let mut dropped = 0;
+        self.entries.retain(|_, entry| {
+            let kept = entry.mac.is_some() || !entry.is_given_up(now);
+            dropped += if kept { 0 } else { entry.pending.len() };
+            kept
+        });
         let unknown = self
             .entries
             .iter_mut()
             .filter(|(_, entry)| entry.mac.is_none());
-        unknown
-            .filter_map(|(address, entry)| entry.ask(now).then_some(*address))
-            .collect()
+        let asked = unknown.filter_map(|(address, entry)| entry.ask(now).then_some(*address));
+        (asked.collect(), dropped)
     }
 
     /// When [`poll_questions`](Self::poll_questions) has something to say.
@@ -245,11 +249,12 @@ mod tests {
     fn questions_are_repeated_and_then_given_up() {
         let (pool, mut cache) = (pool(), Neighbours::default());
         let _ = cache.resolve(address(), pool.take().unwrap(), NOW);
-        assert!(cache.poll_questions(NOW).is_empty(), "asked a moment ago");
+        let none = (Vec::new(), 0);
+        assert_eq!(cache.poll_questions(NOW), none, "asked a moment ago");
         assert_eq!(cache.next_question(), Some(at(1)));
-        assert_eq!(cache.poll_questions(at(1)), [address()]);
-        assert_eq!(cache.poll_questions(at(2)), [address()]);
-        assert!(cache.poll_questions(at(3)).is_empty());
+        assert_eq!(cache.poll_questions(at(1)), (vec![address()], 0));
+        assert_eq!(cache.poll_questions(at(2)), (vec![address()], 0));
+        assert_eq!(cache.poll_questions(at(3)), (Vec::new(), 1));
         assert_eq!(cache.next_question(), None);
         assert_eq!(pool.available(), 8, "the frame that waited is dropped");
     }

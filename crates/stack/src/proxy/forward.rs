@@ -67,7 +67,7 @@ impl Task for Forward {
             return self.complain(&frame, about, desk, now);
         }
         send_on(&mut frame, &plain, egress.mac);
-        // Who knows no neighbour counts it as unsent.
+        // Where no neighbour answers it is counted as unsent later.
         let _ = egress.push(frame, plain.destination, None, &mut desk.out, now);
         desk.tally.count(Outcome::Forwarded);
     }
