@@ -330,3 +330,46 @@ fn on_a_shared_address_a_connection_follows_its_peer_to_another_ethernet_address
         });
     }
 }
+
+/// The groups that `stack0` is told to hear.
+fn heard() -> String {
+    let all = std::fs::read_to_string("/proc/thread-self/net/dev_mcast").unwrap();
+    let ours = all.lines().filter(|line| line.contains("stack0"));
+    ours.collect::<Vec<_>>().join("\n")
+}
+
+/// An adapter that filters let nobody's question for an IPv6 address of the stack's through.
+#[test]
+fn the_adapter_hears_who_asks_for_an_address_and_what_was_joined_as_long_as_the_stack_runs() {
+    let [solicited, of_ipv4, of_ipv6] = ["3333ff000002", "01005e010203", "333300000123"];
+    Lan::create(|| {
+        let before = heard();
+        assert!(!before.contains(solicited), "{before}");
+        for by_packets in [false, true] {
+            let stack = match by_packets {
+                true => {
+                    let device = PacketDevice::open("stack0").unwrap();
+                    Stack::start(device, &config("soft-lrp")).unwrap()
+                }
+                false => Stack::start(xdp(&owned()), &config("soft-lrp")).unwrap(),
+            };
+            assert!(heard().contains(solicited), "{}", heard());
+            let socket = bind(&stack, "[::]:7");
+            for group in ["239.1.2.3", "ff15::123"] {
+                socket.join_multicast(group.parse().unwrap()).unwrap();
+            }
+            assert!(heard().contains(of_ipv4) && heard().contains(of_ipv6));
+            socket
+                .leave_multicast("239.1.2.3".parse().unwrap())
+                .unwrap();
+            assert!(!heard().contains(of_ipv4));
+            drop((socket, stack));
+            // A process that another test starts has the descriptor for a moment.
+            let end = Instant::now() + SOON;
+            while heard() != before {
+                assert!(Instant::now() < end, "{}", heard());
+                thread::sleep(Duration::from_millis(1));
+            }
+        }
+    });
+}

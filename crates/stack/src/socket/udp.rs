@@ -203,8 +203,7 @@ impl UdpSocket {
     /// From now on the socket also gets what is sent to this multicast group at its port.
     /// Answers to it come from an address of the stack.
     ///
-    /// The device must hear the group: an adapter that filters is told by
-    /// `ip maddress add 01:00:5e:… dev IFACE`.
+    /// An adapter that filters is told to hear the group, on AF_XDP and AF_PACKET.
     ///
     /// # Errors
     ///

@@ -8,10 +8,12 @@
 //! The kernel takes VLAN tags out of frames; they are put back, since without them frames
 //! would seem to belong to the untagged network.
 
+mod hearing;
 mod monitor;
 mod ring;
 
 use std::io;
+use std::net::IpAddr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -21,11 +23,12 @@ use nix::errno::Errno;
 use nix::sys::socket::{MsgFlags, send};
 use parking_lot::Mutex;
 
+pub(in crate::device) use self::hearing::Hearing;
 pub use self::monitor::{Arrival, Instruction, MonitorConfig, MonitorCounts, PacketMonitor};
 use self::ring::{Entry, Geometry, Ring};
 use super::simulated::chunk_bytes_for;
 use super::vlan::insert_tag;
-use super::{Batch, Capabilities, Device, Drops, Frame, Mac, PRESENCE_LOOK, Pool};
+use super::{Batch, Capabilities, Device, Drops, Endpoint, Frame, Mac, PRESENCE_LOOK, Pool};
 use crate::error::Error;
 use crate::interface;
 
@@ -47,6 +50,7 @@ pub struct PacketDevice {
     no_buffer: AtomicU64,
     invalid: AtomicU64,
     ring_full: AtomicU64,
+    hearing: Hearing,
 }
 
 impl PacketDevice {
@@ -74,6 +78,7 @@ impl PacketDevice {
             no_buffer: AtomicU64::new(0),
             invalid: AtomicU64::new(0),
             ring_full: AtomicU64::new(0),
+            hearing: Hearing::open(index)?,
         })
     }
 
@@ -150,6 +155,24 @@ impl Device for PacketDevice {
     fn tend(&self) -> io::Result<Option<Duration>> {
         ring::tend(&self.socket)?;
         Ok(Some(PRESENCE_LOOK))
+    }
+
+    fn add_address(&self, address: IpAddr) -> io::Result<()> {
+        self.hearing.add_address(address)
+    }
+
+    fn claim(&self, endpoint: Endpoint) -> io::Result<()> {
+        match endpoint.local.ip() {
+            group if group.is_multicast() => self.hearing.join(group),
+            _ => Ok(()),
+        }
+    }
+
+    fn release(&self, endpoint: Endpoint) {
+        let group = endpoint.local.ip();
+        if group.is_multicast() {
+            self.hearing.leave(group);
+        }
     }
 
     fn drops(&self) -> Drops {

@@ -59,6 +59,7 @@ pub use self::settings::Threaded;
 use self::socket::{Queue, Socket};
 pub use self::sys::wait_for_deliveries;
 pub use self::whole::{WholeQueue, arrival_tai, open_whole, open_whole_by};
+use super::packet::Hearing;
 use super::simulated::ETHERNET_BYTES_MAX;
 use super::{Batch, Capabilities, Channel, Device, Drops, Endpoint, HEADROOM_BYTES, Mac, Pool};
 use crate::error::Error;
@@ -302,6 +303,7 @@ pub struct XdpInterface {
     sockets: Sockets,
     shared: Arc<Shared>,
     owns_address: bool,
+    hearing: Hearing,
 }
 
 impl XdpInterface {
@@ -340,8 +342,11 @@ impl XdpInterface {
         let sockets =
             Sockets::new(sockets.collect()).map_err(Error::io("wait for several sockets"))?;
         shared.give(MAIN_SOCKET, &sockets).map_err(failed)?;
+        let hearing = Hearing::open(ifindex)?;
         for address in &config.owned {
             shared.program.own(*address).map_err(failed)?;
+            let heard = hearing.add_address(*address);
+            heard.map_err(Error::io("have the adapter hear who asks for the address"))?;
         }
         let settings = turn_settings(interface, ifindex, config, &shared)?;
         Ok(Self {
@@ -349,6 +354,7 @@ impl XdpInterface {
             sockets,
             shared: Arc::new(shared),
             owns_address: !config.owned.is_empty(),
+            hearing,
         })
     }
 
@@ -522,7 +528,13 @@ impl Device for XdpInterface {
 
     fn claim(&self, endpoint: Endpoint) -> io::Result<()> {
         let claimed = self.shared.program.add_endpoint(endpoint, MAIN_SOCKET);
-        claimed.map_err(|error| program::not_added(endpoint, error))
+        claimed.map_err(|error| program::not_added(endpoint, error))?;
+        let group = endpoint.local.ip();
+        if group.is_multicast() {
+            let heard = self.hearing.join(group);
+            return heard.inspect_err(|_| self.shared.program.remove_endpoint(endpoint));
+        }
+        Ok(())
     }
 
     fn owns_address(&self) -> bool {
@@ -531,6 +543,10 @@ impl Device for XdpInterface {
 
     fn release(&self, endpoint: Endpoint) {
         self.shared.program.remove_endpoint(endpoint);
+        let group = endpoint.local.ip();
+        if group.is_multicast() {
+            self.hearing.leave(group);
+        }
     }
 }
 
