@@ -123,8 +123,7 @@ fn screen(
 ) -> crate::Result<Result<Counts, Error>> {
     // Before all threads, and dropped last.
     let mut keepers = Firewall::keepers(config)?;
-    let firewall = Firewall::open(config)?;
-    firewall.keep_closed(&mut keepers)?;
+    let firewall = Firewall::open(config, &mut keepers)?;
     let ended = thread::scope(|scope| {
         let running = scope.spawn(|| firewall.run(Box::new(rules), stop));
         let mut is_told = false;

@@ -5,14 +5,16 @@ mod common;
 mod screening;
 
 use std::fs;
-use std::io::{BufRead, Read};
+use std::io::{BufRead, BufReader, Read};
 use std::net::UdpSocket;
 use std::path::Path;
+use std::process::Stdio;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
-use plimsoll_testbed::Process;
+use plimsoll_kernel::pass_all::PassAll;
+use plimsoll_testbed::{Command, Process};
 
 use common::{LIMIT, PROGRAM};
 use screening::{Line, end, received, shell};
@@ -75,10 +77,36 @@ impl Bridge {
         self.line.start(rules, &[&protect[..], &arguments].concat())
     }
 
-    fn restore(&self) -> String {
+    /// A screen without more arguments; these words come before.
+    fn command(&self, before: &[&str], rules: &Path) -> Command<'_> {
         let test = self.line.testbed.test();
-        let restore = ["guard", "restore"];
-        let output = test.command(PROGRAM).args(restore).output(LIMIT).unwrap();
+        let words = [
+            before,
+            &[PROGRAM, "screen", test.device(), "out0", "--rules"],
+        ]
+        .concat();
+        let mut command = test.command(words[0]);
+        command.args(&words[1..]).arg(rules);
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        command
+    }
+
+    /// A start that is refused; what it says first. Then nobody reads what keepers say.
+    fn refused(&self, before: &[&str], rules: &Path) -> String {
+        let mut process = self.command(before, rules).spawn().unwrap();
+        let mut said = String::new();
+        let mut says = BufReader::new(process.take_stderr().unwrap());
+        says.read_line(&mut said).unwrap();
+        assert!(!process.wait(LIMIT).unwrap().success(), "{said}");
+        said
+    }
+
+    /// Of all interfaces, or of one.
+    fn restore(&self, interface: Option<&str>) -> String {
+        let test = self.line.testbed.test();
+        let mut restore = test.command(PROGRAM);
+        let output = restore.args(["guard", "restore"]).args(interface);
+        let output = output.output(LIMIT).unwrap();
         String::from_utf8(output.stdout).unwrap()
     }
 }
@@ -117,11 +145,37 @@ fn a_killed_screen_that_fails_closed_lets_nothing_pass() {
     bridge.all_pass("rules accept");
     kill(process);
     assert_eq!(bridge.passed(), (0, 0));
-    let restored = bridge.restore();
+    let restored = bridge.restore(None);
     assert_eq!(restored.matches("restored").count(), 2, "{restored}");
     bridge.all_pass("it is the kernel's again");
-    assert_eq!(bridge.restore(), "nothing to restore\n");
+    assert_eq!(bridge.restore(None), "nothing to restore\n");
     ends(says);
+}
+
+/// The kernel had the interfaces that the start had taken before another one was refused.
+#[test]
+fn a_start_that_fails_leaves_closed_what_was() {
+    let bridge = Bridge::new();
+    let directory = tempfile::tempdir().unwrap();
+    let rules = directory.path().join("rules.toml");
+    fs::write(&rules, ACCEPT).unwrap();
+    let (process, _says) = bridge.start(&rules, "closed");
+    kill(process);
+    let restored = bridge.restore(Some("out0"));
+    assert_eq!(restored.matches("restored").count(), 1, "{restored}");
+    let test = bridge.line.testbed.test();
+    let other = test.run(|| PassAll::attach("out0")).unwrap().unwrap();
+    let said = bridge.refused(&[], &rules);
+    assert!(said.contains("in use by another program"), "{said}");
+    // Longer than the killed one's keeper holds what another has taken.
+    for _ in 0..2 {
+        assert_eq!(bridge.passed(), (0, 0));
+    }
+    drop(other);
+    let (process, _says) = bridge.start(&rules, "closed");
+    bridge.all_pass("the next screen takes over");
+    end(process);
+    bridge.all_pass("a screen that ends by itself leaves all to the kernel");
 }
 
 /// Keepers hold the output as long as they live: they end when there is nothing to hold.

@@ -49,7 +49,7 @@ fn protected_beside_flood(line: &Line, socket: &UdpSocket) -> (u32, Counts, Repo
         ..ScreenConfig::between(test.device(), "out0")
     };
     let firewall = test
-        .run_on_cpu(|| Firewall::open(&config))
+        .run_on_cpu(|| Firewall::open(&config, &mut []))
         .unwrap()
         .unwrap();
     let stop = AtomicBool::new(false);

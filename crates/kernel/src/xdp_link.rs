@@ -15,6 +15,8 @@
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::ptr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use libbpf_rs::query::LinkInfoIter;
 use nix::errno::Errno;
@@ -81,7 +83,8 @@ impl AttachError {
 #[derive(Debug)]
 pub struct XdpLink {
     fd: OwnedFd,
-    is_handed_on: bool,
+    /// When it is dropped.
+    stays: Arc<AtomicBool>,
 }
 
 impl XdpLink {
@@ -115,10 +118,10 @@ impl XdpLink {
         Ok(Self::of(fd))
     }
 
-    const fn of(fd: OwnedFd) -> Self {
+    fn of(fd: OwnedFd) -> Self {
         Self {
             fd,
-            is_handed_on: false,
+            stays: Arc::default(),
         }
     }
 
@@ -141,14 +144,19 @@ impl XdpLink {
     /// program stays attached, also when this link is dropped.
     #[must_use]
     pub fn hand_on(&mut self) -> BorrowedFd<'_> {
-        self.is_handed_on = true;
+        self.stays.store(true, Ordering::Relaxed);
         self.fd.as_fd()
+    }
+
+    /// Whether dropping it leaves the program attached, as long as somebody else holds it.
+    pub(crate) fn stays(&self) -> Arc<AtomicBool> {
+        Arc::clone(&self.stays)
     }
 }
 
 impl Drop for XdpLink {
     fn drop(&mut self) {
-        if !self.is_handed_on {
+        if !self.stays.load(Ordering::Relaxed) {
             // SAFETY: a descriptor of a link, still open. If the kernel refuses, the last
             // copy that is closed detaches.
             unsafe { libbpf_sys::bpf_link_detach(self.fd.as_raw_fd()) };

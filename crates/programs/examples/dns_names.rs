@@ -22,7 +22,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         }
         None => Verdict::Accept,
     };
-    Firewall::open(&config)?.run(Box::new(screen), &AtomicBool::new(false))?;
+    Firewall::open(&config, &mut [])?.run(Box::new(screen), &AtomicBool::new(false))?;
     Ok(())
 }
 

@@ -135,7 +135,7 @@ impl Line {
 pub(crate) fn open(test: &Host, config: &ScreenConfig) -> Firewall {
     let end_at = Instant::now() + LIMIT;
     loop {
-        match test.run(|| Firewall::open(config)).unwrap() {
+        match test.run(|| Firewall::open(config, &mut [])).unwrap() {
             Err(Error::Interface(error)) if Instant::now() < end_at => {
                 assert!(error.to_string().contains("XDP program"), "{error}");
                 thread::sleep(Duration::from_millis(20));

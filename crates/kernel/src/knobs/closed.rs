@@ -1,7 +1,7 @@
 //! Interfaces that stay closed: their program is kept when its process has been killed, and
 //! discards what it can give to nobody any more.
 //!
-//! A [`Keeper`](super::Keeper) holds the attachment. A file says which program it is, and
+//! A [`Keeper`] holds the attachment. A file says which program it is, and
 //! whose, so that the next start can put its own in that one's place, without a packet
 //! passing in between, and `plimsoll guard restore` can take it away.
 
@@ -11,7 +11,7 @@ use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
 
 use super::device::netns_inode;
-use super::{DIRECTORY, OpenError, RecordError, make_private, path_of};
+use super::{DIRECTORY, Keeper, OpenError, RecordError, make_private, path_of};
 use crate::link;
 use crate::private_file;
 use crate::process::Process;
@@ -77,15 +77,24 @@ impl Mark {
 }
 
 /// Puts `program` in the place of the one that keeps the interface closed; `None` if none
-/// does, or its owner lives.
+/// does, or its owner lives. With a keeper of the interface, it stays closed however this
+/// process ends, until [`Keeper::keep_all_closed`].
 ///
 /// # Errors
 ///
-/// No such interface.
-pub fn take_over(interface: &str, program: BorrowedFd<'_>) -> Result<Option<XdpLink>, OpenError> {
+/// No such interface; the keeper cannot hold the program.
+pub fn take_over(
+    interface: &str,
+    program: BorrowedFd<'_>,
+    keeper: Option<&mut Keeper>,
+) -> Result<Option<XdpLink>, OpenError> {
     let ifindex = link::index(interface)?;
     let left = Mark::of(interface)?.left(ifindex);
-    Ok(left.and_then(|held| held.replace(program)))
+    let link = left.and_then(|held| held.replace(program));
+    if let (Some(link), Some(keeper)) = (&link, keeper) {
+        keeper.leave_closed(link)?;
+    }
+    Ok(link)
 }
 
 /// Opens the interface of such a file, if it is closed and its owner dead.

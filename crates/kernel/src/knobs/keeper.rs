@@ -3,25 +3,30 @@
 //! The XDP link ends with the guard's process, but settings do not: a polling
 //! thread that the CPU limit has demoted would hardly run beside a compute-bound
 //! process, and one with real-time class would take the CPU from everybody else.
-//! So a child waits at a pipe for the guard's end. Its own needs are few: it is
+//! So a child waits at a socket for the guard's end. Its own needs are few: it is
 //! forked before the guard opens anything, so that it holds nothing of it but the
 //! interface's directory in sysfs.
 //!
 //! Whoever wants the interface closed then, has the keeper hold the attachment of its XDP
-//! program ([`Keeper::keep_closed`]). It stays until that is detached or replaced.
+//! program ([`Keeper::keep_all_closed`]). It stays until that is detached or replaced.
 //!
 //! Limits: whoever kills both leaves the settings to `plimsoll guard restore` or
 //! the next start. Where an interface has no NAPI instances without XDP (veth
 //! without GRO), only they can put threaded polling back; nothing polls there
-//! meanwhile. An interface that was to stay closed is the kernel's again then.
+//! meanwhile. An interface that was to stay closed is the kernel's again then. So it is if
+//! whoever takes a closed one over is killed before its keeper has seen that, some milliseconds.
 
 #![allow(unsafe_code, reason = "fork, and leaving without the parent's cleanup")]
 
+use std::fmt;
 use std::fs::OpenOptions;
-use std::io::{self, PipeReader, PipeWriter, Read, Write, pipe};
+use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::unix::net::UnixStream;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -38,7 +43,7 @@ use crate::error::os;
 use crate::link;
 use crate::privileges::{Need, drop_capabilities, outlive_overload, require_single_thread};
 use crate::process::Process;
-use crate::xdp_link::HeldLink;
+use crate::xdp_link::{HeldLink, XdpLink};
 
 /// How long the end of a dying guard is waited for.
 const GUARD_LIMIT: Duration = Duration::from_secs(10);
@@ -52,15 +57,19 @@ const HELD_LOOK_MS: u16 = 500;
 const DONE: u8 = 0;
 /// … or this program, whose number follows, is to stay.
 const KEEP: u8 = 1;
+/// What the keeper answers then, or zero.
+const HELD: u8 = 1;
 
 /// The guard's hold on its keeper. Dropping it tells that the guard has put
 /// everything back itself, so drop it after the [`Knobs`].
 #[derive(Debug)]
 pub struct Keeper {
-    line: PipeWriter,
+    line: UnixStream,
     ifindex: u32,
     guard: Process,
     mark: Mark,
+    /// Of a link to an interface that was closed, and is to be left so.
+    stays: Option<Arc<AtomicBool>>,
 }
 
 impl Keeper {
@@ -92,24 +101,25 @@ impl Keeper {
             guard,
             may_close,
         };
-        let (reader, writer) = pipe().map_err(os("make a pipe to the keeper"))?;
+        let (keepers, line) = UnixStream::pair().map_err(os("make a socket to the keeper"))?;
         require_single_thread("start the keeper of settings")?;
         // SAFETY: no other thread exists that could hold a lock in the child.
         match unsafe { fork() }.map_err(os("start the keeper of settings"))? {
             ForkResult::Parent { .. } => Ok(Self {
-                line: writer,
+                line,
                 ifindex,
                 guard,
                 mark,
+                stays: None,
             }),
             ForkResult::Child => {
-                drop(writer);
+                drop(line);
                 for other in others {
                     // SAFETY: an open descriptor, which the child does not use again: it leaves
                     // without a destructor.
                     unsafe { libc::close(other.as_raw_fd()) };
                 }
-                let kept = catch_unwind(AssertUnwindSafe(|| ward.keep(reader)));
+                let kept = catch_unwind(AssertUnwindSafe(|| ward.keep(keepers)));
                 // SAFETY: ends the process at once: what the parent registered
                 // to be done at its exit is not the child's to do.
                 unsafe { libc::_exit(i32::from(kept.is_err())) }
@@ -128,7 +138,7 @@ impl Keeper {
         Self::start_each(interfaces, false)
     }
 
-    /// The same, of keepers that can be told to [keep](Self::keep_closed) an interface closed.
+    /// The same, of keepers that can be told to [keep](Self::keep_all_closed) an interface closed.
     /// For that they go on to have `CAP_SYS_ADMIN`.
     ///
     /// # Errors
@@ -148,13 +158,32 @@ impl Keeper {
         Ok(keepers)
     }
 
-    /// The XDP program that is attached now stays if this process is killed, until the next
-    /// start [takes its place](super::take_over) or somebody restores the interface.
+    /// The XDP programs that are attached now stay if this process is killed, until the next
+    /// start [takes their place](super::take_over) or somebody restores the interfaces. If it
+    /// ends otherwise, the interfaces are open.
     ///
     /// # Errors
     ///
-    /// There is no program; what is to be known of it cannot be written, or the keeper is gone.
-    pub fn keep_closed(&mut self) -> Result<(), OpenError> {
+    /// There is no program; what is to be known of it cannot be written; a keeper is gone, or
+    /// cannot hold it.
+    pub fn keep_all_closed(keepers: &mut [Self]) -> Result<(), OpenError> {
+        keepers.iter_mut().try_for_each(Self::keep_closed)?;
+        for keeper in keepers {
+            if let Some(stays) = keeper.stays.take() {
+                stays.store(false, Ordering::Relaxed);
+            }
+        }
+        Ok(())
+    }
+
+    /// Leaves an interface closed that was so, however this process ends.
+    pub(super) fn leave_closed(&mut self, link: &XdpLink) -> Result<(), OpenError> {
+        let stays = self.stays.insert(link.stays());
+        stays.store(true, Ordering::Relaxed);
+        self.keep_closed()
+    }
+
+    fn keep_closed(&mut self) -> Result<(), OpenError> {
         let failed = || os("have a program stay on an interface");
         let link = link::link(self.ifindex).map_err(failed())?;
         let none = || failed()(io::ErrorKind::NotFound.into());
@@ -162,12 +191,19 @@ impl Keeper {
         self.mark.write(self.guard, program)?;
         let mut message = vec![KEEP];
         message.extend(program.to_ne_bytes());
-        Ok(self.line.write_all(&message).map_err(failed())?)
+        self.line.write_all(&message).map_err(failed())?;
+        let mut answer = [0];
+        self.line.read_exact(&mut answer).map_err(failed())?;
+        Ok(())
     }
 }
 
 impl Drop for Keeper {
     fn drop(&mut self) {
+        if self.stays.is_some() {
+            // As if this process had been killed.
+            return;
+        }
         // If it is gone, it has nothing to be told.
         let _ = self.line.write(&[DONE]);
         self.mark.remove(self.guard);
@@ -185,34 +221,33 @@ struct Ward {
 
 impl Ward {
     /// Waits for the guard's end, and restores if it came without a word.
-    fn keep(self, line: PipeReader) {
+    fn keep(self, line: UnixStream) {
         prepare(self.may_close);
         let Ok(End::Killed(held)) = self.wait(line) else {
             return;
         };
-        // The pipe is one of many things that a dying process gives back, its lock another.
+        // The line is one of many things that a dying process gives back, its lock another.
         wait_while(GUARD_LIMIT, || self.guard.is_alive());
         let (interface, guard) = (self.interface.clone(), self.guard);
+        let say = |what: fmt::Arguments<'_>| say(&interface, what);
         match self.restore(held.is_some()) {
             Ok(None) => {}
-            Ok(Some(true)) => {
-                eprintln!("plimsoll: interface={interface} event=restored_after_kill");
-            }
-            Ok(Some(false)) => eprintln!(
-                "plimsoll: interface={interface} event=restore_deferred: `plimsoll guard restore` or the next guard puts the rest back"
-            ),
-            Err(error) => eprintln!("plimsoll: interface={interface}: {error}"),
+            Ok(Some(true)) => say(format_args!(" event=restored_after_kill")),
+            Ok(Some(false)) => say(format_args!(
+                " event=restore_deferred: `plimsoll guard restore` or the next guard puts the rest back"
+            )),
+            Err(error) => say(format_args!(": {error}")),
         }
         if let Some(held) = held {
-            eprintln!(
-                "plimsoll: interface={interface} event=closed_after_kill: nothing passes until the next start or `plimsoll guard restore {interface}`"
-            );
+            say(format_args!(
+                " event=closed_after_kill: nothing passes until the next start or `plimsoll guard restore {interface}`"
+            ));
             hold(&interface, guard, &held);
         }
     }
 
     /// Waits for the guard's end, and holds what it says.
-    fn wait(&self, mut line: PipeReader) -> io::Result<End> {
+    fn wait(&self, mut line: UnixStream) -> io::Result<End> {
         let ifindex = self.identity.ifindex;
         let mut program = None;
         let mut held: Option<HeldLink> = None;
@@ -232,7 +267,12 @@ impl Ward {
                 continue;
             }
             let mut word = [0];
-            if line.read(&mut word)? == 0 {
+            let length = match line.read(&mut word) {
+                // It was killed before it read an answer.
+                Err(error) if error.kind() == io::ErrorKind::ConnectionReset => 0,
+                length => length?,
+            };
+            if length == 0 {
                 return Ok(End::Killed(held));
             }
             if word == [DONE] {
@@ -240,7 +280,10 @@ impl Ward {
             }
             let mut number = [0; 4];
             line.read_exact(&mut number)?;
-            program = Some(u32::from_ne_bytes(number));
+            let number = u32::from_ne_bytes(number);
+            (program, held) = (Some(number), HeldLink::of(number, ifindex));
+            // Who was killed meanwhile hears no answer.
+            let _ = line.write(&[if held.is_some() { HELD } else { 0 }]);
         }
     }
 
@@ -293,6 +336,11 @@ enum End {
     Told,
     /// Without a word. What is held for it stays.
     Killed(Option<HeldLink>),
+}
+
+/// Says it, whether or not somebody reads that.
+fn say(interface: &str, what: fmt::Arguments<'_>) {
+    let _ = writeln!(io::stderr(), "plimsoll: interface={interface}{what}");
 }
 
 /// Holds an attachment until somebody else detaches it or puts another program there.

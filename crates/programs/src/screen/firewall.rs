@@ -103,8 +103,8 @@ struct Shared<'a> {
 
 impl Firewall {
     /// Forks the keepers that put the interfaces' settings back if this process is killed, and
-    /// keep the interfaces closed if it [fails closed](ScreenConfig::on_failure) and they are
-    /// told to ([`Firewall::keep_closed`]). To be called before all else, and dropped last.
+    /// keep the interfaces closed if it [fails closed](ScreenConfig::on_failure). To be called
+    /// before all else, and dropped last.
     ///
     /// # Errors
     ///
@@ -117,28 +117,17 @@ impl Firewall {
         })
     }
 
-    /// If this process is killed from now on, nothing passes between the interfaces until the
-    /// next firewall takes them, or [`knobs::restore`](plimsoll_kernel::knobs::restore) gives
-    /// them back. A screen that fails open changes nothing.
+    /// Takes both interfaces from the kernel. If this process is killed from then on, nothing
+    /// passes between them until the next firewall takes them, or
+    /// [`knobs::restore`](plimsoll_kernel::knobs::restore) gives them back. An interface that
+    /// a killed one left closed stays so in between, also if this fails. Without keepers, and
+    /// for a screen that fails open, the kernel has the interfaces then.
     ///
     /// # Errors
     ///
-    /// A keeper cannot be told.
-    pub fn keep_closed(&self, keepers: &mut [Keeper]) -> Result<(), Error> {
-        if self.config.on_failure == Verdict::Discard {
-            for keeper in keepers {
-                keeper.keep_closed()?;
-            }
-        }
-        Ok(())
-    }
-
-    /// Takes both interfaces from the kernel.
-    ///
-    /// # Errors
-    ///
-    /// A setting, the filter of protected traffic, or an interface.
-    pub fn open(config: &ScreenConfig) -> Result<Self, Error> {
+    /// A setting, the filter of protected traffic, an interface, or a keeper that cannot hold
+    /// its program.
+    pub fn open(config: &ScreenConfig, keepers: &mut [Keeper]) -> Result<Self, Error> {
         config.validate()?;
         let protected = config.protected.as_deref().map(Filter::compile);
         let protected = protected.transpose()?;
@@ -148,13 +137,20 @@ impl Firewall {
             protected: protected.as_deref(),
             fails_closed: config.on_failure == Verdict::Discard,
         };
+        let keepers = match config.on_failure {
+            Verdict::Discard => keepers,
+            Verdict::Accept => &mut [],
+        };
         let [inside, outside] = &config.interfaces;
-        let open = |name| Port::open(name, config.queue_frames, constants);
+        let mut each = keepers.iter_mut();
+        let mut open = |name| Port::open(name, config.queue_frames, constants, each.next());
         let ports = [open(inside)?, open(outside)?];
         let memory = config.remember.map(|one| memory(config, one, &ports));
+        let memory = memory.transpose()?;
+        Keeper::keep_all_closed(keepers)?;
         Ok(Self {
             protected,
-            memory: memory.transpose()?,
+            memory,
             ports,
             config: config.clone(),
             reload: Reload::default(),

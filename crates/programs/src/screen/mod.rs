@@ -19,7 +19,7 @@
 //! **A screen that dies or hangs.** From then on frames pass undecided or are discarded,
 //! as [`ScreenConfig::on_failure`] says. When the whole process is killed, a screen that
 //! fails closed leaves its program on both interfaces, which discards everything without a
-//! socket ([`Firewall::keep_closed`]). Otherwise the kernel forwards what it is set to forward.
+//! socket ([`Firewall::keepers`]). Otherwise the kernel forwards what it is set to forward.
 //!
 //! **Remembered verdicts.** With [`ScreenConfig::remember`] the driver does for a while
 //! what the screen has decided, for flows of which it would say the same again
@@ -118,7 +118,7 @@ pub struct ScreenConfig {
     /// Default: none, and the kernel polls beneath the screen.
     pub protected: Option<String>,
     /// What becomes of frames when the screen has died or hangs, or this process was killed
-    /// ([`Firewall::keep_closed`]). Default [`Verdict::Discard`].
+    /// ([`Firewall::keepers`]). Default [`Verdict::Discard`].
     pub on_failure: Verdict,
     /// Time without a decision, although frames wait, after which the screen counts as
     /// hung; above zero. Default 1 s.

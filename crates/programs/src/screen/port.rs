@@ -4,7 +4,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
-use plimsoll_kernel::knobs;
+use plimsoll_kernel::knobs::{self, Keeper};
 use plimsoll_stack::device::xdp::{WholeQueue, XdpConfig, open_whole_by};
 use plimsoll_stack::device::{Batch, Device};
 
@@ -32,11 +32,13 @@ pub(super) struct Port {
 }
 
 impl Port {
-    /// Takes an interface, whose queue to the screen holds so many frames.
+    /// Takes an interface, whose queue to the screen holds so many frames. Its keeper keeps
+    /// closed what was.
     pub(super) fn open(
         interface: &str,
         queue_frames: u32,
         constants: Constants<'_>,
+        keeper: Option<&mut Keeper>,
     ) -> Result<Self, Error> {
         let config = XdpConfig {
             chunks: chunks(queue_frames),
@@ -46,7 +48,7 @@ impl Port {
         };
         let program = Program::load(constants)?;
         // What a killed one left closed stays so in between.
-        let earlier = knobs::take_over(interface, program.as_fd())?;
+        let earlier = knobs::take_over(interface, program.as_fd(), keeper)?;
         let sockets = &program.sockets;
         let queues = open_whole_by(interface, &config, program.as_fd(), sockets, earlier)?;
         let beside = |queue: &WholeQueue| queue.beside(&program.chosen_sockets);
