@@ -178,6 +178,24 @@ fn a_start_that_fails_leaves_closed_what_was() {
     bridge.all_pass("a screen that ends by itself leaves all to the kernel");
 }
 
+/// It said nothing, and the kernel forwarded after a kill.
+#[test]
+fn a_screen_that_could_not_fail_closed_is_refused() {
+    let bridge = Bridge::new();
+    let directory = tempfile::tempdir().unwrap();
+    let rules = directory.path().join("rules.toml");
+    fs::write(&rules, ACCEPT).unwrap();
+    let sandboxed = ["setpriv", "--inh-caps=-all", "--bounding-set", "-sys_admin"];
+    let said = bridge.refused(&sandboxed, &rules);
+    assert!(said.contains("CAP_SYS_ADMIN"), "{said}");
+    bridge.all_pass("the interfaces are the kernel's again");
+    let mut open = bridge.command(&sandboxed, &rules);
+    let (process, says) = bridge.line.started(open.args(["--on-failure", "open"]));
+    kill(process);
+    bridge.all_pass("the kernel forwards");
+    ends(says);
+}
+
 /// Keepers hold the output as long as they live: they end when there is nothing to hold.
 fn ends(mut says: impl Read + Send + 'static) {
     let reading = thread::spawn(move || says.read_to_string(&mut String::new()));

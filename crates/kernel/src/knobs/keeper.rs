@@ -60,6 +60,8 @@ const KEEP: u8 = 1;
 /// What the keeper answers then, or zero.
 const HELD: u8 = 1;
 
+const NOT_HELD: &str = "the keeper does not find its link, which takes CAP_SYS_ADMIN; a screen that fails open needs none";
+
 /// The guard's hold on its keeper. Dropping it tells that the guard has put
 /// everything back itself, so drop it after the [`Knobs`].
 #[derive(Debug)]
@@ -194,7 +196,12 @@ impl Keeper {
         self.line.write_all(&message).map_err(failed())?;
         let mut answer = [0];
         self.line.read_exact(&mut answer).map_err(failed())?;
-        Ok(())
+        match answer == [HELD] {
+            true => Ok(()),
+            false => {
+                Err(failed()(io::Error::new(io::ErrorKind::PermissionDenied, NOT_HELD)).into())
+            }
+        }
     }
 }
 
