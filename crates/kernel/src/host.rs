@@ -150,6 +150,23 @@ pub(crate) fn is_first_user_namespace() -> bool {
     nix::sys::stat::stat("/proc/self/ns/user").is_ok_and(|user| user.st_ino == FIRST)
 }
 
+/// Whether the kernel's threads have the numbers here that it tells. In another PID namespace
+/// than the machine's own they have none, and other threads have these.
+///
+/// # Errors
+///
+/// They have not.
+pub(crate) fn check_pid_namespace() -> io::Result<()> {
+    /// `PROC_PID_INIT_INO` of `linux/proc_ns.h`.
+    const FIRST: u64 = 0xefff_fffc;
+    match nix::sys::stat::stat("/proc/self/ns/pid")?.st_ino == FIRST {
+        true => Ok(()),
+        false => Err(io::Error::other(
+            "this is a PID namespace (a container's), where the kernel's threads cannot be named: start it in the machine's own (`--pid=host`)",
+        )),
+    }
+}
+
 pub(crate) fn parse_release(release: &str) -> Option<(u32, u32)> {
     let mut numbers = release.split(|c: char| !c.is_ascii_digit());
     Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))

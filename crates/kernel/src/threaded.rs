@@ -16,6 +16,7 @@ use std::thread::sleep;
 use std::time::Duration;
 
 use crate::error::{CallError, Error, TurnError, os};
+use crate::host::check_pid_namespace;
 use crate::knobs::{Knobs, PollingThread, Queues};
 use crate::scheduling::Priority;
 
@@ -88,15 +89,17 @@ impl PolledInterface {
 ///
 /// # Errors
 ///
-/// The interface has no such switch, its driver starts no thread, or the
-/// kernel refuses a change. Then it is polled as before `knobs` had threads poll it: some
-/// real-time threads, which their caller does not know, would be kept to no limit.
+/// The interface has no such switch, its driver starts no thread, the kernel refuses a change, or
+/// this is another PID namespace than the machine's. Then it is polled as before `knobs` had
+/// threads poll it: some real-time threads, which their caller does not know, would be kept to no
+/// limit.
 pub fn poll_in_threads(
     knobs: &mut Knobs,
     queues: Queues<'_>,
     priority: Priority,
     cpus: Option<&[usize]>,
 ) -> Result<Vec<PollingThread>, TurnError> {
+    check_pid_namespace().map_err(os("have threads poll"))?;
     let polled = turn_all(knobs, queues, priority, cpus);
     if polled.is_err() {
         // What is not put back now stays recorded.

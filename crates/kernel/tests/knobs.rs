@@ -5,7 +5,8 @@ mod common;
 mod turned;
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::Duration;
 
 use common::{in_namespace, ip};
@@ -380,4 +381,43 @@ fn what_cannot_be_put_back_keeps_no_other_interface_from_it() {
         assert!(refused.to_string().contains("/a0."), "{refused}");
         assert_eq!(settings(), before);
     });
+}
+
+/// In a container the number of a polling thread was another thread's, which became a
+/// real-time one.
+#[test]
+fn a_pid_namespace_names_no_polling_threads() {
+    const NAME: &str = "a_pid_namespace_names_no_polling_threads";
+    if let Ok(directory) = std::env::var("PLIMSOLL_PID_NAMESPACE") {
+        let directory = Path::new(&directory);
+        let left = restore_in(directory, Some("v0")).unwrap_err();
+        assert!(causes(&left).contains("--pid=host"), "{left:?}");
+        let mut knobs = Knobs::open_in(&directory.join("own"), "v0").unwrap();
+        knobs.set_threaded(Queues::All, true).unwrap();
+        assert_eq!(knobs.polling_threads().unwrap(), []);
+        knobs.restore().unwrap();
+        let refused = poll_in_threads(&mut knobs, Queues::All, Priority::Nice(5), None);
+        let refused = refused.unwrap_err();
+        assert!(causes(&refused).contains("--pid=host"), "{refused:?}");
+        assert!(knobs.is_untouched());
+        return;
+    }
+    with_napi(|directory| {
+        let before = settings();
+        killed_after(3, directory);
+        let mut inside = Command::new("unshare");
+        inside.args(["--pid", "--fork", "--mount-proc"]);
+        inside.arg(std::env::current_exe().unwrap());
+        inside.args(["--exact", NAME, "--nocapture"]);
+        let inside = inside.env("PLIMSOLL_PID_NAMESPACE", directory.path());
+        assert!(inside.status().unwrap().success());
+        assert_eq!(restore_in(directory.path(), None).unwrap(), ["v0"]);
+        assert_eq!(settings(), before);
+    });
+}
+
+/// What an error says, and why.
+fn causes(error: &dyn std::error::Error) -> String {
+    let cause = error.source().map_or_else(String::new, causes);
+    format!("{error}: {cause}")
 }

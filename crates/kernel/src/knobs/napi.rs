@@ -14,6 +14,8 @@ use netlink_bindings::netdev;
 use netlink_socket2::NetlinkSocket;
 use serde::Serialize;
 
+use crate::host::check_pid_namespace;
+
 /// One instance as the kernel describes it. `None`: it does not tell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Napi {
@@ -23,7 +25,7 @@ pub struct Napi {
     pub queue: Option<u32>,
     /// Its interrupt's number.
     pub irq: Option<u32>,
-    /// Its polling thread, if it is polled by one.
+    /// Its polling thread, if it is polled by one. Not told in a PID namespace.
     pub thread: Option<i32>,
     /// Empty polls until interrupts come back on.
     pub defer_hard_irqs: Option<u32>,
@@ -106,6 +108,8 @@ impl Netdev {
         let mut request = netdev::Request::new().op_napi_get_dump();
         request.encode().push_ifindex(ifindex);
         let mut replies = self.socket.request(&request)?;
+        let is_named = check_pid_namespace().is_ok();
+        let thread = |pid: u32| i32::try_from(pid).ok().filter(|pid| *pid > 0);
         let mut instances = Vec::new();
         while let Some(reply) = replies.recv() {
             let reply = reply?;
@@ -114,7 +118,7 @@ impl Netdev {
                 id,
                 queue: queues.get(&id).copied(),
                 irq: reply.get_irq().ok(),
-                thread: reply.get_pid().ok().and_then(|pid| i32::try_from(pid).ok()),
+                thread: reply.get_pid().ok().and_then(thread).filter(|_| is_named),
                 defer_hard_irqs: reply.get_defer_hard_irqs().ok(),
                 gro_flush_timeout: reply.get_gro_flush_timeout().ok(),
                 irq_suspend_timeout: reply.get_irq_suspend_timeout().ok(),

@@ -20,6 +20,7 @@ use super::record::{RecordError, Setting};
 use super::{DEFER_MARK, Knobs};
 use crate::control_group;
 use crate::error::{CallError, FAILED, os};
+use crate::host::check_pid_namespace;
 use crate::link;
 
 /// A driver may number its instances anew while they are set: so often it is looked
@@ -314,6 +315,7 @@ impl Knobs {
 
     /// Whether there is such an instance now, and the thread that polls it, if one does.
     fn thread_of(&mut self, napi: u32) -> io::Result<(bool, Option<i32>)> {
+        check_pid_namespace()?;
         let instances = self.netdev.instances(self.record.identity.ifindex)?;
         let instance = instances.iter().find(|instance| instance.id == napi);
         let thread = instance.and_then(|instance| instance.thread);
