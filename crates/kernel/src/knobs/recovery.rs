@@ -96,11 +96,11 @@ fn restore_recorded(
     Ok(None)
 }
 
-/// The interface that a file is for.
+/// The interface that a file is for. Its name may have dots and the cookie in it.
 fn name_of(path: &Path, cookie: u64) -> &str {
-    let name = path.file_name().and_then(OsStr::to_str).unwrap_or_default();
-    let ending = format!(".{cookie}.");
-    name.split_once(&ending).unwrap_or_default().0
+    let stem = path.file_stem().and_then(OsStr::to_str).unwrap_or_default();
+    let name = stem.strip_suffix(&format!(".{cookie}"));
+    name.unwrap_or_default()
 }
 
 /// Those interfaces that show a guard's mark ([`DEFER_MARK`]), of this one or all.
@@ -179,4 +179,24 @@ fn files(directory: &Path, netns_cookie: u64, extension: &str) -> Result<Vec<Pat
     paths.retain(is_wanted);
     paths.sort();
     Ok(paths)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Locks and closed interfaces of `wan.1` were taken for those of `wan` where the
+    /// namespace's cookie is 1.
+    #[test]
+    fn a_file_is_told_by_its_end() {
+        for (file, name) in [
+            ("eth0.1.lock", "eth0"),
+            ("wan.1.1.lock", "wan.1"),
+            ("wan.1.x.1.closed", "wan.1.x"),
+            ("wan.1.11.sock", ""),
+        ] {
+            let path = Path::new(DIRECTORY).join(file);
+            assert_eq!(name_of(&path, 1), name, "{file}");
+        }
+    }
 }
