@@ -138,13 +138,13 @@ impl Drop for PollingLimit {
         let _ = self.own.as_ref().map(|own| own.give_to(0));
         self.shared.stop.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take() {
-            // A panic there has been printed; the threads are promoted below.
+            // A panic there has been printed, and its accounts promoted their threads.
             let _ = thread.join();
         }
     }
 }
 
-/// Polling threads of one CPU.
+/// Polling threads of one CPU. Dropping it promotes them: nobody counts any more.
 struct Account {
     threads: Vec<Limited>,
     /// Where they may run.
@@ -171,10 +171,6 @@ fn watch(shared: &Shared, groups: &[Vec<Limited>]) {
         accounts.retain_mut(|account| account.check(shared, time).is_ok());
         let next = accounts.iter().map(|account| account.due(time));
         thread::sleep(next.min().unwrap_or(POLLING_PERIOD));
-    }
-    for account in &accounts {
-        // A thread may be gone.
-        let _ = account.promote();
     }
 }
 
@@ -211,7 +207,7 @@ impl Account {
             let used = time_of(account.ahead());
             account.ahead = Some(Budget::new(limit_ppm / AHEAD, used, now)?);
         }
-        account.promote().ok()?;
+        account.place().ok()?;
         Some(account)
     }
 
@@ -234,12 +230,6 @@ impl Account {
     fn place(&self) -> io::Result<()> {
         let mut threads = self.threads.iter();
         threads.try_for_each(|thread| put(thread, self.class_of(thread)))
-    }
-
-    /// Nobody counts any more.
-    fn promote(&self) -> io::Result<()> {
-        let mut threads = self.threads.iter();
-        threads.try_for_each(|thread| put(thread, thread.class))
     }
 
     /// Counts what the threads used; demotes and promotes them.
@@ -284,6 +274,15 @@ impl Account {
         let own = self.budget.due(now);
         let ahead = self.ahead.as_ref().map(|budget| budget.due(now));
         ahead.map_or(own, |ahead| ahead.min(own))
+    }
+}
+
+impl Drop for Account {
+    fn drop(&mut self) {
+        for thread in &self.threads {
+            // It may be gone.
+            let _ = put(thread, thread.class);
+        }
     }
 }
 

@@ -1,6 +1,7 @@
 //! Groups of threads whose members end, and their accounts.
 
 use super::*;
+use crate::scheduling::Level;
 
 fn shared() -> Shared {
     Shared {
@@ -9,6 +10,9 @@ fn shared() -> Shared {
         stop: AtomicBool::new(false),
     }
 }
+
+/// No thread's number.
+const NONE: i32 = i32::MAX;
 
 fn limited(tid: i32) -> Limited {
     let class = Class::Idle;
@@ -22,6 +26,28 @@ fn until_gone(tid: i32) {
         assert!(Instant::now() < end, "{tid} is gone");
         thread::sleep(Duration::from_millis(1));
     }
+}
+
+/// After a panic of the watcher, or where a thread could not be placed, threads ran on as
+/// demoted ones.
+#[test]
+fn threads_that_nobody_counts_any_more_are_promoted() {
+    let (ready, tids) = std::sync::mpsc::channel();
+    let (end, ended) = std::sync::mpsc::channel::<()>();
+    let thread = thread::spawn(move || {
+        ready.send(nix::unistd::gettid().as_raw()).unwrap();
+        let _ = ended.recv();
+    });
+    let tid = tids.recv().unwrap();
+    let class = Class::Beneath;
+    let account = Account::open(&[Limited { tid, class }], &shared(), CoreInstant::ZERO).unwrap();
+    let beneath = Level::of(tid).unwrap();
+    set_class(tid, Class::Idle).unwrap();
+    assert!(Level::of(tid).unwrap() < beneath);
+    drop(account);
+    assert_eq!(Level::of(tid).unwrap(), beneath);
+    drop(end);
+    thread.join().unwrap();
 }
 
 /// A driver's polling thread may end while others of its CPU go on.
@@ -66,7 +92,7 @@ fn a_group_is_watched_without_those_that_have_ended() {
 #[test]
 fn who_is_ahead_goes_beneath_until_the_next_period() {
     let budget = |ppm| Budget::new(ppm, Duration::ZERO, CoreInstant::ZERO);
-    let limited = |class| Limited { tid: 0, class };
+    let limited = |class| Limited { tid: NONE, class };
     let mut account = Account {
         threads: vec![limited(Class::Ahead), limited(Class::Polling)],
         cpus: Vec::new(),
@@ -98,7 +124,7 @@ fn who_is_ahead_goes_beneath_until_the_next_period() {
 #[test]
 fn who_is_ahead_keeps_its_half_and_all_keep_to_the_limit() {
     let budget = |ppm| Budget::new(ppm, Duration::ZERO, CoreInstant::ZERO);
-    let limited = |class| Limited { tid: 0, class };
+    let limited = |class| Limited { tid: NONE, class };
     let mut account = Account {
         threads: vec![limited(Class::Ahead), limited(Class::Polling)],
         cpus: Vec::new(),
