@@ -18,8 +18,8 @@
 //! runs beneath.
 //!
 //! Limits: one thread watches all polling threads, above them and every process.
-//! It wakes up two or three times in each period. On the CPU of a polling thread each time
-//! costs some microseconds: 4 to 6 % of that CPU in a debug build on a virtual machine.
+//! It looks at each group two or three times in each period. On the CPU of a polling thread each
+//! time costs some microseconds: 4 to 6 % of that CPU in a debug build on a virtual machine.
 //! So a look may come up to 0.1 ms late, and what was used too much is taken off the next
 //! period.
 //!
@@ -40,7 +40,7 @@ use plimsoll_core::cpu_limit::{Change, CpuLimit, CpuLimitConfig, POLLING_PERIOD}
 use plimsoll_core::time::Instant as CoreInstant;
 
 use crate::error::{CallError, os};
-use crate::scheduling::{Class, Scheduling, set_class, thread_time};
+use crate::scheduling::{Class, Scheduling, ThreadClock, set_class};
 
 /// The next look comes no sooner: a look costs what it would save.
 const NEARLY: Duration = Duration::from_micros(100);
@@ -146,12 +146,33 @@ impl Drop for PollingLimit {
 
 /// Polling threads of one CPU. Dropping it promotes them: nobody counts any more.
 struct Account {
-    threads: Vec<Limited>,
+    threads: Vec<Member>,
+    /// When to look again.
+    due: CoreInstant,
     /// Where they may run.
     cpus: Vec<usize>,
     budget: Budget,
     /// Of those that are [`Class::Ahead`], if there are any.
     ahead: Option<Budget>,
+}
+
+/// A thread that is there, and its clock.
+#[derive(Clone, Copy, Debug)]
+struct Member {
+    thread: Limited,
+    clock: ThreadClock,
+}
+
+impl Member {
+    fn of(thread: &Limited) -> Option<Self> {
+        let clock = ThreadClock::of(thread.tid).ok()?;
+        let thread = *thread;
+        Some(Self { thread, clock })
+    }
+
+    fn is_ahead(&self) -> bool {
+        self.thread.class == Class::Ahead
+    }
 }
 
 fn watch(shared: &Shared, groups: &[Vec<Limited>]) {
@@ -164,19 +185,32 @@ fn watch(shared: &Shared, groups: &[Vec<Limited>]) {
         .iter()
         .filter_map(|threads| Account::open(threads, shared, now()))
         .collect();
-    let mut own = thread_time(0).unwrap_or_default();
+    let Ok(clock) = ThreadClock::of(0) else {
+        return;
+    };
+    let mut own = clock.time().unwrap_or_default();
     while !shared.stop.load(Ordering::Relaxed) && !accounts.is_empty() {
-        let time = now();
-        charge(&mut accounts, &mut own);
-        accounts.retain_mut(|account| account.check(shared, time).is_ok());
-        let next = accounts.iter().map(|account| account.due(time));
-        thread::sleep(next.min().unwrap_or(POLLING_PERIOD));
+        charge(&mut accounts, clock, &mut own);
+        thread::sleep(turn(&mut accounts, shared, now()));
     }
 }
 
+/// Looks at the accounts that are due, or would be before the next look. How long none will be.
+fn turn(accounts: &mut Vec<Account>, shared: &Shared, now: CoreInstant) -> Duration {
+    let soon = now + NEARLY;
+    accounts.retain_mut(|account| account.due > soon || account.check(shared, now).is_ok());
+    let next = accounts.iter().map(|account| account.due).min();
+    let next = next.map_or(POLLING_PERIOD, |due| until(due, now));
+    next.max(NEARLY)
+}
+
+fn until(due: CoreInstant, now: CoreInstant) -> Duration {
+    Duration::from_nanos(due.as_nanos().saturating_sub(now.as_nanos()))
+}
+
 /// Charges what watching took since `own` to those on whose CPU it was, in equal parts.
-fn charge(accounts: &mut [Account], own: &mut Duration) {
-    let (Ok(now), Ok(cpu)) = (thread_time(0), sched_getcpu()) else {
+fn charge(accounts: &mut [Account], clock: ThreadClock, own: &mut Duration) {
+    let (Ok(now), Ok(cpu)) = (clock.time(), sched_getcpu()) else {
         return;
     };
     let took = now.saturating_sub(*own);
@@ -192,28 +226,42 @@ impl Account {
     /// Of those threads that are there; `None` if none is, or may not be limited.
     fn open(threads: &[Limited], shared: &Shared, now: CoreInstant) -> Option<Self> {
         let limit_ppm = shared.limit_ppm.load(Ordering::Relaxed);
-        let mut threads = threads.to_vec();
-        threads.retain(is_there);
-        let cpus = threads.iter().map(|thread| Scheduling::of(thread.tid));
+        let threads: Vec<Member> = threads.iter().filter_map(Member::of).collect();
+        let cpus = threads.iter().map(|one| Scheduling::of(one.thread.tid));
         let cpus = cpus.filter_map(|scheduling| Some(scheduling.ok()?.cpus().to_vec()));
         let mut account = Self {
             cpus: cpus.flatten().collect(),
-            budget: Budget::new(limit_ppm, time_of(&threads), now)?,
+            budget: Budget::new(limit_ppm, Duration::ZERO, now)?,
             ahead: None,
+            due: now,
             threads,
         };
+        let (ahead, all) = account.times();
         account.threads.first()?;
-        if account.ahead().next().is_some() {
-            let used = time_of(account.ahead());
-            account.ahead = Some(Budget::new(limit_ppm / AHEAD, used, now)?);
+        account.budget.seen = all;
+        if account.threads.iter().any(Member::is_ahead) {
+            account.ahead = Some(Budget::new(limit_ppm / AHEAD, ahead, now)?);
         }
         account.place().ok()?;
+        account.due = now + account.due_in(now);
         Some(account)
     }
 
-    fn ahead(&self) -> impl Iterator<Item = &Limited> {
-        let mut threads = self.threads.iter();
-        std::iter::from_fn(move || threads.find(|thread| thread.class == Class::Ahead))
+    /// What the clocks show of those that are ahead, and of all; forgets threads that have
+    /// ended. A driver makes its polling threads anew now and then.
+    fn times(&mut self) -> (Duration, Duration) {
+        let (mut ahead, mut all) = (Duration::ZERO, Duration::ZERO);
+        self.threads.retain(|member| {
+            let Ok(time) = member.clock.time() else {
+                return false;
+            };
+            all += time;
+            if member.is_ahead() {
+                ahead += time;
+            }
+            true
+        });
+        (ahead, all)
     }
 
     /// How a thread is to run now.
@@ -229,22 +277,21 @@ impl Account {
 
     fn place(&self) -> io::Result<()> {
         let mut threads = self.threads.iter();
-        threads.try_for_each(|thread| put(thread, self.class_of(thread)))
+        threads.try_for_each(|member| put(member, self.class_of(&member.thread)))
     }
 
     /// Counts what the threads used; demotes and promotes them.
     fn check(&mut self, shared: &Shared, now: CoreInstant) -> io::Result<()> {
         self.set_limit(shared.limit_ppm.load(Ordering::Relaxed));
-        // A driver makes its polling threads anew now and then.
-        self.threads.retain(is_there);
+        let times = self.times();
         if self.threads.is_empty() {
             return Err(io::Error::from(io::ErrorKind::NotFound));
         }
-        let times = (time_of(self.ahead()), time_of(&self.threads));
         let [ahead, all] = self.on_times(times, now);
         if all == Change::Inhibit {
             shared.inhibited.store(true, Ordering::Relaxed);
         }
+        self.due = now + self.due_in(now);
         match (ahead, all) {
             (Change::None, Change::None) => Ok(()),
             _ => self.place(),
@@ -270,7 +317,7 @@ impl Account {
         [ahead, self.budget.on_time(times.1, now)]
     }
 
-    fn due(&self, now: CoreInstant) -> Duration {
+    fn due_in(&self, now: CoreInstant) -> Duration {
         let own = self.budget.due(now);
         let ahead = self.ahead.as_ref().map(|budget| budget.due(now));
         ahead.map_or(own, |ahead| ahead.min(own))
@@ -279,30 +326,19 @@ impl Account {
 
 impl Drop for Account {
     fn drop(&mut self) {
-        for thread in &self.threads {
+        for member in &self.threads {
             // It may be gone.
-            let _ = put(thread, thread.class);
+            let _ = put(member, member.thread.class);
         }
     }
 }
 
-/// By its clock.
-fn is_there(thread: &Limited) -> bool {
-    thread_time(thread.tid).is_ok()
-}
-
 /// Has a thread run like this, unless it has ended meanwhile.
-fn put(thread: &Limited, class: Class) -> io::Result<()> {
-    set_class(thread.tid, class).or_else(|error| match is_there(thread) {
-        true => Err(error),
-        false => Ok(()),
+fn put(member: &Member, class: Class) -> io::Result<()> {
+    set_class(member.thread.tid, class).or_else(|error| match member.clock.time() {
+        Ok(_) => Err(error),
+        Err(_) => Ok(()),
     })
-}
-
-/// Of those that are there.
-fn time_of<'a>(threads: impl IntoIterator<Item = &'a Limited>) -> Duration {
-    let times = threads.into_iter().map(|thread| thread_time(thread.tid));
-    times.filter_map(io::Result::ok).sum()
 }
 
 /// What threads may use yet, from their clocks.
@@ -375,7 +411,7 @@ impl Budget {
             None if self.limit.left() > NEARLY => now + self.limit.left(),
             None => now + NEARLY,
         };
-        Duration::from_nanos(at.as_nanos().saturating_sub(now.as_nanos())).max(NEARLY)
+        until(at, now).max(NEARLY)
     }
 }
 

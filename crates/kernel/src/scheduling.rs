@@ -277,15 +277,41 @@ fn set_scheduler(thread: i32, policy: i32, sched_priority: i32) -> io::Result<()
     }
 }
 
-/// CPU time of a kernel thread or of one of this process (0: this one) since its start, to
-/// the nanosecond.
+/// The clock of CPU time of a thread, since its start and to the nanosecond.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ThreadClock(i32);
+
+impl ThreadClock {
+    /// Of a kernel thread or of one of this process (0: this one).
+    ///
+    /// # Errors
+    ///
+    /// There is no such thread.
+    pub fn of(thread: i32) -> io::Result<Self> {
+        // Clocks of CPU time: include/linux/posix-timers.h. That of a thread is told to its own
+        // process only, and a kernel thread is a process.
+        const SCHED_CLOCK: i32 = 2;
+        const PER_THREAD: i32 = 4;
+        let process = (!thread << 3) | SCHED_CLOCK;
+        let of_thread = process | PER_THREAD;
+        let clock = clock_time(of_thread).map(|_| of_thread);
+        let clock = clock.or_else(|_| clock_time(process).map(|_| process));
+        clock.map(Self)
+    }
+
+    /// What it shows.
+    ///
+    /// # Errors
+    ///
+    /// The thread has ended.
+    pub fn time(self) -> io::Result<Duration> {
+        clock_time(self.0)
+    }
+}
+
+/// What a thread's [clock](ThreadClock::of) shows.
 pub fn thread_time(thread: i32) -> io::Result<Duration> {
-    // Clocks of CPU time: include/linux/posix-timers.h. That of a thread is told to its own
-    // process only, and a kernel thread is a process.
-    const SCHED_CLOCK: i32 = 2;
-    const PER_THREAD: i32 = 4;
-    let process = (!thread << 3) | SCHED_CLOCK;
-    clock_time(process | PER_THREAD).or_else(|_| clock_time(process))
+    ThreadClock::of(thread)?.time()
 }
 
 #[allow(unsafe_code, reason = "nix knows no clock of another process")]

@@ -14,15 +14,42 @@ fn shared() -> Shared {
 /// No thread's number.
 const NONE: i32 = i32::MAX;
 
+/// Of this thread's clock.
+fn member(class: Class) -> Member {
+    let clock = ThreadClock::of(0).unwrap();
+    let thread = Limited { tid: NONE, class };
+    Member { thread, clock }
+}
+
 fn limited(tid: i32) -> Limited {
     let class = Class::Idle;
     Limited { tid, class }
 }
 
+/// A thread of this process that takes no CPU time, and how to end it.
+fn blocked() -> (i32, impl FnOnce()) {
+    let (ready, tids) = std::sync::mpsc::channel();
+    let (end, ended) = std::sync::mpsc::channel::<()>();
+    let thread = thread::spawn(move || {
+        ready.send(nix::unistd::gettid().as_raw()).unwrap();
+        let _ = ended.recv();
+    });
+    let end = move || {
+        drop(end);
+        thread.join().unwrap();
+    };
+    (tids.recv().unwrap(), end)
+}
+
+fn tids_of(account: &Account) -> Vec<i32> {
+    let threads = account.threads.iter();
+    threads.map(|member| member.thread.tid).collect()
+}
+
 /// The kernel knows a thread for a moment longer than its process does.
 fn until_gone(tid: i32) {
     let end = Instant::now() + Duration::from_secs(10);
-    while thread_time(tid).is_ok() {
+    while ThreadClock::of(tid).is_ok() {
         assert!(Instant::now() < end, "{tid} is gone");
         thread::sleep(Duration::from_millis(1));
     }
@@ -32,13 +59,7 @@ fn until_gone(tid: i32) {
 /// demoted ones.
 #[test]
 fn threads_that_nobody_counts_any_more_are_promoted() {
-    let (ready, tids) = std::sync::mpsc::channel();
-    let (end, ended) = std::sync::mpsc::channel::<()>();
-    let thread = thread::spawn(move || {
-        ready.send(nix::unistd::gettid().as_raw()).unwrap();
-        let _ = ended.recv();
-    });
-    let tid = tids.recv().unwrap();
+    let (tid, end_it) = blocked();
     let class = Class::Beneath;
     let account = Account::open(&[Limited { tid, class }], &shared(), CoreInstant::ZERO).unwrap();
     let beneath = Level::of(tid).unwrap();
@@ -46,29 +67,22 @@ fn threads_that_nobody_counts_any_more_are_promoted() {
     assert!(Level::of(tid).unwrap() < beneath);
     drop(account);
     assert_eq!(Level::of(tid).unwrap(), beneath);
-    drop(end);
-    thread.join().unwrap();
+    end_it();
 }
 
 /// A driver's polling thread may end while others of its CPU go on.
 #[test]
 fn a_group_outlives_a_thread_of_it() {
-    let (ready, tids) = std::sync::mpsc::channel();
-    let (end, ended) = std::sync::mpsc::channel::<()>();
-    let other = thread::spawn(move || {
-        ready.send(nix::unistd::gettid().as_raw()).unwrap();
-        let _ = ended.recv();
-    });
+    let (other, end_it) = blocked();
     let shared = shared();
-    let threads = [limited(0), limited(tids.recv().unwrap())];
+    let threads = [limited(0), limited(other)];
     let mut account = Account::open(&threads, &shared, CoreInstant::ZERO).unwrap();
-    drop(end);
-    other.join().unwrap();
-    until_gone(threads[1].tid);
+    end_it();
+    until_gone(other);
     account
         .check(&shared, CoreInstant::from_nanos(1_000_000))
         .unwrap();
-    assert_eq!(account.threads, threads[..1]);
+    assert_eq!(tids_of(&account), [0]);
     account.threads.clear();
     let gone = account.check(&shared, CoreInstant::from_nanos(2_000_000));
     assert!(gone.is_err());
@@ -84,7 +98,7 @@ fn a_group_is_watched_without_those_that_have_ended() {
     until_gone(gone.tid);
     let open = |threads: &[Limited]| Account::open(threads, &shared, CoreInstant::ZERO);
     let account = open(&[gone, there]).expect("one is there");
-    assert_eq!(account.threads, [there]);
+    assert_eq!(tids_of(&account), [there.tid]);
     assert!(open(&[gone]).is_none());
 }
 
@@ -92,17 +106,17 @@ fn a_group_is_watched_without_those_that_have_ended() {
 #[test]
 fn who_is_ahead_goes_beneath_until_the_next_period() {
     let budget = |ppm| Budget::new(ppm, Duration::ZERO, CoreInstant::ZERO);
-    let limited = |class| Limited { tid: NONE, class };
     let mut account = Account {
-        threads: vec![limited(Class::Ahead), limited(Class::Polling)],
+        threads: vec![member(Class::Ahead), member(Class::Polling)],
         cpus: Vec::new(),
         budget: budget(500_000).unwrap(),
         ahead: budget(500_000 / AHEAD),
+        due: CoreInstant::ZERO,
     };
     let classes = |account: &Account| {
         let threads = account.threads.iter();
         threads
-            .map(|thread| account.class_of(thread))
+            .map(|member| account.class_of(&member.thread))
             .collect::<Vec<_>>()
     };
     let us = |us: u64| CoreInstant::from_nanos(us * 1000);
@@ -124,16 +138,17 @@ fn who_is_ahead_goes_beneath_until_the_next_period() {
 #[test]
 fn who_is_ahead_keeps_its_half_and_all_keep_to_the_limit() {
     let budget = |ppm| Budget::new(ppm, Duration::ZERO, CoreInstant::ZERO);
-    let limited = |class| Limited { tid: NONE, class };
     let mut account = Account {
-        threads: vec![limited(Class::Ahead), limited(Class::Polling)],
+        threads: vec![member(Class::Ahead), member(Class::Polling)],
         cpus: Vec::new(),
         budget: budget(600_000).unwrap(),
         ahead: budget(600_000 / AHEAD),
+        due: CoreInstant::ZERO,
     };
     let (mut now, mut ahead, mut all) = (CoreInstant::ZERO, Duration::ZERO, Duration::ZERO);
     let step = Duration::from_micros(10);
-    let classes = |account: &Account| [0, 1].map(|at| account.class_of(&account.threads[at]));
+    let classes =
+        |account: &Account| [0, 1].map(|at| account.class_of(&account.threads[at].thread));
     let mut idle_steps = 0;
     for _ in 0..100_000 {
         // A fifth of the time is for those ahead, less than their half of the limit; the
@@ -241,6 +256,30 @@ fn a_period_takes_few_looks() {
     flooded.run(1000);
     let looks = flooded.looks.as_micros();
     assert!(looks <= 3 * 500, "{looks} in 500 periods");
+}
+
+/// Each time one group was due, all were looked at: beside 32 that are loaded at different times
+/// that was most of what watching took.
+#[test]
+fn only_groups_that_are_due_are_looked_at() {
+    let shared = shared();
+    let (tid, end_it) = blocked();
+    let us = |us: u64| CoreInstant::from_nanos(us * 1000);
+    // May run for 1000 µs at first.
+    let open = |at: u64| {
+        let class = Class::Beneath;
+        Account::open(&[Limited { tid, class }], &shared, us(at)).unwrap()
+    };
+    let mut accounts: Vec<Account> = (0..32).map(|at| open(at * 40)).collect();
+    let mut turn = |now| {
+        let pause = turn(&mut accounts, &shared, us(now));
+        let is_looked_at = |account: &&Account| account.budget.at == us(now);
+        (accounts.iter().filter(is_looked_at).count(), pause)
+    };
+    // With those that would be due before the next look.
+    assert_eq!(turn(1400), (13, Duration::from_micros(120)));
+    assert_eq!(turn(1520), (3, Duration::from_micros(120)));
+    end_it();
 }
 
 #[test]
