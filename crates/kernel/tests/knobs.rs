@@ -383,6 +383,37 @@ fn what_cannot_be_put_back_keeps_no_other_interface_from_it() {
     });
 }
 
+/// Its record was removed, and its settings stayed.
+#[test]
+fn an_interface_that_was_renamed_is_restored() {
+    with_napi(|directory| {
+        let before = settings();
+        let rename = |from: &str, to: &str| ip(&format!("link set {from} name {to}"));
+        for wanted in [None, Some("w0")] {
+            killed_after(STEPS - 1, directory);
+            rename("v0", "w0");
+            assert_eq!(restore_in(directory.path(), wanted).unwrap(), ["w0"]);
+            assert_eq!(files(directory), NONE);
+            rename("w0", "v0");
+            assert_eq!(settings(), before);
+        }
+        killed_after(STEPS - 1, directory);
+        rename("v0", "w0");
+        drop(Knobs::open_in(directory.path(), "w0").unwrap());
+        assert_eq!(files(directory), NONE);
+        rename("w0", "v0");
+        assert_eq!(settings(), before);
+        // It is not taken from whoever guards it.
+        let mut owner = start_child(1, directory);
+        rename("v0", "w0");
+        assert_eq!(restore_in(directory.path(), None).unwrap(), [""; 0]);
+        rename("w0", "v0");
+        assert_eq!(settings().0[0].defer_hard_irqs, Some(DEFER));
+        owner.kill().unwrap();
+        owner.wait().unwrap();
+    });
+}
+
 /// In a container the number of a polling thread was another thread's, which became a
 /// real-time one.
 #[test]

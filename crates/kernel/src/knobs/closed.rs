@@ -4,6 +4,9 @@
 //! A [`Keeper`] holds the attachment. A file says which program it is, and
 //! whose, so that the next start can put its own in that one's place, without a packet
 //! passing in between, and `plimsoll guard restore` can take it away.
+//!
+//! Limits: the file goes by the interface's name. Renamed, the interface stays closed until it
+//! has its old name again or the keeper is ended.
 
 use std::fs;
 use std::io;

@@ -62,10 +62,15 @@ impl Lock {
 
     /// The living owner of a lock, if there is one.
     pub(crate) fn owner(path: &Path) -> Option<u32> {
-        let locked = File::open(path)
-            .is_ok_and(|file| matches!(file.try_lock_shared(), Err(TryLockError::WouldBlock)));
+        let locked = Self::is_held(path);
         let owner = owner_of(path).filter(|owner| owner.is_alive())?;
         locked.then_some(owner.pid)
+    }
+
+    /// Whether somebody has it, also in the name of a dead owner.
+    pub(crate) fn is_held(path: &Path) -> bool {
+        let held = |file: File| matches!(file.try_lock_shared(), Err(TryLockError::WouldBlock));
+        File::open(path).is_ok_and(held)
     }
 
     /// The inode of the network namespace that a lock is for.

@@ -197,6 +197,7 @@ impl Knobs {
         let lock = directory.join(file_name(interface, &identity, "lock"));
         let lock = Lock::take(lock, interface, owner, identity.netns_inode)?;
         sweep::sweep(directory);
+        recovery::follow_names(directory);
         let file = RecordFile::new(directory, interface, &identity);
         let left = file.read()?;
         let mut knobs = Self {

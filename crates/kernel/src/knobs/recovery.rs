@@ -6,15 +6,15 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use nix::net::if_::if_nameindex;
+use nix::net::if_::{if_indextoname, if_nameindex};
 
 use super::closed;
 use super::device::{Attribute, Device, Identity, boot_id, netns_cookie, netns_inode};
 use super::lock::Lock;
 use super::napi::Netdev;
-use super::record::RecordFile;
+use super::record::{Record, RecordFile};
 use super::restoring::is_marked;
-use super::{DEFER_MARK, DIRECTORY, Knobs, OpenError, sweep};
+use super::{DEFER_MARK, DIRECTORY, Knobs, OpenError, file_name, sweep};
 use crate::error::{CallError, os};
 use crate::link;
 use crate::process::Process;
@@ -51,10 +51,12 @@ pub fn restore_in(directory: &Path, interface: Option<&str>) -> Result<Vec<Strin
         Err(error) if first.is_ok() => first = Err(error),
         Err(_) => {}
     };
+    follow_names(directory);
     for path in files(directory, cookie, "json")? {
         let name = name_of(&path, cookie);
         if is_wanted(name) && (interface.is_some() || !is_guarded(name)) {
-            note(restore_recorded(directory, &RecordFile::at(path), &boot_id));
+            let file = RecordFile::at(path.clone());
+            note(restore_recorded(directory, name, &file, &boot_id));
         }
     }
     for name in marked(interface)? {
@@ -77,16 +79,16 @@ pub fn restore_in(directory: &Path, interface: Option<&str>) -> Result<Vec<Strin
 /// The name of the interface if this is its record, and it was put back.
 fn restore_recorded(
     directory: &Path,
+    name: &str,
     file: &RecordFile,
     boot_id: &str,
 ) -> Result<Option<String>, OpenError> {
     let Some(record) = file.read()? else {
         return Ok(None);
     };
-    let here = Identity::of(&record.interface).is_ok_and(|identity| identity == record.identity);
-    if here {
-        Knobs::open_in(directory, &record.interface)?.restore()?;
-        return Ok(Some(record.interface));
+    if Identity::of(name).is_ok_and(|identity| identity == record.identity) {
+        Knobs::open_in(directory, name)?.restore()?;
+        return Ok(Some(name.to_owned()));
     }
     if record.identity.boot_id != boot_id || !record.owner.is_alive() {
         // Its interface is gone, and the settings with it; or it was moved, and there a
@@ -94,6 +96,35 @@ fn restore_recorded(
         file.remove()?;
     }
     Ok(None)
+}
+
+/// Gives records of interfaces that were renamed meanwhile the names that those have now. What
+/// does not succeed stays, as do the records of guards that live, and of interfaces whose new
+/// name has a record.
+pub(super) fn follow_names(directory: &Path) {
+    let (Ok(cookie), Ok(boot_id), Ok(own)) = (netns_cookie(), boot_id(), Process::current()) else {
+        return;
+    };
+    for path in files(directory, cookie, "json").unwrap_or_default() {
+        let Ok(Some(Record { identity, .. })) = RecordFile::at(path.clone()).read() else {
+            continue;
+        };
+        let is_here = (identity.netns_cookie, &identity.boot_id) == (cookie, &boot_id);
+        let name = if_indextoname(identity.ifindex);
+        let name = name.ok().and_then(|name| name.into_string().ok());
+        let (true, Some(name)) = (is_here, name) else {
+            continue;
+        };
+        let new = directory.join(file_name(&name, &identity, "json"));
+        let lock = path.with_extension("lock");
+        if Lock::is_held(&lock) || new.exists() {
+            continue;
+        }
+        // Its file goes when it is dropped.
+        if let Ok(_lock) = Lock::take(lock, &name, own, identity.netns_inode) {
+            let _ = fs::rename(&path, &new);
+        }
+    }
 }
 
 /// The interface that a file is for. Its name may have dots and the cookie in it.
