@@ -24,6 +24,7 @@ use serde::{Deserialize, Serialize};
 use super::OpenError;
 use crate::error::{CallError, FAILED, os};
 use crate::link::{self, Link};
+use crate::scheduling::Level;
 
 /// What tells an interface from all others of all namespaces and boots.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -210,7 +211,7 @@ impl Device {
             self.file(attribute.name(), OFlag::O_WRONLY)?
                 .write_all(value.to_string().as_bytes())
         };
-        absent_is_none(write())
+        absent_is_none(beneath_real_time(write))
     }
 
     /// One of the device's counters (`statistics/NAME`), held open: opening a
@@ -340,6 +341,18 @@ fn own_sysfs() -> rustix::io::Result<OwnedFd> {
     )
 }
 
+/// Before Linux 6.15 whoever writes to an interface's file in sysfs tries for the lock of all
+/// interfaces again and again (`restart_syscall` in net/core/net-sysfs.c). A real-time thread
+/// would keep the CPU from the one that has it.
+fn beneath_real_time<T>(work: impl FnOnce() -> T) -> T {
+    let first = Level::nice(-20);
+    let own = Level::of(0).ok().filter(|own| *own > first);
+    let _ = own.map(|_| first.give_to(0));
+    let done = work();
+    let _ = own.map(|own| own.give_to(0));
+    done
+}
+
 fn absent_is_none<T>(result: io::Result<T>) -> io::Result<Option<T>> {
     match result {
         Ok(value) => Ok(Some(value)),
@@ -351,7 +364,40 @@ fn absent_is_none<T>(result: io::Result<T>) -> io::Result<Option<T>> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::mpsc::channel;
+    use std::thread;
+    use std::time::{Duration, Instant};
+
     use super::*;
+    use crate::scheduling::{Class, set_class};
+
+    /// On Linux before 6.15 a guard kept its CPU from whoever had the lock that it waited for.
+    #[test]
+    fn a_real_time_thread_is_none_while_it_writes_a_setting() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join(Attribute::Threaded.name());
+        // To open it, the writer waits for a reader.
+        nix::unistd::mkfifo(&path, Mode::S_IRWXU).unwrap();
+        let device = Device {
+            directory: File::open(directory.path()).unwrap().into(),
+        };
+        let (begun, begins) = channel();
+        let writer = thread::spawn(move || {
+            set_class(0, Class::Watcher).unwrap();
+            let own = Level::of(0).unwrap();
+            begun.send(nix::unistd::gettid().as_raw()).unwrap();
+            device.set_attribute(Attribute::Threaded, 1).unwrap();
+            assert_eq!(Level::of(0).unwrap(), own);
+        });
+        let tid = begins.recv().unwrap();
+        let end = Instant::now() + Duration::from_secs(10);
+        while Level::of(tid).unwrap() != Level::nice(-20) {
+            assert!(Instant::now() < end, "it waits as a real-time thread");
+            thread::sleep(Duration::from_millis(1));
+        }
+        assert_eq!(fs::read_to_string(&path).unwrap(), "1");
+        writer.join().unwrap();
+    }
 
     /// As the bonding driver makes it; this tree has no driver behind it.
     #[test]
