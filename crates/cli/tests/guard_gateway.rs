@@ -5,7 +5,7 @@ mod common;
 
 use std::net::Ipv4Addr;
 
-use common::overload::{await_report, compute_in_own_session, flood, flooded, receive_on_test_cpu};
+use common::overload::{await_report, flood, flooded, receive_on_test_cpu};
 use common::start_with;
 use plimsoll_kernel::meter::CpuTime;
 use plimsoll_testbed::{Config, Host, INNER_DEVICE, Testbed};
@@ -72,7 +72,7 @@ fn forward(is_computing: bool) -> Forwarded {
     let test = testbed.test();
     let (_guard, mut reports) = start_with(test, &LIMITED);
     receive_on_test_cpu(&testbed);
-    let _process = is_computing.then(|| compute_in_own_session(test));
+    let _process = is_computing.then(|| test.computing().own_session().spawn().unwrap());
     let meter = test.cpu_meter().unwrap();
     let mut spec = flood(&testbed, 9..=9, RATE_PPS);
     spec.flow.destination = BEHIND.into();

@@ -242,7 +242,7 @@ impl Worker {
             Err(outcome) => return self.tally.count(outcome),
         };
         let (packet, _, port) = &parsed;
-        if reset::is_syn(&frame, &packet) {
+        if reset::is_syn(&frame, packet) {
             let local = SocketAddr::new(packet.destination, *port);
             let listener = self.tcp().listener_at(local);
             return self.for_all(|this| this.on_whole(listener.as_ref(), frame, parsed, now));
