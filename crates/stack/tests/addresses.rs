@@ -272,7 +272,7 @@ fn shared_addresses_reach_the_program_through_other_devices() {
     }
 }
 
-/// A datagram for somebody whom only recv_batch had heard, or nobody, was taken and lost: who was
+/// A datagram for somebody whom only `recv_batch` had heard, or nobody, was taken and lost: who was
 /// asked for the Ethernet address answered the kernel.
 #[test]
 fn on_a_shared_address_who_was_heard_is_sent_to_and_nobody_else() {
