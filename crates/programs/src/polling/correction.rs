@@ -136,6 +136,7 @@ mod tests {
             elapsed: Duration::from_millis(1000),
             app: Duration::from_millis(app_ms),
             network: Duration::from_millis(network_ms),
+            contended: Duration::ZERO,
             other: Duration::ZERO,
             idle: Duration::from_millis(idle_ms),
             processes: vec![ProcessTime {
