@@ -164,6 +164,60 @@ fn routes_that_are_flushed_silently_go() {
     });
 }
 
+/// So do next hops that are deleted, or change.
+#[test]
+fn next_hops_of_their_own_are_followed() {
+    with_mirror(|mirror| {
+        let is = |mirror: &mut Mirror, what: &str, expected: &[&str]| {
+            eventually(mirror, what, |mirror| {
+                gateways(mirror, "198.51.100.0/24") == expected
+            });
+        };
+        ip("nexthop add id 1 via 192.0.2.2 dev one");
+        ip("nexthop add id 2 via 192.0.2.3 dev one");
+        ip("nexthop add id 3 group 1/2");
+        ip("route add 198.51.100.0/24 nhid 3");
+        is(mirror, "both", &["192.0.2.2", "192.0.2.3"]);
+        ip("nexthop del id 1");
+        is(mirror, "a group without one that is gone", &["192.0.2.3"]);
+        ip("nexthop add id 1 via 192.0.2.2 dev one");
+        ip("nexthop replace id 3 group 1");
+        is(mirror, "a group that changed", &["192.0.2.2"]);
+        ip("nexthop replace id 3 group 2");
+        is(mirror, "once more", &["192.0.2.3"]);
+        ip("nexthop replace id 2 via 192.0.2.4 dev one");
+        is(mirror, "a next hop that changed", &["192.0.2.4"]);
+        ip("nexthop del id 3");
+        is(mirror, "a group that is gone", &[]);
+        ip("route add 198.51.100.0/24 nhid 1");
+        is(mirror, "one", &["192.0.2.2"]);
+        ip("nexthop del id 1");
+        is(mirror, "one that is gone", &[]);
+        settle(mirror, Duration::from_millis(200));
+        mirror.compare().unwrap();
+        assert_eq!(mirror.counters().divergences, 0, "{:?}", mirror.counters());
+    });
+}
+
+/// The kernel takes the first of those that are equal, and a prepended one was behind.
+#[test]
+fn a_route_that_is_prepended_comes_first() {
+    with_mirror(|mirror| {
+        ip("route add 198.51.100.0/24 via 192.0.2.2");
+        ip("route append 198.51.100.0/24 via 192.0.2.3");
+        ip("route prepend 198.51.100.0/24 via 192.0.2.4");
+        ip("route append 198.51.100.0/24 via 192.0.2.5");
+        // The last.
+        ip("route add 203.0.113.0/24 via 192.0.2.2");
+        eventually(mirror, "all", |mirror| {
+            gateways(mirror, "203.0.113.0/24") == ["192.0.2.2"]
+        });
+        assert_eq!(gateways(mirror, "198.51.100.0/24"), ["192.0.2.4"]);
+        let read_anew = Mirror::open().unwrap();
+        assert_eq!(gateways(&read_anew, "198.51.100.0/24"), ["192.0.2.4"]);
+    });
+}
+
 #[test]
 fn rules_beyond_the_default_ones_are_told() {
     with_mirror(|mirror| {

@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use ipnet::IpNet;
 use netlink_bindings::{rt_link, rt_neigh, rt_route, rt_rule};
 
-use super::state::{Hop, Kind, Link, Neighbour, Route, Target};
+use super::state::{Hop, Kind, Link, Neighbour, Place, Route, Target};
 
 /// A notification.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -13,7 +13,7 @@ pub(super) enum Event {
     Route {
         prefix: IpNet,
         route: Route,
-        replaces: bool,
+        place: Place,
     },
     RouteGone {
         prefix: IpNet,
@@ -27,6 +27,8 @@ pub(super) enum Event {
     Address,
     /// Some rule came or went.
     Rule,
+    /// This next hop object came, went, or changed.
+    NextHop(u32),
     /// About nothing that is mirrored.
     Other,
     /// A message that is too short for its type.
@@ -41,6 +43,11 @@ const NEIGHBOUR_BYTES: usize = size_of::<rt_neigh::Ndmsg>();
 const LINK_BYTES: usize = size_of::<rt_link::Ifinfomsg>();
 /// `struct rtnexthop`.
 const NEXT_HOP_BYTES: usize = 8;
+/// `struct nhmsg`, `NHA_ID` of linux/nexthop.h, and messages about next hop objects.
+const NEXT_HOP_OBJECT_BYTES: usize = 8;
+const NHA_ID: u16 = 1;
+const RTM_NEWNEXTHOP: u16 = 104;
+const RTM_DELNEXTHOP: u16 = 105;
 /// Table numbers of linux/rtnetlink.h.
 const TABLE_LOCAL: u32 = libc::RT_TABLE_LOCAL as u32;
 const TABLE_MAIN: u32 = libc::RT_TABLE_MAIN as u32;
@@ -86,6 +93,7 @@ fn event(message: &[u8]) -> Event {
         libc::RTM_NEWLINK | libc::RTM_DELLINK => link_event(body, kind),
         libc::RTM_NEWADDR | libc::RTM_DELADDR => Some(Event::Address),
         libc::RTM_NEWRULE | libc::RTM_DELRULE => Some(Event::Rule),
+        RTM_NEWNEXTHOP | RTM_DELNEXTHOP => next_hop_event(body),
         _ => Some(Event::Other),
     };
     event.unwrap_or(Event::Unreadable)
@@ -98,15 +106,28 @@ fn route_event(body: &[u8], is_new: bool, flags: u16) -> Option<Event> {
         return Some(Event::Other);
     };
     Some(if is_new {
-        let replaces = i32::from(flags) & libc::NLM_F_REPLACE != 0;
+        let is = |flag| i32::from(flags) & flag != 0;
+        let place = match is(libc::NLM_F_APPEND | libc::NLM_F_EXCL) {
+            _ if is(libc::NLM_F_REPLACE) => Place::Replaces,
+            true => Place::Last,
+            false => Place::First,
+        };
         Event::Route {
             prefix,
             route,
-            replaces,
+            place,
         }
     } else {
         Event::RouteGone { prefix, route }
     })
+}
+
+/// Its number is the first attribute.
+fn next_hop_event(body: &[u8]) -> Option<Event> {
+    let attribute = body.get(NEXT_HOP_OBJECT_BYTES..)?.get(..8)?;
+    let id: [u8; 4] = attribute[4..].try_into().ok()?;
+    let is_id = u16::from_ne_bytes([attribute[2], attribute[3]]) == NHA_ID;
+    is_id.then_some(Event::NextHop(u32::from_ne_bytes(id)))
 }
 
 fn neighbour_event(body: &[u8], kind: u16) -> Option<Event> {
@@ -218,6 +239,7 @@ pub(super) fn route(
         metric: attributes.get_priority().unwrap_or(0),
         tos: header.rtm_tos,
         interface: attributes.get_oif().unwrap_or(0),
+        next_hop: attributes.get_nh_id().ok(),
         target: target(header, attributes),
     };
     Some((prefix, route))
@@ -313,7 +335,7 @@ mod tests {
     proptest! {
         /// The kernel is believed, but no message of it may make us fail.
         #[test]
-        fn any_bytes_are_events(mut bytes in vec(any::<u8>(), 16..200), kind in 16..60u16) {
+        fn any_bytes_are_events(mut bytes in vec(any::<u8>(), 16..200), kind in 16..120u16) {
             let length = bytes.len() as u32;
             bytes[..4].copy_from_slice(&length.to_ne_bytes());
             bytes[4..6].copy_from_slice(&kind.to_ne_bytes());

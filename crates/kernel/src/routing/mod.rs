@@ -10,12 +10,14 @@
 //! `broadcast`: both are [`Target::Local`].
 //!
 //! **Traps.** The kernel flushes IPv4 routes without a word when a link goes down or
-//! an address goes. So a changed link, address or rule means that everything is read
+//! an address goes, or those of a next hop object that is deleted (`ip nexthop`). So a changed
+//! link, address or rule, or next hop object of some route, means that everything is read
 //! anew, once at once and once a moment later. An IPv6 route that joins others of the
 //! same metric is told without them: also then.
 //!
 //! **Limits.** Routing by rules beyond the kernel's default ones (sources, marks,
-//! VRFs) is told as [`State::has_policy`] and not mirrored.
+//! VRFs) is told as [`State::has_policy`] and not mirrored. With `net.ipv4.nexthop_compat_mode=0`
+//! a next hop object that changes within a group is found by [`Mirror::compare`] only.
 
 mod message;
 mod state;
@@ -219,9 +221,9 @@ impl Mirror {
             Event::Route {
                 prefix,
                 route,
-                replaces,
+                place,
             } => {
-                let applied = self.state.add_route(prefix, route, replaces);
+                let applied = self.state.add_route(prefix, route, place);
                 changes.extend((applied == Some(true)).then_some(Change::Routes(prefix)));
                 applied.is_some()
             }
@@ -238,7 +240,8 @@ impl Mirror {
                 true
             }
             Event::Link(index, link) if self.state.links.get(&index) == link.as_ref() => true,
-            Event::Link(..) | Event::Address | Event::Rule => {
+            Event::NextHop(id) if !self.state.goes_by(id) => true,
+            Event::Link(..) | Event::Address | Event::Rule | Event::NextHop(_) => {
                 self.again_at = Some(Instant::now() + AGAIN);
                 false
             }
@@ -317,7 +320,7 @@ impl AsFd for Mirror {
 }
 
 /// RTMGRP_* of linux/rtnetlink.h by number.
-const GROUPS: [i32; 8] = [
+const GROUPS: [i32; 9] = [
     libc::RTMGRP_LINK,
     libc::RTMGRP_NEIGH,
     libc::RTMGRP_IPV4_IFADDR,
@@ -327,6 +330,8 @@ const GROUPS: [i32; 8] = [
     libc::RTMGRP_IPV6_ROUTE,
     // RTNLGRP_IPV6_RULE, which has no name in libc.
     1 << (19 - 1),
+    // RTNLGRP_NEXTHOP, since Linux 5.3.
+    1 << (32 - 1),
 ];
 
 fn subscribe(buffer_bytes: usize) -> io::Result<OwnedFd> {

@@ -73,8 +73,19 @@ pub struct Route {
     /// Index of the interface that it belongs to, which tells own addresses and groups
     /// of several interfaces apart; 0 if it is of none or of several.
     pub interface: u32,
+    /// The number of the next hop object that it goes by, if it does (`ip nexthop`).
+    pub next_hop: Option<u32>,
     /// What is done.
     pub target: Target,
+}
+
+/// Where a route goes among those of its prefix and metric.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Place {
+    First,
+    Last,
+    /// In the place of the first.
+    Replaces,
 }
 
 impl Route {
@@ -119,25 +130,28 @@ impl State {
     }
 
     /// Whether anything changed; `None` if the notification does not tell enough.
-    pub(super) fn add_route(
-        &mut self,
-        prefix: IpNet,
-        route: Route,
-        replaces: bool,
-    ) -> Option<bool> {
+    pub(super) fn add_route(&mut self, prefix: IpNet, route: Route, place: Place) -> Option<bool> {
         let routes = self.routes.entry(prefix).or_default();
         if routes.contains(&route) {
             return Some(false);
         }
-        let place = routes.iter().position(|other| other.has_key_of(&route));
-        match place {
-            None => routes.push(route),
-            Some(place) if replaces => routes[place] = route,
+        let first = routes.iter().position(|other| other.has_key_of(&route));
+        let is_ipv6 = prefix.addr().is_ipv6();
+        match (first, place) {
+            (None, _) => routes.push(route),
+            (Some(first), Place::Replaces) => routes[first] = route,
             // IPv6 adds it to the next hops that are there.
-            Some(_) if prefix.addr().is_ipv6() && route.target != Target::Local => return None,
-            Some(_) => routes.push(route),
+            (Some(_), _) if is_ipv6 && route.target != Target::Local => return None,
+            (Some(first), Place::First) if !is_ipv6 => routes.insert(first, route),
+            (Some(_), _) => routes.push(route),
         }
         Some(true)
+    }
+
+    /// Whether a route goes by this next hop object.
+    pub(super) fn goes_by(&self, next_hop: u32) -> bool {
+        let mut routes = self.routes.values().flatten();
+        routes.any(|route| route.next_hop == Some(next_hop))
     }
 
     /// Whether it was there.
@@ -197,6 +211,7 @@ mod tests {
             metric,
             tos: 0,
             interface: 2,
+            next_hop: None,
             target: Target::Forward(vec![Hop {
                 interface: 2,
                 gateway: Some(gateway.parse().unwrap()),
@@ -214,15 +229,24 @@ mod tests {
         let mut state = State::default();
         let prefix = net("10.0.0.1/32");
         let (near, far) = (route(1, "10.0.0.2"), route(9, "10.0.0.3"));
-        assert_eq!(state.add_route(prefix, far.clone(), false), Some(true));
-        assert_eq!(state.add_route(prefix, near.clone(), false), Some(true));
+        assert_eq!(
+            state.add_route(prefix, far.clone(), Place::Last),
+            Some(true)
+        );
+        assert_eq!(
+            state.add_route(prefix, near.clone(), Place::Last),
+            Some(true)
+        );
         assert_eq!(state.target(&prefix), Some(&near.target));
         let own = Route {
             kind: Kind::Local,
             target: Target::Local,
             ..far.clone()
         };
-        assert_eq!(state.add_route(prefix, own.clone(), false), Some(true));
+        assert_eq!(
+            state.add_route(prefix, own.clone(), Place::Last),
+            Some(true)
+        );
         assert_eq!(state.target(&prefix), Some(&Target::Local));
         assert!(state.remove_route(prefix, &own));
         assert!(state.remove_route(prefix, &near));
@@ -237,16 +261,34 @@ mod tests {
         let mut state = State::default();
         let (first, second) = (route(1, "10.0.0.2"), route(1, "10.0.0.3"));
         let four = net("10.1.0.0/16");
-        assert_eq!(state.add_route(four, first.clone(), false), Some(true));
-        assert_eq!(state.add_route(four, first.clone(), false), Some(false));
-        assert_eq!(state.add_route(four, second.clone(), false), Some(true));
+        assert_eq!(
+            state.add_route(four, first.clone(), Place::Last),
+            Some(true)
+        );
+        assert_eq!(
+            state.add_route(four, first.clone(), Place::Last),
+            Some(false)
+        );
+        assert_eq!(
+            state.add_route(four, second.clone(), Place::Last),
+            Some(true)
+        );
         assert_eq!(state.target(&four), Some(&first.target));
+        let prepended = route(1, "10.0.0.5");
+        assert_eq!(
+            state.add_route(four, prepended.clone(), Place::First),
+            Some(true)
+        );
+        assert_eq!(state.target(&four), Some(&prepended.target));
         let third = route(1, "10.0.0.4");
-        assert_eq!(state.add_route(four, third.clone(), true), Some(true));
+        assert_eq!(
+            state.add_route(four, third.clone(), Place::Replaces),
+            Some(true)
+        );
         assert_eq!(state.target(&four), Some(&third.target));
         let six = net("2001:db8::/32");
-        assert_eq!(state.add_route(six, first, false), Some(true));
-        assert_eq!(state.add_route(six, second, false), None);
+        assert_eq!(state.add_route(six, first, Place::Last), Some(true));
+        assert_eq!(state.add_route(six, second, Place::Last), None);
     }
 
     #[test]
@@ -257,8 +299,8 @@ mod tests {
             tos: 0x10,
             ..route(1, "10.0.0.2")
         };
-        state.add_route(prefix, route(1, "10.0.0.3"), false);
-        state.add_route(prefix, special, false);
+        state.add_route(prefix, route(1, "10.0.0.3"), Place::Last);
+        state.add_route(prefix, special, Place::Last);
         assert_eq!(state.target(&prefix), Some(&Target::Kernel));
     }
 
@@ -270,7 +312,7 @@ mod tests {
             address: "10.0.0.2".parse().unwrap(),
         };
         one.set_neighbour(neighbour, Some([2; 6]));
-        other.add_route(net("10.1.0.0/16"), route(1, "10.0.0.2"), false);
+        other.add_route(net("10.1.0.0/16"), route(1, "10.0.0.2"), Place::Last);
         other.has_policy = true;
         let expected = HashSet::from([
             Difference::Neighbour(neighbour),

@@ -30,6 +30,7 @@ fn route(target: Target) -> Vec<Route> {
         metric: 0,
         tos: 0,
         interface: 0,
+        next_hop: None,
         target,
     }]
 }
