@@ -294,6 +294,7 @@ impl Connection {
         inner.event()
     }
 
+    /// The peer sent a segment: others of its way learn where that comes from, if it is new.
     fn hear(&self, inner: &Inner, host: &Host, packet: &Packet, now: Instant) {
         if inner.via != Some(packet.via) {
             host.egress.on_heard(self.remote.ip(), packet.via, now);
