@@ -90,6 +90,7 @@ mod tests {
             metric: 0,
             tos: 0,
             interface: 0,
+            next_hop: None,
             target: Target::Local,
         };
         if has_address {
