@@ -200,7 +200,8 @@ impl PacedSender {
     /// # Errors
     ///
     /// `InvalidInput`: `next` wrote more than its place holds. `BrokenPipe`: the device has
-    /// failed.
+    /// failed. `ENETUNREACH` or `EHOSTUNREACH`: no way to a flow's receiver, as with
+    /// [`UdpSocket::send_to`].
     pub fn send_due(
         &mut self,
         now: Instant,

@@ -135,7 +135,7 @@ impl UdpSocket {
             let received = receive(&mut receiving, now)?;
             drop(work);
             if let Some(received) = received {
-                self.pass_on(receiving.has_more());
+                self.pass_on(|| receiving.has_more());
                 return Ok(received);
             }
             if receiving.has_more() || !options.nonblocking && now < polling {
@@ -167,7 +167,7 @@ impl UdpSocket {
         let request = self.trouble.take();
         let request = request.map(|()| receiving.consumer.request_interrupt());
         // That may have been others' waking, and nothing would wake them again.
-        self.pass_on(!matches!(request, Ok(InterruptRequest::Pending)));
+        self.pass_on(|| !matches!(request, Ok(InterruptRequest::Pending)));
         match request? {
             InterruptRequest::Pending => Ok(true),
             InterruptRequest::Ready => Ok(false),
@@ -177,8 +177,8 @@ impl UdpSocket {
 
     /// There is something for other threads that wait as well. To be called with the lock held
     /// under which they begin to wait.
-    fn pass_on(&self, there_is_more: bool) {
-        if there_is_more && self.waiting.load(Ordering::Relaxed) > 0 {
+    fn pass_on(&self, there_is_more: impl FnOnce() -> bool) {
+        if self.waiting.load(Ordering::Relaxed) > 0 && there_is_more() {
             self.waker.wake();
         }
     }
@@ -202,7 +202,7 @@ impl UdpSocket {
     ) -> io::Result<T> {
         let mut receiving = self.receiving.lock();
         let received = receive(&mut receiving, now)?;
-        self.pass_on(receiving.has_more());
+        self.pass_on(|| receiving.has_more());
         received.ok_or_else(|| io::ErrorKind::WouldBlock.into())
     }
 
