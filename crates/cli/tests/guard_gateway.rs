@@ -39,14 +39,14 @@ struct Forwarded {
 }
 
 impl Forwarded {
-    /// Whether others waited for the CPU nearly all the time; `None`: now and then, or receiving
-    /// did not take more than its part.
+    /// Whether others waited for the CPU nearly all the time; `None`: in part of it, or receiving
+    /// did not take more than its part. A burst of somebody else's makes the guard shed for a while.
     fn others_wait(&self) -> Option<bool> {
         let part = self.time.contended.as_secs_f64() / self.time.network.as_secs_f64();
         match part {
             _ if self.time.share(self.time.network) < 0.12 => None,
-            ..0.3 => Some(false),
             0.8.. => Some(true),
+            ..0.15 if self.shed == 0 => Some(false),
             _ => None,
         }
     }

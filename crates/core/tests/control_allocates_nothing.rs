@@ -114,7 +114,7 @@ fn governing_allocates_nothing() {
             let cpu = CpuObservation {
                 elapsed: US * 10_000,
                 network: US * if flooded { 6000 } else { 10 },
-                contended: US * if flooded { 6000 } else { 10 },
+                contended: true,
                 idle: US * if flooded { 0 } else { 9000 },
                 frames: if flooded { 30_000 } else { 10 },
                 runs: 100,
@@ -223,7 +223,7 @@ fn charging_and_shedding_allocate_nothing() {
             let load = CpuLoad {
                 elapsed: US * 20_000,
                 network: US * 19_000,
-                contended: US * 19_000,
+                contended: true,
                 forward: 0,
                 admitted: 10_000,
                 discarded: 1000,

@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 use plimsoll_kernel::errand::Errand;
 use plimsoll_kernel::error::CallError;
 use plimsoll_kernel::packet_filter;
+use plimsoll_kernel::scheduling::thread_time;
 
 /// More rules are not read: it would take tens of milliseconds.
 const RULES_MAX: usize = 20_000;
@@ -156,8 +157,10 @@ const REFUSED: &str = "the kernel does not tell the packet filter's rules";
 const CHANGED: Filter = Filter::MayWantSyn("the packet filter's rules have just changed");
 
 fn read() -> Read {
-    let began = Instant::now();
-    (rules(), began.elapsed())
+    let before = thread_time(0).unwrap_or_default();
+    let rules = rules();
+    let spent = thread_time(0).unwrap_or_default();
+    (rules, spent.saturating_sub(before))
 }
 
 fn rules() -> io::Result<Filter> {

@@ -45,6 +45,8 @@ pub struct Regulated {
     pub at: Instant,
     /// What the CPUs did.
     pub readings: Vec<CpuReading>,
+    /// Those that others want.
+    pub wanted: Vec<u32>,
     /// Whether their time was metered since the regulating before. Frames and polling
     /// runs are counted always.
     pub is_metered: bool,
@@ -68,6 +70,7 @@ impl Regulated {
         Self {
             at: Instant::now(),
             readings: Vec::new(),
+            wanted: Vec::new(),
             is_metered: false,
             discarded: 0,
             closed_ports: 0,

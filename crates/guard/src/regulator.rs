@@ -6,6 +6,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::time::{Duration, Instant};
 
+use plimsoll_core::charge::contention::Contention;
 use plimsoll_core::charge::shedding::{
     CpuLoad, Demand, INTERVAL_MIN, Order, PacketCosts, Shedding, SheddingConfig,
 };
@@ -38,6 +39,8 @@ pub(crate) struct Regulator {
     signs: Option<Signs>,
     spent: Spent,
     shedding: Shedding,
+    /// By CPU.
+    contention: BTreeMap<u32, Contention>,
     before: Option<Before>,
     counts: Counts,
     delay_target: Option<Duration>,
@@ -87,6 +90,7 @@ impl Regulator {
             signs: None,
             spent: Spent::default(),
             shedding: Shedding::new(SheddingConfig::DEFAULT)?,
+            contention: BTreeMap::new(),
             before: None,
             counts: Counts::default(),
             delay_target: None,
@@ -190,9 +194,11 @@ impl Regulator {
             }
             self.before = Some(later);
         }
+        let wanted = self.contention.iter().filter(|(_, cpu)| cpu.is_wanted());
         Ok(Regulated {
             at: now,
             readings,
+            wanted: wanted.map(|(cpu, _)| *cpu).collect(),
             is_metered,
             discarded,
             closed_ports,
@@ -201,6 +207,13 @@ impl Regulator {
 
     /// Takes the interval's signs, and what its packets have cost.
     fn see(&mut self, before: &Before, later: &Before) {
+        for reading in &later.readings {
+            if let Some(earlier) = before.of(reading) {
+                let spent = reading.since(earlier);
+                let contention = self.contention.entry(reading.cpu).or_default();
+                contention.on_interval(spent.network, spent.contended);
+            }
+        }
         let loads: Vec<CpuLoad<'_>> = loads(before, later).collect();
         let per_second = |count: u64| {
             let nanos = (later.at - before.at).as_nanos().max(1);
@@ -233,6 +246,10 @@ impl Regulator {
     fn shed(&mut self, program: &mut Program<'_>, before: &Before, later: &Before) {
         let (now, readings) = (later.at, &later.readings);
         let mut loads: Vec<CpuLoad<'_>> = loads(before, later).collect();
+        for (reading, load) in readings.iter().zip(&mut loads) {
+            let contention = self.contention.get(&reading.cpu);
+            load.contended = contention.is_some_and(Contention::is_wanted);
+        }
         if self.shedding.is_active() {
             let received = readings.iter().zip(&loads);
             let received =
@@ -415,7 +432,7 @@ fn load(reading: &CpuReading, before: &Before, later: &Before) -> CpuLoad<'stati
         discarded: new.offered() - admitted,
         connections: later_all.established.saturating_sub(before_all.established),
         forward: forward.offered(),
-        contended: spent.contended,
+        contended: false,
         demands: None,
     }
 }

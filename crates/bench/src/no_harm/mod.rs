@@ -96,9 +96,11 @@ pub struct NoHarmCase {
 }
 
 /// What one run measured.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 struct Run {
     counted: Counted,
+    /// Why it was not whole, with the guard.
+    broke_off: Option<String>,
     flood_pps: Option<f64>,
 }
 
@@ -291,28 +293,30 @@ fn once(plan: &Plan, setup: &Setup, protection: Protection, flooded: bool) -> Re
     let rate_pps = plan.flood_pps;
     let flood = flooded.then(|| udp_flood(&stage, SINK_PORT, Schedule::Fixed { rate_pps }));
     let (report, counted) = during(&stage, flood.as_ref(), || {
-        counted_with(protection, cross(plan, setup, &site, flooded))
+        match cross(plan, setup, &site, flooded) {
+            Err(error) if is_harm(protection, &error) => Ok(Err(error.to_string())),
+            counted => counted.map(Ok),
+        }
     })?;
+    let (counted, broke_off) = match counted {
+        Ok(counted) => (counted, None),
+        Err(why) => (Counted::default(), Some(why)),
+    };
     guard
         .map(crate::guard_process::GuardProcess::stop)
         .transpose()?;
     drop(sink);
     Ok(Run {
         counted,
+        broke_off,
         flood_pps: report.map(|report| report.offered_pps),
     })
 }
 
-/// Traffic that breaks off beside the guard has lost everything. Beside any other side
-/// it shows nothing.
-fn counted_with(protection: Protection, counted: Result<Counted, Error>) -> Result<Counted, Error> {
-    match counted {
-        Err(Error::Traffic { .. }) if protection == Protection::Guard => Ok(Counted {
-            sent: 1,
-            received: 0,
-        }),
-        counted => counted,
-    }
+/// Traffic that breaks off beside the guard is the worst harm. Beside any other side it shows
+/// nothing.
+fn is_harm(protection: Protection, error: &Error) -> bool {
+    protection == Protection::Guard && matches!(error, Error::Traffic { .. })
 }
 
 /// Sends what crosses the set-up.
@@ -383,14 +387,24 @@ fn goal(setup: &Setup, flooded: bool, measured: &Cases<(), Run>) -> Goal {
     } else {
         (0.0, "points", "what arrives with the guard beyond stock")
     };
-    Goal::new(
+    let goal = Goal::new(
         format!("{}/{load}", setup.name),
         format!("{}, {load}: {what}", setup.what),
         Side::AtLeast,
         least,
         unit,
         runs.collect(),
-    )
+    );
+    // One is enough: the median would hide it.
+    let all = measured.0.iter().flat_map(|case| &case.runs);
+    match all.filter_map(|run| run.broke_off.as_ref()).next() {
+        Some(why) => Goal {
+            met: Some(false),
+            ..goal
+        }
+        .because(format!("a run with the guard broke off: {why}")),
+        None => goal,
+    }
 }
 
 #[cfg(test)]
@@ -414,6 +428,7 @@ mod tests {
                 sent: 1000,
                 received,
             },
+            broke_off: None,
             flood_pps: None,
         };
         cases.0[0].runs = vec![counted(990), counted(1000), counted(1000)];
@@ -425,34 +440,33 @@ mod tests {
 
     /// A connection that could not be made had left its goal unmeasured.
     #[test]
-    fn what_breaks_off_beside_the_guard_is_all_lost() {
-        let broken = || {
-            let source = std::io::ErrorKind::TimedOut.into();
-            Err(Error::Traffic {
-                action: "connect",
-                source,
-            })
+    fn what_breaks_off_beside_the_guard_is_harm() {
+        let source = std::io::ErrorKind::TimedOut.into();
+        let error = Error::Traffic {
+            action: "connect",
+            source,
         };
-        let harmed = counted_with(Protection::Guard, broken()).unwrap();
-        assert!(counted_with(Protection::Stock, broken()).is_err());
-        let run = |counted| Run {
-            counted,
+        assert!(is_harm(Protection::Guard, &error) && !is_harm(Protection::Stock, &error));
+        let whole = Run {
+            counted: Counted {
+                sent: 1000,
+                received: 1000,
+            },
+            broke_off: None,
             flood_pps: None,
         };
-        let whole = Counted {
-            sent: 1000,
-            received: 1000,
+        let broken = Run {
+            counted: Counted::default(),
+            broke_off: Some(error.to_string()),
+            flood_pps: None,
         };
         let mut cases = Cases::new(&SIDES, &[()]);
-        cases.0[0].runs = vec![run(whole); 3];
-        cases.0[1].runs = vec![run(whole), run(harmed), run(harmed)];
+        cases.0[0].runs = vec![whole.clone(); 3];
+        cases.0[1].runs = vec![whole.clone(), broken, whole];
         for setup in &setup::ALL {
-            assert_eq!(
-                goal(setup, false, &cases).met,
-                Some(false),
-                "{}",
-                setup.name
-            );
+            let goal = goal(setup, false, &cases);
+            assert_eq!(goal.met, Some(false), "{}", setup.name);
+            assert!(goal.why.unwrap().contains("cannot connect"));
         }
     }
 }

@@ -3,11 +3,12 @@
 
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::sockopt::{BindToDevice, RcvBufForce, ReuseAddr};
 use nix::sys::socket::{
     AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, SockaddrStorage, bind, recv,
@@ -24,6 +25,8 @@ const RECEIVE_BUFFER_BYTES: usize = 32 << 20;
 const BURST_GAP: Duration = Duration::from_millis(1);
 /// After the last datagram was sent, the receiver waits this long for more.
 const SILENCE: Duration = Duration::from_millis(400);
+/// How long a client tries to connect, and how long nothing may move.
+const CONNECTING: Duration = Duration::from_secs(3);
 const GREETING: &[u8] = b"send";
 
 /// Datagrams at a fixed rate.
@@ -287,14 +290,10 @@ pub(super) fn tcp(
         .run(|| TcpListener::bind(address))?
         .map_err(io_error("listen"))?;
     thread::scope(|scope| {
-        let accepted = scope.spawn(|| {
-            server.run_on_cpu(|| {
-                let (stream, _) = listener.accept()?;
-                transfer(stream, !to_server, time)
-            })
-        });
+        let accepted =
+            scope.spawn(|| server.run_on_cpu(|| transfer(accept(&listener)?, !to_server, time)));
         let connected = client.run_on_cpu(|| {
-            let stream = TcpStream::connect_timeout(&address, Duration::from_secs(3))?;
+            let stream = TcpStream::connect_timeout(&address, CONNECTING)?;
             transfer(stream, to_server, time)
         })?;
         let accepted = join(accepted)?.map_err(io_error("serve a connection"))?;
@@ -308,11 +307,24 @@ pub(super) fn tcp(
     })
 }
 
+/// The next connection, unless its client has given up.
+fn accept(listener: &TcpListener) -> io::Result<TcpStream> {
+    let mut awaited = [PollFd::new(listener.as_fd(), PollFlags::POLLIN)];
+    match poll(
+        &mut awaited,
+        PollTimeout::try_from(CONNECTING * 2).unwrap_or(PollTimeout::ZERO),
+    )? {
+        0 => Err(io::ErrorKind::TimedOut.into()),
+        _ => Ok(listener.accept()?.0),
+    }
+}
+
 fn transfer(mut stream: TcpStream, sends: bool, time: Duration) -> io::Result<u64> {
     const CHUNK_BYTES: usize = 64 << 10;
     let mut chunk = vec![0; CHUNK_BYTES];
     let end = Instant::now() + time;
-    stream.set_read_timeout(Some(time + Duration::from_secs(3)))?;
+    stream.set_read_timeout(Some(time + CONNECTING))?;
+    stream.set_write_timeout(Some(time + CONNECTING))?;
     let mut bytes = 0;
     if sends {
         while Instant::now() < end {
@@ -331,4 +343,19 @@ fn transfer(mut stream: TcpStream, sends: bool, time: Duration) -> io::Result<u6
 
 fn io_error(action: &'static str) -> impl Fn(io::Error) -> Error {
     move |source| Error::Traffic { action, source }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The bench had waited for ever for a client that could not connect.
+    #[test]
+    fn nobody_is_waited_for_longer_than_a_client_tries() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let error = accept(&listener).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+        let _client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        accept(&listener).unwrap();
+    }
 }

@@ -17,6 +17,7 @@
 //! | --- | --- | --- |
 //! | [`Shares`] | whose packet is processed next, by CPU time charged | MR-81 (weights), MR-90, MR-92 (per consumer), LRP-08, LRP-13, LRP-17, LRP-36, LRP-38, LRP-45, LRP-59 |
 //! | [`shedding`] | when input is shed, how much is then admitted, and whose | MR-94 (by demand and guarantee) |
+//! | [`contention`] | whether others want the CPU that receives | |
 //! | [`Shedder`] | which arriving packets a budget of time admits | MR-79, MR-84 (class on reception), MR-91, MR-94, MR-95 |
 //! | [`Frames`] | which packets are worthless without those already lost | MR-87 to MR-89 |
 //! | [`Waiting`] | which blocked consumer to wake | MR-91, MR-93 |
@@ -35,6 +36,7 @@
 //! **Limits, and when it loses.** See the parts. All state is a table sized at
 //! construction; a consumer's number is its place in that table.
 
+pub mod contention;
 mod frames;
 mod level;
 mod participants;

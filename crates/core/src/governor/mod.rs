@@ -61,7 +61,7 @@
 
 use core::time::Duration;
 
-use crate::charge::shedding::{DISCARDED, is_contended};
+use crate::charge::shedding::DISCARDED;
 use crate::config::{ConfigError, Fraction};
 use crate::holdoff::{BufferCredit, CreditConfig, HoldoffConfig, HoldoffRange, LoadTarget};
 use crate::holdoff::{Turn, TurnDrops};
@@ -438,14 +438,16 @@ impl Governor {
     }
 
     /// The holdoff that keeps the CPU limit: the paper's rule on the mean turn of
-    /// the CPU that spent most. None where nobody else wants that CPU: the time it left would
-    /// be nobody's.
+    /// the CPU that spent most, of those that others want. None where nobody else wants a
+    /// CPU: the time it left would be nobody's.
     fn limited(&mut self, cpus: &[CpuObservation]) -> Option<Duration> {
         let limiter = self.limiter.as_mut()?;
-        let cpu = cpus.iter().max_by_key(|cpu| cpu.network)?;
-        if !is_contended(cpu.network, cpu.contended) {
+        let wanted = cpus.iter().filter(|cpu| cpu.contended);
+        let Some(cpu) = wanted.max_by_key(|cpu| cpu.network) else {
+            // It learns from turns between which it held off.
+            limiter.begin_anew();
             return None;
-        }
+        };
         // A run that did not end is one turn as well.
         let turns = u32::try_from(cpu.runs.max(1)).unwrap_or(u32::MAX);
         let returned = self.limiter_time + cpu.elapsed / turns;

@@ -20,8 +20,8 @@ pub struct CpuObservation {
     /// Time spent on receiving from all interfaces, interrupts and polling threads
     /// included.
     pub network: Duration,
-    /// Of `network`, the time during which another task waited for the CPU.
-    pub contended: Duration,
+    /// Others want this CPU.
+    pub contended: bool,
     /// Time without anything to run.
     pub idle: Duration,
     /// Frames polled from the governed interface.

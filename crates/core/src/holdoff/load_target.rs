@@ -134,6 +134,13 @@ impl LoadTarget {
         })
     }
 
+    /// As new: the device was not set to what this said.
+    pub fn begin_anew(&mut self) {
+        self.holdoff = capped_nanos(self.range.min);
+        self.carry = 0;
+        self.last_return = None;
+    }
+
     /// What the device is to be set to.
     #[must_use]
     pub fn holdoff(&self) -> Duration {

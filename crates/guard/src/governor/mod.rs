@@ -437,7 +437,7 @@ fn observations(before: &Regulated, now: &Regulated) -> Vec<CpuObservation> {
         (frames > 0 || !time.network.is_zero()).then_some(CpuObservation {
             elapsed,
             network: time.network,
-            contended: time.contended,
+            contended: now.wanted.contains(&later.cpu),
             idle: elapsed.saturating_sub(time.app + time.network + time.other),
             frames,
             runs: later.runs.saturating_sub(earlier.runs),

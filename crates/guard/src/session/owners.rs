@@ -57,6 +57,14 @@ impl SocketOwners {
         Poll::Ready(Ok(()))
     }
 
+    /// Settings are others now: nobody waits for what is found out by the former ones. It may never
+    /// come, from a file system that does not answer.
+    pub(super) fn begin_anew(&mut self) {
+        if self.errand.take().is_some() {
+            self.owners = Owners::default();
+        }
+    }
+
     /// It makes no difference any more whose sockets are: none has anything by its owner.
     pub(super) fn forget(&mut self, guard: &mut Guard<'_>) {
         if self.is_told || self.errand.is_some() {

@@ -233,6 +233,7 @@ impl Work for Guarded<'_> {
         let old = self.settings.clone();
         change(&old, settings, |settings| self.apply(settings))?;
         self.settings = settings.clone();
+        self.owners.begin_anew();
         Ok(())
     }
 }

@@ -90,8 +90,10 @@ static __always_inline void end(struct cpu *cpu)
 }
 
 /*
- * Whether a task that is no network thread runs below this softirq or interrupt, or waits
- * while a network thread runs. A kernel without FAIR_GROUP_SCHED does not tell: yes.
+ * Whether a task that is no network thread runs below this softirq or interrupt, or any other
+ * waits while a network thread runs: a second network thread counts as well, and so does what
+ * receives in threads of interrupts (threadirqs, PREEMPT_RT). A kernel without FAIR_GROUP_SCHED
+ * does not tell: yes.
  */
 static __always_inline bool others_wait(const struct cpu *cpu)
 {

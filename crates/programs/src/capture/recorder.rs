@@ -195,6 +195,7 @@ impl Recorder {
         self.lost_told = lost;
         self.statement
             .get_or_insert_with(|| self.control.fidelity().to_string());
+        self.told_at = now;
         self.tell(now);
     }
 
@@ -213,10 +214,10 @@ impl Recorder {
 
     /// Without room it is told later: see [`Self::on_turn`].
     fn tell(&mut self, now: Instant) {
-        self.told_at = now;
         if !self.make_room(STATEMENT_BYTES) {
             return;
         }
+        self.told_at = now;
         if let Some(why) = self.statement.take() {
             let standing = self.standing();
             self.encoder.statistics(&standing, &why);

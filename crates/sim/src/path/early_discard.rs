@@ -280,7 +280,7 @@ impl PerCpu {
             connections: 0,
             // Whether anybody waits is not modelled: somebody always does.
             forward: 0,
-            contended: self.network,
+            contended: true,
             demands: Some(&self.demands),
         }
     }

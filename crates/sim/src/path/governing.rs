@@ -136,12 +136,11 @@ impl Governing {
         for (cpu, (polled, thread)) in polled.enumerate() {
             let books = books(host, cpu, thread);
             let before = std::mem::replace(&mut self.books[cpu], books);
-            let network = Duration::from_nanos(books.network - before.network);
             self.seen.push(CpuObservation {
                 elapsed: span,
-                network,
+                network: Duration::from_nanos(books.network - before.network),
                 // Whether anybody waits is not modelled: somebody always does.
-                contended: network,
+                contended: true,
                 idle: Duration::from_nanos(books.idle - before.idle),
                 frames: polled.frames,
                 runs: polled.runs,

@@ -22,11 +22,11 @@
 //!   receiver's window and the network's losses by themselves (RFC 9293, 5681), and a
 //!   bulk transfer that loses segments to a share collapses. So others must have taken
 //!   `OTHERS_LEAST` of the time on receiving, and calm is about others' demand.
-//! - The same holds for packets to other hosts while nobody else wants the CPU, that is, while others
-//!   waited for less than `CONTENDED` of the time on receiving. Forwarding is then all that the CPU
-//!   is for: what a limit left of it would be used by nobody, and what is beyond it is lost in the
-//!   receive ring at no cost. Packets to the host itself are another case: a process whose packets
-//!   are lost sleeps, and waits for no CPU.
+//! - The same holds for packets to other hosts while nobody else wants the CPU
+//!   ([`contention`](super::contention)). Forwarding is then all that the CPU is for: what a limit left
+//!   of it would be used by nobody, and what is beyond it is lost in the receive ring at no cost.
+//!   Packets to the host itself are another case: a process whose packets are lost sleeps, and waits for
+//!   no CPU.
 //! - The budget is what [`SheddingConfig::aim`] of the limit leaves after all packets have been
 //!   looked at, but never less than `PROGRESS` of it.
 //! - All protected traffic is one party with a guarantee. The others, slots or
@@ -83,9 +83,6 @@ const INTERVALS_ABOVE: u32 = 2;
 /// Packets of others than established TCP connections take at least this part of the time on receiving
 /// when input is shed: with less, to admit fewer of them would hardly help.
 const OTHERS_LEAST: Fraction = Fraction::from_percent(25);
-/// Others want the CPU when they wait for it during this part of the time on receiving. Who
-/// starves waits all the time, who needs a little of the CPU and gets it does so seldom.
-const CONTENDED: Fraction = Fraction::from_percent(50);
 /// Demand below this part of the budget is calm: without shedding receiving would
 /// stay well below the limit, so that shedding does not begin again at once.
 const CALM: Fraction = Fraction::from_percent(80);
@@ -215,8 +212,8 @@ pub struct CpuLoad<'a> {
     pub connections: u64,
     /// Of all these, packets for other hosts.
     pub forward: u64,
-    /// Of `network`, the time during which another task waited for the CPU.
-    pub contended: Duration,
+    /// Others want this CPU.
+    pub contended: bool,
     /// What asked to be admitted, if that is known. Needed while input is shed.
     pub demands: Option<&'a [Demand]>,
 }
@@ -224,18 +221,12 @@ pub struct CpuLoad<'a> {
 impl CpuLoad<'_> {
     /// Packets for whose sake nothing is shed.
     fn unshed(&self) -> u64 {
-        if is_contended(self.network, self.contended) {
+        if self.contended {
             self.connections
         } else {
             self.connections.saturating_add(self.forward)
         }
     }
-}
-
-/// Whether others want a CPU where they waited for `contended` of the time on receiving.
-#[must_use]
-pub fn is_contended(network: Duration, contended: Duration) -> bool {
-    span_nanos(contended) >= CONTENDED.of(span_nanos(network))
 }
 
 /// How many packets of a slot are admitted.
@@ -330,13 +321,16 @@ impl Shedding {
         }
     }
 
-    /// Which CPU is to decide about an interval in which those at these places spent
-    /// so much time on receiving.
-    fn choose_cpu(&self, mut network: impl Iterator<Item = Duration> + Clone) -> usize {
-        let Some((busiest, most)) = network.clone().enumerate().max_by_key(|(_, spent)| *spent)
-        else {
+    /// Which CPU is to decide about an interval. While nothing is shed, one that has a reason
+    /// to comes first: one that only forwards may be busier.
+    fn choose_cpu<'a>(&self, cpus: impl Iterator<Item = CpuLoad<'a>> + Clone) -> usize {
+        let reason = |cpu: &CpuLoad<'_>| !self.is_active && self.is_above(cpu);
+        let busiest = cpus.clone().enumerate();
+        let busiest = busiest.max_by_key(|(_, cpu)| (reason(cpu), cpu.network));
+        let Some((busiest, CpuLoad { network: most, .. })) = busiest else {
             return 0;
         };
+        let mut network = cpus.map(|cpu| cpu.network);
         let current = network.nth(self.cpu);
         let is_clear = current.is_none_or(|spent| {
             let spent = span_nanos(spent);
@@ -360,7 +354,7 @@ impl Shedding {
         cpus: impl IntoIterator<Item = CpuLoad<'a>, IntoIter: Clone>,
     ) -> Order<'_> {
         let cpus = cpus.into_iter();
-        self.cpu = self.choose_cpu(cpus.clone().map(|cpu| cpu.network));
+        self.cpu = self.choose_cpu(cpus.clone());
         let deciding = cpus.clone().nth(self.cpu);
         let Some(load) = &deciding.filter(|cpu| !cpu.elapsed.is_zero()) else {
             return Order::Keep;
@@ -383,16 +377,20 @@ impl Shedding {
             .divide(budget, guarantee, demands, load.elapsed)
     }
 
-    /// Whether input is shed from now on.
-    fn begins(&mut self, load: &CpuLoad<'_>) -> bool {
+    /// Receiving took more than its limit, and to admit fewer packets would help.
+    fn is_above(&self, load: &CpuLoad<'_>) -> bool {
         let network_ns = span_nanos(load.network);
         let limit_ns = self.config.limit.of(span_nanos(load.elapsed));
         let cost = |packets: u64| packets.saturating_mul(self.costs_ns.admitted);
         let is_admission = cost(load.admitted) > network_ns / 2;
         let others = load.admitted.saturating_sub(load.unshed());
         let is_others = cost(others) >= OTHERS_LEAST.of(network_ns);
-        let is_above = network_ns > limit_ns && is_admission && is_others;
-        self.intervals_above = if is_above {
+        network_ns > limit_ns && is_admission && is_others
+    }
+
+    /// Whether input is shed from now on.
+    fn begins(&mut self, load: &CpuLoad<'_>) -> bool {
+        self.intervals_above = if self.is_above(load) {
             self.intervals_above + 1
         } else {
             0

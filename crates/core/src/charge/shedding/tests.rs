@@ -72,7 +72,7 @@ impl Host {
             discarded: all - taken,
             connections: 0,
             forward: 0,
-            contended: network,
+            contended: true,
             demands: None,
         };
         (Done { admitted, network }, load)
@@ -83,9 +83,7 @@ impl Host {
         let demands: Vec<Vec<Demand>> = cpus.iter().map(|offered| demands(offered)).collect();
         let (done, mut loads): (Vec<_>, Vec<_>) =
             cpus.iter().map(|offered| self.work(offered)).unzip();
-        let chosen = self
-            .shedding
-            .choose_cpu(loads.iter().map(|load| load.network));
+        let chosen = self.shedding.choose_cpu(loads.iter().copied());
         let known = self.shedding.cpu;
         for (cpu, load) in loads.iter_mut().enumerate() {
             // Who counts for one CPU has counts of a whole interval only if it is the same.
@@ -222,7 +220,7 @@ fn polling_costs_are_not_charged_to_few_packets() {
             discarded: 30_000,
             connections: 0,
             forward: 0,
-            contended: Duration::from_millis(9),
+            contended: true,
             demands: Some(&[]),
         };
         assert_eq!(shedding.on_interval([load]), Order::Keep);
@@ -242,7 +240,7 @@ fn what_an_admitted_packet_costs_is_learnt_within_bounds() {
                 discarded: 0,
                 connections: 0,
                 forward: 0,
-                contended: Duration::from_nanos(1000 * cost_ns),
+                contended: true,
                 demands: Some(&[]),
             };
             shedding.on_interval([load]);
@@ -274,7 +272,7 @@ fn busy(network_ms: u64, demands: Option<&[Demand]>) -> CpuLoad<'_> {
         discarded: 0,
         connections: 0,
         forward: 0,
-        contended: Duration::from_millis(network_ms),
+        contended: true,
         demands,
     }
 }

@@ -68,7 +68,7 @@ impl Host {
         let cpu = CpuObservation {
             elapsed: span,
             network: span.mul_f64(run_s / cycle_s),
-            contended: span.mul_f64(run_s / cycle_s),
+            contended: true,
             idle: Duration::ZERO,
             frames: (polled_pps * seconds) as u64 + self.others,
             runs: (seconds / cycle_s) as u64,

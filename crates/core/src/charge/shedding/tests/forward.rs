@@ -3,7 +3,7 @@
 use super::*;
 
 /// A CPU that does nothing but forward: all of its time goes to these packets.
-fn forwarding(demands: Option<&[Demand]>, contended: Duration) -> CpuLoad<'_> {
+fn forwarding(demands: Option<&[Demand]>, contended: bool) -> CpuLoad<'_> {
     let load = busy(20, demands);
     CpuLoad {
         forward: load.admitted,
@@ -18,12 +18,9 @@ fn forwarding(demands: Option<&[Demand]>, contended: Duration) -> CpuLoad<'_> {
 fn forwarding_on_a_cpu_that_nobody_else_wants_is_not_shed() {
     let mut shedding = Shedding::new(SheddingConfig::DEFAULT).unwrap();
     let packets = [demand(7, 9000, None, false)];
-    // A daemon wants the CPU now and then, and gets it.
-    for contended in [Duration::ZERO, INTERVAL * 2 / 5] {
-        for interval in 0..100 {
-            let load = forwarding(Some(&packets), contended);
-            assert_eq!(shedding.on_interval([load]), Order::Keep, "{interval}");
-        }
+    for interval in 0..100 {
+        let load = forwarding(Some(&packets), false);
+        assert_eq!(shedding.on_interval([load]), Order::Keep, "{interval}");
     }
     assert!(!shedding.is_strained());
 }
@@ -33,12 +30,12 @@ fn forwarding_is_shed_while_others_wait_for_the_cpu_and_not_any_longer() {
     let mut shedding = Shedding::new(SheddingConfig::DEFAULT).unwrap();
     let packets = [demand(7, 9000, None, false)];
     for _ in 0..3 {
-        shedding.on_interval([forwarding(Some(&packets), INTERVAL)]);
+        shedding.on_interval([forwarding(Some(&packets), true)]);
     }
     assert!(shedding.is_active());
     let mut stopped = false;
     for _ in 0..=CALM_TIME.as_millis() / INTERVAL.as_millis() {
-        let load = forwarding(Some(&packets), Duration::ZERO);
+        let load = forwarding(Some(&packets), false);
         stopped |= shedding.on_interval([load]) == Order::Stop;
     }
     assert!(stopped && !shedding.is_active());
@@ -52,9 +49,24 @@ fn packets_to_the_host_itself_are_shed_although_nobody_waits() {
     for _ in 0..3 {
         shedding.on_interval([CpuLoad {
             forward: 5000,
-            contended: Duration::ZERO,
+            contended: false,
             ..busy(20, Some(&flood))
         }]);
+    }
+    assert!(shedding.is_active());
+}
+
+/// The busiest CPU decided, and it only forwarded.
+#[test]
+fn a_cpu_that_only_forwards_hides_none_that_others_want() {
+    let mut shedding = Shedding::new(SheddingConfig::DEFAULT).unwrap();
+    let packets = [demand(7, 9000, None, false)];
+    for _ in 0..3 {
+        let shared = CpuLoad {
+            network: INTERVAL * 9 / 10,
+            ..forwarding(Some(&packets), true)
+        };
+        shedding.on_interval([forwarding(Some(&packets), false), shared]);
     }
     assert!(shedding.is_active());
 }

@@ -1,0 +1,111 @@
+//! Whether others want a CPU that receives: for their sake a limit holds.
+//!
+//! **Intuition.** What a limit on receiving leaves of a CPU is of use to somebody, or it is wasted:
+//! on a gateway that does nothing else, packets are lost for it. Who starves waits for the CPU all
+//! the time; a daemon that needs little of it, and gets that, waits seldom.
+//!
+//! **Source.** Ours. Mogul & Ramakrishnan 1997, section 7, leave the time to a process that wants it.
+//!
+//! **Rule.** Of the last second of time on receiving, the part during which another task waited
+//! counts. From `WANTED` of it on the CPU is wanted, until less than `UNWANTED` is.
+//!
+//! **Limits.** A process whose packets are lost sleeps, and waits for no CPU.
+
+use core::time::Duration;
+
+use crate::config::Fraction;
+use crate::time::span_nanos;
+
+/// So much time on receiving is judged by: a daemon's burst of some milliseconds is a small part
+/// of it.
+const WINDOW: Duration = Duration::from_secs(1);
+/// Half lies between who starves and who does not.
+const WANTED: Fraction = Fraction::from_percent(50);
+/// Who gets what a limit leaves waits less than before. It still wants it.
+const UNWANTED: Fraction = Fraction::from_percent(20);
+
+/// What is known of one CPU.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Contention {
+    network_ns: u64,
+    contended_ns: u64,
+    is_wanted: bool,
+}
+
+impl Contention {
+    /// Receiving took so much time, during some of which another task waited.
+    pub fn on_interval(&mut self, network: Duration, contended: Duration) {
+        let window_ns = span_nanos(WINDOW);
+        let network_ns = span_nanos(network).min(window_ns);
+        if network_ns == 0 {
+            return;
+        }
+        // What leaves the window had the mean of all that is in it.
+        let kept_ns = self.network_ns.min(window_ns - network_ns);
+        let part = |ns: u64| {
+            let kept = u128::from(ns) * u128::from(kept_ns) / u128::from(self.network_ns.max(1));
+            u64::try_from(kept).unwrap_or(u64::MAX)
+        };
+        self.contended_ns = part(self.contended_ns) + span_nanos(contended).min(network_ns);
+        self.network_ns = kept_ns + network_ns;
+        let least = if self.is_wanted { UNWANTED } else { WANTED };
+        self.is_wanted = self.contended_ns >= least.of(self.network_ns);
+    }
+
+    /// Others want the CPU.
+    #[must_use]
+    pub const fn is_wanted(&self) -> bool {
+        self.is_wanted
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: Duration = Duration::from_millis(1);
+
+    fn seen(intervals: &[(u32, u32, usize)]) -> Contention {
+        let mut contention = Contention::default();
+        for &(network, contended, times) in intervals {
+            for _ in 0..times {
+                contention.on_interval(MS * network, MS * contended);
+            }
+        }
+        contention
+    }
+
+    #[test]
+    fn who_starves_is_seen_at_once() {
+        assert!(!Contention::default().is_wanted(), "nothing was received");
+        assert!(seen(&[(9, 9, 1)]).is_wanted());
+        assert!(!seen(&[(9, 0, 1)]).is_wanted());
+    }
+
+    /// A gateway near its capacity had lost packets for each of them.
+    #[test]
+    fn a_daemon_s_bursts_want_nothing() {
+        let mut contention = seen(&[(9, 0, 100)]);
+        for interval in 0..1000 {
+            let contended = if interval % 10 == 0 { MS * 9 } else { MS };
+            contention.on_interval(MS * 9, contended);
+            assert!(!contention.is_wanted());
+        }
+    }
+
+    #[test]
+    fn who_gets_what_the_limit_leaves_still_wants_it_until_the_end() {
+        // It waits a third of the time then.
+        let served = seen(&[(9, 9, 200), (9, 3, 2000)]);
+        assert!(served.is_wanted());
+        assert!(seen(&[(9, 9, 200), (9, 3, 2000), (9, 0, 40)]).is_wanted());
+        assert!(!seen(&[(9, 9, 200), (9, 3, 2000), (9, 0, 300)]).is_wanted());
+    }
+
+    #[test]
+    fn intervals_of_any_length_are_taken() {
+        assert!(seen(&[(0, 0, 3), (5000, 5000, 2), (0, 0, 3)]).is_wanted());
+        assert!(!seen(&[(5000, 5000, 2), (5000, 100, 1)]).is_wanted());
+        assert!(seen(&[(1, 5000, 1)]).is_wanted(), "no more than all of it");
+    }
+}
