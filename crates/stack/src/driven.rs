@@ -44,9 +44,24 @@ impl Driven {
     /// If there is no memory, or no such path.
     #[must_use]
     pub fn new(path: &str) -> Self {
+        Self::with_addresses(path, true)
+    }
+
+    /// The same, with addresses that the kernel has as well.
+    ///
+    /// # Panics
+    ///
+    /// As [`new`](Self::new).
+    #[must_use]
+    pub fn sharing(path: &str) -> Self {
+        Self::with_addresses(path, false)
+    }
+
+    fn with_addresses(path: &str, owns_address: bool) -> Self {
         // Little memory: fuzzing makes one for every input.
         let link = SimulatedConfig {
             chunks: 1024,
+            owns_address,
             ..SimulatedConfig::default()
         };
         let reassembly = ReassemblyConfig {

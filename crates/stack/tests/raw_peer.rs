@@ -2,7 +2,7 @@
 
 use std::io::ErrorKind::{ConnectionReset, TimedOut, WouldBlock};
 use std::io::{Read, Write};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use plimsoll_packets::frame::{Packet, TcpFlags};
@@ -51,8 +51,11 @@ fn sent(driven: &mut Driven) -> Vec<Segment> {
     segments.collect()
 }
 
-/// A peer at 10.0.0.1.
+/// A peer.
 struct Peer {
+    address: IpAddr,
+    /// Where its segments come from on the link.
+    mac: [u8; 6],
     port: u16,
     /// What it sends next, and what it expects.
     sequence: u32,
@@ -60,13 +63,23 @@ struct Peer {
 }
 
 impl Peer {
+    /// At 10.0.0.1.
+    fn new(port: u16) -> Self {
+        Self {
+            address: "10.0.0.1".parse().unwrap(),
+            mac: [2, 0, 0, 0, 0, 1],
+            port,
+            sequence: 1000,
+            expected: 0,
+        }
+    }
+
     fn frame(&self, flags: TcpFlags, payload: &[u8]) -> Vec<u8> {
         let server: SocketAddr = SERVER.parse().unwrap();
-        let mut frame = Packet::new("10.0.0.1".parse().unwrap(), server.ip())
+        Packet::new(self.address, server.ip())
+            .macs(self.mac, [0xff; 6])
             .numbers(self.sequence, self.expected)
-            .tcp(self.port, server.port(), flags, payload);
-        frame[..6].fill(0xff);
-        frame
+            .tcp(self.port, server.port(), flags, payload)
     }
 
     /// The segment reaches the stack, which does what is due at once.
@@ -96,18 +109,19 @@ impl Peer {
 
     /// A connection with the stack, and the stack's end of it.
     fn connect(driven: &mut Driven, port: u16) -> (Self, TcpStream) {
-        let mut peer = Self {
-            port,
-            sequence: 1000,
-            expected: 0,
-        };
-        peer.send(driven, TcpFlags::SYN, &[]);
-        let answer = peer.take(driven);
+        let mut peer = Self::new(port);
+        let stream = peer.open(driven);
+        (peer, stream)
+    }
+
+    fn open(&mut self, driven: &mut Driven) -> TcpStream {
+        self.send(driven, TcpFlags::SYN, &[]);
+        let answer = self.take(driven);
         assert!(answer.iter().any(|one| one.syn), "{answer:?}");
-        peer.send(driven, TcpFlags::ACK, &[]);
+        self.send(driven, TcpFlags::ACK, &[]);
         let (stream, _) = driven.listener.accept().unwrap();
         stream.set_nonblocking(true).unwrap();
-        (peer, stream)
+        stream
     }
 }
 
@@ -129,11 +143,7 @@ fn damaged(mut frame: Vec<u8>) -> Vec<u8> {
 #[test]
 fn a_damaged_segment_changes_nothing() {
     let mut driven = Driven::new("soft-lrp");
-    let mut stranger = Peer {
-        port: 4999,
-        sequence: 7,
-        expected: 0,
-    };
+    let mut stranger = Peer::new(4999);
     // The last byte of a SYN is the urgent pointer's.
     bring_in(&mut driven, &damaged(stranger.frame(TcpFlags::SYN, &[])));
     assert!(stranger.take(&mut driven).is_empty());
@@ -149,8 +159,7 @@ fn a_damaged_segment_changes_nothing() {
     stream.write_all(b"answer").unwrap();
     let answer = peer.take(&mut driven);
     assert_eq!(answer.len(), 1, "{answer:?}");
-    let mac = &peer.frame(TcpFlags::ACK, &[])[6..12];
-    assert_eq!(&answer[0].to_mac, mac, "where whole segments came from");
+    assert_eq!(answer[0].to_mac, peer.mac, "where whole segments came from");
     // A whole one is what it was.
     peer.send(&mut driven, TcpFlags::ACK, b"abc");
     assert_eq!(stream.read(&mut [0; 9]).unwrap(), 3);
@@ -168,11 +177,7 @@ fn a_damaged_segment_changes_nothing() {
 fn a_full_listener_ends_what_has_been_half_open_for_a_second() {
     let mut driven = Driven::new("soft-lrp");
     let syn = |driven: &mut Driven, port| {
-        let mut peer = Peer {
-            port,
-            sequence: 1000,
-            expected: 0,
-        };
+        let mut peer = Peer::new(port);
         peer.send(driven, TcpFlags::SYN, &[]);
         peer.take(driven)
     };
@@ -322,11 +327,7 @@ fn a_reset_that_begins_elsewhere_is_asked_about() {
 #[test]
 fn a_half_open_connection_is_reset_by_its_peer_alone() {
     let mut driven = Driven::new("soft-lrp");
-    let mut peer = Peer {
-        port: 5000,
-        sequence: 1000,
-        expected: 0,
-    };
+    let mut peer = Peer::new(5000);
     peer.send(&mut driven, TcpFlags::SYN, &[]);
     peer.take(&mut driven);
     peer.sequence += 1;
@@ -334,4 +335,38 @@ fn a_half_open_connection_is_reset_by_its_peer_alone() {
     peer.sequence -= 1;
     peer.send(&mut driven, TcpFlags::ACK, &[]);
     assert!(driven.listener.accept().is_ok());
+}
+
+/// Behind two routers, one peer's segments went to the other's router from the first timer on.
+#[test]
+fn on_a_shared_address_only_what_stays_unanswered_goes_another_way_and_that_by_turns() {
+    let mut driven = Driven::sharing("soft-lrp");
+    let [(mut peer, mut stream), (other, _open)] = [8, 9].map(|number| {
+        let mut peer = Peer::new(5000 + u16::from(number));
+        peer.address = [10, number, 0, 1].into();
+        peer.mac[5] = number;
+        let stream = peer.open(&mut driven);
+        (peer, stream)
+    });
+    // An acknowledgement that waits for more.
+    peer.send(&mut driven, TcpFlags::ACK, b"question");
+    driven.work_in(SECOND);
+    let answer = peer.take(&mut driven);
+    assert!(
+        answer.len() == 1 && answer[0].to_mac == peer.mac,
+        "{answer:?}"
+    );
+    stream.write_all(b"answer").unwrap();
+    let mut ways = Vec::new();
+    for minutes in 1..=6 {
+        ways.extend(peer.take(&mut driven).iter().map(|one| one.to_mac));
+        driven.work_in(minutes * MINUTE);
+    }
+    let (own, others) = (peer.mac, other.mac);
+    assert_eq!(ways, [own, own, others, own, others, own]);
+    // It is there after all.
+    peer.send(&mut driven, TcpFlags::ACK, &[]);
+    stream.write_all(b"more").unwrap();
+    let more = peer.take(&mut driven);
+    assert_eq!(more.last().unwrap().to_mac, own, "{more:?}");
 }

@@ -23,6 +23,8 @@ pub struct SimulatedConfig {
     pub chunks: usize,
     /// Longest IP packet, in bytes.
     pub mtu: usize,
+    /// The addresses are those of the ends alone; not so where the kernel has them as well.
+    pub owns_address: bool,
 }
 
 impl Default for SimulatedConfig {
@@ -32,6 +34,7 @@ impl Default for SimulatedConfig {
             ring_frames: 256,
             chunks: 4096,
             mtu: 1500,
+            owns_address: true,
         }
     }
 }
@@ -41,6 +44,7 @@ impl Default for SimulatedConfig {
 pub struct SimulatedDevice {
     mac: Mac,
     mtu: usize,
+    owns_address: bool,
     pool: Arc<Pool>,
     inbound: Arc<Direction>,
     outbound: Arc<Direction>,
@@ -69,6 +73,7 @@ impl SimulatedDevice {
         let end = |number, inbound: &Arc<Direction>, outbound: &Arc<Direction>| Self {
             mac: [2, 0, 0, 0, 0, number],
             mtu: config.mtu,
+            owns_address: config.owns_address,
             pool: Arc::clone(&inbound.pool),
             inbound: Arc::clone(inbound),
             outbound: Arc::clone(outbound),
@@ -169,6 +174,10 @@ impl Device for SimulatedDevice {
             ..Drops::default()
         }
     }
+
+    fn owns_address(&self) -> bool {
+        self.owns_address
+    }
 }
 
 #[cfg(test)]
@@ -203,7 +212,7 @@ mod tests {
         let config = SimulatedConfig {
             ring_frames: 2,
             chunks: 3,
-            mtu: 1500,
+            ..SimulatedConfig::default()
         };
         let (one, other) = SimulatedDevice::pair(&config).unwrap();
         for _ in 0..5 {

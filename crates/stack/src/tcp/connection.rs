@@ -75,6 +75,8 @@ struct Inner {
     via: Option<Mac>,
     /// A timer has fired since.
     doubted: bool,
+    /// How often something was sent again since.
+    repeats: u32,
     /// The device had no room for all that could be sent.
     held_up: bool,
     /// What the owner's threads wait for.
@@ -184,6 +186,7 @@ impl Connection {
                 in_device: host.open_connection((local, remote))?,
                 via: None,
                 doubted: false,
+                repeats: 0,
                 held_up: false,
                 awaited: Vec::with_capacity(Wanted::KINDS),
                 by_descriptor: false,
@@ -310,9 +313,6 @@ impl Connection {
             // Perhaps no answer came because the last segment's sender on the
             // link was a wrong one: neighbours are asked.
             inner.doubted = true;
-        } else if let Some(via) = host.egress.last_heard(self.remote.ip()) {
-            // Others of its way may have been heard from elsewhere since.
-            inner.via = Some(via);
         }
         if inner.given_up_at().is_some_and(|at| now >= at) {
             inner.trouble = Some(libc::ETIMEDOUT);
@@ -471,7 +471,7 @@ impl Inner {
     }
 
     fn bring_in(&mut self, mut frame: Frame, packet: &Packet, now: Instant) {
-        (self.via, self.doubted) = (Some(packet.via), false);
+        (self.via, self.doubted, self.repeats) = (Some(packet.via), false, 0);
         let segment = &mut frame[packet.payload.clone()];
         if !self.may_reset(segment, now) {
             return;

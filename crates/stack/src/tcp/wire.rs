@@ -133,6 +133,7 @@ fn segment_of(frame: &Frame) -> Option<TcpPacket<&[u8]>> {
 pub(super) struct Sent {
     end: Option<TcpSeqNumber>,
     acknowledged: Option<TcpSeqNumber>,
+    repeated: bool,
 }
 
 impl Sent {
@@ -145,9 +146,19 @@ impl Sent {
             self.acknowledged = Some(segment.ack_number());
         }
         let end = segment.seq_number() + segment.segment_len();
-        if segment.segment_len() > 0 && self.end.is_none_or(|before| end > before) {
-            self.end = Some(end);
+        if segment.segment_len() == 0 {
+            return;
         }
+        if self.end.is_none_or(|before| end > before) {
+            self.end = Some(end);
+        } else {
+            self.repeated = true;
+        }
+    }
+
+    /// Whether something was sent again since this was asked.
+    pub(super) fn take_repeated(&mut self) -> bool {
+        std::mem::take(&mut self.repeated)
     }
 
     /// The first byte that is expected, as was last said.

@@ -13,6 +13,7 @@ use plimsoll_core::time::Instant;
 use smoltcp::socket::tcp::{Socket, State};
 
 use super::Inner;
+use crate::device::Mac;
 use crate::host::Host;
 use crate::tcp::reset::instant;
 use crate::tcp::segmentation;
@@ -65,6 +66,8 @@ impl Inner {
             return true;
         }
         let mut batch = std::mem::take(&mut self.wire.outbound);
+        self.repeats += u32::from(self.sent.take_repeated());
+        let via = self.way(host, remote);
         let mtu = host.egress.mtu_to(remote.ip(), now);
         if mtu < host.egress.mtu {
             segmentation::cut_all(&mut batch, mtu, host.device.pool());
@@ -73,7 +76,7 @@ impl Inner {
             if let Some(frame) = batch.pop_front() {
                 let (egress, to) = (&host.egress, remote.ip());
                 // What cannot be sent now TCP sends again.
-                let _ = match self.via {
+                let _ = match via {
                     Some(via) if self.doubted => {
                         egress.push_doubting(frame, to, via, &mut batch, now)
                     }
@@ -92,6 +95,18 @@ impl Inner {
         }
         self.wire.outbound = batch;
         self.wire.outbound.is_empty()
+    }
+
+    /// Where its peer is on the link, as far as is known. On a shared address nobody can be asked:
+    /// what is sent again goes by turns where its segments came from, and where others of its way
+    /// were heard of last. Those may be behind another router.
+    fn way(&self, host: &Host, remote: SocketAddr) -> Option<Mac> {
+        match self.repeats {
+            repeats if repeats > 0 && repeats.is_multiple_of(2) => {
+                host.egress.last_heard(remote.ip()).or(self.via)
+            }
+            _ => self.via,
+        }
     }
 
     /// One segment, if one is due and there is room. Returns its frame's length.
