@@ -320,7 +320,11 @@ impl Connection {
         }
         let wanted = inner.listener.as_ref().is_some_and(|one| one.is_full());
         if wanted && now >= self.began + HALF_OPEN {
-            inner.socket().abort();
+            // Without a reset: if only our answer was lost, its peer asks again.
+            return Event::Ended {
+                time_wait: false,
+                half_open: inner.listener.take(),
+            };
         }
         self.after(&mut inner, host, now);
         inner.event()
