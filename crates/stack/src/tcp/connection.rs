@@ -477,10 +477,11 @@ impl Inner {
     fn bring_in(&mut self, mut frame: Frame, packet: &Packet, now: Instant) {
         (self.via, self.doubted, self.repeats) = (Some(packet.via), false, 0);
         let segment = &mut frame[packet.payload.clone()];
+        // As the peer sent it: what is asked about is not.
+        self.window.on_segment(segment);
         if !self.may_reset(segment, now) {
             return;
         }
-        self.window.on_segment(segment);
         if let Some(most) = self.pace.window() {
             self.window.lower(segment, most);
         }

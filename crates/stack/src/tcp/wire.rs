@@ -216,11 +216,14 @@ pub(super) struct PeerWindow {
 const SCALE_MAX: u8 = 14;
 
 impl PeerWindow {
-    /// The peer sent this segment.
+    /// The peer sent this segment. Its resets open nothing.
     pub(super) fn on_segment(&mut self, bytes: &[u8]) {
         let Ok(segment) = TcpPacket::new_checked(bytes) else {
             return;
         };
+        if segment.rst() {
+            return;
+        }
         let window = usize::from(segment.window_len());
         let window = if segment.syn() {
             self.scale = scale_of(&segment);
@@ -358,6 +361,9 @@ mod tests {
         window.on_segment(&segment(TcpControl::None, 501, 8008 / 8));
         assert_eq!(window.take_opened(), 8);
         window.on_segment(b"nonsense");
+        // Whoever made a reset up may have written anything there.
+        window.on_segment(&segment(TcpControl::Rst, 100_000, 8000));
+        assert_eq!(window.take_opened(), 0);
     }
 
     #[test]
