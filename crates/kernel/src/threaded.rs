@@ -52,18 +52,27 @@ impl PolledInterface {
 
     /// Looks for instances that are not polled by the threads of the last look, and has
     /// threads of this priority poll them. Whether there are other threads than before; an
-    /// interface that is down may have none.
+    /// interface that is down may have none. Before that, `end_limit` ends what keeps the
+    /// threads of the last look to a limit: if it fails, these are the host's own again.
     ///
     /// # Errors
     ///
     /// As [`poll_in_threads`].
-    pub fn look(&mut self, priority: Priority, cpus: &[usize]) -> Result<bool, Error> {
+    pub fn look(
+        &mut self,
+        priority: Priority,
+        cpus: &[usize],
+        end_limit: impl FnOnce(),
+    ) -> Result<bool, Error> {
         let queue = self.queue;
         let queues = queue.as_ref().map_or(Queues::All, |queue| {
             Queues::Only(std::slice::from_ref(queue))
         });
         if !are_renewed(&mut self.knobs, queues, &self.threads)? {
             return Ok(false);
+        }
+        if !self.threads.is_empty() {
+            end_limit();
         }
         // If it fails there are none: others may have their numbers by and by.
         self.threads.clear();

@@ -147,7 +147,11 @@ impl Threads {
     fn look(&mut self) -> Result<Option<String>, Error> {
         let mut refused = None;
         for interface in &mut self.interfaces {
-            match interface.look(Priority::RealTime, &self.cpus) {
+            let end_limit = || {
+                (self.correction, self.limit) = (None, None);
+                self.is_new = true;
+            };
+            match interface.look(Priority::RealTime, &self.cpus, end_limit) {
                 Ok(is_new) => self.is_new |= is_new,
                 Err(error) => refused = refused.or(Some(error)),
             }

@@ -4,8 +4,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use nix::unistd::gettid;
-use plimsoll_kernel::knobs::Netdev;
+use plimsoll_kernel::knobs::{Netdev, Queues, path_of};
 use plimsoll_kernel::link;
+use plimsoll_kernel::threaded::poll_in_threads;
 use plimsoll_testbed::{Config, Host, Testbed};
 
 use super::*;
@@ -113,4 +114,42 @@ fn an_interface_that_goes_leaves_the_others_their_limit() {
             })
         });
     });
+}
+
+/// The limit of a thread that was the host's own again made it real-time as it ended. A queue
+/// is new, and no record of it can be written.
+#[test]
+fn a_thread_that_is_put_back_is_kept_to_no_limit() {
+    let testbed = Testbed::create(Config::default()).unwrap();
+    let host = testbed.test();
+    let queues = "numrxqueues 2 numtxqueues 1";
+    host.ip(&format!(
+        "link add extra0 {queues} type veth peer name extra1 {queues}"
+    ))
+    .unwrap();
+    let channels = |rx| host.configure("ethtool", ["-L", "extra0", "rx", rx]);
+    channels("1").unwrap();
+    gro(host, "extra0");
+    host.ip("link set extra0 up").unwrap();
+    host.ip("link set extra1 up").unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    let own = || {
+        let mut own = Knobs::open_in(directory.path(), "extra0").unwrap();
+        poll_in_threads(&mut own, Queues::All, Priority::Nice(0), None).unwrap();
+        let record = path_of("extra0", "json").unwrap();
+        (own, record.with_extension("json.new"))
+    };
+    let (_own, in_the_way) = host.run(own).unwrap();
+    let poller = poller_of(host, "extra0").unwrap();
+    let before = class_of(poller);
+    polling(host, &["extra0"], |_, taker| {
+        eventually("beneath the taker", || {
+            [poller, taker].map(class_of) == [(FIFO, 1), (FIFO, 2)]
+        });
+        host.run(|| fs::create_dir(&in_the_way)).unwrap().unwrap();
+        channels("2").unwrap();
+        eventually("the host's own again", || class_of(poller) == before);
+    });
+    host.run(|| fs::remove_dir(&in_the_way)).unwrap().unwrap();
+    assert_eq!(class_of(poller), before);
 }

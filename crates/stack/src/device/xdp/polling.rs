@@ -115,8 +115,9 @@ struct Threads {
 impl Threads {
     /// Looks for instances that are not polled by threads of ours.
     fn look(&mut self) -> Result<(), KernelError> {
-        if self.interface.look(Priority::RealTime, &self.cpus)? {
-            self.limit = None;
+        let end_limit = || self.limit = None;
+        let priority = Priority::RealTime;
+        if self.interface.look(priority, &self.cpus, end_limit)? {
             self.used = self.time().unwrap_or_default();
             let place = std::mem::replace(&mut self.place, Place::Above);
             self.put(place).map_err(os("place polling"))?;

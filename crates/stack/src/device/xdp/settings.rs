@@ -168,7 +168,7 @@ impl Settings {
     /// The kernel polls in threads of which a thread of ours says where they run.
     fn place(&mut self, mut interface: PolledInterface, watched: Watched) -> Result<(), Refusal> {
         let own = Scheduling::of(0)?;
-        if let Err(error) = interface.look(Priority::RealTime, own.cpus()) {
+        if let Err(error) = interface.look(Priority::RealTime, own.cpus(), || ()) {
             self._knobs = Some(Mutex::new(interface.into_knobs()));
             return Err(error.into());
         }
