@@ -6,13 +6,13 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use lan::Lan;
-use plimsoll_stack::device::xdp::{XdpConfig, XdpInterface};
+use plimsoll_stack::device::xdp::{BareQueue, XdpConfig, XdpInterface};
 use plimsoll_stack::device::{Batch, Device, HEADROOM_BYTES};
 
 const SOON: Duration = Duration::from_secs(10);
 
 /// More than the ring holds.
-fn frames(device: &XdpInterface) -> Batch {
+fn frames(device: &impl Device) -> Batch {
     let count = XdpConfig::default().ring_frames + 50;
     let frame = |_| {
         let mut frame = device.pool().take().unwrap();
@@ -48,5 +48,28 @@ fn a_ring_that_filled_while_the_link_was_down_is_sent_when_it_is_up() {
             let _ = device.transmit(&mut batch);
             thread::sleep(Duration::from_millis(1));
         }
+    });
+}
+
+/// Whoever waited for the rest to leave waited for a link that was down, or for good.
+#[test]
+fn nothing_is_about_to_leave_by_a_link_that_is_down_or_gone() {
+    Lan::create(|| {
+        let device = BareQueue::open("stack0", &XdpConfig::default(), None).unwrap();
+        let all = device.pool().available();
+        lan::run("ip link set stack0 down");
+        device.transmit(&mut frames(&device)).unwrap();
+        assert!(!device.is_sending(), "the link is down");
+        lan::run("ip link set stack0 up");
+        let end = Instant::now() + SOON;
+        while device.is_sending() || device.pool().available() < all {
+            assert!(Instant::now() < end, "it leaves when the link is up");
+            let _ = device.transmit(&mut Batch::new());
+            thread::sleep(Duration::from_millis(1));
+        }
+        lan::run("ip link set stack0 down");
+        device.transmit(&mut frames(&device)).unwrap();
+        lan::run("ip link del stack0");
+        assert!(!device.is_sending(), "there is no link any more");
     });
 }

@@ -175,10 +175,10 @@ impl Engine {
         }
     }
 
-    /// Whether the kernel has yet to send some of what it was given.
-    pub(super) fn has_unsent(&self) -> bool {
+    /// Whether the kernel has yet to send some of what it was given, and can.
+    pub(super) fn is_sending(&self) -> bool {
         let mut devices = self.shared.devices.iter().chain(&self.shared.protected);
-        devices.any(|(_, device)| device.has_unsent())
+        devices.any(|(_, device)| device.is_sending())
     }
 
     /// The threads that take frames, and those that the former come before.

@@ -47,6 +47,7 @@ pub struct Router {
     engine: Option<Engine>,
     sent: Sent,
     attached: Arc<Attached>,
+    has_left: bool,
     /// Told last that all is restored.
     _keepers: Vec<Keeper>,
 }
@@ -134,6 +135,7 @@ impl Router {
             engine,
             sent,
             attached,
+            has_left: false,
             _keepers: keepers,
         })
     }
@@ -196,7 +198,11 @@ impl Router {
         self.status()
     }
 
+    /// Once: what did not leave in time is not waited for again.
     fn leave(&mut self) {
+        if std::mem::replace(&mut self.has_left, true) {
+            return;
+        }
         let end = Instant::now() + END;
         if self.engine.as_ref().is_some_and(Engine::is_running) {
             self.attached.leave_to_kernel();
@@ -207,7 +213,7 @@ impl Router {
         self.polling = None;
         if let Some(engine) = &mut self.engine {
             engine.stop();
-            wait_until(end, || !engine.has_unsent());
+            wait_until(end, || !engine.is_sending());
         }
     }
 }

@@ -86,10 +86,11 @@ impl BareQueue {
         self.socket.take_unread()
     }
 
-    /// Whether the kernel has yet to send some of what it was given. It is told of these again.
+    /// Whether the kernel has yet to send some of what it was given, and can: the interface is
+    /// there and up. It is told of these again.
     #[must_use]
-    pub fn has_unsent(&self) -> bool {
-        self.socket.has_unsent()
+    pub fn is_sending(&self) -> bool {
+        self.socket.is_sending()
     }
 }
 

@@ -251,6 +251,17 @@ impl Socket {
         ring.queued() > 0
     }
 
+    /// Whether some may leave soon: of an interface that is down nobody knows when, and of one
+    /// that is gone never.
+    pub(super) fn is_sending(&self) -> bool {
+        let can_send = || {
+            let refused = sys::kick_transmit(self.descriptor()).err();
+            let refused = refused.and_then(|error| error.raw_os_error());
+            !matches!(refused, Some(libc::ENETDOWN | libc::ENXIO))
+        };
+        self.has_unsent() && can_send()
+    }
+
     /// Takes back what the kernel has received and nobody will read. To be
     /// called when the XDP program no longer knows the socket.
     pub(super) fn drain(&self) {
