@@ -20,6 +20,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use libbpf_rs::query::LinkInfoIter;
 use nix::errno::Errno;
+use nix::net::if_::if_indextoname;
 
 use crate::error::{CallError, FAILED, LACKS};
 use crate::link::{self, NoSuchInterface};
@@ -176,9 +177,17 @@ impl HeldLink {
     /// Of the program with this number, on this interface. It takes `CAP_SYS_ADMIN`.
     #[must_use]
     pub fn of(program: u32, ifindex: u32) -> Option<Self> {
-        let target = Target { program, ifindex };
-        let mut links = LinkInfoIter::default().filter(|link| link.prog_id == program);
-        links.find_map(|link| {
+        Self::all(program).find(|held| held.target.ifindex == ifindex)
+    }
+
+    /// The same, on whatever interface that is.
+    pub(crate) fn of_program(program: u32) -> Option<Self> {
+        Self::all(program).find(|held| held.target.ifindex != 0)
+    }
+
+    fn all(program: u32) -> impl Iterator<Item = Self> {
+        let links = LinkInfoIter::default().filter(move |link| link.prog_id == program);
+        links.filter_map(move |link| {
             // SAFETY: takes a number, returns a descriptor or an error.
             let fd = unsafe { libbpf_sys::bpf_link_get_fd_by_id(link.id) };
             if fd < 0 {
@@ -186,8 +195,17 @@ impl HeldLink {
             }
             // SAFETY: the kernel has just returned this descriptor and nothing else knows it.
             let fd = unsafe { OwnedFd::from_raw_fd(fd) };
-            (Target::of(fd.as_fd())? == target).then_some(Self { fd, target })
+            let target = Target::of(fd.as_fd()).filter(|target| target.program == program)?;
+            Some(Self { fd, target })
         })
+    }
+
+    /// The interface's name in this network namespace; `None` if it is in another one.
+    pub(crate) fn interface(&self) -> Option<String> {
+        let Target { program, ifindex } = self.target;
+        let attached = link::link(ifindex).ok()?.xdp?;
+        let name = if_indextoname(ifindex).ok()?.into_string().ok()?;
+        (attached.id == program).then_some(name)
     }
 
     /// Whether this very program is still attached to the interface.

@@ -5,8 +5,8 @@
 //! whose, so that the next start can put its own in that one's place, without a packet
 //! passing in between, and `plimsoll guard restore` can take it away.
 //!
-//! Limits: the file goes by the interface's name. Renamed, the interface stays closed until it
-//! has its old name again or the keeper is ended.
+//! Limits: the file goes by the interface's name. Renamed, the interface is not taken over by the
+//! next start; `plimsoll guard restore` finds it nevertheless.
 
 use std::fs;
 use std::io;
@@ -100,19 +100,26 @@ pub fn take_over(
     Ok(link)
 }
 
-/// Opens the interface of such a file, if it is closed and its owner dead.
-pub(super) fn open(path: &Path, interface: &str) -> Result<bool, OpenError> {
+/// The interface of such a file, by its name now, and what keeps it closed; `named`: its name
+/// when it was. `None` if whoever closed it lives.
+pub(super) fn left(
+    path: &Path,
+    named: &str,
+) -> Result<Option<(String, Option<HeldLink>)>, OpenError> {
     let mark = Mark {
         path: path.to_owned(),
         netns_inode: netns_inode()?,
     };
     let Some(left) = mark.read().filter(|left| !left.owner.is_alive()) else {
-        return Ok(false);
+        return Ok(None);
     };
-    let held = match link::index(interface) {
-        Ok(ifindex) => HeldLink::of(left.program, ifindex),
-        Err(_) => None,
-    };
+    let held = HeldLink::of_program(left.program);
+    let name = held.as_ref().and_then(HeldLink::interface);
+    Ok(Some((name.unwrap_or_else(|| named.to_owned()), held)))
+}
+
+/// Opens the interface of such a file. Whether it was closed.
+pub(super) fn open(path: &Path, held: Option<HeldLink>) -> Result<bool, RecordError> {
     let is_closed = held.is_some();
     if let Some(held) = held {
         held.detach();
@@ -121,8 +128,59 @@ pub(super) fn open(path: &Path, interface: &str) -> Result<bool, OpenError> {
         Err(source) if source.kind() != io::ErrorKind::NotFound => Err(RecordError::NotWritten {
             path: path.to_owned(),
             source,
-        }
-        .into()),
+        }),
         _ => Ok(is_closed),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::mem::MaybeUninit;
+    use std::os::fd::AsFd;
+    use std::process::Command;
+
+    use super::super::restore_in;
+    use super::*;
+    use crate::{namespace, pass_all};
+
+    fn ip(words: &str) {
+        let ip = Command::new("ip").args(words.split(' ')).status();
+        assert!(ip.expect("iproute2 is installed").success(), "{words}");
+    }
+
+    /// Leaves `v0` closed as a process that is no more would, then has it renamed to `w0`.
+    fn left_and_renamed(directory: &Path) -> XdpLink {
+        ip("link add v0 type veth peer name v1");
+        let index = link::index("v0").unwrap();
+        let mut place = MaybeUninit::uninit();
+        let program = pass_all::load(&mut place).unwrap();
+        let attached = XdpLink::attach(program.progs.pass_all.as_fd(), "v0", index).unwrap();
+        let mark = Mark {
+            path: directory.join(path_of("v0", EXTENSION).unwrap().file_name().unwrap()),
+            netns_inode: netns_inode().unwrap(),
+        };
+        let number = link::link(index).unwrap().xdp.unwrap().id;
+        mark.write(Process::parse("1 1").unwrap(), number).unwrap();
+        ip("link set v0 name w0");
+        attached
+    }
+
+    /// Its file was removed, and it stayed closed.
+    #[test]
+    fn a_closed_interface_that_was_renamed_is_opened() {
+        let inside = || {
+            for wanted in [None, Some("w0")] {
+                let directory = tempfile::tempdir().unwrap();
+                let directory = directory.path();
+                let _attached = left_and_renamed(directory);
+                assert_eq!(restore_in(directory, Some("v1")).unwrap(), [""; 0]);
+                assert_eq!(restore_in(directory, wanted).unwrap(), ["w0"]);
+                let state = link::link(link::index("w0").unwrap()).unwrap();
+                assert_eq!(state.xdp, None);
+                assert_eq!(fs::read_dir(directory).unwrap().count(), 0);
+                ip("link del w0");
+            }
+        };
+        namespace::in_new(inside).expect("this test makes a namespace: run `sudo make test`");
     }
 }

@@ -66,10 +66,13 @@ pub fn restore_in(directory: &Path, interface: Option<&str>) -> Result<Vec<Strin
         }
     }
     for path in files(directory, cookie, closed::EXTENSION)? {
-        let name = name_of(&path, cookie);
-        if is_wanted(name) {
-            note(closed::open(&path, name).map(|opened| opened.then(|| name.to_owned())));
-        }
+        let opened = closed::left(&path, name_of(&path, cookie)).and_then(|left| match left {
+            Some((name, held)) if is_wanted(&name) => {
+                Ok(closed::open(&path, held)?.then_some(name))
+            }
+            _ => Ok(None),
+        });
+        note(opened);
     }
     remove_remains(directory, interface, cookie)?;
     sweep::sweep(directory);
