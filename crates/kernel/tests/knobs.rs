@@ -403,12 +403,21 @@ fn an_interface_that_was_renamed_is_restored() {
         assert_eq!(files(directory), NONE);
         rename("w0", "v0");
         assert_eq!(settings(), before);
-        // It is not taken from whoever guards it.
-        let mut owner = start_child(1, directory);
-        rename("v0", "w0");
-        assert_eq!(restore_in(directory.path(), None).unwrap(), [""; 0]);
-        rename("w0", "v0");
-        assert_eq!(settings().0[0].defer_hard_irqs, Some(DEFER));
+    });
+}
+
+/// Its holdoff, which has the mark of guards, was taken from it.
+#[test]
+fn an_interface_that_was_renamed_stays_its_guard_s() {
+    with_napi(|directory| {
+        let mut owner = start_child_with(1, directory, DEFER_MARK);
+        ip("link set v0 name w0");
+        for wanted in [None, Some("w0")] {
+            assert_eq!(restore_in(directory.path(), wanted).unwrap(), [""; 0]);
+        }
+        let ifindex = nix::net::if_::if_nametoindex("w0").unwrap();
+        let instances = Netdev::new().instances(ifindex).unwrap();
+        assert_eq!(instances[0].defer_hard_irqs, Some(DEFER_MARK));
         owner.kill().unwrap();
         owner.wait().unwrap();
     });

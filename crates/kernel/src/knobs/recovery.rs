@@ -59,8 +59,9 @@ pub fn restore_in(directory: &Path, interface: Option<&str>) -> Result<Vec<Strin
             note(restore_recorded(directory, name, &file, &boot_id));
         }
     }
+    let guarded = guarded(directory, cookie, &boot_id)?;
     for name in marked(interface)? {
-        if !is_guarded(&name) {
+        if !is_guarded(&name) && !link::index(&name).is_ok_and(|index| guarded.contains(&index)) {
             let restored = Knobs::open_in(directory, &name).and_then(|mut it| Ok(it.restore()?));
             note(restored.map(|()| Some(name)));
         }
@@ -77,6 +78,16 @@ pub fn restore_in(directory: &Path, interface: Option<&str>) -> Result<Vec<Strin
     remove_remains(directory, interface, cookie)?;
     sweep::sweep(directory);
     first.map(|()| restored)
+}
+
+/// Interfaces whose guards live, by number: they may have been renamed since.
+fn guarded(directory: &Path, cookie: u64, boot_id: &str) -> Result<Vec<u32>, CallError> {
+    let mut paths = files(directory, cookie, "json")?;
+    paths.retain(|path| Lock::owner(&path.with_extension("lock")).is_some());
+    let records = paths.into_iter().map(|path| RecordFile::at(path).read());
+    let identities = records.filter_map(|record| Some(record.ok()??.identity));
+    let here = identities.filter(|identity| identity.boot_id == boot_id);
+    Ok(here.map(|identity| identity.ifindex).collect())
 }
 
 /// The name of the interface if this is its record, and it was put back.
