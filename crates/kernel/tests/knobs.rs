@@ -423,6 +423,35 @@ fn an_interface_that_was_renamed_stays_its_guard_s() {
     });
 }
 
+/// A record was in the way of another one, which was removed.
+#[test]
+fn interfaces_that_took_each_other_s_names_are_restored() {
+    let defer = |name: &str| {
+        let ifindex = nix::net::if_::if_nametoindex(name).unwrap();
+        Netdev::new().instances(ifindex).unwrap()[0].defer_hard_irqs
+    };
+    let chain: &[_] = &[("v0", "w0"), ("t0", "v0")];
+    let swap: &[_] = &[("v0", "x0"), ("t0", "v0"), ("x0", "t0")];
+    for (renamed, names) in [(chain, ["v0", "w0"]), (swap, ["t0", "v0"])] {
+        with_napi(|directory| {
+            killed_after(1, directory);
+            ip("link set v0 name t0");
+            for words in ["add v0 type veth peer name u1", "set v0 up", "set u1 up"] {
+                ip(&format!("link {words}"));
+            }
+            let _attached = PassAll::attach("v0").unwrap();
+            killed_after(1, directory);
+            for (from, to) in renamed {
+                ip(&format!("link set {from} name {to}"));
+            }
+            assert_eq!(names.map(defer), [Some(DEFER); 2]);
+            assert_eq!(restore_in(directory.path(), None).unwrap(), names);
+            assert_eq!(names.map(defer), [Some(0); 2]);
+            assert_eq!(files(directory), NONE);
+        });
+    }
+}
+
 /// In a container the number of a polling thread was another thread's, which became a
 /// real-time one.
 #[test]

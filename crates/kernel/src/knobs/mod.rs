@@ -194,10 +194,11 @@ impl Knobs {
             path: directory.to_owned(),
             source,
         })?;
+        // Before it has the lock, which keeps records where they are.
+        recovery::follow_names(directory);
         let lock = directory.join(file_name(interface, &identity, "lock"));
         let lock = Lock::take(lock, interface, owner, identity.netns_inode)?;
         sweep::sweep(directory);
-        recovery::follow_names(directory);
         let file = RecordFile::new(directory, interface, &identity);
         let left = file.read()?;
         let mut knobs = Self {

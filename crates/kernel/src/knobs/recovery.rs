@@ -6,6 +6,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use nix::fcntl::{AT_FDCWD, RenameFlags, renameat2};
 use nix::net::if_::{if_indextoname, if_nameindex};
 
 use super::closed;
@@ -104,7 +105,9 @@ fn restore_recorded(
         Knobs::open_in(directory, name)?.restore()?;
         return Ok(Some(name.to_owned()));
     }
-    if record.identity.boot_id != boot_id || !record.owner.is_alive() {
+    if name_now(&record, boot_id).is_none()
+        && (record.identity.boot_id != boot_id || !record.owner.is_alive())
+    {
         // Its interface is gone, and the settings with it; or it was moved, and there a
         // holdoff is known by its mark.
         file.remove()?;
@@ -113,32 +116,66 @@ fn restore_recorded(
 }
 
 /// Gives records of interfaces that were renamed meanwhile the names that those have now. What
-/// does not succeed stays, as do the records of guards that live, and of interfaces whose new
-/// name has a record.
+/// does not succeed stays, as do the records of guards that live.
 pub(super) fn follow_names(directory: &Path) {
-    let (Ok(cookie), Ok(boot_id), Ok(own)) = (netns_cookie(), boot_id(), Process::current()) else {
+    let (Ok(cookie), Ok(boot_id), Ok(inode)) = (netns_cookie(), boot_id(), netns_inode()) else {
         return;
     };
-    for path in files(directory, cookie, "json").unwrap_or_default() {
-        let Ok(Some(Record { identity, .. })) = RecordFile::at(path.clone()).read() else {
-            continue;
+    let place_of = |path: &Path| {
+        let record = RecordFile::at(path.to_owned()).read().ok()??;
+        let name = name_now(&record, &boot_id)?;
+        Some((
+            directory.join(file_name(&name, &record.identity, "json")),
+            name,
+        ))
+    };
+    let move_one = |path: &PathBuf| {
+        let Some((place, name)) = place_of(path).filter(|(place, _)| place != path) else {
+            return false;
         };
-        let is_here = (identity.netns_cookie, &identity.boot_id) == (cookie, &boot_id);
-        let name = if_indextoname(identity.ifindex);
-        let name = name.ok().and_then(|name| name.into_string().ok());
-        let (true, Some(name)) = (is_here, name) else {
-            continue;
-        };
-        let new = directory.join(file_name(&name, &identity, "json"));
-        let lock = path.with_extension("lock");
-        if Lock::is_held(&lock) || new.exists() {
-            continue;
-        }
-        // Its file goes when it is dropped.
-        if let Ok(_lock) = Lock::take(lock, &name, own, identity.netns_inode) {
-            let _ = fs::rename(&path, &new);
-        }
+        let is_in_place = place_of(&place).is_some_and(|(of_other, _)| of_other == place);
+        !is_in_place && exchange(path, &place, &name, inode).is_ok()
+    };
+    // Each time there is one more in its place.
+    while (files(directory, cookie, "json").unwrap_or_default().iter()).any(move_one) {}
+}
+
+/// What the interface of a record is called now; `None` if it is not here any more.
+fn name_now(record: &Record, boot_id: &str) -> Option<String> {
+    let name = if_indextoname(record.identity.ifindex).ok()?;
+    let identity = &record.identity;
+    let is_here = identity.boot_id == boot_id && netns_cookie().ok()? == identity.netns_cookie;
+    // Of a number that nothing has, the name is empty.
+    let name = name.into_string().ok().filter(|name| !name.is_empty());
+    name.filter(|_| is_here)
+}
+
+/// Moves a record to its place, and one that is there to where it was, if no guard lives.
+fn exchange(path: &Path, place: &Path, name: &str, inode: u64) -> Result<(), OpenError> {
+    let own = Process::current()?;
+    let locks = [path, place].map(|path| path.with_extension("lock"));
+    if locks.iter().any(|lock| Lock::is_held(lock)) {
+        return Err(os("move a record")(io::Error::from(io::ErrorKind::ResourceBusy)).into());
     }
+    // Their files go when they are dropped.
+    let locks = locks.map(|lock| Lock::take(lock, name, own, inode));
+    locks
+        .into_iter()
+        .collect::<Result<Vec<_>, _>>()
+        .and_then(|_locks| {
+            let moved = match place.exists() {
+                true => renameat2(
+                    AT_FDCWD,
+                    path,
+                    AT_FDCWD,
+                    place,
+                    RenameFlags::RENAME_EXCHANGE,
+                )
+                .map_err(io::Error::from),
+                false => fs::rename(path, place),
+            };
+            Ok(moved.map_err(os("move a record"))?)
+        })
 }
 
 /// The interface that a file is for. Its name may have dots and the cookie in it.
