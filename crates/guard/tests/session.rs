@@ -196,7 +196,7 @@ fn restores_before_it_detaches() {
     for (step, polling) in notes.steps[1..].iter().zip(polling) {
         assert!(step.contains(polling), "{:?}", notes.steps);
     }
-    assert_eq!(restore(Some("v0")).unwrap(), [""; 0]);
+    assert!(matches!(restore(Some("v0")), (restored, Ok(())) if restored.is_empty()));
 }
 
 fn a_mistake_at_the_start_touches_nothing() {
@@ -471,7 +471,7 @@ fn ends_with_its_reader() {
     assert!(matches!(error, SessionError::Console(_)), "{error}");
     assert!(!has_xdp());
     assert!(!is_polled_by_thread());
-    assert_eq!(restore(Some("v0")).unwrap(), [""; 0]);
+    assert!(matches!(restore(Some("v0")), (restored, Ok(())) if restored.is_empty()));
 }
 
 fn a_second_one_is_refused() {

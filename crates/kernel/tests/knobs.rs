@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use common::{in_namespace, ip};
 use plimsoll_kernel::error::{OpenError, RecordError, TurnError};
-use plimsoll_kernel::knobs::{DEFER_MARK, Knobs, Netdev, PollingThread, Queues, restore_in};
+use plimsoll_kernel::knobs::{self, DEFER_MARK, Knobs, Netdev, PollingThread, Queues};
 use plimsoll_kernel::pass_all::PassAll;
 use plimsoll_kernel::scheduling::Priority;
 use plimsoll_kernel::threaded::poll_in_threads;
@@ -20,6 +20,12 @@ use turned::{
     DEFER, HOLDOFF, NONE, STEPS, files, killed_after, settings, start_child, start_child_with,
     turn, with_napi,
 };
+
+/// What was restored, if nothing was refused.
+fn restore_in(directory: &Path, interface: Option<&str>) -> Result<Vec<String>, OpenError> {
+    let (restored, done) = knobs::restore_in(directory, interface);
+    done.map(|()| restored)
+}
 
 #[test]
 fn every_setting_is_turned_and_back_after_a_drop() {
@@ -377,8 +383,10 @@ fn what_cannot_be_put_back_keeps_no_other_interface_from_it() {
         assert_eq!(restore_in(directory.path(), Some("v0")).unwrap(), ["v0"]);
         assert_eq!(settings(), before);
         turned(directory);
-        let refused = restore_in(directory.path(), None).unwrap_err();
+        let (restored, refused) = knobs::restore_in(directory.path(), None);
+        let refused = refused.unwrap_err();
         assert!(refused.to_string().contains("/a0."), "{refused}");
+        assert_eq!(restored, ["v0"], "also told");
         assert_eq!(settings(), before);
     });
 }

@@ -16,8 +16,8 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args) -> crate::Result<()> {
-    let restored = knobs::restore(args.interface.as_deref())?;
-    let text = if restored.is_empty() {
+    let (restored, done) = knobs::restore(args.interface.as_deref());
+    let text = if restored.is_empty() && done.is_ok() {
         "nothing to restore\n".to_owned()
     } else {
         restored
@@ -25,5 +25,7 @@ pub(crate) fn run(args: &Args) -> crate::Result<()> {
             .map(|interface| format!("{interface}: restored\n"))
             .collect()
     };
-    output::print(&text)
+    // What was restored is told also where something else was refused.
+    output::print(&text)?;
+    Ok(done?)
 }

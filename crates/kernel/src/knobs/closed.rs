@@ -173,8 +173,8 @@ mod tests {
                 let directory = tempfile::tempdir().unwrap();
                 let directory = directory.path();
                 let _attached = left_and_renamed(directory);
-                assert_eq!(restore_in(directory, Some("v1")).unwrap(), [""; 0]);
-                assert_eq!(restore_in(directory, wanted).unwrap(), ["w0"]);
+                assert_eq!(restore_in(directory, Some("v1")).0, [""; 0]);
+                assert_eq!(restore_in(directory, wanted).0, ["w0"]);
                 let state = link::link(link::index("w0").unwrap()).unwrap();
                 assert_eq!(state.xdp, None);
                 assert_eq!(fs::read_dir(directory).unwrap().count(), 0);

@@ -23,13 +23,13 @@ use crate::process::Process;
 /// Restores what killed guards left turned on interfaces of the current
 /// network namespace: on `interface`, or on all that nobody guards; opens those that a killed
 /// screen left closed; removes their locks and status sockets, too. Returns the interfaces that
-/// were restored.
+/// were restored, also beside an error.
 ///
 /// # Errors
 ///
 /// As [`Knobs::open`], the first one, when all else is done: in particular, the guard of
 /// `interface` lives ([`OpenError::InUse`]).
-pub fn restore(interface: Option<&str>) -> Result<Vec<String>, OpenError> {
+pub fn restore(interface: Option<&str>) -> (Vec<String>, Result<(), OpenError>) {
     restore_in(Path::new(DIRECTORY), interface)
 }
 
@@ -38,13 +38,25 @@ pub fn restore(interface: Option<&str>) -> Result<Vec<String>, OpenError> {
 /// # Errors
 ///
 /// As [`restore`].
-pub fn restore_in(directory: &Path, interface: Option<&str>) -> Result<Vec<String>, OpenError> {
+pub fn restore_in(
+    directory: &Path,
+    interface: Option<&str>,
+) -> (Vec<String>, Result<(), OpenError>) {
+    let mut restored = Vec::new();
+    let done = restore_all(directory, interface, &mut restored);
+    (restored, done)
+}
+
+fn restore_all(
+    directory: &Path,
+    interface: Option<&str>,
+    restored: &mut Vec<String>,
+) -> Result<(), OpenError> {
     let cookie = netns_cookie().map_err(os("ask for the namespace's cookie"))?;
     let boot_id = boot_id()?;
     let is_wanted = |name: &str| interface.is_none_or(|wanted| wanted == name);
     let is_guarded =
         |name: &str| Lock::owner(&directory.join(format!("{name}.{cookie}.lock"))).is_some();
-    let mut restored = Vec::new();
     let mut first = Ok(());
     let mut note = |done: Result<Option<String>, OpenError>| match done {
         Ok(Some(name)) if !restored.contains(&name) => restored.push(name),
@@ -61,7 +73,11 @@ pub fn restore_in(directory: &Path, interface: Option<&str>) -> Result<Vec<Strin
         }
     }
     let guarded = guarded(directory, cookie, &boot_id)?;
-    for name in marked(interface)? {
+    let marked = marked(interface).unwrap_or_else(|error| {
+        note(Err(error.into()));
+        Vec::new()
+    });
+    for name in marked {
         if !is_guarded(&name) && !link::index(&name).is_ok_and(|index| guarded.contains(&index)) {
             let restored = Knobs::open_in(directory, &name).and_then(|mut it| Ok(it.restore()?));
             note(restored.map(|()| Some(name)));
@@ -78,7 +94,7 @@ pub fn restore_in(directory: &Path, interface: Option<&str>) -> Result<Vec<Strin
     }
     remove_remains(directory, interface, cookie)?;
     sweep::sweep(directory);
-    first.map(|()| restored)
+    first
 }
 
 /// Interfaces whose guards live, by number: they may have been renamed since.
