@@ -37,7 +37,13 @@ pub(crate) fn run(args: &Args) -> crate::Result<()> {
     if let Some(metrics) = args.metrics.server()? {
         serve_metrics(metrics, Arc::clone(&running))?;
     }
-    let set = |watch| *running.lock().unwrap_or_else(PoisonError::into_inner) = watch;
+    let set = |watch| {
+        let mut running = running.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = std::mem::replace(&mut *running, watch);
+        drop(running);
+        // The stack may take seconds to end, for which nobody who asks for metrics is to wait.
+        drop(before);
+    };
     let served = server::serve_watched(&args.config, |watch| set(Some(watch.clone())));
     let (status, ended) = match served {
         Ok(status) => (Some(status), Ok(())),

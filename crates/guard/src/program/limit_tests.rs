@@ -100,7 +100,7 @@ fn sockets_beyond_the_limit_of_channels_are_counted_and_judged_all_the_same() {
 
         // While input is shed, all of them have the share of their kind.
         guard.program.beat();
-        guard.program.set_shares(Some((5, &BTreeMap::new())));
+        guard.program.set_shares(Some((1, &BTreeMap::new())));
         for port in [port, port - 1, port - 2].repeat(20) {
             offer(guard, port);
         }

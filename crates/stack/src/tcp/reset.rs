@@ -125,7 +125,8 @@ pub(super) fn is_syn(frame: &Frame, packet: &Packet) -> bool {
 }
 
 /// Whether a segment brings data, and more may follow. The last one is no such: if only its
-/// acknowledgement was lost, a reset would spoil what has ended well.
+/// acknowledgement was lost, a reset would spoil what has ended well. (What is sent again before it,
+/// after both sides have closed, is answered by a reset nevertheless: nothing tells it apart.)
 pub(super) fn is_data(frame: &Frame, packet: &Packet) -> bool {
     TcpPacket::new_checked(&frame[packet.payload.clone()])
         .is_ok_and(|tcp| !tcp.payload().is_empty() && !tcp.fin() && !tcp.rst())

@@ -51,6 +51,10 @@ pub use self::pace::Pace;
 pub use self::status::{Channel, Packets, StackStatus, Status, Watch};
 pub use plimsoll_stack::device::xdp::Threaded;
 
+/// How long a server may take to end: its stack waits up to 5 s until peers have taken what TCP
+/// wrote.
+const STOP: Duration = Duration::from_secs(7);
+
 /// What a server has counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Counts {
@@ -143,7 +147,7 @@ impl Server {
     ///
     /// [`Error::Failed`] if it failed by itself, else as [`Process::stop`].
     pub fn stop(self) -> Result<Counts, Error> {
-        let status = self.process.stop(Duration::from_secs(2))?;
+        let status = self.process.stop(STOP)?;
         // A starved server is killed; that is no failure of its own.
         if status.success() || status.signal().is_some() {
             return Ok(self.counters.read());
@@ -190,7 +194,8 @@ pub fn serve(config: &Config) -> Result<Counts, Error> {
     Ok(serve_watched(config, |_| ())?.served)
 }
 
-/// As [`serve`]; `begun` is told how to look at the server meanwhile.
+/// As [`serve`]; `begun` is told how to look at the server meanwhile. What the stack still does
+/// while it ends, when nobody knows it any more, is not counted.
 ///
 /// # Errors
 ///
