@@ -7,7 +7,7 @@
 //! **Source.** Ours. Mogul & Ramakrishnan 1997, section 7, leave the time to a process that wants it.
 //!
 //! **Rule.** Of the last second of time on receiving, the part during which another task waited
-//! counts. From `WANTED` of it on the CPU is wanted, until less than `UNWANTED` is.
+//! counts. From `WANTED` of it on the CPU is wanted, until less than `UNWANTED` is; not before `LEAST` of such time was seen.
 //!
 //! **Limits.** A process whose packets are lost sleeps, and waits for no CPU.
 
@@ -21,8 +21,11 @@ use crate::time::span_nanos;
 const WINDOW: Duration = Duration::from_secs(1);
 /// Half lies between who starves and who does not.
 const WANTED: Fraction = Fraction::from_percent(50);
-/// Who gets what a limit leaves waits less than before. It still wants it.
-const UNWANTED: Fraction = Fraction::from_percent(20);
+/// Who gets what a limit leaves waits less than before. (With a fifth, the 7 to 24 % for which kernel
+/// threads and the guard itself wait on a gateway kept its limit for good in one of five runs.)
+const UNWANTED: Fraction = Fraction::from_percent(40);
+/// Nobody wants the CPU before so much was seen: whatever starts as a flood begins is no sign.
+const LEAST: Duration = Duration::from_millis(200);
 
 /// What is known of one CPU.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -49,7 +52,8 @@ impl Contention {
         self.contended_ns = part(self.contended_ns) + span_nanos(contended).min(network_ns);
         self.network_ns = kept_ns + network_ns;
         let least = if self.is_wanted { UNWANTED } else { WANTED };
-        self.is_wanted = self.contended_ns >= least.of(self.network_ns);
+        let is_seen = self.network_ns >= span_nanos(LEAST);
+        self.is_wanted = is_seen && self.contended_ns >= least.of(self.network_ns);
     }
 
     /// Others want the CPU.
@@ -76,10 +80,11 @@ mod tests {
     }
 
     #[test]
-    fn who_starves_is_seen_at_once() {
+    fn who_starves_is_seen_soon() {
         assert!(!Contention::default().is_wanted(), "nothing was received");
-        assert!(seen(&[(9, 9, 1)]).is_wanted());
-        assert!(!seen(&[(9, 0, 1)]).is_wanted());
+        assert!(!seen(&[(9, 9, 22)]).is_wanted(), "too little was");
+        assert!(seen(&[(9, 9, 23)]).is_wanted());
+        assert!(!seen(&[(9, 0, 23)]).is_wanted());
     }
 
     /// A gateway near its capacity had lost packets for each of them.
@@ -95,17 +100,19 @@ mod tests {
 
     #[test]
     fn who_gets_what_the_limit_leaves_still_wants_it_until_the_end() {
-        // It waits a third of the time then.
-        let served = seen(&[(9, 9, 200), (9, 3, 2000)]);
-        assert!(served.is_wanted());
-        assert!(seen(&[(9, 9, 200), (9, 3, 2000), (9, 0, 40)]).is_wanted());
-        assert!(!seen(&[(9, 9, 200), (9, 3, 2000), (9, 0, 300)]).is_wanted());
+        // It waits for less than half of the time then.
+        let served = [(9, 9, 200), (9, 4, 2000)];
+        assert!(seen(&served).is_wanted());
+        assert!(!seen(&[served[0], served[1], (9, 0, 40)]).is_wanted());
     }
 
     #[test]
     fn intervals_of_any_length_are_taken() {
         assert!(seen(&[(0, 0, 3), (5000, 5000, 2), (0, 0, 3)]).is_wanted());
         assert!(!seen(&[(5000, 5000, 2), (5000, 100, 1)]).is_wanted());
-        assert!(seen(&[(1, 5000, 1)]).is_wanted(), "no more than all of it");
+        assert!(
+            seen(&[(1, 5000, 300)]).is_wanted(),
+            "no more than all of it"
+        );
     }
 }
