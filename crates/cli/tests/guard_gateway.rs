@@ -46,7 +46,7 @@ impl Forwarded {
         match part {
             _ if self.time.share(self.time.network) < 0.12 => None,
             0.8.. => Some(true),
-            ..0.15 if self.shed == 0 => Some(false),
+            ..0.35 if self.shed == 0 => Some(false),
             _ => None,
         }
     }

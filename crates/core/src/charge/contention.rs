@@ -7,7 +7,7 @@
 //! **Source.** Ours. Mogul & Ramakrishnan 1997, section 7, leave the time to a process that wants it.
 //!
 //! **Rule.** Of the last second of time on receiving, the part during which another task waited
-//! counts. From `WANTED` of it on the CPU is wanted, until less than `UNWANTED` is; not before `LEAST` of such time was seen.
+//! counts. From `WANTED` of it on the CPU is wanted, until less than `UNWANTED` is.
 //!
 //! **Limits.** A process whose packets are lost sleeps, and waits for no CPU.
 
@@ -24,8 +24,6 @@ const WANTED: Fraction = Fraction::from_percent(50);
 /// Who gets what a limit leaves waits less than before. (With a fifth, the 7 to 24 % for which kernel
 /// threads and the guard itself wait on a gateway kept its limit for good in one of five runs.)
 const UNWANTED: Fraction = Fraction::from_percent(40);
-/// Nobody wants the CPU before so much was seen: whatever starts as a flood begins is no sign.
-const LEAST: Duration = Duration::from_millis(200);
 
 /// What is known of one CPU.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -52,8 +50,7 @@ impl Contention {
         self.contended_ns = part(self.contended_ns) + span_nanos(contended).min(network_ns);
         self.network_ns = kept_ns + network_ns;
         let least = if self.is_wanted { UNWANTED } else { WANTED };
-        let is_seen = self.network_ns >= span_nanos(LEAST);
-        self.is_wanted = is_seen && self.contended_ns >= least.of(self.network_ns);
+        self.is_wanted = self.contended_ns >= least.of(self.network_ns);
     }
 
     /// Others want the CPU.
@@ -80,11 +77,10 @@ mod tests {
     }
 
     #[test]
-    fn who_starves_is_seen_soon() {
+    fn who_starves_is_seen_at_once() {
         assert!(!Contention::default().is_wanted(), "nothing was received");
-        assert!(!seen(&[(9, 9, 22)]).is_wanted(), "too little was");
-        assert!(seen(&[(9, 9, 23)]).is_wanted());
-        assert!(!seen(&[(9, 0, 23)]).is_wanted());
+        assert!(seen(&[(9, 9, 1)]).is_wanted());
+        assert!(!seen(&[(9, 0, 1)]).is_wanted());
     }
 
     /// A gateway near its capacity had lost packets for each of them.
@@ -110,9 +106,6 @@ mod tests {
     fn intervals_of_any_length_are_taken() {
         assert!(seen(&[(0, 0, 3), (5000, 5000, 2), (0, 0, 3)]).is_wanted());
         assert!(!seen(&[(5000, 5000, 2), (5000, 100, 1)]).is_wanted());
-        assert!(
-            seen(&[(1, 5000, 300)]).is_wanted(),
-            "no more than all of it"
-        );
+        assert!(seen(&[(1, 5000, 1)]).is_wanted(), "no more than all of it");
     }
 }
