@@ -207,16 +207,17 @@ impl Regulator {
 
     /// Takes the interval's signs, and what its packets have cost.
     fn see(&mut self, before: &Before, later: &Before) {
+        let elapsed = later.at - before.at;
         for reading in &later.readings {
             if let Some(earlier) = before.of(reading) {
                 let spent = reading.since(earlier);
                 let contention = self.contention.entry(reading.cpu).or_default();
-                contention.on_interval(spent.network, spent.contended);
+                contention.on_interval(elapsed, spent.network, spent.contended);
             }
         }
         let loads: Vec<CpuLoad<'_>> = loads(before, later).collect();
         let per_second = |count: u64| {
-            let nanos = (later.at - before.at).as_nanos().max(1);
+            let nanos = elapsed.as_nanos().max(1);
             u64::try_from(u128::from(count) * 1_000_000_000 / nanos).unwrap_or(u64::MAX)
         };
         let frames = later.readings.iter().map(|reading| {

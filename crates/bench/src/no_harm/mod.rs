@@ -18,7 +18,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use plimsoll_report::{Goal, Machine, SCHEMA, Side};
-use plimsoll_testbed::blast::Schedule;
+use plimsoll_testbed::blast::{Schedule, Spec};
 use plimsoll_testbed::{Config as TestbedConfig, Testbed, tunnel};
 use serde::Serialize;
 
@@ -34,12 +34,14 @@ use traffic::{Counted, Flow, Receiver};
 /// What is compared.
 const SIDES: [Protection; 2] = [Protection::Stock, Protection::Guard];
 /// What is compared where throughput counts: XDP itself has its price on veth.
-const TCP_SIDES: [Protection; 3] = [Protection::Stock, Protection::PassAll, Protection::Guard];
+const THROUGHPUT_SIDES: [Protection; 3] =
+    [Protection::Stock, Protection::PassAll, Protection::Guard];
 /// The rate at which a masquerading gateway once lost two thirds: 500 Mbit/s.
 const CALM_PPS: u64 = 44_600;
 /// Beside a flood the sender shares its CPU with the generator.
 const FLOODED_PPS: u64 = 5_000;
-const PAYLOAD_BYTES: usize = 1400;
+/// So many times the floods' rate is more than a CPU forwards.
+const FORWARDED_TIMES: u64 = 3;
 const HOLDOFF: Duration = Duration::from_micros(30);
 const TCP_PORT: u16 = 5201;
 
@@ -82,11 +84,11 @@ impl Plan {
 pub struct NoHarmCase {
     /// The set-up.
     pub setup: &'static str,
-    /// Beside a flood of another socket.
+    /// Beside a flood of another socket; a full router is sent the flood itself.
     pub flooded: bool,
-    /// Stock or guard; for connections a program that passes everything as well.
+    /// Stock or guard; where throughput counts a program that passes everything as well.
     pub protection: Protection,
-    /// Datagrams, or bytes of a connection.
+    /// Datagrams, connections, or bytes of a connection.
     pub sent: u64,
     /// What arrived of them.
     pub received: u64,
@@ -247,9 +249,10 @@ fn measure(
     flooded: bool,
     progress: &mut impl FnMut(&str),
 ) -> Result<Cases<(), Run>, Error> {
-    let sides: &[Protection] = match setup.load {
-        Load::Tcp(_) => &TCP_SIDES,
-        _ => &SIDES,
+    let sides: &[Protection] = if setup.load.is_throughput() {
+        &THROUGHPUT_SIDES
+    } else {
+        &SIDES
     };
     let mut cases = Cases::new(sides, &[()]);
     let load = if flooded { "flooded" } else { "calm" };
@@ -290,8 +293,7 @@ fn once(plan: &Plan, setup: &Setup, protection: Protection, flooded: bool) -> Re
     let _passing = (protection == Protection::PassAll)
         .then(|| stage.host().pass_all())
         .transpose()?;
-    let rate_pps = plan.flood_pps;
-    let flood = flooded.then(|| udp_flood(&stage, SINK_PORT, Schedule::Fixed { rate_pps }));
+    let flood = flood(plan, setup, &stage, flooded);
     let (report, counted) = during(&stage, flood.as_ref(), || {
         match cross(plan, setup, &site, flooded) {
             Err(error) if is_harm(protection, &error) => Ok(Err(error.to_string())),
@@ -313,6 +315,20 @@ fn once(plan: &Plan, setup: &Setup, protection: Protection, flooded: bool) -> Re
     })
 }
 
+/// A flood of another socket, or what a full router is sent.
+fn flood(plan: &Plan, setup: &Setup, stage: &Stage<'_>, flooded: bool) -> Option<Spec> {
+    let of = |rate_pps| udp_flood(stage, SINK_PORT, Schedule::Fixed { rate_pps });
+    match setup.load {
+        Load::Forwarded { calm_pps } => {
+            let full_pps = FORWARDED_TIMES * plan.flood_pps;
+            let mut spec = of(if flooded { full_pps } else { calm_pps });
+            spec.flow.destination = setup::BEHIND.into();
+            Some(spec)
+        }
+        _ => flooded.then(|| of(plan.flood_pps)),
+    }
+}
+
 /// Traffic that breaks off beside the guard is the worst harm. Beside any other side it shows
 /// nothing.
 fn is_harm(protection: Protection, error: &Error) -> bool {
@@ -323,28 +339,35 @@ fn is_harm(protection: Protection, error: &Error) -> bool {
 fn cross(plan: &Plan, setup: &Setup, site: &Site<'_>, flooded: bool) -> Result<Counted, Error> {
     let (load, test) = (site.testbed.load(), site.testbed.test());
     let rate_pps = if flooded { FLOODED_PPS } else { CALM_PPS };
-    let flow = Flow {
+    let flow = |payload_bytes| Flow {
         packets: (plan.window.as_secs_f64() * rate_pps as f64) as u64,
         rate_pps,
-        payload_bytes: PAYLOAD_BYTES,
+        payload_bytes,
     };
     match setup.load {
         Load::Udp {
             receiver,
             behind,
             target,
+            payload_bytes,
         } => {
             let host = if behind { &site.behind } else { test };
-            traffic::udp(load, host, receiver, target.address(site), flow)
+            let target = target.address(site);
+            traffic::udp(load, host, receiver, target, flow(payload_bytes))
         }
         Load::Tunnel => {
             let hosts = [(load, setup::TUNNEL_LOAD), (test, setup::BEHIND)];
-            let target = setup::Target::Behind.address(site);
+            let (target, flow) = (
+                setup::Target::Behind.address(site),
+                flow(setup::PAYLOAD_BYTES),
+            );
             tunnel::through(hosts, setup::TUNNEL_PORT, || {
                 traffic::udp(load, test, Receiver::Bound(setup::PORT), target, flow)
             })?
         }
         Load::Tcp(to_test) => traffic::tcp(test, load, TCP_PORT, to_test, plan.window),
+        Load::Connections => traffic::connections(test, load, TCP_PORT, plan.window),
+        Load::Forwarded { .. } => traffic::forwarded(load, &site.behind, plan.window),
     }
 }
 
@@ -361,28 +384,28 @@ fn sums(setup: &Setup, flooded: bool, measured: &Cases<(), Run>) -> Vec<NoHarmCa
 }
 
 /// That no less arrives with the guard: each guarded run against the stock run beside
-/// it, in percent of what was sent, or of the bytes that stock moved.
+/// it, in percent of what was sent, or of what stock moved.
 fn goal(setup: &Setup, flooded: bool, measured: &Cases<(), Run>) -> Goal {
     let part = |run: &Run| 100.0 * run.counted.received as f64 / run.counted.sent.max(1) as f64;
-    let is_tcp = matches!(setup.load, Load::Tcp(_));
-    let bytes = |run: &Run| run.counted.received as f64;
+    let is_throughput = setup.load.is_throughput();
+    let all = |run: &Run| run.counted.received as f64;
     let of = |side| {
-        if is_tcp {
-            measured.values(side, (), bytes)
+        if is_throughput {
+            measured.values(side, (), all)
         } else {
             measured.values(side, (), part)
         }
     };
     let pairs = of(Protection::Guard).into_iter().zip(of(Protection::Stock));
     let runs = pairs.map(|(guarded, stock)| {
-        if is_tcp {
+        if is_throughput {
             100.0 * guarded / stock.max(1.0)
         } else {
             guarded - stock
         }
     });
     let load = if flooded { "flooded" } else { "calm" };
-    let (least, unit, what) = if is_tcp {
+    let (least, unit, what) = if is_throughput {
         (99.0, "%", "guarded throughput, of stock's")
     } else {
         (0.0, "points", "what arrives with the guard beyond stock")

@@ -10,6 +10,8 @@ use crate::Error;
 
 /// The port that the load host is asked at, or that it sends to.
 pub(super) const PORT: u16 = 4433;
+/// Of datagrams that fit into one frame.
+pub(super) const PAYLOAD_BYTES: usize = 1400;
 /// The address of the host behind, and of the test host towards it.
 pub(super) const BEHIND: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 2);
 const BEHIND_V6: Ipv6Addr = Ipv6Addr::new(0xfd00, 0x77, 0, 0, 0, 0, 0, 2);
@@ -36,11 +38,23 @@ pub(super) enum Load {
         /// The receiver is on the host behind.
         behind: bool,
         target: Target,
+        payload_bytes: usize,
     },
     /// Datagrams from the load host through a tunnel whose ends are processes.
     Tunnel,
     /// Bytes over one connection; `true`: towards the test host.
     Tcp(bool),
+    /// Connections to the test host, one after the other.
+    Connections,
+    /// The flood itself, to the host behind: `calm_pps`, or more than a CPU forwards.
+    Forwarded { calm_pps: u64 },
+}
+
+impl Load {
+    /// What counts is how much arrives, not which part of what was sent.
+    pub(super) const fn is_throughput(self) -> bool {
+        !matches!(self, Self::Udp { .. } | Self::Tunnel)
+    }
 }
 
 /// Whom the load host sends to.
@@ -50,9 +64,10 @@ pub(super) enum Target {
     Asker,
     /// The test host's address.
     TestHost,
+    /// The same over IPv6.
+    TestHostV6,
     /// The host behind.
     Behind,
-    /// The same over IPv6.
     BehindV6,
     Group,
 }
@@ -74,6 +89,7 @@ impl Target {
         let ip: IpAddr = match self {
             Self::Asker => site.testbed.load().ipv4().into(),
             Self::TestHost => site.testbed.test().ipv4().into(),
+            Self::TestHostV6 => site.testbed.test().ipv6().into(),
             Self::Behind => BEHIND.into(),
             Self::BehindV6 => BEHIND_V6.into(),
             Self::Group => GROUP.into(),
@@ -87,15 +103,33 @@ const fn udp(receiver: Receiver, behind: bool, target: Target) -> Load {
         receiver,
         behind,
         target,
+        payload_bytes: PAYLOAD_BYTES,
     }
 }
 
 /// All of them. A machine that cannot make one says so.
-pub(super) const ALL: [Setup; 21] = [
+pub(super) const ALL: [Setup; 25] = [
     Setup {
         name: "socket",
         what: "a UDP server of the host itself",
         load: udp(Receiver::Bound(PORT), false, Target::TestHost),
+        prepare: |_| Ok(()),
+    },
+    Setup {
+        name: "socket-ipv6",
+        what: "the same over IPv6",
+        load: udp(Receiver::Bound(PORT), false, Target::TestHostV6),
+        prepare: |_| Ok(()),
+    },
+    Setup {
+        name: "fragments",
+        what: "datagrams to the host in three fragments each",
+        load: Load::Udp {
+            receiver: Receiver::Bound(PORT),
+            behind: false,
+            target: Target::TestHost,
+            payload_bytes: 4000,
+        },
         prepare: |_| Ok(()),
     },
     Setup {
@@ -188,8 +222,18 @@ pub(super) const ALL: [Setup; 21] = [
         prepare: routed,
     },
     Setup {
+        name: "router-full",
+        what: "a router that is sent more than its CPU forwards",
+        load: Load::Forwarded { calm_pps: 300_000 },
+        prepare: |site| {
+            routed(site)?;
+            // It answers nobody.
+            Ok(site.behind.ip("route replace blackhole default")?)
+        },
+    },
+    Setup {
         name: "router-ipv6",
-        what: "the same over IPv6",
+        what: "a router over IPv6",
         load: udp(Receiver::Bound(PORT), true, Target::BehindV6),
         prepare: routed_ipv6,
     },
@@ -268,6 +312,12 @@ pub(super) const ALL: [Setup; 21] = [
             offloads(load, "load0", "tso off gso off")?;
             offloads(test, test.device(), "gro on")
         },
+    },
+    Setup {
+        name: "connections",
+        what: "connections to the host, one after the other",
+        load: Load::Connections,
+        prepare: |_| Ok(()),
     },
     Setup {
         name: "tcp-out",

@@ -1,5 +1,6 @@
 //! What crosses a set-up: datagrams at a fixed rate, counted where they leave and
-//! where they arrive, or a connection that sends as fast as it can.
+//! where they arrive, a connection that sends as fast as it can, connections one after
+//! the other, or a flood that is forwarded.
 
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
@@ -17,7 +18,7 @@ use nix::sys::socket::{
 use plimsoll_testbed::Host;
 
 use crate::Error;
-use crate::traffic::join;
+use crate::traffic::{device_counter, join};
 
 /// Far more than arrives in a pause of this machine: sockets are not what is tested.
 const RECEIVE_BUFFER_BYTES: usize = 32 << 20;
@@ -37,7 +38,7 @@ pub(super) struct Flow {
     pub(super) payload_bytes: usize,
 }
 
-/// What one run counted: datagrams, or bytes of a connection.
+/// What one run counted: datagrams, connections, or bytes of a connection.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Counted {
     pub(super) sent: u64,
@@ -304,6 +305,81 @@ pub(super) fn tcp(
             (accepted, connected)
         };
         Ok(Counted { sent, received })
+    })
+}
+
+/// Makes connections for a while, each for one byte and its answer; sent are those begun, received
+/// those whose answer came.
+pub(super) fn connections(
+    server: &Host,
+    client: &Host,
+    port: u16,
+    time: Duration,
+) -> Result<Counted, Error> {
+    let address = SocketAddr::new(IpAddr::V4(server.ipv4()), port);
+    let listener = server
+        .run(|| TcpListener::bind(address))?
+        .map_err(io_error("listen"))?;
+    let done = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let served = scope.spawn(|| server.run_on_cpu(|| answer(&listener, &done)));
+        let counted = client.run_on_cpu(|| {
+            let (end, mut counted) = (Instant::now() + time, Counted::default());
+            while Instant::now() < end {
+                counted.sent += 1;
+                counted.received += u64::from(ask(&address).is_ok());
+            }
+            counted
+        });
+        done.store(true, Ordering::Relaxed);
+        join(served)?.map_err(io_error("serve connections"))?;
+        Ok(counted?)
+    })
+}
+
+fn ask(address: &SocketAddr) -> io::Result<()> {
+    let mut stream = TcpStream::connect_timeout(address, CONNECTING)?;
+    stream.set_read_timeout(Some(CONNECTING))?;
+    stream.write_all(&[1])?;
+    stream.read_exact(&mut [0])
+}
+
+/// Answers each connection's first byte until told to end. Clients wait no longer than
+/// [`CONNECTING`] for it.
+fn answer(listener: &TcpListener, done: &AtomicBool) -> io::Result<()> {
+    listener.set_nonblocking(true)?;
+    while !done.load(Ordering::Relaxed) {
+        let mut awaited = [PollFd::new(listener.as_fd(), PollFlags::POLLIN)];
+        if poll(&mut awaited, 100_u16)? == 0 {
+            continue;
+        }
+        let Ok((mut stream, _)) = listener.accept() else {
+            continue;
+        };
+        stream.set_nonblocking(false)?;
+        stream.set_read_timeout(Some(CONNECTING))?;
+        // One that its client gave up costs that client its answer, and nobody else's.
+        if stream.read_exact(&mut [0]).is_ok() {
+            let _ = stream.write_all(&[1]);
+        }
+    }
+    Ok(())
+}
+
+/// Counts for a while what comes to the host behind, and what the load host sends it.
+pub(super) fn forwarded(load: &Host, behind: &Host, time: Duration) -> Result<Counted, Error> {
+    let count = || -> Result<Counted, Error> {
+        Ok(Counted {
+            sent: device_counter(load, "tx_packets")? + device_counter(load, "tx_dropped")?,
+            received: device_counter(behind, "rx_packets")?,
+        })
+    };
+    let before = count()?;
+    plimsoll_testbed::interrupt::sleep(time)?;
+    let after = count()?;
+    Ok(Counted {
+        sent: after.sent - before.sent,
+        received: after.received - before.received,
     })
 }
 

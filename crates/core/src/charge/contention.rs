@@ -6,8 +6,8 @@
 //!
 //! **Source.** Ours. Mogul & Ramakrishnan 1997, section 7, leave the time to a process that wants it.
 //!
-//! **Rule.** Of the last second of time on receiving, the part during which another task waited
-//! counts. From `WANTED` of it on the CPU is wanted, until less than `UNWANTED` is.
+//! **Rule.** Of the time on receiving in the last second, the part during which another task
+//! waited counts. From `WANTED` of it on the CPU is wanted, until less than `UNWANTED` is.
 //!
 //! **Limits.** A process whose packets are lost sleeps, and waits for no CPU.
 
@@ -16,8 +16,9 @@ use core::time::Duration;
 use crate::config::Fraction;
 use crate::time::span_nanos;
 
-/// So much time on receiving is judged by: a daemon's burst of some milliseconds is a small part
-/// of it.
+/// So much time is judged by: a daemon's burst of some milliseconds is a small part of it. (It was
+/// a second of receiving. A limit that sheds leaves little receiving, and so went on for seconds
+/// after nobody waited any more.)
 const WINDOW: Duration = Duration::from_secs(1);
 /// Half lies between who starves and who does not.
 const WANTED: Fraction = Fraction::from_percent(50);
@@ -34,23 +35,22 @@ pub struct Contention {
 }
 
 impl Contention {
-    /// Receiving took so much time, during some of which another task waited.
-    pub fn on_interval(&mut self, network: Duration, contended: Duration) {
+    /// In an interval of the length `elapsed` receiving took `network`, and during `contended` of it
+    /// another task waited.
+    pub fn on_interval(&mut self, elapsed: Duration, network: Duration, contended: Duration) {
         let window_ns = span_nanos(WINDOW);
-        let network_ns = span_nanos(network).min(window_ns);
-        if network_ns == 0 {
-            return;
-        }
+        let kept_ns = window_ns - span_nanos(elapsed).min(window_ns);
         // What leaves the window had the mean of all that is in it.
-        let kept_ns = self.network_ns.min(window_ns - network_ns);
-        let part = |ns: u64| {
-            let kept = u128::from(ns) * u128::from(kept_ns) / u128::from(self.network_ns.max(1));
+        let kept = |ns: u64| {
+            let kept = u128::from(ns) * u128::from(kept_ns) / u128::from(window_ns);
             u64::try_from(kept).unwrap_or(u64::MAX)
         };
-        self.contended_ns = part(self.contended_ns) + span_nanos(contended).min(network_ns);
-        self.network_ns = kept_ns + network_ns;
+        let network_ns = span_nanos(network).min(window_ns);
+        let contended_ns = span_nanos(contended).min(network_ns);
+        self.network_ns = kept(self.network_ns) + network_ns;
+        self.contended_ns = kept(self.contended_ns) + contended_ns;
         let least = if self.is_wanted { UNWANTED } else { WANTED };
-        self.is_wanted = self.contended_ns >= least.of(self.network_ns);
+        self.is_wanted = self.network_ns > 0 && self.contended_ns >= least.of(self.network_ns);
     }
 
     /// Others want the CPU.
@@ -66,11 +66,12 @@ mod tests {
 
     const MS: Duration = Duration::from_millis(1);
 
+    /// Intervals of 10 ms: the time on receiving, the contended part, and how many of them.
     fn seen(intervals: &[(u32, u32, usize)]) -> Contention {
         let mut contention = Contention::default();
         for &(network, contended, times) in intervals {
             for _ in 0..times {
-                contention.on_interval(MS * network, MS * contended);
+                contention.on_interval(MS * 10, MS * network, MS * contended);
             }
         }
         contention
@@ -88,8 +89,8 @@ mod tests {
     fn a_daemon_s_bursts_want_nothing() {
         let mut contention = seen(&[(9, 0, 100)]);
         for interval in 0..1000 {
-            let contended = if interval % 10 == 0 { MS * 9 } else { MS };
-            contention.on_interval(MS * 9, contended);
+            let contended = if interval % 10 == 0 { 9 } else { 1 };
+            contention.on_interval(MS * 10, MS * 9, MS * contended);
             assert!(!contention.is_wanted());
         }
     }
@@ -102,10 +103,28 @@ mod tests {
         assert!(!seen(&[served[0], served[1], (9, 0, 40)]).is_wanted());
     }
 
+    /// A second ends it, however little receiving the limit lets through.
+    #[test]
+    fn a_limit_holds_no_longer_since_it_sheds() {
+        for network in 1..=9 {
+            let burst = (9, 9, 5);
+            assert!(seen(&[burst, (network, network, 5)]).is_wanted());
+            assert!(!seen(&[burst, (network, 0, 100)]).is_wanted());
+        }
+    }
+
     #[test]
     fn intervals_of_any_length_are_taken() {
-        assert!(seen(&[(0, 0, 3), (5000, 5000, 2), (0, 0, 3)]).is_wanted());
-        assert!(!seen(&[(5000, 5000, 2), (5000, 100, 1)]).is_wanted());
-        assert!(seen(&[(1, 5000, 1)]).is_wanted(), "no more than all of it");
+        let mut contention = Contention::default();
+        let mut after = |elapsed, network, contended| {
+            contention.on_interval(MS * elapsed, MS * network, MS * contended);
+            contention.is_wanted()
+        };
+        assert!(after(5000, 5000, 5000), "longer than the window");
+        assert!(after(0, 0, 0), "nothing passed");
+        assert!(!after(5000, 100, 2), "all before has left the window");
+        assert!(after(1000, 1, 5000), "no more than all of it");
+        assert!(!after(1000, 0, 0), "nothing was received");
+        assert!(after(0, 5000, 5000), "clocks that differ");
     }
 }
