@@ -150,18 +150,16 @@ impl<'a> Scene<'a> {
             let session = on_cpu_of(load, || Session::watch(neighbour, window))?;
             Ok((meter.snapshot().since(&before), session))
         })?;
-        let (offered_pps, elapsed_s) = report
-            .as_ref()
-            .map_or((0.0, 1.0), |report| (report.offered_pps, report.elapsed_s));
-        let counts = report.map(|report| self.site.counts_since(&before, &report));
-        let counts = counts.transpose()?.unwrap_or_default();
+        let offered_pps = report.as_ref().map_or(0.0, |report| report.offered_pps);
+        let crossed = report.map(|report| self.site.crossed_since(&before, &report));
+        let crossed = crossed.transpose()?.unwrap_or_default();
         let computed = cpu.processes.first().map(|process| process.cpu);
         Ok(Crossed {
             offered_pps,
-            forwarded_pps: counts.passed as f64 / elapsed_s.max(f64::EPSILON),
+            forwarded_pps: crossed.passed_pps,
             computed: cpu.share(computed.unwrap_or_default()),
             session,
-            counts,
+            counts: crossed.counts,
         })
     }
 

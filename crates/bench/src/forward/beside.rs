@@ -146,15 +146,15 @@ fn flood(
         Ok((cpu, on_cpu_of(site.hosts.load(), client)?))
     })?;
     let report = report.expect("there is a flood");
-    let counts = site.counts_since(&before, &report)?;
+    let crossed = site.crossed_since(&before, &report)?;
     let computed = cpu.processes.first().map(|process| process.cpu);
     Ok(BesideRun {
         offered_pps: report.offered_pps,
         multiple: report.offered_pps / mlfrr_pps,
-        passed_pps: counts.passed as f64 / report.elapsed_s.max(f64::EPSILON),
+        passed_pps: crossed.passed_pps,
         compute_percent: 100.0 * cpu.share(computed.unwrap_or_default()),
         ssh_attempts: ssh.attempts,
         ssh_answered: ssh.succeeded,
-        counts,
+        counts: crossed.counts,
     })
 }

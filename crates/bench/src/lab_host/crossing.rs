@@ -151,8 +151,7 @@ pub(super) fn beside(
         let (mut offered_pps, mut passed_pps) = (0.0, 0.0);
         if let Some(report) = report {
             offered_pps = report.offered_pps;
-            let passed = site.counts_since(&before, &report)?.passed;
-            passed_pps = passed as f64 / report.elapsed_s.max(f64::EPSILON);
+            passed_pps = site.crossed_since(&before, &report)?.passed_pps;
         }
         let computed = cpu.processes.first().map(|process| process.cpu);
         let given = [

@@ -233,7 +233,7 @@ pub struct Point {
     pub multiple: f64,
     /// What was offered, in packets per second.
     pub offered_pps: f64,
-    /// What left by the output interface, in packets per second.
+    /// What left by the output interface while the flood lasted, in packets per second.
     pub passed_pps: f64,
     /// Where the packets went.
     pub counts: PassingCounts,
@@ -251,7 +251,7 @@ pub struct PassingCounts {
     pub failed: u64,
     /// Taken by the host's input interface.
     pub received: u64,
-    /// Left by the output interface.
+    /// Left by the output interface, also after the flood.
     pub passed: u64,
     /// Sent, but the sink's ring was full.
     pub sink_full: u64,

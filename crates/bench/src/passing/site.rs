@@ -27,6 +27,15 @@ pub(crate) struct Site<'a> {
 /// What one flood did.
 pub(crate) struct Trial {
     pub(crate) report: Report,
+    pub(crate) crossed: Crossed,
+}
+
+/// What crossed the host of a flood.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Crossed {
+    /// Packets per second, while the flood lasted: what queues hold then comes later.
+    pub(crate) passed_pps: f64,
+    /// Where all packets went in the end.
     pub(crate) counts: PassingCounts,
 }
 
@@ -76,9 +85,9 @@ impl<'a> Site<'a> {
         search_mlfrr(BOUNDS, |rate_pps| {
             let trial = self.trial(rate_pps, mlfrr::TRIAL)?;
             Ok(Tried {
-                offered: trial.counts.offered,
+                offered: trial.crossed.counts.offered,
                 offered_pps: trial.report.offered_pps,
-                passed: trial.counts.passed,
+                passed: trial.crossed.counts.passed,
             })
         })
     }
@@ -89,8 +98,8 @@ impl<'a> Site<'a> {
         let spec = self.flood(rate_pps, window);
         let load = self.hosts.load();
         let report = load.run_on_cpu(|| Blast::load(&spec)?.run(&Stop::new()))??;
-        let counts = self.counts_since(&before, &report)?;
-        Ok(Trial { report, counts })
+        let crossed = self.crossed_since(&before, &report)?;
+        Ok(Trial { report, crossed })
     }
 
     /// What interfaces have counted: received, passed, not taken by the sink.
@@ -103,12 +112,13 @@ impl<'a> Site<'a> {
         ])
     }
 
-    /// Where the packets of a flood went, once none of them is on its way any more.
-    pub(crate) fn counts_since(
+    /// Where the packets of a flood went that has just ended, once none of them is on its way
+    /// any more.
+    pub(crate) fn crossed_since(
         &self,
         before: &[u64; 3],
         report: &Report,
-    ) -> Result<PassingCounts, Error> {
+    ) -> Result<Crossed, Error> {
         let now = || -> Result<PassingCounts, Error> {
             let after = self.read()?;
             let [received, passed, sink_full] = [0, 1, 2].map(|place| after[place] - before[place]);
@@ -122,11 +132,18 @@ impl<'a> Site<'a> {
             })
         };
         let counts = now()?;
+        let crossed = Crossed {
+            passed_pps: counts.passed as f64 / report.elapsed_s.max(f64::EPSILON),
+            counts,
+        };
         if counts.is_all_passed() {
-            return Ok(counts);
+            return Ok(crossed);
         }
         self.hosts.settled()?;
-        now()
+        Ok(Crossed {
+            counts: now()?,
+            ..crossed
+        })
     }
 
     /// UDP packets, the smallest or of mixed lengths, from some hundred hosts to the sink.
@@ -149,8 +166,8 @@ impl Trial {
         Point {
             multiple,
             offered_pps: self.report.offered_pps,
-            passed_pps: self.counts.passed as f64 / self.report.elapsed_s.max(f64::EPSILON),
-            counts: self.counts,
+            passed_pps: self.crossed.passed_pps,
+            counts: self.crossed.counts,
         }
     }
 }
