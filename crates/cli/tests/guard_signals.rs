@@ -143,27 +143,45 @@ fn interrupt(host: &Host, directory: &Path, signal: &str, step: &str, nth: usize
     panic!("{signal} at {step} {nth}: no life comes that far");
 }
 
+/// Interrupts a life at `nth`, and looks at what it leaves.
+fn interrupt_and_look(host: &Host, directory: &Path, signal: &str, (step, nth): (&str, usize)) {
+    let before = settings(host);
+    let nth = interrupt(host, directory, signal, step, nth);
+    let after = format!("{signal} at {step} {nth}");
+    wait_until_free(host, &after);
+    let (guard, _output) = start(host);
+    assert!(guard.stop(LIMIT).unwrap().success(), "{after}");
+    assert_eq!(settings(host), before, "{after}");
+    let left = output(host, &["restore"]);
+    assert_eq!(left, "nothing to restore\n", "{after}");
+}
+
+/// Steps take turns between hosts that live at the same time: a life mostly waits.
 fn interrupt_every_step(signal: &str) {
-    let testbed = Testbed::create(Config::default()).unwrap();
-    let host = testbed.test();
+    let testbeds = [(); 2].map(|()| Testbed::create(Config::default()).unwrap());
     let directory = tempfile::tempdir().unwrap();
+    let host = testbeds[0].test();
     let before = settings(host);
     let calls = calls(host, directory.path());
     assert_eq!(settings(host), before, "a life of its own");
-    for (step, count) in calls {
+    let interrupted = calls.into_iter().flat_map(|(step, count)| {
         assert!(count > 0, "{step} is no step any more");
-        for i in 0..TIMES.min(count) {
-            let nth = 1 + i * (count - 1) / (TIMES.min(count) - 1).max(1);
-            let nth = interrupt(host, directory.path(), signal, step, nth);
-            let after = format!("{signal} at {step} {nth} of {count}");
-            wait_until_free(host, &after);
-            let (guard, _output) = start(host);
-            assert!(guard.stop(LIMIT).unwrap().success(), "{after}");
-            assert_eq!(settings(host), before, "{after}");
-            let left = output(host, &["restore"]);
-            assert_eq!(left, "nothing to restore\n", "{after}");
+        let times = TIMES.min(count);
+        let nth = move |i| 1 + i * (count - 1) / (times - 1).max(1);
+        (0..times).map(move |i| (step, nth(i)))
+    });
+    let interrupted: Vec<_> = interrupted.collect();
+    thread::scope(|scope| {
+        for (place, testbed) in testbeds.iter().enumerate() {
+            let own = interrupted.iter().skip(place).step_by(testbeds.len());
+            scope.spawn(move || {
+                let directory = tempfile::tempdir().unwrap();
+                for step in own {
+                    interrupt_and_look(testbed.test(), directory.path(), signal, *step);
+                }
+            });
         }
-    }
+    });
 }
 
 #[test]
