@@ -12,8 +12,8 @@ fn forwarding(demands: Option<&[Demand]>, contended: bool) -> CpuLoad<'_> {
     }
 }
 
-/// A gateway at the end of its capacity had a sixth of its packets discarded, although it lost none
-/// and nobody wanted the time.
+/// A gateway at the end of its capacity had half of its packets discarded, although nobody wanted the
+/// time.
 #[test]
 fn forwarding_on_a_cpu_that_nobody_else_wants_is_not_shed() {
     let mut shedding = Shedding::new(SheddingConfig::DEFAULT).unwrap();
