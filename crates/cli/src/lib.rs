@@ -112,7 +112,7 @@ const FIRST_CONTACT: &str = "\
 Plimsoll keeps a Linux host useful when the network offers it more packets
 than it can take. A stock host then does little but receive them.
 An XDP program discards early what a full socket could not take; servers
-need no change, and it vanishes with its process.
+need no change. Only a restart by systemd lets it outlive its process.
 
   sudo plimsoll guard check eth0   what guard can do here; changes nothing
   sudo plimsoll guard eth0         guard an interface until Ctrl-C

@@ -33,9 +33,9 @@ pub(super) struct Args {
     flood_pps: u64,
 }
 
-const HELP: &str = "Set-ups: socket, masquerade, dnat, load-balancer, ipvs, bridge, macvlan, vlan, vxlan, router, \
-    router-ipv6, tunnel, packet-reader, multicast, bound-device, ephemeral, connected, conntrack, tcp-in, \
-    tcp-in-frames, tcp-out.\n\
+const HELP: &str = "Set-ups: socket, socket-ipv6, fragments, masquerade, dnat, load-balancer, ipvs, bridge, macvlan, vlan, \
+    vxlan, router, router-full, router-ipv6, tunnel, packet-reader, multicast, bound-device, ephemeral, \
+    connected, conntrack, tcp-in, tcp-in-frames, connections, tcp-out.\n\
     Needs root, two CPUs, Linux 6.8 or newer with BTF, and nftables, iproute2 and ethtool \
     (scripts/setup installs them).";
 

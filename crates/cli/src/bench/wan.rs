@@ -11,9 +11,9 @@ use crate::output;
 
 /// Measure TCP transfers over a wide-area path: with slow start and paced, the kernel's and ours.
 ///
-/// A path of 50 ms each way with a bottleneck, in user space between network namespaces
-/// made for it, which are removed again. Each connection is idle before it is asked for a
-/// file.
+/// A path of 50 ms each way with a bottleneck, made by netem where the kernel has it, else by
+/// a program in user space. It lies between network namespaces made for it, which are removed
+/// again. Each connection is idle before it is asked for a file.
 #[derive(clap::Args, Debug)]
 #[command(after_help = HELP)]
 pub(super) struct Args {
