@@ -5,9 +5,10 @@
 //! BPF program (`bpf/guard.bpf.c`) runs in the driver before anything is
 //! allocated, finds the destination socket, reads how full its queue is,
 //! and discards what does not fit (lazy receiver processing, Druschel & Banga
-//! 1996). Packets for which it finds no socket pass as a rule. [`Guard`] loads it, attaches it by a link that vanishes with the
-//! process, keeps its map of the host's addresses fresh, and reads its
-//! counters. What talks to the kernel for others, too, is `plimsoll-kernel`'s.
+//! 1996). Packets for which it finds no socket pass as a rule. [`Guard`] loads it, attaches it by a
+//! link that ends with the process (only a restart by systemd hands it on), keeps its map of the
+//! host's addresses fresh, and reads its counters. What talks to the kernel for others, too, is
+//! `plimsoll-kernel`'s.
 //!
 //! Needs root (or `CAP_NET_ADMIN`, `CAP_BPF`, `CAP_PERFMON`, `CAP_SYS_NICE` and
 //! `CAP_IPC_LOCK`), Linux 6.2 or newer with BTF, and a driver with native XDP; each is

@@ -16,7 +16,8 @@
 //!
 //! Decisions about packets, CPU time and interrupts are `plimsoll-core`'s. Decided here is
 //! only what is about the means: when a lost program is attached again ([`lasting_link`]),
-//! when the mirror of routes is read anew ([`routing`]).
+//! when the mirror of routes is read anew ([`routing`]), and how polling threads share their
+//! part of a CPU ([`polling_limit`]).
 
 pub mod control_group;
 pub mod counters;

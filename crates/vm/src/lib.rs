@@ -1,11 +1,12 @@
-//! The guard on other kernels and drivers: Debian's kernels in QEMU, with the adapters
-//! that QEMU has.
+//! The guard on other kernels and drivers: Debian's kernels in QEMU, with virtio_net, vmxnet3,
+//! igb, e1000e and veth.
 //!
 //! `plimsoll-vm` boots one machine for each kernel and driver. A machine has two
 //! interfaces on one wire: the guarded one, and one in a network namespace that loads
 //! it, so nothing leaves the machine. `plimsoll-vm-guest` is its init process: it takes
-//! the guard through the same [`Step`]s everywhere, and writes a [`Finding`] a line to
-//! the second serial port.
+//! the guard through the [`Step`]s, and writes a [`Finding`] a line to the second serial port. Steps
+//! are the same everywhere, but some are for some drivers alone ([`Step::is_for`]), and where the
+//! guard has to refuse few are left ([`Step::is_for_refusal`]).
 //!
 //! Limits: without hardware virtualisation a machine is ten to thirty times slower than
 //! this one. Whether something works is shown, not how fast.
