@@ -137,8 +137,9 @@ impl Stack {
         self.0.host.device.drops()
     }
 
-    /// Frames that could not be sent: no room in the device, or a neighbour
-    /// that too many wait for, or that did not answer. Forwarded frames are counted here as well as
+    /// Frames that could not be sent: no room in the device, a neighbour that too many wait for or
+    /// that did not answer, a link that was down or takes no frame of this length
+    /// ([`Device::unsent`](crate::device::Device::unsent)). Forwarded frames are counted here as well as
     /// under [`Outcome::Forwarded`](crate::Outcome::Forwarded).
     #[must_use]
     pub fn unsent(&self) -> u64 {

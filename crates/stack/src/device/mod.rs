@@ -176,6 +176,12 @@ pub trait Device: Send + Sync + fmt::Debug {
     /// Frames dropped so far by the device.
     fn drops(&self) -> Drops;
 
+    /// Frames that [`transmit`](Self::transmit) took and that did not leave: the link was down,
+    /// or does not take frames of this length.
+    fn unsent(&self) -> u64 {
+        0
+    }
+
     /// A socket of its own for what arrives for `endpoint`. Dropping it ends
     /// the steering.
     ///

@@ -34,6 +34,7 @@ pub struct TapDevice {
     mtu: usize,
     pool: Arc<Pool>,
     no_buffer: AtomicU64,
+    unsent: AtomicU64,
 }
 
 /// The stack's side of a TUN interface.
@@ -74,6 +75,7 @@ impl TapDevice {
             mtu,
             pool: pool.map_err(Error::io("get memory for frames"))?,
             no_buffer: AtomicU64::new(0),
+            unsent: AtomicU64::new(0),
         })
     }
 }
@@ -147,7 +149,9 @@ impl Device for TapDevice {
                 Ok(_) => {}
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
                 // The interface is down: a cable that is not plugged in.
-                Err(error) if error.raw_os_error() == Some(libc::EIO) => {}
+                Err(error) if error.raw_os_error() == Some(libc::EIO) => {
+                    self.unsent.fetch_add(1, Ordering::Relaxed);
+                }
                 Err(error) => return Err(error),
             }
             batch.pop_front();
@@ -158,6 +162,10 @@ impl Device for TapDevice {
 
     fn readiness(&self) -> BorrowedFd<'_> {
         self.file.as_fd()
+    }
+
+    fn unsent(&self) -> u64 {
+        self.unsent.load(Ordering::Relaxed)
     }
 
     fn drops(&self) -> Drops {

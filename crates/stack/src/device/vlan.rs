@@ -153,6 +153,10 @@ impl Device for Vlan {
         }
     }
 
+    fn unsent(&self) -> u64 {
+        self.device.unsent()
+    }
+
     fn open_endpoint(&self, endpoint: Endpoint) -> io::Result<Arc<dyn Device>> {
         let device = self.device.open_endpoint(endpoint)?;
         Ok(Arc::new(Vlan::of(device, self.id)))

@@ -74,6 +74,10 @@ impl<W: Wrapper> Device for W {
         self.inner().drops()
     }
 
+    fn unsent(&self) -> u64 {
+        self.inner().unsent()
+    }
+
     fn set_credit(&self, frames: u32) -> bool {
         self.inner().set_credit(frames)
     }

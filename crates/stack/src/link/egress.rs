@@ -66,9 +66,9 @@ impl Egress {
         }
     }
 
-    /// Frames that could not be sent: no room in the device, no neighbour.
+    /// Frames that could not be sent: no room in the device, no neighbour, or not by this link.
     pub(crate) fn unsent(&self) -> u64 {
-        self.unsent.load(Ordering::Relaxed)
+        self.unsent.load(Ordering::Relaxed) + self.device.unsent()
     }
 
     pub(crate) fn addresses(&self) -> impl Iterator<Item = IpAddr> {

@@ -50,6 +50,7 @@ pub struct PacketDevice {
     no_buffer: AtomicU64,
     invalid: AtomicU64,
     ring_full: AtomicU64,
+    unsent: AtomicU64,
     hearing: Hearing,
 }
 
@@ -78,6 +79,7 @@ impl PacketDevice {
             no_buffer: AtomicU64::new(0),
             invalid: AtomicU64::new(0),
             ring_full: AtomicU64::new(0),
+            unsent: AtomicU64::new(0),
             hearing: Hearing::open(index)?,
         })
     }
@@ -137,8 +139,11 @@ impl Device for PacketDevice {
             match self.send(frame) {
                 Ok(_) => {}
                 Err(Errno::EAGAIN | Errno::ENOBUFS) => break,
-                // A cable that is not plugged in.
-                Err(Errno::ENETDOWN) => {}
+                // A cable that is not plugged in, or a frame that is too long for the interface as
+                // it is now, or too short for any.
+                Err(Errno::ENETDOWN | Errno::EMSGSIZE | Errno::EINVAL) => {
+                    self.unsent.fetch_add(1, Ordering::Relaxed);
+                }
                 Err(error) => return Err(error.into()),
             }
             batch.pop_front();
@@ -173,6 +178,10 @@ impl Device for PacketDevice {
         if group.is_multicast() {
             self.hearing.leave(group);
         }
+    }
+
+    fn unsent(&self) -> u64 {
+        self.unsent.load(Ordering::Relaxed)
     }
 
     fn drops(&self) -> Drops {
