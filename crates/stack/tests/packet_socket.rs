@@ -1,16 +1,17 @@
-//! The stack on a packet socket, where answers may be longer than the interface takes. Needs root.
+//! The stack on a packet socket, where frames may be longer than the interface takes: answers, and
+//! several segments that came in one. Needs root.
 
 mod lan;
 
-use std::net::UdpSocket as KernelSocket;
+use std::net::{TcpStream, UdpSocket as KernelSocket};
 use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use lan::{Lan, SOON, config, run};
+use lan::{Lan, SOON, config, content, run, transfer};
 use plimsoll_stack::device::packet::PacketDevice;
 use plimsoll_stack::device::{Batch, Device};
-use plimsoll_stack::{Stack, UdpSocket};
+use plimsoll_stack::{Stack, TcpListener, UdpSocket};
 
 /// A datagram to the stack and back.
 fn echo(server: &UdpSocket) {
@@ -70,4 +71,32 @@ fn frames_that_no_interface_takes_are_counted_and_the_next_ones_leave() {
         assert_eq!(device.transmit(&mut batch).unwrap(), 3);
         assert_eq!(device.unsent(), 2);
     });
+}
+
+/// Several segments in one frame did not fit a buffer, and were lost together. Each of them had
+/// to be sent again alone.
+#[test]
+fn segments_that_came_in_one_frame_arrive() {
+    for offload in [
+        // The kernel merges what was received.
+        "ethtool -K stack0 gro on",
+        // The other end leaves it to its adapter to cut segments, and to write checksums.
+        "ethtool -K kernel0 tx on tso on gso on",
+    ] {
+        Lan::create(|| {
+            run(offload);
+            let device = PacketDevice::open("stack0").unwrap();
+            let stack = Stack::start(device, &config("polled")).unwrap();
+            let sent = content(400_000);
+            for address in ["10.0.0.2:80", "[fd00::2]:80"] {
+                let listener = TcpListener::bind(&stack, address).unwrap();
+                let mut kernels = TcpStream::connect(address).unwrap();
+                let mut accepted = listener.accept().unwrap().0;
+                transfer(&mut kernels, &mut accepted, &sent);
+                transfer(&mut accepted, &mut kernels, &sent);
+            }
+            assert_eq!(stack.device_drops().invalid, 0, "{offload}");
+            lan::assert_sums(&stack);
+        });
+    }
 }

@@ -3,13 +3,15 @@
 //!
 //! `packet` takes a frame apart up to the transport header, `datagram` checks
 //! UDP and carries it to the application, `reassembly` joins fragments,
-//! `emit` builds frames, `fragments` those of long datagrams, `trouble` reads what the network says about them.
+//! `emit` builds frames, `fragments` those of long datagrams, `segment` cuts long ones of TCP, `trouble` reads
+//! what the network says about them.
 
 pub(crate) mod datagram;
 pub(crate) mod emit;
 pub(crate) mod fragments;
 pub(crate) mod packet;
 pub(crate) mod reassembly;
+pub(crate) mod segment;
 pub(crate) mod trouble;
 
 /// Bytes of an Ethernet header.

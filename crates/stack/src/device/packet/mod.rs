@@ -5,6 +5,10 @@
 //! frames and hands a block over when it is full or 1 ms old; frames are copied
 //! out of it, since a block can only be given back as a whole.
 //!
+//! The kernel shows frames as its own stack gets them. So segments of TCP that it merged (GRO), or
+//! that a sender on this machine left to its adapter (TSO), are cut here, and their checksums,
+//! which nobody wrote, are written. Not so UDP's: where merged datagrams end is not told.
+//!
 //! The kernel takes VLAN tags out of frames; they are put back, since without them frames
 //! would seem to belong to the untagged network.
 
@@ -25,12 +29,16 @@ use parking_lot::Mutex;
 
 pub(in crate::device) use self::hearing::Hearing;
 pub use self::monitor::{Arrival, Instruction, MonitorConfig, MonitorCounts, PacketMonitor};
-use self::ring::{Entry, Geometry, Ring};
+use self::ring::{Checksum, Entry, Geometry, Ring};
 use super::simulated::chunk_bytes_for;
 use super::vlan::insert_tag;
-use super::{Batch, Capabilities, Device, Drops, Endpoint, Frame, Mac, PRESENCE_LOOK, Pool};
+use super::{
+    Batch, Capabilities, Device, Drops, Endpoint, Frame, HEADROOM_BYTES, Mac, PRESENCE_LOOK, Pool,
+};
 use crate::error::Error;
 use crate::interface;
+use crate::wire::ETHERNET_BYTES;
+use crate::wire::segment::{Long, write_checksum};
 
 const GEOMETRY: Geometry = Geometry {
     block_bytes: 1 << 18,
@@ -46,12 +54,19 @@ pub struct PacketDevice {
     mac: Mac,
     mtu: usize,
     pool: Arc<Pool>,
-    ring: Mutex<Ring>,
+    receiving: Mutex<Receiving>,
     no_buffer: AtomicU64,
     invalid: AtomicU64,
     ring_full: AtomicU64,
     unsent: AtomicU64,
     hearing: Hearing,
+}
+
+#[derive(Debug)]
+struct Receiving {
+    ring: Ring,
+    /// Pieces of the next entry that were received before.
+    taken: usize,
 }
 
 impl PacketDevice {
@@ -75,7 +90,7 @@ impl PacketDevice {
             mac,
             mtu,
             pool: pool.map_err(Error::io("get memory for frames"))?,
-            ring: Mutex::new(ring),
+            receiving: Mutex::new(Receiving { ring, taken: 0 }),
             no_buffer: AtomicU64::new(0),
             invalid: AtomicU64::new(0),
             ring_full: AtomicU64::new(0),
@@ -87,20 +102,52 @@ impl PacketDevice {
     /// As [`Device::receive`], with the moment at which the kernel saw each frame, in
     /// nanoseconds since 1970: a block is handed over later than that.
     pub fn receive_stamped(&self, max: usize, mut each: impl FnMut(u64, Frame)) {
-        let (_, invalid) = self.ring.lock().visit(max, |entry| {
-            if let Some(frame) = self.copy(&entry) {
-                each(entry.at_ns, frame);
+        let mut left = max;
+        let mut receiving = self.receiving.lock();
+        let Receiving { ring, taken } = &mut *receiving;
+        let (_, invalid) = ring.visit(max, |entry| {
+            let merged = self.merged(&entry);
+            let pieces = merged.map_or(1, |merged| merged.pieces());
+            for piece in *taken..pieces {
+                if left == 0 {
+                    *taken = piece;
+                    return false;
+                }
+                left -= 1;
+                if let Some(frame) = self.copy(&entry, merged, piece) {
+                    each(entry.at_ns, frame);
+                }
             }
+            *taken = 0;
+            true
         });
         self.invalid.fetch_add(invalid, Ordering::Relaxed);
     }
 
-    fn copy(&self, entry: &Entry<'_>) -> Option<Frame> {
+    /// Of several segments in one frame; nothing if it is one packet, or nobody vouches for the
+    /// checksum, which a piece has anew.
+    fn merged(&self, entry: &Entry<'_>) -> Option<Long> {
+        let is_long = entry.bytes.len() > ETHERNET_BYTES + self.mtu;
+        let is_merged = is_long && entry.checksum != Checksum::Unknown;
+        is_merged.then(|| Long::of(entry.bytes, self.mtu))?
+    }
+
+    fn copy(&self, entry: &Entry<'_>, merged: Option<Long>, piece: usize) -> Option<Frame> {
         let Some(mut frame) = self.pool.take() else {
             self.no_buffer.fetch_add(1, Ordering::Relaxed);
             return None;
         };
-        let whole = entry.bytes.len() == entry.whole && frame.copy_from(entry.bytes);
+        let copied = match merged {
+            Some(merged) => {
+                frame.set_range(HEADROOM_BYTES..HEADROOM_BYTES + merged.bytes_of(piece));
+                merged.write(entry.bytes, piece, &mut frame).is_some()
+            }
+            None => frame.copy_from(entry.bytes),
+        };
+        if copied && merged.is_none() && entry.checksum == Checksum::Left {
+            write_checksum(&mut frame);
+        }
+        let whole = copied && entry.bytes.len() == entry.whole;
         if whole && entry.vlan.is_none_or(|tag| insert_tag(&mut frame, tag)) {
             return Some(frame);
         }

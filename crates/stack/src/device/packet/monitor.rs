@@ -139,6 +139,7 @@ impl PacketMonitor {
                 vlan: entry.vlan,
                 outgoing: entry.packet_type == libc::PACKET_OUTGOING,
             });
+            true
         });
         self.counts.invalid += invalid;
         seen

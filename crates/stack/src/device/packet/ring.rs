@@ -190,9 +190,14 @@ impl Ring {
         })
     }
 
-    /// Shows up to `max` packets to `each`. Returns how many were there, and how many
-    /// more were given up because the ring made no sense.
-    pub(super) fn visit(&mut self, max: usize, mut each: impl FnMut(Entry<'_>)) -> (usize, u64) {
+    /// Shows up to `max` packets to `each`, and one that it has not done with (false) again at
+    /// the next visit. Returns how many were done with, and how many more were given up because
+    /// the ring made no sense.
+    pub(super) fn visit(
+        &mut self,
+        max: usize,
+        mut each: impl FnMut(Entry<'_>) -> bool,
+    ) -> (usize, u64) {
         let (mut budget, mut seen, mut invalid) = (max, 0, 0);
         while budget > 0 {
             let Some(block) = self.block() else { break };
@@ -209,9 +214,13 @@ impl Ring {
                     left = 0;
                     break;
                 };
-                (next, left) = (entry.next, left - 1);
+                let after = entry.next;
+                if !each(entry) {
+                    budget = 0;
+                    break;
+                }
+                (next, left) = (after, left - 1);
                 (budget, seen) = (budget - 1, seen + 1);
-                each(entry);
             }
             (self.next, self.left) = (next, left);
             if left == 0 {
@@ -252,6 +261,27 @@ impl Ring {
     }
 }
 
+/// What the kernel says of a packet's transport checksum.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Checksum {
+    /// Nothing.
+    Unknown,
+    /// It was right, before the kernel or the adapter changed the packet.
+    Checked,
+    /// It was right, or of a sender on this machine, and has to be written.
+    Left,
+}
+
+impl Checksum {
+    const fn of(status: u32) -> Self {
+        match status {
+            left if left & libc::TP_STATUS_CSUMNOTREADY != 0 => Self::Left,
+            checked if checked & libc::TP_STATUS_CSUM_VALID != 0 => Self::Checked,
+            _ => Self::Unknown,
+        }
+    }
+}
+
 /// A packet in a block, checked against the block's bounds.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Entry<'a> {
@@ -265,6 +295,7 @@ pub(super) struct Entry<'a> {
     pub(super) vlan: Option<[u16; 2]>,
     /// `PACKET_OUTGOING` and the like.
     pub(super) packet_type: u8,
+    pub(super) checksum: Checksum,
     next: usize,
 }
 
@@ -288,6 +319,7 @@ impl<'a> Entry<'a> {
             whole,
             vlan: (status & libc::TP_STATUS_VLAN_VALID != 0).then_some([protocol, tag]),
             packet_type: *header.get(PACKET_TYPE_AT)?,
+            checksum: Checksum::of(status),
             next: at.checked_add(next)?,
         })
     }
