@@ -77,7 +77,7 @@ pub(crate) struct Args {
     /// Mode copy: leave out what this host sends
     #[arg(long)]
     no_outgoing: bool,
-    /// Mode copy: leave out frames for other hosts
+    /// Leave the adapter its filter, which may drop frames for other hosts
     #[arg(long)]
     no_promiscuous: bool,
     /// Write what it came to as one JSON document to FILE (`-`: standard output)

@@ -112,6 +112,29 @@ fn why_it_ended_is_told_also_where_its_counts_cannot_be_written() {
     assert!(told.contains("cannot receive or send frames"), "{told}");
 }
 
+/// Frames for the hosts behind bear no address of the adapter's, which dropped them.
+#[test]
+fn adapters_receive_frames_for_others_as_long_as_it_lives() {
+    let line = Line::new();
+    let test = line.testbed.test();
+    let promiscuous = || {
+        said(test, "ip -d link show")
+            .matches("promiscuity 1")
+            .count()
+    };
+    let directory = tempfile::tempdir().unwrap();
+    let rules = directory.path().join("rules.toml");
+    write_rules(&rules, 7001);
+    for signal in [Signal::SIGINT, Signal::SIGKILL] {
+        assert_eq!(promiscuous(), 0, "before {signal}");
+        let (mut process, _says) = line.start(&rules, &[]);
+        assert_eq!(promiscuous(), 2, "until {signal}");
+        process.signal(signal).unwrap();
+        process.wait(LIMIT).unwrap();
+        eventually("adapters are as they were", || promiscuous() == 0);
+    }
+}
+
 /// `eprintln!` had ended the loop that takes signals, and nothing else.
 #[test]
 fn rules_are_read_anew_when_nobody_reads_standard_error() {

@@ -78,7 +78,7 @@ pub struct CaptureConfig {
     pub short_bytes: u32,
     /// Mode `copy`: also record what this host sends. Default true.
     pub outgoing: bool,
-    /// Mode `copy`: have the adapter receive frames for others. Default true.
+    /// Have the adapter receive frames for others. Default true.
     pub promiscuous: bool,
     /// Mode `take`: poll the adapter from the capturing thread. Default none.
     pub busy_poll: Option<BusyPoll>,

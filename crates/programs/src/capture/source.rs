@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use plimsoll_kernel::counters::interfaces::Interfaces;
-use plimsoll_stack::device::packet::{Arrival, MonitorConfig, PacketMonitor};
+use plimsoll_stack::device::packet::{Arrival, MonitorConfig, PacketMonitor, Promiscuous};
 use plimsoll_stack::device::xdp::{WholeQueue, XdpConfig, arrival_tai, open_whole};
 use plimsoll_stack::device::{Batch, Device};
 
@@ -65,6 +65,7 @@ struct Unfiltered {
 #[derive(Debug)]
 pub(super) struct Taken {
     queues: Vec<WholeQueue>,
+    _promiscuous: Option<Promiscuous>,
     batch: Batch,
     /// To be added to a stamp of `CLOCK_TAI`, wrapping.
     tai_to_utc_ns: u64,
@@ -262,8 +263,10 @@ impl Taken {
             busy_poll: config.busy_poll,
             ..XdpConfig::default()
         };
+        let promiscuous = || Promiscuous::begin(&config.interface);
         let mut taken = Self {
             queues: open_whole(&config.interface, &xdp)?,
+            _promiscuous: config.promiscuous.then(promiscuous).transpose()?,
             batch: Batch::with_capacity(TURN_FRAMES),
             tai_to_utc_ns: 0,
         };

@@ -5,6 +5,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
 use plimsoll_kernel::knobs::{self, Keeper};
+use plimsoll_stack::device::packet::Promiscuous;
 use plimsoll_stack::device::xdp::{WholeQueue, XdpConfig, open_whole_by};
 use plimsoll_stack::device::{Batch, Device};
 
@@ -27,6 +28,8 @@ pub(super) struct Port {
     queues: Vec<WholeQueue>,
     /// Of protected frames, one for each queue; none if nothing is protected.
     protected: Vec<WholeQueue>,
+    /// Frames are for the hosts behind the other interface.
+    _promiscuous: Promiscuous,
     /// What decides in the driver.
     pub(super) program: Program,
 }
@@ -59,6 +62,7 @@ impl Port {
         Ok(Self {
             queues,
             protected,
+            _promiscuous: Promiscuous::begin(interface)?,
             program,
         })
     }

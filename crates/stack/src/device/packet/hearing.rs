@@ -1,5 +1,6 @@
-//! Groups that an adapter is to hear for the stack. One that filters hears those alone of which the
-//! kernel tells it, and the kernel knows nothing of the stack's addresses and groups.
+//! What an adapter is to hear. One that filters hears its own address and those groups alone of which
+//! the kernel tells it. The kernel knows nothing of the stack's groups, nor of programs that want
+//! the frames of others.
 
 use std::io;
 use std::net::{IpAddr, Ipv6Addr};
@@ -8,6 +9,7 @@ use std::os::fd::OwnedFd;
 use super::ring;
 use crate::device::Mac;
 use crate::error::Error;
+use crate::interface;
 use crate::link::egress::group_mac;
 
 /// A packet socket that receives nothing. What it asked for ends with it, also after a kill.
@@ -44,16 +46,36 @@ impl Hearing {
     }
 
     fn tell(&self, what: libc::c_int, mac: Mac) -> io::Result<()> {
-        let mut address = [0; 8];
-        address[..mac.len()].copy_from_slice(&mac);
-        let request = libc::packet_mreq {
-            mr_ifindex: self.interface.cast_signed(),
-            mr_type: libc::PACKET_MR_MULTICAST as u16,
-            mr_alen: mac.len() as u16,
-            mr_address: address,
-        };
-        ring::set(&self.socket, what, &request).map_err(io::Error::other)
+        let kind = libc::PACKET_MR_MULTICAST;
+        let told = ring::tell_adapter(&self.socket, what, self.interface, kind, &mac);
+        told.map_err(io::Error::other)
     }
+}
+
+/// As long as this is there the adapter of an interface receives frames for others, too. A kill
+/// ends it as well.
+#[derive(Debug)]
+pub struct Promiscuous {
+    _socket: OwnedFd,
+}
+
+impl Promiscuous {
+    /// Begins on `interface` of this network namespace.
+    ///
+    /// # Errors
+    ///
+    /// There is no such interface, or this process lacks `CAP_NET_RAW`.
+    pub fn begin(interface: &str) -> Result<Self, Error> {
+        let index = interface::index(interface)?;
+        let socket = ring::open_socket()?;
+        make_promiscuous(&socket, index)?;
+        Ok(Self { _socket: socket })
+    }
+}
+
+pub(super) fn make_promiscuous(socket: &OwnedFd, interface: u32) -> Result<(), Error> {
+    let (what, kind) = (libc::PACKET_ADD_MEMBERSHIP, libc::PACKET_MR_PROMISC);
+    ring::tell_adapter(socket, what, interface, kind, &[])
 }
 
 fn solicited_node(address: Ipv6Addr) -> Ipv6Addr {

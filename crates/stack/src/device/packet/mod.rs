@@ -28,6 +28,7 @@ use nix::sys::socket::{MsgFlags, send};
 use parking_lot::Mutex;
 
 pub(in crate::device) use self::hearing::Hearing;
+pub use self::hearing::Promiscuous;
 pub use self::monitor::{Arrival, Instruction, MonitorConfig, MonitorCounts, PacketMonitor};
 use self::ring::{Checksum, Entry, Geometry, Ring};
 use super::simulated::chunk_bytes_for;

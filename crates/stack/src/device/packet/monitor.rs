@@ -9,6 +9,7 @@
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
+use super::hearing;
 use super::ring::{self, Geometry, Ring};
 use crate::error::Error;
 use crate::interface;
@@ -114,13 +115,7 @@ impl PacketMonitor {
         attach(&socket, &config.filter)?;
         ring::bind(&socket, index)?;
         if config.promiscuous {
-            let membership = libc::packet_mreq {
-                mr_ifindex: index.cast_signed(),
-                mr_type: libc::PACKET_MR_PROMISC as u16,
-                mr_alen: 0,
-                mr_address: [0; 8],
-            };
-            ring::set(&socket, libc::PACKET_ADD_MEMBERSHIP, &membership)?;
+            hearing::make_promiscuous(&socket, index)?;
         }
         Ok(Self {
             ring,

@@ -102,6 +102,27 @@ pub(super) fn bind(socket: &OwnedFd, index: u32) -> Result<(), Error> {
     Err(Error::io("bind a packet socket")(io::Error::last_os_error()))
 }
 
+/// Tells the adapter of interface `index` what it is to receive (`what`: `PACKET_ADD_MEMBERSHIP` or
+/// `PACKET_DROP_MEMBERSHIP`) as long as the socket is there: `kind` of frames, to `mac` if that
+/// needs one.
+pub(super) fn tell_adapter(
+    socket: &OwnedFd,
+    what: libc::c_int,
+    index: u32,
+    kind: libc::c_int,
+    mac: &[u8],
+) -> Result<(), Error> {
+    let mut address = [0; 8];
+    address[..mac.len()].copy_from_slice(mac);
+    let request = libc::packet_mreq {
+        mr_ifindex: index.cast_signed(),
+        mr_type: kind as u16,
+        mr_alen: mac.len() as u16,
+        mr_address: address,
+    };
+    set(socket, what, &request)
+}
+
 /// Takes the error that a link leaves when it goes down: until then the socket counts as ready.
 /// Fails if there is no interface any more.
 pub(super) fn tend(socket: &OwnedFd) -> io::Result<()> {

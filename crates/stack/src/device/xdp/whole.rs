@@ -3,6 +3,9 @@
 //! One XDP program, and per receive queue a socket with memory of its own. The kernel
 //! sees nothing of the interface until all queues are dropped; then the program is
 //! detached and everything is as before, also after SIGKILL.
+//!
+//! An adapter that filters receives no frames for other hosts, unless it is told to
+//! ([`Promiscuous`](crate::device::packet::Promiscuous)).
 
 use std::fmt;
 use std::mem::MaybeUninit;
