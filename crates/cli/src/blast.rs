@@ -191,7 +191,7 @@ pub(crate) fn run(args: &Args) -> crate::Result<()> {
         None => on_testbed(args)?,
     };
     match &args.json {
-        None => println!("{report}"),
+        None => output::print(&format!("{report}\n"))?,
         Some(target) => {
             let link = args.target.interface.is_none().then_some("veth");
             let document = serde_json::json!({

@@ -118,12 +118,12 @@ pub(crate) fn run(args: &Args) -> crate::Result<()> {
     let stop = Arc::new(AtomicBool::new(false));
     stop_at_signals(&stop).context("cannot catch signals")?;
     let capture = Capture::open(&config(args, interface, write)?)?;
-    eprintln!("capturing on {interface}, Ctrl-C ends");
+    output::say(format_args!("capturing on {interface}, Ctrl-C ends"));
     if args.mode == ModeArg::Take {
         output::warn_of_tags([interface.as_str()]);
     }
     let (summary, result) = capture.run(&stop);
-    eprint!("{}", table(&summary));
+    output::say(table(&summary).trim_end());
     if let Some(target) = &args.json {
         let document = serde_json::json!({
             "schema": SCHEMA, "machine": Machine::read(None), "results": summary, "goals": [],

@@ -116,7 +116,7 @@ impl Args {
     /// Says where the page is, so that nobody has to look for it.
     fn name_page(&self) {
         if let Some(target) = &self.html {
-            eprintln!("page written: {}", target.display());
+            output::say(format_args!("page written: {}", target.display()));
         }
     }
 
@@ -143,7 +143,9 @@ const MODELLED: [&str; 2] = ["demo-udp", "demo-syn"];
 /// The UDP and the SYN flood on the modelled host, for whoever cannot send real packets.
 fn modelled(args: &Args, json: Option<Box<dyn Write + Send>>, why: &str) -> crate::Result<()> {
     output::clear_progress();
-    eprintln!("No real packets ({why}): the demo runs on a modelled host instead.");
+    output::say(format_args!(
+        "No real packets ({why}): the demo runs on a modelled host instead."
+    ));
     let experiments = Catalogue::built_in()?.select(&MODELLED.map(str::to_owned))?;
     let runs = lab::run_modelled(&experiments, &Options::default())?;
     if let Some(mut writer) = json {

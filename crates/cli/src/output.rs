@@ -25,7 +25,7 @@ pub(crate) fn write_page(target: &Path, page: &str) -> crate::Result<()> {
 /// Moves the cursor home and clears what was there, on a terminal only.
 pub(crate) fn clear_screen() {
     if io::stdout().is_terminal() {
-        print!("\x1b[H\x1b[J");
+        let _ = write!(io::stdout(), "\x1b[H\x1b[J");
     }
 }
 

@@ -61,7 +61,7 @@ pub(crate) fn run(args: &Args) -> crate::Result<()> {
     };
     let report = probe::run(&config)?;
     match &args.json {
-        None => print_table(&report),
+        None => output::print(&table(&report))?,
         Some(target) => {
             let mut writer = output::json_writer(target)?;
             serde_json::to_writer_pretty(&mut writer, &document(&config, &report))?;
@@ -87,7 +87,8 @@ fn document(config: &Config, report: &Report) -> serde_json::Value {
     })
 }
 
-fn print_table(report: &Report) {
+fn table(report: &Report) -> String {
+    let mut text = String::new();
     for (name, count) in [
         ("sent", report.sent),
         ("answered", report.answered),
@@ -96,18 +97,18 @@ fn print_table(report: &Report) {
         ("duplicates", report.duplicates),
         ("send errors", report.send_errors),
     ] {
-        println!("{name:<12}{count:>12}");
+        text += &format!("{name:<12}{count:>12}\n");
     }
-    println!();
-    println!(
-        "{:<12}{:>12}{:>12}{:>12}{:>12}{:>12}",
+    text += &format!(
+        "\n{:<12}{:>12}{:>12}{:>12}{:>12}{:>12}\n",
         "us", "p50", "p90", "p99", "p99.9", "max"
     );
-    print_percentiles("latency", &report.latency);
-    print_percentiles("slip", &report.slip);
+    text += &percentiles("latency", &report.latency);
+    text += &percentiles("slip", &report.slip);
+    text
 }
 
-fn print_percentiles(name: &str, percentiles: &Percentiles) {
+fn percentiles(name: &str, percentiles: &Percentiles) -> String {
     let columns = [
         percentiles.p50_ns,
         percentiles.p90_ns,
@@ -116,5 +117,5 @@ fn print_percentiles(name: &str, percentiles: &Percentiles) {
         percentiles.max_ns,
     ];
     let columns = columns.map(|nanos| format!("{:>12.1}", nanos as f64 / 1e3));
-    println!("{name:<12}{}", columns.concat());
+    format!("{name:<12}{}\n", columns.concat())
 }

@@ -87,6 +87,30 @@ fn a_reader_that_goes_away_ends_it_and_every_packet_is_counted() {
     assert!(counts["disk"].as_u64().unwrap() > 0, "{results}");
 }
 
+/// It panicked, and its document was lost: a terminal that closes takes standard error with it.
+#[test]
+fn a_terminal_that_closes_costs_nothing_but_what_it_would_have_shown() {
+    let testbed = testbed();
+    let host = testbed.test();
+    let directory = tempfile::tempdir().unwrap();
+    let json = directory.path().join("json");
+    let mut command = host.command(PROGRAM);
+    command
+        .args(["capture", host.device(), "-w", "/dev/null", "--json"])
+        .arg(&json)
+        .stderr(Stdio::piped());
+    let mut process = command.spawn().unwrap();
+    let mut says = BufReader::new(process.take_stderr().unwrap());
+    let mut line = String::new();
+    says.read_line(&mut line).unwrap();
+    assert!(line.starts_with("capturing on"), "{line}");
+    drop(says);
+    process.signal(Signal::SIGHUP).unwrap();
+    assert_eq!(process.wait(LIMIT).unwrap().code(), Some(0));
+    let results = results(&json);
+    assert!(results["counts"]["recorded"].is_u64(), "{results}");
+}
+
 /// Packets of whole blocks, in a file whose last block may be cut off.
 fn packets(path: &Path) -> u64 {
     let mut reader = PcapNgReader::new(File::open(path).unwrap()).unwrap();

@@ -69,7 +69,7 @@ impl<R: Fn() -> crate::Result<Args>> Console for Terminal<R> {
         match &self.reporter {
             Some(reporter) => reporter.log(line),
             // At the start nobody has to wait for this thread.
-            None => eprintln!("plimsoll: {line}"),
+            None => output::say(format_args!("plimsoll: {line}")),
         }
     }
 

@@ -120,7 +120,7 @@ impl Reporter {
         let (end, logged) = channel();
         start_thread(move || {
             for text in to_log {
-                eprintln!("plimsoll: {text}");
+                output::say(format_args!("plimsoll: {text}"));
             }
             let _ = end.send(());
         })
