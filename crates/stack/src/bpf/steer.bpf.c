@@ -327,7 +327,8 @@ static __always_inline int begins_connection(const struct ports *ports, void *en
 /*
  * Every listener and every UDP socket has an entry. So what begins a connection or is UDP
  * and finds none is for nobody. Other segments may be those of a connection that the stack
- * made itself, unless that has a channel. It has none in TIME_WAIT.
+ * made itself, unless that has a channel. It has none in TIME_WAIT, nor once it was closed here
+ * and waits for the peer's end alone.
  */
 static __always_inline int is_for_nobody(__u8 protocol, const struct ports *ports, void *end)
 {

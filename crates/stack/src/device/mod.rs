@@ -259,7 +259,8 @@ pub trait Device: Send + Sync + fmt::Debug {
     }
 
     /// From now on each TCP connection is [opened](Self::open_connection), so a segment of none
-    /// and for no listener is for nobody, or of a connection in TIME_WAIT.
+    /// and for no listener is for nobody, or of a connection in TIME_WAIT or one that was closed
+    /// here and waits for the peer's end alone.
     ///
     /// # Errors
     ///
