@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use ipnet::IpNet;
 use plimsoll_kernel::namespace;
-use plimsoll_kernel::routing::{Mirror, Neighbour, Target};
+use plimsoll_kernel::routing::{Change, Mirror, Neighbour, Target};
 
 fn ip(words: &str) {
     let output = Command::new("ip").args(words.split_whitespace()).output();
@@ -253,4 +253,30 @@ fn an_overrun_is_made_up_for() {
         assert_eq!(mirror.counters().divergences, 0);
     };
     namespace::in_new(inside).expect("root, to make a network namespace");
+}
+
+/// Whoever forwards beside the kernel read them once, and never again.
+#[test]
+fn a_switch_that_is_turned_is_told() {
+    with_mirror(|mirror| {
+        for switch in [
+            "ipv4/ip_forward",
+            "ipv4/conf/one/forwarding",
+            "ipv4/conf/one/rp_filter",
+            "ipv4/conf/all/rp_filter",
+            "ipv6/conf/all/forwarding",
+            "ipv6/conf/one/forwarding",
+        ] {
+            // What is told of the one before.
+            settle(mirror, Duration::from_millis(200));
+            let path = format!("/proc/sys/net/{switch}");
+            let is_off = std::fs::read_to_string(&path).unwrap().trim() == "0";
+            std::fs::write(path, if is_off { "1" } else { "0" }).unwrap();
+            let end = Instant::now() + Duration::from_secs(5);
+            while !mirror.poll().unwrap().contains(&Change::Everything) {
+                assert!(Instant::now() < end, "{switch} is told");
+                std::thread::sleep(Duration::from_millis(2));
+            }
+        }
+    });
 }

@@ -29,6 +29,8 @@ pub(super) enum Event {
     Rule,
     /// This next hop object came, went, or changed.
     NextHop(u32),
+    /// Some switch of an interface was turned, such as forwarding.
+    Switch,
     /// About nothing that is mirrored.
     Other,
     /// A message that is too short for its type.
@@ -48,6 +50,8 @@ const NEXT_HOP_OBJECT_BYTES: usize = 8;
 const NHA_ID: u16 = 1;
 const RTM_NEWNEXTHOP: u16 = 104;
 const RTM_DELNEXTHOP: u16 = 105;
+/// Of linux/rtnetlink.h, which has no name in libc.
+const RTM_NEWNETCONF: u16 = 80;
 /// Table numbers of linux/rtnetlink.h.
 const TABLE_LOCAL: u32 = libc::RT_TABLE_LOCAL as u32;
 const TABLE_MAIN: u32 = libc::RT_TABLE_MAIN as u32;
@@ -94,6 +98,7 @@ fn event(message: &[u8]) -> Event {
         libc::RTM_NEWADDR | libc::RTM_DELADDR => Some(Event::Address),
         libc::RTM_NEWRULE | libc::RTM_DELRULE => Some(Event::Rule),
         RTM_NEWNEXTHOP | RTM_DELNEXTHOP => next_hop_event(body),
+        RTM_NEWNETCONF => Some(Event::Switch),
         _ => Some(Event::Other),
     };
     event.unwrap_or(Event::Unreadable)

@@ -45,7 +45,8 @@ pub enum Change {
     Routes(ipnet::IpNet),
     /// This neighbour.
     Neighbour(Neighbour),
-    /// Anything: the state was read anew.
+    /// Anything: the state was read anew. So it is when one of the [`switches`] is turned, which
+    /// the state does not hold.
     Everything,
 }
 
@@ -245,7 +246,7 @@ impl Mirror {
                 self.again_at = Some(Instant::now() + AGAIN);
                 false
             }
-            Event::Unreadable => false,
+            Event::Unreadable | Event::Switch => false,
             Event::Other => true,
         }
     }
@@ -320,7 +321,7 @@ impl AsFd for Mirror {
 }
 
 /// RTMGRP_* of linux/rtnetlink.h by number.
-const GROUPS: [i32; 9] = [
+const GROUPS: [i32; 11] = [
     libc::RTMGRP_LINK,
     libc::RTMGRP_NEIGH,
     libc::RTMGRP_IPV4_IFADDR,
@@ -330,6 +331,9 @@ const GROUPS: [i32; 9] = [
     libc::RTMGRP_IPV6_ROUTE,
     // RTNLGRP_IPV6_RULE, which has no name in libc.
     1 << (19 - 1),
+    // RTNLGRP_IPV4_NETCONF and RTNLGRP_IPV6_NETCONF.
+    1 << (24 - 1),
+    1 << (25 - 1),
     // RTNLGRP_NEXTHOP, since Linux 5.3.
     1 << (32 - 1),
 ];
