@@ -36,6 +36,7 @@
 #define AF_INET6 10
 #define FLOWINFO_MASK 0x0fffffff
 #define SECOND_NS 1000000000ULL
+#define BURST_NS (SECOND_NS / 10)
 /* linux/bpf.h of older kernels lacks it (6.3). */
 #define FIB_LOOKUP_SKIP_NEIGHBOUR (1U << 2)
 
@@ -122,7 +123,7 @@ static __always_inline bool is_within(__u32 kind)
 		return true;
 	now = bpf_ktime_get_ns();
 	cost = SECOND_NS / limit;
-	room = SECOND_NS / 10;
+	room = cost > BURST_NS ? cost : BURST_NS;
 	bucket->tokens_ns += now - bucket->at_ns;
 	bucket->at_ns = now;
 	if (bucket->tokens_ns > room)

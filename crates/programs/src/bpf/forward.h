@@ -81,7 +81,8 @@ enum limit_kind {
 	LIMIT_COUNT,
 };
 
-/* A token bucket: packets per second and CPU, with a burst of a tenth of a second. */
+/* A token bucket: packets per second and CPU, with a burst of a tenth of a second, and
+ * of one packet at least. */
 struct bucket {
 	__u64 tokens_ns;
 	__u64 at_ns;

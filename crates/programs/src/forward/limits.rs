@@ -41,8 +41,14 @@ impl Limits {
 }
 
 const SECOND_NS: u64 = 1_000_000_000;
-/// A tenth of a second's packets may come at once.
+/// A tenth of a second's packets may come at once, and one in any case.
 const BURST_NS: u64 = SECOND_NS / 10;
+
+/// What a packet takes of time, and how much is saved for others; nothing without a limit.
+fn cost_and_room(limit_pps: u64) -> Option<(u64, u64)> {
+    let cost = SECOND_NS.checked_div(limit_pps)?;
+    Some((cost, cost.max(BURST_NS)))
+}
 
 /// The limits in user space: a token bucket for each, as in the XDP program. Time
 /// stands for tokens: a packet takes a second divided by the limit.
@@ -57,7 +63,7 @@ impl Buckets {
     pub(super) fn new(limits: Limits, now: Instant) -> Self {
         Self {
             limits_pps: limits.by_kind(),
-            tokens_ns: [BURST_NS; 3],
+            tokens_ns: [SECOND_NS; 3],
             at: now,
         }
     }
@@ -72,10 +78,11 @@ impl Buckets {
         };
         let passed = u64::try_from(now.saturating_since(self.at).as_nanos()).unwrap_or(u64::MAX);
         self.at = self.at.max(now);
-        for tokens in &mut self.tokens_ns {
-            *tokens = tokens.saturating_add(passed).min(BURST_NS);
+        for (tokens, limit_pps) in self.tokens_ns.iter_mut().zip(self.limits_pps) {
+            let room = cost_and_room(limit_pps).map_or(0, |(_, room)| room);
+            *tokens = tokens.saturating_add(passed).min(room);
         }
-        let Some(cost) = SECOND_NS.checked_div(self.limits_pps[kind]) else {
+        let Some((cost, _)) = cost_and_room(self.limits_pps[kind]) else {
             return true;
         };
         let left = self.tokens_ns[kind].checked_sub(cost);
@@ -115,5 +122,24 @@ mod tests {
         assert!((1099..=1101).contains(&admitted[0]), "{admitted:?}");
         assert!((10..=11).contains(&admitted[1]), "{admitted:?}");
         assert_eq!(admitted[2..], [10_000, 10_000], "without a limit");
+    }
+    /// A packet took more time than was saved for any: none passed at all.
+    #[test]
+    fn limits_of_a_few_a_second_let_these_pass() {
+        for limit in 1..=20 {
+            let limits = Limits {
+                answered_pps: limit,
+                ..Limits::default()
+            };
+            let mut buckets = Buckets::new(limits, Instant::ZERO);
+            let times = (0..10_000u64).map(|number| Instant::from_nanos(number * 1_000_000));
+            let admitted = times.filter(|now| buckets.admits(Outcome::TtlExpired, *now));
+            let admitted = admitted.count() as u64;
+            let burst = (limit / 10).max(1);
+            assert!(
+                (10 * limit..=10 * limit + burst).contains(&admitted),
+                "{limit}/s: {admitted} in ten seconds"
+            );
+        }
     }
 }
