@@ -35,7 +35,7 @@ pub(crate) struct Args {
     #[arg(long, value_enum, default_value_t = PathChoice::Xdp)]
     path: PathChoice,
     /// Drop packets whose way back to their source leads elsewhere (RFC 3704); without this,
-    /// as the kernel's `rp_filter` says for each interface
+    /// as the kernel's `rp_filter` says for each interface, which is for IPv4 alone
     #[arg(long, value_enum, value_name = "HOW")]
     reverse_path: Option<ReverseChoice>,
     /// Filter expression of packets that pass before all others, also during a flood that the
@@ -61,7 +61,8 @@ pub(crate) struct Args {
     /// Packets a second whose next hop the kernel must ask for its address; 0: no limit
     #[arg(long, value_name = "PPS", default_value_t = Limits::default().unresolved_pps)]
     unresolved_pps: u64,
-    /// Packets a second that the kernel forwards: options, tunnels, rules; 0: no limit
+    /// Packets a second that the kernel forwards or judges: options, tunnels, rules, doubtful
+    /// sources; 0: no limit
     #[arg(long, value_name = "PPS", default_value_t = Limits::default().slow_pps)]
     slow_pps: u64,
     /// Write what was done as one JSON document to FILE at the end (`-`: standard output instead

@@ -64,6 +64,7 @@ fn hosts_talk(path: DataPath) {
         }
         assert!(of(&router.status().unwrap(), "local") >= 20);
         the_kernel_answers(hosts, router);
+        networks_of_its_own_are_the_hosts(hosts, router);
     });
 }
 
@@ -98,6 +99,41 @@ fn the_kernel_answers(hosts: &Routed, router: &Router) {
     for outcome in ["ttl_expired", "too_big", "options", "no_route"] {
         assert!(of(&status, outcome) > 0, "{outcome}: {status}");
     }
+}
+
+/// A network that is all this host's own but for a part: its packets had counted as
+/// such without a route, and passed to the kernel within the limit of those.
+fn networks_of_its_own_are_the_hosts(hosts: &Routed, router: &Router) {
+    let (load, middle) = (hosts.load(), hosts.router());
+    load.ip("route add 203.0.113.0/24 via 198.18.0.2").unwrap();
+    middle.ip("route add local 203.0.113.0/24 dev lo").unwrap();
+    middle
+        .ip("route add 203.0.113.128/25 via 10.77.0.2")
+        .unwrap();
+    let counted = || {
+        let status = router.status().unwrap();
+        ["local", "forwarded", "limited", "no_route"].map(|outcome| of(&status, outcome))
+    };
+    eventually("packets for a network of its own", || {
+        let before = counted()[0];
+        is_answered(load, "-c 1 203.0.113.9");
+        counted()[0] > before
+    });
+    let since = |before: [u64; 4]| {
+        let after = counted();
+        [0, 1, 2, 3].map(|at| after[at] - before[at])
+    };
+    let before = counted();
+    let report = packets(hosts, "203.0.113.9", 5_000, 20_000);
+    let [local, forwarded, limited, no_route] = since(before);
+    assert!(local >= report.sent, "{local} of {report}");
+    // The kernel asks who its neighbours are, and is answered: not by the router.
+    assert_eq!([forwarded, limited, no_route], [0; 3]);
+    eventually("packets for what is not its own", || {
+        let before = counted();
+        let report = packets(hosts, "203.0.113.200", 100, 5_000);
+        since(before)[1] >= report.sent
+    });
 }
 
 /// Routes and links that change while packets pass.

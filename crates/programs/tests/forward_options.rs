@@ -12,10 +12,12 @@ use plimsoll_kernel::knobs::Netdev;
 use plimsoll_kernel::link;
 use plimsoll_programs::forward::{Config, DataPath, ReversePath, Router};
 use plimsoll_testbed::blast::Schedule;
-use plimsoll_testbed::routed::{Routed, SINK_IPV4, Sink};
+use plimsoll_testbed::routed::{Routed, SINK_IPV4, SINK_IPV6, Sink};
 use plimsoll_testbed::{Config as TestbedConfig, Host, INNER_DEVICE, Placement};
 
-use common::{Books, LIMIT, TURN, config, nothing_is_left, of, offer_from, packets, sums};
+use common::{
+    Books, LIMIT, TURN, config, eventually, nothing_is_left, of, offer_from, packets, sums,
+};
 
 const PATHS: [DataPath; 2] = [DataPath::Xdp, DataPath::User];
 
@@ -90,27 +92,42 @@ fn all_receive_queues_are_forwarded() {
     }
 }
 
-/// What a router says of a hundred packets from this source: forwarded, and refused.
-fn from_source(hosts: &Routed, router: &Router, source: &str) -> [u64; 2] {
+/// What became of a hundred packets from this source: forwarded by the router, refused by it,
+/// left to the kernel, which looks at the source itself; and how many went on to the sink.
+fn from_source(hosts: &Routed, router: &Router, source: &str) -> [u64; 4] {
     let read = || {
-        let status = Books::of(hosts, router).status;
-        ["forwarded", "reverse_path"].map(|outcome| of(&status, outcome))
+        let books = Books::of(hosts, router);
+        let outcomes = ["forwarded", "reverse_path", "doubtful_source"];
+        let [forwarded, refused, doubtful] = outcomes.map(|outcome| of(&books.status, outcome));
+        [forwarded, refused, doubtful, books.left]
+    };
+    let destination = match source.contains(':') {
+        true => SINK_IPV6.to_string(),
+        false => SINK_IPV4.to_string(),
     };
     let before = read();
     let schedule = Schedule::Fixed { rate_pps: 2_000 };
     let from = (source, hosts.load().cpu());
-    offer_from(hosts, from, &SINK_IPV4.to_string(), 100, schedule);
+    offer_from(hosts, from, &destination, 100, schedule);
     let after = read();
-    [0, 1].map(|at| after[at] - before[at])
+    [0, 1, 2, 3].map(|at| after[at] - before[at])
 }
 
-/// RFC 3704. The sink's network is a way back that leads elsewhere; to 203.0.113.0/24 there is
-/// none.
+const FORWARDED: [u64; 4] = [100, 0, 0, 100];
+const REFUSED: [u64; 4] = [0, 100, 0, 0];
+/// The kernel has dropped them.
+const LEFT_TO_KERNEL: [u64; 4] = [0, 0, 100, 0];
+
+/// RFC 3704. The sink's network is a way back that leads elsewhere; to 203.0.113.0/24 and
+/// `2001:db8::/32` there is none.
 #[test]
 fn sources_are_looked_at_as_asked() {
     let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
-    let sources = ["198.18.0.1/32", "10.77.0.50/32", "203.0.113.7/32"];
-    let (all, none) = ([100, 0], [0, 100]);
+    let sources = [
+        ["198.18.0.1/32", "10.77.0.50/32", "203.0.113.7/32"],
+        ["2001:2::1/128", "fd00:77::50/128", "2001:db8::7/128"],
+    ];
+    let (all, none) = (FORWARDED, REFUSED);
     let cases = [
         (ReversePath::Off, [all, all, all]),
         (ReversePath::Loose, [all, all, none]),
@@ -124,10 +141,98 @@ fn sources_are_looked_at_as_asked() {
                 ..config(path)
             };
             routing(&hosts, &config, |router| {
-                let found = sources.map(|source| from_source(&hosts, router, source));
-                assert_eq!(found, expected, "{path:?}, {how:?}");
+                for sources in sources {
+                    let found = sources.map(|source| from_source(&hosts, router, source));
+                    assert_eq!(found, expected, "{path:?}, {how:?}");
+                }
             });
         }
+    }
+}
+
+/// `rp_filter` had counted for IPv6, which has none. One of two ways back had been compared in
+/// the driver, and half of the sources lost everything.
+#[test]
+fn without_a_wish_sources_are_looked_at_as_the_kernel_does() {
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    for path in PATHS {
+        let hosts = Routed::create(TestbedConfig::default(), Sink::Drops).expect("three hosts");
+        let middle = hosts.router();
+        let both = format!(
+            "route add 203.0.113.0/24 nexthop via {} dev {} nexthop via {SINK_IPV4} dev {INNER_DEVICE}",
+            hosts.load().ipv4(),
+            middle.device()
+        );
+        middle.ip(&both).unwrap();
+        middle.sysctl("net/ipv4/conf/test0/rp_filter", "1").unwrap();
+        routing(&hosts, &config(path), |router| {
+            let of_source = |source| from_source(&hosts, router, source);
+            assert_eq!(of_source("198.18.0.1/32"), FORWARDED, "{path:?}");
+            // User space knows all ways back, and what it left to the kernel would be forwarded.
+            let dropped = match path {
+                DataPath::Xdp => LEFT_TO_KERNEL,
+                DataPath::User => REFUSED,
+            };
+            assert_eq!(of_source("10.77.0.50/32"), dropped, "{path:?}");
+            assert_eq!(of_source("fd00:77::50/128"), FORWARDED, "{path:?}");
+            let [forwarded, refused, doubtful, left] = of_source("203.0.113.0/24");
+            assert_eq!((refused, left), (0, 100), "{path:?}");
+            assert_eq!(forwarded + doubtful, 100, "{path:?}");
+        });
+    }
+}
+
+/// Linux drops IPv4 packets that claim to be from itself, whatever `rp_filter` says, unless it is
+/// told to take them. It forwards such packets of IPv6.
+#[test]
+fn packets_from_the_routers_own_addresses_are_the_kernels() {
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    for path in PATHS {
+        let hosts = Routed::create(TestbedConfig::default(), Sink::Drops).expect("three hosts");
+        routing(&hosts, &config(path), |router| {
+            let of_source = |source| from_source(&hosts, router, source);
+            for own in ["10.77.0.1/32", "198.18.0.2/32"] {
+                assert_eq!(of_source(own), LEFT_TO_KERNEL, "{path:?}, {own}");
+            }
+            assert_eq!(of_source("fd00:77::1/128"), FORWARDED, "{path:?}");
+            let take = "net/ipv4/conf/test0/accept_local";
+            hosts.router().sysctl(take, "1").unwrap();
+            assert_eq!(of_source("10.77.0.1/32"), [0, 0, 100, 100], "{path:?}");
+        });
+    }
+}
+
+/// They had been read at the start alone.
+#[test]
+fn the_kernels_switches_count_while_it_works() {
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    for path in PATHS {
+        let hosts = Routed::create(TestbedConfig::default(), Sink::Drops).expect("three hosts");
+        let set = |switch: &str, value| {
+            let name = format!("net/{switch}");
+            hosts.router().sysctl(&name, value).unwrap();
+        };
+        routing(&hosts, &config(path), |router| {
+            let soon = |source: &str, left| {
+                let what = format!("{path:?}: {left} of 100 packets from {source} go on");
+                eventually(&what, || from_source(&hosts, router, source)[3] == left);
+            };
+            let (right, elsewhere) = ("198.18.0.1/32", "10.77.0.50/32");
+            soon(elsewhere, 100);
+            set("ipv4/conf/test0/rp_filter", "1");
+            soon(elsewhere, 0);
+            set("ipv4/conf/test0/rp_filter", "0");
+            soon(elsewhere, 100);
+            for switch in ["ipv4/conf/test0/forwarding", "ipv4/ip_forward"] {
+                set(switch, "0");
+                soon(right, 0);
+                set(switch, "1");
+                soon(right, 100);
+            }
+            soon("2001:2::1/128", 100);
+            set("ipv6/conf/all/forwarding", "0");
+            soon("2001:2::1/128", 0);
+        });
     }
 }
 

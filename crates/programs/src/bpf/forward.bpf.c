@@ -10,11 +10,12 @@
  * The order of decisions is that of forward/packet.rs, and one corpus of frames runs
  * through both:
  *   Ethernet type, station, validity, group addresses, options, martians, link-local
- *   addresses; own addresses; TTL; the route (here, or in user space).
+ *   addresses; own addresses; the route, the source, TTL (here, or in user space).
  *
  * A flood of packets that the kernel must answer would only move the livelock there.
  * So each kind of them has a limit (Mogul & Ramakrishnan's rule: drop before work is
- * done). Packets for own addresses and ARP are never limited here.
+ * done). ARP is never limited here, nor are packets for own addresses, but for those
+ * with options: they are told by these before anybody looks whom they are for.
  *
  * One instance of the program per interface: its address and settings are constants
  * or variables of the instance, and cost no look-up.
@@ -37,6 +38,7 @@
 #define FLOWINFO_MASK 0x0fffffff
 #define SECOND_NS 1000000000ULL
 #define BURST_NS (SECOND_NS / 10)
+#define FAMILY_BITS 32
 /* linux/bpf.h of older kernels lacks it (6.3). */
 #define FIB_LOOKUP_SKIP_NEIGHBOUR (1U << 2)
 
@@ -46,6 +48,8 @@ char LICENSE[] SEC("license") = "Dual MIT/GPL";
 const volatile __u32 path;
 /* By enum limit_kind, in packets per second and CPU; 0: none. */
 const volatile __u64 limits_pps[LIMIT_COUNT];
+/* How sources are looked at was asked for, and is not just what the kernel does. */
+const volatile __u32 reverse_path_is_asked;
 
 /* Unused, but they take the constants into the type information. */
 const volatile enum forward_outcome outcomes;
@@ -79,11 +83,13 @@ struct {
 	__type(value, __u32);
 } devices SEC(".maps");
 
-/* This host's addresses. All instances share it. */
+/* Prefixes that are all this host's (1), and those within them that are not (0). All
+ * instances share it. */
 struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(type, BPF_MAP_TYPE_LPM_TRIE);
 	__uint(max_entries, OWN_MAX);
-	__type(key, struct own_address);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct own_prefix);
 	__type(value, __u8);
 } own SEC(".maps");
 
@@ -168,6 +174,7 @@ static __always_inline int dispose(__u32 outcome)
 	case OUTCOME_OPTIONS:
 	case OUTCOME_KERNEL_ROUTE:
 	case OUTCOME_OTHER_HOST:
+	case OUTCOME_DOUBTFUL_SOURCE:
 		return to_kernel_within(LIMIT_SLOW, outcome);
 	default:
 		return to_kernel(outcome);
@@ -287,18 +294,36 @@ static __always_inline __u32 examine(void *data, void *end, struct plain *plain)
 	return examine_v4(plain->v4, end);
 }
 
-static __always_inline bool is_own(const struct plain *plain)
+static __always_inline bool is_in_own(const struct own_prefix *address)
 {
-	struct own_address address = {};
+	const __u8 *is_own = bpf_map_lookup_elem(&own, address);
 
-	if (plain->is_v6) {
-		__builtin_memcpy(&address, &plain->v6->daddr, sizeof(address));
-	} else {
-		address.bytes[10] = 0xff;
-		address.bytes[11] = 0xff;
-		__builtin_memcpy(&address.bytes[12], &plain->v4->daddr, 4);
-	}
-	return bpf_map_lookup_elem(&own, &address);
+	return is_own && *is_own;
+}
+
+static __always_inline bool is_own_v4(__be32 address)
+{
+	struct own_prefix key = { .bits = FAMILY_BITS + 32, .family = AF_INET };
+
+	__builtin_memcpy(key.address, &address, sizeof(address));
+	return is_in_own(&key);
+}
+
+static __always_inline bool is_for_own(const struct plain *plain)
+{
+	struct own_prefix key = { .bits = FAMILY_BITS + 128, .family = AF_INET6 };
+
+	if (!plain->is_v6)
+		return is_own_v4(plain->v4->daddr);
+	__builtin_memcpy(key.address, &plain->v6->daddr, sizeof(key.address));
+	return is_in_own(&key);
+}
+
+/* Linux takes no such packet of IPv4 unless accept_local says so. It forwards those of
+ * IPv6. */
+static __always_inline bool is_from_own(const struct plain *plain)
+{
+	return !plain->is_v6 && is_own_v4(plain->v4->saddr);
 }
 
 static __always_inline __u8 ttl_of(const struct plain *plain)
@@ -330,12 +355,19 @@ static __always_inline void ask(const struct plain *plain, struct bpf_fib_lookup
 }
 
 /* Whether a packet to the source would leave by the interface that this one came
- * in by (strict), or by any (loose). */
-static __always_inline bool comes_from_where_it_should(struct xdp_md *ctx, __u32 ingress,
-						       const struct plain *plain)
+ * in by (strict), or by any (loose); OUTCOME_COUNT: so it is. Of several next hops the
+ * table tells one alone, so "no" may be wrong. */
+static __always_inline __u32 examine_source(struct xdp_md *ctx, __u32 ingress,
+					    const struct plain *plain)
 {
+	__u32 how = plain->is_v6 ? settings.reverse_path_v6 : settings.reverse_path_v4;
 	struct bpf_fib_lookup back = { .ifindex = ingress };
+	long answer;
 
+	if (is_from_own(plain))
+		return OUTCOME_DOUBTFUL_SOURCE;
+	if (how == REVERSE_PATH_OFF)
+		return OUTCOME_COUNT;
 	if (plain->is_v6) {
 		back.family = AF_INET6;
 		__builtin_memcpy(back.ipv6_src, &plain->v6->daddr, 16);
@@ -345,9 +377,12 @@ static __always_inline bool comes_from_where_it_should(struct xdp_md *ctx, __u32
 		back.ipv4_src = plain->v4->daddr;
 		back.ipv4_dst = plain->v4->saddr;
 	}
-	if (bpf_fib_lookup(ctx, &back, sizeof(back), FIB_LOOKUP_SKIP_NEIGHBOUR))
-		return false;
-	return settings.reverse_path == REVERSE_PATH_LOOSE || back.ifindex == ingress;
+	answer = bpf_fib_lookup(ctx, &back, sizeof(back), FIB_LOOKUP_SKIP_NEIGHBOUR);
+	if (!answer && (how == REVERSE_PATH_LOOSE || back.ifindex == ingress))
+		return OUTCOME_COUNT;
+	if (!reverse_path_is_asked || answer == BPF_FIB_LKUP_RET_UNSUPP_LWT)
+		return OUTCOME_DOUBTFUL_SOURCE;
+	return OUTCOME_REVERSE_PATH;
 }
 
 /* What an answer of the table means; OUTCOME_COUNT: forward. */
@@ -361,9 +396,9 @@ static __always_inline __u32 meaning(long answer, const struct plain *plain)
 	case BPF_FIB_LKUP_RET_PROHIBIT:
 		return OUTCOME_NO_ROUTE;
 	case BPF_FIB_LKUP_RET_NOT_FWDED:
-		return is_own(plain) ? OUTCOME_LOCAL : OUTCOME_NO_ROUTE;
+		return is_for_own(plain) ? OUTCOME_LOCAL : OUTCOME_NO_ROUTE;
 	case BPF_FIB_LKUP_RET_FWD_DISABLED:
-		return is_own(plain) ? OUTCOME_LOCAL : OUTCOME_FORWARDING_OFF;
+		return is_for_own(plain) ? OUTCOME_LOCAL : OUTCOME_FORWARDING_OFF;
 	case BPF_FIB_LKUP_RET_NO_NEIGH:
 		return OUTCOME_NO_NEIGHBOUR;
 	case BPF_FIB_LKUP_RET_FRAG_NEEDED:
@@ -396,7 +431,7 @@ static __always_inline int forward_here(struct xdp_md *ctx, struct plain *plain)
 	/* Read once: the verifier takes no pointer into the context. */
 	__u32 ingress = ctx->ingress_ifindex;
 	struct bpf_fib_lookup fib = { .ifindex = ingress };
-	__u32 outcome;
+	__u32 outcome, source;
 
 	ask(plain, &fib);
 	outcome = meaning(bpf_fib_lookup(ctx, &fib, sizeof(fib), 0), plain);
@@ -404,8 +439,9 @@ static __always_inline int forward_here(struct xdp_md *ctx, struct plain *plain)
 	if (outcome == OUTCOME_LOCAL || outcome == OUTCOME_FORWARDING_OFF ||
 	    outcome == OUTCOME_NO_ROUTE)
 		return dispose(outcome);
-	if (settings.reverse_path && !comes_from_where_it_should(ctx, ingress, plain))
-		return dispose(OUTCOME_REVERSE_PATH);
+	source = examine_source(ctx, ingress, plain);
+	if (source != OUTCOME_COUNT)
+		return dispose(source);
 	if (ttl_of(plain) <= 1)
 		return dispose(OUTCOME_TTL_EXPIRED);
 	if (outcome != OUTCOME_COUNT)
@@ -422,8 +458,14 @@ static __always_inline int forward_in_user_space(struct xdp_md *ctx, struct plai
 {
 	__u32 queue = ctx->rx_queue_index;
 
-	if (is_own(plain))
+	/* What is told here goes to the kernel as from this interface; what user space
+	 * tells does not (forward/to_kernel.rs). */
+	if (is_for_own(plain))
 		return dispose(OUTCOME_LOCAL);
+	if (!(plain->is_v6 ? settings.forwards_v6 : settings.forwards_v4))
+		return dispose(OUTCOME_FORWARDING_OFF);
+	if (is_from_own(plain))
+		return dispose(OUTCOME_DOUBTFUL_SOURCE);
 	/* They have a ring of their own, which a flood of others does not fill. */
 	if (accepts(ctx) && bpf_redirect_map(&chosen_sockets, queue, XDP_PASS) == XDP_REDIRECT)
 		return count(OUTCOME_TO_USER, XDP_REDIRECT);

@@ -43,12 +43,15 @@ enum forward_outcome {
 	OUTCOME_KERNEL_ROUTE,
 	/* The kernel does not forward what arrives at this interface. */
 	OUTCOME_FORWARDING_OFF,
+	/* From an address of this host's, or the way back to its source is not one that
+	 * is known to be right: the kernel looks at it, and has settings of its own. */
+	OUTCOME_DOUBTFUL_SOURCE,
 	/* --- Dropped: */
 	/* No valid IP packet. */
 	OUTCOME_MALFORMED,
 	/* A source or destination that no packet may have. */
 	OUTCOME_MARTIAN,
-	/* The way back to its source leads elsewhere. */
+	/* The way back to its source leads elsewhere, and that was not to be. */
 	OUTCOME_REVERSE_PATH,
 	/* The kernel would have to answer, more often than its limit. */
 	OUTCOME_LIMITED,
@@ -96,20 +99,27 @@ struct counters {
 struct port_settings {
 	/* Its Ethernet address. */
 	__u8 station[6];
-	__u8 unused[2];
+	/* The kernel forwards what arrives by it. */
+	__u8 forwards_v4;
+	__u8 forwards_v6;
 	/* Which enum reverse_path. */
-	__u32 reverse_path;
+	__u32 reverse_path_v4;
+	__u32 reverse_path_v6;
 };
 
-/* An address of this host; IPv4 mapped into IPv6 (RFC 4291, 2.5.5.2). */
-struct own_address {
-	__u8 bytes[16];
+/* A prefix of addresses, as the kernel's longest-prefix match has it. */
+struct own_prefix {
+	/* Those of the family included. */
+	__u32 bits;
+	/* AF_INET or AF_INET6. */
+	__u32 family;
+	__u8 address[16];
 };
 
 enum forward_bounds {
 	DEVICES_MAX = 64,
 	QUEUES_MAX = 64,
-	OWN_MAX = 4096,
+	OWN_MAX = 65536,
 };
 
 #endif

@@ -105,14 +105,27 @@ fn take(
     if changes.is_empty() {
         return Ok(());
     }
-    tables.take(changes, mirror.state());
-    let is_of_hosts = |change: &Change| match change {
-        Change::Routes(prefix) => prefix.prefix_len() == prefix.max_prefix_len(),
-        Change::Neighbour(_) => false,
-        Change::Everything => true,
-    };
-    if changes.iter().any(is_of_hosts) {
+    let is_everything = changes.contains(&Change::Everything);
+    let switches = is_everything.then(|| attached.switches());
+    let was_own = has_own(changes, tables);
+    tables.change(|table| {
+        for change in changes {
+            table.apply(*change, mirror.state());
+        }
+        table.set_switches(switches.as_deref().unwrap_or_default());
+    });
+    if is_everything || was_own || has_own(changes, tables) {
         attached.take(tables.newest()).map_err(io::Error::other)?;
     }
     Ok(())
+}
+
+/// Whether something of this host's own is among what changes.
+fn has_own(changes: &[Change], tables: &Tables) -> bool {
+    let table = tables.newest();
+    let mut prefixes = changes.iter().filter_map(|change| match change {
+        Change::Routes(prefix) => Some(*prefix),
+        Change::Neighbour(_) | Change::Everything => None,
+    });
+    prefixes.any(|prefix| table.is_within_own(prefix))
 }

@@ -16,7 +16,7 @@ pub(super) struct Case {
     pub(super) outcome: Option<Outcome>,
 }
 
-fn packet(source: &str, destination: &str) -> Packet {
+pub(super) fn packet(source: &str, destination: &str) -> Packet {
     let address = |text: &str| text.parse().expect("an address");
     Packet::new(address(source), address(destination))
 }
@@ -29,7 +29,7 @@ fn six() -> Packet {
     packet("2001:db8::7", "2001:db8:1::9")
 }
 
-fn udp(packet: &Packet) -> Vec<u8> {
+pub(super) fn udp(packet: &Packet) -> Vec<u8> {
     packet.udp(1000, 2000, b"four")
 }
 

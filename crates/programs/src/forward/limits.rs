@@ -2,8 +2,8 @@
 //!
 //! What is not plain forwarding goes to the kernel. A flood of it would move the livelock
 //! there, so each kind has a limit. The defaults are above what the kernel itself answers
-//! (`icmp_msgs_per_sec`, 1000) or can use, so that a calm host notices nothing. Packets
-//! for own addresses and ARP have none.
+//! (`icmp_msgs_per_sec`, 1000) or can use, so that a calm host notices nothing. ARP has none,
+//! nor have packets for own addresses, but for those with options.
 
 use plimsoll_core::time::Instant;
 
@@ -18,8 +18,8 @@ pub struct Limits {
     pub answered_pps: u64,
     /// Packets whose next hop has to be asked for its Ethernet address. Default 10,000.
     pub unresolved_pps: u64,
-    /// Packets that the kernel forwards: options, tunnels, routing by rules, other
-    /// interfaces. Default 100,000.
+    /// Packets that the kernel forwards, or looks at more closely: options, tunnels, routing
+    /// by rules, other interfaces, doubtful sources. Default 100,000.
     pub slow_pps: u64,
 }
 
@@ -73,7 +73,10 @@ impl Buckets {
         let kind = match outcome {
             Outcome::TtlExpired | Outcome::TooBig | Outcome::NoRoute => 0,
             Outcome::NoNeighbour => 1,
-            Outcome::Options | Outcome::KernelRoute | Outcome::OtherHost => 2,
+            Outcome::Options
+            | Outcome::KernelRoute
+            | Outcome::OtherHost
+            | Outcome::DoubtfulSource => 2,
             _ => return true,
         };
         let passed = u64::try_from(now.saturating_since(self.at).as_nanos()).unwrap_or(u64::MAX);

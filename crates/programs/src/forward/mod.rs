@@ -68,7 +68,8 @@ pub struct Config {
     pub path: DataPath,
     /// How much of what the kernel must work on passes.
     pub limits: Limits,
-    /// How sources are looked at. Default none: as the kernel's `rp_filter` says.
+    /// How sources are looked at, of IPv4 and IPv6. Default none: as the kernel's `rp_filter` says,
+    /// which is for IPv4 alone.
     pub reverse_path: Option<ReversePath>,
     /// A filter expression of packets that are forwarded before all others in user space, also
     /// while input is inhibited or the CPU limit reached. Then the kernel polls before the thread that

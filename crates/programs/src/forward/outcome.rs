@@ -41,6 +41,9 @@ pub enum Outcome {
     KernelRoute,
     /// The kernel does not forward what arrives at this interface, and drops it.
     ForwardingOff,
+    /// From an address of this host's, or nobody here knows that the way back to its source is
+    /// right: to the kernel, which looks at it and has settings of its own.
+    DoubtfulSource,
     /// Dropped: no valid IP packet.
     Malformed,
     /// Dropped: a source or destination that no packet may have.
@@ -83,6 +86,7 @@ impl Outcome {
         Self::NoNeighbour,
         Self::KernelRoute,
         Self::ForwardingOff,
+        Self::DoubtfulSource,
         Self::Malformed,
         Self::Martian,
         Self::ReversePath,
@@ -108,6 +112,7 @@ impl Outcome {
             Self::NoNeighbour => "no_neighbour",
             Self::KernelRoute => "kernel_route",
             Self::ForwardingOff => "forwarding_off",
+            Self::DoubtfulSource => "doubtful_source",
             Self::Malformed => "malformed",
             Self::Martian => "martian",
             Self::ReversePath => "reverse_path",
@@ -204,6 +209,7 @@ const _: () = {
     assert!(O::NoNeighbour as u32 == C::OUTCOME_NO_NEIGHBOUR.0);
     assert!(O::KernelRoute as u32 == C::OUTCOME_KERNEL_ROUTE.0);
     assert!(O::ForwardingOff as u32 == C::OUTCOME_FORWARDING_OFF.0);
+    assert!(O::DoubtfulSource as u32 == C::OUTCOME_DOUBTFUL_SOURCE.0);
     assert!(O::Malformed as u32 == C::OUTCOME_MALFORMED.0);
     assert!(O::Martian as u32 == C::OUTCOME_MARTIAN.0);
     assert!(O::ReversePath as u32 == C::OUTCOME_REVERSE_PATH.0);

@@ -3,20 +3,23 @@
 //! Instances share the table of interfaces and that of own addresses; counters and
 //! settings are each one's own.
 
+use std::collections::HashMap;
 use std::fmt;
 use std::mem::MaybeUninit;
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::IpAddr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 
+use ipnet::IpNet;
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
+use nix::sys::socket::AddressFamily;
 use plimsoll_kernel::lasting_link::KeptLink;
 use plimsoll_stack::device::Mac;
 use plimsoll_stack::device::packet::Instruction;
 
 use super::error::Error;
 use super::outcome::Counts;
-use super::table::ReversePath;
+use super::table::{ReversePath, Switches};
 use super::{DataPath, Limits};
 use crate::filter::in_driver;
 
@@ -60,7 +63,7 @@ pub(super) struct Interface<'a> {
     pub(super) name: &'a str,
     pub(super) index: u32,
     pub(super) station: Mac,
-    pub(super) reverse_path: ReversePath,
+    pub(super) switches: Switches,
 }
 
 /// What all instances are told before they are loaded.
@@ -68,6 +71,8 @@ pub(super) struct Interface<'a> {
 pub(super) struct Constants<'a> {
     pub(super) path: DataPath,
     pub(super) limits: Limits,
+    /// How sources are looked at was asked for, and is not just what the kernel does.
+    pub(super) reverse_path_is_asked: bool,
     /// Which frames go to sockets of their own in user space: those that this accepts.
     pub(super) protected: Option<&'a [Instruction]>,
 }
@@ -90,6 +95,7 @@ pub(super) fn attach(
             DataPath::User => types::forward_path::PATH_USER.0,
         };
         told.limits_pps = constants.limits.by_kind();
+        told.reverse_path_is_asked = constants.reverse_path_is_asked.into();
         told.filter_length = filter.len() as u32;
     }
     let room = filter.len().max(1) as u32;
@@ -113,7 +119,7 @@ pub(super) fn attach(
     let sockets = MapHandle::try_from(&maps.sockets).map_err(&bpf)?;
     let chosen_sockets = MapHandle::try_from(&maps.chosen_sockets).map_err(&bpf)?;
     let settings = MapHandle::try_from(&maps.bss).map_err(&bpf)?;
-    set(&settings, interface.station, interface.reverse_path)?;
+    set(&settings, interface.station, &interface.switches)?;
     let program = loaded.progs.forward.as_fd();
     let link = KeptLink::attach(program, interface.name, interface.index)
         .map_err(|error| Error::not_attached(interface.name, error))?;
@@ -128,25 +134,28 @@ pub(super) fn attach(
 }
 
 /// Writes `struct port_settings`, which is all that the program has of variables.
-fn set(settings: &MapHandle, station: Mac, reverse_path: ReversePath) -> Result<(), Error> {
+fn set(settings: &MapHandle, station: Mac, switches: &Switches) -> Result<(), Error> {
     use types::reverse_path as C;
-    let how = match reverse_path {
-        ReversePath::Off => C::REVERSE_PATH_OFF,
-        ReversePath::Strict => C::REVERSE_PATH_STRICT,
-        ReversePath::Loose => C::REVERSE_PATH_LOOSE,
+    let number = |how| match how {
+        ReversePath::Off => C::REVERSE_PATH_OFF.0,
+        ReversePath::Strict => C::REVERSE_PATH_STRICT.0,
+        ReversePath::Loose => C::REVERSE_PATH_LOOSE.0,
     };
     let mut bytes = [0; size_of::<types::port_settings>()];
     bytes[..6].copy_from_slice(&station);
-    bytes[8..12].copy_from_slice(&how.0.to_ne_bytes());
+    bytes[6] = switches.forwards_v4.into();
+    bytes[7] = switches.forwards_v6.into();
+    bytes[8..12].copy_from_slice(&number(switches.reverse_path_v4).to_ne_bytes());
+    bytes[12..16].copy_from_slice(&number(switches.reverse_path_v6).to_ne_bytes());
     settings
         .update(&ONLY, &bytes, MapFlags::ANY)
         .map_err(Error::bpf("set up the XDP program"))
 }
 
 impl Instance {
-    /// The interface has another Ethernet address from now on.
-    pub(super) fn set(&self, station: Mac, reverse_path: ReversePath) -> Result<(), Error> {
-        set(&self.settings, station, reverse_path)
+    /// The interface has this Ethernet address and these switches from now on.
+    pub(super) fn set(&self, station: Mac, switches: &Switches) -> Result<(), Error> {
+        set(&self.settings, station, switches)
     }
 
     /// What became of the frames so far.
@@ -199,67 +208,99 @@ impl Shared {
             .map_err(Error::bpf("add an interface to the XDP program"))
     }
 
-    /// These are this host's addresses from now on.
-    pub(super) fn set_own(&self, own: impl Iterator<Item = IpAddr>) -> Result<(), Error> {
+    /// These prefixes are this host's own from now on, or within such and not.
+    pub(super) fn set_own(&self, own: impl Iterator<Item = (IpNet, bool)>) -> Result<(), Error> {
         let error = Error::bpf("tell the XDP program this host's addresses");
-        let wanted: std::collections::HashSet<[u8; 16]> = own.take(OWN_MAX).map(mapped).collect();
+        let own = own.take(OWN_MAX);
+        let wanted: HashMap<_, u8> = own
+            .map(|(prefix, is_own)| (key(prefix), is_own.into()))
+            .collect();
         let present: Vec<Vec<u8>> = self.own.keys().collect();
         for key in present
             .iter()
-            .filter(|key| !wanted.contains(key.as_slice()))
+            .filter(|key| !wanted.contains_key(key.as_slice()))
         {
             self.own.delete(key).map_err(&error)?;
         }
-        for key in &wanted {
-            self.own.update(key, &[1], MapFlags::ANY).map_err(&error)?;
+        for (key, is_own) in &wanted {
+            self.own
+                .update(key, &[*is_own], MapFlags::ANY)
+                .map_err(&error)?;
         }
         Ok(())
     }
 }
 
-/// `struct own_address` of forward.h.
-fn mapped(address: IpAddr) -> [u8; 16] {
-    let address: Ipv6Addr = match address {
-        IpAddr::V4(address) => address.to_ipv6_mapped(),
-        IpAddr::V6(address) => address,
+const KEY_BYTES: usize = size_of::<types::own_prefix>();
+
+/// `struct own_prefix` of forward.h.
+fn key(prefix: IpNet) -> [u8; KEY_BYTES] {
+    let family = match prefix {
+        IpNet::V4(_) => AddressFamily::Inet,
+        IpNet::V6(_) => AddressFamily::Inet6,
     };
-    address.octets()
+    let mut key = [0; KEY_BYTES];
+    let bits = u32::BITS + u32::from(prefix.prefix_len());
+    key[..4].copy_from_slice(&bits.to_ne_bytes());
+    key[4..8].copy_from_slice(&(family as i32).to_ne_bytes());
+    match prefix.network() {
+        IpAddr::V4(address) => key[8..12].copy_from_slice(&address.octets()),
+        IpAddr::V6(address) => key[8..].copy_from_slice(&address.octets()),
+    }
+    key
 }
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
-
     use libbpf_rs::ProgramInput;
     use plimsoll_kernel::namespace;
 
     use super::super::frames::{self, STATION};
     use super::super::outcome::Outcome;
+    use super::super::packet;
     use super::*;
 
-    /// The program looks at every frame of the corpus as `packet::examine` does. In a
-    /// namespace of its own it finds no sockets and no routes: what is plain ends there.
-    #[test]
-    fn the_program_agrees_on_every_frame() {
-        let outcomes = namespace::in_new(outcomes).expect("root, to make a network namespace");
-        for case in frames::corpus() {
-            let short = case.frame.len() < super::super::packet::ETHERNET_BYTES;
-            let expected = case.outcome.unwrap_or(Outcome::KernelRoute);
-            if !short {
-                assert_eq!(outcomes[case.name], expected, "{}", case.name);
-            }
-        }
+    const UNLIMITED: Limits = Limits {
+        answered_pps: 0,
+        unresolved_pps: 0,
+        slow_pps: 0,
+    };
+
+    /// What the program says of these frames, with such limits and own prefixes. In a namespace
+    /// of its own it finds no sockets and no routes: what is plain ends there.
+    fn outcomes(limits: Limits, own: &[(&str, bool)], frames: &[Vec<u8>]) -> Vec<Outcome> {
+        let own = own.iter().map(|(prefix, is_own)| {
+            let prefix: IpNet = prefix.parse().unwrap();
+            (prefix, *is_own)
+        });
+        let own: Vec<_> = own.collect();
+        let inside = || outcomes_here(limits, own, frames);
+        namespace::in_new(inside).expect("root, to make a network namespace")
     }
 
-    fn outcomes() -> BTreeMap<&'static str, Outcome> {
+    fn outcomes_here(limits: Limits, own: Vec<(IpNet, bool)>, frames: &[Vec<u8>]) -> Vec<Outcome> {
         let mut place = MaybeUninit::uninit();
         let builder = skeleton::ForwardSkelBuilder::default();
         let mut open = builder.open(&mut place).unwrap();
         let constants = open.maps.rodata_data.as_deref_mut().unwrap();
         constants.path = types::forward_path::PATH_USER.0;
+        constants.limits_pps = limits.by_kind();
         let loaded = open.load().expect("root, to load BPF programs");
-        let settings = MapHandle::try_from(&loaded.maps.bss).unwrap();
-        set(&settings, STATION, ReversePath::Off).unwrap();
+        let map = |map| MapHandle::try_from(map).unwrap();
+        let switches = Switches {
+            forwards_v4: true,
+            ..Switches::default()
+        };
+        set(&map(&loaded.maps.bss), STATION, &switches).unwrap();
+        let shared = Shared {
+            devices: map(&loaded.maps.devices),
+            own: map(&loaded.maps.own),
+        };
+        // What it knew before goes.
+        shared
+            .set_own([("::/0".parse().unwrap(), true)].into_iter())
+            .unwrap();
+        shared.set_own(own.into_iter()).unwrap();
         let counts = || {
             let cpus = loaded.maps.counters.lookup_percpu(&ONLY, MapFlags::ANY);
             let mut counts = Counts::default();
@@ -268,25 +309,80 @@ mod tests {
             }
             counts
         };
-        let mut outcomes = BTreeMap::new();
-        // The test-run facility takes nothing below an Ethernet header.
-        for case in frames::corpus()
-            .into_iter()
-            .filter(|case| case.frame.len() >= 14)
-        {
+        let outcome = |frame: &Vec<u8>| {
             let before = counts();
             let input = ProgramInput {
-                data_in: Some(&case.frame),
+                data_in: Some(frame),
                 repeat: 1,
                 ..ProgramInput::default()
             };
             loaded.progs.forward.test_run(input).unwrap();
             let after = counts();
+            assert_eq!(after.total(), before.total() + 1, "{frame:?}");
             let mut counted = Outcome::ALL.into_iter();
             let counted = counted.find(|outcome| after.of(*outcome) > before.of(*outcome));
-            assert_eq!(after.total(), before.total() + 1, "{}", case.name);
-            outcomes.insert(case.name, counted.unwrap());
+            counted.unwrap()
+        };
+        frames.iter().map(outcome).collect()
+    }
+
+    /// It looks at every frame of the corpus as `packet::examine` does.
+    #[test]
+    fn the_program_agrees_on_every_frame() {
+        // The test-run facility takes nothing below an Ethernet header.
+        let is_whole = |case: &frames::Case| case.frame.len() >= packet::ETHERNET_BYTES;
+        let cases: Vec<_> = frames::corpus().into_iter().filter(is_whole).collect();
+        let frames: Vec<_> = cases.iter().map(|case| case.frame.clone()).collect();
+        let outcomes = outcomes(UNLIMITED, &[], &frames);
+        for (case, outcome) in cases.iter().zip(outcomes) {
+            let is_v6 = case.frame[12..14] == [0x86, 0xdd];
+            let plain = match is_v6 {
+                true => Outcome::ForwardingOff,
+                false => Outcome::KernelRoute,
+            };
+            let expected = case.outcome.unwrap_or(plain);
+            assert_eq!(outcome, expected, "{}", case.name);
         }
-        outcomes
+    }
+
+    /// Longest prefixes count, and those of the packet's family.
+    #[test]
+    fn packets_from_and_for_own_prefixes_are_told() {
+        let own = [
+            ("192.0.2.0/24", true),
+            ("192.0.2.128/25", false),
+            ("192.0.2.129/32", true),
+            ("::/0", true),
+            ("2001:db8::/32", false),
+        ];
+        let cases = [
+            ("198.51.100.9", "192.0.2.7", Outcome::Local),
+            ("198.51.100.9", "192.0.2.128", Outcome::KernelRoute),
+            ("198.51.100.9", "192.0.2.129", Outcome::Local),
+            ("198.51.100.9", "203.0.113.1", Outcome::KernelRoute),
+            ("192.0.2.7", "203.0.113.1", Outcome::DoubtfulSource),
+            ("192.0.2.128", "203.0.113.1", Outcome::KernelRoute),
+            ("2001:db8::7", "2001:db9::7", Outcome::Local),
+            ("2001:db9::7", "2001:db8::7", Outcome::ForwardingOff),
+        ];
+        let frames =
+            cases.map(|(source, destination, _)| frames::udp(&frames::packet(source, destination)));
+        let outcomes = outcomes(UNLIMITED, &own, &frames);
+        for ((source, destination, expected), outcome) in cases.into_iter().zip(outcomes) {
+            assert_eq!(outcome, expected, "{source} to {destination}");
+        }
+    }
+
+    /// A packet took more time than was saved for any: none passed at all.
+    #[test]
+    fn a_limit_of_a_few_a_second_lets_one_pass() {
+        let limits = Limits {
+            slow_pps: 1,
+            ..UNLIMITED
+        };
+        let options = frames::corpus().into_iter();
+        let mut options = options.filter(|case| case.outcome == Some(Outcome::Options));
+        let frame = options.next().unwrap().frame;
+        assert_eq!(outcomes(limits, &[], &[frame]), [Outcome::Options]);
     }
 }

@@ -12,6 +12,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use nix::net::if_::if_indextoname;
 use plimsoll_kernel::knobs::Keeper;
 use plimsoll_kernel::routing::{Mirror, switches};
 use plimsoll_kernel::{host, link};
@@ -22,7 +23,7 @@ use super::error::Error;
 use super::follow::Follower;
 use super::program::{self, Constants, DEVICES_MAX, Instance, Interface, Shared};
 use super::status::{InterfaceStatus, Status, UserStatus};
-use super::table::{Port, ReversePath, Table};
+use super::table::{Port, ReversePath, Switches, Table};
 use super::tables::Tables;
 use super::{Config, DataPath};
 use crate::filter::Filter;
@@ -57,6 +58,8 @@ pub struct Router {
 pub(super) struct Attached {
     shared: Shared,
     ports: Vec<AttachedPort>,
+    /// As in [`Config`].
+    reverse_path: Option<ReversePath>,
 }
 
 #[derive(Debug)]
@@ -92,14 +95,16 @@ impl Router {
         config.validate()?;
         host::check_capabilities()?;
         host::check_btf()?;
-        let ports = ports(config)?;
+        // It tells of switches that are turned after they were read.
         let mirror = Mirror::open().map_err(Error::os("read the kernel's routes"))?;
+        let ports = ports(config)?;
         let table = Table::new(ports.clone(), mirror.state());
         let protected = config.protected.as_deref().map(Filter::compile);
         let protected = protected.transpose()?;
         let constants = Constants {
             path: config.path,
             limits: config.limits,
+            reverse_path_is_asked: config.reverse_path.is_some(),
             protected: protected.as_ref().map(Filter::instructions),
         };
         let attached = Arc::new(Attached::attach(config, &constants, &ports, &table)?);
@@ -239,21 +244,16 @@ fn ports(config: &Config) -> Result<Vec<Port>, Error> {
         let station = state.mac.ok_or_else(|| Error::NoEthernet {
             interface: name.clone(),
         })?;
-        let (forwards_v4, forwards_v6) = switches::forwards(name);
         ports.push(Port {
             interface: index,
             station,
             mtu: state.mtu.unwrap_or(0) as usize,
             is_running: state.up,
-            reverse_path: config.reverse_path.unwrap_or_else(|| of_kernel(name)),
-            forwards_v4,
-            forwards_v6,
+            switches: switches_of(name, config.reverse_path),
         });
     }
-    if ports
-        .iter()
-        .any(|port| port.forwards_v4 || port.forwards_v6)
-    {
+    let forwards = |port: &Port| port.switches.forwards_v4 || port.switches.forwards_v6;
+    if ports.iter().any(forwards) {
         return Ok(ports);
     }
     Err(Error::NoRouter {
@@ -261,12 +261,20 @@ fn ports(config: &Config) -> Result<Vec<Port>, Error> {
     })
 }
 
-/// The kernel's own setting. It is one for IPv4; IPv6 has none.
-fn of_kernel(interface: &str) -> ReversePath {
-    match switches::rp_filter(interface) {
+/// What the kernel's switches of an interface say now. Sources are looked at as asked, or as
+/// the kernel does: it has a switch for those of IPv4 alone.
+fn switches_of(interface: &str, asked: Option<ReversePath>) -> Switches {
+    let (forwards_v4, forwards_v6) = switches::forwards(interface);
+    let of_kernel = || match switches::rp_filter(interface) {
         0 => ReversePath::Off,
         1 => ReversePath::Strict,
         _ => ReversePath::Loose,
+    };
+    Switches {
+        reverse_path_v4: asked.unwrap_or_else(of_kernel),
+        reverse_path_v6: asked.unwrap_or_default(),
+        forwards_v4,
+        forwards_v6,
     }
 }
 
@@ -284,7 +292,7 @@ impl Attached {
                 name,
                 index: port.interface,
                 station: port.station,
-                reverse_path: port.reverse_path,
+                switches: port.switches,
             };
             let (instance, made) = program::attach(&interface, constants, shared.as_ref())?;
             shared = shared.or(made);
@@ -298,6 +306,7 @@ impl Attached {
         let attached = Self {
             shared,
             ports: attached,
+            reverse_path: config.reverse_path,
         };
         attached.take(table)?;
         // Until now all frames went to the kernel.
@@ -319,11 +328,22 @@ impl Attached {
         &self.ports[port].instance
     }
 
-    /// Takes over own addresses and Ethernet addresses.
+    /// What the kernel's switches of the ports say now, by the names that they have now; nothing
+    /// comes in by one that is gone.
+    pub(super) fn switches(&self) -> Vec<Switches> {
+        let of_port = |port: &AttachedPort| {
+            let name = if_indextoname(port.index).ok()?;
+            Some(switches_of(name.to_str().ok()?, self.reverse_path))
+        };
+        let ports = self.ports.iter().map(of_port);
+        ports.map(Option::unwrap_or_default).collect()
+    }
+
+    /// Takes over own addresses, Ethernet addresses and switches.
     pub(super) fn take(&self, table: &Table) -> Result<(), Error> {
         self.shared.set_own(table.own())?;
         for (attached, port) in self.ports.iter().zip(table.ports()) {
-            attached.instance.set(port.station, port.reverse_path)?;
+            attached.instance.set(port.station, &port.switches)?;
         }
         Ok(())
     }

@@ -14,7 +14,7 @@ use std::net::IpAddr;
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use plimsoll_kernel::routing::{Change, Hop, Neighbour, State, Target};
 use plimsoll_stack::device::Mac;
-use prefix_trie::PrefixMap;
+use prefix_trie::{Prefix, PrefixMap};
 
 use super::outcome::Outcome;
 use super::packet::Plain;
@@ -31,6 +31,19 @@ pub enum ReversePath {
     Loose,
 }
 
+/// What the kernel's switches of an interface say, and whoever asked for something else.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Switches {
+    /// For IPv4 packets that come in by it.
+    pub reverse_path_v4: ReversePath,
+    /// The same for IPv6, for which the kernel has no such switch.
+    pub reverse_path_v6: ReversePath,
+    /// The kernel forwards IPv4 packets that come in by it.
+    pub forwards_v4: bool,
+    /// The same for IPv6.
+    pub forwards_v6: bool,
+}
+
 /// An interface that is forwarded between.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Port {
@@ -42,12 +55,8 @@ pub struct Port {
     pub mtu: usize,
     /// It is up and has a carrier.
     pub is_running: bool,
-    /// For packets that come in by it.
-    pub reverse_path: ReversePath,
-    /// The kernel forwards IPv4 packets that come in by it.
-    pub forwards_v4: bool,
-    /// The same for IPv6.
-    pub forwards_v6: bool,
+    /// What may come in by it.
+    pub switches: Switches,
 }
 
 /// Where a packet goes next.
@@ -87,15 +96,19 @@ impl Table {
         &self.ports
     }
 
-    /// This host's addresses as far as they are single ones.
-    pub fn own(&self) -> impl Iterator<Item = IpAddr> + '_ {
-        let is_own = |target: &&Target| **target == Target::Local;
-        let v4 = self.v4.iter().filter(move |(_, target)| is_own(target));
-        let v6 = self.v6.iter().filter(move |(_, target)| is_own(target));
-        let v4 = v4.filter(|(prefix, _)| prefix.prefix_len() == 32);
-        let v6 = v6.filter(|(prefix, _)| prefix.prefix_len() == 128);
-        let v4 = v4.map(|(prefix, _)| IpAddr::from(prefix.addr()));
-        v4.chain(v6.map(|(prefix, _)| IpAddr::from(prefix.addr())))
+    /// The prefixes that are all this host's, and with `false` those within them that are not.
+    pub fn own(&self) -> impl Iterator<Item = (IpNet, bool)> + '_ {
+        let v4 = own_of(&self.v4).map(|(prefix, is_own)| (IpNet::from(prefix), is_own));
+        v4.chain(own_of(&self.v6).map(|(prefix, is_own)| (IpNet::from(prefix), is_own)))
+    }
+
+    /// Whether [`Self::own`] may depend on what this prefix is.
+    #[must_use]
+    pub fn is_within_own(&self, prefix: IpNet) -> bool {
+        match prefix {
+            IpNet::V4(prefix) => self.v4.cover_values(&prefix).any(is_local),
+            IpNet::V6(prefix) => self.v6.cover_values(&prefix).any(is_local),
+        }
     }
 
     /// Takes over what has changed. `state` is the state after the change.
@@ -107,6 +120,13 @@ impl Table {
                 None => drop(self.neighbours.remove(&neighbour)),
             },
             Change::Everything => self.take_all(state),
+        }
+    }
+
+    /// The ports' switches are these from now on, in their order.
+    pub fn set_switches(&mut self, switches: &[Switches]) {
+        for (port, switches) in self.ports.iter_mut().zip(switches) {
+            port.switches = *switches;
         }
     }
 
@@ -150,8 +170,8 @@ impl Table {
             return Err(Outcome::Local);
         }
         let forwards = match packet.destination {
-            IpAddr::V4(_) => port.forwards_v4,
-            IpAddr::V6(_) => port.forwards_v6,
+            IpAddr::V4(_) => port.switches.forwards_v4,
+            IpAddr::V6(_) => port.switches.forwards_v6,
         };
         if !forwards {
             return Err(Outcome::ForwardingOff);
@@ -164,9 +184,7 @@ impl Table {
             Some(Target::Forward(hops)) => hops,
             Some(Target::Local | Target::Kernel) => return Err(Outcome::KernelRoute),
         };
-        if !self.comes_from_where_it_should(packet.source, port) {
-            return Err(Outcome::ReversePath);
-        }
+        self.examine_source(packet.source, port)?;
         if packet.ttl <= 1 {
             return Err(Outcome::TtlExpired);
         }
@@ -203,16 +221,38 @@ impl Table {
         }
     }
 
-    fn comes_from_where_it_should(&self, source: IpAddr, port: &Port) -> bool {
-        if port.reverse_path == ReversePath::Off {
-            return true;
-        }
-        let Some(Target::Forward(hops)) = self.target(source) else {
-            return false;
+    /// By all ways back. Linux takes no IPv4 packet that claims to be from itself, unless
+    /// `accept_local` says so. It forwards those of IPv6.
+    fn examine_source(&self, source: IpAddr, port: &Port) -> Result<(), Outcome> {
+        let how = match source {
+            IpAddr::V4(_) => port.switches.reverse_path_v4,
+            IpAddr::V6(_) => port.switches.reverse_path_v6,
         };
-        let by_port = |hop: &Hop| hop.interface == port.interface;
-        port.reverse_path == ReversePath::Loose || hops.iter().any(by_port)
+        if how == ReversePath::Off && source.is_ipv6() {
+            return Ok(());
+        }
+        let hops = match self.target(source) {
+            Some(Target::Local) if source.is_ipv4() => return Err(Outcome::DoubtfulSource),
+            _ if how == ReversePath::Off => return Ok(()),
+            Some(Target::Forward(hops)) => hops,
+            Some(Target::Kernel) => return Err(Outcome::DoubtfulSource),
+            None | Some(Target::Local | Target::Refused) => return Err(Outcome::ReversePath),
+        };
+        let is_right =
+            how == ReversePath::Loose || hops.iter().any(|hop| hop.interface == port.interface);
+        is_right.then_some(()).ok_or(Outcome::ReversePath)
     }
+}
+
+fn is_local(target: &Target) -> bool {
+    *target == Target::Local
+}
+
+/// [`Table::own`] of a family.
+fn own_of<P: Prefix>(routes: &PrefixMap<P, Target>) -> impl Iterator<Item = (P, bool)> + '_ {
+    let own = routes.iter().filter(|(_, target)| is_local(target));
+    let within = own.flat_map(|(prefix, _)| routes.children(&prefix));
+    within.map(|(prefix, target)| (prefix, is_local(target)))
 }
 
 /// One of the next hops, by their weights.

@@ -13,7 +13,6 @@ use std::thread;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
-use plimsoll_kernel::routing::{Change, State};
 
 use super::table::Table;
 
@@ -51,36 +50,32 @@ impl Tables {
         &self.own
     }
 
-    /// Takes over what has changed. `state` is the state after the changes.
-    pub(super) fn take(&mut self, changes: &[Change], state: &State) {
-        self.change(changes, state);
+    /// Makes the same changes in both.
+    pub(super) fn change(&mut self, make: impl Fn(&mut Table)) {
+        self.change_own(&make);
         if let Some(shared) = &self.shared {
             self.own = shared.swap(Arc::clone(&self.own));
-            self.change(changes, state);
+            self.change_own(&make);
         }
     }
 
-    fn change(&mut self, changes: &[Change], state: &State) {
+    fn change_own(&mut self, make: impl Fn(&mut Table)) {
         while Arc::get_mut(&mut self.own).is_none() {
             thread::sleep(LOOK);
         }
-        let table = Arc::get_mut(&mut self.own).expect("nobody can begin to decide by it");
-        for change in changes {
-            table.apply(*change, state);
-        }
+        make(Arc::get_mut(&mut self.own).expect("nobody can begin to decide by it"));
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::net::IpAddr;
     use std::sync::atomic::{AtomicBool, Ordering};
 
-    use plimsoll_kernel::routing::{Kind, Route, Target};
+    use plimsoll_kernel::routing::{Change, Kind, Route, State, Target};
 
     use super::*;
 
-    const OWN: &str = "192.0.2.1";
+    const OWN: &str = "192.0.2.1/32";
 
     /// This host has the address, or not.
     fn state(has_address: bool) -> State {
@@ -94,14 +89,19 @@ mod tests {
             target: Target::Local,
         };
         if has_address {
-            let prefix = format!("{OWN}/32").parse().unwrap();
+            let prefix = OWN.parse().unwrap();
             state.routes.insert(prefix, vec![route]);
         }
         state
     }
 
     fn has_address(table: &Table) -> bool {
-        table.own().any(|own| own == OWN.parse::<IpAddr>().unwrap())
+        table.own().any(|own| own == (OWN.parse().unwrap(), true))
+    }
+
+    /// Everything is read anew, and is so.
+    fn read(tables: &mut Tables, has_address: bool) {
+        tables.change(|table| table.apply(Change::Everything, &state(has_address)));
     }
 
     /// Forwarding stood still while a table was built anew under its lock, and where the
@@ -114,7 +114,7 @@ mod tests {
         thread::scope(|scope| {
             let deciding = shared.load();
             scope.spawn(|| {
-                tables.take(&[Change::Everything], &state(true));
+                read(&mut tables, true);
                 is_taken.store(true, Ordering::Relaxed);
             });
             // The next batch is decided by the new table, although one by the old is not over.
@@ -127,7 +127,7 @@ mod tests {
         assert!(has_address(tables.newest()) && has_address(&shared.load()));
         // Both are changed, whichever is whose turn.
         for has in [false, true, true, false] {
-            tables.take(&[Change::Everything], &state(has));
+            read(&mut tables, has);
             assert_eq!(has_address(tables.newest()), has);
             assert_eq!(has_address(&shared.load()), has);
         }
@@ -137,7 +137,7 @@ mod tests {
     #[test]
     fn alone_it_changes_its_own() {
         let mut tables = Tables::new(Table::new(Vec::new(), &state(false)));
-        tables.take(&[Change::Everything], &state(true));
+        read(&mut tables, true);
         assert!(has_address(tables.newest()));
         assert!(has_address(&tables.share().load()));
     }

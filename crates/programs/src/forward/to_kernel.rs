@@ -3,12 +3,14 @@
 //!
 //! They go in by a TAP interface, and the kernel routes them as any other packet: it asks
 //! for addresses, answers with ICMP errors, fragments. The XDP program passes before
-//! what it can tell by the frame and this host's addresses, so that ARP and packets for own
-//! addresses keep the interface they came in by. The TAP interface ends with the process.
+//! what it can tell by the frame, this host's addresses and the switches of the interface, so that
+//! ARP and packets for or from own addresses keep the interface they came in by. The TAP interface
+//! ends with the process.
 //!
 //! **Limits.** The kernel sees these packets come in by the TAP interface. Rules by
 //! interface do not match them, so with routing rules beyond the default ones user space
-//! forwards nothing and everything takes this way.
+//! forwards nothing and everything takes this way. Sources are not looked at: they would lead
+//! back elsewhere.
 
 use std::io;
 

@@ -18,7 +18,14 @@ fn port(interface: u32) -> Port {
         station: [2, 0, 0, 0, 0, interface as u8],
         mtu: 0,
         is_running: false,
-        reverse_path: ReversePath::Off,
+        switches: switches(ReversePath::Off, ReversePath::Off),
+    }
+}
+
+fn switches(reverse_path_v4: ReversePath, reverse_path_v6: ReversePath) -> Switches {
+    Switches {
+        reverse_path_v4,
+        reverse_path_v6,
         forwards_v4: true,
         forwards_v6: true,
     }
@@ -178,48 +185,106 @@ fn rules_and_the_kernels_switches_count() {
     );
     state.has_policy = false;
     let mut off = port(2);
-    off.forwards_v4 = false;
-    let table = Table::new(vec![off, port(OUT)], &state);
+    off.switches.forwards_v4 = false;
+    let mut table = Table::new(vec![off, port(OUT)], &state);
     assert_eq!(
         table.decide(&to("198.51.100.9"), 0),
         Err(Outcome::ForwardingOff)
     );
     assert!(table.decide(&to("2001:db8:1::9"), 0).is_ok());
+    table.set_switches(&[port(2).switches]);
+    assert!(table.decide(&to("198.51.100.9"), 0).is_ok());
+}
+
+/// Why a packet from this source is not sent on, if sources are looked at so.
+fn refused(how: Switches, source: &str) -> Option<Outcome> {
+    let first = Port {
+        switches: how,
+        ..port(2)
+    };
+    let table = Table::new(vec![first, port(OUT)], &state());
+    let destination = match source.contains(':') {
+        true => "2001:db8:1::9",
+        false => "198.51.100.9",
+    };
+    table.decide(&packet(source, destination), 0).err()
 }
 
 #[test]
 fn the_way_back_is_looked_at_as_asked() {
-    let with = |reverse_path| {
-        let first = Port {
-            reverse_path,
-            ..port(2)
-        };
-        Table::new(vec![first, port(OUT)], &state())
-    };
-    let destination = "198.51.100.9";
-    let (right, elsewhere) = (
-        packet("192.0.2.7", destination),
-        packet("203.0.113.7", destination),
-    );
-    let (nowhere, own) = (
-        packet("8.8.8.8", destination),
-        packet("192.0.2.1", destination),
-    );
-    for source in [right, elsewhere, nowhere, own] {
-        assert!(with(ReversePath::Off).decide(&source, 0).is_ok());
+    use ReversePath::{Loose, Off, Strict};
+    let (right, elsewhere, nowhere) = ("192.0.2.7", "203.0.113.7", "8.8.8.8");
+    for source in [right, elsewhere, nowhere] {
+        assert_eq!(refused(switches(Off, Strict), source), None);
     }
-    let decide = |reverse_path, source| with(reverse_path).decide(&source, 0).err();
-    assert_eq!(decide(ReversePath::Strict, right), None);
-    assert_eq!(
-        decide(ReversePath::Strict, elsewhere),
-        Some(Outcome::ReversePath)
-    );
-    assert_eq!(decide(ReversePath::Loose, elsewhere), None);
-    assert_eq!(
-        decide(ReversePath::Loose, nowhere),
-        Some(Outcome::ReversePath)
-    );
-    assert_eq!(decide(ReversePath::Loose, own), Some(Outcome::ReversePath));
+    let strict = |source| refused(switches(Strict, Off), source);
+    let loose = |source| refused(switches(Loose, Off), source);
+    let wrong = Some(Outcome::ReversePath);
+    assert_eq!([strict(right), strict(elsewhere)], [None, wrong]);
+    assert_eq!([loose(elsewhere), loose(nowhere)], [None, wrong]);
+    assert_eq!(loose("198.51.100.33"), wrong, "refused");
+    assert_eq!(strict("198.51.100.140"), wrong, "not our interface");
+    // A tunnel may be the right way back.
+    let tunnel = "198.51.100.65";
+    assert_eq!(strict(tunnel), Some(Outcome::DoubtfulSource));
+    assert_eq!(loose(tunnel), Some(Outcome::DoubtfulSource));
+    assert_eq!(refused(switches(Off, Off), tunnel), None);
+}
+
+/// The kernel's `rp_filter` is for IPv4, and had counted for both.
+#[test]
+fn families_have_switches_of_their_own() {
+    use ReversePath::{Off, Strict};
+    let elsewhere = "2001:db8:1::7";
+    assert_eq!(refused(switches(Strict, Off), elsewhere), None);
+    let strict = switches(Off, Strict);
+    assert_eq!(refused(strict, elsewhere), Some(Outcome::ReversePath));
+}
+
+/// They were forwarded, which no kernel does.
+#[test]
+fn packets_from_own_addresses_are_the_kernels() {
+    use ReversePath::{Loose, Off, Strict};
+    for how in [Off, Loose, Strict] {
+        let refused = refused(switches(how, Off), "192.0.2.1");
+        assert_eq!(refused, Some(Outcome::DoubtfulSource));
+    }
+    let own = "2001:db8::1";
+    assert_eq!(refused(switches(Off, Off), own), None, "as the kernel does");
+    let loose = refused(switches(Off, Loose), own);
+    assert_eq!(loose, Some(Outcome::ReversePath));
+}
+
+/// Single addresses were known to the driver's program alone.
+#[test]
+fn own_prefixes_are_told_with_what_is_not_own_within_them() {
+    let mut state = state();
+    let within: IpNet = "192.0.2.64/26".parse().unwrap();
+    let own: IpNet = "192.0.2.0/24".parse().unwrap();
+    state.routes.insert(own, route(Target::Local));
+    state.routes.insert(within, route(via(OUT, "203.0.113.9")));
+    let mut table = table(&state);
+    let told = |table: &Table| {
+        let told = table
+            .own()
+            .map(|(prefix, is_own)| (prefix.to_string(), is_own));
+        std::collections::BTreeMap::from_iter(told)
+    };
+    let expected = [
+        ("192.0.2.0/24", true),
+        ("192.0.2.1/32", true),
+        ("192.0.2.64/26", false),
+        ("2001:db8::1/128", true),
+    ];
+    let expected = expected.map(|(prefix, is_own)| (prefix.to_owned(), is_own));
+    assert_eq!(told(&table), expected.clone().into());
+    assert!(table.is_within_own(within) && table.is_within_own(own));
+    assert!(!table.is_within_own("203.0.113.0/24".parse().unwrap()));
+    assert!(!table.is_within_own("192.0.0.0/16".parse().unwrap()));
+    state.routes.remove(&own);
+    table.apply(Change::Routes(own), &state);
+    let expected = [expected[1].clone(), expected[3].clone()];
+    assert_eq!(told(&table), expected.into());
 }
 
 #[test]
