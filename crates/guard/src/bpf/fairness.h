@@ -249,6 +249,7 @@ static __always_inline enum outcome judge_source(const struct packet *packet,
 	if (outcome != OUTCOME_ADMITTED)
 		return outcome;
 	channel->fair_admitted++;
+	verdict->profile |= PROFILE_COUNTED;
 	if (channel->turns && is_in_profile(verdict->profile))
 		end_turn(packet, verdict->slot, !!(verdict->profile & PROFILE_KNOWN));
 	return outcome;

@@ -126,8 +126,8 @@ static __always_inline enum outcome judge_sources_of_share(const struct packet *
 							   struct channel *channel, __u32 slot,
 							   __u32 time, __u32 packets)
 {
-	/* Then its queue has asked for it, and has counted it. */
-	bool counted = verdict->profile;
+	/* By its queue. */
+	bool counted = verdict->profile & PROFILE_COUNTED;
 	enum outcome outcome;
 	__u32 now = coarse_tick();
 
@@ -137,7 +137,7 @@ static __always_inline enum outcome judge_sources_of_share(const struct packet *
 		channel->share_packets++;
 		return OUTCOME_ADMITTED;
 	}
-	if (!counted) {
+	if (!verdict->profile) {
 		verdict->profile =
 			share_profile(packet, slot, service_of(packet, verdict), now);
 		channel->fair_used += is_in_profile(verdict->profile);

@@ -18,6 +18,7 @@ enum profile {
 	PROFILE_KNOWN = 0x10000, /* a bit: the source is known from before the overload */
 	PROFILE_WAITING = 0x20000, /* a bit: the source gets no credit in this tick */
 	PROFILE_SILENT = 0x40000, /* a bit: the source asks for far less than its share */
+	PROFILE_COUNTED = 0x80000, /* a bit: the packet is in `fair_admitted` */
 };
 
 /* Whose an entry of a table was. */

@@ -1,6 +1,7 @@
 //! The program and `plimsoll_core::fairness` judge the SYNs of a listener alike: of many
 //! sources, however full its two queues are. Needs root.
 
+use std::collections::BTreeMap;
 use std::mem::offset_of;
 use std::net::{IpAddr, Ipv4Addr, TcpListener, TcpStream};
 use std::time::Duration;
@@ -58,6 +59,14 @@ impl Listener {
             capacity,
         }
     }
+}
+
+/// Packets that the CPUs have told the listener's share that they admitted.
+fn told_as_admitted(guard: &Guard<'_>) -> u64 {
+    let shares = &guard.program.skeleton.maps.fair_shares;
+    let share = shares.lookup(&SLOT_SOCKETS.to_ne_bytes(), MapFlags::ANY);
+    let at = offset_of!(types::fair_share, admitted);
+    u64::from_ne_bytes(share.unwrap().unwrap()[at..at + 8].try_into().unwrap())
 }
 
 /// Both decisions, told the same.
@@ -194,4 +203,38 @@ fn the_program_divides_a_syn_queue_as_core_does() {
         assert!(others[verdict as usize] > 100, "{others:?}");
     }
     assert!(known[SynVerdict::Admitted as usize] > 50, "{known:?}");
+}
+
+/// What the share refused was taken off from what had been admitted, although the queue had
+/// refused it before, and nobody had counted it. The sum wrapped around, and every source was
+/// in profile from then on.
+#[test]
+fn a_syn_that_finds_no_place_is_not_taken_off_from_what_was_admitted() {
+    const SYNS: u32 = 10;
+    // Past its SYN queue alone; and with a server that is behind, where no answer would arrive.
+    for (waiting, who) in [
+        (0, answering::ANSWERING_NOBODY),
+        (30, answering::ANSWERING_DRIVER),
+    ] {
+        with_guard(|guard| {
+            let listener = Listener::new(waiting, 40);
+            let _backlog = listener.backlog(40);
+            guard.program.set_answering(who);
+            guard.program.set_shares(Some((1, &BTreeMap::new())));
+            let frame = from(Ipv4Addr::new(10, 1, 1, 1)).tcp(4000, PORT, TcpFlags::SYN, &[]);
+            let mut sent = 0;
+            // Longer than a burst.
+            for _ in 0..100 {
+                guard.program.beat();
+                guard.test_run(&frame, SYNS).unwrap();
+                sent += u64::from(SYNS);
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            let counters = guard.counters().unwrap();
+            let shed = counters.of(Kind::TcpListener).count(Outcome::SourceShare);
+            assert!(shed > 0, "{who:?}: {counters:?}");
+            let admitted = told_as_admitted(guard);
+            assert!(admitted <= sent, "{who:?}: {admitted} of {sent}");
+        });
+    }
 }
