@@ -12,9 +12,8 @@
 //!
 //! **Rules.**
 //! 1. An answer that the link refused stops answering at once.
-//! 2. Handshakes whose end carries a valid cookie are counted where they enter the
-//!    host and where the stack takes them. If the stack takes fewer than half,
-//!    answering stops.
+//! 2. Handshakes whose end carries a valid cookie are counted where they go on to the
+//!    stack and where it takes them. If it takes fewer than half, answering stops.
 //! 3. If nobody comes back for a while, the sources may all be forged, or the
 //!    answers lost. A short trial tells: the stack answers, and if clients come back
 //!    then, the answers from the driver were lost, and answering stops. The first
@@ -52,7 +51,7 @@ pub struct Seen {
     pub answered: u64,
     /// Answers from the driver that the link refused.
     pub refused: u64,
-    /// Ends of handshakes with a valid cookie, whoever made it, as they arrived.
+    /// Ends of handshakes with a valid cookie, whoever made it, that went on to the stack.
     pub returned: u64,
     /// Ends of handshakes with a cookie that the stack took.
     pub taken: u64,

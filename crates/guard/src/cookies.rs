@@ -85,7 +85,7 @@ impl Cookies {
     }
 }
 
-/// All that was seen so far. Handshakes are counted where they enter before they are
+/// All that was seen so far. Handshakes are counted where they pass before they are
 /// counted where the stack takes them, so that no gap between the two looks like loss.
 fn seen(program: &Program<'_>) -> Result<Seen, Error> {
     let answers = program.answers();

@@ -10,9 +10,9 @@ use std::os::fd::AsRawFd;
 use std::time::{Duration, Instant};
 
 use common::peer::{NOBODY_V4, OtherEnd, run, with_peer};
-use common::syn_queue::{PORT, fill_syn_queue, from_nobody, listener, of_nobody};
+use common::syn_queue::{PORT, fill_syn_queue, from_nobody, listener, of_nobody, syn_ack};
 use common::{HOST_MAC, HOST_V4, HOST_V6, PEER_MAC, Wire, in_namespace, ip};
-use etherparse::{PacketHeaders, TcpHeader, TcpOptionElement, TransportHeader};
+use etherparse::TcpOptionElement;
 use plimsoll_guard::{Config, Guard, Kind, Outcome, Storage};
 use plimsoll_packets::frame::{Extension, Packet, TcpFlags};
 
@@ -68,22 +68,6 @@ fn mss_of(answer: &[u8]) -> u16 {
         Some(Ok(TcpOptionElement::MaximumSegmentSize(mss))) => mss,
         other => panic!("{other:?}"),
     }
-}
-
-/// The answer's TCP header, if its checksum is right.
-fn syn_ack(answer: &[u8]) -> TcpHeader {
-    let packet = PacketHeaders::from_ethernet_slice(answer).unwrap();
-    let Some(TransportHeader::Tcp(tcp)) = packet.transport else {
-        panic!("{packet:?}");
-    };
-    assert!(tcp.syn && tcp.ack);
-    let sum = match packet.net.unwrap() {
-        etherparse::NetHeaders::Ipv4(ip, _) => tcp.calc_checksum_ipv4(&ip, &[]),
-        etherparse::NetHeaders::Ipv6(ip, _) => tcp.calc_checksum_ipv6(&ip, &[]),
-        other => panic!("{other:?}"),
-    };
-    assert_eq!(sum.unwrap(), tcp.checksum);
-    tcp
 }
 
 /// Between the IP header and the segment stand options or extension headers, in the SYN and

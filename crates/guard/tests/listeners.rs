@@ -11,14 +11,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::mpsc::Sender;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use common::peer::{Job, OtherEnd, run, with_peer};
+use common::syn_queue::{of_nobody, syn_ack};
 use common::{HOST_MAC, HOST_V4, PEER_MAC, PEER_V4, Wire, in_namespace, ip};
 use nix::sys::socket::{
     AddressFamily, Backlog, SockFlag, SockType, SockaddrIn, bind, connect, listen, socket,
 };
-use plimsoll_guard::{Config, Guard, Kind, Outcome, Protection, Storage};
+use plimsoll_guard::{Answerer, Config, Guard, Kind, Outcome, Protection, Storage};
 use plimsoll_packets::frame::{Packet, TcpFlags};
 
 const PORT: u16 = 80;
@@ -235,4 +236,70 @@ fn a_burst_of_one_client_that_the_queue_holds_loses_no_connection() {
     let without = in_namespace(|| established_at_once(false));
     assert_eq!(without, usize::from(BACKLOG) + 1);
     assert_eq!(in_namespace(|| established_at_once(true)), without);
+}
+
+/// SYNs of one client, until the server has been behind for longer than a burst.
+fn flood_from_nobody(peer: &Sender<Job>) {
+    run(peer, || {
+        let wire = Wire::open();
+        for port in 10_000..10_000 + 4 * BACKLOG {
+            wire.send(&of_nobody(HOST_V4.into()).tcp(port, PORT, TcpFlags::SYN, &[]));
+            thread::sleep(Duration::from_millis(2));
+        }
+    });
+}
+
+/// Who answers SYNs after the program has refused the ends of most of these handshakes; `None`:
+/// it did not, since the machine was held up, and the server not behind for long.
+fn answerer_after_refused_ends() -> Option<Answerer> {
+    const ENDS: u16 = 40;
+    let mut answerer = None;
+    with_peer(OtherEnd::Takes, |peer| {
+        let mut storage = Storage::default();
+        let mut guard = Guard::attach(&mut storage, &Config::default(), "v0").unwrap();
+        let _listener = listener();
+        // They take all places of the accept queue but a few.
+        let _waiting: Vec<TcpStream> = run(peer, || {
+            let connect = |_| TcpStream::connect((HOST_V4, PORT)).unwrap();
+            (0..BACKLOG - 4).map(connect).collect()
+        });
+        flood_from_nobody(peer);
+        guard.regulate().unwrap();
+        let segment = |port, sequence, ack, flags| {
+            let packet = of_nobody(HOST_V4.into()).numbers(sequence, ack);
+            packet.tcp(port, PORT, flags, &[])
+        };
+        let end_of = |port| {
+            let answer = guard.answer_to(&segment(port, 7, 0, TcpFlags::SYN));
+            let cookie = syn_ack(&answer.unwrap().expect("a cookie")).sequence_number;
+            segment(port, 8, cookie.wrapping_add(1), TcpFlags::ACK)
+        };
+        let ends: Vec<_> = (20_000..20_000 + ENDS).map(end_of).collect();
+        guard.refresh().unwrap();
+        let before = *guard.counters().unwrap().of(Kind::TcpListener);
+        run(peer, move || {
+            let wire = Wire::open();
+            ends.iter().for_each(|end| wire.send(end));
+        });
+        let patience = Instant::now() + Duration::from_secs(5);
+        let mut packets = before;
+        while packets.offered() - before.offered() < ENDS.into() {
+            assert!(Instant::now() < patience, "they arrive: {packets:?}");
+            packets = *guard.counters().unwrap().of(Kind::TcpListener);
+        }
+        let refused = packets.count(Outcome::SourceShare) - before.count(Outcome::SourceShare);
+        guard.refresh().unwrap();
+        answerer = guard
+            .answerer()
+            .filter(|_| refused > u64::from(ENDS) * 3 / 4);
+    });
+    answerer
+}
+
+/// They passed for ones that a packet filter had refused, and the program answered no more:
+/// whoever had one real address could see to that.
+#[test]
+fn ends_of_handshakes_that_the_program_refuses_are_no_sign_of_a_packet_filter() {
+    let answerer = (0..5).find_map(|_| in_namespace(answerer_after_refused_ends));
+    assert_eq!(answerer, Some(Answerer::Driver));
 }

@@ -171,6 +171,7 @@ int plimsoll_guard(struct xdp_md *ctx)
 		judge_share(&packet, &verdict);
 	if (verdict.outcome == OUTCOME_ADMITTED && verdict.kind == KIND_CLOSED_PORT)
 		judge_closed_port(ctx, &packet, &verdict);
+	count_returned(&verdict);
 	count(&verdict);
 	return action(&verdict);
 }

@@ -405,7 +405,7 @@ struct outside_use {
 /* What became of answers; of all CPUs. */
 struct answers {
 	__u64 refused; /* sent back, and not taken by the link */
-	__u64 returned; /* ends of handshakes with a valid cookie, past a full SYN queue */
+	__u64 returned; /* ends of handshakes with a valid cookie that went on to the stack */
 };
 
 /* Key of `protected_prefixes`: IPv4 as ::ffff:a.b.c.d/96+n. */

@@ -182,7 +182,7 @@ static __always_inline enum outcome judge_cookie(const struct packet *packet,
 {
 	const struct backlog *backlog = &verdict->backlog;
 
-	__sync_fetch_and_add(&answers.returned, 1);
+	verdict->has_cookie = true;
 	if (!is_divided(backlog) || !is_behind(backlog) || !is_long_behind(verdict->slot))
 		return OUTCOME_ADMITTED;
 	if (judge_places(packet, verdict, backlog->accept_queue) == OUTCOME_ADMITTED)
@@ -212,6 +212,16 @@ static __always_inline void judge_handshake(struct xdp_md *ctx, const struct pac
 		else if (discarding == DISCARDING_SYNS && verdict->at_backlog)
 			verdict->outcome = OUTCOME_NO_COOKIE;
 	}
+}
+
+/*
+ * Ends of handshakes that the stack gets: those that it does not take it has refused. What
+ * is discarded here says nothing of it.
+ */
+static __always_inline void count_returned(const struct verdict *verdict)
+{
+	if (verdict->has_cookie && (verdict->outcome == OUTCOME_ADMITTED || settings.observing))
+		__sync_fetch_and_add(&answers.returned, 1);
 }
 
 #endif

@@ -5,6 +5,7 @@ use std::sync::mpsc::Sender;
 use std::thread;
 use std::time::Duration;
 
+use etherparse::{NetHeaders, PacketHeaders, TcpHeader, TransportHeader};
 use nix::sys::socket::{Backlog, listen};
 use plimsoll_packets::frame::{Packet, TcpFlags};
 
@@ -45,4 +46,20 @@ pub(crate) fn fill_syn_queue(peer: &Sender<Job>, host: IpAddr) {
         }
     });
     thread::sleep(Duration::from_millis(50));
+}
+
+/// The answer's TCP header, if its checksum is right.
+pub(crate) fn syn_ack(answer: &[u8]) -> TcpHeader {
+    let packet = PacketHeaders::from_ethernet_slice(answer).unwrap();
+    let Some(TransportHeader::Tcp(tcp)) = packet.transport else {
+        panic!("{packet:?}");
+    };
+    assert!(tcp.syn && tcp.ack);
+    let sum = match packet.net.unwrap() {
+        NetHeaders::Ipv4(ip, _) => tcp.calc_checksum_ipv4(&ip, &[]),
+        NetHeaders::Ipv6(ip, _) => tcp.calc_checksum_ipv6(&ip, &[]),
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(sum.unwrap(), tcp.checksum);
+    tcp
 }
