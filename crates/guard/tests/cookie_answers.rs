@@ -10,7 +10,9 @@ use std::os::fd::AsRawFd;
 use std::time::{Duration, Instant};
 
 use common::peer::{NOBODY_V4, OtherEnd, run, with_peer};
-use common::syn_queue::{PORT, fill_syn_queue, from_nobody, listener, of_nobody, syn_ack};
+use common::syn_queue::{
+    BACKLOG, PORT, fill_syn_queue, from_nobody, listener, of_nobody, request, syn_ack,
+};
 use common::{HOST_MAC, HOST_V4, HOST_V6, PEER_MAC, Wire, in_namespace, ip};
 use etherparse::TcpOptionElement;
 use plimsoll_guard::{Config, Guard, Kind, Outcome, Storage};
@@ -22,6 +24,16 @@ fn past_syn_queue<T: Send>(
     set_up: impl FnOnce(&TcpListener) + Send,
     look: impl FnOnce(&mut Guard<'_>) -> T + Send,
 ) -> T {
+    with_requests(BACKLOG + 1, config, set_up, look)
+}
+
+/// A host with so many requests that nobody will complete.
+fn with_requests<T: Send>(
+    requests: u16,
+    config: Config,
+    set_up: impl FnOnce(&TcpListener) + Send,
+    look: impl FnOnce(&mut Guard<'_>) -> T + Send,
+) -> T {
     in_namespace(move || {
         let mut seen = None;
         with_peer(OtherEnd::Takes, |peer| {
@@ -29,7 +41,7 @@ fn past_syn_queue<T: Send>(
             set_up(&server);
             let mut storage = Storage::default();
             let mut guard = Guard::attach(&mut storage, &config, "v0").unwrap();
-            fill_syn_queue(peer, HOST_V4.into());
+            request(peer, HOST_V4.into(), requests);
             seen = Some(look(&mut guard));
         });
         seen.expect("it has been looked at")
@@ -234,4 +246,26 @@ fn a_listener_whose_peers_sign_their_segments_is_left_to_the_stack() {
     assert_eq!(answer_to(&syn, signs), None);
     assert!(is_counted_as_answered(&syn, |_| {}));
     assert!(!is_counted_as_answered(&syn, signs));
+}
+
+/// The kernel makes no cookie while the SYN queue has room. So whoever has had its share takes
+/// the last places like anybody, and a guard that only observes had counted cookies there.
+#[test]
+fn the_last_places_of_a_syn_queue_are_taken_as_an_observing_guard_counts_them() {
+    const SYNS: u32 = 100;
+    for observe in [true, false] {
+        let config = Config {
+            observe,
+            ..Config::default()
+        };
+        let look = |guard: &mut Guard<'_>| {
+            let before = *guard.counters().unwrap().of(Kind::TcpListener);
+            let syn = syn_with_mss(HOST_V4.into());
+            assert!(guard.test_run(&syn, SYNS).unwrap().0);
+            let after = *guard.counters().unwrap().of(Kind::TcpListener);
+            after.count(Outcome::Admitted) - before.count(Outcome::Admitted)
+        };
+        let admitted = with_requests(BACKLOG - 1, config, |_| {}, look);
+        assert_eq!(admitted, u64::from(SYNS), "observing: {observe}");
+    }
 }

@@ -13,6 +13,9 @@ pub struct Backlog {
     pub syn_queue: u32,
     /// What each of the two may hold (`listen(2)`).
     pub capacity: u32,
+    /// Whether a SYN that finds the SYN queue full gets a cookie. The kernel makes none while
+    /// the queue has room, so its places are then for who comes first.
+    pub cookies: bool,
 }
 
 /// What becomes of a SYN.
@@ -20,9 +23,11 @@ pub struct Backlog {
 pub enum SynVerdict {
     /// It has a place in the SYN queue.
     Admitted,
-    /// It has none. A cookie needs none; where nobody may make one, it is discarded.
+    /// The SYN queue is full. A cookie needs no place; where nobody may make one, the SYN is
+    /// discarded.
     Cookie,
-    /// Discarded: the server is behind, and the source has had its share.
+    /// Discarded: the source has had its share of a server that is behind, or of a SYN queue
+    /// without cookies.
     SourceShare,
     /// Discarded: the accept queue is full.
     AcceptQueue,
@@ -91,7 +96,7 @@ impl Fairness {
     /// Judges a SYN for a listener whose backlog [is divided](Backlog::is_divided). Places
     /// in the accept queue are kept for others only after the server has been behind for
     /// longer than a burst; or at once, while the listener is pressed: it was short of room
-    /// a moment ago.
+    /// a moment ago. Places in the SYN queue are kept only where there are no cookies.
     pub fn judge_syn(
         &mut self,
         share: &mut Share,
@@ -99,8 +104,12 @@ impl Fairness {
         backlog: &Backlog,
         now: Instant,
     ) -> SynVerdict {
-        let is_burst = backlog.is_behind() && !share.on_behind(tick_of(now));
-        let verdict = if !is_burst || share.is_pressed() {
+        let is_divided = if backlog.is_behind() {
+            share.on_behind(tick_of(now)) || share.is_pressed()
+        } else {
+            !backlog.cookies
+        };
+        let verdict = if is_divided {
             self.judge(share, request, &backlog.for_syn(request.known), now)
         } else {
             Verdict::Admitted
@@ -111,10 +120,8 @@ impl Fairness {
             SynVerdict::Cookie
         } else if verdict == Verdict::Admitted {
             SynVerdict::Admitted
-        } else if backlog.is_behind() {
-            SynVerdict::SourceShare
         } else {
-            SynVerdict::Cookie
+            SynVerdict::SourceShare
         }
     }
 

@@ -66,10 +66,11 @@
 //! large, may have used all others.
 //!
 //! **Listeners.** A listener's places are divided by the same rules: the last eighth of
-//! its SYN queue is for SYNs in profile, half of it for known sources alone, and others get a
-//! cookie, which needs no place. Once the server is behind, a cookie is of no use, and a SYN
-//! out of profile is discarded. The end of a handshake that was answered with a cookie is
-//! then judged as well.
+//! its backlog is for SYNs in profile, half of it for known sources alone, and others are
+//! discarded. The SYN queue is divided where no cookies are made. With cookies it needs
+//! no division: whoever finds it full gets one, which needs no place. Once the server is
+//! behind, a cookie is of no use: both queues together are divided, and the end of a handshake
+//! that was answered with a cookie is judged as well.
 //!
 //! **How exact.** Tests compare with the exact hierarchical max-min division. A source
 //! that asks for half of its exact share or less loses nothing. In profile

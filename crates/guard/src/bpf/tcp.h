@@ -12,8 +12,8 @@
 #include "protection.h"
 
 /*
- * The places that are left are divided among sources. While the stack makes cookies of its
- * own there is nothing to divide of a SYN queue: what it refuses it answers.
+ * The places that are left are divided among sources. Where cookies are made there is
+ * nothing to divide of a SYN queue: while it has room, none can be made.
  */
 static __always_inline void judge_syn_source(const struct packet *packet,
 					     struct verdict *verdict)
@@ -22,15 +22,13 @@ static __always_inline void judge_syn_source(const struct packet *packet,
 	bool behind = is_behind(backlog);
 	enum outcome outcome;
 
-	if (!is_divided(backlog) || (!behind && settings.answering == ANSWERING_STACK))
+	if (!is_divided(backlog) || (!behind && settings.answering != ANSWERING_NOBODY))
 		return;
 	if (behind && !is_long_behind(verdict->slot) && !verdict->channel->pressed)
 		return;
 	outcome = judge_places(packet, verdict, occupancy_for_syn(backlog));
-	if (outcome == OUTCOME_ADMITTED || verdict->outcome != OUTCOME_ADMITTED)
-		return;
-	verdict->outcome = behind ? OUTCOME_SOURCE_SHARE : OUTCOME_SYN_QUEUE;
-	verdict->has_room = true;
+	if (outcome != OUTCOME_ADMITTED && verdict->outcome == OUTCOME_ADMITTED)
+		verdict->outcome = OUTCOME_SOURCE_SHARE;
 }
 
 static __always_inline enum discarding discarding_of(const struct verdict *verdict)
@@ -154,13 +152,11 @@ static __always_inline void judge_tcp(struct xdp_md *ctx, const struct packet *p
 		judge_tcp_socket(ctx, packet, tcp, verdict);
 }
 
-/* A SYN that has no place in the SYN queue, and what the stack would do with it. */
+/* A SYN that finds the SYN queue full, and what the stack would do with it. */
 static __always_inline enum outcome judge_excess_syn(struct xdp_md *ctx,
 						     const struct packet *packet,
 						     const struct verdict *verdict)
 {
-	if (settings.answering == ANSWERING_NOBODY && verdict->has_room)
-		return OUTCOME_SOURCE_SHARE;
 	if (settings.answering == ANSWERING_NOBODY)
 		return verdict->at_backlog ? OUTCOME_ADMITTED : OUTCOME_SYN_QUEUE;
 	if (settings.answering != ANSWERING_DRIVER || !may_answer(ctx, packet))

@@ -15,7 +15,6 @@ struct verdict {
 	__be16 source_port; /* of UDP and TCP */
 	bool is_established; /* of a connection that is past its handshake */
 	bool at_backlog; /* a SYN: some kernels still have room; an ACK: the SYN queue is full */
-	bool has_room; /* a SYN for which there is room, but not for its source */
 	bool ends_handshake; /* an ACK that no connection and no request knows */
 	bool has_cookie; /* such an ACK with a valid cookie */
 	struct backlog backlog; /* of a listener */

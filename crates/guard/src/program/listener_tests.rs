@@ -57,6 +57,7 @@ impl Listener {
             accept_queue: self.waiting,
             syn_queue: self.half_open,
             capacity,
+            cookies: true,
         }
     }
 }
@@ -124,8 +125,7 @@ impl<'a, 'obj> Pair<'a, 'obj> {
             () if is(Outcome::Admitted) => SynVerdict::Admitted,
             () if is(Outcome::AcceptQueue) => SynVerdict::AcceptQueue,
             () if is(Outcome::SynQueue) => SynVerdict::Cookie,
-            () if is(Outcome::SourceShare) && backlog.is_behind() => SynVerdict::SourceShare,
-            () if is(Outcome::SourceShare) => SynVerdict::Cookie,
+            () if is(Outcome::SourceShare) => SynVerdict::SourceShare,
             () => panic!("one of four outcomes"),
         };
         let now = Instant::from_nanos(u64::from(self.looked_at(backlog)) << TICK_SHIFT);
@@ -161,7 +161,8 @@ fn judge_all(waiting: u32, half_open: u32, backlogs: &[u32], who: answering) -> 
         let mut pair = Pair::new(guard, who);
         let mut random = fastrand::Rng::with_seed(8);
         for capacity in backlogs {
-            let backlog = listener.backlog(*capacity);
+            let mut backlog = listener.backlog(*capacity);
+            backlog.cookies = who != answering::ANSWERING_NOBODY;
             for packet in 0..300 {
                 if random.u32(..40) == 0 {
                     std::thread::sleep(Duration::from_millis(random.u64(1..15)));
@@ -199,10 +200,26 @@ fn the_program_divides_a_syn_queue_as_core_does() {
     // What finds no place and is not admitted can be seen if nobody answers it.
     let backlogs = [100, 45, 43, 41, 39, 44, 42, 100];
     let [others, known] = judge_all(0, 40, &backlogs, answering::ANSWERING_NOBODY);
-    for verdict in [SynVerdict::Admitted, SynVerdict::Cookie] {
+    for verdict in [
+        SynVerdict::Admitted,
+        SynVerdict::SourceShare,
+        SynVerdict::Cookie,
+    ] {
         assert!(others[verdict as usize] > 100, "{others:?}");
     }
     assert!(known[SynVerdict::Admitted as usize] > 50, "{known:?}");
+}
+
+#[test]
+fn where_cookies_are_made_the_program_leaves_a_syn_queue_with_room_to_whoever_comes() {
+    for who in [answering::ANSWERING_STACK, answering::ANSWERING_DRIVER] {
+        let seen = judge_all(0, 40, &[100, 45, 43, 41, 100], who);
+        let sums = seen.map(|of_class| of_class.iter().sum::<u32>());
+        assert_eq!(
+            seen.map(|of_class| of_class[SynVerdict::Admitted as usize]),
+            sums
+        );
+    }
 }
 
 /// What the share refused was taken off from what had been admitted, although the queue had

@@ -38,10 +38,15 @@ pub(crate) fn from_nobody(host: IpAddr, port: u16, flags: TcpFlags) -> Vec<u8> {
 
 /// Fills the SYN queue with requests that nobody will complete.
 pub(crate) fn fill_syn_queue(peer: &Sender<Job>, host: IpAddr) {
+    // Some releases queue one more than the backlog.
+    request(peer, host, BACKLOG + 1);
+}
+
+/// So many requests that nobody will complete.
+pub(crate) fn request(peer: &Sender<Job>, host: IpAddr, requests: u16) {
     run(peer, move || {
         let wire = Wire::open();
-        // Some releases queue one more than the backlog.
-        for port in 0..=BACKLOG {
+        for port in 0..requests {
             wire.send(&from_nobody(host, 10_000 + port, TcpFlags::SYN));
         }
     });
