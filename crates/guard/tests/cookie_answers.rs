@@ -7,6 +7,7 @@ mod common;
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, TcpListener};
 use std::os::fd::AsRawFd;
+use std::thread;
 use std::time::{Duration, Instant};
 
 use common::peer::{NOBODY_V4, OtherEnd, run, with_peer};
@@ -17,6 +18,9 @@ use common::{HOST_MAC, HOST_V4, HOST_V6, PEER_MAC, Wire, in_namespace, ip};
 use etherparse::TcpOptionElement;
 use plimsoll_guard::{Config, Guard, Kind, Outcome, Storage};
 use plimsoll_packets::frame::{Extension, Packet, TcpFlags};
+
+/// The program takes its loader for gone after 2.1 s.
+const SILENCE: Duration = Duration::from_millis(2300);
 
 /// A host past its SYN queue.
 fn past_syn_queue<T: Send>(
@@ -42,6 +46,7 @@ fn with_requests<T: Send>(
             let mut storage = Storage::default();
             let mut guard = Guard::attach(&mut storage, &config, "v0").unwrap();
             request(peer, HOST_V4.into(), requests);
+            guard.regulate().unwrap();
             seen = Some(look(&mut guard));
         });
         seen.expect("it has been looked at")
@@ -91,6 +96,7 @@ fn handshake_with_headers_between(packet: Packet, host: IpAddr) {
             let mut guard = Guard::attach(&mut storage, &Config::default(), "v0").unwrap();
             let server = listener(host);
             fill_syn_queue(peer, host);
+            guard.regulate().unwrap();
             let segment = |sequence, ack, flags| {
                 let packet = packet.clone().numbers(sequence, ack);
                 packet.tcp(20_000, PORT, flags, &[])
@@ -246,6 +252,22 @@ fn a_listener_whose_peers_sign_their_segments_is_left_to_the_stack() {
     assert_eq!(answer_to(&syn, signs), None);
     assert!(is_counted_as_answered(&syn, |_| {}));
     assert!(!is_counted_as_answered(&syn, signs));
+}
+
+/// What it knew of the interface and of the packet filter may not be so any more.
+#[test]
+fn the_stack_answers_while_the_loader_is_silent() {
+    let syn = syn_with_mss(HOST_V4.into());
+    let look = |guard: &mut Guard<'_>| {
+        for _ in 0..2 {
+            guard.regulate().unwrap();
+            assert!(guard.answer_to(&syn).unwrap().is_some());
+            thread::sleep(SILENCE);
+            assert_eq!(guard.answer_to(&syn).unwrap(), None);
+            assert!(guard.test_run(&syn, 1).unwrap().0);
+        }
+    };
+    past_syn_queue(Config::default(), |_| {}, look);
 }
 
 /// The kernel makes no cookie while the SYN queue has room. So whoever has had its share takes

@@ -10,7 +10,7 @@ use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Sender, channel};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use nix::sys::socket::{Backlog, listen};
 
@@ -63,6 +63,7 @@ fn real_clients_connect(host: IpAddr) {
         let mut guard = Guard::attach(&mut storage, &Config::default(), "v0").unwrap();
         let server = listener(host);
         fill_syn_queue(peer, host);
+        guard.regulate().unwrap();
         let before = *guard.counters().unwrap().of(Kind::TcpListener);
 
         let answers = thread::scope(|scope| {
@@ -107,6 +108,7 @@ fn an_ack_without_a_cookie_is_discarded_only_while_the_syn_queue_is_full() {
             let ack = from_nobody(host, 20_000, TcpFlags::ACK);
             assert!(guard.test_run(&ack, 1).unwrap().0, "the stack refuses it");
             fill_syn_queue(peer, host);
+            guard.regulate().unwrap();
             let before = *guard.counters().unwrap().of(Kind::TcpListener);
             let syn = from_nobody(host, 20_000, TcpFlags::SYN);
             assert!(!guard.test_run(&syn, 1).unwrap().0, "answered from XDP");
@@ -141,6 +143,7 @@ fn without_cookies_from_the_driver_the_stack_makes_its_own_or_refuses() {
             assert!(guard.test_run(&syn, 1).unwrap().0, "the stack answers");
             std::fs::write("/proc/sys/net/ipv4/tcp_syncookies", "0").unwrap();
             guard.configure(&Config::default()).unwrap();
+            guard.regulate().unwrap();
             assert!(!guard.test_run(&syn, 1).unwrap().0, "the host forbids them");
             let counters = guard.counters().unwrap();
             let packets = counters.of(Kind::TcpListener);
@@ -161,6 +164,7 @@ fn observing_counts_the_cookie_and_lets_the_syn_pass() {
             let mut guard = Guard::attach(&mut storage, &config, "v0").unwrap();
             let _server = listener(HOST_V4.into());
             fill_syn_queue(peer, HOST_V4.into());
+            guard.regulate().unwrap();
             let before = *guard.counters().unwrap().of(Kind::TcpListener);
             let syn = from_nobody(HOST_V4.into(), 20_000, TcpFlags::SYN);
             assert!(guard.test_run(&syn, 1).unwrap().0);
@@ -172,7 +176,7 @@ fn observing_counts_the_cookie_and_lets_the_syn_pass() {
 }
 
 /// Runs `job` on the peer; the guard goes on looking after itself meanwhile, as
-/// its own loop does once a second.
+/// its own loop does.
 fn run_beside<T: Send + 'static>(
     peer: &Sender<Job>,
     guard: &mut Guard<'_>,
@@ -181,11 +185,16 @@ fn run_beside<T: Send + 'static>(
     let (done, result) = channel();
     let job = move || done.send(job()).expect("the test waits");
     peer.send(Box::new(job)).unwrap();
+    let mut refreshed = Instant::now();
     loop {
-        if let Ok(result) = result.recv_timeout(Duration::from_secs(1)) {
+        guard.regulate().unwrap();
+        if let Ok(result) = result.recv_timeout(Duration::from_millis(50)) {
             return result;
         }
-        guard.refresh().unwrap();
+        if refreshed.elapsed() >= Duration::from_secs(1) {
+            refreshed = Instant::now();
+            guard.refresh().unwrap();
+        }
     }
 }
 
@@ -256,6 +265,7 @@ fn where_answers_cannot_arrive_the_stack_makes_its_own() {
             let mut guard = Guard::attach(&mut storage, &Config::default(), "v0").unwrap();
             let answers = conversations(peer, &mut guard, HOST_V4.into(), CLIENTS);
             assert!(answers.iter().all(Result::is_ok), "{answers:?}");
+            guard.refresh().unwrap();
             assert_eq!(guard.answerer(), Some(Answerer::Refused));
             let counters = guard.counters().unwrap();
             let answered = counters.of(Kind::TcpListener).count(Outcome::SynCookie);

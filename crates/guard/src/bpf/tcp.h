@@ -152,11 +152,16 @@ static __always_inline void judge_tcp(struct xdp_md *ctx, const struct packet *p
 		judge_tcp_socket(ctx, packet, tcp, verdict);
 }
 
-/* A SYN that finds the SYN queue full, and what the stack would do with it. */
+/*
+ * A SYN that finds the SYN queue full, and what the stack would do with it. While the loader is
+ * silent, nobody knows what the host allows and whether an answer would arrive.
+ */
 static __always_inline enum outcome judge_excess_syn(struct xdp_md *ctx,
 						     const struct packet *packet,
 						     const struct verdict *verdict)
 {
+	if (!is_governed(now_tick()))
+		return OUTCOME_ADMITTED;
 	if (settings.answering == ANSWERING_NOBODY)
 		return verdict->at_backlog ? OUTCOME_ADMITTED : OUTCOME_SYN_QUEUE;
 	if (settings.answering != ANSWERING_DRIVER || !may_answer(ctx, packet))
@@ -205,7 +210,8 @@ static __always_inline void judge_handshake(struct xdp_md *ctx, const struct pac
 		if (has_cookie(ctx, packet->network_offset, packet->transport_offset,
 			       packet->ipv6))
 			verdict->outcome = judge_cookie(packet, verdict);
-		else if (discarding == DISCARDING_SYNS && verdict->at_backlog)
+		else if (discarding == DISCARDING_SYNS && verdict->at_backlog &&
+			 is_governed(now_tick()))
 			verdict->outcome = OUTCOME_NO_COOKIE;
 	}
 }

@@ -15,7 +15,7 @@ use plimsoll_core::time::{Instant, TICK_SHIFT};
 use plimsoll_packets::frame::TcpFlags;
 
 use super::SLOT_SOCKETS;
-use super::share_tests::defer_accept;
+use super::share_tests::{SILENCE, defer_accept};
 use super::test_host::{HOST, from, judged_at, with_guard};
 use super::types::{self, answering};
 use crate::{Guard, Kind, Outcome, Protection};
@@ -254,4 +254,27 @@ fn a_syn_that_finds_no_place_is_not_taken_off_from_what_was_admitted() {
             assert!(admitted <= sent, "{who:?}: {admitted} of {sent}");
         });
     }
+}
+
+/// What the host allowed may not be so any more.
+#[test]
+fn a_full_syn_queue_is_the_stack_s_while_the_loader_is_silent() {
+    let syn = from(HOST).tcp(4000, PORT, TcpFlags::SYN, &[]);
+    let ack = from(HOST).tcp(4000, PORT, TcpFlags::ACK, &[]);
+    with_guard(|guard| {
+        let listener = Listener::new(0, 40);
+        let _backlog = listener.backlog(39);
+        for _ in 0..2 {
+            for who in [answering::ANSWERING_NOBODY, answering::ANSWERING_STACK] {
+                guard.program.set_answering(who);
+                guard.program.beat();
+                let is_nobody = who == answering::ANSWERING_NOBODY;
+                assert_eq!(guard.test_run(&syn, 1).unwrap().0, !is_nobody);
+                assert_eq!(guard.test_run(&ack, 1).unwrap().0, is_nobody);
+                std::thread::sleep(SILENCE);
+                assert!(guard.test_run(&syn, 1).unwrap().0, "{who:?}");
+                assert!(guard.test_run(&ack, 1).unwrap().0, "{who:?}");
+            }
+        }
+    });
 }

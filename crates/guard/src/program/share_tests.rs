@@ -107,7 +107,7 @@ fn ports_without_a_socket_here_get_everything_unless_the_stack_says_that_they_ar
 }
 
 /// More than `HEARTBEAT_TICKS`.
-const SILENCE: Duration = Duration::from_millis(2300);
+pub(super) const SILENCE: Duration = Duration::from_millis(2300);
 
 #[test]
 fn shares_and_limits_end_when_the_loader_is_silent_and_come_back_with_it() {
