@@ -19,6 +19,7 @@ use crate::error::Error;
 use crate::filter::{Filter, FilterWatch};
 use crate::program::Program;
 use crate::program::types::answering;
+use crate::route_sizes::RouteSizes;
 
 /// Who answers, and the evidence so far.
 #[derive(Debug)]
@@ -27,6 +28,7 @@ pub(crate) struct Cookies {
     started: Instant,
     answering: Answering,
     filter: FilterWatch,
+    routes: RouteSizes,
     /// All that was seen up to the last look.
     before: Seen,
     /// The programs that watch what links refuse end with them.
@@ -35,13 +37,14 @@ pub(crate) struct Cookies {
 
 impl Cookies {
     /// Watches the interface; nothing is answered before the first [`Self::on_interval`]. Reads
-    /// the packet filter's rules, and may take long.
+    /// the packet filter's rules and the host's routes, and may take long.
     pub(crate) fn watch(ifindex: u32, program: &Program<'_>) -> Result<Self, Error> {
         Ok(Self {
             ifindex,
             started: Instant::now(),
             answering: Answering::new(),
             filter: FilterWatch::begin(),
+            routes: RouteSizes::begin(ifindex),
             before: seen(program)?,
             _watched: program.watch_transmission()?,
         })
@@ -55,7 +58,9 @@ impl Cookies {
     ) -> Result<(), Error> {
         let link = link::link(self.ifindex).map_err(os("ask for the interface's state"))?;
         let (mtu, mac) = (link.mtu.unwrap_or(0), link.mac.unwrap_or_default());
-        program.set_interface(self.ifindex, mtu, mac);
+        let now = Instant::now();
+        let mss = self.routes.on_interval(now).mss(mtu);
+        program.set_interface(self.ifindex, mss, mac);
         let seen = seen(program)?;
         let news = Seen {
             answered: seen.answered.saturating_sub(self.before.answered),
@@ -64,11 +69,12 @@ impl Cookies {
             taken: seen.taken.saturating_sub(self.before.taken),
         };
         self.before = seen;
-        let now = u64::try_from(self.started.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        let elapsed = now.saturating_duration_since(self.started).as_nanos();
+        let elapsed = u64::try_from(elapsed).unwrap_or(u64::MAX);
         let answerer = self
             .answering
-            .on_interval(time::Instant::from_nanos(now), &news);
-        let filter = self.filter.on_interval(Instant::now());
+            .on_interval(time::Instant::from_nanos(elapsed), &news);
+        let filter = self.filter.on_interval(now);
         let refuses = matches!(filter, Filter::MayWantSyn(_));
         let may = wanted && answerer == Answerer::Driver && !refuses;
         program.set_answering(match (takes_syn_cookies(), may) {

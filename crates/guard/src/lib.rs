@@ -36,6 +36,7 @@ mod presence;
 mod program;
 mod protection;
 mod regulator;
+mod route_sizes;
 pub mod session;
 mod sources;
 pub mod status;

@@ -185,6 +185,29 @@ fn the_answer_offers_the_mss_of_the_link_or_of_the_server() {
     assert_eq!(mss_of(&answer.unwrap()), 1000);
 }
 
+/// Segments of the link's MSS may be lost on a path that is known to take smaller ones only.
+#[test]
+fn the_answer_offers_the_mss_of_the_smallest_route() {
+    let route = |words: &'static str| move |_: &TcpListener| ip(words);
+    let (host_v4, host_v6) = (syn_with_mss(HOST_V4.into()), syn_with_mss(HOST_V6.into()));
+    for (words, v4, v6) in [
+        ("route add 198.18.0.77/32 dev v0 advmss 1300", 1300, 1440),
+        ("route add default via 198.18.0.1 mtu 1400", 1360, 1440),
+        ("route add default via 198.18.0.1 mtu 9000", 1460, 1440),
+        (
+            "-6 route add default via 2001:2:0:1::1 mtu 1400",
+            1460,
+            1340,
+        ),
+    ] {
+        let look = |guard: &mut Guard<'_>| {
+            [&host_v4, &host_v6].map(|syn| mss_of(&guard.answer_to(syn).unwrap().unwrap()))
+        };
+        let offered = past_syn_queue(Config::default(), route(words), look);
+        assert_eq!(offered, [v4, v6], "{words}");
+    }
+}
+
 #[test]
 fn only_what_is_for_this_interface_and_can_have_been_sent_is_answered() {
     let syn = |source: Ipv4Addr, host: Ipv4Addr, mac| {

@@ -31,8 +31,6 @@
 #define TCP_BYTES_MAX 60
 #define TCP_OPTION_MSS 2
 #define SYN_COOKIE_TTL 64
-#define IPV4_TCP_BYTES 40 /* headers of a segment without options */
-#define IPV6_TCP_BYTES 60
 
 /* What became of a SYN that was to be answered. */
 enum answer {
@@ -131,18 +129,21 @@ static __always_inline __u16 fold(__s64 sum)
 	return ~folded;
 }
 
+static __always_inline __u16 mss_of_interface(bool ipv6)
+{
+	return ipv6 ? settings.mss_ipv6 : settings.mss_ipv4;
+}
+
 /*
- * The largest segment that this host takes (RFC 9293, section 3.7.1): of the link, or
- * what the server asked for (TCP_MAXSEG). The MSS in the cookie is the client's.
+ * The largest segment that this host takes (RFC 9293, section 3.7.1): of the link and its
+ * routes, or what the server asked for (TCP_MAXSEG). The MSS in the cookie is the client's.
  */
 static __always_inline __u16 mss_of(const struct bpf_sock *listener, bool ipv6)
 {
 	const struct tcp_sock *tcp =
 		bpf_rdonly_cast(listener, bpf_core_type_id_kernel(struct tcp_sock));
-	__u32 mss = settings.mtu - (ipv6 ? IPV6_TCP_BYTES : IPV4_TCP_BYTES);
-	__u16 wanted = tcp->rx_opt.user_mss;
+	__u16 mss = mss_of_interface(ipv6), wanted = tcp->rx_opt.user_mss;
 
-	mss = mss > 0xffff ? 0xffff : mss;
 	return wanted && wanted < mss ? wanted : mss;
 }
 
@@ -244,7 +245,7 @@ static __always_inline bool may_answer(struct xdp_md *ctx, const struct packet *
 {
 	__u8 mac[ETH_ALEN];
 
-	if (settings.mtu <= IPV6_TCP_BYTES || bpf_xdp_load_bytes(ctx, 0, mac, sizeof(mac)))
+	if (!mss_of_interface(packet->ipv6) || bpf_xdp_load_bytes(ctx, 0, mac, sizeof(mac)))
 		return false;
 	for (int i = 0; i < ETH_ALEN; i++)
 		if (mac[i] != settings.mac[i])

@@ -374,7 +374,9 @@ struct settings {
 	__u8 learning; /* who is served becomes known */
 	/* The guarded interface; no answer is sent before it is known (0). */
 	__u32 ifindex;
-	__u32 mtu; /* bytes of an IP packet */
+	/* Bytes of the largest segment, by the link's MTU and by routes; 0: not known. */
+	__u16 mss_ipv4;
+	__u16 mss_ipv6;
 	__u8 mac[6];
 	/* Unicast addresses most packets are for, tried before the map. */
 	struct address frequent[FREQUENT_ADDRESSES];

@@ -44,12 +44,12 @@ impl Program<'_> {
         self.settings().answering = answering.0 as u8;
     }
 
-    /// Tells the program of the interface that it runs on: its index, its MTU in bytes
-    /// and its hardware address.
-    pub(crate) fn set_interface(&mut self, index: u32, mtu: u32, mac: [u8; 6]) {
+    /// Tells the program of the interface that it runs on: its index, the largest segments
+    /// of IPv4 and IPv6 that an answer may ask for, and its hardware address.
+    pub(crate) fn set_interface(&mut self, index: u32, mss: [u16; 2], mac: [u8; 6]) {
         let settings = self.settings();
         settings.ifindex = index;
-        settings.mtu = mtu;
+        [settings.mss_ipv4, settings.mss_ipv6] = mss;
         settings.mac = mac;
     }
 

@@ -64,7 +64,7 @@ const VALID: u16 = libc::NUD_PERMANENT
     | libc::NUD_STALE
     | libc::NUD_DELAY;
 /// A route learnt by a redirect or path MTU, not one of the table (`RTM_F_CLONED`).
-const CLONED: u32 = 0x200;
+pub(super) const CLONED: u32 = 0x200;
 /// A next hop that cannot be used: `RTNH_F_DEAD`, `RTNH_F_LINKDOWN`.
 const UNUSABLE: u8 = 1 | 16;
 

@@ -9,6 +9,8 @@
 //! Own addresses are routes of type `local`, and broadcast addresses those of type
 //! `broadcast`: both are [`Target::Local`].
 //!
+//! Beside the mirror, [`PacketSizes`] says how large packets routes allow.
+//!
 //! **Traps.** The kernel flushes IPv4 routes without a word when a link goes down or
 //! an address goes, or those of a next hop object that is deleted (`ip nexthop`). So a changed
 //! link, address or rule, or next hop object of some route, means that everything is read
@@ -20,6 +22,7 @@
 //! a next hop object that changes within a group is found by [`Mirror::compare`] only.
 
 mod message;
+mod sizes;
 mod state;
 pub mod switches;
 
@@ -36,6 +39,7 @@ use nix::sys::socket::{
 };
 
 use message::Event;
+pub use sizes::PacketSizes;
 pub use state::{Hop, Kind, Link, Neighbour, Route, State, Target};
 
 /// What changed in the state.
