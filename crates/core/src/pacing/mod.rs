@@ -197,7 +197,8 @@ struct Flow {
     not_before: Instant,
     train_start: Instant,
     train_bytes: u64,
-    /// The one outstanding transmission event.
+    /// The one outstanding transmission event; [`EventId::NONE`] after it fired, until the
+    /// packet is reported; nothing while the flow is idle.
     event: Option<EventId>,
 }
 
@@ -225,7 +226,12 @@ impl Flow {
         Instant::from_nanos(self.due).max(self.not_before)
     }
 
+    /// A new train, unless the last one's rates still forbid a packet: then that train goes
+    /// on, so that a flow gains nothing by pausing.
     fn start_train(&mut self, now: Instant) {
+        if self.next_departure() > now {
+            return;
+        }
         self.due = now.as_nanos();
         self.due_parts = 0;
         self.train_start = now;
@@ -356,12 +362,10 @@ impl Pacer {
     /// [`FlowError::Unknown`].
     pub fn on_backlog(&mut self, now: Instant, id: FlowId) -> Result<(), FlowError> {
         let flow = self.flow_mut(id)?;
-        if flow.event.is_some() {
+        if flow.event.is_some_and(|event| event != EventId::NONE) {
             return Ok(());
         }
-        if flow.next_departure() <= now {
-            flow.start_train(now);
-        }
+        flow.start_train(now);
         let departure = flow.next_departure();
         self.schedule(now, id.index, departure);
         Ok(())
@@ -374,7 +378,7 @@ impl Pacer {
     pub fn poll_departure(&mut self, now: Instant) -> Option<FlowId> {
         let index = self.timers.poll_event(now)?.payload;
         let flow = &mut self.flows[index as usize];
-        flow.event = None;
+        flow.event = Some(EventId::NONE);
         Some(FlowId {
             index,
             generation: flow.generation,
@@ -383,8 +387,8 @@ impl Pacer {
 
     /// A packet of `bytes` left at `now`. With `backlogged` the next one is
     /// scheduled; without, the train ends here and [`Self::on_backlog`] starts
-    /// the next. A packet sent out of turn (a retransmission) counts as well, and
-    /// puts an outstanding departure off.
+    /// the next. A packet sent out of turn (a retransmission) counts as well. It
+    /// puts an outstanding departure off, and starts a train if the flow was idle.
     ///
     /// # Errors
     ///
@@ -398,8 +402,12 @@ impl Pacer {
     ) -> Result<(), FlowError> {
         let (catch_up, deficit_max) = (self.catch_up, self.deficit_max);
         let flow = self.flow_mut(id)?;
+        let event = flow.event.take();
+        if event.is_none() {
+            flow.start_train(now);
+        }
         let departure = flow.on_sent(now, bytes, catch_up, deficit_max);
-        if let Some(event) = flow.event.take() {
+        if let Some(event) = event {
             self.timers.cancel(event);
         }
         if backlogged {

@@ -186,6 +186,39 @@ fn a_packet_out_of_turn_puts_the_next_departure_off() {
     assert_eq!(times(&departures(&mut pacer, 161..=210)), [200]);
 }
 
+/// A retransmission of a flow that had nothing to send counted as one that was late by all of
+/// `deficit_max`: the flow then owed 2,500 packets, and sent them at its burst rate.
+#[test]
+fn a_packet_out_of_turn_of_an_idle_flow_leaves_no_arrears() {
+    for busy_before in [false, true] {
+        let mut pacer = pacer();
+        let flow = pacer.add_flow(rates(40, 12)).unwrap();
+        if busy_before {
+            pacer.on_backlog(at(0), flow).unwrap();
+            assert_eq!(pacer.poll_departure(at(1)), Some(flow));
+            pacer.on_sent(at(1), flow, PACKET, false).unwrap();
+        }
+        pacer.on_sent(at(1_000_000), flow, PACKET, false).unwrap();
+        pacer.on_backlog(at(1_000_005), flow).unwrap();
+        let sent = departures(&mut pacer, 1_000_006..=1_000_130);
+        assert_eq!(times(&sent), [1_000_040, 1_000_080, 1_000_120]);
+        let train = pacer.train(flow).unwrap();
+        assert_eq!((train.start, train.bytes), (at(1_000_000), 4 * 1500));
+    }
+}
+
+/// What a flow with something to send is behind is caught up, however late its report.
+#[test]
+fn a_departure_that_is_reported_late_keeps_its_arrears() {
+    let mut pacer = pacer();
+    let flow = pacer.add_flow(rates(40, 12)).unwrap();
+    pacer.on_backlog(at(0), flow).unwrap();
+    assert_eq!(pacer.poll_departure(at(90)), Some(flow));
+    pacer.on_sent(at(95), flow, PACKET, true).unwrap();
+    let sent = departures(&mut pacer, 96..=170);
+    assert_eq!(times(&sent), [107, 119, 131, 160]);
+}
+
 #[test]
 fn a_train_ends_when_its_flow_has_nothing_to_send() {
     let mut pacer = pacer();

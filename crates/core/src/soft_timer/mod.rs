@@ -144,6 +144,11 @@ impl core::error::Error for TimersFull {}
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct EventId(Key);
 
+impl EventId {
+    /// Names no event.
+    pub(crate) const NONE: Self = Self(Key::NONE);
+}
+
 /// An event whose time has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FiredEvent<T> {

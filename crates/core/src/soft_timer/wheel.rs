@@ -93,6 +93,14 @@ pub(super) struct Key {
     generation: NonZeroU32,
 }
 
+impl Key {
+    /// Names no event: no place has this number.
+    pub(super) const NONE: Self = Self {
+        index: NIL,
+        generation: NonZeroU32::MIN,
+    };
+}
+
 /// An event that left the wheel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Due<T> {
