@@ -43,8 +43,12 @@ impl<C: Clock> Clock for &C {
 /// has not struck it from its own list (it does so when CPUs disagree). Setting
 /// the time of day moves neither clock. The first clock of a process is
 /// calibrated for 1 to 200 ms. Against the kernel's clock it then runs fast or
-/// slow by some parts in 100,000, so it measures intervals, no dates. The time
-/// in which the whole machine sleeps is not counted.
+/// slow by some parts in 100,000, so it measures intervals, no dates.
+///
+/// **A machine that sleeps.** While the whole machine sleeps the counter may go on, which
+/// fires events early by as much; or it begins anew, and then the clock stands still until
+/// the counter has passed where this clock began. Where a machine may sleep, take
+/// [`CycleClock::from_kernel`], which does not count that time.
 #[derive(Clone, Debug)]
 pub struct CycleClock {
     source: Source,

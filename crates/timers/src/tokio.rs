@@ -303,6 +303,17 @@ impl Shared {
         Ok(key)
     }
 
+    /// Lets the sleep at `place` wake `waker` from now on. False if it has fired: another
+    /// thread may do so between a task's look at the clock and this.
+    fn rewake(&self, place: usize, waker: &Waker) -> bool {
+        let mut pending = self.lock();
+        let known = &mut pending.sleeps[place].waker;
+        if known.is_some() {
+            *known = Some(waker.clone());
+        }
+        known.is_some()
+    }
+
     fn remove(&self, place: usize) {
         let mut pending = self.lock();
         let waiting = pending.sleeps.remove(place);
@@ -340,7 +351,11 @@ impl Shared {
 }
 
 /// Over once its time has come; made by [`SoftTime::sleep`]. Fails if the
-/// configured number of sleeps is exceeded, or outside a runtime with I/O.
+/// configured number of sleeps is exceeded, or outside a runtime.
+///
+/// # Panics
+///
+/// In a runtime without I/O, as tokio's own I/O types do. [`SoftTime::install`] enables it.
 #[derive(Debug)]
 #[must_use = "a sleep does nothing unless it is awaited"]
 pub struct Sleep {
@@ -368,18 +383,24 @@ impl Future for Sleep {
             self.cancel();
             return Poll::Ready(Ok(()));
         }
-        let waker = context.waker();
-        if let Some(place) = self.place {
-            let mut pending = self.time.0.lock();
-            pending.sleeps[place].waker = Some(waker.clone());
-            return Poll::Pending;
-        }
-        self.place = Some(self.time.0.add(self.at, waker.clone())?);
-        Poll::Pending
+        self.wait(context.waker())
     }
 }
 
 impl Sleep {
+    /// The part of a poll that found the time not yet come.
+    fn wait(&mut self, waker: &Waker) -> Poll<io::Result<()>> {
+        let Some(place) = self.place else {
+            self.place = Some(self.time.0.add(self.at, waker.clone())?);
+            return Poll::Pending;
+        };
+        if self.time.0.rewake(place, waker) {
+            return Poll::Pending;
+        }
+        self.cancel();
+        Poll::Ready(Ok(()))
+    }
+
     fn cancel(&mut self) {
         if let Some(place) = self.place.take() {
             self.time.0.remove(place);
@@ -390,5 +411,29 @@ impl Sleep {
 impl Drop for Sleep {
     fn drop(&mut self) {
         self.cancel();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Another worker fires a sleep just after its task found the time not yet come. The task
+    /// left a waker that nobody would ever wake, and slept for ever.
+    #[test]
+    fn a_sleep_that_fires_while_it_is_polled_is_over() {
+        let time = SoftTime::new(SoftTimeConfig::default()).unwrap();
+        let mut builder = Builder::new_current_thread();
+        time.install(&mut builder);
+        builder.build().unwrap().block_on(async {
+            let mut sleep = time.sleep(Duration::from_micros(20));
+            assert!(sleep.wait(Waker::noop()).is_pending());
+            assert!(sleep.wait(Waker::noop()).is_pending(), "it still waits");
+            // At its time and the next tick.
+            while time.now() < sleep.at() + Duration::from_micros(2) {}
+            time.check();
+            assert!(matches!(sleep.wait(Waker::noop()), Poll::Ready(Ok(()))));
+            assert!(time.0.lock().sleeps.is_empty(), "its place is free");
+        });
     }
 }

@@ -138,6 +138,20 @@ fn dropped_sleeps_free_their_places() {
     });
 }
 
+/// The backup has to be in a runtime's driver.
+#[test]
+fn a_sleep_fails_outside_a_runtime_and_panics_in_one_without_io() {
+    let time = || SoftTime::new(SoftTimeConfig::default()).unwrap();
+    let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+    let mut outside = Box::pin(time().sleep(Duration::from_secs(60)));
+    let polled = outside.as_mut().poll(&mut context);
+    assert!(matches!(polled, std::task::Poll::Ready(Err(_))));
+    let without = Builder::new_current_thread().build().unwrap();
+    let sleep = time().sleep(Duration::from_secs(60));
+    let slept = std::panic::AssertUnwindSafe(|| without.block_on(sleep));
+    assert!(std::panic::catch_unwind(slept).is_err());
+}
+
 /// Polls once.
 async fn futures_poll<F: Future + Unpin>(future: &mut F) -> Option<F::Output> {
     std::future::poll_fn(|context| {
