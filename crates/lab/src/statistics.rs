@@ -3,7 +3,9 @@
 //!
 //! The interval is Student's of the mean, at 95 percent. Where a value is infinite
 //! (a curve that never falls so far), it is the interval of the median by order
-//! statistics, which asks nothing of the distribution. A single value has none.
+//! statistics, which asks nothing of the distribution. Below six values not even the least
+//! and the greatest enclose the median with 95 percent: such an interval has no ends. A
+//! single value has no interval.
 
 /// A value over several seeds.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -68,25 +70,25 @@ fn of_median(values: &[f64]) -> Estimate {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
     let last = sorted.len() - 1;
-    let rank = median_rank(sorted.len());
+    let enclosed = median_rank(sorted.len()).map(|rank| (sorted[rank], sorted[last - rank]));
     // The lower middle, since the mean of both may be infinite without need.
     Estimate {
         value: sorted[last / 2],
-        interval: Some((sorted[rank], sorted[last - rank])),
+        interval: enclosed.or(Some((f64::NEG_INFINITY, f64::INFINITY))),
     }
 }
 
-/// The rank, from 0, whose value and its mirror enclose the median with 95 percent.
-/// 0 where there are too few values for that.
-fn median_rank(count: usize) -> usize {
-    let mut rank = 0;
+/// The rank, from 0, whose value and its mirror enclose the median with 95 percent;
+/// nothing where there are too few values for that.
+fn median_rank(count: usize) -> Option<usize> {
+    let mut rank = None;
     let mut probability = 0.5_f64.powi(i32::try_from(count).unwrap_or(i32::MAX));
     let mut below = probability;
     for index in 1..=count / 2 {
         if below > 0.025 {
             break;
         }
-        rank = index - 1;
+        rank = Some(index - 1);
         probability *= (count - index + 1) as f64 / index as f64;
         below += probability;
     }
@@ -124,6 +126,18 @@ mod tests {
         let estimate = Estimate::of(&values).unwrap();
         assert_eq!(estimate.interval, Some((6.0, 15.0)));
         assert_eq!(estimate.value, 10.0);
+    }
+
+    /// The least and the greatest of four enclose the median with 87.5 percent only.
+    #[test]
+    fn fewer_than_six_values_one_of_which_is_infinite_decide_nothing() {
+        let judged = |values: &[f64]| Estimate::of(values).unwrap().at_least(4.0);
+        assert_eq!(judged(&[f64::INFINITY, 5.0, 6.0, 7.0]), None);
+        assert_eq!(judged(&[f64::INFINITY, 5.0, 6.0, 7.0, 8.0]), None);
+        assert_eq!(
+            judged(&[f64::INFINITY, 5.0, 6.0, 7.0, 8.0, 9.0]),
+            Some(true)
+        );
     }
 
     #[test]

@@ -166,8 +166,8 @@ fn decided(verdict: Verdict, measured: &[(f64, Bound)]) -> Verdict {
     };
     let never = estimate.value.is_infinite();
     let why = match holds {
-        _ if never => Some("never in the measured range".to_owned()),
         None => Some("chance could decide either way".to_owned()),
+        Some(_) if never => Some("never in the measured range".to_owned()),
         Some(_) => None,
     };
     Verdict {
