@@ -84,7 +84,8 @@ fn pairs(run: &Run) -> impl Iterator<Item = (&Measured, &Measured)> {
 fn compared(run: &Run, measure: &Measure, model: &Measured, real: &Measured) -> Vec<Compared> {
     let is_rate = run.experiment.sweep.parameter.ends_with("rate_pps");
     let point = |(index, (x, figures)): (usize, &(f64, crate::Figures))| {
-        let modelled = model.estimate(index, &measure.of)?.value;
+        let beside = model.points.iter().position(|(at, _)| at == x)?;
+        let modelled = model.estimate(beside, &measure.of)?.value;
         let measured = real.estimate(index, &measure.of)?.value;
         let offered = figures.get("offered_pps").copied().unwrap_or(*x);
         Some(Compared {

@@ -187,8 +187,9 @@ mod tests {
     use crate::runner::{Options, Run};
     use crate::{Catalogue, distance, distances};
 
-    /// Real packets: the unit is another in each round, and four times it cannot be offered.
-    struct Real;
+    /// Real packets: the unit is another in each round, and this multiple of it cannot be
+    /// offered.
+    struct Real(f64);
 
     impl Host for Real {
         fn name(&self) -> &'static str {
@@ -198,7 +199,7 @@ mod tests {
         fn run(&self, point: &Point<'_>) -> Result<Figures, Error> {
             let offered = point.x * 100_000.0 * point.seed as f64;
             let mut figures = vec![(OFFERED, offered)];
-            if point.x < 4.0 {
+            if point.x != self.0 {
                 figures.push(("consumer.sink.delivered_pps", offered));
             }
             let named = figures.into_iter();
@@ -230,8 +231,8 @@ mod tests {
         catalogue.get("real-lrp-fig3").unwrap().clone()
     }
 
-    fn measured() -> Run {
-        let real = Real;
+    fn measured(not_offered: f64) -> Run {
+        let real = Real(not_offered);
         let options = Options {
             seed: 1,
             seeds: 2,
@@ -244,7 +245,7 @@ mod tests {
 
     #[test]
     fn the_model_meets_the_rates_that_were_offered_round_by_round() {
-        let run = measured();
+        let run = measured(4.0);
         let model = run.curves.iter().find(|curve| curve.id == "napi").unwrap();
         let delivered = |index| model.estimate(index, "consumer.sink.delivered_pps");
         // 0.8 times the units of both rounds, halved.
@@ -258,7 +259,7 @@ mod tests {
 
     #[test]
     fn each_modelled_curve_has_its_distance() {
-        let run = measured();
+        let run = measured(4.0);
         let all = distances(&run);
         let of: Vec<&str> = all.iter().map(|one| one.curve.as_str()).collect();
         let expected = ["napi", "napi_merged", "endless", "guard_off", "governed"];
@@ -269,6 +270,18 @@ mod tests {
             "{}",
             distance::text(&run)
         );
+    }
+
+    /// The model's points had moved up by one, and each was compared with the load before it.
+    #[test]
+    fn a_load_that_was_not_offered_moves_no_other() {
+        for one in distances(&measured(1.57)) {
+            let loads: Vec<f64> = one.points.iter().map(|point| point.x).collect();
+            assert_eq!(loads, [0.8, 1.16, 2.35, 3.13, 4.0], "{}", one.curve);
+            for point in &one.points {
+                assert!((point.ratio.unwrap() - 2.0).abs() < 1e-9, "{point:?}");
+            }
+        }
     }
 
     #[test]

@@ -355,7 +355,10 @@ impl Measured {
         let (mut points, mut others) = (Vec::new(), Vec::new());
         for (x, samples) in experiment.sweep.values.iter().zip(taken) {
             let mut samples = samples.into_iter();
-            points.extend(samples.next().map(|first| (*x, first)));
+            let Some(first) = samples.next() else {
+                continue;
+            };
+            points.push((*x, first));
             others.push(samples.collect());
         }
         Self {
