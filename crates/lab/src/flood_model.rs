@@ -285,6 +285,20 @@ mod tests {
     }
 
     #[test]
+    fn of_a_load_that_was_not_offered_nothing_is_claimed() {
+        let verdict = |not_offered| {
+            let verdicts = measured(not_offered).verdicts;
+            let livelock = verdicts.into_iter().find(|one| one.id == "livelock");
+            let livelock = livelock.unwrap();
+            (livelock.holds, livelock.why.unwrap())
+        };
+        let (holds, why) = verdict(4.0);
+        assert_eq!(holds, None, "{why}");
+        assert!(why.contains("up to 3.13"), "{why}");
+        assert_eq!(verdict(1.57).0, Some(false), "it was flooded to the end");
+    }
+
+    #[test]
     fn the_floods_move_to_another_machine() {
         let mut profile = Profile::named("modern-veth").unwrap();
         profile.name = "today".to_owned();

@@ -332,10 +332,12 @@ fn on_real_packets(
 }
 
 fn series(experiment: &Experiment, curves: &[Measured], seed: usize) -> Curves {
+    let sweep = experiment.sweep.values.iter();
+    let greatest = sweep.copied().fold(f64::NEG_INFINITY, f64::max);
     let of = |curve: &Measured| {
         let measures = experiment.measures.iter();
         let series = measures.filter_map(|measure| {
-            let series = curve.series_of(&measure.of, seed)?;
+            let series = curve.series_of(&measure.of, seed, greatest)?;
             Some((measure.id.clone(), series))
         });
         (curve.id.clone(), series.collect::<BTreeMap<_, _>>())
@@ -398,9 +400,9 @@ impl Measured {
         Series::new(points.collect())
     }
 
-    /// The same with one seed, counted from 0. A point with nothing random in it, or
-    /// with fewer repeats, has the same values again.
-    fn series_of(&self, figure: &str, seed: usize) -> Option<Series> {
+    /// The same with one seed, counted from 0, of a sweep that goes up to `greatest`. A point
+    /// with nothing random in it, or with fewer repeats, has the same values again.
+    fn series_of(&self, figure: &str, seed: usize, greatest: f64) -> Option<Series> {
         let points = self.points.iter().enumerate();
         let points = points.filter_map(|(index, (x, first))| {
             let others = self.others.get(index)?;
@@ -410,7 +412,8 @@ impl Measured {
             };
             Some((*x, *figures.get(figure)?))
         });
-        Series::new(points.filter(|(_, y)| y.is_finite()).collect())
+        let points = points.filter(|(_, y)| y.is_finite());
+        Series::of_sweep(points.collect(), greatest)
     }
 }
 

@@ -9,7 +9,11 @@ const LOSS_FREE_PERCENT: f64 = 1.0;
 
 /// Points with increasing x; never empty, all finite.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Series(Vec<(f64, f64)>);
+pub struct Series {
+    points: Vec<(f64, f64)>,
+    /// Greater loads were wanted, and could not be measured.
+    is_cut: bool,
+}
 
 impl Series {
     /// A curve through `points`; nothing if there is none or one is no number.
@@ -17,31 +21,52 @@ impl Series {
     pub fn new(mut points: Vec<(f64, f64)>) -> Option<Self> {
         let finite = points.iter().all(|(x, y)| x.is_finite() && y.is_finite());
         points.sort_by(|left, right| left.0.total_cmp(&right.0));
-        (finite && !points.is_empty()).then_some(Self(points))
+        let is_cut = false;
+        (finite && !points.is_empty()).then_some(Self { points, is_cut })
+    }
+
+    /// The same of a sweep that goes up to `greatest`.
+    #[must_use]
+    pub fn of_sweep(points: Vec<(f64, f64)>, greatest: f64) -> Option<Self> {
+        let measured = Self::new(points)?;
+        let is_cut = measured.end() < greatest;
+        Some(Self { is_cut, ..measured })
+    }
+
+    /// Whether it ends before its sweep: then nobody knows what comes after its end.
+    #[must_use]
+    pub fn is_cut(&self) -> bool {
+        self.is_cut
+    }
+
+    /// The greatest x.
+    #[must_use]
+    pub fn end(&self) -> f64 {
+        self.points[self.points.len() - 1].0
     }
 
     /// The points, by x.
     #[must_use]
     pub fn points(&self) -> &[(f64, f64)] {
-        &self.0
+        &self.points
     }
 
     /// Greatest value.
     #[must_use]
     pub fn peak(&self) -> f64 {
-        self.0[self.peak_index()].1
+        self.points[self.peak_index()].1
     }
 
     /// Where the greatest value is; the first such place.
     #[must_use]
     pub fn peak_at(&self) -> f64 {
-        self.0[self.peak_index()].0
+        self.points[self.peak_index()].0
     }
 
     fn peak_index(&self) -> usize {
         let mut best = 0;
-        for (index, point) in self.0.iter().enumerate() {
-            if point.1 > self.0[best].1 {
+        for (index, point) in self.points.iter().enumerate() {
+            if point.1 > self.points[best].1 {
                 best = index;
             }
         }
@@ -51,7 +76,7 @@ impl Series {
     /// Least value.
     #[must_use]
     pub fn lowest(&self) -> f64 {
-        self.0
+        self.points
             .iter()
             .fold(f64::INFINITY, |least, point| least.min(point.1))
     }
@@ -59,29 +84,29 @@ impl Series {
     /// Mean of the values.
     #[must_use]
     pub fn mean(&self) -> f64 {
-        self.0.iter().map(|point| point.1).sum::<f64>() / self.0.len() as f64
+        self.points.iter().map(|point| point.1).sum::<f64>() / self.points.len() as f64
     }
 
     /// Value at the least x.
     #[must_use]
     pub fn first(&self) -> f64 {
-        self.0[0].1
+        self.points[0].1
     }
 
     /// Value at the greatest x.
     #[must_use]
     pub fn last(&self) -> f64 {
-        self.0[self.0.len() - 1].1
+        self.points[self.points.len() - 1].1
     }
 
     /// Value at `x`; nothing outside the measured range.
     #[must_use]
     pub fn at(&self, x: f64) -> Option<f64> {
-        if let Some(point) = self.0.iter().find(|point| point.0 == x) {
+        if let Some(point) = self.points.iter().find(|point| point.0 == x) {
             return Some(point.1);
         }
         let pair = self
-            .0
+            .points
             .windows(2)
             .find(|pair| pair[0].0 < x && x < pair[1].0)?;
         let part = (x - pair[0].0) / (pair[1].0 - pair[0].0);
@@ -93,7 +118,7 @@ impl Series {
     #[must_use]
     pub fn held(&self) -> f64 {
         let peak = self.peak();
-        let after = &self.0[self.peak_index()..];
+        let after = &self.points[self.peak_index()..];
         let least = after
             .iter()
             .fold(f64::INFINITY, |least, point| least.min(point.1));
@@ -108,7 +133,7 @@ impl Series {
     /// never does.
     #[must_use]
     pub fn falls_to(&self, y: f64) -> Option<f64> {
-        let after = &self.0[self.peak_index()..];
+        let after = &self.points[self.peak_index()..];
         if after[0].1 <= y {
             return Some(after[0].0);
         }
@@ -120,19 +145,19 @@ impl Series {
     /// The x at which the curve has risen to `y`; nothing if it never does.
     #[must_use]
     pub fn rises_to(&self, y: f64) -> Option<f64> {
-        if self.0[0].1 >= y {
-            return Some(self.0[0].0);
+        if self.points[0].1 >= y {
+            return Some(self.points[0].0);
         }
-        let pair = self.0.windows(2).find(|pair| pair[1].1 >= y)?;
+        let pair = self.points.windows(2).find(|pair| pair[1].1 >= y)?;
         let part = (y - pair[0].1) / (pair[1].1 - pair[0].1);
         Some(pair[0].0 + part * (pair[1].0 - pair[0].0))
     }
 
     /// Of a curve of delivered over offered load: the greatest x up to which less than
-    /// 1 percent of x is lost; 0 if not even at the first. Between the last
-    /// good and the first bad point the loss is interpolated.
+    /// 1 percent of x is lost; 0 if not even at the first, and nothing if no more is
+    /// lost anywhere. Between the last good and the first bad point the loss is interpolated.
     #[must_use]
-    pub fn loss_free(&self) -> f64 {
+    pub fn loss_free(&self) -> Option<f64> {
         let loss = |point: &(f64, f64)| {
             if point.0 == 0.0 {
                 0.0
@@ -140,27 +165,25 @@ impl Series {
                 100.0 * (1.0 - point.1 / point.0)
             }
         };
-        match self
-            .0
+        let bad = self
+            .points
             .iter()
-            .position(|point| loss(point) > LOSS_FREE_PERCENT)
-        {
-            None => self.0[self.0.len() - 1].0,
-            Some(0) => 0.0,
-            Some(bad) => {
-                let (good, bad) = (self.0[bad - 1], self.0[bad]);
-                let part = (LOSS_FREE_PERCENT - loss(&good)) / (loss(&bad) - loss(&good));
-                good.0 + part.clamp(0.0, 1.0) * (bad.0 - good.0)
-            }
+            .position(|point| loss(point) > LOSS_FREE_PERCENT)?;
+        if bad == 0 {
+            return Some(0.0);
         }
+        let (good, bad) = (self.points[bad - 1], self.points[bad]);
+        let part = (LOSS_FREE_PERCENT - loss(&good)) / (loss(&bad) - loss(&good));
+        Some(good.0 + part.clamp(0.0, 1.0) * (bad.0 - good.0))
     }
 
     /// The same of a curve of what was lost: a load that comes at random differs from its
     /// nominal rate by more than the loss that is asked for.
     #[must_use]
-    pub fn loss_free_by(&self) -> f64 {
-        let arrived = self.0.iter().map(|(x, lost)| (*x, x - lost));
-        Self(arrived.collect()).loss_free()
+    pub fn loss_free_by(&self) -> Option<f64> {
+        let arrived = self.points.iter().map(|(x, lost)| (*x, x - lost));
+        let points = arrived.collect();
+        Self { points, ..*self }.loss_free()
     }
 
     /// Greatest drop from one point to the next, in percent of the peak.
@@ -178,7 +201,7 @@ impl Series {
     }
 
     fn greatest_step(&self, step: impl Fn(&[(f64, f64)]) -> f64) -> f64 {
-        let greatest = self.0.windows(2).map(step).fold(0.0, f64::max);
+        let greatest = self.points.windows(2).map(step).fold(0.0, f64::max);
         let peak = self.peak();
         if peak == 0.0 {
             0.0
@@ -191,11 +214,11 @@ impl Series {
     /// to 1. Nothing with fewer than two points.
     #[must_use]
     pub fn line(&self) -> Option<(f64, f64)> {
-        let count = self.0.len() as f64;
-        let mean_x = self.0.iter().map(|point| point.0).sum::<f64>() / count;
+        let count = self.points.len() as f64;
+        let mean_x = self.points.iter().map(|point| point.0).sum::<f64>() / count;
         let mean_y = self.mean();
         let (mut xx, mut xy, mut yy) = (0.0, 0.0, 0.0);
-        for (x, y) in &self.0 {
+        for (x, y) in &self.points {
             xx += (x - mean_x).powi(2);
             xy += (x - mean_x) * (y - mean_y);
             yy += (y - mean_y).powi(2);
@@ -208,27 +231,40 @@ impl Series {
     #[must_use]
     pub fn between(&self, low: f64, high: f64) -> Option<Self> {
         let inside = self
-            .0
+            .points
             .iter()
             .filter(|point| (low..=high).contains(&point.0));
-        Self::new(inside.copied().collect())
+        let inside = Self::new(inside.copied().collect())?;
+        let is_cut = self.is_cut && self.end() < high;
+        Some(Self { is_cut, ..inside })
     }
 
     /// `operation` on both values wherever both curves have a point; nothing if
     /// they share none or a result is no number.
     #[must_use]
     pub fn with(&self, other: &Self, operation: impl Fn(f64, f64) -> f64) -> Option<Self> {
-        let both = self.0.iter().filter_map(|(x, y)| {
-            let partner = other.0.iter().find(|point| point.0 == *x)?;
+        let both = self.points.iter().filter_map(|(x, y)| {
+            let partner = other.points.iter().find(|point| point.0 == *x)?;
             Some((*x, operation(*y, partner.1)))
         });
-        Self::new(both.collect())
+        let both = Self::new(both.collect())?;
+        let is_cut = [self, other]
+            .iter()
+            .any(|one| one.is_cut && one.end() <= both.end());
+        Some(Self { is_cut, ..both })
     }
 
     /// The same curve with every value mapped; nothing if a result is no number.
     #[must_use]
     pub fn map(&self, operation: impl Fn(f64) -> f64) -> Option<Self> {
-        Self::new(self.0.iter().map(|(x, y)| (*x, operation(*y))).collect())
+        let mapped = Self::new(
+            self.points
+                .iter()
+                .map(|(x, y)| (*x, operation(*y)))
+                .collect(),
+        )?;
+        let is_cut = self.is_cut;
+        Some(Self { is_cut, ..mapped })
     }
 }
 
@@ -277,12 +313,12 @@ mod tests {
     fn loss_free_is_where_the_loss_begins() {
         let curve = livelock();
         // No loss at 10, 20 % at 20: 1 % is a twentieth of the way.
-        assert!((curve.loss_free() - 10.5).abs() < 1e-9);
+        assert!((curve.loss_free().unwrap() - 10.5).abs() < 1e-9);
         let lost = Series::new(vec![(10.0, 0.0), (20.0, 4.0)]).unwrap();
-        assert!((lost.loss_free_by() - 10.5).abs() < 1e-9);
+        assert!((lost.loss_free_by().unwrap() - 10.5).abs() < 1e-9);
         let lossless = Series::new(vec![(1.0, 1.0), (2.0, 2.0)]).unwrap();
-        assert_eq!(lossless.loss_free(), 2.0);
-        assert_eq!(lossless.map(|y| y / 2.0).unwrap().loss_free(), 0.0);
+        assert_eq!(lossless.loss_free(), None);
+        assert_eq!(lossless.map(|y| y / 2.0).unwrap().loss_free(), Some(0.0));
     }
 
     #[test]
@@ -305,5 +341,20 @@ mod tests {
         assert_eq!(ratio.points(), [(10.0, 2.0), (20.0, 4.0)]);
         let zero = other.map(|_| 0.0).unwrap();
         assert!(livelock().with(&zero, |a, b| a / b).is_none());
+    }
+
+    #[test]
+    fn a_curve_is_cut_where_its_sweep_goes_on() {
+        let points = || vec![(1.0, 1.0), (2.0, 2.0)];
+        let (whole, cut) = (Series::new(points()), Series::of_sweep(points(), 3.0));
+        let (whole, cut) = (whole.unwrap(), cut.unwrap());
+        assert_eq!(Series::of_sweep(points(), 2.0).as_ref(), Some(&whole));
+        let is_cut = |curve: Option<Series>| curve.unwrap().is_cut();
+        assert!(is_cut(cut.map(|y| y * 2.0)));
+        assert!(is_cut(cut.with(&whole, f64::max)) && is_cut(whole.with(&cut, f64::max)));
+        assert!(is_cut(cut.between(1.0, 3.0)) && !is_cut(cut.between(1.0, 2.0)));
+        // What is asked of 1 alone does not depend on what comes after 2.
+        let first = whole.between(1.0, 1.0).unwrap();
+        assert!(!is_cut(cut.with(&first, f64::max)));
     }
 }

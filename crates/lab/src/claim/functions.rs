@@ -99,13 +99,33 @@ fn register_places(engine: &mut Engine) {
         })
         .register_fn("falls_to", |curve: Series, y: Dynamic| -> Fallible<f64> {
             // A curve that never falls that far does so later than any load.
-            Ok(curve.falls_to(argument(&y)?).unwrap_or(f64::INFINITY))
+            let place = curve.falls_to(argument(&y)?);
+            or_beyond(&curve, place, f64::INFINITY)
         })
         .register_fn("rises_to", |curve: Series, y: Dynamic| -> Fallible<f64> {
-            Ok(curve.rises_to(argument(&y)?).unwrap_or(f64::INFINITY))
+            let place = curve.rises_to(argument(&y)?);
+            or_beyond(&curve, place, f64::INFINITY)
         })
-        .register_fn("loss_free", |curve: Series| curve.loss_free())
-        .register_fn("loss_free_by", |lost: Series| lost.loss_free_by());
+        .register_fn("loss_free", |curve: Series| -> Fallible<f64> {
+            or_beyond(&curve, curve.loss_free(), curve.end())
+        })
+        .register_fn("loss_free_by", |lost: Series| -> Fallible<f64> {
+            or_beyond(&lost, lost.loss_free_by(), lost.end())
+        });
+}
+
+/// A place on a curve, or what stands for a place that it does not reach. What is not reached
+/// by a curve that ends before its sweep may lie beyond its end.
+fn or_beyond(curve: &Series, place: Option<f64>, beyond: f64) -> Fallible<f64> {
+    match place {
+        Some(place) => Ok(place),
+        None if curve.is_cut() => {
+            let end = curve.end();
+            let problem = format!("not reached up to {end}, and no further load was measured");
+            Err(failure(problem))
+        }
+        None => Ok(beyond),
+    }
 }
 
 /// Curves → curve.

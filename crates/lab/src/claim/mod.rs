@@ -419,6 +419,32 @@ mod tests {
     }
 
     #[test]
+    fn what_no_load_tells_that_was_offered_neither_holds_nor_fails() {
+        let mut curves = curves([1.0, 3.0, 2.0], [1.0, 2.0, 3.0]);
+        for measures in curves.values_mut() {
+            let points = measures["goodput"].points().to_vec();
+            let cut = Series::of_sweep(points, 4.0).unwrap();
+            measures.insert("goodput".to_owned(), cut);
+        }
+        for measure in [
+            "falls_to(old.goodput, 0)",
+            "rises_to(old.goodput, 4)",
+            "loss_free(late.goodput)",
+            "loss_free_by(late.goodput - late.goodput)",
+        ] {
+            let claim = format!("measure = \"{measure}\"\nat_most = 3");
+            let verdict = judged(&claim, &curves);
+            let why = verdict.why.unwrap();
+            assert_eq!((verdict.measured, verdict.holds), (None, None), "{why}");
+            assert!(why.contains("up to 3, and no further load"), "{why}");
+        }
+        let reached = "measure = \"falls_to(old.goodput, 2)\"\nat_most = 3";
+        assert_eq!(judged(reached, &curves).holds, Some(true));
+        let within = "measure = \"falls_to(between(old.goodput, 1, 3), 0)\"\nat_most = 3";
+        assert_eq!(judged(within, &curves).holds, Some(false));
+    }
+
+    #[test]
     fn a_claim_about_what_was_not_measured_neither_holds_nor_fails() {
         let mut curves = curves([1.0; 3], [1.0; 3]);
         curves.remove("late");
