@@ -1,8 +1,8 @@
 //! Results of points in a file, so that an interrupted sweep goes on where it was.
 //!
 //! A result is found by a hash of everything it depends on: this very program, the
-//! host, the profile, the settings and the seed. One line per result; a line that
-//! was cut off when the program ended counts as absent. A part of a run that came to
+//! host and its machine, the profile, the settings and the seed. One line per result, the
+//! last of several; a line that was cut off when the program ended counts as absent. A part of a run that came to
 //! its end has a line that says of which run and which part.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -17,7 +17,7 @@ use siphasher::sip128::{Hasher128, SipHasher13};
 
 use crate::error::Error;
 use crate::experiment::Experiment;
-use crate::host::{Figures, Point};
+use crate::host::{Figures, Host, Point};
 use crate::runner::Shard;
 
 /// Results of earlier runs, and the file that keeps them.
@@ -122,16 +122,18 @@ impl Cache {
         self.known.is_empty()
     }
 
-    /// The key of a point on the host of this name.
-    pub(crate) fn key(&self, host: &str, point: &Point<'_>) -> String {
+    /// The key of a point on a host.
+    pub(crate) fn key(&self, host: &dyn Host, point: &Point<'_>) -> String {
         let settings = point.settings.to_string();
-        let machine = point.experiment.machine.as_ref();
-        let machine = machine.map_or_else(String::new, |given| format!("{given:?}"));
+        let modelled = point.experiment.machine.as_ref();
+        let modelled = modelled.map_or_else(String::new, |given| format!("{given:?}"));
+        let machine = host.machine();
         let parts = [
             &self.program.to_le_bytes()[..],
-            host.as_bytes(),
-            point.profile().as_bytes(),
+            host.name().as_bytes(),
             machine.as_bytes(),
+            point.profile().as_bytes(),
+            modelled.as_bytes(),
             settings.as_bytes(),
             &point.seed.to_le_bytes(),
         ];

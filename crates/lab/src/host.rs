@@ -49,6 +49,12 @@ pub trait Host {
     /// What it is, for the report and the cache's keys.
     fn name(&self) -> &'static str;
 
+    /// The machine that its figures are of, for the cache's keys; nothing if they are the
+    /// same on every machine.
+    fn machine(&self) -> String {
+        String::new()
+    }
+
     /// Runs one point.
     ///
     /// # Errors

@@ -58,7 +58,7 @@ impl Experiment {
 mod tests {
     use super::*;
     use crate::runner::points;
-    use crate::{Cache, Catalogue};
+    use crate::{Cache, Catalogue, Modelled};
 
     #[test]
     fn an_experiment_moves_to_a_machine_from_a_file() {
@@ -93,7 +93,7 @@ mod tests {
             profile.costs.get_mut("demux").unwrap().ns = demux_ns;
             let moved = experiment.on(&Arc::new(profile));
             let points = points(&moved, &moved.curves[0], 1).unwrap();
-            cache.key("modelled", &points[0])
+            cache.key(&Modelled, &points[0])
         };
         assert_eq!(key(30), key(30));
         assert_ne!(key(30), key(31), "the same name");

@@ -4,6 +4,12 @@
 //! A machine drifts over minutes. So all curves take turns, and what a rate is
 //! measured against is measured in the same round. One thing at a time: all share
 //! this machine's CPUs.
+//!
+//! **An interrupted run.** Loads are multiples of a unit that each process searches anew in
+//! each round. So a round of an experiment is taken from the cache if all of it is there, and
+//! else is measured again.
+
+use std::collections::BTreeSet;
 
 use crate::cache::Cache;
 use crate::error::Error;
@@ -58,11 +64,20 @@ pub(crate) fn run(
     let empty = |points: &Vec<Point<'_>>| Ok(vec![Vec::new(); points.len()]);
     let mut results: Vec<Result<RealFigures, Error>> = curves.iter().map(empty).collect();
     for round in 0..rounds {
-        for (points, result) in curves.iter().zip(&mut results) {
+        let asked: Vec<Vec<Point<'_>>> = curves.iter().map(|one| of_round(one, round)).collect();
+        let partial = cache.map(|cache| partial(host, &asked, &results, cache));
+        for (points, result) in asked.iter().zip(&mut results) {
             progress(points.len());
             let Ok(samples) = result else { continue };
-            match one_round(host, points, round, cache) {
+            let is_whole = |partial: &BTreeSet<&str>| !partial.contains(experiment(points));
+            let figures = match cache.filter(|_| partial.as_ref().is_some_and(is_whole)) {
+                Some(cache) => Ok(kept(host, points, cache)),
+                None => measured(host, points, cache),
+            };
+            match figures {
                 Ok(figures) => {
+                    let figures = figures.into_iter().zip(points);
+                    let figures = figures.map(|(figures, point)| of_further(figures, point, round));
                     let figures = samples.iter_mut().zip(figures);
                     figures.for_each(|(samples, figures)| samples.push(figures));
                 }
@@ -84,50 +99,64 @@ pub(crate) fn run(
     Ok(results)
 }
 
-/// One curve once: from the cache if it has all of it, since points are measured
-/// against what the same round can take.
-fn one_round(
+/// The points of a curve with the seeds of a round.
+fn of_round<'a>(points: &[Point<'a>], round: u32) -> Vec<Point<'a>> {
+    let points = points.iter().map(|point| Point {
+        seed: point.seed.wrapping_add(u64::from(round)),
+        ..point.clone()
+    });
+    points.collect()
+}
+
+/// The experiment of a curve.
+fn experiment<'a>(points: &[Point<'a>]) -> &'a str {
+    points.first().map_or("", |point| &point.experiment.id)
+}
+
+/// The experiments that have a curve in this round which is not in the cache.
+fn partial<'a>(
+    host: &dyn Host,
+    curves: &[Vec<Point<'a>>],
+    results: &[Result<RealFigures, Error>],
+    cache: &Cache,
+) -> BTreeSet<&'a str> {
+    let running = curves.iter().zip(results);
+    let running = running.filter(|(_, result)| result.is_ok());
+    let missing = running.filter(|(points, _)| kept(host, points, cache).len() < points.len());
+    missing.map(|(points, _)| experiment(points)).collect()
+}
+
+/// What the cache has of a curve.
+fn kept(host: &dyn Host, points: &[Point<'_>], cache: &Cache) -> Vec<Figures> {
+    let keys = points.iter().map(|point| cache.key(host, point));
+    keys.filter_map(|key| cache.find(&key).cloned()).collect()
+}
+
+/// One curve once, for the cache as well.
+fn measured(
     host: &dyn Host,
     points: &[Point<'_>],
-    round: u32,
     cache: Option<&Cache>,
 ) -> Result<Vec<Figures>, Error> {
-    let points: Vec<Point<'_>> = points
-        .iter()
-        .map(|point| Point {
-            seed: point.seed.wrapping_add(u64::from(round)),
-            ..point.clone()
-        })
-        .collect();
-    let keys: Vec<String> = cache.map_or_else(Vec::new, |cache| {
-        let key = |point| cache.key(host.name(), point);
-        points.iter().map(key).collect()
-    });
-    let known = cache.and_then(|cache| {
-        let known = keys.iter().map(|key| cache.find(key).cloned());
-        known.collect::<Option<Vec<Figures>>>()
-    });
-    let mut figures = match known {
-        Some(known) => known,
-        None => host.run_curve(&points)?,
-    };
-    if let Some(cache) = cache {
-        for (key, figures) in keys.into_iter().zip(&figures) {
-            if cache.find(&key).is_none() {
-                cache.keep(key, figures)?;
-            }
+    let all = host.run_curve(points)?;
+    for (point, figures) in points.iter().zip(&all) {
+        if let Some(cache) = cache {
+            cache.keep(cache.key(host, point), figures)?;
         }
     }
+    Ok(all)
+}
+
+/// What is kept of a point in this round: after the first what the experiment measures, and
+/// what was offered.
+fn of_further(mut figures: Figures, point: &Point<'_>, round: u32) -> Figures {
     if round > 0 {
-        for (point, figures) in points.iter().zip(&mut figures) {
-            let offered = figures
-                .get_key_value(OFFERED)
-                .map(|(name, pps)| (name.clone(), *pps));
-            measured_alone(point.experiment, figures);
-            figures.extend(offered);
-        }
+        let offered = figures.get_key_value(OFFERED);
+        let offered = offered.map(|(name, pps)| (name.clone(), *pps));
+        measured_alone(point.experiment, &mut figures);
+        figures.extend(offered);
     }
-    Ok(figures)
+    figures
 }
 
 #[cfg(test)]

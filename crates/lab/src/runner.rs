@@ -240,7 +240,7 @@ pub(crate) fn cached(
     let Some(cache) = cache else {
         return host.run(point);
     };
-    let key = cache.key(host.name(), point);
+    let key = cache.key(host, point);
     if let Some(figures) = cache.find(&key) {
         return Ok(figures.clone());
     }

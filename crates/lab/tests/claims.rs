@@ -1,8 +1,11 @@
 //! All experiments, run in full: their claims are those of the reviewed table, and
 //! the same seed gives the same bytes whatever runs beside it.
 
+use std::collections::BTreeSet;
 use std::fs;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::Path;
+use std::sync::atomic::{AtomicIsize, AtomicUsize, Ordering};
 
 use plimsoll_lab::{
     Cache, Catalogue, Document, Error, Experiment, Figures, Host, Modelled, Options, Point, Run,
@@ -69,9 +72,9 @@ fn the_same_seed_gives_the_same_bytes_on_any_number_of_cores() {
     assert!(reference != on_threads(1, 8), "the seed must matter");
 }
 
-/// Runs on the modelled host until `left` points have been run.
+/// Figures out of nothing but what a result depends on, until `left` points have been run.
 struct Interrupted {
-    left: std::sync::atomic::AtomicIsize,
+    left: AtomicIsize,
 }
 
 impl Host for Interrupted {
@@ -80,13 +83,22 @@ impl Host for Interrupted {
     }
 
     fn run(&self, point: &Point<'_>) -> Result<Figures, Error> {
-        if self.left.fetch_sub(1, std::sync::atomic::Ordering::Relaxed) > 0 {
-            return Modelled.run(point);
+        if self.left.fetch_sub(1, Ordering::Relaxed) <= 0 {
+            return Err(power_failure());
         }
-        Err(Error::Io {
-            file: "power".into(),
-            source: std::io::Error::other("failed"),
-        })
+        let mut hasher = DefaultHasher::new();
+        (point.settings.to_string(), point.seed).hash(&mut hasher);
+        // With digits to the last: they must come back from the file.
+        let drawn = hasher.finish() as f64 / 3.0;
+        let measures = point.experiment.measures.iter();
+        Ok(measures.map(|one| (one.of.clone(), drawn)).collect())
+    }
+}
+
+fn power_failure() -> Error {
+    Error::Io {
+        file: "power".into(),
+        source: std::io::Error::other("failed"),
     }
 }
 
@@ -103,8 +115,7 @@ fn an_interrupted_run_goes_on_where_it_was() {
             ..Options::default()
         };
         let left = left.into();
-        let host = Interrupted { left };
-        run(&experiments, &host, &options, &|_, _| ())
+        run(&experiments, &Interrupted { left }, &options, &|_, _| ())
     };
     assert!(interrupted(30).is_err());
     assert_eq!(Cache::open(&path).unwrap().len(), 30);
@@ -121,12 +132,84 @@ fn an_interrupted_run_goes_on_where_it_was() {
     assert!(interrupted(missing - 1).is_err());
     let resumed = interrupted(1).unwrap();
     let document = |runs: &[Run]| serde_json::to_string(&Document::new(runs)).unwrap();
-    assert_eq!(document(&resumed), document(&run_all(&experiments, 1)));
+    let options = Options {
+        seed: 1,
+        ..Options::default()
+    };
+    let left = isize::MAX.into();
+    let whole = run(&experiments, &Interrupted { left }, &options, &|_, _| ());
+    assert_eq!(document(&resumed), document(&whole.unwrap()));
+}
+
+/// One process of a run on real packets: it finds a unit of its own, on a machine, and ends
+/// when `left` points have been run.
+struct Process {
+    unit: f64,
+    machine: &'static str,
+    left: AtomicIsize,
+}
+
+impl Host for Process {
+    fn name(&self) -> &'static str {
+        "testbed"
+    }
+
+    fn machine(&self) -> String {
+        self.machine.to_owned()
+    }
+
+    fn run(&self, point: &Point<'_>) -> Result<Figures, Error> {
+        if self.left.fetch_sub(1, Ordering::Relaxed) <= 0 {
+            return Err(power_failure());
+        }
+        let measures = point.experiment.measures.iter();
+        Ok(measures.map(|one| (one.of.clone(), self.unit)).collect())
+    }
+}
+
+/// A resumed round kept the curves that were there and measured the others, in multiples of
+/// another unit, also on another machine.
+#[test]
+fn a_round_of_real_packets_is_of_one_process_and_one_machine() {
+    let experiments = Catalogue::built_in().unwrap();
+    let experiments = experiments.select(&["real-mr-fig5".to_owned()]).unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("results");
+    let units = |unit, machine, left: isize| {
+        let cache = Cache::open(&path).unwrap();
+        let left = left.into();
+        let process = Process {
+            unit,
+            machine,
+            left,
+        };
+        let options = Options {
+            seeds: 2,
+            testbed: Some(&process),
+            cache: Some(&cache),
+            ..Options::default()
+        };
+        let runs = run(&experiments, &Modelled, &options, &|_, _| ()).ok()?;
+        let of = &experiments[0].measures[0].of;
+        let curves = runs[0].curves.iter();
+        let rounds = curves.flat_map(|curve| curve.points.iter().zip(&curve.others));
+        let rounds = rounds.map(|((_, first), others)| (first[of] as u32, others[0][of] as u32));
+        Some(rounds.collect::<BTreeSet<_>>())
+    };
+    let curve = experiments[0].sweep.values.len();
+    let round = experiments[0].curves.len() * curve;
+    // Its power fails after one curve of the second round.
+    assert_eq!(units(1.0, "one", (round + curve) as isize), None);
+    let expected = Some(BTreeSet::from([(1, 2)]));
+    assert_eq!(units(2.0, "one", round as isize), expected);
+    assert_eq!(units(3.0, "one", 0), expected, "nothing is left to be run");
+    let other = units(4.0, "other", 2 * round as isize);
+    assert_eq!(other, Some(BTreeSet::from([(4, 4)])));
 }
 
 /// Counts its points.
 #[derive(Default)]
-struct Counted(std::sync::atomic::AtomicUsize);
+struct Counted(AtomicUsize);
 
 impl Host for Counted {
     fn name(&self) -> &'static str {
@@ -134,7 +217,7 @@ impl Host for Counted {
     }
 
     fn run(&self, point: &Point<'_>) -> Result<Figures, Error> {
-        self.0.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        self.0.fetch_add(1, Ordering::Relaxed);
         Modelled.run(point)
     }
 }

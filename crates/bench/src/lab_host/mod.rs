@@ -28,6 +28,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use plimsoll_lab::{Error as LabError, Figures, Host, HostKind, Point};
+use plimsoll_report::Machine;
 use plimsoll_testbed::{Config as TestbedConfig, Testbed};
 
 use crate::Error;
@@ -136,6 +137,10 @@ impl RealPackets {
 impl Host for RealPackets {
     fn name(&self) -> &'static str {
         "testbed"
+    }
+
+    fn machine(&self) -> String {
+        format!("{:?}", Machine::read(None))
     }
 
     fn run(&self, point: &Point<'_>) -> Result<Figures, LabError> {
