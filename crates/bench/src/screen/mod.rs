@@ -33,7 +33,7 @@ const NFT_RULES: [&str; 4] = [
     "udp dport 9",
 ];
 
-/// All flows of the flood: 256 sources with 1024 ports.
+/// All flows of the flood: 254 sources, or 256 with IPv6, with 1024 ports.
 const REMEMBER: [&str; 2] = ["--remember", "524288"];
 
 /// ssh.

@@ -21,7 +21,7 @@
 //!   while is [`improve_dwell`](FidelityConfig::improve_dwell).
 //! - A step that has to be taken back within the same while came too early: the next one
 //!   waits twice as long, up to [`improve_dwell_max`](FidelityConfig::improve_dwell_max).
-//! - The ring lost more than [`losses_high`](FidelityConfig::losses_high) of a
+//! - The ring lost [`losses_high`](FidelityConfig::losses_high) or more of a
 //!   [`losses_window`](FidelityConfig::losses_window): one step worse. More than
 //!   [`losses_low`](FidelityConfig::losses_low): none to the better.
 //! - Sampling, or the last step, has not made the losses a quarter smaller: back to where they
@@ -133,7 +133,7 @@ pub struct FidelityConfig {
     /// Over how long losses at the ring are looked at together; above zero. Shorter answers
     /// sooner, and takes a burst for more. Default 100 ms.
     pub losses_window: Duration,
-    /// Part of the packets of a window whose loss at the ring makes a step; above
+    /// From this part of a window's packets on, lost at the ring, there is a step; above
     /// `losses_low`. Default 1 %.
     pub losses_high: Fraction,
     /// Part up to which nothing counts as lost. Default 0.1 %.

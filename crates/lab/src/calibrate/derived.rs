@@ -1,7 +1,9 @@
 //! Which number of a profile follows from which trials.
 //!
 //! The model charges several costs where a trial measures one time. So costs are chosen
-//! such that the model's steps add up to what was measured as a whole.
+//! such that, in each repeat, the model's steps add up to what was measured as a whole. The
+//! profile has the median of each cost, and medians need not add up: the more the repeats
+//! differ, the less.
 
 use plimsoll_sim::Profile;
 
@@ -58,7 +60,7 @@ impl Values<'_> {
     }
 }
 
-/// Costs. Sums of the model's steps equal what was measured as a whole.
+/// Costs. Sums of the model's steps equal what one repeat measured as a whole.
 pub(super) const COSTS: &[Derived] = &[
     Derived {
         name: "interrupt_enter",
