@@ -207,11 +207,7 @@ pub const QUEUES: &[(&str, &str)] = &[
     ),
     (
         "socket_queue",
-        "packets between the protocol and a consumer",
-    ),
-    (
-        "channel",
-        "packets between early demultiplexing and a consumer",
+        "packets between the protocol, or early demultiplexing, and a consumer",
     ),
     (
         "output_queue",

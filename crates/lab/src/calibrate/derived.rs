@@ -165,9 +165,4 @@ pub(super) const QUEUES: &[Derived] = &[
         from: "trial room",
         of: |values| values.trial("room"),
     },
-    Derived {
-        name: "channel",
-        from: "as socket_queue, trial room",
-        of: |values| values.trial("room"),
-    },
 ];
