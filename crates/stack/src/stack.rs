@@ -139,7 +139,7 @@ impl Stack {
 
     /// Frames that could not be sent: no room in the device, a neighbour that too many wait for or
     /// that did not answer, a link that was down or takes no frame of this length
-    /// ([`Device::unsent`](crate::device::Device::unsent)). Forwarded frames are counted here as well as
+    /// ([`Device::unsent`]). Forwarded frames are counted here as well as
     /// under [`Outcome::Forwarded`](crate::Outcome::Forwarded).
     #[must_use]
     pub fn unsent(&self) -> u64 {
