@@ -150,9 +150,9 @@ impl Zone {
                 break;
             }
             decision.answers[place] = Some(set);
-            match set.data.first() {
-                Some(ZoneRecordData::Cname(alias)) if rtype != set.rtype && rtype != Rtype::ANY => {
-                    name = canonical(alias.cname());
+            match target_of(set) {
+                Some(target) if rtype != set.rtype && rtype != Rtype::ANY => {
+                    name = canonical(target);
                 }
                 _ => break,
             }
@@ -168,12 +168,15 @@ impl Zone {
         asked: &Asked<'_>,
         decision: &Decision<'_>,
     ) -> AdditionalBuilder<Target> {
-        for (place, set) in decision.answers.iter().flatten().enumerate() {
-            // The first is of the name as it was asked for, also where a wildcard made it.
-            let pushed = set.data.iter().try_for_each(|data| match place {
-                0 => builder.push((asked.qname(), Class::IN, set.ttl, data)),
-                _ => builder.push((&set.owner, Class::IN, set.ttl, data)),
+        let mut owner: Option<&Name> = None;
+        for set in decision.answers.iter().flatten() {
+            // Of the name as it was asked for, or of an alias's target: also where a wildcard
+            // made it.
+            let pushed = set.data.iter().try_for_each(|data| match owner {
+                None => builder.push((asked.qname(), Class::IN, set.ttl, data)),
+                Some(owner) => builder.push((owner, Class::IN, set.ttl, data)),
             });
+            owner = target_of(set);
             if pushed.is_err() {
                 return builder.tc_rewind_into().additional();
             }
@@ -234,6 +237,14 @@ fn answer_of(node: &Node, rtype: Rtype) -> Option<&RrSet> {
     match rtype {
         Rtype::ANY => node.any(),
         rtype => node.get(rtype).or_else(|| node.get(Rtype::CNAME)),
+    }
+}
+
+/// The name that an alias stands for.
+fn target_of(set: &RrSet) -> Option<&Name> {
+    match set.data.first() {
+        Some(ZoneRecordData::Cname(alias)) => Some(alias.cname()),
+        _ => None,
     }
 }
 
@@ -396,6 +407,19 @@ mod tests {
         assert_eq!(record.owner().to_string(), "a.Wild.example.TEST");
         assert_eq!(message.header().id(), 0x1234);
         assert!(message.header().rd() && !message.header().ra());
+    }
+
+    /// It was of the wildcard, which a resolver takes for the answer to another question.
+    #[test]
+    fn the_answer_behind_an_alias_is_of_its_target() {
+        let text = format!("{ZONE}made IN CNAME a.wild\n*.wild IN A 192.0.2.5\n");
+        let (zone, mut answer) = (zone(&text).unwrap(), Vec::new());
+        let query = query("made.example.test", Rtype::A, None);
+        zone.answer(&query, Transport::Udp, &mut answer);
+        let message = Message::from_octets(&answer[..]).unwrap();
+        let owners = message.answer().unwrap().map(|one| one.unwrap().owner());
+        let owners: Vec<_> = owners.map(|owner| owner.to_string()).collect();
+        assert_eq!(owners, ["made.example.test", "a.wild.example.test"]);
     }
 
     /// Too much for 512 bytes, and for 1232.

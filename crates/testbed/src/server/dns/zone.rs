@@ -71,6 +71,9 @@ impl Node {
 
     fn insert(&mut self, record: Record<Name, Data>) -> Result<(), &'static str> {
         let (rtype, ttl) = (record.rtype(), record.ttl());
+        if rtype == Rtype::DNAME {
+            return Err("has a DNAME, which is not known here: give each name below it a CNAME");
+        }
         let alias = |rtype| rtype == Rtype::CNAME;
         if self.0.iter().any(|set| alias(set.rtype) || alias(rtype)) {
             return Err("stands beside a CNAME, which must be alone");
@@ -322,6 +325,10 @@ ns.child IN A 192.0.2.4
             (
                 "$ORIGIN a.\n@ 1 IN SOA n m 1 2 3 4 5\nb 1 IN CNAME c\nb 1 IN A 192.0.2.1\n",
                 "CNAME",
+            ),
+            (
+                "$ORIGIN a.\n@ 1 IN SOA n m 1 2 3 4 5\nb 1 IN DNAME c.test.\n",
+                "b.a has a DNAME",
             ),
             ("$ORIGIN a.\n$INCLUDE other\n", "$INCLUDE"),
             ("$ORIGIN a.\n@ 1 IN A 192.0.2\n", "1"),
