@@ -4,7 +4,8 @@
 mod serving;
 mod shell;
 
-use std::io::Read;
+use std::io::{self, Read};
+use std::process::Stdio;
 
 use plimsoll_kernel::knobs::{Attribute, Device, Netdev};
 use plimsoll_kernel::link;
@@ -111,5 +112,19 @@ fn threads_are_placed_and_put_back_after_an_end_and_after_a_kill() {
                 (device.attribute(Attribute::Threaded).unwrap() == Some(0)).then_some(())
             });
         }
+    });
+}
+
+/// It had panicked when nobody could read its warning any more.
+#[test]
+fn a_warning_that_nobody_reads_ends_nothing() {
+    with_link(|| {
+        // With several queues it cannot poll as it is asked to, and warns.
+        run("ethtool -L stack0 rx 2");
+        let (reader, writer) = io::pipe().unwrap();
+        drop(reader);
+        let serve = "echo --port 7 --on af_xdp:stack0 --address 10.0.0.2/24 --path ni-lrp";
+        let _server = Server::start_saying(serve, Stdio::from(writer));
+        client_of_an_echo();
     });
 }

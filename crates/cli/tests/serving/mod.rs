@@ -46,7 +46,7 @@ impl Server {
         Self::start_saying(arguments, Stdio::piped())
     }
 
-    fn start_saying(arguments: &str, to: Stdio) -> Self {
+    pub(crate) fn start_saying(arguments: &str, to: Stdio) -> Self {
         let mut command = Command::new(env!("CARGO_BIN_EXE_plimsoll"));
         command.arg("serve").args(arguments.split_whitespace());
         Self(command.stdout(Stdio::piped()).stderr(to).spawn().unwrap())

@@ -1,11 +1,15 @@
 //! Whose sockets a server uses.
 
 use std::fmt;
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::io::{self, Write};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::str::FromStr;
 
 use ipnet::IpNet;
+use nix::errno::Errno;
 use nix::ifaddrs::getifaddrs;
+use nix::sys::socket::{AddressFamily, SockFlag, SockType, socket};
+use plimsoll_kernel::link;
 use plimsoll_stack::device::Device;
 use plimsoll_stack::device::packet::PacketDevice;
 use plimsoll_stack::device::tap::{TapDevice, TunDevice};
@@ -140,13 +144,20 @@ fn start_af_xdp(interface: &str, config: &Config, mut stack: StackConfig) -> Res
     }
     let device = XdpInterface::open(interface, &device)?;
     if let Some(why) = device.unthreaded() {
-        eprintln!("plimsoll: a flood may take the CPU from the server: {why}");
+        // Unlike `eprintln!`, it does not panic when the reader is gone.
+        let _ = writeln!(
+            io::stderr(),
+            "plimsoll: a flood may take the CPU from the server: {why}"
+        );
     }
     start(device, config.vlan, &stack)
 }
 
 /// The addresses that the kernel has on `interface`.
 fn addresses_of(interface: &str) -> Result<Vec<IpNet>, Error> {
+    // As opening it would say.
+    let missing = |_| plimsoll_stack::Error::NoSuchInterface(interface.to_owned());
+    link::index(interface).map_err(missing)?;
     let all = getifaddrs().map_err(Error::io("list addresses"))?;
     let of_interface = all.filter(|entry| entry.interface_name == interface);
     let nets = of_interface.filter_map(|entry| {
@@ -169,13 +180,21 @@ fn addresses_of(interface: &str) -> Result<Vec<IpNet>, Error> {
 
 /// Every address of a network, at the port: what is another's stays another's.
 pub(super) fn everywhere(network: &Network, config: &Config) -> Vec<SocketAddr> {
-    let port = config.port;
-    match network {
+    let ipv6 = match network {
         // Dual-stack unless the administrator changed net.ipv6.bindv6only.
-        Network::Kernel => vec![SocketAddr::from((Ipv6Addr::UNSPECIFIED, port))],
-        Network::Stack(stack) => match stack.addresses().any(|address| address.is_ipv6()) {
-            true => vec![SocketAddr::from((Ipv6Addr::UNSPECIFIED, port))],
-            false => vec![SocketAddr::from((Ipv4Addr::UNSPECIFIED, port))],
-        },
-    }
+        Network::Kernel => has_ipv6(),
+        Network::Stack(stack) => stack.addresses().any(|address| address.is_ipv6()),
+    };
+    let all: IpAddr = match ipv6 {
+        true => Ipv6Addr::UNSPECIFIED.into(),
+        false => Ipv4Addr::UNSPECIFIED.into(),
+    };
+    vec![SocketAddr::from((all, config.port))]
+}
+
+/// Whether this kernel has IPv6: not if it was started with `ipv6.disable=1`.
+fn has_ipv6() -> bool {
+    let (kind, flags) = (SockType::Datagram, SockFlag::SOCK_CLOEXEC);
+    let tried = socket(AddressFamily::Inet6, kind, flags, None);
+    !matches!(tried, Err(Errno::EAFNOSUPPORT))
 }
