@@ -71,7 +71,10 @@ impl Content {
                 let before = to.len();
                 let piece = (most as u64).min(*bytes) as usize;
                 to.resize(before + piece, 0);
-                file.read_exact(&mut to[before..])?;
+                if let Err(error) = file.read_exact(&mut to[before..]) {
+                    to.truncate(before);
+                    return Err(error);
+                }
                 *bytes -= piece as u64;
                 Ok(true)
             }
@@ -179,6 +182,8 @@ impl Answer {
 
 #[cfg(test)]
 mod tests {
+    use std::io::Seek;
+
     use super::*;
 
     fn sent(answer: Answer) -> String {
@@ -199,5 +204,21 @@ mod tests {
         assert!(head.contains("Content-Length: 5") && head.ends_with("\r\n\r\n"));
         let refused = sent(Answer::error(Status::MethodNotAllowed).closing());
         assert!(refused.contains("Allow: GET, HEAD") && refused.contains("Connection: close"));
+    }
+
+    /// Zeros had followed the head, as if they were the file.
+    #[test]
+    fn nothing_is_sent_in_place_of_what_cannot_be_read() {
+        let mut file = tempfile::tempfile().unwrap();
+        file.write_all(b"short").unwrap();
+        file.rewind().unwrap();
+        let answer = Answer::file(file, 4096, "text/plain");
+        let mut bytes = Vec::new();
+        let mut rest = answer.write(&mut bytes, SystemTime::UNIX_EPOCH);
+        let text = String::from_utf8(bytes.clone()).unwrap();
+        assert!(text.ends_with("\r\n\r\n"), "{text:?}");
+        let head = bytes.len();
+        rest.take(&mut bytes, 4096).unwrap_err();
+        assert_eq!(bytes.len(), head);
     }
 }
