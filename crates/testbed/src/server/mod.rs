@@ -19,6 +19,7 @@ mod http;
 mod network;
 mod option;
 mod pace;
+mod source;
 mod status;
 mod tcp;
 mod udp;

@@ -1,17 +1,18 @@
 //! Servers of datagrams: what becomes of each is the caller's to say.
 
-use std::io::{self, IoSlice, IoSliceMut};
+use std::io::{self, IoSliceMut};
 use std::net::{SocketAddr, UdpSocket};
 use std::os::fd::AsRawFd;
 
 use nix::sys::socket::{
-    MsgFlags, MultiHeaders, SockaddrStorage, recvmmsg, sendmmsg, setsockopt, sockopt,
+    MsgFlags, MultiHeaders, RecvMsg, SockaddrStorage, recvmmsg, recvmsg, setsockopt, sockopt,
 };
 use plimsoll_stack::{Datagram, Stack};
 
 use super::counters::SharedCounters;
 use super::network::{Network, everywhere};
 use super::option::set_option;
+use super::source::{Answers, Headers, Source, send_from};
 use super::{Config, LOOK, is_retry};
 use crate::{Error, interrupt};
 
@@ -52,6 +53,7 @@ fn bind(config: &Config, network: &Network) -> io::Result<UdpSocket> {
         set_busy_poll(&socket, config.busy_poll)?;
     }
     socket.set_read_timeout(Some(LOOK))?;
+    Source::ask(&socket)?;
     Ok(socket)
 }
 
@@ -59,6 +61,24 @@ fn bind(config: &Config, network: &Network) -> io::Result<UdpSocket> {
 fn set_busy_poll(socket: &UdpSocket, span: std::time::Duration) -> io::Result<()> {
     let micros = u32::try_from(span.as_micros()).unwrap_or(u32::MAX);
     set_option(socket, nix::libc::SO_BUSY_POLL, &micros)
+}
+
+/// What came: how long, from whom, and to which address of this host.
+#[derive(Clone, Copy)]
+struct Received {
+    length: usize,
+    from: Option<SockaddrStorage>,
+    at: Option<Source>,
+}
+
+impl Received {
+    fn of(message: RecvMsg<'_, '_, SockaddrStorage>) -> Self {
+        Self {
+            length: message.bytes,
+            from: message.address,
+            at: Source::of(&message),
+        }
+    }
 }
 
 /// A receive and a send per packet.
@@ -71,22 +91,25 @@ fn by_one(
     let socket = bind(config, network)?;
     counters.set_listening();
     let (mut buffer, mut written) = (vec![0; DATAGRAM_BYTES_MAX], Vec::new());
+    let (fd, mut control) = (socket.as_raw_fd(), Source::space());
     while !interrupt::requested() {
-        match socket.recv_from(&mut buffer) {
-            Ok((length, from)) => {
-                let reply = handle(&buffer[..length], &mut written);
-                counters.count_received(length);
-                let answer = match reply {
-                    Reply::Nothing => continue,
-                    Reply::Same => &buffer[..length],
-                    Reply::Written => &written[..],
-                };
-                counters.count_sent(socket.send_to(answer, from).is_ok());
-            }
+        let mut slice = [IoSliceMut::new(&mut buffer)];
+        let told = Some(&mut control[..]);
+        let one = match recvmsg(fd, &mut slice, told, MsgFlags::empty()) {
+            Ok(message) => Received::of(message),
             // Nothing came for a while: look at the interrupt flag.
-            Err(error) if is_retry(&error) => {}
-            Err(error) => return Err(error),
-        }
+            Err(error) if is_retry(&error.into()) => continue,
+            Err(error) => return Err(error.into()),
+        };
+        let reply = handle(&buffer[..one.length], &mut written);
+        counters.count_received(one.length);
+        let answer = match reply {
+            Reply::Nothing => continue,
+            Reply::Same => &buffer[..one.length],
+            Reply::Written => &written[..],
+        };
+        let sent = send_from(one.at.as_ref(), &socket, answer, one.from.as_ref());
+        counters.count_sent(sent);
     }
     Ok(())
 }
@@ -107,9 +130,10 @@ fn by_many(
     let batch = usize::from(config.batch);
     let mut buffers = vec![[0_u8; BATCH_BYTES]; batch];
     let mut written = vec![Vec::new(); batch];
-    let mut received: Vec<(usize, Option<SockaddrStorage>)> = Vec::with_capacity(batch);
-    let mut incoming = MultiHeaders::<SockaddrStorage>::preallocate(batch, None);
-    let mut outgoing = MultiHeaders::<SockaddrStorage>::preallocate(batch, None);
+    let mut received: Vec<Received> = Vec::with_capacity(batch);
+    // They keep the room that the last datagram's source took. It is the same for each.
+    let mut incoming = MultiHeaders::preallocate(batch, Some(Source::space()));
+    let mut outgoing = Headers::up_to(batch);
     while !interrupt::requested() {
         received.clear();
         let mut slices: Vec<_> = buffers
@@ -118,30 +142,24 @@ fn by_many(
             .collect();
         let flags = MsgFlags::MSG_WAITFORONE;
         match recvmmsg(socket.as_raw_fd(), &mut incoming, &mut slices, flags, None) {
-            Ok(messages) => received.extend(messages.map(|one| (one.bytes, one.address))),
+            Ok(messages) => received.extend(messages.map(Received::of)),
             Err(error) if is_retry(&error.into()) => continue,
             Err(error) => return Err(error.into()),
         }
-        let bytes = received.iter().map(|(length, _)| length).sum();
-        let (mut answers, mut to) = (Vec::with_capacity(batch), Vec::with_capacity(batch));
+        let bytes = received.iter().map(|one| one.length).sum();
+        let mut answers = Answers::up_to(batch);
         let buffers = buffers.iter().zip(&mut written);
-        for ((length, address), (buffer, written)) in received.iter().zip(buffers) {
-            let reply = handle(&buffer[..*length], written);
+        for (one, (buffer, written)) in received.iter().zip(buffers) {
+            let reply = handle(&buffer[..one.length], written);
             let answer = match reply {
                 Reply::Nothing => continue,
-                Reply::Same => &buffer[..*length],
+                Reply::Same => &buffer[..one.length],
                 Reply::Written => &written[..],
             };
-            answers.push([IoSlice::new(answer)]);
-            to.push(*address);
+            answers.push(answer, one.from, one.at);
         }
         counters.add_received(received.len(), bytes);
-        if !answers.is_empty() {
-            let (fd, flags, no_control) = (socket.as_raw_fd(), MsgFlags::empty(), []);
-            let sent = sendmmsg(fd, &mut outgoing, &answers, &to, no_control, flags);
-            let sent = sent.map_or(0, Iterator::count);
-            counters.add_sent(answers.len(), sent);
-        }
+        counters.add_sent(answers.len(), answers.send(&socket, &mut outgoing));
     }
     Ok(())
 }
