@@ -1,10 +1,13 @@
-//! `plimsoll serve` on the kernel's sockets where a host has several addresses, and where answers
-//! cannot be sent. In network namespaces; needs root.
+//! `plimsoll serve` on the kernel's sockets where a host has several addresses, where answers
+//! cannot be sent, and where descriptors or threads run out. In network namespaces; needs root
+//! and dig.
 
 mod serving;
 mod shell;
 
-use std::net::{Ipv4Addr, SocketAddrV4, UdpSocket};
+use std::fs;
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, SocketAddrV4, TcpStream, UdpSocket};
 use std::os::fd::AsRawFd;
 use std::time::Duration;
 
@@ -101,4 +104,85 @@ fn what_cannot_be_answered_costs_nobody_elses_answer() {
             assert_eq!(counts["send_errors"], 2, "{counts}");
         });
     }
+}
+
+/// It had ended with "Too many open files", and had said of a file that it is not there.
+#[test]
+fn a_lack_of_descriptors_passes() {
+    with_link(|| {
+        let directory = tempfile::tempdir().unwrap();
+        fs::write(directory.path().join("index.html"), "<p>hello\n").unwrap();
+        let root = directory.path().display();
+        let server = Server::start(&format!("http --port 80 --root {root}"));
+        let connect = || TcpStream::connect("10.0.0.1:80").ok();
+        let mut first = eventually("a connection", connect);
+        let (pid, most) = (server.0.id(), 24);
+        // Descriptors that it was started with may be beyond.
+        let open = || {
+            let all = fs::read_dir(format!("/proc/{pid}/fd")).unwrap();
+            let numbers = all.map(|one| one.unwrap().file_name().into_string().unwrap());
+            let numbers = numbers.filter(|number| number.parse::<usize>().unwrap() < most);
+            numbers.count()
+        };
+        run(&format!("prlimit --pid {pid} --nofile={most}:{most}"));
+        let others: Vec<_> = (0..2 * most).map(|_| connect().unwrap()).collect();
+        eventually("the last descriptor", || (open() == most).then_some(()));
+        first.set_read_timeout(Some(LONG)).unwrap();
+        let asked = b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n";
+        first.write_all(asked).unwrap();
+        let mut answer = String::new();
+        first.read_to_string(&mut answer).unwrap();
+        assert!(answer.starts_with("HTTP/1.1 503 "), "{answer}");
+        drop(others);
+        eventually("a page", || {
+            let mut client = connect()?;
+            client.set_read_timeout(Some(LONG)).ok()?;
+            client.write_all(asked).ok()?;
+            let mut answer = String::new();
+            client.read_to_string(&mut answer).ok()?;
+            answer.starts_with("HTTP/1.1 200 ").then_some(())
+        });
+        server.stop();
+    });
+}
+
+/// The first connection without a thread had ended the server.
+#[test]
+fn a_lack_of_threads_passes() {
+    with_link(|| {
+        let directory = tempfile::tempdir().unwrap();
+        let zone = directory.path().join("zone");
+        let text = "$ORIGIN a.\n@ 1 IN SOA n m 1 2 3 4 5\nn 1 IN A 192.0.2.1\n";
+        fs::write(&zone, text).unwrap();
+        let most = 2;
+        let server = Server::start(&format!(
+            "dns --port 53 --zone {} --connections {most}",
+            zone.display()
+        ));
+        let connect = || {
+            let client = TcpStream::connect("10.0.0.1:53").ok()?;
+            client.set_read_timeout(Some(LONG)).unwrap();
+            Some(client)
+        };
+        // One has a thread, and keeps it: it is told that its query is none.
+        let mut first = eventually("a connection", connect);
+        first.write_all(&[&[0, 12], &[0; 12][..]].concat()).unwrap();
+        first.read_exact(&mut [0; 14]).unwrap();
+        // Too little memory for the stack of one more thread.
+        let pid = server.0.id();
+        let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+        let mut lines = status.lines();
+        let size = lines.find_map(|line| line.strip_prefix("VmSize:")).unwrap();
+        let size: u64 = size.trim().trim_end_matches(" kB").parse().unwrap();
+        let bytes = (size << 10) + (64 << 10);
+        run(&format!("prlimit --pid {pid} --as={bytes}:unlimited"));
+        for _ in 0..2 * most {
+            let mut refused = connect().unwrap();
+            assert_eq!(refused.read(&mut [0; 1]).unwrap(), 0);
+        }
+        run(&format!("prlimit --pid {pid} --as=unlimited:unlimited"));
+        let told = run("dig @10.0.0.1 +tcp +short +tries=1 +timeout=10 n.a");
+        assert_eq!(told, "192.0.2.1\n");
+        server.stop();
+    });
 }

@@ -14,7 +14,7 @@ use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTime
 
 use super::network::Network;
 use super::tcp::IDLE;
-use super::{LOOK, Pace, is_retry};
+use super::{LOOK, Pace, is_lack, is_retry};
 use crate::interrupt;
 
 /// What a turn has led to.
@@ -90,6 +90,8 @@ struct Events<'a, C, S, A, O> {
     epoll: Epoll,
     listener: &'a dyn AsFd,
     accepting: bool,
+    /// Nobody is accepted until then, since there were no descriptors.
+    lacking: Option<Instant>,
     most: usize,
     accept: A,
     open: O,
@@ -115,6 +117,7 @@ where
             epoll,
             listener,
             accepting: true,
+            lacking: None,
             most,
             accept,
             open,
@@ -151,7 +154,7 @@ where
                 }
             }
             self.sweep(now);
-            self.listen()?;
+            self.listen(now)?;
         }
         Ok(())
     }
@@ -161,17 +164,17 @@ where
             if self.connections.len() >= self.most {
                 break;
             }
-            let stream = match (self.accept)() {
-                Ok(stream) => stream,
+            let (stream, place) = match self.accept_one() {
+                Ok(accepted) => accepted,
                 Err(error) if is_retry(&error) => break,
+                Err(error) if is_lack(&error) => {
+                    self.lacking = Some(now + LOOK);
+                    break;
+                }
                 // The client was gone before it was accepted.
                 Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => continue,
                 Err(error) => return Err(error),
             };
-            let place = stream.as_fd().as_raw_fd() as u64;
-            let events = EpollFlags::EPOLLIN | EpollFlags::EPOLLOUT | EpollFlags::EPOLLRDHUP;
-            let events = events | EpollFlags::EPOLLET;
-            self.epoll.add(&stream, EpollEvent::new(events, place))?;
             let connection = Connection {
                 stream,
                 session: (self.open)(),
@@ -182,6 +185,16 @@ where
             self.turn(place, now, false);
         }
         Ok(())
+    }
+
+    /// The next connection, watched, and what it is known as.
+    fn accept_one(&mut self) -> io::Result<(C, u64)> {
+        let stream = (self.accept)()?;
+        let place = stream.as_fd().as_raw_fd() as u64;
+        let events = EpollFlags::EPOLLIN | EpollFlags::EPOLLOUT | EpollFlags::EPOLLRDHUP;
+        let events = events | EpollFlags::EPOLLET;
+        self.epoll.add(&stream, EpollEvent::new(events, place))?;
+        Ok((stream, place))
     }
 
     fn turn(&mut self, place: u64, now: Instant, silent: bool) {
@@ -213,9 +226,10 @@ where
         }
     }
 
-    /// The backlog is looked at as long as there is a place.
-    fn listen(&mut self) -> io::Result<()> {
-        let accepting = self.connections.len() < self.most;
+    /// The backlog is looked at as long as there is a place, and a descriptor.
+    fn listen(&mut self, now: Instant) -> io::Result<()> {
+        self.lacking = self.lacking.filter(|end| now < *end);
+        let accepting = self.lacking.is_none() && self.connections.len() < self.most;
         if accepting != self.accepting {
             let events = match accepting {
                 true => EpollFlags::EPOLLIN,

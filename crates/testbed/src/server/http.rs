@@ -15,6 +15,7 @@ use nix::sys::stat::Mode;
 use super::Config;
 use super::counters::SharedCounters;
 use super::events;
+use super::is_lack;
 use super::network::{Network, everywhere};
 use crate::Error;
 use crate::spin::Work;
@@ -72,7 +73,7 @@ impl<'a> Site<'a> {
             Method::Other => Answer::error(Status::MethodNotAllowed),
             Method::Get | Method::Head => self
                 .read(&request.path)
-                .unwrap_or_else(|| Answer::error(Status::NotFound)),
+                .unwrap_or_else(|error| Answer::error(status_of(&error))),
         };
         let answer = match request.method {
             Method::Head => answer.without_content(),
@@ -85,27 +86,37 @@ impl<'a> Site<'a> {
     }
 
     /// The file at `path`, or the index of a directory.
-    fn read(&self, path: &str) -> Option<Answer> {
+    fn read(&self, path: &str) -> io::Result<Answer> {
         let path = path.trim_start_matches('/');
         let path = if path.is_empty() { "." } else { path };
         let (mut file, mut name) = (self.open_beneath(path)?, Path::new(path).to_owned());
-        let mut found = file.metadata().ok()?;
+        let mut found = file.metadata()?;
         if found.is_dir() {
             name.push("index.html");
             file = self.open_beneath(&name)?;
-            found = file.metadata().ok()?;
+            found = file.metadata()?;
         }
-        let served = found.is_file();
-        served.then(|| Answer::file(file, found.len(), kind_of(&name)))
+        match found.is_file() {
+            true => Ok(Answer::file(file, found.len(), kind_of(&name))),
+            false => Err(io::ErrorKind::NotFound.into()),
+        }
     }
 
     /// Links are followed, but not out of the directory.
-    fn open_beneath(&self, path: impl AsRef<Path>) -> Option<File> {
+    fn open_beneath(&self, path: impl AsRef<Path>) -> io::Result<File> {
         // Without waiting, if it is a pipe.
         let flags = OFlag::O_RDONLY | OFlag::O_CLOEXEC | OFlag::O_NONBLOCK;
         let beneath = ResolveFlag::RESOLVE_BENEATH;
         let how = OpenHow::new().flags(flags).resolve(beneath);
-        openat2(&self.root, path.as_ref(), how).ok().map(File::from)
+        Ok(openat2(&self.root, path.as_ref(), how)?.into())
+    }
+}
+
+/// What a client is told of a file that cannot be opened.
+fn status_of(error: &io::Error) -> Status {
+    match is_lack(error) {
+        true => Status::Unavailable,
+        false => Status::NotFound,
     }
 }
 
@@ -147,8 +158,8 @@ mod tests {
         let counters = SharedCounters::anonymous().unwrap();
         let work = Work::calibrate(Duration::ZERO);
         let site = Site::open(&root, work, &counters).unwrap();
-        assert!(site.read("/file.txt").is_some());
-        assert!(site.read("/inside").is_some());
+        assert!(site.read("/file.txt").is_ok());
+        assert!(site.read("/inside").is_ok());
         for path in [
             "/../secret",
             "/link",
@@ -158,7 +169,7 @@ mod tests {
             "/none",
             "/file.txt/",
         ] {
-            assert!(site.read(path).is_none(), "{path}");
+            assert!(site.read(path).is_err(), "{path}");
         }
     }
 }

@@ -34,6 +34,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use nix::errno::Errno;
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use plimsoll_kernel::knobs::{Keeper, OpenError};
 use serde::Serialize;
@@ -304,4 +305,11 @@ const LOOK: Duration = Duration::from_millis(100);
 fn is_retry(error: &io::Error) -> bool {
     use io::ErrorKind::{Interrupted, TimedOut, WouldBlock};
     matches!(error.kind(), Interrupted | TimedOut | WouldBlock)
+}
+
+/// Descriptors or memory have run out, which passes.
+fn is_lack(error: &io::Error) -> bool {
+    let number = error.raw_os_error().map(Errno::from_raw);
+    use Errno::{EMFILE, ENFILE, ENOBUFS, ENOMEM};
+    matches!(number, Some(EMFILE | ENFILE | ENOBUFS | ENOMEM))
 }

@@ -7,7 +7,7 @@ use std::thread;
 use std::time::Duration;
 
 use super::network::Network;
-use super::{LOOK, Pace, is_retry};
+use super::{LOOK, Pace, is_lack, is_retry};
 use crate::interrupt;
 
 /// A connection. Reading gives up after [`LOOK`], so that the interrupt flag is seen.
@@ -79,9 +79,13 @@ fn accept_each<C: Connection>(
                         serve(&mut connection);
                         open.fetch_sub(1, Ordering::Relaxed);
                     };
-                    builder.spawn_scoped(scope, serve)?;
+                    // Without a thread it is closed, with the closure that had it.
+                    if builder.spawn_scoped(scope, serve).is_err() {
+                        open.fetch_sub(1, Ordering::Relaxed);
+                        thread::sleep(KNOCK);
+                    }
                 }
-                Err(error) if is_retry(&error) => thread::sleep(KNOCK),
+                Err(error) if is_retry(&error) || is_lack(&error) => thread::sleep(KNOCK),
                 // The client was gone before it was accepted.
                 Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
                 Err(error) => return Err(error),

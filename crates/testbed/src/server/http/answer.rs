@@ -15,6 +15,7 @@ pub(super) enum Status {
     ContentTooLarge,
     HeadTooLarge,
     NotImplemented,
+    Unavailable,
     VersionNotSupported,
 }
 
@@ -30,6 +31,7 @@ impl Status {
             Self::ContentTooLarge => "413 Content Too Large",
             Self::HeadTooLarge => "431 Request Header Fields Too Large",
             Self::NotImplemented => "501 Not Implemented",
+            Self::Unavailable => "503 Service Unavailable",
             Self::VersionNotSupported => "505 HTTP Version Not Supported",
         }
     }
