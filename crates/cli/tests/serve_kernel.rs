@@ -6,7 +6,7 @@ mod serving;
 mod shell;
 
 use std::fs;
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, SocketAddrV4, TcpStream, UdpSocket};
 use std::os::fd::AsRawFd;
 use std::time::Duration;
@@ -28,6 +28,25 @@ fn client_at(address: &str) -> UdpSocket {
         .set_read_timeout(Some(Duration::from_millis(200)))
         .unwrap();
     client
+}
+
+#[test]
+fn an_address_alone_is_listened_on() {
+    with_link(|| {
+        run("ip addr add 10.0.0.9/24 dev kernel0");
+        let server = Server::start("echo --port 7 --address 10.0.0.9/24");
+        let client = client_at("10.0.0.1");
+        client.connect("10.0.0.9:7").unwrap();
+        eventually("10.0.0.9", || {
+            client.send(b"hello").ok()?;
+            client.recv(&mut [0; 100]).ok()
+        });
+        client.connect("10.0.0.1:7").unwrap();
+        client.send(b"hello").unwrap();
+        let refused = client.recv(&mut [0; 100]).unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::ConnectionRefused);
+        server.stop();
+    });
 }
 
 /// Resolvers discarded the answers of a host's other addresses: all left from the first.

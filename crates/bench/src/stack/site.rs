@@ -1,5 +1,6 @@
 //! The two hosts of one measurement, the floods between them, and what is counted.
 
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -213,7 +214,12 @@ impl<'a> Site<'a> {
 
     /// The settings of a UDP server on one side.
     pub(crate) fn udp_server(&self, side: Side, kind: Kind, port: u16) -> ServerConfig {
-        let mut config = side.server(kind, port, self.testbed.test().device());
+        let test = self.testbed.test();
+        let mut config = side.server(kind, port, test.device());
+        if side == Side::Kernel {
+            // The kernel's best: a socket of all addresses asks of each datagram where it came to.
+            config.address.push(IpAddr::from(test.ipv4()).into());
+        }
         let place = self.effort.threaded;
         if side.takes(place) {
             config.threaded = Some(place);

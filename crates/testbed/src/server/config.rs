@@ -34,7 +34,8 @@ pub struct Config {
     /// What to do with a packet
     #[arg(value_enum)]
     pub kind: Kind,
-    /// Port to listen on, on every address of the kernel's, or of Plimsoll's own stack
+    /// Port to listen on, on every address of the kernel's (but with --address), or of
+    /// Plimsoll's own stack
     #[arg(long)]
     pub port: u16,
     /// Whose sockets: the `kernel`'s, or Plimsoll's own stack on `af_xdp:IFACE`,
@@ -44,7 +45,7 @@ pub struct Config {
     /// Address of Plimsoll's own stack, as 198.18.0.2/24; may be repeated. The
     /// kernel must not have it. Without one, `af_xdp` shares the addresses that the
     /// interface has at the start: it takes this port there, of IPv4 and IPv6, and the
-    /// kernel keeps everything else.
+    /// kernel keeps everything else. With `kernel` it is the one address to listen on.
     #[arg(long, value_name = "NET")]
     pub address: Vec<IpNet>,
     /// VLAN that Plimsoll's own stack is in (1 to 4094): it takes frames with that tag alone
@@ -185,10 +186,10 @@ impl Config {
             })
         };
         match &self.on {
-            On::Kernel if !self.address.is_empty() => refuse(
+            On::Kernel if self.address.len() > 1 => refuse(
                 "on",
                 &self.on,
-                "af_xdp:IFACE, packet:IFACE, tap:NAME or tun:NAME with --address",
+                "af_xdp:IFACE, packet:IFACE, tap:NAME or tun:NAME with more than one --address",
             ),
             On::Kernel if self.work_ahead => refuse(
                 "on",

@@ -178,8 +178,12 @@ fn addresses_of(interface: &str) -> Result<Vec<IpNet>, Error> {
     Ok(nets)
 }
 
-/// Every address of a network, at the port: what is another's stays another's.
+/// Every address of a network, or the one of the kernel's that is asked for, at the port: what
+/// is another's stays another's.
 pub(super) fn everywhere(network: &Network, config: &Config) -> Vec<SocketAddr> {
+    if let (Network::Kernel, [only]) = (network, &config.address[..]) {
+        return vec![SocketAddr::new(only.addr(), config.port)];
+    }
     let ipv6 = match network {
         // Dual-stack unless the administrator changed net.ipv6.bindv6only.
         Network::Kernel => has_ipv6(),

@@ -53,7 +53,10 @@ fn bind(config: &Config, network: &Network) -> io::Result<UdpSocket> {
         set_busy_poll(&socket, config.busy_poll)?;
     }
     socket.set_read_timeout(Some(LOOK))?;
-    Source::ask(&socket)?;
+    // Of one address there is no question, and each message costs less.
+    if socket.local_addr()?.ip().is_unspecified() {
+        Source::ask(&socket)?;
+    }
     Ok(socket)
 }
 
