@@ -73,10 +73,10 @@ impl Share {
     }
 
     /// Credit per tick of all known sources together: one of [`KNOWN_PARTS`] of what the
-    /// consumer takes, and never less than one network has.
+    /// consumer takes, and never less than one network has, nor more than [`LEVEL_MAX`].
     #[must_use]
     pub fn reserve(&self) -> u32 {
-        self.level.max(self.taken / KNOWN_PARTS)
+        self.level.max((self.taken / KNOWN_PARTS).min(LEVEL_MAX))
     }
 
     /// Whether packets are judged by their source: there was no room a moment ago.

@@ -341,10 +341,12 @@ static __always_inline __u32 take_of_known(struct channel *channel, struct fair_
 					   enum owner owner)
 {
 	enum owner before = channel->known.tag ? OWNER_SAME : OWNER_NOBODY;
-	__u32 profile, host_level;
+	__u32 profile, host_level, part = taken / FAIR_KNOWN_PARTS;
 
-	if (level < taken / FAIR_KNOWN_PARTS)
-		level = taken / FAIR_KNOWN_PARTS;
+	if (part > FAIR_LEVEL_MAX)
+		part = FAIR_LEVEL_MAX;
+	if (level < part)
+		level = part;
 	host_level = fair_refresh(&channel->known, level, tick, 1, before);
 	if (owner == OWNER_NOBODY && before != OWNER_NOBODY)
 		host_level = fair_divide(&channel->known, level, host_level);

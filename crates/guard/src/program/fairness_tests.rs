@@ -2,10 +2,12 @@
 //! sources, at every fill of a queue, over seconds. Needs root.
 
 use std::collections::BTreeMap;
+use std::mem::offset_of;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
 use std::time::Duration;
 
 use ipnet::IpNet;
+use libbpf_rs::{MapCore, MapFlags};
 use nix::sys::socket::{setsockopt, sockopt};
 use plimsoll_core::fairness::numbers::BUDGET_PARTS_SHIFT;
 use plimsoll_core::fairness::{
@@ -13,12 +15,13 @@ use plimsoll_core::fairness::{
 };
 use plimsoll_core::feedback::SocketWatermarks;
 use plimsoll_core::time::{Instant, TICK_SHIFT};
+use plimsoll_kernel::meter::monotonic_ns;
 use plimsoll_packets::frame::Packet;
 
-use super::SLOT_SOCKETS;
 use super::test_host::{
     HOST, KERNEL_TICK, UDP_PORT as PORT, judged_at, slot_of, unread_server, with_guard_for,
 };
+use super::{SLOT_SOCKETS, types};
 use crate::{Guard, Kind, Outcome, Protection};
 
 /// Where nobody listens.
@@ -276,6 +279,53 @@ fn the_program_judges_known_sources_as_core_does() {
         }
         let all = seen.iter().flatten();
         assert!(all.copied().all(|count| count > 50), "{seen:?}");
+    });
+}
+
+/// As if the channel's consumer had taken so much credit per tick in the epoch before.
+fn set_taken(guard: &Guard<'_>, taken: u32) {
+    let shares = &guard.program.skeleton.maps.fair_shares;
+    let slot = SLOT_SOCKETS.to_ne_bytes();
+    let mut share = shares.lookup(&slot, MapFlags::ANY).unwrap().unwrap();
+    let began = ((monotonic_ns() - KERNEL_TICK.as_nanos() as u64) >> TICK_SHIFT) as u32;
+    for (at, value) in [
+        (offset_of!(types::fair_share, taken), taken),
+        (offset_of!(types::fair_share, began), began),
+    ] {
+        share[at..at + 4].copy_from_slice(&value.to_ne_bytes());
+    }
+    shares.update(&slot, &share, MapFlags::ANY).unwrap();
+}
+
+/// Their burst is more than 32 bits of credit from four million packets/s on. It was nothing then.
+#[test]
+fn known_sources_of_a_consumer_of_millions_have_their_part_of_it() {
+    const BURST: u32 = 2000;
+    let cpus = libbpf_rs::num_possible_cpus().unwrap();
+    with_guard_for(u32::try_from(cpus).unwrap(), |guard| {
+        let server = unread_server(200);
+        let mut pair = Pair::new(guard, cpus);
+        pair.know(&KNOWN);
+        pair.overflow(&server);
+        let known = Packet::new(Ipv4Addr::new(130, 1, 1, 1).into(), HOST.into());
+        let known = known.udp(4000, PORT, b"query");
+        let mut most = 0;
+        // The epoch may end meanwhile, and then the consumer has taken nothing.
+        for _ in 0..100 {
+            pair.fill(&server, 78);
+            set_taken(pair.guard, 1 << 30);
+            let admitted = |guard: &Guard<'_>| {
+                let totals = guard.program.totals().unwrap();
+                totals[Kind::UdpSocket as usize].count(Outcome::Admitted)
+            };
+            let before = admitted(pair.guard);
+            pair.guard.test_run(&known, BURST).unwrap();
+            most = most.max(admitted(pair.guard) - before);
+            if most == u64::from(BURST) {
+                return;
+            }
+        }
+        panic!("{most} of {BURST} at most");
     });
 }
 

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use proptest::strategy::ValueTree;
 use proptest::test_runner::TestRunner;
 
+use super::super::numbers::{BURST_TICKS, EPOCH_TICKS, LEVEL_MAX, PACKET, PART};
 use super::*;
 
 /// Divides a budget among demands, max-min fairly.
@@ -92,6 +93,30 @@ fn fifty_clients_get_what_max_min_fairness_gives() {
         assert!(index > 0.98, "{index}");
         assert!(got.goodput() > 19_400.0, "{}", got.goodput());
     }
+}
+
+/// Beyond four million packets/s half of what a consumer takes is more credit than 32 bits hold
+/// of a burst.
+#[test]
+fn what_known_sources_have_together_is_a_level_however_much_a_consumer_takes() {
+    let mut share = Share::default();
+    for _ in 0..EPOCH_TICKS << 15 {
+        share.on_admitted();
+    }
+    share.on_tick(EPOCH_TICKS);
+    assert_eq!(share.reserve(), LEVEL_MAX);
+    let mut packets = 0;
+    for tick in 0..4 {
+        let (known, _) = share.known(EPOCH_TICKS + tick);
+        while known.pass(Profile::In(PART)) != Profile::Out {
+            packets += 1;
+        }
+    }
+    let most = u64::from(LEVEL_MAX) * u64::from(BURST_TICKS + 3) / u64::from(PACKET);
+    assert!(
+        (most * 3 / 4..=most).contains(&packets),
+        "{packets} of {most}"
+    );
 }
 
 /// Of both families.
