@@ -107,16 +107,24 @@ fn what_cannot_be_guarded_is_refused_with_the_reason() {
             "{error}"
         );
         assert!(error.is_missing());
-        let mut storage = Storage::default();
-        let config = Config {
-            low_watermark: Fraction::WHOLE,
-            ..Config::default()
-        };
-        let error = Guard::attach(&mut storage, &config, "v0").unwrap_err();
-        assert_eq!(
-            error.to_string(),
-            "low_watermark = 1000000: must be below high_watermark"
-        );
+        for (low_watermark, answer) in [
+            (
+                Fraction::WHOLE,
+                "low_watermark = 1000000: must be below high_watermark",
+            ),
+            (
+                Fraction::NONE,
+                "low_watermark = 0: must be more than nothing",
+            ),
+        ] {
+            let mut storage = Storage::default();
+            let config = Config {
+                low_watermark,
+                ..Config::default()
+            };
+            let error = Guard::attach(&mut storage, &config, "v0").unwrap_err();
+            assert_eq!(error.to_string(), answer);
+        }
     });
 }
 

@@ -64,7 +64,10 @@ static __always_inline __u64 limit_bytes(const struct queue *queue, __u32 slot, 
 	}
 	if (!discarding)
 		return high;
-	return low + DRAINED_BYTES_MAX < high ? high - DRAINED_BYTES_MAX : low;
+	if (low + DRAINED_BYTES_MAX < high)
+		return high - DRAINED_BYTES_MAX;
+	/* An empty queue is below it, however small the buffer. */
+	return low ? low : 1;
 }
 
 /* Where the queue stands as fairness among its sources wants to know it. */

@@ -16,7 +16,7 @@ pub struct Config {
     pub high_watermark: Fraction,
     /// … until less than this part is left, or 64 KiB less than at the high
     /// watermark. Lower means fewer, longer pauses; too low lets the consumer
-    /// run dry before the next poll. Default: 50 %.
+    /// run dry before the next poll. Above zero. Default: 50 %.
     pub low_watermark: Fraction,
     /// Answer SYNs past a listener's SYN queue with SYN cookies from the driver, where
     /// these are seen to arrive. Without, they are left to the stack, which makes
@@ -69,6 +69,13 @@ impl Config {
         if self.high_watermark == Fraction::NONE {
             return Err(ConfigError {
                 field: "high_watermark",
+                given: 0,
+                allowed: "more than nothing",
+            });
+        }
+        if self.low_watermark == Fraction::NONE {
+            return Err(ConfigError {
+                field: "low_watermark",
                 given: 0,
                 allowed: "more than nothing",
             });

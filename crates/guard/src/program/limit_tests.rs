@@ -12,12 +12,15 @@ use nix::sys::socket::{
     AddressFamily, SockFlag, SockType, SockaddrIn, bind, getsockopt, setsockopt, socket, sockopt,
 };
 use nix::unistd::Pid;
+use plimsoll_core::config::Fraction;
 use plimsoll_packets::frame::Fragment;
 
-use super::test_host::{HOST, demand, from, protect, slot_of, with_guard, with_guard_for};
+use super::test_host::{
+    HOST, KERNEL_TICK, demand, from, protect, slot_of, with_guard, with_guard_for,
+};
 use super::*;
 use crate::guard::Owned;
-use crate::{Error, Guard, Outcome};
+use crate::{Config, Error, Guard, Outcome};
 
 const FRAGMENTS_MAX: u32 = types::limit::FRAGMENTS_MAX.0;
 const SOCKET_SLOTS: u32 = types::limit::CHANNELS_MAX.0 - SLOT_SOCKETS;
@@ -298,6 +301,48 @@ fn beyond_the_limit_of_fragmented_datagrams_later_fragments_are_unknown_and_admi
         assert_eq!(new(Kind::Fragment), u64::from(datagrams) - known);
         let all = after.all();
         assert_eq!(all.count(Outcome::Admitted), all.offered());
+    });
+}
+
+#[test]
+fn first_fragments_for_other_hosts_take_no_place() {
+    with_guard(|guard| {
+        let first = Fragment {
+            id: 7,
+            offset: 0,
+            more: true,
+        };
+        let elsewhere = Ipv4Addr::new(203, 0, 113, 9).into();
+        let packet = plimsoll_packets::frame::Packet::new(HOST.into(), elsewhere);
+        let packet = packet.fragment(first);
+        guard.test_run(&packet.udp(53, 5000, &[0; 24]), 1).unwrap();
+        let counters = guard.counters().unwrap();
+        assert_eq!(counters.of(Kind::Forward).offered(), 1);
+        assert_eq!(guard.program.skeleton.maps.fragments.keys().count(), 0);
+    });
+}
+
+/// A small buffer's low watermark may be no byte. An empty queue was never below it.
+#[test]
+fn an_empty_queue_is_below_any_low_watermark() {
+    with_guard(|guard| {
+        let server = UdpSocket::bind((HOST, 5000)).unwrap();
+        setsockopt(&server, sockopt::RcvBufForce, &(16 << 10)).unwrap();
+        let settings = Config {
+            fairness: false,
+            low_watermark: Fraction::from_ppm(1),
+            ..Config::default()
+        };
+        guard.configure(&settings).unwrap();
+        let source = UdpSocket::bind((HOST, 0)).unwrap();
+        for _ in 0..1000 {
+            source.send_to(&[0; 64], (HOST, 5000)).unwrap();
+        }
+        assert!(!offer(guard, 5000), "it is full");
+        server.set_nonblocking(true).unwrap();
+        while server.recv(&mut [0; 64]).is_ok() {}
+        std::thread::sleep(KERNEL_TICK);
+        assert!(offer(guard, 5000), "it is empty");
     });
 }
 

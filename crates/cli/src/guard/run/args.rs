@@ -42,12 +42,12 @@ pub(crate) struct Args {
     ///
     /// Cost: lower wastes buffer and loses bursts; above 90, packets on their way may still be
     /// lost at the socket.
-    #[arg(long, value_name = "PERCENT", default_value_t = percent(Config::default().high_watermark), value_parser = clap::value_parser!(u32).range(1..=100))]
+    #[arg(long, value_name = "PERCENT", default_value_t = percent(Config::default().high_watermark), value_parser = clap::value_parser!(u32).range(2..=100))]
     pub(super) high_watermark: u32,
     /// … until it is less full than this, in percent; below `high-watermark`
     ///
     /// Cost: closer to it, discarding begins and ends more often; too low, the server may run dry.
-    #[arg(long, value_name = "PERCENT", default_value_t = percent(Config::default().low_watermark), value_parser = clap::value_parser!(u32).range(0..=99))]
+    #[arg(long, value_name = "PERCENT", default_value_t = percent(Config::default().low_watermark), value_parser = clap::value_parser!(u32).range(1..=99))]
     pub(super) low_watermark: u32,
     /// Only count what would be discarded or answered: everything passes
     ///

@@ -55,8 +55,8 @@ pub(super) const CASES: [Case; 30] = [
         |a| ppm(a.guard.high_watermark) == 800_000,
         "\"80\"",
         &[
-            ("0", "0 is not in 1..=100"),
-            ("101", "101 is not in 1..=100"),
+            ("1", "1 is not in 2..=100"),
+            ("101", "101 is not in 2..=100"),
         ],
     ),
     case(
@@ -65,8 +65,8 @@ pub(super) const CASES: [Case; 30] = [
         |a| ppm(a.guard.low_watermark) == 300_000,
         "3.5",
         &[
-            ("-1", "-1 is not in 0..=99"),
-            ("100", "100 is not in 0..=99"),
+            ("0", "0 is not in 1..=99"),
+            ("100", "100 is not in 1..=99"),
             (
                 "70",
                 "low-watermark = 70: must be below high-watermark, which is 70",
