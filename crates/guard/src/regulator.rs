@@ -308,11 +308,10 @@ impl Counts {
         cpus: impl IntoIterator<Item = u32>,
         now: Instant,
     ) {
-        self.read.clear();
-        for cpu in cpus {
-            let asked = Asked::new(program.demands(cpu).collect(), now);
-            self.read.insert(cpu, asked);
-        }
+        let counts = program.demands(cpus).into_iter();
+        self.read = counts
+            .map(|(cpu, counts)| (cpu, Asked::new(counts, now)))
+            .collect();
     }
 
     /// What asked for a share on each CPU in the `interval` that ends `now`. `received`:
@@ -324,24 +323,18 @@ impl Counts {
         now: Instant,
         interval: Duration,
     ) {
+        let mut changed = Vec::new();
         for (cpu, has_received) in received {
             match self.read.get_mut(&cpu) {
                 // Nothing can have changed since: it costs no reading.
-                Some(asked) if !has_received && now - asked.at <= interval => {
-                    asked.at = now;
-                    asked.demands.retain(|demand| demand.protected);
-                    let protected = asked.demands.iter_mut();
-                    protected.for_each(|demand| demand.packets = 0);
-                    asked.is_known = true;
-                }
-                Some(asked) => {
-                    let counts = program.demands(cpu).collect();
-                    asked.follow(counts, now, interval, &self.groups);
-                }
-                None => {
-                    let asked = Asked::new(program.demands(cpu).collect(), now);
-                    self.read.insert(cpu, asked);
-                }
+                Some(asked) if !has_received && now - asked.at <= interval => asked.rest(now),
+                _ => changed.push(cpu),
+            }
+        }
+        for (cpu, counts) in program.demands(changed) {
+            match self.read.get_mut(&cpu) {
+                Some(asked) => asked.follow(counts, now, interval, &self.groups),
+                None => drop(self.read.insert(cpu, Asked::new(counts, now))),
             }
         }
     }
@@ -360,6 +353,15 @@ impl Asked {
             demands: Vec::new(),
             is_known: false,
         }
+    }
+
+    /// Nothing has come since.
+    fn rest(&mut self, now: Instant) {
+        self.at = now;
+        self.demands.retain(|demand| demand.protected);
+        let protected = self.demands.iter_mut();
+        protected.for_each(|demand| demand.packets = 0);
+        self.is_known = true;
     }
 
     fn follow(
@@ -490,6 +492,33 @@ mod tests {
             .map(|load| (load.connections, load.admitted))
             .collect();
         assert_eq!(found, [(5, 5), (70, 70)]);
+    }
+
+    /// With 256 CPUs the channels were read, and gone through, 256 times in each interval.
+    #[test]
+    fn what_is_asked_of_all_cpus_takes_one_reading() {
+        with_guard(|guard| {
+            let _server = UdpSocket::bind((HOST, 5000)).unwrap();
+            guard.program.set_shares(Some((1000, &BTreeMap::new())));
+            guard.program.beat();
+            let cpus = 0..u32::try_from(libbpf_rs::num_possible_cpus().unwrap()).unwrap();
+            let mut counts = Counts::default();
+            let began = Instant::now();
+            let mut expected = guard.program.reading();
+            counts.begin(&mut guard.program, cpus.clone(), began);
+            for interval in 1..4 {
+                expected += 1;
+                assert_eq!(guard.program.reading(), expected);
+                let now = began + INTERVAL * interval;
+                let received = cpus.clone().map(|cpu| (cpu, true));
+                counts.read_all(&mut guard.program, received, now, INTERVAL);
+            }
+            // Where nothing came nothing is read.
+            expected += 1;
+            let received = cpus.map(|cpu| (cpu, false));
+            counts.read_all(&mut guard.program, received, began + INTERVAL * 4, INTERVAL);
+            assert_eq!(guard.program.reading(), expected);
+        });
     }
 
     /// A flood that changes its queue changes its CPU. That CPU's first interval had no

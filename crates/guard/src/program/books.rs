@@ -135,12 +135,12 @@ impl Parts {
         owner: &types::allowance,
     ) -> impl Iterator<Item = (u32, &types::channel)> {
         let generation = owner.generation;
-        let parts = self.by_cpu.iter().map(|(cpu, part)| (*cpu, part));
-        parts.filter(move |(_, part)| part.generation == generation)
+        self.all()
+            .filter(move |(_, part)| part.generation == generation)
     }
 
-    /// What one CPU saw of whoever had the slot then.
-    pub(super) fn on(&self, cpu: u32) -> Option<&types::channel> {
-        self.by_cpu.get(&cpu)
+    /// What each CPU saw of whoever had the slot then.
+    pub(super) fn all(&self) -> impl Iterator<Item = (u32, &types::channel)> {
+        self.by_cpu.iter().map(|(cpu, part)| (*cpu, part))
     }
 }

@@ -27,6 +27,12 @@ impl Program<'_> {
         self.books.read(self.slots_end(), epoch)
     }
 
+    /// Which reading of the channels was the last one.
+    #[cfg(test)]
+    pub(crate) fn reading(&mut self) -> u32 {
+        self.settings().reading
+    }
+
     /// The live channels, and the sockets idle since before `epoch`.
     pub(crate) fn channels(&mut self, idle_before: u32) -> (Vec<Channel>, Vec<Idle>) {
         self.read_channels();

@@ -5,7 +5,7 @@
     reason = "map values are read as C structs, and one is written by words"
 )]
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
 use std::hash::BuildHasher;
 use std::mem::MaybeUninit;
@@ -23,7 +23,7 @@ use crate::counters::{Packets, from_mapped, to_mapped};
 use crate::error::Error;
 use crate::protection::{ProtectedPort, Protection, Transport};
 use address::{Stored, bound_address, set_prefixes, words};
-use books::{Books, Parts};
+use books::Books;
 use plimsoll_kernel::error::{bpf, os};
 use plimsoll_kernel::mapped::{Mapped, Plain, read_struct};
 use plimsoll_kernel::meter::monotonic_ns;
@@ -301,13 +301,30 @@ impl<'obj> Program<'obj> {
         Ok(by_cpu.iter().map(sums).collect())
     }
 
-    /// Packets that asked for a share so far, by slot, on one CPU.
-    pub(crate) fn demands(&mut self, cpu: u32) -> impl Iterator<Item = (u32, u64)> + '_ {
-        self.read_channels();
+    /// Packets that asked for a share so far on each of these CPUs, by slot. However many these
+    /// are, the channels are read once; for none, not at all.
+    pub(crate) fn demands(
+        &mut self,
+        cpus: impl IntoIterator<Item = u32>,
+    ) -> HashMap<u32, HashMap<u32, u64>> {
+        let mut cpus = cpus.into_iter().peekable();
+        if cpus.peek().is_some() {
+            self.read_channels();
+        }
         let books = &self.books;
-        let kinds = (1..SLOT_SOCKETS).map(move |slot| (slot, books.part(slot, cpu).demand));
-        let part = move |(slot, parts): (u32, &Parts)| Some((slot, parts.on(cpu)?.demand));
-        kinds.chain(books.slots().filter_map(part))
+        let of_kinds = |cpu| {
+            let kinds = (1..SLOT_SOCKETS).map(|slot| (slot, books.part(slot, cpu).demand));
+            (cpu, kinds.collect())
+        };
+        let mut demands: HashMap<u32, HashMap<u32, u64>> = cpus.map(of_kinds).collect();
+        for (slot, parts) in books.slots() {
+            for (cpu, part) in parts.all() {
+                if let Some(demands) = demands.get_mut(&cpu) {
+                    demands.insert(slot, part.demand);
+                }
+            }
+        }
+        demands
     }
 
     /// The sockets that have slots, for whoever finds out whose they are.

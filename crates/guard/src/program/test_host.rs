@@ -148,10 +148,9 @@ pub(super) const fn slot_of(kind: Kind) -> u32 {
 /// Packets that asked for a share of a slot, on all CPUs.
 pub(super) fn demand(guard: &mut Guard<'_>, slot: u32) -> u64 {
     let cpus = u32::try_from(libbpf_rs::num_possible_cpus().unwrap()).unwrap();
-    let on = |cpu| -> u64 {
-        let demands = guard.program.demands(cpu);
-        let of_slot = demands.filter(|(number, _)| *number == slot);
-        of_slot.map(|(_, packets)| packets).sum()
-    };
-    (0..cpus).map(on).sum()
+    let demands = guard.program.demands(0..cpus);
+    demands
+        .values()
+        .filter_map(|counts| counts.get(&slot))
+        .sum()
 }
