@@ -186,8 +186,9 @@ static __always_inline void judge_closed_port(struct xdp_md *ctx, const struct p
 	struct channel *channel = channel_at(slot);
 	__u64 now_ns, tick;
 
-	/* A port of 0: a later fragment. */
-	if (packet->protocol != IPPROTO_UDP || !verdict->port || !entry || !channel ||
+	/* The stack refuses a datagram once, whatever it came in. */
+	if (packet->protocol != IPPROTO_UDP || packet->fragment_part == LATER_FRAGMENT ||
+	    !entry || !channel ||
 	    !is_entry_of(entry, &packet->destination, verdict->port))
 		return;
 	now_ns = bpf_ktime_get_ns();

@@ -1,5 +1,9 @@
 /* SPDX-License-Identifier: GPL-2.0 OR Apache-2.0 OR MIT */
-/* Fragments: later ones go where the first one went. */
+/*
+ * Fragments: later ones go where the first one went. While input is shed each of them takes a
+ * part of the share that the first one had, by the same port: else a first one that is
+ * admitted would let through as many later ones as anybody sends.
+ */
 #ifndef PLIMSOLL_FRAGMENT_H
 #define PLIMSOLL_FRAGMENT_H
 
@@ -14,20 +18,26 @@ static __always_inline void fragment_key(const struct packet *packet, struct fra
 	key->protocol = packet->ipv6 ? 0 : packet->protocol;
 }
 
-/* Later fragments share the fate of the first: half a datagram serves nobody. */
+/*
+ * Later fragments share the fate of the first, once that is certain: half a datagram serves
+ * nobody, and takes memory until the rest has come.
+ */
 static __always_inline void remember_first_fragment(const struct packet *packet,
 						    const struct verdict *verdict)
 {
+	__u32 kind = verdict->kind;
 	struct fragment_key key;
 	struct fragment fragment = {
 		.slot = verdict->slot,
 		.epoch = settings.epoch,
 		.generation = verdict->channel ? verdict->channel->generation : 0,
+		.port = verdict->port,
 		.kind = verdict->kind,
 		.outcome = verdict->outcome,
+		.shed = verdict->shed,
 	};
 
-	if (verdict->kind == KIND_FRAGMENT || verdict->kind == KIND_MALFORMED)
+	if (kind != KIND_UDP_SOCKET && kind != KIND_CLOSED_PORT && kind != KIND_MULTICAST)
 		return;
 	fragment_key(packet, &key);
 	bpf_map_update_elem(&fragments, &key, &fragment, BPF_ANY);
@@ -48,6 +58,8 @@ static __always_inline void judge_later_fragment(const struct packet *packet,
 		return;
 	verdict->kind = first->kind;
 	verdict->outcome = first->outcome;
+	verdict->port = first->port;
+	verdict->shed = first->shed;
 	slot = first->slot;
 	owner = slot ? bpf_map_lookup_elem(&allowances, &slot) : NULL;
 	if (owner && owner->generation == first->generation) {

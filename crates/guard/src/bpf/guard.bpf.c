@@ -92,8 +92,6 @@ static __always_inline void judge_ip(struct xdp_md *ctx, struct packet *packet,
 		return;
 	}
 	judge_transport(ctx, packet, destination, verdict);
-	if (packet->fragment_part == FIRST_FRAGMENT)
-		remember_first_fragment(packet, verdict);
 }
 
 static __always_inline void judge_frame(struct xdp_md *ctx, struct packet *packet,
@@ -167,11 +165,13 @@ int plimsoll_guard(struct xdp_md *ctx)
 	judge_frame(ctx, &packet, &verdict);
 	if (verdict.kind == KIND_TCP_LISTENER)
 		judge_handshake(ctx, &packet, &verdict);
-	if (verdict.outcome == OUTCOME_ADMITTED && settings.shedding)
+	if ((verdict.outcome == OUTCOME_ADMITTED || verdict.shed) && settings.shedding)
 		judge_share(&packet, &verdict);
 	if (verdict.outcome == OUTCOME_ADMITTED && verdict.kind == KIND_CLOSED_PORT)
 		judge_closed_port(ctx, &packet, &verdict);
 	count_returned(&verdict);
+	if (packet.fragment_part == FIRST_FRAGMENT)
+		remember_first_fragment(&packet, &verdict);
 	count(&verdict);
 	return action(&verdict);
 }

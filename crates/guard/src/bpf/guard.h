@@ -428,9 +428,11 @@ struct fragment {
 	__u32 slot; /* of the channel; 0: none */
 	__u32 epoch;
 	__u32 generation; /* of the slot's owner */
+	__be16 port; /* destination, of UDP */
 	__u8 kind;
 	__u8 outcome;
-	__u16 reserved;
+	__u8 shed; /* as in struct verdict */
+	__u8 reserved[3];
 };
 
 /*

@@ -159,7 +159,7 @@ static __always_inline enum outcome judge_sources_of_share(const struct packet *
  * Proportional shares when input must be shed (Mogul & Ramakrishnan, section
  * 7; Druschel & Banga's accounting): each channel gets what the loader found
  * fair, per tick, and divides it among its sources; all protected traffic is one
- * channel with a guarantee.
+ * channel with a guarantee. A fragment that is refused already asks all the same.
  */
 static __always_inline void judge_share(const struct packet *packet, struct verdict *verdict)
 {
@@ -184,6 +184,8 @@ static __always_inline void judge_share(const struct packet *packet, struct verd
 	if (!allowance || !channel)
 		return;
 	channel->demand++;
+	if (verdict->shed)
+		return;
 	packets = allowance->share_packets ? allowance->share_packets : settings.share_packets;
 	if (verdict->kind == KIND_NEIGHBOUR)
 		fits = take_share(channel, time, NEIGHBOUR_PACKETS);
@@ -194,10 +196,11 @@ static __always_inline void judge_share(const struct packet *packet, struct verd
 	else {
 		verdict->outcome =
 			judge_sources_of_share(packet, verdict, channel, slot, time, packets);
-		return;
+		fits = true;
 	}
 	if (!fits)
 		verdict->outcome = OUTCOME_SHARE;
+	verdict->shed = verdict->outcome != OUTCOME_ADMITTED;
 }
 
 #endif
