@@ -136,7 +136,8 @@ static __always_inline void count(const struct verdict *verdict)
 	counters->packets[kind][outcome]++;
 	if (!is_of_flood(verdict))
 		counters->company++;
-	if (verdict->is_established)
+	/* What the connection does not take asks for nothing. */
+	if (verdict->is_established && verdict->outcome != OUTCOME_SOCKET_QUEUE)
 		counters->established++;
 	if (verdict->channel) {
 		note_change(verdict->channel, verdict->slot);

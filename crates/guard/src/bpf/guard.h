@@ -240,7 +240,8 @@ struct known_sources {
 struct totals {
 	__u64 packets[KIND_COUNT][OUTCOME_COUNT];
 	__u64 company; /* those that would miss something if the receive ring overflowed */
-	__u64 established; /* those of TCP connections past their handshake */
+	/* Those of TCP connections past their handshake, but for what these do not take: */
+	__u64 established;
 };
 
 /* Why a channel took no more packets when last looked at. */

@@ -125,7 +125,7 @@ impl fmt::Debug for Program<'_> {
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct CpuTotals {
     pub(crate) kinds: [Packets; Kind::ALL.len()],
-    /// Packets of established TCP connections.
+    /// Packets of established TCP connections, but for what these do not take.
     pub(crate) established: u64,
 }
 

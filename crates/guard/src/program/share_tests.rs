@@ -348,6 +348,38 @@ fn of_established(guard: &Guard) -> u64 {
     by_cpu.iter().map(|totals| totals.established).sum()
 }
 
+/// What the stack would throw away, and nobody sheds for, was taken off what is admitted. So
+/// whoever knew a connection's ports could prevent shedding, or end it.
+#[test]
+fn segments_that_a_connection_does_not_take_are_no_reason_not_to_shed() {
+    with_guard(|guard| {
+        let _listener = TcpListener::bind((HOST, 80)).unwrap();
+        let (client, _) = connect(80);
+        let port = client.local_addr().unwrap().port();
+        let far = from(HOST)
+            .numbers(0, 0)
+            .tcp(port, 80, TcpFlags::ACK, &[0; 16]);
+        let opposite = from(HOST).numbers(1 << 31, 0);
+        let opposite = opposite.tcp(port, 80, TcpFlags::ACK, &[0; 16]);
+        // One of the two is far from the window, wherever that is.
+        for frame in [far, opposite] {
+            guard.test_run(&frame, FRAMES).unwrap();
+        }
+        let connections = *guard.counters().unwrap().of(Kind::TcpConnection);
+        assert!(
+            connections.count(Outcome::SocketQueue) > 0,
+            "{connections:?}"
+        );
+        let admitted = connections.count(Outcome::Admitted);
+        assert_eq!(
+            of_established(guard),
+            admitted,
+            "of {}",
+            connections.offered()
+        );
+    });
+}
+
 /// A datagram's pieces to a UDP port: the first and a later one.
 fn pieces(id: u32, port: u16) -> [Vec<u8>; 2] {
     [0, 32].map(|offset| {

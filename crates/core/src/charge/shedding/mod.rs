@@ -208,7 +208,8 @@ pub struct CpuLoad<'a> {
     pub admitted: u64,
     /// Packets discarded early, for whatever reason.
     pub discarded: u64,
-    /// Of all these, packets of established TCP connections.
+    /// Packets of established TCP connections: of those that were admitted, or were refused for
+    /// want of a share. What the connections themselves do not take is not among them.
     pub connections: u64,
     /// Of all these, packets for other hosts.
     pub forward: u64,
