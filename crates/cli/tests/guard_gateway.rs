@@ -1,9 +1,10 @@
-//! A gateway that forwards all that its CPU can, beside a real guard: nothing of it is shed while
-//! nobody else wants the CPU, and the CPU limit holds for those who do. Needs root.
+//! A gateway, or the end of a tunnel, that forwards all that its CPU can, beside a real guard: nothing of
+//! it is shed while nobody else wants the CPU, and the CPU limit holds for those who do. Needs root.
 
 mod common;
 
 use std::net::Ipv4Addr;
+use std::sync::{Mutex, PoisonError};
 
 use common::overload::{await_report, flood, flooded, receive_on_test_cpu};
 use common::start_with;
@@ -13,6 +14,8 @@ use serde_json::Value;
 
 /// The host behind the gateway.
 const BEHIND: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 2);
+/// Of a VXLAN that ends here.
+const VXLAN: u16 = 4789;
 /// More than a CPU forwards.
 const RATE_PPS: u64 = 1_500_000;
 /// Receiving takes more than this soon. A holdoff for its sake is another test's.
@@ -28,6 +31,26 @@ const LIMITED: [&str; 6] = [
 const REPORTS: usize = 10;
 /// Where others took the machine's CPUs, or some of the time only, nothing is shown.
 const TRIES: u32 = 8;
+
+/// Together, the tests would take each other's CPU.
+static ONE_BY_ONE: Mutex<()> = Mutex::new(());
+
+/// Where the flood goes on to.
+#[derive(Clone, Copy, Debug)]
+enum Towards {
+    OtherHost,
+    Tunnel,
+}
+
+impl Towards {
+    /// What the guard counts its packets as.
+    const fn kind(self) -> &'static str {
+        match self {
+            Self::OtherHost => "forward",
+            Self::Tunnel => "udp_socket",
+        }
+    }
+}
 
 /// What happened while the flood was to be forwarded.
 #[derive(Debug)]
@@ -62,12 +85,17 @@ fn gateway() -> (Testbed, Host) {
     behind
         .ip(&format!("address add {BEHIND}/24 dev behind0"))
         .unwrap();
+    let [own, other] = [test.ipv4(), testbed.load().ipv4()];
+    let device = test.device();
+    let vxlan = format!("vxlan id 7 local {own} remote {other} dstport {VXLAN} dev {device}");
+    test.ip(&format!("link add vx0 type {vxlan}")).unwrap();
+    test.ip("link set vx0 up").unwrap();
     // Nobody is answered.
     behind.ip("route add blackhole default").unwrap();
     (testbed, behind)
 }
 
-fn forward(is_computing: bool) -> Forwarded {
+fn forward(towards: Towards, is_computing: bool) -> Forwarded {
     let (testbed, _behind) = gateway();
     let test = testbed.test();
     let (_guard, mut reports) = start_with(test, &LIMITED);
@@ -75,7 +103,10 @@ fn forward(is_computing: bool) -> Forwarded {
     let _process = is_computing.then(|| test.computing().own_session().spawn().unwrap());
     let meter = test.cpu_meter().unwrap();
     let mut spec = flood(&testbed, 9..=9, RATE_PPS);
-    spec.flow.destination = BEHIND.into();
+    match towards {
+        Towards::OtherHost => spec.flow.destination = BEHIND.into(),
+        Towards::Tunnel => spec.flow.destination_ports = VXLAN..=VXLAN,
+    }
     let (forwarded, _) = flooded(&testbed, &spec, || {
         let mut last = |reports_left: usize| {
             let mut next = || await_report(&mut reports, "anything", |_| true);
@@ -84,7 +115,10 @@ fn forward(is_computing: bool) -> Forwarded {
         };
         let (first, before) = (last(REPORTS), meter.snapshot());
         let last = last(REPORTS);
-        let of = |report: &Value, outcome| report["totals"]["forward"][outcome].as_u64().unwrap();
+        let of = |report: &Value, outcome| {
+            let kind = &report["totals"][towards.kind()];
+            kind[outcome].as_u64().unwrap()
+        };
         let new = |outcome| of(&last, outcome) - of(&first, outcome);
         Forwarded {
             admitted: new("admitted"),
@@ -96,11 +130,11 @@ fn forward(is_computing: bool) -> Forwarded {
 }
 
 /// Where somebody else's process computes on the gateway's CPU, it counts as much.
-#[test]
-fn what_is_forwarded_is_shed_for_those_who_wait_for_the_cpu_alone() {
+fn is_shed_for_those_who_wait_alone(towards: Towards) {
+    let _turn = ONE_BY_ONE.lock().unwrap_or_else(PoisonError::into_inner);
     for is_computing in [false, true] {
         let judged = (0..TRIES).find_map(|_| {
-            let forwarded = forward(is_computing);
+            let forwarded = forward(towards, is_computing);
             eprintln!("beside a process {is_computing}: {forwarded:?}");
             Some((forwarded.others_wait()?, forwarded))
         });
@@ -109,4 +143,15 @@ fn what_is_forwarded_is_shed_for_those_who_wait_for_the_cpu_alone() {
         assert_eq!(forwarded.shed > 0, others_wait, "{forwarded:?}");
         assert!(forwarded.admitted > 0);
     }
+}
+
+#[test]
+fn what_is_forwarded_is_shed_for_those_who_wait_for_the_cpu_alone() {
+    is_shed_for_those_who_wait_alone(Towards::OtherHost);
+}
+
+/// An overlay's traffic was shed, although nobody wanted the CPU, and transfers in it collapsed.
+#[test]
+fn what_a_tunnel_takes_is_shed_for_those_who_wait_for_the_cpu_alone() {
+    is_shed_for_those_who_wait_alone(Towards::Tunnel);
 }

@@ -425,8 +425,7 @@ fn load(reading: &CpuReading, before: &Before, later: &Before) -> CpuLoad<'stati
     let (before_all, later_all) = (of(&before.totals), of(&later.totals));
     let new = sum(&later_all).saturating_sub(&sum(&before_all));
     let admitted = new.count(Outcome::Admitted);
-    let forward = Kind::Forward as usize;
-    let forward = later_all.kinds[forward].saturating_sub(&before_all.kinds[forward]);
+    let forward = |all: &CpuTotals| all.kinds[Kind::Forward as usize].offered() + all.tunnelled;
     let spent = reading.since(earlier);
     CpuLoad {
         elapsed: later.at - before.at,
@@ -434,7 +433,7 @@ fn load(reading: &CpuReading, before: &Before, later: &Before) -> CpuLoad<'stati
         admitted,
         discarded: new.offered() - admitted,
         connections: later_all.established.saturating_sub(before_all.established),
-        forward: forward.offered(),
+        forward: forward(&later_all).saturating_sub(forward(&before_all)),
         contended: false,
         demands: None,
     }
@@ -492,6 +491,33 @@ mod tests {
             .map(|load| (load.connections, load.admitted))
             .collect();
         assert_eq!(found, [(5, 5), (70, 70)]);
+    }
+
+    /// Packets for tunnels that end in the kernel go on as those for other hosts do.
+    #[test]
+    fn a_load_says_what_goes_on_to_other_hosts_and_to_tunnels() {
+        let at = Instant::now();
+        let looked = |at, [forwarded, tunnelled]: [u64; 2]| {
+            let mut totals = CpuTotals {
+                tunnelled,
+                ..CpuTotals::default()
+            };
+            for (kind, packets) in [(Kind::Forward, forwarded), (Kind::Other, tunnelled)] {
+                let mut counts = [0; Outcome::ALL.len()];
+                counts[Outcome::Admitted as usize] = packets;
+                totals.kinds[kind as usize].add(&counts);
+            }
+            Before {
+                at,
+                readings: vec![CpuReading::default()],
+                totals: vec![totals],
+            }
+        };
+        let (before, later) = (looked(at, [10, 20]), looked(at + INTERVAL, [15, 90]));
+        let found: Vec<_> = loads(&before, &later)
+            .map(|load| (load.forward, load.admitted))
+            .collect();
+        assert_eq!(found, [(75, 75)]);
     }
 
     /// With 256 CPUs the channels were read, and gone through, 256 times in each interval.

@@ -34,6 +34,7 @@ static __always_inline void remember_first_fragment(const struct packet *packet,
 		.port = verdict->port,
 		.kind = verdict->kind,
 		.outcome = verdict->outcome,
+		.tunnelled = verdict->tunnelled,
 		.shed = verdict->shed,
 	};
 
@@ -59,6 +60,7 @@ static __always_inline void judge_later_fragment(const struct packet *packet,
 	verdict->kind = first->kind;
 	verdict->outcome = first->outcome;
 	verdict->port = first->port;
+	verdict->tunnelled = first->tunnelled;
 	verdict->shed = first->shed;
 	slot = first->slot;
 	owner = slot ? bpf_map_lookup_elem(&allowances, &slot) : NULL;

@@ -122,7 +122,21 @@ static __always_inline bool is_of_flood(const struct verdict *verdict)
 	       !(verdict->profile & (PROFILE_KNOWN | PROFILE_SILENT));
 }
 
-static __always_inline void count(const struct verdict *verdict)
+/* Protocols that the kernel takes out of their packets by itself, where they arrive. */
+#define TUNNELS                                                                        \
+	(1ULL << IPPROTO_IPIP | 1ULL << IPPROTO_IPV6 | 1ULL << IPPROTO_GRE |            \
+	 1ULL << IPPROTO_ESP | 1ULL << IPPROTO_AH)
+
+/* Whether a packet is for a tunnel that ends in the kernel: no process waits for it. */
+static __always_inline bool is_tunnelled(const struct packet *packet,
+					 const struct verdict *verdict)
+{
+	if (verdict->kind != KIND_OTHER && verdict->kind != KIND_FRAGMENT)
+		return verdict->tunnelled;
+	return packet->protocol < 64 && TUNNELS >> packet->protocol & 1;
+}
+
+static __always_inline void count(const struct packet *packet, const struct verdict *verdict)
 {
 	/* 64 bits: the verifier loses the bounds of what clang zero-extends. */
 	__u64 kind = verdict->kind, outcome = verdict->outcome;
@@ -139,6 +153,8 @@ static __always_inline void count(const struct verdict *verdict)
 	/* What the connection does not take asks for nothing. */
 	if (verdict->is_established && verdict->outcome != OUTCOME_SOCKET_QUEUE)
 		counters->established++;
+	if (is_tunnelled(packet, verdict))
+		counters->tunnelled++;
 	if (verdict->channel) {
 		note_change(verdict->channel, verdict->slot);
 		verdict->channel->packets[outcome]++;
@@ -173,7 +189,7 @@ int plimsoll_guard(struct xdp_md *ctx)
 	count_returned(&verdict);
 	if (packet.fragment_part == FIRST_FRAGMENT)
 		remember_first_fragment(&packet, &verdict);
-	count(&verdict);
+	count(&packet, &verdict);
 	return action(&verdict);
 }
 

@@ -242,6 +242,7 @@ struct totals {
 	__u64 company; /* those that would miss something if the receive ring overflowed */
 	/* Those of TCP connections past their handshake, but for what these do not take: */
 	__u64 established;
+	__u64 tunnelled; /* those that a tunnel takes in the kernel */
 };
 
 /* Why a channel took no more packets when last looked at. */
@@ -432,8 +433,9 @@ struct fragment {
 	__be16 port; /* destination, of UDP */
 	__u8 kind;
 	__u8 outcome;
-	__u8 shed; /* as in struct verdict */
-	__u8 reserved[3];
+	__u8 tunnelled; /* as in struct verdict */
+	__u8 shed;
+	__u16 reserved;
 };
 
 /*

@@ -148,6 +148,7 @@ struct udp_prod_queue {
 };
 
 struct udp_sock {
+	void *encap_rcv; /* takes packets in the kernel; NULL: all are for a process */
 	struct udp_prod_queue *udp_prod_queue; /* one per NUMA node */
 	struct sk_buff_head reader_queue;
 	int forward_deficit;

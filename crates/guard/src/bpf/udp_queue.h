@@ -188,6 +188,7 @@ static __always_inline void judge_udp_queue(const struct packet *packet, const v
 	struct queue queue = udp_queue(sk, udp);
 
 	verdict->outcome = judge_queue(packet, verdict, sk, &queue);
+	verdict->tunnelled = verdict->outcome == OUTCOME_ADMITTED && udp->encap_rcv;
 }
 
 #endif

@@ -17,6 +17,7 @@ struct verdict {
 	bool at_backlog; /* a SYN: some kernels still have room; an ACK: the SYN queue is full */
 	bool ends_handshake; /* an ACK that no connection and no request knows */
 	bool has_cookie; /* such an ACK with a valid cookie */
+	bool tunnelled; /* admitted by a UDP socket whose packets a tunnel takes in the kernel */
 	bool shed; /* it has found no share, or the first fragment of its datagram has not */
 	struct backlog backlog; /* of a listener */
 	__u32 profile; /* see fairness.h; 0: not yet asked for */

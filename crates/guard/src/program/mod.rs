@@ -127,6 +127,8 @@ pub(crate) struct CpuTotals {
     pub(crate) kinds: [Packets; Kind::ALL.len()],
     /// Packets of established TCP connections, but for what these do not take.
     pub(crate) established: u64,
+    /// Packets that a tunnel takes in the kernel.
+    pub(crate) tunnelled: u64,
 }
 
 impl<'obj> Program<'obj> {
@@ -291,6 +293,7 @@ impl<'obj> Program<'obj> {
             let counts: types::totals = read_struct(value);
             let mut sums = CpuTotals {
                 established: counts.established,
+                tunnelled: counts.tunnelled,
                 ..CpuTotals::default()
             };
             for (sum, kind) in sums.kinds.iter_mut().zip(&counts.packets) {

@@ -380,6 +380,65 @@ fn segments_that_a_connection_does_not_take_are_no_reason_not_to_shed() {
     });
 }
 
+/// Packets that a tunnel of the kernel's takes so far.
+fn of_tunnels(guard: &Guard) -> u64 {
+    let by_cpu = guard.program.totals_by_cpu().unwrap();
+    by_cpu.iter().map(|totals| totals.tunnelled).sum()
+}
+
+/// Traffic of tunnels was shed on a CPU that nobody else wanted, and what it carries collapsed.
+#[test]
+fn packets_for_tunnels_that_end_in_the_kernel_are_counted() {
+    const VXLAN: u16 = 4789;
+    let ip = |line: &str| {
+        let words = line.split(' ');
+        let status = std::process::Command::new("ip").args(words).status();
+        assert!(status.expect("iproute2 is installed").success(), "{line}");
+    };
+    with_guard(|guard| {
+        ip("link add vx0 type vxlan id 7 remote 127.0.0.1 dstport 4789 dev lo");
+        ip("link set vx0 up");
+        let _server = UdpSocket::bind((HOST, 5000)).unwrap();
+        let host = from(HOST);
+        let piece = |offset| Fragment {
+            id: 7,
+            offset,
+            more: offset == 0,
+        };
+        let mut expected = 0;
+        let mut see = |guard: &mut Guard<'_>, frame: &[u8], is_tunnel: bool, what: &str| {
+            guard.test_run(frame, 3).unwrap();
+            expected += 3 * u64::from(is_tunnel);
+            assert_eq!(of_tunnels(guard), expected, "{what}");
+        };
+        for protocol in 0..=u8::MAX {
+            let is_tunnel = [4, 41, 47, 50, 51].contains(&protocol);
+            let frame = host.protocol(protocol, &[0; 40]);
+            see(guard, &frame, is_tunnel, &protocol.to_string());
+        }
+        for offset in [0, 32] {
+            let packet = host.clone().fragment(piece(offset));
+            see(
+                guard,
+                &packet.protocol(50, &[0; 40]),
+                true,
+                "fragments of ESP",
+            );
+            let payload = packet.udp(4000, VXLAN, &[0; 24]);
+            see(guard, &payload, true, "fragments to a VXLAN");
+        }
+        see(guard, &host.udp(4000, VXLAN, &[0; 24]), true, "a VXLAN");
+        see(guard, &host.udp(4000, 5000, &[0; 24]), false, "a server");
+        let other = Packet::new(HOST.into(), Ipv4Addr::new(203, 0, 113, 9).into());
+        see(
+            guard,
+            &other.protocol(47, &[0; 40]),
+            false,
+            "other hosts count as such",
+        );
+    });
+}
+
 /// A datagram's pieces to a UDP port: the first and a later one.
 fn pieces(id: u32, port: u16) -> [Vec<u8>; 2] {
     [0, 32].map(|offset| {

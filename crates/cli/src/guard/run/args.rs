@@ -68,8 +68,8 @@ pub(crate) struct Args {
     pub(super) fairness: Fairness,
     /// Part of each CPU's time that receiving may take, in percent; beyond it input is shed by
     /// shares, unless more than three quarters of it are established TCP connections, or packets for
-    /// other hosts on a CPU that nobody else wants; while overload lasts polling is held to it,
-    /// too (by holdoffs only on CPUs that others want)
+    /// other hosts and tunnels in the kernel on a CPU that nobody else wants; while overload lasts
+    /// polling is held to it, too (by holdoffs only on CPUs that others want)
     ///
     /// Cost: lower leaves more to processes and discards packets that would have fitted. 100 sheds nothing.
     #[arg(long, value_name = "PERCENT", default_value_t = percent(Config::default().cpu_limit), value_parser = clap::value_parser!(u32).range(1..=100))]

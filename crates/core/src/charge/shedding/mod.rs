@@ -22,11 +22,12 @@
 //!   receiver's window and the network's losses by themselves (RFC 9293, 5681), and a
 //!   bulk transfer that loses segments to a share collapses. So others must have taken
 //!   `OTHERS_LEAST` of the time on receiving, and calm is about others' demand.
-//! - The same holds for packets to other hosts while nobody else wants the CPU
+//! - The same holds for packets to other hosts, and to tunnels that end in the kernel, while nobody
+//!   else wants the CPU
 //!   ([`contention`](super::contention)). Forwarding is then all that the CPU is for: what a limit left
 //!   of it would be used by nobody, and what is beyond it is lost in the receive ring at no cost.
-//!   Packets to the host itself are another case: a process whose packets are lost sleeps, and waits for
-//!   no CPU.
+//!   Packets to processes of the host are another case: a process whose packets are lost sleeps, and
+//!   waits for no CPU.
 //! - The budget is what [`SheddingConfig::aim`] of the limit leaves after all packets have been
 //!   looked at, but never less than `PROGRESS` of it.
 //! - All protected traffic is one party with a guarantee. The others, slots or
@@ -211,7 +212,7 @@ pub struct CpuLoad<'a> {
     /// Packets of established TCP connections: of those that were admitted, or were refused for
     /// want of a share. What the connections themselves do not take is not among them.
     pub connections: u64,
-    /// Of all these, packets for other hosts.
+    /// Of the same, packets for other hosts, and for tunnels that end in the kernel.
     pub forward: u64,
     /// Others want this CPU.
     pub contended: bool,
