@@ -178,23 +178,34 @@ impl<'obj> Guard<'obj> {
         config: &Config,
         interface: &str,
     ) -> Result<Self, Error> {
-        let ifindex = link::index(interface)?;
         let mut guard = Self::load(storage, config)?;
-        guard.regulator = Some(Regulator::start(interface)?);
-        guard.cookies = Some(Cookies::watch(ifindex, &guard.program)?);
-        guard.interface = Some(interface.to_owned());
-        guard.configure(config)?;
-        guard.refusals = Some(guard.program.watch_refusals()?);
-        guard.refresh()?;
-        let program = guard.program.fd();
+        guard.attach_loaded(before, interface)?;
+        Ok(guard)
+    }
+
+    /// Attaches a program that was loaded, as [`Guard::attach_after`] does.
+    pub(crate) fn attach_loaded(
+        &mut self,
+        before: Option<OwnedFd>,
+        interface: &str,
+    ) -> Result<(), Error> {
+        let ifindex = link::index(interface)?;
+        self.regulator = Some(Regulator::start(interface)?);
+        self.cookies = Some(Cookies::watch(ifindex, &self.program)?);
+        self.interface = Some(interface.to_owned());
+        let config = self.config;
+        self.configure(&config)?;
+        self.refusals = Some(self.program.watch_refusals()?);
+        self.refresh()?;
+        let program = self.program.fd();
         let before = before.and_then(|link| XdpLink::take_over(link, program, ifindex));
         let link = match before {
             Some(link) => link,
             None => XdpLink::attach(program, interface, ifindex)?,
         };
-        guard.link = Some(LastingLink::of(link, program, interface, ifindex)?);
-        guard.presence = Presence::watch(interface, ifindex);
-        Ok(guard)
+        self.link = Some(LastingLink::of(link, program, interface, ifindex)?);
+        self.presence = Presence::watch(interface, ifindex);
+        Ok(())
     }
 
     /// The descriptor of the attachment, to hand it on; `None` unless attached. Whoever

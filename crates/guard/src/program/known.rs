@@ -40,7 +40,7 @@ impl Program<'_> {
         KnownSources::new(keys, known)
     }
 
-    /// Makes these known, and nobody else, before the first packet: from now on, all
+    /// Makes these known, and nobody else. Call it before the program is attached: from now on all
     /// prefixes are hashed by their keys.
     pub(crate) fn remember(&mut self, known: &KnownSources) {
         let settings = self.settings();

@@ -41,7 +41,7 @@ use plimsoll_kernel::privileges::{drop_capabilities, outlive_overload};
 
 use crate::governor::Governor;
 use crate::guard::{Guard, Storage};
-use crate::known::KnownFile;
+use crate::known::{KnownFile, KnownSources};
 use crate::ledger::LedgerReader;
 use crate::status::{Answers, Snapshot, StatusServer, serve_metrics};
 use plimsoll_metrics::{MetricsError, MetricsServer};
@@ -200,12 +200,9 @@ pub fn run(
     if let Some(warning) = warning(&interface) {
         console.log(format!("interface={interface} warning: {warning}"));
     }
+    let known = known_before(&settings, console);
     let mut storage = Storage::default();
-    let mut guarded = attach(&settings, knobs, before, &mut storage)?;
-    let known = settings.known_sources_file.clone().map(KnownFile);
-    if let Some(problem) = known.as_ref().and_then(|file| remember(&mut guarded, file)) {
-        console.log(format!("interface={interface} {problem}"));
-    }
+    let mut guarded = attach(&settings, knobs, before, known.as_ref(), &mut storage)?;
     let ledger = LedgerReader::begin(&interface, || guarded.guard.counters())?;
     drop_capabilities(&settings.needs())?;
 
@@ -233,15 +230,21 @@ fn warning(interface: &str) -> Option<String> {
     warning.unwrap_or_else(|error| Some(with_causes(&error)))
 }
 
-/// Attaches the program and turns what is turned from the start.
+/// Attaches the program, which knows who was `known` before, and turns what is turned from the
+/// start.
 fn attach<'obj>(
     settings: &Settings,
     mut knobs: Knobs,
     before: Option<OwnedFd>,
+    known: Option<&KnownSources>,
     storage: &'obj mut Storage,
 ) -> Result<Guarded<'obj>, Error> {
     allow_driver(&mut knobs, settings)?;
-    let guard = Guard::attach_after(before, storage, &settings.guard, &settings.interface)?;
+    let mut guard = Guard::load(storage, &settings.guard)?;
+    if let Some(known) = known {
+        guard.program.remember(known);
+    }
+    guard.attach_loaded(before, &settings.interface)?;
     let governor = Governor::new(&settings.interface, settings.governor())?;
     let mut guarded = Guarded::new(settings.clone(), knobs, guard, governor);
     if !guarded.knobs.is_untouched() {
@@ -261,15 +264,14 @@ fn allow_driver(knobs: &mut Knobs, settings: &Settings) -> Result<(), TurnError>
     }
 }
 
-/// Makes known who was known to the guard before. What goes wrong is no reason not to
-/// guard: it is returned to be told.
-fn remember(guarded: &mut Guarded<'_>, file: &KnownFile) -> Option<String> {
-    let known = match file.read() {
-        Ok(known) => known?,
-        Err(error) => return Some(with_causes(&error)),
-    };
-    guarded.guard.program.remember(&known);
-    None
+/// Who was known to the guard before. What goes wrong is told, and no reason not to guard.
+fn known_before(settings: &Settings, console: &mut dyn Console) -> Option<KnownSources> {
+    let file = KnownFile(settings.known_sources_file.clone()?);
+    file.read().unwrap_or_else(|error| {
+        let (interface, problem) = (&settings.interface, with_causes(&error));
+        console.log(format!("interface={interface} {problem}"));
+        None
+    })
 }
 
 /// Keeps who is known for the next guard. What goes wrong is returned to be told.
