@@ -20,28 +20,40 @@ static __always_inline void fragment_key(const struct packet *packet, struct fra
 
 /*
  * Later fragments share the fate of the first, once that is certain: half a datagram serves
- * nobody, and takes memory until the rest has come.
+ * nobody, and takes memory until the rest has come. A function of its own for the verifier.
  */
+__noinline int remember_fate(const struct packet *packet, __u32 slot, __u32 generation,
+			     __u64 fate)
+{
+	struct fragment_key key;
+	struct fragment fragment = {
+		.slot = slot,
+		.epoch = settings.epoch,
+		.generation = generation,
+		.port = fate,
+		.kind = fate >> 16,
+		.outcome = fate >> 24,
+		.tunnelled = fate >> 32,
+		.shed = fate >> 40,
+	};
+
+	if (!packet)
+		return 0;
+	fragment_key(packet, &key);
+	return bpf_map_update_elem(&fragments, &key, &fragment, BPF_ANY);
+}
+
 static __always_inline void remember_first_fragment(const struct packet *packet,
 						    const struct verdict *verdict)
 {
-	__u32 kind = verdict->kind;
-	struct fragment_key key;
-	struct fragment fragment = {
-		.slot = verdict->slot,
-		.epoch = settings.epoch,
-		.generation = verdict->channel ? verdict->channel->generation : 0,
-		.port = verdict->port,
-		.kind = verdict->kind,
-		.outcome = verdict->outcome,
-		.tunnelled = verdict->tunnelled,
-		.shed = verdict->shed,
-	};
+	const struct channel *channel = verdict->channel;
+	__u64 kind = verdict->kind;
 
 	if (kind != KIND_UDP_SOCKET && kind != KIND_CLOSED_PORT && kind != KIND_MULTICAST)
 		return;
-	fragment_key(packet, &key);
-	bpf_map_update_elem(&fragments, &key, &fragment, BPF_ANY);
+	remember_fate(packet, verdict->slot, channel ? channel->generation : 0,
+		      verdict->port | kind << 16 | (__u64)verdict->outcome << 24 |
+			      (__u64)verdict->tunnelled << 32 | (__u64)verdict->shed << 40);
 }
 
 static __always_inline void judge_later_fragment(const struct packet *packet,

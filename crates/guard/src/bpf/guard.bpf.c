@@ -127,13 +127,18 @@ static __always_inline bool is_of_flood(const struct verdict *verdict)
 	(1ULL << IPPROTO_IPIP | 1ULL << IPPROTO_IPV6 | 1ULL << IPPROTO_GRE |            \
 	 1ULL << IPPROTO_ESP | 1ULL << IPPROTO_AH)
 
-/* Whether a packet is for a tunnel that ends in the kernel: no process waits for it. */
-static __always_inline bool is_tunnelled(const struct packet *packet,
-					 const struct verdict *verdict)
+/*
+ * Whether a packet is for a tunnel that ends in the kernel: no process waits for it. Without a
+ * branch, of each of which the verifier would follow both ways.
+ */
+static __always_inline __u64 is_tunnelled(const struct packet *packet,
+					  const struct verdict *verdict)
 {
-	if (verdict->kind != KIND_OTHER && verdict->kind != KIND_FRAGMENT)
-		return verdict->tunnelled;
-	return packet->protocol < 64 && TUNNELS >> packet->protocol & 1;
+	__u64 kind = verdict->kind, protocol = packet->protocol;
+	__u64 by_protocol = 1 << KIND_OTHER | 1 << KIND_FRAGMENT;
+
+	by_protocol = by_protocol >> (kind & 31) & TUNNELS >> (protocol & 63) & 1 >> (protocol >> 6);
+	return (by_protocol & 1) | verdict->tunnelled;
 }
 
 static __always_inline void count(const struct packet *packet, const struct verdict *verdict)
@@ -153,8 +158,7 @@ static __always_inline void count(const struct packet *packet, const struct verd
 	/* What the connection does not take asks for nothing. */
 	if (verdict->is_established && verdict->outcome != OUTCOME_SOCKET_QUEUE)
 		counters->established++;
-	if (is_tunnelled(packet, verdict))
-		counters->tunnelled++;
+	counters->tunnelled += is_tunnelled(packet, verdict);
 	if (verdict->channel) {
 		note_change(verdict->channel, verdict->slot);
 		verdict->channel->packets[outcome]++;
