@@ -47,6 +47,15 @@ fn decisions() -> Vec<Number> {
         number("FAIR_KEY_CHANNEL", Keys::CHANNEL),
         number("FAIR_KEY_CLASS", Keys::CLASS),
         number("FAIR_KEYS", Keys::COUNT),
+        // As C's `int`: the product with an unsigned number is the same.
+        number(
+            "FAIR_MIX_FIRST_FACTOR",
+            numbers::MIX_FIRST_FACTOR.cast_signed(),
+        ),
+        number(
+            "FAIR_MIX_SECOND_FACTOR",
+            numbers::MIX_SECOND_FACTOR.cast_signed(),
+        ),
     ];
     all.extend(of_fairness!("FAIR_":
         PACKET_SHIFT PACKET PART_SHIFT PART WHOLE_SHIFT WHOLE
@@ -59,7 +68,7 @@ fn decisions() -> Vec<Number> {
         STRANGERS_MIN STRANGERS_MAX STRANGERS_LOOK STRANGERS_TICKS
         TURN_TICKS NEWCOMER_TURNS TURN_AGE_MAX TURNS_EPOCH_PACKETS
         NEWCOMER_LEVEL LEVEL_MIN LEVEL_MAX SILENT
-        WAYS NETWORK_BITS SUBNET_BITS
+        MIX_SHIFT MIX_MIDDLE_SHIFT WAYS NETWORK_BITS SUBNET_BITS
         KNOWN_PARTS OVERDRAWN_PARTS BUDGET_PARTS_SHIFT BUDGET_AHEAD
     ));
     all.extend(of_fairness!("":

@@ -21,8 +21,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::program::types::limit;
 
-/// Version of the file's form.
-const SCHEMA: u32 = 1;
+/// Version of the file's form, and of the hash whose values it has. The first hash was not
+/// mixed.
+const SCHEMA: u32 = 2;
 /// A file is never longer: each source takes less than 24 bytes.
 const BYTES_MAX: u64 = 1 << 20;
 /// Sets of the program's table, and sources in each.
@@ -295,12 +296,17 @@ mod tests {
         let file = KnownFile(parent.path().join("known.json"));
         let text = String::from_utf8(sources(&[known(1, 2, 3)]).text()).unwrap();
         let elsewhere = text.replace("[1,2,3]", "[1,99999,3]");
-        let later = text.replace("\"schema\":1", "\"schema\":2");
+        let other = |schema: u32| {
+            let (from, to) = (SCHEMA, schema);
+            text.replace(&format!("\"schema\":{from}"), &format!("\"schema\":{to}"))
+        };
+        let (earlier, later) = (other(1), other(3));
         for (text, why) in [
             ("", "EOF"),
             (&text[..text.len() / 2], "EOF"),
             (&elsewhere, "no place"),
-            (&later, "schema is 2"),
+            (&earlier, "schema is 1, not 2"),
+            (&later, "schema is 3"),
         ] {
             fs::write(&file.0, text).unwrap();
             let said = file.read().unwrap_err().to_string();

@@ -82,6 +82,15 @@ pub const LEVEL_MAX: u32 = (1 << 29) - 1;
 /// A source asks for far less than its share if so much of its credit was left, of 256:
 /// seven of eight ticks'. One that floods has that after a pause of 29 ms only.
 pub const SILENT: u32 = 224;
+/// Steps of `MurmurHash3`'s finalizer for 32 bits, which mixes hashes: first and last it adds the
+/// bits that lie so far above (without carry), …
+pub const MIX_SHIFT: u32 = 16;
+/// … multiplies by this, …
+pub const MIX_FIRST_FACTOR: u32 = 0x85eb_ca6b;
+/// … adds those that lie so far above, …
+pub const MIX_MIDDLE_SHIFT: u32 = 13;
+/// … and multiplies by this.
+pub const MIX_SECOND_FACTOR: u32 = 0xc2b2_ae35;
 /// Entries of a set.
 pub const WAYS: usize = 4;
 /// A network is all addresses that differ in so many bits of IPv4, or of the upper half of

@@ -3,7 +3,9 @@
 use core::net::IpAddr;
 
 use super::Request;
-use super::numbers::{NETWORK_BITS, SUBNET_BITS};
+use super::numbers::{
+    MIX_FIRST_FACTOR, MIX_MIDDLE_SHIFT, MIX_SECOND_FACTOR, MIX_SHIFT, NETWORK_BITS, SUBNET_BITS,
+};
 
 /// A packet's source address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -47,6 +49,19 @@ impl Keys {
     pub const CLASS: usize = Self::CHANNEL + 1;
     /// One for each word that is hashed, and one to begin with.
     pub const COUNT: usize = Self::CLASS + 1;
+
+    /// The hash of words whose products with their keys have this sum: its upper half, mixed.
+    /// Sums of addresses side by side lie at equal distances, which some keys would fold onto
+    /// few sets. No two halves mix to the same, so no more prefixes collide.
+    #[must_use]
+    pub const fn hash(sum: u64) -> u32 {
+        let mut half = (sum >> 32) as u32;
+        half ^= half >> MIX_SHIFT;
+        half = half.wrapping_mul(MIX_FIRST_FACTOR);
+        half ^= half >> MIX_MIDDLE_SHIFT;
+        half = half.wrapping_mul(MIX_SECOND_FACTOR);
+        half ^ half >> MIX_SHIFT
+    }
 }
 
 impl core::fmt::Debug for Keys {
@@ -90,11 +105,10 @@ impl Paths {
                 to(without(0)),
             )
         };
-        let upper_half = |hash: u64| (hash >> 32) as u32;
         Self {
-            network: upper_half(network),
-            subnet: upper_half(subnet),
-            host: upper_half(host),
+            network: Keys::hash(network),
+            subnet: Keys::hash(subnet),
+            host: Keys::hash(host),
         }
     }
 }

@@ -41,8 +41,7 @@ impl Owner {
     }
 }
 
-/// The entries, by the upper half of a hash: its low bits name the set, its high ones
-/// are the tag.
+/// The entries, by a hash: its low bits name the set, its high ones are the tag.
 #[derive(Clone, Debug)]
 pub(super) struct Table<E>(Box<[[Way<E>; WAYS]]>);
 

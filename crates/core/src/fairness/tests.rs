@@ -16,6 +16,7 @@ mod exact;
 mod listener;
 mod rotation;
 mod shed;
+mod spread;
 mod strangers;
 mod turns;
 

@@ -41,32 +41,42 @@ static __always_inline __u16 known_period(void)
 	return settings.epoch >> KNOWN_PERIOD_SHIFT;
 }
 
+/* The hash of words whose products with their keys have this sum: core's `Keys::hash`. */
+static __always_inline __u32 fair_hash(__u64 sum)
+{
+	__u32 half = sum >> 32;
+
+	half ^= half >> FAIR_MIX_SHIFT;
+	half *= FAIR_MIX_FIRST_FACTOR;
+	half ^= half >> FAIR_MIX_MIDDLE_SHIFT;
+	half *= FAIR_MIX_SECOND_FACTOR;
+	return half ^ half >> FAIR_MIX_SHIFT;
+}
+
 /* An IPv4 address, or a /64 of IPv6, at a port. */
-static __always_inline __u64 known_hash(const struct packet *packet, __u32 service)
+static __always_inline __u32 known_hash(const struct packet *packet, __u32 service)
 {
 	const __u64 *keys = settings.fair_keys;
 	const __u64 *words = keys + FAIR_KEY_WORDS;
 	/* No channel has so high a number, so no other hash is of the same words. */
-	__u64 hash = keys[FAIR_KEY_FIRST] + keys[FAIR_KEY_CHANNEL] * (service | 1U << 31);
+	__u64 sum = keys[FAIR_KEY_FIRST] + keys[FAIR_KEY_CHANNEL] * (service | 1U << 31);
 
 	if (!packet->ipv6)
-		return hash + words[3] * bpf_ntohl(packet->source.words[3]);
-	return hash + keys[FAIR_KEY_CLASS] * 2 + words[0] * bpf_ntohl(packet->source.words[0]) +
-	       words[1] * bpf_ntohl(packet->source.words[1]);
+		return fair_hash(sum + words[3] * bpf_ntohl(packet->source.words[3]));
+	sum += keys[FAIR_KEY_CLASS] * 2 + words[0] * bpf_ntohl(packet->source.words[0]);
+	return fair_hash(sum + words[1] * bpf_ntohl(packet->source.words[1]));
 }
 
-static __always_inline struct known_sources *known_set(__u64 hash)
+static __always_inline struct known_sources *known_set(__u32 hash)
 {
-	__u32 index = (hash >> 32) & (KNOWN_SOURCE_SETS - 1);
+	__u32 index = hash & (KNOWN_SOURCE_SETS - 1);
 
 	return bpf_map_lookup_elem(&known_sources, &index);
 }
 
-static __always_inline __u32 known_tag(__u64 hash)
+static __always_inline __u32 known_tag(__u32 hash)
 {
-	__u32 tag = hash >> 32;
-
-	return tag ? tag : 1;
+	return hash ? hash : 1;
 }
 
 static __always_inline bool is_still_known(const struct known_source *entry)
@@ -85,7 +95,7 @@ static __always_inline bool is_of_known_prefix(const struct packet *packet)
 
 static __always_inline bool is_known_source(const struct packet *packet, __u32 service)
 {
-	__u64 hash = known_hash(packet, service);
+	__u32 hash = known_hash(packet, service);
 	struct known_sources *set = known_set(hash);
 	__u32 tag = known_tag(hash);
 
@@ -115,8 +125,7 @@ __noinline int learn_source(const struct packet *packet, __u32 service, __u32 pe
 	struct known_source *place = NULL;
 	struct known_sources *set;
 	__u16 now = known_period();
-	__u32 tag;
-	__u64 hash;
+	__u32 tag, hash;
 
 	if (!packet)
 		return 0;

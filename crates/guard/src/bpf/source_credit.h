@@ -28,7 +28,7 @@ enum owner {
 	OWNER_NOBODY,
 };
 
-/* Who sent a packet, by level: upper halves of hashes. */
+/* Who sent a packet, by level: hashes. */
 struct fair_path {
 	__u32 network;
 	__u32 subnet;
@@ -315,17 +315,17 @@ static __always_inline void fair_path_of(const struct packet *packet, __u32 slot
 		__u64 sum = base + words[0] * bpf_ntohl(packet->source.words[0]);
 		__u32 second = bpf_ntohl(packet->source.words[1]);
 
-		path->network = (sum + words[1] * (second & ~0U << FAIR_NETWORK_BITS)) >> 32;
+		path->network = fair_hash(sum + words[1] * (second & ~0U << FAIR_NETWORK_BITS));
 		sum += words[1] * second;
-		path->subnet = sum >> 32;
+		path->subnet = fair_hash(sum);
 		/* A known host of IPv6 is its /64: interface identifiers change. */
 		if (!known)
 			sum += words[2] * bpf_ntohl(packet->source.words[2]) + words[3] * last;
-		path->host = sum >> 32;
+		path->host = fair_hash(sum);
 	} else {
-		path->network = (base + words[3] * (last & ~0U << FAIR_NETWORK_BITS)) >> 32;
-		path->subnet = (base + words[3] * (last & ~0U << FAIR_SUBNET_BITS)) >> 32;
-		path->host = (base + words[3] * last) >> 32;
+		path->network = fair_hash(base + words[3] * (last & ~0U << FAIR_NETWORK_BITS));
+		path->subnet = fair_hash(base + words[3] * (last & ~0U << FAIR_SUBNET_BITS));
+		path->host = fair_hash(base + words[3] * last);
 	}
 }
 

@@ -276,9 +276,9 @@ fn set_of(keys: &[u64], source: Ipv4Addr) -> usize {
     let key = |number: usize| keys[number];
     let channel = key(Keys::CHANNEL).wrapping_mul(u64::from(SLOT_SOCKETS));
     let word = key(Keys::WORDS + 3).wrapping_mul(u64::from(source.to_bits()));
-    let hash = key(Keys::FIRST).wrapping_add(channel).wrapping_add(word);
+    let sum = key(Keys::FIRST).wrapping_add(channel).wrapping_add(word);
     let cpus = libbpf_rs::num_possible_cpus().unwrap();
-    (hash >> 32) as usize & (FairnessConfig::for_cpus(cpus).host_sets - 1)
+    Keys::hash(sum) as usize & (FairnessConfig::for_cpus(cpus).host_sets - 1)
 }
 
 /// Twice as many as a set has entries.

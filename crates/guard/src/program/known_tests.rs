@@ -122,8 +122,8 @@ fn set_of(keys: &[u64], client: Ipv4Addr) -> u32 {
     let service = u64::from(UDP_PORT) | UDP << 16 | 1 << 31;
     let word = keys[Keys::WORDS + 3].wrapping_mul(u64::from(client.to_bits()));
     let channel = keys[Keys::CHANNEL].wrapping_mul(service);
-    let hash = keys[Keys::FIRST].wrapping_add(channel.wrapping_add(word));
-    (hash >> 32) as u32 & (types::limit::KNOWN_SOURCE_SETS.0 - 1)
+    let sum = keys[Keys::FIRST].wrapping_add(channel.wrapping_add(word));
+    Keys::hash(sum) & (types::limit::KNOWN_SOURCE_SETS.0 - 1)
 }
 
 /// Serves some clients in three periods from this one on.
