@@ -74,6 +74,7 @@ fn sizes(scenario: &Scenario) -> Sizes {
 fn build(profile: &Profile, scenario: &Scenario, seed: u64) -> Result<Engine, Error> {
     let scheduler = scenario.scheduler.unwrap_or(profile.scheduler);
     let mut host = Host::new(profile, scheduler, sizes(scenario))?;
+    host.seed = seed;
     host.protocol = ProtocolCosts::load(profile, needs(scenario))?;
     for adapter in &scenario.adapters {
         let default = |given: Option<u32>, name| given.map_or_else(|| profile.queue(name), Ok);

@@ -132,6 +132,21 @@ fn only_a_known_client_is_served_beside_forged_addresses() {
     assert!(got >= share, "{got} of {share}");
 }
 
+/// The model's keys were all the same once. So a known host and an unknown one with the next
+/// address had the same hash, and the same credit.
+#[test]
+fn a_known_client_shares_no_credit_with_its_neighbour() {
+    let host =
+        |first| format!("from = {{ kind = \"hosts\", hosts = 1, networks = 1, first = {first} }}");
+    let (client, flood) = ("name = \"client\"", "name = \"flood\"");
+    let text = text("fair = true", 5e5, CLIENT, 500)
+        .replacen(client, &format!("{client}\nknown = true\n{}", host(1)), 1)
+        .replacen(flood, &format!("{flood}\n{}", host(2)), 1);
+    let outcome = simulate(&Profile::named("modern-veth").unwrap(), &text);
+    let lost = lost_percent(&outcome, "client");
+    assert!(lost < 2.0, "{lost}");
+}
+
 #[test]
 fn addresses_that_make_no_sense_are_refused() {
     let profile = Profile::named("modern-veth").unwrap();

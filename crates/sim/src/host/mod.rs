@@ -117,6 +117,8 @@ pub(crate) enum Slot {
 #[derive(Debug)]
 pub(crate) struct Host {
     pub(crate) now: u64,
+    /// The run's.
+    pub(crate) seed: u64,
     pub(crate) agenda: Agenda,
     pub(crate) slots: Vec<Slot>,
     bases: Bases,
@@ -196,6 +198,7 @@ impl Host {
         let tick_ns = 1_000_000_000 / u64::from(profile.clock_hz);
         let mut host = Self {
             now: 0,
+            seed: 0,
             // Few paths use many timers; a small agenda is a fast one.
             agenda: Agenda::new(bases.path),
             slots,

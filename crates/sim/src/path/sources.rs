@@ -9,6 +9,7 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::net::{IpAddr, Ipv4Addr};
 
+use fastrand::Rng;
 use foldhash::fast::FixedState;
 use plimsoll_core::fairness::{
     Fairness, FairnessConfig, Keys, Queue, Request, Share, Source, Verdict,
@@ -22,8 +23,6 @@ use crate::host::Host;
 use crate::packet::Packet;
 use crate::scenario::GovernedGuardConfig;
 
-/// Any keys will do: nobody attacks the model.
-const KEYS: Keys = Keys([0x9e37_79b9_7f4a_7c15; Keys::COUNT]);
 /// Packets at once within a limit, as `bench guard` tells nftables: those of a tenth of a
 /// second, and at least as many as it has if nothing is said. With fewer, polling in batches
 /// would let less pass than the limit says.
@@ -80,7 +79,7 @@ impl Sources {
         if !config.fair {
             return Ok(Self::Any);
         }
-        let fairness = Fairness::new(&FairnessConfig::DEFAULT, KEYS);
+        let fairness = Fairness::new(&FairnessConfig::DEFAULT, keys(host.seed));
         Ok(Self::Fair(Box::new(Fair {
             fairness: fairness.map_err(Error::core("fairness"))?,
             channels: vec![Channel::default(); host.endpoints.len()],
@@ -174,6 +173,12 @@ impl Fair {
         channel.admitted += u64::from(is_admitted);
         is_admitted
     }
+}
+
+/// The secret of a run's guard. Nobody else draws from this seed.
+fn keys(seed: u64) -> Keys {
+    let mut drawn = Rng::with_seed(!seed);
+    Keys(std::array::from_fn(|_| drawn.u64(..)))
 }
 
 /// A consumer's queue in packets, with the guard's watermarks.
