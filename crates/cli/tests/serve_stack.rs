@@ -358,7 +358,10 @@ fn what_cannot_be_served_is_told_with_its_remedy() {
     );
     // Also where it is to share its addresses: it had been said to have none.
     fails("echo --port 7 --on af_xdp:nowhere0", 3, "ip link");
-    fails("echo --port 7 --address 10.0.0.2/24", 2, "af_xdp");
+    let two = "--address 10.0.0.2/24 --address 10.0.0.3/24";
+    fails(&format!("echo --port 7 {two}"), 2, "af_xdp");
+    // The kernel has no such address: who forgot the device is told.
+    fails("echo --port 7 --address 10.0.9.9/24", 2, "--on");
     fails("echo --port 7 --threaded auto", 2, "--threaded");
     fails("echo --port 7 --threaded 20", 2, "from 0 to 19");
     fails(

@@ -38,7 +38,7 @@ pub const SILENCE: Duration = Duration::from_secs(2);
 /// How long a trial lasts, its first interval included.
 pub const TRIAL: Duration = Duration::from_secs(3);
 /// Handshakes that rule 2 wants to have seen.
-pub const RETURNED_MIN: u64 = 8;
+pub const PASSED_MIN: u64 = 8;
 /// The first pause after a stop.
 pub const PAUSE_MIN: Duration = Duration::from_secs(10);
 /// The longest pause, and the longest time between trials.
@@ -51,8 +51,10 @@ pub struct Seen {
     pub answered: u64,
     /// Answers from the driver that the link refused.
     pub refused: u64,
-    /// Ends of handshakes with a valid cookie, whoever made it, that went on to the stack.
+    /// Ends of handshakes with a valid cookie, whoever made it: an answer has arrived.
     pub returned: u64,
+    /// Those of them that went on to the stack.
+    pub passed: u64,
     /// Ends of handshakes with a cookie that the stack took.
     pub taken: u64,
 }
@@ -87,7 +89,7 @@ pub struct Answering {
     silent_since: Option<Instant>,
     /// How long silence must last before the next trial.
     silence: Duration,
-    returned: u64,
+    passed: u64,
     taken: u64,
 }
 
@@ -109,7 +111,7 @@ impl Answering {
             silent_answers: 0,
             silent_since: None,
             silence: SILENCE,
-            returned: 0,
+            passed: 0,
             taken: 0,
         }
     }
@@ -136,14 +138,14 @@ impl Answering {
         if seen.refused > 0 {
             return self.stop(Answerer::Refused, now);
         }
-        self.returned += seen.returned;
+        self.passed += seen.passed;
         self.taken += seen.taken;
-        if self.returned >= RETURNED_MIN {
-            if self.taken < self.returned / 2 {
+        if self.passed >= PASSED_MIN {
+            if self.taken < self.passed / 2 {
                 return self.stop(Answerer::NotTaken, now);
             }
             self.pause = PAUSE_MIN;
-            (self.returned, self.taken) = (0, 0);
+            (self.passed, self.taken) = (0, 0);
         }
         if seen.returned > 0 {
             self.break_silence();
@@ -178,7 +180,7 @@ impl Answering {
         self.until = now + self.pause;
         self.pause = (self.pause * 2).min(PAUSE_MAX);
         self.break_silence();
-        (self.returned, self.taken) = (0, 0);
+        (self.passed, self.taken) = (0, 0);
     }
 
     fn answer(&mut self) {
@@ -207,12 +209,14 @@ mod tests {
         answered: 100_000,
         refused: 0,
         returned: 0,
+        passed: 0,
         taken: 0,
     };
     const CLIENTS: Seen = Seen {
         answered: 100_000,
         refused: 0,
         returned: 20,
+        passed: 20,
         taken: 20,
     };
 
@@ -269,6 +273,18 @@ mod tests {
             ..CLIENTS
         };
         let answerers = follow(&mut Answering::new(), half, 100);
+        assert!(answerers.iter().all(|one| *one == Answerer::Driver));
+    }
+
+    /// A server that hangs lets nobody in, and yet every answer arrives.
+    #[test]
+    fn who_comes_back_and_is_refused_before_the_stack_is_no_sign_of_loss() {
+        let refused = |_| Seen {
+            passed: 0,
+            taken: 0,
+            ..CLIENTS
+        };
+        let answerers = follow(&mut Answering::new(), refused, 100);
         assert!(answerers.iter().all(|one| *one == Answerer::Driver));
     }
 
@@ -362,6 +378,7 @@ mod tests {
                     answered: if by_stack { 0 } else { *answered },
                     refused: 0,
                     returned: clients,
+                    passed: clients,
                     taken: clients,
                 };
                 by_driver += u64::from(!by_stack);

@@ -66,6 +66,7 @@ impl Cookies {
             answered: seen.answered.saturating_sub(self.before.answered),
             refused: seen.refused.saturating_sub(self.before.refused),
             returned: seen.returned.saturating_sub(self.before.returned),
+            passed: seen.passed.saturating_sub(self.before.passed),
             taken: seen.taken.saturating_sub(self.before.taken),
         };
         self.before = seen;
@@ -100,6 +101,7 @@ fn seen(program: &Program<'_>) -> Result<Seen, Error> {
         answered: listeners.count(Outcome::SynCookie),
         refused: answers.refused,
         returned: answers.returned,
+        passed: answers.passed,
         taken: cookies_taken(),
     })
 }

@@ -278,7 +278,7 @@ impl<'obj> Guard<'obj> {
 
     /// Call once a second: lets the program's clock tick and takes over
     /// changes of the host's addresses, of its SYN cookie setting and of who
-    /// reads packets.
+    /// reads packets. Without [`Self::regulate`] the program answers no SYN after two seconds.
     ///
     /// # Errors
     ///

@@ -18,7 +18,7 @@
 //! given real-time priority ([`Config::realtime`]).
 
 use std::hash::{BuildHasher, RandomState};
-use std::io;
+use std::io::{self, Write};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
@@ -184,7 +184,11 @@ const FIFO_PRIORITY: i32 = 60;
 pub(crate) fn become_realtime() -> bool {
     let outcome = set_fifo(FIFO_PRIORITY);
     if let Err(error) = &outcome {
-        eprintln!("plimsoll: probing without real-time scheduling: {error}");
+        // Unlike `eprintln!`, it does not panic when nobody reads.
+        let _ = writeln!(
+            io::stderr(),
+            "plimsoll: probing without real-time scheduling: {error}"
+        );
     }
     outcome.is_ok()
 }

@@ -101,7 +101,8 @@ impl Registration {
             return;
         }
         if let Err(error) = remove(&self.path, &self.id) {
-            eprintln!("plimsoll: left behind: {error}");
+            // In a drop: unlike `eprintln!`, it does not panic when nobody reads.
+            let _ = writeln!(io::stderr(), "plimsoll: left behind: {error}");
         }
     }
 

@@ -103,13 +103,15 @@ mod tests {
         assert!(!seen(&[served[0], served[1], (9, 0, 40)]).is_wanted());
     }
 
-    /// A second ends it, however little receiving the limit lets through.
+    /// Who had waited for long is forgotten more slowly: the less receiving the limit lets through,
+    /// the more weight has what was before.
     #[test]
-    fn a_limit_holds_no_longer_since_it_sheds() {
+    fn a_limit_holds_for_a_second_after_a_burst_and_for_some_after_more() {
         for network in 1..=9 {
-            let burst = (9, 9, 5);
+            let (burst, long) = ((9, 9, 5), (9, 9, 500));
             assert!(seen(&[burst, (network, network, 5)]).is_wanted());
             assert!(!seen(&[burst, (network, 0, 100)]).is_wanted());
+            assert!(!seen(&[long, (network, 0, 300)]).is_wanted());
         }
     }
 

@@ -409,7 +409,8 @@ struct outside_use {
 /* What became of answers; of all CPUs. */
 struct answers {
 	__u64 refused; /* sent back, and not taken by the link */
-	__u64 returned; /* ends of handshakes with a valid cookie that went on to the stack */
+	__u64 returned; /* ends of handshakes with a valid cookie */
+	__u64 passed; /* those of them that went on to the stack */
 };
 
 /* Key of `protected_prefixes`: IPv4 as ::ffff:a.b.c.d/96+n. */

@@ -217,13 +217,16 @@ static __always_inline void judge_handshake(struct xdp_md *ctx, const struct pac
 }
 
 /*
- * Ends of handshakes that the stack gets: those that it does not take it has refused. What
- * is discarded here says nothing of it.
+ * An answer has arrived. If the stack gets the handshake's end and does not take it, it has
+ * refused it. What is discarded here says nothing of that.
  */
 static __always_inline void count_returned(const struct verdict *verdict)
 {
-	if (verdict->has_cookie && (verdict->outcome == OUTCOME_ADMITTED || settings.observing))
-		__sync_fetch_and_add(&answers.returned, 1);
+	if (!verdict->has_cookie)
+		return;
+	__sync_fetch_and_add(&answers.returned, 1);
+	if (verdict->outcome == OUTCOME_ADMITTED || settings.observing)
+		__sync_fetch_and_add(&answers.passed, 1);
 }
 
 #endif

@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::io::{self, Write};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::str::FromStr;
 
 use ipnet::IpNet;
@@ -94,7 +94,7 @@ impl Network {
             ..StackConfig::default()
         };
         let stack = match &config.on {
-            On::Kernel => return Ok(Self::Kernel),
+            On::Kernel => return of_kernel(&config.address),
             On::Tap(name) => start(TapDevice::open(name)?, config.vlan, &stack)?,
             On::Tun(name) => start(TunDevice::open(name)?, config.vlan, &stack)?,
             On::Packet(interface) => start(PacketDevice::open(interface)?, config.vlan, &stack)?,
@@ -110,6 +110,21 @@ impl Network {
             Self::Kernel => None,
             Self::Stack(stack) => Some(stack),
         }
+    }
+}
+
+/// The kernel's network, which has the address to listen on, if one is named.
+fn of_kernel(address: &[IpNet]) -> Result<Network, Error> {
+    let Some(address) = address.first() else {
+        return Ok(Network::Kernel);
+    };
+    match UdpSocket::bind((address.addr(), 0)) {
+        Err(error) if error.kind() == io::ErrorKind::AddrNotAvailable => Err(Error::Config {
+            field: "address",
+            given: address.to_string(),
+            allowed: "an address of this host, or used with --on for a stack of its own",
+        }),
+        _ => Ok(Network::Kernel),
     }
 }
 
