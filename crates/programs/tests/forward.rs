@@ -125,10 +125,10 @@ fn networks_of_its_own_are_the_hosts(hosts: &Routed, router: &Router) {
     };
     let before = counted();
     let report = packets(hosts, "203.0.113.9", 5_000, 20_000);
-    let [local, forwarded, limited, no_route] = since(before);
-    assert!(local >= report.sent, "{local} of {report}");
+    // Threads that poll may have some in a ring still.
+    eventually("all packets are told", || since(before)[0] >= report.sent);
     // The kernel asks who its neighbours are, and is answered: not by the router.
-    assert_eq!([forwarded, limited, no_route], [0; 3]);
+    assert_eq!(since(before)[1..], [0; 3]);
     eventually("packets for what is not its own", || {
         let before = counted();
         let report = packets(hosts, "203.0.113.200", 100, 5_000);

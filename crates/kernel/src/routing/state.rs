@@ -51,8 +51,9 @@ pub enum Target {
     Kernel,
 }
 
-/// Of which table a route is. Without policy rules the kernel looks into both at
-/// once, and own addresses come first.
+/// Of which table a route is. For IPv4 without policy rules the kernel looks into both at
+/// once: the longest prefix counts, and of equal ones that of `local`. Otherwise it asks `local`
+/// first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Kind {
     /// Table `local`.

@@ -83,8 +83,8 @@ struct {
 	__type(value, __u32);
 } devices SEC(".maps");
 
-/* Prefixes that are all this host's (1), and those within them that are not (0). All
- * instances share it. */
+/* Prefixes that are all this host's (1), and of IPv4 those within them that are not (0).
+ * All instances share it. */
 struct {
 	__uint(type, BPF_MAP_TYPE_LPM_TRIE);
 	__uint(max_entries, OWN_MAX);
@@ -294,36 +294,39 @@ static __always_inline __u32 examine(void *data, void *end, struct plain *plain)
 	return examine_v4(plain->v4, end);
 }
 
-static __always_inline bool is_in_own(const struct own_prefix *address)
-{
-	const __u8 *is_own = bpf_map_lookup_elem(&own, address);
-
-	return is_own && *is_own;
-}
-
-static __always_inline bool is_own_v4(__be32 address)
+static __always_inline const __u8 *find_own_v4(__be32 address)
 {
 	struct own_prefix key = { .bits = FAMILY_BITS + 32, .family = AF_INET };
 
 	__builtin_memcpy(key.address, &address, sizeof(address));
-	return is_in_own(&key);
+	return bpf_map_lookup_elem(&own, &key);
 }
 
-static __always_inline bool is_for_own(const struct plain *plain)
+/* What the map has for the destination. */
+static __always_inline const __u8 *find_own(const struct plain *plain)
 {
 	struct own_prefix key = { .bits = FAMILY_BITS + 128, .family = AF_INET6 };
 
 	if (!plain->is_v6)
-		return is_own_v4(plain->v4->daddr);
+		return find_own_v4(plain->v4->daddr);
 	__builtin_memcpy(key.address, &plain->v6->daddr, sizeof(key.address));
-	return is_in_own(&key);
+	return bpf_map_lookup_elem(&own, &key);
+}
+
+static __always_inline bool is_for_own(const struct plain *plain)
+{
+	const __u8 *is_own = find_own(plain);
+
+	return is_own && *is_own;
 }
 
 /* Linux takes no such packet of IPv4 unless accept_local says so. It forwards those of
  * IPv6. */
 static __always_inline bool is_from_own(const struct plain *plain)
 {
-	return !plain->is_v6 && is_own_v4(plain->v4->saddr);
+	const __u8 *is_own = plain->is_v6 ? NULL : find_own_v4(plain->v4->saddr);
+
+	return is_own && *is_own;
 }
 
 static __always_inline __u8 ttl_of(const struct plain *plain)
@@ -396,7 +399,9 @@ static __always_inline __u32 meaning(long answer, const struct plain *plain)
 	case BPF_FIB_LKUP_RET_PROHIBIT:
 		return OUTCOME_NO_ROUTE;
 	case BPF_FIB_LKUP_RET_NOT_FWDED:
-		return is_for_own(plain) ? OUTCOME_LOCAL : OUTCOME_NO_ROUTE;
+		/* Not own within such is own all the same where the kernel's tables of
+		 * IPv4 were parted by routing rules, also when these are gone. */
+		return find_own(plain) ? OUTCOME_LOCAL : OUTCOME_NO_ROUTE;
 	case BPF_FIB_LKUP_RET_FWD_DISABLED:
 		return is_for_own(plain) ? OUTCOME_LOCAL : OUTCOME_FORWARDING_OFF;
 	case BPF_FIB_LKUP_RET_NO_NEIGH:

@@ -2,11 +2,14 @@
 //! that a data path asks.
 //!
 //! Pure: [`Table::decide`] looks up and changes nothing; [`Table::apply`] takes over
-//! what the mirror says has changed. Own addresses stand among the routes, as in the
-//! kernel, and the longest prefix counts. Of several next hops the pair of addresses
-//! chooses one.
+//! what the mirror says has changed. The longest prefix counts. As in the kernel, own
+//! addresses of IPv4 stand among the routes, and those of IPv6 come before them. Of several
+//! next hops the pair of addresses chooses one.
 //!
 //! Whatever the table cannot decide is the kernel's: it has all the rules.
+//!
+//! **Limits.** Routing rules part the kernel's tables of IPv4, and they stay so when the last
+//! rule goes. Nothing tells of that. Own prefixes come first there, and here longer ones do.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -74,6 +77,8 @@ pub struct Table {
     ports: Vec<Port>,
     v4: PrefixMap<Ipv4Net, Target>,
     v6: PrefixMap<Ipv6Net, Target>,
+    /// All [`Target::Local`].
+    own_v6: PrefixMap<Ipv6Net, Target>,
     neighbours: HashMap<Neighbour, Mac, foldhash::fast::RandomState>,
     has_policy: bool,
 }
@@ -96,10 +101,12 @@ impl Table {
         &self.ports
     }
 
-    /// The prefixes that are all this host's, and with `false` those within them that are not.
+    /// The prefixes that are all this host's, and with `false` those within them that are not:
+    /// of IPv4, while there are no routing rules. Else the kernel asks own prefixes first.
     pub fn own(&self) -> impl Iterator<Item = (IpNet, bool)> + '_ {
-        let v4 = own_of(&self.v4).map(|(prefix, is_own)| (IpNet::from(prefix), is_own));
-        v4.chain(own_of(&self.v6).map(|(prefix, is_own)| (IpNet::from(prefix), is_own)))
+        let v4 = own_of(&self.v4).filter(|(_, is_own)| *is_own || !self.has_policy);
+        let v4 = v4.map(|(prefix, is_own)| (IpNet::from(prefix), is_own));
+        v4.chain(self.own_v6.keys().map(|prefix| (prefix.into(), true)))
     }
 
     /// Whether [`Self::own`] may depend on what this prefix is.
@@ -107,7 +114,7 @@ impl Table {
     pub fn is_within_own(&self, prefix: IpNet) -> bool {
         match prefix {
             IpNet::V4(prefix) => self.v4.cover_values(&prefix).any(is_local),
-            IpNet::V6(prefix) => self.v6.cover_values(&prefix).any(is_local),
+            IpNet::V6(prefix) => self.own_v6.contains_key(&prefix),
         }
     }
 
@@ -133,6 +140,7 @@ impl Table {
     fn take_all(&mut self, state: &State) {
         self.v4.clear();
         self.v6.clear();
+        self.own_v6.clear();
         for prefix in state.routes.keys() {
             self.take_route(*prefix, state);
         }
@@ -150,11 +158,16 @@ impl Table {
 
     fn take_route(&mut self, prefix: IpNet, state: &State) {
         let target = state.target(&prefix).cloned();
-        match (prefix, target) {
-            (IpNet::V4(prefix), Some(target)) => drop(self.v4.insert(prefix, target)),
-            (IpNet::V4(prefix), None) => drop(self.v4.remove(&prefix)),
-            (IpNet::V6(prefix), Some(target)) => drop(self.v6.insert(prefix, target)),
-            (IpNet::V6(prefix), None) => drop(self.v6.remove(&prefix)),
+        match prefix {
+            IpNet::V4(prefix) => put(&mut self.v4, prefix, target),
+            IpNet::V6(prefix) => {
+                let (own, other) = match target {
+                    Some(Target::Local) => (target, None),
+                    _ => (None, target),
+                };
+                put(&mut self.own_v6, prefix, own);
+                put(&mut self.v6, prefix, other);
+            }
         }
     }
 
@@ -215,7 +228,9 @@ impl Table {
                 found.map(|(_, target)| target)
             }
             IpAddr::V6(address) => {
-                let found = self.v6.get_lpm(&Ipv6Net::from(address));
+                let address = Ipv6Net::from(address);
+                let own = self.own_v6.get_lpm(&address);
+                let found = own.or_else(|| self.v6.get_lpm(&address));
                 found.map(|(_, target)| target)
             }
         }
@@ -248,8 +263,15 @@ fn is_local(target: &Target) -> bool {
     *target == Target::Local
 }
 
-/// [`Table::own`] of a family.
-fn own_of<P: Prefix>(routes: &PrefixMap<P, Target>) -> impl Iterator<Item = (P, bool)> + '_ {
+fn put<P: Prefix>(routes: &mut PrefixMap<P, Target>, prefix: P, target: Option<Target>) {
+    match target {
+        Some(target) => drop(routes.insert(prefix, target)),
+        None => drop(routes.remove(&prefix)),
+    }
+}
+
+/// The prefixes that are this host's, and those within them.
+fn own_of(routes: &PrefixMap<Ipv4Net, Target>) -> impl Iterator<Item = (Ipv4Net, bool)> + '_ {
     let own = routes.iter().filter(|(_, target)| is_local(target));
     let within = own.flat_map(|(prefix, _)| routes.children(&prefix));
     within.map(|(prefix, target)| (prefix, is_local(target)))

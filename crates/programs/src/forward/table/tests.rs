@@ -1,5 +1,6 @@
 //! Decisions, one by one, and against a plain model.
 
+use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, Ipv6Addr};
 
 use plimsoll_kernel::routing::{Kind, Link, Route};
@@ -264,12 +265,6 @@ fn own_prefixes_are_told_with_what_is_not_own_within_them() {
     state.routes.insert(own, route(Target::Local));
     state.routes.insert(within, route(via(OUT, "203.0.113.9")));
     let mut table = table(&state);
-    let told = |table: &Table| {
-        let told = table
-            .own()
-            .map(|(prefix, is_own)| (prefix.to_string(), is_own));
-        std::collections::BTreeMap::from_iter(told)
-    };
     let expected = [
         ("192.0.2.0/24", true),
         ("192.0.2.1/32", true),
@@ -277,14 +272,50 @@ fn own_prefixes_are_told_with_what_is_not_own_within_them() {
         ("2001:db8::1/128", true),
     ];
     let expected = expected.map(|(prefix, is_own)| (prefix.to_owned(), is_own));
-    assert_eq!(told(&table), expected.clone().into());
+    assert_eq!(told_own(&table), expected.clone().into());
     assert!(table.is_within_own(within) && table.is_within_own(own));
     assert!(!table.is_within_own("203.0.113.0/24".parse().unwrap()));
     assert!(!table.is_within_own("192.0.0.0/16".parse().unwrap()));
     state.routes.remove(&own);
     table.apply(Change::Routes(own), &state);
     let expected = [expected[1].clone(), expected[3].clone()];
-    assert_eq!(told(&table), expected.into());
+    assert_eq!(told_own(&table), expected.into());
+}
+
+/// Longer prefixes had counted there, too.
+#[test]
+fn own_prefixes_of_ipv6_and_with_rules_come_first() {
+    let mut state = state();
+    for (own, within) in [
+        ("2001:db8::/32", "2001:db8:1::/48"),
+        ("198.51.0.0/16", "198.51.100.0/24"),
+    ] {
+        let (own, within): (IpNet, IpNet) = (own.parse().unwrap(), within.parse().unwrap());
+        assert!(state.routes.contains_key(&within));
+        state.routes.insert(own, route(Target::Local));
+    }
+    let mut table = table(&state);
+    assert_eq!(table.decide(&to("2001:db8:1::9"), 0), Err(Outcome::Local));
+    assert!(table.decide(&to("198.51.100.9"), 0).is_ok());
+    assert_eq!(told_own(&table).get("198.51.100.0/24"), Some(&false));
+    assert_eq!(told_own(&table).get("2001:db8:1::/48"), None);
+    state.has_policy = true;
+    table.apply(Change::Everything, &state);
+    assert!(told_own(&table).into_values().all(|is_own| is_own));
+    state.has_policy = false;
+    table.apply(Change::Everything, &state);
+    let own: IpNet = "2001:db8::/32".parse().unwrap();
+    assert!(table.is_within_own(own));
+    state.routes.remove(&own);
+    table.apply(Change::Routes(own), &state);
+    assert!(table.decide(&to("2001:db8:1::9"), 0).is_ok());
+    assert!(!table.is_within_own(own));
+}
+
+fn told_own(table: &Table) -> BTreeMap<String, bool> {
+    let own = table.own();
+    own.map(|(prefix, is_own)| (prefix.to_string(), is_own))
+        .collect()
 }
 
 #[test]
