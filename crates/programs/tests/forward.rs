@@ -102,38 +102,73 @@ fn the_kernel_answers(hosts: &Routed, router: &Router) {
 }
 
 /// A network that is all this host's own but for a part: its packets had counted as
-/// such without a route, and passed to the kernel within the limit of those.
+/// such without a route, and passed to the kernel within the limit of those. So had packets for
+/// that part, of IPv6 and of IPv4 with routing rules, where the kernel asks own networks first;
+/// user space had forwarded them.
 fn networks_of_its_own_are_the_hosts(hosts: &Routed, router: &Router) {
     let (load, middle) = (hosts.load(), hosts.router());
-    load.ip("route add 203.0.113.0/24 via 198.18.0.2").unwrap();
-    middle.ip("route add local 203.0.113.0/24 dev lo").unwrap();
-    middle
-        .ip("route add 203.0.113.128/25 via 10.77.0.2")
-        .unwrap();
-    let counted = || {
-        let status = router.status().unwrap();
-        ["local", "forwarded", "limited", "no_route"].map(|outcome| of(&status, outcome))
-    };
-    eventually("packets for a network of its own", || {
-        let before = counted()[0];
-        is_answered(load, "-c 1 203.0.113.9");
-        counted()[0] > before
-    });
-    let since = |before: [u64; 4]| {
-        let after = counted();
-        [0, 1, 2, 3].map(|at| after[at] - before[at])
-    };
-    let before = counted();
-    let report = packets(hosts, "203.0.113.9", 5_000, 20_000);
-    // Threads that poll may have some in a ring still.
-    eventually("all packets are told", || since(before)[0] >= report.sent);
-    // The kernel asks who its neighbours are, and is answered: not by the router.
-    assert_eq!(since(before)[1..], [0; 3]);
+    for (own, part, by, behind) in [
+        (
+            "203.0.113.0/24",
+            "203.0.113.128/25",
+            "198.18.0.2",
+            "10.77.0.2",
+        ),
+        (
+            "2001:db8::/32",
+            "2001:db8:1::/48",
+            "2001:2::2",
+            "fd00:77::2",
+        ),
+    ] {
+        load.ip(&format!("route add {own} via {by}")).unwrap();
+        middle.ip(&format!("route add local {own} dev lo")).unwrap();
+        middle
+            .ip(&format!("route add {part} via {behind}"))
+            .unwrap();
+    }
+    are_the_hosts(hosts, router, "203.0.113.9");
+    are_the_hosts(hosts, router, "2001:db8::9");
+    are_the_hosts(hosts, router, "2001:db8:1::9");
     eventually("packets for what is not its own", || {
-        let before = counted();
+        let before = told(router);
         let report = packets(hosts, "203.0.113.200", 100, 5_000);
-        since(before)[1] >= report.sent
+        told(router)[1] - before[1] >= report.sent
     });
+    middle.ip("rule add from 192.0.2.1 lookup main").unwrap();
+    are_the_hosts(hosts, router, "203.0.113.200");
+    let mirror = || router.status().unwrap().mirror;
+    let before = mirror().readings;
+    middle.ip("rule del from 192.0.2.1 lookup main").unwrap();
+    eventually("a table without rules", || mirror().readings > before);
+    // The kernel goes on so. User space cannot know.
+    if router.status().unwrap().path == DataPath::Xdp {
+        are_the_hosts(hosts, router, "203.0.113.200");
+    }
+}
+
+/// How many packets were local, forwarded, beyond a limit, and without a route.
+fn told(router: &Router) -> [u64; 4] {
+    let status = router.status().unwrap();
+    ["local", "forwarded", "limited", "no_route"].map(|outcome| of(&status, outcome))
+}
+
+/// Soon all packets for this address are for the host itself.
+fn are_the_hosts(hosts: &Routed, router: &Router, address: &str) {
+    eventually(&format!("packets for {address} of its own"), || {
+        let before = told(router)[0];
+        let report = packets(hosts, address, 10, 1_000);
+        told(router)[0] - before >= report.sent
+    });
+    hosts.settled().unwrap();
+    let before = told(router);
+    let report = packets(hosts, address, 5_000, 20_000);
+    // Threads that poll may have some in a ring still.
+    eventually(&format!("all packets for {address}"), || {
+        told(router)[0] - before[0] >= report.sent
+    });
+    // The kernel asks who its neighbours are, and is answered: not by the router.
+    assert_eq!(told(router)[1..], before[1..], "{address}");
 }
 
 /// Routes and links that change while packets pass.
