@@ -76,6 +76,7 @@ impl Drop for Follower {
 
 fn follow(mut mirror: Mirror, tables: &mut Tables, attached: &Attached, shared: &Shared) {
     let mut compare_at = Instant::now() + COMPARISON;
+    let mut has_missed = false;
     while !shared.stop.load(Ordering::Relaxed) {
         let mut wanted = [PollFd::new(mirror.as_fd(), PollFlags::POLLIN)];
         // An interrupted wait is a short one.
@@ -86,14 +87,29 @@ fn follow(mut mirror: Mirror, tables: &mut Tables, attached: &Attached, shared: 
         } else {
             mirror.poll()
         };
-        let taken = changes.and_then(|changes| take(&changes, &mirror, tables, attached));
+        take_or_miss(changes, &mut has_missed, |changes| {
+            take(changes, &mirror, tables, attached)
+        });
         *shared.counters.lock() = mirror.counters();
-        if taken.is_err() {
-            // Whatever was missed meanwhile is found by comparing.
+        if has_missed {
             compare_at = Instant::now();
             thread::sleep(PAUSE);
         }
     }
+}
+
+/// After an error all is taken in anew: comparing finds neither switches, which the mirror does not
+/// hold, nor what the mirror has and the others lack.
+fn take_or_miss(
+    changes: io::Result<Vec<Change>>,
+    has_missed: &mut bool,
+    take: impl FnOnce(&[Change]) -> io::Result<()>,
+) {
+    let taken = changes.and_then(|changes| match *has_missed {
+        true => take(&[Change::Everything]),
+        false => take(&changes),
+    });
+    *has_missed = taken.is_err();
 }
 
 fn take(
@@ -128,4 +144,39 @@ fn has_own(changes: &[Change], tables: &Tables) -> bool {
         Change::Neighbour(_) | Change::Everything => None,
     });
     prefixes.any(|prefix| table.is_within_own(prefix))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A switch that was turned before an error was forgotten, and packets were forwarded on.
+    #[test]
+    fn what_an_error_kept_from_being_taken_is_taken_with_the_next_changes() {
+        let mut has_missed = false;
+        let mut taken = |changes, error: Option<io::Error>| {
+            let mut taken = None;
+            take_or_miss(changes, &mut has_missed, |changes| {
+                taken = Some(changes.to_vec());
+                error.map_or(Ok(()), Err)
+            });
+            taken
+        };
+        let error = || io::Error::from(io::ErrorKind::OutOfMemory);
+        let everything = Some(vec![Change::Everything]);
+        assert_eq!(taken(Ok(Vec::new()), None), Some(Vec::new()));
+        // The mirror cannot read.
+        assert_eq!(taken(Err(error()), None), None);
+        assert_eq!(taken(Err(error()), None), None);
+        assert_eq!(taken(Ok(Vec::new()), None), everything);
+        assert_eq!(taken(Ok(Vec::new()), None), Some(Vec::new()), "once");
+        // The programs cannot be told.
+        assert_eq!(
+            taken(Ok(vec![Change::Everything]), Some(error())),
+            everything
+        );
+        assert_eq!(taken(Ok(Vec::new()), Some(error())), everything);
+        assert_eq!(taken(Ok(Vec::new()), None), everything);
+        assert_eq!(taken(Ok(Vec::new()), None), Some(Vec::new()), "once");
+    }
 }
