@@ -236,6 +236,25 @@ fn the_kernels_switches_count_while_it_works() {
     }
 }
 
+/// User space had forwarded on, and the kernel dropped all packets that it was handed: nobody
+/// answered those without a route, and no neighbour was asked for.
+#[test]
+fn user_space_ends_when_the_kernel_would_drop_what_it_hands_over() {
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    let hosts = Routed::create(TestbedConfig::default(), Sink::Drops).expect("three hosts");
+    routing(&hosts, &config(DataPath::User), |router| {
+        let of_source = || from_source(&hosts, router, "198.18.0.1/32");
+        eventually("user space forwards", || of_source() == FORWARDED);
+        assert_eq!(router.failure(), None);
+        let middle = hosts.router();
+        middle.sysctl("net/ipv4/conf/all/rp_filter", "1").unwrap();
+        eventually("a failure", || router.failure().is_some());
+        let failure = router.failure().unwrap();
+        assert!(failure.contains("net.ipv4.conf.all.rp_filter"), "{failure}");
+        assert_eq!(of_source(), [0, 0, 0, 100], "the kernel forwards");
+    });
+}
+
 /// Part of the CPU that forwarding may take, in percent.
 const CPU_LIMIT: u32 = 40;
 

@@ -122,6 +122,9 @@ fn take(
         return Ok(());
     }
     let is_everything = changes.contains(&Change::Everything);
+    if is_everything {
+        attached.check_way_to_kernel();
+    }
     let switches = is_everything.then(|| attached.switches());
     let was_own = has_own(changes, tables);
     tables.change(|table| {

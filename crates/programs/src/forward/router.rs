@@ -8,7 +8,7 @@
 //! end, and the programs are detached. After SIGKILL the kernel detaches them, and the keepers put
 //! the settings back.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -25,7 +25,7 @@ use super::program::{self, Constants, DEVICES_MAX, Instance, Interface, Shared};
 use super::status::{InterfaceStatus, Status, UserStatus};
 use super::table::{Port, ReversePath, Switches, Table};
 use super::tables::Tables;
-use super::{Config, DataPath};
+use super::{Config, DataPath, to_kernel};
 use crate::filter::Filter;
 use crate::polling::{Polling, Wanted};
 use crate::sent::Sent;
@@ -59,7 +59,10 @@ pub(super) struct Attached {
     shared: Shared,
     ports: Vec<AttachedPort>,
     /// As in [`Config`].
+    path: DataPath,
     reverse_path: Option<ReversePath>,
+    /// Why the kernel forwards for good instead of user space, by its switches.
+    failure: OnceLock<String>,
 }
 
 #[derive(Debug)]
@@ -131,6 +134,7 @@ impl Router {
         let follower = Follower::start(mirror, tables, Arc::clone(&attached))?;
         if let Some(engine) = &engine {
             engine.take_over(&attached)?;
+            attached.check_way_to_kernel();
         }
         Ok(Self {
             path: config.path,
@@ -155,7 +159,8 @@ impl Router {
     /// Why forwarding in user space ended by itself, if it did: the kernel forwards now.
     #[must_use]
     pub fn failure(&self) -> Option<String> {
-        self.engine.as_ref().and_then(Engine::failure)
+        let of_engine = self.engine.as_ref().and_then(Engine::failure);
+        of_engine.or_else(|| self.attached.failure.get().cloned())
     }
 
     /// What it did so far.
@@ -306,7 +311,9 @@ impl Attached {
         let attached = Self {
             shared,
             ports: attached,
+            path: config.path,
             reverse_path: config.reverse_path,
+            failure: OnceLock::new(),
         };
         attached.take(table)?;
         // Until now all frames went to the kernel.
@@ -320,6 +327,17 @@ impl Attached {
     pub(super) fn leave_to_kernel(&self) {
         for port in &self.ports {
             port.instance.release_sockets();
+        }
+    }
+
+    /// Ends forwarding in user space if the kernel would drop what it hands over.
+    pub(super) fn check_way_to_kernel(&self) {
+        if self.path == DataPath::Xdp {
+            return;
+        }
+        if let Err(error) = to_kernel::check() {
+            self.leave_to_kernel();
+            self.failure.get_or_init(|| error.to_string());
         }
     }
 

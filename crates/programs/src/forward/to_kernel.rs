@@ -33,12 +33,18 @@ pub(super) struct ToKernel {
     waiting: Batch,
 }
 
+/// Whether the kernel takes what enters by such an interface.
+pub(super) fn check() -> Result<(), Error> {
+    match switches::rp_filter("all") {
+        0 => Ok(()),
+        _ => Err(Error::ReversePathForAll),
+    }
+}
+
 impl ToKernel {
     /// Makes the interface, for packets of up to `mtu` bytes.
     pub(super) fn open(mtu: u32) -> Result<Self, Error> {
-        if switches::rp_filter("all") != 0 {
-            return Err(Error::ReversePathForAll);
-        }
+        check()?;
         let name = (0..NAMES)
             .map(|number| format!("plimsoll{number}"))
             .find(|name| link::index(name).is_err())
