@@ -12,14 +12,15 @@ use plimsoll_core::demux::Kind;
 use plimsoll_core::time;
 use plimsoll_kernel::error::os;
 use plimsoll_kernel::host::takes_syn_cookies;
+use plimsoll_kernel::routing::PacketSizes;
 use plimsoll_kernel::{counters, link};
 
 use crate::counters::Outcome;
 use crate::error::Error;
 use crate::filter::{Filter, FilterWatch};
+use crate::looks::Looks;
 use crate::program::Program;
 use crate::program::types::answering;
-use crate::route_sizes::RouteSizes;
 
 /// Who answers, and the evidence so far.
 #[derive(Debug)]
@@ -28,7 +29,7 @@ pub(crate) struct Cookies {
     started: Instant,
     answering: Answering,
     filter: FilterWatch,
-    routes: RouteSizes,
+    routes: Looks<PacketSizes>,
     /// All that was seen up to the last look.
     before: Seen,
     /// The programs that watch what links refuse end with them.
@@ -44,7 +45,7 @@ impl Cookies {
             started: Instant::now(),
             answering: Answering::new(),
             filter: FilterWatch::begin(),
-            routes: RouteSizes::begin(ifindex),
+            routes: Looks::begin(move || PacketSizes::read(ifindex)),
             before: seen(program)?,
             _watched: program.watch_transmission()?,
         })

@@ -18,6 +18,7 @@ use crate::cookies::Cookies;
 use crate::counters::{self, Channel, Counters, Packets};
 use crate::error::Error;
 use crate::governor::Frames;
+use crate::looks::Looks;
 use crate::presence::{Absence, Presence};
 pub use crate::program::Storage;
 use crate::program::types::{answering, limit};
@@ -90,6 +91,8 @@ pub struct Guard<'obj> {
     regulator: Option<Regulator>,
     /// Only while attached: who answers SYNs past a listener's queue.
     cookies: Option<Cookies>,
+    /// IP protocols that tunnels of this host take, a bit for each.
+    tunnels: Option<Looks<u64>>,
     /// Only while attached, where the driver's count is to be had.
     presence: Option<Presence>,
     charges: Charges,
@@ -134,6 +137,7 @@ impl<'obj> Guard<'obj> {
             program,
             regulator: None,
             cookies: None,
+            tunnels: None,
             presence: None,
             interface: None,
             company: None,
@@ -192,6 +196,7 @@ impl<'obj> Guard<'obj> {
         let ifindex = link::index(interface)?;
         self.regulator = Some(Regulator::start(interface)?);
         self.cookies = Some(Cookies::watch(ifindex, &self.program)?);
+        self.tunnels = Some(Looks::begin(link::tunnel_protocols));
         self.interface = Some(interface.to_owned());
         let config = self.config;
         self.configure(&config)?;
@@ -286,6 +291,10 @@ impl<'obj> Guard<'obj> {
     pub fn refresh(&mut self) -> Result<(), Error> {
         self.program.set_epoch(self.epoch());
         self.refresh_cookies()?;
+        if let Some(tunnels) = &mut self.tunnels {
+            self.program
+                .set_tunnels(tunnels.on_interval(Instant::now()));
+        }
         self.spare_packet_readers();
         let addresses = local_addresses(self.interface.as_deref())?;
         self.program.set_local_addresses(&addresses)

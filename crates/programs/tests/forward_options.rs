@@ -30,6 +30,16 @@ fn routing(hosts: &Routed, config: &Config, work: impl FnOnce(&Router)) {
     nothing_is_left(hosts);
 }
 
+/// On both at once, where packets are counted and no time is: most of it is waiting.
+fn on_each_path(test: impl Fn(DataPath) + Sync) {
+    thread::scope(|scope| {
+        for path in PATHS {
+            let test = &test;
+            scope.spawn(move || test(path));
+        }
+    });
+}
+
 /// Frames that the program of this queue has seen.
 fn seen_by_queue(host: &Host, queue: usize) -> u64 {
     let mut command = host.command("ethtool");
@@ -133,7 +143,7 @@ fn sources_are_looked_at_as_asked() {
         (ReversePath::Loose, [all, all, none]),
         (ReversePath::Strict, [all, none, none]),
     ];
-    for path in PATHS {
+    on_each_path(|path| {
         let hosts = Routed::create(TestbedConfig::default(), Sink::Drops).expect("three hosts");
         for (how, expected) in cases {
             let config = Config {
@@ -147,7 +157,7 @@ fn sources_are_looked_at_as_asked() {
                 }
             });
         }
-    }
+    });
 }
 
 /// `rp_filter` had counted for IPv6, which has none. One of two ways back had been compared in
@@ -155,7 +165,7 @@ fn sources_are_looked_at_as_asked() {
 #[test]
 fn without_a_wish_sources_are_looked_at_as_the_kernel_does() {
     let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
-    for path in PATHS {
+    on_each_path(|path| {
         let hosts = Routed::create(TestbedConfig::default(), Sink::Drops).expect("three hosts");
         let middle = hosts.router();
         let both = format!(
@@ -179,7 +189,7 @@ fn without_a_wish_sources_are_looked_at_as_the_kernel_does() {
             assert_eq!((refused, left), (0, 100), "{path:?}");
             assert_eq!(forwarded + doubtful, 100, "{path:?}");
         });
-    }
+    });
 }
 
 /// Linux drops IPv4 packets that claim to be from itself, whatever `rp_filter` says, unless it is
@@ -187,7 +197,7 @@ fn without_a_wish_sources_are_looked_at_as_the_kernel_does() {
 #[test]
 fn packets_from_the_routers_own_addresses_are_the_kernels() {
     let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
-    for path in PATHS {
+    on_each_path(|path| {
         let hosts = Routed::create(TestbedConfig::default(), Sink::Drops).expect("three hosts");
         routing(&hosts, &config(path), |router| {
             let of_source = |source| from_source(&hosts, router, source);
@@ -199,14 +209,14 @@ fn packets_from_the_routers_own_addresses_are_the_kernels() {
             hosts.router().sysctl(take, "1").unwrap();
             assert_eq!(of_source("10.77.0.1/32"), [0, 0, 100, 100], "{path:?}");
         });
-    }
+    });
 }
 
 /// They had been read at the start alone.
 #[test]
 fn the_kernels_switches_count_while_it_works() {
     let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
-    for path in PATHS {
+    on_each_path(|path| {
         let hosts = Routed::create(TestbedConfig::default(), Sink::Drops).expect("three hosts");
         let set = |switch: &str, value| {
             let name = format!("net/{switch}");
@@ -233,7 +243,7 @@ fn the_kernels_switches_count_while_it_works() {
             set("ipv6/conf/all/forwarding", "0");
             soon("2001:2::1/128", 0);
         });
-    }
+    });
 }
 
 /// User space had forwarded on, and the kernel dropped all packets that it was handed: nobody

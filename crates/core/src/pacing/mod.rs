@@ -372,8 +372,9 @@ impl Pacer {
     }
 
     /// The check of a trigger state: yields one flow per call which may send
-    /// one packet now. Report that packet with [`Self::on_sent`]; a flow that
-    /// has nothing to send after all needs no report.
+    /// one packet now. Report that packet with [`Self::on_sent`]. A flow that
+    /// has nothing to send after all needs no report, unless it may send out of turn later: then
+    /// report no bytes and no backlog, or it has arrears of up to `deficit_max` then.
     #[inline]
     pub fn poll_departure(&mut self, now: Instant) -> Option<FlowId> {
         let index = self.timers.poll_event(now)?.payload;

@@ -122,14 +122,9 @@ static __always_inline bool is_of_flood(const struct verdict *verdict)
 	       !(verdict->profile & (PROFILE_KNOWN | PROFILE_SILENT));
 }
 
-/* Protocols that the kernel takes out of their packets by itself, where they arrive. */
-#define TUNNELS                                                                        \
-	(1ULL << IPPROTO_IPIP | 1ULL << IPPROTO_IPV6 | 1ULL << IPPROTO_GRE |            \
-	 1ULL << IPPROTO_ESP | 1ULL << IPPROTO_AH)
-
 /*
- * Whether a packet is for a tunnel that ends in the kernel: no process waits for it. Without a
- * branch, of each of which the verifier would follow both ways.
+ * Whether a packet is for a tunnel that ends in the kernel: as a rule no process waits for it.
+ * Without a branch, of each of which the verifier would follow both ways.
  */
 static __always_inline __u64 is_tunnelled(const struct packet *packet,
 					  const struct verdict *verdict)
@@ -137,7 +132,8 @@ static __always_inline __u64 is_tunnelled(const struct packet *packet,
 	__u64 kind = verdict->kind, protocol = packet->protocol;
 	__u64 by_protocol = 1 << KIND_OTHER | 1 << KIND_FRAGMENT;
 
-	by_protocol = by_protocol >> (kind & 31) & TUNNELS >> (protocol & 63) & 1 >> (protocol >> 6);
+	by_protocol = by_protocol >> (kind & 31) & settings.tunnels >> (protocol & 63) &
+		      1 >> (protocol >> 6);
 	return (by_protocol & 1) | verdict->tunnelled;
 }
 

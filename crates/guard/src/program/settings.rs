@@ -53,6 +53,11 @@ impl Program<'_> {
         settings.mac = mac;
     }
 
+    /// Tells the program which IP protocols tunnels of this host take, a bit for each.
+    pub(crate) fn set_tunnels(&mut self, protocols: u64) {
+        self.settings().tunnels = protocols;
+    }
+
     /// Sets whether any socket has a limit.
     pub(crate) fn set_delay_targets(&mut self, targets: bool) {
         self.settings().delay_targets = targets.into();

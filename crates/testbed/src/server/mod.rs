@@ -275,6 +275,7 @@ fn beside_bystander(
     let config = Config {
         port,
         batch: if calls { config.batch } else { 1 },
+        kind: if calls { Kind::Rpc } else { Kind::Echo },
         ..config.clone()
     };
     let uncounted = SharedCounters::anonymous()?;

@@ -99,6 +99,7 @@ pub(super) fn send_from(
 /// What the kernel reads of up to so many answers in a call, by the size of what tells it
 /// their source.
 pub(super) struct Headers {
+    none: MultiHeaders<SockaddrStorage>,
     v4: MultiHeaders<SockaddrStorage>,
     v6: MultiHeaders<SockaddrStorage>,
 }
@@ -106,6 +107,7 @@ pub(super) struct Headers {
 impl Headers {
     pub(super) fn up_to(batch: usize) -> Self {
         Self {
+            none: MultiHeaders::preallocate(batch, None),
             v4: MultiHeaders::preallocate(batch, Some(cmsg_space!(in_pktinfo))),
             v6: MultiHeaders::preallocate(batch, Some(cmsg_space!(in6_pktinfo))),
         }
@@ -146,26 +148,61 @@ impl<'a> Answers<'a> {
     /// Sends them; how many could be sent. One call sends all in a row that leave from one
     /// address, up to the first that cannot be sent.
     pub(super) fn send(&self, socket: &UdpSocket, headers: &mut Headers) -> usize {
+        self.calls(socket, headers).0
+    }
+
+    /// As [`Self::send`], with the number of calls that it took.
+    fn calls(&self, socket: &UdpSocket, headers: &mut Headers) -> (usize, usize) {
         let (fd, flags) = (socket.as_raw_fd(), MsgFlags::empty());
-        let (mut sent, mut next) = (0, 0);
+        let (mut sent, mut next, mut calls) = (0, 0, 0);
         while let Some(from) = self.from.get(next) {
             let others = self.from[next..].iter();
             let end = next + others.take_while(|other| *other == from).count();
             let (slices, to) = (&self.slices[next..end], &self.to[next..end]);
-            let taken = from.as_ref().map_or(0, |from| {
-                let headers = match from {
-                    Source::V4(_) => &mut headers.v4,
-                    Source::V6(_) => &mut headers.v6,
-                };
-                let sent = sendmmsg(fd, headers, slices, to, [from.control()], flags);
-                sent.map_or(0, Iterator::count)
-            });
-            (sent, next) = (sent + taken, next + taken);
+            let headers = match from {
+                None => &mut headers.none,
+                Some(Source::V4(_)) => &mut headers.v4,
+                Some(Source::V6(_)) => &mut headers.v6,
+            };
+            let control = from.as_ref().map(Source::control);
+            let taken = sendmmsg(fd, headers, slices, to, control.as_slice(), flags);
+            let taken = taken.map_or(0, Iterator::count);
+            (sent, next, calls) = (sent + taken, next + taken, calls + 1);
             if taken == 0 {
+                calls += 1;
                 sent += usize::from(send_from(None, socket, &slices[0][0], to[0].as_ref()));
                 next += 1;
             }
         }
-        sent
+        (sent, calls)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    /// Answers of a socket of one address had left one by one.
+    #[test]
+    fn answers_without_a_source_leave_in_one_call_too() {
+        let client = UdpSocket::bind("127.0.0.1:0").unwrap();
+        client
+            .set_read_timeout(Some(Duration::from_secs(10)))
+            .unwrap();
+        let server = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let to = SockaddrStorage::from(client.local_addr().unwrap());
+        let mut answers = Answers::up_to(3);
+        for answer in [&b"a"[..], b"b", b"c"] {
+            answers.push(answer, Some(to), None);
+        }
+        let mut headers = Headers::up_to(3);
+        assert_eq!(answers.calls(&server, &mut headers), (3, 1));
+        for expected in [b"a", b"b", b"c"] {
+            let mut answer = [0; 1];
+            client.recv(&mut answer).unwrap();
+            assert_eq!(&answer, expected);
+        }
     }
 }

@@ -13,7 +13,7 @@ use super::counters::SharedCounters;
 use super::network::{Network, everywhere};
 use super::option::set_option;
 use super::source::{Answers, Headers, Source, send_from};
-use super::{Config, LOOK, is_retry};
+use super::{Config, Kind, LOOK, is_retry};
 use crate::{Error, interrupt};
 
 /// What is sent back.
@@ -53,8 +53,8 @@ fn bind(config: &Config, network: &Network) -> io::Result<UdpSocket> {
         set_busy_poll(&socket, config.busy_poll)?;
     }
     socket.set_read_timeout(Some(LOOK))?;
-    // Of one address there is no question, and each message costs less.
-    if socket.local_addr()?.ip().is_unspecified() {
+    // Of one address there is no question, and a sink answers nobody: each message costs less.
+    if config.kind != Kind::Sink && socket.local_addr()?.ip().is_unspecified() {
         Source::ask(&socket)?;
     }
     Ok(socket)

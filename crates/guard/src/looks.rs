@@ -1,50 +1,50 @@
-//! How large packets may be by the host's routes, as it was last read: the MSS in an answer to
-//! a SYN goes by it, as in the stack's own answer.
+//! What the host has that changes seldom and may take long to read, as it was last read: the
+//! sizes that routes allow, and which tunnels there are.
 //!
-//! Routes are read at the start, and now and then by a thread of ordinary priority: the
-//! guard's own is real-time, and a router may have a million of them.
+//! It is read at the start, and now and then by a thread of ordinary priority: the guard's own
+//! is real-time, and a router may have a million routes.
 
+use std::fmt;
 use std::io;
+use std::sync::Arc;
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use plimsoll_kernel::errand::Errand;
-use plimsoll_kernel::routing::PacketSizes;
 use plimsoll_kernel::scheduling::thread_time;
 
-/// The shortest time between two readings: such routes change seldom.
+/// The shortest time between two readings.
 const LOOK: Duration = Duration::from_secs(10);
 /// The part of a CPU that reading may take, as its inverse.
 const REST: u32 = 1000;
 
-/// The sizes as they were last read.
-#[derive(Debug)]
-pub(crate) struct RouteSizes {
-    ifindex: u32,
-    known: PacketSizes,
+/// Something as it was last read.
+pub(crate) struct Looks<T> {
+    read: Arc<dyn Fn() -> io::Result<T> + Send + Sync>,
+    known: T,
     /// Not read again before this.
     next: Instant,
-    reading: Option<Errand<Read>>,
+    reading: Option<Errand<Read<T>>>,
 }
 
-/// What the routes say, and how long reading them took.
-type Read = (io::Result<PacketSizes>, Duration);
+/// What was read, and how long that took.
+type Read<T> = (io::Result<T>, Duration);
 
-impl RouteSizes {
-    /// Reads the routes through an interface as they are: for a thread that may wait.
-    pub(crate) fn begin(ifindex: u32) -> Self {
-        let mut sizes = Self {
-            ifindex,
-            known: PacketSizes::default(),
+impl<T: Copy + Default + Send + 'static> Looks<T> {
+    /// Reads it as it is: for a thread that may wait.
+    pub(crate) fn begin(read: impl Fn() -> io::Result<T> + Send + Sync + 'static) -> Self {
+        let mut looks = Self {
+            read: Arc::new(read),
+            known: T::default(),
             next: Instant::now(),
             reading: None,
         };
-        sizes.take(read(ifindex), Instant::now());
-        sizes
+        looks.take(timed(&*looks.read), Instant::now());
+        looks
     }
 
-    /// Call it once a second: what is known of the sizes.
-    pub(crate) fn on_interval(&mut self, now: Instant) -> PacketSizes {
+    /// Call it once a second: what is known.
+    pub(crate) fn on_interval(&mut self, now: Instant) -> T {
         if let Some(reading) = &self.reading
             && let Poll::Ready(read) = reading.poll()
         {
@@ -53,25 +53,33 @@ impl RouteSizes {
             self.take(read, now);
         }
         if self.reading.is_none() && self.next <= now {
-            let ifindex = self.ifindex;
+            let read = Arc::clone(&self.read);
             // Without a thread it is tried again at the next look.
-            self.reading = Errand::start(move || read(ifindex)).ok();
+            self.reading = Errand::start(move || timed(&*read)).ok();
         }
         self.known
     }
 
     /// Where the kernel refuses, what was known before may still be so.
-    fn take(&mut self, (read, took): Read, now: Instant) {
+    fn take(&mut self, (read, took): Read<T>, now: Instant) {
         self.known = read.unwrap_or(self.known);
         self.next = now + LOOK.max(took * REST);
     }
 }
 
-fn read(ifindex: u32) -> Read {
+impl<T: fmt::Debug> fmt::Debug for Looks<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Looks")
+            .field("known", &self.known)
+            .finish_non_exhaustive()
+    }
+}
+
+fn timed<T>(read: &dyn Fn() -> io::Result<T>) -> Read<T> {
     let before = thread_time(0).unwrap_or_default();
-    let sizes = PacketSizes::read(ifindex);
+    let read = read();
     let spent = thread_time(0).unwrap_or_default();
-    (sizes, spent.saturating_sub(before))
+    (read, spent.saturating_sub(before))
 }
 
 #[cfg(test)]
@@ -79,6 +87,7 @@ mod tests {
     use std::process::Command;
 
     use plimsoll_kernel::namespace;
+    use plimsoll_kernel::routing::PacketSizes;
 
     use super::*;
 
@@ -91,7 +100,7 @@ mod tests {
                 assert!(status.expect("iproute2 is installed").success(), "{words}");
             };
             ip("link set lo up");
-            let mut sizes = RouteSizes::begin(1);
+            let mut sizes = Looks::begin(|| PacketSizes::read(1));
             let none = PacketSizes::default();
             assert_eq!(sizes.known, none);
             ip("route add 10.1.0.0/16 dev lo mtu 1400");
