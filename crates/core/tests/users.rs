@@ -1,4 +1,5 @@
-//! The crate's documentation says who uses which decision: whoever is named does.
+//! The crate's documentation says who uses which decision: whoever is named does. And crates
+//! without doc tests have no code in theirs.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -52,4 +53,26 @@ fn who_uses_a_decision_is_named_and_no_other() {
             );
         }
     }
+}
+
+/// Each doc test run takes seconds of the suite: crates without doc tests have none. One that is
+/// written there would never run.
+#[test]
+fn crates_without_doc_tests_have_no_code_in_their_documentation() {
+    let crates = fs::read_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("..")).unwrap();
+    let mut faults = Vec::new();
+    for directory in crates.map(|entry| entry.unwrap().path()) {
+        let manifest = fs::read_to_string(directory.join("Cargo.toml")).unwrap();
+        if !manifest.contains("doctest = false") {
+            continue;
+        }
+        for file in sources(&directory.join("src")) {
+            let text = fs::read_to_string(&file).unwrap();
+            let is_code = |line: &str| line.trim_start_matches(['/', '!', ' ']).starts_with("```");
+            if text.lines().any(is_code) {
+                faults.push(format!("{}: a doc test that never runs", file.display()));
+            }
+        }
+    }
+    assert!(faults.is_empty(), "{}", faults.join("\n"));
 }
