@@ -278,6 +278,12 @@ fn ephemeral(sender: &Host, host: &Host, target: SocketAddr, flow: Flow) -> Resu
     Ok(all)
 }
 
+fn listen(server: &Host, port: u16) -> Result<(TcpListener, SocketAddr), Error> {
+    let address = SocketAddr::new(IpAddr::V4(server.ipv4()), port);
+    let listener = server.run(|| TcpListener::bind(address))?;
+    Ok((listener.map_err(io_error("listen"))?, address))
+}
+
 /// Sends bytes over one connection for a while; both sides count them.
 pub(super) fn tcp(
     server: &Host,
@@ -286,10 +292,7 @@ pub(super) fn tcp(
     to_server: bool,
     time: Duration,
 ) -> Result<Counted, Error> {
-    let address = SocketAddr::new(IpAddr::V4(server.ipv4()), port);
-    let listener = server
-        .run(|| TcpListener::bind(address))?
-        .map_err(io_error("listen"))?;
+    let (listener, address) = listen(server, port)?;
     thread::scope(|scope| {
         let accepted =
             scope.spawn(|| server.run_on_cpu(|| transfer(accept(&listener)?, !to_server, time)));
@@ -316,10 +319,7 @@ pub(super) fn connections(
     port: u16,
     time: Duration,
 ) -> Result<Counted, Error> {
-    let address = SocketAddr::new(IpAddr::V4(server.ipv4()), port);
-    let listener = server
-        .run(|| TcpListener::bind(address))?
-        .map_err(io_error("listen"))?;
+    let (listener, address) = listen(server, port)?;
     let done = AtomicBool::new(false);
     thread::scope(|scope| {
         let served = scope.spawn(|| server.run_on_cpu(|| answer(&listener, &done)));
