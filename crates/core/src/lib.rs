@@ -22,7 +22,8 @@
 //! | [`soft_timer`] | which soft events fire at a trigger state | sim, timers |
 //!
 //! The guard's BPF program makes the decisions of `demux` and `fairness` in C, by the same
-//! numbers: its build takes them from here. Both judge the same packets in a test. Of `charge` only [`charge::shedding`] is used outside of tests.
+//! numbers: its build takes them from here. Both judge the same packets in a test. Of `charge`
+//! only [`charge::contention`] and [`charge::shedding`] are used outside of tests.
 //!
 //! Every module is a pure state machine: it is constructed from a documented
 //! config that validates itself, fed with `on_*`/`handle_*` (an event and the

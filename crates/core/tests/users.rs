@@ -1,6 +1,7 @@
 //! The crate's documentation says who uses which decision: whoever is named does. And crates
 //! without doc tests have no code in theirs.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -53,6 +54,31 @@ fn who_uses_a_decision_is_named_and_no_other() {
             );
         }
     }
+}
+
+/// It said that shedding alone is used, when the guard used `contention` as well.
+#[test]
+fn what_is_used_of_charge_is_named_and_nothing_else() {
+    let text = include_str!("../src/lib.rs");
+    let (_, sentence) = text.split_once("Of `charge`").unwrap();
+    let (sentence, _) = sentence.split_once("outside of tests").unwrap();
+    let named = after(sentence, "[`charge::");
+    let crates = fs::read_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("..")).unwrap();
+    let others = crates.map(|entry| entry.unwrap().path().join("src"));
+    let others = others.filter(|one| one.is_dir() && !one.ends_with("core/src"));
+    let texts = others.flat_map(|directory| sources(&directory));
+    let texts = texts.map(|file| fs::read_to_string(file).unwrap());
+    let used = texts.flat_map(|text| after(&text, "plimsoll_core::charge::"));
+    assert_eq!(named, used.collect());
+}
+
+/// The names that stand behind `mark`; a brace stands for itself.
+fn after(text: &str, mark: &str) -> BTreeSet<String> {
+    let is_name = |c: char| c == '{' || c == '_' || c.is_ascii_alphanumeric();
+    let rests = text.split(mark).skip(1);
+    rests
+        .map(|rest| rest.chars().take_while(|&c| is_name(c)).collect())
+        .collect()
 }
 
 /// Each doc test run takes seconds of the suite: crates without doc tests have none. One that is
