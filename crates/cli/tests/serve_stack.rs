@@ -326,19 +326,19 @@ fn a_tun_interface_is_served() {
     });
 }
 
+/// It ends with this code and says that.
+fn fails(arguments: &str, code: i32, words: &str) {
+    let mut command = Command::new("timeout");
+    command.args(["20", env!("CARGO_BIN_EXE_plimsoll"), "serve"]);
+    let output = command.args(arguments.split_whitespace()).output();
+    let output = output.unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(said.contains(words), "{arguments}: {said}");
+    assert_eq!(output.status.code(), Some(code), "{arguments}: {said}");
+}
+
 #[test]
 fn what_cannot_be_served_is_told_with_its_remedy() {
-    let fails = |arguments: &str, code: i32, words: &str| {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_plimsoll"));
-        let output = command
-            .arg("serve")
-            .args(arguments.split_whitespace())
-            .output();
-        let output = output.unwrap();
-        let said = String::from_utf8_lossy(&output.stderr);
-        assert!(said.contains(words), "{arguments}: {said}");
-        assert_eq!(output.status.code(), Some(code), "{arguments}: {said}");
-    };
     fails("echo --port 7 --on tap:tap9", 2, "--address");
     fails("echo --port 7 --on nothing", 2, "af_xdp:IFACE");
     fails("echo --port 7 --vlan 5", 2, "--vlan");
@@ -382,5 +382,26 @@ fn what_cannot_be_served_is_told_with_its_remedy() {
             "in use",
         );
         server.stop();
+    });
+}
+
+/// It was accepted, and all that was for it went to the server: who came by ssh was cut off.
+#[test]
+fn an_address_of_the_kernels_is_shared_or_not_served() {
+    with_link(|| {
+        run("ip addr add 10.0.0.4/24 dev stack0");
+        let own = "--address 10.0.0.4/24";
+        let shared = "10.0.0.4 on stack0";
+        for (on, remedy) in [
+            ("af_xdp:stack0", "--address"),
+            ("packet:stack0", "ip addr del"),
+        ] {
+            let serve = format!("echo --port 7 --on {on} {own}");
+            fails(&serve, 2, shared);
+            fails(&serve, 2, remedy);
+        }
+        for device in ["tap:tap7", "tun:tun7"] {
+            fails(&format!("echo --port 7 --on {device} {own}"), 2, shared);
+        }
     });
 }

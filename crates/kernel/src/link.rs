@@ -4,13 +4,14 @@
 use std::fmt;
 use std::fs;
 use std::io;
-use std::net::Ipv6Addr;
+use std::net::{IpAddr, Ipv6Addr};
 use std::thread::sleep;
 use std::time::Duration;
 
 use libbpf_rs::query::ProgInfoIter;
 use netlink_bindings::{netdev, rt_link};
 use netlink_socket2::NetlinkSocket;
+use nix::ifaddrs::{InterfaceAddress, getifaddrs};
 use nix::net::if_::if_nametoindex;
 
 use crate::error::FAILED;
@@ -129,6 +130,23 @@ pub fn wait_until_local(address: Ipv6Addr) -> io::Result<()> {
     }
     let why = format!("no interface that is up has the address {address}");
     Err(io::Error::new(io::ErrorKind::TimedOut, why))
+}
+
+/// The interface of the current network namespace on which the kernel has `address`, if it does.
+///
+/// # Errors
+///
+/// The kernel does not list its addresses.
+pub fn interface_with(address: IpAddr) -> io::Result<Option<String>> {
+    let is_it = |entry: &InterfaceAddress| {
+        let found = entry.address.as_ref();
+        let four = found.and_then(|found| found.as_sockaddr_in());
+        let six = found.and_then(|found| found.as_sockaddr_in6());
+        let found = four.map(|four| four.ip().into());
+        found.or_else(|| six.map(|six| six.ip().into())) == Some(address)
+    };
+    let found = getifaddrs()?.find(is_it);
+    Ok(found.map(|entry| entry.interface_name))
 }
 
 const LOCAL_PAUSE: Duration = Duration::from_millis(1);

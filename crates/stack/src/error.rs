@@ -40,6 +40,18 @@ pub enum Error {
         /// How to find or end the other one.
         remedy: String,
     },
+    /// The kernel has the address that the stack is to have for itself.
+    #[error(
+        "the kernel has {address} on {interface}, so the stack cannot have it for itself: {remedy}"
+    )]
+    KernelsAddress {
+        /// The address.
+        address: IpAddr,
+        /// Where the kernel has it.
+        interface: String,
+        /// What to do.
+        remedy: &'static str,
+    },
     /// The interface or kernel lacks something.
     #[error("{what} does not support {feature}: {remedy}")]
     Unsupported {
@@ -91,7 +103,7 @@ impl Error {
     #[must_use]
     pub fn exit_code(&self) -> u8 {
         match self {
-            Self::Config { .. } => 2,
+            Self::Config { .. } | Self::KernelsAddress { .. } => 2,
             Self::NotPermitted { .. }
             | Self::NoSuchInterface(_)
             | Self::NoSuchQueue { .. }

@@ -3,9 +3,11 @@
 #![allow(unsafe_code, reason = "ioctls on an untagged union")]
 
 use std::io;
+use std::net::IpAddr;
 use std::os::fd::AsRawFd;
 
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, socket};
+use plimsoll_kernel::link;
 
 use crate::device::Mac;
 use crate::error::Error;
@@ -83,6 +85,28 @@ pub(crate) fn mac(name: &str) -> Result<Mac, Error> {
         *place = byte.cast_unsigned();
     }
     Ok(mac)
+}
+
+/// Refuses addresses that the kernel has: all that is for them would be taken from it.
+pub(crate) fn refuse_kernels(name: &str, addresses: &[IpAddr]) -> Result<(), Error> {
+    for address in addresses {
+        let found = link::interface_with(*address).map_err(Error::io("list addresses"))?;
+        let Some(interface) = found else {
+            continue;
+        };
+        let remedy = match interface == name {
+            true => {
+                "leave it out (`--address`, in a program `XdpConfig::owned`) to share it by ports, or take another"
+            }
+            false => "take another, or remove it there (`ip addr del`)",
+        };
+        return Err(Error::KernelsAddress {
+            address: *address,
+            interface,
+            remedy,
+        });
+    }
+    Ok(())
 }
 
 #[cfg(test)]

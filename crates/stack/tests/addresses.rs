@@ -16,7 +16,7 @@ use plimsoll_packets::frame::Packet;
 use plimsoll_stack::device::faulty::{Faults, Faulty};
 use plimsoll_stack::device::packet::PacketDevice;
 use plimsoll_stack::device::vlan::Vlan;
-use plimsoll_stack::device::xdp::XdpConfig;
+use plimsoll_stack::device::xdp::{XdpConfig, XdpInterface};
 use plimsoll_stack::device::{Batch, Device};
 use plimsoll_stack::{Outcome, Stack, StackConfig, TcpListener, UdpSocket};
 
@@ -53,6 +53,36 @@ fn bind(stack: &Stack, at: &str) -> UdpSocket {
     let socket = UdpSocket::bind(stack, at).unwrap();
     socket.set_read_timeout(Some(SOON)).unwrap();
     socket
+}
+
+/// With such an address all that was for it went to the stack, and ssh to it was cut.
+#[test]
+fn an_address_of_the_kernels_is_not_taken_from_it() {
+    Lan::create_apart(|_| {
+        run("ip addr add fd00::2/64 dev stack0 nodad");
+        run("ip addr add 10.9.0.1/32 dev lo");
+        let refused = |address: &str| {
+            let owned = ["10.0.0.3", address].map(|one| one.parse().unwrap());
+            let config = XdpConfig {
+                owned: owned.to_vec(),
+                ..XdpConfig::default()
+            };
+            let error = XdpInterface::open("stack0", &config).unwrap_err();
+            assert!(error.is_usage(), "{error}");
+            error.to_string()
+        };
+        for address in ["10.0.0.2", "fd00::2"] {
+            let told = refused(address);
+            let names = told.contains(&format!("{address} on stack0"));
+            assert!(names && told.contains("leave it out"), "{told}");
+        }
+        // What the interface does not have cannot be shared there.
+        let told = refused("10.9.0.1");
+        assert!(
+            told.contains("10.9.0.1 on lo") && !told.contains("leave it out"),
+            "{told}"
+        );
+    });
 }
 
 /// Sends each address its name.

@@ -312,11 +312,12 @@ impl XdpInterface {
     /// # Errors
     ///
     /// Each names its remedy: a missing capability, interface or queue, an MTU
-    /// beyond one buffer, another program on the interface or its queue, a
-    /// driver without native XDP or zero-copy, too little lockable memory.
+    /// beyond one buffer, another program on the interface or its queue, an owned address
+    /// that the kernel has, a driver without native XDP or zero-copy, too little lockable memory.
     pub fn open(interface: &str, config: &XdpConfig) -> Result<Self, Error> {
         config.validate()?;
         let ifindex = interface::index(interface)?;
+        interface::refuse_kernels(interface, &config.owned)?;
         let (mac, mtu) = (interface::mac(interface)?, interface::mtu(interface)?);
         let chunk_bytes = chunk_bytes(interface, mtu)?;
         check_queue(interface, ifindex, config.queue)?;
