@@ -4,9 +4,11 @@
 //! Every frame of both directions meets the faults in this order: lost, else
 //! perhaps corrupted (one bit), else duplicated, else held back until the next
 //! frame of its direction has passed. A frame that is held when nothing follows
-//! in the batch goes with the next call.
+//! in the batch goes with the next call. Sockets that the device opens for single endpoints
+//! (`ni-lrp`) have the same faults, drawn from seeds of their own.
 
 use std::io;
+use std::sync::Arc;
 
 use parking_lot::Mutex;
 use plimsoll_core::config::Fraction;
@@ -69,9 +71,16 @@ pub struct FaultCounts {
 #[derive(Debug)]
 pub struct Faulty<D> {
     inner: D,
+    faults: Faults,
+    /// For sockets that are opened.
+    seeds: Mutex<fastrand::Rng>,
+    /// What was received and sent, also by those.
+    counts: [Counts; 2],
     receiving: Mutex<Injector>,
     sending: Mutex<Sending>,
 }
+
+type Counts = Arc<Mutex<FaultCounts>>;
 
 #[derive(Debug)]
 struct Sending {
@@ -86,34 +95,41 @@ struct Injector {
     random: fastrand::Rng,
     held: Option<Frame>,
     scratch: Batch,
-    counts: FaultCounts,
+    counts: Counts,
 }
 
 impl<D: Device> Faulty<D> {
     /// `inner` with faults in both directions, drawn from `seed`.
     pub fn new(inner: D, faults: Faults, seed: u64) -> Self {
-        let injector = |seed| Injector {
+        Self::counting(inner, faults, seed, Default::default())
+    }
+
+    fn counting(inner: D, faults: Faults, seed: u64, counts: [Counts; 2]) -> Self {
+        let injector = |seed, counts: &Counts| Injector {
             faults,
             random: fastrand::Rng::with_seed(seed),
             held: None,
             scratch: Batch::new(),
-            counts: FaultCounts::default(),
+            counts: Arc::clone(counts),
         };
         Self {
             inner,
-            receiving: Mutex::new(injector(seed)),
+            faults,
+            seeds: Mutex::new(fastrand::Rng::with_seed(seed.rotate_left(32))),
+            receiving: Mutex::new(injector(seed, &counts[0])),
             sending: Mutex::new(Sending {
-                injector: injector(!seed),
+                injector: injector(!seed, &counts[1]),
                 due: Batch::new(),
             }),
+            counts,
         }
     }
 
     /// What happened to frames received and to frames sent.
     #[must_use]
     pub fn counts(&self) -> (FaultCounts, FaultCounts) {
-        let received = self.receiving.lock().counts;
-        (received, self.sending.lock().injector.counts)
+        let [received, sent] = &self.counts;
+        (*received.lock(), *sent.lock())
     }
 }
 
@@ -122,12 +138,14 @@ impl Injector {
     fn pass(&mut self, from: &mut Batch, to: &mut Batch) {
         let nothing_follows = from.is_empty();
         let before = to.len();
+        let counts = Arc::clone(&self.counts);
+        let mut counts = counts.lock();
         for frame in from.drain(..) {
-            self.counts.offered += 1;
-            if let Some(frame) = self.pass_one(frame, to) {
+            counts.offered += 1;
+            if let Some(frame) = self.pass_one(frame, to, &mut counts) {
                 to.extend(self.held.take());
                 self.held = Some(frame);
-                self.counts.reordered += 1;
+                counts.reordered += 1;
             } else if to.len() > before {
                 to.extend(self.held.take());
             }
@@ -135,26 +153,31 @@ impl Injector {
         if nothing_follows {
             to.extend(self.held.take());
         }
-        self.counts.passed += (to.len() - before) as u64;
+        counts.passed += (to.len() - before) as u64;
     }
 
     /// Returns the frame if it is to be held back.
-    fn pass_one(&mut self, mut frame: Frame, to: &mut Batch) -> Option<Frame> {
+    fn pass_one(
+        &mut self,
+        mut frame: Frame,
+        to: &mut Batch,
+        counts: &mut FaultCounts,
+    ) -> Option<Frame> {
         if self.happens(self.faults.loss) {
-            self.counts.lost += 1;
+            counts.lost += 1;
             return None;
         }
         if self.happens(self.faults.corruption) && !frame.is_empty() {
             let (byte, bit) = (self.random.usize(..frame.len()), self.random.u8(..8));
             frame[byte] ^= 1 << bit;
-            self.counts.corrupted += 1;
+            counts.corrupted += 1;
         }
         if self.happens(self.faults.duplication)
             && let Some(mut copy) = frame.pool().take()
             && copy.copy_from(&frame)
         {
             to.push_back(copy);
-            self.counts.duplicated += 1;
+            counts.duplicated += 1;
         }
         if self.happens(self.faults.reordering) {
             return Some(frame);
@@ -181,6 +204,12 @@ impl<D: Device> Wrapper for Faulty<D> {
             checksums_verified: false,
             ..inner
         }
+    }
+
+    fn around(&self, opened: Arc<dyn Device>) -> io::Result<Arc<dyn Device>> {
+        let (seed, counts) = (self.seeds.lock().u64(..), self.counts.clone());
+        let opened = Faulty::counting(opened, self.faults, seed, counts);
+        Ok(Arc::new(opened))
     }
 
     fn receive_through(&self, batch: &mut Batch, max: usize) -> io::Result<usize> {

@@ -2,13 +2,14 @@
 //! with time stamps in nanoseconds.
 //!
 //! Both directions go into one file, in the order in which this device saw
-//! them. Writing costs: it is for tests and for looking closely, not for load.
+//! them. So do those of sockets that the device opens for single endpoints (`ni-lrp`). Writing costs: it is for tests and for looking closely, not for load.
 //! A failed write ends the recording and not the device; [`Recording::finish`]
 //! tells.
 
 use std::borrow::Cow;
 use std::fmt;
 use std::io::{self, Write};
+use std::sync::Arc;
 use std::time::SystemTime;
 
 use parking_lot::Mutex;
@@ -16,12 +17,12 @@ use pcap_file::pcap::{PcapHeader, PcapPacket, PcapWriter};
 use pcap_file::{DataLink, Endianness, PcapError, TsResolution};
 
 use super::wrapper::Wrapper;
-use super::{Batch, Device};
+use super::{Batch, Capabilities, Device};
 
 /// A device, and the capture of what passes it.
 pub struct Recording<D, W: Write> {
     inner: D,
-    capture: Mutex<Capture<W>>,
+    capture: Arc<Mutex<Capture<W>>>,
 }
 
 impl<D: fmt::Debug, W: Write> fmt::Debug for Recording<D, W> {
@@ -66,10 +67,10 @@ impl<D: Device, W: Write + Send> Recording<D, W> {
         let writer = PcapWriter::with_header(to, header).map_err(io::Error::other)?;
         Ok(Self {
             inner,
-            capture: Mutex::new(Capture {
+            capture: Arc::new(Mutex::new(Capture {
                 writer,
                 failed: None,
-            }),
+            })),
         })
     }
 
@@ -77,9 +78,11 @@ impl<D: Device, W: Write + Send> Recording<D, W> {
     ///
     /// # Errors
     ///
-    /// Writing failed, then or now.
+    /// Writing failed, then or now. `ResourceBusy`: a socket that this device opened is still
+    /// there and records.
     pub fn finish(self) -> io::Result<(D, W)> {
-        let capture = self.capture.into_inner();
+        let capture = Arc::into_inner(self.capture).ok_or(io::ErrorKind::ResourceBusy)?;
+        let capture = capture.into_inner();
         match capture.failed {
             Some(error) => Err(io::Error::other(error)),
             None => {
@@ -91,11 +94,22 @@ impl<D: Device, W: Write + Send> Recording<D, W> {
     }
 }
 
-impl<D: Device, W: Write + Send> Wrapper for Recording<D, W> {
+impl<D: Device, W: Write + Send + 'static> Wrapper for Recording<D, W> {
     type Inner = D;
 
     fn inner(&self) -> &D {
         &self.inner
+    }
+
+    fn narrow(&self, inner: Capabilities) -> Capabilities {
+        inner
+    }
+
+    fn around(&self, opened: Arc<dyn Device>) -> io::Result<Arc<dyn Device>> {
+        Ok(Arc::new(Recording {
+            inner: opened,
+            capture: Arc::clone(&self.capture),
+        }))
     }
 
     fn receive_through(&self, batch: &mut Batch, max: usize) -> io::Result<usize> {

@@ -2,25 +2,39 @@
 
 use std::fmt;
 use std::io;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Batch, Capabilities, Device, Drops, Endpoint, Pool};
+use super::{Batch, Capabilities, Channel, Device, Drops, Endpoint, Pool};
 
 /// A device that may change what it receives and sends. The rest is the inner
-/// device's. It steers nothing: an endpoint's own socket would pass it by.
+/// device's. It steers only if it says so ([`narrow`](Self::narrow)): then an endpoint's own
+/// socket must not pass it by ([`around`](Self::around)).
 pub trait Wrapper: Send + Sync + fmt::Debug {
     /// The device inside.
-    type Inner: Device;
+    type Inner: Device + ?Sized;
 
     /// The device inside.
     fn inner(&self) -> &Self::Inner;
 
     /// What it can do, given what the inner device can do.
     fn narrow(&self, inner: Capabilities) -> Capabilities {
-        inner
+        Capabilities {
+            steers: false,
+            ..inner
+        }
+    }
+
+    /// A socket of an endpoint's own that the inner device has opened, with this around it.
+    ///
+    /// # Errors
+    ///
+    /// `Unsupported`: it steers nothing.
+    fn around(&self, opened: Arc<dyn Device>) -> io::Result<Arc<dyn Device>> {
+        let _ = opened;
+        Err(io::ErrorKind::Unsupported.into())
     }
 
     /// As [`Device::receive`].
@@ -44,10 +58,7 @@ pub trait Wrapper: Send + Sync + fmt::Debug {
 
 impl<W: Wrapper> Device for W {
     fn capabilities(&self) -> Capabilities {
-        Capabilities {
-            steers: false,
-            ..self.narrow(self.inner().capabilities())
-        }
+        self.narrow(self.inner().capabilities())
     }
 
     fn pool(&self) -> &Arc<Pool> {
@@ -78,6 +89,32 @@ impl<W: Wrapper> Device for W {
         self.inner().unsent()
     }
 
+    fn open_endpoint(&self, endpoint: Endpoint) -> io::Result<Arc<dyn Device>> {
+        self.around(self.inner().open_endpoint(endpoint)?)
+    }
+
+    fn open_member(&self, endpoint: Endpoint) -> io::Result<Arc<dyn Device>> {
+        self.around(self.inner().open_member(endpoint)?)
+    }
+
+    // The frames of TCP's channels come by this device.
+
+    fn open_connection(
+        &self,
+        ends: (SocketAddr, SocketAddr),
+        frames: u32,
+    ) -> io::Result<Arc<dyn Channel>> {
+        self.inner().open_connection(ends, frames)
+    }
+
+    fn open_listener(&self, endpoint: Endpoint) -> io::Result<Arc<dyn Channel>> {
+        self.inner().open_listener(endpoint)
+    }
+
+    fn open_all_connections(&self) -> io::Result<()> {
+        self.inner().open_all_connections()
+    }
+
     fn set_credit(&self, frames: u32) -> bool {
         self.inner().set_credit(frames)
     }
@@ -100,5 +137,22 @@ impl<W: Wrapper> Device for W {
 
     fn release(&self, endpoint: Endpoint) {
         self.inner().release(endpoint);
+    }
+}
+
+/// Several may have the same device: a stack, and who asks it for more than a stack tells.
+impl<D: Device + ?Sized> Wrapper for Arc<D> {
+    type Inner = D;
+
+    fn inner(&self) -> &D {
+        self
+    }
+
+    fn narrow(&self, inner: Capabilities) -> Capabilities {
+        inner
+    }
+
+    fn around(&self, opened: Arc<dyn Device>) -> io::Result<Arc<dyn Device>> {
+        Ok(opened)
     }
 }
