@@ -304,6 +304,24 @@ fn what_is_left_in_the_transmit_ring_is_sent_soon() {
     });
 }
 
+/// Frames that a driver never gave back were missed by nobody.
+#[test]
+fn frames_that_the_link_keeps_are_counted() {
+    Lan::create(|| {
+        let device = xdp(&owned());
+        run("ip link set stack0 down");
+        let mut batch: Batch = (0..3).map(|_| frame(&device, 60)).collect();
+        assert_eq!(device.transmit(&mut batch).unwrap(), 3);
+        assert_eq!(device.unsent(), 0, "it has time");
+        let end = Instant::now() + 4 * SOON;
+        while device.unsent() == 0 {
+            assert!(Instant::now() < end, "nobody noticed");
+            thread::sleep(device.tend().unwrap().unwrap());
+        }
+        assert_eq!(device.unsent(), 3);
+    });
+}
+
 /// What is on its way is charged to the socket: beyond some 92 full frames the rest waited in the
 /// ring for the next one that was sent.
 #[test]

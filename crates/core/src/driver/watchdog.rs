@@ -172,6 +172,12 @@ impl LazyWatchdog {
         Expiry::AdapterFailed
     }
 
+    /// Frames that the adapter has not answered for.
+    #[must_use]
+    pub fn outstanding(&self) -> u64 {
+        self.outstanding
+    }
+
     /// The adapter was reset: nothing is outstanding.
     pub fn on_reset(&mut self) {
         self.outstanding = 0;

@@ -176,8 +176,9 @@ pub trait Device: Send + Sync + fmt::Debug {
     /// Frames dropped so far by the device.
     fn drops(&self) -> Drops;
 
-    /// Frames that [`transmit`](Self::transmit) took and that did not leave: the link was down,
-    /// or does not take frames of this length.
+    /// Frames that [`transmit`](Self::transmit) took and that did not leave: the link was down, or
+    /// does not take frames of this length, or the driver gave them back neither within seconds
+    /// nor when it was woken again.
     fn unsent(&self) -> u64 {
         0
     }

@@ -23,6 +23,7 @@
 mod bare;
 mod channels;
 mod company;
+mod completions;
 mod endpoint;
 mod numbers;
 mod polling;
@@ -468,6 +469,10 @@ impl Device for XdpInterface {
 
     fn tend(&self) -> io::Result<Option<Duration>> {
         self.sockets.tend()
+    }
+
+    fn unsent(&self) -> u64 {
+        self.sockets.unsent()
     }
 
     fn drops(&self) -> Drops {

@@ -162,6 +162,10 @@ impl Device for Sockets {
         Ok(soonest)
     }
 
+    fn unsent(&self) -> u64 {
+        self.all.iter().map(Socket::unsent).sum()
+    }
+
     fn drops(&self) -> Drops {
         let all = self.all.iter().map(Socket::drops);
         all.fold(Drops::default(), |sum, one| Drops {

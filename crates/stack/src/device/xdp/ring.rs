@@ -115,7 +115,7 @@ pub(super) type Incoming<T> = IncomingRing<Shared<T>>;
 pub(super) type Outgoing<T> = OutgoingRing<Shared<T>>;
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use std::fs::File;
 
     use super::*;
@@ -129,7 +129,7 @@ mod tests {
     };
 
     /// Memory in the place of the kernel's.
-    fn memory() -> OwnedFd {
+    pub(crate) fn memory() -> OwnedFd {
         let name = c"ring";
         let flags = nix::sys::memfd::MFdFlags::MFD_CLOEXEC;
         let file = File::from(nix::sys::memfd::memfd_create(name, flags).unwrap());
@@ -137,10 +137,15 @@ mod tests {
         file.into()
     }
 
+    /// A ring of eight entries in it.
+    pub(crate) fn shared(memory: &OwnedFd) -> Shared<u64> {
+        Shared::map(memory, 0, OFFSETS, LENGTH).unwrap()
+    }
+
     #[test]
     fn entries_lie_where_the_kernel_looks_for_them() {
         let memory = memory();
-        let shared = || Shared::<u64>::map(&memory, 0, OFFSETS, LENGTH).unwrap();
+        let shared = || shared(&memory);
         let (mut kernel, mut ours) = (Outgoing::new(shared()), Incoming::new(shared()));
         for lap in 0..5_u64 {
             for k in 0..5 {

@@ -16,6 +16,7 @@ use libc::xdp_desc;
 use parking_lot::Mutex;
 use plimsoll_core::driver::RingMemory;
 
+use super::completions::Completions;
 use super::reserve::Reserve;
 use super::ring::{Incoming, Outgoing, Shared};
 use super::room::Room;
@@ -49,7 +50,7 @@ pub(super) struct Queue {
     config: XdpConfig,
     capabilities: Capabilities,
     fill: Mutex<Outgoing<u64>>,
-    completion: Mutex<Incoming<u64>>,
+    completions: Completions,
     /// Chunks that are lent at most, and those that are: in the fill ring or a receive ring.
     credit: AtomicU32,
     lent: AtomicI64,
@@ -157,7 +158,7 @@ impl Socket {
         let completion = Shared::map(&socket, completion_at, offsets.cr, completion_ring)?;
         let mut queue = Queue {
             fill: Mutex::new(Outgoing::new(fill)),
-            completion: Mutex::new(Incoming::new(completion)),
+            completions: Completions::new(Incoming::new(completion)),
             credit: AtomicU32::new(u32::MAX),
             lent: AtomicI64::new(0),
             reserve: OnceLock::new(),
@@ -330,9 +331,11 @@ impl Device for Socket {
     }
 
     fn transmit(&self, batch: &mut Batch) -> io::Result<usize> {
-        self.queue.reclaim();
+        let now = clock::now();
+        self.queue.completions.reclaim(&self.queue.pool, now);
         let mut ring = self.transmit.lock();
         let sent = batch.len().min(ring.room() as usize);
+        self.queue.completions.on_lent(sent, now);
         for frame in batch.drain(..sent) {
             let (addr, len) = frame.lend();
             let options = 0;
@@ -358,10 +361,19 @@ impl Device for Socket {
             self.queue.refill();
         }
         let unfinished = self.has_unsent() || is_short;
-        Ok(Some(match unfinished {
-            true => AGAIN.min(presence),
-            false => presence,
-        }))
+        let look = self.queue.completions.look(&self.queue.pool, clock::now());
+        if look.wake_driver {
+            // As in `has_unsent`.
+            let _ = self.kick();
+        }
+        let again = unfinished.then_some(AGAIN);
+        let next = again.into_iter().chain(look.next).min();
+        Ok(Some(next.map_or(presence, |next| next.min(presence))))
+    }
+
+    /// Of all sockets of the queue, which have one completion ring.
+    fn unsent(&self) -> u64 {
+        self.queue.completions.given_up()
     }
 
     fn drops(&self) -> Drops {
@@ -520,18 +532,8 @@ impl Queue {
         let unused = credit - self.lent.load(Ordering::Relaxed);
         usize::try_from(unused).unwrap_or(0)
     }
-
-    /// Takes back the chunks of frames that were sent.
-    fn reclaim(&self) {
-        let Some(mut completion) = self.completion.try_lock() else {
-            return;
-        };
-        while let Some(offset) = completion.take() {
-            drop(self.pool.take_back(Lent::Transmit, offset, 0));
-        }
-        completion.release();
-    }
 }
+
 /// Binds the first socket of a queue. The kernel gives the queue of a closed socket back
 /// a moment after the close, so a program that starts anew may find it taken.
 fn bind_first(
