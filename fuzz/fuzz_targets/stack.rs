@@ -1,5 +1,6 @@
-//! Any frames at a user-space stack, on every receive path: nothing panics, and
-//! every frame has one outcome.
+//! Any frames at a user-space stack, on every receive path but `ni-lrp`: nothing panics, and
+//! every frame has one outcome. `ni-lrp` takes a device that demultiplexes, and the simulated one
+//! does not. The target `steer` runs its XDP program; behind that stands the code of `soft-lrp`.
 
 #![no_main]
 

@@ -7,6 +7,7 @@ use std::time::Duration;
 use crate::clock;
 use crate::config::{StackConfig, TcpConfig};
 use crate::device::simulated::{SimulatedConfig, SimulatedDevice};
+pub use crate::device::xdp::steering::{Bound, Steering, To, Told};
 use crate::device::{Batch, Device};
 use crate::outcome::Counts;
 use crate::proxy::Proxy;
@@ -14,6 +15,7 @@ use crate::receive::{Next, Receiver};
 use crate::socket::UdpSocket;
 use crate::stack::{Parts, Stack};
 use crate::tcp::{TcpListener, Worker};
+use crate::wait;
 use crate::wire::reassembly::ReassemblyConfig;
 
 /// Connections that wait for their handshake or to be accepted.
@@ -105,8 +107,8 @@ impl Driven {
         }
     }
 
-    /// Turns of the receiving thread until it waits for the device; where it
-    /// waits for a time (input is inhibited), so does this.
+    /// Turns of the receiving thread until it waits for the device. Where it waits for a time
+    /// (input is inhibited, or polled), so does this while frames are there.
     ///
     /// # Panics
     ///
@@ -121,9 +123,18 @@ impl Driven {
                 Next::Wait { device: true, .. } | Next::Wait { until: None, .. } => return,
                 Next::Wait {
                     until: Some(until), ..
-                } => std::thread::sleep(until.saturating_since(clock::now())),
+                } if self.are_frames_there() => {
+                    std::thread::sleep(until.saturating_since(clock::now()));
+                }
+                Next::Wait { .. } => return,
             }
         }
+    }
+
+    fn are_frames_there(&self) -> bool {
+        let device = self.stack.host().device.readiness();
+        let there = wait::wait_any([device], Some(Duration::ZERO));
+        there.expect("a descriptor") == [true]
     }
 
     /// What the proxies and TCP have to do, and away with what comes back.
@@ -188,6 +199,16 @@ impl Driven {
     }
 }
 
+/// Not `ni-lrp`: the simulated device has no demultiplexer of its own. That path's is the XDP program
+/// ([`Steering`]), and what comes out of its rings goes through the code of `soft-lrp`.
+const PATHS: [&str; 5] = [
+    "eager",
+    "early-demux",
+    "soft-lrp",
+    "polled",
+    "soft-timer-polling",
+];
+
 /// Whatever is sent, nothing panics, and every frame has one outcome.
 ///
 /// `bytes`: the receive path, then frames, each behind its length in one byte.
@@ -199,8 +220,7 @@ pub fn check(bytes: &[u8]) {
     let Some((path, mut rest)) = bytes.split_first() else {
         return;
     };
-    let paths = ["eager", "early-demux", "soft-lrp", "polled"];
-    let mut driven = Driven::new(paths[usize::from(path % 4)]);
+    let mut driven = Driven::new(PATHS[usize::from(*path) % PATHS.len()]);
     while let Some((length, frames)) = rest.split_first() {
         let (frame, others) = frames.split_at(frames.len().min((*length).into()));
         rest = others;

@@ -34,6 +34,7 @@ mod ring;
 mod room;
 mod settings;
 mod socket;
+pub(crate) mod steering;
 mod sys;
 #[cfg(test)]
 mod trial;

@@ -22,10 +22,9 @@ use crate::error::{Error, address_in_use};
 
 include!(concat!(env!("OUT_DIR"), "/steer.rs")); // mod skeleton
 
-#[cfg(test)]
-pub(super) use skeleton::SteerSkel;
-pub(super) use skeleton::SteerSkelBuilder;
 pub(super) use skeleton::types::{self, entry_count, possession, steer_limit};
+use skeleton::{OpenSteerSkel, SteerMaps};
+pub(super) use skeleton::{SteerSkel, SteerSkelBuilder};
 
 /// The program in place. Dropping it detaches it.
 pub(super) struct Program {
@@ -48,7 +47,8 @@ pub(super) struct Program {
     /// The program's only variable.
     told_map: MapHandle,
     told: Mutex<types::told>,
-    _link: KeptLink,
+    /// Nothing in trials ([`steering`](super::steering)).
+    _link: Option<KeptLink>,
 }
 
 impl fmt::Debug for Program {
@@ -64,17 +64,16 @@ impl Program {
         let mut place = MaybeUninit::uninit();
         let builder = SteerSkelBuilder::default();
         let mut open = builder.open(&mut place).map_err(|error| refused(&error))?;
-        if let Some(constants) = open.maps.rodata_data.as_deref_mut() {
-            constants.queue = config.queue;
-            constants.all_queues = config.all_queues.into();
-            constants.secret = fastrand::u64(..);
-            constants.counts_company = (config.threaded == Threaded::Auto).into();
-        }
+        configure(&mut open, config);
         let program = open.load().map_err(|error| refused(&error))?;
-        let maps = &program.maps;
-        let handle = |map| MapHandle::try_from(map).map_err(|error| refused(&error));
         let link = KeptLink::attach(program.progs.steer.as_fd(), interface, ifindex)
             .map_err(|error| not_attached(interface, error))?;
+        Self::of(&program.maps, Some(link))
+    }
+
+    /// What is told by these maps.
+    pub(super) fn of(maps: &SteerMaps<'_>, link: Option<KeptLink>) -> Result<Self, Error> {
+        let handle = |map| MapHandle::try_from(map).map_err(|error| refused(&error));
         Ok(Self {
             sockets: handle(&maps.sockets)?,
             everywhere: handle(&maps.everywhere)?,
@@ -338,6 +337,16 @@ impl Program {
             Err(error) if error.kind() == libbpf_rs::ErrorKind::AlreadyExists => Ok(()),
             updated => updated,
         }
+    }
+}
+
+/// What the program knows from the start.
+pub(super) fn configure(open: &mut OpenSteerSkel<'_>, config: &XdpConfig) {
+    if let Some(constants) = open.maps.rodata_data.as_deref_mut() {
+        constants.queue = config.queue;
+        constants.all_queues = config.all_queues.into();
+        constants.secret = fastrand::u64(..);
+        constants.counts_company = (config.threaded == Threaded::Auto).into();
     }
 }
 
