@@ -7,6 +7,7 @@
 //! and of its clients, so that the flood is the same however much CPU time this thread gets. The
 //! program's own clock is the kernel's.
 
+use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::time::{Duration, Instant};
 
@@ -25,6 +26,8 @@ const TIMES: u64 = 20;
 const BUFFER_BYTES: usize = 110_000;
 /// Addresses that a flood uses at a time.
 const ROUND: usize = 16;
+/// Frames that are kept.
+const FRAMES_MAX: usize = 4 * ROUND;
 /// Until the shares have settled, and measured after that.
 const SETTLING: Duration = Duration::from_secs(1);
 const MEASURED: Duration = Duration::from_secs(3);
@@ -74,6 +77,8 @@ struct Flooded<'a, 'obj> {
     server: UdpSocket,
     sender: UdpSocket,
     times: u64,
+    /// Frames that were built, by source: building one takes longer than judging it.
+    frames: HashMap<IpAddr, Vec<u8>>,
 }
 
 impl<'a, 'obj> Flooded<'a, 'obj> {
@@ -87,17 +92,23 @@ impl<'a, 'obj> Flooded<'a, 'obj> {
             server,
             sender,
             times: TIMES,
+            frames: HashMap::new(),
         }
     }
 
     /// Whether a frame from here is admitted. Then the server's queue holds one more.
     fn send(&mut self, source: IpAddr) -> bool {
-        let host = match source {
-            IpAddr::V4(_) => IpAddr::from(HOST),
-            IpAddr::V6(_) => Ipv6Addr::LOCALHOST.into(),
-        };
-        let frame = Packet::new(source, host).udp(4000, UDP_PORT, b"query");
-        let admitted = self.guard.test_run(&frame, 1).unwrap().0;
+        if self.frames.len() == FRAMES_MAX {
+            self.frames.clear();
+        }
+        let frame = self.frames.entry(source).or_insert_with(|| {
+            let host = match source {
+                IpAddr::V4(_) => IpAddr::from(HOST),
+                IpAddr::V6(_) => Ipv6Addr::LOCALHOST.into(),
+            };
+            Packet::new(source, host).udp(4000, UDP_PORT, b"query")
+        });
+        let admitted = self.guard.test_run(frame, 1).unwrap().0;
         if admitted {
             let server = SocketAddr::from((HOST, UDP_PORT));
             self.sender.send_to(&[0; 64], server).unwrap();

@@ -229,7 +229,7 @@ fn where_cookies_are_made_the_program_leaves_a_syn_queue_with_room_to_whoever_co
 /// in profile from then on.
 #[test]
 fn a_syn_that_finds_no_place_is_not_taken_off_from_what_was_admitted() {
-    const SYNS: u32 = 10;
+    const SYNS: u64 = 10;
     // Past its SYN queue alone; and with a server that is behind, where no answer would arrive.
     for (waiting, who) in [
         (0, answering::ANSWERING_NOBODY),
@@ -245,8 +245,10 @@ fn a_syn_that_finds_no_place_is_not_taken_off_from_what_was_admitted() {
             // Longer than a burst.
             for _ in 0..100 {
                 guard.program.beat();
-                guard.test_run(&frame, SYNS).unwrap();
-                sent += u64::from(SYNS);
+                for _ in 0..SYNS {
+                    guard.test_run(&frame, 1).unwrap();
+                }
+                sent += SYNS;
                 std::thread::sleep(Duration::from_millis(5));
             }
             let counters = guard.counters().unwrap();
@@ -266,17 +268,20 @@ fn a_full_syn_queue_is_the_stack_s_while_the_loader_is_silent() {
     with_guard(|guard| {
         let listener = Listener::new(0, 40);
         let _backlog = listener.backlog(39);
-        for _ in 0..2 {
-            for who in [answering::ANSWERING_NOBODY, answering::ANSWERING_STACK] {
-                guard.program.set_answering(who);
-                guard.program.beat();
-                let is_nobody = who == answering::ANSWERING_NOBODY;
-                assert_eq!(guard.test_run(&syn, 1).unwrap().0, !is_nobody);
-                assert_eq!(guard.test_run(&ack, 1).unwrap().0, is_nobody);
-                std::thread::sleep(SILENCE);
-                assert!(guard.test_run(&syn, 1).unwrap().0, "{who:?}");
-                assert!(guard.test_run(&ack, 1).unwrap().0, "{who:?}");
-            }
+        let is_as_told = |guard: &mut Guard<'_>, who| {
+            guard.program.set_answering(who);
+            guard.program.beat();
+            let is_nobody = who == answering::ANSWERING_NOBODY;
+            assert_eq!(guard.test_run(&syn, 1).unwrap().0, !is_nobody);
+            assert_eq!(guard.test_run(&ack, 1).unwrap().0, is_nobody);
+        };
+        for who in [answering::ANSWERING_NOBODY, answering::ANSWERING_STACK] {
+            is_as_told(guard, who);
+            std::thread::sleep(SILENCE);
+            assert!(guard.test_run(&syn, 1).unwrap().0, "{who:?}");
+            assert!(guard.test_run(&ack, 1).unwrap().0, "{who:?}");
         }
+        // It comes back with the loader.
+        is_as_told(guard, answering::ANSWERING_NOBODY);
     });
 }
