@@ -1,21 +1,27 @@
-//! A gateway, or the end of a tunnel, that forwards all that its CPU can, beside a real guard: nothing of
+//! A gateway, which may translate, or the end of a tunnel, that forwards all that its CPU can, beside a real guard: nothing of
 //! it is shed while nobody else wants the CPU, and the CPU limit holds for those who do. Needs root.
 
 mod common;
 
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, UdpSocket};
+use std::ops::RangeInclusive;
 use std::sync::{Mutex, PoisonError};
 
 use common::overload::{await_report, flood, flooded, receive_on_test_cpu};
 use common::start_with;
 use plimsoll_kernel::meter::CpuTime;
+use plimsoll_testbed::blast::Spec;
 use plimsoll_testbed::{Config, Host, INNER_DEVICE, Testbed};
 use serde_json::Value;
 
 /// The host behind the gateway.
 const BEHIND: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 2);
+/// The last byte of the addresses that floods come from.
+const SENDERS: RangeInclusive<u8> = 16..=31;
 /// Of a VXLAN that ends here.
 const VXLAN: u16 = 4789;
+/// What the host behind the gateway has its packets sent to, whatever it asked.
+const CLIENT: u16 = 40_000;
 /// More than a CPU forwards.
 const RATE_PPS: u64 = 1_500_000;
 /// Receiving takes more than this soon. A holdoff for its sake is another test's.
@@ -40,6 +46,8 @@ static ONE_BY_ONE: Mutex<()> = Mutex::new(());
 enum Towards {
     OtherHost,
     Tunnel,
+    /// The host behind the gateway, for which that translates.
+    Masqueraded,
 }
 
 impl Towards {
@@ -48,6 +56,7 @@ impl Towards {
         match self {
             Self::OtherHost => "forward",
             Self::Tunnel => "udp_socket",
+            Self::Masqueraded => "closed_port",
         }
     }
 }
@@ -95,17 +104,43 @@ fn gateway() -> (Testbed, Host) {
     (testbed, behind)
 }
 
+/// Has the gateway translate, and the host behind it ask all who will send. What it is sent
+/// stays in its socket's queue, and is lost there.
+fn masquerade(testbed: &Testbed, behind: &Host, spec: &Spec) -> UdpSocket {
+    let rules = "add table ip n; \
+        add chain ip n out { type nat hook postrouting priority 100; }; \
+        add rule ip n out ip saddr 10.77.0.0/24 masquerade";
+    testbed.test().configure("nft", [rules]).unwrap();
+    behind.ip("route add 198.18.0.0/15 via 10.77.0.1").unwrap();
+    let ask = || {
+        let client = UdpSocket::bind((BEHIND, CLIENT)).unwrap();
+        for sender in SENDERS {
+            for port in spec.flow.source_ports.clone() {
+                let to = (Ipv4Addr::new(198, 18, 7, sender), port);
+                client.send_to(b"please", to).unwrap();
+            }
+        }
+        client
+    };
+    behind.run(ask).unwrap()
+}
+
 fn forward(towards: Towards, is_computing: bool) -> Forwarded {
-    let (testbed, _behind) = gateway();
+    let (testbed, behind) = gateway();
     let test = testbed.test();
     let (_guard, mut reports) = start_with(test, &LIMITED);
     receive_on_test_cpu(&testbed);
     let _process = is_computing.then(|| test.computing().own_session().spawn().unwrap());
     let meter = test.cpu_meter().unwrap();
     let mut spec = flood(&testbed, 9..=9, RATE_PPS);
+    let mut _client = None;
     match towards {
         Towards::OtherHost => spec.flow.destination = BEHIND.into(),
         Towards::Tunnel => spec.flow.destination_ports = VXLAN..=VXLAN,
+        Towards::Masqueraded => {
+            spec.flow.destination_ports = CLIENT..=CLIENT;
+            _client = Some(masquerade(&testbed, &behind, &spec));
+        }
     }
     let (forwarded, _) = flooded(&testbed, &spec, || {
         let mut last = |reports_left: usize| {
@@ -154,4 +189,10 @@ fn what_is_forwarded_is_shed_for_those_who_wait_for_the_cpu_alone() {
 #[test]
 fn what_a_tunnel_takes_is_shed_for_those_who_wait_for_the_cpu_alone() {
     is_shed_for_those_who_wait_alone(Towards::Tunnel);
+}
+
+/// They look like packets to the gateway itself. They were shed, although nobody wanted the CPU.
+#[test]
+fn what_is_masqueraded_is_shed_for_those_who_wait_for_the_cpu_alone() {
+    is_shed_for_those_who_wait_alone(Towards::Masqueraded);
 }

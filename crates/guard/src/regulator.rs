@@ -425,7 +425,9 @@ fn load(reading: &CpuReading, before: &Before, later: &Before) -> CpuLoad<'stati
     let (before_all, later_all) = (of(&before.totals), of(&later.totals));
     let new = sum(&later_all).saturating_sub(&sum(&before_all));
     let admitted = new.count(Outcome::Admitted);
-    let forward = |all: &CpuTotals| all.kinds[Kind::Forward as usize].offered() + all.tunnelled;
+    let forward = |all: &CpuTotals| {
+        all.kinds[Kind::Forward as usize].offered() + all.tunnelled + all.translated
+    };
     let spent = reading.since(earlier);
     CpuLoad {
         elapsed: later.at - before.at,
@@ -493,16 +495,22 @@ mod tests {
         assert_eq!(found, [(5, 5), (70, 70)]);
     }
 
-    /// Packets for tunnels that end in the kernel go on as those for other hosts do.
+    /// Packets for tunnels that end in the kernel go on as those for other hosts do, and so do
+    /// those that are translated.
     #[test]
     fn a_load_says_what_goes_on_to_other_hosts_and_to_tunnels() {
         let at = Instant::now();
-        let looked = |at, [forwarded, tunnelled]: [u64; 2]| {
+        let looked = |at, [forwarded, tunnelled, translated]: [u64; 3]| {
             let mut totals = CpuTotals {
                 tunnelled,
+                translated,
                 ..CpuTotals::default()
             };
-            for (kind, packets) in [(Kind::Forward, forwarded), (Kind::Other, tunnelled)] {
+            for (kind, packets) in [
+                (Kind::Forward, forwarded),
+                (Kind::Other, tunnelled),
+                (Kind::ClosedPort, translated),
+            ] {
                 let mut counts = [0; Outcome::ALL.len()];
                 counts[Outcome::Admitted as usize] = packets;
                 totals.kinds[kind as usize].add(&counts);
@@ -513,11 +521,14 @@ mod tests {
                 totals: vec![totals],
             }
         };
-        let (before, later) = (looked(at, [10, 20]), looked(at + INTERVAL, [15, 90]));
+        let (before, later) = (
+            looked(at, [10, 20, 32]),
+            looked(at + INTERVAL, [15, 90, 96]),
+        );
         let found: Vec<_> = loads(&before, &later)
             .map(|load| (load.forward, load.admitted))
             .collect();
-        assert_eq!(found, [(75, 75)]);
+        assert_eq!(found, [(139, 139)]);
     }
 
     /// With 256 CPUs the channels were read, and gone through, 256 times in each interval.

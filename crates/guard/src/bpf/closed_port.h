@@ -15,23 +15,10 @@
 #define PLIMSOLL_CLOSED_PORT_H
 
 #include "address.h"
+#include "conntrack.h"
 #include "share.h"
 
 #define REVIEW_SHIFT (TICK_SHIFT + REVIEW_TICKS_SHIFT)
-/* The first 12 bytes of the kernel's, which every release takes. */
-struct bpf_ct_opts___plimsoll {
-	__s32 netns_id;
-	__s32 error;
-	__u8 l4proto;
-	__u8 dir;
-	__u8 reserved[2];
-};
-
-/* Without connection tracking in the kernel these are not there. */
-extern struct nf_conn *bpf_xdp_ct_lookup(struct xdp_md *ctx, struct bpf_sock_tuple *tuple,
-					 __u32 tuple_bytes, struct bpf_ct_opts___plimsoll *options,
-					 __u32 options_bytes) __ksym __weak;
-extern void bpf_ct_release(struct nf_conn *connection) __ksym __weak;
 
 /* The place of a destination, whoever has it now. */
 static __always_inline struct unclaimed_port *unclaimed_port_entry(const struct address *address,
@@ -139,29 +126,6 @@ static __always_inline void note_refused_packet(const struct sk_buff *skb)
 		note_refusal(&address, udp.dest);
 }
 
-/*
- * Whether the packet is of a flow that the host translates, or that has been
- * answered. (A flood's packets are tracked as well, but nobody answers them.)
- */
-static __always_inline bool is_taken_elsewhere(struct xdp_md *ctx, const struct packet *packet,
-					       const struct verdict *verdict)
-{
-	struct bpf_ct_opts___plimsoll options = { .netns_id = BPF_F_CURRENT_NETNS, .l4proto = IPPROTO_UDP };
-	struct bpf_sock_tuple tuple;
-	struct nf_conn *connection;
-	__u32 bytes = socket_tuple(packet, verdict->source_port, verdict->port, &tuple);
-	bool taken;
-
-	if (!bpf_ksym_exists(bpf_xdp_ct_lookup) || !bpf_ksym_exists(bpf_ct_release))
-		return false;
-	connection = bpf_xdp_ct_lookup(ctx, &tuple, bytes, &options, sizeof(options));
-	if (!connection)
-		return false;
-	taken = connection->status & (IPS_SEEN_REPLY | IPS_SRC_NAT | IPS_DST_NAT);
-	bpf_ct_release(connection);
-	return taken;
-}
-
 /* What is for closed ports beyond the bound, but not to be discarded. */
 static __always_inline bool is_spared(struct xdp_md *ctx, const struct packet *packet,
 				      const struct verdict *verdict)
@@ -170,7 +134,7 @@ static __always_inline bool is_spared(struct xdp_md *ctx, const struct packet *p
 	struct allowance *allowance = bpf_map_lookup_elem(&allowances, &slot);
 
 	return !allowance || protection_of(packet, verdict, allowance) != PROTECTION_NONE ||
-	       is_taken_elsewhere(ctx, packet, verdict);
+	       (flow_of(ctx, packet, verdict->source_port, verdict->port) & FLOW_TAKEN);
 }
 
 /*

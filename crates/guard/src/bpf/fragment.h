@@ -35,6 +35,7 @@ __noinline int remember_fate(const struct packet *packet, __u32 slot, __u32 gene
 		.outcome = fate >> 24,
 		.tunnelled = fate >> 32,
 		.shed = fate >> 40,
+		.source_port = fate >> 48,
 	};
 
 	if (!packet)
@@ -53,7 +54,8 @@ static __always_inline void remember_first_fragment(const struct packet *packet,
 		return;
 	remember_fate(packet, verdict->slot, channel ? channel->generation : 0,
 		      verdict->port | kind << 16 | (__u64)verdict->outcome << 24 |
-			      (__u64)verdict->tunnelled << 32 | (__u64)verdict->shed << 40);
+			      (__u64)verdict->tunnelled << 32 | (__u64)verdict->shed << 40 |
+			      (__u64)verdict->source_port << 48);
 }
 
 static __always_inline void judge_later_fragment(const struct packet *packet,
@@ -72,6 +74,7 @@ static __always_inline void judge_later_fragment(const struct packet *packet,
 	verdict->kind = first->kind;
 	verdict->outcome = first->outcome;
 	verdict->port = first->port;
+	verdict->source_port = first->source_port;
 	verdict->tunnelled = first->tunnelled;
 	verdict->shed = first->shed;
 	slot = first->slot;

@@ -29,7 +29,7 @@
  * tcp.h with backlog.h, connection.h, known_connection.h, cookie.h and transmit.h, fragment.h, channel.h (a socket's slot and books),
  * fairness.h with source_credit.h and known_source.h (whose packets an overloaded channel takes),
  * observing.h (how full a queue would be),
- * share.h and protection.h (shedding), closed_port.h; maps.h is what stays between two packets.
+ * share.h and protection.h (shedding), closed_port.h with conntrack.h; maps.h is what stays between two packets.
  */
 #include <linux/bpf.h>
 #include <linux/types.h>
@@ -137,7 +137,8 @@ static __always_inline __u64 is_tunnelled(const struct packet *packet,
 	return (by_protocol & 1) | verdict->tunnelled;
 }
 
-static __always_inline void count(const struct packet *packet, const struct verdict *verdict)
+static __always_inline void count(struct xdp_md *ctx, const struct packet *packet,
+				  const struct verdict *verdict)
 {
 	/* 64 bits: the verifier loses the bounds of what clang zero-extends. */
 	__u64 kind = verdict->kind, outcome = verdict->outcome;
@@ -155,6 +156,7 @@ static __always_inline void count(const struct packet *packet, const struct verd
 	if (verdict->is_established && verdict->outcome != OUTCOME_SOCKET_QUEUE)
 		counters->established++;
 	counters->tunnelled += is_tunnelled(packet, verdict);
+	count_leaving(ctx, packet, verdict, counters);
 	if (verdict->channel) {
 		note_change(verdict->channel, verdict->slot);
 		verdict->channel->packets[outcome]++;
@@ -189,7 +191,7 @@ int plimsoll_guard(struct xdp_md *ctx)
 	count_returned(&verdict);
 	if (packet.fragment_part == FIRST_FRAGMENT)
 		remember_first_fragment(&packet, &verdict);
-	count(&packet, &verdict);
+	count(ctx, &packet, &verdict);
 	return action(&verdict);
 }
 

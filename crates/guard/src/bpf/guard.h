@@ -128,6 +128,11 @@ enum limit {
 	 * still to come, since each CPU polls 64 before the stack sees them.
 	 */
 	DOUBT_PACKETS = 4 * CLOSED_PORT_PACKETS,
+	/*
+	 * Of so many packets without a socket one is looked up in connection tracking: a
+	 * CPU that they fill has 80 looks and more in an interval, and each costs a look-up.
+	 */
+	FLOW_PARTS = 32,
 	/* UDP ports without a socket that are remembered: all of one address. */
 	UNCLAIMED_PORTS = 65536,
 	/* What is known of them is reviewed every 2^25 ns, about 34 ms, … */
@@ -243,6 +248,10 @@ struct totals {
 	/* Those of TCP connections past their handshake, but for what these do not take: */
 	__u64 established;
 	__u64 tunnelled; /* those that a tunnel takes in the kernel */
+	/* Those of translated flows that go on to other hosts, by one of FLOW_PARTS: */
+	__u64 translated;
+	__u32 unclaimed; /* those without a socket */
+	__u32 looked_at; /* of each FLOW_PARTS of them, this one's flow is asked for */
 };
 
 /* Why a channel took no more packets when last looked at. */
@@ -437,7 +446,7 @@ struct fragment {
 	__u8 outcome;
 	__u8 tunnelled; /* as in struct verdict */
 	__u8 shed;
-	__u16 reserved;
+	__be16 source_port;
 };
 
 /*

@@ -174,9 +174,23 @@ enum skb_drop_reason {
 	SKB_DROP_REASON_NO_SOCKET = 1, /* a stand-in: CO-RE puts in the kernel's */
 };
 
+/* A tracked connection's ends, as its packets one way have them. */
+struct nf_conntrack_tuple {
+	struct {
+		union {
+			__be32 ip6[4];
+		} u3;
+	} src;
+};
+
+struct nf_conntrack_tuple_hash {
+	struct nf_conntrack_tuple tuple;
+};
+
 /* A tracked connection. */
 struct nf_conn {
 	unsigned long status;
+	struct nf_conntrack_tuple_hash tuplehash[2]; /* as it began, and of answers */
 };
 
 #pragma clang attribute pop

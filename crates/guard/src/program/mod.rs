@@ -65,6 +65,8 @@ mod sources_tests;
 pub(crate) mod test_host;
 mod test_run;
 #[cfg(test)]
+mod translated_tests;
+#[cfg(test)]
 mod verifier_tests;
 
 pub(crate) use skeleton::types;
@@ -129,6 +131,8 @@ pub(crate) struct CpuTotals {
     pub(crate) established: u64,
     /// Packets that a tunnel takes in the kernel.
     pub(crate) tunnelled: u64,
+    /// Packets of translated flows that go on to other hosts, by a sample.
+    pub(crate) translated: u64,
 }
 
 impl<'obj> Program<'obj> {
@@ -294,6 +298,7 @@ impl<'obj> Program<'obj> {
             let mut sums = CpuTotals {
                 established: counts.established,
                 tunnelled: counts.tunnelled,
+                translated: counts.translated,
                 ..CpuTotals::default()
             };
             for (sum, kind) in sums.kinds.iter_mut().zip(&counts.packets) {
