@@ -7,6 +7,7 @@ mod common;
 use std::net::{Ipv4Addr, Ipv6Addr, TcpListener, TcpStream, UdpSocket};
 use std::os::fd::{AsRawFd, OwnedFd};
 
+use common::steering::steer;
 use common::{
     BROADCAST_V4, HOST_V4, HOST_V6, PEER_V4, PEER_V6, admits, fill, in_namespace, let_a_tick_pass,
     to_host, udp_socket,
@@ -303,6 +304,24 @@ fn a_group_whose_members_a_program_selects_is_left_alone() {
         assert_eq!(counters.channels.len(), 1);
         assert_eq!(counters.channels[0].packets.count(Outcome::Admitted), 64);
         assert_eq!(counters.of(Kind::UdpSocket), &counters.channels[0].packets);
+    });
+}
+
+/// Up to 32 packets in a tick were judged by the socket that the packet before was for.
+#[test]
+fn a_socket_that_a_program_chooses_by_the_source_gets_its_packets() {
+    with_guard(|guard| {
+        let _full = udp_socket((HOST_V4, PORT), 64 << 10);
+        fill(&UdpSocket::bind((HOST_V4, 0)).unwrap(), (HOST_V4, PORT));
+        let chosen = udp_socket((HOST_V4, FULL_PORT), 64 << 10);
+        let [stranger, client] = [0, 1].map(|n| to_host(HOST_V4).udp(PEER_PORT + n, PORT, &[]));
+        // This source has had its share.
+        guard.test_run(&stranger, 10_000).unwrap();
+        let _steering = steer(PEER_PORT + 1, &chosen);
+        for packet in 0..100 {
+            assert!(!admits(guard, &stranger), "{packet}");
+            assert!(admits(guard, &client), "{packet}");
+        }
     });
 }
 

@@ -15,6 +15,8 @@ use crate::Error;
 /// What the bench calls the frames that promises are made for.
 const LOOKED_UP: &str = "UDP, connected socket: looked up";
 const KNOWN_FULL: &str = "UDP, full socket: discarded";
+const SHARED_FULL: &str = "UDP, full socket that shares its port";
+const GROUP_FULL: &str = "UDP, full group of four";
 
 /// What a verdict costs.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -82,6 +84,18 @@ impl Measured for Outcome {
                 "verdict/known-full",
                 "a verdict for a channel known to be full, net",
                 KNOWN_FULL,
+                12.0,
+            ),
+            goal(
+                "verdict/known-full-shared",
+                "the same for a socket that shares its port (SO_REUSEADDR), net",
+                SHARED_FULL,
+                12.0,
+            ),
+            goal(
+                "verdict/known-full-group",
+                "the same for a group of sockets (SO_REUSEPORT), net",
+                GROUP_FULL,
                 12.0,
             ),
         ]

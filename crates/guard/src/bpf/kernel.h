@@ -49,10 +49,23 @@ struct netns_ipv4 {
 	struct udp_table *udp_table;
 };
 
+/* Programs of a network namespace. */
+enum netns_bpf_attach_type {
+	NETNS_BPF_SK_LOOKUP = 1, /* they choose a packet's socket */
+	MAX_NETNS_BPF_ATTACH_TYPE,
+};
+
+struct bpf_prog_array;
+
+struct netns_bpf {
+	struct bpf_prog_array *run_array[MAX_NETNS_BPF_ATTACH_TYPE]; /* NULL: none */
+};
+
 struct net {
 	struct ns_common ns;
 	__u32 hash_mix;
 	struct netns_ipv4 ipv4;
+	struct netns_bpf bpf;
 };
 
 struct sock_common {

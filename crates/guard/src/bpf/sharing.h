@@ -3,7 +3,8 @@
  * Who else has a UDP socket's port. A socket with SO_REUSEADDR or SO_REUSEPORT may
  * share it: with a connected socket, which gets its peer's packets, or with the
  * members of its group. The kernel counts the sockets of each port in its table; if
- * these are all known, the destination alone tells enough.
+ * these are all known, the destination alone tells enough. Not so where a program of the
+ * network namespace chooses sockets (sk_lookup): it may go by the source.
  *
  * Limits: ports whose hash collides count together, and then nothing is known.
  */
@@ -27,7 +28,10 @@ static __always_inline __u32 sockets_at_port(const struct sock_common *sk)
 	return slot->count;
 }
 
-/* Whether a member of a group takes no packet now, as its own look-up would find. */
+/*
+ * Whether a member of a group takes no packet now, as its own look-up would find. A flood of
+ * few sources presses few members: the others' queues may have been full before it came.
+ */
 static __always_inline bool is_member_full(__u64 member)
 {
 	const struct sock *sk =
@@ -39,8 +43,8 @@ static __always_inline bool is_member_full(__u64 member)
 	__u32 slot = known ? *known : 0;
 	struct channel *channel = slot ? channel_at(slot) : NULL;
 
-	return channel && channel->pressed &&
-	       queue.occupancy >= limit_bytes(&queue, slot, channel->discarding);
+	return queue.occupancy >= limit_bytes(&queue, slot, channel && channel->discarding) &&
+	       ((channel && channel->pressed) || has_no_room(&queue));
 }
 
 /*
@@ -83,12 +87,21 @@ enum sharing {
 	SHARING_UNKNOWN,
 };
 
+/* Whether a program chooses the sockets of this one's network namespace. */
+static __always_inline bool are_sockets_chosen(const struct sock_common *sk)
+{
+	const struct net *net = sk->skc_net.net;
+
+	return bpf_core_field_exists(net->bpf.run_array) &&
+	       net->bpf.run_array[NETNS_BPF_SK_LOOKUP];
+}
+
 static __always_inline enum sharing sharing_of(const struct sock_common *sk, __u32 slot,
 					       bool full)
 {
 	bool group = BPF_CORE_READ_BITFIELD(sk, skc_reuseport);
 
-	if (sk->skc_state != TCP_CLOSE || sk->skc_bound_dev_if)
+	if (sk->skc_state != TCP_CLOSE || sk->skc_bound_dev_if || are_sockets_chosen(sk))
 		return SHARING_UNKNOWN;
 	if ((!group && !BPF_CORE_READ_BITFIELD(sk, skc_reuse)) || sockets_at_port(sk) == 1)
 		return SHARING_ALONE;

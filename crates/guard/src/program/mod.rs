@@ -45,6 +45,8 @@ mod cpus_tests;
 mod fairness_tests;
 #[cfg(test)]
 mod flooded_tests;
+#[cfg(test)]
+mod group_tests;
 mod known;
 #[cfg(test)]
 mod known_tests;

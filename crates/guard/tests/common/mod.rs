@@ -11,6 +11,7 @@ pub(crate) mod packets_host;
 pub(crate) mod patient;
 pub(crate) mod peer;
 pub(crate) mod service_manager;
+pub(crate) mod steering;
 pub(crate) mod syn_queue;
 
 use std::io;
