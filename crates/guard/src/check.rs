@@ -426,7 +426,7 @@ fn syn_cookies(is_veth: bool) -> Finding {
                 "syn_cookies",
                 Verdict::Limited,
                 why,
-                "answers with SYN cookies, and leaves them to the stack once the filter refused eight handshakes",
+                "leaves SYNs past a listener's queue to the stack, unless `--syn-cookies true` says that the filter takes connections whose SYN it never saw",
             );
         }
         _ => {}

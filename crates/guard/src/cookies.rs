@@ -3,7 +3,8 @@
 //! `core::answering` decides, by what is seen here: what the program sent back, what
 //! the link refused of it, which handshakes came back, and which of them the stack
 //! took (`TcpExt.SyncookiesRecv` in `snmp_counter.rst`). What the packet filter would
-//! refuse is known beforehand where its rules can be read ([`crate::filter`]).
+//! refuse is known beforehand where its rules can be read ([`crate::filter`]); where they
+//! cannot, the stack answers, unless the program is asked for.
 
 use std::time::Instant;
 
@@ -51,11 +52,12 @@ impl Cookies {
         })
     }
 
-    /// Call it once a second. `wanted`: the program shall answer where it may.
+    /// Call it once a second. `wanted`: whether the program shall answer where it may; unless
+    /// that is said, not where nobody knows what the packet filter takes.
     pub(crate) fn on_interval(
         &mut self,
         program: &mut Program<'_>,
-        wanted: bool,
+        wanted: Option<bool>,
     ) -> Result<(), Error> {
         let link = link::link(self.ifindex).map_err(os("ask for the interface's state"))?;
         let (mtu, mac) = (link.mtu.unwrap_or(0), link.mac.unwrap_or_default());
@@ -76,9 +78,12 @@ impl Cookies {
         let answerer = self
             .answering
             .on_interval(time::Instant::from_nanos(elapsed), &news);
-        let filter = self.filter.on_interval(now);
-        let refuses = matches!(filter, Filter::MayWantSyn(_));
-        let may = wanted && answerer == Answerer::Driver && !refuses;
+        let may_refuse = match self.filter.on_interval(now) {
+            Filter::Harmless => false,
+            Filter::MayWantSyn(_) => true,
+            Filter::NotKnown(_) => wanted != Some(true),
+        };
+        let may = wanted != Some(false) && answerer == Answerer::Driver && !may_refuse;
         program.set_answering(match (takes_syn_cookies(), may) {
             (false, _) => answering::ANSWERING_NOBODY,
             (true, false) => answering::ANSWERING_STACK,

@@ -27,7 +27,7 @@ pub(crate) enum Filter {
     Harmless,
     /// It may be refused, and why.
     MayWantSyn(&'static str),
-    /// It is not known, and why. What is refused is noticed.
+    /// It is not known, and why. Handshakes would be lost before a refusal is noticed.
     NotKnown(&'static str),
 }
 

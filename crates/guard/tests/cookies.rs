@@ -132,7 +132,7 @@ fn without_cookies_from_the_driver_the_stack_makes_its_own_or_refuses() {
     in_namespace(|| {
         with_peer(OtherEnd::Takes, |peer| {
             let config = Config {
-                syn_cookies: false,
+                syn_cookies: Some(false),
                 ..Config::default()
             };
             let mut storage = Storage::default();
@@ -368,6 +368,34 @@ fn a_firewall_that_takes_the_handshake_s_end_keeps_the_driver_answering() {
     let [(answers, by_driver), _] = beside_rules(usual, "");
     assert!(answers.iter().all(Result::is_ok), "{answers:?}");
     assert!(by_driver > 0, "nothing speaks against answers");
+}
+
+/// Rules that the guard cannot read. Eight handshakes were lost before it noticed.
+#[test]
+fn where_a_packet_filter_cannot_be_read_the_stack_answers_unless_the_driver_is_asked_for() {
+    for (rule, wanted) in [
+        ("-p tcp ! --syn -m conntrack --ctstate NEW -j DROP", None),
+        ("-p tcp --syn -j ACCEPT", Some(true)),
+    ] {
+        in_namespace(|| {
+            with_peer(OtherEnd::Takes, |peer| {
+                let words = ["-A", "INPUT"].into_iter().chain(rule.split(' '));
+                let status = Command::new("iptables-legacy").args(words).status();
+                assert!(status.expect("iptables is installed").success(), "{rule}");
+                let config = Config {
+                    syn_cookies: wanted,
+                    ..Config::default()
+                };
+                let mut storage = Storage::default();
+                let mut guard = Guard::attach(&mut storage, &config, "v0").unwrap();
+                let answers = flooded_conversations(peer, &mut guard, HOST_V4.into());
+                assert!(answers.iter().all(Result::is_ok), "{rule}: {answers:?}");
+                let counters = guard.counters().unwrap();
+                let by_driver = counters.of(Kind::TcpListener).count(Outcome::SynCookie);
+                assert_eq!(by_driver > 0, wanted == Some(true), "{rule}: {by_driver}");
+            });
+        });
+    }
 }
 
 /// Rules that the guard cannot judge: what the stack refuses is noticed.

@@ -21,8 +21,9 @@ pub struct Config {
     /// Answer SYNs past a listener's SYN queue with SYN cookies from the driver, where
     /// these are seen to arrive. Without, they are left to the stack, which makes
     /// cookies of its own at a higher cost. Where `net.ipv4.tcp_syncookies` is 0 they
-    /// are discarded, as the stack would. Default: yes.
-    pub syn_cookies: bool,
+    /// are discarded, as the stack would. Default: where the packet filter's rules are known
+    /// to take the end of such a handshake; with yes, where they cannot be read as well.
+    pub syn_cookies: Option<bool>,
     /// Count what would be discarded or answered, and let everything pass.
     /// Default: no.
     pub observe: bool,
@@ -52,7 +53,7 @@ impl Config {
     pub const DEFAULT: Self = Self {
         high_watermark: SocketWatermarks::DEFAULT.high,
         low_watermark: SocketWatermarks::DEFAULT.low,
-        syn_cookies: true,
+        syn_cookies: None,
         observe: false,
         cpu_limit: SheddingConfig::DEFAULT.limit,
         protected_share: SheddingConfig::DEFAULT.guarantee,

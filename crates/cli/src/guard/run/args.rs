@@ -55,11 +55,14 @@ pub(crate) struct Args {
     /// what would be discarded were not in it.
     #[arg(long)]
     pub(super) observe: bool,
-    /// Answer SYNs past a listener's SYN queue with SYN cookies, where they arrive; without, the stack does
+    /// Answer SYNs past a listener's SYN queue with SYN cookies, where they arrive; else the stack does
     ///
+    /// Unless given: where the packet filter's rules are known to take such connections. With `true`, also
+    /// where these cannot be read (legacy iptables, more than 20,000 rules): if they refuse, eight
+    /// connections or more are lost before that is noticed.
     /// Cost: connections made by such a cookie lack most TCP options; the stack's own cost it far more time.
-    #[arg(long, value_name = "BOOL", default_value_t = Config::default().syn_cookies, action = clap::ArgAction::Set)]
-    pub(super) syn_cookies: bool,
+    #[arg(long, value_name = "BOOL", action = clap::ArgAction::Set)]
+    pub(super) syn_cookies: Option<bool>,
     /// Whose packets are discarded when a channel is overloaded
     ///
     /// Cost: by sources, 20 to 180 ns for each packet of such a channel, and up to 6 MiB of memory per CPU.

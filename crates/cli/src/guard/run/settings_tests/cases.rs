@@ -80,7 +80,13 @@ pub(super) const CASES: [Case; 30] = [
         "1",
         &[],
     ),
-    case("syn-cookies", "false", |a| !a.guard.syn_cookies, "0", &[]),
+    case(
+        "syn-cookies",
+        "false",
+        |a| a.guard.syn_cookies == Some(false),
+        "0",
+        &[],
+    ),
     case(
         "fairness",
         "\"off\"",
