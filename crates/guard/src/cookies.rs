@@ -8,7 +8,7 @@
 
 use std::time::Instant;
 
-use plimsoll_core::answering::{Answerer, Answering, Seen};
+use plimsoll_core::answering::{Answering, Seen};
 use plimsoll_core::demux::Kind;
 use plimsoll_core::time;
 use plimsoll_kernel::error::os;
@@ -18,10 +18,10 @@ use plimsoll_kernel::{counters, link};
 
 use crate::counters::Outcome;
 use crate::error::Error;
-use crate::filter::{Filter, FilterWatch};
+use crate::filter::FilterWatch;
 use crate::looks::Looks;
 use crate::program::Program;
-use crate::program::types::answering;
+use crate::syn_cookies::SynCookies;
 
 /// Who answers, and the evidence so far.
 #[derive(Debug)]
@@ -29,6 +29,8 @@ pub(crate) struct Cookies {
     ifindex: u32,
     started: Instant,
     answering: Answering,
+    /// What holds since the last look.
+    decided: Option<SynCookies>,
     filter: FilterWatch,
     routes: Looks<PacketSizes>,
     /// All that was seen up to the last look.
@@ -45,6 +47,7 @@ impl Cookies {
             ifindex,
             started: Instant::now(),
             answering: Answering::new(),
+            decided: None,
             filter: FilterWatch::begin(),
             routes: Looks::begin(move || PacketSizes::read(ifindex)),
             before: seen(program)?,
@@ -78,23 +81,16 @@ impl Cookies {
         let answerer = self
             .answering
             .on_interval(time::Instant::from_nanos(elapsed), &news);
-        let may_refuse = match self.filter.on_interval(now) {
-            Filter::Harmless => false,
-            Filter::MayWantSyn(_) => true,
-            Filter::NotKnown(_) => wanted != Some(true),
-        };
-        let may = wanted != Some(false) && answerer == Answerer::Driver && !may_refuse;
-        program.set_answering(match (takes_syn_cookies(), may) {
-            (false, _) => answering::ANSWERING_NOBODY,
-            (true, false) => answering::ANSWERING_STACK,
-            (true, true) => answering::ANSWERING_DRIVER,
-        });
+        let filter = self.filter.on_interval(now);
+        let decided = SynCookies::decide(takes_syn_cookies(), wanted, filter, answerer);
+        program.set_answering(decided.answering());
+        self.decided = Some(decided);
         Ok(())
     }
 
-    /// Who answers, as far as evidence goes.
-    pub(crate) fn answerer(&self) -> Answerer {
-        self.answering.answerer()
+    /// Who answers, and why; `None` before the first look.
+    pub(crate) fn decided(&self) -> Option<SynCookies> {
+        self.decided
     }
 }
 

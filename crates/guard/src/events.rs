@@ -1,5 +1,5 @@
-//! What happened, as lines for a log: overload and shedding begin and end,
-//! channels become saturated and are relieved.
+//! What happened, as lines for a log: overload and shedding begin and end, others answer
+//! SYNs, channels become saturated and are relieved.
 //!
 //! A saturated channel discards and admits by turns many times a second, so it
 //! counts as relieved only after a while without a discard. A flood of many
@@ -14,9 +14,12 @@ use plimsoll_core::demux::Kind;
 use crate::by_channel::ByChannel;
 use crate::counters::Channel;
 use crate::status::Snapshot;
+use crate::syn_cookies::SynCookies;
 
 /// Without a discard for this long a channel is relieved.
 const RELIEVED_AFTER: Duration = Duration::from_secs(10);
+/// What should pass in a moment is told when it has lasted this long.
+const SETTLED_AFTER: Duration = Duration::from_secs(10);
 /// Lines about channels per reading.
 const CHANNEL_EVENTS_MAX: usize = 10;
 
@@ -32,6 +35,8 @@ pub enum Event {
     },
     /// Input is shed by shares from now on, or no more.
     Shedding(bool),
+    /// Who answers SYNs past a full SYN queue from now on.
+    SynCookies(SynCookies),
     /// A channel discards from now on, or has not for a while.
     Saturated {
         /// The channel.
@@ -49,6 +54,7 @@ impl fmt::Display for Event {
             Self::Mode { mode, reason } => write!(f, "event=mode mode={mode} reason={reason}"),
             Self::Shedding(true) => write!(f, "event=shedding_began"),
             Self::Shedding(false) => write!(f, "event=shedding_ended"),
+            Self::SynCookies(decided) => write!(f, "event=syn_cookies {decided}"),
             Self::Saturated {
                 channel: (kind, address, port),
                 is_saturated,
@@ -71,6 +77,9 @@ impl fmt::Display for Event {
 pub struct Events {
     mode: &'static str,
     shedding: bool,
+    /// What was told of SYN cookies last, and since when a passing state holds.
+    syn_cookies: SynCookies,
+    passing_since: Option<Instant>,
     channels: ByChannel<State>,
 }
 
@@ -86,6 +95,8 @@ impl Default for Events {
         Self {
             mode: "interrupts",
             shedding: false,
+            syn_cookies: SynCookies::DRIVER,
+            passing_since: None,
             channels: ByChannel::default(),
         }
     }
@@ -104,6 +115,8 @@ impl Events {
             self.shedding = snapshot.shedding;
             events.push(Event::Shedding(self.shedding));
         }
+        let decided = snapshot.syn_cookies.unwrap_or(self.syn_cookies);
+        events.extend(self.on_syn_cookies(decided, now));
         let mut changed = Vec::new();
         self.channels
             .carry(&snapshot.counters.channels, |channel, before| {
@@ -118,6 +131,22 @@ impl Events {
         events.extend(changed.into_iter().take(CHANNEL_EVENTS_MAX));
         events.extend((more > 0).then_some(Event::More(more)));
         events
+    }
+
+    /// Where it is for a moment only, that is not told: a flood of forged sources has a trial
+    /// again and again.
+    fn on_syn_cookies(&mut self, decided: SynCookies, now: Instant) -> Option<Event> {
+        let passing_since = match decided.is_passing() && decided != self.syn_cookies {
+            true => Some(self.passing_since.unwrap_or(now)),
+            false => None,
+        };
+        self.passing_since = passing_since;
+        let is_settled = passing_since.is_none_or(|since| now - since >= SETTLED_AFTER);
+        if decided == self.syn_cookies || !is_settled {
+            return None;
+        }
+        self.syn_cookies = decided;
+        Some(Event::SynCookies(decided))
     }
 }
 
@@ -194,6 +223,37 @@ mod tests {
             "event=shedding_ended",
         ];
         assert_eq!(lines(&mut events, &channels(0), now), ended);
+    }
+
+    #[test]
+    fn who_answers_syns_is_told_once_it_is_settled() {
+        let start = Instant::now();
+        let mut events = Events::default();
+        let mut told = |second, by, reason| {
+            let mut snapshot = channels(0);
+            snapshot.syn_cookies = Some(SynCookies { by, reason });
+            lines(&mut events, &snapshot, start + Duration::from_secs(second)).join("")
+        };
+        assert_eq!(told(0, "driver", "no_objection"), "", "so it began");
+        let refused = "event=syn_cookies by=stack reason=link_refused";
+        assert_eq!(told(1, "stack", "link_refused"), refused);
+        assert_eq!(told(2, "stack", "link_refused"), "");
+        let by_driver = "event=syn_cookies by=driver reason=no_objection";
+        assert_eq!(told(3, "driver", "no_objection"), by_driver);
+        // Trials that change nothing, each too short to be told.
+        for second in 4..40 {
+            let (by, reason) = match second % 5 {
+                0 => ("driver", "no_objection"),
+                _ => ("stack", "trial"),
+            };
+            assert_eq!(told(second, by, reason), "");
+        }
+        let lost = "event=syn_cookies by=stack reason=lost";
+        assert_eq!(told(41, "stack", "lost"), lost);
+        assert_eq!(told(42, "stack", "filter_unread"), "");
+        let unread = "event=syn_cookies by=stack reason=filter_unread";
+        assert_eq!(told(52, "stack", "filter_unread"), unread);
+        assert_eq!(told(53, "stack", "filter_unread"), "");
     }
 
     #[test]

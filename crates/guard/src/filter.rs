@@ -154,7 +154,8 @@ impl FilterWatch {
 
 const REFUSED: &str = "the kernel does not tell the packet filter's rules";
 /// While a rule set is unread.
-const CHANGED: Filter = Filter::MayWantSyn("the packet filter's rules have just changed");
+pub(crate) const CHANGED: Filter =
+    Filter::MayWantSyn("the packet filter's rules have just changed");
 
 fn read() -> Read {
     let before = thread_time(0).unwrap_or_default();

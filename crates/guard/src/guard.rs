@@ -5,7 +5,6 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use libbpf_rs::Link;
-use plimsoll_core::answering::Answerer;
 use plimsoll_core::charge::shedding::SheddingConfig;
 use plimsoll_core::config::ConfigError;
 use plimsoll_core::demux::Kind;
@@ -25,6 +24,7 @@ use crate::program::types::{answering, limit};
 use crate::program::{Program, Seated, SourcesReader};
 use crate::protection::Protection;
 use crate::regulator::Regulator;
+use crate::syn_cookies::SynCookies;
 pub use config::Config;
 use plimsoll_kernel::error::bpf;
 use plimsoll_kernel::lasting_link::LastingLink;
@@ -277,8 +277,8 @@ impl<'obj> Guard<'obj> {
 
     /// Who answers SYNs past a listener's SYN queue, and why; `None` unless attached.
     #[must_use]
-    pub fn answerer(&self) -> Option<Answerer> {
-        self.cookies.as_ref().map(Cookies::answerer)
+    pub fn syn_cookies(&self) -> Option<SynCookies> {
+        self.cookies.as_ref().and_then(Cookies::decided)
     }
 
     /// Call once a second: lets the program's clock tick and takes over

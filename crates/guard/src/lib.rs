@@ -40,6 +40,7 @@ mod regulator;
 pub mod session;
 mod sources;
 pub mod status;
+mod syn_cookies;
 
 pub use counters::{Channel, Counters, Outcome, Packets};
 pub use error::Error;
@@ -49,8 +50,8 @@ pub use known::KnownError;
 #[doc(hidden)]
 pub use known::check_known_sources;
 pub use owner::{Owner, OwnerProcess, Owners};
-pub use plimsoll_core::answering::Answerer;
 pub use plimsoll_core::demux::Kind;
 pub use program::SourcesReader;
 pub use protection::{ProtectedPort, Protection, Transport, parse_port};
 pub use sources::{Class, Heaviest, Judged, Level, Sources, culprit};
+pub use syn_cookies::SynCookies;

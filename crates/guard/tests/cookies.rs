@@ -17,7 +17,7 @@ use nix::sys::socket::{Backlog, listen};
 use common::peer::{Job, OtherEnd, run, with_peer};
 use common::syn_queue::{PORT, fill_syn_queue, from_nobody, listener};
 use common::{HOST_V4, HOST_V6, Wire, in_namespace};
-use plimsoll_guard::{Answerer, Config, Guard, Kind, Outcome, Storage};
+use plimsoll_guard::{Config, Guard, Kind, Outcome, Storage};
 use plimsoll_packets::frame::TcpFlags;
 
 const CLIENTS: usize = 20;
@@ -141,10 +141,12 @@ fn without_cookies_from_the_driver_the_stack_makes_its_own_or_refuses() {
             fill_syn_queue(peer, HOST_V4.into());
             let syn = from_nobody(HOST_V4.into(), 20_000, TcpFlags::SYN);
             assert!(guard.test_run(&syn, 1).unwrap().0, "the stack answers");
+            assert_eq!(told(&guard), "by=stack reason=switched_off");
             std::fs::write("/proc/sys/net/ipv4/tcp_syncookies", "0").unwrap();
             guard.configure(&Config::default()).unwrap();
             guard.regulate().unwrap();
             assert!(!guard.test_run(&syn, 1).unwrap().0, "the host forbids them");
+            assert_eq!(told(&guard), "by=nobody reason=sysctl");
             let counters = guard.counters().unwrap();
             let packets = counters.of(Kind::TcpListener);
             assert_eq!(packets.count(Outcome::SynQueue), 1);
@@ -255,6 +257,12 @@ fn flooded_conversations(
     conversations_as(peer, guard, host, flooded)
 }
 
+/// Who answers, and why, as operators are told.
+fn told(guard: &Guard<'_>) -> String {
+    let decided = guard.syn_cookies().expect("it is attached");
+    decided.to_string()
+}
+
 /// On a plain veth, as a container has, nobody polls at the other end: the link
 /// drops what XDP sends back. All clients were lost while the program answered.
 #[test]
@@ -266,7 +274,7 @@ fn where_answers_cannot_arrive_the_stack_makes_its_own() {
             let answers = conversations(peer, &mut guard, HOST_V4.into(), CLIENTS);
             assert!(answers.iter().all(Result::is_ok), "{answers:?}");
             guard.refresh().unwrap();
-            assert_eq!(guard.answerer(), Some(Answerer::Refused));
+            assert_eq!(told(&guard), "by=stack reason=link_refused");
             let counters = guard.counters().unwrap();
             let answered = counters.of(Kind::TcpListener).count(Outcome::SynCookie);
             assert!(
@@ -413,7 +421,7 @@ fn a_packet_filter_that_is_not_understood_is_noticed() {
             let mut storage = Storage::default();
             let mut guard = Guard::attach(&mut storage, &Config::default(), "v0").unwrap();
             let answers = conversations(peer, &mut guard, HOST_V4.into(), 2 * CLIENTS);
-            assert_eq!(guard.answerer(), Some(Answerer::NotTaken), "{answers:?}");
+            assert_eq!(told(&guard), "by=stack reason=not_taken", "{answers:?}");
             let last = &answers[CLIENTS..];
             assert!(last.iter().all(Result::is_ok), "{answers:?}");
         });
@@ -438,6 +446,7 @@ fn where_connection_tracking_takes_whole_connections_only_nothing_is_answered() 
             let counters = guard.counters().unwrap();
             let packets = counters.of(Kind::TcpListener);
             assert_eq!(packets.count(Outcome::SynCookie), 0);
+            assert_eq!(told(&guard), "by=stack reason=packet_filter");
         });
     });
 }

@@ -19,7 +19,7 @@ use common::{HOST_MAC, HOST_V4, PEER_MAC, PEER_V4, Wire, in_namespace, ip};
 use nix::sys::socket::{
     AddressFamily, Backlog, SockFlag, SockType, SockaddrIn, bind, connect, listen, socket,
 };
-use plimsoll_guard::{Answerer, Config, Guard, Kind, Outcome, Protection, Storage};
+use plimsoll_guard::{Config, Guard, Kind, Outcome, Protection, Storage, SynCookies};
 use plimsoll_packets::frame::{Packet, TcpFlags};
 
 const PORT: u16 = 80;
@@ -255,7 +255,7 @@ fn flood_from_nobody(peer: &Sender<Job>) {
 /// Who answers SYNs after the program has refused the ends of most of these handshakes; `None`:
 /// it did not, since the machine was held up: the SYN queue was not full, or the server not
 /// behind for long.
-fn answerer_after_refused_ends() -> Option<Answerer> {
+fn answerer_after_refused_ends() -> Option<SynCookies> {
     const ENDS: u16 = 40;
     let mut answerer = None;
     with_peer(OtherEnd::Takes, |peer| {
@@ -297,7 +297,7 @@ fn answerer_after_refused_ends() -> Option<Answerer> {
         let refused = packets.count(Outcome::SourceShare) - before.count(Outcome::SourceShare);
         guard.refresh().unwrap();
         answerer = guard
-            .answerer()
+            .syn_cookies()
             .filter(|_| refused > u64::from(ENDS) * 3 / 4);
     });
     answerer
@@ -308,5 +308,5 @@ fn answerer_after_refused_ends() -> Option<Answerer> {
 #[test]
 fn ends_of_handshakes_that_the_program_refuses_are_no_sign_of_a_packet_filter() {
     let answerer = (0..5).find_map(|_| in_namespace(answerer_after_refused_ends));
-    assert_eq!(answerer, Some(Answerer::Driver));
+    assert_eq!(answerer.map(|told| told.by), Some("driver"));
 }

@@ -245,6 +245,7 @@ fn reads_settings_again() {
     let observed = Settings {
         guard: Config {
             observe: true,
+            syn_cookies: Some(false),
             ..Config::default()
         },
         threaded: Some(Priority::RealTime),
@@ -269,11 +270,12 @@ fn reads_settings_again() {
     run(settings(), &mut notes).unwrap();
     let lines = notes.lines;
     assert_eq!(
-        lines[..3],
+        lines[..4],
         [
             "interface=v0 the settings stay as they were: poll-cpu = 0: no thread polls without threaded, or strategy = \"thread\"",
             "interface=v0 settings read again",
             "interface=v0 threaded: a change takes a new start",
+            "interface=v0 event=syn_cookies by=stack reason=switched_off",
         ]
     );
     assert_eq!(seen_observing, [false, false, true]);

@@ -13,7 +13,7 @@ use plimsoll_guard::check::{Check, Finding, Verdict};
 use plimsoll_guard::status::{GovernorStatus, Status};
 use plimsoll_guard::{Kind, Outcome};
 
-use self::samples::{idle, observing, overloaded};
+use self::samples::{idle, observing, overloaded, syn_cookies};
 use super::top::{self, State};
 use super::{check, status, words};
 
@@ -115,6 +115,31 @@ fn every_mode_and_reason_in_words() {
         }
     }
     assert_golden("modes.txt", &text);
+}
+
+#[test]
+fn every_answerer_of_syns_in_words() {
+    let mut text = String::new();
+    for (by, reason) in [
+        ("driver", "no_objection"),
+        ("stack", "switched_off"),
+        ("stack", "packet_filter"),
+        ("stack", "filter_not_known"),
+        ("stack", "filter_unread"),
+        ("stack", "trial"),
+        ("stack", "link_refused"),
+        ("stack", "not_taken"),
+        ("stack", "lost"),
+        ("nobody", "sysctl"),
+    ] {
+        let status = Status {
+            syn_cookies: syn_cookies(by, reason),
+            ..idle()
+        };
+        text += &words::syn_cookies(&status).unwrap_or_default();
+        text.push('\n');
+    }
+    assert_golden("syn-cookies.txt", &text);
 }
 
 /// Between them 0.5 s and packets lost at two places.

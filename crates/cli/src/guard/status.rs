@@ -92,6 +92,9 @@ pub(super) fn table(status: &Status) -> String {
         status.interval_s,
         words::doing(&status.governor, status.observe, status.shedding),
     );
+    if let Some(cookies) = words::syn_cookies(status) {
+        text += &format!("{cookies}\n");
+    }
     if let Some(most) = words::most_offered(status) {
         text += &format!("most offered: {most}\n");
     }

@@ -80,6 +80,25 @@ pub(crate) fn doing(governor: &GovernorStatus, observe: bool, shedding: bool) ->
     text
 }
 
+/// Who answers SYNs instead of the driver, and why; `None` while the driver does, as is usual.
+pub(super) fn syn_cookies(status: &Status) -> Option<String> {
+    let told = status.syn_cookies.as_ref()?;
+    let reason = match told.reason.as_str() {
+        "no_objection" => return None,
+        "switched_off" => "switched_off: so the settings say",
+        "packet_filter" => "packet_filter: it may refuse handshakes that the driver began",
+        "filter_not_known" => "filter_not_known: the guard cannot read the packet filter's rules",
+        "filter_unread" => "filter_unread: the packet filter's rules have just changed",
+        "trial" => "trial: do clients come back to the stack's answers?",
+        "link_refused" => "link_refused: the link drops what the driver sends back",
+        "not_taken" => "not_taken: the stack refused handshakes that the driver began",
+        "lost" => "lost: the driver's answers do not reach clients",
+        "sysctl" => "sysctl: net.ipv4.tcp_syncookies is 0",
+        other => other,
+    };
+    Some(format!("SYN cookies by: {} ({reason})", told.by))
+}
+
 /// Whose packets are most of all that is offered: a channel, or a kind whose
 /// packets are for no channel or for many. `None` while nothing is offered.
 pub(super) fn most_offered(status: &Status) -> Option<String> {

@@ -221,6 +221,7 @@ impl Work for Guarded<'_> {
             sources: Some(self.guard.sources()),
             observe: self.settings.guard.observe,
             shedding: self.guard.is_shedding(),
+            syn_cookies: self.guard.syn_cookies(),
             governor: self.governor.status(),
         })
     }

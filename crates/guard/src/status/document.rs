@@ -9,6 +9,7 @@ use crate::governor;
 use crate::ledger::Ledger;
 use crate::owner::Owner;
 use crate::sources::Heaviest;
+use crate::syn_cookies::SynCookies;
 
 /// What to tell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -51,6 +52,9 @@ pub struct Status {
     pub shedding: bool,
     /// What the governor does.
     pub governor: GovernorStatus,
+    /// Who answers SYNs past a full SYN queue with cookies; `None` of a guard that does not tell.
+    #[serde(default)]
+    pub syn_cookies: Option<SynCookiesStatus>,
     /// Seconds that the rates are of.
     pub interval_s: f64,
     /// All packets by kind; kinds without a packet are left out.
@@ -92,6 +96,24 @@ impl From<&governor::Status> for GovernorStatus {
             holdoff_us: status.holdoff_us,
             network_share: status.network_share,
             switches: status.switches,
+        }
+    }
+}
+
+/// Who answers SYNs past a full SYN queue with cookies.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SynCookiesStatus {
+    /// `driver`, `stack` or `nobody`.
+    pub by: String,
+    /// Why.
+    pub reason: String,
+}
+
+impl From<SynCookies> for SynCookiesStatus {
+    fn from(decided: SynCookies) -> Self {
+        Self {
+            by: decided.by.to_owned(),
+            reason: decided.reason.to_owned(),
         }
     }
 }

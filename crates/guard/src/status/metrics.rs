@@ -24,6 +24,7 @@ use crate::by_channel::Key;
 use crate::counters::{Channel, Outcome, Packets};
 use crate::governor;
 use crate::ledger::{Ledger, Stage};
+use crate::syn_cookies::SynCookies;
 
 /// Serves metrics of `interface` until the process ends, with series for at most
 /// `channels_max` channels.
@@ -90,6 +91,7 @@ impl Exporter {
             observe: snapshot.observe,
             shedding: snapshot.shedding,
             governor: snapshot.governor,
+            syn_cookies: snapshot.syn_cookies,
             totals: counters.totals,
             charged_ns: counters.charged_ns,
             channels_total: counters.channels.len(),
@@ -125,6 +127,7 @@ struct Sample {
     observe: bool,
     shedding: bool,
     governor: governor::Status,
+    syn_cookies: Option<SynCookies>,
     totals: [Packets; Kind::ALL.len()],
     charged_ns: [u64; Kind::ALL.len()],
     channels_total: usize,
@@ -246,6 +249,9 @@ impl Sample {
         self.encode_one(encoder, "overload", help, None, overload)?;
         let help = "1 while input is shed by shares, else 0";
         self.encode_one(encoder, "shedding", help, None, flag(self.shedding))?;
+        let help = "1 while the driver answers SYNs past a full SYN queue, 0 while it must not";
+        let by_driver = flag(self.syn_cookies.is_some_and(|told| told.by == "driver"));
+        self.encode_one(encoder, "syn_cookies_by_driver", help, None, by_driver)?;
         let help = "Part of the busiest CPU's time that receiving took";
         let share = self.governor.network_share;
         self.encode_one(encoder, "network_share_ratio", help, None, share)?;

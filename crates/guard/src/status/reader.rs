@@ -16,6 +16,7 @@ use crate::governor;
 use crate::ledger::Ledger;
 use crate::program::SourcesReader;
 use crate::sources::{Class, Judged, Sources};
+use crate::syn_cookies::SynCookies;
 
 /// Version of the answer's form.
 const SCHEMA: u32 = 1;
@@ -84,6 +85,8 @@ pub struct Snapshot {
     pub shedding: bool,
     /// What the governor does.
     pub governor: governor::Status,
+    /// Who answers SYNs past a full SYN queue; `None` unless attached.
+    pub syn_cookies: Option<SynCookies>,
 }
 
 /// What was read at one time.
@@ -111,6 +114,7 @@ impl Snapshot {
                 network_share: 0.25,
                 switches: 2,
             },
+            syn_cookies: Some(SynCookies::DRIVER),
         }
     }
 }
@@ -168,6 +172,7 @@ impl Reader {
             observe: snapshot.observe,
             shedding: snapshot.shedding,
             governor: (&snapshot.governor).into(),
+            syn_cookies: snapshot.syn_cookies.map(Into::into),
             uptime_s: now.duration_since(self.started).as_secs_f64(),
             interval_s: interval.as_secs_f64(),
             kinds: self.kinds(counters, rate),

@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use plimsoll_guard::ledger::{Fate, Ledger, Place, Stage};
 use plimsoll_guard::status::{
-    ChannelStatus, ClassStatus, GovernorStatus, KindStatus, SourcesStatus, Status,
+    ChannelStatus, ClassStatus, GovernorStatus, KindStatus, SourcesStatus, Status, SynCookiesStatus,
 };
 use plimsoll_guard::{Heaviest, Kind, Level, Outcome, Owner, OwnerProcess};
 
@@ -333,6 +333,13 @@ fn ledger() -> Ledger {
     }
 }
 
+pub(super) fn syn_cookies(by: &str, reason: &str) -> Option<SynCookiesStatus> {
+    Some(SynCookiesStatus {
+        by: by.to_owned(),
+        reason: reason.to_owned(),
+    })
+}
+
 /// A guard in the middle of a flood.
 pub(super) fn overloaded() -> Status {
     let channels = channels();
@@ -350,6 +357,7 @@ pub(super) fn overloaded() -> Status {
             network_share: 0.804,
             switches: 3,
         },
+        syn_cookies: syn_cookies("driver", "no_objection"),
         interval_s: 0.5,
         kinds: kinds(),
         channels_total: 1200,
@@ -388,6 +396,7 @@ pub(super) fn observing() -> Status {
             network_share: 1.0,
             switches: 0,
         },
+        syn_cookies: syn_cookies("stack", "link_refused"),
         channels_total: channels().len(),
         ledger,
         ..overloaded()

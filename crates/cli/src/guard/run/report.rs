@@ -10,7 +10,9 @@ use std::net::SocketAddr;
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, channel, sync_channel};
 use std::time::{Duration, Instant};
 
-use plimsoll_guard::{Channel, Counters, Kind, Outcome, Packets, SourcesReader, governor, session};
+use plimsoll_guard::{
+    Channel, Counters, Kind, Outcome, Packets, SourcesReader, SynCookies, governor, session,
+};
 use plimsoll_kernel::privileges::start_thread;
 use serde::Serialize;
 
@@ -42,6 +44,7 @@ pub(super) struct Line {
     observe: bool,
     shedding: bool,
     governor: governor::Status,
+    syn_cookies: Option<SynCookies>,
     #[serde(flatten)]
     counters: Counters,
     #[serde(skip)]
@@ -58,6 +61,7 @@ impl From<&session::Report<'_>> for Line {
             observe: snapshot.observe,
             shedding: snapshot.shedding,
             governor: snapshot.governor,
+            syn_cookies: snapshot.syn_cookies,
             counters: snapshot.counters.clone(),
             sources: snapshot.sources.clone(),
         }

@@ -34,6 +34,7 @@ fn names_and_labels_follow_the_conventions() {
         "plimsoll_guard_known_sources{interface=\"eth0\"} 0.0",
         "plimsoll_guard_channel_occupancy_ratio{interface=\"eth0\",kind=\"udp_socket\",address=\"198.18.0.2\",port=\"53\"} 0.53",
         "plimsoll_guard_charged_cpu_seconds_total{interface=\"eth0\",kind=\"icmp\"} 0.0",
+        "plimsoll_guard_syn_cookies_by_driver{interface=\"eth0\"} 1.0",
         "plimsoll_guard_overload{interface=\"eth0\"} 0.0",
         "plimsoll_guard_network_share_ratio{interface=\"eth0\"} 0.25",
         "plimsoll_guard_mode_changes_total{interface=\"eth0\"} 2",
