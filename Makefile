@@ -146,11 +146,11 @@ bench-wan: packages
 	target/release/plimsoll bench wan --json target/bench/wan.json
 
 # Whether any set-up that operators have is worse off with the guard (fifteen
-# minutes). Needs root.
+# minutes); fails if one is. Needs root.
 no-harm: packages
 	@mkdir -p target/bench
 	$(CARGO) build --release --locked
-	target/release/plimsoll bench no-harm --json target/bench/no-harm.json
+	target/release/plimsoll bench no-harm --strict --json target/bench/no-harm.json
 
 # The guard on Debian's kernels in QEMU, with each driver: needs neither root nor
 # hardware virtualisation, and half an hour. Some of it:

@@ -151,6 +151,11 @@ pub(crate) struct Lacks(pub(crate) String);
 #[error("{0}")]
 pub(crate) struct Absent(pub(crate) &'static str);
 
+/// What was measured is less than what is promised.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub(crate) struct Missed(pub(crate) String);
+
 /// Errors of others, and the command's own, by their codes.
 macro_rules! fails {
     ($($error:ty => $code:expr,)*) => {
@@ -166,6 +171,7 @@ fails! {
     Usage => USED_WRONGLY,
     Lacks => LACKS,
     Absent => FAILED,
+    Missed => FAILED,
     clap::Error => USED_WRONGLY,
     std::time::TryFromFloatSecsError => USED_WRONGLY,
     io::Error => FAILED,

@@ -2,7 +2,7 @@
 //! it, in set-ups that operators really have.
 //!
 //! Each set-up is measured stock and guarded in turns, on hosts made anew for every
-//! run: calm, and beside a flood of another socket. Calm, nothing may be lost that
+//! run: calm, and beside a flood, of another socket as a rule. Calm, nothing may be lost that
 //! stock does not lose; flooded, no less may arrive than with stock. A flood overloads
 //! the host only if stock loses by it: the table says what was offered.
 //!
@@ -14,11 +14,13 @@ mod setup;
 mod traffic;
 
 use std::fmt::Write as _;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use plimsoll_report::{Goal, Machine, SCHEMA, Side};
-use plimsoll_testbed::blast::{Schedule, Spec};
+use plimsoll_testbed::blast::{Priority, Schedule, Spec};
+use plimsoll_testbed::http::Nginx;
 use plimsoll_testbed::{Config as TestbedConfig, Testbed, tunnel};
 use serde::Serialize;
 
@@ -26,7 +28,7 @@ use crate::Error;
 use crate::cases::Cases;
 use crate::figures::conclusion;
 use crate::protection::{Protection, Stage};
-use crate::traffic::{during, udp_flood};
+use crate::traffic::{during, syn_flood, udp_flood};
 use crate::udp::{SINK_PORT, start_sink};
 use setup::{Load, Setup, Site};
 use traffic::{Counted, Flow, Receiver};
@@ -42,6 +44,8 @@ const CALM_PPS: u64 = 44_600;
 const FLOODED_PPS: u64 = 5_000;
 /// So many times the floods' rate is more than a CPU forwards.
 const FORWARDED_TIMES: u64 = 3;
+/// SYNs to a web server's own port, where no client of a plain veth once got in.
+const SYN_PPS: u64 = 100_000;
 const HOLDOFF: Duration = Duration::from_micros(30);
 const TCP_PORT: u16 = 5201;
 
@@ -84,7 +88,8 @@ impl Plan {
 pub struct NoHarmCase {
     /// The set-up.
     pub setup: &'static str,
-    /// Beside a flood of another socket; a full router is sent the flood itself.
+    /// Beside a flood of another socket; a full router is sent the flood itself, and a web
+    /// server's own port gets SYNs.
     pub flooded: bool,
     /// Stock or guard; where throughput counts a program that passes everything as well.
     pub protection: Protection,
@@ -287,6 +292,8 @@ fn once(plan: &Plan, setup: &Setup, protection: Protection, flooded: bool) -> Re
         behind,
     };
     setup.prepare(&site)?;
+    let nginx = matches!(setup.load, Load::Web).then(|| Nginx::start(stage.host(), TCP_PORT));
+    let _nginx = nginx.transpose()?;
     let guard = (protection == Protection::Guard)
         .then(|| stage.guard_as_it_is())
         .transpose()?;
@@ -325,6 +332,12 @@ fn flood(plan: &Plan, setup: &Setup, stage: &Stage<'_>, flooded: bool) -> Option
             spec.flow.destination = setup::BEHIND.into();
             Some(spec)
         }
+        Load::Web => flooded.then(|| {
+            let mut spec = syn_flood(stage, TCP_PORT, SYN_PPS);
+            // Clients are real-time here: nobody else needs the CPU that they share.
+            spec.priority = Priority::Nice(-20);
+            spec
+        }),
         _ => flooded.then(|| of(plan.flood_pps)),
     }
 }
@@ -365,7 +378,18 @@ fn cross(plan: &Plan, setup: &Setup, site: &Site<'_>, flooded: bool) -> Result<C
                 traffic::udp(load, test, Receiver::Bound(setup::PORT), target, flow)
             })?
         }
-        Load::Tcp(to_test) => traffic::tcp(test, load, TCP_PORT, to_test, plan.window),
+        Load::Tcp(to_test) => {
+            let address = SocketAddr::new(test.ipv4().into(), TCP_PORT);
+            traffic::tcp((test, TCP_PORT), load, address, to_test, plan.window)
+        }
+        Load::TcpBehind => {
+            let published = setup::Target::TestHost.address(site);
+            traffic::tcp((&site.behind, 9000), load, published, true, plan.window)
+        }
+        Load::Web => {
+            let address = SocketAddr::new(test.ipv4().into(), TCP_PORT);
+            traffic::web(load, address, plan.window)
+        }
         Load::Connections => traffic::connections(test, load, TCP_PORT, plan.window),
         Load::Forwarded { .. } => traffic::forwarded(load, &site.behind, plan.window),
     }

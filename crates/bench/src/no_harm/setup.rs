@@ -44,6 +44,10 @@ pub(super) enum Load {
     Tunnel,
     /// Bytes over one connection; `true`: towards the test host.
     Tcp(bool),
+    /// Bytes over one connection to the host behind, asked for at the test host's address.
+    TcpBehind,
+    /// Clients of nginx on the test host. The flood is one of SYNs to its port.
+    Web,
     /// Connections to the test host, one after the other.
     Connections,
     /// The flood itself, to the host behind: `calm_pps`, or more than a CPU forwards.
@@ -53,7 +57,7 @@ pub(super) enum Load {
 impl Load {
     /// What counts is how much arrives, not which part of what was sent.
     pub(super) const fn is_throughput(self) -> bool {
-        !matches!(self, Self::Udp { .. } | Self::Tunnel)
+        !matches!(self, Self::Udp { .. } | Self::Tunnel | Self::Web)
     }
 }
 
@@ -108,7 +112,7 @@ const fn udp(receiver: Receiver, behind: bool, target: Target) -> Load {
 }
 
 /// All of them. A machine that cannot make one says so.
-pub(super) const ALL: [Setup; 25] = [
+pub(super) const ALL: [Setup; 27] = [
     Setup {
         name: "socket",
         what: "a UDP server of the host itself",
@@ -158,6 +162,23 @@ pub(super) const ALL: [Setup; 25] = [
             nft(
                 site,
                 "add rule t pre udp dport 4433 dnat ip to 10.77.0.2:9000",
+            )
+        },
+    },
+    Setup {
+        name: "dnat-tcp",
+        what: "a bulk transfer over TCP to a published port of a container",
+        load: Load::TcpBehind,
+        prepare: |site| {
+            routed(site)?;
+            offloads(site.testbed.load(), "load0", "tso off gso off")?;
+            nft(
+                site,
+                "add chain t pre { type nat hook prerouting priority -100 ; }",
+            )?;
+            nft(
+                site,
+                "add rule t pre tcp dport 4433 dnat ip to 10.77.0.2:9000",
             )
         },
     },
@@ -318,6 +339,16 @@ pub(super) const ALL: [Setup; 25] = [
         what: "connections to the host, one after the other",
         load: Load::Connections,
         prepare: |_| Ok(()),
+    },
+    // A veth drops what XDP sends back, unless GRO is on or a program runs at its other end.
+    Setup {
+        name: "syn-plain-veth",
+        what: "clients of nginx on a plain veth, also beside SYNs to its own port",
+        load: Load::Web,
+        prepare: |site| {
+            site.testbed.test().configure("nginx", ["-v"])?;
+            offloads(site.testbed.load(), "load0", "gro off")
+        },
     },
     Setup {
         name: "tcp-out",

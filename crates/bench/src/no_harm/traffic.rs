@@ -15,7 +15,7 @@ use nix::sys::socket::{
     AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, SockaddrStorage, bind, recv,
     setsockopt, socket,
 };
-use plimsoll_testbed::Host;
+use plimsoll_testbed::{Host, connect};
 
 use crate::Error;
 use crate::traffic::{device_counter, join};
@@ -28,6 +28,8 @@ const BURST_GAP: Duration = Duration::from_millis(1);
 const SILENCE: Duration = Duration::from_millis(400);
 /// How long a client tries to connect, and how long nothing may move.
 const CONNECTING: Duration = Duration::from_secs(3);
+/// Clients of a web server, per second.
+const CLIENTS_PPS: u32 = 200;
 const GREETING: &[u8] = b"send";
 
 /// Datagrams at a fixed rate.
@@ -278,21 +280,21 @@ fn ephemeral(sender: &Host, host: &Host, target: SocketAddr, flow: Flow) -> Resu
     Ok(all)
 }
 
-fn listen(server: &Host, port: u16) -> Result<(TcpListener, SocketAddr), Error> {
-    let address = SocketAddr::new(IpAddr::V4(server.ipv4()), port);
-    let listener = server.run(|| TcpListener::bind(address))?;
-    Ok((listener.map_err(io_error("listen"))?, address))
+fn listen(server: &Host, port: u16) -> Result<TcpListener, Error> {
+    let listener = server.run(|| TcpListener::bind((Ipv4Addr::UNSPECIFIED, port)))?;
+    listener.map_err(io_error("listen"))
 }
 
-/// Sends bytes over one connection for a while; both sides count them.
+/// Sends bytes over one connection to `address` for a while, where the server's `port` is
+/// found; both sides count them.
 pub(super) fn tcp(
-    server: &Host,
+    (server, port): (&Host, u16),
     client: &Host,
-    port: u16,
+    address: SocketAddr,
     to_server: bool,
     time: Duration,
 ) -> Result<Counted, Error> {
-    let (listener, address) = listen(server, port)?;
+    let listener = listen(server, port)?;
     thread::scope(|scope| {
         let accepted =
             scope.spawn(|| server.run_on_cpu(|| transfer(accept(&listener)?, !to_server, time)));
@@ -319,7 +321,8 @@ pub(super) fn connections(
     port: u16,
     time: Duration,
 ) -> Result<Counted, Error> {
-    let (listener, address) = listen(server, port)?;
+    let listener = listen(server, port)?;
+    let address = SocketAddr::new(server.ipv4().into(), port);
     let done = AtomicBool::new(false);
     thread::scope(|scope| {
         let served = scope.spawn(|| server.run_on_cpu(|| answer(&listener, &done)));
@@ -334,6 +337,23 @@ pub(super) fn connections(
         done.store(true, Ordering::Relaxed);
         join(served)?.map_err(io_error("serve connections"))?;
         Ok(counted?)
+    })
+}
+
+/// Clients of a web server for a while, on a schedule of their own; sent are those that tried,
+/// received those that were served.
+pub(super) fn web(client: &Host, target: SocketAddr, time: Duration) -> Result<Counted, Error> {
+    let config = connect::Config {
+        target,
+        rate_pps: CLIENTS_PPS,
+        duration: time,
+        timeout: CONNECTING,
+        realtime: true,
+    };
+    let report = client.run_on_cpu(|| connect::run(&config))??;
+    Ok(Counted {
+        sent: report.attempts,
+        received: report.succeeded,
     })
 }
 

@@ -3,16 +3,18 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use plimsoll_bench::no_harm::{self, Plan};
+use plimsoll_bench::no_harm::{self, NotShown, Plan};
+use plimsoll_report::Goal;
 
 use super::{deliver, millis, this_program};
+use crate::failure::Missed;
 use crate::output;
 
 /// Measure whether a host is worse off with the guard, in set-ups that operators have.
 ///
 /// Gateways, published ports, bridges, containers, tunnels, packet readers and others,
-/// stock and guarded in turns, calm and beside a flood of another socket. Everything
-/// happens between network namespaces made for it, which are removed again.
+/// stock and guarded in turns, calm and beside a flood. Everything happens between network
+/// namespaces made for it, which are removed again.
 #[derive(clap::Args, Debug)]
 #[command(after_help = HELP)]
 pub(super) struct Args {
@@ -31,13 +33,17 @@ pub(super) struct Args {
     /// Packets per second of the floods; a host is overloaded if stock loses by them
     #[arg(long, value_name = "PPS", default_value_t = defaults().flood_pps, value_parser = clap::value_parser!(u64).range(1..=10_000_000))]
     flood_pps: u64,
+    /// Fail (exit code 1) if a goal is missed, or could not be measured on a set-up that this
+    /// machine can make
+    #[arg(long)]
+    strict: bool,
 }
 
-const HELP: &str = "Set-ups: socket, socket-ipv6, fragments, masquerade, dnat, load-balancer, ipvs, bridge, macvlan, vlan, \
+const HELP: &str = "Set-ups: socket, socket-ipv6, fragments, masquerade, dnat, dnat-tcp, load-balancer, ipvs, bridge, macvlan, vlan, \
     vxlan, router, router-full, router-ipv6, tunnel, packet-reader, multicast, bound-device, ephemeral, \
-    connected, conntrack, tcp-in, tcp-in-frames, connections, tcp-out.\n\
-    Needs root, two CPUs, Linux 6.8 or newer with BTF, and nftables, iproute2 and ethtool \
-    (scripts/setup installs them).";
+    connected, conntrack, tcp-in, tcp-in-frames, connections, syn-plain-veth, tcp-out.\n\
+    Needs root, two CPUs, Linux 6.8 or newer with BTF, and nftables, iproute2, ethtool and \
+    nginx (scripts/setup installs them).";
 
 fn defaults() -> Plan {
     Plan::new(PathBuf::new())
@@ -53,7 +59,31 @@ pub(super) fn run(args: &Args) -> crate::Result<()> {
         ..Plan::new(this_program()?)
     };
     let document = no_harm::run(&plan, output::progress)?;
-    deliver(json, args.json.as_deref(), &document, || document.table())
+    deliver(json, args.json.as_deref(), &document, || document.table())?;
+    match args.strict {
+        true => Ok(judge(&document.goals, &document.not_shown)?),
+        false => Ok(()),
+    }
+}
+
+/// That all goals are met, but for those of set-ups that this machine cannot make.
+fn judge(goals: &[Goal], not_shown: &[NotShown]) -> Result<(), Missed> {
+    let is_shown = |goal: &&Goal| {
+        let setup = goal.id.split('/').next();
+        !not_shown.iter().any(|one| Some(one.setup) == setup)
+    };
+    let of = |met| {
+        let goals = goals.iter().filter(is_shown).filter(|goal| goal.met == met);
+        let names: Vec<&str> = goals.map(|goal| goal.id.as_str()).collect();
+        names.join(", ")
+    };
+    let said = match (of(Some(false)), of(None)) {
+        (missed, unmeasured) if missed.is_empty() && unmeasured.is_empty() => return Ok(()),
+        (missed, unmeasured) if unmeasured.is_empty() => format!("goals missed: {missed}"),
+        (missed, unmeasured) if missed.is_empty() => format!("goals not measured: {unmeasured}"),
+        (missed, unmeasured) => format!("goals missed: {missed}; not measured: {unmeasured}"),
+    };
+    Err(Missed(said))
 }
 
 fn parse_setup(text: &str) -> Result<String, String> {
@@ -66,7 +96,35 @@ fn parse_setup(text: &str) -> Result<String, String> {
 
 #[cfg(test)]
 mod tests {
+    use plimsoll_report::Side;
+
     use super::*;
+
+    /// `make no-harm` was green whatever the goals said.
+    #[test]
+    fn a_missed_goal_fails_and_is_named() {
+        let goal = |id, runs| Goal::new(id, "what arrives", Side::AtLeast, 0.0, "points", runs);
+        let vlan = NotShown {
+            setup: "vlan",
+            what: "a VLAN device",
+            why: "the kernel has none".to_owned(),
+        };
+        let met = goal("dnat/calm", vec![0.0]);
+        let unknown = goal("vlan/calm", Vec::new());
+        let judged = judge(&[met.clone(), unknown.clone()], std::slice::from_ref(&vlan));
+        assert!(judged.is_ok(), "{judged:?}");
+        let missed = goal("ipvs/flooded", vec![-1.0]);
+        let said = judge(&[met.clone(), missed.clone(), unknown.clone()], &[vlan]).unwrap_err();
+        assert_eq!(said.to_string(), "goals missed: ipvs/flooded");
+        assert_eq!(crate::failure::Failure::from(said).exit_code(), 1);
+        let said = judge(&[met, missed, unknown.clone()], &[]).unwrap_err();
+        assert_eq!(
+            said.to_string(),
+            "goals missed: ipvs/flooded; not measured: vlan/calm"
+        );
+        let said = judge(&[unknown], &[]).unwrap_err();
+        assert_eq!(said.to_string(), "goals not measured: vlan/calm");
+    }
 
     #[test]
     fn the_help_lists_the_set_ups() {
