@@ -8,7 +8,7 @@ use plimsoll_testbed::periodic::{By, Work};
 use serde::Deserialize;
 
 use super::settings::Trial;
-use super::{Offer, RealPackets};
+use super::{Offer, RealPackets, of_kind};
 use crate::Error;
 use crate::timers::{EventKind, Plan, measure_events};
 
@@ -76,12 +76,10 @@ impl EventsTrial {
 
 /// All points of a curve take turns under one client.
 pub(super) fn run(real: &RealPackets, trials: &[(Trial, Offer)]) -> Result<Vec<Figures>, Error> {
-    let mut points = Vec::new();
-    for (trial, offer) in trials {
-        if let Trial::Events(trial) = trial {
-            points.push((trial, *offer));
-        }
-    }
+    let points = of_kind(trials, |trial| match trial {
+        Trial::Events(trial) => Some(trial),
+        _ => None,
+    });
     let Some((first, offer)) = points.first() else {
         return Ok(Vec::new());
     };

@@ -134,6 +134,17 @@ impl RealPackets {
     }
 }
 
+/// The trials of a curve that `kind` takes, each with what it is offered.
+fn of_kind<'a, T>(
+    trials: &'a [(Trial, Offer)],
+    kind: impl Fn(&'a Trial) -> Option<&'a T>,
+) -> Vec<(&'a T, Offer)> {
+    let taken = trials
+        .iter()
+        .filter_map(|(trial, offer)| Some((kind(trial)?, *offer)));
+    taken.collect()
+}
+
 impl Host for RealPackets {
     fn name(&self) -> &'static str {
         "testbed"

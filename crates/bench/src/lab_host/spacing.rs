@@ -9,8 +9,8 @@ use plimsoll_testbed::periodic::PacedStream;
 use plimsoll_testbed::server::PageServer;
 use serde::Deserialize;
 
-use super::Offer;
 use super::settings::Trial;
+use super::{Offer, of_kind};
 use crate::Error;
 use crate::timers::{begin_slices, saturated};
 
@@ -27,12 +27,10 @@ const SPARE: Duration = Duration::from_secs(2);
 
 /// All points of a curve take turns under one client.
 pub(super) fn run(trials: &[(Trial, Offer)]) -> Result<Vec<Figures>, Error> {
-    let mut points = Vec::new();
-    for (trial, offer) in trials {
-        if let Trial::Spacing(trial) = trial {
-            points.push((trial, *offer));
-        }
-    }
+    let points = of_kind(trials, |trial| match trial {
+        Trial::Spacing(trial) => Some(trial),
+        _ => None,
+    });
     let all: Duration = points.iter().map(|(_, offer)| offer.window).sum();
     let seconds = (all + SPARE).as_secs_f64().ceil() as u32;
     saturated(seconds, |testbed, server, _| {

@@ -5,7 +5,7 @@ use plimsoll_report::median;
 use serde::{Deserialize, Deserializer};
 
 use super::settings::{Trial, named};
-use super::{Offer, RealPackets};
+use super::{Offer, RealPackets, of_kind};
 use crate::Error;
 use crate::wan::{Plan, Transfer, Way, measure_round};
 
@@ -27,12 +27,10 @@ fn way<'de, D: Deserializer<'de>>(given: D) -> Result<Way, D::Error> {
 
 /// All points of a curve are fetched over one path.
 pub(super) fn run(real: &RealPackets, trials: &[(Trial, Offer)]) -> Result<Vec<Figures>, Error> {
-    let mut points = Vec::new();
-    for (trial, offer) in trials {
-        if let Trial::Wan(trial) = trial {
-            points.push((trial, *offer));
-        }
-    }
+    let points = of_kind(trials, |trial| match trial {
+        Trial::Wan(trial) => Some(trial),
+        _ => None,
+    });
     let Some((first, offer)) = points.first() else {
         return Ok(Vec::new());
     };

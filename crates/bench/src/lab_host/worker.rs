@@ -6,7 +6,7 @@ use plimsoll_lab::Figures;
 use plimsoll_testbed::{Config as TestbedConfig, Testbed};
 
 use super::settings::{RpcTrial, Trial};
-use super::{Offer, RealPackets};
+use super::{Offer, RealPackets, of_kind};
 use crate::Error;
 use crate::guard::rpc::mix;
 use crate::protection::Stage;
@@ -15,12 +15,12 @@ const HOLDOFF: Duration = Duration::from_micros(30);
 
 pub(super) fn run(real: &RealPackets, trials: &[(Trial, Offer)]) -> Result<Vec<Figures>, Error> {
     let testbed = Testbed::create(TestbedConfig::default())?;
-    let rpcs = trials.iter().filter_map(|(trial, offer)| match trial {
-        Trial::Rpc(rpc) => Some((rpc, *offer)),
+    let rpcs = of_kind(trials, |trial| match trial {
+        Trial::Rpc(rpc) => Some(rpc),
         _ => None,
     });
-    rpcs.map(|(rpc, offer)| one(real, &testbed, rpc, offer))
-        .collect()
+    let one = |(rpc, offer)| one(real, &testbed, rpc, offer);
+    rpcs.into_iter().map(one).collect()
 }
 
 fn one(
