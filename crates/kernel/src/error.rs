@@ -2,9 +2,13 @@
 //!
 //! Each operation has an error of its own, beside it: each variant says the remedy,
 //! and `exit_code` the code of a command that ends by it. [`Error`] is any of them,
-//! for who does several.
+//! for who does several. A call that nobody expects to fail ([`CallError`]) says the remedy of
+//! those answers that have one.
 
+use std::fmt::Display;
 use std::io;
+
+use nix::errno::Errno;
 
 pub use crate::host::HostError;
 pub use crate::knobs::{OpenError, RecordError, RestoreError, SysfsError, TurnError};
@@ -23,15 +27,15 @@ pub(crate) const LACKS: u8 = 3;
 #[non_exhaustive]
 pub enum CallError {
     /// Loading or talking to a BPF program failed.
-    #[error("cannot {action}")]
+    #[error("cannot {action}{}", bpf_remedy(.action, .source))]
     Bpf {
         /// What was being done.
         action: &'static str,
-        /// libbpf's answer, the verifier's log included.
+        /// libbpf's answer.
         source: libbpf_rs::Error,
     },
     /// A system call failed.
-    #[error("cannot {action}")]
+    #[error("cannot {action}{}", remedy(.action, errno(.source)))]
     Os {
         /// What was being done.
         action: &'static str,
@@ -63,6 +67,56 @@ pub fn os<E: Into<io::Error>>(action: &'static str) -> impl Fn(E) -> CallError {
 /// "cannot …".
 pub fn bpf(action: &'static str) -> impl Fn(libbpf_rs::Error) -> CallError {
     move |source| CallError::Bpf { action, source }
+}
+
+/// What to do where the kernel answers `action` so, in brackets; nothing where no remedy is known.
+pub(crate) fn remedy(action: &str, answer: Option<Errno>) -> String {
+    let remedy = match answer {
+        Some(Errno::EPERM | Errno::EACCES) => {
+            "run as root, e.g. with sudo; a container or service needs the capabilities that the systemd unit names"
+        }
+        Some(Errno::ENOMEM) => {
+            "free memory, or raise the limit of locked memory: `ulimit -l`, LimitMEMLOCK= of a service"
+        }
+        Some(Errno::EMFILE) => {
+            "raise the limit of open files: `ulimit -n`, LimitNOFILE= of a service"
+        }
+        Some(Errno::ENFILE) => {
+            "close files of other programs, or raise the host's limit: `sysctl fs.file-max`"
+        }
+        Some(Errno::EAGAIN) if action.starts_with("start ") => {
+            "raise the limit of threads: `ulimit -u`, TasksMax= of a service"
+        }
+        Some(Errno::ENODEV | Errno::ENXIO) => {
+            "the interface has gone: `ip link` lists those that are there"
+        }
+        _ => return String::new(),
+    };
+    format!(" ({remedy})")
+}
+
+/// A program that is refused when it is loaded is refused by the verifier, unless for want of
+/// rights, memory or descriptors.
+fn bpf_remedy(action: &str, source: &libbpf_rs::Error) -> String {
+    let answer = bpf_errno(source);
+    match answer {
+        Some(Errno::EACCES | Errno::EINVAL | Errno::E2BIG) if action.starts_with("load ") => {
+            " (this kernel's verifier refuses the program: try another kernel, and report this one's `uname -r`)".to_owned()
+        }
+        _ => remedy(action, answer),
+    }
+}
+
+pub(crate) fn errno(source: &io::Error) -> Option<Errno> {
+    source.raw_os_error().map(Errno::from_raw)
+}
+
+/// libbpf-rs shows the kernel's number in its text alone.
+fn bpf_errno(source: &impl Display) -> Option<Errno> {
+    let text = format!("{source:#}");
+    let (_, number) = text.rsplit_once("(os error ")?;
+    let (number, _) = number.split_once(')')?;
+    number.parse().ok().map(Errno::from_raw)
 }
 
 /// Defines [`Error`], and the macro by which another crate's error takes any of
@@ -133,5 +187,72 @@ impl Error {
     #[must_use]
     pub const fn is_missing(&self) -> bool {
         self.exit_code() == LACKS
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn answer(number: Errno) -> io::Error {
+        io::Error::from_raw_os_error(number as i32)
+    }
+
+    #[test]
+    fn a_failed_call_says_its_remedy() {
+        for (action, number, remedy) in [
+            ("read it", Errno::EPERM, Some("run as root")),
+            ("read it", Errno::EACCES, Some("run as root")),
+            ("lock memory", Errno::ENOMEM, Some("`ulimit -l`")),
+            ("open it", Errno::EMFILE, Some("`ulimit -n`")),
+            ("open it", Errno::ENFILE, Some("fs.file-max")),
+            ("start a thread", Errno::EAGAIN, Some("`ulimit -u`")),
+            ("read it", Errno::EAGAIN, None),
+            ("ask about it", Errno::ENODEV, Some("`ip link`")),
+            ("ask about it", Errno::EIO, None),
+        ] {
+            let refusal: libbpf_rs::Error = answer(number).into();
+            let errors = [os(action)(answer(number)), bpf(action)(refusal)];
+            for error in errors.map(|error| error.to_string()) {
+                let said = error.strip_prefix(&format!("cannot {action}")).unwrap();
+                match remedy {
+                    Some(remedy) => assert!(said.contains(remedy), "{error}"),
+                    None => assert_eq!(said, "", "{error}"),
+                }
+            }
+        }
+    }
+
+    /// The verifier answers with the number of a file that may not be opened.
+    #[test]
+    fn a_refused_program_says_its_remedy_under_any_context() {
+        use libbpf_rs::ErrorExt as _;
+        let refused = |number| {
+            let source: libbpf_rs::Error = answer(number).into();
+            bpf("load the XDP program")(source.context("failed to load object")).to_string()
+        };
+        for number in [Errno::EACCES, Errno::EINVAL, Errno::E2BIG] {
+            assert!(refused(number).contains("verifier"), "{number}");
+        }
+        assert!(refused(Errno::EPERM).contains("run as root"));
+        assert!(refused(Errno::ENOMEM).contains("`ulimit -l`"));
+        assert!(refused(Errno::EMFILE).contains("`ulimit -n`"));
+    }
+
+    #[test]
+    fn a_namespace_that_cannot_be_made_says_its_remedy() {
+        for (number, remedy) in [
+            (Errno::EEXIST, "`ip netns del a`"),
+            (Errno::EPERM, "run as root"),
+            (Errno::ENOSPC, "user.max_net_namespaces"),
+            (Errno::EMFILE, "`ulimit -n`"),
+        ] {
+            let error = NamespaceError {
+                action: "make",
+                name: "a".to_owned(),
+                source: answer(number),
+            };
+            assert!(error.to_string().contains(remedy), "{error}");
+        }
     }
 }

@@ -13,7 +13,7 @@ use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sched::{CloneFlags, CpuSet, sched_setaffinity, setns, unshare};
 use nix::unistd::Pid;
 
-use crate::error::FAILED;
+use crate::error::{FAILED, errno, remedy};
 
 /// Where named namespaces live (ip-netns(8)).
 pub const NETNS_DIR: &str = "/run/netns";
@@ -107,7 +107,7 @@ pub fn pin(cpu: usize) -> nix::Result<()> {
 /// A network namespace cannot be made or removed: it is there already, or this
 /// process is not root.
 #[derive(Debug, thiserror::Error)]
-#[error("cannot {action} the network namespace `{name}`")]
+#[error("cannot {action} the network namespace `{name}`{}", remedy_for(.source, .name))]
 pub struct NamespaceError {
     /// What was being done.
     pub action: &'static str,
@@ -115,6 +115,16 @@ pub struct NamespaceError {
     pub name: String,
     /// The kernel's answer.
     pub source: io::Error,
+}
+
+fn remedy_for(source: &io::Error, name: &str) -> String {
+    match errno(source) {
+        Some(Errno::EEXIST) => format!(" (`ip netns del {name}` removes the one that is there)"),
+        Some(Errno::ENOSPC) => {
+            " (raise the host's limit: `sysctl user.max_net_namespaces`)".to_owned()
+        }
+        answer => remedy("", answer),
+    }
 }
 
 impl NamespaceError {

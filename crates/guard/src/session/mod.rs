@@ -150,7 +150,9 @@ pub enum SessionError {
     #[error(transparent)]
     Metrics(#[from] MetricsError),
     /// Nobody could be shown anything.
-    #[error("cannot show what the guard does")]
+    #[error(
+        "cannot show what the guard does, so it has put everything back: give it an output that stays open (a terminal, a file, the journal)"
+    )]
     Console(#[source] io::Error),
 }
 

@@ -48,12 +48,12 @@ pub(super) trait Work {
 /// Why new settings were not taken over.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ConfigureError {
-    /// They were refused, or a part of them.
+    /// They were refused, or a part of them. The source says the remedy.
     #[error("the settings stay as they were")]
     Refused(#[source] Error),
     /// So was a part of those before, when they were to hold again.
     #[error(
-        "the settings are partly new and partly as they were: {}; and then: {}",
+        "the settings are partly new and partly as they were (reload when the causes are gone, or restart): {}; and then: {}",
         with_causes(.new),
         with_causes(.old)
     )]
@@ -283,8 +283,9 @@ mod tests {
         let (parts, result) = changed(&[('n', 2), ('o', 1)]);
         assert_eq!(parts, ['o', 'n', 'o']);
         let told = with_causes(&result.unwrap_err());
-        let said = "the settings are partly new and partly as they were: cannot go on: ";
+        let said = "the settings are partly new and partly as they were (";
         assert!(told.starts_with(said), "{told}");
+        assert!(told.contains("or restart): cannot go on: "), "{told}");
         assert!(told.contains("; and then: cannot go back: "), "{told}");
     }
 
