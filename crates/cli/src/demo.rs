@@ -1,5 +1,6 @@
 //! `plimsoll demo`: what Plimsoll is for, with real packets.
 
+use std::fmt::Display;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -35,24 +36,17 @@ pub(crate) struct Args {
     /// Show only these scenes: udp, syn, dns, router
     #[arg(long, value_name = "SCENE", value_delimiter = ',', value_parser = named(&Scene::ALL, Scene::name))]
     only: Vec<Scene>,
-    /// How often each case runs [default: 3]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=99))]
+    #[arg(long, value_name = "N", help = defaults_to("How often each case runs", [plan().runs]), value_parser = clap::value_parser!(u8).range(1..=99))]
     runs: Option<u8>,
-    /// Floods on the UDP sink, as multiples of its maximum loss-free rate [default: 0,1,5,15]
-    #[arg(long, value_name = "MULTIPLES", value_delimiter = ',')]
+    #[arg(long, value_name = "MULTIPLES", help = defaults_to("Floods on the UDP sink, as multiples of its maximum loss-free rate", plan().flood_multiples), value_delimiter = ',')]
     floods: Option<Vec<f64>>,
-    /// Floods on the other TCP listener, in SYN/s [default: 0,50000,150000]
-    #[arg(long, value_name = "RATES", value_delimiter = ',')]
+    #[arg(long, value_name = "RATES", help = defaults_to("Floods on the other TCP listener, in SYN/s", plan().syn_rates_pps), value_delimiter = ',')]
     syns: Option<Vec<u64>>,
-    /// Floods on the DNS server's own port, in queries/s [default: 0,200000,800000]
-    #[arg(long, value_name = "RATES", value_delimiter = ',')]
+    #[arg(long, value_name = "RATES", help = defaults_to("Floods on the DNS server's own port, in queries/s", plan().dns_rates_pps), value_delimiter = ',')]
     queries: Option<Vec<u64>>,
-    /// Floods across the router, as multiples of the kernel's maximum loss-free rate
-    /// [default: 0,1,2]
-    #[arg(long, value_name = "MULTIPLES", value_delimiter = ',')]
+    #[arg(long, value_name = "MULTIPLES", help = defaults_to("Floods across the router, as multiples of the kernel's maximum loss-free rate", plan().router_multiples), value_delimiter = ',')]
     crossing: Option<Vec<f64>>,
-    /// Interrupt holdoff of the flooded servers' interface, in microseconds [default: 30]
-    #[arg(long, value_name = "US", value_parser = clap::value_parser!(u64).range(1..=10_000))]
+    #[arg(long, value_name = "US", help = defaults_to("Interrupt holdoff of the flooded servers' interface, in microseconds", [plan().holdoff.as_micros()]), value_parser = clap::value_parser!(u64).range(1..=10_000))]
     holdoff_us: Option<u64>,
     /// Use the modelled host even if this one could do it with real packets; its cases are fixed
     #[arg(long, conflicts_with_all = ["only", "runs", "floods", "syns", "queries", "crossing", "holdoff_us", "guard"])]
@@ -60,6 +54,17 @@ pub(crate) struct Args {
     /// Arguments for `plimsoll guard`, for example "--threaded 5 --poll-cpu 1"
     #[arg(long, value_name = "ARGUMENTS", allow_hyphen_values = true)]
     guard: Option<String>,
+}
+
+/// Options are kept as given, so that those for real packets alone are known: help alone says
+/// what stands for one that was not.
+fn defaults_to<T: Display>(text: &str, values: impl IntoIterator<Item = T>) -> String {
+    let values: Vec<_> = values.into_iter().map(|value| value.to_string()).collect();
+    format!("{text} [default: {}]", values.join(","))
+}
+
+fn plan() -> Plan {
+    Plan::new(PathBuf::new())
 }
 
 pub(crate) fn run(args: &Args) -> crate::Result<()> {

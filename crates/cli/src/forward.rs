@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use clap::ValueEnum;
 use plimsoll_core::config::Fraction;
+use plimsoll_core::cpu_limit::CpuLimitConfig;
 use plimsoll_metrics::MetricsServer;
 use plimsoll_programs::forward::{Config, DataPath, Limits, Live, ReversePath, Router, Status};
 use signal_hook::consts::{SIGINT, SIGTERM};
@@ -42,10 +43,7 @@ pub(crate) struct Args {
     /// adapter's ring holds, with `--path user`
     #[arg(long, value_name = "FILTER")]
     protect: Option<String>,
-    /// Leave at least the rest of each CPU to processes that want it: forwarding takes this
-    /// part, in percent; polling moves into threads, which takes Linux 6.8. Default: none, and
-    /// 75 with --path user
-    #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u32).range(1..=99))]
+    #[arg(long, value_name = "PERCENT", help = cpu_limit_help(), value_parser = clap::value_parser!(u32).range(1..=99))]
     cpu_limit: Option<u32>,
     /// Poll on this CPU alone; with --cpu-limit, or --path user
     #[arg(long, value_name = "CPU", value_parser = parse_cpu)]
@@ -83,6 +81,15 @@ sysctl -w net.ipv4.ip_forward=1 net.ipv6.conf.all.forwarding=1
 Limits in packets a second are those of each interface and CPU; with --path user those of
 user space are for all interfaces together.
 Example: plimsoll forward eth0 eth1 --cpu-limit 75";
+
+fn cpu_limit_help() -> String {
+    format!(
+        "Leave at least the rest of each CPU to processes that want it: forwarding takes this \
+         part, in percent; polling moves into threads, which takes Linux 6.8. Default: none, and \
+         {} with --path user",
+        CpuLimitConfig::LIMIT.as_percent()
+    )
+}
 
 #[derive(ValueEnum, Clone, Copy, Debug)]
 enum PathChoice {

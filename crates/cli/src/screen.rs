@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use clap::ValueEnum;
 use plimsoll_core::config::Fraction;
+use plimsoll_core::cpu_limit::CpuLimitConfig;
 use plimsoll_programs::screen::{
     Counts, Error, Firewall, PortCounts, Remember, Rules, ScreenConfig, Verdict,
 };
@@ -53,16 +54,22 @@ pub(crate) struct Args {
     /// Decide anew on a flow after this many seconds
     #[arg(long, value_name = "S", requires = "remember", default_value_t = Remember::LIFETIME.as_secs(), value_parser = clap::value_parser!(u64).range(1..=3600))]
     remember_seconds: u64,
-    /// Leave at least the rest of a CPU to processes that want it: screening and the kernel's
-    /// polling for it take this part together, in percent. Default: 75; given, it takes Linux
-    /// 6.8
-    #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u32).range(1..=99))]
+    #[arg(long, value_name = "PERCENT", help = cpu_limit_help(), value_parser = clap::value_parser!(u32).range(1..=99))]
     cpu_limit: Option<u32>,
     #[command(flatten)]
     driver: DriverArgs,
     /// Write what it came to as one JSON document to FILE (`-`: standard output)
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
+}
+
+fn cpu_limit_help() -> String {
+    format!(
+        "Leave at least the rest of a CPU to processes that want it: screening and the kernel's \
+         polling for it take this part together, in percent. Default: {}; given, it takes Linux \
+         6.8",
+        CpuLimitConfig::LIMIT.as_percent()
+    )
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

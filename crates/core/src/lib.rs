@@ -8,7 +8,7 @@
 //! | [`answering`] | whether cookies are answered from the driver or by the stack | guard |
 //! | [`channel`] | which packets a queue between demultiplexing and consumer takes | programs, sim, stack, testbed (its size) |
 //! | [`charge`] | whom work is charged to; what is shed ([`charge::shedding`]) | guard, sim |
-//! | [`cpu_limit`] | when packets have used their part of a period | kernel (its polling limit), sim, stack |
+//! | [`cpu_limit`] | when packets have used their part of a period | kernel (its polling limit), programs (its default), sim, stack |
 //! | [`demux`] | which channel a packet belongs to | guard (kinds only), programs (its key), sim, stack |
 //! | [`driver`] | what a driver believes of its adapter | sim, stack (its rings) |
 //! | [`fairness`] | which sources' packets an overloaded channel takes | guard, sim |

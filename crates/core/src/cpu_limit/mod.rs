@@ -71,7 +71,7 @@ pub enum Change {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CpuLimitConfig {
     /// The part of the CPU time that packets may use, above zero. The whole means
-    /// no limit. Default 75 %.
+    /// no limit. Default [`Self::LIMIT`].
     pub limit: Fraction,
     /// Length of a period, at most an hour and long enough for `limit` of it to
     /// be a nanosecond. Shorter bounds the wait of others better (they wait up to
@@ -87,7 +87,7 @@ pub struct CpuLimitConfig {
 impl Default for CpuLimitConfig {
     fn default() -> Self {
         Self {
-            limit: Fraction::from_percent(75),
+            limit: Self::LIMIT,
             period: Duration::from_millis(10),
             cpus: 1,
             debt_periods: 10,
@@ -96,6 +96,10 @@ impl Default for CpuLimitConfig {
 }
 
 impl CpuLimitConfig {
+    /// The default of [`CpuLimitConfig::limit`], and what programs take that are not told any:
+    /// a kernel that forwards leaves others about as much under a flood.
+    pub const LIMIT: Fraction = Fraction::from_percent(75);
+
     /// Checks every field.
     ///
     /// # Errors

@@ -36,8 +36,6 @@
 #define AF_INET 2
 #define AF_INET6 10
 #define FLOWINFO_MASK 0x0fffffff
-#define SECOND_NS 1000000000ULL
-#define BURST_NS (SECOND_NS / 10)
 #define FAMILY_BITS 32
 /* linux/bpf.h of older kernels lacks it (6.3). */
 #define FIB_LOOKUP_SKIP_NEIGHBOUR (1U << 2)
@@ -57,6 +55,7 @@ const volatile enum forward_bounds bounds;
 const volatile enum reverse_path reverse_paths;
 const volatile enum limit_kind limit_kinds;
 const volatile enum forward_path paths;
+const volatile enum limit_times limit_times;
 
 /* Of this instance's interface; may change. */
 struct port_settings settings;
@@ -128,7 +127,7 @@ static __always_inline bool is_within(__u32 kind)
 	if (!bucket)
 		return true;
 	now = bpf_ktime_get_ns();
-	cost = SECOND_NS / limit;
+	cost = (__u64)SECOND_NS / limit;
 	room = cost > BURST_NS ? cost : BURST_NS;
 	bucket->tokens_ns += now - bucket->at_ns;
 	bucket->at_ns = now;

@@ -84,8 +84,14 @@ enum limit_kind {
 	LIMIT_COUNT,
 };
 
-/* A token bucket: packets per second and CPU, with a burst of a tenth of a second, and
- * of one packet at least. */
+enum limit_times {
+	SECOND_NS = 1000000000,
+	/* What may come at once: a tenth of a second's packets. */
+	BURST_NS = SECOND_NS / 10,
+};
+
+/* A token bucket: packets per second and CPU, with a burst of BURST_NS, and of one packet
+ * at least. */
 struct bucket {
 	__u64 tokens_ns;
 	__u64 at_ns;

@@ -8,6 +8,7 @@
 use plimsoll_core::time::Instant;
 
 use super::outcome::Outcome;
+use super::program::types::limit_times;
 
 /// Limits in packets per second: in the XDP program of each interface and CPU, in user
 /// space of all interfaces together. 0: none.
@@ -40,9 +41,9 @@ impl Limits {
     }
 }
 
-const SECOND_NS: u64 = 1_000_000_000;
-/// A tenth of a second's packets may come at once, and one in any case.
-const BURST_NS: u64 = SECOND_NS / 10;
+const SECOND_NS: u64 = limit_times::SECOND_NS.0 as u64;
+/// This long's packets may come at once, and one in any case.
+const BURST_NS: u64 = limit_times::BURST_NS.0 as u64;
 
 /// What a packet takes of time, and how much is saved for others; nothing without a limit.
 fn cost_and_room(limit_pps: u64) -> Option<(u64, u64)> {

@@ -77,7 +77,8 @@ pub struct Config {
     /// time from forwarding. Default: none, and the kernel polls beneath that thread.
     pub protected: Option<String>,
     /// The part of a CPU that forwarding may take where others want it. With it polling moves
-    /// into threads. Default none; in user space, where there always is one, 75 %.
+    /// into threads. Default none; in user space, where there always is one, that of
+    /// [`CpuLimitConfig`](plimsoll_core::cpu_limit::CpuLimitConfig).
     pub cpu_limit: Option<Fraction>,
     /// The only CPU that polling threads may run on, and the program's own. With a limit, or in
     /// user space: else there are none. Default: where this process may.

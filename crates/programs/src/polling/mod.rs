@@ -28,6 +28,7 @@ use std::sync::mpsc::channel;
 use std::time::Duration;
 
 use plimsoll_core::config::Fraction;
+use plimsoll_core::cpu_limit::CpuLimitConfig;
 use plimsoll_kernel::Error;
 use plimsoll_kernel::error::os;
 use plimsoll_kernel::knobs::Knobs;
@@ -40,9 +41,6 @@ mod correction;
 
 use correction::Correction;
 
-/// Part of a CPU for programs that take frames, in percent, if none was asked for. The
-/// kernel's forwarding leaves others about as much under a flood.
-const LIMIT_PERCENT: u32 = 75;
 /// How soon new instances are found.
 const LOOK: Duration = Duration::from_millis(500);
 
@@ -134,7 +132,7 @@ impl Threads {
             takers: wanted.takers.to_vec(),
             deciders: wanted.deciders.to_vec(),
             cpus: wanted.cpu.map_or(own.cpus().to_vec(), |cpu| vec![cpu]),
-            part: asked.unwrap_or_else(|| Fraction::from_percent(LIMIT_PERCENT)),
+            part: asked.unwrap_or(CpuLimitConfig::LIMIT),
             is_new: false,
             correction: None,
             limit: None,

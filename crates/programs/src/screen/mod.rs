@@ -126,7 +126,7 @@ pub struct ScreenConfig {
     /// Verdicts that are enforced in the driver. Default: none.
     pub remember: Option<Remember>,
     /// The part of a CPU that screening and the kernel's polling for it may take where others
-    /// want it. Default: 75 %.
+    /// want it. Default: that of [`CpuLimitConfig`](plimsoll_core::cpu_limit::CpuLimitConfig).
     pub cpu_limit: Option<Fraction>,
     /// The kernel may poll in threads with any driver, not only with those that were
     /// [tried](plimsoll_kernel::threaded::TRIED). Default false.

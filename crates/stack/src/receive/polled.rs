@@ -38,7 +38,8 @@ pub struct PolledConfig {
     pub quota: u32,
     /// Longest inhibition by one queue. Default one tick of 1/1024 s.
     pub feedback_timeout: Duration,
-    /// The part of a CPU that receiving may use; none: no limit. Default 75 %.
+    /// The part of a CPU that receiving may use; none: no limit. Default
+    /// [`CpuLimitConfig::LIMIT`].
     pub cpu_limit: Option<Fraction>,
 }
 
@@ -47,7 +48,7 @@ impl Default for PolledConfig {
         Self {
             quota: 8,
             feedback_timeout: FeedbackConfig::default().timeout,
-            cpu_limit: Some(Fraction::from_percent(75)),
+            cpu_limit: Some(CpuLimitConfig::LIMIT),
         }
     }
 }
