@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use crate::bench::{given_or, named};
 use crate::failure::Context;
-use plimsoll_bench::demo::{self, Plan, Scene};
-use plimsoll_lab::{Catalogue, Document, Options, html, table, values};
+use plimsoll_bench::demo::{self, Bar, Plan, Scene, chart};
+use plimsoll_lab::{Catalogue, Document, Options, Run, html, table, values};
 
 use crate::{lab, output};
 
@@ -162,8 +162,28 @@ fn modelled(args: &Args, json: Option<Box<dyn Write + Send>>, why: &str) -> crat
     }
     if args.json.as_deref() != Some(Path::new("-")) {
         let note = "Modelled host, virtual time: these are not measurements of this machine.";
-        output::print(&format!("{note}\n\n{}{}", values(&runs), table(&runs)))?;
+        let charts: String = runs.iter().map(chart_of).collect();
+        let (values, table) = (values(&runs), table(&runs));
+        output::print(&format!("{note}\n\n{charts}{values}{table}"))?;
     }
     args.name_page();
     Ok(())
+}
+
+/// The first measure of an experiment as bars of stock and guard, where they are above nothing.
+fn chart_of(run: &Run) -> String {
+    let measure = &run.experiment.measures[0];
+    let mut bars = Vec::new();
+    for (index, load) in run.experiment.sweep.values.iter().enumerate() {
+        let bar = |name: &'static str| {
+            let curve = run.curves.iter().find(|curve| curve.id == name)?;
+            Some((*load, name, curve.estimate(index, &measure.of)?.value))
+        };
+        let both: Vec<Bar> = ["stock", "guard"].into_iter().filter_map(bar).collect();
+        if both.iter().any(|(.., value)| *value > 0.0) {
+            bars.extend(both);
+        }
+    }
+    let (of, what) = (&run.experiment.title, &measure.label);
+    chart(&format!("{of}: {what}, {}", measure.unit), &bars)
 }

@@ -159,6 +159,12 @@ fn what_does_not_exist_is_used_wrongly() {
     }
 }
 
+/// Title and bars of each; where no packets are sent to the UDP server it takes none.
+const MODELLED_CHARTS: [(&str, usize); 2] = [
+    ("modelled: Goodput of the flooded server, packets/s", 6),
+    ("modelled: Requests answered, 1/s", 8),
+];
+
 #[test]
 fn the_demo_without_real_packets_says_so() {
     let output = plimsoll(&["demo", "--modelled"]);
@@ -173,6 +179,16 @@ fn the_demo_without_real_packets_says_so() {
         shown.contains("demo-udp") && shown.contains("demo-syn"),
         "{shown}"
     );
+    for (chart, rows) in MODELLED_CHARTS {
+        let (_, chart) = shown.split_once(chart).unwrap_or_else(|| panic!("{shown}"));
+        let bars: Vec<&str> = chart.lines().skip(1).take(rows).collect();
+        let is_bar = |(row, bar): (usize, &&str)| {
+            let name = ["stock", "guard"][row % 2];
+            bar.contains(name) && (name == "stock" || bar.contains('█'))
+        };
+        assert!(bars.iter().enumerate().all(is_bar), "{shown}");
+        assert_eq!(chart.lines().nth(rows + 1), Some(""), "{shown}");
+    }
 }
 
 /// As a user without rights runs it, from where such a user may read it.

@@ -10,11 +10,12 @@ const WIDTH: f64 = 40.0;
 const EIGHTHS: [&str; 8] = ["", "▏", "▎", "▍", "▌", "▋", "▊", "▉"];
 
 /// One bar: at which load, behind what, how much.
-pub(super) type Bar = (f64, &'static str, f64);
+pub type Bar = (f64, &'static str, f64);
 
 /// A chart of bars in the order given. Loads are per second, and a load stands at its
-/// first bar only.
-pub(super) fn chart(title: &str, bars: &[Bar]) -> String {
+/// first bar only. At each load there are two bars, stock's and ours.
+#[must_use]
+pub fn chart(title: &str, bars: &[Bar]) -> String {
     let longest = bars.iter().map(|(_, _, value)| *value).fold(0.0, f64::max);
     let mut text = format!("{title}\n");
     for (index, (load, name, value)) in bars.iter().enumerate() {

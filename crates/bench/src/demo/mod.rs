@@ -35,6 +35,7 @@ use std::time::Duration;
 use plimsoll_report::{Machine, SCHEMA};
 use plimsoll_testbed::{Config as TestbedConfig, Testbed};
 
+pub use bars::{Bar, chart};
 pub use document::{Dns, DnsCase, Document, Syn, SynCase, Udp};
 pub use router::{RouterCase, RouterScene};
 
