@@ -72,6 +72,72 @@
 //! # }
 //! ```
 //!
+//! So does tokio's `AsyncFd`:
+//!
+//! ```
+//! # use plimsoll_stack::device::simulated::{SimulatedConfig, SimulatedDevice};
+//! # use plimsoll_stack::{Stack, StackConfig, UdpSocket};
+//! use tokio::io::Interest;
+//! use tokio::io::unix::AsyncFd;
+//!
+//! async fn echo_one(socket: &AsyncFd<UdpSocket>) -> std::io::Result<usize> {
+//!     let mut buffer = [0; 2048];
+//!     loop {
+//!         let mut ready = socket.readable().await?;
+//!         // On `WouldBlock` it waits again.
+//!         if let Ok(received) = ready.try_io(|socket| socket.get_ref().recv_from(&mut buffer)) {
+//!             let (length, from) = received?;
+//!             return socket.get_ref().send_to(&buffer[..length], from);
+//!         }
+//!     }
+//! }
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let (here, there) = SimulatedDevice::pair(&SimulatedConfig::default())?;
+//! # let stack = Stack::start(here, &StackConfig::at("10.0.0.1/24".parse()?))?;
+//! # let other = Stack::start(there, &StackConfig::at("10.0.0.2/24".parse()?))?;
+//! # let client = UdpSocket::bind(&other, "10.0.0.2:0")?;
+//! # tokio::runtime::Builder::new_current_thread().enable_io().build()?.block_on(async {
+//! let socket = UdpSocket::bind(&stack, "10.0.0.1:7")?;
+//! socket.set_nonblocking(true)?;
+//! let socket = AsyncFd::with_interest(socket, Interest::READABLE)?;
+//! # std::thread::spawn(move || {
+//! #     for _ in 0..2 {
+//! #         client.send_to(b"hello", "10.0.0.1:7").unwrap();
+//! #         client.recv(&mut [0; 16]).unwrap();
+//! #     }
+//! # });
+//! assert_eq!(echo_one(&socket).await?, 5);
+//! # assert_eq!(echo_one(&socket).await?, 5);
+//! # Ok(())
+//! # })
+//! # }
+//! ```
+//!
+//! The descriptor tells of arrivals alone. [`UdpSocket::poll`] and [`TcpStream::poll`] tell of room to
+//! send, too, and need no descriptor:
+//!
+//! ```
+//! # use plimsoll_stack::device::simulated::{SimulatedConfig, SimulatedDevice};
+//! # use plimsoll_stack::{Readiness, Stack, StackConfig, UdpSocket};
+//! # use std::time::Duration;
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let (here, there) = SimulatedDevice::pair(&SimulatedConfig::default())?;
+//! # let stack = Stack::start(here, &StackConfig::at("10.0.0.1/24".parse()?))?;
+//! # let other = Stack::start(there, &StackConfig::at("10.0.0.2/24".parse()?))?;
+//! # let client = UdpSocket::bind(&other, "10.0.0.2:0")?;
+//! let socket = UdpSocket::bind(&stack, "10.0.0.1:7")?;
+//! let idle = socket.poll(Readiness::READABLE, Some(Duration::ZERO))?;
+//! assert_eq!(idle, Readiness::NONE);
+//! client.send_to(b"hello", "10.0.0.1:7")?;
+//! let ready = socket.poll(Readiness::READABLE | Readiness::WRITABLE, None)?;
+//! assert!(ready.writable);
+//! # socket.poll(Readiness::READABLE, None)?;
+//! # let mut buffer = [0; 16];
+//! # assert_eq!(socket.recv_from(&mut buffer)?.0, 5);
+//! # Ok(())
+//! # }
+//! ```
+//!
 //! # A polling loop
 //!
 //! A thread with a CPU to itself never sleeps, and does other work when nothing came. With
@@ -154,8 +220,10 @@ pub use config::{ForwardConfig, ProxyConfig, ReceivePath, StackConfig, TcpConfig
 pub use error::{Error, TooLong};
 pub use outcome::{Counts, Outcome};
 pub use receive::polled::PolledConfig;
-pub use socket::{Filled, Message, PacedSender, PacedSenderConfig, SendBuffer, UdpSocket};
+pub use socket::{
+    Filled, Message, PacedSender, PacedSenderConfig, Readiness, SendBuffer, UdpSocket,
+};
 pub use stack::Stack;
-pub use tcp::{BACKLOG, Pacing, TcpListener, TcpStream};
+pub use tcp::{BACKLOG, Incoming, Pacing, TcpListener, TcpStream};
 pub use wire::datagram::Datagram;
 pub use wire::reassembly::ReassemblyConfig;

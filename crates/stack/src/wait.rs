@@ -49,6 +49,12 @@ pub(crate) fn wait_any<const N: usize>(
     }
 }
 
+/// Whether a descriptor says that there is room to send, or an error.
+pub(crate) fn is_writable(descriptor: BorrowedFd<'_>) -> bool {
+    let mut polled = [PollFd::new(descriptor, PollFlags::POLLOUT)];
+    poll(&mut polled, PollTimeout::ZERO).is_ok_and(|ready| ready > 0)
+}
+
 /// In milliseconds, rounded up, so that nobody wakes before the time.
 fn timeout(limit: Option<Duration>) -> PollTimeout {
     limit.map_or(PollTimeout::NONE, |limit| {

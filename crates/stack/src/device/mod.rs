@@ -158,6 +158,12 @@ pub trait Device: Send + Sync + fmt::Debug {
     /// The device is gone or broken.
     fn transmit(&self, batch: &mut Batch) -> io::Result<usize>;
 
+    /// Whether a frame that is to be sent would find room now, as far as the device knows. Asked
+    /// after one that found none.
+    fn has_room(&self) -> bool {
+        true
+    }
+
     /// Readable while received frames wait. To be waited for with poll(2).
     fn readiness(&self) -> BorrowedFd<'_>;
 

@@ -24,6 +24,7 @@ use super::wrapper::Wrapper;
 use super::{Batch, Capabilities, Device, Drops, Frame, HEADROOM_BYTES, Mac, Pool};
 use crate::error::Error;
 use crate::interface;
+use crate::wait;
 use crate::wire::{ETHERNET_BYTES, emit};
 
 /// The stack's side of a TAP interface.
@@ -158,6 +159,10 @@ impl Device for TapDevice {
             sent += 1;
         }
         Ok(sent)
+    }
+
+    fn has_room(&self) -> bool {
+        wait::is_writable(self.file.as_fd())
     }
 
     fn readiness(&self) -> BorrowedFd<'_> {

@@ -137,6 +137,10 @@ impl Device for Vlan {
         Ok(before - batch.len())
     }
 
+    fn has_room(&self) -> bool {
+        self.device.has_room()
+    }
+
     fn readiness(&self) -> BorrowedFd<'_> {
         self.device.readiness()
     }

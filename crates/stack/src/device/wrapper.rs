@@ -73,6 +73,10 @@ impl<W: Wrapper> Device for W {
         self.transmit_through(batch)
     }
 
+    fn has_room(&self) -> bool {
+        self.inner().has_room()
+    }
+
     fn readiness(&self) -> BorrowedFd<'_> {
         self.inner().readiness()
     }

@@ -8,8 +8,8 @@
 use std::collections::VecDeque;
 use std::io;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
-use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::atomic::AtomicUsize;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
+use std::sync::atomic::{AtomicBool, AtomicUsize};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -33,6 +33,7 @@ use crate::table::{Bound, Pending};
 use crate::wait::Waker;
 
 mod messages;
+mod polling;
 mod receiving;
 mod sending;
 
@@ -60,6 +61,8 @@ pub struct UdpSocket {
     /// Threads that sleep in a receiving call.
     waiting: AtomicUsize,
     trouble: Arc<Pending>,
+    /// The last call that sent found the device without room.
+    no_room: AtomicBool,
     /// Waker and ring, where the device demultiplexes.
     both: Option<Both>,
 }
@@ -176,6 +179,7 @@ impl UdpSocket {
             waker: bound.waker,
             waiting: AtomicUsize::new(0),
             trouble: bound.trouble,
+            no_room: AtomicBool::new(false),
             both,
             stack: stack.clone(),
         })
@@ -309,6 +313,33 @@ impl UdpSocket {
         self.options.set_write_timeout(timeout)
     }
 
+    /// How long receiving waits.
+    ///
+    /// # Errors
+    ///
+    /// None; as in the standard library.
+    pub fn read_timeout(&self) -> io::Result<Option<Duration>> {
+        Ok(self.options.get().read_timeout)
+    }
+
+    /// How long sending waits.
+    ///
+    /// # Errors
+    ///
+    /// None; as in the standard library.
+    pub fn write_timeout(&self) -> io::Result<Option<Duration>> {
+        Ok(self.options.get().write_timeout)
+    }
+
+    /// What an ICMP error told, which the next call would return otherwise.
+    ///
+    /// # Errors
+    ///
+    /// None; as in the standard library.
+    pub fn take_error(&self) -> io::Result<Option<io::Error>> {
+        Ok(self.trouble.take().err())
+    }
+
     /// Where a peer's datagrams came from on the link.
     pub(super) fn via(&self, peer: IpAddr, now: Instant) -> Option<Mac> {
         self.peers.lock().get(peer, now)
@@ -324,13 +355,20 @@ impl UdpSocket {
 }
 
 /// Readable when something has come since a call returned `WouldBlock`: receive
-/// until that, then wait for this descriptor, with poll(2) or an event loop.
+/// until that, then wait for this descriptor, with poll(2) or an event loop. It tells nothing of room
+/// to send: that is [`UdpSocket::poll`]'s.
 impl AsFd for UdpSocket {
     fn as_fd(&self) -> BorrowedFd<'_> {
         match &self.both {
             Some(both) => both.together.0.as_fd(),
             None => self.waker.as_fd(),
         }
+    }
+}
+
+impl AsRawFd for UdpSocket {
+    fn as_raw_fd(&self) -> RawFd {
+        self.as_fd().as_raw_fd()
     }
 }
 

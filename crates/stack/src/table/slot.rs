@@ -60,6 +60,11 @@ impl Pending {
         self.0.store(errno, Ordering::Release);
     }
 
+    /// The next call returns an error.
+    pub(crate) fn is_set(&self) -> bool {
+        self.0.load(Ordering::Relaxed) != 0
+    }
+
     /// Each error is returned once.
     #[inline]
     pub(crate) fn take(&self) -> io::Result<()> {

@@ -364,12 +364,12 @@ impl Connection {
     }
 
     /// As [`with`](Self::with). If `act` has no answer, this waits as it is told, or the
-    /// descriptor becomes readable when there is what is `wanted`.
+    /// descriptor becomes readable when there is any of what is `wanted`.
     pub(super) fn with_or_await<R>(
         &self,
         host: &Host,
         now: Instant,
-        (wanted, wait): (Wanted, Wait),
+        (wanted, wait): (&[Wanted], Wait),
         act: impl FnOnce(&mut Socket<'static>) -> Option<R>,
     ) -> Option<R> {
         self.owner.set_to_this_thread();
@@ -381,8 +381,10 @@ impl Connection {
                 self.waker.clear();
                 inner.by_descriptor = true;
             }
-            if !inner.awaited.contains(&wanted) {
-                inner.awaited.push(wanted);
+            for wanted in wanted {
+                if !inner.awaited.contains(wanted) {
+                    inner.awaited.push(*wanted);
+                }
             }
         }
         self.after(&mut inner, host, now);

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -245,6 +245,13 @@ impl TcpListener {
         self.accept_until(Some(clock::now() + timeout))
     }
 
+    /// The connections that come, one after the other, without an end. As
+    /// [`accept`](Self::accept), each without who made it.
+    #[must_use]
+    pub fn incoming(&self) -> Incoming<'_> {
+        Incoming(self)
+    }
+
     fn accept_until(&self, deadline: Option<Instant>) -> io::Result<(TcpStream, SocketAddr)> {
         let host = self.stack.host();
         self.listener.owner.set_to_this_thread();
@@ -254,7 +261,7 @@ impl TcpListener {
             if let Some(connection) = self.listener.take(host) {
                 connection.owner.set_to_this_thread();
                 let from = connection.remote;
-                return Ok((TcpStream::new(&self.stack, connection), from));
+                return Ok((TcpStream::accepted(&self.stack, connection), from));
             }
             if host.has_failed() {
                 return Err(host.failure());
@@ -290,10 +297,28 @@ impl TcpListener {
     }
 }
 
+/// The connections of a [`TcpListener`].
+#[derive(Debug)]
+pub struct Incoming<'a>(&'a TcpListener);
+
+impl Iterator for Incoming<'_> {
+    type Item = io::Result<TcpStream>;
+
+    fn next(&mut self) -> Option<io::Result<TcpStream>> {
+        Some(self.0.accept().map(|(stream, _)| stream))
+    }
+}
+
 /// Readable while connections wait to be accepted.
 impl AsFd for TcpListener {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.listener.waker.as_fd()
+    }
+}
+
+impl AsRawFd for TcpListener {
+    fn as_raw_fd(&self) -> RawFd {
+        self.as_fd().as_raw_fd()
     }
 }
 

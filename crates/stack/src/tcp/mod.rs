@@ -60,7 +60,7 @@ use crate::table::Ready;
 use crate::wire::trouble::Report;
 
 pub(crate) use follow::Urgency;
-pub use listener::{BACKLOG, TcpListener};
+pub use listener::{BACKLOG, Incoming, TcpListener};
 pub use pacing::Pacing;
 pub(crate) use reset::{Resetter, is_whole};
 pub use stream::TcpStream;

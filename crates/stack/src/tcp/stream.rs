@@ -2,7 +2,7 @@
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, ToSocketAddrs};
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -17,6 +17,7 @@ use crate::clock;
 use crate::host::Host;
 use crate::socket::addresses::{first_that_works, on_a_free_port};
 use crate::socket::options::{Options, Waits};
+use crate::socket::readiness::Readiness;
 use crate::stack::Stack;
 
 /// A TCP connection of a [`Stack`]. Dropping it sends what was written and ends
@@ -35,16 +36,26 @@ pub struct TcpStream {
     connected: AtomicBool,
     /// Reading was shut down by us.
     read_shut: AtomicBool,
+    /// Why it ended was told.
+    error_taken: AtomicBool,
 }
 
 impl TcpStream {
-    pub(super) fn new(stack: &Stack, connection: Arc<Connection>) -> Self {
+    /// Of a listener's.
+    pub(super) fn accepted(stack: &Stack, connection: Arc<Connection>) -> Self {
+        let stream = Self::new(stack, connection);
+        stream.connected.store(true, Ordering::Relaxed);
+        stream
+    }
+
+    fn new(stack: &Stack, connection: Arc<Connection>) -> Self {
         Self {
             stack: stack.clone(),
             connection,
             options: Options::default(),
             connected: AtomicBool::new(false),
             read_shut: AtomicBool::new(false),
+            error_taken: AtomicBool::new(false),
         }
     }
 
@@ -113,7 +124,7 @@ impl TcpStream {
             State::Closed => Some(false),
             _ => (!is_connecting(socket)).then_some(true),
         };
-        if !self.wait_for(Wanted::Connection, options, timeout, come_about)? {
+        if !self.wait_for(&[Wanted::Connection], options, timeout, come_about)? {
             return Err(self.connection.refusal());
         }
         self.connected.store(true, Ordering::Relaxed);
@@ -150,7 +161,7 @@ impl TcpStream {
     /// Calls `act` until it has an answer, waiting as the options say.
     fn wait_for<R>(
         &self,
-        wanted: Wanted,
+        wanted: &[Wanted],
         options: Waits,
         timeout: Option<Duration>,
         mut act: impl FnMut(&mut Socket<'static>) -> Option<R>,
@@ -181,6 +192,35 @@ impl TcpStream {
         }
     }
 
+    /// Waits until the stream is ready for any of `wanted`, and returns for which; for nothing once
+    /// `timeout` is over. `None` waits for ever, zero only looks. Unlike the descriptor this may be
+    /// called at any time. At the end, and when a connection has not come about, it is ready for
+    /// both.
+    ///
+    /// # Errors
+    ///
+    /// `BrokenPipe`: the device has failed.
+    pub fn poll(&self, wanted: Readiness, timeout: Option<Duration>) -> io::Result<Readiness> {
+        let kinds: &[Wanted] = match (wanted.readable, wanted.writable) {
+            (true, true) => &[Wanted::Data, Wanted::Room],
+            (true, false) => &[Wanted::Data],
+            (false, true) => &[Wanted::Room],
+            (false, false) => &[],
+        };
+        let ready = self.wait_for(kinds, Waits::default(), timeout, |socket| {
+            let shut = self.read_shut.load(Ordering::Relaxed);
+            let ready = Readiness {
+                readable: wanted.readable && (shut || can_read(socket)),
+                writable: wanted.writable && can_write(socket),
+            };
+            (ready != Readiness::NONE).then_some(ready)
+        });
+        match ready {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(Readiness::NONE),
+            ready => ready,
+        }
+    }
+
     /// Ends reading, writing (what was written is sent first), or both.
     ///
     /// # Errors
@@ -207,6 +247,56 @@ impl TcpStream {
         let set = |socket: &mut Socket<'static>| socket.set_nagle_enabled(!nodelay);
         self.connection.with(self.stack.host(), clock::now(), set);
         Ok(())
+    }
+
+    /// Whether they are.
+    ///
+    /// # Errors
+    ///
+    /// None; as in the standard library.
+    pub fn nodelay(&self) -> io::Result<bool> {
+        let nagle = |socket: &mut Socket<'static>| socket.nagle_enabled();
+        let nagle = self.connection.with(self.stack.host(), clock::now(), nagle);
+        Ok(!nagle)
+    }
+
+    /// As reading; what is read stays, and is read again.
+    ///
+    /// # Errors
+    ///
+    /// As reading.
+    pub fn peek(&self, buffer: &mut [u8]) -> io::Result<usize> {
+        match buffer.is_empty() {
+            true => Ok(0),
+            false => self.receive(|socket| {
+                // Alone it does not tell the end.
+                socket.peek(0)?;
+                socket.peek_slice(buffer)
+            }),
+        }
+    }
+
+    /// Why the connection has not come about, or was broken off; once.
+    ///
+    /// # Errors
+    ///
+    /// None; as in the standard library.
+    pub fn take_error(&self) -> io::Result<Option<io::Error>> {
+        let broken = |socket: &mut Socket<'static>| {
+            socket.state() == State::Closed && socket.peek(0) == Err(RecvError::InvalidState)
+        };
+        let broken = self
+            .connection
+            .with(self.stack.host(), clock::now(), broken);
+        if !broken || self.error_taken.swap(true, Ordering::Relaxed) {
+            return Ok(None);
+        }
+        Ok(Some(match self.connected.load(Ordering::Relaxed) {
+            true => self
+                .connection
+                .reason(io::ErrorKind::ConnectionReset.into()),
+            false => self.connection.refusal(),
+        }))
     }
 
     /// Whether segments leave by the clock. Within a transfer a new rate holds at once.
@@ -266,11 +356,32 @@ impl TcpStream {
     pub fn set_write_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
         self.options.set_write_timeout(timeout)
     }
+
+    /// How long reading waits.
+    ///
+    /// # Errors
+    ///
+    /// None; as in the standard library.
+    pub fn read_timeout(&self) -> io::Result<Option<Duration>> {
+        Ok(self.options.get().read_timeout)
+    }
+
+    /// How long writing waits.
+    ///
+    /// # Errors
+    ///
+    /// None; as in the standard library.
+    pub fn write_timeout(&self) -> io::Result<Option<Duration>> {
+        Ok(self.options.get().write_timeout)
+    }
 }
 
 /// As far as received: nothing at the end, `None` if there is nothing now.
-fn read(socket: &mut Socket<'static>, buffer: &mut [u8]) -> Option<io::Result<usize>> {
-    match socket.recv_slice(buffer) {
+fn received(
+    socket: &Socket<'static>,
+    received: Result<usize, RecvError>,
+) -> Option<io::Result<usize>> {
+    match received {
         Ok(0) => None,
         Ok(length) => Some(Ok(length)),
         Err(RecvError::Finished) => Some(Ok(0)),
@@ -292,20 +403,40 @@ fn is_connecting(socket: &Socket<'static>) -> bool {
     matches!(socket.state(), State::SynSent | State::SynReceived)
 }
 
+/// Reading does not wait: there is something, or the end.
+fn can_read(socket: &Socket<'static>) -> bool {
+    socket.can_recv() || !socket.may_recv() && !is_connecting(socket)
+}
+
+fn can_write(socket: &Socket<'static>) -> bool {
+    socket.can_send() || !socket.may_send() && !is_connecting(socket)
+}
+
+impl TcpStream {
+    /// Calls `receive` until there is something.
+    fn receive(
+        &self,
+        mut receive: impl FnMut(&mut Socket<'static>) -> Result<usize, RecvError>,
+    ) -> io::Result<usize> {
+        let options = self.options.get();
+        let timeout = options.read_timeout;
+        self.wait_for(&[Wanted::Data], options, timeout, |socket| {
+            if self.read_shut.load(Ordering::Relaxed) {
+                return Some(Ok(0));
+            }
+            let result = receive(socket);
+            received(socket, result)
+        })?
+        .map_err(|error| self.connection.reason(error))
+    }
+}
+
 impl Read for &TcpStream {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         if buffer.is_empty() {
             return Ok(0);
         }
-        let options = self.options.get();
-        let timeout = options.read_timeout;
-        self.wait_for(Wanted::Data, options, timeout, |socket| {
-            match self.read_shut.load(Ordering::Relaxed) {
-                true => Some(Ok(0)),
-                false => read(socket, buffer),
-            }
-        })?
-        .map_err(|error| self.connection.reason(error))
+        self.receive(|socket| socket.recv_slice(buffer))
     }
 }
 
@@ -316,7 +447,7 @@ impl Write for &TcpStream {
         }
         let options = self.options.get();
         let timeout = options.write_timeout;
-        self.wait_for(Wanted::Room, options, timeout, |socket| {
+        self.wait_for(&[Wanted::Room], options, timeout, |socket| {
             write(socket, bytes)
         })?
         .map_err(|error| self.connection.reason(error))
@@ -349,6 +480,12 @@ impl Write for TcpStream {
 impl AsFd for TcpStream {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.connection.as_fd()
+    }
+}
+
+impl AsRawFd for TcpStream {
+    fn as_raw_fd(&self) -> RawFd {
+        self.as_fd().as_raw_fd()
     }
 }
 

@@ -38,6 +38,7 @@ use super::{
 };
 use crate::error::Error;
 use crate::interface;
+use crate::wait;
 use crate::wire::ETHERNET_BYTES;
 use crate::wire::segment::{Long, write_checksum};
 
@@ -198,6 +199,10 @@ impl Device for PacketDevice {
             sent += 1;
         }
         Ok(sent)
+    }
+
+    fn has_room(&self) -> bool {
+        wait::is_writable(self.socket.as_fd())
     }
 
     fn readiness(&self) -> BorrowedFd<'_> {

@@ -464,6 +464,10 @@ impl Device for XdpInterface {
         self.sockets.transmit(batch)
     }
 
+    fn has_room(&self) -> bool {
+        self.sockets.has_room()
+    }
+
     fn readiness(&self) -> BorrowedFd<'_> {
         self.sockets.readiness()
     }

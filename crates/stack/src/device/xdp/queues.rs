@@ -16,6 +16,7 @@ use super::socket::Socket;
 use super::{QUEUES_MAX, XdpConfig, refused};
 use crate::device::{Batch, Capabilities, Device, Drops, Pool};
 use crate::error::Error;
+use crate::wait;
 
 /// The first sockets of the queues that are to be served.
 pub(super) fn open(
@@ -144,6 +145,10 @@ impl Device for Sockets {
 
     fn transmit(&self, batch: &mut Batch) -> io::Result<usize> {
         self.first().transmit(batch)
+    }
+
+    fn has_room(&self) -> bool {
+        wait::is_writable(self.first().as_fd())
     }
 
     fn readiness(&self) -> BorrowedFd<'_> {

@@ -69,6 +69,32 @@ impl UdpSocket {
         Ok(self.recv_from(buffer)?.0)
     }
 
+    /// As [`recv_from`](Self::recv_from); the datagram stays, and the next call receives it.
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub fn peek_from(&self, buffer: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
+        self.receive_some(|receiving, now| {
+            let datagram = self.process_next(receiving, self.remote(), now)?;
+            Ok(datagram.map(|datagram| {
+                let payload = datagram.payload();
+                let length = payload.len().min(buffer.len());
+                buffer[..length].copy_from_slice(&payload[..length]);
+                (length, datagram.source)
+            }))
+        })
+    }
+
+    /// As [`peek_from`](Self::peek_from), for connected sockets.
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub fn peek(&self, buffer: &mut [u8]) -> io::Result<usize> {
+        Ok(self.peek_from(buffer)?.0)
+    }
+
     /// Receives a datagram without copying it.
     ///
     /// # Errors
@@ -177,14 +203,14 @@ impl UdpSocket {
 
     /// There is something for other threads that wait as well. To be called with the lock held
     /// under which they begin to wait.
-    fn pass_on(&self, there_is_more: impl FnOnce() -> bool) {
+    pub(super) fn pass_on(&self, there_is_more: impl FnOnce() -> bool) {
         if self.waiting.load(Ordering::Relaxed) > 0 && there_is_more() {
             self.waker.wake();
         }
     }
 
     /// Waits for something to receive.
-    fn wait(&self, limit: Option<Duration>) -> io::Result<()> {
+    pub(super) fn wait(&self, limit: Option<Duration>) -> io::Result<()> {
         let waker = self.waker.as_fd();
         match &self.both {
             // Not for the two of them together: waking through one more descriptor takes longer.
@@ -231,16 +257,8 @@ impl UdpSocket {
                 receiving.tally.count(Outcome::OtherPeer);
                 continue;
             }
-            // A frame of a ring goes straight on: each detour costs a copy of its state.
-            let input = match receiving.next_of_ring()? {
-                Some(frame) if !packet::is_for(&frame, self.host().capabilities.mac) => {
-                    Input::Ended(Outcome::OtherMac)
-                }
-                Some(frame) => self.host().udp_input(frame, false, now),
-                None => match self.next_of_channel(receiving, now) {
-                    Some(input) => input,
-                    None => return Ok(false),
-                },
+            let Some(input) = self.next_input(receiving, now)? else {
+                return Ok(false);
             };
             let outcome = match input {
                 Input::Datagram(datagram) if self.is_wanted(&datagram, remote) => {
@@ -256,6 +274,52 @@ impl UdpSocket {
             receiving.tally.count(outcome);
         }
         Ok(false)
+    }
+
+    /// The next datagram, which stays as one that was processed ahead.
+    fn process_next<'a>(
+        &self,
+        receiving: &'a mut Receiving,
+        remote: Option<SocketAddr>,
+        now: Instant,
+    ) -> io::Result<Option<&'a Datagram>> {
+        for _ in 0..UNFIT_MAX {
+            match receiving.ahead.front() {
+                Some(datagram) if self.is_wanted(datagram, remote) => break,
+                Some(_) => {
+                    receiving.next_ahead();
+                    receiving.tally.count(Outcome::OtherPeer);
+                    continue;
+                }
+                None => {}
+            }
+            let Some(input) = self.next_input(receiving, now)? else {
+                break;
+            };
+            match input {
+                Input::Datagram(datagram) => {
+                    receiving.ahead.push_back(datagram);
+                    receiving.tally.processed_ahead(1);
+                }
+                Input::Ended(outcome) => receiving.tally.count(outcome),
+                Input::Kept => {}
+            }
+        }
+        let front = receiving.ahead.front();
+        Ok(front.filter(|datagram| self.is_wanted(datagram, remote)))
+    }
+
+    /// The next frame's processing: a frame of a ring goes straight on, since each detour costs a
+    /// copy of its state.
+    #[inline(always)]
+    fn next_input(&self, receiving: &mut Receiving, now: Instant) -> io::Result<Option<Input>> {
+        Ok(match receiving.next_of_ring()? {
+            Some(frame) if !packet::is_for(&frame, self.host().capabilities.mac) => {
+                Some(Input::Ended(Outcome::OtherMac))
+            }
+            Some(frame) => Some(self.host().udp_input(frame, false, now)),
+            None => self.next_of_channel(receiving, now),
+        })
     }
 
     fn next_of_channel(&self, receiving: &mut Receiving, now: Instant) -> Option<Input> {
@@ -323,7 +387,7 @@ impl Receiving {
         ring.map_or(Ok(None), |ring| ring.next(&self.tally))
     }
 
-    fn has_more(&self) -> bool {
+    pub(super) fn has_more(&self) -> bool {
         let in_ring = self.ring.as_ref().map_or(0, |ring| ring.batch.len());
         in_ring + self.ahead.len() + self.consumer.occupancy() > 0
     }

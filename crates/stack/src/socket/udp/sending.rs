@@ -283,7 +283,7 @@ impl UdpSocket {
         let waited = clock::now().saturating_since(began);
         let over = options.write_timeout.is_some_and(|limit| waited >= limit);
         if options.nonblocking || over {
-            return Err(io::ErrorKind::WouldBlock.into());
+            return Err(self.would_block());
         }
         if waited >= BUFFERS_WAIT {
             return Err(error);
@@ -342,8 +342,9 @@ impl UdpSocket {
             if options.nonblocking || over {
                 let unsent = batch.len();
                 batch.clear();
+                let error = self.would_block();
                 return match datagrams.saturating_sub(unsent) {
-                    0 => Err(io::ErrorKind::WouldBlock.into()),
+                    0 => Err(error),
                     sent => Ok(sent),
                 };
             }

@@ -1,0 +1,106 @@
+//! Waiting for a socket without receiving or sending.
+
+use std::io;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use plimsoll_core::channel::InterruptRequest;
+
+use super::UdpSocket;
+use crate::clock;
+use crate::socket::readiness::Readiness;
+use crate::wait;
+
+/// Nobody tells when a device has room again.
+const LOOK_FOR_ROOM: Duration = Duration::from_millis(1);
+
+impl UdpSocket {
+    /// Waits until the socket is ready for any of `wanted`, and returns for which; for nothing once
+    /// `timeout` is over. `None` waits for ever, zero only looks. Unlike the descriptor this may be
+    /// called at any time, and tells of room to send as well. As with the kernel's sockets, what
+    /// made it readable may turn out damaged: then receiving waits nevertheless.
+    ///
+    /// After a call that found no room in the device, it is asked once a millisecond.
+    ///
+    /// # Errors
+    ///
+    /// `BrokenPipe`: the device has failed.
+    pub fn poll(&self, wanted: Readiness, timeout: Option<Duration>) -> io::Result<Readiness> {
+        let mut now = clock::now();
+        let deadline = timeout.map(|timeout| now + timeout);
+        loop {
+            self.host().trigger_state(now);
+            // Counted first: who takes what has come passes on what is left to those who wait.
+            self.waiting.fetch_add(1, Ordering::Relaxed);
+            let waited = self.wait_until_ready(wanted, deadline.map(|at| at.saturating_since(now)));
+            self.waiting.fetch_sub(1, Ordering::Relaxed);
+            let ready = waited?;
+            now = clock::now();
+            if ready != Readiness::NONE || deadline.is_some_and(|deadline| now >= deadline) {
+                return Ok(ready);
+            }
+        }
+    }
+
+    /// Looks, and if it is ready for nothing, waits once.
+    fn wait_until_ready(
+        &self,
+        wanted: Readiness,
+        limit: Option<Duration>,
+    ) -> io::Result<Readiness> {
+        let ready = Readiness {
+            readable: wanted.readable && self.is_readable()?,
+            writable: wanted.writable && self.is_writable()?,
+        };
+        if ready == Readiness::NONE && limit != Some(Duration::ZERO) {
+            let limit = match wanted.writable {
+                true => Some(limit.map_or(LOOK_FOR_ROOM, |limit| limit.min(LOOK_FOR_ROOM))),
+                false => limit,
+            };
+            match (wanted.readable, limit) {
+                (false, Some(limit)) => std::thread::sleep(limit),
+                _ => self.wait(limit)?,
+            }
+        }
+        Ok(ready)
+    }
+
+    /// If not, the next arrival will wake who waits.
+    fn is_readable(&self) -> io::Result<bool> {
+        let receiving = &mut *self.receiving.lock();
+        if receiving.has_more() {
+            return Ok(true);
+        }
+        self.waker.clear();
+        let request = receiving.consumer.request_interrupt();
+        let ready = self.trouble.is_set() || request != InterruptRequest::Pending;
+        // That may have been others' waking, and nothing would wake them again.
+        self.pass_on(|| ready);
+        if request == InterruptRequest::Closed {
+            return Err(self.host().failure());
+        }
+        let in_ring = match &self.both {
+            Some(both) => wait::wait_any([both.ring.readiness()], Some(Duration::ZERO))?[0],
+            None => false,
+        };
+        Ok(ready || in_ring)
+    }
+
+    fn is_writable(&self) -> io::Result<bool> {
+        if !self.no_room.load(Ordering::Relaxed) {
+            return Ok(true);
+        }
+        // What it has sent it is to give back.
+        self.egress().push_on()?;
+        let device = &self.host().device;
+        let room = device.has_room() && device.pool().available() > 0;
+        self.no_room.store(!room, Ordering::Relaxed);
+        Ok(room)
+    }
+
+    /// A call found no room in the device.
+    pub(super) fn would_block(&self) -> io::Error {
+        self.no_room.store(true, Ordering::Relaxed);
+        io::ErrorKind::WouldBlock.into()
+    }
+}

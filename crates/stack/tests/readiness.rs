@@ -1,0 +1,298 @@
+//! What sockets say of being ready, and the rest of what the standard library's can do. Needs
+//! root for AF_XDP.
+
+mod lan;
+
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::UdpSocket as KernelSocket;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use lan::{Lan, SOON, config, owned, xdp};
+use plimsoll_stack::device::simulated::{SimulatedConfig, SimulatedDevice};
+use plimsoll_stack::device::{Batch, Capabilities, Device, Drops, Pool};
+use plimsoll_stack::{Readiness, Stack, StackConfig, TcpListener, TcpStream, UdpSocket};
+
+/// Only looks.
+const NOW: Option<Duration> = Some(Duration::ZERO);
+const LATER: Option<Duration> = Some(SOON);
+const A_WHILE: Option<Duration> = Some(Duration::from_millis(5));
+
+fn start(device: impl Device + 'static, address: &str) -> Stack {
+    Stack::start(device, &StackConfig::at(address.parse().unwrap())).unwrap()
+}
+
+fn pair() -> (Stack, Stack) {
+    let (one, other) = SimulatedDevice::pair(&SimulatedConfig::default()).unwrap();
+    (start(one, "10.0.0.1/24"), start(other, "10.0.0.2/24"))
+}
+
+fn bind(stack: &Stack, at: &str) -> UdpSocket {
+    let socket = UdpSocket::bind(stack, at).unwrap();
+    socket.set_nonblocking(true).unwrap();
+    socket
+}
+
+/// A datagram is there until it is received, also for who only looks at it.
+fn assert_arrival_is_seen(socket: &UdpSocket, send: impl FnOnce() + Send) {
+    assert_eq!(
+        socket.poll(Readiness::READABLE, NOW).unwrap(),
+        Readiness::NONE
+    );
+    assert_eq!(
+        socket.poll(Readiness::BOTH, NOW).unwrap(),
+        Readiness::WRITABLE
+    );
+    thread::scope(|scope| {
+        scope.spawn(send);
+        let ready = socket.poll(Readiness::READABLE, None).unwrap();
+        assert_eq!(ready, Readiness::READABLE);
+    });
+    for _ in 0..2 {
+        assert_eq!(socket.poll(Readiness::BOTH, NOW).unwrap(), Readiness::BOTH);
+        let mut buffer = [0; 4];
+        assert_eq!(
+            socket.peek_from(&mut buffer).unwrap().0,
+            4,
+            "as much as fits"
+        );
+        assert_eq!(&buffer, b"hell");
+    }
+    let mut buffer = [0; 16];
+    assert_eq!(socket.recv_from(&mut buffer).unwrap().0, 5);
+    assert_eq!(
+        socket.poll(Readiness::READABLE, A_WHILE).unwrap(),
+        Readiness::NONE
+    );
+    assert_eq!(
+        socket.peek_from(&mut buffer).unwrap_err().kind(),
+        ErrorKind::WouldBlock
+    );
+}
+
+#[test]
+fn a_datagram_makes_a_socket_readable_until_it_is_received() {
+    let (one, other) = pair();
+    let socket = bind(&one, "10.0.0.1:7");
+    let client = UdpSocket::bind(&other, "10.0.0.2:0").unwrap();
+    for _ in 0..2 {
+        assert_arrival_is_seen(&socket, || {
+            client.send_to(b"hello", "10.0.0.1:7").unwrap();
+        });
+    }
+    lan::assert_sums(&one);
+}
+
+#[test]
+fn so_it_does_on_af_xdp() {
+    for path in ["soft-lrp", "ni-lrp"] {
+        Lan::create(|| {
+            let stack = Stack::start(xdp(&owned()), &config(path)).unwrap();
+            let socket = bind(&stack, "10.0.0.2:7");
+            let client = KernelSocket::bind("10.0.0.1:0").unwrap();
+            assert_arrival_is_seen(&socket, || {
+                client.send_to(b"hello", "10.0.0.2:7").unwrap();
+            });
+            // What was looked at and not received.
+            client.send_to(b"hello", "10.0.0.2:7").unwrap();
+            socket.set_nonblocking(false).unwrap();
+            socket.peek_from(&mut [0; 16]).unwrap();
+            drop(socket);
+            lan::assert_sums(&stack);
+        });
+    }
+}
+
+/// A device that takes nothing until it is opened.
+#[derive(Debug)]
+struct Gate {
+    inner: SimulatedDevice,
+    open: Arc<AtomicBool>,
+}
+
+impl Device for Gate {
+    fn capabilities(&self) -> Capabilities {
+        self.inner.capabilities()
+    }
+
+    fn pool(&self) -> &Arc<Pool> {
+        self.inner.pool()
+    }
+
+    fn receive(&self, batch: &mut Batch, max: usize) -> io::Result<usize> {
+        self.inner.receive(batch, max)
+    }
+
+    fn transmit(&self, batch: &mut Batch) -> io::Result<usize> {
+        match self.has_room() {
+            true => self.inner.transmit(batch),
+            false => Ok(0),
+        }
+    }
+
+    fn has_room(&self) -> bool {
+        self.open.load(Ordering::Relaxed)
+    }
+
+    fn readiness(&self) -> BorrowedFd<'_> {
+        self.inner.readiness()
+    }
+
+    fn drops(&self) -> Drops {
+        self.inner.drops()
+    }
+}
+
+#[test]
+fn a_socket_that_found_no_room_is_writable_when_there_is() {
+    let (inner, other) = SimulatedDevice::pair(&SimulatedConfig::default()).unwrap();
+    let open = Arc::new(AtomicBool::new(true));
+    let device = Gate {
+        inner,
+        open: Arc::clone(&open),
+    };
+    let (stack, other) = (start(device, "10.0.0.1/24"), start(other, "10.0.0.2/24"));
+    let socket = bind(&stack, "10.0.0.1:7");
+    let peer = UdpSocket::bind(&other, "10.0.0.2:7").unwrap();
+    let to = "10.0.0.2:7";
+    // The neighbour is known from here on.
+    socket.send_to(b"hello", to).unwrap();
+    peer.recv_from(&mut [0; 16]).unwrap();
+    open.store(false, Ordering::Relaxed);
+    let blocked = socket.send_to(b"hello", to).unwrap_err();
+    assert_eq!(blocked.kind(), ErrorKind::WouldBlock);
+    for wanted in [Readiness::WRITABLE, Readiness::BOTH] {
+        for timeout in [NOW, A_WHILE] {
+            assert_eq!(socket.poll(wanted, timeout).unwrap(), Readiness::NONE);
+        }
+    }
+    thread::scope(|scope| {
+        scope.spawn(|| open.store(true, Ordering::Relaxed));
+        let ready = socket.poll(Readiness::WRITABLE, LATER).unwrap();
+        assert_eq!(ready, Readiness::WRITABLE);
+    });
+    socket.send_to(b"again", to).unwrap();
+}
+
+#[test]
+fn a_stream_says_what_it_is_ready_for() {
+    let (one, other) = pair();
+    let listener = TcpListener::bind(&one, "10.0.0.1:80").unwrap();
+    let to = "10.0.0.1:80".parse().unwrap();
+    let mut client = TcpStream::connect_nonblocking(&other, to).unwrap();
+    assert_eq!(
+        client.poll(Readiness::BOTH, LATER).unwrap(),
+        Readiness::WRITABLE
+    );
+    client.finish_connect().unwrap();
+    assert!(client.take_error().unwrap().is_none());
+    let mut server = listener.incoming().next().unwrap().unwrap();
+    assert_eq!(
+        client.poll(Readiness::READABLE, A_WHILE).unwrap(),
+        Readiness::NONE
+    );
+    server.write_all(b"hello").unwrap();
+    assert_eq!(
+        client.poll(Readiness::READABLE, LATER).unwrap(),
+        Readiness::READABLE
+    );
+    let mut buffer = [0; 16];
+    assert_eq!(client.peek(&mut buffer[..4]).unwrap(), 4);
+    assert_eq!(
+        client.read(&mut buffer).unwrap(),
+        5,
+        "also what was looked at"
+    );
+    let mut written = 0;
+    let full = loop {
+        match client.write(&[1; 4096]) {
+            Ok(length) => written += length,
+            // What is under way may make room.
+            Err(error) if client.poll(Readiness::WRITABLE, A_WHILE).unwrap() == Readiness::NONE => {
+                break error;
+            }
+            Err(_) => {}
+        }
+    };
+    assert_eq!(full.kind(), ErrorKind::WouldBlock);
+    server.read_exact(&mut vec![0; written]).unwrap();
+    assert_eq!(
+        client.poll(Readiness::BOTH, LATER).unwrap(),
+        Readiness::WRITABLE
+    );
+    drop(server);
+    assert_eq!(
+        client.poll(Readiness::READABLE, LATER).unwrap(),
+        Readiness::READABLE
+    );
+    assert_eq!(client.peek(&mut buffer).unwrap(), 0, "the end");
+    assert_eq!(client.read(&mut buffer).unwrap(), 0);
+    assert!(client.take_error().unwrap().is_none());
+}
+
+#[test]
+fn an_error_makes_ready_and_is_taken_once() {
+    let (one, other) = pair();
+    let to = "10.0.0.1:81".parse().unwrap();
+    let client = TcpStream::connect_nonblocking(&other, to).unwrap();
+    assert_eq!(
+        client.poll(Readiness::BOTH, LATER).unwrap(),
+        Readiness::BOTH
+    );
+    let refused = client.take_error().unwrap().unwrap();
+    assert_eq!(refused.kind(), ErrorKind::ConnectionRefused);
+    assert!(client.take_error().unwrap().is_none());
+    // One that was accepted and broken off: its listener goes without accepting the other.
+    let listener = TcpListener::bind(&one, "10.0.0.1:80").unwrap();
+    let broken = TcpStream::connect(&other, "10.0.0.1:80").unwrap();
+    drop(listener);
+    broken.poll(Readiness::READABLE, LATER).unwrap();
+    let reset = broken.take_error().unwrap().unwrap();
+    assert_eq!(reset.kind(), ErrorKind::ConnectionReset);
+
+    let socket = bind(&other, "10.0.0.2:7");
+    socket.connect("10.0.0.1:9").unwrap();
+    socket.send(b"anybody?").unwrap();
+    assert_eq!(
+        socket.poll(Readiness::READABLE, LATER).unwrap(),
+        Readiness::READABLE
+    );
+    let refused = socket.take_error().unwrap().unwrap();
+    assert_eq!(refused.kind(), ErrorKind::ConnectionRefused);
+    assert!(socket.take_error().unwrap().is_none());
+    assert_eq!(
+        socket.poll(Readiness::READABLE, NOW).unwrap(),
+        Readiness::NONE
+    );
+    assert_eq!(
+        socket.peek(&mut [0; 16]).unwrap_err().kind(),
+        ErrorKind::WouldBlock
+    );
+}
+
+#[test]
+fn options_are_as_they_were_set() {
+    let (one, other) = pair();
+    let socket = bind(&one, "10.0.0.1:7");
+    let listener = TcpListener::bind(&one, "10.0.0.1:80").unwrap();
+    let stream = TcpStream::connect(&other, "10.0.0.1:80").unwrap();
+    assert_eq!(socket.as_raw_fd(), socket.as_fd().as_raw_fd());
+    assert_eq!(listener.as_raw_fd(), listener.as_fd().as_raw_fd());
+    assert_eq!(stream.as_raw_fd(), stream.as_fd().as_raw_fd());
+    assert_eq!(socket.read_timeout().unwrap(), None);
+    for timeout in [LATER, None] {
+        socket.set_read_timeout(timeout).unwrap();
+        stream.set_write_timeout(timeout).unwrap();
+        assert_eq!(socket.read_timeout().unwrap(), timeout);
+        assert_eq!(socket.write_timeout().unwrap(), None);
+        assert_eq!(stream.write_timeout().unwrap(), timeout);
+        assert_eq!(stream.read_timeout().unwrap(), None);
+    }
+    for nodelay in [true, false] {
+        stream.set_nodelay(nodelay).unwrap();
+        assert_eq!(stream.nodelay().unwrap(), nodelay);
+    }
+}
