@@ -23,6 +23,7 @@ fn documents() -> Vec<(String, String)> {
         "ARCHITECTURE.md",
         "CHANGELOG.md",
         "crates/sim/README.md",
+        "crates/stack/README.md",
     ];
     let names = others.map(str::to_owned).into_iter().chain(docs);
     let names = names.filter(|name| name.ends_with(".md"));

@@ -422,7 +422,7 @@ pub(super) fn refused(error: &libbpf_rs::Error) -> Error {
     match error.kind() {
         libbpf_rs::ErrorKind::PermissionDenied => Error::NotPermitted {
             action: "load the XDP program",
-            capability: "CAP_BPF and CAP_NET_ADMIN",
+            capability: "CAP_BPF, CAP_PERFMON and CAP_NET_ADMIN",
         },
         _ => Error::Program(error.to_string()),
     }
