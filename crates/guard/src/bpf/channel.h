@@ -28,6 +28,24 @@ static __always_inline void bound_address(const struct sock_common *sk, struct a
 	}
 }
 
+/* The last one released is the first one taken: small numbers first. */
+static long release_slot(__u32 released, void *nothing)
+{
+	__u32 slot = CHANNELS_MAX - 1 - released;
+
+	return bpf_map_push_elem(&free_slots, &slot, 0) ? 1 : 0;
+}
+
+/*
+ * Every slot is free. The loader has this run once, by the test-run facility: a system call
+ * for each would be most of those of a guard's start.
+ */
+SEC("xdp")
+int fill_free_slots(struct xdp_md *ctx)
+{
+	return bpf_loop(CHANNELS_MAX - SLOT_SOCKETS, release_slot, NULL, 0);
+}
+
 /*
  * The slot of a socket, taken at its first packet; 0: none is left. Then it is asked for
  * again a second later: the map of free slots has one lock for all CPUs.

@@ -110,7 +110,7 @@ struct {
 	__type(value, __u32);
 } slots SEC(".maps");
 
-/* Slots nobody has, filled by the loader. */
+/* Slots nobody has. The loader has `fill_free_slots` fill it. */
 struct {
 	__uint(type, BPF_MAP_TYPE_STACK);
 	__uint(max_entries, CHANNELS_MAX);

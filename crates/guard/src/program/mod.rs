@@ -14,7 +14,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
-use libbpf_rs::{Link, MapCore, MapFlags, OpenObject};
+use libbpf_rs::{Link, MapCore, MapFlags, OpenObject, ProgramInput};
 use plimsoll_core::demux::Kind;
 use plimsoll_core::time::TICK_SHIFT;
 
@@ -78,6 +78,8 @@ use skeleton::{GuardSkel, GuardSkelBuilder};
 pub(crate) const SLOT_PROTECTED: u32 = types::slot::SLOT_PROTECTED.0;
 /// The first slot of a socket.
 const SLOT_SOCKETS: u32 = types::slot::SLOT_SOCKETS.0;
+/// The test-run facility takes none that is shorter than an Ethernet header.
+const SHORTEST_FRAME_BYTES: usize = 14;
 /// Fills unused places for frequent addresses: multicast, so never looked for there.
 const UNUSED: [u32; 4] = [u32::MAX; 4];
 
@@ -168,10 +170,7 @@ impl<'obj> Program<'obj> {
             .map_err(bpf("size the marks of changes"))?;
         sources::size(&mut open, cpus)?;
         let skeleton = open.load().map_err(bpf("load the BPF program"))?;
-        // The last one released is the first one taken: small numbers first.
-        for slot in (SLOT_SOCKETS..slots).rev() {
-            release_slot(&skeleton.maps.free_slots, slot)?;
-        }
+        fill_free_slots(&skeleton)?;
         Ok(Self {
             books: Books::of(&skeleton.maps, cpus)?,
             sources: Arc::new(Tables::of(&skeleton.maps, cpus)?),
@@ -451,6 +450,16 @@ impl<'obj> Program<'obj> {
 /// The number of the tick under way.
 fn now_tick() -> u64 {
     monotonic_ns() >> TICK_SHIFT
+}
+
+fn fill_free_slots(skeleton: &GuardSkel<'_>) -> Result<(), Error> {
+    let input = ProgramInput {
+        data_in: Some(&[0; SHORTEST_FRAME_BYTES]),
+        ..ProgramInput::default()
+    };
+    let filled = skeleton.progs.fill_free_slots.test_run(input);
+    filled.map_err(bpf("release every channel's slot"))?;
+    Ok(())
 }
 
 fn release_slot(free_slots: &impl MapCore, slot: u32) -> Result<(), Error> {
