@@ -11,7 +11,6 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use plimsoll_kernel::meter::CpuMeter;
 use plimsoll_report::{Goal, Side, median};
 use plimsoll_testbed::blast::Schedule;
 use plimsoll_testbed::interrupt;
@@ -129,43 +128,44 @@ pub(super) fn run(bench: &mut Bench<'_>) -> Result<Outcome, Error> {
         .collect();
     let mut cases = Cases::new(&[Protection::Guard], &loads);
     let _sink = start_sink(&stage)?;
-    let computing = compute_bound(stage.host())?;
-    let mut meter = stage.host().cpu_meter()?;
-    meter.watch(computing.pid());
     for round in 1..=plan.runs {
         for case in cases.in_round(round) {
             let (limit, target, rate_pps) = case.load;
             let what = format!("limit {limit} %, {rate_pps} packets/s, {}", target.name());
             bench.say(Part::CpuLimit, round, &what);
-            case.runs
-                .push(flood(&stage, &meter, case.load, plan.window)?);
+            case.runs.push(flood(&stage, case.load, plan.window)?);
         }
     }
     Ok(Outcome { cases })
 }
 
+/// The compute-bound process lives no longer than the flood: beside it a guard starts and
+/// ends at half the pace.
 fn flood(
     stage: &Stage<'_>,
-    meter: &CpuMeter,
     (limit, target, rate_pps): Load,
     window: Duration,
 ) -> Result<Run, Error> {
     let guard = stage.guard(&[OPTION.to_owned(), limit.to_string()])?;
+    let mut meter = stage.host().cpu_meter()?;
+    let computing = compute_bound(stage.host())?;
+    meter.watch(computing.pid());
     let spec = udp_flood(stage, target.port(), Schedule::Fixed { rate_pps });
     let (flood, cpu) = during(stage, Some(&spec), || {
         let before = meter.snapshot();
         interrupt::sleep(window)?;
         Ok(meter.snapshot().since(&before))
     })?;
+    drop(computing);
     guard.stop()?;
-    let computing = cpu
+    let computed = cpu
         .processes
         .first()
         .map_or(Duration::ZERO, |process| process.cpu);
     Ok(Run {
         offered_pps: flood.map_or(0.0, |report| report.offered_pps),
         network_percent: 100.0 * cpu.share(cpu.network),
-        compute_percent: 100.0 * cpu.share(computing),
+        compute_percent: 100.0 * cpu.share(computed),
         app_percent: 100.0 * cpu.share(cpu.app),
     })
 }
