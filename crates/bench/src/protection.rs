@@ -65,6 +65,8 @@ pub(crate) struct Stage<'a> {
     pub(crate) program: &'a Path,
     /// Interrupt holdoff of the test host's interface.
     pub(crate) holdoff: Duration,
+    /// A flood runs this long before anything is measured.
+    pub(crate) ramp_up: Duration,
     /// Further arguments for `plimsoll guard`.
     pub(crate) guard_arguments: &'a [String],
 }

@@ -17,7 +17,7 @@ use crate::protection::Stage;
 /// Routed back to the load host, which discards what comes for these addresses.
 pub(crate) const SPOOFED_SOURCES: IpNet =
     IpNet::V4(Ipv4Net::new_assert(Ipv4Addr::new(198, 19, 0, 0), 16));
-/// A flood runs this long before anything is measured.
+/// A flood runs this long before anything is measured, unless the run is a tiny one.
 pub(crate) const RAMP_UP: Duration = Duration::from_millis(300);
 
 const PAYLOAD_BYTES: usize = 18;
@@ -86,20 +86,29 @@ pub(crate) fn send(stage: &Stage<'_>, spec: &Spec) -> Result<Report, Error> {
     on_load_host(stage, || Blast::load(spec)?.run(&Stop::new()))
 }
 
-/// Does `work` while the flood runs, which begins [`RAMP_UP`] before and ends
+/// Does `work` while the flood runs, which begins `ramp_up` of the stage before and ends
 /// after it. Without a flood it is the same, but for the packets.
 pub(crate) fn during<T: Send>(
     stage: &Stage<'_>,
     spec: Option<&Spec>,
     work: impl FnOnce() -> Result<T, Error>,
 ) -> Result<(Option<Report>, T), Error> {
-    during_flood_of(stage.testbed.load(), spec, work)
+    ramped_up(stage.testbed.load(), spec, stage.ramp_up, work)
 }
 
-/// As [`during`], with the host that the flood comes from.
+/// As [`during`], with the host that the flood comes from, [`RAMP_UP`] before.
 pub(crate) fn during_flood_of<T: Send>(
     load: &Host,
     spec: Option<&Spec>,
+    work: impl FnOnce() -> Result<T, Error>,
+) -> Result<(Option<Report>, T), Error> {
+    ramped_up(load, spec, RAMP_UP, work)
+}
+
+fn ramped_up<T: Send>(
+    load: &Host,
+    spec: Option<&Spec>,
+    ramp_up: Duration,
     work: impl FnOnce() -> Result<T, Error>,
 ) -> Result<(Option<Report>, T), Error> {
     let stop = Stop::new();
@@ -110,7 +119,7 @@ pub(crate) fn during_flood_of<T: Send>(
             let stop = &stop;
             scope.spawn(move || on_cpu_of(load, || blast.run(stop)))
         });
-        let worked = interrupt::sleep(RAMP_UP)
+        let worked = interrupt::sleep(ramp_up)
             .map_err(Error::from)
             .and_then(|()| work());
         stop.stop();

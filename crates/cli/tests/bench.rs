@@ -66,7 +66,10 @@ fn capacity_is_measured_or_extrapolated_from_points() {
 #[test]
 fn floods_and_light_load_account_for_every_packet() {
     let two = ["--protections", "nftables,guard"];
-    let document = bench(&[&["--only", "flood,light"][..], &two, &GIVEN].concat());
+    // Loads that the generator reaches beside other tests: a run in which it does not is
+    // repeated.
+    let given = ["--mlfrr", "100000", "--discard-capacity", "1000000"];
+    let document = bench(&[&["--only", "flood,light"][..], &two, &given].concat());
     let flood = part(&document, "flood");
     assert_eq!(
         protections(&flood["cases"]),
@@ -122,7 +125,8 @@ fn beyond_the_capacity_clients_of_the_ssh_port_are_counted() {
 #[test]
 fn syn_floods_and_the_rpc_mix_have_every_case() {
     let one = ["--protections", "guard", "--seconds", "1"];
-    let document = bench(&[&["--only", "syn,rpc"][..], &one].concat());
+    let fast = ["--rpc-works", "2"];
+    let document = bench(&[&["--only", "syn,rpc"][..], &one, &fast].concat());
     let cases = &document["syn"]["cases"];
     assert_eq!(protections(cases), ["guard"; 3], "{document}");
     let unflooded = &cases[0];
@@ -132,7 +136,7 @@ fn syn_floods_and_the_rpc_mix_have_every_case() {
     assert_eq!(unflooded["attempts"], 50);
     assert_eq!(
         protections(&document["rpc"]["cases"]),
-        ["stock", "guard", "groups", "polling_in_group"].repeat(3)
+        ["stock", "guard", "groups", "polling_in_group"]
     );
     for case in document["rpc"]["cases"].as_array().unwrap() {
         assert!(case["calls_per_s"].as_f64().unwrap() > 0.0, "{case}");

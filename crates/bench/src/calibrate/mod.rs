@@ -29,6 +29,7 @@ use plimsoll_testbed::{Config as TestbedConfig, Testbed};
 
 use crate::Error;
 use crate::protection::Stage;
+use crate::traffic::RAMP_UP;
 use site::Site;
 
 /// How long the test host's timer waits between two polls: long enough that its own cost,
@@ -83,6 +84,7 @@ fn rounds(
         testbed,
         program: Path::new(&plan.program),
         holdoff: HOLDOFF,
+        ramp_up: RAMP_UP,
         guard_arguments: &[],
     };
     let device = stage.host().device();

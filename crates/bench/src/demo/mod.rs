@@ -42,6 +42,7 @@ pub use router::{RouterCase, RouterScene};
 use crate::Error;
 use crate::guard_process::GuardProcess;
 use crate::protection::{Protection, Stage};
+use crate::traffic::RAMP_UP;
 
 /// In the order in which they take turns.
 const PROTECTIONS: [Protection; 2] = [Protection::Stock, Protection::Guard];
@@ -173,6 +174,7 @@ fn with_servers(plan: &Plan, progress: &mut impl FnMut(&str)) -> Result<Outcomes
         testbed: &testbed,
         program: &plan.program,
         holdoff: plan.holdoff,
+        ramp_up: RAMP_UP,
         guard_arguments: &plan.guard_arguments,
     };
     if is_wanted(Scene::Udp) {

@@ -43,7 +43,7 @@ pub use dns::{Dns, DnsCase, DnsTarget};
 pub use document::Document;
 pub use flood::{Flood, FloodCase, PauseLoss};
 pub use light::Light;
-pub use rpc::{Rpc, RpcCase, RpcSide};
+pub use rpc::{RPC_WORKS_US, Rpc, RpcCase, RpcSide};
 pub use sources::{AloneCase, ClientsCase, CrowdCase, Sources, SourcesCapacity, SourcesCase};
 pub use syn::{SynTarget, Syns, SynsCase};
 pub use verdict::{Verdict, VerdictFrame};
@@ -52,6 +52,7 @@ pub use watching::Watching;
 use crate::Error;
 pub use crate::own_port::{SourcesFlood, SourcesServer};
 use crate::protection::{Protection, Stage};
+use crate::traffic::RAMP_UP;
 
 /// A part of the bench.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -156,6 +157,8 @@ pub struct Plan {
     /// Limits of [`Part::CpuLimit`] to measure, in percent: some of
     /// [`CPU_LIMITS`].
     pub cpu_limits: Vec<u32>,
+    /// Work per request in [`Part::Rpc`], in microseconds: some of [`RPC_WORKS_US`].
+    pub rpc_works_us: Vec<u64>,
     /// MLFRR in packets/s, instead of measuring it.
     pub mlfrr_pps: Option<f64>,
     /// Discard capacity in packets/s, instead of measuring it; not for
@@ -189,6 +192,7 @@ impl Plan {
             channels: 10_000,
             sources: Vec::new(),
             cpu_limits: CPU_LIMITS.to_vec(),
+            rpc_works_us: RPC_WORKS_US.to_vec(),
             mlfrr_pps: None,
             capacity_pps: None,
         }
@@ -245,6 +249,7 @@ pub fn run(plan: &Plan, mut progress: impl FnMut(&str)) -> Result<Document, Erro
             testbed: &testbed,
             program: &plan.program,
             holdoff: plan.holdoff,
+            ramp_up: plan.window.min(RAMP_UP),
             guard_arguments: &plan.guard_arguments,
         },
         progress: &mut progress,

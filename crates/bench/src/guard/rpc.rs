@@ -27,7 +27,7 @@ use crate::Error;
 use crate::cases::{Case, Cases};
 use crate::figures::grouped;
 use crate::protection::{Protection, Protector, Stage};
-use crate::traffic::{RAMP_UP, compute_bound, join, on_load_host};
+use crate::traffic::{compute_bound, join, on_load_host};
 
 /// What stands between calls and servers, and who shares the CPU with whom.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -82,7 +82,13 @@ const OUTSTANDING: usize = 16;
 const CALL_TIMEOUT: Duration = Duration::from_millis(500);
 /// About what the paper's three cases have: 0.6, 0.9 and 1.5 times the cost of
 /// the request's own network processing.
-const WORKS: [(&str, u64); 3] = [("fast", 2), ("medium", 4), ("slow", 8)];
+const WORKS: [(&str, u64); 3] = [
+    ("fast", RPC_WORKS_US[0]),
+    ("medium", RPC_WORKS_US[1]),
+    ("slow", RPC_WORKS_US[2]),
+];
+/// Work per request in microseconds.
+pub const RPC_WORKS_US: [u64; 3] = [2, 4, 8];
 
 /// The RPC mix.
 #[derive(Clone, Debug, Serialize)]
@@ -122,7 +128,7 @@ pub(super) struct Outcome {
 
 pub(super) fn run(bench: &mut Bench<'_>) -> Result<Outcome, Error> {
     let (stage, plan) = (bench.stage, bench.plan);
-    let mut cases = Cases::new(&SIDES, &WORKS.map(|(_, micros)| micros));
+    let mut cases = Cases::new(&SIDES, &plan.rpc_works_us);
     let groups = Groups::make(stage.host())?;
     for round in 1..=plan.runs {
         for case in cases.in_round(round) {
@@ -163,7 +169,7 @@ pub(crate) fn mix(
             let config = call(stage, port, window);
             scope.spawn(move || on_load_host(stage, || rpc::run(&config)))
         });
-        let slept = interrupt::sleep(RAMP_UP);
+        let slept = interrupt::sleep(stage.ramp_up);
         let before = meter.snapshot();
         let slept = slept.and_then(|()| interrupt::sleep(window));
         let cpu = meter.snapshot().since(&before);
@@ -187,7 +193,7 @@ fn call(stage: &Stage<'_>, port: u16, window: Duration) -> Config {
         outstanding: OUTSTANDING,
         work: Duration::ZERO,
         // Before and after what is measured.
-        duration: window + 2 * RAMP_UP,
+        duration: window + 2 * stage.ramp_up,
         timeout: CALL_TIMEOUT,
     }
 }

@@ -11,6 +11,7 @@ use super::settings::FloodTrial;
 use super::{Offer, RealPackets, cpu_figures};
 use crate::Error;
 use crate::protection::Stage;
+use crate::traffic::RAMP_UP;
 use crate::udp::{MLFRR_BOUNDS, Run, Servers};
 
 pub(super) fn run(
@@ -24,6 +25,7 @@ pub(super) fn run(
         testbed: &testbed,
         program: &real.program,
         holdoff: Duration::from_micros(trial.holdoff_us),
+        ramp_up: RAMP_UP,
         guard_arguments: &arguments,
     };
     let work = Duration::from_micros(trial.work_us);
@@ -58,6 +60,7 @@ pub(super) fn unit(real: &RealPackets, seed: u64, holdoff: Duration) -> Result<f
             testbed: &testbed,
             program: &real.program,
             holdoff,
+            ramp_up: RAMP_UP,
             guard_arguments: &[],
         };
         let servers = Servers::with_work(&stage, Duration::ZERO)?;

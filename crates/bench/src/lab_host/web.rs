@@ -9,6 +9,7 @@ use super::settings::WebTrial;
 use super::{Offer, RealPackets};
 use crate::Error;
 use crate::protection::Stage;
+use crate::traffic::RAMP_UP;
 use crate::web::{OTHER_PORT, Web};
 
 /// As of the trial whose unit it shares.
@@ -30,6 +31,7 @@ pub(super) fn run(
         testbed: &testbed,
         program: &real.program,
         holdoff: HOLDOFF,
+        ramp_up: RAMP_UP,
         guard_arguments: &arguments,
     };
     let web = Web::start(&stage)?;

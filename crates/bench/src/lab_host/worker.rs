@@ -10,6 +10,7 @@ use super::{Offer, RealPackets, of_kind};
 use crate::Error;
 use crate::guard::rpc::mix;
 use crate::protection::Stage;
+use crate::traffic::RAMP_UP;
 
 const HOLDOFF: Duration = Duration::from_micros(30);
 
@@ -34,6 +35,7 @@ fn one(
         testbed,
         program: &real.program,
         holdoff: HOLDOFF,
+        ramp_up: RAMP_UP,
         guard_arguments: &arguments,
     };
     let protector = stage.protect(trial.path.protection(), None)?;

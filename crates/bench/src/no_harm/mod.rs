@@ -28,7 +28,7 @@ use crate::Error;
 use crate::cases::Cases;
 use crate::figures::conclusion;
 use crate::protection::{Protection, Stage};
-use crate::traffic::{during, syn_flood, udp_flood};
+use crate::traffic::{RAMP_UP, during, syn_flood, udp_flood};
 use crate::udp::{SINK_PORT, start_sink};
 use setup::{Load, Setup, Site};
 use traffic::{Counted, Flow, Receiver};
@@ -281,6 +281,7 @@ fn once(plan: &Plan, setup: &Setup, protection: Protection, flooded: bool) -> Re
         testbed: &testbed,
         program: &plan.program,
         holdoff: HOLDOFF,
+        ramp_up: RAMP_UP,
         guard_arguments: &[],
     };
     // The placement is proved by packets, which need the host as it was made.

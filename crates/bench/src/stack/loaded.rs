@@ -31,8 +31,8 @@ const KERNEL_PORT: u16 = 11;
 const PROBE_RATE_PPS: u32 = 2000;
 /// An answer later than this is as good as lost to an interactive client.
 const PROBE_TIMEOUT: Duration = Duration::from_millis(200);
-/// Some hundred turns of the scheduler.
-const COMPUTING_WINDOW: Duration = Duration::from_secs(2);
+/// Of the window: some hundred turns of the scheduler in a default run.
+const COMPUTING_WINDOWS: u32 = 4;
 
 /// One side with one amount of work.
 #[derive(Clone, Debug, Serialize)]
@@ -221,7 +221,7 @@ fn computing(site: &Site<'_>, running: &Running, spec: &Spec) -> Result<Computin
     let run = during_flood_of(site.testbed.load(), Some(spec), || {
         interrupt::sleep(site.effort().settling())?;
         let (cpu, received, begun) = (meter.snapshot(), running.received(), Instant::now());
-        interrupt::sleep(COMPUTING_WINDOW)?;
+        interrupt::sleep(site.effort().window * COMPUTING_WINDOWS)?;
         let cpu = meter.snapshot().since(&cpu);
         let received = running.received() - received;
         let used = cpu.processes.first().map_or(Duration::ZERO, |of| of.cpu);

@@ -1,10 +1,12 @@
 //! `plimsoll bench guard`.
 
+use std::fmt::Debug;
 use std::path::{Path, PathBuf};
+use std::str::FromStr;
 use std::time::Duration;
 
 use plimsoll_bench::Protection;
-use plimsoll_bench::guard::{self, CPU_LIMITS, Part, Plan};
+use plimsoll_bench::guard::{self, CPU_LIMITS, Part, Plan, RPC_WORKS_US};
 
 use super::{given_or, millis, named, this_program, write_json};
 use crate::output;
@@ -67,6 +69,9 @@ pub(super) struct Args {
     /// Measure only these limits of the part `cpu-limit`, in percent: 30, 50, 70
     #[arg(long, value_name = "PERCENT", value_delimiter = ',', value_parser = parse_cpu_limit)]
     cpu_limits: Vec<u32>,
+    /// Measure only these amounts of work per request of the part `rpc`, in microseconds: 2, 4, 8
+    #[arg(long, value_name = "US", value_delimiter = ',', value_parser = parse_rpc_work)]
+    rpc_works: Vec<u64>,
     /// Maximum loss-free receive rate in packets/s, instead of measuring it
     #[arg(long, value_name = "PPS", value_parser = clap::value_parser!(u64).range(1000..))]
     mlfrr: Option<u64>,
@@ -116,6 +121,7 @@ fn plan(args: &Args) -> crate::Result<Plan> {
         channels: args.channels,
         sources: args.sources.clone(),
         cpu_limits: given_or(&args.cpu_limits, defaults.cpu_limits),
+        rpc_works_us: given_or(&args.rpc_works, defaults.rpc_works_us),
         mlfrr_pps: args.mlfrr.map(|pps| pps as f64),
         capacity_pps: args.discard_capacity.map(|pps| pps as f64),
         ..defaults
@@ -123,9 +129,20 @@ fn plan(args: &Args) -> crate::Result<Plan> {
 }
 
 fn parse_cpu_limit(text: &str) -> Result<u32, String> {
+    parse_one_of(CPU_LIMITS, text)
+}
+
+fn parse_rpc_work(text: &str) -> Result<u64, String> {
+    parse_one_of(RPC_WORKS_US, text)
+}
+
+fn parse_one_of<T, const N: usize>(all: [T; N], text: &str) -> Result<T, String>
+where
+    T: Copy + Debug + FromStr + PartialEq,
+{
     let given = text.parse().ok();
-    let limit = CPU_LIMITS.into_iter().find(|limit| Some(*limit) == given);
-    limit.ok_or_else(|| format!("must be one of {CPU_LIMITS:?}"))
+    let found = all.into_iter().find(|one| Some(*one) == given);
+    found.ok_or_else(|| format!("must be one of {all:?}"))
 }
 
 fn parse_sources(text: &str) -> Result<String, String> {
@@ -162,6 +179,8 @@ mod tests {
         assert!(parse_part("cpu").is_err());
         assert_eq!(parse_cpu_limit("50"), Ok(50));
         assert!(parse_cpu_limit("40").unwrap_err().contains("30, 50, 70"));
+        assert_eq!(parse_rpc_work("8"), Ok(8));
+        assert!(parse_rpc_work("3").unwrap_err().contains("2, 4, 8"));
     }
 
     #[test]

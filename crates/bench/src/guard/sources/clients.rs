@@ -12,7 +12,7 @@ use super::{Sides, wanted};
 use crate::Error;
 use crate::cases::{Case, Cases};
 use crate::figures::percents_of_better;
-use crate::guard::{Bench, Part};
+use crate::guard::{Bench, Part, Plan};
 use crate::nftables::{Limit, tune};
 use crate::own_port::floods::client_address;
 use crate::own_port::servers::{ECHO_PORT, SourcesServer, ask_as, start_echo};
@@ -27,7 +27,8 @@ const SLOWEST_QPS: f64 = 50.0;
 const FASTEST_QPS: f64 = 3_000.0;
 /// Of the echo that they overload: it answers less than a third of their 37,000/s.
 const CLIENTS_WORK: Duration = Duration::from_micros(50);
-const CLIENTS_TIME: Duration = Duration::from_secs(3);
+/// They ask so many times as long as other clients: enough for the slowest's share.
+const CLIENTS_TIMES: f64 = 1.5;
 /// Limits of each source that are tried for the packet filter, packets/s.
 const FILTER_PPS: [u64; 3] = [200, 400, 800];
 
@@ -125,6 +126,7 @@ pub(super) fn run(bench: &mut Bench<'_>, sides: &Sides) -> Result<Clients, Error
         return Ok(Clients::default());
     }
     let stage = bench.stage;
+    let time = clients_time(bench.plan);
     let _echo = start_echo(&stage, CLIENTS_WORK, RCVBUF_BYTES)?;
     let limit = sides
         .is_filtered()
@@ -132,7 +134,7 @@ pub(super) fn run(bench: &mut Bench<'_>, sides: &Sides) -> Result<Clients, Error
         .transpose()?;
     let cases = take_turns(bench, CLIENTS, &sides.flooded(), |protection| {
         let protector = stage.protect(protection, limit.as_ref())?;
-        serve(&stage, protector, fifty(), CLIENTS_TIME)
+        serve(&stage, protector, fifty(), time)
     })?;
     Ok(Clients { limit, cases })
 }
@@ -141,11 +143,16 @@ pub(super) fn run(bench: &mut Bench<'_>, sides: &Sides) -> Result<Clients, Error
 fn limit_of_fifty(bench: &mut Bench<'_>) -> Result<Limit, Error> {
     let stage = bench.stage;
     bench.say(Part::Sources, 1, "fifty clients: tuning the packet filter");
+    let time = clients_time(bench.plan);
     let candidates = FILTER_PPS.map(|rate_pps| SourcesServer::Echo.limit(rate_pps));
     tune(candidates, |limit| {
         let protector = stage.protect(Protection::Nftables, Some(limit))?;
-        Ok(serve(&stage, protector, fifty(), CLIENTS_TIME / 3)?.jain)
+        Ok(serve(&stage, protector, fifty(), time / 3)?.jain)
     })
+}
+
+fn clients_time(plan: &Plan) -> Duration {
+    Duration::from_secs(plan.seconds.into()).mul_f64(CLIENTS_TIMES)
 }
 
 pub(super) fn run_crowd(bench: &mut Bench<'_>, sides: &Sides) -> Result<Crowd, Error> {
