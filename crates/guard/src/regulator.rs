@@ -425,9 +425,6 @@ fn load(reading: &CpuReading, before: &Before, later: &Before) -> CpuLoad<'stati
     let (before_all, later_all) = (of(&before.totals), of(&later.totals));
     let new = sum(&later_all).saturating_sub(&sum(&before_all));
     let admitted = new.count(Outcome::Admitted);
-    let forward = |all: &CpuTotals| {
-        all.kinds[Kind::Forward as usize].offered() + all.tunnelled + all.translated
-    };
     let spent = reading.since(earlier);
     CpuLoad {
         elapsed: later.at - before.at,
@@ -435,7 +432,7 @@ fn load(reading: &CpuReading, before: &Before, later: &Before) -> CpuLoad<'stati
         admitted,
         discarded: new.offered() - admitted,
         connections: later_all.established.saturating_sub(before_all.established),
-        forward: forward(&later_all).saturating_sub(forward(&before_all)),
+        forward: later_all.forwarded().saturating_sub(before_all.forwarded()),
         contended: false,
         demands: None,
     }
@@ -500,17 +497,15 @@ mod tests {
     #[test]
     fn a_load_says_what_goes_on_to_other_hosts_and_to_tunnels() {
         let at = Instant::now();
-        let looked = |at, [forwarded, tunnelled, translated]: [u64; 3]| {
+        let looked = |at, packets: [u64; 3]| {
+            let [_, tunnelled, translated] = packets;
             let mut totals = CpuTotals {
                 tunnelled,
                 translated,
                 ..CpuTotals::default()
             };
-            for (kind, packets) in [
-                (Kind::Forward, forwarded),
-                (Kind::Other, tunnelled),
-                (Kind::ClosedPort, translated),
-            ] {
+            let kinds = [Kind::Forward, Kind::Other, Kind::ClosedPort];
+            for (kind, packets) in kinds.into_iter().zip(packets) {
                 let mut counts = [0; Outcome::ALL.len()];
                 counts[Outcome::Admitted as usize] = packets;
                 totals.kinds[kind as usize].add(&counts);
@@ -521,10 +516,8 @@ mod tests {
                 totals: vec![totals],
             }
         };
-        let (before, later) = (
-            looked(at, [10, 20, 32]),
-            looked(at + INTERVAL, [15, 90, 96]),
-        );
+        let before = looked(at, [10, 20, 32]);
+        let later = looked(at + INTERVAL, [15, 90, 96]);
         let found: Vec<_> = loads(&before, &later)
             .map(|load| (load.forward, load.admitted))
             .collect();

@@ -139,6 +139,13 @@ pub(crate) struct CpuTotals {
     pub(crate) translated: u64,
 }
 
+impl CpuTotals {
+    /// Packets that go on to other hosts, and those for tunnels that end in the kernel.
+    pub(crate) fn forwarded(&self) -> u64 {
+        self.kinds[Kind::Forward as usize].offered() + self.tunnelled + self.translated
+    }
+}
+
 impl<'obj> Program<'obj> {
     /// Loads the program for so many possible CPUs; nothing is attached yet.
     pub(crate) fn load(

@@ -60,6 +60,7 @@ pub(crate) struct Args {
     /// Unless given: where the packet filter's rules are known to take such connections. With `true`, also
     /// where these cannot be read (legacy iptables, more than 20,000 rules): if they refuse, eight
     /// connections or more are lost before that is noticed.
+    ///
     /// Cost: connections made by such a cookie lack most TCP options; the stack's own cost it far more time.
     #[arg(long, value_name = "BOOL", action = clap::ArgAction::Set)]
     pub(super) syn_cookies: Option<bool>,
