@@ -210,7 +210,7 @@ mod tests {
         }
     }
 
-    /// The frames of a driver that sent nothing were missing, and nobody was told.
+    /// TB-07: the frames of a driver that sent nothing were missing, and nobody was told.
     #[test]
     fn frames_that_never_come_back_are_counted_after_one_more_call() {
         let trial = Trial::new();
@@ -223,7 +223,7 @@ mod tests {
         assert_eq!(trial.pool.available(), 2);
     }
 
-    /// Nobody takes them from the ring while nothing more is sent.
+    /// TB-11: nobody takes them from the ring while nothing more is sent.
     #[test]
     fn frames_that_wait_in_the_ring_are_no_failure() {
         let mut trial = Trial::new();
