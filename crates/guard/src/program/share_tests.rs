@@ -386,6 +386,25 @@ fn of_tunnels(guard: &Guard) -> u64 {
     by_cpu.iter().map(|totals| totals.tunnelled).sum()
 }
 
+/// Protocols of tunnels that end here.
+const TUNNELS: [u8; 5] = [4, 41, 47, 50, 51];
+
+/// A flood of a tunnel's protocol had kept shedding from beginning where there is no tunnel.
+fn tunnels_alone_are_counted(guard: &mut Guard<'_>, host: &Packet) {
+    let run = |guard: &mut Guard<'_>, protocol: u8| {
+        let frame = host.protocol(protocol, &[0; 40]);
+        guard.test_run(&frame, 1).unwrap();
+    };
+    guard.program.set_tunnels(0);
+    (0..=u8::MAX).for_each(|protocol| run(guard, protocol));
+    assert_eq!(of_tunnels(guard), 0, "no tunnel ends here");
+    let tunnels = TUNNELS.iter().map(|one| 1 << one).sum();
+    guard.program.set_tunnels(tunnels);
+    let others = (0..=u8::MAX).filter(|protocol| !TUNNELS.contains(protocol));
+    others.for_each(|protocol| run(guard, protocol));
+    assert_eq!(of_tunnels(guard), 0, "other protocols");
+}
+
 /// Traffic of tunnels was shed on a CPU that nobody else wanted, and what it carries collapsed.
 #[test]
 fn packets_for_tunnels_that_end_in_the_kernel_are_counted() {
@@ -405,21 +424,7 @@ fn packets_for_tunnels_that_end_in_the_kernel_are_counted() {
             offset,
             more: offset == 0,
         };
-        // A flood of a tunnel's protocol had kept shedding from beginning where there is no tunnel.
-        let here = [4, 41, 47, 50, 51];
-        let run = |guard: &mut Guard<'_>, protocol: u8| {
-            let frame = host.protocol(protocol, &[0; 40]);
-            guard.test_run(&frame, 1).unwrap();
-        };
-        guard.program.set_tunnels(0);
-        (0..=u8::MAX).for_each(|protocol| run(guard, protocol));
-        assert_eq!(of_tunnels(guard), 0, "no tunnel ends here");
-        guard
-            .program
-            .set_tunnels(here.iter().map(|one| 1 << one).sum());
-        let others = (0..=u8::MAX).filter(|protocol| !here.contains(protocol));
-        others.for_each(|protocol| run(guard, protocol));
-        assert_eq!(of_tunnels(guard), 0, "other protocols");
+        tunnels_alone_are_counted(guard, &host);
         let mut expected = 0;
         let mut see = |guard: &mut Guard<'_>, frame: &[u8], is_tunnel: bool, what: &str| {
             // More than one run at a time would take some 35 ms: the kernel writes code for them.
@@ -427,7 +432,7 @@ fn packets_for_tunnels_that_end_in_the_kernel_are_counted() {
             expected += u64::from(is_tunnel);
             assert_eq!(of_tunnels(guard), expected, "{what}");
         };
-        for protocol in here {
+        for protocol in TUNNELS {
             let frame = host.protocol(protocol, &[0; 40]);
             see(guard, &frame, true, &protocol.to_string());
         }
