@@ -57,3 +57,17 @@ fn the_stack_receives_beside_a_bystander_and_every_goal_is_listed() {
         }
     }
 }
+
+/// The path that is there to collapse. The others' overload would take this test some 20 s more.
+#[test]
+fn the_eager_path_is_loaded_and_has_a_goal() {
+    let few = ["stack", "--only", "overload", "--sides", "eager"];
+    let short = ["--runs", "1", "--window-ms", "100", "--mlfrr", "5000"];
+    let document = measure(&[&few[..], &short].concat());
+    let ids = ["ni-lrp", "soft-lrp", "polled", "eager"];
+    assert_goals(&document, &ids.map(|id| format!("stack.overload.{id}.2us")));
+    let case = &document["loaded"][0];
+    assert!(case["why"].is_null(), "{case}");
+    let curve = case["runs"][0]["curve"].as_array().unwrap();
+    assert_eq!(curve.last().unwrap()["multiple"], 10.0, "{case}");
+}

@@ -163,7 +163,7 @@ fn goals(
         goals.push(passing::at_overload(
             format!("forward.{name}.{way}.overload"),
             format!("{name}: forwarded by --path {way} at {OVERLOAD} x MLFRR, of its peak"),
-            least,
+            (Side::AtLeast, least),
             of(router),
         ));
     }

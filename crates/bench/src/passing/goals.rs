@@ -41,10 +41,10 @@ pub(crate) fn mlfrr_ratio(
 pub(crate) fn at_overload(
     id: String,
     what: String,
-    least: f64,
+    (side, bound): (Side, f64),
     case: Option<&PassingCase>,
 ) -> Goal {
-    let goal = |runs| Goal::new(id, what, Side::AtLeast, least, "%", runs);
+    let goal = |runs| Goal::new(id, what, side, bound, "%", runs);
     let case = match with_runs(case) {
         Ok(case) => case,
         Err(why) => return goal(Vec::new()).because(why),
@@ -147,7 +147,8 @@ mod tests {
                 counts: PassingCounts::default(),
             };
             case.runs[0].curve = vec![point(1.0, 1e5, 1e5), point(10.0, offered_pps, 9e4)];
-            at_overload("id".to_owned(), "what".to_owned(), 85.0, Some(&case))
+            let least = (Side::AtLeast, 85.0);
+            at_overload("id".to_owned(), "what".to_owned(), least, Some(&case))
         };
         assert_eq!((goal(1e6).runs, goal(1e6).met), (vec![90.0], Some(true)));
         let short = goal(5e5);
@@ -173,7 +174,7 @@ mod tests {
         };
         let goal = ratio(&case("ours", &[1.0]), &absent);
         assert_eq!(goal.why.as_deref(), Some("nfq is not installed"));
-        let goal = at_overload(String::new(), String::new(), 1.0, None);
+        let goal = at_overload(String::new(), String::new(), (Side::AtLeast, 1.0), None);
         assert_eq!(goal.why.as_deref(), Some("not asked for"));
     }
 }

@@ -9,7 +9,7 @@ mod nfqueue;
 
 use std::fs;
 
-use plimsoll_report::{Goal, Machine, SCHEMA};
+use plimsoll_report::{Goal, Machine, SCHEMA, Side};
 use serde::Serialize;
 
 use crate::Error;
@@ -215,7 +215,7 @@ fn goals(family: Family, cases: &[PassingCase]) -> [Goal; 2] {
         passing::at_overload(
             format!("screen.{name}.overload"),
             format!("{name}: passed four rules at {OVERLOAD} x MLFRR, of the peak"),
-            90.0,
+            (Side::AtLeast, 90.0),
             of(Screen::Ours),
         ),
     ]

@@ -5,7 +5,7 @@ use plimsoll_report::{Goal, Side as Bound, median};
 use super::dns::NSD;
 use super::http::{HttpRun, SYNS_PPS};
 use super::idle::{IDLE, IdleRun};
-use super::loaded::{BystanderRun, LoadedCase};
+use super::loaded::{BystanderRun, LoadedCase, WORK};
 use super::round_trip::{KERNEL_POLLING, OURS_POLLING};
 use super::rpc::{RpcRun, RpcWork, WORKS_US};
 use super::{Dns, Figures, Part, Plan, RoundTrip, Side, SideCase, TcpCase, Udp};
@@ -208,29 +208,34 @@ fn of_dns(dns: &Dns) -> [Goal; 2] {
         at_overload(
             "stack.dns.overload".to_owned(),
             format!("DNS answers/s with ni-lrp at {OVERLOAD} x MLFRR, of the peak: flat"),
-            95.0,
+            (Bound::AtLeast, 95.0),
             ours,
         ),
     ]
 }
 
 fn of_overload<'a>(work: u128, of: impl Fn(Side) -> Option<&'a LoadedCase>) -> Vec<Goal> {
-    let sides = [
-        (Side::NiLrp, 95.0),
-        (Side::SoftLrp, 80.0),
-        (Side::Polled, 80.0),
+    let least = |percent| (Bound::AtLeast, percent);
+    let mut sides = vec![
+        (Side::NiLrp, least(95.0)),
+        (Side::SoftLrp, least(80.0)),
+        (Side::Polled, least(80.0)),
     ];
-    let goal = |(side, least): (Side, f64)| {
+    // It is there to collapse, and is measured with the fast sink alone.
+    if work == WORK[0].as_micros() {
+        sides.push((Side::Eager, (Bound::AtMost, 50.0)));
+    }
+    let goal = |(side, bound): (Side, (Bound, f64))| {
         let name = side.name();
         let sink: Option<&PassingCase> = of(side).map(|case| &case.sink);
         at_overload(
             format!("stack.overload.{name}.{work}us"),
             format!("goodput of {name} with {work} µs of work at {OVERLOAD} x MLFRR, of its peak"),
-            least,
+            bound,
             sink,
         )
     };
-    sides.map(goal).to_vec()
+    sides.into_iter().map(goal).collect()
 }
 
 fn of_bystander(work: u128, case: Option<&LoadedCase>) -> [Goal; 2] {
@@ -272,7 +277,7 @@ mod tests {
     use super::super::loaded::ComputingRun;
     use super::*;
     use crate::figures::Bystander;
-    use crate::passing::Family;
+    use crate::passing::{Family, Mlfrr, PassingCounts, Point};
 
     fn bystander(multiple: f64, p99_us: f64, lost: u64) -> BystanderRun {
         let of = |p99_us, lost| Bystander {
@@ -321,6 +326,34 @@ mod tests {
         assert!(why.contains("7.0 times") && why.contains("9.00"), "{why}");
     }
 
+    /// Of all others it is asked that they keep at least so much.
+    #[test]
+    fn the_eager_path_is_to_collapse() {
+        let met = |at_overload_pps| {
+            let point = |multiple, passed_pps| Point {
+                multiple,
+                offered_pps: 1e5 * multiple,
+                passed_pps,
+                counts: PassingCounts::default(),
+            };
+            let mut case = case(Vec::new());
+            case.sink.runs = vec![PassingRun {
+                mlfrr_pps: 1e5,
+                mlfrr_is: Mlfrr::Measured,
+                curve: vec![point(1.0, 1e5), point(10.0, at_overload_pps)],
+            }];
+            let goals = of_overload(2, |side| (side == Side::Eager).then_some(&case));
+            let mut goals = goals.into_iter();
+            goals
+                .find(|goal| goal.id == "stack.overload.eager.2us")
+                .unwrap()
+                .met
+        };
+        assert_eq!([met(4e4), met(6e4)], [Some(true), Some(false)]);
+        let slow = of_overload(20, |_| None);
+        assert!(slow.iter().all(|goal| !goal.id.contains("eager")));
+    }
+
     #[test]
     fn every_promise_is_listed_once_also_what_was_not_measured() {
         let plan = Plan {
@@ -342,7 +375,7 @@ mod tests {
         };
         let goals = goals(&plan, &figures);
         let mut ids: Vec<&str> = goals.iter().map(|goal| goal.id.as_str()).collect();
-        assert_eq!(ids.len(), 4 + 3 + 2 + 2 + 1 + 1 + 2 + 1 + 2);
+        assert_eq!(ids.len(), 4 + 4 + 2 + 2 + 1 + 1 + 2 + 1 + 2);
         assert!(
             goals
                 .iter()

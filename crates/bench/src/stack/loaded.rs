@@ -87,7 +87,7 @@ pub(super) fn measure(
     }
     let mut cases: Vec<(Side, Duration, LoadedCase)> = Vec::new();
     for work in WORK {
-        // Nothing is promised of the others.
+        // Nothing is promised of the others there.
         let few = work > WORK[0];
         let sides = plan.sides.iter().filter(|side| side.has_sockets());
         let sides = sides.filter(|side| !few || !matches!(side, Side::EarlyDemux | Side::Eager));
