@@ -11,12 +11,12 @@ use plimsoll_core::config::Fraction;
 use plimsoll_kernel::knobs::Netdev;
 use plimsoll_kernel::link;
 use plimsoll_programs::forward::{Config, DataPath, ReversePath, Router};
-use plimsoll_testbed::blast::Schedule;
+use plimsoll_testbed::blast::{Schedule, Stop};
 use plimsoll_testbed::routed::{Routed, SINK_IPV4, SINK_IPV6, Sink};
 use plimsoll_testbed::{Config as TestbedConfig, Host, INNER_DEVICE, Placement};
 
 use common::{
-    Books, LIMIT, TURN, config, eventually, nothing_is_left, of, offer_from, packets, sums,
+    Books, LIMIT, TURN, config, eventually, nothing_is_left, of, offer_from, packets_until, sums,
 };
 
 const PATHS: [DataPath; 2] = [DataPath::Xdp, DataPath::User];
@@ -25,6 +25,7 @@ const PATHS: [DataPath; 2] = [DataPath::Xdp, DataPath::User];
 fn routing(hosts: &Routed, config: &Config, work: impl FnOnce(&Router)) {
     let start = || Router::start(config, Vec::new()).expect("the router starts");
     let router = hosts.router().run(start).expect("the router's host");
+    hosts.settled().unwrap();
     work(&router);
     hosts.router().run(move || drop(router)).unwrap();
     nothing_is_left(hosts);
@@ -102,26 +103,51 @@ fn all_receive_queues_are_forwarded() {
     }
 }
 
-/// What became of a hundred packets from this source: forwarded by the router, refused by it,
-/// left to the kernel, which looks at the source itself; and how many went on to the sink.
+/// Packets that are sent from a source to see what becomes of them.
+const LOOKED_AT: u64 = 100;
+
+/// Of all packets so far: forwarded by the router, refused by it, left to the kernel, which looks
+/// at the source itself; and how many went on to the sink.
+fn outcomes(hosts: &Routed, router: &Router) -> [u64; 4] {
+    let status = router.status().unwrap();
+    let [forwarded, refused, doubtful] =
+        ["forwarded", "reverse_path", "doubtful_source"].map(|outcome| of(&status, outcome));
+    [forwarded, refused, doubtful, hosts.sent().unwrap()]
+}
+
+/// What became of a hundred packets from this source, as [`outcomes`].
 fn from_source(hosts: &Routed, router: &Router, source: &str) -> [u64; 4] {
-    let read = || {
-        let books = Books::of(hosts, router);
-        let outcomes = ["forwarded", "reverse_path", "doubtful_source"];
-        let [forwarded, refused, doubtful] = outcomes.map(|outcome| of(&books.status, outcome));
-        [forwarded, refused, doubtful, books.left]
-    };
     let destination = match source.contains(':') {
         true => SINK_IPV6.to_string(),
         false => SINK_IPV4.to_string(),
     };
-    let before = read();
-    let schedule = Schedule::Fixed { rate_pps: 2_000 };
+    let before = outcomes(hosts, router);
+    let schedule = Schedule::Fixed { rate_pps: 5_000 };
     let from = (source, hosts.load().cpu());
-    offer_from(hosts, from, &destination, 100, schedule);
-    let after = read();
-    [0, 1, 2, 3].map(|at| after[at] - before[at])
+    offer_from(hosts, from, &destination, LOOKED_AT, schedule);
+    let became = || {
+        let now = outcomes(hosts, router);
+        [0, 1, 2, 3].map(|at| now[at] - before[at])
+    };
+    // Once each has been judged, and was refused or went on, nothing more comes.
+    let is_all = |[forwarded, refused, doubtful, left]: [u64; 4]| {
+        forwarded + refused + doubtful == LOOKED_AT && refused + left == LOOKED_AT
+    };
+    let mut found = became();
+    let end = Instant::now() + AT_ONCE;
+    while !is_all(found) && Instant::now() < end {
+        thread::sleep(Duration::from_millis(2));
+        found = became();
+    }
+    if is_all(found) {
+        return found;
+    }
+    hosts.settled().unwrap();
+    became()
 }
+
+/// Within this time packets go on that do, as a rule.
+const AT_ONCE: Duration = Duration::from_millis(20);
 
 const FORWARDED: [u64; 4] = [100, 0, 0, 100];
 const REFUSED: [u64; 4] = [0, 100, 0, 0];
@@ -308,7 +334,9 @@ fn taken_beside_a_process(hosts: &Routed, path: DataPath) -> f64 {
         let computing = hosts.router().computing().spawn().unwrap();
         let tids = threads(hosts);
         taken = thread::scope(|scope| {
-            let flood = || packets(hosts, &SINK_IPV4.to_string(), 1_000_000, 500_000);
+            let stop = Stop::new();
+            let flooding = stop.clone();
+            let flood = move || packets_until(hosts, &SINK_IPV4.to_string(), 500_000, &flooding);
             let flood = scope.spawn(flood);
             thread::sleep(Duration::from_millis(300));
             let all = || -> Duration { tids.iter().map(|tid| cpu_time(*tid)).sum() };
@@ -316,39 +344,38 @@ fn taken_beside_a_process(hosts: &Routed, path: DataPath) -> f64 {
             thread::sleep(Duration::from_millis(1_000));
             assert!(!flood.is_finished(), "measured beside the flood");
             let share = (all() - before).as_secs_f64() / at.elapsed().as_secs_f64();
+            let forwarded = || of(&router.status().unwrap(), "forwarded");
+            eventually("many are forwarded", || forwarded() > 10_000);
+            stop.stop();
             flood.join().unwrap();
             share * 100.0
         });
         drop(computing);
-        let status = router.status().unwrap();
-        assert!(of(&status, "forwarded") > 10_000, "{status}");
     });
     taken
 }
 
 /// Forwarding leaves a process that computes its part, also where a flood would take all. By the
-/// threads' own clocks: other work on this CPU takes none from the limit. Of several tries the
-/// median counts.
+/// threads' own clocks: other work on this CPU takes none from the limit. Of three tries the
+/// median counts: that of two that are as they should be, whatever the third would be.
 #[test]
 fn forwarding_keeps_to_its_part_of_the_cpu() {
     let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    let limit = f64::from(CPU_LIMIT);
+    // It is a flood: much of the limit is used.
+    let allowed = limit / 4.0..=limit + 3.0;
     for path in PATHS {
         let hosts = Routed::create(TestbedConfig::default(), Sink::Drops).expect("three hosts");
         let holdoff = Duration::from_micros(50);
         hosts.place(Placement::Softirq { holdoff }).unwrap();
-        let mut taken: Vec<f64> = (0..3)
-            .map(|_| taken_beside_a_process(&hosts, path))
-            .collect();
-        taken.sort_by(f64::total_cmp);
+        let mut taken = [(); 2]
+            .map(|()| taken_beside_a_process(&hosts, path))
+            .to_vec();
+        if !taken.iter().all(|taken| allowed.contains(taken)) {
+            taken.push(taken_beside_a_process(&hosts, path));
+        }
         eprintln!("{path:?}: {taken:.1?} % of {CPU_LIMIT}");
-        assert!(
-            taken[1] <= f64::from(CPU_LIMIT) + 3.0,
-            "{path:?}: {taken:?}"
-        );
-        // It is a flood: much of the limit is used.
-        assert!(
-            taken[1] >= f64::from(CPU_LIMIT) / 4.0,
-            "{path:?}: {taken:?}"
-        );
+        taken.sort_by(f64::total_cmp);
+        assert!(allowed.contains(&taken[1]), "{path:?}: {taken:?}");
     }
 }
