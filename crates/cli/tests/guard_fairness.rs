@@ -11,7 +11,7 @@ use std::net::IpAddr;
 use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use common::overload::{flood, flooded, receive_on_test_cpu};
 use common::{PROGRAM, output, start_with};
@@ -25,12 +25,14 @@ const PORT: u16 = 7000;
 /// Some six times what the server takes, and still more than it takes of half a CPU.
 const RATES_PPS: [u64; 3] = [300_000, 150_000, 75_000];
 /// The client's.
-const PROBES_PPS: u32 = 200;
+const PROBES_PPS: u32 = 300;
 /// Until the shares have settled.
 const SETTLING: Duration = Duration::from_secs(2);
-const MEASURED: Duration = Duration::from_secs(3);
-/// Until a client is known.
+const MEASURED: Duration = Duration::from_secs(2);
+/// A client that is served becomes known in less: in three periods of four seconds.
 const LEARNING: Duration = Duration::from_secs(14);
+/// How often a guard is asked who is known.
+const LOOK: Duration = Duration::from_secs(1);
 
 /// Together, the tests would leave each other too little CPU to flood.
 static ONE_BY_ONE: Mutex<()> = Mutex::new(());
@@ -129,14 +131,24 @@ impl Guarded {
 
     /// A time of calm, in which the client becomes known in both families.
     fn learn(&self) {
-        thread::scope(|scope| {
-            for is_ipv4 in [true, false] {
-                scope.spawn(move || {
-                    let calm = self.probe(self.address(is_ipv4), LEARNING);
-                    assert_eq!(calm.lost, 0, "of {} in a calm host", calm.sent);
-                });
-            }
-        });
+        let begun = Instant::now();
+        let knows_both = || self.status()["known_sources"].as_u64() == Some(2);
+        while !knows_both() {
+            assert!(begun.elapsed() < 2 * LEARNING, "{}", self.status());
+            thread::scope(|scope| {
+                for is_ipv4 in [true, false] {
+                    scope.spawn(move || {
+                        let calm = self.probe(self.address(is_ipv4), LOOK);
+                        assert_eq!(calm.lost, 0, "of {} in a calm host", calm.sent);
+                    });
+                }
+            });
+        }
+    }
+
+    fn status(&self) -> Value {
+        let status = output(self.testbed.test(), &["status", "--json"]);
+        serde_json::from_str(&status).unwrap()
     }
 
     /// Sends probes while `sources` flood the server.
@@ -152,15 +164,14 @@ impl Guarded {
             let before = adapter(load);
             let report = self.probe(server, MEASURED);
             let ring = part_lost(&before, &adapter(load));
-            let status = output(self.testbed.test(), &["status", "--json"]);
-            (report, ring, status)
+            (report, ring, self.status())
         });
         assert!(sent.sent > rate_pps, "a flood: {}", sent.sent);
         Outcome {
             answered: report.answered as f64 / report.sent as f64 / (1.0 - ring),
             ring,
             sent: sent.sent,
-            status: serde_json::from_str(&status).unwrap(),
+            status,
         }
     }
 }

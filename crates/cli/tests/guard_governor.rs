@@ -200,7 +200,7 @@ fn a_polling_thread_is_kept_to_the_cpu_limit() {
         await_mode(&mut reports, "overload");
         let thread = thread(host);
         assert!(sees_both_classes(thread));
-        let share = |_| {
+        let share = || {
             let (used, start) = (cpu_time(thread), Instant::now());
             std::thread::sleep(Duration::from_secs(2));
             (cpu_time(thread) - used).as_secs_f64() / start.elapsed().as_secs_f64()
@@ -208,8 +208,11 @@ fn a_polling_thread_is_kept_to_the_cpu_limit() {
         // Without a limit it takes all there is, each time; 20 % would be exact. Other
         // tests on this CPU blur a share now and then.
         // (Until one of nine runs saw 0.41, a single share had to be below 0.4.)
-        let shares: Vec<f64> = (0..3).map(share).collect();
-        assert!(shares.iter().any(|share| *share < 0.4), "{shares:?}");
+        let mut shares = Vec::new();
+        while shares.iter().all(|share| *share >= 0.4) {
+            assert!(shares.len() < 3, "{shares:?}");
+            shares.push(share());
+        }
     });
     await_mode(&mut reports, "interrupts");
     assert_eq!(settings(host), before);

@@ -33,8 +33,10 @@ const SERVER: u16 = 7003;
 /// Nobody listens here.
 const CLOSED: u16 = 7004;
 const RATE_PPS: u64 = 300_000;
-/// Reports, ten a second, that are compared.
-const REPORTS: usize = 15;
+/// Reports, ten a second, over which counts are compared.
+const REPORTS: usize = 10;
+/// Reports until owners are told apart, which is done once a second.
+const UNTIL_OWNED: usize = 15;
 /// Further reports that are waited for, at most.
 const WAITED_MAX: usize = 300;
 
@@ -108,8 +110,7 @@ impl Shed {
             flooded(testbed, &floods[1], || {
                 let sheds = |report: &Value| report["shedding"] == true;
                 await_report(&mut reports, "shedding", sheds);
-                // Owners are told apart once a second.
-                let before = later(&mut reports, 2 * REPORTS);
+                let before = later(&mut reports, UNTIL_OWNED);
                 work();
                 let mut shed = Self {
                     after: later(&mut reports, REPORTS),
