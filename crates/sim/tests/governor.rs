@@ -285,6 +285,19 @@ fn a_budget_of_a_shorter_time_spares_the_ring() {
     assert!((0.9..1.1).contains(&(short / long)), "{long} {short}");
 }
 
+/// As the guard sheds where sources are told apart: what no queue bounds is due in parts.
+#[test]
+fn a_budget_in_parts_spares_the_ring_as_well() {
+    let whole = forwarding("fair = false");
+    let parts = forwarding("fair = true");
+    let lost = |outcome| figure(outcome, "loss.interface_pps");
+    let (long, short) = (lost(&whole), lost(&parts));
+    assert!(long > 100_000.0 && short < 0.2 * long, "{long} {short}");
+    let admitted = |outcome| figure(outcome, "transmitted_pps");
+    let (whole, parts) = (admitted(&whole), admitted(&parts));
+    assert!((0.9..1.1).contains(&(parts / whole)), "{whole} {parts}");
+}
+
 #[test]
 fn a_lower_aim_admits_less() {
     let admitted = |setting| figure(&forwarding(setting), "transmitted_pps");

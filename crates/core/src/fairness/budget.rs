@@ -53,6 +53,14 @@ impl Budget {
         self.due = due_by(now, packets);
     }
 
+    /// Admits a packet while any of those due are left, whoever sent it: where sources are not told
+    /// apart.
+    pub fn take(&mut self) -> bool {
+        let is_left = self.admitted < self.due;
+        self.admitted += u32::from(is_left);
+        is_left
+    }
+
     /// The budget as a queue of packets.
     pub(super) const fn as_queue(&self) -> Queue {
         Queue {
@@ -112,6 +120,21 @@ fn due_by(now: Instant, packets: u32) -> u32 {
 mod tests {
     use super::*;
     use crate::time::TICK;
+
+    #[test]
+    fn whoever_comes_takes_what_is_left_of_a_tick() {
+        let mut budget = Budget::default();
+        let mut taken = |tick: u32| {
+            let now = Instant::from_nanos(0) + TICK * tick;
+            (0..5)
+                .filter(|_| {
+                    budget.allow(3, now);
+                    budget.take()
+                })
+                .count()
+        };
+        assert_eq!([7, 7, 8].map(|tick| taken(tick)), [3, 0, 3]);
+    }
 
     /// At the beginning of a tick all of them came, faster than they were worked on.
     #[test]

@@ -14,13 +14,14 @@ use plimsoll_core::charge::shedding::{
     CpuLoad, Demand, INTERVAL_MIN, Order, PacketCosts, Shedding, SheddingConfig,
 };
 use plimsoll_core::config::Fraction;
+use plimsoll_core::fairness::Budget;
 use plimsoll_core::feedback::{Change, FeedbackConfig, SocketWatermarks, Watermarks};
 use plimsoll_core::governor::{Company, CpuObservation};
 use plimsoll_core::poll::{SourceId, SourceSet};
-use plimsoll_core::time::TICK;
+use plimsoll_core::time::{Instant, TICK};
 
 use super::queue_feedback::QueueFeedback;
-use super::sources::Sources;
+use super::sources::{Sources, is_datagram};
 use crate::Error;
 use crate::host::{Host, Queued};
 use crate::packet::{Kind, Packet};
@@ -47,7 +48,7 @@ pub(super) struct EarlyDiscard {
     shedding: Shedding,
     /// Packets are admitted by their consumer's share.
     is_shedding: bool,
-    tick_ns: u64,
+    ticks: Ticks,
     /// By consumer: packets per tick and CPU.
     shares: Vec<u32>,
     cpus: Vec<PerCpu>,
@@ -62,14 +63,7 @@ struct PerCpu {
     discarded: u64,
     /// By consumer.
     demands: Vec<Demand>,
-    taken: Vec<Taken>,
-}
-
-/// A consumer's packets in a tick.
-#[derive(Clone, Copy, Debug, Default)]
-struct Taken {
-    tick: u64,
-    packets: u32,
+    budgets: Vec<Budget>,
 }
 
 impl EarlyDiscard {
@@ -105,7 +99,9 @@ impl EarlyDiscard {
             sources,
             shedding: Shedding::new(shedding).map_err(Error::core("shedding"))?,
             is_shedding: false,
-            tick_ns: nanos(settings.tick_us),
+            ticks: Ticks {
+                tick_ns: nanos(settings.tick_us),
+            },
             shares: vec![0; consumers],
             cpus: (0..host.cpus.len())
                 .map(|_| PerCpu::new(consumers))
@@ -130,17 +126,31 @@ impl EarlyDiscard {
             self.sources.on_other();
             !is_full
         };
-        let to = usize::from(packet.to);
-        let share = self.is_shedding.then_some(self.shares[to]);
-        let budget = share.map(|share| Budget::at(host.now, self.tick_ns, share));
+        let admitted = has_place && self.has_share(host, packet, cpu);
         let cpu = &mut self.cpus[cpu];
-        let admitted = has_place && cpu.has_share(to, budget);
         if admitted {
             cpu.admitted += 1;
         } else {
             cpu.discarded += 1;
         }
         admitted
+    }
+
+    /// A packet asks for its place in its consumer's budget. What no queue bounds is due in
+    /// parts of a tick, as the guard's program has it: all at once would come faster than it is
+    /// worked on.
+    fn has_share(&mut self, host: &Host, packet: &Packet, cpu: usize) -> bool {
+        let to = usize::from(packet.to);
+        let cpu = &mut self.cpus[cpu];
+        cpu.demands[to].packets += 1;
+        if !self.is_shedding {
+            return true;
+        }
+        let in_parts = self.sources.are_fair() && host.endpoints[to].threads.is_empty();
+        let budget = &mut cpu.budgets[to];
+        self.ticks
+            .renew(budget, self.shares[to], host.now, in_parts);
+        self.sources.admit_shed(host, packet, budget)
     }
 
     /// Whose packets came since this was last asked, if sources are told apart.
@@ -216,24 +226,26 @@ impl EarlyDiscard {
     }
 }
 
-/// A consumer's packets of one tick.
+/// The time of budgets: the core's, unless ticks of another length are looked at.
 #[derive(Clone, Copy, Debug)]
-struct Budget {
-    tick: u64,
-    packets: u32,
+struct Ticks {
+    tick_ns: u64,
 }
 
-impl Budget {
-    /// At `now`, where ticks take `tick_ns` and the core gives `share` packets in each of
-    /// its own. Over all ticks nothing is lost by rounding.
-    fn at(now: u64, tick_ns: u64, share: u32) -> Self {
-        let tick = now / tick_ns;
-        let until = |tick: u64| {
-            let whole = u128::from(tick) * u128::from(tick_ns) * u128::from(share);
-            whole / TICK.as_nanos()
-        };
+impl Ticks {
+    /// Renews `budget` for a packet at `now`; the core gives `share` packets in each of its own
+    /// ticks. Over all ticks nothing is lost by rounding.
+    fn renew(self, budget: &mut Budget, share: u32, now: u64, in_parts: bool) {
+        let own = u128::from(self.tick_ns);
+        let scaled = u128::from(now) * TICK.as_nanos() / own;
+        let until = |tick: u128| tick * own * u128::from(share) / TICK.as_nanos();
+        let tick = u128::from(now) / own;
         let packets = (until(tick + 1) - until(tick)) as u32;
-        Self { tick, packets }
+        let scaled = Instant::from_nanos(scaled as u64);
+        match in_parts {
+            true => budget.allow_in_parts(packets, scaled),
+            false => budget.allow(packets, scaled),
+        }
     }
 }
 
@@ -251,23 +263,8 @@ impl PerCpu {
             admitted: 0,
             discarded: 0,
             demands: (0..consumers as u32).map(demand).collect(),
-            taken: vec![Taken::default(); consumers],
+            budgets: vec![Budget::default(); consumers],
         }
-    }
-
-    /// A packet for consumer `to` asks for its place in a budget.
-    fn has_share(&mut self, to: usize, budget: Option<Budget>) -> bool {
-        self.demands[to].packets += 1;
-        let Some(Budget { tick, packets }) = budget else {
-            return true;
-        };
-        let taken = &mut self.taken[to];
-        if taken.tick != tick {
-            *taken = Taken { tick, packets: 0 };
-        }
-        let is_left = taken.packets < packets;
-        taken.packets += u32::from(is_left);
-        is_left
     }
 
     fn load(&self) -> CpuLoad<'_> {
@@ -296,12 +293,6 @@ impl PerCpu {
     }
 }
 
-/// Whether the packet is a datagram for a process.
-fn is_datagram(host: &Host, packet: &Packet) -> bool {
-    let is_read = !host.endpoints[usize::from(packet.to)].threads.is_empty();
-    packet.kind == Kind::Datagram && is_read
-}
-
 /// What packets are taken to cost where discarding one costs `discarded`: a slower
 /// machine is slower at everything.
 fn costs(discarded: Duration) -> PacketCosts {
@@ -310,5 +301,36 @@ fn costs(discarded: Duration) -> PacketCosts {
     PacketCosts {
         admitted: default.admitted.mul_f64(slower),
         discarded,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What passes of a packet per microsecond in a tick of `tick_ns`, and what of it in the first
+    /// eighth.
+    fn taken(tick_ns: u64, in_parts: bool) -> (usize, usize) {
+        const SHARE: u32 = 1600;
+        let (ticks, mut budget) = (Ticks { tick_ns }, Budget::default());
+        let (begin, end) = (3 * tick_ns, 4 * tick_ns);
+        let times = (begin..end).step_by(1000);
+        let passed = times.filter(|now| {
+            ticks.renew(&mut budget, SHARE, *now, in_parts);
+            budget.take()
+        });
+        let passed: Vec<u64> = passed.collect();
+        let first = passed.iter().filter(|now| **now < begin + tick_ns / 8);
+        (passed.len(), first.count())
+    }
+
+    /// All of a tick's packets passed at its beginning, and the ring overflowed.
+    #[test]
+    fn what_no_queue_bounds_passes_in_parts_of_a_tick() {
+        let tick_ns = TICK.as_nanos() as u64;
+        assert_eq!(taken(tick_ns, false), (1600, 525));
+        assert_eq!(taken(tick_ns, true), (1600, 328));
+        // Of a tick half as long half as many.
+        assert_eq!(taken(tick_ns / 2, true), (800, 228));
     }
 }

@@ -12,7 +12,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use fastrand::Rng;
 use foldhash::fast::FixedState;
 use plimsoll_core::fairness::{
-    Fairness, FairnessConfig, Keys, Queue, Request, Share, Source, Verdict,
+    Budget, Fairness, FairnessConfig, Keys, Queue, Request, Share, Source, Verdict,
 };
 use plimsoll_core::feedback::{SocketWatermarks, Watermarks};
 use plimsoll_core::governor::Company;
@@ -20,7 +20,7 @@ use plimsoll_core::governor::Company;
 use super::early_discard::PACKET_BYTES;
 use crate::Error;
 use crate::host::Host;
-use crate::packet::Packet;
+use crate::packet::{Kind, Packet};
 use crate::scenario::GovernedGuardConfig;
 
 /// Packets at once within a limit, as `bench guard` tells nftables: those of a tenth of a
@@ -99,6 +99,22 @@ impl Sources {
         }
     }
 
+    /// Whether a packet has a place in its consumer's `budget`, since input is shed.
+    ///
+    /// Limits: a process's datagrams divide their queue among sources, and not the budget as
+    /// well, as the guard's program lets them.
+    pub(super) fn admit_shed(&mut self, host: &Host, packet: &Packet, budget: &mut Budget) -> bool {
+        match self {
+            Self::Fair(fair) if !is_datagram(host, packet) => fair.admit_shed(host, packet, budget),
+            _ => budget.take(),
+        }
+    }
+
+    /// Whether sources divide what no queue bounds.
+    pub(super) fn are_fair(&self) -> bool {
+        matches!(self, Self::Fair(_))
+    }
+
     /// A packet that is no process's datagram.
     pub(super) fn on_other(&mut self) {
         if let Self::Fair(fair) = self {
@@ -153,12 +169,7 @@ impl Limits {
 impl Fair {
     fn admit(&mut self, host: &Host, packet: &Packet) -> bool {
         let to = usize::from(packet.to);
-        let claimed = &host.claimed[usize::from(packet.source)];
-        let request = Request {
-            channel: u32::from(packet.to) + 1,
-            source: Source::from(IpAddr::from(claimed.address(packet))),
-            known: claimed.known,
-        };
+        let request = request(host, packet);
         let queue = queue(&host.endpoints[to].queue);
         let channel = &mut self.channels[to];
         let silent = channel.share.silent();
@@ -172,6 +183,30 @@ impl Fair {
         let is_admitted = verdict == Verdict::Admitted;
         channel.admitted += u64::from(is_admitted);
         is_admitted
+    }
+
+    fn admit_shed(&mut self, host: &Host, packet: &Packet, budget: &mut Budget) -> bool {
+        let share = &mut self.channels[usize::from(packet.to)].share;
+        let request = request(host, packet);
+        let verdict = self
+            .fairness
+            .judge_shed(share, budget, &request, host.instant());
+        verdict == Verdict::Admitted
+    }
+}
+
+/// Whether the packet is a datagram for a process.
+pub(super) fn is_datagram(host: &Host, packet: &Packet) -> bool {
+    let is_read = !host.endpoints[usize::from(packet.to)].threads.is_empty();
+    packet.kind == Kind::Datagram && is_read
+}
+
+fn request(host: &Host, packet: &Packet) -> Request {
+    let claimed = &host.claimed[usize::from(packet.source)];
+    Request {
+        channel: u32::from(packet.to) + 1,
+        source: Source::from(IpAddr::from(claimed.address(packet))),
+        known: claimed.known,
     }
 }
 
