@@ -158,7 +158,7 @@ fn modelled(args: &Args, json: Option<Box<dyn Write + Send>>, why: &str) -> crat
         writeln!(writer)?;
     }
     if let Some(target) = &args.html {
-        output::write_page(target, &html(&runs, crate::PROGRAM)?)?;
+        output::write_page(target, &html(&runs, &output::made_by())?)?;
     }
     if args.json.as_deref() != Some(Path::new("-")) {
         let note = "Modelled host, virtual time: these are not measurements of this machine.";

@@ -301,7 +301,7 @@ fn report(args: &ReportArgs) -> crate::Result<()> {
     if args.how.was_part()? {
         return Ok(());
     }
-    output::write_page(&args.output, &html(&runs, crate::PROGRAM)?)?;
+    output::write_page(&args.output, &html(&runs, &output::made_by())?)?;
     output::print(&format!("wrote {}\n", args.output.display()))
 }
 

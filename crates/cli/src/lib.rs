@@ -43,9 +43,6 @@ struct Cli {
 /// Version and commit.
 const VERSION: &str = env!("PLIMSOLL_VERSION");
 
-/// What made a page.
-const PROGRAM: &str = concat!("plimsoll ", env!("PLIMSOLL_VERSION"));
-
 const EXIT_CODES: &str =
     "Exit codes: 0 done, 1 failed, 2 used wrongly, 3 this host lacks something.";
 

@@ -7,6 +7,9 @@ use std::path::Path;
 
 use crate::failure::Context;
 
+/// What made a page.
+const PROGRAM: &str = concat!("plimsoll ", env!("PLIMSOLL_VERSION"));
+
 /// Opens a `--json FILE|-` argument: `-` is standard output.
 pub(crate) fn json_writer(target: &Path) -> crate::Result<Box<dyn Write + Send>> {
     if target == Path::new("-") {
@@ -20,6 +23,21 @@ pub(crate) fn json_writer(target: &Path) -> crate::Result<Box<dyn Write + Send>>
 /// Writes an HTML page.
 pub(crate) fn write_page(target: &Path, page: &str) -> crate::Result<()> {
     std::fs::write(target, page).with_context(|| format!("cannot write {}", target.display()))
+}
+
+/// What makes a page: this program, and the command line as a shell takes it.
+pub(crate) fn made_by() -> String {
+    let words = std::env::args_os().skip(1);
+    let words: Vec<String> = words.map(|word| quoted(&word.to_string_lossy())).collect();
+    format!("{PROGRAM}: plimsoll {}", words.join(" "))
+}
+
+fn quoted(word: &str) -> String {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_./=,:+@%".contains(c);
+    if !word.is_empty() && word.chars().all(is_plain) {
+        return word.to_owned();
+    }
+    format!("'{}'", word.replace('\'', r"'\''"))
 }
 
 /// Moves the cursor home and clears what was there, on a terminal only.
@@ -69,4 +87,16 @@ pub(crate) fn say(line: impl Display) {
 /// reader is gone.
 pub(crate) fn print(text: &str) -> crate::Result<()> {
     Ok(io::stdout().lock().write_all(text.as_bytes())?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_shell_takes_quoted_words_as_they_were() {
+        let words = ["path.quota", "--set", "a=1", "two words", "it's", ""];
+        let quoted = words.map(quoted).join(" ");
+        assert_eq!(quoted, r"path.quota --set a=1 'two words' 'it'\''s' ''");
+    }
 }

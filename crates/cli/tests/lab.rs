@@ -59,6 +59,8 @@ fn an_experiment_is_explained_run_and_written() {
 
 #[test]
 fn any_parameter_is_swept() {
+    let directory = tempfile::tempdir().unwrap();
+    let page = directory.path().join("a page.html");
     let output = plimsoll(&[
         "lab",
         "sweep",
@@ -73,7 +75,16 @@ fn any_parameter_is_swept() {
         "source.flood.traffic.rate_pps=14000",
         "--figure",
         "cpu.busy_pct",
+        "--html",
+        page.to_str().unwrap(),
     ]);
+    let made_by = format!(
+        ": plimsoll lab sweep mr-fig7 --curve quota5 --parameter path.quota --values 2,8,20 \
+         --set source.flood.traffic.rate_pps=14000 --figure cpu.busy_pct --html '{}'.",
+        page.display()
+    );
+    let page = fs::read_to_string(&page).unwrap();
+    assert!(page.contains(&made_by), "{made_by}");
     let csv = text(&output);
     assert_eq!(csv.lines().count(), 1 + 3 * 2, "{csv}");
     assert!(
@@ -128,6 +139,8 @@ fn what_does_not_exist_is_used_wrongly() {
         &["lab", "trace", "mr-fig7", "--curve", "nonsense"],
         &["lab", "run", "mr-fig7", "--shard", "3/2", "--resume", "x"],
         &["lab", "run", "mr-fig7", "--shard", "1/2"],
+        &["lab", "run", "mr-fig7", "--rounds", "0"],
+        &["lab", "run", "mr-fig7", "--quick", "--rounds", "8"],
         &[
             "lab",
             "sweep",

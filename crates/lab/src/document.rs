@@ -88,14 +88,9 @@ impl Document {
     /// The document of these runs.
     #[must_use]
     pub fn new(runs: &[Run]) -> Self {
-        let real = runs
-            .iter()
-            .flat_map(|run| &run.curves)
-            .find(|curve| curve.host != MODELLED && !curve.points.is_empty());
-        let machine = real.map_or_else(modelled_machine, |_| Machine::read(Some("veth")));
         Self {
             schema: SCHEMA,
-            machine,
+            machine: real_machine(runs).unwrap_or_else(modelled_machine),
             version: env!("CARGO_PKG_VERSION"),
             score: Score::of(runs),
             experiments: runs.iter().map(entry).collect(),
@@ -106,6 +101,17 @@ impl Document {
 
 /// Name of the modelled host.
 pub(crate) const MODELLED: &str = "modelled";
+
+/// This machine, if these runs have real packets.
+pub(crate) fn real_machine(runs: &[Run]) -> Option<Machine> {
+    measured_on(runs, |host| host != MODELLED).then(|| Machine::read(Some("veth")))
+}
+
+/// Whether a curve was measured on such a host.
+pub(crate) fn measured_on(runs: &[Run], is_such: impl Fn(&str) -> bool) -> bool {
+    let mut curves = runs.iter().flat_map(|run| &run.curves);
+    curves.any(|curve| is_such(curve.host) && !curve.points.is_empty())
+}
 
 fn modelled_machine() -> Machine {
     Machine {

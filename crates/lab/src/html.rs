@@ -3,17 +3,18 @@
 //! The form is that of all pages (`plimsoll-report`); it prints one experiment
 //! after the other.
 
+use std::time::SystemTime;
+
 use maud::{Markup, PreEscaped, html};
-use plimsoll_report::mark;
 use plimsoll_report::page::{class, legend_entry, shell};
 use plimsoll_report::plot::Line;
+use plimsoll_report::{date, mark};
 
 use crate::breakdown::breakdown;
-use crate::catalogue::Catalogue;
 use crate::claim::Verdict;
 use crate::declared::Kind;
 use crate::distance;
-use crate::document::{figure, seeds_of, value};
+use crate::document::{MODELLED, figure, measured_on, real_machine, seeds_of, value};
 use crate::error::Error;
 use crate::experiment::{Experiment, Measure};
 use crate::explain;
@@ -24,12 +25,13 @@ use crate::published::{Paper, Uncovered, uncovered};
 use crate::runner::{Measured, Run, Tally};
 use crate::score::{Score, differing, sentence};
 
-/// The report on `runs` by `program`: name, version and commit.
+/// The report on `runs`. `by`: the program, its version and commit, and the command that makes
+/// the same page.
 ///
 /// # Errors
 ///
 /// A plot could not be drawn: our own mistake.
-pub fn html(runs: &[Run], program: &str) -> Result<String, Error> {
+pub fn html(runs: &[Run], by: &str) -> Result<String, Error> {
     let sections = runs.iter().map(|run| section(run, runs));
     let sections = sections.collect::<Result<Vec<_>, _>>()?;
     let machines = machines(runs)?;
@@ -41,12 +43,8 @@ pub fn html(runs: &[Run], program: &str) -> Result<String, Error> {
         header {
             h1 { (title) }
             (score(runs))
-            p.note {
-                "Curves are what the modelled host measured, means over the seeds with their 95 percent "
-                "intervals; rings are published numbers. A claim holds if all of its interval is within its "
-                "bound. A claim that does not hold stays, and its experiment says what the model lacks."
-            }
-            p.note { (made_by(runs, program)) }
+            (how_to_read(runs))
+            (made_by(runs, by))
         }
         (contents(runs, &papers))
         main {
@@ -57,6 +55,54 @@ pub fn html(runs: &[Run], program: &str) -> Result<String, Error> {
         }
     };
     Ok(without_optional_ends(&shell(title, &body)))
+}
+
+/// What lines, rings and verdicts are.
+fn how_to_read(runs: &[Run]) -> Markup {
+    let has_model = measured_on(runs, |host| host == MODELLED);
+    let has_real = measured_on(runs, |host| host != MODELLED);
+    let (measured, means, says) = match (has_model, has_real) {
+        (true, true) => (
+            "the modelled host measured, or, where experiment or curve say so, the machine named below with real packets",
+            "seeds or rounds",
+            "what the model lacks or what is different today",
+        ),
+        (false, true) => (
+            "the machine named below measured with real packets",
+            "rounds",
+            "what is different today",
+        ),
+        (_, false) => (
+            "the modelled host measured",
+            "seeds",
+            "what the model lacks",
+        ),
+    };
+    html! {
+        p.note {
+            "Curves are what " (measured) ", means over the " (means) " with their 95 percent "
+            "intervals; rings are published numbers. A claim holds if all of its interval is within its "
+            "bound. A claim that does not hold stays, and its experiment says " (says) "."
+        }
+    }
+}
+
+/// What makes the same page; of real packets also where and when.
+fn made_by(runs: &[Run], by: &str) -> Markup {
+    html! {
+        p.note {
+            (by)
+            @if runs.first().is_some_and(|run| run.seeds == 1) { ". One seed says nothing of chance." }
+        }
+        @if let Some(machine) = real_machine(runs) {
+            p.note {
+                "Real packets: Linux " (machine.kernel) ", " (machine.cpus) " CPUs"
+                @if let Some(model) = &machine.model { " (" (model) ")" }
+                @if let Some(link) = machine.link { ", over " (link) }
+                ". The page is of " (date(SystemTime::now())) "."
+            }
+        }
+    }
 }
 
 /// The ends of cells and rows follow from what comes next, and HTML does not ask for them:
@@ -125,33 +171,6 @@ fn causes(score: &Score) -> Markup {
             }
         }
     }
-}
-
-/// What it takes to make the same report.
-fn made_by(runs: &[Run], program: &str) -> String {
-    let ids: Vec<&str> = runs.iter().map(|run| run.experiment.id.as_str()).collect();
-    let (seed, seeds) = runs.first().map_or((1, 1), |run| (run.seed, run.seeds));
-    let ids = if is_default(&ids) {
-        String::new()
-    } else {
-        format!(" {}", ids.join(" "))
-    };
-    let chance = if seeds == 1 {
-        " One seed says nothing of chance."
-    } else {
-        ""
-    };
-    format!("{program}: plimsoll lab report{ids} --seed {seed} --seeds {seeds}.{chance}")
-}
-
-/// Whether a report without arguments has these experiments.
-fn is_default(ids: &[&str]) -> bool {
-    let all = Catalogue::built_in().map(|catalogue| catalogue.modelled());
-    all.is_ok_and(|all| {
-        all.iter()
-            .map(|one| one.id.as_str())
-            .eq(ids.iter().copied())
-    })
 }
 
 fn not_claimed(uncovered: &[Uncovered]) -> Markup {

@@ -18,9 +18,35 @@ use crate::flood_model::OFFERED;
 use crate::host::{Figures, Host, Point};
 use crate::runner::{measured_alone, points};
 
-/// How often a curve of real packets is repeated at most: each point takes a second, and
-/// all published figures together half an hour.
-pub(crate) const REAL_ROUNDS: u32 = 4;
+/// How often a curve of real packets is repeated at most unless more is asked for: each point takes
+/// a second, and all published figures together half an hour.
+const REAL_ROUNDS: u32 = 4;
+
+/// How often points are run.
+#[derive(Clone, Copy)]
+pub(crate) struct Repeats {
+    pub(crate) seeds: u32,
+    /// 0: as the seeds say.
+    pub(crate) rounds: u32,
+}
+
+impl Repeats {
+    pub(crate) fn rounds(self) -> u32 {
+        match self.rounds {
+            0 => self.seeds.min(REAL_ROUNDS),
+            rounds => rounds,
+        }
+    }
+
+    /// How many seeds or rounds an experiment is judged on: beside the model no round is left out.
+    pub(crate) fn of(self, experiment: &Experiment) -> u32 {
+        match experiment.host {
+            HostKind::Real => self.rounds(),
+            HostKind::Testbed => self.seeds.max(self.rounds),
+            HostKind::Modelled => self.seeds,
+        }
+    }
+}
 
 /// The figures of a curve: by point, then by round.
 pub(crate) type RealFigures = Vec<Vec<Figures>>;

@@ -18,7 +18,7 @@ use crate::experiment::{Curve, Experiment, HostKind};
 use crate::flood_model;
 use crate::host::{Figures, Host, Point};
 use crate::order::longest_first;
-use crate::real::{self, REAL_ROUNDS, RealFigures};
+use crate::real::{self, RealFigures, Repeats};
 use crate::series::Series;
 use crate::statistics::Estimate;
 
@@ -30,6 +30,9 @@ pub struct Options<'a> {
     pub seed: u64,
     /// How many seeds, counted from the first; 0 counts as 1.
     pub seeds: u32,
+    /// How often curves of real packets are repeated; 0: as many times as there are seeds, at most
+    /// four times, since each point takes a second.
+    pub rounds: u32,
     /// Of the modelled curves only those that a claim names: no verdict depends on the
     /// others.
     pub claims_alone: bool,
@@ -41,6 +44,15 @@ pub struct Options<'a> {
     pub why_no_testbed: Option<String>,
     /// Results of earlier runs.
     pub cache: Option<&'a Cache>,
+}
+
+impl Options<'_> {
+    fn repeats(&self) -> Repeats {
+        Repeats {
+            seeds: self.seeds.max(1),
+            rounds: self.rounds,
+        }
+    }
 }
 
 /// One part of a run that is spread over machines.
@@ -112,14 +124,14 @@ pub fn run(
         Some(_) => real::curves(experiments, options.seed)?,
         None => Vec::new(),
     };
-    let seeds = options.seeds.max(1);
-    let (rounds, cache, seed) = (seeds.min(REAL_ROUNDS), options.cache, options.seed);
+    let (repeats, cache, seed) = (options.repeats(), options.cache, options.seed);
+    let rounds = repeats.rounds();
     let real_points: usize = twins.iter().map(Vec::len).sum::<usize>() * rounds as usize;
     let (total, done) = (places.len() + real_points, AtomicUsize::new(0));
     let advance = |by| progress(done.fetch_add(by, Ordering::Relaxed) + by, total);
     let results = longest_first(&places, |(experiment, curve, x)| {
         let point = point(experiment, curve, *x, seed)?;
-        let samples = samples(modelled, &point, seeds, cache);
+        let samples = samples(modelled, &point, repeats.of(experiment), cache);
         advance(1);
         samples
     });
@@ -130,7 +142,12 @@ pub fn run(
     if let Some(shard) = options.shard {
         results.into_iter().collect::<Result<Vec<_>, _>>()?;
         if let Some(cache) = cache {
-            cache.keep_part(modelled.name(), experiments, (seed, seeds), shard)?;
+            cache.keep_part(
+                modelled.name(),
+                experiments,
+                (seed, options.seeds.max(1)),
+                shard,
+            )?;
         }
         return Ok(Vec::new());
     }
@@ -289,14 +306,11 @@ fn assemble(
     }
     let floods = flood_model::run(experiment, &curves, modelled, options.seed, options.cache)?;
     curves.extend(floods);
-    let seeds = match experiment.host {
-        HostKind::Real => options.seeds.clamp(1, REAL_ROUNDS),
-        HostKind::Modelled | HostKind::Testbed => options.seeds.max(1),
-    };
+    let seeds = options.repeats().of(experiment);
     let by_seed: Vec<Curves> = (0..seeds as usize)
         .map(|seed| series(experiment, &curves, seed))
         .collect();
-    let verdicts = claim::judge(experiment, &by_seed);
+    let verdicts = claim::judge(experiment, &by_seed, options.repeats().rounds());
     Ok(Run {
         experiment: experiment.clone(),
         seed: options.seed,

@@ -246,10 +246,15 @@ fn for_verdicts_alone_only_curves_run_that_a_claim_names() {
 #[test]
 fn the_report_has_a_page_per_paper_and_where_time_and_packets_went() {
     let runs = run_all(&some(), 1);
-    let page = html(&runs, "plimsoll 1.2 (commit 3a4b)").unwrap();
+    let page = html(&runs, "plimsoll 1.2 (commit 3a4b): plimsoll lab x --set y").unwrap();
     assert!(
-        page.contains("plimsoll 1.2 (commit 3a4b): plimsoll lab report lrp-fig3 mr-fig2"),
+        page.contains("plimsoll 1.2 (commit 3a4b): plimsoll lab x --set y"),
         "made by"
+    );
+    assert!(
+        page.contains("Curves are what the modelled host measured, ")
+            && !page.contains("Real packets"),
+        "measured by"
     );
     for (paper, id) in [("MR", "mr-fig2"), ("LRP", "lrp-fig3"), ("ST", "st-table8")] {
         let begin = page
@@ -261,12 +266,30 @@ fn the_report_has_a_page_per_paper_and_where_time_and_packets_went() {
     }
     // Timers run on no host: they have neither CPU accounts nor queues.
     assert_eq!(page.matches("class=\"breakdown\"").count(), 2);
-    for column in ["soft", "threads", "ip-queue", "socket-queue"] {
+    for column in ["soft", "threads", "ip-queue/s", "socket-queue/s"] {
         assert!(page.contains(&format!(" {column}")), "{column}");
     }
+    let real = on_line(&[Catalogue::built_in()
+        .unwrap()
+        .get("real-mr-fig5")
+        .unwrap()
+        .clone()]);
+    assert!(real.contains("Curves are what the machine named below measured with real packets, "));
+    assert!(real.contains("Real packets: Linux ") && real.contains("The page is of 20"));
+    let (_, table) = real.split_once("<div class=\"scroll\"><pre>").unwrap();
+    let (table, _) = table.split_once("</pre>").unwrap();
+    let words = |line: &str| line.split_whitespace().collect::<Vec<_>>().join(" ");
+    let lines: Vec<String> = table.lines().map(words).collect();
+    assert_eq!(lines[0], "network processes idle socket-queue %");
+    assert!(
+        lines[1..]
+            .iter()
+            .all(|line| line.ends_with(" 90.0 4.0 6.0 25.0")),
+        "{table}"
+    );
 }
 
-/// Gives each real curve a straight line.
+/// Gives each real curve a straight line, and where time and packets went as floods tell it.
 struct Line;
 
 impl Host for Line {
@@ -276,8 +299,69 @@ impl Host for Line {
 
     fn run(&self, point: &Point<'_>) -> Result<Figures, Error> {
         let measures = point.experiment.measures.iter();
-        Ok(measures.map(|one| (one.of.clone(), point.x)).collect())
+        let line = measures.map(|one| (one.of.clone(), point.x));
+        let parts = [
+            ("cpu.network_pct", 90.0),
+            ("cpu.app_pct", 4.0),
+            ("cpu.idle_pct", 6.0),
+            ("loss.interface_part_pct", 0.0),
+            ("loss.socket-queue_part_pct", 25.0),
+        ];
+        let parts = parts.map(|(name, value)| (name.to_owned(), value));
+        Ok(line.chain(parts).collect())
     }
+}
+
+fn on_line(experiments: &[Experiment]) -> String {
+    let options = Options {
+        seed: 1,
+        testbed: Some(&Line),
+        ..Options::default()
+    };
+    let runs = run(experiments, &Modelled, &options, &|_, _| ()).unwrap();
+    html(&runs, "a").unwrap()
+}
+
+/// Its figure is the round.
+struct Rounds;
+
+impl Host for Rounds {
+    fn name(&self) -> &'static str {
+        "testbed"
+    }
+
+    fn run(&self, point: &Point<'_>) -> Result<Figures, Error> {
+        Ok(Figures::from([("y".to_owned(), point.seed as f64)]))
+    }
+}
+
+#[test]
+fn more_than_four_rounds_are_run_and_judged_if_asked_for() {
+    let text = r#"
+        id = "made-up"
+        title = "One curve"
+        host = "real"
+        measure = [{ id = "y", of = "y", label = "Y", unit = "" }]
+        explain = { setup = "-", model = "-", limits = "-" }
+        sweep = { parameter = "multiple", label = "offered", values = [1] }
+        curve = [{ id = "one", label = "One" }]
+        claim = [{ id = "c", kind = "ours", text = "t", measure = "peak(one.y)", at_least = 1 }]
+    "#;
+    let experiments = [Experiment::parse("made-up.toml", text).unwrap()];
+    let mean_of = |seeds, rounds| {
+        let options = Options {
+            seed: 1,
+            seeds,
+            rounds,
+            testbed: Some(&Rounds),
+            ..Options::default()
+        };
+        let runs = run(&experiments, &Modelled, &options, &|_, _| ()).unwrap();
+        (runs[0].seeds, runs[0].verdicts[0].measured)
+    };
+    assert_eq!(mean_of(20, 0), (4, Some(2.5)));
+    assert_eq!(mean_of(2, 0), (2, Some(1.5)));
+    assert_eq!(mean_of(2, 6), (6, Some(3.5)));
 }
 
 /// A report on both has the modelled curves in the plot of the real ones.
@@ -285,19 +369,10 @@ impl Host for Line {
 fn real_and_modelled_curves_are_in_one_plot() {
     let ids = ["real-mr-fig5", "mr-fig5"].map(str::to_owned);
     let both = Catalogue::built_in().unwrap().select(&ids).unwrap();
-    let page = |experiments: &[Experiment]| {
-        let options = Options {
-            seed: 1,
-            testbed: Some(&Line),
-            ..Options::default()
-        };
-        let runs = run(experiments, &Modelled, &options, &|_, _| ()).unwrap();
-        html(&runs, "a").unwrap()
-    };
-    assert_eq!(page(&both).matches(", modelled<").count(), 2);
+    assert_eq!(on_line(&both).matches(", modelled<").count(), 2);
     let real: Vec<Experiment> = both
         .into_iter()
         .filter(|one| one.id == "real-mr-fig5")
         .collect();
-    assert!(!page(&real).contains(", modelled<"));
+    assert!(!on_line(&real).contains(", modelled<"));
 }

@@ -9,6 +9,7 @@
 //! crate writes its own documents with them.
 
 pub mod criterion;
+mod date;
 pub mod page;
 pub mod plot;
 
@@ -17,6 +18,8 @@ use std::fs;
 use std::thread;
 
 use serde::Serialize;
+
+pub use date::date;
 
 /// Version of the documents' common part.
 pub const SCHEMA: u32 = 1;

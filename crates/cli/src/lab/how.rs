@@ -43,9 +43,13 @@ pub(super) struct How {
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
     /// How many seeds each point is run with. Default: 20 for run and report, 1 for sweep; of
-    /// real packets rounds, at most 4
+    /// real packets rounds, at most 4 without --rounds
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000), conflicts_with = "quick")]
     seeds: Option<u32>,
+    /// How many rounds curves of real packets are run in. Four of all of them take half an hour.
+    /// Default: as --seeds says, at most 4
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000), conflicts_with = "quick")]
+    rounds: Option<u32>,
     /// One seed only: a quick look, which knows nothing of chance
     #[arg(long)]
     quick: bool,
@@ -103,6 +107,7 @@ impl How {
         let options = Options {
             seed: self.seed,
             seeds: self.seeds(seeds),
+            rounds: self.rounds.unwrap_or(0),
             // A part is for whoever joins it, and he may ask for more.
             claims_alone: claims_alone && self.shard.is_none(),
             shard: self.shard,

@@ -36,7 +36,7 @@ impl Outputs {
             output::json_writer(target)?.write_all(csv(runs).as_bytes())?;
         }
         if let Some(target) = &self.html {
-            output::write_page(target, &html(runs, crate::PROGRAM)?)?;
+            output::write_page(target, &html(runs, &output::made_by())?)?;
         }
         let taken = [&self.json, &self.csv];
         Ok(taken

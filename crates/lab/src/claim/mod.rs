@@ -27,7 +27,6 @@ use self::functions::{Measured, engine, float, innermost};
 use crate::declared::{Cause, Claim, Kind, Number};
 use crate::error::Error;
 use crate::experiment::{Curve, Experiment, HostKind, Measure};
-use crate::real::REAL_ROUNDS;
 use crate::series::Series;
 use crate::statistics::Estimate;
 
@@ -83,21 +82,22 @@ impl Verdict {
 /// What real packets are called where results are.
 const REAL: &str = "testbed";
 
-/// Judges all claims of `experiment` by what was measured, seed by seed.
-pub(crate) fn judge(experiment: &Experiment, seeds: &[Curves]) -> Vec<Verdict> {
+/// Judges all claims of `experiment` by what was measured, seed by seed; those about real packets by
+/// the first `rounds`.
+pub(crate) fn judge(experiment: &Experiment, seeds: &[Curves], rounds: u32) -> Vec<Verdict> {
     let judges: Vec<_> = seeds
         .iter()
         .map(|curves| Judge::new(experiment, curves))
         .collect();
     let claims = experiment.claims.iter();
     claims
-        .map(|claim| verdict(experiment, &judges, claim))
+        .map(|claim| verdict(experiment, &judges, rounds, claim))
         .collect()
 }
 
 /// With the traced cause, unless the claim holds.
-fn verdict(experiment: &Experiment, judges: &[Judge<'_>], claim: &Claim) -> Verdict {
-    let verdict = judged(experiment, judges, claim);
+fn verdict(experiment: &Experiment, judges: &[Judge<'_>], rounds: u32, claim: &Claim) -> Verdict {
+    let verdict = judged(experiment, judges, rounds, claim);
     let missed = verdict.holds == Some(false) || verdict.is_undecided();
     let cause = missed.then(|| experiment.cause(&claim.id)).flatten();
     Verdict {
@@ -106,7 +106,7 @@ fn verdict(experiment: &Experiment, judges: &[Judge<'_>], claim: &Claim) -> Verd
     }
 }
 
-fn judged(experiment: &Experiment, judges: &[Judge<'_>], claim: &Claim) -> Verdict {
+fn judged(experiment: &Experiment, judges: &[Judge<'_>], rounds: u32, claim: &Claim) -> Verdict {
     let real = experiment.curves.iter().map(Curve::testbed_id);
     let is_real =
         experiment.host == HostKind::Real || { real }.any(|id| claim.measure.contains(&id));
@@ -126,7 +126,7 @@ fn judged(experiment: &Experiment, judges: &[Judge<'_>], claim: &Claim) -> Verdi
     };
     // Real packets are repeated less often than the model, and then taken again.
     let repeats = if is_real {
-        REAL_ROUNDS as usize
+        rounds as usize
     } else {
         judges.len()
     };
@@ -353,7 +353,12 @@ mod tests {
 
     fn judged(claim: &str, curves: &Curves) -> Verdict {
         let claim = format!("[[claim]]\nid = \"c\"\nkind = \"ours\"\ntext = \"t\"\n{claim}");
-        judge(&experiment(&claim).unwrap(), std::slice::from_ref(curves)).remove(0)
+        judge(
+            &experiment(&claim).unwrap(),
+            std::slice::from_ref(curves),
+            1,
+        )
+        .remove(0)
     }
 
     #[test]
@@ -386,7 +391,7 @@ mod tests {
         let experiment = experiment(claim).unwrap();
         let judged = |peaks: [f64; 4]| {
             let seeds = peaks.map(|peak| curves([1.0, peak, 2.0], [0.0; 3]));
-            judge(&experiment, &seeds).remove(0)
+            judge(&experiment, &seeds, 4).remove(0)
         };
         let held = judged([104.0, 105.0, 106.0, 105.0]);
         assert_eq!((held.measured, held.holds), (Some(105.0), Some(true)));
