@@ -259,7 +259,7 @@ fn what_is_derived_is_arithmetic_of_other_claims() {
             assert!(arithmetic, "{}.{}", experiment.id, claim.id);
         }
     }
-    assert_eq!(derived, 41);
+    assert_eq!(derived, 42);
 }
 
 /// Tests that are computed from what other claims measure, and are no published number: each
