@@ -133,7 +133,7 @@ mod tests {
                 })
                 .count()
         };
-        assert_eq!([7, 7, 8].map(|tick| taken(tick)), [3, 0, 3]);
+        assert_eq!([7, 7, 8].map(&mut taken), [3, 0, 3]);
     }
 
     /// At the beginning of a tick all of them came, faster than they were worked on.
