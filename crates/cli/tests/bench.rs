@@ -306,7 +306,7 @@ fn a_part_that_fails_says_why_and_others_go_on() {
             "{why}"
         );
     }
-    assert_eq!(goals.len(), 8, "two of the verdict and six of the limit");
+    assert_eq!(goals.len(), 10, "four of the verdict and six of the limit");
 }
 
 #[test]
