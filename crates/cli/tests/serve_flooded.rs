@@ -181,11 +181,11 @@ fn progress() -> Progress {
 fn answers_beside_syns() -> (u64, f64) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_plimsoll"));
     let blast = "blast --interface kernel0 --destination 10.0.0.2 --source 198.18.0.0/16 --syn \
-        --destination-ports 80 --rate 50000 --count 30000 --duration 20 --json -";
+        --destination-ports 80 --rate 50000 --count 100000 --duration 20 --json -";
     command.args(blast.split_whitespace());
     command.args(["--destination-mac", STACK_MAC]);
-    let mut flood = Ended(command.stdout(Stdio::piped()).spawn().unwrap());
     let before = progress().refused;
+    let mut flood = Ended(command.stdout(Stdio::piped()).spawn().unwrap());
     let (mut first, mut last) = (None, 0);
     loop {
         let now = progress();

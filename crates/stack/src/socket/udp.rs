@@ -9,12 +9,13 @@ use std::collections::VecDeque;
 use std::io;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
-use std::sync::atomic::{AtomicBool, AtomicUsize};
+use std::sync::atomic::{AtomicU64, AtomicUsize};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
 use parking_lot::{Mutex, RwLock};
+use plimsoll_core::channel::InterruptRequest;
 use plimsoll_core::demux::{ChannelId, Protocol};
 use plimsoll_core::time::Instant;
 
@@ -36,6 +37,9 @@ mod messages;
 mod polling;
 mod receiving;
 mod sending;
+
+/// No time of a refusal.
+const NEVER: u64 = u64::MAX;
 
 /// A UDP socket of a [`Stack`].
 ///
@@ -61,8 +65,8 @@ pub struct UdpSocket {
     /// Threads that sleep in a receiving call.
     waiting: AtomicUsize,
     trouble: Arc<Pending>,
-    /// The last call that sent found the device without room.
-    no_room: AtomicBool,
+    /// When a call that sent last found the device without room; `NEVER` since it had some.
+    refused: AtomicU64,
     /// Waker and ring, where the device demultiplexes.
     both: Option<Both>,
 }
@@ -155,8 +159,13 @@ impl UdpSocket {
             table.close(Protocol::Udp, at, None, bound.channel);
         });
         let (ring, both) = steered?;
+        let mut consumer = bound.consumer;
+        // An event loop may wait before it receives for the first time.
+        if consumer.request_interrupt() != InterruptRequest::Pending {
+            bound.waker.wake();
+        }
         let receiving = Arc::new(Mutex::new(Receiving {
-            consumer: bound.consumer,
+            consumer,
             ring,
             ahead: VecDeque::new(),
             tally: Arc::clone(&account),
@@ -179,7 +188,7 @@ impl UdpSocket {
             waker: bound.waker,
             waiting: AtomicUsize::new(0),
             trouble: bound.trouble,
-            no_room: AtomicBool::new(false),
+            refused: AtomicU64::new(NEVER),
             both,
             stack: stack.clone(),
         })
@@ -354,7 +363,7 @@ impl UdpSocket {
     }
 }
 
-/// Readable when something has come since a call returned `WouldBlock`: receive
+/// Readable when something has come since the socket was made, or since a call returned `WouldBlock`: receive
 /// until that, then wait for this descriptor, with poll(2) or an event loop. It tells nothing of room
 /// to send: that is [`UdpSocket::poll`]'s.
 impl AsFd for UdpSocket {

@@ -5,14 +5,17 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use plimsoll_core::channel::InterruptRequest;
+use plimsoll_core::time::Instant;
 
-use super::UdpSocket;
+use super::{NEVER, UdpSocket};
 use crate::clock;
 use crate::socket::readiness::Readiness;
 use crate::wait;
 
 /// Nobody tells when a device has room again.
 const LOOK_FOR_ROOM: Duration = Duration::from_millis(1);
+/// Who waits for nothing sleeps so long at a time.
+const WHILE: Duration = Duration::from_secs(1);
 
 impl UdpSocket {
     /// Waits until the socket is ready for any of `wanted`, and returns for which; for nothing once
@@ -36,8 +39,12 @@ impl UdpSocket {
             self.waiting.fetch_sub(1, Ordering::Relaxed);
             let ready = waited?;
             now = clock::now();
-            if ready != Readiness::NONE || deadline.is_some_and(|deadline| now >= deadline) {
+            if ready != Readiness::NONE || timeout == Some(Duration::ZERO) {
                 return Ok(ready);
+            }
+            if deadline.is_some_and(|deadline| now >= deadline) {
+                // What came while this thread waited for a CPU.
+                return self.wait_until_ready(wanted, Some(Duration::ZERO));
             }
         }
     }
@@ -58,8 +65,8 @@ impl UdpSocket {
                 false => limit,
             };
             match (wanted.readable, limit) {
-                (false, Some(limit)) => std::thread::sleep(limit),
-                _ => self.wait(limit)?,
+                (false, limit) => std::thread::sleep(limit.unwrap_or(WHILE)),
+                (true, limit) => self.wait(limit)?,
             }
         }
         Ok(ready)
@@ -87,20 +94,32 @@ impl UdpSocket {
     }
 
     fn is_writable(&self) -> io::Result<bool> {
-        if !self.no_room.load(Ordering::Relaxed) {
+        let refused = self.refused.load(Ordering::Relaxed);
+        if refused == NEVER || self.trouble.is_set() {
             return Ok(true);
+        }
+        if self.host().has_failed() {
+            return Err(self.host().failure());
+        }
+        // The device may see room where this datagram had none: it is not to be tried again at once.
+        let since = clock::now().saturating_since(Instant::from_nanos(refused));
+        if since < LOOK_FOR_ROOM {
+            return Ok(false);
         }
         // What it has sent it is to give back.
         self.egress().push_on()?;
         let device = &self.host().device;
         let room = device.has_room() && device.pool().available() > 0;
-        self.no_room.store(!room, Ordering::Relaxed);
+        if room {
+            self.refused.store(NEVER, Ordering::Relaxed);
+        }
         Ok(room)
     }
 
     /// A call found no room in the device.
     pub(super) fn would_block(&self) -> io::Error {
-        self.no_room.store(true, Ordering::Relaxed);
+        self.refused
+            .store(clock::now().as_nanos(), Ordering::Relaxed);
         io::ErrorKind::WouldBlock.into()
     }
 }

@@ -78,6 +78,9 @@ impl UdpSocket {
         self.receive_some(|receiving, now| {
             let datagram = self.process_next(receiving, self.remote(), now)?;
             Ok(datagram.map(|datagram| {
+                if self.egress().only_hears() {
+                    self.remember(slice::from_ref(datagram), now);
+                }
                 let payload = datagram.payload();
                 let length = payload.len().min(buffer.len());
                 buffer[..length].copy_from_slice(&payload[..length]);
