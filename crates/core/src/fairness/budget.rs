@@ -47,6 +47,20 @@ impl Budget {
         self.due = packets;
     }
 
+    /// As [`Budget::allow`], where sources are not told apart: nobody overdraws, so what a smaller
+    /// share no longer covers does not burden the next tick.
+    pub fn allow_to_anybody(&mut self, packets: u32, now: Instant) {
+        let tick = tick_of(now);
+        if self.tick != tick {
+            *self = Self {
+                tick,
+                ..Self::default()
+            };
+        }
+        self.packets = packets;
+        self.due = packets;
+    }
+
     /// As [`Budget::allow`], of packets that no queue bounds: they are due in parts of the tick.
     pub fn allow_in_parts(&mut self, packets: u32, now: Instant) {
         self.allow(packets, now);
@@ -124,16 +138,18 @@ mod tests {
     #[test]
     fn whoever_comes_takes_what_is_left_of_a_tick() {
         let mut budget = Budget::default();
-        let mut taken = |tick: u32| {
+        let mut taken = |(tick, packets): (u32, u32)| {
             let now = Instant::from_nanos(0) + TICK * tick;
             (0..5)
                 .filter(|_| {
-                    budget.allow(3, now);
+                    budget.allow_to_anybody(packets, now);
                     budget.take()
                 })
                 .count()
         };
-        assert_eq!([7, 7, 8].map(&mut taken), [3, 0, 3]);
+        // In the second tick the share is cut after it was taken.
+        let ticks = [(7, 3), (7, 3), (8, 3), (8, 1), (9, 1)];
+        assert_eq!(ticks.map(&mut taken), [3, 0, 3, 0, 1]);
     }
 
     /// At the beginning of a tick all of them came, faster than they were worked on.

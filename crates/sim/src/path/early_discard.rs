@@ -146,10 +146,16 @@ impl EarlyDiscard {
         if !self.is_shedding {
             return true;
         }
-        let in_parts = self.sources.are_fair() && host.endpoints[to].threads.is_empty();
         let budget = &mut cpu.budgets[to];
-        self.ticks
-            .renew(budget, self.shares[to], host.now, in_parts);
+        let (packets, now) = self.ticks.share(self.shares[to], host.now);
+        match (
+            self.sources.are_fair(),
+            host.endpoints[to].threads.is_empty(),
+        ) {
+            (false, _) => budget.allow_to_anybody(packets, now),
+            (true, false) => budget.allow(packets, now),
+            (true, true) => budget.allow_in_parts(packets, now),
+        }
         self.sources.admit_shed(host, packet, budget)
     }
 
@@ -233,19 +239,15 @@ struct Ticks {
 }
 
 impl Ticks {
-    /// Renews `budget` for a packet at `now`; the core gives `share` packets in each of its own
-    /// ticks. Over all ticks nothing is lost by rounding.
-    fn renew(self, budget: &mut Budget, share: u32, now: u64, in_parts: bool) {
+    /// The packets of the tick of `now`, and that time as budgets know it; the core gives `share`
+    /// packets in each of its own ticks. Over all ticks nothing is lost by rounding.
+    fn share(self, share: u32, now: u64) -> (u32, Instant) {
         let own = u128::from(self.tick_ns);
         let scaled = u128::from(now) * TICK.as_nanos() / own;
         let until = |tick: u128| tick * own * u128::from(share) / TICK.as_nanos();
         let tick = u128::from(now) / own;
         let packets = (until(tick + 1) - until(tick)) as u32;
-        let scaled = Instant::from_nanos(scaled as u64);
-        match in_parts {
-            true => budget.allow_in_parts(packets, scaled),
-            false => budget.allow(packets, scaled),
-        }
+        (packets, Instant::from_nanos(scaled as u64))
     }
 }
 
@@ -316,7 +318,11 @@ mod tests {
         let (begin, end) = (3 * tick_ns, 4 * tick_ns);
         let times = (begin..end).step_by(1000);
         let passed = times.filter(|now| {
-            ticks.renew(&mut budget, SHARE, *now, in_parts);
+            let (packets, now) = ticks.share(SHARE, *now);
+            match in_parts {
+                true => budget.allow_in_parts(packets, now),
+                false => budget.allow_to_anybody(packets, now),
+            }
             budget.take()
         });
         let passed: Vec<u64> = passed.collect();

@@ -212,7 +212,9 @@ pub struct CpuLoad<'a> {
     /// Packets of established TCP connections: of those that were admitted, or were refused for
     /// want of a share. What the connections themselves do not take is not among them.
     pub connections: u64,
-    /// Of the same, packets for other hosts, and for tunnels that end in the kernel.
+    /// Of the same, packets for other hosts, for tunnels that end in the kernel, and those that
+    /// are translated. The last are known by a sample, and may be told a little before they are
+    /// among the others.
     pub forward: u64,
     /// Others want this CPU.
     pub contended: bool,
