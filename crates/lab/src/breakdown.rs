@@ -74,7 +74,7 @@ impl<'a> Table<'a> {
         let points = &curve.points;
         let has = |name: &str| points.iter().any(|(_, figures)| figures.contains_key(name));
         let is_real = has("cpu.network_pct");
-        (is_real || has("cpu.idle_pct")).then_some(Self { points, is_real })
+        has("cpu.idle_pct").then_some(Self { points, is_real })
     }
 
     /// One row per point.

@@ -87,7 +87,7 @@ fn how_to_read(runs: &[Run]) -> Markup {
     }
 }
 
-/// What makes the same page; of real packets also where and when.
+/// What makes the same page; of real packets also where, and the day of the page.
 fn made_by(runs: &[Run], by: &str) -> Markup {
     html! {
         p.note {

@@ -366,7 +366,7 @@ mod tests {
             unit: "",
             scale: Scale::Linear,
         };
-        let line = Line::new(0, vec![(0.0, 1.0), (2.0, 3.0)]);
+        let line = Line::new(0, vec![(0.0, 1.0), (1.0, 2.0), (2.0, 3.0)]);
         let drawing = Drawing {
             x: axis("x"),
             y: axis("y"),
