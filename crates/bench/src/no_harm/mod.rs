@@ -111,6 +111,9 @@ struct Run {
     flood_pps: Option<f64>,
 }
 
+/// What a machine may lack: other set-ups can be made wherever the guard runs.
+pub const OPTIONAL: [&str; 2] = ["ipvs", "vlan"];
+
 /// A set-up that this machine cannot make, so that nothing is known of it.
 #[derive(Clone, Debug, Serialize)]
 pub struct NotShown {
