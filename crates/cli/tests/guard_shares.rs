@@ -35,8 +35,9 @@ const CLOSED: u16 = 7004;
 const RATE_PPS: u64 = 300_000;
 /// Reports, ten a second, over which counts are compared.
 const REPORTS: usize = 10;
-/// Reports until owners are told apart, which is done once a second.
-const UNTIL_OWNED: usize = 15;
+/// Reports before those that count; where owners share, they are told apart once a second.
+const UNTIL_SHED: usize = 10;
+const UNTIL_OWNED: usize = 30;
 /// Further reports that are waited for, at most.
 const WAITED_MAX: usize = 300;
 
@@ -110,7 +111,10 @@ impl Shed {
             flooded(testbed, &floods[1], || {
                 let sheds = |report: &Value| report["shedding"] == true;
                 await_report(&mut reports, "shedding", sheds);
-                let before = later(&mut reports, UNTIL_OWNED);
+                let by_owner = ["--shares", "--protect-processes"];
+                let by_owner = by_owner.iter().any(|one| options.contains(one));
+                let until = if by_owner { UNTIL_OWNED } else { UNTIL_SHED };
+                let before = later(&mut reports, until);
                 work();
                 let mut shed = Self {
                     after: later(&mut reports, REPORTS),

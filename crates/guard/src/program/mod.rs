@@ -8,6 +8,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
 use std::hash::BuildHasher;
+use std::io;
 use std::mem::MaybeUninit;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -78,6 +79,7 @@ use skeleton::{GuardSkel, GuardSkelBuilder};
 pub(crate) const SLOT_PROTECTED: u32 = types::slot::SLOT_PROTECTED.0;
 /// The first slot of a socket.
 const SLOT_SOCKETS: u32 = types::slot::SLOT_SOCKETS.0;
+const SLOTS_OF_SOCKETS: u32 = types::limit::CHANNELS_MAX.0 - SLOT_SOCKETS;
 /// The test-run facility takes none that is shorter than an Ethernet header.
 const SHORTEST_FRAME_BYTES: usize = 14;
 /// Fills unused places for frequent addresses: multicast, so never looked for there.
@@ -465,8 +467,11 @@ fn fill_free_slots(skeleton: &GuardSkel<'_>) -> Result<(), Error> {
         ..ProgramInput::default()
     };
     let filled = skeleton.progs.fill_free_slots.test_run(input);
-    filled.map_err(bpf("release every channel's slot"))?;
-    Ok(())
+    let free = filled.and_then(|output| match output.return_value {
+        SLOTS_OF_SOCKETS => Ok(()),
+        free => Err(io::Error::other(format!("{free} are free")).into()),
+    });
+    Ok(free.map_err(bpf("release every channel's slot"))?)
 }
 
 fn release_slot(free_slots: &impl MapCore, slot: u32) -> Result<(), Error> {
