@@ -10,15 +10,17 @@ mod common;
 use std::fs;
 use std::io::BufRead;
 use std::net::{TcpListener, UdpSocket};
+use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use common::overload::{await_report, busy_server, flood, flooded, receive_on_test_cpu};
-use common::start_with;
+use common::overload::{await_report, flood, flooded, receive_on_test_cpu};
+use common::{PROGRAM, start_with};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use plimsoll_testbed::blast::{Schedule, Spec, Transport};
+use plimsoll_testbed::server::{Config as ServerConfig, Kind, Server};
 use plimsoll_testbed::{Config, Host, Process, Testbed};
 
 const SERVER: u16 = 7000;
@@ -207,8 +209,8 @@ fn a_stopped_guard_sheds_nothing() {
     });
 }
 
-/// What `busy_server` asks for, as the kernel counts it.
-const BUFFER_BYTES: u64 = 2 << 20;
+/// The server's buffer, as the kernel counts it: twice what is asked for.
+const BUFFER_BYTES: usize = 2 << 20;
 
 /// Bytes that wait in the server's queue, the most of some looks.
 fn waiting_bytes(host: &Host) -> u64 {
@@ -238,14 +240,20 @@ fn a_stopped_guard_keeps_to_full_queues_alone() {
     let options = ["--interval-ms", "100", "--delay-target-ms", "1"];
     let (guard, mut reports) = start_with(host, &options);
     receive_on_test_cpu(&testbed);
-    let _server = busy_server(host, SERVER);
+    // So slow that its queue is long whenever it may be.
+    let slow = ServerConfig {
+        work: Duration::from_micros(20),
+        rcvbuf_bytes: Some(BUFFER_BYTES / 2),
+        ..ServerConfig::new(Kind::Sink, SERVER)
+    };
+    let _server = Server::start(host, Path::new(PROGRAM), &slow).unwrap();
     let whole = flood(&testbed, SERVER..=SERVER, RATE_PPS);
     flooded(&testbed, &whole, || {
         let full = ("udp_socket", &["socket_queue", "source_share"][..]);
         await_outcomes(&mut reports, full, 1000);
         let began = Instant::now();
         let mut short = waiting_bytes(host);
-        while short > BUFFER_BYTES / 4 {
+        while short > BUFFER_BYTES as u64 / 4 {
             assert!(began.elapsed() < PATIENCE, "{short} bytes wait");
             short = waiting_bytes(host);
         }
@@ -253,6 +261,7 @@ fn a_stopped_guard_keeps_to_full_queues_alone() {
         let stopped = Stopped::stop(&guard);
         thread::sleep(UNHEARD);
         let began = Instant::now();
+        // A full queue is held at seven tenths.
         while waiting_bytes(host) < 2 * short {
             assert!(began.elapsed() < PATIENCE, "{short} bytes waited before");
         }
