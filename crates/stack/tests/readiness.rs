@@ -9,9 +9,10 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use lan::{Lan, SOON, config, owned, xdp};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use plimsoll_stack::device::simulated::{SimulatedConfig, SimulatedDevice};
 use plimsoll_stack::device::{Batch, Capabilities, Device, Drops, Pool};
 use plimsoll_stack::{Readiness, Stack, StackConfig, TcpListener, TcpStream, UdpSocket};
@@ -106,11 +107,68 @@ fn so_it_does_on_af_xdp() {
     }
 }
 
+/// An event loop has nothing to receive yet when it begins to wait.
+#[test]
+fn the_first_datagram_makes_a_descriptor_readable_that_was_waited_for_at_once() {
+    let (one, other) = pair();
+    let socket = bind(&one, "10.0.0.1:7");
+    let client = UdpSocket::bind(&other, "10.0.0.2:0").unwrap();
+    client.send_to(b"hello", "10.0.0.1:7").unwrap();
+    let mut wanted = [PollFd::new(socket.as_fd(), PollFlags::POLLIN)];
+    let timeout = PollTimeout::try_from(SOON).unwrap();
+    assert_eq!(poll(&mut wanted, timeout).unwrap(), 1);
+}
+
 /// A device that takes nothing until it is opened.
 #[derive(Debug)]
 struct Gate {
     inner: SimulatedDevice,
     open: Arc<AtomicBool>,
+    /// It takes nothing and says that it has room, as a socket before a full qdisc.
+    pretends: bool,
+    broken: Arc<AtomicBool>,
+}
+
+/// A stack on such a device, one beyond it, and what rules the device.
+struct Gated {
+    stack: Stack,
+    other: Stack,
+    open: Arc<AtomicBool>,
+    broken: Arc<AtomicBool>,
+}
+
+fn gated(pretends: bool) -> Gated {
+    let (inner, other) = SimulatedDevice::pair(&SimulatedConfig::default()).unwrap();
+    let (open, broken) = (Arc::new(AtomicBool::new(true)), Arc::default());
+    let device = Gate {
+        inner,
+        open: Arc::clone(&open),
+        pretends,
+        broken: Arc::clone(&broken),
+    };
+    Gated {
+        stack: start(device, "10.0.0.1/24"),
+        other: start(other, "10.0.0.2/24"),
+        open,
+        broken,
+    }
+}
+
+const PEER: &str = "10.0.0.2:7";
+
+impl Gated {
+    /// A socket that has just found no room, and whom it sends to.
+    fn refused(&self) -> (UdpSocket, UdpSocket) {
+        let socket = bind(&self.stack, "10.0.0.1:7");
+        let peer = UdpSocket::bind(&self.other, PEER).unwrap();
+        // The neighbour is known from here on.
+        socket.send_to(b"hello", PEER).unwrap();
+        peer.recv_from(&mut [0; 16]).unwrap();
+        self.open.store(false, Ordering::Relaxed);
+        let blocked = socket.send_to(b"hello", PEER).unwrap_err();
+        assert_eq!(blocked.kind(), ErrorKind::WouldBlock);
+        (socket, peer)
+    }
 }
 
 impl Device for Gate {
@@ -123,18 +181,21 @@ impl Device for Gate {
     }
 
     fn receive(&self, batch: &mut Batch, max: usize) -> io::Result<usize> {
-        self.inner.receive(batch, max)
+        match self.broken.load(Ordering::Relaxed) {
+            true => Err(ErrorKind::NotConnected.into()),
+            false => self.inner.receive(batch, max),
+        }
     }
 
     fn transmit(&self, batch: &mut Batch) -> io::Result<usize> {
-        match self.has_room() {
+        match self.open.load(Ordering::Relaxed) {
             true => self.inner.transmit(batch),
             false => Ok(0),
         }
     }
 
     fn has_room(&self) -> bool {
-        self.open.load(Ordering::Relaxed)
+        self.pretends || self.open.load(Ordering::Relaxed)
     }
 
     fn readiness(&self) -> BorrowedFd<'_> {
@@ -148,33 +209,46 @@ impl Device for Gate {
 
 #[test]
 fn a_socket_that_found_no_room_is_writable_when_there_is() {
-    let (inner, other) = SimulatedDevice::pair(&SimulatedConfig::default()).unwrap();
-    let open = Arc::new(AtomicBool::new(true));
-    let device = Gate {
-        inner,
-        open: Arc::clone(&open),
-    };
-    let (stack, other) = (start(device, "10.0.0.1/24"), start(other, "10.0.0.2/24"));
-    let socket = bind(&stack, "10.0.0.1:7");
-    let peer = UdpSocket::bind(&other, "10.0.0.2:7").unwrap();
-    let to = "10.0.0.2:7";
-    // The neighbour is known from here on.
-    socket.send_to(b"hello", to).unwrap();
-    peer.recv_from(&mut [0; 16]).unwrap();
-    open.store(false, Ordering::Relaxed);
-    let blocked = socket.send_to(b"hello", to).unwrap_err();
-    assert_eq!(blocked.kind(), ErrorKind::WouldBlock);
+    let gated = gated(false);
+    let (socket, _peer) = gated.refused();
     for wanted in [Readiness::WRITABLE, Readiness::BOTH] {
         for timeout in [NOW, A_WHILE] {
             assert_eq!(socket.poll(wanted, timeout).unwrap(), Readiness::NONE);
         }
     }
     thread::scope(|scope| {
-        scope.spawn(|| open.store(true, Ordering::Relaxed));
+        scope.spawn(|| gated.open.store(true, Ordering::Relaxed));
         let ready = socket.poll(Readiness::WRITABLE, LATER).unwrap();
         assert_eq!(ready, Readiness::WRITABLE);
     });
-    socket.send_to(b"again", to).unwrap();
+    socket.send_to(b"again", PEER).unwrap();
+}
+
+/// The device has room, and yet takes nothing: such a loop took a whole CPU.
+#[test]
+fn a_loop_that_finds_no_room_again_and_again_sleeps_between() {
+    let gated = gated(true);
+    let (socket, _peer) = gated.refused();
+    let (began, mut tries) = (Instant::now(), 0);
+    while began.elapsed() < Duration::from_millis(100) {
+        let ready = socket.poll(Readiness::WRITABLE, LATER).unwrap();
+        assert_eq!(ready, Readiness::WRITABLE);
+        let blocked = socket.send_to(b"hello", PEER).unwrap_err();
+        assert_eq!(blocked.kind(), ErrorKind::WouldBlock);
+        tries += 1;
+    }
+    assert!(tries <= 110, "{tries} in 100 ms");
+}
+
+#[test]
+fn a_device_that_failed_is_told_to_who_waits_for_room() {
+    let gated = gated(false);
+    let (socket, peer) = gated.refused();
+    gated.broken.store(true, Ordering::Relaxed);
+    // Its thread looks when something comes.
+    peer.send_to(b"hello", "10.0.0.1:7").unwrap();
+    let failed = socket.poll(Readiness::WRITABLE, LATER).unwrap_err();
+    assert_eq!(failed.kind(), ErrorKind::BrokenPipe);
 }
 
 #[test]

@@ -15,7 +15,6 @@ use std::time::Duration;
 
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
 use parking_lot::{Mutex, RwLock};
-use plimsoll_core::channel::InterruptRequest;
 use plimsoll_core::demux::{ChannelId, Protocol};
 use plimsoll_core::time::Instant;
 
@@ -159,13 +158,8 @@ impl UdpSocket {
             table.close(Protocol::Udp, at, None, bound.channel);
         });
         let (ring, both) = steered?;
-        let mut consumer = bound.consumer;
-        // An event loop may wait before it receives for the first time.
-        if consumer.request_interrupt() != InterruptRequest::Pending {
-            bound.waker.wake();
-        }
         let receiving = Arc::new(Mutex::new(Receiving {
-            consumer,
+            consumer: bound.consumer,
             ring,
             ahead: VecDeque::new(),
             tally: Arc::clone(&account),
@@ -363,11 +357,12 @@ impl UdpSocket {
     }
 }
 
-/// Readable when something has come since the socket was made, or since a call returned `WouldBlock`: receive
-/// until that, then wait for this descriptor, with poll(2) or an event loop. It tells nothing of room
+/// Readable when something is there as the descriptor is taken, or has come since then or since a call returned
+/// `WouldBlock`: receive until that, then wait for this descriptor, with poll(2) or an event loop. It tells nothing of room
 /// to send: that is [`UdpSocket::poll`]'s.
 impl AsFd for UdpSocket {
     fn as_fd(&self) -> BorrowedFd<'_> {
+        self.tell_of_arrivals();
         match &self.both {
             Some(both) => both.together.0.as_fd(),
             None => self.waker.as_fd(),

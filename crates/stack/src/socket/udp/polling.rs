@@ -49,6 +49,15 @@ impl UdpSocket {
         }
     }
 
+    /// Whoever takes the descriptor is going to wait for it, and may not have received before.
+    pub(super) fn tell_of_arrivals(&self) {
+        let receiving = &mut *self.receiving.lock();
+        let is_there = receiving.has_more() || self.trouble.is_set();
+        if is_there || receiving.consumer.request_interrupt() != InterruptRequest::Pending {
+            self.waker.wake();
+        }
+    }
+
     /// Looks, and if it is ready for nothing, waits once.
     fn wait_until_ready(
         &self,
