@@ -155,14 +155,7 @@ pub(super) const ALL: [Setup; 27] = [
         load: udp(Receiver::Bound(9000), true, Target::TestHost),
         prepare: |site| {
             routed(site)?;
-            nft(
-                site,
-                "add chain t pre { type nat hook prerouting priority -100 ; }",
-            )?;
-            nft(
-                site,
-                "add rule t pre udp dport 4433 dnat ip to 10.77.0.2:9000",
-            )
+            publish(site, "udp")
         },
     },
     Setup {
@@ -172,14 +165,7 @@ pub(super) const ALL: [Setup; 27] = [
         prepare: |site| {
             routed(site)?;
             offloads(site.testbed.load(), "load0", "tso off gso off")?;
-            nft(
-                site,
-                "add chain t pre { type nat hook prerouting priority -100 ; }",
-            )?;
-            nft(
-                site,
-                "add rule t pre tcp dport 4433 dnat ip to 10.77.0.2:9000",
-            )
+            publish(site, "tcp")
         },
     },
     Setup {
@@ -378,6 +364,16 @@ fn routed(site: &Site<'_>) -> Result<(), Error> {
     behind.ip("route add default via 10.77.0.1")?;
     load.ip(&format!("route add 10.77.0.0/24 via {}", test.ipv4()))?;
     nft(site, "add table t")
+}
+
+/// A port of the test host is one of the host behind, to which it routes.
+fn publish(site: &Site<'_>, protocol: &str) -> Result<(), Error> {
+    nft(
+        site,
+        "add chain t pre { type nat hook prerouting priority -100 ; }",
+    )?;
+    let rule = format!("add rule t pre {protocol} dport 4433 dnat ip to 10.77.0.2:9000");
+    nft(site, &rule)
 }
 
 fn routed_ipv6(site: &Site<'_>) -> Result<(), Error> {

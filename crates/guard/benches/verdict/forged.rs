@@ -2,14 +2,16 @@
 //! program that writes another source address into the frame at each run and goes on
 //! to the guard's.
 
-#![allow(unsafe_code, reason = "libbpf-rs does not load bare instructions")]
+#![allow(unsafe_code, reason = "libbpf-rs does not run what it has not loaded")]
 
 use std::net::Ipv4Addr;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 use libbpf_rs::{MapCore, MapFlags, MapHandle, MapType};
-use libbpf_sys::{bpf_insn, bpf_prog_load_opts, bpf_test_run_opts};
+use libbpf_sys::{bpf_insn, bpf_test_run_opts};
+
+use super::common::assembled::{self, instruction as at};
 
 /// Where an IPv4 source address is in an untagged frame, and where it ends.
 const SOURCE: i16 = 26;
@@ -31,7 +33,12 @@ impl Forger {
         let next = MapHandle::create(MapType::ProgArray, Some("next"), 4, 4, 1, &options)
             .expect("a program array");
         let instructions = instructions(next.as_fd().as_raw_fd(), first.to_bits(), others);
-        let program = load(&instructions);
+        let kind = (
+            libbpf_sys::BPF_PROG_TYPE_XDP,
+            libbpf_sys::BPF_XDP,
+            libbpf_sys::BPF_F_XDP_HAS_FRAGS,
+        );
+        let program = assembled::load(kind, &instructions);
         let fd = guard.as_raw_fd().to_ne_bytes();
         next.update(&0_u32.to_ne_bytes(), &fd, MapFlags::ANY)
             .expect("the guard's program can be called");
@@ -59,42 +66,8 @@ impl Forger {
     }
 }
 
-fn load(instructions: &[bpf_insn]) -> OwnedFd {
-    let mut options = bpf_prog_load_opts {
-        sz: size_of::<bpf_prog_load_opts>() as u64,
-        expected_attach_type: libbpf_sys::BPF_XDP,
-        prog_flags: libbpf_sys::BPF_F_XDP_HAS_FRAGS,
-        ..Default::default()
-    };
-    // SAFETY: names and instructions live through the call, and so do the options.
-    let fd = unsafe {
-        libbpf_sys::bpf_prog_load(
-            libbpf_sys::BPF_PROG_TYPE_XDP,
-            c"forge".as_ptr(),
-            c"GPL".as_ptr(),
-            instructions.as_ptr(),
-            instructions.len() as u64,
-            &raw mut options,
-        )
-    };
-    assert!(fd >= 0, "the kernel takes the program: {fd}");
-    // SAFETY: just opened, and nobody else has it.
-    unsafe { OwnedFd::from_raw_fd(fd) }
-}
-
 /// `data[SOURCE] = first | random & others`, then the first program of the array.
 fn instructions(next: i32, first: u32, others: u32) -> Vec<bpf_insn> {
-    let at = |code: u32, registers: (u8, u8), off: i16, imm: i32| {
-        let mut instruction = bpf_insn {
-            code: code as u8,
-            off,
-            imm,
-            ..Default::default()
-        };
-        instruction.set_dst_reg(registers.0);
-        instruction.set_src_reg(registers.1);
-        instruction
-    };
     vec![
         at(0xbf, (6, 1), 0, 0),                    // r6 = r1
         at(0x85, (0, 0), 0, 7),                    // r0 = get_prandom_u32()

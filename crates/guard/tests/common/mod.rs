@@ -4,6 +4,7 @@
 
 #![allow(dead_code, reason = "each test binary uses its part")]
 
+pub(crate) mod assembled;
 pub(crate) mod closed_port;
 pub(crate) mod connection;
 pub(crate) mod notes;

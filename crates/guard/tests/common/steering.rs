@@ -1,13 +1,15 @@
 //! A program of the network namespace that gives the packets of one source port to a socket
 //! of its own (`BPF_PROG_TYPE_SK_LOOKUP`).
 
-#![allow(unsafe_code, reason = "libbpf-rs does not load bare instructions")]
+#![allow(unsafe_code, reason = "libbpf-rs does not attach such programs")]
 
 use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 
 use libbpf_rs::{MapCore, MapFlags, MapHandle, MapType};
-use libbpf_sys::{bpf_insn, bpf_prog_load_opts};
+use libbpf_sys::bpf_insn;
+
+use super::assembled::{self, instruction as at};
 
 /// Ends with it.
 pub(crate) struct Steering {
@@ -27,7 +29,13 @@ pub(crate) fn steer(source_port: u16, socket: &impl AsRawFd) -> Steering {
     sockets
         .update(&0_u32.to_ne_bytes(), &fd, MapFlags::ANY)
         .expect("the socket is bound");
-    let program = load(&instructions(sockets.as_fd().as_raw_fd(), source_port));
+    let kind = (
+        libbpf_sys::BPF_PROG_TYPE_SK_LOOKUP,
+        libbpf_sys::BPF_SK_LOOKUP,
+        0,
+    );
+    let instructions = instructions(sockets.as_fd().as_raw_fd(), source_port);
+    let program = assembled::load(kind, &instructions);
     let namespace = File::open("/proc/thread-self/ns/net").expect("a network namespace");
     // SAFETY: both descriptors are open, and there are no options.
     let link = unsafe {
@@ -46,43 +54,10 @@ pub(crate) fn steer(source_port: u16, socket: &impl AsRawFd) -> Steering {
     }
 }
 
-fn load(instructions: &[bpf_insn]) -> OwnedFd {
-    let mut options = bpf_prog_load_opts {
-        sz: size_of::<bpf_prog_load_opts>() as u64,
-        expected_attach_type: libbpf_sys::BPF_SK_LOOKUP,
-        ..Default::default()
-    };
-    // SAFETY: names and instructions live through the call, and so do the options.
-    let fd = unsafe {
-        libbpf_sys::bpf_prog_load(
-            libbpf_sys::BPF_PROG_TYPE_SK_LOOKUP,
-            c"steer".as_ptr(),
-            c"GPL".as_ptr(),
-            instructions.as_ptr(),
-            instructions.len() as u64,
-            &raw mut options,
-        )
-    };
-    assert!(fd >= 0, "the kernel takes the program: {fd}");
-    // SAFETY: just opened, and nobody else has it.
-    unsafe { OwnedFd::from_raw_fd(fd) }
-}
-
 /// `if (remote_port == source_port) assign(sockets[0])`, and all go on.
 fn instructions(sockets: i32, source_port: u16) -> Vec<bpf_insn> {
     /// In `struct bpf_sk_lookup`.
     const REMOTE_PORT: i16 = 36;
-    let at = |code: u8, registers: (u8, u8), off: i16, imm: i32| {
-        let mut instruction = bpf_insn {
-            code,
-            off,
-            imm,
-            ..Default::default()
-        };
-        instruction.set_dst_reg(registers.0);
-        instruction.set_src_reg(registers.1);
-        instruction
-    };
     let port = i32::from(source_port.to_be());
     vec![
         at(0xbf, (6, 1), 0, 0),           // r6 = r1
