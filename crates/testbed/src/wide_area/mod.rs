@@ -252,8 +252,9 @@ fn make_ends(near: &Host, far: &Host) -> Result<(), Error> {
         let device = host.device();
         let other = if address == NEAR { far } else { near };
         let mac = other.mac().map(|byte| format!("{byte:02x}")).join(":");
+        // The path carries IPv4 alone, and its counts are of what was sent over it.
+        host.sysctl(&format!("net/ipv6/conf/{device}/disable_ipv6"), "1")?;
         if address == FAR {
-            host.sysctl(&format!("net/ipv6/conf/{device}/disable_ipv6"), "1")?;
             host.ip(&format!("link set {device} arp off"))?;
         }
         host.ip(&format!("address add {address}/{PREFIX} dev {device}"))?;

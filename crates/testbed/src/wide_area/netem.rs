@@ -35,12 +35,14 @@ pub(super) fn set_up(middle: &Host, path: &PathConfig) -> Result<(), Error> {
     Ok(())
 }
 
-/// A bridge that says nothing of its own.
+/// A bridge that says nothing of its own, nor do its ports (reports of multicast listeners).
 fn join(middle: &Host) -> Result<(), Error> {
     middle.ip(&format!(
         "link add {BRIDGE} type bridge stp_state 0 mcast_snooping 0"
     ))?;
-    middle.sysctl(&format!("net/ipv6/conf/{BRIDGE}/disable_ipv6"), "1")?;
+    for device in [BRIDGE, middle.device(), INNER_DEVICE] {
+        middle.sysctl(&format!("net/ipv6/conf/{device}/disable_ipv6"), "1")?;
+    }
     for device in [middle.device(), INNER_DEVICE] {
         middle.ip(&format!("link set {device} master {BRIDGE}"))?;
     }
