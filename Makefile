@@ -43,7 +43,7 @@ advisories:
 # The tests that need neither root nor a quiet machine: run them as any user.
 UNPRIVILEGED = core lab packets report sim timers
 
-# All tests also after one has failed: a run of twenty minutes tells all that is wrong.
+# All tests also after one has failed: one run, of some 25 minutes, tells all that is wrong.
 unit:
 	CARGO=$(CARGO) scripts/tests $(UNPRIVILEGED)
 

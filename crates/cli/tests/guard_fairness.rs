@@ -46,6 +46,8 @@ struct Outcome {
     answered: f64,
     /// The part of all frames that the receive ring lost.
     ring: f64,
+    /// Packets per second that the server worked on.
+    served_pps: f64,
     /// The flood's frames.
     sent: u64,
     status: Value,
@@ -83,7 +85,7 @@ fn part_lost(before: &Adapter, after: &Adapter) -> f64 {
 struct Guarded {
     testbed: Testbed,
     _guard: Process,
-    _server: Server,
+    server: Server,
     _alone: MutexGuard<'static, ()>,
 }
 
@@ -105,7 +107,7 @@ impl Guarded {
         Self {
             testbed,
             _guard: guard,
-            _server: server,
+            server,
             _alone: alone,
         }
     }
@@ -159,17 +161,21 @@ impl Guarded {
         let server = self.address(sources.is_ipv4());
         spec.flow.source = sources;
         spec.flow.destination = server;
-        let ((report, ring, status), sent) = flooded(&self.testbed, &spec, || {
+        let ((report, ring, served_pps, status), sent) = flooded(&self.testbed, &spec, || {
             thread::sleep(SETTLING);
             let before = adapter(load);
+            let (begun, served) = (Instant::now(), self.server.counts().received);
             let report = self.probe(server, MEASURED);
+            let served = self.server.counts().received - served;
+            let served_pps = served as f64 / begun.elapsed().as_secs_f64();
             let ring = part_lost(&before, &adapter(load));
-            (report, ring, self.status())
+            (report, ring, served_pps, self.status())
         });
         assert!(sent.sent > rate_pps, "a flood: {}", sent.sent);
         Outcome {
             answered: report.answered as f64 / report.sent as f64 / (1.0 - ring),
             ring,
+            served_pps,
             sent: sent.sent,
             status,
         }
@@ -177,40 +183,49 @@ impl Guarded {
 }
 
 /// The flooded host and the flood need a CPU each. Where others took them, the test is
-/// repeated: without fairness no run comes near these goals. (Three tries were not enough
-/// once, on a virtual machine with busy neighbours: the best answered 96.7 %.)
-const TRIES: u32 = 8;
+/// repeated: without fairness no run comes near these goals. Only so many misses are taken
+/// of hosts that had their time. (It was the best of eight, whether or not they had it;
+/// beside a compute-bound process on each CPU and builds, all eight missed.)
+const MISSES: u32 = 5;
+/// All tries, those of a host without time as well: two minutes.
+const TRIES: u32 = 24;
 /// Where the receive ring loses more than this part, the host had too little of its CPU to
 /// judge all frames: the next try floods less. (Eight tries of the same flood were not enough
 /// beside builds: the best answered 79 %.)
 const RING_LOSES: f64 = 0.002;
+/// A seventeenth of this, the client's fair share beside sixteen networks, is twice what it
+/// asks for. A server that works on less owes nobody so much.
+const SERVED_PPS: f64 = 2.0 * 17.0 * PROBES_PPS as f64;
 
-/// The best of some tries by what was answered, the first that reaches the goal ends them.
+/// The first try that reaches the goal, or else the best of those that had their time.
 fn best_of_some(host: &Guarded, goal: f64, sources: &str) -> Outcome {
     let mut rates = RATES_PPS.into_iter().peekable();
-    let mut best: Option<Outcome> = None;
+    let mut missed: Vec<Outcome> = Vec::new();
     for _ in 0..TRIES {
         let rate_pps = *rates.peek().expect("the last rate stays");
         let outcome = host.flood(rate_pps, sources);
         eprintln!(
-            "flooded with {rate_pps} packets/s: answered {:.4}, lost by the ring {:.4}",
-            outcome.answered, outcome.ring
+            "flooded with {rate_pps} packets/s: answered {:.4}, lost by the ring {:.4}, worked on {:.0}/s",
+            outcome.answered, outcome.ring, outcome.served_pps
         );
-        let is_judged = outcome.ring <= RING_LOSES;
-        if best
-            .as_ref()
-            .is_none_or(|best| outcome.answered > best.answered)
-        {
-            best = Some(outcome);
+        if outcome.answered > goal {
+            return outcome;
         }
-        if best.as_ref().is_some_and(|best| best.answered > goal) {
+        if outcome.ring > RING_LOSES {
+            if rate_pps > RATES_PPS[RATES_PPS.len() - 1] {
+                rates.next();
+            }
+        } else if outcome.served_pps >= SERVED_PPS {
+            missed.push(outcome);
+        }
+        if missed.len() == MISSES as usize {
             break;
         }
-        if !is_judged && rate_pps > RATES_PPS[RATES_PPS.len() - 1] {
-            rates.next();
-        }
     }
-    best.expect("there was a try")
+    let best = missed
+        .into_iter()
+        .max_by(|a, b| a.answered.total_cmp(&b.answered));
+    best.expect("in no try the host had the machine's time: is something else running?")
 }
 
 #[test]
