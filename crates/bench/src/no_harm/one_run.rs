@@ -1,0 +1,163 @@
+//! One run of a set-up, on hosts of its own.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use plimsoll_testbed::blast::{Priority, Schedule, Spec};
+use plimsoll_testbed::http::Nginx;
+use plimsoll_testbed::{Config as TestbedConfig, Testbed, tunnel};
+
+use super::Plan;
+use super::setup::{self, Load, Setup, Site};
+use super::traffic::{self, Counted, Flow, Receiver};
+use crate::Error;
+use crate::protection::{Protection, Stage};
+use crate::traffic::{RAMP_UP, during, syn_flood, udp_flood};
+use crate::udp::{SINK_PORT, start_sink};
+
+/// The rate at which a masquerading gateway once lost two thirds: 500 Mbit/s.
+const CALM_PPS: u64 = 44_600;
+/// Beside a flood the sender shares its CPU with the generator.
+const FLOODED_PPS: u64 = 5_000;
+/// So many times the floods' rate is more than a CPU forwards.
+const FORWARDED_TIMES: u64 = 3;
+/// SYNs to a web server's own port, where no client of a plain veth once got in.
+const SYN_PPS: u64 = 100_000;
+const HOLDOFF: Duration = Duration::from_micros(30);
+const TCP_PORT: u16 = 5201;
+
+/// What one run measured.
+#[derive(Clone, Debug)]
+pub(super) struct Run {
+    pub(super) counted: Counted,
+    /// Why it was not whole, with the guard.
+    pub(super) broke_off: Option<String>,
+    pub(super) flood_pps: Option<f64>,
+}
+
+/// One run on hosts of its own.
+pub(super) fn once(
+    plan: &Plan,
+    setup: &Setup,
+    protection: Protection,
+    flooded: bool,
+) -> Result<Run, Error> {
+    let testbed = Testbed::create(TestbedConfig::default())?;
+    let stage = Stage {
+        testbed: &testbed,
+        program: &plan.program,
+        holdoff: HOLDOFF,
+        ramp_up: RAMP_UP,
+        guard_arguments: &[],
+    };
+    // The placement is proved by packets, which need the host as it was made.
+    stage.stock()?;
+    let sink = flooded.then(|| start_sink(&stage)).transpose()?;
+    let behind = testbed.add_host_behind()?;
+    let site = Site {
+        testbed: &testbed,
+        behind,
+    };
+    setup.prepare(&site)?;
+    let nginx = matches!(setup.load, Load::Web).then(|| Nginx::start(stage.host(), TCP_PORT));
+    let _nginx = nginx.transpose()?;
+    let guard = (protection == Protection::Guard)
+        .then(|| stage.guard_as_it_is())
+        .transpose()?;
+    let _passing = (protection == Protection::PassAll)
+        .then(|| stage.host().pass_all())
+        .transpose()?;
+    let flood = flood(plan, setup, &stage, flooded);
+    let (report, counted) = during(&stage, flood.as_ref(), || {
+        match cross(plan, setup, &site, flooded) {
+            Err(error) if is_harm(protection, &error) => Ok(Err(error.to_string())),
+            counted => counted.map(Ok),
+        }
+    })?;
+    let (counted, broke_off) = match counted {
+        Ok(counted) => (counted, None),
+        Err(why) => (Counted::default(), Some(why)),
+    };
+    guard
+        .map(crate::guard_process::GuardProcess::stop)
+        .transpose()?;
+    drop(sink);
+    Ok(Run {
+        counted,
+        broke_off,
+        flood_pps: report.map(|report| report.offered_pps),
+    })
+}
+
+/// A flood of another socket, or what a full router is sent.
+fn flood(plan: &Plan, setup: &Setup, stage: &Stage<'_>, flooded: bool) -> Option<Spec> {
+    let of = |rate_pps| udp_flood(stage, SINK_PORT, Schedule::Fixed { rate_pps });
+    match setup.load {
+        Load::Forwarded { calm_pps } => {
+            let full_pps = FORWARDED_TIMES * plan.flood_pps;
+            let mut spec = of(if flooded { full_pps } else { calm_pps });
+            spec.flow.destination = setup::BEHIND.into();
+            Some(spec)
+        }
+        Load::Web => flooded.then(|| {
+            let mut spec = syn_flood(stage, TCP_PORT, SYN_PPS);
+            // Clients are real-time here: nobody else needs the CPU that they share.
+            spec.priority = Priority::Nice(-20);
+            spec
+        }),
+        _ => flooded.then(|| of(plan.flood_pps)),
+    }
+}
+
+/// Traffic that breaks off beside the guard is the worst harm. Beside any other side it shows
+/// nothing.
+pub(super) fn is_harm(protection: Protection, error: &Error) -> bool {
+    protection == Protection::Guard && matches!(error, Error::Traffic { .. })
+}
+
+/// Sends what crosses the set-up.
+fn cross(plan: &Plan, setup: &Setup, site: &Site<'_>, flooded: bool) -> Result<Counted, Error> {
+    let (load, test) = (site.testbed.load(), site.testbed.test());
+    let rate_pps = if flooded { FLOODED_PPS } else { CALM_PPS };
+    let flow = |payload_bytes| Flow {
+        packets: (plan.window.as_secs_f64() * rate_pps as f64) as u64,
+        rate_pps,
+        payload_bytes,
+    };
+    match setup.load {
+        Load::Udp {
+            receiver,
+            behind,
+            target,
+            payload_bytes,
+        } => {
+            let host = if behind { &site.behind } else { test };
+            let target = target.address(site);
+            traffic::udp(load, host, receiver, target, flow(payload_bytes))
+        }
+        Load::Tunnel => {
+            let hosts = [(load, setup::TUNNEL_LOAD), (test, setup::BEHIND)];
+            let (target, flow) = (
+                setup::Target::Behind.address(site),
+                flow(setup::PAYLOAD_BYTES),
+            );
+            tunnel::through(hosts, setup::TUNNEL_PORT, || {
+                traffic::udp(load, test, Receiver::Bound(setup::PORT), target, flow)
+            })?
+        }
+        Load::Tcp(to_test) => {
+            let address = SocketAddr::new(test.ipv4().into(), TCP_PORT);
+            traffic::tcp((test, TCP_PORT), load, address, to_test, plan.window)
+        }
+        Load::TcpBehind => {
+            let published = setup::Target::TestHost.address(site);
+            traffic::tcp((&site.behind, 9000), load, published, true, plan.window)
+        }
+        Load::Web => {
+            let address = SocketAddr::new(test.ipv4().into(), TCP_PORT);
+            traffic::web(load, address, plan.window)
+        }
+        Load::Connections => traffic::connections(test, load, TCP_PORT, plan.window),
+        Load::Forwarded { .. } => traffic::forwarded(load, &site.behind, plan.window),
+    }
+}
