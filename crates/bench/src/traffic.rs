@@ -70,7 +70,7 @@ pub(crate) fn flood(
 }
 
 /// From this rate on the generator is told to send what it can.
-const UNLIMITED_PPS: f64 = 6_000_000.0;
+pub(crate) const UNLIMITED_PPS: f64 = 6_000_000.0;
 
 /// Evenly spaced, or all that the generator can.
 pub(crate) fn fixed_or_unlimited(rate_pps: f64) -> Schedule {

@@ -89,7 +89,8 @@ pub(crate) fn start_sink(stage: &Stage<'_>) -> Result<Server, Error> {
     start_working_sink(stage, SINK_WORK)
 }
 
-fn start_working_sink(stage: &Stage<'_>, work: Duration) -> Result<Server, Error> {
+/// The same with another amount of work per packet.
+pub(crate) fn start_working_sink(stage: &Stage<'_>, work: Duration) -> Result<Server, Error> {
     let mut sink = ServerConfig::new(Kind::Sink, SINK_PORT);
     sink.work = work;
     sink.rcvbuf_bytes = Some(SINK_RCVBUF_BYTES);

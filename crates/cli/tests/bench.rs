@@ -337,6 +337,27 @@ fn no_harm_counts_what_crosses_a_set_up() {
         assert_eq!(flood_pps.is_some(), case["flooded"].as_bool().unwrap());
         assert!(flood_pps.is_none_or(|pps| pps > 100.0), "{case}");
     }
+    assert_floods(&document, "masquerade");
+}
+
+/// What stock lost beside the flood decides whether the goal may be met.
+fn assert_floods(document: &Value, setup: &str) {
+    let [flood] = document["floods"].as_array().unwrap().as_slice() else {
+        panic!("one flood: {}", document["floods"]);
+    };
+    assert_eq!(flood["setup"], setup);
+    assert!(flood["asked_pps"].as_u64().unwrap() >= 1_000_000, "{flood}");
+    let lost = flood["stock_lost"].as_f64().unwrap();
+    assert!((0.0..=1.0).contains(&lost), "{flood}");
+    assert_eq!(flood["is_overload"], lost >= 0.05, "{flood}");
+    let goal = &document["goals"][1];
+    if lost < 0.05 {
+        assert_ne!(goal["met"], true, "{goal}");
+        assert!(
+            goal["why"].as_str().unwrap().starts_with("no overload"),
+            "{goal}"
+        );
+    }
 }
 
 /// A kernel without VLAN devices says so; any other shows them.

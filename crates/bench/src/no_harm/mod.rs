@@ -3,14 +3,15 @@
 //!
 //! Each set-up is measured stock and guarded in turns, on hosts made anew for every
 //! run: calm, and beside a flood, of another socket as a rule. Calm, nothing may be lost that
-//! stock does not lose; flooded, no less may arrive than with stock. A flood overloads
-//! the host only if stock loses by it: the table says what was offered.
+//! stock does not lose; flooded, no less may arrive than with stock. A flood of another socket
+//! gets a rate at which stock loses (`overload.rs`). Where none is found no goal is met.
 //!
 //! Limits: a veth link and two CPUs that sender and host share with whatever else this
 //! machine does. What is lost on it by the machine's own pauses is lost on both sides,
 //! so runs take turns and medians are compared.
 
 mod one_run;
+mod overload;
 mod setup;
 mod traffic;
 
@@ -26,8 +27,10 @@ use crate::Error;
 use crate::cases::Cases;
 use crate::figures::conclusion;
 use crate::protection::Protection;
-use one_run::{Run, once};
+use one_run::{Run, once, own_flood_pps};
 use setup::{Setup, Site};
+
+pub use overload::{Flood, is_without_overload};
 
 /// What is compared.
 const SIDES: [Protection; 2] = [Protection::Stock, Protection::Guard];
@@ -46,7 +49,8 @@ pub struct Plan {
     pub runs: usize,
     /// Measured part of each run.
     pub window: Duration,
-    /// Packets per second of the floods.
+    /// Packets per second from which a flood of another socket is doubled until stock loses by
+    /// it. A full router is sent three times this.
     pub flood_pps: u64,
 }
 
@@ -113,9 +117,11 @@ pub struct Document {
     pub runs: usize,
     /// All cases.
     pub cases: Vec<NoHarmCase>,
+    /// The floods of other sockets, and what stock lost beside them.
+    pub floods: Vec<Flood>,
     /// Set-ups that this machine cannot make.
     pub not_shown: Vec<NotShown>,
-    /// That no case is worse with the guard.
+    /// That no case is worse with the guard. Beside a flood that overloads nobody none is met.
     pub goals: Vec<Goal>,
 }
 
@@ -130,19 +136,34 @@ impl Document {
                 .flood_pps
                 .map_or_else(|| "calm".to_owned(), |pps| format!("{:.2} M", pps / 1e6));
             let lost = 100.0 * (1.0 - case.received as f64 / case.sent.max(1) as f64);
+            let mut without = self.without_overload();
+            let is_without = case.flooded && without.any(|flood| flood.setup == case.setup);
+            let mark = if is_without { "  no overload" } else { "" };
             let _ = writeln!(
                 table,
-                "{:<15} {load:<8} {:<8} {:>11} {:>11} {lost:>5.2} %",
+                "{:<15} {load:<8} {:<8} {:>11} {:>11} {lost:>5.2} %{mark}",
                 case.setup,
                 case.protection.name(),
                 case.sent,
                 case.received
             );
         }
+        for flood in &self.floods {
+            let _ = writeln!(table, "{}, flooded: {flood}", flood.setup);
+        }
+        let without: Vec<&str> = self.without_overload().map(|flood| flood.setup).collect();
+        if !without.is_empty() {
+            let (count, all, names) = (without.len(), self.floods.len(), without.join(", "));
+            let _ = writeln!(table, "no overload in {count} of {all}: {names}");
+        }
         for NotShown { setup, what, why } in &self.not_shown {
             let _ = writeln!(table, "not shown here: {setup} ({what}), since {why}");
         }
         table + conclusion(&self.machine, &self.goals).as_str()
+    }
+
+    fn without_overload(&self) -> impl Iterator<Item = &Flood> {
+        self.floods.iter().filter(|flood| !flood.is_overload)
     }
 }
 
@@ -153,14 +174,7 @@ impl Document {
 /// This host lacks something ([`Error::is_missing`]), or the run was interrupted. A
 /// set-up that this machine cannot make is named, and has goals that say so.
 pub fn run(plan: &Plan, mut progress: impl FnMut(&str)) -> Result<Document, Error> {
-    let mut document = Document {
-        schema: SCHEMA,
-        machine: Machine::read(Some("veth")),
-        runs: plan.runs,
-        cases: Vec::new(),
-        not_shown: Vec::new(),
-        goals: Vec::new(),
-    };
+    let mut document = Document::of(plan.runs);
     let is_wanted =
         |setup: &&Setup| plan.only.is_empty() || plan.only.iter().any(|name| name == setup.name);
     for setup in setup::ALL.iter().filter(is_wanted) {
@@ -191,6 +205,19 @@ fn why_not(setup: &Setup) -> Result<Option<String>, Error> {
 }
 
 impl Document {
+    /// Nothing was measured yet.
+    fn of(runs: usize) -> Self {
+        Self {
+            schema: SCHEMA,
+            machine: Machine::read(Some("veth")),
+            runs,
+            cases: Vec::new(),
+            floods: Vec::new(),
+            not_shown: Vec::new(),
+            goals: Vec::new(),
+        }
+    }
+
     fn add(
         &mut self,
         plan: &Plan,
@@ -199,9 +226,14 @@ impl Document {
     ) -> Result<(), Error> {
         for flooded in [false, true] {
             match measure(plan, setup, flooded, progress) {
-                Ok(measured) => {
+                Ok((measured, flood)) => {
                     self.cases.extend(sums(setup, flooded, &measured));
-                    self.goals.push(goal(setup, flooded, &measured));
+                    let goal = goal(setup, flooded, &measured);
+                    self.goals.push(match &flood {
+                        Some(flood) => flood.judge(goal),
+                        None => goal,
+                    });
+                    self.floods.extend(flood);
                 }
                 Err(error) if error.is_fatal() => return Err(error),
                 Err(error) => {
@@ -227,13 +259,18 @@ impl Document {
     }
 }
 
-/// Each side's runs, taken in turns.
+/// Each side's runs, taken in turns; and the flood of another socket beside them.
 fn measure(
     plan: &Plan,
     setup: &Setup,
     flooded: bool,
     progress: &mut impl FnMut(&str),
-) -> Result<Cases<(), Run>, Error> {
+) -> Result<(Cases<(), Run>, Option<Flood>), Error> {
+    let own_pps = own_flood_pps(plan, setup);
+    let found = (flooded && own_pps.is_none()).then(|| overload::find(plan, setup, progress));
+    let found = found.transpose()?;
+    let flood_pps = found.map(|found| found.rate_pps).or(own_pps);
+    let flood_pps = flood_pps.filter(|_| flooded);
     let sides: &[Protection] = if setup.load.is_throughput() {
         &THROUGHPUT_SIDES
     } else {
@@ -248,10 +285,12 @@ fn measure(
                 "{} {load}, round {round} of {}: {side}",
                 setup.name, plan.runs
             ));
-            case.runs.push(once(plan, setup, case.protection, flooded)?);
+            let run = once(plan, setup, case.protection, flood_pps)?;
+            case.runs.push(run);
         }
     }
-    Ok(cases)
+    let flood = found.and_then(|found| found.flood(plan, setup, &cases));
+    Ok((cases, flood))
 }
 
 fn sums(setup: &Setup, flooded: bool, measured: &Cases<(), Run>) -> Vec<NoHarmCase> {
@@ -326,6 +365,40 @@ mod tests {
         let count = names.len();
         names.dedup();
         assert_eq!(names.len(), count);
+    }
+
+    /// Ten of sixteen floods overloaded nobody, and the table did not say so.
+    #[test]
+    fn the_table_marks_and_counts_floods_that_overload_nobody() {
+        let mut document = Document::of(1);
+        for (setup, received) in [("socket", 10_000), ("multicast", 8_000)] {
+            document
+                .cases
+                .extend([false, true].map(|flooded| NoHarmCase {
+                    setup,
+                    flooded,
+                    protection: Protection::Stock,
+                    sent: 10_000,
+                    received,
+                    flood_pps: flooded.then_some(3_900_000.0),
+                }));
+            let lost = 1.0 - received as f64 / 10_000.0;
+            document
+                .floods
+                .push(Flood::new(setup, 4_000_000, 3_900_000.0, lost));
+        }
+        let table = document.table();
+        let marked: Vec<&str> = table
+            .lines()
+            .filter(|line| line.ends_with("no overload"))
+            .collect();
+        assert_eq!(marked.len(), 1, "{table}");
+        assert!(marked[0].starts_with("socket") && marked[0].contains("3.90 M"));
+        assert!(
+            table.contains("\nno overload in 1 of 2: socket\n"),
+            "{table}"
+        );
+        assert!(table.contains("multicast, flooded: stock lost 20.00 % beside 3.90 M packets/s"));
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use plimsoll_testbed::blast::{Priority, Schedule, Spec};
+use plimsoll_testbed::blast::{Priority, Spec};
 use plimsoll_testbed::http::Nginx;
 use plimsoll_testbed::{Config as TestbedConfig, Testbed, tunnel};
 
@@ -12,8 +12,8 @@ use super::setup::{self, Load, Setup, Site};
 use super::traffic::{self, Counted, Flow, Receiver};
 use crate::Error;
 use crate::protection::{Protection, Stage};
-use crate::traffic::{RAMP_UP, during, syn_flood, udp_flood};
-use crate::udp::{SINK_PORT, start_sink};
+use crate::traffic::{RAMP_UP, during, fixed_or_unlimited, syn_flood, udp_flood};
+use crate::udp::{SINK_PORT, SINK_WORK, start_working_sink};
 
 /// The rate at which a masquerading gateway once lost two thirds: 500 Mbit/s.
 const CALM_PPS: u64 = 44_600;
@@ -23,6 +23,9 @@ const FLOODED_PPS: u64 = 5_000;
 const FORWARDED_TIMES: u64 = 3;
 /// SYNs to a web server's own port, where no client of a plain veth once got in.
 const SYN_PPS: u64 = 100_000;
+/// A flooded server wants so many CPUs at the plan's rate: whatever that is, it has none left.
+const SINK_CPUS: f64 = 2.0;
+const SINK_WORK_MAX: Duration = Duration::from_millis(1);
 const HOLDOFF: Duration = Duration::from_micros(30);
 const TCP_PORT: u16 = 5201;
 
@@ -35,12 +38,12 @@ pub(super) struct Run {
     pub(super) flood_pps: Option<f64>,
 }
 
-/// One run on hosts of its own.
+/// One run on hosts of its own, calm or beside a flood of this rate.
 pub(super) fn once(
     plan: &Plan,
     setup: &Setup,
     protection: Protection,
-    flooded: bool,
+    flood_pps: Option<u64>,
 ) -> Result<Run, Error> {
     let testbed = Testbed::create(TestbedConfig::default())?;
     let stage = Stage {
@@ -52,7 +55,8 @@ pub(super) fn once(
     };
     // The placement is proved by packets, which need the host as it was made.
     stage.stock()?;
-    let sink = flooded.then(|| start_sink(&stage)).transpose()?;
+    let sink = flood_pps.map(|_| start_working_sink(&stage, sink_work(plan)));
+    let sink = sink.transpose()?;
     let behind = testbed.add_host_behind()?;
     let site = Site {
         testbed: &testbed,
@@ -67,9 +71,9 @@ pub(super) fn once(
     let _passing = (protection == Protection::PassAll)
         .then(|| stage.host().pass_all())
         .transpose()?;
-    let flood = flood(plan, setup, &stage, flooded);
+    let flood = flood(setup, &stage, flood_pps);
     let (report, counted) = during(&stage, flood.as_ref(), || {
-        match cross(plan, setup, &site, flooded) {
+        match cross(plan, setup, &site, flood_pps.is_some()) {
             Err(error) if is_harm(protection, &error) => Ok(Err(error.to_string())),
             counted => counted.map(Ok),
         }
@@ -89,23 +93,38 @@ pub(super) fn once(
     })
 }
 
-/// A flood of another socket, or what a full router is sent.
-fn flood(plan: &Plan, setup: &Setup, stage: &Stage<'_>, flooded: bool) -> Option<Spec> {
-    let of = |rate_pps| udp_flood(stage, SINK_PORT, Schedule::Fixed { rate_pps });
+/// The rate of a flood that is what crosses, or goes to the same server. That of another socket
+/// is searched.
+pub(super) const fn own_flood_pps(plan: &Plan, setup: &Setup) -> Option<u64> {
+    match setup.load {
+        Load::Forwarded { .. } => Some(FORWARDED_TIMES * plan.flood_pps),
+        Load::Web => Some(SYN_PPS),
+        _ => None,
+    }
+}
+
+/// What the flooded server does with a packet: the plan's rate is more than it can take.
+fn sink_work(plan: &Plan) -> Duration {
+    let work = Duration::from_secs_f64(SINK_CPUS / plan.flood_pps.max(1) as f64);
+    work.clamp(SINK_WORK, SINK_WORK_MAX)
+}
+
+/// A flood of another socket, what a full router is sent, or SYNs.
+fn flood(setup: &Setup, stage: &Stage<'_>, flood_pps: Option<u64>) -> Option<Spec> {
+    let of = |rate_pps: u64| udp_flood(stage, SINK_PORT, fixed_or_unlimited(rate_pps as f64));
     match setup.load {
         Load::Forwarded { calm_pps } => {
-            let full_pps = FORWARDED_TIMES * plan.flood_pps;
-            let mut spec = of(if flooded { full_pps } else { calm_pps });
+            let mut spec = of(flood_pps.unwrap_or(calm_pps));
             spec.flow.destination = setup::BEHIND.into();
             Some(spec)
         }
-        Load::Web => flooded.then(|| {
-            let mut spec = syn_flood(stage, TCP_PORT, SYN_PPS);
+        Load::Web => flood_pps.map(|rate_pps| {
+            let mut spec = syn_flood(stage, TCP_PORT, rate_pps);
             // Clients are real-time here: nobody else needs the CPU that they share.
             spec.priority = Priority::Nice(-20);
             spec
         }),
-        _ => flooded.then(|| of(plan.flood_pps)),
+        _ => flood_pps.map(of),
     }
 }
 
@@ -159,5 +178,26 @@ fn cross(plan: &Plan, setup: &Setup, site: &Site<'_>, flooded: bool) -> Result<C
         }
         Load::Connections => traffic::connections(test, load, TCP_PORT, plan.window),
         Load::Forwarded { .. } => traffic::forwarded(load, &site.behind, plan.window),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::PathBuf;
+
+    use super::*;
+
+    #[test]
+    fn a_flooded_server_has_no_cpu_left_at_any_usual_rate() {
+        for flood_pps in [2_000, 100_000, 1_000_000, 10_000_000] {
+            let plan = Plan {
+                flood_pps,
+                ..Plan::new(PathBuf::new())
+            };
+            let cpus = sink_work(&plan).as_secs_f64() * flood_pps as f64;
+            assert!(cpus >= SINK_CPUS, "{flood_pps}: {cpus}");
+        }
+        let plan = Plan::new(PathBuf::new());
+        assert_eq!(sink_work(&plan), SINK_WORK, "as in the other comparisons");
     }
 }
