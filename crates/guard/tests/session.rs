@@ -7,6 +7,8 @@
 #![allow(unsafe_code, reason = "one process per test")]
 
 mod common;
+#[path = "session/control_groups.rs"]
+mod control_groups;
 #[path = "session/handover.rs"]
 mod handover;
 #[path = "session/threads.rs"]
@@ -16,15 +18,14 @@ use std::fs;
 use std::io::{self, Write};
 use std::net::UdpSocket;
 use std::os::unix::fs::PermissionsExt;
-use std::os::unix::process::parent_id;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use common::notes::{Notes, Seen, answers, attribute, has_xdp, is_polled_by_thread};
 use common::{HOST_V4, Wire, to_host, udp_socket};
+use control_groups::groups_of;
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
 use nix::sys::resource::{Resource, UsageWho, getrlimit, getrusage, setrlimit};
@@ -35,11 +36,10 @@ use plimsoll_guard::Config;
 use plimsoll_guard::session::{
     self, Console, Metrics, ServiceManager, SessionError, Settings, Shares,
 };
-use plimsoll_kernel::control_group;
 use plimsoll_kernel::knobs::restore;
 use plimsoll_kernel::scheduling::{Priority, thread_time};
 
-const TESTS: [(&str, fn()); 11] = [
+const TESTS: [(&str, fn()); 10] = [
     ("starts_in_order", starts_in_order),
     ("restores_before_it_detaches", restores_before_it_detaches),
     (
@@ -51,7 +51,6 @@ const TESTS: [(&str, fn()); 11] = [
         says_which_interface_to_guard_instead,
     ),
     ("reads_settings_again", reads_settings_again),
-    ("polls_in_a_control_group", polls_in_a_control_group),
     (
         "keeps_known_clients_in_a_file",
         keeps_known_clients_in_a_file,
@@ -67,7 +66,8 @@ const TESTS: [(&str, fn()); 11] = [
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let tests = TESTS.iter().chain(&handover::TESTS).chain(&threads::TESTS);
+    let others = control_groups::TESTS.iter().chain(&handover::TESTS);
+    let tests = TESTS.iter().chain(others).chain(&threads::TESTS);
     if arguments.iter().any(|argument| argument == "--list") {
         for (name, _) in tests {
             println!("{name}: test");
@@ -369,61 +369,6 @@ fn flood() {
             let _ = WIRE.get().unwrap().try_send(&frame);
         }
     });
-}
-
-/// Where a group below the topmost may be made that shares the CPU, in either version of
-/// control groups.
-fn groups_of(test: u32) -> [PathBuf; 3] {
-    ["", "cpu", "cpu,cpuacct"].map(|root| {
-        let root = Path::new("/sys/fs/cgroup").join(root);
-        root.join(format!("plimsoll-test-{test}"))
-    })
-}
-
-/// Such a group. A session gives up the right to remove it: `main` does.
-fn group_with_a_share() -> PathBuf {
-    let mut groups = groups_of(parent_id()).into_iter();
-    let group =
-        groups.find(|group| fs::create_dir_all(group).is_ok() && control_group::shares_cpu(group));
-    group.expect("a control group with a share of the CPU can be made in /sys/fs/cgroup")
-}
-
-/// Polling is paid for by the group's share while the session lasts.
-fn polls_in_a_control_group() {
-    let group = group_with_a_share();
-    let polled_in = |directory: &Path| Settings {
-        threaded: Some(Priority::Nice(0)),
-        poll_control_group: Some(directory.to_owned()),
-        ..settings()
-    };
-    let within = || {
-        let groups = fs::read_dir(&group)
-            .unwrap()
-            .map(|entry| entry.unwrap().path());
-        let groups = groups.filter(|path| path.is_dir());
-        let processes = groups.map(|group| fs::read_to_string(group.join("cgroup.procs")).unwrap());
-        processes.collect::<Vec<_>>()
-    };
-    let plain = group.join("cgroup.procs");
-    let error = run(polled_in(&plain), &mut Notes::new(stop_after(1))).unwrap_err();
-    let said = error.to_string();
-    assert!(said.contains("no control group with a share"), "{said}");
-    assert_eq!(error.exit_code(), 3);
-    assert!(!has_xdp() && !is_polled_by_thread());
-
-    let mut seen = Vec::new();
-    let mut notes = Notes::new(|told: Seen<'_>| {
-        seen = within();
-        told.requests.stop();
-        Ok(())
-    });
-    run(polled_in(&group), &mut notes).unwrap();
-    let [threads] = &seen[..] else {
-        panic!("one group of its own: {seen:?}");
-    };
-    assert_eq!(threads.lines().count(), 1, "one thread: {threads}");
-    let empty: [String; 0] = [];
-    assert_eq!(within(), empty);
 }
 
 /// Its own thread is real-time, and listed all sockets of the host: 20,000 took it 10 to 15 ms

@@ -158,7 +158,7 @@ fn what_is_not_a_test_is_not_found() {
         "core::poll::tests::backlogged_directions_get_equally_many_turns",
         "core::driver::protection::loom_tests::two_writers_exclude_each_other",
         "guard::queues::a_later_fragment_follows_the_first",
-        "guard::session::polls_in_a_control_group",
+        "guard::session::control_groups::polls_in_a_control_group",
         "guard::session::handover::hands_its_link_to_the_next",
         "cli::package::service::it_protects_reloads_and_stops",
     ] {
@@ -172,7 +172,7 @@ fn what_is_not_a_test_is_not_found() {
         "core::quotas::tests::a_fixed_quota_stays",
         "core::driver::protection::tests::two_writers_exclude_each_other",
         "guard::corpus::a_later_fragment_follows_the_first",
-        "guard::session::group_with_a_share",
+        "guard::session::control_groups::group_with_a_share",
         "cli::package::it_protects_reloads_and_stops",
         "a_fixed_quota_stays",
     ] {

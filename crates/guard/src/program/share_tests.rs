@@ -1,6 +1,9 @@
 //! Shares in the BPF program itself: what a tick admits, who is protected, and
 //! that every packet is counted once. Needs root.
 
+mod fragments;
+mod tunnels;
+
 use std::net::{Ipv4Addr, TcpListener, TcpStream, UdpSocket};
 use std::time::Duration;
 
@@ -377,147 +380,6 @@ fn segments_that_a_connection_does_not_take_are_no_reason_not_to_shed() {
             "of {}",
             connections.offered()
         );
-    });
-}
-
-/// Packets that a tunnel of the kernel's takes so far.
-fn of_tunnels(guard: &Guard) -> u64 {
-    let by_cpu = guard.program.totals_by_cpu().unwrap();
-    by_cpu.iter().map(|totals| totals.tunnelled).sum()
-}
-
-/// Protocols of tunnels that end here.
-const TUNNELS: [u8; 5] = [4, 41, 47, 50, 51];
-
-/// A flood of a tunnel's protocol had kept shedding from beginning where there is no tunnel.
-fn tunnels_alone_are_counted(guard: &mut Guard<'_>, host: &Packet) {
-    let run = |guard: &mut Guard<'_>, protocol: u8| {
-        let frame = host.protocol(protocol, &[0; 40]);
-        guard.test_run(&frame, 1).unwrap();
-    };
-    guard.program.set_tunnels(0);
-    (0..=u8::MAX).for_each(|protocol| run(guard, protocol));
-    assert_eq!(of_tunnels(guard), 0, "no tunnel ends here");
-    let tunnels = TUNNELS.iter().map(|one| 1 << one).sum();
-    guard.program.set_tunnels(tunnels);
-    let others = (0..=u8::MAX).filter(|protocol| !TUNNELS.contains(protocol));
-    others.for_each(|protocol| run(guard, protocol));
-    assert_eq!(of_tunnels(guard), 0, "other protocols");
-}
-
-/// Traffic of tunnels was shed on a CPU that nobody else wanted, and what it carries collapsed.
-#[test]
-fn packets_for_tunnels_that_end_in_the_kernel_are_counted() {
-    const VXLAN: u16 = 4789;
-    let ip = |line: &str| {
-        let words = line.split(' ');
-        let status = std::process::Command::new("ip").args(words).status();
-        assert!(status.expect("iproute2 is installed").success(), "{line}");
-    };
-    with_guard(|guard| {
-        ip("link add vx0 type vxlan id 7 remote 127.0.0.1 dstport 4789 dev lo");
-        ip("link set vx0 up");
-        let _server = UdpSocket::bind((HOST, 5000)).unwrap();
-        let host = from(HOST);
-        let piece = |offset| Fragment {
-            id: 7,
-            offset,
-            more: offset == 0,
-        };
-        tunnels_alone_are_counted(guard, &host);
-        let mut expected = 0;
-        let mut see = |guard: &mut Guard<'_>, frame: &[u8], is_tunnel: bool, what: &str| {
-            // More than one run at a time would take some 35 ms: the kernel writes code for them.
-            guard.test_run(frame, 1).unwrap();
-            expected += u64::from(is_tunnel);
-            assert_eq!(of_tunnels(guard), expected, "{what}");
-        };
-        for protocol in TUNNELS {
-            let frame = host.protocol(protocol, &[0; 40]);
-            see(guard, &frame, true, &protocol.to_string());
-        }
-        for offset in [0, 32] {
-            let packet = host.clone().fragment(piece(offset));
-            see(
-                guard,
-                &packet.protocol(50, &[0; 40]),
-                true,
-                "fragments of ESP",
-            );
-            let payload = packet.udp(4000, VXLAN, &[0; 24]);
-            see(guard, &payload, true, "fragments to a VXLAN");
-        }
-        see(guard, &host.udp(4000, VXLAN, &[0; 24]), true, "a VXLAN");
-        see(guard, &host.udp(4000, 5000, &[0; 24]), false, "a server");
-        let other = Packet::new(HOST.into(), Ipv4Addr::new(203, 0, 113, 9).into());
-        see(
-            guard,
-            &other.protocol(47, &[0; 40]),
-            false,
-            "other hosts count as such",
-        );
-    });
-}
-
-/// A datagram's pieces to a UDP port: the first and a later one.
-fn pieces(id: u32, port: u16) -> [Vec<u8>; 2] {
-    [0, 32].map(|offset| {
-        let fragment = Fragment {
-            id,
-            offset,
-            more: offset == 0,
-        };
-        from(HOST).fragment(fragment).udp(4000, port, &[0; 24])
-    })
-}
-
-/// Admitted was remembered before the share was asked, so later fragments filled the memory
-/// for datagrams of which the first one was lost.
-#[test]
-fn fragments_of_a_first_one_that_found_no_share_are_discarded_and_are_demand_too() {
-    with_guard(|guard| {
-        let _server = UdpSocket::bind((HOST, 5000)).unwrap();
-        guard.program.beat();
-        guard.test_run(&from(HOST).udp(4000, 5000, &[]), 1).unwrap();
-        let slot = guard.program.sockets()[0].slot;
-        guard.program.set_shares(Some((1, &BTreeMap::new())));
-        let refused = (0..1000)
-            .find(|id| {
-                guard.program.beat();
-                !guard.test_run(&pieces(*id, 5000)[0], 1).unwrap().0
-            })
-            .expect("one finds no share");
-        let before = demand(guard, slot);
-        // Whatever the share has become.
-        guard.program.set_shares(Some((1000, &BTreeMap::new())));
-        for _ in 0..10 {
-            guard.program.beat();
-            assert!(!guard.test_run(&pieces(refused, 5000)[1], 1).unwrap().0);
-        }
-        assert_eq!(demand(guard, slot) - before, 10);
-    });
-}
-
-/// A later fragment has no port of its own, and went by another share than its first one.
-#[test]
-fn fragments_to_a_protected_port_go_by_the_protected_share() {
-    with_guard(|guard| {
-        let _server = UdpSocket::bind((HOST, 5000)).unwrap();
-        guard
-            .protect(&Protection {
-                ports: vec![ProtectedPort::udp(5000)],
-                ..Protection::default()
-            })
-            .unwrap();
-        let slots = BTreeMap::from([(SLOT_PROTECTED, 40)]);
-        guard.program.set_shares(Some((1, &slots)));
-        let [first, later] = pieces(7, 5000);
-        std::thread::sleep(Duration::from_millis(5));
-        guard.program.beat();
-        assert!(guard.test_run(&first, 1).unwrap().0);
-        assert!(has_share(guard, &later, 40));
-        let asked = guard.counters().unwrap().of(Kind::UdpSocket).offered();
-        assert_eq!(demand(guard, SLOT_PROTECTED), asked);
     });
 }
 

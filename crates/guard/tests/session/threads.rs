@@ -18,7 +18,8 @@ use plimsoll_kernel::scheduling::Priority;
 
 use crate::common::ip;
 use crate::common::notes::{Notes, Seen};
-use crate::{group_with_a_share, run, settings};
+use crate::control_groups::group_with_a_share;
+use crate::{run, settings};
 
 pub(crate) const TESTS: [(&str, fn()); 2] = [
     (
