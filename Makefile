@@ -55,6 +55,7 @@ CALM = core lab packets report sim timers
 unit:
 	CARGO=$(CARGO) scripts/tests $(CALM)
 
+# The tests that need no root, as any user; scripts/need-root names the others.
 test-unprivileged:
 	CARGO=$(CARGO) scripts/tests-unprivileged
 
@@ -68,9 +69,12 @@ tokio-unstable:
 	RUSTFLAGS="--cfg tokio_unstable" $(CARGO) test -p plimsoll-timers --test tokio --locked --target-dir target/tokio-unstable
 
 # Runs what threads and the kernel share on an interpreter that knows undefined
-# behaviour (needs rustup's nightly with miri and rust-src; minutes).
+# behaviour (needs rustup's nightly with miri and rust-src; minutes). Memory of the process is
+# in the place of the kernel's: the interpreter knows neither BPF nor shared mappings.
+MIRI_TESTS = channel::queue channel::shared channel::pool driver:: mapped:: device::pool device::xdp::ring device::packet::ring
+
 miri:
-	MIRIFLAGS=-Zmiri-disable-isolation PROPTEST_CASES=2 $(CARGO) +nightly miri test -p plimsoll-core --lib --locked --target-dir target/miri -- channel::queue channel::shared channel::pool driver::
+	MIRIFLAGS=-Zmiri-disable-isolation PROPTEST_CASES=2 $(CARGO) +nightly miri test -p plimsoll-core -p plimsoll-kernel -p plimsoll-stack --lib --locked --target-dir target/miri -- $(MIRI_TESTS)
 
 # Builds and runs a program that has no std, to show that core needs none.
 no-std:

@@ -122,3 +122,78 @@ impl Mapped<u64> {
         unsafe { AtomicU64::from_ptr(self.at(index)) }.store(value, Ordering::Release);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::thread;
+
+    use super::*;
+
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    #[repr(C)]
+    struct Pair {
+        frames: u32,
+        bytes: u32,
+    }
+    // SAFETY: repr(C), two integers.
+    unsafe impl Plain for Pair {}
+
+    /// Memory of this process in the place of a map's, which Miri can follow.
+    fn mapped<T>(len: usize) -> Mapped<T> {
+        let memory = MmapOptions::new().len(len * size_of::<T>()).map_anon();
+        Mapped {
+            memory: memory.unwrap().into(),
+            len,
+            _element: PhantomData,
+        }
+    }
+
+    #[test]
+    fn elements_are_read_and_replaced_one_by_one() {
+        let mut mapped = mapped::<Pair>(3);
+        let pair = |index: u32| Pair {
+            frames: index,
+            bytes: 60 * index,
+        };
+        for (index, number) in (0..mapped.len()).zip(1..) {
+            mapped.set(index, pair(number));
+        }
+        mapped.set(1, pair(7));
+        let found: Vec<_> = (0..mapped.len()).map(|index| mapped.get(index)).collect();
+        assert_eq!(found, [pair(1), pair(7), pair(3)]);
+    }
+
+    #[test]
+    #[should_panic(expected = "an element of the array")]
+    fn there_is_nothing_behind_the_last_element() {
+        let _ = mapped::<u64>(3).get(3);
+    }
+
+    #[test]
+    fn all_that_is_counted_meanwhile_is_taken_once() {
+        let mapped = mapped::<u64>(2);
+        mapped.store(0, 7);
+        let mut taken = 0;
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                // SAFETY: as in `take`. The program counts so.
+                let counted = unsafe { AtomicU64::from_ptr(mapped.at(1)) };
+                for _ in 0..100 {
+                    counted.fetch_add(1, Ordering::Relaxed);
+                }
+            });
+            for _ in 0..100 {
+                taken += mapped.take(1);
+            }
+        });
+        taken += mapped.take(1);
+        assert_eq!((taken, mapped.take(1), mapped.take(0)), (100, 0, 7));
+    }
+
+    #[test]
+    fn a_value_is_read_from_any_address() {
+        let bytes: Vec<u8> = (0..17).collect();
+        let expected = u64::from_ne_bytes([1, 2, 3, 4, 5, 6, 7, 8]);
+        assert_eq!(read_struct::<u64>(&bytes[1..]), expected);
+    }
+}

@@ -202,13 +202,19 @@ impl Ring {
             .len(bytes)
             .map_raw(socket)
             .map_err(Error::io("map a packet socket's ring"))?;
-        Ok(Self {
+        Ok(Self::over(memory, geometry))
+    }
+
+    /// The ring that fills `memory`.
+    fn over(memory: MmapRaw, geometry: Geometry) -> Self {
+        assert!(memory.len() >= geometry.blocks * geometry.block_bytes);
+        Self {
             memory,
             geometry,
             block: 0,
             next: 0,
             left: 0,
-        })
+        }
     }
 
     /// Shows up to `max` packets to `each`, and one that it has not done with (false) again at
@@ -378,6 +384,69 @@ mod tests {
         let entry = Entry::at(&block, 48).unwrap();
         assert_eq!((entry.bytes.len(), entry.whole, entry.next), (60, 90, 148));
         assert_eq!((entry.at_ns, entry.vlan), (7_000_000_009, None));
+    }
+
+    /// Two blocks in memory of this process, which Miri can follow; what the kernel would do.
+    struct Trial(Ring);
+
+    impl Trial {
+        fn new() -> Self {
+            let geometry = Geometry {
+                block_bytes: 256,
+                blocks: 2,
+                block_timeout_ms: 1,
+            };
+            let memory = MmapOptions::new().len(2 * 256).map_anon().unwrap();
+            Self(Ring::over(memory.into(), geometry))
+        }
+
+        /// Hands `block` over with so many packets in this place.
+        fn fill(&self, place: usize, block: &[u8], packets: u32) {
+            let mut block = block.to_vec();
+            for (at, value) in [(BLOCK_PACKETS, packets), (BLOCK_FIRST, 48)] {
+                block[at..at + 4].copy_from_slice(&value.to_ne_bytes());
+            }
+            block[BLOCK_STATUS..BLOCK_STATUS + 4]
+                .copy_from_slice(&libc::TP_STATUS_USER.to_ne_bytes());
+            let to = self.0.at(place * 256);
+            // SAFETY: a block within the mapping, of which nobody has a reference.
+            unsafe { to.copy_from_nonoverlapping(block.as_ptr(), block.len()) };
+        }
+
+        /// Lengths of the frames that are seen, and how many were given up.
+        fn see(&mut self, max: usize) -> (Vec<usize>, u64) {
+            let mut seen = Vec::new();
+            let (done, invalid) = self.0.visit(max, |entry| {
+                seen.push(entry.whole);
+                true
+            });
+            assert_eq!(done, seen.len());
+            (seen, invalid)
+        }
+    }
+
+    #[test]
+    fn blocks_are_seen_in_turn_and_go_back_when_they_are_done_with() {
+        let mut trial = Trial::new();
+        assert_eq!(trial.see(9), (vec![], 0), "nothing was handed over");
+        for lap in 0..3 {
+            // Of two packets in a block both are the one at 48: the next one's offset is 0.
+            trial.fill(0, &block(0, 60, 90 + lap, 0, 80), 2);
+            trial.fill(1, &block(0, 60, 80 + lap, 0, 80), 1);
+            let (one, other) = (90 + lap as usize, 80 + lap as usize);
+            assert_eq!(trial.see(1), (vec![one], 0));
+            assert_eq!(trial.see(9), (vec![one, other], 0));
+            assert_eq!(trial.see(9), (vec![], 0), "both are the kernel's again");
+        }
+    }
+
+    #[test]
+    fn the_rest_of_a_block_that_makes_no_sense_is_given_up() {
+        let mut trial = Trial::new();
+        trial.fill(0, &block(u32::MAX, 60, 90, 0, 80), 3);
+        trial.fill(1, &block(0, u32::MAX, 90, 0, 80), 4);
+        assert_eq!(trial.see(9), (vec![90], 2 + 4));
+        assert_eq!(trial.see(9), (vec![], 0));
     }
 
     #[test]

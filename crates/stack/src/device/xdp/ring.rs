@@ -31,16 +31,27 @@ impl<T: Copy> Shared<T> {
         offsets: libc::xdp_ring_offset,
         length: u32,
     ) -> io::Result<Self> {
-        assert!(length.is_power_of_two(), "asked of the kernel by us");
-        let bytes = offsets.desc as usize + length as usize * size_of::<T>();
         let memory = MmapOptions::new()
             .offset(page_offset)
-            .len(bytes)
+            .len(Self::bytes(&offsets, length))
             .populate()
             .map_raw(socket)?;
+        Self::over(memory, offsets, length)
+    }
+
+    /// Up to the end of the last entry.
+    fn bytes(offsets: &libc::xdp_ring_offset, length: u32) -> usize {
+        offsets.desc as usize + length as usize * size_of::<T>()
+    }
+
+    /// The ring of `length` entries that lies in `memory`.
+    fn over(memory: MmapRaw, offsets: libc::xdp_ring_offset, length: u32) -> io::Result<Self> {
+        assert!(length.is_power_of_two(), "asked of the kernel by us");
         let words = [offsets.producer, offsets.consumer, offsets.flags];
-        let fits = |&word: &u64| word % 4 == 0 && word as usize + 4 <= bytes;
-        if !words.iter().all(fits) || !(offsets.desc as usize).is_multiple_of(align_of::<T>()) {
+        let fits = |&word: &u64| word % 4 == 0 && word as usize + 4 <= memory.len();
+        let entries_fit = Self::bytes(&offsets, length) <= memory.len()
+            && (offsets.desc as usize).is_multiple_of(align_of::<T>());
+        if !words.iter().all(fits) || !entries_fit {
             return Err(io::Error::other("the kernel's ring offsets make no sense"));
         }
         Ok(Self {
@@ -52,7 +63,7 @@ impl<T: Copy> Shared<T> {
     }
 
     fn word(&self, offset: u64) -> &AtomicU32 {
-        // SAFETY: `map` checked that the word is inside the mapping and
+        // SAFETY: `over` checked that the word is inside the mapping and
         // aligned. Both sides access it atomically.
         unsafe { &*self.at(offset as usize).cast() }
     }
@@ -117,6 +128,7 @@ pub(super) type Outgoing<T> = OutgoingRing<Shared<T>>;
 #[cfg(test)]
 pub(super) mod tests {
     use std::fs::File;
+    use std::thread;
 
     use super::*;
 
@@ -142,11 +154,41 @@ pub(super) mod tests {
         Shared::map(memory, 0, OFFSETS, LENGTH).unwrap()
     }
 
+    /// A ring of eight entries in memory of this process, which Miri can follow.
+    fn private(offsets: libc::xdp_ring_offset) -> io::Result<Shared<u64>> {
+        let memory = MmapOptions::new().len(4096).map_anon()?;
+        Shared::over(memory.into(), offsets, LENGTH)
+    }
+
+    /// Both ends of a ring in one process.
+    impl RingMemory for &Shared<u64> {
+        type Entry = u64;
+
+        fn length(&self) -> u32 {
+            (**self).length()
+        }
+
+        fn producer(&self) -> &AtomicU32 {
+            (**self).producer()
+        }
+
+        fn consumer(&self) -> &AtomicU32 {
+            (**self).consumer()
+        }
+
+        fn read(&self, place: u32) -> u64 {
+            (**self).read(place)
+        }
+
+        fn write(&self, place: u32, entry: u64) {
+            (**self).write(place, entry);
+        }
+    }
+
     #[test]
     fn entries_lie_where_the_kernel_looks_for_them() {
-        let memory = memory();
-        let shared = || shared(&memory);
-        let (mut kernel, mut ours) = (Outgoing::new(shared()), Incoming::new(shared()));
+        let bytes = private(OFFSETS).unwrap();
+        let (mut kernel, mut ours) = (OutgoingRing::new(&bytes), IncomingRing::new(&bytes));
         for lap in 0..5_u64 {
             for k in 0..5 {
                 kernel.put(lap * 5 + k);
@@ -161,7 +203,6 @@ pub(super) mod tests {
             ours.release();
             assert_eq!(ours.room(), LENGTH);
         }
-        let bytes = shared();
         let at = |offset: usize| bytes.word(offset as u64).load(Ordering::Relaxed);
         assert_eq!([at(0), at(64)], [25, 25], "both counts");
         assert_eq!(at(192), 24, "the last entry began the fourth lap");
@@ -169,8 +210,35 @@ pub(super) mod tests {
     }
 
     #[test]
+    fn a_thread_sees_what_the_other_has_published() {
+        let shared = private(OFFSETS).unwrap();
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                let mut kernel = OutgoingRing::new(&shared);
+                for entry in 0..50 {
+                    while kernel.room() == 0 {
+                        thread::yield_now();
+                    }
+                    kernel.put(entry);
+                    kernel.publish();
+                }
+            });
+            let mut ours = IncomingRing::new(&shared);
+            for expected in 0..50 {
+                let entry = loop {
+                    match ours.take() {
+                        Some(entry) => break entry,
+                        None => thread::yield_now(),
+                    }
+                };
+                assert_eq!(entry, expected);
+                ours.release();
+            }
+        });
+    }
+
+    #[test]
     fn offsets_outside_of_the_mapping_are_refused() {
-        let memory = memory();
         for offsets in [
             libc::xdp_ring_offset {
                 producer: 1 << 20,
@@ -184,8 +252,12 @@ pub(super) mod tests {
                 desc: 193,
                 ..OFFSETS
             },
+            libc::xdp_ring_offset {
+                desc: 4096 - 7 * 8,
+                ..OFFSETS
+            },
         ] {
-            assert!(Shared::<u64>::map(&memory, 0, offsets, LENGTH).is_err());
+            assert!(private(offsets).is_err(), "{offsets:?}");
         }
     }
 }
