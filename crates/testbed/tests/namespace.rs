@@ -56,7 +56,7 @@ fn answers_to_invented_sources_end_at_the_load_host() {
     let hosts = [testbed.load(), testbed.test()];
     let before = hosts.map(received_frames);
     server.send_to(b"answer", "198.19.7.7:9").unwrap();
-    let deadline = Instant::now() + Duration::from_secs(5);
+    let deadline = Instant::now() + Duration::from_secs(20);
     while received_frames(testbed.load()) == before[0] {
         assert!(Instant::now() < deadline, "the answer never left");
         std::thread::sleep(Duration::from_millis(1));
@@ -242,7 +242,7 @@ impl Holder {
 }
 
 fn soon(is_so: impl Fn() -> bool) -> bool {
-    let deadline = Instant::now() + Duration::from_secs(5);
+    let deadline = Instant::now() + Duration::from_secs(20);
     while Instant::now() < deadline {
         if is_so() {
             return true;

@@ -3,15 +3,28 @@
 mod common;
 
 use std::net::{IpAddr, SocketAddr};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use common::{bound, create, drain, plimsoll};
 use nix::sys::socket::{setsockopt, sockopt};
 use plimsoll_testbed::server::{Config, Kind, Server};
 use plimsoll_testbed::{Placement, Testbed};
 
-/// Sends `count` datagrams slowly enough that all of them arrive.
-fn send(testbed: &Testbed, to: IpAddr, port: u16, count: u64) -> std::net::UdpSocket {
+const PORT: u16 = 9000;
+
+/// Until the server has received so many.
+fn await_received(server: &Server, count: u64) {
+    let end = Instant::now() + Duration::from_secs(20);
+    while server.counts().received < count {
+        assert!(Instant::now() < end, "{:?} of {count}", server.counts());
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// Sends `count` datagrams. The next ones when the server has those before: the receive ring
+/// holds few, and the machine may be busy.
+fn send(testbed: &Testbed, server: &Server, to: IpAddr, count: u64) -> std::net::UdpSocket {
+    let before = server.counts().received;
     let load = testbed.load();
     let from: IpAddr = if to.is_ipv4() {
         load.ipv4().into()
@@ -22,20 +35,20 @@ fn send(testbed: &Testbed, to: IpAddr, port: u16, count: u64) -> std::net::UdpSo
     setsockopt(&client, sockopt::RcvBufForce, &(4 << 20)).unwrap();
     for sent in 1..=count {
         client
-            .send_to(&[7; 100], SocketAddr::new(to, port))
+            .send_to(&[7; 100], SocketAddr::new(to, PORT))
             .unwrap();
         if sent % 50 == 0 {
-            std::thread::sleep(Duration::from_millis(2));
+            await_received(server, before + sent);
         }
     }
     client
 }
 
-fn config(kind: Kind, port: u16) -> Config {
+fn config(kind: Kind) -> Config {
     Config {
         work: Duration::from_micros(2),
         rcvbuf_bytes: Some(4 << 20),
-        ..Config::new(kind, port)
+        ..Config::new(kind, PORT)
     }
 }
 
@@ -43,10 +56,10 @@ fn config(kind: Kind, port: u16) -> Config {
 fn a_sink_counts_what_was_sent() {
     let testbed = create();
     Placement::Threaded { nice: 0 }.apply(&testbed).unwrap();
-    let server = Server::start(testbed.test(), plimsoll(), &config(Kind::Sink, 9000)).unwrap();
+    let server = Server::start(testbed.test(), plimsoll(), &config(Kind::Sink)).unwrap();
     assert_eq!(server.counts().received, 0);
-    send(&testbed, testbed.test().ipv4().into(), 9000, 1000);
-    send(&testbed, testbed.test().ipv6().into(), 9000, 500);
+    send(&testbed, &server, testbed.test().ipv4().into(), 1000);
+    send(&testbed, &server, testbed.test().ipv6().into(), 500);
     let second = Duration::from_secs(1);
     let counts = server.wait_until_quiet(second / 4, 10 * second).unwrap();
     assert_eq!(counts.received, 1500);
@@ -61,12 +74,12 @@ fn an_echo_answers_everything_from_where_it_was_asked() {
     let testbed = create();
     let holdoff = Duration::from_micros(50);
     Placement::Softirq { holdoff }.apply(&testbed).unwrap();
-    let server = Server::start(testbed.test(), plimsoll(), &config(Kind::Echo, 9000)).unwrap();
+    let server = Server::start(testbed.test(), plimsoll(), &config(Kind::Echo)).unwrap();
     for to in [
         IpAddr::from(testbed.test().ipv4()),
         testbed.test().ipv6().into(),
     ] {
-        let client = send(&testbed, to, 9000, 300);
+        let client = send(&testbed, &server, to, 300);
         assert_eq!(drain(&client), 300);
     }
     let counts = server.stop().unwrap();
@@ -79,7 +92,7 @@ fn an_echo_answers_everything_from_where_it_was_asked() {
 #[test]
 fn a_taken_port_is_told() {
     let testbed = create();
-    let config = Config::new(Kind::Sink, 9000);
+    let config = Config::new(Kind::Sink, PORT);
     let _first = Server::start(testbed.test(), plimsoll(), &config).unwrap();
     let error = Server::start(testbed.test(), plimsoll(), &config).unwrap_err();
     assert!(error.to_string().contains("port 9000"), "{error}");
@@ -88,13 +101,13 @@ fn a_taken_port_is_told() {
 #[test]
 fn a_starved_server_can_still_be_read_and_is_killed_in_the_end() {
     let testbed = create();
-    let server = Server::start(testbed.test(), plimsoll(), &config(Kind::Sink, 9000)).unwrap();
-    send(&testbed, testbed.test().ipv4().into(), 9000, 10);
-    std::thread::sleep(Duration::from_millis(200));
+    let server = Server::start(testbed.test(), plimsoll(), &config(Kind::Sink)).unwrap();
+    send(&testbed, &server, testbed.test().ipv4().into(), 10);
+    await_received(&server, 10);
     // Stopped, it reacts to nothing, like a livelocked one.
     let pid = nix::unistd::Pid::from_raw(i32::try_from(server.pid()).unwrap());
     nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGSTOP).unwrap();
-    send(&testbed, testbed.test().ipv4().into(), 9000, 10);
+    send(&testbed, &server, testbed.test().ipv4().into(), 10);
     assert_eq!(server.counts().received, 10);
     assert_eq!(server.stop().unwrap().received, 10);
 }

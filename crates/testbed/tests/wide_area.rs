@@ -64,7 +64,7 @@ impl Watch {
 
     fn until(mut self, count: usize) -> Vec<(u32, u64)> {
         let mut seen = Vec::new();
-        let wait = interrupt::wait_for("all frames", Duration::from_secs(5), || {
+        let wait = interrupt::wait_for("all frames", Duration::from_secs(20), || {
             self.0.visit(10_000, |arrival| {
                 if arrival.whole_bytes == FRAME_BYTES {
                     let number = arrival.bytes[42..46].try_into().expect("four bytes");
