@@ -8,7 +8,7 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::Shutdown;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use plimsoll_core::config::Fraction;
 use plimsoll_core::pacing::Rate;
@@ -96,24 +96,28 @@ fn megabits(rate: u64) -> Rate {
     Rate::clamped(rate * 1_000_000)
 }
 
+/// Now, by the clock of the capture's stamps.
+fn stamp() -> u64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    now.unwrap().as_nanos() as u64
+}
+
 /// ST-27, ST-30: by the clock, on average at the target rate, and never faster than the
-/// burst rate.
+/// burst rate. From before the first can have left: who is late catches up.
 #[test]
 fn segments_leave_one_by_one_at_their_rate() {
     let pair = Pair::new(TcpConfig::default(), Faults::NONE);
     let (here, there) = pair.connect();
     there.set_pacing(Pacing::at(megabits(20))).unwrap();
+    let begun = stamp();
     transfer(&there, &here, 100 * SEGMENT_BYTES);
     let departures = pair.capture.departures_to(port_of(&here));
     assert!(departures.len() >= 100);
     assert_spaced(&departures, megabits(40).interval(FRAME_BYTES));
-    // What the first departure was late is slack.
-    let slack = Duration::from_millis(10);
-    let took = Duration::from_nanos(departures[99] - departures[0]);
-    assert!(
-        took + slack >= 99 * megabits(20).interval(FRAME_BYTES),
-        "{took:?}"
-    );
+    let took = Duration::from_nanos(departures[99] - begun);
+    // The clocks of stamps and departures may differ by a hundredth.
+    let least = 99 * megabits(20).interval(FRAME_BYTES) * 99 / 100;
+    assert!(took >= least, "{took:?}");
 }
 
 /// ST-33, ST-37: each at its own rate.
@@ -138,13 +142,30 @@ fn many_connections_are_paced_at_once() {
 }
 
 /// ST-37: a thousand connections at once, each with one outstanding departure and a rate of its
-/// own, by one thread.
+/// own, by one thread. Most keep the rate. Whose first departure is late catches up: where others
+/// take the CPU these may be most, and it is tried again.
 #[test]
 fn a_thousand_connections_are_paced_at_once() {
+    let least = 3 * slow().interval(FRAME_BYTES) * 9 / 10;
+    let mut middles = Vec::new();
+    let most_keep_it = (0..5).any(|_| {
+        middles.push(middle_of_a_thousand());
+        middles.last() >= Some(&least)
+    });
+    assert!(most_keep_it, "{middles:?}");
+}
+
+/// The rate of each of a thousand.
+fn slow() -> Rate {
+    Rate::clamped(100_000)
+}
+
+/// How long three gaps of a thousand connections took, by the median.
+fn middle_of_a_thousand() -> Duration {
     const CONNECTIONS: usize = 1000;
     const SEGMENTS: usize = 4;
     let tcp = TcpConfig {
-        pacing: Pacing::at(Rate::clamped(100_000)),
+        pacing: Pacing::at(slow()),
         buffer_bytes: 8 << 10,
         connections_max: 2048,
         ..TcpConfig::default()
@@ -166,22 +187,19 @@ fn a_thousand_connections_are_paced_at_once() {
     for (port, at) in pair.capture.departures() {
         departures.entry(port).or_default().push(at);
     }
-    let rate = Rate::clamped(100_000);
-    let (interval, burst) = (rate.interval(FRAME_BYTES), rate.interval(FRAME_BYTES) / 2);
+    let burst = slow().interval(FRAME_BYTES) / 2;
     let mut took: Vec<u64> = Vec::new();
     for (here, _) in &ends {
         let departures = &departures[&port_of(here)];
         // A segment may be sent again where others take the CPU.
         assert!(departures.len() >= SEGMENTS);
         // A stamp may be late, which shortens the gap behind it: of three gaps two count.
-        let least = departures[3] - departures[0];
-        assert!(least >= 2 * burst.as_nanos() as u64, "{least} ns");
-        took.push(least);
+        let gaps = departures[3] - departures[0];
+        assert!(gaps >= 2 * burst.as_nanos() as u64, "{gaps} ns");
+        took.push(gaps);
     }
     took.sort_unstable();
-    // Who is late catches up, but most keep the rate.
-    let middle = Duration::from_nanos(took[CONNECTIONS / 2]);
-    assert!(middle >= 3 * interval * 9 / 10, "{middle:?}");
+    Duration::from_nanos(took[CONNECTIONS / 2])
 }
 
 /// ST-39, ST-41: an idle persistent connection restarts at half of what its last busy period
@@ -350,17 +368,22 @@ fn a_slow_reader_gets_no_bursts_if_acknowledgements_are_smoothed() {
             .into_iter()
             .filter(|at| (first..last).contains(at))
             .collect();
-        assert!(late.len() > 100, "{}", late.len());
         let together = late.windows(10).filter(|ten| ten[9] - ten[0] < 1_000_000);
-        together.count() as f64 / late.len() as f64
+        (late.len(), together.count() as f64 / late.len() as f64)
     };
-    // Other processes may take the CPU until several segments are due: then it is tried again.
-    // (Once, beside a build, 0.32 of the segments were in bursts instead of 0.72.)
+    // Other processes may take the CPU until several segments are due, or most of it, and few are
+    // sent: then it is tried again.
+    // (Once, beside a build, 0.32 of the segments were in bursts instead of 0.72; there were three
+    // tries then.)
     let mut said = String::new();
-    let is_smoothed = (0..3).any(|_| {
-        let (plain, smoothed) = (bursts(Pacing::Off), bursts(Pacing::SmoothAcks));
-        said += &format!("{smoothed} of the segments were in bursts of ten instead of {plain}\n");
-        plain > 0.3 && smoothed < plain / 3.0
+    let is_smoothed = (0..8).any(|_| {
+        let [plain, smoothed] = [Pacing::Off, Pacing::SmoothAcks].map(bursts);
+        said += &format!(
+            "{} of {} segments were in bursts of ten instead of {} of {}\n",
+            smoothed.1, smoothed.0, plain.1, plain.0
+        );
+        let are_many = plain.0.min(smoothed.0) > 100;
+        are_many && plain.1 > 0.3 && smoothed.1 < plain.1 / 3.0
     });
     assert!(is_smoothed, "{said}");
 }

@@ -235,11 +235,14 @@ fn nobody_reads_and_the_writer_waits_not_loses() {
     here.set_nonblocking(true).unwrap();
     let sent = content(1 << 20);
     let mut written = 0;
-    let begun = Instant::now();
-    // Fills both buffers, until the window is closed.
-    while begun.elapsed() < Duration::from_millis(500) {
+    let mut since = Instant::now();
+    // Fills both buffers, until the window has been closed for a while.
+    while since.elapsed() < Duration::from_millis(500) && written < sent.len() {
         match (&here).write(&sent[written..]) {
-            Ok(length) => written += length,
+            Ok(length) => {
+                written += length;
+                since = Instant::now();
+            }
             Err(error) => {
                 assert_eq!(error.kind(), ErrorKind::WouldBlock);
                 thread::sleep(Duration::from_millis(5));
