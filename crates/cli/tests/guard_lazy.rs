@@ -49,9 +49,9 @@ impl Beginning {
         assert!(is_seen, "{:?}: {:?}", self.reasons, self.probes);
     }
 
-    fn hardly_loses(&self) {
-        let (lost, sent) = (self.probes.lost, self.probes.sent);
-        assert!(lost <= LOST_MAX, "{lost} of {sent}: {:?}", self.reasons);
+    fn hardly_loses(&self) -> bool {
+        eprintln!("{} lost: {:?}", self.probes.lost, self.reasons);
+        self.probes.lost <= LOST_MAX
     }
 }
 
@@ -106,20 +106,31 @@ fn begin_beside_flood(port: u16, arguments: &[&str], reports_max: usize) -> Begi
     beginning
 }
 
+/// Someone who begins is noticed, and hardly loses a packet until then. Where others have the CPU
+/// the ring loses his packets with the flood's, or the flood pauses: then it is tried again.
+fn is_noticed_and_hardly_loses(arguments: &[&str]) {
+    let served = (0..3).any(|_| {
+        let beginning = begin_beside_flood(OTHER, arguments, REPORTS_MAX);
+        beginning.was_lazy && {
+            beginning.is_noticed();
+            beginning.hardly_loses()
+        }
+    });
+    assert!(
+        served,
+        "never lazy, or more than {LOST_MAX} lost, each time"
+    );
+}
+
 #[test]
 fn a_bystander_that_begins_beside_a_lone_flood_is_noticed() {
-    let bystander = begin_beside_flood(OTHER, &[], REPORTS_MAX);
-    bystander.is_noticed();
-    bystander.hardly_loses();
+    is_noticed_and_hardly_loses(&[]);
 }
 
 /// The ring loses protected packets like any others, so no more of them may be lost.
 #[test]
 fn protected_traffic_that_begins_beside_a_lone_flood_is_noticed() {
-    let protecting = ["--protect-ports", "7001/udp"];
-    let protected = begin_beside_flood(OTHER, &protecting, REPORTS_MAX);
-    protected.is_noticed();
-    protected.hardly_loses();
+    is_noticed_and_hardly_loses(&["--protect-ports", "7001/udp"]);
 }
 
 /// Who asks for less than its share is served beside the flood, which needs all packets

@@ -61,7 +61,7 @@ fn a_deleted_interface_ends_it_and_every_frame_is_counted() {
         line.send(7001, 200);
         eventually("frames come out", || received(&out) > 0);
         shell(test, "ip link del out0");
-        let end_at = Instant::now() + Duration::from_secs(5);
+        let end_at = Instant::now() + LIMIT;
         while !running.is_finished() && Instant::now() < end_at {
             line.send(7001, 1);
             thread::sleep(Duration::from_millis(50));

@@ -80,9 +80,10 @@ fn the_kernel_answers(hosts: &Routed, router: &Router) {
     hosts.sink().ip("link set behind0 mtu 1400").unwrap();
     let mtu = format!("link set {INNER_DEVICE} mtu 1400");
     hosts.router().ip(&mtu).unwrap();
-    thread::sleep(Duration::from_millis(300));
-    let big = ping(load, "-c 1 -M do -s 1400 10.77.0.2");
-    assert!(big.contains("Frag needed"), "{big}");
+    // Until the router knows, the link drops it.
+    eventually("too big a packet is told", || {
+        ping(load, "-c 1 -M do -s 1400 10.77.0.2").contains("Frag needed")
+    });
     // Its own host has learnt the path's MTU by now.
     load.ip("route flush cache").unwrap();
     is_answered(load, "-c 3 -M dont -s 1400 10.77.0.2");
@@ -92,9 +93,9 @@ fn the_kernel_answers(hosts: &Routed, router: &Router) {
         .router()
         .ip("route add unreachable 192.0.2.0/24")
         .unwrap();
-    thread::sleep(Duration::from_millis(100));
-    let unreachable = ping(load, "-c 1 192.0.2.1");
-    assert!(unreachable.contains("Unreachable"), "{unreachable}");
+    eventually("no route is told", || {
+        ping(load, "-c 1 192.0.2.1").contains("Unreachable")
+    });
     let status = router.status().unwrap();
     for outcome in ["ttl_expired", "too_big", "options", "no_route"] {
         assert!(of(&status, outcome) > 0, "{outcome}: {status}");
@@ -181,20 +182,23 @@ fn changes_are_followed(path: DataPath) {
             middle.ip("route add 192.0.2.0/24 via 10.77.0.2").unwrap();
             eventually_answered(load, "192.0.2.1");
             middle.ip("route del 192.0.2.0/24").unwrap();
-            thread::sleep(Duration::from_millis(200));
-            let lost = ping(load, "-c 1 192.0.2.1");
-            assert!(lost.contains("100% packet loss"), "{lost}");
+            eventually("a route that is gone leads nowhere", || {
+                ping(load, "-c 1 192.0.2.1").contains("100% packet loss")
+            });
         }
         middle.ip(&format!("link set {INNER_DEVICE} down")).unwrap();
         let lost = ping(load, "-c 1 10.77.0.2");
         assert!(lost.contains("100% packet loss"), "{lost}");
         middle.ip(&format!("link set {INNER_DEVICE} up")).unwrap();
         eventually_answered(load, "10.77.0.2");
-        thread::sleep(Duration::from_millis(300));
-        let before = of(&router.status().unwrap(), "forwarded");
-        is_answered(load, "-c 20 10.77.0.2");
+        // Until it has heard that the link is up the kernel forwards for it.
+        let forwarded = || of(&router.status().unwrap(), "forwarded");
+        eventually("it forwards again, there and back", || {
+            let before = forwarded();
+            is_answered(load, "-c 20 10.77.0.2");
+            forwarded() >= before + 40
+        });
         let status = router.status().unwrap();
-        assert!(of(&status, "forwarded") >= before + 40, "{status}");
         assert_eq!(status.mirror.divergences, 0, "{status}");
     });
 }
