@@ -124,7 +124,7 @@ fn handshake_with_headers_between(packet: Packet, host: IpAddr) {
                 wire.send(&end);
             });
             server.set_nonblocking(true).unwrap();
-            let patience = Instant::now() + Duration::from_secs(5);
+            let patience = Instant::now() + Duration::from_secs(20);
             let from = loop {
                 match server.accept() {
                     Ok((_, from)) => break from,

@@ -290,23 +290,32 @@ const WANTS_THE_SYN: &str = "add table t; add chain t c { type filter hook input
     add rule t c ct state new tcp flags & (syn|ack) != syn drop; \
     add rule t c ct state invalid drop";
 
-/// Clients of a host whose rules are `before`, and `then` after the first of them: what
-/// became of both, and how many SYNs the program answered each time.
-fn beside_rules(before: &str, then: &str) -> [(Vec<Result<(), String>>, u64); 2] {
-    let (before, then) = (before.to_owned(), then.to_owned());
+const DRIVER: &str = "by=driver reason=no_objection";
+const STACK: &str = "by=stack reason=packet_filter";
+
+/// Until operators are told this: another thread reads the packet filter's rules.
+fn await_answerer(guard: &mut Guard<'_>, answerer: &str) {
+    let end = Instant::now() + Duration::from_secs(20);
+    guard.refresh().unwrap();
+    while told(guard) != answerer {
+        assert!(Instant::now() < end, "{}", told(guard));
+        thread::sleep(Duration::from_millis(10));
+        guard.refresh().unwrap();
+    }
+}
+
+/// Clients of a host whose rules are `before`, and `then` after the first of them, each with who
+/// is to answer: what became of both, and how many SYNs the program answered each time.
+fn beside_rules(before: (&str, &str), then: (&str, &str)) -> [(Vec<Result<(), String>>, u64); 2] {
     in_namespace(move || {
         let mut results = Vec::new();
         with_peer(OtherEnd::Takes, |peer| {
-            nft(&before);
+            nft(before.0);
             let mut storage = Storage::default();
             let mut guard = Guard::attach(&mut storage, &Config::default(), "v0").unwrap();
-            for rules in ["", then.as_str()] {
+            for (rules, answerer) in [("", before.1), then] {
                 nft(rules);
-                // Another thread reads them.
-                for _ in 0..50 {
-                    guard.refresh().unwrap();
-                    thread::sleep(Duration::from_millis(10));
-                }
+                await_answerer(&mut guard, answerer);
                 let answered = |guard: &mut Guard<'_>| {
                     let counters = guard.counters().unwrap();
                     counters.of(Kind::TcpListener).count(Outcome::SynCookie)
@@ -324,7 +333,7 @@ fn beside_rules(before: &str, then: &str) -> [(Vec<Result<(), String>>, u64); 2]
 /// were lost before the guard noticed.
 #[test]
 fn where_a_packet_filter_wants_the_syn_no_handshake_is_lost() {
-    for (answers, by_driver) in beside_rules(WANTS_THE_SYN, "") {
+    for (answers, by_driver) in beside_rules((WANTS_THE_SYN, STACK), ("", STACK)) {
         assert!(answers.iter().all(Result::is_ok), "{answers:?}");
         assert_eq!(by_driver, 0, "the stack answers");
     }
@@ -332,12 +341,12 @@ fn where_a_packet_filter_wants_the_syn_no_handshake_is_lost() {
 
 #[test]
 fn rules_that_come_and_go_are_followed() {
-    let [before, with_rules] = beside_rules("", WANTS_THE_SYN);
+    let [before, with_rules] = beside_rules(("", DRIVER), (WANTS_THE_SYN, STACK));
     assert!(before.0.iter().all(Result::is_ok), "{before:?}");
     assert!(before.1 > 0, "nothing speaks against answers");
     assert!(with_rules.0.iter().all(Result::is_ok), "{with_rules:?}");
     assert_eq!(with_rules.1, 0, "the stack answers");
-    let [_, without] = beside_rules(WANTS_THE_SYN, "flush ruleset");
+    let [_, without] = beside_rules((WANTS_THE_SYN, STACK), ("flush ruleset", DRIVER));
     assert!(without.0.iter().all(Result::is_ok), "{without:?}");
     assert!(without.1 > 0, "the rules are gone");
 }
@@ -373,7 +382,7 @@ fn a_firewall_that_takes_the_handshake_s_end_keeps_the_driver_answering() {
         add rule t c ct state invalid drop; \
         add rule t c iif lo accept; \
         add rule t c tcp dport 80 accept";
-    let [(answers, by_driver), _] = beside_rules(usual, "");
+    let [(answers, by_driver), _] = beside_rules((usual, DRIVER), ("", DRIVER));
     assert!(answers.iter().all(Result::is_ok), "{answers:?}");
     assert!(by_driver > 0, "nothing speaks against answers");
 }

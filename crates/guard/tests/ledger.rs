@@ -258,7 +258,7 @@ fn a_full_receive_ring_is_named() {
             let _ = wire.try_send(&frame);
         }
         knobs.restore().unwrap();
-        let deadline = Instant::now() + Duration::from_secs(5);
+        let deadline = Instant::now() + Duration::from_secs(20);
         let ledger = loop {
             let _ = wire.try_send(&frame);
             std::thread::sleep(Duration::from_millis(100));

@@ -288,7 +288,7 @@ fn answerer_after_refused_ends() -> Option<SynCookies> {
             let wire = Wire::open();
             ends.iter().for_each(|end| wire.send(end));
         });
-        let patience = Instant::now() + Duration::from_secs(5);
+        let patience = Instant::now() + Duration::from_secs(20);
         let mut packets = before;
         while packets.offered() - before.offered() < ENDS.into() {
             assert!(Instant::now() < patience, "they arrive: {packets:?}");

@@ -176,11 +176,17 @@ fn a_calm_host_is_hardly_metered_and_what_rises_or_strains_is() {
         let mut storage = Storage::default();
         let mut guard = Guard::attach(&mut storage, &Config::default(), "v0").unwrap();
         let nap = || std::thread::sleep(Duration::from_millis(20));
-        let calm = |guard: &mut Guard<'_>| (0..20).filter(|_| turn(guard, false, nap)).count();
+        let begun = Instant::now();
+        // It looks again after so long, which a busy machine may take for these turns.
+        let is_early = || begun.elapsed() < Duration::from_secs(2);
+        let mut calm = || {
+            let turns = (0..20).filter(|_| turn(&mut guard, false, nap) && is_early());
+            turns.count()
+        };
         // The first reading has none before it to compare with.
-        let first = calm(&mut guard);
+        let first = calm();
         assert!((1..=2).contains(&first), "{first} of the first 20 turns");
-        assert_eq!(calm(&mut guard), 0, "less than 2 s later");
+        assert_eq!(calm(), 0, "less than 2 s later");
 
         let wire = Wire::open();
         let frame = to_host(HOST_V4).udp(4000, 5000, &[0; 18]);
@@ -190,8 +196,13 @@ fn a_calm_host_is_hardly_metered_and_what_rises_or_strains_is() {
                 wire.send(&frame);
             }
         };
-        assert!(!turn(&mut guard, false, flood), "nobody could know");
-        assert!(guard.is_alarmed());
+        // Others may have had the CPU instead.
+        let is_alarmed = (0..20).any(|_| {
+            let is_metered = turn(&mut guard, false, flood);
+            assert!(!(is_metered && is_early()), "nobody could know");
+            guard.is_alarmed()
+        });
+        assert!(is_alarmed);
         assert!(turn(&mut guard, false, flood));
         assert!((0..10).all(|turns| turn(&mut guard, turns < 9, nap) || turns == 0));
         assert!(!turn(&mut guard, false, nap), "the strain is over");

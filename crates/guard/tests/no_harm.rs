@@ -108,15 +108,20 @@ const BURST: u16 = 500;
 /// Before each burst. A queue that was full is remembered as such for 34 ms once it is empty.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// What an idle reader with a buffer of the default size gets of each burst.
+/// What an idle reader with a buffer of the default size gets of each burst. He reads when all of
+/// it has come: where another process has the CPU, its end waits in the ring.
 fn bursts() -> Vec<u64> {
-    let server = UdpSocket::bind((HOST_V4, 5000)).unwrap();
+    let [server, behind] = [5000, 5001].map(|port| UdpSocket::bind((HOST_V4, port)).unwrap());
     server.set_read_timeout(Some(PAUSE)).unwrap();
+    let patience = Duration::from_secs(20);
+    behind.set_read_timeout(Some(patience)).unwrap();
     let wire = Wire::open();
     let burst = |_| {
         for _ in 0..BURST {
             wire.send(&frame(4000, 5000));
         }
+        wire.send(&frame(4000, 5001));
+        behind.recv(&mut [0; 128]).expect("it comes last");
         received(&server)
     };
     (0..3).map(burst).collect()

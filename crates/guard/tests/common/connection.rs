@@ -105,7 +105,7 @@ impl Connection {
         self.wire.send(&self.segment(0, TcpFlags::ACK, payload));
         self.next += u32::try_from(payload.len()).unwrap();
         let mut read = vec![0; payload.len()];
-        let patience = Some(Duration::from_secs(5));
+        let patience = Some(Duration::from_secs(20));
         self.stream.set_read_timeout(patience).unwrap();
         self.stream.read_exact(&mut read).unwrap();
         assert_eq!(read, payload);
@@ -114,7 +114,7 @@ impl Connection {
 
 /// The next such segment that the host sends to the peer's port.
 fn answer(sniffer: &OwnedFd, port: u16, is_it: impl Fn(&TcpHeader) -> bool) -> TcpHeader {
-    let end = Instant::now() + Duration::from_secs(5);
+    let end = Instant::now() + Duration::from_secs(20);
     loop {
         assert!(Instant::now() < end, "the host answers");
         let mut bytes = [0; 256];

@@ -206,7 +206,7 @@ pub(crate) fn fill(source: &UdpSocket, address: impl Into<SocketAddr>) {
     }
     let marker = UdpSocket::bind((address.ip(), 0)).expect("a port");
     marker
-        .set_read_timeout(Some(Duration::from_secs(5)))
+        .set_read_timeout(Some(Duration::from_secs(20)))
         .expect("a timeout");
     source
         .send_to(&[0; 8], marker.local_addr().expect("bound"))

@@ -105,9 +105,20 @@ fn start_wrongly(threaded: Option<Priority>) {
 }
 
 /// The keeper once had a copy of the link that was taken over, and waited two seconds for
-/// the program's end that it held back itself.
+/// the program's end that it held back itself. Where others have the CPUs it may take as long,
+/// and it is tried again.
 fn killed_after_a_hand_over_it_is_undone_at_once() {
     switch_gro_on();
+    let mut waited = Vec::new();
+    let is_undone_at_once = (0..3).any(|_| {
+        waited.push(undone_after_a_hand_over_and_a_kill());
+        waited.last() < Some(&Duration::from_millis(1200))
+    });
+    assert!(is_undone_at_once, "turned for {waited:?}");
+}
+
+/// How long that took.
+fn undone_after_a_hand_over_and_a_kill() -> Duration {
     let mut manager = Manager::new();
     let first = manager.start(|| {
         run(settings(), &mut Notes::new(stop_after(1))).unwrap();
@@ -131,13 +142,10 @@ fn killed_after_a_hand_over_it_is_undone_at_once() {
     let killed = Instant::now();
     assert!(matches!(ended, WaitStatus::Signaled(..)), "{ended:?}");
     while has_xdp() || !polling_threads("v0").is_empty() {
-        let waited = killed.elapsed();
-        assert!(
-            waited < Duration::from_millis(1200),
-            "turned for {waited:?}"
-        );
+        assert!(killed.elapsed() < Duration::from_secs(20), "for good");
         sleep(Duration::from_millis(10));
     }
+    killed.elapsed()
 }
 
 /// The kernel detaches when the last descriptor is gone, a keeper's among them.

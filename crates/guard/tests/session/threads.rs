@@ -152,7 +152,10 @@ fn killed_after_its_interface_was_moved_it_is_undone_there() {
     let killed = Instant::now();
     let is_polled = || !polling_threads("v0").is_empty();
     while elsewhere.run(is_polled).unwrap() {
-        assert!(killed.elapsed() < Duration::from_secs(5), "turned for good");
+        assert!(
+            killed.elapsed() < Duration::from_secs(20),
+            "turned for good"
+        );
         sleep(Duration::from_millis(20));
     }
 }
