@@ -199,13 +199,17 @@ fn an_event_loop_learns_that_the_device_has_failed() {
     let (client, server, broken) = pair();
     let listener = TcpListener::bind(&server, "10.0.0.2:80").unwrap();
     let (_here, there) = connected(&client, &listener);
+    let (_here_too, unread) = connected(&client, &listener);
+    let unread_fd = unread.as_fd();
     there.set_nonblocking(true).unwrap();
     let read = || (&there).read(&mut [0; 9]).map_err(|error| error.kind());
     assert_eq!(read(), Err(ErrorKind::WouldBlock));
     broken.store(true, Ordering::Relaxed);
     knock(&client);
-    let mut polled = [PollFd::new(there.as_fd(), PollFlags::POLLIN)];
     let patience = PollTimeout::try_from(SOON).unwrap();
-    assert_eq!(poll(&mut polled, patience).unwrap(), 1);
+    for descriptor in [there.as_fd(), unread_fd] {
+        let mut polled = [PollFd::new(descriptor, PollFlags::POLLIN)];
+        assert_eq!(poll(&mut polled, patience).unwrap(), 1);
+    }
     assert_eq!(read(), Err(ErrorKind::BrokenPipe));
 }

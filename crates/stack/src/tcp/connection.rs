@@ -9,6 +9,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
@@ -398,6 +399,24 @@ impl Connection {
             }
         }
         result
+    }
+
+    /// Whoever takes the descriptor is going to wait for it: for data, unless a call has told for
+    /// what. `read_shut`: reading returns at once.
+    pub(super) fn await_by_descriptor(&self, host: &Host, read_shut: &AtomicBool) {
+        let mut inner = self.inner.lock();
+        if inner.by_descriptor {
+            return;
+        }
+        inner.by_descriptor = true;
+        if !inner.awaited.contains(&Wanted::Data) {
+            inner.awaited.push(Wanted::Data);
+        }
+        let is_shut = read_shut.load(Ordering::Relaxed);
+        // A device that fails from here on finds the descriptor waited for, and wakes it.
+        if is_shut || inner.has_what_is_awaited() || host.has_failed() {
+            self.wake_all(&mut inner);
+        }
     }
 
     /// Whoever waits is to look again.

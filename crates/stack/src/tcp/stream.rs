@@ -474,11 +474,14 @@ impl Write for TcpStream {
     }
 }
 
-/// Readable when something happened since a call returned `WouldBlock`: call
-/// until that, then wait for this descriptor, with poll(2) or an event loop, on
-/// one thread: each such call begins to wait anew.
+/// Readable when there is something to read as the descriptor is taken, or comes from then on. After a
+/// call that returned `WouldBlock`: when what that call waits for has happened. So call until that, then wait
+/// for this descriptor, with poll(2) or an event loop, on one thread: each such call begins to wait
+/// anew.
 impl AsFd for TcpStream {
     fn as_fd(&self) -> BorrowedFd<'_> {
+        let host = self.stack.host();
+        self.connection.await_by_descriptor(host, &self.read_shut);
         self.connection.as_fd()
     }
 }
