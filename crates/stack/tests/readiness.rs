@@ -3,16 +3,19 @@
 
 mod lan;
 
+use std::fs;
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::UdpSocket as KernelSocket;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use lan::{Lan, SOON, config, owned, xdp};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::unistd::gettid;
+use plimsoll_packets::frame;
 use plimsoll_stack::device::simulated::{SimulatedConfig, SimulatedDevice};
 use plimsoll_stack::device::{Batch, Capabilities, Device, Drops, Pool};
 use plimsoll_stack::{Readiness, Stack, StackConfig, TcpListener, TcpStream, UdpSocket};
@@ -107,18 +110,6 @@ fn so_it_does_on_af_xdp() {
     }
 }
 
-/// An event loop has nothing to receive yet when it begins to wait.
-#[test]
-fn the_first_datagram_makes_a_descriptor_readable_that_was_waited_for_at_once() {
-    let (one, other) = pair();
-    let socket = bind(&one, "10.0.0.1:7");
-    let client = UdpSocket::bind(&other, "10.0.0.2:0").unwrap();
-    client.send_to(b"hello", "10.0.0.1:7").unwrap();
-    let mut wanted = [PollFd::new(socket.as_fd(), PollFlags::POLLIN)];
-    let timeout = PollTimeout::try_from(SOON).unwrap();
-    assert_eq!(poll(&mut wanted, timeout).unwrap(), 1);
-}
-
 /// A device that takes nothing until it is opened.
 #[derive(Debug)]
 struct Gate {
@@ -127,6 +118,8 @@ struct Gate {
     /// It takes nothing and says that it has room, as a socket before a full qdisc.
     pretends: bool,
     broken: Arc<AtomicBool>,
+    /// It is opened when it is next asked for room, after that has been answered.
+    opens_when_asked: Arc<AtomicBool>,
 }
 
 /// A stack on such a device, one beyond it, and what rules the device.
@@ -135,22 +128,26 @@ struct Gated {
     other: Stack,
     open: Arc<AtomicBool>,
     broken: Arc<AtomicBool>,
+    opens_when_asked: Arc<AtomicBool>,
 }
 
 fn gated(pretends: bool) -> Gated {
     let (inner, other) = SimulatedDevice::pair(&SimulatedConfig::default()).unwrap();
-    let (open, broken) = (Arc::new(AtomicBool::new(true)), Arc::default());
+    let open = Arc::new(AtomicBool::new(true));
+    let [broken, opens_when_asked] = [(); 2].map(|()| Arc::new(AtomicBool::new(false)));
     let device = Gate {
         inner,
         open: Arc::clone(&open),
         pretends,
         broken: Arc::clone(&broken),
+        opens_when_asked: Arc::clone(&opens_when_asked),
     };
     Gated {
         stack: start(device, "10.0.0.1/24"),
         other: start(other, "10.0.0.2/24"),
         open,
         broken,
+        opens_when_asked,
     }
 }
 
@@ -195,7 +192,11 @@ impl Device for Gate {
     }
 
     fn has_room(&self) -> bool {
-        self.pretends || self.open.load(Ordering::Relaxed)
+        let has_room = self.pretends || self.open.load(Ordering::Relaxed);
+        if self.opens_when_asked.load(Ordering::Relaxed) {
+            self.open.store(true, Ordering::Relaxed);
+        }
+        has_room
     }
 
     fn readiness(&self) -> BorrowedFd<'_> {
@@ -224,20 +225,116 @@ fn a_socket_that_found_no_room_is_writable_when_there_is() {
     socket.send_to(b"again", PEER).unwrap();
 }
 
-/// The device has room, and yet takes nothing: such a loop took a whole CPU.
-#[test]
-fn a_loop_that_finds_no_room_again_and_again_sleeps_between() {
-    let gated = gated(true);
-    let (socket, _peer) = gated.refused();
+/// Sends this as often as it is told that there is room. There is none: such a loop took a whole CPU.
+fn assert_tries_are_apart(socket: &UdpSocket, payload: &[u8]) {
     let (began, mut tries) = (Instant::now(), 0);
     while began.elapsed() < Duration::from_millis(100) {
         let ready = socket.poll(Readiness::WRITABLE, LATER).unwrap();
         assert_eq!(ready, Readiness::WRITABLE);
-        let blocked = socket.send_to(b"hello", PEER).unwrap_err();
+        let blocked = socket.send_to(payload, PEER).unwrap_err();
         assert_eq!(blocked.kind(), ErrorKind::WouldBlock);
         tries += 1;
     }
     assert!(tries <= 110, "{tries} in 100 ms");
+}
+
+/// The device has room, and yet takes nothing.
+#[test]
+fn a_loop_that_finds_no_room_again_and_again_sleeps_between() {
+    let gated = gated(true);
+    let (socket, _peer) = gated.refused();
+    assert_tries_are_apart(&socket, b"hello");
+}
+
+/// Some buffers are free, but fewer than the datagram has fragments.
+#[test]
+fn so_does_one_that_finds_too_few_buffers() {
+    let few = SimulatedConfig {
+        chunks: 16,
+        ..SimulatedConfig::default()
+    };
+    let (one, _other) = SimulatedDevice::pair(&few).unwrap();
+    let stack = start(one, "10.0.0.1/24");
+    assert_tries_are_apart(&bind(&stack, "10.0.0.1:7"), &[0; 60_000]);
+}
+
+/// Who polls for room alone was not told of an error, which ends a sending call as well.
+#[test]
+fn an_error_makes_writable_where_there_is_no_room() {
+    let gated = gated(false);
+    let _other = gated.refused();
+    let socket = bind(&gated.stack, "10.0.0.1:8");
+    socket.connect("10.0.0.2:9").unwrap();
+    let blocked = socket.send(b"anybody?").unwrap_err();
+    assert_eq!(blocked.kind(), ErrorKind::WouldBlock);
+    gated.open.store(true, Ordering::Relaxed);
+    socket.send(b"anybody?").unwrap();
+    let ready = socket.poll(Readiness::READABLE, LATER).unwrap();
+    assert_eq!(ready, Readiness::READABLE);
+    gated.open.store(false, Ordering::Relaxed);
+    let ready = || socket.poll(Readiness::WRITABLE, NOW).unwrap();
+    assert_eq!(ready(), Readiness::WRITABLE);
+    let refused = socket.take_error().unwrap().unwrap();
+    assert_eq!(refused.kind(), ErrorKind::ConnectionRefused);
+    assert_eq!(ready(), Readiness::NONE);
+}
+
+/// Room that came during the last wait was not seen.
+#[test]
+fn who_has_waited_looks_once_more() {
+    let gated = gated(false);
+    let (socket, _peer) = gated.refused();
+    // Until the device is asked at once.
+    thread::sleep(Duration::from_millis(2));
+    gated.opens_when_asked.store(true, Ordering::Relaxed);
+    let once = Some(Duration::from_millis(1));
+    let ready = socket.poll(Readiness::WRITABLE, once).unwrap();
+    assert_eq!(ready, Readiness::WRITABLE);
+}
+
+/// Its waker was waited for, and is not cleared by who wants nothing.
+#[test]
+fn who_waits_for_nothing_sleeps() {
+    let (one, other) = pair();
+    let socket = bind(&one, "10.0.0.1:7");
+    let wakes = socket.as_fd();
+    let client = UdpSocket::bind(&other, "10.0.0.2:0").unwrap();
+    client.send_to(b"hello", "10.0.0.1:7").unwrap();
+    let mut awaited = [PollFd::new(wakes, PollFlags::POLLIN)];
+    poll(&mut awaited, PollTimeout::try_from(SOON).unwrap()).unwrap();
+    let (tell, told) = mpsc::channel();
+    // It ends with the process.
+    thread::spawn(move || {
+        tell.send(gettid()).unwrap();
+        socket.poll(Readiness::NONE, None)
+    });
+    let task = told.recv().unwrap();
+    let used = || {
+        let spent = fs::read_to_string(format!("/proc/self/task/{task}/schedstat")).unwrap();
+        let nanoseconds = spent.split_whitespace().next().unwrap().parse().unwrap();
+        Duration::from_nanos(nanoseconds)
+    };
+    thread::sleep(Duration::from_millis(300));
+    assert!(used() < Duration::from_millis(10), "{:?}", used());
+}
+
+/// On a shared address only who was heard can be sent to.
+#[test]
+fn who_was_looked_at_can_be_answered() {
+    let shared = SimulatedConfig {
+        owns_address: false,
+        ..SimulatedConfig::default()
+    };
+    let (cable, device) = SimulatedDevice::pair(&shared).unwrap();
+    let stack = start(device, "10.0.0.1/24");
+    let socket = UdpSocket::bind(&stack, "10.0.0.1:7").unwrap();
+    socket.set_read_timeout(LATER).unwrap();
+    let from = PEER.parse().unwrap();
+    let to = "10.0.0.1:7".parse().unwrap();
+    assert!(cable.send(&frame::udp(from, to, b"hello")));
+    let mut buffer = [0; 16];
+    assert_eq!(socket.peek_from(&mut buffer).unwrap(), (5, from));
+    socket.send_to(b"answer", from).unwrap();
 }
 
 #[test]
