@@ -132,13 +132,18 @@ pub fn wait_until_local(address: Ipv6Addr) -> io::Result<()> {
     Err(io::Error::new(io::ErrorKind::TimedOut, why))
 }
 
-/// The interface of the current network namespace on which the kernel has `address`, if it does.
+/// The interface of the current network namespace on which the kernel has `address`, if it does. A
+/// link-local one of IPv6 is looked for on `link` alone: on another it is another host's.
 ///
 /// # Errors
 ///
 /// The kernel does not list its addresses.
-pub fn interface_with(address: IpAddr) -> io::Result<Option<String>> {
+pub fn interface_with(address: IpAddr, link: &str) -> io::Result<Option<String>> {
+    let of_one_link = matches!(address, IpAddr::V6(six) if six.is_unicast_link_local());
     let is_it = |entry: &InterfaceAddress| {
+        if of_one_link && entry.interface_name != link {
+            return false;
+        }
         let found = entry.address.as_ref();
         let four = found.and_then(|found| found.as_sockaddr_in());
         let six = found.and_then(|found| found.as_sockaddr_in6());

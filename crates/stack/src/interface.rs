@@ -7,7 +7,7 @@ use std::net::IpAddr;
 use std::os::fd::AsRawFd;
 
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, socket};
-use plimsoll_kernel::link;
+use plimsoll_kernel::{link, namespace};
 
 use crate::device::Mac;
 use crate::error::Error;
@@ -87,26 +87,55 @@ pub(crate) fn mac(name: &str) -> Result<Mac, Error> {
     Ok(mac)
 }
 
-/// Refuses addresses that the kernel has: all that is for them would be taken from it.
-pub(crate) fn refuse_kernels(name: &str, addresses: &[IpAddr]) -> Result<(), Error> {
-    for address in addresses {
-        let found = link::interface_with(*address).map_err(Error::io("list addresses"))?;
-        let Some(interface) = found else {
-            continue;
-        };
-        let remedy = match interface == name {
-            true => {
-                "leave it out (`--address`, in a program `XdpConfig::owned`) to share it by ports, or take another"
-            }
-            false => "take another, or remove it there (`ip addr del`)",
-        };
-        return Err(Error::KernelsAddress {
-            address: *address,
-            interface,
-            remedy,
-        });
+/// Refuses an address that the kernel has in this network namespace. `on_it`: the remedy where the
+/// kernel has it on this very interface.
+pub(crate) fn refuse_kernels(
+    name: &str,
+    address: IpAddr,
+    on_it: &'static str,
+) -> Result<(), Error> {
+    let found = link::interface_with(address, name).map_err(Error::io("list addresses"))?;
+    let Some(interface) = found else {
+        return Ok(());
+    };
+    let remedy = match interface == name {
+        true => on_it,
+        false => TAKE_ANOTHER,
+    };
+    Err(Error::KernelsAddress {
+        address,
+        interface,
+        remedy,
+    })
+}
+
+const TAKE_ANOTHER: &str = "take another, or remove it there (`ip addr del`)";
+
+/// The kernel beside a device that shares no address with it: of two hosts with the same one, each
+/// would refuse what is for the other.
+#[derive(Debug)]
+pub(crate) struct KernelBeside {
+    interface: String,
+    /// None where `/proc` is missing.
+    namespace: Option<u32>,
+}
+
+impl KernelBeside {
+    /// As seen by this thread, which opens the device.
+    pub(crate) fn of(interface: &str) -> Self {
+        Self {
+            interface: interface.to_owned(),
+            namespace: namespace::inode().ok(),
+        }
     }
-    Ok(())
+
+    /// Refuses an address that it has. In another network namespace than the device's nobody can be asked.
+    pub(crate) fn refuse(&self, address: IpAddr) -> Result<(), Error> {
+        match namespace::inode().ok() == self.namespace {
+            true => refuse_kernels(&self.interface, address, TAKE_ANOTHER),
+            false => Ok(()),
+        }
+    }
 }
 
 #[cfg(test)]

@@ -48,7 +48,8 @@ impl Stack {
     /// # Errors
     ///
     /// [`Error::NotPermitted`]: working ahead takes `CAP_SYS_NICE`, and so does a proxy before other
-    /// threads. A setting cannot be worked with, or there are no more threads or descriptors.
+    /// threads. [`Error::KernelsAddress`]: the device is a packet socket, TAP or TUN, and the kernel has
+    /// one of the addresses. A setting cannot be worked with, or there are no more threads or descriptors.
     pub fn start(device: impl Device + 'static, config: &StackConfig) -> Result<Self, Error> {
         let parts = Parts::assemble(device, config)?;
         let (stack, receiver, proxies) = (parts.stack, parts.receiver, parts.proxies);

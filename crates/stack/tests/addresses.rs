@@ -15,10 +15,11 @@ use plimsoll_core::config::Fraction;
 use plimsoll_packets::frame::Packet;
 use plimsoll_stack::device::faulty::{Faults, Faulty};
 use plimsoll_stack::device::packet::PacketDevice;
+use plimsoll_stack::device::tap::{TapDevice, TunDevice};
 use plimsoll_stack::device::vlan::Vlan;
 use plimsoll_stack::device::xdp::{XdpConfig, XdpInterface};
 use plimsoll_stack::device::{Batch, Device};
-use plimsoll_stack::{Outcome, Stack, StackConfig, TcpListener, UdpSocket};
+use plimsoll_stack::{Error, Outcome, Stack, StackConfig, TcpListener, UdpSocket};
 
 const PATHS: [&str; 2] = ["soft-lrp", "ni-lrp"];
 
@@ -82,6 +83,58 @@ fn an_address_of_the_kernels_is_not_taken_from_it() {
             told.contains("10.9.0.1 on lo") && !told.contains("leave it out"),
             "{told}"
         );
+    });
+}
+
+/// Starts a stack at `address` on this device.
+fn start_at(address: &str, device: impl Device + 'static) -> Result<Stack, Error> {
+    Stack::start(device, &StackConfig::at(address.parse().unwrap()))
+}
+
+/// It was accepted: of two hosts with one address each refused what was for the other.
+#[test]
+fn no_device_beside_the_kernel_gets_an_address_of_the_kernel_s() {
+    Lan::create(|| {
+        run("ip addr add 10.9.0.1/32 dev lo");
+        for (address, at) in [
+            ("10.0.0.1/24", "10.0.0.1 on kernel0"),
+            ("fd00::1/64", "fd00::1 on kernel0"),
+            ("10.9.0.1/32", "10.9.0.1 on lo"),
+        ] {
+            let packet = || PacketDevice::open("stack0").unwrap();
+            let refused = [
+                start_at(address, packet()),
+                start_at(address, PacketDevice::open("kernel0").unwrap()),
+                start_at(address, Vlan::new(packet(), 5).unwrap()),
+                start_at(address, TapDevice::open("tap0").unwrap()),
+                start_at(address, TunDevice::open("tun0").unwrap()),
+            ];
+            for error in refused.map(Result::unwrap_err) {
+                assert!(error.is_usage(), "{error}");
+                let told = error.to_string();
+                assert!(told.contains(at) && told.contains("ip addr del"), "{told}");
+            }
+        }
+        start_at("10.0.0.2/24", PacketDevice::open("stack0").unwrap()).unwrap();
+    });
+}
+
+/// What it must not be taken for: another link's address, and that of another namespace.
+#[test]
+fn an_address_that_the_kernel_has_elsewhere_is_the_stack_s() {
+    let packet = || PacketDevice::open("stack0").unwrap();
+    Lan::create(|| {
+        run("ip addr add fe80::9/64 dev kernel0 nodad");
+        start_at("fe80::9/64", packet()).unwrap();
+        let kernel0 = PacketDevice::open("kernel0").unwrap();
+        let refused = start_at("fe80::9/64", kernel0).unwrap_err();
+        assert!(refused.to_string().contains("kernel0"), "{refused}");
+    });
+    Lan::create_apart(|far| {
+        // 10.0.0.2 is this namespace's.
+        let kernel0 = || PacketDevice::open("kernel0").unwrap();
+        start_at("10.0.0.2/24", far.run(kernel0)).unwrap();
+        start_at("10.0.0.2/24", packet()).unwrap_err();
     });
 }
 

@@ -30,6 +30,8 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::error::Error;
+
 pub use pool::{Allocator, Frame, HEADROOM_BYTES, Pool};
 
 /// An Ethernet address.
@@ -259,8 +261,8 @@ pub trait Device: Send + Sync + fmt::Debug {
     ///
     /// # Errors
     ///
-    /// There is no room.
-    fn add_address(&self, address: IpAddr) -> io::Result<()> {
+    /// There is no room. [`Error::KernelsAddress`]: the kernel has it, and the device shares none.
+    fn add_address(&self, address: IpAddr) -> Result<(), Error> {
         let _ = address;
         Ok(())
     }

@@ -4,7 +4,8 @@
 //! and one copy per frame. An interface of the name is created if there is none
 //! (`CAP_NET_ADMIN`); one that was made with `ip tuntap add … user ME` can be
 //! opened by that user without privileges. It has to be set up with an address
-//! of the kernel's side (`ip addr`, `ip link set up`); the stack has another one.
+//! of the kernel's side (`ip addr`, `ip link set up`); the stack has another one. One that the
+//! kernel has on this host as the stack starts is refused.
 //!
 //! TAP carries Ethernet frames, TUN IP packets: nobody is asked for Ethernet addresses there,
 //! and whatever is sent goes to the kernel. The stack works with frames, so a [`TunDevice`]
@@ -14,6 +15,7 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Write};
+use std::net::IpAddr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::sync::Arc;
@@ -23,7 +25,7 @@ use super::simulated::chunk_bytes_for;
 use super::wrapper::Wrapper;
 use super::{Batch, Capabilities, Device, Drops, Frame, HEADROOM_BYTES, Mac, Pool};
 use crate::error::Error;
-use crate::interface;
+use crate::interface::{self, KernelBeside};
 use crate::wait;
 use crate::wire::{ETHERNET_BYTES, emit};
 
@@ -31,6 +33,7 @@ use crate::wire::{ETHERNET_BYTES, emit};
 #[derive(Debug)]
 pub struct TapDevice {
     file: File,
+    kernel: KernelBeside,
     mac: Mac,
     mtu: usize,
     pool: Arc<Pool>,
@@ -72,6 +75,7 @@ impl TapDevice {
         let pool = Pool::new(CHUNKS, chunk_bytes_for(mtu));
         Ok(Self {
             file,
+            kernel: KernelBeside::of(name),
             mac: random_mac().map_err(Error::io("draw an Ethernet address"))?,
             mtu,
             pool: pool.map_err(Error::io("get memory for frames"))?,
@@ -167,6 +171,10 @@ impl Device for TapDevice {
 
     fn readiness(&self) -> BorrowedFd<'_> {
         self.file.as_fd()
+    }
+
+    fn add_address(&self, address: IpAddr) -> Result<(), Error> {
+        self.kernel.refuse(address)
     }
 
     fn unsent(&self) -> u64 {

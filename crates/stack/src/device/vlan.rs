@@ -187,7 +187,7 @@ impl Device for Vlan {
         self.device.set_credit(frames)
     }
 
-    fn add_address(&self, address: IpAddr) -> io::Result<()> {
+    fn add_address(&self, address: IpAddr) -> Result<(), Error> {
         self.device.add_address(address)
     }
 

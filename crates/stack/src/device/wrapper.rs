@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::{Batch, Capabilities, Channel, Device, Drops, Endpoint, Pool};
+use crate::error::Error;
 
 /// A device that may change what it receives and sends. The rest is the inner
 /// device's. It steers only if it says so ([`narrow`](Self::narrow)): then an endpoint's own
@@ -127,7 +128,7 @@ impl<W: Wrapper> Device for W {
         self.inner().select_vlan(id)
     }
 
-    fn add_address(&self, address: IpAddr) -> io::Result<()> {
+    fn add_address(&self, address: IpAddr) -> Result<(), Error> {
         self.inner().add_address(address)
     }
 

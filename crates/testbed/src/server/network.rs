@@ -95,11 +95,9 @@ impl Network {
         };
         let stack = match &config.on {
             On::Kernel => return of_kernel(&config.address),
-            On::Tap(name) => start_apart(TapDevice::open(name)?, config.vlan, &stack)?,
-            On::Tun(name) => start_apart(TunDevice::open(name)?, config.vlan, &stack)?,
-            On::Packet(interface) => {
-                start_apart(PacketDevice::open(interface)?, config.vlan, &stack)?
-            }
+            On::Tap(name) => start(TapDevice::open(name)?, config.vlan, &stack)?,
+            On::Tun(name) => start(TunDevice::open(name)?, config.vlan, &stack)?,
+            On::Packet(interface) => start(PacketDevice::open(interface)?, config.vlan, &stack)?,
             On::AfXdp(interface) => start_af_xdp(interface, config, stack)?,
         };
         Ok(Self::Stack(stack))
@@ -140,27 +138,6 @@ fn start(
         Some(id) => Stack::start(Vlan::new(device, id)?, config)?,
         None => Stack::start(device, config)?,
     })
-}
-
-/// On a device that shares no address with the kernel: of two hosts with the same one, each would
-/// refuse what is for the other.
-fn start_apart(
-    device: impl Device + 'static,
-    vlan: Option<u16>,
-    config: &StackConfig,
-) -> Result<Stack, Error> {
-    for address in config.addresses.iter().map(IpNet::addr) {
-        let found = link::interface_with(address).map_err(Error::io("list addresses"))?;
-        if let Some(interface) = found {
-            let error = plimsoll_stack::Error::KernelsAddress {
-                address,
-                interface,
-                remedy: "take another `--address`, or remove it there (`ip addr del`)",
-            };
-            return Err(error.into());
-        }
-    }
-    start(device, vlan, config)
 }
 
 /// With addresses of its own, or sharing the interface's.

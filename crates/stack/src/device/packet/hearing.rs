@@ -28,10 +28,13 @@ impl Hearing {
 
     /// `address` is the stack's: neighbours ask for it at its solicited-node group (RFC 4291,
     /// 2.7.1). Those of IPv4 ask everybody.
-    pub(in crate::device) fn add_address(&self, address: IpAddr) -> io::Result<()> {
+    pub(in crate::device) fn add_address(&self, address: IpAddr) -> Result<(), Error> {
         match address {
             IpAddr::V4(_) => Ok(()),
-            IpAddr::V6(address) => self.join(solicited_node(address).into()),
+            IpAddr::V6(address) => {
+                let heard = self.join(solicited_node(address).into());
+                heard.map_err(Error::io("have the adapter hear who asks for the address"))
+            }
         }
     }
 

@@ -1,7 +1,7 @@
 //! `AF_PACKET` with a receive ring (`TPACKET_V3`): any interface, without XDP.
 //!
 //! The kernel's stack sees the same frames, so the stack must have an address of
-//! its own that the kernel does not have. The kernel fills blocks of many
+//! its own: one that the kernel has is refused. The kernel fills blocks of many
 //! frames and hands a block over when it is full or 1 ms old; frames are copied
 //! out of it, since a block can only be given back as a whole.
 //!
@@ -37,7 +37,7 @@ use super::{
     Batch, Capabilities, Device, Drops, Endpoint, Frame, HEADROOM_BYTES, Mac, PRESENCE_LOOK, Pool,
 };
 use crate::error::Error;
-use crate::interface;
+use crate::interface::{self, KernelBeside};
 use crate::wait;
 use crate::wire::ETHERNET_BYTES;
 use crate::wire::segment::{Long, write_checksum};
@@ -62,6 +62,7 @@ pub struct PacketDevice {
     ring_full: AtomicU64,
     unsent: AtomicU64,
     hearing: Hearing,
+    kernel: KernelBeside,
 }
 
 #[derive(Debug)]
@@ -98,6 +99,7 @@ impl PacketDevice {
             ring_full: AtomicU64::new(0),
             unsent: AtomicU64::new(0),
             hearing: Hearing::open(index)?,
+            kernel: KernelBeside::of(interface),
         })
     }
 
@@ -215,7 +217,8 @@ impl Device for PacketDevice {
         Ok(Some(PRESENCE_LOOK))
     }
 
-    fn add_address(&self, address: IpAddr) -> io::Result<()> {
+    fn add_address(&self, address: IpAddr) -> Result<(), Error> {
+        self.kernel.refuse(address)?;
         self.hearing.add_address(address)
     }
 

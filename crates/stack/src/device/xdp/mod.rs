@@ -171,6 +171,8 @@ const CHUNKS_MAX: usize = 1 << 24;
 const RING_FRAMES_MAX: u32 = 1 << 20;
 /// From a program's usual nice level to the last one.
 const LEVELS_MAX: u8 = 19;
+/// The remedy for an owned address that the kernel has on the interface.
+const SHARE: &str = "leave it out (`--address`, in a program `XdpConfig::owned`) to share it by ports, or take another";
 /// What the kernel accepts: chunks of up to a page.
 const CHUNK_BYTES: [usize; 2] = [2048, 4096];
 
@@ -319,7 +321,9 @@ impl XdpInterface {
     pub fn open(interface: &str, config: &XdpConfig) -> Result<Self, Error> {
         config.validate()?;
         let ifindex = interface::index(interface)?;
-        interface::refuse_kernels(interface, &config.owned)?;
+        for address in &config.owned {
+            interface::refuse_kernels(interface, *address, SHARE)?;
+        }
         let (mac, mtu) = (interface::mac(interface)?, interface::mtu(interface)?);
         let chunk_bytes = chunk_bytes(interface, mtu)?;
         check_queue(interface, ifindex, config.queue)?;
@@ -348,8 +352,7 @@ impl XdpInterface {
         let hearing = Hearing::open(ifindex)?;
         for address in &config.owned {
             shared.program.own(*address).map_err(failed)?;
-            let heard = hearing.add_address(*address);
-            heard.map_err(Error::io("have the adapter hear who asks for the address"))?;
+            hearing.add_address(*address)?;
         }
         let settings = turn_settings(interface, ifindex, config, &shared)?;
         Ok(Self {
@@ -527,9 +530,10 @@ impl Device for XdpInterface {
         selected.map_err(io::Error::other)
     }
 
-    fn add_address(&self, address: IpAddr) -> io::Result<()> {
+    fn add_address(&self, address: IpAddr) -> Result<(), Error> {
         let shared = self.shared.program.share(address);
-        shared.map_err(io::Error::other)
+        let shared = shared.map_err(io::Error::other);
+        shared.map_err(Error::io("have the XDP program know the addresses"))
     }
 
     fn open_all_connections(&self) -> io::Result<()> {
