@@ -112,6 +112,7 @@ fn governing_allocates_nothing() {
         for step in 0..5000_u64 {
             let flooded = step % 500 < 100;
             let cpu = CpuObservation {
+                cpu: 0,
                 elapsed: US * 10_000,
                 network: US * if flooded { 6000 } else { 10 },
                 contended: true,
@@ -124,12 +125,17 @@ fn governing_allocates_nothing() {
                 discarded: u64::from(flooded),
                 ..Losses::default()
             };
-            let setting = governor.on_interval(&[cpu; 2], losses, at(step * 10_000));
+            let cpus = [0, 1].map(|number| CpuObservation { cpu: number, ..cpu });
+            let setting = governor.on_interval(&cpus, losses, at(step * 10_000));
             let seen = [0, 1].map(|id| InstanceFrames {
                 id,
+                cpu: id,
                 frames: cpu.frames * u64::from(id),
             });
-            let _ = instances.on_interval(setting.mode, &seen, cpu.elapsed);
+            instances.on_interval(setting.mode, &seen, 0, cpu.elapsed);
+            for one in instances.held_off().into_iter().flatten() {
+                let _ = governor.holdoff_of(one);
+            }
         }
     });
     assert_eq!(allocated, 0);

@@ -16,7 +16,6 @@ use crate::company::Reading;
 use crate::cookies::Cookies;
 use crate::counters::{self, Channel, Counters, Packets};
 use crate::error::Error;
-use crate::governor::Frames;
 use crate::looks::Looks;
 use crate::presence::{Absence, Presence};
 pub use crate::program::Storage;
@@ -28,7 +27,7 @@ use crate::syn_cookies::SynCookies;
 pub use config::Config;
 use plimsoll_kernel::error::bpf;
 use plimsoll_kernel::lasting_link::LastingLink;
-use plimsoll_kernel::meter::CpuReading;
+use plimsoll_kernel::meter::{CpuReading, InstanceReading};
 use plimsoll_kernel::xdp_link::XdpLink;
 use plimsoll_kernel::{host, link};
 
@@ -370,10 +369,10 @@ impl<'obj> Guard<'obj> {
         self.program.set_cap_closed_ports(cap);
     }
 
-    /// Frames that each NAPI instance has brought; none unless attached.
-    pub(crate) fn frames_by_instance(&self) -> Frames {
+    /// What each NAPI instance has brought; none unless attached.
+    pub(crate) fn instances(&self) -> Vec<InstanceReading> {
         let regulator = self.regulator.iter();
-        regulator.flat_map(Regulator::frames_by_instance).collect()
+        regulator.flat_map(Regulator::instances).collect()
     }
 
     /// Whether input is being shed by shares.

@@ -24,7 +24,7 @@ use crate::guard::Regulated;
 use crate::program::types::limit;
 use crate::program::{CpuTotals, Program};
 use demands::Counts;
-use plimsoll_kernel::meter::{CpuMeter, CpuReading, Options};
+use plimsoll_kernel::meter::{CpuMeter, CpuReading, InstanceReading, Options};
 
 /// How often queue limits follow their consumers.
 const DELAY_INTERVAL: Duration = Duration::from_millis(100);
@@ -135,9 +135,9 @@ impl Regulator {
         self.metering.attention() == Attention::Alarm
     }
 
-    /// Frames that each NAPI instance has brought.
-    pub(crate) fn frames_by_instance(&self) -> impl Iterator<Item = (u32, u64)> {
-        self.meter.frames_by_instance()
+    /// What each NAPI instance has brought.
+    pub(crate) fn instances(&self) -> impl Iterator<Item = InstanceReading> {
+        self.meter.instances()
     }
 
     /// Looks and acts.

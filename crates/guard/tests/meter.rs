@@ -12,7 +12,7 @@ use nix::sched::sched_getcpu;
 use plimsoll_guard::{Config, Guard, Storage};
 use plimsoll_kernel::error::MeterError;
 use plimsoll_kernel::knobs::{DEFER_MARK, Knobs, Queues};
-use plimsoll_kernel::meter::{CpuMeter, CpuReading, Options};
+use plimsoll_kernel::meter::{CpuMeter, CpuReading, InstanceReading, Options};
 
 const FRAMES: u64 = 2000;
 
@@ -212,8 +212,11 @@ fn a_calm_host_is_hardly_metered_and_what_rises_or_strains_is() {
 
 /// What each instance has brought since another look.
 fn brought(meter: &CpuMeter, before: &BTreeMap<u32, u64>) -> BTreeMap<u32, u64> {
-    let since = |(id, frames)| (id, frames - before.get(&id).copied().unwrap_or(0));
-    meter.frames_by_instance().map(since).collect()
+    let since = |read: InstanceReading| {
+        let earlier = before.get(&read.napi).copied().unwrap_or(0);
+        (read.napi, read.frames - earlier)
+    };
+    meter.instances().map(since).collect()
 }
 
 /// Two receive queues that one CPU polls, both after the same holdoff: each has more frames
@@ -256,6 +259,8 @@ fn the_runs_of_two_instances_on_one_cpu_are_told_apart() {
             let several = brought.iter().all(|frames| *frames > 64);
             told_apart += u32::from(several && longest == most);
         }
+        let cpu = own(&meter.read()).cpu;
+        assert!(meter.instances().all(|instance| instance.cpu == cpu));
     });
 }
 

@@ -156,7 +156,6 @@ fn threads_of(knobs: &mut Knobs, queues: Queues<'_>) -> Result<Vec<PollingThread
     threads.retain(|thread| match queues {
         Queues::All => true,
         Queues::Only(wanted) => thread.queue.is_some_and(|queue| wanted.contains(&queue)),
-        Queues::Of(ids) => ids.contains(&thread.napi),
     });
     Ok(threads)
 }

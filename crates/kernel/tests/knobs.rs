@@ -327,6 +327,35 @@ fn every_queue_of_an_interface_is_set_and_a_missing_one_is_named() {
 }
 
 #[test]
+fn each_instance_can_have_a_holdoff_of_its_own() {
+    in_namespace(|| {
+        let directory = tempfile::tempdir().unwrap();
+        ip("link add m0 numrxqueues 4 numtxqueues 4 type veth peer name m1");
+        ip("link set m0 up");
+        let _pass_all = PassAll::attach("m0").unwrap();
+        let mut knobs = Knobs::open_in(directory.path(), "m0").unwrap();
+        let before = knobs.instances().unwrap();
+        let own = [(before[0].id, HOLDOFF), (before[2].id, HOLDOFF * 2)];
+        knobs.set_holdoffs(&own, DEFER, HOLDOFF * 3).unwrap();
+        let turned = knobs.instances().unwrap();
+        let nanos = |times| u32::try_from((HOLDOFF * times).as_nanos()).ok();
+        assert_eq!(turned[0].gro_flush_timeout, nanos(1));
+        assert_eq!(turned[2].gro_flush_timeout, nanos(2));
+        assert_eq!(
+            [turned[1], turned[3]],
+            [before[1], before[3]],
+            "left as they are"
+        );
+        // One again: its old setting is the host's still.
+        knobs.set_holdoffs(&own[..1], DEFER, HOLDOFF).unwrap();
+        let too_long = [(before[1].id, Duration::from_secs(5))];
+        knobs.set_holdoffs(&too_long, DEFER, HOLDOFF).unwrap_err();
+        knobs.restore().unwrap();
+        assert_eq!(knobs.instances().unwrap(), before);
+    });
+}
+
+#[test]
 fn values_out_of_range_are_refused_before_anything_is_turned() {
     with_napi(|directory| {
         let mut knobs = Knobs::open_in(directory.path(), "v0").unwrap();

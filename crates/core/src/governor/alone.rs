@@ -25,8 +25,9 @@
 
 use core::time::Duration;
 
+use super::observation::per_second;
 use crate::config::Fraction;
-use crate::time::{Instant, NANOS_PER_SECOND, span_nanos};
+use crate::time::{Instant, NANOS_PER_SECOND};
 
 pub(super) mod solitude;
 
@@ -191,12 +192,6 @@ fn polled_part(taken_pps: u64, rate_pps: u64) -> Option<Fraction> {
 fn draining(queued: u64, taken_pps: u64) -> Duration {
     let packets = DRAINED.of(queued);
     Duration::from_nanos(packets.saturating_mul(NANOS_PER_SECOND) / taken_pps.max(1))
-}
-
-fn per_second(packets: u64, elapsed: Duration) -> u64 {
-    let per_second = u128::from(packets) * u128::from(NANOS_PER_SECOND);
-    let elapsed = u128::from(span_nanos(elapsed).max(1));
-    u64::try_from(per_second / elapsed).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]

@@ -40,8 +40,14 @@
 //! `alone`, whose holdoffs are longer than what fits.
 //!
 //! **Several CPUs.** The worst decides for all: overload on one is overload, calm
-//! must be everywhere, and the shortest holdoff is everybody's. Which instances are held
-//! off at all is [`Instances`]' to decide.
+//! must be everywhere. Which instances are held off at all is [`Instances`]' to decide.
+//!
+//! **Each instance on its own terms** ([`Governor::holdoff_of`]). The ring that fills within
+//! a holdoff is the instance's own, so its own rate decides. An instance that brings less
+//! than the busiest is polled as rarely as its ring allows, and saves its CPU the runs. The
+//! CPU limit's longer holdoff is that CPU's alone (`limits`). Rings have one size: Linux sets
+//! it for the whole interface. Who lost a frame is not known: every ring's credit falls. Where
+//! instances have no setting of their own, all have [`Setting::holdoff`].
 //!
 //! **A ring that reports drops is believed.** A long run says that the ring was nearly full,
 //! or that a driver answered with its whole budget for other work, such as transmissions to
@@ -63,14 +69,14 @@ use core::time::Duration;
 
 use crate::charge::shedding::DISCARDED;
 use crate::config::{ConfigError, Fraction};
-use crate::holdoff::{BufferCredit, CreditConfig, HoldoffConfig, HoldoffRange, LoadTarget};
-use crate::holdoff::{Turn, TurnDrops};
+use crate::holdoff::{BufferCredit, CreditConfig, HoldoffRange, TurnDrops};
 use crate::time::{Instant, NANOS_PER_SECOND, span_nanos};
 
 mod alone;
 mod config;
 mod dwell;
 mod instances;
+mod limits;
 pub mod metering;
 mod observation;
 mod placement;
@@ -82,7 +88,8 @@ pub use alone::Company;
 use alone::{Alone, Seen};
 pub use config::{GovernorConfig, Strategy};
 use dwell::Dwell;
-pub use instances::{InstanceFrames, Instances};
+pub use instances::{InstanceFrames, InstanceRate, Instances};
+use limits::Limits;
 pub use observation::{CpuObservation, Losses};
 use observation::{load, own_network, part, rate};
 pub use placement::{Place, Placement};
@@ -108,9 +115,6 @@ const CREDIT_STEP_PARTS: u32 = 32;
 /// Intervals without an overflow between two such steps. A step each tenth interval
 /// of 10 ms: the credit is back 2.4 s after the last overflow.
 const CREDIT_BACKOFF: u32 = 9;
-/// A holdoff that keeps the CPU limit is never longer: the longest that a
-/// bystander waits.
-const LIMIT_HOLDOFF_MAX: Duration = Duration::from_millis(10);
 /// No ring makes a holdoff shorter: it would be over before a run ends.
 const SHORTEST: Duration = Duration::from_micros(5);
 
@@ -141,7 +145,8 @@ pub enum Reason {
 pub struct Setting {
     /// How to receive.
     pub mode: Mode,
-    /// The holdoff in [`Mode::Overload`].
+    /// The holdoff in [`Mode::Overload`] where all instances have one: the busiest CPU's, or
+    /// the longer one that a CPU's limit takes.
     pub holdoff: Duration,
     /// Why.
     pub reason: Reason,
@@ -161,9 +166,9 @@ pub struct Governor {
     company: Option<Company>,
     /// Highest recent rate of a CPU, frames per second.
     rate_pps: u64,
-    limiter: Option<LoadTarget>,
-    /// When the turns reported to `limiter` have got to.
-    limiter_time: Instant,
+    limits: Option<Limits>,
+    /// The holdoff that lets the ring overflow, while it may.
+    lazy: Option<Duration>,
     settled: Settled,
     switches: u64,
 }
@@ -189,16 +194,8 @@ impl Governor {
             tolerated_loss: Fraction::NONE,
             tolerance_window: 1,
         })?;
-        let limiter = match (config.strategy, config.cpu_limit) {
-            (Strategy::Holdoff, Some(load)) => Some(LoadTarget::new(&HoldoffConfig {
-                load,
-                overhead: Duration::ZERO,
-                range: HoldoffRange {
-                    max: LIMIT_HOLDOFF_MAX,
-                    step: Duration::from_nanos(1),
-                    ..config.holdoff
-                },
-            })?),
+        let limits = match (config.strategy, config.cpu_limit) {
+            (Strategy::Holdoff, Some(load)) => Some(Limits::new(load, config.holdoff)?),
             _ => None,
         };
         Ok(Self {
@@ -214,8 +211,8 @@ impl Governor {
             alone: Alone::new(config.ring_frames),
             company: None,
             rate_pps: 0,
-            limiter,
-            limiter_time: Instant::ZERO,
+            limits,
+            lazy: None,
             settled: Settled::default(),
             switches: 0,
         })
@@ -225,6 +222,18 @@ impl Governor {
     #[must_use]
     pub fn setting(&self) -> Setting {
         self.setting
+    }
+
+    /// The holdoff of one instance in [`Mode::Overload`]: as long as its ring has room, and
+    /// longer for its CPU's limit, or while rings may overflow.
+    #[must_use]
+    pub fn holdoff_of(&self, instance: &InstanceRate) -> Duration {
+        // When all the load has fallen, what one brought before does not come back to it.
+        let fitting = self.fitting(instance.rate_pps.min(self.rate_pps));
+        let limits = self.limits.as_ref();
+        let limited = limits.and_then(|limits| limits.of(instance.cpu));
+        let needed = limited.unwrap_or_default();
+        fitting.max(needed).max(self.lazy.unwrap_or_default())
     }
 
     /// How often the mode has changed.
@@ -315,8 +324,12 @@ impl Governor {
             self.setting.reason = reason;
         }
         let is_polled = self.setting.mode == Mode::Overload;
-        let limited = (is_polled && is_metered).then(|| self.limited(cpus));
-        self.set_holdoff(limited.flatten(), losses, before);
+        match &mut self.limits {
+            Some(limits) if is_polled && is_metered => limits.on_interval(cpus),
+            Some(limits) => limits.pause(),
+            None => {}
+        }
+        self.set_holdoff(losses, before);
         if is_metered {
             self.be_lazy(cpus, losses, polled_pps, now);
             let loads = cpus.iter().map(load);
@@ -352,9 +365,8 @@ impl Governor {
             elapsed: busiest.map_or(Duration::ZERO, |cpu| cpu.elapsed),
             discards_matter: self.discards_matter(cpus, losses),
         };
-        if let Some(holdoff) = self.alone.on_interval(&seen, now) {
-            self.setting.holdoff = self.setting.holdoff.max(holdoff);
-        }
+        self.lazy = self.alone.on_interval(&seen, now);
+        self.setting.holdoff = self.setting.holdoff.max(self.lazy.unwrap_or_default());
         self.setting.is_lazy = self.alone.is_lazy();
     }
 
@@ -408,7 +420,8 @@ impl Governor {
     }
 
     /// To the one that fits, or to the longer one that the CPU limit takes.
-    fn set_holdoff(&mut self, limited: Option<Duration>, losses: Losses, before: Mode) {
+    fn set_holdoff(&mut self, losses: Losses, before: Mode) {
+        self.lazy = None;
         if self.setting.mode == Mode::Interrupts {
             return;
         }
@@ -421,40 +434,20 @@ impl Governor {
                 cpu_was_idle: false,
             });
         }
-        let fitting = self.fitting();
-        self.setting.holdoff = limited.map_or(fitting, |limited| fitting.max(limited));
+        let fitting = self.fitting(self.rate_pps);
+        let limited = self.limits.as_ref().and_then(Limits::longest);
+        self.setting.holdoff = fitting.max(limited.unwrap_or_default());
     }
 
-    /// The holdoff that the ring has room for.
-    fn fitting(&self) -> Duration {
+    /// The holdoff that a ring has room for to which `rate_pps` come.
+    fn fitting(&self, rate_pps: u64) -> Duration {
         let HoldoffRange { min, max, .. } = self.config.holdoff;
-        let rate_pps = self.rate_pps.max(1);
+        let rate_pps = rate_pps.max(1);
         let holdoff = |frames| Duration::from_nanos(frames * NANOS_PER_SECOND / rate_pps);
         let most = u64::from(self.credit.credit());
         let (part, whole) = (self.config.fill.as_ppm(), self.config.fill_max.as_ppm());
         let easy = most * u64::from(part) / u64::from(whole);
         let wanted = holdoff(easy).max(min).min(holdoff(most));
         wanted.clamp(SHORTEST, max)
-    }
-
-    /// The holdoff that keeps the CPU limit: the paper's rule on the mean turn of
-    /// the CPU that spent most, of those that others want. None where nobody else wants a
-    /// CPU: the time it left would be nobody's.
-    fn limited(&mut self, cpus: &[CpuObservation]) -> Option<Duration> {
-        let limiter = self.limiter.as_mut()?;
-        let wanted = cpus.iter().filter(|cpu| cpu.contended);
-        let Some(cpu) = wanted.max_by_key(|cpu| cpu.network) else {
-            // It learns from turns between which it held off.
-            limiter.begin_anew();
-            return None;
-        };
-        // A run that did not end is one turn as well.
-        let turns = u32::try_from(cpu.runs.max(1)).unwrap_or(u32::MAX);
-        let returned = self.limiter_time + cpu.elapsed / turns;
-        self.limiter_time = returned;
-        Some(limiter.on_turn(Turn {
-            entered: returned - cpu.network / turns,
-            returned,
-        }))
     }
 }

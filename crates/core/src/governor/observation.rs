@@ -15,6 +15,8 @@ pub(super) const FRAME_MOST: Duration = Duration::from_micros(20);
 /// What one CPU did since the observation before.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CpuObservation {
+    /// The kernel's number of it.
+    pub cpu: u32,
     /// The time observed.
     pub elapsed: Duration,
     /// Time spent on receiving from all interfaces, interrupts and polling threads
@@ -50,10 +52,14 @@ pub struct Losses {
 /// Frames per second that arrived for a CPU; those that the rings lost might
 /// all have been its.
 pub(super) fn rate(cpu: &CpuObservation, lost: u64) -> u64 {
-    let nanos = cpu.elapsed.as_nanos().max(1);
     let lost = if cpu.frames > 0 { lost } else { 0 };
-    let frames = u128::from(cpu.frames.saturating_add(lost));
-    u64::try_from(frames * u128::from(NANOS_PER_SECOND) / nanos).unwrap_or(u64::MAX)
+    per_second(cpu.frames.saturating_add(lost), cpu.elapsed)
+}
+
+/// The rate of what comes in `elapsed`.
+pub(super) fn per_second(count: u64, elapsed: Duration) -> u64 {
+    let count = u128::from(count) * u128::from(NANOS_PER_SECOND);
+    u64::try_from(count / elapsed.as_nanos().max(1)).unwrap_or(u64::MAX)
 }
 
 /// The part of the CPU's time that receiving took.

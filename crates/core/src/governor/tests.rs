@@ -50,6 +50,7 @@ impl Host {
         let network = Duration::from_nanos(network_ns).min(span);
         let consumed = self.consumed_pps * (span - network).as_nanos() as u64 / NANOS_PER_SECOND;
         let cpu = CpuObservation {
+            cpu: 0,
             elapsed: span,
             network,
             contended: true,
@@ -176,6 +177,7 @@ fn bursts_shorter_than_the_dwell_change_nothing() {
 fn a_computing_process_alone_is_no_overload() {
     let mut governor = Governor::new(GovernorConfig::default()).unwrap();
     let cpu = CpuObservation {
+        cpu: 0,
         elapsed: MS * 40,
         network: MS * 10,
         contended: true,
@@ -194,6 +196,7 @@ fn a_computing_process_alone_is_no_overload() {
 #[test]
 fn the_flood_of_another_interface_neither_begins_overload_nor_keeps_it() {
     let beside = |frames| CpuObservation {
+        cpu: 0,
         elapsed: MS * 10,
         network: MS * 9,
         contended: true,
@@ -242,11 +245,13 @@ fn a_load_that_only_looks_calm_is_probed_ever_more_rarely() {
 fn the_worst_cpu_decides_for_all() {
     let mut governor = Governor::new(GovernorConfig::default()).unwrap();
     let idle = CpuObservation {
+        cpu: 0,
         elapsed: MS * 10,
         idle: MS * 10,
         ..CpuObservation::default()
     };
     let flooded = |frames| CpuObservation {
+        cpu: 0,
         elapsed: MS * 10,
         network: MS * 6,
         contended: true,
@@ -293,6 +298,7 @@ fn holdoffs_keep_the_cpu_limit() {
                 let runs = 10_000_000 / turn_ns;
                 share = work_ns as f64 / turn_ns as f64;
                 let cpu = CpuObservation {
+                    cpu: 0,
                     elapsed: MS * 10,
                     network: Duration::from_nanos(runs * work_ns),
                     contended: true,
@@ -333,6 +339,7 @@ fn no_holdoff_keeps_the_cpu_limit_where_nobody_wants_the_cpu() {
         .unwrap();
         for step in 1..200 {
             let cpu = CpuObservation {
+                cpu: 0,
                 elapsed: MS * 10,
                 network: MS * 9,
                 contended: contended(step),

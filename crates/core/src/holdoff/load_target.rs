@@ -101,7 +101,7 @@ pub struct Turn {
 }
 
 /// The controller: one holdoff per turn.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct LoadTarget {
     range: HoldoffRange,
     load_ppm: i64,

@@ -4,8 +4,8 @@
 //! Light load: nothing is touched. Overload, by strategy: an adaptive holdoff in
 //! interrupt context (`holdoff`), or polling threads before every process with the
 //! same holdoff (`thread`). Every setting goes through [`Knobs`], so it is on
-//! disk before it is turned. Held off are the instances that bring much; the worst CPU
-//! decides how long, as in the core. Polling threads are all instances'.
+//! disk before it is turned. Held off are the instances that bring much, each as long as the
+//! core says of it. Polling threads are all instances', with one holdoff.
 //!
 //! Limits: ring losses are known only of adapters that count them
 //! (`rx_missed_errors` and its kin; veth does not). Of one that has counted none since it
@@ -27,18 +27,15 @@ use serde::Serialize;
 
 use crate::error::Error;
 use crate::guard::Regulated;
-pub(crate) use instances::Frames;
-use instances::HeldOff;
+use instances::{HeldOff, Holdoffs};
 use plimsoll_kernel::counters::interfaces::Interfaces;
-use plimsoll_kernel::knobs::{DEFER_MARK, Device, Knobs, PollingThread, Queues, Statistic};
-use plimsoll_kernel::meter::CpuReading;
+use plimsoll_kernel::knobs::{Device, Knobs, PollingThread, Queues, Statistic};
+use plimsoll_kernel::meter::{CpuReading, InstanceReading};
 use plimsoll_kernel::polling_limit::{Limited, PollingLimit};
 use plimsoll_kernel::scheduling::{Class, Priority};
 use plimsoll_kernel::threaded::poll_in_threads;
 use plimsoll_kernel::{ethtool, link};
 
-/// A holdoff is set anew only when it changes by more than one part of this.
-const NOTICEABLE: u32 = 8;
 /// A driver makes its instances anew now and then (link down and up, another ring
 /// size), rarely enough to be looked for once in this time.
 const LOOK_INTERVAL: Duration = Duration::from_millis(500);
@@ -84,7 +81,8 @@ pub struct Status {
     /// Why: `calm`, `discards`, `network_share` or `ring`; `alone` while the ring may
     /// overflow, since nobody but a flood is there.
     pub reason: &'static str,
-    /// The holdoff in overload, in microseconds; 0: the host's own.
+    /// The holdoff in overload, in microseconds, of the receive instance that brings most; 0:
+    /// the host's own.
     pub holdoff_us: f64,
     /// Part of the busiest CPU's time that receiving took, from 0 to 1.
     pub network_share: f64,
@@ -113,12 +111,12 @@ pub struct Governor {
     before: Option<Before>,
     /// What counts frames that the ring did not hold.
     statistics: Vec<Statistic>,
-    applied: Option<Setting>,
+    applied: Option<Holdoffs>,
     /// What it was applied to, and when that was last looked at.
     instances: Vec<Instance>,
     looked_at: Instant,
     /// What instances have brought, if the caller knows.
-    frames: Frames,
+    brought: Vec<InstanceReading>,
     held_off: HeldOff,
     limiter: Option<PollingLimit>,
     network_share: f64,
@@ -146,7 +144,7 @@ impl Governor {
             applied: None,
             instances: Vec::new(),
             looked_at: Instant::now(),
-            frames: Frames::new(),
+            brought: Vec::new(),
             held_off: HeldOff::default(),
             limiter: None,
             network_share: 0.0,
@@ -223,8 +221,8 @@ impl Governor {
 
     /// What each instance has brought since the start, before it is asked. Who never tells
     /// has a governor that holds all of them off.
-    pub(crate) fn on_frames(&mut self, frames: Frames) {
-        self.frames = frames;
+    pub(crate) fn on_instances(&mut self, brought: Vec<InstanceReading>) {
+        self.brought = brought;
     }
 
     /// What it does now.
@@ -242,7 +240,9 @@ impl Governor {
                 Reason::Ring => "ring",
             },
             holdoff_us: if overload {
-                setting.holdoff.as_secs_f64() * 1e6
+                let busiest = self.held_off.busiest(&self.decision);
+                let holdoff = busiest.filter(|_| self.config.strategy == Strategy::Holdoff);
+                holdoff.unwrap_or(setting.holdoff).as_secs_f64() * 1e6
             } else {
                 0.0
             },
@@ -276,20 +276,16 @@ impl Governor {
                 (regulated.discarded, lost),
             )
         };
-        let elapsed = u64::try_from(self.started.elapsed().as_nanos()).unwrap_or(u64::MAX);
-        let time = plimsoll_core::time::Instant::from_nanos(elapsed);
+        let elapsed = regulated.at.saturating_duration_since(self.started);
+        let nanos = u64::try_from(elapsed.as_nanos()).unwrap_or(u64::MAX);
+        let time = plimsoll_core::time::Instant::from_nanos(nanos);
         let setting = match regulated.is_metered {
             true => self.decision.on_interval(&cpus, losses, time),
             false => self.decision.on_unmetered(&cpus, losses, time),
         };
-        let frames = std::mem::take(&mut self.frames);
-        let others = self
-            .held_off
-            .on_interval(setting.mode, frames, Instant::now());
-        if others && let Some(applied) = &mut self.applied {
-            // Nothing is near it: the holdoff is set anew.
-            applied.holdoff = Duration::ZERO;
-        }
+        let brought = std::mem::take(&mut self.brought);
+        self.held_off
+            .on_interval(setting.mode, &brought, losses.ring, regulated.at);
         self.apply(setting, &regulated.readings, knobs)?;
         if regulated.is_metered
             && let (Some(limiter), Some(cpu)) =
@@ -315,16 +311,15 @@ impl Governor {
             self.applied = None;
         }
         let is_new = self.applied.is_none();
-        let differs =
-            |old: Setting| old.holdoff.abs_diff(setting.holdoff) > setting.holdoff / NOTICEABLE;
-        if self.applied.is_none_or(differs) {
-            let queues = match self.config.strategy {
-                Strategy::Thread => Queues::All,
-                Strategy::Holdoff | Strategy::Off => self.held_off.queues(),
-            };
-            knobs.set_holdoff(queues, DEFER_MARK, setting.holdoff)?;
-            self.applied = Some(setting);
-        }
+        let wanted = match self.config.strategy {
+            Strategy::Thread => Holdoffs::of_all(setting.holdoff),
+            Strategy::Holdoff | Strategy::Off => {
+                self.held_off.holdoffs(setting.holdoff, &self.decision)
+            }
+        };
+        let mut applied = self.applied.clone().unwrap_or_default();
+        applied.turn(wanted, knobs)?;
+        self.applied = Some(applied);
         if is_new && self.config.strategy == Strategy::Thread {
             self.poll_in_threads(readings, knobs)?;
         }
@@ -435,6 +430,7 @@ fn observations(before: &Regulated, now: &Regulated) -> Vec<CpuObservation> {
         let time = later.since(earlier);
         let frames = later.frames.saturating_sub(earlier.frames);
         (frames > 0 || !time.network.is_zero()).then_some(CpuObservation {
+            cpu: later.cpu,
             elapsed,
             network: time.network,
             contended: now.wanted.contains(&later.cpu),

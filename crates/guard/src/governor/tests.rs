@@ -1,7 +1,10 @@
-//! What was lost by whom, and what could not be put back. Needs root.
+//! How long each instance is held off, what was lost by whom, and what could not be put back.
+//! Needs root.
 
 use std::fs;
+use std::process::Command;
 
+use plimsoll_kernel::knobs::{DEFER_MARK, Napi};
 use plimsoll_kernel::namespace;
 
 use super::*;
@@ -33,6 +36,133 @@ fn what_could_not_be_put_back_is_tried_again_and_then_left() {
         governor.release(&mut knobs).unwrap();
         fs::create_dir(&record).unwrap();
         governor.release(&mut knobs).unwrap();
+    })
+    .expect("this test makes a network namespace and needs root: run `sudo make test`");
+}
+
+fn run(words: &str) {
+    let mut words = words.split(' ');
+    let mut command = Command::new(words.next().unwrap());
+    assert!(command.args(words).status().unwrap().success());
+}
+
+/// An interface with two receive instances, what is told of them, and its governor.
+struct TwoQueues {
+    governor: Governor,
+    knobs: Knobs,
+    records: tempfile::TempDir,
+    regulated: Regulated,
+    brought: Vec<InstanceReading>,
+}
+
+impl TwoQueues {
+    fn new(config: Config) -> Self {
+        run(
+            "ip link add v0 numrxqueues 2 numtxqueues 2 type veth peer name v1 numrxqueues 2 numtxqueues 2",
+        );
+        run("ip link set v0 up");
+        run("ethtool -K v0 gro on");
+        let records = tempfile::tempdir().unwrap();
+        let mut knobs = Knobs::open_in(records.path(), "v0").unwrap();
+        let instances = knobs.instances().unwrap();
+        assert_eq!(instances.len(), 2);
+        let brought = instances
+            .iter()
+            .zip(0..)
+            .map(|(napi, cpu)| InstanceReading {
+                napi: napi.id,
+                cpu,
+                frames: 0,
+            });
+        let readings = [0, 1].map(|cpu| {
+            let mut reading = CpuReading::default();
+            reading.cpu = cpu;
+            reading
+        });
+        Self {
+            governor: Governor::new("v0", config).unwrap(),
+            knobs,
+            records,
+            regulated: Regulated {
+                is_metered: true,
+                wanted: vec![0, 1],
+                readings: readings.to_vec(),
+                ..Regulated::nothing()
+            },
+            brought: brought.collect(),
+        }
+    }
+
+    /// For so many times 10 ms each CPU polls its instance for so many frames, in so many
+    /// percent of its time.
+    fn pass(&mut self, times: usize, polled: [(u64, u64); 2]) -> Vec<Napi> {
+        for _ in 0..times {
+            self.regulated.at += Duration::from_millis(10);
+            for (cpu, (frames, percent)) in polled.into_iter().enumerate() {
+                let reading = &mut self.regulated.readings[cpu];
+                reading.network_ns += percent * 100_000;
+                reading.app_ns += (100 - percent) * 100_000;
+                reading.frames += frames;
+                reading.runs += 50;
+                self.brought[cpu].frames += frames;
+            }
+            self.governor.on_instances(self.brought.clone());
+            self.governor
+                .on_interval(&self.regulated, &mut self.knobs)
+                .unwrap();
+        }
+        self.knobs.instances().unwrap()
+    }
+}
+
+fn holdoffs_us(instances: &[Napi]) -> [u32; 2] {
+    let holdoff = |napi: &Napi| {
+        assert_eq!(napi.defer_hard_irqs, Some(DEFER_MARK), "held off");
+        napi.gro_flush_timeout.unwrap() / 1000
+    };
+    [holdoff(&instances[0]), holdoff(&instances[1])]
+}
+
+/// All that were held off had the holdoff of the busiest. Needs root.
+#[test]
+fn each_instance_is_held_off_as_long_as_its_own_ring_has_room() {
+    namespace::in_new(|| {
+        let mut host = TwoQueues::new(Config::default());
+        let own = host.knobs.instances().unwrap();
+        let turned = host.pass(20, [(30_000, 80), (500, 20)]);
+        assert_eq!(holdoffs_us(&turned), [30, 200]);
+        assert!(host.governor.status().holdoff_us < 31.0, "the busiest's");
+        // The flood goes to the other queue, and may come back.
+        let turned = host.pass(1, [(500, 20), (30_000, 80)]);
+        assert_eq!(holdoffs_us(&turned), [30, 30]);
+        // All has fallen.
+        let turned = host.pass(50, [(4_000, 60), (500, 20)]);
+        let holdoffs = holdoffs_us(&turned);
+        assert!(
+            holdoffs.iter().all(|us| (140..=160).contains(us)),
+            "{holdoffs:?}"
+        );
+        let records = fs::read_dir(host.records.path()).unwrap().count();
+        assert!(records >= 2, "a lock, and what was turned");
+        host.pass(200, [(10, 1), (10, 1)]);
+        assert_eq!(host.knobs.instances().unwrap(), own);
+        assert!(host.knobs.is_untouched());
+    })
+    .expect("this test makes a network namespace and needs root: run `sudo make test`");
+}
+
+/// A CPU at its limit had the instances of all CPUs held off for milliseconds. Needs root.
+#[test]
+fn the_cpu_limit_holds_off_only_what_its_cpu_polls() {
+    namespace::in_new(|| {
+        let mut host = TwoQueues::new(Config {
+            cpu_limit: Some(Fraction::from_percent(30)),
+            ..Config::default()
+        });
+        let turned = host.pass(100, [(4_000, 80), (3_000, 20)]);
+        let [limited, other] = holdoffs_us(&turned);
+        assert!((8_750..=10_000).contains(&limited), "{limited} µs");
+        assert!(other <= 200, "{other} µs: 256 frames come in 850");
     })
     .expect("this test makes a network namespace and needs root: run `sudo make test`");
 }

@@ -170,7 +170,7 @@ impl Work for Guarded<'_> {
         {
             self.governor.on_company(company);
         }
-        self.governor.on_frames(self.guard.frames_by_instance());
+        self.governor.on_instances(self.guard.instances());
         self.governor.on_interval(regulated, &mut self.knobs)?;
         self.guard.attend(self.governor.is_strained());
         Ok(())

@@ -80,7 +80,8 @@ pub struct GovernorStatus {
     pub mode: String,
     /// Why.
     pub reason: String,
-    /// The holdoff in overload, in microseconds; 0: the host's own.
+    /// The holdoff in overload, in microseconds, of the receive queue that brings most; 0: the
+    /// host's own.
     pub holdoff_us: f64,
     /// Part of the busiest CPU's time that receiving took, from 0 to 1.
     pub network_share: f64,

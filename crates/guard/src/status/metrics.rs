@@ -255,7 +255,7 @@ impl Sample {
         let help = "Part of the busiest CPU's time that receiving took";
         let share = self.governor.network_share;
         self.encode_one(encoder, "network_share_ratio", help, None, share)?;
-        let help = "Interrupt holdoff in overload, 0 for the host's own";
+        let help = "Interrupt holdoff in overload of the busiest queue, 0 for the host's own";
         let holdoff_s = self.governor.holdoff_us / 1e6;
         self.encode_one(encoder, "holdoff", help, Some(&Unit::Seconds), holdoff_s)?;
         let help = "Changes of the governor's mode";

@@ -269,6 +269,7 @@ static __always_inline void count_instance(__u32 napi_id, __u32 frames)
 		instance->napi_id = napi_id;
 		instance->frames = 0;
 	}
+	instance->cpu = bpf_get_smp_processor_id();
 	instance->frames += frames;
 }
 

@@ -14,7 +14,8 @@ enum meter_limit {
 /* What one NAPI instance of the interface has brought. CPUs share no cache line. */
 struct instance {
 	__u32 napi_id; /* 0: nobody's */
-	__u32 unused[13];
+	__u32 cpu; /* that polled it last */
+	__u32 unused[12];
 	__u64 frames;
 };
 

@@ -79,9 +79,6 @@ pub enum Queues<'a> {
     All,
     /// These, by number.
     Only(&'a [u32]),
-    /// The queues of these NAPI instances, by the kernel's numbers. All, where the kernel
-    /// has no setting of its own for each instance.
-    Of(&'a [u32]),
 }
 
 /// A thread that polls an interface.

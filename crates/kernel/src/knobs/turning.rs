@@ -97,17 +97,13 @@ impl TurnError {
     }
 }
 
-/// Leaves out instances that are not meant, that receive nothing, as far as the driver
-/// tells, and those whose interrupts an application suspends.
-fn leave_what_is_not_ours(instances: &mut Vec<Napi>, queues: Queues<'_>) {
+/// Leaves out instances that receive nothing, as far as the driver tells, and those whose
+/// interrupts an application suspends.
+fn leave_what_is_not_ours(instances: &mut Vec<Napi>) {
     let is_told = instances.iter().any(|napi| napi.queue.is_some());
     instances.retain(|napi| {
-        let is_meant = match queues {
-            Queues::Of(ids) => ids.contains(&napi.id),
-            Queues::All | Queues::Only(_) => true,
-        };
         let receives = napi.queue.is_some() || !is_told;
-        is_meant && receives && !napi.is_suspended_by_application()
+        receives && !napi.is_suspended_by_application()
     });
 }
 
@@ -130,8 +126,37 @@ impl Knobs {
         defer: u32,
         timeout: Duration,
     ) -> Result<(), TurnError> {
-        let gro_flush_timeout =
-            u32::try_from(timeout.as_nanos()).map_err(|_| invalid("set a holdoff above 4.29 s"))?;
+        self.turn_holdoffs(queues, defer, timeout, |_| Some(timeout))
+    }
+
+    /// As [`Knobs::set_holdoff`], for NAPI instances by the kernel's numbers, each with its
+    /// `own` timeout. The others stay as they are. Where the kernel has no holdoff of each
+    /// instance, the device's is set to `common`.
+    ///
+    /// # Errors
+    ///
+    /// As [`Knobs::set_holdoff`].
+    pub fn set_holdoffs(
+        &mut self,
+        own: &[(u32, Duration)],
+        defer: u32,
+        common: Duration,
+    ) -> Result<(), TurnError> {
+        let timeout = |napi: &Napi| {
+            let found = own.iter().find(|(id, _)| *id == napi.id);
+            found.map(|(_, timeout)| *timeout)
+        };
+        self.turn_holdoffs(Queues::All, defer, common, timeout)
+    }
+
+    fn turn_holdoffs(
+        &mut self,
+        queues: Queues<'_>,
+        defer: u32,
+        common: Duration,
+        own: impl Fn(&Napi) -> Option<Duration>,
+    ) -> Result<(), TurnError> {
+        let gro_flush_timeout = nanos(common)?;
         if i32::try_from(defer).is_err() {
             return Err(invalid("defer interrupts for more than 2^31-1 polls").into());
         }
@@ -143,14 +168,19 @@ impl Knobs {
                 (Attribute::GroFlushTimeout, u64::from(gro_flush_timeout)),
             ]);
         }
-        leave_what_is_not_ours(&mut instances, queues);
-        let own = self.device_holdoff();
-        let old = instances.iter().filter_map(|napi| old_holdoff(napi, own));
+        leave_what_is_not_ours(&mut instances);
+        let turned = instances.iter().filter_map(|napi| Some((napi, own(napi)?)));
+        let turned = turned.map(|(napi, timeout)| Ok((napi, nanos(timeout)?)));
+        let turned = turned.collect::<Result<Vec<_>, CallError>>()?;
+        let device = self.device_holdoff();
+        let old = turned
+            .iter()
+            .filter_map(|(napi, _)| old_holdoff(napi, device));
         self.write_down(old.collect())?;
-        for napi in instances {
+        for (napi, timeout) in turned {
             let change = Change {
                 defer_hard_irqs: Some(defer),
-                gro_flush_timeout: Some(gro_flush_timeout),
+                gro_flush_timeout: Some(timeout),
                 threaded: None,
             };
             self.netdev
@@ -203,7 +233,7 @@ impl Knobs {
         if instances.is_empty() {
             return self.turn_device(&[(Attribute::Threaded, u64::from(threaded))]);
         }
-        leave_what_is_not_ours(&mut instances, queues);
+        leave_what_is_not_ours(&mut instances);
         self.write_down(instances.iter().filter_map(old_threaded).collect())?;
         for napi in instances {
             let change = Change {
@@ -252,7 +282,7 @@ impl Knobs {
     /// queue that was added begins in softirq. False where there is no switch of each.
     pub(crate) fn has_softirq_polled(&mut self, queues: Queues<'_>) -> Result<bool, CallError> {
         let mut instances = self.instances()?;
-        leave_what_is_not_ours(&mut instances, queues);
+        leave_what_is_not_ours(&mut instances);
         if let Queues::Only(wanted) = queues {
             instances.retain(|napi| napi.queue.is_some_and(|queue| wanted.contains(&queue)));
         }
@@ -364,6 +394,11 @@ fn old_threaded(napi: &Napi) -> Option<Setting> {
     })
 }
 
+/// As the kernel takes it.
+fn nanos(timeout: Duration) -> Result<u32, CallError> {
+    u32::try_from(timeout.as_nanos()).map_err(|_| invalid("set a holdoff above 4.29 s"))
+}
+
 fn invalid(action: &'static str) -> CallError {
     os(action)(io::Error::from(io::ErrorKind::InvalidInput))
 }
@@ -372,7 +407,7 @@ fn invalid(action: &'static str) -> CallError {
 mod tests {
     use super::*;
 
-    fn left(instances: &[(u32, Option<u32>, Option<u32>)], queues: Queues<'_>) -> Vec<u32> {
+    fn left(instances: &[(u32, Option<u32>, Option<u32>)]) -> Vec<u32> {
         let napi = |(id, queue, irq_suspend_timeout): &(u32, Option<u32>, Option<u32>)| Napi {
             id: *id,
             queue: *queue,
@@ -384,7 +419,7 @@ mod tests {
             threaded: None,
         };
         let mut instances = instances.iter().map(napi).collect();
-        leave_what_is_not_ours(&mut instances, queues);
+        leave_what_is_not_ours(&mut instances);
         instances.into_iter().map(|napi| napi.id).collect()
     }
 
@@ -396,13 +431,8 @@ mod tests {
             (3, None, Some(0)),
             (4, Some(2), None),
         ];
-        assert_eq!(left(&told, Queues::All), [1, 4]);
-        assert_eq!(left(&told, Queues::Of(&[2, 3, 4, 9])), [4]);
+        assert_eq!(left(&told), [1, 4]);
         let untold = [(1, None, None), (2, None, Some(1)), (3, None, Some(0))];
-        assert_eq!(
-            left(&untold, Queues::All),
-            [1, 3],
-            "a driver that tells no queue"
-        );
+        assert_eq!(left(&untold), [1, 3], "a driver that tells no queue");
     }
 }

@@ -47,7 +47,7 @@ use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use libbpf_rs::{ErrorKind, Link};
 use nix::time::{ClockId, clock_gettime};
 
-pub use reading::{CpuReading, CpuTime, ProcessTime};
+pub use reading::{CpuReading, CpuTime, InstanceReading, ProcessTime};
 
 use crate::error::{CallError, FAILED, LACKS, bpf, os};
 use crate::link::{self, NoSuchInterface};
@@ -236,13 +236,16 @@ impl CpuMeter {
             .collect()
     }
 
-    /// Frames that each NAPI instance of the interface has brought, by the kernel's number
-    /// of it, also those that are gone. Instances whose numbers have the same last eight bits
-    /// hide each other.
-    pub fn frames_by_instance(&self) -> impl Iterator<Item = (u32, u64)> {
+    /// What each NAPI instance of the interface has brought, also those that are gone.
+    /// Instances whose numbers have the same last eight bits hide each other.
+    pub fn instances(&self) -> impl Iterator<Item = InstanceReading> {
         let all = (0..self.instances.len()).map(|place| self.instances.get(place));
         all.filter(|instance| instance.napi_id != 0)
-            .map(|instance| (instance.napi_id, instance.frames))
+            .map(|instance| InstanceReading {
+                napi: instance.napi_id,
+                cpu: instance.cpu,
+                frames: instance.frames,
+            })
     }
 
     /// One CPU's books; `None` if it has had no event.

@@ -40,6 +40,17 @@ pub struct CpuReading {
     watched: [Watched; WATCHED_MAX],
 }
 
+/// What one NAPI instance has brought since the meter's start.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct InstanceReading {
+    /// The kernel's number of it.
+    pub napi: u32,
+    /// The CPU that polled it last.
+    pub cpu: u32,
+    /// Frames polled.
+    pub frames: u64,
+}
+
 /// The account of one watched process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Watched {

@@ -137,6 +137,7 @@ impl Governing {
             let books = books(host, cpu, thread);
             let before = std::mem::replace(&mut self.books[cpu], books);
             self.seen.push(CpuObservation {
+                cpu: cpu as u32,
                 elapsed: span,
                 network: Duration::from_nanos(books.network - before.network),
                 // Whether anybody waits is not modelled: somebody always does.

@@ -66,6 +66,7 @@ impl Host {
         let seconds = span.as_secs_f64();
         let discarded = ((polled_pps - self.goodput_pps) * seconds) as u64;
         let cpu = CpuObservation {
+            cpu: 0,
             elapsed: span,
             network: span.mul_f64(run_s / cycle_s),
             contended: true,

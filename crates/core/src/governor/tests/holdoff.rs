@@ -76,3 +76,129 @@ fn a_rate_that_rises_shortens_the_holdoff_at_once_and_a_pause_lengthens_it_slowl
     assert!(risen * 3 < before * 2, "{before:?} {risen:?}");
     assert!(run.step(10).holdoff < before, "a pause of one interval");
 }
+
+/// What the CPU polled in 10 ms, with `share_percent` of its time.
+fn polling(cpu: u32, frames: u64, share_percent: u32) -> CpuObservation {
+    CpuObservation {
+        cpu,
+        elapsed: MS * 10,
+        network: MS * 10 * share_percent / 100,
+        contended: true,
+        idle: Duration::ZERO,
+        frames,
+        runs: 50,
+        run_frames_max: 64,
+    }
+}
+
+/// Overload by what two CPUs have polled, each of its own instance, for half a second.
+fn overloaded(governor: &mut Governor, cpus: [CpuObservation; 2]) -> [Duration; 2] {
+    for step in 1..50 {
+        let now = Instant::ZERO + MS * 10 * step;
+        let setting = governor.on_interval(&cpus, Losses::default(), now);
+        assert!(step < 5 || setting.mode == Mode::Overload);
+    }
+    cpus.map(|cpu| {
+        governor.holdoff_of(&InstanceRate {
+            id: 8200 + cpu.cpu,
+            cpu: cpu.cpu,
+            rate_pps: cpu.frames * 100,
+        })
+    })
+}
+
+/// All that were held off once had the holdoff of the busiest: one that brings little was
+/// polled every 30 µs for another one's flood, and never slept while overload lasted.
+#[test]
+fn an_instance_is_held_off_as_long_as_its_own_ring_has_room() {
+    let mut governor = Governor::new(GovernorConfig::default()).unwrap();
+    let cpus = [polling(0, 30_000, 80), polling(1, 500, 20)];
+    let [flooded, little] = overloaded(&mut governor, cpus);
+    assert_eq!(flooded, governor.setting().holdoff);
+    assert!(flooded <= US * 31, "{flooded:?} at 3 million a second");
+    assert_eq!(little, US * 200, "at 50,000 a second");
+    let of = |rate_pps| {
+        governor.holdoff_of(&InstanceRate {
+            id: 1,
+            cpu: 0,
+            rate_pps,
+        })
+    };
+    assert_eq!(of(1_000_000), US * 64);
+    // Two of half the rate on one CPU fill two rings.
+    assert_eq!(of(1_500_000), Duration::from_nanos(42_666));
+    assert_eq!(of(9_000_000), flooded, "the load has fallen since");
+}
+
+/// A larger ring takes the same load for longer.
+#[test]
+fn a_larger_ring_has_room_for_longer_holdoffs() {
+    let holdoffs = [256, 4096].map(|ring_frames| {
+        let mut governor = Governor::new(GovernorConfig {
+            ring_frames,
+            ..GovernorConfig::default()
+        })
+        .unwrap();
+        overloaded(
+            &mut governor,
+            [polling(0, 30_000, 80), polling(1, 10_000, 20)],
+        )
+    });
+    assert_eq!(holdoffs[0][1], US * 64);
+    assert_eq!(holdoffs[1], [US * 200; 2]);
+}
+
+/// A CPU at its limit once had the instances of all CPUs held off for milliseconds, and
+/// those lost most of what came to them.
+#[test]
+fn the_cpu_limit_of_one_cpu_does_not_overflow_another_one_s_ring() {
+    let mut governor = Governor::new(GovernorConfig {
+        cpu_limit: Some(Fraction::from_percent(30)),
+        ..GovernorConfig::default()
+    })
+    .unwrap();
+    let cpus = [polling(0, 4_000, 80), polling(1, 3_000, 20)];
+    let [limited, other] = overloaded(&mut governor, cpus);
+    assert_eq!(limited, MS * 10, "80 % are more than 30");
+    assert_eq!(governor.setting().holdoff, limited, "enough for each CPU");
+    let waiting = 300_000 * other.as_nanos() as u64 / NANOS_PER_SECOND;
+    assert!(waiting <= RING / 4, "{waiting} frames wait {other:?}");
+}
+
+#[test]
+fn each_cpu_keeps_the_limit_by_its_own_holdoff() {
+    let mut governor = Governor::new(GovernorConfig {
+        cpu_limit: Some(Fraction::from_percent(50)),
+        ..GovernorConfig::default()
+    })
+    .unwrap();
+    // What a run takes: 300 µs on one CPU, 900 µs on the other.
+    let work_us = [300, 900];
+    let mut holdoffs = [US * 30; 2];
+    let mut shares = [0, 0];
+    for step in 1..200 {
+        let cpus = [0, 1].map(|cpu: usize| {
+            let turn_us = holdoffs[cpu].as_micros() as u64 + work_us[cpu];
+            let runs = 1_000_000 / turn_us;
+            shares[cpu] = 100 * work_us[cpu] / turn_us;
+            CpuObservation {
+                network: US * u32::try_from(runs * work_us[cpu]).unwrap(),
+                runs,
+                elapsed: SECOND,
+                ..polling(u32::try_from(cpu).unwrap(), 100_000, 0)
+            }
+        });
+        let now = Instant::ZERO + SECOND * step;
+        governor.on_interval(&cpus, Losses::default(), now);
+        holdoffs = [0, 1].map(|cpu| {
+            governor.holdoff_of(&InstanceRate {
+                id: cpu,
+                cpu,
+                rate_pps: 100_000,
+            })
+        });
+    }
+    for share in shares {
+        assert!((45..=55).contains(&share), "{shares:?} {holdoffs:?}");
+    }
+}

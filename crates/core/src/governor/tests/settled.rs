@@ -5,6 +5,7 @@ use super::*;
 /// A CPU that is full of receiving, and loses nothing.
 fn carried(span: Duration) -> CpuObservation {
     CpuObservation {
+        cpu: 0,
         elapsed: span,
         network: span * 3 / 5,
         contended: true,

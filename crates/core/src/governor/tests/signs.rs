@@ -5,6 +5,7 @@ use super::*;
 #[test]
 fn each_sign_of_overload_is_named() {
     let light = CpuObservation {
+        cpu: 0,
         elapsed: MS * 10,
         network: MS,
         contended: true,
@@ -68,6 +69,7 @@ fn each_sign_of_overload_is_named() {
 fn a_ring_that_reports_drops_is_believed_before_the_length_of_a_run() {
     // A driver that answers with its whole budget while it cleans up transmissions.
     let cpu = CpuObservation {
+        cpu: 0,
         elapsed: MS * 10,
         network: MS,
         contended: true,
@@ -112,6 +114,7 @@ fn a_trickle_of_discards_does_not_keep_overload_up() {
     let mut run = Run::new(GovernorConfig::default());
     run.offer(3_000_000, SECOND, Mode::Overload).unwrap();
     let cpu = CpuObservation {
+        cpu: 0,
         elapsed: MS * 10,
         network: MS / 2,
         contended: true,
