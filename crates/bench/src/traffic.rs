@@ -19,6 +19,10 @@ pub(crate) const SPOOFED_SOURCES: IpNet =
     IpNet::V4(Ipv4Net::new_assert(Ipv4Addr::new(198, 19, 0, 0), 16));
 /// A flood runs this long before anything is measured, unless the run is a tiny one.
 pub(crate) const RAMP_UP: Duration = Duration::from_millis(300);
+/// Two servers that are called.
+pub(crate) const CALL_PORTS: [u16; 2] = [5001, 5002];
+/// Much longer than the scheduler keeps a server waiting for its turn.
+pub(crate) const CALL_TIMEOUT: Duration = Duration::from_millis(500);
 
 const PAYLOAD_BYTES: usize = 18;
 /// The prober takes the load's CPU now and then. What is made up for at once

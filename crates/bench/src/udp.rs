@@ -28,9 +28,9 @@ pub(crate) const SINK_WORK: Duration = Duration::from_micros(2);
 /// about 50 frames of this link (see `plimsoll serve --help`).
 pub(crate) const SINK_RCVBUF_BYTES: usize = 4 << 20;
 const ECHO_RCVBUF_BYTES: usize = 1 << 20;
-const PROBE_RATE_PPS: u32 = 2000;
+pub(crate) const PROBE_RATE_PPS: u32 = 2000;
 /// An answer later than this is as good as lost to an interactive client.
-const PROBE_TIMEOUT: Duration = Duration::from_millis(200);
+pub(crate) const PROBE_TIMEOUT: Duration = Duration::from_millis(200);
 /// Frames may wait this long in the ring of a polling thread that gets no CPU.
 const SETTLING: Duration = Duration::from_secs(2);
 /// Goodput is also read this often, to see whether it is steady.

@@ -18,19 +18,16 @@ use super::{Base, Bench, Measured, Part};
 use crate::Error;
 use crate::cases::{Case, Cases};
 use crate::figures::grouped;
+use crate::own_port::servers::{CAPACITY_RATES_PPS, DNS_PORT, QUERY_TIMEOUT};
 use crate::protection::{Protection, Protector, Stage};
 use crate::traffic::{counting_answers, during, flood};
 use crate::udp::{SINK_PORT, start_sink};
 
 const SIDES: [Protection; 2] = [Protection::Stock, Protection::Guard];
-const DNS_PORT: u16 = 53;
 /// Nobody listens here.
 const CLOSED_PORT: u16 = 5353;
 const RATE_PPS: u64 = 1_000_000;
 const QUERIES_PER_S: u32 = 5_000;
-const QUERY_TIMEOUT: Duration = Duration::from_millis(500);
-/// Floods of its own port that look for NSD's highest answer rate.
-const CAPACITY_RATES_PPS: [u64; 4] = [60_000, 120_000, 180_000, 240_000];
 
 /// Where the flood goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]

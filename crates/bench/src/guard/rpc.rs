@@ -27,7 +27,7 @@ use crate::Error;
 use crate::cases::{Case, Cases};
 use crate::figures::grouped;
 use crate::protection::{Protection, Protector, Stage};
-use crate::traffic::{compute_bound, join, on_load_host};
+use crate::traffic::{CALL_PORTS, CALL_TIMEOUT, compute_bound, join, on_load_host};
 
 /// What stands between calls and servers, and who shares the CPU with whom.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -76,10 +76,8 @@ impl RpcSide {
         }
     }
 }
-const PORTS: [u16; 2] = [5001, 5002];
+
 const OUTSTANDING: usize = 16;
-/// Much longer than the scheduler keeps a server waiting for its turn.
-const CALL_TIMEOUT: Duration = Duration::from_millis(500);
 /// About what the paper's three cases have: 0.6, 0.9 and 1.5 times the cost of
 /// the request's own network processing.
 const WORKS: [(&str, u64); 3] = [
@@ -157,7 +155,7 @@ pub(crate) fn mix(
         config.work = Duration::from_micros(work_us);
         Server::start(stage.host(), stage.program, &config)
     };
-    let servers = [serve(PORTS[0])?, serve(PORTS[1])?];
+    let servers = [serve(CALL_PORTS[0])?, serve(CALL_PORTS[1])?];
     let mut meter = stage.host().cpu_meter()?;
     let worker = compute_bound(stage.host())?;
     meter.watch(worker.pid());
@@ -165,7 +163,7 @@ pub(crate) fn mix(
         groups.take(servers.each_ref().map(Server::pid), worker.pid())?;
     }
     thread::scope(|scope| {
-        let clients = PORTS.map(|port| {
+        let clients = CALL_PORTS.map(|port| {
             let config = call(stage, port, window);
             scope.spawn(move || on_load_host(stage, || rpc::run(&config)))
         });

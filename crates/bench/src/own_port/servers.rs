@@ -18,10 +18,10 @@ use crate::nftables::Limit;
 use crate::protection::{Protector, Stage};
 use crate::traffic::counting_answers;
 use crate::traffic::{during, on_load_host};
+use crate::udp::ECHO_PORT;
 use crate::web::NGINX_PORT;
 
-const DNS_PORT: u16 = 53;
-pub(crate) const ECHO_PORT: u16 = 7;
+pub(crate) const DNS_PORT: u16 = 53;
 /// The echo's work per packet.
 const ECHO_WORK: Duration = Duration::from_micros(5);
 const RCVBUF_BYTES: usize = 4 << 20;
@@ -30,14 +30,14 @@ const RCVBUF_BYTES: usize = 4 << 20;
 pub(crate) const CLIENT_QPS: u32 = 1_000;
 /// Its new connections/s.
 const CLIENT_CPS: u32 = 500;
-const QUERY_TIMEOUT: Duration = Duration::from_millis(500);
+pub(crate) const QUERY_TIMEOUT: Duration = Duration::from_millis(500);
 /// Long enough for one repetition of a lost SYN.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 /// A client that is known from before has been there this long: the guard wants to have served
 /// it in three periods of four seconds.
 const KNOWN_SECONDS: u32 = 12;
 /// Floods of its own port that look for a server's highest answer rate.
-const CAPACITY_RATES_PPS: [u64; 4] = [60_000, 120_000, 180_000, 240_000];
+pub(crate) const CAPACITY_RATES_PPS: [u64; 4] = [60_000, 120_000, 180_000, 240_000];
 /// Connections that look for nginx's.
 const CAPACITY_CONNECTIONS: u32 = 32;
 

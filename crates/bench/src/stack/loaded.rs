@@ -20,17 +20,14 @@ use crate::figures::Bystander;
 use crate::mlfrr::Bounds;
 use crate::passing::{Family, OVERLOAD, PassingCase, PassingRun};
 use crate::traffic::{compute_bound, during_flood_of, on_cpu_of};
+use crate::udp::{ECHO_PORT, PROBE_RATE_PPS, PROBE_TIMEOUT};
 
 /// What the sink does with each packet: a small real server, and one that computes.
 pub(super) const WORK: [Duration; 2] = [Duration::from_micros(2), Duration::from_micros(20)];
 /// The rates of a curve, as multiples of the MLFRR.
 pub(super) const MULTIPLES: [f64; 4] = [1.0, 2.0, 5.0, OVERLOAD];
-const BYSTANDER_PORT: u16 = 7;
 /// Of another program on the same interface, with the kernel's sockets.
 const KERNEL_PORT: u16 = 11;
-const PROBE_RATE_PPS: u32 = 2000;
-/// An answer later than this is as good as lost to an interactive client.
-const PROBE_TIMEOUT: Duration = Duration::from_millis(200);
 /// Of the window: some hundred turns of the scheduler in a default run.
 const COMPUTING_WINDOWS: u32 = 4;
 
@@ -138,7 +135,7 @@ fn one_run(
     let effort = &plan.effort;
     let site = Site::new(effort, Answers::Received)?;
     let task = Task {
-        bystander: Some(BYSTANDER_PORT),
+        bystander: Some(ECHO_PORT),
         ..Task::new(Kind::Sink, work)
     };
     let running = Running::start(&site, side, &task, PORT)?;
@@ -181,11 +178,11 @@ fn beside(site: &Site<'_>, running: &Running, mlfrr_pps: f64) -> Result<Bystande
     };
     let other = Side::Kernel.server(Kind::Echo, KERNEL_PORT, host.device());
     let other = Server::start(host, site.program(), &other)?;
-    let calm = [BYSTANDER_PORT, KERNEL_PORT].map(probe);
+    let calm = [ECHO_PORT, KERNEL_PORT].map(probe);
     let spec = site.flood(mlfrr_pps * OVERLOAD);
     let flooded = |port| during_flood_of(load, Some(&spec), || probe(port));
     let (report, flooded, kernel) = {
-        let (report, seen) = flooded(BYSTANDER_PORT)?;
+        let (report, seen) = flooded(ECHO_PORT)?;
         (report, seen, flooded(KERNEL_PORT)?.1)
     };
     other.stop()?;
@@ -195,7 +192,7 @@ fn beside(site: &Site<'_>, running: &Running, mlfrr_pps: f64) -> Result<Bystande
     let begin = || {
         let later = || {
             interrupt::sleep(settling)?;
-            probe(BYSTANDER_PORT)
+            probe(ECHO_PORT)
         };
         Ok::<_, Error>(Bystander::of(&during_flood_of(load, Some(&spec), later)?.1))
     };

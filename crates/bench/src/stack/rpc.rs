@@ -17,13 +17,10 @@ use super::site::{Answers, Site};
 use super::turns::{SideCase, in_turns};
 use super::{Effort, Plan, Side};
 use crate::Error;
-use crate::traffic::{RAMP_UP, compute_bound, join, on_cpu_of};
+use crate::traffic::{CALL_PORTS, CALL_TIMEOUT, RAMP_UP, compute_bound, join, on_cpu_of};
 
-const PORTS: [u16; 2] = [5001, 5002];
 /// So many that a server never waits for its client.
 const OUTSTANDING: usize = 64;
-/// Much longer than the scheduler keeps a server waiting for its turn.
-const CALL_TIMEOUT: Duration = Duration::from_millis(500);
 /// Two amounts: many packets, and few.
 pub(super) const WORKS_US: [u64; 2] = [2, 8];
 /// Some hundred turns of the scheduler.
@@ -83,14 +80,14 @@ pub(super) fn measure(plan: &Plan, progress: &mut impl FnMut(&str)) -> Result<Ve
 fn one_run(effort: &Effort, side: Side, work_us: u64) -> Result<RpcRun, Error> {
     let site = Site::new(effort, Answers::Received)?;
     let host = site.testbed.test();
-    let mut config = site.udp_server(side, Kind::Rpc, PORTS[0]);
-    config.bystander = Some(PORTS[1]);
+    let mut config = site.udp_server(side, Kind::Rpc, CALL_PORTS[0]);
+    config.bystander = Some(CALL_PORTS[1]);
     let server = Server::start(host, site.program(), &config)?;
     let mut meter = host.cpu_meter()?;
     let worker = compute_bound(host)?;
     meter.watch(worker.pid());
     let run = thread::scope(|scope| {
-        let clients = PORTS.map(|port| {
+        let clients = CALL_PORTS.map(|port| {
             let config = Config {
                 target: SocketAddr::new(host.ipv4().into(), port),
                 outstanding: OUTSTANDING,

@@ -27,11 +27,6 @@
 #include "screen.h"
 #include "sockets.h"
 
-/* An IPv4 header of version 4 with 20 bytes. */
-#define PLAIN_IPV4 0x45
-/* More fragments, and the offset. */
-#define FRAGMENT 0x3fff
-
 char LICENSE[] SEC("license") = "Dual MIT/GPL";
 
 /* Verdicts are remembered. */
@@ -42,6 +37,7 @@ const volatile __u32 fails_closed;
 
 /* Unused, but they take the constants into the type information. */
 const volatile enum screen_bounds bounds;
+const volatile enum plain_ipv4 plain_ipv4;
 const volatile enum remembered remembered_verdicts;
 
 /* Verdicts of another generation are forgotten. Never 0 where any are valid. */

@@ -9,6 +9,14 @@ enum screen_bounds {
 	QUEUES_MAX = 256,
 };
 
+/* What a plain IPv4 header has, and what no part of a flow has. */
+enum plain_ipv4 {
+	/* The first byte: version 4, and 20 bytes. */
+	PLAIN_IPV4 = 0x45,
+	/* More fragments, and the offset. */
+	FRAGMENT = 0x3fff,
+};
+
 enum remembered {
 	REMEMBERED_DISCARD = 1,
 	REMEMBERED_ACCEPT = 2,

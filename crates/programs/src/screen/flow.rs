@@ -12,10 +12,8 @@ const ETHERNET_BYTES: usize = 14;
 const ETHERNET_TYPE: Range<usize> = 12..14;
 const IPV4: [u8; 2] = [0x08, 0x00];
 const IPV6: [u8; 2] = [0x86, 0xdd];
-/// Version 4, a header of 20 bytes.
-const PLAIN_IPV4: u8 = 0x45;
-/// More fragments, and the offset.
-const FRAGMENT: u16 = 0x3fff;
+const PLAIN_IPV4: u8 = types::plain_ipv4::PLAIN_IPV4.0 as u8;
+const FRAGMENT: u16 = types::plain_ipv4::FRAGMENT.0 as u16;
 const TCP: u8 = 6;
 const UDP: u8 = 17;
 

@@ -56,7 +56,7 @@
 #define UNREACHABLE 3 /* RFC 792; linux/icmp.h takes the C library's headers in */
 #define NEIGHBOUR_SOLICITATION 135 /* RFC 4861, 4.3 */
 #define TO_SOCKET 16 /* greater than any verdict of XDP */
-#define TICK_SHIFT 20 /* a tick is 2^20 ns, about a millisecond */
+#define STRAY_TICK_SHIFT 20 /* a tick is 2^20 ns, about a millisecond */
 /* More than the proxies answer (a thousand a second), so that they choose. */
 #define STRAYS_PER_TICK 8
 
@@ -338,7 +338,7 @@ static __always_inline int is_for_nobody(__u8 protocol, const struct ports *port
 /* The count is not exact between CPUs, and need not be. */
 static __noinline int stray_to_main(void)
 {
-	__u64 tick = bpf_ktime_get_ns() >> TICK_SHIFT;
+	__u64 tick = bpf_ktime_get_ns() >> STRAY_TICK_SHIFT;
 	__u32 first = 0;
 	struct strays *all = bpf_map_lookup_elem(&strays, &first);
 

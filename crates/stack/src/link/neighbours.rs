@@ -15,8 +15,8 @@ use plimsoll_core::time::Instant;
 
 use crate::device::{Frame, Mac};
 
-/// How long an answer is believed.
-const BELIEVED: Duration = Duration::from_secs(60);
+/// How long an answer is believed, or that a frame came from there.
+pub(super) const BELIEVED: Duration = Duration::from_secs(60);
 /// How long it is used after that, if nobody answers.
 const USED: Duration = Duration::from_secs(5);
 /// Between two questions (RFC 4861: `RETRANS_TIMER`).

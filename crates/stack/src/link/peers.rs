@@ -5,15 +5,13 @@
 //! another only makes it forget, which costs a question, where one can be asked.
 
 use std::net::IpAddr;
-use std::time::Duration;
 
 use plimsoll_core::time::Instant;
 
+use super::neighbours::BELIEVED;
 use crate::device::Mac;
 
 const PLACES: usize = 256;
-/// As long as a neighbour's answer is believed.
-const BELIEVED: Duration = Duration::from_secs(60);
 
 #[derive(Debug)]
 pub(crate) struct Peers {

@@ -24,6 +24,7 @@ use super::follow::Caller;
 use super::listener::Listener;
 use super::pacing::{Pace, Pacing};
 use super::reset::{host_cidr, instant, keep_network_layer, parse};
+use super::thread::TURN_SEGMENTS;
 use super::wire::{PeerWindow, Sent, Wire, begin_later};
 use crate::account::Account;
 use crate::device::{Channel, Frame, Mac};
@@ -43,8 +44,6 @@ const HANDSHAKE: Duration = Duration::from_secs(20);
 /// How long a half-open connection keeps a place that others want. Until then its answer was not
 /// lost for sure (RFC 6298: the first retransmission).
 const HALF_OPEN: Duration = Duration::from_secs(1);
-/// Segments that one turn brings in.
-const TURN_SEGMENTS: usize = 64;
 
 /// A connection, half-open, open or closing.
 pub(super) struct Connection {

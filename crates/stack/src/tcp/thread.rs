@@ -28,8 +28,8 @@ use crate::table::{Arrived, TIME_WAIT};
 use crate::wait;
 use crate::wire::packet::Packet;
 
-/// Segments of a listener or of `TIME_WAIT` that one turn takes.
-const TURN_SEGMENTS: usize = 64;
+/// Segments of a connection, of a listener or of `TIME_WAIT` that one turn takes.
+pub(super) const TURN_SEGMENTS: usize = 64;
 
 /// The TCP thread's state.
 pub(crate) struct Worker {

@@ -15,8 +15,9 @@ use crate::figures::percents_of_better;
 use crate::guard::{Bench, Part, Plan};
 use crate::nftables::{Limit, tune};
 use crate::own_port::floods::client_address;
-use crate::own_port::servers::{ECHO_PORT, SourcesServer, ask_as, start_echo};
+use crate::own_port::servers::{SourcesServer, ask_as, start_echo};
 use crate::protection::{Protection, Protector, Stage};
+use crate::udp::ECHO_PORT;
 
 pub(super) const CLIENTS: &str = "clients";
 pub(super) const CROWD: &str = "crowd";
