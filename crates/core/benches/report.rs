@@ -9,10 +9,9 @@
 //! `cargo test` it only checks that `goals.toml` is sound.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::PathBuf;
-use std::{env, error, fs};
+use std::error;
 
-use plimsoll_report::criterion::{Measurement, collect};
+use plimsoll_report::criterion::{Asked, Measurement};
 use plimsoll_report::{self as report, SCHEMA, Side};
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -23,25 +22,12 @@ const GOALS: &str = include_str!("goals.toml");
 
 fn main() -> Outcome<()> {
     let goals = parse_goals(GOALS)?;
-    if !env::args().any(|arg| arg == "--bench") {
+    let Some(asked) = Asked::by_arguments()? else {
         println!("{} goals are sound", goals.len());
         return Ok(());
-    }
-    let paths: Vec<PathBuf> = env::args()
-        .skip(1)
-        .filter(|arg| !arg.starts_with("--"))
-        .map(PathBuf::from)
-        .collect();
-    let [criterion, output] = paths.as_slice() else {
-        return Err("usage: report CRITERION_DIR OUTPUT_JSON".into());
     };
-    let results = collect(criterion)?;
-    if let Some(folder) = output.parent() {
-        fs::create_dir_all(folder)?;
-    }
-    let document = document(&goals, &results)?;
-    fs::write(output, serde_json::to_string_pretty(&document)? + "\n")?;
-    print_table(&goals, &results);
+    let output = asked.write(&document(&goals, &asked.measured)?)?;
+    print_table(&goals, &asked.measured);
     println!("\nwritten to {}", output.display());
     Ok(())
 }

@@ -1,43 +1,12 @@
 //! A file has 500 lines of code at most and a function of C fits a screen of 60: who looks for
 //! something reads little. Functions of Rust are clippy's (`too-many-lines-threshold`).
 
-use std::ffi::OsStr;
-use std::fs;
-use std::path::{Path, PathBuf};
+mod sources;
+
+use sources::{has_ending, is_code, read, sources};
 
 const FILE_LINES_MAX: usize = 500;
 const FUNCTION_LINES_MAX: usize = 60;
-
-/// Rust and C of the workspace, but for what a build made.
-fn sources() -> Vec<PathBuf> {
-    let top = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-    let mut folders = vec![top.join("crates"), top.join("fuzz")];
-    let mut files = Vec::new();
-    while let Some(folder) = folders.pop() {
-        let entries = fs::read_dir(&folder).unwrap_or_else(|why| panic!("{folder:?}: {why}"));
-        for path in entries.flatten().map(|entry| entry.path()) {
-            if path.is_dir() && path.file_name() != Some(OsStr::new("target")) {
-                folders.push(path);
-            } else if ["rs", "c", "h"].iter().any(|end| has_ending(&path, end)) {
-                files.push(path);
-            }
-        }
-    }
-    files
-}
-
-fn has_ending(path: &Path, ending: &str) -> bool {
-    path.extension() == Some(OsStr::new(ending))
-}
-
-/// Neither blank nor a comment of its own.
-fn is_code(line: &str) -> bool {
-    let line = line.trim_start();
-    !line.is_empty()
-        && !["//", "/*", "* ", "*/"]
-            .iter()
-            .any(|mark| line.starts_with(mark))
-}
 
 /// The first lines of C's functions that are too long, and how long.
 fn long_functions(source: &str) -> Vec<(&str, usize)> {
@@ -59,10 +28,8 @@ fn long_functions(source: &str) -> Vec<(&str, usize)> {
 #[test]
 fn files_and_functions_of_c_are_short() {
     let mut faults = Vec::new();
-    let sources = sources();
-    assert!(sources.len() > 500, "{} files: not all", sources.len());
-    for path in sources {
-        let source = fs::read_to_string(&path).unwrap_or_else(|why| panic!("{path:?}: {why}"));
+    for path in sources() {
+        let source = read(&path);
         let lines = source.lines().filter(|line| is_code(line)).count();
         if lines > FILE_LINES_MAX {
             faults.push(format!("{}: {lines} lines of code", path.display()));

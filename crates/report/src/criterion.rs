@@ -2,8 +2,9 @@
 //! own form.
 
 use std::collections::BTreeMap;
+use std::error::Error;
 use std::path::{Path, PathBuf};
-use std::{fs, io};
+use std::{env, fs, io};
 
 use serde_json::{Value, json};
 
@@ -14,6 +15,54 @@ pub struct Measurement {
     pub median: f64,
     /// Every sample.
     pub runs: Vec<f64>,
+}
+
+/// What a bench `report` was asked for: criterion's folder, and the document to write, as in
+/// `cargo bench --bench report -- CRITERION_DIR OUTPUT_JSON`.
+#[derive(Debug)]
+pub struct Asked {
+    /// All measurements of the folder.
+    pub measured: BTreeMap<String, Measurement>,
+    output: PathBuf,
+}
+
+impl Asked {
+    /// By this process's arguments. None under `cargo test`, which measures nothing.
+    ///
+    /// # Errors
+    ///
+    /// Other arguments, or a folder that [`collect`] cannot read.
+    pub fn by_arguments() -> Result<Option<Self>, Box<dyn Error>> {
+        if !env::args().any(|arg| arg == "--bench") {
+            return Ok(None);
+        }
+        let paths: Vec<PathBuf> = env::args()
+            .skip(1)
+            .filter(|arg| !arg.starts_with("--"))
+            .map(PathBuf::from)
+            .collect();
+        let [folder, output] = paths.as_slice() else {
+            return Err("usage: report CRITERION_DIR OUTPUT_JSON".into());
+        };
+        Ok(Some(Self {
+            measured: collect(folder)?,
+            output: output.clone(),
+        }))
+    }
+
+    /// Writes the document, and says where it is.
+    ///
+    /// # Errors
+    ///
+    /// It cannot be written.
+    pub fn write(&self, document: &Value) -> io::Result<&Path> {
+        if let Some(folder) = self.output.parent() {
+            fs::create_dir_all(folder)?;
+        }
+        let text = serde_json::to_string_pretty(document)? + "\n";
+        fs::write(&self.output, text)?;
+        Ok(&self.output)
+    }
 }
 
 /// Criterion's folder cannot be read.

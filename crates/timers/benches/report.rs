@@ -5,10 +5,9 @@
 //! `cargo test` it only checks the arithmetic.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
-use std::{env, error, fs};
+use std::error;
 
-use plimsoll_report::criterion::{Measurement, collect, results};
+use plimsoll_report::criterion::{Asked, Measurement, results};
 use plimsoll_report::{Goal, Machine, SCHEMA, Side, figure, goals_table};
 use serde_json::json;
 
@@ -20,28 +19,20 @@ const TIMERFD: &str = "event/schedule_and_fire/timerfd";
 type Measured = BTreeMap<String, Measurement>;
 
 fn main() -> Result<(), Box<dyn error::Error>> {
-    if !env::args().any(|arg| arg == "--bench") {
+    let Some(asked) = Asked::by_arguments()? else {
         arithmetic();
         return Ok(());
-    }
-    let paths: Vec<PathBuf> = env::args()
-        .skip(1)
-        .filter(|arg| !arg.starts_with("--"))
-        .map(PathBuf::from)
-        .collect();
-    let [criterion, output] = paths.as_slice() else {
-        return Err("usage: report CRITERION_DIR OUTPUT_JSON".into());
     };
-    let measured = collect(criterion)?;
-    let goals = goals(&measured);
+    let measured = &asked.measured;
+    let goals = goals(measured);
     let document = json!({
         "schema": SCHEMA,
         "machine": Machine::read(None),
-        "results": results(&measured),
+        "results": results(measured),
         "goals": goals,
     });
-    fs::write(output, serde_json::to_string_pretty(&document)? + "\n")?;
-    for (id, measurement) in &measured {
+    let output = asked.write(&document)?;
+    for (id, measurement) in measured {
         println!("{id:<60} {:>10} ns", figure(measurement.median));
     }
     print!("{}", goals_table(&goals));

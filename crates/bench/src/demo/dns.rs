@@ -1,7 +1,7 @@
 //! The DNS flood: NSD is flooded on its own port, and its honest client asks on.
 
 use super::document::{Dns, DnsCase};
-use super::{PROTECTIONS, Plan};
+use super::{PROTECTIONS, Plan, in_rounds};
 use crate::Error;
 use crate::cases::{Case, Cases};
 use crate::own_port::servers::{CLIENT_QPS, Running, Served};
@@ -25,20 +25,14 @@ pub(super) fn run(
     let nsd = Running::start(SourcesServer::Nsd, stage)?;
     stage.testbed.route_all()?;
     let mut cases = Cases::new(&PROTECTIONS, &plan.dns_rates_pps);
-    for round in 1..=plan.runs {
-        for case in cases.in_round(round) {
-            progress(&format!(
-                "DNS, round {round} of {}: {} queries/s, {}",
-                plan.runs,
-                case.load,
-                case.protection.name()
-            ));
-            let protector = stage.protect(case.protection, None)?;
-            let seconds = plan.http_seconds;
-            let served = nsd.serve(stage, protector, FLOOD, case.load, seconds)?;
-            case.runs.push(served);
-        }
-    }
+    in_rounds(
+        &mut cases,
+        plan.runs,
+        stage,
+        progress,
+        |rate_qps| ("DNS", format!("{rate_qps} queries/s")),
+        |protector, rate_qps| nsd.serve(stage, protector, FLOOD, rate_qps, plan.http_seconds),
+    )?;
     Ok(Outcome { cases })
 }
 

@@ -40,12 +40,35 @@ pub use document::{Dns, DnsCase, Document, Syn, SynCase, Udp};
 pub use router::{RouterCase, RouterScene};
 
 use crate::Error;
+use crate::cases::Cases;
 use crate::guard_process::GuardProcess;
-use crate::protection::{Protection, Stage};
+use crate::protection::{Protection, Protector, Stage};
 use crate::traffic::RAMP_UP;
 
 /// In the order in which they take turns.
 const PROTECTIONS: [Protection; 2] = [Protection::Stock, Protection::Guard];
+
+/// Runs each case once a round, behind its protection, and tells which is on. `words` are the
+/// scene's name and the load's.
+fn in_rounds<'a, L: Copy + PartialEq, R>(
+    cases: &mut Cases<L, R>,
+    rounds: usize,
+    stage: &Stage<'a>,
+    progress: &mut impl FnMut(&str),
+    words: impl Fn(L) -> (&'static str, String),
+    mut run: impl FnMut(Protector<'a>, L) -> Result<R, Error>,
+) -> Result<(), Error> {
+    for round in 1..=rounds {
+        for case in cases.in_round(round) {
+            let (scene, load) = words(case.load);
+            let by = case.protection.name();
+            progress(&format!("{scene}, round {round} of {rounds}: {load}, {by}"));
+            let protector = stage.protect(case.protection, None)?;
+            case.runs.push(run(protector, case.load)?);
+        }
+    }
+    Ok(())
+}
 
 /// One comparison of the demo.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

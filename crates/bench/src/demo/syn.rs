@@ -1,7 +1,7 @@
 //! The SYN flood: nginx serves while another listener is flooded.
 
 use super::document::{Syn, SynCase};
-use super::{PROTECTIONS, Plan};
+use super::{PROTECTIONS, Plan, in_rounds};
 use crate::Error;
 use crate::cases::{Case, Cases};
 use crate::figures::HostCpu;
@@ -22,20 +22,14 @@ pub(super) fn run(
 ) -> Result<Outcome, Error> {
     let web = Web::start(stage)?;
     let mut cases = Cases::new(&PROTECTIONS, &plan.syn_rates_pps);
-    for round in 1..=plan.runs {
-        for case in cases.in_round(round) {
-            progress(&format!(
-                "SYN, round {round} of {}: {} SYN/s, {}",
-                plan.runs,
-                case.load,
-                case.protection.name()
-            ));
-            let protector = stage.protect(case.protection, None)?;
-            let seconds = plan.http_seconds;
-            case.runs
-                .push(web.serve(stage, protector, OTHER_PORT, case.load, seconds)?);
-        }
-    }
+    in_rounds(
+        &mut cases,
+        plan.runs,
+        stage,
+        progress,
+        |rate_pps| ("SYN", format!("{rate_pps} SYN/s")),
+        |protector, rate_pps| web.serve(stage, protector, OTHER_PORT, rate_pps, plan.http_seconds),
+    )?;
     Ok(Outcome {
         server: Web::version(stage)?,
         cases,

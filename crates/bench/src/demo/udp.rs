@@ -3,7 +3,7 @@
 use plimsoll_testbed::blast::Schedule;
 
 use super::document::Udp;
-use super::{PROTECTIONS, Plan};
+use super::{PROTECTIONS, Plan, in_rounds};
 use crate::Error;
 use crate::cases::Cases;
 use crate::protection::Stage;
@@ -25,21 +25,19 @@ pub(super) fn run(
     progress("UDP: looking for the maximum loss-free receive rate (MLFRR)");
     let mlfrr_pps = servers.mlfrr(stage)?;
     let mut cases = Cases::new(&PROTECTIONS, &plan.flood_multiples);
-    for round in 1..=plan.runs {
-        for case in cases.in_round(round) {
-            let rate_pps = (mlfrr_pps * case.load) as u64;
-            progress(&format!(
-                "UDP, round {round} of {}: {} packets/s, {}",
-                plan.runs,
-                rate_pps,
-                case.protection.name()
-            ));
+    let rate_pps = |multiple: f64| (mlfrr_pps * multiple) as u64;
+    in_rounds(
+        &mut cases,
+        plan.runs,
+        stage,
+        progress,
+        |multiple| ("UDP", format!("{} packets/s", rate_pps(multiple))),
+        |protector, multiple| {
+            let rate_pps = rate_pps(multiple);
             let schedule = (rate_pps > 0).then_some(Schedule::Fixed { rate_pps });
-            let protector = stage.protect(case.protection, None)?;
-            case.runs
-                .push(servers.flood(stage, protector, schedule, plan.window)?);
-        }
-    }
+            servers.flood(stage, protector, schedule, plan.window)
+        },
+    )?;
     Ok(Outcome { mlfrr_pps, cases })
 }
 

@@ -20,14 +20,7 @@
  * One instance of the program per interface: its address and settings are constants
  * or variables of the instance, and cost no look-up.
  */
-#include <linux/bpf.h>
-#include <linux/if_ether.h>
-#include <linux/in.h>
-#include <linux/ip.h>
-#include <linux/ipv6.h>
-#include <bpf/bpf_endian.h>
-#include <bpf/bpf_helpers.h>
-#include <stdbool.h>
+#include "frame.h"
 
 #include "classic.h"
 #include "forward.h"

@@ -14,14 +14,7 @@
  * A queue without a socket (the process is gone, or on its way out) leaves its frames to
  * the kernel, or to nobody if the screen fails closed.
  */
-#include <linux/bpf.h>
-#include <linux/if_ether.h>
-#include <linux/in.h>
-#include <linux/ip.h>
-#include <linux/ipv6.h>
-#include <bpf/bpf_endian.h>
-#include <bpf/bpf_helpers.h>
-#include <stdbool.h>
+#include "frame.h"
 
 #include "classic.h"
 #include "screen.h"

@@ -54,6 +54,60 @@ impl Options {
     }
 }
 
+/// The methods of a socket with `options` that say whether and how long its calls wait.
+macro_rules! waiting_methods {
+    ($socket:ty) => {
+        impl $socket {
+            /// Whether calls wait, or return `WouldBlock`.
+            ///
+            /// # Errors
+            ///
+            /// None; as in the standard library.
+            pub fn set_nonblocking(&self, nonblocking: bool) -> io::Result<()> {
+                self.options.set_nonblocking(nonblocking);
+                Ok(())
+            }
+
+            /// How long a receiving call waits; none: for ever.
+            ///
+            /// # Errors
+            ///
+            /// `InvalidInput` for zero, as in the standard library.
+            pub fn set_read_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
+                self.options.set_read_timeout(timeout)
+            }
+
+            /// How long a sending call waits for room; none: for ever.
+            ///
+            /// # Errors
+            ///
+            /// `InvalidInput` for zero, as in the standard library.
+            pub fn set_write_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
+                self.options.set_write_timeout(timeout)
+            }
+
+            /// How long a receiving call waits.
+            ///
+            /// # Errors
+            ///
+            /// None; as in the standard library.
+            pub fn read_timeout(&self) -> io::Result<Option<Duration>> {
+                Ok(self.options.get().read_timeout)
+            }
+
+            /// How long a sending call waits.
+            ///
+            /// # Errors
+            ///
+            /// None; as in the standard library.
+            pub fn write_timeout(&self) -> io::Result<Option<Duration>> {
+                Ok(self.options.get().write_timeout)
+            }
+        }
+    };
+}
+pub(crate) use waiting_methods;
+
 /// Refuses a timeout of zero, as the standard library does.
 fn nonzero(timeout: Option<Duration>) -> io::Result<Option<Duration>> {
     match timeout {

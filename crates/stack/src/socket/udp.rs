@@ -20,7 +20,7 @@ use plimsoll_core::time::Instant;
 
 use self::receiving::Receiving;
 use super::addresses::{first, first_that_works, on_a_free_port};
-use super::options::Options;
+use super::options::{Options, waiting_methods};
 use crate::account::{Account, Owner};
 use crate::device::{Batch, Device, Endpoint, Mac};
 use crate::host::Host;
@@ -280,58 +280,12 @@ impl UdpSocket {
             .ok_or_else(|| io::ErrorKind::NotConnected.into())
     }
 
-    /// Whether calls wait, or return `WouldBlock`.
-    ///
-    /// # Errors
-    ///
-    /// None; as in the standard library.
-    pub fn set_nonblocking(&self, nonblocking: bool) -> io::Result<()> {
-        self.options.set_nonblocking(nonblocking);
-        Ok(())
-    }
-
     /// A receiving call that finds nothing looks again for so long before it sleeps
     /// (as `SO_BUSY_POLL` has the kernel do): the CPU pays for what waking the thread would
     /// take. It is worth it with the receive path `ni-lrp`, where nobody stands between the
     /// device and this call. Default: not at all.
     pub fn set_busy_poll(&self, busy_poll: Duration) {
         self.options.set_busy_poll(busy_poll);
-    }
-
-    /// How long receiving waits; none: for ever.
-    ///
-    /// # Errors
-    ///
-    /// `InvalidInput` for zero, as in the standard library.
-    pub fn set_read_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
-        self.options.set_read_timeout(timeout)
-    }
-
-    /// How long sending waits for room in the device; none: for ever.
-    ///
-    /// # Errors
-    ///
-    /// `InvalidInput` for zero, as in the standard library.
-    pub fn set_write_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
-        self.options.set_write_timeout(timeout)
-    }
-
-    /// How long receiving waits.
-    ///
-    /// # Errors
-    ///
-    /// None; as in the standard library.
-    pub fn read_timeout(&self) -> io::Result<Option<Duration>> {
-        Ok(self.options.get().read_timeout)
-    }
-
-    /// How long sending waits.
-    ///
-    /// # Errors
-    ///
-    /// None; as in the standard library.
-    pub fn write_timeout(&self) -> io::Result<Option<Duration>> {
-        Ok(self.options.get().write_timeout)
     }
 
     /// What an ICMP error told, which the next call would return otherwise.
@@ -356,6 +310,8 @@ impl UdpSocket {
         &self.host().egress
     }
 }
+
+waiting_methods!(UdpSocket);
 
 /// Readable when something is there as the descriptor is taken, or has come since then or since a call returned
 /// `WouldBlock`: receive until that, then wait for this descriptor, with poll(2) or an event loop. It tells nothing of room

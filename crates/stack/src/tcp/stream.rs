@@ -16,7 +16,7 @@ use super::pacing::Pacing;
 use crate::clock;
 use crate::host::Host;
 use crate::socket::addresses::{first_that_works, on_a_free_port};
-use crate::socket::options::{Options, Waits};
+use crate::socket::options::{Options, Waits, waiting_methods};
 use crate::socket::readiness::Readiness;
 use crate::stack::Stack;
 
@@ -328,53 +328,9 @@ impl TcpStream {
     pub fn peer_addr(&self) -> io::Result<SocketAddr> {
         Ok(self.connection.remote)
     }
-
-    /// Whether calls wait, or return `WouldBlock`.
-    ///
-    /// # Errors
-    ///
-    /// None; as in the standard library.
-    pub fn set_nonblocking(&self, nonblocking: bool) -> io::Result<()> {
-        self.options.set_nonblocking(nonblocking);
-        Ok(())
-    }
-
-    /// How long reading waits; none: for ever.
-    ///
-    /// # Errors
-    ///
-    /// `InvalidInput` for zero, as in the standard library.
-    pub fn set_read_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
-        self.options.set_read_timeout(timeout)
-    }
-
-    /// How long writing waits for room; none: for ever.
-    ///
-    /// # Errors
-    ///
-    /// `InvalidInput` for zero, as in the standard library.
-    pub fn set_write_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
-        self.options.set_write_timeout(timeout)
-    }
-
-    /// How long reading waits.
-    ///
-    /// # Errors
-    ///
-    /// None; as in the standard library.
-    pub fn read_timeout(&self) -> io::Result<Option<Duration>> {
-        Ok(self.options.get().read_timeout)
-    }
-
-    /// How long writing waits.
-    ///
-    /// # Errors
-    ///
-    /// None; as in the standard library.
-    pub fn write_timeout(&self) -> io::Result<Option<Duration>> {
-        Ok(self.options.get().write_timeout)
-    }
 }
+
+waiting_methods!(TcpStream);
 
 /// As far as received: nothing at the end, `None` if there is nothing now.
 fn received(
