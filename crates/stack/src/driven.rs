@@ -5,7 +5,7 @@ use std::io::ErrorKind;
 use std::time::Duration;
 
 use crate::clock;
-use crate::config::{StackConfig, TcpConfig};
+use crate::config::{ReceivePath, StackConfig, TcpConfig};
 use crate::device::simulated::{SimulatedConfig, SimulatedDevice};
 pub use crate::device::xdp::steering::{Bound, Steering, To, Told};
 use crate::device::{Batch, Device};
@@ -199,15 +199,12 @@ impl Driven {
     }
 }
 
-/// Not `ni-lrp`: the simulated device has no demultiplexer of its own. That path's is the XDP program
+/// All but `ni-lrp`: the simulated device has no demultiplexer of its own. That path's is the XDP program
 /// ([`Steering`]), and what comes out of its rings goes through the code of `soft-lrp`.
-const PATHS: [&str; 5] = [
-    "eager",
-    "early-demux",
-    "soft-lrp",
-    "polled",
-    "soft-timer-polling",
-];
+fn paths() -> Vec<&'static str> {
+    let names = ReceivePath::NAMES.into_iter();
+    names.filter(|&name| name != "ni-lrp").collect()
+}
 
 /// Whatever is sent, nothing panics, and every frame has one outcome.
 ///
@@ -220,7 +217,8 @@ pub fn check(bytes: &[u8]) {
     let Some((path, mut rest)) = bytes.split_first() else {
         return;
     };
-    let mut driven = Driven::new(PATHS[usize::from(*path) % PATHS.len()]);
+    let paths = paths();
+    let mut driven = Driven::new(paths[usize::from(*path) % paths.len()]);
     while let Some((length, frames)) = rest.split_first() {
         let (frame, others) = frames.split_at(frames.len().min((*length).into()));
         rest = others;

@@ -15,16 +15,7 @@ use plimsoll_core::channel::ChannelConfig;
 use plimsoll_stack::device::packet::PacketDevice;
 use plimsoll_stack::device::xdp::XdpConfig;
 use plimsoll_stack::device::{Batch, Device, Frame};
-use plimsoll_stack::{Stack, StackConfig, UdpSocket};
-
-const PATHS: [&str; 6] = [
-    "eager",
-    "early-demux",
-    "soft-lrp",
-    "ni-lrp",
-    "soft-timer-polling",
-    "polled",
-];
+use plimsoll_stack::{ReceivePath, Stack, StackConfig, UdpSocket};
 
 /// More datagrams than the stack has chunks, with pauses, since the link's own queue is short.
 fn send_more_than_it_holds(client: &KernelSocket) {
@@ -50,7 +41,7 @@ fn read_all(socket: &UdpSocket) -> usize {
 /// so nothing woke him, also when all of them were free again.
 #[test]
 fn a_stack_hears_again_after_its_chunks_were_used_up() {
-    for path in PATHS {
+    for path in ReceivePath::NAMES {
         Lan::create(|| {
             let device = xdp(&XdpConfig {
                 chunks: 256,
@@ -98,7 +89,7 @@ fn wait_until_it_is_told(socket: &UdpSocket, what: &str, end: &str) {
 
 #[test]
 fn who_waits_learns_that_the_interface_was_deleted() {
-    for path in PATHS {
+    for path in ReceivePath::NAMES {
         Lan::create(|| {
             let stack = Stack::start(xdp(&owned()), &config(path)).unwrap();
             let socket = UdpSocket::bind(&stack, "10.0.0.2:7").unwrap();
