@@ -1,5 +1,7 @@
 //! What can go wrong in a comparison.
 
+use plimsoll_kernel::error::{FAILED, LACKS};
+
 /// Why a comparison could not be made. Missing a goal is no error.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -78,21 +80,21 @@ impl Error {
     pub fn exit_code(&self) -> u8 {
         match self {
             Self::Testbed(error) => error.exit_code(),
-            Self::Triggers(error) if error.is_missing() => 3,
-            Self::GuardLacks { .. } => 3,
+            Self::Triggers(error) if error.is_missing() => LACKS,
+            Self::GuardLacks { .. } => LACKS,
             Self::Triggers(_)
             | Self::Guard { .. }
             | Self::Tool { .. }
             | Self::MissingOption { .. }
             | Self::Document { .. }
             | Self::Traffic { .. }
-            | Self::NoLossFreeRate { .. } => 1,
+            | Self::NoLossFreeRate { .. } => FAILED,
         }
     }
 
     /// True if this host lacks something that the comparison needs.
     #[must_use]
     pub fn is_missing(&self) -> bool {
-        self.exit_code() == 3
+        self.exit_code() == LACKS
     }
 }

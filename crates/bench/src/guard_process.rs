@@ -12,13 +12,12 @@ use std::thread;
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
+use plimsoll_kernel::error::LACKS;
 use plimsoll_testbed::{Host, Process};
 use serde::Deserialize;
 
 use crate::Error;
 
-/// Its exit code where the host lacks something.
-const LACKS: i32 = 3;
 const START_LIMIT: Duration = Duration::from_secs(10);
 const STOP_LIMIT: Duration = Duration::from_secs(5);
 const LOOKS: u32 = 10;
@@ -141,7 +140,7 @@ impl GuardProcess {
             let read = stdout.read_to_string(&mut said);
             read.map_err(|error| problem(&format!("check cannot be read: {error}")))?;
         }
-        if process.wait(START_LIMIT)?.code() != Some(LACKS) {
+        if process.wait(START_LIMIT)?.code() != Some(LACKS.into()) {
             return Ok(());
         }
         let missing = said.lines().filter(|line| line.starts_with("MISSING"));

@@ -8,12 +8,7 @@ use std::error::Error;
 use std::fmt;
 use std::io;
 
-/// Exit codes: the work failed.
-pub(crate) const FAILED: u8 = 1;
-/// Exit codes: the command was used wrongly.
-pub(crate) const USED_WRONGLY: u8 = 2;
-/// Exit codes: this host lacks something.
-pub(crate) const LACKS: u8 = 3;
+pub(crate) use plimsoll_kernel::error::{FAILED, LACKS, USED_WRONGLY};
 
 /// How a command ends.
 pub(crate) type Result<T> = std::result::Result<T, Failure>;

@@ -3,6 +3,7 @@
 use std::error::Error as StdError;
 
 use plimsoll_core::config::ConfigError;
+use plimsoll_kernel::error::{LACKS, USED_WRONGLY};
 
 /// Why a [`Guard`](crate::Guard) cannot start or go on. What is done with a running
 /// guard from outside has errors of its own: [`session`](crate::session) and
@@ -26,7 +27,7 @@ impl Error {
     #[must_use]
     pub const fn exit_code(&self) -> u8 {
         match self {
-            Self::Config(_) => 2,
+            Self::Config(_) => USED_WRONGLY,
             Self::Kernel(error) => error.exit_code(),
         }
     }
@@ -34,7 +35,7 @@ impl Error {
     /// True if this host lacks something.
     #[must_use]
     pub const fn is_missing(&self) -> bool {
-        self.exit_code() == 3
+        self.exit_code() == LACKS
     }
 }
 

@@ -16,6 +16,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use plimsoll_core::fairness::Keys;
 use plimsoll_core::fairness::numbers::{KNOWN_AGE_PERIODS, KNOWN_PERIOD_SHIFT};
+use plimsoll_kernel::error::file_remedy;
 use plimsoll_kernel::private_file;
 use serde::{Deserialize, Serialize};
 
@@ -70,7 +71,7 @@ pub enum KnownError {
         why: String,
     },
     /// The kernel refuses to read or write it.
-    #[error("cannot {what} {path}")]
+    #[error("cannot {what} {path}{}", file_remedy(.source))]
     File {
         /// `read` or `write`.
         what: &'static str,
@@ -287,6 +288,16 @@ mod tests {
         let refused = file.read().unwrap_err().to_string();
         assert!(refused.contains("chmod 700"), "{refused}");
         assert!(file.write(&kept).is_err());
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_written_says_the_remedy() {
+        let error = KnownError::File {
+            what: "write",
+            path: "known.json".into(),
+            source: nix::errno::Errno::ENOSPC.into(),
+        };
+        assert!(error.to_string().contains("free space"), "{error}");
     }
 
     #[test]

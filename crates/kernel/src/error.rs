@@ -5,7 +5,6 @@
 //! for who does several. A call that nobody expects to fail ([`CallError`]) says the remedy of
 //! those answers that have one.
 
-use std::fmt::Display;
 use std::io;
 
 use nix::errno::Errno;
@@ -17,10 +16,12 @@ pub use crate::meter::MeterError;
 pub use crate::namespace::NamespaceError;
 pub use crate::xdp_link::AttachError;
 
-/// Exit code: the work failed.
-pub(crate) const FAILED: u8 = 1;
-/// Exit code: this host lacks something.
-pub(crate) const LACKS: u8 = 3;
+/// Exit code of a command: the work failed.
+pub const FAILED: u8 = 1;
+/// Exit code of a command: it was used wrongly.
+pub const USED_WRONGLY: u8 = 2;
+/// Exit code of a command: this host lacks something, as a privilege or a feature.
+pub const LACKS: u8 = 3;
 
 /// A call that nobody expects to fail did.
 #[derive(Debug, thiserror::Error)]
@@ -35,7 +36,7 @@ pub enum CallError {
         source: libbpf_rs::Error,
     },
     /// A system call failed.
-    #[error("cannot {action}{}", remedy(.action, errno(.source)))]
+    #[error("cannot {action}{}", remedy(.action, .source))]
     Os {
         /// What was being done.
         action: &'static str,
@@ -69,8 +70,33 @@ pub fn bpf(action: &'static str) -> impl Fn(libbpf_rs::Error) -> CallError {
     move |source| CallError::Bpf { action, source }
 }
 
-/// What to do where the kernel answers `action` so, in brackets; nothing where no remedy is known.
-pub(crate) fn remedy(action: &str, answer: Option<Errno>) -> String {
+/// What to do where the kernel answers a system call so, in brackets; nothing where no remedy is
+/// known. `action` ends the sentence "cannot …".
+#[must_use]
+pub fn remedy(action: &str, source: &io::Error) -> String {
+    remedy_of(action, errno(source))
+}
+
+/// The same where the call was to open, read or write a file.
+#[must_use]
+pub fn file_remedy(source: &io::Error) -> String {
+    let remedy = match errno(source) {
+        Some(Errno::EPERM | Errno::EACCES) => {
+            "give this user the right to it, take another path, or run as root"
+        }
+        Some(Errno::ENOENT | Errno::ENOTDIR | Errno::EISDIR) => {
+            "name a file that exists, or a new one in a directory that does"
+        }
+        Some(Errno::ENOSPC | Errno::EDQUOT) => "free space there, or take another path",
+        Some(Errno::EFBIG) => "take shorter files, or raise their limit: `ulimit -f`",
+        Some(Errno::EROFS) => "take a path on a file system that can be written",
+        Some(Errno::EIO) => "see `dmesg`: the disk may be failing",
+        answer => return remedy_of("", answer),
+    };
+    format!(" ({remedy})")
+}
+
+pub(crate) fn remedy_of(action: &str, answer: Option<Errno>) -> String {
     let remedy = match answer {
         Some(Errno::EPERM | Errno::EACCES) => {
             "run as root, e.g. with sudo; a container or service needs the capabilities that the systemd unit names"
@@ -95,15 +121,16 @@ pub(crate) fn remedy(action: &str, answer: Option<Errno>) -> String {
     format!(" ({remedy})")
 }
 
-/// A program that is refused when it is loaded is refused by the verifier, unless for want of
-/// rights, memory or descriptors.
-fn bpf_remedy(action: &str, source: &libbpf_rs::Error) -> String {
+/// As [`remedy`], where libbpf answers. A program that is refused when it is loaded is refused by the
+/// verifier, unless for want of rights, memory or descriptors.
+#[must_use]
+pub fn bpf_remedy(action: &str, source: &libbpf_rs::Error) -> String {
     let answer = bpf_errno(source);
     match answer {
         Some(Errno::EACCES | Errno::EINVAL | Errno::E2BIG) if action.starts_with("load ") => {
             " (this kernel's verifier refuses the program: try another kernel, and report this one's `uname -r`)".to_owned()
         }
-        _ => remedy(action, answer),
+        _ => remedy_of(action, answer),
     }
 }
 
@@ -111,8 +138,9 @@ pub(crate) fn errno(source: &io::Error) -> Option<Errno> {
     source.raw_os_error().map(Errno::from_raw)
 }
 
-/// libbpf-rs shows the kernel's number in its text alone.
-fn bpf_errno(source: &impl Display) -> Option<Errno> {
+/// The kernel's answer in libbpf's, which shows its number in the text alone.
+#[must_use]
+pub fn bpf_errno(source: &libbpf_rs::Error) -> Option<Errno> {
     let text = format!("{source:#}");
     let (_, number) = text.rsplit_once("(os error ")?;
     let (number, _) = number.split_once(')')?;
@@ -237,6 +265,25 @@ mod tests {
         assert!(refused(Errno::EPERM).contains("run as root"));
         assert!(refused(Errno::ENOMEM).contains("`ulimit -l`"));
         assert!(refused(Errno::EMFILE).contains("`ulimit -n`"));
+    }
+
+    #[test]
+    fn a_file_that_is_refused_says_its_remedy() {
+        for (number, remedy) in [
+            (Errno::EACCES, "run as root"),
+            (Errno::ENOENT, "a file that exists"),
+            (Errno::ENOSPC, "free space"),
+            (Errno::EFBIG, "`ulimit -f`"),
+            (Errno::EROFS, "can be written"),
+            (Errno::EIO, "`dmesg`"),
+            (Errno::EMFILE, "`ulimit -n`"),
+        ] {
+            let error = RecordError::NotWritten {
+                path: "/run/a".into(),
+                source: answer(number),
+            };
+            assert!(error.to_string().contains(remedy), "{error}");
+        }
     }
 
     #[test]

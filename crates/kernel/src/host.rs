@@ -110,6 +110,16 @@ pub fn check_btf() -> Result<(), HostError> {
     }
 }
 
+/// Whether the verifier takes this process's programs, if nothing is wrong with them. It refuses both
+/// with the same answer.
+#[must_use]
+pub fn may_load_programs() -> bool {
+    let effective = caps::read(None, CapSet::Effective).unwrap_or_default();
+    let of_bpf = [Capability::CAP_BPF, Capability::CAP_PERFMON];
+    effective.contains(&Capability::CAP_SYS_ADMIN)
+        || of_bpf.iter().all(|one| effective.contains(one))
+}
+
 /// Whether this process may load and attach programs and turn settings.
 ///
 /// # Errors

@@ -13,7 +13,7 @@ use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sched::{CloneFlags, CpuSet, sched_setaffinity, setns, unshare};
 use nix::unistd::Pid;
 
-use crate::error::{FAILED, errno, remedy};
+use crate::error::{FAILED, errno, remedy_of};
 
 /// Where named namespaces live (ip-netns(8)).
 pub const NETNS_DIR: &str = "/run/netns";
@@ -123,7 +123,7 @@ fn remedy_for(source: &io::Error, name: &str) -> String {
         Some(Errno::ENOSPC) => {
             " (raise the host's limit: `sysctl user.max_net_namespaces`)".to_owned()
         }
-        answer => remedy("", answer),
+        answer => remedy_of("", answer),
     }
 }
 

@@ -4,6 +4,7 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 
 use plimsoll_core::config::ConfigError;
+use plimsoll_kernel::error::{FAILED, LACKS, USED_WRONGLY, remedy};
 
 /// Why a device or a stack could not be opened.
 #[derive(Debug, thiserror::Error)]
@@ -84,11 +85,11 @@ pub enum Error {
         /// What would be accepted.
         allowed: &'static str,
     },
-    /// The kernel refuses the XDP program.
-    #[error("the kernel refuses the XDP program: {0}")]
-    Program(String),
+    /// The kernel refuses the XDP program, or what is done with it.
+    #[error(transparent)]
+    Kernel(#[from] plimsoll_kernel::Error),
     /// A system call failed.
-    #[error("cannot {action}: {source}")]
+    #[error("cannot {action}: {source}{}", remedy(.action, .source))]
     Io {
         /// What was tried.
         action: String,
@@ -103,25 +104,26 @@ impl Error {
     #[must_use]
     pub fn exit_code(&self) -> u8 {
         match self {
-            Self::Config { .. } | Self::KernelsAddress { .. } => 2,
+            Self::Config { .. } | Self::KernelsAddress { .. } => USED_WRONGLY,
             Self::NotPermitted { .. }
             | Self::NoSuchInterface(_)
             | Self::NoSuchQueue { .. }
-            | Self::Unsupported { .. } => 3,
-            Self::Busy { .. } | Self::MtuTooLarge { .. } | Self::Program(_) | Self::Io { .. } => 1,
+            | Self::Unsupported { .. } => LACKS,
+            Self::Kernel(error) => error.exit_code(),
+            Self::Busy { .. } | Self::MtuTooLarge { .. } | Self::Io { .. } => FAILED,
         }
     }
 
     /// Whether this host lacks something.
     #[must_use]
     pub fn is_missing(&self) -> bool {
-        self.exit_code() == 3
+        self.exit_code() == LACKS
     }
 
     /// Whether the caller asked for something impossible.
     #[must_use]
     pub fn is_usage(&self) -> bool {
-        self.exit_code() == 2
+        self.exit_code() == USED_WRONGLY
     }
 
     /// An [`Error::Io`] maker for `map_err`.
@@ -150,6 +152,8 @@ impl Error {
         }
     }
 }
+
+plimsoll_kernel::from_operations!(Error::Kernel);
 
 impl From<ConfigError> for Error {
     fn from(error: ConfigError) -> Self {
@@ -201,4 +205,23 @@ pub(crate) fn group_full(at: SocketAddr, members_max: usize) -> io::Error {
 pub(crate) fn shared(at: SocketAddr) -> io::Error {
     let why = format!("a socket that shares {at} cannot be connected: bind one of its own");
     io::Error::new(io::ErrorKind::InvalidInput, why)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_failed_call_says_its_remedy() {
+        for (number, remedy) in [
+            (libc::EMFILE, "`ulimit -n`"),
+            (libc::ENOMEM, "`ulimit -l`"),
+            (libc::ENODEV, "`ip link`"),
+        ] {
+            let source = io::Error::from_raw_os_error(number);
+            let error = Error::io("open a socket")(source);
+            assert!(error.to_string().contains(remedy), "{error}");
+            assert_eq!(error.exit_code(), FAILED);
+        }
+    }
 }

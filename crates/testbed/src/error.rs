@@ -4,6 +4,8 @@ use std::fmt::Display;
 use std::io;
 use std::time::Duration;
 
+use plimsoll_kernel::error::{FAILED, LACKS, USED_WRONGLY, remedy};
+
 /// Why the testbed could not do what was asked.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -58,7 +60,9 @@ pub enum Error {
     #[error("interrupted")]
     Interrupted,
     /// Something did not happen in time.
-    #[error("{what} did not happen within {after:?}")]
+    #[error(
+        "{what} did not happen within {after:?}: is the machine busy? Try again when it is idle"
+    )]
     Timeout {
         /// What was waited for.
         what: String,
@@ -66,10 +70,12 @@ pub enum Error {
         after: Duration,
     },
     /// Receive work does not happen where the placement should have put it.
-    #[error("placement failed: {0}")]
+    #[error(
+        "placement failed: {0}; stop what moves interrupts or receive work (irqbalance, tuned), and try again"
+    )]
     Placement(String),
     /// A program of ours ended with a failure.
-    #[error("{program} failed ({status}): {output}")]
+    #[error("{program} failed ({status}), put right what it says: {output}")]
     Failed {
         /// The program.
         program: String,
@@ -93,7 +99,7 @@ pub enum Error {
     #[error(transparent)]
     Stack(#[from] plimsoll_stack::Error),
     /// A system call failed.
-    #[error("cannot {action}: {source}")]
+    #[error("cannot {action}: {source}{}", remedy(.action, .source))]
     Io {
         /// What was tried, as the end of the sentence "cannot …".
         action: String,
@@ -110,20 +116,20 @@ impl Error {
     #[must_use]
     pub fn exit_code(&self) -> u8 {
         match self {
-            Self::Config { .. } => 2,
+            Self::Config { .. } => USED_WRONGLY,
             Self::Kernel(error) => error.exit_code(),
             Self::Stack(error) => error.exit_code(),
             Self::NotRoot
             | Self::MissingProgram { .. }
             | Self::MissingCpu { .. }
-            | Self::MissingKernelFeature { .. } => 3,
+            | Self::MissingKernelFeature { .. } => LACKS,
             Self::UnfitInterface { .. }
             | Self::Interrupted
             | Self::Timeout { .. }
             | Self::Placement(_)
             | Self::Failed { .. }
             | Self::Parse { .. }
-            | Self::Io { .. } => 1,
+            | Self::Io { .. } => FAILED,
         }
     }
 
@@ -132,7 +138,7 @@ impl Error {
     /// wrong.
     #[must_use]
     pub fn is_missing(&self) -> bool {
-        self.exit_code() == 3
+        self.exit_code() == LACKS
     }
 
     /// An [`Error::Io`] maker for `map_err`.
@@ -179,4 +185,29 @@ pub(crate) fn check_times(duration: Duration, timeout: Duration) -> Result<(), E
         &format_args!("{timeout:?}"),
         "1 ms to 10 s",
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_failure_says_its_remedy() {
+        let source = io::Error::from_raw_os_error(nix::libc::EMFILE);
+        let after = Duration::from_secs(1);
+        for (error, remedy) in [
+            (Error::io("bind")(source), "`ulimit -n`"),
+            (
+                Error::Timeout {
+                    what: "it".to_owned(),
+                    after,
+                },
+                "Try again",
+            ),
+            (Error::Placement("it".to_owned()), "irqbalance"),
+        ] {
+            assert!(error.to_string().contains(remedy), "{error}");
+            assert_eq!(error.exit_code(), FAILED);
+        }
+    }
 }

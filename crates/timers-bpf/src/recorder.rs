@@ -12,6 +12,7 @@ use libbpf_rs::skel::{OpenSkel, Skel, SkelBuilder};
 use libbpf_rs::{Link, MapCore, MapFlags};
 use memmap2::{Mmap, MmapOptions};
 use nix::unistd::getppid;
+use plimsoll_kernel::error::{bpf_remedy, remedy};
 
 use crate::analysis::State;
 use crate::faults::FaultCounts;
@@ -53,7 +54,7 @@ const _: () = {
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// libbpf's or the kernel's answer.
-    #[error("cannot {action}: {source}")]
+    #[error("cannot {action}: {source}{}", bpf_remedy(.action, .source))]
     Bpf {
         /// What was tried.
         action: &'static str,
@@ -61,7 +62,7 @@ pub enum Error {
         source: libbpf_rs::Error,
     },
     /// The kernel's answer to another call.
-    #[error("cannot {action}: {source}")]
+    #[error("cannot {action}: {source}{}", remedy(.action, .source))]
     Os {
         /// What was tried.
         action: &'static str,
@@ -69,7 +70,7 @@ pub enum Error {
         source: std::io::Error,
     },
     /// More memory than one map can have.
-    #[error("{states} states for each of {cpus} CPUs are more than one map holds")]
+    #[error("{states} states for each of {cpus} CPUs are more than one map holds: record fewer")]
     Room {
         /// Asked for.
         states: u32,

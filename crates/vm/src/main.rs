@@ -8,6 +8,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Parser;
+use plimsoll_kernel::error::LACKS;
 use plimsoll_vm::document::{Cell, Document};
 use plimsoll_vm::files::{Kernel, Qemu, initial_file_system};
 use plimsoll_vm::machine::{DRIVERS, run};
@@ -51,7 +52,7 @@ fn main() -> ExitCode {
         Ok(false) => ExitCode::FAILURE,
         Err(error) => {
             eprintln!("plimsoll-vm: {error}");
-            ExitCode::from(3)
+            ExitCode::from(LACKS)
         }
     }
 }

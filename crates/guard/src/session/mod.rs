@@ -35,6 +35,7 @@ pub use settings::{Metrics, Settings, SettingsError, Shares};
 
 use crate::check::stacking;
 use crate::error::{Error, with_causes};
+use plimsoll_kernel::error::FAILED;
 use plimsoll_kernel::host;
 use plimsoll_kernel::knobs::{Keeper, Knobs, TurnError};
 use plimsoll_kernel::privileges::{drop_capabilities, outlive_overload};
@@ -164,7 +165,7 @@ impl SessionError {
         match self {
             Self::Settings(error) => error.exit_code(),
             Self::Guard(error) => error.exit_code(),
-            Self::Metrics(_) | Self::Console(_) => 1,
+            Self::Metrics(_) | Self::Console(_) => FAILED,
         }
     }
 }

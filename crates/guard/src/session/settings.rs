@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use plimsoll_core::config::{ConfigError, Fraction};
+use plimsoll_kernel::error::USED_WRONGLY;
 use plimsoll_kernel::privileges::Need;
 use plimsoll_kernel::scheduling::Priority;
 
@@ -313,7 +314,7 @@ impl SettingsError {
             | Self::NoPollingThread { .. }
             | Self::NoSharingThread { .. }
             | Self::PublicMetrics { .. }
-            | Self::Range(_) => 2,
+            | Self::Range(_) => USED_WRONGLY,
         }
     }
 

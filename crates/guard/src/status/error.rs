@@ -2,6 +2,8 @@
 
 use std::io;
 
+use plimsoll_kernel::error::{FAILED, LACKS};
+
 /// Why a running guard cannot be asked.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -42,8 +44,8 @@ impl StatusError {
     pub const fn exit_code(&self) -> u8 {
         match self {
             Self::Kernel(error) => error.exit_code(),
-            Self::NotRoot { .. } => 3,
-            Self::NotRunning { .. } | Self::NoAnswer { .. } => 1,
+            Self::NotRoot { .. } => LACKS,
+            Self::NotRunning { .. } | Self::NoAnswer { .. } => FAILED,
         }
     }
 }

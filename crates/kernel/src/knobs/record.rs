@@ -15,7 +15,7 @@ use super::device::{Attribute, Identity};
 use super::file_name;
 use super::instances::{Instances, Renumbered};
 use super::napi::Napi;
-use crate::error::FAILED;
+use crate::error::{FAILED, file_remedy};
 use crate::private_file;
 use crate::process::Process;
 use crate::scheduling::Scheduling;
@@ -248,7 +248,10 @@ pub enum RecordError {
         source: io::Error,
     },
     /// It cannot be written, so nothing is turned.
-    #[error("cannot write {path}, and without it no setting of the host is changed")]
+    #[error(
+        "cannot write {path}, and without it no setting of the host is changed{}",
+        file_remedy(.source)
+    )]
     NotWritten {
         /// The file.
         path: PathBuf,

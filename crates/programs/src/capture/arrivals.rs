@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use pcap::{Capture, Precision};
+use plimsoll_kernel::error::{FAILED, USED_WRONGLY};
 
 use crate::filter::{FilterError, refused};
 
@@ -75,8 +76,11 @@ impl ArrivalsError {
     #[must_use]
     pub const fn exit_code(&self) -> u8 {
         match self {
-            Self::Filter(_) => 2,
-            _ => 1,
+            Self::Filter(_) => USED_WRONGLY,
+            Self::Open { .. }
+            | Self::Damaged { .. }
+            | Self::TooMany { .. }
+            | Self::Nothing { .. } => FAILED,
         }
     }
 }

@@ -4,6 +4,7 @@ use std::io;
 use std::path::PathBuf;
 
 use plimsoll_core::config::ConfigError;
+use plimsoll_kernel::error::{FAILED, USED_WRONGLY, file_remedy, remedy};
 
 use crate::filter::FilterError;
 
@@ -26,7 +27,7 @@ pub enum Error {
     #[error(transparent)]
     Interface(#[from] plimsoll_stack::Error),
     /// A file could not be made.
-    #[error("cannot make {path}: {source}")]
+    #[error("cannot make {path}: {source}{}", file_remedy(.source))]
     Create {
         /// The file.
         path: PathBuf,
@@ -34,7 +35,10 @@ pub enum Error {
         source: io::Error,
     },
     /// Writing failed; what could be written is whole.
-    #[error("cannot write {what}: {source}; {packets} packets are lost there")]
+    #[error(
+        "cannot write {what}: {source}{}; {packets} packets are lost there",
+        file_remedy(.source)
+    )]
     Write {
         /// The file.
         what: String,
@@ -44,7 +48,7 @@ pub enum Error {
         packets: u64,
     },
     /// A device or a clock failed.
-    #[error("cannot {action}: {source}")]
+    #[error("cannot {action}: {source}{}", remedy(.action, .source))]
     Io {
         /// What was tried.
         action: &'static str,
@@ -59,9 +63,9 @@ impl Error {
     #[must_use]
     pub fn exit_code(&self) -> u8 {
         match self {
-            Self::Config { .. } | Self::Filter(_) => 2,
+            Self::Config { .. } | Self::Filter(_) => USED_WRONGLY,
             Self::Interface(error) => error.exit_code(),
-            Self::Create { .. } | Self::Write { .. } | Self::Io { .. } => 1,
+            Self::Create { .. } | Self::Write { .. } | Self::Io { .. } => FAILED,
         }
     }
 }
@@ -71,6 +75,44 @@ impl From<ConfigError> for Error {
         Self::Config {
             field: error.field,
             allowed: error.allowed,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_failed_call_says_its_remedy() {
+        let answer = io::Error::from_raw_os_error;
+        let what = "a.pcapng".to_owned();
+        for (error, remedy) in [
+            (
+                Error::Create {
+                    path: "a.pcapng".into(),
+                    source: answer(nix::libc::EROFS),
+                },
+                "can be written",
+            ),
+            (
+                Error::Write {
+                    what,
+                    source: answer(nix::libc::ENOSPC),
+                    packets: 1,
+                },
+                "free space",
+            ),
+            (
+                Error::Io {
+                    action: "wait",
+                    source: answer(nix::libc::EMFILE),
+                },
+                "`ulimit -n`",
+            ),
+        ] {
+            assert!(error.to_string().contains(remedy), "{error}");
+            assert_eq!(error.exit_code(), FAILED);
         }
     }
 }

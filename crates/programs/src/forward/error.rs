@@ -2,6 +2,7 @@
 
 use std::io;
 
+use plimsoll_kernel::error::{FAILED, LACKS, USED_WRONGLY};
 use plimsoll_kernel::xdp_link::AttachError;
 
 /// Why this host does not forward as asked.
@@ -65,9 +66,9 @@ impl Error {
     #[must_use]
     pub fn exit_code(&self) -> u8 {
         match self {
-            Self::Usage { .. } | Self::Config(_) | Self::Filter(_) => 2,
-            Self::NoRouter { .. } | Self::NoEthernet { .. } | Self::ReversePathForAll => 3,
-            Self::Busy { .. } => 1,
+            Self::Usage { .. } | Self::Config(_) | Self::Filter(_) => USED_WRONGLY,
+            Self::NoRouter { .. } | Self::NoEthernet { .. } | Self::ReversePathForAll => LACKS,
+            Self::Busy { .. } => FAILED,
             Self::Kernel(error) => error.exit_code(),
             Self::Device(error) => error.exit_code(),
         }

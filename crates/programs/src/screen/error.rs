@@ -3,6 +3,8 @@
 use std::io;
 use std::path::PathBuf;
 
+use plimsoll_kernel::error::{FAILED, USED_WRONGLY, file_remedy, remedy};
+
 use super::Counts;
 use crate::filter::FilterError;
 
@@ -19,7 +21,7 @@ pub enum Error {
         allowed: &'static str,
     },
     /// A file of rules cannot be read.
-    #[error("cannot read {path}: {source}")]
+    #[error("cannot read {path}: {source}{}", file_remedy(.source))]
     Read {
         /// The file.
         path: PathBuf,
@@ -44,7 +46,7 @@ pub enum Error {
     #[error(transparent)]
     Kernel(#[from] plimsoll_kernel::Error),
     /// An interface failed while frames were screened.
-    #[error("cannot receive or send frames: {source}")]
+    #[error("cannot receive or send frames: {source}{}", remedy("receive or send frames", .source))]
     Ended {
         /// The kernel's answer.
         source: io::Error,
@@ -52,7 +54,7 @@ pub enum Error {
         counts: Box<Counts>,
     },
     /// A device failed.
-    #[error("cannot {action}: {source}")]
+    #[error("cannot {action}: {source}{}", remedy(.action, .source))]
     Io {
         /// What was tried.
         action: &'static str,
@@ -78,10 +80,38 @@ impl Error {
     #[must_use]
     pub fn exit_code(&self) -> u8 {
         match self {
-            Self::Config { .. } | Self::Rules { .. } | Self::Filter(_) => 2,
+            Self::Config { .. } | Self::Rules { .. } | Self::Filter(_) => USED_WRONGLY,
             Self::Interface(error) => error.exit_code(),
             Self::Kernel(error) => error.exit_code(),
-            Self::Read { .. } | Self::Io { .. } | Self::Ended { .. } => 1,
+            Self::Read { .. } | Self::Io { .. } | Self::Ended { .. } => FAILED,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_failed_call_says_its_remedy() {
+        let source = || io::Error::from_raw_os_error(nix::libc::EMFILE);
+        let counts = Box::default();
+        for error in [
+            Error::Read {
+                path: "rules".into(),
+                source: source(),
+            },
+            Error::Ended {
+                source: source(),
+                counts,
+            },
+            Error::Io {
+                action: "wait",
+                source: source(),
+            },
+        ] {
+            assert!(error.to_string().contains("`ulimit -n`"), "{error}");
+            assert_eq!(error.exit_code(), FAILED);
         }
     }
 }

@@ -48,6 +48,7 @@ use std::time::Duration;
 
 /// A process that puts a killed program's settings of an interface back. It must be started
 /// before any other thread.
+use plimsoll_kernel::error::bpf;
 pub use plimsoll_kernel::knobs::Keeper;
 
 pub use self::bare::BareQueue;
@@ -337,7 +338,7 @@ impl XdpInterface {
             .iter()
             .map(|socket| Arc::clone(socket.queue()))
             .collect();
-        let failed = |error: libbpf_rs::Error| Error::Program(error.to_string());
+        let failed = bpf("put sockets and addresses in the XDP program's maps");
         let shared = Shared {
             program,
             queues,
@@ -348,10 +349,10 @@ impl XdpInterface {
         let sockets = sockets.into_iter().map(|main| shared.reserving(main));
         let sockets =
             Sockets::new(sockets.collect()).map_err(Error::io("wait for several sockets"))?;
-        shared.give(MAIN_SOCKET, &sockets).map_err(failed)?;
+        shared.give(MAIN_SOCKET, &sockets).map_err(&failed)?;
         let hearing = Hearing::open(ifindex)?;
         for address in &config.owned {
-            shared.program.own(*address).map_err(failed)?;
+            shared.program.own(*address).map_err(&failed)?;
             hearing.add_address(*address)?;
         }
         let settings = turn_settings(interface, ifindex, config, &shared)?;

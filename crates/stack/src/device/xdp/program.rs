@@ -9,8 +9,11 @@ use std::sync::Arc;
 
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
+use nix::errno::Errno;
 use parking_lot::Mutex;
 use plimsoll_core::demux::Protocol;
+use plimsoll_kernel::error::{bpf, bpf_errno};
+use plimsoll_kernel::host::may_load_programs;
 use plimsoll_kernel::lasting_link::KeptLink;
 use plimsoll_kernel::xdp_link::AttachError;
 
@@ -63,9 +66,9 @@ impl Program {
     pub(super) fn attach(interface: &str, ifindex: u32, config: &XdpConfig) -> Result<Self, Error> {
         let mut place = MaybeUninit::uninit();
         let builder = SteerSkelBuilder::default();
-        let mut open = builder.open(&mut place).map_err(|error| refused(&error))?;
+        let mut open = builder.open(&mut place).map_err(refused)?;
         configure(&mut open, config);
-        let program = open.load().map_err(|error| refused(&error))?;
+        let program = open.load().map_err(refused)?;
         let link = KeptLink::attach(program.progs.steer.as_fd(), interface, ifindex)
             .map_err(|error| not_attached(interface, error))?;
         Self::of(&program.maps, Some(link))
@@ -73,7 +76,7 @@ impl Program {
 
     /// What is told by these maps.
     pub(super) fn of(maps: &SteerMaps<'_>, link: Option<KeptLink>) -> Result<Self, Error> {
-        let handle = |map| MapHandle::try_from(map).map_err(|error| refused(&error));
+        let handle = |map| MapHandle::try_from(map).map_err(refused);
         Ok(Self {
             sockets: handle(&maps.sockets)?,
             everywhere: handle(&maps.everywhere)?,
@@ -86,8 +89,7 @@ impl Program {
             group_map: handle(&maps.groups)?,
             groups: Mutex::default(),
             strays: handle(&maps.strays)?,
-            rooms: Rooms::of(&maps.given, &maps.given_up_to)
-                .map_err(|error| Error::Program(error.to_string()))?,
+            rooms: Rooms::of(&maps.given, &maps.given_up_to)?,
             company: handle(&maps.company)?,
             entries: Entries::new(),
             told_map: handle(&maps.bss)?,
@@ -98,8 +100,7 @@ impl Program {
 
     /// Whose frames come, while one endpoint is flooded.
     pub(super) fn watched(&self) -> Result<Watched, Error> {
-        let watched = Watched::of(&self.company, &self.rooms, &self.entries);
-        watched.map_err(|error| Error::Program(error.to_string()))
+        Ok(Watched::of(&self.company, &self.rooms, &self.entries)?)
     }
 
     /// For socket `number`, before [`add_socket`](Self::add_socket).
@@ -418,13 +419,19 @@ fn bytes(address: IpAddr) -> [u8; 16] {
     address.octets()
 }
 
-pub(super) fn refused(error: &libbpf_rs::Error) -> Error {
-    match error.kind() {
-        libbpf_rs::ErrorKind::PermissionDenied => Error::NotPermitted {
+/// The verifier answers `EACCES` to a program that it refuses, and to a process without `CAP_PERFMON`.
+pub(super) fn refused(error: libbpf_rs::Error) -> Error {
+    let is_privilege = match bpf_errno(&error) {
+        Some(Errno::EPERM) => true,
+        Some(Errno::EACCES) => !may_load_programs(),
+        _ => false,
+    };
+    match is_privilege {
+        true => Error::NotPermitted {
             action: "load the XDP program",
             capability: "CAP_BPF, CAP_PERFMON and CAP_NET_ADMIN",
         },
-        _ => Error::Program(error.to_string()),
+        false => bpf("load the XDP program")(error).into(),
     }
 }
 
@@ -441,13 +448,31 @@ pub(super) fn not_attached(interface: &str, error: AttachError) -> Error {
             feature: "native XDP",
             remedy: "take the device packet:IFACE (AF_PACKET), which every driver has",
         },
-        error => Error::Program(error.to_string()),
+        error => error.into(),
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_program_that_is_refused_says_the_remedy() {
+        let forbidden = match may_load_programs() {
+            true => "verifier",
+            false => "CAP_PERFMON",
+        };
+        for (number, remedy) in [
+            (libc::EACCES, forbidden),
+            (libc::EINVAL, "verifier"),
+            (libc::EMFILE, "`ulimit -n`"),
+            (libc::ENOMEM, "`ulimit -l`"),
+            (libc::EPERM, "run as root"),
+        ] {
+            let error = refused(io::Error::from_raw_os_error(number).into());
+            assert!(error.to_string().contains(remedy), "{error}");
+        }
+    }
 
     #[test]
     fn keys_are_laid_out_as_in_the_program() {

@@ -15,6 +15,7 @@ use std::time::Duration;
 
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use libbpf_rs::{MapCore, MapFlags};
+use plimsoll_kernel::error::bpf;
 use plimsoll_kernel::lasting_link::KeptLink;
 use plimsoll_kernel::xdp_link::XdpLink;
 
@@ -59,8 +60,8 @@ impl fmt::Debug for WholeQueue {
 pub fn open_whole(interface: &str, config: &XdpConfig) -> Result<Vec<WholeQueue>, Error> {
     let mut place = MaybeUninit::uninit();
     let open = skeleton::TakeSkelBuilder::default().open(&mut place);
-    let open = open.map_err(|error| program::refused(&error))?;
-    let loaded = open.load().map_err(|error| program::refused(&error))?;
+    let open = open.map_err(program::refused)?;
+    let loaded = open.load().map_err(program::refused)?;
     open_whole_by(
         interface,
         config,
@@ -137,7 +138,7 @@ fn give(socket: &Socket, sockets: &impl MapCore) -> Result<(), Error> {
     let descriptor = socket.as_fd().as_raw_fd().to_ne_bytes();
     let queue = socket.queue().number().to_ne_bytes();
     let added = sockets.update(&queue, &descriptor, MapFlags::ANY);
-    added.map_err(|error| Error::Program(error.to_string()))
+    Ok(added.map_err(bpf("put a socket in the XDP program's map"))?)
 }
 
 /// When a frame of a [`WholeQueue`] arrived: nanoseconds of `CLOCK_TAI`. Any number if
