@@ -12,7 +12,7 @@
 //! **Source.** Mogul & Ramakrishnan 1997, sections 5.2 and 6.4 (interrupts only
 //! at light load, polling otherwise: MR-27 on the scale of a host); Macpherson &
 //! Heiser 2004, sections 6.1 to 6.3 (holdoff from the load, buffers from drops:
-//! MH-07, MH-14, MH-16 to MH-18). Uses [`BufferCredit`] and [`LoadTarget`].
+//! MH-07, MH-14, MH-16 to MH-18). Uses [`BufferCredit`] and [`LoadTarget`](crate::holdoff::LoadTarget).
 //!
 //! **Holdoff.** A polling run that starts with `n` frames waiting lasts
 //! `n·c / (1 − λ·c)` at rate `λ` and cost `c`. With `o` for what a run costs
