@@ -94,11 +94,12 @@ pub struct Goal {
     pub measured: Option<f64>,
     /// Of `goal`, `measured` and `runs`.
     pub unit: &'static str,
-    /// Whether the promise was kept; nothing if it could not be measured.
+    /// Whether the promise was kept; nothing if it could not be measured, or if what was
+    /// measured says nothing of the promise.
     pub met: Option<bool>,
     /// All values.
     pub runs: Vec<f64>,
-    /// Why it could not be measured.
+    /// Why there is no verdict, or what else is to be known of it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub why: Option<String>,
 }
@@ -139,7 +140,7 @@ impl Goal {
         }
     }
 
-    /// Says why there is no measurement.
+    /// Says why there is no verdict, or what else is to be known of it.
     #[must_use]
     pub fn because(mut self, why: impl Into<String>) -> Self {
         self.why = Some(why.into());
@@ -147,7 +148,7 @@ impl Goal {
     }
 }
 
-/// The goals as lines for a person: ✓ met, ✗ missed, ? not measured.
+/// The goals as lines for a person: ✓ met, ✗ missed, ? no verdict.
 #[must_use]
 pub fn goals_table(goals: &[Goal]) -> String {
     let mut text = String::new();

@@ -31,6 +31,8 @@ const NOTICEABLE: f64 = 0.05;
 const SEARCHED: std::ops::RangeInclusive<f64> = 0.1..=0.5;
 /// From here on the generator sends what it can.
 const HIGHEST_PPS: u64 = UNLIMITED_PPS as u64;
+/// Nothing crosses, or a connection breaks off: no side can be compared with that.
+const ALL: f64 = 1.0;
 /// A generator that offers a smaller part of what was asked is at its end.
 const FOLLOWS: f64 = 0.9;
 /// A pause of the machine loses packets at any rate; not in every try.
@@ -168,7 +170,7 @@ pub(super) fn find(
         Err(Error::Traffic { .. }) => Ok(Tried {
             rate_pps,
             offered_pps: rate_pps as f64,
-            lost: 1.0,
+            lost: ALL,
         }),
         Err(error) => Err(error),
     })?;
@@ -215,8 +217,8 @@ impl Tried {
     }
 }
 
-/// The rate at which stock loses a part that is searched, or the nearest one above; the highest
-/// if stock loses less at each.
+/// The rate at which stock loses a part that is searched, or the nearest one above that leaves
+/// something to compare; the highest if stock loses less at each.
 fn search(
     from_pps: u64,
     mut stock: impl FnMut(u64) -> Result<Tried, Error>,
@@ -241,7 +243,7 @@ fn search(
             _ => below = tried,
         }
     }
-    Ok(above)
+    Ok(if above.lost < ALL { above } else { below })
 }
 
 /// The try in which stock lost least.
@@ -304,7 +306,7 @@ mod tests {
 
     /// A connection stands a flood and then breaks down at once.
     #[test]
-    fn where_no_rate_loses_part_of_it_the_lowest_that_loses_more_is_taken() {
+    fn where_no_rate_loses_part_of_it_nearly_the_highest_that_it_stands_is_taken() {
         let mut tries = 0;
         let found = search(1_000_000, |rate_pps| {
             tries += 1;
@@ -315,12 +317,29 @@ mod tests {
             })
         });
         let found = found.unwrap();
-        assert_eq!(found.lost, 1.0);
+        assert_eq!(found.lost, 0.0, "with nothing there is no comparison");
+        assert!(
+            (2_300_000..2_500_000).contains(&found.rate_pps),
+            "{found:?}"
+        );
+        assert!(tries <= 12, "{tries}");
+    }
+
+    /// One that loses nearly all at once can be compared.
+    #[test]
+    fn what_loses_nearly_all_is_taken() {
+        let found = search(1_000_000, |rate_pps| {
+            Ok(Tried {
+                rate_pps,
+                offered_pps: rate_pps as f64,
+                lost: if rate_pps < 2_500_000 { 0.0 } else { 0.98 },
+            })
+        });
+        let found = found.unwrap();
         assert!(
             (2_500_000..2_800_000).contains(&found.rate_pps),
             "{found:?}"
         );
-        assert!(tries <= 12, "{tries}");
     }
 
     /// A pause of the machine in every third try had been taken for overload.

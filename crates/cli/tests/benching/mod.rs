@@ -21,8 +21,7 @@ pub(crate) fn measure(arguments: &[&str]) -> Value {
     serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {stderr}"))
 }
 
-/// Every goal has its form: a verdict exactly if there is a measurement, or a
-/// reason why there is none.
+/// Every goal has its form: a verdict of what was measured, or a reason why there is none.
 pub(crate) fn assert_goals<T: AsRef<str>>(document: &Value, ids: &[T]) {
     let goals = document["goals"].as_array().unwrap();
     let found: Vec<&str> = goals
