@@ -3,7 +3,7 @@
 
 mod lan;
 
-use std::io::{ErrorKind, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::net::{
     TcpListener as KernelListener, TcpStream as KernelStream, UdpSocket as KernelSocket,
 };
@@ -145,5 +145,35 @@ fn who_waits_for_room_is_not_told_of_data() {
                 }
             }
         }
+    });
+}
+
+/// Whoever asks whether there is room has not told what the descriptor is to wait for. It had
+/// kept silent about data from then on.
+#[test]
+fn that_of_a_stream_tells_of_data_after_a_look_that_found_nothing() {
+    on_each_path(|stack| {
+        let listener = TcpListener::bind(stack, "10.0.0.2:80").unwrap();
+        let mut client = KernelStream::connect("10.0.0.2:80").unwrap();
+        let mut server = listener.accept().unwrap().0;
+        let look = |stream: &TcpStream, at| stream.poll(at, Some(Duration::ZERO)).unwrap();
+        assert_eq!(look(&server, Readiness::NONE), Readiness::NONE);
+        assert_tells_of_later(&server, || client.write_all(b"hello").unwrap());
+        let mut buffer = [0; 5];
+        server.read_exact(&mut buffer).unwrap();
+
+        let delivered = stack.counts()[Outcome::Delivered];
+        client.write_all(b"hello").unwrap();
+        wait_for_delivered(stack, delivered + 1);
+        let fill = |mut stream: &TcpStream| {
+            while look(stream, Readiness::WRITABLE) == Readiness::WRITABLE {
+                assert_ne!(stream.write(&[1; 4096]).unwrap(), 0);
+            }
+        };
+        fill(&server);
+        let mut wanted = [PollFd::new(server.as_fd(), PollFlags::POLLIN)];
+        assert_eq!(poll(&mut wanted, PollTimeout::ZERO).unwrap(), 1);
+        fill(&server);
+        assert_eq!(poll(&mut wanted, PollTimeout::ZERO).unwrap(), 1, "lost");
     });
 }

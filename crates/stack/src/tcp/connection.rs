@@ -127,6 +127,8 @@ impl Wanted {
 pub(super) enum Wait {
     /// The caller waits for the descriptor instead.
     Not,
+    /// The caller only looks, whatever the descriptor waits for.
+    Look,
     For(Duration),
     Ever,
 }
@@ -376,7 +378,7 @@ impl Connection {
         let work = self.account.work();
         let mut inner = self.inner.lock();
         let result = inner.act(host, now, act);
-        if result.is_none() {
+        if result.is_none() && wait != Wait::Look {
             if wait == Wait::Not {
                 self.waker.clear();
                 inner.by_descriptor = true;
@@ -392,7 +394,7 @@ impl Connection {
         // A device that fails from here on finds this call waiting, and wakes it.
         if result.is_none() && !host.has_failed() {
             match wait {
-                Wait::Not => {}
+                Wait::Not | Wait::Look => {}
                 Wait::For(limit) => drop(self.changed.wait_for(&mut inner, limit)),
                 Wait::Ever => self.changed.wait(&mut inner),
             }

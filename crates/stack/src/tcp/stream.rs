@@ -124,7 +124,12 @@ impl TcpStream {
             State::Closed => Some(false),
             _ => (!is_connecting(socket)).then_some(true),
         };
-        if !self.wait_for(&[Wanted::Connection], options, timeout, come_about)? {
+        if !self.wait_for(
+            (&[Wanted::Connection], Wait::Not),
+            options,
+            timeout,
+            come_about,
+        )? {
             return Err(self.connection.refusal());
         }
         self.connected.store(true, Ordering::Relaxed);
@@ -158,10 +163,11 @@ impl TcpStream {
         Ok(connection)
     }
 
-    /// Calls `act` until it has an answer, waiting as the options say.
+    /// Calls `act` until it has an answer, waiting as the options say. `at_last`: how it is called
+    /// when the time is over, or without any.
     fn wait_for<R>(
         &self,
-        wanted: &[Wanted],
+        (wanted, at_last): (&[Wanted], Wait),
         options: Waits,
         timeout: Option<Duration>,
         mut act: impl FnMut(&mut Socket<'static>) -> Option<R>,
@@ -173,7 +179,7 @@ impl TcpStream {
             host.trigger_state(now);
             let over = deadline.is_some_and(|deadline| now >= deadline);
             let wait = match deadline {
-                _ if options.nonblocking || over => Wait::Not,
+                _ if options.nonblocking || over => at_last,
                 Some(deadline) => Wait::For(deadline.saturating_since(now)),
                 None => Wait::Ever,
             };
@@ -185,7 +191,7 @@ impl TcpStream {
             if host.has_failed() {
                 return Err(host.failure());
             }
-            if wait == Wait::Not {
+            if wait == at_last {
                 return Err(io::ErrorKind::WouldBlock.into());
             }
             now = clock::now();
@@ -207,7 +213,7 @@ impl TcpStream {
             (false, true) => &[Wanted::Room],
             (false, false) => &[],
         };
-        let ready = self.wait_for(kinds, Waits::default(), timeout, |socket| {
+        let ready = self.wait_for((kinds, Wait::Look), Waits::default(), timeout, |socket| {
             let shut = self.read_shut.load(Ordering::Relaxed);
             let ready = Readiness {
                 readable: wanted.readable && (shut || can_read(socket)),
@@ -376,7 +382,7 @@ impl TcpStream {
     ) -> io::Result<usize> {
         let options = self.options.get();
         let timeout = options.read_timeout;
-        self.wait_for(&[Wanted::Data], options, timeout, |socket| {
+        self.wait_for((&[Wanted::Data], Wait::Not), options, timeout, |socket| {
             if self.read_shut.load(Ordering::Relaxed) {
                 return Some(Ok(0));
             }
@@ -403,7 +409,7 @@ impl Write for &TcpStream {
         }
         let options = self.options.get();
         let timeout = options.write_timeout;
-        self.wait_for(&[Wanted::Room], options, timeout, |socket| {
+        self.wait_for((&[Wanted::Room], Wait::Not), options, timeout, |socket| {
             write(socket, bytes)
         })?
         .map_err(|error| self.connection.reason(error))
