@@ -69,7 +69,7 @@ impl TapDevice {
             .write(true)
             .custom_flags(libc::O_NONBLOCK | libc::O_CLOEXEC)
             .open("/dev/net/tun")
-            .map_err(Error::privileged("open /dev/net/tun", "CAP_NET_ADMIN"))?;
+            .map_err(not_opened)?;
         attach(&file, name, kind)?;
         let mtu = interface::mtu(name)?;
         let pool = Pool::new(CHUNKS, chunk_bytes_for(mtu));
@@ -82,6 +82,18 @@ impl TapDevice {
             no_buffer: AtomicU64::new(0),
             unsent: AtomicU64::new(0),
         })
+    }
+}
+
+/// What the kernel's answers to opening `/dev/net/tun` mean.
+fn not_opened(error: io::Error) -> Error {
+    match error.raw_os_error() {
+        Some(libc::ENODEV | libc::ENXIO | libc::ENOENT) => Error::Unsupported {
+            what: "this kernel".to_owned(),
+            feature: "TAP and TUN interfaces",
+            remedy: "load the module: `modprobe tun`; a container needs the device /dev/net/tun as well",
+        },
+        _ => Error::privileged("open /dev/net/tun", "CAP_NET_ADMIN")(error),
     }
 }
 
@@ -259,4 +271,22 @@ impl Wrapper for TunDevice {
 /// Nothing to read, or the interface is down.
 fn nothing_now(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::WouldBlock || error.raw_os_error() == Some(libc::EIO)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// There may be a node without a driver, and no interface is meant yet.
+    #[test]
+    fn a_kernel_without_the_module_says_its_remedy() {
+        let refused = |number| not_opened(io::Error::from_raw_os_error(number)).to_string();
+        for number in [libc::ENODEV, libc::ENXIO, libc::ENOENT] {
+            let said = refused(number);
+            assert!(said.contains("`modprobe tun`"), "{said}");
+            assert!(!said.contains("`ip link`"), "{said}");
+        }
+        assert!(refused(libc::EACCES).contains("CAP_NET_ADMIN"));
+        assert!(refused(libc::EMFILE).contains("`ulimit -n`"));
+    }
 }

@@ -202,7 +202,34 @@ fn attach(socket: &OwnedFd, filter: &[Instruction]) -> Result<(), Error> {
     if result == 0 {
         return Ok(());
     }
-    Err(Error::io("attach the filter to a packet socket")(
-        io::Error::last_os_error(),
-    ))
+    Err(not_attached(io::Error::last_os_error()))
+}
+
+/// What the kernel's answers to a filter mean.
+fn not_attached(error: io::Error) -> Error {
+    match error.raw_os_error() {
+        Some(libc::ENOMEM) => Error::Unsupported {
+            what: "this host's limit of memory for a socket's filter".to_owned(),
+            feature: "one of this length",
+            remedy: "raise it (`sysctl net.core.optmem_max`), or take a shorter filter",
+        },
+        _ => Error::io("attach the filter to a packet socket")(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_filter_that_is_too_long_for_the_kernel_says_its_remedy() {
+        let refused = |number| not_attached(io::Error::from_raw_os_error(number)).to_string();
+        let too_long = refused(libc::ENOMEM);
+        assert!(
+            too_long.contains("`sysctl net.core.optmem_max`"),
+            "{too_long}"
+        );
+        assert!(!too_long.contains("ulimit"), "{too_long}");
+        assert!(refused(libc::EINVAL).starts_with("cannot attach"));
+    }
 }
