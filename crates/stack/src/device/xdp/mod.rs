@@ -46,9 +46,9 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
+use plimsoll_kernel::error::bpf;
 /// A process that puts a killed program's settings of an interface back. It must be started
 /// before any other thread.
-use plimsoll_kernel::error::bpf;
 pub use plimsoll_kernel::knobs::Keeper;
 
 pub use self::bare::BareQueue;
