@@ -212,29 +212,37 @@ pub(super) mod tests {
     #[test]
     fn a_thread_sees_what_the_other_has_published() {
         let shared = private(OFFSETS).unwrap();
-        thread::scope(|scope| {
+        let taken: Vec<u64> = thread::scope(|scope| {
             scope.spawn(|| {
                 let mut kernel = OutgoingRing::new(&shared);
                 for entry in 0..50 {
-                    while kernel.room() == 0 {
-                        thread::yield_now();
+                    if look_for(|| (kernel.room() > 0).then_some(())).is_none() {
+                        return;
                     }
                     kernel.put(entry);
                     kernel.publish();
                 }
             });
             let mut ours = IncomingRing::new(&shared);
-            for expected in 0..50 {
-                let entry = loop {
-                    match ours.take() {
-                        Some(entry) => break entry,
-                        None => thread::yield_now(),
-                    }
-                };
-                assert_eq!(entry, expected);
+            let take = |_| {
+                let entry = look_for(|| ours.take())?;
                 ours.release();
-            }
+                Some(entry)
+            };
+            (0..50).map_while(take).collect()
         });
+        assert_eq!(taken, Vec::from_iter(0..50));
+    }
+
+    /// `None`: the other thread has not done it, although it ran.
+    fn look_for<R>(mut look: impl FnMut() -> Option<R>) -> Option<R> {
+        (0..1 << 22).find_map(|_| {
+            let found = look();
+            if found.is_none() {
+                thread::yield_now();
+            }
+            found
+        })
     }
 
     #[test]
