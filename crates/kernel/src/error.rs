@@ -278,11 +278,27 @@ mod tests {
             (Errno::EIO, "`dmesg`"),
             (Errno::EMFILE, "`ulimit -n`"),
         ] {
+            let said = file_remedy(&answer(number));
+            assert!(said.contains(remedy), "{said}");
+        }
+    }
+
+    /// Where it is written is a constant: nobody can take another path.
+    #[test]
+    fn a_record_that_is_not_written_says_its_remedy() {
+        for (number, remedy) in [
+            (Errno::EACCES, "run as root"),
+            (Errno::ENOSPC, "`df /run`"),
+            (Errno::EROFS, "/run must be writable"),
+            (Errno::EMFILE, "`ulimit -n`"),
+        ] {
             let error = RecordError::NotWritten {
                 path: "/run/a".into(),
                 source: answer(number),
             };
-            assert!(error.to_string().contains(remedy), "{error}");
+            let said = error.to_string();
+            assert!(said.contains(remedy), "{said}");
+            assert!(!said.contains("another path"), "{said}");
         }
     }
 

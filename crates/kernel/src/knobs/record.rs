@@ -9,13 +9,14 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use nix::errno::Errno;
 use serde::{Deserialize, Serialize};
 
 use super::device::{Attribute, Identity};
 use super::file_name;
 use super::instances::{Instances, Renumbered};
 use super::napi::Napi;
-use crate::error::{FAILED, file_remedy};
+use crate::error::{FAILED, errno, remedy};
 use crate::private_file;
 use crate::process::Process;
 use crate::scheduling::Scheduling;
@@ -250,7 +251,7 @@ pub enum RecordError {
     /// It cannot be written, so nothing is turned.
     #[error(
         "cannot write {path}, and without it no setting of the host is changed{}",
-        file_remedy(.source)
+        not_written_remedy(.source)
     )]
     NotWritten {
         /// The file.
@@ -258,6 +259,20 @@ pub enum RecordError {
         /// The kernel's answer.
         source: io::Error,
     },
+}
+
+/// What to do in brackets, if anything is known. Nobody chooses where records are.
+fn not_written_remedy(source: &io::Error) -> String {
+    match errno(source) {
+        Some(Errno::ENOSPC | Errno::EDQUOT) => {
+            " (free space or inodes of /run: `df /run` and `df -i /run` tell)".to_owned()
+        }
+        Some(Errno::EROFS) => {
+            " (/run must be writable: `mount -o remount,rw /run`, or in a container a tmpfs there)"
+                .to_owned()
+        }
+        _ => remedy("", source),
+    }
 }
 
 impl RecordError {
