@@ -229,7 +229,10 @@ fn floods_of_its_own_port_tell_what_a_servers_client_gets() {
     assert_eq!(protections(&sources["clients"]), sides);
     for case in sources["clients"].as_array().unwrap() {
         let jain = case["jain"].as_f64().unwrap();
-        assert!(jain > 0.0 && jain <= 1.0 + 1e-9, "{case}");
+        assert!((0.0..=1.0 + 1e-9).contains(&jain), "{case}");
+        // A busy machine has a filter with so low a limit that nobody is answered.
+        let answered = case["answered"].as_u64().unwrap();
+        assert_eq!(jain > 0.0, answered > 0, "{case}");
     }
     let goals = document["goals"].as_array().unwrap();
     let ids: Vec<&str> = goals
