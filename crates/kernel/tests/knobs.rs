@@ -336,7 +336,7 @@ fn each_instance_can_have_a_holdoff_of_its_own() {
         let mut knobs = Knobs::open_in(directory.path(), "m0").unwrap();
         let before = knobs.instances().unwrap();
         let own = [(before[0].id, HOLDOFF), (before[2].id, HOLDOFF * 2)];
-        knobs.set_holdoffs(&own, DEFER, HOLDOFF * 3).unwrap();
+        assert!(knobs.set_holdoffs(&own, DEFER, HOLDOFF * 3).unwrap());
         let turned = knobs.instances().unwrap();
         let nanos = |times| u32::try_from((HOLDOFF * times).as_nanos()).ok();
         assert_eq!(turned[0].gro_flush_timeout, nanos(1));

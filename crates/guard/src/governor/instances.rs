@@ -52,7 +52,10 @@ impl HeldOff {
             let of = |one| governor.holdoff_of(one);
             held_off.iter().map(|one| (one.id, of(one))).collect()
         });
-        Holdoffs { common, own }
+        Holdoffs {
+            own,
+            ..Holdoffs::of_all(common)
+        }
     }
 
     /// The holdoff of the one that brings most.
@@ -70,12 +73,23 @@ pub(super) struct Holdoffs {
     common: Duration,
     /// Of those that are held off, by the kernel's number; `None`: all have the common one.
     own: Option<Vec<(u32, Duration)>>,
+    /// Instances could have none of their own when they were last set: the device has `common`.
+    is_of_device: bool,
 }
 
 impl Holdoffs {
     /// All instances have this one.
     pub(super) const fn of_all(common: Duration) -> Self {
-        Self { common, own: None }
+        Self {
+            common,
+            own: None,
+            is_of_device: false,
+        }
+    }
+
+    /// Whether instances have holdoffs of their own.
+    pub(super) const fn are_own(&self) -> bool {
+        self.own.is_some()
     }
 
     /// Turns these into those that are `wanted`. What hardly differs stays.
@@ -94,13 +108,14 @@ impl Holdoffs {
             present.is_none_or(|(_, present)| differs(*present, *holdoff))
         };
         let turned: Vec<_> = own.into_iter().filter(is_new).collect();
-        if is_other_common || !turned.is_empty() {
-            knobs.set_holdoffs(&turned, DEFER_MARK, wanted.common)?;
+        let is_other_own = !turned.is_empty() && !self.is_of_device;
+        if is_other_common || is_other_own {
+            self.is_of_device = !knobs.set_holdoffs(&turned, DEFER_MARK, wanted.common)?;
             self.common = wanted.common;
             set.retain(|(id, _)| turned.iter().all(|(other, _)| other != id));
             set.extend(turned);
         }
-        self.own = Some(set);
+        self.own = (!self.is_of_device).then_some(set);
         Ok(())
     }
 }

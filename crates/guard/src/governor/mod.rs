@@ -240,8 +240,9 @@ impl Governor {
                 Reason::Ring => "ring",
             },
             holdoff_us: if overload {
+                let are_own = self.applied.as_ref().is_some_and(Holdoffs::are_own);
                 let busiest = self.held_off.busiest(&self.decision);
-                let holdoff = busiest.filter(|_| self.config.strategy == Strategy::Holdoff);
+                let holdoff = busiest.filter(|_| are_own);
                 holdoff.unwrap_or(setting.holdoff).as_secs_f64() * 1e6
             } else {
                 0.0

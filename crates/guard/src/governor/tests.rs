@@ -4,7 +4,7 @@
 use std::fs;
 use std::process::Command;
 
-use plimsoll_kernel::knobs::{DEFER_MARK, Napi};
+use plimsoll_kernel::knobs::{Attribute, DEFER_MARK, Napi};
 use plimsoll_kernel::namespace;
 
 use super::*;
@@ -46,7 +46,7 @@ fn run(words: &str) {
     assert!(command.args(words).status().unwrap().success());
 }
 
-/// An interface with two receive instances, what is told of them, and its governor.
+/// An interface, what is told of two receive instances, and its governor.
 struct TwoQueues {
     governor: Governor,
     knobs: Knobs,
@@ -62,25 +62,31 @@ impl TwoQueues {
         );
         run("ip link set v0 up");
         run("ethtool -K v0 gro on");
-        let records = tempfile::tempdir().unwrap();
-        let mut knobs = Knobs::open_in(records.path(), "v0").unwrap();
-        let instances = knobs.instances().unwrap();
+        let mut host = Self::told_of("v0", config);
+        let instances = host.knobs.instances().unwrap();
         assert_eq!(instances.len(), 2);
-        let brought = instances
-            .iter()
-            .zip(0..)
-            .map(|(napi, cpu)| InstanceReading {
-                napi: napi.id,
-                cpu,
-                frames: 0,
-            });
+        for (brought, napi) in host.brought.iter_mut().zip(instances) {
+            brought.napi = napi.id;
+        }
+        host
+    }
+
+    /// Whatever instances `interface` has.
+    fn told_of(interface: &str, config: Config) -> Self {
+        let records = tempfile::tempdir().unwrap();
+        let knobs = Knobs::open_in(records.path(), interface).unwrap();
+        let brought = [0, 1].map(|cpu| InstanceReading {
+            napi: 8200 + cpu,
+            cpu,
+            frames: 0,
+        });
         let readings = [0, 1].map(|cpu| {
             let mut reading = CpuReading::default();
             reading.cpu = cpu;
             reading
         });
         Self {
-            governor: Governor::new("v0", config).unwrap(),
+            governor: Governor::new(interface, config).unwrap(),
             knobs,
             records,
             regulated: Regulated {
@@ -89,7 +95,7 @@ impl TwoQueues {
                 readings: readings.to_vec(),
                 ..Regulated::nothing()
             },
-            brought: brought.collect(),
+            brought: brought.to_vec(),
         }
     }
 
@@ -163,6 +169,37 @@ fn the_cpu_limit_holds_off_only_what_its_cpu_polls() {
         let [limited, other] = holdoffs_us(&turned);
         assert!((8_750..=10_000).contains(&limited), "{limited} µs");
         assert!(other <= 200, "{other} µs: 256 frames come in 850");
+    })
+    .expect("this test makes a network namespace and needs root: run `sudo make test`");
+}
+
+/// Before Linux 6.13 reports showed a holdoff that nothing had, and the device was set
+/// whenever an instance's own would have changed. Loopback shows no instances either. Needs
+/// root.
+#[test]
+fn the_device_s_holdoff_is_shown_and_turned_where_instances_have_none() {
+    namespace::in_new(|| {
+        let mut host = TwoQueues::told_of(
+            "lo",
+            Config {
+                cpu_limit: Some(Fraction::from_percent(30)),
+                ..Config::default()
+            },
+        );
+        let device = Device::open("lo", link::index("lo").unwrap()).unwrap();
+        let holdoff_us = || {
+            let nanos = device.attribute(Attribute::GroFlushTimeout).unwrap();
+            nanos.unwrap() / 1000
+        };
+        host.pass(100, [(3_000, 80), (4_000, 20)]);
+        assert!((8_750..=10_000).contains(&holdoff_us()), "the CPU limit's");
+        let shown = host.governor.status().holdoff_us;
+        assert!(shown >= 8_750.0, "{shown} µs, not what a ring has room for");
+        // Nobody sets it: the busiest would have another one, but has none.
+        let set = device.set_attribute(Attribute::GroFlushTimeout, 1_000_000);
+        set.unwrap().unwrap();
+        host.pass(3, [(3_000, 80), (8_000, 20)]);
+        assert_eq!(holdoff_us(), 1_000);
     })
     .expect("this test makes a network namespace and needs root: run `sudo make test`");
 }

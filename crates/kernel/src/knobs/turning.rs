@@ -126,12 +126,13 @@ impl Knobs {
         defer: u32,
         timeout: Duration,
     ) -> Result<(), TurnError> {
-        self.turn_holdoffs(queues, defer, timeout, |_| Some(timeout))
+        self.turn_holdoffs(queues, defer, timeout, |_| Some(timeout))?;
+        Ok(())
     }
 
     /// As [`Knobs::set_holdoff`], for NAPI instances by the kernel's numbers, each with its
     /// `own` timeout. The others stay as they are. Where the kernel has no holdoff of each
-    /// instance, the device's is set to `common`.
+    /// instance, the device's is set to `common`, and the answer is false.
     ///
     /// # Errors
     ///
@@ -141,7 +142,7 @@ impl Knobs {
         own: &[(u32, Duration)],
         defer: u32,
         common: Duration,
-    ) -> Result<(), TurnError> {
+    ) -> Result<bool, TurnError> {
         let timeout = |napi: &Napi| {
             let found = own.iter().find(|(id, _)| *id == napi.id);
             found.map(|(_, timeout)| *timeout)
@@ -155,7 +156,7 @@ impl Knobs {
         defer: u32,
         common: Duration,
         own: impl Fn(&Napi) -> Option<Duration>,
-    ) -> Result<(), TurnError> {
+    ) -> Result<bool, TurnError> {
         let gro_flush_timeout = nanos(common)?;
         if i32::try_from(defer).is_err() {
             return Err(invalid("defer interrupts for more than 2^31-1 polls").into());
@@ -163,10 +164,11 @@ impl Knobs {
         let mut instances =
             self.instances_of(queues, |napi| old_holdoff(napi, (0, 0)).is_some())?;
         if instances.is_empty() {
-            return self.turn_device(&[
+            self.turn_device(&[
                 (Attribute::NapiDeferHardIrqs, u64::from(defer)),
                 (Attribute::GroFlushTimeout, u64::from(gro_flush_timeout)),
-            ]);
+            ])?;
+            return Ok(false);
         }
         leave_what_is_not_ours(&mut instances);
         let turned = instances.iter().filter_map(|napi| Some((napi, own(napi)?)));
@@ -187,7 +189,7 @@ impl Knobs {
                 .set(napi.id, change)
                 .map_err(os("set a queue's holdoff"))?;
         }
-        Ok(())
+        Ok(true)
     }
 
     /// The instances that `queues` means, if the kernel tells of all of them the setting
