@@ -12,6 +12,8 @@ use crate::time::span_nanos;
 pub(crate) const NANOSECOND: Duration = Duration::from_nanos(1);
 /// The smallest [`Fraction`] above nothing, likewise.
 pub(crate) const PPM: Fraction = Fraction(1);
+/// As many CPUs as Linux can have.
+pub(crate) const CPUS_MAX: usize = 8192;
 
 /// A config value that its module cannot work with.
 ///

@@ -16,8 +16,8 @@ use plimsoll_core::fairness::{
 };
 use plimsoll_core::feedback::{Feedback, FeedbackConfig, Watermarks};
 use plimsoll_core::governor::{
-    Company, CpuObservation, Governor, GovernorConfig, InstanceFrames, Instances, Losses, Place,
-    Placement, Strategy,
+    Company, CpuObservation, Governor, GovernorConfig, InstanceFrames, InstanceRate, Instances,
+    Losses, Place, Placement, Strategy,
 };
 use plimsoll_core::poll::{Directions, Driver, Interrupts, Poller, PollerConfig, SourceSet};
 use plimsoll_core::quota::{Quota, QuotaConfig};
@@ -140,6 +140,52 @@ fn governing_allocates_nothing() {
     });
     assert_eq!(allocated, 0);
     assert_eq!(governor.switches(), 20, "both modes were met");
+}
+
+/// Each governor with a CPU limit had a megabyte, for as many CPUs as Linux can have.
+#[test]
+fn a_governor_has_memory_for_the_limit_of_its_own_cpus() {
+    const CPUS: u32 = 8;
+    let mut governor = None;
+    let made = allocation_counter::measure(|| {
+        governor = Governor::new(GovernorConfig {
+            strategy: Strategy::Holdoff,
+            cpu_limit: Some(Fraction::from_percent(50)),
+            cpus: CPUS as usize,
+            ..GovernorConfig::default()
+        })
+        .ok();
+    });
+    assert!(made.bytes_total < 4096, "{} bytes", made.bytes_total);
+    let mut governor = governor.unwrap();
+    // Linux numbers may leave some out.
+    let cpus: [_; CPUS as usize] = std::array::from_fn(|nth| CpuObservation {
+        cpu: 3 * u32::try_from(nth).unwrap(),
+        elapsed: US * 10_000,
+        network: US * 9000,
+        contended: true,
+        idle: Duration::ZERO,
+        frames: 1000,
+        runs: 100,
+        run_frames_max: 1,
+    });
+    let allocated = allocations(|| {
+        for step in 0..100 {
+            governor.on_interval(&cpus, Losses::default(), at(step * 10_000));
+        }
+    });
+    assert_eq!(allocated, 0);
+    for CpuObservation { cpu, .. } in cpus {
+        let holdoff = governor.holdoff_of(&InstanceRate {
+            id: cpu,
+            cpu,
+            rate_pps: 100_000,
+        });
+        assert!(
+            holdoff > US * 1000,
+            "CPU {cpu} keeps the limit: {holdoff:?}"
+        );
+    }
 }
 
 #[test]

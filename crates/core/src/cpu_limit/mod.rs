@@ -43,13 +43,11 @@ use core::time::Duration;
 
 pub use sampled::{SampledLimit, SampledLimitConfig};
 
-use crate::config::{ConfigError, Field, Fraction, PPM};
+use crate::config::{CPUS_MAX, ConfigError, Field, Fraction, PPM};
 use crate::time::{Instant, span_nanos};
 
 /// The longest period, in nanoseconds.
 const PERIOD_MAX_NS: u64 = 3_600_000_000_000;
-/// The most CPUs that may share a limit.
-const CPUS_MAX: usize = 4096;
 
 /// Length of a period where threads of the kernel poll: short, since the receive ring overflows
 /// while its thread waits.
@@ -77,7 +75,7 @@ pub struct CpuLimitConfig {
     /// be a nanosecond. Shorter bounds the wait of others better (they wait up to
     /// `limit` of it) and switches more often. Default 10 ms.
     pub period: Duration,
-    /// CPUs that share this limit, at least 1: 1 for a limit of each CPU's own,
+    /// CPUs that share this limit, 1 to 8192: 1 for a limit of each CPU's own,
     /// all of them for one of the whole host. Default 1.
     pub cpus: usize,
     /// Debt carried over at most, in limits; 1 to 1000. Default 10.
@@ -112,7 +110,7 @@ impl CpuLimitConfig {
             period <= PERIOD_MAX_NS && self.limit.of(period) > 0,
             "at most an hour, and `limit` of it at least 1 ns",
         )?;
-        Field("cpus", self.cpus).must_be_in(1..=CPUS_MAX, "from 1 to 4096")?;
+        Field("cpus", self.cpus).must_be_in(1..=CPUS_MAX, "from 1 to 8192")?;
         Field("debt_periods", self.debt_periods).must_be_in(1..=1000, "from 1 to 1000")
     }
 

@@ -2,7 +2,7 @@
 
 use core::time::Duration;
 
-use crate::config::{ConfigError, Field, Fraction, NANOSECOND, PPM};
+use crate::config::{CPUS_MAX, ConfigError, Field, Fraction, NANOSECOND, PPM};
 use crate::holdoff::HoldoffRange;
 
 /// Dwells are at most this long.
@@ -51,6 +51,9 @@ pub struct GovernorConfig {
     /// [`Strategy::Holdoff`] keeps it here, by longer holdoffs; a polling thread
     /// is kept to it by [`CpuLimit`](crate::cpu_limit::CpuLimit). Default: none.
     pub cpu_limit: Option<Fraction>,
+    /// CPUs that may receive, from 1 to 8192: so many are kept to `cpu_limit`, and have
+    /// memory for it from the start. Default: 8192.
+    pub cpus: usize,
     /// A CPU with less idle time than this has none to spare. Default: 5 %.
     pub idle_low: Fraction,
     /// Receiving that takes this part of a CPU without time to spare is overload
@@ -90,6 +93,7 @@ impl Default for GovernorConfig {
                 step: Duration::from_micros(1),
             },
             cpu_limit: None,
+            cpus: CPUS_MAX,
             idle_low: Fraction::from_percent(5),
             overload_share: Fraction::from_percent(50),
             discard_share: Fraction::from_ppm(1000),
@@ -118,6 +122,7 @@ impl GovernorConfig {
         if let Some(limit) = self.cpu_limit {
             Field("cpu_limit", limit).must_be_in(PPM..Fraction::WHOLE, "from 1 to 999999 ppm")?;
         }
+        Field("cpus", self.cpus).must_be_in(1..=CPUS_MAX, "from 1 to 8192")?;
         Field("overload_share", self.overload_share)
             .must_be(self.overload_share > self.calm_share, "above calm_share")?;
         self.validate_times()

@@ -18,8 +18,6 @@ use crate::time::Instant;
 /// A holdoff that keeps the CPU limit is never longer: the longest that a
 /// bystander waits.
 const LIMIT_HOLDOFF_MAX: Duration = Duration::from_millis(10);
-/// As many CPUs as Linux can have.
-const CPUS_MAX: usize = 8192;
 
 /// All CPUs' holdoffs.
 #[derive(Debug)]
@@ -40,8 +38,13 @@ struct Limited {
 }
 
 impl Limits {
-    /// With `load` of each CPU's time, by holdoffs that begin with the shortest of `range`.
-    pub(super) fn new(load: Fraction, range: HoldoffRange) -> Result<Self, ConfigError> {
+    /// With `load` of the time of each of `cpus` CPUs, by holdoffs that begin with the
+    /// shortest of `range`.
+    pub(super) fn new(
+        load: Fraction,
+        cpus: usize,
+        range: HoldoffRange,
+    ) -> Result<Self, ConfigError> {
         let new = LoadTarget::new(&HoldoffConfig {
             load,
             overhead: Duration::ZERO,
@@ -53,7 +56,7 @@ impl Limits {
         })?;
         Ok(Self {
             new,
-            cpus: Vec::with_capacity(CPUS_MAX),
+            cpus: Vec::with_capacity(cpus),
         })
     }
 

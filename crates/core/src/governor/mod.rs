@@ -195,7 +195,9 @@ impl Governor {
             tolerance_window: 1,
         })?;
         let limits = match (config.strategy, config.cpu_limit) {
-            (Strategy::Holdoff, Some(load)) => Some(Limits::new(load, config.holdoff)?),
+            (Strategy::Holdoff, Some(load)) => {
+                Some(Limits::new(load, config.cpus, config.holdoff)?)
+            }
             _ => None,
         };
         Ok(Self {

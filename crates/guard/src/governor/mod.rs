@@ -396,6 +396,7 @@ fn core_config(config: &Config, told_frames: Option<u32>) -> GovernorConfig {
             .ring_frames
             .or(told_frames)
             .unwrap_or(default.ring_frames),
+        cpus: libbpf_rs::num_possible_cpus().unwrap_or(default.cpus),
         ..default
     }
 }

@@ -84,6 +84,7 @@ impl Governing {
             holdoff,
             ring_frames: ring as u32,
             cpu_limit: (share != Fraction::WHOLE).then_some(share),
+            cpus: host.cpus.len(),
             busy_interval,
             rest_interval: default.rest_interval.max(busy_interval),
             enter_dwell: default.enter_dwell.max(busy_interval),
