@@ -35,7 +35,8 @@ const LEFT_ALONE_PPS: u64 = 3_300;
 /// What comes in so much time may come at once.
 const BURST: Duration = Duration::from_millis(100);
 /// In such a time most of a rate is forgotten. What the ring loses of a flood that comes back
-/// later are the frames of one interval: of 10 ms in more than so many seconds.
+/// later are the frames of one interval (10 ms or, in settled overload, 40) in more than so
+/// many seconds.
 const KEPT: Duration = Duration::from_secs(10);
 /// More instances than this are not told apart.
 const INSTANCES_MAX: usize = 256;
