@@ -452,3 +452,23 @@ fn a_transfer_to_a_slow_reader_is_the_same_with_the_guard_and_without() {
         });
     });
 }
+
+/// A known limit: whoever knows the window can repeat what is in it. Only shedding bounds it.
+#[test]
+fn what_repeats_inside_of_the_window_all_passes_while_nothing_is_shed() {
+    guarded(|guard| {
+        let connection = Connection::open(None);
+        let copy = 100_u32.wrapping_neg();
+        for (from_next, payload) in [(0, &[][..]), (copy, &[0; 100]), (2000, &[0; 100])] {
+            let frame = connection.segment(from_next, TcpFlags::ACK, payload);
+            let before = counted(guard);
+            guard.test_run(&frame, 1000).unwrap();
+            let after = counted(guard);
+            assert_eq!(
+                (after.0 - before.0, after.1),
+                (1000, before.1),
+                "{from_next}"
+            );
+        }
+    });
+}
