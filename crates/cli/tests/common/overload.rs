@@ -62,6 +62,8 @@ pub(crate) fn flood(testbed: &Testbed, ports: RangeInclusive<u16>, rate_pps: u64
     spec.cpu = Some(load.cpu());
     // It stands for another machine, so nothing that runs on this one may slow it: with
     // pauses of a second, overload would end and begin again.
+    // The price: beside another session's work the server has a hundredth of a usual weight,
+    // since a session's weight is divided among CPUs by what runs on each (sched(7), autogroup).
     spec.priority = Priority::Nice(-20);
     spec
 }
