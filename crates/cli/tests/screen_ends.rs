@@ -223,9 +223,11 @@ fn frames_of_a_receive_queue_that_came_later_are_counted_and_told() {
     thread::sleep(Duration::from_millis(1100));
     let counts = end(process);
     let inside = &counts["inside"];
-    assert!(sent.iter().all(|sent| *sent > 4_000), "{sent:?}");
-    assert!(inside["failed"].as_u64().unwrap() > 4_000, "{counts}");
-    assert!(inside["accepted"].as_u64().unwrap() > 3_000, "{counts}");
+    // A busy host's ring lost 172 of 4,096 once (the bounds were 4,000, 4,000 and 3,000). Where the
+    // fault is, nothing of the later queue is in a count.
+    assert!(sent.iter().all(|sent| *sent > 2_000), "{sent:?}");
+    assert!(inside["failed"].as_u64().unwrap() > 2_000, "{counts}");
+    assert!(inside["accepted"].as_u64().unwrap() > 1_500, "{counts}");
     assert!(
         received_of(inside).abs_diff(came) <= NOISE,
         "{came}: {counts}"
