@@ -4,4 +4,5 @@ fn main() {
     plimsoll_bpf_build::compile("bare_router");
     plimsoll_bpf_build::compile("blast");
     plimsoll_bpf_build::compile("burn");
+    plimsoll_bpf_build::compile("consume");
 }

@@ -43,6 +43,7 @@ pub mod bird;
 pub mod blast;
 pub mod burner;
 pub mod connect;
+mod consume;
 mod control_group;
 pub mod crowd;
 pub mod dns;

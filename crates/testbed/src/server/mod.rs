@@ -44,7 +44,7 @@ use self::network::Network;
 use self::udp::Reply;
 
 use crate::spin::Work;
-use crate::{Error, Host, Process, allow_descriptors, interrupt, rpc};
+use crate::{Command, Error, Host, Process, allow_descriptors, interrupt, rpc};
 
 pub use self::config::{Config, Kind};
 pub use self::http::{PageServer, Passing};
@@ -87,6 +87,20 @@ impl Server {
     /// [`Error::Timeout`] if it does not listen in ten seconds, else as
     /// [`crate::Command::spawn`].
     pub fn start(host: &Host, program: &Path, config: &Config) -> Result<Self, Error> {
+        Self::start_by(&mut host.command(program), config)
+    }
+
+    /// As [`Server::start`], in a session of its own, as a service manager starts it: see
+    /// [`Command::own_session`].
+    ///
+    /// # Errors
+    ///
+    /// As [`Server::start`].
+    pub fn start_as_service(host: &Host, program: &Path, config: &Config) -> Result<Self, Error> {
+        Self::start_by(host.command(program).own_session(), config)
+    }
+
+    fn start_by(command: &mut Command<'_>, config: &Config) -> Result<Self, Error> {
         let file = memfd_create(c"plimsoll-counters", MFdFlags::MFD_CLOEXEC)
             .map_err(Error::io("make memory for a server's counters"))?;
         let file = File::from(file);
@@ -96,7 +110,6 @@ impl Server {
             counters: Some(format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd()).into()),
             ..config.clone()
         };
-        let mut command = host.command(program);
         command.arg("serve").args(config.to_args());
         let mut process = command.stdout(Stdio::null()).spawn()?;
         let what = format!("the start of the server on port {}", config.port);
