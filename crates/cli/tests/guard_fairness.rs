@@ -103,7 +103,7 @@ impl Guarded {
             rcvbuf_bytes: Some(1 << 20),
             ..Serving::new(Kind::Echo, PORT)
         };
-        let server = Server::start(host, Path::new(PROGRAM), &serving).unwrap();
+        let server = Server::start_as_service(host, Path::new(PROGRAM), &serving).unwrap();
         Self {
             testbed,
             _guard: guard,

@@ -68,7 +68,7 @@ fn begin_beside_flood(port: u16, arguments: &[&str], reports_max: usize) -> Begi
     };
     let _servers = (
         busy_server(host, FLOODED),
-        Server::start(host, Path::new(PROGRAM), &echo).unwrap(),
+        Server::start_as_service(host, Path::new(PROGRAM), &echo).unwrap(),
     );
     let mut spec = flood(&testbed, FLOODED..=FLOODED, RATE_PPS);
     spec.flow.source = "10.9.9.9/32".parse().unwrap();

@@ -246,7 +246,7 @@ fn a_stopped_guard_keeps_to_full_queues_alone() {
         rcvbuf_bytes: Some(BUFFER_BYTES / 2),
         ..ServerConfig::new(Kind::Sink, SERVER)
     };
-    let _server = Server::start(host, Path::new(PROGRAM), &slow).unwrap();
+    let _server = Server::start_as_service(host, Path::new(PROGRAM), &slow).unwrap();
     let whole = flood(&testbed, SERVER..=SERVER, RATE_PPS);
     flooded(&testbed, &whole, || {
         let full = ("udp_socket", &["socket_queue", "source_share"][..]);

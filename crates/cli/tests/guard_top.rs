@@ -250,7 +250,7 @@ fn a_flood_s_screen_tells_its_cause_the_others_and_what_is_done() {
     receive_on_test_cpu(&testbed);
     let sink = busy_server(host, PORT);
     let echo = server::Config::new(Kind::Echo, ECHO);
-    let echo = Server::start(host, Path::new(PROGRAM), &echo).unwrap();
+    let echo = Server::start_as_service(host, Path::new(PROGRAM), &echo).unwrap();
     let nginx = Nginx::start(host, HTTP).unwrap();
     let (_guard, _reports) = start(host);
     receive_on_test_cpu(&testbed);

@@ -38,7 +38,7 @@ pub(crate) fn busy_server(host: &Host, port: u16) -> Server {
         rcvbuf_bytes: Some(1 << 20),
         ..Config::new(Kind::Sink, port)
     };
-    Server::start(host, Path::new(PROGRAM), &config).unwrap()
+    Server::start_as_service(host, Path::new(PROGRAM), &config).unwrap()
 }
 
 /// UDP packets to the test host at a rate, from 14 sources.
@@ -61,9 +61,8 @@ pub(crate) fn flood(testbed: &Testbed, ports: RangeInclusive<u16>, rate_pps: u64
     };
     spec.cpu = Some(load.cpu());
     // It stands for another machine, so nothing that runs on this one may slow it: with
-    // pauses of a second, overload would end and begin again.
-    // The price: beside another session's work the server has a hundredth of a usual weight,
-    // since a session's weight is divided among CPUs by what runs on each (sched(7), autogroup).
+    // pauses of a second, overload would end and begin again. Servers have sessions of their
+    // own: a session's weight is divided among CPUs by what runs on each (sched(7), autogroup).
     spec.priority = Priority::Nice(-20);
     spec
 }
