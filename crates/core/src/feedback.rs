@@ -129,12 +129,12 @@ pub struct SocketWatermarks {
     /// Until less than this part is left. Lower means fewer, longer pauses; too low
     /// lets the consumer run dry before the next poll. Default: 50 %.
     pub low: Fraction,
-    /// Sources that have not had their share find room up to this part.
-    pub full: Fraction,
     /// … or until it has drained by this much, in bytes: what is then admitted at once
     /// has to be taken by the stack in one go, and the receive ring waits meanwhile.
     /// Default: 64 KiB; a fifth of a large buffer let the ring overflow.
     pub drained_bytes_max: u32,
+    /// Sources that have not had their share find room up to this part. Default: 85 %.
+    pub full: Fraction,
 }
 
 impl SocketWatermarks {

@@ -38,13 +38,14 @@ pub(crate) struct Args {
     pub(super) interface: String,
     /// Discard for a UDP socket whose receive buffer is this full, in percent
     ///
-    /// Only if it was full a moment ago: else it takes all that fits.
+    /// Only if it was full a moment ago: else it takes all that fits. With `fairness` by sources,
+    /// those that have not had their share find room halfway on to its end.
     ///
     /// Cost: lower wastes buffer and loses bursts; above 90, packets on their way may still be
     /// lost at the socket.
     #[arg(long, value_name = "PERCENT", default_value_t = percent(Config::default().high_watermark), value_parser = clap::value_parser!(u32).range(2..=100))]
     pub(super) high_watermark: u32,
-    /// … until it is less full than this, in percent; below `high-watermark`
+    /// … until it is less full than this, in percent, or has drained by 64 KiB; below `high-watermark`
     ///
     /// Cost: closer to it, discarding begins and ends more often; too low, the server may run dry.
     #[arg(long, value_name = "PERCENT", default_value_t = percent(Config::default().low_watermark), value_parser = clap::value_parser!(u32).range(1..=99))]
