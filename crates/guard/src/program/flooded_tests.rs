@@ -12,12 +12,13 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::time::{Duration, Instant};
 
 use fastrand::Rng;
+use nix::sched::sched_getcpu;
 use nix::sys::socket::{setsockopt, sockopt};
 use plimsoll_core::fairness::{FairnessConfig, Keys};
 use plimsoll_packets::frame::Packet;
 
 use super::SLOT_SOCKETS;
-use super::test_host::{HOST, KERNEL_TICK, UDP_PORT, unread_server, with_guard};
+use super::test_host::{HOST, KERNEL_TICK, UDP_PORT, press, unread_server, with_guard};
 use crate::Guard;
 
 /// Frames of the flood for each datagram that the server takes.
@@ -96,8 +97,8 @@ impl<'a, 'obj> Flooded<'a, 'obj> {
         }
     }
 
-    /// Whether a frame from here is admitted. Then the server's queue holds one more.
-    fn send(&mut self, source: IpAddr) -> bool {
+    /// Whether a frame from here is admitted.
+    fn is_admitted(&mut self, source: IpAddr) -> bool {
         if self.frames.len() == FRAMES_MAX {
             self.frames.clear();
         }
@@ -108,12 +109,28 @@ impl<'a, 'obj> Flooded<'a, 'obj> {
             };
             Packet::new(source, host).udp(4000, UDP_PORT, b"query")
         });
-        let admitted = self.guard.test_run(frame, 1).unwrap().0;
+        self.guard.test_run(frame, 1).unwrap().0
+    }
+
+    /// The same, and then the server's queue holds one more.
+    fn send(&mut self, source: IpAddr) -> bool {
+        let admitted = self.is_admitted(source);
         if admitted {
             let server = SocketAddr::from((HOST, UDP_PORT));
             self.sender.send_to(&[0; 64], server).unwrap();
         }
         admitted
+    }
+
+    /// Has what is queued be so many percent of the server's buffer, as if that had just been full.
+    fn resize(&mut self, percent: usize) {
+        let cpu = u32::try_from(sched_getcpu().unwrap()).unwrap();
+        let queued = self.guard.program.books.part(SLOT_SOCKETS, cpu).occupancy;
+        // The kernel doubles it.
+        let buffer = queued as usize * 50 / percent;
+        setsockopt(&self.server, sockopt::RcvBufForce, &buffer).unwrap();
+        std::thread::sleep(KERNEL_TICK);
+        press(self.guard);
     }
 
     /// Serves clients in calm, in as many periods as make them known.
@@ -180,6 +197,10 @@ const SERVED: f64 = 0.98;
 /// still asked by the kernel's clock.)
 const TRIES: u32 = 4;
 
+/// More frames than a source has credit for, and those that are judged after that.
+const SPENT: u32 = 2000;
+const JUDGED: u32 = 50;
+
 /// The first part that is enough, or the best of some tries.
 fn best_of_some(mut served: impl FnMut() -> f64) -> f64 {
     let mut best = 0.0;
@@ -210,6 +231,34 @@ fn served_beside(
 
 fn v4(network: u8, subnet: u8, host: u8) -> Ipv4Addr {
     Ipv4Addr::new(20, network, subnet, host)
+}
+
+/// What is kept of a queue that was full a moment ago. A flood spends what it has saved before it is
+/// judged, and saves again while others have this thread's CPU: so one of some tries counts.
+#[test]
+fn a_queue_that_was_full_has_room_for_others_above_its_watermark() {
+    const LOUD: Ipv4Addr = Ipv4Addr::new(20, 1, 1, 1);
+    with_guard(|guard| {
+        let mut flooded = Flooded::new(guard);
+        flooded.run(&mut [], |_, _, _| LOUD.into());
+        let mut newcomers = (1..).map(|network| v4(100 + network, 1, 1));
+        for (percent, takes_loud, takes_others) in [
+            (45, true, true),
+            (65, true, true),
+            (75, false, true),
+            (90, false, false),
+        ] {
+            let is_kept = (0..TRIES).any(|_| {
+                flooded.resize(percent);
+                let other = newcomers.next().unwrap();
+                let takes_other = flooded.is_admitted(other.into());
+                (0..SPENT).for_each(|_| drop(flooded.is_admitted(LOUD.into())));
+                let mut judged = (0..JUDGED).map(|_| flooded.is_admitted(LOUD.into()));
+                takes_other == takes_others && judged.all(|takes| takes == takes_loud)
+            });
+            assert!(is_kept, "{percent} % of the buffer");
+        }
+    });
 }
 
 /// Two clients are known. One's address is forged by a flood, and somebody unknown floods as

@@ -7,6 +7,7 @@ mod tunnels;
 use std::net::{Ipv4Addr, TcpListener, TcpStream, UdpSocket};
 use std::time::Duration;
 
+use nix::sys::socket::{AddressFamily, SockFlag, SockProtocol, SockType, socket};
 use plimsoll_core::fairness::numbers::BUDGET_AHEAD;
 use plimsoll_packets::frame::{self, Fragment, Packet, TcpFlags};
 
@@ -106,6 +107,19 @@ fn ports_without_a_socket_here_get_everything_unless_the_stack_says_that_they_ar
             guard.program.set_shares(Some((7, &BTreeMap::new())));
             assert!(has_share(guard, &frame, 7));
         }
+    });
+}
+
+/// It has everything for closed ports while nothing is shed, and no more than that.
+#[test]
+fn shares_hold_beside_a_program_that_reads_packets() {
+    with_guard(|guard| {
+        let (kind, flags) = (SockType::Raw, SockFlag::SOCK_CLOEXEC);
+        let _reader = socket(AddressFamily::Packet, kind, flags, SockProtocol::EthIp).unwrap();
+        guard.refresh().unwrap();
+        assert_eq!(guard.program.settings().cap_closed_ports, 0, "it is seen");
+        guard.program.set_shares(Some((7, &BTreeMap::new())));
+        assert!(has_share(guard, &from(HOST).udp(4000, 9, &[]), 7));
     });
 }
 
