@@ -49,7 +49,7 @@ advisories:
 	$(DENY) check advisories
 
 # Crates whose tests need neither root nor a quiet machine: none has a second try.
-CALM = core lab packets report sim timers
+CALM = core lab packets report sim timers tries
 
 # All tests also after one has failed: one run, of some 25 minutes, tells all that is wrong.
 unit:

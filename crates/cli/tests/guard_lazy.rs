@@ -11,6 +11,7 @@ use common::overload::{await_report, busy_server, flood, flooded, receive_on_tes
 use common::{PROGRAM, start_with};
 use plimsoll_testbed::server::{Config as Serving, Kind, Server};
 use plimsoll_testbed::{Config, Testbed, probe};
+use plimsoll_tries::repeated;
 use serde_json::Value;
 
 const FLOODED: u16 = 7000;
@@ -109,7 +110,7 @@ fn begin_beside_flood(port: u16, arguments: &[&str], reports_max: usize) -> Begi
 /// Someone who begins is noticed, and hardly loses a packet until then. Where others have the CPU
 /// the ring loses his packets with the flood's, or the flood pauses: then it is tried again.
 fn is_noticed_and_hardly_loses(arguments: &[&str]) {
-    let served = (0..3).any(|_| {
+    let served = repeated(3, || {
         let beginning = begin_beside_flood(OTHER, arguments, REPORTS_MAX);
         beginning.was_lazy && {
             beginning.is_noticed();

@@ -16,6 +16,7 @@ use plimsoll_programs::screen::{Remember, Screen, ScreenConfig, Side, Verdict};
 
 use common::LIMIT;
 use plimsoll_testbed::blast::{Bound, Stop};
+use plimsoll_tries::repeated;
 use screening::{
     Line, NOISE, arrived, blast_from, end, flood, offer, open, received, received_of, settle, shell,
 };
@@ -294,7 +295,7 @@ fn a_firewall_screens_beside_processes_that_compute() {
     // Where the machine itself is away for some milliseconds a ring is full: then it is
     // tried again.
     let mut said = String::new();
-    let screens = (0..8).any(|_| {
+    let screens = repeated(8, || {
         let (passed, report) = screened_beside_processes_that_compute(&rules);
         said += &report;
         passed > 0.95

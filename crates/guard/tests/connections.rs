@@ -19,6 +19,7 @@ use nix::unistd::Pid;
 use plimsoll_guard::{Config, Guard, Kind, Outcome, Storage};
 use plimsoll_kernel::counters;
 use plimsoll_packets::frame::{Packet, TcpFlags};
+use plimsoll_tries::repeated;
 
 /// What a driver's poll brings: so many segments outside of the window may pass in a tick.
 const OUTSIDE: u64 = 64;
@@ -434,7 +435,8 @@ fn transfer(peer: &Sender<Job>) -> u64 {
 fn a_transfer_to_a_slow_reader_is_the_same_with_the_guard_and_without() {
     in_namespace(|| {
         with_peer(OtherEnd::Takes, |peer| {
-            let pairs = (0..8).map(|_| {
+            let mut seen = Vec::new();
+            let is_same = repeated(8, || {
                 let without = transfer(peer);
                 let mut storage = Storage::default();
                 let mut guard = Guard::attach(&mut storage, &Config::default(), "v0").unwrap();
@@ -442,12 +444,9 @@ fn a_transfer_to_a_slow_reader_is_the_same_with_the_guard_and_without() {
                 let (admitted, full) = counted(&mut guard);
                 assert!(admitted > 100, "{admitted}");
                 assert_eq!(full, 0, "{admitted}");
-                (with, without)
+                seen.push((with, without));
+                with <= without
             });
-            let mut seen = Vec::new();
-            let is_same = pairs
-                .inspect(|pair| seen.push(*pair))
-                .any(|(with, without)| with <= without);
             assert!(is_same, "sent again (with, without): {seen:?}");
         });
     });

@@ -10,6 +10,7 @@ use plimsoll_programs::forward::{Config, DataPath, Router};
 use plimsoll_testbed::bird::{Bird, Speaker};
 use plimsoll_testbed::routed::{Routed, SINK_IPV4, SINK_IPV6, Sink};
 use plimsoll_testbed::{Config as TestbedConfig, INNER_DEVICE, Placement};
+use plimsoll_tries::repeated;
 
 use common::{
     ANSWERING, Books, LIMIT, ROUTER_BEHIND, TURN, bursts, config, eventually, eventually_answered,
@@ -292,7 +293,7 @@ fn user_space_works_off_what_is_received_for_it() {
     let mut said = String::new();
     // Other processes may take the CPU: then it is tried again. (Three tries were not enough
     // once, at a load of ten processes: 29,101 were lost of 55,485.)
-    let works_off = (0..8).any(|_| {
+    let works_off = repeated(8, || {
         let books = flooded_past_capacity(&hosts);
         said += &format!("{} lost: {}\n", books.lost(), books.status);
         books.lost() < of(&books.status, "forwarded")
@@ -339,7 +340,7 @@ fn user_space_forwards_beside_processes_that_compute() {
     // A burst fits the ring, and two do not: who takes the generator's CPU makes two of one.
     // Then it is tried again.
     let mut said = String::new();
-    let forwards = (0..8).any(|_| {
+    let forwards = repeated(8, || {
         let report = bursts(&hosts, 75_000, 200);
         said += &format!("{report}\n");
         report.ring_full * 20 < report.offered

@@ -12,6 +12,7 @@ use plimsoll_programs::forward::{Config, DataPath, Limits, Router, Status, Trans
 use plimsoll_testbed::Config as TestbedConfig;
 use plimsoll_testbed::blast::Stop;
 use plimsoll_testbed::routed::{Routed, SINK_IPV4, Sink};
+use plimsoll_tries::repeated;
 
 use common::{Books, TURN, config, eventually, nothing_is_left, of, packets_until};
 
@@ -63,7 +64,7 @@ fn the_kernel_forwards_until_user_space_does() {
     takes_frames_without_a_program(&hosts);
     let mut said = String::new();
     // Other processes may take the CPUs: then it is tried again.
-    let passes = (0..8).any(|_| {
+    let passes = repeated(8, || {
         let (status, lost) = started_in_a_flow(&hosts);
         said += &format!("{lost} lost: {status}\n");
         let both = ["kernel_route", "forwarded"].map(|outcome| of(&status, outcome) > 0);
@@ -108,7 +109,7 @@ fn what_user_space_was_handed_is_worked_off_at_the_end() {
     let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     let hosts = Routed::create(TestbedConfig::default(), Sink::Drops).expect("three hosts");
     takes_frames_without_a_program(&hosts);
-    let is_flooded = (0..4).any(|_| {
+    let is_flooded = repeated(4, || {
         let (status, is_flooded) = ended_in_a_flood(&hosts);
         adds_up(&status);
         is_flooded

@@ -15,6 +15,7 @@ use plimsoll_testbed::blast::{
 };
 use plimsoll_testbed::routed::{Routed, SINK_IPV4, Sink};
 use plimsoll_testbed::{Config as TestbedConfig, Placement, Process};
+use plimsoll_tries::repeated;
 
 use common::{ANSWERING, LIMIT, TURN, config, eventually_answered, nothing_is_left, of};
 
@@ -128,7 +129,7 @@ fn flood(hosts: &Routed, stop: &Stop) -> Report {
 fn protected_traffic_passes_beside_a_flood_and_processes_that_compute() {
     let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     let mut said = String::new();
-    let passes = (0..8).any(|_| {
+    let passes = repeated(8, || {
         let (passes, why) = is_passed(&flooded(Some("udp dst port 7003"), 2));
         said += &why;
         passes

@@ -16,6 +16,7 @@ use plimsoll_stack::device::faulty::{Faults, Faulty};
 use plimsoll_stack::device::recording::Recording;
 use plimsoll_stack::device::simulated::{SimulatedConfig, SimulatedDevice};
 use plimsoll_stack::{Pacing, Stack, StackConfig, TcpConfig, TcpListener, TcpStream};
+use plimsoll_tries::repeated;
 
 use capture::{Capture, assert_spaced};
 use line::{Beyond, Line, Shape};
@@ -148,7 +149,7 @@ fn many_connections_are_paced_at_once() {
 fn a_thousand_connections_are_paced_at_once() {
     let least = 3 * slow().interval(FRAME_BYTES) * 9 / 10;
     let mut middles = Vec::new();
-    let most_keep_it = (0..5).any(|_| {
+    let most_keep_it = repeated(5, || {
         middles.push(middle_of_a_thousand());
         middles.last() >= Some(&least)
     });
@@ -252,7 +253,7 @@ fn an_idle_connection_restarts_paced() {
     // Half of 12 Mbit/s take 120 ms for 60 frames; slow start needs four round trips and more.
     // Where others take the CPU the sender is late, and it is tried again.
     let mut said = Vec::new();
-    let paced = (0..5).any(|_| {
+    let paced = repeated(5, || {
         let departures = restart();
         let took = departures[59] - departures[0];
         said.push((departures.len(), together(&departures), took));
@@ -376,7 +377,7 @@ fn a_slow_reader_gets_no_bursts_if_acknowledgements_are_smoothed() {
     // (Once, beside a build, 0.32 of the segments were in bursts instead of 0.72; there were three
     // tries then.)
     let mut said = String::new();
-    let is_smoothed = (0..8).any(|_| {
+    let is_smoothed = repeated(8, || {
         let [plain, smoothed] = [Pacing::Off, Pacing::SmoothAcks].map(bursts);
         said += &format!(
             "{} of {} segments were in bursts of ten instead of {} of {}\n",

@@ -4,7 +4,6 @@
 mod lan;
 
 use std::net::UdpSocket as KernelSocket;
-use std::panic::catch_unwind;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -15,6 +14,7 @@ use plimsoll_kernel::link;
 use plimsoll_kernel::scheduling::Scheduling;
 use plimsoll_stack::device::xdp::{Threaded, XdpConfig, XdpInterface};
 use plimsoll_stack::{Stack, StackConfig, UdpSocket};
+use plimsoll_tries::repeated_test;
 
 const FLOODED: u16 = 7;
 const OTHER: u16 = 8;
@@ -190,11 +190,7 @@ fn beside_flood(far: &Far, stack: &Stack, test: impl FnOnce(&dyn Fn(u16) -> u64)
 /// Where others have the CPUs a packet of the company's comes late, and so does the look at it.
 #[test]
 fn it_is_beneath_while_a_flood_is_alone_and_above_in_company() {
-    const TRIES: u32 = 3;
-    let once = beneath_alone_and_above_in_company;
-    if !(1..TRIES).any(|_| catch_unwind(once).is_ok()) {
-        once();
-    }
+    repeated_test(3, beneath_alone_and_above_in_company);
 }
 
 fn beneath_alone_and_above_in_company() {

@@ -21,15 +21,16 @@
 //!
 //! A virtual machine's pauses and exits are in nobody's books, and come and go (13.5 of
 //! 400 ms in one run, where the bound is 12.1). What the hypervisor says that it took is
-//! allowed beside the bound (once it took 14 to 25 ms of 400 in five runs of five), and a
-//! test that misses its bound is repeated, up to 8 times (5 until then); a meter that books
-//! wrongly misses it each time.
+//! allowed beside the bound (once it took 14 to 25 ms of 400 in five runs of five). A test that
+//! misses its bound is repeated, up to 8 times (5 until then), if others took the machine's time
+//! meanwhile or if the machine is seen to stand still of itself. Otherwise the miss stands. (Until
+//! 2026-11-26 each miss was repeated.)
 
 mod common;
 
 use std::io::Read;
 use std::net::UdpSocket;
-use std::panic::catch_unwind;
+use std::panic::{catch_unwind, resume_unwind};
 use std::process::Stdio;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -40,11 +41,14 @@ use plimsoll_kernel::meter::{CpuMeter, CpuTime};
 use plimsoll_kernel::scheduling::{Class, Scheduling, set_class};
 use plimsoll_testbed::burner::Burner;
 use plimsoll_testbed::placement::{Placement, polling_thread};
-use plimsoll_testbed::{Host, Process, Testbed};
+use plimsoll_testbed::{Host, Pauses, Process, Testbed};
+use plimsoll_tries::Watch;
 
 /// Each test needs both CPUs before everybody else.
 static ONE_BY_ONE: Mutex<()> = Mutex::new(());
 const TRIES: u32 = 8;
+/// What the narrowest bound of this file leaves room for, as a part of the window.
+const AWAY: f64 = 0.01;
 const WINDOW: Duration = Duration::from_millis(400);
 /// What a hypervisor without help from the processor takes for a timer's interrupt,
 /// before the kernel knows of it.
@@ -166,15 +170,27 @@ fn send(testbed: &Testbed, pause: Duration) -> u32 {
     testbed.load().run_on_cpu(send).unwrap()
 }
 
-/// Repeats a test that fails, a few times.
+/// The part of a window that the machine is away of itself: nobody took it, and it is in nobody's
+/// books. It comes and goes, so it is looked for right after a try.
+fn part_away() -> f64 {
+    let pauses = Pauses::of(&create(), WINDOW).unwrap();
+    pauses.lost_part(Duration::ZERO)
+}
+
+/// Repeats a test that fails, a few times, where the machine was not there for it.
 fn repeated(test: fn()) {
     let _turn = ONE_BY_ONE.lock().unwrap_or_else(PoisonError::into_inner);
-    for _ in 1..TRIES {
-        if catch_unwind(test).is_ok() {
+    for number in 1..=TRIES {
+        let mut watch = Watch::start();
+        let Err(panic) = catch_unwind(test) else {
             return;
+        };
+        let (taken, away) = (watch.taken(), part_away());
+        eprintln!("try {number} of at most {TRIES} failed: {taken}; away of itself: {away:.4}");
+        if number == TRIES || !(taken.is_much() || away > AWAY) {
+            resume_unwind(panic);
         }
     }
-    test();
 }
 
 /// Equal but for `slack`.

@@ -14,6 +14,7 @@ use plimsoll_timers::{
     AlarmThread, Backup, Clock, CycleClock, IdleAction, IdleRule, Instant, SoftTimerConfig,
     TimerFd, Timers, Until,
 };
+use plimsoll_tries::repeated;
 
 /// A real clock that remembers its last two readings.
 struct Recorded {
@@ -75,7 +76,7 @@ fn share_within_bounds(clock: CycleClock) -> f64 {
 fn a_polling_loop_fires_each_event_in_the_first_check_after_it_is_due() {
     for clock in [CycleClock::new(), CycleClock::from_kernel()] {
         let mut shares = Vec::new();
-        let kept = (0..8).any(|_| {
+        let kept = repeated(8, || {
             shares.push(share_within_bounds(clock.clone()));
             shares.last().is_some_and(|share| *share >= 0.8)
         });

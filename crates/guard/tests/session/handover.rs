@@ -9,6 +9,7 @@ use nix::sys::signal::{Signal, raise};
 use nix::sys::wait::WaitStatus;
 use plimsoll_guard::session::Settings;
 use plimsoll_kernel::scheduling::Priority;
+use plimsoll_tries::repeated;
 
 use crate::common::notes::{Notes, Seen, has_xdp};
 use crate::common::service_manager::Manager;
@@ -110,7 +111,7 @@ fn start_wrongly(threaded: Option<Priority>) {
 fn killed_after_a_hand_over_it_is_undone_at_once() {
     switch_gro_on();
     let mut waited = Vec::new();
-    let is_undone_at_once = (0..3).any(|_| {
+    let is_undone_at_once = repeated(3, || {
         waited.push(undone_after_a_hand_over_and_a_kill());
         waited.last() < Some(&Duration::from_millis(1200))
     });
