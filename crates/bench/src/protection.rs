@@ -30,10 +30,15 @@ pub enum Protection {
     Unfair,
     /// `plimsoll guard`.
     Guard,
+    /// `plimsoll guard --standby`: attached only while the host loses packets.
+    Standby,
 }
 
 /// What makes a guard unfair, and the option that it is part of.
 const UNFAIR: [&str; 2] = ["--fairness", "off"];
+
+/// What has a guard stand by.
+const STANDBY: &str = "--standby";
 
 impl Protection {
     /// Those whose comparison is about more than fairness, in the order in which they
@@ -50,6 +55,7 @@ impl Protection {
             Self::PassAll => "pass-all",
             Self::Unfair => "unfair",
             Self::Guard => "guard",
+            Self::Standby => "standby",
         }
     }
 }
@@ -101,6 +107,7 @@ impl<'a> Stage<'a> {
             }
             (Protection::Unfair, _) => self.guard(&UNFAIR.map(str::to_owned)).map(Protector::Guard),
             (Protection::Guard, _) => self.guard(&[]).map(Protector::Guard),
+            (Protection::Standby, _) => self.guard(&[STANDBY.to_owned()]).map(Protector::Guard),
         }
     }
 
@@ -123,9 +130,19 @@ impl<'a> Stage<'a> {
         GuardProcess::start(self.host(), self.program, &arguments)
     }
 
-    /// A guard with the stage's own arguments; receive work stays where it is.
-    pub(crate) fn guard_as_it_is(&self) -> Result<GuardProcess, Error> {
-        GuardProcess::start(self.host(), self.program, self.guard_arguments)
+    /// A guard with the stage's own arguments, if `protection` is one; receive work stays where
+    /// it is.
+    pub(crate) fn guard_as_it_is(
+        &self,
+        protection: Protection,
+    ) -> Result<Option<GuardProcess>, Error> {
+        let more: &[String] = match protection {
+            Protection::Guard => &[],
+            Protection::Standby => &[STANDBY.to_owned()],
+            _ => return Ok(None),
+        };
+        let arguments = [self.guard_arguments, more].concat();
+        GuardProcess::start(self.host(), self.program, &arguments).map(Some)
     }
 }
 

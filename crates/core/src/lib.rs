@@ -20,6 +20,7 @@
 //! | [`poll`] | which source is served next | programs, sim, stack |
 //! | [`quota`] | how many packets a turn may take | sim |
 //! | [`soft_timer`] | which soft events fire at a trigger state | sim, timers |
+//! | [`standby`] | when a program that waits is attached, and when detached again | guard |
 //!
 //! The guard's BPF program makes the decisions of `demux` and `fairness` in C, by the same
 //! numbers: its build takes them from here. Both judge the same packets in a test. Of `charge`
@@ -52,5 +53,6 @@ pub mod pacing;
 pub mod poll;
 pub mod quota;
 pub mod soft_timer;
+pub mod standby;
 mod sync;
 pub mod time;

@@ -56,11 +56,13 @@ impl Cookies {
     }
 
     /// Call it once a second. `wanted`: whether the program shall answer where it may; unless
-    /// that is said, not where nobody knows what the packet filter takes.
+    /// that is said, not where nobody knows what the packet filter takes. What the stack takes of
+    /// its own answers while the program is not attached is no evidence.
     pub(crate) fn on_interval(
         &mut self,
         program: &mut Program<'_>,
         wanted: Option<bool>,
+        is_attached: bool,
     ) -> Result<(), Error> {
         let link = link::link(self.ifindex).map_err(os("ask for the interface's state"))?;
         let (mtu, mac) = (link.mtu.unwrap_or(0), link.mac.unwrap_or_default());
@@ -76,6 +78,7 @@ impl Cookies {
             taken: seen.taken.saturating_sub(self.before.taken),
         };
         self.before = seen;
+        let news = if is_attached { news } else { Seen::default() };
         let elapsed = now.saturating_duration_since(self.started).as_nanos();
         let elapsed = u64::try_from(elapsed).unwrap_or(u64::MAX);
         let answerer = self

@@ -205,6 +205,7 @@ impl Counters {
             channels,
             charged_ns: [0; Kind::ALL.len()],
             known_sources: 0,
+            unseen: Unseen::default(),
         }
     }
 }
@@ -223,6 +224,32 @@ pub struct Counters {
     pub charged_ns: [u64; Kind::ALL.len()],
     /// Sources that are known now, at whatever port: they were served before.
     pub known_sources: u32,
+    /// Frames that came while no program was attached, for the ledger.
+    #[serde(skip)]
+    pub unseen: Unseen,
+}
+
+/// Frames that came while no program was attached. Nobody can count at the very moment of an
+/// attachment, so there are two bounds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Unseen {
+    /// So many at least.
+    pub least: u64,
+    /// So many at most.
+    pub most: u64,
+}
+
+impl Unseen {
+    /// With those of one more time without a program. It began when the driver had received
+    /// between `begun.least` and `begun.most` frames, and ended between `ended`.
+    pub(crate) fn with(self, begun: Self, ended: (u64, u64)) -> Self {
+        let least = ended.0.saturating_sub(begun.most);
+        let most = ended.1.saturating_sub(begun.least);
+        Self {
+            least: self.least.saturating_add(least),
+            most: self.most.saturating_add(most),
+        }
+    }
 }
 
 impl Counters {
@@ -324,6 +351,7 @@ mod tests {
             channels: vec![channel],
             charged_ns: [0; Kind::ALL.len()],
             known_sources: 0,
+            unseen: Unseen::default(),
         };
         assert_eq!(
             counters.retired(Kind::UdpSocket),

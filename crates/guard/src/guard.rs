@@ -17,7 +17,6 @@ use crate::cookies::Cookies;
 use crate::counters::{self, Channel, Counters, Packets};
 use crate::error::Error;
 use crate::looks::Looks;
-use crate::presence::{Absence, Presence};
 pub use crate::program::Storage;
 use crate::program::types::{answering, limit};
 use crate::program::{Program, Seated, SourcesReader};
@@ -26,11 +25,12 @@ use crate::regulator::Regulator;
 use crate::syn_cookies::SynCookies;
 pub use config::Config;
 use plimsoll_kernel::error::bpf;
-use plimsoll_kernel::lasting_link::LastingLink;
+use plimsoll_kernel::host;
 use plimsoll_kernel::meter::{CpuReading, InstanceReading};
-use plimsoll_kernel::xdp_link::XdpLink;
-use plimsoll_kernel::{host, link};
 
+use attachment::Attachment;
+
+mod attachment;
 mod config;
 
 /// Sockets above which idle ones are forgotten: half of the map's limit.
@@ -82,18 +82,16 @@ impl Regulated {
 #[derive(Debug)]
 pub struct Guard<'obj> {
     // Detached first, before the program's maps go.
-    link: Option<LastingLink>,
+    attachment: Attachment,
     /// Tells the program what the stack refuses.
     refusals: Option<Link>,
     pub(crate) program: Program<'obj>,
-    /// Only while attached: without traffic there is nothing to regulate.
+    /// Only with an interface: without traffic there is nothing to regulate.
     regulator: Option<Regulator>,
-    /// Only while attached: who answers SYNs past a listener's queue.
+    /// Only with an interface: who answers SYNs past a listener's queue.
     cookies: Option<Cookies>,
     /// IP protocols that tunnels of this host take, a bit for each.
     tunnels: Option<Looks<u64>>,
-    /// Only while attached, where the driver's count is to be had.
-    presence: Option<Presence>,
     charges: Charges,
     /// Packets without a socket when packet readers were last looked for.
     closed_ports: u64,
@@ -131,13 +129,12 @@ impl<'obj> Guard<'obj> {
         libbpf_rs::set_print(None);
         let program = Program::load(storage, host::numa_nodes(), cpus)?;
         let mut guard = Self {
-            link: None,
+            attachment: Attachment::default(),
             refusals: None,
             program,
             regulator: None,
             cookies: None,
             tunnels: None,
-            presence: None,
             interface: None,
             company: None,
             charges: Charges::default(),
@@ -186,41 +183,6 @@ impl<'obj> Guard<'obj> {
         Ok(guard)
     }
 
-    /// Attaches a program that was loaded, as [`Guard::attach_after`] does.
-    pub(crate) fn attach_loaded(
-        &mut self,
-        before: Option<OwnedFd>,
-        interface: &str,
-    ) -> Result<(), Error> {
-        let ifindex = link::index(interface)?;
-        self.regulator = Some(Regulator::start(interface)?);
-        self.cookies = Some(Cookies::watch(ifindex, &self.program)?);
-        self.tunnels = Some(Looks::begin(link::tunnel_protocols));
-        self.interface = Some(interface.to_owned());
-        let config = self.config;
-        self.configure(&config)?;
-        self.refusals = Some(self.program.watch_refusals()?);
-        self.refresh()?;
-        let program = self.program.fd();
-        let before = before.and_then(|link| XdpLink::take_over(link, program, ifindex));
-        let link = match before {
-            Some(link) => link,
-            None => XdpLink::attach(program, interface, ifindex)?,
-        };
-        self.link = Some(LastingLink::of(link, program, interface, ifindex)?);
-        self.presence = Presence::watch(interface, ifindex);
-        Ok(())
-    }
-
-    /// The descriptor of the attachment, to hand it on; `None` unless attached. Whoever
-    /// holds a copy keeps the program attached when this guard is gone. So nothing is
-    /// shed from now on: nobody would adapt the shares.
-    pub fn hand_on(&mut self) -> Option<BorrowedFd<'_>> {
-        // If the program cannot be told, it notices the silence and sheds nothing either.
-        let _ = self.begin_shedding_anew();
-        self.link.as_mut().and_then(LastingLink::hand_on)
-    }
-
     /// Changes the settings of the running program.
     ///
     /// # Errors
@@ -262,8 +224,10 @@ impl<'obj> Guard<'obj> {
 
     /// Unattached, there is no link that an answer could be sent back to.
     fn refresh_cookies(&mut self) -> Result<(), Error> {
+        let is_attached = self.is_attached();
         if let Some(cookies) = &mut self.cookies {
-            return cookies.on_interval(&mut self.program, self.config.syn_cookies);
+            let wanted = self.config.syn_cookies;
+            return cookies.on_interval(&mut self.program, wanted, is_attached);
         }
         let is_taken = host::takes_syn_cookies();
         self.program.set_answering(if is_taken {
@@ -277,7 +241,8 @@ impl<'obj> Guard<'obj> {
     /// Who answers SYNs past a listener's SYN queue, and why; `None` unless attached.
     #[must_use]
     pub fn syn_cookies(&self) -> Option<SynCookies> {
-        self.cookies.as_ref().and_then(Cookies::decided)
+        let cookies = self.cookies.as_ref().filter(|_| self.is_attached());
+        cookies.and_then(Cookies::decided)
     }
 
     /// Call once a second: lets the program's clock tick and takes over
@@ -299,25 +264,6 @@ impl<'obj> Guard<'obj> {
         self.program.set_local_addresses(&addresses)
     }
 
-    /// Call once a second: attaches the program anew where the driver may have lost it.
-    /// Whether there was need, or is still.
-    ///
-    /// # Errors
-    ///
-    /// The counts cannot be read; the driver refuses the program, which is tried again at
-    /// the next call.
-    pub(crate) fn see_presence(&mut self) -> Result<Option<Absence>, Error> {
-        if let Some(link) = &mut self.link
-            && link.on_second()?
-        {
-            return Ok(Some(Absence::Repaired));
-        }
-        let Some(presence) = &mut self.presence else {
-            return Ok(None);
-        };
-        presence.on_second(|| Ok(counters::sum(self.program.totals()?.iter()).offered()))
-    }
-
     /// Call every 10 to 50 ms. Tells the program that it is governed; after two
     /// seconds without, it discards only what a socket's own queue cannot take.
     /// Sheds input by shares while receiving takes more of a CPU than it may, and
@@ -329,9 +275,13 @@ impl<'obj> Guard<'obj> {
     /// The meter or the program's maps cannot be read; nothing is shed until they can.
     pub fn regulate(&mut self) -> Result<Regulated, Error> {
         self.program.beat();
+        let is_attached = self.is_attached();
         let Some(regulator) = &mut self.regulator else {
             return Ok(Regulated::nothing());
         };
+        if !is_attached {
+            return Ok(regulator.stand_by());
+        }
         let regulated = regulator.on_interval(&mut self.program);
         if let Ok(seen) = &regulated
             && seen.closed_ports != self.closed_ports
@@ -422,6 +372,7 @@ impl<'obj> Guard<'obj> {
             channels,
             charged_ns: [0; Kind::ALL.len()],
             known_sources: 0,
+            unseen: self.attachment.unseen(),
         };
         if let Some(regulator) = &self.regulator {
             let (network_ns, costs) = regulator.network_time()?;

@@ -55,6 +55,16 @@ impl Presence {
         })
     }
 
+    /// The driver's count now; 0 once the interface is gone.
+    pub(crate) fn frames(&self) -> u64 {
+        self.frames.read().unwrap_or(0)
+    }
+
+    /// The program has just been attached: what came before says nothing.
+    pub(crate) fn begin_anew(&mut self) {
+        self.silence.begin_anew();
+    }
+
     /// Call once a second; `judged` reads how many packets the program has judged.
     pub(crate) fn on_second<E>(
         &mut self,
@@ -82,6 +92,11 @@ struct Silence {
 }
 
 impl Silence {
+    /// What was told is not told again sooner.
+    fn begin_anew(&mut self) {
+        (self.before, self.seconds) = (None, 0);
+    }
+
     /// Whether it is to be told that frames come and none is judged.
     fn on_second(&mut self, frames: u64, judged: u64) -> bool {
         self.told = self.told.saturating_sub(1);
@@ -166,6 +181,18 @@ mod tests {
         // A driver may count late.
         let late = [(0, 100), (100, 0), (100, 0), (0, 0), (100, 0), (5, 100)];
         assert!(told(late.repeat(9)).is_empty());
+    }
+
+    /// A guard that stood by was told of all frames that came meanwhile.
+    #[test]
+    fn frames_that_came_before_the_program_are_not_told() {
+        let mut silence = Silence::default();
+        for round in 1..9 {
+            let frames = round * 100_000;
+            assert!(!silence.on_second(frames, 7), "{round}");
+            assert!(!silence.on_second(frames + 50_000, 7), "{round}");
+            silence.begin_anew();
+        }
     }
 
     #[test]

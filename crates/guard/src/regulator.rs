@@ -39,6 +39,8 @@ pub(crate) struct Regulator {
     /// What the interval that ended last showed, until it is decided by.
     signs: Option<Signs>,
     spent: Spent,
+    /// Metered while no program judged what came: for no packet that was counted.
+    unjudged_ns: u64,
     shedding: Shedding,
     /// By CPU.
     contention: BTreeMap<u32, Contention>,
@@ -68,6 +70,7 @@ impl Regulator {
             started: Instant::now(),
             signs: None,
             spent: Spent::default(),
+            unjudged_ns: 0,
             shedding: Shedding::new(SheddingConfig::DEFAULT)?,
             contention: BTreeMap::new(),
             before: None,
@@ -108,7 +111,8 @@ impl Regulator {
         let readings = self.meter.peek();
         let metered_ns: u64 = readings.iter().map(|reading| reading.network_ns).sum();
         let unmetered_ns = nanos(self.spent.unmetered());
-        Ok((metered_ns + unmetered_ns, self.shedding.costs()))
+        let judged_ns = metered_ns.saturating_sub(self.unjudged_ns);
+        Ok((judged_ns + unmetered_ns, self.shedding.costs()))
     }
 
     /// Call after each interval, when the governor has decided. Has CPU time metered in
@@ -138,6 +142,46 @@ impl Regulator {
     /// What each NAPI instance has brought.
     pub(crate) fn instances(&self) -> impl Iterator<Item = InstanceReading> {
         self.meter.instances()
+    }
+
+    /// Only looks, while no program is attached.
+    pub(crate) fn stand_by(&mut self) -> Regulated {
+        let later = Before {
+            at: Instant::now(),
+            readings: self.meter.read(),
+            totals: Vec::new(),
+        };
+        let seen = Regulated {
+            readings: later.readings.clone(),
+            is_metered: self.metering.attention().is_metered(),
+            ..Regulated::nothing()
+        };
+        let is_due = |before: &Before| later.at - before.at >= INTERVAL_MIN;
+        match self.before.take() {
+            Some(before) if !is_due(&before) => self.before = Some(before),
+            before => {
+                if let Some(before) = before {
+                    let network: Duration = loads(&before, &later).map(|load| load.network).sum();
+                    self.unjudged_ns += nanos(network);
+                    self.contend(&before, &later);
+                    self.signs = Some(Signs {
+                        frames_pps: frames_pps(&before, &later),
+                        ..Signs::default()
+                    });
+                }
+                self.before = Some(later);
+            }
+        }
+        Regulated {
+            wanted: self.wanted(),
+            ..seen
+        }
+    }
+
+    /// CPUs that others want.
+    fn wanted(&self) -> Vec<u32> {
+        let wanted = self.contention.iter().filter(|(_, cpu)| cpu.is_wanted());
+        wanted.map(|(cpu, _)| *cpu).collect()
     }
 
     /// Looks and acts.
@@ -173,11 +217,10 @@ impl Regulator {
             }
             self.before = Some(later);
         }
-        let wanted = self.contention.iter().filter(|(_, cpu)| cpu.is_wanted());
         Ok(Regulated {
             at: now,
             readings,
-            wanted: wanted.map(|(cpu, _)| *cpu).collect(),
+            wanted: self.wanted(),
             is_metered,
             discarded,
             closed_ports,
@@ -186,26 +229,12 @@ impl Regulator {
 
     /// Takes the interval's signs, and what its packets have cost.
     fn see(&mut self, before: &Before, later: &Before) {
-        let elapsed = later.at - before.at;
-        for reading in &later.readings {
-            if let Some(earlier) = before.of(reading) {
-                let spent = reading.since(earlier);
-                let contention = self.contention.entry(reading.cpu).or_default();
-                contention.on_interval(elapsed, spent.network, spent.contended);
-            }
-        }
+        self.contend(before, later);
         let loads: Vec<CpuLoad<'_>> = loads(before, later).collect();
-        let per_second = |count: u64| {
-            let nanos = elapsed.as_nanos().max(1);
-            u64::try_from(u128::from(count) * 1_000_000_000 / nanos).unwrap_or(u64::MAX)
-        };
-        let frames = later.readings.iter().map(|reading| {
-            let earlier = before.of(reading).map_or(0, |earlier| earlier.frames);
-            reading.frames.saturating_sub(earlier)
-        });
+        let discarded = loads.iter().map(|load| load.discarded).sum();
         self.signs = Some(Signs {
-            frames_pps: per_second(frames.max().unwrap_or(0)),
-            discarded_pps: per_second(loads.iter().map(|load| load.discarded).sum()),
+            frames_pps: frames_pps(before, later),
+            discarded_pps: per_second(discarded, later.at - before.at),
             is_strained: false,
         });
         let costs = self.shedding.costs();
@@ -220,6 +249,17 @@ impl Regulator {
             self.spent.on_metered(network, weight);
         } else {
             self.spent.on_unmetered(weight);
+        }
+    }
+
+    fn contend(&mut self, before: &Before, later: &Before) {
+        let elapsed = later.at - before.at;
+        for reading in &later.readings {
+            if let Some(earlier) = before.of(reading) {
+                let spent = reading.since(earlier);
+                let contention = self.contention.entry(reading.cpu).or_default();
+                contention.on_interval(elapsed, spent.network, spent.contended);
+            }
         }
     }
 
@@ -285,6 +325,20 @@ impl Before {
             .iter()
             .find(|earlier| earlier.cpu == later.cpu)
     }
+}
+
+fn per_second(count: u64, elapsed: Duration) -> u64 {
+    let nanos = elapsed.as_nanos().max(1);
+    u64::try_from(u128::from(count) * 1_000_000_000 / nanos).unwrap_or(u64::MAX)
+}
+
+/// Frames per second of the CPU that polled most from the interface.
+fn frames_pps(before: &Before, later: &Before) -> u64 {
+    let frames = later.readings.iter().map(|reading| {
+        let earlier = before.of(reading).map_or(0, |earlier| earlier.frames);
+        reading.frames.saturating_sub(earlier)
+    });
+    per_second(frames.max().unwrap_or(0), later.at - before.at)
 }
 
 /// What each CPU did between two readings.

@@ -11,6 +11,8 @@ mod common;
 mod control_groups;
 #[path = "session/handover.rs"]
 mod handover;
+#[path = "session/standby.rs"]
+mod standby;
 #[path = "session/threads.rs"]
 mod threads;
 
@@ -67,7 +69,8 @@ const TESTS: [(&str, fn()); 10] = [
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let others = control_groups::TESTS.iter().chain(&handover::TESTS);
-    let tests = TESTS.iter().chain(others).chain(&threads::TESTS);
+    let others = others.chain(&standby::TESTS).chain(&threads::TESTS);
+    let tests = TESTS.iter().chain(others);
     if arguments.iter().any(|argument| argument == "--list") {
         for (name, _) in tests {
             println!("{name}: test");

@@ -34,8 +34,10 @@ const CALM_PAUSES: u32 = 16;
 
 /// An attached program; dropping it detaches.
 pub struct LastingLink {
-    /// `None` only after the driver refused to take it anew.
+    /// `None` while nobody wants it, and after the driver refused to take it anew.
     link: Option<XdpLink>,
+    /// Whether the program is to be attached.
+    is_wanted: bool,
     program: OwnedFd,
     interface: String,
     ifindex: u32,
@@ -78,9 +80,27 @@ impl LastingLink {
         interface: &str,
         ifindex: u32,
     ) -> Result<Self, AttachError> {
+        let mut lasting = Self::unattached(program, interface, ifindex)?;
+        lasting.link = Some(link);
+        lasting.is_wanted = true;
+        Ok(lasting)
+    }
+
+    /// Of a program that is not attached yet. All that takes privileges beyond `CAP_NET_ADMIN`
+    /// is done now.
+    ///
+    /// # Errors
+    ///
+    /// The process has too many descriptors.
+    pub fn unattached(
+        program: BorrowedFd<'_>,
+        interface: &str,
+        ifindex: u32,
+    ) -> Result<Self, AttachError> {
         let program = program.try_clone_to_owned();
         Ok(Self {
-            link: Some(link),
+            link: None,
+            is_wanted: false,
             program: program.map_err(os("keep the XDP program"))?,
             interface: interface.to_owned(),
             ifindex,
@@ -88,7 +108,36 @@ impl LastingLink {
         })
     }
 
-    /// As [`XdpLink::hand_on`].
+    /// Attaches the program now, unless it is. It takes `CAP_NET_ADMIN`.
+    ///
+    /// # Errors
+    ///
+    /// As [`XdpLink::attach`].
+    pub fn attach_now(&mut self) -> Result<(), AttachError> {
+        if self.link.is_none() {
+            let program = self.program.as_fd();
+            self.link = Some(XdpLink::attach(program, &self.interface, self.ifindex)?);
+            if let Some(losses) = &mut self.losses {
+                losses.attached();
+            }
+        }
+        self.is_wanted = true;
+        Ok(())
+    }
+
+    /// Detaches the program, to be attached again or not.
+    pub fn detach(&mut self) {
+        self.is_wanted = false;
+        self.link = None;
+    }
+
+    /// Whether the program is to be attached, and is unless the driver refuses.
+    #[must_use]
+    pub const fn is_wanted(&self) -> bool {
+        self.is_wanted
+    }
+
+    /// As [`XdpLink::hand_on`]; `None` unless attached.
     #[must_use]
     pub fn hand_on(&mut self) -> Option<BorrowedFd<'_>> {
         self.link.as_mut().map(XdpLink::hand_on)
@@ -101,7 +150,7 @@ impl LastingLink {
     ///
     /// The driver refuses the program, which is tried again at the next call.
     pub fn on_second(&mut self) -> Result<bool, AttachError> {
-        let Some(losses) = &mut self.losses else {
+        let Some(losses) = self.losses.as_mut().filter(|_| self.is_wanted) else {
             return Ok(false);
         };
         // An interface that is gone is told by whoever asks next.
@@ -353,6 +402,26 @@ mod tests {
             }
             drop(kept);
             assert_eq!(number(ifindex), None);
+        });
+    }
+
+    /// Needs root.
+    #[test]
+    fn a_program_that_nobody_wants_is_not_attached_anew() {
+        with_link(|link, ifindex| {
+            let mut link = losing(link);
+            link.detach();
+            assert_eq!(number(ifindex), None);
+            renew();
+            assert!(!link.on_second().unwrap() && !link.is_wanted());
+            assert_eq!((number(ifindex), link.hand_on().is_none()), (None, true));
+            link.attach_now().unwrap();
+            let attached = number(ifindex);
+            assert!(attached.is_some() && link.is_wanted());
+            // Not for what happened before.
+            assert!(!link.on_second().unwrap());
+            link.attach_now().unwrap();
+            assert_eq!(number(ifindex), attached);
         });
     }
 

@@ -22,7 +22,7 @@ use libbpf_rs::query::LinkInfoIter;
 use nix::errno::Errno;
 use nix::net::if_::if_indextoname;
 
-use crate::error::{CallError, FAILED, LACKS};
+use crate::error::{CallError, FAILED, LACKS, os};
 use crate::link::{self, NoSuchInterface};
 
 /// Why a program is not attached to an interface.
@@ -117,6 +117,23 @@ impl XdpLink {
         // nothing else knows it.
         let fd = unsafe { OwnedFd::from_raw_fd(fd) };
         Ok(Self::of(fd))
+    }
+
+    /// Refuses what [`XdpLink::attach`] would, as far as that is known beforehand.
+    ///
+    /// # Errors
+    ///
+    /// Another program is attached, or the driver has no native XDP.
+    pub fn require_free(interface: &str, ifindex: u32) -> Result<(), AttachError> {
+        let link = link::link(ifindex).map_err(os("ask for the interface's state"))?;
+        if link.xdp.is_some() {
+            return Err(refusal(interface, ifindex, Errno::EBUSY));
+        }
+        match link::native_xdp(ifindex) {
+            Ok(Some(false)) => Err(refusal(interface, ifindex, Errno::EOPNOTSUPP)),
+            // What is not known is tried.
+            _ => Ok(()),
+        }
     }
 
     fn of(fd: OwnedFd) -> Self {

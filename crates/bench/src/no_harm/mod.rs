@@ -37,6 +37,20 @@ const SIDES: [Protection; 2] = [Protection::Stock, Protection::Guard];
 /// What is compared where throughput counts: XDP itself has its price on veth.
 const THROUGHPUT_SIDES: [Protection; 3] =
     [Protection::Stock, Protection::PassAll, Protection::Guard];
+/// The same where that price is paid or something is lost, so that a guard might stand by.
+const STANDBY_SIDES: [Protection; 4] = [
+    Protection::Stock,
+    Protection::PassAll,
+    Protection::Guard,
+    Protection::Standby,
+];
+const STANDBY_SETUPS: [&str; 5] = [
+    "tcp-in",
+    "tcp-in-frames",
+    "tcp-out",
+    "connections",
+    "router-full",
+];
 
 /// What is measured, and how long.
 #[derive(Clone, Debug)]
@@ -81,7 +95,8 @@ pub struct NoHarmCase {
     /// Beside a flood of another socket; a full router is sent the flood itself, and a web
     /// server's own port gets SYNs.
     pub flooded: bool,
-    /// Stock or guard; where throughput counts a program that passes everything as well.
+    /// Stock or guard; where throughput counts a program that passes everything as well, and in
+    /// some set-ups a guard that stands by.
     pub protection: Protection,
     /// Datagrams, connections, or bytes of a connection.
     pub sent: u64,
@@ -228,17 +243,18 @@ impl Document {
             match measure(plan, setup, flooded, progress) {
                 Ok((measured, flood)) => {
                     self.cases.extend(sums(setup, flooded, &measured));
-                    let goal = goal(setup, flooded, &measured);
-                    self.goals.push(match &flood {
+                    let goals = goals(setup, flooded, &measured).into_iter();
+                    self.goals.extend(goals.map(|goal| match &flood {
                         Some(flood) => flood.judge(goal),
                         None => goal,
-                    });
+                    }));
                     self.floods.extend(flood);
                 }
                 Err(error) if error.is_fatal() => return Err(error),
                 Err(error) => {
-                    let none = goal(setup, flooded, &Cases::default());
-                    self.goals.push(none.because(error.to_string()));
+                    let none = goals(setup, flooded, &Cases::default()).into_iter();
+                    self.goals
+                        .extend(none.map(|goal| goal.because(error.to_string())));
                 }
             }
         }
@@ -247,9 +263,9 @@ impl Document {
 
     fn add_unshown(&mut self, setup: &Setup, why: String) {
         for flooded in [false, true] {
-            let none = goal(setup, flooded, &Cases::default());
+            let none = goals(setup, flooded, &Cases::default()).into_iter();
             self.goals
-                .push(none.because(format!("not shown here: {why}")));
+                .extend(none.map(|goal| goal.because(format!("not shown here: {why}"))));
         }
         self.not_shown.push(NotShown {
             setup: setup.name,
@@ -271,12 +287,7 @@ fn measure(
     let found = found.transpose()?;
     let flood_pps = found.map(|found| found.rate_pps).or(own_pps);
     let flood_pps = flood_pps.filter(|_| flooded);
-    let sides: &[Protection] = if setup.load.is_throughput() {
-        &THROUGHPUT_SIDES
-    } else {
-        &SIDES
-    };
-    let mut cases = Cases::new(sides, &[()]);
+    let mut cases = Cases::new(sides(setup), &[()]);
     let load = if flooded { "flooded" } else { "calm" };
     for round in 1..=plan.runs {
         for case in cases.in_round(round) {
@@ -293,6 +304,16 @@ fn measure(
     Ok((cases, flood))
 }
 
+fn sides(setup: &Setup) -> &'static [Protection] {
+    if STANDBY_SETUPS.contains(&setup.name) {
+        &STANDBY_SIDES
+    } else if setup.load.is_throughput() {
+        &THROUGHPUT_SIDES
+    } else {
+        &SIDES
+    }
+}
+
 fn sums(setup: &Setup, flooded: bool, measured: &Cases<(), Run>) -> Vec<NoHarmCase> {
     let case = |case: &crate::cases::Case<(), Run>| NoHarmCase {
         setup: setup.name,
@@ -305,9 +326,20 @@ fn sums(setup: &Setup, flooded: bool, measured: &Cases<(), Run>) -> Vec<NoHarmCa
     measured.0.iter().map(case).collect()
 }
 
+/// One for each guard that is compared.
+fn goals(setup: &Setup, flooded: bool, measured: &Cases<(), Run>) -> Vec<Goal> {
+    let guards = [Protection::Guard, Protection::Standby];
+    let compared = guards
+        .into_iter()
+        .filter(|side| sides(setup).contains(side));
+    compared
+        .map(|side| goal(setup, flooded, side, measured))
+        .collect()
+}
+
 /// That no less arrives with the guard: each guarded run against the stock run beside
 /// it, in percent of what was sent, or of what stock moved.
-fn goal(setup: &Setup, flooded: bool, measured: &Cases<(), Run>) -> Goal {
+fn goal(setup: &Setup, flooded: bool, guard: Protection, measured: &Cases<(), Run>) -> Goal {
     let part = |run: &Run| 100.0 * run.counted.received as f64 / run.counted.sent.max(1) as f64;
     let is_throughput = setup.load.is_throughput();
     let all = |run: &Run| run.counted.received as f64;
@@ -318,7 +350,7 @@ fn goal(setup: &Setup, flooded: bool, measured: &Cases<(), Run>) -> Goal {
             measured.values(side, (), part)
         }
     };
-    let pairs = of(Protection::Guard).into_iter().zip(of(Protection::Stock));
+    let pairs = of(guard).into_iter().zip(of(Protection::Stock));
     let runs = pairs.map(|(guarded, stock)| {
         if is_throughput {
             100.0 * guarded / stock.max(1.0)
@@ -326,7 +358,10 @@ fn goal(setup: &Setup, flooded: bool, measured: &Cases<(), Run>) -> Goal {
             guarded - stock
         }
     });
-    let load = if flooded { "flooded" } else { "calm" };
+    let mut load = if flooded { "flooded" } else { "calm" }.to_owned();
+    if guard == Protection::Standby {
+        load += "/standby";
+    }
     let (least, unit, what) = if is_throughput {
         (99.0, "%", "guarded throughput, of stock's")
     } else {
@@ -341,7 +376,8 @@ fn goal(setup: &Setup, flooded: bool, measured: &Cases<(), Run>) -> Goal {
         runs.collect(),
     );
     // One is enough: the median would hide it.
-    let all = measured.0.iter().flat_map(|case| &case.runs);
+    let cases = measured.0.iter().filter(|case| case.protection == guard);
+    let all = cases.flat_map(|case| &case.runs);
     match all.filter_map(|run| run.broke_off.as_ref()).next() {
         Some(why) => Goal {
             met: Some(false),
@@ -365,6 +401,18 @@ mod tests {
         let count = names.len();
         names.dedup();
         assert_eq!(names.len(), count);
+    }
+
+    #[test]
+    fn a_guard_that_stands_by_has_goals_of_its_own_where_it_is_compared() {
+        let all = setup::ALL.iter().flat_map(|setup| {
+            let goals = goals(setup, false, &Cases::default()).into_iter();
+            goals.map(|goal| goal.id)
+        });
+        let standing: Vec<_> = all.filter(|id| id.ends_with("/calm/standby")).collect();
+        let mut expected = STANDBY_SETUPS.map(|name| format!("{name}/calm/standby"));
+        expected.sort_by_key(|id| standing.iter().position(|other| other == id));
+        assert_eq!(standing, expected);
     }
 
     /// Ten of sixteen floods overloaded nobody, and the table did not say so.
@@ -414,7 +462,7 @@ mod tests {
         };
         cases.0[0].runs = vec![counted(990), counted(1000), counted(1000)];
         cases.0[1].runs = vec![counted(980), counted(900), counted(1000)];
-        let goal = goal(&setup::ALL[0], false, &cases);
+        let goal = goal(&setup::ALL[0], false, Protection::Guard, &cases);
         assert_eq!(goal.runs, [-1.0, -10.0, 0.0]);
         assert_eq!(goal.met, Some(false));
     }
@@ -445,7 +493,7 @@ mod tests {
         cases.0[0].runs = vec![whole.clone(); 3];
         cases.0[1].runs = vec![whole.clone(), broken, whole];
         for setup in &setup::ALL {
-            let goal = goal(setup, false, &cases);
+            let goal = goal(setup, false, Protection::Guard, &cases);
             assert_eq!(goal.met, Some(false), "{}", setup.name);
             assert!(goal.why.unwrap().contains("cannot connect"));
         }

@@ -65,9 +65,7 @@ pub(super) fn once(
     setup.prepare(&site)?;
     let nginx = matches!(setup.load, Load::Web).then(|| Nginx::start(stage.host(), TCP_PORT));
     let _nginx = nginx.transpose()?;
-    let guard = (protection == Protection::Guard)
-        .then(|| stage.guard_as_it_is())
-        .transpose()?;
+    let guard = stage.guard_as_it_is(protection)?;
     let _passing = (protection == Protection::PassAll)
         .then(|| stage.host().pass_all())
         .transpose()?;
@@ -131,7 +129,8 @@ fn flood(setup: &Setup, stage: &Stage<'_>, flood_pps: Option<u64>) -> Option<Spe
 /// Traffic that breaks off beside the guard is the worst harm. Beside any other side it shows
 /// nothing.
 pub(super) fn is_harm(protection: Protection, error: &Error) -> bool {
-    protection == Protection::Guard && matches!(error, Error::Traffic { .. })
+    let is_guarded = matches!(protection, Protection::Guard | Protection::Standby);
+    is_guarded && matches!(error, Error::Traffic { .. })
 }
 
 /// Sends what crosses the set-up.

@@ -110,8 +110,12 @@ fn every_mode_and_reason_in_words() {
                 network_share: 0.05,
                 switches: 0,
             };
-            text += &words::doing(&governor, observe, shedding);
+            text += &words::doing(&governor, observe, shedding, false);
             text.push('\n');
+            if reason == "calm" && !shedding {
+                text += &words::doing(&governor, observe, shedding, true);
+                text.push('\n');
+            }
         }
     }
     assert_golden("modes.txt", &text);

@@ -90,7 +90,12 @@ pub(super) fn table(status: &Status) -> String {
         status.pid,
         status.uptime_s,
         status.interval_s,
-        words::doing(&status.governor, status.observe, status.shedding),
+        words::doing(
+            &status.governor,
+            status.observe,
+            status.shedding,
+            status.standing_by
+        ),
     );
     if let Some(cookies) = words::syn_cookies(status) {
         text += &format!("{cookies}\n");

@@ -54,8 +54,15 @@ pub(super) fn shortened(text: String, cells: usize) -> String {
 }
 
 /// What is done about overload, and why.
-pub(crate) fn doing(governor: &GovernorStatus, observe: bool, shedding: bool) -> String {
-    let mut text = if observe {
+pub(crate) fn doing(
+    governor: &GovernorStatus,
+    observe: bool,
+    shedding: bool,
+    standing_by: bool,
+) -> String {
+    let mut text = if standing_by {
+        "STANDING BY: no program is attached until the host loses packets".to_owned()
+    } else if observe {
         "OBSERVING: nothing is discarded, nothing is governed".to_owned()
     } else {
         let reason = match governor.reason.as_str() {

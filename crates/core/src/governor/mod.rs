@@ -90,6 +90,7 @@ pub use config::{GovernorConfig, Strategy};
 use dwell::Dwell;
 pub use instances::{InstanceFrames, InstanceRate, Instances};
 use limits::Limits;
+pub(crate) use observation::FRAME_MOST;
 pub use observation::{CpuObservation, Losses};
 use observation::{load, own_network, part, rate};
 pub use placement::{Place, Placement};

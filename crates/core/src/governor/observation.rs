@@ -10,7 +10,7 @@ use crate::time::{NANOS_PER_SECOND, span_nanos};
 /// packet filters. What is above that for each frame of this interface is other
 /// interfaces' work, or polling that found nothing. A host where frames do take longer
 /// shows its overload by its ring.
-pub(super) const FRAME_MOST: Duration = Duration::from_micros(20);
+pub(crate) const FRAME_MOST: Duration = Duration::from_micros(20);
 
 /// What one CPU did since the observation before.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

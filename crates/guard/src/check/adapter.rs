@@ -70,14 +70,14 @@ fn attachment_of(driver: &str) -> Finding {
             format!(
                 "`{driver}` sets up its rings anew when the first XDP program comes and the last one goes"
             ),
-            "loses packets for a moment at its start and its stop; a restart by systemd hands the attachment on and loses none",
+            "loses packets for a moment at its start and its stop; a restart by systemd hands the attachment on and loses none; with --standby it loses them at each attachment, which is during a flood",
         )
     } else if driver == "veth" {
         (
             Verdict::Limited,
             "while a veth has an XDP program, its other end sends it no large packets of TCP"
                 .to_owned(),
-            "makes bulk transfers to this host take more CPU, as any XDP program here does",
+            "makes bulk transfers to this host take more CPU, as any XDP program here does; with --standby only while the host loses packets",
         )
     } else {
         (
@@ -164,6 +164,7 @@ mod tests {
             let told = attachment_of(driver);
             assert_eq!(told.verdict, Verdict::Limited);
             assert!(told.found.contains("sets up its rings anew"), "{told:?}");
+            assert!(told.guard.contains("--standby it loses"), "{told:?}");
         }
         for driver in HALVING {
             let told = halving("eth0", driver, Some((5, 8)));
@@ -180,6 +181,7 @@ mod tests {
         let told = attachment_of("veth");
         assert_eq!(told.verdict, Verdict::Limited);
         assert!(told.guard.contains("bulk transfers"), "{told:?}");
+        assert!(told.guard.contains("--standby only while"), "{told:?}");
     }
 
     #[test]

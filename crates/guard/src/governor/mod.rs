@@ -29,7 +29,8 @@ use crate::error::Error;
 use crate::guard::Regulated;
 use instances::{HeldOff, Holdoffs};
 use plimsoll_kernel::counters::interfaces::Interfaces;
-use plimsoll_kernel::knobs::{Device, Knobs, PollingThread, Queues, Statistic};
+use plimsoll_kernel::counters::losses::ring_statistics;
+use plimsoll_kernel::knobs::{Knobs, PollingThread, Queues, Statistic};
 use plimsoll_kernel::meter::{CpuReading, InstanceReading};
 use plimsoll_kernel::polling_limit::{Limited, PollingLimit};
 use plimsoll_kernel::scheduling::{Class, Priority};
@@ -41,8 +42,6 @@ use plimsoll_kernel::{ethtool, link};
 const LOOK_INTERVAL: Duration = Duration::from_millis(500);
 /// A NAPI instance and its polling thread, by number.
 type Instance = (u32, Option<i32>);
-/// What adapters count as lost for want of a free descriptor.
-const RING_LOSSES: [&str; 3] = ["rx_missed_errors", "rx_fifo_errors", "rx_over_errors"];
 
 /// Settings of the governor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -205,6 +204,12 @@ impl Governor {
     #[must_use]
     pub fn is_strained(&self) -> bool {
         self.decision.is_strained()
+    }
+
+    /// Whether it holds the host in overload.
+    #[must_use]
+    pub fn is_overload(&self) -> bool {
+        self.decision.setting().mode == Mode::Overload
     }
 
     /// Whether it wants to hear whose packets came, before it is asked.
@@ -410,16 +415,6 @@ fn losses((discarded_before, lost_before): (u64, u64), (discarded, lost): (u64, 
         is_ring_counted: lost > 0,
         inhibited: false,
     }
-}
-
-/// Those the device has; none where sysfs shows another namespace's devices.
-fn ring_statistics(interface: &str, ifindex: u32) -> Vec<Statistic> {
-    let device = Device::open(interface, ifindex);
-    let open = |device: &Device| {
-        let statistics = RING_LOSSES.iter().map(|name| device.statistic(name));
-        statistics.filter_map(Result::ok).collect()
-    };
-    device.as_ref().map(open).unwrap_or_default()
 }
 
 /// What the CPUs that receive did between two readings. A CPU that booked less than

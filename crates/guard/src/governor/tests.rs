@@ -4,7 +4,7 @@
 use std::fs;
 use std::process::Command;
 
-use plimsoll_kernel::knobs::{Attribute, DEFER_MARK, Napi};
+use plimsoll_kernel::knobs::{Attribute, DEFER_MARK, Device, Napi};
 use plimsoll_kernel::namespace;
 
 use super::*;

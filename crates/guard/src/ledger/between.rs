@@ -7,7 +7,7 @@ use plimsoll_kernel::counters::stack::Stack;
 
 use super::causes::{self, Causes};
 use super::{Fate, Ledger, Place, Stage};
-use crate::counters::{Outcome, Packets};
+use crate::counters::{Outcome, Packets, Unseen};
 
 /// All counters at one time.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -21,6 +21,8 @@ pub(super) struct Reading {
     pub(super) outcomes: Packets,
     /// Of these, what passed whatever the outcome, because it was observed only.
     pub(super) observed: Packets,
+    /// Frames that came while the guard stood by, without a program.
+    pub(super) unseen: Unseen,
     /// Packets of ARP and neighbour discovery that the guard saw.
     pub(super) neighbour: u64,
     /// Messages of neighbour discovery among them.
@@ -74,7 +76,7 @@ impl Dropped {
 
 impl Computation<'_> {
     fn ledger(mut self) -> Ledger {
-        let seen = self.outcomes(Packets::offered);
+        let seen = self.seen();
         let mut dropped = Dropped {
             own: self.adapter("rx_dropped", |adapter| adapter.dropped),
             others: self.others(|adapter| adapter.dropped),
@@ -98,6 +100,17 @@ impl Computation<'_> {
             not_visible: self.absent.into_iter().collect(),
             began_anew: self.anew.into_iter().collect(),
         }
+    }
+
+    /// What the guard saw, and what passed it while it stood by: as much as fits between both
+    /// bounds.
+    fn seen(&mut self) -> u64 {
+        let judged = self.outcomes(Packets::offered);
+        let (then, now) = (self.then.unseen, self.now.unseen);
+        let least = now.least.saturating_sub(then.least);
+        let most = now.most.saturating_sub(then.most).max(least);
+        let received = self.adapter("rx_packets", |adapter| adapter.received);
+        judged.saturating_add(received.saturating_sub(judged).clamp(least, most))
     }
 
     /// Frames that the adapter received. Some drivers leave out what an XDP

@@ -10,7 +10,7 @@
 //! | stage | enters | ends there |
 //! | --- | --- | --- |
 //! | adapter | all frames the adapter knows of | bad frames, receive ring full, no memory |
-//! | guard | what the program saw | discarded early, answered with a cookie |
+//! | guard | what the program saw, and what came while it stood by | discarded early, answered with a cookie |
 //! | host | admitted, and what other interfaces received | another host's frames, no handler, ARP, merged by GRO, backlog queue |
 //! | ip | IPv4 and IPv6 input | errors, no route, fragments, forwarded, multicast nobody joined |
 //! | protocols | delivered by IP, and what waited before | TCP, UDP and ICMP: lost by cause, waiting, delivered |
@@ -21,7 +21,7 @@
 //!
 //! - The stack's counters are of the network namespace, so what the other
 //!   interfaces received joins at `host`. Their ARP is `unaccounted`: the
-//!   kernel does not count it.
+//!   kernel does not count it. So is the interface's own while the guard stands by.
 //! - Counters are read one after the other. What cannot be told from packets
 //!   that moved meanwhile is `in_motion`; with no traffic it is 0.
 //! - A full receive ring is known to the sender only on veth: from the `tx_dropped`

@@ -80,6 +80,7 @@ impl LedgerReader {
             peer_dropped: interfaces.peer_not_sent(),
             outcomes: counters.all(),
             observed: *observed,
+            unseen: counters.unseen,
             neighbour: counters.of(Kind::Neighbour).offered(),
             neighbour_messages,
             others: interfaces.others,

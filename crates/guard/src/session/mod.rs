@@ -9,7 +9,7 @@
 //! is forked before anything is opened. What a killed guard
 //! left is restored before anything is turned. Capabilities are given up when all is
 //! attached, and before other threads start. Real-time class and locked memory come
-//! last. **Run.** An error of a moment ends nothing (`retry`). What takes long or waits for others
+//! last. With `standby` the program is attached by the loop (`standby`). **Run.** An error of a moment ends nothing (`retry`). What takes long or waits for others
 //! is done by threads of ordinary priority (`owners`, `threads`). **End.** Settings
 //! are put back before the program is detached, and both before the last words: a
 //! reader may take its time. Under a service manager, the program stays attached for
@@ -20,6 +20,7 @@ mod owners;
 mod protected_owners;
 mod retry;
 mod settings;
+mod standby;
 mod threads;
 mod turns;
 mod work;
@@ -46,6 +47,7 @@ use crate::known::{KnownFile, KnownSources};
 use crate::ledger::LedgerReader;
 use crate::status::{Answers, Snapshot, StatusServer, serve_metrics};
 use plimsoll_metrics::{MetricsError, MetricsServer};
+use standby::Standing;
 use threads::Threads;
 use turns::Turns;
 use work::Guarded;
@@ -233,7 +235,7 @@ fn warning(interface: &str) -> Option<String> {
     warning.unwrap_or_else(|error| Some(with_causes(&error)))
 }
 
-/// Attaches the program, which knows who was `known` before, and turns what is turned from the
+/// Attaches the program, or has it stand by. It knows who was `known` before. Turns what is turned from the
 /// start.
 fn attach<'obj>(
     settings: &Settings,
@@ -247,9 +249,14 @@ fn attach<'obj>(
     if let Some(known) = known {
         guard.program.remember(known);
     }
-    guard.attach_loaded(before, &settings.interface)?;
+    match settings.standby {
+        Some(_) => guard.stand_by(before, &settings.interface)?,
+        None => guard.attach_loaded(before, &settings.interface)?,
+    }
+    let standing = Standing::start(settings, guard.is_attached())?;
     let governor = Governor::new(&settings.interface, settings.governor())?;
     let mut guarded = Guarded::new(settings.clone(), knobs, guard, governor);
+    guarded.standing = standing;
     if !guarded.knobs.is_untouched() {
         guarded.knobs.restore()?;
     }

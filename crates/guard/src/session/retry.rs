@@ -15,6 +15,8 @@ const WAIT_MAX: Duration = Duration::from_secs(30);
 pub(super) struct Retry {
     /// As in "cannot …".
     action: &'static str,
+    /// What goes on although it failed.
+    meanwhile: &'static str,
     /// In a row.
     failures: u32,
 }
@@ -23,8 +25,14 @@ impl Retry {
     pub(super) const fn new(action: &'static str) -> Self {
         Self {
             action,
+            meanwhile: "early discard goes on",
             failures: 0,
         }
+    }
+
+    /// The same, where something else goes on meanwhile.
+    pub(super) const fn while_it(self, meanwhile: &'static str) -> Self {
+        Self { meanwhile, ..self }
     }
 
     /// Takes how an attempt ended. Returns the time until the next one, `usual` if
@@ -49,7 +57,10 @@ impl Retry {
         let wait = (usual.max(WAIT_MIN) * (1 << doublings)).clamp(usual, WAIT_MAX.max(usual));
         let told = self.failures.is_power_of_two().then(|| {
             let seconds = wait.as_secs_f64();
-            format!("cannot {action}: {failure}; early discard goes on, and this is tried again in {seconds:.1} s")
+            let meanwhile = self.meanwhile;
+            format!(
+                "cannot {action}: {failure}; {meanwhile}, and this is tried again in {seconds:.1} s"
+            )
         });
         (wait, told)
     }

@@ -77,6 +77,10 @@ pub struct Settings {
     /// Threads may poll with any driver, not only with those that were
     /// [tried](plimsoll_kernel::threaded::TRIED).
     pub any_driver: bool,
+    /// Attach the program only while the host loses packets or receives more than it can take,
+    /// and detach it after so long without any sign of that; `None`: it is attached from start
+    /// to exit.
+    pub standby: Option<Duration>,
     /// Where metrics are served, if anywhere.
     pub metrics: Option<Metrics>,
     /// Time between two reports.
@@ -89,6 +93,8 @@ pub struct Settings {
 }
 
 impl Settings {
+    /// The quiet after which a program that stands by is detached, if nothing else is said.
+    pub const QUIET_DEFAULT: Duration = Duration::from_secs(60);
     /// Time between two reports, if nothing else is said.
     pub const INTERVAL_DEFAULT: Duration = Duration::from_secs(1);
 
@@ -110,6 +116,7 @@ impl Settings {
             poll_cpu: None,
             poll_control_group: None,
             any_driver: false,
+            standby: None,
             metrics: None,
             interval: Self::INTERVAL_DEFAULT,
             duration: None,
@@ -143,6 +150,9 @@ impl Settings {
             return Err(SettingsError::NoSharingThread {
                 directory: directory.clone(),
             });
+        }
+        if self.standby.is_some() && self.threaded.is_some() {
+            return Err(SettingsError::ThreadsStandBy);
         }
         if let Some(metrics) = &self.metrics
             && !metrics.public
@@ -207,6 +217,7 @@ impl Settings {
         let keep_shares = new.shares == Shares::Process && !may_look;
         let processes = if may_look { new } else { self };
         let cpu = if self.threaded.is_some() { self } else { new };
+        let standby = self.standby.map(|quiet| new.standby.unwrap_or(quiet));
         Self {
             interface: self.interface.clone(),
             shares: if keep_shares { self.shares } else { new.shares },
@@ -215,6 +226,7 @@ impl Settings {
             threaded: self.threaded,
             poll_cpu: cpu.poll_cpu,
             poll_control_group: self.poll_control_group.clone(),
+            standby,
             metrics: self.metrics.clone(),
             duration: self.duration,
             callers: self.callers.clone(),
@@ -246,6 +258,7 @@ impl Settings {
                 "poll-control-group",
                 self.poll_control_group != new.poll_control_group,
             ),
+            ("standby", self.standby.is_some() != new.standby.is_some()),
             ("metrics", address(self) != address(new)),
             ("metrics-public", both_serve && public(self) != public(new)),
             (
@@ -292,6 +305,11 @@ pub enum SettingsError {
         /// As given.
         directory: PathBuf,
     },
+    /// Polling threads from start to exit, of a program that comes and goes.
+    #[error(
+        "standby = true: not with threaded, which polls from start to exit; strategy = \"thread\" polls in threads while a flood lasts"
+    )]
+    ThreadsStandBy,
     /// Other hosts would reach the metrics, and nobody has said that they may.
     #[error(
         "metrics = {address}: other hosts may reach this address, and metrics name every port in use; take 127.0.0.1, or say metrics-public as well"
@@ -313,6 +331,7 @@ impl SettingsError {
             Self::Watermarks { .. }
             | Self::NoPollingThread { .. }
             | Self::NoSharingThread { .. }
+            | Self::ThreadsStandBy
             | Self::PublicMetrics { .. }
             | Self::Range(_) => USED_WRONGLY,
         }
@@ -325,6 +344,7 @@ impl SettingsError {
             Self::Watermarks { .. } => vec!["low-watermark", "high-watermark"],
             Self::NoPollingThread { .. } => vec!["poll-cpu", "strategy"],
             Self::NoSharingThread { .. } => vec!["poll-control-group", "threaded"],
+            Self::ThreadsStandBy => vec!["standby", "threaded"],
             Self::PublicMetrics { .. } => vec!["metrics", "metrics-public"],
             Self::Range(error) => vec![error.field],
         }

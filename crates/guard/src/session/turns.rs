@@ -74,6 +74,7 @@ pub(super) struct Turns<'a, W> {
     govern: Turn,
     refresh: Turn,
     presence: Turn,
+    standby: Turn,
     threads: Turn,
     owners: Turn,
     report: Turn,
@@ -97,6 +98,11 @@ impl<'a, W: Work> Turns<'a, W> {
             govern: Turn::new("govern"),
             refresh: Turn::new("take over the host's addresses"),
             presence: Turn::new("attach the program anew"),
+            standby: Turn {
+                retry: Retry::new("attach or detach the program that stands by")
+                    .while_it("all stays as it is"),
+                ..Turn::new("")
+            },
             threads: Turn::new("have threads poll"),
             owners: Turn::new("tell the owners of sockets apart"),
             report: Turn::new("read the counters"),
@@ -123,6 +129,7 @@ impl<'a, W: Work> Turns<'a, W> {
                 &self.regulate,
                 &self.refresh,
                 &self.presence,
+                &self.standby,
                 &self.threads,
                 &self.owners,
                 &self.report,
@@ -167,6 +174,9 @@ impl<'a, W: Work> Turns<'a, W> {
                 self.log(&absence);
             }
         }
+        if self.standby.due <= now {
+            self.stand_by();
+        }
         if self.threads.due <= now {
             let poll = self.work.renew_threads();
             let (result, told) = self.threads.on_poll(poll, REFRESH);
@@ -184,6 +194,16 @@ impl<'a, W: Work> Turns<'a, W> {
             self.report(is_last)?;
         }
         Ok(())
+    }
+
+    fn stand_by(&mut self) {
+        let result = self.work.stand_by();
+        let usual = self.work.watching().min(REFRESH);
+        let told = self.standby.on_attempt(&result, usual);
+        self.tell(told);
+        if let Ok(Some(change)) = result {
+            self.log(&change);
+        }
     }
 
     fn regulate(&mut self, now: Instant) {

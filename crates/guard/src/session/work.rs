@@ -3,6 +3,7 @@
 use std::task::Poll;
 use std::time::Duration;
 
+use plimsoll_core::standby::Order;
 use plimsoll_kernel::Knobs;
 use plimsoll_kernel::knobs::RestoreError;
 
@@ -10,6 +11,7 @@ use super::allow_driver;
 use super::handover::ServiceManager;
 use super::owners::SocketOwners;
 use super::settings::Settings;
+use super::standby::{Change, Standing, WATCHING};
 use super::threads::Threads;
 use crate::error::{Error, with_causes};
 use crate::governor::Governor;
@@ -33,6 +35,10 @@ pub(super) trait Work {
     /// Attaches the program anew if the driver does not run it any more; due once a second.
     /// What was wrong then.
     fn see_presence(&mut self) -> Result<Option<Absence>, Error>;
+    /// Attaches the program that stands by, or detaches it, if it is time; due again after
+    /// [`Work::watching`]. What was done, if anything.
+    fn stand_by(&mut self) -> Result<Option<Change>, Error>;
+    fn watching(&self) -> Duration;
     /// Has threads poll as the settings say, where the driver made its instances anew; due once
     /// a second. How many, if so.
     fn renew_threads(&mut self) -> Poll<Result<Option<usize>, Error>>;
@@ -95,6 +101,8 @@ pub(super) struct Guarded<'obj> {
     pub(super) knobs: Knobs,
     pub(super) guard: Guard<'obj>,
     owners: SocketOwners,
+    /// The program is attached only now and then.
+    pub(super) standing: Option<Standing>,
     /// Something stays turned that should not.
     must_restore: bool,
 }
@@ -113,6 +121,7 @@ impl<'obj> Guarded<'obj> {
             knobs,
             guard,
             owners: SocketOwners::default(),
+            standing: None,
             must_restore: false,
         }
     }
@@ -145,7 +154,24 @@ impl<'obj> Guarded<'obj> {
             .configure(settings.governor(), &mut self.knobs);
         let guard = self.guard.configure(&settings.guard);
         let protection = self.guard.protect(&settings.protection);
-        governor.and(guard).and(protection)
+        let standing = self.standing.as_mut();
+        let standing = standing.map_or(Ok(()), |standing| standing.configure(settings));
+        governor
+            .and(guard)
+            .and(protection)
+            .and(standing.map_err(Error::from))
+    }
+
+    fn attach(&mut self) -> Result<(), Error> {
+        self.guard.attach_now()?;
+        self.governor.begin_again()
+    }
+
+    /// Settings first: without a program the instances that have them may be gone.
+    fn detach(&mut self) -> Result<(), Error> {
+        self.governor.begin_again()?;
+        self.restore()?;
+        self.guard.detach()
     }
 
     fn restore(&mut self) -> Result<(), Error> {
@@ -165,6 +191,13 @@ impl Work for Guarded<'_> {
         if self.must_restore {
             self.restore()?;
         }
+        if let Some(standing) = &mut self.standing {
+            standing.on_regulated(regulated);
+            if !self.guard.is_attached() {
+                self.guard.attend(standing.is_suspicious());
+                return Ok(());
+            }
+        }
         if self.governor.asks_for_company()
             && let Some(company) = self.guard.company()?
         {
@@ -173,6 +206,9 @@ impl Work for Guarded<'_> {
         self.governor.on_instances(self.guard.instances());
         self.governor.on_interval(regulated, &mut self.knobs)?;
         self.guard.attend(self.governor.is_strained());
+        if let Some(standing) = &mut self.standing {
+            standing.on_governed(self.governor.is_overload() || self.guard.is_shedding());
+        }
         Ok(())
     }
 
@@ -188,6 +224,9 @@ impl Work for Guarded<'_> {
     }
 
     fn interval(&self) -> Duration {
+        if !self.guard.is_attached() {
+            return WATCHING;
+        }
         self.governor.interval(self.guard.is_alarmed())
     }
 
@@ -197,6 +236,37 @@ impl Work for Guarded<'_> {
 
     fn see_presence(&mut self) -> Result<Option<Absence>, Error> {
         self.guard.see_presence()
+    }
+
+    fn stand_by(&mut self) -> Result<Option<Change>, Error> {
+        let Some(standing) = &mut self.standing else {
+            return Ok(None);
+        };
+        let judged = self.guard.judged()?;
+        let order = standing.on_reading(judged)?;
+        let change = match order {
+            Order::Keep => return Ok(None),
+            Order::Attach(sign) => {
+                self.attach()?;
+                Change::Attached(sign)
+            }
+            Order::Detach => {
+                self.detach()?;
+                Change::Detached
+            }
+        };
+        if let Some(standing) = &mut self.standing {
+            match order {
+                Order::Detach => standing.on_detached(judged),
+                _ => standing.on_attached(judged),
+            }
+        }
+        Ok(Some(change))
+    }
+
+    fn watching(&self) -> Duration {
+        let standing = self.standing.as_ref();
+        standing.map_or(Duration::MAX, Standing::interval)
     }
 
     fn renew_threads(&mut self) -> Poll<Result<Option<usize>, Error>> {
@@ -215,14 +285,22 @@ impl Work for Guarded<'_> {
 
     fn snapshot(&mut self) -> Result<Snapshot, Error> {
         let counters = self.guard.counters()?;
+        let mut governor = self.governor.status();
+        let standing_by = !self.guard.is_attached();
+        if let Some(standing) = self.standing.as_ref().filter(|_| standing_by) {
+            // The governor sees nothing meanwhile.
+            governor.network_share = standing.network_share();
+        }
         Ok(Snapshot {
             observed: self.guard.observed(&counters.all()),
             counters,
             sources: Some(self.guard.sources()),
             observe: self.settings.guard.observe,
             shedding: self.guard.is_shedding(),
+            standing_by,
+            attachments: self.guard.attachments(),
             syn_cookies: self.guard.syn_cookies(),
-            governor: self.governor.status(),
+            governor,
         })
     }
 

@@ -50,6 +50,12 @@ pub struct Status {
     pub observe: bool,
     /// Input is being shed by shares.
     pub shedding: bool,
+    /// No program is attached: the guard waits for signs of overload.
+    #[serde(default)]
+    pub standing_by: bool,
+    /// How often the program was attached since the start.
+    #[serde(default)]
+    pub attachments: u64,
     /// What the governor does.
     pub governor: GovernorStatus,
     /// Who answers SYNs past a full SYN queue with cookies; `None` of a guard that does not tell.

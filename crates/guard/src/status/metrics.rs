@@ -90,6 +90,8 @@ impl Exporter {
             uptime_s: at.duration_since(self.started).as_secs_f64(),
             observe: snapshot.observe,
             shedding: snapshot.shedding,
+            standing_by: snapshot.standing_by,
+            attachments: snapshot.attachments,
             governor: snapshot.governor,
             syn_cookies: snapshot.syn_cookies,
             totals: counters.totals,
@@ -126,6 +128,8 @@ struct Sample {
     uptime_s: f64,
     observe: bool,
     shedding: bool,
+    standing_by: bool,
+    attachments: u64,
     governor: governor::Status,
     syn_cookies: Option<SynCookies>,
     totals: [Packets; Kind::ALL.len()],
@@ -290,6 +294,13 @@ impl Collector for Sample {
         self.encode_one(encoder, "channels_exported", help, None, exported)?;
         self.encode_ledger(encoder)?;
         self.encode_governor(encoder)?;
+        let help = "1 while no program is attached and the guard waits for overload, else 0";
+        let standing_by = f64::from(u8::from(self.standing_by));
+        self.encode_one(encoder, "standing_by", help, None, standing_by)?;
+        let help = "How often the program was attached";
+        let counts = MetricType::Counter;
+        let mut family = encoder.encode_descriptor("attachments", help, None, counts)?;
+        counter(&mut family, &self.labels(&[]), &self.attachments)?;
         let help = "1 if outcomes are counted only and everything passes, else 0";
         let observing = f64::from(u8::from(self.observe));
         self.encode_one(encoder, "observing", help, None, observing)?;

@@ -83,6 +83,10 @@ pub struct Snapshot {
     pub observe: bool,
     /// Input is being shed by shares.
     pub shedding: bool,
+    /// No program is attached: the guard waits for signs of overload.
+    pub standing_by: bool,
+    /// How often the program was attached.
+    pub attachments: u64,
     /// What the governor does.
     pub governor: governor::Status,
     /// Who answers SYNs past a full SYN queue; `None` unless attached.
@@ -107,6 +111,8 @@ impl Snapshot {
             sources: None,
             observe: true,
             shedding: false,
+            standing_by: false,
+            attachments: 1,
             governor: governor::Status {
                 mode: "interrupts",
                 reason: "calm",
@@ -171,6 +177,8 @@ impl Reader {
             pid: std::process::id(),
             observe: snapshot.observe,
             shedding: snapshot.shedding,
+            standing_by: snapshot.standing_by,
+            attachments: snapshot.attachments,
             governor: (&snapshot.governor).into(),
             syn_cookies: snapshot.syn_cookies.map(Into::into),
             uptime_s: now.duration_since(self.started).as_secs_f64(),

@@ -2,5 +2,6 @@
 //! what waits in sockets.
 
 pub mod interfaces;
+pub mod losses;
 pub mod sockets;
 pub mod stack;

@@ -350,6 +350,8 @@ pub(super) fn overloaded() -> Status {
         uptime_s: 3725.5,
         observe: false,
         shedding: true,
+        standing_by: false,
+        attachments: 3,
         governor: GovernorStatus {
             mode: "overload".to_owned(),
             reason: "ring".to_owned(),
@@ -389,6 +391,8 @@ pub(super) fn observing() -> Status {
     Status {
         observe: true,
         shedding: false,
+        standing_by: false,
+        attachments: 1,
         governor: GovernorStatus {
             mode: "interrupts".to_owned(),
             reason: "calm".to_owned(),

@@ -43,6 +43,8 @@ pub(super) struct Line {
     uptime_s: f64,
     observe: bool,
     shedding: bool,
+    standing_by: bool,
+    attachments: u64,
     governor: governor::Status,
     syn_cookies: Option<SynCookies>,
     #[serde(flatten)]
@@ -60,6 +62,8 @@ impl From<&session::Report<'_>> for Line {
             uptime_s: report.uptime.as_secs_f64(),
             observe: snapshot.observe,
             shedding: snapshot.shedding,
+            standing_by: snapshot.standing_by,
+            attachments: snapshot.attachments,
             governor: snapshot.governor,
             syn_cookies: snapshot.syn_cookies,
             counters: snapshot.counters.clone(),
@@ -196,7 +200,12 @@ fn table(line: &Line, before: &Counters) -> String {
             "discarded early"
         },
         all.discarded(),
-        doing(&(&line.governor).into(), line.observe, line.shedding),
+        doing(
+            &(&line.governor).into(),
+            line.observe,
+            line.shedding,
+            line.standing_by
+        ),
         "kind",
         Outcome::ALL
             .iter()

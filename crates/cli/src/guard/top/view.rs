@@ -112,7 +112,12 @@ fn rates(state: &State, status: &Status) -> Vec<Span<'static>> {
 
 /// What is done about overload, and why.
 fn mode(status: &Status) -> Span<'static> {
-    let text = doing(&status.governor, status.observe, status.shedding);
+    let text = doing(
+        &status.governor,
+        status.observe,
+        status.shedding,
+        status.standing_by,
+    );
     let style = match status.governor.mode.as_str() {
         _ if status.observe => strong(),
         "interrupts" => Style::new(),

@@ -295,6 +295,30 @@ fn dropped_is_put_where_packets_are_missing() {
     assert_eq!(ledger.unaccounted, 0);
 }
 
+/// While a guard stood by all that came had seemed to be lost before it.
+#[test]
+fn what_came_while_it_stood_by_passed_it() {
+    let mut now = host();
+    deliver(&mut now, 100);
+    now.outcomes = outcomes(30, 0);
+    let unaccounted = |least, most| {
+        let now = Reading {
+            unseen: Unseen { least, most },
+            ..now.clone()
+        };
+        let (ledger, places) = ledger(&host(), &now);
+        is(&places, &[("udp", 100)]);
+        let stages: Vec<i64> = ledger.stages.iter().map(|one| one.unaccounted).collect();
+        stages
+    };
+    assert_eq!(unaccounted(70, 70), [0; 5]);
+    // Nobody can count at the very moment of an attachment.
+    assert_eq!(unaccounted(65, 75), [0; 5]);
+    // What is missing beyond is not explained away.
+    assert_eq!(unaccounted(50, 60)[0], 10);
+    assert_eq!(unaccounted(0, 0)[0], 70);
+}
+
 #[test]
 fn a_veth_s_ring_is_counted_at_its_other_end() {
     let mut now = host();

@@ -7,6 +7,7 @@ use super::*;
 use crate::guard::Regulated;
 use crate::presence::Absence;
 use crate::session::SettingsError;
+use crate::session::standby::Change;
 use crate::session::work::ConfigureError;
 
 /// Work that fails for a number of attempts, by its name.
@@ -52,6 +53,12 @@ impl Work for Failing {
     }
     fn see_presence(&mut self) -> Result<Option<Absence>, Error> {
         self.work("presence").map(|()| None)
+    }
+    fn stand_by(&mut self) -> Result<Option<Change>, Error> {
+        self.work("standby").map(|()| None)
+    }
+    fn watching(&self) -> Duration {
+        Duration::from_millis(5)
     }
     fn renew_threads(&mut self) -> Poll<Result<Option<usize>, Error>> {
         Poll::Ready(self.work("threads").map(|()| None))
@@ -140,6 +147,10 @@ fn no_failure_of_a_moment_ends_the_loop_and_each_is_told_and_tried_again() {
         ("threads", "cannot have threads poll"),
         ("presence", "cannot attach the program anew"),
         ("owners", "cannot tell the owners of sockets apart"),
+        (
+            "standby",
+            "cannot attach or detach the program that stands by",
+        ),
         ("snapshot", "cannot read the counters"),
     ] {
         // Once a second is too rare for this test to see a second attempt.
@@ -167,7 +178,7 @@ fn no_failure_of_a_moment_ends_the_loop_and_each_is_told_and_tried_again() {
         );
         assert_eq!(work.failures[name], 0, "{name}");
         for other in [
-            "regulate", "govern", "refresh", "threads", "presence", "owners", "snapshot",
+            "regulate", "govern", "refresh", "threads", "presence", "owners", "standby", "snapshot",
         ] {
             assert!(
                 work.done.contains_key(other) || other == name,

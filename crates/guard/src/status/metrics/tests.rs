@@ -39,6 +39,8 @@ fn names_and_labels_follow_the_conventions() {
         "plimsoll_guard_network_share_ratio{interface=\"eth0\"} 0.25",
         "plimsoll_guard_mode_changes_total{interface=\"eth0\"} 2",
         "plimsoll_guard_observing{interface=\"eth0\"} 1.0",
+        "plimsoll_guard_standing_by{interface=\"eth0\"} 0.0",
+        "plimsoll_guard_attachments_total{interface=\"eth0\"} 1",
         "plimsoll_guard_channels{interface=\"eth0\"} 1.0",
         "# UNIT plimsoll_guard_uptime_seconds seconds",
         "plimsoll_guard_ledger_packets{interface=\"eth0\",stage=\"adapter\",place=\"receive_ring\",fate=\"lost\"} 7.0",

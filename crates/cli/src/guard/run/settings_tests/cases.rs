@@ -48,7 +48,7 @@ const fn case(
     }
 }
 
-pub(super) const CASES: [Case; 30] = [
+pub(super) const CASES: [Case; 32] = [
     case(
         "high-watermark",
         "80",
@@ -269,6 +269,29 @@ pub(super) const CASES: [Case; 30] = [
         )
     },
     case("any-driver", "true", |a| a.any_driver, "\"true\"", &[]),
+    Case {
+        on_reload: TakesANewStart,
+        ..case(
+            "standby",
+            "true",
+            |a| a.standby == Some(Settings::QUIET_DEFAULT),
+            "\"true\"",
+            &[],
+        )
+    },
+    Case {
+        besides: "standby = true",
+        ..case(
+            "standby-quiet-s",
+            "5",
+            |a| a.standby == Some(Duration::from_secs(5)),
+            "\"5 s\"",
+            &[
+                ("0", "0 is not in 1..=86400"),
+                ("86401", "86401 is not in 1..=86400"),
+            ],
+        )
+    },
     Case {
         on_reload: TakesANewStart,
         ..case(

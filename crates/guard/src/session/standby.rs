@@ -1,0 +1,207 @@
+//! Standing by: the program is loaded, and attached only while the host loses packets or
+//! receives more than it can take. `core::standby` decides; here is what it is told.
+
+use std::fmt;
+use std::time::{Duration, Instant};
+
+use plimsoll_core::config::{ConfigError, Fraction};
+use plimsoll_core::standby::{Config, Evidence, Order, Sign, Standby};
+use plimsoll_core::time;
+use plimsoll_kernel::counters::losses::{LossReader, Losses};
+use plimsoll_kernel::error::os;
+use plimsoll_kernel::link;
+use plimsoll_kernel::meter::CpuReading;
+
+use super::settings::Settings;
+use crate::error::Error;
+use crate::guard::Regulated;
+
+/// Time between two readings while it stands by. A flood is to be seen soon; some files of
+/// `/proc` take a tenth of a millisecond.
+pub(super) const WATCHING: Duration = Duration::from_millis(100);
+/// The same while attached: there the readings tell only that it is over.
+const ATTACHED: Duration = Duration::from_secs(1);
+
+/// What was done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Change {
+    /// Attached, for what was seen.
+    Attached(Sign),
+    /// Detached.
+    Detached,
+}
+
+impl fmt::Display for Change {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Attached(sign) => write!(f, "event=attached evidence={}", sign.name()),
+            Self::Detached => write!(f, "event=detached"),
+        }
+    }
+}
+
+/// What the decision is told, and the decision.
+#[derive(Debug)]
+pub(super) struct Standing {
+    decision: Standby,
+    losses: LossReader,
+    started: Instant,
+    /// All that was counted up to the reading before.
+    before: Option<Counted>,
+    cpus: Option<(Instant, Vec<CpuReading>)>,
+    /// What CPUs and governor showed since the reading before.
+    share: Option<Fraction>,
+    /// The last one that was metered.
+    share_seen: Fraction,
+    is_wanted: bool,
+    is_busy: bool,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Counted {
+    losses: Losses,
+    judged: u64,
+}
+
+impl Standing {
+    /// Where the settings ask for it. `is_attached`: a guard before has handed its link on.
+    pub(super) fn start(settings: &Settings, is_attached: bool) -> Result<Option<Self>, Error> {
+        let Some(config) = config(settings) else {
+            return Ok(None);
+        };
+        let interface = &settings.interface;
+        let losses = LossReader::open(interface, link::index(interface)?);
+        let mut standing = Self {
+            decision: Standby::new(config)?,
+            losses: losses.map_err(os("read what the kernel counts"))?,
+            started: Instant::now(),
+            before: None,
+            cpus: None,
+            share: None,
+            share_seen: Fraction::NONE,
+            is_wanted: false,
+            is_busy: false,
+        };
+        if is_attached {
+            standing.on_attached(0);
+        }
+        Ok(Some(standing))
+    }
+
+    /// Takes new settings.
+    pub(super) fn configure(&mut self, settings: &Settings) -> Result<(), ConfigError> {
+        match config(settings) {
+            Some(config) => self.decision.configure(config),
+            None => Ok(()),
+        }
+    }
+
+    /// Time to the next reading.
+    pub(super) const fn interval(&self) -> Duration {
+        if self.decision.is_attached() {
+            ATTACHED
+        } else {
+            WATCHING
+        }
+    }
+
+    /// Whether CPU time should be metered, since something may begin.
+    pub(super) const fn is_suspicious(&self) -> bool {
+        self.decision.is_suspicious()
+    }
+
+    /// Hears what the CPUs did.
+    pub(super) fn on_regulated(&mut self, seen: &Regulated) {
+        let now = (seen.at, seen.readings.clone());
+        let before = self.cpus.replace(now);
+        self.is_wanted |= !seen.wanted.is_empty();
+        if let Some((at, readings)) = before.filter(|_| seen.is_metered) {
+            let busiest = busiest(&readings, &seen.readings, seen.at - at);
+            self.share = self.share.max(Some(busiest));
+            self.share_seen = busiest;
+        }
+    }
+
+    /// Part of the busiest CPU's time that receiving took when it was metered last.
+    pub(super) fn network_share(&self) -> f64 {
+        f64::from(self.share_seen.as_ppm()) / 1e6
+    }
+
+    /// Hears whether the governor is in overload, or input is shed.
+    pub(super) fn on_governed(&mut self, is_busy: bool) {
+        self.is_busy |= is_busy;
+    }
+
+    /// Takes a reading; `judged`: what the program has discarded or answered since the start.
+    pub(super) fn on_reading(&mut self, judged: u64) -> Result<Order, Error> {
+        let losses = self.losses.read();
+        let losses = losses.map_err(os("read what the kernel counts"))?;
+        let now = Counted { losses, judged };
+        let before = self.before.replace(now).unwrap_or(now);
+        let new = losses.since(&before.losses);
+        let evidence = Evidence {
+            ring: new.ring,
+            backlog: new.backlog.into(),
+            sockets: new.sockets,
+            listeners: new.listeners,
+            cookies: new.cookies,
+            received: new.received,
+            segments: new.segments,
+            resets: new.resets,
+            forwarded: new.forwarded,
+            share: self.share.take(),
+            is_wanted: std::mem::take(&mut self.is_wanted),
+            judged: judged.saturating_sub(before.judged),
+            is_busy: std::mem::take(&mut self.is_busy),
+        };
+        let now = self.now();
+        Ok(self.decision.on_reading(&evidence, now))
+    }
+
+    /// The program was attached, having discarded or answered so many packets before.
+    pub(super) fn on_attached(&mut self, judged: u64) {
+        let now = self.now();
+        self.decision.on_attached(now);
+        self.begin(judged);
+    }
+
+    /// The same, where it was detached.
+    pub(super) fn on_detached(&mut self, judged: u64) {
+        let now = self.now();
+        self.decision.on_detached(now);
+        self.begin(judged);
+    }
+
+    /// What is lost because the program comes or goes says nothing.
+    fn begin(&mut self, judged: u64) {
+        let losses = self.losses.read().ok();
+        self.before = losses.map(|losses| Counted { losses, judged });
+        self.cpus = None;
+        self.share = None;
+        self.is_wanted = false;
+        self.is_busy = false;
+    }
+
+    fn now(&self) -> time::Instant {
+        let elapsed = self.started.elapsed().as_nanos();
+        time::Instant::from_nanos(u64::try_from(elapsed).unwrap_or(u64::MAX))
+    }
+}
+
+fn config(settings: &Settings) -> Option<Config> {
+    settings.standby.map(|quiet| Config {
+        quiet,
+        cpu_limit: settings.guard.cpu_limit,
+    })
+}
+
+/// The part of its time that receiving took of the CPU where it took most.
+fn busiest(before: &[CpuReading], now: &[CpuReading], elapsed: Duration) -> Fraction {
+    let network = now.iter().filter_map(|later| {
+        let earlier = before.iter().find(|earlier| earlier.cpu == later.cpu)?;
+        Some(later.since(earlier).network)
+    });
+    let most = network.max().unwrap_or_default();
+    let ppm = most.as_nanos() * 1_000_000 / elapsed.as_nanos().max(1);
+    Fraction::from_ppm(u32::try_from(ppm).unwrap_or(u32::MAX).min(1_000_000))
+}
