@@ -87,7 +87,7 @@ fn what_passes_alone_is_named_and_fails_no_run() {
     let place = Place::new("passes-alone");
     let program = place.script("it", &format!("[ \"$*\" = '--exact one' ] && {PASSED}"));
     let said = failures("plimsoll-cli", &program, &["one"]) + "error: 1 target failed:\n";
-    let named = "failed beside others, passed alone: plimsoll-cli, one: \
+    let named = "failed, passed alone: plimsoll-cli, one: \
         others had up to 31.2 % of the machine, then up to 31.2 %";
     assert_eq!(
         run_beside_others(&place, &said),
@@ -103,7 +103,7 @@ fn what_fails_alone_too_fails_the_run() {
     let said = failures("plimsoll-cli", &program, &["one", "two"]);
     let (code, last) = run_beside_others(&place, &said);
     assert_eq!(code, Some(101));
-    let named = "failed beside others and alone: plimsoll-cli, two: others had";
+    let named = "failed, and alone as well: plimsoll-cli, two: others had";
     assert!(last.starts_with(named), "{last}");
     // As a program does that does not know the test.
     let program = place.script("other", "echo 'test result: ok. 0 passed; 0 failed'");
@@ -111,19 +111,22 @@ fn what_fails_alone_too_fails_the_run() {
     assert_eq!(run_beside_others(&place, &said).0, Some(101));
 }
 
-/// It was tried once more, whoever had the machine: a fault that shows seldom passed.
+/// A test of `programs` failed so on a quiet machine on 2026-11-26, and passed alone.
 #[test]
-fn what_failed_on_a_machine_of_its_own_gets_no_second_try() {
+fn what_failed_on_a_machine_of_its_own_is_told_so() {
     let place = Place::new("own-machine");
     let program = place.script("it", PASSED);
     let said = says(&place, &failures("plimsoll-cli", &program, &["one"]));
     let measures = measured(&place, "little 0.4");
-    let named = "failed, and no second try: plimsoll-cli, one: \
-        others had up to 0.4 % of the machine";
-    assert_eq!(run(&place, &measures, &said), (Some(101), named.to_owned()));
+    let (code, last) = run(&place, &measures, &said);
+    assert_eq!(code, Some(0), "{last}");
+    let named = "failed, passed alone: plimsoll-cli, one: others had up to 0.4 % of the machine";
+    assert!(last.starts_with(named), "{last}");
     let measures = place.script("measures", "cat; : >$2");
-    let named = "failed, and no second try: plimsoll-cli, one: nothing was measured";
-    assert_eq!(run(&place, &measures, &said), (Some(101), named.to_owned()));
+    let (code, last) = run(&place, &measures, &said);
+    assert_eq!(code, Some(0), "{last}");
+    let named = "failed, passed alone: plimsoll-cli, one: nothing was measured";
+    assert!(last.starts_with(named), "{last}");
 }
 
 /// A process that computes in another session while a test fails.
@@ -139,7 +142,7 @@ fn who_computes_beside_a_program_is_measured() {
     let measures = Path::new(env!("CARGO_BIN_EXE_plimsoll-tries"));
     let (code, last) = run(&place, measures, &cargo_does);
     assert_eq!(code, Some(0), "{last}");
-    let named = "failed beside others, passed alone: plimsoll-cli, one: others had up to ";
+    let named = "failed, passed alone: plimsoll-cli, one: others had up to ";
     assert!(last.starts_with(named), "{last}");
 }
 
