@@ -1,7 +1,7 @@
 //! Keeps polling threads to a part of each period: a thread that has used it up
 //! becomes `SCHED_IDLE` until the next period, so that it still runs where nobody
 //! wants the CPU (Mogul & Ramakrishnan 1997, section 7: inhibit, and allow when
-//! the CPU goes idle). What is used then is not counted.
+//! the CPU goes idle). What is used then counts only while others want the CPU.
 //!
 //! A period is short, since the receive ring overflows while its thread waits. The
 //! thread's own clock is exact. The watching itself is part of what the limit is for, and
@@ -23,10 +23,15 @@
 //! So a look may come up to 0.1 ms late, and what was used too much is taken off the next
 //! period.
 //!
-//! `SCHED_IDLE` is a weight of 3 beside 1024, not a promise to run last. A group of processes
-//! (a control group with the `cpu` controller, a session with `sched_autogroup_enabled`) has one
-//! weight, which its CPUs divide by the work on each. Where little of it is left on the CPU
-//! of a polling thread, the demoted thread has a good part of that CPU, beyond the limit.
+//! `SCHED_IDLE` is a weight of 3 beside 1024, not a promise to run last. After each run of a
+//! thread of a higher class the kernel may choose the demoted one, and looks again at its next
+//! tick. At 250 Hz a demoted thread had a quarter of the time beside a process that computes. So
+//! while the meter says that others want the CPU, such time is taken off the next periods.
+//!
+//! A group of processes (a control group with the `cpu` controller, a session with
+//! `sched_autogroup_enabled`) has one weight, which its CPUs divide by the work on each. Where
+//! little of it is left on the CPU of a polling thread, the demoted thread has a good part of that
+//! CPU. Without a meter that is beyond the limit.
 
 use std::io;
 use std::sync::Arc;
@@ -66,6 +71,8 @@ struct Shared {
     limit_ppm: AtomicU64,
     /// Some thread was demoted since somebody asked.
     inhibited: AtomicBool,
+    /// Others want the CPU, as the meter saw it last.
+    wanted: AtomicBool,
     stop: AtomicBool,
 }
 
@@ -76,6 +83,17 @@ pub struct Limited {
     pub tid: i32,
     /// How it runs within the limit.
     pub class: Class,
+}
+
+/// What the meter saw of the threads' CPU.
+#[derive(Clone, Copy, Debug)]
+pub struct Observation {
+    /// The time observed.
+    pub elapsed: Duration,
+    /// What all receiving took of it.
+    pub network: Duration,
+    /// Others want the CPU.
+    pub is_wanted: bool,
 }
 
 impl PollingLimit {
@@ -89,6 +107,7 @@ impl PollingLimit {
         let shared = Arc::new(Shared {
             limit_ppm: AtomicU64::new(limit.as_ppm().into()),
             inhibited: AtomicBool::new(false),
+            wanted: AtomicBool::new(false),
             stop: AtomicBool::new(false),
         });
         let watched = Arc::clone(&shared);
@@ -116,13 +135,15 @@ impl PollingLimit {
         self.shared.inhibited.swap(false, Ordering::Relaxed)
     }
 
-    /// Corrects the threads' limit by what all receiving took.
-    pub fn on_observation(&self, network: Duration, elapsed: Duration) {
-        if elapsed.is_zero() {
+    /// Corrects the threads' limit by what all receiving took, where others want the CPU: what
+    /// is used of one that nobody else wants says nothing about the limit.
+    pub fn on_observation(&self, seen: &Observation) {
+        self.shared.wanted.store(seen.is_wanted, Ordering::Relaxed);
+        if seen.elapsed.is_zero() || !seen.is_wanted {
             return;
         }
         let limit = f64::from(self.limit.as_ppm());
-        let taken = network.as_secs_f64() / elapsed.as_secs_f64() * 1e6;
+        let taken = seen.network.as_secs_f64() / seen.elapsed.as_secs_f64() * 1e6;
         let now = self.shared.limit_ppm.load(Ordering::Relaxed) as f64;
         // Only down: less than the limit may be all there is to do.
         let corrected = now + (limit - taken) * NEWEST;
@@ -287,7 +308,8 @@ impl Account {
         if self.threads.is_empty() {
             return Err(io::Error::from(io::ErrorKind::NotFound));
         }
-        let [ahead, all] = self.on_times(times, now);
+        let is_wanted = shared.wanted.load(Ordering::Relaxed);
+        let [ahead, all] = self.on_times(times, is_wanted, now);
         if all == Change::Inhibit {
             shared.inhibited.store(true, Ordering::Relaxed);
         }
@@ -306,15 +328,25 @@ impl Account {
     }
 
     /// Counts up to these times of those that are ahead, and of all.
-    fn on_times(&mut self, times: (Duration, Duration), now: CoreInstant) -> [Change; 2] {
-        let ahead = self.ahead.as_mut().map_or(Change::None, |ahead| {
-            // They were not demoted with the others.
-            if self.budget.limit.inhibited() && !ahead.limit.inhibited() {
-                self.budget.on_others(times.0.saturating_sub(ahead.seen));
-            }
-            ahead.on_time(times.0, now)
-        });
-        [ahead, self.budget.on_time(times.1, now)]
+    fn on_times(
+        &mut self,
+        (of_ahead, of_all): (Duration, Duration),
+        is_wanted: bool,
+        now: CoreInstant,
+    ) -> [Change; 2] {
+        let ahead = self.ahead.as_mut();
+        // Those that are ahead may not have been demoted with the others.
+        let not_demoted = ahead.as_ref().filter(|ahead| !ahead.limit.inhibited());
+        if self.budget.limit.inhibited() {
+            let owed = match not_demoted {
+                _ if is_wanted => of_all.saturating_sub(self.budget.seen),
+                Some(ahead) => of_ahead.saturating_sub(ahead.seen),
+                None => Duration::ZERO,
+            };
+            self.budget.on_others(owed);
+        }
+        let ahead = ahead.map_or(Change::None, |ahead| ahead.on_time(of_ahead, now));
+        [ahead, self.budget.on_time(of_all, now)]
     }
 
     fn due_in(&self, now: CoreInstant) -> Duration {
@@ -376,8 +408,8 @@ impl Budget {
         }
     }
 
-    /// The threads owe so much more: watching took it on their CPU, or some of them were not
-    /// demoted.
+    /// The threads owe so much more: watching took it on their CPU, some of them were not
+    /// demoted, or a demoted one ran although others wanted the CPU.
     fn on_others(&mut self, took: Duration) {
         self.owed += took;
     }
@@ -385,7 +417,7 @@ impl Budget {
     /// Counts up to `time` on the threads' clocks, which they show at `now`.
     fn on_time(&mut self, time: Duration, now: CoreInstant) -> Change {
         if self.limit.inhibited() {
-            // It ran because nobody else wanted the CPU.
+            // It ran because nobody else wanted the CPU, or owes what it used.
             return self.on_uncounted(time, now);
         }
         let used = time.saturating_sub(self.seen);

@@ -32,7 +32,7 @@ use plimsoll_kernel::counters::interfaces::Interfaces;
 use plimsoll_kernel::counters::losses::ring_statistics;
 use plimsoll_kernel::knobs::{Knobs, PollingThread, Queues, Statistic};
 use plimsoll_kernel::meter::{CpuReading, InstanceReading};
-use plimsoll_kernel::polling_limit::{Limited, PollingLimit};
+use plimsoll_kernel::polling_limit::{Limited, Observation, PollingLimit};
 use plimsoll_kernel::scheduling::{Class, Priority};
 use plimsoll_kernel::threaded::poll_in_threads;
 use plimsoll_kernel::{ethtool, link};
@@ -297,7 +297,11 @@ impl Governor {
             && let (Some(limiter), Some(cpu)) =
                 (&self.limiter, cpus.iter().max_by_key(|c| c.network))
         {
-            limiter.on_observation(cpu.network, cpu.elapsed);
+            limiter.on_observation(&Observation {
+                elapsed: cpu.elapsed,
+                network: cpu.network,
+                is_wanted: cpu.contended,
+            });
         }
         Ok(())
     }

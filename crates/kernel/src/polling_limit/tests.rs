@@ -7,6 +7,7 @@ fn shared() -> Shared {
     Shared {
         limit_ppm: AtomicU64::new(500_000),
         inhibited: AtomicBool::new(false),
+        wanted: AtomicBool::new(false),
         stop: AtomicBool::new(false),
     }
 }
@@ -163,7 +164,7 @@ fn who_is_ahead_keeps_its_half_and_all_keep_to_the_limit() {
         }
         idle_steps += u32::from(second == Class::Idle);
         now += step;
-        let _ = account.on_times((ahead, all), now);
+        let _ = account.on_times((ahead, all), false, now);
     }
     let share = all.as_secs_f64() / Duration::from_nanos(now.as_nanos()).as_secs_f64();
     assert!(is_near(share, 60.0), "{share}");
@@ -171,7 +172,7 @@ fn who_is_ahead_keeps_its_half_and_all_keep_to_the_limit() {
     // Beyond their half they are no longer for certain.
     while classes(&account)[0] == Class::Ahead {
         (now, ahead, all) = (now + step, ahead + step, all + step);
-        let _ = account.on_times((ahead, all), now);
+        let _ = account.on_times((ahead, all), false, now);
     }
     assert!([Class::Beneath, Class::Idle].contains(&classes(&account)[0]));
 }
@@ -287,6 +288,37 @@ fn what_an_idle_cpu_gives_is_not_counted() {
     let mut flooded = Flooded::new(300_000, 100);
     assert!(is_near(flooded.run(1000), 30.0));
     assert_eq!(flooded.time.as_nanos(), u128::from(flooded.now.as_nanos()));
+}
+
+/// A demoted thread had up to a quarter of a CPU that a process wanted, beyond its limit.
+#[test]
+fn what_a_demoted_thread_takes_from_others_is_counted() {
+    let mut account = Account {
+        threads: vec![member(Class::Ahead), member(Class::Polling)],
+        cpus: Vec::new(),
+        budget: Budget::new(400_000, Duration::ZERO, CoreInstant::ZERO).unwrap(),
+        ahead: Budget::new(400_000 / AHEAD, Duration::ZERO, CoreInstant::ZERO),
+        due: CoreInstant::ZERO,
+    };
+    let mut share = |is_wanted| {
+        let (mut now, mut ahead, mut all) = (account.budget.at, account.times().0, Duration::ZERO);
+        all += account.budget.seen;
+        let (began, at) = (all, now);
+        let step = Duration::from_micros(10);
+        for _ in 0..100_000 {
+            // Both want all. Who is demoted has a quarter.
+            let part = match account.budget.limit.inhibited() {
+                true => step / 4,
+                false => step,
+            };
+            (now, ahead, all) = (now + step, ahead + part / 2, all + part);
+            let _ = account.on_times((ahead, all), is_wanted, now);
+        }
+        let passed = Duration::from_nanos(now.as_nanos() - at.as_nanos());
+        (all - began).as_secs_f64() / passed.as_secs_f64()
+    };
+    assert!(is_near(share(true), 40.0));
+    assert!(share(false) > 0.5, "what nobody else wants is not counted");
 }
 
 /// The meter corrects the limit every 10 ms. Each correction used to begin a new

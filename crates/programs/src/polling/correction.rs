@@ -18,7 +18,7 @@ use std::time::Duration;
 use plimsoll_kernel::Error;
 use plimsoll_kernel::error::os;
 use plimsoll_kernel::meter::{CpuMeter, CpuTime, MeterError, Options};
-use plimsoll_kernel::polling_limit::PollingLimit;
+use plimsoll_kernel::polling_limit::{Observation, PollingLimit};
 
 /// Some periods of the limit.
 const INTERVAL: Duration = Duration::from_millis(10);
@@ -96,9 +96,11 @@ fn correct(
         let now = meter.snapshot();
         let passed = now.since(&before);
         before = now;
-        if is_wanted(&passed) {
-            limit.on_observation(passed.network + own(&passed), passed.elapsed);
-        }
+        limit.on_observation(&Observation {
+            elapsed: passed.elapsed,
+            network: passed.network + own(&passed),
+            is_wanted: is_wanted(&passed),
+        });
     }
 }
 
@@ -107,8 +109,7 @@ fn own(passed: &CpuTime) -> Duration {
     passed.processes.iter().map(|process| process.cpu).sum()
 }
 
-/// Whether other processes want more of the CPU than they get. What polling uses of a CPU that
-/// nobody else wants says nothing about the limit.
+/// Whether other processes want more of the CPU than they get.
 fn is_wanted(passed: &CpuTime) -> bool {
     let others = passed.app.saturating_sub(own(passed));
     passed.share(passed.idle) <= IDLE_MAX && passed.share(others) >= PROCESSES_MIN
