@@ -47,10 +47,16 @@ pub struct GovernorConfig {
     /// 200 µs; below, a polling run of 3 µs takes more than a tenth of the
     /// consumers' time, above, nothing more is saved.
     pub holdoff: HoldoffRange,
-    /// Part of each CPU's time that receiving may take, or `None`. Only
-    /// [`Strategy::Holdoff`] keeps it here, by longer holdoffs; a polling thread
-    /// is kept to it by [`CpuLimit`](crate::cpu_limit::CpuLimit). Default: none.
+    /// Part of each CPU's time that receiving may take, or `None`. Default: none.
     pub cpu_limit: Option<Fraction>,
+    /// Part of it that polling is held to where there is a `cpu_limit`, and not below that. To
+    /// hold polling back lets the ring overflow, and what overflows is everybody's: beside a flood
+    /// that takes `D` of a CPU, `1 − polling_limit/D` of it. Below it,
+    /// [`shedding`](crate::charge::shedding) decides by what a packet is. Only
+    /// [`Strategy::Holdoff`] keeps it here, by longer holdoffs; a polling thread is kept to it by
+    /// [`CpuLimit`](crate::cpu_limit::CpuLimit). The whole: never. Default: 95 %, so that no
+    /// process starves.
+    pub polling_limit: Fraction,
     /// CPUs that may receive, from 1 to 8192: so many are kept to `cpu_limit`, and have
     /// memory for it from the start. Default: 8192.
     pub cpus: usize,
@@ -93,6 +99,7 @@ impl Default for GovernorConfig {
                 step: Duration::from_micros(1),
             },
             cpu_limit: None,
+            polling_limit: Self::POLLING_LIMIT,
             cpus: CPUS_MAX,
             idle_low: Fraction::from_percent(5),
             overload_share: Fraction::from_percent(50),
@@ -107,6 +114,16 @@ impl Default for GovernorConfig {
 }
 
 impl GovernorConfig {
+    /// The default of [`polling_limit`](Self::polling_limit).
+    pub const POLLING_LIMIT: Fraction = Fraction::from_percent(95);
+
+    /// What polling is held to, if anything.
+    #[must_use]
+    pub fn polling_held_to(&self) -> Option<Fraction> {
+        let limit = self.cpu_limit?.max(self.polling_limit);
+        Some(limit).filter(|limit| *limit != Fraction::WHOLE)
+    }
+
     /// Checks every field.
     ///
     /// # Errors
@@ -122,6 +139,7 @@ impl GovernorConfig {
         if let Some(limit) = self.cpu_limit {
             Field("cpu_limit", limit).must_be_in(PPM..Fraction::WHOLE, "from 1 to 999999 ppm")?;
         }
+        Field("polling_limit", self.polling_limit).must_be_in(PPM.., "above 0 ppm")?;
         Field("cpus", self.cpus).must_be_in(1..=CPUS_MAX, "from 1 to 8192")?;
         Field("overload_share", self.overload_share)
             .must_be(self.overload_share > self.calm_share, "above calm_share")?;

@@ -195,7 +195,7 @@ impl Governor {
             tolerated_loss: Fraction::NONE,
             tolerance_window: 1,
         })?;
-        let limits = match (config.strategy, config.cpu_limit) {
+        let limits = match (config.strategy, config.polling_held_to()) {
             (Strategy::Holdoff, Some(load)) => {
                 Some(Limits::new(load, config.cpus, config.holdoff)?)
             }

@@ -50,6 +50,9 @@ pub struct Config {
     pub strategy: Strategy,
     /// The part of each CPU's time that receiving may take, if any.
     pub cpu_limit: Option<Fraction>,
+    /// The part that polling is held to where there is a CPU limit, and not below that; see
+    /// [`GovernorConfig::polling_limit`].
+    pub polling_limit: Fraction,
     /// Frames that the receive ring holds; asked of the driver if not given, and
     /// 256 where it does not tell.
     pub ring_frames: Option<u32>,
@@ -65,6 +68,7 @@ impl Default for Config {
         Self {
             strategy: Strategy::Holdoff,
             cpu_limit: None,
+            polling_limit: GovernorConfig::POLLING_LIMIT,
             ring_frames: None,
             poll_cpu: None,
             lazy: true,
@@ -373,7 +377,7 @@ impl Governor {
         });
         let cpus = cpu.as_ref().map(std::slice::from_ref);
         let threads = poll_in_threads(knobs, Queues::All, Priority::RealTime, cpus)?;
-        if let Some(limit) = self.config.cpu_limit {
+        if let Some(limit) = core_config(&self.config, None).polling_held_to() {
             let limited = |thread: &PollingThread| Limited {
                 tid: thread.tid,
                 class: Class::Polling,
@@ -401,6 +405,7 @@ fn core_config(config: &Config, told_frames: Option<u32>) -> GovernorConfig {
     GovernorConfig {
         strategy: config.strategy,
         cpu_limit: config.cpu_limit.filter(|limit| *limit != Fraction::WHOLE),
+        polling_limit: config.polling_limit,
         ring_frames: config
             .ring_frames
             .or(told_frames)

@@ -163,6 +163,7 @@ fn the_cpu_limit_holds_off_only_what_its_cpu_polls() {
     namespace::in_new(|| {
         let mut host = TwoQueues::new(Config {
             cpu_limit: Some(Fraction::from_percent(30)),
+            polling_limit: Fraction::from_percent(30),
             ..Config::default()
         });
         let turned = host.pass(100, [(4_000, 80), (3_000, 20)]);
@@ -183,6 +184,7 @@ fn the_device_s_holdoff_is_shown_and_turned_where_instances_have_none() {
             "lo",
             Config {
                 cpu_limit: Some(Fraction::from_percent(30)),
+                polling_limit: Fraction::from_percent(30),
                 ..Config::default()
             },
         );

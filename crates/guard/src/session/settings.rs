@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use plimsoll_core::config::{ConfigError, Fraction};
+use plimsoll_core::governor::GovernorConfig;
 use plimsoll_kernel::error::USED_WRONGLY;
 use plimsoll_kernel::privileges::Need;
 use plimsoll_kernel::scheduling::Priority;
@@ -63,6 +64,9 @@ pub struct Settings {
     /// What is done about overload beside discarding. What is only observed is not
     /// governed, and threads asked for by `threaded` stay.
     pub strategy: Strategy,
+    /// The part of each CPU's time that polling is held to in overload, and not below the guard's
+    /// `cpu_limit`: then the ring overflows, whosever packets these are.
+    pub polling_limit: Fraction,
     /// Lets the receive ring overflow while one socket's flood is alone.
     pub lazy: bool,
     /// Frames that a receive ring holds; `None`: the driver tells.
@@ -110,6 +114,7 @@ impl Settings {
             protect_control_groups: Vec::new(),
             shares: Shares::default(),
             strategy: Strategy::Holdoff,
+            polling_limit: GovernorConfig::POLLING_LIMIT,
             lazy: true,
             ring_frames: None,
             threaded: None,
@@ -183,6 +188,7 @@ impl Settings {
                 self.strategy
             },
             cpu_limit: Some(self.guard.cpu_limit),
+            polling_limit: self.polling_limit,
             ring_frames: self.ring_frames,
             poll_cpu: self.poll_cpu,
             lazy: self.lazy,

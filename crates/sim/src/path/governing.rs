@@ -84,6 +84,7 @@ impl Governing {
             holdoff,
             ring_frames: ring as u32,
             cpu_limit: (share != Fraction::WHOLE).then_some(share),
+            polling_limit: share,
             cpus: host.cpus.len(),
             busy_interval,
             rest_interval: default.rest_interval.max(busy_interval),

@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use ipnet::IpNet;
 use plimsoll_core::config::Fraction;
+use plimsoll_core::governor::GovernorConfig;
 use plimsoll_guard::session::{self, Metrics, Settings};
 use plimsoll_guard::{Config, ProtectedPort, Protection, governor, parse_port};
 use plimsoll_kernel::scheduling::Priority;
@@ -73,12 +74,22 @@ pub(crate) struct Args {
     pub(super) fairness: Fairness,
     /// Part of each CPU's time that receiving may take, in percent; beyond it input is shed by
     /// shares, unless more than three quarters of it are established TCP connections, or packets for
-    /// other hosts and tunnels in the kernel on a CPU that nobody else wants; while overload lasts
-    /// polling is held to it, too (by holdoffs only on CPUs that others want)
+    /// other hosts and tunnels in the kernel on a CPU that nobody else wants
+    ///
+    /// Unless given: 85.
     ///
     /// Cost: lower leaves more to processes and discards packets that would have fitted. 100 sheds nothing.
-    #[arg(long, value_name = "PERCENT", default_value_t = percent(Config::default().cpu_limit), value_parser = clap::value_parser!(u32).range(1..=100))]
-    pub(super) cpu_limit: u32,
+    #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u32).range(1..=100))]
+    pub(super) cpu_limit: Option<u32>,
+    /// Part of each CPU's time that polling is held to while overload lasts, in percent, and not below
+    /// `cpu-limit` (by holdoffs only on CPUs that others want)
+    ///
+    /// Unless given: `cpu-limit`, or 95 where that is not given either.
+    ///
+    /// Cost: beyond it the receive ring overflows, whosever packets these are; higher leaves less to
+    /// processes. 100 never holds polling back.
+    #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u32).range(1..=100))]
+    pub(super) polling_limit: Option<u32>,
     /// Part of what is admitted while input is shed that protected traffic gets first, in percent
     ///
     /// Cost: what protected traffic does not use goes to the rest; a flood of protected ports takes
@@ -141,7 +152,7 @@ pub(crate) struct Args {
     /// threads before every process, or nothing; back at light load and on exit
     ///
     /// Cost: under overload only, a holdoff delays packets by up to 0.2 ms; by up to 2 ms while
-    /// one flood is alone (`lazy`), and 10 ms to keep `cpu-limit`; threads cost two context
+    /// one flood is alone (`lazy`), and 10 ms to keep `polling-limit`; threads cost two context
     /// switches per poll, and a driver that may hang (`any-driver`). Threads take Linux 6.8.
     #[arg(long, value_enum, default_value_t = Strategy::Holdoff)]
     pub(super) strategy: Strategy,
@@ -275,6 +286,7 @@ impl Args {
             protect_control_groups: self.protect_control_groups.clone(),
             shares: self.shares.into(),
             strategy: self.strategy.into(),
+            polling_limit: self.polling_limit(),
             lazy: self.lazy,
             ring_frames: self.ring_frames,
             threaded: self.threaded,
@@ -300,13 +312,21 @@ impl Args {
         }
     }
 
+    /// Whoever says what receiving may take wants it kept to that by all means.
+    fn polling_limit(&self) -> Fraction {
+        let given = self.polling_limit.or(self.cpu_limit);
+        given.map_or(GovernorConfig::POLLING_LIMIT, Fraction::from_percent)
+    }
+
     fn config(&self) -> Config {
         Config {
             high_watermark: Fraction::from_percent(self.high_watermark),
             low_watermark: Fraction::from_percent(self.low_watermark),
             syn_cookies: self.syn_cookies,
             observe: self.observe,
-            cpu_limit: Fraction::from_percent(self.cpu_limit),
+            cpu_limit: self
+                .cpu_limit
+                .map_or(Config::DEFAULT.cpu_limit, Fraction::from_percent),
             protected_share: Fraction::from_percent(self.protected_share),
             delay_target: (self.delay_target_ms > 0)
                 .then(|| Duration::from_millis(self.delay_target_ms.into())),

@@ -154,6 +154,7 @@ fn a_larger_ring_has_room_for_longer_holdoffs() {
 fn the_cpu_limit_of_one_cpu_does_not_overflow_another_one_s_ring() {
     let mut governor = Governor::new(GovernorConfig {
         cpu_limit: Some(Fraction::from_percent(30)),
+        polling_limit: Fraction::from_percent(30),
         ..GovernorConfig::default()
     })
     .unwrap();
@@ -169,6 +170,7 @@ fn the_cpu_limit_of_one_cpu_does_not_overflow_another_one_s_ring() {
 fn each_cpu_keeps_the_limit_by_its_own_holdoff() {
     let mut governor = Governor::new(GovernorConfig {
         cpu_limit: Some(Fraction::from_percent(50)),
+        polling_limit: Fraction::from_percent(50),
         ..GovernorConfig::default()
     })
     .unwrap();

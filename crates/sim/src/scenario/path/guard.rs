@@ -17,8 +17,8 @@ pub struct GovernedGuardConfig {
     /// What is done about overload. Default: an adaptive holdoff.
     #[serde(default)]
     pub strategy: GuardStrategy,
-    /// The most of each CPU that receiving may take. Default: the guard's, 85; 100:
-    /// no limit.
+    /// The most of each CPU that receiving may take, and what polling is held to, as with
+    /// `plimsoll guard --cpu-limit` given. Default: 85; 100: no limit.
     #[serde(default = "share_pct")]
     pub share_pct: f64,
     /// Shedding aims at this part of it. Default: the guard's, 95.

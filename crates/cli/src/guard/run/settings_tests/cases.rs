@@ -48,7 +48,7 @@ const fn case(
     }
 }
 
-pub(super) const CASES: [Case; 32] = [
+pub(super) const CASES: [Case; 33] = [
     case(
         "high-watermark",
         "80",
@@ -97,7 +97,22 @@ pub(super) const CASES: [Case; 32] = [
     case(
         "cpu-limit",
         "40",
-        |a| ppm(a.guard.cpu_limit) == 400_000 && a.governor().cpu_limit.map(ppm) == Some(400_000),
+        |a| {
+            let governor = a.governor();
+            let limits = [governor.cpu_limit, Some(governor.polling_limit)];
+            ppm(a.guard.cpu_limit) == 400_000
+                && limits.map(|limit| limit.map(ppm)) == [Some(400_000); 2]
+        },
+        "true",
+        &[
+            ("0", "0 is not in 1..=100"),
+            ("101", "101 is not in 1..=100"),
+        ],
+    ),
+    case(
+        "polling-limit",
+        "40",
+        |a| ppm(a.governor().polling_limit) == 400_000 && ppm(a.guard.cpu_limit) == 850_000,
         "true",
         &[
             ("0", "0 is not in 1..=100"),
