@@ -30,9 +30,10 @@ static __always_inline __u32 sockets_at_port(const struct sock_common *sk)
 
 /*
  * Whether a member of a group takes no packet now, as its own look-up would find. A flood of
- * few sources presses few members: the others' queues may have been full before it came.
+ * few sources presses few members: the others' queues may have been full before it came. A
+ * function of its own for the verifier, which would look at it once for each member.
  */
-static __always_inline bool is_member_full(__u64 member)
+__noinline int is_member_full(__u64 member)
 {
 	const struct sock *sk =
 		bpf_rdonly_cast((void *)member, bpf_core_type_id_kernel(struct sock));
