@@ -1,11 +1,11 @@
 # What a newcomer types: `make demo` and `make test`. Both set up first.
 
-.PHONY: demo test thorough test-unprivileged setup packages lint-code lint advisories unit loom tokio-unstable miri no-std mutants bench bench-core bench-sim bench-guard bench-programs bench-stack bench-timers bench-verdict bench-wan no-harm vm-test lab-real lab-snapshot golden deb clean
+.PHONY: demo test thorough test-unprivileged setup tools lint-code lint advisories unit loom tokio-unstable miri no-std mutants bench bench-core bench-sim bench-guard bench-programs bench-stack bench-timers bench-verdict bench-wan no-harm vm-test lab-real lab-snapshot golden deb clean
 
 CARGO ?= cargo
 
 # Shows stock servers collapse and guarded ones stay afloat (4 minutes and the build).
-demo: packages
+demo: setup
 	$(CARGO) build --release --locked
 	target/release/plimsoll demo --html target/demo.html
 
@@ -18,8 +18,8 @@ thorough: test lint loom tokio-unstable
 setup:
 	@scripts/setup
 
-packages:
-	@scripts/setup --packages
+tools:
+	@scripts/setup --tools
 
 # Form, clippy and documentation. The lock file of fuzz is checked since nothing else here
 # would notice that it is out of date.
@@ -34,8 +34,7 @@ lint-code:
 # change here, so `make test` does not look at it.
 DENY = target/tools/bin/cargo-deny --locked
 
-lint: lint-code
-	@scripts/setup --tools
+lint: lint-code tools
 	$(DENY) --log-level error check licenses bans sources
 	@if $(DENY) --log-level error fetch db; then \
 		$(DENY) check --disable-fetch advisories; \
@@ -44,8 +43,7 @@ lint: lint-code
 	fi
 
 # The known faults alone. Fails where their list cannot be reached.
-advisories:
-	@scripts/setup --tools
+advisories: tools
 	$(DENY) check advisories
 
 # Crates whose tests need neither root nor a quiet machine: none has a second try.
@@ -106,7 +104,7 @@ bench-core:
 # 10,000 file descriptors.
 TIMERS_CRITERION_DIR = $(CURDIR)/target/bench/criterion-timers
 
-bench-timers: packages
+bench-timers: setup
 	@mkdir -p target/bench
 	$(CARGO) bench --locked -p plimsoll-timers --no-run
 	rm -rf $(TIMERS_CRITERION_DIR)
@@ -128,14 +126,14 @@ bench-verdict:
 
 # Every promised figure of the guard on real packets, beside stock, nftables and
 # threaded polling (about forty minutes). Needs root.
-bench-guard: packages bench-verdict
+bench-guard: setup bench-verdict
 	$(CARGO) build --release --locked
 	target/release/plimsoll bench guard --json target/bench/guard.json --html target/bench/guard.html
 
 # The router, the screening firewall and the monitor on real packets, beside what people
 # take today (20 minutes; PROGRAMS_WINDOW_MS=1000 measures longer). Needs root.
 PROGRAMS_WINDOW_MS ?= 500
-bench-programs: packages
+bench-programs: setup
 	@mkdir -p target/bench
 	$(CARGO) build --release --locked
 	for program in forward screen capture; do \
@@ -145,14 +143,14 @@ bench-programs: packages
 
 # What the user-space stack receives, by receive path, beside the kernel's sockets,
 # testpmd, nginx and NSD (twenty minutes). Needs root.
-bench-stack: packages
+bench-stack: setup
 	@mkdir -p target/bench
 	$(CARGO) build --release --locked
 	target/release/plimsoll bench stack --json target/bench/stack.json
 
 # TCP transfers over a wide-area path, with slow start and paced (a quarter of an hour). Needs
 # root.
-bench-wan: packages
+bench-wan: setup
 	@mkdir -p target/bench
 	$(CARGO) build --release --locked
 	target/release/plimsoll bench wan --json target/bench/wan.json
@@ -161,7 +159,7 @@ bench-wan: packages
 # minutes); fails if one is. Needs root. On a veth it fails today: docs/measurements.md
 # names the goals of bulk TCP, short connections and a full router that are missed. A
 # flood that overloads nobody is named, and is no failure.
-no-harm: packages
+no-harm: setup
 	@mkdir -p target/bench
 	$(CARGO) build --release --locked
 	target/release/plimsoll bench no-harm --strict --json target/bench/no-harm.json
@@ -183,7 +181,7 @@ vm-test:
 
 # The papers' figures on this machine's kernel, with real packets (half an hour). Needs
 # root.
-lab-real: packages
+lab-real: setup
 	@mkdir -p target/bench
 	$(CARGO) build --release --locked
 	target/release/plimsoll lab run real --values --json target/bench/lab-real.json
@@ -199,10 +197,9 @@ golden:
 
 # A Debian package under target/debian.
 deb:
-	@scripts/setup --tools
+	@mkdir -p target/debian
 	$(CARGO) build --release --locked
-	target/release/plimsoll generate target/package
-	target/tools/bin/cargo-deb --package plimsoll-cli --no-build --locked
+	scripts/deb target/release/plimsoll target/debian
 
 clean:
 	$(CARGO) clean

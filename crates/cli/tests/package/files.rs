@@ -4,11 +4,13 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use plimsoll_testbed::{Config, Testbed};
 
+use crate::common::PROGRAM;
 use crate::common::machine::{Change, Machine};
-use crate::{GENERATED, INSTALL, LATER_PACKAGE, PACKAGE, packages};
+use crate::{INSTALL, LATER_PACKAGE, PACKAGE, packages, run};
 
 const CONFIG: &str = "/etc/plimsoll/guard.toml";
 /// What dpkg writes for itself.
@@ -23,8 +25,9 @@ fn changes(machine: &Machine<'_>) -> Vec<(PathBuf, Change)> {
 
 /// The commands that have a manual page, as the program lists them.
 fn pages() -> BTreeSet<String> {
-    packages();
-    let pages = fs::read_dir(Path::new(GENERATED).join("man")).unwrap();
+    let generated = tempfile::tempdir().unwrap();
+    run(Command::new(PROGRAM).arg("generate").arg(generated.path()));
+    let pages = fs::read_dir(generated.path().join("man")).unwrap();
     let names = pages.map(|page| page.unwrap().file_name().into_string().unwrap());
     names
         .map(|name| format!("/usr/share/man/man1/{name}.gz"))

@@ -16,8 +16,6 @@ use std::sync::OnceLock;
 use common::PROGRAM;
 
 const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
-/// Where the manifest of the package looks for what is generated.
-const GENERATED: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../target/package");
 /// The packages as [`common::machine::Machine`]s that were given [`packages`] see them.
 const PACKAGE: &str = "/tmp/files/plimsoll.deb";
 /// Another version, with other settings in `/etc/plimsoll/guard.toml`.
@@ -40,20 +38,15 @@ fn packages() -> &'static Path {
     static PACKAGES: OnceLock<PathBuf> = OnceLock::new();
     PACKAGES.get_or_init(|| {
         let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join("package");
-        let release = directory.join("release");
         let package = directory.join("plimsoll.deb");
         // What an older version of this test or the program left.
         let _ = fs::remove_dir_all(&directory);
-        fs::create_dir_all(&release).unwrap();
-        fs::copy(PROGRAM, release.join("plimsoll")).unwrap();
-        let _ = fs::remove_dir_all(GENERATED);
-        run(Command::new(PROGRAM).args(["generate", GENERATED]));
-        run(Command::new("target/tools/bin/cargo-deb")
-            .current_dir(ROOT)
-            .env("CARGO_TARGET_DIR", &directory)
-            .args(["--package", "plimsoll-cli", "--no-build", "--locked"])
-            .args(["--strip", "--fast", "--output"])
-            .arg(&package));
+        fs::create_dir_all(&directory).unwrap();
+        run(Command::new(format!("{ROOT}/scripts/deb")).args([
+            PROGRAM.as_ref(),
+            package.as_os_str(),
+            "-Znone".as_ref(),
+        ]));
         build_later(&package, &directory);
         directory
     })
