@@ -3,6 +3,7 @@
 //! stopped, upgraded and removed.
 
 use std::collections::BTreeSet;
+use std::thread;
 
 use plimsoll_testbed::{Config, Host, Testbed};
 use serde_json::Value;
@@ -36,18 +37,19 @@ fn install(machine: &Machine<'_>) {
 }
 
 /// Does `work` while a flood has the guard hold off interrupts.
-fn while_held_off(
+fn while_held_off<T>(
     testbed: &Testbed,
     machine: &Machine<'_>,
     before: &Settings,
-    work: impl FnOnce(),
-) {
+    work: impl FnOnce() -> T,
+) -> T {
     let host = testbed.test();
     let _server = busy_server(host, PORT);
-    flooded(testbed, &flood(testbed, PORT..=PORT, FLOOD_PPS), || {
+    let (done, _) = flooded(testbed, &flood(testbed, PORT..=PORT, FLOOD_PPS), || {
         machine.wait("interrupts are held off", || settings(host).0 != *before);
-        work();
+        work()
     });
+    done
 }
 
 /// [`booted`] with the package.
@@ -250,8 +252,16 @@ fn upgraded_it_goes_on_and_removed_it_leaves_nothing() {
     machine.wait("the new program", || try_status(&machine).is_some());
     assert_ne!(property(&machine, "MainPID"), first);
     assert_eq!(property(&machine, "ActiveState"), "active");
-    while_held_off(&testbed, &machine, &before, || {
-        machine.run("dpkg --no-triggers -r plimsoll");
+    thread::scope(|scope| {
+        let removal = while_held_off(&testbed, &machine, &before, || {
+            let removal = scope.spawn(|| machine.run("dpkg --no-triggers -r plimsoll"));
+            // What follows has nothing to do with the flood, and would take long beside it.
+            machine.wait("the guard has ended", || {
+                program(&machine).is_none() && settings(host).0 == before
+            });
+            removal
+        });
+        removal.join().unwrap();
     });
     assert_restored(&machine, host, &before);
     assert_eq!(
