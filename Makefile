@@ -1,6 +1,6 @@
 # What a newcomer types: `make demo` and `make test`. Both set up first.
 
-.PHONY: demo test thorough test-unprivileged setup tools lint-code lint advisories unit loom tokio-unstable miri no-std mutants bench bench-core bench-sim bench-guard bench-programs bench-stack bench-timers bench-verdict bench-wan no-harm vm-test lab-real lab-snapshot golden deb clean
+.PHONY: demo test thorough test-unprivileged setup tools lint-code lint advisories unit loom tokio-unstable miri no-std mutants bench bench-core bench-sim bench-guard bench-programs bench-stack bench-techniques bench-timers bench-verdict bench-wan no-harm vm-test lab-real lab-snapshot golden deb clean
 
 CARGO ?= cargo
 
@@ -86,7 +86,7 @@ mutants:
 
 # All benches but bench-programs and no-harm, each with its JSON document under
 # target/bench (an hour and a half).
-bench: bench-core bench-timers bench-sim bench-guard bench-stack bench-wan
+bench: bench-core bench-timers bench-sim bench-guard bench-stack bench-techniques bench-wan
 
 # What a decision costs, in ns, beside its best peers (a few minutes). The old
 # measurements go first: a bench that fails must not be reported from before.
@@ -147,6 +147,16 @@ bench-stack: setup
 	@mkdir -p target/bench
 	$(CARGO) build --release --locked
 	target/release/plimsoll bench stack --json target/bench/stack.json
+
+# The 1994 paper's techniques in the stack's path, with and without, in ns (two minutes). bench-core
+# measures the others.
+TECHNIQUES_CRITERION_DIR = $(CURDIR)/target/bench/criterion-techniques
+
+bench-techniques:
+	$(CARGO) bench --locked -p plimsoll-stack --bench techniques --bench report --no-run
+	rm -rf $(TECHNIQUES_CRITERION_DIR)
+	CRITERION_HOME=$(TECHNIQUES_CRITERION_DIR) $(CARGO) bench --locked -p plimsoll-stack --bench techniques
+	$(CARGO) bench --locked -p plimsoll-stack --bench report -- $(TECHNIQUES_CRITERION_DIR) $(CURDIR)/target/bench/techniques.json
 
 # TCP transfers over a wide-area path, with slow start and paced (a quarter of an hour). Needs
 # root.

@@ -7,6 +7,7 @@ use std::time::Duration;
 use crate::clock;
 use crate::config::{ReceivePath, StackConfig, TcpConfig};
 use crate::device::simulated::{SimulatedConfig, SimulatedDevice};
+pub use crate::device::xdp::completions::measured::Returning;
 pub use crate::device::xdp::steering::{Bound, Steering, To, Told};
 use crate::device::{Batch, Device};
 use crate::outcome::Counts;

@@ -10,6 +10,8 @@
 //! Its limits: what a driver gives back without sending it is taken for sent. Frames that leave after
 //! all, as when the link comes up again, have been counted.
 
+pub(crate) mod measured;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -112,18 +114,26 @@ impl Completions {
     }
 
     fn take_back(&self, ring: &mut Incoming<u64>, pool: &Arc<Pool>, now: Instant) {
-        let mut frames = 0;
-        while let Some(offset) = ring.take() {
-            frames += u64::from(pool.take_back(Lent::Transmit, offset, 0).is_some());
-        }
+        let frames = drain(ring, pool);
         if frames > 0 {
-            ring.release();
             let mut watch = self.watch.lock();
             watch.woken = false;
             let command = watch.watchdog.on_completion(frames, now);
             watch.obey(command);
         }
     }
+}
+
+/// Takes back what is in the ring; how many frames that were.
+fn drain(ring: &mut Incoming<u64>, pool: &Arc<Pool>) -> u64 {
+    let mut frames = 0;
+    while let Some(offset) = ring.take() {
+        frames += u64::from(pool.take_back(Lent::Transmit, offset, 0).is_some());
+    }
+    if frames > 0 {
+        ring.release();
+    }
+    frames
 }
 
 impl Watch {

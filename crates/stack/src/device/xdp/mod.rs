@@ -23,7 +23,7 @@
 mod bare;
 mod channels;
 mod company;
-mod completions;
+pub(crate) mod completions;
 mod endpoint;
 mod numbers;
 mod polling;

@@ -12,6 +12,8 @@ use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use memmap2::{MmapOptions, MmapRaw};
+use nix::sys::memfd::{MFdFlags, memfd_create};
+use nix::unistd::ftruncate;
 use plimsoll_core::driver::{IncomingRing, OutgoingRing, RingMemory};
 
 /// A ring's memory.
@@ -37,6 +39,20 @@ impl<T: Copy> Shared<T> {
             .populate()
             .map_raw(socket)?;
         Self::over(memory, offsets, length)
+    }
+
+    /// Both sides' views of a ring of `length` entries in this process's memory, without a kernel.
+    pub(super) fn pair(length: u32) -> io::Result<(Self, Self)> {
+        let offsets = libc::xdp_ring_offset {
+            producer: 0,
+            consumer: 64,
+            flags: 128,
+            desc: 192,
+        };
+        let memory = memfd_create(c"ring", MFdFlags::MFD_CLOEXEC)?;
+        ftruncate(&memory, Self::bytes(&offsets, length) as i64)?;
+        let map = || Self::map(&memory, 0, offsets, length);
+        Ok((map()?, map()?))
     }
 
     /// Up to the end of the last entry.
@@ -143,8 +159,8 @@ pub(super) mod tests {
     /// Memory in the place of the kernel's.
     pub(crate) fn memory() -> OwnedFd {
         let name = c"ring";
-        let flags = nix::sys::memfd::MFdFlags::MFD_CLOEXEC;
-        let file = File::from(nix::sys::memfd::memfd_create(name, flags).unwrap());
+        let flags = MFdFlags::MFD_CLOEXEC;
+        let file = File::from(memfd_create(name, flags).unwrap());
         file.set_len(4096).unwrap();
         file.into()
     }
