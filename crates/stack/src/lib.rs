@@ -190,8 +190,7 @@
 //!
 //! # Limits
 //!
-//! A multicast group has one socket per port, and queries about groups are not
-//! answered: each is reported once a minute. At most 16 receive queues of an interface.
+//! A multicast group has one socket per port. At most 16 receive queues of an interface.
 
 pub mod device;
 #[doc(hidden)]

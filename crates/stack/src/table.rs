@@ -27,6 +27,7 @@ use crate::account::{Account, Charged, Owner};
 use crate::config::StackConfig;
 use crate::device::{Frame, Mac};
 use crate::error::Error;
+use crate::link::membership;
 use crate::outcome::{Outcome, Tally};
 use crate::receive::ahead::Notes;
 use crate::wait::Waker;
@@ -262,6 +263,10 @@ impl Table {
             let tally = account.map_or(tally, |account| &account.at_demultiplexer);
             tally.count(Outcome::Backlog);
             return None;
+        }
+        if matches!(classified.kind, Kind::Other | Kind::Icmp) && membership::is_query(frame) {
+            // A flood of pings, say, must not cost the memberships.
+            classified.channel = NEIGHBOUR;
         }
         if classified.channel == NOBODY {
             tally.count(outcome_of(classified.kind));

@@ -59,12 +59,26 @@ impl Router {
 
     /// The next frame that comes back.
     fn next(&self) -> Vec<u8> {
-        let (end, mut batch) = (Instant::now() + SOON, Batch::new());
-        while self.cable.receive(&mut batch, 1).unwrap() == 0 {
+        let end = Instant::now() + SOON;
+        loop {
+            if let Some(frame) = self.come_back() {
+                return frame;
+            }
             assert!(Instant::now() < end, "{:?}", self.stack.counts());
             thread::yield_now();
         }
-        batch[0].to_vec()
+    }
+
+    /// One that has come back, but for what the router says of its own addresses' groups.
+    fn come_back(&self) -> Option<Vec<u8>> {
+        let mut batch = Batch::new();
+        while self.cable.receive(&mut batch, 1).unwrap() > 0 {
+            let frame = batch.pop_front().map(|frame| frame.to_vec());
+            if frame.as_ref().is_some_and(|frame| !is_mld(frame)) {
+                return frame;
+            }
+        }
+        None
     }
 
     fn wait_for(&self, outcome: Outcome, frames: u64) {
@@ -74,6 +88,11 @@ impl Router {
             thread::yield_now();
         }
     }
+}
+
+/// IPv6 with hop-by-hop options.
+fn is_mld(frame: &[u8]) -> bool {
+    frame[12..14] == [0x86, 0xdd] && frame[20] == 0
 }
 
 fn packet(from: Ipv4Addr, to: Ipv4Addr) -> Packet {
@@ -111,7 +130,7 @@ fn packets_for_others_are_sent_on_and_by_default_are_not() {
     let host = Router::new(None);
     host.send(&sent);
     host.wait_for(Outcome::Forward, 1);
-    assert_eq!(host.cable.receive(&mut Batch::new(), 1).unwrap(), 0);
+    assert_eq!(host.come_back(), None);
 }
 
 /// What had waited for a neighbour that never answered was in no count of what is lost.

@@ -1,6 +1,8 @@
 //! The input path with frames nobody would send, and what a frame costs.
 
+use std::fs;
 use std::net::SocketAddr;
+use std::path::Path;
 
 use plimsoll_packets::frame::{self, Packet};
 use plimsoll_stack::Outcome;
@@ -31,7 +33,43 @@ fn frames() -> Vec<Vec<u8>> {
     for frame in &mut frames {
         frame[..6].fill(0xff);
     }
+    frames.extend(seeds().into_iter().flat_map(|(_, frames)| frames));
     frames
+}
+
+/// What fuzzing starts from: the name of each file and its frames.
+fn seeds() -> Vec<(String, Vec<Vec<u8>>)> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/seeds/stack");
+    let files = fs::read_dir(&folder).unwrap().map(|file| file.unwrap());
+    let read = |file: fs::DirEntry| {
+        let bytes = fs::read(file.path()).unwrap();
+        let (mut rest, mut frames) = (&bytes[1..], Vec::new());
+        while let Some((length, others)) = rest.split_first() {
+            let (frame, others) = others.split_at(usize::from(*length));
+            frames.push(frame.to_vec());
+            rest = others;
+        }
+        (file.file_name().into_string().unwrap(), frames)
+    };
+    files.map(read).collect()
+}
+
+/// Queries went to nobody, and so switches that snoop stopped to deliver groups.
+#[test]
+fn queries_reach_who_answers_them_and_malformed_ones_end_there() {
+    for (name, frames) in seeds() {
+        assert!(!frames.is_empty(), "{name}");
+        for frame in frames {
+            let mut driven = Driven::new("soft-lrp");
+            driven.cable.send(&frame);
+            driven.receive();
+            driven.settle();
+            let counts = driven.counts();
+            let control = u64::from(!name.starts_with("malformed"));
+            assert_eq!(counts[Outcome::Control], control, "{name}: {frame:02x?}");
+            assert_eq!((counts.received, counts.ended()), (1, 1), "{counts:?}");
+        }
+    }
 }
 
 /// Frames with some bytes changed, as the fuzz target takes them.

@@ -429,7 +429,7 @@ fn tshark_finds_nothing_wrong_in_a_capture() {
     }
 }
 
-/// Reports as tshark understands them, and datagrams of the kernel's to groups.
+/// Reports and leaves as tshark understands them, and datagrams of the kernel's to groups.
 #[test]
 fn groups_are_joined_reported_heard_and_left() {
     let directory = tempfile::tempdir().unwrap();
@@ -478,4 +478,10 @@ fn groups_are_joined_reported_heard_and_left() {
     assert!(reported("igmp.type == 0x16 && igmp.maddr == 239.1.2.3"));
     let of_six = "icmpv6.type == 131 && icmpv6.mld.multicast_address == ff02::4321";
     assert!(reported(of_six));
+    assert!(
+        reported("igmp.type == 0x17 && igmp.maddr == 239.1.2.3"),
+        "left"
+    );
+    let of_six = "icmpv6.type == 132 && icmpv6.mld.multicast_address == ff02::4321";
+    assert!(reported(of_six), "left");
 }

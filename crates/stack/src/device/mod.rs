@@ -169,6 +169,19 @@ pub trait Device: Send + Sync + fmt::Debug {
     /// Readable while received frames wait. To be waited for with poll(2).
     fn readiness(&self) -> BorrowedFd<'_>;
 
+    /// Readable while queries about multicast groups wait that [`receive`](Self::receive) does not
+    /// give, since they are the kernel's as well. `None`: it gives all.
+    fn queries(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+
+    /// Copies one of them, from the Ethernet header on and without a VLAN tag, and returns its
+    /// length. What does not fit is cut.
+    fn receive_query(&self, buffer: &mut [u8]) -> Option<usize> {
+        let _ = buffer;
+        None
+    }
+
     /// Does what is due although nothing arrives. Whoever waits for
     /// [`readiness`](Self::readiness) calls it before, and again after the time that it tells, or
     /// has another thread do it.

@@ -145,6 +145,14 @@ impl Device for Vlan {
         self.device.readiness()
     }
 
+    fn queries(&self) -> Option<BorrowedFd<'_>> {
+        self.device.queries()
+    }
+
+    fn receive_query(&self, buffer: &mut [u8]) -> Option<usize> {
+        self.device.receive_query(buffer)
+    }
+
     fn tend(&self) -> io::Result<Option<Duration>> {
         self.device.tend()
     }

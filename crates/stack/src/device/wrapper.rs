@@ -82,6 +82,14 @@ impl<W: Wrapper> Device for W {
         self.inner().readiness()
     }
 
+    fn queries(&self) -> Option<BorrowedFd<'_>> {
+        self.inner().queries()
+    }
+
+    fn receive_query(&self, buffer: &mut [u8]) -> Option<usize> {
+        self.inner().receive_query(buffer)
+    }
+
     fn tend(&self) -> io::Result<Option<Duration>> {
         self.inner().tend()
     }

@@ -9,11 +9,12 @@ use ipnet::IpNet;
 use parking_lot::Mutex;
 use plimsoll_core::time::Instant;
 
-use super::membership::{Memberships, REPORT_EVERY};
+use super::membership::{Memberships, Query};
 use super::neighbours::{Neighbours, Resolved};
 use super::paths::{self, Paths};
 use super::peers::Peers;
-use super::resolution::Builder;
+use super::resolution::{Builder, solicited_node};
+use crate::clock;
 use crate::device::{Batch, Device, Frame, Mac};
 use crate::wait::Waker;
 use crate::wire::{ETHERNET_BYTES, emit, fragments};
@@ -57,7 +58,7 @@ impl Egress {
             addresses: addresses.into(),
             gateways: gateways.into(),
             neighbours: Mutex::default(),
-            memberships: Memberships::default(),
+            memberships: memberships_of(&*device, addresses),
             paths: Paths::new(),
             proxies,
             identification: AtomicU32::new(fastrand::u32(..)),
@@ -345,29 +346,39 @@ impl Egress {
     }
 
     /// One more socket is in the group.
-    pub(crate) fn join(&self, group: IpAddr) -> io::Result<()> {
+    pub(crate) fn join(&self, group: IpAddr, now: Instant) -> io::Result<()> {
+        self.memberships.join(group, now);
+        self.tell(now)
+    }
+
+    /// One socket less is in it.
+    pub(crate) fn leave(&self, group: IpAddr, now: Instant) {
+        self.memberships.leave(group, now);
+        // A router that is not told finds out when it asks.
+        let _ = self.tell(now);
+    }
+
+    /// A router or a switch asks for members of groups.
+    pub(crate) fn on_query(&self, query: &Query, now: Instant) {
+        self.memberships.on_query(query, now);
+    }
+
+    /// Tells of a change now, and has the proxies tell of it again.
+    fn tell(&self, now: Instant) -> io::Result<()> {
         let mut batch = Batch::new();
-        if self.memberships.join(group) {
-            self.push_report(group, &mut batch);
-        }
+        self.push_memberships(&mut batch, now);
+        self.proxies.wake();
         self.transmit_or_drop(&mut batch)
     }
 
-    pub(crate) fn leave(&self, group: IpAddr) {
-        self.memberships.leave(group);
-    }
-
-    /// Appends reports of all groups; returns when to do it again.
-    pub(crate) fn push_reports(&self, batch: &mut Batch, now: Instant) -> Instant {
-        for group in self.memberships.groups() {
-            self.push_report(group, batch);
+    /// Appends what is to be told of memberships; returns when to do it again.
+    pub(crate) fn push_memberships(&self, batch: &mut Batch, now: Instant) -> Option<Instant> {
+        let (tellings, next) = self.memberships.poll(now);
+        for telling in &tellings {
+            let builder = self.builder();
+            builder.tell(telling, self.addresses(), self.mtu, batch);
         }
-        now + REPORT_EVERY
-    }
-
-    fn push_report(&self, group: IpAddr, batch: &mut Batch) {
-        let ours = self.addresses.iter().map(IpNet::addr);
-        batch.extend(self.builder().membership(group, ours));
+        next
     }
 
     /// Sends what is in `batch`; what stays there found no room now.
@@ -390,6 +401,19 @@ impl Egress {
         batch.clear();
         Ok(())
     }
+}
+
+/// Neighbours ask at an address's group (RFC 4291, 2.7.1), which switches that snoop deliver to its
+/// members alone. What the kernel has as well the kernel reports.
+fn memberships_of(device: &dyn Device, addresses: &[IpNet]) -> Memberships {
+    let memberships = Memberships::new();
+    let addresses = addresses.iter().map(IpNet::addr);
+    for address in addresses.filter(|_| device.owns_address()) {
+        if let IpAddr::V6(address) = address {
+            memberships.join(solicited_node(address).into(), clock::now());
+        }
+    }
+    memberships
 }
 
 /// The link address of a multicast group (RFC 1112, RFC 2464) or of everybody.

@@ -11,13 +11,13 @@ use smoltcp::wire::{
     NdiscOptionType, NdiscRepr,
 };
 
+use super::membership::ALL_NODES;
 use crate::device::{Frame, HEADROOM_BYTES, Mac, Pool};
 use crate::wire::packet::Packet;
 use crate::wire::{ETHERNET_BYTES, emit};
 
 const ARP_BYTES: usize = 28;
 const BROADCAST: Mac = [0xff; 6];
-const ALL_NODES: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
 /// Only a neighbour can send with this (RFC 4861, 7.1).
 const ND_HOP_LIMIT: u8 = 255;
 /// The fixed part of a solicitation or advertisement.

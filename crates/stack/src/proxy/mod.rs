@@ -17,7 +17,7 @@ mod trouble;
 
 use std::fmt;
 use std::io;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
 use plimsoll_core::channel::{InterruptRequest, PooledConsumer};
@@ -47,6 +47,12 @@ trait Task: Send {
     fn is_open(&mut self, now: Instant) -> bool {
         let _ = now;
         true
+    }
+
+    /// What else wakes it, beside its channel.
+    fn also_waits_for<'a>(&self, host: &'a Host) -> Option<BorrowedFd<'a>> {
+        let _ = host;
+        None
     }
 
     /// Does what is due beside frames; when there is more of that.
@@ -162,7 +168,12 @@ impl Proxy {
                 continue;
             }
             let limit = until.map(|until| until.saturating_since(clock::now()));
-            if wait::wait_any([self.waker.as_fd()], limit)?[0] {
+            let waker = self.waker.as_fd();
+            let woken = match self.task.also_waits_for(&self.desk.host) {
+                Some(other) => wait::wait_any([waker, other], limit)?[0],
+                None => wait::wait_any([waker], limit)?[0],
+            };
+            if woken {
                 self.waker.clear();
             }
         }

@@ -1,14 +1,15 @@
-//! ARP and neighbour discovery, and what a host says of itself unasked.
+//! ARP and neighbour discovery, and what a host says of its multicast groups.
 
+use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
 use plimsoll_core::time::Instant;
 use smoltcp::wire::{EthernetFrame, EthernetProtocol};
 
-use super::{Desk, Task};
-use crate::clock;
+use super::{Desk, TURN_FRAMES, Task};
 use crate::device::Frame;
-use crate::link::membership::REPORT_EVERY;
+use crate::host::Host;
+use crate::link::membership;
 use crate::link::resolution::{self, Message};
 use crate::outcome::Outcome;
 use crate::wire::packet;
@@ -16,23 +17,41 @@ use crate::wire::packet;
 /// How often old fragments are looked for.
 const HOUSEKEEPING: Duration = Duration::from_secs(5);
 
+/// The longest query that is understood: one of IGMPv3 or MLDv2 may list many sources.
+const QUERY_BYTES: usize = 2048;
+
 pub(super) struct Neighbours {
     housekeeping_at: Instant,
-    reports_at: Instant,
+    /// Where one is read that came beside the others.
+    query: [u8; QUERY_BYTES],
 }
 
 impl Neighbours {
     pub(super) fn new() -> Self {
         Self {
             housekeeping_at: Instant::ZERO,
-            // Joining reports by itself.
-            reports_at: clock::now() + REPORT_EVERY,
+            query: [0; QUERY_BYTES],
         }
+    }
+}
+
+/// Takes a query about groups; how its frame ends.
+fn take_query(frame: &[u8], host: &Host, now: Instant) -> Outcome {
+    match membership::parse_query(frame) {
+        Ok(query) => {
+            host.egress.on_query(&query, now);
+            Outcome::Control
+        }
+        Err(outcome) => outcome,
     }
 }
 
 impl Task for Neighbours {
     fn on_frame(&mut self, frame: Frame, desk: &mut Desk, now: Instant) {
+        if membership::is_query(&frame) {
+            desk.tally.count(take_query(&frame, &desk.host, now));
+            return;
+        }
         let is_arp = EthernetFrame::new_checked(&frame[..])
             .is_ok_and(|ethernet| ethernet.ethertype() == EthernetProtocol::Arp);
         let message = if is_arp {
@@ -66,15 +85,25 @@ impl Task for Neighbours {
     }
 
     fn on_time(&mut self, desk: &mut Desk, now: Instant) -> Option<Instant> {
+        for _ in 0..TURN_FRAMES {
+            let Some(bytes) = desk.host.device.receive_query(&mut self.query) else {
+                break;
+            };
+            // The kernel's as well, and counted there.
+            take_query(&self.query[..bytes.min(QUERY_BYTES)], &desk.host, now);
+        }
         let egress = &desk.host.egress;
         let question = egress.push_questions(&mut desk.out, now);
-        if now >= self.reports_at {
-            self.reports_at = egress.push_reports(&mut desk.out, now);
-        }
+        let membership = egress.push_memberships(&mut desk.out, now);
         if now >= self.housekeeping_at {
             desk.host.expire_fragments(now);
             self.housekeeping_at = now + HOUSEKEEPING;
         }
-        question.into_iter().chain([self.housekeeping_at]).min()
+        let others = question.into_iter().chain(membership);
+        others.chain([self.housekeeping_at]).min()
+    }
+
+    fn also_waits_for<'a>(&self, host: &'a Host) -> Option<BorrowedFd<'a>> {
+        host.device.queries()
     }
 }

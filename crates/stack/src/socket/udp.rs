@@ -22,6 +22,7 @@ use self::receiving::Receiving;
 use super::addresses::{first, first_that_works, on_a_free_port};
 use super::options::{Options, waiting_methods};
 use crate::account::{Account, Owner};
+use crate::clock;
 use crate::device::{Batch, Device, Endpoint, Mac};
 use crate::host::Host;
 use crate::link::egress::Egress;
@@ -234,7 +235,7 @@ impl UdpSocket {
             return Err(error);
         }
         groups.push(group);
-        host.egress.join(group)
+        host.egress.join(group, clock::now())
     }
 
     /// Ends what [`join_multicast`](Self::join_multicast) began. Closing the socket does too.
@@ -257,7 +258,7 @@ impl UdpSocket {
         let host = self.host();
         host.release(Protocol::Udp, at);
         host.table.lock().leave(at);
-        host.egress.leave(group);
+        host.egress.leave(group, clock::now());
     }
 
     /// The address the socket is bound to.

@@ -3,7 +3,7 @@
 //! the frames of others.
 
 use std::io;
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::IpAddr;
 use std::os::fd::OwnedFd;
 
 use super::ring;
@@ -11,6 +11,8 @@ use crate::device::Mac;
 use crate::error::Error;
 use crate::interface;
 use crate::link::egress::group_mac;
+use crate::link::membership::{ALL_NODES, ALL_SYSTEMS};
+use crate::link::resolution::solicited_node;
 
 /// A packet socket that receives nothing. What it asked for ends with it, also after a kill.
 #[derive(Debug)]
@@ -38,14 +40,21 @@ impl Hearing {
         }
     }
 
-    /// The group is to be heard. As often as it was joined, it has to be left.
+    /// The group is to be heard, and who asks for its members. As often as it was joined, it has to
+    /// be left.
     pub(in crate::device) fn join(&self, group: IpAddr) -> io::Result<()> {
-        self.tell(libc::PACKET_ADD_MEMBERSHIP, group_mac(group))
+        self.tell(libc::PACKET_ADD_MEMBERSHIP, group_mac(group))?;
+        let asked = self.tell(libc::PACKET_ADD_MEMBERSHIP, group_mac(everybody(group)));
+        asked.inspect_err(|_| {
+            let _ = self.tell(libc::PACKET_DROP_MEMBERSHIP, group_mac(group));
+        })
     }
 
     pub(in crate::device) fn leave(&self, group: IpAddr) {
-        // It fails only where the interface is gone.
-        let _ = self.tell(libc::PACKET_DROP_MEMBERSHIP, group_mac(group));
+        for group in [group, everybody(group)] {
+            // It fails only where the interface is gone.
+            let _ = self.tell(libc::PACKET_DROP_MEMBERSHIP, group_mac(group));
+        }
     }
 
     fn tell(&self, what: libc::c_int, mac: Mac) -> io::Result<()> {
@@ -81,7 +90,10 @@ pub(super) fn make_promiscuous(socket: &OwnedFd, interface: u32) -> Result<(), E
     ring::tell_adapter(socket, what, interface, kind, &[])
 }
 
-fn solicited_node(address: Ipv6Addr) -> Ipv6Addr {
-    let [.., high, low] = address.segments();
-    Ipv6Addr::new(0xff02, 0, 0, 0, 0, 1, 0xff00 | high & 0xff, low)
+/// The group that all hosts of a link are in: where all groups are asked for.
+fn everybody(group: IpAddr) -> IpAddr {
+    match group {
+        IpAddr::V4(_) => ALL_SYSTEMS.into(),
+        IpAddr::V6(_) => ALL_NODES.into(),
+    }
 }

@@ -14,6 +14,7 @@
 
 mod hearing;
 mod monitor;
+mod overhearing;
 mod ring;
 
 use std::io;
@@ -30,6 +31,7 @@ use parking_lot::Mutex;
 pub(in crate::device) use self::hearing::Hearing;
 pub use self::hearing::Promiscuous;
 pub use self::monitor::{Arrival, Instruction, MonitorConfig, MonitorCounts, PacketMonitor};
+pub(in crate::device) use self::overhearing::Overhearing;
 use self::ring::{Checksum, Entry, Geometry, Ring};
 use super::simulated::chunk_bytes_for;
 use super::vlan::insert_tag;

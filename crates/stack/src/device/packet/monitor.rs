@@ -166,7 +166,8 @@ impl AsFd for PacketMonitor {
     }
 }
 
-fn attach(socket: &OwnedFd, filter: &[Instruction]) -> Result<(), Error> {
+/// Has the kernel keep back what the filter does not let through.
+pub(super) fn attach(socket: &OwnedFd, filter: &[Instruction]) -> Result<(), Error> {
     if filter.is_empty() {
         return Ok(());
     }

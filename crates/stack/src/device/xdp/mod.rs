@@ -42,7 +42,7 @@ mod whole;
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -62,7 +62,7 @@ pub use self::settings::Threaded;
 use self::socket::{Queue, Socket};
 pub use self::sys::wait_for_deliveries;
 pub use self::whole::{WholeQueue, arrival_tai, open_whole, open_whole_by};
-use super::packet::Hearing;
+use super::packet::{Hearing, Overhearing};
 use super::simulated::ETHERNET_BYTES_MAX;
 use super::{Batch, Capabilities, Channel, Device, Drops, Endpoint, HEADROOM_BYTES, Mac, Pool};
 use crate::error::Error;
@@ -309,6 +309,7 @@ pub struct XdpInterface {
     shared: Arc<Shared>,
     owns_address: bool,
     hearing: Hearing,
+    overhearing: Overhearing,
 }
 
 impl XdpInterface {
@@ -350,10 +351,14 @@ impl XdpInterface {
         let sockets =
             Sockets::new(sockets.collect()).map_err(Error::io("wait for several sockets"))?;
         shared.give(MAIN_SOCKET, &sockets).map_err(&failed)?;
-        let hearing = Hearing::open(ifindex)?;
+        let (hearing, overhearing) = (Hearing::open(ifindex)?, Overhearing::open(ifindex)?);
         for address in &config.owned {
             shared.program.own(*address).map_err(&failed)?;
             hearing.add_address(*address)?;
+            if address.is_ipv6() {
+                // Its solicited-node group is reported.
+                overhearing.begin()?;
+            }
         }
         let settings = turn_settings(interface, ifindex, config, &shared)?;
         Ok(Self {
@@ -362,6 +367,7 @@ impl XdpInterface {
             shared: Arc::new(shared),
             owns_address: !config.owned.is_empty(),
             hearing,
+            overhearing,
         })
     }
 
@@ -476,6 +482,14 @@ impl Device for XdpInterface {
         self.sockets.readiness()
     }
 
+    fn queries(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.overhearing.as_fd())
+    }
+
+    fn receive_query(&self, buffer: &mut [u8]) -> Option<usize> {
+        self.overhearing.receive(buffer)
+    }
+
     fn tend(&self) -> io::Result<Option<Duration>> {
         self.sockets.tend()
     }
@@ -528,7 +542,8 @@ impl Device for XdpInterface {
 
     fn select_vlan(&self, id: u16) -> io::Result<()> {
         let selected = self.shared.program.select_vlan(id);
-        selected.map_err(io::Error::other)
+        selected.map_err(io::Error::other)?;
+        self.overhearing.select_vlan(id).map_err(io::Error::other)
     }
 
     fn add_address(&self, address: IpAddr) -> Result<(), Error> {
@@ -547,7 +562,8 @@ impl Device for XdpInterface {
         claimed.map_err(|error| program::not_added(endpoint, error))?;
         let group = endpoint.local.ip();
         if group.is_multicast() {
-            let heard = self.hearing.join(group);
+            let begun = self.overhearing.begin().map_err(io::Error::other);
+            let heard = begun.and_then(|()| self.hearing.join(group));
             return heard.inspect_err(|_| self.shared.program.remove_endpoint(endpoint));
         }
         Ok(())
