@@ -37,6 +37,7 @@ use super::simulated::chunk_bytes_for;
 use super::vlan::insert_tag;
 use super::{
     Batch, Capabilities, Device, Drops, Endpoint, Frame, HEADROOM_BYTES, Mac, PRESENCE_LOOK, Pool,
+    gone,
 };
 use crate::error::Error;
 use crate::interface::{self, KernelBeside};
@@ -197,6 +198,7 @@ impl Device for PacketDevice {
                 Err(Errno::ENETDOWN | Errno::EMSGSIZE | Errno::EINVAL) => {
                     self.unsent.fetch_add(1, Ordering::Relaxed);
                 }
+                Err(Errno::ENXIO) => return Err(gone()),
                 Err(error) => return Err(error.into()),
             }
             batch.pop_front();

@@ -232,6 +232,7 @@ impl Socket {
                     Some(libc::EAGAIN) => {}
                     // Later: the device is busy, or the interface is down.
                     Some(libc::EBUSY | libc::ENOBUFS | libc::ENETDOWN) => return Ok(()),
+                    Some(libc::ENXIO) => return Err(gone()),
                     _ => return Err(error),
                 },
             }
