@@ -151,6 +151,7 @@ fn a_governor_has_memory_for_the_limit_of_its_own_cpus() {
         governor = Governor::new(GovernorConfig {
             strategy: Strategy::Holdoff,
             cpu_limit: Some(Fraction::from_percent(50)),
+            polling_limit: Fraction::from_percent(50),
             cpus: CPUS as usize,
             ..GovernorConfig::default()
         })

@@ -54,6 +54,10 @@ const AHEAD: u64 = 2;
 /// Part of the newest difference that corrects the limit.
 const NEWEST: f64 = 0.2;
 
+/// The most that real-time threads should be let use of a CPU: before Linux 6.12 the kernel stops
+/// all of them for 50 ms where they took 95 % of a second together (`sched_rt_runtime_us`).
+pub const REAL_TIME_MOST: Fraction = Fraction::from_percent(90);
+
 /// The watching thread; dropping it ends it and leaves all threads promoted. To be made
 /// and dropped by the same thread.
 #[derive(Debug)]
@@ -130,6 +134,12 @@ impl PollingLimit {
         })
     }
 
+    /// The limit that was given.
+    #[must_use]
+    pub const fn limit(&self) -> Fraction {
+        self.limit
+    }
+
     /// Whether input was inhibited since the last call.
     pub fn inhibited(&mut self) -> bool {
         self.shared.inhibited.swap(false, Ordering::Relaxed)
@@ -139,7 +149,12 @@ impl PollingLimit {
     /// is used of one that nobody else wants says nothing about the limit.
     pub fn on_observation(&self, seen: &Observation) {
         self.shared.wanted.store(seen.is_wanted, Ordering::Relaxed);
-        if seen.elapsed.is_zero() || !seen.is_wanted {
+        if !seen.is_wanted {
+            let whole = self.limit.as_ppm().into();
+            self.shared.limit_ppm.store(whole, Ordering::Relaxed);
+            return;
+        }
+        if seen.elapsed.is_zero() {
             return;
         }
         let limit = f64::from(self.limit.as_ppm());

@@ -1,6 +1,7 @@
 //! A tunnel whose ends are processes, as those of VPN programs in user space: Ethernet frames
 //! of a TAP interface travel in datagrams of one socket.
 
+use std::fs;
 use std::io;
 use std::net::{Ipv4Addr, UdpSocket};
 use std::os::fd::AsFd;
@@ -32,6 +33,9 @@ struct End<'a> {
 /// Does `work` while a tunnel between two hosts carries what they send to each other's
 /// address in it. Those addresses are of one /24; both ends have the UDP port `port`.
 ///
+/// Each end knows the other's Ethernet address from the start. A question for it that is lost
+/// is asked again a second later, and until then nothing is carried.
+///
 /// # Errors
 ///
 /// [`Error::Stack`] without TAP interfaces, [`Error::Io`] if the port is taken or an end
@@ -46,6 +50,8 @@ pub fn through<T>(
         open(hosts[0], second.ipv4(), port)?,
         open(hosts[1], first.ipv4(), port)?,
     ];
+    know(first, hosts[1])?;
+    know(second, hosts[0])?;
     let done = AtomicBool::new(false);
     thread::scope(|scope| {
         let carriers = ends.each_ref().map(|end| {
@@ -83,6 +89,17 @@ fn open((host, address): (&Host, Ipv4Addr), peer: Ipv4Addr, port: u16) -> Result
         device,
         socket,
     })
+}
+
+/// Tells `host` the Ethernet address of the other end.
+fn know(host: &Host, (other, address): (&Host, Ipv4Addr)) -> Result<(), Error> {
+    let read = || fs::read_to_string(format!("/sys/class/net/{DEVICE}/address"));
+    let mac = other.run(read)?;
+    let mac = mac.map_err(Error::io("read a tunnel's Ethernet address"))?;
+    let mac = mac.trim_end();
+    host.ip(&format!(
+        "neighbour replace {address} lladdr {mac} dev {DEVICE} nud permanent"
+    ))
 }
 
 fn carry(end: &End<'_>, done: &AtomicBool) -> io::Result<()> {

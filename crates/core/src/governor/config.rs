@@ -22,10 +22,10 @@ pub enum Strategy {
     /// Nothing: the host's settings are never touched.
     Off,
     /// Poll in threads of a class above every process, with an adaptive holdoff.
-    /// The CPU limit demotes the threads.
+    /// The polling limit demotes the threads.
     Thread,
     /// Poll in interrupt context with an adaptive holdoff, which also keeps the
-    /// CPU limit.
+    /// polling limit.
     Holdoff,
 }
 
@@ -57,7 +57,7 @@ pub struct GovernorConfig {
     /// [`CpuLimit`](crate::cpu_limit::CpuLimit). The whole: never. Default: 95 %, so that no
     /// process starves.
     pub polling_limit: Fraction,
-    /// CPUs that may receive, from 1 to 8192: so many are kept to `cpu_limit`, and have
+    /// CPUs that may receive, from 1 to 8192: so many are kept to `polling_limit`, and have
     /// memory for it from the start. Default: 8192.
     pub cpus: usize,
     /// A CPU with less idle time than this has none to spare. Default: 5 %.

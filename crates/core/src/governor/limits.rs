@@ -1,4 +1,4 @@
-//! The CPU limit, kept on each CPU by the holdoff of what is polled there.
+//! The polling limit, kept on each CPU by the holdoff of what is polled there.
 //!
 //! **Intuition.** A CPU at its limit needs a long holdoff, up to [`LIMIT_HOLDOFF_MAX`]. The
 //! rings that another CPU polls would overflow within it, although that CPU has time for
@@ -15,7 +15,7 @@ use crate::config::{ConfigError, Fraction};
 use crate::holdoff::{HoldoffConfig, HoldoffRange, LoadTarget, Turn};
 use crate::time::Instant;
 
-/// A holdoff that keeps the CPU limit is never longer: the longest that a
+/// A holdoff that keeps the polling limit is never longer: the longest that a
 /// bystander waits.
 const LIMIT_HOLDOFF_MAX: Duration = Duration::from_millis(10);
 

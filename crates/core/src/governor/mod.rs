@@ -45,7 +45,7 @@
 //! **Each instance on its own terms** ([`Governor::holdoff_of`]). The ring that fills within
 //! a holdoff is the instance's own, so its own rate decides. An instance that brings less
 //! than the busiest is polled as rarely as its ring allows, and saves its CPU the runs. The
-//! CPU limit's longer holdoff is that CPU's alone (`limits`). Rings have one size: Linux sets
+//! polling limit's longer holdoff is that CPU's alone (`limits`). Rings have one size: Linux sets
 //! it for the whole interface. Who lost a frame is not known: every ring's credit falls. Where
 //! instances have no setting of their own, all have [`Setting::holdoff`].
 //!
@@ -60,7 +60,7 @@
 //! some threads could keep overload up by itself.
 //!
 //! **When it loses.** A load that changes within an interval is held off for its
-//! mean; only overflows of the ring tell. A CPU limit below what the load needs makes
+//! mean; only overflows of the ring tell. A polling limit below what the load needs makes
 //! the ring overflow on purpose, which is not taken for a holdoff that is too
 //! long. Where a computing process leaves no CPU idle, load between the two
 //! thresholds of network share keeps the mode it has.
@@ -422,7 +422,7 @@ impl Governor {
         !cpu.elapsed.is_zero() && cpu.idle < part(self.config.idle_low, cpu.elapsed)
     }
 
-    /// To the one that fits, or to the longer one that the CPU limit takes.
+    /// To the one that fits, or to the longer one that the polling limit takes.
     fn set_holdoff(&mut self, losses: Losses, before: Mode) {
         self.lazy = None;
         if self.setting.mode == Mode::Interrupts {

@@ -32,7 +32,7 @@ use plimsoll_kernel::counters::interfaces::Interfaces;
 use plimsoll_kernel::counters::losses::ring_statistics;
 use plimsoll_kernel::knobs::{Knobs, PollingThread, Queues, Statistic};
 use plimsoll_kernel::meter::{CpuReading, InstanceReading};
-use plimsoll_kernel::polling_limit::{Limited, Observation, PollingLimit};
+use plimsoll_kernel::polling_limit::{Limited, Observation, PollingLimit, REAL_TIME_MOST};
 use plimsoll_kernel::scheduling::{Class, Priority};
 use plimsoll_kernel::threaded::poll_in_threads;
 use plimsoll_kernel::{ethtool, link};
@@ -377,7 +377,7 @@ impl Governor {
         });
         let cpus = cpu.as_ref().map(std::slice::from_ref);
         let threads = poll_in_threads(knobs, Queues::All, Priority::RealTime, cpus)?;
-        if let Some(limit) = core_config(&self.config, None).polling_held_to() {
+        if let Some(limit) = threads_limit(&self.config) {
             let limited = |thread: &PollingThread| Limited {
                 tid: thread.tid,
                 class: Class::Polling,
@@ -397,6 +397,12 @@ impl Governor {
 fn instances(knobs: &mut Knobs) -> Result<Vec<Instance>, Error> {
     let instances = knobs.instances()?.into_iter();
     Ok(instances.map(|napi| (napi.id, napi.thread)).collect())
+}
+
+/// What polling threads are held to: they are real-time ones.
+fn threads_limit(config: &Config) -> Option<Fraction> {
+    let cpu_limit = config.cpu_limit.filter(|limit| *limit != Fraction::WHOLE)?;
+    Some(config.polling_limit.min(REAL_TIME_MOST).max(cpu_limit))
 }
 
 /// What is decided by: `told_frames` are the ring's, as the driver says.

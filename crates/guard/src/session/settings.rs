@@ -146,6 +146,12 @@ impl Settings {
                 high_percent: percent(high),
             });
         }
+        if self.polling_limit < self.guard.cpu_limit {
+            return Err(SettingsError::PollingLimit {
+                polling_percent: percent(self.polling_limit),
+                cpu_percent: percent(self.guard.cpu_limit),
+            });
+        }
         let polls = self.threaded.is_some() || self.strategy == Strategy::Thread;
         if let (Some(cpu), false) = (self.poll_cpu, polls) {
             return Err(SettingsError::NoPollingThread { cpu });
@@ -297,6 +303,16 @@ pub enum SettingsError {
         /// Where it begins, in percent.
         high_percent: u32,
     },
+    /// Polling would be held back before anything is shed.
+    #[error(
+        "polling-limit = {polling_percent}: must not be below cpu-limit, which is {cpu_percent}"
+    )]
+    PollingLimit {
+        /// What polling would be held to, in percent.
+        polling_percent: u32,
+        /// Where shedding begins, in percent.
+        cpu_percent: u32,
+    },
     /// A CPU for polling threads that nothing starts.
     #[error("poll-cpu = {cpu}: no thread polls without threaded, or strategy = \"thread\"")]
     NoPollingThread {
@@ -335,6 +351,7 @@ impl SettingsError {
     pub const fn exit_code(&self) -> u8 {
         match self {
             Self::Watermarks { .. }
+            | Self::PollingLimit { .. }
             | Self::NoPollingThread { .. }
             | Self::NoSharingThread { .. }
             | Self::ThreadsStandBy
@@ -348,6 +365,7 @@ impl SettingsError {
     pub fn settings(&self) -> Vec<&'static str> {
         match self {
             Self::Watermarks { .. } => vec!["low-watermark", "high-watermark"],
+            Self::PollingLimit { .. } => vec!["polling-limit", "cpu-limit"],
             Self::NoPollingThread { .. } => vec!["poll-cpu", "strategy"],
             Self::NoSharingThread { .. } => vec!["poll-control-group", "threaded"],
             Self::ThreadsStandBy => vec!["standby", "threaded"],

@@ -15,6 +15,7 @@ use std::sync::mpsc::{Sender, channel};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
+use plimsoll_core::config::Fraction;
 use plimsoll_kernel::Error;
 use plimsoll_kernel::error::os;
 use plimsoll_kernel::meter::{CpuMeter, CpuTime, MeterError, Options};
@@ -24,8 +25,9 @@ use plimsoll_kernel::polling_limit::{Observation, PollingLimit};
 const INTERVAL: Duration = Duration::from_millis(10);
 /// A CPU that is idle for more than this part has time for everybody …
 const IDLE_MAX: f64 = 0.02;
-/// … and with less than this part for other processes, nobody wants any.
-const PROCESSES_MIN: f64 = 0.01;
+/// … and where others use less than this part of what the limit leaves, they have all they want: a
+/// daemon, for example. Whoever computes takes all that is left, or is kept from it.
+const WANTED_MIN: f64 = 1.0 / 3.0;
 
 /// The correcting thread. Dropping it ends it.
 #[derive(Debug)]
@@ -99,7 +101,7 @@ fn correct(
         limit.on_observation(&Observation {
             elapsed: passed.elapsed,
             network: passed.network + own(&passed),
-            is_wanted: is_wanted(&passed),
+            is_wanted: is_wanted(&passed, limit.limit()),
         });
     }
 }
@@ -109,15 +111,15 @@ fn own(passed: &CpuTime) -> Duration {
     passed.processes.iter().map(|process| process.cpu).sum()
 }
 
-/// Whether other processes want more of the CPU than they get.
-fn is_wanted(passed: &CpuTime) -> bool {
+/// Whether other processes want more of the CPU than they get beside threads with this limit.
+fn is_wanted(passed: &CpuTime, limit: Fraction) -> bool {
     let others = passed.app.saturating_sub(own(passed));
-    passed.share(passed.idle) <= IDLE_MAX && passed.share(others) >= PROCESSES_MIN
+    let left = f64::from(limit.complement().as_ppm()) / 1e6;
+    passed.share(passed.idle) <= IDLE_MAX && passed.share(others) >= WANTED_MIN * left
 }
 
 #[cfg(test)]
 mod tests {
-    use plimsoll_core::config::Fraction;
     use plimsoll_kernel::meter::ProcessTime;
 
     use super::*;
@@ -145,8 +147,14 @@ mod tests {
                 cpu: Duration::from_millis(own_ms),
             }],
         };
-        assert!(is_wanted(&passed(130, 870, 0)));
-        assert!(!is_wanted(&passed(own_ms, 900, 0)), "nobody else is there");
-        assert!(!is_wanted(&passed(200, 700, 100)), "there is time left");
+        let limit = Fraction::from_percent(75);
+        let is_wanted = |passed| is_wanted(&passed, limit);
+        assert!(is_wanted(passed(190, 810, 0)));
+        assert!(!is_wanted(passed(own_ms, 900, 0)), "nobody else is there");
+        assert!(
+            !is_wanted(passed(170, 830, 0)),
+            "a daemon has what it wants"
+        );
+        assert!(!is_wanted(passed(200, 700, 100)), "there is time left");
     }
 }

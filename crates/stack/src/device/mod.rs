@@ -157,7 +157,7 @@ pub trait Device: Send + Sync + fmt::Debug {
     ///
     /// # Errors
     ///
-    /// The device is gone or broken.
+    /// The device is broken, or gone ([`io::ErrorKind::NotFound`]).
     fn transmit(&self, batch: &mut Batch) -> io::Result<usize>;
 
     /// Whether a frame that is to be sent would find room now, as far as the device knows. Asked

@@ -81,13 +81,14 @@ pub(crate) struct Args {
     /// Cost: lower leaves more to processes and discards packets that would have fitted. 100 sheds nothing.
     #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u32).range(1..=100))]
     pub(super) cpu_limit: Option<u32>,
-    /// Part of each CPU's time that polling is held to while overload lasts, in percent, and not below
+    /// Part of each CPU's time that polling is held to while overload lasts, in percent; not below
     /// `cpu-limit` (by holdoffs only on CPUs that others want)
     ///
     /// Unless given: `cpu-limit`, or 95 where that is not given either.
     ///
     /// Cost: beyond it the receive ring overflows, whosever packets these are; higher leaves less to
-    /// processes. 100 never holds polling back.
+    /// processes. 100 never holds back. Threads (`strategy`) are held to 90 or to `cpu-limit` at most: they are
+    /// real-time ones.
     #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u32).range(1..=100))]
     pub(super) polling_limit: Option<u32>,
     /// Part of what is admitted while input is shed that protected traffic gets first, in percent

@@ -4,7 +4,6 @@ use std::collections::VecDeque;
 use std::io;
 use std::time::Duration;
 
-use nix::errno::Errno;
 use plimsoll_core::time::Instant;
 use plimsoll_stack::device::{Batch, Device, Frame};
 
@@ -63,7 +62,7 @@ impl Output {
         batch.extend(self.frames.drain(..take));
         // Also without frames: it takes completions in.
         let sent = match device.transmit(batch) {
-            Err(error) if error.raw_os_error() == Some(Errno::ENXIO as i32) => {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 batch.clear();
                 counts.dropped += take as u64;
                 self.drop_all(counts);
@@ -135,7 +134,7 @@ mod tests {
             if self.gone.load(Ordering::Relaxed) {
                 // As the ring of an AF_XDP socket: its kernel is told of frames that it has.
                 batch.pop_front();
-                return Err(Errno::ENXIO.into());
+                return Err(io::ErrorKind::NotFound.into());
             }
             match self.down.load(Ordering::Relaxed) {
                 true => Ok(0),

@@ -11,7 +11,7 @@
 //!
 //! **Above** means real-time, as softirqs come before every process. A waking ordinary thread,
 //! of any nice level, may wait for the next tick. Beyond a part of the CPU
-//! ([`PART_PERCENT`]) the kernel's polling is held back (`kernel::polling_limit`), or a flood
+//! ([`REAL_TIME_MOST`]) the kernel's polling is held back (`kernel::polling_limit`), or a flood
 //! beyond what can be discarded would leave processes nothing.
 //!
 //! What was before is on record since the threads were made (`kernel::knobs`), and is put back
@@ -25,7 +25,7 @@ use plimsoll_core::governor::{Place, Placement};
 use plimsoll_core::time::Instant;
 use plimsoll_kernel::Error as KernelError;
 use plimsoll_kernel::error::os;
-use plimsoll_kernel::polling_limit::{Limited, PollingLimit};
+use plimsoll_kernel::polling_limit::{Limited, PollingLimit, REAL_TIME_MOST};
 use plimsoll_kernel::scheduling::{Class, Priority, Scheduling, set_class, thread_time};
 use plimsoll_kernel::threaded::PolledInterface;
 use plimsoll_kernel::watcher::Watcher;
@@ -33,9 +33,6 @@ use plimsoll_kernel::watcher::Watcher;
 use super::company::Watched;
 use crate::clock;
 
-/// Part of a CPU that polling above may take where others want it: somewhat less than the
-/// kernel's own bound for all real-time threads, which stops them for 50 ms at a time.
-const PART_PERCENT: u32 = 90;
 /// With less than this part of that, nothing needs to be held back.
 const LITTLE: Fraction = Fraction::from_percent(50);
 /// How soon threads are found that a driver made anew.
@@ -167,8 +164,7 @@ impl Threads {
             tid: thread.tid,
             class: Class::Polling,
         });
-        let part = Fraction::from_percent(PART_PERCENT);
-        PollingLimit::start(part, vec![limited.collect()]).map_err(io::Error::other)
+        PollingLimit::start(REAL_TIME_MOST, vec![limited.collect()]).map_err(io::Error::other)
     }
 
     fn time(&self) -> io::Result<Duration> {
@@ -180,7 +176,7 @@ impl Threads {
 /// Whether threads that used so much of the time `elapsed` are held back from now on; `is_held`:
 /// they were until now.
 fn is_too_much(used: Duration, elapsed: Duration, is_held: bool) -> bool {
-    let most = of(Fraction::from_percent(PART_PERCENT), elapsed);
+    let most = of(REAL_TIME_MOST, elapsed);
     // Held back, they never use more than that.
     let enough = if is_held { of(LITTLE, most) } else { most };
     used >= enough

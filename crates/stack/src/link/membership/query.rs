@@ -1,7 +1,8 @@
 //! Queries about multicast groups, as routers and switches send them.
 //!
-//! Nothing that came from beyond the link is believed: such a query could have us send reports
-//! for somebody who is not there.
+//! MLD's come from a link-local address. A hop limit of 1, which both need, keeps out most of what comes
+//! from beyond it. Where multicast is routed, an IGMP query about a group can come from afar: it has us
+//! send reports for somebody who is not there, ten a second at most.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::Duration;

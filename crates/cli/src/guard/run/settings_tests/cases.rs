@@ -111,12 +111,16 @@ pub(super) const CASES: [Case; 33] = [
     ),
     case(
         "polling-limit",
-        "40",
-        |a| ppm(a.governor().polling_limit) == 400_000 && ppm(a.guard.cpu_limit) == 850_000,
+        "97",
+        |a| ppm(a.governor().polling_limit) == 970_000 && ppm(a.guard.cpu_limit) == 850_000,
         "true",
         &[
             ("0", "0 is not in 1..=100"),
             ("101", "101 is not in 1..=100"),
+            (
+                "84",
+                "polling-limit = 84: must not be below cpu-limit, which is 85",
+            ),
         ],
     ),
     case(
