@@ -329,33 +329,44 @@ fn holdoffs_keep_the_cpu_limit() {
     }
 }
 
+/// The holdoff of a governor with a CPU limit and a polling limit that has seen receiving take
+/// `network` of each 10 ms, for two seconds.
+fn after_two_seconds(
+    (cpu_limit, polling_limit): (Option<Fraction>, Fraction),
+    network: Duration,
+    contended: impl Fn(u32) -> bool,
+) -> Duration {
+    let mut governor = Governor::new(GovernorConfig {
+        strategy: Strategy::Holdoff,
+        cpu_limit,
+        polling_limit,
+        ..GovernorConfig::default()
+    })
+    .unwrap();
+    for step in 1..200 {
+        let cpu = CpuObservation {
+            cpu: 0,
+            elapsed: MS * 10,
+            network,
+            contended: contended(step),
+            idle: Duration::ZERO,
+            frames: 9_000,
+            runs: 100,
+            run_frames_max: 100,
+        };
+        let now = Instant::ZERO + MS * 10 * step;
+        governor.on_interval(&[cpu], Losses::default(), now);
+    }
+    governor.setting().holdoff
+}
+
 /// Beside 3 to 5 M packets/s a holdoff that left processes 15 % of the CPU let the ring lose a
 /// tenth of everybody's packets.
 #[test]
 fn a_cpu_limit_lets_no_ring_overflow_before_processes_starve() {
     let holdoff = |cpu_limit, polling_limit, network_us| {
-        let mut governor = Governor::new(GovernorConfig {
-            strategy: Strategy::Holdoff,
-            cpu_limit,
-            polling_limit,
-            ..GovernorConfig::default()
-        })
-        .unwrap();
-        for step in 1..200 {
-            let cpu = CpuObservation {
-                cpu: 0,
-                elapsed: MS * 10,
-                network: Duration::from_micros(network_us),
-                contended: true,
-                idle: Duration::ZERO,
-                frames: 40_000,
-                runs: 100,
-                run_frames_max: 100,
-            };
-            let now = Instant::ZERO + MS * 10 * step;
-            governor.on_interval(&[cpu], Losses::default(), now);
-        }
-        governor.setting().holdoff
+        let limits = (cpu_limit, polling_limit);
+        after_two_seconds(limits, Duration::from_micros(network_us), |_| true)
     };
     let longest = GovernorConfig::default().holdoff.max;
     let limit = |percent| Some(Fraction::from_percent(percent));
@@ -372,30 +383,9 @@ fn a_cpu_limit_lets_no_ring_overflow_before_processes_starve() {
 /// The time that a longer holdoff leaves would be nobody's, and the ring would lose packets for it.
 #[test]
 fn no_holdoff_keeps_the_cpu_limit_where_nobody_wants_the_cpu() {
-    let holdoff = |contended: fn(u32) -> bool| {
-        let mut governor = Governor::new(GovernorConfig {
-            strategy: Strategy::Holdoff,
-            cpu_limit: Some(Fraction::from_percent(50)),
-            polling_limit: Fraction::from_percent(50),
-            ..GovernorConfig::default()
-        })
-        .unwrap();
-        for step in 1..200 {
-            let cpu = CpuObservation {
-                cpu: 0,
-                elapsed: MS * 10,
-                network: MS * 9,
-                contended: contended(step),
-                idle: Duration::ZERO,
-                frames: 9_000,
-                runs: 100,
-                run_frames_max: 100,
-            };
-            let now = Instant::ZERO + MS * 10 * step;
-            governor.on_interval(&[cpu], Losses::default(), now);
-        }
-        governor.setting().holdoff
-    };
+    let half = Fraction::from_percent(50);
+    let holdoff =
+        |contended: fn(u32) -> bool| after_two_seconds((Some(half), half), MS * 9, contended);
     let range = GovernorConfig::default().holdoff;
     let (always, never) = (holdoff(|_| true), holdoff(|_| false));
     assert!(always > range.max, "{always:?}");
