@@ -71,6 +71,16 @@ fn a_stack_hears_again_after_its_chunks_were_used_up() {
     }
 }
 
+/// Runs `test` for all cases at once, each in a LAN of its own: it mostly waits.
+fn each_in_a_lan<C: Send>(cases: impl IntoIterator<Item = C>, test: impl Fn(C) + Sync) {
+    let test = &test;
+    thread::scope(|scope| {
+        for case in cases {
+            scope.spawn(move || Lan::create(|| test(case)));
+        }
+    });
+}
+
 fn wait_until_it_is_told(socket: &UdpSocket, what: &str, end: &str) {
     socket.set_read_timeout(Some(SOON)).unwrap();
     let told = thread::scope(|scope| {
@@ -89,25 +99,21 @@ fn wait_until_it_is_told(socket: &UdpSocket, what: &str, end: &str) {
 
 #[test]
 fn who_waits_learns_that_the_interface_was_deleted() {
-    for path in ReceivePath::NAMES {
-        Lan::create(|| {
-            let stack = Stack::start(xdp(&owned()), &config(path)).unwrap();
-            let socket = UdpSocket::bind(&stack, "10.0.0.2:7").unwrap();
-            wait_until_it_is_told(&socket, path, "ip link del stack0");
-            assert!(stack.failure().is_some());
-        });
-    }
-    for down in [false, true] {
-        Lan::create(|| {
-            let device = PacketDevice::open("stack0").unwrap();
-            let stack = Stack::start(device, &config("soft-lrp")).unwrap();
-            let socket = UdpSocket::bind(&stack, "10.0.0.2:7").unwrap();
-            if down {
-                run("ip link set stack0 down");
-            }
-            wait_until_it_is_told(&socket, "a packet socket", "ip link del stack0");
-        });
-    }
+    each_in_a_lan(ReceivePath::NAMES, |path| {
+        let stack = Stack::start(xdp(&owned()), &config(path)).unwrap();
+        let socket = UdpSocket::bind(&stack, "10.0.0.2:7").unwrap();
+        wait_until_it_is_told(&socket, path, "ip link del stack0");
+        assert!(stack.failure().is_some());
+    });
+    each_in_a_lan([false, true], |down| {
+        let device = PacketDevice::open("stack0").unwrap();
+        let stack = Stack::start(device, &config("soft-lrp")).unwrap();
+        let socket = UdpSocket::bind(&stack, "10.0.0.2:7").unwrap();
+        if down {
+            run("ip link set stack0 down");
+        }
+        wait_until_it_is_told(&socket, "a packet socket", "ip link del stack0");
+    });
 }
 
 #[test]
@@ -166,17 +172,15 @@ fn an_idle_stack_wakes_once_a_second() {
         send_frames: 32,
         ..owned()
     };
-    for config_of_device in [owned(), few] {
-        Lan::create(|| {
-            let _stack = Stack::start(xdp(&config_of_device), &config("soft-lrp")).unwrap();
-            thread::sleep(Duration::from_millis(100));
-            let thread = receiving_thread();
-            let before = waits_of(&thread);
-            thread::sleep(Duration::from_secs(3));
-            let waits = waits_of(&thread) - before;
-            assert!((2..60).contains(&waits), "{waits}");
-        });
-    }
+    each_in_a_lan([owned(), few], |config_of_device| {
+        let _stack = Stack::start(xdp(&config_of_device), &config("soft-lrp")).unwrap();
+        thread::sleep(Duration::from_millis(100));
+        let thread = receiving_thread();
+        let before = waits_of(&thread);
+        thread::sleep(Duration::from_secs(3));
+        let waits = waits_of(&thread) - before;
+        assert!((2..60).contains(&waits), "{waits}");
+    });
 }
 
 /// With sockets that have rings of their own the chunks may be free without the receiving
