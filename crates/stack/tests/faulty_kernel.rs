@@ -173,28 +173,42 @@ fn each_seed(test: impl Fn(u64) + Sync) {
     });
 }
 
+/// What a test does on a link of its own.
+type Part = fn(&Stack);
+
+/// All parts at once, as seeds are.
+fn each_seed_and_part(parts: &[Part], test: impl Fn(u64, Part) + Sync) {
+    let test = &test;
+    each_seed(|seed| {
+        thread::scope(|scope| {
+            for part in parts {
+                scope.spawn(move || test(seed, *part));
+            }
+        });
+    });
+}
+
+/// Pings alone are too few to have faults.
+fn pings_and_datagrams(stack: &Stack) {
+    lan::run("ping -c 50 -i 0.02 -W 2 10.0.0.2");
+    datagrams(stack);
+}
+
 #[test]
 fn the_kernel_s_stack_over_af_xdp() {
-    each_seed(|seed| {
+    each_seed_and_part(&[pings_and_datagrams, bulk, storm], |seed, part| {
         let path = if seed == SEEDS[0] {
             "soft-lrp"
         } else {
             "ni-lrp"
         };
-        Lan::create(|| {
-            behind_faults(xdp(&owned()), path, seed, |stack| {
-                lan::run("ping -c 50 -i 0.02 -W 2 10.0.0.2");
-                datagrams(stack);
-                bulk(stack);
-                storm(stack);
-            });
-        });
+        Lan::create(|| behind_faults(xdp(&owned()), path, seed, part));
     });
 }
 
 #[test]
 fn the_kernel_s_stack_over_tap() {
-    each_seed(|seed| {
+    each_seed_and_part(&[datagrams, bulk], |seed, part| {
         let path = if seed == SEEDS[0] {
             "polled"
         } else {
@@ -203,10 +217,7 @@ fn the_kernel_s_stack_over_tap() {
         in_namespace(|| {
             let device = TapDevice::open("tap0").unwrap();
             lan::set_up_kernel_side("tap0");
-            behind_faults(device, path, seed, |stack| {
-                datagrams(stack);
-                bulk(stack);
-            });
+            behind_faults(device, path, seed, part);
         });
     });
 }
