@@ -54,6 +54,21 @@ fn exists(krate: &str, what: &str) -> bool {
     declared.iter().any(|one| sources.contains(one))
 }
 
+/// A program that is renamed would run beside others again, and nobody would notice.
+#[test]
+fn programs_that_need_time_by_the_list_exist() {
+    let list = fs::read_to_string(top().join("scripts/need-time")).unwrap();
+    let lines = list.lines().filter(|line| !line.starts_with('#'));
+    let programs = lines.filter_map(|line| line.rsplit_once(' ')?.0.split_once(" tests/"));
+    let mut count = 0;
+    for (krate, pattern) in programs {
+        count += 1;
+        let what = format!("tests/{pattern}");
+        assert!(exists(krate, &what), "{krate} has no {what}");
+    }
+    assert!(count > 5, "{count} programs: not all");
+}
+
 #[test]
 fn what_needs_root_by_the_list_exists() {
     let lines = lines();

@@ -1,92 +1,62 @@
-//! Passes on what cargo says while it runs tests, and notes how much of the machine others had
-//! while a program ran that failed.
+//! Runs the test programs that cargo built, and each test that failed once more, alone.
 //!
-//! `plimsoll-tries ROOT FILE`: others are all processes but ROOT and what it started. FILE gets a
-//! line for each program that failed, and one for `all` of the time: its path, `much` or
-//! `little`, and what part others had in the worst second, in percent.
+//! `plimsoll-tries MESSAGES NEEDS CALM...`: MESSAGES is what `cargo test --no-run
+//! --message-format json` wrote, NEEDS says what part of the machine a program needs
+//! ([`programs::Needs`]), and CALM are crates whose tests get no second try.
+//!
+//! Programs that only compute run at the lowest priority, one at a time, beside those that mostly
+//! wait, of which two run at a time, and then beside those that need most of the machine. Then
+//! follow those that need it for themselves.
+//!
+//! Tests that make hosts of namespaces need the machine's time. So it is measured what part of it
+//! others had meanwhile: all processes but those of this run, and the hypervisor. The last lines
+//! say it of each test that failed: one that passes alone and had the machine for itself is
+//! seldom wrong, and should be looked at. One that fails alone as well shows a fault, and fails
+//! the run. Nobody gets a second try if many tests fail, or if something else goes wrong.
 
-use std::fs::File;
-use std::io::{self, BufRead, Write};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::thread;
-use std::time::Duration;
+mod lanes;
+mod output;
+mod programs;
+mod second_try;
 
-use plimsoll_tries::{Taken, Watch};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::{env, fs, io};
 
-/// Bounds of tests are for what happens within some seconds. In the time of a whole program, a
-/// minute and more, a second that others took would not show.
-const SECOND: Duration = Duration::from_secs(1);
+use lanes::Lanes;
+use programs::{Needs, Program};
+use second_try::is_excused;
 
-fn main() -> io::Result<()> {
-    let mut arguments = std::env::args().skip(1);
-    let (Some(root), Some(file)) = (arguments.next(), arguments.next()) else {
-        return Err(io::Error::other("usage: plimsoll-tries ROOT FILE"));
-    };
-    let root = root.parse().map_err(io::Error::other)?;
-    let mut file = File::create(file)?;
-    let seconds = Arc::new(Mutex::new(Seconds::new(root)));
-    let looked_at = Arc::clone(&seconds);
-    thread::spawn(move || {
-        loop {
-            thread::sleep(SECOND);
-            lock(&looked_at).look();
+/// What cargo ends with if a test failed.
+const FAILED: u8 = 101;
+
+fn main() -> ExitCode {
+    match run() {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::from(FAILED),
+        Err(error) => {
+            eprintln!("error: {error}");
+            ExitCode::from(FAILED)
         }
-    });
-    let (mut program, mut begun) = (String::new(), 0);
-    let (mut input, mut output) = (io::stdin().lock(), io::stdout().lock());
-    let mut line = Vec::new();
-    while input.read_until(b'\n', &mut line)? > 0 {
-        output.write_all(&line)?;
-        output.flush()?;
-        let text = String::from_utf8_lossy(&line);
-        if let Some(started) = started(&text) {
-            begun = lock(&seconds).look();
-            started.clone_into(&mut program);
-        } else if text.starts_with("error: test failed, to rerun pass ") {
-            let mut seconds = lock(&seconds);
-            seconds.look();
-            write_worst(&mut file, &program, &seconds.taken[begun..])?;
-        }
-        line.clear();
-    }
-    let mut seconds = lock(&seconds);
-    seconds.look();
-    write_worst(&mut file, "all", &seconds.taken)
-}
-
-/// What others had, second by second.
-struct Seconds {
-    watch: Watch,
-    taken: Vec<Taken>,
-}
-
-impl Seconds {
-    fn new(root: u32) -> Self {
-        let (watch, taken) = (Watch::beside(root), Vec::new());
-        Self { watch, taken }
-    }
-
-    /// Looks now. Returns the number of the next look.
-    fn look(&mut self) -> usize {
-        self.taken.push(self.watch.taken());
-        self.taken.len()
     }
 }
 
-fn lock(seconds: &Mutex<Seconds>) -> MutexGuard<'_, Seconds> {
-    seconds.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// The program that this line says to be run.
-fn started(line: &str) -> Option<&str> {
-    let named = line.trim().strip_prefix("Running ")?;
-    named.rsplit_once('(')?.1.strip_suffix(')')
-}
-
-fn write_worst(file: &mut File, program: &str, seconds: &[Taken]) -> io::Result<()> {
-    let Some(worst) = Taken::worst(seconds) else {
-        return Ok(());
+/// Whether no test failed but those that passed alone.
+fn run() -> io::Result<bool> {
+    let mut arguments = env::args_os().skip(1);
+    let (Some(messages), Some(needs)) = (arguments.next(), arguments.next()) else {
+        return Err(io::Error::other(
+            "usage: plimsoll-tries MESSAGES NEEDS CALM...",
+        ));
     };
-    let how = if worst.is_much() { "much" } else { "little" };
-    writeln!(file, "{program} {how} {:.1}", worst.part() * 100.0)
+    let calm: Vec<_> = arguments
+        .filter_map(|name| name.into_string().ok())
+        .collect();
+    let needs = Needs::read(&fs::read_to_string(PathBuf::from(needs))?)?;
+    let programs = Program::all_built(&fs::read_to_string(PathBuf::from(messages))?, &needs)?;
+    let lanes = Lanes::start();
+    let ended = lanes.run(&programs)?;
+    let passed: u32 = ended.iter().map(|program| program.said.passed).sum();
+    println!("{passed} tests passed in {} programs", programs.len());
+    is_excused(&lanes, &ended, &calm)
 }

@@ -1,9 +1,9 @@
-//! What `scripts/tests` makes of tests that fail: cargo and the tests' programs are small
-//! scripts here that say what the real ones say. So is what measures others, but for one test.
+//! What `plimsoll-tries` makes of programs that pass and fail: they are small scripts here that
+//! say what real ones say. `scripts/tests` gives it what cargo says.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 
 const PASSED: &str = "echo 'test result: ok. 1 passed; 0 failed'";
@@ -25,6 +25,39 @@ impl Place {
         fs::set_permissions(&path, Permissions::from_mode(0o755)).unwrap();
         path
     }
+
+    /// What cargo says of a test program that is this script. Its crate is a directory here.
+    fn program(&self, of_crate: &str, name: &str, text: &str) -> String {
+        let directory = self.0.join(of_crate);
+        fs::create_dir_all(&directory).unwrap();
+        let message = serde_json::json!({
+            "reason": "compiler-artifact",
+            "manifest_path": directory.join("Cargo.toml"),
+            "target": { "kind": ["test"], "name": name },
+            "profile": { "test": true },
+            "executable": self.script(&format!("{of_crate}-{name}"), text),
+        });
+        format!("{message}\n")
+    }
+
+    /// The exit code and what is printed, where cargo built this and runs examples so. Programs
+    /// of `lab` take the rest, and those of `guard` are alone.
+    fn run_with(&self, built: &str, examples: &str) -> (Option<i32>, String) {
+        fs::write(self.0.join("messages"), built).unwrap();
+        fs::write(self.0.join("needs"), "lab * rest\nguard tests/* alone\n").unwrap();
+        let output = Command::new(env!("CARGO_BIN_EXE_plimsoll-tries"))
+            .args(["messages", "needs", "core", "lab"])
+            .current_dir(&self.0)
+            .env("CARGO", self.script("cargo", examples))
+            .output()
+            .unwrap();
+        let text = [output.stdout, output.stderr].concat();
+        (output.status.code(), String::from_utf8(text).unwrap())
+    }
+
+    fn run(&self, built: &str) -> (Option<i32>, String) {
+        self.run_with(built, "exit 0")
+    }
 }
 
 impl Drop for Place {
@@ -33,150 +66,131 @@ impl Drop for Place {
     }
 }
 
-/// What cargo says of a program of which these tests failed.
-fn failures(package: &str, program: &Path, names: &[&str]) -> String {
+/// A program of which these tests fail together, and each does this alone.
+fn fails(names: &[&str], alone: &str) -> String {
     let names: String = names.iter().map(|name| format!("    {name}\n")).collect();
     format!(
-        "     Running tests/it.rs ({})\n\nrunning 9 tests\ntest one ... FAILED\n\nfailures:\n\n\
-         ---- one stdout ----\n    no_name_of_a_test\n\n\nfailures:\n{names}\n\
-         test result: FAILED. 1 passed; 1 failed\n\n\
-         error: test failed, to rerun pass `-p {package} --test it`\n",
-        program.display()
+        "[ $# = 0 ] || {{ {alone}; exit; }}\n\
+         cat <<'END'\nrunning 9 tests\ntest one ... FAILED\n\nfailures:\n\n---- one stdout ----\n    \
+         no_name_of_a_test\n\n\nfailures:\n{names}\ntest result: FAILED. 1 passed; 1 failed\nEND\n\
+         exit 101"
     )
-}
-
-/// What measures others, and says this of each program and of all the time.
-fn measured(place: &Place, says: &str) -> PathBuf {
-    let programs = ["it", "other"].map(|name| place.0.join(name));
-    let [it, other] = programs.each_ref().map(|path| path.display());
-    let all = format!("cat; printf '%s {says}\\n' {it} {other} all >$2");
-    place.script("measures", &all)
-}
-
-/// The script's exit code and last line, if cargo does this and ends with 101.
-fn run(place: &Place, measures: &Path, cargo_does: &str) -> (Option<i32>, String) {
-    let cargo = format!("[ $1 = test ] || exit 0\n{cargo_does}\nexit 101");
-    let cargo = place.script("cargo", &cargo);
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts/tests");
-    let output = Command::new(script)
-        .arg("core")
-        .env("CARGO", cargo)
-        .env("TRIES", measures)
-        .output()
-        .unwrap();
-    let text = String::from_utf8(output.stdout).unwrap();
-    let last = text.lines().last().unwrap_or_default().to_owned();
-    (output.status.code(), last)
-}
-
-/// Has cargo say this.
-fn says(place: &Place, text: &str) -> String {
-    let said = place.0.join("said");
-    fs::write(&said, text).unwrap();
-    format!("cat {}", said.display())
-}
-
-/// The same, where others had much of the machine.
-fn run_beside_others(place: &Place, cargo_says: &str) -> (Option<i32>, String) {
-    let measures = measured(place, "much 31.2");
-    run(place, &measures, &says(place, cargo_says))
 }
 
 #[test]
 fn what_passes_alone_is_named_and_fails_no_run() {
     let place = Place::new("passes-alone");
-    let program = place.script("it", &format!("[ \"$*\" = '--exact one' ] && {PASSED}"));
-    let said = failures("plimsoll-cli", &program, &["one"]) + "error: 1 target failed:\n";
-    let named = "failed, passed alone: plimsoll-cli, one: \
-        others had up to 31.2 % of the machine, then up to 31.2 %";
-    assert_eq!(
-        run_beside_others(&place, &said),
-        (Some(0), named.to_owned())
-    );
+    let alone = format!("[ \"$*\" = '--exact one' ] && [ $(basename $PWD) = cli ] && {PASSED}");
+    let built = place.program("cli", "it", &fails(&["one"], &alone));
+    let (code, said) = place.run(&built);
+    assert_eq!(code, Some(0), "{said}");
+    let last = said.lines().last().unwrap();
+    let named = "failed, passed alone: plimsoll-cli, one: others had up to ";
+    assert!(last.starts_with(named), "{last}");
+    assert!(last.contains(" % of the machine, then up to "), "{last}");
 }
 
 #[test]
 fn what_fails_alone_too_fails_the_run() {
     let place = Place::new("fails-alone");
-    let text = format!("case $2 in one) {PASSED};; *) {FAILED};; esac");
-    let program = place.script("it", &text);
-    let said = failures("plimsoll-cli", &program, &["one", "two"]);
-    let (code, last) = run_beside_others(&place, &said);
+    let alone = format!("case $2 in one) {PASSED};; *) {FAILED};; esac");
+    let built = place.program("cli", "it", &fails(&["one", "two"], &alone));
+    let (code, said) = place.run(&built);
     assert_eq!(code, Some(101));
     let named = "failed, and alone as well: plimsoll-cli, two: others had";
-    assert!(last.starts_with(named), "{last}");
+    assert!(said.lines().last().unwrap().starts_with(named), "{said}");
     // As a program does that does not know the test.
-    let program = place.script("other", "echo 'test result: ok. 0 passed; 0 failed'");
-    let said = failures("plimsoll-cli", &program, &["one"]);
-    assert_eq!(run_beside_others(&place, &said).0, Some(101));
-}
-
-/// A test of `programs` failed so on a quiet machine on 2026-11-26, and passed alone.
-#[test]
-fn what_failed_on_a_machine_of_its_own_is_told_so() {
-    let place = Place::new("own-machine");
-    let program = place.script("it", PASSED);
-    let said = says(&place, &failures("plimsoll-cli", &program, &["one"]));
-    let measures = measured(&place, "little 0.4");
-    let (code, last) = run(&place, &measures, &said);
-    assert_eq!(code, Some(0), "{last}");
-    let named = "failed, passed alone: plimsoll-cli, one: others had up to 0.4 % of the machine";
-    assert!(last.starts_with(named), "{last}");
-    let measures = place.script("measures", "cat; : >$2");
-    let (code, last) = run(&place, &measures, &said);
-    assert_eq!(code, Some(0), "{last}");
-    let named = "failed, passed alone: plimsoll-cli, one: nothing was measured";
-    assert!(last.starts_with(named), "{last}");
+    let unknown = "echo 'test result: ok. 0 passed; 0 failed'";
+    let built = place.program("cli", "it", &fails(&["one"], unknown));
+    assert_eq!(place.run(&built).0, Some(101));
 }
 
 /// A process that computes in another session while a test fails.
 #[test]
 fn who_computes_beside_a_program_is_measured() {
     let place = Place::new("measured");
-    let program = place.script("it", PASSED);
-    let running = format!("echo '     Running tests/it.rs ({})'", program.display());
-    let compute = "(setsid timeout 3 sh -c 'while :; do :; done' >/dev/null 2>&1 &)";
-    let said = says(&place, &failures("plimsoll-cli", &program, &["one"]));
-    let said = said + " | grep -v Running";
-    let cargo_does = format!("{running}\n{compute}\nsleep 2\n{said}");
-    let measures = Path::new(env!("CARGO_BIN_EXE_plimsoll-tries"));
-    let (code, last) = run(&place, measures, &cargo_does);
-    assert_eq!(code, Some(0), "{last}");
-    let named = "failed, passed alone: plimsoll-cli, one: others had up to ";
-    assert!(last.starts_with(named), "{last}");
+    let compute = "(setsid timeout 3 sh -c 'while :; do :; done' >/dev/null 2>&1 &)\nsleep 2\n";
+    let text = fails(&["one"], PASSED).replacen("\n", &format!("\n{compute}"), 1);
+    let (code, said) = place.run(&place.program("cli", "it", &text));
+    assert_eq!(code, Some(0), "{said}");
+    let (_, part) = said.rsplit_once("others had up to ").unwrap();
+    let part: f64 = part.split(' ').next().unwrap().parse().unwrap();
+    assert!(part > 5.0, "{said}");
 }
 
 /// Each of these runs fails, though the test would pass alone.
 #[test]
 fn faults_that_need_no_machine_s_time_get_no_second_try() {
     let place = Place::new("no-second-try");
-    let program = place.script("it", PASSED);
-    let one = failures("plimsoll-cli", &program, &["one"]);
+    let one = fails(&["one"], PASSED);
     let many = ["one", "two", "three", "four", "five", "six", "seven"];
-    for (what, said) in [
+    let cli = place.program("cli", "one", &one);
+    for (what, built) in [
+        ("a quiet crate", place.program("core", "it", &one)),
+        ("who has the rest", place.program("lab", "it", &one)),
         (
-            "a quiet crate",
-            failures("plimsoll-core", &program, &["one"]),
+            "too many",
+            place.program("cli", "many", &fails(&many, PASSED)),
         ),
-        ("too many", failures("plimsoll-cli", &program, &many)),
         (
             "a program that died",
-            failures("plimsoll-cli", &program, &[]),
+            place.program("cli", "it", "exit 101"),
         ),
         (
             "another program that died",
-            one.clone() + &failures("plimsoll-cli", &program, &[]),
+            cli.clone() + &place.program("cli", "it", "kill -9 $$"),
         ),
-        (
-            "no compiling",
-            one.clone() + "error[E0308]: mismatched types\n",
-        ),
-        (
-            "an example",
-            one + "error: doctest failed, to rerun pass `-p plimsoll-cli --doc`\n",
-        ),
-        ("nothing", String::new()),
+        ("no program", String::new()),
+        ("what is no message", cli.clone() + "error: no\n"),
     ] {
-        assert_eq!(run_beside_others(&place, &said).0, Some(101), "{what}");
+        let (code, said) = place.run(&built);
+        assert_eq!(code, Some(101), "{what}: {said}");
+        assert!(!said.contains("passed alone"), "{what}: {said}");
     }
+    let (code, said) = place.run_with(&cli, "echo an example failed; exit 101");
+    assert_eq!(code, Some(101), "{said}");
+    assert!(said.contains("an example failed"), "{said}");
+}
+
+/// Three that wait for each other: one that is alone waits in vain.
+#[test]
+fn two_share_beside_the_rest_and_what_is_alone_comes_last() {
+    let place = Place::new("lanes");
+    let met = |own: &str, others: &str| {
+        format!(
+            "touch ../{own}; n=0; until [ $(ls .. | grep -Fxc -e {others}) = 2 ]; do sleep 0.1; n=$((n + 1)); \
+             [ $n -lt 100 ] || exit 1; done; [ ! -e ../alone ] || exit 1; sleep 0.5; {PASSED}"
+        )
+    };
+    let lowest = "chrt -p $$ | grep -q SCHED_IDLE || exit 1\n";
+    let built = place.program("guard", "it", &format!("touch ../alone; {PASSED}"))
+        + &place.program(
+            "lab",
+            "it",
+            &(lowest.to_owned() + &met("rest", "one -e other")),
+        )
+        + &place.program("cli", "it", &met("one", "rest -e other"))
+        + &place.program("cli", "as-it", &met("other", "rest -e one"));
+    let (code, said) = place.run_with(&built, "touch examples");
+    assert_eq!(code, Some(0), "{said}");
+    assert!(said.ends_with("4 tests passed in 4 programs\n"), "{said}");
+    assert!(place.0.join("examples").exists(), "examples were not run");
+}
+
+#[test]
+fn a_list_that_cannot_be_read_says_which_line() {
+    let place = Place::new("list");
+    fs::write(place.0.join("messages"), "").unwrap();
+    fs::write(place.0.join("needs"), "lab * much\n").unwrap();
+    let output = Command::new(env!("CARGO_BIN_EXE_plimsoll-tries"))
+        .args(["messages", "needs"])
+        .current_dir(&place.0)
+        .output()
+        .unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(101));
+    assert!(
+        said.starts_with("error: `lab * much`: a line is a crate"),
+        "{said}"
+    );
 }
