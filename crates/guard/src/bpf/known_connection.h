@@ -14,12 +14,6 @@
 
 #include "connection.h"
 
-/* Both ports in one word. */
-static __always_inline __u32 ports_of(const struct verdict *verdict)
-{
-	return (__u32)verdict->source_port << 16 | verdict->port;
-}
-
 static __always_inline struct known_connection *
 known_connection_entry(const struct packet *packet, __u32 ports)
 {

@@ -24,6 +24,17 @@ static __always_inline bool is_established(const struct sock_common *sk)
 	return 1 << (sk->skc_state & 31) & ESTABLISHED_STATES;
 }
 
+/* Whether a source is of a protected prefix. A function of its own for the stack. */
+__noinline int is_protected_source(const struct packet *packet)
+{
+	struct prefix source = { .bits = 128 };
+
+	if (!packet)
+		return false;
+	source.address = packet->source;
+	return bpf_map_lookup_elem(&protected_prefixes, &source) != NULL;
+}
+
 /* A connection comes first: new ones to a protected port must not starve it. */
 static __always_inline enum protection protection_of(const struct packet *packet,
 						     const struct verdict *verdict,
@@ -40,13 +51,8 @@ static __always_inline enum protection protection_of(const struct packet *packet
 	protocols = port ? bpf_map_lookup_elem(&protected_ports, &port) : NULL;
 	if (protocols && *protocols & protocol)
 		return PROTECTION_PORT;
-	if (settings.protect_prefixes) {
-		struct prefix source = { .bits = 128, .address = packet->source };
-
-		if (bpf_map_lookup_elem(&protected_prefixes, &source))
-			return PROTECTION_SOURCE;
-	}
-	return PROTECTION_NONE;
+	return settings.protect_prefixes && is_protected_source(packet) ? PROTECTION_SOURCE :
+									  PROTECTION_NONE;
 }
 
 static __always_inline void begin_tick(struct protected_use *use, __u64 tick)

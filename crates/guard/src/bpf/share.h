@@ -75,14 +75,6 @@ static __always_inline void begin_divided_tick(struct channel *channel, __u32 ti
 	channel->share_known = 0;
 }
 
-/* A function of its own for the verifier. */
-__noinline int share_profile(const struct packet *packet, __u32 slot, __u32 service, __u32 tick)
-{
-	struct channel *channel = channel_at(slot);
-
-	return packet && channel ? take_profile(packet, channel, slot, service, tick) : PROFILE_IN;
-}
-
 /*
  * A packet of a channel whose share does not suffice for everybody. So many of its packets
  * are `due` by now.
@@ -139,7 +131,7 @@ static __always_inline enum outcome judge_sources_of_share(const struct packet *
 	}
 	if (!verdict->profile) {
 		verdict->profile =
-			share_profile(packet, slot, service_of(packet, verdict), now);
+			take_profile(packet, channel, slot, service_of(packet, verdict), now);
 		channel->fair_used += is_in_profile(verdict->profile);
 	}
 	outcome = take_part(channel, verdict->profile, packets,
@@ -161,7 +153,7 @@ static __always_inline enum outcome judge_sources_of_share(const struct packet *
  * fair, per tick, and divides it among its sources; all protected traffic is one
  * channel with a guarantee. A fragment that is refused already asks all the same.
  */
-static __always_inline void judge_share(const struct packet *packet, struct verdict *verdict)
+static __always_inline void ask_for_share(const struct packet *packet, struct verdict *verdict)
 {
 	__u32 slot = verdict->slot ? verdict->slot : SLOT_KINDS + verdict->kind;
 	__u64 now_ns = bpf_ktime_get_ns(), tick = now_ns >> TICK_SHIFT;
@@ -201,6 +193,49 @@ static __always_inline void judge_share(const struct packet *packet, struct verd
 	if (!fits)
 		verdict->outcome = OUTCOME_SHARE;
 	verdict->shed = verdict->outcome != OUTCOME_ADMITTED;
+}
+
+/* What becomes of a packet by its share, in one word: its profile, and above it: */
+#define SHARE_OUTCOME_SHIFT 20 /* above all bits of enum profile */
+#define SHARE_SHED_SHIFT 24
+#define SHARE_ESTABLISHED_SHIFT 25
+_Static_assert(PROFILE_COUNTED < 1 << SHARE_OUTCOME_SHIFT, "the highest bit of a profile");
+_Static_assert(OUTCOME_COUNT <= 1 << (SHARE_SHED_SHIFT - SHARE_OUTCOME_SHIFT), "any outcome");
+
+/*
+ * The same by numbers alone. A function of its own for the verifier: it goes on with one number
+ * that it does not know, and not with each way through here.
+ */
+__noinline int judge_by_share(const struct packet *packet, __u32 kind, __u32 slot, __u32 ports,
+			      __u32 word)
+{
+	struct verdict verdict = {
+		.slot = slot,
+		.port = ports,
+		.source_port = ports >> 16,
+		.is_established = word >> SHARE_ESTABLISHED_SHIFT & 1,
+		.shed = word >> SHARE_SHED_SHIFT & 1,
+		.profile = word & ((1 << SHARE_OUTCOME_SHIFT) - 1),
+		.kind = kind,
+		.outcome = word >> SHARE_OUTCOME_SHIFT & 0xf,
+	};
+
+	if (packet)
+		ask_for_share(packet, &verdict);
+	return verdict.profile | verdict.outcome << SHARE_OUTCOME_SHIFT |
+	       verdict.shed << SHARE_SHED_SHIFT;
+}
+
+static __always_inline void judge_share(const struct packet *packet, struct verdict *verdict)
+{
+	__u32 word = verdict->profile | verdict->outcome << SHARE_OUTCOME_SHIFT |
+		     verdict->shed << SHARE_SHED_SHIFT |
+		     verdict->is_established << SHARE_ESTABLISHED_SHIFT;
+
+	word = judge_by_share(packet, verdict->kind, verdict->slot, ports_of(verdict), word);
+	verdict->profile = word & ((1 << SHARE_OUTCOME_SHIFT) - 1);
+	verdict->outcome = word >> SHARE_OUTCOME_SHIFT & 0xf;
+	verdict->shed = word >> SHARE_SHED_SHIFT & 1;
 }
 
 #endif

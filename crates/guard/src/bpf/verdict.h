@@ -25,4 +25,10 @@ struct verdict {
 	enum outcome outcome;
 };
 
+/* Both ports in one word. */
+static __always_inline __u32 ports_of(const struct verdict *verdict)
+{
+	return (__u32)verdict->source_port << 16 | verdict->port;
+}
+
 #endif
