@@ -8,6 +8,7 @@
 
 #include "channel.h"
 #include "known_source.h"
+#include "verifier.h"
 
 /* How a packet stands with its source's credit. */
 enum profile {
@@ -106,16 +107,16 @@ static __always_inline __u32 fair_set(__u32 hash, __u32 mask)
 }
 
 /*
- * The entry of a tag, which a newcomer takes over from who has been idle for longest.
- * Nodes and hosts differ in their types only.
+ * The way of a tag's entry, which a newcomer takes over from who has been idle for longest, and
+ * above its two bits whose it was. Nodes and hosts differ in their types only.
  */
-#define FAIR_FIND(ways, wanted, now, owner)                                          \
+#define FAIR_FIND(ways, wanted, now)                                                 \
 	({                                                                           \
 		__u32 _way = FAIR_WAYS, _oldest = 0, _age;                           \
+		enum owner _owner = OWNER_SAME;                                      \
 		_Pragma("unroll") for (__u32 _i = 0; _i < FAIR_WAYS; _i++)           \
 			if ((ways)[_i].tag == (wanted))                              \
 				_way = _i;                                           \
-		(owner) = OWNER_SAME;                                                \
 		if (_way == FAIR_WAYS) {                                             \
 			_Pragma("unroll") for (__u32 _i = 0; _i < FAIR_WAYS; _i++) { \
 				_age = (__u16)((now) - (ways)[_i].tick) + 1;         \
@@ -126,9 +127,9 @@ static __always_inline __u32 fair_set(__u32 hash, __u32 mask)
 					_way = _i;                                   \
 				}                                                    \
 			}                                                            \
-			(owner) = _oldest == 1 << 17 ? OWNER_NOBODY : OWNER_OTHER;   \
+			_owner = _oldest == 1 << 17 ? OWNER_NOBODY : OWNER_OTHER;    \
 		}                                                                    \
-		&(ways)[_way & (FAIR_WAYS - 1)];                                     \
+		_owner << 2 | (_way & (FAIR_WAYS - 1));                              \
 	})
 
 /* The share of each of those within a node whose own is `own_level`. */
@@ -363,10 +364,14 @@ static __always_inline struct fair_host *fair_host_of(__u32 hash, __u32 slot,
 	__u32 index = fair_set(hash, settings.fair_host_mask);
 	struct fair_hosts *hosts = bpf_map_lookup_elem(&fair_hosts, &index);
 	struct fair_host *host;
+	__u64 way;
 
 	if (!hosts)
 		return NULL;
-	host = FAIR_FIND(hosts->ways, fair_tag(hash), tick, *owner);
+	way = FAIR_FIND(hosts->ways, fair_tag(hash), tick);
+	forget(way, hash);
+	host = &hosts->ways[way & (FAIR_WAYS - 1)];
+	*owner = way >> 2 & 3;
 	if (*owner != OWNER_SAME) {
 		host->tag = fair_tag(hash);
 		host->slot = slot;
@@ -388,13 +393,7 @@ static __always_inline struct fair_nodes *networks_at(__u32 hash)
  */
 __noinline int fair_way_of(const struct fair_nodes *set, __u32 hash, __u32 now)
 {
-	const struct fair_node *node;
-	enum owner owner;
-
-	if (!set)
-		return 0;
-	node = FAIR_FIND(set->ways, fair_tag(hash), (__u16)now, owner);
-	return owner << 2 | (node - set->ways);
+	return set ? FAIR_FIND(set->ways, fair_tag(hash), (__u16)now) : 0;
 }
 
 /* A network's entry, and the most that each host within can have as it stands. */
