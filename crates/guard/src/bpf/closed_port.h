@@ -98,8 +98,9 @@ static __always_inline void note_refusal(const struct address *address, __be16 p
 }
 
 /* A UDP packet for which the stack found no socket. */
-static __always_inline void note_refused_packet(const struct sk_buff *skb)
+static __always_inline void note_refused_packet(const struct sk_buff *trusted)
 {
+	const struct sk_buff *skb = bpf_rdonly_cast(trusted, bpf_core_type_id_kernel(struct sk_buff));
 	const struct net_device *device = skb->dev;
 	const void *network = skb->head + skb->network_header;
 	struct address address;

@@ -228,7 +228,11 @@ struct nf_conn {
 #define AF_INET 2
 #define AF_INET6 10
 
-/* Since Linux 6.2: reads of a kernel object by its BTF type, fault-safe. */
+/*
+ * Since Linux 6.2: reads of a kernel object by its BTF type, fault-safe. A tracepoint's arguments
+ * are read so, too: the verifier trusts these, and searches all of the kernel's types for
+ * exceptions at each pointer that is read through them.
+ */
 extern void *bpf_rdonly_cast(const void *object, __u32 btf_id) __ksym;
 
 #endif

@@ -9,8 +9,11 @@
 #include "maps.h"
 
 /* Whether something happened on the guarded interface; ours may not be the only one. */
-static __always_inline bool is_guarded(const struct net_device *device)
+static __always_inline bool is_guarded(const struct net_device *trusted)
 {
+	const struct net_device *device =
+		bpf_rdonly_cast(trusted, bpf_core_type_id_kernel(struct net_device));
+
 	return settings.ifindex && (__u32)device->ifindex == settings.ifindex &&
 	       device->nd_net.net->ns.inum == settings.namespace_inode;
 }
