@@ -32,8 +32,8 @@ use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
 use nix::sys::resource::{Resource, UsageWho, getrlimit, getrusage, setrlimit};
 use nix::sys::time::TimeValLike;
-use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
-use nix::unistd::{ForkResult, Uid, fork};
+use nix::sys::wait::{WaitPidFlag, WaitStatus, wait, waitpid};
+use nix::unistd::{ForkResult, Pid, Uid, fork};
 use plimsoll_guard::Config;
 use plimsoll_guard::session::{
     self, Console, Metrics, ServiceManager, SessionError, Settings, Shares,
@@ -83,16 +83,7 @@ fn main() -> ExitCode {
     );
     let wanted = arguments.iter().find(|argument| !argument.starts_with('-'));
     let is_wanted = |name: &str| wanted.is_none_or(|wanted| name.contains(wanted.as_str()));
-    let mut failed = 0;
-    for (name, test) in tests.filter(|(name, _)| is_wanted(name)) {
-        let passed = in_child(*test);
-        println!("test {name} ... {}", if passed { "ok" } else { "FAILED" });
-        failed += u32::from(!passed);
-    }
-    for group in groups_of(std::process::id()) {
-        // Most of them were not made.
-        let _ = fs::remove_dir(group);
-    }
+    let failed = run_all(tests.filter(|(name, _)| is_wanted(name)).collect());
     println!("{failed} failed");
     if failed == 0 {
         ExitCode::SUCCESS
@@ -101,14 +92,62 @@ fn main() -> ExitCode {
     }
 }
 
-/// Runs `test` in a process with one thread and a network namespace of its own.
-fn in_child(test: fn()) -> bool {
+/// Most of them wait.
+const AT_ONCE: usize = 2;
+
+/// Tests that poll in threads, or see that nobody does, run one after the other: a thread's name
+/// does not tell its namespace.
+const POLLED: [&str; 9] = [
+    "starts_in_order",
+    "restores_before_it_detaches",
+    "goes_on_without_a_governor",
+    "ends_with_its_reader",
+    "polls_in_a_control_group",
+    "killed_after_a_hand_over_it_is_undone_at_once",
+    "stands_by_with_nothing_attached",
+    "threads_that_the_driver_makes_anew_are_as_those_before",
+    "killed_after_its_interface_was_moved_it_is_undone_there",
+];
+
+/// Runs tests, some at once; how many failed.
+fn run_all(mut waiting: Vec<&(&str, fn())>) -> u32 {
+    let is_polled = |name: &str| POLLED.contains(&name);
+    let mut running: Vec<(Pid, &str)> = Vec::new();
+    let mut failed = 0;
+    loop {
+        while running.len() < AT_ONCE {
+            let polls = running.iter().any(|(_, name)| is_polled(name));
+            let can_start = |(name, _): &&(&str, _)| !(polls && is_polled(name));
+            let Some(next) = waiting.iter().position(can_start) else {
+                break;
+            };
+            let (name, test) = waiting.remove(next);
+            running.push((start(*test), name));
+        }
+        if running.is_empty() {
+            return failed;
+        }
+        let ended = wait().unwrap();
+        let place = running
+            .iter()
+            .position(|(child, _)| Some(*child) == ended.pid());
+        let (child, name) = running.remove(place.expect("a child of these"));
+        let passed = ended == WaitStatus::Exited(child, 0);
+        println!("test {name} ... {}", if passed { "ok" } else { "FAILED" });
+        failed += u32::from(!passed);
+        for group in groups_of(child.as_raw().cast_unsigned()) {
+            // Most of them were not made.
+            let _ = fs::remove_dir(group);
+        }
+    }
+}
+
+/// Starts `test` in a process with one thread and a network namespace of its own.
+fn start(test: fn()) -> Pid {
     io::stdout().flush().unwrap();
     // SAFETY: this process has no other thread that could hold a lock.
     match unsafe { fork() }.unwrap() {
-        ForkResult::Parent { child } => {
-            waitpid(child, None).unwrap() == WaitStatus::Exited(child, 0)
-        }
+        ForkResult::Parent { child } => child,
         ForkResult::Child => {
             let ended = catch_unwind(AssertUnwindSafe(|| {
                 unshare(CloneFlags::CLONE_NEWNET | CloneFlags::CLONE_NEWNS).unwrap();

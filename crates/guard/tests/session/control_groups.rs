@@ -1,7 +1,6 @@
 //! Polling within a control group that has a share of the CPU.
 
 use std::fs;
-use std::os::unix::process::parent_id;
 use std::path::{Path, PathBuf};
 
 use plimsoll_guard::session::Settings;
@@ -52,9 +51,9 @@ fn polls_in_a_control_group() {
     assert_eq!(within(), empty);
 }
 
-/// Such a group. A session gives up the right to remove it: `main` does.
+/// Such a group. A session gives up the right to remove it: `run_all` does.
 pub(crate) fn group_with_a_share() -> PathBuf {
-    let mut groups = groups_of(parent_id()).into_iter();
+    let mut groups = groups_of(std::process::id()).into_iter();
     let group =
         groups.find(|group| fs::create_dir_all(group).is_ok() && control_group::shares_cpu(group));
     group.expect("a control group with a share of the CPU can be made in /sys/fs/cgroup")
