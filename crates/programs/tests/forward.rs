@@ -14,7 +14,7 @@ use plimsoll_tries::repeated;
 
 use common::{
     ANSWERING, Books, LIMIT, ROUTER_BEHIND, TURN, bursts, config, eventually, eventually_answered,
-    is_answered, nothing_is_left, of, packets, ping, said, sums, with_router,
+    is_answered, nothing_is_left, of, packets, ping, said, sums, with_both_routers, with_router,
 };
 
 /// The paper's trial (section 6.1): packets with 4 bytes of data, counted before and
@@ -49,8 +49,9 @@ fn ten_thousand_arrive(path: DataPath) {
 }
 
 /// Hosts on both sides talk as if the kernel forwarded, and to the router itself.
-fn hosts_talk(path: DataPath) {
-    with_router(path, Sink::Answers, |hosts, router| {
+#[test]
+fn hosts_are_joined_and_the_rest_is_left_to_the_kernel() {
+    with_both_routers(Sink::Answers, |hosts, router| {
         let load = hosts.load();
         for target in ["10.77.0.2", "fd00:77::2"] {
             // Until addresses are resolved, also the hosts' own tentative ones.
@@ -174,8 +175,9 @@ fn are_the_hosts(hosts: &Routed, router: &Router, address: &str) {
 }
 
 /// Routes and links that change while packets pass.
-fn changes_are_followed(path: DataPath) {
-    with_router(path, Sink::Answers, |hosts, router| {
+#[test]
+fn changes_are_followed() {
+    with_both_routers(Sink::Answers, |hosts, router| {
         let (load, middle, sink) = (hosts.load(), hosts.router(), hosts.sink());
         load.ip("route add 192.0.2.0/24 via 198.18.0.2").unwrap();
         sink.ip("address add 192.0.2.1/32 dev behind0").unwrap();
@@ -273,16 +275,6 @@ fn xdp_forwards_ten_thousand_packets() {
     ten_thousand_arrive(DataPath::Xdp);
 }
 
-#[test]
-fn xdp_joins_hosts_and_leaves_the_rest_to_the_kernel() {
-    hosts_talk(DataPath::Xdp);
-}
-
-#[test]
-fn xdp_follows_changes() {
-    changes_are_followed(DataPath::Xdp);
-}
-
 /// The thread asked the kernel to poll for it, which did nothing (copy mode since Linux
 /// 6.13), and turned settings back and forth every 25 ms. Two of three frames that the
 /// kernel received were lost in the ring to user space.
@@ -355,14 +347,4 @@ fn user_space_forwards_beside_processes_that_compute() {
 #[test]
 fn user_space_forwards_ten_thousand_packets() {
     ten_thousand_arrive(DataPath::User);
-}
-
-#[test]
-fn user_space_joins_hosts_and_leaves_the_rest_to_the_kernel() {
-    hosts_talk(DataPath::User);
-}
-
-#[test]
-fn user_space_follows_changes() {
-    changes_are_followed(DataPath::User);
 }

@@ -16,10 +16,9 @@ use plimsoll_testbed::routed::{Routed, SINK_IPV4, SINK_IPV6, Sink};
 use plimsoll_testbed::{Config as TestbedConfig, Host, INNER_DEVICE, Placement};
 
 use common::{
-    Books, LIMIT, TURN, config, eventually, nothing_is_left, of, offer_from, packets_until, sums,
+    Books, LIMIT, PATHS, TURN, config, eventually, nothing_is_left, of, offer_from, on_each_path,
+    packets_until, sums,
 };
-
-const PATHS: [DataPath; 2] = [DataPath::Xdp, DataPath::User];
 
 /// Starts a router, does `work`, and ends it.
 fn routing(hosts: &Routed, config: &Config, work: impl FnOnce(&Router)) {
@@ -29,16 +28,6 @@ fn routing(hosts: &Routed, config: &Config, work: impl FnOnce(&Router)) {
     work(&router);
     hosts.router().run(move || drop(router)).unwrap();
     nothing_is_left(hosts);
-}
-
-/// On both at once, where packets are counted and no time is: most of it is waiting.
-fn on_each_path(test: impl Fn(DataPath) + Sync) {
-    thread::scope(|scope| {
-        for path in PATHS {
-            let test = &test;
-            scope.spawn(move || test(path));
-        }
-    });
 }
 
 /// Frames that the program of this queue has seen.
@@ -55,7 +44,7 @@ fn seen_by_queue(host: &Host, queue: usize) -> u64 {
 #[test]
 fn all_receive_queues_are_forwarded() {
     let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
-    for path in PATHS {
+    on_each_path(|path| {
         let hosts = Routed::create(TestbedConfig::default(), Sink::Drops).expect("three hosts");
         let (load, middle) = (hosts.load(), hosts.router());
         for (host, device) in [
@@ -100,7 +89,7 @@ fn all_receive_queues_are_forwarded() {
             );
             sums(&start, &books);
         });
-    }
+    });
 }
 
 /// Packets that are sent from a source to see what becomes of them.

@@ -22,6 +22,8 @@ pub(crate) const ROUTER_BEHIND: &str = "10.77.0.1";
 
 pub(crate) const LIMIT: Duration = Duration::from_secs(20);
 
+pub(crate) const PATHS: [DataPath; 2] = [DataPath::Xdp, DataPath::User];
+
 pub(crate) fn config(path: DataPath) -> Config {
     Config {
         interfaces: vec!["test0".to_owned(), INNER_DEVICE.to_owned()],
@@ -42,6 +44,31 @@ pub(crate) fn with_router_of(
     work: impl Fn(&Routed, &Router),
 ) {
     let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    beside_others(config, sink, prepare, work);
+}
+
+/// With a router on each path at once, where packets are counted and no time is: most of it is
+/// waiting.
+pub(crate) fn with_both_routers(sink: Sink, work: impl Fn(&Routed, &Router) + Sync) {
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    on_each_path(|path| beside_others(&config(path), sink, |_| (), &work));
+}
+
+pub(crate) fn on_each_path(test: impl Fn(DataPath) + Sync) {
+    thread::scope(|scope| {
+        for path in PATHS {
+            let test = &test;
+            scope.spawn(move || test(path));
+        }
+    });
+}
+
+fn beside_others(
+    config: &Config,
+    sink: Sink,
+    prepare: impl Fn(&Routed),
+    work: impl Fn(&Routed, &Router),
+) {
     let hosts = Routed::create(TestbedConfig::default(), sink).expect("three hosts");
     prepare(&hosts);
     let start = || Router::start(config, Vec::new()).expect("the router starts");
