@@ -179,11 +179,25 @@ pub(crate) fn shell(host: &Host, script: &str) {
         .unwrap();
 }
 
+/// Datagrams that have come, until none comes any more.
 pub(crate) fn received(socket: &UdpSocket) -> u32 {
-    let mut buffer = [0; 16];
     let mut count = 0;
-    while socket.recv(&mut buffer).is_ok() {
+    while socket.recv(&mut [0; 16]).is_ok() {
         count += 1;
+    }
+    count
+}
+
+/// The same, but nobody waits for more than `wanted`. More that are there are counted.
+pub(crate) fn received_soon(socket: &UdpSocket, wanted: u32) -> u32 {
+    let mut count = 0;
+    while count < wanted && socket.recv(&mut [0; 16]).is_ok() {
+        count += 1;
+    }
+    if count == wanted {
+        socket.set_nonblocking(true).unwrap();
+        count += received(socket);
+        socket.set_nonblocking(false).unwrap();
     }
     count
 }
