@@ -18,7 +18,8 @@ use common::LIMIT;
 use plimsoll_testbed::blast::{Bound, Stop};
 use plimsoll_tries::repeated;
 use screening::{
-    Line, NOISE, arrived, blast_from, end, flood, offer, open, received, received_of, settle, shell,
+    Line, NOISE, arrived, blast_from, end, flood, offer, open, received, received_of,
+    received_soon, settle, shell,
 };
 
 const ACCEPT: &str = "default = 'discard'
@@ -41,7 +42,7 @@ fn rules_decide_and_are_read_anew_without_loss() {
     let [open, closed] = [7001, 7002].map(|port| line.listen(port));
     line.send(7001, 500);
     line.send(7002, 100);
-    assert_eq!((received(&open), received(&closed)), (500, 0));
+    assert_eq!((received_soon(&open, 500), received(&closed)), (500, 0));
 
     // Wrong rules change nothing.
     let mut told = String::new();
@@ -58,7 +59,8 @@ fn rules_decide_and_are_read_anew_without_loss() {
         sending.join().unwrap();
     });
     line.send(7002, 100);
-    assert_eq!((received(&open), received(&closed)), (2000, 100));
+    let came = (received_soon(&open, 2000), received_soon(&closed, 100));
+    assert_eq!(came, (2000, 100));
     let counts = end(process);
     assert_eq!(counts["reloads"], 1, "{counts}");
     assert_eq!(counts["inside"]["discarded"], 100, "{counts}");
@@ -75,13 +77,16 @@ fn protected_traffic_needs_no_rule() {
     let (process, _says) = line.start(&rules, &arguments);
     let socket = line.listen(7003);
     line.send(7003, 200);
-    assert_eq!(received(&socket), 200);
+    assert_eq!(received_soon(&socket, 200), 200);
     let counts = end(process);
     assert!(
         counts["inside"]["protected"].as_u64().unwrap() >= 200,
         "{counts}"
     );
 }
+
+/// How long a screen that hangs does.
+const HANGS: Duration = Duration::from_millis(1500);
 
 /// The datagram at which screens of this test fail.
 fn is_last(frame: &[u8]) -> bool {
@@ -98,7 +103,7 @@ fn dying() -> Box<dyn Screen> {
 fn hanging() -> Box<dyn Screen> {
     Box::new(|frame: &[u8], _: Side| {
         if is_last(frame) {
-            thread::sleep(Duration::from_millis(1500));
+            thread::sleep(HANGS);
         }
         Verdict::Accept
     })
@@ -119,14 +124,17 @@ fn a_screen_that_dies_or_hangs_fails_as_asked() {
             };
             let firewall = open(test, &config);
             let stop = AtomicBool::new(false);
-            let counts = thread::scope(|scope| {
+            let (counts, arrived) = thread::scope(|scope| {
                 let running = scope.spawn(|| test.run(|| firewall.run(screen(), &stop)).unwrap());
                 line.send(7004, 2000);
-                thread::sleep(Duration::from_millis(1500));
+                let sent = Instant::now();
+                let arrived = received(&socket);
+                if !dies {
+                    thread::sleep(HANGS.saturating_sub(sent.elapsed()));
+                }
                 stop.store(true, Ordering::Relaxed);
-                running.join().unwrap().unwrap()
+                (running.join().unwrap().unwrap(), arrived)
             });
-            let arrived = received(&socket);
             let (open, inside) = (on_failure == Verdict::Accept, counts.inside);
             assert_eq!(counts.screen_died, dies);
             assert_eq!(inside.passed > 0, open, "{counts:?}");
@@ -152,7 +160,7 @@ fn verdicts_are_remembered_until_rules_change() {
     let [open, closed] = [7001, 7002].map(|port| line.listen(port));
     line.send_from(KNOWN_FROM, 7001, 500);
     line.send_from(KNOWN_FROM, 7002, 500);
-    assert_eq!((received(&open), received(&closed)), (500, 0));
+    assert_eq!((received_soon(&open, 500), received(&closed)), (500, 0));
 
     fs::write(&rules, ACCEPT.replace("7001", "7002")).unwrap();
     process.signal(Signal::SIGHUP).unwrap();
@@ -164,7 +172,7 @@ fn verdicts_are_remembered_until_rules_change() {
     loop {
         line.send_from(KNOWN_FROM, 7001, 50);
         line.send_from(KNOWN_FROM, 7002, 50);
-        if (received(&open), received(&closed)) == (0, 50) {
+        if (received(&open), received_soon(&closed, 50)) == (0, 50) {
             break;
         }
         assert!(Instant::now() < end_at, "the new rules count");
@@ -219,16 +227,16 @@ fn a_dead_screen_s_verdicts_are_forgotten() {
         let running = scope.spawn(|| test.run(|| firewall.run(screen, &stop)).unwrap());
         // The first waits until the firewall has begun, and is decided on before others come.
         line.send_from(KNOWN_FROM, 7005, 1);
-        let first = received(&socket);
+        let first = received_soon(&socket, 1);
         line.send_from(KNOWN_FROM, 7005, 200);
-        let before = received(&socket);
+        let before = received_soon(&socket, 200);
         line.send(7006, 1);
         // Whoever waits for the screen now knows that it is dead, as soon as it has the CPU.
         line.send(7006, 50);
         let end_at = Instant::now() + LIMIT;
         loop {
             line.send_from(KNOWN_FROM, 7005, 1);
-            if received(&socket) == 0 {
+            if received_soon(&socket, 1) == 0 {
                 break;
             }
             assert!(
