@@ -111,11 +111,20 @@ fn served(testbed: &Testbed, server: &UdpSocket) -> usize {
     got.count()
 }
 
-/// The most of a hundred that a client gets in some tries: what a busy machine takes away is
-/// no sign.
+/// Of a hundred; nobody asks for more.
+const ENOUGH: usize = 99;
+
+/// The most of a hundred that a client gets in some tries, until it is enough: what a busy
+/// machine takes away is no sign.
 fn served_at_best(testbed: &Testbed, server: &UdpSocket) -> usize {
-    let tries = (0..5).map(|_| served(testbed, server));
-    tries.max().unwrap()
+    let mut best = 0;
+    for _ in 0..5 {
+        best = best.max(served(testbed, server));
+        if best >= ENOUGH {
+            break;
+        }
+    }
+    best
 }
 
 fn calm_server(host: &Host) -> UdpSocket {
@@ -150,7 +159,7 @@ fn a_stopped_guard_bounds_no_closed_port() {
         let stopped = Stopped::stop(&guard);
         // Beside the bound, 64 packets in 4 ms, it is 16,000.
         await_growth(host, "Udp.NoPorts", 30_000);
-        assert!(served_at_best(&testbed, &calm) >= before.min(99));
+        assert!(served_at_best(&testbed, &calm) >= before.min(ENOUGH));
         drop(stopped);
         await_outcomes(&mut reports, bounded, 1000);
     });
@@ -175,7 +184,7 @@ fn a_stopped_guard_answers_no_syn() {
         let before = served_at_best(&testbed, &calm);
         let stopped = Stopped::stop(&guard);
         await_growth(host, "TcpExt.SyncookiesSent", SYN_PPS / 4);
-        assert!(served_at_best(&testbed, &calm) >= before.min(99));
+        assert!(served_at_best(&testbed, &calm) >= before.min(ENOUGH));
         drop(stopped);
         await_outcomes(&mut reports, answered, 500);
     });
