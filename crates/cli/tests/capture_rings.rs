@@ -67,44 +67,52 @@ fn steps<'a>(results: &'a Value, key: &str) -> Vec<&'a str> {
 
 /// The queue to the disk was short all the time, so full packets were kept of those that the
 /// ring did not lose. A capture that is stopped most of the time stands for a slow CPU.
+///
+/// Both modes at once: most of it is waiting.
 #[test]
 fn a_ring_that_overflows_costs_bytes_and_the_file_says_so() {
-    for mode in ["copy", "take"] {
-        let testbed = testbed();
-        let directory = tempfile::tempdir().unwrap();
-        let file = directory.path().join("packets.pcapng");
-        let name = file.to_str().unwrap();
-        let arguments = ["--mode", mode, "-w", name, "--ring", "1M", "--json", "-"];
-        let (process, output) = start(&testbed, &arguments);
-        beside_blast(&testbed, 60_000, || {
-            let end_at = Instant::now() + Duration::from_secs(2);
-            while Instant::now() < end_at {
-                process.signal(Signal::SIGSTOP).unwrap();
-                thread::sleep(Duration::from_millis(180));
-                process.signal(Signal::SIGCONT).unwrap();
-                thread::sleep(Duration::from_millis(20));
-            }
-        });
-        // Calm: it keeps all again, a step a second at the least.
-        thread::sleep(Duration::from_millis(4_500));
-        blast(&testbed, 2_000, 100);
-        let results = end(process, output);
-        eprintln!("{mode}: {}", results["steps"]);
-        let counts = &results["counts"];
-        let lost = ["ring", "no_buffer"].map(|place| counts[place].as_u64().unwrap());
-        assert!(lost.iter().sum::<u64>() > 10_000, "{results}");
-        assert_eq!(counts["queue"], 0, "{results}");
-        assert_eq!(sum(counts), results["received"], "{results}");
-        let (keeps, whys) = (steps(&results, "keeps"), steps(&results, "why"));
-        assert_eq!(keeps.first(), Some(&"short packets"), "{results}");
-        assert_eq!(whys.first(), Some(&"the ring overflows"), "{results}");
-        assert_eq!(keeps.last(), Some(&"full packets"), "{results}");
-        assert!(keeps.len() < 16, "no oscillation: {results}");
-        let remarks = fields(&file, &["frame.comment"]);
-        let said = "from here on short packets (the ring overflows)";
-        assert!(remarks.iter().any(|remark| remark.contains(said)), "{mode}");
-        assert_eq!(stated(&file, "received"), results["received"]);
-    }
+    thread::scope(|scope| {
+        for mode in ["copy", "take"] {
+            scope.spawn(move || overflows(mode));
+        }
+    });
+}
+
+fn overflows(mode: &str) {
+    let testbed = testbed();
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("packets.pcapng");
+    let name = file.to_str().unwrap();
+    let arguments = ["--mode", mode, "-w", name, "--ring", "1M", "--json", "-"];
+    let (process, output) = start(&testbed, &arguments);
+    beside_blast(&testbed, 60_000, || {
+        let end_at = Instant::now() + Duration::from_secs(2);
+        while Instant::now() < end_at {
+            process.signal(Signal::SIGSTOP).unwrap();
+            thread::sleep(Duration::from_millis(180));
+            process.signal(Signal::SIGCONT).unwrap();
+            thread::sleep(Duration::from_millis(20));
+        }
+    });
+    // Calm: it keeps all again, a step a second at the least.
+    thread::sleep(Duration::from_millis(4_500));
+    blast(&testbed, 2_000, 100);
+    let results = end(process, output);
+    eprintln!("{mode}: {}", results["steps"]);
+    let counts = &results["counts"];
+    let lost = ["ring", "no_buffer"].map(|place| counts[place].as_u64().unwrap());
+    assert!(lost.iter().sum::<u64>() > 10_000, "{results}");
+    assert_eq!(counts["queue"], 0, "{results}");
+    assert_eq!(sum(counts), results["received"], "{results}");
+    let (keeps, whys) = (steps(&results, "keeps"), steps(&results, "why"));
+    assert_eq!(keeps.first(), Some(&"short packets"), "{results}");
+    assert_eq!(whys.first(), Some(&"the ring overflows"), "{results}");
+    assert_eq!(keeps.last(), Some(&"full packets"), "{results}");
+    assert!(keeps.len() < 16, "no oscillation: {results}");
+    let remarks = fields(&file, &["frame.comment"]);
+    let said = "from here on short packets (the ring overflows)";
+    assert!(remarks.iter().any(|remark| remark.contains(said)), "{mode}");
+    assert_eq!(stated(&file, "received"), results["received"]);
 }
 
 /// Both queues of an interface are taken, also while only one has packets.
