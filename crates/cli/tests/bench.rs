@@ -256,7 +256,7 @@ fn floods_of_its_own_port_tell_what_a_servers_client_gets() {
 
 /// The client once asked for three seconds, and no guard knows anybody after so short a time.
 #[test]
-fn the_client_that_is_to_be_known_before_a_flood_is_known() {
+fn a_client_that_is_to_be_known_before_a_flood_is_known() {
     let chosen = ["--sources", "echo/known/5", "--seconds", "1"];
     let none_besides = ["--protections", "guard"];
     let document = bench(&[&["--only", "sources"][..], &none_besides, &chosen].concat());

@@ -29,13 +29,6 @@
 //!
 //! A veth pair is not an adapter: figures from here compare protections on the
 //! same link, they do not predict a 100 Gb/s port. Root is needed.
-//!
-//! # Dependencies worth a reason
-//!
-//! `rtnetlink` makes links, addresses, neighbours and routes: it is the
-//! maintained crate that knows veth peers, and it can put the peer into its
-//! namespace in the same request. It is asynchronous, so each use runs on a
-//! runtime of its own inside the thread that entered the namespace.
 
 pub mod bare_router;
 mod behind;

@@ -9,16 +9,17 @@
 //! which discards what is not its own: a generator may pick any source in them
 //! and the answers end there.
 
+use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::fd::AsRawFd;
 
-use ipnet::Ipv4Net;
+use ipnet::{IpNet, Ipv4Net};
+use netlink_bindings::traits::{NetlinkRequest, Pusher};
+use netlink_bindings::utils::{finalize_nested_header, push_nested_header, write_header};
+use netlink_bindings::{rt_addr, rt_link, rt_neigh, rt_route};
+use netlink_socket2::NetlinkSocket;
+use nix::libc;
 use plimsoll_kernel::link::wait_until_local;
-use rtnetlink::packet_route::link::{InfoData, InfoVeth};
-use rtnetlink::packet_route::route::{RouteScope, RouteType};
-use rtnetlink::{
-    Handle, LinkMessageBuilder, LinkUnspec, LinkVeth, RouteMessageBuilder, new_connection,
-};
 
 use crate::{Error, Host};
 
@@ -62,16 +63,12 @@ const IPV6_PREFIX: u8 = 64;
 
 /// The index of every namespace's loopback interface.
 const LOOPBACK: u32 = 1;
-/// The table of a host's own addresses (`RT_TABLE_LOCAL`, rtnetlink(7)).
-const LOCAL_TABLE: u32 = 255;
+/// Of linux/veth.h.
+const VETH_INFO_PEER: u16 = 1;
 
 /// Joins the two hosts.
 pub(crate) fn join(load: &Host, test: &Host) -> Result<(), Error> {
-    load.run(|| {
-        with_netlink("make the veth pair", async |netlink| {
-            add_pair(netlink, test).await
-        })
-    })??;
+    load.run(|| with_netlink("make the veth pair", |netlink| add_pair(netlink, test)))??;
     configure(load, &test.end, Side::Load)?;
     configure(test, &load.end, Side::Test)?;
     for host in [load, test] {
@@ -90,8 +87,9 @@ pub(crate) fn join(load: &Host, test: &Host) -> Result<(), Error> {
 pub(crate) fn remove(load: &Host) -> Result<(), Error> {
     let index = load.ifindex();
     load.run(|| {
-        with_netlink("remove the veth pair", async |netlink| {
-            netlink.link().del(index).execute().await
+        with_netlink("remove the veth pair", |netlink| {
+            let request = rt_link::Request::new().op_dellink_do(&interface(index));
+            ask(netlink, &request)
         })
     })?
 }
@@ -102,19 +100,38 @@ enum Side {
     Test,
 }
 
-async fn add_pair(netlink: &Handle, test: &Host) -> Result<(), rtnetlink::Error> {
-    let peer = LinkMessageBuilder::<LinkUnspec>::new()
-        .name(TEST.device)
-        .index(TEST.ifindex)
-        .address(TEST.mac.to_vec())
-        .setns_by_fd(test.namespace().as_raw_fd())
-        .build();
-    let pair = LinkVeth::new(LOAD.device, TEST.device)
-        .index(LOAD.ifindex)
-        .address(LOAD.mac.to_vec())
-        .set_info_data(InfoData::Veth(InfoVeth::Peer(peer)))
-        .build();
-    netlink.link().add(pair).execute().await
+fn add_pair(netlink: &mut NetlinkSocket, test: &Host) -> io::Result<()> {
+    let mut request = rt_link::Request::new()
+        .set_create()
+        .set_excl()
+        .op_newlink_do(&interface(LOAD.ifindex));
+    let mut pair = named(request.encode(), &LOAD)
+        .nested_linkinfo()
+        .push_kind(c"veth");
+    // The bindings do not know a veth's data: a message about the other end, headers and all.
+    let bytes = pair.as_vec_mut();
+    let data = push_nested_header(bytes, libc::IFLA_INFO_DATA);
+    let peer = write_header(bytes, VETH_INFO_PEER);
+    let header = interface(TEST.ifindex);
+    named(rt_link::OpNewlinkDo::encode_request(bytes, &header), &TEST)
+        .push_net_ns_fd(test.namespace().as_raw_fd().cast_unsigned());
+    finalize_nested_header(bytes, peer);
+    finalize_nested_header(bytes, data);
+    drop(pair);
+    ask(netlink, &request)
+}
+
+fn interface(index: u32) -> rt_link::Ifinfomsg {
+    rt_link::Ifinfomsg {
+        ifi_index: index.cast_signed(),
+        ..Default::default()
+    }
+}
+
+fn named<P: Pusher>(attributes: rt_link::PushLinkAttrs<P>, end: &End) -> rt_link::PushLinkAttrs<P> {
+    attributes
+        .push_ifname_bytes(end.device.as_bytes())
+        .push_address(&end.mac)
 }
 
 fn configure(host: &Host, peer: &End, side: Side) -> Result<(), Error> {
@@ -147,122 +164,216 @@ fn configure(host: &Host, peer: &End, side: Side) -> Result<(), Error> {
     }
     let action = format!("configure {} in {}", end.device, host.name());
     host.run(|| {
-        with_netlink(&action, async |netlink| {
-            set_up(netlink, end).await?;
-            add_neighbours(netlink, end.ifindex, peer).await?;
-            add_routes(netlink, peer, side).await
+        with_netlink(&action, |netlink| {
+            set_up(netlink, end)?;
+            add_addresses(netlink, end)?;
+            add_neighbours(netlink, end.ifindex, peer)?;
+            add_routes(netlink, peer, side)
         })
     })?
 }
 
-async fn set_up(netlink: &Handle, end: &End) -> Result<(), rtnetlink::Error> {
-    let address = netlink.address();
-    let (ipv4, ipv6) = (IpAddr::from(end.ipv4), IpAddr::from(end.ipv6));
+fn set_up(netlink: &mut NetlinkSocket, end: &End) -> io::Result<()> {
     // Without address resolution (the neighbours are permanent) the host joins
     // no solicited-node groups, and so reports none to multicast routers.
-    for up in [
-        LinkUnspec::new_with_index(LOOPBACK).up(),
-        LinkUnspec::new_with_index(end.ifindex).arp(false).up(),
+    for (index, flags) in [
+        (LOOPBACK, libc::IFF_UP),
+        (end.ifindex, libc::IFF_UP | libc::IFF_NOARP),
     ] {
-        netlink.link().set(up.build()).execute().await?;
-    }
-    address
-        .add(end.ifindex, ipv4, IPV4_PREFIX)
-        .execute()
-        .await?;
-    address.add(end.ifindex, ipv6, IPV6_PREFIX).execute().await
-}
-
-async fn add_neighbours(netlink: &Handle, index: u32, peer: &End) -> Result<(), rtnetlink::Error> {
-    for address in [IpAddr::from(peer.ipv4), IpAddr::from(peer.ipv6)] {
-        // Permanent is what the crate asks for by default.
-        netlink
-            .neighbours()
-            .add(index, address)
-            .link_layer_address(&peer.mac)
-            .execute()
-            .await?;
+        let header = rt_link::Ifinfomsg {
+            ifi_flags: flags.cast_unsigned(),
+            ifi_change: flags.cast_unsigned(),
+            ..interface(index)
+        };
+        ask(netlink, &rt_link::Request::new().op_setlink_do(&header))?;
     }
     Ok(())
 }
 
-async fn add_routes(netlink: &Handle, peer: &End, side: Side) -> Result<(), rtnetlink::Error> {
-    let mut ipv4 =
-        RouteMessageBuilder::<Ipv4Addr>::new().destination_prefix(IPV4_RANGE.0, IPV4_RANGE.1);
-    let mut ipv6 =
-        RouteMessageBuilder::<Ipv6Addr>::new().destination_prefix(IPV6_RANGE.0, IPV6_RANGE.1);
-    match side {
-        Side::Load => {
-            ipv4 = ipv4.kind(RouteType::BlackHole);
-            ipv6 = ipv6.kind(RouteType::BlackHole);
+fn add_addresses(netlink: &mut NetlinkSocket, end: &End) -> io::Result<()> {
+    for own in [
+        IpNet::new_assert(end.ipv4.into(), IPV4_PREFIX),
+        IpNet::new_assert(end.ipv6.into(), IPV6_PREFIX),
+    ] {
+        let header = rt_addr::Ifaddrmsg {
+            ifa_family: family(own.addr()),
+            ifa_prefixlen: own.prefix_len(),
+            ifa_index: end.ifindex,
+            ..Default::default()
+        };
+        let mut request = rt_addr::Request::new()
+            .set_create()
+            .set_excl()
+            .op_newaddr_do(&header);
+        request
+            .encode()
+            .push_address(own.addr())
+            .push_local(own.addr());
+        if let IpNet::V4(own) = own {
+            request.encode().push_broadcast(own.broadcast());
         }
-        Side::Test => {
-            ipv4 = ipv4.gateway(peer.ipv4);
-            ipv6 = ipv6.gateway(peer.ipv6);
-        }
+        ask(netlink, &request)?;
     }
-    netlink.route().add(ipv4.build()).execute().await?;
-    netlink.route().add(ipv6.build()).execute().await
+    Ok(())
+}
+
+fn add_neighbours(netlink: &mut NetlinkSocket, index: u32, peer: &End) -> io::Result<()> {
+    for address in [IpAddr::from(peer.ipv4), IpAddr::from(peer.ipv6)] {
+        let header = rt_neigh::Ndmsg {
+            ndm_family: family(address),
+            ndm_ifindex: index.cast_signed(),
+            ndm_state: libc::NUD_PERMANENT,
+            ..Default::default()
+        };
+        let mut request = rt_neigh::Request::new()
+            .set_create()
+            .set_excl()
+            .op_newneigh_do(&header);
+        request.encode().push_dst(address).push_lladdr(&peer.mac);
+        ask(netlink, &request)?;
+    }
+    Ok(())
+}
+
+fn add_routes(netlink: &mut NetlinkSocket, peer: &End, side: Side) -> io::Result<()> {
+    let (ipv4, ipv6) = (IPV4_RANGE, IPV6_RANGE);
+    for (range, router) in [
+        (IpNet::new_assert(ipv4.0.into(), ipv4.1), peer.ipv4.into()),
+        (IpNet::new_assert(ipv6.0.into(), ipv6.1), peer.ipv6.into()),
+    ] {
+        let target = match side {
+            Side::Load => Target::Blackhole,
+            Side::Test => Target::Gateway(router),
+        };
+        add_route(netlink, range, target)?;
+    }
+    Ok(())
+}
+
+/// What becomes of packets that a route takes.
+#[derive(Clone, Copy)]
+enum Target {
+    Blackhole,
+    Gateway(IpAddr),
+    Local,
+}
+
+fn add_route(netlink: &mut NetlinkSocket, to: IpNet, target: Target) -> io::Result<()> {
+    use libc::{RT_SCOPE_HOST, RT_SCOPE_UNIVERSE, RT_TABLE_LOCAL, RT_TABLE_MAIN};
+    let (kind, scope, table) = match target {
+        Target::Blackhole => (libc::RTN_BLACKHOLE, RT_SCOPE_UNIVERSE, RT_TABLE_MAIN),
+        Target::Gateway(_) => (libc::RTN_UNICAST, RT_SCOPE_UNIVERSE, RT_TABLE_MAIN),
+        Target::Local => (libc::RTN_LOCAL, RT_SCOPE_HOST, RT_TABLE_LOCAL),
+    };
+    let header = rt_route::Rtmsg {
+        rtm_family: family(to.addr()),
+        rtm_dst_len: to.prefix_len(),
+        rtm_table: table,
+        rtm_protocol: libc::RTPROT_STATIC,
+        rtm_scope: scope,
+        rtm_type: kind,
+        ..Default::default()
+    };
+    let mut request = rt_route::Request::new()
+        .set_create()
+        .set_excl()
+        .op_newroute_do(&header);
+    request.encode().push_dst(to.network());
+    match target {
+        Target::Blackhole => {}
+        Target::Gateway(router) => drop(request.encode().push_gateway(router)),
+        Target::Local => drop(request.encode().push_oif(LOOPBACK)),
+    }
+    ask(netlink, &request)
 }
 
 /// Routes every other IPv4 address from the test host to the load host, which discards
 /// what is not its own.
 pub(crate) fn route_all(load: &Host, test: &Host) -> Result<(), Error> {
-    let all =
-        || RouteMessageBuilder::<Ipv4Addr>::new().destination_prefix(Ipv4Addr::UNSPECIFIED, 0);
-    let discard = all().kind(RouteType::BlackHole);
-    add_ipv4_routes(load, "discard what is nobody's", vec![discard])?;
-    let gateway = all().gateway(load.ipv4());
-    add_ipv4_routes(test, "route all to the load host", vec![gateway])
+    let all = [Ipv4Net::default()];
+    add_ipv4_routes(load, "discard what is nobody's", &all, Target::Blackhole)?;
+    let gateway = Target::Gateway(load.ipv4().into());
+    add_ipv4_routes(test, "route all to the load host", &all, gateway)
 }
 
 /// Makes every address of these networks one of `host`'s own, without configuring it: a
 /// socket may send from it, and gets what comes for it.
 pub(crate) fn own(host: &Host, networks: &[Ipv4Net]) -> Result<(), Error> {
-    let route = |net: &Ipv4Net| {
-        RouteMessageBuilder::<Ipv4Addr>::new()
-            .destination_prefix(net.network(), net.prefix_len())
-            .kind(RouteType::Local)
-            .scope(RouteScope::Host)
-            .table_id(LOCAL_TABLE)
-            .output_interface(LOOPBACK)
-    };
-    add_ipv4_routes(host, "own networks", networks.iter().map(route).collect())
+    add_ipv4_routes(host, "own networks", networks, Target::Local)
 }
 
 fn add_ipv4_routes(
     host: &Host,
     action: &str,
-    routes: Vec<RouteMessageBuilder<Ipv4Addr>>,
+    networks: &[Ipv4Net],
+    target: Target,
 ) -> Result<(), Error> {
-    let add = async |netlink: &Handle| {
-        for route in routes {
-            netlink.route().add(route.build()).execute().await?;
-        }
-        Ok(())
+    let action = format!("{action} in {}", host.name());
+    host.run(|| {
+        with_netlink(&action, |netlink| {
+            let mut networks = networks.iter();
+            networks.try_for_each(|network| add_route(netlink, (*network).into(), target))
+        })
+    })?
+}
+
+fn family(address: IpAddr) -> u8 {
+    let family = match address {
+        IpAddr::V4(_) => libc::AF_INET,
+        IpAddr::V6(_) => libc::AF_INET6,
     };
-    host.run(|| with_netlink(&format!("{action} in {}", host.name()), add))?
+    family as u8
 }
 
 /// Runs `work` with a netlink socket of the calling thread's namespace.
-fn with_netlink<T>(
+fn with_netlink(
     action: &str,
-    work: impl AsyncFnOnce(&Handle) -> Result<T, rtnetlink::Error>,
-) -> Result<T, Error> {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_io()
-        .build()
-        .map_err(Error::io("start a netlink runtime"))?;
-    runtime.block_on(async {
-        let (connection, netlink, _) =
-            new_connection().map_err(Error::io("open a netlink socket"))?;
-        tokio::spawn(connection);
-        work(&netlink).await.map_err(|error| {
-            let source = match error {
-                rtnetlink::Error::NetlinkError(message) => message.to_io(),
-                other => std::io::Error::other(other),
-            };
-            Error::io(action)(source)
-        })
-    })
+    work: impl FnOnce(&mut NetlinkSocket) -> io::Result<()>,
+) -> Result<(), Error> {
+    work(&mut NetlinkSocket::new()).map_err(Error::io(action))
+}
+
+fn ask(netlink: &mut NetlinkSocket, request: &impl NetlinkRequest) -> io::Result<()> {
+    let sent = netlink.request(request);
+    // netlink-socket2 0.3.5 calls it EPERM whenever no socket can be opened.
+    let mut reply = sent.map_err(|_| io::Error::last_os_error())?;
+    Ok(reply.recv_ack()?)
+}
+
+#[cfg(test)]
+mod tests {
+    use netlink_bindings::traits::Protocol;
+
+    use super::*;
+
+    /// Of a netlink protocol that no kernel has.
+    struct Unknown;
+
+    impl NetlinkRequest for Unknown {
+        type ReplyType<'buf> = ();
+
+        fn protocol(&self) -> Protocol {
+            Protocol::Raw {
+                protonum: u16::MAX,
+                request_type: 0,
+            }
+        }
+
+        fn flags(&self) -> u16 {
+            0
+        }
+
+        fn payload(&self) -> &[u8] {
+            &[]
+        }
+
+        fn decode_reply(_: &[u8]) -> Self::ReplyType<'_> {}
+    }
+
+    /// A process without a descriptor left would be told to run as root.
+    #[test]
+    fn a_socket_that_cannot_be_opened_keeps_the_kernels_answer() {
+        let refused = ask(&mut NetlinkSocket::new(), &Unknown).unwrap_err();
+        assert_eq!(refused.raw_os_error(), Some(libc::EPROTONOSUPPORT));
+    }
 }

@@ -12,9 +12,10 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use common::{bound, create, plimsoll};
+use nix::errno::Errno;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use plimsoll_testbed::{Host, Testbed};
+use plimsoll_testbed::{Error, Host, Testbed};
 
 fn namespace_exists(name: &str) -> bool {
     Path::new("/run/netns").join(name).exists()
@@ -108,6 +109,71 @@ fn each_host_sees_its_own_devices_and_settings() {
         .unwrap();
     let ttl = fs::read_to_string("/proc/sys/net/ipv4/ip_default_ttl").unwrap();
     assert_ne!(ttl.trim(), "33", "the setting leaked out");
+}
+
+/// What a kernel found out by itself would be packets that nobody sent.
+#[test]
+fn neighbours_and_routes_are_all_given() {
+    let testbed = create();
+    testbed.route_all().unwrap();
+    testbed.own(&["70.0.0.0/8".parse().unwrap()]).unwrap();
+    let is = |host: &Host, words: &str, expected: &[&str]| {
+        let mut ip = host.command("ip");
+        let output = ip.args(words.split(' ')).output(Duration::from_secs(10));
+        let text = String::from_utf8(output.unwrap().stdout).unwrap();
+        let lines: Vec<&str> = text.lines().map(str::trim).collect();
+        assert_eq!(lines, expected, "ip {words} in {}", host.name());
+    };
+    let (load, test) = (testbed.load(), testbed.test());
+    is(
+        load,
+        "neighbour",
+        &[
+            "198.18.0.2 dev load0 lladdr 02:00:00:00:00:02 PERMANENT",
+            "2001:2::2 dev load0 lladdr 02:00:00:00:00:02 PERMANENT",
+        ],
+    );
+    is(
+        test,
+        "neighbour",
+        &[
+            "198.18.0.1 dev test0 lladdr 02:00:00:00:00:01 PERMANENT",
+            "2001:2::1 dev test0 lladdr 02:00:00:00:00:01 PERMANENT",
+        ],
+    );
+    is(
+        load,
+        "-4 route show table all proto static",
+        &[
+            "blackhole default",
+            "blackhole 198.18.0.0/15",
+            "local 70.0.0.0/8 dev lo table local scope host",
+        ],
+    );
+    is(
+        test,
+        "-4 route show table all proto static",
+        &[
+            "default via 198.18.0.1 dev test0",
+            "198.18.0.0/15 via 198.18.0.1 dev test0",
+        ],
+    );
+    let blackhole = "blackhole 2001:2::/48 dev lo metric 1024 pref medium";
+    is(load, "-6 route show proto static", &[blackhole]);
+    let route = "2001:2::/48 via 2001:2::1 dev test0 metric 1024 pref medium";
+    is(test, "-6 route show proto static", &[route]);
+}
+
+#[test]
+fn what_the_kernel_refuses_is_told_with_its_answer() {
+    let testbed = create();
+    testbed.route_all().unwrap();
+    let Err(Error::Io { action, source }) = testbed.route_all() else {
+        panic!("the route was there");
+    };
+    let load = testbed.load().name();
+    assert_eq!(action, format!("discard what is nobody's in {load}"));
+    assert_eq!(source.raw_os_error(), Some(Errno::EEXIST as i32));
 }
 
 #[test]
