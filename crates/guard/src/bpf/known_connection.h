@@ -52,7 +52,7 @@ static __always_inline bool judge_known_connection(const struct packet *packet,
 }
 
 static __always_inline void remember_connection(const struct packet *packet,
-						struct sequences window,
+						const struct outside_use *use,
 						const struct verdict *verdict)
 {
 	struct known_connection *known = known_connection_entry(packet, ports_of(verdict));
@@ -63,7 +63,7 @@ static __always_inline void remember_connection(const struct packet *packet,
 	known->destination = packet->destination;
 	known->tick = bpf_jiffies64();
 	known->ports = ports_of(verdict);
-	known->window = window;
+	known->window = use->window;
 	known->packets_left = KNOWN_PACKETS;
 }
 

@@ -96,7 +96,7 @@ static __always_inline void judge_connection(const struct packet *packet, const 
 		return;
 	use->socket = (__u64)(long)socket;
 	if (takes_segment(packet, use, ports_of(verdict), segment.begin, segment.end))
-		remember_connection(packet, use->window, verdict);
+		remember_connection(packet, use, verdict);
 	else
 		verdict->outcome = OUTCOME_SOCKET_QUEUE;
 }

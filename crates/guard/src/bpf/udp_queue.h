@@ -40,6 +40,7 @@ static __always_inline struct queue udp_queue(const struct sock *sk, const struc
 	}
 	queue.occupancy = bytes > 0 ? bytes : 0;
 	queue.datagrams = sk->sk_receive_queue.qlen + udp->reader_queue.qlen;
+	barrier_var(queue.datagrams); /* one number on the stack, not two */
 	return queue;
 }
 
