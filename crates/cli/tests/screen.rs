@@ -7,7 +7,7 @@ mod screening;
 use std::fs;
 use std::io::BufRead;
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -18,7 +18,7 @@ use common::LIMIT;
 use plimsoll_testbed::blast::{Bound, Stop};
 use plimsoll_tries::repeated;
 use screening::{
-    Line, NOISE, arrived, blast_from, end, flood, offer, open, received, received_of,
+    Ending, Line, NOISE, arrived, blast_from, end, flood, offer, open, received, received_of,
     received_soon, settle, shell,
 };
 
@@ -125,6 +125,7 @@ fn a_screen_that_dies_or_hangs_fails_as_asked() {
             let firewall = open(test, &config);
             let stop = AtomicBool::new(false);
             let (counts, arrived) = thread::scope(|scope| {
+                let ending = Ending(&stop);
                 let running = scope.spawn(|| test.run(|| firewall.run(screen(), &stop)).unwrap());
                 line.send(7004, 2000);
                 let sent = Instant::now();
@@ -132,7 +133,7 @@ fn a_screen_that_dies_or_hangs_fails_as_asked() {
                 if !dies {
                     thread::sleep(HANGS.saturating_sub(sent.elapsed()));
                 }
-                stop.store(true, Ordering::Relaxed);
+                drop(ending);
                 (running.join().unwrap().unwrap(), arrived)
             });
             let (open, inside) = (on_failure == Verdict::Accept, counts.inside);
@@ -223,6 +224,7 @@ fn a_dead_screen_s_verdicts_are_forgotten() {
     let firewall = open(test, &config);
     let stop = AtomicBool::new(false);
     let (counts, arrived) = thread::scope(|scope| {
+        let ending = Ending(&stop);
         let screen = Box::new(Fragile { poison: 7006 });
         let running = scope.spawn(|| test.run(|| firewall.run(screen, &stop)).unwrap());
         // The first waits until the firewall has begun, and is decided on before others come.
@@ -246,7 +248,7 @@ fn a_dead_screen_s_verdicts_are_forgotten() {
         }
         line.send_from(KNOWN_FROM, 7005, 200);
         let after = received(&socket);
-        stop.store(true, Ordering::Relaxed);
+        drop(ending);
         (running.join().unwrap().unwrap(), [first, before, after])
     });
     assert_eq!(arrived, [1, 200, 0], "{counts:?}");
@@ -350,6 +352,7 @@ fn a_screen_that_dies_under_overload_fails_as_asked() {
         let stop = AtomicBool::new(false);
         let before = arrived(&line);
         let (counts, came) = thread::scope(|scope| {
+            let ending = Ending(&stop);
             let mut decided = 0;
             let screen = Box::new(move |_: &[u8], _: Side| {
                 decided += 1;
@@ -360,7 +363,7 @@ fn a_screen_that_dies_under_overload_fails_as_asked() {
             flood(&line);
             settle(&line);
             let came = arrived(&line) - before;
-            stop.store(true, Ordering::Relaxed);
+            drop(ending);
             (running.join().unwrap().unwrap(), came)
         });
         let (open, inside) = (on_failure == Verdict::Accept, counts.inside);

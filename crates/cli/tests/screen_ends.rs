@@ -8,7 +8,7 @@ use std::fs;
 use std::io::{Read, Write, pipe};
 use std::path::Path;
 use std::process::Stdio;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -20,7 +20,7 @@ use plimsoll_testbed::blast::{Bound, Stop};
 
 use common::{LIMIT, PROGRAM};
 use screening::{
-    Line, NOISE, arrived, blast_from, end, open, received, received_of, settle, shell,
+    Ending, Line, NOISE, arrived, blast_from, end, open, received, received_of, settle, shell,
 };
 
 /// Room of a pipe (pipe(7)).
@@ -55,6 +55,7 @@ fn a_deleted_interface_ends_it_and_every_frame_is_counted() {
     let (out, stop) = (line.listen(7001), AtomicBool::new(false));
     let before = arrived(&line);
     let (ended, is_late) = thread::scope(|scope| {
+        let ending = Ending(&stop);
         let screen = Box::new(|_: &[u8], _: Side| Verdict::Accept);
         let running = scope.spawn(|| test.run(|| firewall.run(screen, &stop)).unwrap());
         eventually("it screens", || firewall.is_screening());
@@ -67,7 +68,7 @@ fn a_deleted_interface_ends_it_and_every_frame_is_counted() {
             thread::sleep(Duration::from_millis(50));
         }
         let is_late = !running.is_finished();
-        stop.store(true, Ordering::Relaxed);
+        drop(ending);
         (running.join().unwrap(), is_late)
     });
     let came = arrived(&line) - before;

@@ -6,7 +6,7 @@ mod screening;
 
 use std::fs;
 use std::net::UdpSocket;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -15,7 +15,7 @@ use plimsoll_programs::screen::{Counts, Firewall, ScreenConfig, Side, Verdict};
 use plimsoll_testbed::blast::Report;
 use plimsoll_tries::repeated;
 
-use screening::{Line, NOISE, arrived, beside_flood, end, received, received_of, shell};
+use screening::{Ending, Line, NOISE, arrived, beside_flood, end, received, received_of, shell};
 
 /// What the flood of these tests is offered at.
 const FLOOD_PPS: u64 = 150_000;
@@ -55,9 +55,10 @@ fn protected_beside_flood(line: &Line, socket: &UdpSocket) -> (u32, Counts, Repo
         .unwrap();
     let stop = AtomicBool::new(false);
     let (counts, report) = thread::scope(|scope| {
+        let ending = Ending(&stop);
         let running = scope.spawn(|| test.run_on_cpu(|| firewall.run(Box::new(slow), &stop)));
         let report = beside_flood(line, FLOOD_PPS, || line.send(7003, PROTECTED));
-        stop.store(true, Ordering::Relaxed);
+        drop(ending);
         (running.join().unwrap().unwrap().unwrap(), report)
     });
     (received(socket), counts, report)

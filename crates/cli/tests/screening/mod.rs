@@ -3,10 +3,12 @@
 #![allow(dead_code, reason = "each test binary uses its part")]
 
 use std::fs;
+use std::io::ErrorKind::AddrInUse;
 use std::io::{BufRead, BufReader, Read};
 use std::net::UdpSocket;
 use std::path::Path;
 use std::process::Stdio;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -118,7 +120,7 @@ impl Line {
     /// The same from a port of the load host's: datagrams of one flow.
     pub(crate) fn send_from(&self, from: u16, port: u16, count: u32) {
         let send = || {
-            let socket = UdpSocket::bind(("0.0.0.0", from)).unwrap();
+            let socket = bind(from);
             for number in 0..count {
                 socket
                     .send_to(&number.to_be_bytes(), (BEHIND, port))
@@ -127,6 +129,29 @@ impl Line {
             }
         };
         self.testbed.load().run(send).unwrap();
+    }
+}
+
+/// A socket of a port that was just given back: a process that another test forks may hold
+/// it for a moment.
+fn bind(port: u16) -> UdpSocket {
+    let end_at = Instant::now() + LIMIT;
+    loop {
+        match UdpSocket::bind(("0.0.0.0", port)) {
+            Err(error) if error.kind() == AddrInUse && Instant::now() < end_at => {
+                thread::sleep(Duration::from_millis(1));
+            }
+            bound => return bound.unwrap(),
+        }
+    }
+}
+
+/// Ends a firewall that runs beside, also where a test fails: that would hang otherwise.
+pub(crate) struct Ending<'a>(pub(crate) &'a AtomicBool);
+
+impl Drop for Ending<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
     }
 }
 
