@@ -1,13 +1,12 @@
 //! What runs beside what.
 
-use std::io::{self, BufReader, Read, Write};
+use std::io::{self, BufReader, PipeReader, Read, Write};
 use std::panic::resume_unwind;
-use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, ScopedJoinHandle};
 use std::time::Duration;
-use std::{env, fmt, iter};
+use std::{env, fmt, fs, iter};
 
 use plimsoll_tries::{Taken, Watch};
 
@@ -18,15 +17,14 @@ use crate::programs::{Need, Program};
 /// minute and more, a second that others took would not show.
 const SECOND: Duration = Duration::from_secs(1);
 
-/// Runs a command (`$@`) when nobody else wants the CPU: `SCHED_IDLE` beside what is in its own
-/// session, and a session of least weight beside others (sched(7), autogroup). It ends with
-/// who started it.
+/// Runs a command (`$@`) with the least weight: in its session, and of its session (sched(7),
+/// autogroup). It ends with who started it.
 const LOWEST: [&str; 6] = [
     "--pdeathsig=TERM",
     "setsid",
     "sh",
     "-c",
-    "{ echo 19 >/proc/self/autogroup; } 2>/dev/null; exec chrt --idle 0 \"$@\"",
+    "{ echo 19 >/proc/self/autogroup; } 2>/dev/null; exec nice -n 19 \"$@\"",
     "sh",
 ];
 
@@ -53,8 +51,23 @@ impl fmt::Display for Ended<'_> {
     }
 }
 
+/// A program that hangs is ended after so many seconds.
+const PATIENCE: &str = "1800";
+
 /// Runs programs, and looks what others have meanwhile.
-pub(crate) struct Lanes(Arc<Mutex<Seconds>>);
+pub(crate) struct Lanes {
+    seconds: Arc<Mutex<Seconds>>,
+    rest: Mutex<Rest>,
+}
+
+/// Those that take the rest.
+#[derive(Default)]
+struct Rest {
+    /// Nobody is left to leave them any. Where others compute, they would not end otherwise.
+    has_all: bool,
+    /// The one that runs.
+    process: Option<u32>,
+}
 
 impl Lanes {
     pub(crate) fn start() -> Self {
@@ -66,7 +79,8 @@ impl Lanes {
                 lock(&looked_at).look();
             }
         });
-        Self(seconds)
+        let rest = Mutex::default();
+        Self { seconds, rest }
     }
 
     /// All programs, each beside what it bears.
@@ -84,6 +98,7 @@ impl Lanes {
             let mut ended = shared()?;
             ended.extend(joined(other)?);
             ended.extend(of(Need::Most)()?);
+            self.give_all_to_rest();
             ended.extend(joined(rest)?);
             io::Result::Ok(ended)
         })?;
@@ -111,18 +126,16 @@ impl Lanes {
     }
 
     fn end<'a>(&self, program: &'a Program, arguments: &[&str]) -> io::Result<Ended<'a>> {
-        let mut command = match program.need {
-            Need::Rest if arguments.is_empty() => lowest(&program.path),
-            _ => Command::new(&program.path),
-        };
-        command.args(arguments).current_dir(&program.directory);
-        let of_crate = program.of_crate();
-        let what = format!(
-            "{} of {of_crate} ({})",
-            program.name,
-            program.path.display()
-        );
-        let ended = self.command(command, &what)?;
+        let mut command = Command::new("timeout");
+        let (path, of_crate) = (&program.path, program.of_crate());
+        command.args(["--foreground", "--kill-after=10", PATIENCE]);
+        command
+            .arg(path)
+            .args(arguments)
+            .current_dir(&program.directory);
+        let is_rest = program.need == Need::Rest && arguments.is_empty();
+        let what = format!("{} of {of_crate} ({})", program.name, path.display());
+        let ended = self.command(command, is_rest, &what)?;
         Ok(Ended {
             program: Some(program),
             ..ended
@@ -131,28 +144,24 @@ impl Lanes {
 
     /// Examples of the documentation are compiled by who runs them.
     fn documentation(&self) -> io::Result<Ended<'static>> {
-        let cargo = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-        let mut command = lowest(Path::new(&cargo));
+        let mut command = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
         command.args(["test", "--workspace", "--locked", "--no-fail-fast", "--doc"]);
-        self.command(command, "examples of the documentation")
+        self.command(command, true, "examples of the documentation")
     }
 
     /// What it says is shown when it has ended: two at once cannot be read.
-    fn command(&self, mut command: Command, what: &str) -> io::Result<Ended<'static>> {
+    fn command(&self, command: Command, is_rest: bool, what: &str) -> io::Result<Ended<'static>> {
         println!("     Running {what}");
-        let begun = lock(&self.0).look();
-        let (reader, writer) = io::pipe()?;
-        command.stdin(Stdio::null()).stdout(writer.try_clone()?);
-        let mut child = command.stderr(writer).spawn().map_err(|error| {
-            let program = command.get_program().display();
-            io::Error::new(error.kind(), format!("start {program}: {error}"))
-        })?;
-        drop(command); // its ends of the pipe
+        let begun = lock(&self.seconds).look();
+        let (mut child, reader) = self.spawn(command, is_rest)?;
         let mut text = format!("       Ended {what}\n").into_bytes();
         BufReader::new(reader).read_to_end(&mut text)?;
         let status = child.wait()?;
+        if is_rest {
+            lock(&self.rest).process = None;
+        }
         io::stdout().write_all(&text)?;
-        let mut seconds = lock(&self.0);
+        let mut seconds = lock(&self.seconds);
         seconds.look();
         Ok(Ended {
             program: None,
@@ -161,6 +170,38 @@ impl Lanes {
             taken: Taken::worst(&seconds.taken[begun..]),
         })
     }
+
+    /// Starts it; what it writes comes out of the pipe.
+    fn spawn(&self, command: Command, is_rest: bool) -> io::Result<(Child, PipeReader)> {
+        let mut rest = lock(&self.rest);
+        let mut command = match is_rest && !rest.has_all {
+            true => lowest(&command),
+            false => command,
+        };
+        let (reader, writer) = io::pipe()?;
+        command.stdin(Stdio::null()).stdout(writer.try_clone()?);
+        let child = command.stderr(writer).spawn().map_err(|error| {
+            let program = command.get_program().display();
+            io::Error::new(error.kind(), format!("start {program}: {error}"))
+        })?;
+        if is_rest {
+            rest.process = Some(child.id());
+        }
+        Ok((child, reader))
+    }
+
+    /// Those that take the rest are as all others from now on.
+    fn give_all_to_rest(&self) {
+        let mut rest = lock(&self.rest);
+        rest.has_all = true;
+        if let Some(process) = rest.process {
+            // It may have ended. Without root a process keeps its own weight.
+            let _ = fs::write(format!("/proc/{process}/autogroup"), "0");
+            let mut renice = Command::new("renice");
+            renice.args(["-n", "0", "-g", &process.to_string()]);
+            let _ = renice.stdout(Stdio::null()).stderr(Stdio::null()).status();
+        }
+    }
 }
 
 /// What a lane's thread returned.
@@ -168,10 +209,14 @@ fn joined<T>(lane: ScopedJoinHandle<'_, io::Result<T>>) -> io::Result<T> {
     lane.join().unwrap_or_else(|panic| resume_unwind(panic))
 }
 
-fn lowest(program: &Path) -> Command {
-    let mut command = Command::new("setpriv");
-    command.args(LOWEST).arg(program);
-    command
+fn lowest(command: &Command) -> Command {
+    let mut lowest = Command::new("setpriv");
+    lowest.args(LOWEST).arg(command.get_program());
+    lowest.args(command.get_args());
+    if let Some(directory) = command.get_current_dir() {
+        lowest.current_dir(directory);
+    }
+    lowest
 }
 
 /// What others had, second by second.
