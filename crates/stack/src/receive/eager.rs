@@ -1,16 +1,18 @@
-//! `eager`: everything at arrival, as in 4.4BSD. It is there to collapse.
+//! `eager`: everything at arrival, as in 4.4BSD. It is there to be compared with.
 //!
 //! Two stages with one queue of fixed length between them, shared by all
 //! (Druschel & Banga section 2.1, Mogul & Ramakrishnan sections 4.1 and 6.3). The
 //! first, in the place of the hardware interrupt, takes all that the device has
 //! and comes before every packet of the second, the software interrupt, which
-//! does IP and UDP and finds the socket last. Under overload the first stage
+//! does IP and UDP and finds the socket last. Under the papers' overload the first stage
 //! has always more to take: the queue overflows, and then nothing is delivered
 //! (MR-02, MR-03, MR-08, LRP-01, LRP-02, LRP-07).
 //!
 //! Both come before every process. So this thread runs at nice -20, which leaves processes on its
 //! CPU a hundredth. At their own level it would share the CPU with them fairly, and they would
-//! keep their goodput as BSD's did not.
+//! keep their goodput as BSD's did not. The kernel's polling, which fills the device's ring, is no
+//! part of either stage. At least on a veth under ten times its load this path kept its goodput, and
+//! other endpoints lost most of their packets (docs/measurements.md, "A whole run").
 
 use std::collections::VecDeque;
 use std::io;
