@@ -5,6 +5,7 @@
 //! A failure names its seed. The faults of a seed are the same for the same frames; timers decide
 //! which frames there are.
 
+mod closing;
 mod lan;
 
 use std::fs;
@@ -15,6 +16,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use closing::{Between, Link, Side};
 use lan::{Lan, assert_sums, config, content, in_namespace, owned, xdp};
 use plimsoll_core::config::Fraction;
 use plimsoll_stack::device::Device;
@@ -163,6 +165,19 @@ fn storm(stack: &Stack) {
     });
 }
 
+/// The same, begun by the stack.
+fn storm_of_ours(stack: &Stack) {
+    Between::new(stack, Link::Faulty).storm(Side::Stack, 30);
+}
+
+/// How connections end, and closed windows.
+fn ends(stack: &Stack) {
+    let between = Between::new(stack, Link::Faulty);
+    between.half_closes();
+    between.closed_windows();
+    between.resets();
+}
+
 /// All seeds at once, each in a namespace of its own: a run mostly waits for timers.
 fn each_seed(test: impl Fn(u64) + Sync) {
     let test = &test;
@@ -196,7 +211,8 @@ fn pings_and_datagrams(stack: &Stack) {
 
 #[test]
 fn the_kernel_s_stack_over_af_xdp() {
-    each_seed_and_part(&[pings_and_datagrams, bulk, storm], |seed, part| {
+    let parts: [Part; 5] = [pings_and_datagrams, bulk, storm, storm_of_ours, ends];
+    each_seed_and_part(&parts, |seed, part| {
         let path = if seed == SEEDS[0] {
             "soft-lrp"
         } else {
