@@ -296,6 +296,41 @@ fn a_slow_peer_gets_all_that_was_written_before_the_drop() {
     assert!(sent(&mut driven).iter().any(|one| one.rst));
 }
 
+/// Neither the receiving thread for a connection's segments, nor the TCP thread, nor the calls of its owner:
+/// here all of these are this thread.
+#[test]
+fn a_connection_allocates_nothing_per_segment() {
+    for path in ["eager", "early-demux", "soft-lrp", "polled"] {
+        let mut driven = Driven::new(path);
+        let (mut peer, mut stream) = Peer::connect(&mut driven, 5000);
+        let mut question = [7; 500];
+        let questions: Vec<_> = (0..300)
+            .map(|_| {
+                let frame = peer.frame(TcpFlags::ACK, &question);
+                peer.sequence += 500;
+                // The answer to it, which the next one acknowledges.
+                peer.expected += 500;
+                frame
+            })
+            .collect();
+        let (mut sent, mut answers) = (Batch::with_capacity(64), 0);
+        let mut ask = |frame: &Vec<u8>| {
+            driven.cable.send(frame);
+            driven.receive();
+            driven.work();
+            stream.read_exact(&mut question).unwrap();
+            stream.write_all(&question).unwrap();
+            driven.cable.receive(&mut sent, 64).unwrap();
+            answers += sent.drain(..).filter(|frame| frame.len() > 500).count();
+        };
+        // Queues get their capacity.
+        questions[..100].iter().for_each(&mut ask);
+        let allocated = allocation_counter::measure(|| questions[100..].iter().for_each(&mut ask));
+        assert_eq!(answers, 300, "{path}");
+        assert_eq!(allocated.count_total, 0, "{path}: {allocated:?}");
+    }
+}
+
 /// Any reset within the window ended a connection, so one of some 65,000 guesses did.
 #[test]
 fn a_reset_that_begins_elsewhere_is_asked_about() {
