@@ -1,9 +1,11 @@
 //! A stack without threads, driven by hand: for fuzzing, and for tests that
 //! count what a turn costs. Not part of the public interface.
 
+use std::collections::BTreeMap;
 use std::io::ErrorKind;
 use std::time::Duration;
 
+use crate::account::{Charged, Owner};
 use crate::clock;
 use crate::config::{ReceivePath, StackConfig, TcpConfig};
 use crate::device::simulated::{SimulatedConfig, SimulatedDevice};
@@ -197,6 +199,12 @@ impl Driven {
     #[must_use]
     pub fn counts(&self) -> Counts {
         self.stack.counts()
+    }
+
+    /// The same and CPU time, by who caused them.
+    #[must_use]
+    pub fn charged(&self) -> BTreeMap<Owner, Charged> {
+        self.stack.charged()
     }
 }
 

@@ -338,6 +338,13 @@ fn errors_name_the_remedy() {
             matches!(long, Error::MtuTooLarge { max: 3818, .. }),
             "{long}"
         );
+        // No driver's: a bridge has no native XDP.
+        lan::run("ip link add bridge0 type bridge");
+        let generic = open("bridge0", &owned()).to_string();
+        assert!(
+            generic.contains("native XDP") && generic.contains("packet:IFACE"),
+            "{generic}"
+        );
         let tap = TapDevice::open("stack0").unwrap_err();
         assert!(matches!(tap, Error::Unsupported { .. }), "{tap}");
         let _tap = TapDevice::open("tap1").unwrap();

@@ -93,7 +93,9 @@ impl Receiver {
             ReceivePath::SoftTimerPolling(_) => Box::new(soft_timers::SoftTimerPolling {
                 interrupts: soft_lrp::SoftLrp { frames },
             }),
-            ReceivePath::Polled(polled) => Box::new(polled::Polled::new(polled, config)?),
+            ReceivePath::Polled(polled) => {
+                Box::new(polled::Polled::new(polled, config, clock::now())?)
+            }
         };
         let credit = config.credit.as_ref();
         let credit = credit.map(|credit| Credit::new(credit, host));

@@ -100,8 +100,11 @@ pub(super) struct Polled {
 const THIS_CPU: usize = 0;
 
 impl Polled {
-    pub(super) fn new(config: &PolledConfig, stack: &StackConfig) -> Result<Self, Error> {
-        let now = clock::now();
+    pub(super) fn new(
+        config: &PolledConfig,
+        stack: &StackConfig,
+        now: Instant,
+    ) -> Result<Self, Error> {
         let mut poller = Poller::new(config.poller(), now)?;
         // Completions are found in passing, and when sending asks for them.
         let source = poller
@@ -231,6 +234,17 @@ impl Polled {
 
 impl Path for Polled {
     fn turn(&mut self, turn: &mut Turn<'_>) -> io::Result<Next> {
+        self.turn_by(clock::now, turn)
+    }
+}
+
+impl Polled {
+    /// A turn; `clock` tells when it ends.
+    fn turn_by(
+        &mut self,
+        clock: impl FnOnce() -> Instant,
+        turn: &mut Turn<'_>,
+    ) -> io::Result<Next> {
         self.look_for_room(turn);
         if turn.arrived {
             // Whatever it answers: this is the polling thread, and awake.
@@ -258,8 +272,92 @@ impl Path for Polled {
         let change = self
             .limit
             .as_mut()
-            .map(|limit| limit.on_exit(THIS_CPU, clock::now()));
+            .map(|limit| limit.on_exit(THIS_CPU, clock()));
         self.apply_limit(change.unwrap_or(cpu_limit::Change::None));
         Ok(Next::Again)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::device::simulated::{SimulatedConfig, SimulatedDevice};
+    use crate::stack::Parts;
+
+    /// A stack that was not started, with twenty frames on its device, and its receiving thread's
+    /// state. The clock is moved by hand.
+    struct ByHand {
+        _cable: SimulatedDevice,
+        parts: Parts,
+        polled: Polled,
+    }
+
+    impl ByHand {
+        fn new(cpu_limit: Option<Fraction>, now: Instant) -> Self {
+            let (cable, device) = SimulatedDevice::pair(&SimulatedConfig::default()).unwrap();
+            for _ in 0..20 {
+                assert!(cable.send(&[0xff; 60]));
+            }
+            let stack = StackConfig::at("10.0.0.2/24".parse().unwrap());
+            let config = PolledConfig {
+                cpu_limit,
+                ..PolledConfig::default()
+            };
+            Self {
+                _cable: cable,
+                parts: Parts::assemble(device, &stack).unwrap(),
+                polled: Polled::new(&config, &stack, now).unwrap(),
+            }
+        }
+
+        /// Turns that begin at `now` and take a millisecond each, until one has nothing to do.
+        /// Returns what is waited for, and how many frames have been received.
+        fn turns_at(&mut self, now: Instant) -> (Next, u64) {
+            let receiver = &mut self.parts.receiver;
+            let mut arrived = true;
+            loop {
+                let mut turn = Turn {
+                    host: &receiver.host,
+                    tally: &receiver.tally,
+                    batch: &mut receiver.batch,
+                    arrived,
+                    now,
+                };
+                let end = now + Duration::from_millis(1);
+                let next = self.polled.turn_by(|| end, &mut turn).unwrap();
+                if next != Next::Again {
+                    return (next, receiver.host.counts().received);
+                }
+                arrived = false;
+            }
+        }
+    }
+
+    /// MR-52 to MR-54: in a period of 10 ms a fifth of the CPU is one turn of either direction.
+    #[test]
+    fn input_stops_when_packets_have_used_their_share_of_a_period() {
+        let mut now = Instant::ZERO;
+        let mut by_hand = ByHand::new(Some(Fraction::from_percent(20)), now);
+        for received in [8, 16] {
+            let until = now + Duration::from_millis(10);
+            let inhibited = Next::Wait {
+                device: false,
+                until: Some(until),
+            };
+            assert_eq!(by_hand.turns_at(now), (inhibited, received));
+            let just_before = Instant::from_nanos(until.as_nanos() - 1);
+            assert_eq!(by_hand.turns_at(just_before), (inhibited, received));
+            now = until;
+        }
+        let all = by_hand.turns_at(now).1;
+        assert_eq!(all, 20);
+    }
+
+    #[test]
+    fn without_a_limit_input_goes_on() {
+        let now = Instant::ZERO;
+        let (next, received) = ByHand::new(None, now).turns_at(now);
+        assert!(matches!(next, Next::Wait { device: true, .. }), "{next:?}");
+        assert_eq!(received, 20);
     }
 }
