@@ -114,7 +114,7 @@
 //! ```
 //!
 //! The descriptor tells of arrivals alone. [`UdpSocket::poll`] and [`TcpStream::poll`] tell of room to
-//! send, too, and need no descriptor:
+//! send, too, and need no descriptor, as [`TcpListener::poll`] needs none:
 //!
 //! ```
 //! # use plimsoll_stack::device::simulated::{SimulatedConfig, SimulatedDevice};

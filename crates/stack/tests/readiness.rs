@@ -343,8 +343,11 @@ fn a_device_that_failed_is_told_to_who_waits_for_room() {
     let (socket, peer) = gated.refused();
     gated.broken.store(true, Ordering::Relaxed);
     // Its thread looks when something comes.
+    let listener = TcpListener::bind(&gated.stack, "10.0.0.1:80").unwrap();
     peer.send_to(b"hello", "10.0.0.1:7").unwrap();
     let failed = socket.poll(Readiness::WRITABLE, LATER).unwrap_err();
+    assert_eq!(failed.kind(), ErrorKind::BrokenPipe);
+    let failed = listener.poll(Readiness::READABLE, LATER).unwrap_err();
     assert_eq!(failed.kind(), ErrorKind::BrokenPipe);
 }
 
@@ -402,6 +405,31 @@ fn a_stream_says_what_it_is_ready_for() {
     assert_eq!(client.peek(&mut buffer).unwrap(), 0, "the end");
     assert_eq!(client.read(&mut buffer).unwrap(), 0);
     assert!(client.take_error().unwrap().is_none());
+}
+
+/// As a socket or a stream. Only a connection that waits makes it ready.
+#[test]
+fn a_listener_is_readable_until_all_have_been_accepted() {
+    let (one, other) = pair();
+    let listener = TcpListener::bind(&one, "10.0.0.1:80").unwrap();
+    let ready = |wanted, timeout| listener.poll(wanted, timeout).unwrap();
+    for timeout in [NOW, A_WHILE] {
+        for wanted in [Readiness::READABLE, Readiness::BOTH, Readiness::WRITABLE] {
+            assert_eq!(ready(wanted, timeout), Readiness::NONE);
+        }
+    }
+    let connect = || TcpStream::connect(&other, "10.0.0.1:80").unwrap();
+    let _streams = thread::scope(|scope| {
+        let streams = scope.spawn(|| [connect(), connect()]);
+        assert_eq!(ready(Readiness::READABLE, None), Readiness::READABLE);
+        streams.join().unwrap()
+    });
+    for _ in 0..2 {
+        assert_eq!(ready(Readiness::BOTH, LATER), Readiness::READABLE);
+        assert_eq!(ready(Readiness::WRITABLE, A_WHILE), Readiness::NONE);
+        listener.accept_timeout(SOON).unwrap();
+    }
+    assert_eq!(ready(Readiness::BOTH, A_WHILE), Readiness::NONE);
 }
 
 #[test]

@@ -3,10 +3,11 @@
 use std::ops::BitOr;
 
 /// What a socket is waited for, and what it is ready for: see
-/// [`UdpSocket::poll`](crate::UdpSocket::poll) and [`TcpStream::poll`](crate::TcpStream::poll).
+/// [`UdpSocket::poll`](crate::UdpSocket::poll), [`TcpStream::poll`](crate::TcpStream::poll) and
+/// [`TcpListener::poll`](crate::TcpListener::poll).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Readiness {
-    /// Receiving does not wait: there is something, or an error, or the end.
+    /// Receiving or accepting does not wait: there is something, or an error, or the end.
     pub readable: bool,
     /// Sending does not wait: there is room, or an error.
     pub writable: bool,

@@ -6,6 +6,7 @@ use std::net::{SocketAddr, ToSocketAddrs};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -22,6 +23,7 @@ use crate::clock;
 use crate::device::{Channel, Frame};
 use crate::host::Host;
 use crate::socket::addresses::first_that_works;
+use crate::socket::readiness::Readiness;
 use crate::stack::Stack;
 use crate::table::Arrived;
 use crate::wait::{self, Waker};
@@ -29,6 +31,9 @@ use crate::wait::{self, Waker};
 /// Connections that wait for their handshake or for `accept`, by default
 /// (`SOMAXCONN` was 128 for decades).
 pub const BACKLOG: usize = 128;
+
+/// Who waits for nothing sleeps so long at a time.
+const WHILE: Duration = Duration::from_secs(1);
 
 /// What the TCP thread knows of a listener.
 #[derive(Debug)]
@@ -108,6 +113,10 @@ impl Listener {
         }
         self.tell_demultiplexer(&mut waiting, host);
         connection
+    }
+
+    fn has_connection(&self) -> bool {
+        !self.waiting.lock().established.is_empty()
     }
 
     /// Whoever waits is to look again.
@@ -243,6 +252,36 @@ impl TcpListener {
     /// As [`accept`](Self::accept). `TimedOut`: nobody came.
     pub fn accept_timeout(&self, timeout: Duration) -> io::Result<(TcpStream, SocketAddr)> {
         self.accept_until(Some(clock::now() + timeout))
+    }
+
+    /// Waits until the listener is ready for any of `wanted`, and returns for which; for nothing once
+    /// `timeout` is over. `None` waits for ever, zero only looks. It is readable while connections wait
+    /// to be accepted, and never writable. Another thread may accept what made it readable.
+    ///
+    /// # Errors
+    ///
+    /// `BrokenPipe`: the device has failed.
+    pub fn poll(&self, wanted: Readiness, timeout: Option<Duration>) -> io::Result<Readiness> {
+        let host = self.stack.host();
+        self.listener.owner.set_to_this_thread();
+        let mut now = clock::now();
+        let deadline = timeout.map(|timeout| now + timeout);
+        loop {
+            host.trigger_state(now);
+            if wanted.readable && self.listener.has_connection() {
+                return Ok(Readiness::READABLE);
+            }
+            if host.has_failed() {
+                return Err(host.failure());
+            }
+            let left = deadline.map(|deadline| deadline.saturating_since(now));
+            match (wanted.readable, left) {
+                (_, Some(Duration::ZERO)) => return Ok(Readiness::NONE),
+                (true, left) => drop(wait::wait_any([self.as_fd()], left)?),
+                (false, left) => thread::sleep(left.map_or(WHILE, |left| left.min(WHILE))),
+            }
+            now = clock::now();
+        }
     }
 
     /// The connections that come, one after the other, without an end. As
