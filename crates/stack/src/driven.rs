@@ -1,13 +1,16 @@
 //! A stack without threads, driven by hand: for fuzzing, and for tests that
 //! count what a turn costs. Not part of the public interface.
 
+mod input;
+
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
 use std::time::Duration;
 
+pub use self::input::{IN_VLAN, Reached, TRUSTING, check, run};
 use crate::account::{Charged, Owner};
 use crate::clock;
-use crate::config::{ReceivePath, StackConfig, TcpConfig};
+use crate::config::{StackConfig, TcpConfig};
 use crate::device::simulated::{SimulatedConfig, SimulatedDevice};
 pub use crate::device::xdp::completions::measured::Returning;
 pub use crate::device::xdp::steering::{Bound, Steering, To, Told};
@@ -63,33 +66,16 @@ impl Driven {
     }
 
     fn with_addresses(path: &str, owns_address: bool) -> Self {
-        // Little memory: fuzzing makes one for every input.
         let link = SimulatedConfig {
-            chunks: 1024,
             owns_address,
-            ..SimulatedConfig::default()
-        };
-        let reassembly = ReassemblyConfig {
-            datagrams: 2,
-            ..ReassemblyConfig::default()
+            ..link()
         };
         let (cable, device) = SimulatedDevice::pair(&link).expect("memory");
-        let addresses = ["10.0.0.2/24", "fd00::2/64"];
-        let config = StackConfig {
-            addresses: addresses
-                .map(|net| net.parse().expect("a network"))
-                .to_vec(),
-            path: path.parse().expect("a path"),
-            channels_max: 2,
-            tcp: TcpConfig {
-                connections_max: 4,
-                buffer_bytes: 2048,
-                ..TcpConfig::default()
-            },
-            reassembly,
-            ..StackConfig::default()
-        };
-        let parts = Parts::assemble(device, &config).expect("a stack");
+        Self::on(cable, device, &config(path))
+    }
+
+    fn on(cable: SimulatedDevice, device: impl Device + 'static, config: &StackConfig) -> Self {
+        let parts = Parts::assemble(device, config).expect("a stack");
         let bind = |at| {
             let socket = UdpSocket::bind(&parts.stack, at).expect("a free port");
             socket.set_nonblocking(true).expect("it always works");
@@ -208,35 +194,31 @@ impl Driven {
     }
 }
 
-/// All but `ni-lrp`: the simulated device has no demultiplexer of its own. That path's is the XDP program
-/// ([`Steering`]), and what comes out of its rings goes through the code of `soft-lrp`.
-fn paths() -> Vec<&'static str> {
-    let names = ReceivePath::NAMES.into_iter();
-    names.filter(|&name| name != "ni-lrp").collect()
+/// Little memory: fuzzing makes one for every input.
+fn link() -> SimulatedConfig {
+    SimulatedConfig {
+        chunks: 1024,
+        ..SimulatedConfig::default()
+    }
 }
 
-/// Whatever is sent, nothing panics, and every frame has one outcome.
-///
-/// `bytes`: the receive path, then frames, each behind its length in one byte.
-///
-/// # Panics
-///
-/// If the stack is wrong.
-pub fn check(bytes: &[u8]) {
-    let Some((path, mut rest)) = bytes.split_first() else {
-        return;
-    };
-    let paths = paths();
-    let mut driven = Driven::new(paths[usize::from(*path) % paths.len()]);
-    while let Some((length, frames)) = rest.split_first() {
-        let (frame, others) = frames.split_at(frames.len().min((*length).into()));
-        rest = others;
-        driven.cable.send(frame);
-        driven.receive();
-        driven.settle();
+fn config(path: &str) -> StackConfig {
+    let addresses = ["10.0.0.2/24", "fd00::2/64"];
+    StackConfig {
+        addresses: addresses
+            .map(|net| net.parse().expect("a network"))
+            .to_vec(),
+        path: path.parse().expect("a path"),
+        channels_max: 2,
+        tcp: TcpConfig {
+            connections_max: 4,
+            buffer_bytes: 2048,
+            ..TcpConfig::default()
+        },
+        reassembly: ReassemblyConfig {
+            datagrams: 2,
+            ..ReassemblyConfig::default()
+        },
+        ..StackConfig::default()
     }
-    driven.drain();
-    let counts = driven.counts();
-    let accounted = counts.ended() + counts.queued + counts.incomplete;
-    assert_eq!(counts.received, accounted, "{counts:?}");
 }

@@ -1,13 +1,14 @@
 //! The input path with frames nobody would send, and what a frame costs.
 
 use std::fs;
+use std::iter;
 use std::net::SocketAddr;
 use std::path::Path;
 
 use plimsoll_packets::frame::{self, Packet};
 use plimsoll_stack::Outcome;
 use plimsoll_stack::device::{Batch, Device};
-use plimsoll_stack::driven::{Driven, check};
+use plimsoll_stack::driven::{Driven, IN_VLAN, Reached, TRUSTING, check, run};
 use proptest::prelude::*;
 
 /// Frames of every kind that the stack deals with.
@@ -33,12 +34,37 @@ fn frames() -> Vec<Vec<u8>> {
     for frame in &mut frames {
         frame[..6].fill(0xff);
     }
-    frames.extend(seeds().into_iter().flat_map(|(_, frames)| frames));
+    frames.extend(seeds().into_iter().flat_map(|seed| seed.frames));
     frames
 }
 
-/// What fuzzing starts from: the name of each file and its frames.
-fn seeds() -> Vec<(String, Vec<Vec<u8>>)> {
+/// What fuzzing starts from: a file.
+#[derive(Clone, Debug)]
+struct Seed {
+    name: String,
+    mode: u8,
+    frames: Vec<Vec<u8>>,
+}
+
+impl Seed {
+    fn named(name: &str) -> Self {
+        let all = seeds().into_iter();
+        let mut found = all.filter(|seed| seed.name == name);
+        found.next().unwrap_or_else(|| panic!("no seed {name}"))
+    }
+
+    /// What it leads to, on every path.
+    fn reaches(&self, checked: impl Fn(&Reached)) {
+        for path in 0..5 {
+            let mode = (self.mode & (TRUSTING | IN_VLAN)) | path;
+            let reached = run(&input(mode, &self.frames));
+            println!("{}, mode {mode:#x}: {reached:?}", self.name);
+            checked(&reached);
+        }
+    }
+}
+
+fn seeds() -> Vec<Seed> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/seeds/stack");
     let files = fs::read_dir(&folder).unwrap().map(|file| file.unwrap());
     let read = |file: fs::DirEntry| {
@@ -49,15 +75,31 @@ fn seeds() -> Vec<(String, Vec<Vec<u8>>)> {
             frames.push(frame.to_vec());
             rest = others;
         }
-        (file.file_name().into_string().unwrap(), frames)
+        Seed {
+            name: file.file_name().into_string().unwrap(),
+            mode: bytes[0],
+            frames,
+        }
     };
     files.map(read).collect()
+}
+
+/// Frames as the fuzz target takes them.
+fn input(mode: u8, frames: &[Vec<u8>]) -> Vec<u8> {
+    let frames = frames.iter().flat_map(|frame| {
+        let length = u8::try_from(frame.len()).expect("a short frame");
+        iter::once(length).chain(frame.iter().copied())
+    });
+    [mode].into_iter().chain(frames).collect()
 }
 
 /// Queries went to nobody, and so switches that snoop stopped to deliver groups.
 #[test]
 fn queries_reach_who_answers_them_and_malformed_ones_end_there() {
-    for (name, frames) in seeds() {
+    let queries = seeds()
+        .into_iter()
+        .filter(|seed| seed.name.ends_with("queries"));
+    for Seed { name, frames, .. } in queries {
         assert!(!frames.is_empty(), "{name}");
         for frame in frames {
             let mut driven = Driven::new("soft-lrp");
@@ -72,30 +114,112 @@ fn queries_reach_who_answers_them_and_malformed_ones_end_there() {
     }
 }
 
+/// Connections come about, and carry data in and out of order, past a closed window and to their
+/// end.
+#[test]
+fn a_seed_is_a_connection_where_checksums_are_trusted() {
+    let mut seed = Seed::named("tcp-connection");
+    seed.reaches(|reached| {
+        assert_eq!((reached.accepted, reached.ended), (2, 2));
+        assert_eq!(reached.bytes, 22);
+        assert!(reached.counts[Outcome::Backlog] > 0);
+        assert!(reached.counts[Outcome::ClosedPort] > 0);
+    });
+    // A changed byte does not end at a checksum there.
+    let payload = seed.frames[2].len() - 1;
+    seed.frames[2][payload] ^= 1;
+    seed.reaches(|reached| assert_eq!((reached.bytes, reached.counts[Outcome::Checksum]), (22, 0)));
+    seed.mode &= !TRUSTING;
+    seed.reaches(|reached| assert_eq!((reached.accepted, reached.bytes), (0, 0)));
+}
+
+#[test]
+fn a_seed_is_fragments_in_and_out_of_order_overlapping_and_alone() {
+    Seed::named("fragments").reaches(|reached| {
+        assert_eq!(
+            reached.datagrams, 5,
+            "four in fragments, one in a single one"
+        );
+        assert!(reached.counts[Outcome::Reassembled] > 0);
+        assert!(reached.counts[Outcome::FragmentOverlap] > 0);
+    });
+}
+
+/// Joined groups, a connected socket, and two at one port.
+#[test]
+fn a_seed_is_for_sockets_of_every_kind() {
+    Seed::named("other-sockets").reaches(|reached| {
+        assert_eq!((reached.datagrams, reached.told), (7, 1));
+        assert_eq!(reached.counts[Outcome::Group], 1);
+    });
+}
+
+#[test]
+fn a_seed_is_for_others_and_forwarded() {
+    Seed::named("forwarding").reaches(|reached| {
+        assert_eq!(reached.counts[Outcome::Forwarded], 2);
+        assert_eq!(reached.counts[Outcome::Forward], 4);
+    });
+}
+
+#[test]
+fn a_seed_is_of_a_vlan() {
+    let mut seed = Seed::named("vlan");
+    seed.reaches(|reached| {
+        assert_eq!((reached.datagrams, reached.bytes), (3, 5));
+        assert_eq!(reached.counts.received, 7, "without another VLAN's");
+    });
+    seed.mode &= !IN_VLAN;
+    seed.reaches(|reached| assert_eq!((reached.datagrams, reached.bytes), (1, 5)));
+}
+
+type Changes = Vec<(prop::sample::Index, u8)>;
+
+fn changes() -> impl Strategy<Value = Changes> {
+    prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..4)
+}
+
+fn change(frame: &mut [u8], changes: Changes) {
+    for (place, value) in changes {
+        let place = place.index(frame.len());
+        frame[place] = value;
+    }
+}
+
 /// Frames with some bytes changed, as the fuzz target takes them.
 fn changed_frames() -> impl Strategy<Value = Vec<u8>> {
-    let change = (any::<prop::sample::Index>(), any::<u8>());
-    let frame = (
-        prop::sample::select(frames()),
-        prop::collection::vec(change, 0..4),
-        0..40_usize,
-    );
+    let frame = (prop::sample::select(frames()), changes(), 0..40_usize);
     let frame = frame.prop_map(|(mut frame, changes, cut)| {
-        for (place, value) in changes {
-            let place = place.index(frame.len());
-            frame[place] = value;
-        }
+        change(&mut frame, changes);
         frame.truncate(frame.len().saturating_sub(cut.saturating_sub(30)).min(255));
-        frame.insert(0, frame.len() as u8);
         frame
     });
     (any::<u8>(), prop::collection::vec(frame, 1..30))
-        .prop_map(|(path, frames)| [vec![path], frames.concat()].concat())
+        .prop_map(|(mode, frames)| input(mode, &frames))
+}
+
+/// A seed's frames in their order, a few of them changed: a connection, say, that goes wrong.
+fn changed_seeds() -> impl Strategy<Value = Vec<u8>> {
+    let some = prop::collection::vec((any::<prop::sample::Index>(), changes()), 0..3);
+    let all = (prop::sample::select(seeds()), any::<u8>(), some);
+    all.prop_map(|(mut seed, path, some)| {
+        let count = seed.frames.len();
+        for (which, changes) in some {
+            change(&mut seed.frames[which.index(count)], changes);
+        }
+        let mode = (seed.mode & (TRUSTING | IN_VLAN)) | (path % 5);
+        input(mode, &seed.frames)
+    })
 }
 
 proptest! {
     #[test]
     fn whatever_comes_nothing_panics_and_everything_is_counted(bytes in changed_frames()) {
+        check(&bytes);
+    }
+
+    #[test]
+    fn nor_where_one_frame_goes_on_from_the_last(bytes in changed_seeds()) {
         check(&bytes);
     }
 

@@ -25,6 +25,8 @@ pub struct SimulatedConfig {
     pub mtu: usize,
     /// The addresses are those of the ends alone; not so where the kernel has them as well.
     pub owns_address: bool,
+    /// Transport checksums count as right and are not looked at, as behind an adapter that checks them.
+    pub trust_checksums: bool,
 }
 
 impl Default for SimulatedConfig {
@@ -35,6 +37,7 @@ impl Default for SimulatedConfig {
             chunks: 4096,
             mtu: 1500,
             owns_address: true,
+            trust_checksums: false,
         }
     }
 }
@@ -43,8 +46,7 @@ impl Default for SimulatedConfig {
 #[derive(Debug)]
 pub struct SimulatedDevice {
     mac: Mac,
-    mtu: usize,
-    owns_address: bool,
+    config: SimulatedConfig,
     pool: Arc<Pool>,
     inbound: Arc<Direction>,
     outbound: Arc<Direction>,
@@ -72,8 +74,7 @@ impl SimulatedDevice {
         let (to_first, to_second) = (Direction::new(config)?, Direction::new(config)?);
         let end = |number, inbound: &Arc<Direction>, outbound: &Arc<Direction>| Self {
             mac: [2, 0, 0, 0, 0, number],
-            mtu: config.mtu,
-            owns_address: config.owns_address,
+            config: *config,
             pool: Arc::clone(&inbound.pool),
             inbound: Arc::clone(inbound),
             outbound: Arc::clone(outbound),
@@ -131,7 +132,10 @@ pub(super) const ETHERNET_BYTES_MAX: usize = 22;
 
 impl Device for SimulatedDevice {
     fn capabilities(&self) -> Capabilities {
-        Capabilities::plain(self.mac, self.mtu)
+        Capabilities {
+            checksums_verified: self.config.trust_checksums,
+            ..Capabilities::plain(self.mac, self.config.mtu)
+        }
     }
 
     fn pool(&self) -> &Arc<Pool> {
@@ -176,7 +180,7 @@ impl Device for SimulatedDevice {
     }
 
     fn owns_address(&self) -> bool {
-        self.owns_address
+        self.config.owns_address
     }
 }
 
