@@ -12,7 +12,6 @@ use std::collections::VecDeque;
 use crate::engine::agenda::{Agenda, NEVER};
 use crate::host::Host;
 use crate::packet::{Kind, Packet};
-use crate::scenario::Traffic;
 
 use super::{Origin, nanos};
 
@@ -100,18 +99,14 @@ struct Client {
 }
 
 impl Http {
-    pub(super) fn new(traffic: &Traffic) -> Self {
-        let Traffic::Http {
-            clients,
-            requests_per_connection,
-            timeout_ms,
-            client_us,
-            ..
-        } = traffic
-        else {
-            unreachable!("made for HTTP traffic only");
-        };
-        let count = *clients as usize;
+    /// So many clients; their machine takes `client_us` for each packet.
+    pub(super) fn new(
+        clients: u32,
+        requests_per_connection: u32,
+        timeout_ms: f64,
+        client_us: f64,
+    ) -> Self {
+        let count = clients as usize;
         let mut timers = Agenda::new(count);
         for client in 0..count {
             // Clients do not begin at the same time.
@@ -128,10 +123,10 @@ impl Http {
         Self {
             clients: vec![client; count],
             timers,
-            requests_per_connection: *requests_per_connection,
+            requests_per_connection,
             timeout: nanos(timeout_ms * 1e3),
             machine: Machine {
-                packet_ns: nanos(*client_us),
+                packet_ns: nanos(client_us),
                 ..Machine::default()
             },
         }

@@ -81,7 +81,16 @@ impl Source {
                 let loops = PingPong::new(*outstanding, *think_us, *timeout_ms);
                 Self::PingPong(origin, if *even { loops.evenly() } else { loops })
             }
-            Traffic::Http { .. } => Self::Http(origin, Http::new(&config.traffic)),
+            Traffic::Http {
+                clients,
+                requests_per_connection: requests,
+                response_bytes: _,
+                timeout_ms,
+                client_us,
+            } => {
+                let clients = Http::new(*clients, *requests, *timeout_ms, *client_us);
+                Self::Http(origin, clients)
+            }
             open => Self::Open(origin, Open::new(open, stream(seed, origin.index))),
         }
     }
