@@ -65,10 +65,11 @@ pub struct Config {
 
 impl Default for Config {
     fn default() -> Self {
+        let core = GovernorConfig::default();
         Self {
-            strategy: Strategy::Holdoff,
-            cpu_limit: None,
-            polling_limit: GovernorConfig::POLLING_LIMIT,
+            strategy: core.strategy,
+            cpu_limit: core.cpu_limit,
+            polling_limit: core.polling_limit,
             ring_frames: None,
             poll_cpu: None,
             lazy: true,

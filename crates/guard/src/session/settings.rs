@@ -6,7 +6,6 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use plimsoll_core::config::{ConfigError, Fraction};
-use plimsoll_core::governor::GovernorConfig;
 use plimsoll_kernel::error::USED_WRONGLY;
 use plimsoll_kernel::privileges::Need;
 use plimsoll_kernel::scheduling::Priority;
@@ -105,6 +104,7 @@ impl Settings {
     /// The default settings for `interface`.
     #[must_use]
     pub fn new(interface: &str) -> Self {
+        let governor = governor::Config::default();
         Self {
             interface: interface.to_owned(),
             guard: Config::default(),
@@ -113,12 +113,12 @@ impl Settings {
             protect_processes: Vec::new(),
             protect_control_groups: Vec::new(),
             shares: Shares::default(),
-            strategy: Strategy::Holdoff,
-            polling_limit: GovernorConfig::POLLING_LIMIT,
-            lazy: true,
-            ring_frames: None,
+            strategy: governor.strategy,
+            polling_limit: governor.polling_limit,
+            lazy: governor.lazy,
+            ring_frames: governor.ring_frames,
             threaded: None,
-            poll_cpu: None,
+            poll_cpu: governor.poll_cpu,
             poll_control_group: None,
             any_driver: false,
             standby: None,

@@ -70,7 +70,7 @@ pub(crate) struct Args {
     ///
     /// Cost: by sources, 20 to 180 ns for each packet of such a channel, and up to 6 MiB of memory per CPU.
     /// Off, `guard status` and `guard top` do not show who sends most.
-    #[arg(long, value_name = "BY", value_enum, default_value_t = Fairness::Sources)]
+    #[arg(long, value_name = "BY", value_enum, default_value_t = option_of(Config::default().fairness))]
     pub(super) fairness: Fairness,
     /// Part of each CPU's time that receiving may take, in percent; beyond it input is shed by
     /// shares, unless more than three quarters of it are established TCP connections, or packets for
@@ -141,7 +141,7 @@ pub(crate) struct Args {
     /// Cost: by channel, who opens many sockets has many shares. By process or control group,
     /// sockets are looked up once a second; by process takes the rights of `protect-processes`, and
     /// a new start.
-    #[arg(long, value_name = "WHO", value_enum, default_value_t = Shares::Channel)]
+    #[arg(long, value_name = "WHO", value_enum, default_value_t = option_of(session::Shares::default()))]
     pub(super) shares: Shares,
     /// A UDP socket gets no more packets while its last one would wait longer than this for its
     /// consumer, in milliseconds; 0: only the watermarks count
@@ -155,14 +155,14 @@ pub(crate) struct Args {
     /// Cost: under overload only, a holdoff delays packets by up to 0.2 ms; by up to 2 ms while
     /// one flood is alone (`lazy`), and 10 ms to keep `polling-limit`; threads cost two context
     /// switches per poll, and a driver that may hang (`any-driver`). Threads take Linux 6.8.
-    #[arg(long, value_enum, default_value_t = Strategy::Holdoff)]
+    #[arg(long, value_enum, default_value_t = option_of(governor::Config::default().strategy))]
     pub(super) strategy: Strategy,
     /// Whether the receive ring may overflow while one UDP socket is flooded and nobody else sends
     ///
     /// Cost: a client that begins then loses a packet or two before it is noticed; one that comes
     /// less often than every five minutes may lose half of its packets. Needs fairness, and a ring
     /// of known size.
-    #[arg(long, value_name = "BOOL", default_value_t = true, action = clap::ArgAction::Set)]
+    #[arg(long, value_name = "BOOL", default_value_t = governor::Config::default().lazy, action = clap::ArgAction::Set)]
     pub(super) lazy: bool,
     /// Frames that a receive ring holds, where the driver does not tell
     ///
@@ -331,8 +331,14 @@ impl Args {
             protected_share: Fraction::from_percent(self.protected_share),
             delay_target: (self.delay_target_ms > 0)
                 .then(|| Duration::from_millis(self.delay_target_ms.into())),
-            fairness: self.fairness == Fairness::Sources,
+            fairness: self.fairness.into(),
         }
+    }
+}
+
+impl From<Fairness> for bool {
+    fn from(fairness: Fairness) -> Self {
+        fairness == Fairness::Sources
     }
 }
 
@@ -354,6 +360,17 @@ impl From<Strategy> for governor::Strategy {
             Strategy::Holdoff => Self::Holdoff,
         }
     }
+}
+
+/// The option that means `setting`.
+fn option_of<O, S>(setting: S) -> O
+where
+    O: clap::ValueEnum + Copy + Into<S>,
+    S: Copy + PartialEq,
+{
+    let mut options = O::value_variants().iter().copied();
+    let option = options.find(|option| (*option).into() == setting);
+    option.expect("every setting has an option")
 }
 
 fn percent(fraction: Fraction) -> u32 {

@@ -7,8 +7,10 @@ use std::ffi::OsString;
 use std::fs;
 
 use clap::{CommandFactory, Parser};
+use plimsoll_core::config::Fraction;
 use plimsoll_guard::governor::Strategy;
 use plimsoll_guard::session::{Settings, Shares};
+use plimsoll_kernel::polling_limit::REAL_TIME_MOST;
 
 use super::args::Args;
 use crate::guard::{Commands, commented_settings, expand, name_place, settings_of};
@@ -131,6 +133,28 @@ fn the_defaults_are_the_library_s() {
         ..Settings::new("eth0")
     };
     assert_eq!(defaults(), expected);
+}
+
+/// These defaults depend on other settings, so that clap does not write them.
+#[test]
+fn numbers_in_the_help_are_those_that_take_effect() {
+    let cli = crate::Cli::command();
+    let guard = cli.find_subcommand("guard").unwrap();
+    let percent = |fraction: Fraction| fraction.as_ppm() / 10_000;
+    let shed = percent(defaults().guard.cpu_limit);
+    let polled = percent(defaults().polling_limit);
+    let threads = percent(REAL_TIME_MOST);
+    for (option, told) in [
+        ("cpu-limit", format!("Unless given: {shed}.")),
+        ("polling-limit", format!("`cpu-limit`, or {polled} where")),
+        ("polling-limit", format!("are held to {threads} or to")),
+    ] {
+        let mut options = guard.get_arguments();
+        let option = options.find(|arg| arg.get_long() == Some(option)).unwrap();
+        let help = option.get_long_help().unwrap().to_string();
+        let help = help.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(help.contains(&told), "{told}: {help}");
+    }
 }
 
 #[test]
